@@ -178,7 +178,7 @@ impl<'a> Learner<'a> {
 
     /// Returns the states that a checkpoint keeps besides the weights.
     pub fn states(&self) -> Vec<FlatTensors<'a>> {
-        let of = |prefix, buf| FlatTensors { prefix, buf, scales: None };
+        let of = |prefix, buf| FlatTensors { prefix, buf, scales: None, stored: None };
         vec![of("adam_m.", self.m), of("adam_v.", self.v)]
     }
 

@@ -20,6 +20,8 @@ pub enum Exit {
     DoesNotFit = 3,
     /// 4: the trainer was killed.
     Killed = 4,
+    /// 5: another rank ended the run.
+    OtherRank = 5,
     /// 130: SIGINT.
     Interrupted = 130,
     /// 143: SIGTERM.

@@ -5,6 +5,7 @@ use crate::pool::Pool;
 use plimsoll_base::{Bytes, DType, Result};
 use plimsoll_device::Claims;
 use plimsoll_memory::{Buf, Mapping};
+use std::fs::File;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
@@ -17,6 +18,8 @@ pub struct CpuDevice {
     pub(crate) arena: Mapping,
     /// What is offloaded: other bytes of the same memory.
     pub(crate) offloaded: Option<Mapping>,
+    /// The arenas of the other ranks, by rank, to be read.
+    pub(crate) others: Vec<Option<Mapping>>,
     pub(crate) pool: Pool,
     pub(crate) isa: Isa,
     pub(crate) scratch: Option<Scratch>,
@@ -39,11 +42,28 @@ impl CpuDevice {
     ///
     /// Errors: `host-allocation-failed`.
     pub fn new(arena_bytes: Bytes, threads: usize, isa: Isa) -> Result<CpuDevice> {
+        CpuDevice::over(Mapping::touched(arena_bytes)?, threads, isa)
+    }
+
+    /// The same over an arena that other ranks may read: a file in memory, which is made as long as the arena.
+    ///
+    /// Errors: `host-allocation-failed`.
+    pub fn shared(file: &File, arena_bytes: Bytes, threads: usize, isa: Isa) -> Result<CpuDevice> {
+        CpuDevice::over(Mapping::shared(file, arena_bytes)?, threads, isa)
+    }
+
+    /// Takes the arenas of the other ranks, by rank; none for this one. They have this one's layout.
+    pub fn join(&mut self, others: Vec<Option<Mapping>>) {
+        self.others = others;
+    }
+
+    fn over(arena: Mapping, threads: usize, isa: Isa) -> Result<CpuDevice> {
         // The kernels rely on it: without the instructions they must not be called.
         assert!(isa.is_available(), "instruction path {} on a machine without it", isa.name());
         Ok(CpuDevice {
-            arena: Mapping::touched(arena_bytes)?,
+            arena,
             offloaded: None,
+            others: Vec::new(),
             pool: Pool::new(threads),
             isa,
             scratch: None,

@@ -246,6 +246,65 @@ pub(super) fn embed_backward(dev: &CpuDevice, d: Buf<'_>, ids: Buf<'_>, grad: Ma
     });
 }
 
+/// The same for the elements from `start` on that `part` holds: element (row, column) of a gradient is at `layout.index`.
+pub(super) fn embed_backward_part(
+    dev: &CpuDevice,
+    d: Buf<'_>,
+    ids: Buf<'_>,
+    (k, layout): (usize, MatrixLayout),
+    start: usize,
+    part: Buf<'_>,
+) {
+    let (ids, d) = (dev.read::<u32>(ids), dev.read::<f32>(d));
+    assert_eq!(d.len(), ids.len() * k, "[{}, {k}] of embedding gradients", ids.len());
+    let width = k.div_ceil(dev.pool().threads()).next_multiple_of(LANES).min(SUM_COLUMNS_MAX);
+    by_dtype!(part, T => {
+        let out = dev.write::<T>(part);
+        dev.pool().run(k.div_ceil(width), &|task, _thread| {
+            let columns = task * width..((task + 1) * width).min(k);
+            each_sum(ids, d, k, columns.clone(), |id, sums| {
+                for (column, x) in columns.clone().zip(sums) {
+                    let Some(at) = layout.index(k, id as usize, column).checked_sub(start) else { continue };
+                    if at < out.len() {
+                        // SAFETY: ranges of columns are disjoint, and each is one task's.
+                        let to = unsafe { out.range(at, 1) };
+                        to[0] = T::from_f32(to[0].to_f32() + x);
+                    }
+                }
+            });
+        });
+    });
+}
+
+pub(super) fn accumulate(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>, add: bool) {
+    assert_eq!(src.len(), dst.len(), "lengths of a sum");
+    by_dtype!(src, X => by_dtype!(dst, T => {
+        let (x, out) = (dev.read::<X>(src), dev.write::<T>(dst));
+        split(dev, x.len().div_ceil(LANES), LANES, &|part| {
+            let (start, end) = (part.start * LANES, (part.end * LANES).min(x.len()));
+            // SAFETY: parts are disjoint, and each is one task's.
+            let out = unsafe { out.range(start, end - start) };
+            match add {
+                true => add_part::<X, T>(dev.isa(), &x[start..end], out),
+                false => convert::<X, T>(dev.isa(), &x[start..end], out),
+            }
+        });
+    }));
+}
+
+simd_fn! {
+    /// out += x, each element rounded once.
+    fn add_part[X: Lanes, T: Lanes](s: S, x: &[X], out: &mut [T]) {
+        let ((x, x_rest), (out, out_rest)) = (x.as_chunks::<LANES>(), out.as_chunks_mut::<LANES>());
+        for (x, out) in x.iter().zip(out) {
+            T::store(s, out, s.add(T::load(s, out), X::load(s, x)));
+        }
+        if !x_rest.is_empty() {
+            T::store_part(s, out_rest, s.add(T::load_part(s, out_rest), X::load_part(s, x_rest)));
+        }
+    }
+}
+
 /// Gives each id of `ids` with the sum of its rows of `d`, m ascending, in `columns`.
 fn each_sum(ids: &[u32], d: &[f32], h: usize, columns: Range<usize>, mut give: impl FnMut(u32, &[f32])) {
     for (m, &id) in ids.iter().enumerate() {

@@ -4,7 +4,7 @@ use super::CpuDevice;
 use half::bf16;
 use plimsoll_base::DType;
 use plimsoll_device::codes::{E4M3, E5M3};
-use plimsoll_memory::Buf;
+use plimsoll_memory::{Buf, Home};
 use std::marker::PhantomData;
 
 /// An element that is stored in the arena.
@@ -142,9 +142,15 @@ impl CpuDevice {
 
     fn checked_ptr<T: Element>(&self, buf: Buf<'_>) -> *mut T {
         assert_eq!(buf.dtype(), T::DTYPE, "a buffer of {} read as {}", buf.dtype().name(), T::DTYPE.name());
-        let memory = match buf.is_offloaded() {
-            true => self.offloaded.as_ref().expect("`take_offloaded` comes before offloaded buffers"),
-            false => &self.arena,
+        let memory = match buf.home() {
+            Home::Arena => &self.arena,
+            Home::Offloaded => {
+                self.offloaded.as_ref().expect("`take_offloaded` comes before offloaded buffers")
+            }
+            Home::Rank(rank) => {
+                let of = self.others.get(usize::from(rank)).and_then(Option::as_ref);
+                of.expect("`join` comes before other ranks' buffers")
+            }
         };
         let end = buf.offset() + buf.len() as u64 * T::DTYPE.bytes();
         assert!(end <= memory.len() as u64, "a buffer that ends at {end} in a mapping of {}", memory.len());

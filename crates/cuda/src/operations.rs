@@ -197,6 +197,9 @@ impl CudaDevice {
             Op::ScatterAddRows { src, rows, dst } => rows::scatter_add_rows(self, src, rows, dst),
             Op::HeadBackward { args } => head::backward(self, args),
             Op::EmbedBackward { d, ids, grad } => rows::embed_backward(self, d, ids, grad),
+            Op::Accumulate { .. } | Op::EmbedBackwardPart { .. } => {
+                unreachable!("several ranks with cards are refused before the run")
+            }
             Op::AdamW { how, bufs } => match bufs.scales {
                 Some(scales) => optimizer::adamw8(self, how, bufs, scales),
                 None => optimizer::adamw(self, how, bufs),

@@ -4,7 +4,7 @@
 //! off each other. Claims do, in every build: what an operation writes overlaps nothing else that it or any operation
 //! under way on another thread uses. Everything that a device does goes through `Claims::claim`.
 
-use plimsoll_memory::Buf;
+use plimsoll_memory::{Buf, Home};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -28,12 +28,20 @@ struct Span {
 
 /// Keeps the addresses of offloaded memory apart from the arena's.
 const OFFLOADED: u64 = 1 << 63;
+/// Keeps the addresses of other ranks' arenas apart from this one's and from each other.
+const RANK: u64 = 1 << 48;
 /// Room for the buffers of the operations under way, one operation a thread: it grows where more threads call at once.
 const SPANS: usize = 80;
 
 impl Span {
     fn of(buf: Buf<'_>, access: Access, name: &'static str) -> Span {
-        let start = buf.offset() + if buf.is_offloaded() { OFFLOADED } else { 0 };
+        let start = buf.offset()
+            + match buf.home() {
+                Home::Arena => 0,
+                Home::Offloaded => OFFLOADED,
+                Home::Rank(rank) => RANK * (u64::from(rank) + 1),
+            };
+        assert!(access == Access::Read || !matches!(buf.home(), Home::Rank(_)), "{name} is another rank's");
         let end = start + buf.len() as u64 * buf.dtype().bytes();
         Span { start, end, writes: access == Access::Write, name }
     }

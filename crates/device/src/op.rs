@@ -131,6 +131,14 @@ operations! {
     /// for the gradient of any weight. `d`: [M, h] f32.
     fn embed_backward(d: Read Buf<'a>, ids: Read Buf<'a>, grad: Write Matrix<'a>) = EmbedBackward;
 
+    /// dst = src, or dst += src when `add`: one addition in f32, rounded once to dst's dtype. `src`, `dst`: f32 or bf16.
+    fn accumulate(src: Read Buf<'a>, dst: Write Buf<'a>, add: Read bool) = Accumulate;
+    /// `embed_backward` of some elements of a gradient [V, k]: of those from `start` on that `part` holds.
+    fn embed_backward_part(
+        d: Read Buf<'a>, ids: Read Buf<'a>, k: Read usize, layout: Read MatrixLayout, start: Read usize,
+        part: Write Buf<'a>
+    ) = EmbedBackwardPart;
+
     /// w <- w (1 - lr decay) - lr m^ / (sqrt(v^) + eps), bias-corrected.
     fn adamw(how: Read AdamW, bufs: Write AdamWBufs<'a>) = AdamW;
     /// dst = src, element by element: exact for what `read_codes` gave of blocks of the same elements, else to the

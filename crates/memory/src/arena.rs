@@ -32,8 +32,19 @@ pub struct Buf<'a> {
     len: usize,
     dtype: DType,
     phase: Option<Phase>,
-    is_offloaded: bool,
+    home: Home,
     lives: PhantomData<&'a ()>,
+}
+
+/// Whose bytes a handle is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// The device's arena.
+    Arena,
+    /// The device's host memory: can be copied, but not used by operations.
+    Offloaded,
+    /// The arena of another rank, which has the same layout: can be read.
+    Rank(u8),
 }
 
 impl<'a> Buf<'a> {
@@ -59,9 +70,19 @@ impl<'a> Buf<'a> {
         self.phase
     }
 
-    /// Whether the region is in the device's host memory: it can be copied, but not used by operations.
+    pub fn home(self) -> Home {
+        self.home
+    }
+
+    /// Whether the region is in the device's host memory.
     pub fn is_offloaded(self) -> bool {
-        self.is_offloaded
+        self.home == Home::Offloaded
+    }
+
+    /// Returns the same elements in the arena of another rank. What they hold, and until when, the ranks must have agreed.
+    pub fn of_rank(self, rank: usize) -> Buf<'a> {
+        assert!(self.home == Home::Arena, "only arenas are shared");
+        Buf { home: Home::Rank(u8::try_from(rank).expect("ranks are few")), ..self }
     }
 
     /// Returns `len` elements from `start`. Panics if out of bounds (a bug in Plimsoll).
@@ -218,7 +239,8 @@ impl<'a> Resident<'a> {
 
     /// Returns the region of that name, if the layout has it.
     pub fn get(&self, name: &str) -> Option<Buf<'a>> {
-        let offloaded = || find(&self.map.offloaded, name, None).map(|buf| Buf { is_offloaded: true, ..buf });
+        let offloaded =
+            || find(&self.map.offloaded, name, None).map(|buf| Buf { home: Home::Offloaded, ..buf });
         find(&self.map.resident, name, None).or_else(offloaded)
     }
 
@@ -274,10 +296,15 @@ impl Overlay<'_> {
         InPhase { map: self.map, phase }
     }
 
+    /// Begins a phase without waiting for leases. What holds one must not write resident regions meanwhile.
+    pub fn enter_leased(&mut self, phase: Phase) -> InPhase<'_> {
+        InPhase { map: self.map, phase }
+    }
+
     /// Returns all bytes that phases share, between phases.
     pub fn bytes(&mut self) -> Buf<'_> {
         let (offset, len) = (self.map.overlay, (self.map.end - self.map.overlay) as usize);
-        Buf { offset, len, dtype: DType::U8, phase: None, is_offloaded: false, lives: PhantomData }
+        Buf { offset, len, dtype: DType::U8, phase: None, home: Home::Arena, lives: PhantomData }
     }
 
     /// Waits until all leases on resident regions are dropped. `&mut self` keeps new ones from being taken
@@ -316,7 +343,7 @@ impl<'p> InPhase<'p> {
 fn find<'a>(bindings: &'a [Binding], name: &str, phase: Option<Phase>) -> Option<Buf<'a>> {
     let b = bindings.iter().find(|b| b.name == name)?;
     let (offset, len, dtype) = (b.offset, b.elements, b.dtype);
-    Some(Buf { offset, len, dtype, phase, is_offloaded: false, lives: PhantomData })
+    Some(Buf { offset, len, dtype, phase, home: Home::Arena, lives: PhantomData })
 }
 
 #[cfg(test)]

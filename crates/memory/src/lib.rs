@@ -11,11 +11,13 @@ mod layout;
 mod mapping;
 mod piece;
 mod plan;
+mod shared;
 pub mod trend;
 
-pub use arena::{Arena, ArenaMap, Binding, Buf, InPhase, Overlay, ReadLease, Resident};
+pub use arena::{Arena, ArenaMap, Binding, Buf, Home, InPhase, Overlay, ReadLease, Resident};
 pub use card::CardMemory;
 pub use layout::{Layout, Place, Pool, REGION_ALIGN, Region, Turn};
 pub use mapping::Mapping;
 pub use piece::{PIECE_ALIGN, Piece, Plain};
 pub use plan::{Limit, Limits, Plan, PoolPeak};
+pub use shared::{SharedWords, shared_file};

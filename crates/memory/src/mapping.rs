@@ -1,8 +1,10 @@
-//! Anonymous host mappings: large buffers that are unmapped when dropped.
+//! Host mappings: large buffers that are unmapped when dropped. They are anonymous, or of a file in memory by which processes share
+//! them.
 
 use plimsoll_base::{Bytes, Error, Result};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
+use std::fs::File;
 
 const HUGE_PAGE: usize = 2 << 20;
 
@@ -26,7 +28,7 @@ impl Mapping {
     ///
     /// Errors: `host-allocation-failed` when the system refuses.
     pub fn touched(bytes: Bytes) -> Result<Mapping> {
-        let len = (bytes.0 as usize).next_multiple_of(4096).max(4096);
+        let len = page_bytes(bytes);
         let raw_len = len + HUGE_PAGE;
         // SAFETY: the kernel chooses the address of a new anonymous mapping, which overlaps no other.
         let mapped = unsafe {
@@ -50,7 +52,44 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Returns the first byte, aligned to 2 MiB.
+    /// Maps a file in memory, which is made `bytes` long, and touches every page.
+    ///
+    /// Errors: `host-allocation-failed` when the system refuses.
+    pub fn shared(file: &File, bytes: Bytes) -> Result<Mapping> {
+        let len = page_bytes(bytes);
+        file.set_len(len as u64).map_err(|err| refused(bytes, &err))?;
+        let mapping = Mapping::of_file(file, len, ProtFlags::READ | ProtFlags::WRITE)?;
+        mapping.touch();
+        Ok(mapping)
+    }
+
+    /// Maps a file in memory that other processes use already: it is made `bytes` long, but nothing in it is touched.
+    pub(crate) fn shared_as_it_is(file: &File, bytes: Bytes) -> Result<Mapping> {
+        let len = page_bytes(bytes);
+        file.set_len(len as u64).map_err(|err| refused(bytes, &err))?;
+        Mapping::of_file(file, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Maps another process's shared file of `bytes` bytes to read it. Writing through it would be a fault.
+    ///
+    /// Errors: `host-allocation-failed` when the system refuses, or the file is shorter.
+    pub fn of_another(file: &File, bytes: Bytes) -> Result<Mapping> {
+        let len = page_bytes(bytes);
+        let there = file.metadata().map_err(|err| refused(bytes, &err))?.len();
+        if there < len as u64 {
+            return Err(refused(bytes, &format!("the other process shares {}", Bytes(there))));
+        }
+        Mapping::of_file(file, len, ProtFlags::READ)
+    }
+
+    fn of_file(file: &File, len: usize, access: ProtFlags) -> Result<Mapping> {
+        // SAFETY: the kernel chooses the address of a new mapping, which overlaps no other.
+        let mapped = unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) };
+        let raw = mapped.map_err(|err| refused(Bytes(len as u64), &err))?;
+        Ok(Mapping { base: raw.cast(), len, raw, raw_len: len })
+    }
+
+    /// Returns the first byte, aligned to 2 MiB, of a shared mapping to a page.
     pub fn base(&self) -> *mut u8 {
         self.base
     }
@@ -70,6 +109,15 @@ impl Mapping {
             unsafe { self.base.add(offset).write_volatile(0) };
         }
     }
+}
+
+fn page_bytes(bytes: Bytes) -> usize {
+    (bytes.0 as usize).next_multiple_of(4096).max(4096)
+}
+
+fn refused(bytes: Bytes, err: &dyn std::fmt::Display) -> Error {
+    Error::new("host-allocation-failed", format!("sharing {bytes} of host memory: {err}"))
+        .hint("lower memory.host, or raise the container's limit: shared memory counts in it")
 }
 
 impl Drop for Mapping {

@@ -24,6 +24,15 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Returns the limits of one of `ranks` processes, which share the host's memory evenly and have a card each.
+    pub fn of_each(mut self, ranks: usize) -> Limits {
+        if let Some(host) = self.host.as_mut().filter(|_| ranks > 1) {
+            host.bytes = Bytes(host.bytes.0 / ranks as u64);
+            host.source = format!("1 of {ranks} parts of: {}", host.source);
+        }
+        self
+    }
+
     /// Returns the limit of `pool`. Pinned memory counts against the host's limit.
     pub fn of(&self, pool: Pool) -> Option<&Limit> {
         match pool {

@@ -1,6 +1,6 @@
 //! The backward pass, written out for this decoder family; recompute per layer is an option, not another path.
 
-use crate::activations::{Backward, HeadGradBufs, LayerBufs, Recompute};
+use crate::activations::{Activations, Backward, HeadGradBufs, LayerBufs, Recompute};
 use crate::forward::{self, Decoder, Pass, qk_norm};
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::ModelSpec;
@@ -18,6 +18,24 @@ pub enum Derivatives<'d> {
     Values(&'d [f32]),
 }
 
+/// Where a backward pass leaves the gradient of its rows' embeddings, when it does not add them.
+#[derive(Clone, Copy, Debug)]
+pub struct RowGradients<'p> {
+    /// [M, h] f32.
+    pub d_input: Buf<'p>,
+    /// [M] u32: the token of each row.
+    pub ids: Buf<'p>,
+}
+
+impl<'p> Activations<'p> {
+    /// Returns where `backward_part` leaves the row gradients of a pass of `rows` rows: in the arrays of any rank.
+    pub fn row_gradients(&self, rows: usize) -> RowGradients<'p> {
+        let back = self.backward.expect("only the update runs backward");
+        let width = back.d_resid.len() / self.ids.len();
+        RowGradients { d_input: back.d_resid.slice(0, rows * width), ids: self.ids.slice(0, rows) }
+    }
+}
+
 /// Adds the gradients of a pass to `grads`, after `layers` and the head of the same pass; or writes them, unless `add`: the
 /// first pass of a step need not find zeros. The bits are the same.
 pub fn backward(
@@ -28,15 +46,28 @@ pub fn backward(
     pass: &Pass<'_>,
     of: Derivatives<'_>,
 ) {
+    if !add && grads.head.buf != grads.embed.buf {
+        // Rows of tokens are added to; a tied embedding has been written as the head.
+        dev.zero(grads.embed.buf);
+    }
+    let RowGradients { d_input, ids } = backward_part(dev, decoder, grads, add, pass, of);
+    dev.embed_backward(d_input, ids, grads.embed);
+}
+
+/// `backward` without the gradients of the rows' embeddings, which it returns: until the next pass they lie in its arrays.
+pub fn backward_part<'p>(
+    dev: &dyn Device,
+    decoder: &Decoder<'_>,
+    grads: &Params<'_>,
+    add: bool,
+    pass: &Pass<'p>,
+    of: Derivatives<'_>,
+) -> RowGradients<'p> {
     let spec = &decoder.spec;
     let (m, h) = (pass.rows, spec.hidden as usize);
     let back = pass.acts.backward.expect("only the update runs backward");
     let d_resid = back.d_resid.slice(0, m * h);
     dev.zero(d_resid);
-    if !add && grads.head.buf != grads.embed.buf {
-        // Rows of tokens are added to; a tied embedding has been written as the head.
-        dev.zero(grads.embed.buf);
-    }
     let head = HeadPass { dev, decoder, grads, add, pass, back: &back };
     head.run(of, d_resid);
     let d_out = back.d_out.slice(0, m * h);
@@ -52,7 +83,7 @@ pub fn backward(
         step.ffn();
         step.attention();
     }
-    dev.embed_backward(d_resid, pass.ids, grads.embed);
+    RowGradients { d_input: d_resid, ids: pass.ids }
 }
 
 /// The backward pass of the head and of the last norm.

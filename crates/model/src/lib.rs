@@ -15,12 +15,12 @@ mod save;
 mod weights;
 
 pub use activations::{Activations, Mode, PassLimits, Recompute, Target, layout as activations_layout};
-pub use backward::{Derivatives, backward};
+pub use backward::{Derivatives, RowGradients, backward, backward_part};
 pub use forward::{
     Decoder, Pass, PassIndex, advance, draw, head, layers, rehearsal_sizes, sample, upload_keys, values,
 };
 pub use load::{STAGING_BYTES_MIN, load};
 pub use offloaded::{Scorer, Streamed, layout as offloaded_layout};
 pub use params::{Param, ParamKind, ParamTable, Part};
-pub use save::{FlatTensors, restore, save, saved_bytes};
+pub use save::{FlatTensors, restore, restore_in_turn, save, save_in_turn, saved_bytes};
 pub use weights::{LayerParams, Params};

@@ -20,12 +20,14 @@ pub struct FlatTensors<'a> {
     pub buf: Buf<'a>,
     /// The scales of codes.
     pub scales: Option<Buf<'a>>,
+    /// What files hold, if it is not what `buf` has.
+    pub stored: Option<DType>,
 }
 
 impl<'a> FlatTensors<'a> {
     /// Tensors of weights.
     pub fn weights(buf: Buf<'a>) -> FlatTensors<'a> {
-        FlatTensors { prefix: "", buf, scales: None }
+        FlatTensors { prefix: "", buf, scales: None, stored: None }
     }
 
     fn name(&self, part: &str) -> String {
@@ -33,8 +35,9 @@ impl<'a> FlatTensors<'a> {
     }
 
     /// As files hold it.
-    fn dtype(&self) -> DType {
-        if self.scales.is_some() { DType::Bf16 } else { self.buf.dtype() }
+    pub fn dtype(&self) -> DType {
+        let of = if self.scales.is_some() { DType::Bf16 } else { self.buf.dtype() };
+        self.stored.unwrap_or(of)
     }
 
     fn read(&self, dev: &dyn Device, param: &Param, layout: MatrixLayout, first: usize, rows: &mut [f32]) {
@@ -77,8 +80,7 @@ pub fn saved_bytes(table: &ParamTable, dtypes: &[DType]) -> u64 {
 
 /// Writes a safetensors file at `path` through buffers of `staging` bytes; says what it must be.
 ///
-/// `layout` is the element order of the matrices, in every buffer that of the weights. Errors: `disk-full`,
-/// `write-failed`.
+/// `layout` is the element order of the matrices, in every buffer that of the weights. Errors: `disk-full`, `write-failed`.
 pub fn save(
     dev: &dyn Device,
     table: &ParamTable,
@@ -86,6 +88,21 @@ pub fn save(
     sets: &[FlatTensors<'_>],
     path: &Path,
     staging: Bytes,
+) -> Result<FileRecord> {
+    save_in_turn(dev, table, layout, sets, path, staging, &mut |_| {})
+}
+
+/// `save`, with `before` called with the index of each set before its tensors are read: sets may use one buffer in turn.
+///
+/// Errors: as `save`.
+pub fn save_in_turn(
+    dev: &dyn Device,
+    table: &ParamTable,
+    layout: MatrixLayout,
+    sets: &[FlatTensors<'_>],
+    path: &Path,
+    staging: Bytes,
+    before: &mut dyn FnMut(usize),
 ) -> Result<FileRecord> {
     let mut declared = Vec::new();
     for set in sets {
@@ -98,7 +115,8 @@ pub fn save(
     }
     let mut writer = SafetensorsWriter::create(path, &declared, &[])?;
     let Staging { mut stored, mut values } = Staging::new(staging);
-    for set in sets {
+    for (index, set) in sets.iter().enumerate() {
+        before(index);
         for param in &table.params {
             for_chunks(param, param.n, &mut values, |first, rows| {
                 set.read(dev, param, layout, first, rows);
@@ -122,13 +140,30 @@ pub fn restore(
     path: &Path,
     staging: Bytes,
 ) -> Result<()> {
+    restore_in_turn(dev, table, layout, sets, through, path, staging, &mut |_| {})
+}
+
+/// `restore`, with `after` called with the index of each set when its tensors are there: sets may use one buffer in turn.
+///
+/// Errors: as `restore`.
+#[allow(clippy::too_many_arguments)] // Those of `restore`, and what it calls.
+pub fn restore_in_turn(
+    dev: &dyn Device,
+    table: &ParamTable,
+    layout: MatrixLayout,
+    sets: &[FlatTensors<'_>],
+    through: Option<Buf<'_>>,
+    path: &Path,
+    staging: Bytes,
+    after: &mut dyn FnMut(usize),
+) -> Result<()> {
     let file = TensorFile::open(path)?;
     let wanted = sets.len() * table.params.iter().map(|p| p.parts.len()).sum::<usize>();
     if file.num_tensors() != wanted {
         return Err(other_run(path, &format!("{} tensors, this run has {wanted}", file.num_tensors())));
     }
     let Staging { mut stored, mut values } = Staging::new(staging);
-    for set in sets {
+    for (index, set) in sets.iter().enumerate() {
         let into = match set.scales {
             Some(_) => through.expect("codes are gathered in a buffer of numbers"),
             None => set.buf,
@@ -151,6 +186,7 @@ pub fn restore(
         if let Some(scales) = set.scales {
             dev.write_codes(into, Coded { codes: set.buf, scales });
         }
+        after(index);
     }
     Ok(())
 }

@@ -281,6 +281,7 @@ mod tests {
             dtypes,
             pack,
             packing: Default::default(),
+            share: plimsoll_train::Share::WHOLE,
             cut: plimsoll_train::Cut::multiple(1),
             recompute,
             reference: false,

@@ -8,6 +8,7 @@ use plimsoll_memory::host::Host;
 use plimsoll_model::STAGING_BYTES_MIN;
 use plimsoll_reward::WORDS_BYTES_MAX;
 use plimsoll_textenv::{EpisodeMemory, Kind};
+use plimsoll_train::Share;
 
 /// Host bytes of a tokenizer per token of its vocabulary: both maps, merges and the decoding table, measured with a
 /// vocabulary of 49,152 as the growth of resident memory.
@@ -35,6 +36,8 @@ pub struct Facts {
     pub models: PerRole<ModelSpec>,
     /// Host memory outside the arena.
     pub host: HostFacts,
+    /// The rank that is planned.
+    pub share: Share,
 }
 
 /// Bytes of host memory outside the arena that do not follow from the run's own limits.

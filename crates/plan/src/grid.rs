@@ -9,6 +9,7 @@ use crate::role_name::{PerRole, RoleName};
 use plimsoll_base::{Bytes, Error, ModelSpec, PRESETS, Result};
 use plimsoll_config::{Auto, Method, RunFile, RunSpec, Train};
 use plimsoll_memory::{Limits, Pool};
+use plimsoll_train::Share;
 use serde::Serialize;
 
 /// The axes of the grid; an empty list means its default.
@@ -89,6 +90,7 @@ fn cell(
         prompt_tokens: prompt as usize,
         completion_tokens: if run.objective.is_some() { 0 } else { response as usize },
         eval_prompts: 0,
+        share: Share::WHOLE,
         models: PerRole::none()
             .with(RoleName::Critic, run.needs.critic.then_some(spec))
             .with_rewards(run.model_rewards.iter().map(|_| spec)),

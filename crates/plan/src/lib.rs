@@ -32,6 +32,7 @@ pub use planning::{
     check_lengths, check_positions, longest_sequence, plan_sampling, plan_with, predict_step,
     smallest_limits, threads_without_cores,
 };
+pub use plimsoll_train::Share;
 pub use regions::{LOAD_LINE_KINDS, kernel_bytes, kernel_row, process_rows, process_rows_of, training_rows};
 pub use render::{pool_lines, pools_json, region_lines};
 pub use report::{AutoReport, Hint, PlanReport, Resolved, Setting, SmallestLimits};

@@ -81,7 +81,7 @@ pub fn longest_sequence(run: &RunSpec, facts: &Facts) -> usize {
 ///
 /// Errors: `size-overflow`.
 pub fn plan_with(run: &RunSpec, facts: &Facts, given: &Limits) -> Result<PlanReport> {
-    let limits = limits_of(run, given);
+    let limits = limits_of(run, given).of_each(facts.share.ranks);
     with_planner(run, facts, &limits, Purpose::Train, |planner| report(planner, run))
 }
 

@@ -33,6 +33,12 @@ const PAGES_OF_TABLE_BYTE: u64 = 4096 / 8;
 const TEXT_BYTES_PER_TOKEN: u64 = 6;
 /// The supervisor of a run: measured at 7.0 MiB, 8.4 in test builds, mostly pages of the binary.
 const SUPERVISOR: Bytes = Bytes::mib(10);
+/// That of one of several ranks, which speaks with the others: measured at 15.3 MiB in test builds.
+const SUPERVISOR_OF_A_RANK: Bytes = Bytes::mib(17);
+/// A rank's part of the window through which ranks exchange numbers: `ranks::Group`.
+const WINDOW_OF_A_RANK: u64 = 260 << 10;
+/// Pages that the kernel maps around those that are read, in another rank's regions.
+const FAULT_AROUND: u64 = 1 << 20;
 
 impl RunShape {
     /// Returns all regions of the run.
@@ -157,6 +163,25 @@ impl RunShape {
         rows.saturating_mul(3 * line_bytes_max(tokens))
     }
 
+    /// Returns the bytes of other ranks' memory that this one reads, and the window: they count as resident in each that reads
+    /// them. Of every other rank these are the gradients and weights of what this one or that one owns, the gradients of a pass's
+    /// rows and, when rank 0 saves, the optimizer's states. `None` in a run of one rank, and where ranks have cards.
+    fn others_bytes(&self) -> Option<u64> {
+        let share = self.training.as_ref()?.share;
+        if share.ranks == 1 || self.target.kind != DeviceKind::Cpu {
+            return None;
+        }
+        let of = |role: RoleShape| {
+            let (elements, update) = (share.elements(&role.table()), role.update?);
+            let master = if update.dtypes.has_master() { 4.0 } else { 0.0 };
+            let states = (elements as f64 * (update.dtypes.moment_bytes() + master)) as u64;
+            let rows = update.pass.limits.rows as u64 * (4 * u64::from(role.spec.hidden) + 4);
+            Some(elements * (4 + role.weights.bytes()) + states + rows)
+        };
+        let each: u64 = self.roles().into_iter().filter_map(of).sum();
+        Some(share.ranks as u64 * (each + WINDOW_OF_A_RANK + FAULT_AROUND))
+    }
+
     fn host_rows(&self, layout: &mut Layout) {
         let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
         let host = &self.host;
@@ -180,6 +205,9 @@ impl RunShape {
             let held = Samples::bytes(t.held_sequences(), t.response_tokens, 1);
             row("rl.held", "rl", Place::Heap, held);
         }
+        if let Some(bytes) = self.others_bytes() {
+            row("ranks.others", "ranks", Place::Process, bytes);
+        }
         row("rl.text", "rl", Place::Heap, self.text_bytes());
         row("rl.data", "rl", Place::Heap, host.data.0);
         row("rl.kept", "rl", Place::Heap, self.kept_bytes());
@@ -190,8 +218,8 @@ impl RunShape {
         row("cuda.host", "device", Place::Process, self.held.host.0);
         row("cuda.files", "device", Place::Process, self.held.files.0);
         row("cuda.shared", "device", Place::Process, self.held.shared.0);
-        if self.training.is_some() {
-            training_rows(layout);
+        if let Some(training) = &self.training {
+            training_rows(layout, training.share.ranks);
         }
         let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
         row("reward.buffers", "reward", Place::Heap, self.rewards.buffers.0);
@@ -245,10 +273,11 @@ pub fn process_rows_of(layout: &mut Layout, image: Bytes, threads: usize) {
     }
 }
 
-/// Adds the rows of what watches a training run.
-pub fn training_rows(layout: &mut Layout) {
+/// Adds the rows of what watches a training run, or one of its `ranks`.
+pub fn training_rows(layout: &mut Layout, ranks: usize) {
     host_row(layout, "rl.watch", "rl", Place::Heap, load_line_bytes());
-    host_row(layout, "process.supervisor", "process", Place::Workers, SUPERVISOR.0);
+    let supervisor = if ranks == 1 { SUPERVISOR } else { SUPERVISOR_OF_A_RANK };
+    host_row(layout, "process.supervisor", "process", Place::Workers, supervisor.0);
 }
 
 /// Adds the kernel's memory for `threads` threads and the host memory of all rows so far: the last row of the host.

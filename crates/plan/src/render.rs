@@ -26,6 +26,7 @@ impl PlanReport {
     pub fn to_json(&self) -> Value {
         json!({
             "fits": self.fits,
+            "ranks": self.ranks(),
             "pools": pools_json(&self.plan),
             "arena_bytes": self.plan.arena_bytes(),
             "regions": self.plan.layout.regions,
@@ -41,9 +42,18 @@ impl PlanReport {
         })
     }
 
+    /// Returns the ranks that share the host, each with this plan.
+    fn ranks(&self) -> usize {
+        self.shape.training.as_ref().map_or(1, |training| training.share.ranks)
+    }
+
     /// Returns the table that `plan` prints.
     pub fn table(&self) -> String {
         let mut text = region_lines(&self.plan) + &pool_lines(&self.plan);
+        if self.ranks() > 1 {
+            let all = Bytes(self.plan.peak(Pool::Host).peak.0 * self.ranks() as u64);
+            text += &format!("{} ranks on this host: {all} together; the rows are of each\n", self.ranks());
+        }
         let mut line = |s: String| {
             text.push_str(&s);
             text.push('\n');

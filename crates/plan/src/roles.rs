@@ -9,7 +9,7 @@ use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
 use plimsoll_files::Head;
 use plimsoll_memory::Layout;
 use plimsoll_model::{Mode, ParamTable, PassLimits, Target, activations_layout, offloaded_layout, rope};
-use plimsoll_train::{Cut, Heads, Packing, StateDTypes, optimizer_layout};
+use plimsoll_train::{Cut, Heads, Packing, Share, StateDTypes, optimizer_layout};
 
 /// How sequences pass through a role.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,6 +25,7 @@ pub struct PassShape {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UpdateShape {
     pub pass: PassShape,
+    pub share: Share,
     pub cut: Cut,
     pub dtypes: StateDTypes,
     /// True if the optimizer's states are in the device's host memory.
@@ -70,8 +71,9 @@ impl RoleShape {
                 layout.arena(&region, "model", pool, PhaseSet::RESIDENT, &elements, self.weights)?;
             }
         }
-        if let Some(UpdateShape { pass, dtypes, offloads_states, .. }) = self.update {
-            layout.extend(optimizer_layout(name, &table, dtypes, pool, pass.mode.phase(), offloads_states)?);
+        if let Some(UpdateShape { pass, share, dtypes, offloads_states, .. }) = self.update {
+            let phase = pass.mode.phase();
+            layout.extend(optimizer_layout(name, &table, dtypes, pool, phase, offloads_states, share.ranks)?);
         }
         Ok(layout)
     }
@@ -129,6 +131,7 @@ impl RunShape {
     fn training_roles(&self, training: &Training, first: RoleShape) -> Vec<RoleShape> {
         let update = |mode, packing: Packing| UpdateShape {
             pass: PassShape { mode, packing, limits: training.pack.pass_of(packing.heads) },
+            share: training.share,
             cut: training.cut,
             dtypes: training.dtypes,
             offloads_states: training.offload.optimizer,

@@ -349,6 +349,7 @@ impl Planner<'_> {
                 heads: if run.needs.scores { Heads::End } else { Heads::Tokens },
                 whole_groups: run.needs.learns_from == LearnsFrom::Pairs,
             },
+            share: self.facts.share,
             cut: match run.train.cut_multiple {
                 Auto::Auto => Cut::auto(self.target().kind),
                 Auto::Value(multiple) => Cut::multiple(multiple as usize),

@@ -9,7 +9,7 @@ use plimsoll_model::{Recompute, Target};
 use plimsoll_reward::RewardMemory;
 use plimsoll_rollout::{EngineLimits, OnFull};
 use plimsoll_textenv::EpisodeMemory;
-use plimsoll_train::{Cut, PackLimits, Packing, StateDTypes};
+use plimsoll_train::{Cut, PackLimits, Packing, Share, StateDTypes};
 use serde::Serialize;
 
 /// What is in the device's host memory, page-locked where the device is a card, and passes through the arena in parts.
@@ -39,6 +39,8 @@ pub struct Training {
     pub pack: PackLimits,
     /// How the update's sequences become micro-batches.
     pub packing: Packing,
+    /// Which part of gradients and states this rank has.
+    pub share: Share,
     /// How updates are cut into micro-batches.
     pub cut: Cut,
     pub recompute: Recompute,

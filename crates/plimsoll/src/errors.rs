@@ -18,6 +18,10 @@ pub fn guard(work: impl FnOnce() -> Result<ExitCode> + panic::UnwindSafe) -> Exi
 
 /// Prints `error` on stderr and returns its exit code.
 pub fn print(error: &Error) -> ExitCode {
+    // The supervisor of a trainer that ended for another rank says which one, and why.
+    if error.exit == Exit::OtherRank && plimsoll_run::supervise::is_supervised() {
+        return ExitCode::from(error.exit as u8);
+    }
     eprint(&render(error, colour()));
     ExitCode::from(error.exit as u8)
 }

@@ -8,6 +8,7 @@ mod limits;
 mod output;
 mod pages;
 mod progress;
+mod ranks;
 mod signals;
 mod sparkline;
 mod terminal;
@@ -34,7 +35,7 @@ First steps:
   plimsoll explain --list            every error has a page
 
 Exit codes: 0 done; 1 a named error; 2 usage or run file; 3 does not fit; 4 the trainer was killed;
-130 and 143 after SIGINT and SIGTERM.";
+5 another rank ended the run; 130 and 143 after SIGINT and SIGTERM.";
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);

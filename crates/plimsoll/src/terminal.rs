@@ -13,7 +13,7 @@ const COLUMNS: u16 = 80;
 
 /// Returns the environment variables that tell the trainer about the supervisor's terminal.
 pub fn for_child() -> Vec<(String, String)> {
-    vec![(VARIABLE.into(), if io::stderr().is_terminal() { "1".into() } else { String::new() })]
+    vec![(VARIABLE.into(), if is_stderr() { "1".into() } else { String::new() })]
 }
 
 pub fn is_stderr() -> bool {
@@ -45,7 +45,15 @@ pub fn live_line(quiet: bool) -> Option<ProgressBar> {
 }
 
 fn is_piped_to_one() -> bool {
-    plimsoll_run::supervise::is_supervised() && std::env::var_os(VARIABLE).is_some_and(|value| value == "1")
+    let is_passed_on = plimsoll_run::supervise::is_supervised() || is_rank_0_of_a_launch();
+    is_passed_on && std::env::var_os(VARIABLE).is_some_and(|value| value == "1")
+}
+
+/// The bytes of rank 0 that `train --ranks` started go to that process's stderr, unchanged.
+fn is_rank_0_of_a_launch() -> bool {
+    let launch = std::env::var(plimsoll_ranks::LAUNCH_VARIABLE).unwrap_or_default();
+    launch.starts_with("0/")
+        && launch.rsplit(':').next() == Some(&std::os::unix::process::parent_id().to_string())
 }
 
 /// A terminal at the far end of a pipe: ANSI sequences go to stderr, the width comes from the terminal itself.

@@ -229,11 +229,16 @@ impl Rewards {
 
     /// Means of what functions logged in the last round with their scores, under `NAME/METRIC`.
     pub fn logged(&self) -> impl Iterator<Item = (String, f64)> {
+        self.logged_sums().map(|(name, sum, count)| (name, sum / count.max(1) as f64))
+    }
+
+    /// Returns the same as sums and counts.
+    pub fn logged_sums(&self) -> impl Iterator<Item = (String, f64, u64)> {
         self.rewards.iter().flat_map(|reward| {
-            let mean = |(name, (sum, count)): (&String, &(f64, u64))| {
-                (format!("{}/{name}", reward.name), sum / (*count).max(1) as f64)
+            let sum = |(name, (sum, count)): (&String, &(f64, u64))| {
+                (format!("{}/{name}", reward.name), *sum, *count)
             };
-            reward.logged.iter().map(mean)
+            reward.logged.iter().map(sum)
         })
     }
 

@@ -1,9 +1,10 @@
 //! What went wrong with a reward and what became of it, counted by cause.
 
 use plimsoll_base::{Error, slugs};
+use serde::{Deserialize, Serialize};
 
 /// Counters of one reward.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Workers that died, or could not be started again.
     pub crashes: u64,

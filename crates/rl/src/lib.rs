@@ -12,6 +12,7 @@ pub mod episodes;
 pub mod eval;
 pub mod flops;
 pub mod methods;
+pub mod ranks;
 pub mod roles;
 pub mod rollout;
 pub mod save;

@@ -6,14 +6,16 @@ mod steps;
 
 use crate::checks::{Before, Checks};
 use crate::data::session::Session;
+use crate::ranks;
 use crate::roles::{Sources, Trainer, sampling};
 use crate::save::checkpoint_size;
 use plimsoll_base::Result;
 use plimsoll_config::{Loaded, RunSpec};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_memory::host::{Host, Rss};
-use plimsoll_memory::{Arena, Limits};
-use plimsoll_plan::{PlanReport, RoleName, check_lengths, devices, machine_limits, plan_with};
+use plimsoll_memory::{Arena, Limit, Limits};
+use plimsoll_plan::{PlanReport, RoleName, Share, check_lengths, devices, machine_limits, plan_with};
+use plimsoll_ranks::Group;
 use plimsoll_run::ending::Summary;
 use plimsoll_run::events::Observer;
 use plimsoll_run::lead::{Begun, lead};
@@ -26,7 +28,7 @@ use std::sync::atomic::AtomicI32;
 /// The file of a run directory with what rewards print.
 const REWARDS_LOG: &str = "rewards.log";
 
-/// Trains a language model. `signal` holds the number of the signal that came, or 0; on a signal the run saves and ends
+/// Trains a language model, as one of several ranks if there is a group. `signal` holds the number of the signal that came, or 0; on a signal the run saves and ends
 /// between two steps.
 ///
 /// Errors: those of planning, opening and training; after an error the last good weights are saved where there are any.
@@ -34,6 +36,7 @@ const REWARDS_LOG: &str = "rewards.log";
 pub fn train(
     loaded: &Loaded,
     start: Start,
+    group: Option<&Group>,
     observer: &mut dyn Observer,
     signal: &AtomicI32,
 ) -> Result<Summary> {
@@ -44,20 +47,27 @@ pub fn train(
     let run = RunSpec::new(&run_file);
     let mut checks = Checks::new(Before::Training);
     checks.machine(&run)?;
-    let session = match opening.checkpoint().map(|good| good.folder.clone()) {
+    let mut session = match opening.checkpoint().map(|good| good.folder.clone()) {
         Some(folder) => Session::open_again(&run, &folder, &mut |text| opening.say(observer, text))?,
         None => Session::open(&run)?,
     };
+    if let Some(group) = group {
+        session.facts.share = Share { rank: group.rank(), ranks: group.ranks() };
+    }
     let rewards =
         checks.rewards(&run, &session.first_columns(&run))?.expect("they are started before training");
     let episodes = checks.environment(&run, session.facts.prompt_tokens)?;
-    let report = fitting_plan(&run, &session, &opening.path)?;
+    let host = group.map(|group| ranks::host_limit(group, &opening.path)).transpose()?.flatten();
+    let report = fitting_plan(&run, &session, &opening.path, host)?;
     report.warnings.iter().for_each(|words| opening.say(observer, format!("warning: {words}")));
     let run_file = report.resolved.write_into(&run_file).to_toml();
     let opened = opening.directory(&run_file, &report.to_json(), checkpoint_size(&report.shape))?;
     let before = Host::this().rss();
-    let (dev, mut arena) =
-        devices::open(&report.shape, devices::options(&run)).inspect_err(|_| opened.dir.discard())?;
+    let device = match group {
+        None => devices::open(&report.shape, devices::options(&run)),
+        Some(group) => ranks::open(&report.shape, group),
+    };
+    let (dev, mut arena) = device.inspect_err(|_| opened.dir.discard())?;
     let arena_used = arena.map().used_bytes();
     let fingerprint = Fingerprint::new(dev.machine_type(), &run, &session.model, &report.resolved);
     let fingerprint = fingerprint
@@ -65,7 +75,8 @@ pub fn train(
         .with_critic(&run, session.others.get(RoleName::Critic));
     let opened = opened.take_up(*opening, &run_file, &report.to_json(), &fingerprint, observer)?;
     let ready = ready(&run, &*dev, &mut arena, &report, &session, before);
-    let (trainer, measured) = ready.inspect_err(|_| opened.dir.discard())?;
+    let (mut trainer, measured) = ready.inspect_err(|_| opened.dir.discard())?;
+    trainer.group = group;
     opened.dir.write_plan(&measured.to_json())?;
     rewards.words().write_to(&opened.dir.path().join(REWARDS_LOG));
     let begun = Begun {
@@ -90,9 +101,9 @@ fn title(run: &RunSpec, report: &PlanReport, dev: &dyn Device) -> String {
 }
 
 /// Returns the plan of a run that fits.
-fn fitting_plan(run: &RunSpec, session: &Session, dir: &Path) -> Result<PlanReport> {
+fn fitting_plan(run: &RunSpec, session: &Session, dir: &Path, host: Option<Limit>) -> Result<PlanReport> {
     check_lengths(run, &session.facts)?;
-    let limits = Limits { disk: machine_limits(dir).disk, ..Limits::default() };
+    let limits = Limits { disk: machine_limits(dir).disk, host, ..Limits::default() };
     let report = plan_with(run, &session.facts, &limits)?;
     report.refuse()?;
     Ok(report)

@@ -33,7 +33,7 @@ fn plan(optimizer: OptimizerDType, grads: DType, save: Save) -> Plan {
     for (role, processes) in [("actor", ACTOR_PROCESSES), ("critic", CRITIC_PROCESSES)] {
         // The GPUs hold the weights of all four roles; the host holds what Adam works on.
         layout.extend(
-            optimizer_layout(role, &table, dtypes, Pool::Host, Phase::Update, false)
+            optimizer_layout(role, &table, dtypes, Pool::Host, Phase::Update, false, 1)
                 .expect("sizes that can be told"),
         );
         layout.outside(&format!("{role}.processes"), "process", Pool::Host, Place::Process, processes);

@@ -9,7 +9,7 @@ use common::{World, sampling};
 use plimsoll_base::{DType, Phase};
 use plimsoll_model::{Activations, Derivatives, Mode, Pass, Recompute, backward, head, layers};
 use plimsoll_rollout::{Engine, EngineLimits, NeverStop, OnFull, Request, Samples};
-use plimsoll_train::{Cut, Optimizer, PackLimits, Packer, Packing, Sequence, Units, UpdateOptions};
+use plimsoll_train::{Cut, Optimizer, PackLimits, Packer, Packing, Sequence, Share, Units, UpdateOptions};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 
@@ -85,7 +85,8 @@ fn update(world: &mut World, prompts: &[&[u32]], out: &Samples) {
     let limits = world.harness.setup.pass;
     let mut parts = world.harness.parts();
     let params = parts.decoder.params.clone();
-    let mut optimizer = Optimizer::new(parts.dev, parts.table, &params, parts.resident, "actor");
+    let mut optimizer =
+        Optimizer::new(parts.dev, parts.table, &params, parts.resident, "actor", Share::WHOLE);
     let how = UpdateOptions { lr: 1e-4, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 1.0, seed: 0 };
     let mut packer = Packer::new(limits, all.len());
     let phase = parts.overlay.enter(Phase::Update);

@@ -11,6 +11,7 @@ use crate::progress::Progress;
 use crate::report;
 use crate::resume::{Fingerprint, Good};
 use crate::run_dir::RunDir;
+use crate::several::check_others;
 use crate::status::Doing;
 use crate::vitals::{Verdict, Vitals};
 use plimsoll_base::{Error, Exit, Result};
@@ -44,6 +45,13 @@ pub trait Job<'scope> {
     fn evaluate_at_end(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>) -> Result<()>;
 
     fn updates(&self) -> u64;
+
+    /// Returns the signal that all ranks of the run end for after the same step: this one's, another's, or 0.
+    ///
+    /// Errors: `rank-lost`.
+    fn agree_on_signal(&self, own: i32) -> Result<i32> {
+        Ok(own)
+    }
 
     /// Requires that the weights are finite and give finite numbers.
     fn prove(&mut self) -> Result<()>;
@@ -242,12 +250,13 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
 
     /// Saves the run and ends it with an error if a signal came.
     ///
-    /// Errors: `interrupted`; those of saving.
+    /// Errors: `interrupted`; those of saving; `rank-lost` if the signal came because another rank has ended.
     pub fn end_if_interrupted(&mut self, job: &mut dyn Job<'scope>, step: u32) -> Result<()> {
-        let number = self.signal.load(Ordering::Relaxed);
+        let number = job.agree_on_signal(self.signal.load(Ordering::Relaxed))?;
         if number == 0 {
             return Ok(());
         }
+        check_others()?;
         self.save(job)?;
         self.settle()?;
         Err(interrupted(number, step, self.dir.path()))
@@ -398,7 +407,8 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
     /// Records a failed run: the last good weights, if a step was made, and `crash.json`. Returns the error with the
     /// step, the tensor that diverged, and the place of those weights.
     fn last_words(&mut self, job: &mut dyn Job<'scope>, error: Error) -> Error {
-        if matches!(error.exit, Exit::Interrupted | Exit::Terminated) {
+        // After the end of another rank there is nothing to keep: its part of the states is gone.
+        if matches!(error.exit, Exit::Interrupted | Exit::Terminated | Exit::OtherRank) {
             return error;
         }
         // The save in progress either completes or its error is the one reported here.

@@ -16,6 +16,7 @@ pub mod report;
 pub mod resume;
 pub mod run_dir;
 pub mod scores;
+pub mod several;
 pub mod status;
 pub mod supervise;
 pub mod vitals;

@@ -360,6 +360,9 @@ impl Planned {
             })
         };
         let named = |name: &str| sum(&|r| r.name == name);
+        // The arena of one of several ranks is shared memory.
+        let others = named("ranks.others");
+        let of_ranks = if others > Bytes(0) { arena_bytes + others } else { Bytes(0) };
         let env_workers = named("env.workers") + named("eval.workers");
         let phases = Phase::ALL.map(|phase| resident_arena + outside(phase));
         Planned {
@@ -369,7 +372,9 @@ impl Planned {
             arena_bytes,
             files: named("process.image") + named("cuda.files"),
             // A driver may give page-locked memory as shared memory.
-            shmem: sum(&|r| r.pool == Pool::Shm || r.place == Place::Offloaded) + named("cuda.shared"),
+            shmem: sum(&|r| r.pool == Pool::Shm || r.place == Place::Offloaded)
+                + named("cuda.shared")
+                + of_ranks,
             workers: named("reward.workers") + env_workers,
             has_env_workers: env_workers > Bytes(0),
             supervisor: named("process.supervisor"),

@@ -57,8 +57,9 @@ pub fn supervise(
 ) -> Result<u8> {
     let host = Host::this();
     let mut watch = OomWatch::begin(&host);
-    let ended =
-        plimsoll_worker::supervise(args, env, forward, child_ended, &mut |seen| say(&pause_words(seen)))?;
+    let env = [env, &plimsoll_ranks::Place::variables(None)].concat();
+    let mut report = |seen: &Seen| say(&Pause(seen).words());
+    let ended = plimsoll_worker::supervise(args, &env, forward, child_ended, &mut report, None)?;
     if let Some(code) = ended.status.code() {
         return Ok(code as u8);
     }
@@ -72,12 +73,12 @@ pub fn supervise(
     let error = death.error(&host);
     if let Some(dir) = death.last.get("dir").and_then(Value::as_str) {
         // The sentence on the terminal matters most; a second failure while recording it adds nothing.
-        let _ = write_crash(Path::new(dir), &error, &death);
+        let _ = death.write_crash(Path::new(dir), &error);
     }
     Err(error)
 }
 
-fn read_note(note: Option<&str>) -> Value {
+pub(crate) fn read_note(note: Option<&str>) -> Value {
     note.and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null)
 }
 
@@ -144,12 +145,46 @@ pub fn judge(signal: i32, pid: u32, name: &str, seen: &OomEvidence) -> Verdict {
 }
 
 impl Death<'_> {
+    /// Writes `crash.json`.
+    pub(crate) fn write_crash(&self, dir: &Path, error: &Error) -> Result<PathBuf> {
+        let verdict = self.verdict();
+        let crash = json!({
+            "slug": error.slug,
+            "message": error.message,
+            "facts": error.facts,
+            "hints": error.hints,
+            "exit": error.exit as i32,
+            "step": self.last.get("step"),
+            "phase": self.last.get("phase"),
+            "readings": self.last,
+            "signal": self.signal,
+            "pid": self.ended.pid,
+            "unproven": !verdict.proven,
+            "evidence": self.evidence,
+            "last_words": self.ended.last_words,
+        });
+        let path = dir.join("crash.json");
+        let mut text = serde_json::to_string_pretty(&crash).expect("a JSON value has a JSON text");
+        text.push('\n');
+        write_atomic(&path, text.as_bytes())?;
+        Ok(path)
+    }
+
+    /// Returns the cause as the other ranks hear it.
+    pub(crate) fn cause_for_ranks(&self) -> plimsoll_ranks::Cause {
+        match self.verdict() {
+            Verdict { cause: Cause::Crashed(_), .. } => plimsoll_ranks::Cause::Crashed,
+            Verdict { proven: true, .. } => plimsoll_ranks::Cause::KilledProven,
+            Verdict { proven: false, .. } => plimsoll_ranks::Cause::Killed,
+        }
+    }
+
     fn verdict(&self) -> Verdict {
         judge(self.signal, self.ended.pid, &own_name(), self.evidence)
     }
 
     /// Returns the one-sentence error with its facts and remedies.
-    fn error(&self, host: &Host) -> Error {
+    pub(crate) fn error(&self, host: &Host) -> Error {
         let Verdict { cause, proven } = self.verdict();
         let doubt = if proven { "" } else { " (unproven)" };
         let (pid, place) = (self.ended.pid, self.place());
@@ -286,7 +321,7 @@ impl Death<'_> {
 }
 
 /// Returns for example `in step 7 of 200, phase update`, from the content of a status page.
-fn place(last: &Value) -> String {
+pub(crate) fn place(last: &Value) -> String {
     let number = |name: &str| last.get(name).and_then(Value::as_u64).unwrap_or(0);
     match last.get("phase").and_then(Value::as_str) {
         None | Some("start") => "before the first step".into(),
@@ -294,21 +329,26 @@ fn place(last: &Value) -> String {
     }
 }
 
-/// Says that the trainer was stopped, or that it goes on.
-fn pause_words(seen: &Seen) -> String {
-    match seen {
-        Seen::Stopped { pid, note } => {
-            let place = place(&read_note(note.as_deref()));
-            let message =
-                format!("a signal stopped the trainer, pid {pid}, {place}: it waits until it is continued");
-            let warning = Error::new("trainer-stopped", message).hint(format!(
-                "kill -CONT {pid} continues it; Ctrl-C continues it and ends the run with a checkpoint"
-            ));
-            let hints = warning.hints.iter().map(|hint| format!("\nhint: {hint}")).collect::<String>();
-            format!("warning[{}]: {}{hints}", warning.slug, warning.message)
-        }
-        Seen::Continued { pid, stopped } => {
-            format!("the trainer, pid {pid}, goes on after {} s", stopped.as_secs())
+/// A trainer that was stopped, or goes on.
+pub(crate) struct Pause<'a>(pub(crate) &'a Seen);
+
+impl Pause<'_> {
+    pub(crate) fn words(&self) -> String {
+        match self.0 {
+            Seen::Stopped { pid, note } => {
+                let place = place(&read_note(note.as_deref()));
+                let message = format!(
+                    "a signal stopped the trainer, pid {pid}, {place}: it waits until it is continued"
+                );
+                let warning = Error::new("trainer-stopped", message).hint(format!(
+                    "kill -CONT {pid} continues it; Ctrl-C continues it and ends the run with a checkpoint"
+                ));
+                let hints = warning.hints.iter().map(|hint| format!("\nhint: {hint}")).collect::<String>();
+                format!("warning[{}]: {}{hints}", warning.slug, warning.message)
+            }
+            Seen::Continued { pid, stopped } => {
+                format!("the trainer, pid {pid}, goes on after {} s", stopped.as_secs())
+            }
         }
     }
 }
@@ -319,7 +359,7 @@ fn own_name() -> String {
     name.trim().chars().take(COMM_BYTES_MAX).collect()
 }
 
-fn signal_name(signal: i32) -> String {
+pub(crate) fn signal_name(signal: i32) -> String {
     match signal {
         1 => "SIGHUP".into(),
         SIGINT => "SIGINT".into(),
@@ -350,30 +390,6 @@ fn crash_hint(signal: i32) -> &'static str {
         }
         _ => "this is a fault in plimsoll: please report it with crash.json",
     }
-}
-
-fn write_crash(dir: &Path, error: &Error, death: &Death<'_>) -> Result<PathBuf> {
-    let verdict = death.verdict();
-    let crash = json!({
-        "slug": error.slug,
-        "message": error.message,
-        "facts": error.facts,
-        "hints": error.hints,
-        "exit": error.exit as i32,
-        "step": death.last.get("step"),
-        "phase": death.last.get("phase"),
-        "readings": death.last,
-        "signal": death.signal,
-        "pid": death.ended.pid,
-        "unproven": !verdict.proven,
-        "evidence": death.evidence,
-        "last_words": death.ended.last_words,
-    });
-    let path = dir.join("crash.json");
-    let mut text = serde_json::to_string_pretty(&crash).expect("a JSON value has a JSON text");
-    text.push('\n');
-    write_atomic(&path, text.as_bytes())?;
-    Ok(path)
 }
 
 #[cfg(test)]

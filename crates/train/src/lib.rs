@@ -4,13 +4,17 @@
 //! no losses: those are the algorithm's, on the host.
 
 mod buckets;
+mod chain;
 mod cut;
 mod diverged;
 mod optimizer;
 mod packing;
+mod share;
 
+pub use chain::Part;
 pub use cut::{Cut, Units};
 pub use diverged::{finite_weights, gradient_not_finite, name_tensor};
 pub use optimizer::{Optimizer, OptimizerDType, StateDTypes, States, gradients, layout as optimizer_layout};
 pub use packing::{HeadRow, Heads, MicroBatch, PackLimits, Packer, Packing, Sequence};
 pub use plimsoll_algo::update::UpdateOptions;
+pub use share::{Owned, Share};

@@ -1,9 +1,12 @@
 //! Gradients and AdamW states: flat buffers in the order of the weights, one element-wise pass a step.
 
 use crate::buckets::{buckets, padding};
+use crate::share::{Owned, Share, shard_elements};
 use plimsoll_algo::update::UpdateOptions;
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result};
-use plimsoll_device::{AdamW, AdamWBufs, CODE_BLOCK, Device, OFFLOAD_SLOTS, Run};
+use plimsoll_device::{
+    AdamW, AdamWBufs, CODE_BLOCK, Coded, Device, MatrixLayout, OFFLOAD_SLOTS, PIECES, Run,
+};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Resident, Turn};
 use plimsoll_model::{FlatTensors, ParamTable, Params};
 use serde::{Deserialize, Serialize};
@@ -76,6 +79,9 @@ fn slot_elements(table: &ParamTable) -> u64 {
 /// Gradients and states of one role, which is updated in `phase`. Gradients exist in that phase alone. States are resident,
 /// or they lie in the device's host memory, as `offload.ROLE.adam_m` and so on, and pass through slots in the phase.
 ///
+/// One of several `ranks` has states for its shard alone. Its gradients are those of a micro-batch, in f32; `ROLE.shard` is the sum of
+/// what it owns.
+///
 /// Errors: `size-overflow`.
 pub fn layout(
     role: &str,
@@ -84,11 +90,17 @@ pub fn layout(
     pool: Pool,
     phase: Phase,
     is_offloaded: bool,
+    ranks: usize,
 ) -> Result<Layout> {
-    let (all, [m, v]) = (table.elements, dtypes.moments());
+    assert!(ranks == 1 || !is_offloaded, "a plan for several ranks offloads no states");
+    let (all, [m, v]) = (shard_elements(table, ranks), dtypes.moments());
     let mut layout = Layout::new();
     let update = PhaseSet::of(&[phase]);
-    layout.arena(&format!("{role}.grads"), "train", pool, update, &[all], dtypes.grads)?;
+    let grads = if ranks == 1 { dtypes.grads } else { DType::F32 };
+    layout.arena(&format!("{role}.grads"), "train", pool, update, &[table.elements], grads)?;
+    if ranks > 1 {
+        layout.arena(&format!("{role}.shard"), "train", pool, update, &[all], dtypes.grads)?;
+    }
     let scales = dtypes.has_scales().then_some(DType::F32);
     let blocks = CODE_BLOCK as u64;
     for (name, of, dtype) in [
@@ -158,6 +170,8 @@ impl<'a> States<'a> {
 #[derive(Clone, Debug)]
 pub struct Optimizer<'a> {
     states: States<'a>,
+    share: Share,
+    owned: Vec<Owned>,
     buckets: Vec<Run>,
     padding: Vec<Run>,
     pub step: u64,
@@ -171,6 +185,7 @@ impl<'a> Optimizer<'a> {
         weights: &Params<'a>,
         resident: Resident<'a>,
         role: &str,
+        share: Share,
     ) -> Optimizer<'a> {
         let get = |what: &str| {
             let offloaded = || resident.get(&format!("offload.{role}.{what}"));
@@ -178,10 +193,18 @@ impl<'a> Optimizer<'a> {
         };
         let states = States::bind(get).expect("the layout has an optimizer's states");
         states.bufs().for_each(|state| dev.zero(state));
+        let owned = share.owned(table);
         if let Some(master) = states.master {
-            copy_elements(dev, weights.all, master);
+            for Owned { run, at } in &owned {
+                let len = run.elements as usize;
+                copy_elements(
+                    dev,
+                    weights.all.slice(run.start as usize, len),
+                    master.slice(*at as usize, len),
+                );
+            }
         }
-        Optimizer { states, buckets: buckets(table), padding: padding(table), step: 0 }
+        Optimizer { states, share, owned, buckets: buckets(table), padding: padding(table), step: 0 }
     }
 
     /// The slots through which offloaded states pass; `None` where states are resident.
@@ -196,10 +219,10 @@ impl<'a> Optimizer<'a> {
         let States { m, v, scales, master } = self.states;
         let [m_scales, v_scales] = scales.map_or([None; 2], |scales| scales.map(Some));
         let moments = [
-            FlatTensors { prefix: "adam_m.", buf: m, scales: m_scales },
-            FlatTensors { prefix: "adam_v.", buf: v, scales: v_scales },
+            FlatTensors { prefix: "adam_m.", buf: m, scales: m_scales, stored: None },
+            FlatTensors { prefix: "adam_v.", buf: v, scales: v_scales, stored: None },
         ];
-        let master = master.map(|buf| FlatTensors { prefix: "master.", buf, scales: None });
+        let master = master.map(|buf| FlatTensors { prefix: "master.", buf, scales: None, stored: None });
         moments.into_iter().chain(master).collect()
     }
 
@@ -208,12 +231,72 @@ impl<'a> Optimizer<'a> {
         self.padding.iter().for_each(|run| dev.zero(grads.slice(run.start as usize, run.elements as usize)));
     }
 
+    /// Takes what the rank owns of state `index` of `states` from a flat buffer of numbers.
+    pub fn take_state(&self, dev: &dyn Device, index: usize, from: Buf<'_>) {
+        let state = self.states()[index];
+        for Owned { run, at } in &self.owned {
+            let (at, len) = (*at as usize, run.elements as usize);
+            let own = from.slice(run.start as usize, len);
+            match state.scales {
+                None => dev.accumulate(own, state.buf.slice(at, len), false),
+                Some(scales) => dev.write_codes(own, Coded { codes: state.buf, scales }.slice(at, len)),
+            }
+        }
+    }
+
+    /// Copies state `index` of `states` of all ranks, as numbers, into a flat buffer: shards come from their arenas.
+    pub fn gather_state(&self, dev: &dyn Device, table: &ParamTable, index: usize, into: Buf<'_>) {
+        let state = self.states()[index];
+        let mut values = vec![0f32; 1 << 16];
+        for rank in 0..self.share.ranks {
+            let there = |buf: Buf<'a>| if rank == self.share.rank { buf } else { buf.of_rank(rank) };
+            for Owned { run, at } in (Share { rank, ..self.share }).owned(table) {
+                for from in (0..run.elements as usize).step_by(values.len()) {
+                    let (at, n) = (at as usize + from, values.len().min(run.elements as usize - from));
+                    match state.scales {
+                        None => dev.read_f32(there(state.buf), at, &mut values[..n]),
+                        Some(scales) => {
+                            let codes = Coded { codes: there(state.buf), scales: there(scales) };
+                            dev.read_codes(codes.slice(at, n), 1, MatrixLayout::Rows, 0, &mut values[..n]);
+                        }
+                    }
+                    dev.write_f32(into, run.start as usize + from, &values[..n]);
+                }
+            }
+        }
+    }
+
     /// Returns the global norm of the gradients; NaN or infinite if any of them is.
     pub fn grad_norm(&self, dev: &dyn Device, grads: Buf<'_>) -> f64 {
-        let mut sum = 0.0;
-        let mut pieces = self.buckets.iter().flat_map(|bucket| bucket.pieces());
-        dev.squares_of(grads, &mut pieces, &mut |piece| sum += piece);
+        let mut squares = Vec::new();
+        self.squares(dev, grads, &mut squares);
+        self.norm_of(&[squares])
+    }
+
+    /// Appends the sums of squares of the pieces that the rank owns, bucket by bucket. `sum`: what its `owned` elements are.
+    pub fn squares(&self, dev: &dyn Device, sum: Buf<'_>, out: &mut Vec<f64>) {
+        let mut at = 0;
+        let mut pieces = self.buckets.iter().flat_map(|bucket| bucket.pieces().enumerate());
+        let mut own = pieces.by_ref().filter(|(piece, _)| self.share.has(*piece)).map(|(_, run)| {
+            at += run.elements;
+            Run { start: at - run.elements, ..run }
+        });
+        dev.squares_of(sum, &mut own, &mut |piece| out.push(piece));
+    }
+
+    /// Returns the norm from every rank's `squares`: they are added in the order of pieces, so ranks change no bit.
+    pub fn norm_of(&self, squares: &[Vec<f64>]) -> f64 {
+        let mut each: Vec<_> = squares.iter().map(|squares| squares.iter()).collect();
+        let ranks = each.len();
+        let owner = |piece: usize| piece * ranks / PIECES;
+        let pieces = self.buckets.iter().flat_map(|_| 0..PIECES);
+        let sum = pieces.fold(0.0, |sum, piece| sum + each[owner(piece)].next().expect("a sum a piece"));
         sum.sqrt()
+    }
+
+    /// The elements that the rank owns.
+    pub fn owned(&self) -> &[Owned] {
+        &self.owned
     }
 
     /// Runs the optimizer's operations once on zero gradients with a rate of zero: no weight and no state moves.
@@ -230,7 +313,7 @@ impl<'a> Optimizer<'a> {
         self.apply(dev, weights, grads, slots, adamw(still, 1.0, 1));
     }
 
-    /// One AdamW step with gradients scaled to `grad_clip` where `grad_norm` exceeds it. Bits do not depend on `slots`,
+    /// One AdamW step of what the rank owns, with gradients scaled to `grad_clip` where `grad_norm` exceeds it. Bits do not depend on `slots`,
     /// which are those of `self.slots`.
     pub fn update(
         &mut self,
@@ -256,7 +339,13 @@ impl<'a> Optimizer<'a> {
         how: AdamW,
     ) {
         let Some(slots) = slots else {
-            return dev.adamw(how, bufs(weights, grads, self.states, 0));
+            for Owned { run, at } in &self.owned {
+                let (at, len) = (*at as usize, run.elements as usize);
+                let how = AdamW { first_element: run.start, ..how };
+                let (states, grads) = (self.states.slice(at, len), grads.slice(at, len));
+                dev.adamw(how, bufs(weights.all.slice(run.start as usize, len), grads, states));
+            }
+            return;
         };
         let chunk = slots.m.len() / OFFLOAD_SLOTS;
         let starts = (0..weights.all.len()).step_by(chunk);
@@ -277,7 +366,8 @@ impl<'a> Optimizer<'a> {
             let (index, states) = slot(start);
             dev.offload_wait(index);
             let how = AdamW { first_element: start as u64, ..how };
-            dev.adamw(how, bufs(weights, grads, states, start));
+            let len = states.m.len();
+            dev.adamw(how, bufs(weights.all.slice(start, len), grads.slice(start, len), states));
             dev.offload_out(index, &mut states.bufs().zip(host(start).bufs()));
             let next = start + ahead * chunk;
             if next < weights.all.len() {
@@ -287,10 +377,8 @@ impl<'a> Optimizer<'a> {
     }
 }
 
-/// The parameters from `start` on whose states are `states`.
-fn bufs<'b>(weights: &Params<'b>, grads: Buf<'b>, states: States<'b>, start: usize) -> AdamWBufs<'b> {
+fn bufs<'b>(weights: Buf<'b>, grad: Buf<'b>, states: States<'b>) -> AdamWBufs<'b> {
     let States { m, v, scales, master } = states;
-    let (weights, grad) = (weights.all.slice(start, m.len()), grads.slice(start, m.len()));
     AdamWBufs { weights, grad, m, v, scales, master }
 }
 

@@ -180,6 +180,12 @@ impl Packer {
         self.parts.ends.len()
     }
 
+    /// Returns the sequences of micro-batch `index` of the last cut, of sequences from `first` on.
+    pub fn sequences(&self, first: usize, index: usize) -> std::ops::Range<usize> {
+        let start = if index == 0 { first } else { self.parts.ends[index - 1] as usize };
+        start..self.parts.ends[index] as usize
+    }
+
     /// Packs micro-batch `index` of the last cut, which begins with sequence `first`.
     ///
     /// Errors: none that `cut` has not found.

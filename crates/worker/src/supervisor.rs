@@ -1,5 +1,6 @@
 //! The supervisor of a run: starts the trainer as its child, passes signals on, keeps its last words, and reports how it
-//! ended. It holds no model and no thread; one poll loop waits for everything. The crate `run` judges the end.
+//! ended. It holds no model and no thread; one poll loop waits for everything. The crate `run` judges the end, and
+//! in a run of several ranks brings the other supervisors (`Others`).
 
 use crate::ring::Ring;
 use crate::status::{StatusPage, VARIABLE};
@@ -23,6 +24,10 @@ const LAST_WORDS_LINES: usize = 20;
 const CHUNK_BYTES: usize = 16 << 10;
 /// Longest sleep, after which a child is noticed even if the signal of its end was lost.
 const POLL_SECONDS: i64 = 1;
+/// The same with other ranks, who hear what the trainer does twice a second.
+const POLL_NANOSECONDS_OF_RANKS: i64 = 250_000_000;
+/// How long a trainer may take to end once the run is over; then it is killed.
+const ENDING_MAX: Duration = Duration::from_secs(10);
 /// How long the trainer must have been stopped before that is reported: a shell that continues a job continues its
 /// processes one after the other.
 const STOPPED_TIME: Duration = Duration::from_secs(2);
@@ -47,6 +52,8 @@ pub struct Ended {
     pub status: ExitStatus,
     /// The last signal passed on to it.
     pub forwarded: Option<i32>,
+    /// True if it was ended because the run of another rank was over.
+    pub is_for_others: bool,
     /// Its last note on the status page.
     pub note: Option<String>,
     /// The last lines of its stderr, without cursor movements.
@@ -62,16 +69,49 @@ pub enum Seen {
     Continued { pid: u32, stopped: Duration },
 }
 
+/// What a supervisor sees of its trainer, for the supervisors of other ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trainer {
+    pub pid: u32,
+    /// Its state in /proc, for example `R`, or `T` if a signal has stopped it; `-` once it is gone.
+    pub state: char,
+    /// Its last note on the status page.
+    pub note: Option<String>,
+}
+
+/// What the supervisors of other ranks want.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Send the trainer this signal: a user sent it to another rank.
+    Signal(i32),
+    /// End the trainer, because the run is over.
+    End,
+}
+
+/// The supervisors of a run's other ranks.
+pub trait Others {
+    /// Becomes readable when there is an order.
+    fn bell(&self) -> BorrowedFd<'_>;
+
+    /// Takes note of a signal that this supervisor got.
+    fn asked(&self, signal: i32);
+
+    /// Takes note of what the trainer does. Returns what to do to it.
+    fn look(&self, trainer: Trainer) -> Vec<Order>;
+}
+
 /// Runs this program again with `args` and `env` as the trainer, and waits for its end.
 ///
 /// `forward` are signals to pass on; `child_ended` becomes readable on SIGCHLD. Standard input and output are the
-/// supervisor's; stderr comes through a pipe. The trainer dies with the supervisor. `report` gets what else there is to say.
+/// supervisor's; stderr comes through a pipe. The trainer dies with the supervisor. `report` gets what else there is to say;
+/// `others` are there in a run of several ranks.
 pub fn supervise(
     args: &[OsString],
     env: &[(String, String)],
     forward: &[SignalPipe<'_>],
     child_ended: SignalPipe<'_>,
     report: &mut dyn FnMut(&Seen),
+    others: Option<&dyn Others>,
 ) -> Result<Ended> {
     let page = StatusPage::new().ok();
     let mut child = start(args, env, page.as_ref())?;
@@ -80,22 +120,25 @@ pub fn supervise(
     rustix::fs::fcntl_setfl(&stderr, flags | OFlags::NONBLOCK).map_err(|err| not_started(&err.into()))?;
     let pid = Pid::from_child(&child);
     let mut words = Ring::new(LAST_WORDS_BYTES);
-    let (mut forwarded, mut open, mut pause) = (None, true, Pause::default());
+    let (mut requests, mut open, mut pause) =
+        (Requests { pid, forwarded: None, ending: None }, true, Pause::default());
     let status = loop {
-        wait(forward, child_ended, open.then_some(&stderr));
+        wait(forward, child_ended, open.then_some(&stderr), others);
         open = open && pump(&mut stderr, &mut words);
-        for one in forward.iter().filter(|one| drain(one.pipe)) {
-            forwarded = Some(one.signal);
-            // The child is not waited for yet, so its pid cannot be reused. A dead child needs no signal.
-            if let Some(signal) = Signal::from_named_raw(one.signal) {
-                let _ = rustix::process::kill_process(pid, signal);
-                // A stopped process does not see the request until it goes on.
-                let _ = rustix::process::kill_process(pid, Signal::CONT);
-            }
+        for one in forward.iter().filter(|one| one.came()) {
+            requests.pass_on(one.signal);
+            others.iter().for_each(|others| others.asked(one.signal));
         }
-        drain(child_ended.pipe);
-        let seen = pause.look(is_stopped(pid), Instant::now(), pid, || page.as_ref()?.read());
+        child_ended.came();
+        let state = state_of(pid);
+        let seen = pause.look(state == 'T', Instant::now(), pid, || page.as_ref()?.read());
         seen.iter().for_each(&mut *report);
+        if let Some(others) = others {
+            let note = page.as_ref().and_then(StatusPage::read);
+            let trainer = Trainer { pid: pid.as_raw_nonzero().get() as u32, state, note };
+            others.look(trainer).into_iter().for_each(|order| requests.take(order));
+            requests.end_if_due();
+        }
         if let Some(status) = child.try_wait().map_err(|err| not_started(&err))? {
             break status;
         }
@@ -106,7 +149,8 @@ pub fn supervise(
     Ok(Ended {
         pid: pid.as_raw_nonzero().get() as u32,
         status,
-        forwarded,
+        forwarded: requests.forwarded,
+        is_for_others: requests.ending.is_some(),
         note,
         last_words: plain_lines(&words),
     })
@@ -116,6 +160,59 @@ impl Ended {
     /// Returns the signal that killed it.
     pub fn signal(&self) -> Option<i32> {
         self.status.signal()
+    }
+}
+
+impl SignalPipe<'_> {
+    /// Empties the pipe. Returns true if the signal came.
+    pub fn came(&self) -> bool {
+        let mut bytes = [0u8; 64];
+        let mut came = false;
+        while rustix::io::read(self.pipe, &mut bytes).is_ok_and(|length| length > 0) {
+            came = true;
+        }
+        came
+    }
+}
+
+/// What was asked of the trainer.
+struct Requests {
+    pid: Pid,
+    forwarded: Option<i32>,
+    /// When it was asked to end because the run was over.
+    ending: Option<Instant>,
+}
+
+impl Requests {
+    fn pass_on(&mut self, signal: i32) {
+        self.forwarded = Some(signal);
+        if let Some(signal) = Signal::from_named_raw(signal) {
+            self.send(signal);
+            // A stopped process does not see the request until it goes on.
+            self.send(Signal::CONT);
+        }
+    }
+
+    fn take(&mut self, order: Order) {
+        match order {
+            Order::Signal(signal) => self.pass_on(signal),
+            Order::End => {
+                self.ending.get_or_insert_with(Instant::now);
+                self.send(Signal::TERM);
+                self.send(Signal::CONT);
+            }
+        }
+    }
+
+    fn end_if_due(&self) {
+        if self.ending.is_some_and(|at| at.elapsed() >= ENDING_MAX) {
+            self.send(Signal::KILL);
+        }
+    }
+
+    /// The child is not waited for yet, so its pid cannot be reused. A dead child needs no signal.
+    fn send(&self, signal: Signal) {
+        let _ = rustix::process::kill_process(self.pid, signal);
     }
 }
 
@@ -147,10 +244,10 @@ impl Pause {
     }
 }
 
-/// Whether a signal has stopped a process; one that a debugger holds is not meant.
-fn is_stopped(pid: Pid) -> bool {
+/// Returns the state of a process: `T` if a signal has stopped it; one that a debugger holds is `t`.
+fn state_of(pid: Pid) -> char {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+    stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next()).unwrap_or('-')
 }
 
 fn start(args: &[OsString], env: &[(String, String)], page: Option<&StatusPage>) -> Result<Child> {
@@ -202,12 +299,22 @@ pub fn terminal_columns(terminal: &fs::File) -> Option<u16> {
 }
 
 /// Sleeps until a signal or output arrives, or a second has passed.
-fn wait(forward: &[SignalPipe<'_>], child_ended: SignalPipe<'_>, stderr: Option<&ChildStderr>) {
+fn wait(
+    forward: &[SignalPipe<'_>],
+    child_ended: SignalPipe<'_>,
+    stderr: Option<&ChildStderr>,
+    others: Option<&dyn Others>,
+) {
     let pipes = forward.iter().chain([&child_ended]).map(|one| one.pipe);
     let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-    let mut fds: Vec<PollFd<'_>> = pipes.chain(stderr.map(|stderr| stderr.as_fd())).map(readable).collect();
+    let rest = stderr.map(|stderr| stderr.as_fd()).into_iter().chain(others.map(|others| others.bell()));
+    let mut fds: Vec<PollFd<'_>> = pipes.chain(rest).map(readable).collect();
+    let limit = match others {
+        None => Timespec { tv_sec: POLL_SECONDS, tv_nsec: 0 },
+        Some(_) => Timespec { tv_sec: 0, tv_nsec: POLL_NANOSECONDS_OF_RANKS },
+    };
     // An interrupted poll is fine: the caller checks everything anyway.
-    let _ = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: POLL_SECONDS, tv_nsec: 0 }));
+    let _ = rustix::event::poll(&mut fds, Some(&limit));
 }
 
 /// Passes stderr on and keeps its end. Returns false once it is closed.
@@ -225,16 +332,6 @@ fn pump(stderr: &mut ChildStderr, words: &mut Ring) -> bool {
             Err(err) => return err.kind() == ErrorKind::WouldBlock,
         }
     }
-}
-
-/// Empties a signal's pipe. Returns true if the signal came.
-fn drain(pipe: BorrowedFd<'_>) -> bool {
-    let mut bytes = [0u8; 64];
-    let mut came = false;
-    while rustix::io::read(pipe, &mut bytes).is_ok_and(|length| length > 0) {
-        came = true;
-    }
-    came
 }
 
 /// Returns the last lines without escape sequences; of a line that was redrawn, the last drawing.
@@ -285,7 +382,7 @@ mod tests {
         assert_eq!([look(true, 3000), look(true, 5000), look(true, 9000)], [None, Some(stopped), None]);
         let continued = Seen::Continued { pid: number, stopped: Duration::from_secs(7) };
         assert_eq!([look(false, 10_000), look(false, 11_000)], [Some(continued), None]);
-        assert!(!is_stopped(pid));
+        assert_ne!(state_of(pid), 'T');
     }
 
     #[test]

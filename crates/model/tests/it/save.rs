@@ -62,8 +62,8 @@ fn what_is_saved_comes_back_to_the_bit() {
                 let Coded { codes, scales } = coded(c);
                 [
                     FlatTensors::weights(buf(a)),
-                    FlatTensors { prefix: "adam_m.", buf: buf(m), scales: None },
-                    FlatTensors { prefix: "adam_v.", buf: codes, scales: Some(scales) },
+                    FlatTensors { prefix: "adam_m.", buf: buf(m), scales: None, stored: None },
+                    FlatTensors { prefix: "adam_v.", buf: codes, scales: Some(scales), stored: None },
                 ]
             };
             let through = Some(buf("n"));

@@ -39,6 +39,9 @@ pub struct Args {
     /// Plan for another machine: host=8GiB,disk=100GiB.
     #[arg(long, value_name = "POOL=BYTES,...")]
     limit: Option<String>,
+    /// Plan a run of this many ranks on one host, which share its memory evenly: `train --ranks`.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with_all = ["min", "table", "of_run"])]
+    ranks: u32,
     /// Show where each value came from and what was chosen for `auto`.
     #[arg(long)]
     explain: bool,
@@ -83,6 +86,9 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     }
     let loaded = loaded.expect("clap asks for a run file, a run directory or a table");
     if loaded.run.trains() == Trains::Policy {
+        if args.ranks > 1 {
+            return Err(Error::usage("ranks-method", "a policy in an environment trains on one rank alone"));
+        }
         return plan_agent(args, &loaded, quiet);
     }
     if args.min {
@@ -90,7 +96,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         return print_smallest(found.min_host_bytes, found.min_device_bytes, args.json);
     }
     let limits = args.limit.as_deref().map(parse_limits).transpose()?;
-    let mut planned = plan_run(&RunSpec::new(&loaded.run), limits)?;
+    let mut planned = plan_run(&RunSpec::new(&loaded.run), limits, args.ranks as usize)?;
     planned.warnings.extend(obstacle_here(args, &loaded));
     draw_plan(args, &loaded, &planned.to_json(), quiet)?;
     // A plan for another machine ignores this one's limits.

@@ -1,10 +1,12 @@
 //! `train RUN`: runs the training under a supervisor.
 
 use super::layers::{Sets, flag};
-use crate::{closing, output, progress::Progress, signals, terminal};
-use plimsoll_base::Result;
+use crate::{closing, output, progress::Progress, ranks, signals, terminal};
+use plimsoll_base::{Error, Result};
 use plimsoll_config::Trains;
-use plimsoll_run::{resume::Start, supervise};
+use plimsoll_ranks::{Found, RANKS_MAX};
+use plimsoll_run::events::Silent;
+use plimsoll_run::{resume::Start, several, supervise};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -12,7 +14,7 @@ use std::process::ExitCode;
 #[command(after_help = "\
 SIGINT and SIGTERM end the run after its step, with a checkpoint (exit codes 130 and 143); a second one ends it at once.
 The run is two processes: the trainer, and a supervisor of a few megabytes that reports why the trainer died, if it does
-(exit code 4).
+(exit code 4). With --ranks N it is N of these pairs, which this command starts and which end together.
 
 Examples:
   plimsoll train runs/first.toml
@@ -43,12 +45,35 @@ pub struct Args {
     /// Train in this process; if it is killed, nothing reports why.
     #[arg(long)]
     no_supervisor: bool,
+    /// Train with this number of processes on this host, which are started here. Under torchrun, srun or mpirun leave it out.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(RANKS_MAX)), conflicts_with = "no_supervisor")]
+    ranks: Option<u32>,
+    /// With several ranks: how long each waits for the others.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    join_seconds: u32,
 }
 
 /// Trains in a child process and returns its exit code.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
-    if args.no_supervisor || supervise::is_supervised() {
+    if supervise::is_supervised() {
         return train(args, quiet);
+    }
+    // A run file that is refused is refused once, before any rank waits for others.
+    let load = || args.sets.load(&args.run, true);
+    match ranks::found(args.ranks)? {
+        Found::One if args.no_supervisor => return train(args, quiet),
+        Found::One => {}
+        Found::Start(number) => return load().and_then(|_| ranks::start(number)).map(ExitCode::from),
+        Found::Rank(_) if args.no_supervisor => {
+            return Err(Error::usage(
+                "bad-usage",
+                "--no-supervisor with several ranks: their supervisors are how they find one another",
+            )
+            .hint("leave out --no-supervisor"));
+        }
+        Found::Rank(launch) => {
+            return ranks::join(&launch, &load()?, args.join_seconds).map(ExitCode::from);
+        }
     }
     let (forward, child_ended) = signals::pipes()?;
     let forward: Vec<_> = forward.iter().map(signals::Pipe::as_signal).collect();
@@ -67,15 +92,22 @@ enum Resume {
 
 fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
     let signal = signals::install()?;
-    let loaded = args.sets.and(flag("run.checked", args.checked.then_some(true))).load(&args.run, quiet)?;
-    let mut progress = Progress::new(quiet);
+    let mut loaded =
+        args.sets.and(flag("run.checked", args.checked.then_some(true))).load(&args.run, quiet)?;
     let start = match args.resume {
         None => Start::New { overwrite: args.overwrite },
         Some(how) => Start::Resume { previous_good: how == Resume::PreviousGood, replan: args.replan },
     };
+    let joined = several::join(&mut loaded, &start)?;
+    let group = joined.as_ref().map(|joined| &joined.group);
+    if group.is_some_and(|group| group.rank() > 0) {
+        plimsoll_rl::train::train(&loaded, start, group, &mut Silent, &signal)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut progress = Progress::new(quiet);
     let summary = match loaded.run.trains() {
         Trains::Policy => plimsoll_agent::run::train(&loaded, start, &mut progress, &signal)?,
-        Trains::LanguageModel => plimsoll_rl::train::train(&loaded, start, &mut progress, &signal)?,
+        Trains::LanguageModel => plimsoll_rl::train::train(&loaded, start, group, &mut progress, &signal)?,
     };
     // Charts for a terminal would be noise in a file.
     let columns = terminal::stdout_columns().filter(|_| !args.json);

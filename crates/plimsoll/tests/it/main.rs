@@ -29,6 +29,7 @@ mod pairs;
 mod plan_checks;
 mod planning;
 mod ppo;
+mod ranks;
 mod resume;
 mod reward_models;
 mod rewards;

@@ -221,7 +221,7 @@ fn a_container_made_too_small_is_named_and_with_more_memory_the_run_goes_on_bit_
 
 /// Resumes the run for three more steps, makes one of that length, and compares weights and states.
 fn check_goes_on(folder: &Run, group: &Group) {
-    // Not `latest`: a trainer that is killed after a checkpoint got its name and before the link was moved leaves it one short.
+    // Not `latest`: a trainer that is killed after a checkpoint got its name and before the link was moved leaves it as it was.
     let names = fs::read_dir(folder.path("out/checkpoints"))
         .expect("a folder")
         .map(|entry| entry.expect("a name").file_name());

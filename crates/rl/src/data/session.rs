@@ -13,8 +13,8 @@ use plimsoll_config::{DataSets, LearnsFrom, ModelOptions, RunSpec};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Limits;
 use plimsoll_plan::{
-    Facts, HostFacts, PerRole, PlanReport, SmallestLimits, check_lengths, disk_facts, image_bytes, rows_kept,
-    staging_bytes, tokenizer_bytes,
+    Facts, HostFacts, PerRole, PlanReport, Share, SmallestLimits, check_lengths, disk_facts, image_bytes,
+    rows_kept, staging_bytes, tokenizer_bytes,
 };
 use plimsoll_text::file_size;
 use serde_json::{Map, Value};
@@ -112,6 +112,7 @@ impl Session {
             } else {
                 eval_prompts
             },
+            share: Share::WHOLE,
             models: other_specs(run, &model, &others),
             host: host_facts(run, &model, &others)?,
         };
@@ -156,6 +157,7 @@ impl Known {
             prompt_tokens,
             completion_tokens: 0,
             eval_prompts,
+            share: Share::WHOLE,
             models: other_specs(run, &model, &others),
             host: host_facts(run, &model, &others)?,
         };
@@ -209,10 +211,12 @@ fn longest_answer(sets: &[EvalSet]) -> usize {
 ///
 /// Errors: those of opening the model and the data, and of the checks; `size-overflow`; a run that does not fit is a
 /// report, not an error.
-pub fn plan_run(run: &RunSpec, limits: Option<Limits>) -> Result<PlanReport> {
+pub fn plan_run(run: &RunSpec, limits: Option<Limits>, ranks: usize) -> Result<PlanReport> {
     let mut checks = Checks::new(if limits.is_some() { Before::PlanElsewhere } else { Before::Plan });
     checks.machine(run)?;
-    let Known { facts, assumed, not_checked, columns } = Known::of(run)?;
+    let Known { mut facts, assumed, not_checked, columns } = Known::of(run)?;
+    // The layout is that of every rank.
+    facts.share = Share { rank: 0, ranks };
     checks.rewards(run, &columns)?;
     checks.environment(run, facts.prompt_tokens)?;
     check_lengths(run, &facts)?;

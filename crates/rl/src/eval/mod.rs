@@ -288,6 +288,7 @@ pub fn verb_facts(
         prompt_tokens: prompt_tokens.max(1),
         completion_tokens: 0,
         eval_prompts: prompts,
+        share: plimsoll_plan::Share::WHOLE,
         models: PerRole::none(),
         host: plimsoll_plan::HostFacts {
             image: plimsoll_plan::image_bytes(),

@@ -4,17 +4,21 @@
 //! read, loss, backward: `score` is that sequence up to the read, `gradients` all of it.
 
 use crate::methods::buffers::StepBuffers;
+use crate::ranks::{gather_f32, gather_f64, share_of};
 use plimsoll_base::{Bytes, Error, Phase, Result};
 use plimsoll_device::Device;
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{
     Activations, Decoder, Derivatives, FlatTensors, ParamTable, Params, Pass, PassIndex, Scorer, Streamed,
-    backward, head, layers, load, rehearsal_sizes, restore, rope, values,
+    backward, head, layers, load, rehearsal_sizes, restore, restore_in_turn, rope, values,
 };
 use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape};
+use plimsoll_ranks::Group;
 use plimsoll_run::checkpoint::{CRITIC, CRITIC_OPTIMIZER, OPTIMIZER, WEIGHTS};
-use plimsoll_train::{Optimizer, Packer, Sequence, Units, UpdateOptions, gradient_not_finite, gradients};
+use plimsoll_train::{
+    Optimizer, Packer, Sequence, Share, Units, UpdateOptions, gradient_not_finite, gradients,
+};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
@@ -72,6 +76,8 @@ pub struct LossOf<'x, 's> {
 /// What all roles share when they make passes.
 pub struct Passes<'x, 'a> {
     pub dev: &'a dyn Device,
+    /// The other ranks, if there are any.
+    pub group: Option<&'a Group>,
     /// The bytes that phases share.
     pub overlay: &'x mut Overlay<'a>,
     /// Cuts sequences into micro-batches.
@@ -80,16 +86,21 @@ pub struct Passes<'x, 'a> {
     pub positions: usize,
 }
 
-/// The head's numbers of one micro-batch, on the device: log-probabilities, or values.
-pub struct Scores<'x> {
-    dev: &'x dyn Device,
-    buf: Buf<'x>,
+/// The head's numbers of some sequences: log-probabilities, or values.
+pub enum Scores<'x> {
+    /// Of one micro-batch, on the device.
+    Here(&'x dyn Device, Buf<'x>),
+    /// Of what a rank took, on the host.
+    Gathered(&'x [f32]),
 }
 
 impl Scores<'_> {
     /// Copies the numbers to the host; `out` has one entry per head row.
     pub fn read(&self, out: &mut [f32]) {
-        self.dev.read_f32(self.buf, 0, out);
+        match self {
+            Scores::Here(dev, buf) => dev.read_f32(*buf, 0, out),
+            Scores::Gathered(numbers) => out.copy_from_slice(numbers),
+        }
     }
 }
 
@@ -125,7 +136,7 @@ impl<'a> Role<'a> {
         let all = resident.buf(&format!("{name}.weights"));
         let params = Params::bind(&shape.spec, &table, shape.weights, all);
         load(dev, model, &table, &params, how.seed, how.staging)?;
-        let optimizer = shape.update.map(|_| Optimizer::new(dev, &table, &params, resident, name));
+        let optimizer = shape.update.map(|of| Optimizer::new(dev, &table, &params, resident, name, of.share));
         let sum_squares = (first.is_some() && optimizer.is_none()).then(|| dev.sum_squares(all));
         let decoder = Decoder { spec: shape.spec, dtype: shape.weights, params, rope };
         Ok(Role { shape, table, optimizer, sum_squares, weights: Weights::Resident(decoder) })
@@ -154,6 +165,39 @@ impl<'a> Role<'a> {
         inv_temperature: f32,
         each: &mut dyn FnMut(Range<usize>, Scores<'_>),
     ) -> Result<()> {
+        let Some(group) = with.group else {
+            return self
+                .score_here(with, sequences, inv_temperature, &mut |which, scores, _| each(which, scores));
+        };
+        // Neighbours of a group stay together, so that its prompt is computed once.
+        let edge = |rank: usize| {
+            let start = share_of(rank, group.ranks(), sequences.len()).start;
+            let is_first = |at: &usize| *at == 0 || sequences[*at].group != sequences[at - 1].group;
+            (start..sequences.len()).find(is_first).unwrap_or(sequences.len())
+        };
+        let (mut numbers, own) = (Vec::new(), edge(group.rank())..edge(group.rank() + 1));
+        self.score_here(with, &sequences[own], inv_temperature, &mut |_, scores, heads| {
+            let start = numbers.len();
+            numbers.resize(start + heads, 0.0);
+            scores.read(&mut numbers[start..]);
+        })?;
+        for (rank, numbers) in gather_f32(group, &numbers)?.iter().enumerate() {
+            let which = edge(rank)..edge(rank + 1);
+            if !which.is_empty() {
+                each(which, Scores::Gathered(numbers));
+            }
+        }
+        Ok(())
+    }
+
+    /// `score` on this rank; `each` gets the number of head rows too.
+    fn score_here(
+        &self,
+        with: Passes<'_, '_>,
+        sequences: &[Sequence<'_>],
+        inv_temperature: f32,
+        each: &mut dyn FnMut(Range<usize>, Scores<'_>, usize),
+    ) -> Result<()> {
         let pass = self.shape.score.expect("the plan has a scoring pass for each role that scores");
         let Passes { dev, overlay, packer, .. } = with;
         let phase = enter(dev, overlay, pass.mode.phase());
@@ -166,7 +210,7 @@ impl<'a> Role<'a> {
             scorer.layers(dev, &pass);
             let buf = self.head(dev, scorer.decoder(), &pass, inv_temperature);
             first = batch.sequences.end;
-            each(batch.sequences, Scores { dev, buf });
+            each(batch.sequences, Scores::Here(dev, buf), batch.head.len());
             dev.check()?;
         }
         Ok(())
@@ -182,10 +226,13 @@ impl<'a> Role<'a> {
         of: LossOf<'_, '_>,
         how: UpdateOptions,
     ) -> Result<UpdateStats> {
-        let Passes { dev, overlay, packer, .. } = with;
+        let Passes { dev, group, overlay, packer, .. } = with;
         let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
-        let (grads, stats) = self.gradients(dev, &phase, packer, buffers, of)?;
-        self.apply(dev, &phase, grads.all, stats, how)
+        let (sum, stats) = match group {
+            None => self.gradients(dev, &phase, packer, buffers, of)?,
+            Some(group) => self.chained(dev, &phase, packer, buffers, of, group)?,
+        };
+        self.apply(dev, &phase, sum, stats, how, group)
     }
 
     /// Computes the gradients of some sequences, from zero.
@@ -198,7 +245,7 @@ impl<'a> Role<'a> {
         packer: &mut Packer,
         buffers: &mut StepBuffers,
         of: LossOf<'_, '_>,
-    ) -> Result<(Params<'p>, UpdateStats)> {
+    ) -> Result<(Buf<'p>, UpdateStats)> {
         let LossOf { sequences, which, inv_temperature, loss } = of;
         let UpdateShape { pass: shape, cut, .. } = self.update_shape();
         let (decoder, grads) = (self.decoder(), self.bind_gradients(phase));
@@ -241,7 +288,7 @@ impl<'a> Role<'a> {
             stats.rows += batch.index.ids.len() as u64;
             first = batch.sequences.end;
         }
-        Ok((grads, stats))
+        Ok((grads.all, stats))
     }
 
     fn apply(
@@ -251,9 +298,16 @@ impl<'a> Role<'a> {
         grads: Buf<'_>,
         mut stats: UpdateStats,
         how: UpdateOptions,
+        group: Option<&Group>,
     ) -> Result<UpdateStats> {
         let started = Instant::now();
-        stats.grad_norm = self.trained().grad_norm(dev, grads);
+        let mut squares = Vec::new();
+        self.trained().squares(dev, grads, &mut squares);
+        let squares = match group {
+            None => vec![squares],
+            Some(group) => gather_f64(group, &squares)?,
+        };
+        stats.grad_norm = self.trained().norm_of(&squares);
         if !stats.grad_norm.is_finite() {
             return Err(self.gradient_not_finite(dev, grads));
         }
@@ -265,6 +319,9 @@ impl<'a> Role<'a> {
         let optimizer = self.optimizer.as_mut().expect("a trained role has an optimizer");
         optimizer.update(dev, params, grads, slots, how, stats.grad_norm);
         dev.sync();
+        if let Some(group) = group {
+            self.take_weights(dev, group)?;
+        }
         dev.check()?;
         stats.optimizer_s = started.elapsed().as_secs_f64();
         Ok(stats)
@@ -323,7 +380,21 @@ impl<'a> Role<'a> {
         read(&[FlatTensors::weights(params.all)], None, weights)?;
         let Some(optimizer) = &self.optimizer else { return Ok(()) };
         let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
-        read(&optimizer.states(), Some(self.bind_gradients(&phase).all), states)?;
+        let whole = self.bind_gradients(&phase).all;
+        match self.update_shape().share {
+            Share::WHOLE => read(&optimizer.states(), Some(whole), states)?,
+            _ => {
+                // Each state passes through the gradients' buffer; this rank keeps what it owns.
+                let sets: Vec<FlatTensors<'_>> = optimizer
+                    .states()
+                    .iter()
+                    .map(|set| FlatTensors { buf: whole, scales: None, stored: Some(set.dtype()), ..*set })
+                    .collect();
+                let mut take = |index| optimizer.take_state(dev, index, whole);
+                let path = checkpoint.join(states);
+                restore_in_turn(dev, &self.table, layout, &sets, None, &path, staging, &mut take)?;
+            }
+        }
         self.optimizer.as_mut().expect("it was read just now").step = updates;
         Ok(())
     }
@@ -340,11 +411,11 @@ impl<'a> Role<'a> {
         self.shape.update.expect("only trained roles are updated")
     }
 
-    fn bind_gradients<'p>(&self, phase: &InPhase<'p>) -> Params<'p> {
+    pub(super) fn bind_gradients<'p>(&self, phase: &InPhase<'p>) -> Params<'p> {
         gradients(&self.shape.spec, &self.table, self.shape.weights, phase, self.shape.name.name())
     }
 
-    fn trained(&self) -> &Optimizer<'a> {
+    pub(super) fn trained(&self) -> &Optimizer<'a> {
         self.optimizer.as_ref().expect("a trained role has an optimizer")
     }
 
@@ -363,7 +434,7 @@ impl<'a> Role<'a> {
     }
 
     /// Runs the head after the layers and returns its numbers: [R] f32.
-    fn head<'p>(
+    pub(super) fn head<'p>(
         &self,
         dev: &dyn Device,
         decoder: &Decoder<'_>,
@@ -392,13 +463,21 @@ impl<'a> Role<'a> {
         inv_temperature: f32,
         [d_head, d_entropy]: [&[f32]; 2],
     ) {
-        let of = match self.shape.head {
+        let of = self.derivatives(inv_temperature, [d_head, d_entropy]);
+        backward(dev, self.decoder(), grads, add, pass, of);
+    }
+
+    pub(super) fn derivatives<'d>(
+        &self,
+        inv_temperature: f32,
+        [d_head, d_entropy]: [&'d [f32]; 2],
+    ) -> Derivatives<'d> {
+        match self.shape.head {
             Head::Vocabulary => {
                 Derivatives::Vocabulary { inv_temperature, logprobs: d_head, entropy: d_entropy }
             }
             Head::Score => Derivatives::Values(d_head),
-        };
-        backward(dev, self.decoder(), grads, add, pass, of);
+        }
     }
 
     /// Returns the error that names the first tensor whose gradient is not finite.

@@ -5,9 +5,10 @@ use crate::methods::buffers::StepBuffers;
 use plimsoll_base::{Phase, Result};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::{Head, OpenModel};
-use plimsoll_memory::{Arena, Overlay, ReadLease, Resident};
+use plimsoll_memory::{Arena, Buf, Overlay, ReadLease, Resident};
 use plimsoll_model::{Activations, Mode};
 use plimsoll_plan::{PerRole, RoleName, RunShape};
+use plimsoll_ranks::Group;
 use plimsoll_rollout::{Engine, Request, RolloutStats, Samples, StopCondition};
 use plimsoll_train::{Packer, Sequence, UpdateOptions};
 use std::ops::Range;
@@ -48,6 +49,8 @@ pub struct Trainer<'a> {
     engine: Engine,
     packer: Option<Packer>,
     loading: Loading,
+    /// The other ranks, if there are any.
+    pub group: Option<&'a Group>,
 }
 
 impl<'a> Trainer<'a> {
@@ -81,6 +84,7 @@ impl<'a> Trainer<'a> {
             engine: Engine::new(engine, shape.on_full),
             packer: shape.packs().map(|pass| Packer::new(pass, sequences)),
             loading,
+            group: None,
         })
     }
 
@@ -134,6 +138,24 @@ impl<'a> Trainer<'a> {
             role.restore(self.dev, &mut self.overlay, checkpoint, updates, staging)?;
         }
         Ok(())
+    }
+
+    /// Returns the role whose optimizer states a checkpoint's file holds.
+    pub(crate) fn role_of_states(&self, file: &str) -> Option<RoleName> {
+        self.trained().find(|role| role.files().1 == file).map(|role| role.shape.name)
+    }
+
+    /// Calls `body` with a role and the buffer of its gradients, which hold nothing between two updates.
+    pub(crate) fn with_gradients<T>(
+        &mut self,
+        name: RoleName,
+        body: impl FnOnce(&dyn Device, &Role<'a>, Buf<'_>) -> T,
+    ) -> T {
+        let role = self.roles.iter().find(|role| role.shape.name == name).expect("a role of the run");
+        let update = role.shape.update.expect("a trained role");
+        // No lease is waited for: who reads resident regions now is the caller.
+        let phase = self.overlay.enter_leased(update.pass.mode.phase());
+        body(self.dev, role, phase.buf(&format!("{}.grads", name.name())))
     }
 
     /// Returns the right to read weights and states next to Rollout and Score; the next update waits for it.
@@ -260,9 +282,13 @@ impl<'a> Trainer<'a> {
     }
 
     fn parts(&mut self, index: usize) -> (&mut Role<'a>, Passes<'_, 'a>, &mut StepBuffers) {
-        let Trainer { dev, shape, roles, overlay, packer, buffers, .. } = self;
+        let Trainer { dev, shape, roles, overlay, packer, buffers, group, .. } = self;
         let packer = packer.as_mut().expect("what has passes over whole sequences packs");
-        (&mut roles[index], Passes { dev: *dev, overlay, packer, positions: shape.positions }, buffers)
+        (
+            &mut roles[index],
+            Passes { dev: *dev, group: *group, overlay, packer, positions: shape.positions },
+            buffers,
+        )
     }
 }
 

@@ -6,12 +6,15 @@ use crate::context::StepContext;
 use crate::data::dataset::Item;
 use crate::episodes::RoundReport;
 use crate::flops::forward_flops;
+use crate::ranks::share_of;
 use crate::roles::{Trainer, sampling};
+use crate::rollout::dealt::{Own, share};
 use crate::rollout::grading::Grading;
 use crate::rollout::held::HeldGroup;
 use crate::rollout::model_reward;
 use plimsoll_algo::shaping::GroupFilter;
 use plimsoll_base::{Error, Result};
+use plimsoll_ranks::Group;
 use plimsoll_reward::{Rewards, Scored, Tally};
 use plimsoll_rollout::{Request, RolloutStats};
 use plimsoll_run::status::Doing;
@@ -62,13 +65,17 @@ impl Gathered {
 
     /// Adds what the rewards counted in a round.
     fn add_graded(&mut self, rewards: &Rewards) {
-        for (name, tally) in rewards.tallies() {
-            match self.tallies.iter_mut().find(|(known, _)| known == name) {
+        self.add_tallies(rewards.tallies().map(|(name, tally)| (name.to_string(), tally)));
+        self.logged = rewards.logged().collect();
+    }
+
+    fn add_tallies(&mut self, tallies: impl Iterator<Item = (String, Tally)>) {
+        for (name, tally) in tallies {
+            match self.tallies.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, sum)) => sum.add(&tally),
-                None => self.tallies.push((name.to_string(), tally)),
+                None => self.tallies.push((name, tally)),
             }
         }
-        self.logged = rewards.logged().collect();
     }
 
     /// Returns the number of prompts of the next round if `missing` groups are missing: as many as the share that
@@ -179,6 +186,9 @@ fn respond(
     step: u32,
     gathered: &mut Gathered,
 ) -> Result<(Vec<Scored>, Vec<String>)> {
+    if let Some(ranks) = trainer.group {
+        return respond_together(trainer, cx, request, items, step, gathered, ranks);
+    }
     let (group, steps) = (request.group_size, [step, cx.run.train.steps]);
     let started = Instant::now();
     let mut grading = Grading::begin(cx.rewards, cx.text, &cx.run.rollout, items, group, steps)?;
@@ -194,6 +204,50 @@ fn respond(
     gathered.add_graded(cx.rewards);
     gathered.reward_s += started.elapsed().as_secs_f64();
     Ok((scored, texts))
+}
+
+/// `respond`, each rank to its part of the prompts.
+fn respond_together(
+    trainer: &mut Trainer<'_>,
+    cx: &mut StepContext<'_>,
+    request: &Request<'_>,
+    items: &[Item],
+    step: u32,
+    gathered: &mut Gathered,
+    ranks: &Group,
+) -> Result<(Vec<Scored>, Vec<String>)> {
+    let (group, steps) = (request.group_size, [step, cx.run.train.steps]);
+    let own = share_of(ranks.rank(), ranks.ranks(), items.len());
+    let started = Instant::now();
+    let first_sample_id = request.first_sample_id + (own.start * group) as u64;
+    let request = Request { prompts: &request.prompts[own.clone()], first_sample_id, ..*request };
+    let grade = || {
+        let mut grading = Grading::begin(cx.rewards, cx.text, &cx.run.rollout, &items[own], group, steps)?;
+        let stats = trainer.rollout(&request, &mut grading)?;
+        let texts = grading.texts();
+        gathered.rollout_s += started.elapsed().as_secs_f64();
+        (cx.edge)(Doing::Reward);
+        let started = Instant::now();
+        let scored = cx.rewards.finish()?;
+        gathered.reward_s += started.elapsed().as_secs_f64();
+        Ok((stats, texts, scored))
+    };
+    let graded = grade();
+    let graded = graded.map(|(stats, texts, scored)| Own {
+        stats,
+        scored,
+        texts,
+        tallies: cx.rewards.tallies().collect(),
+        logged: cx.rewards.logged_sums().collect(),
+    });
+    let started = Instant::now();
+    let mut whole = share(ranks, &mut trainer.samples, graded)?;
+    gathered.add(&whole.stats);
+    model_reward::add(&cx.run.model_rewards, trainer, items, group, &mut whole.scored)?;
+    gathered.add_tallies(whole.tallies.into_iter());
+    gathered.logged = whole.logged;
+    gathered.reward_s += started.elapsed().as_secs_f64();
+    Ok((whole.scored, whole.texts))
 }
 
 /// Plays the begun episodes from the request's prompts. Returns the return of each, and no text: episodes keep their own.

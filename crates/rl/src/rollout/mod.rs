@@ -1,5 +1,6 @@
 //! Sampling and grading: the rounds of a rollout, what it keeps, and responses as text.
 
+pub mod dealt;
 pub mod gather;
 pub mod grading;
 pub mod held;

@@ -9,7 +9,7 @@ use plimsoll_files::{
     write_new_lines,
 };
 use plimsoll_memory::ReadLease;
-use plimsoll_model::{FlatTensors, ParamTable, save};
+use plimsoll_model::{FlatTensors, ParamTable, save, save_in_turn};
 use plimsoll_plan::{RunShape, checkpoint_bytes};
 use plimsoll_run::checkpoint::{
     FORMAT, HELD, MANIFEST, Manifest, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store,
@@ -82,12 +82,49 @@ impl SaveJob<'_> {
         self.write().inspect_err(|_| store.abandon(step))
     }
 
+    /// `run` on rank 0 of several, now: states of all ranks pass through the gradients' buffer, one after the other.
+    ///
+    /// Errors: as `prepare`; no partial folder is left.
+    pub fn run_gathered(mut self, trainer: &mut Trainer<'_>) -> Result<PathBuf> {
+        let (store, step) = (self.store.clone(), self.manifest.step);
+        let mut write = || -> Result<()> {
+            for TensorsOf { file, table, sets } in &self.tensors {
+                let path = self.part.join(file);
+                let record = match trainer.role_of_states(file) {
+                    None => save(self.dev, table, self.layout, sets, &path, self.staging)?,
+                    Some(name) => trainer.with_gradients(name, |dev, role, whole| {
+                        let optimizer = role.optimizer.as_ref().expect("a role with states is trained");
+                        let sets: Vec<FlatTensors<'_>> = sets
+                            .iter()
+                            .map(|set| FlatTensors {
+                                buf: whole,
+                                scales: None,
+                                stored: Some(set.dtype()),
+                                ..*set
+                            })
+                            .collect();
+                        let mut gather = |index| optimizer.gather_state(dev, table, index, whole);
+                        save_in_turn(dev, table, self.layout, &sets, &path, self.staging, &mut gather)
+                    })?,
+                };
+                self.manifest.files.insert((*file).into(), record);
+            }
+            Ok(())
+        };
+        write().inspect_err(|_| store.abandon(step))?;
+        self.finish().inspect_err(|_| store.abandon(step))
+    }
+
     fn write(mut self) -> Result<PathBuf> {
         for TensorsOf { file, table, sets } in &self.tensors {
             let path = self.part.join(file);
             let record = save(self.dev, table, self.layout, sets, &path, self.staging)?;
             self.manifest.files.insert((*file).into(), record);
         }
+        self.finish()
+    }
+
+    fn finish(self) -> Result<PathBuf> {
         drop(self.lease); // All tensors are read: the next update may begin.
         if self.manifest.resumable {
             fsync_dir(&self.part.join(STATE))?;

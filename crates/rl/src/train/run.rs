@@ -147,6 +147,14 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         self.trainer.all_updates()
     }
 
+    fn agree_on_signal(&self, own: i32) -> Result<i32> {
+        let Some(group) = self.trainer.group else { return Ok(own) };
+        let all = group.all_gather(&own.to_le_bytes())?;
+        let signals =
+            all.iter().filter_map(|bytes| Some(i32::from_le_bytes(bytes.as_slice().try_into().ok()?)));
+        Ok(signals.max().unwrap_or(own))
+    }
+
     fn prove(&mut self) -> Result<()> {
         prove(&mut self.trainer)
     }
@@ -182,6 +190,13 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     }
 
     fn save(&mut self, saving: Saving<'_>) -> Result<Save<'scope>> {
+        if let Some(group) = self.trainer.group {
+            if group.rank() > 0 {
+                return Ok(Save::Done(saving.store.path(saving.step)));
+            }
+            let job = prepare(&self.trainer, &self.session.model, &self.held, saving)?;
+            return job.run_gathered(&mut self.trainer).map(Save::Done);
+        }
         let job = prepare(&self.trainer, &self.session.model, &self.held, saving)?;
         Ok(Save::Later(Box::new(move || job.run())))
     }

@@ -14,7 +14,7 @@ use plimsoll_model::{
     backward, head, layers, load, values,
 };
 use plimsoll_rollout::{Engine, EngineLimits, OnFull, Request, Samples};
-use plimsoll_train::{Optimizer, PackLimits, Packer, Sequence, UpdateOptions, optimizer_layout};
+use plimsoll_train::{Optimizer, PackLimits, Packer, Sequence, Share, UpdateOptions, optimizer_layout};
 
 const PATTERNS: [u8; 2] = [0xA5, 0x3C];
 const GUARD: u64 = 4096;
@@ -82,7 +82,7 @@ fn critic_layout(setup: &Setup) -> Layout {
     let shape = [table.elements];
     layout.arena("critic.weights", "test", target.pool, PhaseSet::RESIDENT, &shape, dtype).unwrap();
     let states =
-        optimizer_layout("critic", &table, dtypes(dtype), target.pool, Phase::Critic, false).unwrap();
+        optimizer_layout("critic", &table, dtypes(dtype), target.pool, Phase::Critic, false, 1).unwrap();
     layout.extend(resident_gradients(states));
     layout
         .extend(activations_layout(&spec, dtype, target, Mode::Critic(setup.recompute), setup.pass).unwrap());
@@ -129,7 +129,7 @@ fn trained(h: &mut Harness, mode: Mode) {
         decoder = Decoder { params, ..decoder };
     }
     let params = &decoder.params;
-    let mut optimizer = Optimizer::new(parts.dev, &table, params, parts.resident, role);
+    let mut optimizer = Optimizer::new(parts.dev, &table, params, parts.resident, role, Share::WHOLE);
     let grads = Params::bind(&spec, &table, dtype, parts.resident.buf(&format!("{role}.grads")));
     parts.dev.zero(grads.all);
     let phase = parts.overlay.enter(mode.phase());

@@ -13,7 +13,7 @@ use plimsoll_model::{
     activations_layout, backward, head, layers, load, rope,
 };
 use plimsoll_train::{
-    Optimizer, OptimizerDType, Packer, Sequence, StateDTypes, UpdateOptions, optimizer_layout,
+    Optimizer, OptimizerDType, Packer, Sequence, Share, StateDTypes, UpdateOptions, optimizer_layout,
 };
 
 #[path = "../../../model/tests/common/machine.rs"]
@@ -122,7 +122,8 @@ impl Harness {
         let (shape, pool) = ([table.elements], setup.target().pool);
         layout.arena("actor.weights", "test", pool, PhaseSet::RESIDENT, &shape, dtype).unwrap();
         let states = StateDTypes { optimizer: setup.optimizer, ..dtypes(dtype) };
-        let states = optimizer_layout("actor", &table, states, pool, Phase::Update, setup.offload).unwrap();
+        let states =
+            optimizer_layout("actor", &table, states, pool, Phase::Update, setup.offload, 1).unwrap();
         layout.extend(resident_gradients(states));
         layout.extend(rope::layout(&spec, setup.positions, pool).unwrap());
         layout.extend(setup.machine.scratch(&spec, dtype, setup.threads, setup.pass));
@@ -226,7 +227,8 @@ impl Harness {
     pub fn first_update(&mut self, lr: f32) {
         let parts = self.parts();
         let (params, grads) = (&parts.decoder.params, parts.grads.all);
-        let mut optimizer = Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor");
+        let mut optimizer =
+            Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor", Share::WHOLE);
         let how = UpdateOptions { lr, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 1.0, seed: 0 };
         let norm = optimizer.grad_norm(parts.dev, grads);
         optimizer.update(parts.dev, params, grads, None, how, norm);

@@ -5,7 +5,7 @@ use plimsoll_base::{Bytes, DType, Phase};
 use plimsoll_device::{Device, Matrix};
 use plimsoll_memory::Layout;
 use plimsoll_model::{FlatTensors, Params, PassLimits, save};
-use plimsoll_train::{Optimizer, OptimizerDType, Sequence, UpdateOptions};
+use plimsoll_train::{Optimizer, OptimizerDType, Sequence, Share, UpdateOptions};
 
 const PASS: PassLimits =
     PassLimits { rows: 104, head_rows: 104, segments: 6, table_entries: 32, blocks: 16, copies: 3 };
@@ -68,7 +68,8 @@ fn a_step_from_the_stored_gradients_is_pytorch_s() {
             );
             let parts = h.parts();
             let params = &parts.decoder.params;
-            let mut optimizer = Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor");
+            let mut optimizer =
+                Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor", Share::WHOLE);
             write(parts.dev, parts.table, &parts.grads, |tensor| reference.f32s(&format!("grad.{tensor}")));
             let norm = optimizer.grad_norm(parts.dev, parts.grads.all);
             let theirs = f64::from(reference.f32s("grad_norm")[0]);
@@ -100,7 +101,8 @@ fn a_step_from_our_own_gradients_is_pytorch_s_where_the_gradient_has_a_sign() {
         let parts = h.parts();
         let params = &parts.decoder.params;
         let ours = tensors(parts.dev, parts.table, &parts.grads);
-        let mut optimizer = Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor");
+        let mut optimizer =
+            Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor", Share::WHOLE);
         for (tensor, ours) in &ours {
             let theirs = reference.f32s(&format!("grad.{tensor}"));
             let d = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -123,7 +125,7 @@ fn bf16_weights_are_the_rounded_master_and_clipping_scales_the_gradient() {
     assert!(dtypes(DType::Bf16).has_master());
     let parts = h.parts();
     let params = &parts.decoder.params;
-    let mut optimizer = Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor");
+    let mut optimizer = Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor", Share::WHOLE);
     write(parts.dev, parts.table, &parts.grads, |tensor| reference.f32s(&format!("grad.{tensor}")));
     let norm = optimizer.grad_norm(parts.dev, parts.grads.all);
     for _ in 0..3 {
@@ -161,7 +163,8 @@ fn moments_of_8_bits_step_as_moments_of_f32() {
         let mut h = Harness::new(setup, Layout::new());
         let parts = h.parts();
         let params = &parts.decoder.params;
-        let mut optimizer = Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor");
+        let mut optimizer =
+            Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor", Share::WHOLE);
         write(parts.dev, parts.table, &parts.grads, |tensor| reference.f32s(&format!("grad.{tensor}")));
         for _ in 0..steps {
             optimizer.update(parts.dev, params, parts.grads.all, None, HOW, 1.0);
@@ -182,7 +185,7 @@ fn updated(setup: Setup) -> Vec<Vec<u8>> {
     let mut h = Harness::new(setup, Layout::new());
     let mut parts = h.parts();
     let params = &parts.decoder.params;
-    let mut optimizer = Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor");
+    let mut optimizer = Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor", Share::WHOLE);
     let phase = parts.overlay.enter(Phase::Update);
     let slots = optimizer.slots(&phase, "actor");
     assert_eq!(slots.is_some(), parts.setup.offload);

@@ -1,11 +1,13 @@
 //! Gradients through packing: a group's shared prompt changes no gradient, threads change no bit, and finite
 //! differences of the packed loss agree.
 
-use crate::common::{Harness, Machine, Numbers, Setup, read, same_bits, tensors};
-use plimsoll_base::DType;
+use crate::common::{Harness, Machine, Numbers, Open, Setup, read, same_bits, tensors};
+use plimsoll_base::{DType, PhaseSet};
 use plimsoll_memory::Layout;
-use plimsoll_model::{Derivatives, ParamKind, PassLimits, Recompute, backward, head};
-use plimsoll_train::{PackLimits, Sequence};
+use plimsoll_model::{
+    Derivatives, ParamTable, Params, Pass, PassLimits, Recompute, RowGradients, backward, backward_part, head,
+};
+use plimsoll_train::{HeadRow, Optimizer, Owned, PackLimits, Part, Sequence, Share};
 
 const MODELS: [&str; 3] = ["qwen3", "qwen2", "llama3_rope"];
 
@@ -125,53 +127,96 @@ fn the_cut_into_micro_batches_changes_rounding_alone() {
     }
 }
 
-/// What lets processes share micro-batches: every operation forms its sum first and adds it to the gradient once. So partial
-/// gradients, each from zero, that are added in order are the gradient that one process accumulates.
+/// What lets ranks share micro-batches: every operation forms its sum first and adds it to the gradient once. So partial
+/// gradients that the owners of elements add in order are the gradient that one process accumulates, and its norm.
 #[test]
-fn partial_gradients_added_in_order_are_the_accumulated_gradient() {
+fn partial_gradients_added_by_their_owners_are_the_accumulated_gradient() {
     let groups = groups();
-    for (name, dtype) in
-        [("qwen3", DType::F32), ("qwen3", DType::Bf16), ("qwen2", DType::Bf16), ("llama", DType::F32)]
-    {
-        for (machine, threads) in Machine::all().into_iter().flat_map(|machine| [(machine, 1), (machine, 2)])
-        {
+    for (name, dtype, sum) in [
+        ("qwen3", DType::F32, DType::F32),
+        ("qwen3", DType::Bf16, DType::Bf16),
+        ("qwen2", DType::Bf16, DType::F32),
+        ("llama", DType::F32, DType::Bf16),
+    ] {
+        // Cards have no `accumulate` yet.
+        let machines = Machine::all().into_iter().filter(|machine| *machine != Machine::Cuda);
+        for (machine, threads) in machines.flat_map(|machine| [(machine, 1), (machine, 2)]) {
             let setup = Setup { machine, threads, ..Setup::new(name, dtype, groups.pass(70)) };
-            let mut h = Harness::new(setup, Layout::new());
-            let run = |h: &mut Harness, accumulates: bool| {
-                let mut parts = h.parts();
-                let (mut sum, mut passes): (Option<Vec<f32>>, usize) = (None, 0);
-                parts.dev.zero(parts.grads.all);
-                let all = parts.grads.all;
-                let made = parts.each_pass(&groups.sequences(true), |open, pass, heads, grads| {
-                    head(open.dev, open.decoder, pass, 0.9);
-                    let (dl, de): (Vec<f32>, Vec<f32>) =
-                        heads.iter().map(|row| weight(row.sequence as usize, row.token as usize)).unzip();
-                    let of = Derivatives::Vocabulary { inv_temperature: 0.9, logprobs: &dl, entropy: &de };
-                    backward(open.dev, open.decoder, grads, accumulates && passes > 0, pass, of);
-                    passes += 1;
-                    let part = read(open.dev, all);
-                    match &mut sum {
-                        Some(sum) if !accumulates => sum.iter_mut().zip(&part).for_each(|(sum, x)| *sum += x),
-                        sum => *sum = Some(part),
+            let (spec, pool) = (setup.open().spec, setup.target().pool);
+            let table = ParamTable::new(&spec, machine.kind(), dtype);
+            let mut extra = Layout::new();
+            for (name, dtype) in [("whole", sum), ("shard", sum), ("partial", DType::F32)] {
+                extra.arena(name, "test", pool, PhaseSet::RESIDENT, &[table.elements], dtype).unwrap();
+            }
+            let mut h = Harness::new(setup, extra);
+            let what = format!("{name} {dtype:?} {machine:?} x{threads}");
+            let accumulated = accumulated(&mut h, &groups, &what);
+            let mut norm = None;
+            for ranks in [1, 2, 3, 8] {
+                let mut squares = Vec::new();
+                for rank in 0..ranks {
+                    let mut parts = h.parts();
+                    let (dev, share) = (parts.dev, Share { rank, ranks });
+                    let optimizer =
+                        Optimizer::new(dev, &table, &parts.decoder.params, parts.resident, "actor", share);
+                    let (partial, shard) = (parts.resident.buf("partial"), parts.resident.buf("shard"));
+                    let grads = Params::bind(&spec, &table, dtype, partial);
+                    let mut passes = 0;
+                    parts
+                        .each_pass(&groups.sequences(true), |open, pass, heads, _| {
+                            let (dl, de) = derivatives(open, pass, heads);
+                            let of =
+                                Derivatives::Vocabulary { inv_temperature: 0.9, logprobs: &dl, entropy: &de };
+                            optimizer.begin_gradients(dev, partial);
+                            let RowGradients { d_input, ids } =
+                                backward_part(open.dev, open.decoder, &grads, false, pass, of);
+                            let part = Part { grads: &grads, d_input, ids, of: None };
+                            optimizer.fold(dev, &table, part, shard, passes > 0);
+                            passes += 1;
+                        })
+                        .unwrap();
+                    let added = read(dev, shard);
+                    for Owned { run, at } in optimizer.owned() {
+                        let own = &added[*at as usize..][..run.elements as usize];
+                        let want = &accumulated[run.start as usize..run.end() as usize];
+                        assert!(same_bits(want, own), "{what}: rank {rank} of {ranks}, {run:?}");
                     }
-                });
-                assert!(made.unwrap() > 3, "there is something to add");
-                sum.expect("there was a pass")
-            };
-            let (accumulated, added) = (run(&mut h, true), run(&mut h, false));
-            assert!(accumulated.iter().any(|x| *x != 0.0));
-            for param in &h.table.params {
-                let of = param.offset as usize..(param.offset + param.elements) as usize;
-                let tensor = &param.parts[0].name;
-                // A tied embedding gets two additions from each micro-batch: as the head, then as the embedding.
-                assert!(
-                    h.spec.tied && param.kind == ParamKind::Embed
-                        || same_bits(&accumulated[of.clone()], &added[of]),
-                    "{tensor} of {name} {dtype:?} {machine:?} x{threads}"
-                );
+                    let mut own = Vec::new();
+                    optimizer.squares(dev, shard, &mut own);
+                    squares.push(own);
+                    if rank + 1 == ranks {
+                        let of_all = optimizer.norm_of(&squares);
+                        assert_eq!(norm.get_or_insert(of_all).to_bits(), of_all.to_bits(), "{what}: {ranks}");
+                    }
+                }
             }
         }
     }
+}
+
+/// The gradient that one process accumulates in the region `whole`.
+fn accumulated(h: &mut Harness, groups: &Groups, what: &str) -> Vec<f32> {
+    let (spec, table, dtype) = (h.spec, h.table.clone(), h.setup.dtype);
+    let mut parts = h.parts();
+    let grads = Params::bind(&spec, &table, dtype, parts.resident.buf("whole"));
+    parts.dev.zero(grads.all);
+    let mut passes = 0;
+    parts
+        .each_pass(&groups.sequences(true), |open, pass, heads, _| {
+            let (dl, de) = derivatives(open, pass, heads);
+            let of = Derivatives::Vocabulary { inv_temperature: 0.9, logprobs: &dl, entropy: &de };
+            backward(open.dev, open.decoder, &grads, passes > 0, pass, of);
+            passes += 1;
+        })
+        .unwrap();
+    assert!(passes > 3, "{what}: there is something to add");
+    read(parts.dev, grads.all)
+}
+
+/// Runs the head, and returns the derivatives of its rows.
+fn derivatives(open: &Open<'_, '_>, pass: &Pass<'_>, heads: &[HeadRow]) -> (Vec<f32>, Vec<f32>) {
+    head(open.dev, open.decoder, pass, 0.9);
+    heads.iter().map(|row| weight(row.sequence as usize, row.token as usize)).unzip()
 }
 
 /// The loss at weights moved by `step` along `direction` within one parameter.

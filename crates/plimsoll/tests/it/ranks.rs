@@ -1,0 +1,316 @@
+//! Runs of several ranks, as real processes: started by `--ranks`, by hand with a launcher's variables, and by launchers that
+//! are there.
+
+use crate::common::{command, text};
+use crate::run::{Run, SMALL, kill, refs};
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A rank as torchrun would start it.
+struct Rank {
+    child: Child,
+}
+
+impl Rank {
+    fn new(args: &[String], rank: u32, ranks: u32, port: u16, more: &[(&str, &str)]) -> Rank {
+        let number = |n: u32| n.to_string();
+        let mut command = command(&refs(args));
+        command
+            .env("RANK", number(rank))
+            .env("WORLD_SIZE", number(ranks))
+            .env("LOCAL_RANK", number(rank))
+            .env("LOCAL_WORLD_SIZE", number(ranks))
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", port.to_string())
+            .env("TORCHELASTIC_RUN_ID", "none")
+            .envs(more.iter().copied());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+        Rank { child }
+    }
+
+    fn end(self) -> (Option<i32>, String) {
+        ended(self.child.wait_with_output().expect("it ends"))
+    }
+}
+
+fn ended(output: Output) -> (Option<i32>, String) {
+    (output.status.code(), text(&output.stderr))
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a free port").port()
+}
+
+/// What a run left that does not depend on the clock: tensors, samples, and metrics.
+fn left(folder: &Run, dir: &str) -> Vec<String> {
+    let path = folder.path(dir);
+    let mut files =
+        vec!["checkpoints/latest/model.safetensors", "checkpoints/latest/state/optimizer.safetensors"];
+    files.retain(|name| path.join(name).exists());
+    assert!(!files.is_empty(), "{dir} has weights");
+    let mut out: Vec<String> = files
+        .iter()
+        .map(|name| format!("{name} {}", plimsoll_files::digest(&read(path.join(name)))))
+        .collect();
+    for sample in std::fs::read_dir(path.join("samples")).into_iter().flatten().flatten() {
+        out.push(format!("{:?} {}", sample.file_name(), plimsoll_files::digest(&read(sample.path()))));
+    }
+    out.sort();
+    for mut metrics in folder.metrics(dir) {
+        let metrics = metrics.as_object_mut().expect("an object");
+        // Passes and preemptions are the engine's, whose sequences are those of one rank.
+        let depends =
+            ["time/", "step_time", "per_second", "seconds", "rss", "memory", "host/", "passes", "preempt"];
+        metrics.retain(|name, _| !depends.iter().any(|part| name.contains(part)));
+        out.push(serde_json::to_string(metrics).expect("JSON"));
+    }
+    out
+}
+
+fn read(path: std::path::PathBuf) -> Vec<u8> {
+    std::fs::read(&path).unwrap_or_else(|err| panic!("{}: {err}", path.display()))
+}
+
+#[test]
+fn the_number_of_ranks_changes_no_bit() {
+    let folder = Run::new(SMALL);
+    for (name, sets) in [
+        ("grpo", &["train.optimizer_dtype=int8", "train.grad_dtype=bf16"][..]),
+        (
+            "mini",
+            &[
+                "rollout.prompts_per_step=4",
+                "train.mini_batch=8",
+                "train.epochs_per_rollout=2",
+                "loss.kl_coef=0.05",
+            ],
+        ),
+        ("ppo", &["method=ppo"]),
+    ] {
+        let mut one = None;
+        for ranks in [1, 2, 3, 4] {
+            let dir = format!("{name}-{ranks}");
+            let flag = format!("--ranks={ranks}");
+            let words = [&[&*flag, "train.cut_multiple=4"], sets].concat();
+            let (code, said) = ended(folder.output(&dir, &words));
+            assert_eq!(code, Some(0), "{name} on {ranks}: {said}");
+            assert!(!said.contains("over-the-line"), "{name} on {ranks}: {said}");
+            let left = left(&folder, &dir);
+            assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "{name} on {ranks} ranks");
+        }
+    }
+}
+
+#[test]
+fn a_run_that_lost_a_rank_goes_on_with_another_number_of_them() {
+    let folder = Run::new(SMALL);
+    let sets = ["train.cut_multiple=4", "train.steps=40", "checkpoint.every=1", "checkpoint.keep=2"];
+    folder.train("whole", &sets);
+    let mut child = command(&refs(&folder.train_args("out", &[&["--ranks=3"], &sets[..]].concat())))
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !folder.path("out/checkpoints/latest").exists() {
+        assert!(Instant::now() < deadline && child.try_wait().expect("a child").is_none(), "no checkpoint");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    // The trainer of some rank: a process whose environment says so.
+    let pids = std::fs::read_dir("/proc")
+        .expect("proc")
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let of_rank = |pid: &u32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let is = |word: &str| environment.split(|byte| *byte == 0).any(|it| it == word.as_bytes());
+        let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        is("PLIMSOLL_RANK=1/3") && String::from_utf8_lossy(&command).contains(&folder.text_path("out"))
+    };
+    if let Some(trainer) = pids.into_iter().find(of_rank) {
+        kill("-KILL", trainer);
+        let (code, words) = ended(child.wait_with_output().expect("it ends"));
+        if code != Some(0) {
+            assert!(
+                words.contains("error[rank-lost]: rank 1 (host ") && words.contains(" was killed: SIGKILL"),
+                "{words}"
+            );
+        }
+    } else {
+        // It was done before it could be found.
+        let _ = child.wait();
+    }
+    for ranks in ["--ranks=2", "--ranks=4"] {
+        let (code, words) = ended(folder.output("out", &[&[ranks, "--resume"], &sets[..]].concat()));
+        assert_eq!(code, Some(0), "{words}");
+        assert!(words.contains("resumes after step ") || words.contains("is finished"), "{words}");
+    }
+    assert_eq!(left(&folder, "out")[..2], left(&folder, "whole")[..2]);
+    assert!(!folder.path("out/.ranks").join("plimsoll-rank-").exists());
+}
+
+#[test]
+fn what_one_rank_alone_can_do_is_named() {
+    let (small, agent) = (Run::new(SMALL), Run::new(include_str!("../../../../runs/first-agent.toml")));
+    for (folder, sets, what) in [
+        (&small, &["--ranks=2", "memory.offload=[\"optimizer\"]"][..], "memory.offload with 2 ranks"),
+        (&agent, &["--ranks=2"], "episodes in a text environment with 2 ranks"),
+    ] {
+        let (code, words) = ended(folder.output("out", sets));
+        assert_eq!(code, Some(2), "{words}");
+        assert!(words.contains("error[ranks-method]: ") && words.contains(what), "{words}");
+        assert_eq!(words.matches("error[").count(), 1, "{words}");
+        assert!(!folder.path("out").exists(), "the run directory");
+    }
+}
+
+#[test]
+fn one_rank_is_the_run_as_it_is_without_the_flag() {
+    let folder = Run::new(SMALL);
+    let with = folder.train("with", &["--ranks=1", "train.steps=1"]);
+    assert!(with.contains("step 1/1"), "{with}");
+    // A launcher that started one process changes nothing either.
+    let args = folder.train_args("alone", &["train.steps=1"]);
+    let (code, words) = Rank::new(&args, 0, 1, 1, &[]).end();
+    assert_eq!(code, Some(0), "{words}");
+    assert_eq!(folder.weights("with"), folder.weights("alone"));
+}
+
+#[test]
+fn flags_and_run_files_are_refused_once() {
+    let folder = Run::new(SMALL);
+    let out = |words: &[&str]| ended(folder.output("out", words));
+    for (words, contains) in [
+        (&["--ranks=0"][..], "error[bad-usage]: invalid value '0' for '--ranks <N>'"),
+        (&["--ranks=65"], "error[bad-usage]: invalid value '65' for '--ranks <N>'"),
+        (&["--ranks=2", "--no-supervisor"], "error[bad-usage]: "),
+        (&["--ranks=3", "train.stepz=1"], "error[unknown-key]: "),
+    ] {
+        let (code, said) = out(words);
+        assert_eq!((code, said.matches("error[").count()), (Some(2), 1), "{words:?}: {said}");
+        assert!(said.contains(contains), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn ranks_that_a_launcher_started_find_one_another() {
+    let folder = Run::new(SMALL);
+    let (args, port) = (folder.train_args("out", &[]), free_port());
+    // As torchrun's agent, which may hold the port itself.
+    let _agent = TcpListener::bind(("127.0.0.1", port)).expect("it was free");
+    let ranks: Vec<Rank> = (0..2).rev().map(|rank| Rank::new(&args, rank, 2, port, &[])).collect();
+    for rank in ranks {
+        let (code, words) = rank.end();
+        assert_eq!(code, Some(0), "{words}");
+    }
+    folder.train("alone", &[]);
+    assert_eq!(folder.weights("out"), folder.weights("alone"));
+}
+
+#[test]
+fn a_missing_rank_is_named() {
+    let folder = Run::new(SMALL);
+    let (args, port) = (folder.train_args("out", &["--join-seconds=3"]), free_port());
+    let ranks: Vec<Rank> = (0..2).map(|rank| Rank::new(&args, rank, 4, port, &[])).collect();
+    let pid = ranks[1].child.id();
+    for rank in ranks {
+        let (code, words) = rank.end();
+        assert_eq!(code, Some(1), "{words}");
+        assert!(words.contains("error[rank-missing]: ranks 2, 3 of 4 did not come within 3 s"), "{words}");
+        assert!(words.contains("there: rank 0 (host ") && words.contains(&format!("pid {pid})")), "{words}");
+    }
+}
+
+#[test]
+fn a_wrong_token_and_another_run_file_are_named() {
+    let folder = Run::new(SMALL);
+    let (args, port) = (folder.train_args("out", &["--join-seconds=4"]), free_port());
+    let rank = |rank: u32, token: &str| Rank::new(&args, rank, 2, port, &[("PLIMSOLL_TOKEN", token)]);
+    let [zero, one] = [rank(0, "a"), rank(1, "b")].map(Rank::end);
+    assert_eq!((zero.0, one.0), (Some(1), Some(2)), "{}{}", zero.1, one.1);
+    assert!(
+        zero.1.contains("error[rank-missing]: rank 1 of 2") && zero.1.contains("job's token"),
+        "{}",
+        zero.1
+    );
+    assert!(one.1.contains("error[ranks-token]: rank 1: the rank 0 at 127.0.0.1:"), "{}", one.1);
+
+    let (other, port) = (folder.train_args("out", &["train.steps=7"]), free_port());
+    let [zero, one] = [&args, &other].map(|args| (args, if args == &other { 1 } else { 0 }));
+    let ranks = [zero, one].map(|(args, rank)| Rank::new(args, rank, 2, port, &[]));
+    for (code, words) in ranks.map(Rank::end) {
+        assert_eq!(code, Some(2), "{words}");
+        let expect = "error[ranks-differ]: run file: train.steps is 3 on rank 0 and 7 on rank 1";
+        assert!(words.contains(expect), "{words}");
+    }
+}
+
+#[test]
+fn half_of_an_environment_and_several_hosts_are_refused() {
+    let folder = Run::new(SMALL);
+    let args = folder.train_args("out", &[]);
+    for (variables, contains) in [
+        (&[("RANK", "0")][..], "error[ranks-environment]: half of an environment of torchrun: RANK = 0"),
+        (&[("RANK", "1"), ("WORLD_SIZE", "2")], "error[ranks-hosts]: RANK = 1, WORLD_SIZE = 2"),
+        (&[("PET_NNODES", "2")], "error[ranks-hosts]: PET_NNODES = 2"),
+    ] {
+        let output = command(&refs(&args)).envs(variables.iter().copied()).output().expect("the binary runs");
+        let (code, words) = ended(output);
+        assert_eq!(code, Some(2), "{words}");
+        assert!(words.contains(contains), "{words}");
+    }
+}
+
+#[test]
+fn a_request_to_end_reaches_ranks_that_wait() {
+    let folder = Run::new(SMALL);
+    let (args, port) = (folder.train_args("out", &[]), free_port());
+    let zero = Rank::new(&args, 0, 2, port, &[]);
+    // Until it listens: then it waits for rank 1.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(Instant::now() < deadline, "it does not listen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill("-TERM", zero.child.id());
+    let (code, words) = zero.end();
+    assert_eq!(code, Some(143), "{words}");
+    assert!(words.contains("error[interrupted]: SIGTERM while waiting for rank 1"), "{words}");
+}
+
+/// Whether a launcher is there and can start a process.
+fn is_there(words: &[&str]) -> bool {
+    let output = Command::new(words[0]).args(&words[1..]).arg("true").output();
+    let works = output.as_ref().is_ok_and(|output| output.status.success());
+    if !works {
+        let why = output.map_or_else(|err| err.to_string(), |output| text(&output.stderr));
+        eprintln!("skipped: {} starts nothing here: {}", words[0], why.lines().last().unwrap_or_default());
+    }
+    works
+}
+
+#[test]
+fn ranks_start_under_the_launchers_that_are_there() {
+    for words in [
+        &["torchrun", "--standalone", "--nproc_per_node", "4", "--no_python"][..],
+        &["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "4"],
+        &["mpirun.mpich", "-n", "4"],
+        &["srun", "-n", "4"],
+    ] {
+        if !is_there(words) {
+            continue;
+        }
+        let folder = Run::new(SMALL);
+        let args = folder.train_args("out", &["--join-seconds=60"]);
+        let output = Command::new(words[0])
+            .args(&words[1..])
+            .arg(env!("CARGO_BIN_EXE_plimsoll"))
+            .args(&args)
+            .output()
+            .expect("the launcher runs");
+        let (code, said) = ended(output);
+        assert_eq!(code, Some(0), "{words:?}: {said}");
+        folder.train("alone", &[]);
+        assert_eq!(folder.weights("out"), folder.weights("alone"), "{words:?}");
+    }
+}

@@ -1,0 +1,373 @@
+//! How a process was started, read from its environment: alone, as one of several ranks, or to start ranks itself.
+//!
+//! A pure function of a lookup, so that each launcher is a row of a table in the tests. It believes no half of a set, no two
+//! sets that disagree and no value that is no number: a wrong rank would wait for others that never come.
+//!
+//! Sources: torchrun, pytorch `torch/distributed/run.py` and `elastic/agent/server`; srun(1), "OUTPUT ENVIRONMENT VARIABLES";
+//! Open MPI 5 manual, 11.1; MPICH's Hydra; kubeflow/training-operator `pkg/controller.v1/pytorch/envvar.go`.
+
+use plimsoll_base::{Error, Result};
+use sha2::{Digest, Sha256};
+
+/// More ranks than this are refused; as many are on one large host.
+pub const RANKS_MAX: u32 = 64;
+/// The variable of `train --ranks N` for the ranks that it starts: `RANK/RANKS:PORT:PID`, with its own process id.
+pub const LAUNCH_VARIABLE: &str = "PLIMSOLL_LAUNCH";
+/// Ports for launchers that name none: 20000 to 29999, by the job's id.
+const PORT_FIRST: u16 = 20_000;
+const PORTS: u16 = 10_000;
+const LOOPBACK: &str = "127.0.0.1";
+
+/// Reads a variable.
+type Get<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// What is known besides the environment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flags {
+    /// `--ranks N`.
+    pub ranks: Option<u32>,
+    /// Process id of this process's parent.
+    pub parent: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Launcher {
+    /// `train --ranks`, with its process id.
+    Plimsoll(u32),
+    Torchrun,
+    Slurm,
+    OpenMpi,
+    Mpich,
+}
+
+impl Launcher {
+    pub fn name(self) -> &'static str {
+        match self {
+            Launcher::Plimsoll(_) => "plimsoll",
+            Launcher::Torchrun => "torchrun",
+            Launcher::Slurm => "srun",
+            Launcher::OpenMpi => "Open MPI",
+            Launcher::Mpich => "MPICH",
+        }
+    }
+}
+
+/// One of several ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    pub rank: u32,
+    pub ranks: u32,
+    pub local_rank: u32,
+    pub local_ranks: u32,
+    /// Where rank 0 listens.
+    pub address: String,
+    /// The first port that rank 0 tries.
+    pub port: u16,
+    /// Tells this start of this job from others; a part of the token.
+    pub id: String,
+    pub launcher: Launcher,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The run is one process with its supervisor.
+    One,
+    /// This process starts the ranks.
+    Start(u32),
+    Rank(Launch),
+}
+
+/// Returns how this process was started.
+///
+/// Precedence: the variable of `train --ranks`, then torchrun, srun (within a step only), Open MPI, MPICH. A launcher that
+/// started one process leaves `--ranks` to decide.
+/// Errors: `ranks-environment`, `ranks-hosts`.
+pub fn read(get: Get<'_>, flags: &Flags) -> Result<Found> {
+    if let Some(launch) = own(get, flags.parent)? {
+        return Ok(Found::Rank(launch));
+    }
+    let mut sets = Vec::new();
+    for reader in [torchrun, slurm, open_mpi, mpich] {
+        sets.extend(reader(get, flags)?);
+    }
+    for set in &sets {
+        set.check()?;
+    }
+    sets.retain(|set| set.launch.ranks > 1);
+    let Some(first) = sets.first() else {
+        one_host(get)?;
+        return Ok(match flags.ranks {
+            Some(ranks @ 2..) => Found::Start(ranks),
+            _ => Found::One,
+        });
+    };
+    if let Some(other) = sets.iter().find(|set| set.numbers() != first.numbers()) {
+        return Err(disagree(&first.words(), &other.words()));
+    }
+    if let Some(ranks) = flags.ranks.filter(|&ranks| ranks != first.launch.ranks) {
+        return Err(disagree(&first.words(), &format!("--ranks {ranks}")));
+    }
+    Ok(Found::Rank(first.launch.clone()))
+}
+
+/// What one launcher's variables say.
+struct Set {
+    launch: Launch,
+    /// The variables as read, for messages.
+    read: String,
+}
+
+impl Set {
+    fn numbers(&self) -> [u32; 2] {
+        [self.launch.rank, self.launch.ranks]
+    }
+
+    fn words(&self) -> String {
+        format!("{}: {}", self.launch.launcher.name(), self.read)
+    }
+
+    fn check(&self) -> Result<()> {
+        let Launch { rank, ranks, local_rank, local_ranks, .. } = self.launch;
+        let wrong = |why: String| Err(environment_error(format!("{}: {why}", self.words())));
+        if ranks == 0 || local_ranks == 0 {
+            return wrong("a number of ranks is 0".into());
+        }
+        if rank >= ranks {
+            return wrong(format!("rank {rank} of {ranks}: ranks count from 0"));
+        }
+        if local_rank >= local_ranks || local_ranks > ranks {
+            return wrong(format!(
+                "local rank {local_rank} of {local_ranks} cannot be a part of {ranks} ranks"
+            ));
+        }
+        if local_ranks < ranks {
+            return Err(hosts_error(&format!(
+                "{}: {ranks} ranks, {local_ranks} of them on this host",
+                self.words()
+            )));
+        }
+        if ranks > RANKS_MAX {
+            return wrong(format!("{ranks} ranks, and at most {RANKS_MAX} are built"));
+        }
+        Ok(())
+    }
+}
+
+/// The set of `train --ranks`. One that names another parent was inherited from a run further up and is not believed.
+fn own(get: Get<'_>, parent: u32) -> Result<Option<Launch>> {
+    let Some(text) = get(LAUNCH_VARIABLE).filter(|text| !text.is_empty()) else { return Ok(None) };
+    let parsed = || -> Option<(u32, u32, u16, u32)> {
+        let (place, rest) = text.split_once(':')?;
+        let ((rank, ranks), (port, pid)) = (place.split_once('/')?, rest.split_once(':')?);
+        Some((rank.parse().ok()?, ranks.parse().ok()?, port.parse().ok()?, pid.parse().ok()?))
+    };
+    let Some((rank, ranks, port, pid)) = parsed() else {
+        return Err(environment_error(format!("{LAUNCH_VARIABLE} = {text:?} is not RANK/RANKS:PORT:PID")));
+    };
+    if pid != parent {
+        return Ok(None);
+    }
+    let launch = Launch {
+        rank,
+        ranks,
+        local_rank: rank,
+        local_ranks: ranks,
+        address: LOOPBACK.into(),
+        port,
+        id: format!("plimsoll:{pid}"),
+        launcher: Launcher::Plimsoll(pid),
+    };
+    let set = Set { launch, read: format!("{LAUNCH_VARIABLE} = {text}") };
+    set.check().map(|()| Some(set.launch))
+}
+
+fn torchrun(get: Get<'_>, _: &Flags) -> Result<Option<Set>> {
+    const NAMES: [&str; 4] = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"];
+    let there = NAMES.map(|name| get(name).is_some());
+    if let [true, true, false, false] = there {
+        // A PyTorchJob counts its pods in this way.
+        let pods = number(get, "WORLD_SIZE")?.unwrap_or(1);
+        let read = shown(get, &NAMES);
+        number(get, "RANK")?;
+        return match pods {
+            0 | 1 => Ok(None),
+            _ => Err(hosts_error(&format!("{read}, without LOCAL_RANK: these are {pods} pods"))),
+        };
+    }
+    let Some([rank, ranks, local_rank, local_ranks]) = whole(get, Launcher::Torchrun, NAMES)? else {
+        return Ok(None);
+    };
+    let (mut address, mut port) = (LOOPBACK.to_string(), PORT_FIRST);
+    if ranks > 1 {
+        let missing = |name: &str| {
+            environment_error(format!("torchrun: {}, and {name} is not set", shown(get, &NAMES)))
+        };
+        address = get("MASTER_ADDR").filter(|text| !text.is_empty()).ok_or_else(|| missing("MASTER_ADDR"))?;
+        port = port_of(get, "MASTER_PORT")?.ok_or_else(|| missing("MASTER_PORT"))?;
+    }
+    let text = |name: &str| get(name).unwrap_or_default();
+    let id = format!("torchrun:{}:{}", text("TORCHELASTIC_RUN_ID"), text("TORCHELASTIC_RESTART_COUNT"));
+    let launch =
+        Launch { rank, ranks, local_rank, local_ranks, address, port, id, launcher: Launcher::Torchrun };
+    Ok(Some(Set { launch, read: shown(get, &NAMES) }))
+}
+
+/// A batch script has SLURM_PROCID = 0 and SLURM_NTASKS = N as well, without being a task: only a step is believed.
+fn slurm(get: Get<'_>, _: &Flags) -> Result<Option<Set>> {
+    const NAMES: [&str; 3] = ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"];
+    let Some(step) = get("SLURM_STEP_ID") else { return Ok(None) };
+    let Some([rank, ranks, local_rank]) = whole(get, Launcher::Slurm, NAMES)? else { return Ok(None) };
+    let per_node = match get("SLURM_STEP_TASKS_PER_NODE") {
+        None => vec![ranks],
+        Some(text) => tasks_per_node(&text).ok_or_else(|| {
+            environment_error(format!("srun: SLURM_STEP_TASKS_PER_NODE = {text:?} is no list as `4(x2),3`"))
+        })?,
+    };
+    let node = number(get, "SLURM_NODEID")?.unwrap_or(0) as usize;
+    let Some(&local_ranks) = per_node.get(node) else {
+        return Err(environment_error(format!(
+            "srun: SLURM_NODEID = {node}, and SLURM_STEP_TASKS_PER_NODE lists {} nodes",
+            per_node.len()
+        )));
+    };
+    let text = |name: &str| get(name).unwrap_or_default();
+    let id = format!("slurm:{}.{step}:{}", text("SLURM_JOB_ID"), text("SLURM_RESTART_COUNT"));
+    let launch = anywhere(get, Launcher::Slurm, [rank, ranks, local_rank, local_ranks], id)?;
+    Ok(Some(Set { launch, read: shown(get, &[&NAMES[..], &["SLURM_STEP_TASKS_PER_NODE"]].concat()) }))
+}
+
+/// Reads `4(x2),3` as 4, 4, 3. The list is bounded by the largest cluster, not by the text.
+fn tasks_per_node(text: &str) -> Option<Vec<u32>> {
+    const NODES_MAX: usize = 65_536;
+    let mut tasks = Vec::new();
+    for part in text.split(',') {
+        let (count, times) = match part.split_once("(x") {
+            Some((count, times)) => (count, times.strip_suffix(')')?.parse::<usize>().ok()?),
+            None => (part, 1),
+        };
+        let count = count.trim().parse::<u32>().ok()?;
+        if times == 0 || tasks.len() + times > NODES_MAX {
+            return None;
+        }
+        tasks.extend(std::iter::repeat_n(count, times));
+    }
+    Some(tasks)
+}
+
+fn open_mpi(get: Get<'_>, flags: &Flags) -> Result<Option<Set>> {
+    const NAMES: [&str; 4] = [
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ];
+    let Some(numbers) = whole(get, Launcher::OpenMpi, NAMES)? else { return Ok(None) };
+    // Without a name of the job, the process that started all of its ranks on this host tells jobs apart.
+    let job = get("PMIX_NAMESPACE").or_else(|| get("OMPI_MCA_ess_base_jobid"));
+    let id = format!("openmpi:{}", job.unwrap_or_else(|| flags.parent.to_string()));
+    let launch = anywhere(get, Launcher::OpenMpi, numbers, id)?;
+    Ok(Some(Set { launch, read: shown(get, &NAMES) }))
+}
+
+/// srun with `--mpi=pmi2` sets PMI_RANK too; there srun's own set counts.
+fn mpich(get: Get<'_>, flags: &Flags) -> Result<Option<Set>> {
+    const NAMES: [&str; 4] = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
+    let is_local = get("MPI_LOCALRANKID").is_some() || get("MPI_LOCALNRANKS").is_some();
+    if !is_local && get("SLURM_STEP_ID").is_some() {
+        return Ok(None);
+    }
+    let Some(numbers) = whole(get, Launcher::Mpich, NAMES)? else { return Ok(None) };
+    let job = get("PMI_JOBID").unwrap_or_else(|| flags.parent.to_string());
+    let launch = anywhere(get, Launcher::Mpich, numbers, format!("mpich:{job}"))?;
+    Ok(Some(Set { launch, read: shown(get, &NAMES) }))
+}
+
+/// A launch by a launcher that names no address: this host, and a port by the job's id.
+fn anywhere(get: Get<'_>, launcher: Launcher, numbers: [u32; 4], id: String) -> Result<Launch> {
+    let [rank, ranks, local_rank, local_ranks] = numbers;
+    let sum = Sha256::digest(id.as_bytes());
+    let by_id = PORT_FIRST + u16::from_le_bytes([sum[0], sum[1]]) % PORTS;
+    let port = port_of(get, "MASTER_PORT")?.unwrap_or(by_id);
+    Ok(Launch { rank, ranks, local_rank, local_ranks, address: LOOPBACK.into(), port, id, launcher })
+}
+
+/// Refuses sets that count hosts, unless they count one. JOB_COMPLETION_INDEX alone is none of them: a Kubernetes Job of
+/// independent runs sets it as well.
+fn one_host(get: Get<'_>) -> Result<()> {
+    for name in ["PET_NNODES", "SKYPILOT_NUM_NODES", "DSTACK_NODES_NUM", "LWS_GROUP_SIZE"] {
+        let Some(text) = get(name).filter(|text| !text.is_empty()) else { continue };
+        // An elastic job writes a range, `1:4`.
+        let most = text.rsplit(':').next().unwrap_or(&text).to_string();
+        let hosts = number(&|_| Some(most.clone()), name)?.unwrap_or(1);
+        if hosts > 1 {
+            return Err(hosts_error(&format!("{name} = {text}")));
+        }
+    }
+    Ok(())
+}
+
+/// Reads all of `names`, or none of them.
+fn whole<const N: usize>(
+    get: Get<'_>,
+    launcher: Launcher,
+    names: [&'static str; N],
+) -> Result<Option<[u32; N]>> {
+    let (mut values, mut missing) = ([0; N], Vec::new());
+    for (value, name) in values.iter_mut().zip(names) {
+        match number(get, name)? {
+            Some(number) => *value = number,
+            None => missing.push(name),
+        }
+    }
+    match missing.len() {
+        0 => Ok(Some(values)),
+        n if n == N => Ok(None),
+        _ => Err(environment_error(format!(
+            "half of an environment of {}: {}, and not {}",
+            launcher.name(),
+            shown(get, &names),
+            missing.join(", ")
+        ))),
+    }
+}
+
+fn number(get: Get<'_>, name: &str) -> Result<Option<u32>> {
+    let Some(text) = get(name) else { return Ok(None) };
+    text.trim()
+        .parse()
+        .map(Some)
+        .map_err(|_| environment_error(format!("{name} = {text:?} is no number of ranks")))
+}
+
+fn port_of(get: Get<'_>, name: &str) -> Result<Option<u16>> {
+    let Some(text) = get(name) else { return Ok(None) };
+    match text.trim().parse() {
+        Ok(port @ 1..) => Ok(Some(port)),
+        _ => Err(environment_error(format!("{name} = {text:?} is no port from 1 to 65535"))),
+    }
+}
+
+/// Returns `A = 1, B = 2` of those that are set.
+fn shown(get: Get<'_>, names: &[&str]) -> String {
+    let set = names.iter().filter_map(|name| Some(format!("{name} = {}", get(name)?)));
+    set.collect::<Vec<_>>().join(", ")
+}
+
+fn environment_error(message: String) -> Error {
+    Error::usage("ranks-environment", message).hint(
+        "unset the variables that are not meant, or start the ranks with `plimsoll train RUN --ranks N`",
+    )
+}
+
+fn disagree(one: &str, other: &str) -> Error {
+    environment_error(format!("two launchers disagree: {one}; {other}"))
+}
+
+fn hosts_error(read: &str) -> Error {
+    Error::usage("ranks-hosts", format!("{read}: several hosts are not built yet"))
+        .hint("start all ranks on one host: `plimsoll train RUN --ranks N`")
+}
+
+#[cfg(test)]
+#[path = "environment_tests.rs"]
+mod tests;

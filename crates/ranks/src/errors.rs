@@ -1,0 +1,75 @@
+//! Errors as they travel between ranks, so that every rank of a run that cannot begin ends with the same sentence.
+
+use plimsoll_base::{Error, Exit, slugs};
+use serde::{Deserialize, Serialize};
+
+/// Slugs that one rank may give another. A slug is a literal in its reader too: text from a socket never becomes one.
+const SLUGS: [&str; 7] = [
+    "ranks-environment",
+    "ranks-differ",
+    "ranks-hosts",
+    "ranks-token",
+    "rank-missing",
+    "card-shared",
+    "rank-lost",
+];
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Told {
+    slug: String,
+    message: String,
+    facts: Vec<String>,
+    hints: Vec<String>,
+    exit: i32,
+}
+
+impl Told {
+    pub(crate) fn of(error: &Error) -> Told {
+        Told {
+            slug: error.slug.into(),
+            message: error.message.clone(),
+            facts: error.facts.clone(),
+            hints: error.hints.clone(),
+            exit: error.exit as i32,
+        }
+    }
+
+    pub(crate) fn error(self) -> Error {
+        let slug = SLUGS.into_iter().find(|slug| *slug == self.slug).unwrap_or("rank-lost");
+        let exits = [Exit::Usage, Exit::OtherRank, Exit::Interrupted, Exit::Terminated];
+        let exit = exits.into_iter().find(|exit| *exit as i32 == self.exit).unwrap_or(Exit::Named);
+        let error = self.facts.into_iter().fold(Error::new(slug, self.message), Error::fact);
+        Error { exit, ..self.hints.into_iter().fold(error, Error::hint) }
+    }
+}
+
+/// The end of a wait for other ranks by a signal.
+pub(crate) fn interrupted(signal: i32, before: &str) -> Error {
+    let (name, exit) = match signal {
+        1 => ("SIGHUP", Exit::Terminated),
+        15 => ("SIGTERM", Exit::Terminated),
+        _ => ("SIGINT", Exit::Interrupted),
+    };
+    let error = Error::new(slugs::INTERRUPTED, format!("{name} {before}; nothing was begun"));
+    Error { exit, ..error.hint("start the same command again") }
+}
+
+/// The end of a rank that had no reason of its own.
+pub(crate) fn lost(message: impl Into<String>) -> Error {
+    let error = Error::new("rank-lost", message);
+    Error { exit: Exit::OtherRank, ..error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_arrives_as_it_was_sent_and_an_unknown_slug_is_not_taken_over() {
+        let error = Error::usage("ranks-differ", "a: b").fact("c").hint("d");
+        assert_eq!(Told::of(&error).error(), error);
+        let told = Told { slug: "made-up".into(), exit: 77, ..Told::of(&error) };
+        let error = told.error();
+        assert_eq!((error.slug, error.exit), ("rank-lost", Exit::Named));
+    }
+}

@@ -1,0 +1,206 @@
+//! The group: how trainers of one host exchange bytes of the host, through the window. Never sums: who adds, adds in order.
+//!
+//! The window is words of 64 bits. Word 0 holds the flag by which supervisors end trainers, and the mark of a trainer that
+//! failed. Each rank counts its arrivals in a word of its own, so a barrier is a comparison of counters; a message goes piece by
+//! piece through a mailbox that its rank alone writes.
+
+use crate::place::Place;
+use plimsoll_base::{Error, Exit, Result};
+use plimsoll_memory::SharedWords;
+use std::fs::OpenOptions;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Words of a rank's mailbox: 256 KiB, so that a step's samples take few rounds.
+const MAILBOX: usize = 32 << 10;
+/// Words of each table of one word a rank, on cache lines of their own.
+const STRIDE: usize = 8;
+/// Looks at a counter until a wait gives its processor away, and until it sleeps.
+const SPINS: u32 = 2_000;
+const YIELDS: u32 = SPINS + 200;
+const NAP: Duration = Duration::from_micros(100);
+
+/// A rank among the others of its run.
+#[derive(Debug)]
+pub struct Group {
+    rank: usize,
+    ranks: usize,
+    window: SharedWords,
+}
+
+impl Group {
+    /// Maps the window. Every rank must call it, and then the same methods in the same order.
+    ///
+    /// Errors: `ranks-window`, `host-allocation-failed`.
+    pub fn open(place: &Place) -> Result<Group> {
+        let file = OpenOptions::new().read(true).write(true).open(&place.window).map_err(|err| {
+            Error::new("ranks-window", format!("{}: {err}", place.window.display()))
+                .hint("ranks share memory through /proc: it must be mounted, and all ranks run as one user")
+        })?;
+        Group::over(place.rank as usize, place.ranks as usize, &file)
+    }
+
+    /// The same over a file in memory; for tests.
+    pub fn over(rank: usize, ranks: usize, file: &std::fs::File) -> Result<Group> {
+        Ok(Group { rank, ranks, window: SharedWords::map(file, words(ranks))? })
+    }
+
+    /// Bytes of the window of `ranks` ranks.
+    pub fn window_bytes(ranks: usize) -> u64 {
+        words(ranks) as u64 * 8
+    }
+
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Waits until every rank has called it as often. What a rank wrote before, all see after.
+    ///
+    /// Errors: `rank-lost` if the run is ending for another rank.
+    pub fn barrier(&self) -> Result<()> {
+        let own = self.arrivals(self.rank);
+        let turn = own.load(Ordering::Relaxed) + 1;
+        own.store(turn, Ordering::Release);
+        for other in 0..self.ranks {
+            self.wait(|| self.arrivals(other).load(Ordering::Acquire) >= turn)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes of every rank, by rank.
+    ///
+    /// Errors: `rank-lost` if the run is ending for another rank.
+    pub fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.length(self.rank).store(own.len() as u64, Ordering::Relaxed);
+        self.barrier()?;
+        let lengths: Vec<usize> =
+            (0..self.ranks).map(|rank| self.length(rank).load(Ordering::Relaxed) as usize).collect();
+        let mut all: Vec<Vec<u8>> = lengths.iter().map(|length| Vec::with_capacity(*length)).collect();
+        let longest = lengths.iter().max().copied().unwrap_or(0);
+        for start in (0..longest).step_by(MAILBOX * 8) {
+            let piece = |length: usize| start.min(length)..(start + MAILBOX * 8).min(length);
+            for (word, bytes) in self.mailbox(self.rank).iter().zip(own[piece(own.len())].chunks(8)) {
+                let mut full = [0; 8];
+                full[..bytes.len()].copy_from_slice(bytes);
+                word.store(u64::from_le_bytes(full), Ordering::Relaxed);
+            }
+            self.barrier()?;
+            for (rank, (into, length)) in all.iter_mut().zip(&lengths).enumerate() {
+                let end = piece(*length).end;
+                let mut words = self.mailbox(rank).iter();
+                while into.len() < end {
+                    let word = words.next().expect("a piece is a mailbox at most").load(Ordering::Relaxed);
+                    into.extend_from_slice(&word.to_le_bytes()[..(end - into.len()).min(8)]);
+                }
+            }
+            self.barrier()?;
+        }
+        if longest == 0 {
+            // The next length is not written before all have read this one.
+            self.barrier()?;
+        }
+        Ok(all)
+    }
+
+    /// Tells the others that this rank's trainer has failed, so that they do not wait for it.
+    pub fn fail(&self) {
+        self.window.words()[0].fetch_or(1, Ordering::Relaxed);
+    }
+
+    fn wait(&self, done: impl Fn() -> bool) -> Result<()> {
+        for look in 0u32.. {
+            if done() {
+                return Ok(());
+            }
+            if self.window.words()[0].load(Ordering::Relaxed) != 0 {
+                return Err(Error {
+                    exit: Exit::OtherRank,
+                    ..Error::new("rank-lost", "another rank has ended; its supervisor says why")
+                });
+            }
+            match look {
+                0..SPINS => std::hint::spin_loop(),
+                SPINS..YIELDS => std::thread::yield_now(),
+                _ => std::thread::sleep(NAP),
+            }
+        }
+        unreachable!("a counter of looks overflows after years")
+    }
+
+    fn arrivals(&self, rank: usize) -> &AtomicU64 {
+        &self.window.words()[STRIDE * (1 + rank)]
+    }
+
+    fn length(&self, rank: usize) -> &AtomicU64 {
+        &self.window.words()[STRIDE * (1 + rank) + 1]
+    }
+
+    fn mailbox(&self, rank: usize) -> &[AtomicU64] {
+        &self.window.words()[STRIDE * (1 + self.ranks) + rank * MAILBOX..][..MAILBOX]
+    }
+}
+
+fn words(ranks: usize) -> usize {
+    STRIDE * (1 + ranks) + ranks * MAILBOX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    /// Runs `body` on each rank of a group, in threads, each with a mapping of its own.
+    fn run<T: Send>(ranks: usize, body: impl Fn(Group) -> T + Sync) -> Vec<T> {
+        let fd = rustix::fs::memfd_create("plimsoll-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
+        let (file, body) = (File::from(fd), &body);
+        std::thread::scope(|scope| {
+            let start = |rank| {
+                let group = Group::over(rank, ranks, &file).expect("a window");
+                scope.spawn(move || body(group))
+            };
+            let threads: Vec<_> = (0..ranks).map(start).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        })
+    }
+
+    #[test]
+    fn every_rank_has_the_bytes_of_every_rank_whatever_their_lengths() {
+        for ranks in [1, 2, 3, 5] {
+            let bytes = |rank: usize, round: usize| -> Vec<u8> {
+                let length = [0, 1, 7, 4096, MAILBOX * 8, MAILBOX * 16 + 13][(rank + round) % 6];
+                (0..length).map(|i| (i * 31 + rank * 7 + round) as u8).collect()
+            };
+            run(ranks, |group| {
+                for round in 0..12 {
+                    if (group.rank() + round) % 3 == 0 {
+                        std::thread::sleep(Duration::from_micros(300));
+                    }
+                    let all = group.all_gather(&bytes(group.rank(), round)).expect("all live");
+                    for (rank, got) in all.iter().enumerate() {
+                        assert!(*got == bytes(rank, round), "{ranks} {round}: of rank {rank}");
+                    }
+                }
+                let all = group.all_gather(&[]).expect("all live");
+                assert!(all.iter().all(Vec::is_empty));
+            });
+        }
+    }
+
+    #[test]
+    fn a_wait_ends_when_another_rank_fails() {
+        let ended = run(3, |group| match group.rank() {
+            2 => {
+                group.fail();
+                None
+            }
+            _ => Some(group.barrier().expect_err("rank 2 never comes")),
+        });
+        for error in ended.into_iter().flatten() {
+            assert_eq!((error.slug, error.exit), ("rank-lost", Exit::OtherRank));
+        }
+    }
+}

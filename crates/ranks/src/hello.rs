@@ -1,0 +1,244 @@
+//! What a rank says of itself when it joins, and what rank 0 refuses before a run begins on processes that differ.
+
+use crate::environment::Launch;
+use plimsoll_base::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+
+/// Bytes of a value that is compared; longer ones are compared by their beginning and length.
+const VALUE_BYTES_MAX: usize = 256;
+/// Values that are compared.
+const VALUES_MAX: usize = 256;
+/// Bytes of all names and values: with the rest of a hello they fit into a frame.
+const ALIKE_BYTES_MAX: usize = 48 << 10;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    pub rank: u32,
+    pub ranks: u32,
+    pub host: String,
+    pub pid: u32,
+    /// The kernel's id of this boot: equal on one host only.
+    pub boot_id: String,
+    /// Processors that this process may use, as `0-3,8`.
+    pub cpus: String,
+    /// UUID of the card; none on CPUs.
+    pub card: Option<String>,
+    /// What must be equal on all ranks, by name: build, machine type, driver, keys of the run file.
+    pub alike: BTreeMap<String, String>,
+}
+
+/// A rank as all others know it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Member {
+    pub rank: u32,
+    pub host: String,
+    /// Of its supervisor.
+    pub pid: u32,
+    pub cpus: String,
+}
+
+impl Hello {
+    /// Describes this process. `alike`: what must be equal on all ranks; the process-id namespace is added.
+    pub fn of_this_process(
+        launch: &Launch,
+        card: Option<String>,
+        alike: impl IntoIterator<Item = (String, String)>,
+    ) -> Hello {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_string();
+        let status = read("/proc/self/status");
+        let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let alike = alike.into_iter().chain([("pid namespace".into(), namespace.display().to_string())]);
+        Hello {
+            rank: launch.rank,
+            ranks: launch.ranks,
+            host: short(&read("/proc/sys/kernel/hostname")),
+            pid: std::process::id(),
+            boot_id: short(&read("/proc/sys/kernel/random/boot_id")),
+            cpus: short(cpus.unwrap_or_default().trim()),
+            card,
+            alike: bounded(alike),
+        }
+    }
+
+    pub fn member(&self) -> Member {
+        let Hello { rank, host, pid, cpus, .. } = self;
+        Member { rank: *rank, host: host.clone(), pid: *pid, cpus: cpus.clone() }
+    }
+}
+
+impl Member {
+    /// Returns `rank 2 (host a, pid 1234)`.
+    pub fn words(&self) -> String {
+        format!("rank {} (host {}, pid {})", self.rank, self.host, self.pid)
+    }
+}
+
+fn short(text: &str) -> String {
+    match text.char_indices().map(|(at, _)| at).find(|&at| at >= VALUE_BYTES_MAX) {
+        Some(at) => format!("{}… of {} bytes", &text[..at], text.len()),
+        None => text.into(),
+    }
+}
+
+fn bounded(alike: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
+    let mut bytes = 0;
+    let short = alike.map(|(name, value)| (short(&name), short(&value)));
+    let fits = short.take(VALUES_MAX).take_while(|(name, value)| {
+        let json = |text: &String| serde_json::to_string(text).map_or(0, |json| json.len());
+        bytes += json(name) + json(value) + 2;
+        bytes <= ALIKE_BYTES_MAX
+    });
+    fits.collect()
+}
+
+/// Refuses a rank that does not belong to those that joined, of whom rank 0 is the first.
+///
+/// Errors: `ranks-environment`, `ranks-hosts`, `card-shared`, `ranks-differ`.
+pub(crate) fn admit(joined: &[&Hello], new: &Hello) -> Result<()> {
+    let (first, who) = (joined[0], new.member().words());
+    if new.ranks != first.ranks || new.rank >= first.ranks {
+        let message = format!("{who} is one of {} ranks, and rank 0 of {}", new.ranks, first.ranks);
+        return Err(Error::usage("ranks-environment", message).hint(
+            "give all ranks the same number of ranks; a process of an earlier start may still be there",
+        ));
+    }
+    if let Some(twin) = joined.iter().find(|other| other.rank == new.rank) {
+        let message = format!("two processes are rank {}: pid {} and pid {}", new.rank, twin.pid, new.pid);
+        return Err(Error::usage("ranks-environment", message)
+            .fact(format!("hosts {} and {}", twin.host, new.host))
+            .hint("give each process its own rank; a process of an earlier start may still be there"));
+    }
+    if new.boot_id != first.boot_id {
+        let message = format!("{who} is on another host than rank 0 (host {})", first.host);
+        return Err(Error::usage("ranks-hosts", format!("{message}: several hosts are not built yet"))
+            .hint("start all ranks on one host: `plimsoll train RUN --ranks N`"));
+    }
+    let shares = |other: &&&Hello| other.card.is_some() && other.card == new.card;
+    if let Some(other) = joined.iter().find(shares) {
+        let card = new.card.as_deref().unwrap_or_default();
+        let message = format!("rank {} and rank {} were given one card, {card}", other.rank, new.rank);
+        return Err(Error::usage("card-shared", message)
+            .hint("give each rank its own card: unset CUDA_VISIBLE_DEVICES, or let the launcher set it for each rank"));
+    }
+    match first_difference(&first.alike, &new.alike) {
+        Some((name, [here, there])) => Err(differs(first, new, name, here, there)),
+        None => Ok(()),
+    }
+}
+
+/// Returns the first name whose values differ.
+fn first_difference<'a>(
+    one: &'a BTreeMap<String, String>,
+    other: &'a BTreeMap<String, String>,
+) -> Option<(&'a str, [Option<&'a str>; 2])> {
+    let values =
+        |name: &'a String| (name.as_str(), [one, other].map(|all| all.get(name).map(String::as_str)));
+    one.keys().chain(other.keys()).map(values).find(|(_, [here, there])| here != there)
+}
+
+fn differs(first: &Hello, new: &Hello, name: &str, here: Option<&str>, there: Option<&str>) -> Error {
+    let shown = |value: Option<&str>| value.unwrap_or("nothing").to_string();
+    let message =
+        format!("{name} is {} on rank {} and {} on rank {}", shown(here), first.rank, shown(there), new.rank);
+    let hint = match name {
+        "pid namespace" => "start all ranks in one container",
+        _ => "start all ranks with the same program, run file, --set and PLIMSOLL__ variables",
+    };
+    Error::usage("ranks-differ", message)
+        .fact(format!("{}, {}", first.member().words(), new.member().words()))
+        .hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(rank: u32) -> Hello {
+        Hello {
+            rank,
+            ranks: 4,
+            host: "a".into(),
+            pid: 100 + rank,
+            boot_id: "b".into(),
+            cpus: "0-3".into(),
+            card: Some(format!("GPU-{rank}")),
+            alike: BTreeMap::from([("build".into(), "1".into()), ("run file: seed".into(), "7".into())]),
+        }
+    }
+
+    fn with(name: &str, value: &str) -> Hello {
+        let mut hello = hello(2);
+        hello.alike.insert(name.into(), value.into());
+        hello
+    }
+
+    #[test]
+    fn what_differs_is_named_with_both_values() {
+        let joined = [hello(0), hello(1)];
+        let joined: Vec<&Hello> = joined.iter().collect();
+        assert_eq!(admit(&joined, &hello(2)), Ok(()));
+        let without = Hello { alike: BTreeMap::from([("build".into(), "1".into())]), ..hello(2) };
+        for (new, slug, contains) in [
+            (Hello { ranks: 5, ..hello(2) }, "ranks-environment", "is one of 5 ranks, and rank 0 of 4"),
+            (hello(4), "ranks-environment", "rank 4"),
+            (
+                Hello { rank: 1, ..hello(2) },
+                "ranks-environment",
+                "two processes are rank 1: pid 101 and pid 102",
+            ),
+            (
+                Hello { boot_id: "c".into(), ..hello(2) },
+                "ranks-hosts",
+                "rank 2 (host a, pid 102) is on another host",
+            ),
+            (
+                Hello { card: Some("GPU-1".into()), ..hello(2) },
+                "card-shared",
+                "rank 1 and rank 2 were given one card, GPU-1",
+            ),
+            (with("build", "2"), "ranks-differ", "build is 1 on rank 0 and 2 on rank 2"),
+            (with("run file: seed", "8"), "ranks-differ", "run file: seed is 7 on rank 0 and 8 on rank 2"),
+            (
+                with("run file: data.shuffle", "true"),
+                "ranks-differ",
+                "is nothing on rank 0 and true on rank 2",
+            ),
+            (without, "ranks-differ", "run file: seed is 7 on rank 0 and nothing on rank 2"),
+        ] {
+            let error = admit(&joined, &new).expect_err(contains);
+            assert_eq!(error.slug, slug, "{error}");
+            assert!(error.message.contains(contains) && !error.hints.is_empty(), "{error}");
+        }
+        // CPU ranks have no card, and may be bound to different processors.
+        let free = Hello { card: None, cpus: "4".into(), ..hello(2) };
+        let first = Hello { card: None, ..hello(0) };
+        assert_eq!(admit(&[&first], &free), Ok(()));
+    }
+
+    #[test]
+    fn a_hello_fits_into_a_frame_whatever_the_run_file_holds() {
+        let long = (0..1000).map(|n| (format!("run file: k{n}"), "\"\\".repeat(4000)));
+        let launch = Launch {
+            rank: 0,
+            ranks: 2,
+            local_rank: 0,
+            local_ranks: 2,
+            address: "127.0.0.1".into(),
+            port: 1,
+            id: String::new(),
+            launcher: crate::Launcher::Plimsoll(1),
+        };
+        let hello = Hello::of_this_process(&launch, None, long);
+        let bytes = serde_json::to_vec(&hello).expect("plain data").len();
+        assert!(bytes <= crate::wire::FRAME_BYTES_MAX, "{bytes}");
+        assert!(!hello.boot_id.is_empty() && !hello.cpus.is_empty() && !hello.host.is_empty(), "{hello:?}");
+        let again = Hello::of_this_process(&launch, None, []);
+        assert_eq!(
+            again.alike["pid namespace"],
+            std::fs::read_link("/proc/self/ns/pid").expect("/proc").display().to_string()
+        );
+    }
+}

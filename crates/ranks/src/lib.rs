@@ -1,0 +1,31 @@
+//! The ranks of a run: processes on one host that train one model. Owns how a rank learns its number (`environment.rs`), how
+//! ranks are started (`launch.rs`), find and check one another (`rendezvous.rs`, `hello.rs`, `token.rs`), hear that all live
+//! (`link.rs`), agree on what ended the run (`verdict.rs`), and what a trainer gets of it (`place.rs`).
+//!
+//! Every message is bounded, every wait has a deadline, every failure has a name. Clocks are monotonic and never compared
+//! between processes. It knows no device, file of a model or tensor.
+
+mod environment;
+mod errors;
+mod group;
+mod hello;
+mod launch;
+mod lines;
+mod link;
+mod message;
+mod place;
+mod rendezvous;
+mod token;
+mod verdict;
+mod window;
+mod wire;
+
+pub use environment::{Flags, Found, LAUNCH_VARIABLE, Launch, Launcher, RANKS_MAX, read};
+pub use group::Group;
+pub use hello::{Hello, Member};
+pub use launch::{Start, die_with_launcher, launch};
+pub use link::{Link, Order, Outcome};
+pub use place::Place;
+pub use rendezvous::{Meeting, Waiting, meet};
+pub use token::{TOKEN_VARIABLE, Token};
+pub use verdict::{Beat, Cause, Ending, Verdict};

@@ -1,0 +1,450 @@
+//! The link between the supervisors of a run's ranks while its trainers work: heartbeats, requests to end, and the verdict on
+//! what ended the run. Rank 0's supervisor is the hub; the others speak with it alone.
+//!
+//! One thread in each supervisor, so that a heartbeat waits for nothing that its supervisor does, such as writing to a
+//! terminal. It owns the connections; the supervisor gives it what its trainer does and takes orders.
+
+use crate::hello::Member;
+use crate::message::Message;
+use crate::place::Place;
+use crate::rendezvous::{Meeting, Wires};
+use crate::verdict::{Beat, Cause, Ending, News, Ranks, SILENCE_MAX, Verdict};
+use crate::window::{Window, abort};
+use crate::wire::{Wire, wait};
+use plimsoll_base::{Error, Result};
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const BEAT_EVERY: Duration = Duration::from_millis(500);
+const TURN: Duration = Duration::from_millis(100);
+/// The thread reads small messages; a frame is in the heap.
+const STACK_BYTES: usize = 256 << 10;
+/// A second request within this time is the first one, which came on two ways.
+const ONE_REQUEST: Duration = Duration::from_secs(1);
+/// Orders that a supervisor has not taken yet; further words are dropped, orders are few.
+const ORDERS_MAX: usize = 64;
+/// How long a rank that ended badly waits for the verdict: the hub's own wait, and time for messages.
+const VERDICT_MAX: Duration = Duration::from_secs(5);
+/// How long the hub waits for the others to end after the verdict: as long as their supervisors give their trainers, and more.
+const ENDING_MAX: Duration = Duration::from_secs(12);
+/// For the last messages.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// What an own pause of this thread is; see `verdict.rs`.
+const OWN_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a supervisor is to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Order {
+    /// Send the trainer this signal, which a user sent to another rank.
+    Signal(i32),
+    /// End the trainer: the run is over.
+    End,
+    /// Tell the user.
+    Say(String),
+}
+
+/// How a run of several ranks ended, as one rank knows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// None if all ended well.
+    pub verdict: Option<Verdict>,
+}
+
+/// A supervisor's end of the link.
+#[derive(Debug)]
+pub struct Link {
+    pub place: Place,
+    pub members: Vec<Member>,
+    shared: Arc<Mutex<Shared>>,
+    /// Readable when there is an order.
+    bell: UnixStream,
+    /// Wakes the thread.
+    wake: UnixStream,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    beat: Beat,
+    asked: Asked,
+    ending: Option<Ending>,
+    orders: VecDeque<Order>,
+    verdict: Option<Verdict>,
+    is_settled: bool,
+    is_dropped: bool,
+}
+
+/// How often the user asked for the end of the run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    level: u32,
+    signal: i32,
+    at: Option<Instant>,
+}
+
+impl Asked {
+    /// Takes note of a request that this supervisor got.
+    fn ask(&mut self, signal: i32, now: Instant) {
+        if self.at.is_some_and(|at| now.saturating_duration_since(at) < ONE_REQUEST) {
+            return;
+        }
+        *self = Asked { level: self.level.saturating_add(1), signal, at: Some(now) };
+    }
+
+    /// Takes note of a request that another rank got. Returns true if it is new here.
+    fn hear(&mut self, level: u32, signal: i32, now: Instant) -> bool {
+        let is_new = level > self.level;
+        if is_new {
+            *self = Asked { level, signal, at: Some(now) };
+        }
+        is_new
+    }
+}
+
+impl Link {
+    /// Starts the link of ranks that have met.
+    ///
+    /// Errors: `thread-not-started`.
+    pub fn start(meeting: Meeting) -> Result<Link> {
+        let Meeting { place, members, wires } = meeting;
+        let refused = |err: std::io::Error| {
+            Error::new("thread-not-started", format!("the link between ranks: {err}"))
+                .hint("check the limits on threads and open files: ulimit -u, ulimit -n")
+        };
+        let pair = || -> std::io::Result<[UnixStream; 2]> {
+            let (one, other) = UnixStream::pair()?;
+            one.set_nonblocking(true)?;
+            other.set_nonblocking(true)?;
+            Ok([one, other])
+        };
+        let ([bell, ring], [wake, woken]) = (pair().map_err(refused)?, pair().map_err(refused)?);
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let end = End { shared: Arc::clone(&shared), ring, woken, window: place.window.clone(), asked: 0 };
+        let work: Box<dyn FnOnce() + Send> = match wires {
+            Wires::Hub { window, others } => {
+                let hub = Hub { end, ranks: Ranks::new(&members, Instant::now()), others, window };
+                Box::new(move || hub.run())
+            }
+            Wires::Joined(wire) => {
+                let joined = Joined { end, wire, hub: members[0].clone(), ranks: place.ranks };
+                Box::new(move || joined.run())
+            }
+        };
+        let thread = thread::Builder::new().name("link".into()).stack_size(STACK_BYTES);
+        let thread = Some(thread.spawn(work).map_err(refused)?);
+        Ok(Link { place, members, shared, bell, wake, thread })
+    }
+
+    /// Returns a descriptor that becomes readable when there is an order.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Tells the others what the trainer does.
+    pub fn beat(&self, beat: Beat) {
+        lock(&self.shared).beat = beat;
+    }
+
+    /// Tells the others that a user asked for the end of the run.
+    pub fn asked(&self, signal: i32) {
+        lock(&self.shared).asked.ask(signal, Instant::now());
+        self.wake();
+    }
+
+    pub fn orders(&self) -> Vec<Order> {
+        drain(&self.bell);
+        lock(&self.shared).orders.drain(..).collect()
+    }
+
+    /// Tells the others that the trainer has ended. From then on `outcome` will come.
+    pub fn ended(&self, ending: Ending) {
+        lock(&self.shared).ending.get_or_insert(ending);
+        self.wake();
+    }
+
+    /// Returns how the run ended, once this rank may end too.
+    pub fn outcome(&self) -> Option<Outcome> {
+        let shared = lock(&self.shared);
+        shared.is_settled.then(|| Outcome { verdict: shared.verdict.clone() })
+    }
+
+    fn wake(&self) {
+        // A full pipe wakes as well.
+        let _ = (&self.wake).write(&[1]);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        lock(&self.shared).is_dropped = true;
+        self.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A panic of the other side leaves plain data.
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn drain(mut pipe: &UnixStream) {
+    let mut bytes = [0; 64];
+    while pipe.read(&mut bytes).is_ok_and(|length| length > 0) {}
+}
+
+/// The thread's end of what it shares with the supervisor.
+struct End {
+    shared: Arc<Mutex<Shared>>,
+    ring: UnixStream,
+    woken: UnixStream,
+    window: std::path::PathBuf,
+    /// The level of requests that the others know.
+    asked: u32,
+}
+
+impl End {
+    fn order(&self, order: Order) {
+        let mut shared = lock(&self.shared);
+        if shared.orders.len() < ORDERS_MAX || order == Order::End {
+            shared.orders.push_back(order);
+        }
+        drop(shared);
+        let _ = (&self.ring).write(&[1]);
+    }
+
+    /// Returns a request that the others do not know yet.
+    fn new_request(&mut self) -> Option<Message> {
+        let Asked { level, signal, .. } = lock(&self.shared).asked;
+        (level > self.asked).then(|| {
+            self.asked = level;
+            Message::Ask { level, signal }
+        })
+    }
+
+    /// Takes note of another rank's request.
+    fn hear(&mut self, level: u32, signal: i32) {
+        if lock(&self.shared).asked.hear(level, signal, Instant::now()) {
+            self.order(Order::Signal(signal));
+        }
+    }
+
+    /// Ends the trainer, if it has not ended, wherever it waits.
+    fn decide(&self, verdict: Verdict) {
+        let mut shared = lock(&self.shared);
+        shared.verdict.get_or_insert(verdict);
+        let has_ended = shared.ending.is_some();
+        drop(shared);
+        abort(&self.window);
+        if !has_ended {
+            self.order(Order::End);
+        }
+    }
+
+    fn settle(&self) {
+        lock(&self.shared).is_settled = true;
+        let _ = (&self.ring).write(&[1]);
+    }
+
+    fn is_dropped(&self) -> bool {
+        lock(&self.shared).is_dropped
+    }
+
+    /// Returns what the trainer does, and how it ended.
+    fn own(&self) -> (Beat, Option<Ending>) {
+        let shared = lock(&self.shared);
+        (shared.beat.clone(), shared.ending.clone())
+    }
+}
+
+/// The thread of rank 0's supervisor.
+struct Hub {
+    end: End,
+    ranks: Ranks,
+    /// Connections to the ranks from 1.
+    others: Vec<Wire>,
+    /// Kept open as long as the run lasts.
+    window: Window,
+}
+
+impl Hub {
+    fn run(mut self) {
+        let mut beaten = Instant::now();
+        let mut decided: Option<Instant> = None;
+        loop {
+            wait(&self.others.iter().collect::<Vec<_>>(), &[self.end.woken.as_fd()], TURN);
+            drain(&self.end.woken);
+            let now = Instant::now();
+            let (beat, ending) = self.end.own();
+            self.ranks.beat(0, beat.clone(), now);
+            if let Some(ending) = &ending {
+                self.ranks.ended(0, ending.clone(), now);
+            }
+            self.read(now);
+            if let Some(signal) = self.ranks.interrupted() {
+                self.end.hear(1, signal);
+            }
+            if let Some(request) = self.end.new_request() {
+                self.tell(&request);
+            }
+            if now.saturating_duration_since(beaten) >= BEAT_EVERY {
+                beaten = now;
+                self.tell(&Message::Beat(beat));
+            }
+            for news in self.ranks.look(now) {
+                match news {
+                    News::Verdict(mut verdict) => {
+                        decided = Some(now);
+                        if verdict.cause == Cause::Silent && is_stopped(verdict.member.pid) {
+                            verdict.sentence += ", because a signal has stopped it";
+                        }
+                        self.tell(&Message::Verdict(verdict.clone()));
+                        self.end.decide(verdict);
+                    }
+                    News::Stopped(words) => self.end.order(Order::Say(stopped(&words))),
+                    News::Continued(words) => self.end.order(Order::Say(words)),
+                }
+            }
+            let is_time = decided.is_some_and(|at| now.saturating_duration_since(at) >= ENDING_MAX);
+            let is_bad = ending.as_ref().is_some_and(|ending| !ending.cause.is_well());
+            let may_go = ending.is_some() && (decided.is_some() || !is_bad);
+            if self.end.is_dropped() || may_go && (is_time || self.ranks.others_are_over()) {
+                break;
+            }
+        }
+        self.others.iter_mut().for_each(|wire| wire.flush(FAREWELL));
+        self.end.settle();
+        // The window lives until here.
+        drop(self.window);
+    }
+
+    fn read(&mut self, now: Instant) {
+        for (rank, wire) in self.others.iter_mut().enumerate().map(|(index, wire)| (index + 1, wire)) {
+            wire.pump();
+            while let Some(message) = wire.take() {
+                match message {
+                    Message::Beat(beat) => self.ranks.beat(rank, beat, now),
+                    Message::Ended(ending) => self.ranks.ended(rank, ending, now),
+                    Message::Ask { level, signal } => self.end.hear(level, signal),
+                    // A rank that says what only rank 0 says is still a rank.
+                    _ => {}
+                }
+            }
+            if let Some(why) = wire.over() {
+                self.ranks.gone(rank, why);
+            }
+        }
+    }
+
+    fn tell(&mut self, message: &Message) {
+        for wire in self.others.iter_mut().filter(|wire| wire.over().is_none()) {
+            wire.put(message);
+            wire.pump();
+        }
+    }
+}
+
+/// Whether a signal has stopped a process of this host.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+}
+
+fn stopped(words: &str) -> String {
+    let warning = Error::new("rank-stopped", words).hint(
+        "kill -CONT with that pid continues it; Ctrl-C continues it and ends the run with a checkpoint",
+    );
+    let hints = warning.hints.iter().map(|hint| format!("\nhint: {hint}")).collect::<String>();
+    format!("warning[{}]: {}{hints}", warning.slug, warning.message)
+}
+
+/// The thread of another rank's supervisor.
+struct Joined {
+    end: End,
+    wire: Wire,
+    hub: Member,
+    ranks: u32,
+}
+
+impl Joined {
+    fn run(mut self) {
+        let (mut beaten, mut looked) = (Instant::now(), Instant::now());
+        let mut heard = looked;
+        // When this rank's end was told, if it was.
+        let mut told: Option<Instant> = None;
+        loop {
+            wait(&[&self.wire], &[self.end.woken.as_fd()], TURN);
+            drain(&self.end.woken);
+            let now = Instant::now();
+            if now.saturating_duration_since(looked) > OWN_PAUSE {
+                heard = now;
+            }
+            looked = now;
+            let (beat, ending) = self.end.own();
+            if self.read() {
+                heard = now;
+            }
+            if let Some(request) = self.end.new_request() {
+                self.wire.put(&request);
+            }
+            if now.saturating_duration_since(beaten) >= BEAT_EVERY {
+                beaten = now;
+                self.wire.put(&Message::Beat(beat));
+            }
+            if let (Some(ending), None) = (&ending, told) {
+                told = Some(now);
+                self.wire.put(&Message::Ended(ending.clone()));
+            }
+            self.wire.pump();
+            let is_well = ending.is_some_and(|ending| ending.cause.is_well());
+            // Once this rank has ended well, rank 0 may go as soon as it knows.
+            if !is_well {
+                self.look_at_hub(now.saturating_duration_since(heard));
+            }
+            let has_verdict = lock(&self.end.shared).verdict.is_some();
+            let is_late = told.is_some_and(|at| now.saturating_duration_since(at) >= VERDICT_MAX);
+            if self.end.is_dropped() || told.is_some() && (is_well || has_verdict || is_late) {
+                break;
+            }
+        }
+        self.wire.flush(FAREWELL);
+        self.end.settle();
+    }
+
+    /// Reads what rank 0 says. Returns true if it spoke.
+    fn read(&mut self) -> bool {
+        let mut spoke = false;
+        self.wire.pump();
+        while let Some(message) = self.wire.take() {
+            spoke = true;
+            match message {
+                Message::Ask { level, signal } => self.end.hear(level, signal),
+                Message::Verdict(verdict) => self.end.decide(verdict),
+                _ => {}
+            }
+        }
+        spoke
+    }
+
+    /// Without rank 0's supervisor there is no hub: the run is over.
+    fn look_at_hub(&mut self, silent: Duration) {
+        let silence =
+            (silent >= SILENCE_MAX).then(|| format!("its supervisor was silent for {} s", silent.as_secs()));
+        let Some(sentence) = self.wire.over().map(str::to_string).or(silence) else { return };
+        if lock(&self.end.shared).verdict.is_some() {
+            return;
+        }
+        let others = self.ranks.saturating_sub(1);
+        self.end.decide(Verdict { member: self.hub.clone(), cause: Cause::Silent, sentence, others });
+    }
+}
+
+#[cfg(test)]
+#[path = "link_tests.rs"]
+mod tests;

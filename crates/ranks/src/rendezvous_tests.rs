@@ -1,0 +1,346 @@
+//! Rendezvous in threads: ranks that fit, ranks that do not, and strangers on the port.
+
+use super::*;
+use crate::environment::Launcher;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// Generous: a test may be slow, and depends on it only where somebody is missing.
+const LONG: u32 = 60;
+
+fn launch(rank: u32, ranks: u32) -> Launch {
+    Launch {
+        rank,
+        ranks,
+        local_rank: rank,
+        local_ranks: ranks,
+        address: "127.0.0.1".into(),
+        port: 1,
+        id: "test".into(),
+        launcher: Launcher::Torchrun,
+    }
+}
+
+fn token(secret: &str) -> Token {
+    Token::new(&launch(0, 2), Some(secret))
+}
+
+fn hello(rank: u32, ranks: u32) -> Hello {
+    let alike = [("build".to_string(), "1".to_string())];
+    Hello { pid: 100 + rank, ..Hello::of_this_process(&launch(rank, ranks), None, alike) }
+}
+
+fn with_waiting<T>(seconds: u32, work: impl FnOnce(&mut Waiting<'_>) -> T) -> T {
+    let (mut stopped, mut say) = (|| None, |_: &str| {});
+    work(&mut Waiting { seconds, stopped: &mut stopped, say: &mut say })
+}
+
+/// Rank 0 at a free port.
+struct Place0 {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Place0 {
+    fn new() -> Place0 {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        Place0 { listener, address }
+    }
+
+    fn gather(&self, ranks: u32, seconds: u32) -> Result<Meeting> {
+        with_waiting(seconds, |waiting| gather(&self.listener, &token("s"), &hello(0, ranks), waiting))
+    }
+}
+
+fn joins(address: SocketAddr, secret: &str, hello: &Hello, seconds: u32) -> Result<Meeting> {
+    with_waiting(seconds, |waiting| join(&[address], &token(secret), hello, waiting))
+}
+
+fn slug(result: Result<Meeting>) -> &'static str {
+    result.map_or_else(|error| error.slug, |_| "met")
+}
+
+#[test]
+fn all_ranks_get_one_list() {
+    let zero = Place0::new();
+    let address = zero.address;
+    let met: Vec<Meeting> = thread::scope(|scope| {
+        let others: Vec<_> =
+            (1..5).map(|rank| scope.spawn(move || joins(address, "s", &hello(rank, 5), LONG))).collect();
+        let first = zero.gather(5, LONG).expect("all come");
+        let others = others.into_iter().map(|other| other.join().expect("no panic").expect("it joins"));
+        [first].into_iter().chain(others).collect()
+    });
+    for (rank, meeting) in met.iter().enumerate() {
+        assert_eq!((meeting.place.rank, meeting.place.ranks), (rank as u32, 5));
+        assert_eq!(meeting.members, met[0].members);
+        assert_eq!(meeting.place.window, met[0].place.window);
+        assert!(std::fs::File::open(&meeting.place.window).is_ok(), "the window opens");
+    }
+    assert_eq!(
+        met[0].members.iter().map(|it| (it.rank, it.pid)).collect::<Vec<_>>(),
+        (0..5).map(|n| (n, 100 + n)).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn a_rank_that_comes_late_joins_whichever_it_is() {
+    // Rank 1 is late; then rank 0 is.
+    let zero = Place0::new();
+    let address = zero.address;
+    thread::scope(|scope| {
+        let late = scope.spawn(move || {
+            thread::sleep(Duration::from_secs(2));
+            joins(address, "s", &hello(1, 2), LONG)
+        });
+        assert_eq!(slug(zero.gather(2, LONG)), "met");
+        assert_eq!(slug(late.join().expect("no panic")), "met");
+    });
+    drop(zero);
+    thread::scope(|scope| {
+        let early = scope.spawn(move || joins(address, "s", &hello(1, 2), LONG));
+        thread::sleep(Duration::from_secs(1));
+        let listener = TcpListener::bind(address).expect("the port is free again");
+        let zero = Place0 { listener, address };
+        assert_eq!(slug(zero.gather(2, LONG)), "met");
+        assert_eq!(slug(early.join().expect("no panic")), "met");
+    });
+}
+
+#[test]
+fn a_missing_rank_is_named_and_so_are_those_that_came() {
+    let zero = Place0::new();
+    let address = zero.address;
+    thread::scope(|scope| {
+        let one = scope.spawn(move || joins(address, "s", &hello(1, 4), LONG));
+        let error = zero.gather(4, 2).expect_err("two are missing");
+        assert_eq!(
+            (error.slug, &*error.message),
+            ("rank-missing", "ranks 2, 3 of 4 did not come within 2 s")
+        );
+        assert!(error.facts[0].contains("rank 0 (host ") && error.facts[0].contains("pid 101"), "{error}");
+        // The one that came ends with the same error.
+        assert_eq!(one.join().expect("no panic").expect_err("no run"), error);
+    });
+    let nowhere = Place0::new().address;
+    let error = joins(nowhere, "s", &hello(3, 4), 1).expect_err("no rank 0");
+    assert_eq!(error.slug, "rank-missing");
+    assert!(error.message.contains("rank 0 of 4 was not found"), "{error}");
+}
+
+#[test]
+fn a_wrong_token_is_named_and_does_not_enter() {
+    let zero = Place0::new();
+    let address = zero.address;
+    thread::scope(|scope| {
+        let wrong = scope.spawn(move || joins(address, "other", &hello(1, 2), 2));
+        let error = zero.gather(2, 4).expect_err("it does not come");
+        assert_eq!(error.slug, "rank-missing");
+        assert!(error.facts.iter().any(|fact| fact.contains("did not know this job's token")), "{error}");
+        let error = wrong.join().expect("no panic").expect_err("it is refused");
+        assert_eq!(error.slug, "ranks-token");
+    });
+}
+
+#[test]
+fn a_rank_that_differs_ends_all_with_one_error() {
+    let changed = |change: fn(&mut Hello)| {
+        let mut hello = hello(2, 3);
+        change(&mut hello);
+        hello
+    };
+    for (other, expect) in [
+        (changed(|it| it.alike = BTreeMap::from([("build".into(), "2".into())])), "ranks-differ"),
+        (changed(|it| it.boot_id = "other".into()), "ranks-hosts"),
+        (changed(|it| it.rank = 1), "ranks-environment"),
+        (changed(|it| it.ranks = 4), "ranks-environment"),
+    ] {
+        let zero = Place0::new();
+        let address = zero.address;
+        thread::scope(|scope| {
+            let one = scope.spawn(move || joins(address, "s", &hello(1, 3), LONG));
+            let two = scope.spawn(move || {
+                // After rank 1, so that it is the newcomer.
+                thread::sleep(Duration::from_millis(700));
+                joins(address, "s", &other, LONG)
+            });
+            let error = zero.gather(3, LONG).expect_err(expect);
+            assert_eq!(error.slug, expect, "{error}");
+            for told in [one, two] {
+                assert_eq!(told.join().expect("no panic").expect_err("no run"), error);
+            }
+        });
+    }
+}
+
+#[test]
+fn one_that_leaves_before_all_are_there_ends_the_wait() {
+    let zero = Place0::new();
+    let address = zero.address;
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut waits = 0;
+            let mut stopped = || {
+                waits += 1;
+                (waits > 10).then_some(15)
+            };
+            let mut waiting = Waiting { seconds: LONG, stopped: &mut stopped, say: &mut |_| {} };
+            let error = join(&[address], &token("s"), &hello(1, 3), &mut waiting).expect_err("stopped");
+            assert_eq!((error.slug, error.exit), ("interrupted", plimsoll_base::Exit::Terminated));
+        });
+        let error = zero.gather(3, LONG).expect_err("rank 1 left");
+        assert_eq!(error.slug, "rank-lost");
+        assert!(
+            error.message.contains("rank 1 (host ") && error.message.contains("its connection closed"),
+            "{error}"
+        );
+    });
+}
+
+/// What strangers send; each returns when the other side has closed, or when it has sent all.
+fn stranger(address: SocketAddr, kind: usize, is_over: &AtomicBool) {
+    let Ok(mut stream) = TcpStream::connect(address) else { return };
+    let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
+    let mut rest = [0; 256];
+    match kind {
+        // A browser.
+        0 => drop(stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")),
+        // Bytes without end.
+        1 => {
+            let chunk = vec![7; 1 << 20];
+            for _ in 0..1024 {
+                if stream.write_all(&chunk).is_err() || is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        }
+        // The right beginning, then one byte at a time.
+        2 => {
+            for byte in MAGIC.iter().chain(&[1; 200]) {
+                if stream.write_all(&[*byte]).is_err() || is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+        }
+        // The right beginning and a wrong proof, with a hello after it.
+        3 => {
+            let _ = stream.write_all(&MAGIC).and_then(|()| stream.write_all(&[1; NONCE_BYTES + PROOF_BYTES]));
+            let _ = stream.write_all(&20u32.to_le_bytes()).and_then(|()| stream.write_all(&[b'{'; 20]));
+        }
+        // Half of the beginning.
+        4 => drop(stream.write_all(&MAGIC[..7])),
+        // Silence.
+        _ => {}
+    }
+    while !is_over.load(Ordering::Relaxed) {
+        if matches!(stream.read(&mut rest), Ok(0)) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn strangers_neither_enter_nor_block_nor_crash() {
+    let zero = Place0::new();
+    let address = zero.address;
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for kind in 0..6 {
+            let is_over = &is_over;
+            scope.spawn(move || stranger(address, kind, is_over));
+        }
+        // More silent ones than are held.
+        let silent: Vec<TcpStream> =
+            (0..2 * STRANGERS_MAX).filter_map(|_| TcpStream::connect(address).ok()).collect();
+        let one = scope.spawn(move || {
+            thread::sleep(Duration::from_secs(1));
+            joins(address, "s", &hello(1, 2), LONG)
+        });
+        let met = zero.gather(2, LONG).expect("rank 1 comes in spite of them");
+        assert_eq!(met.members.len(), 2);
+        assert_eq!(slug(one.join().expect("no panic")), "met");
+        is_over.store(true, Ordering::Relaxed);
+        drop((silent, met));
+    });
+}
+
+#[test]
+fn a_member_that_sends_what_no_rank_sends_ends_the_wait() {
+    for bytes in
+        [&u32::MAX.to_le_bytes()[..], &[9, 0, 0, 0, b'{', b'"', b'x', b'"', b':', b'0', b'}', b' ', b' ']]
+    {
+        let zero = Place0::new();
+        let address = zero.address;
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                with_waiting(LONG, |waiting| {
+                    let Ok(Answer::Ours(mut wire)) = dial(&address, &token("s"), waiting) else {
+                        panic!("no answer")
+                    };
+                    wire.put(&Message::Hello(hello(1, 3)));
+                    wire.put_bytes(bytes);
+                    wire.flush(FAREWELL);
+                    while wire.over().is_none() {
+                        wire.pump();
+                        thread::sleep(Duration::from_millis(10));
+                    }
+                });
+            });
+            let error = zero.gather(3, LONG).expect_err("garbage");
+            assert_eq!(error.slug, "rank-lost");
+            assert!(error.message.contains("it sent "), "{error}");
+        });
+    }
+}
+
+#[test]
+fn a_listener_that_is_no_rank_0_is_passed_over() {
+    // As torchrun's agent, which holds the first port itself.
+    let agent = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let agent_address = agent.local_addr().expect("bound");
+    let zero = Place0::new();
+    let addresses = [agent_address, zero.address];
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let is_over = &is_over;
+        scope.spawn(move || {
+            agent.set_nonblocking(true).expect("a socket");
+            while !is_over.load(Ordering::Relaxed) {
+                if let Ok((mut stream, _)) = agent.accept() {
+                    let _ = stream.write_all(b"\x05validate me, I am a store");
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let one = scope.spawn(move || {
+            with_waiting(LONG, |waiting| join(&addresses, &token("s"), &hello(1, 2), waiting))
+        });
+        assert_eq!(slug(zero.gather(2, LONG)), "met");
+        assert_eq!(slug(one.join().expect("no panic")), "met");
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let taken = [agent_address];
+    let _again = TcpListener::bind(agent_address).expect("free now");
+    assert_eq!(listen(&taken).expect_err("it is taken").slug, "ranks-port");
+}
+
+#[test]
+fn rank_0_listens_on_its_host_alone_if_all_ranks_are_there() {
+    let of = |local_ranks: u32, port: u16| {
+        super::addresses(&Launch {
+            address: "no.such.host.invalid".into(),
+            local_ranks,
+            port,
+            ..launch(0, 2)
+        })
+    };
+    let all = of(2, 29_500).expect("loopback");
+    assert!(all.iter().all(|address| address.ip().is_loopback()), "{all:?}");
+    assert_eq!(shown(&all), "127.0.0.1:29500 to 29508");
+    assert_eq!(of(2, u16::MAX).expect("loopback").len(), 1);
+    assert_eq!(of(1, 29_500).expect_err("no address").slug, "ranks-port");
+}

@@ -1,0 +1,184 @@
+//! Cases of the verdict: which of several signs explains the others.
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn members(count: u32) -> Vec<Member> {
+    (0..count).map(|rank| Member { rank, host: "a".into(), pid: 100 + rank, cpus: "0".into() }).collect()
+}
+
+fn ending(cause: Cause) -> Ending {
+    Ending { cause, sentence: format!("{cause:?}"), exit: 1 }
+}
+
+fn working() -> Beat {
+    Beat { trainer: 7, state: 'R', doing: "in step 3 of 9, phase update".into(), ..Beat::default() }
+}
+
+fn verdicts(news: Vec<News>) -> Vec<Verdict> {
+    news.into_iter().filter_map(|one| if let News::Verdict(it) = one { Some(it) } else { None }).collect()
+}
+
+/// Plays `events` (milliseconds, rank, what) with a look each 100 ms and beats of all who still live.
+fn play(events: &[(u64, usize, What)]) -> (Vec<Verdict>, u64) {
+    let start = Instant::now();
+    let mut ranks = Ranks::new(&members(4), start);
+    let mut silent = [false; 4];
+    for ms in (0..5000).step_by(100) {
+        let now = start + Duration::from_millis(ms);
+        for (_, rank, what) in events.iter().filter(|(at, ..)| *at == ms) {
+            match what {
+                What::Ends(cause) => ranks.ended(*rank, ending(*cause), now),
+                What::Closes => ranks.gone(*rank, "its connection closed"),
+                What::Falls => {}
+            }
+            silent[*rank] |= !matches!(what, What::Ends(_));
+        }
+        for rank in (0..4).filter(|&rank| !silent[rank]) {
+            ranks.beat(rank, working(), now);
+        }
+        let found = verdicts(ranks.look(now));
+        if !found.is_empty() {
+            return (found, ms);
+        }
+    }
+    (Vec::new(), 5000)
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    Ends(Cause),
+    /// Its connection closes without a word.
+    Closes,
+    /// It falls silent.
+    Falls,
+}
+
+#[test]
+fn the_strongest_evidence_explains_the_others() {
+    use Cause::*;
+    use What::*;
+    for (events, expect) in [
+        // One sign alone.
+        (&[(100, 2, Ends(KilledProven))][..], Some((2, KilledProven, 600))),
+        (&[(100, 2, Ends(Failed))], Some((2, Failed, 600))),
+        (&[(100, 2, Closes)], Some((2, Silent, 600))),
+        (&[(100, 2, Falls)], Some((2, Silent, 2500))),
+        (&[(100, 0, Ends(Crashed))], Some((0, Crashed, 600))),
+        (&[(100, 3, Ends(Secondary))], Some((3, Secondary, 600))),
+        // The cause comes after what it caused.
+        (
+            &[(100, 0, Ends(Secondary)), (200, 1, Ends(Secondary)), (500, 2, Ends(KilledProven))],
+            Some((2, KilledProven, 600)),
+        ),
+        (&[(100, 0, Ends(Failed)), (500, 2, Ends(Crashed))], Some((2, Crashed, 600))),
+        (&[(100, 0, Closes), (300, 2, Ends(Failed))], Some((2, Failed, 600))),
+        (&[(100, 1, Ends(Killed)), (200, 2, Ends(KilledProven))], Some((2, KilledProven, 600))),
+        (&[(100, 1, Ends(Failed)), (200, 2, Ends(Killed))], Some((2, Killed, 600))),
+        // Of equal evidence the first decides, and then the lowest rank.
+        (&[(100, 3, Ends(Failed)), (200, 1, Ends(Failed))], Some((3, Failed, 600))),
+        (&[(100, 3, Ends(Failed)), (100, 1, Ends(Failed))], Some((1, Failed, 600))),
+        // Too late for the verdict.
+        (&[(100, 3, Ends(Failed)), (700, 1, Ends(KilledProven))], Some((3, Failed, 600))),
+        // A connection that closes after its rank ended well, or after its own error, is no sign of its own.
+        (&[(100, 1, Ends(Finished)), (200, 1, Closes)], None),
+        (&[(100, 1, Ends(Interrupted)), (200, 1, Closes)], None),
+        (&[(100, 1, Ends(Failed)), (200, 1, Closes)], Some((1, Failed, 600))),
+        (
+            &[
+                (100, 0, Ends(Finished)),
+                (100, 1, Ends(Finished)),
+                (100, 2, Ends(Finished)),
+                (100, 3, Ends(Finished)),
+            ],
+            None,
+        ),
+    ] {
+        let (found, ms) = play(events);
+        let found = found.first().map(|verdict| (verdict.member.rank, verdict.cause, ms));
+        let words: Vec<String> = events
+            .iter()
+            .map(|(at, rank, what)| match what {
+                Ends(cause) => format!("{at}: {rank} {cause:?}"),
+                Closes => format!("{at}: {rank} closes"),
+                Falls => format!("{at}: {rank} falls silent"),
+            })
+            .collect();
+        assert_eq!(found, expect, "{words:?}");
+    }
+}
+
+#[test]
+fn one_sentence_names_the_rank_and_those_that_ended_for_it() {
+    let verdict = |events: &[(u64, usize, What)]| play(events).0.remove(0).words();
+    assert_eq!(
+        verdict(&[(0, 2, What::Ends(Cause::KilledProven))]),
+        "rank 2 (host a, pid 102) was killed: KilledProven; 3 other ranks ended for it"
+    );
+    // Those that finished before did not end for it.
+    assert_eq!(
+        verdict(&[
+            (0, 0, What::Ends(Cause::Finished)),
+            (0, 3, What::Ends(Cause::Finished)),
+            (100, 2, What::Closes)
+        ]),
+        "rank 2 (host a, pid 102) was lost: its connection closed, in step 3 of 9, phase update; 1 other rank ended for it"
+    );
+}
+
+#[test]
+fn a_stopped_trainer_is_reported_and_waited_for() {
+    let start = Instant::now();
+    let mut ranks = Ranks::new(&members(2), start);
+    let mut at = |ms: u64, state: char| {
+        let now = start + Duration::from_millis(ms);
+        ranks.beat(0, working(), now);
+        ranks.beat(1, Beat { state, ..working() }, now);
+        ranks.look(now)
+    };
+    assert_eq!([at(0, 'T'), at(900, 'T'), at(1800, 'R'), at(2000, 'T')], [vec![], vec![], vec![], vec![]]);
+    let told = at(4100, 'T');
+    assert!(
+        matches!(&told[..], [News::Stopped(words)] if words.contains("rank 1 (host a, pid 101)") && words.contains("pid 7")),
+        "{told:?}"
+    );
+    assert_eq!(at(4600, 'T'), vec![]);
+    assert!(matches!(&at(5000, 'S')[..], [News::Continued(_)]));
+    // Not for ever.
+    let mut found = Vec::new();
+    for ms in (6000..700_000).step_by(500) {
+        found.extend(verdicts(at(ms, 'T')));
+    }
+    assert_eq!(found.iter().map(|it| (it.member.rank, it.cause)).collect::<Vec<_>>(), [(1, Cause::Stopped)]);
+}
+
+#[test]
+fn a_pause_of_the_hub_itself_makes_nobody_silent() {
+    let start = Instant::now();
+    let mut ranks = Ranks::new(&members(2), start);
+    assert_eq!(ranks.look(start + SECOND), vec![]);
+    // Ctrl-Z stops all; what the others say afterwards is not read yet.
+    assert_eq!(ranks.look(start + 100 * SECOND), vec![]);
+    ranks.beat(1, working(), start + 100 * SECOND);
+    assert_eq!(ranks.look(start + 101 * SECOND), vec![]);
+}
+
+#[test]
+fn one_that_does_not_end_with_the_others_is_named() {
+    let start = Instant::now();
+    let mut ranks = Ranks::new(&members(3), start);
+    let mut found = Vec::new();
+    ranks.ended(0, ending(Cause::Finished), start);
+    ranks.ended(2, ending(Cause::Interrupted), start);
+    assert_eq!(ranks.interrupted(), Some(15));
+    for second in 1..700 {
+        let now = start + second * SECOND;
+        ranks.beat(1, working(), now);
+        found.extend(verdicts(ranks.look(now)).into_iter().map(|it| (it.member.rank, it.cause, second)));
+    }
+    assert_eq!(found, [(1, Cause::Late, 601)]);
+    assert!(!ranks.others_are_over());
+    ranks.gone(1, "its connection closed");
+    assert!(ranks.others_are_over());
+}

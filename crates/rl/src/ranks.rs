@@ -1,0 +1,102 @@
+//! A run's device and numbers where several ranks of one host train one model. Each has an arena of one layout that the others may
+//! read.
+
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_cpu::{CpuDevice, Isa};
+use plimsoll_device::{Device, DeviceKind};
+use plimsoll_files::digest;
+use plimsoll_memory::{Arena, ArenaMap, Limit, Mapping, shared_file};
+use plimsoll_plan::{RunShape, machine_limits};
+use plimsoll_ranks::Group;
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// Opens the rank's device, with the arenas of all others.
+///
+/// Errors: `ranks-method` for cards; `host-allocation-failed`; `rank-lost`.
+pub fn open(shape: &RunShape, group: &Group) -> Result<(Box<dyn Device>, Arena)> {
+    if shape.target.kind != DeviceKind::Cpu {
+        return Err(Error::usage(
+            "ranks-method",
+            "several ranks with cards: this build trains them on CPUs alone",
+        )
+        .hint("set run.device = \"cpu\", or leave out --ranks"));
+    }
+    let mut arena = Arena::new(ArenaMap::new(&shape.layout()?, 0));
+    check_layout(group, shape, arena.map())?;
+    let (bytes, file) = (Bytes(arena.map().used_bytes()), shared_file("plimsoll-arena")?);
+    let mut dev = CpuDevice::shared(&file, bytes, shape.target.threads, Isa::detect())?;
+    if let Some(scratch) = arena.split().0.get("device.scratch") {
+        dev.bind_scratch(scratch);
+    }
+    let own = [std::process::id().to_le_bytes(), file.as_raw_fd().to_le_bytes()].concat();
+    let all = group.all_gather(&own)?;
+    let of = |rank: usize| -> Result<Option<Mapping>> {
+        if rank == group.rank() {
+            return Ok(None);
+        }
+        let (words, _) = all[rank].as_chunks::<4>();
+        let [pid, fd] = [words[0], words[1]].map(u32::from_le_bytes);
+        let path = format!("/proc/{pid}/fd/{fd}");
+        let file = File::open(&path).map_err(|err| {
+            Error::new("ranks-window", format!("the memory of rank {rank} at {path}: {err}"))
+                .hint("all ranks must run as one user and see each other's processes in /proc")
+        })?;
+        Mapping::of_another(&file, bytes).map(Some)
+    };
+    dev.join((0..group.ranks()).map(of).collect::<Result<_>>()?);
+    // A descriptor may be closed once all have opened it.
+    group.barrier()?;
+    Ok((Box::new(dev), arena))
+}
+
+/// Returns the host's memory as the rank that sees the least of it does, so that all ranks make one plan.
+///
+/// Errors: `rank-lost`.
+pub fn host_limit(group: &Group, dir: &Path) -> Result<Option<Limit>> {
+    let own = machine_limits(dir).host;
+    let bytes = own.as_ref().map_or(u64::MAX, |limit| limit.bytes.0);
+    let all = group.all_gather(&bytes.to_le_bytes())?;
+    let least =
+        all.iter().filter_map(|bytes| Some(u64::from_le_bytes(bytes.as_slice().try_into().ok()?))).min();
+    Ok(own.map(|limit| Limit { bytes: Bytes(least.unwrap_or(bytes)), ..limit }))
+}
+
+/// Requires that all ranks laid out their arenas alike: one reads another's by the offsets of its own.
+///
+/// Errors: `ranks-differ`, `rank-lost`.
+fn check_layout(group: &Group, shape: &RunShape, map: &ArenaMap) -> Result<()> {
+    let own = digest(format!("{map:?}").as_bytes());
+    let words = format!("{own} {} threads, arena {}", shape.target.threads, Bytes(map.used_bytes()));
+    let all = group.all_gather(words.as_bytes())?;
+    let of = |rank: usize| String::from_utf8_lossy(&all[rank]).into_owned();
+    let Some(other) = (1..all.len()).find(|rank| all[*rank] != all[0]) else { return Ok(()) };
+    let shown = |rank: usize| of(rank).split_once(' ').map_or(String::new(), |(_, words)| words.to_string());
+    let message = format!("the plan of rank 0 has {}, that of rank {other} {}", shown(0), shown(other));
+    Err(Error::new("ranks-differ", message).hint("set run.threads, and bind ranks to processors alike"))
+}
+
+/// Returns the items of `len` that rank `rank` of `ranks` takes: neighbours, as many as the others'.
+pub fn share_of(rank: usize, ranks: usize, len: usize) -> Range<usize> {
+    rank * len / ranks..(rank + 1) * len / ranks
+}
+
+/// Gives every rank's numbers to every rank, by rank.
+///
+/// Errors: `rank-lost`.
+pub fn gather_f32(group: &Group, own: &[f32]) -> Result<Vec<Vec<f32>>> {
+    let bytes: Vec<u8> = own.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let floats = |bytes: Vec<u8>| bytes.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
+    Ok(group.all_gather(&bytes)?.into_iter().map(floats).collect())
+}
+
+/// `gather_f32` for f64.
+///
+/// Errors: `rank-lost`.
+pub fn gather_f64(group: &Group, own: &[f64]) -> Result<Vec<Vec<f64>>> {
+    let bytes: Vec<u8> = own.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let floats = |bytes: Vec<u8>| bytes.as_chunks::<8>().0.iter().map(|x| f64::from_le_bytes(*x)).collect();
+    Ok(group.all_gather(&bytes)?.into_iter().map(floats).collect())
+}

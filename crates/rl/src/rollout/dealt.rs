@@ -1,0 +1,133 @@
+//! A rollout dealt among ranks: each samples and grades its groups, and then every rank has all of them, in the order of their
+//! prompts. What a sample is depends on its id alone, so it does not matter who drew it.
+
+use plimsoll_base::{Error, Result};
+use plimsoll_ranks::Group;
+use plimsoll_reward::{Scored, Tally};
+use plimsoll_rollout::{Finish, RolloutStats, Samples};
+use serde::{Deserialize, Serialize};
+
+/// What one rank sampled and graded. Floating-point numbers are sent as their bits.
+#[derive(Serialize, Deserialize)]
+struct Dealt {
+    samples: Vec<Sample>,
+    /// Passes, rows and preemptions.
+    stats: [u64; 3],
+    tallies: Vec<(String, Tally)>,
+    /// Name, sum and count of what rewards logged.
+    logged: Vec<(String, u64, u64)>,
+    /// The error that ended it, in words.
+    failed: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Sample {
+    ids: Vec<u32>,
+    logprobs: Vec<u32>,
+    finish: Finish,
+    text: String,
+    total: Option<u32>,
+    parts: Vec<Option<u32>>,
+}
+
+/// What all ranks sampled and graded.
+pub struct Whole {
+    pub scored: Vec<Scored>,
+    pub texts: Vec<String>,
+    pub stats: RolloutStats,
+    pub tallies: Vec<(String, Tally)>,
+    pub logged: Vec<(String, f64)>,
+}
+
+/// What this rank has to give.
+pub struct Own<'o> {
+    pub stats: RolloutStats,
+    pub scored: Vec<Scored>,
+    pub texts: Vec<String>,
+    pub tallies: Vec<(&'o str, Tally)>,
+    pub logged: Vec<(String, f64, u64)>,
+}
+
+/// Gives what every rank sampled to all. `samples` holds this rank's responses, and then those of all.
+///
+/// Errors: this rank's own; `rank-lost` where another's failed.
+pub fn share(group: &Group, samples: &mut Samples, own: Result<Own<'_>>) -> Result<Whole> {
+    let sent = match &own {
+        Ok(own) => message(samples, own),
+        Err(error) => Dealt::failed(error),
+    };
+    let all = group.all_gather(&serde_json::to_vec(&sent).expect("plain data"))?;
+    own?;
+    let all: Vec<Dealt> =
+        all.iter().map(|bytes| serde_json::from_slice(bytes).expect("the same program wrote it")).collect();
+    if let Some(words) = all.iter().find_map(|dealt| dealt.failed.as_ref()) {
+        return Err(Error { exit: plimsoll_base::Exit::OtherRank, ..Error::new("rank-lost", words.clone()) });
+    }
+    samples.clear();
+    let mut whole = Whole {
+        scored: Vec::new(),
+        texts: Vec::new(),
+        stats: RolloutStats::default(),
+        tallies: Vec::new(),
+        logged: Vec::new(),
+    };
+    let mut logged: Vec<(String, f64, u64)> = Vec::new();
+    for dealt in all {
+        for sample in dealt.samples {
+            let logprobs: Vec<f32> = sample.logprobs.iter().map(|bits| f32::from_bits(*bits)).collect();
+            samples.push_response(&sample.ids, &logprobs, sample.finish);
+            let parts = sample.parts.iter().map(|part| part.map(f32::from_bits)).collect();
+            whole.scored.push(Scored { total: sample.total.map(f32::from_bits), parts });
+            whole.texts.push(sample.text);
+        }
+        let [passes, rows, preemptions] = dealt.stats;
+        whole.stats.passes += passes;
+        whole.stats.rows += rows;
+        whole.stats.preemptions += preemptions;
+        for (name, tally) in dealt.tallies {
+            match whole.tallies.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, sum)) => sum.add(&tally),
+                None => whole.tallies.push((name, tally)),
+            }
+        }
+        for (name, sum, count) in dealt.logged {
+            match logged.iter_mut().find(|(known, ..)| *known == name) {
+                Some((_, all, counts)) => (*all, *counts) = (*all + f64::from_bits(sum), *counts + count),
+                None => logged.push((name, f64::from_bits(sum), count)),
+            }
+        }
+    }
+    whole.logged = logged.into_iter().map(|(name, sum, count)| (name, sum / count.max(1) as f64)).collect();
+    Ok(whole)
+}
+
+fn message(samples: &Samples, own: &Own<'_>) -> Dealt {
+    let sample = |s: usize| Sample {
+        ids: samples.ids(s).to_vec(),
+        logprobs: samples.logprobs(s).iter().map(|x| x.to_bits()).collect(),
+        finish: samples.finish(s),
+        text: own.texts[s].clone(),
+        total: own.scored[s].total.map(f32::to_bits),
+        parts: own.scored[s].parts.iter().map(|part| part.map(f32::to_bits)).collect(),
+    };
+    Dealt {
+        samples: (0..samples.len()).map(sample).collect(),
+        stats: [own.stats.passes, own.stats.rows, own.stats.preemptions],
+        tallies: own.tallies.iter().map(|(name, tally)| (name.to_string(), *tally)).collect(),
+        logged: own.logged.iter().map(|(name, sum, count)| (name.clone(), sum.to_bits(), *count)).collect(),
+        failed: None,
+    }
+}
+
+impl Dealt {
+    fn failed(error: &Error) -> Dealt {
+        let words = format!("another rank: {}: {}", error.slug, error.message);
+        Dealt {
+            samples: Vec::new(),
+            stats: [0; 3],
+            tallies: Vec::new(),
+            logged: Vec::new(),
+            failed: Some(words),
+        }
+    }
+}

@@ -1,0 +1,478 @@
+//! A rank of several, as its supervisor: what it says of itself to the others, its threads, its trainer's end as they hear of
+//! it, and what it makes of the verdict. Only rank 0's supervisor writes into the run directory.
+
+use crate::ending::run_dir_path;
+use crate::resume::Start;
+use crate::run_dir::unwritable;
+use crate::supervise::{Death, Pause, SignalPipe, place, read_note, signal_name};
+use plimsoll_base::{Error, Exit, Result};
+use plimsoll_config::{Auto, Loaded, Trains};
+use plimsoll_files::{digest, record_of, write_atomic};
+use plimsoll_memory::host::{Host, OomWatch};
+use plimsoll_ranks::{Beat, Cause, Ending, Group, Link, Member, Order, Place, Verdict};
+use plimsoll_worker::{Ended, Others, Trainer};
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How often a supervisor whose trainer has ended looks whether the run has.
+const LOOK: Duration = Duration::from_millis(50);
+/// A request that comes this long after another is not the same one.
+const ONE_REQUEST: Duration = Duration::from_secs(1);
+const OTHER_RANK: u8 = Exit::OtherRank as u8;
+
+/// A trainer's place among several ranks, and where it writes.
+pub struct Joined {
+    pub group: Group,
+    /// What a rank other than 0 writes is thrown away: rank 0 writes the same.
+    _dir: Option<tempfile::TempDir>,
+}
+
+/// Takes this trainer's place among the ranks of its run, in whose name rank 0 alone writes; `None` in a run of one.
+///
+/// Errors: `ranks-method` for what several ranks cannot do yet; `run-dir-unwritable`.
+pub fn join(loaded: &mut Loaded, start: &Start) -> Result<Option<Joined>> {
+    let Some(place) = Place::of_environment()? else { return Ok(None) };
+    let refused = |what: &str| {
+        let message = format!("{what} with {} ranks: this build does it on one rank alone", place.ranks);
+        Err(Error::usage("ranks-method", message).hint("leave out --ranks: one rank gives the same bits"))
+    };
+    if loaded.run.trains() == Trains::Policy {
+        return refused("a policy in an environment");
+    }
+    if loaded.run.environment.is_some() {
+        return refused("episodes in a text environment");
+    }
+    if matches!(&loaded.run.memory.offload, Auto::Value(list) if !list.is_empty()) {
+        return refused("memory.offload");
+    }
+    let (mut dir, group) = (None, Group::open(&place)?);
+    let of = run_dir_path(loaded);
+    let resumes = matches!(start, Start::Resume { .. }) && of.join("run.toml").exists();
+    let views = of.join(VIEWS);
+    if place.rank == 0 && resumes {
+        // Those of a run that was killed.
+        let _ = std::fs::remove_dir_all(&views);
+    }
+    group.barrier()?;
+    if place.rank > 0 {
+        let mut name = tempfile::Builder::new();
+        let name = name.prefix("plimsoll-rank-");
+        let made = match resumes {
+            true => std::fs::create_dir_all(&views).and_then(|()| name.tempdir_in(&views)),
+            false => name.tempdir(),
+        };
+        let made = made.map_err(|err| unwritable(&views, &err))?;
+        let own = made.path().join("run");
+        if resumes {
+            view(&of, &own).map_err(|err| unwritable(&own, &err))?;
+        }
+        loaded.run.run.dir = Some(own.display().to_string());
+        dir = Some(made);
+    }
+    // Rank 0 may change the directory once the others have looked.
+    group.barrier()?;
+    Ok(Some(Joined { group, _dir: dir }))
+}
+
+/// The folder in a run directory with what ranks above 0 see of it when they resume. It goes when they end.
+const VIEWS: &str = ".ranks";
+
+/// Makes a run directory of this rank's own from that of the run. The files of its checkpoints are second names of the same files.
+fn view(of: &Path, own: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(own.join("samples"))?;
+    std::fs::create_dir_all(own.join("checkpoints"))?;
+    for name in ["run.toml", "plan.json", "events.jsonl", "summary.json"] {
+        if of.join(name).exists() {
+            std::fs::copy(of.join(name), own.join(name))?;
+        }
+    }
+    for entry in std::fs::read_dir(of.join("checkpoints")).into_iter().flatten() {
+        let entry = entry?;
+        let is_step = entry.file_name().to_str().is_some_and(|name| name.starts_with("step-"));
+        if is_step && entry.file_type()?.is_dir() {
+            link_all(&entry.path(), &own.join("checkpoints").join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+fn link_all(of: &Path, own: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(own)?;
+    for entry in std::fs::read_dir(of)? {
+        let entry = entry?;
+        let to = own.join(entry.file_name());
+        match entry.file_type()? {
+            kind if kind.is_dir() => link_all(&entry.path(), &to)?,
+            kind if kind.is_file() => std::fs::hard_link(entry.path(), to)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Refuses to go on in a trainer whose run another rank has ended: it saves nothing, and its supervisor says why.
+///
+/// Errors: `rank-lost`.
+pub fn check_others() -> Result<()> {
+    match Place::of_environment()? {
+        Some(place) if place.is_over() => {
+            let error = Error::new("rank-lost", "another rank ended the run");
+            Err(Error {
+                exit: Exit::OtherRank,
+                ..error.hint("the supervisor of this rank says which, and why")
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns what must be equal on all ranks: the build, the processor, the card's driver, and every key of the run file but the
+/// number of threads, on which no bit depends.
+pub fn alike(loaded: &Loaded) -> Vec<(String, String)> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let binary = record_of(Path::new("/proc/self/exe"));
+    let binary = binary.map_or_else(|_| "unknown".into(), |record| record.sha256[..16].to_string());
+    let cpuinfo = read("/proc/cpuinfo");
+    let cpu = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    let driver = read("/proc/driver/nvidia/version");
+    let mut alike = vec![
+        ("build".into(), format!("{} ({binary})", env!("CARGO_PKG_VERSION"))),
+        ("machine".into(), cpu.trim_start_matches([' ', '\t', ':']).to_string()),
+        ("driver".into(), driver.lines().next().unwrap_or("none").to_string()),
+        ("PLIMSOLL_ISA".into(), std::env::var("PLIMSOLL_ISA").unwrap_or_default()),
+    ];
+    let keys: Vec<(String, String)> = loaded
+        .settings()
+        .into_iter()
+        .filter(|it| it.key != "run.threads")
+        .map(|it| (it.key, it.value))
+        .collect();
+    // A long run file is cut; its sum is not. It sorts after the keys, so that a key that differs is named first.
+    alike.push(("run files (SHA-256)".into(), digest(format!("{keys:?}").as_bytes())));
+    alike.extend(keys.into_iter().map(|(key, value)| (format!("run file: {key}"), value)));
+    alike
+}
+
+/// Returns the threads of a rank whose run file sets none: its part of the processors that it shares with other ranks.
+///
+/// `threads`: what this process may use. Ranks that a launcher bound to processors share with those bound to the same.
+pub fn share_of_threads(rank: u32, members: &[Member], threads: usize, quota: Option<f64>) -> usize {
+    let Some(own) = members.iter().find(|member| member.rank == rank) else { return threads };
+    let sharing = members.iter().filter(|member| member.cpus == own.cpus).count();
+    let of_quota = quota.map_or(usize::MAX, |quota| (quota / members.len() as f64).floor() as usize);
+    (threads / sharing.max(1)).min(of_quota).max(1)
+}
+
+/// The link as the loop of a supervisor uses it.
+struct Linked<'a> {
+    link: &'a Link,
+    /// What the trainer does, and since when.
+    doing: RefCell<(String, Instant)>,
+    say: RefCell<&'a mut dyn FnMut(&str)>,
+}
+
+impl Others for Linked<'_> {
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.link.bell()
+    }
+
+    fn asked(&self, signal: i32) {
+        self.link.asked(signal);
+    }
+
+    fn look(&self, trainer: Trainer) -> Vec<plimsoll_worker::Order> {
+        let note = read_note(trainer.note.as_deref());
+        let mut doing = self.doing.borrow_mut();
+        let now = place(&note);
+        if doing.0 != now {
+            *doing = (now, Instant::now());
+        }
+        let rss = note.get("rss").and_then(|rss| rss.get("now")).and_then(Value::as_u64);
+        self.link.beat(Beat {
+            trainer: trainer.pid,
+            state: trainer.state,
+            doing: doing.0.clone(),
+            since_ms: doing.1.elapsed().as_millis() as u64,
+            rss_bytes: rss.unwrap_or(0),
+        });
+        let orders = self.link.orders().into_iter();
+        orders.filter_map(|order| self.told(order)).collect()
+    }
+}
+
+impl Linked<'_> {
+    fn told(&self, order: Order) -> Option<plimsoll_worker::Order> {
+        match order {
+            Order::Signal(signal) => Some(plimsoll_worker::Order::Signal(signal)),
+            Order::End => Some(plimsoll_worker::Order::End),
+            Order::Say(words) => {
+                (self.say.borrow_mut())(&words);
+                None
+            }
+        }
+    }
+}
+
+/// Runs this program with `args` as the trainer of one rank, to the end of the run. Returns its exit code.
+///
+/// Errors: as `supervise::supervise`; `rank-lost`, with exit code 5, if another rank ended the run.
+pub fn supervise_rank(
+    args: &[OsString],
+    env: &[(String, String)],
+    forward: &[SignalPipe<'_>],
+    child_ended: SignalPipe<'_>,
+    link: &Link,
+    say: &mut dyn FnMut(&str),
+) -> Result<u8> {
+    let host = Host::this();
+    let mut watch = OomWatch::begin(&host);
+    let env = [env, &Place::variables(Some(&link.place))].concat();
+    let ended = {
+        let linked =
+            Linked { link, doing: RefCell::new((String::new(), Instant::now())), say: RefCell::new(say) };
+        let mut report = |seen: &_| {
+            (linked.say.borrow_mut())(&Pause(seen).words());
+        };
+        plimsoll_worker::supervise(args, &env, forward, child_ended, &mut report, Some(&linked))
+    };
+    let ended = ended.inspect_err(|error| {
+        let sentence = format!("error[{}]: {}", error.slug, error.message);
+        link.ended(Ending { cause: Cause::Failed, sentence, exit: error.exit as u8 });
+        wait_for_all(link, forward);
+    })?;
+    let evidence = (ended.signal().is_some() && !ended.is_for_others).then(|| watch.evidence());
+    let last = read_note(ended.note.as_deref());
+    let killed = evidence.as_ref().and_then(|evidence| {
+        let signal = ended.signal().filter(|signal| ended.forwarded != Some(*signal))?;
+        let death = Death { last: last.clone(), ended: &ended, signal, evidence };
+        let error = death.error(&host);
+        Some((death, error))
+    });
+    let ending = ending_of(&ended, &last, killed.as_ref());
+    link.ended(ending.clone());
+    let verdict = wait_for_all(link, forward);
+    End { rank: link.place.rank, ending, killed, last }.after(verdict, say)
+}
+
+/// Returns a trainer's end as the other ranks hear of it.
+fn ending_of(ended: &Ended, last: &Value, killed: Option<&(Death<'_>, Error)>) -> Ending {
+    let at = place(last);
+    let of = |cause, sentence: String, exit: u8| Ending { cause, sentence, exit };
+    if let Some((death, error)) = killed {
+        return of(death.cause_for_ranks(), error.message.clone(), error.exit as u8);
+    }
+    match (ended.status.code(), ended.is_for_others) {
+        (Some(0), _) => of(Cause::Finished, at, 0),
+        (_, true) => of(Cause::Secondary, format!("it ended for another rank, {at}"), OTHER_RANK),
+        (Some(code), _) if code == i32::from(OTHER_RANK) => {
+            of(Cause::Secondary, format!("it ended for another rank, {at}"), OTHER_RANK)
+        }
+        (Some(code @ (130 | 143)), _) => of(Cause::Interrupted, at, code as u8),
+        (Some(code), _) => {
+            let words = ended.last_words.iter().rev().find(|line| line.starts_with("error["));
+            let sentence = words.map_or(format!("it ended with exit code {code}"), |line| line.clone());
+            of(Cause::Failed, format!("{sentence}, {at}"), code as u8)
+        }
+        (None, _) => {
+            let signal = ended.signal().unwrap_or(15);
+            of(Cause::Interrupted, signal_name(signal), 128 + signal as u8)
+        }
+    }
+}
+
+/// Waits until this rank may end, and still passes requests on; a second one ends the wait. Returns what ended the run, if it
+/// did not end well.
+fn wait_for_all(link: &Link, forward: &[SignalPipe<'_>]) -> Option<Verdict> {
+    let mut asked: Option<Instant> = None;
+    loop {
+        if let Some(outcome) = link.outcome() {
+            return outcome.verdict;
+        }
+        for one in forward.iter().filter(|one| one.came()) {
+            if asked.is_some_and(|at| at.elapsed() >= ONE_REQUEST) {
+                return None;
+            }
+            asked.get_or_insert_with(Instant::now);
+            link.asked(one.signal);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// A rank whose trainer has ended.
+struct End<'a> {
+    rank: u32,
+    ending: Ending,
+    /// If a signal ended it that this supervisor did not send.
+    killed: Option<(Death<'a>, Error)>,
+    /// The last content of the status page, or null.
+    last: Value,
+}
+
+impl End<'_> {
+    /// Reports what this rank has to report once the run is over.
+    fn after(self, verdict: Option<Verdict>, say: &mut dyn FnMut(&str)) -> Result<u8> {
+        let others = verdict.filter(|verdict| verdict.member.rank != self.rank);
+        let dir = self.last.get("dir").and_then(Value::as_str).filter(|_| self.rank == 0);
+        if let Some(dir) = dir.map(Path::new) {
+            // The sentence on the terminal matters most; a second failure while recording it adds nothing.
+            let _ = match (&others, &self.killed) {
+                (Some(verdict), _) => write_crash(dir, verdict, &self.last),
+                (None, Some((death, error))) => death.write_crash(dir, error).map(drop),
+                (None, None) => Ok(()),
+            };
+        }
+        if others.is_none() && !self.ending.cause.is_well() {
+            tell_torchrun(&self.ending.sentence);
+        }
+        let own = self.killed.map_or(Ok(self.ending.exit), |(_, error)| Err(error));
+        match others {
+            None => own,
+            Some(verdict) if self.ending.cause == Cause::Secondary => Err(lost(&verdict)),
+            Some(verdict) => {
+                // Its own end has been reported already; a cause that all ranks have is reported once.
+                if !same_error(&verdict.sentence, &self.ending.sentence) {
+                    say(&verdict.words());
+                }
+                own
+            }
+        }
+    }
+}
+
+/// Whether two sentences are of one error, apart from the place.
+fn same_error(one: &str, other: &str) -> bool {
+    let head = |text: &str| text.rsplit_once(", ").map_or(text.to_string(), |(head, _)| head.to_string());
+    one == other || head(one) == head(other)
+}
+
+fn lost(verdict: &Verdict) -> Error {
+    let error = Error::new("rank-lost", verdict.words())
+        .hint(format!("rank {} says more in its own output", verdict.member.rank))
+        .hint("start the same command with --resume to continue from the last checkpoint");
+    Error { exit: Exit::OtherRank, ..error }
+}
+
+/// Writes the cause where torchrun reads the errors of its processes, so that it shows this rank as the first to fail.
+/// Source: pytorch `torch/distributed/elastic/multiprocessing/errors/__init__.py`.
+fn tell_torchrun(sentence: &str) {
+    let Some(path) = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty()) else {
+        return;
+    };
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let error =
+        json!({ "message": { "message": sentence, "extraInfo": { "timestamp": seconds.to_string() } } });
+    // It is for torchrun's report only; the sentence is on stderr too.
+    let _ = std::fs::write(path, error.to_string());
+}
+
+/// Writes `crash.json` of a run that another rank ended.
+fn write_crash(dir: &Path, verdict: &Verdict, last: &Value) -> Result<()> {
+    let error = lost(verdict);
+    let crash = json!({
+        "slug": error.slug,
+        "message": error.message,
+        "facts": error.facts,
+        "hints": error.hints,
+        "exit": error.exit as i32,
+        "step": last.get("step"),
+        "phase": last.get("phase"),
+        "readings": last,
+        "rank": verdict.member.rank,
+        "host": verdict.member.host,
+        "pid": verdict.member.pid,
+    });
+    let mut text = serde_json::to_string_pretty(&crash).expect("a JSON value has a JSON text");
+    text.push('\n');
+    write_atomic(&dir.join("crash.json"), text.as_bytes()).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    fn ended(raw: i32, forwarded: Option<i32>, is_for_others: bool, words: &[&str]) -> Ended {
+        Ended {
+            pid: 7,
+            status: ExitStatus::from_raw(raw),
+            forwarded,
+            is_for_others,
+            note: None,
+            last_words: words.iter().map(|word| word.to_string()).collect(),
+        }
+    }
+
+    #[test]
+    fn the_others_hear_how_a_trainer_ended() {
+        let at = json!({ "phase": "update", "step": 3, "steps": 9 });
+        for (ended, cause, sentence, exit) in [
+            (ended(0, None, false, &[]), Cause::Finished, "in step 3 of 9, phase update", 0),
+            (ended(143 << 8, Some(15), false, &[]), Cause::Interrupted, "in step 3 of 9, phase update", 143),
+            (
+                ended(
+                    1 << 8,
+                    None,
+                    false,
+                    &["step 3", "error[loss-not-finite]: step 3: the loss is NaN", "hint: x"],
+                ),
+                Cause::Failed,
+                "error[loss-not-finite]: step 3: the loss is NaN, in step 3 of 9, phase update",
+                1,
+            ),
+            (
+                ended(3 << 8, None, false, &[]),
+                Cause::Failed,
+                "it ended with exit code 3, in step 3 of 9, phase update",
+                3,
+            ),
+            (
+                ended(5 << 8, None, false, &[]),
+                Cause::Secondary,
+                "it ended for another rank, in step 3 of 9, phase update",
+                5,
+            ),
+            // It was ended for another rank, whatever it made of that.
+            (
+                ended(143 << 8, None, true, &[]),
+                Cause::Secondary,
+                "it ended for another rank, in step 3 of 9, phase update",
+                5,
+            ),
+            (
+                ended(9, None, true, &[]),
+                Cause::Secondary,
+                "it ended for another rank, in step 3 of 9, phase update",
+                5,
+            ),
+            (ended(15, Some(15), false, &[]), Cause::Interrupted, "SIGTERM", 143),
+        ] {
+            let found = ending_of(&ended, &at, None);
+            assert_eq!((found.cause, &*found.sentence, found.exit), (cause, sentence, exit), "{ended:?}");
+        }
+        assert!(same_error("error[a]: b, before the first step", "error[a]: b, in step 1"));
+        assert!(!same_error("error[a]: b, before the first step", "error[c]: b, before the first step"));
+    }
+
+    #[test]
+    fn ranks_on_the_same_processors_share_them() {
+        let member = |rank: u32, cpus: &str| Member { rank, host: "a".into(), pid: rank, cpus: cpus.into() };
+        let shared: Vec<Member> = (0..4).map(|rank| member(rank, "0-7")).collect();
+        let bound: Vec<Member> = (0..4).map(|rank| member(rank, &format!("{rank}"))).collect();
+        for (members, threads, quota, expect) in [
+            (&shared, 8, None, 2),
+            (&shared, 2, None, 1),
+            (&shared, 8, Some(4.0), 1),
+            (&bound, 1, None, 1),
+            (&bound, 6, None, 6),
+            (&bound, 6, Some(8.0), 2),
+        ] {
+            assert_eq!(share_of_threads(1, members, threads, quota), expect, "{threads} {quota:?}");
+        }
+    }
+}

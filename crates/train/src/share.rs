@@ -1,0 +1,106 @@
+//! Which part of a model's flat buffer a rank owns: whose gradients it sums, whose optimizer states it holds, and which weights it
+//! updates.
+//!
+//! Piece p of each bucket belongs to rank p N div `PIECES`. A rank's pieces of a bucket are neighbours; they lie one after the
+//! other in its shard.
+
+use crate::buckets::buckets;
+use plimsoll_device::{CODE_BLOCK, PIECES, Run};
+use plimsoll_model::ParamTable;
+
+/// A rank among the ranks of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    pub rank: usize,
+    /// At most `PIECES`.
+    pub ranks: usize,
+}
+
+impl Share {
+    /// Of a run of one rank.
+    pub const WHOLE: Share = Share { rank: 0, ranks: 1 };
+
+    pub(crate) fn has(self, piece: usize) -> bool {
+        piece * self.ranks / PIECES == self.rank
+    }
+
+    /// Returns the elements of a shard: the most that one of the ranks owns, so that all have one layout.
+    pub fn elements(self, table: &ParamTable) -> u64 {
+        shard_elements(table, self.ranks)
+    }
+
+    /// Returns the elements that the rank owns, in the order of the buffer.
+    pub fn owned(self, table: &ParamTable) -> Vec<Owned> {
+        let mut out: Vec<Owned> = Vec::new();
+        let mut at = 0;
+        for bucket in buckets(table) {
+            for (_, run) in bucket.pieces().enumerate().filter(|(piece, _)| self.has(*piece)) {
+                match out.last_mut() {
+                    Some(last) if last.run.end() == run.start => last.run.elements += run.elements,
+                    _ => out.push(Owned { run, at }),
+                }
+                at += run.elements;
+            }
+        }
+        out.retain(|owned| owned.run.elements > 0);
+        out
+    }
+}
+
+/// Neighbouring elements that a rank owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owned {
+    /// Where they lie in the model's buffer.
+    pub run: Run,
+    /// Where they begin in the rank's shard; both are whole blocks of 8-bit moments apart.
+    pub at: u64,
+}
+
+/// Returns the elements of a shard: the most that one of `ranks` ranks owns, so that all have one layout.
+pub(crate) fn shard_elements(table: &ParamTable, ranks: usize) -> u64 {
+    let of = |rank| Share { rank, ranks }.owned(table).iter().map(|owned| owned.run.elements).sum::<u64>();
+    let most = (0..ranks).map(of).max().unwrap_or(0);
+    if ranks == 1 { most } else { most.next_multiple_of(CODE_BLOCK as u64) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::{DType, ModelSpec};
+    use plimsoll_device::DeviceKind;
+
+    #[test]
+    fn every_element_belongs_to_one_rank_and_shards_are_even() {
+        for name in ["nano", "smollm2-135m", "qwen2.5-0.5b"] {
+            let spec = ModelSpec::preset(name).unwrap();
+            let table = ParamTable::new(&spec, DeviceKind::Cpu, DType::Bf16);
+            for ranks in [1, 2, 3, 4, 7, 8, 64] {
+                let mut all: Vec<Run> = Vec::new();
+                for rank in 0..ranks {
+                    let mut at = 0;
+                    for owned in (Share { rank, ranks }).owned(&table) {
+                        assert_eq!(owned.at, at, "{name} {ranks}");
+                        assert!(
+                            (owned.at | owned.run.start).is_multiple_of(CODE_BLOCK as u64),
+                            "{name} {ranks}"
+                        );
+                        at += owned.run.elements;
+                        all.push(owned.run);
+                    }
+                    assert!(at <= shard_elements(&table, ranks), "{name} {ranks}");
+                }
+                all.sort_unstable_by_key(|run| run.start);
+                let end = all.iter().fold(0, |next, run| {
+                    assert_eq!(run.start, next, "{name} {ranks}");
+                    run.end()
+                });
+                assert_eq!(end, table.elements);
+                // Pieces are whole blocks, so shares of a bucket differ by a block a piece.
+                let even = table.elements as f64 / ranks as f64;
+                assert!(shard_elements(&table, ranks) as f64 <= even * 1.6 + 65.0 * 256.0, "{name} {ranks}");
+            }
+            let whole = Share::WHOLE.owned(&table);
+            assert_eq!(whole, [Owned { run: Run { start: 0, elements: table.elements }, at: 0 }]);
+        }
+    }
+}
