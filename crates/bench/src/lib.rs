@@ -5,6 +5,7 @@ pub mod calibrate;
 mod errors;
 mod methods;
 mod peak;
+pub mod ranks;
 mod save;
 
 use plimsoll_base::rng::{Stream, below, philox};

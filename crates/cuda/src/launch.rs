@@ -4,7 +4,7 @@ use super::CudaDevice;
 use super::driver::{self};
 use cudarc::driver::result;
 use plimsoll_base::{Error, slugs};
-use plimsoll_memory::Buf;
+use plimsoll_memory::{Buf, Home};
 use std::ffi::c_void;
 
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +44,7 @@ impl CudaDevice {
         if buf.is_offloaded() {
             return self.transfers.address(buf);
         }
+        assert!(buf.home() == Home::Arena, "no card reads another rank's arena yet");
         self.check_phase(buf);
         let end = buf.offset() + buf.len() as u64 * buf.dtype().bytes();
         assert!(end <= self.arena_bytes, "bytes {}..{end} of an arena of {}", buf.offset(), self.arena_bytes);

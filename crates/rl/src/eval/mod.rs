@@ -15,6 +15,7 @@ use responses::Responses;
 use crate::data::dataset::TextModel;
 use crate::data::models::{open_model, other_models, other_specs, text_model};
 use crate::roles::{Sources, Trainer};
+use crate::rollout::dealt::{Asked, sample};
 use crate::rollout::grading::Grading;
 use crate::rollout::model_reward;
 use crate::rollout::responses::{Kept, KeptSample, Place};
@@ -92,11 +93,20 @@ pub fn evaluate(
             eos: how.eos,
             first_sample_id: EVAL_SAMPLE_IDS + (i * at_once * how.samples) as u64,
         };
-        let mut grading = Grading::begin(rewards, how.text, how.rollout, items, how.samples, [0, 0])?;
-        trainer.rollout(&request, &mut grading)?;
+        let (texts, mut scored) = match trainer.group {
+            None => {
+                let mut grading = Grading::begin(rewards, how.text, how.rollout, items, how.samples, [0, 0])?;
+                trainer.rollout(&request, &mut grading)?;
+                (grading.texts(), rewards.finish()?)
+            }
+            Some(group) => {
+                let (text, rollout, steps) = (how.text, how.rollout, [0, 0]);
+                let asked = Asked { request, items, text, rollout, steps };
+                let whole = sample(group, trainer, rewards, &asked, &mut || {})?;
+                (whole.texts, whole.scored)
+            }
+        };
         report.tokens += trainer.samples.total_tokens();
-        let texts = grading.texts();
-        let mut scored = rewards.finish()?;
         model_reward::add(how.model_rewards, trainer, items, how.samples, &mut scored)?;
         let version = trainer.updates();
         let samples = &trainer.samples;

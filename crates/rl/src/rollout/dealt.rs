@@ -1,10 +1,15 @@
 //! A rollout dealt among ranks: each samples and grades its groups, and then every rank has all of them, in the order of their
 //! prompts. What a sample is depends on its id alone, so it does not matter who drew it.
 
+use crate::data::dataset::{Item, TextModel};
+use crate::ranks::share_of;
+use crate::roles::Trainer;
+use crate::rollout::grading::Grading;
 use plimsoll_base::{Error, Result};
+use plimsoll_config::RolloutSpec;
 use plimsoll_ranks::Group;
-use plimsoll_reward::{Scored, Tally};
-use plimsoll_rollout::{Finish, RolloutStats, Samples};
+use plimsoll_reward::{Rewards, Scored, Tally};
+use plimsoll_rollout::{Finish, Request, RolloutStats, Samples};
 use serde::{Deserialize, Serialize};
 
 /// What one rank sampled and graded. Floating-point numbers are sent as their bits.
@@ -40,18 +45,61 @@ pub struct Whole {
 }
 
 /// What this rank has to give.
-pub struct Own<'o> {
-    pub stats: RolloutStats,
-    pub scored: Vec<Scored>,
-    pub texts: Vec<String>,
-    pub tallies: Vec<(&'o str, Tally)>,
-    pub logged: Vec<(String, f64, u64)>,
+struct Own<'o> {
+    stats: RolloutStats,
+    scored: Vec<Scored>,
+    texts: Vec<String>,
+    tallies: Vec<(&'o str, Tally)>,
+    logged: Vec<(String, f64, u64)>,
+}
+
+/// Prompts, and how responses to them are sampled and graded.
+pub struct Asked<'q> {
+    /// All ranks'.
+    pub request: Request<'q>,
+    pub items: &'q [Item],
+    pub text: &'q TextModel,
+    pub rollout: &'q RolloutSpec,
+    /// The step and the total number of steps.
+    pub steps: [u32; 2],
+}
+
+/// Samples and grades responses to this rank's part of the prompts, and gives those of all ranks to all: `trainer.samples` holds them.
+/// `sampled` is called when this rank has sampled its part.
+///
+/// Errors: those of sampling and of the rewards; `rank-lost` where another rank has one.
+pub fn sample(
+    group: &Group,
+    trainer: &mut Trainer<'_>,
+    rewards: &mut Rewards,
+    asked: &Asked<'_>,
+    sampled: &mut dyn FnMut(),
+) -> Result<Whole> {
+    let (size, own) = (asked.request.group_size, share_of(group.rank(), group.ranks(), asked.items.len()));
+    let first_sample_id = asked.request.first_sample_id + (own.start * size) as u64;
+    let request = Request { prompts: &asked.request.prompts[own.clone()], first_sample_id, ..asked.request };
+    let mut graded = || {
+        let items = &asked.items[own.clone()];
+        let mut grading = Grading::begin(rewards, asked.text, asked.rollout, items, size, asked.steps)?;
+        let stats = trainer.rollout(&request, &mut grading)?;
+        let texts = grading.texts();
+        sampled();
+        Ok((stats, texts, rewards.finish()?))
+    };
+    let graded = graded().map(|(stats, texts, scored)| Own {
+        stats,
+        scored,
+        texts,
+        tallies: rewards.tallies().collect(),
+        logged: rewards.logged_sums().collect(),
+    });
+    share(group, &mut trainer.samples, graded)
 }
 
 /// Gives what every rank sampled to all. `samples` holds this rank's responses, and then those of all.
 ///
 /// Errors: this rank's own; `rank-lost` where another's failed.
-pub fn share(group: &Group, samples: &mut Samples, own: Result<Own<'_>>) -> Result<Whole> {
+fn share(group: &Group, samples: &mut Samples, own: Result<Own<'_>>) -> Result<Whole> {
     let sent = match &own {
         Ok(own) => message(samples, own),
         Err(error) => Dealt::failed(error),

@@ -6,9 +6,8 @@ use crate::context::StepContext;
 use crate::data::dataset::Item;
 use crate::episodes::RoundReport;
 use crate::flops::forward_flops;
-use crate::ranks::share_of;
 use crate::roles::{Trainer, sampling};
-use crate::rollout::dealt::{Own, share};
+use crate::rollout::dealt::{Asked, sample};
 use crate::rollout::grading::Grading;
 use crate::rollout::held::HeldGroup;
 use crate::rollout::model_reward;
@@ -216,37 +215,25 @@ fn respond_together(
     gathered: &mut Gathered,
     ranks: &Group,
 ) -> Result<(Vec<Scored>, Vec<String>)> {
-    let (group, steps) = (request.group_size, [step, cx.run.train.steps]);
-    let own = share_of(ranks.rank(), ranks.ranks(), items.len());
     let started = Instant::now();
-    let first_sample_id = request.first_sample_id + (own.start * group) as u64;
-    let request = Request { prompts: &request.prompts[own.clone()], first_sample_id, ..*request };
-    let grade = || {
-        let mut grading = Grading::begin(cx.rewards, cx.text, &cx.run.rollout, &items[own], group, steps)?;
-        let stats = trainer.rollout(&request, &mut grading)?;
-        let texts = grading.texts();
-        gathered.rollout_s += started.elapsed().as_secs_f64();
-        (cx.edge)(Doing::Reward);
-        let started = Instant::now();
-        let scored = cx.rewards.finish()?;
-        gathered.reward_s += started.elapsed().as_secs_f64();
-        Ok((stats, texts, scored))
+    let asked = Asked {
+        request: *request,
+        items,
+        text: cx.text,
+        rollout: &cx.run.rollout,
+        steps: [step, cx.run.train.steps],
     };
-    let graded = grade();
-    let graded = graded.map(|(stats, texts, scored)| Own {
-        stats,
-        scored,
-        texts,
-        tallies: cx.rewards.tallies().collect(),
-        logged: cx.rewards.logged_sums().collect(),
-    });
-    let started = Instant::now();
-    let mut whole = share(ranks, &mut trainer.samples, graded)?;
+    let (mut sampled, edge) = (started, &mut cx.edge);
+    let mut whole = sample(ranks, trainer, cx.rewards, &asked, &mut || {
+        sampled = Instant::now();
+        edge(Doing::Reward);
+    })?;
+    gathered.rollout_s += (sampled - started).as_secs_f64();
     gathered.add(&whole.stats);
-    model_reward::add(&cx.run.model_rewards, trainer, items, group, &mut whole.scored)?;
+    model_reward::add(&cx.run.model_rewards, trainer, items, request.group_size, &mut whole.scored)?;
     gathered.add_tallies(whole.tallies.into_iter());
     gathered.logged = whole.logged;
-    gathered.reward_s += started.elapsed().as_secs_f64();
+    gathered.reward_s += sampled.elapsed().as_secs_f64();
     Ok((whole.scored, whole.texts))
 }
 

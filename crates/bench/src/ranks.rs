@@ -1,0 +1,138 @@
+//! `bench ranks`: one run on several numbers of ranks, each as real processes: its time, and what it left, which must be equal.
+
+use plimsoll_base::{Error, Result};
+use plimsoll_files::digest;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// What is run, besides the run file's own settings.
+pub struct RanksOptions {
+    /// Run files.
+    pub runs: Vec<PathBuf>,
+    /// Numbers of ranks.
+    pub ranks: Vec<usize>,
+    pub steps: usize,
+    /// Further settings, `key=value`.
+    pub sets: Vec<String>,
+}
+
+/// Parts of names of metrics that follow from the clock, the process or the engine's passes.
+const OF_THE_CLOCK: [&str; 9] =
+    ["time/", "step_time", "per_second", "seconds", "rss", "memory", "host/", "passes", "preempt"];
+
+/// Runs every run file on every number of ranks.
+///
+/// Errors: `bench-failed` with the words of a run that failed.
+pub fn ranks(options: &RanksOptions) -> Result<Value> {
+    let mut rows = Vec::new();
+    for run in &options.runs {
+        let mut first: Option<(usize, BTreeMap<String, String>)> = None;
+        for &ranks in &options.ranks {
+            let folder = tempfile::tempdir().map_err(|err| failed(format!("a temporary folder: {err}")))?;
+            let started = Instant::now();
+            let summary = train(options, run, ranks, &folder.path().join("run"))?;
+            let seconds = started.elapsed().as_secs_f64();
+            let left = left(&folder.path().join("run"))?;
+            let (than, expect) = first.get_or_insert_with(|| (ranks, left.clone()));
+            let differ: Vec<&String> = expect
+                .keys()
+                .chain(left.keys().filter(|name| !expect.contains_key(*name)))
+                .filter(|name| expect.get(*name) != left.get(*name))
+                .collect();
+            rows.push(json!({
+                "run": run.display().to_string(),
+                "ranks": ranks,
+                "seconds": seconds,
+                "tokens_per_second_update": summary["tokens_per_second_update"],
+                "tokens_per_second_rollout": summary["tokens_per_second_rollout"],
+                "compared_with": than,
+                "differ": differ,
+                "sha256": left,
+            }));
+        }
+    }
+    let equal = rows.iter().all(|row| row["differ"].as_array().is_some_and(Vec::is_empty));
+    Ok(json!({ "bench": "ranks", "steps": options.steps, "equal": equal, "rows": rows }))
+}
+
+/// Trains in a process of its own, as a user would. Returns its summary.
+fn train(options: &RanksOptions, run: &Path, ranks: usize, dir: &Path) -> Result<Value> {
+    let program = std::env::current_exe().map_err(|err| failed(format!("this program: {err}")))?;
+    let mut command = Command::new(program);
+    command.arg("train").arg(run).args(["--json", "-q", "--ranks", &ranks.to_string()]);
+    let own = [
+        format!("run.dir={}", dir.display()),
+        format!("train.steps={}", options.steps),
+        "train.cut_multiple=8".to_string(),
+        "run.device=cpu".to_string(),
+    ];
+    own.iter().chain(&options.sets).for_each(|set| {
+        command.args(["--set", set]);
+    });
+    let output = command.output().map_err(|err| failed(format!("starting a run: {err}")))?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        return Err(failed(format!("{} on {ranks} ranks: {}", run.display(), words.trim_end())));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|err| failed(format!("its summary: {err}")))
+}
+
+/// Returns the SHA-256 of what a run left and the clock does not change: tensors, samples, and metrics step by step.
+fn left(dir: &Path) -> Result<BTreeMap<String, String>> {
+    let mut out = BTreeMap::new();
+    let mut add = |name: &str, bytes: &[u8]| drop(out.insert(name.to_string(), digest(bytes)));
+    let newest = dir.join("checkpoints/latest");
+    for folder in [newest.clone(), newest.join("state"), dir.join("samples")] {
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.ends_with(".safetensors") || name.ends_with(".jsonl") {
+                add(&name, &read(&entry.path())?);
+            }
+        }
+    }
+    let events = read(&dir.join("events.jsonl"))?;
+    let metrics = events.split(|byte| *byte == b'\n').filter_map(|line| {
+        let event: Value = serde_json::from_slice(line).ok()?;
+        let mut metrics = event.get("metrics")?.as_object()?.clone();
+        metrics.retain(|name, _| !OF_THE_CLOCK.iter().any(|part| name.contains(part)));
+        Some(Value::from(metrics).to_string())
+    });
+    add("metrics", metrics.collect::<Vec<_>>().join("\n").as_bytes());
+    Ok(out)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|err| failed(format!("{}: {err}", path.display())))
+}
+
+fn failed(message: String) -> Error {
+    Error::new("bench-failed", message)
+}
+
+/// Returns the table for people.
+pub fn words(found: &Value) -> String {
+    let mut text =
+        format!("{:<32} {:>5} {:>9} {:>12}  {}\n", "run", "ranks", "seconds", "update tok/s", "bits");
+    for row in found["rows"].as_array().into_iter().flatten() {
+        let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
+        let differ: Vec<&str> =
+            row["differ"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let bits = match differ.is_empty() {
+            true => {
+                format!("equal, {} files and metrics", row["sha256"].as_object().map_or(0, |all| all.len()))
+            }
+            false => format!("DIFFER: {}", differ.join(", ")),
+        };
+        let name = row["run"].as_str().unwrap_or_default();
+        text += &format!(
+            "{name:<32} {:>5} {:>9.2} {:>12.0}  {bits}\n",
+            number("ranks"),
+            number("seconds"),
+            number("tokens_per_second_update")
+        );
+    }
+    text
+}
