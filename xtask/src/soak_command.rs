@@ -18,6 +18,7 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
         seed: 1,
         faults: true,
         short: false,
+        ranks: 0,
     };
     let mut flags = arguments.iter();
     while let Some(flag) = flags.next() {
@@ -25,6 +26,9 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
             "--no-faults" => options.faults = false,
             "--kills" => options.kills = flags.next()?.parse().ok()?,
             "--steps" => options.steps = flags.next()?.parse().ok()?,
+            "--ranks" => {
+                options.ranks = flags.next()?.parse().ok().filter(|ranks| (2..=64).contains(ranks))?
+            }
             "--seed" => options.seed = flags.next()?.parse().ok()?,
             "--binary" => options.binary = PathBuf::from(flags.next()?),
             "--folder" => options.folder = PathBuf::from(flags.next()?),
@@ -35,6 +39,9 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
 }
 
 fn make(options: &Options, root: &Path) -> ExitCode {
+    if options.ranks > 0 {
+        return make_ranks(options, root);
+    }
     match soak::soak(options, &mut |line| eprintln!("{line}")) {
         Ok(report) => {
             let _ = std::fs::remove_dir_all(&options.folder);
@@ -49,6 +56,25 @@ fn make(options: &Options, root: &Path) -> ExitCode {
                     ExitCode::FAILURE
                 }
             }
+        }
+        Err(what) => {
+            eprintln!("soak: {what}");
+            eprintln!("everything is in {}", options.folder.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn make_ranks(options: &Options, root: &Path) -> ExitCode {
+    let made = soak::ranks::soak(options, options.ranks, &mut |line| eprintln!("{line}")).and_then(|rows| {
+        let table = soak::ranks::table(options, options.ranks, &rows);
+        print!("{table}");
+        std::fs::write(root.join("bench/results/soak_ranks.md"), table).map_err(|err| err.to_string())
+    });
+    match made {
+        Ok(()) => {
+            let _ = std::fs::remove_dir_all(&options.folder);
+            ExitCode::SUCCESS
         }
         Err(what) => {
             eprintln!("soak: {what}");

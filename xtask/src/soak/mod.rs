@@ -9,6 +9,7 @@ mod faults;
 pub mod leaves;
 mod process;
 mod random;
+pub mod ranks;
 
 use std::fs;
 use std::path::Path;

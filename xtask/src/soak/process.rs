@@ -22,6 +22,8 @@ pub struct Options {
     pub faults: bool,
     /// Only those faults that any user may cause, and each once: the form of a test.
     pub short: bool,
+    /// Ranks whose processes are hit instead; 0 for a run of one.
+    pub ranks: usize,
 }
 
 /// How often a condition is looked at: a small checkpoint takes some milliseconds.
@@ -240,7 +242,7 @@ fn is_below(pid: u32, above: u32) -> bool {
 }
 
 /// The children of a process, as far as the kernel lists them.
-fn children(pid: u32) -> Vec<u32> {
+pub fn children(pid: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }

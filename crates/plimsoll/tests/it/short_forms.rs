@@ -20,12 +20,31 @@ fn a_killed_run_that_is_taken_up_equals_one_that_was_left_alone() {
         seed: 7,
         faults: true,
         short: true,
+        ranks: 0,
     };
     let report =
         soak::soak(&options, &mut |line| eprintln!("{line}")).unwrap_or_else(|what| panic!("{what}"));
     assert!(report.kills >= 4 && report.runs > 0, "{}", soak::table(&options, &report));
     assert!(report.rows.iter().all(|row| row.lost == "nothing" || row.seen.starts_with("skipped")));
     eprintln!("{}", soak::table(&options, &report));
+}
+
+#[test]
+fn faults_of_a_rank_are_named_and_taken_up_from_on_another_number_of_ranks() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = soak::Options {
+        binary: PathBuf::from(env!("CARGO_BIN_EXE_plimsoll")),
+        folder: folder.path().join("soak"),
+        kills: 0,
+        steps: 40,
+        seed: 3,
+        faults: false,
+        short: true,
+        ranks: 2,
+    };
+    let rows = soak::ranks::soak(&options, options.ranks, &mut |line| eprintln!("{line}"))
+        .unwrap_or_else(|what| panic!("{what}"));
+    eprintln!("{}", soak::ranks::table(&options, options.ranks, &rows));
 }
 
 #[test]

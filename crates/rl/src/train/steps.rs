@@ -129,8 +129,23 @@ impl LanguageRun<'_> {
     }
 
     fn step_done(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32, stepped: Stepped) -> Result<()> {
+        if n == 1 {
+            self.note_idle_ranks(lead, &stepped.metrics);
+        }
         let accuracy = lead.progress.last_eval;
         lead.step_done(n, self.trainer.all_updates(), Stepped { accuracy, counts_tokens: true, ..stepped })
+    }
+
+    /// Says after the first step if an update has fewer micro-batches than there are ranks.
+    fn note_idle_ranks(&self, lead: &mut Lead<'_, '_, '_, '_>, metrics: &Metrics) {
+        let ranks = self.trainer.group.map_or(1, |group| group.ranks());
+        let count = metrics.get("update/micro_batches").map_or(ranks, |count| *count as usize);
+        if count < ranks {
+            let idle = ranks - count;
+            lead.note(format!(
+                "an update has {count} micro-batches, so {idle} of {ranks} ranks wait for it; train.cut_multiple = {ranks} makes {ranks}"
+            ));
+        }
     }
 
     /// Writes the first samples of every twentieth step, of the first and of the last.
