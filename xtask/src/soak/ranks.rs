@@ -76,7 +76,7 @@ fn one(
     if !life.wait_until(LIFE_SECONDS_MAX, |_| newest_step(&training.dir).is_some()) {
         return Err(format!("it ended before it saved: {}", life.wait(LIFE_SECONDS_MAX)?.words()));
     }
-    thread::sleep(Duration::from_micros(rng.below(200_000)));
+    thread::sleep(Duration::from_micros(rng.below(100_000)));
     // Supervisors are started in the order of ranks; each has one child that trains.
     let supervisors = children(life.pid());
     let supervisor = *supervisors.get(rank).ok_or("the run is over")?;

@@ -36,7 +36,7 @@ fn faults_of_a_rank_are_named_and_taken_up_from_on_another_number_of_ranks() {
         binary: PathBuf::from(env!("CARGO_BIN_EXE_plimsoll")),
         folder: folder.path().join("soak"),
         kills: 0,
-        steps: 40,
+        steps: 120,
         seed: 3,
         faults: false,
         short: true,
