@@ -136,3 +136,90 @@ pub fn words(found: &Value) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Bench, BenchOptions, bench_run, random_prompts};
+    use plimsoll_base::Result;
+    use plimsoll_config::{Auto, ModelDtype, Recompute, RunDevice};
+    use plimsoll_files::digest;
+    use plimsoll_memory::{Limits, shared_file};
+    use plimsoll_plan::{RoleName, Share, devices, plan_with};
+    use plimsoll_ranks::Group;
+    use plimsoll_rl::ranks::open;
+    use plimsoll_rl::roles::{Sources, Trainer};
+    use plimsoll_train::Sequence;
+
+    /// Trains `builtin:nano` for two updates as one of several ranks in this process. Returns what identifies its weights.
+    fn trained(share: Share, group: Option<&Group>) -> Result<String> {
+        let options = BenchOptions {
+            model: "builtin:nano".into(),
+            threads: 1,
+            repeats: 1,
+            dtype: ModelDtype::Bf16,
+            device: Auto::Value(RunDevice::Cpu),
+            recompute: Auto::Value(Recompute::Layer),
+            checked: false,
+            profile: false,
+        };
+        let mut run = bench_run(&options, 96, 1, 8);
+        run.choices.micro_batch_tokens = Auto::Value(64);
+        run.choices.sequences_max = Auto::Value(4);
+        run.train.cut_multiple = Auto::Value(70);
+        let bench = Bench::open_with(&options, &run, 1, |facts| {
+            plan_with(&run, &plimsoll_plan::Facts { share, ..*facts }, &Limits::default())
+        })?;
+        let shape = &bench.report.shape;
+        let (dev, mut arena) = match group {
+            None => devices::open(shape, options.cuda())?,
+            Some(group) => open(shape, group)?,
+        };
+        let mut trainer = Trainer::new(&*dev, &mut arena, shape, Sources::one(&bench.model), 0)?;
+        trainer.group = group;
+        let tokens = random_prompts(&bench.spec(), 96, 9);
+        let of = |(group, ids): (usize, &'_ Vec<u32>)| (group, ids.len());
+        assert_eq!(tokens.iter().enumerate().map(of).last(), Some((95, 9)));
+        let sequences: Vec<Sequence<'_>> = tokens
+            .iter()
+            .enumerate()
+            .map(|(group, ids)| Sequence { group, prompt: &ids[..1], response: &ids[1..][..1 + group % 8] })
+            .collect();
+        for step in 1..=2 {
+            trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
+            let how = run.train.update_options(step, 0);
+            let mut loss = |buffers: &mut plimsoll_rl::methods::buffers::StepBuffers,
+                            tokens: std::ops::Range<usize>| {
+                buffers.d_logprobs[tokens].fill(-0.01);
+                Ok(())
+            };
+            let stats = trainer.update(RoleName::Actor, &sequences, 0..96, 1.0, how, &mut loss)?;
+            assert_eq!(stats.micro_batches, 70, "there is work for every rank");
+        }
+        let weights = trainer.first().decoder().params.all;
+        let mut values = vec![0f32; weights.len()];
+        dev.read_f32(weights, 0, &mut values);
+        Ok(digest(&values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()))
+    }
+
+    #[test]
+    fn up_to_64_ranks_in_one_process_that_come_at_random_times_train_the_same_weights() {
+        let one = trained(Share::WHOLE, None).expect("one rank");
+        for ranks in [2, 5, 64] {
+            let file = shared_file("plimsoll-test").expect("memory");
+            let file = &file;
+            std::thread::scope(|scope| {
+                let start = |rank: usize| {
+                    scope.spawn(move || {
+                        let group = Group::over(rank, ranks, file)?.delayed(1 + (ranks * 100 + rank) as u64);
+                        trained(Share { rank, ranks }, Some(&group))
+                    })
+                };
+                let threads: Vec<_> = (0..ranks).map(start).collect();
+                for (rank, thread) in threads.into_iter().enumerate() {
+                    let weights = thread.join().expect("no panic").expect("it trains");
+                    assert_eq!(weights, one, "rank {rank} of {ranks}");
+                }
+            });
+        }
+    }
+}

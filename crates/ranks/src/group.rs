@@ -9,6 +9,7 @@ use plimsoll_base::{Error, Exit, Result};
 use plimsoll_memory::SharedWords;
 use std::fs::OpenOptions;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Words of a rank's mailbox: 256 KiB, so that a step's samples take few rounds.
@@ -26,6 +27,8 @@ pub struct Group {
     rank: usize,
     ranks: usize,
     window: SharedWords,
+    /// Of random delays before each barrier; tests show with them that nothing depends on who comes first.
+    delays: Option<Mutex<u64>>,
 }
 
 impl Group {
@@ -42,7 +45,12 @@ impl Group {
 
     /// The same over a file in memory; for tests.
     pub fn over(rank: usize, ranks: usize, file: &std::fs::File) -> Result<Group> {
-        Ok(Group { rank, ranks, window: SharedWords::map(file, words(ranks))? })
+        Ok(Group { rank, ranks, window: SharedWords::map(file, words(ranks))?, delays: None })
+    }
+
+    /// Waits up to 200 microseconds before each barrier, by a seed; for tests.
+    pub fn delayed(self, seed: u64) -> Group {
+        Group { delays: Some(Mutex::new(seed)), ..self }
     }
 
     /// Bytes of the window of `ranks` ranks.
@@ -62,6 +70,7 @@ impl Group {
     ///
     /// Errors: `rank-lost` if the run is ending for another rank.
     pub fn barrier(&self) -> Result<()> {
+        self.delay();
         let own = self.arrivals(self.rank);
         let turn = own.load(Ordering::Relaxed) + 1;
         own.store(turn, Ordering::Release);
@@ -109,6 +118,13 @@ impl Group {
     /// Tells the others that this rank's trainer has failed, so that they do not wait for it.
     pub fn fail(&self) {
         self.window.words()[0].fetch_or(1, Ordering::Relaxed);
+    }
+
+    fn delay(&self) {
+        let Some(state) = &self.delays else { return };
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(Duration::from_micros((*state >> 33) % 200));
     }
 
     fn wait(&self, done: impl Fn() -> bool) -> Result<()> {

@@ -96,7 +96,7 @@ fn one(
     if end.code == Some(0) || seconds > END_SECONDS_MAX {
         return Err(format!("{} after {seconds:.1} s", end.words()));
     }
-    // A stopped process is ended by nobody but the kernel: the launcher's death does that.
+    // A stopped process ends when the launcher does: the kernel sees to it.
     let gone = |pid: &u32| !Path::new(&format!("/proc/{pid}")).exists();
     let deadline = Instant::now() + Duration::from_secs(10);
     while !everyone.iter().all(gone) && Instant::now() < deadline {

@@ -12,7 +12,7 @@ pub use sets::EvalSet;
 
 use responses::Responses;
 
-use crate::data::dataset::TextModel;
+use crate::data::dataset::{Item, TextModel};
 use crate::data::models::{open_model, other_models, other_specs, text_model};
 use crate::roles::{Sources, Trainer};
 use crate::rollout::dealt::{Asked, sample};
@@ -93,19 +93,7 @@ pub fn evaluate(
             eos: how.eos,
             first_sample_id: EVAL_SAMPLE_IDS + (i * at_once * how.samples) as u64,
         };
-        let (texts, mut scored) = match trainer.group {
-            None => {
-                let mut grading = Grading::begin(rewards, how.text, how.rollout, items, how.samples, [0, 0])?;
-                trainer.rollout(&request, &mut grading)?;
-                (grading.texts(), rewards.finish()?)
-            }
-            Some(group) => {
-                let (text, rollout, steps) = (how.text, how.rollout, [0, 0]);
-                let asked = Asked { request, items, text, rollout, steps };
-                let whole = sample(group, trainer, rewards, &asked, &mut || {})?;
-                (whole.texts, whole.scored)
-            }
-        };
+        let (texts, mut scored) = respond(trainer, how, rewards, request, items)?;
         report.tokens += trainer.samples.total_tokens();
         model_reward::add(how.model_rewards, trainer, items, how.samples, &mut scored)?;
         let version = trainer.updates();
@@ -142,6 +130,24 @@ pub fn evaluate(
     end_sums(&mut report, items.len());
     report.seconds = started.elapsed().as_secs_f64();
     Ok(Evaluated { report, examples })
+}
+
+/// Samples responses to `items` into `trainer.samples`, those of all ranks if there are several. Returns their texts and scores.
+fn respond(
+    trainer: &mut Trainer<'_>,
+    how: &EvalHow<'_>,
+    rewards: &mut Rewards,
+    request: Request<'_>,
+    items: &[Item],
+) -> Result<(Vec<String>, Vec<Scored>)> {
+    let Some(group) = trainer.group else {
+        let mut grading = Grading::begin(rewards, how.text, how.rollout, items, how.samples, [0, 0])?;
+        trainer.rollout(&request, &mut grading)?;
+        return Ok((grading.texts(), rewards.finish()?));
+    };
+    let asked = Asked { request, items, text: how.text, rollout: how.rollout, steps: [0, 0] };
+    let whole = sample(group, trainer, rewards, &asked, &mut || {})?;
+    Ok((whole.texts, whole.scored))
 }
 
 /// Turns the sums that `add_group` made over `prompts` prompts into means.
