@@ -140,10 +140,10 @@ pub fn words(found: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use crate::{Bench, BenchOptions, bench_run, random_prompts};
-    use plimsoll_base::Result;
+    use plimsoll_base::{Bytes, Result};
     use plimsoll_config::{Auto, ModelDtype, Recompute, RunDevice};
     use plimsoll_files::digest;
-    use plimsoll_memory::{Limits, shared_file};
+    use plimsoll_memory::{Limit, Limits, shared_file};
     use plimsoll_plan::{RoleName, Share, devices, plan_with};
     use plimsoll_ranks::Group;
     use plimsoll_rl::ranks::open;
@@ -167,7 +167,9 @@ mod tests {
         run.choices.sequences_max = Auto::Value(4);
         run.train.cut_multiple = Auto::Value(70);
         let bench = Bench::open_with(&options, &run, 1, |facts| {
-            plan_with(&run, &plimsoll_plan::Facts { share, ..*facts }, &Limits::default())
+            // The image of a test counts in each rank's plan, though they are one process.
+            let host = Some(Limit { bytes: Bytes(1 << 40), source: "the test".into() });
+            plan_with(&run, &plimsoll_plan::Facts { share, ..*facts }, &Limits { host, ..Limits::default() })
         })?;
         let shape = &bench.report.shape;
         let (dev, mut arena) = match group {
@@ -177,8 +179,6 @@ mod tests {
         let mut trainer = Trainer::new(&*dev, &mut arena, shape, Sources::one(&bench.model), 0)?;
         trainer.group = group;
         let tokens = random_prompts(&bench.spec(), 96, 9);
-        let of = |(group, ids): (usize, &'_ Vec<u32>)| (group, ids.len());
-        assert_eq!(tokens.iter().enumerate().map(of).last(), Some((95, 9)));
         let sequences: Vec<Sequence<'_>> = tokens
             .iter()
             .enumerate()
@@ -211,12 +211,17 @@ mod tests {
                 let start = |rank: usize| {
                     scope.spawn(move || {
                         let group = Group::over(rank, ranks, file)?.delayed(1 + (ranks * 100 + rank) as u64);
-                        trained(Share { rank, ranks }, Some(&group))
+                        trained(Share { rank, ranks }, Some(&group)).inspect_err(|_| group.fail())
                     })
                 };
                 let threads: Vec<_> = (0..ranks).map(start).collect();
-                for (rank, thread) in threads.into_iter().enumerate() {
-                    let weights = thread.join().expect("no panic").expect("it trains");
+                let ended: Vec<_> =
+                    threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+                // The cause comes before those that ended for it.
+                let failed = ended.iter().filter_map(|end| end.as_ref().err());
+                let cause = failed.min_by_key(|error| error.slug == "rank-lost");
+                assert!(cause.is_none(), "{ranks} ranks: {cause:?}");
+                for (rank, weights) in ended.into_iter().flatten().enumerate() {
                     assert_eq!(weights, one, "rank {rank} of {ranks}");
                 }
             });

@@ -266,11 +266,12 @@ impl<'a> Optimizer<'a> {
         }
     }
 
-    /// Returns the global norm of the gradients; NaN or infinite if any of them is.
+    /// Returns the global norm of the whole gradients; NaN or infinite if any of them is.
     pub fn grad_norm(&self, dev: &dyn Device, grads: Buf<'_>) -> f64 {
-        let mut squares = Vec::new();
-        self.squares(dev, grads, &mut squares);
-        self.norm_of(&[squares])
+        let mut sum = 0.0;
+        let mut pieces = self.buckets.iter().flat_map(|bucket| bucket.pieces());
+        dev.squares_of(grads, &mut pieces, &mut |piece| sum += piece);
+        sum.sqrt()
     }
 
     /// Appends the sums of squares of the pieces that the rank owns, bucket by bucket. `sum`: what its `owned` elements are.

@@ -301,13 +301,14 @@ impl<'a> Role<'a> {
         group: Option<&Group>,
     ) -> Result<UpdateStats> {
         let started = Instant::now();
-        let mut squares = Vec::new();
-        self.trained().squares(dev, grads, &mut squares);
-        let squares = match group {
-            None => vec![squares],
-            Some(group) => gather_f64(group, &squares)?,
+        stats.grad_norm = match group {
+            None => self.trained().grad_norm(dev, grads),
+            Some(group) => {
+                let mut squares = Vec::new();
+                self.trained().squares(dev, grads, &mut squares);
+                self.trained().norm_of(&gather_f64(group, &squares)?)
+            }
         };
-        stats.grad_norm = self.trained().norm_of(&squares);
         if !stats.grad_norm.is_finite() {
             return Err(self.gradient_not_finite(dev, grads));
         }
