@@ -5,7 +5,7 @@ use plimsoll_base::{Bytes, Error, Result};
 use std::fs::File;
 use std::sync::atomic::AtomicU64;
 
-/// Makes a file in memory that other processes of this user may open at `path_of`.
+/// Makes a file in memory that other processes of this user may open at `/proc/PID/fd/N`.
 ///
 /// Errors: `host-allocation-failed`.
 pub fn shared_file(name: &str) -> Result<File> {

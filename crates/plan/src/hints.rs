@@ -88,9 +88,14 @@ fn smallest_limits(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
     let (host, device) = planner.smallest(run)?;
     let limits = planner.limits;
     let exceeds = |bytes: Bytes, limit: &Option<Limit>| limit.as_ref().is_some_and(|l| l.bytes < bytes);
-    let pools = [("host", host, &limits.host), ("device", device, &limits.device)];
-    let short = pools.into_iter().filter(|(_, bytes, limit)| exceeds(*bytes, limit));
-    Ok(short.filter_map(|(pool, bytes, limit)| Some(smallest_limit(pool, bytes, limit.as_ref()?))).collect())
+    // The limits are those of one rank; the hint names what all that share the host need.
+    let ranks = planner.facts.share.ranks as u64;
+    let pools = [("host", host, &limits.host, ranks), ("device", device, &limits.device, 1)];
+    let short = pools.into_iter().filter(|(_, bytes, limit, _)| exceeds(*bytes, limit));
+    let hint = |(pool, bytes, limit, sharing): (_, Bytes, &Option<Limit>, u64)| {
+        Some(smallest_limit(pool, Bytes(bytes.0 * sharing), limit.as_ref()?))
+    };
+    Ok(short.filter_map(hint).collect())
 }
 
 /// Returns the hint for a limit. One from the run file can be raised there; one of the container or the machine cannot.

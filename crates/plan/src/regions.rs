@@ -37,6 +37,11 @@ const SUPERVISOR: Bytes = Bytes::mib(10);
 const SUPERVISOR_OF_A_RANK: Bytes = Bytes::mib(17);
 /// A rank's part of the window through which ranks exchange numbers: `ranks::Group`.
 const WINDOW_OF_A_RANK: u64 = 260 << 10;
+/// A token of a sample that ranks exchange: an id and the bits of a log-probability in up to 22 characters, twice while messages are
+/// gathered, 8 bytes when they are read, and its text three times.
+const EXCHANGED_BYTES_PER_TOKEN: u64 = 2 * 22 + 8 + 3 * TEXT_BYTES_PER_TOKEN;
+/// Names, scores and ends of such a sample.
+const EXCHANGED_BYTES_PER_SAMPLE: u64 = 1 << 10;
 /// Pages that the kernel maps around those that are read, in another rank's regions.
 const FAULT_AROUND: u64 = 1 << 20;
 
@@ -207,6 +212,10 @@ impl RunShape {
         }
         if let Some(bytes) = self.others_bytes() {
             row("ranks.others", "ranks", Place::Process, bytes);
+            // What all ranks sampled, as text on its way and as numbers.
+            let sample =
+                self.engine.new_tokens as u64 * EXCHANGED_BYTES_PER_TOKEN + EXCHANGED_BYTES_PER_SAMPLE;
+            row("ranks.exchange", "ranks", Place::Heap, self.engine.samples as u64 * sample);
         }
         row("rl.text", "rl", Place::Heap, self.text_bytes());
         row("rl.data", "rl", Place::Heap, host.data.0);

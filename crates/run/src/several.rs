@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How often a supervisor whose trainer has ended looks whether the run has.
@@ -28,7 +28,17 @@ const OTHER_RANK: u8 = Exit::OtherRank as u8;
 pub struct Joined {
     pub group: Group,
     /// What a rank other than 0 writes is thrown away: rank 0 writes the same.
-    _dir: Option<tempfile::TempDir>,
+    dir: Option<tempfile::TempDir>,
+    /// The folder of all ranks' directories, if it is in the run directory.
+    views: Option<PathBuf>,
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        drop(self.dir.take());
+        // The last one removes it; for the others it is not empty.
+        let _ = self.views.as_ref().map(std::fs::remove_dir);
+    }
 }
 
 /// Takes this trainer's place among the ranks of its run, in whose name rank 0 alone writes; `None` in a run of one.
@@ -75,7 +85,7 @@ pub fn join(loaded: &mut Loaded, start: &Start) -> Result<Option<Joined>> {
     }
     // Rank 0 may change the directory once the others have looked.
     group.barrier()?;
-    Ok(Some(Joined { group, _dir: dir }))
+    Ok(Some(Joined { group, dir, views: resumes.then_some(views) }))
 }
 
 /// The folder in a run directory with what ranks above 0 see of it when they resume. It goes when they end.

@@ -145,8 +145,19 @@ fn a_run_that_lost_a_rank_goes_on_with_another_number_of_them() {
         assert_eq!(code, Some(0), "{words}");
         assert!(words.contains("resumes after step ") || words.contains("is finished"), "{words}");
     }
-    assert_eq!(left(&folder, "out")[..2], left(&folder, "whole")[..2]);
-    assert!(!folder.path("out/.ranks").join("plimsoll-rank-").exists());
+    assert_eq!(left(&folder, "out"), left(&folder, "whole"));
+    assert!(!folder.path("out/.ranks").exists(), "what the ranks saw is gone");
+}
+
+#[test]
+fn the_memory_that_a_hint_names_is_enough_for_all_ranks() {
+    let folder = Run::new(SMALL);
+    let (code, words) = ended(folder.output("out", &["--ranks=3", "memory.host=60MiB"]));
+    assert_eq!(code, Some(3), "{words}");
+    let named = words.split("--set memory.host=").nth(1).and_then(|rest| rest.split(':').next());
+    let enough = format!("memory.host={}", named.unwrap_or_else(|| panic!("{words}")));
+    let (code, words) = ended(folder.output("out", &["--ranks=3", "train.steps=1", &enough]));
+    assert_eq!(code, Some(0), "{enough}: {words}");
 }
 
 #[test]
