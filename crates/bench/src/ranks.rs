@@ -151,13 +151,13 @@ mod tests {
     use plimsoll_train::Sequence;
 
     /// Trains `builtin:nano` for two updates as one of several ranks in this process. Returns what identifies its weights.
-    fn trained(share: Share, group: Option<&Group>) -> Result<String> {
+    fn trained(device: RunDevice, share: Share, group: Option<&Group>) -> Result<String> {
         let options = BenchOptions {
             model: "builtin:nano".into(),
             threads: 1,
             repeats: 1,
             dtype: ModelDtype::Bf16,
-            device: Auto::Value(RunDevice::Cpu),
+            device: Auto::Value(device),
             recompute: Auto::Value(Recompute::Layer),
             checked: false,
             profile: false,
@@ -174,7 +174,7 @@ mod tests {
         let shape = &bench.report.shape;
         let (dev, mut arena) = match group {
             None => devices::open(shape, options.cuda())?,
-            Some(group) => open(shape, group)?,
+            Some(group) => open(shape, options.cuda(), group)?,
         };
         let mut trainer = Trainer::new(&*dev, &mut arena, shape, Sources::one(&bench.model), 0)?;
         trainer.group = group;
@@ -201,17 +201,17 @@ mod tests {
         Ok(digest(&values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()))
     }
 
-    #[test]
-    fn up_to_64_ranks_in_one_process_that_come_at_random_times_train_the_same_weights() {
-        let one = trained(Share::WHOLE, None).expect("one rank");
-        for ranks in [2, 5, 64] {
+    /// Requires that several ranks, each a thread that comes to barriers at random times, train the weights of one.
+    fn train_equally(device: RunDevice, ranks: &[usize]) {
+        let one = trained(device, Share::WHOLE, None).expect("one rank");
+        for &ranks in ranks {
             let file = shared_file("plimsoll-test").expect("memory");
             let file = &file;
             std::thread::scope(|scope| {
                 let start = |rank: usize| {
                     scope.spawn(move || {
                         let group = Group::over(rank, ranks, file)?.delayed(1 + (ranks * 100 + rank) as u64);
-                        trained(Share { rank, ranks }, Some(&group)).inspect_err(|_| group.fail())
+                        trained(device, Share { rank, ranks }, Some(&group)).inspect_err(|_| group.fail())
                     })
                 };
                 let threads: Vec<_> = (0..ranks).map(start).collect();
@@ -226,5 +226,19 @@ mod tests {
                 }
             });
         }
+    }
+
+    #[test]
+    fn up_to_64_ranks_in_one_process_that_come_at_random_times_train_the_same_weights() {
+        train_equally(RunDevice::Cpu, &[2, 5, 64]);
+    }
+
+    #[test]
+    fn ranks_that_share_a_card_in_one_process_train_the_same_weights() {
+        if let Err(error) = devices::check(Auto::Value(RunDevice::Cuda)) {
+            eprintln!("skipped: {error}");
+            return;
+        }
+        train_equally(RunDevice::Cuda, &[2, 3, 8]);
     }
 }

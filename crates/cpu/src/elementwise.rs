@@ -5,7 +5,7 @@ use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::{CpuDevice, Element, Real, Shared};
 use plimsoll_base::DType;
 use plimsoll_device::codes::by_code;
-use plimsoll_device::{Batch, KV_BLOCK, Matrix, MatrixLayout, SEGMENT_FIELDS};
+use plimsoll_device::{Batch, KV_BLOCK, Matrix, MatrixLayout, Owned, SEGMENT_FIELDS};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
@@ -246,30 +246,32 @@ pub(super) fn embed_backward(dev: &CpuDevice, d: Buf<'_>, ids: Buf<'_>, grad: Ma
     });
 }
 
-/// The same for the elements from `start` on that `part` holds: element (row, column) of a gradient is at `layout.index`.
+/// The same for the elements that `shard` holds: element (row, column) of a gradient is at `layout.index`.
 pub(super) fn embed_backward_part(
     dev: &CpuDevice,
     d: Buf<'_>,
     ids: Buf<'_>,
     (k, layout): (usize, MatrixLayout),
-    start: usize,
-    part: Buf<'_>,
+    owned: &[Owned],
+    shard: Buf<'_>,
 ) {
     let (ids, d) = (dev.read::<u32>(ids), dev.read::<f32>(d));
     assert_eq!(d.len(), ids.len() * k, "[{}, {k}] of embedding gradients", ids.len());
     let width = k.div_ceil(dev.pool().threads()).next_multiple_of(LANES).min(SUM_COLUMNS_MAX);
-    by_dtype!(part, T => {
-        let out = dev.write::<T>(part);
+    let place = |index: usize| {
+        let of = owned[..owned.partition_point(|owned| owned.run.start <= index as u64)].last()?;
+        (index as u64).checked_sub(of.run.start).filter(|at| *at < of.run.elements).map(|at| (of.at + at) as usize)
+    };
+    by_dtype!(shard, T => {
+        let out = dev.write::<T>(shard);
         dev.pool().run(k.div_ceil(width), &|task, _thread| {
             let columns = task * width..((task + 1) * width).min(k);
             each_sum(ids, d, k, columns.clone(), |id, sums| {
                 for (column, x) in columns.clone().zip(sums) {
-                    let Some(at) = layout.index(k, id as usize, column).checked_sub(start) else { continue };
-                    if at < out.len() {
-                        // SAFETY: ranges of columns are disjoint, and each is one task's.
-                        let to = unsafe { out.range(at, 1) };
-                        to[0] = T::from_f32(to[0].to_f32() + x);
-                    }
+                    let Some(at) = place(layout.index(k, id as usize, column)) else { continue };
+                    // SAFETY: ranges of columns are disjoint, and each is one task's.
+                    let to = unsafe { out.range(at, 1) };
+                    to[0] = T::from_f32(to[0].to_f32() + x);
                 }
             });
         });

@@ -133,8 +133,8 @@ impl Backend for CpuDevice {
             }
             Op::EmbedBackward { d, ids, grad } => elementwise::embed_backward(self, d, ids, grad),
             Op::Accumulate { src, dst, add } => elementwise::accumulate(self, src, dst, add),
-            Op::EmbedBackwardPart { d, ids, k, layout, start, part } => {
-                elementwise::embed_backward_part(self, d, ids, (k, layout), start, part);
+            Op::EmbedBackwardPart { d, ids, k, layout, owned, shard } => {
+                elementwise::embed_backward_part(self, d, ids, (k, layout), owned, shard);
             }
             Op::AdamW { how, bufs } => match bufs.scales {
                 Some(scales) => adamw8::adamw(self, how, bufs, scales),

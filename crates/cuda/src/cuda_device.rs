@@ -4,6 +4,7 @@ use crate::compile::SOURCES;
 use crate::driver::Gpu;
 use crate::driver::GpuInfo;
 use crate::kernels::Kernels;
+use crate::peers::Peer;
 use crate::queue::Queue;
 use crate::transfers::Transfers;
 use crate::{blas, driver, profile};
@@ -55,6 +56,8 @@ pub struct CudaDevice {
     pub(crate) arena_bytes: u64,
     pub(crate) scratch: Option<(u64, u64)>,
     pub(crate) others: Bytes,
+    /// The arenas of the other ranks, by rank.
+    pub(crate) peers: Vec<Option<Peer>>,
     pub(crate) failed: AtomicBool,
     pub(crate) failure: Mutex<Option<Error>>,
     pub(crate) checked: bool,
@@ -94,6 +97,7 @@ impl CudaDevice {
             arena_bytes: arena_bytes.0,
             scratch: None,
             others,
+            peers: Vec::new(),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             checked: options.checked,
@@ -181,6 +185,7 @@ impl Drop for CudaDevice {
     fn drop(&mut self) {
         let _ = self.gpu.wait();
         let _ = self.transfers.wait();
+        self.peers.clear();
         self.gpu.free(self.arena);
     }
 }

@@ -2,7 +2,7 @@
 //! begin with a mark, another opens them and reads it: one region of plain memory by a handle, as CUDA IPC does, and one of
 //! mapped memory (PyTorch's expandable segments) by a file descriptor that the taker fetches from the offerer.
 
-use super::driver::{self, Gpu, words};
+use super::driver::{Gpu, words};
 use cudarc::driver::{result, sys};
 use plimsoll_base::{Error, Result};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
@@ -235,22 +235,6 @@ fn is_marked(address: u64) -> Way {
 
 fn called(what: &str, result: std::result::Result<(), result::DriverError>) -> Way {
     result.map_err(|err| format!("{what}: {}", words(err)))
-}
-
-/// Product, all memory and, where NVML says, free memory of each card that the driver shows. Opens none.
-pub fn cards() -> Vec<(String, u64, Option<u64>)> {
-    if driver::first_device().is_err() {
-        return Vec::new();
-    }
-    let count = result::device::get_count().unwrap_or(0);
-    let card = |index| {
-        let device = result::device::get(index).ok()?;
-        // SAFETY: the driver enumerated this device itself.
-        let total = unsafe { result::device::total_mem(device) }.ok()? as u64;
-        let free = super::nvml::Monitor::open(device).and_then(|monitor| monitor.memory());
-        Some((result::device::get_name(device).unwrap_or_default(), total, free.map(|(free, _)| free.0)))
-    };
-    (0..count).filter_map(card).collect()
 }
 
 #[cfg(test)]

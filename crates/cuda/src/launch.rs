@@ -44,11 +44,13 @@ impl CudaDevice {
         if buf.is_offloaded() {
             return self.transfers.address(buf);
         }
-        assert!(buf.home() == Home::Arena, "no card reads another rank's arena yet");
         self.check_phase(buf);
         let end = buf.offset() + buf.len() as u64 * buf.dtype().bytes();
         assert!(end <= self.arena_bytes, "bytes {}..{end} of an arena of {}", buf.offset(), self.arena_bytes);
-        self.arena + buf.offset()
+        match buf.home() {
+            Home::Rank(_) => self.address_there(buf),
+            _ => self.arena + buf.offset(),
+        }
     }
 
     /// Puts a kernel on the stream. A failure is kept for `check`; what follows it is left out.

@@ -42,8 +42,7 @@ unsafe impl Sync for Monitor {}
 impl Monitor {
     /// `None` where there is no NVML, or it does not know the card.
     pub(crate) fn open(device: sys::CUdevice) -> Option<Monitor> {
-        let uuid = result::device::get_uuid(device).ok()?.bytes.map(|b| b as u8);
-        let name = CString::new(uuid_text(&uuid)).ok()?;
+        let name = CString::new(uuid_of(device)?).ok()?;
         // SAFETY: NVML may be loaded at run time; each function has the signature of its header, and pointers are to
         // values of the sizes that it writes.
         unsafe {
@@ -82,6 +81,11 @@ impl Drop for Monitor {
             }
         }
     }
+}
+
+/// Returns a card's name for NVML and for `CUDA_VISIBLE_DEVICES`.
+pub(crate) fn uuid_of(device: sys::CUdevice) -> Option<String> {
+    Some(uuid_text(&result::device::get_uuid(device).ok()?.bytes.map(|b| b as u8)))
 }
 
 /// `GPU-` and the bytes in groups of 4, 2, 2, 2, 6.

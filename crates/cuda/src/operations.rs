@@ -5,7 +5,7 @@ use crate::attention_backward::attention_backward_scratch_bytes;
 use crate::cuda_device::ScratchLimits;
 use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
 use crate::{
-    attention, attention_backward, checked, driver, head, matmul, memory, optimizer, pipeline, rotation,
+    attention, attention_backward, chain, checked, driver, head, matmul, memory, optimizer, pipeline, rotation,
     rows, sample, transfer,
 };
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result, slugs};
@@ -33,7 +33,7 @@ impl CudaDevice {
             bytes.extend([
                 attention_backward_scratch_bytes(rows, segments, heads, kv_heads, d),
                 rows::sum_scratch_bytes(rows, widest.max(2 * d)),
-                rows::add_scratch_bytes(rows),
+                chain::scratch_bytes(rows),
                 optimizer::SQUARES_SCRATCH_BYTES,
                 optimizer::RUNS_SCRATCH_BYTES,
             ]);
@@ -197,8 +197,9 @@ impl CudaDevice {
             Op::ScatterAddRows { src, rows, dst } => rows::scatter_add_rows(self, src, rows, dst),
             Op::HeadBackward { args } => head::backward(self, args),
             Op::EmbedBackward { d, ids, grad } => rows::embed_backward(self, d, ids, grad),
-            Op::Accumulate { .. } | Op::EmbedBackwardPart { .. } => {
-                unreachable!("several ranks with cards are refused before the run")
+            Op::Accumulate { src, dst, add } => chain::accumulate(self, src, dst, add),
+            Op::EmbedBackwardPart { d, ids, k, layout, owned, shard } => {
+                chain::embed_backward_part(self, d, ids, (k, layout), owned, shard);
             }
             Op::AdamW { how, bufs } => match bufs.scales {
                 Some(scales) => optimizer::adamw8(self, how, bufs, scales),

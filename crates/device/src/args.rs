@@ -1,7 +1,7 @@
 //! Arguments of operations. Legend as in the crate's documentation.
 
 use crate::claims::{Access, Operand, Uses};
-use crate::{Coded, Kv, Matrix, MatrixLayout};
+use crate::{Coded, Kv, Matrix, MatrixLayout, Owned};
 use plimsoll_memory::Buf;
 
 /// Positions and cache slots of the rows of a forward pass, as index arrays in the arena.
@@ -280,4 +280,4 @@ macro_rules! operands_without_buffers {
     };
 }
 
-operands_without_buffers!(f32, bool, usize, Activation, AdamW, MatrixLayout);
+operands_without_buffers!(f32, bool, usize, Activation, AdamW, MatrixLayout, &[Owned]);

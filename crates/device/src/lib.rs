@@ -30,7 +30,7 @@ pub use claims::{Claim, Claims};
 pub use codes::{CODE_BLOCK, Coded};
 pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, PANEL, matrix_elements};
 pub use op::{Device, Op};
-pub use pieces::{BUCKET_ELEMENTS_MAX, PIECES, Run};
+pub use pieces::{BUCKET_ELEMENTS_MAX, Owned, PIECES, Run};
 pub use update::Update;
 
 /// Slots of the arena through which offloaded buffers pass.

@@ -4,7 +4,7 @@
 use crate::claims::{Access, Claim, Operand, Uses};
 use crate::{
     Activation, AdamW, AdamWBufs, AttentionBackward, Backend, Batch, Checked, Coded, HeadBackward, HeadOut,
-    Kv, Matrix, MatrixLayout, NormGrads, QkNorm, RopeBackward, Run, Sample, Transfer,
+    Kv, Matrix, MatrixLayout, NormGrads, Owned, QkNorm, RopeBackward, Run, Sample, Transfer,
 };
 use plimsoll_memory::Buf;
 
@@ -133,10 +133,11 @@ operations! {
 
     /// dst = src, or dst += src when `add`: one addition in f32, rounded once to dst's dtype. `src`, `dst`: f32 or bf16.
     fn accumulate(src: Read Buf<'a>, dst: Write Buf<'a>, add: Read bool) = Accumulate;
-    /// `embed_backward` of some elements of a gradient [V, k]: of those from `start` on that `part` holds.
+    /// `embed_backward` of the elements that `shard` holds of a gradient [V, k]: `owned` says which, by their places in the
+    /// gradient.
     fn embed_backward_part(
-        d: Read Buf<'a>, ids: Read Buf<'a>, k: Read usize, layout: Read MatrixLayout, start: Read usize,
-        part: Write Buf<'a>
+        d: Read Buf<'a>, ids: Read Buf<'a>, k: Read usize, layout: Read MatrixLayout, owned: Read &'a [Owned],
+        shard: Write Buf<'a>
     ) = EmbedBackwardPart;
 
     /// w <- w (1 - lr decay) - lr m^ / (sqrt(v^) + eps), bias-corrected.

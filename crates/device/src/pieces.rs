@@ -19,6 +19,24 @@ pub struct Run {
     pub elements: u64,
 }
 
+/// Neighbouring elements of a buffer, and where a shard of it holds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owned {
+    /// Where they lie in the whole buffer.
+    pub run: Run,
+    /// Where they begin in the shard; both are whole blocks of 8-bit moments apart.
+    pub at: u64,
+}
+
+impl Owned {
+    /// Returns the elements of `run` that lie in `within`, if there are any.
+    pub fn inside(self, within: Run) -> Option<Owned> {
+        let (start, end) = (self.run.start.max(within.start), self.run.end().min(within.end()));
+        let run = Run { start, elements: end.checked_sub(start).filter(|elements| *elements > 0)? };
+        Some(Owned { run, at: self.at + (start - self.run.start) })
+    }
+}
+
 impl Run {
     pub fn end(&self) -> u64 {
         self.start + self.elements
@@ -39,6 +57,19 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_owned_of_a_range_is_where_the_shard_holds_it() {
+        let owned = Owned { run: Run { start: 512, elements: 256 }, at: 1024 };
+        let inside = |start, elements| {
+            owned.inside(Run { start, elements }).map(|o| (o.run.start, o.run.elements, o.at))
+        };
+        assert_eq!(inside(0, 4096), Some((512, 256, 1024)));
+        assert_eq!(inside(600, 10), Some((600, 10, 1112)));
+        assert_eq!(inside(0, 600), Some((512, 88, 1024)));
+        assert_eq!(inside(700, 4096), Some((700, 68, 1212)));
+        assert_eq!((inside(0, 512), inside(768, 9)), (None, None));
+    }
 
     #[test]
     fn pieces_are_whole_blocks_and_together_the_bucket() {

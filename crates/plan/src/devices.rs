@@ -22,6 +22,11 @@ pub fn kind_of(run: &RunSpec, limits: &Limits) -> DeviceKind {
     }
 }
 
+/// True if a run on this machine uses a card.
+pub fn uses_card(run: &RunSpec) -> bool {
+    kind_of(run, &Limits::default()) == DeviceKind::Cuda
+}
+
 /// Requires a usable card where the run file names one, before a model is opened or a file is written.
 ///
 /// Errors: those of `cuda::probe`.

@@ -170,10 +170,10 @@ impl RunShape {
 
     /// Returns the bytes of other ranks' memory that this one reads, and the window: they count as resident in each that reads
     /// them. Of every other rank these are the gradients and weights of what this one or that one owns, the gradients of a pass's
-    /// rows and, when rank 0 saves, the optimizer's states. `None` in a run of one rank, and where ranks have cards.
+    /// rows and, when rank 0 saves, the optimizer's states. Cards read each other's memory themselves. `None` in a run of one rank.
     fn others_bytes(&self) -> Option<u64> {
         let share = self.training.as_ref()?.share;
-        if share.ranks == 1 || self.target.kind != DeviceKind::Cpu {
+        if share.ranks == 1 {
             return None;
         }
         let of = |role: RoleShape| {
@@ -183,7 +183,8 @@ impl RunShape {
             let rows = update.pass.limits.rows as u64 * (4 * u64::from(role.spec.hidden) + 4);
             Some(elements * (4 + role.weights.bytes()) + states + rows)
         };
-        let each: u64 = self.roles().into_iter().filter_map(of).sum();
+        let of_cpus = self.roles().into_iter().filter_map(of).sum();
+        let each = if self.target.kind == DeviceKind::Cpu { of_cpus } else { 0 };
         Some(share.ranks as u64 * (each + WINDOW_OF_A_RANK + FAULT_AROUND))
     }
 

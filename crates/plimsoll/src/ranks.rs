@@ -2,9 +2,11 @@
 //! `ranks`, for this binary.
 
 use crate::{output, signals, terminal};
-use plimsoll_base::Result;
-use plimsoll_config::Loaded;
+use plimsoll_base::{Error, Result};
+use plimsoll_config::{Loaded, RunSpec};
+use plimsoll_cuda::{self as cuda, Card};
 use plimsoll_memory::host::Host;
+use plimsoll_plan::devices;
 use plimsoll_ranks::{
     Flags, Found, Hello, LAUNCH_VARIABLE, Launch, Link, Start, TOKEN_VARIABLE, Token, Waiting,
 };
@@ -14,6 +16,8 @@ use std::os::unix::process::parent_id;
 
 /// The variable by which a rank's number of threads reaches its trainer's run file.
 const THREADS_VARIABLE: &str = "PLIMSOLL__RUN__THREADS";
+/// The variable that tells the driver which cards to show.
+const CARDS_VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 
 fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
@@ -39,6 +43,27 @@ pub fn start(ranks: u32) -> Result<u8> {
     })
 }
 
+/// Returns the card of a rank: the only one that it sees, or the one with its number on this host. None on CPUs.
+///
+/// Errors: `card-missing`.
+fn card_of(launch: &Launch, loaded: &Loaded) -> Result<Option<Card>> {
+    if !devices::uses_card(&RunSpec::new(&loaded.run)) {
+        return Ok(None);
+    }
+    let (mut cards, index) = (cuda::cards(), launch.local_rank as usize);
+    match cards.len() {
+        0 => Ok(None), // The trainer says why.
+        1 => Ok(cards.pop()),
+        seen if index < seen => Ok(Some(cards.swap_remove(index))),
+        seen => {
+            let message =
+                format!("rank {} is number {index} on this host, which shows {seen} cards", launch.rank);
+            Err(Error::usage("card-missing", message)
+                .hint("start as many ranks as there are cards, or check CUDA_VISIBLE_DEVICES"))
+        }
+    }
+}
+
 /// Finds the other ranks and trains as one of them. Returns the exit code.
 pub fn join(launch: &Launch, loaded: &Loaded, join_seconds: u32) -> Result<u8> {
     plimsoll_ranks::die_with_launcher(launch.launcher)?;
@@ -47,7 +72,10 @@ pub fn join(launch: &Launch, loaded: &Loaded, join_seconds: u32) -> Result<u8> {
     // Warnings, which `--quiet` leaves in.
     let mut say = |words: &str| output::note(false, words);
     let token = Token::new(launch, variable(TOKEN_VARIABLE).as_deref());
-    let hello = Hello::of_this_process(launch, None, several::alike(loaded));
+    let card = card_of(launch, loaded)?;
+    let mut alike = several::alike(loaded);
+    alike.extend(card.as_ref().map(|card| ("card".to_string(), format!("{}, {}", card.name, card.total))));
+    let hello = Hello::of_this_process(launch, card.as_ref().map(|card| card.uuid.clone()), alike);
     let mut stopped = || forward.iter().find(|one| one.came()).map(|one| one.signal);
     let waiting = Waiting { seconds: join_seconds, stopped: &mut stopped, say: &mut say };
     let link = Link::start(plimsoll_ranks::meet(launch, &token, &hello, waiting)?)?;
@@ -59,6 +87,8 @@ pub fn join(launch: &Launch, loaded: &Loaded, join_seconds: u32) -> Result<u8> {
         let threads = several::share_of_threads(launch.rank, &link.members, host.threads(), host.cpu_quota());
         env.push((THREADS_VARIABLE.into(), threads.to_string()));
     }
+    // The trainer sees its own card alone; the memory of the others it opens by handles.
+    env.extend(card.map(|card| (CARDS_VARIABLE.to_string(), card.uuid)));
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     several::supervise_rank(&words, &env, &forward, child_ended.as_signal(), &link, &mut say)
 }

@@ -1,12 +1,14 @@
 //! A run's device and numbers where several ranks of one host train one model. Each has an arena of one layout that the others may
-//! read.
+//! read: a file in memory, or a card's memory.
 
 use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_config::RunSpec;
 use plimsoll_cpu::{CpuDevice, Isa};
+use plimsoll_cuda::{CudaDevice, CudaOptions};
 use plimsoll_device::{Device, DeviceKind};
 use plimsoll_files::digest;
-use plimsoll_memory::{Arena, ArenaMap, Limit, Mapping, shared_file};
-use plimsoll_plan::{RunShape, machine_limits};
+use plimsoll_memory::{Arena, ArenaMap, Limit, Limits, Mapping, shared_file};
+use plimsoll_plan::{RunShape, devices, machine_limits};
 use plimsoll_ranks::Group;
 use std::fs::File;
 use std::ops::Range;
@@ -15,17 +17,26 @@ use std::path::Path;
 
 /// Opens the rank's device, with the arenas of all others.
 ///
-/// Errors: `ranks-method` for cards; `host-allocation-failed`; `rank-lost`.
-pub fn open(shape: &RunShape, group: &Group) -> Result<(Box<dyn Device>, Arena)> {
-    if shape.target.kind != DeviceKind::Cpu {
-        return Err(Error::usage(
-            "ranks-method",
-            "several ranks with cards: this build trains them on CPUs alone",
-        )
-        .hint("set run.device = \"cpu\", or leave out --ranks"));
-    }
+/// Errors: `host-allocation-failed`; `ranks-window`, `ranks-differ`, `rank-lost`; those of `CudaDevice::new`.
+pub fn open(shape: &RunShape, options: CudaOptions, group: &Group) -> Result<(Box<dyn Device>, Arena)> {
     let mut arena = Arena::new(ArenaMap::new(&shape.layout()?, 0));
     check_layout(group, shape, arena.map())?;
+    let dev: Box<dyn Device> = match shape.target.kind {
+        DeviceKind::Cpu => Box::new(open_cpu(shape, &mut arena, group)?),
+        DeviceKind::Cuda => {
+            let mut dev = CudaDevice::new(Bytes(arena.map().used_bytes()), options)?;
+            dev.bind_scratch(arena.split().0.buf("device.scratch"));
+            dev.name_regions(arena.map());
+            dev.join(group.rank(), &group.all_gather(&dev.window()?)?)?;
+            // No rank ends before all have opened its memory.
+            group.barrier()?;
+            Box::new(dev)
+        }
+    };
+    Ok((dev, arena))
+}
+
+fn open_cpu(shape: &RunShape, arena: &mut Arena, group: &Group) -> Result<CpuDevice> {
     let (bytes, file) = (Bytes(arena.map().used_bytes()), shared_file("plimsoll-arena")?);
     let mut dev = CpuDevice::shared(&file, bytes, shape.target.threads, Isa::detect())?;
     if let Some(scratch) = arena.split().0.get("device.scratch") {
@@ -49,14 +60,20 @@ pub fn open(shape: &RunShape, group: &Group) -> Result<(Box<dyn Device>, Arena)>
     dev.join((0..group.ranks()).map(of).collect::<Result<_>>()?);
     // A descriptor may be closed once all have opened it.
     group.barrier()?;
-    Ok((Box::new(dev), arena))
+    Ok(dev)
 }
 
-/// Returns the host's memory as the rank that sees the least of it does, so that all ranks make one plan.
+/// Returns the limits of the host and of a card as the rank that sees the least of each does, so that all ranks make one plan.
 ///
 /// Errors: `rank-lost`.
-pub fn host_limit(group: &Group, dir: &Path) -> Result<Option<Limit>> {
-    let own = machine_limits(dir).host;
+pub fn limits(group: &Group, run: &RunSpec, dir: &Path) -> Result<Limits> {
+    let here = machine_limits(dir);
+    let device = devices::uses_card(run).then(devices::device_limit).flatten();
+    let (host, device) = (least(group, here.host)?, least(group, device)?);
+    Ok(Limits { host, device, disk: here.disk, shm: None })
+}
+
+fn least(group: &Group, own: Option<Limit>) -> Result<Option<Limit>> {
     let bytes = own.as_ref().map_or(u64::MAX, |limit| limit.bytes.0);
     let all = group.all_gather(&bytes.to_le_bytes())?;
     let least =

@@ -4,10 +4,9 @@
 //! tokens' rows, which are added after what it gets as the head. So the chain gives the bits that one process accumulates.
 
 use crate::optimizer::Optimizer;
-use crate::share::Owned;
-use plimsoll_device::Device;
+use plimsoll_device::{Device, Owned, Run};
 use plimsoll_memory::Buf;
-use plimsoll_model::{ParamKind, ParamTable, Params};
+use plimsoll_model::{Param, ParamKind, ParamTable, Params};
 
 /// The partial gradient of a micro-batch, as `backward_part` leaves it in the arena of one rank.
 #[derive(Clone, Copy, Debug)]
@@ -31,35 +30,50 @@ impl<'p> Part<'_, 'p> {
 impl Optimizer<'_> {
     /// Adds a partial gradient to the shard, or begins the chain with it unless `add`.
     pub fn fold(&self, dev: &dyn Device, table: &ParamTable, part: Part<'_, '_>, shard: Buf<'_>, add: bool) {
-        let embed = table.find(ParamKind::Embed, 0).expect("a decoder has an embedding");
+        let whole = Run { start: 0, elements: table.elements };
+        self.fold_weights(dev, table, part, shard, add, whole);
+        self.fold_rows(dev, table, part, shard);
+    }
+
+    /// `fold` of the elements in `within`, without the embedding's rows.
+    pub fn fold_weights(
+        &self,
+        dev: &dyn Device,
+        table: &ParamTable,
+        part: Part<'_, '_>,
+        shard: Buf<'_>,
+        add: bool,
+        within: Run,
+    ) {
+        let embed = embed_of(table);
         let (first, end) = (embed.offset, embed.offset + embed.elements);
         let is_tied = part.grads.head.buf == part.grads.embed.buf;
-        for Owned { run, at } in self.owned() {
-            let inside = run.start.max(first)..run.end().min(end);
-            let own = |from: u64, to: u64| {
-                let (start, len) = ((at + from - run.start) as usize, (to - from) as usize);
-                (part.there(part.grads.all.slice(from as usize, len)), shard.slice(start, len))
-            };
-            if inside.is_empty() {
-                let (src, dst) = own(run.start, run.end());
-                dev.accumulate(src, dst, add);
-                continue;
-            }
-            for (from, to) in [(run.start, inside.start), (inside.end, run.end())] {
-                if from < to {
-                    let (src, dst) = own(from, to);
-                    dev.accumulate(src, dst, add);
+        let pieces = [(0, first), (first, end), (end, table.elements)];
+        for owned in self.owned().iter().filter_map(|owned| owned.inside(within)) {
+            for (start, end) in pieces {
+                let Some(Owned { run, at }) = owned.inside(Run { start, elements: end - start }) else { continue };
+                let dst = shard.slice(at as usize, run.elements as usize);
+                match (start == first && !is_tied, add) {
+                    (false, _) => {
+                        let src = part.grads.all.slice(run.start as usize, run.elements as usize);
+                        dev.accumulate(part.there(src), dst, add);
+                    }
+                    // Only rows are added to it.
+                    (true, true) => {}
+                    (true, false) => dev.zero(dst),
                 }
             }
-            let (src, dst) = own(inside.start, inside.end);
-            match (is_tied, add) {
-                (true, _) => dev.accumulate(src, dst, add),
-                (false, true) => {}
-                (false, false) => dev.zero(dst),
-            }
-            let (k, layout) = (embed.k as usize, part.grads.embed.layout);
-            let start = (inside.start - first) as usize;
-            dev.embed_backward_part(part.there(part.d_input), part.there(part.ids), k, layout, start, dst);
         }
     }
+
+    /// `fold` of the embedding's rows, after everything else of the same part.
+    pub fn fold_rows(&self, dev: &dyn Device, table: &ParamTable, part: Part<'_, '_>, shard: Buf<'_>) {
+        let (k, layout) = (embed_of(table).k as usize, part.grads.embed.layout);
+        let (d_input, ids) = (part.there(part.d_input), part.there(part.ids));
+        dev.embed_backward_part(d_input, ids, k, layout, self.owned_of_embed(), shard);
+    }
+}
+
+fn embed_of(table: &ParamTable) -> &Param {
+    table.find(ParamKind::Embed, 0).expect("a decoder has an embedding")
 }

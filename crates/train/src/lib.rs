@@ -17,4 +17,4 @@ pub use diverged::{finite_weights, gradient_not_finite, name_tensor};
 pub use optimizer::{Optimizer, OptimizerDType, StateDTypes, States, gradients, layout as optimizer_layout};
 pub use packing::{HeadRow, Heads, MicroBatch, PackLimits, Packer, Packing, Sequence};
 pub use plimsoll_algo::update::UpdateOptions;
-pub use share::{Owned, Share};
+pub use share::Share;

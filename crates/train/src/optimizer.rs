@@ -1,14 +1,14 @@
 //! Gradients and AdamW states: flat buffers in the order of the weights, one element-wise pass a step.
 
 use crate::buckets::{buckets, padding};
-use crate::share::{Owned, Share, shard_elements};
+use crate::share::{Share, shard_elements};
 use plimsoll_algo::update::UpdateOptions;
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::{
-    AdamW, AdamWBufs, CODE_BLOCK, Coded, Device, MatrixLayout, OFFLOAD_SLOTS, PIECES, Run,
+    AdamW, AdamWBufs, CODE_BLOCK, Coded, Device, MatrixLayout, OFFLOAD_SLOTS, Owned, PIECES, Run,
 };
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Resident, Turn};
-use plimsoll_model::{FlatTensors, ParamTable, Params};
+use plimsoll_model::{FlatTensors, Param, ParamKind, ParamTable, Params};
 use serde::{Deserialize, Serialize};
 
 /// How optimizer states are stored.
@@ -172,6 +172,8 @@ pub struct Optimizer<'a> {
     states: States<'a>,
     share: Share,
     owned: Vec<Owned>,
+    /// Of the embedding, by their places in it.
+    owned_of_embed: Vec<Owned>,
     buckets: Vec<Run>,
     padding: Vec<Run>,
     pub step: u64,
@@ -204,7 +206,9 @@ impl<'a> Optimizer<'a> {
                 );
             }
         }
-        Optimizer { states, share, owned, buckets: buckets(table), padding: padding(table), step: 0 }
+        let owned_of_embed = owned_of(&owned, table.find(ParamKind::Embed, 0));
+        let (buckets, padding) = (buckets(table), padding(table));
+        Optimizer { states, share, owned, owned_of_embed, buckets, padding, step: 0 }
     }
 
     /// The slots through which offloaded states pass; `None` where states are resident.
@@ -300,6 +304,11 @@ impl<'a> Optimizer<'a> {
         &self.owned
     }
 
+    /// Those of the embedding, by their places in it.
+    pub(crate) fn owned_of_embed(&self) -> &[Owned] {
+        &self.owned_of_embed
+    }
+
     /// Runs the optimizer's operations once on zero gradients with a rate of zero: no weight and no state moves.
     pub fn rehearse(
         &self,
@@ -376,6 +385,14 @@ impl<'a> Optimizer<'a> {
             }
         }
     }
+}
+
+/// Returns the elements of a parameter that are among `owned`, by their places in it.
+fn owned_of(owned: &[Owned], param: Option<&Param>) -> Vec<Owned> {
+    let Some(param) = param else { return Vec::new() };
+    let whole = Run { start: param.offset, elements: param.elements };
+    let within = owned.iter().filter_map(|owned| owned.inside(whole));
+    within.map(|Owned { run, at }| Owned { run: Run { start: run.start - param.offset, ..run }, at }).collect()
 }
 
 fn bufs<'b>(weights: Buf<'b>, grad: Buf<'b>, states: States<'b>) -> AdamWBufs<'b> {

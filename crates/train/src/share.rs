@@ -5,7 +5,7 @@
 //! other in its shard.
 
 use crate::buckets::buckets;
-use plimsoll_device::{CODE_BLOCK, PIECES, Run};
+use plimsoll_device::{CODE_BLOCK, Owned, PIECES};
 use plimsoll_model::ParamTable;
 
 /// A rank among the ranks of a run.
@@ -47,15 +47,6 @@ impl Share {
     }
 }
 
-/// Neighbouring elements that a rank owns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owned {
-    /// Where they lie in the model's buffer.
-    pub run: Run,
-    /// Where they begin in the rank's shard; both are whole blocks of 8-bit moments apart.
-    pub at: u64,
-}
-
 /// Returns the elements of a shard: the most that one of `ranks` ranks owns, so that all have one layout.
 pub(crate) fn shard_elements(table: &ParamTable, ranks: usize) -> u64 {
     let of = |rank| Share { rank, ranks }.owned(table).iter().map(|owned| owned.run.elements).sum::<u64>();
@@ -67,7 +58,7 @@ pub(crate) fn shard_elements(table: &ParamTable, ranks: usize) -> u64 {
 mod tests {
     use super::*;
     use plimsoll_base::{DType, ModelSpec};
-    use plimsoll_device::DeviceKind;
+    use plimsoll_device::{DeviceKind, Run};
 
     #[test]
     fn every_element_belongs_to_one_rank_and_shards_are_even() {

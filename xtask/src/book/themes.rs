@@ -81,6 +81,7 @@ const ERRORS: [Theme; 9] = [
             "trainer-",
             "rank-",
             "ranks-",
+            "card-missing",
             "card-shared",
             "container-oom-",
             "kernel-oom-",

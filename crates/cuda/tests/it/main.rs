@@ -5,6 +5,7 @@ mod both;
 
 mod attention;
 mod bench;
+mod chain;
 mod decode;
 mod failure_2;
 mod head;

@@ -169,11 +169,7 @@ fn gpu_facts() -> GpuFacts {
         Ok(info) => {
             let driver =
                 format!("CUDA {}.{}, {}", info.driver / 1000, info.driver % 1000 / 10, info.driver_library);
-            let card = |(name, total, free): (String, u64, Option<u64>)| Card {
-                name,
-                total: Bytes(total),
-                free: free.map(Bytes),
-            };
+            let card = |cuda::Card { name, total, free, .. }: cuda::Card| Card { name, total, free };
             let cards = cuda::cards().into_iter().map(card).collect();
             GpuFacts { cards, driver: Some(driver), hand_over: hand_over(), ..GpuFacts::default() }
         }

@@ -104,19 +104,12 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let &[ranks] = &args.ranks[..] else { return print_ranks(args, &run, limits.as_ref()) };
     let mut planned = plan_run(&run, limits, ranks as usize)?;
     planned.warnings.extend(obstacle_here(args, &loaded));
-    planned.warnings.extend(several_cards(&planned, ranks));
     draw_plan(args, &loaded, &planned.to_json(), quiet)?;
     // A plan for another machine ignores this one's limits.
     let machine = is_for_here(args).then(|| limits::read(&run_dir_path(&loaded)));
     let settings = args.explain.then(|| settings(&loaded, &planned));
     print_plan(args.json, planned.to_json(), &planned.table(), machine, settings)?;
     Ok(verdict(planned.refuse()))
-}
-
-/// Returns what `train` would refuse about several ranks.
-fn several_cards(planned: &PlanReport, ranks: u32) -> Option<String> {
-    (ranks > 1 && planned.plan.peak(Pool::Device).peak > Bytes(0))
-        .then(|| "this build trains several ranks on CPUs alone (ranks-method)".to_string())
 }
 
 /// Prints which numbers of ranks fit. Exit code: 0 if all do.
@@ -140,7 +133,6 @@ fn print_ranks(args: &Args, run: &RunSpec, limits: Option<&Limits>) -> Result<Ex
             "host_bytes_together": all,
             "card_bytes": card,
             "fits": planned.fits,
-            "warnings": several_cards(&planned, ranks),
         }));
     }
     output::either(args.json, &json!({ "ranks": rows }), |_| text.clone())?;

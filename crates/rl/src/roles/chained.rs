@@ -5,13 +5,13 @@ use super::role::{LossOf, Role, UpdateStats};
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::gather_f32;
 use plimsoll_base::Result;
-use plimsoll_device::Device;
+use plimsoll_device::{Device, Owned};
 use plimsoll_files::Head;
 use plimsoll_memory::{Buf, InPhase};
 use plimsoll_model::{Activations, Params, Pass, PassIndex, RowGradients, backward_part, layers};
 use plimsoll_plan::UpdateShape;
 use plimsoll_ranks::Group;
-use plimsoll_train::{Owned, Packer, Part, Share, Units};
+use plimsoll_train::{Packer, Part, Share, Units};
 use std::ops::Range;
 use std::time::Instant;
 

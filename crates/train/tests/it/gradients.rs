@@ -3,11 +3,12 @@
 
 use crate::common::{Harness, Machine, Numbers, Open, Setup, read, same_bits, tensors};
 use plimsoll_base::{DType, PhaseSet};
+use plimsoll_device::Owned;
 use plimsoll_memory::Layout;
 use plimsoll_model::{
     Derivatives, ParamTable, Params, Pass, PassLimits, Recompute, RowGradients, backward, backward_part, head,
 };
-use plimsoll_train::{HeadRow, Optimizer, Owned, PackLimits, Part, Sequence, Share};
+use plimsoll_train::{HeadRow, Optimizer, PackLimits, Part, Sequence, Share};
 
 const MODELS: [&str; 3] = ["qwen3", "qwen2", "llama3_rope"];
 
@@ -138,9 +139,7 @@ fn partial_gradients_added_by_their_owners_are_the_accumulated_gradient() {
         ("qwen2", DType::Bf16, DType::F32),
         ("llama", DType::F32, DType::Bf16),
     ] {
-        // Cards have no `accumulate` yet.
-        let machines = Machine::all().into_iter().filter(|machine| *machine != Machine::Cuda);
-        for (machine, threads) in machines.flat_map(|machine| [(machine, 1), (machine, 2)]) {
+        for (machine, threads) in Machine::all().into_iter().flat_map(|machine| [(machine, 1), (machine, 2)]) {
             let setup = Setup { machine, threads, ..Setup::new(name, dtype, groups.pass(70)) };
             let (spec, pool) = (setup.open().spec, setup.target().pool);
             let table = ParamTable::new(&spec, machine.kind(), dtype);

@@ -1,0 +1,94 @@
+//! Launchers of `chain.cu`: what a rank adds to the part of a gradient that it owns.
+
+use super::rows::{self, blocks, count, typed, wide};
+use super::{Arg, CudaDevice, Launch};
+use cudarc::driver::sys;
+use plimsoll_base::DType;
+use plimsoll_device::{MatrixLayout, Owned};
+use plimsoll_memory::Buf;
+
+/// Runs of elements of a launch of `add_owned_rows`, at most.
+const OWNED_MAX: usize = 1024;
+
+/// Bytes of scratch that `embed_backward_part` needs for `rows` rows: their order, their targets, and the table of runs.
+pub(crate) fn scratch_bytes(rows: u64) -> u64 {
+    let of_rows = (rows::add_scratch_bytes(rows) + 4 * rows).next_multiple_of(16);
+    of_rows + OWNED_MAX as u64 * size_of::<[u64; 3]>() as u64
+}
+
+pub(crate) fn accumulate(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>, add: bool) {
+    assert_eq!(src.len(), dst.len(), "lengths of a sum");
+    if !add && src.dtype() == dst.dtype() {
+        return copy(dev, dev.address(src), dev.address(dst), dst.len() as u64 * dst.dtype().bytes());
+    }
+    let kernel = match (src.dtype(), dst.dtype()) {
+        (DType::F32, DType::F32) => "accumulate_float_float",
+        (DType::F32, DType::Bf16) => "accumulate_float_bf16",
+        (DType::Bf16, DType::F32) => "accumulate_bf16_float",
+        (DType::Bf16, DType::Bf16) => "accumulate_bf16_bf16",
+        (from, to) => panic!("a sum of {} in {}", from.name(), to.name()),
+    };
+    let wide = wide(dev, 8, 8, &[src, dst]);
+    let args = [
+        dev.arg(src),
+        dev.arg(dst),
+        Arg::U64(src.len() as u64),
+        Arg::U32(wide.into()),
+        Arg::U32(add.into()),
+    ];
+    dev.launch("chain", kernel, blocks(src.len(), 8 * 256, 256), &args);
+}
+
+/// Copies bytes from any card to this one, by its copy engines.
+fn copy(dev: &CudaDevice, from: u64, to: u64, bytes: u64) {
+    if bytes == 0 || dev.has_failed() {
+        return;
+    }
+    dev.gpu.bind();
+    // SAFETY: both ends were checked to lie in arenas, which live as long as the device.
+    let copied = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, dev.gpu.stream) };
+    dev.keep(copied.result(), "copying from another card");
+}
+
+pub(crate) fn embed_backward_part(
+    dev: &CudaDevice,
+    d: Buf<'_>,
+    ids: Buf<'_>,
+    (h, layout): (usize, MatrixLayout),
+    owned: &[Owned],
+    shard: Buf<'_>,
+) {
+    assert_eq!((layout, d.dtype(), ids.dtype()), (MatrixLayout::Rows, DType::F32, DType::U32));
+    assert_eq!(d.len(), ids.len() * h, "[{}, {h}] of embedding gradients", ids.len());
+    if ids.is_empty() || owned.is_empty() {
+        return;
+    }
+    let rows = ids.len();
+    let order = dev.scratch(scratch_bytes(rows as u64));
+    let (runs, targets) = (order + 4 * rows as u64, order + 8 * rows as u64);
+    let table = (targets + 4 * rows as u64).next_multiple_of(16);
+    // Every row is compared with all others: they are read here, not on another card.
+    copy(dev, dev.address(ids), targets, 4 * rows as u64);
+    let [order, runs, targets] = [order, runs, targets].map(Arg::Ptr);
+    dev.launch("rows", "order_rows", blocks(rows, 8, 256), &[targets, order, runs, count(rows)]);
+    let launch = Launch { grid: [rows as u32, h.div_ceil(32) as u32, 1], block: 32, shared: 0 };
+    for owned in owned.chunks(OWNED_MAX) {
+        let mut words = [[0u64; 3]; OWNED_MAX];
+        for (word, Owned { run, at }) in words.iter_mut().zip(owned) {
+            assert!(at + run.elements <= shard.len() as u64, "{run:?} at {at} of a shard of {}", shard.len());
+            *word = [run.start, run.end(), *at];
+        }
+        dev.send(table, &words[..owned.len()]);
+        let args = [
+            dev.arg(d),
+            targets,
+            order,
+            runs,
+            Arg::Ptr(table),
+            count(owned.len()),
+            dev.arg(shard),
+            count(h),
+        ];
+        dev.launch("chain", typed!("add_owned_rows", shard), launch, &args);
+    }
+}

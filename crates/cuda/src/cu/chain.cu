@@ -1,0 +1,76 @@
+// The chain of partial gradients: what a rank adds to the part of a gradient that it owns. Sources may lie on another card.
+
+/// dst = src, or dst += src when `add`: one addition in f32, rounded once. Eight elements a thread.
+template <class X, class T>
+__device__ __forceinline__ void accumulate(const X* __restrict__ src, T* __restrict__ dst, u64 n, u32 wide, u32 add) {
+    u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) * 8;
+    if (wide && i + 8 <= n) {
+        float x[8], old[8];
+        load8(src + i, x);
+        if (add) {
+            load8(dst + i, old);
+#pragma unroll
+            for (int j = 0; j < 8; j++) x[j] = old[j] + x[j];
+        }
+        store8(dst + i, x);
+    } else {
+        for (u64 end = i + 8 < n ? i + 8 : n; i < end; i++) {
+            float x = to_f32(src[i]);
+            dst[i] = from_f32<T>(add ? to_f32(dst[i]) + x : x);
+        }
+    }
+}
+
+#define ACCUMULATE(X, T)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(256)                                                                \
+        accumulate_##X##_##T(const X* src, T* dst, u64 n, u32 wide, u32 add) {                                       \
+        accumulate<X, T>(src, dst, n, wide, add);                                                                    \
+    }
+ACCUMULATE(float, float)
+ACCUMULATE(float, bf16)
+ACCUMULATE(bf16, float)
+ACCUMULATE(bf16, bf16)
+
+/// Neighbouring elements of a gradient, and where a shard holds them.
+struct Owned {
+    u64 start, end, at;
+};
+
+/// The last of `owned`, which ascend, that begins at or before an element; `len` if none does.
+__device__ __forceinline__ u32 owner_of(const Owned* __restrict__ owned, u32 len, u64 element) {
+    u32 low = 0, high = len;
+    while (low < high) {
+        u32 middle = (low + high) / 2;
+        if (owned[middle].start <= element) low = middle + 1;
+        else high = middle;
+    }
+    return low == 0 ? len : low - 1;
+}
+
+/// shard[of (target, column)] += the f32 sum of the target's rows of `src`, ascending, for the elements in `owned`. `order`
+/// and `runs` as `order_rows` leaves them. grid: (rows, columns / WARP), a warp a block.
+template <class T>
+__device__ __forceinline__ void add_owned_rows(const float* __restrict__ src, const u32* __restrict__ targets,
+                                               const u32* __restrict__ order, const u32* __restrict__ runs,
+                                               const Owned* __restrict__ owned, u32 len, T* shard, u32 h) {
+    u32 run = runs[blockIdx.x], c = blockIdx.y * WARP + threadIdx.x;
+    if (run == 0 || c >= h) return;
+    const u32* rows = order + blockIdx.x;
+    u64 element = (u64)targets[rows[0]] * h + c;
+    u32 of = owner_of(owned, len, element);
+    if (of == len || element >= owned[of].end) return;
+    T* to = shard + owned[of].at + (element - owned[of].start);
+    float sum = src[(u64)rows[0] * h + c];
+#pragma unroll 8
+    for (u32 i = 1; i < run; i++) sum = sum + src[(u64)rows[i] * h + c];
+    *to = from_f32<T>(to_f32(*to) + sum);
+}
+
+#define ADD_OWNED_ROWS(T)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(WARP)                                                               \
+        add_owned_rows_##T(const float* src, const u32* targets, const u32* order, const u32* runs,                  \
+                           const Owned* owned, u32 len, T* shard, u32 h) {                                           \
+        add_owned_rows<T>(src, targets, order, runs, owned, len, shard, h);                                          \
+    }
+ADD_OWNED_ROWS(float)
+ADD_OWNED_ROWS(bf16)
