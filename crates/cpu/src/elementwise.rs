@@ -260,7 +260,10 @@ pub(super) fn embed_backward_part(
     let width = k.div_ceil(dev.pool().threads()).next_multiple_of(LANES).min(SUM_COLUMNS_MAX);
     let place = |index: usize| {
         let of = owned[..owned.partition_point(|owned| owned.run.start <= index as u64)].last()?;
-        (index as u64).checked_sub(of.run.start).filter(|at| *at < of.run.elements).map(|at| (of.at + at) as usize)
+        (index as u64)
+            .checked_sub(of.run.start)
+            .filter(|at| *at < of.run.elements)
+            .map(|at| (of.at + at) as usize)
     };
     by_dtype!(shard, T => {
         let out = dev.write::<T>(shard);

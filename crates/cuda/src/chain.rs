@@ -29,13 +29,8 @@ pub(crate) fn accumulate(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>, add: bool
         (from, to) => panic!("a sum of {} in {}", from.name(), to.name()),
     };
     let wide = wide(dev, 8, 8, &[src, dst]);
-    let args = [
-        dev.arg(src),
-        dev.arg(dst),
-        Arg::U64(src.len() as u64),
-        Arg::U32(wide.into()),
-        Arg::U32(add.into()),
-    ];
+    let args =
+        [dev.arg(src), dev.arg(dst), Arg::U64(src.len() as u64), Arg::U32(wide.into()), Arg::U32(add.into())];
     dev.launch("chain", kernel, blocks(src.len(), 8 * 256, 256), &args);
 }
 
@@ -79,16 +74,8 @@ pub(crate) fn embed_backward_part(
             *word = [run.start, run.end(), *at];
         }
         dev.send(table, &words[..owned.len()]);
-        let args = [
-            dev.arg(d),
-            targets,
-            order,
-            runs,
-            Arg::Ptr(table),
-            count(owned.len()),
-            dev.arg(shard),
-            count(h),
-        ];
+        let args =
+            [dev.arg(d), targets, order, runs, Arg::Ptr(table), count(owned.len()), dev.arg(shard), count(h)];
         dev.launch("chain", typed!("add_owned_rows", shard), launch, &args);
     }
 }

@@ -5,8 +5,8 @@ use crate::attention_backward::attention_backward_scratch_bytes;
 use crate::cuda_device::ScratchLimits;
 use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
 use crate::{
-    attention, attention_backward, chain, checked, driver, head, matmul, memory, optimizer, pipeline, rotation,
-    rows, sample, transfer,
+    attention, attention_backward, chain, checked, driver, head, matmul, memory, optimizer, pipeline,
+    rotation, rows, sample, transfer,
 };
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::{

@@ -62,7 +62,11 @@ impl Peer {
         let (Some([process, address]), Ok(handle)) =
             (words_of.as_chunks::<8>().0.first_chunk::<2>(), <[u8; HANDLE_BYTES]>::try_from(bytes))
         else {
-            return Err(refused(&whose, "its window", &format!("{} bytes, not {WINDOW_BYTES}", window.len())));
+            return Err(refused(
+                &whose,
+                "its window",
+                &format!("{} bytes, not {WINDOW_BYTES}", window.len()),
+            ));
         };
         let [process, address] = [*process, *address].map(u64::from_le_bytes);
         if process == u64::from(std::process::id()) {

@@ -82,7 +82,7 @@ pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, w: Matrix<'_>, out: Buf<
     dev.launch("sgemm", typed!("backward_x", dy, out), tiles(dy.dtype(), m, w.k), &args);
 }
 
-/// grad += dy^T x, summed in f32 and added once. `dy`: [M, N] e; `x`: [M, K] e; `grad`: [N, K] f32 or bf16.
+/// grad += dy^T x, summed in f32, rounded to the gradient's dtype and added once. `dy`: [M, N] e; `x`: [M, K] e; `grad`: [N, K] f32 or bf16.
 pub(crate) fn backward_w(dev: &CudaDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>) {
     assert_eq!(dy.dtype(), x.dtype(), "gradients of outputs are stored as inputs are");
     assert_eq!(grad.layout, MatrixLayout::Rows);

@@ -154,6 +154,13 @@ impl Planner<'_> {
     pub(crate) fn solve(&self, run: &RunSpec) -> Result<Solution> {
         check_sizes(run, self.facts)?;
         let axes = self.axes(run);
+        if axes.precision.is_empty() {
+            return Err(Error::usage(
+                "ranks-method",
+                "train.grad_dtype = \"bf16\" with optimizer states in f32, on several cards",
+            )
+            .hint("set train.grad_dtype = \"f32\": a rank keeps only its part of the sum"));
+        }
         let mut too_large: Vec<Point> = Vec::new();
         let mut found: Vec<(Candidate, Plan)> = Vec::new();
         for candidate in self.ranked(run, &axes)? {
@@ -226,7 +233,7 @@ impl Planner<'_> {
 
     fn axes(&self, run: &RunSpec) -> Axes {
         Axes {
-            precision: precisions(run),
+            precision: self.precisions(run),
             recompute: match run.choices.recompute {
                 Auto::Value(level) => vec![recompute(level)],
                 Auto::Auto => vec![Recompute::None, Recompute::Cheap, Recompute::Layer],
@@ -324,6 +331,14 @@ impl Planner<'_> {
             new_tokens,
             ahead: gpu,
         }
+    }
+
+    /// Several cards pass states through the gradients' buffer when they are read: it must hold them exactly.
+    fn precisions(&self, run: &RunSpec) -> Vec<(OptimizerDType, DType)> {
+        let (ranks, on_cards) = (self.facts.share.ranks, self.kind == DeviceKind::Cuda);
+        let mut all = precisions(run);
+        all.retain(|of| ranks == 1 || !on_cards || *of != (OptimizerDType::F32, DType::Bf16));
+        all
     }
 
     fn training(&self, run: &RunSpec, weights: DType, knobs: &Knobs) -> Training {

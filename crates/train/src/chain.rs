@@ -51,7 +51,9 @@ impl Optimizer<'_> {
         let pieces = [(0, first), (first, end), (end, table.elements)];
         for owned in self.owned().iter().filter_map(|owned| owned.inside(within)) {
             for (start, end) in pieces {
-                let Some(Owned { run, at }) = owned.inside(Run { start, elements: end - start }) else { continue };
+                let Some(Owned { run, at }) = owned.inside(Run { start, elements: end - start }) else {
+                    continue;
+                };
                 let dst = shard.slice(at as usize, run.elements as usize);
                 match (start == first && !is_tied, add) {
                     (false, _) => {

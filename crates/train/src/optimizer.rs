@@ -5,7 +5,7 @@ use crate::share::{Share, shard_elements};
 use plimsoll_algo::update::UpdateOptions;
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::{
-    AdamW, AdamWBufs, CODE_BLOCK, Coded, Device, MatrixLayout, OFFLOAD_SLOTS, Owned, PIECES, Run,
+    AdamW, AdamWBufs, CODE_BLOCK, Coded, Device, DeviceKind, MatrixLayout, OFFLOAD_SLOTS, Owned, PIECES, Run,
 };
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Resident, Turn};
 use plimsoll_model::{FlatTensors, Param, ParamKind, ParamTable, Params};
@@ -79,8 +79,8 @@ fn slot_elements(table: &ParamTable) -> u64 {
 /// Gradients and states of one role, which is updated in `phase`. Gradients exist in that phase alone. States are resident,
 /// or they lie in the device's host memory, as `offload.ROLE.adam_m` and so on, and pass through slots in the phase.
 ///
-/// One of several `ranks` has states for its shard alone. Its gradients are those of a micro-batch, in f32; `ROLE.shard` is the sum of
-/// what it owns.
+/// One of several `ranks` has states for its shard alone. Its gradients are those of a micro-batch: in f32 on a CPU, on a card in
+/// the dtype of sums, to which a card rounds each partial gradient. `ROLE.shard` is the sum of what it owns.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(
@@ -96,7 +96,7 @@ pub fn layout(
     let (all, [m, v]) = (shard_elements(table, ranks), dtypes.moments());
     let mut layout = Layout::new();
     let update = PhaseSet::of(&[phase]);
-    let grads = if ranks == 1 { dtypes.grads } else { DType::F32 };
+    let grads = if ranks > 1 && table.device == DeviceKind::Cpu { DType::F32 } else { dtypes.grads };
     layout.arena(&format!("{role}.grads"), "train", pool, update, &[table.elements], grads)?;
     if ranks > 1 {
         layout.arena(&format!("{role}.shard"), "train", pool, update, &[all], dtypes.grads)?;
@@ -392,7 +392,9 @@ fn owned_of(owned: &[Owned], param: Option<&Param>) -> Vec<Owned> {
     let Some(param) = param else { return Vec::new() };
     let whole = Run { start: param.offset, elements: param.elements };
     let within = owned.iter().filter_map(|owned| owned.inside(whole));
-    within.map(|Owned { run, at }| Owned { run: Run { start: run.start - param.offset, ..run }, at }).collect()
+    within
+        .map(|Owned { run, at }| Owned { run: Run { start: run.start - param.offset, ..run }, at })
+        .collect()
 }
 
 fn bufs<'b>(weights: Buf<'b>, grad: Buf<'b>, states: States<'b>) -> AdamWBufs<'b> {

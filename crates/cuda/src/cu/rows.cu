@@ -474,7 +474,8 @@ __device__ __forceinline__ void add_partials(const float* __restrict__ partials,
     if (warp > 0 || c >= n) return;
 #pragma unroll
     for (int i = 1; i < PARTIAL_WARPS; i++) sum = sum + shared[i][lane];
-    out[c] = from_f32<T>((add ? to_f32(out[c]) : 0.0f) + sum);
+    // A partial gradient is rounded to the gradient's dtype before it is added, as cuBLASLt rounds a product.
+    out[c] = from_f32<T>((add ? to_f32(out[c]) : 0.0f) + to_f32(from_f32<T>(sum)));
 }
 
 #define ADD_PARTIALS(T)                                                                                              \

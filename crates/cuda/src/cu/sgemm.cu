@@ -16,9 +16,10 @@ template <class T, class B> struct Target {
     const B* bias;  // [J], or null
     bool add;
 
+    /// What is added is rounded first, as cuBLASLt rounds it.
     __device__ __forceinline__ float value(float sum, u64 at, u32 j) const {
         if (bias) sum = sum + to_f32(bias[j]);
-        return add ? to_f32(out[at]) + sum : sum;
+        return add ? to_f32(out[at]) + to_f32(from_f32<T>(sum)) : sum;
     }
 };
 

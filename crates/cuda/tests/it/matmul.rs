@@ -142,3 +142,44 @@ fn the_peak_is_a_rate() {
     );
     assert!(rate > 1e12, "{rate:e}");
 }
+
+/// What lets ranks sum a gradient one partial gradient after the other: a product is rounded to the gradient's dtype and added once.
+#[test]
+fn a_product_of_any_number_of_rows_is_added_to_a_gradient_as_it_is_written_alone() {
+    let (most, mut all) = (520, Vec::new());
+    for (n, k) in [(384, 128), (128, 128), (15, 128), (96, 64), (1152, 896), (896, 4864)] {
+        for to in [F32, Bf16] {
+            let buffers = [
+                ("x", Bf16, most * k),
+                ("dy", Bf16, most * n),
+                ("sum", to, n * k),
+                ("grad", to, n * k),
+                ("want", to, n * k),
+            ];
+            let Some(mut gpu) = on_card(&buffers) else { return };
+            let before = normal(5, n * k, 1.0, to);
+            gpu.set("x", &normal(1, most * k, 1.0, Bf16));
+            gpu.set("dy", &normal(3, most * n, 1.0, Bf16));
+            let mut differ = Vec::new();
+            for m in (1..=20).chain([31, 32, 33, 48, 63, 64, 65, 100, 128, 129, 256, 300, 512, 513]) {
+                gpu.set("grad", &before);
+                gpu.set("want", &before);
+                let none = gpu.buf("x").slice(0, 0);
+                let (dy, x) = (gpu.buf("dy").slice(0, m * n), gpu.buf("x").slice(0, m * k));
+                gpu.dev.matmul_dw(dy, x, gpu.rows("grad", n, k), true, none);
+                gpu.dev.matmul_dw(dy, x, gpu.rows("sum", n, k), false, none);
+                gpu.dev.accumulate(gpu.buf("sum"), gpu.buf("want"), true);
+                gpu.dev.check().unwrap();
+                let (grad, want) = (bits(&gpu.get("grad")), bits(&gpu.get("want")));
+                let count = grad.iter().zip(&want).filter(|(a, b)| a != b).count();
+                if count > 0 {
+                    differ.push((m, count));
+                }
+            }
+            if !differ.is_empty() {
+                all.push(format!("[{n}, {k}] in {to:?}: (rows, elements) that differ: {differ:?}"));
+            }
+        }
+    }
+    assert!(all.is_empty(), "{}", all.join("\n"));
+}
