@@ -41,7 +41,7 @@ fn copy(dev: &CudaDevice, from: u64, to: u64, bytes: u64) {
     }
     dev.gpu.bind();
     // SAFETY: both ends were checked to lie in arenas, which live as long as the device.
-    let copied = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, dev.gpu.stream) };
+    let copied = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, dev.stream()) };
     dev.keep(copied.result(), "copying from another card");
 }
 

@@ -1,5 +1,6 @@
 //! The device itself: the card, its arena, its kernels and libraries.
 
+use crate::aside::AsideStream;
 use crate::compile::SOURCES;
 use crate::driver::Gpu;
 use crate::driver::GpuInfo;
@@ -49,6 +50,8 @@ pub(crate) struct Named {
 pub struct CudaDevice {
     // Dropped in this order: what lives on the card before the card.
     pub(crate) pipeline: Queue,
+    /// Of a rank among others.
+    pub(crate) aside: Option<AsideStream>,
     pub(crate) transfers: Transfers,
     pub(crate) blas: blas::Blas,
     pub(crate) kernels: Kernels,
@@ -90,6 +93,7 @@ impl CudaDevice {
         let arena = gpu.allocate("the arena", arena_bytes.0.max(256))?;
         Ok(CudaDevice {
             pipeline,
+            aside: None,
             transfers,
             blas,
             kernels,
@@ -185,6 +189,7 @@ impl Drop for CudaDevice {
     fn drop(&mut self) {
         let _ = self.gpu.wait();
         let _ = self.transfers.wait();
+        let _ = self.aside.as_ref().map(AsideStream::wait);
         self.peers.clear();
         self.gpu.free(self.arena);
     }

@@ -85,7 +85,7 @@ impl CudaDevice {
         // SAFETY: the launcher gives the kernel's own parameters, in order; buffers were checked to lie in the arena.
         let mut put = || unsafe {
             let params = &mut params[..args.len()];
-            result::launch_kernel(function, (x, y, z), (how.block, 1, 1), how.shared, self.gpu.stream, params)
+            result::launch_kernel(function, (x, y, z), (how.block, 1, 1), how.shared, self.stream(), params)
         };
         let launched = match &self.profile {
             Some(profile) => profile.time(&self.gpu, || kernel.to_string(), put),

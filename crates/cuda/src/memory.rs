@@ -176,7 +176,7 @@ pub(crate) fn fill(dev: &CudaDevice, dst: Buf<'_>, byte: u8) {
     dev.gpu.bind();
     let bytes = dst.len() * dst.dtype().bytes() as usize;
     // SAFETY: the bytes lie in the arena, as `address` checks.
-    let done = unsafe { sys::cuMemsetD8Async(dev.address(dst), byte, bytes, dev.gpu.stream) }.result();
+    let done = unsafe { sys::cuMemsetD8Async(dev.address(dst), byte, bytes, dev.stream()) }.result();
     dev.keep(done, "filling a region");
 }
 

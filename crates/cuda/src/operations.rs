@@ -1,5 +1,6 @@
 //! Which function launches an operation, and the scratch that they need.
 
+use crate::aside::AsideStream;
 use crate::attention::attention_scratch_bytes;
 use crate::attention_backward::attention_backward_scratch_bytes;
 use crate::cuda_device::ScratchLimits;
@@ -10,7 +11,8 @@ use crate::{
 };
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::{
-    Backend, Checked, Claim, Claims, Coded, DeviceKind, Matrix, MatrixLayout, Op, Pipeline, Run, Transfer,
+    Aside, Backend, Checked, Claim, Claims, Coded, DeviceKind, Matrix, MatrixLayout, Op, Pipeline, Run,
+    Transfer,
 };
 use plimsoll_memory::{Buf, CardMemory, Layout, Pool};
 use std::sync::atomic::Ordering;
@@ -121,7 +123,8 @@ impl Backend for CudaDevice {
     }
 
     fn sync(&self) {
-        if let Err(err) = self.gpu.wait().and_then(|()| self.transfers.wait()) {
+        let aside = || self.aside.as_ref().map_or(Ok(()), AsideStream::wait);
+        if let Err(err) = self.gpu.wait().and_then(|()| self.transfers.wait()).and_then(|()| aside()) {
             self.fail(driver::failed("waiting for the card", err));
         }
     }
@@ -146,6 +149,11 @@ impl Backend for CudaDevice {
     }
     fn pipeline(&self) -> Option<&dyn Pipeline> {
         (!self.checked && self.profile.is_none()).then_some(self)
+    }
+
+    fn aside(&self) -> Option<&dyn Aside> {
+        let plain = !self.checked && self.profile.is_none();
+        (plain && self.aside.is_some()).then_some(self)
     }
 
     fn offload_begin(&self) {

@@ -1,38 +1,55 @@
 //! The arenas of other ranks, each on a card of its own: memory that a process opens by a handle (CUDA IPC) and its card reads
-//! over the link between cards, without a library and without memory of its own.
+//! over the link between cards, without a library and without memory of its own; and the marks of their streams.
 
 use super::CudaDevice;
-use super::driver::words;
+use super::aside::{AsideStream, MARKS};
+use super::driver::{Mark, words};
 use cudarc::driver::sys;
 use plimsoll_base::{Error, Result};
 use plimsoll_memory::{Buf, Home};
+use std::ffi::c_char;
 
 /// Bytes of a handle of CUDA IPC.
 const HANDLE_BYTES: usize = 64;
-/// Bytes of a window: process, address, handle.
-const WINDOW_BYTES: usize = 16 + HANDLE_BYTES;
+/// Bytes of something in a window: its address, and the handle by which another process opens it.
+const ITEM_BYTES: usize = 8 + HANDLE_BYTES;
+/// Bytes of a window: the process, the arena, the marks.
+const WINDOW_BYTES: usize = 8 + (1 + MARKS) * ITEM_BYTES;
 
 /// An arena of another rank, as this process reaches it.
 #[derive(Debug)]
 pub(crate) struct Peer {
     address: u64,
-    /// Whether it was opened by a handle; ranks of one process have each other's addresses.
+    pub(crate) marks: [Mark; MARKS],
+    /// Whether they were opened by handles; ranks of one process have each other's addresses.
     is_opened: bool,
 }
 
 impl CudaDevice {
     /// Returns what other ranks need to read this arena, for `join`.
     ///
-    /// Errors: `ranks-window` with the words of the driver that refuses.
-    pub fn window(&self) -> Result<Vec<u8>> {
+    /// Errors: `ranks-window` with the words of the driver that refuses; `cuda-failed`.
+    pub fn window(&mut self) -> Result<Vec<u8>> {
+        let aside = self.aside.insert(AsideStream::new(&self.gpu)?);
         self.gpu.bind();
         let mut handle = sys::CUipcMemHandle { reserved: [0; HANDLE_BYTES] };
         // SAFETY: the arena is one allocation of this process, the handle a valid place.
         let got = unsafe { sys::cuIpcGetMemHandle(&mut handle, self.arena) };
         got.result().map_err(|err| refused("this card's memory", "cuIpcGetMemHandle", &words(err)))?;
-        let process = u64::from(std::process::id());
-        let handle = handle.reserved.map(|byte| byte as u8);
-        Ok([&process.to_le_bytes()[..], &self.arena.to_le_bytes(), &handle].concat())
+        let mut window = u64::from(std::process::id()).to_le_bytes().to_vec();
+        let mut item = |address: u64, handle: [c_char; HANDLE_BYTES]| {
+            window.extend(address.to_le_bytes());
+            window.extend(handle.map(|byte| byte as u8));
+        };
+        item(self.arena, handle.reserved);
+        for Mark(event) in &aside.marks {
+            let mut handle = sys::CUipcEventHandle { reserved: [0; HANDLE_BYTES] };
+            // SAFETY: an event made for other processes, the handle a valid place.
+            let got = unsafe { sys::cuIpcGetEventHandle(&mut handle, *event) };
+            got.result().map_err(|err| refused("this card's events", "cuIpcGetEventHandle", &words(err)))?;
+            item(*event as u64, handle.reserved);
+        }
+        Ok(window)
     }
 
     /// Opens the arenas of the other ranks by their windows, by rank; they have this one's layout and live as long.
@@ -58,35 +75,49 @@ impl CudaDevice {
 impl Peer {
     fn open(rank: usize, window: &[u8]) -> Result<Peer> {
         let whose = format!("the card's memory of rank {rank}");
-        let (words_of, bytes) = window.split_at_checked(16).unwrap_or((&[], &[]));
-        let (Some([process, address]), Ok(handle)) =
-            (words_of.as_chunks::<8>().0.first_chunk::<2>(), <[u8; HANDLE_BYTES]>::try_from(bytes))
-        else {
+        if window.len() != WINDOW_BYTES {
             return Err(refused(
                 &whose,
                 "its window",
                 &format!("{} bytes, not {WINDOW_BYTES}", window.len()),
             ));
-        };
-        let [process, address] = [*process, *address].map(u64::from_le_bytes);
-        if process == u64::from(std::process::id()) {
-            return Ok(Peer { address, is_opened: false });
         }
-        let handle = sys::CUipcMemHandle { reserved: handle.map(|byte| byte as _) };
-        let lazily = sys::CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
+        let (process, items) = window.split_at(8);
+        let (items, _) = items.as_chunks::<ITEM_BYTES>();
+        let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+        let handle = |index: usize| -> [c_char; HANDLE_BYTES] {
+            std::array::from_fn(|at| items[index][8 + at] as c_char)
+        };
+        if number(process) == u64::from(std::process::id()) {
+            let marks = std::array::from_fn(|mark| Mark(number(&items[1 + mark]) as sys::CUevent));
+            return Ok(Peer { address: number(&items[0]), marks, is_opened: false });
+        }
         let mut address = 0;
+        let lazily = sys::CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
+        let memory = sys::CUipcMemHandle { reserved: handle(0) };
         // SAFETY: a valid place for an address; a handle that names nothing is refused by the driver.
-        let opened = unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, handle, lazily) };
+        let opened = unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, memory, lazily) };
         opened.result().map_err(|err| refused(&whose, "cuIpcOpenMemHandle", &words(err)))?;
-        Ok(Peer { address, is_opened: true })
+        let mut peer =
+            Peer { address, marks: std::array::from_fn(|_| Mark(std::ptr::null_mut())), is_opened: true };
+        for (index, Mark(event)) in peer.marks.iter_mut().enumerate() {
+            let handle = sys::CUipcEventHandle { reserved: handle(1 + index) };
+            // SAFETY: a valid place for an event; a handle that names nothing is refused by the driver.
+            let opened = unsafe { sys::cuIpcOpenEventHandle(event, handle) };
+            opened.result().map_err(|err| refused(&whose, "cuIpcOpenEventHandle", &words(err)))?;
+        }
+        Ok(peer)
     }
 }
 
 impl Drop for Peer {
     fn drop(&mut self) {
         if self.is_opened {
-            // SAFETY: opened in `open`, closed once; the device that owned this has waited for its stream.
+            // SAFETY: opened in `open`, closed once; the device that owned this has waited for its streams.
             let _ = unsafe { sys::cuIpcCloseMemHandle(self.address) };
+        } else {
+            // They are destroyed by the rank that made them.
+            self.marks.iter_mut().for_each(|mark| mark.0 = std::ptr::null_mut());
         }
     }
 }

@@ -61,7 +61,7 @@ fn copy(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>, stream: sys::CUstream) {
 }
 
 /// What is on the stream now comes before what waits for the mark.
-fn record(dev: &CudaDevice, mark: &Mark, stream: sys::CUstream) {
+pub(crate) fn record(dev: &CudaDevice, mark: &Mark, stream: sys::CUstream) {
     if dev.has_failed() {
         return;
     }
@@ -71,7 +71,7 @@ fn record(dev: &CudaDevice, mark: &Mark, stream: sys::CUstream) {
 }
 
 /// What comes on the stream from here on waits for the mark.
-fn follow(dev: &CudaDevice, stream: sys::CUstream, mark: &Mark) {
+pub(crate) fn follow(dev: &CudaDevice, stream: sys::CUstream, mark: &Mark) {
     if dev.has_failed() {
         return;
     }

@@ -34,10 +34,16 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    fn new(gpu: &Gpu) -> Result<Stream> {
+    pub(crate) fn new(gpu: &Gpu) -> Result<Stream> {
         gpu.bind();
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
         stream.map(Stream).map_err(|e| driver::failed("making a stream", e))
+    }
+
+    /// Waits for everything on it. The caller has bound the context.
+    pub(crate) fn wait(&self) -> std::result::Result<(), result::DriverError> {
+        // SAFETY: made in `new`, and lives as long as `self`.
+        unsafe { result::stream::synchronize(self.0) }
     }
 }
 
@@ -73,9 +79,6 @@ impl Transfers {
     }
 
     pub(crate) fn wait(&self) -> std::result::Result<(), result::DriverError> {
-        [&self.incoming, &self.outgoing].into_iter().try_for_each(|stream| {
-            // SAFETY: the stream lives as long as `self`; the caller has bound the context.
-            unsafe { result::stream::synchronize(stream.0) }
-        })
+        [&self.incoming, &self.outgoing].into_iter().try_for_each(Stream::wait)
     }
 }

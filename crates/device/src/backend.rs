@@ -113,12 +113,29 @@ pub trait Backend: Sync {
         None
     }
 
+    /// How to exchange with other ranks while later operations run; `None` where a rank reads others' memory in place, after they
+    /// have ended.
+    fn aside(&self) -> Option<&dyn Aside> {
+        None
+    }
+
     /// Frees the slots that copies arrive in: copies into them start after the operations so far.
     fn offload_begin(&self);
     /// Makes the operations from here on wait for what the last `offload_in` started for the slot.
     fn offload_wait(&self, slot: usize);
     fn bring<'a, 'c>(&self, slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>);
     fn send_back<'a, 'c>(&self, slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>);
+}
+
+/// Work next to the operations, on what other ranks have computed. All ranks call the same methods in the same order.
+pub trait Aside {
+    /// Marks the operations so far, for all ranks. A mark may be set again once all ranks have called `run` for the turn after it.
+    fn mark(&self, turn: usize);
+    /// Puts `ops` aside: they start after what came before every rank's mark of this turn, and after what was put aside before.
+    /// Every rank must have set its mark.
+    fn run(&self, turn: usize, ops: &mut dyn FnMut());
+    /// Makes the operations from here on wait for what was put aside.
+    fn join(&self);
 }
 
 /// Running ahead of the host: operations recorded once and replayed, results fetched while the next pass runs.

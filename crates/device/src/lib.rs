@@ -25,7 +25,7 @@ pub use args::{
     Activation, AdamW, AdamWBufs, AttentionBackward, Batch, HeadBackward, HeadOut, Heads, NormGrads, QkNorm,
     QkNormBackward, RopeBackward, Sample, Sampling,
 };
-pub use backend::{Backend, Checked, Pipeline, Transfer};
+pub use backend::{Aside, Backend, Checked, Pipeline, Transfer};
 pub use claims::{Claim, Claims};
 pub use codes::{CODE_BLOCK, Coded};
 pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, PANEL, matrix_elements};

@@ -18,6 +18,22 @@ pub enum Derivatives<'d> {
     Values(&'d [f32]),
 }
 
+/// What a backward pass has computed the gradients of, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The head, and the last norm.
+    Head,
+    /// A layer; the last one first.
+    Layer(u32),
+}
+
+impl Stage {
+    /// Returns the stages of a decoder, in order.
+    pub fn all(layers: u32) -> impl Iterator<Item = Stage> {
+        std::iter::once(Stage::Head).chain((0..layers).rev().map(Stage::Layer))
+    }
+}
+
 /// Where a backward pass leaves the gradient of its rows' embeddings, when it does not add them.
 #[derive(Clone, Copy, Debug)]
 pub struct RowGradients<'p> {
@@ -50,11 +66,12 @@ pub fn backward(
         // Rows of tokens are added to; a tied embedding has been written as the head.
         dev.zero(grads.embed.buf);
     }
-    let RowGradients { d_input, ids } = backward_part(dev, decoder, grads, add, pass, of);
+    let RowGradients { d_input, ids } = backward_part(dev, decoder, grads, add, pass, of, &mut |_| {});
     dev.embed_backward(d_input, ids, grads.embed);
 }
 
-/// `backward` without the gradients of the rows' embeddings, which it returns: until the next pass they lie in its arrays.
+/// `backward` without the gradients of the rows' embeddings, which it returns: until the next pass they lie in its arrays. `after` is
+/// called after the operations of each stage.
 pub fn backward_part<'p>(
     dev: &dyn Device,
     decoder: &Decoder<'_>,
@@ -62,6 +79,7 @@ pub fn backward_part<'p>(
     add: bool,
     pass: &Pass<'p>,
     of: Derivatives<'_>,
+    after: &mut dyn FnMut(Stage),
 ) -> RowGradients<'p> {
     let spec = &decoder.spec;
     let (m, h) = (pass.rows, spec.hidden as usize);
@@ -70,6 +88,7 @@ pub fn backward_part<'p>(
     dev.zero(d_resid);
     let head = HeadPass { dev, decoder, grads, add, pass, back: &back };
     head.run(of, d_resid);
+    after(Stage::Head);
     let d_out = back.d_out.slice(0, m * h);
     dev.cast(d_resid, d_out);
     for l in (0..spec.layers as usize).rev() {
@@ -82,6 +101,7 @@ pub fn backward_part<'p>(
         let step = LayerBackward { dev, decoder, w, g, add, pass, bufs: &bufs, back: &back, d_resid, d_out };
         step.ffn();
         step.attention();
+        after(Stage::Layer(l as u32));
     }
     RowGradients { d_input: d_resid, ids: pass.ids }
 }

@@ -15,7 +15,7 @@ mod save;
 mod weights;
 
 pub use activations::{Activations, Mode, PassLimits, Recompute, Target, layout as activations_layout};
-pub use backward::{Derivatives, RowGradients, backward, backward_part};
+pub use backward::{Derivatives, RowGradients, Stage, backward, backward_part};
 pub use forward::{
     Decoder, Pass, PassIndex, advance, draw, head, layers, rehearsal_sizes, sample, upload_keys, values,
 };

@@ -5,7 +5,7 @@
 //! optimizer is one element-wise pass over all parameters.
 
 use plimsoll_base::{DType, ModelSpec};
-use plimsoll_device::{CODE_BLOCK, DeviceKind, matrix_elements};
+use plimsoll_device::{CODE_BLOCK, DeviceKind, Run, matrix_elements};
 
 /// Elements to which each parameter is aligned, so that no block of 8-bit moments holds numbers of two.
 const ALIGN: u64 = CODE_BLOCK as u64;
@@ -168,6 +168,25 @@ impl ParamTable {
         self.elements = (self.elements + elements).next_multiple_of(ALIGN);
     }
 
+    /// True if the embedding is the head too.
+    pub fn is_tied(&self) -> bool {
+        [ParamKind::Head, ParamKind::ValueHead].iter().all(|kind| self.find(*kind, 0).is_none())
+    }
+
+    /// Returns the elements of a layer, which are neighbours.
+    pub fn layer_run(&self, layer: u32) -> Run {
+        let next =
+            self.find(ParamKind::AttnNorm, layer + 1).map_or(self.head_run().start, |param| param.offset);
+        let start = self.find(ParamKind::AttnNorm, layer).expect("a layer begins with a norm").offset;
+        Run { start, elements: next - start }
+    }
+
+    /// Returns the elements after the layers: the last norm, and a head of its own.
+    pub fn head_run(&self) -> Run {
+        let start = self.find(ParamKind::FinalNorm, 0).expect("a decoder ends with a norm").offset;
+        Run { start, elements: self.elements - start }
+    }
+
     /// The parameter of a kind in a layer.
     pub fn find(&self, kind: ParamKind, layer: u32) -> Option<&Param> {
         self.params.iter().find(|p| p.kind == kind && p.layer == layer)
@@ -177,6 +196,25 @@ impl ParamTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_embedding_the_layers_and_the_head_are_neighbours() {
+        let spec = ModelSpec::preset("qwen2.5-7b").unwrap();
+        for table in
+            [ParamTable::new, ParamTable::critic].map(|new| new(&spec, DeviceKind::Cuda, DType::Bf16))
+        {
+            let mut next = table.layer_run(0).start;
+            assert!(next >= table.params[0].elements, "after the embedding");
+            for layer in 0..spec.layers {
+                let run = table.layer_run(layer);
+                assert_eq!(run.start, next, "layer {layer}");
+                let inside = |param: &&Param| (run.start..run.end()).contains(&param.offset);
+                assert!(table.params.iter().filter(inside).all(|param| param.layer == layer));
+                next = run.end();
+            }
+            assert_eq!((table.head_run().start, table.head_run().end()), (next, table.elements));
+        }
+    }
 
     #[test]
     fn the_table_holds_every_parameter_once() {

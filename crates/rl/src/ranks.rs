@@ -27,7 +27,8 @@ pub fn open(shape: &RunShape, options: CudaOptions, group: &Group) -> Result<(Bo
             let mut dev = CudaDevice::new(Bytes(arena.map().used_bytes()), options)?;
             dev.bind_scratch(arena.split().0.buf("device.scratch"));
             dev.name_regions(arena.map());
-            dev.join(group.rank(), &group.all_gather(&dev.window()?)?)?;
+            let windows = group.all_gather(&dev.window()?)?;
+            dev.join(group.rank(), &windows)?;
             // No rank ends before all have opened its memory.
             group.barrier()?;
             Box::new(dev)

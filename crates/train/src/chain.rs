@@ -5,8 +5,8 @@
 
 use crate::optimizer::Optimizer;
 use plimsoll_device::{Device, Owned, Run};
-use plimsoll_memory::Buf;
-use plimsoll_model::{Param, ParamKind, ParamTable, Params};
+use plimsoll_memory::{Buf, InPhase};
+use plimsoll_model::{ParamKind, ParamTable, Params};
 
 /// The partial gradient of a micro-batch, as `backward_part` leaves it in the arena of one rank.
 #[derive(Clone, Copy, Debug)]
@@ -27,55 +27,105 @@ impl<'p> Part<'_, 'p> {
     }
 }
 
+/// Where pieces of other ranks' partial gradients arrive, on a device that copies them before it adds them.
+#[derive(Clone, Copy, Debug)]
+pub struct Landing<'p> {
+    /// The largest run that a rank owns.
+    slot: Buf<'p>,
+    /// What each other rank has of the embedding's part, by rank, where the embedding is the head too: rows are added between them.
+    heads: Option<Buf<'p>>,
+}
+
+impl<'p> Landing<'p> {
+    /// Resolves the regions of `layout`; `None` where others' memory is read in place.
+    pub fn bind(phase: &InPhase<'p>, role: &str) -> Option<Landing<'p>> {
+        let slot = phase.get(&format!("{role}.landing"))?;
+        Some(Landing { slot, heads: phase.get(&format!("{role}.heads")) })
+    }
+}
+
 impl Optimizer<'_> {
     /// Adds a partial gradient to the shard, or begins the chain with it unless `add`.
     pub fn fold(&self, dev: &dyn Device, table: &ParamTable, part: Part<'_, '_>, shard: Buf<'_>, add: bool) {
-        let whole = Run { start: 0, elements: table.elements };
-        self.fold_weights(dev, table, part, shard, add, whole);
-        self.fold_rows(dev, table, part, shard);
+        let layers = table.layer_run(0).start;
+        let within = Run { start: layers, elements: table.elements - layers };
+        self.fold_run(dev, part, None, shard, add, within);
+        self.fold_embed(dev, table, part, None, shard, add);
     }
 
-    /// `fold` of the elements in `within`, without the embedding's rows.
-    pub fn fold_weights(
+    /// `fold` of the elements in `within`, without the embedding's.
+    pub fn fold_run(
         &self,
         dev: &dyn Device,
-        table: &ParamTable,
         part: Part<'_, '_>,
+        landing: Option<Landing<'_>>,
         shard: Buf<'_>,
         add: bool,
         within: Run,
     ) {
-        let embed = embed_of(table);
-        let (first, end) = (embed.offset, embed.offset + embed.elements);
-        let is_tied = part.grads.head.buf == part.grads.embed.buf;
-        let pieces = [(0, first), (first, end), (end, table.elements)];
-        for owned in self.owned().iter().filter_map(|owned| owned.inside(within)) {
-            for (start, end) in pieces {
-                let Some(Owned { run, at }) = owned.inside(Run { start, elements: end - start }) else {
-                    continue;
-                };
-                let dst = shard.slice(at as usize, run.elements as usize);
-                match (start == first && !is_tied, add) {
-                    (false, _) => {
-                        let src = part.grads.all.slice(run.start as usize, run.elements as usize);
-                        dev.accumulate(part.there(src), dst, add);
-                    }
-                    // Only rows are added to it.
-                    (true, true) => {}
-                    (true, false) => dev.zero(dst),
-                }
+        for Owned { run, at } in self.owned().iter().filter_map(|owned| owned.inside(within)) {
+            let len = run.elements as usize;
+            let src = part.there(part.grads.all.slice(run.start as usize, len));
+            let here = landing.filter(|_| part.of.is_some()).map(|landing| landing.slot.slice(0, len));
+            if let Some(here) = here {
+                dev.accumulate(src, here, false);
             }
+            dev.accumulate(here.unwrap_or(src), shard.slice(at as usize, len), add);
         }
     }
 
-    /// `fold` of the embedding's rows, after everything else of the same part.
-    pub fn fold_rows(&self, dev: &dyn Device, table: &ParamTable, part: Part<'_, '_>, shard: Buf<'_>) {
-        let (k, layout) = (embed_of(table).k as usize, part.grads.embed.layout);
-        let (d_input, ids) = (part.there(part.d_input), part.there(part.ids));
-        dev.embed_backward_part(d_input, ids, k, layout, self.owned_of_embed(), shard);
+    /// Copies what another rank's partial gradient has of the embedding's part, once its head is there, for `fold_embed`.
+    pub fn take_head(&self, dev: &dyn Device, part: Part<'_, '_>, landing: Landing<'_>) {
+        for Owned { run, at } in self.owned_of_embed().iter() {
+            let len = run.elements as usize;
+            let Some(head) = self.head_of(part, landing) else { return };
+            let src = part.there(part.grads.embed.buf.slice(run.start as usize, len));
+            dev.accumulate(src, head.slice((at - self.owned_of_embed()[0].at) as usize, len), false);
+        }
     }
-}
 
-fn embed_of(table: &ParamTable) -> &Param {
-    table.find(ParamKind::Embed, 0).expect("a decoder has an embedding")
+    /// `fold` of the embedding: what it gets as the head, if it is one, then its rows.
+    pub fn fold_embed(
+        &self,
+        dev: &dyn Device,
+        table: &ParamTable,
+        part: Part<'_, '_>,
+        landing: Option<Landing<'_>>,
+        shard: Buf<'_>,
+        add: bool,
+    ) {
+        let is_tied = part.grads.head.buf == part.grads.embed.buf;
+        let head = landing.and_then(|landing| self.head_of(part, landing));
+        for Owned { run, at } in self.owned_of_embed().iter() {
+            let (start, len) = (run.start as usize, run.elements as usize);
+            let dst = shard.slice(*at as usize, len);
+            match (is_tied, head, add) {
+                (true, Some(head), _) => {
+                    let first = (at - self.owned_of_embed()[0].at) as usize;
+                    dev.accumulate(head.slice(first, len), dst, add);
+                }
+                (true, None, _) => {
+                    dev.accumulate(part.there(part.grads.embed.buf.slice(start, len)), dst, add);
+                }
+                // Only rows are added to it.
+                (false, _, true) => {}
+                (false, _, false) => dev.zero(dst),
+            }
+        }
+        let embed = table.find(ParamKind::Embed, 0).expect("a decoder has an embedding");
+        let end = embed.offset + embed.elements;
+        let padding = Run { start: end, elements: table.layer_run(0).start - end };
+        self.fold_run(dev, part, landing, shard, add, padding);
+        let (d_input, ids) = (part.there(part.d_input), part.there(part.ids));
+        let layout = part.grads.embed.layout;
+        dev.embed_backward_part(d_input, ids, embed.k as usize, layout, self.owned_of_embed(), shard);
+    }
+
+    /// Returns where `take_head` leaves what it copies of a part; `None` of this rank's own.
+    fn head_of<'l>(&self, part: Part<'_, '_>, landing: Landing<'l>) -> Option<Buf<'l>> {
+        let (of, own) = (part.of?, self.share().rank);
+        let (heads, others) = (landing.heads?, self.share().ranks - 1);
+        let len = heads.len() / others;
+        Some(heads.part(of - usize::from(of > own), len))
+    }
 }

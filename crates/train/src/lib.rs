@@ -11,7 +11,7 @@ mod optimizer;
 mod packing;
 mod share;
 
-pub use chain::Part;
+pub use chain::{Landing, Part};
 pub use cut::{Cut, Units};
 pub use diverged::{finite_weights, gradient_not_finite, name_tensor};
 pub use optimizer::{Optimizer, OptimizerDType, StateDTypes, States, gradients, layout as optimizer_layout};

@@ -1,7 +1,7 @@
 //! Gradients and AdamW states: flat buffers in the order of the weights, one element-wise pass a step.
 
 use crate::buckets::{buckets, padding};
-use crate::share::{Share, shard_elements};
+use crate::share::{Share, landing_elements, shard_elements};
 use plimsoll_algo::update::UpdateOptions;
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::{
@@ -80,7 +80,8 @@ fn slot_elements(table: &ParamTable) -> u64 {
 /// or they lie in the device's host memory, as `offload.ROLE.adam_m` and so on, and pass through slots in the phase.
 ///
 /// One of several `ranks` has states for its shard alone. Its gradients are those of a micro-batch: in f32 on a CPU, on a card in
-/// the dtype of sums, to which a card rounds each partial gradient. `ROLE.shard` is the sum of what it owns.
+/// the dtype of sums, to which a card rounds each partial gradient. `ROLE.shard` is the sum of what it owns. On a card
+/// `ROLE.landing` and `ROLE.heads` are where others' pieces arrive.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(
@@ -100,6 +101,14 @@ pub fn layout(
     layout.arena(&format!("{role}.grads"), "train", pool, update, &[table.elements], grads)?;
     if ranks > 1 {
         layout.arena(&format!("{role}.shard"), "train", pool, update, &[all], dtypes.grads)?;
+    }
+    if ranks > 1 && table.device == DeviceKind::Cuda {
+        let (largest, of_embed) = landing_elements(table, ranks);
+        layout.arena(&format!("{role}.landing"), "train", pool, update, &[largest], grads)?;
+        if table.is_tied() {
+            let shape = [ranks as u64 - 1, of_embed];
+            layout.arena(&format!("{role}.heads"), "train", pool, update, &shape, grads)?;
+        }
     }
     let scales = dtypes.has_scales().then_some(DType::F32);
     let blocks = CODE_BLOCK as u64;
@@ -302,6 +311,10 @@ impl<'a> Optimizer<'a> {
     /// The elements that the rank owns.
     pub fn owned(&self) -> &[Owned] {
         &self.owned
+    }
+
+    pub(crate) fn share(&self) -> Share {
+        self.share
     }
 
     /// Those of the embedding, by their places in it.

@@ -5,8 +5,8 @@
 //! other in its shard.
 
 use crate::buckets::buckets;
-use plimsoll_device::{CODE_BLOCK, Owned, PIECES};
-use plimsoll_model::ParamTable;
+use plimsoll_device::{CODE_BLOCK, Owned, PIECES, Run};
+use plimsoll_model::{ParamKind, ParamTable};
 
 /// A rank among the ranks of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,11 +54,24 @@ pub(crate) fn shard_elements(table: &ParamTable, ranks: usize) -> u64 {
     if ranks == 1 { most } else { most.next_multiple_of(CODE_BLOCK as u64) }
 }
 
+/// Returns the elements of the largest run that a rank owns, and the most that one owns of the embedding.
+pub(crate) fn landing_elements(table: &ParamTable, ranks: usize) -> (u64, u64) {
+    let embed =
+        table.find(ParamKind::Embed, 0).map(|param| Run { start: param.offset, elements: param.elements });
+    let of = |rank: usize| {
+        let owned = Share { rank, ranks }.owned(table);
+        let largest = owned.iter().map(|owned| owned.run.elements).max().unwrap_or(0);
+        let inside = owned.iter().filter_map(|owned| owned.inside(embed?));
+        (largest, inside.map(|owned| owned.run.elements).sum::<u64>())
+    };
+    (0..ranks).map(of).fold((0, 0), |most, of| (most.0.max(of.0), most.1.max(of.1)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use plimsoll_base::{DType, ModelSpec};
-    use plimsoll_device::{DeviceKind, Run};
+    use plimsoll_device::DeviceKind;
 
     #[test]
     fn every_element_belongs_to_one_rank_and_shards_are_even() {

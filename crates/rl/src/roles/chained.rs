@@ -5,13 +5,14 @@ use super::role::{LossOf, Role, UpdateStats};
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::gather_f32;
 use plimsoll_base::Result;
-use plimsoll_device::{Device, Owned};
+use plimsoll_device::{Aside, Device, Owned};
 use plimsoll_files::Head;
 use plimsoll_memory::{Buf, InPhase};
-use plimsoll_model::{Activations, Params, Pass, PassIndex, RowGradients, backward_part, layers};
+use plimsoll_model::{Activations, Params, Pass, PassIndex, RowGradients, Stage, backward_part, layers};
 use plimsoll_plan::UpdateShape;
 use plimsoll_ranks::Group;
-use plimsoll_train::{Packer, Part, Share, Units};
+use plimsoll_train::{Landing, Packer, Part, Share, Units};
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::time::Instant;
 
@@ -25,6 +26,8 @@ struct Chain<'x, 'a, 'p> {
     grads: Params<'p>,
     /// The sum of what this rank owns.
     shard: Buf<'p>,
+    /// Where pieces of the others' arrive, on cards.
+    landing: Option<Landing<'p>>,
     inv_temperature: f32,
 }
 
@@ -47,7 +50,8 @@ impl Role<'_> {
         let shard = phase.buf(&format!("{}.shard", self.shape.name.name()));
         let acts = Activations::bind(phase, shape.mode, shape.limits);
         let grads = self.bind_gradients(phase);
-        let chain = Chain { dev, group, role: self, acts, grads, shard, inv_temperature };
+        let landing = Landing::bind(phase, self.shape.name.name());
+        let chain = Chain { dev, group, role: self, acts, grads, shard, landing, inv_temperature };
         let units = Units { packing: shape.packing, hidden: u64::from(self.shape.spec.hidden) };
         packer.cut(cut, units, sequences, which.clone())?;
         let (mut stats, count) = (UpdateStats::default(), packer.num_micro_batches());
@@ -61,7 +65,11 @@ impl Role<'_> {
                 round.map(|index| packer.sequences(which.start, index)).collect();
             let own = batches.get(group.rank());
             let (pass, numbers) = match own {
-                None => (None, vec![0.0]),
+                None => {
+                    // The others may overwrite what it has read of them.
+                    dev.sync();
+                    (None, vec![0.0])
+                }
                 Some(own) => {
                     let index = first + group.rank();
                     let batch = packer.micro_batch(shape.packing, sequences, own.start, index)?;
@@ -80,10 +88,8 @@ impl Role<'_> {
             }
             stats.forward_s += started.elapsed().as_secs_f64();
             let started = Instant::now();
-            if let (Some(own), Some(pass)) = (own, &pass) {
-                chain.backward(buffers, own, pass)?;
-            }
-            chain.add_round(&all[..batches.len()], first > 0)?;
+            let own = own.zip(pass.as_ref());
+            chain.backward(buffers, own, &all[..batches.len()], first > 0)?;
             stats.backward_s += started.elapsed().as_secs_f64();
         }
         Ok((shard, stats))
@@ -138,33 +144,109 @@ impl<'p> Chain<'_, '_, 'p> {
         Ok((pass, numbers))
     }
 
-    /// Computes the partial gradient of this rank's micro-batch.
-    fn backward(&self, buffers: &StepBuffers, own: &Range<usize>, pass: &Pass<'p>) -> Result<()> {
-        let Chain { dev, role, .. } = *self;
-        let tokens = buffers.tokens(own);
-        let derivatives = match role.shape.head {
-            Head::Vocabulary => [&buffers.d_logprobs[tokens.clone()], &buffers.d_entropy[tokens]],
-            Head::Score => [&buffers.critic.d_values[tokens], &[]],
+    /// Computes the partial gradient of this rank's micro-batch, if it has one, and adds those of a round, of which `all` has the
+    /// numbers, to the shard; or begins it with them unless `add`.
+    fn backward(
+        &self,
+        buffers: &StepBuffers,
+        own: Option<(&Range<usize>, &Pass<'p>)>,
+        all: &[Vec<f32>],
+        add: bool,
+    ) -> Result<()> {
+        let round = Round { chain: self, all, add, turn: Cell::new(0), lost: RefCell::new(Ok(())) };
+        match own {
+            None => Stage::all(self.role.shape.spec.layers).for_each(|stage| round.after(stage)),
+            Some((own, pass)) => {
+                let tokens = buffers.tokens(own);
+                let derivatives = match self.role.shape.head {
+                    Head::Vocabulary => [&buffers.d_logprobs[tokens.clone()], &buffers.d_entropy[tokens]],
+                    Head::Score => [&buffers.critic.d_values[tokens], &[]],
+                };
+                let of = self.role.derivatives(self.inv_temperature, derivatives);
+                self.role.trained().begin_gradients(self.dev, self.grads.all);
+                let after = &mut |stage| round.after(stage);
+                backward_part(self.dev, self.role.decoder(), &self.grads, false, pass, of, after);
+            }
+        }
+        round.end()
+    }
+}
+
+/// The backward passes of a round, one on each rank.
+struct Round<'x, 'a, 'p> {
+    chain: &'x Chain<'x, 'a, 'p>,
+    /// The numbers of each rank that has a micro-batch.
+    all: &'x [Vec<f32>],
+    add: bool,
+    /// Marks so far.
+    turn: Cell<usize>,
+    /// What ended the run meanwhile.
+    lost: RefCell<Result<()>>,
+}
+
+impl Round<'_, '_, '_> {
+    /// Adds what a stage has left on all ranks, next to the stages after it.
+    fn after(&self, stage: Stage) {
+        let Chain { dev, role, shard, landing, .. } = *self.chain;
+        let Some(aside) = dev.aside() else { return };
+        let Some(turn) = self.meet(aside) else { return };
+        let within = match stage {
+            Stage::Head => role.table.head_run(),
+            Stage::Layer(layer) => role.table.layer_run(layer),
         };
-        let of = role.derivatives(self.inv_temperature, derivatives);
-        role.trained().begin_gradients(dev, self.grads.all);
-        backward_part(dev, role.decoder(), &self.grads, false, pass, of);
-        dev.sync();
+        aside.run(turn, &mut || {
+            for (rank, part) in self.parts().enumerate() {
+                role.trained().fold_run(dev, part, landing, shard, self.add || rank > 0, within);
+                if let (Stage::Head, Some(landing), Some(_)) = (stage, landing, part.of) {
+                    role.trained().take_head(dev, part, landing);
+                }
+            }
+        });
+    }
+
+    /// Adds what is left once the passes have ended.
+    fn end(self) -> Result<()> {
+        let Chain { dev, group, role, shard, landing, .. } = *self.chain;
+        let table = &role.table;
+        let Some(aside) = dev.aside() else {
+            dev.sync();
+            dev.check()?;
+            // All partial gradients are there; after the second barrier they may be overwritten.
+            group.barrier()?;
+            for (rank, part) in self.parts().enumerate() {
+                role.trained().fold(dev, table, part, shard, self.add || rank > 0);
+            }
+            dev.sync();
+            return group.barrier();
+        };
+        if let Some(turn) = self.meet(aside) {
+            aside.run(turn, &mut || {});
+            aside.join();
+            for (rank, part) in self.parts().enumerate() {
+                role.trained().fold_embed(dev, table, part, landing, shard, self.add || rank > 0);
+            }
+        }
+        self.lost.into_inner()?;
         dev.check()
     }
 
-    /// Adds the partial gradients of a round, of which `all` has the numbers, to the shard; or begins it with them unless `add`.
-    fn add_round(&self, all: &[Vec<f32>], add: bool) -> Result<()> {
-        // All partial gradients are there; after the second barrier they may be overwritten.
-        self.group.barrier()?;
-        for (rank, numbers) in all.iter().enumerate() {
-            let RowGradients { d_input, ids } = self.acts.row_gradients(rows_of(numbers));
-            let of = (rank != self.group.rank()).then_some(rank);
-            let part = Part { grads: &self.grads, d_input, ids, of };
-            self.role.trained().fold(self.dev, &self.role.table, part, self.shard, add || rank > 0);
+    /// Marks what this rank has computed, and waits until all ranks have. Returns the mark's turn; `None` if a rank was lost.
+    fn meet(&self, aside: &dyn Aside) -> Option<usize> {
+        if self.lost.borrow().is_err() {
+            return None;
         }
-        self.dev.sync();
-        self.group.barrier()
+        let turn = self.turn.replace(self.turn.get() + 1);
+        aside.mark(turn);
+        *self.lost.borrow_mut() = self.chain.group.barrier();
+        self.lost.borrow().is_ok().then_some(turn)
+    }
+
+    fn parts(&self) -> impl Iterator<Item = Part<'_, '_>> {
+        self.all.iter().enumerate().map(|(rank, numbers)| {
+            let RowGradients { d_input, ids } = self.chain.acts.row_gradients(rows_of(numbers));
+            let of = (rank != self.chain.group.rank()).then_some(rank);
+            Part { grads: &self.chain.grads, d_input, ids, of }
+        })
     }
 }
 
