@@ -82,7 +82,7 @@ def page(rows):
         lines += ["## Bits", "", "One run on each number of ranks; everything that it leaves, by SHA-256.", ""]
         cells = [[row["model"], row["ranks"], row.get("error") or ("equal" if not row["differ"] else ", ".join(row["differ"])),
                   len(row.get("sha256", {}))] for row in same]
-        lines += table(["model", "ranks", "compared with one rank", "files and metrics"], cells) + [""]
+        lines += table(["model", "ranks", "compared with one rank", "files and metrics"], words(cells)) + [""]
     timed = [row for row in rows if row["part"] == "scale"]
     if timed:
         lines += ["## Weak scaling", "", "Every rank has the work of one; seconds are medians of steps "
@@ -99,8 +99,13 @@ def page(rows):
                      for name in ("update_s", "step_s")]
             cells.append([row["model"], row["ranks"], times[0], share("update_s"), times[1], share("step_s"),
                           f"{row['update_tokens_per_s']['median']:,.0f}"])
-        lines += table(["model", "ranks", "update, s", "of one rank's", "step, s", "of one rank's", "update, tokens/s"], cells)
+        head = ["model", "ranks", "update, s", "of one rank's", "step, s", "of one rank's", "update, tokens/s"]
+        lines += table(head, words(cells))
     return "\n".join(lines) + "\n"
+
+
+def words(cells):
+    return [[str(cell) for cell in row] for row in cells]
 
 
 def main():

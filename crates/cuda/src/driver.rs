@@ -56,8 +56,7 @@ impl Gpu {
             unsafe { result::primary_ctx::retain(device) }.map_err(|e| failed("making a context", e))?;
         // SAFETY: the context was retained above and is released once, here.
         unsafe { result::ctx::set_current(context) }.map_err(|e| failed("making a context", e))?;
-        let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
-            .map_err(|e| failed("making a stream", e))?;
+        let stream = first_stream().map_err(|e| failed("making a stream", e))?;
         let gpu = Gpu { info, device, monitor, context, stream };
         let (free, total) = before.unwrap_or_else(|| gpu.memory());
         Ok((gpu, Bytes(total.0.saturating_sub(free.0))))
@@ -108,6 +107,18 @@ impl Gpu {
         // SAFETY: the caller owns the memory, and has waited for what used it.
         let _ = unsafe { result::free_sync(address) };
     }
+}
+
+/// Makes the stream of the operations: before all others where they compete, as with the exchange between ranks.
+fn first_stream() -> std::result::Result<sys::CUstream, result::DriverError> {
+    let (mut least, mut greatest, mut stream) = (0, 0, std::ptr::null_mut());
+    let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+    // SAFETY: valid places for two numbers and a handle, under the context that `open` has made current.
+    unsafe {
+        sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest).result()?;
+        sys::cuStreamCreateWithPriority(&mut stream, flags, greatest).result()?;
+    }
+    Ok(stream)
 }
 
 impl Drop for Gpu {

@@ -65,11 +65,7 @@ impl Role<'_> {
                 round.map(|index| packer.sequences(which.start, index)).collect();
             let own = batches.get(group.rank());
             let (pass, numbers) = match own {
-                None => {
-                    // The others may overwrite what it has read of them.
-                    dev.sync();
-                    (None, vec![0.0])
-                }
+                None => (None, vec![0.0]),
                 Some(own) => {
                     let index = first + group.rank();
                     let batch = packer.micro_batch(shape.packing, sequences, own.start, index)?;
@@ -219,15 +215,22 @@ impl Round<'_, '_, '_> {
             dev.sync();
             return group.barrier();
         };
+        self.join(aside);
+        for (rank, part) in self.parts().enumerate() {
+            role.trained().fold_embed(dev, table, part, landing, shard, self.add || rank > 0);
+        }
+        // What the others read of this rank may be overwritten from here on.
+        self.join(aside);
+        self.lost.into_inner()?;
+        dev.check()
+    }
+
+    /// Makes the operations from here on wait for those of all ranks so far.
+    fn join(&self, aside: &dyn Aside) {
         if let Some(turn) = self.meet(aside) {
             aside.run(turn, &mut || {});
             aside.join();
-            for (rank, part) in self.parts().enumerate() {
-                role.trained().fold_embed(dev, table, part, landing, shard, self.add || rank > 0);
-            }
         }
-        self.lost.into_inner()?;
-        dev.check()
     }
 
     /// Marks what this rank has computed, and waits until all ranks have. Returns the mark's turn; `None` if a rank was lost.
