@@ -188,7 +188,8 @@ mod tests {
             trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
             let how = run.train.update_options(step, 0);
             let mut loss = |buffers: &mut plimsoll_rl::methods::buffers::StepBuffers,
-                            tokens: std::ops::Range<usize>| {
+                            tokens: std::ops::Range<usize>,
+                            _: plimsoll_rl::roles::LossFor| {
                 buffers.d_logprobs[tokens].fill(-0.01);
                 Ok(())
             };

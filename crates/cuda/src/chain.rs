@@ -66,7 +66,9 @@ pub(crate) fn embed_backward_part(
     copy(dev, dev.address(ids), targets, 4 * rows as u64);
     let [order, runs, targets] = [order, runs, targets].map(Arg::Ptr);
     dev.launch("rows", "order_rows", blocks(rows, 8, 256), &[targets, order, runs, count(rows)]);
-    let launch = Launch { grid: [rows as u32, h.div_ceil(32) as u32, 1], block: 32, shared: 0 };
+    let launch = Launch { grid: [rows as u32, h.div_ceil(128) as u32, 1], block: 32, shared: 0 };
+    let wide = wide(dev, h, 4, &[d, shard])
+        && owned.iter().all(|owned| (owned.run.start | owned.at | owned.run.elements).is_multiple_of(4));
     for owned in owned.chunks(OWNED_MAX) {
         let mut words = [[0u64; 3]; OWNED_MAX];
         for (word, Owned { run, at }) in words.iter_mut().zip(owned) {
@@ -74,8 +76,17 @@ pub(crate) fn embed_backward_part(
             *word = [run.start, run.end(), *at];
         }
         dev.send(table, &words[..owned.len()]);
-        let args =
-            [dev.arg(d), targets, order, runs, Arg::Ptr(table), count(owned.len()), dev.arg(shard), count(h)];
+        let args = [
+            dev.arg(d),
+            targets,
+            order,
+            runs,
+            Arg::Ptr(table),
+            count(owned.len()),
+            dev.arg(shard),
+            count(h),
+            Arg::U32(wide.into()),
+        ];
         dev.launch("chain", typed!("add_owned_rows", shard), launch, &args);
     }
 }

@@ -47,30 +47,67 @@ __device__ __forceinline__ u32 owner_of(const Owned* __restrict__ owned, u32 len
     return low == 0 ? len : low - 1;
 }
 
-/// shard[of (target, column)] += the f32 sum of the target's rows of `src`, ascending, for the elements in `owned`. `order`
-/// and `runs` as `order_rows` leaves them. grid: (rows, columns / WARP), a warp a block.
+/// Columns of a block of `add_owned_rows`: a warp with four each.
+#define ADD_COLUMNS 128
+/// Rows whose loads are under way at once: they may come from another card.
+#define ADD_UNROLL 8
+
+/// shard[of (target, column)] += the f32 sum of the target's rows of `src`, ascending, for the elements in `owned`, whose runs begin
+/// and end at multiples of four. `order` and `runs` as `order_rows` leaves them. grid: (rows, columns / ADD_COLUMNS), a warp a
+/// block; `wide`: rows are whole groups of four at aligned addresses.
 template <class T>
 __device__ __forceinline__ void add_owned_rows(const float* __restrict__ src, const u32* __restrict__ targets,
                                                const u32* __restrict__ order, const u32* __restrict__ runs,
-                                               const Owned* __restrict__ owned, u32 len, T* shard, u32 h) {
-    u32 run = runs[blockIdx.x], c = blockIdx.y * WARP + threadIdx.x;
-    if (run == 0 || c >= h) return;
+                                               const Owned* __restrict__ owned, u32 len, T* shard, u32 h, u32 wide) {
+    u32 run = runs[blockIdx.x], first = blockIdx.y * ADD_COLUMNS + threadIdx.x * (wide ? 4 : 1);
+    if (run == 0) return;
     const u32* rows = order + blockIdx.x;
-    u64 element = (u64)targets[rows[0]] * h + c;
-    u32 of = owner_of(owned, len, element);
-    if (of == len || element >= owned[of].end) return;
-    T* to = shard + owned[of].at + (element - owned[of].start);
-    float sum = src[(u64)rows[0] * h + c];
-#pragma unroll 8
-    for (u32 i = 1; i < run; i++) sum = sum + src[(u64)rows[i] * h + c];
-    *to = from_f32<T>(to_f32(*to) + sum);
+    u64 row = (u64)targets[rows[0]] * h;
+    if (wide) {
+        if (first >= h) return;
+        u32 of = owner_of(owned, len, row + first);
+        if (of == len || row + first >= owned[of].end) return;
+        T* to = shard + owned[of].at + (row + first - owned[of].start);
+        float sum[4], old[4];
+        load4(src + (u64)rows[0] * h + first, sum);
+        u32 i = 1;
+        for (; i + ADD_UNROLL <= run; i += ADD_UNROLL) {
+            float x[ADD_UNROLL][4];
+#pragma unroll
+            for (int k = 0; k < ADD_UNROLL; k++) load4(src + (u64)rows[i + k] * h + first, x[k]);
+#pragma unroll
+            for (int k = 0; k < ADD_UNROLL; k++) {
+#pragma unroll
+                for (int j = 0; j < 4; j++) sum[j] = sum[j] + x[k][j];
+            }
+        }
+        for (; i < run; i++) {
+            float x[4];
+            load4(src + (u64)rows[i] * h + first, x);
+#pragma unroll
+            for (int j = 0; j < 4; j++) sum[j] = sum[j] + x[j];
+        }
+        load4(to, old);
+#pragma unroll
+        for (int j = 0; j < 4; j++) sum[j] = old[j] + sum[j];
+        return store4(to, sum);
+    }
+    u32 end = (blockIdx.y + 1) * ADD_COLUMNS;
+    for (u32 c = first; c < h && c < end; c += WARP) {
+        u32 of = owner_of(owned, len, row + c);
+        if (of == len || row + c >= owned[of].end) continue;
+        T* to = shard + owned[of].at + (row + c - owned[of].start);
+        float sum = src[(u64)rows[0] * h + c];
+        for (u32 i = 1; i < run; i++) sum = sum + src[(u64)rows[i] * h + c];
+        *to = from_f32<T>(to_f32(*to) + sum);
+    }
 }
 
 #define ADD_OWNED_ROWS(T)                                                                                            \
     extern "C" __global__ void __launch_bounds__(WARP)                                                               \
         add_owned_rows_##T(const float* src, const u32* targets, const u32* order, const u32* runs,                  \
-                           const Owned* owned, u32 len, T* shard, u32 h) {                                           \
-        add_owned_rows<T>(src, targets, order, runs, owned, len, shard, h);                                          \
+                           const Owned* owned, u32 len, T* shard, u32 h, u32 wide) {                                 \
+        add_owned_rows<T>(src, targets, order, runs, owned, len, shard, h, wide);                                    \
     }
 ADD_OWNED_ROWS(float)
 ADD_OWNED_ROWS(bf16)

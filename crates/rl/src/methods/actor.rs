@@ -3,7 +3,7 @@
 use crate::context::StepContext;
 use crate::methods::batch::Batch;
 use crate::methods::buffers::StepBuffers;
-use crate::roles::{Trainer, UpdateStats};
+use crate::roles::{LossFor, Trainer, UpdateStats};
 use plimsoll_algo::aggregation::Aggregation;
 use plimsoll_algo::entropy::{EntropySums, entropy_bonus};
 use plimsoll_algo::kl::{KlLoss, KlSums, add_kl_loss};
@@ -62,8 +62,10 @@ pub(crate) fn actor_updates(
             let aggregation = cx.objective.aggregation_of(tokens, sequences);
             let on_policy = epoch == 0 && first == 0;
             let loss = ActorLoss { objective: &cx.objective, aggregation, step, on_policy };
-            let mut of_tokens =
-                |buffers: &mut StepBuffers, tokens| loss.micro_batch(buffers, tokens, &mut report);
+            let mut of_tokens = |buffers: &mut StepBuffers, tokens, of| match of {
+                LossFor::Derivatives => loss.micro_batch(buffers, tokens, &mut ActorReport::default()),
+                LossFor::Sums => loss.micro_batch(buffers, tokens, &mut report),
+            };
             let (role, inv_temperature) = (RoleName::Actor, batch.inv_temperature);
             let stats =
                 trainer.update(role, &batch.sequences, which, inv_temperature, how, &mut of_tokens)?;

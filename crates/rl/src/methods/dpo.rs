@@ -5,7 +5,7 @@ use crate::data::dataset::Item;
 use crate::data::pairs::sequences;
 use crate::methods::buffers::{MicroArrays, StepBuffers};
 use crate::methods::pairs::{PairReport, pair_score};
-use crate::roles::Trainer;
+use crate::roles::{LossFor, Trainer};
 use plimsoll_algo::preference::{PairBatch, PairSums, PreferenceLoss, preference_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
@@ -31,10 +31,14 @@ pub(crate) fn dpo_step(
     let (loss, pairs) = (run.preference, items.len() as f64);
     let how = run.train.update_options(step, run.seed);
     let (mut sums, mut logps) = (PairSums::default(), [0.0; 2]);
-    let mut of_micro_batch = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
-        let micro = pair_loss(loss, buffers.micro_batch(tokens), pairs, &mut logps);
+    let mut of_micro_batch = |buffers: &mut StepBuffers, tokens: Range<usize>, of: LossFor| -> Result<()> {
+        let mut with = logps;
+        let micro = pair_loss(loss, buffers.micro_batch(tokens), pairs, &mut with);
         finite_loss(step, micro.loss)?;
-        sums.merge(micro);
+        if of == LossFor::Sums {
+            sums.merge(micro);
+            logps = with;
+        }
         Ok(())
     };
     let update = trainer.update(

@@ -4,7 +4,7 @@ use crate::data::dataset::Item;
 use crate::data::pairs::sequences;
 use crate::methods::buffers::StepBuffers;
 use crate::methods::pairs::{PairReport, pair_score};
-use crate::roles::Trainer;
+use crate::roles::{LossFor, Trainer};
 use plimsoll_algo::preference::{PairSums, reward_model_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
@@ -25,12 +25,14 @@ pub(crate) fn reward_model_step(
     let pairs = items.len() as f64;
     let how = run.train.update_options(step, run.seed);
     let mut sums = PairSums::default();
-    let mut of_micro_batch = |buffers: &mut StepBuffers, entries: Range<usize>| -> Result<()> {
+    let mut of_micro_batch = |buffers: &mut StepBuffers, entries: Range<usize>, of: LossFor| -> Result<()> {
         let items = &items[entries.start / 2..entries.end / 2];
         let critic = &mut buffers.critic;
         let micro = pair_loss(items, &critic.values[entries.clone()], pairs, &mut critic.d_values[entries]);
         finite_loss(step, micro.loss)?;
-        sums.merge(micro);
+        if of == LossFor::Sums {
+            sums.merge(micro);
+        }
         Ok(())
     };
     trainer.buffers.begin(sequences.iter().map(|_| 1));

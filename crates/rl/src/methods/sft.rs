@@ -1,7 +1,7 @@
 //! The supervised step: the same packing, forward, backward and optimizer, with the log-likelihood as loss.
 
 use crate::data::dataset::Item;
-use crate::roles::{Trainer, UpdateStats};
+use crate::roles::{LossFor, Trainer, UpdateStats};
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::supervised::{SftSums, sft_loss};
 use plimsoll_base::Result;
@@ -45,11 +45,13 @@ pub(crate) fn sft_step(
         0..sequences.len(),
         1.0,
         how,
-        &mut |buffers, tokens| {
+        &mut |buffers, tokens, of| {
             let micro = buffers.micro_batch(tokens);
             let sums = sft_loss(micro.packed, micro.logprobs, &aggregation, micro.d_logprobs);
             finite_loss(step, sums.loss)?;
-            report.sums.merge(sums);
+            if of == LossFor::Sums {
+                report.sums.merge(sums);
+            }
             Ok(())
         },
     )?;

@@ -1,7 +1,7 @@
 //! A role's gradients where several ranks share the work: micro-batches are taken in turn, and every owner adds the partial
 //! gradients of a round in their order.
 
-use super::role::{LossOf, Role, UpdateStats};
+use super::role::{LossFor, LossOf, Role, UpdateStats};
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::gather_f32;
 use plimsoll_base::Result;
@@ -63,29 +63,38 @@ impl Role<'_> {
             let round = first..(first + group.ranks()).min(count);
             let batches: Vec<Range<usize>> =
                 round.map(|index| packer.sequences(which.start, index)).collect();
-            let own = batches.get(group.rank());
-            let (pass, numbers) = match own {
-                None => (None, vec![0.0]),
-                Some(own) => {
-                    let index = first + group.rank();
-                    let batch = packer.micro_batch(shape.packing, sequences, own.start, index)?;
-                    let (pass, numbers) = chain.forward(batch.index)?;
-                    (Some(pass), numbers)
-                }
+            let (own, mut pass, mut numbers) = (batches.get(group.rank()), None, vec![0.0]);
+            if let Some(own) = own {
+                let batch = packer.micro_batch(shape.packing, sequences, own.start, first + group.rank())?;
+                let forward = chain.forward(batch.index)?;
+                (pass, numbers) = (Some(forward.0), forward.1);
+                let tokens = buffers.tokens(own);
+                self.set_numbers(buffers, tokens.clone(), &numbers[1..]);
+                buffers.set_micro(own);
+                // Every rank meets an error of it below, where all compute the losses of all.
+                let _ = loss(buffers, tokens, LossFor::Derivatives);
+            }
+            stats.forward_s += started.elapsed().as_secs_f64();
+            let started = Instant::now();
+            let round = Round {
+                chain: &chain,
+                ranks: batches.len(),
+                add: first > 0,
+                turn: Cell::new(0),
+                lost: RefCell::new(Ok(())),
             };
+            round.backward(buffers, own.zip(pass.as_ref()));
+            // Cards work meanwhile.
             let all = gather_f32(group, &numbers)?;
             for (batch, numbers) in batches.iter().zip(&all) {
                 let tokens = buffers.tokens(batch);
                 self.set_numbers(buffers, tokens.clone(), &numbers[1..]);
                 buffers.set_micro(batch);
-                loss(buffers, tokens)?;
+                loss(buffers, tokens, LossFor::Sums)?;
                 stats.micro_batches += 1;
                 stats.rows += rows_of(numbers) as u64;
             }
-            stats.forward_s += started.elapsed().as_secs_f64();
-            let started = Instant::now();
-            let own = own.zip(pass.as_ref());
-            chain.backward(buffers, own, &all[..batches.len()], first > 0)?;
+            round.end(&all)?;
             stats.backward_s += started.elapsed().as_secs_f64();
         }
         Ok((shard, stats))
@@ -139,40 +148,14 @@ impl<'p> Chain<'_, '_, 'p> {
         dev.check()?;
         Ok((pass, numbers))
     }
-
-    /// Computes the partial gradient of this rank's micro-batch, if it has one, and adds those of a round, of which `all` has the
-    /// numbers, to the shard; or begins it with them unless `add`.
-    fn backward(
-        &self,
-        buffers: &StepBuffers,
-        own: Option<(&Range<usize>, &Pass<'p>)>,
-        all: &[Vec<f32>],
-        add: bool,
-    ) -> Result<()> {
-        let round = Round { chain: self, all, add, turn: Cell::new(0), lost: RefCell::new(Ok(())) };
-        match own {
-            None => Stage::all(self.role.shape.spec.layers).for_each(|stage| round.after(stage)),
-            Some((own, pass)) => {
-                let tokens = buffers.tokens(own);
-                let derivatives = match self.role.shape.head {
-                    Head::Vocabulary => [&buffers.d_logprobs[tokens.clone()], &buffers.d_entropy[tokens]],
-                    Head::Score => [&buffers.critic.d_values[tokens], &[]],
-                };
-                let of = self.role.derivatives(self.inv_temperature, derivatives);
-                self.role.trained().begin_gradients(self.dev, self.grads.all);
-                let after = &mut |stage| round.after(stage);
-                backward_part(self.dev, self.role.decoder(), &self.grads, false, pass, of, after);
-            }
-        }
-        round.end()
-    }
 }
 
 /// The backward passes of a round, one on each rank.
 struct Round<'x, 'a, 'p> {
     chain: &'x Chain<'x, 'a, 'p>,
-    /// The numbers of each rank that has a micro-batch.
-    all: &'x [Vec<f32>],
+    /// Ranks that have a micro-batch: the first ones.
+    ranks: usize,
+    /// Whether the sums have begun.
     add: bool,
     /// Marks so far.
     turn: Cell<usize>,
@@ -180,7 +163,24 @@ struct Round<'x, 'a, 'p> {
     lost: RefCell<Result<()>>,
 }
 
-impl Round<'_, '_, '_> {
+impl<'p> Round<'_, '_, 'p> {
+    /// Computes the partial gradient of this rank's micro-batch, if it has one. On cards the ranks' are added meanwhile.
+    fn backward(&self, buffers: &StepBuffers, own: Option<(&Range<usize>, &Pass<'p>)>) {
+        let Chain { dev, role, inv_temperature, .. } = *self.chain;
+        let Some((own, pass)) = own else {
+            return Stage::all(role.shape.spec.layers).for_each(|stage| self.after(stage));
+        };
+        let tokens = buffers.tokens(own);
+        let derivatives = match role.shape.head {
+            Head::Vocabulary => [&buffers.d_logprobs[tokens.clone()], &buffers.d_entropy[tokens]],
+            Head::Score => [&buffers.critic.d_values[tokens], &[]],
+        };
+        let of = role.derivatives(inv_temperature, derivatives);
+        let grads = &self.chain.grads;
+        role.trained().begin_gradients(dev, grads.all);
+        backward_part(dev, role.decoder(), grads, false, pass, of, &mut |stage| self.after(stage));
+    }
+
     /// Adds what a stage has left on all ranks, next to the stages after it.
     fn after(&self, stage: Stage) {
         let Chain { dev, role, shard, landing, .. } = *self.chain;
@@ -191,7 +191,7 @@ impl Round<'_, '_, '_> {
             Stage::Layer(layer) => role.table.layer_run(layer),
         };
         aside.run(turn, &mut || {
-            for (rank, part) in self.parts().enumerate() {
+            for (rank, part) in self.parts(&[]).enumerate() {
                 role.trained().fold_run(dev, part, landing, shard, self.add || rank > 0, within);
                 if let (Stage::Head, Some(landing), Some(_)) = (stage, landing, part.of) {
                     role.trained().take_head(dev, part, landing);
@@ -200,8 +200,8 @@ impl Round<'_, '_, '_> {
         });
     }
 
-    /// Adds what is left once the passes have ended.
-    fn end(self) -> Result<()> {
+    /// Adds what is left, once all ranks have put their passes on the way. `all`: the numbers of each rank.
+    fn end(self, all: &[Vec<f32>]) -> Result<()> {
         let Chain { dev, group, role, shard, landing, .. } = *self.chain;
         let table = &role.table;
         let Some(aside) = dev.aside() else {
@@ -209,14 +209,14 @@ impl Round<'_, '_, '_> {
             dev.check()?;
             // All partial gradients are there; after the second barrier they may be overwritten.
             group.barrier()?;
-            for (rank, part) in self.parts().enumerate() {
+            for (rank, part) in self.parts(all).enumerate() {
                 role.trained().fold(dev, table, part, shard, self.add || rank > 0);
             }
             dev.sync();
             return group.barrier();
         };
         self.join(aside);
-        for (rank, part) in self.parts().enumerate() {
+        for (rank, part) in self.parts(all).enumerate() {
             role.trained().fold_embed(dev, table, part, landing, shard, self.add || rank > 0);
         }
         // What the others read of this rank may be overwritten from here on.
@@ -244,9 +244,11 @@ impl Round<'_, '_, '_> {
         self.lost.borrow().is_ok().then_some(turn)
     }
 
-    fn parts(&self) -> impl Iterator<Item = Part<'_, '_>> {
-        self.all.iter().enumerate().map(|(rank, numbers)| {
-            let RowGradients { d_input, ids } = self.chain.acts.row_gradients(rows_of(numbers));
+    /// Returns the partial gradient of each rank that has one, without rows as long as `all` is not known.
+    fn parts(&self, all: &[Vec<f32>]) -> impl Iterator<Item = Part<'_, '_>> {
+        (0..self.ranks).map(|rank| {
+            let rows = all.get(rank).map_or(0, |numbers| rows_of(numbers));
+            let RowGradients { d_input, ids } = self.chain.acts.row_gradients(rows);
             let of = (rank != self.chain.group.rank()).then_some(rank);
             Part { grads: &self.chain.grads, d_input, ids, of }
         })

@@ -7,5 +7,5 @@ mod chained;
 mod role;
 mod trainer;
 
-pub use role::{LossOf, Passes, Role, Scores, UpdateStats};
+pub use role::{Loss, LossFor, LossOf, Passes, Role, Scores, UpdateStats};
 pub use trainer::{Sources, Trainer, sampling};

@@ -63,14 +63,25 @@ pub struct UpdateStats {
     pub optimizer_s: f64,
 }
 
+/// What the loss of a micro-batch is computed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossFor {
+    /// Its derivatives alone: a rank needs those of its own micro-batch first.
+    Derivatives,
+    /// Its sums too, which every rank adds in the order of micro-batches.
+    Sums,
+}
+
+/// Computes the loss of the tokens of a micro-batch, whose numbers are in the buffers, and writes their derivatives there.
+pub type Loss<'x> = dyn FnMut(&mut StepBuffers, Range<usize>, LossFor) -> Result<()> + 'x;
+
 /// A loss and the sequences that it is of.
 pub struct LossOf<'x, 's> {
     pub sequences: &'x [Sequence<'s>],
     pub which: Range<usize>,
     pub inv_temperature: f32,
-    /// Called for each micro-batch after its forward pass, whose numbers are in the buffers: writes the derivatives of its
-    /// tokens there.
-    pub loss: &'x mut dyn FnMut(&mut StepBuffers, Range<usize>) -> Result<()>,
+    /// Called for each micro-batch after its forward pass.
+    pub loss: &'x mut Loss<'x>,
 }
 
 /// What all roles share when they make passes.
@@ -274,7 +285,7 @@ impl<'a> Role<'a> {
             }
             dev.check()?;
             buffers.set_micro(&batch.sequences);
-            loss(buffers, tokens.clone())?;
+            loss(buffers, tokens.clone(), LossFor::Sums)?;
             stats.forward_s += started.elapsed().as_secs_f64();
             let started = Instant::now();
             let derivatives = match self.shape.head {

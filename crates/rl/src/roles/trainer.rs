@@ -1,6 +1,6 @@
 //! The trainer: the roles of a run over one arena, the engine that samples, and the step's arrays.
 
-use super::role::{Loading, LossOf, Passes, Role, Scores, UpdateStats, enter};
+use super::role::{Loading, Loss, LossOf, Passes, Role, Scores, UpdateStats, enter};
 use crate::methods::buffers::StepBuffers;
 use plimsoll_base::{Phase, Result};
 use plimsoll_device::{Device, Sampling};
@@ -255,7 +255,7 @@ impl<'a> Trainer<'a> {
         which: Range<usize>,
         inv_temperature: f32,
         how: UpdateOptions,
-        loss: &mut dyn FnMut(&mut StepBuffers, Range<usize>) -> Result<()>,
+        loss: &mut Loss<'_>,
     ) -> Result<UpdateStats> {
         let (role, with, buffers) = self.parts_of(role);
         role.update(with, buffers, LossOf { sequences, which, inv_temperature, loss }, how)
@@ -268,7 +268,7 @@ impl<'a> Trainer<'a> {
         sequences: &[Sequence<'_>],
         which: Range<usize>,
         inv_temperature: f32,
-        loss: &mut dyn FnMut(&mut StepBuffers, Range<usize>) -> Result<()>,
+        loss: &mut Loss<'_>,
     ) -> Result<UpdateStats> {
         let (role, Passes { dev, overlay, packer, .. }, buffers) = self.parts_of(role);
         let phase = enter(dev, overlay, role.update_shape().pass.mode.phase());
