@@ -133,6 +133,11 @@ impl Backend for CpuDevice {
             }
             Op::EmbedBackward { d, ids, grad } => elementwise::embed_backward(self, d, ids, grad),
             Op::Accumulate { src, dst, add } => elementwise::accumulate(self, src, dst, add),
+            Op::Fold { parts, dst, add } => {
+                parts.iter().enumerate().for_each(|(index, part)| {
+                    elementwise::accumulate(self, *part, dst, add || index > 0);
+                });
+            }
             Op::EmbedBackwardPart { d, ids, k, layout, owned, shard } => {
                 elementwise::embed_backward_part(self, d, ids, (k, layout), owned, shard);
             }

@@ -34,6 +34,36 @@ pub(crate) fn accumulate(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>, add: bool
     dev.launch("chain", kernel, blocks(src.len(), 8 * 256, 256), &args);
 }
 
+/// Parts that a launch adds, at most.
+const PARTS_MAX: usize = 8;
+
+pub(crate) fn fold(dev: &CudaDevice, parts: &[Buf<'_>], dst: Buf<'_>, add: bool) {
+    let alike = |part: &Buf<'_>| (part.len(), part.dtype()) == (dst.len(), parts[0].dtype());
+    assert!(parts.iter().all(alike), "parts of one dtype, as long as their sum");
+    let kernel = match (parts[0].dtype(), dst.dtype()) {
+        (DType::F32, DType::F32) => "fold_float_float",
+        (DType::F32, DType::Bf16) => "fold_float_bf16",
+        (DType::Bf16, DType::F32) => "fold_bf16_float",
+        (DType::Bf16, DType::Bf16) => "fold_bf16_bf16",
+        (from, to) => panic!("a sum of {} in {}", from.name(), to.name()),
+    };
+    for (index, parts) in parts.chunks(PARTS_MAX).enumerate() {
+        let wide = wide(dev, 4, 4, parts) && wide(dev, 4, 4, &[dst]);
+        let mut args = [Arg::Ptr(0); PARTS_MAX + 5];
+        for (arg, part) in args.iter_mut().zip(parts) {
+            *arg = dev.arg(*part);
+        }
+        args[PARTS_MAX..].copy_from_slice(&[
+            count(parts.len()),
+            dev.arg(dst),
+            Arg::U64(dst.len() as u64),
+            Arg::U32(wide.into()),
+            Arg::U32((add || index > 0).into()),
+        ]);
+        dev.launch("chain", kernel, blocks(dst.len(), 4 * 256, 256), &args);
+    }
+}
+
 /// Copies bytes from any card to this one, by its copy engines.
 fn copy(dev: &CudaDevice, from: u64, to: u64, bytes: u64) {
     if bytes == 0 || dev.has_failed() {

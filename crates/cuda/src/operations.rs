@@ -206,6 +206,7 @@ impl CudaDevice {
             Op::HeadBackward { args } => head::backward(self, args),
             Op::EmbedBackward { d, ids, grad } => rows::embed_backward(self, d, ids, grad),
             Op::Accumulate { src, dst, add } => chain::accumulate(self, src, dst, add),
+            Op::Fold { parts, dst, add } => chain::fold(self, parts, dst, add),
             Op::EmbedBackwardPart { d, ids, k, layout, owned, shard } => {
                 chain::embed_backward_part(self, d, ids, (k, layout), owned, shard);
             }

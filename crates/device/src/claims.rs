@@ -117,6 +117,12 @@ impl Operand for Buf<'_> {
     }
 }
 
+impl Operand for &[Buf<'_>] {
+    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
+        self.iter().for_each(|buf| uses.note(*buf, access, name));
+    }
+}
+
 impl<T: Operand> Operand for Option<T> {
     fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
         if let Some(operand) = self {

@@ -133,6 +133,9 @@ operations! {
 
     /// dst = src, or dst += src when `add`: one addition in f32, rounded once to dst's dtype. `src`, `dst`: f32 or bf16.
     fn accumulate(src: Read Buf<'a>, dst: Write Buf<'a>, add: Read bool) = Accumulate;
+    /// dst = the sum of `parts`, or dst += each of them when `add`: one after the other, as by `accumulate`. `parts`: at least one, of
+    /// one dtype.
+    fn fold(parts: Read &'a [Buf<'a>], dst: Write Buf<'a>, add: Read bool) = Fold;
     /// `embed_backward` of the elements that `shard` holds of a gradient [V, k]: `owned` says which, by their places in the
     /// gradient.
     fn embed_backward_part(

@@ -4,6 +4,7 @@
 //! tokens' rows, which are added after what it gets as the head. So the chain gives the bits that one process accumulates.
 
 use crate::optimizer::Optimizer;
+use crate::share::Share;
 use plimsoll_device::{Device, Owned, Run};
 use plimsoll_memory::{Buf, InPhase};
 use plimsoll_model::{ParamKind, ParamTable, Params};
@@ -30,8 +31,8 @@ impl<'p> Part<'_, 'p> {
 /// Where pieces of other ranks' partial gradients arrive, on a device that copies them before it adds them.
 #[derive(Clone, Copy, Debug)]
 pub struct Landing<'p> {
-    /// The largest run that a rank owns.
-    slot: Buf<'p>,
+    /// A slot for each other rank, by rank, of the largest run that one owns.
+    slots: Buf<'p>,
     /// What each other rank has of the embedding's part, by rank, where the embedding is the head too: rows are added between them.
     heads: Option<Buf<'p>>,
 }
@@ -39,8 +40,8 @@ pub struct Landing<'p> {
 impl<'p> Landing<'p> {
     /// Resolves the regions of `layout`; `None` where others' memory is read in place.
     pub fn bind(phase: &InPhase<'p>, role: &str) -> Option<Landing<'p>> {
-        let slot = phase.get(&format!("{role}.landing"))?;
-        Some(Landing { slot, heads: phase.get(&format!("{role}.heads")) })
+        let slots = phase.get(&format!("{role}.landing"))?;
+        Some(Landing { slots, heads: phase.get(&format!("{role}.heads")) })
     }
 }
 
@@ -49,28 +50,32 @@ impl Optimizer<'_> {
     pub fn fold(&self, dev: &dyn Device, table: &ParamTable, part: Part<'_, '_>, shard: Buf<'_>, add: bool) {
         let layers = table.layer_run(0).start;
         let within = Run { start: layers, elements: table.elements - layers };
-        self.fold_run(dev, part, None, shard, add, within);
+        self.fold_run(dev, &[part], None, shard, add, within);
         self.fold_embed(dev, table, part, None, shard, add);
     }
 
-    /// `fold` of the elements in `within`, without the embedding's.
+    /// `fold` of several parts, one after the other, of the elements in `within`, without the embedding's.
     pub fn fold_run(
         &self,
         dev: &dyn Device,
-        part: Part<'_, '_>,
+        parts: &[Part<'_, '_>],
         landing: Option<Landing<'_>>,
         shard: Buf<'_>,
         add: bool,
         within: Run,
     ) {
+        let mut here: Vec<Buf<'_>> = Vec::with_capacity(parts.len());
         for Owned { run, at } in self.owned().iter().filter_map(|owned| owned.inside(within)) {
             let len = run.elements as usize;
-            let src = part.there(part.grads.all.slice(run.start as usize, len));
-            let here = landing.filter(|_| part.of.is_some()).map(|landing| landing.slot.slice(0, len));
-            if let Some(here) = here {
-                dev.accumulate(src, here, false);
-            }
-            dev.accumulate(here.unwrap_or(src), shard.slice(at as usize, len), add);
+            here.clear();
+            here.extend(parts.iter().map(|part| {
+                let src = part.there(part.grads.all.slice(run.start as usize, len));
+                let (Some(of), Some(landing)) = (part.of, landing) else { return src };
+                let slot = self.slot_of(landing.slots, of).slice(0, len);
+                dev.accumulate(src, slot, false);
+                slot
+            }));
+            dev.fold(&here, shard.slice(at as usize, len), add);
         }
     }
 
@@ -115,7 +120,7 @@ impl Optimizer<'_> {
         let embed = table.find(ParamKind::Embed, 0).expect("a decoder has an embedding");
         let end = embed.offset + embed.elements;
         let padding = Run { start: end, elements: table.layer_run(0).start - end };
-        self.fold_run(dev, part, landing, shard, add, padding);
+        self.fold_run(dev, &[part], landing, shard, add, padding);
         let (d_input, ids) = (part.there(part.d_input), part.there(part.ids));
         let layout = part.grads.embed.layout;
         dev.embed_backward_part(d_input, ids, embed.k as usize, layout, self.owned_of_embed(), shard);
@@ -123,9 +128,12 @@ impl Optimizer<'_> {
 
     /// Returns where `take_head` leaves what it copies of a part; `None` of this rank's own.
     fn head_of<'l>(&self, part: Part<'_, '_>, landing: Landing<'l>) -> Option<Buf<'l>> {
-        let (of, own) = (part.of?, self.share().rank);
-        let (heads, others) = (landing.heads?, self.share().ranks - 1);
-        let len = heads.len() / others;
-        Some(heads.part(of - usize::from(of > own), len))
+        Some(self.slot_of(landing.heads?, part.of?))
+    }
+
+    /// Returns the part of a region that is another rank's.
+    fn slot_of<'l>(&self, slots: Buf<'l>, of: usize) -> Buf<'l> {
+        let Share { rank, ranks } = self.share();
+        slots.part(of - usize::from(of > rank), slots.len() / (ranks - 1))
     }
 }

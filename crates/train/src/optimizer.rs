@@ -104,7 +104,14 @@ pub fn layout(
     }
     if ranks > 1 && table.device == DeviceKind::Cuda {
         let (largest, of_embed) = landing_elements(table, ranks);
-        layout.arena(&format!("{role}.landing"), "train", pool, update, &[largest], grads)?;
+        layout.arena(
+            &format!("{role}.landing"),
+            "train",
+            pool,
+            update,
+            &[ranks as u64 - 1, largest],
+            grads,
+        )?;
         if table.is_tied() {
             let shape = [ranks as u64 - 1, of_embed];
             layout.arena(&format!("{role}.heads"), "train", pool, update, &shape, grads)?;

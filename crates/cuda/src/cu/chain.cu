@@ -31,6 +31,53 @@ ACCUMULATE(float, bf16)
 ACCUMULATE(bf16, float)
 ACCUMULATE(bf16, bf16)
 
+/// Parts of a launch of `fold`, at most.
+#define PARTS_MAX 8
+
+/// dst = the sum of the parts, or dst += each when `add`, one after the other, rounded as if each were added alone. Four elements
+/// a thread; every part is loaded before the first addition.
+template <class X, class T>
+__device__ __forceinline__ void fold(const X* const (&parts)[PARTS_MAX], u32 count, T* __restrict__ dst, u64 n, u32 wide,
+                                     u32 add) {
+    u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    if (wide && i + 4 <= n) {
+        float x[PARTS_MAX][4], sum[4] = {};
+#pragma unroll
+        for (u32 k = 0; k < PARTS_MAX; k++) {
+            if (k < count) load4(parts[k] + i, x[k]);
+        }
+        if (add) load4(dst + i, sum);
+#pragma unroll
+        for (u32 k = 0; k < PARTS_MAX; k++) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                if (k < count) sum[j] = to_f32(from_f32<T>(k > 0 || add ? sum[j] + x[k][j] : x[k][j]));
+            }
+        }
+        return store4(dst + i, sum);
+    }
+    for (u64 end = i + 4 < n ? i + 4 : n; i < end; i++) {
+        float sum = add ? to_f32(dst[i]) : 0.0f;
+#pragma unroll
+        for (u32 k = 0; k < PARTS_MAX; k++) {
+            if (k < count) sum = to_f32(from_f32<T>(k > 0 || add ? sum + to_f32(parts[k][i]) : to_f32(parts[k][i])));
+        }
+        dst[i] = from_f32<T>(sum);
+    }
+}
+
+#define FOLD(X, T)                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(256)                                                                \
+        fold_##X##_##T(const X* a, const X* b, const X* c, const X* d, const X* e, const X* f, const X* g,           \
+                       const X* h, u32 count, T* dst, u64 n, u32 wide, u32 add) {                                    \
+        const X* const parts[PARTS_MAX] = {a, b, c, d, e, f, g, h};                                                  \
+        fold<X, T>(parts, count, dst, n, wide, add);                                                                 \
+    }
+FOLD(float, float)
+FOLD(float, bf16)
+FOLD(bf16, float)
+FOLD(bf16, bf16)
+
 /// Neighbouring elements of a gradient, and where a shard holds them.
 struct Owned {
     u64 start, end, at;

@@ -4,6 +4,7 @@ use crate::both::{bits, normal};
 use crate::rig::{on_card, twin};
 use plimsoll_base::DType::{Bf16, F32, U32};
 use plimsoll_device::{Backend, Device, MatrixLayout, Owned, Run};
+use plimsoll_memory::Buf;
 
 #[test]
 fn a_partial_gradient_is_added_once_whatever_its_dtype_and_place() {
@@ -27,6 +28,33 @@ fn a_partial_gradient_is_added_once_whatever_its_dtype_and_place() {
         gpu.dev.check().unwrap();
         gpu.check_guards();
     }
+}
+
+#[test]
+fn parts_are_folded_as_one_after_the_other_is_added() {
+    // Lengths with whole groups of four, and without.
+    let dtypes = [(F32, F32), (F32, Bf16), (Bf16, F32), (Bf16, Bf16)];
+    for ((from, to), n) in dtypes.into_iter().flat_map(|of| [(of, 5_003), (of, 5_004)]) {
+        let sizes = [("parts", from, 11 * n), ("dst", to, n)];
+        let Some(mut gpu) = on_card(&sizes) else { return };
+        let cpu = twin(&sizes);
+        let (parts, dst) = (normal(1, 11 * n, 1.0, from), normal(2, n, 1.0, to));
+        for (count, add) in [(1, false), (2, true), (3, false), (8, true), (11, false)] {
+            gpu.set("parts", &parts);
+            gpu.set("dst", &dst);
+            cpu.set("parts", &parts);
+            cpu.set("dst", &dst);
+            gpu.dev.fold(&parts_of(gpu.buf("parts"), n, count), gpu.buf("dst"), add);
+            cpu.dev.fold(&parts_of(cpu.buf("parts"), n, count), cpu.buf("dst"), add);
+            assert_eq!(bits(&gpu.get("dst")), bits(&cpu.get("dst")), "{count} of {from:?} in {to:?}, {add}");
+        }
+        gpu.dev.check().unwrap();
+        gpu.check_guards();
+    }
+}
+
+fn parts_of(all: Buf<'_>, len: usize, count: usize) -> Vec<Buf<'_>> {
+    (0..count).map(|index| all.part(index, len)).collect()
 }
 
 #[test]

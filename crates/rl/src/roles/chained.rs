@@ -191,11 +191,11 @@ impl<'p> Round<'_, '_, 'p> {
             Stage::Layer(layer) => role.table.layer_run(layer),
         };
         aside.run(turn, &mut || {
-            for (rank, part) in self.parts(&[]).enumerate() {
-                role.trained().fold_run(dev, part, landing, shard, self.add || rank > 0, within);
-                if let (Stage::Head, Some(landing), Some(_)) = (stage, landing, part.of) {
-                    role.trained().take_head(dev, part, landing);
-                }
+            let parts: Vec<Part<'_, '_>> = self.parts(&[]).collect();
+            role.trained().fold_run(dev, &parts, landing, shard, self.add, within);
+            let heads = landing.filter(|_| stage == Stage::Head).into_iter();
+            for (landing, part) in heads.flat_map(|landing| parts.iter().map(move |part| (landing, *part))) {
+                role.trained().take_head(dev, part, landing);
             }
         });
     }
