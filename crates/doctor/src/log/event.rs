@@ -1,10 +1,12 @@
 //! What happened in a log: an event with its verdict, and the moment it is judged by, a line with the lines around it.
 
 use super::signatures::{Level, Rule};
-use super::text::{clean, is_quiet, message, shown, tag};
+use super::text::{clean, is_quiet, message, regex, shown, tag};
 use super::time::{Stamp, stamp};
 use memchr::{memchr, memchr2, memmem, memrchr, memrchr2};
+use regex::Regex;
 use std::cell::OnceCell;
+use std::sync::LazyLock;
 
 /// Bytes before a line that its traceback may span.
 pub const BACK: usize = 64 << 10;
@@ -25,6 +27,13 @@ const TRACEBACK: &str = "Traceback (most recent call last)";
 const LINES_A_FRAME: usize = 6;
 /// Lines of a frame after its first: the code, and what marks a part of it.
 const FRAME_LINES: u64 = 3;
+/// Lines of code that a notebook lists before and after the one that failed.
+const LISTED_LINES: usize = 6;
+
+/// A line of code in a notebook's traceback: its number, perhaps linked, after an arrow where it failed.
+static LISTED: LazyLock<Regex> = LazyLock::new(|| regex(r"^(?:-+> ?)?(?:\d+|\[\d+\]\([^)\s]*\))(?: |$)"));
+/// A line of code in a boxed traceback, other than the one that failed.
+static BOXED: LazyLock<Regex> = LazyLock::new(|| regex(r"^\d+ [│┃]"));
 
 #[derive(Clone, Debug)]
 pub struct Event {
@@ -75,6 +84,13 @@ impl Verdict {
 /// Returns true for the first line of a frame, plain or in a box.
 pub fn is_frame(message: &str) -> bool {
     message.starts_with("File \"") || message.contains('\u{2771}')
+}
+
+/// Returns true if one of the lines of code that `lines` begins with has the arrow of the line that failed.
+fn is_pointed_at(lines: impl Iterator<Item = String>) -> bool {
+    let mut code = lines.take(LISTED_LINES).map(|line| message(&line).to_string());
+    code.find(|line| line.starts_with('-') || !LISTED.is_match(line))
+        .is_some_and(|line| LISTED.is_match(&line))
 }
 
 /// A line in its window.
@@ -195,6 +211,18 @@ impl<'w> Moment<'w> {
         self.before_traceback(1, &[b"Exception ignored in"])
     }
 
+    /// Returns true for code that a traceback lists around the line that failed: its strings are messages of other failures.
+    pub fn is_listed(&self) -> bool {
+        let own = message(&self.text);
+        if BOXED.is_match(own) {
+            return true;
+        }
+        let back = self.lines_back().map(|raw| clean(&raw[..raw.len().min(PIECE_AFTER)]));
+        LISTED.is_match(own)
+            && !own.starts_with('-')
+            && (is_pointed_at(back) || is_pointed_at(self.lines_ahead()))
+    }
+
     /// Returns true if its traceback follows from another exception.
     pub fn is_chained(&self) -> bool {
         self.before_traceback(3, &[b"During handling of the above", b"was the direct cause of the following"])
@@ -259,16 +287,17 @@ impl<'w> Moment<'w> {
             && rule.unless.as_ref().is_none_or(|regex| !self.says(regex))
             && rule.unless_before.as_ref().is_none_or(|regex| !self.around(regex))
             && rule.unless_after.as_ref().is_none_or(|regex| !regex.is_match(self.after()))
+            && !self.is_listed()
     }
 
     /// Returns true if the message, or what may be the rest of it, matches: a terminal that wraps a line repeats no tag.
-    fn says(&self, regex: &regex::Regex) -> bool {
+    fn says(&self, regex: &Regex) -> bool {
         let is_rest = |line: &String| tag(line).is_none();
         let rest = || self.lines_ahead().take(LINES_NEAR).filter(is_rest).collect::<Vec<String>>().join("\n");
         regex.is_match(self.near()) || tag(&self.text).is_some() && regex.is_match(&rest())
     }
 
-    fn around(&self, regex: &regex::Regex) -> bool {
+    fn around(&self, regex: &Regex) -> bool {
         regex.is_match(self.near()) || regex.is_match(&self.before().join("\n"))
     }
 

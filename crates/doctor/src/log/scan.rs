@@ -302,7 +302,7 @@ impl<'s> Scanner<'s> {
         let is_suspicious = rule.regex.as_ref().is_none_or(matches)
             && !rule.unless.as_ref().is_some_and(|regex| regex.is_match(&moment.text))
             && !is_quiet;
-        if !is_suspicious || moment.is_ignored() {
+        if !is_suspicious || moment.is_ignored() || moment.is_listed() {
             return;
         }
         let (file, steps) = (self.found.files.len() - 1, state.progress.steps);
