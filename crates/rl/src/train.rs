@@ -1,6 +1,7 @@
 //! The command `train` for language models: opens what the run file names, plans, binds memory, and passes the run to the loop.
 
 mod evaluate;
+mod rows;
 mod run;
 mod steps;
 
