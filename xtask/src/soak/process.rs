@@ -24,6 +24,8 @@ pub struct Options {
     pub short: bool,
     /// Ranks whose processes are hit instead; 0 for a run of one.
     pub ranks: usize,
+    /// With ranks: kills at random instants instead of the faults; 0 for the faults.
+    pub rounds: u32,
 }
 
 /// How often a condition is looked at: a small checkpoint takes some milliseconds.
