@@ -20,6 +20,7 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
         short: false,
         ranks: 0,
         rounds: 0,
+        only: String::new(),
     };
     let mut flags = arguments.iter();
     while let Some(flag) = flags.next() {
@@ -31,6 +32,7 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
                 options.ranks = flags.next()?.parse().ok().filter(|ranks| (2..=64).contains(ranks))?
             }
             "--rounds" => options.rounds = flags.next()?.parse().ok()?,
+            "--only" => options.only = flags.next()?.clone(),
             "--seed" => options.seed = flags.next()?.parse().ok()?,
             "--binary" => options.binary = PathBuf::from(flags.next()?),
             "--folder" => options.folder = PathBuf::from(flags.next()?),
@@ -77,7 +79,9 @@ fn make_ranks(options: &Options, root: &Path) -> ExitCode {
     };
     let made = made.and_then(|(name, table)| {
         print!("{table}");
-        std::fs::write(root.join("bench/results").join(name), table).map_err(|err| err.to_string())
+        // A part is not the table.
+        let write = || std::fs::write(root.join("bench/results").join(name), &table);
+        if options.only.is_empty() { write().map_err(|err| err.to_string()) } else { Ok(()) }
     });
     match made {
         Ok(()) => {

@@ -31,8 +31,9 @@ const ONE_REQUEST: Duration = Duration::from_secs(1);
 const ORDERS_MAX: usize = 64;
 /// How long a rank that ended badly waits for the verdict: the hub's own wait, and time for messages.
 const VERDICT_MAX: Duration = Duration::from_secs(5);
-/// How long the hub waits for the others to end after the verdict: as long as their supervisors give their trainers, and more.
-const ENDING_MAX: Duration = Duration::from_secs(12);
+/// How long the hub waits for the others to end after the verdict: as long as their supervisors give their trainers, and a second. With the wait
+/// for the verdict it ends within twelve seconds, also where a trainer cannot be killed.
+const ENDING_MAX: Duration = Duration::from_secs(11);
 /// For the last messages.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// What an own pause of this thread is; see `verdict.rs`.

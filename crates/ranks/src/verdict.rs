@@ -285,10 +285,14 @@ impl Ranks {
             other.member.rank != rank.member.rank
                 && other.ending.as_ref().is_none_or(|ending| ending.cause == Cause::Secondary)
         };
+        let is_silent = |rank: &Rank| matches!(rank.sign, Some((Cause::Silent, ..)));
+        let is_cut_off = self.ranks.len() > 2 && self.ranks.iter().skip(1).all(is_silent);
+        let cut_off =
+            if is_cut_off { "; no rank is heard any more, so rank 0 may be the one cut off" } else { "" };
         let verdict = Verdict {
             member: rank.member.clone(),
             cause: *cause,
-            sentence: sentence.clone(),
+            sentence: format!("{sentence}{cut_off}"),
             others: self.ranks.iter().filter(ended_alone).count() as u32,
         };
         self.verdict = true;

@@ -247,3 +247,12 @@ fn a_row_says_what_a_rank_does() {
     let row = &ranks.rows(start)[7];
     assert_eq!((row.seconds_waited, row.seconds_in_phase, row.trainer), (1.5, 0.25, 7));
 }
+
+#[test]
+fn a_rank_0_that_hears_nobody_says_that_it_may_be_cut_off() {
+    let words = |events: &[(u64, usize, What)]| play(events).0.remove(0).words();
+    let cut_off = "no rank is heard any more, so rank 0 may be the one cut off";
+    let all = [(100, 1, What::Falls), (100, 2, What::Falls), (100, 3, What::Falls)];
+    assert!(words(&all).contains(cut_off), "{}", words(&all));
+    assert!(!words(&all[..2]).contains(cut_off), "{}", words(&all[..2]));
+}

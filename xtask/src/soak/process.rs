@@ -26,6 +26,8 @@ pub struct Options {
     pub ranks: usize,
     /// With ranks: kills at random instants instead of the faults; 0 for the faults.
     pub rounds: u32,
+    /// Only faults of ranks whose names contain it.
+    pub only: String,
 }
 
 /// How often a condition is looked at: a small checkpoint takes some milliseconds.

@@ -96,7 +96,10 @@ fn the_rows_of_a_live_run_say_what_its_ranks_do_and_a_stopped_one_ends_it() {
     let mut run = endless(&folder, &["--wait-seconds=8"]);
     let live = until("rows of a live run", || {
         let (code, found) = doctor(&folder, "out");
-        (found["ranks"].is_object() && code == Some(0)).then_some(found)
+        let rows = rows(&found["ranks"]);
+        // Rank 1 tells twice a second what it does.
+        let has_begun = rows.len() == 2 && rows.iter().all(|(_, state)| state != "starts");
+        (has_begun && code == Some(0)).then_some(found)
     });
     assert_eq!(live["state"], "running");
     let pid = trainer(&folder, 1, 2).expect("it lives");
@@ -193,4 +196,15 @@ fn nothing_is_left_of_ranks_that_were_killed() {
     let steps = format!("train.steps={}", step + 4);
     folder.train("out", &["--resume", "train.cut_multiple=3", "checkpoint.every=1", &steps]);
     assert!(!folder.path("out/.ranks").exists());
+}
+
+#[test]
+fn a_disk_without_room_is_that_of_the_run_and_reported_once() {
+    // More samples than any disk holds.
+    let folder = Run::new(SMALL);
+    let output = folder.output("out", &["--ranks=3", "train.cut_multiple=3", "train.steps=2000000000"]);
+    let words = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{words}");
+    assert!(words.contains("error[disk-pool-exceeded]: ") && !words.contains("plimsoll-rank-"), "{words}");
+    assert_eq!(words.matches("error[").count(), 1, "{words}");
 }

@@ -22,6 +22,7 @@ fn a_killed_run_that_is_taken_up_equals_one_that_was_left_alone() {
         short: true,
         ranks: 0,
         rounds: 0,
+        only: String::new(),
     };
     let report =
         soak::soak(&options, &mut |line| eprintln!("{line}")).unwrap_or_else(|what| panic!("{what}"));
@@ -43,6 +44,7 @@ fn faults_of_a_rank_are_named_and_taken_up_from_on_another_number_of_ranks() {
         short: true,
         ranks: 2,
         rounds: 0,
+        only: String::new(),
     };
     let rows = soak::ranks::soak(&options, options.ranks, &mut |line| eprintln!("{line}"))
         .unwrap_or_else(|what| panic!("{what}"));
@@ -62,6 +64,7 @@ fn ranks_that_are_killed_at_random_instants_go_on_with_another_number() {
         short: true,
         ranks: 3,
         rounds: 3,
+        only: String::new(),
     };
     let report = soak::ranks::rounds::rounds(&options, &mut |line| eprintln!("{line}"))
         .unwrap_or_else(|what| panic!("{what}"));

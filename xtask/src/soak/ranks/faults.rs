@@ -57,6 +57,8 @@ pub const FAULTS: [Fault; 12] = [
 /// Where a limit on time is a part of the fault.
 const WAIT_STOPPED: f64 = 4.0;
 const WAIT_SLOW: f64 = 3.0;
+/// Until the others have come to the rank, and supervisors have told one another that they wait.
+const NOTICED: f64 = 2.0;
 /// Of a tenth of a per cent of a processor: in each second, a millisecond.
 const PERIOD_US: &str = "1000000";
 const QUOTA_US: &str = "1000";
@@ -114,7 +116,7 @@ fn too_slow(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, Strin
     group.take(scene.trainer()?)?;
     let rest: Vec<u32> = scene.supervisors.iter().copied().filter(|pid| *pid != scene.supervisor()).collect();
     let gone = || rest.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists());
-    while !gone() && began.elapsed().as_secs_f64() < WAIT_SLOW + END_SECONDS_MAX {
+    while !gone() && began.elapsed().as_secs_f64() < NOTICED + WAIT_SLOW + END_SECONDS_MAX {
         thread::sleep(Duration::from_millis(20));
     }
     let seconds = began.elapsed().as_secs_f64();

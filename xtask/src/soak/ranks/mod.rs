@@ -24,7 +24,9 @@ pub fn soak(options: &Options, ranks: usize, say: &mut dyn FnMut(&str)) -> Resul
     let mut rows = Vec::new();
     // In the short form one rank is hit by what any user may do to it.
     let short = |hit: Range<usize>| if options.short { ranks - 1..ranks } else { hit };
-    for fault in FAULTS.iter().filter(|fault| !options.short || fault.is_short) {
+    let is_meant = |name: &str| name.contains(&options.only);
+    let meant = FAULTS.iter().filter(|fault| is_meant(fault.name));
+    for fault in meant.filter(|fault| !options.short || fault.is_short) {
         let hit = if fault.every_rank { 0..ranks } else { fault.first_rank..fault.first_rank + 1 };
         let hit = short(hit);
         for rank in hit {
@@ -37,11 +39,11 @@ pub fn soak(options: &Options, ranks: usize, say: &mut dyn FnMut(&str)) -> Resul
         }
     }
     for phase in PHASES {
-        for rank in short(0..ranks) {
-            let name = format!("trainer killed in phase {phase}");
+        let name = format!("trainer killed in phase {phase}");
+        for rank in short(0..ranks).filter(|_| is_meant(&name)) {
             let row = faults::killed_in(&mut bench, phase, rank)
                 .map_err(|err| format!("{name}, rank {rank}: {err}"))?;
-            rows.push(named(row, name, rank, say));
+            rows.push(named(row, name.clone(), rank, say));
         }
     }
     Ok(rows)
