@@ -43,8 +43,8 @@ pub const FAULTS: [Fault; 12] = [
     short(each("trainer killed", |bench, rank| signal(bench, rank, "KILL", "was killed: SIGKILL"))),
     each("trainer crashed", |bench, rank| signal(bench, rank, "ABRT", "SIGABRT")),
     short(each("trainer stopped, --wait-seconds 4", stopped)),
-    each("trainer slow, --wait-seconds 3", too_slow),
-    once("trainer slow for 33 s", 2, slow),
+    each("trainer frozen, --wait-seconds 3", too_slow),
+    once("trainer frozen for 33 s", 2, slow),
     short(each("supervisor killed", |bench, rank| supervisor(bench, rank, "KILL"))),
     each("supervisor stopped", |bench, rank| supervisor(bench, rank, "STOP")),
     each("connections closed", |bench, rank| partition(bench, rank, "close")),
@@ -59,9 +59,6 @@ const WAIT_STOPPED: f64 = 4.0;
 const WAIT_SLOW: f64 = 3.0;
 /// Until the others have come to the rank, and supervisors have told one another that they wait.
 const NOTICED: f64 = 2.0;
-/// Of a tenth of a per cent of a processor: in each second, a millisecond.
-const PERIOD_US: &str = "1000000";
-const QUOTA_US: &str = "1000";
 /// A rank that computes is named after half a minute.
 const FROZEN: Duration = Duration::from_secs(33);
 /// Left of a container's limit before somebody else takes it.
@@ -105,26 +102,26 @@ fn stopped(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, String
     bench.ends_and_goes_on(scene, began, &words).map(Some)
 }
 
-/// The rank gets so little of a processor that others wait for it for longer than they may.
+/// The rank does nothing, as in a driver's call, and cannot be killed: the others wait for as long as they may, and end without it.
 fn too_slow(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, String> {
-    let Some(group) = Group::new("cpu", "cpu.cfs_quota_us") else { return Ok(None) };
-    group.set("cpu.cfs_period_us", PERIOD_US).and_then(|()| group.set("cpu.cfs_quota_us", QUOTA_US))?;
+    let Some(group) = Group::new("freezer", "freezer.state") else { return Ok(None) };
     let training = bench.training();
     let scene = Scene::start(&training, [rank, bench.ranks], &["--wait-seconds", "3"], true)?;
     bench.pause();
     let began = Instant::now();
     group.take(scene.trainer()?)?;
+    group.set("freezer.state", "FROZEN")?;
     let rest: Vec<u32> = scene.supervisors.iter().copied().filter(|pid| *pid != scene.supervisor()).collect();
     let gone = || rest.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists());
     while !gone() && began.elapsed().as_secs_f64() < NOTICED + WAIT_SLOW + END_SECONDS_MAX {
         thread::sleep(Duration::from_millis(20));
     }
     let seconds = began.elapsed().as_secs_f64();
-    if !gone() {
+    let are_gone = gone();
+    group.set("freezer.state", "THAWED")?;
+    if !are_gone {
         return Err(format!("the others live on after {seconds:.1} s"));
     }
-    // It cannot end either, as in a driver's call: SIGKILL needs a processor.
-    group.set("cpu.cfs_quota_us", "-1")?;
     let words = expect("is too slow: the others waited 3 s for its trainer", WAIT_SLOW + END_SECONDS_MAX);
     let (_, seen) = ends(scene, began, &words)?;
     let resumed_on = bench.goes_on(&training, rank)?;

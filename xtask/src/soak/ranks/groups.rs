@@ -1,4 +1,4 @@
-//! Groups of processes (cgroups v1) that limit memory or processor time, or freeze. They need root; without it they are skipped
+//! Groups of processes (cgroups v1) that limit memory or freeze. They need root; without it they are skipped
 //! aloud.
 
 use std::fs;
