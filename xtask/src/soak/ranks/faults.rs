@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::super::compare;
 use super::super::faults::Mount;
-use super::super::process::{LIFE_SECONDS_MAX, newest_step, send};
+use super::super::process::{LIFE_SECONDS_MAX, send};
 use super::bench::{Bench, END_SECONDS_MAX, Expect, Unnamed, ends};
 use super::groups::Group;
 use super::scene::Scene;
@@ -39,7 +39,7 @@ const fn short(fault: Fault) -> Fault {
     Fault { is_short: true, ..fault }
 }
 
-pub const FAULTS: [Fault; 12] = [
+pub const FAULTS: [Fault; 11] = [
     short(each("trainer killed", |bench, rank| signal(bench, rank, "KILL", "was killed: SIGKILL"))),
     each("trainer crashed", |bench, rank| signal(bench, rank, "ABRT", "SIGABRT")),
     short(each("trainer stopped, --wait-seconds 4", stopped)),
@@ -51,7 +51,6 @@ pub const FAULTS: [Fault; 12] = [
     short(each("connections silent", |bench, rank| partition(bench, rank, "silence"))),
     each("out of memory", out_of_memory),
     once("disk full", 0, full_disk),
-    once("file size limited", 0, file_size),
 ];
 
 /// Where a limit on time is a part of the fault.
@@ -216,21 +215,6 @@ fn full_disk(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, Stri
     let began = Instant::now();
     let (seconds, seen) = ends(scene, began, &expect("disk-full", 0.0))?;
     fs::remove_file(&ballast).map_err(|err| err.to_string())?;
-    let resumed_on = bench.goes_on(&training, rank)?;
-    Ok(Some(Unnamed(Some(seconds), seen, Some(resumed_on))))
-}
-
-/// A limit on the size of a file that no checkpoint fits into: the kernel ends the rank that writes it.
-fn file_size(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, String> {
-    let mut training = bench.training();
-    training.before = ["sh", "-c", "ulimit -f \"$0\"; exec \"$@\"", "1000"].map(String::from).to_vec();
-    let scene = Scene::start(&training, [rank, bench.ranks], &[], false)?;
-    let began = Instant::now();
-    let (seconds, seen) = ends(scene, began, &expect("SIGXFSZ", 0.0))?;
-    if newest_step(&training.dir).is_some() {
-        return Err("there is a checkpoint, which cannot be".into());
-    }
-    training.before.clear();
     let resumed_on = bench.goes_on(&training, rank)?;
     Ok(Some(Unnamed(Some(seconds), seen, Some(resumed_on))))
 }
