@@ -221,7 +221,7 @@ impl Ranks {
         let around = self.around();
         self.ranks.iter_mut().enumerate().for_each(|(number, rank)| rank.look(number, around, now));
         let mut news: Vec<News> = self.ranks.iter_mut().skip(1).filter_map(|rank| rank.pause(now)).collect();
-        news.extend(self.slow(around.waiting));
+        news.extend(self.slow(around));
         news.extend(self.decide(now).map(News::Verdict));
         news
     }
@@ -244,14 +244,17 @@ impl Ranks {
     }
 
     /// Names the ranks that the others have waited for, each once in a phase.
-    fn slow(&mut self, waiting: Duration) -> Vec<News> {
+    fn slow(&mut self, around: Around) -> Vec<News> {
+        let waiting = around.waiting;
         let has_sign = self.ranks.iter().any(|rank| rank.sign.is_some() || rank.ending.is_some());
         if has_sign || waiting < SLOW_TOLD.min(self.wait_max / 2) {
             return Vec::new();
         }
-        let waiters = self.ranks.iter().filter(|rank| rank.beat.waiting_ms > 0).count();
+        let is_slow = |beat: &Beat| beat.computes() || around.is_last(beat);
+        let waiters =
+            self.ranks.iter().filter(|rank| rank.beat.waiting_ms > 0 && !is_slow(&rank.beat)).count();
         let mut news = Vec::new();
-        for Rank { member, beat, .. } in self.ranks.iter().filter(|rank| rank.beat.computes()) {
+        for Rank { member, beat, .. } in self.ranks.iter().filter(|rank| is_slow(&rank.beat)) {
             let place = (member.rank, beat.phase.clone());
             if !self.slow_told.contains(&place) {
                 self.slow_told.push(place);
@@ -300,6 +303,13 @@ impl Ranks {
     }
 }
 
+impl Around {
+    /// Where none computes, as when one hangs while it waits, all wait for the one that has come to the fewest barriers.
+    fn is_last(&self, beat: &Beat) -> bool {
+        !self.any_computes && !beat.is_stopped() && beat.arrivals == self.fewest_arrivals
+    }
+}
+
 impl Rank {
     /// Takes note of a stronger sign than the one before.
     fn look(&mut self, number: usize, around: Around, now: Instant) {
@@ -344,7 +354,7 @@ impl Rank {
             let seconds = now.saturating_duration_since(self.heard).as_secs();
             return Some((Cause::Silent, format!("its supervisor was silent for {seconds} s{doing}")));
         }
-        let Around { well, waiting, wait_max, any_computes, fewest_arrivals } = around;
+        let Around { well, waiting, wait_max, .. } = around;
         let is_over =
             |at: Option<Instant>| at.is_some_and(|at| now.saturating_duration_since(at) >= wait_max);
         let (seconds, pid) = (wait_max.as_secs(), self.beat.trainer);
@@ -352,9 +362,7 @@ impl Rank {
             let sentence = format!("a signal stopped its trainer, pid {pid}, for {seconds} s{doing}");
             return Some((Cause::Stopped, sentence));
         }
-        // Where all wait and none computes, they wait for the one that has come to the fewest barriers.
-        let is_last = !any_computes && self.stopped.is_none() && self.beat.arrivals == fewest_arrivals;
-        if waiting >= wait_max && (self.beat.computes() || is_last) {
+        if waiting >= wait_max && (self.beat.computes() || around.is_last(&self.beat)) {
             let sentence = format!("the others waited {seconds} s for its trainer, pid {pid}{doing}");
             return Some((Cause::Slow, sentence));
         }

@@ -225,7 +225,9 @@ fn one_that_computes_while_the_others_wait_is_named_once_and_ends_the_run_in_the
     assert_eq!(verdict.cause, Cause::Stopped);
     // Where all wait, they wait for the one that has come to the fewest barriers.
     let told = wait_for_rank_1(8 * SECOND, 20, Beat { waiting_ms: 1, ..slow });
-    assert!(matches!(&told[..], [(8, News::Verdict(verdict))] if verdict.member.rank == 1), "{told:?}");
+    let [(4, News::Slow(words)), (8, News::Verdict(verdict))] = &told[..] else { panic!("{told:?}") };
+    assert!(words.starts_with("rank 1 ") && words.contains(": 3 ranks have waited 4 s "), "{words}");
+    assert_eq!(verdict.member.rank, 1);
 }
 
 #[test]
