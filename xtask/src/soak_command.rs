@@ -19,6 +19,8 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
         faults: true,
         short: false,
         ranks: 0,
+        rounds: 0,
+        only: String::new(),
     };
     let mut flags = arguments.iter();
     while let Some(flag) = flags.next() {
@@ -29,13 +31,15 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
             "--ranks" => {
                 options.ranks = flags.next()?.parse().ok().filter(|ranks| (2..=64).contains(ranks))?
             }
+            "--rounds" => options.rounds = flags.next()?.parse().ok()?,
+            "--only" => options.only = flags.next()?.clone(),
             "--seed" => options.seed = flags.next()?.parse().ok()?,
             "--binary" => options.binary = PathBuf::from(flags.next()?),
             "--folder" => options.folder = PathBuf::from(flags.next()?),
             _ => return None,
         }
     }
-    Some(options)
+    (options.rounds == 0 || options.ranks > 0).then_some(options)
 }
 
 fn make(options: &Options, root: &Path) -> ExitCode {
@@ -66,10 +70,18 @@ fn make(options: &Options, root: &Path) -> ExitCode {
 }
 
 fn make_ranks(options: &Options, root: &Path) -> ExitCode {
-    let made = soak::ranks::soak(options, options.ranks, &mut |line| eprintln!("{line}")).and_then(|rows| {
-        let table = soak::ranks::table(options, options.ranks, &rows);
+    let say = &mut |line: &str| eprintln!("{line}");
+    let made = match options.rounds {
+        0 => soak::ranks::soak(options, options.ranks, say)
+            .map(|rows| ("soak_ranks.md", soak::ranks::table(options, options.ranks, &rows))),
+        _ => soak::ranks::rounds::rounds(options, say)
+            .map(|report| ("soak_ranks_rounds.md", soak::ranks::rounds::table(options, &report))),
+    };
+    let made = made.and_then(|(name, table)| {
         print!("{table}");
-        std::fs::write(root.join("bench/results/soak_ranks.md"), table).map_err(|err| err.to_string())
+        // A part is not the table.
+        let write = || std::fs::write(root.join("bench/results").join(name), &table);
+        if options.only.is_empty() { write().map_err(|err| err.to_string()) } else { Ok(()) }
     });
     match made {
         Ok(()) => {
@@ -97,7 +109,7 @@ mod tests {
         let found = read(&["--kills", "200", "--no-faults", "--seed", "3"]).expect("flags of its own");
         assert_eq!((found.kills, found.seed, found.faults), (200, 3, false));
         assert_eq!(found.binary, Path::new("/r/target/release/plimsoll"));
-        for bad in [&["--kills"][..], &["--kills", "many"], &["--kill", "3"], &["3"]] {
+        for bad in [&["--kills"][..], &["--rounds", "3"], &["--kills", "many"], &["--kill", "3"], &["3"]] {
             assert!(read(bad).is_none(), "{bad:?}");
         }
     }

@@ -2,6 +2,7 @@
 //! after side by side. It is read from the run directory, so it is complete for a resumed run.
 
 use crate::chart::chart;
+use crate::rank_rows;
 use plimsoll_base::Result;
 use plimsoll_run::report::{Pair, Points, Report, Shown};
 use plimsoll_run::scores::pass_words;
@@ -30,6 +31,10 @@ pub fn words(dir: &Path, summary: &Value, columns: usize) -> Result<String> {
         }
     }
     report.pairs.iter().for_each(|pair| text += &pair_lines(pair, columns));
+    let ranks = rank_rows::of_summary(summary);
+    if !ranks.is_empty() {
+        text += &format!("\n{ranks}");
+    }
     text += &format!("\nwritten   {}\n", dir.display());
     Ok(text)
 }

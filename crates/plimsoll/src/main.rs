@@ -8,6 +8,7 @@ mod limits;
 mod output;
 mod pages;
 mod progress;
+mod rank_rows;
 mod ranks;
 mod signals;
 mod sparkline;

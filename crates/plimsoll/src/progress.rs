@@ -1,5 +1,6 @@
 //! Shows the progress of a run: one live line on a terminal, a few lines in a pipe, and a summary at the end.
 
+use crate::rank_rows::{self, slowest_of};
 use crate::{output, sparkline::sparkline, terminal};
 use indicatif::ProgressBar;
 use plimsoll_base::Bytes;
@@ -23,6 +24,8 @@ pub struct Progress {
     /// (step, score) by set.
     evals: BTreeMap<String, Vec<(u32, f64)>>,
     dir: String,
+    /// A row a rank of the finished run.
+    ranks: String,
 }
 
 impl Progress {
@@ -35,6 +38,7 @@ impl Progress {
             losses: Vec::new(),
             evals: BTreeMap::new(),
             dir: String::new(),
+            ranks: String::new(),
         }
     }
 
@@ -54,6 +58,7 @@ impl Progress {
         if let (Some(first), Some(last)) = (self.losses.first(), self.losses.last()) {
             text += &format!("loss      {first:.3} first,  {last:.3} last    {}\n", curve(&self.losses));
         }
+        text += &self.ranks;
         if !self.dir.is_empty() {
             text += &format!("written   {}\n", self.dir);
         }
@@ -130,6 +135,7 @@ impl Observer for Progress {
                 }
             }
             Event::Finished { summary } => {
+                self.ranks = rank_rows::of_summary(summary);
                 // A resumed run began in another process.
                 for (name, evals) in &mut self.evals {
                     if let (Some(before), true) =
@@ -202,6 +208,9 @@ fn step_line(step: &StepResult) -> String {
     if step.planned_bytes > 0 {
         parts.push(format!("memory {} of {}", Bytes(step.held_bytes), Bytes(step.planned_bytes)));
     }
+    if let Some((rank, share)) = slowest_of(&step.ranks_waited, step.seconds) {
+        parts.push(format!("slowest rank {rank}, others waited {:.0} %", share * 100.0));
+    }
     parts.push(format!("{} left", duration(step.seconds_left)));
     parts.join("  ")
 }
@@ -228,6 +237,9 @@ fn live_line(step: &StepResult) -> String {
     parts.extend(numbers(step, ["reward", "loss", "acc", "frames", "rollout", "update"], "/s"));
     if step.planned_bytes > 0 {
         parts.push(format!("{}/{} MiB", step.held_bytes / Bytes::MIB, step.planned_bytes / Bytes::MIB));
+    }
+    if let Some((rank, share)) = slowest_of(&step.ranks_waited, step.seconds) {
+        parts.push(format!("slowest rank {rank} +{:.0} %", share * 100.0));
     }
     parts.push(format!("{} left", duration(step.seconds_left)));
     parts.join(" ")
@@ -280,6 +292,12 @@ mod tests {
         };
         let expect = "step 7/60  reward 0.500  accuracy 0.250  rollout tok/s 9000  memory 40.0 MiB of 48.0 MiB  1 min 23 s left";
         assert_eq!(step_line(&step), expect);
+        // Ranks 0 and 2 waited for rank 1.
+        let step = StepResult { ranks_waited: vec![0.5, 0.1, 0.3], seconds: 2.0, ..step };
+        assert!(
+            step_line(&step).ends_with("of 48.0 MiB  slowest rank 1, others waited 20 %  1 min 23 s left")
+        );
+        assert!(live_line(&step).ends_with(" slowest rank 1 +20 % 1 min 23 s left"), "{}", live_line(&step));
     }
 
     #[test]

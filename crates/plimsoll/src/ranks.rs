@@ -13,6 +13,7 @@ use plimsoll_ranks::{
 use plimsoll_run::several;
 use std::os::fd::AsFd;
 use std::os::unix::process::parent_id;
+use std::time::Duration;
 
 /// The variable by which a rank's number of threads reaches its trainer's run file.
 const THREADS_VARIABLE: &str = "PLIMSOLL__RUN__THREADS";
@@ -64,8 +65,15 @@ fn card_of(launch: &Launch, loaded: &Loaded) -> Result<Option<Card>> {
     }
 }
 
+/// How many seconds ranks wait for others: to come, and for one that does not go on.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    pub join: u32,
+    pub wait: u32,
+}
+
 /// Finds the other ranks and trains as one of them. Returns the exit code.
-pub fn join(launch: &Launch, loaded: &Loaded, join_seconds: u32) -> Result<u8> {
+pub fn join(launch: &Launch, loaded: &Loaded, times: Times) -> Result<u8> {
     plimsoll_ranks::die_with_launcher(launch.launcher)?;
     let (forward, child_ended) = signals::pipes()?;
     let forward: Vec<_> = forward.iter().map(signals::Pipe::as_signal).collect();
@@ -77,8 +85,9 @@ pub fn join(launch: &Launch, loaded: &Loaded, join_seconds: u32) -> Result<u8> {
     alike.extend(card.as_ref().map(|card| ("card".to_string(), format!("{}, {}", card.name, card.total))));
     let hello = Hello::of_this_process(launch, card.as_ref().map(|card| card.uuid.clone()), alike);
     let mut stopped = || forward.iter().find(|one| one.came()).map(|one| one.signal);
-    let waiting = Waiting { seconds: join_seconds, stopped: &mut stopped, say: &mut say };
-    let link = Link::start(plimsoll_ranks::meet(launch, &token, &hello, waiting)?)?;
+    let waiting = Waiting { seconds: times.join, stopped: &mut stopped, say: &mut say };
+    let met = plimsoll_ranks::meet(launch, &token, &hello, waiting)?;
+    let link = Link::start(met, Duration::from_secs(times.wait.into()))?;
     let mut env = terminal::for_child();
     // A trainer starts no ranks, and code in its workers needs no token.
     env.extend([LAUNCH_VARIABLE, TOKEN_VARIABLE].map(|name| (name.to_string(), String::new())));

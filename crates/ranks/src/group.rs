@@ -2,20 +2,27 @@
 //!
 //! The window is words of 64 bits. Word 0 holds the flag by which supervisors end trainers, and the mark of a trainer that
 //! failed. Each rank counts its arrivals in a word of its own, so a barrier is a comparison of counters; a message goes piece by
-//! piece through a mailbox that its rank alone writes.
+//! piece through a mailbox that its rank alone writes. How long a rank has waited is next to its arrivals, where supervisors read
+//! it too: they tell a rank that computes from those that wait for it.
 
 use crate::place::Place;
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_memory::SharedWords;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Words of a rank's mailbox: 256 KiB, so that a step's samples take few rounds.
 const MAILBOX: usize = 32 << 10;
-/// Words of each table of one word a rank, on cache lines of their own.
+/// Words of a rank's counters, on a cache line of their own.
 const STRIDE: usize = 8;
+/// Places in them: arrivals at barriers, bytes of a message, microseconds waited so far, and 1 while it waits.
+const ARRIVALS: usize = 0;
+const LENGTH: usize = 1;
+const WAITED: usize = 2;
+const WAITS: usize = 3;
 /// Looks at a counter until a wait gives its processor away, and until it sleeps.
 const SPINS: u32 = 2_000;
 const YIELDS: u32 = SPINS + 200;
@@ -44,7 +51,7 @@ impl Group {
     }
 
     /// The same over a file in memory; for tests.
-    pub fn over(rank: usize, ranks: usize, file: &std::fs::File) -> Result<Group> {
+    pub fn over(rank: usize, ranks: usize, file: &File) -> Result<Group> {
         Ok(Group { rank, ranks, window: SharedWords::map(file, words(ranks))?, delays: None })
     }
 
@@ -71,23 +78,36 @@ impl Group {
     /// Errors: `rank-lost` if the run is ending for another rank.
     pub fn barrier(&self) -> Result<()> {
         self.delay();
-        let own = self.arrivals(self.rank);
+        let own = self.counter(self.rank, ARRIVALS);
         let turn = own.load(Ordering::Relaxed) + 1;
         own.store(turn, Ordering::Release);
-        for other in 0..self.ranks {
-            self.wait(|| self.arrivals(other).load(Ordering::Acquire) >= turn)?;
+        // None while it only spins: that is shorter than reading a clock is worth.
+        let mut since = None;
+        let here = |other| self.counter(other, ARRIVALS).load(Ordering::Acquire) >= turn;
+        let met = (0..self.ranks).try_for_each(|other| self.wait(|| here(other), &mut since));
+        if let Some(since) = since {
+            let waited = self.counter(self.rank, WAITED);
+            let micros = since.elapsed().as_micros() as u64;
+            waited.store(waited.load(Ordering::Relaxed) + micros, Ordering::Relaxed);
+            self.counter(self.rank, WAITS).store(0, Ordering::Relaxed);
         }
-        Ok(())
+        met
+    }
+
+    /// Returns how long each rank has waited for others so far, by rank.
+    pub fn waited(&self) -> Vec<Duration> {
+        let of = |rank| Duration::from_micros(self.counter(rank, WAITED).load(Ordering::Relaxed));
+        (0..self.ranks).map(of).collect()
     }
 
     /// Returns the bytes of every rank, by rank.
     ///
     /// Errors: `rank-lost` if the run is ending for another rank.
     pub fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.length(self.rank).store(own.len() as u64, Ordering::Relaxed);
+        self.counter(self.rank, LENGTH).store(own.len() as u64, Ordering::Relaxed);
         self.barrier()?;
         let lengths: Vec<usize> =
-            (0..self.ranks).map(|rank| self.length(rank).load(Ordering::Relaxed) as usize).collect();
+            (0..self.ranks).map(|rank| self.counter(rank, LENGTH).load(Ordering::Relaxed) as usize).collect();
         let mut all: Vec<Vec<u8>> = lengths.iter().map(|length| Vec::with_capacity(*length)).collect();
         let longest = lengths.iter().max().copied().unwrap_or(0);
         for start in (0..longest).step_by(MAILBOX * 8) {
@@ -127,10 +147,15 @@ impl Group {
         std::thread::sleep(Duration::from_micros((*state >> 33) % 200));
     }
 
-    fn wait(&self, done: impl Fn() -> bool) -> Result<()> {
+    /// Waits until `done`. `since` is when the rank began to wait for longer than it spins.
+    fn wait(&self, done: impl Fn() -> bool, since: &mut Option<Instant>) -> Result<()> {
         for look in 0u32.. {
             if done() {
                 return Ok(());
+            }
+            if look == SPINS && since.is_none() {
+                *since = Some(Instant::now());
+                self.counter(self.rank, WAITS).store(1, Ordering::Relaxed);
             }
             if self.window.words()[0].load(Ordering::Relaxed) != 0 {
                 return Err(Error {
@@ -147,16 +172,35 @@ impl Group {
         unreachable!("a counter of looks overflows after years")
     }
 
-    fn arrivals(&self, rank: usize) -> &AtomicU64 {
-        &self.window.words()[STRIDE * (1 + rank)]
-    }
-
-    fn length(&self, rank: usize) -> &AtomicU64 {
-        &self.window.words()[STRIDE * (1 + rank) + 1]
+    fn counter(&self, rank: usize, which: usize) -> &AtomicU64 {
+        &self.window.words()[STRIDE * (1 + rank) + which]
     }
 
     fn mailbox(&self, rank: usize) -> &[AtomicU64] {
         &self.window.words()[STRIDE * (1 + self.ranks) + rank * MAILBOX..][..MAILBOX]
+    }
+}
+
+/// What a supervisor reads of how its trainer waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// Barriers that it has come to.
+    pub arrivals: u64,
+    pub waited: Duration,
+    /// True while it waits for others.
+    pub waits_now: bool,
+}
+
+impl Waits {
+    /// Reads them of the trainer at `place`; `None` before a trainer has made the window its size.
+    pub fn read(place: &Place) -> Option<Waits> {
+        let mut bytes = [0; STRIDE * 8];
+        let at = STRIDE * 8 * (1 + place.rank as usize);
+        File::open(&place.window).ok()?.read_exact_at(&mut bytes, at as u64).ok()?;
+        let (words, _) = bytes.as_chunks::<8>();
+        let word = |which: usize| u64::from_le_bytes(words[which]);
+        let waited = Duration::from_micros(word(WAITED));
+        Some(Waits { arrivals: word(ARRIVALS), waited, waits_now: word(WAITS) != 0 })
     }
 }
 
@@ -167,7 +211,7 @@ fn words(ranks: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
+    use std::os::fd::AsRawFd;
 
     /// Runs `body` on each rank of a group, in threads, each with a mapping of its own.
     fn run<T: Send>(ranks: usize, body: impl Fn(Group) -> T + Sync) -> Vec<T> {
@@ -204,6 +248,32 @@ mod tests {
                 assert!(all.iter().all(Vec::is_empty));
             });
         }
+    }
+
+    #[test]
+    fn a_supervisor_reads_who_waits_and_for_how_long() {
+        let fd = rustix::fs::memfd_create("plimsoll-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
+        let file = File::from(fd);
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        let place = |rank| Place { rank, ranks: 2, window: path.clone().into() };
+        assert_eq!(Waits::read(&place(0)), None, "no trainer has come yet");
+        let [zero, one] = [0, 1].map(|rank| Group::over(rank, 2, &file).expect("a window"));
+        assert_eq!(Waits::read(&place(1)), Some(Waits::default()));
+        let waits = |rank| Waits::read(&place(rank)).expect("it is there");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| zero.barrier());
+            while !waits(0).waits_now {
+                std::thread::yield_now();
+            }
+            assert_eq!((waits(0).arrivals, waits(1).arrivals, waits(1).waits_now), (1, 0, false));
+            std::thread::sleep(Duration::from_millis(30));
+            one.barrier().expect("all live");
+            waiting.join().expect("no panic").expect("all live");
+        });
+        let Waits { arrivals, waited, waits_now } = waits(0);
+        assert!(arrivals == 1 && !waits_now && waited >= Duration::from_millis(30), "{waited:?}");
+        assert_eq!(zero.waited(), one.waited());
+        assert!(zero.waited()[0] == waited && zero.waited()[1] < waited);
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The ranks of a run: processes on one host that train one model. Owns how a rank learns its number (`environment.rs`), how
 //! ranks are started (`launch.rs`), find and check one another (`rendezvous.rs`, `hello.rs`, `token.rs`), hear that all live
-//! (`link.rs`), agree on what ended the run (`verdict.rs`), and what a trainer gets of it (`place.rs`).
+//! (`link.rs`), agree on what ended the run (`verdict.rs`), what a trainer gets of it (`place.rs`), and what those who watch the
+//! run see of all ranks (`board.rs`).
 //!
 //! Every message is bounded, every wait has a deadline, every failure has a name. Clocks are monotonic and never compared
 //! between processes. It knows no device, file of a model or tensor.
 
+mod board;
 mod environment;
 mod errors;
 mod group;
@@ -20,12 +22,13 @@ mod verdict;
 mod window;
 mod wire;
 
+pub use board::{Beat, Row, State, slowest};
 pub use environment::{Flags, Found, LAUNCH_VARIABLE, Launch, Launcher, RANKS_MAX, read};
-pub use group::Group;
+pub use group::{Group, Waits};
 pub use hello::{Hello, Member};
 pub use launch::{Start, die_with_launcher, launch};
 pub use link::{Link, Order, Outcome};
 pub use place::Place;
 pub use rendezvous::{Meeting, Waiting, meet};
 pub use token::{TOKEN_VARIABLE, Token};
-pub use verdict::{Beat, Cause, Ending, Verdict};
+pub use verdict::{Cause, Ending, Verdict};

@@ -13,6 +13,8 @@ const LINE_BYTES_MAX: usize = 8 << 10;
 const BLOCK_LINES_MAX: usize = 40;
 /// Errors that are held, and first lines that are remembered.
 const HELD_MAX: usize = 256;
+/// What ranks say that ended for another one.
+const VERDICT: &str = "error[rank-lost]: ";
 /// How long an error waits for a rank that says the same.
 const HOLD_TIME: Duration = Duration::from_secs(3);
 
@@ -124,9 +126,11 @@ impl Lines {
         }
         let mut text = Vec::new();
         for block in std::mem::take(&mut self.held) {
+            // The verdict is the same for all. Rank 0 says it last, because it waits for the others to end.
+            let is_verdict = block.lines[0].starts_with(VERDICT);
             let is_due = at_end
                 || !is_error(&block.lines[0])
-                || now.saturating_duration_since(block.since) >= HOLD_TIME;
+                || !is_verdict && now.saturating_duration_since(block.since) >= HOLD_TIME;
             if !is_due {
                 self.held.push_back(block);
                 continue;
@@ -182,6 +186,11 @@ mod tests {
         assert_eq!(lines.show(now, false), [""; 0]);
         lines.push(0, b"step 3/9\r\x1b[2Kerror[ranks-method]: not yet\nhint: one rank\n", now);
         assert_eq!(lines.show(now, true), [""; 0]);
+        // Rank 0 may say the verdict ten seconds after the others.
+        lines.push(1, b"error[rank-lost]: rank 2 is slow\nhint: y\n", now);
+        assert_eq!(lines.show(now + 4 * HOLD_TIME, false), [""; 0]);
+        lines.push(0, b"error[rank-lost]: rank 2 is slow\nhint: y\n", now + 4 * HOLD_TIME);
+        assert_eq!(lines.show(now + 5 * HOLD_TIME, true), [""; 0]);
         // Without rank 0, the first of the others says it.
         lines.push(1, b"error[rank-lost]: rank 0 is gone\n", now);
         lines.push(2, b"error[rank-lost]: rank 0 is gone\n", now);

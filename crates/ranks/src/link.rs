@@ -4,11 +4,12 @@
 //! One thread in each supervisor, so that a heartbeat waits for nothing that its supervisor does, such as writing to a
 //! terminal. It owns the connections; the supervisor gives it what its trainer does and takes orders.
 
+use crate::board::{Beat, Row};
 use crate::hello::Member;
 use crate::message::Message;
 use crate::place::Place;
 use crate::rendezvous::{Meeting, Wires};
-use crate::verdict::{Beat, Cause, Ending, News, Ranks, SILENCE_MAX, Verdict};
+use crate::verdict::{Cause, Ending, News, Ranks, SILENCE_MAX, Verdict};
 use crate::window::{Window, abort};
 use crate::wire::{Wire, wait};
 use plimsoll_base::{Error, Result};
@@ -30,8 +31,9 @@ const ONE_REQUEST: Duration = Duration::from_secs(1);
 const ORDERS_MAX: usize = 64;
 /// How long a rank that ended badly waits for the verdict: the hub's own wait, and time for messages.
 const VERDICT_MAX: Duration = Duration::from_secs(5);
-/// How long the hub waits for the others to end after the verdict: as long as their supervisors give their trainers, and more.
-const ENDING_MAX: Duration = Duration::from_secs(12);
+/// How long the hub waits for the others to end after the verdict: as long as their supervisors give their trainers, and a second. With the wait
+/// for the verdict it ends within twelve seconds, also where a trainer cannot be killed.
+const ENDING_MAX: Duration = Duration::from_secs(11);
 /// For the last messages.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// What an own pause of this thread is; see `verdict.rs`.
@@ -75,6 +77,8 @@ struct Shared {
     ending: Option<Ending>,
     orders: VecDeque<Order>,
     verdict: Option<Verdict>,
+    /// What all ranks do; at rank 0.
+    rows: Vec<Row>,
     is_settled: bool,
     is_dropped: bool,
 }
@@ -107,10 +111,10 @@ impl Asked {
 }
 
 impl Link {
-    /// Starts the link of ranks that have met.
+    /// Starts the link of ranks that have met. `wait_max`: how long ranks may wait for one of them.
     ///
     /// Errors: `thread-not-started`.
-    pub fn start(meeting: Meeting) -> Result<Link> {
+    pub fn start(meeting: Meeting, wait_max: Duration) -> Result<Link> {
         let Meeting { place, members, wires } = meeting;
         let refused = |err: std::io::Error| {
             Error::new("thread-not-started", format!("the link between ranks: {err}"))
@@ -127,7 +131,8 @@ impl Link {
         let end = End { shared: Arc::clone(&shared), ring, woken, window: place.window.clone(), asked: 0 };
         let work: Box<dyn FnOnce() + Send> = match wires {
             Wires::Hub { window, others } => {
-                let hub = Hub { end, ranks: Ranks::new(&members, Instant::now()), others, window };
+                let ranks = Ranks::new(&members, wait_max, Instant::now());
+                let hub = Hub { end, ranks, others, window };
                 Box::new(move || hub.run())
             }
             Wires::Joined(wire) => {
@@ -154,6 +159,16 @@ impl Link {
     pub fn asked(&self, signal: i32) {
         lock(&self.shared).asked.ask(signal, Instant::now());
         self.wake();
+    }
+
+    /// Returns what all ranks do, as of at most half a second ago; empty at ranks above 0.
+    pub fn rows(&self) -> Vec<Row> {
+        lock(&self.shared).rows.clone()
+    }
+
+    /// Returns what ended the run, if anything has.
+    pub fn verdict(&self) -> Option<Verdict> {
+        lock(&self.shared).verdict.clone()
     }
 
     pub fn orders(&self) -> Vec<Order> {
@@ -296,6 +311,7 @@ impl Hub {
             if now.saturating_duration_since(beaten) >= BEAT_EVERY {
                 beaten = now;
                 self.tell(&Message::Beat(beat));
+                lock(&self.end.shared).rows = self.ranks.rows(now);
             }
             for news in self.ranks.look(now) {
                 match news {
@@ -309,6 +325,7 @@ impl Hub {
                     }
                     News::Stopped(words) => self.end.order(Order::Say(stopped(&words))),
                     News::Continued(words) => self.end.order(Order::Say(words)),
+                    News::Slow(words) => self.end.order(Order::Say(self.slow(&words))),
                 }
             }
             let is_time = decided.is_some_and(|at| now.saturating_duration_since(at) >= ENDING_MAX);
@@ -319,6 +336,7 @@ impl Hub {
             }
         }
         self.others.iter_mut().for_each(|wire| wire.flush(FAREWELL));
+        lock(&self.end.shared).rows = self.ranks.rows(Instant::now());
         self.end.settle();
         // The window lives until here.
         drop(self.window);
@@ -342,6 +360,13 @@ impl Hub {
         }
     }
 
+    fn slow(&self, words: &str) -> String {
+        let seconds = self.ranks.wait_max().as_secs();
+        shown(&Error::new("rank-slow", words).hint(format!(
+            "the run ends once ranks have waited {seconds} s for one of them; --wait-seconds sets that time"
+        )))
+    }
+
     fn tell(&mut self, message: &Message) {
         for wire in self.others.iter_mut().filter(|wire| wire.over().is_none()) {
             wire.put(message);
@@ -357,9 +382,12 @@ fn is_stopped(pid: u32) -> bool {
 }
 
 fn stopped(words: &str) -> String {
-    let warning = Error::new("rank-stopped", words).hint(
+    shown(&Error::new("rank-stopped", words).hint(
         "kill -CONT with that pid continues it; Ctrl-C continues it and ends the run with a checkpoint",
-    );
+    ))
+}
+
+fn shown(warning: &Error) -> String {
     let hints = warning.hints.iter().map(|hint| format!("\nhint: {hint}")).collect::<String>();
     format!("warning[{}]: {}{hints}", warning.slug, warning.message)
 }
@@ -393,7 +421,8 @@ impl Joined {
             if let Some(request) = self.end.new_request() {
                 self.wire.put(&request);
             }
-            if now.saturating_duration_since(beaten) >= BEAT_EVERY {
+            let is_last = ending.is_some() && told.is_none();
+            if is_last || now.saturating_duration_since(beaten) >= BEAT_EVERY {
                 beaten = now;
                 self.wire.put(&Message::Beat(beat));
             }

@@ -1,6 +1,7 @@
 //! Links in threads: heartbeats, requests, verdicts, and a peer that falls silent.
 
 use super::*;
+use crate::board::State;
 use crate::environment::{Launch, Launcher};
 use crate::hello::Hello;
 use crate::rendezvous::{Waiting, meet};
@@ -35,7 +36,7 @@ fn link(rank: u32, ranks: u32, port: u16) -> Link {
     let token = Token::new(&Launch { port: 1, ..launch.clone() }, Some("s"));
     let hello = Hello::of_this_process(&launch, None, []);
     let waiting = Waiting { seconds: 60, stopped: &mut || None, say: &mut |_| {} };
-    Link::start(meet(&launch, &token, &hello, waiting).expect("they meet")).expect("a thread")
+    Link::start(meet(&launch, &token, &hello, waiting).expect("they meet"), LONG).expect("a thread")
 }
 
 fn links(ranks: u32) -> Vec<Link> {
@@ -245,4 +246,18 @@ fn a_stopped_trainer_is_reported_by_the_hub() {
     all[1].beat(working());
     assert!(matches!(order(&all[0]), Order::Say(words) if words.ends_with("goes on")));
     all.iter().for_each(|link| link.ended(ending(Cause::Finished, "", 0)));
+}
+
+#[test]
+fn rank_0_knows_what_all_ranks_do() {
+    let all = links(3);
+    let beat = |waiting_ms| Beat { phase: "update".into(), step: 3, waiting_ms, ..working() };
+    all.iter().zip([4, 0, 9]).for_each(|(link, waiting_ms)| link.beat(beat(waiting_ms)));
+    let states = || all[0].rows().into_iter().map(|row| (row.rank, row.state, row.step)).collect::<Vec<_>>();
+    let expect = [(0, State::Waits, 3), (1, State::Computes, 3), (2, State::Waits, 3)];
+    until(|| (states() == expect).then_some(()));
+    assert_eq!(all[1].rows(), [], "it is rank 0 that knows");
+    all.iter().for_each(|link| link.ended(ending(Cause::Finished, "", 0)));
+    all.iter().for_each(|link| assert_eq!(until(|| link.outcome()), Outcome { verdict: None }));
+    assert!(all[0].rows().iter().all(|row| row.state == State::Finished), "{:?}", all[0].rows());
 }

@@ -1,8 +1,9 @@
 //! What ranks tell one another, one JSON object a message.
 
+use crate::board::Beat;
 use crate::errors::Told;
 use crate::hello::{Hello, Member};
-use crate::verdict::{Beat, Ending, Verdict};
+use crate::verdict::{Ending, Verdict};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 

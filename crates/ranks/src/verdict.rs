@@ -4,6 +4,7 @@
 //! A dead rank makes the others fail too, often earlier than its own supervisor has found the evidence. So the first sign
 //! starts a short wait, and then the strongest evidence decides, not the first message.
 
+use crate::board::{Beat, Row, State};
 use crate::hello::Member;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -16,10 +17,8 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(2);
 const OWN_PAUSE: Duration = Duration::from_secs(1);
 /// After this time that a trainer is stopped, others say that they wait for it. Its own supervisor says so after the same.
 const STOPPED_TOLD: Duration = Duration::from_secs(2);
-/// How long the others wait for a stopped trainer.
-const STOPPED_MAX: Duration = Duration::from_secs(600);
-/// How long a trainer may go on after another one ended well.
-const LATE_MAX: Duration = Duration::from_secs(600);
+/// After this wait, or half of the longest allowed if that is shorter, users hear which rank the others wait for.
+const SLOW_TOLD: Duration = Duration::from_secs(30);
 
 /// Why a trainer ended, the strongest evidence first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -35,6 +34,8 @@ pub enum Cause {
     Failed,
     /// A signal stopped it, and it was not continued.
     Stopped,
+    /// The others waited for it for too long.
+    Slow,
     /// It did not end after another one had ended well.
     Late,
     /// Its supervisor was silent, or its connection closed.
@@ -58,6 +59,7 @@ impl Cause {
             Cause::Crashed => "crashed",
             Cause::Failed => "failed",
             Cause::Stopped => "was stopped",
+            Cause::Slow => "is too slow",
             Cause::Late => "did not end",
             Cause::Silent => "was lost",
             Cause::Secondary => "ended first",
@@ -98,20 +100,6 @@ impl Verdict {
     }
 }
 
-/// What a trainer does, as its supervisor reads it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Beat {
-    /// Process id of the trainer; 0 before it is started.
-    pub trainer: u32,
-    /// Its state in /proc: `R`, `S`, `D`, `T` stopped, `Z` a zombie, `-` gone.
-    pub state: char,
-    /// For example `in step 7 of 200, phase update`.
-    pub doing: String,
-    /// Milliseconds since it began to do so.
-    pub since_ms: u64,
-    pub rss_bytes: u64,
-}
-
 /// What the hub tells after a look at all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum News {
@@ -119,6 +107,8 @@ pub(crate) enum News {
     /// A trainer is stopped, and the others wait.
     Stopped(String),
     Continued(String),
+    /// The others wait for one that computes.
+    Slow(String),
 }
 
 #[derive(Debug)]
@@ -139,13 +129,31 @@ struct Rank {
 #[derive(Debug)]
 pub(crate) struct Ranks {
     ranks: Vec<Rank>,
+    /// How long ranks may wait for one another.
+    wait_max: Duration,
     looked: Instant,
     well: Option<Instant>,
+    /// Ranks that were named as slow, each with the phase.
+    slow_told: Vec<(u32, String)>,
     verdict: bool,
 }
 
+/// What a look at one rank needs of the others.
+#[derive(Clone, Copy, Debug)]
+struct Around {
+    /// When the first ended well.
+    well: Option<Instant>,
+    /// The longest time for which a rank waits now, and the longest that is allowed.
+    waiting: Duration,
+    wait_max: Duration,
+    /// Whether any rank computes, and the fewest barriers that one has come to.
+    any_computes: bool,
+    fewest_arrivals: u64,
+}
+
 impl Ranks {
-    pub(crate) fn new(members: &[Member], now: Instant) -> Ranks {
+    /// `wait_max`: how long ranks may wait for one that is stopped, computes, or goes on after another one ended well.
+    pub(crate) fn new(members: &[Member], wait_max: Duration, now: Instant) -> Ranks {
         let rank = |member: &Member| Rank {
             member: member.clone(),
             heard: now,
@@ -156,13 +164,24 @@ impl Ranks {
             gone: None,
             sign: None,
         };
-        Ranks { ranks: members.iter().map(rank).collect(), looked: now, well: None, verdict: false }
+        Ranks {
+            ranks: members.iter().map(rank).collect(),
+            wait_max,
+            looked: now,
+            well: None,
+            slow_told: Vec::new(),
+            verdict: false,
+        }
+    }
+
+    pub(crate) fn wait_max(&self) -> Duration {
+        self.wait_max
     }
 
     pub(crate) fn beat(&mut self, rank: usize, beat: Beat, now: Instant) {
         let rank = &mut self.ranks[rank];
         rank.heard = now;
-        rank.stopped = (beat.state == 'T').then(|| rank.stopped.unwrap_or(now));
+        rank.stopped = beat.is_stopped().then(|| rank.stopped.unwrap_or(now));
         rank.beat = beat;
     }
 
@@ -199,10 +218,61 @@ impl Ranks {
             self.ranks.iter_mut().for_each(|rank| rank.heard = now);
         }
         self.looked = now;
-        let well = self.well;
-        self.ranks.iter_mut().enumerate().for_each(|(number, rank)| rank.look(number, well, now));
+        let around = self.around();
+        self.ranks.iter_mut().enumerate().for_each(|(number, rank)| rank.look(number, around, now));
         let mut news: Vec<News> = self.ranks.iter_mut().skip(1).filter_map(|rank| rank.pause(now)).collect();
+        news.extend(self.slow(around));
         news.extend(self.decide(now).map(News::Verdict));
+        news
+    }
+
+    /// Returns one row a rank.
+    pub(crate) fn rows(&self, now: Instant) -> Vec<Row> {
+        let row = |(number, rank): (usize, &Rank)| Row::of(&rank.member, &rank.beat, rank.state(number, now));
+        self.ranks.iter().enumerate().map(row).collect()
+    }
+
+    fn around(&self) -> Around {
+        let live = || self.ranks.iter().filter(|rank| rank.ending.is_none() && rank.gone.is_none());
+        Around {
+            well: self.well,
+            waiting: Duration::from_millis(live().map(|rank| rank.beat.waiting_ms).max().unwrap_or(0)),
+            wait_max: self.wait_max,
+            any_computes: live().any(|rank| rank.beat.computes()),
+            fewest_arrivals: live().map(|rank| rank.beat.arrivals).min().unwrap_or(0),
+        }
+    }
+
+    /// Names the ranks that the others have waited for, each once in a phase.
+    fn slow(&mut self, around: Around) -> Vec<News> {
+        let waiting = around.waiting;
+        let has_sign = self.ranks.iter().any(|rank| rank.sign.is_some() || rank.ending.is_some());
+        if has_sign || waiting < SLOW_TOLD.min(self.wait_max / 2) {
+            return Vec::new();
+        }
+        let is_slow = |beat: &Beat| beat.computes() || around.is_last(beat);
+        let waiters =
+            self.ranks.iter().filter(|rank| rank.beat.waiting_ms > 0 && !is_slow(&rank.beat)).count();
+        let mut news = Vec::new();
+        for Rank { member, beat, .. } in self.ranks.iter().filter(|rank| is_slow(&rank.beat)) {
+            let place = (member.rank, beat.phase.clone());
+            if !self.slow_told.contains(&place) {
+                self.slow_told.push(place);
+                let (who, seconds, doing) = (member.words(), waiting.as_secs(), &beat.doing);
+                let waiters = match waiters {
+                    1 => "1 rank has".to_string(),
+                    n => format!("{n} ranks have"),
+                };
+                let worker = match beat.worker.as_str() {
+                    "" => String::new(),
+                    worker => format!("; it waits for its worker {worker}"),
+                };
+                news.push(News::Slow(format!(
+                    "{who} is slow: {waiters} waited {seconds} s for its trainer, pid {}, {doing}{worker}",
+                    beat.trainer
+                )));
+            }
+        }
         news
     }
 
@@ -218,10 +288,14 @@ impl Ranks {
             other.member.rank != rank.member.rank
                 && other.ending.as_ref().is_none_or(|ending| ending.cause == Cause::Secondary)
         };
+        let is_silent = |rank: &Rank| matches!(rank.sign, Some((Cause::Silent, ..)));
+        let is_cut_off = self.ranks.len() > 2 && self.ranks.iter().skip(1).all(is_silent);
+        let cut_off =
+            if is_cut_off { "; no rank is heard any more, so rank 0 may be the one cut off" } else { "" };
         let verdict = Verdict {
             member: rank.member.clone(),
             cause: *cause,
-            sentence: sentence.clone(),
+            sentence: format!("{sentence}{cut_off}"),
             others: self.ranks.iter().filter(ended_alone).count() as u32,
         };
         self.verdict = true;
@@ -229,10 +303,17 @@ impl Ranks {
     }
 }
 
+impl Around {
+    /// Where none computes, as when one hangs while it waits, all wait for the one that has come to the fewest barriers.
+    fn is_last(&self, beat: &Beat) -> bool {
+        !self.any_computes && !beat.is_stopped() && beat.arrivals == self.fewest_arrivals
+    }
+}
+
 impl Rank {
     /// Takes note of a stronger sign than the one before.
-    fn look(&mut self, number: usize, well: Option<Instant>, now: Instant) {
-        let Some((cause, sentence)) = self.now(number, well, now) else { return };
+    fn look(&mut self, number: usize, around: Around, now: Instant) {
+        let Some((cause, sentence)) = self.now(number, around, now) else { return };
         match &mut self.sign {
             None => self.sign = Some((cause, now, sentence)),
             Some((before, _, words)) if cause < *before => (*before, *words) = (cause, sentence),
@@ -240,7 +321,25 @@ impl Rank {
         }
     }
 
-    fn now(&self, number: usize, well: Option<Instant>, now: Instant) -> Option<(Cause, String)> {
+    /// Rank 0 is this process, which is never silent.
+    fn is_silent(&self, number: usize, now: Instant) -> bool {
+        number > 0 && now.saturating_duration_since(self.heard) >= SILENCE_MAX
+    }
+
+    fn state(&self, number: usize, now: Instant) -> State {
+        match self.ending.as_ref().map(|ending| ending.cause) {
+            Some(Cause::Finished) => State::Finished,
+            Some(Cause::Interrupted) => State::Interrupted,
+            Some(_) => State::Ended,
+            None if self.gone.is_some() || self.is_silent(number, now) => State::Lost,
+            None if self.beat.phase.is_empty() => State::Starts,
+            None if self.beat.is_stopped() => State::Stopped,
+            None if self.beat.waiting_ms > 0 => State::Waits,
+            None => State::Computes,
+        }
+    }
+
+    fn now(&self, number: usize, around: Around, now: Instant) -> Option<(Cause, String)> {
         let doing = match self.beat.doing.as_str() {
             "" => String::new(),
             doing => format!(", {doing}"),
@@ -251,25 +350,23 @@ impl Rank {
         if let Some(why) = &self.gone {
             return Some((Cause::Silent, format!("{why}{doing}")));
         }
-        // Rank 0 is this process.
-        let silent = now.saturating_duration_since(self.heard);
-        if number > 0 && silent >= SILENCE_MAX {
-            return Some((
-                Cause::Silent,
-                format!("its supervisor was silent for {} s{doing}", silent.as_secs()),
-            ));
+        if self.is_silent(number, now) {
+            let seconds = now.saturating_duration_since(self.heard).as_secs();
+            return Some((Cause::Silent, format!("its supervisor was silent for {seconds} s{doing}")));
         }
-        let since = |at: Option<Instant>, max| at.filter(|&at| now.saturating_duration_since(at) >= max);
-        if since(self.stopped, STOPPED_MAX).is_some() {
-            let seconds = STOPPED_MAX.as_secs();
-            return Some((
-                Cause::Stopped,
-                format!("a signal stopped its trainer, pid {}, for {seconds} s{doing}", self.beat.trainer),
-            ));
+        let Around { well, waiting, wait_max, .. } = around;
+        let is_over =
+            |at: Option<Instant>| at.is_some_and(|at| now.saturating_duration_since(at) >= wait_max);
+        let (seconds, pid) = (wait_max.as_secs(), self.beat.trainer);
+        if is_over(self.stopped) {
+            let sentence = format!("a signal stopped its trainer, pid {pid}, for {seconds} s{doing}");
+            return Some((Cause::Stopped, sentence));
         }
-        let seconds = LATE_MAX.as_secs();
-        since(well, LATE_MAX)
-            .map(|_| (Cause::Late, format!("another rank had ended well {seconds} s before{doing}")))
+        if waiting >= wait_max && (self.beat.computes() || around.is_last(&self.beat)) {
+            let sentence = format!("the others waited {seconds} s for its trainer, pid {pid}{doing}");
+            return Some((Cause::Slow, sentence));
+        }
+        is_over(well).then(|| (Cause::Late, format!("another rank had ended well {seconds} s before{doing}")))
     }
 
     /// Returns what is new about a stop by a signal.

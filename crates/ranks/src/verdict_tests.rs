@@ -3,6 +3,7 @@
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
+const WAIT_MAX: Duration = Duration::from_secs(600);
 
 fn members(count: u32) -> Vec<Member> {
     (0..count).map(|rank| Member { rank, host: "a".into(), pid: 100 + rank, cpus: "0".into() }).collect()
@@ -23,7 +24,7 @@ fn verdicts(news: Vec<News>) -> Vec<Verdict> {
 /// Plays `events` (milliseconds, rank, what) with a look each 100 ms and beats of all who still live.
 fn play(events: &[(u64, usize, What)]) -> (Vec<Verdict>, u64) {
     let start = Instant::now();
-    let mut ranks = Ranks::new(&members(4), start);
+    let mut ranks = Ranks::new(&members(4), WAIT_MAX, start);
     let mut silent = [false; 4];
     for ms in (0..5000).step_by(100) {
         let now = start + Duration::from_millis(ms);
@@ -130,7 +131,7 @@ fn one_sentence_names_the_rank_and_those_that_ended_for_it() {
 #[test]
 fn a_stopped_trainer_is_reported_and_waited_for() {
     let start = Instant::now();
-    let mut ranks = Ranks::new(&members(2), start);
+    let mut ranks = Ranks::new(&members(2), WAIT_MAX, start);
     let mut at = |ms: u64, state: char| {
         let now = start + Duration::from_millis(ms);
         ranks.beat(0, working(), now);
@@ -156,7 +157,7 @@ fn a_stopped_trainer_is_reported_and_waited_for() {
 #[test]
 fn a_pause_of_the_hub_itself_makes_nobody_silent() {
     let start = Instant::now();
-    let mut ranks = Ranks::new(&members(2), start);
+    let mut ranks = Ranks::new(&members(2), WAIT_MAX, start);
     assert_eq!(ranks.look(start + SECOND), vec![]);
     // Ctrl-Z stops all; what the others say afterwards is not read yet.
     assert_eq!(ranks.look(start + 100 * SECOND), vec![]);
@@ -167,7 +168,7 @@ fn a_pause_of_the_hub_itself_makes_nobody_silent() {
 #[test]
 fn one_that_does_not_end_with_the_others_is_named() {
     let start = Instant::now();
-    let mut ranks = Ranks::new(&members(3), start);
+    let mut ranks = Ranks::new(&members(3), WAIT_MAX, start);
     let mut found = Vec::new();
     ranks.ended(0, ending(Cause::Finished), start);
     ranks.ended(2, ending(Cause::Interrupted), start);
@@ -181,4 +182,79 @@ fn one_that_does_not_end_with_the_others_is_named() {
     assert!(!ranks.others_are_over());
     ranks.gone(1, "its connection closed");
     assert!(ranks.others_are_over());
+}
+
+/// Plays beats twice a second: rank 1 of four computes in phase `update`, the others wait for it from `began` on.
+fn wait_for_rank_1(wait_max: Duration, until: u64, slow: Beat) -> Vec<(u64, News)> {
+    let start = Instant::now();
+    let mut ranks = Ranks::new(&members(4), wait_max, start);
+    let mut told = Vec::new();
+    for ms in (0..until * 1000).step_by(500) {
+        let now = start + Duration::from_millis(ms);
+        for rank in 0..4 {
+            let waits = Beat { waiting_ms: ms, waited_ms: ms, arrivals: 5, ..working() };
+            ranks.beat(rank, if rank == 1 { slow.clone() } else { waits }, now);
+        }
+        told.extend(ranks.look(now).into_iter().map(|news| (ms / 1000, news)));
+    }
+    told
+}
+
+#[test]
+fn one_that_computes_while_the_others_wait_is_named_once_and_ends_the_run_in_the_end() {
+    let slow = Beat { phase: "reward".into(), arrivals: 4, worker: "`python3`, pid 9".into(), ..working() };
+    let told = wait_for_rank_1(WAIT_MAX, 700, slow.clone());
+    let [(30, News::Slow(words)), (600, News::Verdict(verdict))] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(
+        words,
+        "rank 1 (host a, pid 101) is slow: 3 ranks have waited 30 s for its trainer, pid 7, in step 3 of 9, phase update; \
+         it waits for its worker `python3`, pid 9"
+    );
+    assert_eq!((verdict.member.rank, verdict.cause), (1, Cause::Slow));
+    assert_eq!(
+        verdict.words(),
+        "rank 1 (host a, pid 101) is too slow: the others waited 600 s for its trainer, pid 7, in step 3 of 9, phase update; \
+         3 other ranks ended for it"
+    );
+    // A shorter wait is announced before it ends the run.
+    let told = wait_for_rank_1(8 * SECOND, 20, slow.clone());
+    assert!(matches!(&told[..], [(4, News::Slow(_)), (8, News::Verdict(_))]), "{told:?}");
+    // One that a signal stopped is not slow.
+    let told = wait_for_rank_1(8 * SECOND, 20, Beat { state: 'T', ..slow.clone() });
+    let [(2, News::Stopped(_)), (8, News::Verdict(verdict))] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(verdict.cause, Cause::Stopped);
+    // Where all wait, they wait for the one that has come to the fewest barriers.
+    let told = wait_for_rank_1(8 * SECOND, 20, Beat { waiting_ms: 1, ..slow });
+    let [(4, News::Slow(words)), (8, News::Verdict(verdict))] = &told[..] else { panic!("{told:?}") };
+    assert!(words.starts_with("rank 1 ") && words.contains(": 3 ranks have waited 4 s "), "{words}");
+    assert_eq!(verdict.member.rank, 1);
+}
+
+#[test]
+fn a_row_says_what_a_rank_does() {
+    let start = Instant::now();
+    let mut ranks = Ranks::new(&members(8), WAIT_MAX, start);
+    let at_work = Beat { phase: "update".into(), waited_ms: 1500, since_ms: 250, ..working() };
+    (1..8).for_each(|rank| ranks.beat(rank, at_work.clone(), start));
+    ranks.beat(1, Beat { waiting_ms: 3, ..at_work.clone() }, start);
+    ranks.beat(2, Beat { state: 'T', ..at_work.clone() }, start);
+    ranks.gone(3, "its connection closed");
+    ranks.ended(4, ending(Cause::Finished), start);
+    ranks.ended(5, ending(Cause::Interrupted), start);
+    ranks.ended(6, ending(Cause::Failed), start);
+    let states = |now| ranks.rows(now).into_iter().map(|row| row.state).collect::<Vec<_>>();
+    use State::*;
+    assert_eq!(states(start), [Starts, Waits, Stopped, Lost, Finished, Interrupted, Ended, Computes]);
+    assert_eq!(states(start + 3 * SECOND)[7], Lost, "its supervisor is silent");
+    let row = &ranks.rows(start)[7];
+    assert_eq!((row.seconds_waited, row.seconds_in_phase, row.trainer), (1.5, 0.25, 7));
+}
+
+#[test]
+fn a_rank_0_that_hears_nobody_says_that_it_may_be_cut_off() {
+    let words = |events: &[(u64, usize, What)]| play(events).0.remove(0).words();
+    let cut_off = "no rank is heard any more, so rank 0 may be the one cut off";
+    let all = [(100, 1, What::Falls), (100, 2, What::Falls), (100, 3, What::Falls)];
+    assert!(words(&all).contains(cut_off), "{}", words(&all));
+    assert!(!words(&all[..2]).contains(cut_off), "{}", words(&all[..2]));
 }

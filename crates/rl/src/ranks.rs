@@ -71,7 +71,7 @@ pub fn limits(group: &Group, run: &RunSpec, dir: &Path) -> Result<Limits> {
     let here = machine_limits(dir);
     let device = devices::uses_card(run).then(devices::device_limit).flatten();
     let (host, device) = (least(group, here.host)?, least(group, device)?);
-    Ok(Limits { host, device, disk: here.disk, shm: None })
+    Ok(Limits { host, device, ..Limits::default() })
 }
 
 fn least(group: &Group, own: Option<Limit>) -> Result<Option<Limit>> {

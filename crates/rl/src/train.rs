@@ -1,6 +1,7 @@
 //! The command `train` for language models: opens what the run file names, plans, binds memory, and passes the run to the loop.
 
 mod evaluate;
+mod rows;
 mod run;
 mod steps;
 
@@ -9,12 +10,12 @@ use crate::data::session::Session;
 use crate::ranks;
 use crate::roles::{Sources, Trainer, sampling};
 use crate::save::checkpoint_size;
-use plimsoll_base::Result;
+use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Loaded, RunSpec};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits};
-use plimsoll_plan::{PlanReport, RoleName, Share, check_lengths, devices, machine_limits, plan_with};
+use plimsoll_plan::{PlanReport, RoleName, Share, check_lengths, devices, plan_with};
 use plimsoll_ranks::Group;
 use plimsoll_run::ending::Summary;
 use plimsoll_run::events::Observer;
@@ -57,13 +58,19 @@ pub fn train(
         checks.rewards(&run, &session.first_columns(&run))?.expect("they are started before training");
     let episodes = checks.environment(&run, session.facts.prompt_tokens)?;
     let limits = match group {
-        None => Limits { disk: machine_limits(&opening.path).disk, ..Limits::default() },
+        None => Limits::default(),
         Some(group) => ranks::limits(group, &run, &opening.path)?,
     };
-    let report = fitting_plan(&run, &session, &limits)?;
+    let disk = rows::disk_limit(group, &opening.path)?;
+    let report = fitting_plan(&run, &session, Limits { disk, ..limits })?;
     report.warnings.iter().for_each(|words| opening.say(observer, format!("warning: {words}")));
     let run_file = report.resolved.write_into(&run_file).to_toml();
-    let opened = opening.directory(&run_file, &report.to_json(), checkpoint_size(&report.shape))?;
+    // Checkpoints are rank 0's.
+    let checkpoint = match group {
+        Some(group) if group.rank() > 0 => Bytes(0),
+        _ => checkpoint_size(&report.shape),
+    };
+    let opened = opening.directory(&run_file, &report.to_json(), checkpoint)?;
     let before = Host::this().rss();
     let device = match group {
         None => devices::open(&report.shape, devices::options(&run)),
@@ -103,9 +110,9 @@ fn title(run: &RunSpec, report: &PlanReport, dev: &dyn Device) -> String {
 }
 
 /// Returns the plan of a run that fits.
-fn fitting_plan(run: &RunSpec, session: &Session, limits: &Limits) -> Result<PlanReport> {
+fn fitting_plan(run: &RunSpec, session: &Session, limits: Limits) -> Result<PlanReport> {
     check_lengths(run, &session.facts)?;
-    let report = plan_with(run, &session.facts, limits)?;
+    let report = plan_with(run, &session.facts, &limits)?;
     report.refuse()?;
     Ok(report)
 }

@@ -94,6 +94,9 @@ pub struct StepResult {
     /// Predicted seconds to the end of the run.
     pub seconds_left: f64,
     pub metrics: BTreeMap<String, f64>,
+    /// Seconds of the step that each rank waited for others; empty in a run of one rank.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranks_waited: Vec<f64>,
 }
 
 /// Memory over one step: one reading at the end of each part, and the other processes of the run.

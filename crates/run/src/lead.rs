@@ -105,6 +105,7 @@ pub struct Stepped {
     pub counts_tokens: bool,
     pub metrics: Metrics,
     pub vitals: Vitals,
+    pub ranks_waited: Vec<f64>,
 }
 
 #[derive(Clone, Copy)]
@@ -298,6 +299,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             seconds: stepped.seconds,
             seconds_left: f64::from(self.run.train.steps - step) * progress.step_s / f64::from(step),
             metrics: stepped.metrics,
+            ranks_waited: stepped.ranks_waited,
         });
         self.say(&event)?;
         saved?;

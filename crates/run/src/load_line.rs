@@ -474,7 +474,9 @@ mod tests {
             // A page less than 256 KiB: the allocator's own words must not round it up to a page more.
             leaked.push(vec![1u8; (256 << 10) - (4 << 10)]);
             let events = watch.end_step(step, 200, no_card);
-            told.extend(warnings(&events).into_iter().cloned());
+            // Other tests of this process read files meanwhile.
+            let of_anon = |told: &&WarningEvent| told.message.contains(": anon memory");
+            told.extend(warnings(&events).into_iter().filter(of_anon).cloned());
         }
         assert!(leaked.iter().all(|part| part[0] == 1));
         assert_eq!(told.len(), 1, "{told:?}");

@@ -1,16 +1,27 @@
 //! Making room for a new run where an earlier one left its files: on request, or where the earlier one made no step.
 
+use crate::linked::RANKS_FILE;
 use std::fs;
 use std::io;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 /// Files that a run writes into its directory.
-const FILES: [&str; 7] =
-    ["run.toml", "plan.json", "events.jsonl", "summary.json", "crash.json", "curves.svg", "rewards.log"];
+const FILES: [&str; 8] = [
+    "run.toml",
+    "plan.json",
+    "events.jsonl",
+    "summary.json",
+    "crash.json",
+    "curves.svg",
+    "rewards.log",
+    RANKS_FILE,
+];
+/// The folder with what ranks above 0 see of the directory when they resume. It goes when they end.
+pub(crate) const VIEWS: &str = ".ranks";
 /// The file without which a directory is no run's.
 const RUN_FILE: &str = "run.toml";
-const FOLDERS: [&str; 2] = ["samples", "checkpoints"];
+const FOLDERS: [&str; 3] = ["samples", "checkpoints", VIEWS];
 
 /// Removes an earlier run's files from `path`, whose lock this process holds. Returns false, with nothing removed, where
 /// other files are there too, where no run was, or where a run made steps and `overwrite` is false.
@@ -89,6 +100,7 @@ mod tests {
             ("run.toml", ""),
             ("plan.json", ""),
             ("crash.json", ""),
+            ("ranks.json", ""),
             ("samples/", ""),
             ("checkpoints/", ""),
         ];
@@ -102,6 +114,8 @@ mod tests {
             (with(&[no_step, ("checkpoints/step-000003/model.safetensors", "")]), false, false),
             (with(&[no_step, ("checkpoints/step-000003/model.safetensors", "")]), true, true),
             (with(&[no_step, ("thesis.tex", "")]), true, false),
+            // Of ranks that were killed.
+            (with(&[no_step, (".ranks/plimsoll-rank-a/run/plan.json", "")]), false, true),
             (vec![("lock", ""), ("model.safetensors", "")], true, false),
             (vec![("lock", ""), ("samples/", "")], true, false),
         ] {

@@ -1,10 +1,11 @@
 //! The run directory: one live run owns it, every file in it is complete or absent, and its event log only grows.
 //!
-//! `run.toml`, `plan.json`, `events.jsonl`, `samples/`, `checkpoints/step-N/` with `latest` and `best`, `summary.json`
-//! and `curves.svg` at the end, and `crash.json` after a failure. It refuses a directory that another run is using, one
+//! `run.toml`, `plan.json`, `events.jsonl`, `samples/`, `checkpoints/step-N/` with `latest` and `best`, `ranks.json` while there are
+//! several ranks, `summary.json` and `curves.svg` at the end, and `crash.json` after a failure. It refuses a directory that another run is using, one
 //! that another run used unless it is resumed, and a symbolic link in place of a file. It knows no tensors.
 
 use crate::checkpoint::Store;
+use crate::linked::RANKS_FILE;
 use crate::replace::{has_room, make_room};
 use plimsoll_base::{Error, Result};
 use plimsoll_files::{check_folder, write_atomic};
@@ -131,7 +132,7 @@ impl RunDir {
         self.events.rewind(events_bytes)?;
         write_atomic(&self.path.join("run.toml"), run_file.as_bytes())?;
         write_json(&self.path.join("plan.json"), plan)?;
-        for name in ["summary.json", "crash.json"] {
+        for name in ["summary.json", "crash.json", RANKS_FILE] {
             let _ = fs::remove_file(self.path.join(name));
         }
         Ok(())

@@ -1,21 +1,21 @@
 //! A rank of several, as its supervisor: what it says of itself to the others, its threads, its trainer's end as they hear of
-//! it, and what it makes of the verdict. Only rank 0's supervisor writes into the run directory.
+//! it, and what it makes of the verdict. What it tells them meanwhile is in `linked.rs`. Only rank 0's supervisor writes into the run
+//! directory.
 
 use crate::ending::run_dir_path;
+use crate::linked::{Linked, write_last};
 use crate::resume::Start;
-use crate::run_dir::unwritable;
 use crate::supervise::{Death, Pause, SignalPipe, place, read_note, signal_name};
+use crate::views::{View, sweep, sweep_temporary};
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_config::{Auto, Loaded, Trains};
 use plimsoll_files::{digest, record_of, write_atomic};
 use plimsoll_memory::host::{Host, OomWatch};
-use plimsoll_ranks::{Beat, Cause, Ending, Group, Link, Member, Order, Place, Verdict};
-use plimsoll_worker::{Ended, Others, Trainer};
+use plimsoll_ranks::{Cause, Ending, Group, Link, Member, Place, Verdict};
+use plimsoll_worker::Ended;
 use serde_json::{Value, json};
-use std::cell::RefCell;
 use std::ffi::OsString;
-use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How often a supervisor whose trainer has ended looks whether the run has.
@@ -28,16 +28,16 @@ const OTHER_RANK: u8 = Exit::OtherRank as u8;
 pub struct Joined {
     pub group: Group,
     /// What a rank other than 0 writes is thrown away: rank 0 writes the same.
-    dir: Option<tempfile::TempDir>,
-    /// The folder of all ranks' directories, if it is in the run directory.
-    views: Option<PathBuf>,
+    view: Option<View>,
 }
 
-impl Drop for Joined {
-    fn drop(&mut self) {
-        drop(self.dir.take());
-        // The last one removes it; for the others it is not empty.
-        let _ = self.views.as_ref().map(std::fs::remove_dir);
+impl Joined {
+    /// Returns an error of this rank in the words that rank 0 has for it, so that it is reported once.
+    pub fn of_the_run(&self, error: Error) -> Error {
+        match &self.view {
+            Some(view) => view.of_the_run(error),
+            None => error,
+        }
     }
 }
 
@@ -45,7 +45,11 @@ impl Drop for Joined {
 ///
 /// Errors: `ranks-method` for what several ranks cannot do yet; `run-dir-unwritable`.
 pub fn join(loaded: &mut Loaded, start: &Start) -> Result<Option<Joined>> {
-    let Some(place) = Place::of_environment()? else { return Ok(None) };
+    let Some(place) = Place::of_environment()? else {
+        // A run that several ranks began may go on with one.
+        sweep(&run_dir_path(loaded));
+        return Ok(None);
+    };
     let refused = |what: &str| {
         let message = format!("{what} with {} ranks: this build does it on one rank alone", place.ranks);
         Err(Error::usage("ranks-method", message).hint("leave out --ranks: one rank gives the same bits"))
@@ -59,69 +63,21 @@ pub fn join(loaded: &mut Loaded, start: &Start) -> Result<Option<Joined>> {
     if matches!(&loaded.run.memory.offload, Auto::Value(list) if !list.is_empty()) {
         return refused("memory.offload");
     }
-    let (mut dir, group) = (None, Group::open(&place)?);
+    let group = Group::open(&place)?;
     let of = run_dir_path(loaded);
     let resumes = matches!(start, Start::Resume { .. }) && of.join("run.toml").exists();
-    let views = of.join(VIEWS);
-    if place.rank == 0 && resumes {
-        // Those of a run that was killed.
-        let _ = std::fs::remove_dir_all(&views);
+    if place.rank == 0 {
+        sweep(&of);
+        sweep_temporary();
     }
     group.barrier()?;
-    if place.rank > 0 {
-        let mut name = tempfile::Builder::new();
-        let name = name.prefix("plimsoll-rank-");
-        let made = match resumes {
-            true => std::fs::create_dir_all(&views).and_then(|()| name.tempdir_in(&views)),
-            false => name.tempdir(),
-        };
-        let made = made.map_err(|err| unwritable(&views, &err))?;
-        let own = made.path().join("run");
-        if resumes {
-            view(&of, &own).map_err(|err| unwritable(&own, &err))?;
-        }
-        loaded.run.run.dir = Some(own.display().to_string());
-        dir = Some(made);
+    let view = (place.rank > 0).then(|| View::make(&of, resumes)).transpose()?;
+    if let Some(view) = &view {
+        loaded.run.run.dir = Some(view.dir().display().to_string());
     }
     // Rank 0 may change the directory once the others have looked.
     group.barrier()?;
-    Ok(Some(Joined { group, dir, views: resumes.then_some(views) }))
-}
-
-/// The folder in a run directory with what ranks above 0 see of it when they resume. It goes when they end.
-const VIEWS: &str = ".ranks";
-
-/// Makes a run directory of this rank's own from that of the run. The files of its checkpoints are second names of the same files.
-fn view(of: &Path, own: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(own.join("samples"))?;
-    std::fs::create_dir_all(own.join("checkpoints"))?;
-    for name in ["run.toml", "plan.json", "events.jsonl", "summary.json"] {
-        if of.join(name).exists() {
-            std::fs::copy(of.join(name), own.join(name))?;
-        }
-    }
-    for entry in std::fs::read_dir(of.join("checkpoints")).into_iter().flatten() {
-        let entry = entry?;
-        let is_step = entry.file_name().to_str().is_some_and(|name| name.starts_with("step-"));
-        if is_step && entry.file_type()?.is_dir() {
-            link_all(&entry.path(), &own.join("checkpoints").join(entry.file_name()))?;
-        }
-    }
-    Ok(())
-}
-
-fn link_all(of: &Path, own: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(own)?;
-    for entry in std::fs::read_dir(of)? {
-        let entry = entry?;
-        let to = own.join(entry.file_name());
-        match entry.file_type()? {
-            kind if kind.is_dir() => link_all(&entry.path(), &to)?,
-            kind if kind.is_file() => std::fs::hard_link(entry.path(), to)?,
-            _ => {}
-        }
-    }
-    Ok(())
+    Ok(Some(Joined { group, view }))
 }
 
 /// Refuses to go on in a trainer whose run another rank has ended: it saves nothing, and its supervisor says why.
@@ -177,56 +133,6 @@ pub fn share_of_threads(rank: u32, members: &[Member], threads: usize, quota: Op
     (threads / sharing.max(1)).min(of_quota).max(1)
 }
 
-/// The link as the loop of a supervisor uses it.
-struct Linked<'a> {
-    link: &'a Link,
-    /// What the trainer does, and since when.
-    doing: RefCell<(String, Instant)>,
-    say: RefCell<&'a mut dyn FnMut(&str)>,
-}
-
-impl Others for Linked<'_> {
-    fn bell(&self) -> BorrowedFd<'_> {
-        self.link.bell()
-    }
-
-    fn asked(&self, signal: i32) {
-        self.link.asked(signal);
-    }
-
-    fn look(&self, trainer: Trainer) -> Vec<plimsoll_worker::Order> {
-        let note = read_note(trainer.note.as_deref());
-        let mut doing = self.doing.borrow_mut();
-        let now = place(&note);
-        if doing.0 != now {
-            *doing = (now, Instant::now());
-        }
-        let rss = note.get("rss").and_then(|rss| rss.get("now")).and_then(Value::as_u64);
-        self.link.beat(Beat {
-            trainer: trainer.pid,
-            state: trainer.state,
-            doing: doing.0.clone(),
-            since_ms: doing.1.elapsed().as_millis() as u64,
-            rss_bytes: rss.unwrap_or(0),
-        });
-        let orders = self.link.orders().into_iter();
-        orders.filter_map(|order| self.told(order)).collect()
-    }
-}
-
-impl Linked<'_> {
-    fn told(&self, order: Order) -> Option<plimsoll_worker::Order> {
-        match order {
-            Order::Signal(signal) => Some(plimsoll_worker::Order::Signal(signal)),
-            Order::End => Some(plimsoll_worker::Order::End),
-            Order::Say(words) => {
-                (self.say.borrow_mut())(&words);
-                None
-            }
-        }
-    }
-}
-
 /// Runs this program with `args` as the trainer of one rank, to the end of the run. Returns its exit code.
 ///
 /// Errors: as `supervise::supervise`; `rank-lost`, with exit code 5, if another rank ended the run.
@@ -242,12 +148,12 @@ pub fn supervise_rank(
     let mut watch = OomWatch::begin(&host);
     let env = [env, &Place::variables(Some(&link.place))].concat();
     let ended = {
-        let linked =
-            Linked { link, doing: RefCell::new((String::new(), Instant::now())), say: RefCell::new(say) };
+        let linked = Linked::new(link, say);
         let mut report = |seen: &_| {
             (linked.say.borrow_mut())(&Pause(seen).words());
         };
-        plimsoll_worker::supervise(args, &env, forward, child_ended, &mut report, Some(&linked))
+        let ended = plimsoll_worker::supervise(args, &env, forward, child_ended, &mut report, Some(&linked));
+        ended.inspect(|ended| linked.tell_last(ended))
     };
     let ended = ended.inspect_err(|error| {
         let sentence = format!("error[{}]: {}", error.slug, error.message);
@@ -265,6 +171,7 @@ pub fn supervise_rank(
     let ending = ending_of(&ended, &last, killed.as_ref());
     link.ended(ending.clone());
     let verdict = wait_for_all(link, forward);
+    write_last(link, &last, verdict.as_ref());
     End { rank: link.place.rank, ending, killed, last }.after(verdict, say)
 }
 
@@ -326,7 +233,10 @@ struct End<'a> {
 impl End<'_> {
     /// Reports what this rank has to report once the run is over.
     fn after(self, verdict: Option<Verdict>, say: &mut dyn FnMut(&str)) -> Result<u8> {
-        let others = verdict.filter(|verdict| verdict.member.rank != self.rank);
+        // A trainer that was ended because the run was over says nothing of its own, also where the verdict is on this rank.
+        let is_news =
+            |verdict: &Verdict| verdict.member.rank != self.rank || self.ending.cause == Cause::Secondary;
+        let others = verdict.filter(is_news);
         let dir = self.last.get("dir").and_then(Value::as_str).filter(|_| self.rank == 0);
         if let Some(dir) = dir.map(Path::new) {
             // The sentence on the terminal matters most; a second failure while recording it adds nothing.
@@ -336,8 +246,10 @@ impl End<'_> {
                 (None, None) => Ok(()),
             };
         }
-        if others.is_none() && !self.ending.cause.is_well() {
-            tell_torchrun(&self.ending.sentence);
+        match &others {
+            None if !self.ending.cause.is_well() => tell_torchrun(&self.ending.sentence),
+            Some(verdict) if verdict.member.rank == self.rank => tell_torchrun(&verdict.sentence),
+            _ => {}
         }
         let own = self.killed.map_or(Ok(self.ending.exit), |(_, error)| Err(error));
         match others {
@@ -361,9 +273,11 @@ fn same_error(one: &str, other: &str) -> bool {
 }
 
 fn lost(verdict: &Verdict) -> Error {
-    let error = Error::new("rank-lost", verdict.words())
-        .hint(format!("rank {} says more in its own output", verdict.member.rank))
-        .hint("start the same command with --resume to continue from the last checkpoint");
+    let mut error = Error::new("rank-lost", verdict.words());
+    if [Cause::KilledProven, Cause::Crashed, Cause::Killed, Cause::Failed].contains(&verdict.cause) {
+        error = error.hint(format!("rank {} says more in its own output", verdict.member.rank));
+    }
+    let error = error.hint("start the same command with --resume to continue from the last checkpoint");
     Error { exit: Exit::OtherRank, ..error }
 }
 

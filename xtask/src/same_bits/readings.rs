@@ -17,6 +17,7 @@ const READINGS: &[(&str, &str)] = &[
     ("collect/policy_us", "clock"),
     ("stalled_share", "clock: threads that waited"),
     ("worker_cpu_seconds", "clock"),
+    ("ranks_waited", "clock: how long ranks waited"),
     ("share_of_peak", "rate over the machine's peak"),
     ("monitoring_share", "clock: what reading /proc cost"),
     ("rss_", "memory reading; `rss_planned_bytes` holds the binary's size"),

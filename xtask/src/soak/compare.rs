@@ -9,7 +9,7 @@ use super::leaves::leaves;
 /// Events that tell of what was learned. Others tell of processes: a run that is stopped saves once more.
 const EVENTS: [&str; 4] = ["\"started\"", "\"eval\"", "\"step\"", "\"finished\""];
 /// Readings of clocks, of memory, and names of directories, by the beginning of a key's last part or of a metric's name.
-const READINGS: [&str; 27] = [
+const READINGS: [&str; 28] = [
     "seconds",
     "time/",
     "step_time",
@@ -38,6 +38,8 @@ const READINGS: [&str; 27] = [
     // Of the engine's passes, which follow from the number of ranks.
     "rollout/passes",
     "rollout/preemptions",
+    // How long each waited, and its memory.
+    "ranks",
 ];
 
 /// Requires that `found` came to what `expect` came to; an error names the first difference.

@@ -310,12 +310,12 @@ fn run(program: &str, args: &[&str]) -> Result<(), String> {
 }
 
 /// A mount that goes with it.
-struct Mount {
+pub struct Mount {
     at: PathBuf,
 }
 
 impl Mount {
-    fn new(how: &[&str], at: &Path) -> Option<Mount> {
+    pub fn new(how: &[&str], at: &Path) -> Option<Mount> {
         let place = at.display().to_string();
         run("mount", &[how, &[place.as_str()]].concat()).ok()?;
         Some(Mount { at: at.to_path_buf() })

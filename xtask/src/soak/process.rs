@@ -24,6 +24,10 @@ pub struct Options {
     pub short: bool,
     /// Ranks whose processes are hit instead; 0 for a run of one.
     pub ranks: usize,
+    /// With ranks: kills at random instants instead of the faults; 0 for the faults.
+    pub rounds: u32,
+    /// Only faults of ranks whose names contain it.
+    pub only: String,
 }
 
 /// How often a condition is looked at: a small checkpoint takes some milliseconds.

@@ -1,7 +1,7 @@
-//! `doctor` finds what would end a run on this machine, `doctor --log` what ended the run that wrote some logs, `doctor --run`
-//! where another framework's run would fail. `plimsoll-doctor` makes the findings; the pages explain them.
+//! `doctor` finds what would end a run on this machine, `doctor RUN_DIR` how a run of this program is, `doctor --log` what ended
+//! the run that wrote some logs, `doctor --run` where another framework's run would fail. `plimsoll-doctor` makes the findings; the pages explain them.
 
-use super::doctor_run;
+use super::{doctor_dir, doctor_run};
 use crate::{output, pages};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_cuda as cuda;
@@ -23,6 +23,7 @@ like a failure and a log ends as that of a run that went well: a kill leaves no 
 
 Examples:
   plimsoll doctor                              this machine, before a run
+  plimsoll doctor runs/out/first               a run of this program: its state, its ranks, what ended it
   plimsoll doctor --log train.log dmesg.txt    the first cause in logs of this or another framework
   plimsoll doctor --log /tmp/ray/session_latest
   kubectl logs trainer-0 | plimsoll doctor --log -
@@ -33,6 +34,9 @@ Examples:
 --run reads FILE and never runs it, as `plimsoll import` does; torchrl takes the script that makes the collector. What a
 file does not say of its machine is taken from the flags, else from this machine. docs/stacks.md explains each number.")]
 pub struct Args {
+    /// The directory of a run that `plimsoll train` made, live or ended.
+    #[arg(value_name = "RUN_DIR", conflicts_with_all = ["log", "dir", "self_test", "run"])]
+    run_dir: Option<PathBuf>,
     /// Logs, also gzipped, or folders of them (a Ray session); `-` is standard input.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     log: Vec<PathBuf>,
@@ -58,6 +62,9 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     if args.self_test {
         return self_test(args.json);
+    }
+    if let Some(dir) = &args.run_dir {
+        return doctor_dir::run(dir, args.json);
     }
     if !args.plan.run.is_empty() {
         return doctor_run::run(&args.plan, args.json);

@@ -5,6 +5,7 @@ mod checkpoint;
 mod collect;
 mod completions;
 mod doctor;
+mod doctor_dir;
 mod doctor_run;
 mod eval;
 mod explain;

@@ -51,6 +51,9 @@ pub struct Args {
     /// With several ranks: how long each waits for the others.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     join_seconds: u32,
+    /// With several ranks: how long they wait for one of them, within a step and at the end, before the run ends.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=604_800))]
+    wait_seconds: u32,
 }
 
 /// Trains in a child process and returns its exit code.
@@ -72,7 +75,8 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             .hint("leave out --no-supervisor"));
         }
         Found::Rank(launch) => {
-            return ranks::join(&launch, &load()?, args.join_seconds).map(ExitCode::from);
+            let times = ranks::Times { join: args.join_seconds, wait: args.wait_seconds };
+            return ranks::join(&launch, &load()?, times).map(ExitCode::from);
         }
     }
     let (forward, child_ended) = signals::pipes()?;
@@ -100,9 +104,9 @@ fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
     };
     let joined = several::join(&mut loaded, &start)?;
     let group = joined.as_ref().map(|joined| &joined.group);
-    if group.is_some_and(|group| group.rank() > 0) {
-        plimsoll_rl::train::train(&loaded, start, group, &mut Silent, &signal)?;
-        return Ok(ExitCode::SUCCESS);
+    if let Some(joined) = joined.as_ref().filter(|joined| joined.group.rank() > 0) {
+        let made = plimsoll_rl::train::train(&loaded, start, group, &mut Silent, &signal);
+        return made.map(|_| ExitCode::SUCCESS).map_err(|error| joined.of_the_run(error));
     }
     let mut progress = Progress::new(quiet);
     let summary = match loaded.run.trains() {

@@ -13,6 +13,7 @@ pub const APP: &str = concat!(
     include_str!("page/source.js"),
     include_str!("page/charts.js"),
     include_str!("page/memory.js"),
+    include_str!("page/ranks.js"),
     include_str!("page/samples.js"),
     include_str!("page/events.js"),
     include_str!("page/main.js"),

@@ -1,7 +1,9 @@
-//! The small files next to the log: `plan.json`, `crash.json`, `summary.json`, `run.toml`, and whether a process holds the
-//! directory. They are read again after a change, and never through a link.
+//! The small files next to the log: `plan.json`, `crash.json`, `summary.json`, `run.toml`, `ranks.json`, and whether a process holds
+//! the directory. They are read again after a change, and never through a link.
 
 use plimsoll_plan::svg;
+use plimsoll_ranks::RANKS_MAX;
+use plimsoll_run::linked::RANKS_FILE;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -41,11 +43,14 @@ impl Whole {
 #[derive(Default)]
 pub struct Files {
     files: [Whole; 4],
+    ranks_file: Whole,
     /// Pools, regions and settings; null without a plan.
     pub plan: Value,
     pub crash: Option<Value>,
     pub summary: Option<Value>,
     pub run_file: String,
+    /// A row for each rank; none for a run of one.
+    pub ranks: Option<Value>,
     /// Whether a live process holds the directory; `None` if the kernel does not show it.
     pub is_held: Option<bool>,
 }
@@ -77,6 +82,23 @@ impl Files {
         let other_holder = std::mem::replace(&mut self.is_held, held) != held;
         other_holder || changed.contains(&true)
     }
+
+    /// Reads what all ranks do, which is written every second. Returns true if it is new.
+    pub fn look_at_ranks(&mut self, dir: &Path) -> bool {
+        let is_new = self.ranks_file.look(&dir.join(RANKS_FILE));
+        if is_new {
+            self.ranks = of_ranks(self.ranks_file.json());
+            self.ranks_file.text = None;
+        }
+        is_new
+    }
+}
+
+/// Returns the rows of ranks, at most as many as there can be.
+fn of_ranks(text: Option<Value>) -> Option<Value> {
+    let mut ranks = text.filter(|ranks| ranks["rows"].is_array())?;
+    ranks["rows"].as_array_mut()?.truncate(RANKS_MAX as usize);
+    Some(ranks)
 }
 
 /// Returns what the page draws of a plan: regions of the memory pools with the classes of `plan --svg`.
@@ -155,6 +177,24 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join("run.toml")).unwrap();
         files.look(folder.path());
         assert_eq!((&files.summary, files.run_file.as_str()), (&None, ""));
+    }
+
+    #[test]
+    fn rows_of_ranks_are_read_again_and_go_with_their_file() {
+        let (folder, mut files) = (tempfile::tempdir().unwrap(), Files::default());
+        let path = folder.path().join("ranks.json");
+        assert!(!files.look_at_ranks(folder.path()) && files.ranks.is_none());
+        let row = "{\"rank\":1},";
+        fs::write(&path, format!("{{\"slowest\":1,\"rows\":[{}{{}}]}}", row.repeat(99))).unwrap();
+        assert!(files.look_at_ranks(folder.path()) && !files.look_at_ranks(folder.path()));
+        let ranks = files.ranks.as_ref().unwrap();
+        assert_eq!((ranks["rows"].as_array().unwrap().len(), &ranks["slowest"]), (64, &json!(1)));
+        for text in ["{\"rows\":[", "{\"rows\":7}", "[]"] {
+            fs::write(&path, text).unwrap();
+            assert!(files.look_at_ranks(folder.path()) && files.ranks.is_none(), "{text}");
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(files.look_at_ranks(folder.path()) && files.ranks.is_none());
     }
 
     #[test]

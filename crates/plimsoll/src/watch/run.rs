@@ -111,7 +111,8 @@ impl Run {
         self.sample_files = files;
         let changed = small_files || other_files || was_there != self.is_there;
         self.detail_version += u64::from(changed);
-        self.version += u64::from(changed || read > 0 || look == Look::Restarted);
+        let ranks = self.files.look_at_ranks(&self.dir);
+        self.version += u64::from(changed || ranks || read > 0 || look == Look::Restarted);
         read > 0 && self.tail.offset < self.tail.length()
     }
 
@@ -265,7 +266,7 @@ impl Run {
         host["peak_bytes"].as_u64()
     }
 
-    /// Returns what changes with each step, in about a kilobyte.
+    /// Returns what changes with each step, in about a kilobyte, and a third of one for each of several ranks.
     pub fn brief(&self) -> Value {
         let last = |name: &str| self.series.last(name);
         let evals = self.evals.values().next();
@@ -291,6 +292,7 @@ impl Run {
             "load_line_bytes": self.load_line_bytes(),
             "limit_bytes": self.limit_bytes,
             "num_warnings": self.num_warnings,
+            "ranks": self.files.ranks,
             "read_bytes": self.tail.offset,
             "log_bytes": self.tail.length(),
             "version": self.version,
@@ -396,6 +398,10 @@ impl Run {
         gauges.insert("run/eval".into(), brief["eval_last"].clone());
         gauges.insert("run/running".into(), json!(u8::from(brief["state"] == "running")));
         gauges.insert("run/failed".into(), json!(u8::from(brief["state"] == "failed")));
+        if let Some(ranks) = brief["ranks"]["rows"].as_array() {
+            gauges.insert("run/ranks".into(), json!(ranks.len()));
+            gauges.insert("run/slowest_rank".into(), brief["ranks"]["slowest"].clone());
+        }
         gauges.extend(
             self.series.names().filter_map(|name| Some((name.to_string(), json!(self.series.last(name)?)))),
         );

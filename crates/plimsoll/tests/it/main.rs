@@ -29,6 +29,7 @@ mod pairs;
 mod plan_checks;
 mod planning;
 mod ppo;
+mod rank_faults;
 mod ranks;
 mod resume;
 mod reward_models;

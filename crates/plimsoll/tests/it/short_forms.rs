@@ -21,6 +21,8 @@ fn a_killed_run_that_is_taken_up_equals_one_that_was_left_alone() {
         faults: true,
         short: true,
         ranks: 0,
+        rounds: 0,
+        only: String::new(),
     };
     let report =
         soak::soak(&options, &mut |line| eprintln!("{line}")).unwrap_or_else(|what| panic!("{what}"));
@@ -41,10 +43,32 @@ fn faults_of_a_rank_are_named_and_taken_up_from_on_another_number_of_ranks() {
         faults: false,
         short: true,
         ranks: 2,
+        rounds: 0,
+        only: String::new(),
     };
     let rows = soak::ranks::soak(&options, options.ranks, &mut |line| eprintln!("{line}"))
         .unwrap_or_else(|what| panic!("{what}"));
     eprintln!("{}", soak::ranks::table(&options, options.ranks, &rows));
+}
+
+#[test]
+fn ranks_that_are_killed_at_random_instants_go_on_with_another_number() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = soak::Options {
+        binary: PathBuf::from(env!("CARGO_BIN_EXE_plimsoll")),
+        folder: folder.path().join("soak"),
+        kills: 0,
+        steps: 60,
+        seed: 5,
+        faults: false,
+        short: true,
+        ranks: 3,
+        rounds: 3,
+        only: String::new(),
+    };
+    let report = soak::ranks::rounds::rounds(&options, &mut |line| eprintln!("{line}"))
+        .unwrap_or_else(|what| panic!("{what}"));
+    assert!(soak::ranks::rounds::table(&options, &report).contains("**3 rounds, 0 differ.**"));
 }
 
 #[test]

@@ -394,3 +394,20 @@ fn the_first_lines_and_the_parts_are_of_one_load_line() {
     assert_eq!(parts["trainer"], json!({ "planned_bytes": 700, "measured_bytes": 600 }));
     assert_eq!(parts["workers"], json!({ "planned_bytes": 250, "measured_bytes": 100 }));
 }
+
+#[test]
+fn ranks_are_rows_of_a_run_that_has_them() {
+    let folder = Folder::new();
+    let dir = run(&folder, "a", 2);
+    let server = Server::start(&[name(&dir)]);
+    assert_eq!(server.listen(|run| run["step"] == 2)["ranks"], Value::Null);
+    let row = |rank: u32, state: &str| json!({ "rank": rank, "state": state, "seconds_waited": 0.5 });
+    let board = json!({ "slowest": 1, "ended": null, "rows": [row(0, "waits"), row(1, "computes")] });
+    fs::write(dir.join("ranks.json"), board.to_string()).expect("a file");
+    let brief = server.listen(|run| run["ranks"].is_object());
+    assert_eq!(brief["ranks"], board);
+    let metrics = server.get("/metrics").body;
+    assert!(metrics.contains("plimsoll_run_slowest_rank{run=\"a\"} 1\n"), "{metrics}");
+    fs::remove_file(dir.join("ranks.json")).expect("it is ours");
+    server.listen(|run| run["ranks"].is_null());
+}

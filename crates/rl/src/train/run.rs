@@ -1,5 +1,6 @@
 //! A language-model run as the loop sees it: how it begins, resumes, saves and reports.
 
+use super::rows::rows;
 use crate::context::Cursor;
 use crate::data::session::Session;
 use crate::diverged::prove;
@@ -11,6 +12,7 @@ use crate::save::prepare;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{LearnsFrom, Objective, RunSpec};
 use plimsoll_plan::{RoleName, longest_sequence};
+use plimsoll_ranks::Group;
 use plimsoll_reward::Rewards;
 use plimsoll_run::checkpoint::{HELD, HeldState, RunState};
 use plimsoll_run::ending::Summary;
@@ -19,6 +21,7 @@ use plimsoll_run::progress::Progress;
 use plimsoll_train::name_tensor;
 use serde_json::{Value, json};
 use std::path::Path;
+use std::time::Duration;
 
 pub(super) struct LanguageRun<'r> {
     pub(super) run: &'r RunSpec,
@@ -32,6 +35,8 @@ pub(super) struct LanguageRun<'r> {
     /// Past what the last step took from the data.
     pub(super) cursor: Cursor,
     pub(super) held: Held,
+    /// How long each rank had waited when the step began.
+    pub(super) waited: Vec<Duration>,
 }
 
 impl<'r> LanguageRun<'r> {
@@ -43,7 +48,7 @@ impl<'r> LanguageRun<'r> {
         episodes: Option<Episodes>,
     ) -> LanguageRun<'r> {
         let (objective, cursor, held) = (run.objective, Cursor::default(), Held::default());
-        LanguageRun { run, session, trainer, rewards, episodes, objective, cursor, held }
+        LanguageRun { run, session, trainer, rewards, episodes, objective, cursor, held, waited: Vec::new() }
     }
 
     fn set_names(&self) -> Vec<String> {
@@ -123,6 +128,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     }
 
     fn step(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()> {
+        self.waited = self.trainer.group.map_or(Vec::new(), Group::waited);
         let made = match self.run.needs.learns_from {
             LearnsFrom::Samples => self.policy_step(lead, step),
             LearnsFrom::Completions => self.supervised_step(lead, step),
@@ -222,6 +228,9 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
             "share_of_peak": lead.share_of_peak(),
         });
         lead.common_summary(&mut summary);
+        if let Some(rows) = self.trainer.group.and_then(|group| rows(group, &summary)) {
+            summary["ranks"] = rows;
+        }
         if let (Some(accuracy), Some(margin)) = (p.pair_accuracy_before, p.pair_margin_before) {
             summary["pairs_before"] = json!({ "accuracy": accuracy, "margin": margin });
         }

@@ -1,6 +1,7 @@
 //! The steps that a language-model run can make: of a sampling policy, of text, and of pairs. Each ends by reporting
 //! its numbers to the loop.
 
+use super::rows::waited_since;
 use super::run::LanguageRun;
 use crate::context::StepContext;
 use crate::data::session::Session;
@@ -133,7 +134,9 @@ impl LanguageRun<'_> {
             self.note_idle_ranks(lead, &stepped.metrics);
         }
         let accuracy = lead.progress.last_eval;
-        lead.step_done(n, self.trainer.all_updates(), Stepped { accuracy, counts_tokens: true, ..stepped })
+        let ranks_waited = waited_since(&self.waited, self.trainer.group);
+        let stepped = Stepped { accuracy, counts_tokens: true, ranks_waited, ..stepped };
+        lead.step_done(n, self.trainer.all_updates(), stepped)
     }
 
     /// Says after the first step if an update has fewer micro-batches than there are ranks.

@@ -14,6 +14,7 @@ function onRuns(state) {
   });
   drawRuns();
   drawHero(focused());
+  drawRanks(focused());
   refresh();
 }
 
@@ -92,7 +93,7 @@ function drawRuns(anew) {
     el("input", { type: "checkbox", id: "on-" + run.index, "aria-label": "Show " + run.brief.name + " in the curves", checked: run.on,
       onchange: (event) => { run.on = event.target.checked; drawRuns(); schedule(); }, css: { "accent-color": runColour(run.index) } }),
     el("i", { css: { background: runColour(run.index) } }),
-    el("button", { type: "button", id: "see-" + run.index, "aria-pressed": run.index === focus ? "true" : "false", onclick: () => { focus = run.index; drawRuns(); drawHero(run); schedule(); } },
+    el("button", { type: "button", id: "see-" + run.index, "aria-pressed": run.index === focus ? "true" : "false", onclick: () => { focus = run.index; drawRuns(); drawHero(run); drawRanks(run); schedule(); } },
       run.brief.name, el("small", {}, STATES[run.brief.state])))));
   if (active && $(active)) $(active).focus();
 }

@@ -1,0 +1,241 @@
+//! A supervisor's end of the link to those of the other ranks: what it tells them of its trainer, and, at rank 0, the file of the
+//! run directory that shows all ranks to `watch` and `doctor`.
+
+use crate::supervise::{place, read_note};
+use plimsoll_memory::host::Host;
+use plimsoll_ranks::{Beat, Link, Order, Row, Verdict, Waits, slowest};
+use plimsoll_worker::{Ended, Others, Trainer};
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::fs;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The file of a run directory with a row for each rank; a run of one rank has none.
+pub const RANKS_FILE: &str = "ranks.json";
+/// How often it is written while the run goes on.
+const WRITE_EVERY: Duration = Duration::from_secs(1);
+/// In a part of a step that lasts for longer, a trainer that sleeps waits for a worker.
+const WORKER_AFTER: Duration = Duration::from_secs(10);
+/// Processes below a trainer that are looked at to find that worker, and how deep.
+const WORKERS_MAX: usize = 64;
+const DEPTH_MAX: usize = 4;
+
+/// The link as the loop of a supervisor uses it.
+pub(crate) struct Linked<'a> {
+    link: &'a Link,
+    seen: RefCell<Seen>,
+    pub(crate) say: RefCell<&'a mut dyn FnMut(&str)>,
+}
+
+/// What was seen of the trainer at the last look.
+struct Seen {
+    /// What it does, and since when.
+    doing: (String, Instant),
+    /// The barrier at which it waits, and since when.
+    waits: Option<(u64, Instant)>,
+    written: Instant,
+}
+
+impl<'a> Linked<'a> {
+    pub(crate) fn new(link: &'a Link, say: &'a mut dyn FnMut(&str)) -> Linked<'a> {
+        let now = Instant::now();
+        let seen = Seen { doing: (String::new(), now), waits: None, written: now };
+        Linked { link, seen: RefCell::new(seen), say: RefCell::new(say) }
+    }
+
+    /// Tells the others what the trainer did last.
+    pub(crate) fn tell_last(&self, ended: &Ended) {
+        let trainer = Trainer { pid: ended.pid, state: '-', note: ended.note.clone() };
+        self.link.beat(self.beat(&trainer, &read_note(trainer.note.as_deref()), Instant::now()));
+    }
+
+    fn told(&self, order: Order) -> Option<plimsoll_worker::Order> {
+        match order {
+            Order::Signal(signal) => Some(plimsoll_worker::Order::Signal(signal)),
+            Order::End => Some(plimsoll_worker::Order::End),
+            Order::Say(words) => {
+                (self.say.borrow_mut())(&words);
+                None
+            }
+        }
+    }
+
+    /// Describes the trainer, whose status page says `note`.
+    fn beat(&self, trainer: &Trainer, note: &Value, now: Instant) -> Beat {
+        let seen = &mut *self.seen.borrow_mut();
+        let doing = place(note);
+        if seen.doing.0 != doing {
+            seen.doing = (doing, now);
+        }
+        let waits = Waits::read(&self.link.place).unwrap_or_default();
+        seen.waits = match seen.waits {
+            _ if !waits.waits_now => None,
+            Some((arrivals, since)) if arrivals == waits.arrivals => Some((arrivals, since)),
+            _ => Some((waits.arrivals, now)),
+        };
+        let since_ms = |at: Instant| now.saturating_duration_since(at).as_millis() as u64;
+        let number = |name: &str| note.get(name).and_then(Value::as_u64).unwrap_or(0);
+        let rss = note.get("rss").and_then(|rss| rss.get("now")).and_then(Value::as_u64).unwrap_or(0);
+        let phase = note.get("phase").and_then(Value::as_str).unwrap_or_default();
+        let is_long = now.saturating_duration_since(seen.doing.1) >= WORKER_AFTER;
+        let asks = is_long && trainer.state != 'R' && ["rollout", "reward", "eval"].contains(&phase);
+        let worker = asks.then(|| worker_of(trainer.pid)).flatten();
+        Beat {
+            trainer: trainer.pid,
+            state: trainer.state,
+            doing: seen.doing.0.clone(),
+            since_ms: since_ms(seen.doing.1),
+            phase: phase.into(),
+            step: number("step") as u32,
+            steps: number("steps") as u32,
+            arrivals: waits.arrivals,
+            waited_ms: waits.waited.as_millis() as u64 + seen.waits.map_or(0, |(_, at)| since_ms(at)),
+            waiting_ms: seen.waits.map_or(0, |(_, at)| since_ms(at).max(1)),
+            held_bytes: rss + number("workers_bytes") + Host::this().rss().now.0,
+            planned_bytes: number("planned_bytes"),
+            worker: worker.unwrap_or_default(),
+        }
+    }
+}
+
+impl Others for Linked<'_> {
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.link.bell()
+    }
+
+    fn asked(&self, signal: i32) {
+        self.link.asked(signal);
+    }
+
+    fn look(&self, trainer: Trainer) -> Vec<plimsoll_worker::Order> {
+        let (note, now) = (read_note(trainer.note.as_deref()), Instant::now());
+        self.link.beat(self.beat(&trainer, &note, now));
+        let is_due = now.saturating_duration_since(self.seen.borrow().written) >= WRITE_EVERY;
+        if is_due && let Some(dir) = run_dir(self.link, &note) {
+            self.seen.borrow_mut().written = now;
+            write(&dir, &self.link.rows(), None);
+        }
+        let orders = self.link.orders().into_iter();
+        orders.filter_map(|order| self.told(order)).collect()
+    }
+}
+
+/// Writes how all ranks ended. `last`: the last note of the trainer's status page.
+pub(crate) fn write_last(link: &Link, last: &Value, verdict: Option<&Verdict>) {
+    if let Some(dir) = run_dir(link, last) {
+        write(&dir, &link.rows(), verdict);
+    }
+}
+
+/// Returns the run directory once the trainer holds it; only rank 0 writes into it.
+fn run_dir(link: &Link, note: &Value) -> Option<PathBuf> {
+    let dir = note.get("dir").and_then(Value::as_str)?;
+    (link.place.rank == 0).then(|| dir.into())
+}
+
+/// Replaces the file. Best effort, and not synced: the run does not depend on it, and a second later there is a new one.
+fn write(dir: &Path, rows: &[Row], verdict: Option<&Verdict>) {
+    if rows.is_empty() {
+        return;
+    }
+    let slow = slowest(rows.iter().map(|row| Duration::from_secs_f64(row.seconds_waited)));
+    let board = json!({
+        "slowest": slow.map(|index| rows[index].rank),
+        "ended": verdict.map(Verdict::words),
+        "rows": rows,
+    });
+    let part = dir.join(format!(".{RANKS_FILE}.{}.part", std::process::id()));
+    let written =
+        fs::write(&part, format!("{board}\n")).and_then(|()| fs::rename(&part, dir.join(RANKS_FILE)));
+    if written.is_err() {
+        let _ = fs::remove_file(&part);
+    }
+}
+
+/// Returns the process that a trainer waits for: of the last ones below it, one that is not asleep, else the first.
+fn worker_of(trainer: u32) -> Option<String> {
+    let mut level = vec![trainer];
+    let mut leaves = Vec::new();
+    for _ in 0..DEPTH_MAX {
+        let below = |pid: &u32| children(*pid);
+        leaves = level;
+        level = leaves.iter().flat_map(below).take(WORKERS_MAX).collect();
+        if level.is_empty() {
+            break;
+        }
+    }
+    let read = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (head, rest) = stat.rsplit_once(')')?;
+        let name = head.split_once('(')?.1.to_string();
+        Some((rest.trim_start().starts_with(['R', 'D']), format!("`{name}`, pid {pid}")))
+    };
+    let mut found: Vec<(bool, String)> =
+        leaves.iter().filter(|pid| **pid != trainer).filter_map(read).collect();
+    found.sort_by_key(|(is_awake, _)| !is_awake);
+    found.into_iter().next().map(|(_, words)| words)
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn the_worker_is_the_last_process_below_the_trainer() {
+        let mut command = Command::new("sh");
+        // Without `exec` the shell stays, as a keeper does.
+        let command = command.args(["-c", "sleep 60; true"]).stdout(Stdio::null());
+        let mut keeper = command.spawn().expect("sh is everywhere");
+        let until = Instant::now() + Duration::from_secs(30);
+        // It is a second `sh` for a moment.
+        let is_there = |found: &Option<String>| found.as_ref().is_some_and(|words| words.contains("sleep"));
+        let mut found = None;
+        while !is_there(&found) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+            found = worker_of(keeper.id());
+        }
+        let sleep = children(keeper.id());
+        let _ = Command::new("kill").args(sleep.iter().map(u32::to_string)).status();
+        keeper.wait().expect("it is ours");
+        assert_eq!(found, Some(format!("`sleep`, pid {}", sleep[0])));
+        assert_eq!(worker_of(sleep[0]), None);
+    }
+
+    #[test]
+    fn the_file_is_whole_and_names_the_slowest() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let row = |rank, seconds_waited| Row {
+            rank,
+            host: "a".into(),
+            supervisor: 1,
+            trainer: 2,
+            state: plimsoll_ranks::State::Computes,
+            phase: "update".into(),
+            step: 3,
+            steps: 9,
+            seconds_in_phase: 0.5,
+            seconds_waited,
+            held_bytes: 7,
+            planned_bytes: 9,
+        };
+        write(folder.path(), &[row(0, 2.0), row(1, 0.5)], None);
+        let text = fs::read_to_string(folder.path().join(RANKS_FILE)).expect("it is there");
+        let board: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!((&board["slowest"], &board["rows"][1]["phase"]), (&json!(1), &json!("update")));
+        assert_eq!((&board["ended"], &board["rows"][0]["state"]), (&Value::Null, &json!("computes")));
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+        // A directory that is gone is no reason to end.
+        write(Path::new("/no/such/run"), &[row(0, 2.0)], None);
+    }
+}
