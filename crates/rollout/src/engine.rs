@@ -72,6 +72,15 @@ pub struct RolloutStats {
     pub mean_entropy: f64,
 }
 
+impl RolloutStats {
+    /// Adds the counts of another rollout, and leaves the mean as it is.
+    pub fn add_counts(&mut self, other: &RolloutStats) {
+        self.passes += other.passes;
+        self.rows += other.rows;
+        self.preemptions += other.preemptions;
+    }
+}
+
 /// The rollout engine. Its vectors are made once and never grow.
 #[derive(Debug)]
 pub struct Engine {

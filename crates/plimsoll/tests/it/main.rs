@@ -30,6 +30,7 @@ mod plan_checks;
 mod planning;
 mod ppo;
 mod ranks;
+mod ranks_episodes;
 mod resume;
 mod reward_models;
 mod rewards;

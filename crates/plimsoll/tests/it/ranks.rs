@@ -34,7 +34,7 @@ impl Rank {
     }
 }
 
-fn ended(output: Output) -> (Option<i32>, String) {
+pub fn ended(output: Output) -> (Option<i32>, String) {
     (output.status.code(), text(&output.stderr))
 }
 
@@ -43,7 +43,7 @@ fn free_port() -> u16 {
 }
 
 /// What a run left that does not depend on the clock: tensors, samples, and metrics.
-fn left(folder: &Run, dir: &str) -> Vec<String> {
+pub fn left(folder: &Run, dir: &str) -> Vec<String> {
     let path = folder.path(dir);
     let mut files =
         vec!["checkpoints/latest/model.safetensors", "checkpoints/latest/state/optimizer.safetensors"];
@@ -162,10 +162,10 @@ fn the_memory_that_a_hint_names_is_enough_for_all_ranks() {
 
 #[test]
 fn what_one_rank_alone_can_do_is_named() {
-    let (small, agent) = (Run::new(SMALL), Run::new(include_str!("../../../../runs/first-agent.toml")));
+    let (small, agent) = (Run::new(SMALL), Run::new(include_str!("../../../../runs/cartpole-ppo.toml")));
     for (folder, sets, what) in [
         (&small, &["--ranks=2", "memory.offload=[\"optimizer\"]"][..], "memory.offload with 2 ranks"),
-        (&agent, &["--ranks=2"], "episodes in a text environment with 2 ranks"),
+        (&agent, &["--ranks=2"], "a policy in an environment with 2 ranks"),
     ] {
         let (code, words) = ended(folder.output("out", sets));
         assert_eq!(code, Some(2), "{words}");

@@ -4,32 +4,28 @@
 use crate::data::dataset::{Item, TextModel};
 use crate::ranks::share_of;
 use crate::roles::Trainer;
+use crate::rollout::exchange::{Sent, SentStats, exchange};
 use crate::rollout::grading::Grading;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::Result;
 use plimsoll_config::RolloutSpec;
 use plimsoll_ranks::Group;
 use plimsoll_reward::{Rewards, Scored, Tally};
-use plimsoll_rollout::{Finish, Request, RolloutStats, Samples};
+use plimsoll_rollout::{Request, RolloutStats, Samples};
 use serde::{Deserialize, Serialize};
 
 /// What one rank sampled and graded. Floating-point numbers are sent as their bits.
 #[derive(Serialize, Deserialize)]
 struct Dealt {
     samples: Vec<Sample>,
-    /// Passes, rows and preemptions.
-    stats: [u64; 3],
+    stats: SentStats,
     tallies: Vec<(String, Tally)>,
     /// Name, sum and count of what rewards logged.
     logged: Vec<(String, u64, u64)>,
-    /// The error that ended it, in words.
-    failed: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Sample {
-    ids: Vec<u32>,
-    logprobs: Vec<u32>,
-    finish: Finish,
+    sent: Sent,
     text: String,
     total: Option<u32>,
     parts: Vec<Option<u32>>,
@@ -100,17 +96,7 @@ pub fn sample(
 ///
 /// Errors: this rank's own; `rank-lost` where another's failed.
 fn share(group: &Group, samples: &mut Samples, own: Result<Own<'_>>) -> Result<Whole> {
-    let sent = match &own {
-        Ok(own) => message(samples, own),
-        Err(error) => Dealt::failed(error),
-    };
-    let all = group.all_gather(&serde_json::to_vec(&sent).expect("plain data"))?;
-    own?;
-    let all: Vec<Dealt> =
-        all.iter().map(|bytes| serde_json::from_slice(bytes).expect("the same program wrote it")).collect();
-    if let Some(words) = all.iter().find_map(|dealt| dealt.failed.as_ref()) {
-        return Err(Error { exit: plimsoll_base::Exit::OtherRank, ..Error::new("rank-lost", words.clone()) });
-    }
+    let all = exchange(group, own.map(|own| message(samples, own)))?;
     samples.clear();
     let mut whole = Whole {
         scored: Vec::new(),
@@ -122,16 +108,12 @@ fn share(group: &Group, samples: &mut Samples, own: Result<Own<'_>>) -> Result<W
     let mut logged: Vec<(String, f64, u64)> = Vec::new();
     for dealt in all {
         for sample in dealt.samples {
-            let logprobs: Vec<f32> = sample.logprobs.iter().map(|bits| f32::from_bits(*bits)).collect();
-            samples.push_response(&sample.ids, &logprobs, sample.finish);
+            sample.sent.push_to(samples);
             let parts = sample.parts.iter().map(|part| part.map(f32::from_bits)).collect();
             whole.scored.push(Scored { total: sample.total.map(f32::from_bits), parts });
             whole.texts.push(sample.text);
         }
-        let [passes, rows, preemptions] = dealt.stats;
-        whole.stats.passes += passes;
-        whole.stats.rows += rows;
-        whole.stats.preemptions += preemptions;
+        dealt.stats.add_to(&mut whole.stats);
         for (name, tally) in dealt.tallies {
             match whole.tallies.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, sum)) => sum.add(&tally),
@@ -149,33 +131,17 @@ fn share(group: &Group, samples: &mut Samples, own: Result<Own<'_>>) -> Result<W
     Ok(whole)
 }
 
-fn message(samples: &Samples, own: &Own<'_>) -> Dealt {
+fn message(samples: &Samples, own: Own<'_>) -> Dealt {
     let sample = |s: usize| Sample {
-        ids: samples.ids(s).to_vec(),
-        logprobs: samples.logprobs(s).iter().map(|x| x.to_bits()).collect(),
-        finish: samples.finish(s),
+        sent: Sent::of(samples, s),
         text: own.texts[s].clone(),
         total: own.scored[s].total.map(f32::to_bits),
         parts: own.scored[s].parts.iter().map(|part| part.map(f32::to_bits)).collect(),
     };
     Dealt {
         samples: (0..samples.len()).map(sample).collect(),
-        stats: [own.stats.passes, own.stats.rows, own.stats.preemptions],
+        stats: SentStats::of(&own.stats),
         tallies: own.tallies.iter().map(|(name, tally)| (name.to_string(), *tally)).collect(),
         logged: own.logged.iter().map(|(name, sum, count)| (name.clone(), sum.to_bits(), *count)).collect(),
-        failed: None,
-    }
-}
-
-impl Dealt {
-    fn failed(error: &Error) -> Dealt {
-        let words = format!("another rank: {}: {}", error.slug, error.message);
-        Dealt {
-            samples: Vec::new(),
-            stats: [0; 3],
-            tallies: Vec::new(),
-            logged: Vec::new(),
-            failed: Some(words),
-        }
     }
 }
