@@ -12,7 +12,7 @@ use plimsoll_device::DeviceKind;
 use plimsoll_files::Head;
 use plimsoll_memory::{Layout, Place, Pool};
 use plimsoll_model::{PassLimits, rope};
-use plimsoll_rollout::{Engine, Samples, layout as engine_layout};
+use plimsoll_rollout::{Engine, Lengths, Samples, layout as engine_layout};
 use plimsoll_train::Packer;
 
 /// Process memory that does not depend on the run: the allocator's slack, messages, metrics, the run file. Measured at
@@ -227,6 +227,7 @@ impl RunShape {
         if let Some(bytes) = self.others_bytes() {
             row("ranks.others", "ranks", Place::Process, bytes);
             row("ranks.exchange", "ranks", Place::Heap, self.exchanged_bytes());
+            row("ranks.lengths", "rollout", Place::Heap, Lengths::bytes());
         }
         row("rl.text", "rl", Place::Heap, self.text_bytes());
         row("rl.data", "rl", Place::Heap, host.data.0);

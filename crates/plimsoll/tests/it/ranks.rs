@@ -87,6 +87,18 @@ fn the_number_of_ranks_changes_no_bit() {
             ],
         ),
         ("ppo", &["method=ppo"]),
+        // Held-out prompts come again, and are then dealt by the lengths of their responses.
+        (
+            "again",
+            &[
+                "data.eval=builtin:addition",
+                "eval.prompts_max=7",
+                "eval.temperature=1.0",
+                "eval.samples=2",
+                "eval.every=1",
+                "rollout.prompts_per_step=5",
+            ],
+        ),
     ] {
         let mut one = None;
         for ranks in [1, 2, 3, 4] {

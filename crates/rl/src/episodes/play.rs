@@ -4,17 +4,15 @@
 use super::fault::Fault;
 use super::round::{Episode, Episodes, PlayedTurn};
 use crate::data::dataset::{Item, TextModel};
-use crate::ranks::share_of;
 use crate::roles::Trainer;
-use crate::rollout::exchange::{Sent, SentStats, exchange};
+use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
 use plimsoll_base::Result;
 use plimsoll_config::RolloutSpec;
 use plimsoll_device::Sampling;
-use plimsoll_rollout::{Request, RolloutStats};
+use plimsoll_rollout::{Lengths, Request, RolloutStats};
 use plimsoll_text::Message;
 use plimsoll_textenv::{EnvironmentTally, Start};
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
 
 /// The episodes to play: all ranks'.
 pub(crate) struct Asked<'q> {
@@ -74,25 +72,29 @@ struct SentTurn {
 /// Errors: those of sampling and of the environment; `rank-lost` where another rank has one.
 pub(crate) fn play(trainer: &mut Trainer<'_>, episodes: &mut Episodes, asked: &Asked<'_>) -> Result<Played> {
     let Some(group) = trainer.group else {
-        return play_part(trainer, episodes, asked, 0..asked.starts.len());
+        let all: Vec<usize> = (0..asked.starts.len()).collect();
+        return play_part(trainer, episodes, asked, &all);
     };
-    let part = share_of(group.rank(), group.ranks(), asked.starts.len());
-    let first = part.start;
-    let own = play_part(trainer, episodes, asked, part);
-    let own = own.map(|played| Part::of(trainer, episodes, played, first * asked.group_size, asked));
-    let all = exchange(group, own)?;
-    take(trainer, episodes, all, asked)
+    let keys = asked.starts.iter().map(|start| (Lengths::key(&(start.index, start.held_out)), 0));
+    let deal = Deal::new(group, &trainer.lengths, keys);
+    let own = deal.own(group);
+    let played = play_part(trainer, episodes, asked, &own);
+    let played = played.map(|played| Part::of(trainer, episodes, played, &own, asked));
+    let all = exchange(group, played)?;
+    let whole = take(trainer, episodes, all, asked, &deal)?;
+    deal.learn(&mut trainer.lengths, &trainer.samples, asked.group_size);
+    Ok(whole)
 }
 
-/// Plays the episodes of some of the starts, here.
+/// Plays the episodes of the starts with these numbers, here.
 fn play_part(
     trainer: &mut Trainer<'_>,
     episodes: &mut Episodes,
     asked: &Asked<'_>,
-    part: Range<usize>,
+    numbers: &[usize],
 ) -> Result<Played> {
-    let first_sample_id = asked.first_sample_id + (part.start * asked.group_size) as u64;
-    let items = episodes.begin(asked.text, &asked.starts[part], asked.group_size)?;
+    let starts: Vec<Start> = numbers.iter().map(|number| asked.starts[*number]).collect();
+    let items = episodes.begin(asked.text, &starts, asked.group_size)?;
     let prompts: Vec<&[u32]> = items.iter().map(|item| item.ids.as_slice()).collect();
     let request = Request {
         prompts: &prompts,
@@ -100,7 +102,8 @@ fn play_part(
         max_new_tokens: asked.rollout.max_new_tokens as usize,
         sampling: asked.sampling,
         eos: asked.eos,
-        first_sample_id,
+        first_sample_id: asked.first_sample_id,
+        numbers,
     };
     let version = trainer.updates();
     let stats = trainer.rollout(&request, &mut episodes.talk(asked.text, asked.rollout, version)?)?;
@@ -108,15 +111,16 @@ fn play_part(
 }
 
 impl Part {
-    /// Returns what this rank played, whose first episode is number `first` of all.
+    /// Returns what this rank played: the episodes of the starts with these `numbers`.
     fn of(
         trainer: &Trainer<'_>,
         episodes: &Episodes,
         played: Played,
-        first: usize,
+        numbers: &[usize],
         asked: &Asked<'_>,
     ) -> Part {
-        let kept = |index: usize| first + index < asked.kept;
+        let size = asked.group_size;
+        let kept = |index: usize| numbers[index / size] * size + index % size < asked.kept;
         let turn = |turn: &PlayedTurn, is_kept: bool| SentTurn {
             reward: turn.reward.to_bits(),
             response: if is_kept { turn.response.clone() } else { String::new() },
@@ -131,7 +135,7 @@ impl Part {
             }
         };
         let group = |(g, item): (usize, Item)| {
-            let own = g * asked.group_size..(g + 1) * asked.group_size;
+            let own = g * size..(g + 1) * size;
             let begun = &episodes.played[own.start];
             let first = if kept(own.start) { begun.messages[..begun.num_first].to_vec() } else { Vec::new() };
             SentGroup { prompt: item.ids, first, episodes: own.map(episode).collect() }
@@ -151,26 +155,27 @@ impl Part {
 fn take(
     trainer: &mut Trainer<'_>,
     episodes: &mut Episodes,
-    all: Vec<Part>,
+    mut all: Vec<Part>,
     asked: &Asked<'_>,
+    deal: &Deal,
 ) -> Result<Played> {
     let mut whole = Played { items: Vec::with_capacity(asked.starts.len()), stats: RolloutStats::default() };
     trainer.samples.clear();
     episodes.played.clear();
     (episodes.tally, episodes.first_fault) = (EnvironmentTally::default(), None);
+    let groups = all.iter_mut().map(|part| std::mem::take(&mut part.groups)).collect();
+    for (start, group) in asked.starts.iter().zip(deal.in_order(groups, 1)) {
+        for episode in group.episodes {
+            episode.sample.push_to(&mut trainer.samples);
+            episodes.played.push(episode.played(*start, &group.first));
+        }
+        whole.items.push(Item { ids: group.prompt, ..Item::default() });
+    }
     for (rank, part) in all.into_iter().enumerate() {
         part.stats.add_to(&mut whole.stats);
         episodes.tally.add(&part.tally);
         if let (None, Some(fault)) = (&episodes.first_fault, part.fault) {
             episodes.first_fault = Some(fault.on_rank(rank));
-        }
-        for SentGroup { prompt, first, episodes: of_group } in part.groups {
-            let start = asked.starts[whole.items.len()];
-            for episode in of_group {
-                episode.sample.push_to(&mut trainer.samples);
-                episodes.played.push(episode.played(start, &first));
-            }
-            whole.items.push(Item { ids: prompt, ..Item::default() });
         }
     }
     episodes.check_faults()?;

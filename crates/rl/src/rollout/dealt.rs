@@ -2,15 +2,14 @@
 //! prompts. What a sample is depends on its id alone, so it does not matter who drew it.
 
 use crate::data::dataset::{Item, TextModel};
-use crate::ranks::share_of;
 use crate::roles::Trainer;
-use crate::rollout::exchange::{Sent, SentStats, exchange};
+use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
 use crate::rollout::grading::Grading;
 use plimsoll_base::Result;
 use plimsoll_config::RolloutSpec;
 use plimsoll_ranks::Group;
 use plimsoll_reward::{Rewards, Scored, Tally};
-use plimsoll_rollout::{Request, RolloutStats, Samples};
+use plimsoll_rollout::{Lengths, Request, RolloutStats, Samples};
 use serde::{Deserialize, Serialize};
 
 /// What one rank sampled and graded. Floating-point numbers are sent as their bits.
@@ -71,11 +70,14 @@ pub fn sample(
     asked: &Asked<'_>,
     sampled: &mut dyn FnMut(),
 ) -> Result<Whole> {
-    let (size, own) = (asked.request.group_size, share_of(group.rank(), group.ranks(), asked.items.len()));
-    let first_sample_id = asked.request.first_sample_id + (own.start * size) as u64;
-    let request = Request { prompts: &asked.request.prompts[own.clone()], first_sample_id, ..asked.request };
+    let size = asked.request.group_size;
+    let keys = asked.items.iter().map(|item| (Lengths::key(&item.ids), item.set));
+    let deal = Deal::new(group, &trainer.lengths, keys);
+    let own = deal.own(group);
+    let prompts: Vec<&[u32]> = own.iter().map(|prompt| asked.request.prompts[*prompt]).collect();
+    let request = Request { prompts: &prompts, numbers: &own, ..asked.request };
     let mut graded = || {
-        let items = &asked.items[own.clone()];
+        let items = own.iter().map(|prompt| &asked.items[*prompt]);
         let mut grading = Grading::begin(rewards, asked.text, asked.rollout, items, size, asked.steps)?;
         let stats = trainer.rollout(&request, &mut grading)?;
         let texts = grading.texts();
@@ -89,14 +91,22 @@ pub fn sample(
         tallies: rewards.tallies().collect(),
         logged: rewards.logged_sums().collect(),
     });
-    share(group, &mut trainer.samples, graded)
+    let whole = share(group, &mut trainer.samples, graded, &deal, size)?;
+    deal.learn(&mut trainer.lengths, &trainer.samples, size);
+    Ok(whole)
 }
 
 /// Gives what every rank sampled to all. `samples` holds this rank's responses, and then those of all.
 ///
 /// Errors: this rank's own; `rank-lost` where another's failed.
-fn share(group: &Group, samples: &mut Samples, own: Result<Own<'_>>) -> Result<Whole> {
-    let all = exchange(group, own.map(|own| message(samples, own)))?;
+fn share(
+    group: &Group,
+    samples: &mut Samples,
+    own: Result<Own<'_>>,
+    deal: &Deal,
+    size: usize,
+) -> Result<Whole> {
+    let mut all = exchange(group, own.map(|own| message(samples, own)))?;
     samples.clear();
     let mut whole = Whole {
         scored: Vec::new(),
@@ -106,13 +116,14 @@ fn share(group: &Group, samples: &mut Samples, own: Result<Own<'_>>) -> Result<W
         logged: Vec::new(),
     };
     let mut logged: Vec<(String, f64, u64)> = Vec::new();
+    let parts = all.iter_mut().map(|dealt| std::mem::take(&mut dealt.samples)).collect();
+    for sample in deal.in_order(parts, size) {
+        sample.sent.push_to(samples);
+        let parts = sample.parts.iter().map(|part| part.map(f32::from_bits)).collect();
+        whole.scored.push(Scored { total: sample.total.map(f32::from_bits), parts });
+        whole.texts.push(sample.text);
+    }
     for dealt in all {
-        for sample in dealt.samples {
-            sample.sent.push_to(samples);
-            let parts = sample.parts.iter().map(|part| part.map(f32::from_bits)).collect();
-            whole.scored.push(Scored { total: sample.total.map(f32::from_bits), parts });
-            whole.texts.push(sample.text);
-        }
         dealt.stats.add_to(&mut whole.stats);
         for (name, tally) in dealt.tallies {
             match whole.tallies.iter_mut().find(|(known, _)| *known == name) {

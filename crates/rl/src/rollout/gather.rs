@@ -183,6 +183,7 @@ fn answer(
         sampling: sampling(&cx.run.rollout, cx.run.seed),
         eos: cx.eos,
         first_sample_id: cx.cursor.next_sample_id,
+        numbers: &[],
     };
     let (scored, texts) = respond(trainer, cx, &request, &items, step, gathered)?;
     Ok(Answered { items, scored, texts })
@@ -202,7 +203,7 @@ fn respond(
     }
     let (group, steps) = (request.group_size, [step, cx.run.train.steps]);
     let started = Instant::now();
-    let mut grading = Grading::begin(cx.rewards, cx.text, &cx.run.rollout, items, group, steps)?;
+    let mut grading = Grading::begin(cx.rewards, cx.text, &cx.run.rollout, items.iter(), group, steps)?;
     let stats = trainer.rollout(request, &mut grading)?;
     let texts = grading.texts();
     gathered.stats.add_counts(&stats);
