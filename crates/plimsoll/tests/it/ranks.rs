@@ -2,7 +2,7 @@
 //! are there.
 
 use crate::common::{command, text};
-use crate::run::{Run, SMALL, kill, refs};
+use crate::run::{Run, SMALL, kill, python_is_there, refs};
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -111,6 +111,33 @@ fn the_number_of_ranks_changes_no_bit() {
             let left = left(&folder, &dir);
             assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "{name} on {ranks} ranks");
         }
+    }
+}
+
+#[test]
+fn what_a_python_reward_logs_has_the_bits_of_one_rank() {
+    if !python_is_there() {
+        return;
+    }
+    let folder = Run::new(SMALL);
+    let reward = "def score(prompts, completions, log_metric, **rest):\n    for it in completions:\n        log_metric('tenth', 0.1 * len(it) + 0.01)\n    return [len(it) for it in completions]\n";
+    let file = folder.write("reward.py", reward);
+    folder.write("x.toml", &SMALL.replace("\"hash\"", &format!("\"python:{file}:score\"")));
+    let logged = |ranks: u32| {
+        let dir = format!("out-{ranks}");
+        let sets = [
+            &*format!("--ranks={ranks}"),
+            "rollout.prompts_per_step=8",
+            "train.cut_multiple=4",
+            "train.steps=6",
+        ];
+        folder.train(&dir, &sets);
+        let metrics = folder.metrics(&dir);
+        metrics.iter().map(|step| step["rewards/score/tenth"].as_f64().expect("a number")).collect::<Vec<_>>()
+    };
+    let one = logged(1);
+    for ranks in [2, 3, 4] {
+        assert_eq!(logged(ranks), one, "on {ranks} ranks");
     }
 }
 

@@ -5,7 +5,7 @@ use crate::data::dataset::{Item, TextModel};
 use crate::roles::Trainer;
 use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
 use crate::rollout::grading::Grading;
-use plimsoll_base::Result;
+use plimsoll_base::{ExactSum, Result};
 use plimsoll_config::RolloutSpec;
 use plimsoll_ranks::Group;
 use plimsoll_reward::{Rewards, Scored, Tally};
@@ -18,8 +18,8 @@ struct Dealt {
     samples: Vec<Sample>,
     stats: SentStats,
     tallies: Vec<(String, Tally)>,
-    /// Name, sum and count of what rewards logged.
-    logged: Vec<(String, u64, u64)>,
+    /// Name, exact sum and count of what rewards logged.
+    logged: Vec<(String, Vec<u64>, u64)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -45,7 +45,7 @@ struct Own<'o> {
     scored: Vec<Scored>,
     texts: Vec<String>,
     tallies: Vec<(&'o str, Tally)>,
-    logged: Vec<(String, f64, u64)>,
+    logged: Vec<(String, Vec<u64>, u64)>,
 }
 
 /// Prompts, and how responses to them are sampled and graded.
@@ -89,7 +89,7 @@ pub fn sample(
         scored,
         texts,
         tallies: rewards.tallies().collect(),
-        logged: rewards.logged_sums().collect(),
+        logged: rewards.logged_sums().map(|(name, sum, count)| (name, sum.bits(), count)).collect(),
     });
     let whole = share(group, &mut trainer.samples, graded, &deal, size)?;
     deal.learn(&mut trainer.lengths, &trainer.samples, size);
@@ -115,7 +115,7 @@ fn share(
         tallies: Vec::new(),
         logged: Vec::new(),
     };
-    let mut logged: Vec<(String, f64, u64)> = Vec::new();
+    let mut logged: Vec<(String, ExactSum, u64)> = Vec::new();
     let parts = all.iter_mut().map(|dealt| std::mem::take(&mut dealt.samples)).collect();
     for sample in deal.in_order(parts, size) {
         sample.sent.push_to(samples);
@@ -132,13 +132,18 @@ fn share(
             }
         }
         for (name, sum, count) in dealt.logged {
+            let sum = ExactSum::of_bits(sum);
             match logged.iter_mut().find(|(known, ..)| *known == name) {
-                Some((_, all, counts)) => (*all, *counts) = (*all + f64::from_bits(sum), *counts + count),
-                None => logged.push((name, f64::from_bits(sum), count)),
+                Some((_, all, counts)) => {
+                    all.add_sum(&sum);
+                    *counts += count;
+                }
+                None => logged.push((name, sum, count)),
             }
         }
     }
-    whole.logged = logged.into_iter().map(|(name, sum, count)| (name, sum / count.max(1) as f64)).collect();
+    let mean = |(name, sum, count): (String, ExactSum, u64)| (name, sum.value() / count.max(1) as f64);
+    whole.logged = logged.into_iter().map(mean).collect();
     Ok(whole)
 }
 
@@ -153,6 +158,6 @@ fn message(samples: &Samples, own: Own<'_>) -> Dealt {
         samples: (0..samples.len()).map(sample).collect(),
         stats: SentStats::of(&own.stats),
         tallies: own.tallies.iter().map(|(name, tally)| (name.to_string(), *tally)).collect(),
-        logged: own.logged.iter().map(|(name, sum, count)| (name.clone(), sum.to_bits(), *count)).collect(),
+        logged: own.logged,
     }
 }
