@@ -87,6 +87,7 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
             sampling: sampling(&run.rollout, 0),
             eos: &[],
             first_sample_id: (repeat * sequences) as u64,
+            numbers: &[],
         };
         let started = Instant::now();
         trainer.rollout(&request, &mut NeverStop)?;
@@ -291,6 +292,7 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
         sampling: sampling(&run.rollout, round),
         eos: &bench.model.eos_token_ids,
         first_sample_id: 0,
+        numbers: &[],
     };
     let stats = trainer.rollout(&request, &mut NeverStop)?;
     dev.perturb_norms(perturb);

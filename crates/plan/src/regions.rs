@@ -12,7 +12,7 @@ use plimsoll_device::DeviceKind;
 use plimsoll_files::Head;
 use plimsoll_memory::{Layout, Place, Pool};
 use plimsoll_model::{PassLimits, rope};
-use plimsoll_rollout::{Engine, Samples, layout as engine_layout};
+use plimsoll_rollout::{Engine, Lengths, Samples, layout as engine_layout};
 use plimsoll_train::Packer;
 
 /// Process memory that does not depend on the run: the allocator's slack, messages, metrics, the run file. Measured at
@@ -42,6 +42,9 @@ const WINDOW_OF_A_RANK: u64 = 260 << 10;
 const EXCHANGED_BYTES_PER_TOKEN: u64 = 2 * 22 + 8 + 3 * TEXT_BYTES_PER_TOKEN;
 /// Names, scores and ends of such a sample.
 const EXCHANGED_BYTES_PER_SAMPLE: u64 = 1 << 10;
+/// A turn of an exchanged episode: its first token, its end and its reward in up to 90 characters, twice while messages are
+/// gathered, and its record when it is read.
+const EXCHANGED_BYTES_PER_TURN: u64 = 2 * 90 + 64;
 /// Pages that the kernel maps around those that are read, in another rank's regions.
 const FAULT_AROUND: u64 = 1 << 20;
 
@@ -188,6 +191,17 @@ impl RunShape {
         Some(share.ranks as u64 * (each + WINDOW_OF_A_RANK + FAULT_AROUND))
     }
 
+    /// Returns the bytes of what all ranks sampled, as text on its way and as numbers. Episodes bring their prompts along.
+    fn exchanged_bytes(&self) -> u64 {
+        let (prompt, turns) = match self.episodes.is_there {
+            true => (self.engine.prompt_tokens, self.episodes.turns_max as u64 * EXCHANGED_BYTES_PER_TURN),
+            false => (0, 0),
+        };
+        let tokens = (prompt + self.engine.new_tokens) as u64;
+        let sample = tokens * EXCHANGED_BYTES_PER_TOKEN + EXCHANGED_BYTES_PER_SAMPLE + turns;
+        (self.engine.samples as u64).saturating_mul(sample)
+    }
+
     fn host_rows(&self, layout: &mut Layout) {
         let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
         let host = &self.host;
@@ -213,10 +227,8 @@ impl RunShape {
         }
         if let Some(bytes) = self.others_bytes() {
             row("ranks.others", "ranks", Place::Process, bytes);
-            // What all ranks sampled, as text on its way and as numbers.
-            let sample =
-                self.engine.new_tokens as u64 * EXCHANGED_BYTES_PER_TOKEN + EXCHANGED_BYTES_PER_SAMPLE;
-            row("ranks.exchange", "ranks", Place::Heap, self.engine.samples as u64 * sample);
+            row("ranks.exchange", "ranks", Place::Heap, self.exchanged_bytes());
+            row("ranks.lengths", "rollout", Place::Heap, Lengths::bytes());
         }
         row("rl.text", "rl", Place::Heap, self.text_bytes());
         row("rl.data", "rl", Place::Heap, host.data.0);

@@ -9,7 +9,7 @@ use crate::kinds::{self, START_TIMEOUT};
 use crate::scorer::column_missing;
 use crate::spec::{OnError, RewardSpec};
 use crate::tally::Tally;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, ExactSum, Result};
 use plimsoll_worker::{Scores, Stop, Words};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ struct Reward {
     /// Since the round began.
     tally: Tally,
     /// Sum and count of what the function logged in the round.
-    logged: BTreeMap<String, (f64, u64)>,
+    logged: BTreeMap<String, (ExactSum, u64)>,
 }
 
 /// The samples under way.
@@ -229,16 +229,14 @@ impl Rewards {
 
     /// Means of what functions logged in the last round with their scores, under `NAME/METRIC`.
     pub fn logged(&self) -> impl Iterator<Item = (String, f64)> {
-        self.logged_sums().map(|(name, sum, count)| (name, sum / count.max(1) as f64))
+        self.logged_sums().map(|(name, sum, count)| (name, sum.value() / count.max(1) as f64))
     }
 
     /// Returns the same as sums and counts.
-    pub fn logged_sums(&self) -> impl Iterator<Item = (String, f64, u64)> {
+    pub fn logged_sums(&self) -> impl Iterator<Item = (String, &ExactSum, u64)> {
         self.rewards.iter().flat_map(|reward| {
-            let sum = |(name, (sum, count)): (&String, &(f64, u64))| {
-                (format!("{}/{name}", reward.name), *sum, *count)
-            };
-            reward.logged.iter().map(sum)
+            let name = |name: &String| format!("{}/{name}", reward.name);
+            reward.logged.iter().map(move |(of, (sum, count))| (name(of), sum, *count))
         })
     }
 
@@ -259,7 +257,8 @@ impl Rewards {
                 }
                 for (name, sum, count) in scores.logged {
                     let entry = reward.logged.entry(name).or_default();
-                    *entry = (entry.0 + sum, entry.1 + count);
+                    entry.0.add_sum(&sum);
+                    entry.1 += count;
                 }
             }
         }

@@ -33,6 +33,7 @@ pub fn prove(trainer: &mut Trainer<'_>) -> Result<()> {
         sampling,
         eos: &[],
         first_sample_id: 0,
+        numbers: &[],
     };
     trainer.rollout(&request, &mut NeverStop).map(|_| ())
 }

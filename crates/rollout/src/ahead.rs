@@ -86,6 +86,7 @@ impl Engine {
                 sampling,
                 eos: &[],
                 first_sample_id: 0,
+                numbers: &[],
             };
             let run = Run { pipeline, dev, decoder, acts, request: &request };
             for rows in rehearsal_sizes(&limits, self.limits.keys()) {
@@ -144,7 +145,7 @@ impl Engine {
         let samples = &self.schedule.head_samples;
         for row in 0..self.index.head_rows.len() {
             let s = *samples.get(row).unwrap_or(&samples[0]);
-            let id = run.request.first_sample_id + s as u64;
+            let id = run.request.sample_id(s);
             self.keys.extend_from_slice(&[id as u32, (id >> 32) as u32, out.ids(s).len() as u32]);
         }
         let pass = Pass::upload(run.dev, run.acts, &self.index);

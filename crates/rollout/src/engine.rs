@@ -59,6 +59,17 @@ pub struct Request<'a> {
     pub eos: &'a [u32],
     /// Sample s draws with the random numbers of `first_sample_id + s`.
     pub first_sample_id: u64,
+    /// Where these are some of the prompts over which ids are counted: the number of each among all. Empty where these are all.
+    pub numbers: &'a [usize],
+}
+
+impl Request<'_> {
+    /// Returns the id of sample `s` of these prompts.
+    pub(crate) fn sample_id(&self, s: usize) -> u64 {
+        let (prompt, of_group) = (s / self.group_size, s % self.group_size);
+        let prompt = self.numbers.get(prompt).copied().unwrap_or(prompt);
+        self.first_sample_id + (prompt * self.group_size + of_group) as u64
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -70,6 +81,15 @@ pub struct RolloutStats {
     pub preemptions: u64,
     /// Mean entropy of the drawn tokens' distributions, nats.
     pub mean_entropy: f64,
+}
+
+impl RolloutStats {
+    /// Adds the counts of another rollout, and leaves the mean as it is.
+    pub fn add_counts(&mut self, other: &RolloutStats) {
+        self.passes += other.passes;
+        self.rows += other.rows;
+        self.preemptions += other.preemptions;
+    }
 }
 
 /// The rollout engine. Its vectors are made once and never grow.
@@ -182,7 +202,7 @@ impl Engine {
         layers(dev, decoder, &pass);
         self.keys.clear();
         for &s in &self.schedule.head_samples {
-            let id = request.first_sample_id + s as u64;
+            let id = request.sample_id(s);
             self.keys.extend_from_slice(&[id as u32, (id >> 32) as u32, out.ids(s).len() as u32]);
         }
         let tokens = sample(dev, decoder, &pass, &self.keys, request.sampling);
@@ -257,6 +277,7 @@ impl Engine {
             self.limits.samples
         );
         assert!(request.max_new_tokens <= self.limits.new_tokens && request.max_new_tokens > 0);
+        assert!(request.numbers.is_empty() || request.numbers.len() == request.prompts.len());
         for (i, prompt) in request.prompts.iter().enumerate() {
             assert!(!prompt.is_empty(), "prompt {i} is empty");
             if prompt.len() > self.limits.prompt_tokens {

@@ -7,11 +7,13 @@
 mod ahead;
 mod blocks;
 mod engine;
+mod lengths;
 mod limits;
 mod samples;
 mod schedule;
 
 pub use blocks::BlockPool;
 pub use engine::{Engine, NeverStop, Request, RolloutStats, StopCondition};
+pub use lengths::{Lengths, deal};
 pub use limits::{EngineLimits, OnFull, layout};
 pub use samples::{Finish, Samples, Turn};

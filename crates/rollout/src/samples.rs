@@ -15,7 +15,7 @@ pub enum Finish {
 }
 
 /// Tokens of a response that were drawn one after the other; the tokens between two turns are an environment's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Turn {
     /// First token, an index into the response.
     pub start: u32,
@@ -140,17 +140,25 @@ impl Samples {
 
     /// Adds a response of one turn that has ended. Panics beyond the room that was made.
     pub fn push_response(&mut self, ids: &[u32], logprobs: &[f32], finish: Finish) {
+        self.push_turns(ids, logprobs, &[Turn { start: 0, end: ids.len() as u32, finish }]);
+    }
+
+    /// Adds a response whose turns have all ended; `ids` and `logprobs` include the tokens between them. Panics beyond the room
+    /// that was made.
+    pub fn push_turns(&mut self, ids: &[u32], logprobs: &[f32], turns: &[Turn]) {
         let (sample, tokens) = (self.len(), ids.len());
+        assert!(turns.len() <= self.turns_max, "sample {sample} has more than {} turns", self.turns_max);
+        let last = turns.last().expect("a response has a turn");
         assert!(self.has_room(tokens), "no room for sample {sample} of {tokens} tokens");
         assert_eq!(tokens, logprobs.len(), "one log-probability a token");
         let at = sample * self.new_tokens;
         self.ids[at..at + tokens].copy_from_slice(ids);
         self.logprobs[at..at + tokens].copy_from_slice(logprobs);
+        self.turns[sample * self.turns_max..][..turns.len()].copy_from_slice(turns);
         self.lens.push(tokens as u32);
-        self.finish.push(finish);
-        self.num_turns.push(0);
-        self.turn_start.push(0);
-        self.end_turn(sample, finish);
+        self.finish.push(last.finish);
+        self.num_turns.push(turns.len() as u32);
+        self.turn_start.push(last.start);
     }
 
     pub fn len(&self) -> usize {

@@ -68,8 +68,15 @@ fn roll_out(world: &mut World, prompts: &[&[u32]], out: &mut Samples) {
     for (round, top_k) in [0, 0, 30, 0].into_iter().enumerate() {
         let how = plimsoll_device::Sampling { top_k, ..sampling(1.0, 3) };
         let (group_size, first_sample_id) = (GROUP, round as u64 * 100);
-        let request =
-            Request { prompts, group_size, max_new_tokens: 24, sampling: how, eos: &[3, 4], first_sample_id };
+        let request = Request {
+            prompts,
+            group_size,
+            max_new_tokens: 24,
+            sampling: how,
+            eos: &[3, 4],
+            first_sample_id,
+            numbers: &[],
+        };
         let mut preemptions = 0;
         let count = allocations(|| {
             let stats = engine.run(parts.dev, &parts.decoder, acts, &request, &mut NeverStop, out).unwrap();

@@ -57,9 +57,6 @@ pub fn join(loaded: &mut Loaded, start: &Start) -> Result<Option<Joined>> {
     if loaded.run.trains() == Trains::Policy {
         return refused("a policy in an environment");
     }
-    if loaded.run.environment.is_some() {
-        return refused("episodes in a text environment");
-    }
     if matches!(&loaded.run.memory.offload, Auto::Value(list) if !list.is_empty()) {
         return refused("memory.offload");
     }

@@ -1,9 +1,10 @@
 //! Counters of what environments did.
 
 use plimsoll_base::{Error, slugs};
+use serde::{Deserialize, Serialize};
 
 /// Counters of a round, by cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvironmentTally {
     pub episodes: u64,
     /// Episodes that ended because of a fault; they are not trained.
@@ -29,6 +30,19 @@ impl EnvironmentTally {
             slugs::TEXT_ENVIRONMENT_BAD_REPLY => &mut self.bad_replies,
             _ => &mut self.crashes,
         } += 1;
+    }
+
+    /// Adds what another part of the round counted.
+    pub fn add(&mut self, other: &EnvironmentTally) {
+        self.episodes += other.episodes;
+        self.aborted += other.aborted;
+        self.truncated += other.truncated;
+        self.cut += other.cut;
+        self.crashes += other.crashes;
+        self.timeouts += other.timeouts;
+        self.exceptions += other.exceptions;
+        self.over_budget += other.over_budget;
+        self.bad_replies += other.bad_replies;
     }
 
     /// Returns the number of all faults.

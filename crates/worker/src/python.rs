@@ -7,7 +7,7 @@ use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Request, Stop};
 use crate::sandbox::Network;
 use crate::words::Words;
-use plimsoll_base::{Bytes, Error, Result, slugs};
+use plimsoll_base::{Bytes, Error, ExactSum, Result, slugs};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
@@ -65,7 +65,7 @@ pub struct Scores {
     /// One entry per sample; `None` where the function gave none, NaN and infinities unchanged.
     pub scores: Vec<Option<f64>>,
     /// Name, sum and count.
-    pub logged: Vec<(String, f64, u64)>,
+    pub logged: Vec<(String, ExactSum, u64)>,
 }
 
 /// A Python function that scores batches.
@@ -273,11 +273,11 @@ fn verl_calls(batch: &Batch) -> Vec<Value> {
     .collect()
 }
 
-fn logged(reply: &Value) -> Vec<(String, f64, u64)> {
+fn logged(reply: &Value) -> Vec<(String, ExactSum, u64)> {
     let metrics = reply.get("metrics").and_then(Value::as_object).into_iter().flatten();
     metrics
         .filter_map(|(name, entry)| {
-            let sum = entry.get(0)?.as_f64()?;
+            let sum = ExactSum::of_bits(entry.get(0)?.as_array()?.iter().filter_map(Value::as_u64));
             Some((name.chars().take(64).collect(), sum, entry.get(1)?.as_u64()?))
         })
         .collect()

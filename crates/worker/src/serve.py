@@ -7,6 +7,7 @@ prints go to standard error.
 import inspect
 import json
 import os
+import struct
 import sys
 import traceback
 import types
@@ -53,7 +54,10 @@ def number(value):
 
 
 class Metrics:
-    """Sums of the values that a function logs in addition to its scores; non-numbers are left out."""
+    """Sums of the values that a function logs in addition to its scores; non-numbers are left out.
+
+    A sum is exact: partial sums that do not overlap, so that batches may be cut in any way.
+    """
 
     def __init__(self):
         self.sums = {}
@@ -65,8 +69,30 @@ class Metrics:
         except (TypeError, ValueError):
             return
         if all(v - v == 0.0 for v in values) and (name in self.sums or len(self.sums) < METRICS_MAX):
-            total, count = self.sums.get(name, (0.0, 0))
-            self.sums[name] = (total + sum(values), count + len(values))
+            partials, count = self.sums.get(name, ([], 0))
+            for value in values:
+                add_to(partials, value)
+            self.sums[name] = (partials, count + len(values))
+
+    def bits(self):
+        """The bits of each sum's partial sums, and its count."""
+        as_bits = lambda number: struct.unpack("<Q", struct.pack("<d", number))[0]
+        return {name: ([as_bits(p) for p in partials], n) for name, (partials, n) in self.sums.items()}
+
+
+def add_to(partials, number):
+    """Adds a number to an exact sum, as `math.fsum` does."""
+    kept = 0
+    for partial in partials:
+        if abs(number) < abs(partial):
+            number, partial = partial, number
+        high = number + partial
+        low = partial - (high - number)
+        if low:
+            partials[kept] = low
+            kept += 1
+        number = high
+    partials[kept:] = [number]
 
 
 def called(function, keywords_of_calls):
@@ -139,7 +165,7 @@ def answer(function, names, request):
             scores = [one_score(result, metrics) for result in results]
         else:
             scores = all_scores(results[0], metrics)
-        return {"scores": scores, "metrics": metrics.sums}
+        return {"scores": scores, "metrics": metrics.bits()}
     except MemoryError:
         return {"memory": True}
     except Exception as error:

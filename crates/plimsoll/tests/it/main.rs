@@ -31,6 +31,7 @@ mod planning;
 mod ppo;
 mod rank_faults;
 mod ranks;
+mod ranks_episodes;
 mod resume;
 mod reward_models;
 mod rewards;

@@ -2,7 +2,7 @@
 //! are there.
 
 use crate::common::{command, text};
-use crate::run::{Run, SMALL, kill, refs};
+use crate::run::{Run, SMALL, kill, python_is_there, refs};
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ impl Rank {
     }
 }
 
-fn ended(output: Output) -> (Option<i32>, String) {
+pub fn ended(output: Output) -> (Option<i32>, String) {
     (output.status.code(), text(&output.stderr))
 }
 
@@ -43,7 +43,7 @@ fn free_port() -> u16 {
 }
 
 /// What a run left that does not depend on the clock: tensors, samples, and metrics.
-fn left(folder: &Run, dir: &str) -> Vec<String> {
+pub fn left(folder: &Run, dir: &str) -> Vec<String> {
     let path = folder.path(dir);
     let mut files =
         vec!["checkpoints/latest/model.safetensors", "checkpoints/latest/state/optimizer.safetensors"];
@@ -87,6 +87,18 @@ fn the_number_of_ranks_changes_no_bit() {
             ],
         ),
         ("ppo", &["method=ppo"]),
+        // Held-out prompts come again, and are then dealt by the lengths of their responses.
+        (
+            "again",
+            &[
+                "data.eval=builtin:addition",
+                "eval.prompts_max=7",
+                "eval.temperature=1.0",
+                "eval.samples=2",
+                "eval.every=1",
+                "rollout.prompts_per_step=5",
+            ],
+        ),
     ] {
         let mut one = None;
         for ranks in [1, 2, 3, 4] {
@@ -99,6 +111,33 @@ fn the_number_of_ranks_changes_no_bit() {
             let left = left(&folder, &dir);
             assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "{name} on {ranks} ranks");
         }
+    }
+}
+
+#[test]
+fn what_a_python_reward_logs_has_the_bits_of_one_rank() {
+    if !python_is_there() {
+        return;
+    }
+    let folder = Run::new(SMALL);
+    let reward = "def score(prompts, completions, log_metric, **rest):\n    for it in completions:\n        log_metric('tenth', 0.1 * len(it) + 0.01)\n    return [len(it) for it in completions]\n";
+    let file = folder.write("reward.py", reward);
+    folder.write("x.toml", &SMALL.replace("\"hash\"", &format!("\"python:{file}:score\"")));
+    let logged = |ranks: u32| {
+        let dir = format!("out-{ranks}");
+        let sets = [
+            &*format!("--ranks={ranks}"),
+            "rollout.prompts_per_step=8",
+            "train.cut_multiple=4",
+            "train.steps=6",
+        ];
+        folder.train(&dir, &sets);
+        let metrics = folder.metrics(&dir);
+        metrics.iter().map(|step| step["rewards/score/tenth"].as_f64().expect("a number")).collect::<Vec<_>>()
+    };
+    let one = logged(1);
+    for ranks in [2, 3, 4] {
+        assert_eq!(logged(ranks), one, "on {ranks} ranks");
     }
 }
 
@@ -162,10 +201,10 @@ fn the_memory_that_a_hint_names_is_enough_for_all_ranks() {
 
 #[test]
 fn what_one_rank_alone_can_do_is_named() {
-    let (small, agent) = (Run::new(SMALL), Run::new(include_str!("../../../../runs/first-agent.toml")));
+    let (small, agent) = (Run::new(SMALL), Run::new(include_str!("../../../../runs/cartpole-ppo.toml")));
     for (folder, sets, what) in [
         (&small, &["--ranks=2", "memory.offload=[\"optimizer\"]"][..], "memory.offload with 2 ranks"),
-        (&agent, &["--ranks=2"], "episodes in a text environment with 2 ranks"),
+        (&agent, &["--ranks=2"], "a policy in an environment with 2 ranks"),
     ] {
         let (code, words) = ended(folder.output("out", sets));
         assert_eq!(code, Some(2), "{words}");

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::process::Output;
 
 /// Games in the characters of the small model. What goes wrong goes wrong in the second turn of some episodes.
-const GAMES: &str = r#"
+pub const GAMES: &str = r#"
 import os, random, time
 
 class Sums:
@@ -83,7 +83,7 @@ class NoStep:
 "#;
 
 /// Two steps on the small model.
-const RUN: &str = r#"method = "grpo"
+pub const RUN: &str = r#"method = "grpo"
 model = "builtin:nano"
 [environment]
 turns_max = 3
@@ -137,6 +137,8 @@ fn check_fails(output: &Output, contains: &[&str]) {
 #[test]
 fn episodes_train_exactly_and_their_lines_tell_turns_mask_and_rewards() {
     let folder = Run::new(RUN);
+    let said = check_done(&train(&folder, "said", "text:second-try", &["train.steps=1"]));
+    assert!(said.contains(" cut by the length limit") && !said.contains(" empty"), "{said}");
     for (name, sets) in [
         ("grpo", &["loss.kl_coef=0.05"][..]),
         ("gspo", &["method=gspo", "train.mini_batch=16"]),

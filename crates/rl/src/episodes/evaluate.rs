@@ -1,12 +1,11 @@
 //! Evaluation over episodes: the mean return on seeds that are the same for every run.
 
-use super::{Episodes, KeptEpisode};
+use super::{Asked, Episodes, KeptEpisode, play};
 use crate::eval::{EVAL_SAMPLE_IDS, EvalHow, add_group, end_sums};
 use crate::roles::Trainer;
 use plimsoll_base::Result;
 use plimsoll_plan::samples_kept;
 use plimsoll_reward::Scored;
-use plimsoll_rollout::Request;
 use plimsoll_run::scores::EvalReport;
 use plimsoll_textenv::Start;
 use std::time::Instant;
@@ -23,25 +22,24 @@ pub(crate) fn evaluate_episodes(
     let (mut report, mut examples) = (EvalReport::default(), Vec::new());
     let at_once = (trainer.shape.engine.samples / how.samples).max(1);
     let kept = samples_kept(how.samples);
-    let version = trainer.updates();
     let starts: Vec<Start> = (0..count as u64).map(Start::eval).collect();
     for (i, starts) in starts.chunks(at_once).enumerate() {
-        let items = episodes.begin_with(how.text, starts, how.samples)?;
-        let prompts: Vec<&[u32]> = items.iter().map(|i| i.ids.as_slice()).collect();
-        let request = Request {
-            prompts: &prompts,
+        let room = kept.saturating_sub(examples.len()).min(starts.len() * how.samples);
+        let asked = Asked {
+            text: how.text,
+            rollout: how.rollout,
+            starts,
             group_size: how.samples,
-            max_new_tokens: how.rollout.max_new_tokens as usize,
             sampling: how.sampling,
             eos: how.eos,
             first_sample_id: EVAL_SAMPLE_IDS + (i * at_once * how.samples) as u64,
+            kept: room,
         };
-        trainer.rollout(&request, &mut episodes.talk(how.text, how.rollout, version)?)?;
+        play(trainer, episodes, &asked)?;
         report.tokens += trainer.samples.sampled_tokens();
         let scored: Vec<Scored> =
             episodes.returns().into_iter().map(|total| Scored { total, parts: vec![total] }).collect();
         scored.chunks(how.samples).for_each(|group| add_group(&mut report, group));
-        let room = kept.saturating_sub(examples.len()).min(scored.len());
         examples.extend((0..room).map(|s| episodes.kept(how.step, &trainer.samples, s)));
     }
     end_sums(&mut report, count);

@@ -5,12 +5,15 @@
 //! other episodes continue; the result does not depend on the order of answers.
 
 mod evaluate;
+mod fault;
 mod glue;
 mod kept;
 mod memory;
+mod play;
 mod round;
 
 pub(crate) use evaluate::evaluate_episodes;
 pub use kept::{KeptEpisode, KeptTurn};
 pub(crate) use memory::first_prompt_tokens;
+pub(crate) use play::{Asked, Played, play};
 pub use round::{Episodes, RoundReport};

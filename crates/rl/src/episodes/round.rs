@@ -1,5 +1,6 @@
 //! The episodes of one rollout: their messages, their rewards, and the engine's questions about their turns.
 
+use super::fault::Fault;
 use super::glue::{after_turn, prompt};
 use crate::data::dataset::{Item, TextModel, forgetting};
 use crate::methods::buffers::StepBuffers;
@@ -18,7 +19,7 @@ pub(super) struct PlayedTurn {
     /// As the environment saw it.
     pub(super) response: String,
     /// The end-of-text token that ended it, if one did.
-    eos: Option<u32>,
+    pub(super) eos: Option<u32>,
     pub(super) reward: f64,
     /// The environment's answer; empty after the last turn.
     pub(super) said: Vec<Message>,
@@ -36,7 +37,7 @@ pub(super) struct Episode {
     /// True if a fault ended it: it has no return and is not trained.
     pub(super) has_fault: bool,
     /// True from an answer until the next turn ends.
-    goes_on: bool,
+    pub(super) goes_on: bool,
 }
 
 /// The environments of a run and the episodes of its last rollout.
@@ -48,8 +49,8 @@ pub struct Episodes {
     seed: u64,
     pub(super) played: Vec<Episode>,
     pub(super) policy_version: u64,
-    tally: EnvironmentTally,
-    first_fault: Option<Error>,
+    pub(super) tally: EnvironmentTally,
+    pub(super) first_fault: Option<Fault>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -83,22 +84,15 @@ impl Episodes {
         }))
     }
 
-    /// Begins `groups` groups of training episodes from episode `first` on, and returns their prompts. The `group`
-    /// episodes of a group have the same start.
-    ///
-    /// Errors: an environment whose reset fails twice; those of the template and the tokenizer; `prompt-too-long`.
-    pub fn begin(&mut self, text: &TextModel, first: u64, groups: usize, group: usize) -> Result<Vec<Item>> {
-        let starts: Vec<Start> = (first..first + groups as u64).map(|i| Start::train(self.seed, i)).collect();
-        self.begin_with(text, &starts, group)
+    /// Returns the starts of `groups` groups of training episodes from episode `first` on: those of the run's seed.
+    pub fn starts(&self, first: u64, groups: usize) -> Vec<Start> {
+        (first..first + groups as u64).map(|i| Start::train(self.seed, i)).collect()
     }
 
-    /// As `begin`, for given episodes.
-    pub(super) fn begin_with(
-        &mut self,
-        text: &TextModel,
-        starts: &[Start],
-        group: usize,
-    ) -> Result<Vec<Item>> {
+    /// Begins the `group` episodes of each start, and returns the prompt of each start.
+    ///
+    /// Errors: an environment whose reset fails twice; those of the template and the tokenizer; `prompt-too-long`.
+    pub(super) fn begin(&mut self, text: &TextModel, starts: &[Start], group: usize) -> Result<Vec<Item>> {
         self.hosts.drain();
         self.tally = EnvironmentTally { episodes: (starts.len() * group) as u64, ..Default::default() };
         self.first_fault = None;
@@ -229,22 +223,19 @@ impl Episodes {
         self.tally.aborted += 1;
         let Some(fault) = fault else { return Ok(()) };
         self.tally.count(&fault);
-        let first = self.first_fault.get_or_insert(fault);
-        let most = self.section.restarts_max;
-        if self.tally.faults() <= u64::from(most) {
-            return Ok(());
+        self.first_fault.get_or_insert_with(|| Fault::of(&fault));
+        self.check_faults()
+    }
+
+    /// Refuses more faults than a round may have.
+    ///
+    /// Errors: `text-environment-failing`.
+    pub(super) fn check_faults(&self) -> Result<()> {
+        let (most, faults) = (self.section.restarts_max, self.tally.faults());
+        match &self.first_fault {
+            Some(first) if faults > u64::from(most) => Err(first.too_many(&self.section.env, faults, most)),
+            _ => Ok(()),
         }
-        let message = format!(
-            "{}: {} episodes of one rollout failed, environment.restarts_max is {most}",
-            self.section.env,
-            self.tally.faults()
-        );
-        let error = Error::new("text-environment-failing", message);
-        let error = error.fact(format!("the first, {}: {}", first.slug, first.message));
-        let error = first.facts.iter().fold(error, |error, fact| error.fact(fact.clone()));
-        let error = first.hints.iter().fold(error, |error, hint| error.hint(hint.clone()));
-        Err(error
-            .hint("environment.restarts_max is how many may fail; such episodes are counted and not trained"))
     }
 }
 

@@ -95,6 +95,7 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
         sampling: sampling(&run.rollout, verb.seed),
         eos: &model.eos_token_ids,
         first_sample_id: 0,
+        numbers: &[],
     };
     let ready = Instant::now();
     let mut streaming = Streaming {

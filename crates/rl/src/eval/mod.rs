@@ -92,6 +92,7 @@ pub fn evaluate(
             sampling: how.sampling,
             eos: how.eos,
             first_sample_id: EVAL_SAMPLE_IDS + (i * at_once * how.samples) as u64,
+            numbers: &[],
         };
         let (texts, mut scored) = respond(trainer, how, rewards, request, items)?;
         report.tokens += trainer.samples.total_tokens();
@@ -141,7 +142,7 @@ fn respond(
     items: &[Item],
 ) -> Result<(Vec<String>, Vec<Scored>)> {
     let Some(group) = trainer.group else {
-        let mut grading = Grading::begin(rewards, how.text, how.rollout, items, how.samples, [0, 0])?;
+        let mut grading = Grading::begin(rewards, how.text, how.rollout, items.iter(), how.samples, [0, 0])?;
         trainer.rollout(&request, &mut grading)?;
         return Ok((grading.texts(), rewards.finish()?));
     };

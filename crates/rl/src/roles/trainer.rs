@@ -9,7 +9,7 @@ use plimsoll_memory::{Arena, Buf, Overlay, ReadLease, Resident};
 use plimsoll_model::{Activations, Mode};
 use plimsoll_plan::{PerRole, RoleName, RunShape};
 use plimsoll_ranks::Group;
-use plimsoll_rollout::{Engine, Request, RolloutStats, Samples, StopCondition};
+use plimsoll_rollout::{Engine, Lengths, Request, RolloutStats, Samples, StopCondition};
 use plimsoll_train::{Packer, Sequence, UpdateOptions};
 use std::ops::Range;
 use std::path::Path;
@@ -51,6 +51,8 @@ pub struct Trainer<'a> {
     loading: Loading,
     /// The other ranks, if there are any.
     pub group: Option<&'a Group>,
+    /// Of the responses of all ranks, by which prompts are dealt among them.
+    pub(crate) lengths: Lengths,
 }
 
 impl<'a> Trainer<'a> {
@@ -85,6 +87,7 @@ impl<'a> Trainer<'a> {
             packer: shape.packs().map(|pass| Packer::new(pass, sequences)),
             loading,
             group: None,
+            lengths: Lengths::default(),
         })
     }
 

@@ -2,34 +2,29 @@
 //! prompts. What a sample is depends on its id alone, so it does not matter who drew it.
 
 use crate::data::dataset::{Item, TextModel};
-use crate::ranks::share_of;
 use crate::roles::Trainer;
+use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
 use crate::rollout::grading::Grading;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{ExactSum, Result};
 use plimsoll_config::RolloutSpec;
 use plimsoll_ranks::Group;
 use plimsoll_reward::{Rewards, Scored, Tally};
-use plimsoll_rollout::{Finish, Request, RolloutStats, Samples};
+use plimsoll_rollout::{Lengths, Request, RolloutStats, Samples};
 use serde::{Deserialize, Serialize};
 
 /// What one rank sampled and graded. Floating-point numbers are sent as their bits.
 #[derive(Serialize, Deserialize)]
 struct Dealt {
     samples: Vec<Sample>,
-    /// Passes, rows and preemptions.
-    stats: [u64; 3],
+    stats: SentStats,
     tallies: Vec<(String, Tally)>,
-    /// Name, sum and count of what rewards logged.
-    logged: Vec<(String, u64, u64)>,
-    /// The error that ended it, in words.
-    failed: Option<String>,
+    /// Name, exact sum and count of what rewards logged.
+    logged: Vec<(String, Vec<u64>, u64)>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Sample {
-    ids: Vec<u32>,
-    logprobs: Vec<u32>,
-    finish: Finish,
+    sent: Sent,
     text: String,
     total: Option<u32>,
     parts: Vec<Option<u32>>,
@@ -50,7 +45,7 @@ struct Own<'o> {
     scored: Vec<Scored>,
     texts: Vec<String>,
     tallies: Vec<(&'o str, Tally)>,
-    logged: Vec<(String, f64, u64)>,
+    logged: Vec<(String, Vec<u64>, u64)>,
 }
 
 /// Prompts, and how responses to them are sampled and graded.
@@ -75,11 +70,14 @@ pub fn sample(
     asked: &Asked<'_>,
     sampled: &mut dyn FnMut(),
 ) -> Result<Whole> {
-    let (size, own) = (asked.request.group_size, share_of(group.rank(), group.ranks(), asked.items.len()));
-    let first_sample_id = asked.request.first_sample_id + (own.start * size) as u64;
-    let request = Request { prompts: &asked.request.prompts[own.clone()], first_sample_id, ..asked.request };
+    let size = asked.request.group_size;
+    let keys = asked.items.iter().map(|item| (Lengths::key(&item.ids), item.set));
+    let deal = Deal::new(group, &trainer.lengths, keys);
+    let own = deal.own(group);
+    let prompts: Vec<&[u32]> = own.iter().map(|prompt| asked.request.prompts[*prompt]).collect();
+    let request = Request { prompts: &prompts, numbers: &own, ..asked.request };
     let mut graded = || {
-        let items = &asked.items[own.clone()];
+        let items = own.iter().map(|prompt| &asked.items[*prompt]);
         let mut grading = Grading::begin(rewards, asked.text, asked.rollout, items, size, asked.steps)?;
         let stats = trainer.rollout(&request, &mut grading)?;
         let texts = grading.texts();
@@ -91,26 +89,24 @@ pub fn sample(
         scored,
         texts,
         tallies: rewards.tallies().collect(),
-        logged: rewards.logged_sums().collect(),
+        logged: rewards.logged_sums().map(|(name, sum, count)| (name, sum.bits(), count)).collect(),
     });
-    share(group, &mut trainer.samples, graded)
+    let whole = share(group, &mut trainer.samples, graded, &deal, size)?;
+    deal.learn(&mut trainer.lengths, &trainer.samples, size);
+    Ok(whole)
 }
 
 /// Gives what every rank sampled to all. `samples` holds this rank's responses, and then those of all.
 ///
 /// Errors: this rank's own; `rank-lost` where another's failed.
-fn share(group: &Group, samples: &mut Samples, own: Result<Own<'_>>) -> Result<Whole> {
-    let sent = match &own {
-        Ok(own) => message(samples, own),
-        Err(error) => Dealt::failed(error),
-    };
-    let all = group.all_gather(&serde_json::to_vec(&sent).expect("plain data"))?;
-    own?;
-    let all: Vec<Dealt> =
-        all.iter().map(|bytes| serde_json::from_slice(bytes).expect("the same program wrote it")).collect();
-    if let Some(words) = all.iter().find_map(|dealt| dealt.failed.as_ref()) {
-        return Err(Error { exit: plimsoll_base::Exit::OtherRank, ..Error::new("rank-lost", words.clone()) });
-    }
+fn share(
+    group: &Group,
+    samples: &mut Samples,
+    own: Result<Own<'_>>,
+    deal: &Deal,
+    size: usize,
+) -> Result<Whole> {
+    let mut all = exchange(group, own.map(|own| message(samples, own)))?;
     samples.clear();
     let mut whole = Whole {
         scored: Vec::new(),
@@ -119,19 +115,16 @@ fn share(group: &Group, samples: &mut Samples, own: Result<Own<'_>>) -> Result<W
         tallies: Vec::new(),
         logged: Vec::new(),
     };
-    let mut logged: Vec<(String, f64, u64)> = Vec::new();
+    let mut logged: Vec<(String, ExactSum, u64)> = Vec::new();
+    let parts = all.iter_mut().map(|dealt| std::mem::take(&mut dealt.samples)).collect();
+    for sample in deal.in_order(parts, size) {
+        sample.sent.push_to(samples);
+        let parts = sample.parts.iter().map(|part| part.map(f32::from_bits)).collect();
+        whole.scored.push(Scored { total: sample.total.map(f32::from_bits), parts });
+        whole.texts.push(sample.text);
+    }
     for dealt in all {
-        for sample in dealt.samples {
-            let logprobs: Vec<f32> = sample.logprobs.iter().map(|bits| f32::from_bits(*bits)).collect();
-            samples.push_response(&sample.ids, &logprobs, sample.finish);
-            let parts = sample.parts.iter().map(|part| part.map(f32::from_bits)).collect();
-            whole.scored.push(Scored { total: sample.total.map(f32::from_bits), parts });
-            whole.texts.push(sample.text);
-        }
-        let [passes, rows, preemptions] = dealt.stats;
-        whole.stats.passes += passes;
-        whole.stats.rows += rows;
-        whole.stats.preemptions += preemptions;
+        dealt.stats.add_to(&mut whole.stats);
         for (name, tally) in dealt.tallies {
             match whole.tallies.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, sum)) => sum.add(&tally),
@@ -139,43 +132,32 @@ fn share(group: &Group, samples: &mut Samples, own: Result<Own<'_>>) -> Result<W
             }
         }
         for (name, sum, count) in dealt.logged {
+            let sum = ExactSum::of_bits(sum);
             match logged.iter_mut().find(|(known, ..)| *known == name) {
-                Some((_, all, counts)) => (*all, *counts) = (*all + f64::from_bits(sum), *counts + count),
-                None => logged.push((name, f64::from_bits(sum), count)),
+                Some((_, all, counts)) => {
+                    all.add_sum(&sum);
+                    *counts += count;
+                }
+                None => logged.push((name, sum, count)),
             }
         }
     }
-    whole.logged = logged.into_iter().map(|(name, sum, count)| (name, sum / count.max(1) as f64)).collect();
+    let mean = |(name, sum, count): (String, ExactSum, u64)| (name, sum.value() / count.max(1) as f64);
+    whole.logged = logged.into_iter().map(mean).collect();
     Ok(whole)
 }
 
-fn message(samples: &Samples, own: &Own<'_>) -> Dealt {
+fn message(samples: &Samples, own: Own<'_>) -> Dealt {
     let sample = |s: usize| Sample {
-        ids: samples.ids(s).to_vec(),
-        logprobs: samples.logprobs(s).iter().map(|x| x.to_bits()).collect(),
-        finish: samples.finish(s),
+        sent: Sent::of(samples, s),
         text: own.texts[s].clone(),
         total: own.scored[s].total.map(f32::to_bits),
         parts: own.scored[s].parts.iter().map(|part| part.map(f32::to_bits)).collect(),
     };
     Dealt {
         samples: (0..samples.len()).map(sample).collect(),
-        stats: [own.stats.passes, own.stats.rows, own.stats.preemptions],
+        stats: SentStats::of(&own.stats),
         tallies: own.tallies.iter().map(|(name, tally)| (name.to_string(), *tally)).collect(),
-        logged: own.logged.iter().map(|(name, sum, count)| (name.clone(), sum.to_bits(), *count)).collect(),
-        failed: None,
-    }
-}
-
-impl Dealt {
-    fn failed(error: &Error) -> Dealt {
-        let words = format!("another rank: {}: {}", error.slug, error.message);
-        Dealt {
-            samples: Vec::new(),
-            stats: [0; 3],
-            tallies: Vec::new(),
-            logged: Vec::new(),
-            failed: Some(words),
-        }
+        logged: own.logged,
     }
 }

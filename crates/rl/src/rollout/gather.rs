@@ -4,7 +4,7 @@
 
 use crate::context::StepContext;
 use crate::data::dataset::Item;
-use crate::episodes::RoundReport;
+use crate::episodes::{self, Played, RoundReport};
 use crate::flops::forward_flops;
 use crate::roles::{Trainer, sampling};
 use crate::rollout::dealt::{Asked, sample};
@@ -13,6 +13,7 @@ use crate::rollout::held::HeldGroup;
 use crate::rollout::model_reward;
 use plimsoll_algo::shaping::GroupFilter;
 use plimsoll_base::{Error, Result};
+use plimsoll_plan::SAMPLES_KEPT;
 use plimsoll_ranks::Group;
 use plimsoll_reward::{Rewards, Scored, Tally};
 use plimsoll_rollout::{Request, RolloutStats};
@@ -54,12 +55,6 @@ impl Gathered {
     /// Returns the mean reward of all samples; the metric `dynamic_sampling/reward`.
     pub(crate) fn mean_reward(&self) -> f64 {
         self.rewards / self.rewarded.max(1) as f64
-    }
-
-    fn add(&mut self, round: &RolloutStats) {
-        self.stats.passes += round.passes;
-        self.stats.rows += round.rows;
-        self.stats.preemptions += round.preemptions;
     }
 
     /// Adds what the rewards counted in a round.
@@ -124,23 +119,9 @@ fn round(
 ) -> Result<()> {
     let group = cx.run.rollout.group_size as usize;
     let first = cx.cursor.data_position;
-    let items = match &mut cx.episodes {
-        Some(episodes) => episodes.begin(cx.text, first, prompts, group)?,
-        None => (cx.prompts)(first, prompts)?,
-    };
-    (cx.edge)(Doing::Rollout);
-    let ids: Vec<&[u32]> = items.iter().map(|item| item.ids.as_slice()).collect();
-    let request = Request {
-        prompts: &ids,
-        group_size: group,
-        max_new_tokens: cx.run.rollout.max_new_tokens as usize,
-        sampling: sampling(&cx.run.rollout, cx.run.seed),
-        eos: cx.eos,
-        first_sample_id: cx.cursor.next_sample_id,
-    };
-    let (scored, texts) = match cx.episodes.is_some() {
-        true => play(trainer, cx, &request, gathered)?,
-        false => respond(trainer, cx, &request, &items, step, gathered)?,
+    let Answered { items, scored, texts } = match cx.episodes.is_some() {
+        true => play(trainer, cx, prompts, gathered)?,
+        false => answer(trainer, cx, prompts, step, gathered)?,
     };
     let (mut scored, mut texts) = (scored.into_iter(), texts.into_iter());
 
@@ -176,6 +157,38 @@ fn round(
     Ok(())
 }
 
+/// Prompts, and the scores and texts of the responses to them.
+struct Answered {
+    items: Vec<Item>,
+    scored: Vec<Scored>,
+    /// None of episodes, which keep their own.
+    texts: Vec<String>,
+}
+
+/// Samples and grades responses to the next `prompts` prompts of the data.
+fn answer(
+    trainer: &mut Trainer<'_>,
+    cx: &mut StepContext<'_>,
+    prompts: usize,
+    step: u32,
+    gathered: &mut Gathered,
+) -> Result<Answered> {
+    let items = (cx.prompts)(cx.cursor.data_position, prompts)?;
+    (cx.edge)(Doing::Rollout);
+    let ids: Vec<&[u32]> = items.iter().map(|item| item.ids.as_slice()).collect();
+    let request = Request {
+        prompts: &ids,
+        group_size: cx.run.rollout.group_size as usize,
+        max_new_tokens: cx.run.rollout.max_new_tokens as usize,
+        sampling: sampling(&cx.run.rollout, cx.run.seed),
+        eos: cx.eos,
+        first_sample_id: cx.cursor.next_sample_id,
+        numbers: &[],
+    };
+    let (scored, texts) = respond(trainer, cx, &request, &items, step, gathered)?;
+    Ok(Answered { items, scored, texts })
+}
+
 /// Samples responses to `items`, which are graded as they end; returns their scores and texts.
 fn respond(
     trainer: &mut Trainer<'_>,
@@ -190,10 +203,10 @@ fn respond(
     }
     let (group, steps) = (request.group_size, [step, cx.run.train.steps]);
     let started = Instant::now();
-    let mut grading = Grading::begin(cx.rewards, cx.text, &cx.run.rollout, items, group, steps)?;
+    let mut grading = Grading::begin(cx.rewards, cx.text, &cx.run.rollout, items.iter(), group, steps)?;
     let stats = trainer.rollout(request, &mut grading)?;
     let texts = grading.texts();
-    gathered.add(&stats);
+    gathered.stats.add_counts(&stats);
     gathered.rollout_s += started.elapsed().as_secs_f64();
 
     (cx.edge)(Doing::Reward);
@@ -229,7 +242,7 @@ fn respond_together(
         edge(Doing::Reward);
     })?;
     gathered.rollout_s += (sampled - started).as_secs_f64();
-    gathered.add(&whole.stats);
+    gathered.stats.add_counts(&whole.stats);
     model_reward::add(&cx.run.model_rewards, trainer, items, request.group_size, &mut whole.scored)?;
     gathered.add_tallies(whole.tallies.into_iter());
     gathered.logged = whole.logged;
@@ -237,23 +250,33 @@ fn respond_together(
     Ok((whole.scored, whole.texts))
 }
 
-/// Plays the begun episodes from the request's prompts. Returns the return of each, and no text: episodes keep their own.
+/// Plays the next episodes, of `prompts` starts. Returns the return of each.
 fn play(
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
-    request: &Request<'_>,
+    prompts: usize,
     gathered: &mut Gathered,
-) -> Result<(Vec<Scored>, Vec<String>)> {
+) -> Result<Answered> {
+    (cx.edge)(Doing::Rollout);
     let started = Instant::now();
-    let version = trainer.updates();
     let episodes = cx.episodes.as_mut().expect("the step is one of episodes");
-    let stats = trainer.rollout(request, &mut episodes.talk(cx.text, &cx.run.rollout, version)?)?;
-    gathered.add(&stats);
+    let asked = episodes::Asked {
+        text: cx.text,
+        rollout: &cx.run.rollout,
+        starts: &episodes.starts(cx.cursor.data_position, prompts),
+        group_size: cx.run.rollout.group_size as usize,
+        sampling: sampling(&cx.run.rollout, cx.run.seed),
+        eos: cx.eos,
+        first_sample_id: cx.cursor.next_sample_id,
+        kept: SAMPLES_KEPT,
+    };
+    let Played { items, stats } = episodes::play(trainer, episodes, &asked)?;
+    gathered.stats.add_counts(&stats);
     gathered.rollout_s += started.elapsed().as_secs_f64();
     gathered.episodes = Some(episodes.report());
-    let outcomes = episodes.outcomes();
-    let texts = vec![String::new(); outcomes.len()];
-    Ok((outcomes.into_iter().map(|total| Scored { total, parts: Vec::new() }).collect(), texts))
+    let scored: Vec<Scored> =
+        episodes.outcomes().into_iter().map(|total| Scored { total, parts: Vec::new() }).collect();
+    Ok(Answered { items, scored, texts: Vec::new() })
 }
 
 /// Returns the error of a rollout in which no group was kept.

@@ -24,11 +24,11 @@ impl<'s> Grading<'s> {
     /// Begins a round of `rewards` over `group` responses to each item. `steps`: the step and the total number of steps.
     ///
     /// Errors: `stop-string-invalid`.
-    pub fn begin(
+    pub fn begin<'i>(
         rewards: &'s mut Rewards,
         text: &'s TextModel,
         rollout: &'s RolloutSpec,
-        items: &[Item],
+        items: impl ExactSizeIterator<Item = &'i Item>,
         group: usize,
         steps: [u32; 2],
     ) -> Result<Grading<'s>> {
@@ -47,7 +47,7 @@ impl<'s> Grading<'s> {
             text,
             rollout,
             rewards,
-            prompts: items.iter().map(prompt).collect(),
+            prompts: items.map(prompt).collect(),
             group,
             texts: vec![String::new(); samples],
         })

@@ -31,7 +31,7 @@ pub struct HeldGroup {
     pub item: Item,
     /// One entry per sample.
     pub scored: Vec<Scored>,
-    /// The responses as text, one entry per sample.
+    /// The responses as text, one entry per sample; none of episodes.
     pub texts: Vec<String>,
 }
 

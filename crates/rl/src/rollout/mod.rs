@@ -1,6 +1,7 @@
 //! Sampling and grading: the rounds of a rollout, what it keeps, and responses as text.
 
 pub mod dealt;
+pub(crate) mod exchange;
 pub mod gather;
 pub mod grading;
 pub mod held;

@@ -75,14 +75,15 @@ impl LanguageRun<'_> {
 
     /// Says after the first step how many responses are empty or cut, which a mean reward does not show.
     fn note_faults(&self, lead: &mut Lead<'_, '_, '_, '_>) {
-        let texts = self.held.groups()[self.held.last()].iter().flat_map(|group| &group.texts);
-        let (count, empty) =
-            texts.fold((0, 0), |(n, empty), text| (n + 1, empty + usize::from(text.trim().is_empty())));
+        let (last, group) = (self.held.last(), self.run.rollout.group_size as usize);
+        let which = last.start * group..last.end * group;
+        let texts = self.held.groups()[last].iter().flat_map(|group| &group.texts);
+        let empty = texts.filter(|text| text.trim().is_empty()).count();
         let samples = self.trainer.step_samples();
         let is_cut = |s: &usize| samples.finish(*s) == Finish::Length;
-        let words = EvalReport::fault_words(empty, (0..samples.len()).filter(is_cut).count());
+        let words = EvalReport::fault_words(empty, which.clone().filter(is_cut).count());
         if !words.is_empty() {
-            lead.note(format!("step 1: {count} responses{words}"));
+            lead.note(format!("step 1: {} responses{words}", which.len()));
         }
     }
 

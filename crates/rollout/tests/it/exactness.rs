@@ -89,6 +89,7 @@ impl Ask {
             sampling: sampling(self.temperature, 3),
             eos: &self.eos,
             first_sample_id: 1 << 33,
+            numbers: &[],
         };
         let (samples, stats) = world.sample(on_full, &request).unwrap();
         (samples, stats.preemptions)
@@ -267,6 +268,7 @@ fn log_probs_stay_equal_as_the_weights_move() {
             sampling: sampling(1.0, 3),
             eos: &ask.eos,
             first_sample_id: 0,
+            numbers: &[],
         };
         let mut first: Option<Samples> = None;
         for step in 1..=3 {
@@ -321,6 +323,7 @@ fn truncated_sampling_records_the_untruncated_policy() {
             sampling: plimsoll_device::Sampling { top_k, top_p, min_p, ..sampling(1.0, 3) },
             eos: &ask.eos,
             first_sample_id: 1 << 33,
+            numbers: &[],
         };
         let (samples, _) = world.sample(OnFull::WorstCase, &request).unwrap();
         ask.check_training(&samples, 70, Recompute::None, 1);
@@ -346,6 +349,7 @@ fn an_engine_keeps_nothing_from_its_last_request() {
         sampling: sampling(1.0, 3),
         eos: &ask.eos,
         first_sample_id: 1 << 33,
+        numbers: &[],
     };
     world.sample_with(&mut engine, &request, &mut out).unwrap();
     let first = out.clone();

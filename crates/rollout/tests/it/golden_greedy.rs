@@ -40,6 +40,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
                     sampling: sampling(0.0, 0),
                     eos: &[],
                     first_sample_id: 0,
+                    numbers: &[],
                 };
                 let (samples, _) = world.sample(OnFull::WorstCase, &request).unwrap();
                 for i in 0..3 {
@@ -79,6 +80,7 @@ fn recorded_log_probs_are_those_of_transformers() {
                 sampling: sampling(1.0, 9),
                 eos: &[],
                 first_sample_id: 0,
+                numbers: &[],
             };
             let (samples, _) = world.sample(OnFull::WorstCase, &request).unwrap();
             for (i, row) in logits.chunks_exact(vocab).enumerate() {

@@ -100,6 +100,7 @@ fn rollout(world: &mut World, how: Sampling) {
         sampling: how,
         eos: &[],
         first_sample_id: 0x0123_4567_89ab_cdef,
+        numbers: &[],
     };
     let mut out = Samples::with_capacity(GROUP, NEW_TOKENS);
     let mut engine = Engine::new(world.limits, OnFull::WorstCase);

@@ -120,6 +120,7 @@ fn draw(
         sampling: sampling(1.0, 5),
         eos: &[1],
         first_sample_id: 17,
+        numbers: &[],
     };
     let mut engine = Engine::new(limits, on_full);
     let mut out = Samples::with_turns(SAMPLES, limits.new_tokens, TURNS);

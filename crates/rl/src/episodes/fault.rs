@@ -1,0 +1,37 @@
+//! A fault of an environment as a run reports it: the first of a round, and the error where there are too many.
+
+use plimsoll_base::Error;
+use serde::{Deserialize, Serialize};
+
+/// An error that ended an episode, in words.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Fault {
+    slug: String,
+    pub(super) message: String,
+    facts: Vec<String>,
+    hints: Vec<String>,
+}
+
+impl Fault {
+    pub(super) fn of(error: &Error) -> Fault {
+        let Error { slug, message, facts, hints, .. } = error.clone();
+        Fault { slug: slug.to_string(), message, facts, hints }
+    }
+
+    /// Adds on which rank it was.
+    pub(super) fn on_rank(mut self, rank: usize) -> Fault {
+        self.facts.push(format!("it was on rank {rank}"));
+        self
+    }
+
+    /// Returns the error of a round of `env` in which `faults` episodes failed, this one first.
+    pub(super) fn too_many(&self, env: &str, faults: u64, most: u32) -> Error {
+        let message =
+            format!("{env}: {faults} episodes of one rollout failed, environment.restarts_max is {most}");
+        let error = Error::new("text-environment-failing", message);
+        let error = error.fact(format!("the first, {}: {}", self.slug, self.message));
+        let error = self.facts.iter().fold(error, |error, fact| error.fact(fact.clone()));
+        let error = self.hints.iter().fold(error, |error, hint| error.hint(hint.clone()));
+        error.hint("environment.restarts_max is how many may fail; such episodes are counted and not trained")
+    }
+}

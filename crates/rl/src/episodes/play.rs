@@ -1,0 +1,202 @@
+//! Episodes played. Of several ranks each plays its part with environments of its own, and then every rank has all of them, in
+//! their order: what an episode is depends on its start and on the ids of its samples alone.
+
+use super::fault::Fault;
+use super::round::{Episode, Episodes, PlayedTurn};
+use crate::data::dataset::{Item, TextModel};
+use crate::roles::Trainer;
+use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
+use plimsoll_base::Result;
+use plimsoll_config::RolloutSpec;
+use plimsoll_device::Sampling;
+use plimsoll_rollout::{Lengths, Request, RolloutStats};
+use plimsoll_text::Message;
+use plimsoll_textenv::{EnvironmentTally, Start};
+use serde::{Deserialize, Serialize};
+
+/// The episodes to play: all ranks'.
+pub(crate) struct Asked<'q> {
+    pub text: &'q TextModel,
+    pub rollout: &'q RolloutSpec,
+    pub starts: &'q [Start],
+    /// Episodes of each start.
+    pub group_size: usize,
+    pub sampling: Sampling,
+    pub eos: &'q [u32],
+    pub first_sample_id: u64,
+    /// Number of the first episodes whose texts are kept for people.
+    pub kept: usize,
+}
+
+/// What was played. The samples are in `trainer.samples`, and the rest of the episodes in `Episodes`.
+pub(crate) struct Played {
+    /// The prompt of each start.
+    pub items: Vec<Item>,
+    pub stats: RolloutStats,
+}
+
+/// What one rank played. Floating-point numbers are sent as their bits.
+#[derive(Serialize, Deserialize)]
+struct Part {
+    groups: Vec<SentGroup>,
+    stats: SentStats,
+    tally: EnvironmentTally,
+    fault: Option<Fault>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SentGroup {
+    prompt: Vec<u32>,
+    /// Empty where texts are not kept.
+    first: Vec<Message>,
+    episodes: Vec<SentEpisode>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SentEpisode {
+    sample: Sent,
+    turns: Vec<SentTurn>,
+    has_fault: bool,
+}
+
+/// Its texts are empty where they are not kept.
+#[derive(Serialize, Deserialize)]
+struct SentTurn {
+    reward: u64,
+    response: String,
+    said: Vec<Message>,
+}
+
+/// Plays the episodes of all starts.
+///
+/// Errors: those of sampling and of the environment; `rank-lost` where another rank has one.
+pub(crate) fn play(trainer: &mut Trainer<'_>, episodes: &mut Episodes, asked: &Asked<'_>) -> Result<Played> {
+    let Some(group) = trainer.group else {
+        let all: Vec<usize> = (0..asked.starts.len()).collect();
+        return play_part(trainer, episodes, asked, &all);
+    };
+    let keys = asked.starts.iter().map(|start| (Lengths::key(&(start.index, start.held_out)), 0));
+    let deal = Deal::new(group, &trainer.lengths, keys);
+    let own = deal.own(group);
+    let played = play_part(trainer, episodes, asked, &own);
+    let played = played.map(|played| Part::of(trainer, episodes, played, &own, asked));
+    let all = exchange(group, played)?;
+    let whole = take(trainer, episodes, all, asked, &deal)?;
+    deal.learn(&mut trainer.lengths, &trainer.samples, asked.group_size);
+    Ok(whole)
+}
+
+/// Plays the episodes of the starts with these numbers, here.
+fn play_part(
+    trainer: &mut Trainer<'_>,
+    episodes: &mut Episodes,
+    asked: &Asked<'_>,
+    numbers: &[usize],
+) -> Result<Played> {
+    let starts: Vec<Start> = numbers.iter().map(|number| asked.starts[*number]).collect();
+    let items = episodes.begin(asked.text, &starts, asked.group_size)?;
+    let prompts: Vec<&[u32]> = items.iter().map(|item| item.ids.as_slice()).collect();
+    let request = Request {
+        prompts: &prompts,
+        group_size: asked.group_size,
+        max_new_tokens: asked.rollout.max_new_tokens as usize,
+        sampling: asked.sampling,
+        eos: asked.eos,
+        first_sample_id: asked.first_sample_id,
+        numbers,
+    };
+    let version = trainer.updates();
+    let stats = trainer.rollout(&request, &mut episodes.talk(asked.text, asked.rollout, version)?)?;
+    Ok(Played { items, stats })
+}
+
+impl Part {
+    /// Returns what this rank played: the episodes of the starts with these `numbers`.
+    fn of(
+        trainer: &Trainer<'_>,
+        episodes: &Episodes,
+        played: Played,
+        numbers: &[usize],
+        asked: &Asked<'_>,
+    ) -> Part {
+        let size = asked.group_size;
+        let kept = |index: usize| numbers[index / size] * size + index % size < asked.kept;
+        let turn = |turn: &PlayedTurn, is_kept: bool| SentTurn {
+            reward: turn.reward.to_bits(),
+            response: if is_kept { turn.response.clone() } else { String::new() },
+            said: if is_kept { turn.said.clone() } else { Vec::new() },
+        };
+        let episode = |index: usize| {
+            let episode = &episodes.played[index];
+            SentEpisode {
+                sample: Sent::of(&trainer.samples, index),
+                turns: episode.turns.iter().map(|it| turn(it, kept(index))).collect(),
+                has_fault: episode.has_fault,
+            }
+        };
+        let group = |(g, item): (usize, Item)| {
+            let own = g * size..(g + 1) * size;
+            let begun = &episodes.played[own.start];
+            let first = if kept(own.start) { begun.messages[..begun.num_first].to_vec() } else { Vec::new() };
+            SentGroup { prompt: item.ids, first, episodes: own.map(episode).collect() }
+        };
+        Part {
+            groups: played.items.into_iter().enumerate().map(group).collect(),
+            stats: SentStats::of(&played.stats),
+            tally: episodes.tally,
+            fault: episodes.first_fault.clone(),
+        }
+    }
+}
+
+/// Takes the episodes of all ranks in place of this one's.
+///
+/// Errors: `text-environment-failing`, on all ranks, if more episodes failed on all of them together than may.
+fn take(
+    trainer: &mut Trainer<'_>,
+    episodes: &mut Episodes,
+    mut all: Vec<Part>,
+    asked: &Asked<'_>,
+    deal: &Deal,
+) -> Result<Played> {
+    let mut whole = Played { items: Vec::with_capacity(asked.starts.len()), stats: RolloutStats::default() };
+    trainer.samples.clear();
+    episodes.played.clear();
+    (episodes.tally, episodes.first_fault) = (EnvironmentTally::default(), None);
+    let groups = all.iter_mut().map(|part| std::mem::take(&mut part.groups)).collect();
+    for (start, group) in asked.starts.iter().zip(deal.in_order(groups, 1)) {
+        for episode in group.episodes {
+            episode.sample.push_to(&mut trainer.samples);
+            episodes.played.push(episode.played(*start, &group.first));
+        }
+        whole.items.push(Item { ids: group.prompt, ..Item::default() });
+    }
+    for (rank, part) in all.into_iter().enumerate() {
+        part.stats.add_to(&mut whole.stats);
+        episodes.tally.add(&part.tally);
+        if let (None, Some(fault)) = (&episodes.first_fault, part.fault) {
+            episodes.first_fault = Some(fault.on_rank(rank));
+        }
+    }
+    episodes.check_faults()?;
+    Ok(whole)
+}
+
+impl SentEpisode {
+    fn played(self, start: Start, first: &[Message]) -> Episode {
+        let turn = |turn: SentTurn| PlayedTurn {
+            response: turn.response,
+            eos: None,
+            reward: f64::from_bits(turn.reward),
+            said: turn.said,
+        };
+        Episode {
+            start,
+            messages: first.to_vec(),
+            num_first: first.len(),
+            turns: self.turns.into_iter().map(turn).collect(),
+            has_fault: self.has_fault,
+            goes_on: false,
+        }
+    }
+}
