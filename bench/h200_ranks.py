@@ -56,8 +56,9 @@ def scale(binary, model, ranks):
         while run.poll() is None and len(steps) < STEPS:
             time.sleep(0.1)
             steps = read_steps(out / "events.jsonl")
-        # No checkpoint: its time is not measured here.
-        os.killpg(run.pid, signal.SIGKILL)
+        if run.poll() is None:
+            # No checkpoint: its time is not measured here.
+            os.killpg(run.pid, signal.SIGKILL)
         error = run.communicate()[1]
         if len(steps) < STEPS:
             return {**row, "error": error.strip()[-600:]}

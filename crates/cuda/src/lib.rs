@@ -14,6 +14,7 @@ mod checked;
 mod compile;
 mod cuda_device;
 mod driver;
+mod exchange;
 mod hand_over;
 mod head;
 mod held;

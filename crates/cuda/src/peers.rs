@@ -1,16 +1,14 @@
 //! The arenas of other ranks, each on a card of its own: memory that a process opens by a handle (CUDA IPC) and its card reads
 //! over the link between cards, without a library and without memory of its own; and the marks of their streams.
 
-use super::CudaDevice;
-use super::aside::{AsideStream, MARKS};
+use super::aside::MARKS;
 use super::driver::{Mark, words};
 use cudarc::driver::sys;
 use plimsoll_base::{Error, Result};
-use plimsoll_memory::{Buf, Home};
 use std::ffi::c_char;
 
 /// Bytes of a handle of CUDA IPC.
-const HANDLE_BYTES: usize = 64;
+pub(crate) const HANDLE_BYTES: usize = 64;
 /// Bytes of something in a window: its address, and the handle by which another process opens it.
 const ITEM_BYTES: usize = 8 + HANDLE_BYTES;
 /// Bytes of a window: the process, the arena, the marks.
@@ -19,61 +17,14 @@ const WINDOW_BYTES: usize = 8 + (1 + MARKS) * ITEM_BYTES;
 /// An arena of another rank, as this process reaches it.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    address: u64,
+    pub(crate) address: u64,
     pub(crate) marks: [Mark; MARKS],
     /// Whether they were opened by handles; ranks of one process have each other's addresses.
     is_opened: bool,
 }
 
-impl CudaDevice {
-    /// Returns what other ranks need to read this arena, for `join`.
-    ///
-    /// Errors: `ranks-window` with the words of the driver that refuses; `cuda-failed`.
-    pub fn window(&mut self) -> Result<Vec<u8>> {
-        let aside = self.aside.insert(AsideStream::new(&self.gpu)?);
-        self.gpu.bind();
-        let mut handle = sys::CUipcMemHandle { reserved: [0; HANDLE_BYTES] };
-        // SAFETY: the arena is one allocation of this process, the handle a valid place.
-        let got = unsafe { sys::cuIpcGetMemHandle(&mut handle, self.arena) };
-        got.result().map_err(|err| refused("this card's memory", "cuIpcGetMemHandle", &words(err)))?;
-        let mut window = u64::from(std::process::id()).to_le_bytes().to_vec();
-        let mut item = |address: u64, handle: [c_char; HANDLE_BYTES]| {
-            window.extend(address.to_le_bytes());
-            window.extend(handle.map(|byte| byte as u8));
-        };
-        item(self.arena, handle.reserved);
-        for Mark(event) in &aside.marks {
-            let mut handle = sys::CUipcEventHandle { reserved: [0; HANDLE_BYTES] };
-            // SAFETY: an event made for other processes, the handle a valid place.
-            let got = unsafe { sys::cuIpcGetEventHandle(&mut handle, *event) };
-            got.result().map_err(|err| refused("this card's events", "cuIpcGetEventHandle", &words(err)))?;
-            item(*event as u64, handle.reserved);
-        }
-        Ok(window)
-    }
-
-    /// Opens the arenas of the other ranks by their windows, by rank; they have this one's layout and live as long.
-    ///
-    /// Errors: `ranks-window` with the words of the driver that refuses.
-    pub fn join(&mut self, rank: usize, windows: &[Vec<u8>]) -> Result<()> {
-        self.gpu.bind();
-        for (of, window) in windows.iter().enumerate() {
-            let peer = if of == rank { None } else { Some(Peer::open(of, window)?) };
-            self.peers.push(peer);
-        }
-        Ok(())
-    }
-
-    /// The address of bytes of another rank's arena.
-    pub(crate) fn address_there(&self, buf: Buf<'_>) -> u64 {
-        let Home::Rank(rank) = buf.home() else { unreachable!("a buffer of another rank") };
-        let peer = self.peers.get(usize::from(rank)).and_then(Option::as_ref);
-        peer.expect("`join` comes before other ranks' buffers").address + buf.offset()
-    }
-}
-
 impl Peer {
-    fn open(rank: usize, window: &[u8]) -> Result<Peer> {
+    pub(crate) fn open(rank: usize, window: &[u8]) -> Result<Peer> {
         let whose = format!("the card's memory of rank {rank}");
         if window.len() != WINDOW_BYTES {
             return Err(refused(
@@ -122,7 +73,7 @@ impl Drop for Peer {
     }
 }
 
-fn refused(what: &str, call: &str, words: &str) -> Error {
+pub(crate) fn refused(what: &str, call: &str, words: &str) -> Error {
     Error::new("ranks-window", format!("{what} cannot be shared: {call}: {words}"))
         .hint("cards must reach each other (nvidia-smi topo -p2p r); MIG parts do not")
         .hint("containers need the host's processes and memory: --pid=host --ipc=host, or one container for all ranks")

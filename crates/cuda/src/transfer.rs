@@ -11,7 +11,7 @@ use plimsoll_memory::Buf;
 
 pub(crate) fn begin(dev: &CudaDevice) {
     for slot in &dev.transfers.slots {
-        record(dev, &slot.free, dev.gpu.stream);
+        dev.record(&slot.free, dev.gpu.stream);
     }
 }
 
@@ -21,13 +21,13 @@ pub(crate) fn bring<'a, 'c>(
     copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>,
 ) {
     let (stream, slot) = (dev.transfers.incoming.0, &dev.transfers.slots[slot]);
-    follow(dev, stream, &slot.free);
+    dev.follow(stream, &slot.free);
     copies.for_each(|transfer| copy(dev, transfer.src, transfer.dst, stream));
-    record(dev, &slot.arrived, stream);
+    dev.record(&slot.arrived, stream);
 }
 
 pub(crate) fn wait(dev: &CudaDevice, slot: usize) {
-    follow(dev, dev.gpu.stream, &dev.transfers.slots[slot].arrived);
+    dev.follow(dev.gpu.stream, &dev.transfers.slots[slot].arrived);
 }
 
 pub(crate) fn send_back<'a, 'c>(
@@ -36,10 +36,10 @@ pub(crate) fn send_back<'a, 'c>(
     copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>,
 ) {
     let (stream, slot) = (dev.transfers.outgoing.0, &dev.transfers.slots[slot]);
-    record(dev, &slot.done, dev.gpu.stream);
-    follow(dev, stream, &slot.done);
+    dev.record(&slot.done, dev.gpu.stream);
+    dev.follow(stream, &slot.done);
     copies.for_each(|transfer| copy(dev, transfer.src, transfer.dst, stream));
-    record(dev, &slot.free, stream);
+    dev.record(&slot.free, stream);
 }
 
 fn copy(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>, stream: sys::CUstream) {
@@ -60,23 +60,25 @@ fn copy(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>, stream: sys::CUstream) {
     dev.keep(copied.result(), "copying offloaded memory");
 }
 
-/// What is on the stream now comes before what waits for the mark.
-pub(crate) fn record(dev: &CudaDevice, mark: &Mark, stream: sys::CUstream) {
-    if dev.has_failed() {
-        return;
+impl CudaDevice {
+    /// What is on the stream now comes before what waits for the mark.
+    pub(crate) fn record(&self, mark: &Mark, stream: sys::CUstream) {
+        if self.has_failed() {
+            return;
+        }
+        self.gpu.bind();
+        // SAFETY: the event and the stream live as long as the device.
+        self.keep(unsafe { result::event::record(mark.0, stream) }, "ordering copies");
     }
-    dev.gpu.bind();
-    // SAFETY: the event and the stream live as long as the device.
-    dev.keep(unsafe { result::event::record(mark.0, stream) }, "ordering copies");
-}
 
-/// What comes on the stream from here on waits for the mark.
-pub(crate) fn follow(dev: &CudaDevice, stream: sys::CUstream, mark: &Mark) {
-    if dev.has_failed() {
-        return;
+    /// What comes on the stream from here on waits for the mark.
+    pub(crate) fn follow(&self, stream: sys::CUstream, mark: &Mark) {
+        if self.has_failed() {
+            return;
+        }
+        self.gpu.bind();
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: the event and the stream live as long as the device.
+        self.keep(unsafe { result::stream::wait_event(stream, mark.0, flags) }, "ordering copies");
     }
-    dev.gpu.bind();
-    let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-    // SAFETY: the event and the stream live as long as the device.
-    dev.keep(unsafe { result::stream::wait_event(stream, mark.0, flags) }, "ordering copies");
 }

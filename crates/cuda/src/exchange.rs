@@ -1,0 +1,96 @@
+//! A device as one of several ranks: its window, the arenas of the others, and what is put aside.
+
+use super::CudaDevice;
+use super::aside::{AsideStream, MARKS};
+use super::driver::{Mark, words};
+use super::peers::{HANDLE_BYTES, Peer, refused};
+use cudarc::driver::sys;
+use plimsoll_base::Result;
+use plimsoll_device::Aside;
+use plimsoll_memory::{Buf, Home};
+use std::ffi::c_char;
+use std::sync::atomic::Ordering;
+
+impl CudaDevice {
+    /// Returns what other ranks need to read this arena, for `join`.
+    ///
+    /// Errors: `ranks-window` with the words of the driver that refuses; `cuda-failed`.
+    pub fn window(&mut self) -> Result<Vec<u8>> {
+        let aside = self.aside.insert(AsideStream::new(&self.gpu)?);
+        self.gpu.bind();
+        let mut handle = sys::CUipcMemHandle { reserved: [0; HANDLE_BYTES] };
+        // SAFETY: the arena is one allocation of this process, the handle a valid place.
+        let got = unsafe { sys::cuIpcGetMemHandle(&mut handle, self.arena) };
+        got.result().map_err(|err| refused("this card's memory", "cuIpcGetMemHandle", &words(err)))?;
+        let mut window = u64::from(std::process::id()).to_le_bytes().to_vec();
+        let mut item = |address: u64, handle: [c_char; HANDLE_BYTES]| {
+            window.extend(address.to_le_bytes());
+            window.extend(handle.map(|byte| byte as u8));
+        };
+        item(self.arena, handle.reserved);
+        for Mark(event) in &aside.marks {
+            let mut handle = sys::CUipcEventHandle { reserved: [0; HANDLE_BYTES] };
+            // SAFETY: an event made for other processes, the handle a valid place.
+            let got = unsafe { sys::cuIpcGetEventHandle(&mut handle, *event) };
+            got.result().map_err(|err| refused("this card's events", "cuIpcGetEventHandle", &words(err)))?;
+            item(*event as u64, handle.reserved);
+        }
+        Ok(window)
+    }
+
+    /// Opens the arenas of the other ranks by their windows, by rank; they have this one's layout and live as long.
+    ///
+    /// Errors: `ranks-window` with the words of the driver that refuses.
+    pub fn join(&mut self, rank: usize, windows: &[Vec<u8>]) -> Result<()> {
+        self.gpu.bind();
+        for (of, window) in windows.iter().enumerate() {
+            let peer = if of == rank { None } else { Some(Peer::open(of, window)?) };
+            self.peers.push(peer);
+        }
+        Ok(())
+    }
+
+    /// The address of bytes of another rank's arena.
+    pub(crate) fn address_there(&self, buf: Buf<'_>) -> u64 {
+        let Home::Rank(rank) = buf.home() else { unreachable!("a buffer of another rank") };
+        let peer = self.peers.get(usize::from(rank)).and_then(Option::as_ref);
+        peer.expect("`join` comes before other ranks' buffers").address + buf.offset()
+    }
+}
+
+impl CudaDevice {
+    /// The stream that operations are put on now.
+    pub(crate) fn stream(&self) -> sys::CUstream {
+        match &self.aside {
+            Some(aside) if aside.is_on.load(Ordering::Relaxed) => aside.stream.0,
+            _ => self.gpu.stream,
+        }
+    }
+
+    fn aside_stream(&self) -> &AsideStream {
+        self.aside.as_ref().expect("only a rank among others puts operations aside")
+    }
+}
+
+impl Aside for CudaDevice {
+    fn mark(&self, turn: usize) {
+        self.record(&self.aside_stream().marks[turn % MARKS], self.gpu.stream);
+    }
+
+    fn run(&self, turn: usize, ops: &mut dyn FnMut()) {
+        let aside = self.aside_stream();
+        self.follow(aside.stream.0, &aside.marks[turn % MARKS]);
+        for peer in self.peers.iter().flatten() {
+            self.follow(aside.stream.0, &peer.marks[turn % MARKS]);
+        }
+        aside.is_on.store(true, Ordering::Relaxed);
+        ops();
+        aside.is_on.store(false, Ordering::Relaxed);
+    }
+
+    fn join(&self) {
+        let aside = self.aside_stream();
+        self.record(&aside.joined, aside.stream.0);
+        self.follow(self.gpu.stream, &aside.joined);
+    }
+}
