@@ -24,8 +24,8 @@ const STAGING_SMALL: Bytes = Bytes::mib(1);
 /// speed; the smallest limit last.
 pub(crate) fn of(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
     let base_s = planner.fastest_s(run)?;
-    let cuda = planner.kind == DeviceKind::Cuda;
-    let all = changes(run).into_iter().chain(cuda.then(|| offloads(run)).into_iter().flatten());
+    let offloads_help = planner.kind == DeviceKind::Cuda && planner.facts.share.ranks == 1;
+    let all = changes(run).into_iter().chain(offloads_help.then(|| offloads(run)).into_iter().flatten());
     let changes: Vec<Change> = all.filter(|change| change.applies).collect();
     let mut hints = Vec::new();
     for change in &changes {

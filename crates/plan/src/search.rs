@@ -154,6 +154,13 @@ impl Planner<'_> {
     pub(crate) fn solve(&self, run: &RunSpec) -> Result<Solution> {
         check_sizes(run, self.facts)?;
         let axes = self.axes(run);
+        let ranks = self.facts.share.ranks;
+        if ranks > 1 && matches!(&run.choices.offload, Auto::Value(list) if !list.is_empty()) {
+            let message = format!("memory.offload with {ranks} ranks: this build does it on one rank alone");
+            return Err(
+                Error::usage("ranks-method", message).hint("set memory.offload = [], or plan one rank")
+            );
+        }
         if axes.precision.is_empty() {
             return Err(Error::usage(
                 "ranks-method",
@@ -248,7 +255,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns what `"auto"` may move to the host's memory: nothing on a CPU, whose memory that is.
+    /// Returns what `"auto"` may move to the host's memory: nothing on a CPU, whose memory that is, nor of several ranks.
     fn offloads(&self, run: &RunSpec) -> Vec<Offload> {
         let of = |optimizer: bool, reference: bool| Offload { optimizer, reference };
         let reference = run.reference;
@@ -257,6 +264,7 @@ impl Planner<'_> {
                 let lies = |what| list.contains(&what);
                 vec![of(lies(RunOffload::Optimizer), reference && lies(RunOffload::Reference))]
             }
+            (Auto::Auto, _) if self.facts.share.ranks > 1 => vec![of(false, false)],
             (Auto::Auto, DeviceKind::Cpu) => vec![of(false, false)],
             (Auto::Auto, DeviceKind::Cuda) if reference => {
                 vec![of(false, false), of(false, true), of(true, false), of(true, true)]

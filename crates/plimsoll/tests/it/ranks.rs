@@ -364,3 +364,33 @@ fn ranks_start_under_the_launchers_that_are_there() {
         assert_eq!(folder.weights("out"), folder.weights("alone"), "{words:?}");
     }
 }
+
+#[test]
+fn several_cards_are_planned_without_what_one_rank_alone_can_do() {
+    let folder = Run::new(SMALL);
+    let plan = |sets: &[&str], device: &str| {
+        let limit = format!("device={device},host=256GiB,disk=1TiB");
+        let file = folder.text_path("x.toml");
+        let mut words = vec!["plan", &file, "--ranks", "2", "--limit", &limit];
+        let of_cards = ["run.device=cuda", "model=random:qwen2.5-0.5b", "train.optimizer_dtype=f32"];
+        words.extend(of_cards.iter().chain(sets).flat_map(|set| ["--set", *set]));
+        let output = command(&words).output().expect("the binary runs");
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let (code, words) = plan(&[], "80GiB");
+    assert_eq!(code, Some(0), "{words}");
+    for row in ["actor.grads ", "actor.shard ", "actor.landing ", "actor.heads "] {
+        assert!(words.contains(row), "{row}: {words}");
+    }
+    let (code, words) = plan(&[], "4GiB");
+    assert_eq!(code, Some(3), "{words}");
+    assert!(words.contains("hint: ") && !words.contains("memory.offload"), "{words}");
+    for (set, what) in [
+        ("memory.offload=[\"optimizer\"]", "memory.offload with 2 ranks"),
+        ("train.grad_dtype=bf16", "train.grad_dtype = \"bf16\" with optimizer states in f32"),
+    ] {
+        let (code, words) = plan(&[set], "80GiB");
+        assert_eq!(code, Some(2), "{words}");
+        assert!(words.contains("error[ranks-method]: ") && words.contains(what), "{words}");
+    }
+}
