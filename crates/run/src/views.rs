@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// What the name of a rank's folder begins with.
 const PREFIX: &str = "plimsoll-rank-";
+/// Folders that a rank makes until one is not removed by another run's start.
+const ATTEMPTS: usize = 16;
 /// Folders of killed ranks that one start removes.
 const SWEPT_MAX: usize = 1024;
 
@@ -35,9 +37,7 @@ impl View {
     pub(crate) fn make(of: &Path, resumes: bool) -> Result<View> {
         let all = resumes.then(|| of.join(VIEWS));
         let place = all.clone().unwrap_or_else(std::env::temp_dir);
-        let made = fs::create_dir_all(&place)
-            .and_then(|()| tempfile::Builder::new().prefix(PREFIX).tempdir_in(&place))
-            .and_then(|folder| Ok((lock(folder.path())?, folder)));
+        let made = fs::create_dir_all(&place).and_then(|()| folder_in(&place));
         let (lock, folder) = made.map_err(|err| unwritable(&place, &err))?;
         let own = folder.path().join("run");
         if resumes {
@@ -96,6 +96,19 @@ fn sweep_folder(place: &Path) {
             let _ = fs::remove_dir_all(&path);
         }
     }
+}
+
+/// Makes a folder and locks it. Another run's start may take it for a dead rank's before it is locked: then it makes another.
+fn folder_in(place: &Path) -> std::io::Result<(File, tempfile::TempDir)> {
+    for _ in 0..ATTEMPTS {
+        let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(place)?;
+        if let Ok(lock) = lock(folder.path())
+            && folder.path().is_dir()
+        {
+            return Ok((lock, folder));
+        }
+    }
+    Err(std::io::Error::other("other runs remove what this one makes"))
 }
 
 /// Locks a folder, or fails at once where another process has.
