@@ -278,11 +278,10 @@ fn translate(
 }
 
 fn card_fraction(section: &str, alias: &str, source: &Source, origin: &Origin) -> Error {
-    let message =
-        format!("`{section}.{alias}` is a share of a GPU's memory; runs on a GPU are not built yet");
-    source
-        .error("not-built", origin, &message)
-        .hint("remove it; memory.host = \"8GiB\" limits a run on the CPU")
+    let message = format!("`{section}.{alias}` is a share of a GPU's memory; a run here is given bytes");
+    source.error("not-built", origin, &message).hint(
+        "remove it; memory.device = \"80GiB\" limits a run on a card, memory.host = \"8GiB\" one on the CPU",
+    )
 }
 
 /// Marks a micro-batch that was given in sequences until all layers are read.

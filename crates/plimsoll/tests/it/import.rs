@@ -295,8 +295,8 @@ fn openrlhf_script() {
         ],
         &[
             "left out: vllm_num_engines = 4: no other engine samples here",
-            "left out: ref_num_gpus_per_node = 8: a run here is one process on one card",
-            "left out: zero_stage = 3: one card holds the whole model here",
+            "left out: ref_num_gpus_per_node = 8: cards are not in the run file here",
+            "left out: zero_stage = 3: every rank holds the whole model here",
             "left out: critic_learning_rate = 9e-6: `grpo` has no critic",
             "left out: wandb_run_name = $WHO: holds a variable that the file does not set",
             "left out: frobnicate = 7: this option is not known here",
@@ -331,7 +331,7 @@ fn verl_script() {
         ],
         &[
             "chosen: train.steps = 100",
-            "left out: actor_rollout_ref.rollout.tensor_model_parallel_size = 2: one card holds",
+            "left out: actor_rollout_ref.rollout.tensor_model_parallel_size = 2: every rank holds",
             "left out: actor_rollout_ref.rollout.name = vllm: no other engine",
             "left out: trainer.total_epochs = 15: steps follow from the size of the data",
             "left out: trainer.frobnicate = 3: this option is not known here",
@@ -465,7 +465,7 @@ fn orz_class() {
         ],
         &[
             "changed: critic_update_steps = 12: 8, which divides the 8192 sequences of a step",
-            "left out: total_num_nodes = 32: a run here is one process",
+            "left out: total_num_nodes = 32: cards are not in the run file here",
             "left out: ckpt_path = f\"orz_ckpt/{file_name}\": an expression, which is not run",
             "left out: frobnicate = 4: this option is not known here",
         ],
