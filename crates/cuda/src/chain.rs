@@ -21,17 +21,7 @@ pub(crate) fn accumulate(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>, add: bool
     if !add && src.dtype() == dst.dtype() {
         return copy(dev, dev.address(src), dev.address(dst), dst.len() as u64 * dst.dtype().bytes());
     }
-    let kernel = match (src.dtype(), dst.dtype()) {
-        (DType::F32, DType::F32) => "accumulate_float_float",
-        (DType::F32, DType::Bf16) => "accumulate_float_bf16",
-        (DType::Bf16, DType::F32) => "accumulate_bf16_float",
-        (DType::Bf16, DType::Bf16) => "accumulate_bf16_bf16",
-        (from, to) => panic!("a sum of {} in {}", from.name(), to.name()),
-    };
-    let wide = wide(dev, 8, 8, &[src, dst]);
-    let args =
-        [dev.arg(src), dev.arg(dst), Arg::U64(src.len() as u64), Arg::U32(wide.into()), Arg::U32(add.into())];
-    dev.launch("chain", kernel, blocks(src.len(), 8 * 256, 256), &args);
+    fold(dev, &[src], dst, add);
 }
 
 /// Parts that a launch adds, at most.

@@ -181,6 +181,12 @@ impl ParamTable {
         Run { start, elements: next - start }
     }
 
+    /// Returns the elements after the embedding: the layers and what comes after them.
+    pub fn body_run(&self) -> Run {
+        let start = self.layer_run(0).start;
+        Run { start, elements: self.elements - start }
+    }
+
     /// Returns the elements after the layers: the last norm, and a head of its own.
     pub fn head_run(&self) -> Run {
         let start = self.find(ParamKind::FinalNorm, 0).expect("a decoder ends with a norm").offset;

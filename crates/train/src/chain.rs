@@ -46,15 +46,8 @@ impl<'p> Landing<'p> {
 }
 
 impl Optimizer<'_> {
-    /// Adds a partial gradient to the shard, or begins the chain with it unless `add`.
-    pub fn fold(&self, dev: &dyn Device, table: &ParamTable, part: Part<'_, '_>, shard: Buf<'_>, add: bool) {
-        let layers = table.layer_run(0).start;
-        let within = Run { start: layers, elements: table.elements - layers };
-        self.fold_run(dev, &[part], None, shard, add, within);
-        self.fold_embed(dev, table, part, None, shard, add);
-    }
-
-    /// `fold` of several parts, one after the other, of the elements in `within`, without the embedding's.
+    /// Adds partial gradients to the shard, one after the other, or begins the chain with the first unless `add`: the elements in
+    /// `within`, without the embedding's.
     pub fn fold_run(
         &self,
         dev: &dyn Device,
@@ -89,7 +82,7 @@ impl Optimizer<'_> {
         }
     }
 
-    /// `fold` of the embedding: what it gets as the head, if it is one, then its rows.
+    /// Adds a partial gradient of the embedding, after those before it: what it gets as the head, if it is one, then its rows.
     pub fn fold_embed(
         &self,
         dev: &dyn Device,

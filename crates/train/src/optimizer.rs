@@ -267,19 +267,20 @@ impl<'a> Optimizer<'a> {
     /// Copies state `index` of `states` of all ranks, as numbers, into a flat buffer: shards come from their arenas.
     pub fn gather_state(&self, dev: &dyn Device, table: &ParamTable, index: usize, into: Buf<'_>) {
         let state = self.states()[index];
-        let mut values = vec![0f32; 1 << 16];
+        let mut values = vec![0f32; if state.scales.is_some() { 1 << 16 } else { 0 }];
         for rank in 0..self.share.ranks {
             let there = |buf: Buf<'a>| if rank == self.share.rank { buf } else { buf.of_rank(rank) };
             for Owned { run, at } in (Share { rank, ..self.share }).owned(table) {
+                let Some(scales) = state.scales else {
+                    let len = run.elements as usize;
+                    let of = there(state.buf).slice(at as usize, len);
+                    dev.accumulate(of, into.slice(run.start as usize, len), false);
+                    continue;
+                };
                 for from in (0..run.elements as usize).step_by(values.len()) {
                     let (at, n) = (at as usize + from, values.len().min(run.elements as usize - from));
-                    match state.scales {
-                        None => dev.read_f32(there(state.buf), at, &mut values[..n]),
-                        Some(scales) => {
-                            let codes = Coded { codes: there(state.buf), scales: there(scales) };
-                            dev.read_codes(codes.slice(at, n), 1, MatrixLayout::Rows, 0, &mut values[..n]);
-                        }
-                    }
+                    let codes = Coded { codes: there(state.buf), scales: there(scales) };
+                    dev.read_codes(codes.slice(at, n), 1, MatrixLayout::Rows, 0, &mut values[..n]);
                     dev.write_f32(into, run.start as usize + from, &values[..n]);
                 }
             }

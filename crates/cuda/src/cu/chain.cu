@@ -1,36 +1,5 @@
 // The chain of partial gradients: what a rank adds to the part of a gradient that it owns. Sources may lie on another card.
 
-/// dst = src, or dst += src when `add`: one addition in f32, rounded once. Eight elements a thread.
-template <class X, class T>
-__device__ __forceinline__ void accumulate(const X* __restrict__ src, T* __restrict__ dst, u64 n, u32 wide, u32 add) {
-    u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) * 8;
-    if (wide && i + 8 <= n) {
-        float x[8], old[8];
-        load8(src + i, x);
-        if (add) {
-            load8(dst + i, old);
-#pragma unroll
-            for (int j = 0; j < 8; j++) x[j] = old[j] + x[j];
-        }
-        store8(dst + i, x);
-    } else {
-        for (u64 end = i + 8 < n ? i + 8 : n; i < end; i++) {
-            float x = to_f32(src[i]);
-            dst[i] = from_f32<T>(add ? to_f32(dst[i]) + x : x);
-        }
-    }
-}
-
-#define ACCUMULATE(X, T)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(256)                                                                \
-        accumulate_##X##_##T(const X* src, T* dst, u64 n, u32 wide, u32 add) {                                       \
-        accumulate<X, T>(src, dst, n, wide, add);                                                                    \
-    }
-ACCUMULATE(float, float)
-ACCUMULATE(float, bf16)
-ACCUMULATE(bf16, float)
-ACCUMULATE(bf16, bf16)
-
 /// Parts of a launch of `fold`, at most.
 #define PARTS_MAX 8
 

@@ -202,35 +202,33 @@ impl<'p> Round<'_, '_, 'p> {
 
     /// Adds what is left, once all ranks have put their passes on the way. `all`: the numbers of each rank.
     fn end(self, all: &[Vec<f32>]) -> Result<()> {
-        let Chain { dev, group, role, shard, landing, .. } = *self.chain;
-        let table = &role.table;
-        let Some(aside) = dev.aside() else {
-            dev.sync();
-            dev.check()?;
-            // All partial gradients are there; after the second barrier they may be overwritten.
-            group.barrier()?;
-            for (rank, part) in self.parts(all).enumerate() {
-                role.trained().fold(dev, table, part, shard, self.add || rank > 0);
-            }
-            dev.sync();
-            return group.barrier();
-        };
-        self.join(aside);
-        for (rank, part) in self.parts(all).enumerate() {
-            role.trained().fold_embed(dev, table, part, landing, shard, self.add || rank > 0);
+        let Chain { dev, role, shard, landing, .. } = *self.chain;
+        let parts: Vec<Part<'_, '_>> = self.parts(all).collect();
+        self.join()?;
+        if dev.aside().is_none() {
+            role.trained().fold_run(dev, &parts, landing, shard, self.add, role.table.body_run());
+        }
+        for (rank, part) in parts.into_iter().enumerate() {
+            role.trained().fold_embed(dev, &role.table, part, landing, shard, self.add || rank > 0);
         }
         // What the others read of this rank may be overwritten from here on.
-        self.join(aside);
-        self.lost.into_inner()?;
-        dev.check()
+        self.join()
     }
 
     /// Makes the operations from here on wait for those of all ranks so far.
-    fn join(&self, aside: &dyn Aside) {
+    fn join(&self) -> Result<()> {
+        let Chain { dev, group, .. } = *self.chain;
+        let Some(aside) = dev.aside() else {
+            dev.sync();
+            dev.check()?;
+            return group.barrier();
+        };
         if let Some(turn) = self.meet(aside) {
             aside.run(turn, &mut || {});
             aside.join();
         }
+        self.lost.replace(Ok(()))?;
+        dev.check()
     }
 
     /// Marks what this rank has computed, and waits until all ranks have. Returns the mark's turn; `None` if a rank was lost.
