@@ -131,8 +131,8 @@ pub struct NormGrads<'a> {
     pub dx: Buf<'a>,
     /// [M, h] e: the new `dx`, rounded, as the next products read it.
     pub rounded: Option<Buf<'a>>,
-    /// [h]: the weight's.
-    pub dw: Buf<'a>,
+    /// [h]: the weight's; none of a frozen one.
+    pub dw: Option<Buf<'a>>,
     /// Whether `dw` is added to, or written.
     pub add: bool,
     /// [M] f32: scratch.
@@ -146,10 +146,65 @@ pub struct QkNormBackward<'a> {
     pub norm: QkNorm<'a>,
     /// [M, (a + 2k) d] e: before the norms.
     pub qkv: Buf<'a>,
-    /// [d]: gradient of q's weight, added to.
-    pub dq_weight: Buf<'a>,
-    /// [d]: gradient of k's weight, added to.
-    pub dk_weight: Buf<'a>,
+    /// [d]: gradient of q's weight, added to; none of a frozen one.
+    pub dq_weight: Option<Buf<'a>>,
+    /// [d]: gradient of k's weight, added to; there if q's is.
+    pub dk_weight: Option<Buf<'a>>,
+}
+
+/// Blocks of an adapter, at most: q, k and v are one linear layer.
+pub const ADAPTER_BLOCKS_MAX: usize = 3;
+
+/// Outputs of a linear layer that a low-rank adapter adds to.
+#[derive(Clone, Copy, Debug)]
+pub struct AdapterBlock<'a> {
+    /// [n, r].
+    pub b: Matrix<'a>,
+    /// The first of its n outputs.
+    pub first: usize,
+}
+
+/// Low-rank adapters of a linear layer y = x W^T: each adds `scale` B (A x) to a run of its outputs.
+#[derive(Clone, Copy, Debug)]
+pub struct Adapter<'a> {
+    /// [S r, K]: A of each block, one after the other.
+    pub a: Matrix<'a>,
+    /// S of them, the first ones, by their outputs.
+    pub blocks: [Option<AdapterBlock<'a>>; ADAPTER_BLOCKS_MAX],
+    pub scale: f32,
+}
+
+impl<'a> Adapter<'a> {
+    /// Returns the blocks, each with its number.
+    pub fn blocks(&self) -> impl Iterator<Item = (usize, AdapterBlock<'a>)> {
+        self.blocks.into_iter().flatten().enumerate()
+    }
+
+    /// r.
+    pub fn rank(&self) -> usize {
+        self.a.n / self.blocks().count()
+    }
+}
+
+/// The gradient of adapters.
+#[derive(Clone, Copy, Debug)]
+pub struct AdaptBackward<'a> {
+    pub adapter: Adapter<'a>,
+    /// [M, K] e: the forward's.
+    pub x: Buf<'a>,
+    /// [M, S r] e: the forward's.
+    pub u: Buf<'a>,
+    /// [M, N] e: gradient of the layer's outputs.
+    pub dy: Buf<'a>,
+    /// [M, S r] e, written: scale dy_i B_i of each block.
+    pub du: Buf<'a>,
+    /// As `sizes::pack` says for each product, e; written.
+    pub pack: Buf<'a>,
+    /// The gradients of A and B, written, or added to when `add`; f32 or bf16.
+    pub grads: Adapter<'a>,
+    pub add: bool,
+    /// [M, K] e or f32: du A is added to it, in f32, rounded once. None where nothing needs it.
+    pub dx: Option<Buf<'a>>,
 }
 
 /// Draws a token for each row. The log-probability written equals, to the bit, what `head` gives for that token.
@@ -230,8 +285,8 @@ pub struct HeadBackward<'a> {
     pub pack: Buf<'a>,
     /// [R, K] f32, written.
     pub dx: Buf<'a>,
-    /// [V, K], written, or added to when `add`.
-    pub grad: Matrix<'a>,
+    /// [V, K], written, or added to when `add`; none of a frozen head.
+    pub grad: Option<Matrix<'a>>,
     pub add: bool,
 }
 
@@ -264,6 +319,9 @@ operands! {
         x: Read, w: Read, targets: Read, head_out: Read, dlogprobs: Read, dentropy: Read,
         tile: Write, dtile: Write, pack: Write, dx: Write, grad: Write
     }
+    AdapterBlock { b: whole }
+    Adapter { a: whole, blocks: whole }
+    AdaptBackward { adapter: Read, x: Read, u: Read, dy: Read, du: Write, pack: Write, grads: Write, dx: Write }
 }
 
 impl Operand for Matrix<'_> {

@@ -131,7 +131,7 @@ impl<T: Operand> Operand for Option<T> {
     }
 }
 
-impl<T: Operand> Operand for [T; 2] {
+impl<T: Operand, const N: usize> Operand for [T; N] {
     fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
         self.iter().for_each(|operand| operand.note(access, name, uses));
     }

@@ -22,8 +22,9 @@ pub mod sizes;
 mod update;
 
 pub use args::{
-    Activation, AdamW, AdamWBufs, AttentionBackward, Batch, HeadBackward, HeadOut, Heads, NormGrads, QkNorm,
-    QkNormBackward, RopeBackward, Sample, Sampling,
+    ADAPTER_BLOCKS_MAX, Activation, AdamW, AdamWBufs, AdaptBackward, Adapter, AdapterBlock,
+    AttentionBackward, Batch, HeadBackward, HeadOut, Heads, NormGrads, QkNorm, QkNormBackward, RopeBackward,
+    Sample, Sampling,
 };
 pub use backend::{Aside, Backend, Checked, Pipeline, Transfer};
 pub use claims::{Claim, Claims};

@@ -3,8 +3,9 @@
 
 use crate::claims::{Access, Claim, Operand, Uses};
 use crate::{
-    Activation, AdamW, AdamWBufs, AttentionBackward, Backend, Batch, Checked, Coded, HeadBackward, HeadOut,
-    Kv, Matrix, MatrixLayout, NormGrads, Owned, QkNorm, RopeBackward, Run, Sample, Transfer,
+    Activation, AdamW, AdamWBufs, AdaptBackward, Adapter, AttentionBackward, Backend, Batch, Checked, Coded,
+    HeadBackward, HeadOut, Kv, Matrix, MatrixLayout, NormGrads, Owned, QkNorm, RopeBackward, Run, Sample,
+    Transfer,
 };
 use plimsoll_memory::Buf;
 
@@ -61,6 +62,9 @@ operations! {
     /// out = resid + x W^T, in f32; `out` may be `resid` itself. `x`: [M, K] e; `resid`, `out`: [M, N] f32.
     fn matmul_add(x: Read Buf<'a>, w: Read Matrix<'a>, resid: Read Buf<'a>, out: Write Buf<'a>) = MatmulAdd,
         in_place(resid => out);
+    /// u = scale x A^T, rounded; then out += u_i B_i^T at the outputs of each block: one addition in f32, rounded once. `x`: [M, K] e;
+    /// `u`: [M, S r] e; `out`: [M, N] e or f32.
+    fn adapt(x: Read Buf<'a>, adapter: Read Adapter<'a>, u: Write Buf<'a>, out: Write Buf<'a>) = Adapt;
     /// Splits qkv, normalises heads of q and k (if `norms`), rotates q and k, writes q to `q_out` and k, v to the cache.
     ///
     /// `qkv`: [M, (a + 2k) d] e; `rope`: [positions, d/2, 2] f32, cosine and sine, rotating element i with i + d/2;
@@ -97,6 +101,8 @@ operations! {
 
     /// dst = src in dst's dtype. `src`: f32.
     fn cast(src: Read Buf<'a>, dst: Write Buf<'a>) = Cast;
+    /// The gradient of `adapt`.
+    fn adapt_backward(args: Read AdaptBackward<'a>) = AdaptBackward;
     /// out = dy W, or out += when `add` (f32 only). `dy`: [M, N] e; `out`: [M, K] e or f32.
     fn matmul_dx(dy: Read Buf<'a>, w: Read Matrix<'a>, out: Write Buf<'a>, add: Read bool) = MatmulDx;
     /// grad = dy^T x, or grad += when `add`. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16; `pack`: as
