@@ -186,25 +186,22 @@ impl<'a> Adapter<'a> {
     }
 }
 
-/// The gradient of adapters.
+/// The gradients of adapters' A and B.
 #[derive(Clone, Copy, Debug)]
 pub struct AdaptBackward<'a> {
-    pub adapter: Adapter<'a>,
     /// [M, K] e: the forward's.
     pub x: Buf<'a>,
     /// [M, S r] e: the forward's.
     pub u: Buf<'a>,
     /// [M, N] e: gradient of the layer's outputs.
     pub dy: Buf<'a>,
-    /// [M, S r] e, written: scale dy_i B_i of each block.
+    /// [M, S r] e: what `adapt_backward_u` gave.
     pub du: Buf<'a>,
     /// As `sizes::pack` says for each product, e; written.
     pub pack: Buf<'a>,
-    /// The gradients of A and B, written, or added to when `add`; f32 or bf16.
+    /// Written, or added to when `add`; f32 or bf16. The scale is not read.
     pub grads: Adapter<'a>,
     pub add: bool,
-    /// [M, K] e or f32: du A is added to it, in f32, rounded once. None where nothing needs it.
-    pub dx: Option<Buf<'a>>,
 }
 
 /// Draws a token for each row. The log-probability written equals, to the bit, what `head` gives for that token.
@@ -321,7 +318,7 @@ operands! {
     }
     AdapterBlock { b: whole }
     Adapter { a: whole, blocks: whole }
-    AdaptBackward { adapter: Read, x: Read, u: Read, dy: Read, du: Write, pack: Write, grads: Write, dx: Write }
+    AdaptBackward { x: Read, u: Read, dy: Read, du: Read, pack: Write, grads: Write }
 }
 
 impl Operand for Matrix<'_> {

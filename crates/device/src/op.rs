@@ -101,9 +101,12 @@ operations! {
 
     /// dst = src in dst's dtype. `src`: f32.
     fn cast(src: Read Buf<'a>, dst: Write Buf<'a>) = Cast;
-    /// The gradient of `adapt`.
-    fn adapt_backward(args: Read AdaptBackward<'a>) = AdaptBackward;
-    /// out = dy W, or out += when `add` (f32 only). `dy`: [M, N] e; `out`: [M, K] e or f32.
+    /// The gradient of `adapt` by u: du_i = scale dy_i B_i of each block. `dy`: [M, N] e; `du`: [M, S r] e. By x it is `matmul_dx` of
+    /// `du` and A.
+    fn adapt_backward_u(dy: Read Buf<'a>, adapter: Read Adapter<'a>, du: Write Buf<'a>) = AdaptBackwardU;
+    /// The gradient of `adapt` by B and A: dy_i^T u_i of each block, and du^T x.
+    fn adapt_backward_w(args: Read AdaptBackward<'a>) = AdaptBackwardW;
+    /// out = dy W, or out += when `add`: one addition in f32, rounded once. `dy`: [M, N] e; `out`: [M, K] e or f32.
     fn matmul_dx(dy: Read Buf<'a>, w: Read Matrix<'a>, out: Write Buf<'a>, add: Read bool) = MatmulDx;
     /// grad = dy^T x, or grad += when `add`. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16; `pack`: as
     /// `sizes::pack` says.
