@@ -1,0 +1,192 @@
+//! The shape of a low-rank adapter: which linear layers of a decoder it changes, and its rank.
+//!
+//! Legend: r rank. A layer y = W x with an adapter is y = W x + scale B (A x), where A is [r, in] and B is [out, r].
+
+use crate::ModelSpec;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+crate::names! {
+    /// A linear layer of a decoder layer, under the name that peft and transformers give it.
+    #[derive(PartialOrd, Ord)]
+    LoraTarget {
+        /// Queries.
+        Q = "q_proj",
+        /// Keys.
+        K = "k_proj",
+        /// Values.
+        V = "v_proj",
+        /// Output of attention.
+        O = "o_proj",
+        /// Gate of the feed-forward part.
+        Gate = "gate_proj",
+        /// What the gate multiplies.
+        Up = "up_proj",
+        /// Output of the feed-forward part.
+        Down = "down_proj",
+    }
+}
+
+impl LoraTarget {
+    /// Returns the target with this name, if there is one.
+    pub fn of_name(name: &str) -> Option<LoraTarget> {
+        LoraTarget::ALL.into_iter().find(|target| target.name() == name)
+    }
+
+    /// Returns its path in a decoder layer, such as `self_attn.q_proj`.
+    pub const fn module(self) -> &'static str {
+        match self {
+            LoraTarget::Q => "self_attn.q_proj",
+            LoraTarget::K => "self_attn.k_proj",
+            LoraTarget::V => "self_attn.v_proj",
+            LoraTarget::O => "self_attn.o_proj",
+            LoraTarget::Gate => "mlp.gate_proj",
+            LoraTarget::Up => "mlp.up_proj",
+            LoraTarget::Down => "mlp.down_proj",
+        }
+    }
+
+    /// Returns (in, out): the weight is [out, in].
+    pub const fn widths(self, model: &ModelSpec) -> (u32, u32) {
+        match self {
+            LoraTarget::Q => (model.hidden, model.q_width()),
+            LoraTarget::K | LoraTarget::V => (model.hidden, model.kv_width()),
+            LoraTarget::O => (model.q_width(), model.hidden),
+            LoraTarget::Gate | LoraTarget::Up => (model.hidden, model.ffn),
+            LoraTarget::Down => (model.ffn, model.hidden),
+        }
+    }
+
+    const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+/// The linear layers that an adapter changes, in every decoder layer; at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "Vec<LoraTarget>", try_from = "Vec<LoraTarget>")]
+pub struct LoraTargets(u8);
+
+impl LoraTargets {
+    /// All seven.
+    pub const ALL: LoraTargets = LoraTargets(0x7f);
+
+    /// Returns the set of `targets`; none if there are none.
+    pub fn new(targets: impl IntoIterator<Item = LoraTarget>) -> Option<LoraTargets> {
+        let bits = targets.into_iter().fold(0, |bits, target| bits | target.bit());
+        (bits != 0).then_some(LoraTargets(bits))
+    }
+
+    /// True if the set has `target`.
+    pub const fn contains(self, target: LoraTarget) -> bool {
+        self.0 & target.bit() != 0
+    }
+
+    /// Returns the targets in the order q, k, v, o, gate, up, down.
+    pub fn iter(self) -> impl Iterator<Item = LoraTarget> {
+        LoraTarget::ALL.into_iter().filter(move |&target| self.contains(target))
+    }
+
+    /// Returns the number of targets, from 1 to 7.
+    pub const fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+}
+
+impl From<LoraTargets> for Vec<LoraTarget> {
+    fn from(targets: LoraTargets) -> Vec<LoraTarget> {
+        targets.iter().collect()
+    }
+}
+
+impl TryFrom<Vec<LoraTarget>> for LoraTargets {
+    type Error = &'static str;
+
+    fn try_from(targets: Vec<LoraTarget>) -> Result<LoraTargets, &'static str> {
+        LoraTargets::new(targets).ok_or("an adapter has at least one target")
+    }
+}
+
+/// `all-linear`, or the names with commas.
+impl fmt::Display for LoraTargets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == LoraTargets::ALL {
+            return f.write_str("all-linear");
+        }
+        let names: Vec<&str> = self.iter().map(LoraTarget::name).collect();
+        f.write_str(&names.join(", "))
+    }
+}
+
+/// What the bytes of an adapter depend on, besides its model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LoraShape {
+    /// r: rows of A and columns of B.
+    pub rank: u32,
+    /// The layers that have an A and a B.
+    pub targets: LoraTargets,
+}
+
+impl LoraShape {
+    /// Returns the shapes of A, [r, in], and of B, [out, r].
+    pub const fn shapes(self, target: LoraTarget, model: &ModelSpec) -> ([u32; 2], [u32; 2]) {
+        let (width_in, width_out) = target.widths(model);
+        ([self.rank, width_in], [width_out, self.rank])
+    }
+
+    /// Number of trained parameters: L r (in + out), summed over the targets.
+    pub fn parameters(self, model: &ModelSpec) -> u64 {
+        let widths = self.targets.iter().map(|target| {
+            let (width_in, width_out) = target.widths(model);
+            u64::from(width_in) + u64::from(width_out)
+        });
+        u64::from(model.layers) * u64::from(self.rank) * widths.sum::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_keep_their_order_and_their_names() {
+        let some = LoraTargets::new([LoraTarget::V, LoraTarget::Q, LoraTarget::V]).unwrap();
+        assert_eq!((some.to_string().as_str(), some.count()), ("q_proj, v_proj", 2));
+        assert!(some.contains(LoraTarget::Q) && !some.contains(LoraTarget::K));
+        assert_eq!(LoraTargets::new(LoraTarget::ALL), Some(LoraTargets::ALL));
+        assert_eq!(LoraTargets::ALL.to_string(), "all-linear");
+        assert_eq!(LoraTargets::new([]), None);
+        assert_eq!(LoraTarget::of_name("down_proj"), Some(LoraTarget::Down));
+        assert_eq!(LoraTarget::of_name("lm_head"), None);
+        for target in LoraTarget::ALL {
+            assert!(target.module().ends_with(&format!(".{target}")), "{target}");
+        }
+    }
+
+    #[test]
+    fn targets_are_a_list_of_names_in_files() {
+        let some = LoraTargets::new([LoraTarget::Q, LoraTarget::Down]).unwrap();
+        let text = serde_json::to_string(&some).unwrap();
+        assert_eq!(text, r#"["q_proj","down_proj"]"#);
+        assert_eq!(serde_json::from_str::<LoraTargets>(&text).unwrap(), some);
+        assert!(serde_json::from_str::<LoraTargets>("[]").is_err());
+        assert!(serde_json::from_str::<LoraTargets>(r#"["lm_head"]"#).is_err());
+    }
+
+    /// 28 layers x 32 x (2 (3584 + 3584) + 2 (3584 + 512) + 3 (3584 + 18944)).
+    #[test]
+    fn an_adapter_of_a_7b_model_at_rank_32_has_81_million_parameters() {
+        let model = ModelSpec::preset("qwen2.5-7b").unwrap();
+        let shape = LoraShape { rank: 32, targets: LoraTargets::ALL };
+        assert_eq!(shape.parameters(&model), 80_740_352);
+        let (a, b) = shape.shapes(LoraTarget::Gate, &model);
+        assert_eq!((a, b), ([32, 3584], [18944, 32]));
+        let each: u64 = (LoraTarget::ALL.into_iter())
+            .map(|target| {
+                let (a, b) = shape.shapes(target, &model);
+                u64::from(a[0]) * u64::from(a[1]) + u64::from(b[0]) * u64::from(b[1])
+            })
+            .sum();
+        assert_eq!(shape.parameters(&model), each * u64::from(model.layers));
+    }
+}
