@@ -5,6 +5,7 @@
 //!
 //! Legend: L layers, M rows, R head rows, S segments, B blocks, h hidden, a d query width, k d key width, f feed-forward.
 
+use crate::adapters::AdaptBufs;
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::{Batch, DeviceKind, HEAD_TILE, HeadOut, KV_BLOCK, Kv, SEGMENT_FIELDS, sizes};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
@@ -55,7 +56,7 @@ impl Mode {
     }
 
     /// The beginning of its regions' names: the phase, and a number where the phase has passes of several shapes.
-    fn prefix(self) -> String {
+    pub(crate) fn prefix(self) -> String {
         match self {
             Mode::Reward(set @ 1..) => format!("{}{}", self.phase().name(), set + 1),
             _ => self.phase().name().to_string(),
@@ -126,6 +127,11 @@ fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
             Slots { resid: layers + 1, mid: cheap, kept, cheap, qkv, kv: kept }
         }
     }
+}
+
+/// How many layers' worth of what every layer keeps a mode holds.
+pub(crate) fn kept_slots(spec: &ModelSpec, mode: Mode) -> usize {
+    slots(spec, mode).kept
 }
 
 /// The regions of a pass. Names begin with `Mode::prefix`.
@@ -325,6 +331,7 @@ pub struct Activations<'p> {
     pub(crate) targets: Option<Buf<'p>>,
     pub(crate) sampler: Option<(Buf<'p>, Buf<'p>)>,
     pub(crate) backward: Option<Backward<'p>>,
+    pub(crate) adapt: AdaptBufs<'p>,
 }
 
 /// What the head of a pass writes.
@@ -381,6 +388,8 @@ pub(crate) struct LayerBufs<'p> {
     pub(crate) attn: Buf<'p>,
     pub(crate) gate_up: Buf<'p>,
     pub(crate) product: Buf<'p>,
+    /// By `Site`.
+    pub(crate) u: [Option<Buf<'p>>; 4],
 }
 
 impl<'p> Activations<'p> {
@@ -427,6 +436,7 @@ impl<'p> Activations<'p> {
             targets: get("targets"),
             sampler: get("sampler.keys").map(|keys| (keys, buf("tokens"))),
             backward: mode.recompute().map(|_| Backward::bind(&get, &buf)),
+            adapt: AdaptBufs::bind(get),
         }
     }
 
@@ -457,6 +467,7 @@ impl<'p> Activations<'p> {
             attn: rows(self.attn, s.kept, layer, q),
             gate_up: rows(self.gate_up, s.kept, layer, 2 * f),
             product: rows(self.product, s.cheap, layer, f),
+            u: self.adapt.layer(spec, self.mode, layer, all, m),
         }
     }
 

@@ -1,11 +1,13 @@
 //! The backward pass, written out for this decoder family; recompute per layer is an option, not another path.
 
 use crate::activations::{Activations, Backward, HeadGradBufs, LayerBufs, Recompute};
+use crate::adapters::{Adapters, LayerAdapters, Site};
 use crate::forward::{self, Decoder, Pass, qk_norm};
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::ModelSpec;
 use plimsoll_device::{
-    AttentionBackward, Device, HeadBackward, Heads, NormGrads, QkNormBackward, RopeBackward, sizes,
+    AdaptBackward, Adapter, AttentionBackward, Device, HeadBackward, Heads, Matrix, NormGrads,
+    QkNormBackward, RopeBackward, sizes,
 };
 use plimsoll_memory::Buf;
 
@@ -16,6 +18,34 @@ pub enum Derivatives<'d> {
     Vocabulary { inv_temperature: f32, logprobs: &'d [f32], entropy: &'d [f32] },
     /// By the values of a critic or a reward model, after `values`.
     Values(&'d [f32]),
+}
+
+/// Where gradients go: those of all parameters, or of adapters alone, whose decoder's weights are frozen.
+#[derive(Clone, Copy, Debug)]
+pub enum Gradients<'x, 'a> {
+    Weights(&'x Params<'a>),
+    Adapters(&'x Adapters<'a>),
+}
+
+impl<'x, 'a> From<&'x Params<'a>> for Gradients<'x, 'a> {
+    fn from(of: &'x Params<'a>) -> Gradients<'x, 'a> {
+        Gradients::Weights(of)
+    }
+}
+
+impl<'x, 'a> From<&'x Adapters<'a>> for Gradients<'x, 'a> {
+    fn from(of: &'x Adapters<'a>) -> Gradients<'x, 'a> {
+        Gradients::Adapters(of)
+    }
+}
+
+impl<'x, 'a> Gradients<'x, 'a> {
+    fn weights(self) -> Option<&'x Params<'a>> {
+        match self {
+            Gradients::Weights(params) => Some(params),
+            Gradients::Adapters(_) => None,
+        }
+    }
 }
 
 /// What a backward pass has computed the gradients of, in this order.
@@ -54,39 +84,43 @@ impl<'p> Activations<'p> {
 
 /// Adds the gradients of a pass to `grads`, after `layers` and the head of the same pass; or writes them, unless `add`: the
 /// first pass of a step need not find zeros. The bits are the same.
-pub fn backward(
+pub fn backward<'x, 'a: 'x>(
     dev: &dyn Device,
     decoder: &Decoder<'_>,
-    grads: &Params<'_>,
+    grads: impl Into<Gradients<'x, 'a>>,
     add: bool,
     pass: &Pass<'_>,
     of: Derivatives<'_>,
 ) {
-    if !add && grads.head.buf != grads.embed.buf {
+    let grads = grads.into();
+    let weights = grads.weights();
+    if let Some(weights) = weights.filter(|weights| !add && weights.head.buf != weights.embed.buf) {
         // Rows of tokens are added to; a tied embedding has been written as the head.
-        dev.zero(grads.embed.buf);
+        dev.zero(weights.embed.buf);
     }
     let RowGradients { d_input, ids } = backward_part(dev, decoder, grads, add, pass, of, &mut |_| {});
-    dev.embed_backward(d_input, ids, grads.embed);
+    if let Some(weights) = weights {
+        dev.embed_backward(d_input, ids, weights.embed);
+    }
 }
 
 /// `backward` without the gradients of the rows' embeddings, which it returns: until the next pass they lie in its arrays. `after` is
-/// called after the operations of each stage.
-pub fn backward_part<'p>(
+/// called after the operations of each stage. Where weights are frozen they are of no use to anything, and not computed.
+pub fn backward_part<'x, 'a: 'x, 'p>(
     dev: &dyn Device,
     decoder: &Decoder<'_>,
-    grads: &Params<'_>,
+    grads: impl Into<Gradients<'x, 'a>>,
     add: bool,
     pass: &Pass<'p>,
     of: Derivatives<'_>,
     after: &mut dyn FnMut(Stage),
 ) -> RowGradients<'p> {
-    let spec = &decoder.spec;
+    let (spec, grads) = (&decoder.spec, grads.into());
     let (m, h) = (pass.rows, spec.hidden as usize);
     let back = pass.acts.backward.expect("only the update runs backward");
     let d_resid = back.d_resid.slice(0, m * h);
     dev.zero(d_resid);
-    let head = HeadPass { dev, decoder, grads, add, pass, back: &back };
+    let head = HeadPass { dev, decoder, grads: grads.weights(), add, pass, back: &back };
     head.run(of, d_resid);
     after(Stage::Head);
     let d_out = back.d_out.slice(0, m * h);
@@ -97,8 +131,23 @@ pub fn backward_part<'p>(
         if pass.acts.mode.recompute() == Some(Recompute::Layer) {
             forward::layer_to_gates(dev, decoder, w, pass, &bufs);
         }
-        let g = &grads.layers[l];
-        let step = LayerBackward { dev, decoder, w, g, add, pass, bufs: &bufs, back: &back, d_resid, d_out };
+        let g = match grads {
+            Gradients::Weights(params) => LayerGrads::Weights(&params.layers[l]),
+            Gradients::Adapters(adapters) => LayerGrads::Adapters(&adapters.layers[l]),
+        };
+        let step = LayerBackward {
+            dev,
+            decoder,
+            w,
+            g,
+            is_last: l == 0 && grads.weights().is_none(),
+            add,
+            pass,
+            bufs: &bufs,
+            back: &back,
+            d_resid,
+            d_out,
+        };
         step.ffn();
         step.attention();
         after(Stage::Layer(l as u32));
@@ -110,7 +159,8 @@ pub fn backward_part<'p>(
 struct HeadPass<'x, 'a, 'p> {
     dev: &'x dyn Device,
     decoder: &'x Decoder<'a>,
-    grads: &'x Params<'a>,
+    /// None where it is frozen.
+    grads: Option<&'x Params<'a>>,
     add: bool,
     pass: &'x Pass<'p>,
     back: &'x Backward<'p>,
@@ -122,7 +172,7 @@ impl HeadPass<'_, '_, '_> {
         let Self { dev, decoder, grads, add, pass, back } = *self;
         let (r, h) = (pass.head_rows, decoder.spec.hidden as usize);
         if r == 0 {
-            if !add {
+            if let Some(grads) = grads.filter(|_| !add) {
                 dev.zero(grads.head.buf);
                 dev.zero(grads.final_norm);
             }
@@ -138,7 +188,8 @@ impl HeadPass<'_, '_, '_> {
             Derivatives::Values(values) => self.values(norm, d_norm, values),
         }
         dev.zero(dx);
-        let to = NormGrads { dx, rounded: None, dw: grads.final_norm, add, rstd: back.head_rstd.slice(0, r) };
+        let dw = grads.map(|grads| grads.final_norm);
+        let to = NormGrads { dx, rounded: None, dw, add, rstd: back.head_rstd.slice(0, r) };
         dev.rms_norm_backward(input, decoder.params.final_norm, decoder.spec.rms_eps, d_norm, to);
         dev.scatter_add_rows(dx, acts.head_rows.slice(0, r), d_resid);
     }
@@ -167,7 +218,7 @@ impl HeadPass<'_, '_, '_> {
             dtile: d_tile.slice(0, dtile),
             pack: back.pack,
             dx,
-            grad: grads.head,
+            grad: grads.map(|grads| grads.head),
             add,
         });
     }
@@ -182,8 +233,26 @@ impl HeadPass<'_, '_, '_> {
         let (d_values, d_out) = (d_values.slice(0, r), d_out.slice(0, r));
         dev.write_f32(d_values, 0, derivatives);
         dev.cast(d_values, d_out);
-        dev.matmul_dw(d_out, x, grads.head, add, back.pack);
+        if let Some(grads) = grads {
+            dev.matmul_dw(d_out, x, grads.head, add, back.pack);
+        }
         dev.matmul_dx(d_out, decoder.params.head, dx, false);
+    }
+}
+
+/// Where the gradients of a layer go.
+#[derive(Clone, Copy)]
+enum LayerGrads<'x, 'a> {
+    Weights(&'x LayerParams<'a>),
+    Adapters(&'x LayerAdapters<'a>),
+}
+
+impl<'x, 'a> LayerGrads<'x, 'a> {
+    fn weights(self) -> Option<&'x LayerParams<'a>> {
+        match self {
+            LayerGrads::Weights(params) => Some(params),
+            LayerGrads::Adapters(_) => None,
+        }
     }
 }
 
@@ -193,7 +262,9 @@ struct LayerBackward<'x, 'a, 'p> {
     dev: &'x dyn Device,
     decoder: &'x Decoder<'a>,
     w: &'x LayerParams<'a>,
-    g: &'x LayerParams<'a>,
+    g: LayerGrads<'x, 'a>,
+    /// True if nothing needs the gradient of the layer's input.
+    is_last: bool,
     add: bool,
     pass: &'x Pass<'p>,
     bufs: &'x LayerBufs<'p>,
@@ -202,34 +273,48 @@ struct LayerBackward<'x, 'a, 'p> {
     d_out: Buf<'p>,
 }
 
-impl LayerBackward<'_, '_, '_> {
+/// A product of a layer: y = x W^T, with the gradient of y.
+#[derive(Clone, Copy)]
+struct Product<'b> {
+    site: Site,
+    w: Matrix<'b>,
+    x: Buf<'b>,
+    dy: Buf<'b>,
+}
+
+impl<'p> LayerBackward<'_, '_, 'p> {
     fn ffn(&self) {
-        let Self { dev, w, g, add, bufs, back, d_out, .. } = *self;
+        let Self { dev, w, bufs, back, d_out, .. } = *self;
         let (m, h, f) = (self.pass.rows, self.spec().hidden as usize, self.spec().ffn as usize);
         let d_norm = back.d_norm.slice(0, m * h);
         if forward::recomputes(self.pass.acts.mode) {
             dev.matmul_add(bufs.attn, w.output, bufs.resid, bufs.mid);
+            forward::adapt(dev, w, Site::Output, bufs, bufs.attn, bufs.mid);
             dev.rms_norm(bufs.mid, w.ffn_norm, self.spec().rms_eps, bufs.norm_ffn);
         }
         // In place: gate and up are not read again, and a product and its gradient need each other's memory only where
         // one of them is done with.
         let (d_product, d_gate_up) = (bufs.product, bufs.gate_up);
+        let down = Product { site: Site::Down, w: w.down, x: bufs.product, dy: d_out };
+        self.adapter_gradient(down);
         if forward::keeps_product(self.pass.acts.mode) {
-            dev.matmul_dw(d_out, bufs.product, g.down, add, back.pack);
-            dev.matmul_dx(d_out, w.down, d_product, false);
+            self.weight_gradient(down);
+            self.input_gradient(down, d_product);
             dev.swiglu_backward(bufs.gate_up, f, d_product, d_gate_up, None);
         } else {
-            dev.matmul_dx(d_out, w.down, d_product, false);
+            self.input_gradient(down, d_product);
             dev.swiglu_backward(bufs.gate_up, f, d_product, d_gate_up, Some(bufs.product));
-            dev.matmul_dw(d_out, bufs.product, g.down, add, back.pack);
+            self.weight_gradient(down);
         }
-        dev.matmul_dw(d_gate_up, bufs.norm_ffn, g.gate_up, add, back.pack);
-        dev.matmul_dx(d_gate_up, w.gate_up, d_norm, false);
-        self.norm_backward(bufs.mid, w.ffn_norm, d_norm, g.ffn_norm);
+        let gate_up = Product { site: Site::GateUp, w: w.gate_up, x: bufs.norm_ffn, dy: d_gate_up };
+        self.adapter_gradient(gate_up);
+        self.weight_gradient(gate_up);
+        self.input_gradient(gate_up, d_norm);
+        self.norm_backward(bufs.mid, w.ffn_norm, d_norm, self.g.weights().map(|g| g.ffn_norm));
     }
 
     fn attention(&self) {
-        let Self { dev, w, g, add, bufs, back, d_out, .. } = *self;
+        let Self { dev, w, add, bufs, back, d_out, .. } = *self;
         let spec = self.spec();
         let (m, h) = (self.pass.rows, spec.hidden as usize);
         let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
@@ -239,23 +324,67 @@ impl LayerBackward<'_, '_, '_> {
         if forward::recomputes(self.pass.acts.mode) {
             dev.rms_norm(bufs.resid, w.attn_norm, spec.rms_eps, bufs.norm_attn);
         }
-        dev.matmul_dw(d_out, bufs.attn, g.output, add, back.pack);
-        dev.matmul_dx(d_out, w.output, d_attn, false);
+        let output = Product { site: Site::Output, w: w.output, x: bufs.attn, dy: d_out };
+        self.adapter_gradient(output);
+        self.weight_gradient(output);
+        self.input_gradient(output, d_attn);
         let lse = bufs.lse.expect("the update keeps log-sum-exps");
         let (out, batch) = (bufs.attn, self.pass.batch);
         let (dout, dq, dkv) = (d_attn, d_q, d_kv);
         dev.attention_backward(AttentionBackward { q: bufs.q, kv: bufs.kv, batch, out, lse, dout, dq, dkv });
         let (rope, positions, norms) = (self.decoder.rope, batch.positions, self.qk_norm());
         dev.rope_backward(RopeBackward { dq, dkv, rope, positions, heads: heads(spec), norms, dqkv: d_qkv });
-        if let Some(bias) = g.qkv_bias {
+        if let Some(bias) = self.g.weights().and_then(|g| g.qkv_bias) {
             dev.bias_backward(d_qkv, bias, add);
         }
-        dev.matmul_dw(d_qkv, bufs.norm_attn, g.qkv, add, back.pack);
-        dev.matmul_dx(d_qkv, w.qkv, d_norm, false);
-        self.norm_backward(bufs.resid, w.attn_norm, d_norm, g.attn_norm);
+        let qkv = Product { site: Site::Qkv, w: w.qkv, x: bufs.norm_attn, dy: d_qkv };
+        self.adapter_gradient(qkv);
+        self.weight_gradient(qkv);
+        if self.is_last {
+            return;
+        }
+        self.input_gradient(qkv, d_norm);
+        self.norm_backward(bufs.resid, w.attn_norm, d_norm, self.g.weights().map(|g| g.attn_norm));
     }
 
-    fn norm_backward(&self, x: Buf<'_>, w: Buf<'_>, dy: Buf<'_>, dw: Buf<'_>) {
+    /// The gradient of u of a product's adapters, from which the two below go on.
+    fn adapter_gradient(&self, of: Product<'_>) {
+        if let Some((adapter, _, du)) = self.adapter(of.site) {
+            self.dev.adapt_backward_u(of.dy, adapter, du);
+        }
+    }
+
+    /// The gradient of a product's weights, or of its adapters.
+    fn weight_gradient(&self, of: Product<'_>) {
+        let Self { dev, add, back, .. } = *self;
+        match self.g {
+            LayerGrads::Weights(g) => dev.matmul_dw(of.dy, of.x, of.site.of(g), add, back.pack),
+            LayerGrads::Adapters(g) => {
+                let Some((_, u, du)) = self.adapter(of.site) else { return };
+                let grads = g.at(of.site).expect("adapters have their gradients");
+                let pack = self.pass.acts.adapt.pack.unwrap_or(du.slice(0, 0));
+                dev.adapt_backward_w(AdaptBackward { x: of.x, u, dy: of.dy, du, pack, grads, add });
+            }
+        }
+    }
+
+    /// The gradient of a product's input.
+    fn input_gradient(&self, of: Product<'_>, out: Buf<'_>) {
+        self.dev.matmul_dx(of.dy, of.w, out, false);
+        if let Some((adapter, _, du)) = self.adapter(of.site) {
+            self.dev.matmul_dx(du, adapter.a, out, true);
+        }
+    }
+
+    /// The adapters of a product, with u and the space for its gradient.
+    fn adapter(&self, site: Site) -> Option<(Adapter<'_>, Buf<'p>, Buf<'p>)> {
+        let adapter = self.w.adapters.at(site)?;
+        let u = self.bufs.u[site as usize].expect("a pass with adapters has their u");
+        let du = self.pass.acts.adapt.d_u.expect("an update of adapters").slice(0, u.len());
+        Some((adapter, u, du))
+    }
+
+    fn norm_backward(&self, x: Buf<'_>, w: Buf<'_>, dy: Buf<'_>, dw: Option<Buf<'_>>) {
         let to = NormGrads {
             dx: self.d_resid,
             rounded: Some(self.d_out),
@@ -268,10 +397,9 @@ impl LayerBackward<'_, '_, '_> {
 
     fn qk_norm(&self) -> Option<QkNormBackward<'_>> {
         let norm = qk_norm(self.decoder, self.w)?;
-        let (dq_weight, dk_weight) = self.g.qk_norm?;
+        let (dq_weight, dk_weight) = self.g.weights().and_then(|g| g.qk_norm).unzip();
         if !self.add {
-            self.dev.zero(dq_weight);
-            self.dev.zero(dk_weight);
+            [dq_weight, dk_weight].into_iter().flatten().for_each(|grad| self.dev.zero(grad));
         }
         Some(QkNormBackward { norm, qkv: self.bufs.qkv, dq_weight, dk_weight })
     }

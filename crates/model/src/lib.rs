@@ -4,6 +4,7 @@
 //! nothing: batches come within their limits, and files are checked before they get here.
 
 mod activations;
+mod adapters;
 mod backward;
 mod forward;
 mod load;
@@ -15,7 +16,8 @@ mod save;
 mod weights;
 
 pub use activations::{Activations, Mode, PassLimits, Recompute, Target, layout as activations_layout};
-pub use backward::{Derivatives, RowGradients, Stage, backward, backward_part};
+pub use adapters::{Adapters, Site, layout as adapters_layout, load_adapters};
+pub use backward::{Derivatives, Gradients, RowGradients, Stage, backward, backward_part};
 pub use forward::{
     Decoder, Pass, PassIndex, advance, draw, head, layers, rehearsal_sizes, sample, upload_keys, values,
 };

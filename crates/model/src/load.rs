@@ -104,7 +104,11 @@ fn random_values(param: &Param, seed: u64, first: usize, out: &mut [f32]) {
         ParamKind::ValueHead => return value_head_values(param, seed, first, out),
         _ => {}
     }
-    let bound = RANDOM_STD * 3f32.sqrt();
+    uniform(param, RANDOM_STD * 3f32.sqrt(), seed, first, out);
+}
+
+/// Uniform between -bound and bound, keyed by their place in the table; `first`: the first one's place in the parameter.
+pub(crate) fn uniform(param: &Param, bound: f32, seed: u64, first: usize, out: &mut [f32]) {
     // A number is a function of its place: threads change nothing but the time, which is minutes for billions.
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let part = out.len().div_ceil(threads).next_multiple_of(4).max(1 << 14);
@@ -135,7 +139,7 @@ fn value_head_values(param: &Param, seed: u64, first: usize, out: &mut [f32]) {
     }
 }
 
-fn check_finite(name: &str, values: &[f32]) -> Result<()> {
+pub(crate) fn check_finite(name: &str, values: &[f32]) -> Result<()> {
     match values.iter().position(|v| !v.is_finite()) {
         None => Ok(()),
         Some(i) => Err(Error::new(

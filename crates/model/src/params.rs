@@ -4,7 +4,8 @@
 //! q, k and v are one matrix, gate and up another: a product reads its input once. The buffer is flat, so that the
 //! optimizer is one element-wise pass over all parameters.
 
-use plimsoll_base::{DType, ModelSpec};
+use crate::adapters::Site;
+use plimsoll_base::{DType, LoraTarget, ModelSpec};
 use plimsoll_device::{CODE_BLOCK, DeviceKind, Run, matrix_elements};
 
 /// Elements to which each parameter is aligned, so that no block of 8-bit moments holds numbers of two.
@@ -39,6 +40,10 @@ pub enum ParamKind {
     Head,
     /// [1, h], critics and reward models only
     ValueHead,
+    /// [S r, K]: A of the adapters of a product
+    AdapterA(Site),
+    /// [n, r]: B of one
+    AdapterB(LoraTarget),
     /// [n, k], a linear map of an MLP's actor; `layer` counts them
     ActorLinear,
     /// [n]

@@ -1,5 +1,6 @@
 //! Handles of one role's parameters (or gradients), resolved once at start.
 
+use crate::adapters::{Adapters, LayerAdapters};
 use crate::params::{Param, ParamKind, ParamTable};
 use plimsoll_base::{DType, ModelSpec};
 use plimsoll_device::{Matrix, MatrixLayout};
@@ -25,6 +26,8 @@ pub struct LayerParams<'a> {
     pub gate_up: Matrix<'a>,
     /// [h, f]
     pub down: Matrix<'a>,
+    /// What is added to the products above.
+    pub adapters: LayerAdapters<'a>,
 }
 
 /// All parameters of a decoder over one flat buffer; also the shape of its gradients.
@@ -50,6 +53,14 @@ impl<'a> Params<'a> {
         let slice = |p: &Param| all.slice(p.offset as usize, p.elements as usize);
         let layers = (0..spec.layers).map(|l| LayerParams::bind(spec, table, layout, l, slice)).collect();
         Params { layers, ..Params::ends(spec, table, layout, all, slice) }
+    }
+
+    /// The same weights with these adapters, or with none.
+    pub fn with_adapters(mut self, adapters: Option<&Adapters<'a>>) -> Params<'a> {
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            layer.adapters = adapters.map(|all| all.layers[index]).unwrap_or_default();
+        }
+        self
     }
 
     /// Without layers: `ends` holds the elements of the flat buffer without those of `gap`.
@@ -113,6 +124,7 @@ impl<'a> LayerParams<'a> {
             ffn_norm: vector(ParamKind::FfnNorm),
             gate_up: matrix(ParamKind::GateUp),
             down: matrix(ParamKind::Down),
+            adapters: LayerAdapters::default(),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! Legend: P prompts, G samples each, S = P G sequences, C sequences in flight, M rows of a micro-batch.
 
 use super::rates::Rates;
-use crate::shape::{RunShape, Training};
+use crate::shape::{Lora, RunShape, Training};
 use plimsoll_base::{DType, ModelSpec};
 use plimsoll_model::Recompute;
 use plimsoll_rollout::EngineLimits;
@@ -48,7 +48,7 @@ impl StepCost {
 }
 
 pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost {
-    let model = Model::new(&shape.spec, shape.weights);
+    let model = Model::new(&shape.spec, shape.weights).with(&shape.spec, shape.lora);
     let mut cost = StepCost::default();
     if work.samples {
         cost.rollout_s = rollout(work, &model, &shape.engine, rates);
@@ -86,7 +86,10 @@ struct Model {
     layer_flops: f64,
     context_flops: f64,
     head_flops: f64,
+    /// Those that are trained.
     parameters: f64,
+    /// True if all of them are.
+    learns: bool,
     weight_bytes: f64,
     kv_token_bytes: f64,
     /// Bytes per row that `cheap` computes again: norms and the SwiGLU product of each layer.
@@ -102,11 +105,20 @@ impl Model {
             context_flops: (spec.layer_flops(1) - spec.layer_flops(0)) as f64,
             head_flops: spec.head_flops() as f64,
             parameters: spec.parameters() as f64,
+            learns: true,
             weight_bytes: spec.parameters() as f64 * element,
             kv_token_bytes: 2.0 * layers * f64::from(spec.kv_width()) * element,
             cheap_bytes: layers * (2.0 * f64::from(spec.hidden) + f64::from(spec.ffn)) * element,
             dtype,
         }
+    }
+
+    /// The model with frozen weights and these adapters.
+    fn with(self, spec: &ModelSpec, lora: Option<Lora>) -> Model {
+        let Some(lora) = lora else { return self };
+        let parameters = lora.shape.parameters(spec) as f64;
+        let layer_flops = self.layer_flops + 2.0 * parameters;
+        Model { layer_flops, parameters, learns: false, ..self }
     }
 
     /// Returns the operations of all layers for a row with `context` keys.
@@ -216,8 +228,10 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
     // Forward, and a backward of twice its work; `layer` runs the layers forward once more. The head's logits are
     // never kept, so its backward always computes them again.
     let again = if training.recompute == Recompute::Layer { 1.0 } else { 0.0 };
-    let flops =
-        cut.rows * model.row(mean_context(work)) * (3.0 + again) + head_rows(work) * model.head_flops * 4.0;
+    // Frozen weights have no gradients.
+    let passes = if model.learns { 3.0 } else { 2.0 };
+    let flops = cut.rows * model.row(mean_context(work)) * (passes + again)
+        + head_rows(work) * model.head_flops * (passes + 1.0);
     let grads = model.parameters * training.dtypes.grads.bytes() as f64;
     // A micro-batch reads the weights in both directions, and reads and writes the gradients.
     let micro_batch = (2.0 * model.weight_bytes + 2.0 * grads) / rates.bandwidth + rates.micro_batch_s;

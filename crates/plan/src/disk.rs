@@ -1,9 +1,10 @@
 //! Bytes of checkpoints: of one that is written, and of those in a run directory.
 
 use crate::facts::line_bytes_max;
+use crate::roles::RoleShape;
 use crate::shape::{RunShape, Training};
-use plimsoll_base::Bytes;
-use plimsoll_model::{ParamTable, saved_bytes};
+use plimsoll_base::{Bytes, DType};
+use plimsoll_model::saved_bytes;
 use std::fs;
 use std::path::Path;
 
@@ -13,13 +14,16 @@ const SMALL_FILES_BYTES: u64 = 16 << 20;
 /// Returns an upper bound of the bytes of one checkpoint on disk.
 pub fn checkpoint_bytes(shape: &RunShape, training: &Training) -> Bytes {
     let roles = shape.roles().into_iter().filter(|role| role.update.is_some());
-    let of = |table: ParamTable| {
-        saved_bytes(&table, &[shape.weights]) + saved_bytes(&table, &training.dtypes.stored())
+    let of = |role: RoleShape| {
+        let (table, dtypes) = (role.trained(), role.update.map_or(training.dtypes, |update| update.dtypes));
+        // Adapters are saved as they are learnt.
+        let weights = if role.lora.is_some() { DType::F32 } else { shape.weights };
+        saved_bytes(&table, &[weights]) + saved_bytes(&table, &dtypes.stored())
     };
     // A waiting token is its id and the bits of its log-prob, which are shorter than its line in the samples.
     let waiting = (training.sequences * training.policy_lag) as u64;
     let held = waiting.saturating_mul(line_bytes_max(training.response_tokens as u64));
-    Bytes(roles.map(|role| of(role.table())).sum::<u64>().saturating_add(held) + SMALL_FILES_BYTES)
+    Bytes(roles.map(of).sum::<u64>().saturating_add(held) + SMALL_FILES_BYTES)
 }
 
 /// Returns the bytes of the checkpoints below a run directory, which a resumed run already occupies.

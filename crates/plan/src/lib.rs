@@ -37,6 +37,6 @@ pub use regions::{LOAD_LINE_KINDS, kernel_bytes, kernel_row, process_rows, proce
 pub use render::{pool_lines, pools_json, region_lines};
 pub use report::{AutoReport, Hint, PlanReport, Resolved, Setting, SmallestLimits};
 pub use role_name::{PerRole, RoleName};
-pub use roles::{PassShape, RoleShape, UpdateShape};
-pub use shape::{Offload, RunShape, Training};
+pub use roles::{PassShape, RoleShape, UpdateShape, WeightsAre};
+pub use shape::{Lora, Offload, RunShape, Training};
 pub use step_arrays::{StepArrays, step_bytes};

@@ -11,7 +11,7 @@ use plimsoll_cuda::{CudaDevice, ScratchLimits};
 use plimsoll_device::DeviceKind;
 use plimsoll_files::Head;
 use plimsoll_memory::{Layout, Place, Pool};
-use plimsoll_model::{PassLimits, rope};
+use plimsoll_model::{Mode, PassLimits, adapters_layout, rope};
 use plimsoll_rollout::{Engine, Lengths, Samples, layout as engine_layout};
 use plimsoll_train::Packer;
 
@@ -69,6 +69,10 @@ impl RunShape {
         if self.head == Head::Vocabulary {
             let (weights, target) = (self.weights, self.target);
             layout.extend(engine_layout(&self.spec, weights, target, &self.engine, self.truncates)?);
+            if let Some(lora) = self.lora {
+                let (mode, limits) = (Mode::Rollout { truncates: self.truncates }, self.engine.pass());
+                layout.extend(adapters_layout(&self.spec, weights, target, mode, limits, lora.shape)?);
+            }
         }
         // The other roles have the first role's shape and share its phases.
         for (role, pass) in passes_of(roles.iter().filter(|role| !role.has_own_phase())) {
@@ -180,7 +184,7 @@ impl RunShape {
             return None;
         }
         let of = |role: RoleShape| {
-            let (elements, update) = (share.elements(&role.table()), role.update?);
+            let (elements, update) = (share.elements(&role.trained()), role.update?);
             let master = if update.dtypes.has_master() { 4.0 } else { 0.0 };
             let states = (elements as f64 * (update.dtypes.moment_bytes() + master)) as u64;
             let rows = update.pass.limits.rows as u64 * (4 * u64::from(role.spec.hidden) + 4);

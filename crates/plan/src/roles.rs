@@ -4,12 +4,14 @@
 //! role is a name, a value of `RunShape::roles` and, where its model is not the run's own, a row that opens it.
 
 use crate::role_name::RoleName;
-use crate::shape::{RunShape, Scoring, Training};
+use crate::shape::{Lora, RunShape, Scoring, Training};
 use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
 use plimsoll_files::Head;
 use plimsoll_memory::Layout;
-use plimsoll_model::{Mode, ParamTable, PassLimits, Target, activations_layout, offloaded_layout, rope};
-use plimsoll_train::{Cut, Heads, Packing, Share, StateDTypes, optimizer_layout};
+use plimsoll_model::{
+    Mode, ParamTable, PassLimits, Target, activations_layout, adapters_layout, offloaded_layout, rope,
+};
+use plimsoll_train::{Cut, Heads, OptimizerDType, Packing, Share, StateDTypes, optimizer_layout};
 
 /// How sequences pass through a role.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,6 +34,17 @@ pub struct UpdateShape {
     pub offloads_states: bool,
 }
 
+/// Where a role's weights are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightsAre {
+    /// In the arena.
+    Resident,
+    /// In the device's host memory.
+    Offloaded,
+    /// The first role's, which are frozen: without its adapters.
+    FirstRoles,
+}
+
 /// A role as the plan sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoleShape {
@@ -41,8 +54,9 @@ pub struct RoleShape {
     pub head: Head,
     pub weights: DType,
     pub target: Target,
-    /// True if the weights are in the device's host memory.
-    pub offloads_weights: bool,
+    pub weights_are: WeightsAre,
+    /// The adapters that it learns, or comes with, on top of frozen weights.
+    pub lora: Option<Lora>,
     /// Forward passes over whole sequences.
     pub score: Option<PassShape>,
     /// Updates; a role without them is frozen.
@@ -58,21 +72,40 @@ impl RoleShape {
         }
     }
 
+    /// Returns the table of its adapters.
+    pub fn adapters(&self) -> Option<ParamTable> {
+        let lora = self.lora?;
+        Some(ParamTable::adapters(&self.spec, self.target.kind, self.weights, lora.shape))
+    }
+
+    /// Returns the table of what it learns: its adapters, or all its parameters.
+    pub fn trained(&self) -> ParamTable {
+        self.adapters().unwrap_or_else(|| self.table())
+    }
+
     /// Returns the regions of its weights, gradients and optimizer states.
     ///
     /// Errors: `size-overflow`.
     pub(crate) fn states(&self) -> Result<Layout> {
-        let (name, table, pool) = (self.name.name(), self.table(), self.target.pool);
+        let (name, pool) = (self.name.name(), self.target.pool);
         let mut layout = Layout::new();
-        match self.offloads_weights {
-            true => layout.extend(offloaded_layout(name, &table, self.weights, pool)?),
-            false => {
-                let (region, elements) = (format!("{name}.weights"), [table.elements]);
-                layout.arena(&region, "model", pool, PhaseSet::RESIDENT, &elements, self.weights)?;
+        let mut resident = |layout: &mut Layout, what: &str, elements: u64| {
+            let region = format!("{name}.{what}");
+            layout.arena(&region, "model", pool, PhaseSet::RESIDENT, &[elements], self.weights)
+        };
+        match self.weights_are {
+            WeightsAre::FirstRoles => {}
+            WeightsAre::Offloaded => {
+                layout.extend(offloaded_layout(name, &self.table(), self.weights, pool)?);
             }
+            WeightsAre::Resident => resident(&mut layout, "weights", self.table().elements)?,
+        }
+        if let Some(adapters) = self.adapters() {
+            resident(&mut layout, "adapters", adapters.elements)?;
         }
         if let Some(UpdateShape { pass, share, dtypes, offloads_states, .. }) = self.update {
             let phase = pass.mode.phase();
+            let table = self.trained();
             layout.extend(optimizer_layout(name, &table, dtypes, pool, phase, offloads_states, share.ranks)?);
         }
         Ok(layout)
@@ -98,7 +131,12 @@ impl RoleShape {
 
     /// Returns the regions of a pass.
     pub(crate) fn activations(&self, pass: PassShape) -> Result<Layout> {
-        activations_layout(&self.spec, self.weights, self.target, pass.mode, pass.limits)
+        let PassShape { mode, limits, .. } = pass;
+        let mut layout = activations_layout(&self.spec, self.weights, self.target, mode, limits)?;
+        if let Some(lora) = self.lora {
+            layout.extend(adapters_layout(&self.spec, self.weights, self.target, mode, limits, lora.shape)?);
+        }
+        Ok(layout)
     }
 
     /// True if its passes have a phase that no other role shares.
@@ -117,7 +155,8 @@ impl RunShape {
             head: self.head,
             weights: self.weights,
             target: self.target,
-            offloads_weights: false,
+            weights_are: WeightsAre::Resident,
+            lora: self.lora,
             score: None,
             update: None,
         };
@@ -145,10 +184,24 @@ impl RunShape {
             Head::Vocabulary => training.scores().then(|| self.score_pass()),
         };
         let mut roles = vec![RoleShape { score, update: Some(update(mode, training.packing)), ..first }];
+        if let (Some(update), Some(_)) = (&mut roles[0].update, self.lora) {
+            let (grads, optimizer) = (DType::F32, OptimizerDType::F32);
+            *update = UpdateShape {
+                dtypes: StateDTypes { grads, optimizer, ..update.dtypes },
+                offloads_states: false,
+                ..*update
+            };
+        }
+        let first = RoleShape { lora: None, ..first };
         if training.reference {
+            let weights_are = match (self.lora, training.offload.reference) {
+                (Some(_), _) => WeightsAre::FirstRoles,
+                (None, true) => WeightsAre::Offloaded,
+                (None, false) => WeightsAre::Resident,
+            };
             roles.push(RoleShape {
                 name: RoleName::Reference,
-                offloads_weights: training.offload.reference,
+                weights_are,
                 score: Some(self.score_pass()),
                 ..first
             });
@@ -177,6 +230,6 @@ fn scoring_roles(scoring: &Scoring, first: RoleShape) -> impl Iterator<Item = Ro
     scoring.models.rewards().map(move |(name, &spec)| {
         let set = scoring.models.rewards().position(|(_, other)| *other == spec).unwrap_or(0);
         let score = Some(PassShape { mode: Mode::Reward(set as u8), packing, limits });
-        RoleShape { name, spec, head: Head::Score, score, update: None, ..first }
+        RoleShape { name, spec, head: Head::Score, lora: None, score, update: None, ..first }
     })
 }

@@ -11,10 +11,10 @@ use super::report::Resolved;
 use crate::facts::Facts;
 use crate::facts::HostFacts;
 use crate::role_name::RoleName;
-use crate::shape::{Offload, RunShape, Scoring, Training};
-use plimsoll_base::{Bytes, DType, Error, Result};
+use crate::shape::{Lora, Offload, RunShape, Scoring, Training};
+use plimsoll_base::{Bytes, DType, Error, LoraShape, Result};
 use plimsoll_config::{
-    Auto, ByteSize, LearnsFrom, ModelDtype, Offload as RunOffload, OnFull as RunOnFull,
+    Auto, ByteSize, LearnsFrom, LoraSpec, ModelDtype, Offload as RunOffload, OnFull as RunOnFull,
     OptimizerDtype as RunOptimizer, Recompute as RunRecompute, RunFile, RunSpec,
 };
 use plimsoll_cuda::Held;
@@ -258,7 +258,7 @@ impl Planner<'_> {
     /// Returns what `"auto"` may move to the host's memory: nothing on a CPU, whose memory that is, nor of several ranks.
     fn offloads(&self, run: &RunSpec) -> Vec<Offload> {
         let of = |optimizer: bool, reference: bool| Offload { optimizer, reference };
-        let reference = run.reference;
+        let reference = run.reference && run.lora.is_none();
         match (&run.choices.offload, self.kind) {
             (Auto::Value(list), _) => {
                 let lies = |what| list.contains(&what);
@@ -266,6 +266,7 @@ impl Planner<'_> {
             }
             (Auto::Auto, _) if self.facts.share.ranks > 1 => vec![of(false, false)],
             (Auto::Auto, DeviceKind::Cpu) => vec![of(false, false)],
+            (Auto::Auto, DeviceKind::Cuda) if run.lora.is_some() => vec![of(false, false)],
             (Auto::Auto, DeviceKind::Cuda) if reference => {
                 vec![of(false, false), of(false, true), of(true, false), of(true, true)]
             }
@@ -344,7 +345,10 @@ impl Planner<'_> {
     /// Several cards pass states through the gradients' buffer when they are read: it must hold them exactly.
     fn precisions(&self, run: &RunSpec) -> Vec<(OptimizerDType, DType)> {
         let (ranks, on_cards) = (self.facts.share.ranks, self.kind == DeviceKind::Cuda);
-        let mut all = precisions(run);
+        let mut all = match (&run.lora, &run.critic) {
+            (Some(_), None) => vec![(OptimizerDType::F32, DType::F32)],
+            _ => precisions(run),
+        };
         all.retain(|of| ranks == 1 || !on_cards || *of != (OptimizerDType::F32, DType::Bf16));
         all
     }
@@ -411,6 +415,7 @@ impl Planner<'_> {
             spec: self.facts.spec,
             head: if run.needs.scores { Head::Score } else { Head::Vocabulary },
             weights,
+            lora: run.lora.as_ref().map(lora),
             target: self.target(),
             engine,
             on_full: on_full(run.choices.on_full),
@@ -428,6 +433,11 @@ impl Planner<'_> {
         };
         (shape, resolved)
     }
+}
+
+fn lora(spec: &LoraSpec) -> Lora {
+    let shape = LoraShape { rank: spec.rank, targets: spec.targets };
+    Lora { shape, scale: spec.scale() as f32 }
 }
 
 /// Returns the work of a step, for the cost model.

@@ -2,7 +2,7 @@
 
 use crate::role_name::PerRole;
 use crate::{facts::HostFacts, step_arrays::StepArrays};
-use plimsoll_base::{DType, ModelSpec};
+use plimsoll_base::{DType, LoraShape, ModelSpec};
 use plimsoll_cuda::{self as cuda};
 use plimsoll_files::Head;
 use plimsoll_model::{Recompute, Target};
@@ -93,6 +93,14 @@ pub struct Scoring {
     pub models: PerRole<ModelSpec>,
 }
 
+/// Adapters of a model whose weights are frozen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lora {
+    pub shape: LoraShape,
+    /// What B (A x) is multiplied by.
+    pub scale: f32,
+}
+
 /// Every number that a run's memory depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunShape {
@@ -100,6 +108,8 @@ pub struct RunShape {
     /// Output of its head: a reward model that is trained gives a score, and nothing is sampled from it.
     pub head: Head,
     pub weights: DType,
+    /// The adapters that are trained, or sampled with.
+    pub lora: Option<Lora>,
     pub target: Target,
     pub engine: EngineLimits,
     /// What the engine does when its blocks run out.

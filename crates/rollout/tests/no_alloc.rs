@@ -93,7 +93,7 @@ fn update(world: &mut World, prompts: &[&[u32]], out: &Samples) {
     let mut parts = world.harness.parts();
     let params = parts.decoder.params.clone();
     let mut optimizer =
-        Optimizer::new(parts.dev, parts.table, &params, parts.resident, "actor", Share::WHOLE);
+        Optimizer::new(parts.dev, parts.table, params.all, parts.resident, "actor", Share::WHOLE);
     let how = UpdateOptions { lr: 1e-4, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 1.0, seed: 0 };
     let mut packer = Packer::new(limits, all.len());
     let phase = parts.overlay.enter(Phase::Update);
@@ -121,7 +121,7 @@ fn update(world: &mut World, prompts: &[&[u32]], out: &Samples) {
                 first = batch.sequences.end;
             }
             let norm = optimizer.grad_norm(parts.dev, grads.all);
-            optimizer.update(parts.dev, &params, grads.all, slots, how, norm);
+            optimizer.update(parts.dev, params.all, grads.all, slots, how, norm);
         });
         assert!(step == 0 || count == 0, "step {step}: {count} allocations");
     }

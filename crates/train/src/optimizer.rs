@@ -200,7 +200,7 @@ impl<'a> Optimizer<'a> {
     pub fn new(
         dev: &dyn Device,
         table: &ParamTable,
-        weights: &Params<'a>,
+        weights: Buf<'a>,
         resident: Resident<'a>,
         role: &str,
         share: Share,
@@ -217,7 +217,7 @@ impl<'a> Optimizer<'a> {
                 let len = run.elements as usize;
                 copy_elements(
                     dev,
-                    weights.all.slice(run.start as usize, len),
+                    weights.slice(run.start as usize, len),
                     master.slice(*at as usize, len),
                 );
             }
@@ -244,6 +244,11 @@ impl<'a> Optimizer<'a> {
         ];
         let master = master.map(|buf| FlatTensors { prefix: "master.", buf, scales: None, stored: None });
         moments.into_iter().chain(master).collect()
+    }
+
+    /// Returns the f32 copy of the weights, if there is one.
+    pub fn master(&self) -> Option<Buf<'a>> {
+        self.states.master
     }
 
     /// Makes gradients ready for a first backward pass, which writes all but what pads them.
@@ -334,7 +339,7 @@ impl<'a> Optimizer<'a> {
     pub fn rehearse(
         &self,
         dev: &dyn Device,
-        weights: &Params<'_>,
+        weights: Buf<'_>,
         grads: Buf<'_>,
         slots: Option<States<'_>>,
     ) {
@@ -349,7 +354,7 @@ impl<'a> Optimizer<'a> {
     pub fn update(
         &mut self,
         dev: &dyn Device,
-        weights: &Params<'_>,
+        weights: Buf<'_>,
         grads: Buf<'_>,
         slots: Option<States<'_>>,
         how: UpdateOptions,
@@ -364,7 +369,7 @@ impl<'a> Optimizer<'a> {
     fn apply(
         &self,
         dev: &dyn Device,
-        weights: &Params<'_>,
+        weights: Buf<'_>,
         grads: Buf<'_>,
         slots: Option<States<'_>>,
         how: AdamW,
@@ -374,16 +379,16 @@ impl<'a> Optimizer<'a> {
                 let (at, len) = (*at as usize, run.elements as usize);
                 let how = AdamW { first_element: run.start, ..how };
                 let (states, grads) = (self.states.slice(at, len), grads.slice(at, len));
-                dev.adamw(how, bufs(weights.all.slice(run.start as usize, len), grads, states));
+                dev.adamw(how, bufs(weights.slice(run.start as usize, len), grads, states));
             }
             return;
         };
         let chunk = slots.m.len() / OFFLOAD_SLOTS;
-        let starts = (0..weights.all.len()).step_by(chunk);
-        let host = |start: usize| self.states.slice(start, chunk.min(weights.all.len() - start));
+        let starts = (0..weights.len()).step_by(chunk);
+        let host = |start: usize| self.states.slice(start, chunk.min(weights.len() - start));
         let slot = |start: usize| {
             let index = start / chunk % OFFLOAD_SLOTS;
-            (index, slots.slice(index * chunk, chunk.min(weights.all.len() - start)))
+            (index, slots.slice(index * chunk, chunk.min(weights.len() - start)))
         };
         let bring = |start: usize| {
             let (index, states) = slot(start);
@@ -398,10 +403,10 @@ impl<'a> Optimizer<'a> {
             dev.offload_wait(index);
             let how = AdamW { first_element: start as u64, ..how };
             let len = states.m.len();
-            dev.adamw(how, bufs(weights.all.slice(start, len), grads.slice(start, len), states));
+            dev.adamw(how, bufs(weights.slice(start, len), grads.slice(start, len), states));
             dev.offload_out(index, &mut states.bufs().zip(host(start).bufs()));
             let next = start + ahead * chunk;
-            if next < weights.all.len() {
+            if next < weights.len() {
                 bring(next);
             }
         }

@@ -5,17 +5,17 @@
 
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::{gather_f32, gather_f64, share_of};
-use plimsoll_base::{Bytes, Error, Phase, Result};
+use plimsoll_base::{Bytes, DType, Error, Phase, Result};
 use plimsoll_device::Device;
-use plimsoll_files::{Head, OpenModel};
+use plimsoll_files::{Head, OpenModel, TensorFile};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Decoder, Derivatives, FlatTensors, ParamTable, Params, Pass, PassIndex, Scorer, Streamed,
-    backward, head, layers, load, rehearsal_sizes, restore, restore_in_turn, rope, values,
+    Activations, Adapters, Decoder, Derivatives, FlatTensors, Gradients, ParamTable, Params, Pass, PassIndex, Scorer, Streamed,
+    backward, head, layers, load, load_adapters, rehearsal_sizes, restore, restore_in_turn, rope, values,
 };
-use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape};
+use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape, WeightsAre};
 use plimsoll_ranks::Group;
-use plimsoll_run::checkpoint::{CRITIC, CRITIC_OPTIMIZER, OPTIMIZER, WEIGHTS};
+use plimsoll_run::checkpoint::{ADAPTER_WEIGHTS, CRITIC, CRITIC_OPTIMIZER, OPTIMIZER, WEIGHTS};
 use plimsoll_train::{
     Optimizer, Packer, Sequence, Share, Units, UpdateOptions, gradient_not_finite, gradients,
 };
@@ -27,6 +27,8 @@ use std::time::Instant;
 pub struct Role<'a> {
     pub shape: RoleShape,
     pub table: ParamTable,
+    /// Of its adapters, if it has any: what it learns.
+    pub adapters: Option<(ParamTable, Adapters<'a>)>,
     /// Gradients and states; none if it is frozen.
     pub optimizer: Option<Optimizer<'a>>,
     /// Sum of squares of the weights of a frozen role, which identifies its model.
@@ -45,9 +47,11 @@ enum Weights<'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Loading {
+pub struct Loading<'m> {
     /// Seed of the weights that a model's files do not hold.
     pub seed: u64,
+    /// The adapters that the first role starts from.
+    pub adapter: Option<&'m TensorFile>,
     /// Bytes of the buffers between file and device.
     pub staging: Bytes,
 }
@@ -124,7 +128,7 @@ impl<'a> Role<'a> {
         shape: RoleShape,
         first: Option<&Role<'a>>,
         model: &OpenModel,
-        how: Loading,
+        how: Loading<'_>,
     ) -> Result<Role<'a>> {
         let (name, table) = (shape.name.name(), shape.table());
         let own_rope = resident.get(&format!("{name}.rope"));
@@ -142,15 +146,53 @@ impl<'a> Role<'a> {
             dev.offload_out(0, &mut std::iter::once((of, all)));
             dev.sync();
             let (sum_squares, weights) = (Some(dev.sum_squares(of)), Weights::Offloaded { all, rope });
-            return Ok(Role { shape, table, optimizer: None, sum_squares, weights });
+            return Ok(Role { shape, table, adapters: None, optimizer: None, sum_squares, weights });
+        }
+        if shape.weights_are == WeightsAre::FirstRoles {
+            let of = first.expect("the first role has its own weights").decoder();
+            let sum_squares = Some(dev.sum_squares(of.params.all));
+            let decoder = Decoder { params: of.params.clone().with_adapters(None), ..*of };
+            let weights = Weights::Resident(decoder);
+            return Ok(Role { shape, table, adapters: None, optimizer: None, sum_squares, weights });
         }
         let all = resident.buf(&format!("{name}.weights"));
         let params = Params::bind(&shape.spec, &table, shape.weights, all);
         load(dev, model, &table, &params, how.seed, how.staging)?;
-        let optimizer = shape.update.map(|of| Optimizer::new(dev, &table, &params, resident, name, of.share));
+        let adapters = shape.lora.zip(shape.adapters()).map(|(lora, table)| {
+            let all = resident.buf(&format!("{name}.adapters"));
+            let of = Adapters::bind(&shape.spec, &table, shape.weights, lora.shape, lora.scale, all);
+            (table, of)
+        });
+        let params = params.with_adapters(adapters.as_ref().map(|(_, adapters)| adapters));
+        let trained = adapters.as_ref().map_or((&table, all), |(table, adapters)| (table, adapters.all));
+        let of = |of: UpdateShape| Optimizer::new(dev, trained.0, trained.1, resident, name, of.share);
+        let optimizer = shape.update.map(of);
         let sum_squares = (first.is_some() && optimizer.is_none()).then(|| dev.sum_squares(all));
         let decoder = Decoder { spec: shape.spec, dtype: shape.weights, params, rope };
-        Ok(Role { shape, table, optimizer, sum_squares, weights: Weights::Resident(decoder) })
+        let role =
+            Role { shape, table, adapters, optimizer, sum_squares, weights: Weights::Resident(decoder) };
+        role.load_adapters(dev, how)?;
+        Ok(role)
+    }
+
+    /// Reads the adapters from their files, or makes those with which learning begins.
+    ///
+    /// Errors: those of reading.
+    fn load_adapters(&self, dev: &dyn Device, how: Loading<'_>) -> Result<()> {
+        let Some((table, adapters)) = &self.adapters else { return Ok(()) };
+        // States in f32 have what products read rounded.
+        let master = self.optimizer.as_ref().and_then(Optimizer::master);
+        let sets: Vec<Buf<'_>> = [Some(adapters.all), master].into_iter().flatten().collect();
+        let layout = self.decoder().params.embed.layout;
+        load_adapters(dev, table, layout, &sets, how.adapter, how.seed, how.staging)
+    }
+
+    /// Returns what the role learns, as a flat buffer with its table: its adapters, or all its weights.
+    pub fn learned(&self) -> (&ParamTable, Buf<'a>) {
+        match &self.adapters {
+            Some((table, adapters)) => (table, adapters.all),
+            None => (&self.table, self.decoder().params.all),
+        }
     }
 
     /// Returns the role's decoder. Panics if its weights are offloaded.
@@ -263,8 +305,8 @@ impl<'a> Role<'a> {
         let acts = Activations::bind(phase, shape.mode, shape.limits);
         let mut stats = UpdateStats::default();
         match which.is_empty() {
-            true => dev.zero(grads.all),
-            false => self.trained().begin_gradients(dev, grads.all),
+            true => dev.zero(grads.all()),
+            false => self.trained().begin_gradients(dev, grads.all()),
         }
         let units = Units { packing: shape.packing, hidden: u64::from(self.shape.spec.hidden) };
         packer.cut(cut, units, sequences, which.clone())?;
@@ -299,7 +341,7 @@ impl<'a> Role<'a> {
             stats.rows += batch.index.ids.len() as u64;
             first = batch.sequences.end;
         }
-        Ok((grads.all, stats))
+        Ok((grads.all(), stats))
     }
 
     fn apply(
@@ -325,11 +367,9 @@ impl<'a> Role<'a> {
         }
         // The passes are over: the slots may lie where their arrays were.
         let slots = self.trained().slots(phase, self.shape.name.name());
-        let Weights::Resident(Decoder { params, .. }) = &self.weights else {
-            unreachable!("trained weights are resident")
-        };
+        let (_, learned) = self.learned();
         let optimizer = self.optimizer.as_mut().expect("a trained role has an optimizer");
-        optimizer.update(dev, params, grads, slots, how, stats.grad_norm);
+        optimizer.update(dev, learned, grads, slots, how, stats.grad_norm);
         dev.sync();
         if let Some(group) = group {
             self.take_weights(dev, group)?;
@@ -362,14 +402,15 @@ impl<'a> Role<'a> {
             self.backward(dev, &grads, false, pass, 1.0, [&ones, &zeros]);
         })?;
         let slots = optimizer.slots(&phase, self.shape.name.name());
-        optimizer.rehearse(dev, &decoder.params, grads.all, slots);
+        optimizer.rehearse(dev, self.learned().1, grads.all(), slots);
         dev.sync();
         dev.check()
     }
 
     /// Reads the initial weights again.
-    pub fn reload(&self, dev: &dyn Device, model: &OpenModel, how: Loading) -> Result<()> {
-        load(dev, model, &self.table, &self.decoder().params, how.seed, how.staging)
+    pub fn reload(&self, dev: &dyn Device, model: &OpenModel, how: Loading<'_>) -> Result<()> {
+        load(dev, model, &self.table, &self.decoder().params, how.seed, how.staging)?;
+        self.load_adapters(dev, how)
     }
 
     /// Reads weights and optimizer states from a checkpoint, bit for bit, after `updates` updates.
@@ -384,15 +425,14 @@ impl<'a> Role<'a> {
         staging: Bytes,
     ) -> Result<()> {
         let (weights, states) = self.files();
-        let params = &self.decoder().params;
-        let layout = params.embed.layout;
+        let ((table, learned), layout) = (self.learned(), self.decoder().params.embed.layout);
         let read = |sets: &[FlatTensors<'_>], through, file: &str| {
-            restore(dev, &self.table, layout, sets, through, &checkpoint.join(file), staging)
+            restore(dev, table, layout, sets, through, &checkpoint.join(file), staging)
         };
-        read(&[FlatTensors::weights(params.all)], None, weights)?;
+        read(&[FlatTensors { stored: self.stored(), ..FlatTensors::weights(learned) }], None, weights)?;
         let Some(optimizer) = &self.optimizer else { return Ok(()) };
         let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
-        let whole = self.bind_gradients(&phase).all;
+        let whole = self.bind_gradients(&phase).all();
         match self.update_shape().share {
             Share::WHOLE => read(&optimizer.states(), Some(whole), states)?,
             _ => {
@@ -404,7 +444,7 @@ impl<'a> Role<'a> {
                     .collect();
                 let mut take = |index| optimizer.take_state(dev, index, whole);
                 let path = checkpoint.join(states);
-                restore_in_turn(dev, &self.table, layout, &sets, None, &path, staging, &mut take)?;
+                restore_in_turn(dev, table, layout, &sets, None, &path, staging, &mut take)?;
             }
         }
         self.optimizer.as_mut().expect("it was read just now").step = updates;
@@ -413,18 +453,31 @@ impl<'a> Role<'a> {
 
     /// Returns the names of its files in a checkpoint: weights, and optimizer states.
     pub fn files(&self) -> (&'static str, &'static str) {
-        match self.shape.name {
-            RoleName::Critic => (CRITIC, CRITIC_OPTIMIZER),
-            _ => (WEIGHTS, OPTIMIZER),
+        match (self.shape.name, &self.adapters) {
+            (RoleName::Critic, _) => (CRITIC, CRITIC_OPTIMIZER),
+            (_, Some(_)) => (ADAPTER_WEIGHTS, OPTIMIZER),
+            (_, None) => (WEIGHTS, OPTIMIZER),
         }
+    }
+
+    /// Returns the dtype of what it learns in files, if that is not the buffer's: adapters are f32.
+    pub fn stored(&self) -> Option<DType> {
+        self.adapters.as_ref().map(|_| DType::F32)
     }
 
     pub(super) fn update_shape(&self) -> UpdateShape {
         self.shape.update.expect("only trained roles are updated")
     }
 
-    pub(super) fn bind_gradients<'p>(&self, phase: &InPhase<'p>) -> Params<'p> {
-        gradients(&self.shape.spec, &self.table, self.shape.weights, phase, self.shape.name.name())
+    pub(super) fn bind_gradients<'p>(&self, phase: &InPhase<'p>) -> RoleGradients<'p> {
+        let RoleShape { name, spec, weights, lora, .. } = &self.shape;
+        match (&self.adapters, lora) {
+            (Some((table, _)), Some(lora)) => {
+                let all = phase.buf(&format!("{}.grads", name.name()));
+                RoleGradients::Adapters(Adapters::bind(spec, table, *weights, lora.shape, lora.scale, all))
+            }
+            _ => RoleGradients::Weights(gradients(spec, &self.table, *weights, phase, name.name())),
+        }
     }
 
     pub(super) fn trained(&self) -> &Optimizer<'a> {
@@ -469,14 +522,14 @@ impl<'a> Role<'a> {
     fn backward(
         &self,
         dev: &dyn Device,
-        grads: &Params<'_>,
+        grads: &RoleGradients<'_>,
         add: bool,
         pass: &Pass<'_>,
         inv_temperature: f32,
         [d_head, d_entropy]: [&[f32]; 2],
     ) {
         let of = self.derivatives(inv_temperature, [d_head, d_entropy]);
-        backward(dev, self.decoder(), grads, add, pass, of);
+        backward(dev, self.decoder(), grads.to(), add, pass, of);
     }
 
     pub(super) fn derivatives<'d>(
@@ -494,10 +547,32 @@ impl<'a> Role<'a> {
 
     /// Returns the error that names the first tensor whose gradient is not finite.
     fn gradient_not_finite(&self, dev: &dyn Device, grads: Buf<'_>) -> Error {
-        let error = gradient_not_finite(dev, &self.table, grads);
+        let error = gradient_not_finite(dev, self.learned().0, grads);
         match self.shape.name {
             RoleName::Critic => error.fact("it is the critic's").hint("lower critic.learning_rate"),
             _ => error,
+        }
+    }
+}
+
+/// Where the gradients of a role go.
+pub(super) enum RoleGradients<'p> {
+    Weights(Params<'p>),
+    Adapters(Adapters<'p>),
+}
+
+impl<'p> RoleGradients<'p> {
+    pub(super) fn all(&self) -> Buf<'p> {
+        match self {
+            RoleGradients::Weights(params) => params.all,
+            RoleGradients::Adapters(adapters) => adapters.all,
+        }
+    }
+
+    pub(super) fn to(&self) -> Gradients<'_, 'p> {
+        match self {
+            RoleGradients::Weights(params) => params.into(),
+            RoleGradients::Adapters(adapters) => adapters.into(),
         }
     }
 }

@@ -130,7 +130,7 @@ fn trained(h: &mut Harness, mode: Mode) {
         decoder = Decoder { params, ..decoder };
     }
     let params = &decoder.params;
-    let mut optimizer = Optimizer::new(parts.dev, &table, params, parts.resident, role, Share::WHOLE);
+    let mut optimizer = Optimizer::new(parts.dev, &table, params.all, parts.resident, role, Share::WHOLE);
     let grads = Params::bind(&spec, &table, dtype, parts.resident.buf(&format!("{role}.grads")));
     parts.dev.zero(grads.all);
     let phase = parts.overlay.enter(mode.phase());
@@ -172,7 +172,7 @@ fn trained(h: &mut Harness, mode: Mode) {
     if let Mode::Critic(_) | Mode::Update(_) = mode {
         let how = UpdateOptions { lr: 1e-3, betas: (0.9, 0.95), weight_decay: 0.01, grad_clip: 1.0, seed: 1 };
         let norm = optimizer.grad_norm(parts.dev, grads.all);
-        optimizer.update(parts.dev, params, grads.all, None, how, norm);
+        optimizer.update(parts.dev, params.all, grads.all, None, how, norm);
     }
 }
 

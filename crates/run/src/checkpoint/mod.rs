@@ -32,3 +32,5 @@ pub const HELD: &str = "state/held.jsonl";
 /// The run file, as resolved.
 pub const RUN_FILE: &str = "state/run.toml";
 pub const WEIGHTS: &str = "model.safetensors";
+/// The weights of a run that trains adapters, under the name that peft gives them.
+pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";

@@ -228,10 +228,10 @@ impl Harness {
         let parts = self.parts();
         let (params, grads) = (&parts.decoder.params, parts.grads.all);
         let mut optimizer =
-            Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor", Share::WHOLE);
+            Optimizer::new(parts.dev, parts.table, params.all, parts.resident, "actor", Share::WHOLE);
         let how = UpdateOptions { lr, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 1.0, seed: 0 };
         let norm = optimizer.grad_norm(parts.dev, grads);
-        optimizer.update(parts.dev, params, grads, None, how, norm);
+        optimizer.update(parts.dev, params.all, grads, None, how, norm);
     }
 }
 

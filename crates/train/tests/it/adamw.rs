@@ -69,7 +69,7 @@ fn a_step_from_the_stored_gradients_is_pytorch_s() {
             let parts = h.parts();
             let params = &parts.decoder.params;
             let mut optimizer =
-                Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor", Share::WHOLE);
+                Optimizer::new(parts.dev, parts.table, params.all, parts.resident, "actor", Share::WHOLE);
             write(parts.dev, parts.table, &parts.grads, |tensor| reference.f32s(&format!("grad.{tensor}")));
             let norm = optimizer.grad_norm(parts.dev, parts.grads.all);
             let theirs = f64::from(reference.f32s("grad_norm")[0]);
@@ -77,7 +77,7 @@ fn a_step_from_the_stored_gradients_is_pytorch_s() {
                 (norm - theirs).abs() < 2e-6 * theirs,
                 "{name} {machine:?}: norm {norm}, reference {theirs}"
             );
-            optimizer.update(parts.dev, params, parts.grads.all, None, HOW, norm);
+            optimizer.update(parts.dev, params.all, parts.grads.all, None, HOW, norm);
             // Weights are below 4: two roundings of the weight, one of the step.
             check(name, &tensors(parts.dev, parts.table, params), &reference, |_| true, 5e-7);
         }
@@ -102,14 +102,14 @@ fn a_step_from_our_own_gradients_is_pytorch_s_where_the_gradient_has_a_sign() {
         let params = &parts.decoder.params;
         let ours = tensors(parts.dev, parts.table, &parts.grads);
         let mut optimizer =
-            Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor", Share::WHOLE);
+            Optimizer::new(parts.dev, parts.table, params.all, parts.resident, "actor", Share::WHOLE);
         for (tensor, ours) in &ours {
             let theirs = reference.f32s(&format!("grad.{tensor}"));
             let d = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(d < 1.5e-6, "{name} {tensor}: gradients differ by {d}");
         }
         let norm = optimizer.grad_norm(parts.dev, parts.grads.all);
-        optimizer.update(parts.dev, params, parts.grads.all, None, HOW, norm);
+        optimizer.update(parts.dev, params.all, parts.grads.all, None, HOW, norm);
         // The step is lr * g / (|g| + 1e-8): at |g| = 1e-5 an error of 1.5e-6 does not turn its sign, and the size of
         // the step moves by lr * 1e-8 / |g|^2 * error, below 1e-6.
         check(name, &tensors(parts.dev, parts.table, params), &reference, |g| g.abs() > 1e-5, 1e-6);
@@ -125,13 +125,13 @@ fn bf16_weights_are_the_rounded_master_and_clipping_scales_the_gradient() {
     assert!(dtypes(DType::Bf16).has_master());
     let parts = h.parts();
     let params = &parts.decoder.params;
-    let mut optimizer = Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor", Share::WHOLE);
+    let mut optimizer = Optimizer::new(parts.dev, parts.table, params.all, parts.resident, "actor", Share::WHOLE);
     write(parts.dev, parts.table, &parts.grads, |tensor| reference.f32s(&format!("grad.{tensor}")));
     let norm = optimizer.grad_norm(parts.dev, parts.grads.all);
     for _ in 0..3 {
         optimizer.update(
             parts.dev,
-            params,
+            params.all,
             parts.grads.all,
             None,
             UpdateOptions { grad_clip: 1.0, ..HOW },
@@ -164,10 +164,10 @@ fn moments_of_8_bits_step_as_moments_of_f32() {
         let parts = h.parts();
         let params = &parts.decoder.params;
         let mut optimizer =
-            Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor", Share::WHOLE);
+            Optimizer::new(parts.dev, parts.table, params.all, parts.resident, "actor", Share::WHOLE);
         write(parts.dev, parts.table, &parts.grads, |tensor| reference.f32s(&format!("grad.{tensor}")));
         for _ in 0..steps {
-            optimizer.update(parts.dev, params, parts.grads.all, None, HOW, 1.0);
+            optimizer.update(parts.dev, params.all, parts.grads.all, None, HOW, 1.0);
         }
         crate::common::read(parts.dev, params.all)
     };
@@ -185,7 +185,7 @@ fn updated(setup: Setup) -> Vec<Vec<u8>> {
     let mut h = Harness::new(setup, Layout::new());
     let mut parts = h.parts();
     let params = &parts.decoder.params;
-    let mut optimizer = Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor", Share::WHOLE);
+    let mut optimizer = Optimizer::new(parts.dev, parts.table, params.all, parts.resident, "actor", Share::WHOLE);
     let phase = parts.overlay.enter(Phase::Update);
     let slots = optimizer.slots(&phase, "actor");
     assert_eq!(slots.is_some(), parts.setup.offload);
@@ -194,7 +194,7 @@ fn updated(setup: Setup) -> Vec<Vec<u8>> {
             .map(|i| ((i * 7919 + step * 104_729) % 1000) as f32 * 1e-5 - 5e-3)
             .collect();
         parts.dev.write_f32(parts.grads.all, 0, &grads);
-        optimizer.update(parts.dev, params, parts.grads.all, slots, UpdateOptions { seed: 7, ..HOW }, 1.0);
+        optimizer.update(parts.dev, params.all, parts.grads.all, slots, UpdateOptions { seed: 7, ..HOW }, 1.0);
     }
     parts.dev.sync();
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -159,7 +159,7 @@ fn partial_gradients_added_by_their_owners_are_the_accumulated_gradient() {
                     let mut parts = h.parts();
                     let (dev, share) = (parts.dev, Share { rank, ranks });
                     let optimizer =
-                        Optimizer::new(dev, &table, &parts.decoder.params, parts.resident, "actor", share);
+                        Optimizer::new(dev, &table, parts.decoder.params.all, parts.resident, "actor", share);
                     let (partial, shard) = (parts.resident.buf("partial"), parts.resident.buf("shard"));
                     let grads = Params::bind(&spec, &table, dtype, partial);
                     let mut passes = 0;
