@@ -36,7 +36,7 @@ const EPOCHS: Becomes = Key("train.epochs_per_rollout");
 const KEEP: Becomes = Key("checkpoint.keep");
 
 /// (section, alias, meaning).
-const ALIASES: [(&str, &str, Becomes); 48] = [
+const ALIASES: [(&str, &str, Becomes); 56] = [
     ("rollout", "num_generations", GROUP),
     ("rollout", "n", GROUP),
     ("rollout", "n_samples_per_prompt", GROUP),
@@ -79,6 +79,14 @@ const ALIASES: [(&str, &str, Becomes); 48] = [
     ("loss", "lambd", Key("loss.lambda")),
     ("loss", "gae_lambda", Key("loss.lambda")),
     ("loss", "ent_coef", Key("loss.entropy_coef")),
+    ("lora", "r", Key("lora.rank")),
+    ("lora", "lora_r", Key("lora.rank")),
+    ("lora", "lora_rank", Key("lora.rank")),
+    ("lora", "lora_alpha", Key("lora.alpha")),
+    ("lora", "lora_dropout", Key("lora.dropout")),
+    ("lora", "target_modules", Key("lora.targets")),
+    ("lora", "lora_target_modules", Key("lora.targets")),
+    ("lora", "use_rslora", Key("lora.rslora")),
     ("critic", "vf_coef", Key("critic.value_coef")),
     ("environment", "total_timesteps", Key("environment.total_frames")),
     ("critic", "cliprange_value", Key("critic.value_clip")),
@@ -111,7 +119,7 @@ const VALUES: [(&str, &str); 13] = [
 const HALF: [&str; 5] = ["float16", "torch.float16", "fp16", "f16", "half"];
 
 /// (name, where it belongs): names of other stacks whose values mean something else here, so that no value is taken over.
-const HINTS: [(&str, &str); 33] = [
+const HINTS: [(&str, &str); 32] = [
     ("max_steps", "set `train.steps`: rollouts here, where TRL counts updates"),
     ("num_train_epochs", PASSES),
     ("total_epochs", PASSES),
@@ -145,13 +153,11 @@ const HINTS: [(&str, &str); 33] = [
     ("train_files", "set `data.prompts` to a JSONL or Parquet file"),
     ("reward_funcs", "write a [[reward]] for each, with `kind`: plimsoll explain unknown-reward"),
     ("reward_weights", "set `weight` in each [[reward]]"),
-    ("use_peft", NO_ADAPTER),
-    ("lora_rank", NO_ADAPTER),
+    ("use_peft", "write a section [lora] with `rank`: docs/lora.md"),
     ("load_in_4bit", "remove it: weights are bf16 or f32, quantised ones are not built"),
 ];
 const PASSES: &str = "set `train.steps`: passes over the data are not counted here";
 const NO_TRACKER: &str = "remove it: metrics are lines of events.jsonl in the run directory";
-const NO_ADAPTER: &str = "remove it: adapters are not built, every weight is trained";
 
 /// Returns the hint for a value that other stacks know, of a key that takes the names `known`.
 pub(super) fn value_hint(path: &str, value: &str, known: &[&str]) -> Option<String> {

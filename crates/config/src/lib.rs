@@ -14,6 +14,7 @@ mod eval_metric;
 mod layers;
 mod limits;
 mod load;
+mod lora;
 mod model_reward;
 mod not_built;
 mod objective;
@@ -43,11 +44,11 @@ pub use objective::{KlTerm, Objective};
 pub use plimsoll_algo::method::{LearnsFrom, Method};
 pub use provenance::{Origin, Provenance};
 pub use sections::{
-    Checkpoint, Critic, Data, Environment, Eval, Loss, MLP, Memory, ModelOptions, Reward, Rollout, Run,
+    Checkpoint, Critic, Data, Environment, Eval, Lora, Loss, MLP, Memory, ModelOptions, Reward, Rollout, Run,
     RunFile, Train, Trains, VerbFile, is_python_env,
 };
 pub use sources::no_rows_to_filter;
-pub use spec::{Choices, ModelReward, RolloutSpec, RunSpec, TrainSpec};
+pub use spec::{Choices, LoraSpec, ModelReward, RolloutSpec, RunSpec, TrainSpec};
 pub use values::{
     Auto, ByteSize, Credit, Curriculum, DynamicSampling, Expecting, KlIn, LossType, ModelDtype, Network,
     Offload, OnFull, OptimizerDtype, Overlong, Positions, Recompute, RewardFailure, RunDevice, Schedule,

@@ -4,7 +4,7 @@ use super::provenance::{FileKind, Provenance, Source};
 use super::read::{provenance_of, read_text};
 use super::schema::{all_keys, schema_properties};
 use super::sections::{RunFile, VerbFile};
-use super::{Origin, agent, aliases, de, defaults, layers, not_built, tree, validate};
+use super::{Origin, agent, aliases, de, defaults, layers, lora, not_built, tree, validate};
 use plimsoll_base::Result;
 use std::path::{Path, PathBuf};
 
@@ -57,7 +57,7 @@ pub struct Setting {
 /// Reads the run file at `path`, then the environment, then `sets`.
 ///
 /// Errors, all with exit code 2: `run-file-missing`, `run-file-unreadable`, `run-file-syntax`, `unknown-key`,
-/// `duplicate-key`, `missing-key`, `bad-type`, `bad-value`, `bad-set`, `contradictory-keys`, `not-built`.
+/// `duplicate-key`, `missing-key`, `bad-type`, `bad-value`, `bad-set`, `contradictory-keys`, `lora-unsupported`, `not-built`.
 pub fn load(path: &Path, sets: &[String], env: impl Iterator<Item = (String, String)>) -> Result<Loaded> {
     let source = Source { path: path.display().to_string(), text: read_text(path)?, kind: &RUN_FILE };
     let mut seen = aliases::Seen::default();
@@ -66,6 +66,7 @@ pub fn load(path: &Path, sets: &[String], env: impl Iterator<Item = (String, Str
     layers::add_environment(&mut root, env, |_| true, &source, &mut seen)?;
     layers::add_sets(&mut root, sets, &source, &mut seen)?;
     aliases::finish(&mut root, &source, &mut seen)?;
+    lora::settle(&mut root, &source)?;
     let mut run: RunFile = de::read(&root, &source)?;
     let mut provenance = provenance_of(&root, source);
     if run.run.dir.is_none() {
@@ -74,12 +75,14 @@ pub fn load(path: &Path, sets: &[String], env: impl Iterator<Item = (String, Str
     }
     defaults::fill(&mut run, &mut provenance);
     agent::fill(&mut run, &mut provenance);
+    lora::fill(&mut run, &mut provenance);
     not_built::check(&run, &provenance)?;
     validate::run_file(&run, &provenance)?;
     if run.loss.correction.is_some() && run.rollout.policy_lag == 0 {
         let words = "`loss.correction` changes nothing: with rollout.policy_lag = 0 the policy that samples is the one that is trained, and every weight is exactly 1";
         seen.notes.push(words.into());
     }
+    seen.notes.extend(lora::note(&run));
     let source_text = provenance.source.text.clone();
     Ok(Loaded { run, provenance, source_text, path: path.to_path_buf(), notes: seen.notes })
 }

@@ -3,13 +3,15 @@
 
 use crate::rewards::reward_specs;
 use crate::{
-    Auto, ByteSize, Checkpoint, Critic, Data, Environment, Eval, EvalMetric, Loss, LossType, ModelDtype,
-    ModelOptions, Objective, Offload, OnFull, OptimizerDtype, Recompute, Reward, Rollout, RunDevice, RunFile,
-    Schedule, Train, VerbFile,
+    Auto, ByteSize, Checkpoint, Critic, Data, Environment, Eval, EvalMetric, Lora, Loss, LossType,
+    ModelDtype, ModelOptions, Objective, Offload, OnFull, OptimizerDtype, Recompute, Reward, Rollout,
+    RunDevice, RunFile, Schedule, Train, VerbFile,
 };
 use plimsoll_algo::method::{LearnsFrom, Method, Needs, Reference};
 use plimsoll_algo::preference::PreferenceLoss;
+use plimsoll_base::{LoraShape, LoraTargets};
 use plimsoll_reward::RewardSpec;
+use std::path::PathBuf;
 
 #[derive(Clone, Debug)]
 pub struct RunSpec {
@@ -35,6 +37,8 @@ pub struct RunSpec {
     pub preference: PreferenceLoss,
     /// The critic; none for methods without one.
     pub critic: Option<Critic>,
+    /// Low-rank adapters; none where every weight is trained.
+    pub lora: Option<LoraSpec>,
     /// True if the weights that the run began with are kept next to the trained ones.
     pub reference: bool,
     pub train: TrainSpec,
@@ -102,6 +106,18 @@ pub struct TrainSpec {
     pub dead_steps_max: u32,
 }
 
+/// Low-rank adapters: y = W x + scale B (A x) in every target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoraSpec {
+    pub rank: u32,
+    pub alpha: f64,
+    /// True if the scale falls with the root of the rank.
+    pub rslora: bool,
+    pub targets: LoraTargets,
+    /// The folder of a peft adapter to start from.
+    pub adapter: Option<PathBuf>,
+}
+
 /// A reward model among the rewards.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelReward {
@@ -160,6 +176,7 @@ impl RunSpec {
             objective: Objective::new(run),
             preference: preference(&run.loss),
             critic: needs.critic.then(|| run.critic.clone().unwrap_or_default()),
+            lora: run.lora.as_ref().map(LoraSpec::new),
             reference: match needs.reference {
                 Reference::No => false,
                 Reference::WithKl => run.loss.kl_coef != 0.0,
@@ -256,6 +273,28 @@ impl TrainSpec {
             grad_clip: train.grad_clip,
             dead_steps_max: train.dead_steps_max,
         }
+    }
+}
+
+impl LoraSpec {
+    fn new(lora: &Lora) -> LoraSpec {
+        LoraSpec {
+            rank: lora.rank,
+            alpha: lora.alpha(),
+            rslora: lora.rslora,
+            targets: lora.targets,
+            adapter: lora.adapter.as_ref().map(PathBuf::from),
+        }
+    }
+
+    /// Returns the factor of B (A x): alpha / rank, or with `rslora` alpha / sqrt(rank).
+    pub fn scale(&self) -> f64 {
+        let rank = f64::from(self.rank);
+        self.alpha / if self.rslora { rank.sqrt() } else { rank }
+    }
+
+    pub fn shape(&self) -> LoraShape {
+        LoraShape { rank: self.rank, targets: self.targets }
     }
 }
 

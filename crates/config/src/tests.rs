@@ -1,5 +1,7 @@
 //! Run files, good and bad.
 
+mod lora;
+
 use super::*;
 use plimsoll_base::{Exit, Result};
 
@@ -157,7 +159,6 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["checkpoint.save_steps=5"], "unknown-key", "set `checkpoint.every`"),
     (&["train.num_generations=8"], "unknown-key", "hint: `num_generations` belongs in [rollout]"),
     (&["num_generations=8"], "unknown-key", "hint: `num_generations` belongs in [rollout]"),
-    (&["model_options.use_peft=true"], "unknown-key", "adapters are not built"),
     (&["rollout.zzzzzzz=8"], "unknown-key", "keys of [rollout]: prompts_per_step"),
     (&["reward.0.wieght=8"], "unknown-key", "did you mean `reward.0.weight`?"),
     (&["rollout.group_size=eight"], "bad-type", "the string \"eight\"; it takes a whole number"),

@@ -35,6 +35,7 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
         super::pairs::check(run, at)?;
         super::model_reward::check(&run.reward, at)?;
     }
+    super::lora::check(run, at)?;
     loss(&run.loss, run.method, at)?;
     critic(run, at)?;
     if run.method.needs().learns_from == LearnsFrom::Samples && run.trains() == Trains::LanguageModel {

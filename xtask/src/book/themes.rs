@@ -54,11 +54,12 @@ const ERRORS: [Theme; 9] = [
             "stop-string-",
             "isa-",
             "import-",
+            "lora-",
         ],
     ),
     theme(
         "Models and tokenizers",
-        &["model-", "tokenizer-", "chat-template-", "hub-", "wheel-", "pip-", "critic-"],
+        &["model-", "tokenizer-", "chat-template-", "hub-", "wheel-", "pip-", "critic-", "adapter-"],
     ),
     theme("Data", &["data-", "pair-", "prompt-"]),
     theme("Rewards", &["reward-"]),

@@ -2,6 +2,7 @@
 //! `run.toml` all come from here; keys are named nowhere else.
 
 mod environment;
+mod lora;
 mod loss;
 mod reward;
 
@@ -12,6 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use environment::{Environment, is_python_env};
+pub use lora::Lora;
 pub use loss::{Critic, Loss};
 pub use reward::Reward;
 
@@ -46,6 +48,9 @@ pub struct RunFile {
     /// The critic of `ppo`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub critic: Option<Critic>,
+    /// Low-rank adapters instead of every weight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Lora>,
     /// The optimizer and its batches.
     pub train: Train,
     /// Limits.
@@ -463,6 +468,7 @@ impl RunFile {
             reward: Vec::new(),
             loss: Default::default(),
             critic: None,
+            lora: None,
             train,
             memory: Default::default(),
             eval: Default::default(),

@@ -1,0 +1,221 @@
+//! `[lora]`: keys and names of peft become those of the table of types, or are refused by name.
+//!
+//! Peft's other kinds of adapter, and settings that would make the policy that samples differ from the one that is
+//! trained, are refused before any file is opened.
+
+use super::limits::{bad_value, contradiction, in_range};
+use super::provenance::{Origin, Provenance, Source};
+use super::sections::{Lora, RunFile};
+use super::tree::{Node, Table, Value};
+use super::values::{Auto, ModelDtype, OptimizerDtype};
+use crate::Trains;
+use plimsoll_base::{Error, LoraTarget, LoraTargets, Result, shown};
+
+/// Largest rank; full-rank matrices of small models are hardly larger.
+const RANK_MAX: u32 = 256;
+/// Learning rates of adapters are about ten times those of full fine-tuning, which begin at 1e-6.
+const LEARNING_RATE_LOW: f64 = 1e-5;
+/// peft's word for all linear layers of a decoder.
+const ALL_LINEAR: &str = "all-linear";
+/// What a regular expression has and a name of a module has not.
+const PATTERN_CHARS: &[char] = &['*', '^', '$', '|', '(', ')', '[', ']', '+', '?', '\\', '{', '}'];
+
+/// A key, whether a value of it changes nothing, and what other values ask for.
+type NotBuilt = (&'static str, fn(&Value) -> bool, &'static str);
+
+/// Keys of peft, and reserved ones, that adapters here have not.
+const NOT_BUILT: [NotBuilt; 15] = [
+    ("merge", is_off, "a merged copy of the weights"),
+    ("quantize", is_off, "a quantised base model"),
+    ("qlora", is_off, "a quantised base model"),
+    ("load_in_4bit", is_off, "a quantised base model"),
+    ("load_in_8bit", is_off, "a quantised base model"),
+    ("use_dora", is_off, "DoRA"),
+    ("modules_to_save", is_off, "a module that is trained in full"),
+    ("bias", is_none_text, "a trained bias"),
+    ("lora_bias", is_off, "a bias in B"),
+    ("init_lora_weights", is_true, "another initialisation than peft's default"),
+    ("layers_to_transform", is_off, "an adapter in some of the layers only"),
+    ("layers_pattern", is_off, "an adapter in some of the layers only"),
+    ("rank_pattern", is_off, "a rank of its own for some of the layers"),
+    ("alpha_pattern", is_off, "an alpha of its own for some of the layers"),
+    ("exclude_modules", is_off, "an exception from the targets"),
+];
+
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Boolean(on) => !on,
+        Value::Text(text) => matches!(text.as_str(), "" | "none" | "None" | "null"),
+        Value::Array(items) => items.is_empty(),
+        Value::Table(table) => table.0.is_empty(),
+        _ => false,
+    }
+}
+
+fn is_none_text(value: &Value) -> bool {
+    matches!(value, Value::Text(text) if text == "none")
+}
+
+fn is_true(value: &Value) -> bool {
+    matches!(value, Value::Boolean(true))
+}
+
+fn unsupported(origin: &Origin, message: &str, source: &Source) -> Error {
+    source.error("lora-unsupported", origin, message)
+}
+
+/// Turns what all layers of a run file say about `[lora]` into the keys and names of the table of types.
+///
+/// Errors: `lora-unsupported` for what peft has and this build has not, `bad-value` for targets that no model has.
+pub(super) fn settle(root: &mut Table, source: &Source) -> Result<()> {
+    let Some(Node { value: Value::Table(lora), .. }) = root.get_mut("lora") else { return Ok(()) };
+    for (key, changes_nothing, what) in NOT_BUILT {
+        let Some(node) = lora.remove(key) else { continue };
+        if !changes_nothing(&node.value) {
+            let message = format!("`lora.{key}`: {what} is not built");
+            return Err(unsupported(&node.origin, &message, source).hint(format!("remove `lora.{key}`")));
+        }
+    }
+    let Some(node) = lora.remove("targets") else { return Ok(()) };
+    let origin = node.origin.clone();
+    let targets = targets(&node, source)?;
+    let name = |target: LoraTarget| Node { value: Value::Text(target.name().into()), origin: origin.clone() };
+    let value = Value::Array(targets.iter().map(name).collect());
+    lora.insert("targets", Node { value, origin: origin.clone() });
+    Ok(())
+}
+
+/// Reads `lora.targets`: `all-linear`, one name, or a list of names.
+fn targets(node: &Node, source: &Source) -> Result<LoraTargets> {
+    let takes = "\"all-linear\" or a list of names such as [\"q_proj\", \"v_proj\"]";
+    let wrong_type = |node: &Node| {
+        let message = format!("`lora.targets` has {}; it takes {takes}", node.kind());
+        source.error("bad-type", &node.origin, &message).hint(format!("write `targets` as {takes}"))
+    };
+    let names = match &node.value {
+        Value::Text(_) => std::slice::from_ref(node),
+        Value::Array(items) => items,
+        _ => return Err(wrong_type(node)),
+    };
+    let mut found = Vec::new();
+    for name in names {
+        let Value::Text(text) = &name.value else { return Err(wrong_type(name)) };
+        found.extend(targets_of_name(text, &name.origin, source)?);
+    }
+    LoraTargets::new(found).ok_or_else(|| {
+        let message = "`lora.targets` is an empty list, and an adapter has at least one target";
+        source.error("bad-value", &node.origin, message).hint(format!("set lora.targets to {takes}"))
+    })
+}
+
+/// Returns the layers that `name` means in peft: those whose path in a decoder layer is `name` or ends with `.name`.
+fn targets_of_name(name: &str, origin: &Origin, source: &Source) -> Result<Vec<LoraTarget>> {
+    if name == ALL_LINEAR {
+        return Ok(LoraTarget::ALL.to_vec());
+    }
+    let is_meant =
+        |target: &LoraTarget| target.module() == name || target.module().ends_with(&format!(".{name}"));
+    let meant: Vec<LoraTarget> = LoraTarget::ALL.into_iter().filter(is_meant).collect();
+    if !meant.is_empty() {
+        return Ok(meant);
+    }
+    let refused = |what: &str| {
+        let message = format!("`lora.targets`: \"{}\" {what}", shown(name));
+        unsupported(origin, &message, source)
+    };
+    let last = name.rsplit('.').next().unwrap_or_default();
+    if ["embed_tokens", "lm_head"].contains(&last) {
+        let error = refused("has no adapter: embeddings and head are not trained with [lora]");
+        return Err(error.hint(format!("remove \"{}\" from lora.targets", shown(name))));
+    }
+    if name.contains(PATTERN_CHARS) {
+        let error = refused("is a regular expression, and targets are names");
+        return Err(error.hint(format!("write the names that it means: {}", names())));
+    }
+    if LoraTarget::of_name(last).is_some() && name.split('.').any(|part| part.parse::<u32>().is_ok()) {
+        let error = refused("is one layer's, and a target has an adapter in every layer");
+        return Err(error.hint(format!("set lora.targets = [\"{last}\"]")));
+    }
+    Err(unknown_target(name, origin, source))
+}
+
+fn unknown_target(name: &str, origin: &Origin, source: &Source) -> Error {
+    let message = format!("`lora.targets`: \"{}\" matches no linear layer of a decoder", shown(name));
+    let error = source.error("bad-value", origin, &message).fact(format!("there are {}", names()));
+    let known = LoraTarget::ALL.iter().map(|target| target.name()).chain([ALL_LINEAR]);
+    match super::de::nearest(name, known) {
+        Some(near) => error.hint(format!("did you mean \"{near}\"?")),
+        None => error.hint("set lora.targets to some of these names, or to \"all-linear\""),
+    }
+}
+
+fn names() -> String {
+    LoraTarget::ALL.map(LoraTarget::name).join(", ")
+}
+
+/// Fills in the key that follows from another one.
+pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
+    let Some(lora) = &mut run.lora else { return };
+    if lora.alpha.is_none() {
+        lora.alpha = Some(lora.alpha());
+        provenance.resolve("lora.alpha", "2 x lora.rank");
+    }
+}
+
+/// Checks `[lora]`, and that the other sections fit it.
+pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
+    let Some(lora) = &run.lora else { return Ok(()) };
+    if run.trains() == Trains::Policy {
+        let message = "[lora] is set, but an environment policy is small and trained in full";
+        return Err(contradiction(at, "lora", message).hint("remove [lora]"));
+    }
+    values(lora, at)?;
+    let dtypes = [
+        ("train.grad_dtype", run.train.grad_dtype == Auto::Value(ModelDtype::Bf16)),
+        (
+            "train.optimizer_dtype",
+            run.train.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::F32),
+        ),
+    ];
+    if let Some((key, _)) = dtypes.into_iter().find(|(_, is_narrow)| *is_narrow) {
+        let message = format!("`{key}` with [lora]: gradients and optimizer states of adapters are f32");
+        return Err(contradiction(at, key, &message).hint(format!("remove {key}, or set it to \"f32\"")));
+    }
+    Ok(())
+}
+
+fn values(lora: &Lora, at: &Provenance) -> Result<()> {
+    if !(1..=RANK_MAX).contains(&lora.rank) {
+        let takes = format!("a whole number from 1 to {RANK_MAX}");
+        return Err(bad_value(at, "lora.rank", lora.rank, &takes));
+    }
+    let alpha = lora.alpha();
+    if !(alpha > 0.0 && (alpha as f32).is_finite()) {
+        return Err(bad_value(at, "lora.alpha", alpha, "a finite number above 0, such as 32"));
+    }
+    in_range(lora.dropout, 0.0, 1.0, at, "lora.dropout")?;
+    if lora.dropout != 0.0 {
+        let message = format!(
+            "`lora.dropout` = {}: with dropout the policy that is trained is another one than the policy that sampled",
+            lora.dropout
+        );
+        return Err(at.error("lora-unsupported", "lora.dropout", &message).hint("set lora.dropout = 0"));
+    }
+    if lora.adapter.as_deref() == Some("") {
+        return Err(at.error("bad-value", "lora.adapter", "`lora.adapter` is empty").hint(
+            "set it to a folder with adapter_config.json and adapter_model.safetensors, or remove it",
+        ));
+    }
+    Ok(())
+}
+
+/// Returns a note about a learning rate that is one of full fine-tuning.
+pub(super) fn note(run: &RunFile) -> Option<String> {
+    let rate = run.train.learning_rate;
+    let is_low = run.lora.is_some() && rate > 0.0 && rate < LEARNING_RATE_LOW;
+    is_low.then(|| {
+        format!(
+            "train.learning_rate = {rate:e} is one of full fine-tuning; adapters learn best at about ten times as much (docs/lora.md)"
+        )
+    })
+}

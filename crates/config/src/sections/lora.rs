@@ -1,0 +1,46 @@
+//! `[lora]`.
+
+use plimsoll_base::LoraTargets;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+/// Low-rank adapters are trained, and every other weight stays as it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Lora {
+    /// Rows of A and columns of B in y = W x + scale B (A x), from 1 to 256.
+    pub rank: u32,
+    /// The scale is `alpha / rank` [2 x rank].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alpha: Option<f64>,
+    /// Which linear layers have an adapter: `all-linear`, or names of peft such as `["q_proj", "self_attn.v_proj"]`.
+    #[schemars(schema_with = "targets_schema")]
+    pub targets: LoraTargets,
+    /// The scale is `alpha / sqrt(rank)` instead.
+    pub rslora: bool,
+    /// 0: rollout and update are one policy.
+    pub dropout: f64,
+    /// The folder of a peft adapter to start from; A is random and B is 0 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
+}
+
+impl Default for Lora {
+    fn default() -> Lora {
+        Lora { rank: 16, alpha: None, targets: LoraTargets::ALL, rslora: false, dropout: 0.0, adapter: None }
+    }
+}
+
+impl Lora {
+    /// Returns alpha, or twice the rank if absent.
+    pub fn alpha(&self) -> f64 {
+        self.alpha.unwrap_or(2.0 * f64::from(self.rank))
+    }
+}
+
+fn targets_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "anyOf": [
+        { "type": "string" },
+        { "type": "array", "minItems": 1, "items": { "type": "string" } },
+    ] })
+}
