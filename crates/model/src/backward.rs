@@ -40,7 +40,16 @@ impl<'x, 'a> From<&'x Adapters<'a>> for Gradients<'x, 'a> {
 }
 
 impl<'x, 'a> Gradients<'x, 'a> {
-    fn weights(self) -> Option<&'x Params<'a>> {
+    /// Returns the flat buffer that they lie in.
+    pub fn all(self) -> Buf<'a> {
+        match self {
+            Gradients::Weights(params) => params.all,
+            Gradients::Adapters(adapters) => adapters.all,
+        }
+    }
+
+    /// Returns those of all parameters, unless they are frozen.
+    pub fn weights(self) -> Option<&'x Params<'a>> {
         match self {
             Gradients::Weights(params) => Some(params),
             Gradients::Adapters(_) => None,

@@ -87,6 +87,12 @@ impl Param {
     pub fn is_vector(&self) -> bool {
         self.k == 0
     }
+
+    /// True unless it is the embedding or comes after the layers.
+    fn is_of_layer(&self) -> bool {
+        use ParamKind::{Embed, FinalNorm, Head, ValueHead};
+        !matches!(self.kind, Embed | FinalNorm | Head | ValueHead)
+    }
 }
 
 /// All parameters of a decoder on a kind of device.
@@ -180,9 +186,9 @@ impl ParamTable {
 
     /// Returns the elements of a layer, which are neighbours.
     pub fn layer_run(&self, layer: u32) -> Run {
-        let next =
-            self.find(ParamKind::AttnNorm, layer + 1).map_or(self.head_run().start, |param| param.offset);
-        let start = self.find(ParamKind::AttnNorm, layer).expect("a layer begins with a norm").offset;
+        let first = |layer| self.params.iter().find(|param| param.is_of_layer() && param.layer == layer);
+        let next = first(layer + 1).map_or(self.head_run().start, |param| param.offset);
+        let start = first(layer).expect("the table has each layer").offset;
         Run { start, elements: next - start }
     }
 
@@ -192,9 +198,9 @@ impl ParamTable {
         Run { start, elements: self.elements - start }
     }
 
-    /// Returns the elements after the layers: the last norm, and a head of its own.
+    /// Returns the elements after the layers: the last norm, and a head of its own. Nothing of adapters.
     pub fn head_run(&self) -> Run {
-        let start = self.find(ParamKind::FinalNorm, 0).expect("a decoder ends with a norm").offset;
+        let start = self.find(ParamKind::FinalNorm, 0).map_or(self.elements, |param| param.offset);
         Run { start, elements: self.elements - start }
     }
 

@@ -13,9 +13,10 @@ use plimsoll_train::{Sequence, finite_weights};
 /// Errors: `model-weight-not-finite` names the tensor; `rollout-not-finite`. The samples of the last rollout are lost.
 pub fn prove(trainer: &mut Trainer<'_>) -> Result<()> {
     let first = trainer.first();
-    finite_weights(trainer.dev, &first.table, first.decoder().params.all)?;
+    let (table, learned) = first.learned();
+    finite_weights(trainer.dev, table, learned)?;
     for role in trainer.trained().skip(1) {
-        if !trainer.dev.sum_squares(role.decoder().params.all).is_finite() {
+        if !trainer.dev.sum_squares(role.learned().1).is_finite() {
             let name = role.shape.name.name();
             let message = format!("the {name}'s weights are not finite after an update");
             return Err(Error::new(slugs::MODEL_WEIGHT_NOT_FINITE, message)

@@ -7,13 +7,13 @@ use crate::optimizer::Optimizer;
 use crate::share::Share;
 use plimsoll_device::{Device, Owned, Run};
 use plimsoll_memory::{Buf, InPhase};
-use plimsoll_model::{ParamKind, ParamTable, Params};
+use plimsoll_model::{Gradients, ParamKind, ParamTable};
 
 /// The partial gradient of a micro-batch, as `backward_part` leaves it in the arena of one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'x, 'p> {
     /// Without the embedding's rows.
-    pub grads: &'x Params<'p>,
+    pub grads: Gradients<'x, 'p>,
     /// [M, h] f32: the gradient of the first layer's input, row by row.
     pub d_input: Buf<'p>,
     /// [M] u32: the token of each row.
@@ -62,7 +62,7 @@ impl Optimizer<'_> {
             let len = run.elements as usize;
             here.clear();
             here.extend(parts.iter().map(|part| {
-                let src = part.there(part.grads.all.slice(run.start as usize, len));
+                let src = part.there(part.grads.all().slice(run.start as usize, len));
                 let (Some(of), Some(landing)) = (part.of, landing) else { return src };
                 let slot = self.slot_of(landing.slots, of).slice(0, len);
                 dev.accumulate(src, slot, false);
@@ -74,15 +74,17 @@ impl Optimizer<'_> {
 
     /// Copies what another rank's partial gradient has of the embedding's part, once its head is there, for `fold_embed`.
     pub fn take_head(&self, dev: &dyn Device, part: Part<'_, '_>, landing: Landing<'_>) {
+        let Some(grads) = part.grads.weights() else { return };
         for Owned { run, at } in self.owned_of_embed().iter() {
             let len = run.elements as usize;
             let Some(head) = self.head_of(part, landing) else { return };
-            let src = part.there(part.grads.embed.buf.slice(run.start as usize, len));
+            let src = part.there(grads.embed.buf.slice(run.start as usize, len));
             dev.accumulate(src, head.slice((at - self.owned_of_embed()[0].at) as usize, len), false);
         }
     }
 
-    /// Adds a partial gradient of the embedding, after those before it: what it gets as the head, if it is one, then its rows.
+    /// Adds a partial gradient of the embedding, after those before it: what it gets as the head, if it is one, then its rows. Does
+    /// nothing where that is frozen.
     pub fn fold_embed(
         &self,
         dev: &dyn Device,
@@ -92,7 +94,8 @@ impl Optimizer<'_> {
         shard: Buf<'_>,
         add: bool,
     ) {
-        let is_tied = part.grads.head.buf == part.grads.embed.buf;
+        let Some(grads) = part.grads.weights() else { return };
+        let is_tied = grads.head.buf == grads.embed.buf;
         let head = landing.and_then(|landing| self.head_of(part, landing));
         for Owned { run, at } in self.owned_of_embed().iter() {
             let (start, len) = (run.start as usize, run.elements as usize);
@@ -103,7 +106,7 @@ impl Optimizer<'_> {
                     dev.accumulate(head.slice(first, len), dst, add);
                 }
                 (true, None, _) => {
-                    dev.accumulate(part.there(part.grads.embed.buf.slice(start, len)), dst, add);
+                    dev.accumulate(part.there(grads.embed.buf.slice(start, len)), dst, add);
                 }
                 // Only rows are added to it.
                 (false, _, true) => {}
@@ -115,7 +118,7 @@ impl Optimizer<'_> {
         let padding = Run { start: end, elements: table.layer_run(0).start - end };
         self.fold_run(dev, &[part], landing, shard, add, padding);
         let (d_input, ids) = (part.there(part.d_input), part.there(part.ids));
-        let layout = part.grads.embed.layout;
+        let layout = grads.embed.layout;
         dev.embed_backward_part(d_input, ids, embed.k as usize, layout, self.owned_of_embed(), shard);
     }
 

@@ -1,14 +1,14 @@
 //! A role's gradients where several ranks share the work: micro-batches are taken in turn, and every owner adds the partial
 //! gradients of a round in their order.
 
-use super::role::{LossFor, LossOf, Role, UpdateStats};
+use super::role::{LossFor, LossOf, Role, RoleGradients, UpdateStats};
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::gather_f32;
 use plimsoll_base::Result;
 use plimsoll_device::{Aside, Device, Owned};
 use plimsoll_files::Head;
 use plimsoll_memory::{Buf, InPhase};
-use plimsoll_model::{Activations, Params, Pass, PassIndex, RowGradients, Stage, backward_part, layers};
+use plimsoll_model::{Activations, Pass, PassIndex, RowGradients, Stage, backward_part, layers};
 use plimsoll_plan::UpdateShape;
 use plimsoll_ranks::Group;
 use plimsoll_train::{Landing, Packer, Part, Share, Units};
@@ -23,7 +23,7 @@ struct Chain<'x, 'a, 'p> {
     role: &'x Role<'a>,
     acts: Activations<'p>,
     /// The partial gradient of this rank's micro-batch.
-    grads: Params<'p>,
+    grads: RoleGradients<'p>,
     /// The sum of what this rank owns.
     shard: Buf<'p>,
     /// Where pieces of the others' arrive, on cards.
@@ -104,10 +104,10 @@ impl Role<'_> {
     ///
     /// Errors: `rank-lost`.
     pub(super) fn take_weights(&self, dev: &dyn Device, group: &Group) -> Result<()> {
-        let weights = self.decoder().params.all;
+        let (table, weights) = self.learned();
         group.barrier()?;
         for rank in (0..group.ranks()).filter(|rank| *rank != group.rank()) {
-            for Owned { run, .. } in (Share { rank, ranks: group.ranks() }).owned(&self.table) {
+            for Owned { run, .. } in (Share { rank, ranks: group.ranks() }).owned(table) {
                 let updated = weights.slice(run.start as usize, run.elements as usize);
                 dev.accumulate(updated.of_rank(rank), updated, false);
             }
@@ -176,8 +176,8 @@ impl<'p> Round<'_, '_, 'p> {
             Head::Score => [&buffers.critic.d_values[tokens], &[]],
         };
         let of = role.derivatives(inv_temperature, derivatives);
-        let grads = &self.chain.grads;
-        role.trained().begin_gradients(dev, grads.all);
+        let grads = self.chain.grads.to();
+        role.trained().begin_gradients(dev, grads.all());
         backward_part(dev, role.decoder(), grads, false, pass, of, &mut |stage| self.after(stage));
     }
 
@@ -186,9 +186,10 @@ impl<'p> Round<'_, '_, 'p> {
         let Chain { dev, role, shard, landing, .. } = *self.chain;
         let Some(aside) = dev.aside() else { return };
         let Some(turn) = self.meet(aside) else { return };
+        let (table, _) = role.learned();
         let within = match stage {
-            Stage::Head => role.table.head_run(),
-            Stage::Layer(layer) => role.table.layer_run(layer),
+            Stage::Head => table.head_run(),
+            Stage::Layer(layer) => table.layer_run(layer),
         };
         aside.run(turn, &mut || {
             let parts: Vec<Part<'_, '_>> = self.parts(&[]).collect();
@@ -203,13 +204,13 @@ impl<'p> Round<'_, '_, 'p> {
     /// Adds what is left, once all ranks have put their passes on the way. `all`: the numbers of each rank.
     fn end(self, all: &[Vec<f32>]) -> Result<()> {
         let Chain { dev, role, shard, landing, .. } = *self.chain;
-        let parts: Vec<Part<'_, '_>> = self.parts(all).collect();
+        let (parts, (table, _)) = (self.parts(all).collect::<Vec<_>>(), role.learned());
         self.join()?;
         if dev.aside().is_none() {
-            role.trained().fold_run(dev, &parts, landing, shard, self.add, role.table.body_run());
+            role.trained().fold_run(dev, &parts, landing, shard, self.add, table.body_run());
         }
         for (rank, part) in parts.into_iter().enumerate() {
-            role.trained().fold_embed(dev, &role.table, part, landing, shard, self.add || rank > 0);
+            role.trained().fold_embed(dev, table, part, landing, shard, self.add || rank > 0);
         }
         // What the others read of this rank may be overwritten from here on.
         self.join()
@@ -248,7 +249,7 @@ impl<'p> Round<'_, '_, 'p> {
             let rows = all.get(rank).map_or(0, |numbers| rows_of(numbers));
             let RowGradients { d_input, ids } = self.chain.acts.row_gradients(rows);
             let of = (rank != self.chain.group.rank()).then_some(rank);
-            Part { grads: &self.chain.grads, d_input, ids, of }
+            Part { grads: self.chain.grads.to(), d_input, ids, of }
         })
     }
 }

@@ -187,6 +187,13 @@ impl<'a> Role<'a> {
         load_adapters(dev, table, layout, &sets, how.adapter, how.seed, how.staging)
     }
 
+    /// Returns what a checkpoint has of what the role learns: the f32 copy of adapters, where products read them rounded.
+    pub fn saved(&self) -> FlatTensors<'a> {
+        let master = || self.optimizer.as_ref().and_then(Optimizer::master);
+        let exact = self.adapters.as_ref().and_then(|_| master());
+        FlatTensors::weights(exact.unwrap_or(self.learned().1))
+    }
+
     /// Returns what the role learns, as a flat buffer with its table: its adapters, or all its weights.
     pub fn learned(&self) -> (&ParamTable, Buf<'a>) {
         match &self.adapters {
@@ -429,7 +436,7 @@ impl<'a> Role<'a> {
         let read = |sets: &[FlatTensors<'_>], through, file: &str| {
             restore(dev, table, layout, sets, through, &checkpoint.join(file), staging)
         };
-        read(&[FlatTensors { stored: self.stored(), ..FlatTensors::weights(learned) }], None, weights)?;
+        read(&[FlatTensors { stored: self.stored_as(), ..FlatTensors::weights(learned) }], None, weights)?;
         let Some(optimizer) = &self.optimizer else { return Ok(()) };
         let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
         let whole = self.bind_gradients(&phase).all();
@@ -461,7 +468,7 @@ impl<'a> Role<'a> {
     }
 
     /// Returns the dtype of what it learns in files, if that is not the buffer's: adapters are f32.
-    pub fn stored(&self) -> Option<DType> {
+    fn stored_as(&self) -> Option<DType> {
         self.adapters.as_ref().map(|_| DType::F32)
     }
 
@@ -563,10 +570,7 @@ pub(super) enum RoleGradients<'p> {
 
 impl<'p> RoleGradients<'p> {
     pub(super) fn all(&self) -> Buf<'p> {
-        match self {
-            RoleGradients::Weights(params) => params.all,
-            RoleGradients::Adapters(adapters) => adapters.all,
-        }
+        self.to().all()
     }
 
     pub(super) fn to(&self) -> Gradients<'_, 'p> {

@@ -139,8 +139,8 @@ fn tensors<'a>(trainer: &Trainer<'a>, everything: bool) -> Vec<TensorsOf<'a>> {
     let mut files = Vec::new();
     for role in trainer.trained() {
         let (weights, states) = role.files();
-        let of = |file, sets| TensorsOf { file, table: role.table.clone(), sets };
-        files.push(of(weights, vec![FlatTensors::weights(role.decoder().params.all)]));
+        let of = |file, sets| TensorsOf { file, table: role.learned().0.clone(), sets };
+        files.push(of(weights, vec![role.saved()]));
         if !everything {
             break;
         }

@@ -171,7 +171,8 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
 
     fn name_tensor(&self, error: Error) -> Error {
         let role = self.trainer.first();
-        name_tensor(self.trainer.dev, &role.table, role.decoder().params.all, error)
+        let (table, learned) = role.learned();
+        name_tensor(self.trainer.dev, table, learned, error)
     }
 
     fn state(&self, state: &mut RunState) {

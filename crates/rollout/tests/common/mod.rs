@@ -9,7 +9,7 @@ use harness::{Harness, Setup};
 use plimsoll_base::{Phase, Result};
 use plimsoll_device::Sampling;
 use plimsoll_memory::Layout;
-use plimsoll_model::{Activations, Mode};
+use plimsoll_model::{Activations, Mode, adapters_layout};
 use plimsoll_rollout::{
     Engine, EngineLimits, NeverStop, OnFull, Request, RolloutStats, Samples, StopCondition, layout,
 };
@@ -35,6 +35,10 @@ impl World {
     pub fn with(setup: Setup, limits: EngineLimits, truncates: bool, more: Layout) -> World {
         let spec = setup.open().spec;
         let mut extra = layout(&spec, setup.dtype, setup.target(), &limits, truncates).unwrap();
+        if let Some((lora, _)) = setup.lora {
+            let (mode, pass) = (Mode::Rollout { truncates }, limits.pass());
+            extra.extend(adapters_layout(&spec, setup.dtype, setup.target(), mode, pass, lora).unwrap());
+        }
         extra.extend(more);
         let mut harness = Harness::new(setup, extra);
         if limits.ahead {

@@ -7,7 +7,7 @@
 use crate::common::harness::Machine;
 use crate::common::harness::{Numbers, Setup, same_bits};
 use crate::common::{World, sampling, sequences};
-use plimsoll_base::DType;
+use plimsoll_base::{DType, LoraShape, LoraTarget, LoraTargets};
 use plimsoll_cpu::Isa;
 use plimsoll_model::{PassLimits, Recompute};
 use plimsoll_rollout::{EngineLimits, OnFull, Request, Samples};
@@ -25,6 +25,8 @@ struct Ask {
     new_tokens: usize,
     temperature: f32,
     eos: Vec<u32>,
+    /// Adapters with random numbers, and their scale.
+    lora: Option<(LoraShape, f32)>,
 }
 
 impl Ask {
@@ -40,7 +42,8 @@ impl Ask {
         let mut numbers = Numbers::new(prompt_lens.len() as u64);
         let prompts = prompt_lens.iter().map(|&n| numbers.tokens(n, vocab)).collect();
         let eos = if source.contains(':') { vec![1] } else { (0..12).collect() };
-        Ask { source, dtype, machine, prompts, group_size, new_tokens: 24, temperature: 1.0, eos }
+        let (new_tokens, temperature, lora) = (24, 1.0, None);
+        Ask { source, dtype, machine, prompts, group_size, new_tokens, temperature, eos, lora }
     }
 
     fn samples(&self) -> usize {
@@ -52,7 +55,7 @@ impl Ask {
     }
 
     fn setup(&self, pass: PassLimits) -> Setup {
-        Setup { machine: self.machine, ..Setup::new(self.source, self.dtype, pass) }
+        Setup { machine: self.machine, lora: self.lora, ..Setup::new(self.source, self.dtype, pass) }
     }
 
     /// Limits of the update in which `tokens` rows fit.
@@ -251,6 +254,25 @@ fn nano_f32() {
 #[test]
 fn nano_bf16() {
     check_model("builtin:nano", DType::Bf16);
+}
+
+/// Ranks that are no multiple of a vector, one target and all of them.
+#[test]
+fn with_adapters() {
+    let some = LoraTargets::new([LoraTarget::K, LoraTarget::Down]).unwrap();
+    for (source, dtype, rank, targets) in [
+        ("qwen2", DType::F32, 3, LoraTargets::ALL),
+        ("qwen2", DType::Bf16, 8, LoraTargets::ALL),
+        ("qwen3", DType::Bf16, 5, some),
+        ("llama", DType::Bf16, 32, LoraTargets::ALL),
+    ] {
+        let plain = Ask::new(source, dtype, Machine::detect(), &[1, 7, 16, 31, 40], 3);
+        let ask = Ask { lora: Some((LoraShape { rank, targets }, 2.0)), ..plain.clone() };
+        let drawn = ask.check_everything();
+        let (without, _) = plain.draw(plain.engine(4, 64, plain.blocks()), OnFull::WorstCase, 1);
+        let differs = (0..drawn.len()).any(|s| !same_bits(drawn.logprobs(s), without.logprobs(s)));
+        assert!(differs, "{source}: the adapters take part");
+    }
 }
 
 /// One arena, as a run has it: sample, compare, update the weights in place, and sample with the new ones.

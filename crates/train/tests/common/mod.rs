@@ -4,13 +4,13 @@
 
 #![allow(dead_code)] // Each test file uses its part.
 
-use plimsoll_base::{Bytes, DType, ModelSpec, Phase, PhaseSet, Result};
+use plimsoll_base::{Bytes, DType, LoraShape, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::{Device, Matrix};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Decoder, Derivatives, Mode, ParamTable, Params, Pass, PassLimits, Recompute, Target,
-    activations_layout, backward, head, layers, load, rope,
+    Activations, Adapters, Decoder, Derivatives, Mode, ParamTable, Params, Pass, PassLimits, Recompute, Target,
+    activations_layout, adapters_layout, backward, head, layers, load, load_adapters, rope,
 };
 use plimsoll_train::{
     Optimizer, OptimizerDType, Packer, Sequence, Share, StateDTypes, UpdateOptions, optimizer_layout,
@@ -45,6 +45,8 @@ pub struct Setup {
     pub optimizer: OptimizerDType,
     /// True if the states are offloaded.
     pub offload: bool,
+    /// Adapters with random numbers, and their scale.
+    pub lora: Option<(LoraShape, f32)>,
 }
 
 impl Setup {
@@ -63,11 +65,27 @@ impl Setup {
             guard: 0,
             optimizer: OptimizerDType::F32,
             offload: false,
+            lora: None,
         }
     }
 
     pub fn target(&self) -> Target {
         self.machine.target(self.threads)
+    }
+
+    /// The regions that a pass takes.
+    pub fn activations(&self, spec: &ModelSpec, mode: Mode, limits: PassLimits) -> Layout {
+        let mut layout = activations_layout(spec, self.dtype, self.target(), mode, limits).unwrap();
+        if let Some((lora, _)) = self.lora {
+            layout.extend(adapters_layout(spec, self.dtype, self.target(), mode, limits, lora).unwrap());
+        }
+        layout
+    }
+
+    /// The table of its adapters.
+    pub fn adapters(&self, spec: &ModelSpec) -> Option<ParamTable> {
+        let (lora, _) = self.lora?;
+        Some(ParamTable::adapters(spec, self.machine.kind(), self.dtype, lora))
     }
 
     /// The model, of which only headers are read.
@@ -128,7 +146,13 @@ impl Harness {
         layout.extend(rope::layout(&spec, setup.positions, pool).unwrap());
         layout.extend(setup.machine.scratch(&spec, dtype, setup.threads, setup.pass));
         for mode in [Mode::Score, Mode::Update(setup.recompute)] {
-            layout.extend(activations_layout(&spec, dtype, setup.target(), mode, setup.pass).unwrap());
+            layout.extend(setup.activations(&spec, mode, setup.pass));
+        }
+        if let Some(table) = setup.adapters(&spec) {
+            layout.arena("lora", "test", pool, PhaseSet::RESIDENT, &[table.elements], dtype).unwrap();
+            let states =
+                optimizer_layout("lora", &table, dtypes(dtype), pool, Phase::Update, false, 1).unwrap();
+            layout.extend(resident_gradients(states));
         }
         layout.extend(extra);
         let mut arena = Arena::new(ArenaMap::new(&layout, setup.guard));
@@ -149,6 +173,25 @@ impl Harness {
         let params = Params::bind(&self.spec, &self.table, self.setup.dtype, resident.buf("actor.weights"));
         load(self.dev.as_dyn(), &self.model, &self.table, &params, 1, Bytes(4 << 20)).unwrap();
         rope::fill(self.dev.as_dyn(), &self.spec, resident.buf("rope.table"));
+        if let Some(table) = self.setup.adapters(&self.spec) {
+            let (dev, layout, all) = (self.dev.as_dyn(), params.embed.layout, resident.buf("lora"));
+            load_adapters(dev, &table, layout, &[all], None, 1, Bytes(4 << 20)).unwrap();
+            // B begins with zeros, which add nothing.
+            for (index, param) in table.params.iter().enumerate() {
+                let mut numbers = Numbers::new(index as u64);
+                let len = param.n as usize * param.k as usize;
+                let values: Vec<f32> = (0..len).map(|_| numbers.below(2001) as f32 * 1e-4 - 0.1).collect();
+                let buf = all.slice(param.offset as usize, param.elements as usize);
+                let matrix = Matrix::new(buf, param.n as usize, param.k as usize, layout);
+                dev.write_rows(matrix, 0, &values);
+            }
+        }
+    }
+
+    /// The adapters over a buffer of their elements.
+    fn bind_adapters<'a>(setup: &Setup, spec: &ModelSpec, all: Buf<'a>) -> Option<Adapters<'a>> {
+        let ((lora, scale), table) = (setup.lora?, setup.adapters(spec)?);
+        Some(Adapters::bind(spec, &table, setup.dtype, lora, scale, all))
     }
 
     pub fn parts(&mut self) -> Parts<'_> {
@@ -156,6 +199,8 @@ impl Harness {
         let dtype = self.setup.dtype;
         let params = Params::bind(&self.spec, &self.table, dtype, resident.buf("actor.weights"));
         let grads = Params::bind(&self.spec, &self.table, dtype, resident.buf("actor.grads"));
+        let adapters = resident.get("lora").and_then(|all| Harness::bind_adapters(&self.setup, &self.spec, all));
+        let params = params.with_adapters(adapters.as_ref());
         let decoder = Decoder { spec: self.spec, dtype, params, rope: resident.buf("rope.table") };
         Parts {
             dev: self.dev.as_dyn(),

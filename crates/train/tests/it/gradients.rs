@@ -171,7 +171,7 @@ fn partial_gradients_added_by_their_owners_are_the_accumulated_gradient() {
                             optimizer.begin_gradients(dev, partial);
                             let RowGradients { d_input, ids } =
                                 backward_part(open.dev, open.decoder, &grads, false, pass, of, &mut |_| {});
-                            let part = Part { grads: &grads, d_input, ids, of: None };
+                            let part = Part { grads: (&grads).into(), d_input, ids, of: None };
                             let add = passes > 0;
                             optimizer.fold_run(dev, &[part], None, shard, add, table.body_run());
                             optimizer.fold_embed(dev, &table, part, None, shard, add);
