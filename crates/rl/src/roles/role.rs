@@ -31,7 +31,7 @@ pub struct Role<'a> {
     pub adapters: Option<(ParamTable, Adapters<'a>)>,
     /// Gradients and states; none if it is frozen.
     pub optimizer: Option<Optimizer<'a>>,
-    /// Sum of squares of the weights of a frozen role, which identifies its model.
+    /// Sum of squares of weights that are frozen, which identifies their model.
     pub sum_squares: Option<f64>,
     weights: Weights<'a>,
 }
@@ -167,7 +167,8 @@ impl<'a> Role<'a> {
         let trained = adapters.as_ref().map_or((&table, all), |(table, adapters)| (table, adapters.all));
         let of = |of: UpdateShape| Optimizer::new(dev, trained.0, trained.1, resident, name, of.share);
         let optimizer = shape.update.map(of);
-        let sum_squares = (first.is_some() && optimizer.is_none()).then(|| dev.sum_squares(all));
+        let is_frozen = adapters.is_some() || (first.is_some() && optimizer.is_none());
+        let sum_squares = is_frozen.then(|| dev.sum_squares(all));
         let decoder = Decoder { spec: shape.spec, dtype: shape.weights, params, rope };
         let role =
             Role { shape, table, adapters, optimizer, sum_squares, weights: Weights::Resident(decoder) };

@@ -109,6 +109,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
             RoleName::Critic => state.critic_updates.unwrap_or(0),
             _ => state.policy_version,
         })?;
+        check_same(self.frozen_sum(RoleName::Actor), state.base, "`model`", "what the adapters change")?;
         check_same(self.frozen_sum(RoleName::Reference), state.reference, "`model`", "the reference")?;
         let what = "what scores responses";
         let began = state.reward.into_iter().chain(state.more_rewards.iter().copied());
@@ -182,6 +183,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         state.next_sample_id = self.cursor.next_sample_id;
         state.held = self.held.state();
         state.kl_coef = self.objective.and_then(|objective| objective.adaptive_kl_coef());
+        state.base = self.frozen_sum(RoleName::Actor);
         state.reference = self.frozen_sum(RoleName::Reference);
         let [first, more @ ..] = RoleName::REWARDS.map(|role| self.frozen_sum(role));
         state.reward = first;

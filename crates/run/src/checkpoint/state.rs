@@ -55,6 +55,9 @@ pub struct RunState {
     pub plan: String,
     /// SHA-256 of each data file, and of the model's configuration, tokenizer and chat template.
     pub inputs: BTreeMap<String, String>,
+    /// Sum of squares of the weights below adapters.
+    #[serde(with = "exact_option", default)]
+    pub base: Option<f64>,
     /// Sum of squares of the reference model's weights.
     #[serde(with = "exact_option")]
     pub reference: Option<f64>,
@@ -83,6 +86,7 @@ impl RunState {
             build: String::new(),
             plan: String::new(),
             inputs: BTreeMap::new(),
+            base: None,
             reference: None,
             reward: None,
             more_rewards: Vec::new(),
