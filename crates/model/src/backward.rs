@@ -138,7 +138,13 @@ impl HeadPass<'_, '_, '_> {
             Derivatives::Values(values) => self.values(norm, d_norm, values),
         }
         dev.zero(dx);
-        let to = NormGrads { dx, rounded: None, dw: grads.final_norm, add, rstd: back.head_rstd.slice(0, r) };
+        let to = NormGrads {
+            dx,
+            rounded: None,
+            dw: Some(grads.final_norm),
+            add,
+            rstd: back.head_rstd.slice(0, r),
+        };
         dev.rms_norm_backward(input, decoder.params.final_norm, decoder.spec.rms_eps, d_norm, to);
         dev.scatter_add_rows(dx, acts.head_rows.slice(0, r), d_resid);
     }
@@ -167,7 +173,7 @@ impl HeadPass<'_, '_, '_> {
             dtile: d_tile.slice(0, dtile),
             pack: back.pack,
             dx,
-            grad: grads.head,
+            grad: Some(grads.head),
             add,
         });
     }
@@ -259,7 +265,7 @@ impl LayerBackward<'_, '_, '_> {
         let to = NormGrads {
             dx: self.d_resid,
             rounded: Some(self.d_out),
-            dw,
+            dw: Some(dw),
             add: self.add,
             rstd: self.back.rstd.slice(0, self.pass.rows),
         };
@@ -273,7 +279,12 @@ impl LayerBackward<'_, '_, '_> {
             self.dev.zero(dq_weight);
             self.dev.zero(dk_weight);
         }
-        Some(QkNormBackward { norm, qkv: self.bufs.qkv, dq_weight, dk_weight })
+        Some(QkNormBackward {
+            norm,
+            qkv: self.bufs.qkv,
+            dq_weight: Some(dq_weight),
+            dk_weight: Some(dk_weight),
+        })
     }
 
     fn spec(&self) -> &ModelSpec {
