@@ -185,7 +185,7 @@ fn head(report: &Report, e: DType) {
                     dtile: b.buf("dtile"),
                     pack: b.buf("pack"),
                     dx: b.buf("dx"),
-                    grad,
+                    grad: Some(grad),
                     add: true,
                 });
             });

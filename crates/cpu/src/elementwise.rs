@@ -73,6 +73,13 @@ pub(super) fn copy_bytes(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>) {
     }
 }
 
+/// Makes a gradient zero to which a sum is added, unless it is to be added to what is there.
+pub(super) fn begin_sum(dev: &CpuDevice, grad: Buf<'_>, add: bool) {
+    if !add {
+        zero(dev, grad);
+    }
+}
+
 pub(super) fn zero(dev: &CpuDevice, dst: Buf<'_>) {
     fn fill<T: Element + Default>(dev: &CpuDevice, dst: Buf<'_>) {
         let out = dev.write::<T>(dst);

@@ -324,8 +324,9 @@ impl<'a> Outputs<'a> {
 
 /// dx and grad, tile by tile of the vocabulary: logits are computed again.
 pub(crate) fn backward(dev: &CpuDevice, args: HeadBackward<'_>) {
-    let HeadBackward { x, w, grad, head_out, .. } = args;
-    assert_eq!((grad.n, grad.k, grad.layout), (w.n, w.k, w.layout), "the gradient's shape is the weights'");
+    let HeadBackward { x, w, head_out, .. } = args;
+    let same = args.grad.is_none_or(|grad| (grad.n, grad.k, grad.layout) == (w.n, w.k, w.layout));
+    assert!(same, "the gradient's shape is the weights'");
     by_dtype!(x, E => {
         let rows = Rows {
             targets: dev.read(args.targets), lse: dev.read(head_out.lse), entropy: dev.read(head_out.entropy),
@@ -333,7 +334,7 @@ pub(crate) fn backward(dev: &CpuDevice, args: HeadBackward<'_>) {
             inv_temperature: args.inv_temperature,
         };
         let w = Panels::<E>::new(dev, w);
-        by_dtype!(grad.buf, G => backward_as::<E, G>(dev, dev.read::<E>(x), &w, &rows, args))
+        backward_as::<E>(dev, dev.read::<E>(x), &w, &rows, args)
     });
 }
 
@@ -347,7 +348,7 @@ struct Rows<'a> {
     inv_temperature: f32,
 }
 
-fn backward_as<E: Operand, G: Lanes>(
+fn backward_as<E: Operand>(
     dev: &CpuDevice,
     x: &[E],
     w: &Panels<'_, E>,
@@ -359,9 +360,11 @@ fn backward_as<E: Operand, G: Lanes>(
     let work = Work::new(dev, d.tile, num_rows, w.n());
     let width = HEAD_TILE.min(w.n());
     assert!(d.dtile.len() >= num_rows * width, "dtile of {} elements for {num_rows} rows", d.dtile.len());
-    let mut parts = Packed::<E>::new(dev.write(d.pack), num_rows, width, w.k());
-    parts.pack_x(dev, x);
-    let panel = d.grad.buf.len() / d.grad.n.div_ceil(PANEL);
+    let mut grad = d.grad.map(|grad| {
+        let mut parts = Packed::<E>::new(dev.write(d.pack), num_rows, width, w.k());
+        parts.pack_x(dev, matmul::Rows::whole(x, w.k()));
+        (grad, parts)
+    });
     for tile in 0..work.shape.tiles {
         let first = tile * HEAD_TILE;
         let cols = HEAD_TILE.min(w.n() - first);
@@ -369,9 +372,12 @@ fn backward_as<E: Operand, G: Lanes>(
         tile_gradients::<E>(dev, x, w, rows, tile, &work, dev.write(dtile));
         let dtile = dev.read::<E>(dtile);
         matmul::backward_x_as::<E, f32>(dev, dtile, &w.rows(first, cols), dev.write(d.dx), tile > 0);
-        parts.pack_dy(dev, dtile, cols);
-        let grad = d.grad.buf.slice(first / PANEL * panel, cols.div_ceil(PANEL) * panel);
-        matmul::add_products::<E, G>(dev, &parts, dev.write(grad), d.grad.layout);
+        if let Some((grad, parts)) = &mut grad {
+            parts.pack_dy(dev, matmul::Rows::whole(dtile, cols));
+            let panel = grad.buf.len() / grad.n.div_ceil(PANEL);
+            let part = grad.buf.slice(first / PANEL * panel, cols.div_ceil(PANEL) * panel);
+            by_dtype!(part, G => matmul::add_products::<E, G>(dev, parts, dev.write(part), grad.layout));
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! in f32, added to the gradient once; columns are split over threads, so bits do not depend on them.
 
 use super::CpuDevice;
-use super::elementwise::split;
+use super::elementwise::{self, split};
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use plimsoll_device::NormGrads;
 use plimsoll_memory::Buf;
@@ -77,7 +77,7 @@ simd_fn! {
     }
 }
 
-/// dx and the weight's gradient, both added to.
+/// dx, added to and rounded, and the weight's gradient, if there is one.
 pub(super) fn rms_norm_backward(
     dev: &CpuDevice,
     x: Buf<'_>,
@@ -86,11 +86,11 @@ pub(super) fn rms_norm_backward(
     dy: Buf<'_>,
     to: NormGrads<'_>,
 ) {
-    let NormGrads { dx, dw, rstd, .. } = to;
+    let NormGrads { dx, rounded, dw, add, rstd } = to;
     let h = w.len();
     let rows = x.len() / h;
     assert_eq!([x.len(), dy.len(), dx.len()], [rows * h; 3], "x, dy, dx of rows of {h}");
-    assert_eq!((dw.len(), rstd.len()), (h, rows), "dw and rstd of [{rows}, {h}]");
+    assert_eq!((dw.map_or(h, Buf::len), rstd.len()), (h, rows), "dw and rstd of [{rows}, {h}]");
     let x = dev.read::<f32>(x);
     by_dtype!(w, W => by_dtype!(dy, G => {
         let dy = dev.read::<G>(dy);
@@ -104,6 +104,11 @@ pub(super) fn rms_norm_backward(
             }
         });
     }));
+    if let Some(rounded) = rounded {
+        elementwise::cast(dev, dx, rounded);
+    }
+    let Some(dw) = dw else { return };
+    elementwise::begin_sum(dev, dw, add);
     let rstd = dev.read::<f32>(rstd);
     by_dtype!(dw, D => by_dtype!(dy, G => {
         let (dy, dw) = (dev.read::<G>(dy), dev.write::<D>(dw));

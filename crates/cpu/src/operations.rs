@@ -7,7 +7,8 @@ use crate::{
 };
 use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
 use plimsoll_device::{
-    Backend, Checked, Claim, Claims, Coded, DeviceKind, Matrix, MatrixLayout, Op, Pipeline, Run, Transfer,
+    ADAPTER_BLOCKS_MAX, Backend, Checked, Claim, Claims, Coded, DeviceKind, Matrix, MatrixLayout, Op,
+    Pipeline, Run, Transfer,
 };
 use plimsoll_memory::{Buf, Layout, Pool as HostPool};
 use std::sync::atomic::Ordering;
@@ -31,6 +32,24 @@ impl CpuDevice {
         Ok(layout)
     }
 
+    /// The same for a model whose adapters of `rank` are trained: their matrices are transposed too.
+    ///
+    /// Errors: `size-overflow`.
+    pub fn scratch_of_adapters(
+        spec: &ModelSpec,
+        weights: DType,
+        threads: usize,
+        rank: u64,
+    ) -> Result<Layout> {
+        let adapters =
+            linear(spec).into_iter().flat_map(|(n, k)| [(n, rank), (ADAPTER_BLOCKS_MAX as u64 * rank, k)]);
+        let each = adapters.map(|(n, k)| matmul::transpose_elements(n, k, weights));
+        let shape = [threads as u64, each.fold(scratch_elements(spec, weights), u64::max)];
+        let mut layout = Layout::new();
+        layout.arena("device.scratch", "device", HostPool::Host, PhaseSet::RESIDENT, &shape, weights)?;
+        Ok(layout)
+    }
+
     /// The same for matrices `[n, k]` of f32 weights, whatever they belong to.
     ///
     /// Errors: `size-overflow`.
@@ -43,20 +62,18 @@ impl CpuDevice {
     }
 }
 
-/// Elements of one thread's scratch: the largest transposed group of panels among the model's matrices.
-fn scratch_elements(spec: &ModelSpec, weights: DType) -> u64 {
+/// The shapes [n, k] of a block's linear layers.
+fn linear(spec: &ModelSpec) -> [(u64, u64); 4] {
     let (h, f, q) = (u64::from(spec.hidden), u64::from(spec.ffn), u64::from(spec.q_width()));
     let qkv = q + 2 * u64::from(spec.kv_width());
-    let head = u64::from(spec.vocab).min(plimsoll_device::HEAD_TILE as u64);
-    let matrices = [(qkv, h), (h, q), (2 * f, h), (h, f), (head, h)];
-    matrices.map(|(n, k)| matmul::transpose_elements(n, k, weights)).into_iter().max().expect("five matrices")
+    [(qkv, h), (h, q), (2 * f, h), (h, f)]
 }
 
-/// Makes a gradient zero to which a sum is added, unless it is to be added to what is there.
-fn begin_sum(dev: &CpuDevice, grad: Buf<'_>, add: bool) {
-    if !add {
-        elementwise::zero(dev, grad);
-    }
+/// Elements of one thread's scratch: the largest transposed group of panels among the model's matrices.
+fn scratch_elements(spec: &ModelSpec, weights: DType) -> u64 {
+    let head = u64::from(spec.vocab).min(plimsoll_device::HEAD_TILE as u64);
+    let matrices = linear(spec).into_iter().chain([(head, u64::from(spec.hidden))]);
+    matrices.map(|(n, k)| matmul::transpose_elements(n, k, weights)).max().expect("five matrices")
 }
 
 impl Backend for CpuDevice {
@@ -90,6 +107,7 @@ impl Backend for CpuDevice {
                 }
                 matmul::forward(self, x, w, None, out, true);
             }
+            Op::Adapt { x, adapter, u, out } => matmul::adapt(self, x, adapter, u, out),
             Op::Rope { qkv, norms, rope, batch, kv, q_out } => {
                 rope::forward(self, qkv, norms, rope, batch, kv, q_out);
             }
@@ -104,22 +122,18 @@ impl Backend for CpuDevice {
             Op::Sample { args } => sample::sample(self, args),
             Op::Advance { batch, ids, tokens, keys } => elementwise::advance(self, batch, ids, tokens, keys),
             Op::Cast { src, dst } => elementwise::cast(self, src, dst),
+            Op::AdaptBackwardU { dy, adapter, du } => matmul::adapt_backward_u(self, dy, adapter, du),
+            Op::AdaptBackwardW { args } => matmul::adapt_backward_w(self, args),
             Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
             Op::MatmulDw { dy, x, grad, add, pack } => {
-                begin_sum(self, grad.buf, add);
+                elementwise::begin_sum(self, grad.buf, add);
                 matmul::backward_w(self, dy, x, grad, pack);
             }
             Op::BiasBackward { dy, grad, add } => {
-                begin_sum(self, grad, add);
+                elementwise::begin_sum(self, grad, add);
                 norm::bias_backward(self, dy, grad);
             }
-            Op::RmsNormBackward { x, w, eps, dy, to } => {
-                begin_sum(self, to.dw, to.add);
-                norm::rms_norm_backward(self, x, w, eps, dy, to);
-                if let Some(rounded) = to.rounded {
-                    elementwise::cast(self, to.dx, rounded);
-                }
-            }
+            Op::RmsNormBackward { x, w, eps, dy, to } => norm::rms_norm_backward(self, x, w, eps, dy, to),
             Op::AttentionBackward { args } => attention_backward::backward(self, args),
             Op::RopeBackward { args } => rope::backward(self, args),
             Op::SwigluBackward { gate_up, f, dout, d_gate_up, out } => {
@@ -128,7 +142,7 @@ impl Backend for CpuDevice {
             Op::ActivateBackward { how, y, dy, dx } => activation::activate_backward(self, how, y, dy, dx),
             Op::ScatterAddRows { src, rows, dst } => elementwise::scatter_add_rows(self, src, rows, dst),
             Op::HeadBackward { args } => {
-                begin_sum(self, args.grad.buf, args.add);
+                args.grad.into_iter().for_each(|grad| elementwise::begin_sum(self, grad.buf, args.add));
                 head::backward(self, args);
             }
             Op::EmbedBackward { d, ids, grad } => elementwise::embed_backward(self, d, ids, grad),

@@ -188,6 +188,7 @@ pub(super) fn backward(dev: &CpuDevice, args: RopeBackward<'_>) {
             let q = HeadRows { d, count: a, x_offset: 0, x_width, dy_width: a * d, eps };
             let key = HeadRows { count: k, x_offset: a * d, dy_width: 2 * k * d, ..q };
             for (grads, weight, heads) in [(dq, n.dq_weight, q), (dkv, n.dk_weight, key)] {
+                let Some(weight) = weight else { continue };
                 by_dtype!(weight, D => {
                     let weight = dev.write::<D>(weight);
                     // SAFETY: no other task runs, and the operation has claimed the buffer.

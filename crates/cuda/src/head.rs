@@ -239,10 +239,11 @@ pub(crate) fn forward(
 
 /// dx and grad, tile by tile of the vocabulary: logits are computed again.
 pub(crate) fn backward(dev: &CudaDevice, args: HeadBackward<'_>) {
-    let HeadBackward { x, w, targets, head_out, tile, dx, grad, .. } = args;
+    let HeadBackward { x, w, targets, head_out, tile, dx, .. } = args;
     let rows = targets.len();
     assert_eq!(w.layout, MatrixLayout::Rows);
-    assert_eq!((grad.n, grad.k, grad.layout), (w.n, w.k, w.layout), "the gradient's shape is the weights'");
+    let same = args.grad.is_none_or(|grad| (grad.n, grad.k, grad.layout) == (w.n, w.k, w.layout));
+    assert!(same, "the gradient's shape is the weights'");
     assert_eq!((x.len(), dx.len()), (rows * w.k, rows * w.k), "{rows} rows of K = {}", w.k);
     let lens = [head_out.lse, head_out.entropy, args.dlogprobs, args.dentropy].map(Buf::len);
     assert_eq!(lens, [rows; 4], "a number for each of {rows} rows");
@@ -267,7 +268,9 @@ pub(crate) fn backward(dev: &CudaDevice, args: HeadBackward<'_>) {
             }
         }
         matmul::backward_x(dev, dtile, part, dx, first > 0);
-        matmul::backward_w(dev, dtile, x, matrix_rows(grad, first, cols), args.add);
+        if let Some(grad) = args.grad {
+            matmul::backward_w(dev, dtile, x, matrix_rows(grad, first, cols), args.add);
+        }
     }
 }
 

@@ -178,6 +178,9 @@ impl CudaDevice {
             Op::RmsNorm { x, w, eps, out } => rows::rms_norm(self, x, w, eps, out),
             Op::Matmul { x, w, bias, out, add } => matmul::forward(self, x, w, bias, out, add),
             Op::MatmulAdd { x, w, resid, out } => matmul::forward_add(self, x, w, resid, out),
+            Op::Adapt { .. } | Op::AdaptBackwardU { .. } | Op::AdaptBackwardW { .. } => {
+                panic!("adapters on a GPU")
+            }
             Op::Rope { qkv, norms, rope, batch, kv, q_out } => {
                 rotation::forward(self, qkv, norms, rope, batch, kv, q_out);
             }
@@ -238,10 +241,10 @@ fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 2] {
         | Op::ActivateBackward { dx: out, .. } => [Some(out), None],
         Op::MatmulDw { grad, .. } | Op::EmbedBackward { grad, .. } => [Some(grad.buf), None],
         Op::Head { out, .. } => [Some(out.logprobs), Some(out.entropy)],
-        Op::RmsNormBackward { to, .. } => [Some(to.dx), Some(to.dw)],
+        Op::RmsNormBackward { to, .. } => [Some(to.dx), to.dw],
         Op::AttentionBackward { args } => [Some(args.dq), Some(args.dkv)],
         Op::RopeBackward { args } => [Some(args.dqkv), None],
-        Op::HeadBackward { args } => [Some(args.dx), Some(args.grad.buf)],
+        Op::HeadBackward { args } => [Some(args.dx), args.grad.map(|grad| grad.buf)],
         _ => [None; 2],
     }
 }

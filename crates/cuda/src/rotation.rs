@@ -156,17 +156,19 @@ pub(crate) fn backward(dev: &CudaDevice, args: RopeBackward<'_>) {
         return dev.launch("rotation", kernel, how, &args);
     };
     assert_eq!((n.qkv.len(), n.qkv.dtype()), (dqkv.len(), dqkv.dtype()), "qkv before the norms");
-    assert_eq!([n.dq_weight.len(), n.dk_weight.len()], [d; 2], "gradients of the norms' weights");
+    let weights = n.dq_weight.zip(n.dk_weight);
+    assert!(weights.is_none_or(|(q, k)| [q.len(), k.len()] == [d; 2]), "gradients of the norms' weights");
     check_aligned(dev, team, &[n.qkv]);
     let [q_norm, k_norm] = norm_weights(dev, Some(n.norm), dqkv.dtype(), d, team);
-    let partials = dev.scratch(sum_scratch_bytes(rows as u64, 2 * d as u64));
+    let partials = weights.map_or(0, |_| dev.scratch(sum_scratch_bytes(rows as u64, 2 * d as u64)));
     args.extend([dev.arg(n.qkv), q_norm, k_norm, Arg::F32(n.norm.eps), Arg::Ptr(partials)]);
     let kernel = match team {
         Team::Sixteenths(_) => typed!("rope_backward_norms", dqkv),
         Team::Warp => typed!("rope_backward_plain_norms", dqkv),
     };
     dev.launch("rotation", kernel, how, &args);
-    for (weight, first) in [(n.dq_weight, 0), (n.dk_weight, 4 * d as u64)] {
+    let Some((dq_weight, dk_weight)) = weights else { return };
+    for (weight, first) in [(dq_weight, 0), (dk_weight, 4 * d as u64)] {
         add_partials(dev, Arg::Ptr(partials + first), chunks, 2 * d, weight, true);
     }
 }

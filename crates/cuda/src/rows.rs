@@ -244,27 +244,28 @@ pub(crate) fn rms_norm_backward(
     let h = w.len();
     let rows = x.len() / h;
     assert_eq!([x.len(), dy.len(), dx.len()], [rows * h; 3], "x, dy, dx of rows of {h}");
-    assert_eq!((dw.len(), rstd.len()), (h, rows), "dw and rstd of [{rows}, {h}]");
+    assert_eq!((dw.map_or(h, Buf::len), rstd.len()), (h, rows), "dw and rstd of [{rows}, {h}]");
     assert_eq!([x, dx, rstd].map(|b| b.dtype()), [DType::F32; 3]);
     let same = rounded.map_or((rows * h, w.dtype()), |b| (b.len(), b.dtype()));
     assert_eq!(same, (rows * h, w.dtype()), "dx rounded to the weights' dtype");
     if rows == 0 {
-        if !add {
+        if let Some(dw) = dw.filter(|_| !add) {
             super::memory::zero(dev, dw);
         }
         return;
     }
     let sharing = sharing(h);
-    let partials = Arg::Ptr(dev.scratch(sum_scratch_bytes(rows as u64, h as u64)));
+    // A frozen weight has no sums.
+    let partials = dw.map_or(0, |_| dev.scratch(sum_scratch_bytes(rows as u64, h as u64)));
     let [px, pw, pdy, pdx, prstd] = [x, w, dy, dx, rstd].map(|b| dev.arg(b));
     let pout = rounded.map_or(Arg::Ptr(0), |b| dev.arg(b));
     if sharing == Sharing::Any {
         let args = [px, pw, Arg::F32(eps), pdy, pdx, pout, prstd, count(h)];
         dev.launch("rows", typed_two("rms_norm_backward_any", w, dy), blocks(rows, 1, 256), &args);
-        return column_sums(dev, dy, Some((x, rstd)), dw, add);
+        return dw.into_iter().for_each(|dw| column_sums(dev, dy, Some((x, rstd)), dw, add));
     }
     assert!(wide(dev, h, 4, &[x, w, dy, dx, rounded.unwrap_or(dx)]), "rows at aligned addresses");
-    let args = [px, pw, Arg::F32(eps), pdy, pdx, pout, prstd, partials, count(rows), count(h)];
+    let args = [px, pw, Arg::F32(eps), pdy, pdx, pout, prstd, Arg::Ptr(partials), count(rows), count(h)];
     let (kernel, per_block, threads) = match sharing {
         Sharing::Warp => ("rms_norm_backward_warp", 4, 128),
         Sharing::Block256 if h <= SHORT_WIDTH_MAX => ("rms_norm_backward_short", 1, 256),
@@ -273,7 +274,7 @@ pub(crate) fn rms_norm_backward(
     };
     let chunks = rows.div_ceil(per_block).min(CHUNKS_MAX);
     dev.launch("rows", typed_two(kernel, w, dy), blocks(chunks, 1, threads), &args);
-    add_partials(dev, partials, chunks, h, dw, add);
+    dw.into_iter().for_each(|dw| add_partials(dev, Arg::Ptr(partials), chunks, h, dw, add));
 }
 
 // ---- sums over rows ----------------------------------------------------------------------------------------------

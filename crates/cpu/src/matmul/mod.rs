@@ -3,13 +3,15 @@
 //! Legend: M rows, N outputs, K inputs, e the storage of activations and weights.
 //! Every output is one chain over the whole reduced dimension, so no bit depends on M, on threads or on cuts.
 
+mod adapter;
 mod operand;
 mod pack;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub(crate) use operand::{Operand, Panels};
+pub(crate) use adapter::{adapt, adapt_backward_u, adapt_backward_w};
+pub(crate) use operand::{Operand, Panels, Rows};
 pub(crate) use pack::Packed;
 
 use super::lanes::{LANES, Lanes, by_dtype, simd_fn};
@@ -56,17 +58,19 @@ fn forward_as<E: Operand, O: Lanes>(
 ) {
     let (x, w) = (dev.read::<E>(x), Panels::<E>::new(dev, w));
     let bias = Bias::of(dev, bias);
-    let to = Target { out: dev.write::<O>(out), start: 0, stride: w.n, cols: w.n, bias, add };
-    let num_rows = x.len() / w.k;
+    let to = Target { bias, add, ..Target::whole(dev.write::<O>(out), w.n) };
+    product(dev, Rows::whole(x, w.k), &w, &to);
+}
+
+/// Rows `x` [M, K] times all of `w`, to the target.
+fn product<E: Operand, O: Lanes>(dev: &CpuDevice, x: Rows<'_, E>, w: &Panels<'_, E>, to: &Target<'_, O>) {
+    let num_rows = x.count();
     let groups = w.n.div_ceil(TILE_WIDTH);
     // Blocks of rows outside, groups of panels inside: a thread that goes on has its rows in cache.
     dev.pool().run(num_rows.div_ceil(BLOCK_ROWS) * groups, &|task, _| {
         let (row, group) = (task / groups * BLOCK_ROWS, task % groups);
-        let rows = BLOCK_ROWS.min(num_rows - row);
         // SAFETY: a task writes its own rows and columns.
-        unsafe {
-            rows_by_group(dev.isa(), &x[row * w.k..][..rows * w.k], w.k, w.group(group), &to, row, group)
-        };
+        unsafe { rows_by_group(dev.isa(), x.part(row, BLOCK_ROWS), w.group(group), to, row, group) };
     });
 }
 
@@ -82,46 +86,45 @@ pub(crate) unsafe fn rows_product<E: Operand>(
     start: usize,
     stride: usize,
 ) {
-    let to = Target { out, start, stride, cols: w.n, bias: Bias::None, add: false };
+    let to = Target { start, stride, ..Target::whole(out, w.n) };
     for group in 0..w.n.div_ceil(TILE_WIDTH) {
         // SAFETY: the caller promises that no other task uses these rows of the target.
-        unsafe { rows_by_group(isa, x, w.k, w.group(group), &to, 0, group) };
+        unsafe { rows_by_group(isa, Rows::whole(x, w.k), w.group(group), &to, 0, group) };
     }
 }
 
-/// Writes rows `a` of `len` elements times a group of panels `b`, to the target's rows from `row` and the group's columns.
+/// Writes rows `a` times a group of panels `b`, to the target's rows from `row` and the group's columns.
 ///
 /// # Safety
 /// No other task uses these rows and columns of the target.
 unsafe fn rows_by_group<E: Operand, O: Lanes>(
     isa: Isa,
-    a: &[E],
-    len: usize,
+    a: Rows<'_, E>,
     b: &[E],
     to: &Target<'_, O>,
     row: usize,
     group: usize,
 ) {
     let col = group * TILE_WIDTH;
-    let (rows, panels) = (a.len() / len, to.cols_from(col).div_ceil(PANEL));
+    let (rows, len, panels) = (a.count(), a.len(), to.cols_from(col).div_ceil(PANEL));
     let b_panel = len.next_multiple_of(E::STEP) * PANEL;
     assert!(b.len() >= panels * b_panel, "operands of a tile");
     let mut tile = Tile::new();
     for first in (0..rows).step_by(TILE_ROWS) {
         let here = TILE_ROWS.min(rows - first);
-        let a = a[first * len..].as_ptr();
-        let ops = Operands { a, a_layout: ALayout::Rows(len), b: b.as_ptr(), b_panel, len };
+        let (a, a_layout) = (a.row(first), ALayout::Rows(a.stride()));
+        let ops = Operands { a, a_layout, b: b.as_ptr(), b_panel, len };
         // SAFETY: the operands reach that far by the assertion; `CpuDevice::new` checked the path.
         unsafe { E::tile(isa, here, panels, &ops, &mut tile) };
         store_rows::<O>(isa, &tile, here, to, row + first, col);
     }
 }
 
-/// out = dy W, or out += when `add`. `dy`: [M, N] e; `out`: [M, K] e or f32. Reduced over n ascending, in pairs.
+/// out = dy W, or out += when `add`: added in f32, rounded once. `dy`: [M, N] e; `out`: [M, K] e or f32. Reduced over n
+/// ascending, in pairs.
 pub(crate) fn backward_x(dev: &CpuDevice, dy: Buf<'_>, w: Matrix<'_>, out: Buf<'_>, add: bool) {
     assert_eq!(dy.dtype(), w.buf.dtype(), "gradients of outputs are stored as weights are");
     assert_eq!(dy.len() % w.n, 0, "dy of {} elements for N = {}", dy.len(), w.n);
-    assert!(!add || out.dtype() == DType::F32, "only f32 is added to");
     by_dtype!(dy, E => {
         let w = Panels::<E>::new(dev, w);
         by_dtype!(out, O => backward_x_as::<E, O>(dev, dev.read::<E>(dy), &w, dev.write::<O>(out), add))
@@ -136,21 +139,30 @@ pub(crate) fn backward_x_as<E: Operand, O: Lanes>(
     out: Shared<'_, O>,
     add: bool,
 ) {
-    let num_rows = dy.len() / w.n;
+    let dy = Rows::whole(dy, w.n);
+    let num_rows = dy.count();
     assert_eq!(out.len(), num_rows * w.k, "out of {} elements for {num_rows} rows of K = {}", out.len(), w.k);
-    let to = Target { out, start: 0, stride: w.k, cols: w.k, bias: Bias::None, add };
+    transposed_product(dev, dy, w, &Target { add, ..Target::whole(out, w.k) });
+}
+
+/// Rows `dy` [M, N] times the transpose of `w`, to the target.
+fn transposed_product<E: Operand, O: Lanes>(
+    dev: &CpuDevice,
+    dy: Rows<'_, E>,
+    w: &Panels<'_, E>,
+    to: &Target<'_, O>,
+) {
+    let num_rows = dy.count();
     let groups = w.k.div_ceil(TILE_WIDTH);
     // A task transposes its panels first; with 256 rows or more that costs a few per cent.
     let wanted = (TASKS_PER_THREAD * dev.pool().threads()).div_ceil(groups);
     let chunk = num_rows.div_ceil(wanted).next_multiple_of(TILE_ROWS).max(256);
     dev.pool().run(num_rows.div_ceil(chunk) * groups, &|task, thread| {
         let (group, row) = (task % groups, task / groups * chunk);
-        let rows = chunk.min(num_rows - row);
         let scratch = dev.thread_scratch::<E>(thread);
         let b = pack::transpose(dev.isa(), w, group * TILE_PANELS, scratch);
-        let dy = &dy[row * w.n..][..rows * w.n];
         // SAFETY: a task writes its own rows and columns.
-        unsafe { rows_by_group(dev.isa(), dy, w.n, b, &to, row, group) };
+        unsafe { rows_by_group(dev.isa(), dy.part(row, chunk), b, to, row, group) };
     });
 }
 
@@ -163,8 +175,8 @@ pub(crate) fn backward_w(dev: &CpuDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<
     assert_eq!(dy.len(), rows * grad.n, "dy of {} elements for {rows} rows, N = {}", dy.len(), grad.n);
     by_dtype!(x, E => {
         let mut parts = Packed::<E>::new(dev.write(pack), rows, grad.n, grad.k);
-        parts.pack_x(dev, dev.read::<E>(x));
-        parts.pack_dy(dev, dev.read::<E>(dy), grad.n);
+        parts.pack_x(dev, Rows::whole(dev.read::<E>(x), grad.k));
+        parts.pack_dy(dev, Rows::whole(dev.read::<E>(dy), grad.n));
         by_dtype!(grad.buf, G => add_products::<E, G>(dev, &parts, dev.write(grad.buf), grad.layout))
     });
 }
@@ -283,11 +295,18 @@ struct Target<'a, O> {
     /// Elements from row to row.
     stride: usize,
     cols: usize,
+    /// Of the sums, before anything is added.
+    scale: Option<f32>,
     bias: Bias<'a>,
     add: bool,
 }
 
-impl<O> Target<'_, O> {
+impl<'a, O> Target<'a, O> {
+    /// All of `out`, rows of `cols`, written.
+    fn whole(out: Shared<'a, O>, cols: usize) -> Target<'a, O> {
+        Target { out, start: 0, stride: cols, cols, scale: None, bias: Bias::None, add: false }
+    }
+
     /// Columns of a group that begins at `col`.
     fn cols_from(&self, col: usize) -> usize {
         TILE_WIDTH.min(self.cols - col)
@@ -295,7 +314,7 @@ impl<O> Target<'_, O> {
 }
 
 simd_fn! {
-    /// Bias, addition and rounding of a tile's rows.
+    /// Scale, bias, addition and rounding of a tile's rows.
     fn store_rows[O: Lanes](s: S, tile: &Tile, rows: usize, to: &Target<'_, O>, row: usize, col: usize) {
         let cols = to.cols_from(col);
         let mut bias = [0.0f32; TILE_WIDTH];
@@ -306,6 +325,9 @@ simd_fn! {
             // No closures: they would be compiled without the path's instructions.
             for (i, part) in out.chunks_mut(LANES).enumerate() {
                 let mut x = f32::load(s, &parts(&tile.0[r])[i]);
+                if let Some(scale) = to.scale {
+                    x = s.mul(x, s.splat(scale));
+                }
                 if biased {
                     x = s.add(x, f32::load(s, &parts(&bias)[i]));
                 }

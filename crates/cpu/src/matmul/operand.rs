@@ -83,6 +83,59 @@ impl Operand for f32 {
     }
 }
 
+/// Rows of activations or of their gradients, or a run of columns of such rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a, E> {
+    /// From the first row's first element on. The last row may end it.
+    data: &'a [E],
+    stride: usize,
+    len: usize,
+}
+
+impl<'a, E> Rows<'a, E> {
+    /// All of `data`, rows of `len`.
+    pub(crate) fn whole(data: &'a [E], len: usize) -> Rows<'a, E> {
+        Rows::columns(data, len, 0, len)
+    }
+
+    /// Columns `first..first + len` of rows of `stride`.
+    pub(super) fn columns(data: &'a [E], stride: usize, first: usize, len: usize) -> Rows<'a, E> {
+        assert!(first + len <= stride, "columns {first}+{len} of {stride}");
+        assert_eq!(data.len() % stride, 0, "{} elements in rows of {stride}", data.len());
+        Rows { data: data.get(first..).unwrap_or_default(), stride, len }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.data.len().div_ceil(self.stride)
+    }
+
+    /// Elements of a row.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Elements from row to row.
+    pub(super) fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// Rows from `first`, `most` of them at most.
+    pub(super) fn part(&self, first: usize, most: usize) -> Rows<'a, E> {
+        let data = &self.data[first * self.stride..];
+        Rows { data: &data[..data.len().min(most * self.stride)], ..*self }
+    }
+
+    /// Everything from column `col` of the first row on.
+    pub(super) fn beginning_at(&self, col: usize) -> &'a [E] {
+        &self.data[col..]
+    }
+
+    /// Where a row begins; its `len` elements lie in the data.
+    pub(super) fn row(&self, row: usize) -> *const E {
+        self.data[row * self.stride..][..self.len].as_ptr()
+    }
+}
+
 /// Panels of weights as they are stored.
 #[derive(Clone, Copy)]
 pub(crate) struct Panels<'a, E> {

@@ -1,6 +1,6 @@
 //! Operands in the order of the kernel: pairs of rows interleaved in panels of 16 columns, and transposed panels.
 
-use super::operand::{Operand, Panels};
+use super::operand::{Operand, Panels, Rows};
 use super::tile::TILE_PANELS;
 use crate::lanes::simd_fn;
 use crate::{CpuDevice, Isa, Shared};
@@ -38,14 +38,15 @@ impl<'a, E: Operand> Packed<'a, E> {
     }
 
     /// Packs x [M, K].
-    pub(crate) fn pack_x(&mut self, dev: &CpuDevice, x: &[E]) {
-        self.pack_columns(dev, x, self.k, 0);
+    pub(crate) fn pack_x(&mut self, dev: &CpuDevice, x: Rows<'_, E>) {
+        assert_eq!(x.len(), self.k, "x of a pack");
+        self.pack_columns(dev, x, 0);
     }
 
     /// Packs dy [M, n]; `n` may be smaller than at construction.
-    pub(crate) fn pack_dy(&mut self, dev: &CpuDevice, dy: &[E], n: usize) {
-        self.n = n;
-        self.pack_columns(dev, dy, n, self.dy_start());
+    pub(crate) fn pack_dy(&mut self, dev: &CpuDevice, dy: Rows<'_, E>) {
+        self.n = dy.len();
+        self.pack_columns(dev, dy, self.dy_start());
     }
 
     fn dy_start(&self) -> usize {
@@ -70,42 +71,42 @@ impl<'a, E: Operand> Packed<'a, E> {
         self.pack.as_ptr().wrapping_add(start)
     }
 
-    fn pack_columns(&self, dev: &CpuDevice, from: &[E], cols: usize, start: usize) {
-        assert_eq!(from.len(), self.rows * cols, "{} rows of {cols}", self.rows);
+    fn pack_columns(&self, dev: &CpuDevice, from: Rows<'_, E>, start: usize) {
+        assert_eq!(from.count(), self.rows, "rows of a pack");
         dev.pool().run(self.rows.div_ceil(PACK_ROWS), &|task, _| {
             let first = task * PACK_ROWS;
-            let rows = PACK_ROWS.min(self.rows - first);
-            let from = &from[first * cols..][..rows * cols];
-            for panel in 0..cols.div_ceil(PANEL) {
+            let from = from.part(first, PACK_ROWS);
+            for panel in 0..from.len().div_ceil(PANEL) {
                 let at = start + panel * PANEL * self.steps() + first * PANEL;
                 // SAFETY: a task has its own rows of every panel.
-                let to = unsafe { self.pack.range(at, rows.next_multiple_of(E::STEP) * PANEL) };
-                interleave(dev.isa(), from, cols, panel * PANEL, to);
+                let to = unsafe { self.pack.range(at, from.count().next_multiple_of(E::STEP) * PANEL) };
+                interleave(dev.isa(), from, panel * PANEL, to);
             }
         });
     }
 }
 
-/// Columns `col..col + 16` of rows of `cols` elements: `[rows/STEP][16][STEP]`, zero beyond.
-fn interleave<E: Operand>(isa: Isa, from: &[E], cols: usize, col: usize, to: &mut [E]) {
-    let rows = from.len() / cols;
+/// Columns `col..col + 16` of rows: `[rows/STEP][16][STEP]`, zero beyond.
+fn interleave<E: Operand>(isa: Isa, from: Rows<'_, E>, col: usize, to: &mut [E]) {
+    let (rows, cols) = (from.count(), from.len());
     let whole = if cols - col >= PANEL { rows / E::STEP } else { 0 };
     let (fast, rest) = to.split_at_mut(whole * E::STEP * PANEL);
-    interleave_whole::<E>(isa, &from[col..], cols, fast);
+    let (stride, from) = (from.stride(), from.beginning_at(col));
+    interleave_whole::<E>(isa, from, stride, fast);
     let width = PANEL.min(cols - col);
     for (i, to) in rest.iter_mut().enumerate() {
         let (lane, row) =
             (i / E::STEP % PANEL, whole * E::STEP + i / (E::STEP * PANEL) * E::STEP + i % E::STEP);
-        *to = if lane < width && row < rows { from[row * cols + col + lane] } else { E::from_f32(0.0) };
+        *to = if lane < width && row < rows { from[row * stride + lane] } else { E::from_f32(0.0) };
     }
 }
 
 simd_fn! {
-    /// As `interleave`, where all 16 columns and all rows are there.
-    fn interleave_whole[E: Operand](_s: S, from: &[E], cols: usize, to: &mut [E]) {
+    /// As `interleave`, where all 16 columns and all rows are there; `stride` elements from row to row.
+    fn interleave_whole[E: Operand](_s: S, from: &[E], stride: usize, to: &mut [E]) {
         for (step, to) in to.chunks_exact_mut(E::STEP * PANEL).enumerate() {
-            let start = step * E::STEP * cols;
-            E::interleave_rows(&from[start..], cols, to);
+            let start = step * E::STEP * stride;
+            E::interleave_rows(&from[start..], stride, to);
         }
     }
 }

@@ -162,7 +162,7 @@ fn measure_rows(path: &str, dev: &CpuDevice, r: Resident<'_>, rows: usize, h: us
             b("w"),
             1e-5,
             b("dy"),
-            NormGrads { dx: b("dx"), rounded: None, dw: b("dw"), add: true, rstd: b("rstd") },
+            NormGrads { dx: b("dx"), rounded: None, dw: Some(b("dw")), add: true, rstd: b("rstd") },
         );
     });
     report(&name("swiglu"), rows, rows * f * 6, || dev.swiglu(b("gate_up"), f, b("act")));

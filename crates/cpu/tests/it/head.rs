@@ -112,7 +112,7 @@ impl Head {
         b.set("dentropy", dh);
         b.dev.zero(b.buf("grad"));
         let grad = b.matrix("grad", self.case.vocab, self.case.k, self.case.e);
-        b.dev.head_backward(HeadBackward {
+        let args = HeadBackward {
             x: b.buf("x"),
             w: self.matrix(),
             targets: b.buf("targets"),
@@ -124,9 +124,15 @@ impl Head {
             dtile: b.buf("dtile"),
             pack: b.buf("pack"),
             dx: b.buf("dx"),
-            grad,
+            grad: Some(grad),
             add: true,
-        });
+        };
+        // A frozen head has no gradient, needs no room to pack for it, and gives the same dx.
+        b.dev.head_backward(HeadBackward { grad: None, pack: b.buf("pack").slice(0, 0), ..args });
+        let alone = b.get("dx");
+        assert!(b.get("grad").iter().all(|&x| x == 0.0), "the gradient of a frozen head");
+        b.dev.head_backward(args);
+        assert!(b.get("dx") == alone, "dx of a frozen head");
         let (grad, padding_is_zero) = b.get_matrix("grad", self.case.vocab, self.case.k, self.case.e);
         assert!(padding_is_zero, "padding of the gradient");
         (b.get("dx"), grad)

@@ -7,6 +7,7 @@ mod both;
 mod activation;
 mod adamw;
 mod adamw8;
+mod adapter;
 mod attention;
 mod attention_backward;
 mod bench;

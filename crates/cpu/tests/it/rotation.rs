@@ -195,12 +195,21 @@ fn gradients(
     let norm = norms.then(|| QkNormBackward {
         norm,
         qkv: r.buf("qkv"),
-        dq_weight: r.buf("dwq"),
-        dk_weight: r.buf("dwk"),
+        dq_weight: Some(r.buf("dwq")),
+        dk_weight: Some(r.buf("dwk")),
     });
     let (dq, dkv, rope, dqkv) = (r.buf("dq"), r.buf("dkv"), r.buf("rope"), r.buf("dqkv"));
     let positions = r.buf("positions");
-    dev.rope_backward(RopeBackward { dq, dkv, rope, positions, heads: HEADS, norms: norm, dqkv });
+    let args = RopeBackward { dq, dkv, rope, positions, heads: HEADS, norms: norm, dqkv };
+    let frozen = norm.map(|n| QkNormBackward { dq_weight: None, dk_weight: None, ..n });
+    dev.rope_backward(RopeBackward { norms: frozen, ..args });
+    let alone = get(dev, dqkv);
+    assert!(
+        get(dev, r.buf("dwq")).iter().chain(&get(dev, r.buf("dwk"))).all(|&x| x == 0.0),
+        "frozen weights"
+    );
+    dev.rope_backward(args);
+    assert_eq!(bits(&get(dev, dqkv)), bits(&alone), "dqkv with frozen weights");
     (get(dev, r.buf("dqkv")), get(dev, r.buf("dwq")), get(dev, r.buf("dwk")))
 }
 

@@ -26,7 +26,7 @@ fn rms_norm_backward_is_the_slope_of_the_norm() {
             dev.write_f32(r.buf("dx"), 0, &vec![0.5; rows * h]);
             dev.write_f32(r.buf("dw"), 0, &vec![0.25; h]);
             let (dx, dw) = (r.buf("dx"), r.buf("dw"));
-            let to = NormGrads { dx, rounded: None, dw, add: true, rstd: r.buf("rstd") };
+            let to = NormGrads { dx, rounded: None, dw: Some(dw), add: true, rstd: r.buf("rstd") };
             dev.rms_norm_backward(r.buf("x"), r.buf("w"), 1e-5, r.buf("dy"), to);
             results.push((get(dev, dx), get(dev, dw)));
         }

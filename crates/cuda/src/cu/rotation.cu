@@ -190,7 +190,7 @@ template <class T> struct RopeGrad {
     const float* table;
     const u32* positions;
     T* dqkv;
-    float* partials;  // [chunks, 2, d]: sums for the norms' weights
+    float* partials;  // [chunks, 2, d]: sums for the norms' weights; null of frozen ones
     u32 rows, chunk_rows, num_positions;
 };
 
@@ -268,6 +268,7 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward(con
         }
     }
     if constexpr (NORMS) {
+        if (!g.partials) return;  // of frozen weights
         __shared__ __align__(16) float shared[ROTATION_THREADS * 16];  // [teams][d]
 #pragma unroll
         for (int kind = 0; kind < 2; kind++) {
@@ -344,6 +345,7 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_pla
         }
     }
     if constexpr (NORMS) {
+        if (!g.partials) return;  // of frozen weights
         __shared__ float shared[warps][HEAD_DIM_MAX];
 #pragma unroll
         for (int kind = 0; kind < 2; kind++) {

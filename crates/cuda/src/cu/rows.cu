@@ -279,7 +279,7 @@ __device__ __forceinline__ void rms_norm_any(const float* __restrict__ x, const 
 }
 
 /// dx += r (w dy - xhat mean(w dy xhat)), xhat = x r, and the sums over this block's rows of dy xhat, which go to
-/// partials[block]. The rows of a block are those of its index modulo the number of blocks. `rounded`, if there is one,
+/// partials[block], if there are any. The rows of a block are those of its index modulo the number of blocks. `rounded`, if there is one,
 /// gets the new dx too.
 template <class T, class G, int LANES, int QUADS>
 __device__ __forceinline__ void rms_norm_backward(const float* __restrict__ x, const T* __restrict__ w, float eps,
@@ -325,6 +325,7 @@ __device__ __forceinline__ void rms_norm_backward(const float* __restrict__ x, c
             if (rounded) store4(rounded + (u64)row * h + c, old[i]);
         }
     }
+    if (!partials) return;  // of a frozen weight
     float* part = partials + (u64)blockIdx.x * h;
     if constexpr (LANES > WARP) {
 #pragma unroll

@@ -115,7 +115,7 @@ impl Head {
             dtile: gpu.buf("dtile"),
             pack: gpu.buf("x").slice(0, 0),
             dx: gpu.buf("dx"),
-            grad: gpu.rows("grad", vocab, k),
+            grad: Some(gpu.rows("grad", vocab, k)),
             add: true,
         });
         (gpu.get("dx"), gpu.get("grad"))

@@ -126,8 +126,8 @@ fn backward(case: &Case, dev: &dyn Device, buf: &dyn Fn(&str) -> Buf<'static>) {
     let norms = qk_norm(case, buf).map(|norm| QkNormBackward {
         norm,
         qkv: buf("qkv"),
-        dq_weight: buf("dq_weight"),
-        dk_weight: buf("dk_weight"),
+        dq_weight: Some(buf("dq_weight")),
+        dk_weight: Some(buf("dk_weight")),
     });
     let (rope, positions) = (buf("rope"), buf("positions"));
     let (dq, dkv, dqkv) = (buf("dq"), buf("dkv"), buf("dqkv"));

@@ -80,19 +80,28 @@ pub fn rms_norm_backward_is_close_and_repeats<D: Machine>(open: Open<D>) {
             for mut rig in open(&sizes) {
                 let (x, dy) = (normal(1, rows * h, 1.0, F32), normal(3, rows * h, 1.0, g));
                 let (w, dx, dw) = (normal(2, h, 1.0, e), normal(4, rows * h, 1.0, F32), normal(5, h, 1.0, e));
-                let run = |rig: &mut Rig<D>, add: bool, rounded: bool| {
+                let run = |rig: &mut Rig<D>, add: bool, rounded: bool, frozen: bool| {
                     for (name, x) in [("x", &x), ("w", &w), ("dy", &dy), ("dx", &dx), ("dw", &dw)] {
                         rig.set(name, x);
                     }
                     let b = |name: &str| rig.buf(name);
                     let rounded = rounded.then(|| b("rounded"));
-                    let to = NormGrads { dx: b("dx"), rounded, dw: b("dw"), add, rstd: b("rstd") };
+                    let weight = (!frozen).then(|| b("dw"));
+                    let to = NormGrads { dx: b("dx"), rounded, dw: weight, add, rstd: b("rstd") };
                     rig.dev.rms_norm_backward(b("x"), b("w"), EPS, b("dy"), to);
                     ["dx", "dw", "rstd"].map(|name| rig.get(name))
                 };
                 let what = format!("{e:?} {g:?} rows of {h}");
-                let (first, second, written) =
-                    (run(&mut rig, true, false), run(&mut rig, true, true), run(&mut rig, false, true));
+                let (first, second, written) = (
+                    run(&mut rig, true, false, false),
+                    run(&mut rig, true, true, false),
+                    run(&mut rig, false, true, false),
+                );
+                for (add, rounded) in [(true, false), (false, true)] {
+                    let frozen = run(&mut rig, add, rounded, true);
+                    assert_eq!(bits(&first[0]), bits(&frozen[0]), "{what}: dx of a frozen weight");
+                    assert_eq!(bits(&frozen[1]), bits(&dw), "{what}: nothing is written for a frozen weight");
+                }
                 assert_eq!(first.clone().map(|x| bits(&x)), second.map(|x| bits(&x)), "{what}: two runs");
                 assert_eq!(bits(&first[0]), bits(&written[0]), "{what}: dx whether dw is added to");
                 let want: Vec<f32> = first[0].iter().map(|&x| round(x, e)).collect();

@@ -110,6 +110,12 @@ fn qk_norm(b: &mut Named<'_>) -> QkNorm<'static> {
     QkNorm { q: b("norm q"), k: b("norm k"), eps: 1e-6 }
 }
 
+fn adapter(b: &mut Named<'_>, [a, first, second]: [&'static str; 3]) -> Adapter<'static> {
+    let block = |b, first| Some(AdapterBlock { b: matrix(b), first });
+    let blocks = [block(b(first), 0), block(b(second), 16), None];
+    Adapter { a: matrix(b(a)), blocks, scale: 1.0 }
+}
+
 const SAMPLING: Sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 };
 const ADAMW: AdamW = AdamW {
     lr: 0.1,
@@ -131,6 +137,7 @@ const CASES: &[Case] = &[
     (|b| Op::RmsNorm { x: b("x"), w: b("w"), eps: 1e-6, out: b("out") }, "out", ""),
     (|b| Op::Matmul { x: b("x"), w: matrix(b("w")), bias: Some(b("bias")), out: b("out"), add: true }, "out", ""),
     (|b| Op::MatmulAdd { x: b("x"), w: matrix(b("w")), resid: b("resid"), out: b("out") }, "out", "resid out"),
+    (|b| Op::Adapt { x: b("x"), adapter: adapter(b, ["a", "b0", "b1"]), u: b("u"), out: b("out") }, "u out", ""),
     (|b| Op::Rope { qkv: b("qkv"), norms: Some(qk_norm(b)), rope: b("rope"), batch: batch(b), kv: kv(b), q_out: b("q_out") },
         "keys values q_out", ""),
     (|b| Op::CopyKv { kv: kv(b), copies: b("copies") }, "keys values", ""),
@@ -145,23 +152,26 @@ const CASES: &[Case] = &[
     (|b| Op::Advance { batch: batch(b), ids: b("ids"), tokens: b("tokens"), keys: b("keys") },
         "positions slots segments ids keys", ""),
     (|b| Op::Cast { src: b("src"), dst: b("dst") }, "dst", ""),
+    (|b| Op::AdaptBackwardU { dy: b("dy"), adapter: adapter(b, ["a", "b0", "b1"]), du: b("du") }, "du", ""),
+    (|b| Op::AdaptBackwardW { args: AdaptBackward { x: b("x"), u: b("u"), dy: b("dy"), du: b("du"), pack: b("pack"),
+        grads: adapter(b, ["da", "db0", "db1"]), add: false } }, "pack da db0 db1", ""),
     (|b| Op::MatmulDx { dy: b("dy"), w: matrix(b("w")), out: b("out"), add: false }, "out", ""),
     (|b| Op::MatmulDw { dy: b("dy"), x: b("x"), grad: matrix(b("grad")), add: false, pack: b("pack") }, "grad pack", ""),
     (|b| Op::BiasBackward { dy: b("dy"), grad: b("grad"), add: false }, "grad", ""),
     (|b| Op::RmsNormBackward { x: b("x"), w: b("w"), eps: 1e-6, dy: b("dy"), to: NormGrads { dx: b("dx"),
-        rounded: Some(b("rounded")), dw: b("dw"), add: false, rstd: b("rstd") } }, "dx rounded dw rstd", ""),
+        rounded: Some(b("rounded")), dw: Some(b("dw")), add: false, rstd: b("rstd") } }, "dx rounded dw rstd", ""),
     (|b| Op::AttentionBackward { args: AttentionBackward { q: b("q"), kv: kv(b), batch: batch(b), out: b("out"),
         lse: b("lse"), dout: b("dout"), dq: b("dq"), dkv: b("dkv") } }, "dq dkv", ""),
     (|b| Op::RopeBackward { args: RopeBackward { dq: b("dq"), dkv: b("dkv"), rope: b("rope"), positions: b("positions"),
-        heads: HEADS, norms: Some(QkNormBackward { norm: qk_norm(b), qkv: b("qkv"), dq_weight: b("dq_weight"),
-        dk_weight: b("dk_weight") }), dqkv: b("dqkv") } }, "dq_weight dk_weight dqkv", ""),
+        heads: HEADS, norms: Some(QkNormBackward { norm: qk_norm(b), qkv: b("qkv"), dq_weight: Some(b("dq_weight")),
+        dk_weight: Some(b("dk_weight")) }), dqkv: b("dqkv") } }, "dq_weight dk_weight dqkv", ""),
     (|b| Op::SwigluBackward { gate_up: b("gate_up"), f: 16, dout: b("dout"), d_gate_up: b("d_gate_up"), out: Some(b("out")) },
         "d_gate_up out", "gate_up d_gate_up dout out"),
     (|b| Op::ActivateBackward { how: Activation::Relu, y: b("y"), dy: b("dy"), dx: b("dx") }, "dx", "dy dx"),
     (|b| Op::ScatterAddRows { src: b("src"), rows: b("rows"), dst: b("dst") }, "dst", ""),
     (|b| Op::HeadBackward { args: HeadBackward { x: b("x"), w: matrix(b("w")), targets: b("targets"), inv_temperature: 1.0,
         head_out: head_out(b), dlogprobs: b("dlogprobs"), dentropy: b("dentropy"), tile: b("tile"), dtile: b("dtile"),
-        pack: b("pack"), dx: b("dx"), grad: matrix(b("grad")), add: false } }, "tile dtile pack dx grad", ""),
+        pack: b("pack"), dx: b("dx"), grad: Some(matrix(b("grad"))), add: false } }, "tile dtile pack dx grad", ""),
     (|b| Op::EmbedBackward { d: b("d"), ids: b("ids"), grad: matrix(b("grad")) }, "grad", ""),
     (|b| Op::AdamW { how: ADAMW, bufs: AdamWBufs { weights: b("weights"), grad: b("grad"), m: b("m"), v: b("v"),
         scales: Some([b("scales m"), b("scales v")]), master: Some(b("master")) } },

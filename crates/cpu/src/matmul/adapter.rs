@@ -1,0 +1,128 @@
+//! Low-rank adapters of linear layers: small products that add to runs of a layer's outputs, and their gradients.
+//!
+//! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r, n outputs of a block, e the storage of
+//! activations. Each product is one chain an element, as those of the layer itself.
+
+use super::operand::{Operand, Panels, Rows};
+use super::pack::Packed;
+use super::{Target, add_products, product, transposed_product};
+use crate::CpuDevice;
+use crate::elementwise::begin_sum;
+use crate::lanes::{Lanes, by_dtype};
+use plimsoll_device::{AdaptBackward, Adapter, Matrix};
+use plimsoll_memory::Buf;
+
+/// u = scale x A^T, rounded; then out += u_i B_i^T at the outputs of each block. `x`: [M, K] e; `u`: [M, S r] e;
+/// `out`: [M, N] e or f32.
+pub(crate) fn adapt(dev: &CpuDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_>, out: Buf<'_>) {
+    let rows = check_inputs(&adapter, x, u);
+    let width = check(&adapter, rows, out);
+    if rows > 0 {
+        by_dtype!(x, E => by_dtype!(out, O => adapt_as::<E, O>(dev, x, &adapter, u, out, width)));
+    }
+}
+
+/// As `adapt`; `width`: N.
+fn adapt_as<E: Operand, O: Lanes>(
+    dev: &CpuDevice,
+    x: Buf<'_>,
+    adapter: &Adapter<'_>,
+    u: Buf<'_>,
+    out: Buf<'_>,
+    width: usize,
+) {
+    let (a, r) = (Panels::<E>::new(dev, adapter.a), adapter.rank());
+    let to = Target { scale: Some(adapter.scale), ..Target::whole(dev.write::<E>(u), a.n) };
+    product(dev, Rows::whole(dev.read::<E>(x), a.k), &a, &to);
+    let (u, out) = (dev.read::<E>(u), dev.write::<O>(out));
+    for (i, block) in adapter.blocks() {
+        let b = Panels::<E>::new(dev, block.b);
+        let to = Target { start: block.first, cols: b.n, add: true, ..Target::whole(out, width) };
+        product(dev, Rows::columns(u, a.n, i * r, r), &b, &to);
+    }
+}
+
+/// du_i = scale dy_i B_i of each block. `dy`: [M, N] e; `du`: [M, S r] e.
+pub(crate) fn adapt_backward_u(dev: &CpuDevice, dy: Buf<'_>, adapter: Adapter<'_>, du: Buf<'_>) {
+    let (sr, r) = (adapter.a.n, adapter.rank());
+    assert_eq!((du.len() % sr, du.dtype()), (0, dy.dtype()), "du of {} elements for S r = {sr}", du.len());
+    let rows = du.len() / sr;
+    let width = check(&adapter, rows, dy);
+    if rows == 0 {
+        return;
+    }
+    by_dtype!(dy, E => {
+        let (dy, du) = (dev.read::<E>(dy), dev.write::<E>(du));
+        for (i, block) in adapter.blocks() {
+            let b = Panels::<E>::new(dev, block.b);
+            let to = Target { start: i * r, cols: r, scale: Some(adapter.scale), ..Target::whole(du, sr) };
+            transposed_product(dev, Rows::columns(dy, width, block.first, b.n), &b, &to);
+        }
+    });
+}
+
+/// grad B_i = dy_i^T u_i of each block, and grad A = du^T x, or added when `add`.
+pub(crate) fn adapt_backward_w(dev: &CpuDevice, args: AdaptBackward<'_>) {
+    let AdaptBackward { x, u, dy, du, grads, .. } = args;
+    let rows = check_inputs(&grads, x, u);
+    let width = check(&grads, rows, dy);
+    assert_eq!((du.len(), du.dtype()), (u.len(), u.dtype()), "du is u's gradient");
+    assert_eq!(dy.dtype(), x.dtype(), "gradients of outputs are stored as activations are");
+    begin_sum(dev, grads.a.buf, args.add);
+    grads.blocks().for_each(|(_, block)| begin_sum(dev, block.b.buf, args.add));
+    if rows == 0 {
+        return;
+    }
+    let (sr, r) = (grads.a.n, grads.rank());
+    by_dtype!(x, E => {
+        let [x, u, dy, du] = [x, u, dy, du].map(|buf| dev.read::<E>(buf));
+        for (i, block) in grads.blocks() {
+            let (dy, u) = (Rows::columns(dy, width, block.first, block.b.n), Rows::columns(u, sr, i * r, r));
+            add_gradient(dev, args.pack, dy, u, block.b);
+        }
+        add_gradient(dev, args.pack, Rows::whole(du, sr), Rows::whole(x, grads.a.k), grads.a);
+    });
+}
+
+/// grad += dy^T x over the rows.
+fn add_gradient<E: Operand>(
+    dev: &CpuDevice,
+    pack: Buf<'_>,
+    dy: Rows<'_, E>,
+    x: Rows<'_, E>,
+    grad: Matrix<'_>,
+) {
+    let mut parts = Packed::<E>::new(dev.write(pack), x.count(), grad.n, grad.k);
+    parts.pack_x(dev, x);
+    parts.pack_dy(dev, dy);
+    by_dtype!(grad.buf, G => add_products::<E, G>(dev, &parts, dev.write::<G>(grad.buf), grad.layout));
+}
+
+/// Checks the layer's inputs and u, and returns M.
+fn check_inputs(adapter: &Adapter<'_>, x: Buf<'_>, u: Buf<'_>) -> usize {
+    let a = adapter.a;
+    assert_eq!(x.len() % a.k, 0, "x of {} elements for K = {}", x.len(), a.k);
+    let rows = x.len() / a.k;
+    assert_eq!((u.len(), u.dtype()), (rows * a.n, x.dtype()), "u of [{rows}, {}]", a.n);
+    rows
+}
+
+/// Checks that blocks fit each other and the layer's outputs, or their gradient, and returns N; 0 without rows.
+fn check(adapter: &Adapter<'_>, rows: usize, out: Buf<'_>) -> usize {
+    let r = adapter.rank();
+    assert_eq!(adapter.a.n, adapter.blocks().count() * r, "A of whole blocks");
+    let width = out.len().checked_div(rows).unwrap_or_default();
+    assert_eq!(out.len(), rows * width, "{} elements in {rows} rows", out.len());
+    let mut end = 0;
+    for (_, block) in adapter.blocks() {
+        assert_eq!(block.b.k, r, "B of rank {r}");
+        assert!(
+            end <= block.first,
+            "blocks by their outputs: one begins at {}, one ends at {end}",
+            block.first
+        );
+        end = block.first + block.b.n;
+    }
+    assert!(rows == 0 || end <= width, "a block's outputs end at {end} of {width}");
+    width
+}
