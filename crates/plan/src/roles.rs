@@ -89,7 +89,7 @@ impl RoleShape {
     pub(crate) fn states(&self) -> Result<Layout> {
         let (name, pool) = (self.name.name(), self.target.pool);
         let mut layout = Layout::new();
-        let mut resident = |layout: &mut Layout, what: &str, elements: u64| {
+        let resident = |layout: &mut Layout, what: &str, elements: u64| {
             let region = format!("{name}.{what}");
             layout.arena(&region, "model", pool, PhaseSet::RESIDENT, &[elements], self.weights)
         };

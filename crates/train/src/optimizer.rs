@@ -215,11 +215,7 @@ impl<'a> Optimizer<'a> {
         if let Some(master) = states.master {
             for Owned { run, at } in &owned {
                 let len = run.elements as usize;
-                copy_elements(
-                    dev,
-                    weights.slice(run.start as usize, len),
-                    master.slice(*at as usize, len),
-                );
+                copy_elements(dev, weights.slice(run.start as usize, len), master.slice(*at as usize, len));
             }
         }
         let owned_of_embed = owned_of(&owned, table.find(ParamKind::Embed, 0));
@@ -336,13 +332,7 @@ impl<'a> Optimizer<'a> {
     }
 
     /// Runs the optimizer's operations once on zero gradients with a rate of zero: no weight and no state moves.
-    pub fn rehearse(
-        &self,
-        dev: &dyn Device,
-        weights: Buf<'_>,
-        grads: Buf<'_>,
-        slots: Option<States<'_>>,
-    ) {
+    pub fn rehearse(&self, dev: &dyn Device, weights: Buf<'_>, grads: Buf<'_>, slots: Option<States<'_>>) {
         dev.zero(grads);
         self.grad_norm(dev, grads);
         let still = UpdateOptions { lr: 0.0, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 0.0, seed: 0 };

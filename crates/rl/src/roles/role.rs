@@ -7,11 +7,12 @@ use crate::methods::buffers::StepBuffers;
 use crate::ranks::{gather_f32, gather_f64, share_of};
 use plimsoll_base::{Bytes, DType, Error, Phase, Result};
 use plimsoll_device::Device;
-use plimsoll_files::{Head, OpenModel, TensorFile};
+use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, Decoder, Derivatives, FlatTensors, Gradients, ParamTable, Params, Pass, PassIndex, Scorer, Streamed,
-    backward, head, layers, load, load_adapters, rehearsal_sizes, restore, restore_in_turn, rope, values,
+    Activations, Adapters, Decoder, Derivatives, FlatTensors, Gradients, ParamTable, Params, Pass, PassIndex,
+    Scorer, Streamed, backward, head, layers, load, load_adapters, rehearsal_sizes, restore, restore_in_turn,
+    rope, values,
 };
 use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape, WeightsAre};
 use plimsoll_ranks::Group;
@@ -47,11 +48,9 @@ enum Weights<'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Loading<'m> {
+pub struct Loading {
     /// Seed of the weights that a model's files do not hold.
     pub seed: u64,
-    /// The adapters that the first role starts from.
-    pub adapter: Option<&'m TensorFile>,
     /// Bytes of the buffers between file and device.
     pub staging: Bytes,
 }
@@ -128,7 +127,7 @@ impl<'a> Role<'a> {
         shape: RoleShape,
         first: Option<&Role<'a>>,
         model: &OpenModel,
-        how: Loading<'_>,
+        how: Loading,
     ) -> Result<Role<'a>> {
         let (name, table) = (shape.name.name(), shape.table());
         let own_rope = resident.get(&format!("{name}.rope"));
@@ -179,13 +178,13 @@ impl<'a> Role<'a> {
     /// Reads the adapters from their files, or makes those with which learning begins.
     ///
     /// Errors: those of reading.
-    fn load_adapters(&self, dev: &dyn Device, how: Loading<'_>) -> Result<()> {
+    fn load_adapters(&self, dev: &dyn Device, how: Loading) -> Result<()> {
         let Some((table, adapters)) = &self.adapters else { return Ok(()) };
         // States in f32 have what products read rounded.
         let master = self.optimizer.as_ref().and_then(Optimizer::master);
         let sets: Vec<Buf<'_>> = [Some(adapters.all), master].into_iter().flatten().collect();
         let layout = self.decoder().params.embed.layout;
-        load_adapters(dev, table, layout, &sets, how.adapter, how.seed, how.staging)
+        load_adapters(dev, table, layout, &sets, None, how.seed, how.staging)
     }
 
     /// Returns what a checkpoint has of what the role learns: the f32 copy of adapters, where products read them rounded.
@@ -416,7 +415,7 @@ impl<'a> Role<'a> {
     }
 
     /// Reads the initial weights again.
-    pub fn reload(&self, dev: &dyn Device, model: &OpenModel, how: Loading<'_>) -> Result<()> {
+    pub fn reload(&self, dev: &dyn Device, model: &OpenModel, how: Loading) -> Result<()> {
         load(dev, model, &self.table, &self.decoder().params, how.seed, how.staging)?;
         self.load_adapters(dev, how)
     }

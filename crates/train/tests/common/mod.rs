@@ -9,8 +9,8 @@ use plimsoll_device::{Device, Matrix};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, Decoder, Derivatives, Mode, ParamTable, Params, Pass, PassLimits, Recompute, Target,
-    activations_layout, adapters_layout, backward, head, layers, load, load_adapters, rope,
+    Activations, Adapters, Decoder, Derivatives, Mode, ParamTable, Params, Pass, PassLimits, Recompute,
+    Target, activations_layout, adapters_layout, backward, head, layers, load, load_adapters, rope,
 };
 use plimsoll_train::{
     Optimizer, OptimizerDType, Packer, Sequence, Share, StateDTypes, UpdateOptions, optimizer_layout,
@@ -199,7 +199,8 @@ impl Harness {
         let dtype = self.setup.dtype;
         let params = Params::bind(&self.spec, &self.table, dtype, resident.buf("actor.weights"));
         let grads = Params::bind(&self.spec, &self.table, dtype, resident.buf("actor.grads"));
-        let adapters = resident.get("lora").and_then(|all| Harness::bind_adapters(&self.setup, &self.spec, all));
+        let adapters =
+            resident.get("lora").and_then(|all| Harness::bind_adapters(&self.setup, &self.spec, all));
         let params = params.with_adapters(adapters.as_ref());
         let decoder = Decoder { spec: self.spec, dtype, params, rope: resident.buf("rope.table") };
         Parts {

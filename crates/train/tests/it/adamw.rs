@@ -125,7 +125,8 @@ fn bf16_weights_are_the_rounded_master_and_clipping_scales_the_gradient() {
     assert!(dtypes(DType::Bf16).has_master());
     let parts = h.parts();
     let params = &parts.decoder.params;
-    let mut optimizer = Optimizer::new(parts.dev, parts.table, params.all, parts.resident, "actor", Share::WHOLE);
+    let mut optimizer =
+        Optimizer::new(parts.dev, parts.table, params.all, parts.resident, "actor", Share::WHOLE);
     write(parts.dev, parts.table, &parts.grads, |tensor| reference.f32s(&format!("grad.{tensor}")));
     let norm = optimizer.grad_norm(parts.dev, parts.grads.all);
     for _ in 0..3 {
@@ -185,7 +186,8 @@ fn updated(setup: Setup) -> Vec<Vec<u8>> {
     let mut h = Harness::new(setup, Layout::new());
     let mut parts = h.parts();
     let params = &parts.decoder.params;
-    let mut optimizer = Optimizer::new(parts.dev, parts.table, params.all, parts.resident, "actor", Share::WHOLE);
+    let mut optimizer =
+        Optimizer::new(parts.dev, parts.table, params.all, parts.resident, "actor", Share::WHOLE);
     let phase = parts.overlay.enter(Phase::Update);
     let slots = optimizer.slots(&phase, "actor");
     assert_eq!(slots.is_some(), parts.setup.offload);
@@ -194,7 +196,14 @@ fn updated(setup: Setup) -> Vec<Vec<u8>> {
             .map(|i| ((i * 7919 + step * 104_729) % 1000) as f32 * 1e-5 - 5e-3)
             .collect();
         parts.dev.write_f32(parts.grads.all, 0, &grads);
-        optimizer.update(parts.dev, params.all, parts.grads.all, slots, UpdateOptions { seed: 7, ..HOW }, 1.0);
+        optimizer.update(
+            parts.dev,
+            params.all,
+            parts.grads.all,
+            slots,
+            UpdateOptions { seed: 7, ..HOW },
+            1.0,
+        );
     }
     parts.dev.sync();
     let folder = tempfile::tempdir().expect("a temporary folder");
