@@ -273,3 +273,31 @@ fn a_folder_that_is_no_adapter_says_what_it_is() {
     let absent = Adapter::open(&folder.path().join("absent"), &model()).unwrap_err();
     assert_eq!(absent.slug, "model-file-missing", "{absent}");
 }
+
+/// Files that peft 0.17 saved, next to the tiny models that they belong to.
+#[test]
+fn files_of_peft_are_read() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden");
+    for (name, model, targets, rslora) in [
+        ("llama", "llama", "all-linear", false),
+        ("llama_qv_rslora", "llama", "q_proj, v_proj", true),
+        ("qwen2", "qwen2", "all-linear", false),
+        ("qwen3", "qwen3", "all-linear", false),
+    ] {
+        let config = std::fs::read(golden.join(model).join("config.json")).unwrap();
+        let spec = spec_from_config(&serde_json::from_slice(&config).unwrap(), "config.json").unwrap();
+        let adapter = Adapter::open(&golden.join("lora").join(name), &spec).unwrap();
+        let found = &adapter.config;
+        assert_eq!((found.rank, found.alpha, found.rslora), (4, 8.0, rslora), "{name}");
+        assert_eq!((found.targets.to_string().as_str(), found.base.as_deref()), (targets, Some(model)));
+        let (_, width) = LoraTarget::V.widths(&spec);
+        let mut out = vec![0.0; (width * found.rank) as usize];
+        adapter.read(1, LoraTarget::V, LoraPart::B, 0, &mut [0; 4096], &mut out).unwrap();
+        assert!(out.iter().all(|value| value.is_finite() && *value != 0.0), "{name}: B is random");
+    }
+    // Of the same widths in some of the layers, and not in all.
+    let config = std::fs::read(golden.join("qwen3/config.json")).unwrap();
+    let spec = spec_from_config(&serde_json::from_slice(&config).unwrap(), "config.json").unwrap();
+    let error = Adapter::open(&golden.join("lora/llama"), &spec).unwrap_err();
+    assert_eq!(error.slug, "adapter-other-base", "{error}");
+}
