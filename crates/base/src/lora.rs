@@ -128,6 +128,9 @@ pub struct LoraShape {
 }
 
 impl LoraShape {
+    /// Largest rank that is built; full-rank matrices of small models are hardly larger.
+    pub const RANK_MAX: u32 = 256;
+
     /// Returns the shapes of A, [r, in], and of B, [out, r].
     pub const fn shapes(self, target: LoraTarget, model: &ModelSpec) -> ([u32; 2], [u32; 2]) {
         let (width_in, width_out) = target.widths(model);

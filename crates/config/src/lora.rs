@@ -9,10 +9,8 @@ use super::sections::{Lora, RunFile};
 use super::tree::{Node, Table, Value};
 use super::values::{Auto, ModelDtype, OptimizerDtype};
 use crate::Trains;
-use plimsoll_base::{Error, LoraTarget, LoraTargets, Result, shown};
+use plimsoll_base::{Error, LoraShape, LoraTarget, LoraTargets, Result, shown};
 
-/// Largest rank; full-rank matrices of small models are hardly larger.
-const RANK_MAX: u32 = 256;
 /// Learning rates of adapters are about ten times those of full fine-tuning, which begin at 1e-6.
 const LEARNING_RATE_LOW: f64 = 1e-5;
 /// peft's word for all linear layers of a decoder.
@@ -185,8 +183,8 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
 }
 
 fn values(lora: &Lora, at: &Provenance) -> Result<()> {
-    if !(1..=RANK_MAX).contains(&lora.rank) {
-        let takes = format!("a whole number from 1 to {RANK_MAX}");
+    if !(1..=LoraShape::RANK_MAX).contains(&lora.rank) {
+        let takes = format!("a whole number from 1 to {}", LoraShape::RANK_MAX);
         return Err(bad_value(at, "lora.rank", lora.rank, &takes));
     }
     let alpha = lora.alpha();

@@ -4,6 +4,7 @@
 //! for it; a product is checked; a tensor lies wholly inside its file and alone. What is refused has a name.
 //! This crate turns stored rows into f32 through the caller's buffer; it never holds a whole tensor.
 
+mod adapter;
 mod builtin;
 mod check;
 mod config;
@@ -24,6 +25,10 @@ mod tensor_file;
 mod tensors;
 mod writer;
 
+pub use adapter::{
+    ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraPart, adapter_config_json,
+    adapter_tensor_name, adapter_tensors,
+};
 pub use check::check_against;
 pub use config::{
     Head, TokenIds, config_json, generation_config_json, score_config_json, spec_from_config, token_ids,

@@ -1,4 +1,4 @@
-//! One safetensors file that is no model: the states of an optimizer. Its header is checked as a model's is; values
+//! One safetensors file that is no model: the states of an optimizer, or an adapter. Its header is checked as a model's is; values
 //! pass through the caller's buffer.
 
 use crate::storage::Storage;
@@ -28,6 +28,11 @@ impl TensorFile {
     /// Number of tensors.
     pub fn num_tensors(&self) -> usize {
         self.tensors.len()
+    }
+
+    /// Every tensor, in no order.
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
+        self.tensors.values()
     }
 
     /// The tensor of that name.

@@ -1,5 +1,6 @@
 //! Model files, read as they are and as hostile bytes.
 
+mod adapter;
 mod common;
 mod configs;
 mod gguf;

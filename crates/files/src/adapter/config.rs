@@ -1,0 +1,260 @@
+//! peft's `adapter_config.json` to an `AdapterConfig` and back.
+
+use super::refusal::{damaged, unsupported};
+use crate::storage::read_small;
+use plimsoll_base::{LoraShape, LoraTarget, LoraTargets, Result, shown, shown_number};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+const CONFIG_BYTES_MAX: u64 = 1 << 20;
+/// Names in `target_modules` at most: seven of each layer of a large model.
+const MODULES_MAX: usize = 1 << 14;
+
+/// What a low-rank adapter is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterConfig {
+    /// Rows of A and columns of B.
+    pub rank: u32,
+    /// peft's `lora_alpha`.
+    pub alpha: f64,
+    /// True if the scale is alpha / sqrt(rank).
+    pub rslora: bool,
+    /// The layers that have an adapter.
+    pub targets: LoraTargets,
+    /// The name or path of the model that it was trained on.
+    pub base: Option<String>,
+}
+
+impl AdapterConfig {
+    /// Returns the rank with the targets.
+    pub const fn shape(&self) -> LoraShape {
+        LoraShape { rank: self.rank, targets: self.targets }
+    }
+
+    /// Returns the factor of B (A x): alpha / rank, or with `rslora` alpha / sqrt(rank).
+    pub fn scale(&self) -> f64 {
+        let rank = f64::from(self.rank);
+        self.alpha / if self.rslora { rank.sqrt() } else { rank }
+    }
+}
+
+/// Returns an `adapter_config.json` that peft and vLLM open.
+pub fn adapter_config_json(config: &AdapterConfig) -> Value {
+    json!({
+        "alpha_pattern": {},
+        "auto_mapping": null,
+        "base_model_name_or_path": config.base,
+        "bias": "none",
+        "fan_in_fan_out": false,
+        "inference_mode": true,
+        "init_lora_weights": true,
+        "layers_pattern": null,
+        "layers_to_transform": null,
+        "lora_alpha": number(config.alpha),
+        "lora_dropout": 0.0,
+        "modules_to_save": null,
+        "peft_type": "LORA",
+        "r": config.rank,
+        "rank_pattern": {},
+        "revision": null,
+        "target_modules": config.targets.iter().map(LoraTarget::name).collect::<Vec<_>>(),
+        "task_type": "CAUSAL_LM",
+        "use_dora": false,
+        "use_rslora": config.rslora,
+    })
+}
+
+/// A whole number without a fraction: peft declares alpha as an integer.
+fn number(value: f64) -> Value {
+    let whole = value as i64;
+    if whole as f64 == value { whole.into() } else { value.into() }
+}
+
+/// `target_modules` as it was written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Modules {
+    Names(LoraTargets),
+    /// A regular expression or `all-linear`: the tensors say what it meant.
+    Pattern,
+}
+
+/// A configuration whose targets are not settled yet.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Read {
+    pub rank: u32,
+    alpha: f64,
+    rslora: bool,
+    pub modules: Modules,
+    pub base: Option<String>,
+}
+
+impl Read {
+    pub fn with(self, targets: LoraTargets) -> AdapterConfig {
+        let Read { rank, alpha, rslora, base, .. } = self;
+        AdapterConfig { rank, alpha, rslora, targets, base }
+    }
+}
+
+/// Keys whose presence changes the model otherwise than A and B do, unless they are null, false or empty.
+const NOT_BUILT: [(&str, &str); 17] = [
+    ("use_dora", "DoRA"),
+    ("modules_to_save", "modules that were trained in full"),
+    ("rank_pattern", "a rank of its own for some of the layers"),
+    ("alpha_pattern", "an alpha of its own for some of the layers"),
+    ("lora_bias", "a bias in B"),
+    ("fan_in_fan_out", "transposed weights"),
+    ("layers_to_transform", "an adapter in some of the layers only"),
+    ("layers_pattern", "an adapter in some of the layers only"),
+    ("layer_replication", "layers that are repeated"),
+    ("exclude_modules", "exceptions from the targets"),
+    ("target_parameters", "adapters of parameters that are no linear layer"),
+    ("trainable_token_indices", "trained tokens of the embedding"),
+    ("alora_invocation_tokens", "an adapter that some tokens switch on"),
+    ("use_qalora", "QALoRA"),
+    ("use_bdlora", "block-diagonal adapters"),
+    ("arrow_config", "a choice among several adapters"),
+    ("megatron_config", "weights of Megatron"),
+];
+
+/// Beginnings of `init_lora_weights` that change the base model, so that the adapter alone is not enough.
+const CHANGE_THE_BASE: [&str; 4] = ["pissa", "olora", "corda", "loftq"];
+
+/// Reads the configuration at `path`.
+///
+/// Errors: `adapter-unsupported`, `adapter-damaged`, and those of a file that cannot be read.
+pub(super) fn read(path: &Path) -> Result<Read> {
+    let file = path.display().to_string();
+    let bytes = read_small(path, CONFIG_BYTES_MAX)?;
+    let map: Map<String, Value> =
+        serde_json::from_slice(&bytes).map_err(|e| damaged(format!("{file}: {e}")))?;
+    let config = Config { map, file };
+    config.refuse_what_is_not_built()?;
+    let base = config.present("base_model_name_or_path").and_then(Value::as_str);
+    Ok(Read {
+        rank: config.rank()?,
+        alpha: config.alpha()?,
+        rslora: config.flag("use_rslora")?,
+        modules: config.modules()?,
+        base: base.filter(|base| !base.is_empty()).map(|base| shown(base).into_owned()),
+    })
+}
+
+struct Config {
+    map: Map<String, Value>,
+    file: String,
+}
+
+impl Config {
+    /// The value of a key that is there and not null.
+    fn present(&self, key: &str) -> Option<&Value> {
+        self.map.get(key).filter(|value| !value.is_null())
+    }
+
+    fn refuse_what_is_not_built(&self) -> Result<()> {
+        let not_built = |key: &str, value: &Value, what: &str| {
+            let value = value.to_string();
+            Err(unsupported(format!("{}: {key} = {}: {what}", self.file, shown(&value))))
+        };
+        match self.present("peft_type") {
+            Some(Value::String(kind)) if kind.eq_ignore_ascii_case("lora") => {}
+            Some(kind) => return not_built("peft_type", kind, "built is \"LORA\""),
+            None => return Err(damaged(format!("{}: `peft_type` is absent", self.file))),
+        }
+        if let Some(task) = self.present("task_type").filter(|task| *task != "CAUSAL_LM") {
+            return not_built("task_type", task, "built is \"CAUSAL_LM\"");
+        }
+        if let Some(bias) = self.present("bias").filter(|bias| *bias != "none") {
+            return not_built("bias", bias, "this is a trained bias, which is not built");
+        }
+        for (key, what) in NOT_BUILT {
+            if let Some(value) = self.present(key).filter(|value| !is_off(value)) {
+                return not_built(key, value, &format!("this is {what}, which is not built"));
+            }
+        }
+        match self.present("init_lora_weights") {
+            Some(Value::String(how)) if CHANGE_THE_BASE.iter().any(|start| how.starts_with(start)) => {
+                let what = "it begins from a changed base model, which the adapter does not hold";
+                not_built("init_lora_weights", &json!(how), what)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn rank(&self) -> Result<u32> {
+        let value = self.present("r").ok_or_else(|| damaged(format!("{}: `r` is absent", self.file)))?;
+        match value.as_u64() {
+            Some(0) | None => Err(self.wrong("r", value, "a whole number above 0")),
+            Some(rank) if rank > u64::from(LoraShape::RANK_MAX) => Err(unsupported(format!(
+                "{}: r = {rank}, ranks up to {} are built",
+                self.file,
+                LoraShape::RANK_MAX
+            ))),
+            Some(rank) => Ok(rank as u32), // at most RANK_MAX
+        }
+    }
+
+    fn alpha(&self) -> Result<f64> {
+        let absent = || damaged(format!("{}: `lora_alpha` is absent", self.file));
+        let value = self.present("lora_alpha").ok_or_else(absent)?;
+        let number = value.as_f64().filter(|alpha| *alpha > 0.0 && (*alpha as f32).is_finite());
+        number.ok_or_else(|| self.wrong("lora_alpha", value, "a finite number above 0"))
+    }
+
+    fn flag(&self, key: &str) -> Result<bool> {
+        match self.present(key) {
+            None => Ok(false),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(value) => Err(self.wrong(key, value, "true or false")),
+        }
+    }
+
+    /// Reads `target_modules`; names of a list are matched as peft matches them, by the end of a path.
+    fn modules(&self) -> Result<Modules> {
+        let key = "target_modules";
+        let list = match self.present(key) {
+            Some(Value::String(_)) => return Ok(Modules::Pattern),
+            Some(Value::Array(list)) if !list.is_empty() && list.len() <= MODULES_MAX => list,
+            Some(value) => return Err(self.wrong(key, value, "a list of names")),
+            None => return Err(damaged(format!("{}: `{key}` is absent", self.file))),
+        };
+        let mut targets = Vec::new();
+        for item in list {
+            let name = item.as_str().ok_or_else(|| self.wrong(key, item, "a list of names"))?;
+            targets.extend(self.targets_of(name)?);
+        }
+        Ok(Modules::Names(LoraTargets::new(targets).expect("the list has names, and each has targets")))
+    }
+
+    /// Returns the layers that one name means; a path of one layer means its last part.
+    fn targets_of(&self, name: &str) -> Result<Vec<LoraTarget>> {
+        let is_meant = |target: &LoraTarget| {
+            let ends = |long: &str, end: &str| long == end || long.ends_with(&format!(".{end}"));
+            ends(target.module(), name) || ends(name, target.module())
+        };
+        let meant: Vec<LoraTarget> = LoraTarget::ALL.into_iter().filter(is_meant).collect();
+        if !meant.is_empty() {
+            return Ok(meant);
+        }
+        let names = LoraTarget::ALL.map(LoraTarget::name).join(", ");
+        Err(unsupported(format!(
+            "{}: target_modules has \"{}\"; adapters of {names} are built",
+            self.file,
+            shown(name)
+        )))
+    }
+
+    fn wrong(&self, key: &str, value: &Value, expected: &str) -> plimsoll_base::Error {
+        let value = value.as_f64().map_or_else(|| value.to_string(), shown_number);
+        damaged(format!("{}: {key} = {}, expected {expected}", self.file, shown(&value)))
+    }
+}
+
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    }
+}

@@ -1,0 +1,189 @@
+//! Low-rank adapters in peft's files: `adapter_config.json` and `adapter_model.safetensors`, read, checked and written.
+//!
+//! Opening reads headers only; values pass through the caller's buffer. The tensors decide which layers have an adapter, and
+//! the configuration must agree. What would change the model otherwise than by y = W x + scale B (A x) is refused by name.
+
+mod config;
+mod names;
+mod refusal;
+
+use crate::tensor_file::TensorFile;
+use crate::tensors::TensorInfo;
+use config::Modules;
+use names::{Name, Part};
+use plimsoll_base::{Error, LoraShape, LoraTarget, LoraTargets, ModelSpec, Result, shown};
+use refusal::{damaged, unsupported};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+pub use config::{AdapterConfig, adapter_config_json};
+pub use names::{LoraPart, adapter_tensor_name, adapter_tensors};
+
+/// The configuration's file name.
+pub const ADAPTER_CONFIG: &str = "adapter_config.json";
+/// The weights' file name.
+pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
+
+/// A peft adapter that is checked against its model.
+#[derive(Debug)]
+pub struct Adapter {
+    /// What its configuration says.
+    pub config: AdapterConfig,
+    file: TensorFile,
+}
+
+/// The tensors of an adapter by their place, with their names and shapes.
+type Tensors = BTreeMap<(u32, LoraTarget, LoraPart), (String, Vec<u64>)>;
+
+impl Adapter {
+    /// Opens the adapter in `folder`, which must be one of a model of shape `model`.
+    ///
+    /// Errors: `adapter-unsupported` (another kind of adapter), `adapter-damaged` (files that contradict themselves),
+    /// `adapter-other-base` (shapes of another model), `model-file-missing` and the errors of `TensorFile::open`.
+    pub fn open(folder: &Path, model: &ModelSpec) -> Result<Adapter> {
+        require_files(folder)?;
+        let path = folder.join(ADAPTER_CONFIG);
+        let read = config::read(&path)?;
+        let weights = folder.join(ADAPTER_WEIGHTS);
+        let file = TensorFile::open(&weights)?;
+        let found = Found { weights, model, rank: read.rank, base: read.base.as_deref() };
+        let tensors = found.collect(&file)?;
+        let targets = found.targets(&tensors)?;
+        found.check(targets, &tensors)?;
+        if let Modules::Names(said) = read.modules
+            && said != targets
+        {
+            let message =
+                format!("{}: target_modules are {said}, and the weights have {targets}", path.display());
+            return Err(damaged(message));
+        }
+        Ok(Adapter { config: read.with(targets), file })
+    }
+
+    /// Reads `out.len()` values of one tensor from value `first` on, row by row, as f32. `staging` holds stored bytes on their
+    /// way: four suffice. NaN and infinity pass unchecked.
+    ///
+    /// Errors: `model-file-truncated`, where the file was cut since it was opened.
+    pub fn read(
+        &self,
+        layer: u32,
+        target: LoraTarget,
+        part: LoraPart,
+        first: u64,
+        staging: &mut [u8],
+        out: &mut [f32],
+    ) -> Result<()> {
+        self.file.read(&adapter_tensor_name(layer, target, part), first, staging, out)
+    }
+}
+
+/// Requires the two files, and says what else the folder may be.
+fn require_files(folder: &Path) -> Result<()> {
+    let is_there = |name: &str| folder.join(name).symlink_metadata().is_ok();
+    let Some(missing) = [ADAPTER_CONFIG, ADAPTER_WEIGHTS].into_iter().find(|name| !is_there(name)) else {
+        return Ok(());
+    };
+    let error = Error::new("model-file-missing", format!("{}: no {missing}", folder.display()));
+    Err(if is_there("config.json") && !is_there(ADAPTER_CONFIG) {
+        error.hint("this is a whole model: name it with `model`, and remove `lora.adapter`")
+    } else if is_there("adapter_model.bin") {
+        error.hint("only safetensors are read: save the adapter again with peft's save_pretrained")
+    } else {
+        error.near(folder).hint("an adapter is a folder as peft's save_pretrained makes it")
+    })
+}
+
+/// What the tensors of an adapter are checked against.
+struct Found<'a> {
+    weights: PathBuf,
+    model: &'a ModelSpec,
+    rank: u32,
+    base: Option<&'a str>,
+}
+
+impl Found<'_> {
+    /// Sorts the tensors by their place, and refuses names that no adapter of this kind has.
+    fn collect(&self, file: &TensorFile) -> Result<Tensors> {
+        let mut tensors = Tensors::new();
+        let mut listed: Vec<&TensorInfo> = file.tensors().collect();
+        listed.sort_by(|a, b| a.name.cmp(&b.name));
+        for tensor in listed {
+            let place = match names::parse(&tensor.name) {
+                Name::Of(Part { layer, target, part }) => (layer, target, part),
+                Name::NotBuilt(what) => {
+                    let message =
+                        format!("{}: tensor `{}` is of {what}", self.weights.display(), shown(&tensor.name));
+                    return Err(unsupported(message));
+                }
+                Name::Unknown => {
+                    let message = format!(
+                        "{}: tensor `{}` is not part of an adapter of {:?}",
+                        self.weights.display(),
+                        shown(&tensor.name),
+                        self.model.family
+                    );
+                    return Err(damaged(message));
+                }
+            };
+            if place.0 >= self.model.layers {
+                return Err(self.other_base(format!(
+                    "tensor `{}` is of layer {}, and the model has {}",
+                    tensor.name, place.0, self.model.layers
+                )));
+            }
+            tensors.insert(place, (tensor.name.clone(), tensor.shape.clone()));
+        }
+        Ok(tensors)
+    }
+
+    /// Returns the targets that have tensors; every layer must have all of them.
+    fn targets(&self, tensors: &Tensors) -> Result<LoraTargets> {
+        let targets = LoraTargets::new(tensors.keys().map(|&(_, target, _)| target))
+            .ok_or_else(|| damaged(format!("{}: no tensors", self.weights.display())))?;
+        let layers = tensors.keys().next_back().map_or(0, |&(layer, ..)| layer + 1);
+        for layer in 0..layers {
+            for (target, part) in targets.iter().flat_map(|target| LoraPart::ALL.map(|part| (target, part))) {
+                if !tensors.contains_key(&(layer, target, part)) {
+                    let name = adapter_tensor_name(layer, target, part);
+                    let message = format!("{}: no tensor `{name}`", self.weights.display());
+                    return Err(damaged(message)
+                        .fact(format!("other layers have an adapter in {targets}, and every layer must")));
+                }
+            }
+        }
+        if layers < self.model.layers {
+            let what = format!("{layers} layers have an adapter, and the model has {}", self.model.layers);
+            return Err(self.other_base(what));
+        }
+        Ok(targets)
+    }
+
+    /// Requires that every A is [rank, in] and every B [out, rank].
+    fn check(&self, targets: LoraTargets, tensors: &Tensors) -> Result<()> {
+        let shape = LoraShape { rank: self.rank, targets };
+        for (&(_, target, part), (name, found)) in tensors {
+            let (a, b) = shape.shapes(target, self.model);
+            let (expect, axis) = if part == LoraPart::A { (a, 0) } else { (b, 1) };
+            let expect = expect.map(u64::from);
+            if *found == expect {
+                continue;
+            }
+            let what = format!("tensor `{name}` has shape {found:?}, expected {expect:?}");
+            // A wrong rank contradicts the adapter's own configuration, a wrong width the model.
+            return Err(match found.len() == 2 && found[axis] == expect[axis] {
+                true => self.other_base(what),
+                false => damaged(format!("{}: {what}, with r = {}", self.weights.display(), self.rank)),
+            });
+        }
+        Ok(())
+    }
+
+    fn other_base(&self, what: String) -> Error {
+        let error = Error::new("adapter-other-base", format!("{}: {what}", self.weights.display()));
+        match self.base {
+            Some(base) => error.fact(format!("the adapter was trained on {}", shown(base))),
+            None => error,
+        }
+        .hint("set `model` to the model that the adapter was trained on, or remove `lora.adapter`")
+    }
+}

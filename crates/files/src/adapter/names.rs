@@ -1,0 +1,95 @@
+//! Names of an adapter's tensors, as peft saves them.
+
+use plimsoll_base::{LoraShape, LoraTarget, ModelSpec};
+
+const PREFIX: &str = "base_model.model.";
+const LAYERS: &str = "model.layers.";
+
+/// One of the two matrices of an adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LoraPart {
+    /// [rank, in].
+    A,
+    /// [out, rank].
+    B,
+}
+
+impl LoraPart {
+    /// Both, in the order in which they are saved.
+    pub const ALL: [LoraPart; 2] = [LoraPart::A, LoraPart::B];
+
+    const fn name(self) -> &'static str {
+        match self {
+            LoraPart::A => "lora_A",
+            LoraPart::B => "lora_B",
+        }
+    }
+}
+
+/// Returns the name of a tensor in peft's file: `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight`.
+pub fn adapter_tensor_name(layer: u32, target: LoraTarget, part: LoraPart) -> String {
+    format!("{PREFIX}{LAYERS}{layer}.{}.{}.weight", target.module(), part.name())
+}
+
+/// Returns names and shapes of an adapter's tensors, in the order in which they are saved.
+pub fn adapter_tensors(shape: LoraShape, model: &ModelSpec) -> Vec<(String, Vec<u64>)> {
+    let mut list = Vec::new();
+    for layer in 0..model.layers {
+        for target in shape.targets.iter() {
+            let (a, b) = shape.shapes(target, model);
+            for (part, axes) in LoraPart::ALL.into_iter().zip([a, b]) {
+                let name = adapter_tensor_name(layer, target, part);
+                list.push((name, axes.map(u64::from).to_vec()));
+            }
+        }
+    }
+    list
+}
+
+/// The place of a tensor in an adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub layer: u32,
+    pub target: LoraTarget,
+    pub part: LoraPart,
+}
+
+/// What a tensor's name says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    Of(Part),
+    /// Of another kind of adapter.
+    NotBuilt(&'static str),
+    Unknown,
+}
+
+pub(super) fn parse(name: &str) -> Name {
+    let words: [(&str, &str); 7] = [
+        ("lora_magnitude_vector", "DoRA"),
+        ("lora_embedding_", "an adapter of an embedding"),
+        ("embed_tokens.", "an adapter of an embedding"),
+        ("lm_head.", "an adapter of the head"),
+        ("modules_to_save", "a module that was trained in full"),
+        (".lora_A.bias", "a bias in A"),
+        (".lora_B.bias", "a bias in B"),
+    ];
+    if let Some(part) = parse_part(name) {
+        return Name::Of(part);
+    }
+    match words.into_iter().find(|(word, _)| name.contains(word)) {
+        Some((_, what)) => Name::NotBuilt(what),
+        None => Name::Unknown,
+    }
+}
+
+fn parse_part(name: &str) -> Option<Part> {
+    let (layer, rest) = name.strip_prefix(PREFIX)?.strip_prefix(LAYERS)?.split_once('.')?;
+    let (module, part) = rest.strip_suffix(".weight")?.rsplit_once('.')?;
+    let found = Part {
+        layer: layer.parse().ok()?,
+        target: LoraTarget::ALL.into_iter().find(|target| target.module() == module)?,
+        part: LoraPart::ALL.into_iter().find(|known| known.name() == part)?,
+    };
+    // `01` and `+1` are read as numbers, and are no names of layers.
+    (layer == found.layer.to_string()).then_some(found)
+}

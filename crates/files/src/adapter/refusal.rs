@@ -1,0 +1,12 @@
+//! The two ways in which an adapter's files are refused before they are compared with a model.
+
+use plimsoll_base::Error;
+
+pub(super) fn damaged(message: String) -> Error {
+    Error::new("adapter-damaged", message).hint("fetch or save the adapter again")
+}
+
+pub(super) fn unsupported(message: String) -> Error {
+    Error::new("adapter-unsupported", message)
+        .hint("merge the adapter into its model with peft's merge_and_unload, and set `model` to the result")
+}

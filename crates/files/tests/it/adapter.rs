@@ -1,0 +1,303 @@
+//! Adapters in peft's files: read rightly, and refused by name when they are of another kind, lie or do not fit.
+
+use crate::common;
+
+use common::safetensors;
+use plimsoll_base::{LoraShape, LoraTarget, LoraTargets, ModelSpec};
+use plimsoll_files::{
+    ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, LoraPart, adapter_config_json, adapter_tensor_name,
+    adapter_tensors, spec_from_config,
+};
+use serde_json::{Value, json};
+use std::path::Path;
+
+const RANK: u32 = 3;
+
+/// Two layers; hidden 4, q width 4, kv width 2, feed-forward 8.
+fn model() -> ModelSpec {
+    let mut config = common::config();
+    config["num_hidden_layers"] = 2.into();
+    spec_from_config(&config, "config.json").unwrap()
+}
+
+fn shape() -> LoraShape {
+    LoraShape { rank: RANK, targets: LoraTargets::new([LoraTarget::Q, LoraTarget::Down]).unwrap() }
+}
+
+/// A configuration as peft 0.17 writes it.
+fn config() -> Value {
+    json!({
+        "alpha_pattern": {}, "auto_mapping": null, "base_model_name_or_path": "org/base", "bias": "none",
+        "corda_config": null, "eva_config": null, "exclude_modules": null, "fan_in_fan_out": false,
+        "inference_mode": true, "init_lora_weights": true, "layer_replication": null, "layers_pattern": null,
+        "layers_to_transform": null, "loftq_config": {}, "lora_alpha": 6, "lora_bias": false,
+        "lora_dropout": 0.05, "megatron_config": null, "megatron_core": "megatron.core",
+        "modules_to_save": null, "peft_type": "LORA", "qalora_group_size": 16, "r": RANK, "rank_pattern": {},
+        "revision": null, "target_modules": ["down_proj", "q_proj"], "target_parameters": null,
+        "task_type": "CAUSAL_LM", "trainable_token_indices": null, "use_dora": false, "use_qalora": false,
+        "use_rslora": false,
+    })
+}
+
+type Tensors = Vec<(String, Vec<u64>)>;
+
+fn write(folder: &Path, config: &Value, tensors: &Tensors) {
+    let (header, data) = common::header_and_data(tensors);
+    std::fs::write(folder.join(ADAPTER_CONFIG), config.to_string()).unwrap();
+    std::fs::write(folder.join(ADAPTER_WEIGHTS), safetensors(&Value::Object(header).to_string(), &data))
+        .unwrap();
+}
+
+fn open(config: &Value, tensors: &Tensors) -> plimsoll_base::Result<Adapter> {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), config, tensors);
+    Adapter::open(folder.path(), &model())
+}
+
+/// The good files with one change, and the error.
+fn refusal(change: impl FnOnce(&mut Value, &mut Tensors)) -> plimsoll_base::Error {
+    let (mut config, mut tensors) = (config(), adapter_tensors(shape(), &model()));
+    change(&mut config, &mut tensors);
+    open(&config, &tensors).expect_err("the files are wrong")
+}
+
+#[test]
+fn names_are_those_of_peft() {
+    let name = adapter_tensor_name(11, LoraTarget::Gate, LoraPart::B);
+    assert_eq!(name, "base_model.model.model.layers.11.mlp.gate_proj.lora_B.weight");
+    let tensors = adapter_tensors(shape(), &model());
+    assert_eq!(tensors.len(), 2 * 2 * 2);
+    let first = ("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight".to_string(), vec![3, 4]);
+    assert_eq!(tensors[0], first);
+    assert_eq!((tensors[2].1.as_slice(), tensors[3].1.as_slice()), (&[3, 8][..], &[4, 3][..]));
+    let values: u64 = tensors.iter().map(|(_, axes)| axes.iter().product::<u64>()).sum();
+    assert_eq!(values, shape().parameters(&model()));
+}
+
+#[test]
+fn an_adapter_is_read_value_by_value() {
+    let folder = tempfile::tempdir().unwrap();
+    let tensors = adapter_tensors(shape(), &model());
+    write(folder.path(), &config(), &tensors);
+    let adapter = Adapter::open(folder.path(), &model()).unwrap();
+    let found = &adapter.config;
+    assert_eq!((found.shape(), found.alpha, found.rslora, found.scale()), (shape(), 6.0, false, 2.0));
+    assert_eq!(found.base.as_deref(), Some("org/base"));
+    for (staging_bytes, first) in [(4, 0), (7, 5), (4096, 0)] {
+        let mut out = [f32::NAN; 7];
+        let mut staging = vec![0; staging_bytes];
+        adapter.read(1, LoraTarget::Q, LoraPart::B, first, &mut staging, &mut out).unwrap();
+        let expect: Vec<f32> = (0..7).map(|i| common::value(5, first as usize + i)).collect();
+        assert_eq!(out[..], expect, "tensor 5 of the list is layer 1, q, B");
+    }
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    for (alpha, rslora) in [(6.0, false), (1.5, true)] {
+        let mut wanted = open(&config(), &adapter_tensors(shape(), &model())).unwrap().config;
+        (wanted.alpha, wanted.rslora) = (alpha, rslora);
+        wanted.base = rslora.then(|| "models/m".to_string());
+        let written = adapter_config_json(&wanted);
+        assert_eq!(written["lora_alpha"].is_i64(), alpha == 6.0, "peft declares an integer");
+        let again = open(&written, &adapter_tensors(shape(), &model())).unwrap();
+        assert_eq!(again.config, wanted);
+    }
+}
+
+#[test]
+fn targets_are_those_that_have_tensors() {
+    for modules in [
+        json!("all-linear"),
+        json!(r".*\.(q_proj|down_proj)"),
+        json!(["self_attn.q_proj", "mlp.down_proj"]),
+        json!(["model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"]),
+    ] {
+        let mut config = config();
+        config["target_modules"] = modules.clone();
+        let found = open(&config, &adapter_tensors(shape(), &model()));
+        assert_eq!(found.unwrap().config.targets, shape().targets, "{modules}");
+    }
+    let error = refusal(|config, _| config["target_modules"] = json!(["q_proj", "v_proj"]));
+    assert_eq!(error.slug, "adapter-damaged", "{error}");
+    assert!(error.message.contains("are q_proj, v_proj, and the weights have q_proj, down_proj"), "{error}");
+}
+
+#[test]
+fn other_kinds_of_adapter_are_refused_by_key_and_value() {
+    for (key, value) in [
+        ("peft_type", json!("LOHA")),
+        ("task_type", json!("SEQ_CLS")),
+        ("bias", json!("lora_only")),
+        ("use_dora", json!(true)),
+        ("modules_to_save", json!(["lm_head"])),
+        ("rank_pattern", json!({ "q_proj": 8 })),
+        ("alpha_pattern", json!({ "q_proj": 8 })),
+        ("lora_bias", json!(true)),
+        ("fan_in_fan_out", json!(true)),
+        ("layers_to_transform", json!([0])),
+        ("layer_replication", json!([[0, 1], [0, 1]])),
+        ("trainable_token_indices", json!([1, 2])),
+        ("target_parameters", json!(["experts"])),
+        ("init_lora_weights", json!("pissa_niter_4")),
+        ("target_modules", json!(["q_proj", "lm_head"])),
+        ("target_modules", json!(["query_key_value"])),
+        ("r", json!(512)),
+    ] {
+        let error = refusal(|config, _| config[key] = value.clone());
+        assert_eq!(error.slug, "adapter-unsupported", "{key}: {error}");
+        assert!(error.message.contains(key) && !error.hints.is_empty(), "{key}: {error}");
+    }
+    for name in [
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector",
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_B.bias",
+        "base_model.model.model.embed_tokens.lora_embedding_A",
+        "base_model.model.lm_head.lora_A.weight",
+        "base_model.model.lm_head.modules_to_save.weight",
+    ] {
+        let error = refusal(|_, tensors| tensors.push((name.into(), vec![1, 1])));
+        assert_eq!(error.slug, "adapter-unsupported", "{name}: {error}");
+        assert!(error.message.contains(name), "{error}");
+    }
+}
+
+#[test]
+fn configurations_that_lie_are_damaged() {
+    for (key, value, words) in [
+        ("r", json!(0), "r = 0, expected"),
+        ("r", json!(-3), "r = -3"),
+        ("r", json!("3"), "\"3\""),
+        ("r", Value::Null, "`r` is absent"),
+        ("lora_alpha", json!(0), "above 0"),
+        ("lora_alpha", json!(1e300), "1e300"),
+        ("lora_alpha", Value::Null, "`lora_alpha` is absent"),
+        ("use_rslora", json!("yes"), "true or false"),
+        ("target_modules", json!([]), "a list of names"),
+        ("target_modules", json!([3]), "a list of names"),
+        ("target_modules", Value::Null, "`target_modules` is absent"),
+        ("peft_type", Value::Null, "`peft_type` is absent"),
+        // The file says 4 and the tensors are of rank 3.
+        ("r", json!(4), "with r = 4"),
+    ] {
+        let error = refusal(|config, _| config[key] = value.clone());
+        assert_eq!(error.slug, "adapter-damaged", "{key} {value}: {error}");
+        assert!(error.message.contains(words), "{key} {value}: {error}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &config(), &adapter_tensors(shape(), &model()));
+    for text in ["{\"r\":", "[]", &"[".repeat(100_000)] {
+        std::fs::write(folder.path().join(ADAPTER_CONFIG), text).unwrap();
+        assert_eq!(Adapter::open(folder.path(), &model()).unwrap_err().slug, "adapter-damaged");
+    }
+    std::fs::write(folder.path().join(ADAPTER_CONFIG), vec![b' '; 2 << 20]).unwrap();
+    assert_eq!(Adapter::open(folder.path(), &model()).unwrap_err().slug, "model-file-corrupt");
+}
+
+#[test]
+fn tensors_too_many_missing_or_of_a_wrong_rank_are_damaged() {
+    let absent = refusal(|_, tensors| drop(tensors.remove(3)));
+    assert_eq!(absent.slug, "adapter-damaged", "{absent}");
+    assert!(absent.message.contains("layers.0.mlp.down_proj.lora_B.weight"), "{absent}");
+    let unknown = ["x", "base_model.model.model.layers.01.mlp.down_proj.lora_B.weight", "lora_A.weight"];
+    for name in unknown {
+        let error = refusal(|_, tensors| tensors.push((name.into(), vec![1, 1])));
+        assert_eq!(error.slug, "adapter-damaged", "{name}: {error}");
+        assert!(error.message.contains(name), "{error}");
+    }
+    assert!(refusal(|_, tensors| tensors.clear()).message.contains("no tensors"));
+    for (index, axes) in [(0, vec![4, 4]), (1, vec![4, 2]), (0, vec![12]), (1, vec![4, 3, 1])] {
+        let error = refusal(|_, tensors| tensors[index].1 = axes.clone());
+        assert_eq!(error.slug, "adapter-damaged", "{axes:?}: {error}");
+        assert!(error.message.contains(&format!("{axes:?}")), "{error}");
+    }
+}
+
+#[test]
+fn an_adapter_of_another_model_names_its_base() {
+    let wide = refusal(|_, tensors| tensors[0].1 = vec![3, 5]);
+    let deep = {
+        let mut model = model();
+        model.layers = 3;
+        let (config, tensors) = (config(), adapter_tensors(shape(), &model));
+        open(&config, &tensors).unwrap_err()
+    };
+    let shallow = refusal(|_, tensors| tensors.truncate(4));
+    let far = refusal(|_, tensors| {
+        tensors
+            .push(("base_model.model.model.layers.4294967295.mlp.up_proj.lora_A.weight".into(), vec![3, 4]));
+    });
+    for (error, words) in [
+        (wide, "has shape [3, 5], expected [3, 4]"),
+        (deep, "is of layer 2, and the model has 2"),
+        (shallow, "1 layers have an adapter, and the model has 2"),
+        (far, "is of layer 4294967295"),
+    ] {
+        assert_eq!(error.slug, "adapter-other-base", "{error}");
+        assert!(error.message.contains(words), "{error}");
+        assert!(error.to_string().contains("the adapter was trained on org/base"), "{error}");
+    }
+}
+
+#[test]
+fn weights_are_checked_as_those_of_models_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let tensors = adapter_tensors(shape(), &model());
+    write(folder.path(), &config(), &tensors);
+    let path = folder.path().join(ADAPTER_WEIGHTS);
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+    assert_eq!(Adapter::open(folder.path(), &model()).unwrap_err().slug, "model-file-truncated");
+
+    let (mut header, data) = common::header_and_data(&tensors);
+    let quantised = json!({ "dtype": "U8", "shape": [48], "data_offsets": [0, 48] });
+    header.insert(tensors[0].0.clone(), quantised);
+    std::fs::write(&path, safetensors(&Value::Object(header).to_string(), &data)).unwrap();
+    let error = Adapter::open(folder.path(), &model()).unwrap_err();
+    assert!(error.message.contains("dtype U8; F32, F16 and BF16 are read"), "{error}");
+}
+
+#[test]
+fn a_folder_that_is_no_adapter_says_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let hint = |words: &str| {
+        let error = Adapter::open(folder.path(), &model()).unwrap_err();
+        assert_eq!(error.slug, "model-file-missing", "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    };
+    hint("as peft's save_pretrained makes it");
+    std::fs::write(folder.path().join("config.json"), "{}").unwrap();
+    hint("this is a whole model");
+    std::fs::write(folder.path().join("adapter_model.bin"), "").unwrap();
+    std::fs::write(folder.path().join(ADAPTER_CONFIG), "{}").unwrap();
+    hint("only safetensors are read");
+    let absent = Adapter::open(&folder.path().join("absent"), &model()).unwrap_err();
+    assert_eq!(absent.slug, "model-file-missing", "{absent}");
+}
+
+/// Files that peft 0.17 saved, next to the tiny models that they belong to.
+#[test]
+fn files_of_peft_are_read() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden");
+    for (name, model, targets, rslora) in [
+        ("llama", "llama", "all-linear", false),
+        ("llama_qv_rslora", "llama", "q_proj, v_proj", true),
+        ("qwen2", "qwen2", "all-linear", false),
+        ("qwen3", "qwen3", "all-linear", false),
+    ] {
+        let config = std::fs::read(golden.join(model).join("config.json")).unwrap();
+        let spec = spec_from_config(&serde_json::from_slice(&config).unwrap(), "config.json").unwrap();
+        let adapter = Adapter::open(&golden.join("lora").join(name), &spec).unwrap();
+        let found = &adapter.config;
+        assert_eq!((found.rank, found.alpha, found.rslora), (4, 8.0, rslora), "{name}");
+        assert_eq!((found.targets.to_string().as_str(), found.base.as_deref()), (targets, Some(model)));
+        let (_, width) = LoraTarget::V.widths(&spec);
+        let mut out = vec![0.0; (width * found.rank) as usize];
+        adapter.read(1, LoraTarget::V, LoraPart::B, 0, &mut [0; 4096], &mut out).unwrap();
+        assert!(out.iter().all(|value| value.is_finite() && *value != 0.0), "{name}: B is random");
+    }
+    // Of the same widths in some of the layers, and not in all.
+    let config = std::fs::read(golden.join("qwen3/config.json")).unwrap();
+    let spec = spec_from_config(&serde_json::from_slice(&config).unwrap(), "config.json").unwrap();
+    let error = Adapter::open(&golden.join("lora/llama"), &spec).unwrap_err();
+    assert_eq!(error.slug, "adapter-other-base", "{error}");
+}
