@@ -87,6 +87,14 @@ impl LoraTargets {
         LoraTarget::ALL.into_iter().filter(move |&target| self.contains(target))
     }
 
+    /// Returns the value of `lora.targets` in a run file.
+    pub fn in_toml(self) -> String {
+        match self == LoraTargets::ALL {
+            true => format!("\"{self}\""),
+            false => format!("{:?}", self.iter().map(LoraTarget::name).collect::<Vec<_>>()),
+        }
+    }
+
     /// Returns the number of targets, from 1 to 7.
     pub const fn count(self) -> u32 {
         self.0.count_ones()

@@ -26,7 +26,7 @@ mod tensors;
 mod writer;
 
 pub use adapter::{
-    ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraPart, adapter_config_json,
+    ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraPart, adapter_base, adapter_config_json,
     adapter_tensor_name, adapter_tensors,
 };
 pub use check::check_against;

@@ -1,6 +1,7 @@
 //! An open model: its shape, its checked tensors, its tokenizer files, and rows of weights on demand.
 //! Opening reads headers only. Rows pass through the caller's buffer, so memory does not grow with the model.
 
+use crate::adapter::{self, Adapter};
 use crate::config::{Head, TokenIds, model_from_config, spec_from_config, token_ids};
 use crate::gguf::Gguf;
 use crate::gguf_model::{self, GgufTokenizer};
@@ -46,6 +47,8 @@ pub struct OpenModel {
     pub random: bool,
     /// Where the files lie; `None` for embedded and random models.
     pub path: Option<PathBuf>,
+    /// What is added to the weights.
+    pub adapter: Option<Adapter>,
     files: Vec<Storage>,
     index: HashMap<String, usize>,
 }
@@ -69,6 +72,9 @@ impl OpenModel {
     /// Opens a model by the words of `model = "..."`, reading headers only.
     pub fn open(source: &str, revision: Option<&str>, allow_download: bool) -> Result<OpenModel> {
         match resolve(source, revision, allow_download)? {
+            Local::Directory(path) if adapter::is_adapter(&path) => {
+                open_adapted(source, &path, revision, allow_download)
+            }
             Local::Directory(path) => open_directory(source, &path),
             Local::Gguf(path) => open_gguf(source, &path),
             Local::Builtin(name) => open_builtin(source, &name),
@@ -154,6 +160,7 @@ impl OpenModel {
             pad_token_id: ids.pad,
             file_bytes: files.iter().map(Storage::bytes).sum(),
             random: false,
+            adapter: None,
             path,
             index: tensors.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect(),
             files,
@@ -227,6 +234,27 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     let ids = token_ids(&config, generation.as_ref());
     let path = Some(dir.to_path_buf());
     Ok(OpenModel::assemble(source, Parts { spec, head, files, tensors, tokenizer, ids, path }))
+}
+
+/// Opens an adapter's folder as the model that it names, with the adapter.
+///
+/// Errors: those of both; `adapter-damaged` where it names none, or another adapter.
+fn open_adapted(
+    source: &str,
+    folder: &Path,
+    revision: Option<&str>,
+    allow_download: bool,
+) -> Result<OpenModel> {
+    let base = adapter::base_of(folder)?;
+    let model = match resolve(&base, revision, allow_download)? {
+        Local::Directory(path) if adapter::is_adapter(&path) => {
+            return Err(adapter::damaged(format!("{}: its base {base} is an adapter", folder.display())));
+        }
+        _ => OpenModel::open(&base, revision, allow_download)
+            .map_err(|error| error.fact(format!("it is the base of the adapter {}", folder.display())))?,
+    };
+    let adapter = Adapter::open(folder, &model.spec)?;
+    Ok(OpenModel { source: source.to_string(), adapter: Some(adapter), ..model })
 }
 
 fn open_gguf(source: &str, path: &Path) -> Result<OpenModel> {

@@ -14,7 +14,7 @@ use plimsoll_base::{Bytes, DType, LoraShape, LoraTarget, ModelSpec, PhaseSet, Re
 use plimsoll_device::{
     ADAPTER_BLOCKS_MAX, Adapter, AdapterBlock, Device, DeviceKind, Matrix, MatrixLayout, sizes,
 };
-use plimsoll_files::TensorFile;
+use plimsoll_files::{Adapter as AdapterFiles, LoraPart, adapter_tensor_name};
 use plimsoll_memory::{Buf, Layout, Turn};
 
 /// A product of a layer.
@@ -82,27 +82,23 @@ impl ParamTable {
         let mut table = ParamTable { device: kind, params: Vec::new(), elements: 0 };
         for layer in 0..spec.layers {
             for site in Site::ALL {
-                let name = |target: LoraTarget, which| tensor_name(layer, target, which);
-                let down: Vec<(String, u32)> =
-                    site.targets(spec, lora).map(|(target, _)| (name(target, 'A'), lora.rank)).collect();
+                let down: Vec<(String, u32)> = site
+                    .targets(spec, lora)
+                    .map(|(target, _)| (adapter_tensor_name(layer, target, LoraPart::A), lora.rank))
+                    .collect();
                 if down.is_empty() {
                     continue;
                 }
                 let inputs = site.layers()[0].widths(spec).0;
                 table.add(kind, weights, ParamKind::AdapterA(site), layer, inputs, down);
                 for (target, _) in site.targets(spec, lora) {
-                    let up = vec![(name(target, 'B'), target.widths(spec).1)];
+                    let up = vec![(adapter_tensor_name(layer, target, LoraPart::B), target.widths(spec).1)];
                     table.add(kind, weights, ParamKind::AdapterB(target), layer, lora.rank, up);
                 }
             }
         }
         table
     }
-}
-
-/// Returns a tensor's name in peft's files. `which`: A or B.
-fn tensor_name(layer: u32, target: LoraTarget, which: char) -> String {
-    format!("base_model.model.model.layers.{layer}.{}.lora_{which}.weight", target.module())
 }
 
 /// The adapters of one layer; also the shape of their gradients.
@@ -163,7 +159,7 @@ pub fn load_adapters(
     table: &ParamTable,
     layout: MatrixLayout,
     sets: &[Buf<'_>],
-    from: Option<&TensorFile>,
+    from: Option<&AdapterFiles>,
     seed: u64,
     staging: Bytes,
 ) -> Result<()> {

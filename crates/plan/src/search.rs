@@ -437,7 +437,7 @@ impl Planner<'_> {
 
 fn lora(spec: &LoraSpec) -> Lora {
     let shape = LoraShape { rank: spec.rank, targets: spec.targets };
-    Lora { shape, scale: spec.scale() as f32 }
+    Lora { shape, scale: spec.scale() as f32, alpha: spec.alpha, rslora: spec.rslora }
 }
 
 /// Returns the work of a step, for the cost model.

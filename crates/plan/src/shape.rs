@@ -97,8 +97,10 @@ pub struct Scoring {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lora {
     pub shape: LoraShape,
-    /// What B (A x) is multiplied by.
+    /// What B (A x) is multiplied by: it follows from the two below.
     pub scale: f32,
+    pub alpha: f64,
+    pub rslora: bool,
 }
 
 /// Every number that a run's memory depends on.

@@ -242,6 +242,9 @@ impl<'a> Optimizer<'a> {
         moments.into_iter().chain(master).collect()
     }
 
+    /// The place of the f32 copy of the weights among `states`, if there is one.
+    pub const MASTER: usize = 2;
+
     /// Returns the f32 copy of the weights, if there is one.
     pub fn master(&self) -> Option<Buf<'a>> {
         self.states.master

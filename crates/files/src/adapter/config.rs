@@ -135,7 +135,7 @@ pub(super) fn read(path: &Path) -> Result<Read> {
         alpha: config.alpha()?,
         rslora: config.flag("use_rslora")?,
         modules: config.modules()?,
-        base: base.filter(|base| !base.is_empty()).map(|base| shown(base).into_owned()),
+        base: base.filter(|base| !base.is_empty()).map(str::to_string),
     })
 }
 

@@ -7,12 +7,14 @@ mod config;
 mod names;
 mod refusal;
 
+use crate::source::is_repo;
 use crate::tensor_file::TensorFile;
 use crate::tensors::TensorInfo;
 use config::Modules;
 use names::{Name, Part};
 use plimsoll_base::{Error, LoraShape, LoraTarget, LoraTargets, ModelSpec, Result, shown};
-use refusal::{damaged, unsupported};
+pub(crate) use refusal::damaged;
+use refusal::unsupported;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -60,21 +62,41 @@ impl Adapter {
         Ok(Adapter { config: read.with(targets), file })
     }
 
-    /// Reads `out.len()` values of one tensor from value `first` on, row by row, as f32. `staging` holds stored bytes on their
-    /// way: four suffice. NaN and infinity pass unchecked.
+    /// Reads `out.len()` values of the tensor called `name` from value `first` on, row by row, as f32. `staging` holds stored bytes
+    /// on their way: four suffice. NaN and infinity pass unchecked.
     ///
     /// Errors: `model-file-truncated`, where the file was cut since it was opened.
-    pub fn read(
-        &self,
-        layer: u32,
-        target: LoraTarget,
-        part: LoraPart,
-        first: u64,
-        staging: &mut [u8],
-        out: &mut [f32],
-    ) -> Result<()> {
-        self.file.read(&adapter_tensor_name(layer, target, part), first, staging, out)
+    pub fn read(&self, name: &str, first: u64, staging: &mut [u8], out: &mut [f32]) -> Result<()> {
+        self.file.read(name, first, staging, out)
     }
+}
+
+/// True if a folder holds an adapter and no model.
+pub(crate) fn is_adapter(folder: &Path) -> bool {
+    folder.join(ADAPTER_CONFIG).is_file() && !folder.join("config.json").exists()
+}
+
+/// Returns the model that an adapter was trained on, as a model is named here.
+///
+/// Errors: those of reading its configuration; `adapter-damaged` where it names none.
+pub(crate) fn base_of(folder: &Path) -> Result<String> {
+    let path = folder.join(ADAPTER_CONFIG);
+    let Some(base) = config::read(&path)?.base else {
+        let message = format!("{}: it names no base model", path.display());
+        return Err(damaged(message).hint("set `model` to its base model, and lora.adapter to this folder"));
+    };
+    // peft knows folders, and the hub's names.
+    let is_of_the_hub = is_repo(&base) && !Path::new(&base).exists();
+    Ok(if is_of_the_hub { format!("hf:{base}") } else { base })
+}
+
+/// Returns the name of a model as peft understands it: without the scheme of the hub, and where a folder is from anywhere.
+pub fn adapter_base(source: &str) -> String {
+    if let Some(repo) = source.strip_prefix("hf:") {
+        return repo.to_string();
+    }
+    let whole = Path::new(source).canonicalize();
+    whole.map_or_else(|_| source.to_string(), |path| path.display().to_string())
 }
 
 /// Requires the two files, and says what else the folder may be.

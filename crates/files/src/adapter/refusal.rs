@@ -2,7 +2,7 @@
 
 use plimsoll_base::Error;
 
-pub(super) fn damaged(message: String) -> Error {
+pub(crate) fn damaged(message: String) -> Error {
     Error::new("adapter-damaged", message).hint("fetch or save the adapter again")
 }
 

@@ -86,7 +86,9 @@ fn an_adapter_is_read_value_by_value() {
     for (staging_bytes, first) in [(4, 0), (7, 5), (4096, 0)] {
         let mut out = [f32::NAN; 7];
         let mut staging = vec![0; staging_bytes];
-        adapter.read(1, LoraTarget::Q, LoraPart::B, first, &mut staging, &mut out).unwrap();
+        adapter
+            .read(&adapter_tensor_name(1, LoraTarget::Q, LoraPart::B), first, &mut staging, &mut out)
+            .unwrap();
         let expect: Vec<f32> = (0..7).map(|i| common::value(5, first as usize + i)).collect();
         assert_eq!(out[..], expect, "tensor 5 of the list is layer 1, q, B");
     }
@@ -292,7 +294,9 @@ fn files_of_peft_are_read() {
         assert_eq!((found.targets.to_string().as_str(), found.base.as_deref()), (targets, Some(model)));
         let (_, width) = LoraTarget::V.widths(&spec);
         let mut out = vec![0.0; (width * found.rank) as usize];
-        adapter.read(1, LoraTarget::V, LoraPart::B, 0, &mut [0; 4096], &mut out).unwrap();
+        adapter
+            .read(&adapter_tensor_name(1, LoraTarget::V, LoraPart::B), 0, &mut [0; 4096], &mut out)
+            .unwrap();
         assert!(out.iter().all(|value| value.is_finite() && *value != 0.0), "{name}: B is random");
     }
     // Of the same widths in some of the layers, and not in all.

@@ -3,8 +3,8 @@
 
 use crate::data::dataset::TextModel;
 use plimsoll_base::{Error, ModelSpec, PLAN_ONLY, Result, preset_of, slugs};
-use plimsoll_config::{Data, ModelOptions, ModelReward, RunSpec};
-use plimsoll_files::{Head, OpenModel, TokenizerFiles};
+use plimsoll_config::{Data, LoraSpec, ModelOptions, ModelReward, RunSpec};
+use plimsoll_files::{Adapter, AdapterConfig, Head, OpenModel, TokenizerFiles};
 use plimsoll_plan::{PerRole, RoleName};
 use plimsoll_text::{ChatTemplate, Strings, Tokenizer};
 use std::path::Path;
@@ -21,10 +21,60 @@ pub(crate) fn other_models(run: &RunSpec, actor: &OpenModel) -> Result<PerRole<O
 
 /// Opens the trained model: a reward model may continue from a reward model; every other run needs a model that predicts tokens.
 pub(crate) fn trained_model(run: &RunSpec, name: &str, options: &ModelOptions) -> Result<OpenModel> {
-    match run.needs.scores {
-        true => open_any_model(name, options),
-        false => open_model(name, options),
+    let model = match run.needs.scores {
+        true => open_any_model(name, options)?,
+        false => open_model(name, options)?,
+    };
+    with_adapter(run, model)
+}
+
+/// Opens the adapter that a run starts from, and requires that `[lora]` describes it.
+///
+/// Errors: those of opening; `adapter-differs`.
+fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
+    let from = run.lora.as_ref().and_then(|lora| lora.adapter.as_deref());
+    if let Some(folder) = from {
+        if model.adapter.is_some() {
+            let message = format!("model = \"{}\" is an adapter, and lora.adapter names another", run.model);
+            return Err(Error::usage("adapter-differs", message).hint("remove lora.adapter"));
+        }
+        model.adapter = Some(Adapter::open(folder, &model.spec)?);
     }
+    let Some(AdapterConfig { rank, alpha, rslora, targets, .. }) = model.adapter.as_ref().map(|a| &a.config)
+    else {
+        return Ok(model);
+    };
+    let name = from.map_or_else(|| run.model.clone(), |folder| folder.display().to_string());
+    let settings = format!(
+        "lora.rank = {rank}, lora.alpha = {alpha}, lora.rslora = {rslora}, lora.targets = {}",
+        targets.in_toml()
+    );
+    let Some(lora) = &run.lora else {
+        let message =
+            format!("{name} is an adapter, and the run file has no [lora]: all weights would be trained");
+        return Err(Error::usage("adapter-differs", message)
+            .hint(format!("to train it on: set {settings}"))
+            .hint(
+                "to train all weights: `plimsoll checkpoint export --merge`, and set `model` to the result",
+            ));
+    };
+    let same = (lora.rank, lora.alpha, lora.rslora, lora.targets) == (*rank, *alpha, *rslora, *targets);
+    match same {
+        true => Ok(model),
+        false => {
+            Err(Error::usage("adapter-differs", format!("{name} is another adapter than [lora] describes"))
+                .fact(format!("it has {settings}"))
+                .hint("set these keys"))
+        }
+    }
+}
+
+/// Samples with the adapter of a model, if it has one.
+pub(crate) fn sample_with_adapter(run: &mut RunSpec, model: &OpenModel) {
+    run.lora = model.adapter.as_ref().map(|adapter| {
+        let AdapterConfig { rank, alpha, rslora, targets, .. } = adapter.config;
+        LoraSpec { rank, alpha, rslora, targets, adapter: None }
+    });
 }
 
 /// Opens the trained model for a plan, which needs its shape alone: nothing is fetched where the published shape is known.

@@ -1,7 +1,7 @@
 //! The command `generate`: the rollout engine alone, streaming one prompt's response.
 
 use crate::data::dataset::TextModel;
-use crate::data::models::{open_model, text_model};
+use crate::data::models::{open_model, sample_with_adapter, text_model};
 use crate::eval::{keep_within_positions, verb_facts};
 use crate::roles::{Sources, Trainer, sampling};
 use plimsoll_base::{Error, Result};
@@ -82,6 +82,7 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
     }
     let mut run = RunSpec::of_verb(verb);
     (run.rollout.prompts_per_step, run.rollout.group_size) = (1, 1);
+    sample_with_adapter(&mut run, &model);
     keep_within_positions(&mut run, &model, ids.len())?;
     let facts = verb_facts(&run, &model, ids.len(), 1);
     let report = plan_sampling(&run, &facts)?;

@@ -13,7 +13,7 @@ pub use sets::EvalSet;
 use responses::Responses;
 
 use crate::data::dataset::{Item, TextModel};
-use crate::data::models::{open_model, other_models, other_specs, text_model};
+use crate::data::models::{open_model, other_models, other_specs, sample_with_adapter, text_model};
 use crate::roles::{Sources, Trainer};
 use crate::rollout::dealt::{Asked, sample};
 use crate::rollout::grading::Grading;
@@ -194,6 +194,7 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
     sets.iter().try_for_each(|set| rewards.check_columns(&set.items[0].columns))?;
     let longest = sets.iter().flat_map(|set| &set.items).map(|i| i.ids.len()).max().unwrap_or(1);
     let largest = sets.iter().map(|set| set.items.len()).max().unwrap_or(0);
+    sample_with_adapter(&mut run, &model);
     keep_within_positions(&mut run, &model, longest)?;
     let others = other_models(&run, &model)?;
     let mut facts = verb_facts(&run, &model, longest, largest);

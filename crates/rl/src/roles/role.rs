@@ -169,22 +169,37 @@ impl<'a> Role<'a> {
         let is_frozen = adapters.is_some() || (first.is_some() && optimizer.is_none());
         let sum_squares = is_frozen.then(|| dev.sum_squares(all));
         let decoder = Decoder { spec: shape.spec, dtype: shape.weights, params, rope };
-        let role =
-            Role { shape, table, adapters, optimizer, sum_squares, weights: Weights::Resident(decoder) };
-        role.load_adapters(dev, how)?;
-        Ok(role)
+        Ok(Role { shape, table, adapters, optimizer, sum_squares, weights: Weights::Resident(decoder) })
     }
 
     /// Reads the adapters from their files, or makes those with which learning begins.
     ///
     /// Errors: those of reading.
-    fn load_adapters(&self, dev: &dyn Device, how: Loading) -> Result<()> {
+    pub fn load_adapters(
+        &self,
+        dev: &dyn Device,
+        overlay: &mut Overlay<'_>,
+        model: &OpenModel,
+        how: Loading,
+    ) -> Result<()> {
         let Some((table, adapters)) = &self.adapters else { return Ok(()) };
-        // States in f32 have what products read rounded.
-        let master = self.optimizer.as_ref().and_then(Optimizer::master);
-        let sets: Vec<Buf<'_>> = [Some(adapters.all), master].into_iter().flatten().collect();
         let layout = self.decoder().params.embed.layout;
-        load_adapters(dev, table, layout, &sets, None, how.seed, how.staging)
+        let load = |sets: &[Buf<'_>]| {
+            load_adapters(dev, table, layout, sets, model.adapter.as_ref(), how.seed, how.staging)
+        };
+        let Some((optimizer, master)) = self.optimizer.as_ref().and_then(|of| Some((of, of.master()?)))
+        else {
+            return load(&[adapters.all]);
+        };
+        // The copy in f32 has what products read rounded.
+        if self.update_shape().share == Share::WHOLE {
+            return load(&[adapters.all, master]);
+        }
+        let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
+        let whole = self.bind_gradients(&phase).all();
+        load(&[adapters.all, whole])?;
+        optimizer.take_state(dev, Optimizer::MASTER, whole);
+        Ok(())
     }
 
     /// Returns what a checkpoint has of what the role learns: the f32 copy of adapters, where products read them rounded.
@@ -415,9 +430,15 @@ impl<'a> Role<'a> {
     }
 
     /// Reads the initial weights again.
-    pub fn reload(&self, dev: &dyn Device, model: &OpenModel, how: Loading) -> Result<()> {
+    pub fn reload(
+        &self,
+        dev: &dyn Device,
+        overlay: &mut Overlay<'_>,
+        model: &OpenModel,
+        how: Loading,
+    ) -> Result<()> {
         load(dev, model, &self.table, &self.decoder().params, how.seed, how.staging)?;
-        self.load_adapters(dev, how)
+        self.load_adapters(dev, overlay, model, how)
     }
 
     /// Reads weights and optimizer states from a checkpoint, bit for bit, after `updates` updates.

@@ -10,7 +10,7 @@ use plimsoll_model::{Activations, Mode};
 use plimsoll_plan::{PerRole, RoleName, RunShape};
 use plimsoll_ranks::Group;
 use plimsoll_rollout::{Engine, Lengths, Request, RolloutStats, Samples, StopCondition};
-use plimsoll_train::{Packer, Sequence, UpdateOptions};
+use plimsoll_train::{Optimizer, Packer, Sequence, UpdateOptions};
 use std::ops::Range;
 use std::path::Path;
 
@@ -64,11 +64,12 @@ impl<'a> Trainer<'a> {
         sources: Sources<'_>,
         seed: u64,
     ) -> Result<Trainer<'a>> {
-        let (resident, overlay) = arena.split();
+        let (resident, mut overlay) = arena.split();
         let loading = Loading { seed, staging: shape.host.staging };
         let mut roles: Vec<Role<'a>> = Vec::new();
         for role in shape.roles() {
             let role = Role::bind(dev, resident, role, roles.first(), sources.of(role.name), loading)?;
+            role.load_adapters(dev, &mut overlay, sources.of(role.shape.name), loading)?;
             roles.push(role);
         }
         let (sequences, tokens, arrays) = shape.step_arrays();
@@ -128,7 +129,7 @@ impl<'a> Trainer<'a> {
     /// Reads the first role's initial weights again.
     pub fn reload(&mut self, model: &OpenModel) -> Result<()> {
         self.overlay.take_back();
-        self.roles[0].reload(self.dev, model, self.loading)
+        self.roles[0].reload(self.dev, &mut self.overlay, model, self.loading)
     }
 
     /// Reads weights and optimizer states of every trained role from a checkpoint, bit for bit. `updates`: the updates of each.
@@ -143,9 +144,20 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    /// Returns the role whose optimizer states a checkpoint's file holds.
-    pub(crate) fn role_of_states(&self, file: &str) -> Option<RoleName> {
-        self.trained().find(|role| role.files().1 == file).map(|role| role.shape.name)
+    /// Returns the role whose optimizer states a checkpoint's file holds, and the first of them: of adapters that have an f32 copy, the
+    /// file of weights holds that.
+    pub(crate) fn role_of_states(&self, file: &str) -> Option<(RoleName, usize)> {
+        let of = |role: &Role<'_>| {
+            let (weights, states) = role.files();
+            let has_copy = || role.optimizer.as_ref().is_some_and(|optimizer| optimizer.master().is_some());
+            let first = match (file == states, &role.adapters) {
+                (true, _) => 0,
+                (false, Some(_)) if file == weights && has_copy() => Optimizer::MASTER,
+                _ => return None,
+            };
+            Some((role.shape.name, first))
+        };
+        self.trained().find_map(of)
     }
 
     /// Calls `body` with a role and the buffer of its gradients, which hold nothing between two updates.

@@ -5,12 +5,12 @@ use crate::{roles::Trainer, rollout::held::Held};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Device, MatrixLayout};
 use plimsoll_files::{
-    Head, OpenModel, config_json, fsync_dir, generation_config_json, score_config_json, write_new,
-    write_new_lines,
+    ADAPTER_CONFIG, AdapterConfig, Head, OpenModel, adapter_base, adapter_config_json, config_json,
+    fsync_dir, generation_config_json, score_config_json, write_new, write_new_lines,
 };
 use plimsoll_memory::ReadLease;
 use plimsoll_model::{FlatTensors, ParamTable, save, save_in_turn};
-use plimsoll_plan::{RunShape, checkpoint_bytes};
+use plimsoll_plan::{Lora, RunShape, checkpoint_bytes};
 use plimsoll_run::checkpoint::{
     FORMAT, HELD, MANIFEST, Manifest, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store,
 };
@@ -92,7 +92,7 @@ impl SaveJob<'_> {
                 let path = self.part.join(file);
                 let record = match trainer.role_of_states(file) {
                     None => save(self.dev, table, self.layout, sets, &path, self.staging)?,
-                    Some(name) => trainer.with_gradients(name, |dev, role, whole| {
+                    Some((name, first)) => trainer.with_gradients(name, |dev, role, whole| {
                         let optimizer = role.optimizer.as_ref().expect("a role with states is trained");
                         let sets: Vec<FlatTensors<'_>> = sets
                             .iter()
@@ -103,7 +103,7 @@ impl SaveJob<'_> {
                                 ..*set
                             })
                             .collect();
-                        let mut gather = |index| optimizer.gather_state(dev, table, index, whole);
+                        let mut gather = |index| optimizer.gather_state(dev, table, first + index, whole);
                         save_in_turn(dev, table, self.layout, &sets, &path, self.staging, &mut gather)
                     })?,
                 };
@@ -166,12 +166,18 @@ fn write_small(
         files.insert(name.to_string(), write_new(&part.join(name), bytes)?);
         Ok(())
     };
-    let config = match shape.head {
-        Head::Vocabulary => config_json(&shape.spec, shape.weights, &ids),
-        Head::Score => score_config_json(&shape.spec, shape.weights, &ids),
-    };
-    write("config.json", &pretty(&config))?;
-    write("generation_config.json", &pretty(&generation_config_json(&ids)))?;
+    match &adapter_config(trainer, model) {
+        // The model that it names has its own.
+        Some(adapter) => write(ADAPTER_CONFIG, &pretty(&adapter_config_json(adapter)))?,
+        None => {
+            let config = match shape.head {
+                Head::Vocabulary => config_json(&shape.spec, shape.weights, &ids),
+                Head::Score => score_config_json(&shape.spec, shape.weights, &ids),
+            };
+            write("config.json", &pretty(&config))?;
+            write("generation_config.json", &pretty(&generation_config_json(&ids)))?;
+        }
+    }
     for (name, bytes) in files_to_save(&model.tokenizer)? {
         write(name, &bytes)?;
     }
@@ -186,6 +192,20 @@ fn write_small(
         }
     }
     Ok(files)
+}
+
+/// Returns what peft must know of the adapters that a run trains.
+fn adapter_config(trainer: &Trainer<'_>, model: &OpenModel) -> Option<AdapterConfig> {
+    let Lora { shape, alpha, rslora, .. } = trainer.shape.lora?;
+    let base =
+        model.adapter.as_ref().map_or(Some(model.source.clone()), |adapter| adapter.config.base.clone());
+    Some(AdapterConfig {
+        rank: shape.rank,
+        alpha,
+        rslora,
+        targets: shape.targets,
+        base: base.map(|base| adapter_base(&base)),
+    })
 }
 
 pub(crate) fn checkpoint_size(shape: &RunShape) -> Bytes {
