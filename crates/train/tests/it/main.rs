@@ -4,5 +4,6 @@
 mod common;
 
 mod adamw;
+mod adapters;
 mod critic;
 mod gradients;
