@@ -32,15 +32,48 @@ pub(crate) struct Shape {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
+    pub(crate) strides: Strides,
     /// Storage of the output.
     pub(crate) out: DType,
     /// Added to what the output holds.
     pub(crate) add: bool,
     /// A bias is added to each row.
     pub(crate) bias: bool,
+    /// The algorithm is that of many rows whatever M, untried. Without it the bits of `BackwardX` are those of M rounded up.
+    pub(crate) of_many: bool,
 }
 
-/// Addresses of a product's operands.
+/// Elements from row to row, as `Operands` names the matrices: more than a row has where it is a run of columns of a wider one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Strides {
+    pub(crate) a: usize,
+    pub(crate) b: usize,
+    pub(crate) out: usize,
+}
+
+impl Shape {
+    /// A product of whole matrices, which is written.
+    pub(crate) fn new(op: Op, m: usize, n: usize, k: usize, out: DType) -> Shape {
+        let strides = match op {
+            Op::Forward => Strides { a: k, b: k, out: n },
+            Op::BackwardX => Strides { a: k, b: n, out: k },
+            Op::BackwardW => Strides { a: k, b: n, out: k },
+        };
+        Shape { op, m, n, k, strides, out, add: false, bias: false, of_many: false }
+    }
+
+    /// Bytes from the output's first element to its last.
+    fn out_bytes(&self) -> u64 {
+        let (rows, cols) = match self.op {
+            Op::Forward => (self.m, self.n),
+            Op::BackwardX => (self.m, self.k),
+            Op::BackwardW => (self.n, self.k),
+        };
+        ((rows - 1) * self.strides.out + cols) as u64 * self.out.bytes()
+    }
+}
+
+/// What a product is made of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operands {
     /// W, or dy^T's partner x for `BackwardW`: the operand named first by the library, which counts columns first.
@@ -50,6 +83,8 @@ pub(crate) struct Operands {
     pub(crate) added: u64,
     pub(crate) out: u64,
     pub(crate) bias: u64,
+    /// Of the product; no part of the choice of its algorithm.
+    pub(crate) scale: f32,
 }
 
 /// Fewest rows for which an algorithm is chosen.
@@ -123,16 +158,17 @@ impl Description {
             Op::BackwardX => ((N, N), (k, n), (n, m), (k, m)),
             Op::BackwardW => ((N, T), (k, m), (n, m), (k, n)),
         };
-        let layout =
-            |kind, (rows, cols): (u64, u64)| result::create_matrix_layout(kind, rows, cols, rows as i64);
+        let layout = |kind, (rows, cols): (u64, u64), stride: usize| {
+            result::create_matrix_layout(kind, rows, cols, stride as i64)
+        };
         let description = Description {
             product: result::create_matmul_desc(
                 sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
                 sys::cudaDataType_t::CUDA_R_32F,
             )?,
-            a: layout(bf16, a)?,
-            b: layout(bf16, b)?,
-            out: layout(out_type, out)?,
+            a: layout(bf16, a, shape.strides.a)?,
+            b: layout(bf16, b, shape.strides.b)?,
+            out: layout(out_type, out, shape.strides.out)?,
         };
         let set = |attribute, value: *const c_void, bytes| {
             // SAFETY: the description was made above; the value has the attribute's size.
@@ -179,7 +215,7 @@ impl Blas {
         self.put(gpu, &description, operands, beta, &algorithm, workspace).map_err(|e| failed(&what(), e))
     }
 
-    /// out = product + beta out.
+    /// out = scale product + beta out.
     fn put(
         &self,
         gpu: &Gpu,
@@ -189,7 +225,7 @@ impl Blas {
         algorithm: &sys::cublasLtMatmulAlgo_t,
         workspace: (u64, u64),
     ) -> Status<()> {
-        let alpha = 1f32;
+        let alpha = operands.scale;
         // SAFETY: the addresses were checked by the launcher to hold matrices of this shape.
         unsafe {
             result::matmul(
@@ -228,6 +264,7 @@ impl Blas {
             return Ok(*algorithm);
         }
         let algorithm = match (shape.op, rounded.m <= TUNED_ROWS_MAX, shape.add) {
+            _ if shape.of_many => self.reference(&rounded, workspace.1)?,
             (Op::Forward, _, _) if !self.tunes => self.reference(&rounded, workspace.1)?,
             _ if !self.tunes => self.choices(&rounded, workspace.1, 1)?[0],
             (Op::Forward, true, _) => self.fastest(gpu, &rounded, &shape, operands, workspace)?,
@@ -366,21 +403,22 @@ impl<'x> Trial<'x> {
         operands: Operands,
         scratch: (u64, u64),
     ) -> Status<Trial<'x>> {
-        let row_bytes = shape.n as u64 * shape.out.bytes();
+        let row_bytes = shape.strides.out as u64 * shape.out.bytes();
         let m = shape.m.min((scratch.1 / row_bytes) as usize);
         let unsupported = result::CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED);
         if m == 0 {
             return Err(unsupported);
         }
+        let held = Shape { m, ..*shape };
         let mark = || Mark::new(gpu).map_err(|_| unsupported);
         Ok(Trial {
             blas,
             gpu,
-            description: Description::new(&Shape { m, ..*shape }, operands.bias)?,
+            description: Description::new(&held, operands.bias)?,
             operands: Operands { added: scratch.0, out: scratch.0, ..operands },
             // It would lie in the output. Algorithms that need one are not taken.
             workspace: (0, 0),
-            out_bytes: m as u64 * row_bytes,
+            out_bytes: held.out_bytes(),
             timed: TIMED,
             begin: mark()?,
             end: mark()?,
@@ -394,7 +432,6 @@ impl<'x> Trial<'x> {
         operands: Operands,
         workspace: (u64, u64),
     ) -> Status<Trial<'x>> {
-        let width = if shape.op == Op::BackwardX { shape.k } else { shape.n };
         let unsupported = result::CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED);
         let mark = || Mark::new(gpu).map_err(|_| unsupported);
         Ok(Trial {
@@ -403,7 +440,7 @@ impl<'x> Trial<'x> {
             description: Description::new(shape, operands.bias)?,
             operands,
             workspace,
-            out_bytes: (shape.m as u64 * width as u64 * shape.out.bytes()).min(COMPARED_BYTES),
+            out_bytes: shape.out_bytes().min(COMPARED_BYTES),
             timed: LARGE_TIMED,
             begin: mark()?,
             end: mark()?,

@@ -6,13 +6,13 @@ use plimsoll_base::DType;
 use plimsoll_device::{Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 
-fn rows(x: Buf<'_>, width: usize) -> usize {
+pub(super) fn rows(x: Buf<'_>, width: usize) -> usize {
     assert!(x.len().is_multiple_of(width), "{} elements in rows of {width}", x.len());
     x.len() / width
 }
 
-/// True if cuBLASLt takes the shapes: rows of whole 16-byte units.
-fn by_library(dev: &CudaDevice, operands: &[Buf<'_>], widths: &[usize]) -> bool {
+/// True if cuBLASLt takes the shapes: rows, and the distances of rows, of whole 16-byte units.
+pub(super) fn by_library(dev: &CudaDevice, operands: &[Buf<'_>], widths: &[usize]) -> bool {
     let whole = widths.iter().all(|w| w.is_multiple_of(8));
     whole && operands.iter().all(|b| b.dtype() == DType::Bf16 && dev.address(*b).is_multiple_of(16))
 }
@@ -43,8 +43,8 @@ pub(crate) fn forward(
     if odd || !by_library(dev, &[x, w.buf], &[w.k, w.n]) {
         return sgemm::forward(dev, x, w, bias, out, add);
     }
-    let shape = Shape { op: Op::Forward, m, n: w.n, k: w.k, out: out.dtype(), add, bias: bias.is_some() };
-    product(dev, shape, w.buf, x, out, out, bias);
+    let shape = Shape { add, bias: bias.is_some(), ..Shape::new(Op::Forward, m, w.n, w.k, out.dtype()) };
+    product(dev, shape, Product { bias, ..Product::new(w.buf, x, out) });
 }
 
 pub(crate) fn forward_add(dev: &CudaDevice, x: Buf<'_>, w: Matrix<'_>, resid: Buf<'_>, out: Buf<'_>) {
@@ -61,23 +61,24 @@ pub(crate) fn forward_add(dev: &CudaDevice, x: Buf<'_>, w: Matrix<'_>, resid: Bu
         }
         return sgemm::forward(dev, x, w, None, out, true);
     }
-    let shape = Shape { op: Op::Forward, m, n: w.n, k: w.k, out: DType::F32, add: true, bias: false };
-    product(dev, shape, w.buf, x, resid, out, None);
+    let shape = Shape { add: true, ..Shape::new(Op::Forward, m, w.n, w.k, DType::F32) };
+    product(dev, shape, Product { added: resid, ..Product::new(w.buf, x, out) });
 }
 
 pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, w: Matrix<'_>, out: Buf<'_>, add: bool) {
     assert_eq!(w.layout, MatrixLayout::Rows);
     let m = rows(dy, w.n);
     assert_eq!(out.len(), m * w.k, "[{m}, {}]", w.k);
-    assert!(!add || out.dtype() == DType::F32, "only f32 is added to");
     if m == 0 {
         return;
     }
-    if !by_library(dev, &[dy, w.buf], &[w.k, w.n]) {
+    // The library rounds what it adds to bf16 before the sum.
+    let odd = add && out.dtype() == DType::Bf16;
+    if odd || !by_library(dev, &[dy, w.buf], &[w.k, w.n]) {
         return sgemm::backward_x(dev, dy, w, out, add);
     }
-    let shape = Shape { op: Op::BackwardX, m, n: w.n, k: w.k, out: out.dtype(), add, bias: false };
-    product(dev, shape, w.buf, dy, out, out, None);
+    let shape = Shape { add, ..Shape::new(Op::BackwardX, m, w.n, w.k, out.dtype()) };
+    product(dev, shape, Product::new(w.buf, dy, out));
 }
 
 pub(crate) fn backward_w(dev: &CudaDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, add: bool) {
@@ -94,30 +95,38 @@ pub(crate) fn backward_w(dev: &CudaDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix
     if !by_library {
         return sgemm::backward_w(dev, dy, x, grad);
     }
-    let out = grad.buf.dtype();
-    let shape = Shape { op: Op::BackwardW, m, n: grad.n, k: grad.k, out, add, bias: false };
-    product(dev, shape, x, dy, grad.buf, grad.buf, None);
+    let shape = Shape { add, ..Shape::new(Op::BackwardW, m, grad.n, grad.k, grad.buf.dtype()) };
+    product(dev, shape, Product::new(x, dy, grad.buf));
 }
 
-/// `added` is what an `add` adds to: the output itself, or another of its shape.
-fn product(
-    dev: &CudaDevice,
-    shape: Shape,
-    a: Buf<'_>,
-    b: Buf<'_>,
-    added: Buf<'_>,
-    out: Buf<'_>,
-    bias: Option<Buf<'_>>,
-) {
+/// The buffers of a product; see `blas::Operands`.
+pub(super) struct Product<'a> {
+    pub(super) a: Buf<'a>,
+    pub(super) b: Buf<'a>,
+    /// What an `add` adds to: the output itself, or another of its shape.
+    pub(super) added: Buf<'a>,
+    pub(super) out: Buf<'a>,
+    pub(super) bias: Option<Buf<'a>>,
+    pub(super) scale: f32,
+}
+
+impl<'a> Product<'a> {
+    pub(super) fn new(a: Buf<'a>, b: Buf<'a>, out: Buf<'a>) -> Product<'a> {
+        Product { a, b, added: out, out, bias: None, scale: 1.0 }
+    }
+}
+
+pub(super) fn product(dev: &CudaDevice, shape: Shape, of: Product<'_>) {
     if dev.has_failed() {
         return;
     }
     let operands = Operands {
-        a: dev.address(a),
-        b: dev.address(b),
-        added: dev.address(added),
-        out: dev.address(out),
-        bias: bias.map_or(0, |bias| dev.address(bias)),
+        a: dev.address(of.a),
+        b: dev.address(of.b),
+        added: dev.address(of.added),
+        out: dev.address(of.out),
+        bias: of.bias.map_or(0, |bias| dev.address(bias)),
+        scale: of.scale,
     };
     let put = || dev.blas.product(&dev.gpu, shape, operands, dev.workspace());
     let name = || format!("{:?} {} x {} x {} {}", shape.op, shape.m, shape.n, shape.k, shape.out.name());

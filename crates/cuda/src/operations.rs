@@ -6,8 +6,8 @@ use crate::attention_backward::attention_backward_scratch_bytes;
 use crate::cuda_device::ScratchLimits;
 use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
 use crate::{
-    attention, attention_backward, chain, checked, driver, head, matmul, memory, optimizer, pipeline,
-    rotation, rows, sample, transfer,
+    adapter, attention, attention_backward, chain, checked, driver, head, matmul, memory, optimizer,
+    pipeline, rotation, rows, sample, transfer,
 };
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::{
@@ -178,9 +178,7 @@ impl CudaDevice {
             Op::RmsNorm { x, w, eps, out } => rows::rms_norm(self, x, w, eps, out),
             Op::Matmul { x, w, bias, out, add } => matmul::forward(self, x, w, bias, out, add),
             Op::MatmulAdd { x, w, resid, out } => matmul::forward_add(self, x, w, resid, out),
-            Op::Adapt { .. } | Op::AdaptBackwardU { .. } | Op::AdaptBackwardW { .. } => {
-                panic!("adapters on a GPU")
-            }
+            Op::Adapt { x, adapter, u, out } => adapter::adapt(self, x, adapter, u, out),
             Op::Rope { qkv, norms, rope, batch, kv, q_out } => {
                 rotation::forward(self, qkv, norms, rope, batch, kv, q_out);
             }
@@ -195,6 +193,8 @@ impl CudaDevice {
             Op::Sample { args } => sample::sample(self, args),
             Op::Advance { batch, ids, tokens, keys } => pipeline::advance(self, batch, ids, tokens, keys),
             Op::Cast { src, dst } => rows::cast(self, src, dst),
+            Op::AdaptBackwardU { dy, adapter, du } => adapter::backward_u(self, dy, adapter, du),
+            Op::AdaptBackwardW { args } => adapter::backward_w(self, args),
             Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
             Op::MatmulDw { dy, x, grad, add, pack: _ } => matmul::backward_w(self, dy, x, grad, add),
             Op::BiasBackward { dy, grad, add } => rows::bias_backward(self, dy, grad, add),
@@ -224,7 +224,8 @@ impl CudaDevice {
 }
 
 /// Outputs that a checked build requires to be finite.
-fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 2] {
+fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 4] {
+    let two = |first, second| [first, second, None, None];
     match op {
         Op::Embed { out, .. }
         | Op::RmsNorm { out, .. }
@@ -238,13 +239,19 @@ fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 2] {
         | Op::MatmulDx { out, .. }
         | Op::BiasBackward { grad: out, .. }
         | Op::SwigluBackward { d_gate_up: out, .. }
-        | Op::ActivateBackward { dx: out, .. } => [Some(out), None],
-        Op::MatmulDw { grad, .. } | Op::EmbedBackward { grad, .. } => [Some(grad.buf), None],
-        Op::Head { out, .. } => [Some(out.logprobs), Some(out.entropy)],
-        Op::RmsNormBackward { to, .. } => [Some(to.dx), to.dw],
-        Op::AttentionBackward { args } => [Some(args.dq), Some(args.dkv)],
-        Op::RopeBackward { args } => [Some(args.dqkv), None],
-        Op::HeadBackward { args } => [Some(args.dx), args.grad.map(|grad| grad.buf)],
-        _ => [None; 2],
+        | Op::ActivateBackward { dx: out, .. } => two(Some(out), None),
+        Op::MatmulDw { grad, .. } | Op::EmbedBackward { grad, .. } => two(Some(grad.buf), None),
+        Op::Adapt { u, out, .. } => two(Some(u), Some(out)),
+        Op::AdaptBackwardU { du, .. } => two(Some(du), None),
+        Op::AdaptBackwardW { args } => {
+            let [first, second, third] = args.grads.blocks.map(|block| block.map(|block| block.b.buf));
+            [Some(args.grads.a.buf), first, second, third]
+        }
+        Op::Head { out, .. } => two(Some(out.logprobs), Some(out.entropy)),
+        Op::RmsNormBackward { to, .. } => two(Some(to.dx), to.dw),
+        Op::AttentionBackward { args } => two(Some(args.dq), Some(args.dkv)),
+        Op::RopeBackward { args } => two(Some(args.dqkv), None),
+        Op::HeadBackward { args } => two(Some(args.dx), args.grad.map(|grad| grad.buf)),
+        _ => [None; 4],
     }
 }

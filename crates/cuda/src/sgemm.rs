@@ -38,6 +38,41 @@ fn tiles(input: DType, rows: usize, cols: usize) -> Launch {
     Launch { grid: [x as u32, y as u32, 1], block: 256, shared }
 }
 
+/// Rows of a buffer, or a run of columns of wider rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Columns<'a> {
+    /// From the first row's first element on.
+    pub(crate) buf: Buf<'a>,
+    /// Elements from row to row.
+    pub(crate) stride: usize,
+}
+
+impl<'a> Columns<'a> {
+    /// Columns from `first` on of rows of `stride`.
+    pub(crate) fn of(buf: Buf<'a>, stride: usize, first: usize) -> Columns<'a> {
+        Columns { buf: buf.slice(first, buf.len() - first), stride }
+    }
+
+    /// All of a buffer of rows of `width`.
+    pub(crate) fn whole(buf: Buf<'a>, width: usize) -> Columns<'a> {
+        Columns { buf, stride: width }
+    }
+
+    fn check(&self, m: usize, width: usize) {
+        let len = m.saturating_sub(1) * self.stride + width;
+        let fits = width <= self.stride && (m == 0 || len <= self.buf.len());
+        assert!(fits, "{m} rows of {width} every {} of {} elements", self.stride, self.buf.len());
+    }
+}
+
+/// What is done with a product.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sum {
+    pub(crate) scale: f32,
+    /// Added to what the output holds, in f32, and rounded once.
+    pub(crate) add: bool,
+}
+
 /// out = x W^T + bias, or out += when `add`. `x`: [M, K] e; `bias`: [N] e; `out`: [M, N] f32, or bf16 of bf16.
 pub(crate) fn forward(
     dev: &CudaDevice,
@@ -47,60 +82,115 @@ pub(crate) fn forward(
     out: Buf<'_>,
     add: bool,
 ) {
-    check_inputs(x, w, w.k, out, add);
     let m = x.len() / w.k;
-    assert_eq!(out.len(), m * w.n, "[{m}, {}] of a product", w.n);
-    assert!(bias.is_none_or(|b| b.len() == w.n && b.dtype() == x.dtype()), "a bias of N = {} elements", w.n);
+    assert_eq!((x.len(), out.len()), (m * w.k, m * w.n), "[{m}, {}] of a product", w.n);
+    let (x, out) = (Columns::whole(x, w.k), Columns::whole(out, w.n));
+    forward_columns(dev, m, x, w, bias, out, Sum { scale: 1.0, add });
+}
+
+/// As `forward`, of runs of columns: out = scale x W^T + bias.
+pub(crate) fn forward_columns(
+    dev: &CudaDevice,
+    m: usize,
+    x: Columns<'_>,
+    w: Matrix<'_>,
+    bias: Option<Buf<'_>>,
+    out: Columns<'_>,
+    sum: Sum,
+) {
+    check_inputs(x, w, out);
+    x.check(m, w.k);
+    out.check(m, w.n);
+    let e = x.buf.dtype();
+    assert!(bias.is_none_or(|b| b.len() == w.n && b.dtype() == e), "a bias of N = {} elements", w.n);
     let bias = bias.map_or(Arg::Ptr(0), |bias| dev.arg(bias));
     let args = [
-        dev.arg(x),
+        dev.arg(x.buf),
+        count(x.stride),
         dev.arg(w.buf),
         bias,
-        dev.arg(out),
+        dev.arg(out.buf),
+        count(out.stride),
         count(m),
         count(w.n),
         count(w.k),
-        Arg::U32(u32::from(add)),
+        Arg::F32(sum.scale),
+        Arg::U32(u32::from(sum.add)),
     ];
-    dev.launch("sgemm", typed!("forward", x, out), tiles(x.dtype(), m, w.n), &args);
+    dev.launch("sgemm", typed!("forward", x.buf, out.buf), tiles(e, m, w.n), &args);
 }
 
 /// out = dy W, or out += when `add`. `dy`: [M, N] e; `out`: [M, K] f32, or bf16 of bf16.
 pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, w: Matrix<'_>, out: Buf<'_>, add: bool) {
-    check_inputs(dy, w, w.n, out, add);
     let m = dy.len() / w.n;
-    assert_eq!(out.len(), m * w.k, "[{m}, {}] of a product", w.k);
+    assert_eq!((dy.len(), out.len()), (m * w.n, m * w.k), "[{m}, {}] of a product", w.k);
+    let (dy, out) = (Columns::whole(dy, w.n), Columns::whole(out, w.k));
+    backward_x_columns(dev, m, dy, w, out, Sum { scale: 1.0, add });
+}
+
+/// As `backward_x`, of runs of columns: out = scale dy W.
+pub(crate) fn backward_x_columns(
+    dev: &CudaDevice,
+    m: usize,
+    dy: Columns<'_>,
+    w: Matrix<'_>,
+    out: Columns<'_>,
+    sum: Sum,
+) {
+    check_inputs(dy, w, out);
+    dy.check(m, w.n);
+    out.check(m, w.k);
     let args = [
-        dev.arg(dy),
+        dev.arg(dy.buf),
+        count(dy.stride),
         dev.arg(w.buf),
-        dev.arg(out),
+        dev.arg(out.buf),
+        count(out.stride),
         count(m),
         count(w.n),
         count(w.k),
-        Arg::U32(u32::from(add)),
+        Arg::F32(sum.scale),
+        Arg::U32(u32::from(sum.add)),
     ];
-    dev.launch("sgemm", typed!("backward_x", dy, out), tiles(dy.dtype(), m, w.k), &args);
+    dev.launch("sgemm", typed!("backward_x", dy.buf, out.buf), tiles(dy.buf.dtype(), m, w.k), &args);
 }
 
 /// grad += dy^T x, summed in f32, rounded to the gradient's dtype and added once. `dy`: [M, N] e; `x`: [M, K] e; `grad`: [N, K] f32 or bf16.
 pub(crate) fn backward_w(dev: &CudaDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>) {
-    assert_eq!(dy.dtype(), x.dtype(), "gradients of outputs are stored as inputs are");
-    assert_eq!(grad.layout, MatrixLayout::Rows);
     let m = x.len() / grad.k;
     assert_eq!((x.len(), dy.len()), (m * grad.k, m * grad.n), "{m} rows of [{}, {}]", grad.n, grad.k);
-    let args = [dev.arg(dy), dev.arg(x), dev.arg(grad.buf), count(m), count(grad.n), count(grad.k)];
-    dev.launch("sgemm", typed!("backward_w", x, grad.buf), tiles(x.dtype(), grad.n, grad.k), &args);
+    backward_w_columns(dev, m, Columns::whole(dy, grad.n), Columns::whole(x, grad.k), grad);
 }
 
-fn check_inputs(x: Buf<'_>, w: Matrix<'_>, width: usize, out: Buf<'_>, add: bool) {
-    assert_eq!(x.dtype(), w.buf.dtype(), "inputs are stored as weights are");
+/// As `backward_w`, of runs of columns.
+pub(crate) fn backward_w_columns(
+    dev: &CudaDevice,
+    m: usize,
+    dy: Columns<'_>,
+    x: Columns<'_>,
+    grad: Matrix<'_>,
+) {
+    assert_eq!(dy.buf.dtype(), x.buf.dtype(), "gradients of outputs are stored as inputs are");
+    assert_eq!(grad.layout, MatrixLayout::Rows);
+    dy.check(m, grad.n);
+    x.check(m, grad.k);
+    let args = [
+        dev.arg(dy.buf),
+        count(dy.stride),
+        dev.arg(x.buf),
+        count(x.stride),
+        dev.arg(grad.buf),
+        count(m),
+        count(grad.n),
+        count(grad.k),
+    ];
+    let kernel = typed!("backward_w", x.buf, grad.buf);
+    dev.launch("sgemm", kernel, tiles(x.buf.dtype(), grad.n, grad.k), &args);
+}
+
+fn check_inputs(x: Columns<'_>, w: Matrix<'_>, out: Columns<'_>) {
+    let (x, out) = (x.buf.dtype(), out.buf.dtype());
+    assert_eq!(x, w.buf.dtype(), "inputs are stored as weights are");
     assert_eq!(w.layout, MatrixLayout::Rows);
-    assert!(x.len().is_multiple_of(width), "{} elements in rows of {width}", x.len());
-    assert!(
-        out.dtype() == DType::F32 || out.dtype() == x.dtype(),
-        "{} of {}",
-        out.dtype().name(),
-        x.dtype().name()
-    );
-    assert!(!add || out.dtype() == DType::F32, "only f32 is added to");
+    assert!(out == DType::F32 || out == x, "{} of {}", out.name(), x.name());
 }

@@ -2,7 +2,8 @@
 // own products are not to be had.
 //
 // Legend: C[i, j] = sum over l of A(i, l) B(j, l), i < I, j < J, l < L. An operand is a row-major array whose lines are
-// its i (or j), "by line", or its l, "by depth":
+// its i (or j), "by line", or its l, "by depth"; `stride` elements lie from line to line, more than a line has where the
+// operand is a run of columns of a wider array:
 //   forward    out[M, N] = x[M, K] W[N, K]^T      A by line,  B by line
 //   backward_x out[M, K] = dy[M, N] W[N, K]       A by line,  B by depth
 //   backward_w grad[N, K] += dy[M, N]^T x[M, K]   A by depth, B by depth
@@ -10,16 +11,20 @@
 // An element is one chain of fused multiply-adds in ascending l (f32), or one chain of steps of 16 in ascending l
 // (bf16): its bits depend on its own row of A and B alone, never on I, J or the tile it falls into.
 
-/// What is done with a sum: bias, addition to what is there, rounding.
+/// What is done with a sum: scale (1 changes no bit), bias, addition to what is there, rounding.
 template <class T, class B> struct Target {
     T* out;         // [I, J]
+    u32 stride;     // elements from row to row
     const B* bias;  // [J], or null
+    float scale;
     bool add;
+    bool rounds_first;  // what is added, as cuBLASLt does
 
-    /// What is added is rounded first, as cuBLASLt rounds it.
     __device__ __forceinline__ float value(float sum, u64 at, u32 j) const {
+        sum = sum * scale;
         if (bias) sum = sum + to_f32(bias[j]);
-        return add ? to_f32(out[at]) + to_f32(from_f32<T>(sum)) : sum;
+        if (!add) return sum;
+        return to_f32(out[at]) + (rounds_first ? to_f32(from_f32<T>(sum)) : sum);
     }
 };
 
@@ -42,12 +47,13 @@ template <bool BY_LINE> struct PlainPart {
     }
 
     /// Elements of the tile that begins at `first` and depth `l`; the operand has `n` lines (or columns) and depth `depth`.
-    __device__ __forceinline__ float4 load(const float* x, u32 first, u32 n, u32 l, u32 depth, bool wide) const {
+    __device__ __forceinline__ float4 load(const float* x, u32 stride, u32 first, u32 n, u32 l, u32 depth,
+                                           bool wide) const {
         u32 row = (BY_LINE ? first : l) + line, rows = BY_LINE ? n : depth;
         u32 col = (BY_LINE ? l : first) + at, cols = BY_LINE ? depth : n;
         float4 out = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (row >= rows || col >= cols) return out;
-        const float* p = x + (u64)row * cols + col;
+        const float* p = x + (u64)row * stride + col;
         if (wide) return *(const float4*)p;
         out.x = p[0];
         if (col + 1 < cols) out.y = p[1];
@@ -68,22 +74,24 @@ template <bool BY_LINE> struct PlainPart {
     }
 };
 
-/// True if lines of `cols` elements of `size` bytes can be read 16 bytes at a time.
-__device__ __forceinline__ bool is_wide(const void* x, u32 cols, u32 size) {
-    return ((u64)x | (u64)cols * size) % 16 == 0;
+/// True if lines of `cols` elements of `size` bytes can be read 16 bytes at a time: none reaches beyond its line.
+__device__ __forceinline__ bool is_wide(const void* x, u32 stride, u32 cols, u32 size) {
+    return ((u64)x | (u64)stride * size | (u64)cols * size) % 16 == 0;
 }
 
 template <bool A_BY_LINE, bool B_BY_LINE, class T>
-__device__ __forceinline__ void plain_product(const float* a, const float* b, Target<T, float> to, u32 I, u32 J, u32 L) {
+__device__ __forceinline__ void plain_product(const float* a, u32 a_stride, const float* b, u32 b_stride,
+                                              Target<T, float> to, u32 I, u32 J, u32 L) {
     __shared__ __align__(16) float tiles[2][2][PLAIN_DEPTH * PLAIN_PITCH];
     u32 i = blockIdx.y * PLAIN_TILE, j = blockIdx.x * PLAIN_TILE;
-    bool a_wide = is_wide(a, A_BY_LINE ? L : I, 4), b_wide = is_wide(b, B_BY_LINE ? L : J, 4);
+    bool a_wide = is_wide(a, a_stride, A_BY_LINE ? L : I, 4), b_wide = is_wide(b, b_stride, B_BY_LINE ? L : J, 4);
     PlainPart<A_BY_LINE> a_part;
     PlainPart<B_BY_LINE> b_part;
     u32 row = threadIdx.x / 16 * 4, col = threadIdx.x % 16 * 4;
     float sums[4][4] = {};
 
-    float4 next_a = a_part.load(a, i, I, 0, L, a_wide), next_b = b_part.load(b, j, J, 0, L, b_wide);
+    float4 next_a = a_part.load(a, a_stride, i, I, 0, L, a_wide);
+    float4 next_b = b_part.load(b, b_stride, j, J, 0, L, b_wide);
     u32 stage = 0;
     for (u32 l = 0; l < L; l += PLAIN_DEPTH, stage ^= 1) {
         float *a_tile = tiles[stage][0], *b_tile = tiles[stage][1];
@@ -92,8 +100,8 @@ __device__ __forceinline__ void plain_product(const float* a, const float* b, Ta
         __syncthreads();
         // The next tile is on its way while this one is used. No thread writes a stage before all have left it: the
         // barrier of the step between comes first.
-        next_a = a_part.load(a, i, I, l + PLAIN_DEPTH, L, a_wide);
-        next_b = b_part.load(b, j, J, l + PLAIN_DEPTH, L, b_wide);
+        next_a = a_part.load(a, a_stride, i, I, l + PLAIN_DEPTH, L, a_wide);
+        next_b = b_part.load(b, b_stride, j, J, l + PLAIN_DEPTH, L, b_wide);
 #pragma unroll
         for (u32 d = 0; d < PLAIN_DEPTH; d++) {
             float4 x4 = *(const float4*)(a_tile + d * PLAIN_PITCH + row);
@@ -109,26 +117,31 @@ __device__ __forceinline__ void plain_product(const float* a, const float* b, Ta
     for (u32 r = 0; r < 4; r++)
 #pragma unroll
         for (u32 c = 0; c < 4; c++) {
-            u64 at = (u64)(i + row + r) * J + j + col + c;
+            u64 at = (u64)(i + row + r) * to.stride + j + col + c;
             if (i + row + r < I && j + col + c < J) to.out[at] = from_f32<T>(to.value(sums[r][c], at, j + col + c));
         }
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-forward_f32_f32(const float* __restrict__ x, const float* __restrict__ w, const float* __restrict__ bias, float* out,
-                u32 m, u32 n, u32 k, u32 add) {
-    plain_product<true, true>(x, w, Target<float, float>{out, bias, add != 0}, m, n, k);
+forward_f32_f32(const float* __restrict__ x, u32 x_stride, const float* __restrict__ w, const float* __restrict__ bias,
+                float* out, u32 out_stride, u32 m, u32 n, u32 k, float scale, u32 add) {
+    plain_product<true, true>(x, x_stride, w, k, Target<float, float>{out, out_stride, bias, scale, add != 0, false}, m,
+                              n, k);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-backward_x_f32_f32(const float* __restrict__ dy, const float* __restrict__ w, float* out, u32 m, u32 n, u32 k, u32 add) {
-    plain_product<true, false>(dy, w, Target<float, float>{out, nullptr, add != 0}, m, k, n);
+backward_x_f32_f32(const float* __restrict__ dy, u32 dy_stride, const float* __restrict__ w, float* out, u32 out_stride,
+                   u32 m, u32 n, u32 k, float scale, u32 add) {
+    plain_product<true, false>(dy, dy_stride, w, k,
+                               Target<float, float>{out, out_stride, nullptr, scale, add != 0, false}, m, k, n);
 }
 
 #define BACKWARD_W_F32(T, types)                                                                                      \
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
-    backward_w_##types(const float* __restrict__ dy, const float* __restrict__ x, T* grad, u32 m, u32 n, u32 k) {     \
-        plain_product<false, false>(dy, x, Target<T, float>{grad, nullptr, true}, n, k, m);                           \
+    backward_w_##types(const float* __restrict__ dy, u32 dy_stride, const float* __restrict__ x, u32 x_stride,        \
+                       T* grad, u32 m, u32 n, u32 k) {                                                                \
+        plain_product<false, false>(dy, dy_stride, x, x_stride,                                                       \
+                                    Target<T, float>{grad, k, nullptr, 1.0f, true, true}, n, k, m);                   \
     }
 BACKWARD_W_F32(float, f32_f32)
 BACKWARD_W_F32(bf16, f32_bf16)
@@ -148,11 +161,11 @@ BACKWARD_W_F32(bf16, f32_bf16)
 /// An operand of the tensor cores: [n, depth] by line, or [depth, n] by depth.
 template <bool BY_LINE> struct Operand {
     const bf16* x;
-    u32 first, n, depth;
+    u32 stride, first, n, depth;
     bool wide;
 
-    __device__ __forceinline__ Operand(const bf16* x, u32 first, u32 n, u32 depth)
-        : x(x), first(first), n(n), depth(depth), wide(is_wide(x, BY_LINE ? depth : n, 2)) {}
+    __device__ __forceinline__ Operand(const bf16* x, u32 stride, u32 first, u32 n, u32 depth)
+        : x(x), stride(stride), first(first), n(n), depth(depth), wide(is_wide(x, stride, BY_LINE ? depth : n, 2)) {}
 
     /// Starts copying depths l..l + DEPTH of the tile; zeros outside. Each thread has two pieces of eight elements.
     __device__ __forceinline__ void fill(bf16* tile, u32 l) const {
@@ -164,7 +177,7 @@ template <bool BY_LINE> struct Operand {
             u32 row = (BY_LINE ? first : l) + line, col = (BY_LINE ? l : first) + at;
             bf16* dst = tile + line * (BY_LINE ? LINE_PITCH : DEPTH_PITCH) + at;
             bool inside = row < rows && col < cols;
-            const bf16* src = inside ? x + (u64)row * cols + col : x;
+            const bf16* src = inside ? x + (u64)row * stride + col : x;
             if (wide) {
                 copy_async_16(dst, src, inside);
             } else {
@@ -195,12 +208,12 @@ __device__ __forceinline__ void store_pair(float* to, float a, float b) { *(floa
 __device__ __forceinline__ void store_pair(bf16* to, float a, float b) { *(u32*)to = pack_bf16(a, b); }
 
 template <bool A_BY_LINE, bool B_BY_LINE, class T>
-__device__ __forceinline__ void product(u8* shared, const bf16* a, const bf16* b, Target<T, bf16> to, u32 I, u32 J,
-                                        u32 L) {
+__device__ __forceinline__ void product(u8* shared, const bf16* a, u32 a_stride, const bf16* b, u32 b_stride,
+                                        Target<T, bf16> to, u32 I, u32 J, u32 L) {
     bf16* tiles = (bf16*)shared; // [STAGES][A, B][TILE_ELEMENTS]
     u32 i = blockIdx.y * TILE, j = blockIdx.x * TILE;
-    Operand<A_BY_LINE> A(a, i, I, L);
-    Operand<B_BY_LINE> B(b, j, J, L);
+    Operand<A_BY_LINE> A(a, a_stride, i, I, L);
+    Operand<B_BY_LINE> B(b, b_stride, j, J, L);
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     u32 row = warp / 4 * 64, col = warp % 4 * 32;
     float sums[4][4][4] = {};
@@ -242,7 +255,7 @@ __device__ __forceinline__ void product(u8* shared, const bf16* a, const bf16* b
         stage = stage == STAGES - 1 ? 0 : stage + 1;
     }
     copy_async_wait<0>();
-    bool pairs = J % 2 == 0 && (u64)to.out % (2 * sizeof(T)) == 0;
+    bool pairs = J % 2 == 0 && to.stride % 2 == 0 && (u64)to.out % (2 * sizeof(T)) == 0;
 #pragma unroll
     for (u32 r = 0; r < 4; r++)
 #pragma unroll
@@ -250,7 +263,7 @@ __device__ __forceinline__ void product(u8* shared, const bf16* a, const bf16* b
 #pragma unroll
             for (u32 half = 0; half < 2; half++) {
                 u32 at_i = i + row + r * 16 + half * 8 + lane / 4, at_j = j + col + c * 8 + lane % 4 * 2;
-                u64 at = (u64)at_i * J + at_j;
+                u64 at = (u64)at_i * to.stride + at_j;
                 float first = sums[r][c][half * 2], second = sums[r][c][half * 2 + 1];
                 if (at_i >= I || at_j >= J) continue;
                 if (pairs) {
@@ -264,21 +277,26 @@ __device__ __forceinline__ void product(u8* shared, const bf16* a, const bf16* b
 
 #define PRODUCTS_BF16(T, types)                                                                                       \
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
-    forward_##types(const bf16* __restrict__ x, const bf16* __restrict__ w, const bf16* __restrict__ bias, T* out,    \
-                    u32 m, u32 n, u32 k, u32 add) {                                                                   \
+    forward_##types(const bf16* __restrict__ x, u32 x_stride, const bf16* __restrict__ w,                             \
+                    const bf16* __restrict__ bias, T* out, u32 out_stride, u32 m, u32 n, u32 k, float scale,          \
+                    u32 add) {                                                                                        \
         extern __shared__ __align__(16) u8 dynamic_shared[];                                                          \
-        product<true, true>(dynamic_shared, x, w, Target<T, bf16>{out, bias, add != 0}, m, n, k);                     \
+        product<true, true>(dynamic_shared, x, x_stride, w, k,                                                        \
+                            Target<T, bf16>{out, out_stride, bias, scale, add != 0, false}, m, n, k);                 \
     }                                                                                                                 \
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
-    backward_x_##types(const bf16* __restrict__ dy, const bf16* __restrict__ w, T* out, u32 m, u32 n, u32 k,          \
-                       u32 add) {                                                                                     \
+    backward_x_##types(const bf16* __restrict__ dy, u32 dy_stride, const bf16* __restrict__ w, T* out,                \
+                       u32 out_stride, u32 m, u32 n, u32 k, float scale, u32 add) {                                   \
         extern __shared__ __align__(16) u8 dynamic_shared[];                                                          \
-        product<true, false>(dynamic_shared, dy, w, Target<T, bf16>{out, nullptr, add != 0}, m, k, n);                \
+        product<true, false>(dynamic_shared, dy, dy_stride, w, k,                                                     \
+                             Target<T, bf16>{out, out_stride, nullptr, scale, add != 0, false}, m, k, n);             \
     }                                                                                                                 \
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
-    backward_w_##types(const bf16* __restrict__ dy, const bf16* __restrict__ x, T* grad, u32 m, u32 n, u32 k) {       \
+    backward_w_##types(const bf16* __restrict__ dy, u32 dy_stride, const bf16* __restrict__ x, u32 x_stride,          \
+                       T* grad, u32 m, u32 n, u32 k) {                                                                \
         extern __shared__ __align__(16) u8 dynamic_shared[];                                                          \
-        product<false, false>(dynamic_shared, dy, x, Target<T, bf16>{grad, nullptr, true}, n, k, m);                  \
+        product<false, false>(dynamic_shared, dy, dy_stride, x, x_stride,                                             \
+                              Target<T, bf16>{grad, k, nullptr, 1.0f, true, true}, n, k, m);                          \
     }
 PRODUCTS_BF16(float, bf16_f32)
 PRODUCTS_BF16(bf16, bf16_bf16)

@@ -103,7 +103,7 @@ impl Head {
         gpu.set("dlogprobs", dlogp);
         gpu.set("dentropy", dh);
         gpu.dev.zero(gpu.buf("grad"));
-        gpu.dev.head_backward(HeadBackward {
+        let args = HeadBackward {
             x: gpu.buf("x"),
             w: self.matrix(),
             targets: gpu.buf("targets"),
@@ -117,7 +117,13 @@ impl Head {
             dx: gpu.buf("dx"),
             grad: Some(gpu.rows("grad", vocab, k)),
             add: true,
-        });
+        };
+        // A frozen head has no gradient, and the same dx.
+        gpu.dev.head_backward(HeadBackward { grad: None, ..args });
+        let alone = gpu.get("dx");
+        assert!(gpu.get("grad").iter().all(|&x| x == 0.0), "the gradient of a frozen head");
+        gpu.dev.head_backward(args);
+        assert!(gpu.get("dx") == alone, "dx of a frozen head");
         (gpu.get("dx"), gpu.get("grad"))
     }
 

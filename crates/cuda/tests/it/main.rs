@@ -3,6 +3,7 @@
 #[path = "../../../device/tests/both/mod.rs"]
 mod both;
 
+mod adapter;
 mod attention;
 mod bench;
 mod chain;

@@ -1,6 +1,6 @@
 //! Rotation, head norms and the cache against f64 and the CPU.
 
-use crate::both::{bits, check_norm, normal, round};
+use crate::both::{bits, check_norm, get, normal, round};
 use crate::rig::{on_card, twin};
 use plimsoll_base::DType;
 use plimsoll_base::DType::{Bf16, F32, U32};
@@ -131,7 +131,14 @@ fn backward(case: &Case, dev: &dyn Device, buf: &dyn Fn(&str) -> Buf<'static>) {
     });
     let (rope, positions) = (buf("rope"), buf("positions"));
     let (dq, dkv, dqkv) = (buf("dq"), buf("dkv"), buf("dqkv"));
-    dev.rope_backward(RopeBackward { dq, dkv, rope, positions, heads: case.heads, norms, dqkv });
+    let args = RopeBackward { dq, dkv, rope, positions, heads: case.heads, norms, dqkv };
+    let frozen = norms.map(|n| QkNormBackward { dq_weight: None, dk_weight: None, ..n });
+    let before = ["dq_weight", "dk_weight"].map(|name| get(dev, buf(name)));
+    dev.rope_backward(RopeBackward { norms: frozen, ..args });
+    let alone = get(dev, dqkv);
+    assert_eq!(["dq_weight", "dk_weight"].map(|name| get(dev, buf(name))), before, "frozen weights");
+    dev.rope_backward(args);
+    assert_eq!(bits(&get(dev, dqkv)), bits(&alone), "dqkv with frozen weights");
 }
 
 /// [rows, k, d] of a cache of the card: [blocks][k][16][d].

@@ -1,6 +1,7 @@
 //! Cases that every device must pass, and the rig that they run on. The tests of `cpu` and `cuda` include this folder.
 
 pub mod activation;
+pub mod adapter;
 mod rig;
 pub mod rows;
 

@@ -1,0 +1,110 @@
+//! Adapters on a card against f64, by the library and by our own kernels, and bits that must not depend on M.
+
+use crate::both::adapter::{B, CASES, Case, check_gradients, check_outputs};
+use crate::both::{bits, normal};
+use crate::rig::{Card, on_card};
+use plimsoll_base::DType::{self, Bf16, F32};
+use plimsoll_device::{Device, DeviceKind};
+
+/// Shapes that cuBLASLt takes: all outputs, blocks with gaps between them, and q, k and v of SmolLM2.
+const WHOLE: &[Case] = &[
+    Case { m: 77, n: 192, k: 320, r: 16, blocks: &[(0, 192)] },
+    Case { m: 130, n: 256, k: 64, r: 8, blocks: &[(64, 64), (136, 96)] },
+    Case { m: 600, n: 960, k: 576, r: 32, blocks: &[(0, 576), (576, 192), (768, 192)] },
+];
+
+fn open(case: &Case, [e, out, g]: [DType; 3]) -> Option<Card> {
+    let card = on_card(&case.buffers(DeviceKind::Cuda, e, out, g))?;
+    case.fill(&card, e);
+    Some(card)
+}
+
+#[test]
+fn adapters_agree_with_f64() {
+    for case in CASES.iter().chain(WHOLE) {
+        for (e, out) in [(Bf16, Bf16), (Bf16, F32), (F32, F32)] {
+            let Some(mut gpu) = open(case, [e, out, F32]) else { return };
+            check_outputs(case, &mut gpu, e, "a card");
+        }
+    }
+}
+
+#[test]
+fn gradients_of_adapters_agree_with_f64() {
+    for case in CASES.iter().chain(WHOLE) {
+        for types in [[Bf16, Bf16, F32], [Bf16, F32, Bf16], [F32, F32, F32], [F32, F32, Bf16]] {
+            for add in [true, false] {
+                let Some(mut gpu) = open(case, types) else { return };
+                check_gradients(case, &mut gpu, types[0], add, "a card");
+            }
+        }
+    }
+}
+
+/// Ranks up to the largest, and blocks that begin at odd outputs.
+#[test]
+fn every_rank_is_taken() {
+    for r in [1, 2, 4, 7, 8, 12, 16, 24, 40, 64, 100, 128, 255, 256] {
+        let case = Case { m: 37, n: 80, k: 48, r, blocks: &[(0, 16), (19, 24), (48, 32)] };
+        let Some(mut gpu) = open(&case, [Bf16, Bf16, F32]) else { return };
+        check_outputs(&case, &mut gpu, Bf16, "a card");
+        check_gradients(&case, &mut gpu, Bf16, true, "a card");
+    }
+}
+
+#[test]
+fn bits_of_a_row_do_not_depend_on_m() {
+    const NAMES: [&str; 4] = ["u", "out", "du", "dx"];
+    let blocks = |r| Case { m: 2048, n: 960, k: 576, r, blocks: &[(0, 576), (576, 192), (768, 192)] };
+    let down = Case { m: 2048, n: 576, k: 1536, r: 16, blocks: &[(0, 576)] };
+    for case in [blocks(8), blocks(16), blocks(32), blocks(3), down, Case { m: 2048, ..CASES[4] }] {
+        for [e, out] in [[Bf16, Bf16], [Bf16, F32], [F32, F32]] {
+            let Some(gpu) = open(&case, [e, out, F32]) else { return };
+            let adapter = case.adapter(&gpu, "a", &B, e);
+            let run = |m: usize| {
+                gpu.set("out", &normal(2, case.m * case.n, 1.0, out));
+                gpu.set("dx", &normal(4, case.m * case.k, 1.0, out));
+                let part = |name: &str| {
+                    let width = gpu.buf(name).len() / case.m;
+                    gpu.buf(name).slice(0, m * width)
+                };
+                gpu.dev.adapt(part("x"), adapter, part("u"), part("out"));
+                gpu.dev.adapt_backward_u(part("dy"), adapter, part("du"));
+                gpu.dev.matmul_dx(part("du"), adapter.a, part("dx"), true);
+                NAMES.map(|name| bits(&gpu.get(name)))
+            };
+            let all = run(case.m);
+            for m in [1, 2, 3, 8, 15, 16, 17, 31, 48, 64, 100, 128, 257, 300, 512, 777, 1024] {
+                for ((part, all), name) in run(m).iter().zip(&all).zip(NAMES) {
+                    // By the library, whose gradients of inputs are those of M rounded up.
+                    if name == "dx" && [e, out] == [Bf16, F32] {
+                        continue;
+                    }
+                    let len = all.len() / case.m * m;
+                    let differ = part[..len].iter().zip(&all[..len]).filter(|(a, b)| a != b).count();
+                    assert_eq!(differ, 0, "{name} of {case:?}, {e:?} to {out:?}, {m} rows");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_over_no_rows_are_zero_or_what_they_were() {
+    for case in [&CASES[3], &WHOLE[1]] {
+        let Some(gpu) = open(case, [Bf16, F32, F32]) else { return };
+        let before = gpu.get("da");
+        for add in [true, false] {
+            let mut args = case.args(&gpu, Bf16, add);
+            for buf in [&mut args.x, &mut args.u, &mut args.dy, &mut args.du] {
+                *buf = buf.slice(0, 0);
+            }
+            let (adapter, none) = (case.adapter(&gpu, "a", &B, Bf16), gpu.buf("out").slice(0, 0));
+            gpu.dev.adapt(args.x, adapter, args.u, none);
+            gpu.dev.adapt_backward_u(args.dy, adapter, args.du);
+            gpu.dev.adapt_backward_w(args);
+            let want = if add { before.clone() } else { vec![0.0; before.len()] };
+            assert_eq!(gpu.get("da"), want, "added: {add}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Adapters over a layer's outputs: shapes, buffers, and checks against f64.
+#![allow(dead_code)] // Each binary uses its part.
+
+use super::{Machine, Rig, Sized, check_close, normal};
+use plimsoll_base::DType::{self, Bf16};
+use plimsoll_device::{
+    ADAPTER_BLOCKS_MAX, AdaptBackward, Adapter, AdapterBlock, DeviceKind, matrix_elements, sizes,
+};
+
+/// A layer, and its adapter's blocks: (first, n).
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    pub r: usize,
+    pub blocks: &'static [(usize, usize)],
+}
+
+/// Single rows and more rows than a block, odd widths, ranks below, at and above a panel, and outputs that no block has.
+pub const CASES: &[Case] = &[
+    Case { m: 1, n: 20, k: 7, r: 1, blocks: &[(0, 20)] },
+    Case { m: 3, n: 50, k: 33, r: 3, blocks: &[(5, 17)] },
+    Case { m: 9, n: 40, k: 17, r: 5, blocks: &[(1, 3), (10, 7), (30, 10)] },
+    Case { m: 65, n: 100, k: 50, r: 8, blocks: &[(0, 33), (40, 31)] },
+    Case { m: 70, n: 112, k: 83, r: 32, blocks: &[(0, 48), (48, 16), (80, 31)] },
+];
+const SCALE: f32 = 1.7;
+pub const B: [&str; 3] = ["b0", "b1", "b2"];
+pub const DB: [&str; 3] = ["db0", "db1", "db2"];
+
+impl Case {
+    pub fn sr(&self) -> usize {
+        self.blocks.len() * self.r
+    }
+
+    /// Elements of a matrix of weights.
+    fn matrix(kind: DeviceKind, n: usize, k: usize, e: DType) -> usize {
+        matrix_elements(kind, n as u64, k as u64, e) as usize
+    }
+
+    /// The buffers; `out` is the dtype of outputs and of the gradient of inputs, `g` that of gradients of weights.
+    pub fn buffers(&self, kind: DeviceKind, e: DType, out: DType, g: DType) -> Vec<Sized<'static>> {
+        let &Case { m, n, k, r, blocks } = self;
+        let pack = |n, k| sizes::pack(kind, m as u64, n as u64, k as u64, e) as usize;
+        let packs = blocks.iter().map(|&(_, n)| pack(n, r)).chain([pack(self.sr(), k)]);
+        let mut buffers = vec![
+            ("x", e, m * k),
+            ("a", e, Case::matrix(kind, self.sr(), k, e)),
+            ("u", e, m * self.sr()),
+            ("out", out, m * n),
+            ("dy", e, m * n),
+            ("du", e, m * self.sr()),
+            ("dx", out, m * k),
+            ("da", g, Case::matrix(kind, self.sr(), k, e)),
+            ("pack", e, packs.fold(1, usize::max)),
+        ];
+        for (i, &(_, n)) in blocks.iter().enumerate() {
+            buffers.extend([B[i], DB[i]].map(|name| {
+                let dtype = if name == B[i] { e } else { g };
+                (name, dtype, Case::matrix(kind, n, r, e))
+            }));
+        }
+        buffers
+    }
+
+    /// Gives x, dy, out, dx, A, B and the gradients of A and B numbers.
+    pub fn fill<D: Machine>(&self, rig: &Rig<D>, e: DType) {
+        let &Case { m, n, k, r, blocks } = self;
+        let [out, g] = ["out", "da"].map(|name| rig.buf(name).dtype());
+        rig.set("x", &normal(1, m * k, 1.0, e));
+        rig.set("out", &normal(2, m * n, 1.0, out));
+        rig.set("dy", &normal(3, m * n, 1.0, e));
+        rig.set("dx", &normal(4, m * k, 1.0, out));
+        rig.set_matrix("a", self.sr(), k, e, &self.a(e));
+        rig.set_matrix("da", self.sr(), k, e, &normal(5, self.sr() * k, 1.0, g));
+        for (i, &(_, n)) in blocks.iter().enumerate() {
+            rig.set_matrix(B[i], n, r, e, &self.b(i, e));
+            rig.set_matrix(DB[i], n, r, e, &normal(6, n * r, 1.0, g));
+        }
+    }
+
+    pub fn a(&self, e: DType) -> Vec<f32> {
+        normal(10, self.sr() * self.k, 1.0, e)
+    }
+
+    pub fn b(&self, block: usize, e: DType) -> Vec<f32> {
+        normal(11 + block as u64, self.blocks[block].1 * self.r, 1.0, e)
+    }
+
+    /// The adapter, or its gradient.
+    pub fn adapter<D: Machine>(&self, rig: &Rig<D>, a: &str, b: &[&str; 3], e: DType) -> Adapter<'static> {
+        let mut blocks = [None; ADAPTER_BLOCKS_MAX];
+        for (i, &(first, n)) in self.blocks.iter().enumerate() {
+            blocks[i] = Some(AdapterBlock { b: rig.matrix(b[i], n, self.r, e), first });
+        }
+        Adapter { a: rig.matrix(a, self.sr(), self.k, e), blocks, scale: SCALE }
+    }
+
+    pub fn adapt<D: Machine>(&self, rig: &Rig<D>, e: DType) {
+        rig.dev.adapt(rig.buf("x"), self.adapter(rig, "a", &B, e), rig.buf("u"), rig.buf("out"));
+    }
+
+    /// All of the gradients.
+    pub fn backward<D: Machine>(&self, rig: &Rig<D>, e: DType, add: bool) {
+        let (adapter, buf) = (self.adapter(rig, "a", &B, e), |name| rig.buf(name));
+        rig.dev.adapt_backward_u(buf("dy"), adapter, buf("du"));
+        rig.dev.adapt_backward_w(self.args(rig, e, add));
+        rig.dev.matmul_dx(buf("du"), adapter.a, buf("dx"), true);
+    }
+
+    pub fn args<D: Machine>(&self, rig: &Rig<D>, e: DType, add: bool) -> AdaptBackward<'static> {
+        let [x, u, dy, du, pack] = ["x", "u", "dy", "du", "pack"].map(|name| rig.buf(name));
+        AdaptBackward { x, u, dy, du, pack, grads: self.adapter(rig, "da", &DB, e), add }
+    }
+
+    /// The block of an output, and the output's row of B.
+    pub fn block_of(&self, output: usize) -> Option<(usize, usize)> {
+        let block = self.blocks.iter().position(|&(first, n)| (first..first + n).contains(&output))?;
+        Some((block, output - self.blocks[block].0))
+    }
+}
+
+/// Panics unless each element is `start` plus `scale` times the sum of its `len` terms, within the rounding of a chain and of the
+/// result.
+#[track_caller]
+fn check(
+    what: &str,
+    got: &[f32],
+    (len, dtype): (usize, DType),
+    start: impl Fn(usize) -> f32,
+    scale: f32,
+    term: impl Fn(usize, usize) -> f64,
+) {
+    let of = |i: usize, f: &dyn Fn(f64) -> f64| {
+        f(f64::from(start(i))) + (0..len).map(|j| f(f64::from(scale) * term(i, j))).sum::<f64>()
+    };
+    let want: Vec<f64> = (0..got.len()).map(|i| of(i, &|x| x)).collect();
+    let size: Vec<f64> = (0..got.len()).map(|i| of(i, &f64::abs)).collect();
+    let rounding = if dtype == Bf16 { 4.0e-3 } else { 2.4e-7 };
+    check_close(got, &want, &size, len as f64 * 1.2e-7 + rounding, what);
+}
+
+fn at(x: &[f32], i: usize) -> f64 {
+    x[i].into()
+}
+
+/// Panics unless `adapt` gives what f64 gives, and leaves the other outputs as they are. `how`: the way the device runs it.
+pub fn check_outputs<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, how: &str) {
+    let &Case { n, k, r, .. } = case;
+    let (sr, out) = (case.sr(), rig.buf("out").dtype());
+    let what = |of: &str| format!("{of} of {case:?}, {} to {}, {how}", e.name(), out.name());
+    case.fill(rig, e);
+    let (x, a, before) = (rig.get("x"), case.a(e), rig.get("out"));
+    case.adapt(rig, e);
+    let (u, got) = (rig.get("u"), rig.get("out"));
+    let product = |i: usize, j: usize| at(&x, i / sr * k + j) * at(&a, i % sr * k + j);
+    check(&what("u"), &u, (k, e), |_| 0.0, SCALE, product);
+    let b: Vec<Vec<f32>> = (0..case.blocks.len()).map(|i| case.b(i, e)).collect();
+    let product = |i: usize, j: usize| match case.block_of(i % n) {
+        Some((block, row)) => at(&u, i / n * sr + block * r + j) * at(&b[block], row * r + j),
+        None => 0.0,
+    };
+    check(&what("out"), &got, (r, out), |i| before[i], 1.0, product);
+    for i in (0..got.len()).filter(|i| case.block_of(i % n).is_none()) {
+        assert_eq!(got[i].to_bits(), before[i].to_bits(), "{}", what("an output of no block"));
+    }
+    rig.check_guards();
+}
+
+/// Panics unless the gradients are those of f64.
+pub fn check_gradients<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, add: bool, how: &str) {
+    let [out, g] = ["out", "da"].map(|name| rig.buf(name).dtype());
+    let name = format!("{case:?}, {} to {}, {how}", e.name(), g.name());
+    let what = |of: &str| format!("{of} of {name}");
+    let &Case { m, n, k, r, blocks } = case;
+    let sr = case.sr();
+    case.fill(rig, e);
+    case.adapt(rig, e);
+    let [x, u, dy, before] = ["x", "u", "dy", "dx"].map(|name| rig.get(name));
+    let (da, _) = rig.get_matrix("da", sr, k, e);
+    case.backward(rig, e, add);
+    let (du, a) = (rig.get("du"), case.a(e));
+    for (block, &(first, of)) in blocks.iter().enumerate() {
+        let b = case.b(block, e);
+        let got: Vec<f32> = (0..m * r).map(|i| du[i / r * sr + block * r + i % r]).collect();
+        let product = |i: usize, j: usize| at(&dy, i / r * n + first + j) * at(&b, j * r + i % r);
+        check(&what("du"), &got, (of, e), |_| 0.0, SCALE, product);
+        let start = normal(6, of * r, 1.0, g);
+        let start = |i: usize| if add { start[i] } else { 0.0 };
+        let product =
+            |i: usize, j: usize| at(&dy, j * n + first + i / r) * at(&u, j * sr + block * r + i % r);
+        let (got, padding_is_zero) = rig.get_matrix(DB[block], of, r, e);
+        check(&what("dB"), &got, (m, g), start, 1.0, product);
+        assert!(padding_is_zero, "{}", what("padding of dB"));
+    }
+    let product = |i: usize, j: usize| at(&du, j * sr + i / k) * at(&x, j * k + i % k);
+    let (got, padding_is_zero) = rig.get_matrix("da", sr, k, e);
+    check(&what("dA"), &got, (m, g), |i| if add { da[i] } else { 0.0 }, 1.0, product);
+    assert!(padding_is_zero, "{}", what("padding of dA"));
+    let product = |i: usize, j: usize| at(&du, i / k * sr + j) * at(&a, j * k + i % k);
+    check(&what("dx"), &rig.get("dx"), (sr, out), |i| before[i], 1.0, product);
+    rig.check_guards();
+}
