@@ -101,9 +101,18 @@ impl RunShape {
 
     fn scratch_of(&self, spec: &ModelSpec) -> Result<Layout> {
         match self.target.kind {
-            DeviceKind::Cpu => {
-                CpuDevice::scratch_layout(spec, self.weights, self.target.threads, self.training.is_some())
-            }
+            DeviceKind::Cpu => match self.lora {
+                Some(lora) => {
+                    let rank = u64::from(lora.shape.rank);
+                    CpuDevice::scratch_of_adapters(spec, self.weights, self.target.threads, rank)
+                }
+                None => CpuDevice::scratch_layout(
+                    spec,
+                    self.weights,
+                    self.target.threads,
+                    self.training.is_some(),
+                ),
+            },
             DeviceKind::Cuda => {
                 let limits = ScratchLimits {
                     decode_rows: self.engine.pass().head_rows,

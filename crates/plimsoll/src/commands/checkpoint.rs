@@ -2,9 +2,10 @@
 
 use crate::output;
 use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_run::checkpoint::merge::{Merged, export_merged};
 use plimsoll_run::checkpoint::verbs::{self, Listed};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Damaged files that an error names after the first.
@@ -18,7 +19,8 @@ Examples:
   plimsoll checkpoint list runs/out/first
   plimsoll checkpoint verify runs/out/first --json
   plimsoll checkpoint verify runs/out/first/checkpoints/step-000040
-  plimsoll checkpoint export runs/out/first --to models/mine")]
+  plimsoll checkpoint export runs/out/first --to models/mine
+  plimsoll checkpoint export runs/out/first-lora --to models/mine --merge")]
 pub struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -46,6 +48,9 @@ enum Verb {
         /// A new folder.
         #[arg(long, value_name = "FOLDER")]
         to: PathBuf,
+        /// Add an adapter to its base model: a model without adapters. DIR may be a folder of peft's too.
+        #[arg(long)]
+        merge: bool,
     },
 }
 
@@ -57,7 +62,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             show(args.json, &listed, "whole")?;
             refuse_damaged(&listed)?;
         }
-        Verb::Export { dir, to } => {
+        Verb::Export { dir, to, merge: true } => {
+            let merged = export_merged(dir, to)?;
+            let found = json!({ "from": merged.from, "to": to, "merged": merged });
+            output::either(args.json, &found, |_| merged_text(&merged, to))?;
+        }
+        Verb::Export { dir, to, merge: false } => {
             let from = verbs::export(dir, to)?;
             let found = json!({ "from": from.path, "to": to, "step": from.step });
             output::either(args.json, &found, |_| {
@@ -66,6 +76,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn merged_text(merged: &Merged, to: &Path) -> String {
+    let Merged { from, base, tensors, elements, undone, rounding_max, change_max } = merged;
+    let share = 100.0 * *undone as f64 / (*elements).max(1) as f64;
+    format!(
+        "{} from {} and {base}\n{tensors} tensors changed; largest change {change_max:.2e}, largest rounding error \
+         {rounding_max:.2e}; {share:.1} % of their elements are the base's again after rounding\n",
+        to.display(),
+        from.display()
+    )
 }
 
 /// Returns the error of damaged checkpoints: the first damaged file with its bytes, then the others.

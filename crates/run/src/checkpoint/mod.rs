@@ -7,6 +7,7 @@
 //! bits of later steps do, which is why `state.json` records the machine, build and plan.
 
 mod manifest;
+pub mod merge;
 mod numbers;
 mod retention;
 mod saver;

@@ -73,39 +73,67 @@ pub fn verify(path: &Path) -> Result<Vec<Listed>> {
     Ok(listed)
 }
 
-/// Copies the newest checkpoint of a run, or the one at `path`, as a plain Hugging Face folder. It gets its name when
-/// it is complete; the place is checked before the checkpoint is read.
+/// Copies the newest checkpoint of a run, or the one at `path`, as a plain Hugging Face folder, or as peft's folder of an adapter. It
+/// gets its name when it is complete; the place is checked before the checkpoint is read.
 ///
 /// Errors: `checkpoint-missing`, `checkpoint-damaged`, `checkpoint-newer`, `export-exists`, `output-unwritable`,
 /// `disk-full`, `write-failed`.
 pub fn export(path: &Path, to: &Path) -> Result<Listed> {
+    let entry = newest(path)?;
+    check_target(to)?;
+    let manifest = Manifest::read(&entry.path)?;
+    manifest.verify(&entry.path)?;
+    let is_model = |file: &&String| !file.starts_with(STATE);
+    fill_folder(to, |part| {
+        let copied =
+            manifest.files.keys().filter(is_model).try_for_each(|file| copy(&entry.path, part, file));
+        copied.map_err(|err| output_error(to, &err))
+    })?;
+    Ok(entry)
+}
+
+/// Returns the newest checkpoint of a run, or the one at `path`.
+///
+/// Errors: `checkpoint-missing`.
+pub(super) fn newest(path: &Path) -> Result<Listed> {
     let mut listed = list(path)?;
     let newest = listed.iter().rposition(|entry| entry.latest).unwrap_or(listed.len() - 1);
-    let entry = listed.swap_remove(newest);
+    Ok(listed.swap_remove(newest))
+}
+
+/// Requires that a folder can be made.
+///
+/// Errors: `export-exists`, `output-unwritable`.
+pub(super) fn check_target(to: &Path) -> Result<()> {
     if to.symlink_metadata().is_ok() {
         return Err(Error::usage("export-exists", format!("{} already exists", to.display()))
             .hint("choose another folder, or remove it"));
     }
-    let name = to.file_name().ok_or_else(|| {
-        Error::usage("export-exists", format!("{} is not a valid folder name", to.display()))
-            .hint("give a folder that does not exist yet")
-    })?;
-    let above = to.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    check_output_folder(above)?;
-    let manifest = Manifest::read(&entry.path)?;
-    manifest.verify(&entry.path)?;
-    let part = above.join(format!(".{}.{}.part", name.to_string_lossy(), std::process::id()));
-    let is_model = |file: &&String| !file.starts_with(STATE);
-    let copied = fs::create_dir_all(above).and_then(|()| fs::create_dir(&part)).and_then(|()| {
-        manifest.files.keys().filter(is_model).try_for_each(|file| copy(&entry.path, &part, file))
-    });
-    let finished = copied.and_then(|()| fs::rename(&part, to));
-    if let Err(err) = finished {
-        let _ = fs::remove_dir_all(&part);
-        return Err(output_error(to, &err));
+    if to.file_name().is_none() {
+        return Err(Error::usage("export-exists", format!("{} is not a valid folder name", to.display()))
+            .hint("give a folder that does not exist yet"));
     }
-    fsync_dir(above)?;
-    Ok(entry)
+    check_output_folder(above(to))
+}
+
+/// Makes the folder `to`: `fill` writes into one of another name, which gets its own when all is there. No partial folder is left.
+pub(super) fn fill_folder(to: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let name = to.file_name().expect("a target that was checked").to_string_lossy();
+    let part = above(to).join(format!(".{name}.{}.part", std::process::id()));
+    let failed = |err: io::Error| output_error(to, &err);
+    let finished = fs::create_dir_all(above(to))
+        .and_then(|()| fs::create_dir(&part))
+        .map_err(failed)
+        .and_then(|()| fill(&part))
+        .and_then(|()| fs::rename(&part, to).map_err(failed));
+    if finished.is_err() {
+        let _ = fs::remove_dir_all(&part);
+    }
+    finished.and_then(|()| fsync_dir(above(to)))
+}
+
+fn above(to: &Path) -> &Path {
+    to.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn copy(from: &Path, to: &Path, file: &str) -> io::Result<()> {
