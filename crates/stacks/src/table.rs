@@ -41,6 +41,8 @@ pub(crate) enum Take {
     Offload(&'static str),
     /// Read together with others by the stack's own function.
     Later,
+    /// A part of an adapter's description, read together with its other parts.
+    Adapter,
     /// Another name of the option with this first name; the plan tells the two apart.
     As(&'static str),
     /// Left out, with the reason: a sentence.
@@ -127,7 +129,7 @@ pub(crate) mod why {
     pub const KERNELS: &str = "kernels are not chosen by name here";
     pub const LOADING: &str = "data is read in the run's own process here";
     pub const PUBLISHING: &str = "a run here uploads nothing";
-    pub const ADAPTER: &str = "it describes an adapter";
+    pub const ADAPTER: &str = "adapters have no such setting here";
     pub const QUANTISED: &str = "it describes quantised weights";
     pub const RESUME: &str = "plimsoll train RUN --resume does it";
     pub const TOKENIZER: &str = "the tokenizer is the model's own here, or model_options.tokenizer";

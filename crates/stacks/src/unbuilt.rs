@@ -6,7 +6,7 @@ use plimsoll_base::Error;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unbuilt {
-    /// LoRA, QLoRA and their kin.
+    /// Another adapter than plain LoRA, or one that the file does not show.
     Adapters,
     /// Weights in 4 or 8 bits.
     Quantisation,
@@ -25,7 +25,7 @@ pub(crate) enum Unbuilt {
 impl Unbuilt {
     fn name(self) -> &'static str {
         match self {
-            Unbuilt::Adapters => "adapters",
+            Unbuilt::Adapters => "such an adapter",
             Unbuilt::Quantisation => "quantised weights",
             Unbuilt::Experts => "experts",
             Unbuilt::Optimizer => "another optimizer",
@@ -39,7 +39,7 @@ impl Unbuilt {
     fn without(self) -> &'static str {
         match self {
             Unbuilt::Adapters => {
-                "every weight is trained here, for which an adapter's learning rate is too high, and which takes more memory"
+                "an adapter here is plain LoRA of linear layers, the same in every layer, and the file must show it"
             }
             Unbuilt::Quantisation => "weights are bf16 or f32 here, which take two to eight times the memory",
             Unbuilt::Experts => "models with experts are refused here: name a dense model",

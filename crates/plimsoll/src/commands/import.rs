@@ -41,7 +41,7 @@ fn after_help() -> String {
 FILE is read and never run:
 {files}
 Comments at the end of the run file, and stderr, list what was changed, chosen or left out, and keys that only you can fill in.
-A job that needs what is not built here, such as LoRA, is refused.
+A job that needs what is not built here, such as weights in 4 bits, is refused.
 
 Examples:
   plimsoll import openrlhf train_ppo.sh

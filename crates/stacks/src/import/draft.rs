@@ -12,6 +12,8 @@ pub(crate) struct Import {
     pub title: &'static str,
     /// What its files are, for the help.
     pub file: &'static str,
+    /// Takes the settings of an adapter, if the stack has any.
+    pub adapter: Option<fn(&mut Draft)>,
     pub jobs: &'static [Job],
 }
 
@@ -117,6 +119,8 @@ impl Draft {
                 _ if !matches!(fate, Fate::Pending) => continue,
                 (_, Some(Take::NotBuilt(what))) if unbuilt::asks(given) => Fate::NotBuilt(what),
                 (_, Some(Take::NotBuilt(_))) => Fate::Left("switched off there".into()),
+                // What cannot be read may be any adapter.
+                (Some(_), Some(Take::Adapter)) => Fate::NotBuilt(Unbuilt::Adapters),
                 (_, Some(Take::Lost(why))) => Fate::Left(why.into()),
                 (Some(why), _) => Fate::Left(why.into()),
                 (None, None) => Fate::Left(self.table.why_left(&given.key).into()),
@@ -140,7 +144,7 @@ impl Draft {
         let real = |text: &str| number(text).map(|value| format!("{value:?}"));
         let one = |key, value: String| vec![(key, value)];
         let pairs: Option<Vec<(&str, String)>> = match take {
-            Take::Later | Take::As(_) => return Fate::Pending,
+            Take::Later | Take::Adapter | Take::As(_) => return Fate::Pending,
             Take::Lost(_) | Take::NotBuilt(_) => unreachable!("decided by the caller"),
             Take::Text(key) => Some(one(key, quoted(&text))),
             Take::Integer(key) => integer(&text).map(|value| one(key, value.to_string())),

@@ -1,6 +1,7 @@
 //! Turns what another stack is started with into a run file, and lists everything that it could not carry over.
 
 pub(crate) mod draft;
+pub(crate) mod lora;
 pub(crate) mod parts;
 mod settle;
 mod write;
@@ -51,6 +52,9 @@ pub fn translate(
     let job = import.job(&trainer).ok_or_else(|| no_trainer(import, &trainer))?;
     let mut draft = Draft::new(stack.table, import, job, settings);
     draft.translate()?;
+    if let Some(adapter) = import.adapter {
+        adapter(&mut draft);
+    }
     let not_built = draft.not_built();
     if !not_built.is_empty() && !wishes.force {
         return Err(unbuilt::refusal(file, &not_built));

@@ -51,6 +51,11 @@ impl Draft {
         if self.get("loss.overlong_buffer").is_none() {
             self.withdraw("loss.overlong_factor", "there is no overlong buffer");
         }
+        if self.get("lora.rank").is_some() {
+            for key in ["train.grad_dtype", "train.optimizer_dtype"] {
+                self.withdraw(key, "gradients and states of adapters are f32");
+            }
+        }
         self.settle_batch();
     }
 

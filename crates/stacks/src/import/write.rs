@@ -12,7 +12,7 @@ pub struct Imported {
     pub remarks: Vec<String>,
 }
 
-const SECTIONS: [&str; 12] = [
+const SECTIONS: [&str; 13] = [
     "",
     "model_options",
     "data",
@@ -20,6 +20,7 @@ const SECTIONS: [&str; 12] = [
     "rollout",
     "loss",
     "critic",
+    "lora",
     "train",
     "memory",
     "eval",

@@ -7,6 +7,7 @@ mod pairs;
 mod reported;
 
 use crate::import::draft::Import;
+use crate::import::lora::{Lora, Silent, lora};
 use crate::launch::shell::{self, word::Word};
 use crate::launch::source::Source;
 use crate::options::Options;
@@ -27,9 +28,23 @@ pub(crate) static STACK: Stack = Stack {
     comparisons: reported::comparisons,
 };
 
+static LORA: Lora = Lora {
+    asked_by: &[(
+        "lora_rank",
+        Silent { of: "OpenRLHF", rank: 0, alpha: 16.0, dropout: 0.0, targets: "all-linear" },
+    )],
+    rank: "lora_rank",
+    alpha: "lora_alpha",
+    dropout: "lora_dropout",
+    targets: "target_modules",
+    rslora: None,
+    bias: None,
+};
+
 static IMPORT: Import = Import {
     title: "OpenRLHF",
     file: "a shell script with `python3 -m openrlhf.cli.train_ppo_ray --flag value ...`; also of train_sft, train_dpo and train_rm",
+    adapter: Some(|draft| lora(draft, &LORA)),
     jobs: &[import::PPO, pairs::SFT, pairs::DPO, pairs::RM],
 };
 

@@ -3,7 +3,7 @@
 use crate::table::Memory::{Idle, Used};
 use crate::table::Take::*;
 use crate::table::{Table, why};
-use crate::unbuilt::Unbuilt::{Adapters, Images, Objective, Quantisation};
+use crate::unbuilt::Unbuilt::{Images, Objective, Quantisation};
 
 pub(super) static TABLE: Table = Table {
     rows: &[
@@ -77,7 +77,10 @@ pub(super) static TABLE: Table = Table {
         ("margin_loss|model.margin_loss_enable", Idle, Lost("a column `margin` is read here if the pairs have one")),
         ("compute_fp32_loss|model.compute_fp32_loss_enable", Idle, Lost("the loss is always f32 here")),
         ("aux_loss_coef|actor.aux_loss_coef|model.aux_loss_coef", Idle, Lost("only a model with experts has such a loss")),
-        ("lora_rank|ds.lora.rank", Used, NotBuilt(Adapters)),
+        ("lora_rank|ds.lora.rank", Used, Adapter),
+        ("lora_alpha|ds.lora.alpha", Idle, Adapter),
+        ("lora_dropout|ds.lora.dropout", Idle, Adapter),
+        ("target_modules|ds.lora.target_modules", Idle, Adapter),
         ("load_in_4bit|ds.load_in_4bit", Used, NotBuilt(Quantisation)),
         ("enforce_eager|vllm.enforce_eager", Idle, Lost(why::EAGER)),
         ("packing_samples|ds.packing_samples", Idle, Lost(why::PACKED)),
@@ -131,9 +134,9 @@ pub(super) static TABLE: Table = Table {
         ds.value_head_prefix ds.zpg ds_tensor_parallel_size dynamic_filtering* ema_beta enable_prefix_caching
         eos_token eps_clip* eval* eval_split flash_attn full_determinism gradient_checkpointing_use_reentrant
         inference_tp_size kl_* local_rank logger.logging_steps logger.tensorboard_dir logger.wandb.* logging_steps
-        lora_alpha lora_dropout lr_* max_ckpt_* max_ckpt_mem model.gradient_checkpointing_reentrant muon.*
+        lr_* max_ckpt_* max_ckpt_mem model.gradient_checkpointing_reentrant muon.*
         overlap_comm overlong_* pad_token perf pretrain_data_* pretrain_split prompt_split ptx_coef reward.overlong_*
-        reward.stop_properly_penalty_coef ring_head_stride save_hf_ckpt stop_properly_penalty_coef target_modules
+        reward.stop_properly_penalty_coef ring_head_stride save_hf_ckpt stop_properly_penalty_coef
         train.async_queue_size train.ema_beta train.full_determinism_enable train_split unk_token
         use_ds_universal_ckpt use_liger_kernel use_ms use_tensorboard use_wandb value_head_prefix
         vllm.enable_prefix_caching vllm.sync_with_ray vllm_is_* vllm_sync_with_ray wandb_* zpg
@@ -148,7 +151,7 @@ pub(super) static TABLE: Table = Table {
         (why::PLANNED, "micro_rollout_batch_size rollout.micro_batch_size dynamic_batch"),
         (why::KERNELS, "flash_attn attn_implementation liger deepcompile"),
         (why::LOGGING, "wandb tensorboard logging_steps logger."),
-        (why::ADAPTER, "lora target_modules"),
+        (why::ADAPTER, "lora"),
         (why::TOKENIZER, "bos_token eos_token pad_token unk_token fast_tokenizer"),
         ("data is a file here: export this part of the data set", "_split eval.split"),
         (why::LOADING, "dataloader"),

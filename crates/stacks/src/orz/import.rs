@@ -8,6 +8,7 @@ use plimsoll_base::Result;
 pub(super) static IMPORT: Import = Import {
     title: "Open-Reasoner-Zero",
     file: "Python with a class of `key: type = value` lines",
+    adapter: None,
     jobs: &[Job {
         trainers: &["ppo"],
         defaults: &[

@@ -108,7 +108,9 @@ pub(super) fn rules(options: &Options, _: Version, limits: &Limits, models: &Mod
     let per_node = limits.gpus.as_ref().map_or(ranks, |known| known.value);
     let (mut ledger, group) = Ledger::of_one_group("trainer, engine", ranks, per_node);
     let sharding = sharding(options, &mut ledger)?;
-    let adapters = options.flag_or("use_peft", false)? || options.has("peft_config");
+    let adapters = options.flag_or("use_peft", false)?
+        || options.has("peft_config")
+        || options.has("peft_config.peft_type");
     if options.flag_or("load_in_4bit", false)? || options.flag_or("load_in_8bit", false)? {
         ledger.note("load_in_4bit and load_in_8bit: weights are planned in their dtype, which is more");
     }

@@ -8,6 +8,7 @@ mod read;
 mod script;
 
 use crate::import::draft::Import;
+use crate::import::lora::{Lora, Silent, lora};
 use crate::stack::Stack;
 
 pub(crate) static STACK: Stack = Stack {
@@ -24,8 +25,24 @@ pub(crate) static STACK: Stack = Stack {
     comparisons: |_, _| Vec::new(),
 };
 
+/// peft's `LoraConfig`, whose targets are those of Llama and Qwen.
+const OF_PEFT: Silent = Silent { of: "peft", rank: 8, alpha: 8.0, dropout: 0.0, targets: "q_proj, v_proj" };
+/// TRL's own flags, which become a `LoraConfig`.
+const OF_TRL: Silent = Silent { of: "TRL", rank: 16, alpha: 32.0, dropout: 0.05, targets: "q_proj, v_proj" };
+
+static LORA: Lora = Lora {
+    asked_by: &[("peft_config.peft_type", OF_PEFT), ("use_peft", OF_TRL)],
+    rank: "lora_r",
+    alpha: "lora_alpha",
+    dropout: "lora_dropout",
+    targets: "lora_target_modules",
+    rslora: Some("use_rslora"),
+    bias: Some("peft_config.bias"),
+};
+
 static IMPORT: Import = Import {
     title: "TRL",
     file: "a shell script with `trl grpo --flag value ...`, YAML or JSON, or a Python script; also of sft, dpo, reward and rloo",
+    adapter: Some(|draft| lora(draft, &LORA)),
     jobs: &[import::SAMPLES, pairs::SFT, pairs::DPO, pairs::REWARD],
 };

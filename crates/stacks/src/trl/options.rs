@@ -92,8 +92,19 @@ pub(super) static TABLE: Table = Table {
         ("resume_from_checkpoint", Idle, Lost(why::RESUME)),
         ("processing_class|tokenizer", Idle, Lost(why::TOKENIZER)),
         ("chat_template_path", Idle, Lost("write it as data.chat_template, a Jinja template")),
-        ("use_peft", Used, NotBuilt(Adapters)),
+        ("use_peft", Used, Adapter),
         ("peft_config", Used, NotBuilt(Adapters)),
+        ("peft_config.peft_type", Used, Adapter),
+        ("peft_config.task_type", Idle, Lost("the method says it here")),
+        ("peft_config.init_lora_weights", Idle, Lost("A is random and B is 0 at the start here, as by default in peft")),
+        ("lora_r|peft_config.r", Idle, Adapter),
+        ("lora_alpha|peft_config.lora_alpha", Idle, Adapter),
+        ("lora_dropout|peft_config.lora_dropout", Idle, Adapter),
+        ("lora_target_modules|peft_config.target_modules", Idle, Adapter),
+        ("use_rslora|peft_config.use_rslora", Idle, Adapter),
+        ("peft_config.bias", Idle, Adapter),
+        ("use_dora|peft_config.use_dora", Idle, NotBuilt(Adapters)),
+        ("lora_modules_to_save|peft_config.modules_to_save", Idle, NotBuilt(Adapters)),
         ("load_in_4bit", Used, NotBuilt(Quantisation)),
         ("load_in_8bit", Used, NotBuilt(Quantisation)),
         ("tools", Idle, NotBuilt(Turns)),
@@ -110,10 +121,10 @@ pub(super) static TABLE: Table = Table {
         formatting_func full_determinism gradient_checkpointing_kwargs* hub_* ignore_bias_buffers lm_* log_*
         logging* lora_* low_cpu_mem_usage lr_scheduler* machine_rank main_process* max_tool_calling_iterations
         multi_gpu multi_objective_aggregation num_completions_to_print num_generations_eval
-        off_policy_* overwrite_output_dir packing_strategy pad_to_multiple_of pad_token padding_free
+        off_policy_* overwrite_output_dir packing_strategy pad_to_multiple_of pad_token padding_free peft_config.*
         precompute_ref_batch_size push_to_hub ref_model_* remove_unused_columns report_to reward_* run_name sapo_*
         save_* tf32 top_* torch_* trackio_* truncation_mode trust_remote_code use_bnb_nested_quant use_cache
-        use_dora use_rslora vespo_* vllm_group_port vllm_importance_* vllm_model_impl vllm_server_*
+        vespo_* vllm_group_port vllm_importance_* vllm_model_impl vllm_server_*
         vllm_structured_* warmup_*
     ",
     elsewhere: &[
@@ -124,7 +135,7 @@ pub(super) static TABLE: Table = Table {
         (why::KERNELS, "attn_implementation liger torch_compile tf32"),
         (why::LOGGING, "report_to logging log_ run_name num_completions_to_print trackio"),
         (why::PUBLISHING, "push_to_hub hub_"),
-        (why::ADAPTER, "lora_ use_rslora use_dora"),
+        (why::ADAPTER, "lora_ peft_config."),
         (why::QUANTISED, "bnb_"),
         (why::PACKED, "packing padding_free pad_to_multiple_of"),
         (why::TOKENIZER, "eos_token pad_token"),

@@ -213,6 +213,9 @@ impl Script<'_> {
             (Value::Call(call), _) if call.last_name() == "get_peft_config" => {
                 self.given.push(Setting::new("peft_config", "None", argument.line));
             }
+            (Value::Call(call), _) if call.last_name() == "LoraConfig" => {
+                self.lora_config(&call, argument.line)
+            }
             _ => self.given.extend(python::settings(self.outline, "peft_config", argument, at)),
         }
     }
@@ -222,16 +225,22 @@ impl Script<'_> {
         for call in self.outline.calls("BitsAndBytesConfig").iter().take(1) {
             self.given.extend(python::arguments(self.outline, call));
         }
-        if self.given.iter().any(|one| one.key == "peft_config") {
+        if self.given.iter().any(|one| one.key == "peft_config" || one.key.starts_with("peft_config.")) {
             return;
         }
-        for name in ["LoraConfig", "get_peft_model"] {
-            if let Some(call) = self.outline.calls(name).first() {
-                let line = call.arguments.first().map_or(0, |argument| argument.line);
-                self.given.push(python::expression("peft_config", &format!("{name}(...)"), line));
-                return;
-            }
+        let line = |call: &Call| call.arguments.first().map_or(0, |argument| argument.line);
+        if let Some(call) = self.outline.calls("LoraConfig").first() {
+            self.lora_config(call, line(call));
+        } else if let Some(call) = self.outline.calls("get_peft_model").first() {
+            self.given.push(python::expression("peft_config", "get_peft_model(...)", line(call)));
         }
+    }
+
+    /// The arguments of `LoraConfig(...)`, and what kind of adapter it is.
+    fn lora_config(&mut self, call: &Call, line: usize) {
+        self.given.push(Setting::new("peft_config.peft_type", "LORA", line));
+        let arguments = python::arguments(self.outline, call).into_iter();
+        self.given.extend(arguments.map(|one| Setting { key: format!("peft_config.{}", one.key), ..one }));
     }
 }
 

@@ -8,6 +8,7 @@ mod reported;
 mod sft;
 
 use crate::import::draft::Import;
+use crate::import::lora::{Lora, Silent, lora};
 use crate::launch::config;
 use crate::launch::shell::{self, word::Word};
 use crate::launch::source::Source;
@@ -29,9 +30,23 @@ pub(crate) static STACK: Stack = Stack {
     comparisons: reported::comparisons,
 };
 
+static LORA: Lora = Lora {
+    asked_by: &[(
+        "actor_rollout_ref.model.lora_rank",
+        Silent { of: "verl", rank: 0, alpha: 16.0, dropout: 0.0, targets: "all-linear" },
+    )],
+    rank: "actor_rollout_ref.model.lora_rank",
+    alpha: "actor_rollout_ref.model.lora_alpha",
+    dropout: "actor_rollout_ref.model.lora.dropout",
+    targets: "actor_rollout_ref.model.target_modules",
+    rslora: None,
+    bias: None,
+};
+
 static IMPORT: Import = Import {
     title: "verl",
     file: "a shell script with `python3 -m verl.trainer.main_ppo key=value ...`, or the YAML that Hydra writes; also of fsdp_sft_trainer",
+    adapter: Some(|draft| lora(draft, &LORA)),
     jobs: &[import::PPO, sft::SFT],
 };
 

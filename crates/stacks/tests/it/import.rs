@@ -39,3 +39,129 @@ fn reward_models_of_others_become_rewards() {
         assert!(!run.contains("kind = \"math\""), "{stack}: {run}");
     }
 }
+
+/// The lines of `[lora]` without their comments; none if there is no such section.
+fn lora(run_file: &str) -> Vec<&str> {
+    let section = run_file.split_once("\n[lora]\n").map_or("", |(_, rest)| rest);
+    section
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .map(|line| line.split("  #").next().unwrap_or_default())
+        .collect()
+}
+
+/// They were refused, and before that imported as training of every weight.
+#[test]
+fn adapters_of_others_become_a_section() {
+    let openrlhf = "python3 -m openrlhf.cli.train_ppo_ray --pretrain a/b --max_samples 8";
+    let verl = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=a/b data.train_batch_size=4";
+    let sft = "torchrun -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=a/b";
+    let trl = "trl grpo --model_name_or_path a/b --max_steps 4";
+    let all = "targets = \"all-linear\"";
+    let two = "targets = [\"q_proj\", \"v_proj\"]";
+    for (script, expect) in [
+        (format!("{openrlhf} --lora_rank 32"), vec!["rank = 32", "alpha = 16.0", all]),
+        (
+            format!("{openrlhf} --ds.lora.rank 8 --ds.lora.alpha 64 --ds.lora.target_modules q_proj v_proj"),
+            vec!["rank = 8", "alpha = 64.0", two],
+        ),
+        (format!("{openrlhf} --lora_rank 0 --lora_alpha 16"), vec![]),
+        (
+            format!("{verl} actor_rollout_ref.model.lora_rank=64 actor_rollout_ref.model.lora_alpha=32"),
+            vec!["rank = 64", "alpha = 32.0", all],
+        ),
+        (
+            format!(
+                "{verl} actor_rollout_ref.model.lora_rank=4 actor_rollout_ref.model.target_modules=[q_proj,v_proj]"
+            ),
+            vec!["rank = 4", "alpha = 16.0", two],
+        ),
+        (format!("{verl} actor_rollout_ref.model.lora_rank=0"), vec![]),
+        (format!("{sft} model.lora_rank=16 model.lora_alpha=8"), vec!["rank = 16", "alpha = 8.0", all]),
+        (format!("{trl} --use_peft --lora_dropout 0"), vec!["rank = 16", "alpha = 32.0", two]),
+        (
+            format!("{trl} --use_peft --lora_r 32 --lora_target_modules all-linear --use_rslora true"),
+            vec!["rank = 32", "alpha = 32.0", all, "rslora = true"],
+        ),
+        (format!("{trl} --lora_r 32"), vec![]),
+        (format!("{trl} --use_peft false --lora_r 32"), vec![]),
+    ] {
+        let stack = script
+            .split(['.', ' '])
+            .find_map(|word| ["openrlhf", "verl", "trl"].into_iter().find(|s| *s == word));
+        let run = imported(stack.expect("a stack"), "x.sh", &script).expect(&script).run_file;
+        assert_eq!(lora(&run), expect, "{script}: {run}");
+    }
+}
+
+#[test]
+fn a_lora_config_of_a_script_becomes_a_section() {
+    let script = |config: &str, more: &str| {
+        format!(
+            "from peft import LoraConfig\nfrom trl import GRPOConfig, GRPOTrainer\npeft = {config}\n{more}\nGRPOTrainer(model=\"a/b\", args=GRPOConfig(max_steps=4), peft_config=peft)\n"
+        )
+    };
+    let two = "targets = [\"q_proj\", \"v_proj\"]";
+    for (config, expect) in [
+        ("LoraConfig()", vec!["rank = 8", "alpha = 8.0", two]),
+        (
+            "LoraConfig(r=64, lora_alpha=16, lora_dropout=0.0, bias=\"none\", task_type=\"CAUSAL_LM\", target_modules=[\"q_proj\", \"v_proj\"])",
+            vec!["rank = 64", "alpha = 16.0", two],
+        ),
+        (
+            "LoraConfig(r=4, target_modules=\"all-linear\", use_rslora=True)",
+            vec!["rank = 4", "alpha = 8.0", "targets = \"all-linear\"", "rslora = true"],
+        ),
+    ] {
+        let run = imported("trl", "x.py", &script(config, "")).expect(config).run_file;
+        assert_eq!(lora(&run), expect, "{config}: {run}");
+    }
+    let inside = "from peft import LoraConfig, get_peft_model\nmodel = get_peft_model(\"a/b\", LoraConfig(r=2))\nGRPOTrainer(model=model, args=GRPOConfig(max_steps=4))\n";
+    let run = imported("trl", "x.py", inside).expect("a run file").run_file;
+    assert_eq!(lora(&run)[0], "rank = 2", "{run}");
+}
+
+#[test]
+fn dropout_is_named_and_other_adapters_are_refused() {
+    let trl = "trl grpo --model_name_or_path a/b --max_steps 4 --use_peft";
+    for (script, remark) in [
+        (trl.to_string(), "chosen: lora.dropout = 0 here"),
+        (
+            format!("{trl} --lora_dropout 0.1"),
+            "left out: lora_dropout = 0.1: 0 here: with dropout the policy",
+        ),
+        (
+            format!("{trl} --optim adamw_8bit"),
+            "left out: optim = adamw_8bit: gradients and states of adapters",
+        ),
+        (
+            "trl grpo --model_name_or_path a/b --lora_alpha 8".into(),
+            "left out: lora_alpha = 8: there is no adapter",
+        ),
+    ] {
+        let remarks = imported("trl", "x.sh", &script).expect(&script).remarks;
+        assert!(remarks.iter().any(|line| line.starts_with(remark)), "{script}: {remarks:?}");
+    }
+    for more in [
+        "--use_dora true",
+        "--lora_modules_to_save lm_head",
+        "--lora_target_modules q_proj lm_head",
+        "--lora_r $(nproc)",
+        "--load_in_4bit true",
+    ] {
+        let error = imported("trl", "x.sh", &format!("{trl} {more}")).expect_err(more);
+        assert_eq!(error.slug, "import-not-built", "{more}: {error}");
+        let key = more.trim_start_matches("--").split(' ').next().unwrap_or_default();
+        assert!(error.to_string().contains(key), "{more}: {error}");
+    }
+    for config in [
+        "make_config()",
+        "LoraConfig(r=RANK)",
+        "LoraConfig(bias=\"all\")",
+        "LoraConfig(target_modules=\".*proj\")",
+    ] {
+        let script =
+            format!("GRPOTrainer(model=\"a/b\", args=GRPOConfig(max_steps=4), peft_config={config})\n");
+        assert_eq!(imported("trl", "x.py", &script).expect_err(config).slug, "import-not-built", "{config}");
+    }
+}

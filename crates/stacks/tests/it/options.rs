@@ -81,3 +81,17 @@ fn r_the_plan_lost_the_dotted_limit_of_a_prompt() {
         assert_eq!(plan.to_json()["unknown_options"], serde_json::json!([]), "{prompt}");
     }
 }
+
+/// The flags of TRL and a `LoraConfig` of peft describe the same adapter, which has no weights, gradients or states of the model.
+#[test]
+fn a_lora_config_is_planned_as_the_flag_is() {
+    let stack = find("trl").expect("a stack");
+    let peak = |more: Option<(&str, &str)>| {
+        let more = more.map(|(key, value)| Setting::new(key, value, 2));
+        let plan = plan_of(stack, base(stack).into_iter().chain(more).collect(), None).expect("a plan");
+        plan.items().iter().map(|row| row.bytes).sum::<u128>()
+    };
+    let (all, flag) = (peak(None), peak(Some(("use_peft", "True"))));
+    assert!(flag < all, "{flag} of {all}");
+    assert_eq!(peak(Some(("peft_config.peft_type", "LORA"))), flag);
+}

@@ -1,0 +1,135 @@
+//! Adapters: what a stack calls rank, alpha and targets becomes `[lora]`. Any other kind of adapter is another job.
+
+use super::draft::{Draft, quoted};
+use crate::setting::{Setting, list};
+use crate::unbuilt::{self, Unbuilt};
+use plimsoll_base::LoraTarget;
+
+/// How one stack describes an adapter, by the first names of its settings.
+pub(crate) struct Lora {
+    /// What asks for an adapter if it is on, and what holds there where the file is silent.
+    pub asked_by: &'static [(&'static str, Silent)],
+    pub rank: &'static str,
+    pub alpha: &'static str,
+    pub dropout: &'static str,
+    pub targets: &'static str,
+    pub rslora: Option<&'static str>,
+    pub bias: Option<&'static str>,
+}
+
+/// A stack's defaults.
+pub(crate) struct Silent {
+    /// Whose defaults they are.
+    pub of: &'static str,
+    pub rank: i64,
+    pub alpha: f64,
+    pub dropout: f64,
+    pub targets: &'static str,
+}
+
+const NO_DROPOUT: &str =
+    "0 here: with dropout the policy that is trained is another one than the policy that sampled";
+
+/// Writes `[lora]` where the file asks for an adapter, and lists its settings where it does not.
+pub(crate) fn lora(draft: &mut Draft, lora: &Lora) {
+    let is_on = |draft: &mut Draft, name: &'static str| {
+        draft.take(name).is_some_and(|taken| unbuilt::asks(&Setting::new(name, taken.value, 0)))
+    };
+    let Some((_, silent)) = lora.asked_by.iter().find(|(name, _)| is_on(draft, name)) else {
+        let is_other = draft.not_built().iter().any(|(what, _)| *what == Unbuilt::Adapters);
+        let why = if is_other { "the adapter there is not built here" } else { "there is no adapter there" };
+        return lora.names().for_each(|name| draft.leave_out(name, why));
+    };
+    let default = |name: &str| format!("default of {}: {name}", silent.of);
+    let (rank, from) = match draft.take_count(lora.rank) {
+        Some((rank, taken)) => (rank, taken.from),
+        None => (silent.rank, default(lora.rank)),
+    };
+    draft.set_toml("lora.rank", rank, &from);
+    let (alpha, from) = match draft.take_number(lora.alpha) {
+        Some((alpha, taken)) => (alpha, taken.from),
+        None => (silent.alpha, default(lora.alpha)),
+    };
+    draft.set_toml("lora.alpha", format!("{alpha:?}"), &from);
+    targets(draft, lora.targets, silent);
+    dropout(draft, lora.dropout, silent);
+    if lora.rslora.is_some_and(|name| draft.is_on(name)) {
+        draft.set_toml("lora.rslora", "true", lora.rslora.unwrap_or_default());
+    }
+    if let Some(taken) = lora.bias.and_then(|name| draft.take_text(name))
+        && taken.value != "none"
+    {
+        draft.is_not_built(&taken, Unbuilt::Adapters);
+    }
+}
+
+fn targets(draft: &mut Draft, name: &'static str, silent: &Silent) {
+    let taken = draft.take_text(name);
+    let text = taken.as_ref().map_or(silent.targets, |taken| &taken.value);
+    let from = taken.as_ref().map_or(format!("default of {}: {name}", silent.of), |taken| taken.from.clone());
+    match (toml_targets(text), taken) {
+        (Some(targets), _) => draft.set_toml("lora.targets", targets, &from),
+        (None, Some(taken)) => draft.is_not_built(&taken, Unbuilt::Adapters),
+        (None, None) => unreachable!("a stack's own default has a counterpart"),
+    }
+}
+
+/// Returns `lora.targets` as TOML; none if a name is no linear layer here, such as a regular expression or the head.
+fn toml_targets(text: &str) -> Option<String> {
+    let names = list(text);
+    if names == ["all-linear"] {
+        return Some(quoted("all-linear"));
+    }
+    let is_known = |name: &String| {
+        LoraTarget::ALL.iter().any(|target| {
+            let module = target.module();
+            module == name || target.name() == name
+        })
+    };
+    let all = !names.is_empty() && names.iter().all(is_known);
+    let items: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+    all.then(|| format!("[{}]", items.join(", ")))
+}
+
+fn dropout(draft: &mut Draft, name: &'static str, silent: &Silent) {
+    match draft.take_number(name) {
+        Some((value, taken)) if value != 0.0 => draft.leave(&taken, NO_DROPOUT),
+        Some(_) => {}
+        None if silent.dropout != 0.0 => {
+            draft.choose(&format!(
+                "lora.dropout = {NO_DROPOUT}; the default of {} is {}",
+                silent.of, silent.dropout
+            ));
+        }
+        None => {}
+    }
+}
+
+impl Lora {
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        let asked_by = self.asked_by.iter().map(|(name, _)| *name);
+        let others = [self.rank, self.alpha, self.dropout, self.targets];
+        asked_by.chain(others).chain(self.rslora).chain(self.bias)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_names_or_all_linear() {
+        for (text, expect) in [
+            ("all-linear", Some("\"all-linear\"")),
+            ("[all-linear]", Some("\"all-linear\"")),
+            ("q_proj, v_proj", Some("[\"q_proj\", \"v_proj\"]")),
+            ("['self_attn.q_proj']", Some("[\"self_attn.q_proj\"]")),
+            ("q_proj, lm_head", None),
+            (r".*\.q_proj", None),
+            ("linear_qkv", None),
+            ("", None),
+        ] {
+            assert_eq!(toml_targets(text).as_deref(), expect, "{text}");
+        }
+    }
+}
