@@ -11,7 +11,7 @@ mod save;
 use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_base::{ModelSpec, Result};
 use plimsoll_config::{
-    Auto, ModelDtype, OnFull, OptimizerDtype, Recompute, RunDevice, RunFile, RunSpec, Train,
+    Auto, Lora, ModelDtype, OnFull, OptimizerDtype, Recompute, RunDevice, RunFile, RunSpec, Train,
 };
 use plimsoll_cuda::CudaOptions;
 use plimsoll_device::{Device, DeviceKind};
@@ -47,6 +47,8 @@ pub struct BenchOptions {
     pub dtype: ModelDtype,
     pub device: Auto<RunDevice>,
     pub recompute: Auto<Recompute>,
+    /// Rank of adapters of all linear layers, below which the weights are frozen.
+    pub lora_rank: Option<u32>,
     /// True to wait after every kernel and check its result.
     pub checked: bool,
     /// True to time every kernel separately.
@@ -250,6 +252,7 @@ pub fn exactness(options: &BenchOptions, tokens: usize, perturb: bool) -> Result
         "bench": "exactness", "model": options.model, "tokens": compared, "mismatches": mismatches,
         "max_abs_diff": largest, "preemptions": preemptions, "responses_that_differ_between_cuts": differing_tokens,
         "cuts": cuts.len(), "rounds": round, "perturbed": perturb, "dtype": options.dtype.name(),
+        "lora_rank": options.lora_rank,
     });
     Ok(finish(result, &machine, most))
 }
@@ -284,6 +287,7 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
     let bench = Bench::open(&options, &run, longest)?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
+    trainer.randomise_adapters(1)?;
     let refs: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let request = Request {
         prompts: &refs,
@@ -397,13 +401,15 @@ pub(crate) fn bench_run(options: &BenchOptions, prompts: usize, group: usize, ne
 
 pub(crate) fn run_file(options: &BenchOptions, prompts: usize, group: usize, new: usize) -> RunFile {
     let mut train = Train::new(1, 1e-6);
-    train.optimizer_dtype = Auto::Value(match options.dtype {
-        ModelDtype::Bf16 => OptimizerDtype::Bf16,
-        ModelDtype::F32 => OptimizerDtype::F32,
+    train.optimizer_dtype = Auto::Value(match (options.dtype, options.lora_rank) {
+        (ModelDtype::Bf16, None) => OptimizerDtype::Bf16,
+        // Those of adapters always are.
+        (ModelDtype::Bf16, Some(_)) | (ModelDtype::F32, _) => OptimizerDtype::F32,
     });
     let method = if group > 1 { plimsoll_config::Method::Grpo } else { plimsoll_config::Method::Reinforce };
     let mut run = RunFile::of(method, &options.model, train);
     run.train.recompute = options.recompute;
+    run.lora = options.lora_rank.map(|rank| Lora { rank, ..Lora::default() });
     run.run.device = options.device;
     run.run.checked = options.checked;
     run.model_options.dtype = options.dtype;

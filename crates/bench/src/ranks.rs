@@ -150,15 +150,24 @@ mod tests {
     use plimsoll_rl::roles::{Sources, Trainer};
     use plimsoll_train::Sequence;
 
-    /// Trains `builtin:nano` for two updates as one of several ranks in this process. Returns what identifies its weights.
-    fn trained(device: RunDevice, share: Share, group: Option<&Group>) -> Result<String> {
+    /// What is trained, and where.
+    #[derive(Clone, Copy)]
+    struct Case {
+        device: RunDevice,
+        /// Of adapters; none where all weights are trained.
+        lora_rank: Option<u32>,
+    }
+
+    /// Trains `builtin:nano` for two updates as one of several ranks in this process. Returns what identifies what it learnt.
+    fn trained(case: Case, share: Share, group: Option<&Group>) -> Result<String> {
         let options = BenchOptions {
             model: "builtin:nano".into(),
             threads: 1,
             repeats: 1,
             dtype: ModelDtype::Bf16,
-            device: Auto::Value(device),
+            device: Auto::Value(case.device),
             recompute: Auto::Value(Recompute::Layer),
+            lora_rank: case.lora_rank,
             checked: false,
             profile: false,
         };
@@ -196,15 +205,15 @@ mod tests {
             let stats = trainer.update(RoleName::Actor, &sequences, 0..96, 1.0, how, &mut loss)?;
             assert_eq!(stats.micro_batches, 70, "there is work for every rank");
         }
-        let weights = trainer.first().decoder().params.all;
+        let (_, weights) = trainer.first().learned();
         let mut values = vec![0f32; weights.len()];
         dev.read_f32(weights, 0, &mut values);
         Ok(digest(&values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()))
     }
 
     /// Requires that several ranks, each a thread that comes to barriers at random times, train the weights of one.
-    fn train_equally(device: RunDevice, ranks: &[usize]) {
-        let one = trained(device, Share::WHOLE, None).expect("one rank");
+    fn train_equally(case: Case, ranks: &[usize]) {
+        let one = trained(case, Share::WHOLE, None).expect("one rank");
         for &ranks in ranks {
             let file = shared_file("plimsoll-test").expect("memory");
             let file = &file;
@@ -212,7 +221,7 @@ mod tests {
                 let start = |rank: usize| {
                     scope.spawn(move || {
                         let group = Group::over(rank, ranks, file)?.delayed(1 + (ranks * 100 + rank) as u64);
-                        trained(device, Share { rank, ranks }, Some(&group)).inspect_err(|_| group.fail())
+                        trained(case, Share { rank, ranks }, Some(&group)).inspect_err(|_| group.fail())
                     })
                 };
                 let threads: Vec<_> = (0..ranks).map(start).collect();
@@ -231,7 +240,8 @@ mod tests {
 
     #[test]
     fn up_to_64_ranks_in_one_process_that_come_at_random_times_train_the_same_weights() {
-        train_equally(RunDevice::Cpu, &[2, 5, 64]);
+        train_equally(Case { device: RunDevice::Cpu, lora_rank: None }, &[2, 5, 64]);
+        train_equally(Case { device: RunDevice::Cpu, lora_rank: Some(4) }, &[3, 64]);
     }
 
     #[test]
@@ -240,6 +250,7 @@ mod tests {
             eprintln!("skipped: {error}");
             return;
         }
-        train_equally(RunDevice::Cuda, &[2, 3, 8]);
+        train_equally(Case { device: RunDevice::Cuda, lora_rank: None }, &[2, 3, 8]);
+        train_equally(Case { device: RunDevice::Cuda, lora_rank: Some(8) }, &[2, 5]);
     }
 }

@@ -150,8 +150,17 @@ impl<'a> Adapters<'a> {
     }
 }
 
-/// Fills adapters from files, or from a seed as peft does: A uniform within 1 / sqrt(K), B zero. `sets`: buffers of the table's
-/// elements, each with the same values in its dtype.
+/// Where the numbers of adapters come from.
+#[derive(Clone, Copy, Debug)]
+pub enum AdaptersFrom<'x> {
+    Files(&'x AdapterFiles),
+    /// As peft begins: A uniform within 1 / sqrt(K), B zero.
+    Seed(u64),
+    /// A and B uniform within 1 / sqrt(K), for measurements: with a B of zeros nothing is added.
+    Random(u64),
+}
+
+/// Fills adapters. `sets`: buffers of the table's elements, each with the same values in its dtype.
 ///
 /// Errors: those of reading; `model-weight-not-finite`.
 pub fn load_adapters(
@@ -159,8 +168,7 @@ pub fn load_adapters(
     table: &ParamTable,
     layout: MatrixLayout,
     sets: &[Buf<'_>],
-    from: Option<&AdapterFiles>,
-    seed: u64,
+    from: AdaptersFrom<'_>,
     staging: Bytes,
 ) -> Result<()> {
     sets.iter().for_each(|buf| dev.zero(*buf));
@@ -174,14 +182,14 @@ pub fn load_adapters(
                 let rows = chunk.min(part.rows as usize - first);
                 let out = &mut values[..rows * width];
                 match (from, param.kind) {
-                    (Some(files), _) => {
+                    (AdaptersFrom::Files(files), _) => {
                         files.read(&part.name, (first * width) as u64, &mut stored, out)?;
                         check_finite(&part.name, out)?;
                     }
-                    (None, ParamKind::AdapterA(_)) => {
+                    (AdaptersFrom::Seed(_), ParamKind::AdapterB(_)) => out.fill(0.0),
+                    (AdaptersFrom::Seed(seed) | AdaptersFrom::Random(seed), _) => {
                         uniform(param, 1.0 / (width as f32).sqrt(), seed, (above + first) * width, out);
                     }
-                    (None, _) => out.fill(0.0),
                 }
                 for buf in sets {
                     let buf = buf.slice(param.offset as usize, param.elements as usize);

@@ -147,7 +147,9 @@ fn check_gradient(
     term: impl Fn(usize, usize) -> f64,
 ) {
     let rounding = if dtype == Bf16 { 8.0e-3 } else { 2.4e-7 };
-    check_within(what, got, len as f64 * 1.2e-7 + rounding, start, |i| (0..len).map(|j| term(i, j)).collect());
+    check_within(what, got, len as f64 * 1.2e-7 + rounding, start, |i| {
+        (0..len).map(|j| term(i, j)).collect()
+    });
 }
 
 fn check_within(
@@ -157,9 +159,8 @@ fn check_within(
     start: impl Fn(usize) -> f32,
     terms: impl Fn(usize) -> Vec<f64>,
 ) {
-    let of = |i: usize, f: &dyn Fn(f64) -> f64| {
-        f(f64::from(start(i))) + terms(i).into_iter().map(f).sum::<f64>()
-    };
+    let of =
+        |i: usize, f: &dyn Fn(f64) -> f64| f(f64::from(start(i))) + terms(i).into_iter().map(f).sum::<f64>();
     let want: Vec<f64> = (0..got.len()).map(|i| of(i, &|x| x)).collect();
     let size: Vec<f64> = (0..got.len()).map(|i| of(i, &f64::abs)).collect();
     check_close(got, &want, &size, tolerance, what);

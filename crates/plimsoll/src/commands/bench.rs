@@ -44,6 +44,9 @@ struct Common {
     /// What the backward pass recomputes.
     #[arg(long, global = true, value_enum, default_value = "auto")]
     recompute: Level,
+    /// Train adapters of this rank on all linear layers instead of the weights.
+    #[arg(long, global = true, value_name = "RANK", value_parser = clap::value_parser!(u32).range(1..=256))]
+    lora_rank: Option<u32>,
     /// Wait after every GPU kernel, check indices and values, and name what is wrong.
     #[arg(long, global = true)]
     checked: bool,
@@ -170,7 +173,8 @@ fn counts_from(least: u64, most: u64) -> RangedU64ValueParser<usize> {
 }
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
-    let Common { model, threads, repeats, dtype, device, recompute, checked, profile, json } = &args.common;
+    let Common { model, threads, repeats, dtype, device, recompute, lora_rank, checked, profile, json } =
+        &args.common;
     let options = BenchOptions {
         model: model.clone(),
         threads: threads.unwrap_or(0),
@@ -190,6 +194,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             Level::Cheap => Auto::Value(Recompute::Cheap),
             Level::Layer => Auto::Value(Recompute::Layer),
         },
+        lora_rank: *lora_rank,
         checked: *checked,
         profile: *profile,
     };

@@ -10,9 +10,9 @@ use plimsoll_device::Device;
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, Decoder, Derivatives, FlatTensors, Gradients, ParamTable, Params, Pass, PassIndex,
-    Scorer, Streamed, backward, head, layers, load, load_adapters, rehearsal_sizes, restore, restore_in_turn,
-    rope, values,
+    Activations, Adapters, AdaptersFrom, Decoder, Derivatives, FlatTensors, Gradients, ParamTable, Params,
+    Pass, PassIndex, Scorer, Streamed, backward, head, layers, load, load_adapters, rehearsal_sizes, restore,
+    restore_in_turn, rope, values,
 };
 use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape, WeightsAre};
 use plimsoll_ranks::Group;
@@ -53,6 +53,13 @@ pub struct Loading {
     pub seed: u64,
     /// Bytes of the buffers between file and device.
     pub staging: Bytes,
+}
+
+impl Loading {
+    /// Returns the adapters that a model comes with, or those with which learning begins.
+    pub(super) fn adapters(self, model: &OpenModel) -> AdaptersFrom<'_> {
+        model.adapter.as_ref().map_or(AdaptersFrom::Seed(self.seed), AdaptersFrom::Files)
+    }
 }
 
 /// Counters of an update over some sequences.
@@ -172,21 +179,19 @@ impl<'a> Role<'a> {
         Ok(Role { shape, table, adapters, optimizer, sum_squares, weights: Weights::Resident(decoder) })
     }
 
-    /// Reads the adapters from their files, or makes those with which learning begins.
+    /// Reads or makes the adapters, if it has any.
     ///
     /// Errors: those of reading.
     pub fn load_adapters(
         &self,
         dev: &dyn Device,
         overlay: &mut Overlay<'_>,
-        model: &OpenModel,
-        how: Loading,
+        from: AdaptersFrom<'_>,
+        staging: Bytes,
     ) -> Result<()> {
         let Some((table, adapters)) = &self.adapters else { return Ok(()) };
         let layout = self.decoder().params.embed.layout;
-        let load = |sets: &[Buf<'_>]| {
-            load_adapters(dev, table, layout, sets, model.adapter.as_ref(), how.seed, how.staging)
-        };
+        let load = |sets: &[Buf<'_>]| load_adapters(dev, table, layout, sets, from, staging);
         let Some((optimizer, master)) = self.optimizer.as_ref().and_then(|of| Some((of, of.master()?)))
         else {
             return load(&[adapters.all]);
@@ -438,7 +443,7 @@ impl<'a> Role<'a> {
         how: Loading,
     ) -> Result<()> {
         load(dev, model, &self.table, &self.decoder().params, how.seed, how.staging)?;
-        self.load_adapters(dev, overlay, model, how)
+        self.load_adapters(dev, overlay, how.adapters(model), how.staging)
     }
 
     /// Reads weights and optimizer states from a checkpoint, bit for bit, after `updates` updates.

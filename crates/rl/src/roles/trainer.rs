@@ -6,7 +6,7 @@ use plimsoll_base::{Phase, Result};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Arena, Buf, Overlay, ReadLease, Resident};
-use plimsoll_model::{Activations, Mode};
+use plimsoll_model::{Activations, AdaptersFrom, Mode};
 use plimsoll_plan::{PerRole, RoleName, RunShape};
 use plimsoll_ranks::Group;
 use plimsoll_rollout::{Engine, Lengths, Request, RolloutStats, Samples, StopCondition};
@@ -69,7 +69,8 @@ impl<'a> Trainer<'a> {
         let mut roles: Vec<Role<'a>> = Vec::new();
         for role in shape.roles() {
             let role = Role::bind(dev, resident, role, roles.first(), sources.of(role.name), loading)?;
-            role.load_adapters(dev, &mut overlay, sources.of(role.shape.name), loading)?;
+            let from = loading.adapters(sources.of(role.shape.name));
+            role.load_adapters(dev, &mut overlay, from, loading.staging)?;
             roles.push(role);
         }
         let (sequences, tokens, arrays) = shape.step_arrays();
@@ -130,6 +131,12 @@ impl<'a> Trainer<'a> {
     pub fn reload(&mut self, model: &OpenModel) -> Result<()> {
         self.overlay.take_back();
         self.roles[0].reload(self.dev, &mut self.overlay, model, self.loading)
+    }
+
+    /// Gives the first role adapters of random numbers, if it has any: for measurements, where those that add nothing show nothing.
+    pub fn randomise_adapters(&mut self, seed: u64) -> Result<()> {
+        let from = AdaptersFrom::Random(seed);
+        self.roles[0].load_adapters(self.dev, &mut self.overlay, from, self.loading.staging)
     }
 
     /// Reads weights and optimizer states of every trained role from a checkpoint, bit for bit. `updates`: the updates of each.

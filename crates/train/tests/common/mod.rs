@@ -9,8 +9,9 @@ use plimsoll_device::{Device, Matrix};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, Decoder, Derivatives, Mode, ParamTable, Params, Pass, PassLimits, Recompute,
-    Target, activations_layout, adapters_layout, backward, head, layers, load, load_adapters, rope,
+    Activations, Adapters, AdaptersFrom, Decoder, Derivatives, Mode, ParamTable, Params, Pass, PassLimits,
+    Recompute, Target, activations_layout, adapters_layout, backward, head, layers, load, load_adapters,
+    rope,
 };
 use plimsoll_train::{
     Optimizer, OptimizerDType, Packer, Sequence, Share, StateDTypes, UpdateOptions, optimizer_layout,
@@ -175,16 +176,7 @@ impl Harness {
         rope::fill(self.dev.as_dyn(), &self.spec, resident.buf("rope.table"));
         if let Some(table) = self.setup.adapters(&self.spec) {
             let (dev, layout, all) = (self.dev.as_dyn(), params.embed.layout, resident.buf("lora"));
-            load_adapters(dev, &table, layout, &[all], None, 1, Bytes(4 << 20)).unwrap();
-            // B begins with zeros, which add nothing.
-            for (index, param) in table.params.iter().enumerate() {
-                let mut numbers = Numbers::new(index as u64);
-                let len = param.n as usize * param.k as usize;
-                let values: Vec<f32> = (0..len).map(|_| numbers.below(2001) as f32 * 1e-4 - 0.1).collect();
-                let buf = all.slice(param.offset as usize, param.elements as usize);
-                let matrix = Matrix::new(buf, param.n as usize, param.k as usize, layout);
-                dev.write_rows(matrix, 0, &values);
-            }
+            load_adapters(dev, &table, layout, &[all], AdaptersFrom::Random(1), Bytes(4 << 20)).unwrap();
         }
     }
 

@@ -11,7 +11,7 @@ use plimsoll_device::Matrix;
 use plimsoll_files::Adapter;
 use plimsoll_memory::{Buf, Layout};
 use plimsoll_model::{
-    Adapters, Derivatives, ParamTable, PassLimits, Recompute, backward, head, load_adapters,
+    Adapters, AdaptersFrom, Derivatives, ParamTable, PassLimits, Recompute, backward, head, load_adapters,
 };
 use plimsoll_train::{Optimizer, PackLimits, Sequence, Share, UpdateOptions};
 
@@ -33,7 +33,7 @@ fn harness(name: &str, model: &str, setup: Setup) -> (Harness, ParamTable) {
     let table = h.setup.adapters(&spec).unwrap();
     let parts = h.parts();
     let (layout, all) = (parts.decoder.params.embed.layout, parts.resident.buf("lora"));
-    load_adapters(parts.dev, &table, layout, &[all], Some(&files), 0, Bytes::mib(1)).unwrap();
+    load_adapters(parts.dev, &table, layout, &[all], AdaptersFrom::Files(&files), Bytes::mib(1)).unwrap();
     (h, table)
 }
 
