@@ -107,7 +107,8 @@ impl Backend for CpuDevice {
                 }
                 matmul::forward(self, x, w, None, out, true);
             }
-            Op::Adapt { x, adapter, u, out } => matmul::adapt(self, x, adapter, u, out),
+            Op::AdaptDown { x, adapter, u } => matmul::adapt_down(self, x, adapter, u),
+            Op::AdaptUp { u, adapter, out } => matmul::adapt_up(self, u, adapter, out),
             Op::Rope { qkv, norms, rope, batch, kv, q_out } => {
                 rope::forward(self, qkv, norms, rope, batch, kv, q_out);
             }

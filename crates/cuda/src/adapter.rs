@@ -1,36 +1,92 @@
 //! Low-rank adapters of linear layers and their gradients.
 //!
-//! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r, e the storage of activations. Products over
-//! many elements go by cuBLASLt where it takes them. What is added to a layer's outputs is a sum of r products, and the
-//! library would round it to bf16 before the addition: it goes by our own kernel, which rounds once.
+//! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r, e the storage of activations. The forward's products
+//! are narrow or shallow: `adapter.cu` has kernels for them, whose bits do not depend on M and which round a sum once. The first
+//! runs on a second stream, next to the layer's own product. Gradients of A and B are sums over rows: cuBLASLt, which may split
+//! them. What has odd sizes goes by `sgemm.cu`.
 
 use super::blas::{Op, Shape, Strides};
-use super::matmul::{self, Product, by_library, product, rows};
+use super::matmul::{Product, by_library, product, rows};
+use super::rows::count;
 use super::sgemm::{self, Columns, Sum};
-use super::{CudaDevice, memory};
+use super::{Arg, CudaDevice, Launch, memory};
+use plimsoll_base::DType;
 use plimsoll_device::{AdaptBackward, Adapter, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 
-/// u = scale x A^T, rounded; then out += u_i B_i^T at the outputs of each block. `x`: [M, K] e; `u`: [M, S r] e;
-/// `out`: [M, N] e or f32.
-pub(crate) fn adapt(dev: &CudaDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_>, out: Buf<'_>) {
-    let (a, r, m) = (adapter.a, adapter.rank(), rows(x, adapter.a.k));
-    let width = check(&adapter, m, u, out);
-    assert_eq!(u.dtype(), x.dtype(), "u is stored as inputs are");
+/// Rows and columns of a block of `adapter_up` and `adapter_dx`, and columns of one of `adapter_down`.
+const UP_TILE: usize = 64;
+const DOWN_COLS: usize = 32;
+/// Rows from which a block of `adapter_down` takes 64 of them instead of 16.
+const MANY_ROWS: usize = 1024;
+
+/// u = scale x A^T, rounded: next to the operations that follow, until `up`. `x`: [M, K] e; `u`: [M, S r] e.
+pub(crate) fn down(dev: &CudaDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_>) {
+    let (a, m) = (adapter.a, rows(x, adapter.a.k));
+    assert_eq!((u.len(), u.dtype()), (m * a.n, x.dtype()), "u of [{m}, {}]", a.n);
     if m == 0 {
         return;
     }
-    if by_library(dev, &[x, a.buf, u], &[a.k, a.n]) {
-        let shape = Shape::new(Op::Forward, m, a.n, a.k, u.dtype());
-        product(dev, shape, Product { scale: adapter.scale, ..Product::new(a.buf, x, u) });
-    } else {
+    if !by_library(dev, &[x, a.buf], &[a.k]) {
         let (x, to) = (Columns::whole(x, a.k), Columns::whole(u, a.n));
-        sgemm::forward_columns(dev, m, x, a, None, to, Sum { scale: adapter.scale, add: false });
+        return sgemm::forward_columns(dev, m, x, a, None, to, Sum { scale: adapter.scale, add: false });
     }
-    for (i, block) in adapter.blocks() {
-        let (from, to) = (Columns::of(u, a.n, i * r), Columns::of(out, width, block.first));
-        sgemm::forward_columns(dev, m, from, block.b, None, to, Sum { scale: 1.0, add: true });
+    let (kernel, rows) = if m < MANY_ROWS { ("adapter_down_few", 16) } else { ("adapter_down_many", 64) };
+    let grid = [a.n.div_ceil(DOWN_COLS) as u32, m.div_ceil(rows) as u32, 1];
+    let sizes = [m, a.n, a.k].map(count);
+    let args = [&[x, a.buf, u].map(|buf| dev.arg(buf))[..], &sizes, &[Arg::F32(adapter.scale)]].concat();
+    dev.beside(|| dev.launch("adapter", kernel, Launch { grid, block: 256, shared: 0 }, &args));
+}
+
+/// out += u_i B_i^T at the outputs of each block. `u`: [M, S r] e; `out`: [M, N] e or f32.
+pub(crate) fn up(dev: &CudaDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_>) {
+    let (sr, r) = (adapter.a.n, adapter.rank());
+    let m = rows(u, sr);
+    let width = check(&adapter, m, u, out);
+    dev.join_beside();
+    if m == 0 {
+        return;
     }
+    let whole = adapter.blocks().all(|(_, block)| {
+        by_library(dev, &[block.b.buf], &[block.first, block.b.n]) && dev.address(out).is_multiple_of(16)
+    });
+    if !whole || !by_library(dev, &[u], &[sr, r, width]) {
+        for (i, block) in adapter.blocks() {
+            let (from, to) = (Columns::of(u, sr, i * r), Columns::of(out, width, block.first));
+            sgemm::forward_columns(dev, m, from, block.b, None, to, Sum { scale: 1.0, add: true });
+        }
+        return;
+    }
+    let mut args = vec![dev.arg(u), count(sr)];
+    let mut tiles = 0;
+    for block in adapter.blocks {
+        let (b, first, n) = block.map_or((Arg::Ptr(0), 0, 0), |of| (dev.arg(of.b.buf), of.first, of.b.n));
+        args.extend([b, count(first), count(n)]);
+        tiles += n.div_ceil(UP_TILE);
+    }
+    args.extend([dev.arg(out), count(width), count(m), count(r)]);
+    let kernel = if out.dtype() == DType::F32 { "adapter_up_float" } else { "adapter_up_bf16" };
+    dev.launch("adapter", kernel, tile_grid(tiles, m), &args);
+}
+
+/// dx += du A of bf16, in f32, rounded once; false where the shapes are not whole. `du`: [M, S r]; `dx`: [M, K] e or f32.
+pub(crate) fn add_dx(dev: &CudaDevice, du: Buf<'_>, a: Matrix<'_>, dx: Buf<'_>) -> bool {
+    let m = rows(du, a.n);
+    let whole = by_library(dev, &[du, a.buf], &[a.n, a.k]) && dev.address(dx).is_multiple_of(16);
+    if !whole || a.n > DEPTH_MAX {
+        return false;
+    }
+    let kernel = if dx.dtype() == DType::F32 { "adapter_dx_float" } else { "adapter_dx_bf16" };
+    let args = [dev.arg(du), dev.arg(a.buf), dev.arg(dx), count(m), count(a.n), count(a.k)];
+    dev.launch("adapter", kernel, tile_grid(a.k.div_ceil(UP_TILE), m), &args);
+    true
+}
+
+/// Depth up to which a shallow product is one of `add_dx`: three adapters of the largest rank.
+const DEPTH_MAX: usize = 768;
+
+fn tile_grid(tiles: usize, m: usize) -> Launch {
+    Launch { grid: [tiles as u32, m.div_ceil(UP_TILE) as u32, 1], block: 128, shared: 0 }
 }
 
 /// du_i = scale dy_i B_i of each block. `dy`: [M, N] e; `du`: [M, S r] e.
@@ -70,7 +126,11 @@ pub(crate) fn backward_w(dev: &CudaDevice, args: AdaptBackward<'_>) {
             columns_backward_w(dev, m, dy, u, block.b, add);
         }
     }
-    matmul::backward_w(dev, du, x, grads.a, add);
+    let (du, x) = (Columns::whole(du, sr), Columns::whole(x, grads.a.k));
+    match m {
+        0 => begin_sum(dev, grads.a, add),
+        _ => columns_backward_w(dev, m, du, x, grads.a, add),
+    }
 }
 
 /// grad = dy^T u of a block's columns, or grad += when `add`.
@@ -85,7 +145,12 @@ fn columns_backward_w(
     let whole = by_library(dev, &[dy.buf, u.buf], &[grad.n, grad.k, dy.stride, u.stride]);
     if whole && dev.address(grad.buf).is_multiple_of(16) {
         let strides = Strides { a: u.stride, b: dy.stride, out: grad.k };
-        let shape = Shape { strides, add, ..Shape::new(Op::BackwardW, m, grad.n, grad.k, grad.buf.dtype()) };
+        let shape = Shape {
+            strides,
+            add,
+            splits: true,
+            ..Shape::new(Op::BackwardW, m, grad.n, grad.k, grad.buf.dtype())
+        };
         product(dev, shape, Product::new(u.buf, dy.buf, grad.buf));
     } else {
         begin_sum(dev, grad, add);

@@ -1,6 +1,7 @@
 //! The device itself: the card, its arena, its kernels and libraries.
 
 use crate::aside::AsideStream;
+use crate::beside::Beside;
 use crate::compile::SOURCES;
 use crate::driver::Gpu;
 use crate::driver::GpuInfo;
@@ -52,6 +53,7 @@ pub struct CudaDevice {
     pub(crate) pipeline: Queue,
     /// Of a rank among others.
     pub(crate) aside: Option<AsideStream>,
+    pub(crate) beside: Beside,
     pub(crate) transfers: Transfers,
     pub(crate) blas: blas::Blas,
     pub(crate) kernels: Kernels,
@@ -94,6 +96,7 @@ impl CudaDevice {
         Ok(CudaDevice {
             pipeline,
             aside: None,
+            beside: Beside::new(&gpu)?,
             transfers,
             blas,
             kernels,
@@ -189,6 +192,7 @@ impl Drop for CudaDevice {
     fn drop(&mut self) {
         let _ = self.gpu.wait();
         let _ = self.transfers.wait();
+        let _ = self.beside.wait();
         let _ = self.aside.as_ref().map(AsideStream::wait);
         self.peers.clear();
         self.gpu.free(self.arena);

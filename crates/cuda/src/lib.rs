@@ -8,6 +8,7 @@ mod adapter;
 mod aside;
 mod attention;
 mod attention_backward;
+mod beside;
 mod blas;
 mod cards;
 mod chain;

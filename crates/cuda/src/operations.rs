@@ -178,7 +178,8 @@ impl CudaDevice {
             Op::RmsNorm { x, w, eps, out } => rows::rms_norm(self, x, w, eps, out),
             Op::Matmul { x, w, bias, out, add } => matmul::forward(self, x, w, bias, out, add),
             Op::MatmulAdd { x, w, resid, out } => matmul::forward_add(self, x, w, resid, out),
-            Op::Adapt { x, adapter, u, out } => adapter::adapt(self, x, adapter, u, out),
+            Op::AdaptDown { x, adapter, u } => adapter::down(self, x, adapter, u),
+            Op::AdaptUp { u, adapter, out } => adapter::up(self, u, adapter, out),
             Op::Rope { qkv, norms, rope, batch, kv, q_out } => {
                 rotation::forward(self, qkv, norms, rope, batch, kv, q_out);
             }
@@ -241,7 +242,8 @@ fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 4] {
         | Op::SwigluBackward { d_gate_up: out, .. }
         | Op::ActivateBackward { dx: out, .. } => two(Some(out), None),
         Op::MatmulDw { grad, .. } | Op::EmbedBackward { grad, .. } => two(Some(grad.buf), None),
-        Op::Adapt { u, out, .. } => two(Some(u), Some(out)),
+        Op::AdaptDown { u, .. } => two(Some(u), None),
+        Op::AdaptUp { out, .. } => two(Some(out), None),
         Op::AdaptBackwardU { du, .. } => two(Some(du), None),
         Op::AdaptBackwardW { args } => {
             let [first, second, third] = args.grads.blocks.map(|block| block.map(|block| block.b.buf));

@@ -62,9 +62,11 @@ operations! {
     /// out = resid + x W^T, in f32; `out` may be `resid` itself. `x`: [M, K] e; `resid`, `out`: [M, N] f32.
     fn matmul_add(x: Read Buf<'a>, w: Read Matrix<'a>, resid: Read Buf<'a>, out: Write Buf<'a>) = MatmulAdd,
         in_place(resid => out);
-    /// u = scale x A^T, rounded; then out += u_i B_i^T at the outputs of each block: one addition in f32, rounded once. `x`: [M, K] e;
-    /// `u`: [M, S r] e; `out`: [M, N] e or f32.
-    fn adapt(x: Read Buf<'a>, adapter: Read Adapter<'a>, u: Write Buf<'a>, out: Write Buf<'a>) = Adapt;
+    /// u = scale x A^T, rounded. `x`: [M, K] e; `u`: [M, S r] e. A device may compute it next to the operations that follow, until
+    /// `adapt_up` of the same adapter: they may not write `x`.
+    fn adapt_down(x: Read Buf<'a>, adapter: Read Adapter<'a>, u: Write Buf<'a>) = AdaptDown;
+    /// out += u_i B_i^T at the outputs of each block: one addition in f32, rounded once. `u`: [M, S r] e; `out`: [M, N] e or f32.
+    fn adapt_up(u: Read Buf<'a>, adapter: Read Adapter<'a>, out: Write Buf<'a>) = AdaptUp;
     /// Splits qkv, normalises heads of q and k (if `norms`), rotates q and k, writes q to `q_out` and k, v to the cache.
     ///
     /// `qkv`: [M, (a + 2k) d] e; `rope`: [positions, d/2, 2] f32, cosine and sine, rotating element i with i + d/2;
@@ -101,10 +103,10 @@ operations! {
 
     /// dst = src in dst's dtype. `src`: f32.
     fn cast(src: Read Buf<'a>, dst: Write Buf<'a>) = Cast;
-    /// The gradient of `adapt` by u: du_i = scale dy_i B_i of each block. `dy`: [M, N] e; `du`: [M, S r] e. By x it is `matmul_dx` of
+    /// The gradient of `adapt_up` by u: du_i = scale dy_i B_i of each block. `dy`: [M, N] e; `du`: [M, S r] e. By x it is `matmul_dx` of
     /// `du` and A.
     fn adapt_backward_u(dy: Read Buf<'a>, adapter: Read Adapter<'a>, du: Write Buf<'a>) = AdaptBackwardU;
-    /// The gradient of `adapt` by B and A: dy_i^T u_i of each block, and du^T x.
+    /// The gradients of both by B and A: dy_i^T u_i of each block, and du^T x.
     fn adapt_backward_w(args: Read AdaptBackward<'a>) = AdaptBackwardW;
     /// out = dy W, or out += when `add`: one addition in f32, rounded once. `dy`: [M, N] e; `out`: [M, K] e or f32.
     fn matmul_dx(dy: Read Buf<'a>, w: Read Matrix<'a>, out: Write Buf<'a>, add: Read bool) = MatmulDx;

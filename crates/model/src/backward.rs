@@ -297,8 +297,7 @@ impl<'p> LayerBackward<'_, '_, 'p> {
         let (m, h, f) = (self.pass.rows, self.spec().hidden as usize, self.spec().ffn as usize);
         let d_norm = back.d_norm.slice(0, m * h);
         if forward::recomputes(self.pass.acts.mode) {
-            dev.matmul_add(bufs.attn, w.output, bufs.resid, bufs.mid);
-            forward::adapt(dev, w, Site::Output, bufs, bufs.attn, bufs.mid);
+            forward::attention_output(dev, w, bufs);
             dev.rms_norm(bufs.mid, w.ffn_norm, self.spec().rms_eps, bufs.norm_ffn);
         }
         // In place: gate and up are not read again, and a product and its gradient need each other's memory only where

@@ -225,22 +225,25 @@ fn layer(
 ) {
     layer_to_gates(dev, decoder, w, pass, bufs);
     dev.swiglu(bufs.gate_up, decoder.spec.ffn as usize, bufs.product);
-    dev.matmul_add(bufs.product, w.down, bufs.mid, bufs.next);
-    adapt(dev, w, Site::Down, bufs, bufs.product, bufs.next);
+    adapted(dev, w, Site::Down, bufs, (bufs.product, bufs.next), || {
+        dev.matmul_add(bufs.product, w.down, bufs.mid, bufs.next);
+    });
 }
 
-/// Adds what the adapters of a product make of its input `x`.
-pub(crate) fn adapt(
+/// A product of a layer with its adapters: `run` computes it from `x` to `out`.
+pub(crate) fn adapted(
     dev: &dyn Device,
     w: &LayerParams<'_>,
     site: Site,
     bufs: &LayerBufs<'_>,
-    x: Buf<'_>,
-    out: Buf<'_>,
+    (x, out): (Buf<'_>, Buf<'_>),
+    run: impl FnOnce(),
 ) {
-    if let Some(adapter) = w.adapters.at(site) {
-        dev.adapt(x, adapter, bufs.u[site as usize].expect("a pass with adapters has their u"), out);
-    }
+    let Some(adapter) = w.adapters.at(site) else { return run() };
+    let u = bufs.u[site as usize].expect("a pass with adapters has their u");
+    dev.adapt_down(x, adapter, u);
+    run();
+    dev.adapt_up(u, adapter, out);
 }
 
 /// A layer up to `bufs.gate_up`, from which the backward pass goes on: it makes the product as it takes its gradient.
@@ -253,18 +256,26 @@ pub(crate) fn layer_to_gates(
 ) {
     let eps = decoder.spec.rms_eps;
     dev.rms_norm(bufs.resid, w.attn_norm, eps, bufs.norm_attn);
-    dev.matmul(bufs.norm_attn, w.qkv, w.qkv_bias, bufs.qkv, false);
-    adapt(dev, w, Site::Qkv, bufs, bufs.norm_attn, bufs.qkv);
+    adapted(dev, w, Site::Qkv, bufs, (bufs.norm_attn, bufs.qkv), || {
+        dev.matmul(bufs.norm_attn, w.qkv, w.qkv_bias, bufs.qkv, false);
+    });
     dev.rope(bufs.qkv, qk_norm(decoder, w), decoder.rope, pass.batch, bufs.kv, bufs.q);
     if let Some(copies) = pass.copies {
         dev.copy_kv(bufs.kv, copies);
     }
     dev.attention(bufs.q, bufs.kv, pass.batch, bufs.attn, bufs.lse);
-    dev.matmul_add(bufs.attn, w.output, bufs.resid, bufs.mid);
-    adapt(dev, w, Site::Output, bufs, bufs.attn, bufs.mid);
+    attention_output(dev, w, bufs);
     dev.rms_norm(bufs.mid, w.ffn_norm, eps, bufs.norm_ffn);
-    dev.matmul(bufs.norm_ffn, w.gate_up, None, bufs.gate_up, false);
-    adapt(dev, w, Site::GateUp, bufs, bufs.norm_ffn, bufs.gate_up);
+    adapted(dev, w, Site::GateUp, bufs, (bufs.norm_ffn, bufs.gate_up), || {
+        dev.matmul(bufs.norm_ffn, w.gate_up, None, bufs.gate_up, false);
+    });
+}
+
+/// The residual after attention.
+pub(crate) fn attention_output(dev: &dyn Device, w: &LayerParams<'_>, bufs: &LayerBufs<'_>) {
+    adapted(dev, w, Site::Output, bufs, (bufs.attn, bufs.mid), || {
+        dev.matmul_add(bufs.attn, w.output, bufs.resid, bufs.mid);
+    });
 }
 
 pub(crate) fn qk_norm<'a>(decoder: &Decoder<'_>, w: &LayerParams<'a>) -> Option<QkNorm<'a>> {

@@ -8,37 +8,36 @@ use super::pack::Packed;
 use super::{Target, add_products, product, transposed_product};
 use crate::CpuDevice;
 use crate::elementwise::begin_sum;
-use crate::lanes::{Lanes, by_dtype};
+use crate::lanes::by_dtype;
 use plimsoll_device::{AdaptBackward, Adapter, Matrix};
 use plimsoll_memory::Buf;
 
-/// u = scale x A^T, rounded; then out += u_i B_i^T at the outputs of each block. `x`: [M, K] e; `u`: [M, S r] e;
-/// `out`: [M, N] e or f32.
-pub(crate) fn adapt(dev: &CpuDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_>, out: Buf<'_>) {
-    let rows = check_inputs(&adapter, x, u);
-    let width = check(&adapter, rows, out);
-    if rows > 0 {
-        by_dtype!(x, E => by_dtype!(out, O => adapt_as::<E, O>(dev, x, &adapter, u, out, width)));
+/// u = scale x A^T, rounded. `x`: [M, K] e; `u`: [M, S r] e.
+pub(crate) fn adapt_down(dev: &CpuDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_>) {
+    if check_inputs(&adapter, x, u) > 0 {
+        by_dtype!(x, E => {
+            let a = Panels::<E>::new(dev, adapter.a);
+            let to = Target { scale: Some(adapter.scale), ..Target::whole(dev.write::<E>(u), a.n) };
+            product(dev, Rows::whole(dev.read::<E>(x), a.k), &a, &to);
+        });
     }
 }
 
-/// As `adapt`; `width`: N.
-fn adapt_as<E: Operand, O: Lanes>(
-    dev: &CpuDevice,
-    x: Buf<'_>,
-    adapter: &Adapter<'_>,
-    u: Buf<'_>,
-    out: Buf<'_>,
-    width: usize,
-) {
-    let (a, r) = (Panels::<E>::new(dev, adapter.a), adapter.rank());
-    let to = Target { scale: Some(adapter.scale), ..Target::whole(dev.write::<E>(u), a.n) };
-    product(dev, Rows::whole(dev.read::<E>(x), a.k), &a, &to);
-    let (u, out) = (dev.read::<E>(u), dev.write::<O>(out));
-    for (i, block) in adapter.blocks() {
-        let b = Panels::<E>::new(dev, block.b);
-        let to = Target { start: block.first, cols: b.n, add: true, ..Target::whole(out, width) };
-        product(dev, Rows::columns(u, a.n, i * r, r), &b, &to);
+/// out += u_i B_i^T at the outputs of each block. `u`: [M, S r] e; `out`: [M, N] e or f32.
+pub(crate) fn adapt_up(dev: &CpuDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_>) {
+    let (sr, r) = (adapter.a.n, adapter.rank());
+    assert_eq!(u.len() % sr, 0, "u of {} elements for S r = {sr}", u.len());
+    let rows = u.len() / sr;
+    let width = check(&adapter, rows, out);
+    if rows > 0 {
+        by_dtype!(u, E => by_dtype!(out, O => {
+            let (u, out) = (dev.read::<E>(u), dev.write::<O>(out));
+            for (i, block) in adapter.blocks() {
+                let b = Panels::<E>::new(dev, block.b);
+                let to = Target { start: block.first, cols: b.n, add: true, ..Target::whole(out, width) };
+                product(dev, Rows::columns(u, sr, i * r, r), &b, &to);
+            }
+        }));
     }
 }
 

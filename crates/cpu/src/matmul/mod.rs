@@ -10,7 +10,7 @@ mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub(crate) use adapter::{adapt, adapt_backward_u, adapt_backward_w};
+pub(crate) use adapter::{adapt_backward_u, adapt_backward_w, adapt_down, adapt_up};
 pub(crate) use operand::{Operand, Panels, Rows};
 pub(crate) use pack::Packed;
 

@@ -77,7 +77,8 @@ fn bits_of_a_row_do_not_depend_on_m_or_threads() {
                     rig.buf(name).slice(first * width, m * width)
                 };
                 let adapter = case.adapter(&rig, "a", &B, e);
-                rig.dev.adapt(part("x"), adapter, part("u"), part("out"));
+                rig.dev.adapt_down(part("x"), adapter, part("u"));
+                rig.dev.adapt_up(part("u"), adapter, part("out"));
                 rig.dev.adapt_backward_u(part("dy"), adapter, part("du"));
                 rig.dev.matmul_dx(part("du"), adapter.a, part("dx"), true);
                 NAMES.map(|name| {
@@ -129,7 +130,8 @@ fn gradients_over_no_rows_are_zero_or_what_they_were() {
             *buf = buf.slice(0, 0);
         }
         let (adapter, none) = (case.adapter(&rig, "a", &B, Bf16), rig.buf("out").slice(0, 0));
-        rig.dev.adapt(args.x, adapter, args.u, none);
+        rig.dev.adapt_down(args.x, adapter, args.u);
+        rig.dev.adapt_up(args.u, adapter, none);
         rig.dev.adapt_backward_u(args.dy, adapter, args.du);
         rig.dev.adapt_backward_w(args);
         let want = if add { before.clone() } else { vec![0.0; before.len()] };

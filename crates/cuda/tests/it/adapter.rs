@@ -68,7 +68,8 @@ fn bits_of_a_row_do_not_depend_on_m() {
                     let width = gpu.buf(name).len() / case.m;
                     gpu.buf(name).slice(0, m * width)
                 };
-                gpu.dev.adapt(part("x"), adapter, part("u"), part("out"));
+                gpu.dev.adapt_down(part("x"), adapter, part("u"));
+                gpu.dev.adapt_up(part("u"), adapter, part("out"));
                 gpu.dev.adapt_backward_u(part("dy"), adapter, part("du"));
                 gpu.dev.matmul_dx(part("du"), adapter.a, part("dx"), true);
                 NAMES.map(|name| bits(&gpu.get(name)))
@@ -100,7 +101,8 @@ fn gradients_over_no_rows_are_zero_or_what_they_were() {
                 *buf = buf.slice(0, 0);
             }
             let (adapter, none) = (case.adapter(&gpu, "a", &B, Bf16), gpu.buf("out").slice(0, 0));
-            gpu.dev.adapt(args.x, adapter, args.u, none);
+            gpu.dev.adapt_down(args.x, adapter, args.u);
+            gpu.dev.adapt_up(args.u, adapter, none);
             gpu.dev.adapt_backward_u(args.dy, adapter, args.du);
             gpu.dev.adapt_backward_w(args);
             let want = if add { before.clone() } else { vec![0.0; before.len()] };

@@ -98,7 +98,9 @@ impl Case {
     }
 
     pub fn adapt<D: Machine>(&self, rig: &Rig<D>, e: DType) {
-        rig.dev.adapt(rig.buf("x"), self.adapter(rig, "a", &B, e), rig.buf("u"), rig.buf("out"));
+        let adapter = self.adapter(rig, "a", &B, e);
+        rig.dev.adapt_down(rig.buf("x"), adapter, rig.buf("u"));
+        rig.dev.adapt_up(rig.buf("u"), adapter, rig.buf("out"));
     }
 
     /// All of the gradients.
@@ -170,7 +172,7 @@ fn at(x: &[f32], i: usize) -> f64 {
     x[i].into()
 }
 
-/// Panics unless `adapt` gives what f64 gives, and leaves the other outputs as they are. `how`: the way the device runs it.
+/// Panics unless `adapt_down` and `adapt_up` give what f64 gives, and leaves the other outputs as they are. `how`: the way the device runs it.
 pub fn check_outputs<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, how: &str) {
     let &Case { n, k, r, .. } = case;
     let (sr, out) = (case.sr(), rig.buf("out").dtype());
