@@ -17,7 +17,7 @@ use plimsoll_memory::Buf;
 /// Rows and columns of a block of `adapter_up` and `adapter_dx`, and columns of one of `adapter_down`.
 const UP_TILE: usize = 64;
 const DOWN_COLS: usize = 32;
-/// Rows from which a block of `adapter_down` takes 64 of them instead of 16.
+/// Rows from which a block of `adapter_down` takes 32 of them instead of 16.
 const MANY_ROWS: usize = 1024;
 
 /// u = scale x A^T, rounded: next to the operations that follow, until `up`. `x`: [M, K] e; `u`: [M, S r] e.
@@ -31,11 +31,11 @@ pub(crate) fn down(dev: &CudaDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_
         let (x, to) = (Columns::whole(x, a.k), Columns::whole(u, a.n));
         return sgemm::forward_columns(dev, m, x, a, None, to, Sum { scale: adapter.scale, add: false });
     }
-    let (kernel, rows) = if m < MANY_ROWS { ("adapter_down_few", 16) } else { ("adapter_down_many", 64) };
+    let (kernel, rows) = if m < MANY_ROWS { ("adapter_down_few", 16) } else { ("adapter_down_many", 32) };
     let grid = [a.n.div_ceil(DOWN_COLS) as u32, m.div_ceil(rows) as u32, 1];
     let sizes = [m, a.n, a.k].map(count);
     let args = [&[x, a.buf, u].map(|buf| dev.arg(buf))[..], &sizes, &[Arg::F32(adapter.scale)]].concat();
-    dev.beside(|| dev.launch("adapter", kernel, Launch { grid, block: 256, shared: 0 }, &args));
+    dev.beside(|| dev.launch("adapter", kernel, Launch { grid, block: 512, shared: 0 }, &args));
 }
 
 /// out += u_i B_i^T at the outputs of each block. `u`: [M, S r] e; `out`: [M, N] e or f32.

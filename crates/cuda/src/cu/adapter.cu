@@ -27,35 +27,41 @@ __device__ __forceinline__ void mma_32(float (&d)[4], const Eight& low, const Ei
 
 // ---- u = scale x A^T ------------------------------------------------------------------------------------------------
 
-#define DOWN_WARPS 8
+#define DOWN_WARPS 16
 #define DOWN_COLS 32
 
-/// A block has TILES x 16 rows and 32 columns. Its warps take the steps of 32 in turn, and their sums are added in order.
-template <u32 TILES>
+/// A block has TILES x 16 rows and 32 columns. Its warps take the steps of 32 in turn, AHEAD of them at once, and their sums are added
+/// in order.
+template <u32 TILES, u32 AHEAD>
 __device__ __forceinline__ void down(const bf16* x, const bf16* a, bf16* u, u32 m, u32 n, u32 k, float scale) {
     __shared__ float parts[DOWN_WARPS][16][DOWN_COLS + 1];
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     u32 row = blockIdx.y * 16 * TILES, col = blockIdx.x * DOWN_COLS;
     float sums[TILES][4][4] = {};
-#pragma unroll 2
-    for (u32 at = warp * 32 + t * 8; at - t * 8 < k; at += DOWN_WARPS * 32) {
-        bool inside = at < k;
-        Eight b[4], low[TILES], high[TILES];
+    for (u32 first = warp * 32; first < k; first += AHEAD * DOWN_WARPS * 32) {
+        Eight b[AHEAD][4], low[AHEAD][TILES], high[AHEAD][TILES];
 #pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-            u32 line = col + j * 8 + g;
-            b[j] = load_eight(a + (u64)line * k + at, inside && line < n);
+        for (u32 s = 0; s < AHEAD; s++) {
+            u32 at = first + s * DOWN_WARPS * 32 + t * 8;
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) {
+                u32 line = col + j * 8 + g;
+                b[s][j] = load_eight(a + (u64)line * k + at, at < k && line < n);
+            }
+#pragma unroll
+            for (u32 i = 0; i < TILES; i++) {
+                u32 line = row + i * 16 + g;
+                low[s][i] = load_eight(x + (u64)line * k + at, at < k && line < m);
+                high[s][i] = load_eight(x + (u64)(line + 8) * k + at, at < k && line + 8 < m);
+            }
         }
+        // Steps beyond the end add zeros: nothing, as no sum is a negative zero.
 #pragma unroll
-        for (u32 i = 0; i < TILES; i++) {
-            u32 line = row + i * 16 + g;
-            low[i] = load_eight(x + (u64)line * k + at, inside && line < m);
-            high[i] = load_eight(x + (u64)(line + 8) * k + at, inside && line + 8 < m);
-        }
+        for (u32 s = 0; s < AHEAD; s++)
 #pragma unroll
-        for (u32 i = 0; i < TILES; i++)
+            for (u32 i = 0; i < TILES; i++)
 #pragma unroll
-            for (u32 j = 0; j < 4; j++) mma_32(sums[i][j], low[i], high[i], b[j]);
+                for (u32 j = 0; j < 4; j++) mma_32(sums[i][j], low[s][i], high[s][i], b[s][j]);
     }
 #pragma unroll
     for (u32 i = 0; i < TILES; i++) {
@@ -75,14 +81,14 @@ __device__ __forceinline__ void down(const bf16* x, const bf16* a, bf16* u, u32 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(512)
 adapter_down_few(const bf16* x, const bf16* a, bf16* u, u32 m, u32 n, u32 k, float scale) {
-    down<1>(x, a, u, m, n, k, scale);
+    down<1, 3>(x, a, u, m, n, k, scale);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(512)
 adapter_down_many(const bf16* x, const bf16* a, bf16* u, u32 m, u32 n, u32 k, float scale) {
-    down<4>(x, a, u, m, n, k, scale);
+    down<2, 1>(x, a, u, m, n, k, scale);
 }
 
 // ---- out += u B^T, and dx += du A -----------------------------------------------------------------------------------
@@ -100,24 +106,27 @@ struct Span {
     u32 from;      // the first of its columns of p
 };
 
-/// Sixteen neighbours: loaded, added to and stored at once.
-__device__ __forceinline__ void add_sixteen(float* to, const float (&x)[16]) {
+/// Sixteen neighbours of an output, loaded before they are needed.
+template <class T> struct Sixteen {
+    uint4 words[16 * sizeof(T) / 16];
+
+    __device__ __forceinline__ void load(const T* from) {
 #pragma unroll
-    for (u32 i = 0; i < 16; i += 4) {
-        float4 old = *(const float4*)(to + i);
-        *(float4*)(to + i) = make_float4(old.x + x[i], old.y + x[i + 1], old.z + x[i + 2], old.w + x[i + 3]);
+        for (u32 i = 0; i < sizeof(words) / 16; i++) words[i] = ((const uint4*)from)[i];
     }
-}
-__device__ __forceinline__ void add_sixteen(bf16* to, const float (&x)[16]) {
+
+    __device__ __forceinline__ void add(T* to, const float (&x)[16]) const {
+        const T* old = (const T*)words;
 #pragma unroll
-    for (u32 i = 0; i < 16; i += 8) {
-        float sum[8];
-        load8(to + i, sum);
+        for (u32 i = 0; i < 16; i += 8) {
+            float sum[8];
+            load8(old + i, sum);
 #pragma unroll
-        for (u32 j = 0; j < 8; j++) sum[j] = sum[j] + x[i + j];
-        store8(to + i, sum);
+            for (u32 j = 0; j < 8; j++) sum[j] = sum[j] + x[i + j];
+            store8(to + i, sum);
+        }
     }
-}
+};
 
 /// 64 columns of Q from `col`, and 32 of its depth from `l`, as lines of depth; zeros outside.
 template <bool BY_DEPTH>
@@ -147,6 +156,13 @@ __device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     u32 row = blockIdx.y * ADD_ROWS + warp * 16 + g, col = tile_of_span * ADD_COLS;
     float sums[8][4] = {};
+    // What is added to, of rows g and g + 8.
+    u32 own = col + t * 16;
+    T* to = out + (u64)row * width + span.first + own;
+    bool whole = own + 16 <= span.n;
+    Sixteen<T> old[2];
+    if (whole && row < m) old[0].load(to);
+    if (whole && row + 8 < m) old[1].load(to + 8 * (u64)width);
     for (u32 l = 0; l < depth; l += 32) {
         __syncthreads();
         fill<BY_DEPTH>(tile, span, col, l, depth);
@@ -165,18 +181,17 @@ __device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span
     }
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
-        u32 line = row + half * 8, c = col + t * 16;
-        if (line >= m || c >= span.n) continue;
+        if (row + half * 8 >= m || own >= span.n) continue;
         float x[16];
 #pragma unroll
         for (u32 e = 0; e < 16; e++) x[e] = sums[e / 2][half * 2 + e % 2];
-        T* to = out + (u64)line * width + span.first + c;
-        if (c + 16 <= span.n) {
-            add_sixteen(to, x);
+        T* line = to + half * 8 * (u64)width;
+        if (whole) {
+            old[half].add(line, x);
         } else {
 #pragma unroll
             for (u32 e = 0; e < 16; e++) {
-                if (c + e < span.n) to[e] = from_f32<T>(to_f32(to[e]) + x[e]);
+                if (own + e < span.n) line[e] = from_f32<T>(to_f32(line[e]) + x[e]);
             }
         }
     }
