@@ -49,7 +49,7 @@ pub(crate) fn other_models_of_plan(
     Ok((other_models(&rest, actor)?.with(RoleName::Teacher, Some(teacher)), Some(assumed)))
 }
 
-/// True if a model's name is a path: no kind of source stands before it.
+/// True if a model's name is a path: it does not begin with a kind of source.
 fn is_path(name: &str) -> bool {
     ["hf:", "pypi:", "builtin:", "random:"].iter().all(|kind| !name.starts_with(kind))
 }
@@ -221,7 +221,7 @@ fn teacher_model(run: &RunSpec, name: &str, actor: &OpenModel) -> Result<OpenMod
     check_trainable(name)?;
     // A tokenizer that the run file names belongs to both.
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
-    let teacher = open_model(name, &options)?;
+    let teacher = open_model(name, &options).map_err(|error| error.fact("it is distill.teacher"))?;
     if teacher.adapter.is_some() {
         let message = format!("distill.teacher = \"{name}\" is an adapter, and a teacher is read whole");
         return Err(Error::new("teacher-is-adapter", message).hint(format!(
