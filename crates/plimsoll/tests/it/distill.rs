@@ -92,8 +92,9 @@ fn a_student_nears_its_teacher_without_a_reward() {
         assert!(step.get("reward").is_none(), "nothing scores: {step}");
     }
     // The teacher itself has nothing to learn from itself: every ratio is exactly 1.
-    let of_itself = [&*format!("model={}", folder.text_path("teacher/checkpoints/latest")), "train.steps=1"];
-    folder.train("same", &of_itself);
+    let of_itself = [&*format!("model={}", folder.text_path("teacher/checkpoints/latest")), "train.steps=3"];
+    let said = folder.train("same", &of_itself);
+    assert!(said.contains("warning[no-advantage]") && said.contains("distill.teacher"), "{said}");
     let metrics = folder.metrics("same");
     assert_eq!(number(&metrics[0], "distill/reverse_kl"), 0.0, "one engine: the same bits");
     assert_eq!(number(&metrics[0], "grad_norm"), 0.0);
@@ -175,6 +176,19 @@ fn a_teacher_of_any_shape_has_rows_of_its_own() {
     assert!(number(&folder.metrics("small")[1], "distill/reverse_kl") > 0.0);
     // Adapters learn from it as all weights do.
     folder.train("lora", &["lora.rank=4", "train.steps=2"]);
+    let adapter = folder.text_path("lora/checkpoints/latest");
+    folder.plan_refused(
+        &[&teacher_of(&adapter)],
+        1,
+        &["error[role-is-adapter]", "distill.teacher = ", "--merge"],
+    );
+    let critic = format!("critic.model={adapter}");
+    let ppo = folder.file("ppo.toml");
+    ppo.write(
+        "ppo.toml",
+        &RUN.replace("\"distill\"", "\"ppo\"").replace("[distill]\nteacher", "[[reward]]\nkind"),
+    );
+    ppo.plan_refused(&[&critic, "reward.0.kind=hash"], 1, &["error[role-is-adapter]", "critic.model = "]);
     // One that is to come has the student's shape in a plan, and does not train.
     let plan = folder.plan(&[&teacher_of("runs/out/to-come/checkpoints/latest")]);
     assert!(plan["assumed"].to_string().contains("to-come/checkpoints/latest is not there"), "{plan}");

@@ -191,9 +191,22 @@ fn open_any_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
     Ok(model)
 }
 
+/// Requires that a model besides the run's own has no adapter: `key` names it in the run file.
+///
+/// Errors: `role-is-adapter`.
+fn check_whole(model: &OpenModel, key: &str) -> Result<()> {
+    if model.adapter.is_none() {
+        return Ok(());
+    }
+    let name = &model.source;
+    let message = format!("{key} = \"{name}\" is an adapter, and only `model` may be one");
+    Err(Error::new("role-is-adapter", message)
+        .hint(format!("`plimsoll checkpoint export {name} --to FOLDER --merge`, and set {key} = \"FOLDER\"")))
+}
+
 /// Opens the critic's starting weights, where they are not the actor's own model; it must have the actor's tokenizer.
 ///
-/// Errors: those of opening; `critic-tokenizer-mismatch`.
+/// Errors: those of opening; `critic-tokenizer-mismatch`, `role-is-adapter`.
 fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     let Some(section) = run.critic.as_ref().filter(|_| run.needs.critic) else { return Ok(None) };
     if section.model == CRITIC_OF_ACTOR || section.model == run.model {
@@ -203,6 +216,7 @@ fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     // A tokenizer that the run file names belongs to both.
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
     let critic = open_any_model(&section.model, &options)?;
+    check_whole(&critic, "critic.model")?;
     match other_tokens(actor, &critic)? {
         None => Ok(Some(critic)),
         Some(what) => {
@@ -216,18 +230,13 @@ fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
 
 /// Opens the teacher, which predicts tokens as the actor does; it must have the actor's tokenizer.
 ///
-/// Errors: those of opening; `teacher-tokenizer-mismatch`, `teacher-is-adapter`.
+/// Errors: those of opening; `teacher-tokenizer-mismatch`, `role-is-adapter`.
 fn teacher_model(run: &RunSpec, name: &str, actor: &OpenModel) -> Result<OpenModel> {
     check_trainable(name)?;
     // A tokenizer that the run file names belongs to both.
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
     let teacher = open_model(name, &options).map_err(|error| error.fact("it is distill.teacher"))?;
-    if teacher.adapter.is_some() {
-        let message = format!("distill.teacher = \"{name}\" is an adapter, and a teacher is read whole");
-        return Err(Error::new("teacher-is-adapter", message).hint(format!(
-            "`plimsoll checkpoint export {name} --to FOLDER --merge`, and set distill.teacher = \"FOLDER\""
-        )));
-    }
+    check_whole(&teacher, "distill.teacher")?;
     match other_tokens(actor, &teacher)? {
         None => Ok(teacher),
         Some(what) => {
@@ -241,12 +250,13 @@ fn teacher_model(run: &RunSpec, name: &str, actor: &OpenModel) -> Result<OpenMod
 
 /// Opens a reward model that scores responses; it must have the actor's tokenizer.
 ///
-/// Errors: those of opening; `reward-model-head-missing`, `reward-model-labels`, `reward-tokenizer-mismatch`.
+/// Errors: those of opening; `reward-model-head-missing`, `reward-model-labels`, `reward-tokenizer-mismatch`, `role-is-adapter`.
 fn reward_model(run: &RunSpec, reward: &ModelReward, actor: &OpenModel) -> Result<OpenModel> {
     let name = reward.model.as_str();
     // A tokenizer that the run file names belongs to both.
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
     let model = open_any_model(name, &options)?;
+    check_whole(&model, &format!("reward.{}.model", reward.index))?;
     if model.head != Head::Score {
         let message = format!("{name} is a causal language model: it predicts tokens and gives no score");
         return Err(Error::new(slugs::REWARD_MODEL_HEAD_MISSING, message)

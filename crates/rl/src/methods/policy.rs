@@ -216,6 +216,7 @@ fn advantages(
         scored: needs_score.then_some([totals.len(), scored]),
         left_out: advantage_max.is_none(),
         advantage_max,
+        taught: teaches.is_some(),
         reward: report.reward,
         ..Vitals::default()
     };
