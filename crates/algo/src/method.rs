@@ -28,6 +28,8 @@ plimsoll_base::names! {
         Sapo = "sapo",
         /// PPO with a critic (arXiv 1707.06347).
         Ppo = "ppo",
+        /// A teacher's log-probs of what the student samples (MiniLLM arXiv 2306.08543).
+        Distill = "distill",
         /// Supervised: no rollout, no reward.
         Sft = "sft",
         /// Preferences without a reward model (arXiv 2305.18290).
@@ -85,6 +87,8 @@ pub struct Needs {
     pub learns_from: LearnsFrom,
     /// Whether a critic is trained next to the actor.
     pub critic: bool,
+    /// Whether a teacher scores what is sampled.
+    pub teacher: bool,
     /// When there is a reference.
     pub reference: Reference,
     /// Whether the model that is trained gives a score, and no tokens.
@@ -129,8 +133,13 @@ const GRPO: SamplingSpec = SamplingSpec {
     aggregation: AggregationKind::TokenMean,
 };
 
-const SAMPLES: Needs =
-    Needs { learns_from: LearnsFrom::Samples, critic: false, reference: Reference::WithKl, scores: false };
+const SAMPLES: Needs = Needs {
+    learns_from: LearnsFrom::Samples,
+    critic: false,
+    teacher: false,
+    reference: Reference::WithKl,
+    scores: false,
+};
 const PAIRS: Needs = Needs { learns_from: LearnsFrom::Pairs, reference: Reference::No, ..SAMPLES };
 
 const fn sampling(method: Method, sampling: SamplingSpec) -> MethodSpec {
@@ -199,6 +208,7 @@ pub const METHODS: [MethodSpec; Method::ALL.len()] = [
             },
         )
     },
+    MethodSpec { needs: Needs { teacher: true, ..SAMPLES }, ..sampling(Method::Distill, GRPO) },
     data(Method::Sft, Needs { learns_from: LearnsFrom::Completions, reference: Reference::No, ..SAMPLES }),
     data(Method::Dpo, Needs { reference: Reference::Yes, ..PAIRS }),
     data(Method::RewardModel, Needs { scores: true, ..PAIRS }),

@@ -15,7 +15,7 @@ const CORRECTION_BAND: [f64; 2] = [0.5, 5.0];
 /// Fills in what the method sets and the run file does not.
 pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
     let Some(spec) = run.method.spec().sampling else { return };
-    let has_critic = run.method.needs().critic;
+    let (has_critic, compares) = (run.method.needs().critic, run.learns_from_rewards());
     let mut filled: Vec<&str> = Vec::new();
     let mut note = |was_none: bool, key| {
         if was_none {
@@ -46,6 +46,7 @@ pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
     run.loss.whiten.get_or_insert(spec.whiten);
     run.loss.advantage.get_or_insert(match (has_critic, spec.shaping) {
         (true, _) => Advantage::Gae,
+        _ if !compares => Advantage::None,
         (false, GroupShaping::GroupNorm { .. }) => Advantage::GroupNorm,
         (false, GroupShaping::MeanBaseline) => Advantage::MeanBaseline,
         (false, GroupShaping::Rloo) => Advantage::Rloo,

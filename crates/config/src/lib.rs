@@ -8,6 +8,7 @@ mod aliases;
 mod data_sets;
 mod de;
 mod defaults;
+mod distill;
 mod env_file;
 mod environment;
 mod eval_metric;
@@ -44,8 +45,8 @@ pub use objective::{KlTerm, Objective};
 pub use plimsoll_algo::method::{LearnsFrom, Method};
 pub use provenance::{Origin, Provenance};
 pub use sections::{
-    Checkpoint, Critic, Data, Environment, Eval, Lora, Loss, MLP, Memory, ModelOptions, Reward, Rollout, Run,
-    RunFile, Train, Trains, VerbFile, is_python_env,
+    Checkpoint, Critic, Data, Distill, Environment, Eval, Lora, Loss, MLP, Memory, ModelOptions, Reward,
+    Rollout, Run, RunFile, Train, Trains, VerbFile, is_python_env,
 };
 pub use sources::no_rows_to_filter;
 pub use spec::{Choices, LoraSpec, ModelReward, RolloutSpec, RunSpec, TrainSpec};

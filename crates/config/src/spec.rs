@@ -3,7 +3,7 @@
 
 use crate::rewards::reward_specs;
 use crate::{
-    Auto, ByteSize, Checkpoint, Critic, Data, Environment, Eval, EvalMetric, Lora, Loss, LossType,
+    Auto, ByteSize, Checkpoint, Critic, Data, Distill, Environment, Eval, EvalMetric, Lora, Loss, LossType,
     ModelDtype, ModelOptions, Objective, Offload, OnFull, OptimizerDtype, Recompute, Reward, Rollout,
     RunDevice, RunFile, Schedule, Train, VerbFile,
 };
@@ -37,6 +37,8 @@ pub struct RunSpec {
     pub preference: PreferenceLoss,
     /// The critic; none for methods without one.
     pub critic: Option<Critic>,
+    /// The teacher and its weight; none for methods without one.
+    pub distill: Option<Distill>,
     /// Low-rank adapters; none where every weight is trained.
     pub lora: Option<LoraSpec>,
     /// True if the weights that the run began with are kept next to the trained ones.
@@ -176,6 +178,7 @@ impl RunSpec {
             objective: Objective::new(run),
             preference: preference(&run.loss),
             critic: needs.critic.then(|| run.critic.clone().unwrap_or_default()),
+            distill: run.distill.clone().filter(|_| needs.teacher),
             lora: run.lora.as_ref().map(LoraSpec::new),
             reference: match needs.reference {
                 Reference::No => false,

@@ -1,5 +1,6 @@
 //! Run files, good and bad.
 
+mod distill;
 mod lora;
 
 use super::*;

@@ -38,6 +38,7 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
     super::lora::check(run, at)?;
     loss(&run.loss, run.method, at)?;
     critic(run, at)?;
+    super::distill::check(run, at)?;
     if run.method.needs().learns_from == LearnsFrom::Samples && run.trains() == Trains::LanguageModel {
         group(run, at)?;
     }
@@ -85,7 +86,8 @@ fn required(run: &RunFile, at: &Provenance) -> Result<()> {
     if run.data.prompts.is_none() {
         return Err(missing("data.prompts"));
     }
-    if run.method.needs().learns_from == LearnsFrom::Samples && run.reward.is_empty() {
+    let needs = run.method.needs();
+    if needs.learns_from == LearnsFrom::Samples && !needs.teacher && run.reward.is_empty() {
         return Err(missing("reward").fact(format!("method `{}` learns from a reward", run.method)));
     }
     Ok(())

@@ -33,8 +33,10 @@ pub enum Mode {
     /// Scores of whole sequences: a reward model, forward only. Models of one shape have the same number, and share the
     /// regions of their passes.
     Reward(u8),
-    /// Log-probs only.
+    /// Log-probs only, of a model of the actor's shape.
     Score,
+    /// Log-probs only, of a teacher of any shape.
+    Teacher,
     /// A critic: forward to values, and backward.
     Critic(Recompute),
     /// Forward and backward.
@@ -49,7 +51,7 @@ impl Mode {
         match self {
             Mode::Rollout { .. } => Phase::Rollout,
             Mode::Reward(_) => Phase::Reward,
-            Mode::Score => Phase::Score,
+            Mode::Score | Mode::Teacher => Phase::Score,
             Mode::Critic(_) => Phase::Critic,
             Mode::Update(_) | Mode::UpdateScore(_) => Phase::Update,
         }
@@ -59,6 +61,7 @@ impl Mode {
     pub(crate) fn prefix(self) -> String {
         match self {
             Mode::Reward(set @ 1..) => format!("{}{}", self.phase().name(), set + 1),
+            Mode::Teacher => "teacher".to_string(),
             _ => self.phase().name().to_string(),
         }
     }
@@ -67,7 +70,7 @@ impl Mode {
     pub(crate) fn recompute(self) -> Option<Recompute> {
         match self {
             Mode::Critic(r) | Mode::Update(r) | Mode::UpdateScore(r) => Some(r),
-            Mode::Rollout { .. } | Mode::Reward(_) | Mode::Score => None,
+            Mode::Rollout { .. } | Mode::Reward(_) | Mode::Score | Mode::Teacher => None,
         }
     }
 
@@ -119,7 +122,9 @@ fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
     let layers = spec.layers as usize;
     match mode {
         Mode::Rollout { .. } => Slots { resid: 1, mid: 0, kept: 1, cheap: 1, qkv: 1, kv: layers },
-        Mode::Reward(_) | Mode::Score => Slots { resid: 1, mid: 0, kept: 1, cheap: 1, qkv: 1, kv: 1 },
+        Mode::Reward(_) | Mode::Score | Mode::Teacher => {
+            Slots { resid: 1, mid: 0, kept: 1, cheap: 1, qkv: 1, kv: 1 }
+        }
         Mode::Critic(recompute) | Mode::Update(recompute) | Mode::UpdateScore(recompute) => {
             let kept = if recompute == Recompute::Layer { 1 } else { layers };
             let cheap = if recompute == Recompute::None { layers } else { 1 };

@@ -33,7 +33,7 @@ pub(crate) struct Work {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct StepCost {
     pub rollout_s: f64,
-    /// Log-probs of the reference, and scores of a reward model.
+    /// Log-probs of the reference and of the teacher, and scores of a reward model.
     pub score_s: f64,
     /// Values of the critic, its forward, backward and optimizer.
     pub critic_s: f64,
@@ -64,6 +64,9 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
             let lag = training.policy_lag as f64;
             let actor = score(work, &model, false, &cut, rates);
             cost.score_s += actor * lag / (1.0 + lag);
+        }
+        if let Some(spec) = &training.teacher {
+            cost.score_s += score(work, &Model::new(spec, shape.weights), false, &cut, rates);
         }
         if let Some(spec) = &training.critic {
             cost.critic_s = critic(work, Model::new(spec, shape.weights), training, rates);
@@ -300,6 +303,7 @@ mod tests {
             recompute,
             reference: false,
             critic: None,
+            teacher: None,
             offload,
             sequences: 32,
             response_tokens: 64,

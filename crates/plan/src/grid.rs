@@ -93,6 +93,7 @@ fn cell(
         share: Share::WHOLE,
         models: PerRole::none()
             .with(RoleName::Critic, run.needs.critic.then_some(spec))
+            .with(RoleName::Teacher, run.needs.teacher.then_some(spec))
             .with_rewards(run.model_rewards.iter().map(|_| spec)),
         host: HostFacts {
             image: facts::image_bytes(),

@@ -57,11 +57,11 @@ impl RunShape {
         let mut layout = Layout::new();
         for role in &roles {
             layout.extend(role.states()?);
-            if role.has_own_phase() {
+            if role.has_own_passes() {
                 layout.extend(role.rope(&self.spec, self.positions)?);
             }
         }
-        for (role, pass) in passes_of(roles.iter().filter(|role| role.has_own_phase())) {
+        for (role, pass) in passes_of(roles.iter().filter(|role| role.has_own_passes())) {
             layout.extend(role.activations(pass)?);
         }
         layout.extend(rope::layout(&self.spec, self.positions, self.target.pool)?);
@@ -75,7 +75,7 @@ impl RunShape {
             }
         }
         // The other roles have the first role's shape and share its phases.
-        for (role, pass) in passes_of(roles.iter().filter(|role| !role.has_own_phase())) {
+        for (role, pass) in passes_of(roles.iter().filter(|role| !role.has_own_passes())) {
             layout.extend(role.activations(pass)?);
         }
         if self.target.kind == DeviceKind::Cuda {
@@ -89,8 +89,9 @@ impl RunShape {
     /// Returns the scratch of the model that needs the most: operations use it one after the other.
     fn scratch(&self) -> Result<Layout> {
         let mut most = self.scratch_of(&self.spec)?;
-        let critic = self.training.iter().flat_map(|training| &training.critic);
-        for other in critic.chain(self.scoring.iter().flat_map(|scoring| scoring.models.values())) {
+        let others =
+            self.training.iter().flat_map(|training| training.critic.iter().chain(&training.teacher));
+        for other in others.chain(self.scoring.iter().flat_map(|scoring| scoring.models.values())) {
             let others = self.scratch_of(other)?;
             if others.sum(|_| true) > most.sum(|_| true) {
                 most = others;

@@ -11,6 +11,8 @@ plimsoll_base::names! {
         Reference = "reference",
         /// The value function of `ppo`.
         Critic = "critic",
+        /// What `distill` learns from: it scores what the actor samples.
+        Teacher = "teacher",
         /// A reward model: trained by `reward_model`, or the first that scores responses as a reward.
         Reward = "reward",
         /// Further reward models, in the order of the run file.

@@ -1,6 +1,6 @@
 //! The models of a run as roles: the name of each, whether it is trained, and which passes it makes.
 //!
-//! Actor, reference, critic and reward model are values of one type, in the order in which they are laid out. A further
+//! Actor, reference, critic, teacher and reward model are values of one type, in the order in which they are laid out. A further
 //! role is a name, a value of `RunShape::roles` and, where its model is not the run's own, a row that opens it.
 
 use crate::role_name::RoleName;
@@ -139,9 +139,9 @@ impl RoleShape {
         Ok(layout)
     }
 
-    /// True if its passes have a phase that no other role shares.
-    pub(crate) fn has_own_phase(&self) -> bool {
-        self.passes().any(|pass| matches!(pass.mode, Mode::Critic(_) | Mode::Reward(_)))
+    /// True if its passes have a mode that no role of another shape shares.
+    pub(crate) fn has_own_passes(&self) -> bool {
+        self.passes().any(|pass| matches!(pass.mode, Mode::Critic(_) | Mode::Reward(_) | Mode::Teacher))
     }
 }
 
@@ -205,6 +205,10 @@ impl RunShape {
                 score: Some(self.score_pass()),
                 ..first
             });
+        }
+        if let Some(spec) = training.teacher {
+            let score = Some(PassShape { mode: Mode::Teacher, ..self.score_pass() });
+            roles.push(RoleShape { name: RoleName::Teacher, spec, score, ..first });
         }
         if let Some(spec) = training.critic {
             let update = update(Mode::Critic(training.recompute), Packing::default());

@@ -384,6 +384,7 @@ impl Planner<'_> {
             recompute: knobs.recompute,
             reference,
             critic: self.facts.models.get(RoleName::Critic).copied(),
+            teacher: self.facts.models.get(RoleName::Teacher).copied(),
             offload: knobs.offload,
             sequences,
             response_tokens: response_tokens(run, self.facts),
@@ -424,7 +425,7 @@ impl Planner<'_> {
             training: (self.purpose == Purpose::Train).then_some(training),
             scoring: self.facts.models.rewards().next().map(|_| Scoring {
                 pack: training.pack,
-                models: self.facts.models.with(RoleName::Critic, None),
+                models: self.facts.models.with(RoleName::Critic, None).with(RoleName::Teacher, None),
             }),
             rewards: self.rewards,
             episodes: crate::facts::episode_memory(run),

@@ -48,6 +48,8 @@ pub struct Training {
     pub reference: bool,
     /// Shape of the critic, if there is one. Its dtypes, limits and recompute are the actor's.
     pub critic: Option<ModelSpec>,
+    /// Shape of the teacher, if there is one. Its dtype is the actor's.
+    pub teacher: Option<ModelSpec>,
     /// What is in the device's host memory.
     pub offload: Offload,
     pub sequences: usize,
@@ -80,7 +82,11 @@ impl Training {
 
     /// Returns the per-token arrays besides those that every step has.
     pub fn arrays(&self) -> StepArrays {
-        StepArrays { critic: self.critic.is_some(), correction: self.corrects }
+        StepArrays {
+            critic: self.critic.is_some(),
+            correction: self.corrects,
+            teacher: self.teacher.is_some(),
+        }
     }
 }
 

@@ -5,17 +5,20 @@
 pub struct StepArrays {
     pub critic: bool,
     pub correction: bool,
+    pub teacher: bool,
 }
 
 const TOKEN_ARRAYS: u64 = 9;
 const CRITIC_ARRAYS: u64 = 4;
 const CORRECTION_ARRAYS: u64 = 2;
+const TEACHER_ARRAYS: u64 = 1;
 
 /// Returns the heap bytes of a step's per-token arrays for `sequences` responses of up to `response_tokens` tokens.
 pub fn step_bytes(sequences: usize, response_tokens: usize, has: StepArrays) -> u64 {
     let tokens = sequences as u64 * response_tokens as u64;
     let arrays = TOKEN_ARRAYS
         + if has.critic { CRITIC_ARRAYS } else { 0 }
-        + if has.correction { CORRECTION_ARRAYS } else { 0 };
+        + if has.correction { CORRECTION_ARRAYS } else { 0 }
+        + if has.teacher { TEACHER_ARRAYS } else { 0 };
     arrays * 4 * tokens + 16 * (sequences as u64 + 1)
 }

@@ -81,7 +81,8 @@ pub fn train(
     let fingerprint = Fingerprint::new(dev.machine_type(), &run, &session.model, &report.resolved);
     let fingerprint = fingerprint
         .inspect_err(|_| opened.dir.discard())?
-        .with_critic(&run, session.others.get(RoleName::Critic));
+        .with_critic(&run, session.others.get(RoleName::Critic))
+        .with_teacher(&run, session.others.get(RoleName::Teacher));
     let opened = opened.take_up(*opening, &run_file, &report.to_json(), &fingerprint, observer)?;
     let ready = ready(&run, &*dev, &mut arena, &report, &session, before);
     let (mut trainer, measured) = ready.inspect_err(|_| opened.dir.discard())?;

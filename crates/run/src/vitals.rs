@@ -18,6 +18,8 @@ pub struct Vitals {
     pub left_out: bool,
     /// Largest magnitude of an advantage.
     pub advantage_max: Option<f32>,
+    /// True if a teacher has scored the samples.
+    pub taught: bool,
     /// Mean reward, for messages.
     pub reward: Option<f64>,
     /// Norm of the last update's gradient before it was clipped; none in a step without an update.
@@ -112,6 +114,12 @@ impl DeadSteps {
                     .fact("every sample with a score was left out: loss.mask_truncated leaves out those that the length limit cut")
                     .hint("raise rollout.max_new_tokens, or set loss.mask_truncated = false")
             }
+            Sign::NoAdvantage if vitals.taught => {
+                let message = format!("all advantages are zero {steps}, so nothing was learned");
+                Error::new("no-advantage", message)
+                    .fact("the student gives every token that it samples the same probability as its teacher does")
+                    .hint("check that distill.teacher and `model` are different models")
+            }
             Sign::NoAdvantage => {
                 let reward = vitals.reward.unwrap_or(f64::NAN);
                 let message = format!("all advantages are zero {steps}, so nothing was learned");
@@ -152,6 +160,7 @@ mod tests {
         scored: Some([8, 8]),
         advantage_max: Some(1.0),
         left_out: false,
+        taught: false,
         reward: Some(0.5),
         grad_norm: Some(0.1),
         loss: Some(0.2),
@@ -188,6 +197,15 @@ mod tests {
             assert!(slug_of(steps.count(&ALIVE, 5)).is_none());
             assert_eq!(steps.in_a_row, 0, "a step that teaches something ends the row");
         }
+    }
+
+    #[test]
+    fn a_student_equal_to_its_teacher_is_named_as_such() {
+        let same = Vitals { advantage_max: Some(0.0), taught: true, reward: None, ..ALIVE };
+        let mut steps = DeadSteps::default();
+        let verdicts: Vec<Verdict> = (0..3).map(|_| steps.count(&same, 5)).collect();
+        let Some(Verdict::Warn(error)) = verdicts.last() else { panic!("a warning after three steps") };
+        assert!(error.slug == "no-advantage" && error.facts[0].contains("teacher"), "{error}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The formulas, against references, finite differences and random inputs.
 
+mod distill;
 mod finite_difference;
 mod golden;
 mod properties;

@@ -1,6 +1,7 @@
 //! The table of types: every key of a run file, its type and its default. Messages, the JSON Schema and the resolved
 //! `run.toml` all come from here; keys are named nowhere else.
 
+mod distill;
 mod environment;
 mod lora;
 mod loss;
@@ -12,6 +13,7 @@ use plimsoll_base::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use distill::Distill;
 pub use environment::{Environment, is_python_env};
 pub use lora::Lora;
 pub use loss::{Critic, Loss};
@@ -48,6 +50,9 @@ pub struct RunFile {
     /// The critic of `ppo`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub critic: Option<Critic>,
+    /// The teacher of `distill`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distill: Option<Distill>,
     /// Low-rank adapters instead of every weight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lora: Option<Lora>,
@@ -468,6 +473,7 @@ impl RunFile {
             reward: Vec::new(),
             loss: Default::default(),
             critic: None,
+            distill: None,
             lora: None,
             train,
             memory: Default::default(),

@@ -15,6 +15,7 @@ mod collect_policy;
 mod collect_python;
 mod command_line;
 mod data;
+mod distill;
 mod doctor;
 mod doctor_run;
 mod founding;

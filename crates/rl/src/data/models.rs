@@ -1,4 +1,4 @@
-//! Opening the models of a run: the trained model, its critic and its reward models, each with the tokens that the actor
+//! Opening the models of a run: the trained model, its critic, its teacher and its reward models, each with the tokens that the actor
 //! samples; and the text side of a model.
 
 use crate::data::dataset::TextModel;
@@ -16,7 +16,42 @@ const CRITIC_OF_ACTOR: &str = "actor";
 pub(crate) fn other_models(run: &RunSpec, actor: &OpenModel) -> Result<PerRole<OpenModel>> {
     let rewards = run.model_rewards.iter().map(|reward| reward_model(run, reward, actor));
     let rewards: Vec<OpenModel> = rewards.collect::<Result<_>>()?;
-    Ok(PerRole::none().with(RoleName::Critic, critic_model(run, actor)?).with_rewards(rewards.into_iter()))
+    let teacher =
+        run.distill.as_ref().map(|distill| teacher_model(run, &distill.teacher, actor)).transpose()?;
+    let critic = critic_model(run, actor)?;
+    let one_each = PerRole::none().with(RoleName::Critic, critic).with(RoleName::Teacher, teacher);
+    Ok(one_each.with_rewards(rewards.into_iter()))
+}
+
+/// Opens the models besides `actor` for a plan, as `model_of_plan` opens the run's own: a teacher that is not there yet, such as
+/// the checkpoint of a run to come, has the actor's shape. Also returns what was assumed.
+///
+/// Errors: as `other_models`.
+pub(crate) fn other_models_of_plan(
+    run: &RunSpec,
+    actor: &OpenModel,
+) -> Result<(PerRole<OpenModel>, Option<String>)> {
+    let Some(name) = run.distill.as_ref().map(|distill| distill.teacher.as_str()) else {
+        return Ok((other_models(run, actor)?, None));
+    };
+    let options = ModelOptions { revision: None, ..run.model_options.clone() };
+    let found = match shape_of_plan(name, &options)? {
+        Some(found) => found,
+        None if is_path(name) && !Path::new(name).exists() => {
+            let mut model = OpenModel::open("random:nano", None, false)?;
+            (model.source, model.spec) = (name.to_string(), actor.spec);
+            (model, format!("{name} is not there; the teacher has the shape of {}", run.model))
+        }
+        None => return Ok((other_models(run, actor)?, None)),
+    };
+    let rest = RunSpec { distill: None, ..run.clone() };
+    let (teacher, assumed) = found;
+    Ok((other_models(&rest, actor)?.with(RoleName::Teacher, Some(teacher)), Some(assumed)))
+}
+
+/// True if a model's name is a path: it does not begin with a kind of source.
+fn is_path(name: &str) -> bool {
+    ["hf:", "pypi:", "builtin:", "random:"].iter().all(|kind| !name.starts_with(kind))
 }
 
 /// Opens the trained model: a reward model may continue from a reward model; every other run needs a model that predicts tokens.
@@ -83,22 +118,30 @@ pub(crate) fn sample_with_adapter(run: &mut RunSpec, model: &OpenModel) {
 /// Errors: as `open_model`.
 pub(crate) fn model_of_plan(run: &RunSpec) -> Result<(OpenModel, Option<String>)> {
     let (name, options) = (&run.model, &run.model_options);
+    match shape_of_plan(name, options)? {
+        Some((model, assumed)) => Ok((model, Some(assumed))),
+        None => Ok((trained_model(run, name, options)?, None)),
+    }
+}
+
+/// Returns the published shape of a model that is not on this machine, and words about it; none where it is, or has no such shape.
+fn shape_of_plan(name: &str, options: &ModelOptions) -> Result<Option<(OpenModel, String)>> {
     let is_elsewhere = name.starts_with("hf:") || !Path::new(name).exists();
     let published =
         preset_of(name).map(|(preset, _)| preset).filter(|_| is_elsewhere && !name.starts_with("random:"));
-    let Some(preset) = published else { return Ok((trained_model(run, name, options)?, None)) };
+    let Some(preset) = published else { return Ok(None) };
     if OpenModel::open(name, options.revision.as_deref(), false).is_ok() {
-        return Ok((trained_model(run, name, options)?, None));
+        return Ok(None);
     }
     let mut model = OpenModel::open(&format!("random:{preset}"), None, false)?;
-    model.source = name.clone();
+    model.source = name.to_string();
     // Its tokenizer is as large as its vocabulary.
     model.tokenizer.bytes = false;
     let hub = if name.starts_with("hf:") { String::new() } else { format!(" (on the hub it is hf:{name})") };
-    Ok((
+    Ok(Some((
         model,
-        Some(format!("{name} is not on this machine{hub}; its shape is the published one of {preset}")),
-    ))
+        format!("{name} is not on this machine{hub}; its shape is the published one of {preset}"),
+    )))
 }
 
 /// Opens a causal language model named in a run file.
@@ -148,9 +191,22 @@ fn open_any_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
     Ok(model)
 }
 
+/// Requires that a model besides the run's own has no adapter: `key` names it in the run file.
+///
+/// Errors: `role-is-adapter`.
+fn check_whole(model: &OpenModel, key: &str) -> Result<()> {
+    if model.adapter.is_none() {
+        return Ok(());
+    }
+    let name = &model.source;
+    let message = format!("{key} = \"{name}\" is an adapter, and only `model` may be one");
+    Err(Error::new("role-is-adapter", message)
+        .hint(format!("`plimsoll checkpoint export {name} --to FOLDER --merge`, and set {key} = \"FOLDER\"")))
+}
+
 /// Opens the critic's starting weights, where they are not the actor's own model; it must have the actor's tokenizer.
 ///
-/// Errors: those of opening; `critic-tokenizer-mismatch`.
+/// Errors: those of opening; `critic-tokenizer-mismatch`, `role-is-adapter`.
 fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     let Some(section) = run.critic.as_ref().filter(|_| run.needs.critic) else { return Ok(None) };
     if section.model == CRITIC_OF_ACTOR || section.model == run.model {
@@ -160,6 +216,7 @@ fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     // A tokenizer that the run file names belongs to both.
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
     let critic = open_any_model(&section.model, &options)?;
+    check_whole(&critic, "critic.model")?;
     match other_tokens(actor, &critic)? {
         None => Ok(Some(critic)),
         Some(what) => {
@@ -171,14 +228,35 @@ fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     }
 }
 
+/// Opens the teacher, which predicts tokens as the actor does; it must have the actor's tokenizer.
+///
+/// Errors: those of opening; `teacher-tokenizer-mismatch`, `role-is-adapter`.
+fn teacher_model(run: &RunSpec, name: &str, actor: &OpenModel) -> Result<OpenModel> {
+    check_trainable(name)?;
+    // A tokenizer that the run file names belongs to both.
+    let options = ModelOptions { revision: None, ..run.model_options.clone() };
+    let teacher = open_model(name, &options).map_err(|error| error.fact("it is distill.teacher"))?;
+    check_whole(&teacher, "distill.teacher")?;
+    match other_tokens(actor, &teacher)? {
+        None => Ok(teacher),
+        Some(what) => {
+            let message = format!("distill.teacher = \"{name}\": {what}");
+            Err(Error::new("teacher-tokenizer-mismatch", message)
+                .fact(format!("the student is {}", run.model))
+                .hint("choose a teacher of the student's family"))
+        }
+    }
+}
+
 /// Opens a reward model that scores responses; it must have the actor's tokenizer.
 ///
-/// Errors: those of opening; `reward-model-head-missing`, `reward-model-labels`, `reward-tokenizer-mismatch`.
+/// Errors: those of opening; `reward-model-head-missing`, `reward-model-labels`, `reward-tokenizer-mismatch`, `role-is-adapter`.
 fn reward_model(run: &RunSpec, reward: &ModelReward, actor: &OpenModel) -> Result<OpenModel> {
     let name = reward.model.as_str();
     // A tokenizer that the run file names belongs to both.
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
     let model = open_any_model(name, &options)?;
+    check_whole(&model, &format!("reward.{}.model", reward.index))?;
     if model.head != Head::Score {
         let message = format!("{name} is a causal language model: it predicts tokens and gives no score");
         return Err(Error::new(slugs::REWARD_MODEL_HEAD_MISSING, message)

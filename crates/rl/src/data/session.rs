@@ -4,7 +4,9 @@
 use crate::checks::{Before, Checks};
 use crate::data::dataset::{Dataset, TextModel};
 use crate::data::first_rows::{FirstRows, first_rows};
-use crate::data::models::{model_of_plan, other_models, other_specs, text_model, trained_model};
+use crate::data::models::{
+    model_of_plan, other_models, other_models_of_plan, other_specs, text_model, trained_model,
+};
 use crate::data::pairs;
 use crate::episodes;
 use crate::eval::EvalSet;
@@ -75,8 +77,12 @@ impl Session {
     }
 
     fn of_model(run: &RunSpec, model: OpenModel) -> Result<Session> {
-        let text = text_model(&model, &run.data)?;
         let others = other_models(run, &model)?;
+        Session::of_models(run, model, others)
+    }
+
+    fn of_models(run: &RunSpec, model: OpenModel, others: PerRole<OpenModel>) -> Result<Session> {
+        let text = text_model(&model, &run.data)?;
         let data = match run.environment {
             Some(_) => Dataset::none(episodes::first_prompt_tokens(run, &text)?),
             None => Dataset::open(prompts_of(run)?, &run.data, &text, run.needs.learns_from, run.seed)?,
@@ -146,12 +152,15 @@ impl Known {
     /// Errors: those of `Session::open`.
     fn of(run: &RunSpec) -> Result<Known> {
         let Some((prompt_tokens, eval_prompts)) = limits_of_data(run) else {
-            let session = Session::open(run)?;
+            let model = trained_model(run, &run.model, &run.model_options)?;
+            let (others, assumed) = other_models_of_plan(run, &model)?;
+            let session = Session::of_models(run, model, others)?;
             let (columns, facts) = (session.first_columns(run), session.facts);
-            return Ok(Known { facts, assumed: Vec::new(), not_checked: Vec::new(), columns });
+            let assumed = assumed.into_iter().collect();
+            return Ok(Known { facts, assumed, not_checked: Vec::new(), columns });
         };
         let (model, assumed_model) = model_of_plan(run)?;
-        let others = other_models(run, &model)?;
+        let (others, assumed_teacher) = other_models_of_plan(run, &model)?;
         let facts = Facts {
             spec: model.spec,
             prompt_tokens,
@@ -181,7 +190,7 @@ impl Known {
                 "{path} is not there: data.prompt_tokens_max = {prompt_tokens} bounds its prompts, and its rows take no memory{near}"
             )
         });
-        let assumed = assumed_model.into_iter().chain(assumed_data).collect();
+        let assumed = assumed_model.into_iter().chain(assumed_teacher).chain(assumed_data).collect();
         Ok(Known { facts, assumed, not_checked, columns: rows.columns })
     }
 }

@@ -348,7 +348,8 @@ mod tests {
 
     /// One episode of three turns with three and one tokens between them.
     fn buffers() -> StepBuffers {
-        let mut buffers = StepBuffers::with_capacity(1, 9, StepArrays { critic: true, correction: false });
+        let mut buffers =
+            StepBuffers::with_capacity(1, 9, StepArrays { critic: true, ..StepArrays::default() });
         buffers.begin([9].into_iter());
         buffers.train_only(0, &TURNS);
         buffers

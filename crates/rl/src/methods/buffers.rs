@@ -33,6 +33,9 @@ pub struct StepBuffers {
     pub critic: CriticArrays,
     /// The correction's arrays; empty without one.
     pub correction: CorrectionArrays,
+    /// Log-probabilities of the teacher; empty without one.
+    pub teacher_logprobs: Vec<f32>,
+    has_teacher: bool,
     /// Offsets of the current micro-batch, from 0.
     micro_offsets: Vec<usize>,
 }
@@ -89,6 +92,8 @@ impl StepBuffers {
                 rollout_logprobs: correction_tokens(),
                 weights: correction_tokens(),
             },
+            teacher_logprobs: if has.teacher { tokens() } else { Vec::new() },
+            has_teacher: has.teacher,
             micro_offsets: Vec::with_capacity(sequences + 1),
         }
     }
@@ -106,6 +111,7 @@ impl StepBuffers {
         let critics = [old_values, returns, values, d_values].into_iter().filter(|_| *is_there);
         let CorrectionArrays { is_there, rollout_logprobs, weights } = &mut self.correction;
         let corrections = [rollout_logprobs, weights].into_iter().filter(|_| *is_there);
+        let teachers = [&mut self.teacher_logprobs].into_iter().filter(|_| self.has_teacher);
         for array in [
             &mut self.old_logprobs,
             &mut self.ref_logprobs,
@@ -119,6 +125,7 @@ impl StepBuffers {
         .into_iter()
         .chain(critics)
         .chain(corrections)
+        .chain(teachers)
         {
             array.clear();
             array.resize(total, 0.0);
@@ -256,8 +263,8 @@ mod tests {
 
     #[test]
     fn the_plan_counts_every_array() {
-        for has in [[false, false], [true, false], [false, true], [true, true]] {
-            let has = StepArrays { critic: has[0], correction: has[1] };
+        for has in 0..8 {
+            let has = StepArrays { critic: has & 1 > 0, correction: has & 2 > 0, teacher: has & 4 > 0 };
             let mut buffers = StepBuffers::with_capacity(3, 5, has);
             buffers.begin([5, 5, 5].into_iter());
             let StepBuffers { critic, correction, .. } = &buffers;
@@ -266,7 +273,7 @@ mod tests {
                 .chain([&buffers.token_rewards, &buffers.logprobs, &buffers.entropy])
                 .chain([&buffers.d_logprobs, &buffers.d_entropy])
                 .chain([&critic.old_values, &critic.returns, &critic.values, &critic.d_values])
-                .chain([&correction.rollout_logprobs, &correction.weights]);
+                .chain([&correction.rollout_logprobs, &correction.weights, &buffers.teacher_logprobs]);
             let tokens: usize = arrays.map(|array| 4 * array.capacity()).sum();
             let offsets = 8 * (buffers.offsets.capacity() + buffers.micro_offsets.capacity());
             assert_eq!((tokens + offsets) as u64, plimsoll_plan::step_bytes(3, 5, has));

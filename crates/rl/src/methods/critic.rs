@@ -110,7 +110,8 @@ mod tests {
 
     /// Three responses of 3, 2 and 4 tokens; rewards come at their ends, values grow along the step.
     fn buffers(left_out: Option<usize>) -> StepBuffers {
-        let mut buffers = StepBuffers::with_capacity(3, 4, StepArrays { critic: true, correction: false });
+        let mut buffers =
+            StepBuffers::with_capacity(3, 4, StepArrays { critic: true, ..StepArrays::default() });
         buffers.begin([3, 2, 4].into_iter());
         for (i, value) in buffers.critic.old_values.iter_mut().enumerate() {
             *value = 0.1 * i as f32;
@@ -140,7 +141,7 @@ mod tests {
     fn holes_are_skipped_or_are_steps_of_value_zero_as_the_option_says() {
         let run = |mask_hole, environment: f32| {
             let mut buffers =
-                StepBuffers::with_capacity(1, 5, StepArrays { critic: true, correction: false });
+                StepBuffers::with_capacity(1, 5, StepArrays { critic: true, ..StepArrays::default() });
             buffers.begin([5].into_iter());
             buffers.mask[1..4].fill(0.0);
             buffers.critic.old_values.copy_from_slice(&[0.5, environment, environment, environment, 0.25]);

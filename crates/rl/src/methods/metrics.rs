@@ -4,7 +4,7 @@ use crate::{
     episodes::RoundReport, methods::actor::ActorReport, methods::critic::CriticReport,
     methods::pairs::PairReport, methods::sft::SftReport, rollout::gather::Gathered, rollout::held::HeldGroup,
 };
-use plimsoll_algo::{correction::CorrectionSums, shaping::RewardMetrics};
+use plimsoll_algo::{correction::CorrectionSums, kl::KlSums, shaping::RewardMetrics};
 use plimsoll_reward::Scored;
 use plimsoll_run::metrics::Metrics;
 
@@ -108,6 +108,11 @@ pub(crate) fn of_correction(sums: &CorrectionSums) -> Metrics {
         ("correction/masked_share", sums.masked_share()),
         ("correction/outside_share", sums.outside_ratio()),
     ])
+}
+
+/// Returns the metric of what a teacher says: the mean over trained tokens of l_old - l_teacher.
+pub(crate) fn of_teacher(sums: &KlSums) -> Metrics {
+    named([("distill/reverse_kl", sums.mean_kl())])
 }
 
 /// Returns the metrics of the actor's updates, which took `seconds`.

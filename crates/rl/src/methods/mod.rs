@@ -4,6 +4,7 @@ pub mod actor;
 pub mod batch;
 pub mod buffers;
 pub mod critic;
+pub(crate) mod distill;
 pub mod dpo;
 pub mod metrics;
 pub mod pairs;

@@ -6,7 +6,7 @@ use crate::flops::step_flops;
 use crate::methods::actor::{ActorReport, actor_updates};
 use crate::methods::batch::Batch;
 use crate::methods::critic::{critic_updates, gae_advantages};
-use crate::methods::metrics;
+use crate::methods::{distill, metrics};
 use crate::roles::Trainer;
 use crate::rollout::gather::{Gathered, gather};
 use crate::rollout::model_reward;
@@ -26,6 +26,8 @@ pub struct StepReport {
     pub metrics: Metrics,
     /// Mean reward before shaping; none if no sample has a score.
     pub reward: Option<f64>,
+    /// Mean reverse KL of the student from its teacher before the update; none without a teacher.
+    pub reverse_kl: Option<f64>,
     pub vitals: Vitals,
     pub sampled_tokens: usize,
     pub update_rows: u64,
@@ -75,10 +77,11 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     let mut report = StepReport::default();
     begin_buffers(trainer, cx.run, batch);
 
-    // 3. Score: log-probs of the reference, if there is one, and of the actor, if another version sampled.
+    // 3. Score: log-probs of the reference and of the teacher, if there are any, and of the actor, if another version sampled.
     (cx.edge)(Doing::Score);
     let started = Instant::now();
     trainer.score_reference(&batch.sequences, batch.inv_temperature)?;
+    trainer.score_teacher(&batch.sequences, batch.inv_temperature)?;
     if batch.policy_version != trainer.updates() {
         trainer.score_actor(&batch.sequences, batch.inv_temperature)?;
     }
@@ -175,7 +178,12 @@ fn advantages(
     let scored = totals.len() - rewards.num_left_out;
     report.reward = (scored > 0).then_some(rewards.reward);
     report.metrics.extend(metrics::of_rewards(&rewards, scored > 0));
-    totals.iter().enumerate().filter(|(_, total)| total.is_none()).for_each(|(s, _)| buffers.leave_out(s));
+    // A teacher needs no score; an episode without one has failed.
+    let (teaches, needs_score) = (cx.run.distill.as_ref(), cx.run.distill.is_none() || cx.episodes.is_some());
+    if needs_score {
+        let without = totals.iter().enumerate().filter(|(_, total)| total.is_none());
+        without.for_each(|(s, _)| buffers.leave_out(s));
+    }
     let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
     let kl = objective.kl.filter(|kl| kl.in_reward).map(|kl| KlReward {
         estimator: kl.estimator,
@@ -196,13 +204,19 @@ fn advantages(
         Some(how) => gae_advantages(how, buffers),
         None => discounted_returns(objective.gamma, packed, &buffers.token_rewards, &mut buffers.advantages),
     }
+    if let Some(distill) = teaches {
+        let sums = distill::weigh(distill, buffers);
+        report.reverse_kl = Some(sums.mean_kl());
+        report.metrics.extend(metrics::of_teacher(&sums));
+    }
     whiten(objective.whiten, &buffers.mask, &mut buffers.advantages);
     let trained = buffers.mask.iter().zip(&buffers.advantages).filter(|(mask, _)| **mask != 0.0);
     let advantage_max = trained.map(|(_, advantage)| advantage.abs()).reduce(f32::max);
     report.vitals = Vitals {
-        scored: Some([totals.len(), scored]),
+        scored: needs_score.then_some([totals.len(), scored]),
         left_out: advantage_max.is_none(),
         advantage_max,
+        taught: teaches.is_some(),
         reward: report.reward,
         ..Vitals::default()
     };

@@ -239,6 +239,17 @@ impl<'a> Trainer<'a> {
         })
     }
 
+    /// Computes log-probabilities under the teacher into `buffers.teacher_logprobs`. Does nothing without a teacher.
+    pub(crate) fn score_teacher(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
+        if self.role(RoleName::Teacher).is_none() {
+            return Ok(());
+        }
+        self.score(RoleName::Teacher, sequences, inv_temperature, &mut |buffers, which, scores| {
+            let tokens = buffers.tokens(&which);
+            scores.read(&mut buffers.teacher_logprobs[tokens]);
+        })
+    }
+
     /// Computes log-probabilities under the current actor into `buffers.old_logprobs`.
     pub(crate) fn score_actor(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
         self.score(RoleName::Actor, sequences, inv_temperature, &mut |buffers, which, scores| {

@@ -111,6 +111,8 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         })?;
         check_same(self.frozen_sum(RoleName::Actor), state.base, "`model`", "what the adapters change")?;
         check_same(self.frozen_sum(RoleName::Reference), state.reference, "`model`", "the reference")?;
+        let (whose, what) = ("`distill.teacher`", "what the student learns from");
+        check_same(self.frozen_sum(RoleName::Teacher), state.teacher, whose, what)?;
         let what = "what scores responses";
         let began = state.reward.into_iter().chain(state.more_rewards.iter().copied());
         let mut began = began.map(Some).chain(std::iter::repeat(None));
@@ -185,6 +187,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         state.kl_coef = self.objective.and_then(|objective| objective.adaptive_kl_coef());
         state.base = self.frozen_sum(RoleName::Actor);
         state.reference = self.frozen_sum(RoleName::Reference);
+        state.teacher = self.frozen_sum(RoleName::Teacher);
         let [first, more @ ..] = RoleName::REWARDS.map(|role| self.frozen_sum(role));
         state.reward = first;
         state.more_rewards = more.into_iter().flatten().collect();

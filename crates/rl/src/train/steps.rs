@@ -69,8 +69,8 @@ impl LanguageRun<'_> {
         metrics.insert("num_tokens".into(), lead.progress.rollout_tokens as f64);
         let sets: Vec<&str> = self.session.data.names().collect();
         metrics::add_sets(&mut metrics, &sets, &self.held.groups()[self.held.last()]);
-        let vitals = report.vitals;
-        self.step_done(lead, n, Stepped { seconds, reward, metrics, vitals, ..Stepped::default() })
+        let (vitals, loss) = (report.vitals, report.reverse_kl);
+        self.step_done(lead, n, Stepped { seconds, reward, loss, metrics, vitals, ..Stepped::default() })
     }
 
     /// Says after the first step how many responses are empty or cut, which a mean reward does not show.

@@ -61,6 +61,9 @@ pub struct RunState {
     /// Sum of squares of the reference model's weights.
     #[serde(with = "exact_option")]
     pub reference: Option<f64>,
+    /// Sum of squares of the teacher's weights.
+    #[serde(with = "exact_option", default, skip_serializing_if = "Option::is_none")]
+    pub teacher: Option<f64>,
     /// Sum of squares of the weights of the reward model that scores responses.
     #[serde(with = "exact_option", default)]
     pub reward: Option<f64>,
@@ -88,6 +91,7 @@ impl RunState {
             inputs: BTreeMap::new(),
             base: None,
             reference: None,
+            teacher: None,
             reward: None,
             more_rewards: Vec::new(),
         }

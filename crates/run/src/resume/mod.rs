@@ -245,6 +245,16 @@ impl Fingerprint {
         self
     }
 
+    /// Adds the shape of a teacher.
+    pub fn with_teacher(mut self, run: &RunSpec, teacher: Option<&OpenModel>) -> Fingerprint {
+        if let (Some(model), Some(section)) = (teacher, &run.distill) {
+            let config = config_json(&model.spec, DType::F32, &model.token_ids());
+            self.inputs
+                .insert(format!("config.json of {}", section.teacher), digest(config.to_string().as_bytes()));
+        }
+        self
+    }
+
     /// Requires that a run resumed from `state` gives the same bits as one that never stopped.
     ///
     /// Errors: `resume-differs`. With `replan` a difference is reported instead. A different build is reported in any case.

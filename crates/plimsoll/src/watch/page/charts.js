@@ -6,6 +6,7 @@ const CHARTS = [
   { id: "frames-of", title: "Episode length", unit: "frames", lines: ["episode/length_mean"] },
   { id: "entropy", title: "Entropy", unit: "nats", lines: ["entropy"] },
   { id: "kl", title: "KL to the reference", unit: "nats", lines: ["kl"], nonzero: true },
+  { id: "teacher", title: "Reverse KL to the teacher", unit: "nats", lines: ["distill/reverse_kl"] },
   { id: "drift", title: "KL to the policy of the rollout", unit: "nats", lines: ["kl_to_rollout"], nonzero: true },
   { id: "throughput", title: "Throughput", unit: "tokens/s", lines: ["tokens_per_second/rollout", "tokens_per_second/update"], zero: true },
   { id: "frames", title: "Throughput", unit: "frames/s", lines: ["frames_per_second"], zero: true },

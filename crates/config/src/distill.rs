@@ -1,0 +1,75 @@
+//! `[distill]`: the method with a teacher has it, no other method does, and what rewards do follows from `reward_coef`.
+
+use super::limits::{bad_value, contradiction, finite_from_zero};
+use super::provenance::{Origin, Provenance};
+use super::sections::{Distill, RunFile};
+use super::values::DynamicSampling;
+use plimsoll_algo::advantage::Advantage;
+use plimsoll_base::Result;
+
+impl RunFile {
+    /// True if samples are compared by their rewards: of a method with a teacher, only where rewards count.
+    pub(super) fn learns_from_rewards(&self) -> bool {
+        !self.method.needs().teacher
+            || self.distill.as_ref().is_some_and(|distill| distill.reward_coef != 0.0)
+    }
+
+    /// True if something scores its samples.
+    fn scores_samples(&self) -> bool {
+        !self.reward.is_empty() || self.environment.is_some()
+    }
+}
+
+/// Requires a teacher where the method has one, and refuses keys without an effect.
+pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
+    if !run.method.needs().teacher {
+        let Some(_) = &run.distill else { return Ok(()) };
+        let message = format!("[distill] is set, but method `{}` has no teacher", run.method);
+        return Err(
+            contradiction(at, "distill", &message).hint("set method = \"distill\", or remove [distill]")
+        );
+    }
+    let Some(distill) = &run.distill else {
+        return Err(super::de::missing_key(&at.source, &Origin::Default, "distill.teacher")
+            .fact("method `distill` learns from a teacher, which scores what the student samples")
+            .hint("set distill.teacher to a model with the tokenizer of `model`"));
+    };
+    if distill.teacher.is_empty() {
+        return Err(at
+            .error("bad-value", "distill.teacher", "`distill.teacher` is empty")
+            .hint("set it to hf:org/name, a folder, a GGUF file or RUN_DIR/checkpoints/latest"));
+    }
+    finite_from_zero(distill.reward_coef, at, "distill.reward_coef")?;
+    if !(distill.coef > 0.0 && (distill.coef as f32).is_finite()) {
+        return Err(bad_value(at, "distill.coef", distill.coef, "a finite number above 0, such as 1.0"));
+    }
+    rewards(run, distill, at)
+}
+
+/// Requires rewards where they count, and that no key shapes rewards which do not.
+fn rewards(run: &RunFile, distill: &Distill, at: &Provenance) -> Result<()> {
+    if run.learns_from_rewards() {
+        if run.scores_samples() {
+            return Ok(());
+        }
+        let message = format!("distill.reward_coef = {}, and there is no [[reward]]", distill.reward_coef);
+        return Err(contradiction(at, "distill.reward_coef", &message)
+            .hint("add a [[reward]], or remove distill.reward_coef"));
+    }
+    let loss = &run.loss;
+    let filters = loss.dynamic_sampling.and_then(DynamicSampling::filter).is_some();
+    let kept = loss.advantage.filter(|advantage| *advantage != Advantage::None);
+    let shaping = [
+        ("loss.advantage", kept.is_some()),
+        ("loss.dynamic_sampling", filters),
+        ("loss.overlong_buffer", loss.overlong_buffer.is_some()),
+    ];
+    match shaping.into_iter().find(|(_, set)| *set) {
+        None => Ok(()),
+        Some((key, _)) => {
+            let message = format!("{key} is of rewards, which distill.reward_coef = 0 only reports");
+            Err(contradiction(at, key, &message)
+                .hint(format!("set distill.reward_coef = 1.0, or remove {key}")))
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! `[distill]`: what it takes, what it refuses, and what follows for rewards.
+
+use super::*;
+use plimsoll_algo::advantage::Advantage;
+
+const DISTILL: &str = r#"method = "distill"
+model = "builtin:nano"
+[data]
+prompts = "builtin:addition"
+[rollout]
+max_new_tokens = 5
+[distill]
+teacher = "runs/out/first/checkpoints/latest"
+[train]
+steps = 60
+learning_rate = 1e-4
+"#;
+
+fn spec(sets: &[&str]) -> RunSpec {
+    RunSpec::new(&load_text(DISTILL, sets, &[]).unwrap_or_else(|error| panic!("{sets:?}: {error}")).run)
+}
+
+#[test]
+fn a_teacher_needs_no_rewards_and_no_group() {
+    let run = spec(&["rollout.group_size=1"]);
+    let distill = run.distill.as_ref().expect("a teacher");
+    assert_eq!((distill.coef, distill.reward_coef), (1.0, 0.0));
+    assert!(run.needs.teacher && !run.has_rewards() && !run.reference);
+    let advantage = |sets: &[&str]| load_text(DISTILL, sets, &[]).unwrap().run.loss.advantage;
+    assert_eq!(advantage(&[]), Some(Advantage::None));
+    assert_eq!(advantage(&["reward.0.kind=exact"]), Some(Advantage::None), "rewards are only reported");
+    let counts = ["reward.0.kind=exact", "distill.reward_coef=0.5"];
+    assert_eq!(advantage(&counts), Some(Advantage::GroupNorm));
+    assert_eq!(spec(&counts).distill.map(|distill| distill.reward_coef), Some(0.5));
+    assert!(spec(&["loss.kl_coef=0.01"]).reference, "a reference is next to the teacher");
+    // What the planner writes is read again.
+    let run = load_text(DISTILL, &["distill.coef=2"], &[]).unwrap().run;
+    assert_eq!(load_text(&run.to_toml(), &[], &[]).unwrap().run, run);
+    // Of another method there is none.
+    assert_eq!(RunSpec::new(&load_text(GOOD, &[], &[]).unwrap().run).distill, None);
+}
+
+#[test]
+fn keys_without_a_teacher_or_without_an_effect_are_refused() {
+    let reward = "reward.0.kind=exact";
+    let counts = "distill.reward_coef=1";
+    for (sets, slug, contains) in [
+        (&["distill.teacher="][..], "bad-value", "`distill.teacher` is empty"),
+        (&["distill.coef=0"], "bad-value", "above 0"),
+        (&["distill.coef=-1"], "bad-value", "distill.coef"),
+        (&["distill.coef=1e39"], "bad-value", "distill.coef"),
+        (&["distill.coef=nan"], "bad-value", "distill.coef"),
+        (&["distill.reward_coef=-1"], "bad-value", "not negative"),
+        (&["distill.reward_coef=inf"], "bad-value", "distill.reward_coef"),
+        (&[counts], "contradictory-keys", "there is no [[reward]]"),
+        (&[counts, reward, "rollout.group_size=1"], "group-too-small", "method `distill`"),
+        (&["loss.advantage=rloo"], "contradictory-keys", "distill.reward_coef = 0"),
+        (&[reward, "loss.advantage=group_norm"], "contradictory-keys", "distill.reward_coef = 0"),
+        (
+            &[reward, "loss.dynamic_sampling=true"],
+            "contradictory-keys",
+            "loss.dynamic_sampling is of rewards",
+        ),
+        (&[reward, "loss.overlong_buffer=2"], "contradictory-keys", "loss.overlong_buffer is of rewards"),
+        (&["loss.gamma=0.5"], "contradictory-keys", "loss.gamma"),
+        (&["loss.advantage=gae"], "contradictory-keys", "critic"),
+        (&["critic.model=actor"], "contradictory-keys", "method `distill` has no critic"),
+        (&["distill.techer=x"], "unknown-key", "teacher"),
+        (&["rollout.temperature=0"], "contradictory-keys", "greedy"),
+        (&["method=dpo"], "contradictory-keys", "method `dpo` has no teacher"),
+        (&["method=sft"], "contradictory-keys", "method `sft` has no teacher"),
+        (&["method=grpo", reward], "contradictory-keys", "method `grpo` has no teacher"),
+    ] {
+        let error = load_text(DISTILL, sets, &[]).expect_err(&format!("{sets:?}"));
+        assert_eq!((error.slug, error.exit), (slug, Exit::Usage), "{sets:?}: {error}");
+        assert!(error.to_string().contains(contains), "{sets:?} lacks {contains}: {error}");
+        assert!(!error.hints.is_empty(), "{sets:?}: {error}");
+    }
+    for without in [
+        "[distill]\nteacher = \"runs/out/first/checkpoints/latest\"",
+        "teacher = \"runs/out/first/checkpoints/latest\"",
+    ] {
+        let error = load_text(&DISTILL.replace(without, ""), &[], &[]).expect_err(without);
+        assert_eq!(error.slug, "missing-key", "{error}");
+        assert!(error.to_string().contains("distill.teacher"), "{error}");
+    }
+    let policy = [
+        "method=distill",
+        "model=mlp:64x64",
+        "environment.env=CartPole-v1",
+        "environment.total_frames=4096",
+        "distill.teacher=x",
+    ];
+    let agent = GOOD.replace("[[reward]]\nkind = \"exact\"\n", "");
+    let error = load_text(&agent, &policy, &[]).expect_err("a policy has no teacher");
+    assert!(error.message.contains("`distill` with an environment policy"), "{error}");
+    let error = load_text(&agent, &[&policy[1..], &["method=ppo"]].concat(), &[]).expect_err("nor here");
+    assert_eq!(error.slug, "contradictory-keys", "{error}");
+}

@@ -1,0 +1,213 @@
+//! Distillation from outside: a student nears its teacher, resumes bit for bit, is the same on any number of ranks, and every
+//! part of its teacher is in the plan.
+
+use crate::made;
+use crate::ranks::left;
+use crate::run::{Run, export, number, region, regions};
+use plimsoll_files::{expected_tensors, spec_from_config};
+use serde_json::{Value, json};
+use std::fs;
+
+const TEACHER: &str = r#"method = "sft"
+model = "builtin:nano"
+[data]
+prompts = "builtin:addition"
+eval = "none"
+[rollout]
+prompts_per_step = 64
+[train]
+steps = 6
+learning_rate = 1e-3
+"#;
+
+const RUN: &str = r#"method = "distill"
+model = "builtin:nano"
+[data]
+prompts = "builtin:addition"
+eval = "none"
+[rollout]
+prompts_per_step = 4
+group_size = 2
+max_new_tokens = 5
+[distill]
+teacher = "TEACHER"
+[train]
+steps = 4
+learning_rate = 3e-4
+[checkpoint]
+every = 1
+keep = 3
+"#;
+
+/// A folder with a teacher that a few supervised steps moved, and a run that learns from it.
+fn taught() -> Run {
+    let folder = Run::named("teacher.toml", TEACHER);
+    folder.train("teacher", &[]);
+    folder.write("x.toml", &RUN.replace("TEACHER", &folder.text_path("teacher/checkpoints/latest")));
+    folder.file("x.toml")
+}
+
+fn teacher_of(folder: &str) -> String {
+    format!("distill.teacher={folder}")
+}
+
+/// Writes a model of half the width and two layers, with the tokenizer of another; its folder.
+fn smaller(folder: &Run, of: &str) -> String {
+    let to = folder.path("small");
+    fs::create_dir(&to).expect("a folder");
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(format!("{of}/{name}"), to.join(name)).expect("a file");
+    }
+    let read = fs::read(format!("{of}/config.json")).expect("a file");
+    let mut config: Value = serde_json::from_slice(&read).expect("JSON");
+    for (key, value) in [
+        ("hidden_size", 64),
+        ("intermediate_size", 128),
+        ("num_hidden_layers", 2),
+        ("num_attention_heads", 1),
+        ("num_key_value_heads", 1),
+    ] {
+        config[key] = json!(value);
+    }
+    fs::write(to.join("config.json"), config.to_string()).expect("a file");
+    let spec = spec_from_config(&config, "config.json").expect("a shape");
+    let (header, data) = made::header_and_data(&expected_tensors(&spec));
+    let file = made::safetensors(&Value::Object(header).to_string(), &data);
+    fs::write(to.join("model.safetensors"), file).expect("a file");
+    to.to_str().expect("UTF-8").to_string()
+}
+
+#[test]
+fn a_student_nears_its_teacher_without_a_reward() {
+    let folder = taught();
+    let sets =
+        ["train.steps=20", "rollout.prompts_per_step=32", "rollout.group_size=4", "checkpoint.every=100"];
+    folder.train("out", &sets);
+    let metrics = folder.metrics("out");
+    let kl: Vec<f64> = metrics.iter().map(|step| number(step, "distill/reverse_kl")).collect();
+    let last = kl[17..].iter().sum::<f64>() / 3.0;
+    assert!(kl[0] > 0.05 && last < 0.4 * kl[0], "{kl:?}");
+    for step in &metrics {
+        assert_eq!(number(step, "rollout/logprob_mismatch_max"), 0.0, "{step}");
+        assert!(step.get("reward").is_none(), "nothing scores: {step}");
+    }
+    // The teacher itself has nothing to learn from itself: every ratio is exactly 1.
+    let of_itself = [&*format!("model={}", folder.text_path("teacher/checkpoints/latest")), "train.steps=3"];
+    let said = folder.train("same", &of_itself);
+    assert!(said.contains("warning[no-advantage]") && said.contains("as its teacher does"), "{said}");
+    let metrics = folder.metrics("same");
+    assert_eq!(number(&metrics[0], "distill/reverse_kl"), 0.0, "one engine: the same bits");
+    assert_eq!(number(&metrics[0], "grad_norm"), 0.0);
+}
+
+#[test]
+fn rewards_are_reported_and_count_by_their_coefficient() {
+    let folder = taught();
+    let weights = |dir: &str, sets: &[&str]| {
+        folder.train(dir, &[sets, &["train.steps=2"]].concat());
+        folder.weights(dir)
+    };
+    let without = weights("without", &[]);
+    let reported = weights("reported", &["reward.0.kind=hash"]);
+    assert!(without == reported, "a reward that does not count changes weights");
+    assert!(number(&folder.metrics("reported")[0], "reward").is_finite());
+    for (dir, sets) in [
+        ("counted", &["reward.0.kind=hash", "distill.reward_coef=0.5"][..]),
+        ("coef", &["distill.coef=0.5", "train.grad_clip=0"]),
+        ("whiten", &["loss.whiten=full"]),
+        ("kl", &["loss.kl_coef=1.0"]),
+    ] {
+        assert!(weights(dir, sets) != without, "{sets:?} changes nothing");
+    }
+    // Samples of a rollout that serves several steps and several updates.
+    folder.train("many", &["rollout.policy_lag=1", "train.mini_batch=4", "train.epochs_per_rollout=2"]);
+    assert!(folder.metrics("many").iter().all(|step| number(step, "rollout/logprob_mismatch_max") == 0.0));
+}
+
+#[test]
+fn a_distillation_resumes_bit_for_bit_with_the_teacher_that_it_began_with() {
+    let folder = taught();
+    let sets = ["reward.0.kind=hash", "distill.reward_coef=0.5", "train.mini_batch=4"];
+    folder.train("long", &sets);
+    folder.train("short", &[&sets[..], &["train.steps=2"]].concat());
+    folder.train("moved", &[&sets[..], &["train.steps=2"]].concat());
+    let said = folder.train("short", &[&sets[..], &["--resume"]].concat());
+    assert!(said.starts_with("resumes after step 2 from "), "{said}");
+    assert!(folder.result("long") == folder.result("short"), "other bits");
+    // The teacher learns on, under the same name.
+    folder.file("teacher.toml").train("teacher", &["train.steps=7", "--resume"]);
+    let differs = ["error[resume-differs]", "the weights of `distill.teacher` are not those"];
+    folder.train_fails("moved", &[&sets[..], &["--resume"]].concat(), 1, &differs);
+}
+
+#[test]
+fn the_number_of_ranks_changes_no_bit_of_a_distillation() {
+    let folder = taught();
+    let mut one = None;
+    for ranks in [1, 2] {
+        let (dir, flag) = (format!("out-{ranks}"), format!("--ranks={ranks}"));
+        folder.train(&dir, &[&*flag, "train.cut_multiple=4", "train.steps=3"]);
+        let left = left(&folder, &dir);
+        assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "on {ranks} ranks");
+    }
+}
+
+#[test]
+fn a_teacher_of_any_shape_has_rows_of_its_own() {
+    let folder = taught();
+    let plan = folder.plan(&[]);
+    let names = regions(&plan);
+    for name in ["teacher.weights", "teacher.head.tile", "teacher.resid"] {
+        assert!(names.contains(&name), "{name} is not among {names:?}");
+    }
+    assert!(
+        !names.iter().any(|name| name.starts_with("score.") || name.starts_with("reference.")),
+        "{names:?}"
+    );
+    let bytes = |plan: &Value, name: &str| region(plan, name).map(|row| row["bytes"].as_u64());
+    assert_eq!(bytes(&plan, "teacher.weights"), bytes(&plan, "actor.weights"));
+    // A smaller teacher, with a reference of the student's shape next to it.
+    let small = smaller(&folder, &folder.text_path("teacher/checkpoints/latest"));
+    let sets = [&*teacher_of(&small), "loss.kl_coef=0.1"];
+    let plan = folder.plan(&sets);
+    assert!(bytes(&plan, "teacher.weights") < bytes(&plan, "actor.weights"));
+    assert!(regions(&plan).contains(&"score.head.tile"));
+    folder.train("of-small", &[&sets[..], &["train.steps=2"]].concat());
+    assert!(number(&folder.metrics("of-small")[1], "distill/reverse_kl") > 0.0);
+    // Adapters learn from it as all weights do.
+    folder.train("lora", &["lora.rank=4", "train.steps=2"]);
+    let adapter = folder.text_path("lora/checkpoints/latest");
+    folder.plan_refused(
+        &[&teacher_of(&adapter)],
+        1,
+        &["error[role-is-adapter]", "distill.teacher = ", "--merge"],
+    );
+    let critic = format!("critic.model={adapter}");
+    let ppo = folder.file("ppo.toml");
+    ppo.write(
+        "ppo.toml",
+        &RUN.replace("\"distill\"", "\"ppo\"").replace("[distill]\nteacher", "[[reward]]\nkind"),
+    );
+    ppo.plan_refused(&[&critic, "reward.0.kind=hash"], 1, &["error[role-is-adapter]", "critic.model = "]);
+    // One that is to come has the student's shape in a plan, and does not train.
+    let plan = folder.plan(&[&teacher_of("runs/out/to-come/checkpoints/latest")]);
+    assert!(plan["assumed"].to_string().contains("to-come/checkpoints/latest is not there"), "{plan}");
+    folder.train_refused("none", &[&teacher_of("no/such/folder")], 1, &["no/such/folder"]);
+}
+
+#[test]
+fn a_teacher_of_other_tokens_is_refused() {
+    let folder = taught();
+    let model = folder.text_path("model");
+    export(&folder, "teacher", &model);
+    let teacher = teacher_of(&model);
+    folder.plan(&[&teacher]);
+    // Two tokens change places.
+    let path = format!("{model}/tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&fs::read(&path).expect("a tokenizer")).expect("JSON");
+    let vocab = tokenizer["model"]["vocab"].as_object_mut().expect("a vocabulary");
+    let (three, seven) = (vocab["3"].clone(), vocab["7"].clone());
+    (vocab["3"], vocab["7"]) = (seven, three);
+    fs::write(&path, tokenizer.to_string()).expect("a file in it");
+    folder.plan_refused(&[&teacher], 1, &["teacher-tokenizer-mismatch", "they differ in token `3`"]);
+}
