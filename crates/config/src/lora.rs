@@ -9,6 +9,7 @@ use super::sections::{Lora, RunFile};
 use super::tree::{Node, Table, Value};
 use super::values::{Auto, ModelDtype, OptimizerDtype};
 use crate::Trains;
+use plimsoll_algo::method::Method;
 use plimsoll_base::{Error, LoraShape, LoraTarget, LoraTargets, Result, shown};
 
 /// Learning rates of adapters are about ten times those of full fine-tuning, which begin at 1e-6.
@@ -166,6 +167,12 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     if run.trains() == Trains::Policy {
         let message = "[lora] is set, but an environment policy is small and trained in full";
         return Err(contradiction(at, "lora", message).hint("remove [lora]"));
+    }
+    if run.method == Method::RewardModel {
+        let message = "[lora] with `method = \"reward_model\"`: its head is new and has to be trained, and adapters are of linear layers";
+        return Err(at
+            .error("lora-unsupported", "lora", message)
+            .hint("remove [lora]: a reward model is trained in full"));
     }
     values(lora, at)?;
     let dtypes = [

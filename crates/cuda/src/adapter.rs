@@ -35,7 +35,7 @@ pub(crate) fn down(dev: &CudaDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_
     let grid = [a.n.div_ceil(DOWN_COLS) as u32, m.div_ceil(rows) as u32, 1];
     let sizes = [m, a.n, a.k].map(count);
     let args = [&[x, a.buf, u].map(|buf| dev.arg(buf))[..], &sizes, &[Arg::F32(adapter.scale)]].concat();
-    dev.beside(|| dev.launch("adapter", kernel, Launch { grid, block: 512, shared: 0 }, &args));
+    dev.fork(|| dev.launch("adapter", kernel, Launch { grid, block: 512, shared: 0 }, &args));
 }
 
 /// out += u_i B_i^T at the outputs of each block. `u`: [M, S r] e; `out`: [M, N] e or f32.
@@ -43,7 +43,7 @@ pub(crate) fn up(dev: &CudaDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_
     let (sr, r) = (adapter.a.n, adapter.rank());
     let m = rows(u, sr);
     let width = check(&adapter, m, u, out);
-    dev.join_beside();
+    dev.join_fork();
     if m == 0 {
         return;
     }
@@ -69,16 +69,15 @@ pub(crate) fn up(dev: &CudaDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_
     dev.launch("adapter", kernel, tile_grid(tiles, m), &args);
 }
 
-/// dx += du A of bf16, in f32, rounded once; false where the shapes are not whole. `du`: [M, S r]; `dx`: [M, K] e or f32.
+/// dx += du A in bf16: in f32, rounded once. False where it is no such sum of whole shapes. `du`: [M, S r]; `dx`: [M, K].
 pub(crate) fn add_dx(dev: &CudaDevice, du: Buf<'_>, a: Matrix<'_>, dx: Buf<'_>) -> bool {
     let m = rows(du, a.n);
     let whole = by_library(dev, &[du, a.buf], &[a.n, a.k]) && dev.address(dx).is_multiple_of(16);
-    if !whole || a.n > DEPTH_MAX {
+    if !whole || a.n > DEPTH_MAX || dx.dtype() != DType::Bf16 {
         return false;
     }
-    let kernel = if dx.dtype() == DType::F32 { "adapter_dx_float" } else { "adapter_dx_bf16" };
     let args = [dev.arg(du), dev.arg(a.buf), dev.arg(dx), count(m), count(a.n), count(a.k)];
-    dev.launch("adapter", kernel, tile_grid(a.k.div_ceil(UP_TILE), m), &args);
+    dev.launch("adapter", "adapter_dx_bf16", tile_grid(a.k.div_ceil(UP_TILE), m), &args);
     true
 }
 

@@ -1,13 +1,13 @@
 //! The device itself: the card, its arena, its kernels and libraries.
 
 use crate::aside::AsideStream;
-use crate::beside::Beside;
 use crate::compile::SOURCES;
 use crate::driver::Gpu;
 use crate::driver::GpuInfo;
 use crate::kernels::Kernels;
 use crate::peers::Peer;
 use crate::queue::Queue;
+use crate::side::Side;
 use crate::transfers::Transfers;
 use crate::{blas, driver, profile};
 use plimsoll_base::{Bytes, Error, Phase, Result};
@@ -53,7 +53,7 @@ pub struct CudaDevice {
     pub(crate) pipeline: Queue,
     /// Of a rank among others.
     pub(crate) aside: Option<AsideStream>,
-    pub(crate) beside: Beside,
+    pub(crate) side: Side,
     pub(crate) transfers: Transfers,
     pub(crate) blas: blas::Blas,
     pub(crate) kernels: Kernels,
@@ -96,7 +96,7 @@ impl CudaDevice {
         Ok(CudaDevice {
             pipeline,
             aside: None,
-            beside: Beside::new(&gpu)?,
+            side: Side::new(&gpu)?,
             transfers,
             blas,
             kernels,
@@ -192,7 +192,7 @@ impl Drop for CudaDevice {
     fn drop(&mut self) {
         let _ = self.gpu.wait();
         let _ = self.transfers.wait();
-        let _ = self.beside.wait();
+        let _ = self.side.wait();
         let _ = self.aside.as_ref().map(AsideStream::wait);
         self.peers.clear();
         self.gpu.free(self.arena);

@@ -63,7 +63,7 @@ impl CudaDevice {
     pub(crate) fn stream(&self) -> sys::CUstream {
         match &self.aside {
             Some(aside) if aside.is_on.load(Ordering::Relaxed) => aside.stream.0,
-            _ => self.beside.stream_if_on().unwrap_or(self.gpu.stream),
+            _ => self.side.stream_if_on().unwrap_or(self.gpu.stream),
         }
     }
 

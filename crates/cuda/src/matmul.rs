@@ -1,7 +1,7 @@
 //! The products of linear layers: bf16 by cuBLASLt, f32 by our own kernels, whose chain of additions is one.
 
 use super::blas::{Op, Operands, Shape};
-use super::{CudaDevice, adapter, sgemm};
+use super::{CudaDevice, sgemm};
 use plimsoll_base::DType;
 use plimsoll_device::{Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
@@ -74,9 +74,6 @@ pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, w: Matrix<'_>, out: Buf<
     }
     // The library rounds what it adds to bf16 before the sum.
     let odd = add && out.dtype() == DType::Bf16;
-    if odd && adapter::add_dx(dev, dy, w, out) {
-        return;
-    }
     if odd || !by_library(dev, &[dy, w.buf], &[w.k, w.n]) {
         return sgemm::backward_x(dev, dy, w, out, add);
     }

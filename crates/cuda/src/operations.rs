@@ -196,6 +196,7 @@ impl CudaDevice {
             Op::Cast { src, dst } => rows::cast(self, src, dst),
             Op::AdaptBackwardU { dy, adapter, du } => adapter::backward_u(self, dy, adapter, du),
             Op::AdaptBackwardW { args } => adapter::backward_w(self, args),
+            Op::MatmulDx { dy, w, out, add: true } if adapter::add_dx(self, dy, w, out) => {}
             Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
             Op::MatmulDw { dy, x, grad, add, pack: _ } => matmul::backward_w(self, dy, x, grad, add),
             Op::BiasBackward { dy, grad, add } => rows::bias_backward(self, dy, grad, add),

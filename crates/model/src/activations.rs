@@ -5,7 +5,7 @@
 //!
 //! Legend: L layers, M rows, R head rows, S segments, B blocks, h hidden, a d query width, k d key width, f feed-forward.
 
-use crate::adapters::AdaptBufs;
+use crate::adapters::{AdaptBufs, Site};
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::{Batch, DeviceKind, HEAD_TILE, HeadOut, KV_BLOCK, Kv, SEGMENT_FIELDS, sizes};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
@@ -134,9 +134,12 @@ fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
     }
 }
 
-/// How many layers' worth of what every layer keeps a mode holds.
-pub(crate) fn kept_slots(spec: &ModelSpec, mode: Mode) -> usize {
-    slots(spec, mode).kept
+/// How many layers' worth of u of a product a mode holds. The last product's is never computed again.
+pub(crate) fn adapter_slots(spec: &ModelSpec, mode: Mode, site: Site) -> usize {
+    match site {
+        Site::Down if mode.recompute().is_some() => spec.layers as usize,
+        _ => slots(spec, mode).kept,
+    }
 }
 
 /// The regions of a pass. Names begin with `Mode::prefix`.
@@ -472,7 +475,7 @@ impl<'p> Activations<'p> {
             attn: rows(self.attn, s.kept, layer, q),
             gate_up: rows(self.gate_up, s.kept, layer, 2 * f),
             product: rows(self.product, s.cheap, layer, f),
-            u: self.adapt.layer(spec, self.mode, layer, all, m),
+            u: self.adapt.layer(|site| adapter_slots(spec, self.mode, site), layer, all, m),
         }
     }
 

@@ -366,7 +366,7 @@ impl<'p> LayerBackward<'_, '_, 'p> {
     fn weight_gradient(&self, of: Product<'_>) {
         let Self { dev, add, back, .. } = *self;
         match self.g {
-            LayerGrads::Weights(g) => dev.matmul_dw(of.dy, of.x, of.site.of(g), add, back.pack),
+            LayerGrads::Weights(g) => dev.matmul_dw(of.dy, of.x, weights_of(g, of.site), add, back.pack),
             LayerGrads::Adapters(g) => {
                 let Some((_, u, du)) = self.adapter(of.site) else { return };
                 let grads = g.at(of.site).expect("adapters have their gradients");
@@ -414,6 +414,16 @@ impl<'p> LayerBackward<'_, '_, 'p> {
 
     fn spec(&self) -> &ModelSpec {
         &self.decoder.spec
+    }
+}
+
+/// Returns the weights of a product.
+fn weights_of<'a>(layer: &LayerParams<'a>, site: Site) -> Matrix<'a> {
+    match site {
+        Site::Qkv => layer.qkv,
+        Site::Output => layer.output,
+        Site::GateUp => layer.gate_up,
+        Site::Down => layer.down,
     }
 }
 

@@ -212,11 +212,12 @@ __device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span
             span = {q1, first1, n1, rank};                                                                             \
         }                                                                                                              \
         add<false, T>(u, u_width, span, block, out, width, m, rank);                                                   \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128)                                                                  \
-    adapter_dx_##type(const bf16* du, const bf16* a, T* dx, u32 m, u32 sr, u32 k) {                                    \
-        Span span = {a, 0, k, 0};                                                                                      \
-        add<true, T>(du, sr, span, blockIdx.x, dx, k, m, sr);                                                          \
     }
 ADAPTER_UP(bf16, bf16)
 ADAPTER_UP(float, float)
+
+extern "C" __global__ void __launch_bounds__(128)
+adapter_dx_bf16(const bf16* du, const bf16* a, bf16* dx, u32 m, u32 sr, u32 k) {
+    Span span = {a, 0, k, 0};
+    add<true, bf16>(du, sr, span, blockIdx.x, dx, k, m, sr);
+}

@@ -24,6 +24,7 @@ mod hostile;
 mod import;
 mod import_scripts;
 mod load_line;
+mod lora;
 mod methods;
 mod outputs;
 mod pairs;

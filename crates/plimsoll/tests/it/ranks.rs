@@ -45,8 +45,11 @@ fn free_port() -> u16 {
 /// What a run left that does not depend on the clock: tensors, samples, and metrics.
 pub fn left(folder: &Run, dir: &str) -> Vec<String> {
     let path = folder.path(dir);
-    let mut files =
-        vec!["checkpoints/latest/model.safetensors", "checkpoints/latest/state/optimizer.safetensors"];
+    let mut files = vec![
+        "checkpoints/latest/model.safetensors",
+        "checkpoints/latest/adapter_model.safetensors",
+        "checkpoints/latest/state/optimizer.safetensors",
+    ];
     files.retain(|name| path.join(name).exists());
     assert!(!files.is_empty(), "{dir} has weights");
     let mut out: Vec<String> = files

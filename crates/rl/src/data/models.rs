@@ -2,7 +2,7 @@
 //! samples; and the text side of a model.
 
 use crate::data::dataset::TextModel;
-use plimsoll_base::{Error, ModelSpec, PLAN_ONLY, Result, preset_of, slugs};
+use plimsoll_base::{Error, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Result, preset_of, slugs};
 use plimsoll_config::{Data, LoraSpec, ModelOptions, ModelReward, RunSpec};
 use plimsoll_files::{Adapter, AdapterConfig, Head, OpenModel, TokenizerFiles};
 use plimsoll_plan::{PerRole, RoleName};
@@ -65,15 +65,19 @@ pub(crate) fn trained_model(run: &RunSpec, name: &str, options: &ModelOptions) -
 
 /// Opens the adapter that a run starts from, and requires that `[lora]` describes it.
 ///
-/// Errors: those of opening; `adapter-differs`.
+/// Errors: those of opening; `adapter-differs`, `lora-unsupported`.
 fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
+    check_rank(run, &model.spec)?;
     let from = run.lora.as_ref().and_then(|lora| lora.adapter.as_deref());
     if let Some(folder) = from {
         if model.adapter.is_some() {
             let message = format!("model = \"{}\" is an adapter, and lora.adapter names another", run.model);
             return Err(Error::usage("adapter-differs", message).hint("remove lora.adapter"));
         }
-        model.adapter = Some(Adapter::open(folder, &model.spec)?);
+        let mut adapter = Adapter::open(folder, &model.spec)?;
+        // From now on it is this model's, whatever it was trained on before.
+        adapter.config.base = Some(run.model.clone());
+        model.adapter = Some(adapter);
     }
     let Some(AdapterConfig { rank, alpha, rslora, targets, .. }) = model.adapter.as_ref().map(|a| &a.config)
     else {
@@ -104,6 +108,33 @@ fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
     }
 }
 
+/// Requires that A and B are no larger than the weights that they change: a product of rank r has r independent rows at most.
+///
+/// Errors: `lora-unsupported`.
+fn check_rank(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
+    let Some(LoraSpec { rank, targets, .. }) = run.lora.as_ref() else { return Ok(()) };
+    let most = |target: &LoraTarget| {
+        let (inputs, outputs) = target.widths(spec);
+        inputs.min(outputs)
+    };
+    let (wide, narrow): (Vec<LoraTarget>, Vec<LoraTarget>) =
+        targets.iter().partition(|target| most(target) >= *rank);
+    let Some(least) = narrow.iter().map(most).min() else { return Ok(()) };
+    let of = |target: &LoraTarget| {
+        let (inputs, outputs) = target.widths(spec);
+        format!("{target} [{outputs}, {inputs}]")
+    };
+    let narrow: Vec<String> = narrow.iter().map(of).collect();
+    let message = format!("lora.rank = {rank} is larger than a dimension of {}", narrow.join(", "));
+    let error = Error::usage("lora-unsupported", message).hint(format!("set lora.rank to at most {least}"));
+    Err(match LoraTargets::new(wide) {
+        None => error,
+        Some(wide) => {
+            error.hint(format!("or leave the narrow layers out: lora.targets = {}", wide.in_toml()))
+        }
+    })
+}
+
 /// Samples with the adapter of a model, if it has one.
 pub(crate) fn sample_with_adapter(run: &mut RunSpec, model: &OpenModel) {
     run.lora = model.adapter.as_ref().map(|adapter| {
@@ -119,7 +150,10 @@ pub(crate) fn sample_with_adapter(run: &mut RunSpec, model: &OpenModel) {
 pub(crate) fn model_of_plan(run: &RunSpec) -> Result<(OpenModel, Option<String>)> {
     let (name, options) = (&run.model, &run.model_options);
     match shape_of_plan(name, options)? {
-        Some((model, assumed)) => Ok((model, Some(assumed))),
+        Some((model, assumed)) => {
+            check_rank(run, &model.spec)?;
+            Ok((model, Some(assumed)))
+        }
         None => Ok((trained_model(run, name, options)?, None)),
     }
 }

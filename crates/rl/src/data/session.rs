@@ -11,7 +11,7 @@ use crate::data::pairs;
 use crate::episodes;
 use crate::eval::EvalSet;
 use plimsoll_base::{Bytes, Error, Result, nearest_path};
-use plimsoll_config::{DataSets, LearnsFrom, ModelOptions, RunSpec};
+use plimsoll_config::{DataSets, LearnsFrom, LoraSpec, ModelOptions, RunSpec};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Limits;
 use plimsoll_plan::{
@@ -57,7 +57,8 @@ impl Session {
             Ok(model) => return Session::of_model(run, model),
             Err(error) => error,
         };
-        if run.reference {
+        // With adapters the reference is the model that the checkpoint's adapter names.
+        if run.reference && run.lora.is_none() {
             let why = match run.objective.and_then(|objective| objective.kl) {
                 None => format!("method `{}`", run.method),
                 Some(kl) => format!("loss.kl_coef = {}", kl.controller.coef()),
@@ -70,7 +71,10 @@ impl Session {
         say(format!("{}; weights, configuration and tokenizer are the checkpoint's", error.message));
         let tokenizer = run.model_options.tokenizer.clone().filter(|name| name == "bytes");
         let options = ModelOptions { tokenizer, revision: None, ..run.model_options.clone() };
-        let mut model = trained_model(run, &checkpoint.display().to_string(), &options)?;
+        // The checkpoint has gone on from the adapter that the run began with.
+        let lora = run.lora.clone().map(|lora| LoraSpec { adapter: None, ..lora });
+        let again = RunSpec { lora, ..run.clone() };
+        let mut model = trained_model(&again, &checkpoint.display().to_string(), &options)?;
         // Later checkpoints name the model that the run began with, as earlier ones did.
         model.source = run.model.clone();
         Session::of_model(run, model)

@@ -1,7 +1,8 @@
 //! A role's gradients where several ranks share the work: micro-batches are taken in turn, and every owner adds the partial
 //! gradients of a round in their order.
 
-use super::role::{LossFor, LossOf, Role, RoleGradients, UpdateStats};
+use super::adapters::RoleGradients;
+use super::role::{LossFor, LossOf, Role, UpdateStats};
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::gather_f32;
 use plimsoll_base::Result;

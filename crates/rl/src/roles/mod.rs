@@ -3,6 +3,7 @@
 //! A `Role` is a model with a purpose; the pass over packed sequences is written once, in `role.rs`. The `Trainer` owns the
 //! roles with the engine, the packer and the step's arrays. What the passes are for is decided in `methods`.
 
+mod adapters;
 mod chained;
 mod role;
 mod trainer;

@@ -5,21 +5,18 @@
 
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::{gather_f32, gather_f64, share_of};
-use plimsoll_base::{Bytes, DType, Error, Phase, Result};
+use plimsoll_base::{Bytes, Error, Phase, Result};
 use plimsoll_device::Device;
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, AdaptersFrom, Decoder, Derivatives, FlatTensors, Gradients, ParamTable, Params,
-    Pass, PassIndex, Scorer, Streamed, backward, head, layers, load, load_adapters, rehearsal_sizes, restore,
-    restore_in_turn, rope, values,
+    Activations, Adapters, Decoder, Derivatives, FlatTensors, Gradients, ParamTable, Params, Pass, PassIndex,
+    Scorer, Streamed, backward, head, layers, load, rehearsal_sizes, restore, restore_in_turn, rope, values,
 };
 use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape, WeightsAre};
 use plimsoll_ranks::Group;
 use plimsoll_run::checkpoint::{ADAPTER_WEIGHTS, CRITIC, CRITIC_OPTIMIZER, OPTIMIZER, WEIGHTS};
-use plimsoll_train::{
-    Optimizer, Packer, Sequence, Share, Units, UpdateOptions, gradient_not_finite, gradients,
-};
+use plimsoll_train::{Optimizer, Packer, Sequence, Share, Units, UpdateOptions, gradient_not_finite};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
@@ -53,13 +50,6 @@ pub struct Loading {
     pub seed: u64,
     /// Bytes of the buffers between file and device.
     pub staging: Bytes,
-}
-
-impl Loading {
-    /// Returns the adapters that a model comes with, or those with which learning begins.
-    pub(super) fn adapters(self, model: &OpenModel) -> AdaptersFrom<'_> {
-        model.adapter.as_ref().map_or(AdaptersFrom::Seed(self.seed), AdaptersFrom::Files)
-    }
 }
 
 /// Counters of an update over some sequences.
@@ -177,49 +167,6 @@ impl<'a> Role<'a> {
         let sum_squares = is_frozen.then(|| dev.sum_squares(all));
         let decoder = Decoder { spec: shape.spec, dtype: shape.weights, params, rope };
         Ok(Role { shape, table, adapters, optimizer, sum_squares, weights: Weights::Resident(decoder) })
-    }
-
-    /// Reads or makes the adapters, if it has any.
-    ///
-    /// Errors: those of reading.
-    pub fn load_adapters(
-        &self,
-        dev: &dyn Device,
-        overlay: &mut Overlay<'_>,
-        from: AdaptersFrom<'_>,
-        staging: Bytes,
-    ) -> Result<()> {
-        let Some((table, adapters)) = &self.adapters else { return Ok(()) };
-        let layout = self.decoder().params.embed.layout;
-        let load = |sets: &[Buf<'_>]| load_adapters(dev, table, layout, sets, from, staging);
-        let Some((optimizer, master)) = self.optimizer.as_ref().and_then(|of| Some((of, of.master()?)))
-        else {
-            return load(&[adapters.all]);
-        };
-        // The copy in f32 has what products read rounded.
-        if self.update_shape().share == Share::WHOLE {
-            return load(&[adapters.all, master]);
-        }
-        let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
-        let whole = self.bind_gradients(&phase).all();
-        load(&[adapters.all, whole])?;
-        optimizer.take_state(dev, Optimizer::MASTER, whole);
-        Ok(())
-    }
-
-    /// Returns what a checkpoint has of what the role learns: the f32 copy of adapters, where products read them rounded.
-    pub fn saved(&self) -> FlatTensors<'a> {
-        let master = || self.optimizer.as_ref().and_then(Optimizer::master);
-        let exact = self.adapters.as_ref().and_then(|_| master());
-        FlatTensors::weights(exact.unwrap_or(self.learned().1))
-    }
-
-    /// Returns what the role learns, as a flat buffer with its table: its adapters, or all its weights.
-    pub fn learned(&self) -> (&ParamTable, Buf<'a>) {
-        match &self.adapters {
-            Some((table, adapters)) => (table, adapters.all),
-            None => (&self.table, self.decoder().params.all),
-        }
     }
 
     /// Returns the role's decoder. Panics if its weights are offloaded.
@@ -362,7 +309,7 @@ impl<'a> Role<'a> {
                 Head::Score => [&buffers.critic.d_values[tokens], &[]],
             };
             let add = stats.micro_batches > 0;
-            self.backward(dev, &grads, add, &pass, inv_temperature, derivatives);
+            self.backward(dev, grads.to(), add, &pass, inv_temperature, derivatives);
             stats.backward_s += started.elapsed().as_secs_f64();
             stats.micro_batches += 1;
             stats.rows += batch.index.ids.len() as u64;
@@ -426,7 +373,7 @@ impl<'a> Role<'a> {
             self.head(dev, decoder, pass, 1.0);
             // Not zeros: algorithms are compared by the gradients that they compute from these.
             let (ones, zeros) = (vec![1.0; heads], vec![0.0; heads]);
-            self.backward(dev, &grads, false, pass, 1.0, [&ones, &zeros]);
+            self.backward(dev, grads.to(), false, pass, 1.0, [&ones, &zeros]);
         })?;
         let slots = optimizer.slots(&phase, self.shape.name.name());
         optimizer.rehearse(dev, self.learned().1, grads.all(), slots);
@@ -493,24 +440,8 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Returns the dtype of what it learns in files, if that is not the buffer's: adapters are f32.
-    fn stored_as(&self) -> Option<DType> {
-        self.adapters.as_ref().map(|_| DType::F32)
-    }
-
     pub(super) fn update_shape(&self) -> UpdateShape {
         self.shape.update.expect("only trained roles are updated")
-    }
-
-    pub(super) fn bind_gradients<'p>(&self, phase: &InPhase<'p>) -> RoleGradients<'p> {
-        let RoleShape { name, spec, weights, lora, .. } = &self.shape;
-        match (&self.adapters, lora) {
-            (Some((table, _)), Some(lora)) => {
-                let all = phase.buf(&format!("{}.grads", name.name()));
-                RoleGradients::Adapters(Adapters::bind(spec, table, *weights, lora.shape, lora.scale, all))
-            }
-            _ => RoleGradients::Weights(gradients(spec, &self.table, *weights, phase, name.name())),
-        }
     }
 
     pub(super) fn trained(&self) -> &Optimizer<'a> {
@@ -555,14 +486,14 @@ impl<'a> Role<'a> {
     fn backward(
         &self,
         dev: &dyn Device,
-        grads: &RoleGradients<'_>,
+        grads: Gradients<'_, '_>,
         add: bool,
         pass: &Pass<'_>,
         inv_temperature: f32,
         [d_head, d_entropy]: [&[f32]; 2],
     ) {
         let of = self.derivatives(inv_temperature, [d_head, d_entropy]);
-        backward(dev, self.decoder(), grads.to(), add, pass, of);
+        backward(dev, self.decoder(), grads, add, pass, of);
     }
 
     pub(super) fn derivatives<'d>(
@@ -584,25 +515,6 @@ impl<'a> Role<'a> {
         match self.shape.name {
             RoleName::Critic => error.fact("it is the critic's").hint("lower critic.learning_rate"),
             _ => error,
-        }
-    }
-}
-
-/// Where the gradients of a role go.
-pub(super) enum RoleGradients<'p> {
-    Weights(Params<'p>),
-    Adapters(Adapters<'p>),
-}
-
-impl<'p> RoleGradients<'p> {
-    pub(super) fn all(&self) -> Buf<'p> {
-        self.to().all()
-    }
-
-    pub(super) fn to(&self) -> Gradients<'_, 'p> {
-        match self {
-            RoleGradients::Weights(params) => params.into(),
-            RoleGradients::Adapters(adapters) => adapters.into(),
         }
     }
 }

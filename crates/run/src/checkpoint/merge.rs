@@ -89,7 +89,7 @@ fn dtype_of(model: &OpenModel) -> Result<DType> {
     }
     if model.tensors.is_empty() {
         let message = "the base model is random: it has no files to add to";
-        return Err(Error::new("merge-refused", message));
+        return Err(Error::new("merge-refused", message).hint("export the adapter alone: leave out --merge"));
     }
     let is_bf16 = model.tensors.iter().all(|tensor| tensor.encoding == Encoding::Bf16);
     Ok(if is_bf16 { DType::Bf16 } else { DType::F32 })

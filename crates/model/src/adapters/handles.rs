@@ -1,0 +1,56 @@
+//! Handles of adapters, or of their gradients, resolved once at start.
+
+use super::site::Site;
+use crate::params::{Param, ParamKind, ParamTable};
+use plimsoll_base::{DType, LoraShape, ModelSpec};
+use plimsoll_device::{ADAPTER_BLOCKS_MAX, Adapter, AdapterBlock, Matrix, MatrixLayout};
+use plimsoll_memory::Buf;
+
+/// The adapters of one layer; also the shape of their gradients.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LayerAdapters<'a>([Option<Adapter<'a>>; 4]);
+
+impl<'a> LayerAdapters<'a> {
+    pub fn at(&self, site: Site) -> Option<Adapter<'a>> {
+        self.0[site as usize]
+    }
+}
+
+/// All adapters of a decoder over one flat buffer; also the shape of their gradients.
+#[derive(Clone, Debug)]
+pub struct Adapters<'a> {
+    pub all: Buf<'a>,
+    pub layers: Vec<LayerAdapters<'a>>,
+}
+
+impl<'a> Adapters<'a> {
+    /// Resolves the handles. `all` holds `table.elements` elements; `weights` is the dtype of the decoder's weights, which decides
+    /// the element order of gradients too.
+    pub fn bind(
+        spec: &ModelSpec,
+        table: &ParamTable,
+        weights: DType,
+        lora: LoraShape,
+        scale: f32,
+        all: Buf<'a>,
+    ) -> Adapters<'a> {
+        assert_eq!(all.len() as u64, table.elements, "the flat buffer of adapters");
+        let layout = MatrixLayout::of_weights(table.device, weights);
+        let matrix = |param: &Param| {
+            let buf = all.slice(param.offset as usize, param.elements as usize);
+            Matrix::new(buf, param.n as usize, param.k as usize, layout)
+        };
+        let at = |layer, site: Site| {
+            let a = matrix(table.find(ParamKind::AdapterA(site), layer)?);
+            let mut blocks = [None; ADAPTER_BLOCKS_MAX];
+            for (block, (target, first)) in blocks.iter_mut().zip(site.targets(spec, lora)) {
+                let b = table.find(ParamKind::AdapterB(target), layer).expect("an A has its B");
+                *block = Some(AdapterBlock { b: matrix(b), first });
+            }
+            Some(Adapter { a, blocks, scale })
+        };
+        let layers =
+            (0..spec.layers).map(|layer| LayerAdapters(Site::ALL.map(|site| at(layer, site)))).collect();
+        Adapters { all, layers }
+    }
+}

@@ -1,0 +1,32 @@
+//! The table of adapters: which tensors they are, under peft's names, and where each lies in their flat buffer.
+
+use super::site::Site;
+use crate::params::{ParamKind, ParamTable};
+use plimsoll_base::{DType, LoraShape, ModelSpec};
+use plimsoll_device::DeviceKind;
+use plimsoll_files::{LoraPart, adapter_tensor_name};
+
+impl ParamTable {
+    /// The table of a decoder's adapters, under the names that peft gives them.
+    pub fn adapters(spec: &ModelSpec, kind: DeviceKind, weights: DType, lora: LoraShape) -> ParamTable {
+        let mut table = ParamTable { device: kind, params: Vec::new(), elements: 0 };
+        for layer in 0..spec.layers {
+            for site in Site::ALL {
+                let down: Vec<(String, u32)> = site
+                    .targets(spec, lora)
+                    .map(|(target, _)| (adapter_tensor_name(layer, target, LoraPart::A), lora.rank))
+                    .collect();
+                if down.is_empty() {
+                    continue;
+                }
+                let inputs = site.layers()[0].widths(spec).0;
+                table.add(kind, weights, ParamKind::AdapterA(site), layer, inputs, down);
+                for (target, _) in site.targets(spec, lora) {
+                    let up = vec![(adapter_tensor_name(layer, target, LoraPart::B), target.widths(spec).1)];
+                    table.add(kind, weights, ParamKind::AdapterB(target), layer, lora.rank, up);
+                }
+            }
+        }
+        table
+    }
+}

@@ -1,0 +1,98 @@
+//! What a role learns: its adapters, or all its weights; where their gradients go, and what files hold of them.
+
+use super::role::{Loading, Role, enter};
+use plimsoll_base::{Bytes, DType, Result};
+use plimsoll_device::Device;
+use plimsoll_files::OpenModel;
+use plimsoll_memory::{Buf, InPhase, Overlay};
+use plimsoll_model::{Adapters, AdaptersFrom, FlatTensors, Gradients, ParamTable, Params, load_adapters};
+use plimsoll_plan::RoleShape;
+use plimsoll_train::{Optimizer, Share, gradients};
+
+impl Loading {
+    /// Returns the adapters that a model comes with, or those with which learning begins.
+    pub(super) fn adapters(self, model: &OpenModel) -> AdaptersFrom<'_> {
+        model.adapter.as_ref().map_or(AdaptersFrom::Seed(self.seed), AdaptersFrom::Files)
+    }
+}
+
+impl<'a> Role<'a> {
+    /// Reads or makes the adapters, if it has any.
+    ///
+    /// Errors: those of reading.
+    pub fn load_adapters(
+        &self,
+        dev: &dyn Device,
+        overlay: &mut Overlay<'_>,
+        from: AdaptersFrom<'_>,
+        staging: Bytes,
+    ) -> Result<()> {
+        let Some((table, adapters)) = &self.adapters else { return Ok(()) };
+        let layout = self.decoder().params.embed.layout;
+        let load = |sets: &[Buf<'_>]| load_adapters(dev, table, layout, sets, from, staging);
+        let Some((optimizer, master)) = self.optimizer.as_ref().and_then(|of| Some((of, of.master()?)))
+        else {
+            return load(&[adapters.all]);
+        };
+        // The copy in f32 has what products read rounded.
+        if self.update_shape().share == Share::WHOLE {
+            return load(&[adapters.all, master]);
+        }
+        let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
+        let whole = self.bind_gradients(&phase).all();
+        load(&[adapters.all, whole])?;
+        optimizer.take_state(dev, Optimizer::MASTER, whole);
+        Ok(())
+    }
+
+    /// Returns what a checkpoint has of what the role learns: the f32 copy of adapters, where products read them rounded.
+    pub fn saved(&self) -> FlatTensors<'a> {
+        let master = || self.optimizer.as_ref().and_then(Optimizer::master);
+        let exact = self.adapters.as_ref().and_then(|_| master());
+        FlatTensors::weights(exact.unwrap_or(self.learned().1))
+    }
+
+    /// Returns what the role learns, as a flat buffer with its table: its adapters, or all its weights.
+    pub fn learned(&self) -> (&ParamTable, Buf<'a>) {
+        match &self.adapters {
+            Some((table, adapters)) => (table, adapters.all),
+            None => (&self.table, self.decoder().params.all),
+        }
+    }
+
+    /// Returns the dtype of what it learns in files, if that is not the buffer's: adapters are f32.
+    pub(super) fn stored_as(&self) -> Option<DType> {
+        self.adapters.as_ref().map(|_| DType::F32)
+    }
+
+    /// Resolves where its gradients go.
+    pub(super) fn bind_gradients<'p>(&self, phase: &InPhase<'p>) -> RoleGradients<'p> {
+        let RoleShape { name, spec, weights, lora, .. } = &self.shape;
+        match (&self.adapters, lora) {
+            (Some((table, _)), Some(lora)) => {
+                let all = phase.buf(&format!("{}.grads", name.name()));
+                RoleGradients::Adapters(Adapters::bind(spec, table, *weights, lora.shape, lora.scale, all))
+            }
+            _ => RoleGradients::Weights(gradients(spec, &self.table, *weights, phase, name.name())),
+        }
+    }
+}
+
+/// Where the gradients of a role go.
+pub(super) enum RoleGradients<'p> {
+    Weights(Params<'p>),
+    Adapters(Adapters<'p>),
+}
+
+impl<'p> RoleGradients<'p> {
+    pub(super) fn all(&self) -> Buf<'p> {
+        self.to().all()
+    }
+
+    pub(super) fn to(&self) -> Gradients<'_, 'p> {
+        match self {
+            RoleGradients::Weights(params) => params.into(),
+            RoleGradients::Adapters(adapters) => adapters.into(),
+        }
+    }
+}
