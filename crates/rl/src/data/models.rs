@@ -182,7 +182,7 @@ fn open_any_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
 
 /// Opens the critic's starting weights, where they are not the actor's own model; it must have the actor's tokenizer.
 ///
-/// Errors: those of opening; `critic-tokenizer-mismatch`.
+/// Errors: those of opening; `critic-tokenizer-mismatch`, `lora-unsupported`.
 fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     let Some(section) = run.critic.as_ref().filter(|_| run.needs.critic) else { return Ok(None) };
     if section.model == CRITIC_OF_ACTOR || section.model == run.model {
@@ -192,6 +192,13 @@ fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     // A tokenizer that the run file names belongs to both.
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
     let critic = open_any_model(&section.model, &options)?;
+    if critic.adapter.is_some() {
+        let message =
+            format!("critic.model = \"{}\" is an adapter, and a critic is trained in full", section.model);
+        return Err(Error::usage("lora-unsupported", message)
+            .hint("merge it first: `plimsoll checkpoint export --merge`, and set critic.model to the result")
+            .hint("or set critic.model = \"actor\""));
+    }
     match other_tokens(actor, &critic)? {
         None => Ok(Some(critic)),
         Some(what) => {
