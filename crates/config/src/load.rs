@@ -82,7 +82,7 @@ pub fn load(path: &Path, sets: &[String], env: impl Iterator<Item = (String, Str
         let words = "`loss.correction` changes nothing: with rollout.policy_lag = 0 the policy that samples is the one that is trained, and every weight is exactly 1";
         seen.notes.push(words.into());
     }
-    seen.notes.extend(lora::note(&run));
+    seen.notes.extend(lora::notes(&run));
     let source_text = provenance.source.text.clone();
     Ok(Loaded { run, provenance, source_text, path: path.to_path_buf(), notes: seen.notes })
 }

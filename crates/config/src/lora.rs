@@ -7,7 +7,7 @@ use super::limits::{bad_value, contradiction, in_range};
 use super::provenance::{Origin, Provenance, Source};
 use super::sections::{Lora, RunFile};
 use super::tree::{Node, Table, Value};
-use super::values::{Auto, ModelDtype, OptimizerDtype};
+use super::values::{Auto, ModelDtype, Offload, OptimizerDtype};
 use crate::Trains;
 use plimsoll_algo::method::Method;
 use plimsoll_base::{Error, LoraShape, LoraTarget, LoraTargets, Result, shown};
@@ -214,13 +214,23 @@ fn values(lora: &Lora, at: &Provenance) -> Result<()> {
     Ok(())
 }
 
-/// Returns a note about a learning rate that is one of full fine-tuning.
-pub(super) fn note(run: &RunFile) -> Option<String> {
+/// Returns notes about a learning rate that is one of full fine-tuning, and about a move to host memory that moves nothing.
+pub(super) fn notes(run: &RunFile) -> impl Iterator<Item = String> {
+    let has = run.lora.is_some();
     let rate = run.train.learning_rate;
-    let is_low = run.lora.is_some() && rate > 0.0 && rate < LEARNING_RATE_LOW;
-    is_low.then(|| {
+    let low = (has && rate > 0.0 && rate < LEARNING_RATE_LOW).then(|| {
         format!(
             "train.learning_rate = {rate:e} is one of full fine-tuning; adapters learn best at about ten times as much (docs/lora.md)"
         )
-    })
+    });
+    let offloads = |what| run.memory.offloads(what);
+    let has_critic = run.method.needs().critic;
+    let moves =
+        (has && offloads(Offload::Reference)).then_some("the reference is the model without its adapter");
+    let states = (has && offloads(Offload::Optimizer)).then_some(match has_critic {
+        true => "it moves the critic's states, and those of adapters stay",
+        false => "states of adapters stay on the device",
+    });
+    let idle = moves.into_iter().chain(states).map(|why| format!("memory.offload with [lora]: {why}"));
+    low.into_iter().chain(idle)
 }

@@ -280,7 +280,8 @@ impl TrainSpec {
 }
 
 impl LoraSpec {
-    fn new(lora: &Lora) -> LoraSpec {
+    /// Returns what a run does with the section.
+    pub fn new(lora: &Lora) -> LoraSpec {
         LoraSpec {
             rank: lora.rank,
             alpha: lora.alpha(),

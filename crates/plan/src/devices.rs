@@ -86,6 +86,7 @@ pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss, note: b
     let mut report = report.clone();
     let Some(memory) = dev.card_memory() else { return Ok(report) };
     let offloaded = report.plan.layout.sum(|r| r.place == Place::Offloaded);
+    let planned = report.plan.layout.sum(|r| r.name == "device.libraries");
     let held = held_of(memory.libraries, before, Host::this().rss(), offloaded);
     if note {
         held.note();
@@ -101,7 +102,12 @@ pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss, note: b
         (region.bytes, region.shape) = (bytes, vec![bytes.0]);
     }
     report.held_source = "measured by this run before its first step".into();
-    report.plan.refusal()?;
+    report.plan.refusal().map_err(|error| match note {
+        true => error
+            .fact(format!("driver and libraries hold {} of the card, {planned} were planned", held.card))
+            .hint("start again: what they hold is noted, and the next plan counts with it"),
+        false => error,
+    })?;
     Ok(report)
 }
 

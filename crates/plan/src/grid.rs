@@ -7,7 +7,7 @@ use crate::facts::HostFacts;
 use crate::facts::{self, Facts};
 use crate::role_name::{PerRole, RoleName};
 use plimsoll_base::{Bytes, Error, ModelSpec, PRESETS, Result};
-use plimsoll_config::{Auto, Method, RunFile, RunSpec, Train};
+use plimsoll_config::{Auto, Lora, Method, RunFile, RunSpec, Train};
 use plimsoll_memory::{Limits, Pool};
 use plimsoll_train::Share;
 use serde::Serialize;
@@ -33,10 +33,28 @@ pub struct Cell {
     pub model: String,
     pub context: u32,
     pub method: String,
-    pub fits: bool,
     /// The pool that the model lives in: `device` where there is one, else `host`.
     pub pool: &'static str,
-    /// Peak of that pool under the fastest setting that fits; under the smallest setting where none does.
+    /// All weights are trained.
+    #[serde(flatten)]
+    pub full: Planned,
+    /// Adapters are trained; none where the method or a layer of the model has no room for them.
+    pub lora: Option<Adapted>,
+}
+
+/// Adapters of one rank.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Adapted {
+    pub rank: u32,
+    #[serde(flatten)]
+    pub planned: Planned,
+}
+
+/// The plan of one way to train a cell.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Planned {
+    pub fits: bool,
+    /// Peak of the cell's pool under the fastest setting that fits; under the smallest setting where none does.
     pub peak_bytes: Bytes,
     /// Peak of that pool under the smallest setting.
     pub min_bytes: Bytes,
@@ -46,7 +64,8 @@ pub struct Cell {
     pub optimizer_dtype: plimsoll_train::OptimizerDType,
 }
 
-/// Plans every cell. Everything in `base` except model, method and lengths applies to all of them.
+/// Plans every cell, in full and with adapters: those of `base`, else of the default rank. Everything else in `base` except
+/// model, method and lengths applies to all of them.
 ///
 /// Errors: `unknown-preset`, `unknown-method`, `size-overflow`.
 pub fn plan_grid(base: Option<&RunFile>, grid: &Grid, limits: &Limits) -> Result<Vec<Cell>> {
@@ -84,7 +103,31 @@ fn cell(
     run.rollout.max_new_tokens = response;
     // Lengths of the run file belong to its own sequences.
     run.train.micro_batch_tokens = Auto::Auto;
-    let run = RunSpec::new(&run);
+    let adapters = run.lora.take().unwrap_or_default();
+    let (pool, full) = planned(&run, spec, prompt, limits)?;
+    let lora = match takes(&run, spec, &adapters) {
+        false => None,
+        true => {
+            let rank = adapters.rank;
+            // They decide both dtypes.
+            (run.train.optimizer_dtype, run.train.grad_dtype) = (Auto::Auto, Auto::Auto);
+            run.lora = Some(adapters);
+            Some(Adapted { rank, planned: planned(&run, spec, prompt, limits)?.1 })
+        }
+    };
+    Ok(Cell { model: model.to_string(), context, method: method.to_string(), pool: pool.name(), full, lora })
+}
+
+/// True if the method trains a model that adapters of this rank fit in.
+fn takes(run: &RunFile, spec: ModelSpec, lora: &Lora) -> bool {
+    let widths = lora.targets.iter().map(|target| target.widths(&spec));
+    run.method != Method::RewardModel && widths.into_iter().all(|(a, b)| a.min(b) >= lora.rank)
+}
+
+/// Plans one way to train a cell. Also returns the pool that the model lives in.
+fn planned(run: &RunFile, spec: ModelSpec, prompt: u32, limits: &Limits) -> Result<(Pool, Planned)> {
+    let response = run.rollout.max_new_tokens;
+    let run = RunSpec::new(run);
     let facts = Facts {
         spec,
         prompt_tokens: prompt as usize,
@@ -110,19 +153,16 @@ fn cell(
         let (host, device) = planner.smallest(&run)?;
         // With an accelerator, its memory is the one that the model's size matters to.
         let pool = if device > Bytes(0) { Pool::Device } else { Pool::Host };
-        Ok(Cell {
-            model: model.to_string(),
-            context,
-            method: method.to_string(),
+        let of = Planned {
             fits: planned.fits,
-            pool: pool.name(),
             peak_bytes: planned.plan.peak(pool).peak,
             min_bytes: if pool == Pool::Host { host } else { device },
             predicted_step_s: planned.auto.chosen.predicted_step_s,
             micro_batch_tokens: planned.resolved.micro_batch_tokens,
             recompute: planned.resolved.recompute,
             optimizer_dtype: planned.resolved.optimizer_dtype,
-        })
+        };
+        Ok((pool, of))
     })
 }
 
@@ -147,31 +187,47 @@ fn unknown_preset(name: &str) -> Error {
         .hint(format!("the presets are {}", names.join(", ")))
 }
 
-/// Formats the grid for people.
+/// Formats the grid for people: peak and smallest memory of both ways to train, and the setting of the first that fits.
 pub fn table(cells: &[Cell]) -> String {
+    let ranks = cells.iter().find_map(|cell| cell.lora.as_ref()).map(|lora| lora.rank);
+    let lora = ranks.map_or("LoRA".to_string(), |rank| format!("LoRA r={rank}"));
     let mut text = format!(
-        "{:<14} {:>8} {:<18} {:>10} {:>10}  {}\n",
-        "model", "context", "method", "peak", "smallest", "setting"
+        "{:<14} {:>8} {:<18} {:>11} {:>10} {lora:>11} {:>10}  {}\n",
+        "model", "context", "method", "all weights", "smallest", "smallest", "setting"
     );
     if let Some(cell) = cells.first() {
         text = format!("{} memory\n{text}", cell.pool);
     }
     for cell in cells {
-        let Cell { model, context, method, .. } = cell;
-        let setting = match cell.fits {
-            true => format!(
-                "micro_batch_tokens {}, recompute {}, states {}",
-                cell.micro_batch_tokens,
-                format!("{:?}", cell.recompute).to_lowercase(),
-                format!("{:?}", cell.optimizer_dtype).to_lowercase()
-            ),
-            false => "does not fit".to_string(),
+        let Cell { model, context, method, full, .. } = cell;
+        let lora = cell.lora.as_ref().map(|lora| &lora.planned);
+        let [(peak, least), (lora_peak, lora_least)] = [Some(full), lora].map(bytes);
+        let setting = match lora {
+            _ if full.fits => setting(full),
+            Some(lora) if lora.fits => format!("LoRA: {}", setting(lora)),
+            _ => "does not fit".to_string(),
         };
-        let peak = if cell.fits { cell.peak_bytes.to_string() } else { "-".into() };
-        let smallest = cell.min_bytes.to_string();
-        text += &format!("{model:<14} {context:>8} {method:<18} {peak:>10} {smallest:>10}  {setting}\n");
+        text += &format!(
+            "{model:<14} {context:>8} {method:<18} {peak:>11} {least:>10} {lora_peak:>11} {lora_least:>10}  {setting}\n"
+        );
     }
     text
+}
+
+/// Returns peak and smallest memory for people; a dash for what does not fit or is not there.
+fn bytes(planned: Option<&Planned>) -> (String, String) {
+    let or_dash = |bytes: Option<Bytes>| bytes.map_or("-".into(), |bytes| bytes.to_string());
+    let peak = planned.filter(|planned| planned.fits).map(|planned| planned.peak_bytes);
+    (or_dash(peak), or_dash(planned.map(|planned| planned.min_bytes)))
+}
+
+fn setting(planned: &Planned) -> String {
+    format!(
+        "micro_batch_tokens {}, recompute {}, states {}",
+        planned.micro_batch_tokens,
+        format!("{:?}", planned.recompute).to_lowercase(),
+        format!("{:?}", planned.optimizer_dtype).to_lowercase()
+    )
 }
 
 #[cfg(test)]
@@ -189,15 +245,44 @@ mod tests {
         let cells = plan_grid(None, &grid, &limits(8)).unwrap();
         assert_eq!(cells.len(), MODELS.len() * 2 * METHODS.len());
         for cell in &cells {
-            assert_eq!(cell.fits, cell.min_bytes <= Bytes(8 << 30), "{cell:?}");
-            assert!(!cell.fits || (cell.min_bytes <= cell.peak_bytes && cell.peak_bytes <= Bytes(8 << 30)));
+            let lora = &cell.lora.as_ref().expect("rank 16 is below every width").planned;
+            for way in [&cell.full, lora] {
+                assert_eq!(way.fits, way.min_bytes <= Bytes(8 << 30), "{cell:?}");
+                assert!(!way.fits || (way.min_bytes <= way.peak_bytes && way.peak_bytes <= Bytes(8 << 30)));
+            }
+            assert!(lora.min_bytes < cell.full.min_bytes, "{cell:?}");
         }
         let of = |model: &str, context: u32| {
             cells.iter().find(|c| c.model == model && c.context == context && c.method == "grpo").unwrap()
         };
-        assert!(of("smollm2-135m", 256).fits && !of("qwen2.5-7b", 256).fits);
-        assert!(of("smollm2-135m", 256).min_bytes < of("smollm2-135m", 1024).min_bytes);
+        let full = |model: &str, context: u32| &of(model, context).full;
+        assert!(full("smollm2-135m", 256).fits && !full("qwen2.5-7b", 256).fits);
+        assert!(full("smollm2-135m", 256).min_bytes < full("smollm2-135m", 1024).min_bytes);
+        // Gradients and states of 3 billion parameters are what does not fit.
+        let large = of("qwen2.5-3b", 256);
+        assert!(!large.full.fits && large.lora.as_ref().is_some_and(|lora| lora.planned.fits));
         assert_eq!(table(&cells).lines().count(), cells.len() + 2);
+    }
+
+    #[test]
+    fn adapters_are_those_of_the_run_file_where_they_fit_in() {
+        let mut base = empty_run("x");
+        base.train.optimizer_dtype = Auto::Value(plimsoll_config::OptimizerDtype::Int8);
+        base.lora = Some(Lora { rank: 192, ..Lora::default() });
+        let grid = |methods: &[&str]| Grid {
+            models: vec!["smollm2-135m".into(), "qwen2.5-0.5b".into()],
+            contexts: vec![256],
+            methods: methods.iter().map(|name| name.to_string()).collect(),
+        };
+        let cells = plan_grid(Some(&base), &grid(&["grpo", "reward_model"]), &limits(64)).unwrap();
+        // The keys and values of the second model are 128 wide, and a reward model has a new head.
+        let ranks: Vec<_> = cells.iter().map(|cell| cell.lora.as_ref().map(|lora| lora.rank)).collect();
+        assert_eq!(ranks, [Some(192), None, None, None]);
+        let [full, lora] = [&cells[0].full, &cells[0].lora.as_ref().unwrap().planned];
+        let dtypes = [full, lora].map(|way| way.optimizer_dtype);
+        assert_eq!(dtypes, [plimsoll_train::OptimizerDType::Int8, plimsoll_train::OptimizerDType::F32]);
+        let text = table(&cells);
+        assert!(text.contains(" LoRA r=192 ") && text.contains("  -          -  micro_batch"), "{text}");
     }
 
     #[test]

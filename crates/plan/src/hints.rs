@@ -3,19 +3,31 @@
 use super::{limits::OF_RUN_FILE, report::Hint, search::Planner};
 use crate::duration::duration;
 use crate::facts::{Facts, HostFacts};
+use crate::search::Purpose;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{
-    Auto, ByteSize, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute, RunSpec,
+    Auto, ByteSize, Lora, LoraSpec, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute, RunSpec,
 };
 use plimsoll_device::DeviceKind;
-use plimsoll_memory::Limit;
+use plimsoll_memory::{Limit, Pool};
+use std::borrow::Cow;
 
 struct Change {
+    applies: bool,
+    set: Cow<'static, str>,
+    why: &'static str,
+    changes_result: bool,
+    apply: fn(&mut RunSpec),
+}
+
+fn change(
     applies: bool,
     set: &'static str,
     why: &'static str,
     changes_result: bool,
     apply: fn(&mut RunSpec),
+) -> Change {
+    Change { applies, set: set.into(), why, changes_result, apply }
 }
 
 const STAGING_SMALL: Bytes = Bytes::mib(1);
@@ -25,20 +37,29 @@ const STAGING_SMALL: Bytes = Bytes::mib(1);
 pub(crate) fn of(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
     let base_s = planner.fastest_s(run)?;
     let offloads_help = planner.kind == DeviceKind::Cuda && planner.facts.share.ranks == 1;
-    let all = changes(run).into_iter().chain(offloads_help.then(|| offloads(run)).into_iter().flatten());
+    let all = changes_of(run).into_iter().chain(offloads_help.then(|| offloads(run)).into_iter().flatten());
     let changes: Vec<Change> = all.filter(|change| change.applies).collect();
+    let adapters = Some(adapters(planner, run)).filter(|change| change.applies);
     let mut hints = Vec::new();
-    for change in &changes {
+    for change in changes.iter().chain(&adapters) {
         hints.extend(verified(planner, run, base_s, &[change])?);
     }
     if hints.is_empty() {
+        let mut adapted = Vec::new();
         for (i, a) in changes.iter().enumerate() {
             for b in &changes[i + 1..] {
                 hints.extend(verified(planner, run, base_s, &[a, b])?);
             }
+            // Second, because adapters decide the dtypes of gradients and states also next to a change of them.
+            if let Some(b) = &adapters {
+                adapted.extend(verified(planner, run, base_s, &[a, b])?);
+            }
         }
-        sort(&mut hints);
-        hints.truncate(1);
+        for hints in [&mut hints, &mut adapted] {
+            sort(hints);
+            hints.truncate(1);
+        }
+        hints.append(&mut adapted);
     }
     sort(&mut hints);
     hints.extend(smallest_limits(planner, run)?);
@@ -65,12 +86,15 @@ fn verified(planner: &Planner, run: &RunSpec, base_s: f64, changes: &[&Change]) 
     }
     let step_s = solution.chosen.cost.total_s();
     let lost = step_s / base_s.max(f64::MIN_POSITIVE) - 1.0;
-    let join = |part: fn(&Change) -> &'static str, by: &str| {
-        changes.iter().map(|change| part(change)).collect::<Vec<_>>().join(by)
-    };
+    let sets: Vec<&str> = changes.iter().map(|change| &*change.set).collect();
+    let mut why = changes.iter().map(|change| change.why).collect::<Vec<_>>().join("; ");
+    if changed.lora.is_some() && run.lora.is_none() {
+        let pool = if planner.kind == DeviceKind::Cuda { Pool::Device } else { Pool::Host };
+        why += &format!(": {} of {} memory", solution.plan.peak(pool).peak, pool.name());
+    }
     Ok(Some(Hint {
-        set: Some(join(|change| change.set, " --set ")),
-        why: format!("{}; predicted step {}", join(|change| change.why, "; "), duration(step_s)),
+        set: Some(sets.join(" --set ")),
+        why: format!("{why}; predicted step {}", duration(step_s)),
         predicted_step_s: Some(step_s),
         lost_speed: Some(lost),
         changes_result: changes.iter().any(|change| change.changes_result),
@@ -119,7 +143,7 @@ fn offloads(run: &RunSpec) -> Vec<Change> {
     }
     let optimizer = run.choices.offloads(Offload::Optimizer);
     let reference = run.choices.offloads(Offload::Reference) || !has_reference;
-    let how = |applies, set, why, apply| Change { applies, set, why, changes_result: false, apply };
+    let how = |applies, set, why, apply| change(applies, set, why, false, apply);
     vec![
         how(
             !optimizer && (!has_reference || !reference),
@@ -143,11 +167,13 @@ fn offloads(run: &RunSpec) -> Vec<Change> {
 }
 
 /// Returns single changes of a run file that save memory.
-fn changes(run: &RunSpec) -> Vec<Change> {
+fn changes_of(run: &RunSpec) -> Vec<Change> {
     let bf16 = run.model_options.dtype == ModelDtype::Bf16;
     let has_kl = run.objective.is_some_and(|objective| objective.kl.is_some());
-    let how = |applies, set, why, apply| Change { applies, set, why, changes_result: false, apply };
-    let what = |applies, set, why, apply| Change { applies, set, why, changes_result: true, apply };
+    // Gradients and states of adapters are f32.
+    let (is_whole, has_reference) = (run.lora.is_none(), run.lora.is_none() && has_kl);
+    let how = |applies, set, why, apply| change(applies, set, why, false, apply);
+    let what = |applies, set, why, apply| change(applies, set, why, true, apply);
     vec![
         how(
             !run.choices.micro_batch_tokens.is_auto(),
@@ -186,23 +212,58 @@ fn changes(run: &RunSpec) -> Vec<Change> {
             r.model_options.dtype = ModelDtype::Bf16
         }),
         what(
-            run.choices.grad_dtype == Auto::Value(ModelDtype::F32) && bf16,
+            is_whole && run.choices.grad_dtype == Auto::Value(ModelDtype::F32) && bf16,
             "train.grad_dtype=bf16",
             "gradients are summed in bf16",
             |r| r.choices.grad_dtype = Auto::Value(ModelDtype::Bf16),
         ),
         what(
-            run.choices.optimizer_dtype == Auto::Value(OptimizerDtype::F32) && bf16,
+            is_whole && run.choices.optimizer_dtype == Auto::Value(OptimizerDtype::F32) && bf16,
             "train.optimizer_dtype=bf16",
             "states in bf16 with stochastic rounding, no f32 master copy: 8 bytes a parameter instead of 18",
             |r| r.choices.optimizer_dtype = Auto::Value(OptimizerDtype::Bf16),
         ),
         what(
-            run.choices.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::Int8),
+            is_whole
+                && run.choices.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::Int8),
             "train.optimizer_dtype=int8",
             "states of 8 bits with stochastic rounding, no f32 master copy: 2 bytes a parameter",
             |r| r.choices.optimizer_dtype = Auto::Value(OptimizerDtype::Int8),
         ),
-        what(has_kl, "loss.kl_coef=0", "no reference model is loaded", |r| r.reference = false),
+        what(has_reference, "loss.kl_coef=0", "no reference model is loaded", |r| r.reference = false),
     ]
+}
+
+/// Returns the change from training all weights of a policy to training adapters of the default rank.
+fn adapters(planner: &Planner, run: &RunSpec) -> Change {
+    let lora = LoraSpec::new(&Lora::default());
+    let is_narrow = |(inputs, outputs): (u32, u32)| inputs.min(outputs) < lora.rank;
+    let has_room = !lora.targets.iter().any(|target| is_narrow(target.widths(&planner.facts.spec)));
+    let mut sets = vec![
+        format!("lora.rank={}", lora.rank),
+        format!("train.learning_rate={:e}", ten_times(run.train.learning_rate)),
+    ];
+    // What `[lora]` is refused with.
+    if run.choices.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::F32) {
+        sets.push("train.optimizer_dtype=f32".into());
+    }
+    if run.choices.grad_dtype == Auto::Value(ModelDtype::Bf16) {
+        sets.push("train.grad_dtype=f32".into());
+    }
+    Change {
+        applies: planner.purpose == Purpose::Train && run.lora.is_none() && !run.needs.scores && has_room,
+        set: sets.join(" --set ").into(),
+        why: "train adapters at ten times the learning rate, and leave the weights as they are",
+        changes_result: true,
+        apply: |r| {
+            r.lora = Some(LoraSpec::new(&Lora::default()));
+            r.choices.optimizer_dtype = Auto::Value(OptimizerDtype::F32);
+            r.choices.grad_dtype = Auto::Value(ModelDtype::F32);
+        },
+    }
+}
+
+/// Returns ten times a rate with the digits that people write.
+fn ten_times(rate: f64) -> f64 {
+    format!("{:.6e}", 10.0 * rate).parse().unwrap_or(rate)
 }

@@ -258,11 +258,13 @@ impl Planner<'_> {
     /// Returns what `"auto"` may move to the host's memory: nothing on a CPU, whose memory that is, nor of several ranks.
     fn offloads(&self, run: &RunSpec) -> Vec<Offload> {
         let of = |optimizer: bool, reference: bool| Offload { optimizer, reference };
-        let reference = run.reference && run.lora.is_none();
+        // States of adapters are small and stay where they are, and their reference is the model itself.
+        let is_whole = run.lora.is_none();
+        let (states, reference) = (is_whole || run.critic.is_some(), run.reference && is_whole);
         match (&run.choices.offload, self.kind) {
             (Auto::Value(list), _) => {
                 let lies = |what| list.contains(&what);
-                vec![of(lies(RunOffload::Optimizer), reference && lies(RunOffload::Reference))]
+                vec![of(states && lies(RunOffload::Optimizer), reference && lies(RunOffload::Reference))]
             }
             (Auto::Auto, _) if self.facts.share.ranks > 1 => vec![of(false, false)],
             (Auto::Auto, DeviceKind::Cpu) => vec![of(false, false)],

@@ -156,6 +156,22 @@ fn a_learning_rate_of_full_fine_tuning_has_a_note() {
 }
 
 #[test]
+fn a_move_to_host_memory_that_moves_nothing_has_a_note() {
+    let notes = |sets: &[&str]| {
+        let sets: Vec<&str> = ["train.learning_rate=1e-5"].iter().chain(sets).copied().collect();
+        load_text(GOOD, &sets, &[]).unwrap().notes
+    };
+    let both = "memory.offload=[\"optimizer\", \"reference\"]";
+    assert!(notes(&[both]).is_empty() && notes(&["lora={}", "memory.offload=[]"]).is_empty());
+    let idle = notes(&["lora={}", both]);
+    assert!(idle.len() == 2 && idle[0].contains("the model without its adapter"), "{idle:?}");
+    assert!(idle[1].contains("states of adapters stay"), "{idle:?}");
+    let states = "memory.offload=[\"optimizer\"]";
+    let critic = notes(&["lora={}", "method=ppo", states]);
+    assert!(critic.len() == 1 && critic[0].contains("moves the critic's states"), "{critic:?}");
+}
+
+#[test]
 fn the_resolved_section_reads_back_as_itself() {
     for sets in [&["lora={}"][..], &["lora.targets=[\"q_proj\"]", "lora.rslora=true", "lora.adapter=a"]] {
         let run = load_text(GOOD, sets, &[]).unwrap().run;

@@ -122,6 +122,12 @@ fn the_number_of_ranks_changes_no_bit_of_an_adapter() {
             assert!(left.iter().any(|line| line.contains(WEIGHTS)), "{name}: {left:?}");
             assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "{name} on {ranks} ranks");
         }
+        // Half the run on three ranks, the rest on two.
+        let dir = format!("{name}-less");
+        let sets = [&["train.cut_multiple=4"], sets].concat();
+        folder.train(&dir, &[&sets[..], &["--ranks=3", "train.steps=1"]].concat());
+        folder.train(&dir, &[&sets[..], &["--ranks=2", "--resume"]].concat());
+        assert!(result(&folder, &dir) == result(&folder, &format!("{name}-1")), "{name}: other bits");
     }
 }
 
@@ -149,6 +155,21 @@ fn an_adapter_that_goes_on_equals_one_that_never_stopped() {
             assert!(folder.saved(&long, critic) == folder.saved(&short, critic), "another critic");
             assert!(folder.metrics(&long).iter().all(|step| number(step, "critic/grad_norm") > 0.0));
         }
+    }
+    // Where states are changes none either: those of adapters stay, and a critic's move.
+    for (name, offload) in
+        [("kl", "memory.offload=[\"optimizer\", \"reference\"]"), ("ppo", "memory.offload=[\"optimizer\"]")]
+    {
+        let sets: &[&str] = match name {
+            "kl" => &["loss.kl_coef=0.05", "loss.kl_target=0.01", "train.mini_batch=4"],
+            _ => &["method=ppo", "critic.warmup_steps=1", "loss.kl_coef=0.05"],
+        };
+        let dir = format!("{name}-offloaded");
+        let said = folder.train(&dir, &[sets, &[offload]].concat());
+        assert!(said.contains("note: memory.offload with [lora]: "), "{said}");
+        assert!(result(&folder, &dir) == result(&folder, &format!("{name}-long")), "{name}: other bits");
+        let plan = folder.plan(&[sets, &[offload]].concat());
+        assert_eq!(plan["resolved"]["offload"]["optimizer"], name == "ppo", "{}", plan["resolved"]);
     }
     // What is computed again in the backward pass has the same bits, adapters included.
     let sets = ["lora.rank=16", "train.recompute=none", "checkpoint.every=100"];
@@ -442,4 +463,9 @@ fn what_lora_cannot_train_is_refused_before_the_run() {
     let head = [slug, "reward.toml:5:2: [lora] with `method = \"reward_model\"`", "remove [lora]"];
     folder.file("reward.toml").plan_refused(&[], 2, &head);
     folder.file("reward.toml").check_train(&[], 2, &head);
+    // A critic as well.
+    folder.train("out", &["train.steps=1"]);
+    let critic = format!("critic.model={}", folder.text_path(&format!("out/{LATEST}")));
+    let whole = [slug, "is an adapter, and a critic is trained in full", "--merge"];
+    folder.plan_refused(&["method=ppo", &critic], 2, &whole);
 }

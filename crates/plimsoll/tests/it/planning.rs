@@ -2,7 +2,7 @@
 //! in a real container, the grid, the drawing, sizes that no machine has.
 
 use crate::common::cgroup::Group;
-use crate::common::{check_refused, command, plimsoll, text};
+use crate::common::{Folder, check_refused, command, plimsoll, text};
 use crate::run::{FIRST, object, region};
 use serde_json::Value;
 use std::fs;
@@ -101,6 +101,69 @@ fn sizes_that_no_machine_has_are_refused_with_a_name() {
     assert!(plan["pools"]["host"]["peak_bytes"].as_u64() > Some(1 << 46), "{}", plan["pools"]);
 }
 
+/// The shape of a 7B model on a card of 24 GiB.
+const ON_24_GIB: [&str; 2] = ["--limit", "device=24GiB,host=64GiB,disk=1TiB"];
+
+#[test]
+fn a_run_that_does_not_fit_is_offered_adapters_that_do() {
+    let lora = concat!(env!("CARGO_MANIFEST_DIR"), "/../../runs/qwen2.5-7b-lora-24gb.toml");
+    let (code, plan) = object(&[&["plan", lora, "--json"], &ON_24_GIB[..]].concat());
+    assert_eq!((code, &plan["fits"]), (0, &true.into()), "{}", plan["hints"]);
+    let fits = text(&plimsoll(&[&["plan", lora], &ON_24_GIB[..]].concat()).stdout);
+    assert!(fits.ends_with("verdict: fits\n"), "{fits}");
+
+    // The same in full, whatever dtypes it asks for.
+    let content = fs::read_to_string(lora).expect("a recipe").replace("[lora]\nrank  = 32", "[lora_was]\n#");
+    let content: Vec<&str> = content.split("[lora_was]").collect();
+    let rest = content[1].split_once("\n[train]").expect("a section").1;
+    let file = Folder::with("full.toml", &format!("{}[train]{rest}", content[0]));
+    let file = file.text_path("full.toml");
+    for (dtypes, more) in [
+        (&[][..], ""),
+        (
+            &["--set", "train.optimizer_dtype=bf16", "--set", "train.grad_dtype=bf16"],
+            " --set train.optimizer_dtype=f32 --set train.grad_dtype=f32",
+        ),
+    ] {
+        let (code, plan) = object(&[&["plan", &*file, "--json"], &ON_24_GIB[..], dtypes].concat());
+        let set = format!("lora.rank=16 --set train.learning_rate=1e-4{more}");
+        let hints = plan["hints"].as_array().expect("a list");
+        let hint = hints.iter().find(|hint| hint["set"] == set.as_str());
+        let hint = hint.unwrap_or_else(|| panic!("{code}: {hints:?}"));
+        assert_eq!((code, &hint["changes_result"]), (3, &true.into()), "{hint}");
+        let sets: Vec<&str> = set.split(" --set ").flat_map(|set| ["--set", set]).collect();
+        let (code, plan) = object(&[&["plan", &*file, "--json"], &ON_24_GIB[..], dtypes, &sets].concat());
+        assert_eq!(code, 0, "{}", plan["hints"]);
+        let peak = plan["pools"]["device"]["peak_bytes"].as_u64().expect("bytes") as f64;
+        let words = format!(": {:.1} GiB of device memory; predicted step ", peak / f64::from(1 << 30));
+        assert!(hint["why"].as_str().is_some_and(|why| why.contains(&words)), "{words}: {hint}");
+    }
+    // Where two changes are needed, next to those that leave the result as it is.
+    let large = concat!(env!("CARGO_MANIFEST_DIR"), "/../../runs/qwen2.5-7b-grpo.toml");
+    let output = plimsoll(&["plan", large, "--limit", "device=40GiB,host=64GiB,disk=1TiB"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    for part in [
+        "memory.offload=",
+        "--set lora.rank=16 --set train.learning_rate=1e-5 --set train.optimizer_dtype=f32",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    // Not where they do not fit either, not of a reward model, whose head is new, and not of adapters.
+    let offers = |args: &[&str]| {
+        let (code, plan) = object(&[&["plan", "--json"], args].concat());
+        assert_eq!(code, 3, "{args:?}");
+        plan["hints"].as_array().expect("a list").iter().any(|hint| hint.to_string().contains("lora.rank"))
+    };
+    assert!(!offers(&[&file, "--limit", "device=12GiB,host=64GiB,disk=1TiB"]));
+    assert!(!offers(&[lora, "--limit", "device=12GiB,host=64GiB,disk=1TiB"]));
+    let rest = "model = \"random:smollm2-135m\"\n[data]\nprompts = \"builtin:addition\"\neval = \"none\"\n[rollout]\nprompts_per_step = 4\n[train]\nsteps = 1\nlearning_rate = 1e-6\n";
+    for (method, offered) in [("sft", true), ("dpo", true), ("reward_model", false)] {
+        let file = Folder::with("x.toml", &format!("method = \"{method}\"\n{rest}"));
+        assert_eq!(offers(&[&file.text_path("x.toml"), "--limit", "host=700MiB"]), offered, "{method}");
+    }
+}
+
 #[test]
 fn a_grid_has_a_row_a_cell() {
     let args = ["plan", "--table", "--models", "smollm2-135m,qwen2.5-7b", "--contexts", "512,1024"];
@@ -108,7 +171,15 @@ fn a_grid_has_a_row_a_cell() {
     let rows = grid["rows"].as_array().expect("rows");
     assert_eq!((code, rows.len()), (0, 2 * 2 * 2));
     assert!(rows.iter().all(|row| (row["fits"] == true) == (row["min_bytes"].as_u64() <= Some(16 << 30))));
+    // Adapters take less, and the larger model fits with them alone.
+    let lora = |row: &Value| row["lora"]["min_bytes"].as_u64();
+    assert!(rows.iter().all(|row| lora(row) < row["min_bytes"].as_u64() && row["lora"]["rank"] == 16));
+    let (code, large) =
+        object(&["plan", "--table", "--models", "qwen2.5-7b", "--limit", "host=30GiB", "--json"]);
+    let row = &large["rows"][0];
+    assert_eq!((code, &row["fits"], &row["lora"]["fits"]), (0, &false.into(), &true.into()), "{row}");
     let words = text(&plimsoll(&[&args[..], &["--methods", "sft"]].concat()).stdout);
+    assert!(words.contains("all weights") && words.contains("LoRA r=16"), "{words}");
     assert_eq!(words.matches("qwen2.5-7b").count(), 2, "{words}");
     // A separate critic and its optimizer are added to the actor's.
     let all = ["plan", "--table", "--models", "smollm2-135m", "--contexts", "512", "--json"];
