@@ -6,6 +6,7 @@
     train    4 x 1024 tokens, forward + backward + AdamW, compared with PyTorch eager, compiled and Liger:
              tokens/s, bytes
     step     GRPO, 32 prompts x 8 samples, 64 + 256 tokens, compared with TRL: seconds
+    lora     training and 64 sequences with adapters, compared with all weights and with none: tokens/s; exactness
 
 Random weights of the published shapes, bf16, optimizer states in bf16, completions of forced length, a reward with
 variance in every group. The most important measurements come first; one that no longer fits into the time says so in its
@@ -64,6 +65,8 @@ ROLLOUT_FLOORS = {
 TRAIN_RATIOS = {"smollm2-135m": 1.5, "qwen2.5-0.5b": 1.3}  # Over the best peer.
 TRAIN_FLOORS = {"qwen2.5-1.5b": 50e3}  # Tokens/s.
 MEMORY_FLOORS = {("smollm2-135m", "cheap"): 2.5, ("qwen2.5-0.5b", "cheap"): 6.4, ("qwen2.5-0.5b", "layer"): 4.3}  # GiB.
+LORA_RANK = 32
+LORA_RATIOS = {"train": 1.25, "rollout": 0.85}  # Over training all weights; over the model without adapters.
 STEP_RATIOS = {"smollm2-135m": 10, "qwen2.5-0.5b": 10}  # Over TRL.
 START_FLOORS = {"cold": 40, "warm": 5}  # Seconds.
 
@@ -418,7 +421,39 @@ def part_step(part):
         step_row(part, model, found, {"TRL": trl})
 
 
-PARTS = {"ours": part_ours, "rollout": part_rollout, "train": part_train, "step": part_step}
+def part_lora(part):
+    """Compares adapters of all linear layers with training all weights, and with sampling from the model alone."""
+    work = part.work
+    adapters = ["--lora-rank", 8 if work is SMALL else LORA_RANK]
+    for model in work.models[-2:]:
+        for measure, label in [(train_with, train_label(work, SPEED_LEVEL)), (rollout_with, rollout_label(work, work.rollouts[-1]))]:
+            kind, plain = measure(part, model, [])
+            _, found = measure(part, model, adapters)
+            name = "all weights" if kind == "train" else "no adapters"
+            part.row(
+                f"{label}, LoRA of rank {adapters[1]}", model, "tokens/s", found, {name: plain}, name,
+                peer=plain.get("median"), ratio_floor=None if work is SMALL else LORA_RATIOS[kind],
+            )
+        words = ["exactness", "--tokens", work.exact_tokens[min(1, len(work.exact_tokens) - 1)], *adapters]
+        found = part.ours("exactness with adapters", model, words, limit_s=150)
+        what = f"exactness with LoRA of rank {adapters[1]}: mismatches in at least {words[2]:,} tokens"
+        part.row(what, model, "tokens", found, ours="mismatches", floor=0, better="less")
+
+
+def train_with(part, model, more):
+    work = part.work
+    words = ["train", "--batch", work.batch, "--seq", work.seq, "--recompute", SPEED_LEVEL, "--repeats", work.repeats]
+    return "train", part.ours(train_label(work, SPEED_LEVEL), model, [*words, *more])
+
+
+def rollout_with(part, model, more):
+    work = part.work
+    words = ["rollout", "--sequences", work.rollouts[-1], "--prompt-tokens", work.prompt_tokens]
+    words += ["--new-tokens", work.new_tokens, "--repeats", work.repeats]
+    return "rollout", part.ours(rollout_label(work, work.rollouts[-1]), model, [*words, *more])
+
+
+PARTS = {"ours": part_ours, "rollout": part_rollout, "train": part_train, "step": part_step, "lora": part_lora}
 
 
 if __name__ == "__main__":
