@@ -434,10 +434,10 @@ def part_lora(part):
                 f"{label}, LoRA of rank {adapters[1]}", model, "tokens/s", found, {name: plain}, name,
                 peer=plain.get("median"), ratio_floor=None if work is SMALL else LORA_RATIOS[kind],
             )
-        words = ["exactness", "--tokens", work.exact_tokens[min(1, len(work.exact_tokens) - 1)], *adapters]
-        found = part.ours("exactness with adapters", model, words, limit_s=150)
-        what = f"exactness with LoRA of rank {adapters[1]}: mismatches in at least {words[2]:,} tokens"
-        part.row(what, model, "tokens", found, ours="mismatches", floor=0, better="less")
+    words = ["exactness", "--tokens", work.exact_tokens[min(1, len(work.exact_tokens) - 1)], *adapters]
+    found = part.ours("exactness with adapters", work.models[-2:][0], words, limit_s=150)
+    what = f"exactness with LoRA of rank {adapters[1]}: mismatches in at least {words[2]:,} tokens"
+    part.row(what, work.models[-2:][0], "tokens", found, ours="mismatches", floor=0, better="less")
 
 
 def train_with(part, model, more):
