@@ -216,6 +216,14 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     let generation = optional_json(&dir.join("generation_config.json"))?;
     let (spec, head) = model_from_config(&config, &config_path.display().to_string())?;
     let (files, tensors) = safetensors_dir::open_directory(dir)?;
+    let tokenizer = tokenizer_of(dir)?;
+    let ids = token_ids(&config, generation.as_ref());
+    let path = Some(dir.to_path_buf());
+    Ok(OpenModel::assemble(source, Parts { spec, head, files, tensors, tokenizer, ids, path }))
+}
+
+/// Reads what a tokenizer is built from in a folder.
+fn tokenizer_of(dir: &Path) -> Result<TokenizerFiles> {
     let tokenizer_config_json = optional_json(&dir.join("tokenizer_config.json"))?;
     let template_path = dir.join("chat_template.jinja");
     let template = match read_small_if_present(&template_path, TEMPLATE_BYTES_MAX)? {
@@ -225,18 +233,15 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
         ),
         None => tokenizer_config_json.as_ref().and_then(template_of),
     };
-    let tokenizer = TokenizerFiles {
+    Ok(TokenizerFiles {
         tokenizer_json: read_small_if_present(&dir.join("tokenizer.json"), TOKENIZER_BYTES_MAX)?,
         tokenizer_config_json,
         chat_template: template,
         ..TokenizerFiles::default()
-    };
-    let ids = token_ids(&config, generation.as_ref());
-    let path = Some(dir.to_path_buf());
-    Ok(OpenModel::assemble(source, Parts { spec, head, files, tensors, tokenizer, ids, path }))
+    })
 }
 
-/// Opens an adapter's folder as the model that it names, with the adapter.
+/// Opens an adapter's folder as the model that it names, with the adapter, and with the tokenizer that lies next to it.
 ///
 /// Errors: those of both; `adapter-damaged` where it names none, or another adapter.
 fn open_adapted(
@@ -254,7 +259,9 @@ fn open_adapted(
             .map_err(|error| error.fact(format!("it is the base of the adapter {}", folder.display())))?,
     };
     let adapter = Adapter::open(folder, &model.spec)?;
-    Ok(OpenModel { source: source.to_string(), adapter: Some(adapter), ..model })
+    let own = tokenizer_of(folder)?;
+    let tokenizer = if own.tokenizer_json.is_some() { own } else { model.tokenizer };
+    Ok(OpenModel { source: source.to_string(), adapter: Some(adapter), tokenizer, ..model })
 }
 
 fn open_gguf(source: &str, path: &Path) -> Result<OpenModel> {

@@ -5,7 +5,7 @@ use crate::common;
 use common::safetensors;
 use plimsoll_base::{LoraShape, LoraTarget, LoraTargets, ModelSpec};
 use plimsoll_files::{
-    ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, LoraPart, adapter_config_json, adapter_tensor_name,
+    ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, LoraPart, OpenModel, adapter_config_json, adapter_tensor_name,
     adapter_tensors, spec_from_config,
 };
 use serde_json::{Value, json};
@@ -304,4 +304,29 @@ fn files_of_peft_are_read() {
     let spec = spec_from_config(&serde_json::from_slice(&config).unwrap(), "config.json").unwrap();
     let error = Adapter::open(&golden.join("lora/llama"), &spec).unwrap_err();
     assert_eq!(error.slug, "adapter-other-base", "{error}");
+}
+
+#[test]
+fn an_adapters_folder_opens_as_its_base_with_the_tokenizer_next_to_it() {
+    let nano = OpenModel::open("builtin:nano", None, false).unwrap();
+    let (folder, mut config) = (tempfile::tempdir().unwrap(), config());
+    config["base_model_name_or_path"] = json!("builtin:nano");
+    write(folder.path(), &config, &adapter_tensors(shape(), &nano.spec));
+    let open = |folder: &Path| OpenModel::open(folder.to_str().unwrap(), None, false);
+    let model = open(folder.path()).unwrap();
+    assert_eq!((model.spec, model.tokenizer == nano.tokenizer), (nano.spec, true));
+    assert_eq!(model.adapter.as_ref().map(|adapter| adapter.config.shape()), Some(shape()));
+    std::fs::write(folder.path().join("tokenizer.json"), "{\"own\": 1}").unwrap();
+    let own = open(folder.path()).unwrap().tokenizer.tokenizer_json;
+    assert_eq!(own.as_deref(), Some(&b"{\"own\": 1}"[..]));
+    // A base that is an adapter itself, and none.
+    let above = tempfile::tempdir().unwrap();
+    for (base, words) in
+        [(json!(folder.path().to_str().unwrap()), "is an adapter"), (json!(null), "names no base")]
+    {
+        config["base_model_name_or_path"] = base;
+        write(above.path(), &config, &adapter_tensors(shape(), &nano.spec));
+        let error = open(above.path()).unwrap_err();
+        assert!(error.slug == "adapter-damaged" && error.message.contains(words), "{error}");
+    }
 }
