@@ -31,17 +31,21 @@ const MARGIN: u64 = 16 << 20;
 const BYTES_MAX: u64 = 1 << 36;
 
 impl Held {
-    /// What to plan with, and where it is from. `adapters`: whether the run has any.
-    pub fn known(adapters: bool) -> (Held, String) {
+    /// What to plan with, and where it is from.
+    pub fn known() -> (Held, String) {
         let noted = file().and_then(|file| Some((Held::read(&file)?, file)));
         match noted {
-            None if adapters => (Held { card: CARD_WITH_ADAPTERS, ..TABLE }, TABLE_SOURCE.to_string()),
             None => (TABLE, TABLE_SOURCE.to_string()),
             Some((held, file)) => {
                 let source = format!("measured by runs on this machine, in {}", file.display());
                 (held.map(|bytes| Bytes(bytes.0 + MARGIN)), source)
             }
         }
+    }
+
+    /// Returns what a run with adapters takes, where nothing was measured: `self` is of the table.
+    pub fn with_adapters(self) -> Held {
+        if self == TABLE { Held { card: CARD_WITH_ADAPTERS, ..self } } else { self }
     }
 
     /// Notes a measurement; of two the larger of each number stays. Best effort: without a note the table is taken. Under a

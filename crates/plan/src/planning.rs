@@ -116,7 +116,7 @@ pub(crate) fn with_planner<T>(
     };
     let (held, source) = match kind {
         DeviceKind::Cpu => Default::default(),
-        DeviceKind::Cuda => Held::known(run.lora.is_some()),
+        DeviceKind::Cuda => Held::known(),
     };
     let (rewards, held) = (reward_memory(run), (held, source.as_str()));
     work(&Planner { facts, kind, threads, limits, rates: &rates, purpose, rewards, held })

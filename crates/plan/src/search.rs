@@ -432,7 +432,7 @@ impl Planner<'_> {
             rewards: self.rewards,
             episodes: crate::facts::episode_memory(run),
             host: HostFacts { staging, ..self.facts.host },
-            held: self.held.0,
+            held: if run.lora.is_some() { self.held.0.with_adapters() } else { self.held.0 },
         };
         (shape, resolved)
     }
