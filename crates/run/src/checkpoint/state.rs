@@ -56,7 +56,7 @@ pub struct RunState {
     /// SHA-256 of each data file, and of the model's configuration, tokenizer and chat template.
     pub inputs: BTreeMap<String, String>,
     /// Sum of squares of the weights below adapters.
-    #[serde(with = "exact_option", default)]
+    #[serde(with = "exact_option", default, skip_serializing_if = "Option::is_none")]
     pub base: Option<f64>,
     /// Sum of squares of the reference model's weights.
     #[serde(with = "exact_option")]
