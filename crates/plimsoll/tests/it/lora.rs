@@ -363,6 +363,18 @@ fn an_adapter_is_exported_as_it_is_and_merged() {
     assert!(folder.read("again/model.safetensors") == folder.read("merged/model.safetensors"));
     check_refused(&["checkpoint", "export", &run, "--merge", "--to", &again], 2, &["error[export-exists]: "]);
     check_refused(&["checkpoint", "export", &run, "--to", &adapter], 2, &["error[export-exists]: "]);
+    // A checkpoint with a flipped bit is not merged.
+    let weights = std::fs::read_dir(folder.path("out/checkpoints")).unwrap();
+    for step in weights.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()) {
+        let path = step.join("adapter_model.safetensors");
+        let mut bytes = std::fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+    }
+    let damaged = folder.text_path("damaged");
+    let refused = ["error[checkpoint-damaged]: ", "adapter_model.safetensors"];
+    check_refused(&["checkpoint", "export", &run, "--merge", "--to", &damaged], 1, &refused);
+    assert!(!folder.path("damaged").exists());
     // A whole model has nothing to merge.
     let (made, to) = (folder.text_path("made"), folder.text_path("never"));
     let refused = ["error[merge-refused]: ", "leave out --merge"];

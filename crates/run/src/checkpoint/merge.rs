@@ -2,7 +2,7 @@
 //!
 //! W + scale B A is computed in f32 and rounded once, to the dtype of W. Rounding may undo small changes, so it is counted.
 
-use super::verbs;
+use super::{MANIFEST, Manifest, STATE, verbs};
 use plimsoll_base::{Bytes, DType, Error, LoraTarget, Result};
 use plimsoll_files::{
     Adapter, AdapterConfig, Encoding, LoraPart, OpenModel, SafetensorsWriter, TensorDecl, TensorInfo,
@@ -44,6 +44,10 @@ pub fn export_merged(path: &Path, to: &Path) -> Result<Merged> {
         false => verbs::newest(path)?.path,
     };
     verbs::check_target(to)?;
+    // A folder of peft's has no manifest; a checkpoint without one fails to read.
+    if folder.join(MANIFEST).exists() || folder.join(STATE).exists() {
+        Manifest::read(&folder)?.verify(&folder)?;
+    }
     let model = OpenModel::open(&folder.display().to_string(), None, false)?;
     let Some(adapter) = &model.adapter else {
         let message = format!("{}: it holds a whole model, and no adapter to merge", folder.display());

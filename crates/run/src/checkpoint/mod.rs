@@ -17,6 +17,7 @@ pub mod verbs;
 
 pub use manifest::{FORMAT, Finding, MANIFEST, Manifest};
 pub use numbers::{exact, exact_list, exact_map, exact_option};
+pub use plimsoll_files::ADAPTER_WEIGHTS;
 pub use retention::Retention;
 pub use saver::Saver;
 pub use state::{Best, HeldState, RunState};
@@ -33,5 +34,3 @@ pub const HELD: &str = "state/held.jsonl";
 /// The run file, as resolved.
 pub const RUN_FILE: &str = "state/run.toml";
 pub const WEIGHTS: &str = "model.safetensors";
-/// The weights of a run that trains adapters, under the name that peft gives them.
-pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
