@@ -72,9 +72,7 @@ impl OpenModel {
     /// Opens a model by the words of `model = "..."`, reading headers only.
     pub fn open(source: &str, revision: Option<&str>, allow_download: bool) -> Result<OpenModel> {
         match resolve(source, revision, allow_download)? {
-            Local::Directory(path) if adapter::is_adapter(&path) => {
-                open_adapted(source, &path, revision, allow_download)
-            }
+            Local::Directory(path) if adapter::is_adapter(&path) => open_adapted(source, &path, revision),
             Local::Directory(path) => open_directory(source, &path),
             Local::Gguf(path) => open_gguf(source, &path),
             Local::Builtin(name) => open_builtin(source, &name),
@@ -242,21 +240,17 @@ fn tokenizer_of(dir: &Path) -> Result<TokenizerFiles> {
 }
 
 /// Opens an adapter's folder as the model that it names, with the adapter, and with the tokenizer that lies next to it.
+/// The base has to be on this machine: the folder's author named it, not the user, so it is not fetched.
 ///
-/// Errors: those of both; `adapter-damaged` where it names none, or another adapter.
-fn open_adapted(
-    source: &str,
-    folder: &Path,
-    revision: Option<&str>,
-    allow_download: bool,
-) -> Result<OpenModel> {
+/// Errors: those of both, `model-not-local` for a base that is not here; `adapter-damaged` where it names none, or another adapter.
+fn open_adapted(source: &str, folder: &Path, revision: Option<&str>) -> Result<OpenModel> {
     let base = adapter::base_of(folder)?;
-    let model = match resolve(&base, revision, allow_download)? {
+    let of_adapter = |error: Error| error.fact(format!("it is the base of the adapter {}", folder.display()));
+    let model = match resolve(&base, revision, false).map_err(of_adapter)? {
         Local::Directory(path) if adapter::is_adapter(&path) => {
             return Err(adapter::damaged(format!("{}: its base {base} is an adapter", folder.display())));
         }
-        _ => OpenModel::open(&base, revision, allow_download)
-            .map_err(|error| error.fact(format!("it is the base of the adapter {}", folder.display())))?,
+        _ => OpenModel::open(&base, revision, false).map_err(of_adapter)?,
     };
     let adapter = Adapter::open(folder, &model.spec)?;
     let own = tokenizer_of(folder)?;

@@ -259,6 +259,17 @@ fn weights_are_checked_as_those_of_models_are() {
 }
 
 #[test]
+fn a_base_that_the_user_did_not_name_is_not_fetched() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config();
+    config["base_model_name_or_path"] = json!("hf:no-such-org/no-such-base");
+    write(folder.path(), &config, &adapter_tensors(shape(), &model()));
+    let error = OpenModel::open(&folder.path().display().to_string(), None, true).unwrap_err();
+    assert_eq!(error.slug, "model-not-local", "{error}");
+    assert!(format!("{error:?}").contains("it is the base of the adapter"), "{error:?}");
+}
+
+#[test]
 fn a_folder_that_is_no_adapter_says_what_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let hint = |words: &str| {
