@@ -109,6 +109,7 @@ impl Backend for CpuDevice {
             }
             Op::AdaptDown { x, adapter, u } => matmul::adapt_down(self, x, adapter, u),
             Op::AdaptUp { u, adapter, out } => matmul::adapt_up(self, u, adapter, out),
+            Op::Merge { w, adapter, out } => matmul::merge(self, w, adapter, out),
             Op::Rope { qkv, norms, rope, batch, kv, q_out } => {
                 rope::forward(self, qkv, norms, rope, batch, kv, q_out);
             }

@@ -9,7 +9,7 @@ use super::blas::{Op, Shape, Strides};
 use super::matmul::{Product, by_library, product, rows};
 use super::rows::count;
 use super::sgemm::{self, Columns, Sum};
-use super::{Arg, CudaDevice, Launch, memory};
+use super::{Arg, CudaDevice, Launch, chain, memory};
 use plimsoll_base::DType;
 use plimsoll_device::{AdaptBackward, Adapter, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
@@ -112,6 +112,7 @@ pub(crate) fn backward_u(dev: &CudaDevice, dy: Buf<'_>, adapter: Adapter<'_>, du
 
 /// grad B_i = dy_i^T u_i of each block, and grad A = du^T x, or added when `add`.
 pub(crate) fn backward_w(dev: &CudaDevice, args: AdaptBackward<'_>) {
+    dev.join_fork();
     let AdaptBackward { x, u, dy, du, grads, add, .. } = args;
     let (sr, r, m) = (grads.a.n, grads.rank(), rows(x, grads.a.k));
     let width = check(&grads, m, u, dy);
@@ -157,6 +158,21 @@ fn columns_backward_w(
     }
 }
 
+/// out = w + scale B_i A_i at the outputs of each block, w elsewhere. `w`, `out`: [N, K].
+pub(crate) fn merge(dev: &CudaDevice, w: Matrix<'_>, adapter: Adapter<'_>, out: Matrix<'_>) {
+    let (a, r, scale) = (adapter.a, adapter.rank(), adapter.scale);
+    assert_eq!((w.n, w.k, a.k), (out.n, out.k, w.k), "w and out of one shape, and A of as many inputs");
+    assert_eq!([w.layout, out.layout, a.layout], [MatrixLayout::Rows; 3]);
+    adapter.check_width(w.n);
+    chain::accumulate(dev, w.buf, out.buf, false);
+    for (i, block) in adapter.blocks() {
+        let a = Matrix::new(a.buf.slice(i * r * a.k, r * a.k), r, a.k, a.layout);
+        let rows = out.buf.slice(block.first * out.k, block.b.n * out.k);
+        let (b, to) = (Columns::whole(block.b.buf, r), Columns::whole(rows, out.k));
+        sgemm::backward_x_columns(dev, block.b.n, b, a, to, Sum { scale, add: true });
+    }
+}
+
 /// Makes a gradient zero to which a sum is added, unless it is to be added to what is there.
 fn begin_sum(dev: &CudaDevice, grad: Matrix<'_>, add: bool) {
     if !add {
@@ -164,23 +180,9 @@ fn begin_sum(dev: &CudaDevice, grad: Matrix<'_>, add: bool) {
     }
 }
 
-/// Checks that blocks fit each other, u and the layer's outputs, or their gradients, and returns N; 0 without rows.
+/// Checks u and the blocks against the layer's outputs, or their gradients, and returns N; 0 without rows.
 fn check(adapter: &Adapter<'_>, m: usize, u: Buf<'_>, out: Buf<'_>) -> usize {
-    let (a, r) = (adapter.a, adapter.rank());
-    assert_eq!(a.n, adapter.blocks().count() * r, "A of whole blocks");
+    let a = adapter.a;
     assert_eq!((u.len(), a.layout), (m * a.n, MatrixLayout::Rows), "u of [{m}, {}]", a.n);
-    let width = out.len().checked_div(m).unwrap_or_default();
-    assert_eq!(out.len(), m * width, "{} elements in {m} rows", out.len());
-    let mut end = 0;
-    for (_, block) in adapter.blocks() {
-        assert_eq!((block.b.k, block.b.layout), (r, MatrixLayout::Rows), "B of rank {r}");
-        assert!(
-            end <= block.first,
-            "blocks by their outputs: one begins at {}, one ends at {end}",
-            block.first
-        );
-        end = block.first + block.b.n;
-    }
-    assert!(m == 0 || end <= width, "a block's outputs end at {end} of {width}");
-    width
+    adapter.check(m, out)
 }

@@ -180,6 +180,7 @@ impl CudaDevice {
             Op::MatmulAdd { x, w, resid, out } => matmul::forward_add(self, x, w, resid, out),
             Op::AdaptDown { x, adapter, u } => adapter::down(self, x, adapter, u),
             Op::AdaptUp { u, adapter, out } => adapter::up(self, u, adapter, out),
+            Op::Merge { w, adapter, out } => adapter::merge(self, w, adapter, out),
             Op::Rope { qkv, norms, rope, batch, kv, q_out } => {
                 rotation::forward(self, qkv, norms, rope, batch, kv, q_out);
             }
@@ -246,6 +247,7 @@ fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 4] {
         Op::AdaptDown { u, .. } => two(Some(u), None),
         Op::AdaptUp { out, .. } => two(Some(out), None),
         Op::AdaptBackwardU { du, .. } => two(Some(du), None),
+        Op::Merge { out, .. } => two(Some(out.buf), None),
         Op::AdaptBackwardW { args } => {
             let [first, second, third] = args.grads.blocks.map(|block| block.map(|block| block.b.buf));
             [Some(args.grads.a.buf), first, second, third]

@@ -184,6 +184,31 @@ impl<'a> Adapter<'a> {
     pub fn rank(&self) -> usize {
         self.a.n / self.blocks().count()
     }
+
+    /// Checks that blocks fit each other and the layer's outputs, or their gradient, and returns N; 0 without rows.
+    pub fn check(&self, rows: usize, out: Buf<'_>) -> usize {
+        let width = out.len().checked_div(rows).unwrap_or_default();
+        assert_eq!(out.len(), rows * width, "{} elements in {rows} rows", out.len());
+        self.check_width(if rows > 0 { width } else { usize::MAX });
+        width
+    }
+
+    /// Checks that blocks fit each other and `width` outputs.
+    pub fn check_width(&self, width: usize) {
+        let r = self.rank();
+        assert_eq!(self.a.n, self.blocks().count() * r, "A of whole blocks");
+        let mut end = 0;
+        for (_, block) in self.blocks() {
+            assert_eq!((block.b.k, block.b.layout), (r, self.a.layout), "B of rank {r}");
+            assert!(
+                end <= block.first,
+                "blocks by their outputs: one begins at {}, one ends at {end}",
+                block.first
+            );
+            end = block.first + block.b.n;
+        }
+        assert!(end <= width, "a block's outputs end at {end} of {width}");
+    }
 }
 
 /// The gradients of adapters' A and B.

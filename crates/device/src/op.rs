@@ -63,10 +63,12 @@ operations! {
     fn matmul_add(x: Read Buf<'a>, w: Read Matrix<'a>, resid: Read Buf<'a>, out: Write Buf<'a>) = MatmulAdd,
         in_place(resid => out);
     /// u = scale x A^T, rounded. `x`: [M, K] e; `u`: [M, S r] e. A device may compute it next to the operations that follow, until
-    /// `adapt_up` of the same adapter: they may not write `x`.
+    /// `adapt_up` or `adapt_backward_w` of the same adapter: they may not write `x`.
     fn adapt_down(x: Read Buf<'a>, adapter: Read Adapter<'a>, u: Write Buf<'a>) = AdaptDown;
     /// out += u_i B_i^T at the outputs of each block: one addition in f32, rounded once. `u`: [M, S r] e; `out`: [M, N] e or f32.
     fn adapt_up(u: Read Buf<'a>, adapter: Read Adapter<'a>, out: Write Buf<'a>) = AdaptUp;
+    /// out = w + scale B_i A_i at the outputs of each block, w elsewhere: one chain of additions in f32, rounded once. `w`, `out`: [N, K].
+    fn merge(w: Read Matrix<'a>, adapter: Read Adapter<'a>, out: Write Matrix<'a>) = Merge;
     /// Splits qkv, normalises heads of q and k (if `norms`), rotates q and k, writes q to `q_out` and k, v to the cache.
     ///
     /// `qkv`: [M, (a + 2k) d] e; `rope`: [positions, d/2, 2] f32, cosine and sine, rotating element i with i + d/2;

@@ -366,9 +366,12 @@ impl<'p> LayerBackward<'_, '_, 'p> {
     fn weight_gradient(&self, of: Product<'_>) {
         let Self { dev, add, back, .. } = *self;
         match self.g {
-            LayerGrads::Weights(g) => dev.matmul_dw(of.dy, of.x, weights_of(g, of.site), add, back.pack),
+            LayerGrads::Weights(g) => dev.matmul_dw(of.dy, of.x, g.at(of.site), add, back.pack),
             LayerGrads::Adapters(g) => {
-                let Some((_, u, du)) = self.adapter(of.site) else { return };
+                let Some((adapter, u, du)) = self.adapter(of.site) else { return };
+                if self.w.adapters.are_merged {
+                    dev.adapt_down(of.x, adapter, u);
+                }
                 let grads = g.at(of.site).expect("adapters have their gradients");
                 let pack = self.pass.acts.adapt.pack.unwrap_or(du.slice(0, 0));
                 dev.adapt_backward_w(AdaptBackward { x: of.x, u, dy: of.dy, du, pack, grads, add });
@@ -379,7 +382,7 @@ impl<'p> LayerBackward<'_, '_, 'p> {
     /// The gradient of a product's input.
     fn input_gradient(&self, of: Product<'_>, out: Buf<'_>) {
         self.dev.matmul_dx(of.dy, of.w, out, false);
-        if let Some((adapter, _, du)) = self.adapter(of.site) {
+        if let Some((adapter, _, du)) = self.adapter(of.site).filter(|_| !self.w.adapters.are_merged) {
             self.dev.matmul_dx(du, adapter.a, out, true);
         }
     }
@@ -387,8 +390,10 @@ impl<'p> LayerBackward<'_, '_, 'p> {
     /// The adapters of a product, with u and the space for its gradient.
     fn adapter(&self, site: Site) -> Option<(Adapter<'_>, Buf<'p>, Buf<'p>)> {
         let adapter = self.w.adapters.at(site)?;
-        let u = self.bufs.u[site as usize].expect("a pass with adapters has their u");
-        let du = self.pass.acts.adapt.d_u.expect("an update of adapters").slice(0, u.len());
+        let (acts, len) = (&self.pass.acts.adapt, self.pass.rows * adapter.a.n);
+        let scratch = |buf: Option<Buf<'p>>| buf.expect("an update of adapters").slice(0, len);
+        let u = self.bufs.u[site as usize].unwrap_or_else(|| scratch(acts.u_of_merged));
+        let du = scratch(acts.d_u);
         Some((adapter, u, du))
     }
 
@@ -414,16 +419,6 @@ impl<'p> LayerBackward<'_, '_, 'p> {
 
     fn spec(&self) -> &ModelSpec {
         &self.decoder.spec
-    }
-}
-
-/// Returns the weights of a product.
-fn weights_of<'a>(layer: &LayerParams<'a>, site: Site) -> Matrix<'a> {
-    match site {
-        Site::Qkv => layer.qkv,
-        Site::Output => layer.output,
-        Site::GateUp => layer.gate_up,
-        Site::Down => layer.down,
     }
 }
 

@@ -239,7 +239,7 @@ pub(crate) fn adapted(
     (x, out): (Buf<'_>, Buf<'_>),
     run: impl FnOnce(),
 ) {
-    let Some(adapter) = w.adapters.at(site) else { return run() };
+    let Some(adapter) = w.adapters.added(site) else { return run() };
     let u = bufs.u[site as usize].expect("a pass with adapters has their u");
     dev.adapt_down(x, adapter, u);
     run();

@@ -16,7 +16,7 @@ mod save;
 mod weights;
 
 pub use activations::{Activations, Mode, PassLimits, Recompute, Target, layout as activations_layout};
-pub use adapters::{Adapters, AdaptersFrom, Site, layout as adapters_layout, load_adapters};
+pub use adapters::{Adapters, AdaptersFrom, Merged, Site, layout as adapters_layout, load_adapters};
 pub use backward::{Derivatives, Gradients, RowGradients, Stage, backward, backward_part};
 pub use forward::{
     Decoder, Pass, PassIndex, advance, draw, head, layers, rehearsal_sizes, sample, upload_keys, values,

@@ -1,6 +1,6 @@
 //! Handles of one role's parameters (or gradients), resolved once at start.
 
-use crate::adapters::{Adapters, LayerAdapters};
+use crate::adapters::{Adapters, LayerAdapters, Site};
 use crate::params::{Param, ParamKind, ParamTable};
 use plimsoll_base::{DType, ModelSpec};
 use plimsoll_device::{Matrix, MatrixLayout};
@@ -102,6 +102,25 @@ impl<'a> Params<'a> {
 }
 
 impl<'a> LayerParams<'a> {
+    /// Returns the weights of a product.
+    pub(crate) fn at(&self, site: Site) -> Matrix<'a> {
+        match site {
+            Site::Qkv => self.qkv,
+            Site::Output => self.output,
+            Site::GateUp => self.gate_up,
+            Site::Down => self.down,
+        }
+    }
+
+    pub(crate) fn at_mut(&mut self, site: Site) -> &mut Matrix<'a> {
+        match site {
+            Site::Qkv => &mut self.qkv,
+            Site::Output => &mut self.output,
+            Site::GateUp => &mut self.gate_up,
+            Site::Down => &mut self.down,
+        }
+    }
+
     /// Resolves the handles of layer `l`; `slice` is where a parameter is.
     pub(crate) fn bind(
         spec: &ModelSpec,

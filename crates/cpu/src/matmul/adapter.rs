@@ -28,7 +28,7 @@ pub(crate) fn adapt_up(dev: &CpuDevice, u: Buf<'_>, adapter: Adapter<'_>, out: B
     let (sr, r) = (adapter.a.n, adapter.rank());
     assert_eq!(u.len() % sr, 0, "u of {} elements for S r = {sr}", u.len());
     let rows = u.len() / sr;
-    let width = check(&adapter, rows, out);
+    let width = adapter.check(rows, out);
     if rows > 0 {
         by_dtype!(u, E => by_dtype!(out, O => {
             let (u, out) = (dev.read::<E>(u), dev.write::<O>(out));
@@ -46,7 +46,7 @@ pub(crate) fn adapt_backward_u(dev: &CpuDevice, dy: Buf<'_>, adapter: Adapter<'_
     let (sr, r) = (adapter.a.n, adapter.rank());
     assert_eq!((du.len() % sr, du.dtype()), (0, dy.dtype()), "du of {} elements for S r = {sr}", du.len());
     let rows = du.len() / sr;
-    let width = check(&adapter, rows, dy);
+    let width = adapter.check(rows, dy);
     if rows == 0 {
         return;
     }
@@ -64,7 +64,7 @@ pub(crate) fn adapt_backward_u(dev: &CpuDevice, dy: Buf<'_>, adapter: Adapter<'_
 pub(crate) fn adapt_backward_w(dev: &CpuDevice, args: AdaptBackward<'_>) {
     let AdaptBackward { x, u, dy, du, grads, .. } = args;
     let rows = check_inputs(&grads, x, u);
-    let width = check(&grads, rows, dy);
+    let width = grads.check(rows, dy);
     assert_eq!((du.len(), du.dtype()), (u.len(), u.dtype()), "du is u's gradient");
     assert_eq!(dy.dtype(), x.dtype(), "gradients of outputs are stored as activations are");
     begin_sum(dev, grads.a.buf, args.add);
@@ -104,24 +104,4 @@ fn check_inputs(adapter: &Adapter<'_>, x: Buf<'_>, u: Buf<'_>) -> usize {
     let rows = x.len() / a.k;
     assert_eq!((u.len(), u.dtype()), (rows * a.n, x.dtype()), "u of [{rows}, {}]", a.n);
     rows
-}
-
-/// Checks that blocks fit each other and the layer's outputs, or their gradient, and returns N; 0 without rows.
-fn check(adapter: &Adapter<'_>, rows: usize, out: Buf<'_>) -> usize {
-    let r = adapter.rank();
-    assert_eq!(adapter.a.n, adapter.blocks().count() * r, "A of whole blocks");
-    let width = out.len().checked_div(rows).unwrap_or_default();
-    assert_eq!(out.len(), rows * width, "{} elements in {rows} rows", out.len());
-    let mut end = 0;
-    for (_, block) in adapter.blocks() {
-        assert_eq!(block.b.k, r, "B of rank {r}");
-        assert!(
-            end <= block.first,
-            "blocks by their outputs: one begins at {}, one ends at {end}",
-            block.first
-        );
-        end = block.first + block.b.n;
-    }
-    assert!(rows == 0 || end <= width, "a block's outputs end at {end} of {width}");
-    width
 }

@@ -4,6 +4,7 @@
 //! Every output is one chain over the whole reduced dimension, so no bit depends on M, on threads or on cuts.
 
 mod adapter;
+mod merge;
 mod operand;
 mod pack;
 mod tile;
@@ -11,6 +12,7 @@ mod tile;
 mod x86;
 
 pub(crate) use adapter::{adapt_backward_u, adapt_backward_w, adapt_down, adapt_up};
+pub(crate) use merge::merge;
 pub(crate) use operand::{Operand, Panels, Rows};
 pub(crate) use pack::Packed;
 

@@ -1,6 +1,6 @@
 //! Adapters against f64, for every path of the machine, odd shapes, and bits that must not depend on M or threads.
 
-use crate::both::adapter::{B, CASES, Case, check_gradients, check_outputs};
+use crate::both::adapter::{B, CASES, Case, check_gradients, check_merge, check_outputs};
 use crate::both::{Rig, bits, paths, round};
 use plimsoll_base::DType::{self, Bf16, F32};
 use plimsoll_base::ModelSpec;
@@ -35,6 +35,17 @@ fn gradients_of_adapters_agree_with_f64_on_every_path() {
                 for add in [true, false] {
                     check_gradients(case, &mut open(case, isa, 2, types), types[0], add, isa.name());
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn merged_weights_agree_with_f64_on_every_path() {
+    for isa in paths() {
+        for case in CASES {
+            for e in [Bf16, F32] {
+                check_merge(case, &mut open(case, isa, 2, [e, e, F32]), e, isa.name());
             }
         }
     }

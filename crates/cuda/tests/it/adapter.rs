@@ -1,6 +1,6 @@
 //! Adapters on a card against f64, by the library and by our own kernels, and bits that must not depend on M.
 
-use crate::both::adapter::{B, CASES, Case, check_gradients, check_outputs};
+use crate::both::adapter::{B, CASES, Case, check_gradients, check_merge, check_outputs};
 use crate::both::{bits, normal};
 use crate::rig::{Card, on_card};
 use plimsoll_base::DType::{self, Bf16, F32};
@@ -25,6 +25,16 @@ fn adapters_agree_with_f64() {
         for (e, out) in [(Bf16, Bf16), (Bf16, F32), (F32, F32)] {
             let Some(mut gpu) = open(case, [e, out, F32]) else { return };
             check_outputs(case, &mut gpu, e, "a card");
+        }
+    }
+}
+
+#[test]
+fn merged_weights_agree_with_f64() {
+    for case in CASES.iter().chain(WHOLE) {
+        for e in [Bf16, F32] {
+            let Some(mut gpu) = open(case, [e, e, F32]) else { return };
+            check_merge(case, &mut gpu, e, "a card");
         }
     }
 }

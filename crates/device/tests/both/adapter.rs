@@ -54,6 +54,8 @@ impl Case {
             ("dx", out, m * k),
             ("da", g, Case::matrix(kind, self.sr(), k, e)),
             ("pack", e, packs.fold(1, usize::max)),
+            ("w", e, Case::matrix(kind, n, k, e)),
+            ("merged", e, Case::matrix(kind, n, k, e)),
         ];
         for (i, &(_, n)) in blocks.iter().enumerate() {
             buffers.extend([B[i], DB[i]].map(|name| {
@@ -74,6 +76,7 @@ impl Case {
         rig.set("dx", &normal(4, m * k, 1.0, out));
         rig.set_matrix("a", self.sr(), k, e, &self.a(e));
         rig.set_matrix("da", self.sr(), k, e, &normal(5, self.sr() * k, 1.0, g));
+        rig.set_matrix("w", n, k, e, &normal(7, n * k, 1.0, e));
         for (i, &(_, n)) in blocks.iter().enumerate() {
             rig.set_matrix(B[i], n, r, e, &self.b(i, e));
             rig.set_matrix(DB[i], n, r, e, &normal(6, n * r, 1.0, g));
@@ -191,6 +194,28 @@ pub fn check_outputs<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, how: &
     check(&what("out"), &got, (r, out), |i| before[i], 1.0, product);
     for i in (0..got.len()).filter(|i| case.block_of(i % n).is_none()) {
         assert_eq!(got[i].to_bits(), before[i].to_bits(), "{}", what("an output of no block"));
+    }
+    rig.check_guards();
+}
+
+/// Panics unless `merge` gives what f64 gives, and the weights' own bits at the other outputs.
+pub fn check_merge<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, how: &str) {
+    let &Case { n, k, r, .. } = case;
+    let what = |of: &str| format!("{of} of {case:?}, {}, {how}", e.name());
+    case.fill(rig, e);
+    let [w, merged] = ["w", "merged"].map(|name| rig.matrix(name, n, k, e));
+    rig.dev.merge(w, case.adapter(rig, "a", &B, e), merged);
+    let (w, a) = (normal(7, n * k, 1.0, e), case.a(e));
+    let b: Vec<Vec<f32>> = (0..case.blocks.len()).map(|i| case.b(i, e)).collect();
+    let (got, padding_is_zero) = rig.get_matrix("merged", n, k, e);
+    let product = |i: usize, j: usize| match case.block_of(i / k) {
+        Some((block, row)) => at(&b[block], row * r + j) * at(&a, (block * r + j) * k + i % k),
+        None => 0.0,
+    };
+    check(&what("a merged weight"), &got, (r, e), |i| w[i], SCALE, product);
+    assert!(padding_is_zero, "{}", what("padding"));
+    for i in (0..got.len()).filter(|i| case.block_of(i / k).is_none()) {
+        assert_eq!(got[i].to_bits(), w[i].to_bits(), "{}", what("a weight of no block"));
     }
     rig.check_guards();
 }

@@ -7,6 +7,8 @@ use plimsoll_memory::Buf;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AdaptBufs<'p> {
     u: [Option<Buf<'p>>; 4],
+    /// U of one product at a time, which only the backward pass of merged adapters computes.
+    pub(crate) u_of_merged: Option<Buf<'p>>,
     pub(crate) d_u: Option<Buf<'p>>,
     pub(crate) pack: Option<Buf<'p>>,
 }
@@ -15,6 +17,7 @@ impl<'p> AdaptBufs<'p> {
     pub(crate) fn bind(get: impl Fn(&str) -> Option<Buf<'p>>) -> AdaptBufs<'p> {
         AdaptBufs {
             u: Site::ALL.map(|site| get(site.region())),
+            u_of_merged: get("adapt.u"),
             d_u: get("adapt.d_u"),
             pack: get("adapt.pack"),
         }

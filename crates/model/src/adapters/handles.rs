@@ -8,11 +8,20 @@ use plimsoll_memory::Buf;
 
 /// The adapters of one layer; also the shape of their gradients.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct LayerAdapters<'a>([Option<Adapter<'a>>; 4]);
+pub struct LayerAdapters<'a> {
+    of_sites: [Option<Adapter<'a>>; 4],
+    /// True if the layer's weights have them already: a forward pass adds nothing, and gradients go through the weights.
+    pub(crate) are_merged: bool,
+}
 
 impl<'a> LayerAdapters<'a> {
     pub fn at(&self, site: Site) -> Option<Adapter<'a>> {
-        self.0[site as usize]
+        self.of_sites[site as usize]
+    }
+
+    /// Returns what a pass adds to the product.
+    pub(crate) fn added(&self, site: Site) -> Option<Adapter<'a>> {
+        self.at(site).filter(|_| !self.are_merged)
     }
 }
 
@@ -49,8 +58,8 @@ impl<'a> Adapters<'a> {
             }
             Some(Adapter { a, blocks, scale })
         };
-        let layers =
-            (0..spec.layers).map(|layer| LayerAdapters(Site::ALL.map(|site| at(layer, site)))).collect();
-        Adapters { all, layers }
+        let layer =
+            |layer| LayerAdapters { of_sites: Site::ALL.map(|site| at(layer, site)), are_merged: false };
+        Adapters { all, layers: (0..spec.layers).map(layer).collect() }
     }
 }

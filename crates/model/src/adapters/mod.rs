@@ -9,6 +9,7 @@
 mod bufs;
 mod handles;
 mod load;
+mod merged;
 mod regions;
 mod site;
 mod table;
@@ -16,5 +17,6 @@ mod table;
 pub(crate) use bufs::AdaptBufs;
 pub use handles::{Adapters, LayerAdapters};
 pub use load::{AdaptersFrom, load_adapters};
+pub use merged::Merged;
 pub use regions::layout;
 pub use site::Site;

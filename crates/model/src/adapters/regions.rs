@@ -6,7 +6,7 @@ use plimsoll_base::{DType, LoraShape, ModelSpec, PhaseSet, Result};
 use plimsoll_device::sizes;
 use plimsoll_memory::{Layout, Turn};
 
-/// U of each product, and what the backward pass takes.
+/// U of each product, and what the backward pass takes. Merged adapters (`is_merged`) are in the weights of a forward pass.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(
@@ -16,8 +16,10 @@ pub fn layout(
     mode: Mode,
     limits: PassLimits,
     lora: LoraShape,
+    is_merged: bool,
 ) -> Result<Layout> {
     let mut regions = Layout::new();
+    let learns = mode.recompute().is_some();
     let (prefix, phases, rows) = (mode.prefix(), PhaseSet::of(&[mode.phase()]), limits.rows as u64);
     let mut add = |turn, name: &str, shape: &[u64]| {
         let name = format!("{prefix}.{name}");
@@ -30,14 +32,19 @@ pub fn layout(
             continue;
         }
         widest = widest.max(width);
-        add(Turn::Whole, site.region(), &[adapter_slots(spec, mode, site) as u64, rows, width as u64])?;
+        if !is_merged {
+            add(Turn::Whole, site.region(), &[adapter_slots(spec, mode, site) as u64, rows, width as u64])?;
+        }
         let of = |n: usize, k: usize| sizes::pack(target.kind, rows, n as u64, k as u64, weights);
         pack = pack.max(of(width, site.layers()[0].widths(spec).0 as usize));
         for (target, _) in site.targets(spec, lora) {
             pack = pack.max(of(target.widths(spec).1 as usize, lora.rank as usize));
         }
     }
-    if mode.recompute().is_some() {
+    if learns {
+        if is_merged {
+            add(Turn::Layers, "adapt.u", &[rows, widest as u64])?;
+        }
         add(Turn::Layers, "adapt.d_u", &[rows, widest as u64])?;
         if pack > 0 {
             add(Turn::Layers, "adapt.pack", &[pack])?;

@@ -37,7 +37,8 @@ impl World {
         let mut extra = layout(&spec, setup.dtype, setup.target(), &limits, truncates).unwrap();
         if let Some((lora, _)) = setup.lora {
             let (mode, pass) = (Mode::Rollout { truncates }, limits.pass());
-            extra.extend(adapters_layout(&spec, setup.dtype, setup.target(), mode, pass, lora).unwrap());
+            let (dtype, target, merge) = (setup.dtype, setup.target(), setup.merge);
+            extra.extend(adapters_layout(&spec, dtype, target, mode, pass, lora, merge).unwrap());
         }
         extra.extend(more);
         let mut harness = Harness::new(setup, extra);

@@ -27,6 +27,7 @@ struct Ask {
     eos: Vec<u32>,
     /// Adapters with random numbers, and their scale.
     lora: Option<(LoraShape, f32)>,
+    merge: bool,
 }
 
 impl Ask {
@@ -42,8 +43,8 @@ impl Ask {
         let mut numbers = Numbers::new(prompt_lens.len() as u64);
         let prompts = prompt_lens.iter().map(|&n| numbers.tokens(n, vocab)).collect();
         let eos = if source.contains(':') { vec![1] } else { (0..12).collect() };
-        let (new_tokens, temperature, lora) = (24, 1.0, None);
-        Ask { source, dtype, machine, prompts, group_size, new_tokens, temperature, eos, lora }
+        let (new_tokens, temperature, lora, merge) = (24, 1.0, None, false);
+        Ask { source, dtype, machine, prompts, group_size, new_tokens, temperature, eos, lora, merge }
     }
 
     fn samples(&self) -> usize {
@@ -55,7 +56,12 @@ impl Ask {
     }
 
     fn setup(&self, pass: PassLimits) -> Setup {
-        Setup { machine: self.machine, lora: self.lora, ..Setup::new(self.source, self.dtype, pass) }
+        Setup {
+            machine: self.machine,
+            lora: self.lora,
+            merge: self.merge,
+            ..Setup::new(self.source, self.dtype, pass)
+        }
     }
 
     /// Limits of the update in which `tokens` rows fit.
@@ -267,11 +273,13 @@ fn with_adapters() {
         ("llama", DType::Bf16, 32, LoraTargets::ALL),
     ] {
         let plain = Ask::new(source, dtype, Machine::detect(), &[1, 7, 16, 31, 40], 3);
-        let ask = Ask { lora: Some((LoraShape { rank, targets }, 2.0)), ..plain.clone() };
-        let drawn = ask.check_everything();
-        let (without, _) = plain.draw(plain.engine(4, 64, plain.blocks()), OnFull::WorstCase, 1);
-        let differs = (0..drawn.len()).any(|s| !same_bits(drawn.logprobs(s), without.logprobs(s)));
-        assert!(differs, "{source}: the adapters take part");
+        for merge in [false, true] {
+            let ask = Ask { lora: Some((LoraShape { rank, targets }, 2.0)), merge, ..plain.clone() };
+            let drawn = ask.check_everything();
+            let (without, _) = plain.draw(plain.engine(4, 64, plain.blocks()), OnFull::WorstCase, 1);
+            let differs = (0..drawn.len()).any(|s| !same_bits(drawn.logprobs(s), without.logprobs(s)));
+            assert!(differs, "{source}: the adapters take part, merged: {merge}");
+        }
     }
 }
 

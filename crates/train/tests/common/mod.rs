@@ -9,9 +9,9 @@ use plimsoll_device::{Device, Matrix};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, AdaptersFrom, Decoder, Derivatives, Mode, ParamTable, Params, Pass, PassLimits,
-    Recompute, Target, activations_layout, adapters_layout, backward, head, layers, load, load_adapters,
-    rope,
+    Activations, Adapters, AdaptersFrom, Decoder, Derivatives, Merged, Mode, ParamTable, Params, Pass,
+    PassLimits, Recompute, Target, activations_layout, adapters_layout, backward, head, layers, load,
+    load_adapters, rope,
 };
 use plimsoll_train::{
     Optimizer, OptimizerDType, Packer, Sequence, Share, StateDTypes, UpdateOptions, optimizer_layout,
@@ -48,6 +48,8 @@ pub struct Setup {
     pub offload: bool,
     /// Adapters with random numbers, and their scale.
     pub lora: Option<(LoraShape, f32)>,
+    /// True if the weights have the adapters in them.
+    pub merge: bool,
 }
 
 impl Setup {
@@ -67,6 +69,7 @@ impl Setup {
             optimizer: OptimizerDType::F32,
             offload: false,
             lora: None,
+            merge: false,
         }
     }
 
@@ -78,7 +81,9 @@ impl Setup {
     pub fn activations(&self, spec: &ModelSpec, mode: Mode, limits: PassLimits) -> Layout {
         let mut layout = activations_layout(spec, self.dtype, self.target(), mode, limits).unwrap();
         if let Some((lora, _)) = self.lora {
-            layout.extend(adapters_layout(spec, self.dtype, self.target(), mode, limits, lora).unwrap());
+            layout.extend(
+                adapters_layout(spec, self.dtype, self.target(), mode, limits, lora, self.merge).unwrap(),
+            );
         }
         layout
     }
@@ -87,6 +92,12 @@ impl Setup {
     pub fn adapters(&self, spec: &ModelSpec) -> Option<ParamTable> {
         let (lora, _) = self.lora?;
         Some(ParamTable::adapters(spec, self.machine.kind(), self.dtype, lora))
+    }
+
+    /// The table of merged weights.
+    fn merged(&self, spec: &ModelSpec) -> Option<ParamTable> {
+        let (lora, _) = self.lora.filter(|_| self.merge)?;
+        Some(ParamTable::merged(spec, self.machine.kind(), self.dtype, lora))
     }
 
     /// The model, of which only headers are read.
@@ -155,6 +166,9 @@ impl Harness {
                 optimizer_layout("lora", &table, dtypes(dtype), pool, Phase::Update, false, 1).unwrap();
             layout.extend(resident_gradients(states));
         }
+        if let Some(table) = setup.merged(&spec) {
+            layout.arena("merged", "test", pool, PhaseSet::RESIDENT, &[table.elements], dtype).unwrap();
+        }
         layout.extend(extra);
         let mut arena = Arena::new(ArenaMap::new(&layout, setup.guard));
         let dev = setup.machine.open(&mut arena, setup.threads);
@@ -178,6 +192,27 @@ impl Harness {
             let (dev, layout, all) = (self.dev.as_dyn(), params.embed.layout, resident.buf("lora"));
             load_adapters(dev, &table, layout, &[all], AdaptersFrom::Random(1), Bytes(4 << 20)).unwrap();
         }
+        self.merge();
+    }
+
+    /// Computes merged weights again, if there are any: after the adapters have changed.
+    pub fn merge(&mut self) {
+        let (resident, _) = self.arena.split();
+        let Some((adapters, merged)) = Harness::bind_merged(&self.setup, &self.spec, resident) else {
+            return;
+        };
+        let params = Params::bind(&self.spec, &self.table, self.setup.dtype, resident.buf("actor.weights"));
+        merged.update(self.dev.as_dyn(), &params, &adapters);
+    }
+
+    fn bind_merged<'a>(
+        setup: &Setup,
+        spec: &ModelSpec,
+        resident: Resident<'a>,
+    ) -> Option<(Adapters<'a>, Merged<'a>)> {
+        let table = setup.merged(spec)?;
+        let merged = Merged::bind(spec, &table, setup.dtype, resident.buf("merged"));
+        Some((Harness::bind_adapters(setup, spec, resident.buf("lora"))?, merged))
     }
 
     /// The adapters over a buffer of their elements.
@@ -193,7 +228,10 @@ impl Harness {
         let grads = Params::bind(&self.spec, &self.table, dtype, resident.buf("actor.grads"));
         let adapters =
             resident.get("lora").and_then(|all| Harness::bind_adapters(&self.setup, &self.spec, all));
-        let params = params.with_adapters(adapters.as_ref());
+        let params = match Harness::bind_merged(&self.setup, &self.spec, resident) {
+            Some((adapters, merged)) => params.with_merged(&adapters, &merged),
+            None => params.with_adapters(adapters.as_ref()),
+        };
         let decoder = Decoder { spec: self.spec, dtype, params, rope: resident.buf("rope.table") };
         Parts {
             dev: self.dev.as_dyn(),

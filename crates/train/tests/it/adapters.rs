@@ -34,6 +34,7 @@ fn harness(name: &str, model: &str, setup: Setup) -> (Harness, ParamTable) {
     let parts = h.parts();
     let (layout, all) = (parts.decoder.params.embed.layout, parts.resident.buf("lora"));
     load_adapters(parts.dev, &table, layout, &[all], AdaptersFrom::Files(&files), Bytes::mib(1)).unwrap();
+    h.merge();
     (h, table)
 }
 
@@ -100,19 +101,21 @@ fn log_probs_and_gradients_agree_with_peft() {
     for (name, model) in GOLDEN {
         let reference = Reference::open(&format!("lora/{name}"));
         let ids = ids_of(&reference);
-        for machine in Machine::all() {
-            let setup = Setup { machine, threads: 2, ..Setup::new(model, DType::F32, PASS) };
+        for (machine, merge) in
+            Machine::all().into_iter().flat_map(|machine| [(machine, false), (machine, true)])
+        {
+            let setup = Setup { machine, merge, threads: 2, ..Setup::new(model, DType::F32, PASS) };
             let (mut h, table) = harness(name, model, setup);
             let (logprobs, _) = h.logprobs(&sequences(&ids), 1.0).unwrap();
             for (i, ours) in logprobs.iter().enumerate() {
                 let theirs = reference.f32s(&format!("seq{i}.log_probs"));
                 let d = largest_difference(ours, &theirs);
-                assert!(d < 3e-5, "{name} {machine:?} seq{i}: log-probs differ by {d}");
+                assert!(d < 3e-5, "{name} {machine:?} seq{i}, merged {merge}: log-probs differ by {d}");
             }
             gradients(&mut h, &table, &sequences(&ids), false);
             for (tensor, ours) in tensors(&mut h, &table, "lora.grads") {
                 let d = largest_difference(&ours, &reference.f32s(&format!("grad.{tensor}")));
-                assert!(d < 3e-6, "{name} {machine:?} {tensor}: gradients differ by {d}");
+                assert!(d < 3e-6, "{name} {machine:?} {tensor}, merged {merge}: gradients differ by {d}");
             }
         }
     }
@@ -157,7 +160,9 @@ fn a_step_from_the_stored_gradients_is_pytorch_s() {
 fn recomputation_and_the_first_write_change_no_bit() {
     for (name, model) in GOLDEN {
         let ids = ids_of(&Reference::open(&format!("lora/{name}")));
-        for dtype in [DType::F32, DType::Bf16] {
+        for (dtype, merge) in
+            [(DType::F32, false), (DType::Bf16, false), (DType::F32, true), (DType::Bf16, true)]
+        {
             let pack = PackLimits { micro_batch_tokens: 70, prompt_tokens: 8, segments: 8 }.pass();
             let mut first: Option<Vec<f32>> = None;
             for (recompute, threads, add) in [
@@ -166,7 +171,7 @@ fn recomputation_and_the_first_write_change_no_bit() {
                 (Recompute::Layer, 1, false),
                 (Recompute::None, 2, true),
             ] {
-                let setup = Setup { recompute, threads, ..Setup::new(model, dtype, pack) };
+                let setup = Setup { recompute, threads, merge, ..Setup::new(model, dtype, pack) };
                 let (mut h, table) = harness(name, model, setup);
                 gradients(&mut h, &table, &sequences(&ids), add);
                 let parts = h.parts();
@@ -175,7 +180,7 @@ fn recomputation_and_the_first_write_change_no_bit() {
                 let expected = first.get_or_insert_with(|| grads.clone());
                 assert!(
                     same_bits(expected, &grads),
-                    "{name} {dtype:?} {recompute:?} {threads} threads, add {add}"
+                    "{name} {dtype:?} {recompute:?} {threads} threads, add {add}, merged {merge}"
                 );
             }
         }

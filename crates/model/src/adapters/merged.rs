@@ -1,0 +1,84 @@
+//! Weights with their adapters added to them: what the products of a merged decoder read, in rollout and update alike.
+//!
+//! The frozen weights stay as they are next to it. It is computed from them after each update, so that no rounding adds up.
+
+use super::handles::Adapters;
+use super::site::Site;
+use crate::params::{ParamKind, ParamTable};
+use crate::weights::Params;
+use plimsoll_base::{DType, LoraShape, ModelSpec};
+use plimsoll_device::{Device, DeviceKind, Matrix, MatrixLayout};
+use plimsoll_memory::Buf;
+
+impl ParamTable {
+    /// The table of a decoder's products that have an adapter, as they are with it.
+    pub fn merged(spec: &ModelSpec, kind: DeviceKind, weights: DType, lora: LoraShape) -> ParamTable {
+        let all = ParamTable::new(spec, kind, weights);
+        let mut table = ParamTable { device: kind, params: Vec::new(), elements: 0 };
+        let has_adapter = |site: Site| site.targets(spec, lora).next().is_some();
+        for param in all.params.into_iter().filter(|param| site_of(param.kind).is_some_and(has_adapter)) {
+            let parts = param.parts.into_iter().map(|part| (part.name, part.rows)).collect();
+            table.add(kind, weights, param.kind, param.layer, param.k, parts);
+        }
+        table
+    }
+}
+
+fn site_of(kind: ParamKind) -> Option<Site> {
+    match kind {
+        ParamKind::Qkv => Some(Site::Qkv),
+        ParamKind::Output => Some(Site::Output),
+        ParamKind::GateUp => Some(Site::GateUp),
+        ParamKind::Down => Some(Site::Down),
+        _ => None,
+    }
+}
+
+/// The merged products of each layer over one flat buffer.
+#[derive(Clone, Debug)]
+pub struct Merged<'a> {
+    layers: Vec<[Option<Matrix<'a>>; 4]>,
+}
+
+impl<'a> Merged<'a> {
+    /// Resolves the handles. `all` holds `table.elements` elements.
+    pub fn bind(spec: &ModelSpec, table: &ParamTable, weights: DType, all: Buf<'a>) -> Merged<'a> {
+        assert_eq!(all.len() as u64, table.elements, "the flat buffer of merged weights");
+        let layout = MatrixLayout::of_weights(table.device, weights);
+        let mut layers = vec![[None; 4]; spec.layers as usize];
+        for param in &table.params {
+            let site = site_of(param.kind).expect("the table has products alone");
+            let buf = all.slice(param.offset as usize, param.elements as usize);
+            let matrix = Matrix::new(buf, param.n as usize, param.k as usize, layout);
+            layers[param.layer as usize][site as usize] = Some(matrix);
+        }
+        Merged { layers }
+    }
+
+    /// Computes all of it again: w + scale B A, each rounded once.
+    pub fn update(&self, dev: &dyn Device, weights: &Params<'a>, adapters: &Adapters<'a>) {
+        for ((merged, weights), adapters) in self.layers.iter().zip(&weights.layers).zip(&adapters.layers) {
+            for site in Site::ALL {
+                if let Some((adapter, merged)) = adapters.at(site).zip(merged[site as usize]) {
+                    dev.merge(weights.at(site), adapter, merged);
+                }
+            }
+        }
+    }
+}
+
+impl<'a> Params<'a> {
+    /// The weights with products that have their adapters in them already.
+    pub fn with_merged(self, adapters: &Adapters<'a>, merged: &Merged<'a>) -> Params<'a> {
+        let mut params = self.with_adapters(Some(adapters));
+        for (layer, merged) in params.layers.iter_mut().zip(&merged.layers) {
+            layer.adapters.are_merged = true;
+            for site in Site::ALL {
+                if let Some(matrix) = merged[site as usize] {
+                    *layer.at_mut(site) = matrix;
+                }
+            }
+        }
+        params
+    }
+}
