@@ -23,8 +23,7 @@ const PATTERN_CHARS: &[char] = &['*', '^', '$', '|', '(', ')', '[', ']', '+', '?
 type NotBuilt = (&'static str, fn(&Value) -> bool, &'static str);
 
 /// Keys of peft, and reserved ones, that adapters here have not.
-const NOT_BUILT: [NotBuilt; 15] = [
-    ("merge", is_off, "a merged copy of the weights"),
+const NOT_BUILT: [NotBuilt; 14] = [
     ("quantize", is_off, "a quantised base model"),
     ("qlora", is_off, "a quantised base model"),
     ("load_in_4bit", is_off, "a quantised base model"),

@@ -116,6 +116,8 @@ pub struct LoraSpec {
     /// True if the scale falls with the root of the rank.
     pub rslora: bool,
     pub targets: LoraTargets,
+    /// True if rollout and update read weights that have the adapters in them.
+    pub merge: bool,
     /// The folder of a peft adapter to start from.
     pub adapter: Option<PathBuf>,
 }
@@ -287,6 +289,7 @@ impl LoraSpec {
             alpha: lora.alpha(),
             rslora: lora.rslora,
             targets: lora.targets,
+            merge: lora.merge,
             adapter: lora.adapter.as_ref().map(PathBuf::from),
         }
     }

@@ -71,7 +71,9 @@ impl RunShape {
             layout.extend(engine_layout(&self.spec, weights, target, &self.engine, self.truncates)?);
             if let Some(lora) = self.lora {
                 let (mode, limits) = (Mode::Rollout { truncates: self.truncates }, self.engine.pass());
-                layout.extend(adapters_layout(&self.spec, weights, target, mode, limits, lora.shape)?);
+                layout.extend(adapters_layout(
+                    &self.spec, weights, target, mode, limits, lora.shape, lora.merge,
+                )?);
             }
         }
         // The other roles have the first role's shape and share its phases.

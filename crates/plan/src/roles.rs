@@ -78,6 +78,12 @@ impl RoleShape {
         Some(ParamTable::adapters(&self.spec, self.target.kind, self.weights, lora.shape))
     }
 
+    /// Returns the table of the weights that have its adapters in them.
+    pub fn merged(&self) -> Option<ParamTable> {
+        let lora = self.lora.filter(|lora| lora.merge)?;
+        Some(ParamTable::merged(&self.spec, self.target.kind, self.weights, lora.shape))
+    }
+
     /// Returns the table of what it learns: its adapters, or all its parameters.
     pub fn trained(&self) -> ParamTable {
         self.adapters().unwrap_or_else(|| self.table())
@@ -102,6 +108,9 @@ impl RoleShape {
         }
         if let Some(adapters) = self.adapters() {
             resident(&mut layout, "adapters", adapters.elements)?;
+        }
+        if let Some(merged) = self.merged() {
+            resident(&mut layout, "merged", merged.elements)?;
         }
         if let Some(UpdateShape { pass, share, dtypes, offloads_states, .. }) = self.update {
             let phase = pass.mode.phase();
@@ -134,7 +143,16 @@ impl RoleShape {
         let PassShape { mode, limits, .. } = pass;
         let mut layout = activations_layout(&self.spec, self.weights, self.target, mode, limits)?;
         if let Some(lora) = self.lora {
-            layout.extend(adapters_layout(&self.spec, self.weights, self.target, mode, limits, lora.shape)?);
+            let Lora { shape, merge, .. } = lora;
+            layout.extend(adapters_layout(
+                &self.spec,
+                self.weights,
+                self.target,
+                mode,
+                limits,
+                shape,
+                merge,
+            )?);
         }
         Ok(layout)
     }

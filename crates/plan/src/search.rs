@@ -440,7 +440,7 @@ impl Planner<'_> {
 
 fn lora(spec: &LoraSpec) -> Lora {
     let shape = LoraShape { rank: spec.rank, targets: spec.targets };
-    Lora { shape, scale: spec.scale() as f32, alpha: spec.alpha, rslora: spec.rslora }
+    Lora { shape, scale: spec.scale() as f32, alpha: spec.alpha, rslora: spec.rslora, merge: spec.merge }
 }
 
 /// Returns the work of a step, for the cost model.

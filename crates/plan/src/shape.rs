@@ -107,6 +107,8 @@ pub struct Lora {
     pub scale: f32,
     pub alpha: f64,
     pub rslora: bool,
+    /// True if a second copy of the weights has them in it.
+    pub merge: bool,
 }
 
 /// Every number that a run's memory depends on.

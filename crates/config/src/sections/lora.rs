@@ -20,6 +20,8 @@ pub struct Lora {
     pub rslora: bool,
     /// 0: rollout and update are one policy.
     pub dropout: f64,
+    /// A second copy of the weights has the adapters in it, and rollout and update read that one: faster, for its memory.
+    pub merge: bool,
     /// The folder of a peft adapter to start from; A is random and B is 0 if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<String>,
@@ -27,7 +29,15 @@ pub struct Lora {
 
 impl Default for Lora {
     fn default() -> Lora {
-        Lora { rank: 16, alpha: None, targets: LoraTargets::ALL, rslora: false, dropout: 0.0, adapter: None }
+        Lora {
+            rank: 16,
+            alpha: None,
+            targets: LoraTargets::ALL,
+            rslora: false,
+            dropout: 0.0,
+            merge: false,
+            adapter: None,
+        }
     }
 }
 

@@ -63,7 +63,7 @@ fn targets_are_matched_as_in_peft() {
 #[test]
 fn what_peft_has_and_this_build_has_not_is_refused_by_name() {
     for (set, slug, contains) in [
-        ("lora.merge=true", "lora-unsupported", "a merged copy of the weights is not built"),
+        ("lora.merge=yes", "bad-type", "lora.merge"),
         ("lora.quantize=nf4", "lora-unsupported", "a quantised base model is not built"),
         ("lora.load_in_4bit=true", "lora-unsupported", "a quantised base model"),
         ("lora.use_dora=true", "lora-unsupported", "DoRA"),

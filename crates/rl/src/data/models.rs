@@ -139,7 +139,7 @@ fn check_rank(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
 pub(crate) fn sample_with_adapter(run: &mut RunSpec, model: &OpenModel) {
     run.lora = model.adapter.as_ref().map(|adapter| {
         let AdapterConfig { rank, alpha, rslora, targets, .. } = adapter.config;
-        LoraSpec { rank, alpha, rslora, targets, adapter: None }
+        LoraSpec { rank, alpha, rslora, targets, merge: false, adapter: None }
     });
 }
 

@@ -27,6 +27,25 @@ impl<'a> Role<'a> {
         from: AdaptersFrom<'_>,
         staging: Bytes,
     ) -> Result<()> {
+        self.read_adapters(dev, overlay, from, staging)?;
+        self.merge(dev);
+        Ok(())
+    }
+
+    /// Computes the weights that have its adapters in them, if products read such: after the adapters have changed.
+    pub(super) fn merge(&self, dev: &dyn Device) {
+        if let Some(((weights, merged), (_, adapters))) = self.merged.as_ref().zip(self.adapters.as_ref()) {
+            merged.update(dev, weights, adapters);
+        }
+    }
+
+    fn read_adapters(
+        &self,
+        dev: &dyn Device,
+        overlay: &mut Overlay<'_>,
+        from: AdaptersFrom<'_>,
+        staging: Bytes,
+    ) -> Result<()> {
         let Some((table, adapters)) = &self.adapters else { return Ok(()) };
         let layout = self.decoder().params.embed.layout;
         let load = |sets: &[Buf<'_>]| load_adapters(dev, table, layout, sets, from, staging);

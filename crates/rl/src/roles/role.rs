@@ -10,8 +10,9 @@ use plimsoll_device::Device;
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, Decoder, Derivatives, FlatTensors, Gradients, ParamTable, Params, Pass, PassIndex,
-    Scorer, Streamed, backward, head, layers, load, rehearsal_sizes, restore, restore_in_turn, rope, values,
+    Activations, Adapters, Decoder, Derivatives, FlatTensors, Gradients, Merged, ParamTable, Params, Pass,
+    PassIndex, Scorer, Streamed, backward, head, layers, load, rehearsal_sizes, restore, restore_in_turn,
+    rope, values,
 };
 use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape, WeightsAre};
 use plimsoll_ranks::Group;
@@ -27,6 +28,8 @@ pub struct Role<'a> {
     pub table: ParamTable,
     /// Of its adapters, if it has any: what it learns.
     pub adapters: Option<(ParamTable, Adapters<'a>)>,
+    /// The frozen weights and what has its adapters added to them, if its products read that.
+    pub(super) merged: Option<(Params<'a>, Merged<'a>)>,
     /// Gradients and states; none if it is frozen.
     pub optimizer: Option<Optimizer<'a>>,
     /// Sum of squares of weights that are frozen, which identifies their model.
@@ -141,15 +144,15 @@ impl<'a> Role<'a> {
             dev.offload_begin();
             dev.offload_out(0, &mut std::iter::once((of, all)));
             dev.sync();
-            let (sum_squares, weights) = (Some(dev.sum_squares(of)), Weights::Offloaded { all, rope });
-            return Ok(Role { shape, table, adapters: None, optimizer: None, sum_squares, weights });
+            let (sum_squares, weights) = (dev.sum_squares(of), Weights::Offloaded { all, rope });
+            return Ok(Role::frozen(shape, table, sum_squares, weights));
         }
         if shape.weights_are == WeightsAre::FirstRoles {
             let of = first.expect("the first role has its own weights").decoder();
-            let sum_squares = Some(dev.sum_squares(of.params.all));
-            let decoder = Decoder { params: of.params.clone().with_adapters(None), ..*of };
-            let weights = Weights::Resident(decoder);
-            return Ok(Role { shape, table, adapters: None, optimizer: None, sum_squares, weights });
+            let all = of.params.all;
+            let params = Params::bind(&shape.spec, &table, shape.weights, all);
+            let weights = Weights::Resident(Decoder { params, ..*of });
+            return Ok(Role::frozen(shape, table, dev.sum_squares(all), weights));
         }
         let all = resident.buf(&format!("{name}.weights"));
         let params = Params::bind(&shape.spec, &table, shape.weights, all);
@@ -159,14 +162,27 @@ impl<'a> Role<'a> {
             let of = Adapters::bind(&shape.spec, &table, shape.weights, lora.shape, lora.scale, all);
             (table, of)
         });
-        let params = params.with_adapters(adapters.as_ref().map(|(_, adapters)| adapters));
+        let merged = shape.merged().map(|table| {
+            let all = resident.buf(&format!("{name}.merged"));
+            (params.clone(), Merged::bind(&shape.spec, &table, shape.weights, all))
+        });
+        let params = match (&adapters, &merged) {
+            (Some((_, adapters)), Some((_, merged))) => params.with_merged(adapters, merged),
+            (adapters, _) => params.with_adapters(adapters.as_ref().map(|(_, adapters)| adapters)),
+        };
         let trained = adapters.as_ref().map_or((&table, all), |(table, adapters)| (table, adapters.all));
         let of = |of: UpdateShape| Optimizer::new(dev, trained.0, trained.1, resident, name, of.share);
         let optimizer = shape.update.map(of);
         let is_frozen = adapters.is_some() || (first.is_some() && optimizer.is_none());
         let sum_squares = is_frozen.then(|| dev.sum_squares(all));
         let decoder = Decoder { spec: shape.spec, dtype: shape.weights, params, rope };
-        Ok(Role { shape, table, adapters, optimizer, sum_squares, weights: Weights::Resident(decoder) })
+        let weights = Weights::Resident(decoder);
+        Ok(Role { shape, table, adapters, merged, optimizer, sum_squares, weights })
+    }
+
+    fn frozen(shape: RoleShape, table: ParamTable, sum_squares: f64, weights: Weights<'a>) -> Role<'a> {
+        let (adapters, merged, optimizer) = (None, None, None);
+        Role { shape, table, adapters, merged, optimizer, sum_squares: Some(sum_squares), weights }
     }
 
     /// Returns the role's decoder. Panics if its weights are offloaded.
@@ -348,6 +364,7 @@ impl<'a> Role<'a> {
         if let Some(group) = group {
             self.take_weights(dev, group)?;
         }
+        self.merge(dev);
         dev.check()?;
         stats.optimizer_s = started.elapsed().as_secs_f64();
         Ok(stats)
@@ -410,6 +427,7 @@ impl<'a> Role<'a> {
             restore(dev, table, layout, sets, through, &checkpoint.join(file), staging)
         };
         read(&[FlatTensors { stored: self.stored_as(), ..FlatTensors::weights(learned) }], None, weights)?;
+        self.merge(dev);
         let Some(optimizer) = &self.optimizer else { return Ok(()) };
         let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
         let whole = self.bind_gradients(&phase).all();
