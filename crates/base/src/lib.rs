@@ -27,7 +27,7 @@ pub use bytes::Bytes;
 pub use dtype::DType;
 pub use error::{Error, Exit, Result};
 pub use exact_sum::ExactSum;
-pub use lora::{LoraShape, LoraTarget, LoraTargets};
+pub use lora::{LoraShape, LoraTarget, LoraTargets, Quantization};
 pub use model_spec::{ModelSpec, PLAN_ONLY, PRESETS, RopeScaling};
 pub use near::nearest_path;
 pub use phase::{Phase, PhaseSet};

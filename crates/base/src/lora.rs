@@ -135,6 +135,27 @@ pub struct LoraShape {
     pub targets: LoraTargets,
 }
 
+crate::names! {
+    /// How the frozen weights of linear layers are stored.
+    Quantization {
+        /// 4 bits and a scale in f32 for each 64 of a row, as bitsandbytes defines it.
+        Nf4 = "nf4",
+    }
+}
+
+impl Quantization {
+    /// Elements of a row that share a scale.
+    pub const BLOCK: u32 = 64;
+
+    /// True if the rows of every linear layer are whole blocks.
+    pub const fn takes(self, model: &ModelSpec) -> bool {
+        let Quantization::Nf4 = self;
+        model.hidden.is_multiple_of(Self::BLOCK)
+            && model.q_width().is_multiple_of(Self::BLOCK)
+            && model.ffn.is_multiple_of(Self::BLOCK)
+    }
+}
+
 impl LoraShape {
     /// Largest rank that is built; full-rank matrices of small models are hardly larger.
     pub const RANK_MAX: u32 = 256;

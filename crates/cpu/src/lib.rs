@@ -14,6 +14,7 @@ mod head;
 mod isa;
 mod lanes;
 mod matmul;
+mod nf4;
 mod norm;
 mod operations;
 pub mod peak;

@@ -40,6 +40,7 @@ pub const SOURCES: &[Source] = sources![
     "decode",
     "head" with "head_parts.cuh",
     "head_hopper" with "head_parts.cuh" "hopper.cuh",
+    "nf4",
     "optimizer",
     "rotation",
     "rows",

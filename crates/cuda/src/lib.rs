@@ -26,6 +26,7 @@ mod launch;
 mod library;
 mod matmul;
 mod memory;
+mod nf4;
 mod nvml;
 mod operations;
 mod optimizer;

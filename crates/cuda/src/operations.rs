@@ -6,7 +6,7 @@ use crate::attention_backward::attention_backward_scratch_bytes;
 use crate::cuda_device::ScratchLimits;
 use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
 use crate::{
-    adapter, attention, attention_backward, chain, checked, driver, head, matmul, memory, optimizer,
+    adapter, attention, attention_backward, chain, checked, driver, head, matmul, memory, nf4, optimizer,
     pipeline, rotation, rows, sample, transfer,
 };
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result, slugs};
@@ -194,6 +194,7 @@ impl CudaDevice {
             }
             Op::Sample { args } => sample::sample(self, args),
             Op::Advance { batch, ids, tokens, keys } => pipeline::advance(self, batch, ids, tokens, keys),
+            Op::Dequantize { w, out } => nf4::dequantize(self, w, out),
             Op::Cast { src, dst } => rows::cast(self, src, dst),
             Op::AdaptBackwardU { dy, adapter, du } => adapter::backward_u(self, dy, adapter, du),
             Op::AdaptBackwardW { args } => adapter::backward_w(self, args),
@@ -247,7 +248,7 @@ fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 4] {
         Op::AdaptDown { u, .. } => two(Some(u), None),
         Op::AdaptUp { out, .. } => two(Some(out), None),
         Op::AdaptBackwardU { du, .. } => two(Some(du), None),
-        Op::Merge { out, .. } => two(Some(out.buf), None),
+        Op::Merge { out, .. } | Op::Dequantize { out, .. } => two(Some(out.buf), None),
         Op::AdaptBackwardW { args } => {
             let [first, second, third] = args.grads.blocks.map(|block| block.map(|block| block.b.buf));
             [Some(args.grads.a.buf), first, second, third]

@@ -1,7 +1,7 @@
 //! Arguments of operations. Legend as in the crate's documentation.
 
 use crate::claims::{Access, Operand, Uses};
-use crate::{Coded, Kv, Matrix, MatrixLayout, Owned};
+use crate::{Coded, Kv, Matrix, MatrixLayout, Nf4, Owned};
 use plimsoll_memory::Buf;
 
 /// Positions and cache slots of the rows of a forward pass, as index arrays in the arena.
@@ -329,6 +329,7 @@ operands! {
     Batch { positions: whole, slots: whole, segments: whole, tables: Read }
     Kv { keys: whole, values: whole }
     Coded { codes: whole, scales: whole }
+    Nf4 { codes: whole, scales: whole }
     HeadOut { logprobs: whole, lse: whole, entropy: whole }
     QkNorm { q: Read, k: Read }
     NormGrads { dx: Write, rounded: Write, dw: Write, rstd: Write }

@@ -2,10 +2,11 @@
 //! made.
 
 use crate::claims::{Access, Claim, Operand, Uses};
+use crate::nf4;
 use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, Adapter, AttentionBackward, Backend, Batch, Checked, Coded,
-    HeadBackward, HeadOut, Kv, Matrix, MatrixLayout, NormGrads, Owned, QkNorm, RopeBackward, Run, Sample,
-    Transfer,
+    HeadBackward, HeadOut, Kv, Matrix, MatrixLayout, Nf4, NormGrads, Owned, QkNorm, RopeBackward, Run,
+    Sample, Transfer,
 };
 use plimsoll_memory::Buf;
 
@@ -103,6 +104,8 @@ operations! {
     /// Row i is segment i and head row i; `ids` and `tokens`: [M] u32, `keys`: [M, 3]. Tables must reach the new position.
     fn advance(batch: Write Batch<'a>, ids: Write Buf<'a>, tokens: Read Buf<'a>, keys: Write Buf<'a>) = Advance;
 
+    /// out = w, widened, then rounded to the dtype of `out`. `w`, `out`: [N, K].
+    fn dequantize(w: Read Nf4<'a>, out: Write Matrix<'a>) = Dequantize;
     /// dst = src in dst's dtype. `src`: f32.
     fn cast(src: Read Buf<'a>, dst: Write Buf<'a>) = Cast;
     /// The gradient of `adapt_up` by u: du_i = scale dy_i B_i of each block. `dy`: [M, N] e; `du`: [M, S r] e. By x it is `matmul_dx` of
@@ -225,6 +228,15 @@ operations! {
         /// Reads whole rows of a matrix into row-major f32.
         fn read_rows(&self, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
             self.get_rows(&transfer(self, "read_rows", &src, Access::Read), src, first_row, dst);
+        }
+        /// Rounds whole rows (`[rows, K]` row-major) to the nearest codes, from row `first_row`.
+        fn write_nf4(&self, dst: Nf4<'_>, first_row: usize, src: &[f32]) {
+            assert!(src.len().is_multiple_of(dst.k), "whole rows of {}", dst.k);
+            nf4::encode_rows(src, dst.k, &mut |first, words, scales| {
+                let first = first_row * dst.k + first;
+                self.write_u32(dst.codes, first / nf4::CODES_OF_WORD, words);
+                self.write_f32(dst.scales, first / nf4::NF4_BLOCK, scales);
+            });
         }
         /// Widens whole rows (`[rows, k]`) of a matrix of codes from row `first_row`; a vector is `MatrixLayout::Rows`, k = 1.
         fn read_codes(&self, src: Coded<'_>, k: usize, layout: MatrixLayout, first_row: usize, dst: &mut [f32]) {

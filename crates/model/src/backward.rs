@@ -6,8 +6,8 @@ use crate::forward::{self, Decoder, Pass, qk_norm};
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::ModelSpec;
 use plimsoll_device::{
-    AdaptBackward, Adapter, AttentionBackward, Device, HeadBackward, Heads, Matrix, NormGrads,
-    QkNormBackward, RopeBackward, sizes,
+    AdaptBackward, Adapter, AttentionBackward, Device, HeadBackward, Heads, NormGrads, QkNormBackward,
+    RopeBackward, sizes,
 };
 use plimsoll_memory::Buf;
 
@@ -286,7 +286,6 @@ struct LayerBackward<'x, 'a, 'p> {
 #[derive(Clone, Copy)]
 struct Product<'b> {
     site: Site,
-    w: Matrix<'b>,
     x: Buf<'b>,
     dy: Buf<'b>,
 }
@@ -303,7 +302,7 @@ impl<'p> LayerBackward<'_, '_, 'p> {
         // In place: gate and up are not read again, and a product and its gradient need each other's memory only where
         // one of them is done with.
         let (d_product, d_gate_up) = (bufs.product, bufs.gate_up);
-        let down = Product { site: Site::Down, w: w.down, x: bufs.product, dy: d_out };
+        let down = Product { site: Site::Down, x: bufs.product, dy: d_out };
         self.adapter_gradient(down);
         if forward::keeps_product(self.pass.acts.mode) {
             self.weight_gradient(down);
@@ -314,7 +313,7 @@ impl<'p> LayerBackward<'_, '_, 'p> {
             dev.swiglu_backward(bufs.gate_up, f, d_product, d_gate_up, Some(bufs.product));
             self.weight_gradient(down);
         }
-        let gate_up = Product { site: Site::GateUp, w: w.gate_up, x: bufs.norm_ffn, dy: d_gate_up };
+        let gate_up = Product { site: Site::GateUp, x: bufs.norm_ffn, dy: d_gate_up };
         self.adapter_gradient(gate_up);
         self.weight_gradient(gate_up);
         self.input_gradient(gate_up, d_norm);
@@ -332,7 +331,7 @@ impl<'p> LayerBackward<'_, '_, 'p> {
         if forward::recomputes(self.pass.acts.mode) {
             dev.rms_norm(bufs.resid, w.attn_norm, spec.rms_eps, bufs.norm_attn);
         }
-        let output = Product { site: Site::Output, w: w.output, x: bufs.attn, dy: d_out };
+        let output = Product { site: Site::Output, x: bufs.attn, dy: d_out };
         self.adapter_gradient(output);
         self.weight_gradient(output);
         self.input_gradient(output, d_attn);
@@ -345,7 +344,7 @@ impl<'p> LayerBackward<'_, '_, 'p> {
         if let Some(bias) = self.g.weights().and_then(|g| g.qkv_bias) {
             dev.bias_backward(d_qkv, bias, add);
         }
-        let qkv = Product { site: Site::Qkv, w: w.qkv, x: bufs.norm_attn, dy: d_qkv };
+        let qkv = Product { site: Site::Qkv, x: bufs.norm_attn, dy: d_qkv };
         self.adapter_gradient(qkv);
         self.weight_gradient(qkv);
         if self.is_last {
@@ -381,7 +380,7 @@ impl<'p> LayerBackward<'_, '_, 'p> {
 
     /// The gradient of a product's input.
     fn input_gradient(&self, of: Product<'_>, out: Buf<'_>) {
-        self.dev.matmul_dx(of.dy, of.w, out, false);
+        self.dev.matmul_dx(of.dy, self.w.ready(self.dev, of.site), out, false);
         if let Some((adapter, _, du)) = self.adapter(of.site).filter(|_| !self.w.adapters.are_merged) {
             self.dev.matmul_dx(du, adapter.a, out, true);
         }

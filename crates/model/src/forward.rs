@@ -226,7 +226,7 @@ fn layer(
     layer_to_gates(dev, decoder, w, pass, bufs);
     dev.swiglu(bufs.gate_up, decoder.spec.ffn as usize, bufs.product);
     adapted(dev, w, Site::Down, bufs, (bufs.product, bufs.next), || {
-        dev.matmul_add(bufs.product, w.down, bufs.mid, bufs.next);
+        dev.matmul_add(bufs.product, w.ready(dev, Site::Down), bufs.mid, bufs.next);
     });
 }
 
@@ -257,7 +257,7 @@ pub(crate) fn layer_to_gates(
     let eps = decoder.spec.rms_eps;
     dev.rms_norm(bufs.resid, w.attn_norm, eps, bufs.norm_attn);
     adapted(dev, w, Site::Qkv, bufs, (bufs.norm_attn, bufs.qkv), || {
-        dev.matmul(bufs.norm_attn, w.qkv, w.qkv_bias, bufs.qkv, false);
+        dev.matmul(bufs.norm_attn, w.ready(dev, Site::Qkv), w.qkv_bias, bufs.qkv, false);
     });
     dev.rope(bufs.qkv, qk_norm(decoder, w), decoder.rope, pass.batch, bufs.kv, bufs.q);
     if let Some(copies) = pass.copies {
@@ -267,14 +267,14 @@ pub(crate) fn layer_to_gates(
     attention_output(dev, w, bufs);
     dev.rms_norm(bufs.mid, w.ffn_norm, eps, bufs.norm_ffn);
     adapted(dev, w, Site::GateUp, bufs, (bufs.norm_ffn, bufs.gate_up), || {
-        dev.matmul(bufs.norm_ffn, w.gate_up, None, bufs.gate_up, false);
+        dev.matmul(bufs.norm_ffn, w.ready(dev, Site::GateUp), None, bufs.gate_up, false);
     });
 }
 
 /// The residual after attention.
 pub(crate) fn attention_output(dev: &dyn Device, w: &LayerParams<'_>, bufs: &LayerBufs<'_>) {
     adapted(dev, w, Site::Output, bufs, (bufs.attn, bufs.mid), || {
-        dev.matmul_add(bufs.attn, w.output, bufs.resid, bufs.mid);
+        dev.matmul_add(bufs.attn, w.ready(dev, Site::Output), bufs.resid, bufs.mid);
     });
 }
 

@@ -11,6 +11,7 @@ mod load;
 pub mod mlp;
 mod offloaded;
 mod params;
+mod quantized;
 pub mod rope;
 mod save;
 mod weights;
@@ -23,6 +24,6 @@ pub use forward::{
 };
 pub use load::{STAGING_BYTES_MIN, load};
 pub use offloaded::{Scorer, Streamed, layout as offloaded_layout};
-pub use params::{Param, ParamKind, ParamTable, Part};
+pub use params::{CodesAt, Param, ParamKind, ParamTable, Part};
 pub use save::{FlatTensors, restore, restore_in_turn, save, save_in_turn, saved_bytes};
-pub use weights::{LayerParams, Params};
+pub use weights::{CodeBufs, LayerParams, Params};

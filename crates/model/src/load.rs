@@ -4,7 +4,7 @@ use crate::params::{Param, ParamKind, ParamTable};
 use crate::weights::Params;
 use plimsoll_base::rng::{Stream, normal_pair, philox, unit_f32};
 use plimsoll_base::{Bytes, Error, Result, slugs};
-use plimsoll_device::{Device, Matrix, MatrixLayout};
+use plimsoll_device::{Device, Matrix, MatrixLayout, Nf4};
 use plimsoll_files::OpenModel;
 
 /// Least bytes of staging: a row of the widest model, as stored and as f32.
@@ -44,7 +44,8 @@ pub fn load(
     let layout = params.embed.layout;
     let Staging { mut stored, mut values } = Staging::new(staging);
     for param in &table.params {
-        let target = Target { dev, param, params, layout };
+        let codes = params.codes.and_then(|codes| codes.at(param));
+        let target = Target { dev, param, params, codes, layout };
         let width = param.k.max(1) as usize;
         let chunk_rows = values.len() / width;
         assert!(chunk_rows > 0, "staging of {} values for rows of {width}", values.len());
@@ -76,11 +77,15 @@ struct Target<'x, 'a> {
     dev: &'x dyn Device,
     param: &'x Param,
     params: &'x Params<'a>,
+    codes: Option<Nf4<'a>>,
     layout: MatrixLayout,
 }
 
 impl Target<'_, '_> {
     fn write(&self, first_row: usize, values: &[f32]) {
+        if let Some(codes) = self.codes {
+            return self.dev.write_nf4(codes, first_row, values);
+        }
         let buf = self.params.all.slice(self.param.offset as usize, self.param.elements as usize);
         if self.param.is_vector() {
             return self.dev.write_f32(buf, first_row, values);
@@ -120,7 +125,7 @@ pub(crate) fn uniform(param: &Param, bound: f32, seed: u64, first: usize, out: &
                     let index = (first + t * part + i) as u64;
                     if of != index / 4 {
                         of = index / 4;
-                        bits = philox(seed, Stream::Weights, param.offset, of);
+                        bits = philox(seed, Stream::Weights, param.key, of);
                     }
                     *value = bound * (2.0 * unit_f32(bits[(index % 4) as usize]) - 1.0);
                 }
@@ -133,7 +138,7 @@ pub(crate) fn uniform(param: &Param, bound: f32, seed: u64, first: usize, out: &
 fn value_head_values(param: &Param, seed: u64, first: usize, out: &mut [f32]) {
     let std = 1.0 / (param.k as f32 + 1.0);
     for (index, value) in (first as u64..).zip(out) {
-        let bits = philox(seed, Stream::Weights, param.offset, index / 2);
+        let bits = philox(seed, Stream::Weights, param.key, index / 2);
         let (even, odd) = normal_pair(bits[0], bits[1]);
         *value = std * if index % 2 == 0 { even } else { odd };
     }

@@ -79,7 +79,7 @@ impl MlpSpec {
     /// Where each parameter lies in the flat buffer, under the name that `torch.nn.Sequential` gives it: activations
     /// count, so linear map i is number 2 i.
     pub fn table(&self, device: DeviceKind) -> ParamTable {
-        let mut table = ParamTable { device, params: Vec::new(), elements: 0 };
+        let mut table = ParamTable::empty(device);
         for ((name, linear, bias), maps) in STACKS.into_iter().zip(self.stacks()) {
             for (i, (outputs, inputs)) in maps.into_iter().enumerate() {
                 let part = |what: &str| vec![(format!("{name}.{}.{what}", 2 * i), outputs)];

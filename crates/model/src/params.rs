@@ -56,6 +56,19 @@ pub enum ParamKind {
     LogStd,
 }
 
+impl ParamKind {
+    /// Returns the product that it is the weights of.
+    pub(crate) fn site(self) -> Option<Site> {
+        match self {
+            ParamKind::Qkv => Some(Site::Qkv),
+            ParamKind::Output => Some(Site::Output),
+            ParamKind::GateUp => Some(Site::GateUp),
+            ParamKind::Down => Some(Site::Down),
+            _ => None,
+        }
+    }
+}
+
 /// A tensor on disk that is some rows of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
@@ -63,6 +76,15 @@ pub struct Part {
     pub name: String,
     /// Rows (elements of a vector) that it holds.
     pub rows: u32,
+}
+
+/// Where a matrix of codes begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodesAt {
+    /// First word in the buffer of codes.
+    pub word: u64,
+    /// First scale in the buffer of scales.
+    pub scale: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -76,8 +98,12 @@ pub struct Param {
     pub k: u32,
     /// First element in the flat buffer.
     pub offset: u64,
-    /// Elements, the device's padding included.
+    /// Elements, the device's padding included; 0 of one that is stored in codes.
     pub elements: u64,
+    /// Where its codes begin, if it is stored in them.
+    pub codes: Option<CodesAt>,
+    /// Its random numbers are of this place: its first element in a table without codes.
+    pub key: u64,
     /// The tensors it is stored as, in row order.
     pub parts: Vec<Part>,
 }
@@ -104,6 +130,8 @@ pub struct ParamTable {
     pub params: Vec<Param>,
     /// Length of the flat buffer.
     pub elements: u64,
+    /// Lengths of the buffers of codes and of scales; 0 where nothing is stored in codes.
+    pub codes: CodesAt,
 }
 
 impl ParamTable {
@@ -126,8 +154,12 @@ impl ParamTable {
         table
     }
 
+    pub(crate) fn empty(device: DeviceKind) -> ParamTable {
+        ParamTable { device, params: Vec::new(), elements: 0, codes: CodesAt { word: 0, scale: 0 } }
+    }
+
     fn body(spec: &ModelSpec, kind: DeviceKind, weights: DType) -> ParamTable {
-        let mut table = ParamTable { device: kind, params: Vec::new(), elements: 0 };
+        let mut table = ParamTable::empty(kind);
         let (v, h, d, f) = (spec.vocab, spec.hidden, spec.head_dim, spec.ffn);
         let (q, kv) = (spec.q_width(), spec.kv_width());
         let mut add = |kind_of: ParamKind, layer: u32, k: u32, parts: Vec<(String, u32)>| {
@@ -175,8 +207,15 @@ impl ParamTable {
             k => matrix_elements(kind, u64::from(n), u64::from(k), weights),
         };
         let parts = parts.into_iter().map(|(name, rows)| Part { name, rows }).collect();
-        self.params.push(Param { kind: param, layer, n, k, offset: self.elements, elements, parts });
-        self.elements = (self.elements + elements).next_multiple_of(ALIGN);
+        let (offset, key) = (self.elements, self.elements);
+        self.push(Param { kind: param, layer, n, k, offset, elements, codes: None, key, parts });
+    }
+
+    /// Adds a parameter after the others, wherever it was.
+    pub(crate) fn push(&mut self, param: Param) {
+        let end = self.elements + param.elements;
+        self.params.push(Param { offset: self.elements, ..param });
+        self.elements = end.next_multiple_of(ALIGN);
     }
 
     /// True if the embedding is the head too.

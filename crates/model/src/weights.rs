@@ -3,7 +3,7 @@
 use crate::adapters::{Adapters, LayerAdapters, Site};
 use crate::params::{Param, ParamKind, ParamTable};
 use plimsoll_base::{DType, ModelSpec};
-use plimsoll_device::{Matrix, MatrixLayout};
+use plimsoll_device::{Matrix, MatrixLayout, Nf4};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
@@ -28,12 +28,27 @@ pub struct LayerParams<'a> {
     pub down: Matrix<'a>,
     /// What is added to the products above.
     pub adapters: LayerAdapters<'a>,
+    /// By `Site`: what the products above are widened from, if they are stored in codes.
+    pub(crate) codes: [Option<Nf4<'a>>; 4],
+}
+
+/// The buffers of weights in codes.
+#[derive(Clone, Copy, Debug)]
+pub struct CodeBufs<'a> {
+    /// `ParamTable::codes.word` u32.
+    pub words: Buf<'a>,
+    /// `ParamTable::codes.scale` f32.
+    pub scales: Buf<'a>,
+    /// `ParamTable::widened_elements`: one matrix at a time.
+    pub widened: Buf<'a>,
 }
 
 /// All parameters of a decoder over one flat buffer; also the shape of its gradients.
 #[derive(Clone, Debug)]
 pub struct Params<'a> {
     pub all: Buf<'a>,
+    /// What the products' weights are widened from, if they are stored in codes.
+    pub codes: Option<CodeBufs<'a>>,
     /// [V, h]
     pub embed: Matrix<'a>,
     /// Each layer's.
@@ -48,9 +63,19 @@ impl<'a> Params<'a> {
     /// Resolves the handles. `all` holds `table.elements` elements; `weights` is the dtype of the weights, which
     /// decides the element order of gradients too.
     pub fn bind(spec: &ModelSpec, table: &ParamTable, weights: DType, all: Buf<'a>) -> Params<'a> {
+        Params::bind_where(spec, table, weights, all, |p| all.slice(p.offset as usize, p.elements as usize))
+    }
+
+    /// As `bind`; `slice` is where a parameter is.
+    pub(crate) fn bind_where(
+        spec: &ModelSpec,
+        table: &ParamTable,
+        weights: DType,
+        all: Buf<'a>,
+        slice: impl Fn(&Param) -> Buf<'a> + Copy,
+    ) -> Params<'a> {
         assert_eq!(all.len() as u64, table.elements, "the flat parameter buffer");
         let layout = MatrixLayout::of_weights(table.device, weights);
-        let slice = |p: &Param| all.slice(p.offset as usize, p.elements as usize);
         let layers = (0..spec.layers).map(|l| LayerParams::bind(spec, table, layout, l, slice)).collect();
         Params { layers, ..Params::ends(spec, table, layout, all, slice) }
     }
@@ -97,7 +122,7 @@ impl<'a> Params<'a> {
             false => matrix(ParamKind::Head),
         };
         let final_norm = slice(find(table, ParamKind::FinalNorm, 0));
-        Params { all, embed, layers: Vec::new(), final_norm, head }
+        Params { all, codes: None, embed, layers: Vec::new(), final_norm, head }
     }
 }
 
@@ -144,6 +169,7 @@ impl<'a> LayerParams<'a> {
             gate_up: matrix(ParamKind::GateUp),
             down: matrix(ParamKind::Down),
             adapters: LayerAdapters::default(),
+            codes: [None; 4],
         }
     }
 }

@@ -13,6 +13,7 @@ mod attention_backward;
 mod bench;
 mod head;
 mod matmul;
+mod nf4;
 mod rotation;
 mod rows;
 

@@ -12,6 +12,7 @@ mod failure_2;
 mod head;
 mod kernels;
 mod matmul;
+mod nf4;
 mod offload;
 mod optimizer;
 mod rig;

@@ -4,7 +4,7 @@
 
 use super::handles::Adapters;
 use super::site::Site;
-use crate::params::{ParamKind, ParamTable};
+use crate::params::ParamTable;
 use crate::weights::Params;
 use plimsoll_base::{DType, LoraShape, ModelSpec};
 use plimsoll_device::{Device, DeviceKind, Matrix, MatrixLayout};
@@ -14,23 +14,13 @@ impl ParamTable {
     /// The table of a decoder's products that have an adapter, as they are with it.
     pub fn merged(spec: &ModelSpec, kind: DeviceKind, weights: DType, lora: LoraShape) -> ParamTable {
         let all = ParamTable::new(spec, kind, weights);
-        let mut table = ParamTable { device: kind, params: Vec::new(), elements: 0 };
+        let mut table = ParamTable::empty(kind);
         let has_adapter = |site: Site| site.targets(spec, lora).next().is_some();
-        for param in all.params.into_iter().filter(|param| site_of(param.kind).is_some_and(has_adapter)) {
+        for param in all.params.into_iter().filter(|param| param.kind.site().is_some_and(has_adapter)) {
             let parts = param.parts.into_iter().map(|part| (part.name, part.rows)).collect();
             table.add(kind, weights, param.kind, param.layer, param.k, parts);
         }
         table
-    }
-}
-
-fn site_of(kind: ParamKind) -> Option<Site> {
-    match kind {
-        ParamKind::Qkv => Some(Site::Qkv),
-        ParamKind::Output => Some(Site::Output),
-        ParamKind::GateUp => Some(Site::GateUp),
-        ParamKind::Down => Some(Site::Down),
-        _ => None,
     }
 }
 
@@ -47,7 +37,7 @@ impl<'a> Merged<'a> {
         let layout = MatrixLayout::of_weights(table.device, weights);
         let mut layers = vec![[None; 4]; spec.layers as usize];
         for param in &table.params {
-            let site = site_of(param.kind).expect("the table has products alone");
+            let site = param.kind.site().expect("the table has products alone");
             let buf = all.slice(param.offset as usize, param.elements as usize);
             let matrix = Matrix::new(buf, param.n as usize, param.k as usize, layout);
             layers[param.layer as usize][site as usize] = Some(matrix);

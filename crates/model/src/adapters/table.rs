@@ -9,7 +9,7 @@ use plimsoll_files::{LoraPart, adapter_tensor_name};
 impl ParamTable {
     /// The table of a decoder's adapters, under the names that peft gives them.
     pub fn adapters(spec: &ModelSpec, kind: DeviceKind, weights: DType, lora: LoraShape) -> ParamTable {
-        let mut table = ParamTable { device: kind, params: Vec::new(), elements: 0 };
+        let mut table = ParamTable::empty(kind);
         for layer in 0..spec.layers {
             for site in Site::ALL {
                 let down: Vec<(String, u32)> = site

@@ -28,6 +28,7 @@ struct Ask {
     /// Adapters with random numbers, and their scale.
     lora: Option<(LoraShape, f32)>,
     merge: bool,
+    quantize: bool,
 }
 
 impl Ask {
@@ -43,8 +44,20 @@ impl Ask {
         let mut numbers = Numbers::new(prompt_lens.len() as u64);
         let prompts = prompt_lens.iter().map(|&n| numbers.tokens(n, vocab)).collect();
         let eos = if source.contains(':') { vec![1] } else { (0..12).collect() };
-        let (new_tokens, temperature, lora, merge) = (24, 1.0, None, false);
-        Ask { source, dtype, machine, prompts, group_size, new_tokens, temperature, eos, lora, merge }
+        let (new_tokens, temperature, lora, merge, quantize) = (24, 1.0, None, false, false);
+        Ask {
+            source,
+            dtype,
+            machine,
+            prompts,
+            group_size,
+            new_tokens,
+            temperature,
+            eos,
+            lora,
+            merge,
+            quantize,
+        }
     }
 
     fn samples(&self) -> usize {
@@ -60,6 +73,7 @@ impl Ask {
             machine: self.machine,
             lora: self.lora,
             merge: self.merge,
+            quantize: self.quantize,
             ..Setup::new(self.source, self.dtype, pass)
         }
     }
@@ -280,6 +294,21 @@ fn with_adapters() {
             let differs = (0..drawn.len()).any(|s| !same_bits(drawn.logprobs(s), without.logprobs(s)));
             assert!(differs, "{source}: the adapters take part, merged: {merge}");
         }
+    }
+}
+
+/// Products in 4 bits, with adapters on them, on a model whose rows are whole blocks.
+#[test]
+fn with_products_in_codes() {
+    for dtype in [DType::F32, DType::Bf16] {
+        let plain = Ask { eos: Vec::new(), ..Ask::new("builtin:nano", dtype, Machine::detect(), &[1, 7, 16, 31, 40], 3) };
+        let lora = Some((LoraShape { rank: 8, targets: LoraTargets::ALL }, 2.0));
+        let [whole, coded] = [false, true].map(|quantize| {
+            let ask = Ask { lora, quantize, ..plain.clone() };
+            ask.check_everything()
+        });
+        let differs = (0..coded.len()).any(|s| !same_bits(coded.logprobs(s), whole.logprobs(s)));
+        assert!(differs, "{dtype:?}: the codes take part");
     }
 }
 

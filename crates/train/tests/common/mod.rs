@@ -9,8 +9,8 @@ use plimsoll_device::{Device, Matrix};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, AdaptersFrom, Decoder, Derivatives, Merged, Mode, ParamTable, Params, Pass,
-    PassLimits, Recompute, Target, activations_layout, adapters_layout, backward, head, layers, load,
+    Activations, Adapters, AdaptersFrom, CodeBufs, Decoder, Derivatives, Merged, Mode, ParamTable, Params,
+    Pass, PassLimits, Recompute, Target, activations_layout, adapters_layout, backward, head, layers, load,
     load_adapters, rope,
 };
 use plimsoll_train::{
@@ -50,6 +50,8 @@ pub struct Setup {
     pub lora: Option<(LoraShape, f32)>,
     /// True if the weights have the adapters in them.
     pub merge: bool,
+    /// True if products are stored in 4 bits.
+    pub quantize: bool,
 }
 
 impl Setup {
@@ -70,6 +72,7 @@ impl Setup {
             offload: false,
             lora: None,
             merge: false,
+            quantize: false,
         }
     }
 
@@ -86,6 +89,23 @@ impl Setup {
             );
         }
         layout
+    }
+
+    /// The table of its weights.
+    fn table(&self, spec: &ModelSpec) -> ParamTable {
+        let new = if self.quantize { ParamTable::quantized } else { ParamTable::new };
+        new(spec, self.machine.kind(), self.dtype)
+    }
+
+    /// The weights over their regions.
+    fn params<'a>(&self, spec: &ModelSpec, table: &ParamTable, resident: Resident<'a>) -> Params<'a> {
+        let all = resident.buf("actor.weights");
+        if !self.quantize {
+            return Params::bind(spec, table, self.dtype, all);
+        }
+        let [words, scales, widened] =
+            ["actor.codes", "actor.scales", "actor.widened"].map(|name| resident.buf(name));
+        Params::bind_quantized(spec, table, self.dtype, all, CodeBufs { words, scales, widened })
     }
 
     /// The table of its adapters.
@@ -147,13 +167,22 @@ impl Harness {
     pub fn empty(setup: Setup, extra: Layout) -> Harness {
         let model = setup.open();
         let (spec, dtype) = (model.spec, setup.dtype);
-        let table = ParamTable::new(&spec, setup.machine.kind(), dtype);
+        let table = setup.table(&spec);
         let mut layout = Layout::new();
         let (shape, pool) = ([table.elements], setup.target().pool);
         layout.arena("actor.weights", "test", pool, PhaseSet::RESIDENT, &shape, dtype).unwrap();
+        if setup.quantize {
+            let mut add = |name, elements: u64, dtype| {
+                layout.arena(name, "test", pool, PhaseSet::RESIDENT, &[elements], dtype).unwrap();
+            };
+            add("actor.codes", table.codes.word, DType::U32);
+            add("actor.scales", table.codes.scale, DType::F32);
+            add("actor.widened", table.widened_elements(dtype), dtype);
+        }
         let states = StateDTypes { optimizer: setup.optimizer, ..dtypes(dtype) };
-        let states =
-            optimizer_layout("actor", &table, states, pool, Phase::Update, setup.offload, 1).unwrap();
+        // What learns beside codes are adapters; these states are of the shape of its weights all the same.
+        let all = ParamTable::new(&spec, setup.machine.kind(), dtype);
+        let states = optimizer_layout("actor", &all, states, pool, Phase::Update, setup.offload, 1).unwrap();
         layout.extend(resident_gradients(states));
         layout.extend(rope::layout(&spec, setup.positions, pool).unwrap());
         layout.extend(setup.machine.scratch(&spec, dtype, setup.threads, setup.pass));
@@ -185,7 +214,7 @@ impl Harness {
     /// Fills the weights and the rotary table.
     pub fn load(&mut self) {
         let (resident, _) = self.arena.split();
-        let params = Params::bind(&self.spec, &self.table, self.setup.dtype, resident.buf("actor.weights"));
+        let params = self.setup.params(&self.spec, &self.table, resident);
         load(self.dev.as_dyn(), &self.model, &self.table, &params, 1, Bytes(4 << 20)).unwrap();
         rope::fill(self.dev.as_dyn(), &self.spec, resident.buf("rope.table"));
         if let Some(table) = self.setup.adapters(&self.spec) {
@@ -201,7 +230,7 @@ impl Harness {
         let Some((adapters, merged)) = Harness::bind_merged(&self.setup, &self.spec, resident) else {
             return;
         };
-        let params = Params::bind(&self.spec, &self.table, self.setup.dtype, resident.buf("actor.weights"));
+        let params = self.setup.params(&self.spec, &self.table, resident);
         merged.update(self.dev.as_dyn(), &params, &adapters);
     }
 
@@ -224,8 +253,9 @@ impl Harness {
     pub fn parts(&mut self) -> Parts<'_> {
         let (resident, overlay) = self.arena.split();
         let dtype = self.setup.dtype;
-        let params = Params::bind(&self.spec, &self.table, dtype, resident.buf("actor.weights"));
-        let grads = Params::bind(&self.spec, &self.table, dtype, resident.buf("actor.grads"));
+        let params = self.setup.params(&self.spec, &self.table, resident);
+        let all = ParamTable::new(&self.spec, self.table.device, dtype);
+        let grads = Params::bind(&self.spec, &all, dtype, resident.buf("actor.grads"));
         let adapters =
             resident.get("lora").and_then(|all| Harness::bind_adapters(&self.setup, &self.spec, all));
         let params = match Harness::bind_merged(&self.setup, &self.spec, resident) {

@@ -7,3 +7,4 @@ mod adamw;
 mod adapters;
 mod critic;
 mod gradients;
+mod quantized;

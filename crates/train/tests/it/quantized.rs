@@ -1,0 +1,85 @@
+//! Products in 4 bits against the same numbers in full: log-probabilities, and gradients of adapters, to the bit.
+
+use crate::common::{Harness, Machine, Setup, read, same_bits};
+use plimsoll_base::{DType, LoraShape, LoraTargets};
+use plimsoll_device::Matrix;
+use plimsoll_device::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
+use plimsoll_memory::Layout;
+use plimsoll_model::{Adapters, Derivatives, ParamKind, PassLimits, Recompute, backward, head};
+use plimsoll_train::Sequence;
+
+const PASS: PassLimits =
+    PassLimits { rows: 104, head_rows: 104, segments: 6, table_entries: 32, blocks: 16, copies: 3 };
+const LORA: LoraShape = LoraShape { rank: 8, targets: LoraTargets::ALL };
+const SCALE: f32 = 1.5;
+
+fn harness(machine: Machine, dtype: DType, recompute: Recompute, quantize: bool) -> Harness {
+    let lora = Some((LORA, SCALE));
+    let setup =
+        Setup { machine, recompute, quantize, lora, threads: 2, ..Setup::new("builtin:nano", dtype, PASS) };
+    Harness::new(setup, Layout::new())
+}
+
+/// Rounds every product of a model in full to what its codes stand for.
+fn round_products(h: &mut Harness) {
+    let table = h.table.clone();
+    let parts = h.parts();
+    let layout = parts.decoder.params.embed.layout;
+    let is_product =
+        |kind| matches!(kind, ParamKind::Qkv | ParamKind::Output | ParamKind::GateUp | ParamKind::Down);
+    for param in table.params.iter().filter(|param| is_product(param.kind)) {
+        let (n, k) = (param.n as usize, param.k as usize);
+        let buf = parts.decoder.params.all.slice(param.offset as usize, param.elements as usize);
+        let matrix = Matrix::new(buf, n, k, layout);
+        let mut values = vec![0.0; n * k];
+        parts.dev.read_rows(matrix, 0, &mut values);
+        let (mut words, mut scales) = (vec![0; n * k / CODES_OF_WORD], vec![0.0; n * k / NF4_BLOCK]);
+        encode(&values, &mut words, &mut scales);
+        decode(&words, &scales, &mut values);
+        parts.dev.write_rows(matrix, 0, &values);
+    }
+}
+
+fn gradients(h: &mut Harness, sequences: &[Sequence<'_>]) -> Vec<f32> {
+    let (spec, dtype) = (h.spec, h.setup.dtype);
+    let table = h.setup.adapters(&spec).expect("a harness with adapters");
+    let mut parts = h.parts();
+    let grads = Adapters::bind(&spec, &table, dtype, LORA, SCALE, parts.resident.buf("lora.grads"));
+    parts.dev.zero(grads.all);
+    parts
+        .each_pass(sequences, |parts, pass, heads, _| {
+            head(parts.dev, parts.decoder, pass, 1.0);
+            let (logprobs, entropy) = (vec![-1.0; heads.len()], vec![0.0; heads.len()]);
+            let of = Derivatives::Vocabulary { inv_temperature: 1.0, logprobs: &logprobs, entropy: &entropy };
+            backward(parts.dev, parts.decoder, &grads, true, pass, of);
+        })
+        .unwrap();
+    read(parts.dev, grads.all)
+}
+
+#[test]
+fn products_in_codes_are_those_of_their_numbers() {
+    let ids: Vec<Vec<u32>> = (0..3).map(|i| (0..20 + 9 * i).map(|t| (t * 7 + i) % 15).collect()).collect();
+    let sequence =
+        |(group, ids): (usize, &'static [u32])| Sequence { group, prompt: &ids[..1], response: &ids[1..] };
+    let ids: Vec<&'static [u32]> = ids.into_iter().map(|ids| &*ids.leak()).collect();
+    let all: Vec<Sequence<'_>> = ids.into_iter().enumerate().map(sequence).collect();
+    for machine in Machine::all() {
+        for dtype in [DType::F32, DType::Bf16] {
+            let mut whole = harness(machine, dtype, Recompute::None, false);
+            let before = whole.logprobs(&all, 1.0).unwrap().0;
+            round_products(&mut whole);
+            let want = whole.logprobs(&all, 1.0).unwrap().0;
+            assert!(!same_bits(&before[2], &want[2]), "rounding to codes moves log-probs");
+            let want_grads = gradients(&mut whole, &all);
+            assert!(want_grads.iter().any(|g| *g != 0.0));
+            for recompute in [Recompute::None, Recompute::Cheap, Recompute::Layer] {
+                let mut coded = harness(machine, dtype, recompute, true);
+                let what = format!("{machine:?} {dtype:?} {recompute:?}");
+                let got = coded.logprobs(&all, 1.0).unwrap().0;
+                assert!(got.iter().zip(&want).all(|(a, b)| same_bits(a, b)), "log-probs, {what}");
+                assert!(same_bits(&gradients(&mut coded, &all), &want_grads), "gradients, {what}");
+            }
+        }
+    }
+}
