@@ -48,7 +48,7 @@ pub struct BenchOptions {
     pub device: Auto<RunDevice>,
     pub recompute: Auto<Recompute>,
     /// Rank of adapters of all linear layers, below which the weights are frozen.
-    pub lora_rank: Option<u32>,
+    pub lora: Option<Lora>,
     /// True to wait after every kernel and check its result.
     pub checked: bool,
     /// True to time every kernel separately.
@@ -252,7 +252,9 @@ pub fn exactness(options: &BenchOptions, tokens: usize, perturb: bool) -> Result
         "bench": "exactness", "model": options.model, "tokens": compared, "mismatches": mismatches,
         "max_abs_diff": largest, "preemptions": preemptions, "responses_that_differ_between_cuts": differing_tokens,
         "cuts": cuts.len(), "rounds": round, "perturbed": perturb, "dtype": options.dtype.name(),
-        "lora_rank": options.lora_rank,
+        "lora_rank": options.lora.as_ref().map(|lora| lora.rank),
+        "lora_merge": options.lora.as_ref().map(|lora| lora.merge),
+        "lora_quantize": options.lora.as_ref().and_then(|lora| lora.quantize),
     });
     Ok(finish(result, &machine, most))
 }
@@ -401,7 +403,7 @@ pub(crate) fn bench_run(options: &BenchOptions, prompts: usize, group: usize, ne
 
 pub(crate) fn run_file(options: &BenchOptions, prompts: usize, group: usize, new: usize) -> RunFile {
     let mut train = Train::new(1, 1e-6);
-    train.optimizer_dtype = Auto::Value(match (options.dtype, options.lora_rank) {
+    train.optimizer_dtype = Auto::Value(match (options.dtype, &options.lora) {
         (ModelDtype::Bf16, None) => OptimizerDtype::Bf16,
         // Those of adapters always are.
         (ModelDtype::Bf16, Some(_)) | (ModelDtype::F32, _) => OptimizerDtype::F32,
@@ -409,7 +411,7 @@ pub(crate) fn run_file(options: &BenchOptions, prompts: usize, group: usize, new
     let method = if group > 1 { plimsoll_config::Method::Grpo } else { plimsoll_config::Method::Reinforce };
     let mut run = RunFile::of(method, &options.model, train);
     run.train.recompute = options.recompute;
-    run.lora = options.lora_rank.map(|rank| Lora { rank, ..Lora::default() });
+    run.lora = options.lora.clone();
     run.run.device = options.device;
     run.run.checked = options.checked;
     run.model_options.dtype = options.dtype;

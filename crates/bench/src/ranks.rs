@@ -141,7 +141,7 @@ pub fn words(found: &Value) -> String {
 mod tests {
     use crate::{Bench, BenchOptions, bench_run, random_prompts};
     use plimsoll_base::{Bytes, Result};
-    use plimsoll_config::{Auto, ModelDtype, Recompute, RunDevice};
+    use plimsoll_config::{Auto, Lora, ModelDtype, Recompute, RunDevice};
     use plimsoll_files::digest;
     use plimsoll_memory::{Limit, Limits, shared_file};
     use plimsoll_plan::{RoleName, Share, devices, plan_with};
@@ -167,7 +167,7 @@ mod tests {
             dtype: ModelDtype::Bf16,
             device: Auto::Value(case.device),
             recompute: Auto::Value(Recompute::Layer),
-            lora_rank: case.lora_rank,
+            lora: case.lora_rank.map(|rank| Lora { rank, ..Lora::default() }),
             checked: false,
             profile: false,
         };

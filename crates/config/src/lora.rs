@@ -10,7 +10,7 @@ use super::tree::{Node, Table, Value};
 use super::values::{Auto, ModelDtype, Offload, OptimizerDtype};
 use crate::Trains;
 use plimsoll_algo::method::Method;
-use plimsoll_base::{Error, LoraShape, LoraTarget, LoraTargets, Result, shown};
+use plimsoll_base::{Error, LoraShape, LoraTarget, LoraTargets, Quantization, Result, shown};
 
 /// Learning rates of adapters are about ten times those of full fine-tuning, which begin at 1e-6.
 const LEARNING_RATE_LOW: f64 = 1e-5;
@@ -19,15 +19,15 @@ const ALL_LINEAR: &str = "all-linear";
 /// What a regular expression has and a name of a module has not.
 const PATTERN_CHARS: &[char] = &['*', '^', '$', '|', '(', ')', '[', ']', '+', '?', '\\', '{', '}'];
 
+/// Other words for `quantize = "nf4"`.
+const FOUR_BITS: [&str; 2] = ["load_in_4bit", "qlora"];
+
 /// A key, whether a value of it changes nothing, and what other values ask for.
 type NotBuilt = (&'static str, fn(&Value) -> bool, &'static str);
 
 /// Keys of peft, and reserved ones, that adapters here have not.
-const NOT_BUILT: [NotBuilt; 14] = [
-    ("quantize", is_off, "a quantised base model"),
-    ("qlora", is_off, "a quantised base model"),
-    ("load_in_4bit", is_off, "a quantised base model"),
-    ("load_in_8bit", is_off, "a quantised base model"),
+const NOT_BUILT: [NotBuilt; 11] = [
+    ("load_in_8bit", is_off, "a base model of 8 bits"),
     ("use_dora", is_off, "DoRA"),
     ("modules_to_save", is_off, "a module that is trained in full"),
     ("bias", is_none_text, "a trained bias"),
@@ -73,6 +73,20 @@ pub(super) fn settle(root: &mut Table, source: &Source) -> Result<()> {
             let message = format!("`lora.{key}`: {what} is not built");
             return Err(unsupported(&node.origin, &message, source).hint(format!("remove `lora.{key}`")));
         }
+    }
+    for key in FOUR_BITS {
+        let Some(node) = lora.remove(key) else { continue };
+        if is_true(&node.value) {
+            let value = Value::Text(Quantization::Nf4.name().into());
+            lora.insert("quantize", Node { value, origin: node.origin });
+        } else if !is_off(&node.value) {
+            let message = format!("`lora.{key}` has {}; it takes true or false", node.kind());
+            let error = source.error("bad-type", &node.origin, &message);
+            return Err(error.hint("write quantize = \"nf4\", or remove the key"));
+        }
+    }
+    if lora.get_mut("quantize").is_some_and(|node| is_off(&node.value)) {
+        lora.remove("quantize");
     }
     let Some(node) = lora.remove("targets") else { return Ok(()) };
     let origin = node.origin.clone();
@@ -174,6 +188,12 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
             .hint("remove [lora]: a reward model is trained in full"));
     }
     values(lora, at)?;
+    if let (true, Some(how)) = (lora.merge, lora.quantize) {
+        let message = format!(
+            "`lora.merge` with lora.quantize = \"{how}\": merged weights are a copy in full, which codes are to save"
+        );
+        return Err(contradiction(at, "lora.merge", &message).hint("remove lora.merge or lora.quantize"));
+    }
     let dtypes = [
         ("train.grad_dtype", run.train.grad_dtype == Auto::Value(ModelDtype::Bf16)),
         (

@@ -9,7 +9,7 @@ use crate::{
 };
 use plimsoll_algo::method::{LearnsFrom, Method, Needs, Reference};
 use plimsoll_algo::preference::PreferenceLoss;
-use plimsoll_base::{LoraShape, LoraTargets};
+use plimsoll_base::{LoraShape, LoraTargets, Quantization};
 use plimsoll_reward::RewardSpec;
 use std::path::PathBuf;
 
@@ -118,6 +118,8 @@ pub struct LoraSpec {
     pub targets: LoraTargets,
     /// True if rollout and update read weights that have the adapters in them.
     pub merge: bool,
+    /// How the frozen weights are stored, if not in full.
+    pub quantize: Option<Quantization>,
     /// The folder of a peft adapter to start from.
     pub adapter: Option<PathBuf>,
 }
@@ -290,6 +292,7 @@ impl LoraSpec {
             rslora: lora.rslora,
             targets: lora.targets,
             merge: lora.merge,
+            quantize: lora.quantize,
             adapter: lora.adapter.as_ref().map(PathBuf::from),
         }
     }

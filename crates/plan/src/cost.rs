@@ -120,8 +120,13 @@ impl Model {
     fn with(self, spec: &ModelSpec, lora: Option<Lora>) -> Model {
         let Some(lora) = lora else { return self };
         let parameters = lora.shape.parameters(spec) as f64;
-        let layer_flops = self.layer_flops + 2.0 * parameters;
-        Model { layer_flops, parameters, learns: false, ..self }
+        let added = if lora.merge { 0.0 } else { 2.0 * parameters };
+        let mut model = Model { layer_flops: self.layer_flops + added, parameters, learns: false, ..self };
+        if lora.quantize.is_some() {
+            // Codes are read, and what they stand for is written and read.
+            model.weight_bytes += self.parameters * (self.dtype.bytes() as f64 + 4.5 / 8.0);
+        }
+        model
     }
 
     /// Returns the operations of all layers for a row with `context` keys.

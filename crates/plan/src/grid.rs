@@ -6,7 +6,7 @@ use super::search::Purpose;
 use crate::facts::HostFacts;
 use crate::facts::{self, Facts};
 use crate::role_name::{PerRole, RoleName};
-use plimsoll_base::{Bytes, Error, ModelSpec, PRESETS, Result};
+use plimsoll_base::{Bytes, Error, ModelSpec, PRESETS, Quantization, Result};
 use plimsoll_config::{Auto, Lora, Method, RunFile, RunSpec, Train};
 use plimsoll_memory::{Limits, Pool};
 use plimsoll_train::Share;
@@ -40,6 +40,8 @@ pub struct Cell {
     pub full: Planned,
     /// Adapters are trained; none where the method or a layer of the model has no room for them.
     pub lora: Option<Adapted>,
+    /// The same over weights of 4 bits; none where rows are no whole blocks.
+    pub qlora: Option<Adapted>,
 }
 
 /// Adapters of one rank.
@@ -105,17 +107,22 @@ fn cell(
     run.train.micro_batch_tokens = Auto::Auto;
     let adapters = run.lora.take().unwrap_or_default();
     let (pool, full) = planned(&run, spec, prompt, limits)?;
-    let lora = match takes(&run, spec, &adapters) {
-        false => None,
-        true => {
+    let (mut lora, mut qlora) = (None, None);
+    if takes(&run, spec, &adapters) {
+        // They decide both dtypes.
+        (run.train.optimizer_dtype, run.train.grad_dtype) = (Auto::Auto, Auto::Auto);
+        let mut adapted = |adapters: Lora| {
             let rank = adapters.rank;
-            // They decide both dtypes.
-            (run.train.optimizer_dtype, run.train.grad_dtype) = (Auto::Auto, Auto::Auto);
             run.lora = Some(adapters);
-            Some(Adapted { rank, planned: planned(&run, spec, prompt, limits)?.1 })
+            planned(&run, spec, prompt, limits).map(|(_, planned)| Some(Adapted { rank, planned }))
+        };
+        lora = adapted(Lora { quantize: None, ..adapters.clone() })?;
+        if Quantization::Nf4.takes(&spec) {
+            qlora = adapted(Lora { quantize: Some(Quantization::Nf4), merge: false, ..adapters })?;
         }
-    };
-    Ok(Cell { model: model.to_string(), context, method: method.to_string(), pool: pool.name(), full, lora })
+    }
+    let (model, method) = (model.to_string(), method.to_string());
+    Ok(Cell { model, context, method, pool: pool.name(), full, lora, qlora })
 }
 
 /// True if the method trains a model that adapters of this rank fit in.
@@ -187,29 +194,31 @@ fn unknown_preset(name: &str) -> Error {
         .hint(format!("the presets are {}", names.join(", ")))
 }
 
-/// Formats the grid for people: peak and smallest memory of both ways to train, and the setting of the first that fits.
+/// Formats the grid for people: peak and smallest memory of each way to train, and the setting of the first that fits.
 pub fn table(cells: &[Cell]) -> String {
     let ranks = cells.iter().find_map(|cell| cell.lora.as_ref()).map(|lora| lora.rank);
     let lora = ranks.map_or("LoRA".to_string(), |rank| format!("LoRA r={rank}"));
     let mut text = format!(
-        "{:<14} {:>8} {:<18} {:>11} {:>10} {lora:>11} {:>10}  {}\n",
-        "model", "context", "method", "all weights", "smallest", "smallest", "setting"
+        "{:<14} {:>8} {:<18} {:>11} {:>10} {lora:>11} {:>10} {:>11} {:>10}  {}\n",
+        "model", "context", "method", "all weights", "smallest", "smallest", "QLoRA", "smallest", "setting"
     );
     if let Some(cell) = cells.first() {
         text = format!("{} memory\n{text}", cell.pool);
     }
     for cell in cells {
         let Cell { model, context, method, full, .. } = cell;
-        let lora = cell.lora.as_ref().map(|lora| &lora.planned);
-        let [(peak, least), (lora_peak, lora_least)] = [Some(full), lora].map(bytes);
-        let setting = match lora {
-            _ if full.fits => setting(full),
-            Some(lora) if lora.fits => format!("LoRA: {}", setting(lora)),
+        let [lora, qlora] = [&cell.lora, &cell.qlora].map(|way| way.as_ref().map(|way| &way.planned));
+        let ways = [("", Some(full)), ("LoRA: ", lora), ("QLoRA: ", qlora)];
+        let columns = ways.map(|(_, way)| {
+            let (peak, least) = bytes(way);
+            format!("{peak:>11} {least:>10}")
+        });
+        let fits = |(_, way): &(&str, Option<&Planned>)| way.is_some_and(|way| way.fits);
+        let setting = match ways.into_iter().find(fits) {
+            Some((name, Some(way))) => format!("{name}{}", setting(way)),
             _ => "does not fit".to_string(),
         };
-        text += &format!(
-            "{model:<14} {context:>8} {method:<18} {peak:>11} {least:>10} {lora_peak:>11} {lora_least:>10}  {setting}\n"
-        );
+        text += &format!("{model:<14} {context:>8} {method:<18} {}  {setting}\n", columns.join(" "));
     }
     text
 }
@@ -250,7 +259,8 @@ mod tests {
                 assert_eq!(way.fits, way.min_bytes <= Bytes(8 << 30), "{cell:?}");
                 assert!(!way.fits || (way.min_bytes <= way.peak_bytes && way.peak_bytes <= Bytes(8 << 30)));
             }
-            assert!(lora.min_bytes < cell.full.min_bytes, "{cell:?}");
+            let qlora = &cell.qlora.as_ref().expect("every width is whole blocks").planned;
+            assert!(qlora.min_bytes < lora.min_bytes && lora.min_bytes < cell.full.min_bytes, "{cell:?}");
         }
         let of = |model: &str, context: u32| {
             cells.iter().find(|c| c.model == model && c.context == context && c.method == "grpo").unwrap()
@@ -282,7 +292,11 @@ mod tests {
         let dtypes = [full, lora].map(|way| way.optimizer_dtype);
         assert_eq!(dtypes, [plimsoll_train::OptimizerDType::Int8, plimsoll_train::OptimizerDType::F32]);
         let text = table(&cells);
-        assert!(text.contains(" LoRA r=192 ") && text.contains("  -          -  micro_batch"), "{text}");
+        assert!(
+            text.contains(" LoRA r=192 ")
+                && text.contains("  -          -           -          -  micro_batch"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::{limits::OF_RUN_FILE, report::Hint, search::Planner};
 use crate::duration::duration;
 use crate::facts::{Facts, HostFacts};
 use crate::search::Purpose;
-use plimsoll_base::{Bytes, Result};
+use plimsoll_base::{Bytes, Quantization, Result};
 use plimsoll_config::{
     Auto, ByteSize, Lora, LoraSpec, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute, RunSpec,
 };
@@ -39,7 +39,7 @@ pub(crate) fn of(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
     let offloads_help = planner.kind == DeviceKind::Cuda && planner.facts.share.ranks == 1;
     let all = changes_of(run).into_iter().chain(offloads_help.then(|| offloads(run)).into_iter().flatten());
     let changes: Vec<Change> = all.filter(|change| change.applies).collect();
-    let adapters = Some(adapters(planner, run)).filter(|change| change.applies);
+    let adapters: Vec<Change> = adapters(planner, run).into_iter().filter(|change| change.applies).collect();
     let mut hints = Vec::new();
     for change in changes.iter().chain(&adapters) {
         hints.extend(verified(planner, run, base_s, &[change])?);
@@ -51,7 +51,7 @@ pub(crate) fn of(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
                 hints.extend(verified(planner, run, base_s, &[a, b])?);
             }
             // Second, because adapters decide the dtypes of gradients and states also next to a change of them.
-            if let Some(b) = &adapters {
+            for b in &adapters {
                 adapted.extend(verified(planner, run, base_s, &[a, b])?);
             }
         }
@@ -234,11 +234,13 @@ fn changes_of(run: &RunSpec) -> Vec<Change> {
     ]
 }
 
-/// Returns the change from training all weights of a policy to training adapters of the default rank.
-fn adapters(planner: &Planner, run: &RunSpec) -> Change {
+/// Returns the changes that adapters allow: to train them instead of all weights of a policy, at the default rank, and to store
+/// frozen weights in 4 bits.
+fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 4] {
     let lora = LoraSpec::new(&Lora::default());
+    let spec = &planner.facts.spec;
     let is_narrow = |(inputs, outputs): (u32, u32)| inputs.min(outputs) < lora.rank;
-    let has_room = !lora.targets.iter().any(|target| is_narrow(target.widths(&planner.facts.spec)));
+    let has_room = !lora.targets.iter().any(|target| is_narrow(target.widths(spec)));
     let mut sets = vec![
         format!("lora.rank={}", lora.rank),
         format!("train.learning_rate={:e}", ten_times(run.train.learning_rate)),
@@ -250,17 +252,49 @@ fn adapters(planner: &Planner, run: &RunSpec) -> Change {
     if run.choices.grad_dtype == Auto::Value(ModelDtype::Bf16) {
         sets.push("train.grad_dtype=f32".into());
     }
-    Change {
-        applies: planner.purpose == Purpose::Train && run.lora.is_none() && !run.needs.scores && has_room,
-        set: sets.join(" --set ").into(),
-        why: "train adapters at ten times the learning rate, and leave the weights as they are",
+    let is_new = planner.purpose == Purpose::Train && run.lora.is_none() && !run.needs.scores && has_room;
+    let whole_blocks = Quantization::Nf4.takes(spec);
+    let in_codes = "lora.quantize=nf4".to_string();
+    let coded_sets = [sets.clone(), vec![in_codes.clone()]].concat();
+    let (merges, is_coded) =
+        run.lora.as_ref().map_or((false, false), |lora| (lora.merge, lora.quantize.is_some()));
+    let what = |applies, set: String, why, apply| Change {
+        applies,
+        set: set.into(),
+        why,
         changes_result: true,
-        apply: |r| {
-            r.lora = Some(LoraSpec::new(&Lora::default()));
-            r.choices.optimizer_dtype = Auto::Value(OptimizerDtype::F32);
-            r.choices.grad_dtype = Auto::Value(ModelDtype::F32);
-        },
-    }
+        apply,
+    };
+    [
+        what(
+            is_new,
+            sets.join(" --set "),
+            "train adapters at ten times the learning rate, and leave the weights as they are",
+            |run| adapt(run, None),
+        ),
+        what(
+            is_new && whole_blocks,
+            coded_sets.join(" --set "),
+            "the same, and store the weights of linear layers in 4 bits",
+            |run| adapt(run, Some(Quantization::Nf4)),
+        ),
+        what(
+            run.lora.is_some() && !merges && !is_coded && whole_blocks,
+            in_codes,
+            "the frozen weights of linear layers are stored in 4 bits",
+            |run| run.lora.iter_mut().for_each(|lora| lora.quantize = Some(Quantization::Nf4)),
+        ),
+        what(merges, "lora.merge=false".into(), "there is no second copy of the weights", |run| {
+            run.lora.iter_mut().for_each(|lora| lora.merge = false)
+        }),
+    ]
+}
+
+/// Trains adapters of the default rank.
+fn adapt(run: &mut RunSpec, quantize: Option<Quantization>) {
+    run.lora = Some(LoraSpec::new(&Lora { quantize, ..Lora::default() }));
+    run.choices.optimizer_dtype = Auto::Value(OptimizerDtype::F32);
+    run.choices.grad_dtype = Auto::Value(ModelDtype::F32);
 }
 
 /// Returns ten times a rate with the digits that people write.

@@ -5,7 +5,7 @@
 
 use crate::role_name::RoleName;
 use crate::shape::{Lora, RunShape, Scoring, Training};
-use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
+use plimsoll_base::{DType, ModelSpec, PhaseSet, Quantization, Result};
 use plimsoll_files::Head;
 use plimsoll_memory::Layout;
 use plimsoll_model::{
@@ -57,6 +57,8 @@ pub struct RoleShape {
     pub weights_are: WeightsAre,
     /// The adapters that it learns, or comes with, on top of frozen weights.
     pub lora: Option<Lora>,
+    /// How its weights are stored, if not in full.
+    pub quantize: Option<Quantization>,
     /// Forward passes over whole sequences.
     pub score: Option<PassShape>,
     /// Updates; a role without them is frozen.
@@ -66,10 +68,13 @@ pub struct RoleShape {
 impl RoleShape {
     /// Returns the role's parameter table.
     pub fn table(&self) -> ParamTable {
-        match self.head {
-            Head::Vocabulary => ParamTable::new(&self.spec, self.target.kind, self.weights),
-            Head::Score => ParamTable::critic(&self.spec, self.target.kind, self.weights),
-        }
+        let new = match (self.head, self.quantize) {
+            (Head::Vocabulary, None) => ParamTable::new,
+            (Head::Vocabulary, Some(Quantization::Nf4)) => ParamTable::quantized,
+            (Head::Score, None) => ParamTable::critic,
+            (Head::Score, Some(_)) => panic!("a model with one output is stored in full"),
+        };
+        new(&self.spec, self.target.kind, self.weights)
     }
 
     /// Returns the table of its adapters.
@@ -95,22 +100,30 @@ impl RoleShape {
     pub(crate) fn states(&self) -> Result<Layout> {
         let (name, pool) = (self.name.name(), self.target.pool);
         let mut layout = Layout::new();
-        let resident = |layout: &mut Layout, what: &str, elements: u64| {
+        let resident = |layout: &mut Layout, what: &str, elements: u64, dtype: DType| {
             let region = format!("{name}.{what}");
-            layout.arena(&region, "model", pool, PhaseSet::RESIDENT, &[elements], self.weights)
+            layout.arena(&region, "model", pool, PhaseSet::RESIDENT, &[elements], dtype)
         };
         match self.weights_are {
             WeightsAre::FirstRoles => {}
             WeightsAre::Offloaded => {
                 layout.extend(offloaded_layout(name, &self.table(), self.weights, pool)?);
             }
-            WeightsAre::Resident => resident(&mut layout, "weights", self.table().elements)?,
+            WeightsAre::Resident => {
+                let table = self.table();
+                resident(&mut layout, "weights", table.elements, self.weights)?;
+                if self.quantize.is_some() {
+                    resident(&mut layout, "codes", table.codes.word, DType::U32)?;
+                    resident(&mut layout, "scales", table.codes.scale, DType::F32)?;
+                    resident(&mut layout, "widened", table.widened_elements(self.weights), self.weights)?;
+                }
+            }
         }
         if let Some(adapters) = self.adapters() {
-            resident(&mut layout, "adapters", adapters.elements)?;
+            resident(&mut layout, "adapters", adapters.elements, self.weights)?;
         }
         if let Some(merged) = self.merged() {
-            resident(&mut layout, "merged", merged.elements)?;
+            resident(&mut layout, "merged", merged.elements, self.weights)?;
         }
         if let Some(UpdateShape { pass, share, dtypes, offloads_states, .. }) = self.update {
             let phase = pass.mode.phase();
@@ -175,6 +188,7 @@ impl RunShape {
             target: self.target,
             weights_are: WeightsAre::Resident,
             lora: self.lora,
+            quantize: self.lora.and_then(|lora| lora.quantize),
             score: None,
             update: None,
         };
@@ -226,14 +240,15 @@ impl RunShape {
         }
         if let Some(spec) = training.teacher {
             let score = Some(PassShape { mode: Mode::Teacher, ..self.score_pass() });
-            roles.push(RoleShape { name: RoleName::Teacher, spec, score, ..first });
+            roles.push(RoleShape { name: RoleName::Teacher, spec, score, quantize: None, ..first });
         }
         if let Some(spec) = training.critic {
             let update = update(Mode::Critic(training.recompute), Packing::default());
             let pass = PassShape { limits: self.pass(), ..update.pass };
             let update = UpdateShape { pass, ..update };
-            let (name, head) = (RoleName::Critic, Head::Score);
-            roles.push(RoleShape { name, spec, head, score: Some(pass), update: Some(update), ..first });
+            let (name, head, quantize) = (RoleName::Critic, Head::Score, None);
+            let (score, update) = (Some(pass), Some(update));
+            roles.push(RoleShape { name, spec, head, quantize, score, update, ..first });
         }
         roles
     }
@@ -252,6 +267,6 @@ fn scoring_roles(scoring: &Scoring, first: RoleShape) -> impl Iterator<Item = Ro
     scoring.models.rewards().map(move |(name, &spec)| {
         let set = scoring.models.rewards().position(|(_, other)| *other == spec).unwrap_or(0);
         let score = Some(PassShape { mode: Mode::Reward(set as u8), packing, limits });
-        RoleShape { name, spec, head: Head::Score, lora: None, score, update: None, ..first }
+        RoleShape { name, spec, head: Head::Score, lora: None, quantize: None, score, update: None, ..first }
     })
 }

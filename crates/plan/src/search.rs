@@ -439,8 +439,9 @@ impl Planner<'_> {
 }
 
 fn lora(spec: &LoraSpec) -> Lora {
-    let shape = LoraShape { rank: spec.rank, targets: spec.targets };
-    Lora { shape, scale: spec.scale() as f32, alpha: spec.alpha, rslora: spec.rslora, merge: spec.merge }
+    let LoraSpec { rank, targets, alpha, rslora, merge, quantize, .. } = *spec;
+    let shape = LoraShape { rank, targets };
+    Lora { shape, scale: spec.scale() as f32, alpha, rslora, merge, quantize }
 }
 
 /// Returns the work of a step, for the cost model.

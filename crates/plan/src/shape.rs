@@ -2,7 +2,7 @@
 
 use crate::role_name::PerRole;
 use crate::{facts::HostFacts, step_arrays::StepArrays};
-use plimsoll_base::{DType, LoraShape, ModelSpec};
+use plimsoll_base::{DType, LoraShape, ModelSpec, Quantization};
 use plimsoll_cuda::{self as cuda};
 use plimsoll_files::Head;
 use plimsoll_model::{Recompute, Target};
@@ -109,6 +109,8 @@ pub struct Lora {
     pub rslora: bool,
     /// True if a second copy of the weights has them in it.
     pub merge: bool,
+    /// How the frozen weights are stored, if not in full.
+    pub quantize: Option<Quantization>,
 }
 
 /// Every number that a run's memory depends on.

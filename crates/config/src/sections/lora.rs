@@ -1,6 +1,6 @@
 //! `[lora]`.
 
-use plimsoll_base::LoraTargets;
+use plimsoll_base::{LoraTargets, Quantization};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,10 @@ pub struct Lora {
     pub dropout: f64,
     /// A second copy of the weights has the adapters in it, and rollout and update read that one: faster, for its memory.
     pub merge: bool,
+    /// How the frozen weights of linear layers are stored: `nf4` has 4 bits and a scale for each 64; in full if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "quantize_schema")]
+    pub quantize: Option<Quantization>,
     /// The folder of a peft adapter to start from; A is random and B is 0 if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<String>,
@@ -36,6 +40,7 @@ impl Default for Lora {
             rslora: false,
             dropout: 0.0,
             merge: false,
+            quantize: None,
             adapter: None,
         }
     }
@@ -53,4 +58,8 @@ fn targets_schema(_: &mut SchemaGenerator) -> Schema {
         { "type": "string" },
         { "type": "array", "minItems": 1, "items": { "type": "string" } },
     ] })
+}
+
+fn quantize_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "enum": Quantization::ALL.map(Quantization::name) })
 }

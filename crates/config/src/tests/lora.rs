@@ -64,8 +64,10 @@ fn targets_are_matched_as_in_peft() {
 fn what_peft_has_and_this_build_has_not_is_refused_by_name() {
     for (set, slug, contains) in [
         ("lora.merge=yes", "bad-type", "lora.merge"),
-        ("lora.quantize=nf4", "lora-unsupported", "a quantised base model is not built"),
-        ("lora.load_in_4bit=true", "lora-unsupported", "a quantised base model"),
+        ("lora.quantize=fp4", "bad-value", "nf4"),
+        ("lora.load_in_8bit=true", "lora-unsupported", "a base model of 8 bits is not built"),
+        ("lora.load_in_4bit=4", "bad-type", "true or false"),
+        ("lora={merge = true, quantize = \"nf4\"}", "contradictory-keys", "a copy in full"),
         ("lora.use_dora=true", "lora-unsupported", "DoRA"),
         ("lora.modules_to_save=[\"lm_head\"]", "lora-unsupported", "trained in full"),
         ("lora.bias=all", "lora-unsupported", "remove `lora.bias`"),

@@ -2,9 +2,9 @@
 
 use crate::output;
 use clap::builder::RangedU64ValueParser;
-use plimsoll_base::Result;
+use plimsoll_base::{Quantization, Result};
 use plimsoll_bench::{self as bench, BenchOptions, calibrate::calibrate, ranks::RanksOptions};
-use plimsoll_config::{Auto, ModelDtype, Recompute, RunDevice};
+use plimsoll_config::{Auto, Lora, ModelDtype, Recompute, RunDevice};
 use serde_json::Value;
 use std::process::ExitCode;
 
@@ -47,6 +47,12 @@ struct Common {
     /// Train adapters of this rank on all linear layers instead of the weights.
     #[arg(long, global = true, value_name = "RANK", value_parser = clap::value_parser!(u32).range(1..=256))]
     lora_rank: Option<u32>,
+    /// Read weights that have the adapters in them, in rollout and update.
+    #[arg(long, global = true, requires = "lora_rank", conflicts_with = "lora_quantize")]
+    lora_merge: bool,
+    /// Store the frozen weights in 4 bits.
+    #[arg(long, global = true, requires = "lora_rank", value_enum, value_name = "HOW")]
+    lora_quantize: Option<Codes>,
     /// Wait after every GPU kernel, check indices and values, and name what is wrong.
     #[arg(long, global = true)]
     checked: bool,
@@ -71,6 +77,11 @@ enum Level {
     None,
     Cheap,
     Layer,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Codes {
+    Nf4,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -172,8 +183,14 @@ fn counts_from(least: u64, most: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(least..=most)
 }
 
+/// Returns the adapters that are trained.
+fn lora(args: &Common) -> Option<Lora> {
+    let quantize = args.lora_quantize.map(|Codes::Nf4| Quantization::Nf4);
+    args.lora_rank.map(|rank| Lora { rank, merge: args.lora_merge, quantize, ..Lora::default() })
+}
+
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
-    let Common { model, threads, repeats, dtype, device, recompute, lora_rank, checked, profile, json } =
+    let Common { model, threads, repeats, dtype, device, recompute, checked, profile, json, .. } =
         &args.common;
     let options = BenchOptions {
         model: model.clone(),
@@ -194,7 +211,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             Level::Cheap => Auto::Value(Recompute::Cheap),
             Level::Layer => Auto::Value(Recompute::Layer),
         },
-        lora_rank: *lora_rank,
+        lora: lora(&args.common),
         checked: *checked,
         profile: *profile,
     };

@@ -2,7 +2,9 @@
 //! samples; and the text side of a model.
 
 use crate::data::dataset::TextModel;
-use plimsoll_base::{Error, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Result, preset_of, slugs};
+use plimsoll_base::{
+    Error, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Quantization, Result, preset_of, slugs,
+};
 use plimsoll_config::{Data, LoraSpec, ModelOptions, ModelReward, RunSpec};
 use plimsoll_files::{Adapter, AdapterConfig, Head, OpenModel, TokenizerFiles};
 use plimsoll_plan::{PerRole, RoleName};
@@ -68,6 +70,7 @@ pub(crate) fn trained_model(run: &RunSpec, name: &str, options: &ModelOptions) -
 /// Errors: those of opening; `adapter-differs`, `lora-unsupported`.
 fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
     check_rank(run, &model.spec)?;
+    check_blocks(run, &model.spec)?;
     let from = run.lora.as_ref().and_then(|lora| lora.adapter.as_deref());
     if let Some(folder) = from {
         if model.adapter.is_some() {
@@ -135,11 +138,28 @@ fn check_rank(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
     })
 }
 
+/// Requires that rows are whole blocks of codes.
+///
+/// Errors: `lora-unsupported`.
+fn check_blocks(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
+    let Some(how) = run.lora.as_ref().and_then(|lora| lora.quantize) else { return Ok(()) };
+    if how.takes(spec) {
+        return Ok(());
+    }
+    let (block, [hidden, q, ffn]) = (Quantization::BLOCK, [spec.hidden, spec.q_width(), spec.ffn]);
+    let message = format!(
+        "lora.quantize = \"{how}\": rows of this model have {hidden}, {q} and {ffn} weights, which are not all multiples of {block}"
+    );
+    Err(Error::usage("lora-unsupported", message)
+        .fact(format!("{block} neighbours of a row share a scale"))
+        .hint("remove lora.quantize"))
+}
+
 /// Samples with the adapter of a model, if it has one.
 pub(crate) fn sample_with_adapter(run: &mut RunSpec, model: &OpenModel) {
     run.lora = model.adapter.as_ref().map(|adapter| {
         let AdapterConfig { rank, alpha, rslora, targets, .. } = adapter.config;
-        LoraSpec { rank, alpha, rslora, targets, merge: false, adapter: None }
+        LoraSpec { rank, alpha, rslora, targets, merge: false, quantize: None, adapter: None }
     });
 }
 

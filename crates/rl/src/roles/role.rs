@@ -10,9 +10,9 @@ use plimsoll_device::Device;
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, Decoder, Derivatives, FlatTensors, Gradients, Merged, ParamTable, Params, Pass,
-    PassIndex, Scorer, Streamed, backward, head, layers, load, rehearsal_sizes, restore, restore_in_turn,
-    rope, values,
+    Activations, Adapters, CodeBufs, Decoder, Derivatives, FlatTensors, Gradients, Merged, ParamTable,
+    Params, Pass, PassIndex, Scorer, Streamed, backward, head, layers, load, rehearsal_sizes, restore,
+    restore_in_turn, rope, values,
 };
 use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape, WeightsAre};
 use plimsoll_ranks::Group;
@@ -148,23 +148,25 @@ impl<'a> Role<'a> {
             return Ok(Role::frozen(shape, table, sum_squares, weights));
         }
         if shape.weights_are == WeightsAre::FirstRoles {
-            let of = first.expect("the first role has its own weights").decoder();
-            let all = of.params.all;
-            let params = Params::bind(&shape.spec, &table, shape.weights, all);
+            let first = first.expect("the first role has its own weights");
+            let of = first.decoder();
+            let params = bind_weights(&shape, &table, resident, first.shape.name, of.params.all);
+            let sum_squares = params.sum_squares(dev);
             let weights = Weights::Resident(Decoder { params, ..*of });
-            return Ok(Role::frozen(shape, table, dev.sum_squares(all), weights));
+            return Ok(Role::frozen(shape, table, sum_squares, weights));
         }
         let all = resident.buf(&format!("{name}.weights"));
-        let params = Params::bind(&shape.spec, &table, shape.weights, all);
+        let params = bind_weights(&shape, &table, resident, shape.name, all);
         load(dev, model, &table, &params, how.seed, how.staging)?;
         let adapters = shape.lora.zip(shape.adapters()).map(|(lora, table)| {
             let all = resident.buf(&format!("{name}.adapters"));
             let of = Adapters::bind(&shape.spec, &table, shape.weights, lora.shape, lora.scale, all);
             (table, of)
         });
+        let frozen = params.clone();
         let merged = shape.merged().map(|table| {
             let all = resident.buf(&format!("{name}.merged"));
-            (params.clone(), Merged::bind(&shape.spec, &table, shape.weights, all))
+            (frozen.clone(), Merged::bind(&shape.spec, &table, shape.weights, all))
         });
         let params = match (&adapters, &merged) {
             (Some((_, adapters)), Some((_, merged))) => params.with_merged(adapters, merged),
@@ -174,7 +176,7 @@ impl<'a> Role<'a> {
         let of = |of: UpdateShape| Optimizer::new(dev, trained.0, trained.1, resident, name, of.share);
         let optimizer = shape.update.map(of);
         let is_frozen = adapters.is_some() || (first.is_some() && optimizer.is_none());
-        let sum_squares = is_frozen.then(|| dev.sum_squares(all));
+        let sum_squares = is_frozen.then(|| frozen.sum_squares(dev));
         let decoder = Decoder { spec: shape.spec, dtype: shape.weights, params, rope };
         let weights = Weights::Resident(decoder);
         Ok(Role { shape, table, adapters, merged, optimizer, sum_squares, weights })
@@ -535,6 +537,22 @@ impl<'a> Role<'a> {
             _ => error,
         }
     }
+}
+
+/// Resolves the handles of weights, which are those of the role `owner`.
+fn bind_weights<'a>(
+    shape: &RoleShape,
+    table: &ParamTable,
+    resident: Resident<'a>,
+    owner: RoleName,
+    all: Buf<'a>,
+) -> Params<'a> {
+    if shape.quantize.is_none() {
+        return Params::bind(&shape.spec, table, shape.weights, all);
+    }
+    let buf = |what: &str| resident.buf(&format!("{}.{what}", owner.name()));
+    let bufs = CodeBufs { words: buf("codes"), scales: buf("scales"), widened: buf("widened") };
+    Params::bind_quantized(&shape.spec, table, shape.weights, all, bufs)
 }
 
 /// Begins a phase on the host and on the device.

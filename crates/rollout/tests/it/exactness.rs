@@ -301,7 +301,10 @@ fn with_adapters() {
 #[test]
 fn with_products_in_codes() {
     for dtype in [DType::F32, DType::Bf16] {
-        let plain = Ask { eos: Vec::new(), ..Ask::new("builtin:nano", dtype, Machine::detect(), &[1, 7, 16, 31, 40], 3) };
+        let plain = Ask {
+            eos: Vec::new(),
+            ..Ask::new("builtin:nano", dtype, Machine::detect(), &[1, 7, 16, 31, 40], 3)
+        };
         let lora = Some((LoraShape { rank: 8, targets: LoraTargets::ALL }, 2.0));
         let [whole, coded] = [false, true].map(|quantize| {
             let ask = Ask { lora, quantize, ..plain.clone() };
