@@ -15,6 +15,7 @@ pub mod math;
 mod model_spec;
 mod names;
 mod near;
+pub mod nf4;
 mod phase;
 mod published;
 pub mod rng;

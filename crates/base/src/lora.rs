@@ -145,7 +145,7 @@ crate::names! {
 
 impl Quantization {
     /// Elements of a row that share a scale.
-    pub const BLOCK: u32 = 64;
+    pub const BLOCK: u32 = crate::nf4::NF4_BLOCK as u32;
 
     /// True if the rows of every linear layer are whole blocks.
     pub const fn takes(self, model: &ModelSpec) -> bool {

@@ -42,6 +42,6 @@ pub use source::{Local, Source, resolve};
 pub use tensor_file::TensorFile;
 pub use tensors::{Encoding, RowOrder, TensorInfo, expected_tensors};
 pub use writer::{
-    ArrayDecl, ArrayElement, SafetensorsWriter, TensorDecl, digest, fsync_dir, record_of, write_atomic,
-    write_error, write_new, write_new_lines,
+    ArrayDecl, ArrayElement, SafetensorsWriter, TensorDecl, digest, fsync_dir, record_of, stored,
+    write_atomic, write_error, write_new, write_new_lines,
 };

@@ -226,6 +226,11 @@ impl Drop for SafetensorsWriter {
     }
 }
 
+/// Returns a value as files of the dtype hold it: bf16 to the nearest, ties to even.
+pub fn stored(dtype: DType, x: f32) -> f32 {
+    if dtype == DType::Bf16 { half::bf16::from_bits(to_bf16(x)).to_f32() } else { x }
+}
+
 /// bf16 bits of a number, rounded to nearest even: without a branch, so that billions of them are vectorised.
 fn to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();

@@ -2,10 +2,12 @@
 
 use super::refusal::{damaged, unsupported};
 use crate::storage::read_small;
-use plimsoll_base::{LoraShape, LoraTarget, LoraTargets, Result, shown, shown_number};
+use plimsoll_base::{LoraShape, LoraTarget, LoraTargets, Quantization, Result, shown, shown_number};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
+/// The key of `AdapterConfig::quantize`.
+const QUANTIZATION: &str = "base_quantization";
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// Names in `target_modules` at most: seven of each layer of a large model.
 const MODULES_MAX: usize = 1 << 14;
@@ -23,6 +25,8 @@ pub struct AdapterConfig {
     pub targets: LoraTargets,
     /// The name or path of the model that it was trained on.
     pub base: Option<String>,
+    /// How that model's weights were stored, if not in full: a key of ours, which peft and vLLM ignore.
+    pub quantize: Option<Quantization>,
 }
 
 impl AdapterConfig {
@@ -40,7 +44,7 @@ impl AdapterConfig {
 
 /// Returns an `adapter_config.json` that peft and vLLM open.
 pub fn adapter_config_json(config: &AdapterConfig) -> Value {
-    json!({
+    let mut value = json!({
         "alpha_pattern": {},
         "auto_mapping": null,
         "base_model_name_or_path": config.base,
@@ -61,7 +65,11 @@ pub fn adapter_config_json(config: &AdapterConfig) -> Value {
         "task_type": "CAUSAL_LM",
         "use_dora": false,
         "use_rslora": config.rslora,
-    })
+    });
+    if let Some(how) = config.quantize {
+        value[QUANTIZATION] = how.name().into();
+    }
+    value
 }
 
 /// A whole number without a fraction: peft declares alpha as an integer.
@@ -86,12 +94,13 @@ pub(super) struct Read {
     rslora: bool,
     pub modules: Modules,
     pub base: Option<String>,
+    quantize: Option<Quantization>,
 }
 
 impl Read {
     pub fn with(self, targets: LoraTargets) -> AdapterConfig {
-        let Read { rank, alpha, rslora, base, .. } = self;
-        AdapterConfig { rank, alpha, rslora, targets, base }
+        let Read { rank, alpha, rslora, base, quantize, .. } = self;
+        AdapterConfig { rank, alpha, rslora, targets, base, quantize }
     }
 }
 
@@ -136,6 +145,7 @@ pub(super) fn read(path: &Path) -> Result<Read> {
         rslora: config.flag("use_rslora")?,
         modules: config.modules()?,
         base: base.filter(|base| !base.is_empty()).map(str::to_string),
+        quantize: config.quantize()?,
     })
 }
 
@@ -198,6 +208,12 @@ impl Config {
         let value = self.present("lora_alpha").ok_or_else(absent)?;
         let number = value.as_f64().filter(|alpha| *alpha > 0.0 && (*alpha as f32).is_finite());
         number.ok_or_else(|| self.wrong("lora_alpha", value, "a finite number above 0"))
+    }
+
+    fn quantize(&self) -> Result<Option<Quantization>> {
+        let Some(value) = self.present(QUANTIZATION) else { return Ok(None) };
+        let found = Quantization::ALL.into_iter().find(|how| *value == how.name());
+        found.map(Some).ok_or_else(|| self.wrong(QUANTIZATION, value, "\"nf4\""))
     }
 
     fn flag(&self, key: &str) -> Result<bool> {

@@ -79,10 +79,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn merged_text(merged: &Merged, to: &Path) -> String {
-    let Merged { from, base, tensors, elements, undone, rounding_max, change_max } = merged;
+    let Merged { from, base, tensors, elements, undone, rounding_max, change_max, quantize } = merged;
+    let codes =
+        quantize.map_or(String::new(), |how| format!(", whose linear layers are what {how} makes of them"));
     let share = 100.0 * *undone as f64 / (*elements).max(1) as f64;
     format!(
-        "{} from {} and {base}\n{tensors} tensors changed; largest change {change_max:.2e}, largest rounding error \
+        "{} from {} and {base}{codes}\n{tensors} tensors changed; largest change {change_max:.2e}, largest rounding error \
          {rounding_max:.2e}; {share:.1} % of their elements are the base's again after rounding\n",
         to.display(),
         from.display()

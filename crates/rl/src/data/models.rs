@@ -155,11 +155,12 @@ fn check_blocks(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
         .hint("remove lora.quantize"))
 }
 
-/// Samples with the adapter of a model, if it has one.
+/// Samples with the adapter of a model, if it has one, on the weights that it was trained on.
 pub(crate) fn sample_with_adapter(run: &mut RunSpec, model: &OpenModel) {
     run.lora = model.adapter.as_ref().map(|adapter| {
-        let AdapterConfig { rank, alpha, rslora, targets, .. } = adapter.config;
-        LoraSpec { rank, alpha, rslora, targets, merge: false, quantize: None, adapter: None }
+        let AdapterConfig { rank, alpha, rslora, targets, quantize, .. } = adapter.config;
+        let quantize = quantize.filter(|how| how.takes(&model.spec));
+        LoraSpec { rank, alpha, rslora, targets, merge: false, quantize, adapter: None }
     });
 }
 

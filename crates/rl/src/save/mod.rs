@@ -196,7 +196,7 @@ fn write_small(
 
 /// Returns what peft must know of the adapters that a run trains.
 fn adapter_config(trainer: &Trainer<'_>, model: &OpenModel) -> Option<AdapterConfig> {
-    let Lora { shape, alpha, rslora, .. } = trainer.shape.lora?;
+    let Lora { shape, alpha, rslora, quantize, .. } = trainer.shape.lora?;
     let base =
         model.adapter.as_ref().map_or(Some(model.source.clone()), |adapter| adapter.config.base.clone());
     Some(AdapterConfig {
@@ -205,6 +205,7 @@ fn adapter_config(trainer: &Trainer<'_>, model: &OpenModel) -> Option<AdapterCon
         rslora,
         targets: shape.targets,
         base: base.map(|base| adapter_base(&base)),
+        quantize,
     })
 }
 

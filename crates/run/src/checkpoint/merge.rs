@@ -3,10 +3,11 @@
 //! W + scale B A is computed in f32 and rounded once, to the dtype of W. Rounding may undo small changes, so it is counted.
 
 use super::{MANIFEST, Manifest, STATE, verbs};
-use plimsoll_base::{Bytes, DType, Error, LoraTarget, Result};
+use plimsoll_base::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
+use plimsoll_base::{Bytes, DType, Error, LoraTarget, Quantization, Result};
 use plimsoll_files::{
     Adapter, AdapterConfig, Encoding, LoraPart, OpenModel, SafetensorsWriter, TensorDecl, TensorInfo,
-    adapter_tensor_name, config_json, generation_config_json, write_new,
+    adapter_tensor_name, config_json, generation_config_json, stored, write_new,
 };
 use plimsoll_text::files_to_save;
 use serde::Serialize;
@@ -14,6 +15,8 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of the buffers between files.
 const BUFFER: Bytes = Bytes::mib(16);
+/// Elements that become codes at a time: whole blocks.
+const PIECE: usize = 1 << 12;
 
 /// What a merge has made.
 #[derive(Clone, Debug, Serialize)]
@@ -22,6 +25,8 @@ pub struct Merged {
     pub from: PathBuf,
     /// The model that it was trained on.
     pub base: String,
+    /// How its linear layers were stored then, if not in full: what they stood for is what the adapter is added to.
+    pub quantize: Option<Quantization>,
     /// Tensors that the adapter changes.
     pub tensors: usize,
     /// Elements of those.
@@ -57,6 +62,7 @@ pub fn export_merged(path: &Path, to: &Path) -> Result<Merged> {
     let mut merged = Merged {
         from: folder,
         base: adapter.config.base.clone().unwrap_or_default(),
+        quantize: adapter.config.quantize,
         tensors: 0,
         elements: 0,
         undone: 0,
@@ -123,6 +129,9 @@ fn write_weights(
             let rows = first..tensor.shape[0].min(first + rows_max);
             let out = &mut values[..(rows.end - rows.start) as usize * width];
             model.read_rows(&tensor.name, rows, &mut stored, out)?;
+            if merged.quantize.is_some() && is_linear(&tensor.name) {
+                through_codes(out, dtype);
+            }
             if let Some(factors) = &factors {
                 factors.add(first as usize, out, dtype, merged);
             }
@@ -130,6 +139,24 @@ fn write_weights(
         }
     }
     writer.finish().map(drop)
+}
+
+/// True for the weights of a linear layer of a decoder layer.
+fn is_linear(tensor: &str) -> bool {
+    let module = tensor.strip_suffix(".weight").unwrap_or_default();
+    LoraTarget::ALL.iter().any(|target| module.ends_with(&format!(".{}", target.module())))
+}
+
+/// Makes weights what their codes stand for, as products read them.
+fn through_codes(rows: &mut [f32], dtype: DType) {
+    let (mut words, mut scales) = ([0; PIECE / CODES_OF_WORD], [0.0; PIECE / NF4_BLOCK]);
+    for rows in rows.chunks_mut(PIECE) {
+        let (words, scales) =
+            (&mut words[..rows.len() / CODES_OF_WORD], &mut scales[..rows.len() / NF4_BLOCK]);
+        encode(rows, words, scales);
+        decode(words, scales, rows);
+        rows.iter_mut().for_each(|x| *x = stored(dtype, *x));
+    }
 }
 
 /// A and scale B of one linear layer.
@@ -186,14 +213,5 @@ impl Factors {
                 *weight = sum;
             }
         }
-    }
-}
-
-/// Returns a value as files of the dtype hold it.
-fn stored(dtype: DType, x: f32) -> f32 {
-    match dtype {
-        // To the nearest, ties to even.
-        DType::Bf16 => f32::from_bits((x.to_bits() + 0x7fff + (x.to_bits() >> 16 & 1)) & 0xffff_0000),
-        _ => x,
     }
 }
