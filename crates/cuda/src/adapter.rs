@@ -2,14 +2,14 @@
 //!
 //! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r, e the storage of activations. The forward's products
 //! are narrow or shallow: `adapter.cu` has kernels for them, whose bits do not depend on M and which round a sum once. The first
-//! runs on a second stream, next to the layer's own product. Gradients of A and B are sums over rows: cuBLASLt, which may split
-//! them. What has odd sizes goes by `sgemm.cu`.
+//! runs on a second stream, next to the layer's own product. Gradients of A and B have kernels of their own (`adapter_gradients.cu`).
+//! What has odd sizes goes by `sgemm.cu`.
 
 use super::blas::{Op, Shape, Strides};
 use super::matmul::{Product, by_library, product, rows};
 use super::rows::count;
 use super::sgemm::{self, Columns, Sum};
-use super::{Arg, CudaDevice, Launch, chain, memory};
+use super::{Arg, CudaDevice, Launch, adapter_gradients, chain, memory};
 use plimsoll_base::DType;
 use plimsoll_device::{AdaptBackward, Adapter, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
@@ -118,43 +118,19 @@ pub(crate) fn backward_w(dev: &CudaDevice, args: AdaptBackward<'_>) {
     let width = check(&grads, m, u, dy);
     let types = [u, dy, du].map(|buf| buf.dtype());
     assert_eq!((du.len(), types), (u.len(), [x.dtype(); 3]), "du is u's gradient, and all are stored alike");
+    if adapter_gradients::run(dev, &args, m, width) {
+        return;
+    }
     for (i, block) in grads.blocks() {
-        if m == 0 {
-            begin_sum(dev, block.b, add);
-        } else {
-            let (dy, u) = (Columns::of(dy, width, block.first), Columns::of(u, sr, i * r));
-            columns_backward_w(dev, m, dy, u, block.b, add);
+        let (dy, u) = (Columns::of(dy, width, block.first), Columns::of(u, sr, i * r));
+        begin_sum(dev, block.b, add);
+        if m > 0 {
+            sgemm::backward_w_columns(dev, m, dy, u, block.b);
         }
     }
-    let (du, x) = (Columns::whole(du, sr), Columns::whole(x, grads.a.k));
-    match m {
-        0 => begin_sum(dev, grads.a, add),
-        _ => columns_backward_w(dev, m, du, x, grads.a, add),
-    }
-}
-
-/// grad = dy^T u of a block's columns, or grad += when `add`.
-fn columns_backward_w(
-    dev: &CudaDevice,
-    m: usize,
-    dy: Columns<'_>,
-    u: Columns<'_>,
-    grad: Matrix<'_>,
-    add: bool,
-) {
-    let whole = by_library(dev, &[dy.buf, u.buf], &[grad.n, grad.k, dy.stride, u.stride]);
-    if whole && dev.address(grad.buf).is_multiple_of(16) {
-        let strides = Strides { a: u.stride, b: dy.stride, out: grad.k };
-        let shape = Shape {
-            strides,
-            add,
-            splits: true,
-            ..Shape::new(Op::BackwardW, m, grad.n, grad.k, grad.buf.dtype())
-        };
-        product(dev, shape, Product::new(u.buf, dy.buf, grad.buf));
-    } else {
-        begin_sum(dev, grad, add);
-        sgemm::backward_w_columns(dev, m, dy, u, grad);
+    begin_sum(dev, grads.a, add);
+    if m > 0 {
+        sgemm::backward_w_columns(dev, m, Columns::whole(du, sr), Columns::whole(x, grads.a.k), grads.a);
     }
 }
 

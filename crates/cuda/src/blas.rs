@@ -41,8 +41,6 @@ pub(crate) struct Shape {
     pub(crate) bias: bool,
     /// The algorithm is that of many rows whatever M, untried. Without it the bits of `BackwardX` are those of M rounded up.
     pub(crate) of_many: bool,
-    /// The sum may be split, and its parts added in f32: for gradients, whose order of sums follows from M.
-    pub(crate) splits: bool,
 }
 
 /// Elements from row to row, as `Operands` names the matrices: more than a row has where it is a run of columns of a wider one.
@@ -61,7 +59,7 @@ impl Shape {
             Op::BackwardX => Strides { a: k, b: n, out: k },
             Op::BackwardW => Strides { a: k, b: n, out: k },
         };
-        Shape { op, m, n, k, strides, out, add: false, bias: false, of_many: false, splits: false }
+        Shape { op, m, n, k, strides, out, add: false, bias: false, of_many: false }
     }
 
     /// Bytes from the output's first element to its last.
@@ -340,8 +338,8 @@ impl Blas {
         };
         let found = (|| {
             set(P::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const workspace).cast(), 8)?;
-            // CUBLASLT_REDUCTION_SCHEME_NONE: one chain of additions along K; COMPUTE_TYPE: parts of it, added in f32 in their order.
-            let scheme = if shape.splits { 2u32 } else { 0 };
+            // CUBLASLT_REDUCTION_SCHEME_NONE: one chain of additions along K.
+            let scheme = 0u32;
             set(P::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, (&raw const scheme).cast(), 4)?;
             for attribute in [
                 P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,

@@ -32,6 +32,7 @@ macro_rules! sources {
 
 pub const SOURCES: &[Source] = sources![
     "adapter",
+    "adapter_gradients",
     "attention" with "attention_tile.cuh" "hopper.cuh" "attention_hopper.cuh",
     "attention_backward" with "attention_tile.cuh" "attention_plan.cuh",
     "attention_backward_hopper" with "attention_tile.cuh" "attention_plan.cuh" "hopper.cuh" "attention_hopper.cuh",

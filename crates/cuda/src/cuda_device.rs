@@ -10,7 +10,7 @@ use crate::queue::Queue;
 use crate::side::Side;
 use crate::transfers::Transfers;
 use crate::{blas, driver, profile};
-use plimsoll_base::{Bytes, Error, Phase, Result};
+use plimsoll_base::{Bytes, Error, LoraShape, Phase, Result};
 use plimsoll_device::Claims;
 use plimsoll_memory::{Buf, CardMemory};
 use std::sync::Mutex;
@@ -32,6 +32,8 @@ pub struct ScratchLimits {
     pub keys_max: usize,
     /// (rows, segments) of a training pass, if there are any.
     pub update: Option<(usize, usize)>,
+    /// Adapters that are trained.
+    pub adapters: Option<LoraShape>,
 }
 
 /// Bytes of scratch that cuBLASLt may use at most.

@@ -5,6 +5,7 @@
 //! Kernels are in `cu/`, one file for each module here; their launchers check shapes before the launch.
 
 mod adapter;
+mod adapter_gradients;
 mod aside;
 mod attention;
 mod attention_backward;

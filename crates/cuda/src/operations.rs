@@ -6,8 +6,8 @@ use crate::attention_backward::attention_backward_scratch_bytes;
 use crate::cuda_device::ScratchLimits;
 use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
 use crate::{
-    adapter, attention, attention_backward, chain, checked, driver, head, matmul, memory, nf4, optimizer,
-    pipeline, rotation, rows, sample, transfer,
+    adapter, adapter_gradients, attention, attention_backward, chain, checked, driver, head, matmul, memory,
+    nf4, optimizer, pipeline, rotation, rows, sample, transfer,
 };
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::{
@@ -40,6 +40,7 @@ impl CudaDevice {
                 optimizer::RUNS_SCRATCH_BYTES,
             ]);
         }
+        bytes.extend(limits.adapters.map(|lora| adapter_gradients::scratch_bytes(spec, lora)));
         let bytes = bytes.into_iter().max().expect("there are two at least");
         let mut layout = Layout::new();
         let shape = [bytes.div_ceil(4)];

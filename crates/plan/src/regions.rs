@@ -121,6 +121,7 @@ impl RunShape {
                     decode_rows: self.engine.pass().head_rows,
                     keys_max: self.engine.keys_max(),
                     update: self.packs().map(|pass| (pass.rows, pass.segments)),
+                    adapters: self.lora.filter(|_| self.training.is_some()).map(|lora| lora.shape),
                 };
                 CudaDevice::scratch_layout(spec, &limits)
             }

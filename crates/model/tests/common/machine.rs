@@ -1,6 +1,6 @@
 //! The devices that tests run on: the instruction paths of this processor, or with PLIMSOLL_TEST_DEVICE=cuda a card.
 
-use plimsoll_base::{Bytes, DType, ModelSpec};
+use plimsoll_base::{Bytes, DType, LoraShape, LoraTargets, ModelSpec};
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_cuda::{CudaDevice, CudaOptions, ScratchLimits};
 use plimsoll_device::{Device, DeviceKind};
@@ -52,7 +52,8 @@ impl Machine {
             Machine::Cpu(_) => CpuDevice::scratch_layout(spec, dtype, threads, true).unwrap(),
             Machine::Cuda => {
                 let update = Some((pass.rows, pass.segments));
-                let limits = ScratchLimits { decode_rows: 64, keys_max: 2048, update };
+                let adapters = Some(LoraShape { rank: 32, targets: LoraTargets::ALL });
+                let limits = ScratchLimits { decode_rows: 64, keys_max: 2048, update, adapters };
                 CudaDevice::scratch_layout(spec, &limits).unwrap()
             }
         }
