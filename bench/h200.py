@@ -66,7 +66,9 @@ TRAIN_RATIOS = {"smollm2-135m": 1.5, "qwen2.5-0.5b": 1.3}  # Over the best peer.
 TRAIN_FLOORS = {"qwen2.5-1.5b": 50e3}  # Tokens/s.
 MEMORY_FLOORS = {("smollm2-135m", "cheap"): 2.5, ("qwen2.5-0.5b", "cheap"): 6.4, ("qwen2.5-0.5b", "layer"): 4.3}  # GiB.
 LORA_RANK = 32
-LORA_RATIOS = {"train": 1.25, "rollout": 0.85}  # Over training all weights; over the model without adapters.
+LORA_FORMS = {"": [], ", merged": ["--lora-merge"], ", weights in 4 bits": ["--lora-quantize", "nf4"]}
+# Over training all weights; over the model without adapters. Merged weights are for speed, and adapters alone for memory.
+LORA_RATIOS = {"train": {"": 1.25, ", merged": 1.25}, "rollout": {"": 0.85, ", merged": 0.85}}
 STEP_RATIOS = {"smollm2-135m": 10, "qwen2.5-0.5b": 10}  # Over TRL.
 START_FLOORS = {"cold": 40, "warm": 5}  # Seconds.
 
@@ -422,22 +424,23 @@ def part_step(part):
 
 
 def part_lora(part):
-    """Compares adapters of all linear layers with training all weights, and with sampling from the model alone."""
+    """Compares adapters of all linear layers, in each form, with training all weights, and with sampling from the model alone."""
     work = part.work
-    adapters = ["--lora-rank", 8 if work is SMALL else LORA_RANK]
+    rank = 8 if work is SMALL else LORA_RANK
     for model in work.models[-2:]:
         for measure, label in [(train_with, train_label(work, SPEED_LEVEL)), (rollout_with, rollout_label(work, work.rollouts[-1]))]:
             kind, plain = measure(part, model, [])
-            _, found = measure(part, model, adapters)
             name = "all weights" if kind == "train" else "no adapters"
-            part.row(
-                f"{label}, LoRA of rank {adapters[1]}", model, "tokens/s", found, {name: plain}, name,
-                peer=plain.get("median"), ratio_floor=None if work is SMALL else LORA_RATIOS[kind],
-            )
-    words = ["exactness", "--tokens", work.exact_tokens[min(1, len(work.exact_tokens) - 1)], *adapters]
-    found = part.ours("exactness with adapters", work.models[-2:][0], words, limit_s=150)
-    what = f"exactness with LoRA of rank {adapters[1]}: mismatches in at least {words[2]:,} tokens"
-    part.row(what, work.models[-2:][0], "tokens", found, ours="mismatches", floor=0, better="less")
+            for form, words in LORA_FORMS.items():
+                _, found = measure(part, model, ["--lora-rank", rank, *words])
+                floor = None if work is SMALL else LORA_RATIOS[kind].get(form)
+                what = f"{label}, LoRA of rank {rank}{form}"
+                part.row(what, model, "tokens/s", found, {name: plain}, name, peer=plain.get("median"), ratio_floor=floor)
+    for form, words in LORA_FORMS.items():
+        words = ["exactness", "--tokens", work.exact_tokens[min(1, len(work.exact_tokens) - 1)], "--lora-rank", rank, *words]
+        found = part.ours(f"exactness with adapters{form}", work.models[-2:][0], words, limit_s=150)
+        what = f"exactness with LoRA of rank {rank}{form}: mismatches in at least {words[2]:,} tokens"
+        part.row(what, work.models[-2:][0], "tokens", found, ours="mismatches", floor=0, better="less")
 
 
 def train_with(part, model, more):

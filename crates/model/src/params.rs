@@ -220,7 +220,8 @@ impl ParamTable {
 
     /// True if the embedding is the head too.
     pub fn is_tied(&self) -> bool {
-        [ParamKind::Head, ParamKind::ValueHead].iter().all(|kind| self.find(*kind, 0).is_none())
+        let has = |kind| self.find(kind, 0).is_some();
+        has(ParamKind::Embed) && !has(ParamKind::Head) && !has(ParamKind::ValueHead)
     }
 
     /// Returns the elements of a layer, which are neighbours.

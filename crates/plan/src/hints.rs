@@ -275,7 +275,7 @@ fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 4] {
         what(
             is_new && whole_blocks,
             coded_sets.join(" --set "),
-            "the same, and store the weights of linear layers in 4 bits",
+            "train adapters at ten times the learning rate, and store the weights of linear layers in 4 bits",
             |run| adapt(run, Some(Quantization::Nf4)),
         ),
         what(

@@ -25,6 +25,7 @@ mod import;
 mod import_scripts;
 mod load_line;
 mod lora;
+mod lora_forms;
 mod methods;
 mod outputs;
 mod pairs;

@@ -1,0 +1,147 @@
+//! The forms of `[lora]` from outside: weights with the adapters in them, and frozen weights of 4 bits. Each learns, goes on and is
+//! dealt to ranks as adapters alone are, and what it has of its own.
+
+use crate::common::{plimsoll, text};
+use crate::ranks::left;
+use crate::run::{Run, json as printed, number, region};
+use serde_json::Value;
+use std::fs;
+
+const FIRST_LORA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../runs/first-lora.toml");
+const MERGE: &str = "lora.merge=true";
+const CODES: &str = "lora.quantize=nf4";
+const WEIGHTS: &str = "adapter_model.safetensors";
+
+fn recipe() -> Run {
+    Run::new(&fs::read_to_string(FIRST_LORA).expect("a recipe"))
+}
+
+/// A few small steps.
+const SHORT: [&str; 5] = [
+    "train.steps=4",
+    "rollout.prompts_per_step=4",
+    "rollout.group_size=2",
+    "eval.prompts_max=30",
+    "checkpoint.every=1",
+];
+
+fn result(folder: &Run, dir: &str) -> [Vec<u8>; 2] {
+    [WEIGHTS, "state/optimizer.safetensors"].map(|file| folder.saved(dir, file))
+}
+
+#[test]
+fn each_form_learns_exactly_and_within_its_plan() {
+    let folder = recipe();
+    let learn = ["train.steps=12", "eval.prompts_max=100", "eval.every=12", "loss.kl_coef=0.001"];
+    for form in [MERGE, CODES] {
+        let sets = [&learn[..], &[form]].concat();
+        let summary = folder.summary(form, &sets);
+        let (before, after) = (number(&summary, "eval_before"), number(&summary, "eval_after"));
+        assert!(after > before + 0.3, "{form}: {before} before, {after} after");
+        assert_eq!(summary["logprob_mismatch_max"], 0.0, "{form}");
+        assert_eq!(summary["arena_planned_bytes"], summary["arena_used_bytes"], "{form}");
+        // The reference is the base, in the form in which it is stored: the first step is not away from it.
+        let kls: Vec<f64> = folder.metrics(form).iter().map(|step| number(step, "kl")).collect();
+        if form == CODES {
+            assert_eq!(kls[0], 0.0, "{kls:?}");
+        }
+        assert!(kls.iter().skip(2).all(|kl| *kl > 0.0), "{form}: {kls:?}");
+        let plan = folder.plan(&sets);
+        let has = |name: &str| region(&plan, name).is_some();
+        assert_eq!((has("actor.merged"), has("actor.codes")), (form == MERGE, form == CODES));
+        assert!(!has("reference.weights"), "{form}: a second model");
+    }
+}
+
+#[test]
+fn each_form_goes_on_with_its_bits_and_on_any_number_of_ranks() {
+    let folder = recipe();
+    for (name, form) in [("merged", MERGE), ("codes", CODES)] {
+        let sets = [&SHORT[..], &[form, "train.cut_multiple=4"]].concat();
+        let mut one = None;
+        for ranks in [1, 2] {
+            let (dir, flag) = (format!("{name}-{ranks}"), format!("--ranks={ranks}"));
+            folder.train(&dir, &[&sets[..], &[&*flag]].concat());
+            let left = left(&folder, &dir);
+            assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "{name} on {ranks} ranks");
+        }
+        let dir = format!("{name}-less");
+        folder.train(&dir, &[&sets[..], &["train.steps=2", "--ranks=2"]].concat());
+        folder.train(&dir, &[&sets[..], &["--resume"]].concat());
+        assert!(result(&folder, &dir) == result(&folder, &format!("{name}-1")), "{name}: other bits");
+    }
+    // Another form is another run.
+    let sets = [&SHORT[..], &["train.cut_multiple=4", "--resume"]].concat();
+    let changed = "error[run-file-changed]: ";
+    folder.train_refused(
+        "codes-1",
+        &sets,
+        2,
+        &[changed, "lora.quantize is absent, the run began with \"nf4\""],
+    );
+    folder.train_refused("merged-1", &sets, 2, &[changed, "lora.merge is false, the run began with true"]);
+    // Each computes something of its own.
+    folder.train("plain", &[&SHORT[..], &["train.cut_multiple=4"]].concat());
+    let of = |dir: &str| result(&folder, dir);
+    assert!(of("plain") != of("merged-1") && of("plain") != of("codes-1"));
+}
+
+#[test]
+fn an_adapter_over_codes_is_sampled_with_and_merged_as_it_was_trained() {
+    let folder = recipe();
+    let summary = folder.summary("out", &["train.steps=10", "eval.prompts_max=30", "eval.every=10", CODES]);
+    let config = folder.read_json("out/checkpoints/latest/adapter_config.json");
+    assert_eq!(config["base_quantization"], "nf4");
+    let score = |model: &str| {
+        let output = folder.text_path("responses.jsonl");
+        let _ = fs::remove_file(&output);
+        let args = ["eval", "--model", model, "--data", "builtin:addition", "--prompts-max", "30"];
+        let found = printed(&[&args[..], &["--max-new-tokens", "5", "--output", &output, "--json"]].concat());
+        (number(&found, "score"), folder.read_lines("responses.jsonl"))
+    };
+    let (of_adapter, responses) = score(&folder.text_path("out/checkpoints/latest"));
+    assert_eq!(of_adapter, number(&summary, "eval_after"));
+    let own = folder.read_lines("out/samples/eval-000010.jsonl");
+    for (here, there) in responses.iter().zip(&own) {
+        assert_eq!((&here["response"], &here["logprobs"]), (&there["response"], &there["logprobs"]));
+    }
+    let (run, merged) = (folder.text_path("out"), folder.text_path("merged"));
+    let output = plimsoll(&["checkpoint", "export", &run, "--merge", "--to", &merged]);
+    let said = text(&output.stdout);
+    assert!(said.contains("whose linear layers are what nf4 makes of them"), "{said}");
+    let (of_merged, _) = score(&merged);
+    assert!((of_merged - of_adapter).abs() <= 0.1, "{of_merged} merged, {of_adapter} as an adapter");
+}
+
+#[test]
+fn what_has_no_form_is_refused_by_name() {
+    let folder = recipe();
+    let golden = concat!("model=", env!("CARGO_MANIFEST_DIR"), "/../model/tests/golden/qwen2");
+    for (sets, slug, words) in [
+        (&[MERGE, CODES][..], "contradictory-keys", "remove lora.merge or lora.quantize"),
+        (&["lora.quantize=int4"], "bad-value", "nf4"),
+        (&["lora.load_in_8bit=true"], "lora-unsupported", "8 bits"),
+        (&[CODES, golden, "lora.rank=4"], "lora-unsupported", "multiples of 64"),
+    ] {
+        folder.plan_refused(sets, 2, &[&format!("error[{slug}]: "), words]);
+    }
+}
+
+#[test]
+fn a_plan_offers_what_fits() {
+    let small = "device=20GiB,host=64GiB,disk=1TiB";
+    let recipe = concat!(env!("CARGO_MANIFEST_DIR"), "/../../runs/qwen2.5-7b-lora-24gb.toml");
+    let plan = |more: &[&str]| -> Value {
+        let args =
+            [&["plan", recipe, "--json", "--limit", small, "--set", "memory.device=20GiB"], more].concat();
+        serde_json::from_slice(&plimsoll(&args).stdout).expect("an object")
+    };
+    let offers = |plan: &Value, what: &str| {
+        plan["hints"].as_array().is_some_and(|hints| hints.iter().any(|hint| hint.to_string().contains(what)))
+    };
+    let tight = plan(&["--set", "train.micro_batch_tokens=4096", "--set", "rollout.sequences_max=64"]);
+    assert_eq!(tight["fits"], false, "{tight}");
+    assert!(offers(&tight, CODES), "{}", tight["hints"]);
+    let merged = plan(&["--set", MERGE]);
+    assert!(offers(&merged, "lora.merge=false") || offers(&merged, "memory.device"), "{}", merged["hints"]);
+}
