@@ -16,6 +16,10 @@ use plimsoll_base::{Error, LoraShape, LoraTarget, LoraTargets, Quantization, Res
 const LEARNING_RATE_LOW: f64 = 1e-5;
 /// peft's word for all linear layers of a decoder.
 const ALL_LINEAR: &str = "all-linear";
+/// Layers that a regular expression is tried on: it must match a target in all of them or in none.
+const LAYERS_TRIED: usize = 130;
+/// What a compiled expression may take.
+const PATTERN_BYTES_MAX: usize = 1 << 20;
 /// What a regular expression has and a name of a module has not.
 const PATTERN_CHARS: &[char] = &['*', '^', '$', '|', '(', ')', '[', ']', '+', '?', '\\', '{', '}'];
 
@@ -105,6 +109,16 @@ fn targets(node: &Node, source: &Source) -> Result<LoraTargets> {
         source.error("bad-type", &node.origin, &message).hint(format!("write `targets` as {takes}"))
     };
     let names = match &node.value {
+        Value::Text(text) if text.contains(PATTERN_CHARS) => {
+            return LoraTargets::new(targets_of_pattern(text, &node.origin, source)?).ok_or_else(|| {
+                let message =
+                    format!("`lora.targets`: \"{}\" matches no linear layer of a decoder", shown(text));
+                let error = source.error("bad-value", &node.origin, &message);
+                error
+                    .fact(format!("paths are such as {}", path_of(0, LoraTarget::Q)))
+                    .hint(format!("or write names: {}", names()))
+            });
+        }
         Value::Text(_) => std::slice::from_ref(node),
         Value::Array(items) => items,
         _ => return Err(wrong_type(node)),
@@ -118,6 +132,38 @@ fn targets(node: &Node, source: &Source) -> Result<LoraTargets> {
         let message = "`lora.targets` is an empty list, and an adapter has at least one target";
         source.error("bad-value", &node.origin, message).hint(format!("set lora.targets to {takes}"))
     })
+}
+
+/// Returns the layers whose whole path a regular expression matches, as in peft. It matches them in every layer of a decoder.
+fn targets_of_pattern(pattern: &str, origin: &Origin, source: &Source) -> Result<Vec<LoraTarget>> {
+    let whole = format!("^(?:{pattern})$");
+    let found = regex::RegexBuilder::new(&whole).size_limit(PATTERN_BYTES_MAX).build();
+    let regex = found.map_err(|err| {
+        let reason = err.to_string().lines().last().unwrap_or_default().trim().to_string();
+        let message = format!("`lora.targets`: \"{}\" is not a regular expression: {reason}", shown(pattern));
+        source.error("bad-value", origin, &message).hint(format!("or write names: {}", names()))
+    })?;
+    let mut targets = Vec::new();
+    for target in LoraTarget::ALL {
+        let count = (0..LAYERS_TRIED).filter(|&layer| regex.is_match(&path_of(layer, target))).count();
+        match count {
+            0 => {}
+            LAYERS_TRIED => targets.push(target),
+            _ => {
+                let message = format!(
+                    "`lora.targets`: \"{}\" matches {target} in some layers only, and a target has an adapter in every layer",
+                    shown(pattern)
+                );
+                let error = unsupported(origin, &message, source);
+                return Err(error.hint(format!("write names: {}", names())));
+            }
+        }
+    }
+    Ok(targets)
+}
+
+fn path_of(layer: usize, target: LoraTarget) -> String {
+    format!("model.layers.{layer}.{}", target.module())
 }
 
 /// Returns the layers that `name` means in peft: those whose path in a decoder layer is `name` or ends with `.name`.
@@ -141,8 +187,8 @@ fn targets_of_name(name: &str, origin: &Origin, source: &Source) -> Result<Vec<L
         return Err(error.hint(format!("remove \"{}\" from lora.targets", shown(name))));
     }
     if name.contains(PATTERN_CHARS) {
-        let error = refused("is a regular expression, and targets are names");
-        return Err(error.hint(format!("write the names that it means: {}", names())));
+        let error = refused("is a regular expression, and a list has names");
+        return Err(error.hint(format!("write it as text, not in a list: targets = \"{}\"", shown(name))));
     }
     if LoraTarget::of_name(last).is_some() && name.split('.').any(|part| part.parse::<u32>().is_ok()) {
         let error = refused("is one layer's, and a target has an adapter in every layer");

@@ -54,6 +54,9 @@ fn targets_are_matched_as_in_peft() {
         ("q_proj", &[Q]),
         ("[\"v_proj\", \"q_proj\", \"q_proj\"]", &[Q, V]),
         ("[\"self_attn.q_proj\", \"mlp.down_proj\", \"gate_proj\"]", &[Q, Gate, Down]),
+        (".*_proj", &LoraTarget::ALL),
+        ("model\\.layers\\.\\d+\\.self_attn\\.(q|v)_proj", &[Q, V]),
+        (".*(gate|down)_proj$", &[Gate, Down]),
     ] {
         let found = spec(&[&format!("lora.target_modules={text}")]).targets;
         assert_eq!(found.iter().collect::<Vec<_>>(), expect, "{text}");
@@ -81,8 +84,10 @@ fn what_peft_has_and_this_build_has_not_is_refused_by_name() {
         ("lora.dropout=nan", "bad-value", "lora.dropout"),
         ("lora.targets=[\"lm_head\"]", "lora-unsupported", "embeddings and head"),
         ("lora.targets=model.embed_tokens", "lora-unsupported", "embeddings and head"),
-        ("lora.targets=.*_proj", "lora-unsupported", "regular expression"),
-        ("lora.targets=[\"(q|v)_proj\"]", "lora-unsupported", "q_proj, k_proj"),
+        ("lora.targets=.*[qv]_proj(", "bad-value", "is not a regular expression"),
+        ("lora.targets=.*_projection", "bad-value", "model.layers.0.self_attn.q_proj"),
+        ("lora.targets=.*\\.[0-9]\\.mlp.*", "lora-unsupported", "in some layers only"),
+        ("lora.targets=[\"(q|v)_proj\"]", "lora-unsupported", "not in a list"),
         ("lora.targets=[\"layers.3.self_attn.q_proj\"]", "lora-unsupported", "lora.targets = [\"q_proj\"]"),
         ("lora.targets=[\"qproj\"]", "bad-value", "did you mean \"q_proj\"?"),
         ("lora.targets=[\"query_key_value\"]", "bad-value", "there are q_proj, k_proj, v_proj, o_proj"),
