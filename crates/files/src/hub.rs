@@ -3,7 +3,8 @@
 //! The token goes to the endpoint only, never to where it redirects, and never into a message.
 
 use crate::safetensors_dir::shard_names;
-use crate::writer::{fsync_dir, write_atomic, write_error};
+use crate::stream::write_error;
+use crate::writer::{fsync_dir, write_atomic};
 use plimsoll_base::{Error, Result};
 use serde_json::Value;
 use sha2::{Digest, Sha256};

@@ -11,7 +11,6 @@ mod config;
 mod dequant;
 mod difference;
 mod gguf;
-mod gguf_model;
 #[cfg(feature = "hub")]
 mod hub;
 mod open;
@@ -21,6 +20,7 @@ mod pypi;
 mod safetensors_dir;
 mod source;
 mod storage;
+mod stream;
 mod tensor_file;
 mod tensors;
 mod writer;
@@ -34,14 +34,16 @@ pub use config::{
     Head, TokenIds, config_json, generation_config_json, score_config_json, spec_from_config, token_ids,
 };
 pub use difference::{DamagedRange, Difference, difference};
-pub use gguf_model::GgufTokenizer;
+pub use gguf::model::GgufTokenizer;
+pub use gguf::write::{GgufDecl, GgufWriter};
 pub use open::{OpenModel, TokenizerFiles};
-pub use output::{check_folder, check_output_file, check_output_folder, output_error};
+pub use output::{check_folder, check_output_file, check_output_folder, output_error, rename_new};
 pub use pieces::{FileRecord, Pieces};
 pub use source::{Local, Source, resolve};
+pub use stream::{stored, write_error};
 pub use tensor_file::TensorFile;
 pub use tensors::{Encoding, RowOrder, TensorInfo, expected_tensors};
 pub use writer::{
-    ArrayDecl, ArrayElement, SafetensorsWriter, TensorDecl, digest, fsync_dir, record_of, stored,
-    write_atomic, write_error, write_new, write_new_lines,
+    ArrayDecl, ArrayElement, SafetensorsWriter, TensorDecl, digest, fsync_dir, record_of, write_atomic,
+    write_new, write_new_lines,
 };

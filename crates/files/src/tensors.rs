@@ -98,6 +98,20 @@ pub enum RowOrder {
     },
 }
 
+impl RowOrder {
+    /// Returns where the file keeps row `row`.
+    pub(crate) fn stored_row(self, row: u64) -> u64 {
+        match self {
+            RowOrder::Stored => row,
+            RowOrder::RopePairs { head_dim } => {
+                let head_dim = u64::from(head_dim);
+                let (head, within, half) = (row / head_dim, row % head_dim, head_dim / 2);
+                head * head_dim + 2 * (within % half) + within / half
+            }
+        }
+    }
+}
+
 /// One tensor of an open model, checked to lie inside its file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorInfo {

@@ -1,41 +1,15 @@
 //! Writing what must last: a safetensors file streamed tensor by tensor, and small files that appear whole or not at all.
-//! Every byte is counted against the declaration and hashed on its way; a file that is not finished is removed.
-//! What is streamed does not stay in the page cache: a save costs its caller's buffer, not the size of its files.
+//! Every byte is counted against the declaration.
 
-use crate::pieces::{FileRecord, PieceSums, hex};
+use crate::pieces::{FileRecord, hex};
+use crate::stream::{Stream, Sums, each_stored, write_error};
 use plimsoll_base::{Bytes, DType, Error, Result};
-use rustix::fs::{Advice, fadvise};
 use serde_json::{Map, json};
 use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Bytes after which a streamed file is put on the disk and its pages are given back. Dirty pages count against a
-/// container's limit and cannot be reclaimed, so they are bounded too; 16 MiB is a few milliseconds of writing.
-const WINDOW_BYTES: u64 = 16 << 20;
-
-/// Counts and sums the bytes of a file as they pass.
-#[derive(Debug, Default)]
-struct Sums {
-    sha256: Sha256,
-    pieces: PieceSums,
-    bytes: u64,
-}
-
-impl Sums {
-    fn update(&mut self, bytes: &[u8]) {
-        self.sha256.update(bytes);
-        self.pieces.update(bytes);
-        self.bytes += bytes.len() as u64;
-    }
-
-    fn finish(self) -> FileRecord {
-        let (sha256, pieces) = (hex(&self.sha256.finalize()), Some(self.pieces.finish()));
-        FileRecord { bytes: self.bytes, sha256, pieces }
-    }
-}
 
 /// One tensor to be written.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,13 +71,9 @@ impl ArrayElement {
 /// A safetensors file being written, its tensors in the order of the declaration.
 #[derive(Debug)]
 pub struct SafetensorsWriter {
-    file: Option<File>,
-    path: PathBuf,
-    sums: Sums,
+    stream: Stream,
     written_bytes: u64,
     data_bytes: u64,
-    /// Bytes that are on the disk and out of the page cache.
-    settled_bytes: u64,
 }
 
 impl SafetensorsWriter {
@@ -136,18 +106,10 @@ impl SafetensorsWriter {
     }
 
     fn start(path: &Path, (header, data_bytes): (Vec<u8>, u64)) -> Result<SafetensorsWriter> {
-        let file = File::create(path).map_err(|e| write_error(path, &e))?;
-        let mut writer = SafetensorsWriter {
-            file: Some(file),
-            path: path.to_path_buf(),
-            sums: Sums::default(),
-            written_bytes: 0,
-            data_bytes,
-            settled_bytes: 0,
-        };
-        writer.put(&(header.len() as u64).to_le_bytes())?;
-        writer.put(&header)?;
-        Ok(writer)
+        let mut stream = Stream::create(path)?;
+        stream.put(&(header.len() as u64).to_le_bytes())?;
+        stream.put(&header)?;
+        Ok(SafetensorsWriter { stream, written_bytes: 0, data_bytes })
     }
 
     /// Appends stored bytes of the tensor that is due.
@@ -157,93 +119,30 @@ impl SafetensorsWriter {
             return Err(self.miscounted(written));
         }
         self.written_bytes = written;
-        self.put(bytes)
+        self.stream.put(bytes)
     }
 
     /// Appends values as `dtype` (f32 or bf16, round to nearest even), through `scratch`, which may be small.
     pub fn write_f32_as(&mut self, dtype: DType, values: &[f32], scratch: &mut [u8]) -> Result<()> {
-        let width = dtype.bytes() as usize;
-        assert!(scratch.len() >= width, "scratch of {} bytes holds no element", scratch.len());
-        assert!(matches!(dtype, DType::F32 | DType::Bf16), "weights are written as f32 or bf16");
-        for chunk in values.chunks(scratch.len() / width) {
-            let out = &mut scratch[..chunk.len() * width];
-            match dtype {
-                DType::F32 => {
-                    for (bytes, value) in out.chunks_exact_mut(4).zip(chunk) {
-                        bytes.copy_from_slice(&value.to_le_bytes());
-                    }
-                }
-                _ => {
-                    for (bytes, &value) in out.chunks_exact_mut(2).zip(chunk) {
-                        bytes.copy_from_slice(&to_bf16(value).to_le_bytes());
-                    }
-                }
-            }
-            self.write(out)?;
-        }
-        Ok(())
+        each_stored(dtype, values, scratch, |bytes| self.write(bytes))
     }
 
     /// Requires that every declared byte was written, flushes to the disk and says what the file must be.
-    pub fn finish(mut self) -> Result<FileRecord> {
+    pub fn finish(self) -> Result<FileRecord> {
         if self.written_bytes != self.data_bytes {
             return Err(self.miscounted(self.written_bytes));
         }
-        let file = self.file.as_ref().expect("the file is open until finish");
-        file.sync_all().map_err(|e| write_error(&self.path, &e))?;
-        forget_pages(file);
-        self.file = None; // kept: drop removes only what is still open
-        Ok(std::mem::take(&mut self.sums).finish())
-    }
-
-    fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        let file = self.file.as_mut().expect("the file is open until finish");
-        file.write_all(bytes).map_err(|e| write_error(&self.path, &e))?;
-        self.sums.update(bytes);
-        if self.sums.bytes - self.settled_bytes >= WINDOW_BYTES {
-            file.sync_data().map_err(|e| write_error(&self.path, &e))?;
-            forget_pages(file);
-            self.settled_bytes = self.sums.bytes;
-        }
-        Ok(())
+        self.stream.finish()
     }
 
     fn miscounted(&self, written: u64) -> Error {
         let message = format!(
             "{}: {written} bytes of tensors written, the header declares {}",
-            self.path.display(),
+            self.stream.path().display(),
             self.data_bytes
         );
         Error::new("write-failed", message).hint("this is a defect of plimsoll: please report it")
     }
-}
-
-impl Drop for SafetensorsWriter {
-    fn drop(&mut self) {
-        if self.file.take().is_some() {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// Returns a value as files of the dtype hold it: bf16 to the nearest, ties to even.
-pub fn stored(dtype: DType, x: f32) -> f32 {
-    if dtype == DType::Bf16 { half::bf16::from_bits(to_bf16(x)).to_f32() } else { x }
-}
-
-/// bf16 bits of a number, rounded to nearest even: without a branch, so that billions of them are vectorised.
-fn to_bf16(value: f32) -> u16 {
-    let bits = value.to_bits();
-    let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
-    // A NaN keeps its sign and becomes quiet; rounding could carry it over into infinity.
-    let nan = (bits >> 16) as u16 | 0x40;
-    if value.is_nan() { nan } else { rounded }
-}
-
-/// Gives back the pages of a file that are on the disk. Where the system does not take the advice they stay, and are
-/// reclaimable.
-fn forget_pages(file: &File) {
-    let _ = fadvise(file, 0, None, Advice::DontNeed);
 }
 
 /// Writes a file that is not there yet and puts it on the disk; its name lasts after `fsync_dir` of the folder.
@@ -325,16 +224,6 @@ pub(crate) fn part_path(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!(".{name}.{}.{}.part", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)))
 }
 
-/// `disk-full` where the system says so, else `write-failed`.
-pub fn write_error(path: &Path, err: &std::io::Error) -> Error {
-    match err.kind() {
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-            Error::io("disk-full", path, err).hint("make room, or choose another directory on a larger disk")
-        }
-        _ => Error::io("write-failed", path, err).hint("check that the directory exists and may be written"),
-    }
-}
-
 const fn stored_name(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "F32",
@@ -398,22 +287,6 @@ mod tests {
         assert_eq!(read.tensor("c").unwrap().data(), [9]);
         let (_, meta) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
         assert_eq!(meta.metadata().as_ref().unwrap()["format"], "pt");
-    }
-
-    #[test]
-    fn bf16_is_rounded_as_half_does() {
-        let special =
-            [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -f32::NAN, f32::MAX, f32::MIN_POSITIVE];
-        let payload = f32::from_bits(0x7f80_0001);
-        let spread = (0..=u32::MAX).step_by(65_521).map(f32::from_bits);
-        for value in special.into_iter().chain([payload]).chain(spread) {
-            assert_eq!(
-                to_bf16(value),
-                half::bf16::from_f32(value).to_bits(),
-                "{value} {:#x}",
-                value.to_bits()
-            );
-        }
     }
 
     #[test]

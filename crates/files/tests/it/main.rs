@@ -4,5 +4,6 @@ mod adapter;
 mod common;
 mod configs;
 mod gguf;
+mod gguf_write;
 mod safetensors;
 mod sources;

@@ -3,6 +3,7 @@
 //!
 //! Source: the GGUF specification of the ggml project.
 
+use crate::gguf::names::{ALIGNMENT, MAGIC, encoding_of, key, kind};
 use crate::storage::Storage;
 use crate::tensors::Encoding;
 use plimsoll_base::{Bytes, Error, Result, shown, shown_number};
@@ -76,7 +77,7 @@ impl Gguf {
     pub(crate) fn parse(storage: &Storage) -> Result<Gguf> {
         let mut reader = Reader { storage, position: 0, window: Vec::new(), window_start: 0, held_bytes: 0 };
         let magic = reader.bytes::<4>()?;
-        if magic != *b"GGUF" {
+        if magic != MAGIC {
             return Err(reader.corrupt(format!("begins with {magic:02x?}, a GGUF file begins with `GGUF`")));
         }
         let version = reader.u32()?;
@@ -98,8 +99,8 @@ impl Gguf {
         for _ in 0..num_tensors {
             tensors.push(reader.tensor()?);
         }
-        let alignment = match metadata.get("general.alignment") {
-            None => 32,
+        let alignment = match metadata.get(key::ALIGNMENT) {
+            None => ALIGNMENT,
             Some(GgufValue::Int(n)) if *n > 0 && *n <= 1 << 20 && (*n as u64).is_power_of_two() => *n as u64,
             Some(other) => return Err(reader.corrupt(format!("general.alignment = {other}"))),
         };
@@ -234,14 +235,12 @@ impl Reader<'_> {
         String::from_utf8(bytes).map_err(|e| self.corrupt(format!("a string is not UTF-8: {e}")))
     }
 
-    fn value(&mut self, kind: u32, key: &str) -> Result<GgufValue> {
-        if kind == 8 {
-            return self.string().map(GgufValue::Str);
+    fn value(&mut self, number: u32, key: &str) -> Result<GgufValue> {
+        match number {
+            kind::STRING => self.string().map(GgufValue::Str),
+            kind::ARRAY => self.array(key),
+            _ => self.scalar(number, key),
         }
-        if kind == 9 {
-            return self.array(key);
-        }
-        self.scalar(kind, key)
     }
 
     fn scalar(&mut self, kind: u32, key: &str) -> Result<GgufValue> {
@@ -333,21 +332,4 @@ impl Reader<'_> {
         let message = format!("{}: {what} (byte {})", self.storage.name(), self.position);
         Error::new("model-file-corrupt", message).hint("fetch or copy the file again")
     }
-}
-
-const fn encoding_of(kind: u32) -> Option<Encoding> {
-    Some(match kind {
-        0 => Encoding::F32,
-        1 => Encoding::F16,
-        2 => Encoding::Q4_0,
-        3 => Encoding::Q4_1,
-        6 => Encoding::Q5_0,
-        7 => Encoding::Q5_1,
-        8 => Encoding::Q8_0,
-        12 => Encoding::Q4K,
-        13 => Encoding::Q5K,
-        14 => Encoding::Q6K,
-        30 => Encoding::Bf16,
-        _ => return None,
-    })
 }

@@ -1,0 +1,47 @@
+//! Llama 3's rule for rotary frequencies, which a GGUF file holds as a table of divisors instead of as its parameters.
+
+use plimsoll_base::{ModelSpec, RopeScaling, math};
+
+/// The parameters of all of Llama 3.1 and later, which were first trained with 8192 positions; only the factor differs.
+const LOW: f64 = 1.0;
+const HIGH: f64 = 4.0;
+const ORIGINAL: u32 = 8192;
+
+/// Returns the rule of that factor.
+pub(crate) const fn published(factor: f64) -> RopeScaling {
+    RopeScaling::Llama3 {
+        factor,
+        low_freq_factor: LOW,
+        high_freq_factor: HIGH,
+        original_max_position_embeddings: ORIGINAL,
+    }
+}
+
+/// Returns by what the published rule of that factor divides each rotary frequency of a model: [d/2].
+pub(crate) fn divisors(spec: &ModelSpec, factor: f64) -> Vec<f64> {
+    let original = f64::from(ORIGINAL);
+    let divisor = |i: u32| {
+        let exponent = 2.0 * f64::from(i) / f64::from(spec.head_dim);
+        let frequency = math::exp(-exponent * math::ln(spec.rope_theta));
+        let wavelength = std::f64::consts::TAU / frequency;
+        if wavelength < original / HIGH {
+            1.0
+        } else if wavelength > original / LOW {
+            factor
+        } else {
+            let smooth = (original / wavelength - LOW) / (HIGH - LOW);
+            1.0 / ((1.0 - smooth) / factor + smooth)
+        }
+    };
+    (0..spec.head_dim / 2).map(divisor).collect()
+}
+
+/// Returns the published rule that gives this table.
+pub(crate) fn rule_of(spec: &ModelSpec, table: &[f32]) -> Option<RopeScaling> {
+    let factor = f64::from(table.iter().copied().fold(1.0, f32::max));
+    let near = |(&stored, expect): (&f32, f64)| (f64::from(stored) - expect).abs() <= 1e-4 * expect;
+    if !table.iter().zip(divisors(spec, factor)).all(near) {
+        return None;
+    }
+    Some(if factor == 1.0 { RopeScaling::None } else { published(factor) })
+}

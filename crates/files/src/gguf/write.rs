@@ -1,0 +1,327 @@
+//! Writes a model as one GGUF file, streamed: version 3, little-endian, the keys and tensor names of llama.cpp's converter.
+//! Matrices are stored in the dtype of the checkpoint, vectors as f32; rows of q and k in the order of the stored family.
+//!
+//! It refuses what would be another model when it is read again.
+//! Source: convert_hf_to_gguf.py and gguf-py of llama.cpp.
+
+use crate::config::TokenIds;
+use crate::gguf::model::GgufTokenizer;
+use crate::gguf::names::{
+    ALIGNMENT, MAGIC, ROPE_FREQS, VERSION, gguf_name, key, kind, number_of, row_order, stored_family,
+};
+use crate::gguf::rope;
+use crate::pieces::FileRecord;
+use crate::stream::{Stream, each_stored};
+use crate::tensors::{Encoding, RowOrder, expected_tensors};
+use plimsoll_base::{Bytes, DType, Error, ModelSpec, Result, RopeScaling};
+use std::path::Path;
+
+/// `general.file_type` of files whose matrices are f32 and bf16.
+const ALL_F32: u32 = 0;
+const MOSTLY_BF16: u32 = 32;
+
+/// What a file holds besides the values of its tensors.
+#[derive(Clone, Copy, Debug)]
+pub struct GgufDecl<'a> {
+    /// What the model is called.
+    pub name: &'a str,
+    /// Its shape.
+    pub spec: &'a ModelSpec,
+    /// How matrices are stored: f32 or bf16.
+    pub dtype: DType,
+    /// Its tokenizer, with one token for each row of the embedding.
+    pub tokenizer: &'a GgufTokenizer,
+    /// Tokens with a meaning.
+    pub ids: &'a TokenIds,
+}
+
+/// A tensor as the file lists it.
+#[derive(Clone, Debug)]
+struct Listed {
+    /// Hugging Face name; none of the table of divisors.
+    hf: Option<String>,
+    gguf: String,
+    shape: Vec<u64>,
+    dtype: DType,
+    order: RowOrder,
+    bytes: u64,
+}
+
+/// A GGUF file being written, its tensors in the order of `expected_tensors`.
+#[derive(Debug)]
+pub struct GgufWriter {
+    stream: Stream,
+    tensors: Vec<Listed>,
+    /// The tensor that is due, and its bytes that are written.
+    due: usize,
+    written_bytes: u64,
+}
+
+impl GgufDecl<'_> {
+    /// Returns the length of the file.
+    ///
+    /// Errors: as `GgufWriter::create`.
+    pub fn file_bytes(&self) -> Result<Bytes> {
+        let (header, tensors) = self.parts()?;
+        let data = tensors.iter().map(|tensor| tensor.bytes.next_multiple_of(ALIGNMENT)).sum::<u64>();
+        Ok(Bytes(header.len() as u64 + data))
+    }
+
+    fn parts(&self) -> Result<(Vec<u8>, Vec<Listed>)> {
+        let tensors = self.tensors()?;
+        let mut meta = Metadata::default();
+        self.describe(&mut meta)?;
+        let mut out = [&MAGIC[..], &VERSION.to_le_bytes(), &(tensors.len() as u64).to_le_bytes()].concat();
+        out.extend(meta.keys.to_le_bytes());
+        out.append(&mut meta.bytes);
+        let mut offset = 0u64;
+        for tensor in &tensors {
+            put_text(&mut out, &tensor.gguf);
+            out.extend((tensor.shape.len() as u32).to_le_bytes());
+            // The fastest axis first.
+            tensor.shape.iter().rev().for_each(|length| out.extend(length.to_le_bytes()));
+            out.extend(number_of(encoding(tensor.dtype)).to_le_bytes());
+            out.extend(offset.to_le_bytes());
+            offset += tensor.bytes.next_multiple_of(ALIGNMENT);
+        }
+        out.resize(out.len().next_multiple_of(ALIGNMENT as usize), 0);
+        Ok((out, tensors))
+    }
+
+    fn tensors(&self) -> Result<Vec<Listed>> {
+        assert!(matches!(self.dtype, DType::F32 | DType::Bf16), "weights are written as f32 or bf16");
+        let mut tensors = Vec::new();
+        if let RopeScaling::Llama3 { .. } = self.spec.rope_scaling {
+            tensors.push(Listed {
+                hf: None,
+                gguf: ROPE_FREQS.into(),
+                shape: vec![u64::from(self.spec.head_dim / 2)],
+                dtype: DType::F32,
+                order: RowOrder::Stored,
+                bytes: u64::from(self.spec.head_dim / 2) * 4,
+            });
+        }
+        for (name, shape) in expected_tensors(self.spec) {
+            // As llama.cpp has them: its kernels add biases and multiply by norms in f32.
+            let dtype = if shape.len() == 1 { DType::F32 } else { self.dtype };
+            tensors.push(Listed {
+                gguf: gguf_name(&name).expect("every tensor of a built architecture has a name"),
+                bytes: Bytes::checked(&shape, dtype.bytes())?.0,
+                order: row_order(self.spec, &name),
+                hf: Some(name),
+                dtype,
+                shape,
+            });
+        }
+        Ok(tensors)
+    }
+
+    fn describe(&self, meta: &mut Metadata) -> Result<()> {
+        let spec = self.spec;
+        let arch = stored_family(spec.family).architecture().gguf.expect("a stored family has a name");
+        meta.text(key::ARCHITECTURE, arch);
+        meta.text("general.type", "model");
+        meta.text("general.name", self.name);
+        meta.u32("general.file_type", if self.dtype == DType::F32 { ALL_F32 } else { MOSTLY_BF16 });
+        meta.u32("general.quantization_version", 2);
+        let of = |key: &str| format!("{arch}.{key}");
+        for (key, number) in [
+            (key::LAYERS, spec.layers),
+            (key::CONTEXT, spec.max_positions),
+            (key::HIDDEN, spec.hidden),
+            (key::FFN, spec.ffn),
+            (key::HEADS, spec.heads),
+            (key::KV_HEADS, spec.kv_heads),
+            (key::KEY_LENGTH, spec.head_dim),
+            (key::VALUE_LENGTH, spec.head_dim),
+            (key::ROPE_DIM, spec.head_dim),
+            ("vocab_size", spec.vocab),
+        ] {
+            meta.u32(&of(key), number);
+        }
+        meta.f32(&of(key::ROPE_BASE), spec.rope_theta as f32);
+        meta.f32(&of(key::RMS_EPS), spec.rms_eps);
+        match spec.rope_scaling {
+            RopeScaling::None => {}
+            RopeScaling::Linear { factor } => {
+                meta.text(&of(key::ROPE_SCALING), "linear");
+                meta.f32(&of(key::ROPE_FACTOR), factor as f32);
+            }
+            RopeScaling::Llama3 { .. } => drop(self.divisors()?),
+        }
+        self.describe_tokenizer(meta)
+    }
+
+    /// Returns the table of divisors of Llama 3's rule: [d/2].
+    ///
+    /// Errors: `model-unsupported` if the rule does not follow from its table.
+    fn divisors(&self) -> Result<Vec<f32>> {
+        let RopeScaling::Llama3 { factor, .. } = self.spec.rope_scaling else { return Ok(Vec::new()) };
+        let table: Vec<f32> = rope::divisors(self.spec, factor).into_iter().map(|x| x as f32).collect();
+        if rope::rule_of(self.spec, &table) == Some(self.spec.rope_scaling) {
+            return Ok(table);
+        }
+        let message = format!(
+            "{:?} has no GGUF form: a file holds the published rule of Llama 3",
+            self.spec.rope_scaling
+        );
+        Err(refused(message))
+    }
+
+    fn describe_tokenizer(&self, meta: &mut Metadata) -> Result<()> {
+        let tables = self.tokenizer;
+        let tokens = tables.tokens.len();
+        assert_eq!(tokens as u64, u64::from(self.spec.vocab), "one token for each row of the embedding");
+        assert_eq!(tables.token_types.len(), tokens, "each token has a type");
+        meta.text(key::TOKENIZER, &tables.model);
+        meta.text(key::PRE, &tables.pre);
+        meta.texts(key::TOKENS, &tables.tokens);
+        let bytes = tables.token_types.iter().flat_map(|&number| (number as i32).to_le_bytes()).collect();
+        meta.array(key::TOKEN_TYPES, kind::I32, tokens, bytes);
+        match tables.scores.is_empty() {
+            true => meta.texts(key::MERGES, &tables.merges),
+            false => {
+                let bytes = tables.scores.iter().flat_map(|score| score.to_le_bytes()).collect();
+                meta.array(key::SCORES, kind::F32, tokens, bytes);
+            }
+        }
+        let eos =
+            tables.eos.into_iter().chain(self.ids.eos.iter().copied().filter(|id| Some(*id) != tables.eos));
+        let eos_keys = std::iter::once(key::EOS).chain(key::MORE_EOS);
+        if eos.clone().count() > 1 + key::MORE_EOS.len() {
+            let ids = eos.map(|id| id.to_string()).collect::<Vec<_>>().join(", ");
+            return Err(refused(format!("tokens {ids} end a response; a GGUF file names three at most")));
+        }
+        for (key, id) in eos_keys.zip(eos) {
+            meta.u32(key, id);
+        }
+        for (key, id) in [(key::BOS, tables.bos), (key::UNKNOWN, tables.unknown), (key::PAD, tables.pad)] {
+            id.into_iter().for_each(|id| meta.u32(key, id));
+        }
+        for (key, flag) in [(key::ADD_BOS, tables.add_bos), (key::SPACE_PREFIX, tables.add_space_prefix)] {
+            flag.into_iter().for_each(|flag| meta.bool(key, flag));
+        }
+        tables.chat_template.iter().for_each(|template| meta.text(key::CHAT_TEMPLATE, template));
+        Ok(())
+    }
+}
+
+impl GgufWriter {
+    /// Creates the file and writes its header.
+    ///
+    /// Errors: `model-unsupported` for what a file cannot say, `size-overflow`, `disk-full`, `write-failed`.
+    pub fn create(path: &Path, decl: &GgufDecl<'_>) -> Result<GgufWriter> {
+        let (header, tensors) = decl.parts()?;
+        let mut writer = GgufWriter { stream: Stream::create(path)?, tensors, due: 0, written_bytes: 0 };
+        writer.stream.put(&header)?;
+        if writer.tensors[0].hf.is_none() {
+            let bytes: Vec<u8> = decl.divisors()?.into_iter().flat_map(f32::to_le_bytes).collect();
+            writer.put(&bytes)?;
+        }
+        Ok(writer)
+    }
+
+    /// Appends rows of the tensor that is due, in the model's order: whole heads of q and k. `scratch` may be small.
+    ///
+    /// Errors: `disk-full`, `write-failed`.
+    pub fn write_rows(&mut self, name: &str, values: &[f32], scratch: &mut [u8]) -> Result<()> {
+        let Some(Listed { hf, shape, dtype, order, .. }) = self.tensors.get(self.due) else {
+            panic!("`{name}` after the last tensor");
+        };
+        assert_eq!(hf.as_deref(), Some(name), "tensors come in the order of their list");
+        let (order, dtype, width) = (*order, *dtype, shape[1..].iter().product::<u64>() as usize);
+        let RowOrder::RopePairs { head_dim } = order else {
+            return each_stored(dtype, values, scratch, |bytes| self.put(bytes));
+        };
+        let head_dim = head_dim as usize;
+        assert_eq!(values.len() % (head_dim * width), 0, "`{name}` comes in whole heads");
+        let mut from = vec![0; head_dim];
+        (0..head_dim).for_each(|row| from[order.stored_row(row as u64) as usize] = row);
+        for head in values.chunks_exact(head_dim * width) {
+            for row in &from {
+                each_stored(dtype, &head[row * width..][..width], scratch, |bytes| self.put(bytes))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Requires that every tensor was written, flushes to the disk and says what the file must be.
+    pub fn finish(self) -> Result<FileRecord> {
+        assert_eq!(self.due, self.tensors.len(), "all tensors are written");
+        self.stream.finish()
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        self.stream.put(bytes)?;
+        self.written_bytes += bytes.len() as u64;
+        let tensor = &self.tensors[self.due];
+        assert!(self.written_bytes <= tensor.bytes, "`{}` has {} bytes", tensor.gguf, tensor.bytes);
+        if self.written_bytes == tensor.bytes {
+            (self.due, self.written_bytes) = (self.due + 1, 0);
+            let padding = self.stream.bytes().next_multiple_of(ALIGNMENT) - self.stream.bytes();
+            self.stream.put(&[0; ALIGNMENT as usize][..padding as usize])?;
+        }
+        Ok(())
+    }
+}
+
+/// Keys and values as the file holds them.
+#[derive(Default)]
+struct Metadata {
+    keys: u64,
+    bytes: Vec<u8>,
+}
+
+impl Metadata {
+    fn value(&mut self, key: &str, kind: u32, value: &[u8]) {
+        self.keys += 1;
+        put_text(&mut self.bytes, key);
+        self.bytes.extend(kind.to_le_bytes());
+        self.bytes.extend(value);
+    }
+
+    fn u32(&mut self, key: &str, number: u32) {
+        self.value(key, kind::U32, &number.to_le_bytes());
+    }
+
+    fn f32(&mut self, key: &str, number: f32) {
+        self.value(key, kind::F32, &number.to_le_bytes());
+    }
+
+    fn bool(&mut self, key: &str, flag: bool) {
+        self.value(key, kind::BOOL, &[u8::from(flag)]);
+    }
+
+    fn text(&mut self, key: &str, text: &str) {
+        let mut bytes = Vec::with_capacity(text.len() + 8);
+        put_text(&mut bytes, text);
+        self.value(key, kind::STRING, &bytes);
+    }
+
+    fn texts(&mut self, key: &str, list: &[String]) {
+        let mut bytes = Vec::new();
+        list.iter().for_each(|text| put_text(&mut bytes, text));
+        self.array(key, kind::STRING, list.len(), bytes);
+    }
+
+    fn array(&mut self, key: &str, element: u32, count: usize, bytes: Vec<u8>) {
+        let head = [&element.to_le_bytes()[..], &(count as u64).to_le_bytes()].concat();
+        self.value(key, kind::ARRAY, &[head, bytes].concat());
+    }
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+const fn encoding(dtype: DType) -> Encoding {
+    match dtype {
+        DType::F32 => Encoding::F32,
+        _ => Encoding::Bf16,
+    }
+}
+
+fn refused(message: String) -> Error {
+    Error::new("model-unsupported", message).hint("export the model as a folder: leave out --format gguf")
+}

@@ -1,0 +1,171 @@
+//! GGUF files written and read again: the same model, bit for bit, in the layout of llama.cpp's converter.
+
+use plimsoll_base::{DType, Family, RopeScaling};
+use plimsoll_files::{
+    GgufDecl, GgufTokenizer, GgufWriter, OpenModel, TokenIds, check_against, expected_tensors,
+};
+use std::path::{Path, PathBuf};
+
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/tests/golden");
+
+fn golden(name: &str) -> OpenModel {
+    OpenModel::open(&format!("{GOLDEN}/{name}"), None, false).unwrap()
+}
+
+/// Tables with one token for each row.
+fn tables(vocab: u32) -> GgufTokenizer {
+    GgufTokenizer {
+        model: "gpt2".into(),
+        pre: "gpt-2".into(),
+        tokens: (0..vocab).map(|id| format!("t{id}")).collect(),
+        token_types: vec![1; vocab as usize],
+        merges: vec!["t 1".into(), "t 2".into()],
+        bos: Some(3),
+        eos: Some(1),
+        pad: Some(4),
+        add_bos: Some(true),
+        chat_template: Some("{{ messages }}".into()),
+        ..GgufTokenizer::default()
+    }
+}
+
+fn read(model: &OpenModel, name: &str) -> Vec<f32> {
+    let tensor = model.tensor(name).unwrap();
+    let mut out = vec![0.0; tensor.shape.iter().product::<u64>() as usize];
+    model.read_rows(name, 0..tensor.shape[0], &mut [0; 4096], &mut out).unwrap();
+    out
+}
+
+/// Writes a model, two heads at a time.
+fn write(model: &OpenModel, dtype: DType, path: &Path) -> Result<(), plimsoll_base::Error> {
+    let ids = TokenIds { eos: vec![1, 5, 6], bos: Some(3), pad: Some(4) };
+    let tokenizer = tables(model.spec.vocab);
+    let decl = GgufDecl { name: "golden", spec: &model.spec, dtype, tokenizer: &tokenizer, ids: &ids };
+    let mut writer = GgufWriter::create(path, &decl)?;
+    for (name, shape) in expected_tensors(&model.spec) {
+        let values = read(model, &name);
+        let width = shape[1..].iter().product::<u64>() as usize;
+        for rows in values.chunks(2 * model.spec.head_dim as usize * width) {
+            writer.write_rows(&name, rows, &mut [0; 34])?;
+        }
+    }
+    let record = writer.finish()?;
+    assert_eq!(record.bytes, decl.file_bytes()?.0);
+    assert_eq!(record.bytes, std::fs::metadata(path).unwrap().len());
+    Ok(())
+}
+
+fn written(model: &OpenModel, dtype: DType) -> (tempfile::TempDir, PathBuf, OpenModel) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.gguf");
+    write(model, dtype, &path).unwrap();
+    let again = OpenModel::open(path.to_str().unwrap(), None, false).unwrap();
+    check_against(&again).unwrap();
+    (dir, path, again)
+}
+
+#[test]
+fn every_family_comes_back_bit_for_bit() {
+    for name in ["llama", "mistral", "qwen2", "qwen3"] {
+        let model = golden(name);
+        let (_dir, _, again) = written(&model, DType::F32);
+        let mut spec = model.spec;
+        if spec.family == Family::Mistral {
+            spec.family = Family::Llama; // files of Mistral bear this name
+        }
+        assert_eq!(again.spec, spec, "{name}");
+        assert_eq!(again.token_ids(), TokenIds { eos: vec![1, 5, 6], bos: Some(3), pad: Some(4) });
+        assert_eq!(again.tokenizer.gguf, Some(tables(spec.vocab)), "{name}");
+        for (tensor, _) in expected_tensors(&spec) {
+            assert!(read(&model, &tensor) == read(&again, &tensor), "{name}: {tensor}");
+        }
+    }
+}
+
+#[test]
+fn bf16_is_rounded_once_and_vectors_stay_f32() {
+    let model = golden("qwen2");
+    let (_dir, _, again) = written(&model, DType::Bf16);
+    for (name, shape) in expected_tensors(&model.spec) {
+        let stored = again.tensor(&name).unwrap();
+        assert_eq!(stored.encoding.name(), if shape.len() == 1 { "f32" } else { "bf16" }, "{name}");
+        let round = |x: f32| if shape.len() == 1 { x } else { half::bf16::from_f32(x).to_f32() };
+        let expect: Vec<f32> = read(&model, &name).into_iter().map(round).collect();
+        assert!(read(&again, &name) == expect, "{name}");
+    }
+}
+
+/// llama.cpp's converter: `w.reshape(heads, 2, d / 2, width).swapaxes(1, 2)`.
+#[test]
+fn rows_of_q_and_k_lie_as_the_converter_of_llama_cpp_lays_them() {
+    for (name, permutes) in [("llama", true), ("mistral", true), ("qwen2", false), ("qwen3", false)] {
+        let model = golden(name);
+        let (_dir, path, again) = written(&model, DType::F32);
+        let bytes = std::fs::read(path).unwrap();
+        let (d, width) = (model.spec.head_dim as usize, model.spec.hidden as usize);
+        for (tensor, heads) in [("q_proj", model.spec.heads), ("k_proj", model.spec.kv_heads)] {
+            let tensor = format!("model.layers.1.self_attn.{tensor}.weight");
+            let w = read(&model, &tensor);
+            let mut expect = Vec::new();
+            for head in 0..heads as usize {
+                for i in 0..d / 2 {
+                    for half in 0..2 {
+                        let row = if permutes { half * d / 2 + i } else { 2 * i + half };
+                        expect.extend(
+                            w[(head * d + row) * width..][..width].iter().flat_map(|x| x.to_le_bytes()),
+                        );
+                    }
+                }
+            }
+            let info = again.tensor(&tensor).unwrap();
+            assert_eq!(info.offset % 32, 0);
+            assert!(bytes[info.offset as usize..][..info.bytes as usize] == expect, "{name}: {tensor}");
+        }
+    }
+}
+
+#[test]
+fn rotary_scalings_come_back_or_are_refused() {
+    let mut model = golden("llama3_rope");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.gguf");
+    // First trained with 32 positions, which no file can say.
+    let error = write(&model, DType::F32, &path).unwrap_err();
+    assert_eq!(error.slug, "model-unsupported");
+    assert!(error.message.contains("original_max_position_embeddings: 32"), "{error}");
+    assert!(!path.exists());
+    let llama3 = RopeScaling::Llama3 {
+        factor: 32.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_max_position_embeddings: 8192,
+    };
+    for scaling in [llama3, RopeScaling::Linear { factor: 2.5 }, RopeScaling::None] {
+        (model.spec.rope_scaling, model.spec.rope_theta) = (scaling, 500_000.0);
+        let (_dir, _, again) = written(&model, DType::F32);
+        assert_eq!(again.spec, model.spec);
+    }
+}
+
+#[test]
+fn more_ends_than_a_file_can_name_are_refused() {
+    let model = golden("llama");
+    let tokenizer = tables(model.spec.vocab);
+    let ids = TokenIds { eos: vec![1, 5, 6, 7], ..TokenIds::default() };
+    let decl = GgufDecl { name: "x", spec: &model.spec, dtype: DType::F32, tokenizer: &tokenizer, ids: &ids };
+    let error = decl.file_bytes().unwrap_err();
+    assert_eq!(error.slug, "model-unsupported");
+    assert!(error.message.starts_with("tokens 1, 5, 6, 7 end a response"), "{error}");
+}
+
+#[test]
+fn a_file_that_is_not_finished_leaves_nothing() {
+    let model = golden("llama");
+    let dir = tempfile::tempdir().unwrap();
+    let (tokenizer, ids) = (tables(model.spec.vocab), TokenIds::default());
+    let decl = GgufDecl { name: "x", spec: &model.spec, dtype: DType::F32, tokenizer: &tokenizer, ids: &ids };
+    let mut writer = GgufWriter::create(&dir.path().join("m.gguf"), &decl).unwrap();
+    writer.write_rows("model.embed_tokens.weight", &[0.0; 64], &mut [0; 4]).unwrap();
+    drop(writer);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
