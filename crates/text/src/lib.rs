@@ -26,6 +26,7 @@ pub use data::{
     load_sft, tokenize_prompt, tokenize_sft,
 };
 pub use files_to_save::files_to_save;
+pub use gguf::tables::gguf_tables;
 pub use guard::panic_becomes_an_error;
 pub use pairs::{PairRow, PairTokens, load_pairs, tokenize_pair};
 pub use parquet_file::PARQUET_THREAD;

@@ -29,24 +29,24 @@ const VALUE_BYTES_MAX: usize = 2 << 20;
 
 /// What a tokenizer is built from.
 #[derive(Debug, Default)]
-pub(super) struct File {
-    pub(super) normalizer: Value,
-    pub(super) pre_tokenizer: Value,
-    pub(super) decoder: Value,
-    pub(super) added: Vec<tokenizers::AddedToken>,
-    pub(super) model: Model,
+pub(crate) struct File {
+    pub(crate) normalizer: Value,
+    pub(crate) pre_tokenizer: Value,
+    pub(crate) decoder: Value,
+    pub(crate) added: Vec<tokenizers::AddedToken>,
+    pub(crate) model: Model,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Model {
-    pub(super) vocabulary: Vocabulary,
-    pub(super) merges: Option<Vec<(String, String)>>,
+pub(crate) struct Model {
+    pub(crate) vocabulary: Vocabulary,
+    pub(crate) merges: Option<Vec<(String, String)>>,
     /// Everything else: its type and options.
-    pub(super) options: Map<String, Value>,
+    pub(crate) options: Map<String, Value>,
 }
 
 #[derive(Debug, Default)]
-pub(super) enum Vocabulary {
+pub(crate) enum Vocabulary {
     #[default]
     Absent,
     /// Tokens with their ids.
@@ -57,7 +57,7 @@ pub(super) enum Vocabulary {
 
 impl File {
     /// Reads the bytes of a `tokenizer.json`.
-    pub(super) fn read(json: &[u8]) -> Result<File, String> {
+    pub(crate) fn read(json: &[u8]) -> Result<File, String> {
         if json.len() > FILE_BYTES_MAX {
             return Err(format!("{} bytes, the limit is {FILE_BYTES_MAX}", json.len()));
         }
@@ -66,6 +66,33 @@ impl File {
         let file = deserializer.deserialize_map(FileVisitor(&budget)).map_err(|e| e.to_string())?;
         deserializer.end().map_err(|e| e.to_string())?;
         Ok(file)
+    }
+}
+
+/// Reads what puts tokens around a text, which is not used here; `None` if it is larger than any in use.
+pub(crate) fn post_processor(json: &[u8]) -> Option<Value> {
+    let budget = Budget::new(VALUES_MAX, VALUE_BYTES_MAX);
+    serde_json::Deserializer::from_slice(json).deserialize_map(PostVisitor(&budget)).ok()
+}
+
+struct PostVisitor<'b>(&'b Budget);
+
+impl<'de> Visitor<'de> for PostVisitor<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a tokenizer")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut found = Value::Null;
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "post_processor" => found = map.next_value_seed(self.0)?,
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(found)
     }
 }
 

@@ -7,7 +7,7 @@ mod expansion;
 pub(crate) mod file;
 mod small_json;
 
-use crate::gguf;
+use crate::gguf::{read, rules};
 use crate::growth::grown_bytes_max;
 use crate::guard::{guarded, on_a_stack};
 use file::File;
@@ -248,7 +248,7 @@ pub(crate) fn tokenizer_json(files: &TokenizerFiles) -> Result<Cow<'_, [u8]>> {
         return Ok(Cow::Borrowed(json));
     }
     let built = match &files.gguf {
-        Some(tables) => gguf::tokenizer_json(tables)?,
+        Some(tables) => read::tokenizer_json(tables)?,
         None if files.bytes => byte_tokenizer_json(),
         None => {
             return Err(Error::new("tokenizer-missing", "the model has no tokenizer.json")
@@ -260,9 +260,9 @@ pub(crate) fn tokenizer_json(files: &TokenizerFiles) -> Result<Cow<'_, [u8]>> {
 
 /// Builds 256 tokens of one byte each, in order, then `<bos>`, `<eos>` and `<pad>`.
 fn byte_tokenizer_json() -> Value {
-    let mut tokens: Vec<String> = (0..=255).map(|b| gguf::char_of_byte(b).to_string()).collect();
+    let mut tokens: Vec<String> = (0..=255).map(|b| rules::char_of_byte(b).to_string()).collect();
     tokens.extend(["<bos>", "<eos>", "<pad>"].map(str::to_string));
-    gguf::byte_level_json(&tokens, &[], &[256, 257, 258], Value::Null)
+    read::byte_level_json(&tokens, &[], &[256, 257, 258], Value::Null)
 }
 
 /// The concatenated bytes of all tokens.
@@ -289,7 +289,7 @@ impl TokenBytes {
             "Fuse" => false,
             _ => return None,
         };
-        let alphabet: HashMap<char, u8> = (0..=255).map(|b| (gguf::char_of_byte(b), b)).collect();
+        let alphabet: HashMap<char, u8> = (0..=255).map(|b| (rules::char_of_byte(b), b)).collect();
         let mut table = TokenBytes { bytes: Vec::new(), starts: vec![0] };
         for id in 0..vocab_size {
             let token = inner.id_to_token(id).unwrap_or_default();

@@ -1,20 +1,16 @@
 //! Converts a GGUF file's tokenizer tables to a `tokenizer.json`: byte-level BPE with the word rule that `pre` names, and
 //! SentencePiece BPE with byte fallback. Unknown rules are refused, because a similar one would give other tokens.
 
+use super::rules::{self, CONTROL, UNKNOWN, UNUSED, USER_DEFINED, byte_of_char, char_of_byte};
 use crate::tokenizer::file::{MERGES_MAX, TOKENS_MAX, VOCABULARY_BYTES_MAX};
 use plimsoll_base::{Error, Result, shown};
 use plimsoll_files::GgufTokenizer;
 use serde_json::{Map, Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-const CONTROL: i64 = 3;
-const USER_DEFINED: i64 = 4;
 /// Bytes that are compared to find the merges of SentencePiece: for each token, the squares of their lengths. A vocabulary of
 /// 262,144 takes 3e7; more than this takes seconds.
 const COMPARED_BYTES_MAX: u64 = 1 << 31;
-
-const QWEN2_SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const LLAMA3_SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// Builds the `tokenizer.json` of these tables.
 ///
@@ -27,27 +23,33 @@ pub(crate) fn tokenizer_json(tables: &GgufTokenizer) -> Result<Value> {
     refuse_large(tables)?;
     refuse_doubles(&tables.tokens)?;
     let added = added_ids(tables);
-    match tables.model.as_str() {
+    let mut value = match tables.model.as_str() {
         "gpt2" => {
-            let mut value =
-                byte_level_json(&tables.tokens, &tables.merges, &added.special, word_rule(&tables.pre)?);
+            let rule = rules::of_name(&tables.pre)?;
+            let mut value = match is_of_characters(tables) {
+                true => characters_json(&tables.tokens, &added.special),
+                false => byte_level_json(&tables.tokens, &tables.merges, &added.special, rule.words()),
+            };
             let list = value["added_tokens"].as_array_mut().expect("the literal has this list");
             list.extend(added.plain.iter().map(|&id| added_token(id, &tables.tokens[id as usize], false)));
             list.sort_by_key(|t| t["id"].as_u64());
-            if matches!(tables.pre.as_str(), "llama-bpe" | "llama3") {
-                value["model"]["ignore_merges"] = true.into(); // a word that is a token is taken whole
-            }
-            if tables.pre == "qwen2" {
-                value["normalizer"] = json!({ "type": "NFC" });
-            }
-            Ok(value)
+            value["model"]["ignore_merges"] = rule.ignores_merges.into();
+            value["normalizer"] = rule.normalizer();
+            value
         }
-        "llama" => sentencepiece_json(tables, &added),
+        "llama" => sentencepiece_json(tables, &added)?,
         other => {
-            let other = shown(other);
-            Err(unsupported(format!("GGUF tokenizer of kind `{other}`; built are gpt2 and llama")))
+            let message = format!("GGUF tokenizer of kind `{}`; built are gpt2 and llama", shown(other));
+            return Err(rules::unsupported(message));
         }
+    };
+    // What fills the rows of the embedding that have no token is no token.
+    let vocab = value["model"]["vocab"].as_object_mut().expect("the literal has this map");
+    let is_filler = |(id, kind): (usize, &i64)| (*kind == UNUSED).then(|| rules::filler(id));
+    for filler in tables.token_types.iter().enumerate().filter_map(is_filler) {
+        vocab.remove(&filler);
     }
+    Ok(value)
 }
 
 /// Builds a byte-level BPE. With a null `pre_tokenizer` the text is one word.
@@ -73,34 +75,24 @@ pub(crate) fn byte_level_json(
     })
 }
 
-/// Returns the character that byte-level vocabularies write for a byte: itself for printable Latin-1, else the next
-/// character from U+0100 on.
-pub(crate) fn char_of_byte(byte: u8) -> char {
-    let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
-    if printable(byte) {
-        return char::from(byte);
-    }
-    let before = (0..byte).filter(|&b| !printable(b)).count() as u32;
-    char::from_u32(0x100 + before).expect("below U+0144")
+/// True for tables that hold characters, not bytes: without merges only a byte that is a token itself is ever found.
+pub(super) fn is_of_characters(tables: &GgufTokenizer) -> bool {
+    let is_absent = |c: char| !tables.tokens.iter().any(|token| token.chars().eq([c]));
+    tables.merges.is_empty() && (0..128).map(char_of_byte).any(is_absent)
 }
 
-/// Returns the rule that splits text into words, by its name in llama.cpp.
-fn word_rule(pre: &str) -> Result<Value> {
-    let byte_level = |use_regex: bool| json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex });
-    let digits = json!({ "type": "Digits", "individual_digits": true });
-    let split = |pattern: &str| json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false });
-    let sequence =
-        |first: Value, second: Value| json!({ "type": "Sequence", "pretokenizers": [first, second] });
-    match pre {
-        "gpt-2" => Ok(byte_level(true)),
-        "smollm" => Ok(sequence(digits, byte_level(true))),
-        "qwen2" => Ok(sequence(split(QWEN2_SPLIT), byte_level(false))),
-        "llama-bpe" | "llama3" => Ok(sequence(split(LLAMA3_SPLIT), byte_level(false))),
-        other => Err(unsupported(format!(
-            "GGUF tokenizer with word rule `{}`; built are gpt-2, smollm, qwen2 and llama-bpe",
-            shown(other)
-        ))),
-    }
+/// Builds a tokenizer of characters, which names one that it does not have instead of leaving it out.
+fn characters_json(tokens: &[String], special: &[u32]) -> Value {
+    let plain = |token: &String| {
+        let mut chars = token.chars();
+        let byte = chars.next().filter(|_| chars.next().is_none()).and_then(byte_of_char);
+        byte.filter(u8::is_ascii).map_or(token.clone(), |byte| char::from(byte).to_string())
+    };
+    let tokens: Vec<String> = tokens.iter().map(plain).collect();
+    let mut value = byte_level_json(&tokens, &[], special, Value::Null);
+    value["pre_tokenizer"] = Value::Null;
+    value["decoder"] = json!({ "type": "Fuse" });
+    value
 }
 
 /// Converts SentencePiece to BPE: merges follow from the scores, and unknown characters become bytes.
@@ -108,21 +100,12 @@ fn sentencepiece_json(tables: &GgufTokenizer, added: &Added) -> Result<Value> {
     if tables.scores.len() != tables.tokens.len() {
         return Err(invalid(&format!("{} scores for {} tokens", tables.scores.len(), tables.tokens.len())));
     }
-    if (0..=255).any(|b| !tables.tokens.contains(&format!("<0x{b:02X}>"))) {
-        return Err(unsupported("SentencePiece tokenizer without tokens for all bytes".into()));
+    let known: HashSet<&str> = tables.tokens.iter().map(String::as_str).collect();
+    if rules::byte_tokens().any(|token| !known.contains(token.as_str())) {
+        return Err(rules::unsupported("SentencePiece tokenizer without tokens for all bytes".into()));
     }
     let unknown = tables.unknown.and_then(|id| tables.tokens.get(id as usize));
     let prefix = tables.add_space_prefix.unwrap_or(true);
-    let mut normalizers = vec![json!({ "type": "Replace", "pattern": { "String": " " }, "content": "▁" })];
-    let mut decoders = vec![
-        json!({ "type": "Replace", "pattern": { "String": "▁" }, "content": " " }),
-        json!({ "type": "ByteFallback" }),
-        json!({ "type": "Fuse" }),
-    ];
-    if prefix {
-        normalizers.insert(0, json!({ "type": "Prepend", "prepend": "▁" }));
-        decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
-    }
     let mut list: Vec<Value> =
         added.special.iter().map(|&id| added_token(id, &tables.tokens[id as usize], true)).collect();
     list.extend(added.plain.iter().map(|&id| added_token(id, &tables.tokens[id as usize], false)));
@@ -132,16 +115,16 @@ fn sentencepiece_json(tables: &GgufTokenizer, added: &Added) -> Result<Value> {
         "truncation": null,
         "padding": null,
         "added_tokens": list,
-        "normalizer": { "type": "Sequence", "normalizers": normalizers },
+        "normalizer": rules::sentencepiece_normalizer(prefix),
         "pre_tokenizer": null,
         "post_processor": null,
-        "decoder": { "type": "Sequence", "decoders": decoders },
+        "decoder": rules::sentencepiece_decoder(prefix),
         "model": bpe(&tables.tokens, json!(merges_from_scores(tables)?), json!(unknown), true),
     }))
 }
 
 /// Returns all pairs of tokens whose concatenation is a token, best score first; ties go to the longer left part.
-fn merges_from_scores(tables: &GgufTokenizer) -> Result<Vec<[&str; 2]>> {
+pub(super) fn merges_from_scores(tables: &GgufTokenizer) -> Result<Vec<[&str; 2]>> {
     let ids: HashMap<&str, usize> = tables.tokens.iter().enumerate().map(|(i, t)| (t.as_str(), i)).collect();
     let mut merges = Vec::new();
     for (id, token) in tables.tokens.iter().enumerate() {
@@ -167,9 +150,9 @@ struct Added {
 fn added_ids(tables: &GgufTokenizer) -> Added {
     let of = |kind: i64| {
         let known = tables.token_types.iter().take(tables.tokens.len()).enumerate();
-        known.filter(|&(_, &k)| k == kind).map(|(id, _)| id as u32).collect()
+        known.filter(|&(_, &k)| k == kind).map(|(id, _)| id as u32).collect::<Vec<_>>()
     };
-    Added { special: of(CONTROL), plain: of(USER_DEFINED) }
+    Added { special: [of(CONTROL), of(UNKNOWN)].concat(), plain: of(USER_DEFINED) }
 }
 
 fn added_token(id: u32, text: &str, special: bool) -> Value {
@@ -230,9 +213,4 @@ fn refuse_doubles(tokens: &[String]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn unsupported(what: String) -> Error {
-    Error::new("tokenizer-unsupported", what)
-        .hint("take the model as a directory with tokenizer.json, or another GGUF file")
 }
