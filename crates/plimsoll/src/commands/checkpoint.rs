@@ -1,7 +1,9 @@
-//! `checkpoint list|verify|export`: lists and verifies the checkpoints of a run, and exports one as a plain model folder.
+//! `checkpoint list|verify|export`: lists and verifies the checkpoints of a run, and exports one as a plain model folder or a GGUF file.
 
-use crate::output;
+use crate::{output, terminal};
+use indicatif::ProgressBar;
 use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_run::checkpoint::gguf::{Exported, export_gguf};
 use plimsoll_run::checkpoint::merge::{Merged, export_merged};
 use plimsoll_run::checkpoint::verbs::{self, Listed};
 use serde_json::json;
@@ -20,7 +22,8 @@ Examples:
   plimsoll checkpoint verify runs/out/first --json
   plimsoll checkpoint verify runs/out/first/checkpoints/step-000040
   plimsoll checkpoint export runs/out/first --to models/mine
-  plimsoll checkpoint export runs/out/first-lora --to models/mine --merge")]
+  plimsoll checkpoint export runs/out/first-lora --to models/mine --merge
+  plimsoll checkpoint export runs/out/first --format gguf --output models/mine.gguf")]
 pub struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -41,20 +44,29 @@ enum Verb {
         /// A run directory or a checkpoint.
         dir: PathBuf,
     },
-    /// Copy the newest checkpoint as a Hugging Face folder, without the optimizer's states.
+    /// Copy the newest checkpoint as a Hugging Face folder or a GGUF file, without the optimizer's states.
     Export {
         /// A run directory or a checkpoint.
         dir: PathBuf,
-        /// A new folder.
-        #[arg(long, value_name = "FOLDER")]
+        /// A new folder, or with --format gguf a new file whose name ends in .gguf.
+        #[arg(long, visible_alias = "output", value_name = "PATH")]
         to: PathBuf,
+        /// What is written: a Hugging Face folder, or one GGUF file for llama.cpp.
+        #[arg(long, value_enum, default_value_t = Format::Folder)]
+        format: Format,
         /// Add an adapter to its base model: a model without adapters. DIR may be a folder of peft's too.
         #[arg(long)]
         merge: bool,
     },
 }
 
-pub fn run(args: &Args) -> Result<ExitCode> {
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Format {
+    Folder,
+    Gguf,
+}
+
+pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     match &args.verb {
         Verb::List { dir } => show(args.json, &verbs::list(dir)?, "")?,
         Verb::Verify { dir } => {
@@ -62,20 +74,44 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             show(args.json, &listed, "whole")?;
             refuse_damaged(&listed)?;
         }
-        Verb::Export { dir, to, merge: true } => {
-            let merged = export_merged(dir, to)?;
-            let found = json!({ "from": merged.from, "to": to, "merged": merged });
-            output::either(args.json, &found, |_| merged_text(&merged, to))?;
-        }
-        Verb::Export { dir, to, merge: false } => {
-            let from = verbs::export(dir, to)?;
-            let found = json!({ "from": from.path, "to": to, "step": from.step });
-            output::either(args.json, &found, |_| {
-                format!("{} from {}\n", to.display(), from.path.display())
-            })?;
-        }
+        Verb::Export { dir, to, merge, format } => export(args.json, quiet, dir, to, *merge, *format)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn export(as_json: bool, quiet: bool, dir: &Path, to: &Path, merge: bool, format: Format) -> Result<()> {
+    let live = terminal::live_line(quiet);
+    let mut progress = |done: Bytes, all: Bytes| {
+        if let Some(live) = &live {
+            live.set_message(format!("{done} of {all} written to {}", to.display()));
+        }
+    };
+    match (format, merge) {
+        (Format::Folder, false) => {
+            let from = verbs::export(dir, to)?;
+            let found = json!({ "from": from.path, "to": to, "step": from.step });
+            output::either(as_json, &found, |_| format!("{} from {}\n", to.display(), from.path.display()))
+        }
+        (Format::Folder, true) => {
+            let merged = export_merged(dir, to, &mut progress);
+            live.iter().for_each(ProgressBar::finish_and_clear);
+            let merged = merged?;
+            let found = json!({ "from": merged.from, "to": to, "merged": merged });
+            output::either(as_json, &found, |_| merged_text(&merged, to))
+        }
+        (Format::Gguf, _) => {
+            let found = export_gguf(dir, to, merge, &mut progress);
+            live.iter().for_each(ProgressBar::finish_and_clear);
+            let found = found?;
+            let Exported { from, bytes, sha256, merged } = &found;
+            let words = match merged {
+                Some(merged) => merged_text(merged, to),
+                None => format!("{} from {}\n", to.display(), from.display()),
+            };
+            let value = json!({ "from": from, "to": to, "bytes": bytes, "sha256": sha256, "merged": merged });
+            output::either(as_json, &value, |_| format!("{words}{}, SHA-256 {sha256}\n", Bytes(*bytes)))
+        }
+    }
 }
 
 fn merged_text(merged: &Merged, to: &Path) -> String {

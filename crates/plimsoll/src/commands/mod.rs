@@ -66,7 +66,7 @@ impl Command {
             Command::Collect(args) => collect::run(&args, quiet),
             Command::Grade(args) => grade::run(&args, quiet),
             Command::Import(args) => import::run(&args, quiet),
-            Command::Checkpoint(args) => checkpoint::run(&args),
+            Command::Checkpoint(args) => checkpoint::run(&args, quiet),
             Command::Bench(args) => bench::run(&args, quiet),
             Command::Doctor(args) => doctor::run(&args),
             Command::Explain(args) => explain::run(&args),

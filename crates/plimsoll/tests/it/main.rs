@@ -19,6 +19,7 @@ mod distill;
 mod doctor;
 mod doctor_run;
 mod founding;
+mod gguf;
 mod grade;
 mod hostile;
 mod import;

@@ -6,6 +6,7 @@
 //! under Hugging Face names, never in a device's element order, so a checkpoint does not depend on the machine; the
 //! bits of later steps do, which is why `state.json` records the machine, build and plan.
 
+pub mod gguf;
 mod manifest;
 pub mod merge;
 mod numbers;
@@ -14,6 +15,7 @@ mod saver;
 mod state;
 mod store;
 pub mod verbs;
+mod weights;
 
 pub use manifest::{FORMAT, Finding, MANIFEST, Manifest};
 pub use numbers::{exact, exact_list, exact_map, exact_option};
@@ -22,6 +24,7 @@ pub use retention::Retention;
 pub use saver::Saver;
 pub use state::{Best, HeldState, RunState};
 pub use store::Store;
+pub use weights::Progress;
 
 /// The subfolder of files that transformers does not read.
 pub const STATE: &str = "state";

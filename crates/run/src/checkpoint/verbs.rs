@@ -1,8 +1,9 @@
 //! The checkpoint commands that need no device: list, verify, export.
 
 use super::{Finding, Manifest, RunState, STATE, Store};
-use plimsoll_base::{Error, Result};
-use plimsoll_files::{check_output_folder, fsync_dir, output_error};
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_files::{check_output_folder, fsync_dir, output_error, rename_new};
+use plimsoll_memory::host::free_disk_above;
 use serde::Serialize;
 use std::fs::{self, File};
 use std::io;
@@ -82,8 +83,11 @@ pub fn export(path: &Path, to: &Path) -> Result<Listed> {
     let entry = newest(path)?;
     check_target(to)?;
     let manifest = Manifest::read(&entry.path)?;
-    manifest.verify(&entry.path)?;
     let is_model = |file: &&String| !file.starts_with(STATE);
+    let needed =
+        manifest.files.iter().filter(|(file, _)| is_model(file)).map(|(_, record)| record.bytes).sum();
+    check_room(to, Bytes(needed))?;
+    manifest.verify(&entry.path)?;
     fill_folder(to, |part| {
         let copied =
             manifest.files.keys().filter(is_model).try_for_each(|file| copy(&entry.path, part, file));
@@ -101,35 +105,61 @@ pub(super) fn newest(path: &Path) -> Result<Listed> {
     Ok(listed.swap_remove(newest))
 }
 
-/// Requires that a folder can be made.
+/// Requires that a folder or a file can be made.
 ///
 /// Errors: `export-exists`, `output-unwritable`.
 pub(super) fn check_target(to: &Path) -> Result<()> {
     if to.symlink_metadata().is_ok() {
         return Err(Error::usage("export-exists", format!("{} already exists", to.display()))
-            .hint("choose another folder, or remove it"));
+            .hint("choose another name, or remove it"));
     }
     if to.file_name().is_none() {
-        return Err(Error::usage("export-exists", format!("{} is not a valid folder name", to.display()))
-            .hint("give a folder that does not exist yet"));
+        return Err(Error::usage("export-exists", format!("{} is not a valid name", to.display()))
+            .hint("give a name that does not exist yet"));
     }
     check_output_folder(above(to))
 }
 
+/// Requires that the disk of `to` has room for an export.
+///
+/// Errors: `disk-full`.
+pub(super) fn check_room(to: &Path, needed: Bytes) -> Result<()> {
+    match free_disk_above(to) {
+        Some((free, place)) if free < needed => {
+            let (to, place) = (to.display(), place.display());
+            let message = format!("{to}: the export needs {needed}, {free} are free on the disk of {place}");
+            Err(Error::new("disk-full", message).hint("free some space, or choose a place on another disk"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Makes the folder `to`: `fill` writes into one of another name, which gets its own when all is there. No partial folder is left.
 pub(super) fn fill_folder(to: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    finish(to, |part| {
+        fs::create_dir(part).map_err(|err| output_error(to, &err))?;
+        fill(part).inspect_err(|_| drop(fs::remove_dir_all(part)))
+    })
+}
+
+/// Makes the file `to`, as `fill_folder` makes a folder. `fill` leaves nothing where it fails.
+pub(super) fn fill_file<T>(to: &Path, fill: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+    finish(to, fill)
+}
+
+/// Calls `fill` with a name next to `to`, and gives what it made the name `to`, unless something has it by now.
+fn finish<T>(to: &Path, fill: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     let name = to.file_name().expect("a target that was checked").to_string_lossy();
     let part = above(to).join(format!(".{name}.{}.part", std::process::id()));
     let failed = |err: io::Error| output_error(to, &err);
-    let finished = fs::create_dir_all(above(to))
-        .and_then(|()| fs::create_dir(&part))
-        .map_err(failed)
-        .and_then(|()| fill(&part))
-        .and_then(|()| fs::rename(&part, to).map_err(failed));
-    if finished.is_err() {
+    fs::create_dir_all(above(to)).map_err(failed)?;
+    let made = fill(&part)?;
+    rename_new(&part, to).map_err(failed).inspect_err(|_| {
         let _ = fs::remove_dir_all(&part);
-    }
-    finished.and_then(|()| fsync_dir(above(to)))
+        let _ = fs::remove_file(&part);
+    })?;
+    fsync_dir(above(to))?;
+    Ok(made)
 }
 
 fn above(to: &Path) -> &Path {
@@ -194,4 +224,42 @@ fn entry(path: PathBuf, latest: Option<&Path>) -> Listed {
 
 fn words(error: &Error) -> String {
     format!("{}: {}", error.slug, error.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_export_without_room_names_both_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("not/there/yet.gguf");
+        check_room(&to, Bytes(1)).unwrap();
+        let error = check_room(&to, Bytes(u64::MAX)).unwrap_err();
+        assert_eq!(error.slug, "disk-full");
+        assert!(
+            error.message.contains("yet.gguf: the export needs 1") && error.message.contains(" are free on "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_was_made_meanwhile_is_kept_and_a_failure_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = || fs::read_dir(folder.path()).unwrap().count();
+        let to = folder.path().join("m.gguf");
+        let failed = || Error::new("write-failed", "no");
+        assert_eq!(
+            fill_folder(&to, |part| fs::write(part.join("x"), "y").map_err(|_| failed()).and(Err(failed())))
+                .unwrap_err()
+                .slug,
+            "write-failed"
+        );
+        assert_eq!(names(), 0);
+        let error = fill_file(&to, |part| {
+            fs::write(&to, "theirs").and_then(|()| fs::write(part, "ours")).map_err(|_| failed())
+        });
+        assert_eq!(error.unwrap_err().slug, "output-unwritable");
+        assert_eq!((fs::read_to_string(&to).unwrap().as_str(), names()), ("theirs", 1));
+    }
 }

@@ -1,0 +1,171 @@
+//! The weights of a model on their way into a file: rows as f32, in bounded memory, with what an adapter adds to them.
+//! W + scale B A is computed in f32 and rounded once, to the dtype of W. Rounding may undo small changes, so it is counted.
+
+use plimsoll_base::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
+use plimsoll_base::{Bytes, DType, Error, LoraTarget, Result};
+use plimsoll_files::{
+    Adapter, AdapterConfig, Encoding, LoraPart, OpenModel, TensorInfo, adapter_tensor_name, stored,
+};
+
+/// Bytes of the buffers between files.
+const BUFFER: Bytes = Bytes::mib(16);
+/// Elements that become codes at a time: whole blocks.
+const PIECE: usize = 1 << 12;
+
+/// Says how far an export is: bytes done and bytes in all.
+pub type Progress<'a> = &'a mut dyn FnMut(Bytes, Bytes);
+
+/// What adding an adapter did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sums {
+    /// Tensors that it changes.
+    pub(super) tensors: usize,
+    /// Elements of those.
+    pub(super) elements: u64,
+    /// Elements that are the base's again after rounding.
+    pub(super) undone: u64,
+    /// The largest difference between an element and what it is rounded to.
+    pub(super) rounding_max: f32,
+    /// The largest change of an element by the adapter, before it is rounded.
+    pub(super) change_max: f32,
+}
+
+/// Returns the dtype of the written weights: bf16 if all of the model's are, else f32.
+///
+/// Errors: `merge-refused` for a quantised or a random base.
+pub(super) fn dtype_of(model: &OpenModel) -> Result<DType> {
+    let is_plain = |t: &&TensorInfo| matches!(t.encoding, Encoding::F32 | Encoding::F16 | Encoding::Bf16);
+    if let Some(tensor) = model.tensors.iter().find(|tensor| !is_plain(tensor)) {
+        let (name, encoding) = (&tensor.name, tensor.encoding.name());
+        let message =
+            format!("the base model is quantised: `{name}` is {encoding}, so a sum would be rounded twice");
+        return Err(Error::new("merge-refused", message)
+            .hint("set base_model_name_or_path in adapter_config.json to the model before it was quantised")
+            .hint("or export the adapter alone: leave out --merge"));
+    }
+    if model.tensors.is_empty() {
+        let message = "the base model is random: it has no files to add to";
+        return Err(Error::new("merge-refused", message).hint("export the adapter alone: leave out --merge"));
+    }
+    let is_bf16 = model.tensors.iter().all(|tensor| tensor.encoding == Encoding::Bf16);
+    Ok(if is_bf16 { DType::Bf16 } else { DType::F32 })
+}
+
+/// Passes the rows of these tensors to `write`, in order and in whole heads, with what the model's adapter adds to them. `write` gets
+/// the name, the values and a buffer for their stored form.
+///
+/// Errors: those of reading and of `write`.
+pub(super) fn each_rows(
+    model: &OpenModel,
+    dtype: DType,
+    tensors: &[(String, Vec<u64>)],
+    progress: Progress<'_>,
+    mut write: impl FnMut(&str, &[f32], &mut [u8]) -> Result<()>,
+) -> Result<Sums> {
+    let (mut sums, mut done) = (Sums::default(), 0);
+    let elements = |shape: &[u64]| shape.iter().product::<u64>();
+    let all = Bytes(tensors.iter().map(|(_, shape)| elements(shape)).sum::<u64>() * dtype.bytes());
+    let is_coded = model.adapter.as_ref().is_some_and(|adapter| adapter.config.quantize.is_some());
+    let (mut stored, mut values) = (vec![0; BUFFER.0 as usize], vec![0.0f32; BUFFER.0 as usize / 4]);
+    for (name, shape) in tensors {
+        let factors = match &model.adapter {
+            Some(adapter) => Factors::of(model, adapter, name)?,
+            None => None,
+        };
+        sums.tensors += usize::from(factors.is_some());
+        let width = elements(&shape[1..]) as usize;
+        let head = u64::from(model.spec.head_dim);
+        let rows_max = ((values.len() / width.max(1)) as u64 / head).max(1) * head;
+        values.resize(values.len().max(rows_max as usize * width), 0.0);
+        for first in (0..shape[0]).step_by(rows_max as usize) {
+            let rows = first..shape[0].min(first + rows_max);
+            let out = &mut values[..(rows.end - rows.start) as usize * width];
+            model.read_rows(name, rows, &mut stored, out)?;
+            if is_coded && is_linear(name) {
+                through_codes(out, dtype);
+            }
+            if let Some(factors) = &factors {
+                factors.add(first as usize, out, dtype, &mut sums);
+            }
+            write(name, out, &mut stored)?;
+            done += out.len() as u64 * dtype.bytes();
+            progress(Bytes(done), all);
+        }
+    }
+    Ok(sums)
+}
+
+/// True for the weights of a linear layer of a decoder layer.
+fn is_linear(tensor: &str) -> bool {
+    let module = tensor.strip_suffix(".weight").unwrap_or_default();
+    LoraTarget::ALL.iter().any(|target| module.ends_with(&format!(".{}", target.module())))
+}
+
+/// Makes weights what their codes stand for, as products read them.
+fn through_codes(rows: &mut [f32], dtype: DType) {
+    let (mut words, mut scales) = ([0; PIECE / CODES_OF_WORD], [0.0; PIECE / NF4_BLOCK]);
+    for rows in rows.chunks_mut(PIECE) {
+        let words = &mut words[..rows.len() / CODES_OF_WORD];
+        let scales = &mut scales[..rows.len() / NF4_BLOCK];
+        encode(rows, words, scales);
+        decode(words, scales, rows);
+        rows.iter_mut().for_each(|x| *x = stored(dtype, *x));
+    }
+}
+
+/// A and scale B of one linear layer.
+struct Factors {
+    /// [r, K].
+    a: Vec<f32>,
+    /// [N, r], times the scale.
+    b: Vec<f32>,
+    rank: usize,
+}
+
+impl Factors {
+    /// Reads those of a weight; `None` of one that the adapter does not change.
+    fn of(model: &OpenModel, adapter: &Adapter, weight: &str) -> Result<Option<Factors>> {
+        let AdapterConfig { rank, targets, .. } = adapter.config;
+        let place = |target: LoraTarget| {
+            let layer = weight.strip_prefix("model.layers.")?.strip_suffix(".weight")?;
+            let (layer, module) = layer.split_once('.')?;
+            (module == target.module()).then(|| layer.parse::<u32>().ok()).flatten()
+        };
+        let Some((layer, target)) = targets.iter().find_map(|target| Some((place(target)?, target))) else {
+            return Ok(None);
+        };
+        let (inputs, outputs) = target.widths(&model.spec);
+        let read = |part, elements: u32| -> Result<Vec<f32>> {
+            let mut out = vec![0.0; elements as usize * rank as usize];
+            let mut staging = vec![0; 1 << 16];
+            adapter.read(&adapter_tensor_name(layer, target, part), 0, &mut staging, &mut out)?;
+            Ok(out)
+        };
+        let (a, mut b) = (read(LoraPart::A, inputs)?, read(LoraPart::B, outputs)?);
+        let scale = adapter.config.scale() as f32;
+        b.iter_mut().for_each(|value| *value *= scale);
+        Ok(Some(Factors { a, b, rank: rank as usize }))
+    }
+
+    /// Adds rows `first..` of the product to `rows`, and counts what rounding does to them.
+    fn add(&self, first: usize, rows: &mut [f32], dtype: DType, sums: &mut Sums) {
+        let width = self.a.len() / self.rank;
+        let mut change = vec![0.0f32; width];
+        for (index, row) in rows.chunks_exact_mut(width).enumerate() {
+            change.fill(0.0);
+            let b = &self.b[(first + index) * self.rank..][..self.rank];
+            for (b, a) in b.iter().zip(self.a.chunks_exact(width)) {
+                change.iter_mut().zip(a).for_each(|(sum, a)| *sum += b * a);
+            }
+            for (weight, change) in row.iter_mut().zip(&change) {
+                let sum = *weight + change;
+                let rounded = stored(dtype, sum);
+                sums.elements += 1;
+                sums.undone += u64::from(rounded == *weight && *change != 0.0);
+                sums.rounding_max = sums.rounding_max.max((rounded - sum).abs());
+                sums.change_max = sums.change_max.max(change.abs());
+                *weight = sum;
+            }
+        }
+    }
+}
