@@ -13,6 +13,7 @@ use super::{Arg, CudaDevice, Launch, adapter_gradients, chain, memory};
 use plimsoll_base::DType;
 use plimsoll_device::{AdaptBackward, Adapter, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
+use std::ops::Range;
 
 /// Rows and columns of a block of `adapter_up` and `adapter_dx`, and columns of one of `adapter_down`.
 const UP_TILE: usize = 64;
@@ -140,13 +141,33 @@ pub(crate) fn merge(dev: &CudaDevice, w: Matrix<'_>, adapter: Adapter<'_>, out: 
     assert_eq!((w.n, w.k, a.k), (out.n, out.k, w.k), "w and out of one shape, and A of as many inputs");
     assert_eq!([w.layout, out.layout, a.layout], [MatrixLayout::Rows; 3]);
     adapter.check_width(w.n);
-    chain::accumulate(dev, w.buf, out.buf, false);
+    let whole =
+        w.k.is_multiple_of(8) && r.is_multiple_of(8) && by_library(dev, &[w.buf, out.buf, a.buf], &[w.k]);
+    let mut end = 0;
+    let copy = |rows: Range<usize>| {
+        chain::accumulate(dev, rows_of(w, rows.clone()), rows_of(out, rows), false);
+    };
     for (i, block) in adapter.blocks() {
+        let (first, n) = (block.first, block.b.n);
+        copy(end..first);
+        end = first + n;
+        let [from, to] = [w, out].map(|of| rows_of(of, first..end));
         let a = Matrix::new(a.buf.slice(i * r * a.k, r * a.k), r, a.k, a.layout);
-        let rows = out.buf.slice(block.first * out.k, block.b.n * out.k);
-        let (b, to) = (Columns::whole(block.b.buf, r), Columns::whole(rows, out.k));
-        sgemm::backward_x_columns(dev, block.b.n, b, a, to, Sum { scale, add: true });
+        if whole && by_library(dev, &[block.b.buf], &[]) {
+            let operands = [block.b.buf, a.buf, from, to].map(|buf| dev.arg(buf));
+            let args = [&operands[..], &[n, r, a.k].map(count), &[Arg::F32(scale)]].concat();
+            dev.launch("adapter", "adapter_merge_bf16", tile_grid(a.k.div_ceil(UP_TILE), n), &args);
+        } else {
+            copy(first..end);
+            let (b, to) = (Columns::whole(block.b.buf, r), Columns::whole(to, out.k));
+            sgemm::backward_x_columns(dev, n, b, a, to, Sum { scale, add: true });
+        }
     }
+    copy(end..w.n);
+}
+
+fn rows_of<'a>(of: Matrix<'a>, rows: Range<usize>) -> Buf<'a> {
+    of.buf.slice(rows.start * of.k, rows.len() * of.k)
 }
 
 /// Makes a gradient zero to which a sum is added, unless it is to be added to what is there.

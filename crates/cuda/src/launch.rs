@@ -2,7 +2,7 @@
 
 use super::CudaDevice;
 use super::driver::{self};
-use cudarc::driver::result;
+use cudarc::driver::sys;
 use plimsoll_base::{Error, slugs};
 use plimsoll_memory::{Buf, Home};
 use std::ffi::c_void;
@@ -82,10 +82,28 @@ impl CudaDevice {
         }
         self.gpu.bind();
         let [x, y, z] = how.grid;
+        // Its blocks may come onto the card before the kernel before it has ended: it waits itself.
+        let mut overlaps: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+        overlaps.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        overlaps.value.programmaticStreamSerializationAllowed = 1;
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: how.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: how.shared,
+            hStream: self.stream(),
+            attrs: &raw mut overlaps,
+            numAttrs: u32::from(
+                self.gpu.info.capability >= (9, 0) && std::env::var_os("PLIMSOLL_AB").is_none(),
+            ),
+        };
         // SAFETY: the launcher gives the kernel's own parameters, in order; buffers were checked to lie in the arena.
         let mut put = || unsafe {
-            let params = &mut params[..args.len()];
-            result::launch_kernel(function, (x, y, z), (how.block, 1, 1), how.shared, self.stream(), params)
+            sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), std::ptr::null_mut())
+                .result()
         };
         let launched = match &self.profile {
             Some(profile) => profile.time(&self.gpu, || kernel.to_string(), put),

@@ -83,11 +83,13 @@ __device__ __forceinline__ void down(const bf16* x, const bf16* a, bf16* u, u32 
 
 extern "C" __global__ void __launch_bounds__(512)
 adapter_down_few(const bf16* x, const bf16* a, bf16* u, u32 m, u32 n, u32 k, float scale) {
+    begin();
     down<1, 3>(x, a, u, m, n, k, scale);
 }
 
 extern "C" __global__ void __launch_bounds__(512)
 adapter_down_many(const bf16* x, const bf16* a, bf16* u, u32 m, u32 n, u32 k, float scale) {
+    begin();
     down<2, 1>(x, a, u, m, n, k, scale);
 }
 
@@ -148,21 +150,22 @@ __device__ __forceinline__ void fill(bf16* tile, const Span& span, u32 col, u32 
     }
 }
 
-/// A block has 64 rows and 64 columns of a span, a warp 16 rows. `depth`: columns of p that are summed over.
+/// out = base + scale p Q; `base` may be `out`. A block has 64 rows and 64 columns of a span, a warp 16 rows. `depth`: columns of p that
+/// are summed over.
 template <bool BY_DEPTH, class T>
-__device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span, u32 tile_of_span, T* out, u32 width,
-                                    u32 m, u32 depth) {
+__device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span, u32 tile_of_span, const T* base, T* out,
+                                    u32 width, u32 m, u32 depth, float scale = 1.0f) {
     __shared__ __align__(16) bf16 tile[ADD_COLS * ADD_PITCH];
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     u32 row = blockIdx.y * ADD_ROWS + warp * 16 + g, col = tile_of_span * ADD_COLS;
     float sums[8][4] = {};
     // What is added to, of rows g and g + 8.
     u32 own = col + t * 16;
-    T* to = out + (u64)row * width + span.first + own;
+    u64 place = (u64)row * width + span.first + own;
     bool whole = own + 16 <= span.n;
     Sixteen<T> old[2];
-    if (whole && row < m) old[0].load(to);
-    if (whole && row + 8 < m) old[1].load(to + 8 * (u64)width);
+    if (whole && row < m) old[0].load(base + place);
+    if (whole && row + 8 < m) old[1].load(base + place + 8 * (u64)width);
     for (u32 l = 0; l < depth; l += 32) {
         __syncthreads();
         fill<BY_DEPTH>(tile, span, col, l, depth);
@@ -184,14 +187,14 @@ __device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span
         if (row + half * 8 >= m || own >= span.n) continue;
         float x[16];
 #pragma unroll
-        for (u32 e = 0; e < 16; e++) x[e] = sums[e / 2][half * 2 + e % 2];
-        T* line = to + half * 8 * (u64)width;
+        for (u32 e = 0; e < 16; e++) x[e] = scale * sums[e / 2][half * 2 + e % 2];
+        u64 at = place + half * 8 * (u64)width;
         if (whole) {
-            old[half].add(line, x);
+            old[half].add(out + at, x);
         } else {
 #pragma unroll
             for (u32 e = 0; e < 16; e++) {
-                if (own + e < span.n) line[e] = from_f32<T>(to_f32(line[e]) + x[e]);
+                if (own + e < span.n) out[at + e] = from_f32<T>(to_f32(base[at + e]) + x[e]);
             }
         }
     }
@@ -202,6 +205,7 @@ __device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span
     extern "C" __global__ void __launch_bounds__(128)                                                                  \
     adapter_up_##type(const bf16* u, u32 u_width, const bf16* q0, u32 first0, u32 n0, const bf16* q1, u32 first1,      \
                       u32 n1, const bf16* q2, u32 first2, u32 n2, T* out, u32 width, u32 m, u32 rank) {                \
+        begin();                                                                                                       \
         u32 block = blockIdx.x, tiles0 = (n0 + ADD_COLS - 1) / ADD_COLS, tiles1 = (n1 + ADD_COLS - 1) / ADD_COLS;      \
         Span span = {q0, first0, n0, 0};                                                                               \
         if (block >= tiles0 + tiles1) {                                                                                \
@@ -211,13 +215,22 @@ __device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span
             block -= tiles0;                                                                                           \
             span = {q1, first1, n1, rank};                                                                             \
         }                                                                                                              \
-        add<false, T>(u, u_width, span, block, out, width, m, rank);                                                   \
+        add<false, T>(u, u_width, span, block, out, out, width, m, rank);                                                   \
     }
 ADAPTER_UP(bf16, bf16)
 ADAPTER_UP(float, float)
 
 extern "C" __global__ void __launch_bounds__(128)
 adapter_dx_bf16(const bf16* du, const bf16* a, bf16* dx, u32 m, u32 sr, u32 k) {
+    begin();
     Span span = {a, 0, k, 0};
-    add<true, bf16>(du, sr, span, blockIdx.x, dx, k, m, sr);
+    add<true, bf16>(du, sr, span, blockIdx.x, dx, dx, k, m, sr);
+}
+
+/// Weights of a block's outputs with scale B A added to them. `b`: [n, rank]; `a`: [rank, k]; `w`, `out`: [n, k].
+extern "C" __global__ void __launch_bounds__(128)
+adapter_merge_bf16(const bf16* b, const bf16* a, const bf16* w, bf16* out, u32 n, u32 rank, u32 k, float scale) {
+    begin();
+    Span span = {a, 0, k, 0};
+    add<true, bf16>(b, rank, span, blockIdx.x, w, out, k, n, rank, scale);
 }

@@ -61,6 +61,7 @@ __device__ __forceinline__ void fill(bf16* tile, const bf16* from, u32 stride, u
 extern "C" __global__ void __launch_bounds__(128)
 adapter_gradients(const bf16* dy, u32 dy_stride, const bf16* u, u32 sr, u32 rank, const bf16* x, u32 k, const bf16* du, u32 first0,
                   u32 n0, u32 first1, u32 n1, u32 first2, u32 n2, u32 m, u32 rows, float* parts) {
+    begin();
     __shared__ __align__(16) bf16 wide_tiles[STAGES][STEP * WIDE_PITCH];
     __shared__ __align__(16) bf16 narrow_tiles[STAGES][STEP * NARROW_PITCH];
     Blocks blocks = {dy, u, x, du, {first0, first1, first2}, {n0, n1, n2}, dy_stride, sr, rank, k};
@@ -156,6 +157,7 @@ __device__ __forceinline__ void add_runs(const Blocks& blocks, const float* part
     extern "C" __global__ void __launch_bounds__(256)                                                                  \
     adapter_add_runs_##type(const float* parts, u32 runs, u32 n0, u32 n1, u32 n2, u32 rank, u32 sr, u32 k, T* db0,     \
                             T* db1, T* db2, T* da, u32 add) {                                                          \
+        begin();                                                                                                       \
         Blocks blocks = {nullptr, nullptr, nullptr, nullptr, {0, 0, 0}, {n0, n1, n2}, 0, sr, rank, k};                 \
         T* const grads[4] = {db0, db1, db2, da};                                                                       \
         add_runs<T>(blocks, parts, runs, grads, add);                                                                  \

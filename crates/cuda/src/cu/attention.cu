@@ -348,21 +348,25 @@ __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf1
         attention_decode_##D(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,                   \
                              const u32* tables, bf16* out, float* lse, float* parts, ATTENTION_SHAPE, u32 chunks,        \
                              float scale) {                                                                              \
+        begin();                                                                                                         \
         decode<D, SLOTS>(q, keys, values, segments, tables, out, lse, parts, SHAPE, chunks, scale);                      \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128)                                                                    \
         attention_join_##D(const float* parts, const u32* segments, bf16* out, float* lse, ATTENTION_SHAPE,              \
                            u32 chunks) {                                                                                 \
+        begin();                                                                                                         \
         join_parts<D>(parts, segments, out, lse, SHAPE, chunks);                                                         \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128, RESIDENT)                                                          \
         attention_tiles_##D(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,                    \
                             const u32* tables, bf16* out, float* lse, ATTENTION_SHAPE, float scale) {                    \
+        begin();                                                                                                         \
         tiles<D, 4, false>(q, keys, values, segments, tables, out, lse, SHAPE, scale);                                   \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128, RESIDENT)                                                          \
         attention_hopper_tiles_##D(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,             \
                                    const u32* tables, bf16* out, float* lse, ATTENTION_SHAPE, float scale) {             \
+        begin();                                                                                                         \
         ON_HOPPER(tiles<D, 4, true>(q, keys, values, segments, tables, out, lse, SHAPE, scale);)                         \
     }
 ATTENTION_KERNELS(64, 4, 3)
@@ -419,6 +423,7 @@ __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values
     extern "C" __global__ void __launch_bounds__(128)                                                                    \
         attention_plain_##T(const T* q, const T* keys, const T* values, const u32* segments, const u32* tables, T* out,  \
                             float* lse, ATTENTION_SHAPE, u32 d, float scale) {                                           \
+        begin();                                                                                                         \
         plain<T>(q, keys, values, segments, tables, out, lse, SHAPE, d, scale);                                          \
     }
 PLAIN_KERNEL(bf16)

@@ -15,6 +15,7 @@
 
 extern "C" __global__ void __launch_bounds__(1024)
     attention_backward_plan(const u32* segments, PLAN, ATTENTION_SHAPE) {
+    begin();
     MAKE_PLAN;
 }
 
@@ -245,6 +246,7 @@ extern "C" __global__ void __launch_bounds__(128)
     attention_backward_join(const u32* segments, const u32* counts, const u32* of_row, const u32* firsts,
                             const Tile* tiles, const float* parts, float* dq, float* dkv, u32 rows, u32 q_width,
                             u32 kv_width) {
+    begin();
     const u32 row = blockIdx.x * 4 + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (row >= rows) return;
     float* to = dkv + (u64)row * kv_width;
@@ -274,6 +276,7 @@ extern "C" __global__ void __launch_bounds__(128)
     extern "C" __global__ void __launch_bounds__(128, RESIDENT) attention_backward_queries_##D(                          \
         const bf16* q, const bf16* keys, const bf16* values, const u32* segments, const u32* tables, const bf16* out,    \
         const float* lse, const bf16* dout, float* delta, float* dq, PLAN, ATTENTION_SHAPE, float scale) {               \
+        begin();                                                                                                         \
         if (blockIdx.x > 0)                                                                                              \
             backward_queries<D, 4>(q, keys, values, segments, tables, out, lse, dout, delta, dq, blockIdx.x - 1, SHAPE,  \
                                    scale);                                                                               \
@@ -284,6 +287,7 @@ extern "C" __global__ void __launch_bounds__(128)
         const bf16* q, const bf16* keys, const bf16* values, const u32* segments, const u32* tables, const float* lse,   \
         const bf16* dout, const float* delta, const u32* counts, const Tile* tiles, const Item* items, float* parts,     \
         float* dkv, ATTENTION_SHAPE, float scale) {                                                                      \
+        begin();                                                                                                         \
         backward_keys<D, KEPT>(q, keys, values, segments, tables, lse, dout, delta, counts, tiles, items, parts, dkv,    \
                                SHAPE, scale);                                                                            \
     }
@@ -396,11 +400,13 @@ __device__ __forceinline__ void plain_keys(const T* q, const T* keys, const T* v
         const T* q, const T* keys, const T* values, const u32* segments, const u32* tables, const T* out,                \
         const float* lse, const T* dout, const u32* of_row, float* delta, float* dq, ATTENTION_SHAPE, u32 d,             \
         float scale) {                                                                                                   \
+        begin();                                                                                                         \
         plain_queries<T>(q, keys, values, segments, tables, out, lse, dout, of_row, delta, dq, SHAPE, d, scale);         \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128) attention_backward_plain_keys_##T(                                 \
         const T* q, const T* keys, const T* values, const u32* segments, const u32* tables, const float* lse,            \
         const T* dout, const u32* of_row, const float* delta, float* dkv, ATTENTION_SHAPE, u32 d, float scale) {         \
+        begin();                                                                                                         \
         plain_keys<T>(q, keys, values, segments, tables, lse, dout, of_row, delta, dkv, SHAPE, d, scale);                \
     }
 PLAIN_KERNELS(bf16)

@@ -235,6 +235,7 @@ __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, con
     extern "C" __global__ void __launch_bounds__(128, RESIDENT) attention_backward_hopper_queries_##D(                   \
         const bf16* q, const bf16* keys, const bf16* values, const u32* segments, const u32* tables, const bf16* out,    \
         const float* lse, const bf16* dout, float* delta, float* dq, PLAN, ATTENTION_SHAPE, float scale) {               \
+        begin();                                                                                                         \
         ON_HOPPER(if (blockIdx.x > 0) hopper_queries<D>(q, keys, values, segments, tables, out, lse, dout, delta, dq,    \
                                                         blockIdx.x - 1, SHAPE, scale);                                   \
                   else MAKE_PLAN;)                                                                                       \
@@ -243,6 +244,7 @@ __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, con
         const bf16* q, const bf16* keys, const bf16* values, const u32* segments, const u32* tables, const float* lse,   \
         const bf16* dout, const float* delta, const u32* counts, const Tile* tiles, const Item* items, float* parts,     \
         float* dkv, ATTENTION_SHAPE, float scale) {                                                                      \
+        begin();                                                                                                         \
         ON_HOPPER(hopper_keys<D>(q, keys, values, segments, tables, lse, dout, delta, counts, tiles, items, parts, dkv,  \
                                  SHAPE, scale);)                                                                         \
     }

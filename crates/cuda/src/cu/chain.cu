@@ -39,6 +39,7 @@ __device__ __forceinline__ void fold(const X* const (&parts)[PARTS_MAX], u32 cou
     extern "C" __global__ void __launch_bounds__(256)                                                                \
         fold_##X##_##T(const X* a, const X* b, const X* c, const X* d, const X* e, const X* f, const X* g,           \
                        const X* h, u32 count, T* dst, u64 n, u32 wide, u32 add) {                                    \
+        begin();                                                                                                     \
         const X* const parts[PARTS_MAX] = {a, b, c, d, e, f, g, h};                                                  \
         fold<X, T>(parts, count, dst, n, wide, add);                                                                 \
     }
@@ -123,6 +124,7 @@ __device__ __forceinline__ void add_owned_rows(const float* __restrict__ src, co
     extern "C" __global__ void __launch_bounds__(WARP)                                                               \
         add_owned_rows_##T(const float* src, const u32* targets, const u32* order, const u32* runs,                  \
                            const Owned* owned, u32 len, T* shard, u32 h, u32 wide) {                                 \
+        begin();                                                                                                     \
         add_owned_rows<T>(src, targets, order, runs, owned, len, shard, h, wide);                                    \
     }
 ADD_OWNED_ROWS(float)

@@ -9,6 +9,7 @@ __device__ __forceinline__ void keep_index(u64 i) {
 }
 
 extern "C" __global__ void find_not_finite_f32(const u32* x, u64 n) {
+    begin();
     u64 stride = (u64)gridDim.x * blockDim.x;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
         if ((x[i] & 0x7f800000u) == 0x7f800000u) keep_index(i);
@@ -16,6 +17,7 @@ extern "C" __global__ void find_not_finite_f32(const u32* x, u64 n) {
 }
 
 extern "C" __global__ void find_not_finite_bf16(const u16* x, u64 n) {
+    begin();
     u64 stride = (u64)gridDim.x * blockDim.x;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
         if ((x[i] & 0x7f80u) == 0x7f80u) keep_index(i);

@@ -28,6 +28,15 @@ struct bf16 {
 __device__ __forceinline__ u32 as_u32(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ float as_f32(u32 x) { return __uint_as_float(x); }
 
+/// Lets the blocks of the next kernel come onto the card when all of this one's have, and waits until what precedes this one has ended:
+/// launches overlap, and nothing else does. Every kernel begins with it.
+__device__ __forceinline__ void begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /// Two f32 to two bf16 in one word, the first in the low half; nearest even.
 __device__ __forceinline__ u32 pack_bf16(float low, float high) {
     u32 packed;

@@ -3,6 +3,7 @@
 /// Row i is segment i: the token drawn becomes the input, everything else moves on by one position.
 extern "C" __global__ void advance(const u32* tokens, const u32* tables, u32* ids, u32* positions, u32* slots,
                                    u32* segments, u32* keys, u32 rows, u32 table_entries) {
+    begin();
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= rows) return;
     u32* segment = segments + (u64)i * SEGMENT_FIELDS;

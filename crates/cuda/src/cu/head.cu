@@ -156,6 +156,7 @@ struct Place {
 extern "C" __global__ void __launch_bounds__(PART_THREADS)
 parts_of_targets(const float* __restrict__ tile, u32 cols, u32 first, u32 parts, float inv_t,
                  const u32* __restrict__ targets, PartStats* stats) {
+    begin();
     __shared__ PartSums sums;
     Place place(tile, cols, first, parts, stats);
     float x[PART_VECTORS * 4];
@@ -174,6 +175,7 @@ parts_of_targets(const float* __restrict__ tile, u32 cols, u32 first, u32 parts,
 /// As `parts_of_targets`, with the part's lowest token of the largest logit.
 extern "C" __global__ void __launch_bounds__(PART_THREADS)
 parts_of_largest(const float* __restrict__ tile, u32 cols, u32 first, u32 parts, float inv_t, PartStats* stats) {
+    begin();
     __shared__ PartSums sums;
     Place place(tile, cols, first, parts, stats);
     float x[PART_VECTORS * 4];
@@ -191,6 +193,7 @@ parts_of_largest(const float* __restrict__ tile, u32 cols, u32 first, u32 parts,
 extern "C" __global__ void __launch_bounds__(PART_THREADS)
 parts_of_draws(const float* __restrict__ tile, u32 cols, u32 first, u32 parts, float inv_t, const u32* __restrict__ keys,
                u64 seed, PartStats* stats) {
+    begin();
     __shared__ PartSums sums;
     __shared__ double uniform;
     Place place(tile, cols, first, parts, stats);
@@ -293,6 +296,7 @@ struct HeadOut {
 extern "C" __global__ void __launch_bounds__(ROW_WARPS * WARP)
 rows_of_targets(const PartStats* __restrict__ stats, u32 rows, u32 parts, u32 part, u32 vocab,
                 const u32* __restrict__ targets, float* logprobs, float* lse, float* entropy) {
+    begin();
     u32 row = blockIdx.x * ROW_WARPS + threadIdx.x / WARP;
     if (row >= rows) return;
     const PartStats* mine = stats + (u64)row * parts;
@@ -336,6 +340,7 @@ __device__ __forceinline__ u32 part_of_draw(const PartStats* row, u32 parts, flo
 extern "C" __global__ void __launch_bounds__(ROW_WARPS * WARP)
 rows_of_draws(const PartStats* __restrict__ stats, u32 rows, u32 parts, const u32* __restrict__ keys, u64 seed, u32 greedy,
               u32* tokens, float* logprobs, float* lse, float* entropy) {
+    begin();
     u32 row = blockIdx.x * ROW_WARPS + threadIdx.x / WARP;
     if (row >= rows) return;
     const PartStats* mine = stats + (u64)row * parts;
@@ -411,6 +416,7 @@ __device__ __forceinline__ void gradients(const float* tile, u32 cols, u32 first
                      const u32* __restrict__ targets, const float* __restrict__ lse,                                  \
                      const float* __restrict__ entropy, const float* __restrict__ dlogprobs,                          \
                      const float* __restrict__ dentropy, T* d) {                                                      \
+        begin();                                                                                                      \
         gradients(tile, cols, first, inv_t, GradientRows{targets, lse, entropy, dlogprobs, dentropy}, d);             \
     }
 GRADIENTS(float, f32)

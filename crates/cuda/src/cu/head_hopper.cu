@@ -286,6 +286,7 @@ struct Parts {
         head_parts_of_##NAME(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,           \
                              u32 num_rows, u32 vocab, u32 steps, float inv_t, const u32* targets, const u32* keys,       \
                              u64 seed, PartStats* stats) {                                                               \
+        begin();                                                                                                         \
         ON_HOPPER(const Work work = {num_rows, vocab, steps}; const Parts parts = {                                      \
                       num_rows, vocab, (vocab + BLOCK_N - 1) / BLOCK_N, inv_t, targets, keys, seed, stats};              \
                   run(work, &x_map, &w_map, 0, [&](float(&sums)[128], u32 row, u32 tile) {                               \
@@ -304,6 +305,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     head_gradients(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, u32 num_rows, u32 cols,
                    u32 steps, u32 first, float inv_t, const u32* targets, const float* lse, const float* entropy,
                    const float* dlogprobs, const float* dentropy, bf16* d) {
+    begin();
     ON_HOPPER(
         const Work work = {num_rows, cols, steps};
         const GradientRows rows = {targets, lse, entropy, dlogprobs, dentropy};

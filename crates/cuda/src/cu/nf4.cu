@@ -35,10 +35,12 @@ __device__ __forceinline__ void dequantize(const u32* __restrict__ words, const 
 
 extern "C" __global__ void __launch_bounds__(256)
     dequantize_bf16(const u32* words, const float* scales, bf16* out, u64 count) {
+    begin();
     dequantize(words, scales, out, count);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
     dequantize_float(const u32* words, const float* scales, float* out, u64 count) {
+    begin();
     dequantize(words, scales, out, count);
 }

@@ -110,6 +110,7 @@ __device__ __forceinline__ void adamw(const Update& how, u64 first, u64 n, W* __
         adamw_##W##_##G##_##M(W* w, const G* g, M* m, M* v, float* master, u64 n, u64 first, u32 wide, float beta1,  \
                               float rest1, float beta2, float rest2, float eps, float keep, float rate,              \
                               float correction, float grad_scale, u32 key0, u32 key1) {                              \
+        begin();                                                                                                     \
         Update how = {beta1, rest1, beta2, rest2, eps, keep, rate, correction, grad_scale, key0, key1};              \
         adamw<W, G, M>(how, first, n, w, g, m, v, master, wide);                                                     \
     }
@@ -239,6 +240,7 @@ __device__ __forceinline__ void adamw8(const Update& how, u64 first, u64 n, W* _
         adamw8_##W##_##G(W* w, const G* g, u8* m, u8* v, float* m_scales, float* v_scales, u64 n, u64 first,         \
                          float beta1, float rest1, float beta2, float rest2, float eps, float keep, float rate,      \
                          float correction, float grad_scale, u32 key0, u32 key1) {                                   \
+        begin();                                                                                                     \
         Update how = {beta1, rest1, beta2, rest2, eps, keep, rate, correction, grad_scale, key0, key1};              \
         adamw8<W, G>(how, first, n, w, g, m, v, m_scales, v_scales);                                                 \
     }
@@ -311,10 +313,12 @@ __device__ __forceinline__ void squares_of(const T* __restrict__ x, const u64* _
 #define SUM_SQUARES(T)                                                                                               \
     extern "C" __global__ void __launch_bounds__(SQUARE_THREADS)                                                     \
         sum_squares_##T(const T* x, double* sums, u64 n, u64 block, u32 wide) {                                      \
+        begin();                                                                                                     \
         sum_squares<T>(x, sums, n, block, wide);                                                                     \
     }                                                                                                                \
     extern "C" __global__ void __launch_bounds__(SQUARE_THREADS)                                                     \
         squares_of_##T(const T* x, const u64* runs, double* sums, u32 wide) {                                        \
+        begin();                                                                                                     \
         squares_of<T>(x, runs, sums, wide);                                                                          \
     }
 SUM_SQUARES(float)
@@ -322,6 +326,7 @@ SUM_SQUARES(bf16)
 
 /// sums[blocks] = sum of sums[..blocks], by one block of threads.
 extern "C" __global__ void __launch_bounds__(SQUARE_THREADS) add_sums(double* sums, u32 blocks) {
+    begin();
     double total = 0.0;
     for (u32 i = threadIdx.x; i < blocks; i += SQUARE_THREADS) total = total + sums[i];
     total = block_sum(total);

@@ -147,6 +147,7 @@ __device__ __forceinline__ void rope_plain(const T* __restrict__ qkv, const T* _
         WAY##_##T(const T* qkv, const T* q_norm, const T* k_norm, float eps, const float* table, const u32* positions, \
                   const u32* slots, T* q_out, T* keys, T* values, u32 rows, u32 a, u32 k, u32 d, u32 num_positions,  \
                   u32 num_slots) {                                                                                   \
+        begin();                                                                                                     \
         WAY<T>(qkv, q_norm, k_norm, eps, table, positions, slots, q_out, keys, values, rows, Shape{a, k, d},         \
                num_positions, num_slots);                                                                            \
     }
@@ -173,10 +174,12 @@ __device__ __forceinline__ void copy_kv(U* keys, U* values, const u32* __restric
 
 extern "C" __global__ void __launch_bounds__(128)
     copy_kv_16(uint4* keys, uint4* values, const u32* copies, u32 kv_heads, u32 head_units, u32 num_blocks) {
+    begin();
     copy_kv<uint4>(keys, values, copies, kv_heads, head_units, num_blocks);
 }
 extern "C" __global__ void __launch_bounds__(128)
     copy_kv_2(u16* keys, u16* values, const u32* copies, u32 kv_heads, u32 head_units, u32 num_blocks) {
+    begin();
     copy_kv<u16>(keys, values, copies, kv_heads, head_units, num_blocks);
 }
 
@@ -371,7 +374,8 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_pla
 #define ROPE_BACKWARD(T, WAY)                                                                                        \
     extern "C" __global__ void __launch_bounds__(ROTATION_THREADS)                                                   \
         WAY##_##T(const float* dq, const float* dkv, const float* table, const u32* positions, T* dqkv, u32 rows,    \
-                  u32 chunk_rows, u32 a, u32 k, u32 d, u32 num_positions) {                                          \
+                  u32 chunk_rows, u32 a, u32 k, u32 d, u32 num_positions) {                                           \
+        begin();                                                                                                      \
         RopeGrad<T> g = {dq, dkv, nullptr, nullptr, nullptr, 0.0f, table, positions, dqkv, nullptr, rows, chunk_rows, \
                          num_positions};                                                                             \
         WAY<T, false>(g, Shape{a, k, d});                                                                            \
@@ -380,6 +384,7 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_pla
         const float* dq, const float* dkv, const float* table, const u32* positions, T* dqkv, u32 rows,              \
         u32 chunk_rows, u32 a, u32 k, u32 d, u32 num_positions, const T* qkv, const T* q_norm, const T* k_norm,      \
         float eps, float* partials) {                                                                                \
+        begin();                                                                                                     \
         RopeGrad<T> g = {dq, dkv, qkv, q_norm, k_norm, eps, table, positions, dqkv, partials, rows, chunk_rows,      \
                          num_positions};                                                                             \
         WAY<T, true>(g, Shape{a, k, d});                                                                             \

@@ -28,6 +28,7 @@ __device__ __forceinline__ void gather(const T* __restrict__ table, const u32* _
 #define GATHER(T)                                                                                                    \
     extern "C" __global__ void __launch_bounds__(256) gather_##T(const T* table, const u32* ids, float* out,         \
                                                                  u32 h, u32 limit, u32 code, u32 wide) {             \
+        begin();                                                                                                     \
         gather<T>(table, ids, out, h, limit, code, wide);                                                            \
     }
 GATHER(float)
@@ -48,6 +49,7 @@ __device__ __forceinline__ void cast_elements(const float* __restrict__ src, T* 
 
 #define CAST(T)                                                                                                      \
     extern "C" __global__ void __launch_bounds__(256) cast_##T(const float* src, T* dst, u64 n, u32 wide) {          \
+        begin();                                                                                                     \
         cast_elements<T>(src, dst, n, wide);                                                                         \
     }
 CAST(float)
@@ -153,10 +155,12 @@ __device__ __forceinline__ void swiglu_backward(const T* gate_up, const T* d_out
 
 #define SWIGLU(T)                                                                                                    \
     extern "C" __global__ void __launch_bounds__(256) swiglu_##T(const T* gate_up, T* out, u32 f, u32 items, u32 wide) { \
+        begin();                                                                                                     \
         swiglu<T>(gate_up, out, f, items, wide);                                                                     \
     }                                                                                                                \
     extern "C" __global__ void __launch_bounds__(256) swiglu_backward_##T(                                           \
         const T* gate_up, const T* d_out, T* out, T* again, u32 f, u32 items, u32 wide) {                            \
+        begin();                                                                                                     \
         swiglu_backward<T>(gate_up, d_out, out, again, f, items, wide);                                              \
     }
 SWIGLU(float)
@@ -183,6 +187,7 @@ __device__ __forceinline__ float tanh_exact(float x) {
 
 #define ACTIVATE(T)                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256) activate_##T(const T* x, T* out, u64 n, u32 relu) {            \
+        begin();                                                                                                     \
         u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;                                                          \
         if (i >= n) return;                                                                                          \
         float v = to_f32(x[i]);                                                                                      \
@@ -190,6 +195,7 @@ __device__ __forceinline__ float tanh_exact(float x) {
     }                                                                                                                \
     extern "C" __global__ void __launch_bounds__(256) activate_backward_##T(const T* y, const T* dy, T* dx, u64 n,   \
                                                                             u32 relu) {                              \
+        begin();                                                                                                     \
         u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;                                                          \
         if (i >= n) return;                                                                                          \
         float v = to_f32(y[i]), d = to_f32(dy[i]);                                                                   \
@@ -370,12 +376,14 @@ __device__ __forceinline__ void rms_norm_backward_any(const float* __restrict__ 
 #define NORM_LANES(T, WAY, LANES, QUADS)                                                                             \
     extern "C" __global__ void __launch_bounds__(LANES == 32 ? 128 : LANES)                                          \
         rms_norm_##WAY##_##T(const float* x, const T* w, float eps, T* out, u32 rows, u32 h) {                       \
+        begin();                                                                                                     \
         rms_norm<T, LANES, QUADS>(x, w, eps, out, rows, h);                                                          \
     }
 #define NORM_BACKWARD_LANES(NAME, T, G, LANES, QUADS)                                                                \
     extern "C" __global__ void __launch_bounds__(LANES == 32 ? 128 : LANES)                                          \
         rms_norm_backward_##NAME(const float* x, const T* w, float eps, const G* dy, float* dx, T* rounded,          \
                                  float* rstd, float* partials, u32 rows, u32 h) {                                    \
+        begin();                                                                                                     \
         rms_norm_backward<T, G, LANES, QUADS>(x, w, eps, dy, dx, rounded, rstd, partials, rows, h);                  \
     }
 #define NORM(T)                                                                                                      \
@@ -384,6 +392,7 @@ __device__ __forceinline__ void rms_norm_backward_any(const float* __restrict__ 
     NORM_LANES(T, 512, 512, 8)                                                                                       \
     extern "C" __global__ void __launch_bounds__(ANY_LANES)                                                          \
         rms_norm_any_##T(const float* x, const T* w, float eps, T* out, u32 rows, u32 h) {                           \
+        begin();                                                                                                     \
         rms_norm_any<T>(x, w, eps, out, rows, h);                                                                    \
     }
 /// By the dtypes of the weights and of the output's gradient.
@@ -394,6 +403,7 @@ __device__ __forceinline__ void rms_norm_backward_any(const float* __restrict__ 
     NORM_BACKWARD_LANES(512_##TYPES, T, G, 512, 8)                                                                   \
     extern "C" __global__ void __launch_bounds__(ANY_LANES) rms_norm_backward_any_##TYPES(                           \
         const float* x, const T* w, float eps, const G* dy, float* dx, T* rounded, float* rstd, u32 h) {             \
+        begin();                                                                                                     \
         rms_norm_backward_any<T, G>(x, w, eps, dy, dx, rounded, rstd, h);                                            \
     }
 NORM(float)
@@ -451,6 +461,7 @@ __device__ __forceinline__ void column_sums(const T* __restrict__ y, const float
     extern "C" __global__ void __launch_bounds__(SUM_WARPS* WARP)                                                    \
         column_sums_##T(const T* y, const float* x, const float* rstd, float* partials, u32 rows, u32 n,             \
                         u32 chunk_rows, u32 wide) {                                                                  \
+        begin();                                                                                                     \
         column_sums<T>(y, x, rstd, partials, rows, n, chunk_rows, wide);                                             \
     }
 COLUMN_SUMS(float)
@@ -482,6 +493,7 @@ __device__ __forceinline__ void add_partials(const float* __restrict__ partials,
 #define ADD_PARTIALS(T)                                                                                              \
     extern "C" __global__ void __launch_bounds__(PARTIAL_WARPS* WARP)                                                \
         add_partials_##T(const float* partials, T* out, u32 chunks, u32 stride, u32 n, u32 add) {                    \
+        begin();                                                                                                     \
         add_partials<T>(partials, out, chunks, stride, n, add);                                                      \
     }
 ADD_PARTIALS(float)
@@ -494,6 +506,7 @@ ADD_PARTIALS(bf16)
 /// thousands of rows.
 extern "C" __global__ void __launch_bounds__(256) order_rows(const u32* __restrict__ targets, u32* __restrict__ order,
                                                              u32* __restrict__ runs, u32 rows) {
+    begin();
     u32 row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (row >= rows) return;
     u32 mine = targets[row], below = 0, before = 0, after = 0;
@@ -574,6 +587,7 @@ __device__ __forceinline__ void add_rows(const float* __restrict__ src, const u3
     extern "C" __global__ void __launch_bounds__(WARP)                                                               \
         add_rows_##T(const float* src, const u32* targets, const u32* order, const u32* runs, T* dst, u32 h,         \
                      u32 limit, u32 code, u32 wide, u32 direct) {                                                    \
+        begin();                                                                                                     \
         add_rows<T>(src, targets, order, runs, dst, h, limit, code, wide, direct);                                   \
     }
 ADD_ROWS(float)

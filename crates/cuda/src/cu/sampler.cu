@@ -243,6 +243,7 @@ __device__ __forceinline__ u32 draw(Scratch& s, const Logits& x, const Kept& kep
 extern "C" __global__ void __launch_bounds__(THREADS)
 draw_truncated(const float* __restrict__ logits, u32 vocab, u32 tile, float inv_t, const u32* __restrict__ keys, u64 seed,
                u32 k, float p, float min_p, u32* tokens) {
+    begin();
     __shared__ Scratch s;
     Logits x(logits, vocab, tile, inv_t);
     Kept kept{largest(s, x), as_f32(0xff800000u), 0.0f, 0xffffffffu, min_p};

@@ -125,6 +125,7 @@ __device__ __forceinline__ void plain_product(const float* a, u32 a_stride, cons
 extern "C" __global__ void __launch_bounds__(256)
 forward_f32_f32(const float* __restrict__ x, u32 x_stride, const float* __restrict__ w, const float* __restrict__ bias,
                 float* out, u32 out_stride, u32 m, u32 n, u32 k, float scale, u32 add) {
+    begin();
     plain_product<true, true>(x, x_stride, w, k, Target<float, float>{out, out_stride, bias, scale, add != 0, false}, m,
                               n, k);
 }
@@ -132,6 +133,7 @@ forward_f32_f32(const float* __restrict__ x, u32 x_stride, const float* __restri
 extern "C" __global__ void __launch_bounds__(256)
 backward_x_f32_f32(const float* __restrict__ dy, u32 dy_stride, const float* __restrict__ w, float* out, u32 out_stride,
                    u32 m, u32 n, u32 k, float scale, u32 add) {
+    begin();
     plain_product<true, false>(dy, dy_stride, w, k,
                                Target<float, float>{out, out_stride, nullptr, scale, add != 0, false}, m, k, n);
 }
@@ -140,6 +142,7 @@ backward_x_f32_f32(const float* __restrict__ dy, u32 dy_stride, const float* __r
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
     backward_w_##types(const float* __restrict__ dy, u32 dy_stride, const float* __restrict__ x, u32 x_stride,        \
                        T* grad, u32 m, u32 n, u32 k) {                                                                \
+        begin();                                                                                                      \
         plain_product<false, false>(dy, dy_stride, x, x_stride,                                                       \
                                     Target<T, float>{grad, k, nullptr, 1.0f, true, true}, n, k, m);                   \
     }
@@ -280,6 +283,7 @@ __device__ __forceinline__ void product(u8* shared, const bf16* a, u32 a_stride,
     forward_##types(const bf16* __restrict__ x, u32 x_stride, const bf16* __restrict__ w,                             \
                     const bf16* __restrict__ bias, T* out, u32 out_stride, u32 m, u32 n, u32 k, float scale,          \
                     u32 add) {                                                                                        \
+        begin();                                                                                                      \
         extern __shared__ __align__(16) u8 dynamic_shared[];                                                          \
         product<true, true>(dynamic_shared, x, x_stride, w, k,                                                        \
                             Target<T, bf16>{out, out_stride, bias, scale, add != 0, false}, m, n, k);                 \
@@ -287,6 +291,7 @@ __device__ __forceinline__ void product(u8* shared, const bf16* a, u32 a_stride,
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
     backward_x_##types(const bf16* __restrict__ dy, u32 dy_stride, const bf16* __restrict__ w, T* out,                \
                        u32 out_stride, u32 m, u32 n, u32 k, float scale, u32 add) {                                   \
+        begin();                                                                                                      \
         extern __shared__ __align__(16) u8 dynamic_shared[];                                                          \
         product<true, false>(dynamic_shared, dy, dy_stride, w, k,                                                     \
                              Target<T, bf16>{out, out_stride, nullptr, scale, add != 0, false}, m, k, n);             \
@@ -294,6 +299,7 @@ __device__ __forceinline__ void product(u8* shared, const bf16* a, u32 a_stride,
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
     backward_w_##types(const bf16* __restrict__ dy, u32 dy_stride, const bf16* __restrict__ x, u32 x_stride,          \
                        T* grad, u32 m, u32 n, u32 k) {                                                                \
+        begin();                                                                                                      \
         extern __shared__ __align__(16) u8 dynamic_shared[];                                                          \
         product<false, false>(dynamic_shared, dy, dy_stride, x, x_stride,                                             \
                               Target<T, bf16>{grad, k, nullptr, 1.0f, true, true}, n, k, m);                          \
