@@ -223,6 +223,17 @@ mod tests {
         SOURCES.iter().min_by_key(|source| source.text.len()).expect("there are kernels")
     }
 
+    /// A kernel that did not wait would read what the one before it has not written yet.
+    #[test]
+    fn every_kernel_waits_before_it_does_anything() {
+        for source in SOURCES {
+            let kernels = source.text.split("__global__").skip(1);
+            let body = |kernel: &'static str| kernel.split_once('{').expect("a kernel has a body").1;
+            let first = |kernel| body(kernel).trim_start_matches(|c: char| c.is_whitespace() || c == '\\');
+            assert!(kernels.map(first).all(|body| body.starts_with("begin();")), "{}.cu", source.name);
+        }
+    }
+
     #[test]
     fn a_damaged_cache_is_compiled_again_and_mended() {
         let Some(version) = compiler() else { return };

@@ -82,10 +82,12 @@ impl CudaDevice {
         }
         self.gpu.bind();
         let [x, y, z] = how.grid;
-        // Its blocks may come onto the card before the kernel before it has ended: it waits itself.
-        let mut overlaps: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
-        overlaps.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        overlaps.value.programmaticStreamSerializationAllowed = 1;
+        // Its blocks may come onto a Hopper card before the kernel before it has ended: every kernel begins by waiting for that.
+        let mut overlaps = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
         let config = sys::CUlaunchConfig {
             gridDimX: x,
             gridDimY: y,
@@ -96,9 +98,7 @@ impl CudaDevice {
             sharedMemBytes: how.shared,
             hStream: self.stream(),
             attrs: &raw mut overlaps,
-            numAttrs: u32::from(
-                self.gpu.info.capability >= (9, 0) && std::env::var_os("PLIMSOLL_AB").is_none(),
-            ),
+            numAttrs: u32::from(self.gpu.info.capability >= (9, 0)),
         };
         // SAFETY: the launcher gives the kernel's own parameters, in order; buffers were checked to lie in the arena.
         let mut put = || unsafe {
