@@ -17,8 +17,9 @@ fn recipe() -> Run {
 }
 
 /// A few small steps.
-const SHORT: [&str; 5] = [
+const SHORT: [&str; 6] = [
     "train.steps=4",
+    "train.schedule=constant",
     "rollout.prompts_per_step=4",
     "rollout.group_size=2",
     "eval.prompts_max=30",

@@ -155,7 +155,7 @@ fn a_run_that_does_not_fit_is_offered_adapters_that_do() {
         assert_eq!(code, 3, "{args:?}");
         plan["hints"].as_array().expect("a list").iter().any(|hint| hint.to_string().contains("lora.rank"))
     };
-    assert!(!offers(&[&file, "--limit", "device=12GiB,host=64GiB,disk=1TiB"]));
+    assert!(!offers(&[&file, "--limit", "device=6GiB,host=64GiB,disk=1TiB"]));
     assert!(!offers(&[lora, "--limit", "device=12GiB,host=64GiB,disk=1TiB"]));
     let rest = "model = \"random:smollm2-135m\"\n[data]\nprompts = \"builtin:addition\"\neval = \"none\"\n[rollout]\nprompts_per_step = 4\n[train]\nsteps = 1\nlearning_rate = 1e-6\n";
     for (method, offered) in [("sft", true), ("dpo", true), ("reward_model", false)] {
