@@ -1,136 +1,244 @@
-"""Ranks on cards: whether their number changes a bit, and how their time grows with it. See h200_ranks.sh."""
+"""Ranks on cards: whether their number changes a bit, how their time grows with it, whether the plan of their memory is true, and
+what happens if one is killed. See h200_ranks.sh."""
 
 import argparse
 import json
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import tempfile
 import time
 
-from results import spread, table
+from h200_run import Clock
+from machine import commit
+from ranks_life import Cards, Life, differ, events, left
+from ranks_page import page
+from results import spread, write
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 RUN = REPOSITORY / "runs" / "first.toml"
-# What of a run a rank does, in both parts: tokens of a response, and rows of a micro-batch.
+# What of a run a rank does: tokens of a response, and rows of a micro-batch. `bits` has states in bf16 where those in f32 would
+# mostly measure the disk.
 MODELS = {
-    "0.5b": {"model": "random:qwen2.5-0.5b", "prompts": 64, "sets": ["train.optimizer_dtype=f32"]},
-    "1.5b": {"model": "random:qwen2.5-1.5b", "prompts": 64, "sets": ["train.optimizer_dtype=f32"]},
+    "0.5b": {"model": "random:qwen2.5-0.5b", "prompts": 64, "sets": ["train.optimizer_dtype=f32"],
+             "bits": ["train.optimizer_dtype=f32"], "bits_steps": 3},
+    "1.5b": {"model": "random:qwen2.5-1.5b", "prompts": 64, "sets": ["train.optimizer_dtype=f32"],
+             "bits": ["train.optimizer_dtype=bf16"], "bits_steps": 2},
     "7b": {"model": "random:qwen2.5-7b", "prompts": 32,
-           "sets": ["train.optimizer_dtype=bf16", "train.grad_dtype=f32", "train.recompute=layer"]},
+           "sets": ["train.optimizer_dtype=bf16", "train.grad_dtype=f32", "train.recompute=layer"],
+           "bits": ["train.optimizer_dtype=int8"], "bits_steps": 2},
 }
+REHEARSAL = {"model": "builtin:nano", "prompts": 16, "sets": [], "bits": [], "bits_steps": 3, "tokens": 8}
 NEW_TOKENS = 256
 STEPS = 5
 # Steps before the times count: the first compiles and records passes.
 WARM = 2
+# Of the run whose ranks are killed: steps, those between two checkpoints, and those before the first kill and between two.
+FAULT_STEPS, FAULT_SAVES, FAULT_FIRST, FAULT_EACH = 600, 50, 70, 60
+# Seconds left under which no further run begins.
+LEAST_S = 10
+TIMES = ["time/rollout", "time/reward", "time/score", "time/update", "step_time"]
 
 
-def settings(model, ranks, prompts):
-    sets = [
-        "run.device=cuda", f"model={MODELS[model]['model']}", f"rollout.prompts_per_step={prompts}",
-        f"rollout.max_new_tokens={NEW_TOKENS}", "train.micro_batch_tokens=16384", "eval.every=100000",
-        "checkpoint.every=100000", *MODELS[model]["sets"],
+class Bench:
+    """What all parts share: the binary, the cards, the time that is left, and the rows so far."""
+
+    def __init__(self, args):
+        self.binary, self.rehearse = args.binary.resolve(), args.rehearse
+        self.cards, self.clock = Cards(), Clock(args.seconds)
+        self.limit_s = args.limit
+        self.commit = os.environ.get("PLIMSOLL_COMMIT") or commit(REPOSITORY)
+        self.path = args.results / "h200_ranks.json"
+        found = json.loads(self.path.read_text()) if self.path.exists() else {"rows": []}
+        self.rows, self.notes = found["rows"], found.get("notes", [])
+
+    def command(self, words, sets):
+        device = "cpu" if self.rehearse else "cuda"
+        flags = [word for one in [f"run.device={device}", *sets] for word in ("--set", one)]
+        return [str(word) for word in [self.binary, *words, *flags]]
+
+    def limit(self):
+        """Returns the seconds that one run may take."""
+        return max(1, min(self.limit_s, self.clock.left()))
+
+    def is_over(self, what):
+        """True if a run would hardly begin in the time that is left; says what is not measured."""
+        if self.clock.left() < LEAST_S:
+            self.clock.say(f"{what}: not measured, for the time is over")
+        return self.clock.left() < LEAST_S
+
+    def add(self, row):
+        """Keeps a row, which replaces an earlier one of the same, and writes the files. Notes, which people add, stay."""
+        row = {**row, "commit": self.commit, "cards": len(self.cards.cards)}
+        key = lambda row: (row["part"], row["model"], str(row["ranks"]), row.get("hit", -1))
+        self.rows = sorted([old for old in self.rows if key(old) != key(row)] + [row], key=key)
+        write(self.path, {"rows": self.rows, "notes": self.notes}, page)
+        self.clock.say(json.dumps({name: value for name, value in row.items() if name not in ("sha256", "steps")}))
+
+
+def settings(model, prompts):
+    return [
+        f"model={model['model']}", f"rollout.prompts_per_step={prompts}", f"rollout.max_new_tokens={model.get('tokens', NEW_TOKENS)}",
+        "train.micro_batch_tokens=16384", "eval.every=100000", "checkpoint.every=100000",
     ]
-    return [word for one in sets for word in ("--set", one)]
 
 
-def bits(binary, model, ranks):
-    """Returns the rows of `plimsoll bench ranks`: one work, every number of ranks."""
-    command = [binary, "bench", "ranks", RUN, "--ranks", ",".join(map(str, ranks)), "--steps", "3", "--json"]
-    done = subprocess.run([*map(str, command), *settings(model, 1, 64)], capture_output=True, text=True)
-    if done.returncode != 0:
-        return [{"part": "bits", "model": model, "ranks": ranks, "error": done.stderr.strip()[-600:]}]
-    return [{"part": "bits", "model": model, **row} for row in json.loads(done.stdout)["rows"]]
+def bits(bench, name, all_ranks):
+    """Adds a row for each number of ranks: what `plimsoll bench ranks` found, compared with the first, or with that of an earlier call
+    on the same build."""
+    model = model_of(bench, name)
+    is_first = lambda row: (row["part"], row["model"], row.get("commit")) == ("bits", name, bench.commit) and "sha256" in row
+    first = next(filter(is_first, bench.rows), None)
+    for ranks in all_ranks:
+        row = {"part": "bits", "model": name, "ranks": ranks}
+        if bench.is_over(f"bits of {name} on {ranks}"):
+            return
+        sets = [*settings(model, model["prompts"]), *model["bits"]]
+        words = ["bench", "ranks", RUN, "--ranks", ranks, "--steps", model["bits_steps"], "--json"]
+        out, error = limited(bench.command(words, sets), bench.limit())
+        if error:
+            bench.add({**row, "error": error})
+            continue
+        row.update(json.loads(out)["rows"][0], run=str(RUN.relative_to(REPOSITORY)))
+        first = first or row
+        row.update(compared_with=first["ranks"], differ=differ(first["sha256"], row["sha256"]), settings=model["bits"])
+        bench.add(row)
 
 
-def scale(binary, model, ranks):
-    """Returns one row: medians of an update and of a step, where each rank has the work that one has alone."""
-    row = {"part": "scale", "model": model, "ranks": ranks}
-    with tempfile.TemporaryDirectory() as folder:
-        out = pathlib.Path(folder) / "run"
-        command = [binary, "train", RUN, "-q", "--ranks", ranks, "--set", f"run.dir={out}"]
-        sets = [*settings(model, ranks, MODELS[model]["prompts"] * ranks), "--set", "train.steps=100"]
-        run = subprocess.Popen([*map(str, command), *sets], stderr=subprocess.PIPE, text=True, start_new_session=True)
-        steps = []
-        while run.poll() is None and len(steps) < STEPS:
-            time.sleep(0.1)
-            steps = read_steps(out / "events.jsonl")
-        if run.poll() is None:
-            # No checkpoint: its time is not measured here.
-            os.killpg(run.pid, signal.SIGKILL)
-        error = run.communicate()[1]
-        if len(steps) < STEPS:
-            return {**row, "error": error.strip()[-600:]}
-        counted = steps[WARM:]
-        of = lambda name: spread([step[name] for step in counted])
-        memory = {name: max(step[name] for step in counted) for name in counted[0] if name.startswith("memory/device")}
-        return {**row, "update_s": of("time/update"), "rollout_s": of("time/rollout"), "step_s": of("step_time"),
-                "update_tokens_per_s": of("tokens_per_second/update"), "micro_batches": counted[0]["update/micro_batches"],
-                **memory}
+def limited(command, limit_s):
+    """Returns what a command printed, and the last words of its stderr if it failed."""
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        out, error = run.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(run.pid, signal.SIGKILL)
+        return "", f"ended after {limit_s:.0f} s: {run.communicate()[1].strip()[-300:]}"
+    return out, "" if run.returncode == 0 else error.strip()[-600:] or f"exit code {run.returncode}"
 
 
-def read_steps(path):
-    lines = path.read_text().splitlines() if path.exists() else []
-    events = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-    return [event["metrics"] for event in events if event["event"] == "step"]
-
-
-def page(rows):
-    lines = ["# Several ranks, a card each", "", "`bench/h200_ranks.sh BINARY bits` and `... scale`, on one host.", ""]
-    same = [row for row in rows if row["part"] == "bits"]
-    if same:
-        lines += ["## Bits", "", "One run on each number of ranks; everything that it leaves, by SHA-256.", ""]
-        cells = [[row["model"], row["ranks"], row.get("error") or ("equal" if not row["differ"] else ", ".join(row["differ"])),
-                  len(row.get("sha256", {}))] for row in same]
-        lines += table(["model", "ranks", "compared with one rank", "files and metrics"], words(cells)) + [""]
-    timed = [row for row in rows if row["part"] == "scale"]
-    if timed:
-        lines += ["## Weak scaling", "", "Every rank has the work of one; seconds are medians of steps "
-                  f"{WARM + 1} to {STEPS}, with the smallest and the largest.", ""]
-        one = {row["model"]: row for row in timed if row["ranks"] == 1 and "error" not in row}
-        cells = []
-        for row in timed:
-            if "error" in row:
-                cells.append([row["model"], row["ranks"], row["error"], "", "", "", ""])
+def scale(bench, name, all_ranks):
+    """Adds rows: medians of an update and of a step, where each rank has the work that one has alone; the plan of a card's
+    memory and what it held; and what a run of several ranks does when one is killed, which is how it ends here."""
+    model = model_of(bench, name)
+    for ranks in all_ranks:
+        row = {"part": "scale", "model": name, "ranks": ranks}
+        if bench.is_over(f"scale of {name} on {ranks}"):
+            return
+        sets = [*settings(model, model["prompts"] * ranks), *model["sets"], "train.steps=100", "eval.prompts_max=64",
+                "checkpoint.keep=1"]
+        planned = plan(bench, ranks, sets)
+        with tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder) / "run"
+            life = Life(bench.command(["train", RUN, "-q", "--ranks", ranks], [*sets, f"run.dir={out}"]), out)
+            steps = life.steps(STEPS, bench.limit())
+            if len(steps) < STEPS:
+                life.end()
+                bench.add({**row, "error": life.error() or f"{len(steps)} steps within {bench.limit():.0f} s"})
                 continue
-            alone = one.get(row["model"])
-            share = lambda name: f"{alone[name]['median'] / row[name]['median']:.1%}" if alone else ""
-            times = [f"{row[name]['median']:.3f} ({row[name]['min']:.3f} to {row[name]['max']:.3f})"
-                     for name in ("update_s", "step_s")]
-            cells.append([row["model"], row["ranks"], times[0], share("update_s"), times[1], share("step_s"),
-                          f"{row['update_tokens_per_s']['median']:,.0f}"])
-        head = ["model", "ranks", "update, s", "of one rank's", "step, s", "of one rank's", "update, tokens/s"]
-        lines += table(head, words(cells))
-    return "\n".join(lines) + "\n"
+            held = memory(bench, out)
+            bench.add({**row, **timed(steps[:STEPS])})
+            seen = life.kill(ranks - 1) if ranks > 1 else None
+            life.end()
+        idle = bench.cards.wait_idle()
+        if planned and held:
+            bench.add({"part": "memory", "model": name, "ranks": ranks, **planned, **held, "holds": is_true(planned, held)})
+        if seen:
+            bench.add({"part": "faults", "model": name, "ranks": ranks, "card_bytes_after": idle, **seen})
 
 
-def words(cells):
-    return [[str(cell) for cell in row] for row in cells]
+def timed(steps):
+    """Returns the medians of the steps that count, and the parts of all."""
+    counted = [step["metrics"] for step in steps[WARM:]]
+    of = lambda name: spread([metrics[name] for metrics in counted])
+    parts = [{**{name: step["metrics"][name] for name in TIMES}, "ranks_waited": step.get("ranks_waited", [])} for step in steps]
+    return {
+        "update_s": of("time/update"), "rollout_s": of("time/rollout"), "reward_s": of("time/reward"), "step_s": of("step_time"),
+        "update_tokens_per_s": of("tokens_per_second/update"), "micro_batches": counted[0]["update/micro_batches"], "steps": parts,
+    }
+
+
+def plan(bench, ranks, sets):
+    """Returns what `plimsoll plan` says of a card before the run; None without cards."""
+    out, _ = limited(bench.command(["plan", RUN, "-q", "--json", "--ranks", ranks], sets), 30)
+    found = json.loads(out) if out else {}
+    card = found.get("pools", {}).get("device")
+    return card and {"planned_bytes": card["peak_bytes"], "libraries_source": found["libraries_source"]}
+
+
+def memory(bench, out):
+    """Returns what the cards hold now, by NVML, and what rank 0 reported of its own; None without cards."""
+    parts = [part for event in events(out, "memory") for part in event["parts"]]
+    taken = [bytes for bytes in bench.cards.taken() if bytes > 64 << 20]
+    return taken and {
+        "card_bytes": taken, "reported_bytes": max((part["device_bytes"] for part in parts), default=0),
+        "replanned_bytes": max((part["device_planned_bytes"] for part in parts), default=0),
+    }
+
+
+def is_true(planned, held):
+    """True if every card holds at most what was planned, and at least 99 % of it."""
+    return all(0.99 * planned["planned_bytes"] <= bytes <= planned["planned_bytes"] for bytes in held["card_bytes"])
+
+
+def faults(bench, name, all_ranks):
+    """Adds a row for each rank of the built-in model's run: killed in a step, resumed on another number of ranks, and compared with
+    a run of one rank that was left alone."""
+    ranks, chance = max(all_ranks), random.Random(1)
+    sets = [f"train.steps={FAULT_STEPS}", "train.cut_multiple=8", "train.micro_batch_tokens=1024", "eval.every=200",
+            f"checkpoint.every={FAULT_SAVES}"]
+    with tempfile.TemporaryDirectory() as folder:
+        start = lambda count, out, *more: Life(
+            bench.command(["train", RUN, "-q", "--ranks", count, *more], [*sets, f"run.dir={out}"]), out)
+        alone = pathlib.Path(folder) / "alone"
+        whole = start(1, alone)
+        if whole.wait(bench.limit()) != 0:
+            bench.add({"part": "faults", "model": name, "ranks": 1, "error": whole.error()})
+            return
+        for hit in range(ranks):
+            if bench.is_over(f"rank {hit} killed"):
+                return
+            row, out = {"part": "faults", "model": name, "ranks": ranks, "hit": hit}, pathlib.Path(folder) / f"hit-{hit}"
+            life = start(ranks, out)
+            life.steps(FAULT_FIRST + FAULT_EACH * hit, bench.limit())
+            time.sleep(chance.uniform(0, 0.02))
+            row.update(life.kill(hit))
+            life.end()
+            row["card_bytes_after"] = bench.cards.wait_idle()
+            row["steps_done"] = len(events(out, "step"))
+            row["resumed_on"] = [2, 1, 3, 4][hit % 4]
+            after = start(row["resumed_on"], out, "--resume")
+            row["exit_after"] = after.wait(bench.limit())
+            if row["exit_after"] == 0:
+                row.update(differ=differ(left(alone), left(out)), compared=len(left(alone)))
+            else:
+                row["error"] = after.error()
+            row["holds"] = bool(row.get("holds")) and row.get("differ") == []
+            bench.add(row)
+
+
+def model_of(bench, name):
+    return REHEARSAL if bench.rehearse else MODELS[name]
+
+
+PARTS = {"bits": bits, "scale": scale, "faults": faults}
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("binary", type=pathlib.Path)
-    parser.add_argument("part", choices=["bits", "scale"])
+    parser.add_argument("part", choices=PARTS)
     parser.add_argument("--models", default="0.5b,1.5b")
     parser.add_argument("--ranks", default="1,2")
+    parser.add_argument("--seconds", type=float, default=3600, help="for all of it")
+    parser.add_argument("--limit", type=float, default=600, help="seconds for one run")
     parser.add_argument("--results", type=pathlib.Path, default=REPOSITORY / "bench" / "results")
+    parser.add_argument("--rehearse", action="store_true", help="on the CPU with the built-in model: tries the script")
     args = parser.parse_args()
-    path = args.results / "h200_ranks.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
-    ranks, binary = [int(n) for n in args.ranks.split(",")], args.binary.resolve()
-    for model in args.models.split(","):
-        runs = [bits(binary, model, ranks)] if args.part == "bits" else [[scale(binary, model, n)] for n in ranks]
-        for new in runs:
-            key = lambda row: (row["part"], row["model"], str(row["ranks"]))
-            rows = [row for row in rows if key(row) not in {key(row) for row in new}] + new
-            for row in new:
-                print(json.dumps({name: value for name, value in row.items() if name != "sha256"}))
-            rows.sort(key=key)
-            args.results.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
-            path.with_suffix(".md").write_text(page(rows))
+    bench, ranks = Bench(args), [int(n) for n in args.ranks.split(",")]
+    for model in ["nano"] if args.part == "faults" else args.models.split(","):
+        PARTS[args.part](bench, model, ranks)
 
 
 if __name__ == "__main__":

@@ -44,16 +44,16 @@ class Memory(ctypes.Structure):
 
 
 class Card:
-    """Reads the first GPU's memory through NVML, which needs no CUDA context."""
+    """Reads a GPU's memory through NVML, which needs no CUDA context: the first one's if no other is named."""
 
-    def __init__(self):
+    def __init__(self, index=0):
         self.library, self.handle = None, ctypes.c_void_p()
         for name in LIBRARIES:
             try:
                 library = ctypes.CDLL(name)
             except OSError:
                 continue
-            if library.nvmlInit_v2() == 0 and library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self.handle)) == 0:
+            if library.nvmlInit_v2() == 0 and library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(self.handle)) == 0:
                 self.library = library
                 return
 

@@ -12,6 +12,7 @@ BENCH = Path(__file__).resolve().parent
 sys.path.insert(0, str(BENCH / "peers"))
 
 import logs
+import ranks_page
 import results
 import save
 import sft
@@ -19,6 +20,7 @@ import sft
 PAGES = {
     "cpu": results.cpu_page, "collect": results.collect_page, "faults": results.faults_page, "h200": results.h200_page,
     "save": save.page, "log": logs.page, "sft": sft.page,
+    "h200_ranks": ranks_page.page,
 }
 
 
