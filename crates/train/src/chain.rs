@@ -26,6 +26,11 @@ impl<'p> Part<'_, 'p> {
     fn there(&self, buf: Buf<'p>) -> Buf<'p> {
         self.of.map_or(buf, |rank| buf.of_rank(rank))
     }
+
+    /// Returns elements of its flat buffer, where they are.
+    fn elements(&self, start: usize, len: usize) -> Buf<'p> {
+        self.there(self.grads.all().slice(start, len))
+    }
 }
 
 /// Where pieces of other ranks' partial gradients arrive, on a device that copies them before it adds them.
@@ -59,27 +64,30 @@ impl Optimizer<'_> {
     ) {
         let mut here: Vec<Buf<'_>> = Vec::with_capacity(parts.len());
         for Owned { run, at } in self.owned().iter().filter_map(|owned| owned.inside(within)) {
-            let len = run.elements as usize;
+            let (start, len) = (run.start as usize, run.elements as usize);
+            let place = |part: &Part<'_, '_>| Some(self.slot_of(landing?.slots, part.of?).slice(0, len));
+            for part in self.in_turn(parts) {
+                if let Some(slot) = place(part) {
+                    dev.accumulate(part.elements(start, len), slot, false);
+                }
+            }
             here.clear();
-            here.extend(parts.iter().map(|part| {
-                let src = part.there(part.grads.all().slice(run.start as usize, len));
-                let (Some(of), Some(landing)) = (part.of, landing) else { return src };
-                let slot = self.slot_of(landing.slots, of).slice(0, len);
-                dev.accumulate(src, slot, false);
-                slot
-            }));
+            here.extend(parts.iter().map(|part| place(part).unwrap_or_else(|| part.elements(start, len))));
             dev.fold(&here, shard.slice(at as usize, len), add);
         }
     }
 
-    /// Copies what another rank's partial gradient has of the embedding's part, once its head is there, for `fold_embed`.
-    pub fn take_head(&self, dev: &dyn Device, part: Part<'_, '_>, landing: Landing<'_>) {
-        let Some(grads) = part.grads.weights() else { return };
-        for Owned { run, at } in self.owned_of_embed().iter() {
-            let len = run.elements as usize;
-            let Some(head) = self.head_of(part, landing) else { return };
-            let src = part.there(grads.embed.buf.slice(run.start as usize, len));
-            dev.accumulate(src, head.slice((at - self.owned_of_embed()[0].at) as usize, len), false);
+    /// Copies what other ranks' partial gradients have of the embedding's part, once their heads are there, for `fold_embed`.
+    pub fn take_heads(&self, dev: &dyn Device, parts: &[Part<'_, '_>], landing: Landing<'_>) {
+        for part in self.in_turn(parts) {
+            let (Some(grads), Some(head)) = (part.grads.weights(), self.head_of(*part, landing)) else {
+                continue;
+            };
+            for Owned { run, at } in self.owned_of_embed() {
+                let (start, len) = (run.start as usize, run.elements as usize);
+                let first = (at - self.owned_of_embed()[0].at) as usize;
+                dev.accumulate(part.there(grads.embed.buf.slice(start, len)), head.slice(first, len), false);
+            }
         }
     }
 
@@ -122,7 +130,15 @@ impl Optimizer<'_> {
         dev.embed_backward_part(d_input, ids, embed.k as usize, layout, self.owned_of_embed(), shard);
     }
 
-    /// Returns where `take_head` leaves what it copies of a part; `None` of this rank's own.
+    /// Returns the parts of other ranks in the order in which this one copies them. They are added in the order of `parts`.
+    fn in_turn<'x, 'y, 'p>(
+        &self,
+        parts: &'x [Part<'y, 'p>],
+    ) -> impl Iterator<Item = &'x Part<'y, 'p>> + use<'x, 'y, 'p> {
+        self.share().others().filter_map(|rank| parts.iter().find(|part| part.of == Some(rank)))
+    }
+
+    /// Returns where `take_heads` leaves what it copies of a part; `None` of this rank's own.
     fn head_of<'l>(&self, part: Part<'_, '_>, landing: Landing<'l>) -> Option<Buf<'l>> {
         Some(self.slot_of(landing.heads?, part.of?))
     }

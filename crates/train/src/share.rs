@@ -20,6 +20,13 @@ impl Share {
     /// Of a run of one rank.
     pub const WHOLE: Share = Share { rank: 0, ranks: 1 };
 
+    /// Returns the other ranks in the order in which this one copies from them: the one after it first, and round. So no rank is
+    /// read by all others at once.
+    pub fn others(self) -> impl Iterator<Item = usize> {
+        let Share { rank, ranks } = self;
+        (1..ranks).map(move |step| (rank + step) % ranks)
+    }
+
     pub(crate) fn has(self, piece: usize) -> bool {
         piece * self.ranks / PIECES == self.rank
     }
@@ -72,6 +79,22 @@ mod tests {
     use super::*;
     use plimsoll_base::{DType, ModelSpec};
     use plimsoll_device::DeviceKind;
+
+    #[test]
+    fn at_every_turn_each_rank_is_read_by_one() {
+        for ranks in [1, 2, 3, 4, 7, 64] {
+            let orders: Vec<Vec<usize>> =
+                (0..ranks).map(|rank| Share { rank, ranks }.others().collect()).collect();
+            for turn in 0..ranks - 1 {
+                let mut read: Vec<usize> = orders.iter().map(|order| order[turn]).collect();
+                read.sort_unstable();
+                assert!(read.into_iter().eq(0..ranks), "turn {turn} of {ranks} ranks");
+            }
+            for (rank, order) in orders.iter().enumerate() {
+                assert!(order.len() + 1 == ranks && !order.contains(&rank), "{rank} of {ranks}: {order:?}");
+            }
+        }
+    }
 
     #[test]
     fn every_element_belongs_to_one_rank_and_shards_are_even() {

@@ -106,9 +106,10 @@ impl Role<'_> {
     /// Errors: `rank-lost`.
     pub(super) fn take_weights(&self, dev: &dyn Device, group: &Group) -> Result<()> {
         let (table, weights) = self.learned();
+        let own = Share { rank: group.rank(), ranks: group.ranks() };
         group.barrier()?;
-        for rank in (0..group.ranks()).filter(|rank| *rank != group.rank()) {
-            for Owned { run, .. } in (Share { rank, ranks: group.ranks() }).owned(table) {
+        for rank in own.others() {
+            for Owned { run, .. } in (Share { rank, ..own }).owned(table) {
                 let updated = weights.slice(run.start as usize, run.elements as usize);
                 dev.accumulate(updated.of_rank(rank), updated, false);
             }
@@ -195,9 +196,8 @@ impl<'p> Round<'_, '_, 'p> {
         aside.run(turn, &mut || {
             let parts: Vec<Part<'_, '_>> = self.parts(&[]).collect();
             role.trained().fold_run(dev, &parts, landing, shard, self.add, within);
-            let heads = landing.filter(|_| stage == Stage::Head).into_iter();
-            for (landing, part) in heads.flat_map(|landing| parts.iter().map(move |part| (landing, *part))) {
-                role.trained().take_head(dev, part, landing);
+            if let Some(landing) = landing.filter(|_| stage == Stage::Head) {
+                role.trained().take_heads(dev, &parts, landing);
             }
         });
     }
