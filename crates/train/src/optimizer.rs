@@ -71,6 +71,9 @@ const SLOT_ELEMENTS_MAX: u64 = 4 << 20;
 /// Slots of a model's parameters, at least, so that copies and updates of a small one overlap too.
 const SLOTS_MIN: u64 = 16;
 
+/// Parts of `update_in_parts`, at most: what the first leaves can be copied while seven eighths are still to be updated.
+const UPDATE_PARTS: usize = 8;
+
 /// Elements of a slot: whole blocks of 8-bit moments.
 fn slot_elements(table: &ParamTable) -> u64 {
     table.elements.div_ceil(SLOTS_MIN).min(SLOT_ELEMENTS_MAX).next_multiple_of(CODE_BLOCK as u64)
@@ -353,10 +356,47 @@ impl<'a> Optimizer<'a> {
         how: UpdateOptions,
         grad_norm: f64,
     ) {
+        let how = self.next_step(how, grad_norm);
+        self.apply(dev, weights, grads, slots, how);
+    }
+
+    /// `update`, with the same bits, of a rank whose states are all in the arena: by parts of the flat buffer, in its order. `done` is called
+    /// after each, on every rank for the same parts.
+    pub fn update_in_parts(
+        &mut self,
+        dev: &dyn Device,
+        weights: Buf<'_>,
+        grads: Buf<'_>,
+        how: UpdateOptions,
+        grad_norm: f64,
+        done: &mut dyn FnMut(Run),
+    ) {
+        let how = self.next_step(how, grad_norm);
+        let of_part = self.buckets.len().div_ceil(UPDATE_PARTS).max(1);
+        for part in self.buckets.chunks(of_part) {
+            let (start, end) = (part[0].start, part[part.len() - 1].end());
+            let within = Run { start, elements: end - start };
+            self.apply_within(dev, weights, grads, how, within);
+            done(within);
+        }
+    }
+
+    /// Counts a step. Returns its numbers.
+    fn next_step(&mut self, how: UpdateOptions, grad_norm: f64) -> AdamW {
         self.step += 1;
         let clip = f64::from(how.grad_clip);
         let grad_scale = if clip > 0.0 && grad_norm > clip { (clip / grad_norm) as f32 } else { 1.0 };
-        self.apply(dev, weights, grads, slots, adamw(how, grad_scale, self.step));
+        adamw(how, grad_scale, self.step)
+    }
+
+    /// Updates what the rank owns in `within`; its states are in the arena.
+    fn apply_within(&self, dev: &dyn Device, weights: Buf<'_>, grads: Buf<'_>, how: AdamW, within: Run) {
+        for Owned { run, at } in self.owned.iter().filter_map(|owned| owned.inside(within)) {
+            let (at, len) = (at as usize, run.elements as usize);
+            let how = AdamW { first_element: run.start, ..how };
+            let (states, grads) = (self.states.slice(at, len), grads.slice(at, len));
+            dev.adamw(how, bufs(weights.slice(run.start as usize, len), grads, states));
+        }
     }
 
     fn apply(
@@ -368,13 +408,8 @@ impl<'a> Optimizer<'a> {
         how: AdamW,
     ) {
         let Some(slots) = slots else {
-            for Owned { run, at } in &self.owned {
-                let (at, len) = (*at as usize, run.elements as usize);
-                let how = AdamW { first_element: run.start, ..how };
-                let (states, grads) = (self.states.slice(at, len), grads.slice(at, len));
-                dev.adamw(how, bufs(weights.slice(run.start as usize, len), grads, states));
-            }
-            return;
+            let whole = Run { start: 0, elements: weights.len() as u64 };
+            return self.apply_within(dev, weights, grads, how, whole);
         };
         let chunk = slots.m.len() / OFFLOAD_SLOTS;
         let starts = (0..weights.len()).step_by(chunk);

@@ -6,13 +6,13 @@ use super::role::{LossFor, LossOf, Role, UpdateStats};
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::gather_f32;
 use plimsoll_base::Result;
-use plimsoll_device::{Aside, Device, Owned};
+use plimsoll_device::{Aside, Device, Owned, Run};
 use plimsoll_files::Head;
 use plimsoll_memory::{Buf, InPhase};
 use plimsoll_model::{Activations, Pass, PassIndex, RowGradients, Stage, backward_part, layers};
 use plimsoll_plan::UpdateShape;
 use plimsoll_ranks::Group;
-use plimsoll_train::{Landing, Packer, Part, Share, Units};
+use plimsoll_train::{Landing, Packer, Part, Share, Units, UpdateOptions};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::time::Instant;
@@ -101,21 +101,51 @@ impl Role<'_> {
         Ok((shard, stats))
     }
 
-    /// Copies the weights that other ranks have updated.
+    /// Updates the weights that this rank owns, from their gradients `shard`, and copies what the others update: on cards each part
+    /// while later parts are updated.
     ///
     /// Errors: `rank-lost`.
-    pub(super) fn take_weights(&self, dev: &dyn Device, group: &Group) -> Result<()> {
+    pub(super) fn update_together(
+        &mut self,
+        dev: &dyn Device,
+        group: &Group,
+        shard: Buf<'_>,
+        how: UpdateOptions,
+        grad_norm: f64,
+    ) -> Result<()> {
         let (table, weights) = self.learned();
         let own = Share { rank: group.rank(), ranks: group.ranks() };
-        group.barrier()?;
-        for rank in own.others() {
-            for Owned { run, .. } in (Share { rank, ..own }).owned(table) {
-                let updated = weights.slice(run.start as usize, run.elements as usize);
-                dev.accumulate(updated.of_rank(rank), updated, false);
+        let others: Vec<(usize, Vec<Owned>)> =
+            own.others().map(|rank| (rank, (Share { rank, ..own }).owned(table))).collect();
+        let copy = |within: Run| {
+            for (rank, owned) in &others {
+                for Owned { run, .. } in owned.iter().filter_map(|owned| owned.inside(within)) {
+                    let updated = weights.slice(run.start as usize, run.elements as usize);
+                    dev.accumulate(updated.of_rank(*rank), updated, false);
+                }
             }
-        }
+        };
+        let (mut turn, mut met) = (0, Ok(()));
+        let mut done = |part: Run| {
+            let Some(aside) = dev.aside().filter(|_| met.is_ok()) else { return };
+            aside.mark(turn);
+            met = group.barrier();
+            if met.is_ok() {
+                aside.run(turn, &mut || copy(part));
+            }
+            turn += 1;
+        };
+        let optimizer = self.optimizer.as_mut().expect("a trained role has an optimizer");
+        optimizer.update_in_parts(dev, weights, shard, how, grad_norm, &mut done);
+        met?;
         dev.sync();
-        group.barrier()
+        group.barrier()?;
+        if dev.aside().is_none() {
+            copy(Run { start: 0, elements: weights.len() as u64 });
+            dev.sync();
+            group.barrier()?;
+        }
+        Ok(())
     }
 
     /// Takes a micro-batch's numbers as `Chain::forward` gives them, without the rows.

@@ -357,14 +357,15 @@ impl<'a> Role<'a> {
         if !stats.grad_norm.is_finite() {
             return Err(self.gradient_not_finite(dev, grads));
         }
-        // The passes are over: the slots may lie where their arrays were.
-        let slots = self.trained().slots(phase, self.shape.name.name());
-        let (_, learned) = self.learned();
-        let optimizer = self.optimizer.as_mut().expect("a trained role has an optimizer");
-        optimizer.update(dev, learned, grads, slots, how, stats.grad_norm);
-        dev.sync();
         if let Some(group) = group {
-            self.take_weights(dev, group)?;
+            self.update_together(dev, group, grads, how, stats.grad_norm)?;
+        } else {
+            // The passes are over: the slots may lie where their arrays were.
+            let slots = self.trained().slots(phase, self.shape.name.name());
+            let (_, learned) = self.learned();
+            let optimizer = self.optimizer.as_mut().expect("a trained role has an optimizer");
+            optimizer.update(dev, learned, grads, slots, how, stats.grad_norm);
+            dev.sync();
         }
         self.merge(dev);
         dev.check()?;

@@ -182,7 +182,7 @@ fn moments_of_8_bits_step_as_moments_of_f32() {
 }
 
 /// Bits of the weights and of every state after three updates, and of the states in files' order.
-fn updated(setup: Setup) -> Vec<Vec<u8>> {
+fn updated(setup: Setup, in_parts: bool) -> Vec<Vec<u8>> {
     let mut h = Harness::new(setup, Layout::new());
     let mut parts = h.parts();
     let params = &parts.decoder.params;
@@ -196,14 +196,17 @@ fn updated(setup: Setup) -> Vec<Vec<u8>> {
             .map(|i| ((i * 7919 + step * 104_729) % 1000) as f32 * 1e-5 - 5e-3)
             .collect();
         parts.dev.write_f32(parts.grads.all, 0, &grads);
-        optimizer.update(
-            parts.dev,
-            params.all,
-            parts.grads.all,
-            slots,
-            UpdateOptions { seed: 7, ..HOW },
-            1.0,
-        );
+        let (grads, how) = (parts.grads.all, UpdateOptions { seed: 7, ..HOW });
+        if !in_parts {
+            optimizer.update(parts.dev, params.all, grads, slots, how, 1.0);
+            continue;
+        }
+        let (mut end, mut count) = (0, 0);
+        optimizer.update_in_parts(parts.dev, params.all, grads, how, 1.0, &mut |part| {
+            assert_eq!(part.start, end);
+            (end, count) = (part.end(), count + 1);
+        });
+        assert!(end == params.all.len() as u64 && count <= 8, "{count} parts to {end}");
     }
     parts.dev.sync();
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -227,7 +230,28 @@ fn offloaded_states_give_the_bits_of_resident_ones() {
         {
             let setup = Setup { machine, threads, optimizer, ..Setup::new("qwen3", weights, PASS) };
             let offloaded = Setup { offload: true, guard: 512, ..setup.clone() };
-            assert!(updated(setup) == updated(offloaded), "{weights:?} {optimizer:?} {machine:?} x{threads}");
+            assert!(
+                updated(setup, false) == updated(offloaded, false),
+                "{weights:?} {optimizer:?} {machine:?} x{threads}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_update_by_parts_has_the_bits_of_the_whole() {
+    for (weights, optimizer) in [
+        (DType::F32, OptimizerDType::F32),
+        (DType::Bf16, OptimizerDType::F32),
+        (DType::Bf16, OptimizerDType::Bf16),
+        (DType::Bf16, OptimizerDType::Int8),
+    ] {
+        for machine in Machine::all() {
+            let setup = Setup { machine, threads: 2, optimizer, ..Setup::new("qwen3", weights, PASS) };
+            assert!(
+                updated(setup.clone(), true) == updated(setup, false),
+                "{weights:?} {optimizer:?} {machine:?}"
+            );
         }
     }
 }
