@@ -37,14 +37,14 @@ const SUPERVISOR: Bytes = Bytes::mib(10);
 const SUPERVISOR_OF_A_RANK: Bytes = Bytes::mib(17);
 /// A rank's part of the window through which ranks exchange numbers: `ranks::Group`.
 const WINDOW_OF_A_RANK: u64 = 260 << 10;
-/// A token of a sample that ranks exchange: an id and the bits of a log-probability in up to 22 characters, twice while messages are
-/// gathered, 8 bytes when they are read, and its text three times.
-const EXCHANGED_BYTES_PER_TOKEN: u64 = 2 * 22 + 8 + 3 * TEXT_BYTES_PER_TOKEN;
-/// Names, scores and ends of such a sample.
+/// A token of a sample that ranks exchange: an id, a log-probability and its text, twice while messages are gathered or read, and its text
+/// where it was graded.
+const EXCHANGED_BYTES_PER_TOKEN: u64 = 2 * (8 + TEXT_BYTES_PER_TOKEN) + TEXT_BYTES_PER_TOKEN;
+/// Lengths, scores and ends of such a sample, and its records when it is read.
 const EXCHANGED_BYTES_PER_SAMPLE: u64 = 1 << 10;
-/// A turn of an exchanged episode: its first token, its end and its reward in up to 90 characters, twice while messages are
-/// gathered, and its record when it is read.
-const EXCHANGED_BYTES_PER_TURN: u64 = 2 * 90 + 64;
+/// A turn of an exchanged episode: its first token, its end, its reward and the lengths of its texts in 28 bytes, twice while messages are
+/// gathered, and its records when it is read.
+const EXCHANGED_BYTES_PER_TURN: u64 = 2 * 28 + 96;
 /// Pages that the kernel maps around those that are read, in another rank's regions.
 const FAULT_AROUND: u64 = 1 << 20;
 
@@ -208,7 +208,7 @@ impl RunShape {
         Some(share.ranks as u64 * (each + WINDOW_OF_A_RANK + FAULT_AROUND))
     }
 
-    /// Returns the bytes of what all ranks sampled, as text on its way and as numbers. Episodes bring their prompts along.
+    /// Returns the bytes of what all ranks sampled, on its way and as it is read. Episodes bring their prompts along.
     fn exchanged_bytes(&self) -> u64 {
         let (prompt, turns) = match self.episodes.is_there {
             true => (self.engine.prompt_tokens, self.episodes.turns_max as u64 * EXCHANGED_BYTES_PER_TURN),

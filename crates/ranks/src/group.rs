@@ -112,19 +112,12 @@ impl Group {
         let longest = lengths.iter().max().copied().unwrap_or(0);
         for start in (0..longest).step_by(MAILBOX * 8) {
             let piece = |length: usize| start.min(length)..(start + MAILBOX * 8).min(length);
-            for (word, bytes) in self.mailbox(self.rank).iter().zip(own[piece(own.len())].chunks(8)) {
-                let mut full = [0; 8];
-                full[..bytes.len()].copy_from_slice(bytes);
-                word.store(u64::from_le_bytes(full), Ordering::Relaxed);
-            }
+            put(self.mailbox(self.rank), &own[piece(own.len())]);
             self.barrier()?;
             for (rank, (into, length)) in all.iter_mut().zip(&lengths).enumerate() {
-                let end = piece(*length).end;
-                let mut words = self.mailbox(rank).iter();
-                while into.len() < end {
-                    let word = words.next().expect("a piece is a mailbox at most").load(Ordering::Relaxed);
-                    into.extend_from_slice(&word.to_le_bytes()[..(end - into.len()).min(8)]);
-                }
+                let at = into.len();
+                into.resize(piece(*length).end, 0);
+                take(self.mailbox(rank), &mut into[at..]);
             }
             self.barrier()?;
         }
@@ -178,6 +171,29 @@ impl Group {
 
     fn mailbox(&self, rank: usize) -> &[AtomicU64] {
         &self.window.words()[STRIDE * (1 + self.ranks) + rank * MAILBOX..][..MAILBOX]
+    }
+}
+
+/// Writes bytes into a mailbox, which they fit.
+fn put(mailbox: &[AtomicU64], bytes: &[u8]) {
+    let (whole, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let words = whole.iter().copied().chain((!rest.is_empty()).then_some(last));
+    mailbox
+        .iter()
+        .zip(words)
+        .for_each(|(word, bytes)| word.store(u64::from_le_bytes(bytes), Ordering::Relaxed));
+}
+
+/// Reads as many bytes of a mailbox, at most all.
+fn take(mailbox: &[AtomicU64], into: &mut [u8]) {
+    let (whole, rest) = into.as_chunks_mut::<8>();
+    let mut words = mailbox.iter().map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+    whole.iter_mut().zip(words.by_ref()).for_each(|(bytes, word)| *bytes = word);
+    if !rest.is_empty() {
+        let word = words.next().expect("a piece is a mailbox at most");
+        rest.copy_from_slice(&word[..rest.len()]);
     }
 }
 

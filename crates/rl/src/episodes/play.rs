@@ -6,13 +6,13 @@ use super::round::{Episode, Episodes, PlayedTurn};
 use crate::data::dataset::{Item, TextModel};
 use crate::roles::Trainer;
 use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
+use crate::rollout::packed::{Kind, packed, packed_as_json};
 use plimsoll_base::Result;
 use plimsoll_config::RolloutSpec;
 use plimsoll_device::Sampling;
 use plimsoll_rollout::{Lengths, Request, RolloutStats};
 use plimsoll_text::Message;
 use plimsoll_textenv::{EnvironmentTally, Start};
-use serde::{Deserialize, Serialize};
 
 /// The episodes to play: all ranks'.
 pub(crate) struct Asked<'q> {
@@ -35,37 +35,39 @@ pub(crate) struct Played {
     pub stats: RolloutStats,
 }
 
-/// What one rank played. Floating-point numbers are sent as their bits.
-#[derive(Serialize, Deserialize)]
+/// What one rank played.
 struct Part {
     groups: Vec<SentGroup>,
     stats: SentStats,
     tally: EnvironmentTally,
     fault: Option<Fault>,
 }
+packed!(Part { groups: Vec<SentGroup>, stats: SentStats, tally: EnvironmentTally, fault: Option<Fault> });
+packed_as_json!(EnvironmentTally, Fault);
 
-#[derive(Serialize, Deserialize)]
 struct SentGroup {
     prompt: Vec<u32>,
     /// Empty where texts are not kept.
     first: Vec<Message>,
     episodes: Vec<SentEpisode>,
 }
+packed!(SentGroup { prompt: Vec<u32>, first: Vec<Message>, episodes: Vec<SentEpisode> });
+packed!(Message { role: String, content: String });
 
-#[derive(Serialize, Deserialize)]
 struct SentEpisode {
     sample: Sent,
     turns: Vec<SentTurn>,
     has_fault: bool,
 }
+packed!(SentEpisode { sample: Sent, turns: Vec<SentTurn>, has_fault: bool });
 
 /// Its texts are empty where they are not kept.
-#[derive(Serialize, Deserialize)]
 struct SentTurn {
-    reward: u64,
+    reward: f64,
     response: String,
     said: Vec<Message>,
 }
+packed!(SentTurn { reward: f64, response: String, said: Vec<Message> });
 
 /// Plays the episodes of all starts.
 ///
@@ -80,7 +82,7 @@ pub(crate) fn play(trainer: &mut Trainer<'_>, episodes: &mut Episodes, asked: &A
     let own = deal.own(group);
     let played = play_part(trainer, episodes, asked, &own);
     let played = played.map(|played| Part::of(trainer, episodes, played, &own, asked));
-    let all = exchange(group, played)?;
+    let all = exchange(group, Kind::Episodes, played)?;
     let whole = take(trainer, episodes, all, asked, &deal)?;
     deal.learn(&mut trainer.lengths, &trainer.samples, asked.group_size);
     Ok(whole)
@@ -122,7 +124,7 @@ impl Part {
         let size = asked.group_size;
         let kept = |index: usize| numbers[index / size] * size + index % size < asked.kept;
         let turn = |turn: &PlayedTurn, is_kept: bool| SentTurn {
-            reward: turn.reward.to_bits(),
+            reward: turn.reward,
             response: if is_kept { turn.response.clone() } else { String::new() },
             said: if is_kept { turn.said.clone() } else { Vec::new() },
         };
@@ -187,7 +189,7 @@ impl SentEpisode {
         let turn = |turn: SentTurn| PlayedTurn {
             response: turn.response,
             eos: None,
-            reward: f64::from_bits(turn.reward),
+            reward: turn.reward,
             said: turn.said,
         };
         Episode {

@@ -5,30 +5,39 @@ use crate::data::dataset::{Item, TextModel};
 use crate::roles::Trainer;
 use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
 use crate::rollout::grading::Grading;
+use crate::rollout::packed::{Kind, packed, packed_as_json};
 use plimsoll_base::{ExactSum, Result};
 use plimsoll_config::RolloutSpec;
 use plimsoll_ranks::Group;
 use plimsoll_reward::{Rewards, Scored, Tally};
 use plimsoll_rollout::{Lengths, Request, RolloutStats, Samples};
-use serde::{Deserialize, Serialize};
 
-/// What one rank sampled and graded. Floating-point numbers are sent as their bits.
-#[derive(Serialize, Deserialize)]
+/// What one rank sampled and graded.
 struct Dealt {
     samples: Vec<Sample>,
     stats: SentStats,
     tallies: Vec<(String, Tally)>,
-    /// Name, exact sum and count of what rewards logged.
-    logged: Vec<(String, Vec<u64>, u64)>,
+    logged: Vec<Logged>,
 }
+packed!(Dealt { samples: Vec<Sample>, stats: SentStats, tallies: Vec<(String, Tally)>, logged: Vec<Logged> });
 
-#[derive(Serialize, Deserialize)]
 struct Sample {
     sent: Sent,
     text: String,
-    total: Option<u32>,
-    parts: Vec<Option<u32>>,
+    total: Option<f32>,
+    parts: Vec<Option<f32>>,
 }
+packed!(Sample { sent: Sent, text: String, total: Option<f32>, parts: Vec<Option<f32>> });
+
+/// What rewards logged under a name.
+struct Logged {
+    name: String,
+    /// The bits of its exact sum.
+    sum: Vec<u64>,
+    count: u64,
+}
+packed!(Logged { name: String, sum: Vec<u64>, count: u64 });
+packed_as_json!(Tally);
 
 /// What all ranks sampled and graded.
 pub struct Whole {
@@ -45,7 +54,7 @@ struct Own<'o> {
     scored: Vec<Scored>,
     texts: Vec<String>,
     tallies: Vec<(&'o str, Tally)>,
-    logged: Vec<(String, Vec<u64>, u64)>,
+    logged: Vec<Logged>,
 }
 
 /// Prompts, and how responses to them are sampled and graded.
@@ -89,7 +98,10 @@ pub fn sample(
         scored,
         texts,
         tallies: rewards.tallies().collect(),
-        logged: rewards.logged_sums().map(|(name, sum, count)| (name, sum.bits(), count)).collect(),
+        logged: rewards
+            .logged_sums()
+            .map(|(name, sum, count)| Logged { name, sum: sum.bits(), count })
+            .collect(),
     });
     let whole = share(group, &mut trainer.samples, graded, &deal, size)?;
     deal.learn(&mut trainer.lengths, &trainer.samples, size);
@@ -106,7 +118,7 @@ fn share(
     deal: &Deal,
     size: usize,
 ) -> Result<Whole> {
-    let mut all = exchange(group, own.map(|own| message(samples, own)))?;
+    let mut all = exchange(group, Kind::Samples, own.map(|own| message(samples, own)))?;
     samples.clear();
     let mut whole = Whole {
         scored: Vec::new(),
@@ -119,8 +131,7 @@ fn share(
     let parts = all.iter_mut().map(|dealt| std::mem::take(&mut dealt.samples)).collect();
     for sample in deal.in_order(parts, size) {
         sample.sent.push_to(samples);
-        let parts = sample.parts.iter().map(|part| part.map(f32::from_bits)).collect();
-        whole.scored.push(Scored { total: sample.total.map(f32::from_bits), parts });
+        whole.scored.push(Scored { total: sample.total, parts: sample.parts });
         whole.texts.push(sample.text);
     }
     for dealt in all {
@@ -131,7 +142,7 @@ fn share(
                 None => whole.tallies.push((name, tally)),
             }
         }
-        for (name, sum, count) in dealt.logged {
+        for Logged { name, sum, count } in dealt.logged {
             let sum = ExactSum::of_bits(sum);
             match logged.iter_mut().find(|(known, ..)| *known == name) {
                 Some((_, all, counts)) => {
@@ -148,14 +159,17 @@ fn share(
 }
 
 fn message(samples: &Samples, own: Own<'_>) -> Dealt {
-    let sample = |s: usize| Sample {
+    let len = samples.len();
+    assert_eq!((own.scored.len(), own.texts.len()), (len, len), "a score and a text a sample");
+    let graded = own.scored.into_iter().zip(own.texts).enumerate();
+    let sample = |(s, (Scored { total, parts }, text)): (usize, (Scored, String))| Sample {
         sent: Sent::of(samples, s),
-        text: own.texts[s].clone(),
-        total: own.scored[s].total.map(f32::to_bits),
-        parts: own.scored[s].parts.iter().map(|part| part.map(f32::to_bits)).collect(),
+        text,
+        total,
+        parts,
     };
     Dealt {
-        samples: (0..samples.len()).map(sample).collect(),
+        samples: graded.map(sample).collect(),
         stats: SentStats::of(&own.stats),
         tallies: own.tallies.iter().map(|(name, tally)| (name.to_string(), *tally)).collect(),
         logged: own.logged,

@@ -1,10 +1,9 @@
 //! Prompts dealt among ranks, and what ranks give one another after a rollout: each a message, or the error that ended its part.
 
+use crate::rollout::packed::{Kind, Packed, Read, Reader, Writer, pack, packed, unpack};
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_ranks::Group;
-use plimsoll_rollout::{Lengths, RolloutStats, Samples, Turn, deal};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use plimsoll_rollout::{Finish, Lengths, RolloutStats, Samples, Turn, deal};
 
 /// Who samples which prompts. All ranks have the same samples, so all make the same deal.
 pub(crate) struct Deal {
@@ -42,11 +41,11 @@ impl Deal {
     }
 }
 
-/// A sampled response on its way. Floating-point numbers are sent as their bits.
-#[derive(Serialize, Deserialize)]
+/// A sampled response on its way.
+#[derive(Debug, PartialEq)]
 pub(crate) struct Sent {
     ids: Vec<u32>,
-    logprobs: Vec<u32>,
+    logprobs: Vec<f32>,
     turns: Vec<Turn>,
 }
 
@@ -54,50 +53,151 @@ impl Sent {
     pub(crate) fn of(samples: &Samples, sample: usize) -> Sent {
         Sent {
             ids: samples.ids(sample).to_vec(),
-            logprobs: samples.logprobs(sample).iter().map(|x| x.to_bits()).collect(),
+            logprobs: samples.logprobs(sample).to_vec(),
             turns: samples.turns(sample).to_vec(),
         }
     }
 
     /// Adds it to `samples`.
     pub(crate) fn push_to(&self, samples: &mut Samples) {
-        let logprobs: Vec<f32> = self.logprobs.iter().map(|bits| f32::from_bits(*bits)).collect();
-        samples.push_turns(&self.ids, &logprobs, &self.turns);
+        samples.push_turns(&self.ids, &self.logprobs, &self.turns);
     }
 }
 
-/// Passes, rows and preemptions.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct SentStats([u64; 3]);
+impl Packed for Sent {
+    const LEAST: usize = 3 * <Vec<u32>>::LEAST;
+
+    fn put(&self, to: &mut Writer) {
+        self.ids.put(to);
+        self.logprobs.put(to);
+        self.turns.put(to);
+    }
+    fn take(from: &mut Reader<'_>) -> Read<Sent> {
+        let (ids, logprobs) = (<Vec<u32>>::take(from)?, <Vec<f32>>::take(from)?);
+        let turns = <Vec<Turn>>::take(from)?;
+        let tokens = ids.len();
+        let is_inside = |turn: &Turn| turn.start <= turn.end && turn.end as usize <= tokens;
+        match tokens == logprobs.len() && !turns.is_empty() && turns.iter().all(is_inside) {
+            true => Ok(Sent { ids, logprobs, turns }),
+            false => from.refuse(&format!(
+                "a response of {tokens} tokens with {} log-probabilities and the turns {turns:?}",
+                logprobs.len()
+            )),
+        }
+    }
+}
+
+packed!(Turn { start: u32, end: u32, finish: Finish });
+
+const FINISHES: [Finish; 3] = [Finish::Eos, Finish::Stop, Finish::Length];
+
+/// As its place among `FINISHES`.
+impl Packed for Finish {
+    const LEAST: usize = u32::LEAST;
+
+    fn put(&self, to: &mut Writer) {
+        let place = FINISHES.iter().position(|finish| finish == self).expect("the list is whole");
+        (place as u32).put(to);
+    }
+    fn take(from: &mut Reader<'_>) -> Read<Finish> {
+        let place = u32::take(from)?;
+        match FINISHES.get(place as usize) {
+            Some(finish) => Ok(*finish),
+            None => from.refuse(&format!("no response ends in way {place}")),
+        }
+    }
+}
+
+/// What the passes of a rollout were.
+pub(crate) struct SentStats {
+    passes: u64,
+    rows: u64,
+    preemptions: u64,
+}
+packed!(SentStats { passes: u64, rows: u64, preemptions: u64 });
 
 impl SentStats {
     pub(crate) fn of(stats: &RolloutStats) -> SentStats {
-        SentStats([stats.passes, stats.rows, stats.preemptions])
+        let RolloutStats { passes, rows, preemptions, .. } = *stats;
+        SentStats { passes, rows, preemptions }
     }
 
     pub(crate) fn add_to(&self, stats: &mut RolloutStats) {
-        let [passes, rows, preemptions] = self.0;
+        let SentStats { passes, rows, preemptions } = *self;
         stats.add_counts(&RolloutStats { passes, rows, preemptions, ..RolloutStats::default() });
     }
 }
 
 /// Gives what each rank has to all. Returns it by rank.
 ///
-/// Errors: this rank's own; `rank-lost`, which names the first rank that has one.
-pub(crate) fn exchange<T: Serialize + DeserializeOwned>(group: &Group, own: Result<T>) -> Result<Vec<T>> {
+/// Errors: this rank's own; `rank-lost`, which names the first rank that has one; `ranks-exchange` for what cannot be read.
+pub(crate) fn exchange<T: Packed>(group: &Group, kind: Kind, own: Result<T>) -> Result<Vec<T>> {
     let words = |error: &Error| format!("{}: {}", error.slug, error.message);
-    let sent = serde_json::to_vec(&own.as_ref().map_err(words)).expect("plain data");
+    let sent = pack(kind, own.as_ref().map_err(words));
     let failed = own.err();
     let all = group.all_gather(&sent);
     drop(sent);
     let all = failed.map_or(all, Err)?;
-    let read = |(rank, bytes): (usize, Vec<u8>)| {
-        let read: std::result::Result<T, String> =
-            serde_json::from_slice(&bytes).expect("the same program wrote it");
-        read.map_err(|words| Error {
-            exit: Exit::OtherRank,
-            ..Error::new("rank-lost", format!("rank {rank}: {words}"))
-        })
-    };
-    all.into_iter().enumerate().map(read).collect()
+    all.into_iter().enumerate().map(|(rank, bytes)| read(kind, rank, &bytes)).collect()
+}
+
+/// Reads what a rank has sent.
+fn read<T: Packed>(kind: Kind, rank: usize, bytes: &[u8]) -> Result<T> {
+    match unpack(kind, bytes) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(words)) => {
+            let error = Error::new("rank-lost", format!("rank {rank}: {words}"));
+            Err(Error { exit: Exit::OtherRank, ..error })
+        }
+        Err(why) => {
+            let message = format!("rank {rank} sent {} bytes that cannot be read: {why}", bytes.len());
+            Err(Error::new("ranks-exchange", message)
+                .hint("start the same command with --resume to continue from the last checkpoint"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent() -> Sent {
+        let turns = vec![
+            Turn { start: 0, end: 2, finish: Finish::Stop },
+            Turn { start: 3, end: 4, finish: Finish::Length },
+        ];
+        Sent { ids: vec![7, 8, 9, 151_643], logprobs: vec![-0.5, -1e-7, f32::NAN, 0.0], turns }
+    }
+
+    #[test]
+    fn a_response_arrives_bit_for_bit() {
+        let bytes = pack(Kind::Samples, Ok(&vec![sent()]));
+        let back: Vec<Sent> = read(Kind::Samples, 1, &bytes).expect("it is whole");
+        let bits = |sent: &Sent| sent.logprobs.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!((&back[0].ids, &back[0].turns), (&sent().ids, &sent().turns));
+        assert_eq!(bits(&back[0]), bits(&sent()));
+    }
+
+    #[test]
+    fn the_error_names_the_rank_that_failed_or_sent_what_cannot_be() {
+        let failed = pack::<Vec<Sent>>(Kind::Samples, Err("reward-failing: no scores".into()));
+        let error = read::<Vec<Sent>>(Kind::Samples, 2, &failed).expect_err("it failed");
+        assert_eq!((error.slug, error.message.as_str()), ("rank-lost", "rank 2: reward-failing: no scores"));
+        assert_eq!(error.exit, Exit::OtherRank);
+        let outside = Turn { start: 0, end: 5, finish: Finish::Eos };
+        for (bad, expect) in [
+            (
+                Sent { turns: vec![outside], ..sent() },
+                "4 tokens with 4 log-probabilities and the turns [Turn",
+            ),
+            (Sent { turns: vec![], ..sent() }, "4 tokens with 4 log-probabilities and the turns []"),
+            (Sent { ids: vec![7], ..sent() }, "1 tokens with 4 log-probabilities"),
+        ] {
+            let bytes = pack(Kind::Samples, Ok(&vec![bad]));
+            let error = read::<Vec<Sent>>(Kind::Samples, 3, &bytes).expect_err("it cannot be");
+            assert_eq!(error.slug, "ranks-exchange");
+            let begin = format!("rank 3 sent {} bytes that cannot be read: before byte ", bytes.len());
+            assert!(error.message.starts_with(&begin) && error.message.contains(expect), "{}", error.message);
+        }
+    }
 }

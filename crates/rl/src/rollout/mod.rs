@@ -6,4 +6,5 @@ pub mod gather;
 pub mod grading;
 pub mod held;
 pub mod model_reward;
+pub(crate) mod packed;
 pub mod responses;
