@@ -1,6 +1,6 @@
 //! Regions and layouts: the memory that a component needs, as plain data.
 
-use plimsoll_base::{Bytes, DType, PhaseSet, Result};
+use plimsoll_base::{Bytes, DType, Phase, PhaseSet, Result};
 use serde::Serialize;
 
 /// Every arena region starts on a multiple of this: four cache lines on a CPU, one sector group on a GPU.
@@ -162,6 +162,12 @@ impl Layout {
             self.regions.iter().filter(|r| r.turn == turn && keep(r)).map(|r| r.bytes).sum()
         };
         of(Turn::Whole) + Turn::EXCLUSIVE.map(of).into_iter().max().unwrap_or_default()
+    }
+
+    /// Returns the bytes of the arena: resident regions and the largest phase.
+    pub fn arena_bytes(&self) -> Bytes {
+        let in_arena = |phase: Phase| self.sum(|r| r.place == Place::Arena && r.phases.contains(phase));
+        Phase::ALL.into_iter().map(in_arena).max().unwrap_or_default()
     }
 
     /// Adds a resident row outside the arena, of `bytes` bytes.

@@ -89,8 +89,7 @@ impl Plan {
 
     /// Returns the bytes of the arena: resident regions and the largest phase.
     pub fn arena_bytes(&self) -> Bytes {
-        let in_arena = |phase: Phase| self.sum(|r| r.place == Place::Arena && r.phases.contains(phase));
-        Phase::ALL.into_iter().map(in_arena).max().unwrap_or_default()
+        self.layout.arena_bytes()
     }
 
     /// Returns the highest resident memory of the process itself, to compare with its RSS: the host pool without

@@ -87,7 +87,10 @@ pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss, note: b
     let Some(memory) = dev.card_memory() else { return Ok(report) };
     let offloaded = report.plan.layout.sum(|r| r.place == Place::Offloaded);
     let planned = report.plan.layout.sum(|r| r.name == "device.libraries");
-    let held = held_of(memory.libraries, before, Host::this().rss(), offloaded);
+    // The tables for other ranks' arenas have a row of their own: a plan for another number of ranks has others.
+    let peers = report.plan.layout.sum(|r| r.name == "device.peers");
+    let libraries = Bytes(memory.libraries.0.saturating_sub(peers.0));
+    let held = held_of(libraries, before, Host::this().rss(), offloaded);
     if note {
         held.note();
     }
