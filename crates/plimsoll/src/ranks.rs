@@ -1,7 +1,7 @@
 //! `train` as one of several ranks, or as the process that starts them: the environment, signals and words of the crate
 //! `ranks`, for this binary.
 
-use crate::{output, signals, terminal};
+use crate::{errors, output, signals, terminal};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Loaded, RunSpec};
 use plimsoll_cuda::{self as cuda, Card};
@@ -99,5 +99,9 @@ pub fn join(launch: &Launch, loaded: &Loaded, times: Times) -> Result<u8> {
     // The trainer sees its own card alone; the memory of the others it opens by handles.
     env.extend(card.map(|card| (CARDS_VARIABLE.to_string(), card.uuid)));
     let words: Vec<_> = std::env::args_os().skip(1).collect();
-    several::supervise_rank(&words, &env, &forward, child_ended.as_signal(), &link, &mut say)
+    let mut tell = |error: &Error| {
+        errors::print(error);
+    };
+    let user = several::User { say: &mut say, tell: &mut tell };
+    several::supervise_rank(&words, &env, &forward, child_ended.as_signal(), &link, user)
 }

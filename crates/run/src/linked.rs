@@ -1,12 +1,13 @@
 //! A supervisor's end of the link to those of the other ranks: what it tells them of its trainer, and, at rank 0, the file of the
 //! run directory that shows all ranks to `watch` and `doctor`.
 
-use crate::supervise::{place, read_note};
-use plimsoll_memory::host::Host;
-use plimsoll_ranks::{Beat, Link, Order, Row, Verdict, Waits, slowest};
+use crate::supervise::{Death, place, read_note};
+use plimsoll_base::{Error, Exit};
+use plimsoll_memory::host::{Host, OomWatch};
+use plimsoll_ranks::{Beat, Cause, Link, Order, Row, Verdict, Waits, slowest};
 use plimsoll_worker::{Ended, Others, Trainer};
 use serde_json::{Value, json};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,20 @@ const DEPTH_MAX: usize = 4;
 pub(crate) struct Linked<'a> {
     link: &'a Link,
     seen: RefCell<Seen>,
-    pub(crate) say: RefCell<&'a mut dyn FnMut(&str)>,
+    user: RefCell<&'a mut User<'a>>,
+    watch: RefCell<&'a mut OomWatch>,
+    /// The error of the trainer's death, from when it begins to die. None if that needs what is known only once it has.
+    death: RefCell<Option<Error>>,
+    /// Whether the user has heard why the run ends.
+    has_told: Cell<bool>,
+}
+
+/// Who starts a rank.
+pub struct User<'a> {
+    /// Takes a line.
+    pub say: &'a mut dyn FnMut(&str),
+    /// Takes what ended the run, while a trainer still ends.
+    pub tell: &'a mut dyn FnMut(&Error),
 }
 
 /// What was seen of the trainer at the last look.
@@ -39,10 +53,26 @@ struct Seen {
 }
 
 impl<'a> Linked<'a> {
-    pub(crate) fn new(link: &'a Link, say: &'a mut dyn FnMut(&str)) -> Linked<'a> {
+    pub(crate) fn new(link: &'a Link, user: &'a mut User<'a>, watch: &'a mut OomWatch) -> Linked<'a> {
         let now = Instant::now();
         let seen = Seen { doing: (String::new(), now), waits: None, written: now };
-        Linked { link, seen: RefCell::new(seen), say: RefCell::new(say) }
+        Linked {
+            link,
+            seen: RefCell::new(seen),
+            user: RefCell::new(user),
+            watch: RefCell::new(watch),
+            death: RefCell::new(None),
+            has_told: Cell::new(false),
+        }
+    }
+
+    pub(crate) fn say(&self, words: &str) {
+        (self.user.borrow_mut().say)(words);
+    }
+
+    /// Returns whether the user has heard why the run ends.
+    pub(crate) fn has_told(&self) -> bool {
+        self.has_told.get()
     }
 
     /// Tells the others what the trainer did last.
@@ -56,10 +86,25 @@ impl<'a> Linked<'a> {
             Order::Signal(signal) => Some(plimsoll_worker::Order::Signal(signal)),
             Order::End => Some(plimsoll_worker::Order::End),
             Order::Say(words) => {
-                (self.say.borrow_mut())(&words);
+                self.say(&words);
                 None
             }
         }
+    }
+
+    /// Tells the user what ended the run as soon as that is known: the trainer may take seconds more to end. An error with which another
+    /// rank failed waits for the end, because this trainer may still report the same.
+    fn tell_verdict(&self) {
+        let Some(verdict) = self.link.verdict().filter(|_| !self.has_told()) else { return };
+        let error = match &*self.death.borrow() {
+            Some(error) if verdict.member.rank == self.link.place.rank => named(error, &verdict),
+            None if verdict.member.rank != self.link.place.rank && verdict.cause != Cause::Failed => {
+                lost(&verdict)
+            }
+            _ => return,
+        };
+        self.has_told.set(true);
+        (self.user.borrow_mut().tell)(&error);
     }
 
     /// Describes the trainer, whose status page says `note`.
@@ -117,9 +162,36 @@ impl Others for Linked<'_> {
             self.seen.borrow_mut().written = now;
             write(&dir, &self.link.rows(), None);
         }
+        self.tell_verdict();
         let orders = self.link.orders().into_iter();
         orders.filter_map(|order| self.told(order)).collect()
     }
+
+    fn dies(&self, ended: &Ended) {
+        self.tell_last(ended);
+        let mut evidence = self.watch.borrow_mut().evidence();
+        // What others hold is not known while part of it is this trainer's.
+        evidence.groups.iter_mut().for_each(|group| group.held = None);
+        if let Some((death, error)) = Death::of(ended, &evidence, &Host::this()) {
+            self.link.ended(death.ending(&error));
+            self.death.replace((!death.is_for_lack_of_memory()).then_some(error));
+        }
+    }
+}
+
+/// Returns the error of a rank that ended because of another one.
+pub(crate) fn lost(verdict: &Verdict) -> Error {
+    let mut error = Error::new("rank-lost", verdict.words());
+    if [Cause::KilledProven, Cause::Crashed, Cause::Killed, Cause::Failed].contains(&verdict.cause) {
+        error = error.hint(format!("rank {} says more in its own output", verdict.member.rank));
+    }
+    let error = error.hint("start the same command with --resume to continue from the last checkpoint");
+    Error { exit: Exit::OtherRank, ..error }
+}
+
+/// Returns the error of a rank's own death, with the rank and the others that ended for it.
+pub(crate) fn named(error: &Error, verdict: &Verdict) -> Error {
+    Error { message: verdict.words(), ..error.clone() }
 }
 
 /// Writes how all ranks ended. `last`: the last note of the trainer's status page.

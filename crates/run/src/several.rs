@@ -3,7 +3,8 @@
 //! directory.
 
 use crate::ending::run_dir_path;
-use crate::linked::{Linked, write_last};
+pub use crate::linked::User;
+use crate::linked::{Linked, lost, named, write_last};
 use crate::resume::Start;
 use crate::supervise::{Death, Pause, SignalPipe, place, read_note, signal_name};
 use crate::views::{View, sweep, sweep_temporary};
@@ -139,37 +140,38 @@ pub fn supervise_rank(
     forward: &[SignalPipe<'_>],
     child_ended: SignalPipe<'_>,
     link: &Link,
-    say: &mut dyn FnMut(&str),
+    user: User<'_>,
 ) -> Result<u8> {
     let host = Host::this();
     let mut watch = OomWatch::begin(&host);
     let env = [env, &Place::variables(Some(&link.place))].concat();
-    let ended = {
-        let linked = Linked::new(link, say);
-        let mut report = |seen: &_| {
-            (linked.say.borrow_mut())(&Pause(seen).words());
-        };
+    let User { say, tell } = user;
+    let (ended, has_told) = {
+        let mut user = User { say: &mut *say, tell: &mut *tell };
+        let linked = Linked::new(link, &mut user, &mut watch);
+        let mut report = |seen: &_| linked.say(&Pause(seen).words());
         let ended = plimsoll_worker::supervise(args, &env, forward, child_ended, &mut report, Some(&linked));
-        ended.inspect(|ended| linked.tell_last(ended))
+        (ended.inspect(|ended| linked.tell_last(ended)), linked.has_told())
     };
     let ended = ended.inspect_err(|error| {
         let sentence = format!("error[{}]: {}", error.slug, error.message);
         link.ended(Ending { cause: Cause::Failed, sentence, exit: error.exit as u8 });
-        wait_for_all(link, forward);
+        wait_for_all(link, forward, &mut |_| {});
     })?;
     let evidence = (ended.signal().is_some() && !ended.is_for_others).then(|| watch.evidence());
     let last = read_note(ended.note.as_deref());
-    let killed = evidence.as_ref().and_then(|evidence| {
-        let signal = ended.signal().filter(|signal| ended.forwarded != Some(*signal))?;
-        let death = Death { last: last.clone(), ended: &ended, signal, evidence };
-        let error = death.error(&host);
-        Some((death, error))
-    });
+    let killed = evidence.as_ref().and_then(|evidence| Death::of(&ended, evidence, &host));
     let ending = ending_of(&ended, &last, killed.as_ref());
     link.ended(ending.clone());
-    let verdict = wait_for_all(link, forward);
-    write_last(link, &last, verdict.as_ref());
-    End { rank: link.place.rank, ending, killed, last }.after(verdict, say)
+    let mut end = End { rank: link.place.rank, ending, killed, last, has_told };
+    let verdict = wait_for_all(link, forward, &mut |verdict| {
+        if let Some(error) = end.news(verdict) {
+            end.has_told = true;
+            tell(&error);
+        }
+    });
+    write_last(link, &end.last, verdict.as_ref());
+    end.after(verdict, say)
 }
 
 /// Returns a trainer's end as the other ranks hear of it.
@@ -177,7 +179,7 @@ fn ending_of(ended: &Ended, last: &Value, killed: Option<&(Death<'_>, Error)>) -
     let at = place(last);
     let of = |cause, sentence: String, exit: u8| Ending { cause, sentence, exit };
     if let Some((death, error)) = killed {
-        return of(death.cause_for_ranks(), error.message.clone(), error.exit as u8);
+        return death.ending(error);
     }
     match (ended.status.code(), ended.is_for_others) {
         (Some(0), _) => of(Cause::Finished, at, 0),
@@ -199,10 +201,13 @@ fn ending_of(ended: &Ended, last: &Value, killed: Option<&(Death<'_>, Error)>) -
 }
 
 /// Waits until this rank may end, and still passes requests on; a second one ends the wait. Returns what ended the run, if it
-/// did not end well.
-fn wait_for_all(link: &Link, forward: &[SignalPipe<'_>]) -> Option<Verdict> {
+/// did not end well; `heard` gets it while others still end.
+fn wait_for_all(link: &Link, forward: &[SignalPipe<'_>], heard: &mut dyn FnMut(&Verdict)) -> Option<Verdict> {
     let mut asked: Option<Instant> = None;
     loop {
+        if let Some(verdict) = link.verdict() {
+            heard(&verdict);
+        }
         if let Some(outcome) = link.outcome() {
             return outcome.verdict;
         }
@@ -225,11 +230,28 @@ struct End<'a> {
     killed: Option<(Death<'a>, Error)>,
     /// The last content of the status page, or null.
     last: Value,
+    /// Whether the user has heard why the run ended.
+    has_told: bool,
 }
 
 impl End<'_> {
+    /// Returns what the user is to hear at once, while other ranks still end.
+    fn news(&self, verdict: &Verdict) -> Option<Error> {
+        match &self.killed {
+            _ if self.has_told => None,
+            Some((_, error)) if verdict.member.rank == self.rank => Some(named(error, verdict)),
+            None if self.ending.cause == Cause::Secondary => Some(lost(verdict)),
+            _ => None,
+        }
+    }
+
     /// Reports what this rank has to report once the run is over.
-    fn after(self, verdict: Option<Verdict>, say: &mut dyn FnMut(&str)) -> Result<u8> {
+    fn after(mut self, verdict: Option<Verdict>, say: &mut dyn FnMut(&str)) -> Result<u8> {
+        if let (Some(verdict), Some((_, error))) = (&verdict, &mut self.killed)
+            && verdict.member.rank == self.rank
+        {
+            *error = named(error, verdict);
+        }
         // A trainer that was ended because the run was over says nothing of its own, also where the verdict is on this rank.
         let is_news =
             |verdict: &Verdict| verdict.member.rank != self.rank || self.ending.cause == Cause::Secondary;
@@ -250,6 +272,7 @@ impl End<'_> {
         }
         let own = self.killed.map_or(Ok(self.ending.exit), |(_, error)| Err(error));
         match others {
+            _ if self.has_told => Ok(self.ending.exit),
             None => own,
             Some(verdict) if self.ending.cause == Cause::Secondary => Err(lost(&verdict)),
             Some(verdict) => {
@@ -267,15 +290,6 @@ impl End<'_> {
 fn same_error(one: &str, other: &str) -> bool {
     let head = |text: &str| text.rsplit_once(", ").map_or(text.to_string(), |(head, _)| head.to_string());
     one == other || head(one) == head(other)
-}
-
-fn lost(verdict: &Verdict) -> Error {
-    let mut error = Error::new("rank-lost", verdict.words());
-    if [Cause::KilledProven, Cause::Crashed, Cause::Killed, Cause::Failed].contains(&verdict.cause) {
-        error = error.hint(format!("rank {} says more in its own output", verdict.member.rank));
-    }
-    let error = error.hint("start the same command with --resume to continue from the last checkpoint");
-    Error { exit: Exit::OtherRank, ..error }
 }
 
 /// Writes the cause where torchrun reads the errors of its processes, so that it shows this rank as the first to fail.

@@ -6,6 +6,7 @@
 use plimsoll_base::{Bytes, Error, Exit, Result};
 use plimsoll_files::write_atomic;
 use plimsoll_memory::host::{Host, KernelLine, OomEvidence, OomWatch};
+use plimsoll_ranks::Ending;
 pub use plimsoll_worker::SignalPipe;
 use plimsoll_worker::{Ended, Seen};
 use serde_json::{Value, json};
@@ -144,7 +145,32 @@ pub fn judge(signal: i32, pid: u32, name: &str, seen: &OomEvidence) -> Verdict {
     }
 }
 
+impl<'a> Death<'a> {
+    /// Returns the death of one of several ranks' trainers, with its error; `None` if no signal killed it, or one that was passed on.
+    pub(crate) fn of(ended: &'a Ended, evidence: &'a OomEvidence, host: &Host) -> Option<(Death<'a>, Error)> {
+        let signal = ended.signal().filter(|signal| ended.forwarded != Some(*signal))?;
+        let death = Death { last: read_note(ended.note.as_deref()), ended, signal, evidence };
+        let error = death.error(host);
+        Some((death, error))
+    }
+}
+
 impl Death<'_> {
+    /// Returns the end of the trainer as the other ranks hear of it. `error`: this death's.
+    pub(crate) fn ending(&self, error: &Error) -> Ending {
+        let cause = match self.verdict() {
+            Verdict { cause: Cause::Crashed(_), .. } => plimsoll_ranks::Cause::Crashed,
+            Verdict { proven: true, .. } => plimsoll_ranks::Cause::KilledProven,
+            Verdict { proven: false, .. } => plimsoll_ranks::Cause::Killed,
+        };
+        Ending { cause, sentence: error.message.clone(), exit: error.exit as u8 }
+    }
+
+    /// Whether its error says what others hold, which is known once the memory of this trainer is free.
+    pub(crate) fn is_for_lack_of_memory(&self) -> bool {
+        matches!(self.verdict().cause, Cause::ContainerOom | Cause::KernelOom)
+    }
+
     /// Writes `crash.json`.
     pub(crate) fn write_crash(&self, dir: &Path, error: &Error) -> Result<PathBuf> {
         let verdict = self.verdict();
@@ -168,15 +194,6 @@ impl Death<'_> {
         text.push('\n');
         write_atomic(&path, text.as_bytes())?;
         Ok(path)
-    }
-
-    /// Returns the cause as the other ranks hear it.
-    pub(crate) fn cause_for_ranks(&self) -> plimsoll_ranks::Cause {
-        match self.verdict() {
-            Verdict { cause: Cause::Crashed(_), .. } => plimsoll_ranks::Cause::Crashed,
-            Verdict { proven: true, .. } => plimsoll_ranks::Cause::KilledProven,
-            Verdict { proven: false, .. } => plimsoll_ranks::Cause::Killed,
-        }
     }
 
     fn verdict(&self) -> Verdict {

@@ -24,8 +24,10 @@ const LAST_WORDS_LINES: usize = 20;
 const CHUNK_BYTES: usize = 16 << 10;
 /// Longest sleep, after which a child is noticed even if the signal of its end was lost.
 const POLL_SECONDS: i64 = 1;
-/// The same with other ranks, who hear what the trainer does twice a second.
-const POLL_NANOSECONDS_OF_RANKS: i64 = 250_000_000;
+/// The same with other ranks, who are to hear of a trainer's death at once.
+const POLL_NANOSECONDS_OF_RANKS: i64 = 100_000_000;
+/// A flag of a process that has begun to exit. Source: PF_EXITING, linux `include/linux/sched.h`.
+const EXITING: u64 = 0x4;
 /// How long a trainer may take to end once the run is over; then it is killed.
 const ENDING_MAX: Duration = Duration::from_secs(10);
 /// How long the trainer must have been stopped before that is reported: a shell that continues a job continues its
@@ -98,6 +100,10 @@ pub trait Others {
 
     /// Takes note of what the trainer does. Returns what to do to it.
     fn look(&self, trainer: Trainer) -> Vec<Order>;
+
+    /// Takes note that the trainer dies of a signal that no supervisor sent: once, and before it can be waited for. That may take seconds more:
+    /// a driver frees the memory of a card first.
+    fn dies(&self, ended: &Ended);
 }
 
 /// Runs this program again with `args` and `env` as the trainer, and waits for its end.
@@ -122,6 +128,15 @@ pub fn supervise(
     let mut words = Ring::new(LAST_WORDS_BYTES);
     let (mut requests, mut open, mut pause) =
         (Requests { pid, forwarded: None, ending: None }, true, Pause::default());
+    let ended = |status, requests: &Requests, words: &Ring| Ended {
+        pid: pid.as_raw_nonzero().get() as u32,
+        status,
+        forwarded: requests.forwarded,
+        is_for_others: requests.ending.is_some(),
+        note: page.as_ref().and_then(StatusPage::read),
+        last_words: plain_lines(words),
+    };
+    let mut is_dying = false;
     let status = loop {
         wait(forward, child_ended, open.then_some(&stderr), others);
         open = open && pump(&mut stderr, &mut words);
@@ -130,7 +145,7 @@ pub fn supervise(
             others.iter().for_each(|others| others.asked(one.signal));
         }
         child_ended.came();
-        let state = state_of(pid);
+        let Stat { state, fate } = Stat::of(pid);
         let seen = pause.look(state == 'T', Instant::now(), pid, || page.as_ref()?.read());
         seen.iter().for_each(&mut *report);
         if let Some(others) = others {
@@ -142,18 +157,14 @@ pub fn supervise(
         if let Some(status) = child.try_wait().map_err(|err| not_started(&err))? {
             break status;
         }
+        if let (Some(others), Some(status), false) = (others, fate, is_dying || requests.has_sent_any()) {
+            is_dying = true;
+            others.dies(&ended(status, &requests, &words));
+        }
     };
     // Its last words are still in the pipe.
     pump(&mut stderr, &mut words);
-    let note = page.and_then(|page| page.read());
-    Ok(Ended {
-        pid: pid.as_raw_nonzero().get() as u32,
-        status,
-        forwarded: requests.forwarded,
-        is_for_others: requests.ending.is_some(),
-        note,
-        last_words: plain_lines(&words),
-    })
+    Ok(ended(status, &requests, &words))
 }
 
 impl Ended {
@@ -204,6 +215,11 @@ impl Requests {
         }
     }
 
+    /// Whether it may die of a signal that was sent from here.
+    fn has_sent_any(&self) -> bool {
+        self.forwarded.is_some() || self.ending.is_some()
+    }
+
     fn end_if_due(&self) {
         if self.ending.is_some_and(|at| at.elapsed() >= ENDING_MAX) {
             self.send(Signal::KILL);
@@ -244,10 +260,33 @@ impl Pause {
     }
 }
 
-/// Returns the state of a process: `T` if a signal has stopped it; one that a debugger holds is `t`.
-fn state_of(pid: Pid) -> char {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next()).unwrap_or('-')
+/// What /proc says of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stat {
+    /// `T` if a signal has stopped it; one that a debugger holds is `t`.
+    state: char,
+    /// The end of a process that a signal has begun to end.
+    fate: Option<ExitStatus>,
+}
+
+impl Stat {
+    fn of(pid: Pid) -> Stat {
+        let text = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+        Stat::parse(&text)
+    }
+
+    /// Reads the fields after the name, which may hold anything: 3 is the state, 9 the flags, 52 the exit code, where this user may know it.
+    /// Source: proc_pid_stat(5).
+    fn parse(text: &str) -> Stat {
+        let fields: Vec<&str> =
+            text.rsplit_once(')').map_or(Vec::new(), |(_, rest)| rest.split_whitespace().collect());
+        let number =
+            |field: usize| fields.get(field - 3).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+        let status = ExitStatus::from_raw(number(52) as i32);
+        let has_begun = number(9) & EXITING != 0 && status.signal().is_some();
+        let state = fields.first().and_then(|text| text.chars().next()).unwrap_or('-');
+        Stat { state, fate: has_begun.then_some(status) }
+    }
 }
 
 fn start(args: &[OsString], env: &[(String, String)], page: Option<&StatusPage>) -> Result<Child> {
@@ -382,7 +421,41 @@ mod tests {
         assert_eq!([look(true, 3000), look(true, 5000), look(true, 9000)], [None, Some(stopped), None]);
         let continued = Seen::Continued { pid: number, stopped: Duration::from_secs(7) };
         assert_eq!([look(false, 10_000), look(false, 11_000)], [Some(continued), None]);
-        assert_ne!(state_of(pid), 'T');
+        assert_ne!(Stat::of(pid).state, 'T');
+    }
+
+    #[test]
+    fn a_process_that_a_signal_has_begun_to_end_is_seen_before_it_has_ended() {
+        let stat = |name: &str, state: char, flags: u64, exit_code: i32| {
+            let between = "1 ".repeat(42);
+            Stat::parse(&format!("7 ({name}) {state} 1 1 1 0 -1 {flags} {between}{exit_code}\n"))
+        };
+        let killed = Some(ExitStatus::from_raw(9));
+        for (stat, state, fate) in [
+            (stat("plimsoll", 'R', 0x0040_0000, 0), 'R', None),
+            (stat("plimsoll", 'D', 0x0040_0004, 9), 'D', killed),
+            (stat("a) R 1 (b", 'Z', 0x4, 9), 'Z', killed),
+            // With a core file.
+            (stat("plimsoll", 'D', 0x4, 0x86), 'D', Some(ExitStatus::from_raw(0x86))),
+            // A stop, or a debugger; an end of its own, with exit code 1 and 0.
+            (stat("plimsoll", 'T', 0, 19), 'T', None),
+            (stat("plimsoll", 'D', 0x4, 1 << 8), 'D', None),
+            (stat("plimsoll", 'D', 0x4, 0), 'D', None),
+            (Stat::parse(""), '-', None),
+        ] {
+            assert_eq!(stat, Stat { state, fate });
+        }
+        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep is everywhere");
+        let pid = Pid::from_child(&child);
+        assert_eq!(Stat::of(pid).fate, None);
+        child.kill().expect("it is ours");
+        let until = Instant::now() + Duration::from_secs(30);
+        // It is not waited for, so it stays, with the code.
+        while Stat::of(pid).fate != killed && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(Stat::of(pid), Stat { state: 'Z', fate: killed });
+        child.wait().expect("it is ours");
     }
 
     #[test]

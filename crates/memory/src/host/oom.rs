@@ -24,6 +24,8 @@ pub struct OomWatch {
     groups: Vec<(MemoryGroup, Counters)>,
     kernel_kills: Option<u64>,
     log: Option<File>,
+    /// The kernel's lines about kills so far.
+    lines: Vec<KernelLine>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,11 +94,15 @@ impl OomWatch {
             groups: groups.collect(),
             kernel_kills: kernel_kills(host),
             log: open_log(host),
+            lines: Vec::new(),
         }
     }
 
     /// Returns the changes since the start.
     pub fn evidence(&mut self) -> OomEvidence {
+        self.lines.extend(self.log.as_mut().map(read_kills).into_iter().flatten());
+        let surplus = self.lines.len().saturating_sub(KILL_LINES_MAX);
+        self.lines.drain(..surplus);
         let rise = |before: Option<u64>, now: Option<u64>| Some(now?.saturating_sub(before?));
         let change = |(group, before): &(MemoryGroup, Counters)| GroupChange {
             dir: group.dir.clone(),
@@ -111,7 +117,7 @@ impl OomWatch {
         OomEvidence {
             groups: self.groups.iter().map(change).collect(),
             kernel_kills: rise(self.kernel_kills, kernel_kills(&self.host)),
-            kernel_lines: self.log.as_mut().map(read_kills),
+            kernel_lines: self.log.is_some().then(|| self.lines.clone()),
             same_pids: self.host.is_first_pid_namespace(),
         }
     }

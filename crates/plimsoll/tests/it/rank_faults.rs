@@ -132,6 +132,27 @@ fn the_rows_of_a_live_run_say_what_its_ranks_do_and_a_stopped_one_ends_it() {
 }
 
 #[test]
+fn a_killed_rank_is_named_whichever_it_is() {
+    for rank in [0, 1] {
+        let folder = Run::new(SMALL);
+        let run = endless(&folder, &[]);
+        let pid = trainer(&folder, rank, 2).expect("it lives");
+        kill("-KILL", pid);
+        let output = run.end();
+        let words = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(4), "{words}");
+        let slug = if rank == 0 { "trainer-killed" } else { "rank-lost" };
+        let begin = words.find(&format!("error[{slug}]: rank {rank} (host "));
+        let sentence = begin.and_then(|at| words[at..].lines().next()).unwrap_or_else(|| panic!("{words}"));
+        let cause = format!(" was killed: SIGKILL from outside killed the trainer, pid {pid}, in step ");
+        assert!(sentence.contains(&cause) && sentence.ends_with("; 1 other rank ended for it"), "{sentence}");
+        assert_eq!(words.lines().filter(|line| line.starts_with("error[")).count(), 1, "{words}");
+        let crash = folder.read_json("out/crash.json");
+        assert_eq!(crash["message"], sentence.split_once(": ").expect("a slug").1, "{crash}");
+    }
+}
+
+#[test]
 fn a_stopped_rank_0_is_named_too() {
     let folder = Run::new(SMALL);
     let run = endless(&folder, &["--wait-seconds=8"]);
