@@ -24,7 +24,9 @@ impl AsideStream {
     pub(crate) fn new(gpu: &Gpu) -> Result<AsideStream> {
         let marks = [Mark::shared(gpu)?, Mark::shared(gpu)?, Mark::shared(gpu)?, Mark::shared(gpu)?];
         let joined = Mark::new(gpu)?;
-        Ok(AsideStream { stream: Stream::new(gpu)?, marks, joined, is_on: AtomicBool::new(false) })
+        // A sum of what has arrived takes microseconds, and the next copies wait for it; a product that fills the card takes milliseconds.
+        let stream = Stream::served_first(gpu)?;
+        Ok(AsideStream { stream, marks, joined, is_on: AtomicBool::new(false) })
     }
 
     pub(crate) fn wait(&self) -> std::result::Result<(), cudarc::driver::result::DriverError> {

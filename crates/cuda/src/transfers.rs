@@ -40,6 +40,16 @@ impl Stream {
         stream.map(Stream).map_err(|e| driver::failed("making a stream", e))
     }
 
+    /// A stream whose kernels start before those of others that wait for room on the card.
+    pub(crate) fn served_first(gpu: &Gpu) -> Result<Stream> {
+        gpu.bind();
+        let highest = result::stream::get_priority_range().map(|(_, highest)| highest);
+        let stream = highest.and_then(|highest| {
+            result::stream::create_with_priority(result::stream::StreamKind::NonBlocking, highest)
+        });
+        stream.map(Stream).map_err(|e| driver::failed("making a stream", e))
+    }
+
     /// Waits for everything on it. The caller has bound the context.
     pub(crate) fn wait(&self) -> std::result::Result<(), result::DriverError> {
         // SAFETY: made in `new`, and lives as long as `self`.
