@@ -31,11 +31,12 @@ def of_bits(rows):
 
 
 def of_scale(rows):
-    one = {row["model"]: row for row in rows if row["ranks"] == 1 and "error" not in row}
+    # Of the same build: another is another speed.
+    one = {(row["model"], build(row)): row for row in rows if row["ranks"] == 1 and "error" not in row}
     head = ["model", "ranks", "update, s", "of one rank's", "floor", "step, s", "of one rank's", "floor", "update, tokens/s", "build"]
     cells, parts = [], []
     for row in rows:
-        first, last, alone = [row["model"], row["ranks"]], [build(row)], one.get(row["model"])
+        first, last, alone = [row["model"], row["ranks"]], [build(row)], one.get((row["model"], build(row)))
         if "error" in row:
             cells.append([*first, error(row), *[""] * (len(head) - 4), *last])
             continue
