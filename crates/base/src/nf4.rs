@@ -30,7 +30,7 @@ pub const NF4: [f32; 16] = [
 const PIECE: usize = 4 << 20;
 
 /// Rounds rows of whole blocks to the nearest codes, on all cores; `each` gets the first element of a piece, its words and its scales.
-pub fn encode_rows(x: &[f32], k: usize, each: &mut dyn FnMut(usize, &[u32], &[f32])) {
+pub fn encode_rows(x: &[f32], k: usize, mut each: impl FnMut(usize, &[u32], &[f32])) {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let piece = (PIECE / k).max(1) * k;
     let (mut words, mut scales) = (Vec::new(), Vec::new());
@@ -114,7 +114,7 @@ mod tests {
         let (mut words, mut scales) = (vec![0; n * k / CODES_OF_WORD], vec![0.0; n * k / NF4_BLOCK]);
         encode(&x, &mut words, &mut scales);
         let mut seen = 0;
-        encode_rows(&x, k, &mut |first, some, of_them| {
+        encode_rows(&x, k, |first, some, of_them| {
             assert_eq!((first, some), (seen, &words[seen / CODES_OF_WORD..][..some.len()]));
             assert_eq!(of_them, &scales[seen / NF4_BLOCK..][..of_them.len()]);
             seen += some.len() * CODES_OF_WORD;

@@ -30,7 +30,7 @@ fn tiles(outputs: impl Iterator<Item = usize>, k: usize, r: usize) -> usize {
     sum + of(k, sr)
 }
 
-/// Runs of rows, and the rows of each, for `m` rows of so many tiles: they depend on the shapes alone.
+/// Runs of rows, and the rows of each, for `m` rows and `tiles`: they depend on the shapes alone.
 fn runs(tiles: usize, m: usize) -> (usize, usize) {
     let most = (BLOCKS / tiles).clamp(1, m.div_ceil(ROWS_MIN));
     let rows = m.div_ceil(most).next_multiple_of(STEP);

@@ -232,7 +232,7 @@ operations! {
         /// Rounds whole rows (`[rows, K]` row-major) to the nearest codes, from row `first_row`.
         fn write_nf4(&self, dst: Nf4<'_>, first_row: usize, src: &[f32]) {
             assert!(src.len().is_multiple_of(dst.k), "whole rows of {}", dst.k);
-            nf4::encode_rows(src, dst.k, &mut |first, words, scales| {
+            nf4::encode_rows(src, dst.k, |first, words, scales| {
                 let first = first_row * dst.k + first;
                 self.write_u32(dst.codes, first / nf4::CODES_OF_WORD, words);
                 self.write_f32(dst.scales, first / nf4::NF4_BLOCK, scales);

@@ -25,7 +25,7 @@ pub struct AdapterConfig {
     pub targets: LoraTargets,
     /// The name or path of the model that it was trained on.
     pub base: Option<String>,
-    /// How that model's weights were stored, if not in full: a key of ours, which peft and vLLM ignore.
+    /// How that model's weights were stored, if not in full: under our key `base_quantization`, which peft and vLLM ignore.
     pub quantize: Option<Quantization>,
 }
 

@@ -17,7 +17,7 @@ pub struct Merged {
     pub from: PathBuf,
     /// The model that it was trained on.
     pub base: String,
-    /// How its linear layers were stored then, if not in full: what they stood for is what the adapter is added to.
+    /// How its linear layers were stored then, if not in full: the adapter is added to what their codes mean.
     pub quantize: Option<Quantization>,
     /// Tensors that the adapter changes.
     pub tensors: usize,

@@ -180,7 +180,7 @@ impl Harness {
             add("actor.widened", table.widened_elements(dtype), dtype);
         }
         let states = StateDTypes { optimizer: setup.optimizer, ..dtypes(dtype) };
-        // What learns beside codes are adapters; these states are of the shape of its weights all the same.
+        // Adapters are what learns over codes; these states have the shape of all weights anyway.
         let all = ParamTable::new(&spec, setup.machine.kind(), dtype);
         let states = optimizer_layout("actor", &all, states, pool, Phase::Update, setup.offload, 1).unwrap();
         layout.extend(resident_gradients(states));
