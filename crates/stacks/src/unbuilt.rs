@@ -41,7 +41,7 @@ impl Unbuilt {
             Unbuilt::Adapters => {
                 "an adapter here is plain LoRA of linear layers, the same in every layer, and the file must show it; a reward model is trained in full"
             }
-            Unbuilt::Quantisation => "weights are bf16 or f32 here, which take two to eight times the memory",
+            Unbuilt::Quantisation => "weights are bf16 or f32 here, or 4 bits under adapters",
             Unbuilt::Experts => "models with experts are refused here: name a dense model",
             Unbuilt::Optimizer => {
                 "the optimizer is AdamW here, for which another one's learning rate is not meant"

@@ -1,9 +1,9 @@
 //! Adapters: what a stack calls rank, alpha and targets becomes `[lora]`. Any other kind of adapter is another job.
 
 use super::draft::{Draft, quoted};
-use crate::setting::{Setting, list};
+use crate::setting::{Setting, flag, list};
 use crate::unbuilt::{self, Unbuilt};
-use plimsoll_base::LoraTarget;
+use plimsoll_base::{LoraTarget, Quantization};
 
 /// How one stack describes an adapter, by the first names of its settings.
 pub(crate) struct Lora {
@@ -15,6 +15,8 @@ pub(crate) struct Lora {
     pub targets: &'static str,
     pub rslora: Option<&'static str>,
     pub bias: Option<&'static str>,
+    /// What stores the frozen weights in 4 bits.
+    pub four_bits: Option<&'static str>,
 }
 
 /// A stack's defaults.
@@ -44,6 +46,11 @@ pub(crate) fn lora(draft: &mut Draft, lora: &Lora) {
     };
     let Some((_, silent)) = lora.asked_by.iter().find(|(name, _)| is_on(draft, name)) else {
         let is_other = draft.not_built().iter().any(|(what, _)| *what == Unbuilt::Adapters);
+        if let Some(taken) = lora.four_bits.and_then(|name| draft.take(name))
+            && flag(&taken.value).unwrap_or(false)
+        {
+            draft.is_not_built(&taken, Unbuilt::Quantisation);
+        }
         let why = if is_other { "the adapter there is not built here" } else { "there is no adapter there" };
         return lora.names().for_each(|name| draft.leave_out(name, why));
     };
@@ -62,6 +69,9 @@ pub(crate) fn lora(draft: &mut Draft, lora: &Lora) {
     dropout(draft, lora.dropout, silent);
     if lora.rslora.is_some_and(|name| draft.is_on(name)) {
         draft.set_toml("lora.rslora", "true", lora.rslora.unwrap_or_default());
+    }
+    if lora.four_bits.is_some_and(|name| draft.is_on(name)) {
+        draft.set_toml("lora.quantize", quoted(Quantization::Nf4.name()), lora.four_bits.unwrap_or_default());
     }
     if let Some(taken) = lora.bias.and_then(|name| draft.take_text(name))
         && taken.value != "none"
@@ -116,7 +126,7 @@ impl Lora {
     fn names(&self) -> impl Iterator<Item = &'static str> {
         let asked_by = self.asked_by.iter().map(|(name, _)| *name);
         let others = [self.rank, self.alpha, self.dropout, self.targets];
-        asked_by.chain(others).chain(self.rslora).chain(self.bias)
+        asked_by.chain(others).chain(self.rslora).chain(self.bias).chain(self.four_bits)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::table::Memory::{Idle, Used};
 use crate::table::Take::*;
 use crate::table::{Table, why};
-use crate::unbuilt::Unbuilt::{Images, Objective, Quantisation};
+use crate::unbuilt::Unbuilt::{Images, Objective};
 
 pub(super) static TABLE: Table = Table {
     rows: &[
@@ -81,7 +81,7 @@ pub(super) static TABLE: Table = Table {
         ("lora_alpha|ds.lora.alpha", Idle, Adapter),
         ("lora_dropout|ds.lora.dropout", Idle, Adapter),
         ("target_modules|ds.lora.target_modules", Idle, Adapter),
-        ("load_in_4bit|ds.load_in_4bit", Used, NotBuilt(Quantisation)),
+        ("load_in_4bit|ds.load_in_4bit", Used, Adapter),
         ("enforce_eager|vllm.enforce_eager", Idle, Lost(why::EAGER)),
         ("packing_samples|ds.packing_samples", Idle, Lost(why::PACKED)),
         ("entropy_loss_coef|actor.entropy_coef", Idle, Number("loss.entropy_coef")),

@@ -105,7 +105,7 @@ pub(super) static TABLE: Table = Table {
         ("peft_config.bias", Idle, Adapter),
         ("use_dora|peft_config.use_dora", Idle, NotBuilt(Adapters)),
         ("lora_modules_to_save|peft_config.modules_to_save", Idle, NotBuilt(Adapters)),
-        ("load_in_4bit", Used, NotBuilt(Quantisation)),
+        ("load_in_4bit", Used, Adapter),
         ("load_in_8bit", Used, NotBuilt(Quantisation)),
         ("tools", Idle, NotBuilt(Turns)),
         ("environment_factory", Idle, NotBuilt(Turns)),

@@ -41,6 +41,7 @@ static LORA: Lora = Lora {
     targets: "actor_rollout_ref.model.target_modules",
     rslora: None,
     bias: None,
+    four_bits: None,
 };
 
 static IMPORT: Import = Import {

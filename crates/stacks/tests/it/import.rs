@@ -80,8 +80,10 @@ fn adapters_of_others_become_a_section() {
         (format!("{sft} model.lora_rank=16 model.lora_alpha=8"), vec!["rank = 16", "alpha = 8.0", all]),
         (format!("{trl} --use_peft --lora_dropout 0"), vec!["rank = 16", "alpha = 32.0", two]),
         (
-            format!("{trl} --use_peft --lora_r 32 --lora_target_modules all-linear --use_rslora true"),
-            vec!["rank = 32", "alpha = 32.0", all, "rslora = true"],
+            format!(
+                "{trl} --use_peft --lora_r 32 --lora_target_modules all-linear --use_rslora true --load_in_4bit true"
+            ),
+            vec!["rank = 32", "alpha = 32.0", all, "rslora = true", "quantize = \"nf4\""],
         ),
         (format!("{trl} --lora_r 32"), vec![]),
         (format!("{trl} --use_peft false --lora_r 32"), vec![]),
@@ -147,7 +149,7 @@ fn dropout_is_named_and_other_adapters_are_refused() {
         "--lora_modules_to_save lm_head",
         "--lora_target_modules q_proj lm_head",
         "--lora_r $(nproc)",
-        "--load_in_4bit true",
+        "--load_in_8bit true",
     ] {
         let error = imported("trl", "x.sh", &format!("{trl} {more}")).expect_err(more);
         assert_eq!(error.slug, "import-not-built", "{more}: {error}");
