@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 """Runs Plimsoll and its peers in turn on the same work on this machine, and compares them.
 
-    python bench/compare.py rollout train step [--repeats 5] [--threads 2] [--skip vllm,trl] [--quick]
+    python bench/compare.py rollout train step lora [--repeats 5] [--threads 2] [--skip vllm,trl] [--quick]
     python bench/compare.py collect [--repeats 5] [--skip torchrl]
 
     rollout  32 sequences, distinct random prompts of 64 tokens, 64 new tokens each, temperature 1: tokens/s
     train    4 x 256 tokens, forward + backward + AdamW: tokens/s
     step     GRPO, 8 prompts x 4 samples x 64 new tokens, from generation to optimizer: seconds and peak memory
+    lora     the same step with adapters of rank 32 on all linear layers, alpha 64, dropout 0; TRL with peft: seconds, memory
     collect  collectors of environments on CartPole: microseconds per frame, memory; see collectors.py
 
 SmolLM2-135M, bf16 weights (training: gradients and optimizer states too), completions of forced length. Each repeat
-runs all contenders once, every other repeat in the opposite order; a ratio compares two runs of the same repeat. The
-first run installs the peers under bench/ (about 12 GB). Exit code 0 unless something did not run; a missed floor is a
-result.
+runs all contenders once, every other repeat in the opposite order; a ratio compares two runs of the same repeat. In
+`lora` Plimsoll runs in two forms: adapters alone, and merged (a second copy of the weights, with the adapters in it);
+adapters, their gradients and optimizer states are f32. The first run installs the peers under bench/ (about 12 GB).
+Exit code 0 unless something did not run; a missed floor is a result.
 
 This file owns the work, the floors and the order. contenders.py runs the contenders, results.py
 writes the results.
@@ -35,7 +37,13 @@ WORK = {
     "train": {"sequences": 4, "sequence_tokens": 256},
     "step": {"prompts": 8, "samples": 4, "prompt_tokens": 46, "new_tokens": 64},
 }
-UNIT = {"rollout": "tokens/s", "train": "tokens/s", "step": "s"}
+WORK["lora"] = {**WORK["step"], "lora_rank": 32}
+UNIT = {"rollout": "tokens/s", "train": "tokens/s", "step": "s", "lora": "s"}
+
+# Part -> {name in the results: words after `plimsoll bench`}. With more than one form, each has its own ratio.
+OURS = {part: {Ours.name: [part]} for part in ("rollout", "train", "step")}
+ADAPTERS = ["step", "--lora-rank", str(WORK["lora"]["lora_rank"])]
+OURS["lora"] = {Ours.name: ADAPTERS, f"{Ours.name} merged": [*ADAPTERS, "--lora-merge"]}
 
 # Peer -> (part, script, environment, further numbers of the work, floor of the ratio).
 PEERS = {
@@ -44,10 +52,10 @@ PEERS = {
     "eager": ("train", "torch_train.py", "torch", {"compiled": 0}, 1.25),
     "compiled": ("train", "torch_train.py", "torch", {"compiled": 1}, 1.1),
     "trl": ("step", "trl_step.py", "torch", {}, 3.2),
+    "trl+peft": ("lora", "trl_step.py", "torch", {}, 5.0),
 }
-MEMORY_FLOOR = {"trl": 0.25}  # Maximum of Plimsoll's peak RSS over the peer's.
+MEMORY_FLOOR = {"trl": 0.25, "trl+peft": None}  # Maximum of Plimsoll's peak RSS over the peer's; None: no maximum.
 COLLECT_PEERS = ["envpool", "gymnasium", "torchrl"]
-QUIET_CORES = 0.1  # A run is marked if other processes used more than this.
 
 
 def main():
@@ -61,7 +69,7 @@ def main():
             results.write(path, table, results.collect_page)
     for part in filter(WORK.get, options.parts):
         record = compare(options, part, failures)
-        if Ours.name in record["contenders"]:  # Without Plimsoll there is nothing to compare.
+        if record["contenders"].keys() & OURS[part]:  # Without Plimsoll there is nothing to compare.
             found["parts"][part] = record
             print(results.cpu_lines(part, record), flush=True)
     if found["parts"] and (options.json or not options.quick):
@@ -74,7 +82,7 @@ def main():
 def arguments():
     peers = [*PEERS, *COLLECT_PEERS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="+", choices=sorted([*WORK, "collect"]), metavar="rollout|train|step|collect")
+    parser.add_argument("parts", nargs="+", choices=sorted([*WORK, "collect"]), metavar="rollout|train|step|lora|collect")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="threads of each contender (default 2; collect always has 2)")
     parser.add_argument("--skip", default="", help=f"peers to leave out, by commas: {', '.join(peers)}")
@@ -97,8 +105,9 @@ def arguments():
 
 def compare(options, part, failures):
     """Starts all contenders of a part and runs them in turn. Returns the record; adds what did not run to `failures`."""
-    work, ours = WORK[part], Ours(options, part, WORK[part])
-    contenders = [ours] + [
+    work = WORK[part]
+    ours = [Ours(options, name, words, work) for name, words in OURS[part].items()]
+    contenders = ours + [
         Peer(options, name, script, environment, work, **more)
         for name, (peer_part, script, environment, more, _) in PEERS.items()
         if peer_part == part and name not in options.skip
@@ -118,12 +127,19 @@ def compare(options, part, failures):
     record = {
         "unit": UNIT[part], "work": work, "threads": options.threads, "repeats": options.repeats,
         "when": time.strftime("%Y-%m-%d %H:%M"),
-        "contenders": {name: {"versions": ran[name].versions, **spread(runs[name])} for name in ran},
+        "contenders": {name: {**ran[name].facts(), **spread(runs[name])} for name in ran},
     }
-    record["ratios"] = {
-        name: ratio(part, name, runs[ours.name], runs[name]) for name in ran if name in PEERS and ours.name in ran
-    }
+    record["ratios"] = ratios(part, {name: runs[name] for name in ran})
     return record
+
+
+def ratios(part, runs):
+    """Returns {contender: ratio}, in the peer's row; if there are several forms of Plimsoll and one peer, in the form's."""
+    forms = [name for name in OURS[part] if name in runs]
+    peers = [name for name in runs if name in PEERS]
+    if len(OURS[part]) == 1:
+        return {name: ratio(part, name, runs[form], runs[name]) for name in peers for form in forms}
+    return {form: {"peer": name, **ratio(part, name, runs[form], runs[name])} for name in peers for form in forms}
 
 
 def attempt(contender, contenders, failures, action):
@@ -139,7 +155,7 @@ def attempt(contender, contenders, failures, action):
 def progress(part, number, contender, runs):
     if runs[contender.name]:
         run = runs[contender.name][-1]
-        noise = f", others used {run['other_cores']} cores" if run["other_cores"] > QUIET_CORES else ""
+        noise = f", others used {run['other_cores']} cores" if run["other_cores"] > results.QUIET_CORES else ""
         environments.say(f"{part} {number + 1}: {contender.name} {run['value']:.2f} {UNIT[part]}{noise}")
 
 
@@ -162,7 +178,7 @@ def ratio(part, name, ours, theirs):
     if name in MEMORY_FLOOR:
         share = max(a["peak_rss_bytes"] for a in ours) / max(b["peak_rss_bytes"] for b in theirs)
         limit = MEMORY_FLOOR[name]
-        found["memory"] = {"share": share, "at_most": limit, "holds": share <= limit}
+        found["memory"] = {"share": share, "at_most": limit, "holds": None if limit is None else share <= limit}
     return found
 
 

@@ -22,13 +22,14 @@ class Failure(Exception):
 
 
 class Ours:
-    """Runs `plimsoll bench PART --json` in a new process for each repeat; the command warms up by itself."""
+    """Runs `plimsoll bench WORDS --json` in a new process for each repeat; the command warms up by itself."""
 
     name = "plimsoll"
 
-    def __init__(self, options, part, work):
+    def __init__(self, options, name, words, work):
+        self.name = name
         self.command = [
-            options.binary, "bench", part, "--model", options.model, "--threads", str(options.threads),
+            options.binary, "bench", *words, "--model", options.model, "--threads", str(options.threads),
             "--repeats", "1", "--json",
         ]
         self.work = work
@@ -41,6 +42,9 @@ class Ours:
         except OSError as error:
             raise Failure(f"{self.command[0]}: {error.strerror}") from error
         self.versions = {"plimsoll": done.stdout.strip().removeprefix("plimsoll ")}
+
+    def facts(self):
+        return {"versions": self.versions}
 
     def once(self, number):
         with open(log_path(self.name), "a") as log:
@@ -75,7 +79,7 @@ class Peer:
         self.name, self.script, self.environment = name, script, environment
         self.threads = options.threads
         self.numbers = {**work, **more}
-        self.versions, self.child = {}, None
+        self.said, self.child = {}, None
 
     def start(self):
         """Loads the model and warms up; returns with the peer stopped."""
@@ -87,8 +91,12 @@ class Peer:
             [str(word) for word in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=open(log_path(self.name), "w"), env=self.variables(), start_new_session=True,
         )
-        self.versions = self.answer(READY_DEADLINE_S)["versions"]
+        self.said = self.answer(READY_DEADLINE_S)
         self.signal(signal.SIGSTOP)
+
+    def facts(self):
+        """Returns the versions, and `dtypes` if the peer reported them."""
+        return {key: self.said[key] for key in ("versions", "dtypes") if key in self.said}
 
     def variables(self):
         """The caller's environment, with Plimsoll's number of threads and without access to a model hub."""

@@ -1,7 +1,7 @@
 """Creates the peers' virtual environments and their copy of the model, once.
 
-    bench/.venv-torch   PyTorch, transformers, TRL    about 6 GB
-    bench/.venv-vllm    vLLM's CPU backend            about 6 GB
+    bench/.venv-torch   PyTorch, transformers, TRL, peft  about 6 GB
+    bench/.venv-vllm    vLLM's CPU backend                about 6 GB
     bench/.venv-gymnasium, .venv-envpool, .venv-torchrl    peers of collectors; the last about 6 GB
     bench/.cache        SmolLM2 as a Hugging Face directory, the peers' compile caches and logs
 

@@ -12,6 +12,7 @@ import json
 from statistics import median
 
 MIB, GIB = 2**20, 2**30
+QUIET_CORES = 0.1  # A run on the CPU is marked if other processes used more than this.
 
 
 def row(part, what, model, unit, ours, peer=None, floor=None, ratio_floor=None, better="more", **facts):
@@ -85,58 +86,104 @@ def cpu_lines(part, record):
     """Returns the ratios of one part, one line each."""
     out = []
     for name, who in record["contenders"].items():
-        share = who["runs"][-1].get("share_of_peak")
+        share = share_of_peak(who)
         of_peak = f", {share:.0%} of this machine's peak" if share is not None else ""
         out.append(
             f"{part}: {name} {who['median']:.4g} {record['unit']} ({who['min']:.4g}..{who['max']:.4g}), "
             f"peak RSS {who['peak_rss_bytes'] / GIB:.2f} GiB{of_peak}"
         )
     for name, ratio in record["ratios"].items():
+        ours, peer = ratio_names(name, ratio)
         verdict = held(ratio["holds"])
-        out.append(f"{part}: {ratio['median']:.2f}x {name} (min {ratio['min']:.2f}), floor {ratio['floor']}x: {verdict}")
+        out.append(
+            f"{part}: {ours}: {ratio['median']:.2f}x {peer} (min {ratio['min']:.2f}), floor {ratio['floor']}x: {verdict}"
+        )
+    return "\n".join([*out, *(f"{part}: {words}" for words in cpu_memory(record))])
+
+
+def share_of_peak(who):
+    """Returns the median over a contender's runs; None for peers, which do not know it."""
+    shares = [run["share_of_peak"] for run in who["runs"] if "share_of_peak" in run]
+    return median(shares) if shares else None
+
+
+def ratio_names(name, ratio):
+    """Returns whom a ratio compares. Its row is the peer's, or with several forms of Plimsoll the form's."""
+    return (name, ratio["peer"]) if "peer" in ratio else ("Plimsoll", name)
+
+
+def cpu_memory(record):
+    """Returns the comparisons of peak memory, in words."""
+    out = []
+    for name, ratio in record["ratios"].items():
         if memory := ratio.get("memory"):
-            verdict = held(memory["holds"])
-            out.append(f"{part}: {memory['share']:.3f} of {name}'s peak RSS, at most {memory['at_most']}: {verdict}")
-    return "\n".join(out)
+            ours, peer = ratio_names(name, ratio)
+            limit = f" (at most {memory['at_most']}: {held(memory['holds'])})" if memory["at_most"] is not None else ""
+            out.append(f"{ours}'s peak RSS is {memory['share']:.3f} of {peer}'s{limit}")
+    return out
+
+
+def cpu_dtypes(record):
+    """Returns the dtypes that peers reported, in words."""
+    for name, who in record["contenders"].items():
+        if dtypes := who.get("dtypes"):
+            yield f"{name}: " + ", ".join(f"{what} {'/'.join(of)}" for what, of in dtypes.items() if of)
+
+
+def cpu_noise(record):
+    """Returns how many cores other processes used at most, and the runs that they disturbed."""
+    runs = [
+        (f"run {number} of {name}", run["other_cores"])
+        for name, who in record["contenders"].items() for number, run in enumerate(who["runs"], 1)
+    ]
+    disturbed = [name for name, cores in runs if cores > QUIET_CORES]
+    more = f", above {QUIET_CORES} in {', '.join(disturbed)}" if disturbed else ""
+    return f"other processes used at most {max(cores for _, cores in runs)} cores{more}"
 
 
 def cpu_write(path, found):
-    """Writes the CPU results. Keeps parts of the old file that were not measured now, if the machine is the same."""
+    """Writes the CPU results. Keeps parts of the old file that were not measured now; each part names its machine."""
     for record in found["parts"].values():
-        record["commit"] = found["commit"]
-    if path.exists():
-        before = json.loads(path.read_text())
-        if before["machine"] == found["machine"]:
-            found["parts"] = {**before["parts"], **found["parts"]}
-    write(path, found, cpu_page)
+        record |= {"commit": found["commit"], "machine": found["machine"]}
+    before = json.loads(path.read_text())["parts"] if path.exists() else {}
+    write(path, {"parts": {**before, **found["parts"]}}, cpu_page)
+
+
+def cpu_machines(parts):
+    """Returns a line for each machine, with its parts if there are several."""
+    machines = []
+    for record in parts.values():
+        if record["machine"] not in machines:
+            machines.append(record["machine"])
+    for machine in machines:
+        here = [part for part, record in parts.items() if record["machine"] == machine]
+        of = f" of {', '.join(here)}" if len(machines) > 1 else ""
+        yield (
+            f"Machine{of}: {machine['cpu']} (family {machine['cpu_family']}, model {machine['cpu_model']}; "
+            f"{', '.join(machine['cpu_flags'])}), {machine['num_cores']} cores, "
+            f"{machine['memory_bytes'] / GIB:.1f} GiB, {machine['kernel']}."
+        )
 
 
 def cpu_page(found):
-    machine, parts = found["machine"], found["parts"]
+    parts = found["parts"]
     head = ["part", "who", "unit", "min", "median", "max", "share of peak", "peak RSS GiB", "Plimsoll's ratio", "least"]
     out = [
         "# Plimsoll and its peers on the CPU",
         "",
-        f"Machine: {machine['cpu']} (family {machine['cpu_family']}, model {machine['cpu_model']}; "
-        f"{', '.join(machine['cpu_flags'])}), {machine['num_cores']} cores, "
-        f"{machine['memory_bytes'] / GIB:.1f} GiB, {machine['kernel']}.",
+        *cpu_machines(parts),
         "Model: SmolLM2-135M-Instruct, bf16. Made by `python bench/compare.py`, which runs everyone in turn; its head "
-        "says what the work is. A ratio is of two runs of the same repeat: median, and the least.",
+        "says what the work is. A ratio is of two runs of the same repeat: median, and the least; in `lora` it is in the "
+        "row of each form of Plimsoll: adapters alone, and merged.",
         "",
         *table([*head, "floor"], [cpu_cells(part, parts[part], name) for part in parts for name in parts[part]["contenders"]]),
         "",
     ]
     for part, record in parts.items():
-        for name, ratio in record["ratios"].items():
-            if memory := ratio.get("memory"):
-                out.append(
-                    f"- {part}: Plimsoll's peak RSS is {memory['share']:.3f} of {name}'s "
-                    f"(at most {memory['at_most']}: {held(memory['holds'])})."
-                )
-        noise = max(run["other_cores"] for who in record["contenders"].values() for run in who["runs"])
+        out += [f"- {part}: {words}." for words in (*cpu_memory(record), *cpu_dtypes(record))]
         out.append(
             f"- {part}: commit {record['commit']}, {record['when']}, {record['repeats']} repeats, "
-            f"{record['threads']} threads; other processes used at most {noise} cores."
+            f"{record['threads']} threads; {cpu_noise(record)}."
         )
     used = [who for record in parts.values() for who in record["contenders"].values()]
     return "\n".join([*out, f"- Versions: {', '.join(sorted({text for who in used for text in versions(who)}))}.", ""])
@@ -144,7 +191,7 @@ def cpu_page(found):
 
 def cpu_cells(part, record, name):
     who, ratio = record["contenders"][name], record["ratios"].get(name)
-    share = who["runs"][-1].get("share_of_peak")
+    share = share_of_peak(who)
     cells = [part, name, record["unit"], *(f"{who[key]:.4g}" for key in ("min", "median", "max"))]
     cells += [f"{share:.0%}" if share is not None else "", f"{who['peak_rss_bytes'] / GIB:.2f}"]
     if ratio is None:

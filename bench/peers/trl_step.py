@@ -2,8 +2,10 @@
 
 P prompts of N tokens (random words), G samples each of exactly T new tokens, generated at once; micro-batches of
 --micro-batch sequences (0: all in one), no checkpointing, beta 0 (no reference model), weights, gradients and AdamW's
-moments in bf16. The reward is a hash of the completion, so that every group has variance. Run by compare.py and h200.py
-(see server.py).
+moments in bf16. The reward is a hash of the completion, so that every group has variance. With --lora-rank R it trains
+peft's adapters of rank R on all linear layers instead (alpha 2 R, dropout 0), in the dtypes that TRL and peft give them:
+A, B and their states in f32, and autocast to bf16 in the update, which is TRL's default and makes the step faster.
+Run by compare.py and h200.py (see server.py).
 """
 
 import server  # First: it takes stdout.
@@ -27,6 +29,7 @@ DATASET_STEPS = 16  # After that many steps the prompts come again, in another o
 def main():
     args = server.arguments(
         __doc__, devices=hf.DEVICES, prompts=8, samples=4, prompt_tokens=46, new_tokens=64, micro_batch=0,
+        lora_rank=0,
     )
     device = hf.Device(args)
     torch.manual_seed(0)
@@ -38,22 +41,23 @@ def main():
             reward_funcs=hash_of_completion,
             args=config(args, folder),
             train_dataset=random_words(tokenizer, args.prompts * DATASET_STEPS, args.prompt_tokens),
+            peft_config=adapters(args.lora_rank) if args.lora_rank else None,
         )
-        trainer.add_callback(StepByStep(trainer, device))
+        trainer.add_callback(StepByStep(trainer, device, adapters=args.lora_rank > 0))
         trainer.train()
 
 
 class StepByStep(TrainerCallback):
     """Pauses training after each step until the next one is requested."""
 
-    def __init__(self, trainer, device):
-        self.trainer, self.device = trainer, device
+    def __init__(self, trainer, device, adapters):
+        self.trainer, self.device, self.adapters = trainer, device, adapters
         self.started = None  # None during the first step, which is the warm-up.
 
     def on_step_end(self, args, state, control, **_):
         if self.started is None:
-            packages = ["torch", "transformers", "trl", "accelerate", "datasets"]
-            server.ready(packages, **self.device.facts(), optimizer=self.optimizer())
+            packages = ["torch", "transformers", "trl", "accelerate", "datasets", *(["peft"] if self.adapters else [])]
+            server.ready(packages, **self.device.facts(), dtypes=self.dtypes())
         else:
             seconds, memory = self.device.now() - self.started, self.device.memory()
             server.answer(value=seconds, peak_rss_bytes=server.peak_rss_bytes(), **memory, **self.last_log(state))
@@ -62,13 +66,19 @@ class StepByStep(TrainerCallback):
         self.started = self.device.now()
         return control
 
-    def optimizer(self):
-        """Returns the names and dtypes of AdamW's states, so that the record shows what was compared."""
+    def dtypes(self):
+        """Returns the dtypes of frozen and trained parameters and of AdamW's states: the record shows what was compared."""
         optimizer = self.trainer.optimizer
-        states = next(iter(getattr(optimizer, "optimizer", optimizer).state.values()))
-        dtypes = sorted({str(value.dtype) for value in states.values() if torch.is_tensor(value) and value.dim() > 0})
-        assert dtypes == ["torch.bfloat16"], dtypes
-        return dtypes
+        states = [state for of in getattr(optimizer, "optimizer", optimizer).state.values() for state in of.values()]
+        parameters = list(self.trainer.model.parameters())
+        found = {
+            "frozen": names_of([parameter for parameter in parameters if not parameter.requires_grad]),
+            "trained": names_of([parameter for parameter in parameters if parameter.requires_grad]),
+            "optimizer": names_of([state for state in states if torch.is_tensor(state) and state.dim() > 0]),
+        }
+        if not self.adapters:
+            assert found == {"frozen": [], "trained": ["bfloat16"], "optimizer": ["bfloat16"]}, found
+        return found
 
     def last_log(self, state):
         """The measures of the step before: its tokens, and the share of groups without variance (should be 0)."""
@@ -77,12 +87,23 @@ class StepByStep(TrainerCallback):
         return {name: row[name] for name in sorted(names & row.keys())}
 
 
+def names_of(tensors):
+    return sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})
+
+
+def adapters(rank):
+    """Returns peft's configuration of adapters."""
+    from peft import LoraConfig  # Not needed, and not everywhere installed, for all weights.
+
+    return LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM")
+
+
 def config(args, folder):
     sequences = args.prompts * args.samples
     micro_batch = args.micro_batch or sequences
     assert sequences % micro_batch == 0, (sequences, micro_batch)
     return GRPOConfig(
-        output_dir=folder, use_cpu=args.device == "cpu", bf16=False, beta=0.0, learning_rate=1e-6,
+        output_dir=folder, use_cpu=args.device == "cpu", bf16=args.lora_rank > 0, beta=0.0, learning_rate=1e-6,
         per_device_train_batch_size=micro_batch, gradient_accumulation_steps=sequences // micro_batch,
         gradient_checkpointing=False,
         num_generations=args.samples, max_completion_length=args.new_tokens, temperature=1.0, top_p=1.0, top_k=0,
