@@ -6,7 +6,8 @@
     train    4 x 1024 tokens, forward + backward + AdamW, compared with PyTorch eager, compiled and Liger:
              tokens/s, bytes
     step     GRPO, 32 prompts x 8 samples, 64 + 256 tokens, compared with TRL: seconds
-    lora     training and 64 sequences with adapters, compared with all weights and with none: tokens/s; exactness
+    lora     training and 64 sequences with adapters, compared with all weights and with none: tokens/s; exactness;
+             GRPO step with adapters, compared with TRL and peft: seconds
 
 Random weights of the published shapes, bf16, optimizer states in bf16, completions of forced length, a reward with
 variance in every group. The most important measurements come first; one that no longer fits into the time says so in its
@@ -69,7 +70,7 @@ LORA_RANK = 32
 LORA_FORMS = {"": [], ", merged": ["--lora-merge"], ", weights in 4 bits": ["--lora-quantize", "nf4"]}
 # Over training all weights; over the model without adapters. Merged weights are for speed, and adapters alone for memory.
 LORA_RATIOS = {"train": {"": 1.25, ", merged": 1.25}, "rollout": {"": 0.85, ", merged": 0.85}}
-STEP_RATIOS = {"smollm2-135m": 10, "qwen2.5-0.5b": 10}  # Over TRL.
+STEP_RATIOS = {"smollm2-135m": 10, "qwen2.5-0.5b": 10}  # Over TRL, all weights.
 START_FLOORS = {"cold": 40, "warm": 5}  # Seconds.
 
 TRAINERS = {"eager": {}, "compile": {"compiled": 1}, "liger": {"liger": 1}}
@@ -247,11 +248,11 @@ def train_label(work, level, dtype="bf16"):
     return f"training {work.batch} x {work.seq}, recompute {level}" + other_dtype(dtype)
 
 
-def step(part, model, **limits):
+def step(part, model, form="", more=(), **limits):
     work = part.work
     words = ["step", "--prompts", work.prompts, "--group", work.samples, "--prompt-tokens", work.prompt_tokens]
-    words += ["--new-tokens", work.new_tokens, "--repeats", work.repeats]
-    return part.ours(step_label(work), model, words, **limits)
+    words += ["--new-tokens", work.new_tokens, "--repeats", work.repeats, *more]
+    return part.ours(step_label(work) + form, model, words, **limits)
 
 
 def step_label(work):
@@ -297,11 +298,11 @@ def arena(found):
     return None, None
 
 
-def step_row(part, model, found, peers=None):
+def step_row(part, model, found, peers=None, form=""):
     best = next(iter(peers), None) if peers else None
-    ratio = STEP_RATIOS.get(model) if peers else None
+    ratio = STEP_RATIOS.get(model) if peers and not form else None
     part.row(
-        step_label(part.work), model, "s", found, peers, best, better="less", peer=median(peers, best),
+        step_label(part.work) + form, model, "s", found, peers, best, better="less", peer=median(peers, best),
         ratio_floor=ratio, seconds_of_last=found.get("seconds_of_last"),
     )
 
@@ -415,12 +416,15 @@ def part_step(part):
         step_row(part, model, step(part, model))
     for model in work.models[:2]:
         found = step(part, model)
-        trl = part.peer(
-            step_label(work), "TRL", model, "trl_step.py", limit_s=210, repeats=3, prompts=work.prompts,
-            samples=work.samples, prompt_tokens=work.prompt_tokens, new_tokens=work.new_tokens,
-            micro_batch=work.micro_batch,
-        )
-        step_row(part, model, found, {"TRL": trl})
+        step_row(part, model, found, {"TRL": trl_step(part, "TRL", model)})
+
+
+def trl_step(part, name, model, **more):
+    work = part.work
+    return part.peer(
+        step_label(work), name, model, "trl_step.py", limit_s=210, repeats=3, prompts=work.prompts, samples=work.samples,
+        prompt_tokens=work.prompt_tokens, new_tokens=work.new_tokens, micro_batch=work.micro_batch, **more,
+    )
 
 
 def part_lora(part):
@@ -432,7 +436,7 @@ def part_lora(part):
             kind, plain = measure(part, model, [])
             name = "all weights" if kind == "train" else "no adapters"
             for form, words in LORA_FORMS.items():
-                _, found = measure(part, model, ["--lora-rank", rank, *words])
+                _, found = measure(part, model, ["--lora-rank", rank, *words], f", LoRA of rank {rank}{form}")
                 floor = None if work is SMALL else LORA_RATIOS[kind].get(form)
                 what = f"{label}, LoRA of rank {rank}{form}"
                 part.row(what, model, "tokens/s", found, {name: plain}, name, peer=plain.get("median"), ratio_floor=floor)
@@ -441,19 +445,32 @@ def part_lora(part):
         found = part.ours(f"exactness with adapters{form}", work.models[-2:][0], words, limit_s=150)
         what = f"exactness with LoRA of rank {rank}{form}: mismatches in at least {words[2]:,} tokens"
         part.row(what, work.models[-2:][0], "tokens", found, ours="mismatches", floor=0, better="less")
+    lora_steps(part, work.models[-2:][0], rank)
 
 
-def train_with(part, model, more):
+def lora_steps(part, model, rank):
+    """Compares a GRPO step with adapters, in each form in bf16, with TRL and peft."""
+    forms = {
+        f", LoRA of rank {rank}{form}": ["--lora-rank", rank, *words]
+        for form, words in LORA_FORMS.items() if "--lora-quantize" not in words
+    }
+    found = {form: step(part, model, form, words) for form, words in forms.items()}
+    peers = {"TRL + peft": trl_step(part, "TRL + peft", model, lora_rank=rank)}
+    for form in forms:
+        step_row(part, model, found[form], peers, form)
+
+
+def train_with(part, model, more, form=""):
     work = part.work
     words = ["train", "--batch", work.batch, "--seq", work.seq, "--recompute", SPEED_LEVEL, "--repeats", work.repeats]
-    return "train", part.ours(train_label(work, SPEED_LEVEL), model, [*words, *more])
+    return "train", part.ours(train_label(work, SPEED_LEVEL) + form, model, [*words, *more])
 
 
-def rollout_with(part, model, more):
+def rollout_with(part, model, more, form=""):
     work = part.work
     words = ["rollout", "--sequences", work.rollouts[-1], "--prompt-tokens", work.prompt_tokens]
     words += ["--new-tokens", work.new_tokens, "--repeats", work.repeats]
-    return "rollout", part.ours(rollout_label(work, work.rollouts[-1]), model, [*words, *more])
+    return "rollout", part.ours(rollout_label(work, work.rollouts[-1]) + form, model, [*words, *more])
 
 
 PARTS = {"ours": part_ours, "rollout": part_rollout, "train": part_train, "step": part_step, "lora": part_lora}

@@ -50,7 +50,7 @@ if "--compiled" in sys.argv:
     print("a line\\nRuntimeError: no compiler", file=sys.stderr)
     sys.exit(1)
 print(json.dumps({"ready": True, "versions": {"torch": "1.2"}}))
-speed = 150.0 if "--liger" in sys.argv else 100.0
+speed = 150.0 if "--liger" in sys.argv else 7.0 if "--lora-rank" in sys.argv else 100.0
 for _ in sys.stdin:
     print(json.dumps({"value": speed, "device_bytes": 4 << 30, "device_reserved_bytes": 5 << 30}))
 """
@@ -217,6 +217,20 @@ class Processes(unittest.TestCase):
         (step,) = [row for row in found["rows"] if row["part"] == "step"]
         self.assertIn("not run", step["error"])
         self.assertIn("not run", step["peers"]["TRL"]["error"])
+
+
+    def test_adapters_have_rows_and_plans_of_their_own(self):
+        found, _ = self.part("lora", code=0)
+        rows = {row["what"]: row for row in found["rows"]}
+        for form in (", LoRA of rank 8", ", LoRA of rank 8, merged"):
+            step = rows[f"GRPO step 4 x 4 x (8 + 8){form}"]
+            self.assertEqual((step["peer"], step["peer_name"], step["holds"]), (7.0, "TRL + peft", None))
+            self.assertIn("--lora-rank 8", step["command"])
+        plans = [plan["run"] for plan in found["plans"]]
+        self.assertEqual(len(plans), len(set(plans)))
+        for run in ("training 2 x 16, recompute cheap", "rollout 2 x (8 + 8)"):
+            self.assertIn(f"{run}, nano", plans)
+            self.assertIn(f"{run}, LoRA of rank 8, merged, nano", plans)
 
 
 class Shapes(unittest.TestCase):
