@@ -309,6 +309,7 @@ mod tests {
             reference: false,
             critic: None,
             teacher: None,
+            teacher_quantize: None,
             offload,
             sequences: 32,
             response_tokens: 64,

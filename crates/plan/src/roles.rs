@@ -240,7 +240,8 @@ impl RunShape {
         }
         if let Some(spec) = training.teacher {
             let score = Some(PassShape { mode: Mode::Teacher, ..self.score_pass() });
-            roles.push(RoleShape { name: RoleName::Teacher, spec, score, quantize: None, ..first });
+            let (name, quantize) = (RoleName::Teacher, training.teacher_quantize);
+            roles.push(RoleShape { name, spec, score, quantize, ..first });
         }
         if let Some(spec) = training.critic {
             let update = update(Mode::Critic(training.recompute), Packing::default());

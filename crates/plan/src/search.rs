@@ -387,6 +387,7 @@ impl Planner<'_> {
             reference,
             critic: self.facts.models.get(RoleName::Critic).copied(),
             teacher: self.facts.models.get(RoleName::Teacher).copied(),
+            teacher_quantize: run.distill.as_ref().and_then(|distill| distill.quantize),
             offload: knobs.offload,
             sequences,
             response_tokens: response_tokens(run, self.facts),

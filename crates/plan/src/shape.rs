@@ -50,6 +50,8 @@ pub struct Training {
     pub critic: Option<ModelSpec>,
     /// Shape of the teacher, if there is one. Its dtype is the actor's.
     pub teacher: Option<ModelSpec>,
+    /// How the teacher's weights are stored, if not in full.
+    pub teacher_quantize: Option<Quantization>,
     /// What is in the device's host memory.
     pub offload: Offload,
     pub sequences: usize,

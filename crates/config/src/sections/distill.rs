@@ -1,5 +1,6 @@
 //! `[distill]`.
 
+use plimsoll_base::Quantization;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +10,10 @@ use serde::{Deserialize, Serialize};
 pub struct Distill {
     /// A model with the same tokenizer, named as `model` is; it is never trained.
     pub teacher: String,
+    /// How the teacher's linear layers are stored: `nf4` has 4 bits and a scale for each 64; in full if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "super::lora::quantize_schema")]
+    pub quantize: Option<Quantization>,
     /// Factor of the reverse KL of the student from it.
     #[serde(default = "one")]
     pub coef: f64,

@@ -60,6 +60,6 @@ fn targets_schema(_: &mut SchemaGenerator) -> Schema {
     ] })
 }
 
-fn quantize_schema(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn quantize_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "enum": Quantization::ALL.map(Quantization::name) })
 }

@@ -211,3 +211,25 @@ fn a_teacher_of_other_tokens_is_refused() {
     fs::write(&path, tokenizer.to_string()).expect("a file in it");
     folder.plan_refused(&[&teacher], 1, &["teacher-tokenizer-mismatch", "they differ in token `3`"]);
 }
+
+#[test]
+fn a_teacher_in_4_bits_teaches_with_its_bits_wherever_the_run_goes_on() {
+    let folder = taught();
+    let codes = "distill.quantize=nf4";
+    let plan = folder.plan(&[codes]);
+    let bytes = |plan: &Value, name: &str| region(plan, name).and_then(|row| row["bytes"].as_u64());
+    assert!(bytes(&plan, "teacher.codes").is_some() && bytes(&plan, "actor.codes").is_none());
+    assert!(bytes(&plan, "teacher.weights") < bytes(&folder.plan(&[]), "teacher.weights"));
+    folder.train("long", &[codes]);
+    folder.train("short", &[codes, "train.steps=2"]);
+    folder.train("short", &[codes, "--resume", "--ranks=2"]);
+    folder.train("plain", &[]);
+    assert!(folder.weights("long") == folder.weights("short"), "other bits after a resume on two ranks");
+    assert!(folder.weights("long") != folder.weights("plain"), "the codes take part");
+    let kls = |dir: &str| -> Vec<f64> {
+        folder.metrics(dir).iter().map(|step| number(step, "distill/reverse_kl")).collect()
+    };
+    // Rounded, it still is the same teacher: the first step's distance from it is nearly that from the whole one.
+    let (rounded, whole) = (kls("long")[0], kls("plain")[0]);
+    assert!((rounded - whole).abs() < 0.3 * whole.abs().max(0.1), "{rounded} in codes, {whole} in full");
+}

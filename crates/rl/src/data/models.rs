@@ -21,6 +21,9 @@ pub(crate) fn other_models(run: &RunSpec, actor: &OpenModel) -> Result<PerRole<O
     let teacher =
         run.distill.as_ref().map(|distill| teacher_model(run, &distill.teacher, actor)).transpose()?;
     let critic = critic_model(run, actor)?;
+    if let (Some(distill), Some(teacher)) = (&run.distill, &teacher) {
+        check_blocks("bad-value", "distill.quantize", distill.quantize, &teacher.spec)?;
+    }
     let one_each = PerRole::none().with(RoleName::Critic, critic).with(RoleName::Teacher, teacher);
     Ok(one_each.with_rewards(rewards.into_iter()))
 }
@@ -48,6 +51,12 @@ pub(crate) fn other_models_of_plan(
     };
     let rest = RunSpec { distill: None, ..run.clone() };
     let (teacher, assumed) = found;
+    check_blocks(
+        "bad-value",
+        "distill.quantize",
+        run.distill.as_ref().and_then(|distill| distill.quantize),
+        &teacher.spec,
+    )?;
     Ok((other_models(&rest, actor)?.with(RoleName::Teacher, Some(teacher)), Some(assumed)))
 }
 
@@ -70,7 +79,12 @@ pub(crate) fn trained_model(run: &RunSpec, name: &str, options: &ModelOptions) -
 /// Errors: those of opening; `adapter-differs`, `lora-unsupported`.
 fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
     check_rank(run, &model.spec)?;
-    check_blocks(run, &model.spec)?;
+    check_blocks(
+        "lora-unsupported",
+        "lora.quantize",
+        run.lora.as_ref().and_then(|lora| lora.quantize),
+        &model.spec,
+    )?;
     let from = run.lora.as_ref().and_then(|lora| lora.adapter.as_deref());
     if let Some(folder) = from {
         if model.adapter.is_some() {
@@ -138,21 +152,18 @@ fn check_rank(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
     })
 }
 
-/// Requires that rows are whole blocks of codes.
+/// Requires that rows are whole blocks of codes, if `key` asks for codes.
 ///
-/// Errors: `lora-unsupported`.
-fn check_blocks(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
-    let Some(how) = run.lora.as_ref().and_then(|lora| lora.quantize) else { return Ok(()) };
-    if how.takes(spec) {
-        return Ok(());
-    }
+/// Errors: `slug`.
+fn check_blocks(slug: &'static str, key: &str, how: Option<Quantization>, spec: &ModelSpec) -> Result<()> {
+    let Some(how) = how.filter(|how| !how.takes(spec)) else { return Ok(()) };
     let (block, [hidden, q, ffn]) = (Quantization::BLOCK, [spec.hidden, spec.q_width(), spec.ffn]);
     let message = format!(
-        "lora.quantize = \"{how}\": rows of this model have {hidden}, {q} and {ffn} weights, which are not all multiples of {block}"
+        "{key} = \"{how}\": rows of this model have {hidden}, {q} and {ffn} weights, which are not all multiples of {block}"
     );
-    Err(Error::usage("lora-unsupported", message)
+    Err(Error::usage(slug, message)
         .fact(format!("{block} neighbours of a row share a scale"))
-        .hint("remove lora.quantize"))
+        .hint(format!("remove {key}")))
 }
 
 /// Samples with the adapter of a model, if it has one, on the weights that it was trained on.
