@@ -227,23 +227,19 @@ fn an_agent_is_an_environment() {
 /// What is not built is refused, and with --force named in the run file.
 #[test]
 fn experts_became_a_full_fine_tune() {
-    for (name, asked) in [(
-        "verl-lora-moe.sh",
-        "line 4: actor_rollout_ref.model.path = Qwen/Qwen3-30B-A3B: models with experts",
-    )] {
-        let stack = name.split('-').next().expect("a part");
-        let contains = ["error[import-not-built]: ", "hint: ", "--force", asked];
-        check_refused(&["import", stack, &launch_file(name)], 2, &contains);
-        let refused = plimsoll(&["import", stack, &launch_file(name)]);
-        assert_eq!(refused.stdout.len(), 0, "{name}");
-        let run = text(&import(name, &["--force"]).stdout);
-        assert!(
-            run.contains("\n# This is another job than there: --force left out what is not built here.\n"),
-            "{run}"
-        );
-        // The adapter itself is carried over.
-        assert_eq!(run.matches("\n[lora]\n").count(), 1, "{run}");
-    }
+    let name = "verl-lora-moe.sh";
+    let asked = "line 4: actor_rollout_ref.model.path = Qwen/Qwen3-30B-A3B: models with experts";
+    let contains = ["error[import-not-built]: ", "hint: ", "--force", asked];
+    check_refused(&["import", "verl", &launch_file(name)], 2, &contains);
+    let refused = plimsoll(&["import", "verl", &launch_file(name)]);
+    assert_eq!(refused.stdout.len(), 0);
+    let run = text(&import(name, &["--force"]).stdout);
+    assert!(
+        run.contains("\n# This is another job than there: --force left out what is not built here.\n"),
+        "{run}"
+    );
+    // The adapter itself is carried over.
+    assert_eq!(run.matches("\n[lora]\n").count(), 1, "{run}");
 }
 
 /// Adapters over weights of 4 bits are carried over as what they are.
