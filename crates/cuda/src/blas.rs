@@ -5,8 +5,8 @@
 //! in another order). Algorithms are therefore chosen for M rounded up to a power of two. Where candidates are timed, those
 //! whose bits are not the reference's are dropped: the clock decides how fast a run is, not what it computes.
 
+use super::bindings::CublasLt;
 use super::driver::{Gpu, Mark};
-use super::library::{self, Lib};
 use cudarc::cublaslt::{result, sys};
 use cudarc::driver::result as cuda;
 use plimsoll_base::{DType, Error, Result, slugs};
@@ -108,6 +108,7 @@ static ALIGNMENT: u32 = 16;
 /// cuBLASLt with the algorithms chosen so far.
 #[derive(Debug)]
 pub(crate) struct Blas {
+    lt: &'static CublasLt,
     handle: sys::cublasLtHandle_t,
     algorithms: Mutex<HashMap<Shape, sys::cublasLtMatmulAlgo_t>>,
     /// False where speed is no concern: the reference is taken untried, which gives the same bits.
@@ -123,6 +124,7 @@ unsafe impl Sync for Blas {}
 
 /// A description of a product and its matrices, destroyed together.
 struct Description {
+    lt: &'static CublasLt,
     product: sys::cublasLtMatmulDesc_t,
     a: sys::cublasLtMatrixLayout_t,
     b: sys::cublasLtMatrixLayout_t,
@@ -133,9 +135,9 @@ impl Drop for Description {
     fn drop(&mut self) {
         // SAFETY: each was created by `Description::new` and is destroyed once.
         unsafe {
-            let _ = result::destroy_matmul_desc(self.product);
+            let _ = (self.lt.cublasLtMatmulDescDestroy)(self.product);
             for layout in [self.a, self.b, self.out] {
-                let _ = result::destroy_matrix_layout(layout);
+                let _ = (self.lt.cublasLtMatrixLayoutDestroy)(layout);
             }
         }
     }
@@ -144,7 +146,7 @@ impl Drop for Description {
 type Status<T> = std::result::Result<T, result::CublasError>;
 
 impl Description {
-    fn new(shape: &Shape, bias: u64) -> Status<Description> {
+    fn new(lt: &'static CublasLt, shape: &Shape, bias: u64) -> Status<Description> {
         use sys::cublasLtMatmulDescAttributes_t as D;
         // cublasOperation_t of the library's headers.
         const N: i32 = 0;
@@ -159,20 +161,28 @@ impl Description {
             Op::BackwardW => ((N, T), (k, m), (n, m), (k, n)),
         };
         let layout = |kind, (rows, cols): (u64, u64), stride: usize| {
-            result::create_matrix_layout(kind, rows, cols, stride as i64)
+            let mut layout = std::ptr::null_mut();
+            // SAFETY: a valid place for the handle.
+            let made =
+                unsafe { (lt.cublasLtMatrixLayoutCreate)(&mut layout, kind, rows, cols, stride as i64) };
+            made.result().map(|()| layout)
         };
+        let mut product = std::ptr::null_mut();
+        let (compute, scale) =
+            (sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F);
+        // SAFETY: a valid place for the handle.
+        unsafe { (lt.cublasLtMatmulDescCreate)(&mut product, compute, scale) }.result()?;
         let description = Description {
-            product: result::create_matmul_desc(
-                sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-                sys::cudaDataType_t::CUDA_R_32F,
-            )?,
+            lt,
+            product,
             a: layout(bf16, a, shape.strides.a)?,
             b: layout(bf16, b, shape.strides.b)?,
             out: layout(out_type, out, shape.strides.out)?,
         };
         let set = |attribute, value: *const c_void, bytes| {
             // SAFETY: the description was made above; the value has the attribute's size.
-            unsafe { result::set_matmul_desc_attribute(description.product, attribute, value, bytes) }
+            unsafe { (lt.cublasLtMatmulDescSetAttribute)(description.product, attribute, value, bytes) }
+                .result()
         };
         set(D::CUBLASLT_MATMUL_DESC_TRANSA, (&raw const ops.0).cast(), size_of_val(&ops.0))?;
         set(D::CUBLASLT_MATMUL_DESC_TRANSB, (&raw const ops.1).cast(), size_of_val(&ops.1))?;
@@ -186,15 +196,29 @@ impl Description {
     }
 }
 
+/// cuBLASLt's version, such as 130100.
+///
+/// Errors: `cuda-library-missing`.
+pub(crate) fn version() -> Result<usize> {
+    let lt = CublasLt::open()?;
+    // SAFETY: it takes nothing.
+    Ok(unsafe { (lt.cublasLtGetVersion)() })
+}
+
+/// A version as people write it: `13.1.0`.
+pub(crate) fn dotted(version: usize) -> String {
+    format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
+}
+
 impl Blas {
     /// Errors: `cuda-library-missing`, `cuda-failed`.
     pub(crate) fn open(gpu: &Gpu, tunes: bool) -> Result<Blas> {
-        library::open(Lib::CublasLt)?;
+        let version = version()?;
         gpu.bind();
-        let handle = result::create_handle().map_err(|err| failed("making a handle", err))?;
-        // SAFETY: the library is open, and the signature is that of its header.
-        let version = unsafe { sys::cublasLtGetVersion() };
-        Ok(Blas { handle, algorithms: Mutex::default(), tunes, version })
+        let (lt, mut handle) = (CublasLt::open()?, std::ptr::null_mut());
+        // SAFETY: a valid place for the handle.
+        unsafe { (lt.cublasLtCreate)(&mut handle) }.result().map_err(|err| failed("making a handle", err))?;
+        Ok(Blas { lt, handle, algorithms: Mutex::default(), tunes, version })
     }
 
     /// Puts a product on the stream. `workspace`: (address, bytes).
@@ -208,7 +232,7 @@ impl Blas {
         workspace: (u64, u64),
     ) -> Result<()> {
         let what = || format!("{shape:?}");
-        let description = Description::new(&shape, operands.bias).map_err(|e| failed(&what(), e))?;
+        let description = Description::new(self.lt, &shape, operands.bias).map_err(|e| failed(&what(), e))?;
         gpu.bind();
         let algorithm = self.algorithm(gpu, shape, operands, workspace).map_err(|e| failed(&what(), e))?;
         let beta = if shape.add { 1.0 } else { 0.0 };
@@ -228,15 +252,15 @@ impl Blas {
         let alpha = operands.scale;
         // SAFETY: the addresses were checked by the launcher to hold matrices of this shape.
         unsafe {
-            result::matmul(
+            (self.lt.cublasLtMatmul)(
                 self.handle,
                 description.product,
                 (&raw const alpha).cast(),
-                (&raw const beta).cast(),
                 operands.a as *const c_void,
                 description.a,
                 operands.b as *const c_void,
                 description.b,
+                (&raw const beta).cast(),
                 operands.added as *const c_void,
                 description.out,
                 operands.out as *mut c_void,
@@ -247,6 +271,7 @@ impl Blas {
                 gpu.stream.cast(),
             )
         }
+        .result()
     }
 
     /// The algorithm for a shape whose M is rounded up.
@@ -330,11 +355,14 @@ impl Blas {
     /// The library's choices without split-K, its best first; at least one.
     fn choices(&self, shape: &Shape, workspace: u64, most: usize) -> Status<Vec<sys::cublasLtMatmulAlgo_t>> {
         use sys::cublasLtMatmulPreferenceAttributes_t as P;
-        let description = Description::new(shape, 16)?;
-        let preference = result::create_matmul_pref()?;
+        let description = Description::new(self.lt, shape, 16)?;
+        let mut preference = std::ptr::null_mut();
+        // SAFETY: a valid place for the handle.
+        unsafe { (self.lt.cublasLtMatmulPreferenceCreate)(&mut preference) }.result()?;
         let set = |attribute, value: *const c_void, bytes| {
             // SAFETY: the preference was made above; the value has the attribute's size.
-            unsafe { result::set_matmul_pref_attribute(preference, attribute, value, bytes) }
+            unsafe { (self.lt.cublasLtMatmulPreferenceSetAttribute)(preference, attribute, value, bytes) }
+                .result()
         };
         let found = (|| {
             set(P::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const workspace).cast(), 8)?;
@@ -354,7 +382,7 @@ impl Blas {
             // SAFETY: everything was made above and is alive; the library writes at most `most` results and says how
             // many they are.
             unsafe {
-                sys::cublasLtMatmulAlgoGetHeuristic(
+                (self.lt.cublasLtMatmulAlgoGetHeuristic)(
                     self.handle,
                     description.product,
                     description.a,
@@ -376,7 +404,7 @@ impl Blas {
             }
         })();
         // SAFETY: made above, destroyed once.
-        let _ = unsafe { result::destroy_matmul_pref(preference) };
+        let _ = unsafe { (self.lt.cublasLtMatmulPreferenceDestroy)(preference) };
         found
     }
 }
@@ -415,7 +443,7 @@ impl<'x> Trial<'x> {
         Ok(Trial {
             blas,
             gpu,
-            description: Description::new(&held, operands.bias)?,
+            description: Description::new(blas.lt, &held, operands.bias)?,
             operands: Operands { added: scratch.0, out: scratch.0, ..operands },
             // It would lie in the output. Algorithms that need one are not taken.
             workspace: (0, 0),
@@ -438,7 +466,7 @@ impl<'x> Trial<'x> {
         Ok(Trial {
             blas,
             gpu,
-            description: Description::new(shape, operands.bias)?,
+            description: Description::new(blas.lt, shape, operands.bias)?,
             operands,
             workspace,
             out_bytes: shape.out_bytes().min(COMPARED_BYTES),
@@ -469,17 +497,14 @@ impl<'x> Trial<'x> {
     /// Seconds of a candidate, if it runs.
     fn seconds(&self, candidate: &sys::cublasLtMatmulAlgo_t) -> Option<f64> {
         self.put(candidate)?;
-        // SAFETY: the events and the stream are alive; the second is waited for before the time is read.
-        unsafe {
-            cuda::event::record(self.begin.0, self.gpu.stream).ok()?;
-            for _ in 0..self.timed {
-                self.put(candidate)?;
-            }
-            cuda::event::record(self.end.0, self.gpu.stream).ok()?;
-            cuda::event::synchronize(self.end.0).ok()?;
-            let milliseconds = cuda::event::elapsed(self.begin.0, self.end.0).ok()?;
-            Some(f64::from(milliseconds) * 1e-3 / f64::from(self.timed))
+        // SAFETY: the event and the stream are alive.
+        unsafe { cuda::event::record(self.begin.0, self.gpu.stream) }.ok()?;
+        for _ in 0..self.timed {
+            self.put(candidate)?;
         }
+        // SAFETY: the event and the stream are alive.
+        unsafe { cuda::event::record(self.end.0, self.gpu.stream) }.ok()?;
+        Some(self.end.seconds_since(&self.begin)? / f64::from(self.timed))
     }
 
     /// The bytes that an algorithm gives.
@@ -496,7 +521,7 @@ impl<'x> Trial<'x> {
 impl Drop for Blas {
     fn drop(&mut self) {
         // SAFETY: made in `open`; the device that owns it has waited for its stream.
-        let _ = unsafe { result::destroy_handle(self.handle) };
+        let _ = unsafe { (self.lt.cublasLtDestroy)(self.handle) };
     }
 }
 

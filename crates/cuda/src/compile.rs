@@ -4,7 +4,7 @@
 //! Each holds the hash of its own contents; one that is damaged is compiled again, and a folder that cannot be written
 //! costs time only.
 
-use super::library::{self, Lib};
+use super::bindings::Nvrtc;
 use cudarc::nvrtc::{result, sys};
 use plimsoll_base::{Error, Result};
 use sha2::{Digest, Sha256};
@@ -56,6 +56,9 @@ impl Source {
     }
 }
 
+/// What to do where NVRTC is too old.
+const UPDATE: &str = "update nvidia-cuda-nvrtc (for a driver of CUDA 12 nvidia-cuda-nvrtc-cu12) or the CUDA toolkit: 12.1 is enough up to sm_90, 12.8 for all";
+
 /// Architectures that every kernel must compile for.
 pub const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"];
 
@@ -69,37 +72,109 @@ pub(crate) fn architecture(capability: (u32, u32)) -> String {
 ///
 /// Errors: `cuda-library-missing`.
 pub(crate) fn compiler_version() -> Result<String> {
-    library::open(Lib::Nvrtc)?;
+    let nvrtc = Nvrtc::open()?;
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: both are valid places for an int, and the library is open.
-    let status = unsafe { sys::nvrtcVersion(&mut major, &mut minor) };
+    // SAFETY: both are valid places for an int.
+    let status = unsafe { (nvrtc.nvrtcVersion)(&mut major, &mut minor) };
     status.result().map_err(|err| Error::new("cuda-compile-failed", format!("nvrtcVersion: {err:?}")))?;
     Ok(format!("{major}.{minor}"))
+}
+
+/// Requires that NVRTC makes code for an architecture.
+///
+/// Errors: `cuda-library-missing`; `cuda-compile-failed` where the card is newer than the compiler.
+pub fn check_architecture(architecture: &str) -> Result<()> {
+    let nvrtc = Nvrtc::open()?;
+    let mut count = 0;
+    // SAFETY: a valid place for an int.
+    unsafe { (nvrtc.nvrtcGetNumSupportedArchs)(&mut count) }.result().map_err(no_list)?;
+    let mut known = vec![0i32; count.max(0) as usize];
+    // SAFETY: the list has as many places as NVRTC asked for.
+    unsafe { (nvrtc.nvrtcGetSupportedArchs)(known.as_mut_ptr()) }.result().map_err(no_list)?;
+    // `sm_90a` is 90 in NVRTC's list.
+    let number = architecture.trim_start_matches("sm_").trim_end_matches('a').parse();
+    if number.is_ok_and(|number: i32| known.contains(&number)) {
+        return Ok(());
+    }
+    let (version, newest) = (compiler_version()?, known.iter().max().copied().unwrap_or(0));
+    let message =
+        format!("NVRTC {version} makes code for cards up to sm_{newest}, and this one is {architecture}");
+    Err(Error::new("cuda-compile-failed", message).hint(UPDATE))
+}
+
+fn no_list(err: result::NvrtcError) -> Error {
+    Error::new("cuda-compile-failed", format!("NVRTC does not say which cards it knows: {err:?}"))
+        .hint(UPDATE)
 }
 
 /// Compiles a kernel file for an architecture, without a GPU.
 ///
 /// Errors: `cuda-library-missing`; `cuda-compile-failed` with the compiler's words.
 pub fn compile(source: &Source, architecture: &str, checked: bool) -> Result<Vec<u8>> {
-    library::open(Lib::Nvrtc)?;
-    let text = CString::new(source.program()).expect("kernel sources hold no zero byte");
-    let name = CString::new(format!("{}.cu", source.name)).expect("names hold no zero byte");
-    let failed = |words: String| {
+    let failed = |words: &str| {
         let message = format!("{}.cu for {architecture}: {}", source.name, words.trim());
-        Error::new("cuda-compile-failed", message)
-            .hint("the kernels need NVRTC 12.8 or later; update nvidia-cuda-nvrtc or the CUDA toolkit")
+        Error::new("cuda-compile-failed", message).hint(UPDATE)
     };
-    let program = result::create_program(&text, Some(&name)).map_err(|err| failed(format!("{err:?}")))?;
-    let options = options(architecture, checked);
-    // SAFETY: the program was made above and is destroyed below, once.
-    let compiled = unsafe { result::compile_program(program, &options) };
-    let cubin = match compiled {
-        Ok(()) => cubin(program).map_err(|err| failed(format!("{err:?}"))),
-        Err(err) => Err(failed(format!("{err:?}\n{}", log(program)))),
-    };
-    // SAFETY: the program was made above, and nothing holds it any more.
-    let _ = unsafe { result::destroy_program(program) };
-    cubin
+    let program = Program::new(Nvrtc::open()?, source).map_err(|err| failed(&format!("{err:?}")))?;
+    match program.compile(&options(architecture, checked)) {
+        Ok(()) => program.cubin().map_err(|err| failed(&format!("{err:?}"))),
+        Err(err) => Err(failed(&format!("{err:?}\n{}", program.log()))),
+    }
+}
+
+/// A program of NVRTC.
+struct Program {
+    nvrtc: &'static Nvrtc,
+    program: sys::nvrtcProgram,
+}
+
+impl Program {
+    fn new(nvrtc: &'static Nvrtc, source: &Source) -> std::result::Result<Program, result::NvrtcError> {
+        let text = CString::new(source.program()).expect("kernel sources hold no zero byte");
+        let name = CString::new(format!("{}.cu", source.name)).expect("names hold no zero byte");
+        let (mut program, none) = (std::ptr::null_mut(), std::ptr::null());
+        // SAFETY: a valid place, two strings, which NVRTC copies, and no headers.
+        unsafe { (nvrtc.nvrtcCreateProgram)(&mut program, text.as_ptr(), name.as_ptr(), 0, none, none) }
+            .result()?;
+        Ok(Program { nvrtc, program })
+    }
+
+    fn compile(&self, options: &[String]) -> std::result::Result<(), result::NvrtcError> {
+        let options: Vec<CString> =
+            options.iter().map(|option| CString::new(option.as_str()).expect("no zero byte")).collect();
+        let options: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
+        // SAFETY: the program is alive, and the options are as many strings.
+        unsafe { (self.nvrtc.nvrtcCompileProgram)(self.program, options.len() as i32, options.as_ptr()) }
+            .result()
+    }
+
+    fn cubin(&self) -> std::result::Result<Vec<u8>, result::NvrtcError> {
+        let mut size = 0;
+        // SAFETY: a compiled program; `size` is a valid place.
+        unsafe { (self.nvrtc.nvrtcGetCUBINSize)(self.program, &mut size) }.result()?;
+        let mut bytes = vec![0u8; size];
+        // SAFETY: the buffer has the size that NVRTC asked for.
+        unsafe { (self.nvrtc.nvrtcGetCUBIN)(self.program, bytes.as_mut_ptr().cast()) }.result()?;
+        Ok(bytes)
+    }
+
+    /// The compiler's words, as far as there are any.
+    fn log(&self) -> String {
+        let mut size = 0;
+        // SAFETY: the program is alive; `size` is a valid place.
+        let _ = unsafe { (self.nvrtc.nvrtcGetProgramLogSize)(self.program, &mut size) };
+        let mut bytes = vec![0u8; size];
+        // SAFETY: the buffer has the size that NVRTC asked for.
+        let _ = unsafe { (self.nvrtc.nvrtcGetProgramLog)(self.program, bytes.as_mut_ptr().cast()) };
+        String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_string()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, and destroyed once.
+        let _ = unsafe { (self.nvrtc.nvrtcDestroyProgram)(&mut self.program) };
+    }
 }
 
 fn options(architecture: &str, checked: bool) -> Vec<String> {
@@ -114,23 +189,6 @@ fn options(architecture: &str, checked: bool) -> Vec<String> {
         options.push("-DPLIMSOLL_CHECKED".to_string());
     }
     options
-}
-
-fn cubin(program: sys::nvrtcProgram) -> std::result::Result<Vec<u8>, result::NvrtcError> {
-    let mut size = 0;
-    // SAFETY: a compiled program; `size` is a valid place.
-    unsafe { sys::nvrtcGetCUBINSize(program, &mut size) }.result()?;
-    let mut bytes = vec![0u8; size];
-    // SAFETY: the buffer has the size that NVRTC asked for.
-    unsafe { sys::nvrtcGetCUBIN(program, bytes.as_mut_ptr().cast()) }.result()?;
-    Ok(bytes)
-}
-
-fn log(program: sys::nvrtcProgram) -> String {
-    // SAFETY: the program was made by the caller, which destroys it afterwards.
-    let words = unsafe { result::get_program_log(program) }.unwrap_or_default();
-    let bytes: Vec<u8> = words.into_iter().map(|c| c as u8).take_while(|&c| c != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The folder of compiled kernels: `PLIMSOLL_KERNEL_CACHE`, else `plimsoll/kernels` in the user's cache folder.

@@ -84,6 +84,14 @@ pub fn probe() -> Result<GpuInfo> {
     driver::first_device().map(|(_, info)| info)
 }
 
+/// Opens the libraries that a run on a card needs, and returns their versions for people: `NVRTC 13.0, cuBLASLt 13.1.0`.
+///
+/// Errors: `cuda-library-missing`, `cuda-compile-failed` where NVRTC does not work.
+pub fn libraries() -> Result<String> {
+    let compiler = crate::compile::compiler_version()?;
+    Ok(format!("NVRTC {compiler}, cuBLASLt {}", blas::dotted(blas::version()?)))
+}
+
 impl CudaDevice {
     /// Opens the card, loads all kernels, and takes the arena.
     ///
@@ -139,15 +147,12 @@ impl CudaDevice {
 
     /// Versions that a result depends on, for people: driver, compiler, cuBLASLt, and how many kernels were compiled.
     pub fn versions(&self) -> String {
-        let lt = self.blas.version;
         format!(
-            "driver {}.{}, NVRTC {}, cuBLASLt {}.{}.{}, {} of {} kernel files compiled now",
+            "driver {}.{}, NVRTC {}, cuBLASLt {}, {} of {} kernel files compiled now",
             self.gpu.info.driver / 1000,
             self.gpu.info.driver % 1000 / 10,
             self.kernels.compiler,
-            lt / 10_000,
-            lt / 100 % 100,
-            lt % 100,
+            blas::dotted(self.blas.version),
             self.kernels.compiled,
             SOURCES.len()
         )

@@ -5,9 +5,12 @@ use super::nvml::Monitor;
 use cudarc::driver::{result, sys};
 use plimsoll_base::{Bytes, Error, Result, slugs};
 use std::ffi::CStr;
+use std::sync::OnceLock;
 
-/// CUDA version that the kernels and bindings are written for, as the driver counts it.
-const DRIVER_VERSION_MIN: i32 = 13_000;
+/// Oldest CUDA version that is enough, as the driver counts it: copies by the copy engine (`cuTensorMapEncodeTiled`) came with it.
+const DRIVER_VERSION_MIN: i32 = 12_000;
+/// From here on launches that overlap may be recorded into a graph.
+const DRIVER_VERSION_OVERLAP: i32 = 12_030;
 /// Oldest architecture whose instructions the kernels use: asynchronous copies and bf16 products.
 const CAPABILITY_MIN: (u32, u32) = (8, 0);
 
@@ -60,6 +63,11 @@ impl Gpu {
         let gpu = Gpu { info, device, monitor, context, stream };
         let (free, total) = before.unwrap_or_else(|| gpu.memory());
         Ok((gpu, Bytes(total.0.saturating_sub(free.0))))
+    }
+
+    /// True if the blocks of a launch may come onto the card before the launch before it has ended.
+    pub(crate) fn overlaps(&self) -> bool {
+        self.info.capability >= (9, 0) && self.info.driver >= DRIVER_VERSION_OVERLAP
     }
 
     /// Makes the context current on this thread.
@@ -140,7 +148,7 @@ pub(crate) fn first_device() -> Result<(sys::CUdevice, GpuInfo)> {
     result::init().map_err(|err| {
         Error::new(
             "cuda-no-device",
-            format!("the driver ({}) does not start: {}", library.display(), words(err)),
+            format!("the driver ({}) does not start: {}", library.path.display(), words(err)),
         )
         .hint("nvidia-smi shows whether the driver sees a card; or set run.device = \"cpu\"")
     })?;
@@ -175,7 +183,7 @@ pub(crate) fn first_device() -> Result<(sys::CUdevice, GpuInfo)> {
         clock_hz: f64::from(attribute(A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)) * 1e3,
         total: Bytes(total as u64),
         driver,
-        driver_library: library.display().to_string(),
+        driver_library: library.path.display().to_string(),
     };
     Ok((device, info))
 }
@@ -189,7 +197,7 @@ fn check_driver(version: i32) -> Result<()> {
     let message =
         format!("the driver speaks CUDA {}, needed is {}", dotted(version), dotted(DRIVER_VERSION_MIN));
     Err(Error::new("cuda-driver-too-old", message)
-        .hint("update the NVIDIA driver to 580 or later, or set run.device = \"cpu\""))
+        .hint("update the NVIDIA driver to 525 or later, or set run.device = \"cpu\""))
 }
 
 fn check_capability(name: &str, (major, minor): (u32, u32)) -> Result<()> {
@@ -298,6 +306,29 @@ impl Mark {
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT);
         event.map(Mark).map_err(|e| failed("making an event", e))
     }
+
+    /// Returns the seconds from `begin` to this mark, both on one stream, once the card has passed it. None if the driver has failed.
+    pub(crate) fn seconds_since(&self, begin: &Mark) -> Option<f64> {
+        // SAFETY: both events are alive.
+        unsafe { result::event::synchronize(self.0) }.ok()?;
+        let mut milliseconds = 0.0;
+        // SAFETY: both events are alive and past, and the place is valid.
+        unsafe { elapsed_time()?(&mut milliseconds, begin.0, self.0) }.result().ok()?;
+        Some(f64::from(milliseconds) * 1e-3)
+    }
+}
+
+type ElapsedTime = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
+
+/// The driver's function `cuEventElapsedTime`, which all drivers have. cudarc knows its second version alone, and drivers before
+/// CUDA 12.8 do not.
+fn elapsed_time() -> Option<ElapsedTime> {
+    static FUNCTION: OnceLock<Option<ElapsedTime>> = OnceLock::new();
+    *FUNCTION.get_or_init(|| {
+        let driver = library::open(Lib::Driver).ok()?;
+        // SAFETY: the signature is that of the header of CUDA 12.
+        unsafe { driver.function("cuEventElapsedTime") }.ok()
+    })
 }
 
 impl Drop for Mark {
@@ -315,15 +346,13 @@ mod tests {
 
     #[test]
     fn an_old_driver_is_refused_with_both_versions() {
-        for version in [13_000, 13_010, 14_000] {
+        for version in [12_000, 12_020, 13_000, 14_000] {
             check_driver(version).unwrap();
         }
-        for (version, words) in
-            [(12_090, "CUDA 12.9"), (12_080, "CUDA 12.8"), (9_000, "CUDA 9.0"), (0, "CUDA 0.0")]
-        {
+        for (version, words) in [(11_080, "CUDA 11.8"), (9_000, "CUDA 9.0"), (0, "CUDA 0.0")] {
             let error = check_driver(version).unwrap_err();
             assert_eq!(error.slug, "cuda-driver-too-old");
-            assert!(error.message.contains(words) && error.message.ends_with("needed is 13.0"), "{error}");
+            assert!(error.message.contains(words) && error.message.ends_with("needed is 12.0"), "{error}");
         }
     }
 

@@ -39,6 +39,7 @@ impl Kernels {
     pub(crate) fn load(gpu: &Gpu, checked: bool) -> Result<Kernels> {
         let compiler = compile::compiler_version()?;
         let architecture = compile::architecture(gpu.info.capability);
+        compile::check_architecture(&architecture)?;
         let cache = compile::cache_folder();
         let made: Vec<Result<(Vec<u8>, bool)>> = std::thread::scope(|scope| {
             let jobs: Vec<_> = SOURCES

@@ -98,7 +98,7 @@ impl CudaDevice {
             sharedMemBytes: how.shared,
             hStream: self.stream(),
             attrs: &raw mut overlaps,
-            numAttrs: u32::from(self.gpu.info.capability >= (9, 0)),
+            numAttrs: u32::from(self.gpu.overlaps()),
         };
         // SAFETY: the launcher gives the kernel's own parameters, in order; buffers were checked to lie in the arena.
         let mut put = || unsafe {

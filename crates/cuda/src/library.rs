@@ -1,12 +1,17 @@
 //! Finding the libraries of CUDA at run time: the driver, the compiler NVRTC, and cuBLASLt.
 //!
-//! One binary runs with and without them. Each is opened by its absolute path before the bindings look it up by name,
-//! so that they find the one opened here; what is absent is a named error that says where it was looked for.
+//! One binary runs with and without them, and with those of CUDA 12 and 13: the newest that the driver can use is taken. What
+//! is absent is a named error that says where it was looked for. The driver is opened before cudarc looks it up by name, so
+//! that it finds the one opened here.
 
+use cudarc::driver::sys;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use plimsoll_base::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+
+/// Versions of CUDA whose libraries are used, the newest first. A driver loads what compilers up to its own version made.
+const MAJORS: [u32; 2] = [13, 12];
 
 /// A library that is opened at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,12 +31,20 @@ impl Lib {
         }
     }
 
+    /// True if a file of this version, 0 where its name has none, is one that a driver up to `newest` can use.
+    fn takes(self, version: u32, newest: u32) -> bool {
+        self == Lib::Driver || MAJORS.contains(&version) && version <= newest
+    }
+
     /// Names that the system's loader may know, the newest first.
-    fn names(self) -> &'static [&'static str] {
+    fn names(self, newest: u32) -> Vec<String> {
+        let stem = self.stem();
         match self {
-            Lib::Driver => &["libcuda.so.1", "libcuda.so"],
-            Lib::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so"],
-            Lib::CublasLt => &["libcublasLt.so.13", "libcublasLt.so"],
+            Lib::Driver => vec![format!("{stem}.1"), stem.to_string()],
+            _ => {
+                let majors = MAJORS.into_iter().filter(|&major| self.takes(major, newest));
+                majors.map(|major| format!("{stem}.{major}")).collect()
+            }
         }
     }
 
@@ -40,7 +53,14 @@ impl Lib {
         (self == Lib::Nvrtc).then_some("libnvrtc-builtins.so")
     }
 
-    fn missing(self, looked: &[PathBuf], reason: &str) -> Error {
+    fn missing(self, newest: u32, looked: &[PathBuf], reason: &str) -> Error {
+        let names = self.names(newest).join(" or ");
+        // Wheels of CUDA 12 carry it in their names.
+        let suffix = if newest < MAJORS[0] { "-cu12" } else { "" };
+        let hint = |wheel: &str| {
+            let toolkit = newest.min(MAJORS[0]);
+            format!("pip install {wheel}{suffix}, or install the CUDA {toolkit} toolkit and set CUDA_HOME")
+        };
         let error = match self {
             Lib::Driver => Error::new(
                 "cuda-driver-missing",
@@ -49,14 +69,13 @@ impl Lib {
             .hint("install the NVIDIA driver (in a container: start it with the NVIDIA runtime), or set run.device = \"cpu\""),
             Lib::Nvrtc => Error::new(
                 "cuda-library-missing",
-                format!("NVRTC, the CUDA compiler library libnvrtc.so.13, was not found: {reason}"),
+                format!("NVRTC, the CUDA compiler library {names}, was not found: {reason}"),
             )
-            .hint("pip install nvidia-cuda-nvrtc, or install the CUDA 13 toolkit and set CUDA_HOME"),
-            Lib::CublasLt => Error::new(
-                "cuda-library-missing",
-                format!("cuBLASLt, libcublasLt.so.13, was not found: {reason}"),
-            )
-            .hint("pip install nvidia-cublas, or install the CUDA 13 toolkit and set CUDA_HOME"),
+            .hint(hint("nvidia-cuda-nvrtc")),
+            Lib::CublasLt => {
+                Error::new("cuda-library-missing", format!("cuBLASLt, {names}, was not found: {reason}"))
+                    .hint(hint("nvidia-cublas"))
+            }
         };
         let folders: Vec<String> = looked.iter().map(|p| p.display().to_string()).collect();
         let then = match folders.is_empty() {
@@ -67,70 +86,134 @@ impl Lib {
     }
 }
 
-/// Opens a library for the whole process and returns where it was found.
-///
-/// Errors: `cuda-driver-missing`, `cuda-library-missing`.
-pub(crate) fn open(lib: Lib) -> Result<PathBuf> {
-    // An open library stays open: the bindings keep addresses of its functions.
-    static OPENED: Mutex<Vec<(Lib, PathBuf)>> = Mutex::new(Vec::new());
-    let mut opened = OPENED.lock().unwrap_or_else(|e| e.into_inner());
-    if let Some((_, path)) = opened.iter().find(|(l, _)| *l == lib) {
-        return Ok(path.clone());
-    }
-    let path = find(lib)?;
-    opened.push((lib, path.clone()));
-    Ok(path)
+/// A library that stays open for the whole process.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    lib: Lib,
+    /// Where it was found: a path, or a name that the loader knows.
+    pub(crate) path: PathBuf,
+    handle: Library,
 }
 
-fn find(lib: Lib) -> Result<PathBuf> {
-    let folders = folders();
-    let mut reason = "no file of that name".to_string();
-    for name in lib.names() {
-        if lib.companion().is_none() && keep_open(Path::new(name)).is_ok() {
-            return Ok(PathBuf::from(name));
-        }
+impl Opened {
+    /// Returns a function of the library.
+    ///
+    /// Errors: `cuda-library-missing`, where the library has none of this name.
+    ///
+    /// # Safety
+    /// `F` is a function pointer with the signature of the library's header.
+    pub(crate) unsafe fn function<F: Copy>(&self, name: &str) -> Result<F> {
+        // SAFETY: the caller promises the signature.
+        let found = unsafe { self.handle.get::<F>(name.as_bytes()) };
+        found.map(|symbol| *symbol).map_err(|err| {
+            Error::new("cuda-library-missing", format!("{}: {err}", self.path.display()))
+                .hint("plimsoll doctor shows which libraries are found")
+        })
     }
-    for folder in &folders {
-        let Some(file) = newest(folder, lib.stem()) else { continue };
-        if let Some(companion) = lib.companion().and_then(|stem| newest(folder, stem)) {
+}
+
+/// Opens a library, unless it is open.
+///
+/// Errors: `cuda-driver-missing`, `cuda-library-missing`.
+pub(crate) fn open(lib: Lib) -> Result<&'static Opened> {
+    static OPENED: Mutex<Vec<&'static Opened>> = Mutex::new(Vec::new());
+    let newest = if lib == Lib::Driver { MAJORS[0] } else { newest_major() };
+    let mut opened = OPENED.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(found) = opened.iter().find(|found| found.lib == lib) {
+        return Ok(found);
+    }
+    // Its functions are kept by address, so it is never closed.
+    let found: &'static Opened = Box::leak(Box::new(find(lib, newest)?));
+    opened.push(found);
+    Ok(found)
+}
+
+/// The major version of CUDA that the driver speaks; the newest of all where there is no driver, as for compiling alone.
+fn newest_major() -> u32 {
+    type GetVersion = unsafe extern "C" fn(*mut i32) -> sys::CUresult;
+    let ask = || -> Option<u32> {
+        let driver = open(Lib::Driver).ok()?;
+        // SAFETY: the signature is that of the driver's header.
+        let get_version: GetVersion = unsafe { driver.function("cuDriverGetVersion") }.ok()?;
+        let mut version = 0;
+        // SAFETY: `version` is a valid place for an int.
+        unsafe { get_version(&mut version) }.result().ok()?;
+        Some(version as u32 / 1000)
+    };
+    ask().unwrap_or(MAJORS[0])
+}
+
+fn find(lib: Lib, newest: u32) -> Result<Opened> {
+    let (chosen, usual) = (chosen_folders(), usual_folders());
+    let mut reason = "no file of that name".to_string();
+    let names = lib.names(newest);
+    let by_loader = |names: &[String]| {
+        names.iter().find_map(|name| {
+            let handle = open_file(Path::new(name)).ok()?;
+            Some(Opened { lib, path: PathBuf::from(name), handle })
+        })
+    };
+    // What the user names comes first; then, but for a library whose companion must be found too, what the loader knows.
+    let first = open_one(lib, newest, &chosen, &mut reason);
+    let found = first.or_else(|| if lib.companion().is_none() { by_loader(&names[..1]) } else { None });
+    let found = found.or_else(|| open_one(lib, newest, &usual, &mut reason)).or_else(|| by_loader(&names));
+    found.ok_or_else(|| lib.missing(newest, &[chosen, usual].concat(), &reason))
+}
+
+/// Opens the best file of a library in these folders. `reason` tells why one did not open.
+fn open_one(lib: Lib, newest: u32, folders: &[PathBuf], reason: &mut String) -> Option<Opened> {
+    files(lib, newest, folders).into_iter().find_map(|path| {
+        let folder = path.parent().expect("a file of a folder");
+        if let Some(companion) = lib.companion().and_then(|stem| companion(folder, stem, &path)) {
             // Without it the library opens and then cannot compile: its own error says so.
-            let _ = keep_open(&companion);
+            let _ = open_file(&companion).map(std::mem::forget);
         }
-        match keep_open(&file) {
-            Ok(()) => return Ok(file),
+        match open_file(&path) {
+            Ok(handle) => Some(Opened { lib, path, handle }),
             Err(err) => {
                 // The source of the error, if there is one: the loader's own words.
                 let words =
                     std::error::Error::source(&err).map_or_else(|| err.to_string(), |e| e.to_string());
-                reason = format!("{} does not open: {words}", file.display());
+                *reason = format!("{} does not open: {words}", path.display());
+                None
             }
         }
-    }
-    // Last for a library with a companion: the loader's own paths, where the companion is next to it.
-    for name in lib.names() {
-        if keep_open(Path::new(name)).is_ok() {
-            return Ok(PathBuf::from(name));
-        }
-    }
-    Err(lib.missing(&folders, &reason))
+    })
 }
 
-fn keep_open(path: &Path) -> std::result::Result<(), libloading::Error> {
+/// The files of a library in these folders: those of the newest version in any folder come first.
+fn files(lib: Lib, newest: u32, folders: &[PathBuf]) -> Vec<PathBuf> {
+    let major = |file: &Path| version(file).first().copied().unwrap_or(0);
+    let mut files: Vec<PathBuf> = folders
+        .iter()
+        .flat_map(|folder| named(folder, lib.stem()))
+        .filter(|file| lib.takes(major(file), newest))
+        .collect();
+    // Stable: of files of one version the one of the earlier folder stays first.
+    files.sort_by_key(|file| std::cmp::Reverse(major(file)));
+    files
+}
+
+/// The newest file in a folder whose name begins with `stem`, of the major version of `file`.
+fn companion(folder: &Path, stem: &str, file: &Path) -> Option<PathBuf> {
+    let major = version(file).first().copied();
+    named(folder, stem).into_iter().find(|found| version(found).first().copied() == major)
+}
+
+fn open_file(path: &Path) -> std::result::Result<Library, libloading::Error> {
     // SAFETY: opening a library runs its initialisers; these are NVIDIA's own, made to be opened so.
-    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }?;
-    std::mem::forget(library);
-    Ok(())
+    unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
 }
 
-/// The file of the highest version in a folder whose name begins with `stem`.
-fn newest(folder: &Path, stem: &str) -> Option<PathBuf> {
-    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
-        .ok()?
+/// The files of a folder whose names begin with `stem`, the highest version first.
+fn named(folder: &Path, stem: &str) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut files: Vec<PathBuf> = entries
         .filter_map(|entry| entry.ok().map(|e| e.path()))
         .filter(|path| path.file_name().and_then(|n| n.to_str()).is_some_and(|n| is_named(n, stem)))
         .collect();
-    files.sort_by_key(|path| version(path));
-    files.pop()
+    files.sort_by_key(|path| std::cmp::Reverse(version(path)));
+    files
 }
 
 /// `libnvrtc.so` and `libnvrtc.so.13`, but not `libnvrtc.so.debug`.
@@ -144,30 +227,19 @@ fn version(path: &Path) -> Vec<u32> {
     name.split('.').filter_map(|part| part.parse().ok()).collect()
 }
 
-/// Where CUDA's libraries usually are: the toolkit, the system, conda, and pip's `nvidia` folders.
-fn folders() -> Vec<PathBuf> {
-    let mut folders = Vec::new();
-    let mut add = |path: PathBuf| {
-        if path.is_dir() && !folders.contains(&path) {
-            folders.push(path);
-        }
-    };
-    let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    for root in ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| variable(name)) {
-        add(root.join("lib64"));
-        add(root.join("lib"));
-    }
-    for prefix in python_prefixes() {
-        for site in site_packages(&prefix) {
-            for package in ["cu13/lib", "cuda_nvrtc/lib", "cublas/lib"] {
-                add(site.join("nvidia").join(package));
-            }
-        }
-    }
-    if let Some(conda) = variable("CONDA_PREFIX") {
-        add(conda.join("lib"));
-    }
-    for folder in [
+/// The libraries' folders of the toolkit that the user names.
+fn chosen_folders() -> Vec<PathBuf> {
+    let roots = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable);
+    folders_of(roots.flat_map(|root| ["lib64", "lib"].map(|lib| root.join(lib))))
+}
+
+/// Where CUDA's libraries usually are: pip's `nvidia` folders, conda, the toolkit, and the system.
+fn usual_folders() -> Vec<PathBuf> {
+    let sites = python_prefixes().into_iter().flat_map(|prefix| site_packages(&prefix));
+    let packages = ["cu13/lib", "cuda_nvrtc/lib", "cublas/lib"];
+    let pip = sites.flat_map(|site| packages.map(|package| site.join("nvidia").join(package)));
+    let conda = variable("CONDA_PREFIX").map(|conda| conda.join("lib"));
+    let system = [
         "/usr/local/cuda/lib64",
         "/usr/local/cuda/targets/x86_64-linux/lib",
         "/usr/local/nvidia/lib64",
@@ -175,10 +247,24 @@ fn folders() -> Vec<PathBuf> {
         "/usr/lib/x86_64-linux-gnu",
         "/usr/lib64",
         "/usr/lib/wsl/lib",
-    ] {
-        add(PathBuf::from(folder));
+    ];
+    folders_of(pip.chain(conda).chain(system.map(PathBuf::from)))
+}
+
+/// Those that exist, each once.
+fn folders_of(paths: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    for path in paths {
+        if path.is_dir() && !folders.contains(&path) {
+            folders.push(path);
+        }
     }
     folders
+}
+
+/// The path in an environment variable, unless it is empty.
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 /// Folders with a `lib/python3.x`: the virtual environment, conda, the user's, and those of the `python3` on the path.
@@ -222,13 +308,50 @@ mod tests {
         }
     }
 
+    fn names_of(files: &[PathBuf]) -> Vec<&str> {
+        files.iter().map(|file| file.file_name().unwrap().to_str().unwrap()).collect()
+    }
+
     #[test]
-    fn the_highest_version_of_a_folder_is_taken() {
+    fn the_newest_version_that_the_driver_can_use_comes_first() {
+        let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for name in
+            ["libnvrtc.so.12", "libnvrtc.so.12.8.93", "libnvrtc.so.11.2", "libnvrtc.so", "libnvrtc.so.txt"]
+        {
+            std::fs::write(old.path().join(name), "").unwrap();
+        }
+        std::fs::write(new.path().join("libnvrtc.so.13"), "").unwrap();
+        std::fs::write(new.path().join("libnvrtc.so.14"), "").unwrap();
+        let folders = [old.path().to_path_buf(), new.path().to_path_buf()];
+        let found = |newest| files(Lib::Nvrtc, newest, &folders);
+        assert_eq!(names_of(&found(13)), ["libnvrtc.so.13", "libnvrtc.so.12.8.93", "libnvrtc.so.12"]);
+        assert_eq!(names_of(&found(14)), names_of(&found(13)), "14 is not known");
+        assert_eq!(names_of(&found(12)), ["libnvrtc.so.12.8.93", "libnvrtc.so.12"]);
+        assert_eq!(files(Lib::CublasLt, 13, &folders), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_library_is_opened_with_the_companion_of_its_version() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["libx.so.9", "libx.so.13", "libx.so", "libx.so.notes"] {
+        for name in
+            ["libnvrtc-builtins.so.12.8", "libnvrtc-builtins.so.13.0", "libnvrtc-builtins.alt.so.13.0"]
+        {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
-        assert_eq!(newest(folder.path(), "libx.so").unwrap(), folder.path().join("libx.so.13"));
-        assert_eq!(newest(folder.path(), "liby.so"), None);
+        let of = |file: &str| companion(folder.path(), "libnvrtc-builtins.so", Path::new(file));
+        assert_eq!(of("libnvrtc.so.12").unwrap(), folder.path().join("libnvrtc-builtins.so.12.8"));
+        assert_eq!(of("libnvrtc.so.13.0.88").unwrap(), folder.path().join("libnvrtc-builtins.so.13.0"));
+        assert_eq!(of("libnvrtc.so.11.2"), None);
+    }
+
+    #[test]
+    fn what_is_missing_is_named_for_the_driver_that_there_is() {
+        let of = |newest| Lib::Nvrtc.missing(newest, &[], "no file of that name");
+        let (new, old) = (of(13), of(12));
+        assert!(new.message.contains("libnvrtc.so.13 or libnvrtc.so.12"), "{new}");
+        assert!(new.hints[0].starts_with("pip install nvidia-cuda-nvrtc,"), "{new}");
+        assert!(old.message.contains("library libnvrtc.so.12, was"), "{old}");
+        let hint = "pip install nvidia-cuda-nvrtc-cu12, or install the CUDA 12 toolkit";
+        assert!(old.hints[0].starts_with(hint), "{old}");
     }
 }

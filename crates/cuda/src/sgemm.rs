@@ -48,8 +48,9 @@ pub(crate) struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// Columns from `first` on of rows of `stride`.
+    /// Columns from `first` on of rows of `stride`; there may be no rows.
     pub(crate) fn of(buf: Buf<'a>, stride: usize, first: usize) -> Columns<'a> {
+        let first = first.min(buf.len());
         Columns { buf: buf.slice(first, buf.len() - first), stride }
     }
 
