@@ -70,9 +70,9 @@ class Bench:
         return self.clock.left() < LEAST_S
 
     def add(self, row):
-        """Keeps a row, which replaces an earlier one of the same, and writes the files. Notes, which people add, stay."""
+        """Keeps a row, which replaces an earlier one of the same on as many cards, and writes the files. Notes, which people add, stay."""
         row = {**row, "commit": self.commit, "cards": len(self.cards.cards)}
-        key = lambda row: (row["part"], row["model"], str(row["ranks"]), row.get("hit", -1))
+        key = lambda row: (row["part"], row["model"], str(row["ranks"]), row["cards"], row.get("hit", -1))
         self.rows = sorted([old for old in self.rows if key(old) != key(row)] + [row], key=key)
         write(self.path, {"rows": self.rows, "notes": self.notes}, page)
         self.clock.say(json.dumps({name: value for name, value in row.items() if name not in ("sha256", "steps")}))
