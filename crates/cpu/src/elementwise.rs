@@ -171,7 +171,7 @@ fn read_row<T: Real>(x: &[T], at: &RowIndex, out: &mut [f32]) {
 }
 
 /// Elements of one panel.
-fn panel_elements(m: Matrix<'_>) -> usize {
+pub(super) fn panel_elements(m: Matrix<'_>) -> usize {
     m.buf.len() / m.n.div_ceil(PANEL)
 }
 

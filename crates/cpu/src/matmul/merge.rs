@@ -3,11 +3,11 @@
 //! Legend: N outputs and K inputs of the layer, r rank of a block. A task has a panel: 16 outputs.
 
 use super::operand::{Operand, Panels};
-use crate::elementwise::copy_bytes;
+use crate::elementwise::{copy_bytes, panel_elements};
 use crate::lanes::by_dtype;
 use crate::{CpuDevice, Shared};
 use plimsoll_base::LoraShape;
-use plimsoll_device::{Adapter, AdapterBlock, Matrix, MatrixLayout, PANEL};
+use plimsoll_device::{Adapter, AdapterBlock, Matrix, PANEL};
 
 /// out = w + scale B_i A_i at the outputs of each block, w elsewhere: a chain of r additions in f32, rounded once. `w`, `out`: [N, K].
 pub(crate) fn merge(dev: &CpuDevice, w: Matrix<'_>, adapter: Adapter<'_>, out: Matrix<'_>) {
@@ -46,16 +46,16 @@ impl<E: Operand> Product<'_, E> {
     unsafe fn add_to_panel(&self, panel: usize, out: Matrix<'_>, to: Shared<'_, E>) {
         let Matrix { k, layout, .. } = out;
         let (first, end) = (self.block.first, self.block.first + self.block.b.n);
-        let (rank, lanes) = (self.b.k, |lane: usize| panel * PANEL + lane);
+        let (rank, output) = (self.b.k, |lane: usize| panel * PANEL + lane);
         // B of the panel's outputs, zero where another block's or none begin: [r][16].
         let mut b = [[0.0f32; PANEL]; LoraShape::RANK_MAX as usize];
         let b = &mut b[..rank];
-        for lane in (0..PANEL).filter(|&lane| (first..end).contains(&lanes(lane))) {
+        for lane in (0..PANEL).filter(|&lane| (first..end).contains(&output(lane))) {
             for (j, b) in b.iter_mut().enumerate() {
-                b[lane] = self.b.data[layout.index(rank, lanes(lane) - first, j)].to_f32();
+                b[lane] = self.b.data[layout.index(rank, output(lane) - first, j)].to_f32();
             }
         }
-        let size = k.next_multiple_of(if layout == MatrixLayout::Pairs { 2 } else { 1 }) * PANEL;
+        let size = panel_elements(out);
         // SAFETY: the caller promises that the panel is this task's.
         let to = unsafe { to.range(panel * size, size) };
         for col in 0..k {
@@ -67,7 +67,7 @@ impl<E: Operand> Product<'_, E> {
                 }
             }
             for (lane, sum) in sum.into_iter().enumerate() {
-                if (first..end).contains(&lanes(lane)) {
+                if (first..end).contains(&output(lane)) {
                     let to = &mut to[layout.index(k, lane, col)];
                     *to = E::from_f32(to.to_f32() + self.scale * sum);
                 }

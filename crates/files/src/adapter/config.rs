@@ -94,7 +94,7 @@ pub(super) struct Read {
     rslora: bool,
     pub modules: Modules,
     pub base: Option<String>,
-    quantize: Option<Quantization>,
+    pub quantize: Option<Quantization>,
 }
 
 impl Read {

@@ -12,7 +12,7 @@ use crate::tensor_file::TensorFile;
 use crate::tensors::TensorInfo;
 use config::Modules;
 use names::{Name, Part};
-use plimsoll_base::{Error, LoraShape, LoraTarget, LoraTargets, ModelSpec, Result, shown};
+use plimsoll_base::{Error, LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization, Result, shown};
 pub(crate) use refusal::damaged;
 use refusal::unsupported;
 use std::collections::BTreeMap;
@@ -46,6 +46,14 @@ impl Adapter {
         require_files(folder)?;
         let path = folder.join(ADAPTER_CONFIG);
         let read = config::read(&path)?;
+        if let Some(how) = read.quantize.filter(|how| !how.takes(model)) {
+            let message = format!(
+                "{}: base_quantization is {how}, and the rows of this model have no whole blocks of {}",
+                path.display(),
+                Quantization::BLOCK
+            );
+            return Err(damaged(message));
+        }
         let weights = folder.join(ADAPTER_WEIGHTS);
         let file = TensorFile::open(&weights)?;
         let found = Found { weights, model, rank: read.rank, base: read.base.as_deref() };

@@ -180,6 +180,9 @@ fn configurations_that_lie_are_damaged() {
         ("peft_type", Value::Null, "`peft_type` is absent"),
         // The file says 4 and the tensors are of rank 3.
         ("r", json!(4), "with r = 4"),
+        ("base_quantization", json!("nf5"), "\"nf4\""),
+        // Rows of four weights: no run here can have made it.
+        ("base_quantization", json!("nf4"), "no whole blocks of 64"),
     ] {
         let error = refusal(|config, _| config[key] = value.clone());
         assert_eq!(error.slug, "adapter-damaged", "{key} {value}: {error}");
