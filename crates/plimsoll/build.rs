@@ -1,4 +1,5 @@
-//! Embeds the pages of `docs/errors/` into the binary, sorted by slug, so that `explain` needs no files.
+//! Embeds the pages of `docs/errors/` and the run files of `runs/` into the binary, sorted by name, so that `explain` and
+//! `init` need no files.
 
 use std::env;
 use std::fmt::Write as _;
@@ -6,26 +7,33 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 fn main() {
-    let pages = Path::new(&env::var("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("../../docs/errors");
-    println!("cargo::rerun-if-changed={}", pages.display());
-    let mut files: Vec<PathBuf> = fs::read_dir(&pages)
-        .unwrap_or_else(|err| panic!("{}: {err}", pages.display()))
+    embed("docs/errors", "md", "pages.in");
+    embed("runs", "toml", "runs.in");
+}
+
+/// Writes `table` with a row (name, text) for each file of `folder`, a folder of the repository, that ends in `.ending`.
+fn embed(folder: &str, ending: &str, table: &str) {
+    let root = Path::new(&env::var("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("../..");
+    let folder = root.join(folder);
+    println!("cargo::rerun-if-changed={}", folder.display());
+    let mut files: Vec<PathBuf> = fs::read_dir(&folder)
+        .unwrap_or_else(|err| panic!("{}: {err}", folder.display()))
         .map(|entry| entry.expect("a readable folder").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .filter(|path| path.extension().is_some_and(|extension| extension == ending))
         // The list of the pages is no page.
         .filter(|path| path.file_name().is_some_and(|name| name != "README.md"))
         .collect();
-    // By slug, not by file name: `a.md` sorts after `a-b.md`, but `a` before `a-b`.
+    // By stem, not by file name: `a.md` sorts after `a-b.md`, but `a` before `a-b`.
     files.sort_by(|a, b| a.file_stem().cmp(&b.file_stem()));
-    let mut table = String::from("&[\n");
+    let mut text = String::from("&[\n");
     for path in files {
         let path = path.canonicalize().expect("the folder listed it");
         println!("cargo::rerun-if-changed={}", path.display());
-        let slug = path.file_stem().expect("it ends in .md").to_string_lossy().into_owned();
-        writeln!(table, "    ({slug:?}, include_str!({:?})),", path.display().to_string())
+        let name = path.file_stem().expect("it has an ending").to_string_lossy().into_owned();
+        writeln!(text, "    ({name:?}, include_str!({:?})),", path.display().to_string())
             .expect("a String takes any text");
     }
-    table.push_str("]\n");
-    let out = Path::new(&env::var("OUT_DIR").expect("cargo sets it")).join("pages.in");
-    fs::write(out, table).expect("cargo's output folder can be written");
+    text.push_str("]\n");
+    let out = Path::new(&env::var("OUT_DIR").expect("cargo sets it")).join(table);
+    fs::write(out, text).expect("cargo's output folder can be written");
 }

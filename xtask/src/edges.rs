@@ -28,13 +28,14 @@ pub const ALLOWED: &str = "
     config   <- base algo reward textenv
     plan     <- base memory files device cpu cuda model rollout train reward textenv config
     run      <- base memory files text worker ranks config plan
-    rl       <- base memory algo files text reward textenv ranks config plan run device cpu cuda model rollout train
+    serve    <- base text device rollout
+    rl       <- base memory algo files text reward textenv ranks config plan run device cpu cuda model rollout train serve
     agent    <- base memory env files worker collect algo device cpu model train config plan run
     bench    <- base memory algo files reward device cpu cuda rollout train config plan run rl
     doctor   <- base memory
     stacks   <- base
     python   <- base memory env worker collect
-    plimsoll <- base memory files text env reward collect ranks config plan run cuda doctor stacks rl agent bench
+    plimsoll <- base memory files text env reward collect ranks config plan run cuda doctor stacks serve rl agent bench
 ";
 
 type Table = BTreeMap<String, BTreeSet<String>>;

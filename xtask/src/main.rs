@@ -3,10 +3,11 @@
 //! the verifiers under hostile text: `cargo xtask fuzz`; of two binaries against each other:
 //! `cargo xtask same-bits`. `cargo xtask index` writes the list of error pages, `cargo xtask pages` the numbers and
 //! pictures of the docs, `cargo xtask book` builds them.
-//! `cargo xtask cycles` and `rooms` print what two of tidy's checks measure.
+//! `cargo xtask dist` packs a release. `cargo xtask cycles` and `rooms` print what two of tidy's checks measure.
 
 mod book;
 mod cycles;
+mod dist;
 mod edges;
 mod english;
 mod finding;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         ["pages"] => cargo(&PAGES, &[]),
         ["pages", "--release"] => cargo(&PAGES_RELEASE, &[]),
         ["kernels", "--check"] => cargo(&KERNELS, &["--nocapture".into()]),
+        ["dist", ..] => dist::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["truth", ..] => truth_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["same-bits", ..] => same_bits::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["fuzz", ..] => cargo(&FUZZ, &arguments[1..]),
@@ -115,6 +117,7 @@ fn usage() -> ExitCode {
     eprintln!(
         "       cargo xtask soak [--kills N] [--steps N] [--seed N] [--binary PATH] [--folder PATH] [--no-faults]"
     );
+    eprintln!("       {}", dist::USAGE);
     eprintln!("       {}", same_bits::USAGE);
     ExitCode::from(2)
 }

@@ -10,7 +10,9 @@ use crate::source::Source;
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// Folders that git ignores, by their path from the root.
-const IGNORED: [&str; 6] = [".git", "target", "runs/out", "bench/.venv", "bench/.cache", "__pycache__"];
+const IGNORED: [&str; 6] = [".git", "target", "dist", "runs/out", "bench/.venv", "bench/.cache"];
+/// Folders that git ignores wherever they are.
+const IGNORED_ANYWHERE: [&str; 2] = ["target", "__pycache__"];
 
 pub struct File {
     /// Path from the root, with `/`.
@@ -78,9 +80,8 @@ fn walk(root: &Path, folder: &str, files: &mut Vec<File>) -> io::Result<()> {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
-        if IGNORED
-            .iter()
-            .any(|ignored| path.starts_with(ignored) && !is_longer_name(&path, ignored) || name == *ignored)
+        if IGNORED.iter().any(|ignored| path.starts_with(ignored) && !is_longer_name(&path, ignored))
+            || IGNORED_ANYWHERE.contains(&name.as_str())
         {
             continue;
         }
@@ -134,6 +135,8 @@ pub mod tests {
     fn this_repository_is_read() {
         let tree = Tree::read(crate::repository_root()).expect("the workspace is readable");
         assert!(tree.text("xtask/src/tidy.rs").is_some());
+        // The folder of releases has its name.
+        assert!(tree.text("xtask/src/dist/mod.rs").is_some());
         assert!(tree.files.iter().all(|file| !file.path.starts_with("target/")));
     }
 }

@@ -111,7 +111,7 @@ fn layout(run: &RunSpec, settings: &AgentSettings) -> Result<Layout> {
     row("rl.episodes", "rl", Place::Heap, episode_bytes(settings));
     row("files.staging", "files", Place::Heap, STAGING.0);
     process_rows_of(&mut layout, environments_image_bytes(), settings.threads);
-    training_rows(&mut layout, 1);
+    training_rows(&mut layout, 1, run.track.memory());
     kernel_row(&mut layout, settings.threads + settings.lanes + 1);
     disk_rows(&mut layout, run, settings);
     Ok(layout)

@@ -59,6 +59,7 @@ fn train_until_signal(
         Origins::Finished(summary) => return Ok(summary),
         Origins::Open(run_file, opening) => (RunSpec::new(&run_file), run_file.to_toml(), opening),
     };
+    plimsoll_run::track::check(&run.track)?;
     let settings = AgentSettings::new(&run, &Stop::on(signal))?;
     let plan = AgentPlan::new(&run, &settings, &Limits::default())?;
     plan.refuse()?;

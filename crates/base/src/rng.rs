@@ -21,6 +21,8 @@ pub enum Stream {
     Bench = 6,
     /// Episodes of text environments: counter = (episode index, draw).
     Episode = 7,
+    /// Sample ids of a server's requests that bring no seed: counter = (request, 0).
+    Request = 8,
     /// Seeds of environments: counter = (environment, episode).
     EnvReset = 20,
     /// Actions drawn by a policy: counter = (environment and episode, step and block of four numbers).

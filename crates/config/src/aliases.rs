@@ -130,8 +130,8 @@ const HINTS: [(&str, &str); 32] = [
     ("eval_steps", "set `eval.every`: steps are rollouts here, where TRL counts updates"),
     ("test_freq", "set `eval.every`"),
     ("logging_steps", "remove it: every step is a line of events.jsonl"),
-    ("report_to", NO_TRACKER),
-    ("logger", NO_TRACKER),
+    ("report_to", TRACKERS),
+    ("logger", TRACKERS),
     ("warmup_ratio", "set `train.warmup_steps`, a number of steps"),
     ("lr_warmup_ratio", "set `train.warmup_steps`, a number of steps"),
     ("lr_scheduler_type", "set `train.schedule` to \"constant\", \"linear\" or \"cosine\""),
@@ -149,15 +149,15 @@ const HINTS: [(&str, &str); 32] = [
     ("fp16", "set `model_options.dtype` to \"bf16\" or \"f32\""),
     ("torch_dtype", "set `model_options.dtype` to \"bf16\" or \"f32\""),
     ("model_name_or_path", "set `model`, at the top: hf:org/name, a folder or a GGUF file"),
-    ("dataset_name", "set `data.prompts` to a JSONL or Parquet file"),
-    ("train_files", "set `data.prompts` to a JSONL or Parquet file"),
+    ("dataset_name", "set `data.prompts` to a JSONL or Parquet file, or to hf:org/name"),
+    ("train_files", "set `data.prompts` to a JSONL or Parquet file, or to hf:org/name"),
     ("reward_funcs", "write a [[reward]] for each, with `kind`: plimsoll explain unknown-reward"),
     ("reward_weights", "set `weight` in each [[reward]]"),
     ("use_peft", "write a section [lora] with `rank`: docs/lora.md"),
     ("load_in_4bit", "remove it: weights are bf16 or f32, quantised ones are not built"),
 ];
 const PASSES: &str = "set `train.steps`: passes over the data are not counted here";
-const NO_TRACKER: &str = "remove it: metrics are lines of events.jsonl in the run directory";
+const TRACKERS: &str = "set `track.to`, a list such as [\"wandb\"]; every number is in events.jsonl too";
 
 /// Returns the hint for a value that other stacks know, of a key that takes the names `known`.
 pub(super) fn value_hint(path: &str, value: &str, known: &[&str]) -> Option<String> {

@@ -16,7 +16,7 @@ pub(super) const SETS_MAX: usize = 64;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DataSet {
-    /// A JSONL or Parquet file, or `builtin:TASK`.
+    /// A JSONL or Parquet file, `hf:org/name/SUBSET/SPLIT`, or `builtin:TASK`.
     pub path: String,
     /// What it is called in metrics and file names; the file's name without its ending, or the task's, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,9 +44,18 @@ impl DataSet {
         self.path.starts_with("builtin:")
     }
 
+    /// True for a data set of the hub.
+    pub fn is_hub(&self) -> bool {
+        self.path.starts_with("hf:")
+    }
+
     fn name(&self) -> String {
         let stem = || match self.path.strip_prefix("builtin:") {
             Some(task) => task.to_string(),
+            None if self.is_hub() => {
+                let name = self.path.split('/').nth(1).unwrap_or_default();
+                name.split('@').next().unwrap_or_default().to_string()
+            }
             None => Path::new(&self.path).file_stem().unwrap_or_default().to_string_lossy().into_owned(),
         };
         self.name.clone().unwrap_or_else(stem)
@@ -63,6 +72,11 @@ impl DataSets {
         &self.sets
     }
 
+    /// Returns the sets, for names that become files.
+    pub fn each_mut(&mut self) -> impl Iterator<Item = &mut DataSet> {
+        self.sets.iter_mut()
+    }
+
     /// True if the run file gives a string.
     pub fn is_one(&self) -> bool {
         self.is_one
@@ -70,7 +84,8 @@ impl DataSets {
 
     /// Returns each set with its name; the name of a single one is its path.
     pub fn named(&self) -> impl Iterator<Item = (String, &DataSet)> {
-        self.sets.iter().map(|set| (if self.is_one { set.path.clone() } else { set.name() }, set))
+        let of_one = |set: &DataSet| set.name.clone().unwrap_or_else(|| set.path.clone());
+        self.sets.iter().map(move |set| (if self.is_one { of_one(set) } else { set.name() }, set))
     }
 }
 

@@ -3,11 +3,12 @@
 use super::limits::{TOKENS_MAX, bad_value, contradiction, in_range, not_zero};
 use super::provenance::Provenance;
 use super::sections::{Environment, RunFile};
-use super::values::{Credit, DynamicSampling, Overlong};
+use super::values::{Credit, DynamicSampling, Network, Overlong};
 use crate::RunSpec;
 use plimsoll_algo::{advantage::Advantage, method::LearnsFrom};
 use plimsoll_base::{Error, Result};
-use plimsoll_textenv::{Kind, Settings};
+use plimsoll_textenv::{EpisodesOf, Kind, Settings};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Number of evaluation episodes if `eval.prompts_max` is absent.
@@ -36,6 +37,7 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
         );
     }
     limits(run, environment, at)?;
+    own_keys(environment, &kind, at)?;
     other_sections(run, environment, &kind, at)
 }
 
@@ -66,6 +68,33 @@ fn limits(run: &RunFile, environment: &Environment, at: &Provenance) -> Result<(
         }
         _ => in_range(f64::from(whole), 1.0, f64::from(TOKENS_MAX), at, "environment.turns_max"),
     }
+}
+
+/// Refuses keys of one form of environment in another.
+fn own_keys(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> {
+    let refuse = |key: &str, why: &str, hint: &str| {
+        Err(contradiction(at, key, &format!("`{key}` is set, but {why}")).hint(hint.to_string()))
+    };
+    let served = matches!(kind, Kind::Python(EpisodesOf::OpenEnv { .. }));
+    let of_server =
+        [("environment.action", &environment.action), ("environment.observation", &environment.observation)];
+    if let Some((key, _)) = of_server.iter().find(|(_, value)| value.is_some() && !served) {
+        return refuse(key, "it belongs to env = \"openenv:URL\"", &format!("remove {key}"));
+    }
+    let has_class = matches!(kind, Kind::Python(EpisodesOf::Class { .. }));
+    let of_class =
+        [("environment.rows", &environment.rows), ("environment.eval_rows", &environment.eval_rows)];
+    if let Some((key, _)) = of_class.iter().find(|(_, value)| value.is_some() && !has_class) {
+        return refuse(key, "it belongs to env = \"python:FILE.py:CLASS\"", &format!("remove {key}"));
+    }
+    if environment.eval_rows.is_some() && environment.rows.is_none() {
+        return refuse("environment.eval_rows", "environment.rows is absent", "set environment.rows too");
+    }
+    if served && environment.network == Network::Deny {
+        let message = "a client of a server needs the network, and environment.network = \"deny\"";
+        return Err(contradiction(at, "environment.env", message).hint("set environment.network = \"allow\""));
+    }
+    Ok(())
 }
 
 /// Refuses keys of other sections that have no effect with an environment.
@@ -113,6 +142,10 @@ impl Environment {
     /// Returns how the workers and programs of a text environment are run.
     pub fn host_settings(&self) -> Settings {
         Settings {
+            rows: self.rows.as_ref().map(PathBuf::from),
+            eval_rows: self.eval_rows.as_ref().map(PathBuf::from),
+            action: self.action.clone().unwrap_or_else(|| "message".to_string()),
+            observation: self.observation.clone(),
             python: self.python.clone(),
             num_workers: self.num_workers.value().unwrap_or(1),
             worker_memory: self.worker_memory.0,

@@ -28,6 +28,7 @@ mod schema;
 mod sections;
 mod sources;
 mod spec;
+mod track;
 mod tree;
 mod validate;
 mod values;
@@ -38,7 +39,7 @@ pub use env_file::{
     PolicyKind, PolicySection, ReplaySection, Reseed, is_env_file, load_env,
 };
 pub use eval_metric::{EvalMetric, EvalNumber};
-pub use load::{Loaded, LoadedVerb, Setting, json_schema, keys, load, load_verb};
+pub use load::{Loaded, LoadedVerb, Setting, json_schema, keys, load, load_text, load_verb};
 pub use model_reward::REWARD_MODELS_MAX;
 pub use not_built::error as not_built;
 pub use objective::{KlTerm, Objective};
@@ -46,14 +47,14 @@ pub use plimsoll_algo::method::{LearnsFrom, Method};
 pub use provenance::{Origin, Provenance};
 pub use sections::{
     Checkpoint, Critic, Data, Distill, Environment, Eval, Lora, Loss, MLP, Memory, ModelOptions, Reward,
-    Rollout, Run, RunFile, Train, Trains, VerbFile, is_python_env,
+    Rollout, Run, RunFile, Track, Train, Trains, VerbFile, is_python_env,
 };
 pub use sources::no_rows_to_filter;
 pub use spec::{Choices, LoraSpec, ModelReward, RolloutSpec, RunSpec, TrainSpec};
 pub use values::{
     Auto, ByteSize, Credit, Curriculum, DynamicSampling, Expecting, KlIn, LossType, ModelDtype, Network,
     Offload, OnFull, OptimizerDtype, Overlong, Positions, Recompute, RewardFailure, RunDevice, Schedule,
-    Signature, WorkerGpu,
+    Signature, TrackMode, Tracker, WorkerGpu,
 };
 
 #[cfg(test)]

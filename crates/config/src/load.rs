@@ -59,7 +59,17 @@ pub struct Setting {
 /// Errors, all with exit code 2: `run-file-missing`, `run-file-unreadable`, `run-file-syntax`, `unknown-key`,
 /// `duplicate-key`, `missing-key`, `bad-type`, `bad-value`, `bad-set`, `contradictory-keys`, `lora-unsupported`, `not-built`.
 pub fn load(path: &Path, sets: &[String], env: impl Iterator<Item = (String, String)>) -> Result<Loaded> {
-    let source = Source { path: path.display().to_string(), text: read_text(path)?, kind: &RUN_FILE };
+    load_text(read_text(path)?, path, sets, env)
+}
+
+/// As `load`, for the text of a run file that is going to be at `path`.
+pub fn load_text(
+    text: String,
+    path: &Path,
+    sets: &[String],
+    env: impl Iterator<Item = (String, String)>,
+) -> Result<Loaded> {
+    let source = Source { path: path.display().to_string(), text, kind: &RUN_FILE };
     let mut seen = aliases::Seen::default();
     let mut root = tree::parse_file(&source)?;
     aliases::rename(&mut root, &source, &mut seen)?;

@@ -5,7 +5,7 @@ use crate::rewards::reward_specs;
 use crate::{
     Auto, ByteSize, Checkpoint, Critic, Data, Distill, Environment, Eval, EvalMetric, Lora, Loss, LossType,
     ModelDtype, ModelOptions, Objective, Offload, OnFull, OptimizerDtype, Recompute, Reward, Rollout,
-    RunDevice, RunFile, Schedule, Train, VerbFile,
+    RunDevice, RunFile, Schedule, Track, Train, VerbFile,
 };
 use plimsoll_algo::method::{LearnsFrom, Method, Needs, Reference};
 use plimsoll_algo::preference::PreferenceLoss;
@@ -50,6 +50,8 @@ pub struct RunSpec {
     /// for text environments, a measurement for others.
     pub environment: Option<Environment>,
     pub dir: Option<String>,
+    /// Trackers of experiments.
+    pub track: Track,
     /// True if a run that exceeds its plan is saved and ends.
     pub strict: bool,
     pub checked: bool,
@@ -194,6 +196,7 @@ impl RunSpec {
             checkpoint: run.checkpoint.clone(),
             environment: run.environment.clone(),
             dir: run.run.dir.clone(),
+            track: run.track.clone(),
             strict: run.memory.strict,
             checked: run.run.checked,
             choices: Choices::new(run),

@@ -2,6 +2,7 @@
 
 mod distill;
 mod lora;
+mod track;
 
 use super::*;
 use plimsoll_base::{Exit, Result};

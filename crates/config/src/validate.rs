@@ -52,6 +52,7 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
     if run.checkpoint.keep_bytes.is_some_and(|limit| limit.0.0 == 0) {
         return Err(bad_value(at, "checkpoint.keep_bytes", 0, "bytes above 0, such as \"60GiB\""));
     }
+    super::track::check(&run.track, at)?;
     run_section(&run.run, at)
 }
 

@@ -479,6 +479,30 @@ impl Expecting for Vec<Offload> {
     const TAKES_LIST: bool = true;
 }
 
+names!(
+    /// A tracker of experiments.
+    Tracker, "\"wandb\", \"trackio\", \"mlflow\" or \"tensorboard\"", {
+        /// Weights & Biases.
+        Wandb = "wandb",
+        /// Trackio.
+        Trackio = "trackio",
+        /// MLflow.
+        Mlflow = "mlflow",
+        /// TensorBoard.
+        Tensorboard = "tensorboard",
+    }
+);
+
+names!(
+    /// Whether trackers may send anything.
+    TrackMode, "\"online\" or \"offline\"", {
+        /// To the services that the user's environment names.
+        Online = "online",
+        /// Nothing: they write files.
+        Offline = "offline",
+    }
+);
+
 /// Whether a worker may open a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, serde::Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]

@@ -37,11 +37,11 @@ pub(crate) fn resolve(repo: &str, revision: Option<&str>, allow_download: bool) 
 }
 
 /// What the environment says. No `Debug`: the token must not be printed.
-struct Hub {
-    cache: PathBuf,
-    endpoint: String,
-    offline: bool,
-    token: Option<String>,
+pub(crate) struct Hub {
+    pub(crate) cache: PathBuf,
+    pub(crate) endpoint: String,
+    pub(crate) offline: bool,
+    pub(crate) token: Option<String>,
 }
 
 /// What the endpoint says about one file.
@@ -51,7 +51,7 @@ struct Remote {
 }
 
 impl Hub {
-    fn from_env() -> Result<Hub> {
+    pub(crate) fn from_env() -> Result<Hub> {
         let var = |key: &str| std::env::var(key).ok().map(|v| v.trim().to_string()).filter(|v| !v.is_empty());
         let home = match var("HF_HOME") {
             Some(home) => PathBuf::from(home),
@@ -96,7 +96,7 @@ impl Hub {
     fn download(&self, repo: &str, revision: &str, folder: &Path) -> Result<PathBuf> {
         let agent = agent();
         let url = format!("{}/api/models/{repo}/revision/{}", self.endpoint, revision.replace('/', "%2F"));
-        let (commit, files) = self.listing(&agent, &url, repo)?;
+        let (commit, files) = self.listing(&agent, &url, repo, is_plain)?;
         let snapshot = folder.join("snapshots").join(&commit);
         for dir in [&snapshot, &folder.join("blobs"), &folder.join("refs")] {
             std::fs::create_dir_all(dir).map_err(|e| write_error(dir, &e))?;
@@ -108,7 +108,10 @@ impl Hub {
                 "a GGUF repository is read by fetching its file and naming it: model = \"file.gguf\"",
             ));
         }
-        let fetch = |name: &str| self.fetch(&agent, repo, &commit, name, folder, &snapshot);
+        let fetch = |name: &str| {
+            let url = format!("{}/{repo}/resolve/{commit}/{name}", self.endpoint);
+            self.fetch(&agent, &url, repo, folder, &snapshot.join(name))
+        };
         // Weights last: where they are complete, all else is.
         for name in SMALL_FILES.iter().filter(|name| has(name)) {
             fetch(name)?;
@@ -125,54 +128,54 @@ impl Hub {
                 fetch(&shard)?;
             }
         }
-        if revision != commit {
-            let reference = folder.join("refs").join(revision);
-            let parent = reference.parent().expect("a path below refs has a parent");
-            std::fs::create_dir_all(parent).map_err(|e| write_error(parent, &e))?;
-            write_atomic(&reference, commit.as_bytes())?;
-        }
+        note_revision(folder, revision, &commit)?;
         Ok(snapshot)
     }
 
-    /// The commit that a revision is now, and the files at its top.
-    fn listing(&self, agent: &Agent, url: &str, repo: &str) -> Result<(String, Vec<String>)> {
+    /// The commit that a revision is now, and those of its files whose names are `wanted`.
+    pub(crate) fn listing(
+        &self,
+        agent: &Agent,
+        url: &str,
+        repo: &str,
+        wanted: fn(&str) -> bool,
+    ) -> Result<(String, Vec<String>)> {
         let mut response = self.get(agent, url, 0)?;
         self.require_ok(&response, url, repo)?;
         let body = response.body_mut().with_config().limit(LISTING_BYTES_MAX).read_to_vec();
         let body = body.map_err(|e| unreachable_hub(url, &e.to_string()))?;
-        let strange = || unreachable_hub(url, "the answer is no listing of a model");
+        let strange = || unreachable_hub(url, "the answer is no listing of a repository");
         let value: Value = serde_json::from_slice(&body).map_err(|_| strange())?;
         let commit = value.get("sha").and_then(Value::as_str).filter(|s| is_plain(s)).ok_or_else(strange)?;
         let siblings = value.get("siblings").and_then(Value::as_array).ok_or_else(strange)?;
         let name = |file: &Value| file.get("rfilename").and_then(Value::as_str).map(str::to_string);
-        let files = siblings.iter().filter_map(name).filter(|name| is_plain(name)).collect();
+        let files = siblings.iter().filter_map(name).filter(|name| wanted(name)).collect();
         Ok((commit.to_string(), files))
     }
 
-    /// One file: into `blobs` under its etag, and a link to it in the snapshot.
-    fn fetch(
+    /// One file: into `blobs` of `folder` under its etag, and `link` to it in the snapshot.
+    pub(crate) fn fetch(
         &self,
         agent: &Agent,
+        url: &str,
         repo: &str,
-        commit: &str,
-        name: &str,
         folder: &Path,
-        snapshot: &Path,
+        link: &Path,
     ) -> Result<()> {
-        let link = snapshot.join(name);
         if link.is_file() {
             return Ok(());
         }
-        let url = format!("{}/{repo}/resolve/{commit}/{name}", self.endpoint);
-        let remote = self.head(agent, &url, repo)?;
+        let remote = self.head(agent, url, repo)?;
         let blob = folder.join("blobs").join(&remote.etag);
         if !blob.is_file() {
-            self.fetch_blob(agent, &url, repo, &remote, &blob)?;
+            self.fetch_blob(agent, url, repo, &remote, &blob)?;
         }
-        let _ = std::fs::remove_file(&link); // a link whose blob is gone
-        match std::os::unix::fs::symlink(Path::new("../../blobs").join(&remote.etag), &link) {
-            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(write_error(&link, &e)),
-            _ => fsync_dir(snapshot),
+        let _ = std::fs::remove_file(link); // a link whose blob is gone
+        let depth = link.strip_prefix(folder).map_or(0, |path| path.components().count().saturating_sub(1));
+        let up: PathBuf = std::iter::repeat_n("..", depth).collect();
+        match std::os::unix::fs::symlink(up.join("blobs").join(&remote.etag), link) {
+            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(write_error(link, &e)),
+            _ => fsync_dir(link.parent().expect("a link lies in a snapshot")),
         }
     }
 
@@ -307,6 +310,10 @@ impl Hub {
         if status.is_success() {
             return Ok(());
         }
+        if status == 429 {
+            let error = unreachable_hub(url, &format!("the answer was {status}: too many requests"));
+            return Err(error.hint("wait some minutes; with HF_TOKEN the hub allows more"));
+        }
         if !matches!(status.as_u16(), 401 | 403 | 404) {
             return Err(unreachable_hub(url, &format!("the answer was {status}")));
         }
@@ -327,7 +334,7 @@ enum Progress {
     Broken(String),
 }
 
-fn agent() -> Agent {
+pub(crate) fn agent() -> Agent {
     Agent::config_builder()
         .user_agent(concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
         .http_status_as_error(false)
@@ -339,12 +346,28 @@ fn agent() -> Agent {
         .into()
 }
 
-/// The snapshot of a revision, if all its files are here.
-fn local_snapshot(folder: &Path, revision: &str) -> Option<PathBuf> {
+/// Keeps which commit a branch or tag is.
+pub(crate) fn note_revision(folder: &Path, revision: &str, commit: &str) -> Result<()> {
+    if revision == commit {
+        return Ok(());
+    }
+    let reference = folder.join("refs").join(revision);
+    let parent = reference.parent().expect("a path below refs has a parent");
+    std::fs::create_dir_all(parent).map_err(|e| write_error(parent, &e))?;
+    write_atomic(&reference, commit.as_bytes()).map(drop)
+}
+
+/// The commit that a revision was when it was fetched; the revision itself if it is no branch or tag of this cache.
+pub(crate) fn known_commit(folder: &Path, revision: &str) -> Option<String> {
     let commit = std::fs::read_to_string(folder.join("refs").join(revision)).ok();
     let commit = commit.as_deref().map_or(revision, str::trim);
-    let snapshot = folder.join("snapshots").join(commit);
-    if !is_plain(commit) || !snapshot.join("config.json").is_file() {
+    is_plain(commit).then(|| commit.to_string())
+}
+
+/// The snapshot of a revision, if all its files are here.
+fn local_snapshot(folder: &Path, revision: &str) -> Option<PathBuf> {
+    let snapshot = folder.join("snapshots").join(known_commit(folder, revision)?);
+    if !snapshot.join("config.json").is_file() {
         return None;
     }
     let complete = snapshot.join("model.safetensors").is_file()
@@ -377,7 +400,7 @@ fn verify(file: &mut File, part: &Path, etag: &str) -> Result<()> {
 }
 
 /// One harmless path component.
-fn is_plain(text: &str) -> bool {
+pub(crate) fn is_plain(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 200
         && !text.starts_with('.')

@@ -13,6 +13,9 @@ mod difference;
 mod gguf;
 #[cfg(feature = "hub")]
 mod hub;
+mod hub_data;
+#[cfg(feature = "hub")]
+mod hub_fetch;
 mod open;
 mod output;
 mod pieces;
@@ -36,6 +39,9 @@ pub use config::{
 pub use difference::{DamagedRange, Difference, difference};
 pub use gguf::model::GgufTokenizer;
 pub use gguf::write::{GgufDecl, GgufWriter};
+pub use hub_data::HubData;
+#[cfg(feature = "hub")]
+pub use hub_fetch::{HubFile, hub_file};
 pub use open::{OpenModel, TokenizerFiles};
 pub use output::{check_folder, check_output_file, check_output_folder, output_error, rename_new};
 pub use pieces::{FileRecord, Pieces};

@@ -145,7 +145,7 @@ pub(crate) fn is_repo(text: &str) -> bool {
     matches!(text.split_once('/'), Some((org, name)) if is_name(org) && is_name(name))
 }
 
-fn is_revision(text: &str) -> bool {
+pub(crate) fn is_revision(text: &str) -> bool {
     text.split('/').all(is_name)
 }
 

@@ -334,15 +334,33 @@ pub fn upload_keys(dev: &dyn Device, pass: &Pass<'_>, keys: &[u32]) {
 
 /// Draws a token for each head row with the keys on the device. Returns the tokens' buffer, [R] u32.
 pub fn draw<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>, how: Sampling) -> Buf<'p> {
-    let (keys, tokens) = pass.acts.sampler.expect("only the rollout samples");
-    let tokens = tokens.slice(0, pass.head_rows);
+    draw_runs(dev, decoder, pass, &[(pass.head_rows, how)])
+}
+
+/// As `draw`, in runs of head rows that follow each other, each with its own way of drawing.
+pub fn draw_runs<'p>(
+    dev: &dyn Device,
+    decoder: &Decoder<'_>,
+    pass: &Pass<'p>,
+    runs: &[(usize, Sampling)],
+) -> Buf<'p> {
+    let (keys, _) = pass.acts.sampler.expect("only the rollout samples");
+    let (tokens, out) = (pass.tokens(), pass.head_out());
     if pass.head_rows == 0 {
         return tokens;
     }
     let norm = head_input(dev, decoder, pass);
-    let keys = keys.slice(0, pass.head_rows * 3);
-    let (w, tile, out) = (decoder.params.head, pass.vocabulary().1, pass.head_out());
-    dev.sample(Sample { x: norm, w, keys, how, tile, tokens, out });
+    let width = decoder.spec.hidden as usize;
+    let (w, tile) = (decoder.params.head, pass.vocabulary().1);
+    let mut first = 0;
+    for &(rows, how) in runs {
+        let of = |buf: Buf<'p>| buf.slice(first, rows);
+        let out = HeadOut { logprobs: of(out.logprobs), lse: of(out.lse), entropy: of(out.entropy) };
+        let (x, keys) = (norm.slice(first * width, rows * width), keys.slice(first * 3, rows * 3));
+        dev.sample(Sample { x, w, keys, how, tile, tokens: of(tokens), out });
+        first += rows;
+    }
+    assert_eq!(first, pass.head_rows, "every head row is in one run");
     tokens
 }
 

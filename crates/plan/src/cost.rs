@@ -310,6 +310,7 @@ mod tests {
             critic: None,
             teacher: None,
             teacher_quantize: None,
+            trackers: plimsoll_base::Bytes(0),
             offload,
             sequences: 32,
             response_tokens: 64,

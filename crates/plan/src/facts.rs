@@ -49,6 +49,8 @@ pub struct HostFacts {
     pub data: Bytes,
     /// Both buffers through which weights are read and written.
     pub staging: Bytes,
+    /// What a server holds between its clients and the engine.
+    pub clients: Bytes,
     /// Responses that a step or an evaluation keeps as samples.
     pub rows_kept: usize,
     pub disk: DiskFacts,

@@ -149,6 +149,7 @@ fn planned(run: &RunFile, spec: ModelSpec, prompt: u32, limits: &Limits) -> Resu
             image: facts::image_bytes(),
             tokenizer: facts::tokenizer_bytes_of(&spec),
             data: Bytes(0),
+            clients: Bytes(0),
             staging: facts::staging_bytes_of(run.choices.staging, &spec),
             rows_kept: facts::rows_kept(&run),
             disk: facts::disk_facts(&run),

@@ -260,6 +260,7 @@ impl RunShape {
         row("rl.data", "rl", Place::Heap, host.data.0);
         row("rl.kept", "rl", Place::Heap, self.kept_bytes());
         row("text.tokenizer", "text", Place::Process, host.tokenizer.0);
+        row("serve.clients", "serve", Place::Heap, host.clients.0);
         row("files.staging", "files", Place::Heap, host.staging.0);
         process_rows_of(layout, host.image, self.target.threads);
         let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
@@ -267,7 +268,7 @@ impl RunShape {
         row("cuda.files", "device", Place::Process, self.held.files.0);
         row("cuda.shared", "device", Place::Process, self.held.shared.0);
         if let Some(training) = &self.training {
-            training_rows(layout, training.share.ranks);
+            training_rows(layout, training.share.ranks, training.trackers);
         }
         let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
         row("reward.buffers", "reward", Place::Heap, self.rewards.buffers.0);
@@ -327,11 +328,12 @@ pub fn process_rows_of(layout: &mut Layout, image: Bytes, threads: usize) {
     }
 }
 
-/// Adds the rows of what watches a training run, or one of its `ranks`.
-pub fn training_rows(layout: &mut Layout, ranks: usize) {
+/// Adds the rows of what watches a training run, or one of its `ranks`, and of its trackers.
+pub fn training_rows(layout: &mut Layout, ranks: usize, trackers: Bytes) {
     host_row(layout, "rl.watch", "rl", Place::Heap, load_line_bytes());
     let supervisor = if ranks == 1 { SUPERVISOR } else { SUPERVISOR_OF_A_RANK };
     host_row(layout, "process.supervisor", "process", Place::Workers, supervisor.0);
+    host_row(layout, "track.worker", "run", Place::Workers, trackers.0);
 }
 
 /// Adds the kernel's memory for `threads` threads and the host memory of all rows so far: the last row of the host.

@@ -2,7 +2,7 @@
 
 use crate::role_name::PerRole;
 use crate::{facts::HostFacts, step_arrays::StepArrays};
-use plimsoll_base::{DType, LoraShape, ModelSpec, Quantization};
+use plimsoll_base::{Bytes, DType, LoraShape, ModelSpec, Quantization};
 use plimsoll_cuda::{self as cuda};
 use plimsoll_files::Head;
 use plimsoll_model::{Recompute, Target};
@@ -63,6 +63,8 @@ pub struct Training {
     pub holds_samples: bool,
     /// True if token losses are weighted by the age of their samples.
     pub corrects: bool,
+    /// What the process of the trackers may hold; nothing without one.
+    pub trackers: Bytes,
 }
 
 impl Training {

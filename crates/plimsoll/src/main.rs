@@ -4,7 +4,10 @@ mod chart;
 mod closing;
 mod commands;
 mod errors;
+mod init;
 mod limits;
+mod listening;
+mod new_file;
 mod output;
 mod pages;
 mod progress;
@@ -31,8 +34,9 @@ pub struct Cli {
 
 const FIRST_STEPS: &str = "\
 First steps:
-  plimsoll plan  runs/first.toml     does it fit, and where do the bytes go
-  plimsoll train runs/first.toml     a minute on two CPU cores, nothing to download
+  plimsoll init  first               a run file, first.toml; without a name one for your own model
+  plimsoll plan  first.toml          does it fit, and where do the bytes go
+  plimsoll train first.toml          a minute on two CPU cores, nothing to download
   plimsoll explain --list            every error has a page
 
 Exit codes: 0 done; 1 a named error; 2 usage or run file; 3 does not fit; 4 the trainer was killed;

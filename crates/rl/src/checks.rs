@@ -9,7 +9,7 @@ use plimsoll_base::{Error, Result, slugs};
 use plimsoll_config::{RunDevice, RunSpec};
 use plimsoll_plan::devices;
 use plimsoll_reward::{RewardSpec, Rewards, Words};
-use plimsoll_textenv::{Hosts, Kind};
+use plimsoll_textenv::{EpisodesOf, Hosts, Kind};
 use serde_json::{Map, Value};
 use std::time::Duration;
 
@@ -38,14 +38,18 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    pub(crate) fn new(before: Before) -> Checks {
-        Checks { before, not_checked: Vec::new() }
+    /// Requires what is known before anything is opened: the clients of the trackers, a usable card where the run file names
+    /// one, and a model that can be trained.
+    ///
+    /// Errors: those of `devices::check`; `model-unsupported`, `tracker-missing`, `tracker-not-started`.
+    pub(crate) fn begin(before: Before, run: &RunSpec) -> Result<Checks> {
+        let mut checks = Checks { before, not_checked: Vec::new() };
+        checks.trackers(run)?;
+        checks.machine(run)?;
+        Ok(checks)
     }
 
-    /// Requires a usable card where the run file names one, and a model that can be trained.
-    ///
-    /// Errors: those of `devices::check`; `model-unsupported`.
-    pub(crate) fn machine(&mut self, run: &RunSpec) -> Result<()> {
+    fn machine(&mut self, run: &RunSpec) -> Result<()> {
         let device = run.choices.device;
         match self.before {
             Before::PlanElsewhere if device.value() == Some(RunDevice::Cuda) => {
@@ -101,13 +105,27 @@ impl Checks {
             return Episodes::open(run, prompt_tokens);
         }
         let Some(section) = &run.environment else { return Ok(None) };
+        let kind = Kind::parse(&section.env)?;
+        if let Kind::Python(EpisodesOf::OpenEnv { url }) = &kind {
+            self.left_out(format!("whether {url} answers"));
+            return Ok(None);
+        }
         let mut settings = section.host_settings();
         settings.num_workers = 1;
         settings.reset_timeout = settings.reset_timeout.min(PLAN_START);
-        if let Err(error) = Hosts::start(&Kind::parse(&section.env)?, &settings) {
+        if let Err(error) = Hosts::start(&kind, &settings) {
             self.not_started(&format!("environment `{}`", section.env), error)?;
         }
         Ok(None)
+    }
+
+    fn trackers(&mut self, run: &RunSpec) -> Result<()> {
+        match self.before {
+            Before::PlanElsewhere if !run.track.to.is_empty() => self.left_out("the clients of `track.to`"),
+            Before::PlanElsewhere => {}
+            Before::Training | Before::Plan => plimsoll_run::track::check(&run.track)?,
+        }
+        Ok(())
     }
 
     /// Names what was not started where that is no fault of the run file.

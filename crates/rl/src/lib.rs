@@ -2,7 +2,8 @@
 //!
 //! The folders are the parts of a step. `data` gives prompts, `rollout` samples and grades responses, `episodes` plays
 //! text environments, `methods` turn samples into losses, and `roles` are the models with their passes. `eval` scores
-//! held-out prompts, `save` writes checkpoints, and `train` is the run that uses all of them.
+//! held-out prompts, `save` writes checkpoints, and `train` is the run that uses all of them. `serve` hands a model's engine
+//! to clients.
 
 mod checks;
 pub mod context;
@@ -16,4 +17,5 @@ pub mod ranks;
 pub mod roles;
 pub mod rollout;
 pub mod save;
+pub mod serve;
 pub mod train;

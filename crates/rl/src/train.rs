@@ -6,6 +6,7 @@ mod run;
 mod steps;
 
 use crate::checks::{Before, Checks};
+use crate::data::hub;
 use crate::data::session::Session;
 use crate::ranks;
 use crate::roles::{Sources, Trainer, sampling};
@@ -40,13 +41,13 @@ pub fn train(
     observer: &mut dyn Observer,
     signal: &AtomicI32,
 ) -> Result<Summary> {
-    let (run_file, mut opening) = match open(loaded, start, observer)? {
+    let (mut run_file, mut opening) = match open(loaded, start, observer)? {
         Origins::Finished(summary) => return Ok(summary),
         Origins::Open(run_file, opening) => (run_file, opening),
     };
-    let run = RunSpec::new(&run_file);
-    let mut checks = Checks::new(Before::Training);
-    checks.machine(&run)?;
+    let mut run = RunSpec::new(&run_file);
+    let mut checks = Checks::begin(Before::Training, &run)?;
+    hub::pin(&mut run_file, &hub::localise(&mut run, true)?);
     let mut session = match opening.checkpoint().map(|good| good.folder.clone()) {
         Some(folder) => Session::open_again(&run, &folder, &mut |text| opening.say(observer, text))?,
         None => Session::open(&run)?,

@@ -167,7 +167,7 @@ impl Engine {
             if ran {
                 continue;
             }
-            match self.schedule.next_pass(request.prompts, out, &mut self.index) {
+            match self.schedule.next_pass(|g| request.prompts[g], out, &mut self.index) {
                 Next::Pass => {}
                 Next::Answer => {
                     self.take_answers(true, stop, out)?;
@@ -293,7 +293,7 @@ impl Engine {
     }
 }
 
-fn not_finite(sample: usize, position: usize, logprob: f32) -> Error {
+pub(crate) fn not_finite(sample: usize, position: usize, logprob: f32) -> Error {
     Error::new(
         slugs::ROLLOUT_NOT_FINITE,
         format!("sample {sample}, token {position}: the logits are not finite (log-probability {logprob})"),

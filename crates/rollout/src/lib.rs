@@ -9,6 +9,7 @@ mod blocks;
 mod engine;
 mod lengths;
 mod limits;
+mod live;
 mod samples;
 mod schedule;
 
@@ -16,4 +17,5 @@ pub use blocks::BlockPool;
 pub use engine::{Engine, NeverStop, Request, RolloutStats, StopCondition};
 pub use lengths::{Lengths, deal};
 pub use limits::{EngineLimits, OnFull, layout};
+pub use live::{Ask, ENDS_MAX, Listener, Live, Model};
 pub use samples::{Finish, Samples, Turn};

@@ -38,6 +38,11 @@ impl EngineLimits {
         self.prompt_tokens + self.new_tokens - 1
     }
 
+    /// Tokens of the longest sequence, prompt and response.
+    pub fn context(&self) -> usize {
+        self.prompt_tokens + self.new_tokens
+    }
+
     /// Blocks of the longest sequence.
     pub fn blocks_per_sequence(&self) -> usize {
         self.keys().div_ceil(KV_BLOCK)

@@ -94,6 +94,11 @@ impl Samples {
         }
     }
 
+    /// Begins the response of one sample anew.
+    pub(crate) fn begin(&mut self, sample: usize) {
+        (self.lens[sample], self.num_turns[sample], self.turn_start[sample]) = (0, 0, 0);
+    }
+
     pub(crate) fn push(&mut self, sample: usize, token: u32, logprob: f32) {
         let at = sample * self.new_tokens + self.lens[sample] as usize;
         debug_assert!((self.lens[sample] as usize) < self.new_tokens, "a response beyond its limit");

@@ -7,6 +7,8 @@
 //! A sequence whose turn has ended is paused: it leaves the passes and keeps its blocks until it goes on with the
 //! answer, whose rows are computed after them like those of a prompt. It may be preempted as others may.
 
+pub(crate) mod slots;
+
 use crate::limits::own_blocks;
 use crate::{BlockPool, EngineLimits, OnFull, Samples};
 use plimsoll_device::{ATTENTION_CHUNK, KV_BLOCK, NO_PARENT};
@@ -16,6 +18,8 @@ use plimsoll_model::PassIndex;
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     pub(crate) prompt_tokens: usize,
+    /// Longest response of its sequences.
+    new_tokens: usize,
     /// Rows whose keys are in `blocks`.
     computed: usize,
     blocks: Vec<u32>,
@@ -49,6 +53,10 @@ pub(crate) enum Next {
 #[derive(Debug)]
 struct Sequence {
     state: State,
+    /// Its group's index.
+    group: usize,
+    /// Sequences are served in this order.
+    ticket: u64,
     /// Own tokens whose keys are in `blocks`.
     computed: usize,
     blocks: Vec<u32>,
@@ -60,13 +68,13 @@ struct Sequence {
 pub(crate) struct Schedule {
     limits: EngineLimits,
     on_full: OnFull,
-    group_size: usize,
     pool: BlockPool,
     groups: Vec<Group>,
     sequences: Vec<Sequence>,
     num_groups: usize,
-    num_sequences: usize,
-    /// Running sequences, ascending.
+    /// The sequences that are served, in the order of their tickets.
+    line: Vec<usize>,
+    /// Running sequences, in the order of their tickets.
     running: Vec<usize>,
     num_paused: usize,
     num_ready: usize,
@@ -82,17 +90,22 @@ impl Schedule {
         let per_prompt = limits.prompt_tokens.div_ceil(KV_BLOCK);
         let own = own_blocks(KV_BLOCK - 1, limits.new_tokens);
         let group = || Group { blocks: Vec::with_capacity(per_prompt), ..Group::default() };
-        let sequence =
-            || Sequence { state: State::Done, computed: 0, blocks: Vec::with_capacity(own), has_tail: false };
+        let sequence = || Sequence {
+            state: State::Done,
+            group: 0,
+            ticket: 0,
+            computed: 0,
+            blocks: Vec::with_capacity(own),
+            has_tail: false,
+        };
         Schedule {
             limits,
             on_full,
-            group_size: 1,
             pool: BlockPool::new(limits.blocks),
             groups: (0..limits.samples).map(|_| group()).collect(),
             sequences: (0..limits.samples).map(|_| sequence()).collect(),
             num_groups: 0,
-            num_sequences: 0,
+            line: Vec::with_capacity(limits.samples),
             running: Vec::with_capacity(limits.sequences + 1),
             num_paused: 0,
             num_ready: 0,
@@ -106,15 +119,13 @@ impl Schedule {
     pub(crate) fn bytes(limits: &EngineLimits) -> u64 {
         let per_prompt = limits.prompt_tokens.div_ceil(KV_BLOCK) * 4;
         let own = own_blocks(KV_BLOCK - 1, limits.new_tokens) * 4;
-        let each = size_of::<Group>() + size_of::<Sequence>() + per_prompt + own + 32;
+        let each = size_of::<Group>() + size_of::<Sequence>() + per_prompt + own + 40;
         (limits.samples * each + limits.blocks * 4 + limits.sequences * 16) as u64
     }
 
     /// Begins a request; every block is free again.
     pub(crate) fn begin(&mut self, prompt_lens: impl ExactSizeIterator<Item = usize>, group_size: usize) {
-        self.group_size = group_size;
         self.num_groups = prompt_lens.len();
-        self.num_sequences = self.num_groups * group_size;
         (self.promised, self.preemptions) = (0, 0);
         (self.num_paused, self.num_ready) = (0, 0);
         self.running.clear();
@@ -127,23 +138,31 @@ impl Schedule {
             sequence.state = State::Done;
         }
         for (group, prompt_tokens) in self.groups.iter_mut().zip(prompt_lens) {
-            (group.prompt_tokens, group.computed) = (prompt_tokens, 0);
-            (group.live, group.running) = (group_size, 0);
+            (group.prompt_tokens, group.new_tokens) = (prompt_tokens, self.limits.new_tokens);
+            (group.computed, group.live, group.running) = (0, group_size, 0);
         }
-        for sequence in &mut self.sequences[..self.num_sequences] {
+        self.line.clear();
+        self.line.extend(0..self.num_groups * group_size);
+        for (s, sequence) in self.sequences[..self.line.len()].iter_mut().enumerate() {
+            (sequence.group, sequence.ticket) = (s / group_size, s as u64);
             (sequence.state, sequence.computed, sequence.has_tail) = (State::Waiting, 0, false);
         }
     }
 
     /// Fills `index` with the rows of the next pass, if there is one.
-    pub(crate) fn next_pass(&mut self, prompts: &[&[u32]], samples: &Samples, index: &mut PassIndex) -> Next {
+    pub(crate) fn next_pass<'p>(
+        &mut self,
+        prompt: impl Fn(usize) -> &'p [u32],
+        samples: &Samples,
+        index: &mut PassIndex,
+    ) -> Next {
         index.clear();
         self.head_samples.clear();
         self.admit(samples);
         if self.running.is_empty() {
             let done = |s: &Sequence| s.state == State::Done || s.state == State::Paused;
             assert!(
-                self.num_paused > 0 || self.sequences[..self.num_sequences].iter().all(done),
+                self.num_paused > 0 || self.line.iter().all(|&s| done(&self.sequences[s])),
                 "nothing can run"
             );
             return if self.num_paused > 0 { Next::Answer } else { Next::Nothing };
@@ -152,13 +171,14 @@ impl Schedule {
         let mut at = 0;
         while at < self.running.len() && index.ids.len() < self.limits.rows {
             let s = self.running[at];
-            let g = s / self.group_size;
+            let g = self.sequences[s].group;
             if samples.ids(s).is_empty() {
-                at += self.push_first_tokens(at, prompts[g], samples, index);
+                at += self.push_first_tokens(at, prompt(g), samples, index);
             } else if self.groups[g].computed < self.groups[g].prompt_tokens {
                 // The prompt was given up (see `make_room`): its keys first, the sequences in the next pass.
-                self.push_prompt(g, prompts[g], index);
-                at += self.running[at..].iter().take_while(|&&s| s / self.group_size == g).count();
+                self.push_prompt(g, prompt(g), index);
+                let of_group = |&&s: &&usize| self.sequences[s].group == g;
+                at += self.running[at..].iter().take_while(of_group).count();
             } else {
                 self.push_sequence(s, samples.ids(s), index);
                 at += 1;
@@ -185,7 +205,7 @@ impl Schedule {
             return 0;
         }
         let tokens = |s: &usize| samples.ids(*s).len();
-        let position = |s: &usize| self.groups[s / self.group_size].prompt_tokens + tokens(s) - 1;
+        let position = |s: &usize| self.group_of(*s).prompt_tokens + tokens(s) - 1;
         let longest = self.running.iter().map(position).max().expect("someone runs");
         let left = self.running.iter().map(|s| max_new_tokens - tokens(s)).max().expect("someone runs");
         let rotary = self.limits.prompt_tokens + self.limits.new_tokens - longest;
@@ -204,7 +224,7 @@ impl Schedule {
 
     /// True if all that a sequence needs next is one row.
     fn only_decodes(&self, s: usize, samples: &Samples) -> bool {
-        let (group, sequence) = (&self.groups[s / self.group_size], &self.sequences[s]);
+        let (group, sequence) = (self.group_of(s), &self.sequences[s]);
         let tokens = samples.ids(s).len();
         let copied = sequence.has_tail || group.prompt_tokens.is_multiple_of(KV_BLOCK);
         tokens > 0 && sequence.computed + 1 == tokens && group.computed == group.prompt_tokens && copied
@@ -212,7 +232,7 @@ impl Schedule {
 
     /// Own blocks of a sequence after some decode passes.
     fn blocks_after(&self, s: usize, samples: &Samples, max_new_tokens: usize, passes: usize) -> usize {
-        let prompt = self.groups[s / self.group_size].prompt_tokens;
+        let prompt = self.group_of(s).prompt_tokens;
         let tokens = (samples.ids(s).len() + passes - 1).min(max_new_tokens - 1);
         (prompt % KV_BLOCK + tokens).div_ceil(KV_BLOCK)
     }
@@ -241,7 +261,7 @@ impl Schedule {
         for at in 0..crate::limits::bucket(self.running.len()) {
             let filler = at >= self.running.len();
             let s = self.running[if filler { 0 } else { at }];
-            let (group, sequence) = (&self.groups[s / self.group_size], &self.sequences[s]);
+            let (group, sequence) = (self.group_of(s), &self.sequences[s]);
             let tokens = samples.ids(s);
             let position = group.prompt_tokens + tokens.len() - 1;
             let shared = group.prompt_tokens / KV_BLOCK;
@@ -270,20 +290,28 @@ impl Schedule {
 
     /// True if a sequence waits for its start.
     pub(crate) fn someone_waits(&self) -> bool {
-        self.sequences[..self.num_sequences].iter().any(|s| s.state == State::Waiting)
+        self.line.iter().any(|&s| self.sequences[s].state == State::Waiting)
     }
 
     /// A sequence has ended: its blocks are free, and its prompt's when it was the last of its group.
     pub(crate) fn end(&mut self, s: usize) {
-        let g = s / self.group_size;
         self.leave(s, State::Done);
+        self.leave_group(self.sequences[s].group);
+    }
+
+    fn leave_group(&mut self, g: usize) {
         self.groups[g].live -= 1;
-        if self.groups[g].live == 0 {
-            self.pool.give_back(&mut self.groups[g].blocks);
-            if self.on_full == OnFull::WorstCase {
-                self.promised -= self.prompt_blocks(g);
-            }
+        if self.groups[g].live > 0 || self.groups[g].blocks.is_empty() {
+            return;
         }
+        self.pool.give_back(&mut self.groups[g].blocks);
+        if self.on_full == OnFull::WorstCase {
+            self.promised -= self.prompt_blocks(g);
+        }
+    }
+
+    fn group_of(&self, s: usize) -> &Group {
+        &self.groups[self.sequences[s].group]
     }
 
     /// A running sequence waits for an answer; its blocks stay.
@@ -311,7 +339,8 @@ impl Schedule {
 
     /// False if one of them has no room.
     fn admit_all(&mut self, state: State, samples: &Samples) -> bool {
-        for s in 0..self.num_sequences {
+        for at in 0..self.line.len() {
+            let s = self.line[at];
             if self.running.len() == self.limits.sequences {
                 return false;
             }
@@ -321,7 +350,7 @@ impl Schedule {
             while !self.has_room_for(s, samples) {
                 // With no sequence running, prompts of idle groups and paused sequences may hold the blocks.
                 let none = self.running.is_empty();
-                if !none || !(self.give_up_idle_prompt(s / self.group_size) || self.give_up_paused(s)) {
+                if !none || !(self.give_up_idle_prompt(self.sequences[s].group) || self.give_up_paused(s)) {
                     return false;
                 }
             }
@@ -331,7 +360,7 @@ impl Schedule {
     }
 
     fn start(&mut self, s: usize) {
-        let g = s / self.group_size;
+        let g = self.sequences[s].group;
         if self.sequences[s].state == State::Ready {
             self.num_ready -= 1; // What was promised to it before its pause still is.
         } else if self.on_full == OnFull::WorstCase {
@@ -340,12 +369,12 @@ impl Schedule {
         self.take_prompt_blocks(g);
         self.sequences[s].state = State::Running;
         self.groups[g].running += 1;
-        let place = self.running.partition_point(|&r| r < s);
+        let place = self.place_of(s);
         self.running.insert(place, s);
     }
 
     fn has_room_for(&self, s: usize, samples: &Samples) -> bool {
-        let g = s / self.group_size;
+        let g = self.sequences[s].group;
         let goes_on = self.sequences[s].state == State::Ready;
         match self.on_full {
             OnFull::WorstCase if goes_on => true,
@@ -375,7 +404,7 @@ impl Schedule {
     }
 
     fn own_blocks_max(&self, g: usize) -> usize {
-        own_blocks(self.groups[g].prompt_tokens, self.limits.new_tokens)
+        own_blocks(self.groups[g].prompt_tokens, self.groups[g].new_tokens)
     }
 
     fn take_prompt_blocks(&mut self, g: usize) {
@@ -405,7 +434,7 @@ impl Schedule {
 
     /// Own blocks for the tokens that a sequence has.
     fn wanted_blocks(&self, s: usize, samples: &Samples) -> usize {
-        let prompt = self.groups[s / self.group_size].prompt_tokens;
+        let prompt = self.group_of(s).prompt_tokens;
         let tokens = samples.ids(s).len();
         if tokens == 0 { 0 } else { (prompt % KV_BLOCK + tokens).div_ceil(KV_BLOCK) }
     }
@@ -441,16 +470,22 @@ impl Schedule {
         }
         let rests = |s: &Sequence| matches!(s.state, State::Paused | State::Ready) && !s.blocks.is_empty();
         let found = |&s: &usize| s != keep && rests(&self.sequences[s]);
-        let Some(s) = (0..self.num_sequences).rev().find(found) else { return false };
+        let Some(s) = self.line.iter().rev().copied().find(found) else { return false };
         self.forget_keys(s);
         self.preemptions += 1;
         true
     }
 
     fn stop_running(&mut self, s: usize) {
-        let place = self.running.binary_search(&s).expect("a running sequence is among them");
+        let place = self.place_of(s);
+        assert_eq!(self.running.get(place), Some(&s), "a running sequence is among them");
         self.running.remove(place);
-        self.groups[s / self.group_size].running -= 1;
+        self.groups[self.sequences[s].group].running -= 1;
+    }
+
+    /// Returns the place of a sequence among those that run, or where it would be.
+    fn place_of(&self, s: usize) -> usize {
+        self.running.partition_point(|&r| self.sequences[r].ticket < self.sequences[s].ticket)
     }
 
     /// Takes a sequence out of the passes, or out of its pause, without its blocks.
@@ -460,7 +495,7 @@ impl Schedule {
             _ => self.stop_running(s),
         }
         if self.on_full == OnFull::WorstCase {
-            self.promised -= self.own_blocks_max(s / self.group_size);
+            self.promised -= self.own_blocks_max(self.sequences[s].group);
         }
         self.forget_keys(s);
         self.sequences[s].state = state;
@@ -483,8 +518,8 @@ impl Schedule {
         samples: &Samples,
         index: &mut PassIndex,
     ) -> usize {
-        let g = self.running[at] / self.group_size;
-        let fresh = |&&s: &&usize| s / self.group_size == g && samples.ids(s).is_empty();
+        let g = self.sequences[self.running[at]].group;
+        let fresh = |&&s: &&usize| self.sequences[s].group == g && samples.ids(s).is_empty();
         let count = self.running[at..].iter().take_while(fresh).count();
         if self.push_prompt(g, prompt, index) {
             let row = index.ids.len() as u32 - 1;
@@ -511,7 +546,7 @@ impl Schedule {
 
     /// Rows of a sequence's own tokens whose keys are missing: one in decode, all of them after a preemption.
     fn push_sequence(&mut self, s: usize, tokens: &[u32], index: &mut PassIndex) {
-        let group = &self.groups[s / self.group_size];
+        let group = &self.groups[self.sequences[s].group];
         let (shared, tail) = (group.prompt_tokens / KV_BLOCK, group.prompt_tokens % KV_BLOCK);
         let sequence = &mut self.sequences[s];
         if tail > 0 && !sequence.has_tail {

@@ -13,6 +13,7 @@ use crate::resume::{Fingerprint, Good};
 use crate::run_dir::RunDir;
 use crate::several::check_others;
 use crate::status::Doing;
+use crate::track::Tracking;
 use crate::vitals::{Verdict, Vitals};
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_config::RunSpec;
@@ -145,6 +146,7 @@ pub struct Lead<'r, 's, 'scope, 'env> {
     observer: &'s mut dyn Observer,
     signal: &'s AtomicI32,
     saver: Saver<'scope, 'env>,
+    tracking: Option<Tracking>,
     at: At,
     started: Instant,
 }
@@ -165,6 +167,7 @@ pub fn lead<'scope>(
     let run = begun.run;
     let mut watch = Watch::new(begun.plan, run.train.steps, run.strict);
     watch.set_dir(dir.path());
+    let tracking = Tracking::start(&run.track, dir.path(), &begun.run_file);
     let mut lead = Lead {
         run,
         dir,
@@ -175,11 +178,14 @@ pub fn lead<'scope>(
         observer,
         signal,
         saver: Saver::new(scope),
+        tracking,
         at: At::Start,
         started: Instant::now(),
     };
     let result = lead.begin(job, checkpoint, notes).and_then(|()| lead.steps(job));
-    result.map_err(|error| lead.last_words(job, error))
+    let result = result.map_err(|error| lead.last_words(job, error));
+    lead.end_tracking(&result);
+    result
 }
 
 impl<'scope> Lead<'_, '_, 'scope, '_> {
@@ -302,11 +308,25 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             ranks_waited: stepped.ranks_waited,
         });
         self.say(&event)?;
+        let news = self.tracking.as_ref().map_or(Vec::new(), Tracking::news);
+        news.iter().try_for_each(|error| self.say(&Event::Warning(WarningEvent::of(error, step))))?;
         saved?;
         match self.progress.dead_steps.count(&stepped.vitals, self.run.train.dead_steps_max) {
             Verdict::Alive => Ok(()),
             Verdict::Warn(error) => self.say(&Event::Warning(WarningEvent::of(&error, step))),
             Verdict::Stop(error) => Err(error),
+        }
+    }
+
+    /// Lets trackers finish; what goes wrong there changes nothing in how the run ended.
+    fn end_tracking(&mut self, result: &Result<Summary>) {
+        let Some(tracking) = self.tracking.take() else { return };
+        let news = match result {
+            Ok(summary) => tracking.finish(true, summary),
+            Err(_) => tracking.finish(false, &Value::Null),
+        };
+        for error in news {
+            let _ = self.say(&Event::Warning(WarningEvent::of(&error, self.progress.step)));
         }
     }
 

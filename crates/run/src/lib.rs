@@ -20,5 +20,6 @@ pub mod scores;
 pub mod several;
 pub mod status;
 pub mod supervise;
+pub mod track;
 mod views;
 pub mod vitals;

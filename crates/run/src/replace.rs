@@ -1,6 +1,7 @@
 //! Making room for a new run where an earlier one left its files: on request, or where the earlier one made no step.
 
 use crate::linked::RANKS_FILE;
+use crate::track::FOLDER;
 use std::fs;
 use std::io;
 use std::io::{BufRead, BufReader};
@@ -21,7 +22,7 @@ const FILES: [&str; 8] = [
 pub(crate) const VIEWS: &str = ".ranks";
 /// The file without which a directory is no run's.
 const RUN_FILE: &str = "run.toml";
-const FOLDERS: [&str; 3] = ["samples", "checkpoints", VIEWS];
+const FOLDERS: [&str; 4] = ["samples", "checkpoints", FOLDER, VIEWS];
 
 /// Removes an earlier run's files from `path`, whose lock this process holds. Returns false, with nothing removed, where
 /// other files are there too, where no run was, or where a run made steps and `overwrite` is false.

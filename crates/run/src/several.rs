@@ -72,6 +72,8 @@ pub fn join(loaded: &mut Loaded, start: &Start) -> Result<Option<Joined>> {
     let view = (place.rank > 0).then(|| View::make(&of, resumes)).transpose()?;
     if let Some(view) = &view {
         loaded.run.run.dir = Some(view.dir().display().to_string());
+        // Rank 0's numbers are those of all.
+        loaded.run.track.to.clear();
     }
     // Rank 0 may change the directory once the others have looked.
     group.barrier()?;

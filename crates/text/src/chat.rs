@@ -1,9 +1,10 @@
 //! Chat templates: Jinja as Hugging Face runs it, by a metered interpreter. A template comes with a model and is not trusted.
 
-use crate::jinja::{Context, SOURCE_BYTES_MAX, Template};
+use crate::jinja::{Context, Messages, SOURCE_BYTES_MAX, Template};
 use plimsoll_base::{Error, Result, shown};
 use plimsoll_files::TokenizerFiles;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::borrow::Cow;
 use std::path::Path;
 
@@ -24,9 +25,20 @@ impl Message {
     }
 }
 
+/// A conversation with everything that a template may ask for, as JSON.
+#[derive(Clone, Copy, Debug)]
+pub struct Conversation<'c> {
+    /// Objects with `role`, `content` and what else a role has, such as `tool_calls`.
+    pub messages: &'c [Value],
+    /// `tools`, and further variables of the template.
+    pub variables: &'c [(&'c str, &'c Value)],
+    pub add_generation_prompt: bool,
+}
+
 #[derive(Debug)]
 pub struct ChatTemplate {
     template: Template,
+    source: String,
     special: Vec<(String, String)>,
 }
 
@@ -34,10 +46,10 @@ impl ChatTemplate {
     /// Parses a template; `special` are tokens by the names that templates use, such as `("eos_token", "<|im_end|>")`.
     ///
     /// Errors: `chat-template-invalid`.
-    pub fn new(template: &str, special: &[(&str, &str)]) -> Result<ChatTemplate> {
-        let template = Template::parse(template).map_err(|what| invalid(&what))?;
+    pub fn new(source: &str, special: &[(&str, &str)]) -> Result<ChatTemplate> {
+        let template = Template::parse(source).map_err(|what| invalid(&what))?;
         let special = special.iter().map(|(name, token)| (name.to_string(), token.to_string())).collect();
-        Ok(ChatTemplate { template, special })
+        Ok(ChatTemplate { template, source: source.to_string(), special })
     }
 
     /// Reads `data.chat_template`: a template, or the path of a file with one.
@@ -63,9 +75,31 @@ impl ChatTemplate {
     /// Errors: `chat-template-invalid`, also where the template refuses the conversation.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let messages: Vec<(&str, &str)> = messages.iter().map(|m| (&*m.role, &*m.content)).collect();
+        self.rendered(Messages::Plain(&messages), &[], add_generation_prompt)
+    }
+
+    /// Renders a conversation of any kind of message, with tools and variables.
+    ///
+    /// Errors: as `render`.
+    pub fn render_json(&self, conversation: &Conversation<'_>) -> Result<String> {
+        let Conversation { messages, variables, add_generation_prompt } = *conversation;
+        self.rendered(Messages::Json(messages), variables, add_generation_prompt)
+    }
+
+    /// True if the template's source contains `words`: which form of tool calls it teaches can be read off it.
+    pub fn mentions(&self, words: &str) -> bool {
+        self.source.contains(words)
+    }
+
+    fn rendered(
+        &self,
+        messages: Messages<'_>,
+        variables: &[(&str, &Value)],
+        add_generation_prompt: bool,
+    ) -> Result<String> {
         let special: Vec<(&str, &str)> =
             self.special.iter().map(|(name, token)| (&**name, &**token)).collect();
-        let context = Context { messages: &messages, add_generation_prompt, special: &special };
+        let context = Context { messages, variables, add_generation_prompt, special: &special };
         self.template.render(&context).map_err(|what| invalid(&what))
     }
 }
@@ -149,6 +183,40 @@ mod tests {
         ] {
             assert_eq!(render(template, &one).unwrap(), expect, "{template}");
         }
+    }
+
+    /// Templates of Qwen and Llama ask for tools, calls and answers in these ways.
+    #[test]
+    fn tools_and_calls_reach_the_template_in_their_order() {
+        let template = "{% if tools %}{% for t in tools %}{{ t | tojson }}\n{% endfor %}{% endif %}\
+            {% for m in messages %}{{ m.role }}:{% if m.tool_calls %}{% for c in m.tool_calls %}\
+            {{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}{% else %}{{ m.content }}\
+            {% endif %};{% endfor %}{% if thinking is defined and not thinking %}quiet{% endif %}{{ eos_token }}";
+        let chat = ChatTemplate::new(template, &[("eos_token", "</s>")]).unwrap();
+        assert!(chat.mentions("tool_calls") && !chat.mentions("<tool_call>"));
+        let tools =
+            serde_json::json!([{"type": "function", "function": {"name": "z", "b": 1, "a": [1.5, null]}}]);
+        let call = serde_json::json!({"function": {"name": "z", "arguments": {"q": "x", "a": -3}}});
+        let messages = [
+            serde_json::json!({"role": "user", "content": "hi"}),
+            serde_json::json!({"role": "assistant", "content": "", "tool_calls": [call]}),
+            serde_json::json!({"role": "tool", "content": "4", "tool_call_id": "c1"}),
+        ];
+        let (off, eos) = (Value::Bool(false), Value::from("no"));
+        let variables = [("tools", &tools), ("thinking", &off), ("eos_token", &eos)];
+        let conversation =
+            Conversation { messages: &messages, variables: &variables, add_generation_prompt: true };
+        assert_eq!(
+            chat.render_json(&conversation).unwrap(),
+            "{\"type\": \"function\", \"function\": {\"name\": \"z\", \"b\": 1, \"a\": [1.5, null]}}\n\
+             user:hi;assistant:z({\"q\": \"x\", \"a\": -3});tool:4;quiet</s>"
+        );
+        let mut deep = Value::from(1);
+        for _ in 0..100 {
+            deep = serde_json::json!([deep]);
+        }
+        let refused = Conversation { variables: &[("tools", &deep)], ..conversation };
+        assert!(chat.render_json(&refused).unwrap_err().message.contains("nest deeper than 64"));
     }
 
     /// A path was taken for a template of its own letters: every prompt was the path.

@@ -3,6 +3,7 @@
 //! A *token* is an id below the model's vocabulary. Text that a tokenizer would silently lose,
 //! ids for which the model has no row, and templates that do not end are refused by name.
 
+pub mod calls;
 mod chat;
 mod data;
 mod files_to_save;
@@ -20,7 +21,7 @@ mod strings;
 mod tasks;
 mod tokenizer;
 
-pub use chat::{ChatTemplate, Message, template_text};
+pub use chat::{ChatTemplate, Conversation, Message, template_text};
 pub use data::{
     FileSize, Part, Prompt, Row, SftRow, each_line_of, each_prompt, each_row_of, file_size, first_prompts,
     load_sft, tokenize_prompt, tokenize_sft,

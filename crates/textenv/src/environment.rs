@@ -4,6 +4,7 @@ use plimsoll_base::rng::{Stream, philox};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_text::Message;
 use plimsoll_worker::{Network, Stop};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,6 +71,12 @@ pub trait TextEnvironment: Send {
 /// Settings of an environment's workers and programs.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// JSONL files with the arguments of `reset`, for training and for evaluation, for a class whose methods are tools.
+    pub rows: Option<PathBuf>,
+    pub eval_rows: Option<PathBuf>,
+    /// The keys of an OpenEnv server's actions and observations (`plimsoll_worker::EpisodesSpec`).
+    pub action: String,
+    pub observation: Option<String>,
     /// The Python interpreter; `None` for `python3`.
     pub python: Option<String>,
     /// Worker processes of an environment that needs them.

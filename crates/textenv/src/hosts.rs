@@ -7,7 +7,8 @@ use super::Kind;
 use super::environment::{Make, Said, Settings, Start, TextEnvironment};
 use plimsoll_base::{Error, Result};
 use plimsoll_text::Message;
-use plimsoll_worker::{EpisodesSpec, PythonEpisodes, Stop};
+use plimsoll_worker::{About, EpisodesSpec, PythonEpisodes, Stop};
+use serde_json::Value;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -18,7 +19,10 @@ pub(crate) const STACK_BYTES: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub enum Job {
     Reset(Start),
-    Step(String),
+    /// The model's turn, and the calls of tools in it: objects with `name` and `arguments`.
+    Step(String, Vec<Value>),
+    /// Asks for the reward of the whole episode, where `About::scores_at_end`.
+    End,
 }
 
 pub struct Reply {
@@ -46,6 +50,7 @@ pub struct Hosts {
     /// Jobs without a reply.
     asked: usize,
     stop: Stop,
+    about: About,
 }
 
 impl Hosts {
@@ -54,7 +59,8 @@ impl Hosts {
     /// Errors: `thread-not-started`; those of starting a worker.
     pub fn start(kind: &Kind, settings: &Settings) -> Result<Hosts> {
         let (say, replies) = channel();
-        let mut hosts = Hosts { here: None, threads: Vec::new(), replies, asked: 0, stop: Stop::default() };
+        let (threads, about) = (Vec::new(), About::default());
+        let mut hosts = Hosts { here: None, threads, replies, asked: 0, stop: Stop::default(), about };
         if !kind.has_workers() {
             hosts.here = Some((Host::start(kind, settings, &hosts.stop)?, VecDeque::new()));
             return Ok(hosts);
@@ -66,9 +72,14 @@ impl Hosts {
             starting.push(started);
         }
         for started in starting {
-            started.recv().expect("a host says how it started")?;
+            hosts.about = started.recv().expect("a host says how it started")?;
         }
         Ok(hosts)
+    }
+
+    /// Returns what the environment offers.
+    pub fn about(&self) -> &About {
+        &self.about
     }
 
     /// Gives a job to the episode of a slot.
@@ -136,17 +147,18 @@ impl HostThread {
         settings: &Settings,
         stop: &Stop,
         say: &Sender<Reply>,
-    ) -> Result<(HostThread, Receiver<Result<()>>)> {
+    ) -> Result<(HostThread, Receiver<Result<About>>)> {
         let (jobs, inbox) = channel::<(usize, Job)>();
         let (ready, started) = channel();
         let (kind, settings, stop, say) = (kind.clone(), settings.clone(), stop.clone(), say.clone());
         let work = move || {
             // A worker dies with the thread that started it, so it is started here.
-            let mut host = match Host::start(&kind, &settings, &stop) {
-                Ok(host) => host,
+            let started = Host::start(&kind, &settings, &stop).and_then(|mut host| Ok((host.about()?, host)));
+            let (about, mut host) = match started {
+                Ok(started) => started,
                 Err(error) => return ready.send(Err(error)).unwrap_or(()),
             };
-            let _ = ready.send(Ok(()));
+            let _ = ready.send(Ok(about));
             while let Ok((slot, job)) = inbox.recv() {
                 if stop.is_set() {
                     return;
@@ -170,10 +182,13 @@ impl Host {
             Kind::Native(row) => {
                 Ok(Host::Native { make: (row.open)(settings, stop)?, slots: BTreeMap::new() })
             }
-            Kind::Python { file, class } => {
+            Kind::Python(of) => {
                 let spec = EpisodesSpec {
-                    file: file.clone(),
-                    class: class.clone(),
+                    of: of.clone(),
+                    rows: settings.rows.clone(),
+                    eval_rows: settings.eval_rows.clone(),
+                    action: settings.action.clone(),
+                    observation: settings.observation.clone(),
                     python: settings.python.clone(),
                     memory: settings.worker_memory,
                     network: settings.network,
@@ -185,13 +200,21 @@ impl Host {
         }
     }
 
+    fn about(&mut self) -> Result<About> {
+        match self {
+            Host::Native { .. } => Ok(About::default()),
+            Host::Python(episodes) => episodes.about(),
+        }
+    }
+
     fn work(&mut self, slot: usize, job: Job) -> Result<Option<Said>> {
         match self {
             Host::Native { make, slots } => {
                 let episode = slots.entry(slot).or_insert_with(|| make());
                 Ok(Some(match job {
                     Job::Reset(start) => Said { messages: episode.reset(&start), ..Said::default() },
-                    Job::Step(response) => episode.step(&response)?,
+                    Job::Step(response, _) => episode.step(&response)?,
+                    Job::End => Said::end(0.0),
                 }))
             }
             Host::Python(episodes) => {
@@ -201,14 +224,16 @@ impl Host {
                 Ok(match job {
                     Job::Reset(start) => {
                         // 31 bits, as for other environments in Python.
-                        let messages = messages(episodes.reset(slot, start.draw(0)[0] >> 1)?);
+                        let seed = start.draw(0)[0] >> 1;
+                        let messages = messages(episodes.reset(slot, seed, start.held_out)?);
                         Some(Said { messages, ..Said::default() })
                     }
-                    Job::Step(response) => episodes.step(slot, &response)?.map(|turn| Said {
+                    Job::Step(response, calls) => episodes.step(slot, &response, &calls)?.map(|turn| Said {
                         messages: messages(turn.messages),
                         reward: turn.reward,
                         done: turn.done,
                     }),
+                    Job::End => episodes.end(slot)?.map(Said::end),
                 })
             }
         }

@@ -1,7 +1,8 @@
 //! Text environments: tasks of several turns. A model answers messages, the environment replies, until the episode ends.
 //!
-//! A built-in environment is a file here and a row of `ENVIRONMENTS`; a user's environment is a class in a Python
-//! file, stepped in a worker process (`hosts.rs`). The training crate turns episodes into tokens.
+//! A built-in environment is a file here and a row of `ENVIRONMENTS`; others are played by Python in a worker process
+//! (`hosts.rs`): a class in a user's file, a Gymnasium environment, a client of an OpenEnv server. The training crate turns
+//! episodes into tokens.
 
 mod countdown;
 mod environment;
@@ -15,10 +16,11 @@ mod tool;
 pub use environment::{Row, Said, Settings, Start, TextEnvironment};
 pub use hosts::{Hosts, Job, Reply};
 pub use memory::EpisodeMemory;
+pub use plimsoll_worker::{About, EpisodesOf};
 pub use tally::EnvironmentTally;
 
 use plimsoll_base::{Error, Result};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The built-in environments.
 pub const ENVIRONMENTS: &[Row] = &[countdown::ROW, guess::ROW, tool::ROW, second_try::ROW];
@@ -27,11 +29,8 @@ pub const ENVIRONMENTS: &[Row] = &[countdown::ROW, guess::ROW, tool::ROW, second
 #[derive(Clone, Debug)]
 pub enum Kind {
     Native(Row),
-    /// A class in the user's file.
-    Python {
-        file: PathBuf,
-        class: String,
-    },
+    /// What Python plays.
+    Python(EpisodesOf),
 }
 
 impl Kind {
@@ -42,9 +41,25 @@ impl Kind {
         if let Some(place) = name.strip_prefix("python:") {
             return match place.rsplit_once(':') {
                 Some((file, class)) if !file.is_empty() && !class.is_empty() => {
-                    Ok(Kind::Python { file: Path::new(file).to_path_buf(), class: class.to_string() })
+                    let (file, class) = (Path::new(file).to_path_buf(), class.to_string());
+                    Ok(Kind::Python(EpisodesOf::Class { file, class }))
                 }
                 _ => Err(unknown(name, "write env = \"python:FILE.py:CLASS\"".to_string())),
+            };
+        }
+        if let Some(id) = name.strip_prefix("gym:") {
+            return match id.is_empty() {
+                true => Err(unknown(name, "write env = \"gym:ID\", as gymnasium.make takes it".to_string())),
+                false => Ok(Kind::Python(EpisodesOf::Gymnasium { id: id.to_string() })),
+            };
+        }
+        if let Some(url) = name.strip_prefix("openenv:") {
+            let is_address = ["http://", "https://", "ws://", "wss://"].iter().any(|scheme| {
+                url.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))
+            });
+            return match is_address {
+                true => Ok(Kind::Python(EpisodesOf::OpenEnv { url: url.to_string() })),
+                false => Err(unknown(name, "write env = \"openenv:http://HOST:PORT\"".to_string())),
             };
         }
         if let Some(row) = ENVIRONMENTS.iter().find(|row| row.name == name) {
@@ -53,20 +68,21 @@ impl Kind {
         let near = |row: &&Row| strsim::jaro_winkler(row.name, name);
         let nearest = ENVIRONMENTS.iter().max_by(|a, b| near(a).total_cmp(&near(b)));
         let nearest = nearest.expect("there are environments").name;
-        let hint =
-            format!("did you mean {nearest}? A class of your own is named by its file: python:FILE.py:CLASS");
+        let hint = format!(
+            "did you mean {nearest}? A class of your own is named by its file: python:FILE.py:CLASS; others are gym:ID and openenv:URL"
+        );
         Err(unknown(name, hint))
     }
 
     pub fn is_python(&self) -> bool {
-        matches!(self, Kind::Python { .. })
+        matches!(self, Kind::Python(_))
     }
 
     /// A process answers turns, so that the rollout does not wait for them.
     pub fn has_workers(&self) -> bool {
         match self {
             Kind::Native(row) => row.has_workers,
-            Kind::Python { .. } => true,
+            Kind::Python(_) => true,
         }
     }
 }
@@ -89,13 +105,23 @@ mod tests {
         }
         let mine = Kind::parse("python:a/b.py:Mine").unwrap();
         assert!(
-            matches!(mine, Kind::Python { file, class } if file == Path::new("a/b.py") && class == "Mine")
+            matches!(mine, Kind::Python(EpisodesOf::Class { file, class }) if file == Path::new("a/b.py") && class == "Mine")
+        );
+        let gym = Kind::parse("gym:words:Guess-v0").unwrap();
+        assert!(matches!(gym, Kind::Python(EpisodesOf::Gymnasium { id }) if id == "words:Guess-v0"));
+        let served = Kind::parse("openenv:http://localhost:8000").unwrap();
+        assert!(
+            matches!(served, Kind::Python(EpisodesOf::OpenEnv { url }) if url == "http://localhost:8000")
         );
         for (name, hint) in [
             ("text:guess-numbers", "text:guess-number"),
             ("text:second_try", "text:second-try"),
             ("python:a.py", "python:FILE.py:CLASS"),
             ("python::A", "python:FILE.py:CLASS"),
+            ("gym:", "gym:ID"),
+            ("openenv:localhost:8000", "openenv:http://HOST:PORT"),
+            ("openenv:http://", "openenv:http://HOST:PORT"),
+            ("openenv:http:///ws", "openenv:http://HOST:PORT"),
         ] {
             let error = Kind::parse(name).unwrap_err();
             assert!(error.slug == "text-environment-unknown" && error.hints[0].contains(hint), "{error}");

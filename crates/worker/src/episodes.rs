@@ -1,4 +1,5 @@
-//! A text environment in a Python file, in one interpreter that holds several episodes.
+//! A text environment that Python plays, in one interpreter that holds several episodes: a class in the user's file, a
+//! Gymnasium environment of text, or a client of an OpenEnv server. `shapes.py` makes them one.
 //!
 //! Failures are distinguished: it raised, hung, died, exceeded its memory, or returned something that is not a turn. An
 //! episode whose worker has ended since its reset is lost, which is not counted as a second failure.
@@ -14,14 +15,45 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Serves the class; embedded, so that nothing needs to be installed.
-const SERVE: &str = concat!(include_str!("load.py"), include_str!("serve_episodes.py"));
+const SERVE: &str =
+    concat!(include_str!("load.py"), include_str!("shapes.py"), include_str!("serve_episodes.py"));
 
-/// The class to load, and its limits.
+/// What plays episodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EpisodesOf {
+    Class {
+        file: PathBuf,
+        /// The class in it, or a function that makes an environment.
+        class: String,
+    },
+    /// The id of a registered environment, as `gymnasium.make` takes it.
+    Gymnasium { id: String },
+    /// The address of a server.
+    OpenEnv { url: String },
+}
+
+impl EpisodesOf {
+    /// Returns its name in messages.
+    fn name(&self) -> &str {
+        match self {
+            EpisodesOf::Class { class, .. } => class,
+            EpisodesOf::Gymnasium { id } => id,
+            EpisodesOf::OpenEnv { url } => url,
+        }
+    }
+}
+
+/// The environment to load, and its limits.
 #[derive(Clone, Debug)]
 pub struct EpisodesSpec {
-    pub file: PathBuf,
-    /// The class in it, or a function that makes an environment.
-    pub class: String,
+    pub of: EpisodesOf,
+    /// JSONL files with the arguments of `reset`, for training and for evaluation, for a class whose methods are tools.
+    pub rows: Option<PathBuf>,
+    pub eval_rows: Option<PathBuf>,
+    /// The key of an OpenEnv server's actions that takes the response.
+    pub action: String,
+    /// The key of its observations that is shown; `None` for their only text, else all of them.
+    pub observation: Option<String>,
     /// The interpreter; `None` for `python3`.
     pub python: Option<String>,
     /// Limit on the address space of the interpreter.
@@ -46,7 +78,16 @@ pub struct Turn {
     pub done: bool,
 }
 
-/// Episodes of a Python class.
+/// What an environment offers besides its words.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct About {
+    /// Functions that the model may call, as JSON schemas; not empty where `step` takes calls.
+    pub tools: Vec<Value>,
+    /// `end` gives the reward, and `step` none.
+    pub scores_at_end: bool,
+}
+
+/// Episodes that Python plays.
 pub struct PythonEpisodes {
     pool: Pool,
     name: String,
@@ -56,42 +97,67 @@ pub struct PythonEpisodes {
 }
 
 impl PythonEpisodes {
-    /// Starts the interpreter and loads the class.
+    /// Starts the interpreter and loads the environment.
     ///
     /// Errors: `text-environment-missing` with the traceback's last lines; those of starting a worker.
     pub fn start(spec: &EpisodesSpec, stop: Stop) -> Result<PythonEpisodes> {
-        let (file, class) = (&spec.file, &spec.class);
-        if !file.is_file() {
+        let missing = |file: &PathBuf, hint: &str| {
             let message = format!("`{}` is not a file", file.display());
-            return Err(Error::usage("text-environment-missing", message)
-                .near(file)
-                .hint("write env = \"python:FILE.py:CLASS\" with a path from where the command runs"));
+            Error::usage("text-environment-missing", message).near(file).hint(hint)
+        };
+        if let EpisodesOf::Class { file, .. } = &spec.of
+            && !file.is_file()
+        {
+            return Err(missing(
+                file,
+                "write env = \"python:FILE.py:CLASS\" with a path from where the command runs",
+            ));
         }
-        let python = spec.python.as_deref();
-        let launch = Launch::of_python(python, SERVE, (file, class), spec.memory, spec.network, check_loaded);
+        if let Some(rows) = [&spec.rows, &spec.eval_rows].into_iter().flatten().find(|rows| !rows.is_file()) {
+            return Err(missing(
+                rows,
+                "environment.rows is a JSONL file, with a path from where the command runs",
+            ));
+        }
+        let what = spec.to_json().to_string();
+        let (python, name) = (spec.python.as_deref(), spec.of.name());
+        let item = (name, &[what.as_str()][..]);
+        let launch = Launch::of_python(python, SERVE, item, spec.memory, spec.network, check_loaded);
         let (step_timeout, reset_timeout) = (spec.step_timeout, spec.reset_timeout);
         // No retries: the environment may already have taken the turn.
         let limits = Limits { workers: 1, timeout: step_timeout, start_timeout: reset_timeout, retries: 0 };
         let pool = Pool::start(launch, limits, stop).map_err(of_environment)?;
-        Ok(PythonEpisodes { pool, name: class.clone(), ids: Ids::default(), step_timeout, reset_timeout })
+        Ok(PythonEpisodes { pool, name: name.to_string(), ids: Ids::default(), step_timeout, reset_timeout })
+    }
+
+    /// Returns what the environment offers.
+    ///
+    /// Errors: as `reset`.
+    pub fn about(&mut self) -> Result<About> {
+        let mut reply = self.ask(json!({ "about": 0 }))?;
+        match (reply["tools"].take(), reply["scores_at_end"].as_bool()) {
+            (Value::Array(tools), Some(scores_at_end)) => Ok(About { tools, scores_at_end }),
+            _ => Err(self.bad_reply("a line that is no answer to `about`")),
+        }
     }
 
     /// Begins an episode in a slot. Returns the environment's first messages.
     ///
     /// Errors: `text-environment-raised`, `-timeout`, `-crashed`, `-over-budget`, `-bad-reply`.
-    pub fn reset(&mut self, slot: usize, seed: u32) -> Result<Messages> {
+    pub fn reset(&mut self, slot: usize, seed: u32, held_out: bool) -> Result<Messages> {
         self.pool.set_timeout(self.reset_timeout);
-        let reply = self.ask(json!({ "reset": slot, "seed": seed }));
+        let reply = self.ask(json!({ "reset": slot, "seed": seed, "held_out": held_out }));
         self.pool.set_timeout(self.step_timeout);
         let reply = reply?;
         messages(&reply).ok_or_else(|| self.bad_reply("a line that is no answer to `reset`"))
     }
 
-    /// Passes the model's turn to the episode in a slot. Returns `None` if the worker that held it has ended.
+    /// Passes the model's turn to the episode in a slot, with the calls in it: objects with `name` and `arguments`. Returns
+    /// `None` if the worker that held it has ended.
     ///
     /// Errors: as `reset`.
-    pub fn step(&mut self, slot: usize, response: &str) -> Result<Option<Turn>> {
-        let reply = self.ask(json!({ "step": slot, "response": response }))?;
+    pub fn step(&mut self, slot: usize, response: &str, calls: &[Value]) -> Result<Option<Turn>> {
+        let reply = self.ask(json!({ "step": slot, "response": response, "calls": calls }))?;
         if reply.get("lost").is_some() {
             return Ok(None);
         }
@@ -100,6 +166,18 @@ impl PythonEpisodes {
             (Some(messages), Some(reward), Some(done)) => Ok(Some(Turn { messages, reward, done })),
             _ => Err(self.bad_reply("a line that is no answer to `step`")),
         }
+    }
+
+    /// Returns the reward of the whole episode in a slot, which is over; `None` as for `step`.
+    ///
+    /// Errors: as `reset`.
+    pub fn end(&mut self, slot: usize) -> Result<Option<f64>> {
+        let reply = self.ask(json!({ "end": slot }))?;
+        if reply.get("lost").is_some() {
+            return Ok(None);
+        }
+        let reward = reply.get("reward").and_then(Value::as_f64);
+        reward.map(Some).ok_or_else(|| self.bad_reply("a line that is no answer to `end`"))
     }
 
     /// Returns how often the worker was restarted.
@@ -138,6 +216,27 @@ impl PythonEpisodes {
         let message = format!("environment `{}`: {what}", self.name);
         Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message)
             .hint("reset(seed) returns messages, step(response) returns (messages, reward, done); messages are a string, a dict with `role` and `content`, or a list of these")
+    }
+}
+
+impl EpisodesSpec {
+    /// What `open_shape` of `shapes.py` reads.
+    fn to_json(&self) -> Value {
+        let mut what = match &self.of {
+            EpisodesOf::Class { file, class } => json!({ "file": file, "class": class }),
+            EpisodesOf::Gymnasium { id } => json!({ "gymnasium": id }),
+            EpisodesOf::OpenEnv { url } => {
+                json!({ "openenv": url, "action": self.action, "timeout": self.step_timeout.as_secs_f64() })
+            }
+        };
+        let rows = [("rows", &self.rows), ("eval_rows", &self.eval_rows)];
+        for (key, file) in rows.into_iter().filter_map(|(key, file)| Some((key, file.as_ref()?))) {
+            what[key] = json!(file);
+        }
+        if let Some(key) = &self.observation {
+            what["observation"] = json!(key);
+        }
+        what
     }
 }
 

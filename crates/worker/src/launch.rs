@@ -5,7 +5,7 @@ use crate::job::Job;
 use crate::sandbox::{self, Author, Gpu, Network, Rules};
 use crate::words::Words;
 use plimsoll_base::{Bytes, Error, Result, slugs};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What to start.
@@ -46,12 +46,12 @@ pub struct Limits {
 }
 
 impl Launch {
-    /// Returns an embedded script that serves an item of a user's file, and first reports whether it could be loaded.
-    /// `python`: the interpreter; `None` for `python3`.
+    /// Returns an embedded script that serves what `args` say, by this name in messages, and first reports whether it could
+    /// be loaded. `python`: the interpreter; `None` for `python3`.
     pub(crate) fn of_python(
         python: Option<&str>,
         script: &str,
-        (file, name): (&Path, &str),
+        (name, args): (&str, &[&str]),
         memory: Bytes,
         network: Network,
         ready: fn(&str, &str) -> Result<()>,
@@ -59,7 +59,7 @@ impl Launch {
         Launch {
             name: name.into(),
             program: python.unwrap_or("python3").into(),
-            args: vec!["-c".into(), script.into(), file.to_string_lossy().into_owned(), name.into()],
+            args: ["-c", script].iter().chain(args).map(|arg| arg.to_string()).collect(),
             env: vec![("PYTHONUNBUFFERED".into(), "1".into()), ("PYTHONIOENCODING".into(), "utf-8".into())],
             memory,
             memory_groups: true,

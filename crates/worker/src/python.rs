@@ -91,8 +91,9 @@ impl PythonFunction {
             .hint("write kind = \"python:FILE.py:FUNCTION\" with a path from where the command runs"));
         }
         let python = spec.python.as_deref();
-        let launch =
-            Launch::of_python(python, SERVE, (file, function), spec.memory, spec.network, check_loaded);
+        let place = file.to_string_lossy();
+        let item = (function.as_str(), &[&*place, function][..]);
+        let launch = Launch::of_python(python, SERVE, item, spec.memory, spec.network, check_loaded);
         let launch = Launch { words: spec.words.clone(), ..launch };
         let pool = Pool::start(launch, limits, stop)?;
         Ok(PythonFunction { pool, name: function.clone(), signature: spec.signature, ids: Ids::default() })

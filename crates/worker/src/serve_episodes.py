@@ -1,8 +1,10 @@
-"""Serves episodes of one environment class: a JSON line in, a JSON line out. Usage: serve_episodes.py FILE CLASS.
+"""Serves episodes of one environment: a JSON line in, a JSON line out. Usage: serve_episodes.py WHAT, a JSON object that
+`open_shape` reads.
 
-{"reset": slot, "seed": n} begins an episode, {"step": slot, "response": text} is the model's turn in it. A slot keeps its
-object from episode to episode; one that raised is made anew. A reply repeats the `id` of its request. Standard output
-belongs to the protocol, so the user's prints go to standard error.
+{"reset": slot, "seed": n, "held_out": b} begins an episode, {"step": slot, "response": text, "calls": [...]} is the model's
+turn in it, {"end": slot} asks for the reward of a whole episode, and {"about": 0} what its tools are. A slot keeps its object from episode to episode; one that
+raised is made anew. A reply repeats the `id` of its request. Standard output belongs to the protocol, so the user's prints go
+to standard error.
 """
 import json
 import os
@@ -13,18 +15,6 @@ import traceback
 def reply(out, message):
     out.write(json.dumps(message) + "\n")
     out.flush()
-
-
-def load(path, name):
-    module = load_file(path)
-    made = getattr(module, name, None)
-    if not callable(made):
-        known = [k for k, v in vars(module).items() if isinstance(v, type)]
-        raise LookupError(f"`{path}` has no class `{name}`; it has: {', '.join(known) or 'none'}")
-    for method in ("reset", "step"):
-        if isinstance(made, type) and not callable(getattr(made, method, None)):
-            raise LookupError(f"`{name}` has no method `{method}`")
-    return made
 
 
 def one_message(said):
@@ -46,15 +36,24 @@ def first_messages(said):
     return {"messages": said}
 
 
-def turn(result):
-    if not isinstance(result, tuple) or len(result) != 3:
-        raise TypeError(f"step returns (messages, reward, done), not {result!r:.80}")
-    said, reward, done = result
+def finite(reward):
     if isinstance(reward, (str, bytes)) or not hasattr(reward, "__float__"):
         raise TypeError(f"the reward is a {type(reward).__name__}: {reward!r:.80}")
     reward = float(reward)
     if reward - reward != 0.0:
         raise TypeError(f"the reward is {reward}")
+    return reward
+
+
+def whole(result):
+    return {"reward": finite(result)}
+
+
+def turn(result):
+    if not isinstance(result, tuple) or len(result) != 3:
+        raise TypeError(f"step returns (messages, reward, done), not {result!r:.80}")
+    said, reward, done = result
+    reward = finite(reward)
     said = [] if said is None else messages(said)
     if not done and not any(content for _, content in said):
         raise TypeError("step gave no text, and the episode is not done")
@@ -62,16 +61,18 @@ def turn(result):
 
 
 def answer(make, slots, request):
-    slot = request.get("reset", request.get("step"))
+    slot = next(request[kind] for kind in ("reset", "step", "end") if kind in request)
     try:
         if "reset" in request:
             if slot not in slots:
                 slots[slot] = make()
-            result, read = slots[slot].reset(request["seed"]), first_messages
-        elif slot in slots:
-            result, read = slots[slot].step(request["response"]), turn
-        else:
+            result, read = slots[slot].reset(request["seed"], request["held_out"]), first_messages
+        elif slot not in slots:
             return {"lost": True}
+        elif "step" in request:
+            result, read = slots[slot].step(request["response"], request["calls"]), turn
+        else:
+            result, read = slots[slot].end(), whole
     except MemoryError:
         return {"memory": True}
     except Exception:
@@ -89,13 +90,16 @@ def main():
     os.dup2(2, 1)
     sys.stdout = sys.stderr
     try:
-        make = load(sys.argv[1], sys.argv[2])
+        make, first = open_shape(json.loads(sys.argv[1]))
     except BaseException:
         reply(out, {"load": traceback.format_exc(limit=8)})
         # The parent reads why and ends us; waiting here keeps the message from racing with the exit.
         sys.stdin.readline()
         return
     reply(out, {"ready": True})
+    about = {"tools": first.tools, "scores_at_end": first.scores_at_end}
+    # The object that was made to see its form plays the first episode.
+    spare = [first]
     slots = {}
     for line in sys.stdin:
         try:
@@ -103,7 +107,8 @@ def main():
         except MemoryError:
             reply(out, {"memory": True})
             continue
-        reply(out, {"id": request["id"], **answer(make, slots, request)})
+        ask = lambda: answer(lambda: spare.pop() if spare else make(), slots, request)
+        reply(out, {"id": request["id"], **(about if "about" in request else ask())})
 
 
 main()

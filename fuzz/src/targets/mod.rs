@@ -8,11 +8,12 @@ mod launch;
 mod log;
 mod model;
 mod run_file;
+mod serve;
 mod tokenizer;
 
 use crate::target::Target;
 
-pub static TARGETS: [Target; 14] = [
+pub static TARGETS: [Target; 15] = [
     chat::TARGET,
     tokenizer::TARGET,
     model::GGUF,
@@ -27,4 +28,5 @@ pub static TARGETS: [Target; 14] = [
     checkpoint::TARGET,
     log::TARGET,
     launch::TARGET,
+    serve::TARGET,
 ];

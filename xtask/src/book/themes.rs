@@ -15,7 +15,7 @@ const fn theme(title: &'static str, starts: &'static [&'static str]) -> Theme {
 }
 
 /// Errors of Plimsoll. The last one takes what no other does.
-const ERRORS: [Theme; 9] = [
+const ERRORS: [Theme; 10] = [
     theme(
         "Memory: the plan and the load line",
         &[
@@ -94,9 +94,11 @@ const ERRORS: [Theme; 9] = [
             "rollout-not-",
             "dynamic-sampling-",
             "bench-",
+            "tracker-",
         ],
     ),
     theme("NVIDIA GPUs", &["cuda-"]),
+    theme("Serving", &["serve-"]),
     theme("Everything else", &[""]),
 ];
 

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Environment {
-    /// `text:NAME` or `python:FILE.py:CLASS`; for a small network a native environment such as `CartPole-v1`, `gym:ID` or
-    /// `python:FILE.py:FUNCTION`.
+    /// `text:NAME`, `python:FILE.py:CLASS`, `gym:ID` of text, or `openenv:URL`; for a small network a native environment such as
+    /// `CartPole-v1`, `gym:ID` or `python:FILE.py:FUNCTION`.
     pub env: String,
     /// Most turns of the model in an episode; each is up to `rollout.max_new_tokens` tokens long.
     #[serde(default = "eight_turns")]
@@ -26,6 +26,18 @@ pub struct Environment {
     /// Which tokens a turn's reward is credited to.
     #[serde(default = "whole_episode")]
     pub credit: Credit,
+    /// JSONL file whose lines are arguments of `reset`, for a class whose methods are tools; its column `prompt` opens the episode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<String>,
+    /// The lines of evaluation; those of `rows` if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_rows: Option<String>,
+    /// The key of an OpenEnv server's actions that takes the model's turn, if the server has no tools [message].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub action: Option<String>,
+    /// The key of its observations that is shown; their only text, else all of them, if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observation: Option<String>,
     /// Which episodes there are; `seed` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
@@ -111,8 +123,17 @@ fn five_restarts() -> u32 {
 
 impl Environment {
     /// Keys of text environments, which a small network does not use.
-    pub(crate) const OF_TEXT: [&str; 5] =
-        ["turns_max", "turn_tokens_max", "episode_tokens_max", "credit", "seed"];
+    pub(crate) const OF_TEXT: [&str; 9] = [
+        "turns_max",
+        "turn_tokens_max",
+        "episode_tokens_max",
+        "credit",
+        "seed",
+        "rows",
+        "eval_rows",
+        "action",
+        "observation",
+    ];
     /// Keys of environments that run in workers, which native ones do not use.
     pub(crate) const OF_WORKERS: [&str; 8] = [
         "gpu",

@@ -6,6 +6,7 @@ mod environment;
 mod lora;
 mod loss;
 mod reward;
+mod track;
 
 use super::{data_sets::DataSets, values::*};
 use plimsoll_algo::method::Method;
@@ -18,6 +19,7 @@ pub use environment::{Environment, is_python_env};
 pub use lora::Lora;
 pub use loss::{Critic, Loss};
 pub use reward::Reward;
+pub use track::Track;
 
 /// Prefix of the name of a small actor-critic.
 pub const MLP: &str = "mlp:";
@@ -70,6 +72,9 @@ pub struct RunFile {
     /// Device, directory, threads.
     #[serde(default)]
     pub run: Run,
+    /// Trackers of experiments.
+    #[serde(default)]
+    pub track: Track,
     /// An environment instead of `[data]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<Environment>,
@@ -125,10 +130,10 @@ impl Default for ModelOptions {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Data {
-    /// A JSONL or Parquet file or `builtin:TASK`, or a list of them with weights.
+    /// A JSONL or Parquet file, a data set of the hub (`hf:org/name/SUBSET/SPLIT`) or `builtin:TASK`, or a list of them with weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompts: Option<DataSets>,
-    /// A JSONL or Parquet file or `builtin:TASK`, or a list of them; `none` is no evaluation. If absent, the test sets of
+    /// A JSONL or Parquet file, a data set of the hub or `builtin:TASK`, or a list of them; `none` is no evaluation. If absent, the test sets of
     /// the built-in tasks among `prompts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval: Option<DataSets>,
@@ -480,6 +485,7 @@ impl RunFile {
             eval: Default::default(),
             checkpoint: Default::default(),
             run: Default::default(),
+            track: Default::default(),
             environment: None,
         }
     }

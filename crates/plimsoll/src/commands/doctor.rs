@@ -174,11 +174,22 @@ fn worker_facts() -> WorkerFacts {
 fn gpu_facts() -> GpuFacts {
     match cuda::probe() {
         Ok(info) => {
-            let driver =
+            let mut driver =
                 format!("CUDA {}.{}, {}", info.driver / 1000, info.driver % 1000 / 10, info.driver_library);
+            let mut libraries_missing = Vec::new();
+            match cuda::libraries() {
+                Ok(versions) => driver += &format!(", {versions}"),
+                Err(error) => libraries_missing.push(format!("{}: {}", error.slug, error.message)),
+            }
             let card = |cuda::Card { name, total, free, .. }: cuda::Card| Card { name, total, free };
             let cards = cuda::cards().into_iter().map(card).collect();
-            GpuFacts { cards, driver: Some(driver), hand_over: hand_over(), ..GpuFacts::default() }
+            GpuFacts {
+                cards,
+                driver: Some(driver),
+                libraries_missing,
+                hand_over: hand_over(),
+                ..GpuFacts::default()
+            }
         }
         Err(error) => {
             GpuFacts { missing: Some(format!("{}: {}", error.slug, error.message)), ..GpuFacts::default() }

@@ -1,12 +1,10 @@
 //! `import STACK FILE`: a run file from what another stack is started with, and a list of what it could not take along.
 
-use crate::output;
+use crate::{new_file, output};
 use clap::builder::PossibleValuesParser;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::Result;
 use plimsoll_stacks::{STACKS, Wishes, find, import};
-use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The flags of `import`.
@@ -56,23 +54,9 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let wishes = Wishes { force: args.force, trainer: args.trainer.clone() };
     let imported = import(stack, &args.file, &wishes)?;
     match &args.output {
-        Some(path) => write_new(path, &imported.run_file)?,
+        Some(path) => new_file::write(path, &imported.run_file)?,
         None => output::text(&imported.run_file)?,
     }
     imported.remarks.iter().for_each(|remark| output::note(quiet, &format!("note: {remark}")));
     Ok(ExitCode::SUCCESS)
-}
-
-fn write_new(path: &Path, text: &str) -> Result<()> {
-    let failed = |err: std::io::Error| match err.kind() {
-        std::io::ErrorKind::AlreadyExists => {
-            Error::usage("import-exists", format!("{} is there already", path.display()))
-                .hint("choose another --output, or remove it")
-        }
-        _ => {
-            Error::io("write-failed", path, &err).hint("give --output a name in a folder that can be written")
-        }
-    };
-    let mut file = File::create_new(path).map_err(failed)?;
-    file.write_all(text.as_bytes()).map_err(failed)
 }

@@ -1,6 +1,6 @@
 //! The layers of a run file as flags, shared by several commands.
 
-use crate::output;
+use crate::{init::embedded, output};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Loaded, LoadedEnv, LoadedVerb};
 use std::path::Path;
@@ -20,14 +20,16 @@ impl Sets {
 
     /// Reads the run file at `path` with all layers and prints its notes.
     pub fn load(&self, path: &Path, quiet: bool) -> Result<Loaded> {
-        let loaded = plimsoll_config::load(path, &self.sets, environment()?.into_iter())?;
+        let loaded = plimsoll_config::load(path, &self.sets, environment()?.into_iter());
+        let loaded = loaded.map_err(|error| embedded::offer(error, path))?;
         show(&loaded.notes, quiet);
         Ok(loaded)
     }
 
     /// Reads the environment file at `path` with all layers and prints its notes.
     pub fn load_env(&self, path: &Path, quiet: bool) -> Result<LoadedEnv> {
-        let loaded = plimsoll_config::load_env(path, &self.sets, environment()?.into_iter())?;
+        let loaded = plimsoll_config::load_env(path, &self.sets, environment()?.into_iter());
+        let loaded = loaded.map_err(|error| embedded::offer(error, path))?;
         show(&loaded.notes, quiet);
         Ok(loaded)
     }

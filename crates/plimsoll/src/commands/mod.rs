@@ -12,8 +12,11 @@ mod explain;
 mod generate;
 mod grade;
 mod import;
+mod init;
 mod layers;
+mod man;
 mod plan;
+mod serve;
 mod train;
 mod watch;
 
@@ -23,6 +26,8 @@ use std::process::ExitCode;
 
 #[derive(Subcommand)]
 pub enum Command {
+    /// Write a run file to begin with: one that is known to learn, or one for your own model, data and reward.
+    Init(init::Args),
     /// Show where a run's memory goes and whether it fits.
     Plan(plan::Args),
     /// Train: a run directory with checkpoints, metrics and samples.
@@ -31,6 +36,8 @@ pub enum Command {
     Watch(watch::Args),
     /// Generate a response to a prompt, as a stream.
     Generate(generate::Args),
+    /// Answer requests over HTTP, as OpenAI's API and vLLM do, with the rollout engine.
+    Serve(serve::Args),
     /// Score a model on prompts with a reward.
     Eval(eval::Args),
     /// Step many environments at once: measure frames per second, or write frames to files.
@@ -49,6 +56,8 @@ pub enum Command {
     Explain(explain::Args),
     /// Print a completion script for a shell.
     Completions(completions::Args),
+    /// Write a manual page for each command.
+    Man(man::Args),
     /// Open card memory that `doctor` offers; used by its probe.
     #[command(hide = true, name = doctor::TAKE)]
     TakeCardMemory { line: String },
@@ -58,10 +67,12 @@ impl Command {
     /// Runs the command. `quiet` leaves out progress and notes; `cli` describes the whole command line.
     pub fn run(self, quiet: bool, cli: fn() -> clap::Command) -> Result<ExitCode> {
         match self {
+            Command::Init(args) => init::run(&args, quiet),
             Command::Plan(args) => plan::run(&args, quiet),
             Command::Train(args) => train::run(&args, quiet),
             Command::Watch(args) => watch::run(&args, quiet),
             Command::Generate(args) => generate::run(&args, quiet),
+            Command::Serve(args) => serve::run(&args, quiet),
             Command::Eval(args) => eval::run(&args, quiet),
             Command::Collect(args) => collect::run(&args, quiet),
             Command::Grade(args) => grade::run(&args, quiet),
@@ -71,6 +82,7 @@ impl Command {
             Command::Doctor(args) => doctor::run(&args),
             Command::Explain(args) => explain::run(&args),
             Command::Completions(args) => completions::run(&args, cli()),
+            Command::Man(args) => man::run(&args, cli()),
             Command::TakeCardMemory { line } => doctor::take(&line),
         }
     }

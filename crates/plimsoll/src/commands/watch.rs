@@ -1,20 +1,18 @@
 //! `watch RUN_DIR...` shows runs in a browser, live; `--static` writes the page as one file; `--export tensorboard` writes
 //! event files.
 
+use crate::listening::{listen, refused};
 use crate::output;
-use crate::watch::guard::{self, Guard};
 use crate::watch::live::Runs;
 use crate::watch::{server, tensorboard, whole_page};
 use plimsoll_base::{Error, Result};
 use plimsoll_files::write_atomic;
+use plimsoll_serve::guard::{self, Guard};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-
-/// Ports tried for the hint if the chosen one is taken.
-const PORTS_TRIED: u16 = 50;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -91,24 +89,4 @@ fn serve(args: &Args, runs: Runs, quiet: bool) -> Result<()> {
     let names: Vec<String> = runs.each().map(|run| run.name.clone()).collect();
     output::note(quiet, &format!("watching  {}; ctrl-c ends this, and no run", names.join(", ")));
     server::serve(Arc::new(runs), listener, Guard { token, hosts: args.hosts.clone() }).map_err(refused)
-}
-
-fn listen(address: IpAddr, port: u16) -> Result<TcpListener> {
-    let at = |port: u16| SocketAddr::new(address, port);
-    TcpListener::bind(at(port)).map_err(|err| match err.kind() {
-        io::ErrorKind::AddrInUse => {
-            let error = Error::new("port-in-use", format!("{}: another program listens there", at(port)));
-            let last = port.saturating_add(PORTS_TRIED);
-            let free = (port.saturating_add(1)..=last).find(|&port| TcpListener::bind(at(port)).is_ok());
-            let free = free.map(|port| format!("the next free port: --port {port}"));
-            let error = free.into_iter().fold(error, Error::hint);
-            error.hint("any free port: --port 0")
-        }
-        _ => refused(address, port, &err),
-    })
-}
-
-fn refused(address: IpAddr, port: u16, err: &io::Error) -> Error {
-    Error::new("address-refused", format!("{}: {err}", SocketAddr::new(address, port)))
-        .hint("an address of this machine and a port above 1023: --bind 127.0.0.1 --port 1876")
 }

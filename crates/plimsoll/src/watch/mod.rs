@@ -6,7 +6,6 @@
 
 mod assets;
 mod files;
-pub mod guard;
 mod line;
 pub mod live;
 mod prometheus;

@@ -1,7 +1,6 @@
 //! The server: its routes, and what a request may do. It answers only GET, serves only the page's files and what
 //! the runs wrote, and takes runs by number and files by names from its lists: no path comes from outside.
 
-use super::guard::{CSP, Guard, Pass};
 use super::live::Runs;
 use super::samples::{self, Query, Reward};
 use super::{assets, prometheus};
@@ -15,6 +14,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream::{self, Stream};
+use plimsoll_serve::guard::{Guard, Pass, has_one_host};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::convert::Infallible;
@@ -30,6 +30,10 @@ const LISTENERS_MAX: usize = 64;
 const READERS_MAX: usize = 4;
 /// A page gets changes at most this often.
 const PAUSE: Duration = Duration::from_millis(500);
+/// The content policy of the pages: files from this server and nothing else. The charts place their parts by script, which
+/// needs no permission for inline styles.
+const CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+                   base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 /// Bytes of a log read for one request of single steps.
 const ZOOM_BYTES_MAX: u64 = 16 << 20;
 
@@ -95,7 +99,7 @@ fn refusal(guard: &Guard, request: &Request) -> Option<Response> {
         let allow = [(header::ALLOW, "GET, HEAD")];
         return Some((StatusCode::METHOD_NOT_ALLOWED, allow, "this page is read-only\n").into_response());
     }
-    if !has_one_host(request) {
+    if !has_one_host(request.headers(), request.uri()) {
         let words = "a request needs one Host header with one name, and an address without a host\n";
         return Some((StatusCode::BAD_REQUEST, words).into_response());
     }
@@ -115,13 +119,6 @@ fn refusal(guard: &Guard, request: &Request) -> Option<Response> {
             Some((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], words).into_response())
         }
     }
-}
-
-/// False where a proxy and this server could read different hosts: several headers, a list in one, or an absolute address.
-fn has_one_host(request: &Request) -> bool {
-    let mut hosts = request.headers().get_all(header::HOST).iter();
-    let is_name = |value: &HeaderValue| !value.as_bytes().iter().any(|byte| b", \t/@".contains(byte));
-    hosts.next().is_some_and(is_name) && hosts.next().is_none() && request.uri().authority().is_none()
 }
 
 fn set_headers(headers: &mut HeaderMap) {

@@ -352,3 +352,49 @@ fn the_example_of_an_environment_of_ones_own_runs() {
     check_done(&output);
     assert_eq!(metric(&folder, "out", "environment/aborted"), 0.0);
 }
+
+/// The model knows digits alone and calls nothing, so every episode is one turn; its reward is what `get_reward` says then.
+const TOOLS: &str = "\
+class Counted:
+    def reset(self, a, b):
+        self.asked = 0
+        return f'{a}+{b}='
+
+    def look(self) -> str:
+        \"\"\"Looks.\"\"\"
+        return 'nothing'
+
+    def get_reward(self):
+        self.asked += 1
+        assert self.asked == 1, 'asked twice'
+        return 0.25
+";
+
+/// Mentions tools, and writes none of them, whose letters the model does not know.
+const QUIET: &str = "{% if tools is defined %}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
+
+#[test]
+fn an_environment_of_tools_is_scored_once_at_the_end_of_each_episode() {
+    if !python_is_there() {
+        return;
+    }
+    let folder = Run::new(RUN);
+    folder.write("tools.py", TOOLS);
+    folder.write("rows.jsonl", "{\"a\": 1, \"b\": 2}\n{\"a\": 30, \"b\": 4}\n");
+    let env = format!("python:{}:Counted", folder.text_path("tools.py"));
+    let rows = format!("environment.rows={}", folder.text_path("rows.jsonl"));
+    let template = format!("data.chat_template={QUIET}");
+    let short = "data.prompt_tokens_max=8";
+    let output = train(&folder, "out", &env, &[&rows, &template, short, "train.steps=1"]);
+    check_done(&output);
+    assert_eq!(metric(&folder, "out", "episode/return"), 0.25);
+    assert_eq!(metric(&folder, "out", "episode/turns_mean"), 1.0);
+    assert_eq!(metric(&folder, "out", "environment/aborted"), 0.0);
+
+    let fails = |dir: &str, env: &str, sets: &[&str], words: &[&str]| {
+        check_fails(&train(&folder, dir, env, &[&[short], sets].concat()), words);
+    };
+    fails("untold", &env, &[&rows], &["error[tools-without-template]", "(look)"]);
+    fails("wrong", "text:guess-number", &[&rows], &["it belongs to env = \"python:FILE.py:CLASS\""]);
+    fails("shut", "openenv:http://127.0.0.1:1", &[], &["environment.network = \"allow\""]);
+}

@@ -2,6 +2,7 @@
 
 pub mod dataset;
 mod first_rows;
+pub(crate) mod hub;
 mod mixture;
 pub mod models;
 pub(crate) mod pairs;

@@ -170,7 +170,6 @@ fn check_blocks(slug: &'static str, key: &str, how: Option<Quantization>, spec: 
 pub(crate) fn sample_with_adapter(run: &mut RunSpec, model: &OpenModel) {
     run.lora = model.adapter.as_ref().map(|adapter| {
         let AdapterConfig { rank, alpha, rslora, targets, quantize, .. } = adapter.config;
-        let quantize = quantize.filter(|how| how.takes(&model.spec));
         LoraSpec { rank, alpha, rslora, targets, merge: false, quantize, adapter: None }
     });
 }

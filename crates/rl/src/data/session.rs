@@ -4,6 +4,7 @@
 use crate::checks::{Before, Checks};
 use crate::data::dataset::{Dataset, TextModel};
 use crate::data::first_rows::{FirstRows, first_rows};
+use crate::data::hub;
 use crate::data::models::{
     model_of_plan, other_models, other_models_of_plan, other_specs, text_model, trained_model,
 };
@@ -225,8 +226,8 @@ fn longest_answer(sets: &[EvalSet]) -> usize {
 /// Errors: those of opening the model and the data, and of the checks; `size-overflow`; a run that does not fit is a
 /// report, not an error.
 pub fn plan_run(run: &RunSpec, limits: Option<Limits>, ranks: usize) -> Result<PlanReport> {
-    let mut checks = Checks::new(if limits.is_some() { Before::PlanElsewhere } else { Before::Plan });
-    checks.machine(run)?;
+    let mut checks = Checks::begin(if limits.is_some() { Before::PlanElsewhere } else { Before::Plan }, run)?;
+    let run = &hub::localised(run)?;
     let Known { mut facts, assumed, not_checked, columns } = Known::of(run)?;
     // The layout is that of every rank.
     facts.share = Share { rank: 0, ranks };
@@ -264,6 +265,7 @@ fn host_facts(run: &RunSpec, model: &OpenModel, others: &PerRole<OpenModel>) -> 
         image: image_bytes(),
         tokenizer: tokenizer_bytes(model),
         data: Bytes(rows + reading),
+        clients: Bytes(0),
         staging: others
             .values()
             .map(|other| staging_bytes(run.choices.staging, other))

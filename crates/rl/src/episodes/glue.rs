@@ -7,7 +7,9 @@
 
 use crate::data::dataset::TextModel;
 use plimsoll_base::{Error, Result};
-use plimsoll_text::Message;
+use plimsoll_text::calls::{Calls, Said};
+use plimsoll_text::{ChatTemplate, Conversation, Message};
+use serde_json::{Value, json};
 
 /// What follows a turn.
 #[derive(Debug, PartialEq)]
@@ -17,14 +19,76 @@ pub(super) struct AfterTurn {
     pub(super) is_cut: bool,
 }
 
-/// Returns the text and the tokens of an episode's first messages.
-pub(super) fn prompt(text: &TextModel, messages: &[Message]) -> Result<(String, Vec<u32>)> {
-    let rendered = match &text.template {
-        Some(template) => template.render(&conversation(text, messages), true)?,
-        None => plain(messages),
-    };
-    let ids = text.tokenizer.encode(&rendered).map_err(of_environment)?;
-    Ok((rendered, ids))
+/// How an environment speaks to a model.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Glue<'t> {
+    pub(super) text: &'t TextModel,
+    /// The environment's tools, a list that the template sees; empty where there are none.
+    pub(super) tools: &'t [Value],
+}
+
+impl Glue<'_> {
+    /// Requires a template that writes tools, if there are some.
+    ///
+    /// Errors: `tools-without-template`.
+    pub(super) fn check(&self) -> Result<()> {
+        let writes_tools = self.text.template.as_ref().is_some_and(|template| template.mentions("tools"));
+        if self.tools.is_empty() || writes_tools {
+            return Ok(());
+        }
+        let names = names_of(self.tools).join(", ");
+        let why = match self.text.template {
+            Some(_) => "the model's chat template does not write tools",
+            None => "the model has no chat template",
+        };
+        Err(Error::usage("tools-without-template", format!("the environment has tools ({names}), and {why}"))
+            .hint("take a model that was taught tools, or set data.chat_template to a template that writes them"))
+    }
+
+    fn render(&self, template: &ChatTemplate, messages: &[Message]) -> Result<String> {
+        if self.tools.is_empty() {
+            return template.render(messages, true);
+        }
+        let tools = Value::from(self.tools);
+        let messages: Vec<Value> =
+            messages.iter().map(|m| json!({ "role": m.role, "content": m.content })).collect();
+        let variables = [("tools", &tools)];
+        let conversation =
+            Conversation { messages: &messages, variables: &variables, add_generation_prompt: true };
+        template.render_json(&conversation)
+    }
+
+    /// Returns the text and the tokens of an episode's first messages.
+    pub(super) fn prompt(&self, messages: &[Message]) -> Result<(String, Vec<u32>)> {
+        let text = self.text;
+        let rendered = match &text.template {
+            Some(template) => self.render(template, &conversation(text, messages))?,
+            None => plain(messages),
+        };
+        let ids = text.tokenizer.encode(&rendered).map_err(of_environment)?;
+        Ok((rendered, ids))
+    }
+
+    /// Returns the calls of tools in a turn: objects with `name` and `arguments`.
+    pub(super) fn calls(&self, response: &str) -> Vec<Value> {
+        if self.tools.is_empty() {
+            return Vec::new();
+        }
+        let said = Calls::in_response(self.text.template.as_ref(), names_of(self.tools), response);
+        let call = |said| match said {
+            Said::Call { name, arguments } => {
+                let arguments: Value =
+                    serde_json::from_str(&arguments).expect("the arguments of a call are JSON");
+                Some(json!({ "name": name, "arguments": arguments }))
+            }
+            Said::Text(_) => None,
+        };
+        said.into_iter().filter_map(call).collect()
+    }
+}
+
+fn names_of(tools: &[Value]) -> Vec<String> {
+    tools.iter().filter_map(|tool| tool["function"]["name"].as_str().map(str::to_string)).collect()
 }
 
 /// Returns the tokens after a turn: what the environment `said`, in at most `most` tokens.
@@ -32,15 +96,15 @@ pub(super) fn prompt(text: &TextModel, messages: &[Message]) -> Result<(String, 
 /// `before`: all messages before the turn. `eos`: the end-of-text token that ended it, if one did. Errors:
 /// `text-environment-too-long` where even without words there are more than `most`; those of the template and the tokenizer.
 pub(super) fn after_turn(
-    text: &TextModel,
+    glue: Glue<'_>,
     before: &[Message],
     said: &[Message],
     eos: Option<u32>,
     most: usize,
 ) -> Result<AfterTurn> {
     let encode = |said: &[Message]| -> Result<Vec<u32>> {
-        let words = words_after(text, before, said, eos)?;
-        text.tokenizer.encode(&words).map_err(of_environment)
+        let words = words_after(glue, before, said, eos)?;
+        glue.text.tokenizer.encode(&words).map_err(of_environment)
     };
     let ids = encode(said)?;
     if ids.len() <= most {
@@ -74,7 +138,8 @@ fn conversation(text: &TextModel, messages: &[Message]) -> Vec<Message> {
     system.map(|prompt| Message::new("system", prompt.clone())).chain(messages.iter().cloned()).collect()
 }
 
-fn words_after(text: &TextModel, before: &[Message], said: &[Message], eos: Option<u32>) -> Result<String> {
+fn words_after(glue: Glue<'_>, before: &[Message], said: &[Message], eos: Option<u32>) -> Result<String> {
+    let text = glue.text;
     let Some(template) = &text.template else { return Ok(plain(said)) };
     let everyone = || before.iter().chain(said);
     let mark = (0..)
@@ -84,7 +149,7 @@ fn words_after(text: &TextModel, before: &[Message], said: &[Message], eos: Opti
     let mut messages = conversation(text, before);
     messages.push(Message::new("assistant", mark.clone()));
     messages.extend_from_slice(said);
-    let rendered = template.render(&messages, true)?;
+    let rendered = glue.render(template, &messages)?;
     let Some((_, after)) = rendered.split_once(&mark) else {
         return Err(Error::new(
             "chat-template-invalid",
@@ -123,7 +188,7 @@ fn of_environment(error: Error) -> Error {
 mod tests {
     use super::*;
     use plimsoll_files::TokenizerFiles;
-    use plimsoll_text::{ChatTemplate, Tokenizer};
+    use plimsoll_text::Tokenizer;
 
     const EOS: u32 = 257;
     /// ChatML's form, in the tokens of bytes: `<bos>` opens a message, `<eos>` ends it.
@@ -140,18 +205,22 @@ mod tests {
         }
     }
 
+    fn words_of(text: &TextModel) -> Glue<'_> {
+        Glue { text, tools: &[] }
+    }
+
     fn user(content: &str) -> Message {
         Message::new("user", content)
     }
 
     /// Plays an episode with given responses and answers; returns all its tokens.
     fn play(text: &TextModel, first: &[Message], turns: &[(&str, Option<u32>, &[Message])]) -> Vec<u32> {
-        let (_, mut ids) = prompt(text, first).unwrap();
+        let (_, mut ids) = words_of(text).prompt(first).unwrap();
         let mut messages = first.to_vec();
         for (response, eos, said) in turns {
             ids.extend(text.tokenizer.encode(response).unwrap());
             ids.extend(*eos);
-            ids.extend(after_turn(text, &messages, said, *eos, 1000).unwrap().ids);
+            ids.extend(after_turn(words_of(text), &messages, said, *eos, 1000).unwrap().ids);
             messages.push(Message::new("assistant", *response));
             messages.extend_from_slice(said);
         }
@@ -181,7 +250,7 @@ mod tests {
     fn another_end_of_text_than_the_templates_own_stays_next_to_it() {
         let text = model(Some(CHAT));
         let pad = 258;
-        let after = after_turn(&text, &[user("a")], &[user("b")], Some(pad), 100).unwrap();
+        let after = after_turn(words_of(&text), &[user("a")], &[user("b")], Some(pad), 100).unwrap();
         let expect = "<eos>\n<bos>user\nb<eos>\n<bos>assistant\n";
         assert_eq!(text.tokenizer.decode(&after.ids, false), expect);
     }
@@ -197,10 +266,11 @@ mod tests {
     fn words_beyond_the_limit_are_cut_and_the_template_around_them_is_not() {
         let text = model(Some(CHAT));
         let (before, said) = ([user("a")], [user("abcdefgh"), user("ijk")]);
-        let whole = after_turn(&text, &before, &said, Some(EOS), 1000).unwrap();
+        let whole = after_turn(words_of(&text), &before, &said, Some(EOS), 1000).unwrap();
         assert!(!whole.is_cut);
         for gone in 1..=11 {
-            let after = after_turn(&text, &before, &said, Some(EOS), whole.ids.len() - gone).unwrap();
+            let after =
+                after_turn(words_of(&text), &before, &said, Some(EOS), whole.ids.len() - gone).unwrap();
             assert_eq!((after.is_cut, after.ids.len()), (true, whole.ids.len() - gone));
             let shown = text.tokenizer.decode(&after.ids, false);
             assert!(
@@ -208,7 +278,7 @@ mod tests {
                 "{shown}"
             );
         }
-        let error = after_turn(&text, &before, &said, Some(EOS), whole.ids.len() - 12).unwrap_err();
+        let error = after_turn(words_of(&text), &before, &said, Some(EOS), whole.ids.len() - 12).unwrap_err();
         assert_eq!(error.slug, "text-environment-too-long");
     }
 
@@ -217,8 +287,42 @@ mod tests {
         let json = include_bytes!("../../../files/assets/nano/tokenizer.json").to_vec();
         let files = TokenizerFiles { tokenizer_json: Some(json), ..TokenizerFiles::default() };
         let text = TextModel { tokenizer: Tokenizer::from_files(&files, 15).unwrap(), ..model(None) };
-        let error = after_turn(&text, &[user("1+1=")], &[user("wrong")], None, 100).unwrap_err();
+        let error = after_turn(words_of(&text), &[user("1+1=")], &[user("wrong")], None, 100).unwrap_err();
         assert_eq!(error.slug, "tokenizer-unknown-character");
         assert!(error.facts.iter().any(|fact| fact.contains("environment")), "{error}");
+    }
+
+    /// `CHAT` with tools before it, and calls between tags as Qwen's template teaches them.
+    const WITH_TOOLS: &str = "{% for t in tools %}{{ t.function.name }}<tool_call> {% endfor %}{% for m in messages %}{{ '<bos>' + m.role + '\n' + m.content + '<eos>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<bos>assistant\n' }}{% endif %}";
+
+    fn tools() -> [Value; 1] {
+        [json!({ "type": "function", "function": { "name": "add", "parameters": {} } })]
+    }
+
+    #[test]
+    fn tools_are_in_the_prompt_once_and_calls_are_read() {
+        let (text, tools) = (model(Some(WITH_TOOLS)), tools());
+        let glue = Glue { text: &text, tools: &tools };
+        glue.check().unwrap();
+        let (prompt, _) = glue.prompt(&[user("1+1")]).unwrap();
+        assert_eq!(prompt.matches("add<tool_call>").count(), 1, "{prompt}");
+        let result = [Message::new("tool", "2")];
+        let after = after_turn(glue, &[user("1+1")], &result, Some(EOS), 1000).unwrap();
+        assert_eq!(text.tokenizer.decode(&after.ids, false), "\n<bos>tool\n2<eos>\n<bos>assistant\n");
+        let call = "So: <tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>";
+        assert_eq!(glue.calls(call), [json!({ "name": "add", "arguments": { "a": 1 } })]);
+        assert!(glue.calls("<tool_call>{}</tool_call> 2").is_empty());
+        assert!(words_of(&text).calls(call).is_empty(), "without tools a call is text");
+    }
+
+    #[test]
+    fn tools_need_a_template_that_writes_them() {
+        for (template, words) in [(None, "has no chat template"), (Some(CHAT), "does not write tools")] {
+            let (text, tools) = (model(template), tools());
+            let error = Glue { text: &text, tools: &tools }.check().unwrap_err();
+            assert_eq!(error.slug, "tools-without-template");
+            assert!(error.message.contains(words) && error.message.contains("(add)"), "{error}");
+            words_of(&text).check().unwrap();
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Host memory of episodes, and the lengths that a plan needs before one is played.
 
-use super::glue::prompt;
+use super::glue::Glue;
 use crate::data::dataset::{TextModel, forgetting};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
@@ -17,7 +17,9 @@ pub(crate) fn first_prompt_tokens(run: &RunSpec, text: &TextModel) -> Result<usi
     let seed = run.episode_seed();
     let starts: Vec<Start> = (0..LOOKED_AT).flat_map(|i| [Start::train(seed, i), Start::eval(i)]).collect();
     let firsts = Hosts::first_messages(&Kind::parse(&section.env)?, &section.host_settings(), &starts)?;
+    // What has tools is played by Python, whose prompts are not looked at.
+    let glue = Glue { text, tools: &[] };
     let lengths: Result<Vec<usize>> =
-        forgetting(|| firsts.iter().map(|first| Ok(prompt(text, first)?.1.len())).collect());
+        forgetting(|| firsts.iter().map(|first| Ok(glue.prompt(first)?.1.len())).collect());
     Ok(lengths?.into_iter().max().unwrap_or(1).max(1))
 }

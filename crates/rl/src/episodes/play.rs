@@ -109,6 +109,7 @@ fn play_part(
     };
     let version = trainer.updates();
     let stats = trainer.rollout(&request, &mut episodes.talk(asked.text, asked.rollout, version)?)?;
+    episodes.settle()?;
     Ok(Played { items, stats })
 }
 

@@ -1,7 +1,7 @@
 //! The episodes of one rollout: their messages, their rewards, and the engine's questions about their turns.
 
 use super::fault::Fault;
-use super::glue::{after_turn, prompt};
+use super::glue::{Glue, after_turn};
 use crate::data::dataset::{Item, TextModel, forgetting};
 use crate::methods::buffers::StepBuffers;
 use crate::rollout::responses::{TextStop, response_text};
@@ -106,8 +106,10 @@ impl Episodes {
                     .hint("derive all randomness from the seed that reset is given"));
             }
         }
+        let glue = Glue { text, tools: &self.hosts.about().tools };
+        glue.check()?;
         let firsts: Vec<&[Message]> = self.played.chunks(group).map(|e| e[0].messages.as_slice()).collect();
-        let items: Result<Vec<Item>> = forgetting(|| firsts.iter().map(|first| item(text, first)).collect());
+        let items: Result<Vec<Item>> = forgetting(|| firsts.iter().map(|first| item(glue, first)).collect());
         let mut items = items?;
         for item in &mut items {
             if item.ids.len() > self.prompt_tokens && self.overlong == Overlong::TruncateLeft {
@@ -165,6 +167,31 @@ impl Episodes {
         self.policy_version = policy_version;
         let stop = TextStop::new(text, &rollout.stop, self.played.len())?;
         Ok(Talk { episodes: self, text, rollout, stop })
+    }
+
+    /// Asks an environment that scores whole episodes for their rewards, which are those of their last turns: also where the
+    /// episode was cut by the number of its turns or by its length.
+    ///
+    /// Errors: `text-environment-failing`.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        if !self.hosts.about().scores_at_end {
+            return Ok(());
+        }
+        let whole = |episode: &Episode| !episode.has_fault && !episode.turns.is_empty();
+        let asked: Vec<usize> = (0..self.played.len()).filter(|&slot| whole(&self.played[slot])).collect();
+        asked.iter().for_each(|&slot| self.hosts.ask(slot, Job::End));
+        for _ in asked {
+            let reply = self.hosts.take(true).expect("every end has a reply");
+            match reply.outcome {
+                Ok(Some(said)) => {
+                    let turn = self.played[reply.slot].turns.last_mut().expect("a turn was played");
+                    turn.reward = said.reward;
+                }
+                Ok(None) => self.fail(reply.slot, None)?,
+                Err(fault) => self.fail(reply.slot, Some(fault))?,
+            }
+        }
+        Ok(())
     }
 
     /// Returns the return of each episode; `None` where a fault ended it.
@@ -247,8 +274,8 @@ fn credit_earlier(turns: &[Turn], rewards: &[f64], token_rewards: &mut [f32]) {
     }
 }
 
-fn item(text: &TextModel, first: &[Message]) -> Result<Item> {
-    let (_, ids) = prompt(text, first)?;
+fn item(glue: Glue<'_>, first: &[Message]) -> Result<Item> {
+    let (_, ids) = glue.prompt(first)?;
     if ids.is_empty() {
         return Err(Error::new("prompt-empty", "an environment begins an episode without a token")
             .hint("let reset return some text"));
@@ -281,8 +308,9 @@ impl Talk<'_> {
             return Ok(());
         }
         let most = section.turn_tokens_max as usize;
-        let (text, before, eos) = (self.text, &episode.messages, turn.eos);
-        let after = forgetting(|| after_turn(text, before, &said.messages, eos, most))?;
+        let glue = Glue { text: self.text, tools: &self.episodes.hosts.about().tools };
+        let (before, eos) = (&episode.messages, turn.eos);
+        let after = forgetting(|| after_turn(glue, before, &said.messages, eos, most))?;
         self.episodes.tally.cut += u64::from(after.is_cut);
         episode.messages.push(Message::new("assistant", turn.response.clone()));
         episode.messages.extend_from_slice(&said.messages);
@@ -308,7 +336,8 @@ impl StopCondition for Talk<'_> {
         let episode = &mut self.episodes.played[sample];
         episode.goes_on = false;
         episode.turns.push(PlayedTurn { response: response.clone(), eos, reward: 0.0, said: Vec::new() });
-        self.episodes.hosts.ask(sample, Job::Step(response));
+        let calls = Glue { text: self.text, tools: &self.episodes.hosts.about().tools }.calls(&response);
+        self.episodes.hosts.ask(sample, Job::Step(response, calls));
     }
 
     fn answer(&mut self, wait: bool, tokens: &mut Vec<u32>) -> Result<Option<usize>> {

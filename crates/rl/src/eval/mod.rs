@@ -13,6 +13,7 @@ pub use sets::EvalSet;
 use responses::Responses;
 
 use crate::data::dataset::{Item, TextModel};
+use crate::data::hub;
 use crate::data::models::{open_model, other_models, other_specs, sample_with_adapter, text_model};
 use crate::roles::{Sources, Trainer};
 use crate::rollout::dealt::{Asked, sample};
@@ -188,6 +189,7 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
         let prompts = verb.data.prompts.iter().flat_map(DataSets::named);
         named = prompts.map(|(name, set)| (name, set.path.clone())).collect();
     }
+    hub::localise_sets(&mut named, true)?;
     let sets = EvalSet::open_all(named, &verb.data, &text, verb.eval.prompts_max, false)?;
     let mut run = RunSpec::of_verb(verb);
     let mut rewards = Rewards::new(&run.rewards)?;
@@ -312,6 +314,7 @@ pub fn verb_facts(
             image: plimsoll_plan::image_bytes(),
             tokenizer: plimsoll_plan::tokenizer_bytes(model),
             data: Bytes(0),
+            clients: Bytes(0),
             staging: plimsoll_plan::staging_bytes(run.choices.staging, model),
             rows_kept: plimsoll_plan::rows_kept(run),
             disk: Default::default(),

@@ -9,7 +9,7 @@ use plimsoll_memory::{Arena, Buf, Overlay, ReadLease, Resident};
 use plimsoll_model::{Activations, AdaptersFrom, Mode};
 use plimsoll_plan::{PerRole, RoleName, RunShape};
 use plimsoll_ranks::Group;
-use plimsoll_rollout::{Engine, Lengths, Request, RolloutStats, Samples, StopCondition};
+use plimsoll_rollout::{Engine, Lengths, Live, Model, Request, RolloutStats, Samples, StopCondition};
 use plimsoll_train::{Optimizer, Packer, Sequence, UpdateOptions};
 use std::ops::Range;
 use std::path::Path;
@@ -200,6 +200,15 @@ impl<'a> Trainer<'a> {
         let mode = Mode::Rollout { truncates: self.shape.truncates };
         let acts = Activations::bind(&phase, mode, self.shape.engine.pass());
         self.engine.run(self.dev, self.roles[0].decoder(), acts, request, stop, &mut self.samples)
+    }
+
+    /// Calls `body` with the engine's live form: phase Rollout, until it returns.
+    pub fn live<T>(&mut self, body: impl FnOnce(Live<'_, 'a, '_>) -> T) -> T {
+        let phase = enter(self.dev, &mut self.overlay, Phase::Rollout);
+        let mode = Mode::Rollout { truncates: self.shape.truncates };
+        let acts = Activations::bind(&phase, mode, self.shape.engine.pass());
+        let model = Model { dev: self.dev, decoder: self.roles[0].decoder(), acts };
+        body(Live::new(model, &mut self.engine, &mut self.samples))
     }
 
     /// Takes the step's responses out while it reads them; `put_samples` puts them back.

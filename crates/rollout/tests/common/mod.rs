@@ -11,7 +11,8 @@ use plimsoll_device::Sampling;
 use plimsoll_memory::Layout;
 use plimsoll_model::{Activations, Mode, adapters_layout};
 use plimsoll_rollout::{
-    Engine, EngineLimits, NeverStop, OnFull, Request, RolloutStats, Samples, StopCondition, layout,
+    Engine, EngineLimits, Live, Model, NeverStop, OnFull, Request, RolloutStats, Samples, StopCondition,
+    layout,
 };
 use plimsoll_train::Sequence;
 
@@ -76,6 +77,28 @@ impl World {
         let phase = parts.overlay.enter(Phase::Rollout);
         let acts = Activations::bind(&phase, Mode::Rollout { truncates: self.truncates }, self.limits.pass());
         engine.run(parts.dev, &parts.decoder, acts, request, stop, out)
+    }
+}
+
+impl World {
+    /// Runs `body` with the engine's live form.
+    pub fn live<T>(&mut self, on_full: OnFull, body: impl FnOnce(Live<'_, '_, '_>) -> T) -> T {
+        let mut engine = Engine::new(self.limits, on_full);
+        let mut out = Samples::with_capacity(self.limits.samples, self.limits.new_tokens);
+        self.live_with(&mut engine, &mut out, body)
+    }
+
+    pub fn live_with<T>(
+        &mut self,
+        engine: &mut Engine,
+        out: &mut Samples,
+        body: impl FnOnce(Live<'_, '_, '_>) -> T,
+    ) -> T {
+        let mut parts = self.harness.parts();
+        let phase = parts.overlay.enter(Phase::Rollout);
+        let acts = Activations::bind(&phase, Mode::Rollout { truncates: self.truncates }, self.limits.pass());
+        let model = Model { dev: parts.dev, decoder: &parts.decoder, acts };
+        body(Live::new(model, engine, out))
     }
 }
 

@@ -5,5 +5,6 @@ mod common;
 
 mod exactness;
 mod golden_greedy;
+mod live;
 mod poison;
 mod turns;

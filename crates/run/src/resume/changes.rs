@@ -2,6 +2,7 @@
 
 use plimsoll_base::{Error, Result};
 use plimsoll_config::RunFile;
+use plimsoll_files::HubData;
 use std::collections::BTreeMap;
 use toml::Value;
 
@@ -18,6 +19,7 @@ const MAY_CHANGE: &[&str] = &[
     "rollout.on_full",
     "run.dir",
     "run.threads",
+    "track.*",
     "reward.*.workers",
     "reward.*.timeout_ms",
     "reward.*.worker_memory",
@@ -46,7 +48,7 @@ pub fn merge(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<RunFil
         let (value, before) = (new.get(key), old.get(key));
         let is_auto = value.and_then(Value::as_str) == Some("auto");
         let free = matches(MAY_CHANGE, key) && !steps_decide_rates(key, recorded);
-        if value == before || (is_auto && (!replan || key == STORED)) {
+        if value == before || is_same_data(value, before) || (is_auto && (!replan || key == STORED)) {
             continue;
         }
         if is_auto || free || (replan && matches(&REPLAN, key)) {
@@ -67,6 +69,13 @@ pub fn merge(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<RunFil
         .fact(format!("may change: {}", MAY_CHANGE.join(", ")))
         .hint("restore these keys to resume the run")
         .hint("start a separate run from these weights: model = \"RUN_DIR/checkpoints/latest\" and another run.dir"))
+}
+
+/// True if a data set of the hub is asked for at no commit, and the run began with it at one.
+fn is_same_data(asked: Option<&Value>, before: Option<&Value>) -> bool {
+    let data = |value: Option<&Value>| HubData::parse(value?.as_str()?)?.ok();
+    let (Some(asked), Some(before)) = (data(asked), data(before)) else { return false };
+    asked.revision.is_none() && asked == before.unpinned()
 }
 
 /// True if the key changes the length of a run whose learning-rate schedule depends on it.

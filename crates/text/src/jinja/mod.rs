@@ -11,6 +11,7 @@ mod eval;
 mod exec;
 mod expressions;
 mod filters;
+mod json;
 mod lexer;
 mod meter;
 mod methods;
@@ -42,11 +43,20 @@ pub(crate) struct Template {
 
 /// What a template sees of its surroundings.
 pub(crate) struct Context<'a> {
-    /// Role and content of each message.
-    pub(crate) messages: &'a [(&'a str, &'a str)],
+    pub(crate) messages: Messages<'a>,
+    /// `tools` and what else a request brings; undefined otherwise, because templates ask by `is defined` or by truth.
+    pub(crate) variables: &'a [(&'a str, &'a serde_json::Value)],
     pub(crate) add_generation_prompt: bool,
     /// Special tokens by their names.
     pub(crate) special: &'a [(&'a str, &'a str)],
+}
+
+/// The messages of a conversation.
+#[derive(Clone, Copy)]
+pub(crate) enum Messages<'a> {
+    /// Role and content of each.
+    Plain(&'a [(&'a str, &'a str)]),
+    Json(&'a [serde_json::Value]),
 }
 
 impl Template {
@@ -69,29 +79,50 @@ impl Template {
 
     fn rendered<'r>(&'r self, meter: &'r Meter, context: &Context<'r>) -> meter::Result<String> {
         let mut renderer = render::Renderer::new(meter, self.now);
-        let mut messages = Items::new(meter);
-        for (role, content) in context.messages {
-            let mut message = Items::new(meter);
-            let entries = [("role", role), ("content", content)];
-            for (name, text) in entries {
-                message.push(Value::lent(name))?;
-                message.push(Value::lent(text))?;
-            }
-            messages.push(message.dict()?)?;
+        // First, so that no variable takes the place of what follows.
+        for (name, variable) in context.variables {
+            renderer.scopes.set(name, json::value_of(meter, variable)?)?;
         }
-        // `tools` and `documents` stay undefined: templates ask for them by `is defined` or by truth.
-        renderer.scopes.set("messages", messages.list()?)?;
+        renderer.scopes.set("messages", context.messages.value(meter)?)?;
         renderer.scopes.set("add_generation_prompt", Value::Bool(context.add_generation_prompt))?;
         for (name, token) in context.special {
             renderer.scopes.set(name, Value::lent(token))?;
         }
         renderer.run(&self.block)?;
         let text = renderer.outputs.pop().expect("the template's output stays").into_string();
-        let given = context.messages.iter().map(|(role, content)| role.len() + content.len()).sum();
+        let given = context.messages.text_bytes()
+            + context.variables.iter().map(|(_, variable)| json::text_bytes(variable)).sum::<usize>();
         let limit = grown_bytes_max(given);
         match text.len() > limit {
             true => meter.fault(format!("a text of {} bytes for {given}, the limit is {limit}", text.len())),
             false => Ok(text),
+        }
+    }
+}
+
+impl<'a> Messages<'a> {
+    fn value(self, meter: &'a Meter) -> meter::Result<Value<'a>> {
+        let messages = match self {
+            Messages::Plain(messages) => messages,
+            Messages::Json(messages) => return json::list_of(meter, messages),
+        };
+        let mut list = Items::new(meter);
+        for (role, content) in messages {
+            let mut message = Items::new(meter);
+            for text in ["role", role, "content", content] {
+                message.push(Value::lent(text))?;
+            }
+            list.push(message.dict()?)?;
+        }
+        list.list()
+    }
+
+    fn text_bytes(self) -> usize {
+        match self {
+            Messages::Plain(messages) => {
+                messages.iter().map(|(role, content)| role.len() + content.len()).sum()
+            }
+            Messages::Json(messages) => messages.iter().map(json::text_bytes).sum(),
         }
     }
 }

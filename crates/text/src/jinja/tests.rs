@@ -1,10 +1,11 @@
 //! What templates may not take: stack, memory, time. `tests/hostile.rs` measures the process.
 
-use super::{Context, Template};
+use super::{Context, Messages, Template};
 
 fn run(template: &str) -> Result<String, String> {
     let messages = [("user", "hi"), ("assistant", "ho")];
-    let context = Context { messages: &messages, add_generation_prompt: true, special: &[] };
+    let messages = Messages::Plain(&messages);
+    let context = Context { messages, variables: &[], add_generation_prompt: true, special: &[] };
     Template::parse(template)?.render(&context)
 }
 

@@ -223,6 +223,14 @@ impl Tokenizer {
         }
     }
 
+    /// Returns the bytes of one token: part of a character, where decoding is a table.
+    pub fn token_bytes(&self, id: u32) -> Cow<'_, [u8]> {
+        match &self.table {
+            Some(table) => Cow::Borrowed(table.bytes_of(id)),
+            None => Cow::Owned(self.decode(&[id], false).into_bytes()),
+        }
+    }
+
     /// One more than the largest id.
     pub fn vocab_size(&self) -> u32 {
         self.vocab_size

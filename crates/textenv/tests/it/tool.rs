@@ -1,22 +1,10 @@
 //! `text:python-tool` with real programs.
 
-use plimsoll_base::Bytes;
-use plimsoll_textenv::{Hosts, Job, Kind, Said, Settings, Start};
-use plimsoll_worker::Network;
-use std::time::Duration;
+use plimsoll_textenv::{Hosts, Job, Kind, Said, Start};
 
 #[test]
 fn programs_are_run_and_answers_are_judged() {
-    plimsoll_worker::keep_with(env!("CARGO_BIN_EXE_plimsoll-textenv-keeper").into());
-    let timeout = Duration::from_secs(20);
-    let settings = Settings {
-        python: None,
-        num_workers: 1,
-        worker_memory: Bytes::mib(512),
-        network: Network::Deny,
-        step_timeout: timeout,
-        reset_timeout: timeout,
-    };
+    let settings = crate::settings();
     let mut hosts = Hosts::start(&Kind::parse("text:python-tool").unwrap(), &settings).unwrap();
     let mut ask = |job: Job| -> Said {
         hosts.ask(0, job);
@@ -25,13 +13,13 @@ fn programs_are_run_and_answers_are_judged() {
     };
     let question = ask(Job::Reset(Start::train(0, 0))).messages[0].content.clone();
     let sum = question.strip_prefix("What is ").unwrap().split('?').next().unwrap();
-    let said = ask(Job::Step(format!("I compute.\n```python\nprint({sum})\n```")));
+    let said = ask(Job::Step(format!("I compute.\n```python\nprint({sum})\n```"), Vec::new()));
     let words = &said.messages[0].content;
     let answer: i64 = words.strip_prefix("Output:\n").and_then(|text| text.parse().ok()).expect("a number");
-    let said = ask(Job::Step("```python\nraise ValueError('x')\n```".into()));
+    let said = ask(Job::Step("```python\nraise ValueError('x')\n```".into(), Vec::new()));
     let words = &said.messages[0].content;
     assert!(words.starts_with("It printed nothing.\nIt did not come to its end: exit code 1"), "{words}");
     assert!(words.contains("ValueError: x") && !said.done);
-    assert_eq!(ask(Job::Step(format!("It is {answer}."))), Said::end(1.0));
-    assert_eq!(ask(Job::Step(format!("It is {}.", answer + 1))), Said::end(0.0));
+    assert_eq!(ask(Job::Step(format!("It is {answer}."), Vec::new())), Said::end(1.0));
+    assert_eq!(ask(Job::Step(format!("It is {}.", answer + 1), Vec::new())), Said::end(0.0));
 }

@@ -1,16 +1,14 @@
-//! Who may see a page: the names that a request may use for this machine, the token, and the headers of every answer.
+//! Who may ask: the names that a request may use for this machine, and the token.
 //!
 //! A page of another site in the user's browser can send requests to this machine. It cannot read the answers without
 //! consent, unless its name resolves to this machine; but then `Host` has its name, which is refused.
 
+use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::http::uri::Uri;
 use plimsoll_base::{Error, Result};
 use std::net::IpAddr;
 use std::path::Path;
 
-/// The content policy of the pages: files from this server and nothing else. The charts place their parts by script, which
-/// needs no permission for inline styles.
-pub const CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
-                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 const COOKIE: &str = "plimsoll_token";
 /// Shortest token accepted from a file.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -63,6 +61,13 @@ impl Guard {
     }
 }
 
+/// False where a proxy and this server could read different hosts: several headers, a list in one, or an absolute address.
+pub fn has_one_host(headers: &HeaderMap, uri: &Uri) -> bool {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let is_name = |value: &HeaderValue| !value.as_bytes().iter().any(|byte| b", \t/@".contains(byte));
+    hosts.next().is_some_and(is_name) && hosts.next().is_none() && uri.authority().is_none()
+}
+
 /// Compares in a time that does not depend on where the two differ.
 fn same(a: &[u8], b: &[u8]) -> bool {
     let differs = a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b));
@@ -89,17 +94,22 @@ pub fn token_of(path: &Path) -> Result<String> {
     let text = std::fs::read_to_string(path).map_err(|err| {
         Error::io("bad-value", path, &err).hint("give a readable file whose first line is the token")
     })?;
-    let token = text.lines().next().unwrap_or_default().trim();
+    checked_token(&path.display().to_string(), text.lines().next().unwrap_or_default())
+        .map_err(|error| error.hint(format!("openssl rand -hex 16 > {}", path.display())))
+}
+
+/// Returns a token that was given by `source`.
+///
+/// Errors: `bad-value`.
+pub fn checked_token(source: &str, token: &str) -> Result<String> {
+    let token = token.trim();
     let is_plain = token.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
     if token.len() < TOKEN_BYTES_MIN || !is_plain {
         let message = format!(
-            "{}: the token has {} characters; it needs {TOKEN_BYTES_MIN} or more letters, digits, `-` and `_`",
-            path.display(),
+            "{source}: the token has {} characters; it needs {TOKEN_BYTES_MIN} or more letters, digits, `-` and `_`",
             token.chars().count()
         );
-        return Err(
-            Error::usage("bad-value", message).hint(format!("openssl rand -hex 16 > {}", path.display()))
-        );
+        return Err(Error::usage("bad-value", message));
     }
     Ok(token.to_string())
 }

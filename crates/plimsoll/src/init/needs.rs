@@ -1,0 +1,29 @@
+//! Which files a run file names that are not there yet.
+
+use plimsoll_config::Loaded;
+use plimsoll_files::Source;
+use std::path::Path;
+
+/// Returns (key, path) of each file or folder that `loaded` reads and that does not exist.
+pub fn missing(loaded: &Loaded) -> Vec<(&'static str, String)> {
+    let run = &loaded.run;
+    let model = Some(&run.model).filter(|_| run.environment.is_none());
+    let teacher = run.distill.as_ref().map(|distill| &distill.teacher);
+    let models = [("model", model), ("distill.teacher", teacher)];
+    let models = models.into_iter().filter_map(|(key, name)| Some((key, local_model(name?)?)));
+    let data =
+        run.data.files().filter(|path| !path.starts_with("hf:")).map(|path| ("data", path.to_string()));
+    let rewards = run.reward.iter().filter_map(|reward| {
+        let file = reward.kind.strip_prefix("python:")?.rsplit_once(':')?.0;
+        Some(("reward", file.to_string()))
+    });
+    models.chain(data).chain(rewards).filter(|(_, path)| !Path::new(path).exists()).collect()
+}
+
+/// Returns the path of a model that is on this machine, or should be.
+fn local_model(name: &str) -> Option<String> {
+    match Source::parse(name, None) {
+        Ok(Source::Directory(_) | Source::Gguf(_)) => Some(name.to_string()),
+        _ => None,
+    }
+}

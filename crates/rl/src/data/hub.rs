@@ -1,0 +1,87 @@
+//! Data sets of the hub: `hf:` names become files of the hub's cache before anything is read, and the commit that was meant is kept in
+//! the run directory, so that a resumed run reads the same rows.
+
+use plimsoll_base::Result;
+use plimsoll_config::{DataSets, RunFile, RunSpec};
+use plimsoll_files::{HubData, hub_file};
+
+/// What a name means where it says no split.
+const TRAINING: &str = "train";
+const HELD_OUT: &str = "test";
+
+/// Names of a run file, each with the same name at the commit that it was.
+pub(crate) type Pins = Vec<(String, String)>;
+
+/// Replaces the `hf:` names of a run by files, fetching them if `allow_download` says so.
+///
+/// Errors: `data-hub-name`; those of `hub_file`.
+pub(crate) fn localise(run: &mut RunSpec, allow_download: bool) -> Result<Pins> {
+    let mut pins = Pins::new();
+    for (sets, split) in [(&mut run.data.prompts, TRAINING), (&mut run.data.eval, HELD_OUT)] {
+        let Some(sets) = sets else { continue };
+        let is_one = sets.is_one();
+        for set in sets.each_mut() {
+            let Some(found) = find(&set.path, split, allow_download)? else { continue };
+            pins.push((set.path.clone(), found.pinned));
+            if is_one {
+                set.name.get_or_insert(found.shown);
+            }
+            set.path = found.file;
+        }
+    }
+    localise_sets(&mut run.eval_sets, allow_download)?;
+    Ok(pins)
+}
+
+/// The same for the plan of a run: what is not on this machine stays a name.
+///
+/// Errors: `data-hub-name`.
+pub(crate) fn localised(run: &RunSpec) -> Result<RunSpec> {
+    let mut local = run.clone();
+    match localise(&mut local, false) {
+        Ok(_) => Ok(local),
+        Err(error) if error.slug == "data-not-local" => Ok(run.clone()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Replaces the `hf:` names among the paths of evaluation sets (name, path).
+pub(crate) fn localise_sets(sets: &mut [(String, String)], allow_download: bool) -> Result<()> {
+    for (name, path) in sets {
+        let Some(found) = find(path, HELD_OUT, allow_download)? else { continue };
+        if name == path {
+            *name = found.shown;
+        }
+        *path = found.file;
+    }
+    Ok(())
+}
+
+/// Writes the commits into the run file that the run directory keeps.
+pub(crate) fn pin(run: &mut RunFile, pins: &Pins) {
+    let sets = [&mut run.data.prompts, &mut run.data.eval].into_iter().flatten();
+    for set in sets.flat_map(DataSets::each_mut) {
+        if let Some((_, pinned)) = pins.iter().find(|(name, _)| *name == set.path) {
+            set.path.clone_from(pinned);
+        }
+    }
+}
+
+struct Found {
+    file: String,
+    /// The name at its commit.
+    pinned: String,
+    /// The name without a commit, as users write it.
+    shown: String,
+}
+
+fn find(path: &str, split: &str, allow_download: bool) -> Result<Option<Found>> {
+    let Some(data) = HubData::parse(path).transpose()? else { return Ok(None) };
+    let found = hub_file(&data, split, allow_download)?;
+    let file = found.path.display().to_string();
+    Ok(Some(Found {
+        file,
+        pinned: data.pinned(&found.commit).to_string(),
+        shown: data.unpinned().to_string(),
+    }))
+}

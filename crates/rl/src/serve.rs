@@ -1,0 +1,117 @@
+//! The command `serve`: a model planned, bound and handed to its clients.
+//!
+//! Prompts and responses share the plan's context. What is left open follows from the model: its positions, up to a usual
+//! length, of which responses may take a half.
+
+use crate::data::models::{open_model, sample_with_adapter, text_model};
+use crate::eval::{keep_within_positions, verb_facts};
+use crate::roles::{Sources, Trainer, sampling};
+use plimsoll_base::{Bytes, Result};
+use plimsoll_config::{Auto, RunSpec, VerbFile};
+use plimsoll_device::{DeviceKind, Sampling};
+use plimsoll_files::OpenModel;
+use plimsoll_memory::Limits;
+use plimsoll_plan::{PlanReport, devices, plan_sampling};
+use plimsoll_serve::{Settings, Texts, host_bytes};
+use std::net::TcpListener;
+use std::sync::atomic::AtomicI32;
+
+/// Tokens of a sequence and of its response, of a model that has more positions.
+const CONTEXT_USUAL: u32 = 4096;
+const NEW_TOKENS_USUAL: u32 = 1024;
+/// Responses at one time, on a CPU and on a card.
+const SLOTS_CPU: u32 = 32;
+const SLOTS_CARD: u32 = 256;
+/// Part of the vocabulary is cut off for this way of drawing, which some client may ask for.
+const TRUNCATED: f64 = 0.5;
+
+/// What the command line decides.
+pub struct Serving<'s> {
+    /// Names of the model for clients.
+    pub names: Vec<String>,
+    /// True if the length of responses follows from the model.
+    pub is_length_open: bool,
+    pub queue: usize,
+    pub grace: std::time::Duration,
+    pub guard: plimsoll_serve::guard::Guard,
+    /// Opens the port, once the plan fits.
+    pub listen: &'s mut dyn FnMut() -> Result<TcpListener>,
+    /// Hears of the plan and the port when the model is ready.
+    pub ready: &'s mut dyn FnMut(&PlanReport, &TcpListener) -> Result<()>,
+    pub stop: &'s AtomicI32,
+}
+
+/// Serves a model until it is asked to stop.
+///
+/// Errors: those of opening and planning, of `listen`, and of the device.
+pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
+    devices::check(verb.run.device)?;
+    let model = open_model(&verb.model, &verb.model_options)?;
+    let text = text_model(&model, &verb.data)?;
+    let run = run_of(verb, &model, serving.is_length_open)?;
+    let slots = run.rollout.prompts_per_step as usize;
+    let prompt_tokens = run.data.prompt_tokens_max.expect("it was filled in") as usize;
+    let mut facts = verb_facts(&run, &model, prompt_tokens, 0);
+    let new_tokens = run.rollout.max_new_tokens as usize;
+    facts.host.clients = host_bytes(slots, serving.queue, prompt_tokens, new_tokens);
+    facts.host.rows_kept = 0;
+    let report = plan_sampling(&run, &facts)?;
+    report.refuse()?;
+    let listener = (serving.listen)()?;
+    let (dev, mut arena) = devices::open(&report.shape, devices::options(&run))?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, Sources::one(&model), verb.seed)?;
+    let usual = sampling(&RunSpec::of_verb(verb).rollout, verb.seed);
+    trainer
+        .rehearse(&[Sampling { temperature: 0.0, ..usual }, Sampling { top_p: TRUNCATED as f32, ..usual }])?;
+    let texts = Texts {
+        tokenizer: text.tokenizer,
+        template: text.template,
+        system_prompt: text.system_prompt,
+        eos: model.eos_token_ids.clone(),
+        vocab: model.spec.vocab,
+    };
+    let settings = Settings {
+        names: serving.names,
+        sampling: usual,
+        stop: verb.rollout.stop.clone(),
+        keep_stop: verb.rollout.keep_stop,
+        queue: serving.queue,
+        grace: serving.grace,
+        guard: serving.guard,
+    };
+    (serving.ready)(&report, &listener)?;
+    trainer.live(|live| plimsoll_serve::serve(live, texts, settings, listener, serving.stop))
+}
+
+/// Returns the run that is planned: as many prompts as responses run at one time, each with the longest prompt.
+fn run_of(verb: &VerbFile, model: &OpenModel, is_length_open: bool) -> Result<RunSpec> {
+    let mut run = RunSpec::of_verb(verb);
+    let usual = match devices::kind_of(&run, &Limits::default()) {
+        DeviceKind::Cpu => SLOTS_CPU,
+        DeviceKind::Cuda => SLOTS_CARD,
+    };
+    let slots = match run.choices.sequences_max {
+        Auto::Value(slots) => slots.max(1),
+        Auto::Auto => usual,
+    };
+    (run.rollout.prompts_per_step, run.rollout.group_size) = (slots, 1);
+    run.rollout.top_p = run.rollout.top_p.min(TRUNCATED);
+    let positions = model.spec.max_positions;
+    if is_length_open {
+        run.rollout.max_new_tokens = NEW_TOKENS_USUAL.min(positions / 2).max(1);
+    }
+    let new_tokens = run.rollout.max_new_tokens;
+    let prompt_tokens = run.data.prompt_tokens_max.unwrap_or_else(|| {
+        let context = CONTEXT_USUAL.max(new_tokens.saturating_mul(2)).min(positions);
+        context.saturating_sub(new_tokens).max(1)
+    });
+    run.data.prompt_tokens_max = Some(prompt_tokens);
+    sample_with_adapter(&mut run, model);
+    keep_within_positions(&mut run, model, prompt_tokens as usize)?;
+    Ok(run)
+}
+
+/// Returns the bytes that the plan gives to clients, for the command's words.
+pub fn clients_bytes(report: &PlanReport) -> Bytes {
+    report.plan.layout.sum(|region| region.name == "serve.clients")
+}

@@ -1,0 +1,259 @@
+//! The engine's live form: requests come, are cancelled and end between two passes, each with its own prompt, way of
+//! drawing, ends and length. What a response becomes depends on nothing else that runs.
+//!
+//! Rows that are drawn alike go through the sampler together: a pass has one draw for each way of drawing that is in it.
+
+use crate::engine::{Engine, RolloutStats, not_finite};
+use crate::limits::EngineLimits;
+use crate::samples::{Finish, Samples};
+use crate::schedule::slots::Opening;
+use crate::schedule::{Next, Schedule};
+use plimsoll_base::Result;
+use plimsoll_device::{Device, Sampling};
+use plimsoll_model::{Activations, Decoder, Pass, draw_runs, layers, upload_keys};
+
+/// Tokens that may end one request.
+pub const ENDS_MAX: usize = 128;
+
+/// A request: one prompt and its responses.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'r> {
+    /// Token ids, at least one. With `max_new_tokens` within `EngineLimits::context`.
+    pub prompt: &'r [u32],
+    /// One response each: the number whose random numbers it draws with.
+    pub sample_ids: &'r [u64],
+    /// From 1 to `EngineLimits::new_tokens`.
+    pub max_new_tokens: usize,
+    pub sampling: Sampling,
+    /// Any of these ends a response, at most `ENDS_MAX`.
+    pub ends: &'r [u32],
+}
+
+/// Takes what the engine draws.
+pub trait Listener {
+    /// A token was drawn for the response in `slot`. True ends it; it keeps the token.
+    fn drawn(&mut self, slot: usize, token: u32, logprob: f32) -> bool;
+
+    /// The response in `slot` has ended, and the slot is free. An error is that of its own logits.
+    fn ended(&mut self, slot: usize, how: Result<Finish>);
+}
+
+/// The arithmetic of passes.
+#[derive(Clone, Copy)]
+pub struct Model<'m, 'a, 'p> {
+    pub dev: &'m dyn Device,
+    pub decoder: &'m Decoder<'a>,
+    pub acts: Activations<'p>,
+}
+
+/// An engine with slots. Its vectors are made once and never grow.
+pub struct Live<'e, 'a, 'p> {
+    model: Model<'e, 'a, 'p>,
+    engine: &'e mut Engine,
+    out: &'e mut Samples,
+    slots: Vec<Slot>,
+    /// By group.
+    prompts: Vec<Vec<u32>>,
+    heads: Vec<Head>,
+    /// Rows that follow each other and are drawn alike.
+    runs: Vec<(usize, Sampling)>,
+    next_ticket: u64,
+    stats: RolloutStats,
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    sample_id: u64,
+    max_new_tokens: usize,
+    sampling: Sampling,
+    ends: Vec<u32>,
+}
+
+/// A row that goes through the head.
+#[derive(Clone, Copy)]
+struct Head {
+    row: u32,
+    slot: usize,
+}
+
+const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
+
+impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
+    /// Begins with every slot free; what the engine did before is over.
+    pub fn new(model: Model<'e, 'a, 'p>, engine: &'e mut Engine, out: &'e mut Samples) -> Self {
+        let limits = engine.limits;
+        let heads = limits.pass().head_rows;
+        engine.schedule.begin_slots();
+        out.reset(limits.samples);
+        let slot = Slot { sample_id: 0, max_new_tokens: 0, sampling: GREEDY, ends: Vec::new() };
+        let mut live = Live {
+            model,
+            engine,
+            out,
+            slots: vec![slot; limits.samples],
+            prompts: (0..limits.samples).map(|_| Vec::with_capacity(limits.context())).collect(),
+            heads: Vec::with_capacity(heads),
+            runs: Vec::with_capacity(heads),
+            next_ticket: 0,
+            stats: RolloutStats::default(),
+        };
+        live.slots.iter_mut().for_each(|slot| slot.ends.reserve_exact(ENDS_MAX));
+        live
+    }
+
+    /// Heap bytes besides those of the engine and its samples.
+    pub fn host_bytes(limits: &EngineLimits) -> u64 {
+        let slot = size_of::<Slot>() + ENDS_MAX * 4 + size_of::<Vec<u32>>() + limits.context() * 4;
+        let head = size_of::<Head>() + size_of::<(usize, Sampling)>();
+        let own = limits.samples * slot + limits.pass().head_rows * head;
+        own as u64 + Schedule::slots_bytes(limits)
+    }
+
+    pub fn limits(&self) -> &EngineLimits {
+        &self.engine.limits
+    }
+
+    /// Takes a request if it has a slot for each response now. Returns them in the order of `sample_ids`.
+    ///
+    /// Panics beyond the limits: who asks has checked them.
+    pub fn admit(&mut self, ask: &Ask<'_>) -> Option<Vec<usize>> {
+        let limits = self.engine.limits;
+        let count = ask.sample_ids.len();
+        assert!(!ask.prompt.is_empty() && ask.max_new_tokens > 0, "a request of no token");
+        assert!(ask.max_new_tokens <= limits.new_tokens, "{} new tokens", ask.max_new_tokens);
+        assert!(ask.prompt.len() + ask.max_new_tokens <= limits.context(), "beyond the context");
+        assert!(ask.ends.len() <= ENDS_MAX, "{} tokens that end a response", ask.ends.len());
+        if self.free_slots() < count {
+            return None;
+        }
+        let opening = Opening {
+            prompt_tokens: ask.prompt.len(),
+            new_tokens: ask.max_new_tokens,
+            count,
+            ticket: self.next_ticket,
+        };
+        self.next_ticket += count as u64;
+        let mut slots = Vec::with_capacity(count);
+        let group = self.engine.schedule.open(opening, &mut slots);
+        self.prompts[group].clear();
+        self.prompts[group].extend_from_slice(ask.prompt);
+        for (&s, &sample_id) in slots.iter().zip(ask.sample_ids) {
+            self.out.begin(s);
+            let slot = &mut self.slots[s];
+            (slot.sample_id, slot.max_new_tokens, slot.sampling) =
+                (sample_id, ask.max_new_tokens, ask.sampling);
+            slot.ends.clear();
+            slot.ends.extend_from_slice(ask.ends);
+        }
+        Some(slots)
+    }
+
+    /// Ends the response in a slot between two passes. Its blocks are free at once.
+    pub fn cancel(&mut self, slot: usize) {
+        self.engine.schedule.close(slot);
+    }
+
+    /// Runs one pass and passes on what it drew. False if there is nothing to run.
+    ///
+    /// Errors: those of the device.
+    pub fn step(&mut self, listener: &mut dyn Listener) -> Result<bool> {
+        let Live { engine, out, prompts, .. } = self;
+        if engine.schedule.next_pass(|g| &prompts[g], out, &mut engine.index) != Next::Pass {
+            return Ok(false);
+        }
+        self.order_heads();
+        self.pass();
+        self.model.dev.check()?;
+        self.stats.passes += 1;
+        self.stats.rows += self.engine.index.ids.len() as u64;
+        for row in 0..self.heads.len() {
+            self.take(row, listener);
+        }
+        Ok(true)
+    }
+
+    pub fn free_slots(&self) -> usize {
+        self.engine.schedule.free_slots()
+    }
+
+    /// Returns the responses that are in passes; others wait for blocks.
+    pub fn num_running(&self) -> usize {
+        self.engine.schedule.num_running()
+    }
+
+    /// Returns the KV blocks that are free, and all.
+    pub fn blocks(&self) -> (usize, usize) {
+        self.engine.schedule.blocks()
+    }
+
+    /// Returns the counts since the beginning; `mean_entropy` is not measured.
+    pub fn stats(&self) -> RolloutStats {
+        RolloutStats { preemptions: self.engine.schedule.preemptions, ..self.stats }
+    }
+
+    /// Brings rows that are drawn alike together. Nothing that a row becomes depends on its place.
+    fn order_heads(&mut self) {
+        let Engine { index, schedule, .. } = &mut *self.engine;
+        self.heads.clear();
+        let rows = index.head_rows.iter().zip(&schedule.head_samples);
+        self.heads.extend(rows.map(|(&row, &slot)| Head { row, slot }));
+        let slots = &self.slots;
+        self.heads.sort_unstable_by_key(|head| (bits(&slots[head.slot].sampling), head.row, head.slot));
+        self.runs.clear();
+        for (at, head) in self.heads.iter().enumerate() {
+            index.head_rows[at] = head.row;
+            let sampling = slots[head.slot].sampling;
+            match self.runs.last_mut().filter(|(_, last)| bits(last) == bits(&sampling)) {
+                Some((count, _)) => *count += 1,
+                None => self.runs.push((1, sampling)),
+            }
+        }
+    }
+
+    fn pass(&mut self) {
+        let Model { dev, decoder, acts } = self.model;
+        let engine = &mut *self.engine;
+        let pass = Pass::upload(dev, acts, &engine.index);
+        layers(dev, decoder, &pass);
+        engine.keys.clear();
+        for head in &self.heads {
+            let id = self.slots[head.slot].sample_id;
+            let position = self.out.ids(head.slot).len() as u32;
+            engine.keys.extend_from_slice(&[id as u32, (id >> 32) as u32, position]);
+        }
+        upload_keys(dev, &pass, &engine.keys);
+        let tokens = draw_runs(dev, decoder, &pass, &self.runs);
+        let r = self.heads.len();
+        dev.read_u32(tokens, 0, &mut engine.tokens[..r]);
+        dev.read_f32(pass.head_out().logprobs, 0, &mut engine.logprobs[..r]);
+    }
+
+    fn take(&mut self, row: usize, listener: &mut dyn Listener) {
+        let s = self.heads[row].slot;
+        let (token, logprob) = (self.engine.tokens[row], self.engine.logprobs[row]);
+        let slot = &self.slots[s];
+        let how = if token == u32::MAX || !logprob.is_finite() {
+            Err(not_finite(s, self.out.ids(s).len(), logprob))
+        } else {
+            self.out.push(s, token, logprob);
+            let stops = listener.drawn(s, token, logprob);
+            if slot.ends.contains(&token) {
+                Ok(Finish::Eos)
+            } else if stops {
+                Ok(Finish::Stop)
+            } else if self.out.ids(s).len() == slot.max_new_tokens {
+                Ok(Finish::Length)
+            } else {
+                return;
+            }
+        };
+        self.engine.schedule.close(s);
+        listener.ended(s, how);
+    }
+}
+
+/// Two ways of drawing are alike if these are equal.
+fn bits(how: &Sampling) -> [u64; 3] {
+    let pair = |a: f32, b: f32| u64::from(a.to_bits()) << 32 | u64::from(b.to_bits());
+    [pair(how.temperature, how.top_p), u64::from(how.top_k) << 32 | u64::from(how.min_p.to_bits()), how.seed]
+}

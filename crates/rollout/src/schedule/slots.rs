@@ -1,0 +1,85 @@
+//! Sequences that come and go between passes: a group opens with its own longest response, and any of its sequences
+//! may be cancelled. Tickets grow, so who came first is served first and preempted last.
+
+use super::{Group, Schedule, State};
+use crate::limits::EngineLimits;
+use plimsoll_device::KV_BLOCK;
+
+/// A group that opens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opening {
+    pub(crate) prompt_tokens: usize,
+    pub(crate) new_tokens: usize,
+    /// Its sequences.
+    pub(crate) count: usize,
+    /// The ticket of the first; the others have the next ones.
+    pub(crate) ticket: u64,
+}
+
+impl Schedule {
+    /// Begins without a sequence; every block is free.
+    pub(crate) fn begin_slots(&mut self) {
+        self.begin([].into_iter(), 1);
+        self.num_groups = self.groups.len();
+        let blocks = prompt_blocks_max(&self.limits);
+        for group in &mut self.groups {
+            let mut kept = std::mem::take(&mut group.blocks);
+            kept.reserve(blocks);
+            *group = Group { blocks: kept, ..Group::default() };
+        }
+    }
+
+    /// Heap bytes that `begin_slots` adds: a prompt may be as long as a sequence.
+    pub(crate) fn slots_bytes(limits: &EngineLimits) -> u64 {
+        (limits.samples * prompt_blocks_max(limits) * 4) as u64
+    }
+
+    /// Returns the number of sequences that may be opened.
+    pub(crate) fn free_slots(&self) -> usize {
+        self.sequences.len() - self.line.len()
+    }
+
+    /// Opens a group and adds its sequences to `slots`. Returns its index, which is free again when all of them have ended.
+    pub(crate) fn open(&mut self, opening: Opening, slots: &mut Vec<usize>) -> usize {
+        let Opening { prompt_tokens, new_tokens, count, ticket } = opening;
+        assert!(count > 0 && count <= self.free_slots(), "{count} sequences in {} slots", self.free_slots());
+        let g = self.groups.iter().position(|group| group.live == 0).expect("a group for each sequence");
+        let group = &mut self.groups[g];
+        (group.prompt_tokens, group.new_tokens, group.computed, group.live) =
+            (prompt_tokens, new_tokens, 0, count);
+        let free =
+            self.sequences.iter_mut().enumerate().filter(|(_, sequence)| sequence.state == State::Done);
+        for (ticket, (s, sequence)) in (ticket..).zip(free).take(count) {
+            (sequence.state, sequence.group, sequence.ticket) = (State::Waiting, g, ticket);
+            slots.push(s);
+            self.line.push(s);
+        }
+        g
+    }
+
+    /// Ends a sequence that waits or runs. Its slot is free.
+    pub(crate) fn close(&mut self, s: usize) {
+        match self.sequences[s].state {
+            State::Waiting => {
+                self.sequences[s].state = State::Done;
+                self.leave_group(self.sequences[s].group);
+            }
+            State::Running => self.end(s),
+            other => panic!("a slot is closed once: {other:?}"),
+        }
+        let place = self.line.iter().position(|&other| other == s).expect("an open slot is in the line");
+        self.line.remove(place);
+    }
+
+    pub(crate) fn num_running(&self) -> usize {
+        self.running.len()
+    }
+
+    pub(crate) fn blocks(&self) -> (usize, usize) {
+        (self.pool.free(), self.pool.total())
+    }
+}
+
+fn prompt_blocks_max(limits: &EngineLimits) -> usize {
+    limits.context().div_ceil(KV_BLOCK)
+}

@@ -1,0 +1,266 @@
+//! The live form: what a response becomes does not depend on who else runs, when it came, or who was cancelled; and it
+//! is, to the bit, what the engine draws for a request alone.
+
+use crate::common::harness::{Numbers, Setup};
+use crate::common::{World, sampling};
+use plimsoll_base::{DType, Result};
+use plimsoll_device::Sampling;
+use plimsoll_model::PassLimits;
+use plimsoll_rollout::{Ask, EngineLimits, Finish, Listener, Live, OnFull, Request};
+use plimsoll_train::PackLimits;
+
+const NEW_TOKENS: usize = 20;
+const PROMPT_TOKENS: usize = 40;
+const SLOTS: usize = 6;
+
+/// A client's request: it comes before pass `arrives` and hangs up after some tokens, if at all.
+#[derive(Clone, Debug)]
+struct Client {
+    prompt: Vec<u32>,
+    ids: Vec<u64>,
+    new_tokens: usize,
+    sampling: Sampling,
+    ends: Vec<u32>,
+    arrives: usize,
+    hangs_up: Option<usize>,
+}
+
+type Drawn = (Vec<u32>, Vec<u32>, Option<Finish>);
+
+/// Collects what each slot draws.
+#[derive(Default)]
+struct Ears {
+    /// By slot: the client, the response, and what was drawn.
+    open: Vec<Option<(usize, usize, Drawn)>>,
+    done: Vec<(usize, usize, Drawn)>,
+}
+
+impl Listener for Ears {
+    fn drawn(&mut self, slot: usize, token: u32, logprob: f32) -> bool {
+        let (.., (ids, logprobs, _)) = self.open[slot].as_mut().expect("only open slots draw");
+        ids.push(token);
+        logprobs.push(logprob.to_bits());
+        false
+    }
+
+    fn ended(&mut self, slot: usize, how: Result<Finish>) {
+        let (client, index, (ids, logprobs, _)) = self.open[slot].take().expect("a slot ends once");
+        self.done.push((client, index, (ids, logprobs, Some(how.expect("finite logits")))));
+    }
+}
+
+fn clients() -> Vec<Client> {
+    let mut numbers = Numbers::new(9);
+    let ways = [
+        sampling(1.0, 7),
+        sampling(0.0, 7),
+        Sampling { top_k: 5, ..sampling(0.7, 7) },
+        Sampling { top_p: 0.8, ..sampling(1.3, 8) },
+        Sampling { min_p: 0.05, ..sampling(1.0, 7) },
+    ];
+    (0..17)
+        .map(|i| {
+            let length = [1, 16, 23, 33, 40, 7, 32][i % 7];
+            let count = [1, 3, 1, 2][i % 4];
+            Client {
+                prompt: numbers.tokens(length, 15),
+                ids: (0..count).map(|c| (i * 100 + c) as u64 + (1 << 40)).collect(),
+                new_tokens: [NEW_TOKENS, 5, 17, 1][i % 4],
+                sampling: ways[i % ways.len()],
+                ends: if i % 3 == 0 { vec![] } else { vec![1, 4] },
+                arrives: i * 3 / 2,
+                hangs_up: (i % 5 == 3).then_some(2),
+            }
+        })
+        .collect()
+}
+
+fn pass() -> PassLimits {
+    let segments = PackLimits::segments_of(64, 1, 1);
+    PackLimits { micro_batch_tokens: 64, prompt_tokens: PROMPT_TOKENS, segments }.pass()
+}
+
+fn limits(sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
+    EngineLimits {
+        sequences,
+        rows,
+        blocks,
+        samples: SLOTS,
+        prompt_tokens: PROMPT_TOKENS,
+        new_tokens: NEW_TOKENS,
+        ahead: false,
+    }
+}
+
+fn world(dtype: DType, limits: EngineLimits, threads: usize) -> World {
+    let setup = Setup { threads, ..Setup::new("random:nano", dtype, pass()) };
+    World::truncating(setup, limits, true)
+}
+
+/// What the engine draws for each response alone.
+fn alone(dtype: DType, client: &Client) -> Vec<Drawn> {
+    let limits = limits(1, 64, 64);
+    let mut world = world(dtype, limits, 1);
+    let one = |&first_sample_id: &u64| {
+        let request = Request {
+            prompts: &[&client.prompt],
+            group_size: 1,
+            max_new_tokens: client.new_tokens,
+            sampling: client.sampling,
+            eos: &client.ends,
+            first_sample_id,
+            numbers: &[],
+        };
+        let (out, _) = world.sample(OnFull::WorstCase, &request).unwrap();
+        let bits = out.logprobs(0).iter().map(|l| l.to_bits()).collect();
+        (out.ids(0).to_vec(), bits, Some(out.finish(0)))
+    };
+    client.ids.iter().map(one).collect()
+}
+
+/// Serves all clients; cancelled responses have no finish. All blocks are free again at the end.
+fn serve(live: &mut Live<'_, '_, '_>, clients: &[Client]) -> Vec<Vec<Drawn>> {
+    let mut ears = Ears { open: vec![None; SLOTS], done: Vec::new() };
+    let (mut next, mut pass) = (0, 0);
+    loop {
+        while let Some(client) = clients.get(next).filter(|client| client.arrives <= pass) {
+            let ask = Ask {
+                prompt: &client.prompt,
+                sample_ids: &client.ids,
+                max_new_tokens: client.new_tokens,
+                sampling: client.sampling,
+                ends: &client.ends,
+            };
+            let Some(slots) = live.admit(&ask) else { break };
+            for (index, slot) in slots.into_iter().enumerate() {
+                assert!(ears.open[slot].is_none(), "a free slot");
+                ears.open[slot] = Some((next, index, Drawn::default()));
+            }
+            next += 1;
+        }
+        let ran = live.step(&mut ears).unwrap();
+        pass += 1;
+        if !ran && next == clients.len() {
+            break;
+        }
+        for slot in 0..SLOTS {
+            let hangs_up =
+                |(c, _, (ids, ..)): &(usize, usize, Drawn)| clients[*c].hangs_up == Some(ids.len());
+            if ears.open[slot].as_ref().is_some_and(hangs_up) {
+                live.cancel(slot);
+                ears.done.extend(ears.open[slot].take());
+            }
+        }
+    }
+    assert_eq!((live.free_slots(), live.num_running()), (SLOTS, 0));
+    let (free, total) = live.blocks();
+    assert_eq!(free, total, "every block is free again");
+    let mut all: Vec<Vec<Drawn>> = clients.iter().map(|c| vec![Drawn::default(); c.ids.len()]).collect();
+    for (client, index, drawn) in ears.done {
+        all[client][index] = drawn;
+    }
+    all
+}
+
+#[test]
+fn a_response_does_not_depend_on_who_else_runs() {
+    let clients = clients();
+    for dtype in [DType::F32, DType::Bf16] {
+        let expect: Vec<Vec<Drawn>> = clients.iter().map(|client| alone(dtype, client)).collect();
+        let mut preemptions = 0;
+        for (sequences, rows, blocks, on_full, threads) in [
+            (SLOTS, 512, 64, OnFull::WorstCase, 1),
+            (SLOTS, 512, 64, OnFull::Preempt, 2),
+            (SLOTS, 8, 6, OnFull::WorstCase, 1),
+            (SLOTS, 10, 6, OnFull::Preempt, 2),
+            (2, 3, 5, OnFull::Preempt, 1),
+            (1, 1, 64, OnFull::WorstCase, 1),
+        ] {
+            let how = format!("{dtype:?} {sequences} {rows} {blocks} {on_full:?}");
+            let mut world = world(dtype, limits(sequences, rows, blocks), threads);
+            let (served, count) = world.live(on_full, |mut live| {
+                let served = serve(&mut live, &clients);
+                (served, live.stats().preemptions)
+            });
+            preemptions += count;
+            for (c, (served, expect)) in served.iter().zip(&expect).enumerate() {
+                for (index, (served, expect)) in served.iter().zip(expect).enumerate() {
+                    check(&clients[c], served, expect, &format!("{how}: client {c}, response {index}"));
+                }
+            }
+        }
+        assert!(preemptions > 0, "the blocks were to run out");
+    }
+}
+
+/// A response is the one of the request alone, or its beginning where the client hung up.
+fn check(client: &Client, served: &Drawn, expect: &Drawn, what: &str) {
+    let is_cut = client.hangs_up.is_some_and(|after| after <= expect.0.len()) && served.2.is_none();
+    if !is_cut {
+        return assert_eq!(served, expect, "{what}");
+    }
+    let tokens = served.0.len();
+    assert_eq!(Some(tokens), client.hangs_up, "{what}");
+    assert_eq!((&served.0[..], &served.1[..]), (&expect.0[..tokens], &expect.1[..tokens]), "{what}");
+}
+
+#[test]
+fn an_engine_samples_as_before_after_it_was_live() {
+    let prompt: Vec<u32> = vec![3; 20];
+    let request = Request {
+        prompts: &[&prompt],
+        group_size: 2,
+        max_new_tokens: 9,
+        sampling: sampling(1.0, 3),
+        eos: &[],
+        first_sample_id: 5,
+        numbers: &[],
+    };
+    let mut world = world(DType::F32, limits(SLOTS, 64, 64), 1);
+    let (expect, _) = world.sample(OnFull::WorstCase, &request).unwrap();
+    let mut engine = plimsoll_rollout::Engine::new(world.limits, OnFull::WorstCase);
+    let mut out = plimsoll_rollout::Samples::with_capacity(SLOTS, NEW_TOKENS);
+    let ask = Ask {
+        prompt: &prompt,
+        sample_ids: &[1, 2, 3],
+        max_new_tokens: 4,
+        sampling: sampling(1.0, 3),
+        ends: &[],
+    };
+    world.live_with(&mut engine, &mut out, |mut live| {
+        assert_eq!(live.admit(&ask).map(|slots| slots.len()), Some(3));
+        let mut ears = Ears { open: vec![Some((0, 0, Drawn::default())); SLOTS], done: Vec::new() };
+        live.step(&mut ears).unwrap();
+        // It is left in the middle.
+    });
+    world.sample_with(&mut engine, &request, &mut out).unwrap();
+    for s in 0..2 {
+        assert_eq!((out.ids(s), out.logprobs(s)), (expect.ids(s), expect.logprobs(s)));
+    }
+}
+
+#[test]
+fn a_request_that_has_no_slot_is_not_taken() {
+    let mut world = world(DType::F32, limits(2, 64, 64), 1);
+    world.live(OnFull::Preempt, |mut live| {
+        let ids = [0; SLOTS + 1];
+        let ask = |count: usize| Ask {
+            prompt: &[1, 2],
+            sample_ids: &ids[..count],
+            max_new_tokens: 2,
+            sampling: sampling(1.0, 3),
+            ends: &[],
+        };
+        assert!(live.admit(&ask(SLOTS + 1)).is_none());
+        assert_eq!(live.admit(&ask(4)).expect("free").len(), 4);
+        assert!(live.admit(&ask(3)).is_none());
+        let two = live.admit(&ask(2)).expect("free");
+        assert_eq!(live.free_slots(), 0);
+        // One that waits and was never in a pass can be cancelled too.
+        two.into_iter().for_each(|slot| live.cancel(slot));
+        assert_eq!(live.free_slots(), 2);
+        let mut ears = Ears { open: vec![Some((0, 0, Drawn::default())); SLOTS], done: Vec::new() };
+        while live.step(&mut ears).unwrap() {}
+        assert_eq!((ears.done.len(), live.free_slots()), (4, SLOTS));
+    });
+}

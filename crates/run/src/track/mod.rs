@@ -1,0 +1,166 @@
+//! Trackers of experiments (`[track]`): Weights & Biases, Trackio, MLflow, TensorBoard, each through its own Python client. One worker
+//! process reads `events.jsonl` and passes its numbers on; a thread of the trainer asks it to, and starts it again a bounded
+//! number of times. What happens to it changes nothing in the run: it costs a warning.
+
+mod thread;
+
+use plimsoll_base::{Error, Result};
+use plimsoll_config::Track;
+use plimsoll_worker::{Launch, Limits, Network, Pool, Stop};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Duration;
+
+pub use thread::Tracking;
+
+const SCRIPT: &str = include_str!("track.py");
+/// The folder of the run directory with what trackers write, and with how far each has come.
+pub(crate) const FOLDER: &str = "track";
+/// How long the interpreter may take to start.
+const START_MAX: Duration = Duration::from_secs(60);
+
+/// Requires that the interpreter has every client that `[track]` names.
+///
+/// Errors: `tracker-missing`, `tracker-not-started`.
+pub fn check(track: &Track) -> Result<()> {
+    match track.to.is_empty() {
+        true => Ok(()),
+        false => start(track, Stop::default()).map(drop),
+    }
+}
+
+/// Starts the worker and waits until it has said which clients it has.
+fn start(track: &Track, stop: Stop) -> Result<Pool> {
+    let names: Vec<&str> = track.to.iter().map(|tracker| tracker.name()).collect();
+    let launch = Launch {
+        name: "track".into(),
+        program: track.python.clone().unwrap_or_else(|| "python3".into()),
+        args: vec!["-c".into(), SCRIPT.into(), names.join(",")],
+        env: vec![("PYTHONIOENCODING".into(), "utf-8".into())],
+        memory: track.worker_memory.0,
+        memory_groups: true,
+        network: Network::Allow,
+        folder: None,
+        file: None,
+        words: None,
+        ready: Some(ready),
+    };
+    let limits = Limits {
+        workers: 1,
+        timeout: Duration::from_millis(track.timeout_ms),
+        start_timeout: START_MAX,
+        retries: 0,
+    };
+    Pool::start(launch, limits, stop).map_err(not_started)
+}
+
+/// Reads the first line of the worker: the clients that its interpreter lacks.
+fn ready(_: &str, line: &str) -> Result<()> {
+    let reply: Value = serde_json::from_str(line).unwrap_or_default();
+    let text = |key: &str| reply[key].as_str().unwrap_or_default().to_string();
+    let missing: Vec<&str> =
+        reply["missing"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let (python, names) = (text("python"), missing.join(", "));
+    let error =
+        format!("`track.to` names {names}, and {python} (Python {}) has no such package", text("version"));
+    Err(Error::usage("tracker-missing", error)
+        .hint(format!("{python} -m pip install {}", missing.join(" ")))
+        .hint("or name an interpreter that has it: track.python"))
+}
+
+/// Rewords an error of workers, whose words are those of rewards.
+fn not_started(error: Error) -> Error {
+    if error.slug == "tracker-missing" {
+        return error;
+    }
+    let message = format!("the process of the trackers did not start: {}", own_words(&error));
+    let (facts, words) = (error.facts, Error::new("tracker-not-started", message));
+    facts
+        .into_iter()
+        .fold(words, Error::fact)
+        .hint("check track.python, and track.worker_memory if it ran out of memory")
+}
+
+/// Returns the message of an error of workers without what is for rewards.
+fn own_words(error: &Error) -> String {
+    let message = error.message.strip_prefix("reward `track`: ").unwrap_or(&error.message);
+    message.replace("took for one batch longer", "took longer")
+}
+
+/// Returns what the worker needs to know of the run. `run_file`: the resolved run file, without secrets.
+fn spec(track: &Track, dir: &Path, run_file: &str) -> Value {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let own = absolute(&track.dir.as_ref().map_or_else(|| dir.join(FOLDER), Into::into));
+    let last = absolute(dir).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    json!({
+        "to": track.to.iter().map(|tracker| tracker.name()).collect::<Vec<_>>(),
+        "project": track.project,
+        "name": track.name.clone().unwrap_or(last),
+        "mode": track.mode.name(),
+        "uri": track.uri,
+        "dir": own,
+        "events": absolute(dir).join("events.jsonl"),
+        "config": config(run_file),
+    })
+}
+
+/// Returns the run file as trackers show it: without the names and passwords of addresses, and without `[track]` itself.
+fn config(run_file: &str) -> Value {
+    let mut config = run_file.parse::<toml::Table>().map_or(Value::Null, |table| json!(table));
+    if let Some(sections) = config.as_object_mut() {
+        sections.remove("track");
+    }
+    hide_users(&mut config);
+    config
+}
+
+fn hide_users(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = without_user(text),
+        Value::Array(list) => list.iter_mut().for_each(hide_users),
+        Value::Object(map) => map.values_mut().for_each(hide_users),
+        _ => {}
+    }
+}
+
+/// Returns `http://host/path` for `http://user:password@host/path`.
+fn without_user(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.into() };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let host = rest[..end].rsplit_once('@').map_or(&rest[..end], |(_, host)| host);
+    format!("{scheme}://{host}{}", &rest[end..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_passwords_of_addresses_are_left_out() {
+        for (text, expect) in [
+            ("http://host/score", "http://host/score"),
+            ("http://user:pass@host:80/score?a=b@c", "http://host:80/score?a=b@c"),
+            ("https://token@host", "https://host"),
+            ("a@b", "a@b"),
+        ] {
+            assert_eq!(without_user(text), expect);
+        }
+        let config =
+            config("model = \"m\"\n[[reward]]\nkind = \"http://a:b@c/d\"\n[track]\nto = [\"wandb\"]\n");
+        assert_eq!(config, json!({ "model": "m", "reward": [{ "kind": "http://c/d" }] }));
+    }
+
+    #[test]
+    fn a_missing_client_is_named_with_its_interpreter() {
+        let line = r#"{"missing": ["wandb"], "python": "/venv/bin/python", "version": "3.11.7"}"#;
+        let error = ready("track", line).expect_err("one is missing");
+        assert_eq!(
+            (error.slug, error.hints[0].as_str()),
+            ("tracker-missing", "/venv/bin/python -m pip install wandb")
+        );
+        assert!(ready("track", r#"{"missing": []}"#).is_ok());
+    }
+}

@@ -1,0 +1,202 @@
+//! `POST /v1/chat/completions`.
+
+use crate::asked::{Asked, Delivery, delivery, drawing};
+use crate::fields::Fields;
+use crate::house::House;
+use crate::logprobs::{self, Logprobs};
+use crate::messages::Chat;
+use crate::outbox::{End, Part};
+use crate::refusal::Reply;
+use crate::reply::{Form, Head, Usage, reasons};
+use plimsoll_text::calls::{Calls, Said};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Reads a body.
+pub fn read(body: &[u8], house: &Arc<House>) -> Reply<Asked<ChatForm>> {
+    let mut fields = Fields::of_body(body)?;
+    house.check_model(fields.take::<String>("model")?.as_deref())?;
+    let drawing = drawing(&mut fields, house)?;
+    let delivery = delivery(&mut fields)?;
+    let logprobs = logprobs::of_chat(&mut fields)?;
+    let chat = Chat::read(&mut fields, house)?;
+    fields.finish()?;
+    let prompt = house.texts.tokenizer.encode(&chat.render(house)?)?;
+    let calls = (!chat.tools.is_empty()).then(|| {
+        let calls = Calls::new(house.texts.template.as_ref(), chat.tool_names());
+        vec![calls; drawing.choices]
+    });
+    let form = ChatForm {
+        head: Head::new(house, "chatcmpl-"),
+        usage: Usage { prompt_tokens: prompt.len(), drawn_tokens: 0 },
+        prompt_ids: delivery.return_ids.then(|| prompt.clone()),
+        delivery,
+        logprobs,
+        calls,
+        num_calls: vec![0; drawing.choices],
+    };
+    // What has room: a chat goes on until the model ends it.
+    Ok(Asked { prompts: vec![prompt], drawing, delivery, usual_tokens: usize::MAX, form })
+}
+
+pub struct ChatForm {
+    head: Head,
+    usage: Usage,
+    prompt_ids: Option<Vec<u32>>,
+    delivery: Delivery,
+    logprobs: Option<Logprobs>,
+    /// Of each choice, if functions may be called.
+    calls: Option<Vec<Calls>>,
+    num_calls: Vec<usize>,
+}
+
+/// What is new in a choice.
+#[derive(Default)]
+struct New {
+    content: String,
+    /// As `tool_calls` has them.
+    calls: Vec<Value>,
+}
+
+impl ChatForm {
+    /// Takes text out of the calls in it.
+    fn new_of(&mut self, index: usize, part: &Part) -> New {
+        let Some(calls) = &mut self.calls else {
+            return New { content: part.text.clone(), calls: Vec::new() };
+        };
+        let mut said = calls[index].push(&part.text);
+        if part.end.is_some() {
+            said.extend(calls[index].finish());
+        }
+        let mut new = New::default();
+        for one in said {
+            match one {
+                Said::Text(text) => new.content.push_str(&text),
+                Said::Call { name, arguments } => {
+                    let number = self.num_calls[index];
+                    self.num_calls[index] += 1;
+                    let id =
+                        format!("call_{}_{index}_{number}", self.head.id.trim_start_matches("chatcmpl-"));
+                    new.calls.push(json!({
+                        "index": number, "id": id, "type": "function",
+                        "function": { "name": name, "arguments": arguments },
+                    }));
+                }
+            }
+        }
+        new
+    }
+
+    fn finish_reason(&self, index: usize, end: &End) -> (&'static str, Value) {
+        match (end, self.num_calls[index]) {
+            (End::Eos | End::Token(_) | End::String(_), 1..) => ("tool_calls", Value::Null),
+            _ => reasons(end),
+        }
+    }
+
+    fn logprobs_of(&self, part: &Part) -> Value {
+        let tokenizer = &self.head.house.texts.tokenizer;
+        self.logprobs.map_or(Value::Null, |wanted| wanted.chat(tokenizer, &part.ids, &part.logprobs))
+    }
+
+    fn chunk(&self, choices: Value) -> Value {
+        let mut chunk = self.head.object("chat.completion.chunk");
+        chunk["choices"] = choices;
+        if self.delivery.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+}
+
+impl Form for ChatForm {
+    fn whole(&mut self, parts: Vec<Part>) -> Value {
+        let mut choices = Vec::with_capacity(parts.len());
+        for (index, part) in parts.into_iter().enumerate() {
+            self.usage.drawn_tokens += part.ids.len();
+            let New { content, calls } = self.new_of(index, &part);
+            let end = part.end.as_ref().expect("every response has ended");
+            let (finish_reason, stop_reason) = self.finish_reason(index, end);
+            let has_content = !content.is_empty() || calls.is_empty();
+            let content = if has_content { json!(content) } else { Value::Null };
+            let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+            if !calls.is_empty() {
+                message["tool_calls"] = calls
+                    .into_iter()
+                    .map(|mut call| {
+                        call.as_object_mut().map(|call| call.shift_remove("index"));
+                        call
+                    })
+                    .collect();
+            }
+            let mut choice = json!({
+                "index": index, "message": message, "logprobs": self.logprobs_of(&part),
+                "finish_reason": finish_reason, "stop_reason": stop_reason,
+            });
+            if self.delivery.return_ids {
+                choice["token_ids"] = json!(part.ids);
+            }
+            choices.push(choice);
+        }
+        let mut answer = self.head.object("chat.completion");
+        answer["choices"] = Value::from(choices);
+        answer["usage"] = self.usage.json();
+        if let Some(ids) = self.prompt_ids.take() {
+            answer["prompt_token_ids"] = json!(ids);
+        }
+        answer
+    }
+
+    fn begin(&mut self) -> Vec<Value> {
+        let first = |index: usize| {
+            let delta = json!({ "role": "assistant", "content": "" });
+            let choice = json!({ "index": index, "delta": delta, "logprobs": null, "finish_reason": null });
+            self.chunk(json!([choice]))
+        };
+        let mut chunks: Vec<Value> = (0..self.num_calls.len()).map(first).collect();
+        if let Some(ids) = self.prompt_ids.take() {
+            chunks[0]["prompt_token_ids"] = json!(ids);
+        }
+        chunks
+    }
+
+    fn part(&mut self, index: usize, part: Part) -> Vec<Value> {
+        self.usage.drawn_tokens += part.ids.len();
+        let New { content, calls } = self.new_of(index, &part);
+        let mut chunks = Vec::new();
+        let has_tokens = (self.logprobs.is_some() || self.delivery.return_ids) && !part.ids.is_empty();
+        if !content.is_empty() || !calls.is_empty() || has_tokens {
+            let mut delta = json!({});
+            if !content.is_empty() || calls.is_empty() {
+                delta["content"] = json!(content);
+            }
+            if !calls.is_empty() {
+                delta["tool_calls"] = Value::from(calls);
+            }
+            let mut choice = json!({
+                "index": index, "delta": delta, "logprobs": self.logprobs_of(&part), "finish_reason": null,
+            });
+            if self.delivery.return_ids {
+                choice["token_ids"] = json!(part.ids);
+            }
+            chunks.push(self.chunk(json!([choice])));
+        }
+        if let Some(end) = &part.end {
+            let (finish_reason, stop_reason) = self.finish_reason(index, end);
+            chunks.push(self.chunk(json!([{
+                "index": index, "delta": {}, "logprobs": null, "finish_reason": finish_reason,
+                "stop_reason": stop_reason,
+            }])));
+        }
+        chunks
+    }
+
+    fn end(&mut self) -> Vec<Value> {
+        if !self.delivery.include_usage {
+            return Vec::new();
+        }
+        let mut chunk = self.chunk(json!([]));
+        chunk["usage"] = self.usage.json();
+        vec![chunk]
+    }
+}

@@ -1,0 +1,139 @@
+//! `POST /v1/completions`.
+
+use crate::asked::{Asked, Delivery, USUAL_TOKENS, check_ids, delivery, drawing};
+use crate::fields::Fields;
+use crate::house::House;
+use crate::logprobs::{self, Logprobs};
+use crate::outbox::Part;
+use crate::refusal::{Refusal, Reply};
+use crate::reply::{Form, Head, Usage, reasons};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Reads a body.
+pub fn read(body: &[u8], house: &Arc<House>) -> Reply<Asked<CompletionForm>> {
+    let mut fields = Fields::of_body(body)?;
+    house.check_model(fields.take::<String>("model")?.as_deref())?;
+    let drawing = drawing(&mut fields, house)?;
+    let delivery = delivery(&mut fields)?;
+    let logprobs = logprobs::of_number(&mut fields)?;
+    let prompt = fields.raw("prompt").ok_or_else(|| Refusal::bad("prompt", "prompt is missing"))?;
+    fields.finish()?;
+    let prompts = prompts(prompt, house)?;
+    let form = CompletionForm {
+        head: Head::new(house, "cmpl-"),
+        usage: Usage { prompt_tokens: prompts.iter().map(Vec::len).sum(), drawn_tokens: 0 },
+        prompt_ids: if delivery.return_ids { prompts.clone() } else { Vec::new() },
+        delivery,
+        logprobs,
+        choices: drawing.choices,
+        offsets: vec![0; prompts.len() * drawing.choices],
+        begun: vec![false; prompts.len() * drawing.choices],
+    };
+    Ok(Asked { prompts, drawing, delivery, usual_tokens: USUAL_TOKENS, form })
+}
+
+/// Reads a prompt in any of its forms: a text, several, token ids, or several lists of them. Its first characters tell.
+fn prompts(raw: &RawValue, house: &House) -> Reply<Vec<Vec<u32>>> {
+    let wrong = |_| {
+        Refusal::bad("prompt", "prompt: it can be a string, a list of strings, token ids or lists of them")
+    };
+    let text = raw.get();
+    let inner = text.strip_prefix('[').map(|rest| rest.trim_start().chars().next());
+    let texts: Vec<String> = match inner {
+        None => vec![serde_json::from_str(text).map_err(wrong)?],
+        Some(Some('"')) => serde_json::from_str(text).map_err(wrong)?,
+        first => {
+            let lists: Vec<Vec<u32>> = match first {
+                Some(Some('[')) => serde_json::from_str(text).map_err(wrong)?,
+                _ => vec![serde_json::from_str(text).map_err(wrong)?],
+            };
+            lists.iter().try_for_each(|ids| check_ids(ids, "prompt", house))?;
+            return Ok(lists);
+        }
+    };
+    let encode = |text: &String| house.texts.tokenizer.encode(text);
+    texts
+        .iter()
+        .map(|text| encode(text).map_err(|error| Refusal { error, param: Some("prompt".into()) }.into()))
+        .collect()
+}
+
+pub struct CompletionForm {
+    head: Head,
+    usage: Usage,
+    /// Of each prompt, if the request asks for them.
+    prompt_ids: Vec<Vec<u32>>,
+    delivery: Delivery,
+    logprobs: Option<Logprobs>,
+    /// Responses of each prompt.
+    choices: usize,
+    /// Characters of each response so far.
+    offsets: Vec<usize>,
+    begun: Vec<bool>,
+}
+
+impl CompletionForm {
+    fn choice(&mut self, index: usize, part: &Part) -> Value {
+        self.usage.drawn_tokens += part.ids.len();
+        let (offset, tokenizer) = (&mut self.offsets[index], &self.head.house.texts.tokenizer);
+        let logprobs = self
+            .logprobs
+            .map_or(Value::Null, |wanted| wanted.completion(tokenizer, &part.ids, &part.logprobs, offset));
+        let (finish_reason, stop_reason) = part.end.as_ref().map_or((Value::Null, Value::Null), |end| {
+            let (finish, stop) = reasons(end);
+            (json!(finish), stop)
+        });
+        let mut choice = json!({
+            "index": index, "text": part.text, "logprobs": logprobs, "finish_reason": finish_reason,
+            "stop_reason": stop_reason,
+        });
+        if self.delivery.return_ids {
+            choice["token_ids"] = json!(part.ids);
+            if !std::mem::replace(&mut self.begun[index], true) {
+                choice["prompt_token_ids"] = json!(self.prompt_ids[index / self.choices]);
+            }
+        }
+        choice
+    }
+
+    fn chunk(&self, choices: Value) -> Value {
+        let mut chunk = self.head.object("text_completion");
+        chunk["choices"] = choices;
+        chunk
+    }
+}
+
+impl Form for CompletionForm {
+    fn whole(&mut self, parts: Vec<Part>) -> Value {
+        let choices: Vec<Value> =
+            parts.iter().enumerate().map(|(index, part)| self.choice(index, part)).collect();
+        let mut answer = self.chunk(Value::from(choices));
+        answer["usage"] = self.usage.json();
+        answer
+    }
+
+    fn begin(&mut self) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn part(&mut self, index: usize, part: Part) -> Vec<Value> {
+        let has_tokens = self.logprobs.is_some() || self.delivery.return_ids;
+        if part.text.is_empty() && part.end.is_none() && !has_tokens {
+            self.usage.drawn_tokens += part.ids.len();
+            return Vec::new();
+        }
+        let choice = self.choice(index, &part);
+        vec![self.chunk(json!([choice]))]
+    }
+
+    fn end(&mut self) -> Vec<Value> {
+        if !self.delivery.include_usage {
+            return Vec::new();
+        }
+        let mut chunk = self.chunk(json!([]));
+        chunk["usage"] = self.usage.json();
+        vec![chunk]
+    }
+}

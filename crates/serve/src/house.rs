@@ -1,0 +1,250 @@
+//! What the requests share: the model's text side, the settings, the permits that bound how many are under way, and the
+//! way to the engine.
+
+use crate::guard::Guard;
+use crate::limits::{BODIES_MAX, Limits};
+use crate::metrics::Metrics;
+use crate::outbox::Outbox;
+use crate::refusal::{Refusal, Reply};
+use plimsoll_base::rng::{Stream, philox};
+use plimsoll_base::{Error, shown};
+use plimsoll_device::Sampling;
+use plimsoll_text::{ChatTemplate, Tokenizer};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Where the choices of one seed lie apart among the sample ids.
+const CHOICE_SHIFT: u32 = 56;
+
+/// Strings and tokens of the model.
+pub struct Texts {
+    pub tokenizer: Tokenizer,
+    pub template: Option<ChatTemplate>,
+    /// Put before conversations that have no system message.
+    pub system_prompt: Option<String>,
+    /// Tokens that end a response.
+    pub eos: Vec<u32>,
+    /// Rows of the embedding: ids are below.
+    pub vocab: u32,
+}
+
+/// What a request gets where it says nothing, and who may send one.
+pub struct Settings {
+    /// Names of the model; the first is the one that answers carry.
+    pub names: Vec<String>,
+    pub sampling: Sampling,
+    pub stop: Vec<String>,
+    pub keep_stop: bool,
+    /// Responses that may wait for the engine.
+    pub queue: usize,
+    /// How long running responses have when the server is asked to stop.
+    pub grace: Duration,
+    pub guard: Guard,
+}
+
+/// How the responses of a request are drawn, and what ends them.
+#[derive(Clone, Debug)]
+pub struct Drawing {
+    /// Responses of each prompt.
+    pub choices: usize,
+    pub max_new_tokens: Option<usize>,
+    pub sampling: Sampling,
+    pub seed: Option<u64>,
+    /// Tokens that end a response.
+    pub ends: Arc<[u32]>,
+    /// Those of them that the request names.
+    pub stop_ids: Vec<u32>,
+    pub stops: Vec<String>,
+    pub keep_stop: bool,
+    pub skip_special: bool,
+}
+
+/// A prompt on its way to the engine.
+pub struct Ticket {
+    pub prompt: Vec<u32>,
+    pub sample_ids: Vec<u64>,
+    pub max_new_tokens: usize,
+    pub drawing: Arc<Drawing>,
+    pub outbox: Arc<Outbox>,
+    /// Where its first response is in the outbox.
+    pub first: usize,
+    pub arrived: Instant,
+}
+
+/// The client's end of a request: when it is dropped, the engine drops the responses.
+pub struct Listening {
+    pub outbox: Arc<Outbox>,
+    _places: OwnedSemaphorePermit,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.outbox.leave();
+    }
+}
+
+pub struct House {
+    pub texts: Texts,
+    pub settings: Settings,
+    pub limits: Limits,
+    pub metrics: Metrics,
+    /// One for each body that is being read or made into tokens.
+    pub bodies: Semaphore,
+    /// Seconds since 1970 at the start.
+    pub created: u64,
+    /// One for each response that is under way.
+    places: Arc<Semaphore>,
+    inbox: Sender<Ticket>,
+    stopping: AtomicBool,
+    abandoned: AtomicBool,
+    requests: AtomicU64,
+    answers: AtomicU64,
+}
+
+impl House {
+    pub fn new(texts: Texts, settings: Settings, limits: Limits, inbox: Sender<Ticket>) -> House {
+        House {
+            texts,
+            settings,
+            limits,
+            metrics: Metrics::default(),
+            bodies: Semaphore::new(BODIES_MAX),
+            created: seconds_now(),
+            places: Arc::new(Semaphore::new(limits.responses())),
+            inbox,
+            stopping: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
+            requests: AtomicU64::new(0),
+            answers: AtomicU64::new(0),
+        }
+    }
+
+    /// Sends prompts to the engine. The responses to the first one come first.
+    pub fn submit(
+        &self,
+        prompts: Vec<Vec<u32>>,
+        drawing: Drawing,
+        streams: bool,
+        usual: usize,
+    ) -> Reply<Listening> {
+        let (count, arrived) = (prompts.len() * drawing.choices, Instant::now());
+        let lengths: Vec<usize> =
+            prompts.iter().map(|ids| self.new_tokens(ids, &drawing, usual)).collect::<Reply<_>>()?;
+        let places = self.places(count, drawing.choices)?;
+        let outbox = Arc::new(Outbox::new(count, streams));
+        let base = self.base(&drawing);
+        let drawing = Arc::new(drawing);
+        for (index, (prompt, max_new_tokens)) in prompts.into_iter().zip(lengths).enumerate() {
+            let first = index * drawing.choices;
+            let sample_ids = (first..first + drawing.choices).map(|i| sample_id(base, i)).collect();
+            self.metrics.prompt_tokens.add(prompt.len() as u64);
+            let ticket = Ticket {
+                prompt,
+                sample_ids,
+                max_new_tokens,
+                drawing: drawing.clone(),
+                outbox: outbox.clone(),
+                first,
+                arrived,
+            };
+            self.inbox.send(ticket).map_err(|_| stopping())?;
+        }
+        self.metrics.requests.add(1);
+        Ok(Listening { outbox, _places: places })
+    }
+
+    /// Requires that a request means this model.
+    pub fn check_model(&self, name: Option<&str>) -> Reply<()> {
+        let Some(name) = name.filter(|name| !self.settings.names.iter().any(|known| known == name)) else {
+            return Ok(());
+        };
+        let error = Error::new("serve-unknown-model", format!("there is no model {:?} here", shown(name)))
+            .hint(format!("this server has {}", self.settings.names.join(", ")));
+        Err(Box::new(Refusal { error, param: Some("model".into()) }))
+    }
+
+    /// Returns a number that no other answer of this server has.
+    pub fn next_id(&self) -> u64 {
+        self.created << 24 | self.answers.fetch_add(1, Ordering::Relaxed) & 0xff_ffff
+    }
+
+    /// From now on no request is taken.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// No client can be answered any more.
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
+    pub fn check_open(&self) -> Reply<()> {
+        match self.stopping.load(Ordering::Relaxed) {
+            true => Err(stopping()),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the longest response to a prompt: what was asked for, else `usual` tokens or what has room.
+    fn new_tokens(&self, prompt: &[u32], drawing: &Drawing, usual: usize) -> Reply<usize> {
+        if prompt.is_empty() {
+            return Err(Refusal::bad("prompt", "the prompt has no token"));
+        }
+        let room = self.limits.context.saturating_sub(prompt.len()).min(self.limits.new_tokens);
+        let new = drawing.max_new_tokens.unwrap_or(usual.min(room).max(1));
+        self.limits.check_tokens(prompt.len(), new)?;
+        Ok(new)
+    }
+
+    fn places(&self, count: usize, choices: usize) -> Reply<OwnedSemaphorePermit> {
+        let Limits { slots, queue, .. } = self.limits;
+        if choices > slots {
+            return Err(Refusal::bad("n", format!("n = {choices}: {slots} responses run at one time here"))
+                .hint("ask for fewer, or start the server with a larger --sequences"));
+        }
+        if count > self.limits.responses() {
+            let message = format!("{count} responses, and this server holds {}", self.limits.responses());
+            return Err(Refusal::bad("prompt", message).hint("send fewer prompts at a time"));
+        }
+        self.places.clone().try_acquire_many_owned(count as u32).map_err(|_| {
+            let free = self.places.available_permits();
+            let message = format!(
+                "{count} more responses have no room: {} of {} places are taken, {slots} running and {queue} waiting",
+                self.limits.responses() - free,
+                self.limits.responses()
+            );
+            Error::new("serve-queue-full", message).hint("try again later, or start the server with a larger --queue").into()
+        })
+    }
+
+    /// Returns the first sample id of a request: its seed, or a number of its own.
+    fn base(&self, drawing: &Drawing) -> u64 {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        drawing.seed.unwrap_or_else(|| {
+            let bits = philox(self.settings.sampling.seed, Stream::Request, number, 0);
+            u64::from(bits[1]) << 32 | u64::from(bits[0])
+        })
+    }
+}
+
+/// Returns the number whose random numbers a response draws with. With the server's seed, the first response to seed s is
+/// sample s of a rollout.
+fn sample_id(base: u64, index: usize) -> u64 {
+    base.wrapping_add((index as u64) << CHOICE_SHIFT)
+}
+
+fn stopping() -> Box<Refusal> {
+    Error::new("serve-stopping", "the server has been asked to stop and takes no more requests").into()
+}
+
+pub fn seconds_now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}

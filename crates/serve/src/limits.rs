@@ -1,0 +1,121 @@
+//! What the server holds at most, and the bytes of it: known before it listens.
+
+use plimsoll_base::{Bytes, Error};
+use plimsoll_rollout::{EngineLimits, Live};
+use std::time::Duration;
+
+/// Responses of one prompt.
+pub const CHOICES_MAX: usize = 128;
+/// Connections in addition to those of requests: for `/health`, `/metrics` and for being refused.
+const SPARE_CONNECTIONS: usize = 32;
+/// Buffers of a connection, for reading and for writing each.
+pub const BUFFER_BYTES: usize = 16 << 10;
+/// A socket's buffers, which the kernel doubles.
+pub const SEND_BYTES: usize = 16 << 10;
+pub const RECEIVE_BYTES: usize = 64 << 10;
+/// A connection's task.
+const TASK_BYTES: usize = 8 << 10;
+/// Stacks of a thread, its own and the kernel's: the thread of connections, and those that read bodies.
+const THREAD_BYTES: usize = 512 << 10;
+/// A body holds the longest prompt as token ids, or as text with the tools that it may call.
+const BODY_BYTES_LEAST: usize = 256 << 10;
+const BODY_BYTES_PER_TOKEN: usize = 32;
+/// Bodies that are read, rendered and tokenized at one time.
+pub const BODIES_MAX: usize = 4;
+/// What a body becomes on its way to tokens: values, text, the tokenizer's pieces.
+const BODY_COPIES: usize = 24;
+/// The words that the tokenizer's library keeps for each thread.
+const TOKENIZER_BYTES_PER_THREAD: usize = 4 << 20;
+/// A request between arrival and answer, without its tokens.
+const REQUEST_BYTES: usize = 8 << 10;
+/// A token that was drawn: its id, its log-probability and its text.
+const DRAWN_BYTES: usize = 24;
+/// A token as JSON, with its log-probability, its bytes, and both again among the most likely.
+const WRITTEN_BYTES: usize = 320;
+
+/// A request's head must come within this time, and an idle connection is closed after it.
+pub const HEAD_WAIT: Duration = Duration::from_secs(20);
+/// A body must come within this time.
+pub const BODY_WAIT: Duration = Duration::from_secs(30);
+/// A client that reads nothing for this long has gone.
+pub const WRITE_WAIT: Duration = Duration::from_secs(60);
+/// After the last response has ended, its client has this long to read it.
+pub const FAREWELL: Duration = Duration::from_secs(5);
+
+/// What fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Responses that the engine works on at one time.
+    pub slots: usize,
+    /// Responses that wait for a slot.
+    pub queue: usize,
+    /// Tokens of a prompt and its response together.
+    pub context: usize,
+    /// Tokens of a response.
+    pub new_tokens: usize,
+}
+
+impl Limits {
+    pub fn of(engine: &EngineLimits, queue: usize) -> Limits {
+        Limits { slots: engine.samples, queue, context: engine.context(), new_tokens: engine.new_tokens }
+    }
+
+    /// Returns the responses that are under way at most.
+    pub fn responses(&self) -> usize {
+        self.slots + self.queue
+    }
+
+    pub fn connections(&self) -> usize {
+        self.responses() + SPARE_CONNECTIONS
+    }
+
+    pub fn body_bytes(&self) -> usize {
+        BODY_BYTES_LEAST + self.context * BODY_BYTES_PER_TOKEN
+    }
+
+    /// Returns the host bytes of everything between the socket and the engine.
+    pub fn host_bytes(&self) -> Bytes {
+        let sockets = 2 * (SEND_BYTES + RECEIVE_BYTES);
+        let connections = self.connections() * (2 * BUFFER_BYTES + sockets + TASK_BYTES);
+        let body = self.body_bytes() * BODY_COPIES + TOKENIZER_BYTES_PER_THREAD + THREAD_BYTES;
+        let bodies = BODIES_MAX * body + THREAD_BYTES;
+        let drawn = self.new_tokens * (DRAWN_BYTES + WRITTEN_BYTES);
+        let responses = self.responses() * (REQUEST_BYTES + 4 * self.context + drawn);
+        Bytes((connections + bodies + responses) as u64)
+    }
+
+    /// Requires that a prompt and its response fit.
+    ///
+    /// Errors: `serve-too-long`.
+    pub fn check_tokens(&self, prompt: usize, new: usize) -> Result<(), Error> {
+        let Limits { context, new_tokens, .. } = *self;
+        let message = if prompt >= context {
+            format!("the prompt has {prompt} tokens, and {context} is the most with its response")
+        } else if new > new_tokens {
+            format!("{new} new tokens, and {new_tokens} is the most of a response")
+        } else if prompt + new > context {
+            format!(
+                "{prompt} tokens of prompt and {new} new ones are {}, and {context} is the most",
+                prompt + new
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::new("serve-too-long", message)
+            .hint("ask for less, or start the server with larger --prompt-tokens and --max-new-tokens"))
+    }
+}
+
+/// Returns the host bytes of a server next to its engine: `slots` responses at one time, `queue` waiting.
+pub fn host_bytes(slots: usize, queue: usize, prompt_tokens: usize, new_tokens: usize) -> Bytes {
+    let engine = EngineLimits {
+        sequences: slots,
+        rows: slots,
+        blocks: 0,
+        samples: slots,
+        prompt_tokens,
+        new_tokens,
+        ahead: true, // Which has the most rows.
+    };
+    Bytes(Limits::of(&engine, queue).host_bytes().0 + Live::host_bytes(&engine))
+}

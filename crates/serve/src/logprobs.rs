@@ -1,0 +1,93 @@
+//! Log-probabilities in the forms of the protocols. They are of the whole distribution at the request's temperature, as a
+//! rollout records them; of each token only the one that was drawn is known.
+
+use crate::fields::Fields;
+use crate::refusal::{Refusal, Reply};
+use plimsoll_text::Tokenizer;
+use serde_json::{Value, json};
+
+/// What is asked for of each token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Logprobs {
+    /// True if the likeliest tokens are listed: with one place that is the token that was drawn.
+    pub top: bool,
+}
+
+/// Reads `logprobs` and `top_logprobs` of a chat.
+pub fn of_chat(fields: &mut Fields<'_>) -> Reply<Option<Logprobs>> {
+    let wanted = fields.flag("logprobs")?;
+    let top = fields.whole("top_logprobs", 0..=20)?;
+    if top.is_some_and(|top| top > 0) && !wanted {
+        return Err(Refusal::bad("top_logprobs", "top_logprobs without logprobs = true"));
+    }
+    let top = check_top("top_logprobs", top.unwrap_or(0))?;
+    Ok(wanted.then_some(Logprobs { top }))
+}
+
+/// Reads `logprobs` where it is a number.
+pub fn of_number(fields: &mut Fields<'_>) -> Reply<Option<Logprobs>> {
+    let Some(top) = fields.whole("logprobs", 0..=20)? else { return Ok(None) };
+    Ok(Some(Logprobs { top: check_top(&fields.param("logprobs"), top)? }))
+}
+
+fn check_top(param: &str, top: i64) -> Reply<bool> {
+    if top > 1 {
+        let message =
+            format!("{param} = {top}: the sampler keeps the log-probability of the drawn token alone");
+        return Err(Refusal::unsupported(param, message).hint("send 0 or 1, which lists the drawn token"));
+    }
+    Ok(top == 1)
+}
+
+impl Logprobs {
+    /// Returns `logprobs` of a chat's choice.
+    pub fn chat(self, tokenizer: &Tokenizer, ids: &[u32], logprobs: &[f32]) -> Value {
+        let one = |(&id, &logprob): (&u32, &f32)| {
+            let bytes = tokenizer.token_bytes(id);
+            let token = String::from_utf8_lossy(&bytes);
+            let entry = json!({ "token": token, "logprob": logprob, "bytes": bytes.as_ref() });
+            let top = if self.top { vec![entry.clone()] } else { vec![] };
+            let mut entry = entry;
+            entry["top_logprobs"] = json!(top);
+            entry
+        };
+        json!({ "content": ids.iter().zip(logprobs).map(one).collect::<Vec<Value>>(), "refusal": null })
+    }
+
+    /// Returns `logprobs` of a response in token ids: each token is written as its id.
+    pub fn ids(self, ids: &[u32], logprobs: &[f32]) -> Value {
+        let one = |(id, logprob): (&u32, &f32)| {
+            let entry = json!({ "token": format!("token_id:{id}"), "logprob": logprob, "bytes": null });
+            let top = if self.top { vec![entry.clone()] } else { vec![] };
+            let mut entry = entry;
+            entry["top_logprobs"] = json!(top);
+            entry
+        };
+        json!({ "content": ids.iter().zip(logprobs).map(one).collect::<Vec<Value>>() })
+    }
+
+    /// Returns `logprobs` of a completion's choice. `offset`: the characters of text before it, which are counted on.
+    pub fn completion(
+        self,
+        tokenizer: &Tokenizer,
+        ids: &[u32],
+        logprobs: &[f32],
+        offset: &mut usize,
+    ) -> Value {
+        let texts: Vec<String> =
+            ids.iter().map(|&id| String::from_utf8_lossy(&tokenizer.token_bytes(id)).into_owned()).collect();
+        let offsets: Vec<usize> = texts
+            .iter()
+            .map(|text| {
+                let at = *offset;
+                *offset += text.chars().count();
+                at
+            })
+            .collect();
+        let top: Value = match self.top {
+            true => texts.iter().zip(logprobs).map(|(text, &logprob)| json!({ text: logprob })).collect(),
+            false => Value::Null,
+        };
+        json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": top, "text_offset": offsets })
+    }
+}

@@ -1,0 +1,187 @@
+//! The conversation of a chat: messages as clients write them, made into those that chat templates read.
+
+use crate::fields::Fields;
+use crate::house::House;
+use crate::refusal::{Refusal, Reply};
+use plimsoll_base::{Error, shown};
+use plimsoll_text::Conversation;
+use serde_json::{Map, Value, json};
+
+const MESSAGES_MAX: usize = 4096;
+const TOOLS_MAX: usize = 128;
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+/// Fields of a message that reach the template.
+const KEPT: [&str; 7] =
+    ["role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"];
+
+/// What a chat's prompt is made of.
+pub struct Chat {
+    messages: Vec<Value>,
+    /// The tools that the model may call.
+    pub tools: Vec<Value>,
+    variables: Map<String, Value>,
+}
+
+impl Chat {
+    /// Reads `messages`, `tools`, `tool_choice` and `chat_template_kwargs`.
+    pub fn read(fields: &mut Fields<'_>, house: &House) -> Reply<Chat> {
+        let given: Vec<Value> =
+            fields.take("messages")?.ok_or_else(|| Refusal::bad("messages", "messages is missing"))?;
+        if given.is_empty() || given.len() > MESSAGES_MAX {
+            let message = format!("{} messages: it can be 1 to {MESSAGES_MAX}", given.len());
+            return Err(Refusal::bad("messages", message));
+        }
+        let mut messages: Vec<Value> = given
+            .into_iter()
+            .enumerate()
+            .map(|(i, message)| read_message(i, message))
+            .collect::<Reply<_>>()?;
+        if let Some(system) = &house.texts.system_prompt
+            && messages[0]["role"] != "system"
+        {
+            messages.insert(0, json!({ "role": "system", "content": system }));
+        }
+        let tools = tools(fields, house)?;
+        let variables = fields.take("chat_template_kwargs")?.unwrap_or_default();
+        Ok(Chat { messages, tools, variables })
+    }
+
+    /// Returns the prompt as the model's template writes it.
+    ///
+    /// Errors: `chat-template-missing`, `chat-template-invalid`.
+    pub fn render(&self, house: &House) -> Reply<String> {
+        let Some(template) = &house.texts.template else {
+            return Err(Error::new("chat-template-missing", "the model has no chat template")
+                .hint("use /v1/completions, or start the server with --set data.chat_template=FILE")
+                .into());
+        };
+        let tools = Value::from(self.tools.clone());
+        let mut variables: Vec<(&str, &Value)> =
+            self.variables.iter().map(|(name, value)| (name.as_str(), value)).collect();
+        if !self.tools.is_empty() {
+            variables.push(("tools", &tools));
+        }
+        let conversation =
+            Conversation { messages: &self.messages, variables: &variables, add_generation_prompt: true };
+        template
+            .render_json(&conversation)
+            .map_err(|error| Box::new(Refusal { error, param: Some("messages".into()) }))
+    }
+
+    /// Returns the names of the functions that may be called.
+    pub fn tool_names(&self) -> Vec<String> {
+        let name = |tool: &Value| tool["function"]["name"].as_str().map(str::to_string);
+        self.tools.iter().filter_map(name).collect()
+    }
+}
+
+fn read_message(index: usize, message: Value) -> Reply<Value> {
+    let place = |field: &str| format!("messages[{index}]{field}");
+    let Value::Object(mut given) = message else {
+        return Err(Refusal::bad(place(""), format!("{} is no object", place(""))));
+    };
+    given.retain(|_, value| !value.is_null());
+    let role = match given.get("role").and_then(Value::as_str) {
+        Some("developer") => "system".to_string(),
+        Some(role) if ROLES.contains(&role) => role.to_string(),
+        other => {
+            let (param, given) =
+                (place(".role"), other.map_or("missing".into(), |role| format!("{:?}", shown(role))));
+            return Err(Refusal::bad(&param, format!("{param} is {given}: it can be {}", ROLES.join(", "))));
+        }
+    };
+    let has_calls = given.contains_key("tool_calls");
+    let content = match given.remove("content") {
+        Some(content) => text_of(content, &place(".content"))?,
+        None if role == "assistant" && has_calls => String::new(),
+        None => return Err(Refusal::bad(place(".content"), format!("{} is missing", place(".content")))),
+    };
+    let mut message = Map::new();
+    message.insert("role".into(), Value::from(role));
+    message.insert("content".into(), Value::from(content));
+    for (name, value) in given.into_iter().filter(|(name, _)| name != "role") {
+        if !KEPT.contains(&name.as_str()) {
+            let param = place(&format!(".{}", shown(&name)));
+            return Err(Refusal::unsupported(&param, format!("{param}: this server does not have it")));
+        }
+        let value = if name == "tool_calls" { calls(value, &place(".tool_calls"))? } else { value };
+        message.insert(name, value);
+    }
+    Ok(Value::Object(message))
+}
+
+/// Returns the text of a message, whose parts are joined.
+fn text_of(content: Value, param: &str) -> Reply<String> {
+    let parts = match content {
+        Value::String(text) => return Ok(text),
+        Value::Array(parts) => parts,
+        _ => return Err(Refusal::bad(param, format!("{param}: it can be a string or a list of parts"))),
+    };
+    let mut text = String::new();
+    for (index, part) in parts.iter().enumerate() {
+        let place = format!("{param}[{index}]");
+        match (part["type"].as_str(), part["text"].as_str()) {
+            (Some("text"), Some(words)) => text.push_str(words),
+            (Some(kind), _) if kind != "text" => {
+                let message = format!("{place} is of type {:?}: this server reads text", shown(kind));
+                return Err(Refusal::unsupported(place, message));
+            }
+            _ => {
+                return Err(Refusal::bad(&place, format!("{place}: a part has a type and its text")));
+            }
+        }
+    }
+    Ok(text)
+}
+
+/// Reads the calls of an earlier answer. Templates write the arguments as an object, clients send them as its text.
+fn calls(calls: Value, param: &str) -> Reply<Value> {
+    let Value::Array(mut list) = calls else {
+        return Err(Refusal::bad(param, format!("{param}: it can be a list")));
+    };
+    for (index, call) in list.iter_mut().enumerate() {
+        if !call["function"]["name"].is_string() {
+            let place = format!("{param}[{index}].function.name");
+            return Err(Refusal::bad(&place, format!("{place}: it can be a string")));
+        }
+        let arguments = &mut call["function"]["arguments"];
+        let object =
+            arguments.as_str().and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
+        if let Some(object) = object {
+            *arguments = Value::Object(object);
+        }
+    }
+    Ok(Value::Array(list))
+}
+
+fn tools(fields: &mut Fields<'_>, house: &House) -> Reply<Vec<Value>> {
+    let tools: Vec<Value> = fields.take("tools")?.unwrap_or_default();
+    let choice: Option<Value> = fields.take("tool_choice")?;
+    if tools.len() > TOOLS_MAX {
+        return Err(Refusal::bad("tools", format!("{} tools, {TOOLS_MAX} is the most", tools.len())));
+    }
+    for (index, tool) in tools.iter().enumerate() {
+        let place = format!("tools[{index}]");
+        if tool["type"] != "function" {
+            return Err(Refusal::unsupported(&place, format!("{place}: its type can be \"function\"")));
+        }
+        if tool["function"]["name"].as_str().is_none_or(str::is_empty) {
+            return Err(Refusal::bad(&place, format!("{place}.function.name: it can be a string")));
+        }
+    }
+    match choice.as_ref().map(|choice| choice.as_str()) {
+        Some(Some("none")) => return Ok(Vec::new()),
+        None | Some(Some("auto")) => {}
+        _ => {
+            let message =
+                "tool_choice: nothing makes the model call a function here; it can be \"auto\" or \"none\"";
+            return Err(Refusal::unsupported("tool_choice", message));
+        }
+    }
+    let takes_tools = house.texts.template.as_ref().is_none_or(|template| template.mentions("tools"));
+    if !tools.is_empty() && !takes_tools {
+        return Err(Refusal::unsupported("tools", "the model's chat template has no place for tools")
+            .hint("start the server with --set data.chat_template=FILE"));
+    }
+    Ok(tools)
+}

@@ -1,0 +1,126 @@
+//! What the engine has drawn for a request and its client has not got yet. The engine never waits for a client: what a
+//! slow one leaves here is bounded by the tokens that it asked for.
+
+use plimsoll_base::Error;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::Notify;
+
+/// Why a response ended.
+#[derive(Clone, Debug)]
+pub enum End {
+    /// The model's own end of text.
+    Eos,
+    /// A token of `stop_token_ids`.
+    Token(u32),
+    /// A string of `stop`.
+    String(String),
+    Length,
+    Failed(Box<Error>),
+}
+
+/// A part of a response, from where the last part ended.
+#[derive(Clone, Debug, Default)]
+pub struct Part {
+    pub text: String,
+    pub ids: Vec<u32>,
+    pub logprobs: Vec<f32>,
+    pub end: Option<End>,
+}
+
+impl Part {
+    fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.ids.is_empty() && self.end.is_none()
+    }
+}
+
+/// The responses of a request.
+pub struct Outbox {
+    state: Mutex<State>,
+    /// True if every token wakes the client's task; otherwise the last end does.
+    streams: bool,
+    ready: Notify,
+    /// True once the client has gone.
+    gone: AtomicBool,
+}
+
+struct State {
+    parts: Vec<Part>,
+    /// Responses that the engine has not ended.
+    open: usize,
+    /// Responses whose end was not taken.
+    left: usize,
+    /// Where the next search begins, so that no response waits for the others.
+    next: usize,
+}
+
+impl Outbox {
+    pub fn new(responses: usize, streams: bool) -> Outbox {
+        let parts = vec![Part::default(); responses];
+        let state = Mutex::new(State { parts, open: responses, left: responses, next: 0 });
+        Outbox { state, streams, ready: Notify::new(), gone: AtomicBool::new(false) }
+    }
+
+    /// Adds to a response.
+    pub fn write(&self, index: usize, write: impl FnOnce(&mut Part)) {
+        let is_done = {
+            let mut state = self.lock();
+            let part = &mut state.parts[index];
+            write(part);
+            let ends = part.end.is_some();
+            state.open -= usize::from(ends);
+            state.open == 0
+        };
+        if self.streams || is_done {
+            self.ready.notify_one();
+        }
+    }
+
+    /// Returns the next part of some response, or none when all of them have been taken to their ends.
+    pub async fn next(&self) -> Option<(usize, Part)> {
+        loop {
+            {
+                let mut state = self.lock();
+                if state.left == 0 {
+                    return None;
+                }
+                let (count, next) = (state.parts.len(), state.next);
+                let found = (0..count).map(|i| (next + i) % count).find(|&i| !state.parts[i].is_empty());
+                if let Some(index) = found {
+                    state.next = index + 1;
+                    let part = std::mem::take(&mut state.parts[index]);
+                    state.left -= usize::from(part.end.is_some());
+                    return Some((index, part));
+                }
+            }
+            self.ready.notified().await;
+        }
+    }
+
+    /// Waits until every response has ended, and returns them.
+    pub async fn whole(&self) -> Vec<Part> {
+        loop {
+            {
+                let mut state = self.lock();
+                if state.open == 0 {
+                    state.left = 0;
+                    return std::mem::take(&mut state.parts);
+                }
+            }
+            self.ready.notified().await;
+        }
+    }
+
+    pub fn leave(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
+    /// True if the client has gone.
+    pub fn is_left(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("no holder panics")
+    }
+}

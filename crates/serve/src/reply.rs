@@ -1,0 +1,135 @@
+//! How answers are sent: as one object, or as events while they are drawn. The form of each protocol says what they hold.
+
+use crate::house::{House, Listening};
+use crate::outbox::{End, Part};
+use crate::refusal::{Refusal, Reply};
+use axum::http::header;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, StreamExt};
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A stream without an event for this long sends a comment, so that nothing between takes it for dead.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// The shape of an answer.
+pub trait Form: Send + 'static {
+    /// Returns the answer as one object.
+    fn whole(&mut self, parts: Vec<Part>) -> Value;
+
+    /// Returns the events before the first part.
+    fn begin(&mut self) -> Vec<Value>;
+
+    /// Returns the events of a part of one response.
+    fn part(&mut self, index: usize, part: Part) -> Vec<Value>;
+
+    /// Returns the events after the last part.
+    fn end(&mut self) -> Vec<Value>;
+}
+
+/// What every object of an answer begins with.
+pub struct Head {
+    pub house: Arc<House>,
+    pub id: String,
+    pub created: u64,
+}
+
+impl Head {
+    pub fn new(house: &Arc<House>, prefix: &str) -> Head {
+        let created = crate::house::seconds_now();
+        Head { house: house.clone(), id: format!("{prefix}{:016x}", house.next_id()), created }
+    }
+
+    /// Returns the beginning of an object.
+    pub fn object(&self, kind: &str) -> Value {
+        json!({
+            "id": self.id, "object": kind, "created": self.created, "model": self.house.settings.names[0],
+            "system_fingerprint": concat!("plimsoll-", env!("CARGO_PKG_VERSION")),
+        })
+    }
+}
+
+/// The counts of an answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    pub prompt_tokens: usize,
+    pub drawn_tokens: usize,
+}
+
+impl Usage {
+    pub fn json(self) -> Value {
+        json!({
+            "prompt_tokens": self.prompt_tokens, "completion_tokens": self.drawn_tokens,
+            "total_tokens": self.prompt_tokens + self.drawn_tokens,
+        })
+    }
+}
+
+/// Returns `finish_reason` and `stop_reason`.
+pub fn reasons(end: &End) -> (&'static str, Value) {
+    match end {
+        End::Eos => ("stop", Value::Null),
+        End::Token(id) => ("stop", json!(id)),
+        End::String(text) => ("stop", json!(text)),
+        End::Length => ("length", Value::Null),
+        End::Failed(_) => ("error", Value::Null),
+    }
+}
+
+/// Sends the answer.
+pub async fn send(mut form: impl Form, listening: Listening, streams: bool) -> Reply<Response> {
+    if streams {
+        return Ok(events(form, listening));
+    }
+    let parts = listening.outbox.whole().await;
+    for part in &parts {
+        if let Some(End::Failed(error)) = &part.end {
+            return Err((**error).clone().into());
+        }
+    }
+    Ok(json_response(&form.whole(parts)))
+}
+
+pub fn json_response(value: &Value) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
+}
+
+/// What a stream is doing.
+enum Step<F> {
+    Begin(F, Listening),
+    Parts(F, Listening),
+    Done,
+}
+
+fn events(form: impl Form, listening: Listening) -> Response {
+    let events = stream::unfold(Step::Begin(form, listening), next_events);
+    let events = events.flat_map(|texts| stream::iter(texts.into_iter().map(as_event)));
+    Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+}
+
+fn as_event(text: String) -> Result<Event, Infallible> {
+    Ok(Event::default().data(text))
+}
+
+async fn next_events<F: Form>(step: Step<F>) -> Option<(Vec<String>, Step<F>)> {
+    let texts = |values: Vec<Value>| values.iter().map(Value::to_string).collect::<Vec<_>>();
+    match step {
+        Step::Begin(mut form, listening) => Some((texts(form.begin()), Step::Parts(form, listening))),
+        Step::Parts(mut form, listening) => match listening.outbox.next().await {
+            Some((_, Part { end: Some(End::Failed(error)), .. })) => {
+                let refusal: Box<Refusal> = (*error).into();
+                Some((texts(vec![refusal.body()]), Step::Done))
+            }
+            Some((index, part)) => Some((texts(form.part(index, part)), Step::Parts(form, listening))),
+            None => {
+                let mut last = texts(form.end());
+                last.push("[DONE]".into());
+                Some((last, Step::Done))
+            }
+        },
+        Step::Done => None,
+    }
+}

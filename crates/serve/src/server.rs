@@ -1,0 +1,181 @@
+//! The routes, and what comes before them: who may ask, how large a body is, and how many are read at one time.
+
+use crate::asked::Asked;
+use crate::guard::Pass;
+use crate::house::House;
+use crate::refusal::{Refusal, Reply};
+use crate::reply::{Form, json_response, send};
+use crate::{chat, completions, tokens};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::header::{self, HeaderName, HeaderValue};
+use axum::http::{Method, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use futures_util::StreamExt;
+use plimsoll_base::{Error, shown};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+type Shared = State<Arc<House>>;
+/// Reads a body into what one route answers.
+type Read<F> = fn(&[u8], &Arc<House>) -> Reply<Asked<F>>;
+
+pub fn router(house: Arc<House>) -> Router {
+    Router::new()
+        .route(
+            "/v1/chat/completions",
+            post(|State(house): Shared, request| answer(house, request, chat::read)),
+        )
+        .route(
+            "/v1/completions",
+            post(|State(house): Shared, request| answer(house, request, completions::read)),
+        )
+        .route(
+            "/inference/v1/generate",
+            post(|State(house): Shared, request| answer(house, request, tokens::read)),
+        )
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*name}", get(model))
+        .route("/health", get(health))
+        .route("/metrics", get(metrics))
+        .fallback(nothing)
+        .method_not_allowed_fallback(nothing)
+        .layer(middleware::from_fn_with_state(house.clone(), guarded))
+        .with_state(house)
+}
+
+/// Lets permitted requests through, counts refusals, and sets the headers of every answer.
+async fn guarded(State(house): Shared, request: Request, next: Next) -> Response {
+    let mut response = match check(&house, &request) {
+        Err(refusal) => refusal.into_response(),
+        Ok(()) => next.run(request).await,
+    };
+    if response.status().is_client_error() || response.status().is_server_error() {
+        house.metrics.refused.add(1);
+    }
+    for (name, value) in [("x-content-type-options", "nosniff"), ("cache-control", "no-store")] {
+        response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// A page of another site can make a browser send requests here. It cannot send JSON or a token without consent, and a
+/// name of its own that resolves to this machine is refused.
+fn check(house: &House, request: &Request) -> Reply<()> {
+    let text = |name: HeaderName| {
+        request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    };
+    if !crate::guard::has_one_host(request.headers(), request.uri()) {
+        let message = "a request needs one Host header with one name, and an address without a host";
+        return Err(Error::new("serve-host-refused", message).into());
+    }
+    let guard = &house.settings.guard;
+    let host = text(header::HOST);
+    if !guard.knows(host) {
+        let message = format!("this server does not go by the name {:?}", shown(host));
+        return Err(Error::new("serve-host-refused", message)
+            .hint("start it with --host NAME if it should")
+            .into());
+    }
+    // So that a supervisor can ask without the token; it learns nothing else.
+    let is_open = request.uri().path() == "/health";
+    if !is_open && guard.pass(text(header::AUTHORIZATION), "", "") != Pass::Yes {
+        let error = Error::new("serve-token-wrong", "the request does not bring this server's token")
+            .hint("send the header Authorization: Bearer TOKEN; OpenAI's clients call it the API key");
+        return Err(error.into());
+    }
+    let is_json =
+        text(header::CONTENT_TYPE).split(';').next().is_some_and(|kind| kind.trim() == "application/json");
+    if request.method() == Method::POST && !is_json {
+        let message = "the body of a request is JSON: send the header Content-Type: application/json";
+        return Err(Error::new("serve-bad-request", message).into());
+    }
+    Ok(())
+}
+
+async fn answer<F: Form>(house: Arc<House>, request: Request, read: Read<F>) -> Reply<Response> {
+    house.check_open()?;
+    let asked = receive(&house, request, read).await?;
+    let Asked { prompts, drawing, delivery, usual_tokens, form } = asked;
+    let listening = house.submit(prompts, drawing, delivery.stream, usual_tokens)?;
+    send(form, listening, delivery.stream).await
+}
+
+/// Reads a body and makes it into tokens, on a thread that may take its time.
+async fn receive<F: Form>(house: &Arc<House>, request: Request, read: Read<F>) -> Reply<Asked<F>> {
+    let most = house.limits.body_bytes();
+    let length =
+        request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    if length.is_some_and(|length: u64| length > most as u64) {
+        return Err(too_large(&format!("{} bytes", length.unwrap_or_default()), most));
+    }
+    let _permit = house.bodies.acquire().await.expect("it is never closed");
+    let wait = crate::limits::BODY_WAIT;
+    let body = tokio::time::timeout(wait, collect(request.into_body(), most)).await.map_err(|_| {
+        let message = format!("the body did not come within {} s", wait.as_secs());
+        Box::<Refusal>::from(Error::new("serve-body-too-slow", message))
+    })??;
+    let of = house.clone();
+    match tokio::task::spawn_blocking(move || read(&body, &of)).await {
+        Ok(asked) => asked,
+        Err(_) => Err(Error::new("internal", "reading the request ended with a fault in plimsoll").into()),
+    }
+}
+
+async fn collect(body: Body, most: usize) -> Reply<Vec<u8>> {
+    let (mut body, mut bytes) = (body.into_data_stream(), Vec::new());
+    while let Some(piece) = body.next().await {
+        let piece = piece.map_err(|err| {
+            Box::<Refusal>::from(Error::new("serve-bad-request", format!("the body broke off: {err}")))
+        })?;
+        if bytes.len() + piece.len() > most {
+            return Err(too_large("more", most));
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(bytes)
+}
+
+fn too_large(given: &str, most: usize) -> Box<Refusal> {
+    Error::new("serve-body-too-large", format!("the body has {given}, and {most} bytes is the most"))
+        .hint("the limit grows with --prompt-tokens and --max-new-tokens")
+        .into()
+}
+
+async fn models(State(house): Shared) -> Response {
+    let data: Vec<Value> = house.settings.names.iter().map(|name| model_json(&house, name)).collect();
+    json_response(&json!({ "object": "list", "data": data }))
+}
+
+async fn model(State(house): Shared, Path(name): Path<String>) -> Reply<Response> {
+    house.check_model(Some(&name))?;
+    Ok(json_response(&model_json(&house, &name)))
+}
+
+fn model_json(house: &House, name: &str) -> Value {
+    json!({
+        "id": name, "object": "model", "created": house.created, "owned_by": "plimsoll",
+        "root": house.settings.names[0], "parent": null, "max_model_len": house.limits.context,
+    })
+}
+
+async fn health(State(house): Shared) -> Reply<Response> {
+    house.check_open()?;
+    Ok(StatusCode::OK.into_response())
+}
+
+async fn metrics(State(house): Shared) -> Response {
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    (kind, house.metrics.text()).into_response()
+}
+
+async fn nothing(request: Request) -> Box<Refusal> {
+    let message = format!("{} {} is nothing here", request.method(), shown(request.uri().path()));
+    Error::new("serve-unknown-path", message)
+        .hint("there are POST /v1/chat/completions, /v1/completions and /inference/v1/generate")
+        .hint("and GET /v1/models, /health and /metrics")
+        .into()
+}

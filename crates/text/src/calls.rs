@@ -1,0 +1,352 @@
+//! Tool calls in the text of a response. Models write them in one of two forms, which their chat templates teach: Qwen and
+//! Hermes as `<tool_call>{"name": ..., "arguments": ...}</tool_call>`, Llama 3 as the whole response, `{"name": ...,
+//! "parameters": ...}`. What looks like a call and is none stays text.
+
+use crate::ChatTemplate;
+use serde_json::{Map, Value};
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+/// Llama 3 may write it before a call.
+const PYTHON_TAG: &str = "<|python_tag|>";
+
+/// A piece of a response.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Said {
+    Text(String),
+    Call {
+        name: String,
+        /// The arguments as JSON.
+        arguments: String,
+    },
+}
+
+/// Finds the calls in one response, piece by piece, in time that grows with the text alone.
+#[derive(Clone, Debug)]
+pub enum Calls {
+    /// Between tags, anywhere in the response.
+    Tagged(Tagged),
+    /// The response is calls, with `;` between them, or it has none.
+    Whole(Whole),
+}
+
+impl Calls {
+    /// For functions of these names, in the form that a template teaches.
+    pub fn new(template: Option<&ChatTemplate>, tools: Vec<String>) -> Calls {
+        match template.is_some_and(|template| template.mentions(OPEN)) {
+            true => Calls::Tagged(Tagged::default()),
+            false => Calls::Whole(Whole { tools, ..Whole::default() }),
+        }
+    }
+
+    /// Finds the calls in a whole response.
+    pub fn in_response(template: Option<&ChatTemplate>, tools: Vec<String>, response: &str) -> Vec<Said> {
+        let mut calls = Calls::new(template, tools);
+        let mut said = calls.push(response);
+        said.extend(calls.finish());
+        said
+    }
+
+    /// Takes more of the response. Returns what is certain.
+    pub fn push(&mut self, text: &str) -> Vec<Said> {
+        let mut said = Vec::new();
+        match self {
+            Calls::Tagged(calls) => calls.push(text, &mut said),
+            Calls::Whole(calls) => calls.push(text, &mut said),
+        }
+        said
+    }
+
+    /// Returns what was held back, at the end of the response.
+    pub fn finish(&mut self) -> Vec<Said> {
+        let mut said = Vec::new();
+        match self {
+            Calls::Tagged(calls) => {
+                push_text(&mut said, &std::mem::take(&mut calls.gap));
+                push_text(&mut said, &std::mem::take(&mut calls.held));
+            }
+            Calls::Whole(calls) => {
+                let held = std::mem::take(&mut calls.held);
+                let found = if calls.inside { calls.calls_of(&held) } else { None };
+                match found {
+                    Some(found) => said = found,
+                    None => push_text(&mut said, &held),
+                }
+            }
+        }
+        said
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Tagged {
+    /// White space after the last text: it separates a call, or belongs to what follows.
+    gap: String,
+    /// What may be the beginning of a tag; or an open tag and what follows it.
+    held: String,
+    /// True within tags. `CLOSE` does not end in the first `searched` bytes of `held`.
+    inside: bool,
+    searched: usize,
+}
+
+impl Tagged {
+    fn push(&mut self, text: &str, said: &mut Vec<Said>) {
+        let mut buffer = text.to_string();
+        if self.inside {
+            self.held.push_str(text);
+            let from = self.searched.saturating_sub(CLOSE.len() - 1);
+            let from = self.held.floor_char_boundary(from);
+            let Some(at) = self.held[from..].find(CLOSE) else {
+                self.searched = self.held.len();
+                return;
+            };
+            buffer = self.held.split_off(from + at + CLOSE.len());
+            let whole = std::mem::take(&mut self.held);
+            self.call(&whole, said);
+        } else if !self.held.is_empty() {
+            buffer.insert_str(0, &std::mem::take(&mut self.held));
+        }
+        let mut rest = buffer.as_str();
+        while let Some(start) = rest.find(OPEN) {
+            self.text(&rest[..start], said);
+            let Some(end) = rest[start..].find(CLOSE) else {
+                self.held = rest[start..].to_string();
+                (self.inside, self.searched) = (true, self.held.len());
+                return;
+            };
+            let (whole, after) = rest[start..].split_at(end + CLOSE.len());
+            self.call(whole, said);
+            rest = after;
+        }
+        let (text, beginning) = rest.split_at(rest.len() - overlap(rest, OPEN));
+        self.text(text, said);
+        self.held = beginning.to_string();
+    }
+
+    fn text(&mut self, text: &str, said: &mut Vec<Said>) {
+        let solid = text.trim_end();
+        if !solid.is_empty() {
+            push_text(said, &std::mem::take(&mut self.gap));
+            push_text(said, solid);
+        }
+        self.gap.push_str(&text[solid.len()..]);
+    }
+
+    /// Takes what is from tag to tag.
+    fn call(&mut self, whole: &str, said: &mut Vec<Said>) {
+        self.inside = false;
+        let gap = std::mem::take(&mut self.gap);
+        match tagged_call(&whole[OPEN.len()..whole.len() - CLOSE.len()]) {
+            Some(call) => said.push(call),
+            None => {
+                push_text(said, &gap);
+                push_text(said, whole);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Whole {
+    tools: Vec<String>,
+    held: String,
+    /// Bytes of `held` before a call may begin: white space, and one tag.
+    lead: usize,
+    has_tag: bool,
+    /// True if it begins as a call does.
+    inside: bool,
+    /// True once it cannot be a call.
+    is_text: bool,
+}
+
+impl Whole {
+    fn push(&mut self, text: &str, said: &mut Vec<Said>) {
+        if self.is_text {
+            return push_text(said, text);
+        }
+        self.held.push_str(text);
+        while !self.inside {
+            let start = self.held[self.lead..].trim_start();
+            self.lead = self.held.len() - start.len();
+            if !self.has_tag && start.starts_with(PYTHON_TAG) {
+                (self.has_tag, self.lead) = (true, self.lead + PYTHON_TAG.len());
+                continue;
+            }
+            if start.is_empty() || (!self.has_tag && PYTHON_TAG.starts_with(start)) {
+                return;
+            }
+            self.inside = start.starts_with('{');
+            if !self.inside {
+                self.is_text = true;
+                return push_text(said, &std::mem::take(&mut self.held));
+            }
+        }
+    }
+
+    /// Returns the calls that a whole response is.
+    fn calls_of(&self, text: &str) -> Option<Vec<Said>> {
+        let text = text.trim();
+        let mut rest = text.strip_prefix(PYTHON_TAG).unwrap_or(text);
+        let mut calls = Vec::new();
+        while !rest.is_empty() {
+            let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Map<String, Value>>();
+            let mut call = values.next()?.ok()?;
+            rest = rest[values.byte_offset()..].trim();
+            if !rest.is_empty() {
+                rest = rest.strip_prefix(';')?.trim();
+            }
+            let name = call
+                .get("name")?
+                .as_str()
+                .filter(|name| self.tools.iter().any(|tool| tool == name))?
+                .to_string();
+            let arguments = call.remove("parameters").or_else(|| call.remove("arguments"))?;
+            calls.push(Said::Call { name, arguments: arguments.is_object().then(|| arguments.to_string())? });
+        }
+        Some(calls)
+    }
+}
+
+/// Returns the same with texts that follow each other as one.
+pub fn joined(said: Vec<Said>) -> Vec<Said> {
+    let mut joined = Vec::with_capacity(said.len());
+    for one in said {
+        match one {
+            Said::Text(text) => push_text(&mut joined, &text),
+            call => joined.push(call),
+        }
+    }
+    joined
+}
+
+fn push_text(said: &mut Vec<Said>, text: &str) {
+    if text.is_empty() {
+        return;
+    }
+    match said.last_mut() {
+        Some(Said::Text(last)) => last.push_str(text),
+        _ => said.push(Said::Text(text.to_string())),
+    }
+}
+
+/// Reads what is between two tags.
+fn tagged_call(text: &str) -> Option<Said> {
+    let mut call: Map<String, Value> = serde_json::from_str(text).ok()?;
+    let name = call.get("name")?.as_str().filter(|name| !name.is_empty())?.to_string();
+    let arguments = match call.remove("arguments") {
+        None => Value::Object(Map::new()),
+        // Some models write the text of the object.
+        Some(Value::String(text)) => Value::Object(serde_json::from_str(&text).ok()?),
+        Some(object @ Value::Object(_)) => object,
+        Some(_) => return None,
+    };
+    Some(Said::Call { name, arguments: arguments.to_string() })
+}
+
+/// Returns the length of the longest suffix of `text` that is a proper prefix of `tag`, which is ASCII.
+fn overlap(text: &str, tag: &str) -> usize {
+    (1..tag.len()).rev().find(|&n| text.as_bytes().ends_with(&tag.as_bytes()[..n])).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TAGGED: &str = "{% if tools %}<tool_call>{% endif %}";
+    const WHOLE: &str = "{% if tools %}{\"name\": 1, \"parameters\": 2}{% endif %}{{ messages }}";
+
+    /// What a response becomes in pieces of `size` bytes; text is joined.
+    fn parse(template: &str, text: &str, size: usize) -> Vec<Said> {
+        let template = ChatTemplate::new(template, &[]).unwrap();
+        let mut calls = Calls::new(Some(&template), vec!["add".into(), "now".into()]);
+        let mut said: Vec<Said> = Vec::new();
+        for piece in text.as_bytes().chunks(size) {
+            said.extend(calls.push(std::str::from_utf8(piece).unwrap()));
+        }
+        said.extend(calls.finish());
+        joined(said)
+    }
+
+    fn check(template: &str, text: &str, expect: &[Said]) {
+        for size in [1, 2, 3, 7, 1000] {
+            assert_eq!(parse(template, text, size), expect, "{text:?} in pieces of {size}");
+        }
+    }
+
+    fn words(text: &str) -> Said {
+        Said::Text(text.into())
+    }
+
+    fn call(name: &str, arguments: &str) -> Said {
+        Said::Call { name: name.into(), arguments: arguments.into() }
+    }
+
+    #[test]
+    fn tagged_calls_are_found_and_what_is_none_stays_text() {
+        for (text, expect) in [
+            ("2 < 3 <tool", vec![words("2 < 3 <tool")]),
+            (
+                "Let me see.\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"b\": 1, \"a\": [2]}}\n</tool_call>",
+                vec![words("Let me see."), call("add", "{\"b\":1,\"a\":[2]}")],
+            ),
+            (
+                "<tool_call>{\"name\":\"add\",\"arguments\":{}}</tool_call>\n<tool_call>{\"name\":\"x\"}</tool_call>",
+                vec![call("add", "{}"), call("x", "{}")],
+            ),
+            (
+                "<tool_call>{\"name\":\"add\",\"arguments\":\"{\\\"a\\\":1}\"}</tool_call> done ",
+                vec![call("add", "{\"a\":1}"), words(" done ")],
+            ),
+            ("<tool_call>not json</tool_call>", vec![words("<tool_call>not json</tool_call>")]),
+            ("a \n<tool_call>[]</tool_call>\n", vec![words("a \n<tool_call>[]</tool_call>\n")]),
+            (
+                "<tool_call>{\"arguments\":{}}</tool_call>",
+                vec![words("<tool_call>{\"arguments\":{}}</tool_call>")],
+            ),
+            ("<tool_call>{\"name\":\"add\"", vec![words("<tool_call>{\"name\":\"add\"")]),
+            ("  \n", vec![words("  \n")]),
+        ] {
+            check(TAGGED, text, &expect);
+        }
+    }
+
+    /// A response of open tags was searched from its beginning for each of its tokens.
+    #[test]
+    fn r_an_open_tag_was_searched_again_and_again() {
+        let template = ChatTemplate::new(TAGGED, &[]).unwrap();
+        for text in [OPEN.repeat(100_000), format!("{OPEN}{}", " ".repeat(1 << 20)), " ".repeat(1 << 20)] {
+            let mut calls = Calls::new(Some(&template), Vec::new());
+            let mut said: Vec<Said> =
+                text.as_bytes().chunks(1).flat_map(|c| calls.push(std::str::from_utf8(c).unwrap())).collect();
+            said.extend(calls.finish());
+            assert_eq!(joined(said), [Said::Text(text)]);
+        }
+    }
+
+    #[test]
+    fn a_whole_response_is_calls_of_known_functions_or_text() {
+        for (text, expect) in [
+            ("{\"name\": \"add\", \"parameters\": {\"a\": 1}}", vec![call("add", "{\"a\":1}")]),
+            (" <|python_tag|>{\"name\": \"now\", \"arguments\": {}}", vec![call("now", "{}")]),
+            (
+                "{\"name\":\"add\",\"parameters\":{}}; {\"name\":\"now\",\"parameters\":{}}",
+                vec![call("add", "{}"), call("now", "{}")],
+            ),
+            (
+                "{\"name\": \"other\", \"parameters\": {}}",
+                vec![words("{\"name\": \"other\", \"parameters\": {}}")],
+            ),
+            ("{\"answer\": 4}", vec![words("{\"answer\": 4}")]),
+            (
+                "{\"name\": \"add\", \"parameters\": {}} and more",
+                vec![words("{\"name\": \"add\", \"parameters\": {}} and more")],
+            ),
+            ("{\"name\": \"add\", \"param", vec![words("{\"name\": \"add\", \"param")]),
+            ("<|python_tag|>print(1)", vec![words("<|python_tag|>print(1)")]),
+            ("It is {4}.", vec![words("It is {4}.")]),
+            ("<|py", vec![words("<|py")]),
+        ] {
+            check(WHOLE, text, &expect);
+        }
+    }
+}

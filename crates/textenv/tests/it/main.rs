@@ -1,0 +1,27 @@
+//! Text environments with real programs and real workers.
+
+mod shapes;
+mod tool;
+
+use plimsoll_base::Bytes;
+use plimsoll_textenv::Settings;
+use plimsoll_worker::Network;
+use std::time::Duration;
+
+/// Settings of one worker, which a keeper of this crate's holds.
+fn settings() -> Settings {
+    plimsoll_worker::keep_with(env!("CARGO_BIN_EXE_plimsoll-textenv-keeper").into());
+    let timeout = Duration::from_secs(20);
+    Settings {
+        rows: None,
+        eval_rows: None,
+        action: "message".to_string(),
+        observation: None,
+        python: None,
+        num_workers: 1,
+        worker_memory: Bytes::mib(1024),
+        network: Network::Deny,
+        step_timeout: timeout,
+        reset_timeout: timeout,
+    }
+}

@@ -1,0 +1,258 @@
+//! Environments that Python plays, in each of their forms: tools, Gymnasium, OpenEnv.
+
+use plimsoll_base::{Error, Result};
+use plimsoll_text::Message;
+use plimsoll_textenv::{Hosts, Job, Kind, Said, Settings, Start};
+use plimsoll_worker::Network;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// One episode at a time, in one slot.
+struct Table(Hosts);
+
+impl Table {
+    fn open(env: &str, settings: &Settings) -> Result<Table> {
+        Ok(Table(Hosts::start(&Kind::parse(env).unwrap(), settings)?))
+    }
+
+    fn ask(&mut self, job: Job) -> Result<Said> {
+        self.0.ask(0, job);
+        let reply = self.0.take(true).expect("there is a reply to each job");
+        reply.outcome.map(|said| said.expect("its worker is alive"))
+    }
+
+    fn reset(&mut self, start: Start) -> Vec<Message> {
+        self.ask(Job::Reset(start)).unwrap().messages
+    }
+
+    fn step(&mut self, response: &str, calls: &[Value]) -> Said {
+        self.ask(Job::Step(response.to_string(), calls.to_vec())).unwrap()
+    }
+}
+
+fn example() -> String {
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/sums_by_tools.py");
+    format!("python:{}:SumsByTools", file.display())
+}
+
+fn call(name: &str, arguments: Value) -> Value {
+    json!({ "name": name, "arguments": arguments })
+}
+
+fn tool(content: &str) -> Message {
+    Message::new("tool", content)
+}
+
+/// The interpreter with numpy, gymnasium and websockets, if this machine has one.
+fn other_python() -> Option<String> {
+    let python = std::env::var("PLIMSOLL_TEST_PYTHON").ok();
+    if python.is_none() {
+        eprintln!("skipped: PLIMSOLL_TEST_PYTHON names no interpreter with gymnasium and websockets");
+    }
+    python
+}
+
+fn write(text: &str) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mine.py");
+    std::fs::write(&file, text).unwrap();
+    (folder, file.display().to_string())
+}
+
+#[test]
+fn a_class_of_tools_is_described_called_and_scored_at_the_end() {
+    let mut table = Table::open(&example(), &crate::settings()).unwrap();
+    let about = table.0.about().clone();
+    assert!(about.scores_at_end);
+    // Alphabetical, in the form in which transformers describes a function.
+    assert_eq!(
+        about.tools[0],
+        json!({"type": "function", "function": {
+            "name": "add",
+            "description": "Adds two numbers.",
+            "parameters": {"type": "object", "properties": {
+                "x": {"type": "integer", "description": "The first number."},
+                "y": {"type": "integer", "description": "The second number."},
+            }, "required": ["x", "y"]},
+            "return": {"type": "integer", "description": "The sum."},
+        }})
+    );
+    assert_eq!(about.tools[1]["function"]["name"], "answer");
+
+    let first = table.reset(Start::train(3, 5));
+    assert_eq!(first, table.reset(Start::train(3, 5)), "equal starts, equal messages");
+    let numbers: Vec<i64> =
+        first[0].content.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+    let (a, b) = (numbers[0], numbers[1]);
+    let said = table.step("", &[call("add", json!({ "x": a, "y": b }))]);
+    assert_eq!(said, Said { messages: vec![tool(&(a + b).to_string())], reward: 0.0, done: false });
+    // A wrong call is an answer, not a fault, as in TRL.
+    let said = table.step("", &[call("divide", json!({})), call("add", json!({ "x": 1 }))]);
+    assert_eq!(said.messages[0], tool("{'error': 'Tool divide not found.'}"));
+    assert!(said.messages[1].content.contains("missing 1 required positional argument: 'y'"), "{said:?}");
+    assert_eq!(table.ask(Job::End).unwrap().reward, 0.0, "cut before its answer");
+    table.step("", &[call("answer", json!({ "value": a + b }))]);
+    assert_eq!(table.step("Done.", &[]), Said { messages: vec![], reward: 0.0, done: true });
+    assert_eq!(table.ask(Job::End).unwrap().reward, 1.0);
+}
+
+#[test]
+fn rows_are_the_arguments_of_reset_and_their_prompt_comes_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, rows: &[Value]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, rows.iter().map(|row| format!("{row}\n")).collect::<String>()).unwrap();
+        Some(path)
+    };
+    let settings = Settings {
+        rows: file("train.jsonl", &[json!({ "prompt": "Be exact. ", "a": 1, "b": 2, "source": "here" })]),
+        eval_rows: file(
+            "eval.jsonl",
+            &[json!({ "prompt": [{ "role": "system", "content": "S" }], "a": 3, "b": 4 })],
+        ),
+        ..crate::settings()
+    };
+    let mut table = Table::open(&example(), &settings).unwrap();
+    let asks = |a, b| format!("What is {a} + {b}? Compute with `add`, then give the sum to `answer`.");
+    let first = table.reset(Start::train(0, 0));
+    assert_eq!(first, [Message::new("user", format!("Be exact. {}", asks(1, 2)))]);
+    let first = table.reset(Start::eval(0));
+    assert_eq!(first, [Message::new("system", "S"), Message::new("user", asks(3, 4))]);
+}
+
+fn refusal(env: &str, settings: &Settings) -> Error {
+    Table::open(env, settings).err().expect("it does not start")
+}
+
+#[test]
+fn what_is_no_environment_is_refused_before_an_episode() {
+    let (_folder, file) = write(
+        "class NoReset:\n    def step(self, r): pass\n\
+         class NoReward:\n    def reset(self): pass\n    def tool(self): pass\n\
+         class Plain:\n    def reset(self, seed): return 'x'\n    def step(self, r): return 'x', 0, True\n\
+         class Image:\n    observation_space = action_space = 3\n    def reset(self, seed): pass\n",
+    );
+    for (class, words) in [
+        ("NoReset", "no method `reset`"),
+        ("NoReward", "no method `step`, nor `get_reward`"),
+        ("Image", "only Text spaces"),
+        ("Absent", "it has: NoReset, NoReward, Plain, Image"),
+    ] {
+        let error = refusal(&format!("python:{file}:{class}"), &crate::settings());
+        assert_eq!(error.slug, "text-environment-missing", "{error}");
+        assert!(error.message.contains(words), "{class}: {error}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for (text, words) in
+        [("", "has no rows"), ("[1]\n", "line 1: an object is needed"), ("{\n", "line 1: no JSON")]
+    {
+        let rows = folder.path().join("rows.jsonl");
+        std::fs::write(&rows, text).unwrap();
+        let error = refusal(&example(), &Settings { rows: Some(rows), ..crate::settings() });
+        assert!(error.message.contains(words), "{error}");
+    }
+    let rows = Some(folder.path().join("absent.jsonl"));
+    let error = refusal(&example(), &Settings { rows, ..crate::settings() });
+    assert!(error.message.contains("absent.jsonl` is not a file"), "{error}");
+    let rows = folder.path().join("rows.jsonl");
+    std::fs::write(&rows, "{\"a\": 1}\n").unwrap();
+    let error = refusal(&format!("python:{file}:Plain"), &Settings { rows: Some(rows), ..crate::settings() });
+    assert!(error.message.contains("this one has another form"), "{error}");
+}
+
+#[test]
+fn a_gymnasium_environment_of_text_is_played_in_words() {
+    let Some(python) = other_python() else { return };
+    let (_folder, file) = write(
+        "import gymnasium\nfrom gymnasium.spaces import Text\n\
+         class Echo(gymnasium.Env):\n\
+         \x20   observation_space = action_space = Text(100)\n\
+         \x20   def reset(self, *, seed=None, options=None):\n\
+         \x20       super().reset(seed=seed)\n\
+         \x20       self.left = 2\n\
+         \x20       return f'Say {self.np_random.integers(10)}.', {}\n\
+         \x20   def step(self, action):\n\
+         \x20       self.left -= 1\n\
+         \x20       return f'You said {action}.', 0.5, self.left == 0, False, {}\n",
+    );
+    let settings = Settings { python: Some(python), ..crate::settings() };
+    let mut table = Table::open(&format!("python:{file}:Echo"), &settings).unwrap();
+    let first = table.reset(Start::train(0, 0));
+    assert_eq!(first, table.reset(Start::train(0, 0)));
+    assert!(first[0].content.starts_with("Say "));
+    let said = table.step("five", &[]);
+    assert_eq!(
+        said,
+        Said { messages: vec![Message::new("user", "You said five.")], reward: 0.5, done: false }
+    );
+    assert_eq!(table.step("six", &[]), Said { messages: vec![], reward: 0.5, done: true });
+    // By its id: registered, but of numbers.
+    let error = refusal("gym:CartPole-v1", &settings);
+    assert!(error.message.contains("only Text spaces"), "{error}");
+}
+
+/// A server that speaks as OpenEnv's does, with the two kinds of environment.
+struct Server {
+    process: Child,
+    port: String,
+}
+
+impl Server {
+    fn start(python: &str) -> Server {
+        let program = include_str!("openenv_server.py");
+        let mut command = Command::new(python);
+        let mut process = command
+            .args(["-c", program])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the interpreter starts");
+        let mut port = String::new();
+        BufReader::new(process.stdout.take().expect("a pipe")).read_line(&mut port).unwrap();
+        Server { process, port: port.trim().to_string() }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn a_server_of_openenv_is_played_by_its_messages_or_its_tools() {
+    let Some(python) = other_python() else { return };
+    let server = Server::start(&python);
+    let settings = Settings { python: Some(python), network: Network::Allow, ..crate::settings() };
+    let env = |name: &str| format!("openenv:http://127.0.0.1:{}/{name}", server.port);
+
+    let mut echo = Table::open(&env("echo"), &settings).unwrap();
+    assert!(echo.0.about().tools.is_empty() && !echo.0.about().scores_at_end);
+    let first = echo.reset(Start::train(0, 0));
+    assert!(first[0].content.starts_with("ready, seed "), "{first:?}");
+    let said = echo.step("hello", &[]);
+    assert_eq!(said, Said { messages: vec![Message::new("user", "hello")], reward: 0.5, done: false });
+    assert_eq!(echo.step("bye", &[]), Said { messages: vec![], reward: 0.5, done: true });
+
+    let other = Settings { action: "code".into(), observation: Some("length".into()), ..settings.clone() };
+    let mut refused = Table::open(&env("echo"), &other).unwrap();
+    refused.reset(Start::train(0, 0));
+    let error = refused.ask(Job::Step("x".into(), vec![])).unwrap_err();
+    assert_eq!(error.slug, "text-environment-raised");
+    assert!(error.message.contains("the server refused `step`: no `message`"), "{error}");
+
+    let mut calc = Table::open(&env("calc"), &settings).unwrap();
+    assert_eq!(calc.0.about().tools[0]["function"]["name"], "add");
+    assert_eq!(calc.reset(Start::train(0, 0)), [Message::new("user", "Begin.")]);
+    let said = calc.step("", &[call("add", json!({ "a": 2, "b": 40 })), call("no", json!({}))]);
+    assert_eq!(said.messages[0], tool("42"));
+    assert!(said.messages[1].content.contains("tool_not_found"), "{said:?}");
+    assert!(!said.done && said.reward == 1.0);
+    assert!(calc.step("42", &[]).done);
+
+    let error = refusal("openenv:http://127.0.0.1:1", &settings);
+    assert!(error.message.contains("Connection refused"), "{error}");
+}

@@ -1,0 +1,83 @@
+//! Builds the binary of a release: optimised, linked against the stubs of an old glibc by zig, and without the paths of the
+//! machine that built it.
+
+use super::package::{GLIBC_MAX, TARGET};
+use super::programs::succeed;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The linker, and what tells cargo to use it; both are Python packages, which carry programs only.
+const TOOLS: [&str; 2] = ["cargo-zigbuild==0.24.0", "ziglang==0.17.1"];
+
+/// Builds in `target/dist`; the path of the binary.
+pub fn build(root: &Path) -> Result<PathBuf, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // Fetched first, because where the sources of the dependencies lie is hidden below.
+    let mut fetch = Command::new(&cargo);
+    succeed(fetch.args(["fetch", "--locked", "--target", TARGET]).current_dir(root))?;
+    let target = root.join("target/dist");
+    let tools = tools(&target)?;
+    let python = tools.join("python");
+    let mut command = Command::new(tools.join("cargo-zigbuild"));
+    command
+        .args(["zigbuild", "--release", "--locked", "--package", "plimsoll", "--target"])
+        .arg(format!("{TARGET}.{}.{}", GLIBC_MAX.0, GLIBC_MAX.1))
+        .arg("--target-dir")
+        .arg(&target)
+        .env("CARGO_ZIGBUILD_PYTHON_PATH", python)
+        .env("CARGO_ZIGBUILD_CACHE_DIR", target.join("zigbuild"))
+        .env("ZIG_GLOBAL_CACHE_DIR", target.join("zig"))
+        .env("CARGO_ENCODED_RUSTFLAGS", flags(root).join("\x1f"))
+        .env("CARGO", &cargo)
+        .current_dir(root);
+    succeed(&mut command)?;
+    Ok(target.join(TARGET).join("release/plimsoll"))
+}
+
+/// Refuses a binary in which a folder of this machine is named.
+pub fn check_paths(bytes: &[u8], root: &Path) -> Result<(), String> {
+    let folders = [root.to_path_buf(), cargo_home()];
+    let holds = |folder: &&PathBuf| {
+        let path = folder.as_os_str().as_encoded_bytes();
+        !path.is_empty() && bytes.windows(path.len()).any(|window| window == path)
+    };
+    match folders.iter().find(holds) {
+        Some(folder) => {
+            Err(format!("the binary names {}, so other machines build another one", folder.display()))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the flags by which paths in the binary are the same on every machine.
+fn flags(root: &Path) -> Vec<String> {
+    let map = |from: &Path, to: &str| format!("--remap-path-prefix={}={to}", from.display());
+    let registry = cargo_home().join("registry/src");
+    // Each registry has a folder, whose name depends on where the registry is.
+    let mut sources: Vec<PathBuf> =
+        fs::read_dir(&registry).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    sources.sort();
+    let sources = sources.iter().map(|folder| map(folder, "/registry"));
+    // The last one that fits is taken.
+    [map(&cargo_home(), "/cargo"), map(root, "/plimsoll")].into_iter().chain(sources).collect()
+}
+
+fn cargo_home() -> PathBuf {
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo");
+    std::env::var_os("CARGO_HOME").map_or_else(home, PathBuf::from)
+}
+
+/// Returns the folder of programs of a virtual environment with the tools, which is made once.
+fn tools(target: &Path) -> Result<PathBuf, String> {
+    let (folder, done) = (target.join("tools"), target.join("tools/installed"));
+    let wanted = TOOLS.join(" ");
+    if fs::read_to_string(&done).is_ok_and(|installed| installed == wanted) {
+        return Ok(folder.join("bin"));
+    }
+    succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
+    let mut pip = Command::new(folder.join("bin/python"));
+    succeed(pip.args(["-m", "pip", "install", "-q"]).args(TOOLS))?;
+    fs::write(&done, wanted).map_err(|err| format!("{}: {err}", done.display()))?;
+    Ok(folder.join("bin"))
+}

@@ -1,0 +1,72 @@
+//! The files of a release: the binary, what it writes about itself (completions and manual pages), and two texts.
+
+use super::programs::output;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A file of a release.
+pub struct File {
+    pub kind: Kind,
+    pub name: String,
+    pub bytes: Vec<u8>,
+}
+
+/// What a file is, which decides where a package puts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Binary,
+    Bash,
+    Zsh,
+    Fish,
+    Man,
+    License,
+    Readme,
+}
+
+/// Shells, with the names under which they look for a program's completions.
+const SHELLS: [(Kind, &str, &str); 3] = [
+    (Kind::Bash, "bash", "plimsoll"),
+    (Kind::Zsh, "zsh", "_plimsoll"),
+    (Kind::Fish, "fish", "plimsoll.fish"),
+];
+
+/// Returns all files of a release of `binary`, whose content is `bytes`.
+pub fn of(binary: &Path, bytes: Vec<u8>, root: &Path) -> Result<Vec<File>, String> {
+    let binary = fs::canonicalize(binary).map_err(|err| format!("{}: {err}", binary.display()))?;
+    let mut files = vec![File { kind: Kind::Binary, name: "plimsoll".into(), bytes }];
+    for (kind, shell, name) in SHELLS {
+        let script = output(Command::new(&binary).args(["completions", shell]))?;
+        files.push(File { kind, name: name.into(), bytes: script.into_bytes() });
+    }
+    let folder = Scratch::new()?;
+    output(Command::new(&binary).arg("man").arg(&folder.0))?;
+    let unreadable = |path: &Path, err: std::io::Error| format!("{}: {err}", path.display());
+    let entries = fs::read_dir(&folder.0).map_err(|err| unreadable(&folder.0, err))?;
+    let mut pages: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    pages.sort();
+    let texts = [(Kind::License, root.join("LICENSE")), (Kind::Readme, root.join("README.md"))];
+    for (kind, path) in pages.into_iter().map(|path| (Kind::Man, path)).chain(texts) {
+        let bytes = fs::read(&path).map_err(|err| unreadable(&path, err))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        files.push(File { kind, name, bytes });
+    }
+    Ok(files)
+}
+
+/// A folder that is removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Scratch, String> {
+        let path = std::env::temp_dir().join(format!("plimsoll-dist-{}", std::process::id()));
+        fs::create_dir(&path).map_err(|err| format!("{}: {err}", path.display()))?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
