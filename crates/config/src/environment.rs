@@ -7,12 +7,14 @@ use super::values::{Credit, DynamicSampling, Network, Overlong};
 use crate::RunSpec;
 use plimsoll_algo::{advantage::Advantage, method::LearnsFrom};
 use plimsoll_base::{Error, Result};
-use plimsoll_textenv::{EpisodesOf, Kind, Settings};
+use plimsoll_textenv::{EpisodesOf, HTTP_AGENT, Kind, Settings};
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Number of evaluation episodes if `eval.prompts_max` is absent.
 const EVAL_EPISODES: u32 = 256;
+/// Most responses of an agent's episode: each draws its own random numbers.
+const AGENT_TURNS_MAX: f64 = 63.0;
 /// Largest number of worker processes.
 const WORKERS_MAX: f64 = 256.0;
 
@@ -75,6 +77,7 @@ fn own_keys(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<(
     let refuse = |key: &str, why: &str, hint: &str| {
         Err(contradiction(at, key, &format!("`{key}` is set, but {why}")).hint(hint.to_string()))
     };
+    agents_keys(environment, kind, at)?;
     let served = matches!(kind, Kind::Python(EpisodesOf::OpenEnv { .. }));
     let of_server =
         [("environment.action", &environment.action), ("environment.observation", &environment.observation)];
@@ -95,6 +98,40 @@ fn own_keys(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<(
         return Err(contradiction(at, "environment.env", message).hint("set environment.network = \"allow\""));
     }
     Ok(())
+}
+
+/// Checks the keys of agents that own their loop, and refuses them elsewhere.
+fn agents_keys(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> {
+    let is_set = |key: &str| at.origins.contains_key(key);
+    if !kind.is_agents() {
+        let keys = ["environment.command", "environment.port", "environment.branches_max"];
+        return match keys.into_iter().find(|key| is_set(key)) {
+            None => Ok(()),
+            Some(key) => {
+                let message = format!("`{key}` is set, but it belongs to env = \"{HTTP_AGENT}\"");
+                Err(contradiction(at, key, &message).hint(format!("remove {key}")))
+            }
+        };
+    }
+    let turns = f64::from(environment.turns_max);
+    in_range(turns, 1.0, AGENT_TURNS_MAX, at, "environment.turns_max")?;
+    in_range(f64::from(environment.branches_max), 1.0, turns, at, "environment.branches_max")?;
+    if environment.credit == Credit::Turn {
+        let message = "environment.credit = \"turn\", but an agent reports one reward for its episode";
+        return Err(contradiction(at, "environment.credit", message).hint("remove environment.credit"));
+    }
+    if !environment.command.is_empty() && environment.network == Network::Deny {
+        let message = "an agent reaches the model over the network, and environment.network = \"deny\"";
+        return Err(
+            contradiction(at, "environment.command", message).hint("set environment.network = \"allow\"")
+        );
+    }
+    match environment.command.first() {
+        Some(program) if program.is_empty() => {
+            Err(bad_value(at, "environment.command", "\"\"", "a program and its arguments"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses keys of other sections that have no effect with an environment.
@@ -131,9 +168,10 @@ fn other_sections(run: &RunFile, environment: &Environment, kind: &Kind, at: &Pr
         return Err(contradiction(at, "environment.credit", &message)
             .hint("set method = \"ppo\" or \"reinforce\", or environment.credit = \"episode\""));
     }
-    if kind.is_python() && run.data.prompt_tokens_max.is_none() {
+    if kind.has_no_first_messages() && run.data.prompt_tokens_max.is_none() {
         let missing = super::de::missing_key(&at.source, &super::Origin::Default, "data.prompt_tokens_max");
-        return Err(missing.fact("the first message of a Python environment is not known before it runs"));
+        return Err(missing
+            .fact("the first message of an environment outside of plimsoll is not known before it runs"));
     }
     Ok(())
 }

@@ -233,6 +233,16 @@ impl RunSpec {
         self.environment.as_ref().map_or(one, |environment| environment.episode_tokens(one)) as usize
     }
 
+    /// True if programs that own their loop play the episodes.
+    pub fn plays_agents(&self) -> bool {
+        self.environment.as_ref().is_some_and(Environment::plays_agents)
+    }
+
+    /// Returns the most sequences of a sample: more than one only of agents.
+    pub fn branches_max(&self) -> usize {
+        self.environment.as_ref().map_or(1, |environment| environment.branches_max.max(1) as usize)
+    }
+
     pub fn turns_max(&self) -> usize {
         self.environment.as_ref().map_or(1, |environment| environment.turns_max.max(1) as usize)
     }

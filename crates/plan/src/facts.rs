@@ -151,12 +151,17 @@ pub(crate) fn staging_bytes_of(allowed: Auto<ByteSize>, spec: &ModelSpec) -> Byt
 
 pub(crate) fn episode_memory(run: &RunSpec) -> EpisodeMemory {
     let Some(section) = &run.environment else { return EpisodeMemory::default() };
-    let has_workers = Kind::parse(&section.env).is_ok_and(|kind| kind.has_workers());
+    let kind = Kind::parse(&section.env);
+    let has_workers = kind.as_ref().is_ok_and(Kind::has_workers);
+    let plays_agents = kind.is_ok_and(|kind| kind.is_agents());
+    // Agents that others start are not in this plan.
+    let has_workers = has_workers && !(plays_agents && section.command.is_empty());
     let workers = if has_workers { section.num_workers.value().unwrap_or(1) } else { 0 };
     EpisodeMemory {
         turns_max: run.turns_max(),
         workers: Bytes(section.worker_memory.0.0.saturating_mul(u64::from(workers))),
-        threads: workers as usize,
+        threads: if plays_agents { 0 } else { workers as usize },
+        plays_agents,
         is_there: true,
     }
 }

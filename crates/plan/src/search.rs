@@ -309,7 +309,7 @@ impl Planner<'_> {
         // The samples of one prompt stay together.
         let samples = run.eval.samples.max(1) as usize;
         let eval = self.facts.eval_prompts.saturating_mul(samples).min(samples.max(256));
-        step.max(eval).max(1)
+        step.max(eval).max(1).saturating_mul(run.branches_max())
     }
 
     /// Returns the rows of a step's forward passes.
@@ -327,7 +327,8 @@ impl Planner<'_> {
     fn engine(&self, run: &RunSpec, sequences: usize) -> EngineLimits {
         let prompt_tokens = self.facts.prompt_tokens;
         let new_tokens = if run.needs.scores { 1 } else { run.response_tokens_max() };
-        let group = if run.objective.is_some() { run.rollout.group_size as usize } else { 1 };
+        let shares_prompts = run.objective.is_some() && !run.plays_agents();
+        let group = if shares_prompts { run.rollout.group_size as usize } else { 1 };
         let enough = EngineLimits::blocks_for(sequences, group, prompt_tokens, new_tokens);
         let one = (prompt_tokens + new_tokens).div_ceil(plimsoll_device::KV_BLOCK) + 1;
         let gpu = self.kind == DeviceKind::Cuda;
@@ -357,8 +358,9 @@ impl Planner<'_> {
 
     fn training(&self, run: &RunSpec, weights: DType, knobs: &Knobs) -> Training {
         let (optimizer, grads) = knobs.precision;
-        let sequences = run.sequences_per_step() as usize;
-        let prompts = run.rollout.prompts_per_step as usize;
+        let sequences = run.sequences_per_step() as usize * run.branches_max();
+        // What agents ask is their own.
+        let prompts = if run.plays_agents() { sequences } else { run.rollout.prompts_per_step as usize };
         let reference = run.reference;
         // A command has no steps: what it scores at once is what it samples at once.
         let packed = match self.purpose {
@@ -472,7 +474,8 @@ fn response_tokens(run: &RunSpec, facts: &Facts) -> usize {
 }
 
 fn sequences_per_rollout(run: &RunSpec) -> u64 {
-    run.sequences_per_step().saturating_mul(1 + u64::from(run.rollout.policy_lag))
+    let sequences = run.sequences_per_step().saturating_mul(run.branches_max() as u64);
+    sequences.saturating_mul(1 + u64::from(run.rollout.policy_lag))
 }
 
 /// Refuses a run whose sizes exceed any machine, so that later products cannot overflow 64 bits.

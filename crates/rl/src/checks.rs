@@ -106,6 +106,10 @@ impl Checks {
         }
         let Some(section) = &run.environment else { return Ok(None) };
         let kind = Kind::parse(&section.env)?;
+        if kind.is_agents() {
+            self.left_out("agents, which are started for the first rollout");
+            return Ok(None);
+        }
         if let Kind::Python(EpisodesOf::OpenEnv { url }) = &kind {
             self.left_out(format!("whether {url} answers"));
             return Ok(None);

@@ -12,7 +12,7 @@ use plimsoll_device::{DeviceKind, Sampling};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Limits;
 use plimsoll_plan::{PlanReport, devices, plan_sampling};
-use plimsoll_serve::{Settings, Texts, host_bytes};
+use plimsoll_serve::{Server, Settings, Texts, host_bytes};
 use std::net::TcpListener;
 use std::sync::atomic::AtomicI32;
 
@@ -80,7 +80,8 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
         guard: serving.guard,
     };
     (serving.ready)(&report, &listener)?;
-    trainer.live(|live| plimsoll_serve::serve(live, texts, settings, listener, serving.stop))
+    let server = Server::start(&trainer.shape.engine, texts, settings, listener, None)?;
+    trainer.live(|live| server.serve(live, serving.stop))
 }
 
 /// Returns the run that is planned: as many prompts as responses run at one time, each with the longest prompt.

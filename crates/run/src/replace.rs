@@ -8,13 +8,15 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 /// Files that a run writes into its directory.
-const FILES: [&str; 8] = [
+const FILES: [&str; 10] = [
     "run.toml",
     "plan.json",
     "events.jsonl",
     "summary.json",
     "crash.json",
     "curves.svg",
+    "agent.json",
+    "agents.log",
     "rewards.log",
     RANKS_FILE,
 ];

@@ -58,6 +58,9 @@ pub fn join(loaded: &mut Loaded, start: &Start) -> Result<Option<Joined>> {
     if loaded.run.trains() == Trains::Policy {
         return refused("a policy in an environment");
     }
+    if loaded.run.plays_agents() {
+        return refused("environment.env = \"http-agent\"");
+    }
     if matches!(&loaded.run.memory.offload, Auto::Value(list) if !list.is_empty()) {
         return refused("memory.offload");
     }

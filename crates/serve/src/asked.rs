@@ -1,5 +1,6 @@
 //! The fields that every kind of request has: how to draw, when to end, and how to deliver.
 
+use crate::episodes::Heard;
 use crate::fields::Fields;
 use crate::house::{Drawing, House};
 use crate::limits::CHOICES_MAX;
@@ -16,6 +17,8 @@ pub struct Asked<F> {
     pub delivery: Delivery,
     /// Tokens of a response if the request does not say.
     pub usual_tokens: usize,
+    /// What a request of an episode has as its conversation.
+    pub heard: Heard,
     pub form: F,
 }
 

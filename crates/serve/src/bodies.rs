@@ -27,7 +27,13 @@ impl Bodies {
     pub fn new(tokenizer: Tokenizer, template: ChatTemplate) -> Bodies {
         let (send, inbox) = std::sync::mpsc::channel();
         let eos = vec![VOCAB - 1];
-        let texts = Texts { tokenizer, template: Some(template), system_prompt: None, eos, vocab: VOCAB };
+        let texts = Texts {
+            tokenizer: tokenizer.into(),
+            template: Some(template.into()),
+            system_prompt: None,
+            eos,
+            vocab: VOCAB,
+        };
         let settings = Settings {
             names: vec!["m".into()],
             sampling: Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
@@ -37,7 +43,7 @@ impl Bodies {
             grace: Duration::ZERO,
             guard: Guard { token: None, hosts: Vec::new() },
         };
-        Bodies { house: Arc::new(House::new(texts, settings, LIMITS, send)), _inbox: inbox }
+        Bodies { house: Arc::new(House::new(texts, settings, LIMITS, send, None)), _inbox: inbox }
     }
 
     /// Reads a body as a request of each kind, and as a response in which calls may be. Returns the prompts' tokens of the
@@ -48,9 +54,9 @@ impl Bodies {
         self.respond(&String::from_utf8_lossy(body));
         let count = |prompts: Vec<Vec<u32>>| prompts.iter().map(Vec::len).sum();
         let kinds: [Reply<usize>; 3] = [
-            chat::read(body, &self.house).map(|asked| count(asked.prompts)),
-            completions::read(body, &self.house).map(|asked| count(asked.prompts)),
-            tokens::read(body, &self.house).map(|asked| count(asked.prompts)),
+            chat::read(body, &self.house, None).map(|asked| count(asked.prompts)),
+            completions::read(body, &self.house, None).map(|asked| count(asked.prompts)),
+            tokens::read(body, &self.house, None).map(|asked| count(asked.prompts)),
         ];
         let last = kinds.into_iter().reduce(Reply::or).expect("there are kinds");
         last.map_err(|refusal| refusal.error)
@@ -58,7 +64,7 @@ impl Bodies {
 
     /// Looks for calls in both forms, at once and character by character: what is found is the same.
     fn respond(&self, text: &str) {
-        for template in [self.house.texts.template.as_ref(), None] {
+        for template in [self.house.texts.template.as_deref(), None] {
             let calls = || Calls::new(template, vec!["f".into()]);
             let mut buffer = [0; 4];
             let (mut whole, mut pieces) = (calls(), calls());

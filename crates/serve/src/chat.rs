@@ -1,6 +1,7 @@
 //! `POST /v1/chat/completions`.
 
 use crate::asked::{Asked, Delivery, delivery, drawing};
+use crate::episodes::{Heard, Seat};
 use crate::fields::Fields;
 use crate::house::House;
 use crate::logprobs::{self, Logprobs};
@@ -12,8 +13,8 @@ use plimsoll_text::calls::{Calls, Said};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Reads a body.
-pub fn read(body: &[u8], house: &Arc<House>) -> Reply<Asked<ChatForm>> {
+/// Reads a body. `seat`: the episode that it is of.
+pub fn read(body: &[u8], house: &Arc<House>, seat: Option<&Seat>) -> Reply<Asked<ChatForm>> {
     let mut fields = Fields::of_body(body)?;
     house.check_model(fields.take::<String>("model")?.as_deref())?;
     let drawing = drawing(&mut fields, house)?;
@@ -21,9 +22,12 @@ pub fn read(body: &[u8], house: &Arc<House>) -> Reply<Asked<ChatForm>> {
     let logprobs = logprobs::of_chat(&mut fields)?;
     let chat = Chat::read(&mut fields, house)?;
     fields.finish()?;
-    let prompt = house.texts.tokenizer.encode(&chat.render(house)?)?;
+    let (prompt, heard) = match seat {
+        None => (house.texts.tokenizer.encode(&chat.render(house)?)?, Heard::default()),
+        Some(seat) => seat.prompt(&chat, house)?,
+    };
     let calls = (!chat.tools.is_empty()).then(|| {
-        let calls = Calls::new(house.texts.template.as_ref(), chat.tool_names());
+        let calls = Calls::new(house.texts.template.as_deref(), chat.tool_names());
         vec![calls; drawing.choices]
     });
     let form = ChatForm {
@@ -36,7 +40,7 @@ pub fn read(body: &[u8], house: &Arc<House>) -> Reply<Asked<ChatForm>> {
         num_calls: vec![0; drawing.choices],
     };
     // What has room: a chat goes on until the model ends it.
-    Ok(Asked { prompts: vec![prompt], drawing, delivery, usual_tokens: usize::MAX, form })
+    Ok(Asked { prompts: vec![prompt], drawing, delivery, usual_tokens: usize::MAX, heard, form })
 }
 
 pub struct ChatForm {

@@ -1,6 +1,7 @@
 //! `POST /v1/completions`.
 
 use crate::asked::{Asked, Delivery, USUAL_TOKENS, check_ids, delivery, drawing};
+use crate::episodes::{Heard, Seat};
 use crate::fields::Fields;
 use crate::house::House;
 use crate::logprobs::{self, Logprobs};
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Reads a body.
-pub fn read(body: &[u8], house: &Arc<House>) -> Reply<Asked<CompletionForm>> {
+pub fn read(body: &[u8], house: &Arc<House>, _: Option<&Seat>) -> Reply<Asked<CompletionForm>> {
     let mut fields = Fields::of_body(body)?;
     house.check_model(fields.take::<String>("model")?.as_deref())?;
     let drawing = drawing(&mut fields, house)?;
@@ -31,7 +32,7 @@ pub fn read(body: &[u8], house: &Arc<House>) -> Reply<Asked<CompletionForm>> {
         offsets: vec![0; prompts.len() * drawing.choices],
         begun: vec![false; prompts.len() * drawing.choices],
     };
-    Ok(Asked { prompts, drawing, delivery, usual_tokens: USUAL_TOKENS, form })
+    Ok(Asked { prompts, drawing, delivery, usual_tokens: USUAL_TOKENS, heard: Heard::default(), form })
 }
 
 /// Reads a prompt in any of its forms: a text, several, token ids, or several lists of them. Its first characters tell.

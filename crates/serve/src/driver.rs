@@ -1,10 +1,11 @@
 //! The thread that drives the engine: between two passes it takes requests, drops those whose clients have gone, and after
 //! each pass it writes what was drawn to the clients' outboxes.
 
+use crate::episodes::{Desk, Place};
 use crate::house::{Drawing, House, Ticket};
 use crate::outbox::{End, Outbox};
 use plimsoll_base::{Error, Result};
-use plimsoll_rollout::{Ask, Finish, Listener, Live};
+use plimsoll_rollout::{Ask, Finish, Listener, Live, RolloutStats};
 use plimsoll_text::{StopMatcher, StreamDecoder};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How often an idle engine looks whether it was asked to stop.
 const LOOK: Duration = Duration::from_millis(50);
+/// How often an engine without work looks whether the last episode has ended.
+const LOOK_AT_DESK: Duration = Duration::from_millis(2);
 
 /// Serves until `stop` has a signal and the running responses have ended, or their time is over.
 ///
@@ -24,10 +27,7 @@ pub fn drive(
     house: &House,
     stop: &AtomicI32,
 ) -> Result<()> {
-    let slots = live.limits().samples;
-    let speakers = Speakers { of_slot: (0..slots).map(|_| None).collect(), house };
-    let mut driver =
-        Driver { live, speakers, queue: VecDeque::with_capacity(house.limits.responses()), house };
+    let mut driver = Driver::new(live, house);
     let mut until = None;
     loop {
         if house.is_abandoned() {
@@ -42,17 +42,11 @@ pub fn drive(
             driver
                 .fail_all(&Error::new("serve-stopping", "the server stopped before the response had ended"));
         }
-        driver.take_all(inbox);
-        driver.drop_left();
-        driver.admit();
-        match driver.pass() {
+        match driver.turn(inbox) {
             Ok(true) => {}
             Ok(false) if until.is_some() => return Ok(()),
-            Ok(false) => match inbox.recv_timeout(LOOK) {
-                Ok(ticket) => driver.queue.push_back(ticket),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            },
+            Ok(false) if driver.wait(inbox, LOOK) => {}
+            Ok(false) => return Ok(()),
             Err(error) => {
                 house.stop();
                 driver.fail_all(&error);
@@ -60,6 +54,46 @@ pub fn drive(
             }
         }
     }
+}
+
+/// Serves until every episode of the desk has ended. `look` is called between passes, at most every `LOOK`.
+///
+/// Errors: those of `look` and of the desk; those of the device.
+pub fn play(
+    live: Live<'_, '_, '_>,
+    inbox: &Receiver<Ticket>,
+    house: &House,
+    desk: &Desk,
+    look: &mut dyn FnMut() -> Result<()>,
+) -> Result<RolloutStats> {
+    let mut driver = Driver::new(live, house);
+    let mut looked = Instant::now();
+    let played = loop {
+        if desk.is_done() {
+            break Ok(driver.live.stats());
+        }
+        if house.is_abandoned() {
+            break Err(Error::new("internal", "the thread of connections has ended"));
+        }
+        if looked.elapsed() >= LOOK {
+            looked = Instant::now();
+            if let Err(error) = desk.look(looked).and_then(|()| look()) {
+                break Err(error);
+            }
+        }
+        match driver.turn(inbox) {
+            Ok(true) => {}
+            Ok(false) => {
+                driver.wait(inbox, LOOK_AT_DESK);
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    // What is still drawn belongs to episodes that are over.
+    let over = Error::new("agent-episode-over", "the rollout has ended");
+    driver.take_all(inbox);
+    driver.fail_all(played.as_ref().err().unwrap_or(&over));
+    played
 }
 
 struct Driver<'h, 'e, 'a, 'p> {
@@ -70,7 +104,31 @@ struct Driver<'h, 'e, 'a, 'p> {
     house: &'h House,
 }
 
-impl Driver<'_, '_, '_, '_> {
+impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
+    fn new(live: Live<'e, 'a, 'p>, house: &'h House) -> Driver<'h, 'e, 'a, 'p> {
+        let slots = live.limits().samples;
+        let speakers = Speakers { of_slot: (0..slots).map(|_| None).collect(), house };
+        Driver { live, speakers, queue: VecDeque::with_capacity(house.limits.responses()), house }
+    }
+
+    /// Takes what has come, and runs one pass. False if there is nothing to run.
+    fn turn(&mut self, inbox: &Receiver<Ticket>) -> Result<bool> {
+        self.take_all(inbox);
+        self.drop_left();
+        self.admit();
+        self.pass()
+    }
+
+    /// Waits for a request. False if none can come any more.
+    fn wait(&mut self, inbox: &Receiver<Ticket>, longest: Duration) -> bool {
+        match inbox.recv_timeout(longest) {
+            Ok(ticket) => self.queue.push_back(ticket),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return false,
+        }
+        true
+    }
+
     fn take_all(&mut self, inbox: &Receiver<Ticket>) {
         self.queue.extend(inbox.try_iter());
     }
@@ -82,12 +140,15 @@ impl Driver<'_, '_, '_, '_> {
             let speaker = &mut self.speakers.of_slot[slot];
             if speaker.as_ref().is_some_and(|speaker| speaker.outbox.is_left()) {
                 self.live.cancel(slot);
-                *speaker = None;
+                speaker.take().into_iter().for_each(Speaker::leave);
                 metrics.cancelled.add(1);
             }
         }
         self.queue.retain(|ticket| {
             let is_left = ticket.outbox.is_left();
+            if is_left {
+                ticket.places.iter().for_each(Place::leave);
+            }
             metrics.cancelled.add(if is_left { ticket.sample_ids.len() as u64 } else { 0 });
             !is_left
         });
@@ -105,7 +166,7 @@ impl Driver<'_, '_, '_, '_> {
             };
             let Some(slots) = self.live.admit(&ask) else { break };
             for (index, slot) in slots.into_iter().enumerate() {
-                self.speakers.of_slot[slot] = Some(Speaker::new(ticket, ticket.first + index));
+                self.speakers.of_slot[slot] = Some(Speaker::new(ticket, index));
             }
             self.queue.pop_front();
         }
@@ -136,11 +197,13 @@ impl Driver<'_, '_, '_, '_> {
         for (slot, speaker) in self.speakers.of_slot.iter_mut().enumerate() {
             if let Some(speaker) = speaker.take() {
                 fail(&speaker.outbox, speaker.index);
+                speaker.leave();
                 self.live.cancel(slot);
             }
         }
         for ticket in self.queue.drain(..) {
             (0..ticket.sample_ids.len()).for_each(|index| fail(&ticket.outbox, ticket.first + index));
+            ticket.places.iter().for_each(Place::leave);
         }
     }
 }
@@ -189,14 +252,32 @@ struct Speaker {
     stopped: Option<usize>,
     num_tokens: usize,
     arrived: Instant,
+    /// What an episode keeps of it.
+    kept: Option<Kept>,
+}
+
+/// A response of an episode, while it is drawn.
+struct Kept {
+    place: Place,
+    ids: Vec<u32>,
+    logprobs: Vec<f32>,
+    text: String,
 }
 
 impl Speaker {
+    /// For response `index` of a ticket.
     fn new(ticket: &Ticket, index: usize) -> Speaker {
         let drawing = ticket.drawing.clone();
+        let kept = |place: &Place| Kept {
+            place: place.clone(),
+            ids: Vec::with_capacity(ticket.max_new_tokens),
+            logprobs: Vec::with_capacity(ticket.max_new_tokens),
+            text: String::new(),
+        };
         Speaker {
+            kept: ticket.places.get(index).map(kept),
             outbox: ticket.outbox.clone(),
-            index,
+            index: ticket.first + index,
             decoder: StreamDecoder::new(drawing.skip_special),
             matcher: StopMatcher::new(&drawing.stops).expect("the stop strings were checked"),
             drawing,
@@ -226,12 +307,22 @@ impl Speaker {
                 self.said.push_str(&self.drawing.stops[found.stop_index]);
             }
         }
+        if let Some(kept) = &mut self.kept {
+            kept.ids.push(token);
+            kept.logprobs.push(logprob);
+            kept.text.push_str(&self.said);
+        }
         self.outbox.write(self.index, |part| {
             part.text.push_str(&self.said);
             part.ids.push(token);
             part.logprobs.push(logprob);
         });
         self.stopped.is_some()
+    }
+
+    /// The response does not reach its end.
+    fn leave(self) {
+        self.kept.into_iter().for_each(|kept| kept.place.leave());
     }
 
     /// Passes on the text that was held back, and the end.
@@ -242,6 +333,13 @@ impl Speaker {
             self.decoder.finish(&house.texts.tokenizer, &mut self.decoded);
             self.matcher.push(&self.decoded, &mut self.said);
             self.matcher.finish(&mut self.said);
+        }
+        if let Some(mut kept) = self.kept.take() {
+            kept.text.push_str(&self.said);
+            match &how {
+                Ok(finish) => kept.place.record(kept.ids, kept.logprobs, *finish, kept.text),
+                Err(_) => kept.place.leave(),
+            }
         }
         let end = match (how, self.stopped) {
             (Err(error), _) => End::Failed(Box::new(error)),

@@ -1,6 +1,7 @@
 //! What the requests share: the model's text side, the settings, the permits that bound how many are under way, and the
 //! way to the engine.
 
+use crate::episodes::{Desk, Heard, Place, Seat};
 use crate::guard::Guard;
 use crate::limits::{BODIES_MAX, Limits};
 use crate::metrics::Metrics;
@@ -21,8 +22,8 @@ const CHOICE_SHIFT: u32 = 56;
 
 /// Strings and tokens of the model.
 pub struct Texts {
-    pub tokenizer: Tokenizer,
-    pub template: Option<ChatTemplate>,
+    pub tokenizer: Arc<Tokenizer>,
+    pub template: Option<Arc<ChatTemplate>>,
     /// Put before conversations that have no system message.
     pub system_prompt: Option<String>,
     /// Tokens that end a response.
@@ -66,6 +67,8 @@ pub struct Drawing {
 pub struct Ticket {
     pub prompt: Vec<u32>,
     pub sample_ids: Vec<u64>,
+    /// The places of its responses in an episode, if it is of one.
+    pub places: Vec<Place>,
     pub max_new_tokens: usize,
     pub drawing: Arc<Drawing>,
     pub outbox: Arc<Outbox>,
@@ -91,6 +94,8 @@ pub struct House {
     pub settings: Settings,
     pub limits: Limits,
     pub metrics: Metrics,
+    /// The episodes of a training run, if it is one that serves.
+    pub desk: Option<Arc<Desk>>,
     /// One for each body that is being read or made into tokens.
     pub bodies: Semaphore,
     /// Seconds since 1970 at the start.
@@ -105,8 +110,15 @@ pub struct House {
 }
 
 impl House {
-    pub fn new(texts: Texts, settings: Settings, limits: Limits, inbox: Sender<Ticket>) -> House {
+    pub fn new(
+        texts: Texts,
+        settings: Settings,
+        limits: Limits,
+        inbox: Sender<Ticket>,
+        desk: Option<Arc<Desk>>,
+    ) -> House {
         House {
+            desk,
             texts,
             settings,
             limits,
@@ -144,6 +156,7 @@ impl House {
             let ticket = Ticket {
                 prompt,
                 sample_ids,
+                places: Vec::new(),
                 max_new_tokens,
                 drawing: drawing.clone(),
                 outbox: outbox.clone(),
@@ -154,6 +167,51 @@ impl House {
         }
         self.metrics.requests.add(1);
         Ok(Listening { outbox, _places: places })
+    }
+
+    /// As `submit`, for a request of an episode, whose responses the episode keeps.
+    pub fn submit_of_episode(
+        &self,
+        seat: &Seat,
+        prompts: Vec<Vec<u32>>,
+        drawing: Drawing,
+        streams: bool,
+        heard: &Heard,
+    ) -> Reply<Listening> {
+        let (count, arrived) = (prompts.len() * drawing.choices, Instant::now());
+        if prompts.iter().any(Vec::is_empty) {
+            return Err(Refusal::bad("prompt", "the prompt has no token"));
+        }
+        let permit = self.places(count, drawing.choices)?;
+        let outbox = Arc::new(Outbox::new(count, streams));
+        let drawing = Arc::new(drawing);
+        let mut seated: Vec<(Vec<u32>, Vec<Place>)> = Vec::with_capacity(prompts.len());
+        for prompt in prompts {
+            match seat.places(&prompt, drawing.choices, drawing.max_new_tokens, heard) {
+                Ok(places) => seated.push((prompt, places)),
+                Err(refusal) => {
+                    seated.iter().flat_map(|(_, places)| places).for_each(Place::leave);
+                    return Err(refusal);
+                }
+            }
+        }
+        for (index, (prompt, places)) in seated.into_iter().enumerate() {
+            let first = index * drawing.choices;
+            self.metrics.prompt_tokens.add(prompt.len() as u64);
+            let ticket = Ticket {
+                prompt,
+                sample_ids: places.iter().map(|place| place.sample_id).collect(),
+                max_new_tokens: places.iter().map(|place| place.max_new_tokens).min().unwrap_or(1),
+                places,
+                drawing: drawing.clone(),
+                outbox: outbox.clone(),
+                first,
+                arrived,
+            };
+            self.inbox.send(ticket).map_err(|_| stopping())?;
+        }
+        self.metrics.requests.add(1);
+        Ok(Listening { outbox, _places: permit })
     }
 
     /// Requires that a request means this model.

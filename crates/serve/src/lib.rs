@@ -2,7 +2,7 @@
 //! them. It owns the protocol, who is let in, and the thread that drives the engine's slots.
 //!
 //! It refuses what it does not have by the name of the field, what does not fit by its numbers, and knows no planner, no
-//! file and no weights. A request goes from `server.rs` through `asked.rs` and one of `chat.rs`, `completions.rs` and
+//! file and no weights. Of a training run it serves episodes (`episodes/`). A request goes from `server.rs` through `asked.rs` and one of `chat.rs`, `completions.rs` and
 //! `tokens.rs` to `driver.rs`; what is drawn comes back through `outbox.rs`.
 
 mod asked;
@@ -11,6 +11,7 @@ mod chat;
 mod completions;
 mod connections;
 mod driver;
+pub mod episodes;
 mod fields;
 pub mod guard;
 mod house;
@@ -28,47 +29,100 @@ pub use bodies::Bodies;
 pub use house::{Settings, Texts};
 pub use limits::{CHOICES_MAX, host_bytes};
 
-use house::House;
+use episodes::{Desk, Played, Round};
+use house::{House, Ticket};
 use limits::{BODIES_MAX, Limits, RECEIVE_BYTES, SEND_BYTES};
 use plimsoll_base::{Error, Result};
-use plimsoll_rollout::Live;
+use plimsoll_rollout::{EngineLimits, Live, RolloutStats};
 use rustix::net::sockopt;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
+use std::sync::mpsc::Receiver;
+use std::thread::JoinHandle;
 use tokio::sync::watch;
 
-/// Answers requests until `stop` has a signal; then takes no more, and ends when those that run have ended or their time
-/// is over. `live` is driven by this thread.
-///
-/// Errors: `address-refused`, `thread-not-started`; those of the device.
-pub fn serve(
-    live: Live<'_, '_, '_>,
-    texts: Texts,
-    settings: Settings,
-    listener: TcpListener,
-    stop: &AtomicI32,
-) -> Result<()> {
-    let limits = Limits::of(live.limits(), settings.queue);
-    let (send, inbox) = std::sync::mpsc::channel();
-    let house = Arc::new(House::new(texts, settings, limits, send));
-    let (ended, stopping) = watch::channel(false);
-    let of = house.clone();
-    let http = std::thread::Builder::new()
-        .name("http".into())
-        .spawn(move || {
-            let done = run_http(listener, of.clone(), stopping);
-            // Without connections there is nothing left to do for the engine.
-            of.abandon();
-            done
-        })
-        .map_err(|err| Error::new("thread-not-started", format!("the thread of connections: {err}")))?;
-    let drove = driver::drive(live, &inbox, &house, stop);
-    let _ = ended.send(true);
-    let served = http.join().map_err(|_| Error::new("internal", "the thread of connections has panicked"))?;
-    drove?;
-    served.map_err(|err| Error::new("address-refused", format!("the listener: {err}")))
+/// A server that listens: connections have a thread of their own, and the engine is lent to it.
+pub struct Server {
+    house: Arc<House>,
+    inbox: Receiver<Ticket>,
+    ended: watch::Sender<bool>,
+    http: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Server {
+    /// Listens for an engine with these limits. `desk`: the episodes of a training run, to which clients then belong.
+    ///
+    /// Errors: `thread-not-started`.
+    pub fn start(
+        engine: &EngineLimits,
+        texts: Texts,
+        settings: Settings,
+        listener: TcpListener,
+        desk: Option<Arc<Desk>>,
+    ) -> Result<Server> {
+        let limits = Limits::of(engine, settings.queue);
+        let (send, inbox) = std::sync::mpsc::channel();
+        let house = Arc::new(House::new(texts, settings, limits, send, desk));
+        let (ended, stopping) = watch::channel(false);
+        let of = house.clone();
+        let http = std::thread::Builder::new()
+            .name("http".into())
+            .spawn(move || {
+                let done = run_http(listener, of.clone(), stopping);
+                // Without connections there is nothing left to do for the engine.
+                of.abandon();
+                done
+            })
+            .map_err(|err| Error::new("thread-not-started", format!("the thread of connections: {err}")))?;
+        Ok(Server { house, inbox, ended, http: Some(http) })
+    }
+
+    /// Answers requests until `stop` has a signal; then takes no more, and ends when those that run have ended or their time
+    /// is over. `live` is driven by this thread.
+    ///
+    /// Errors: `address-refused`; those of the device.
+    pub fn serve(mut self, live: Live<'_, '_, '_>, stop: &AtomicI32) -> Result<()> {
+        let drove = driver::drive(live, &self.inbox, &self.house, stop);
+        let served = self.close();
+        drove?;
+        served
+    }
+
+    /// Lets clients play the episodes of a rollout. `look` is called now and then, and ends it with an error.
+    ///
+    /// Errors: `agent-missing`; those of `look` and of the device.
+    pub fn play(
+        &self,
+        live: Live<'_, '_, '_>,
+        round: Round,
+        look: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<(Vec<Played>, RolloutStats)> {
+        let desk = self.house.desk.as_ref().expect("a server of a run has a desk");
+        desk.begin(round);
+        let stats = driver::play(live, &self.inbox, &self.house, desk, look)?;
+        Ok((desk.take(), stats))
+    }
+
+    fn close(&mut self) -> Result<()> {
+        let _ = self.ended.send(true);
+        let Some(http) = self.http.take() else { return Ok(()) };
+        let served =
+            http.join().map_err(|_| Error::new("internal", "the thread of connections has panicked"))?;
+        served.map_err(|err| Error::new("address-refused", format!("the listener: {err}")))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(desk) = &self.house.desk {
+            desk.end();
+        }
+        self.house.stop();
+        // What the listener failed of is of no use any more.
+        let _ = self.close();
+    }
 }
 
 fn run_http(listener: TcpListener, house: Arc<House>, stopping: watch::Receiver<bool>) -> io::Result<()> {

@@ -16,10 +16,10 @@ const KEPT: [&str; 7] =
 
 /// What a chat's prompt is made of.
 pub struct Chat {
-    messages: Vec<Value>,
+    pub messages: Vec<Value>,
     /// The tools that the model may call.
     pub tools: Vec<Value>,
-    variables: Map<String, Value>,
+    pub variables: Map<String, Value>,
 }
 
 impl Chat {
@@ -50,6 +50,11 @@ impl Chat {
     ///
     /// Errors: `chat-template-missing`, `chat-template-invalid`.
     pub fn render(&self, house: &House) -> Reply<String> {
+        self.render_messages(&self.messages, house)
+    }
+
+    /// As `render`, of other messages with the same tools.
+    pub fn render_messages(&self, messages: &[Value], house: &House) -> Reply<String> {
         let Some(template) = &house.texts.template else {
             return Err(Error::new("chat-template-missing", "the model has no chat template")
                 .hint("use /v1/completions, or start the server with --set data.chat_template=FILE")
@@ -61,8 +66,7 @@ impl Chat {
         if !self.tools.is_empty() {
             variables.push(("tools", &tools));
         }
-        let conversation =
-            Conversation { messages: &self.messages, variables: &variables, add_generation_prompt: true };
+        let conversation = Conversation { messages, variables: &variables, add_generation_prompt: true };
         template
             .render_json(&conversation)
             .map_err(|error| Box::new(Refusal { error, param: Some("messages".into()) }))

@@ -38,7 +38,7 @@ impl Refusal {
         match self.error.slug {
             "serve-token-wrong" => StatusCode::UNAUTHORIZED,
             "serve-host-refused" => StatusCode::MISDIRECTED_REQUEST,
-            "serve-unknown-model" | "serve-unknown-path" => StatusCode::NOT_FOUND,
+            "serve-unknown-model" | "serve-unknown-path" | "agent-episode-unknown" => StatusCode::NOT_FOUND,
             "serve-body-too-slow" => StatusCode::REQUEST_TIMEOUT,
             "serve-body-too-large" => StatusCode::PAYLOAD_TOO_LARGE,
             "serve-queue-full" => StatusCode::TOO_MANY_REQUESTS,

@@ -1,6 +1,7 @@
 //! The routes, and what comes before them: who may ask, how large a body is, and how many are read at one time.
 
 use crate::asked::Asked;
+use crate::episodes::Seat;
 use crate::guard::Pass;
 use crate::house::House;
 use crate::refusal::{Refusal, Reply};
@@ -19,11 +20,28 @@ use plimsoll_base::{Error, shown};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-type Shared = State<Arc<House>>;
-/// Reads a body into what one route answers.
-type Read<F> = fn(&[u8], &Arc<House>) -> Reply<Asked<F>>;
+pub type Shared = State<Arc<House>>;
+/// Reads a body into what one route answers, for an episode or for itself.
+type Read<F> = fn(&[u8], &Arc<House>, Option<&Seat>) -> Reply<Asked<F>>;
 
 pub fn router(house: Arc<House>) -> Router {
+    let routes = match house.desk {
+        // Without an episode nothing is answered: nobody would train on it.
+        Some(_) => crate::episodes::router(),
+        None => answers(),
+    };
+    routes
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*name}", get(model))
+        .route("/health", get(health))
+        .route("/metrics", get(metrics))
+        .fallback(nothing)
+        .method_not_allowed_fallback(nothing)
+        .layer(middleware::from_fn_with_state(house.clone(), guarded))
+        .with_state(house)
+}
+
+fn answers() -> Router<Arc<House>> {
     Router::new()
         .route(
             "/v1/chat/completions",
@@ -37,14 +55,6 @@ pub fn router(house: Arc<House>) -> Router {
             "/inference/v1/generate",
             post(|State(house): Shared, request| answer(house, request, tokens::read)),
         )
-        .route("/v1/models", get(models))
-        .route("/v1/models/{*name}", get(model))
-        .route("/health", get(health))
-        .route("/metrics", get(metrics))
-        .fallback(nothing)
-        .method_not_allowed_fallback(nothing)
-        .layer(middleware::from_fn_with_state(house.clone(), guarded))
-        .with_state(house)
 }
 
 /// Lets permitted requests through, counts refusals, and sets the headers of every answer.
@@ -97,15 +107,36 @@ fn check(house: &House, request: &Request) -> Reply<()> {
 }
 
 async fn answer<F: Form>(house: Arc<House>, request: Request, read: Read<F>) -> Reply<Response> {
+    answer_in(None, house, request, read).await
+}
+
+/// Answers a request of an episode, or one for itself.
+pub async fn answer_in<F: Form>(
+    seat: Option<Seat>,
+    house: Arc<House>,
+    request: Request,
+    read: Read<F>,
+) -> Reply<Response> {
     house.check_open()?;
-    let asked = receive(&house, request, read).await?;
-    let Asked { prompts, drawing, delivery, usual_tokens, form } = asked;
-    let listening = house.submit(prompts, drawing, delivery.stream, usual_tokens)?;
+    let Asked { prompts, mut drawing, delivery, usual_tokens, heard, form } =
+        receive(&house, request, read, seat.clone()).await?;
+    let listening = match seat {
+        None => house.submit(prompts, drawing, delivery.stream, usual_tokens)?,
+        Some(seat) => {
+            seat.check(&mut drawing, &house)?;
+            house.submit_of_episode(&seat, prompts, drawing, delivery.stream, &heard)?
+        }
+    };
     send(form, listening, delivery.stream).await
 }
 
 /// Reads a body and makes it into tokens, on a thread that may take its time.
-async fn receive<F: Form>(house: &Arc<House>, request: Request, read: Read<F>) -> Reply<Asked<F>> {
+async fn receive<F: Form>(
+    house: &Arc<House>,
+    request: Request,
+    read: Read<F>,
+    seat: Option<Seat>,
+) -> Reply<Asked<F>> {
     let most = house.limits.body_bytes();
     let length =
         request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
@@ -119,13 +150,13 @@ async fn receive<F: Form>(house: &Arc<House>, request: Request, read: Read<F>) -
         Box::<Refusal>::from(Error::new("serve-body-too-slow", message))
     })??;
     let of = house.clone();
-    match tokio::task::spawn_blocking(move || read(&body, &of)).await {
+    match tokio::task::spawn_blocking(move || read(&body, &of, seat.as_ref())).await {
         Ok(asked) => asked,
         Err(_) => Err(Error::new("internal", "reading the request ended with a fault in plimsoll").into()),
     }
 }
 
-async fn collect(body: Body, most: usize) -> Reply<Vec<u8>> {
+pub async fn collect(body: Body, most: usize) -> Reply<Vec<u8>> {
     let (mut body, mut bytes) = (body.into_data_stream(), Vec::new());
     while let Some(piece) = body.next().await {
         let piece = piece.map_err(|err| {
@@ -145,12 +176,12 @@ fn too_large(given: &str, most: usize) -> Box<Refusal> {
         .into()
 }
 
-async fn models(State(house): Shared) -> Response {
+pub async fn models(State(house): Shared) -> Response {
     let data: Vec<Value> = house.settings.names.iter().map(|name| model_json(&house, name)).collect();
     json_response(&json!({ "object": "list", "data": data }))
 }
 
-async fn model(State(house): Shared, Path(name): Path<String>) -> Reply<Response> {
+pub async fn model(State(house): Shared, Path(name): Path<String>) -> Reply<Response> {
     house.check_model(Some(&name))?;
     Ok(json_response(&model_json(&house, &name)))
 }
@@ -177,5 +208,6 @@ async fn nothing(request: Request) -> Box<Refusal> {
     Error::new("serve-unknown-path", message)
         .hint("there are POST /v1/chat/completions, /v1/completions and /inference/v1/generate")
         .hint("and GET /v1/models, /health and /metrics")
+        .hint("during a training run, POST /v1/episodes gives an episode with an address of its own")
         .into()
 }

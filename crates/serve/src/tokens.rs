@@ -1,6 +1,7 @@
 //! `POST /inference/v1/generate`, as vLLM has it: token ids in, token ids and log-probabilities out. No text is made.
 
 use crate::asked::{Asked, Delivery, USUAL_TOKENS, check_ids, delivery, drawing};
+use crate::episodes::{Heard, Seat};
 use crate::fields::Fields;
 use crate::house::House;
 use crate::logprobs::{self, Logprobs};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 const REQUEST_ID_BYTES_MAX: usize = 256;
 
 /// Reads a body.
-pub fn read(body: &[u8], house: &Arc<House>) -> Reply<Asked<TokensForm>> {
+pub fn read(body: &[u8], house: &Arc<House>, _: Option<&Seat>) -> Reply<Asked<TokensForm>> {
     let mut fields = Fields::of_body(body)?;
     house.check_model(fields.take::<String>("model")?.as_deref())?;
     let delivery = delivery(&mut fields)?;
@@ -41,7 +42,14 @@ pub fn read(body: &[u8], house: &Arc<House>) -> Reply<Asked<TokensForm>> {
         delivery,
         logprobs,
     };
-    Ok(Asked { prompts: vec![prompt], drawing, delivery, usual_tokens: USUAL_TOKENS, form })
+    Ok(Asked {
+        prompts: vec![prompt],
+        drawing,
+        delivery,
+        usual_tokens: USUAL_TOKENS,
+        heard: Heard::default(),
+        form,
+    })
 }
 
 pub struct TokensForm {

@@ -20,6 +20,7 @@ mod strftime;
 mod strings;
 mod tasks;
 mod tokenizer;
+mod turns;
 
 pub use chat::{ChatTemplate, Conversation, Message, template_text};
 pub use data::{
@@ -36,3 +37,4 @@ pub use stream::StreamDecoder;
 pub use strings::Strings;
 pub use tasks::{TASKS, Task};
 pub use tokenizer::Tokenizer;
+pub use turns::written_after;

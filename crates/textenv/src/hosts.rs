@@ -54,13 +54,16 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Starts the workers of an environment and waits until they are ready.
+    /// Starts the workers of an environment and waits until they are ready. Agents have none here.
     ///
     /// Errors: `thread-not-started`; those of starting a worker.
     pub fn start(kind: &Kind, settings: &Settings) -> Result<Hosts> {
         let (say, replies) = channel();
         let (threads, about) = (Vec::new(), About::default());
         let mut hosts = Hosts { here: None, threads, replies, asked: 0, stop: Stop::default(), about };
+        if kind.is_agents() {
+            return Ok(hosts);
+        }
         if !kind.has_workers() {
             hosts.here = Some((Host::start(kind, settings, &hosts.stop)?, VecDeque::new()));
             return Ok(hosts);
@@ -118,7 +121,7 @@ impl Hosts {
 
     /// Returns the first messages of some episodes of an environment without workers; `None` for others.
     pub fn first_messages(kind: &Kind, settings: &Settings, starts: &[Start]) -> Result<Vec<Vec<Message>>> {
-        if kind.is_python() {
+        if kind.has_no_first_messages() {
             return Ok(Vec::new());
         }
         let mut host = Host::start(kind, settings, &Stop::default())?;
@@ -197,6 +200,7 @@ impl Host {
                 };
                 Ok(Host::Python(PythonEpisodes::start(&spec, stop.clone())?))
             }
+            Kind::Agents => unreachable!("agents are served, not hosted"),
         }
     }
 

@@ -16,7 +16,7 @@ mod tool;
 pub use environment::{Row, Said, Settings, Start, TextEnvironment};
 pub use hosts::{Hosts, Job, Reply};
 pub use memory::EpisodeMemory;
-pub use plimsoll_worker::{About, EpisodesOf};
+pub use plimsoll_worker::{About, Agents, AgentsSpec, EpisodesOf, Words};
 pub use tally::EnvironmentTally;
 
 use plimsoll_base::{Error, Result};
@@ -25,12 +25,17 @@ use std::path::Path;
 /// The built-in environments.
 pub const ENVIRONMENTS: &[Row] = &[countdown::ROW, guess::ROW, tool::ROW, second_try::ROW];
 
+/// The name of agents that own their loop.
+pub const HTTP_AGENT: &str = "http-agent";
+
 /// A parsed `environment.env`.
 #[derive(Clone, Debug)]
 pub enum Kind {
     Native(Row),
     /// What Python plays.
     Python(EpisodesOf),
+    /// Programs that talk to the model over HTTP and report rewards; the training crate serves them.
+    Agents,
 }
 
 impl Kind {
@@ -62,6 +67,9 @@ impl Kind {
                 false => Err(unknown(name, "write env = \"openenv:http://HOST:PORT\"".to_string())),
             };
         }
+        if name == HTTP_AGENT {
+            return Ok(Kind::Agents);
+        }
         if let Some(row) = ENVIRONMENTS.iter().find(|row| row.name == name) {
             return Ok(Kind::Native(*row));
         }
@@ -69,7 +77,7 @@ impl Kind {
         let nearest = ENVIRONMENTS.iter().max_by(|a, b| near(a).total_cmp(&near(b)));
         let nearest = nearest.expect("there are environments").name;
         let hint = format!(
-            "did you mean {nearest}? A class of your own is named by its file: python:FILE.py:CLASS; others are gym:ID and openenv:URL"
+            "did you mean {nearest}? A class of your own is named by its file: python:FILE.py:CLASS; others are gym:ID, openenv:URL and http-agent"
         );
         Err(unknown(name, hint))
     }
@@ -78,11 +86,21 @@ impl Kind {
         matches!(self, Kind::Python(_))
     }
 
+    /// Whether programs play it that own their loop.
+    pub fn is_agents(&self) -> bool {
+        matches!(self, Kind::Agents)
+    }
+
+    /// Whether its first messages are known only while it is played.
+    pub fn has_no_first_messages(&self) -> bool {
+        !matches!(self, Kind::Native(_))
+    }
+
     /// A process answers turns, so that the rollout does not wait for them.
     pub fn has_workers(&self) -> bool {
         match self {
             Kind::Native(row) => row.has_workers,
-            Kind::Python(_) => true,
+            Kind::Python(_) | Kind::Agents => true,
         }
     }
 }

@@ -7,6 +7,8 @@ use plimsoll_base::Bytes;
 const TEXT_BYTES_PER_TOKEN: u64 = 6 * 4;
 /// An episode without its texts: its record, its turns' records, and the state of a built-in environment.
 const EPISODE_BYTES: u64 = 1024;
+/// A token of an agent's episode: as it was asked and drawn, with its log-probability, and in the sequence that it becomes.
+const AGENT_BYTES_PER_TOKEN: u64 = 32;
 const TURN_BYTES: u64 = 256;
 /// The most that a thread holds for one turn: its stack, 1 MiB of reply, and the same parsed.
 const THREAD_BYTES: u64 = STACK_BYTES as u64 + (3 << 20);
@@ -19,12 +21,14 @@ pub struct EpisodeMemory {
     /// All worker processes together.
     pub workers: Bytes,
     pub threads: usize,
+    /// True if programs that own their loop play.
+    pub plays_agents: bool,
     pub is_there: bool,
 }
 
 impl Default for EpisodeMemory {
     fn default() -> EpisodeMemory {
-        EpisodeMemory { turns_max: 1, workers: Bytes(0), threads: 0, is_there: false }
+        EpisodeMemory { turns_max: 1, workers: Bytes(0), threads: 0, plays_agents: false, is_there: false }
     }
 }
 
@@ -34,7 +38,8 @@ impl EpisodeMemory {
         if !self.is_there {
             return 0;
         }
-        let one = EPISODE_BYTES + TURN_BYTES * self.turns_max as u64 + TEXT_BYTES_PER_TOKEN * tokens as u64;
+        let token = TEXT_BYTES_PER_TOKEN + if self.plays_agents { AGENT_BYTES_PER_TOKEN } else { 0 };
+        let one = EPISODE_BYTES + TURN_BYTES * self.turns_max as u64 + token * tokens as u64;
         (samples as u64).saturating_mul(one).saturating_add(self.threads as u64 * THREAD_BYTES)
     }
 }

@@ -9,9 +9,11 @@
 //! and a worker of environments is a session (`session.rs`) with a message socket and shared memory; where one can be made,
 //! each has its own memory cgroup (`groups.rs`). A failure has a name and the last words of the worker's stderr; a failed
 //! worker is restarted a bounded number of times.
+//! Programs that play episodes on their own are started and heard (`agents.rs`).
 //! The supervisor of a run is here too: it starts the trainer, passes signals on and reports how it ended.
 //! Every wait has a deadline. Only `python.rs` and `episodes.rs` know what the lines mean.
 
+mod agents;
 mod bell;
 mod budget;
 mod calls;
@@ -48,6 +50,7 @@ mod supervisor;
 mod tree;
 mod words;
 
+pub use agents::{AgentEnd, Agents, AgentsSpec};
 pub use bell::Bell;
 pub use budget::Over;
 pub use enter::{Confined, ENV_WORKER, become_env_worker, exec_env_worker};

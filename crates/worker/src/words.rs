@@ -24,6 +24,8 @@ struct Heard {
     /// Bytes written, or waiting.
     bytes: u64,
     when: When,
+    /// The name of the file.
+    file: String,
     shown: Vec<String>,
     /// Lines of the first step beyond those shown.
     more: usize,
@@ -61,7 +63,8 @@ impl Words {
     }
 
     fn to(place: Place) -> Words {
-        let heard = Heard { place, bytes: 0, when: When::Start, shown: Vec::new(), more: 0 };
+        let heard =
+            Heard { place, bytes: 0, when: When::Start, file: String::new(), shown: Vec::new(), more: 0 };
         Words(Arc::new(Mutex::new(heard)))
     }
 
@@ -69,6 +72,7 @@ impl Words {
     pub fn write_to(&self, path: &Path) {
         let mut heard = self.heard();
         let waiting = std::mem::replace(&mut heard.place, Place::Path(path.to_path_buf()));
+        heard.file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         heard.bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         if let Place::Waiting(lines) = waiting
             && !lines.is_empty()
@@ -87,7 +91,7 @@ impl Words {
         let mut heard = self.heard();
         let mut lines = std::mem::take(&mut heard.shown);
         if let more @ 1.. = std::mem::take(&mut heard.more) {
-            lines.push(format!("and {more} more lines in rewards.log"));
+            lines.push(format!("and {more} more lines in {}", heard.file));
         }
         lines
     }

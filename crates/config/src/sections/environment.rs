@@ -2,6 +2,7 @@
 
 use crate::values::{Auto, ByteSize, Credit, Network, WorkerGpu};
 use plimsoll_base::Bytes;
+use plimsoll_textenv::HTTP_AGENT;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Environment {
-    /// `text:NAME`, `python:FILE.py:CLASS`, `gym:ID` of text, or `openenv:URL`; for a small network a native environment such as
+    /// `text:NAME`, `python:FILE.py:CLASS`, `gym:ID` of text, `openenv:URL`, or `http-agent`; for a small network a native environment such as
     /// `CartPole-v1`, `gym:ID` or `python:FILE.py:FUNCTION`.
     pub env: String,
     /// Most turns of the model in an episode; each is up to `rollout.max_new_tokens` tokens long.
@@ -38,6 +39,15 @@ pub struct Environment {
     /// The key of its observations that is shown; their only text, else all of them, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observation: Option<String>,
+    /// The program of `http-agent` and its arguments, of which `num_workers` are started; without it, agents are started by you.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// The port on this machine at which agents find the model; 0 takes a free one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub port: u16,
+    /// Most sequences of an agent's episode: one, and one more each time that it goes on from an earlier place.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub branches_max: u32,
     /// Which episodes there are; `seed` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
@@ -89,6 +99,18 @@ pub struct Environment {
     pub normalise_rewards: bool,
 }
 
+fn is_zero(port: &u16) -> bool {
+    *port == 0
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn is_one(n: &u32) -> bool {
+    *n == 1
+}
+
 fn eight_turns() -> u32 {
     8
 }
@@ -123,7 +145,10 @@ fn five_restarts() -> u32 {
 
 impl Environment {
     /// Keys of text environments, which a small network does not use.
-    pub(crate) const OF_TEXT: [&str; 9] = [
+    pub(crate) const OF_TEXT: [&str; 12] = [
+        "command",
+        "port",
+        "branches_max",
         "turns_max",
         "turn_tokens_max",
         "episode_tokens_max",
@@ -156,6 +181,11 @@ impl Environment {
         "normalise_observations",
         "normalise_rewards",
     ];
+
+    /// True if programs that own their loop play the episodes.
+    pub fn plays_agents(&self) -> bool {
+        self.env == HTTP_AGENT
+    }
 
     /// Returns the most tokens after the prompt of an episode whose turns have up to `max_new_tokens`.
     pub(crate) fn episode_tokens(&self, max_new_tokens: u32) -> u32 {

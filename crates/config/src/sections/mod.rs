@@ -496,4 +496,9 @@ impl RunFile {
             false => Trains::LanguageModel,
         }
     }
+
+    /// True if programs that own their loop play the episodes.
+    pub fn plays_agents(&self) -> bool {
+        self.environment.as_ref().is_some_and(Environment::plays_agents)
+    }
 }

@@ -88,6 +88,9 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         return print_grid(args, loaded.as_ref());
     }
     let loaded = loaded.expect("clap asks for a run file, a run directory or a table");
+    if loaded.run.plays_agents() && args.ranks != [1] {
+        return Err(Error::usage("ranks-method", "agents that own their loop play with one rank alone"));
+    }
     if loaded.run.trains() == Trains::Policy {
         if args.ranks != [1] {
             return Err(Error::usage("ranks-method", "a policy in an environment trains on one rank alone"));

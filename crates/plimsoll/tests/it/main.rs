@@ -9,6 +9,7 @@ mod run;
 
 mod agent;
 mod agent_python;
+mod agents;
 mod attacks;
 mod collect;
 mod collect_policy;

@@ -12,6 +12,7 @@ use plimsoll_text::{
 };
 use serde_json::{Map, Value};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Characters of a prompt that are shown as a run begins.
 const SHOWN_CHARS: usize = 240;
@@ -19,9 +20,9 @@ const SHOWN_CHARS: usize = 240;
 /// Converts strings to tokens for one model.
 #[derive(Debug)]
 pub struct TextModel {
-    pub tokenizer: Tokenizer,
+    pub tokenizer: Arc<Tokenizer>,
     /// The chat template of the model or the run file.
-    pub template: Option<ChatTemplate>,
+    pub template: Option<Arc<ChatTemplate>>,
     /// Put before every conversation.
     pub system_prompt: Option<String>,
     /// What a prompt that is a string becomes.
@@ -394,7 +395,7 @@ impl TextModel {
     pub fn item(&self, row: Row) -> Result<Item> {
         let ids = tokenize_prompt(
             &self.tokenizer,
-            self.template.as_ref(),
+            self.template.as_deref(),
             &row.prompt,
             self.system_prompt.as_deref(),
             &self.strings,
@@ -423,7 +424,7 @@ impl TextModel {
     fn sft_item(&self, row: &SftRow) -> Result<Item> {
         let (ids, completion) = tokenize_sft(
             &self.tokenizer,
-            self.template.as_ref(),
+            self.template.as_deref(),
             row,
             self.system_prompt.as_deref(),
             &self.strings,

@@ -411,5 +411,11 @@ pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
     };
     let strings = Strings::of(template.as_ref());
     let system_prompt = data.system_prompt.clone();
-    Ok(TextModel { tokenizer, template, system_prompt, strings, eos: model.eos_token_ids.first().copied() })
+    Ok(TextModel {
+        tokenizer: tokenizer.into(),
+        template: template.map(Into::into),
+        system_prompt,
+        strings,
+        eos: model.eos_token_ids.first().copied(),
+    })
 }

@@ -22,7 +22,7 @@ pub(crate) fn items(path: &Path, data: &Data, text: &TextModel) -> Result<Vec<It
 ///
 /// Errors: those of tokenizing; `pair-equal`.
 pub(crate) fn item(text: &TextModel, row: PairRow) -> Result<Item> {
-    let (template, system) = (text.template.as_ref(), text.system_prompt.as_deref());
+    let (template, system) = (text.template.as_deref(), text.system_prompt.as_deref());
     let pair = tokenize_pair(&text.tokenizer, template, &row, system, &text.strings, text.eos)?;
     Ok(Item {
         ids: pair.prompt,

@@ -125,7 +125,7 @@ impl Session {
             },
             share: Share::WHOLE,
             models: other_specs(run, &model, &others),
-            host: host_facts(run, &model, &others)?,
+            host: host_facts(run, &model, &others, prompt_tokens)?,
         };
         Ok(Session { model, others, text, data, eval, facts })
     }
@@ -173,7 +173,7 @@ impl Known {
             eval_prompts,
             share: Share::WHOLE,
             models: other_specs(run, &model, &others),
-            host: host_facts(run, &model, &others)?,
+            host: host_facts(run, &model, &others, prompt_tokens)?,
         };
         // `random:PRESET` is a shape, also in place of a model that is elsewhere.
         let text = (!model.random).then(|| text_model(&model, &run.data)).transpose()?;
@@ -252,7 +252,12 @@ fn prompts_of(run: &RunSpec) -> Result<&DataSets> {
     })
 }
 
-fn host_facts(run: &RunSpec, model: &OpenModel, others: &PerRole<OpenModel>) -> Result<HostFacts> {
+fn host_facts(
+    run: &RunSpec,
+    model: &OpenModel,
+    others: &PerRole<OpenModel>,
+    prompt_tokens: usize,
+) -> Result<HostFacts> {
     let (mut rows, mut reading) = (0, 0);
     for path in run.data.files().filter(|path| Path::new(path).is_file()) {
         // Files are read one after another, and all rows stay in memory.
@@ -265,7 +270,7 @@ fn host_facts(run: &RunSpec, model: &OpenModel, others: &PerRole<OpenModel>) -> 
         image: image_bytes(),
         tokenizer: tokenizer_bytes(model),
         data: Bytes(rows + reading),
-        clients: Bytes(0),
+        clients: clients_of(run, prompt_tokens),
         staging: others
             .values()
             .map(|other| staging_bytes(run.choices.staging, other))
@@ -273,4 +278,13 @@ fn host_facts(run: &RunSpec, model: &OpenModel, others: &PerRole<OpenModel>) -> 
         rows_kept: rows_kept(run),
         disk: disk_facts(run),
     })
+}
+
+/// Returns what connections of agents take: as many as a step has episodes, and as many that wait.
+fn clients_of(run: &RunSpec, prompt_tokens: usize) -> Bytes {
+    if !run.plays_agents() {
+        return Bytes(0);
+    }
+    let at_once = (run.rollout.prompts_per_step * run.rollout.group_size) as usize;
+    plimsoll_serve::host_bytes(at_once, at_once, prompt_tokens, run.response_tokens_max())
 }

@@ -20,7 +20,7 @@ pub(crate) fn evaluate_episodes(
 ) -> Result<(EvalReport, Vec<KeptEpisode>)> {
     let started = Instant::now();
     let (mut report, mut examples) = (EvalReport::default(), Vec::new());
-    let at_once = (trainer.shape.engine.samples / how.samples).max(1);
+    let at_once = (trainer.shape.engine.samples / (how.samples * episodes.branches_max())).max(1);
     let kept = samples_kept(how.samples);
     let starts: Vec<Start> = (0..count as u64).map(Start::eval).collect();
     for (i, starts) in starts.chunks(at_once).enumerate() {
@@ -32,6 +32,7 @@ pub(crate) fn evaluate_episodes(
             group_size: how.samples,
             sampling: how.sampling,
             eos: how.eos,
+            step: 0,
             first_sample_id: EVAL_SAMPLE_IDS + (i * at_once * how.samples) as u64,
             kept: room,
         };

@@ -8,7 +8,7 @@
 use crate::data::dataset::TextModel;
 use plimsoll_base::{Error, Result};
 use plimsoll_text::calls::{Calls, Said};
-use plimsoll_text::{ChatTemplate, Conversation, Message};
+use plimsoll_text::{ChatTemplate, Conversation, Message, written_after};
 use serde_json::{Value, json};
 
 /// What follows a turn.
@@ -74,7 +74,7 @@ impl Glue<'_> {
         if self.tools.is_empty() {
             return Vec::new();
         }
-        let said = Calls::in_response(self.text.template.as_ref(), names_of(self.tools), response);
+        let said = Calls::in_response(self.text.template.as_deref(), names_of(self.tools), response);
         let call = |said| match said {
             Said::Call { name, arguments } => {
                 let arguments: Value =
@@ -141,24 +141,15 @@ fn conversation(text: &TextModel, messages: &[Message]) -> Vec<Message> {
 fn words_after(glue: Glue<'_>, before: &[Message], said: &[Message], eos: Option<u32>) -> Result<String> {
     let text = glue.text;
     let Some(template) = &text.template else { return Ok(plain(said)) };
-    let everyone = || before.iter().chain(said);
-    let mark = (0..)
-        .map(|n| format!("turn-{n}-is-here"))
-        .find(|mark| everyone().all(|message| !message.content.contains(mark.as_str())))
-        .expect("one of them is in no message");
-    let mut messages = conversation(text, before);
-    messages.push(Message::new("assistant", mark.clone()));
-    messages.extend_from_slice(said);
-    let rendered = glue.render(template, &messages)?;
-    let Some((_, after)) = rendered.split_once(&mark) else {
-        return Err(Error::new(
-            "chat-template-invalid",
-            "chat template: an earlier turn of the assistant is left out",
-        )
-        .hint("set data.chat_template to one that writes every turn"));
+    let is_in_messages = |mark: &str| before.iter().chain(said).any(|message| message.content.contains(mark));
+    let render = |mark: &str| {
+        let mut messages = conversation(text, before);
+        messages.push(Message::new("assistant", mark));
+        messages.extend_from_slice(said);
+        glue.render(template, &messages)
     };
     let drawn = eos.and_then(|eos| text.tokenizer.token_text(eos));
-    Ok(drawn.and_then(|drawn| after.strip_prefix(&drawn)).unwrap_or(after).to_string())
+    written_after(is_in_messages, render, drawn.as_deref())
 }
 
 /// Returns the first `chars` characters of messages; no message is dropped.
@@ -197,8 +188,8 @@ mod tests {
     fn model(template: Option<&str>) -> TextModel {
         let files = TokenizerFiles { bytes: true, ..TokenizerFiles::default() };
         TextModel {
-            tokenizer: Tokenizer::from_files(&files, 259).unwrap(),
-            template: template.map(|source| ChatTemplate::new(source, &[]).unwrap()),
+            tokenizer: Tokenizer::from_files(&files, 259).unwrap().into(),
+            template: template.map(|source| ChatTemplate::new(source, &[]).unwrap().into()),
             system_prompt: template.map(|_| "Be brief.".to_string()),
             strings: Default::default(),
             eos: Some(EOS),
@@ -286,7 +277,7 @@ mod tests {
     fn what_cannot_be_tokenized_is_said_to_be_the_environments() {
         let json = include_bytes!("../../../files/assets/nano/tokenizer.json").to_vec();
         let files = TokenizerFiles { tokenizer_json: Some(json), ..TokenizerFiles::default() };
-        let text = TextModel { tokenizer: Tokenizer::from_files(&files, 15).unwrap(), ..model(None) };
+        let text = TextModel { tokenizer: Tokenizer::from_files(&files, 15).unwrap().into(), ..model(None) };
         let error = after_turn(words_of(&text), &[user("1+1=")], &[user("wrong")], None, 100).unwrap_err();
         assert_eq!(error.slug, "tokenizer-unknown-character");
         assert!(error.facts.iter().any(|fact| fact.contains("environment")), "{error}");

@@ -21,11 +21,24 @@ pub struct KeptEpisode {
     pub tokens: Vec<u32>,
     /// One entry per token: 1 if it was sampled and is trained, 0 if it came from the environment.
     pub mask: Vec<u8>,
+    /// The further sequences of an agent's episode.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub branches: Vec<KeptBranch>,
+}
+
+/// A sequence of an episode: as `tokens` and `mask`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct KeptBranch {
+    pub tokens: Vec<u32>,
+    pub mask: Vec<u8>,
 }
 
 /// A turn of the model and the environment's answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KeptTurn {
+    /// The sequence that it is in: 0, or one more than its place in `branches`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub branch: usize,
     /// As the environment saw it.
     pub response: String,
     pub finish: Finish,
@@ -40,24 +53,35 @@ pub struct KeptTurn {
     pub said: Vec<Message>,
 }
 
+fn is_zero(branch: &usize) -> bool {
+    *branch == 0
+}
+
 impl Episodes {
     /// Returns episode `index` of the last rollout, which produced `samples`.
     pub fn kept(&self, step: u32, samples: &Samples, index: usize) -> KeptEpisode {
         let episode = &self.played[index];
-        let mut mask = vec![0; samples.ids(index).len()];
         let mut turns = Vec::with_capacity(episode.turns.len());
-        for (turn, played) in samples.turns(index).iter().zip(&episode.turns) {
-            mask[turn.tokens()].fill(1);
-            turns.push(KeptTurn {
-                response: played.response.clone(),
-                finish: turn.finish,
-                tokens: [turn.start, turn.end],
-                logprobs: samples.logprobs(index)[turn.tokens()].to_vec(),
-                policy_version: self.policy_version,
-                reward: played.reward,
-                said: played.said.clone(),
-            });
+        let mut branches = Vec::with_capacity(episode.sequences.len());
+        let mut played = episode.turns.iter();
+        for (branch, s) in episode.sequences.clone().enumerate() {
+            let mut mask = vec![0; samples.ids(s).len()];
+            for (turn, played) in samples.turns(s).iter().zip(&mut played) {
+                mask[turn.tokens()].fill(1);
+                turns.push(KeptTurn {
+                    branch,
+                    response: played.response.clone(),
+                    finish: turn.finish,
+                    tokens: [turn.start, turn.end],
+                    logprobs: samples.logprobs(s)[turn.tokens()].to_vec(),
+                    policy_version: self.policy_version,
+                    reward: played.reward,
+                    said: played.said.clone(),
+                });
+            }
+            branches.push(KeptBranch { tokens: samples.ids(s).to_vec(), mask });
         }
+        let first = if branches.is_empty() { KeptBranch::default() } else { branches.remove(0) };
         let messages = episode.messages[..episode.num_first].to_vec();
         let said: Vec<&str> = episode.turns.iter().map(|turn| turn.response.as_str()).collect();
         KeptEpisode {
@@ -68,8 +92,9 @@ impl Episodes {
             response: said.join("\n"),
             reward: self.returns()[index],
             turns,
-            tokens: samples.ids(index).to_vec(),
-            mask,
+            tokens: first.tokens,
+            mask: first.mask,
+            branches,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! tokens are kept as sampled; the environment's words are tokenized once and appended. While one environment computes,
 //! other episodes continue; the result does not depend on the order of answers.
 
+mod agents;
 mod evaluate;
 mod fault;
 mod glue;

@@ -1,11 +1,13 @@
 //! Episodes played. Of several ranks each plays its part with environments of its own, and then every rank has all of them, in
 //! their order: what an episode is depends on its start and on the ids of its samples alone.
 
+use super::agents;
 use super::fault::Fault;
 use super::round::{Episode, Episodes, PlayedTurn};
 use crate::data::dataset::{Item, TextModel};
 use crate::roles::Trainer;
 use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
+use crate::rollout::held::Branch;
 use crate::rollout::packed::{Kind, packed, packed_as_json};
 use plimsoll_base::Result;
 use plimsoll_config::RolloutSpec;
@@ -23,6 +25,8 @@ pub(crate) struct Asked<'q> {
     pub group_size: usize,
     pub sampling: Sampling,
     pub eos: &'q [u32],
+    /// The step that they are for; 0 for an evaluation.
+    pub step: u32,
     pub first_sample_id: u64,
     /// Number of the first episodes whose texts are kept for people.
     pub kept: usize,
@@ -33,6 +37,8 @@ pub(crate) struct Played {
     /// The prompt of each start.
     pub items: Vec<Item>,
     pub stats: RolloutStats,
+    /// The sequences of the samples of each start, where a sample may have several.
+    pub branches: Option<Vec<Vec<Branch>>>,
 }
 
 /// What one rank played.
@@ -73,6 +79,9 @@ packed!(SentTurn { reward: f64, response: String, said: Vec<Message> });
 ///
 /// Errors: those of sampling and of the environment; `rank-lost` where another rank has one.
 pub(crate) fn play(trainer: &mut Trainer<'_>, episodes: &mut Episodes, asked: &Asked<'_>) -> Result<Played> {
+    if episodes.agents.is_some() {
+        return agents::play(trainer, episodes, asked);
+    }
     let Some(group) = trainer.group else {
         let all: Vec<usize> = (0..asked.starts.len()).collect();
         return play_part(trainer, episodes, asked, &all);
@@ -110,7 +119,7 @@ fn play_part(
     let version = trainer.updates();
     let stats = trainer.rollout(&request, &mut episodes.talk(asked.text, asked.rollout, version)?)?;
     episodes.settle()?;
-    Ok(Played { items, stats })
+    Ok(Played { items, stats, branches: None })
 }
 
 impl Part {
@@ -162,7 +171,11 @@ fn take(
     asked: &Asked<'_>,
     deal: &Deal,
 ) -> Result<Played> {
-    let mut whole = Played { items: Vec::with_capacity(asked.starts.len()), stats: RolloutStats::default() };
+    let mut whole = Played {
+        items: Vec::with_capacity(asked.starts.len()),
+        stats: RolloutStats::default(),
+        branches: None,
+    };
     trainer.samples.clear();
     episodes.played.clear();
     (episodes.tally, episodes.first_fault) = (EnvironmentTally::default(), None);
@@ -170,7 +183,8 @@ fn take(
     for (start, group) in asked.starts.iter().zip(deal.in_order(groups, 1)) {
         for episode in group.episodes {
             episode.sample.push_to(&mut trainer.samples);
-            episodes.played.push(episode.played(*start, &group.first));
+            let at = episodes.played.len();
+            episodes.played.push(episode.played(*start, &group.first, at));
         }
         whole.items.push(Item { ids: group.prompt, ..Item::default() });
     }
@@ -186,7 +200,7 @@ fn take(
 }
 
 impl SentEpisode {
-    fn played(self, start: Start, first: &[Message]) -> Episode {
+    fn played(self, start: Start, first: &[Message], at: usize) -> Episode {
         let turn = |turn: SentTurn| PlayedTurn {
             response: turn.response,
             eos: None,
@@ -198,6 +212,7 @@ impl SentEpisode {
             messages: first.to_vec(),
             num_first: first.len(),
             turns: self.turns.into_iter().map(turn).collect(),
+            sequences: at..at + 1,
             has_fault: self.has_fault,
             goes_on: false,
         }

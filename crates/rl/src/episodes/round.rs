@@ -1,5 +1,6 @@
 //! The episodes of one rollout: their messages, their rewards, and the engine's questions about their turns.
 
+use super::agents::AgentPlay;
 use super::fault::Fault;
 use super::glue::{Glue, after_turn};
 use crate::data::dataset::{Item, TextModel, forgetting};
@@ -10,6 +11,8 @@ use plimsoll_config::{Credit, Environment, Overlong, RolloutSpec, RunSpec};
 use plimsoll_rollout::{Finish, Samples, StopCondition, Turn};
 use plimsoll_text::Message;
 use plimsoll_textenv::{EnvironmentTally, Hosts, Job, Kind, Said, Start};
+use std::ops::Range;
+use std::path::Path;
 
 /// Bounds of a turn's reward where it is credited to its turn: those of a shaped reward.
 const REWARD_CLIP: f64 = 10.0;
@@ -34,6 +37,8 @@ pub(super) struct Episode {
     /// Number of `messages` that form the prompt.
     pub(super) num_first: usize,
     pub(super) turns: Vec<PlayedTurn>,
+    /// Its sequences among the samples of the rollout: one, or of agents as many as its conversation has branches.
+    pub(super) sequences: Range<usize>,
     /// True if a fault ended it: it has no return and is not trained.
     pub(super) has_fault: bool,
     /// True from an answer until the next turn ends.
@@ -42,7 +47,9 @@ pub(super) struct Episode {
 
 /// The environments of a run and the episodes of its last rollout.
 pub struct Episodes {
+    /// None, where agents play.
     hosts: Hosts,
+    pub(super) agents: Option<AgentPlay>,
     section: Environment,
     overlong: Overlong,
     prompt_tokens: usize,
@@ -71,8 +78,14 @@ impl Episodes {
     /// Errors: `text-environment-missing`, `thread-not-started`.
     pub fn open(run: &RunSpec, prompt_tokens: usize) -> Result<Option<Episodes>> {
         let Some(section) = &run.environment else { return Ok(None) };
+        let kind = Kind::parse(&section.env)?;
+        let agents = match kind.is_agents() {
+            true => Some(AgentPlay::open(run, section, prompt_tokens)?),
+            false => None,
+        };
         Ok(Some(Episodes {
-            hosts: Hosts::start(&Kind::parse(&section.env)?, &section.host_settings())?,
+            hosts: Hosts::start(&kind, &section.host_settings())?,
+            agents,
             section: section.clone(),
             overlong: run.data.overlong,
             prompt_tokens,
@@ -82,6 +95,40 @@ impl Episodes {
             tally: EnvironmentTally::default(),
             first_fault: None,
         }))
+    }
+
+    /// Names the run directory.
+    ///
+    /// Errors: `run-dir-unwritable`.
+    pub(crate) fn write_to(&mut self, dir: &Path) -> Result<()> {
+        self.agents.as_mut().map_or(Ok(()), |agents| agents.write_to(dir))
+    }
+
+    /// Returns a line for people about who plays.
+    pub(crate) fn words(&self, dir: &Path) -> Option<String> {
+        self.agents.as_ref().map(|agents| agents.words(dir))
+    }
+
+    /// Takes the lines that players printed up to the end of step 1.
+    pub(crate) fn first_lines(&self) -> Vec<String> {
+        self.agents.as_ref().map_or(Vec::new(), AgentPlay::first_lines)
+    }
+
+    /// Returns the number of episodes of the last rollout.
+    pub(crate) fn num_played(&self) -> usize {
+        self.played.len()
+    }
+
+    /// Returns the most sequences of an episode.
+    pub(super) fn branches_max(&self) -> usize {
+        self.section.branches_max.max(1) as usize
+    }
+
+    /// Forgets the last rollout, for one of `episodes`.
+    pub(super) fn begin_round(&mut self, episodes: usize) {
+        self.tally = EnvironmentTally { episodes: episodes as u64, ..Default::default() };
+        self.first_fault = None;
+        self.played.clear();
     }
 
     /// Returns the starts of `groups` groups of training episodes from episode `first` on: those of the run's seed.
@@ -94,8 +141,7 @@ impl Episodes {
     /// Errors: an environment whose reset fails twice; those of the template and the tokenizer; `prompt-too-long`.
     pub(super) fn begin(&mut self, text: &TextModel, starts: &[Start], group: usize) -> Result<Vec<Item>> {
         self.hosts.drain();
-        self.tally = EnvironmentTally { episodes: (starts.len() * group) as u64, ..Default::default() };
-        self.first_fault = None;
+        self.begin_round(starts.len() * group);
         self.reset(starts, group)?;
         for (g, episodes) in self.played.chunks(group).enumerate() {
             if episodes.iter().any(|episode| episode.messages != episodes[0].messages) {
@@ -126,6 +172,7 @@ impl Episodes {
             messages: Vec::new(),
             num_first: 0,
             turns: Vec::new(),
+            sequences: slot..slot + 1,
             has_fault: false,
             goes_on: false,
         };
@@ -245,7 +292,7 @@ impl Episodes {
     }
 
     /// Records a fault that ended an episode; more than `restarts_max` in a round end the run.
-    fn fail(&mut self, slot: usize, fault: Option<Error>) -> Result<()> {
+    pub(super) fn fail(&mut self, slot: usize, fault: Option<Error>) -> Result<()> {
         self.played[slot].has_fault = true;
         self.tally.aborted += 1;
         let Some(fault) = fault else { return Ok(()) };

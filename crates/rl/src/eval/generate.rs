@@ -74,7 +74,7 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
         text.strings = Strings::Raw;
     }
     let (prompt, system) = (Prompt::Text(prompt.to_string()), text.system_prompt.as_deref());
-    let ids = tokenize_prompt(&text.tokenizer, text.template.as_ref(), &prompt, system, &text.strings)?;
+    let ids = tokenize_prompt(&text.tokenizer, text.template.as_deref(), &prompt, system, &text.strings)?;
     if ids.is_empty() {
         return Err(
             Error::new("prompt-empty", "the prompt has no token").hint("give some text with --prompt")

@@ -13,6 +13,8 @@ pub struct Batch<'b> {
     pub inv_temperature: f32,
     /// The step, from 1.
     pub step: u32,
+    /// The sample of each sequence: an index into the scores of all groups.
+    pub(crate) owners: Vec<usize>,
     pub(crate) groups: &'b [HeldGroup],
     pub(crate) samples: &'b Samples,
     /// Indices into `samples`.
@@ -32,15 +34,23 @@ impl<'b> Batch<'b> {
         groups: Range<usize>,
         step: u32,
     ) -> Batch<'b> {
-        let size = run.rollout.group_size as usize;
-        let which = groups.start * size..groups.end * size;
-        let sequence = |s: usize| Sequence {
-            group: s / size,
-            prompt: held.groups()[s / size].item.ids.as_slice(),
-            response: samples.ids(s),
-        };
+        let which = held.sequences(groups.clone());
+        let (mut sequences, mut owners) = (Vec::with_capacity(which.len()), Vec::with_capacity(which.len()));
+        let (mut s, mut samples_before, mut number) = (which.start, 0, 0);
+        for group in &held.groups()[groups.clone()] {
+            for index in 0..group.num_sequences() {
+                let (sample, prompt) = group.sequence(index);
+                // Neighbours with one prompt share its rows.
+                number += usize::from(index == 0 || prompt != group.sequence(index - 1).1);
+                sequences.push(Sequence { group: number, prompt, response: samples.ids(s) });
+                owners.push(samples_before + sample);
+                s += 1;
+            }
+            samples_before += group.scored.len();
+        }
         Batch {
-            sequences: which.clone().map(sequence).collect(),
+            sequences,
+            owners,
             inv_temperature: sampling(&run.rollout, 0).inv_temperature(),
             step,
             groups: &held.groups()[groups],

@@ -169,7 +169,10 @@ fn advantages(
     report: &mut StepReport,
 ) -> Result<KlSums> {
     let (objective, buffers) = (&cx.objective, &mut trainer.buffers);
-    let lengths: Vec<usize> = buffers.offsets.windows(2).map(|o| o[1] - o[0]).collect();
+    let mut lengths = vec![0; batch.groups.iter().map(|group| group.scored.len()).sum()];
+    for (s, &owner) in batch.owners.iter().enumerate() {
+        lengths[owner] += buffers.offsets[s + 1] - buffers.offsets[s];
+    }
     let totals: Vec<Option<f32>> =
         batch.groups.iter().flat_map(|group| &group.scored).map(|s| s.total).collect();
     let mut shaped = vec![0f32; lengths.len()];
@@ -181,9 +184,11 @@ fn advantages(
     // A teacher needs no score; an episode without one has failed.
     let (teaches, needs_score) = (cx.run.distill.as_ref(), cx.run.distill.is_none() || cx.episodes.is_some());
     if needs_score {
-        let without = totals.iter().enumerate().filter(|(_, total)| total.is_none());
+        let without = batch.owners.iter().enumerate().filter(|(_, owner)| totals[**owner].is_none());
         without.for_each(|(s, _)| buffers.leave_out(s));
     }
+    // Every sequence of a sample has the sample's reward.
+    let shaped: Vec<f32> = batch.owners.iter().map(|&owner| shaped[owner]).collect();
     let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
     let kl = objective.kl.filter(|kl| kl.in_reward).map(|kl| KlReward {
         estimator: kl.estimator,

@@ -9,7 +9,7 @@ use crate::flops::forward_flops;
 use crate::roles::{Trainer, sampling};
 use crate::rollout::dealt::{Asked, sample};
 use crate::rollout::grading::Grading;
-use crate::rollout::held::HeldGroup;
+use crate::rollout::held::{Branch, HeldGroup};
 use crate::rollout::model_reward;
 use plimsoll_algo::shaping::GroupFilter;
 use plimsoll_base::{Error, Result};
@@ -119,23 +119,31 @@ fn round(
 ) -> Result<()> {
     let group = cx.run.rollout.group_size as usize;
     let first = cx.cursor.data_position;
-    let Answered { items, scored, texts } = match cx.episodes.is_some() {
-        true => play(trainer, cx, prompts, gathered)?,
+    let Answered { items, scored, texts, branches } = match cx.episodes.is_some() {
+        true => play(trainer, cx, prompts, step, gathered)?,
         false => answer(trainer, cx, prompts, step, gathered)?,
     };
     let (mut scored, mut texts) = (scored.into_iter(), texts.into_iter());
 
     let out = &trainer.samples;
     gathered.tokens += out.sampled_tokens();
-    let lengths = (0..out.len()).map(|s| (items[s / group].ids.len(), out.ids(s).len()));
-    gathered.flops += forward_flops(&trainer.shape.spec, items.iter().map(|item| item.ids.len()), lengths);
+    // What agents ask shares no prompt, and each of their requests reads its own again.
+    let lengths_of_prompts: Vec<usize> = match &branches {
+        Some(branches) => branches.iter().flatten().map(|branch| branch.prompt.len()).collect(),
+        None => (0..out.len()).map(|s| items[s / group].ids.len()).collect(),
+    };
+    let shared = lengths_of_prompts.iter().copied().step_by(if branches.is_some() { 1 } else { group });
+    let lengths = lengths_of_prompts.iter().enumerate().map(|(s, &prompt)| (prompt, out.ids(s).len()));
+    gathered.flops += forward_flops(&trainer.shape.spec, shared, lengths);
     cx.cursor.data_position += prompts as u64;
     cx.cursor.next_sample_id += (prompts * group) as u64;
 
     let wanted = cx.run.prompts_per_rollout() as usize;
+    let mut branches = branches.map(Vec::into_iter);
     for (g, item) in items.into_iter().enumerate() {
         let scored: Vec<_> = scored.by_ref().take(group).collect();
         let texts: Vec<String> = texts.by_ref().take(group).collect();
+        let branches = branches.as_mut().and_then(Iterator::next);
         let rewards: Vec<Option<f32>> = scored.iter().map(|s| s.total).collect();
         gathered.sampled += 1;
         gathered.rewarded += rewards.iter().flatten().count();
@@ -152,7 +160,7 @@ fn round(
                 kept.push_response(out.ids(s), out.logprobs(s), out.finish(s));
             }
         }
-        cx.held.push(HeldGroup { position: first + g as u64, item, scored, texts });
+        cx.held.push(HeldGroup { position: first + g as u64, item, scored, texts, branches });
     }
     Ok(())
 }
@@ -163,6 +171,8 @@ struct Answered {
     scored: Vec<Scored>,
     /// None of episodes, which keep their own.
     texts: Vec<String>,
+    /// By group, the sequences of its samples, where a sample may have several.
+    branches: Option<Vec<Vec<Branch>>>,
 }
 
 /// Samples and grades responses to the next `prompts` prompts of the data.
@@ -186,7 +196,7 @@ fn answer(
         numbers: &[],
     };
     let (scored, texts) = respond(trainer, cx, &request, &items, step, gathered)?;
-    Ok(Answered { items, scored, texts })
+    Ok(Answered { items, scored, texts, branches: None })
 }
 
 /// Samples responses to `items`, which are graded as they end; returns their scores and texts.
@@ -255,6 +265,7 @@ fn play(
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
     prompts: usize,
+    step: u32,
     gathered: &mut Gathered,
 ) -> Result<Answered> {
     (cx.edge)(Doing::Rollout);
@@ -267,16 +278,17 @@ fn play(
         group_size: cx.run.rollout.group_size as usize,
         sampling: sampling(&cx.run.rollout, cx.run.seed),
         eos: cx.eos,
+        step,
         first_sample_id: cx.cursor.next_sample_id,
         kept: SAMPLES_KEPT,
     };
-    let Played { items, stats } = episodes::play(trainer, episodes, &asked)?;
+    let Played { items, stats, branches } = episodes::play(trainer, episodes, &asked)?;
     gathered.stats.add_counts(&stats);
     gathered.rollout_s += started.elapsed().as_secs_f64();
     gathered.episodes = Some(episodes.report());
     let scored: Vec<Scored> =
         episodes.outcomes().into_iter().map(|total| Scored { total, parts: Vec::new() }).collect();
-    Ok(Answered { items, scored, texts: Vec::new() })
+    Ok(Answered { items, scored, texts: Vec::new(), branches })
 }
 
 /// Returns the error of a rollout in which no group was kept.

@@ -33,6 +33,31 @@ pub struct HeldGroup {
     pub scored: Vec<Scored>,
     /// The responses as text, one entry per sample; none of episodes.
     pub texts: Vec<String>,
+    /// The sequences of its samples, where a sample may have several, or none; otherwise each has one, after the item's prompt.
+    pub branches: Option<Vec<Branch>>,
+}
+
+/// A sequence of a sample, with a prompt of its own.
+#[derive(Debug)]
+pub struct Branch {
+    /// The sample, in the group.
+    pub sample: usize,
+    pub prompt: Vec<u32>,
+}
+
+impl HeldGroup {
+    /// Returns the number of its sequences.
+    pub fn num_sequences(&self) -> usize {
+        self.branches.as_ref().map_or(self.scored.len(), Vec::len)
+    }
+
+    /// Returns the sample and the prompt of sequence `index`.
+    pub fn sequence(&self, index: usize) -> (usize, &[u32]) {
+        match &self.branches {
+            Some(branches) => (branches[index].sample, &branches[index].prompt),
+            None => (index, &self.item.ids),
+        }
+    }
 }
 
 /// A group as a line of the checkpoint's file. Floating-point numbers are stored as their bits.
@@ -81,6 +106,14 @@ impl Held {
     pub fn done(&mut self, groups: Range<usize>) {
         self.used = groups.end;
         self.last = groups;
+    }
+
+    /// Returns the sequences of some groups, as indices into the samples.
+    pub fn sequences(&self, groups: Range<usize>) -> Range<usize> {
+        let count =
+            |groups: Range<usize>| self.groups[groups].iter().map(HeldGroup::num_sequences).sum::<usize>();
+        let first = count(0..groups.start);
+        first..first + count(groups)
     }
 
     /// Returns the groups of the last step.
@@ -155,7 +188,8 @@ impl Held {
                 let parts = sample.parts.into_iter().map(number).collect();
                 scored.push(Scored { total: number(sample.total), parts });
             }
-            held.push(HeldGroup { position: line.position, item: item(line.position)?, scored, texts });
+            let item = item(line.position)?;
+            held.push(HeldGroup { position: line.position, item, scored, texts, branches: None });
         }
         if held.groups.len() as u64 != state.groups {
             return Err(bad(format!("{} groups, state.json says {}", held.groups.len(), state.groups)));
@@ -170,7 +204,7 @@ mod tests {
 
     fn group(position: u64, total: Option<f32>) -> HeldGroup {
         let scored = vec![Scored { total, parts: vec![Some(0.1), None] }, Scored::default()];
-        HeldGroup { position, item: Item::default(), scored, texts: vec![String::new(); 2] }
+        HeldGroup { position, item: Item::default(), scored, texts: vec![String::new(); 2], branches: None }
     }
 
     #[test]

@@ -85,6 +85,13 @@ impl<'r> LanguageRun<'r> {
         Ok(())
     }
 
+    /// Says where agents play, if they do.
+    fn show_players(&self, lead: &mut Lead<'_, '_, '_, '_>) {
+        if let Some(words) = self.episodes.as_ref().and_then(|episodes| episodes.words(lead.dir.path())) {
+            lead.note(words);
+        }
+    }
+
     /// Returns a number that identifies the weights of a frozen role.
     fn frozen_sum(&self, role: RoleName) -> Option<f64> {
         self.trainer.role(role)?.sum_squares
@@ -94,6 +101,7 @@ impl<'r> LanguageRun<'r> {
 impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     fn begin(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>) -> Result<()> {
         self.show_first_prompt(lead)?;
+        self.show_players(lead);
         let reports = self.evaluate_sets(lead, 0)?;
         lead.progress.set_before(&self.set_names(), &reports);
         Ok(())
@@ -101,10 +109,11 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
 
     fn restore(
         &mut self,
-        _: &mut Lead<'_, '_, 'scope, '_>,
+        lead: &mut Lead<'_, '_, 'scope, '_>,
         checkpoint: &Path,
         state: &RunState,
     ) -> Result<()> {
+        self.show_players(lead);
         self.trainer.restore(checkpoint, |role| match role {
             RoleName::Critic => state.critic_updates.unwrap_or(0),
             _ => state.policy_version,
@@ -137,8 +146,10 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
             LearnsFrom::Completions => self.supervised_step(lead, step),
             LearnsFrom::Pairs => self.pair_step(lead, step),
         };
-        // Also of a step that failed: what a reward printed may say why.
-        self.rewards.words().first_lines().into_iter().for_each(|line| lead.note(line));
+        // Also of a step that failed: what a reward or an agent printed may say why.
+        let of_agents = self.episodes.as_ref().map_or(Vec::new(), Episodes::first_lines);
+        let lines = self.rewards.words().first_lines().into_iter().chain(of_agents);
+        lines.for_each(|line| lead.note(line));
         made
     }
 

@@ -75,8 +75,8 @@ impl LanguageRun<'_> {
 
     /// Says after the first step how many responses are empty or cut, which a mean reward does not show.
     fn note_faults(&self, lead: &mut Lead<'_, '_, '_, '_>) {
-        let (last, group) = (self.held.last(), self.run.rollout.group_size as usize);
-        let which = last.start * group..last.end * group;
+        let last = self.held.last();
+        let which = self.held.sequences(last.clone());
         let texts = self.held.groups()[last].iter().flat_map(|group| &group.texts);
         let empty = texts.filter(|text| text.trim().is_empty()).count();
         let samples = self.trainer.step_samples();
@@ -161,7 +161,7 @@ impl LanguageRun<'_> {
         let group = self.run.rollout.group_size as usize;
         if let Some(episodes) = &self.episodes {
             let samples = self.trainer.step_samples();
-            let kept = 0..samples.len().min(SAMPLES_KEPT);
+            let kept = 0..episodes.num_played().min(SAMPLES_KEPT);
             let rows: Vec<KeptEpisode> = kept.map(|s| episodes.kept(n, samples, s)).collect();
             return dir.write_samples(n, &rows);
         }

@@ -1,0 +1,322 @@
+//! Episodes that agents play: programs that own their loop, and ask the engine over HTTP what to say.
+//!
+//! During a rollout the engine answers under the address of each episode. What it drew becomes sequences to train on, with
+//! the log-probabilities that it had. An agent's rewards come at the ends of its episodes.
+
+use super::play::{Asked, Played};
+use super::round::{Episode, Episodes, PlayedTurn};
+use crate::data::dataset::Item;
+use crate::roles::{Trainer, sampling};
+use crate::rollout::held::Branch;
+use plimsoll_base::{Error, Result};
+use plimsoll_config::{Environment, RunSpec};
+use plimsoll_device::Sampling;
+use plimsoll_rollout::{EngineLimits, RolloutStats};
+use plimsoll_serve::episodes::{AgentSequence, Desk, EpisodeLimits, Played as OfAgent, Round};
+use plimsoll_serve::guard::{Guard, new_token};
+use plimsoll_serve::{Server, Settings, Texts};
+use plimsoll_textenv::{Agents, AgentsSpec, Start, Words};
+use serde_json::{Value, json};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where a run directory says how its agents reach it.
+const ADDRESS: &str = "agent.json";
+/// What agents print.
+const AGENTS_LOG: &str = "agents.log";
+
+/// The server of a run, and the programs that it started.
+pub(super) struct AgentPlay {
+    section: Environment,
+    model: String,
+    sampling: Sampling,
+    stop: Vec<String>,
+    keep_stop: bool,
+    limits: EpisodeLimits,
+    /// Episodes of a step: as many clients have room.
+    at_once: usize,
+    token: String,
+    address: SocketAddr,
+    /// Until the first rollout.
+    listener: Option<TcpListener>,
+    words: Words,
+    /// The file with the address, while there is one.
+    told: Option<PathBuf>,
+    serving: Option<Serving>,
+}
+
+struct Serving {
+    desk: Arc<Desk>,
+    server: Server,
+    agents: Option<Agents>,
+}
+
+impl AgentPlay {
+    /// Takes the port at which agents will find the model. `prompt_tokens`: the longest prompt of the plan.
+    ///
+    /// Errors: `address-refused`, `io-error`.
+    pub(super) fn open(run: &RunSpec, section: &Environment, prompt_tokens: usize) -> Result<AgentPlay> {
+        let refused = |err: std::io::Error| {
+            let message = format!("environment.port = {}: {err}", section.port);
+            Error::new("address-refused", message).hint("set environment.port = 0 to take a free one")
+        };
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, section.port)).map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        let limits = EpisodeLimits {
+            turns: section.turns_max as usize,
+            branches: run.branches_max(),
+            prompt_tokens,
+            response_tokens: run.response_tokens_max(),
+            turn_tokens: run.rollout.max_new_tokens as usize,
+        };
+        Ok(AgentPlay {
+            section: section.clone(),
+            model: run.model.clone(),
+            sampling: sampling(&run.rollout, run.seed),
+            stop: run.rollout.stop.clone(),
+            keep_stop: run.rollout.keep_stop,
+            limits,
+            at_once: (run.rollout.prompts_per_step * run.rollout.group_size) as usize,
+            token: new_token()?,
+            address,
+            listener: Some(listener),
+            words: Words::of_run(),
+            told: None,
+            serving: None,
+        })
+    }
+
+    /// Names the run directory, where agents that somebody else starts find the address.
+    ///
+    /// Errors: `run-dir-unwritable`.
+    pub(super) fn write_to(&mut self, dir: &Path) -> Result<()> {
+        self.words.write_to(&dir.join(AGENTS_LOG));
+        if !self.section.command.is_empty() {
+            return Ok(());
+        }
+        let path = dir.join(ADDRESS);
+        let text = json!({ "url": self.url(), "token": self.token, "model": self.model }).to_string();
+        // The token is for this user alone.
+        let written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+        written
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .map_err(|err| Error::io("run-dir-unwritable", &path, &err))?;
+        self.told = Some(path);
+        Ok(())
+    }
+
+    /// Takes what agents printed up to the end of step 1.
+    pub(super) fn first_lines(&self) -> Vec<String> {
+        self.words.first_lines()
+    }
+
+    /// Says where agents are waited for.
+    pub(super) fn words(&self, dir: &Path) -> String {
+        match self.section.command.is_empty() {
+            true => format!(
+                "agents are waited for at {}; the token is in {}",
+                self.url(),
+                dir.join(ADDRESS).display()
+            ),
+            false => format!("agents: `{}`, at {}", self.section.command.join(" "), self.url()),
+        }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Lets agents play the episodes of `starts`, `group` of each.
+    fn play(&mut self, trainer: &mut Trainer<'_>, asked: &Asked<'_>) -> Result<(Vec<OfAgent>, RolloutStats)> {
+        if self.serving.is_none() {
+            self.serving = Some(self.start(&trainer.shape.engine, trainer.shape.spec.vocab, asked)?);
+        }
+        self.words.begin(asked.step);
+        let Serving { desk, server, agents } = self.serving.as_mut().expect("it was started");
+        let starts = asked.starts.iter().flat_map(|start| {
+            let told = told(start, asked.group_size);
+            (0..asked.group_size).map(move |member| {
+                let mut told = told.clone();
+                told["member"] = json!(member);
+                told
+            })
+        });
+        let round = Round {
+            starts: starts.collect(),
+            first_sample_id: asked.first_sample_id,
+            sampling: asked.sampling,
+        };
+        let mut deaths = Deaths { most: self.section.restarts_max, count: 0, ended: 0, desk };
+        let mut look = || agents.as_mut().map_or(Ok(()), |agents| deaths.look(agents));
+        trainer.live(|live| server.play(live, round, &mut look))
+    }
+
+    fn start(&mut self, engine: &EngineLimits, vocab: u32, asked: &Asked<'_>) -> Result<Serving> {
+        let section = &self.section;
+        let texts = Texts {
+            tokenizer: asked.text.tokenizer.clone(),
+            template: asked.text.template.clone(),
+            system_prompt: asked.text.system_prompt.clone(),
+            eos: asked.eos.to_vec(),
+            vocab,
+        };
+        let settings = Settings {
+            names: vec![self.model.clone(), "policy".to_string()],
+            sampling: self.sampling,
+            stop: self.stop.clone(),
+            keep_stop: self.keep_stop,
+            queue: self.at_once,
+            grace: Duration::ZERO,
+            guard: Guard { token: Some(self.token.clone()), hosts: Vec::new() },
+        };
+        let [step, reset] = [section.step_timeout_ms, section.reset_timeout_ms].map(Duration::from_millis);
+        let desk = Arc::new(Desk::new(self.limits, step, reset));
+        let listener = self.listener.take().expect("a run serves once");
+        let clients = EngineLimits { samples: self.at_once.min(engine.samples), ..*engine };
+        let server = Server::start(&clients, texts, settings, listener, Some(desk.clone()))?;
+        let agents = match section.command.is_empty() {
+            true => None,
+            false => Some(Agents::start(AgentsSpec {
+                command: section.command.clone(),
+                count: section.num_workers.value().unwrap_or(1) as usize,
+                memory: section.worker_memory.0,
+                env: vec![
+                    ("PLIMSOLL_URL".into(), self.url()),
+                    ("PLIMSOLL_TOKEN".into(), self.token.clone()),
+                    ("PYTHONUNBUFFERED".into(), "1".into()),
+                ],
+                words: self.words.clone(),
+            })?),
+        };
+        Ok(Serving { desk, server, agents })
+    }
+}
+
+impl Drop for AgentPlay {
+    /// Nobody answers there any more.
+    fn drop(&mut self) {
+        if let Some(path) = &self.told {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Agents that end during a rollout.
+struct Deaths<'d> {
+    most: u32,
+    count: u32,
+    /// Episodes that had ended at the last death.
+    ended: usize,
+    desk: &'d Desk,
+}
+
+impl Deaths<'_> {
+    /// Starts agents again that have ended: as often as may fail, or after each has played something.
+    ///
+    /// Errors: `agent-failing`.
+    fn look(&mut self, agents: &mut Agents) -> Result<()> {
+        for end in agents.look() {
+            self.desk.agent_died(&end.number.to_string(), &end.error);
+            let ended = self.desk.num_ended();
+            // One that plays an episode and ends is at its work.
+            self.count += u32::from(!(end.was_well && ended > self.ended));
+            self.ended = ended;
+            if self.count > self.most {
+                let message = format!(
+                    "agents ended {} times in one rollout, environment.restarts_max is {}",
+                    self.count, self.most
+                );
+                let error = Error::new("agent-failing", message).fact(end.error.message);
+                let error = end.error.facts.into_iter().fold(error, Error::fact);
+                return Err(error.hint(format!("what agents print is in RUN/{AGENTS_LOG}")));
+            }
+            agents.restart(end.number)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns what an agent is told of an episode.
+fn told(start: &Start, group: usize) -> Value {
+    // 31 bits, as environments in Python get.
+    json!({ "seed": start.draw(0)[0] >> 1, "index": start.index, "held_out": start.held_out, "group_size": group })
+}
+
+/// Lets agents play the episodes of all starts.
+///
+/// Errors: `agent-missing`, `agent-failing`, `text-environment-failing`; those of the device.
+pub(super) fn play(trainer: &mut Trainer<'_>, episodes: &mut Episodes, asked: &Asked<'_>) -> Result<Played> {
+    let mut agents = episodes.agents.take().expect("agents play");
+    let played = agents.play(trainer, asked);
+    episodes.agents = Some(agents);
+    let (played, stats) = played?;
+    episodes.policy_version = trainer.updates();
+    episodes.begin_round(played.len());
+    trainer.samples.clear();
+    let mut branches: Vec<Vec<Branch>> = asked.starts.iter().map(|_| Vec::new()).collect();
+    let mut items: Vec<Item> = Vec::with_capacity(asked.starts.len());
+    for (e, of_agent) in played.into_iter().enumerate() {
+        let (group, member) = (e / asked.group_size, e % asked.group_size);
+        let start = asked.starts[group];
+        let first = trainer.samples.len();
+        let OfAgent { outcome, sequences, said, was_limited } = of_agent;
+        let is_played = outcome.is_ok();
+        let mut episode = episode(start, &sequences, said, outcome.as_ref().ok().copied());
+        for sequence in sequences.into_iter().filter(|_| is_played) {
+            trainer.samples.push_turns(&sequence.ids, &sequence.logprobs, &sequence.turns);
+            branches[group].push(Branch { sample: member, prompt: sequence.prompt });
+        }
+        episode.sequences = first..trainer.samples.len();
+        if member == 0 {
+            let text = episode.messages.last().map(|message| message.content.clone()).unwrap_or_default();
+            items.push(Item { text, ..Item::default() });
+        }
+        episodes.played.push(episode);
+        episodes.tally.truncated += u64::from(was_limited);
+        if let Err(fault) = outcome {
+            episodes.fail(e, Some(fault))?;
+        }
+    }
+    if trainer.samples.is_empty() {
+        return Err(Error::new("agent-failing", "no episode of this rollout has a reward")
+            .hint("environment.restarts_max is how many may fail before the run ends"));
+    }
+    Ok(Played { items, stats, branches: Some(branches) })
+}
+
+/// Returns the record of an episode.
+fn episode(
+    start: Start,
+    sequences: &[AgentSequence],
+    mut said: Vec<(Vec<plimsoll_text::Message>, String)>,
+    reward: Option<f64>,
+) -> Episode {
+    let order: Vec<usize> =
+        sequences.iter().flat_map(|sequence| sequence.responses.iter().copied()).collect();
+    let messages = order.first().map(|&first| std::mem::take(&mut said[first].0)).unwrap_or_default();
+    let mut turns: Vec<PlayedTurn> = Vec::with_capacity(order.len());
+    for &number in &order {
+        let (heard, response) = std::mem::take(&mut said[number]);
+        if let Some(before) = turns.last_mut() {
+            before.said = heard;
+        }
+        turns.push(PlayedTurn { response, eos: None, reward: 0.0, said: Vec::new() });
+    }
+    if let (Some(last), Some(reward)) = (turns.last_mut(), reward) {
+        last.reward = reward;
+    }
+    Episode {
+        start,
+        num_first: messages.len(),
+        messages,
+        turns,
+        sequences: 0..0,
+        has_fault: false,
+        goes_on: false,
+    }
+}

@@ -1,0 +1,403 @@
+//! The episodes of a rollout: which are free, who plays which, and how each ended.
+
+use super::seat::Heard;
+use super::tree::Drawn;
+use super::tree::{AgentSequence, EpisodeLimits, Tree};
+use crate::refusal::Reply;
+use plimsoll_base::{Error, Result, shown, slugs};
+use plimsoll_device::Sampling;
+use plimsoll_text::Message;
+use serde_json::{Value, json};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+/// Where the responses of one episode lie apart among the sample ids.
+const TURN_SHIFT: u32 = 56;
+/// Longest words of an agent about its own failure.
+const FAULT_BYTES_MAX: usize = 1000;
+
+/// The episodes that a rollout asks for.
+#[derive(Clone, Debug)]
+pub struct Round {
+    /// What an agent is told of each, an object.
+    pub starts: Vec<Value>,
+    /// The first response to episode e draws as sample `first_sample_id` + e.
+    pub first_sample_id: u64,
+    pub sampling: Sampling,
+}
+
+/// An episode that has ended.
+#[derive(Debug)]
+pub struct Played {
+    /// The reward that the agent reported, or why there is none.
+    pub outcome: Result<f64>,
+    pub sequences: Vec<AgentSequence>,
+    /// By response: the messages since the one before it, and its text.
+    pub said: Vec<(Vec<Message>, String)>,
+    /// True if a limit refused a request of it.
+    pub was_limited: bool,
+}
+
+pub struct Desk {
+    limits: EpisodeLimits,
+    /// Longest time between two requests of an episode, and until some agent takes one.
+    step_timeout: Duration,
+    claim_timeout: Duration,
+    state: Mutex<State>,
+    /// Wakes agents that wait for an episode.
+    offered: Notify,
+}
+
+struct State {
+    /// Counts rollouts.
+    round: u64,
+    episodes: Vec<Episode>,
+    next: usize,
+    first_sample_id: u64,
+    sampling: Sampling,
+    /// When something last happened at the desk.
+    last: Instant,
+    is_over: bool,
+}
+
+struct Episode {
+    start: Value,
+    stage: Stage,
+    tree: Tree,
+    /// Responses that are drawn now.
+    under_way: usize,
+    last: Instant,
+    agent: Option<String>,
+    was_limited: bool,
+}
+
+enum Stage {
+    Free,
+    Open,
+    Ended(Result<f64>),
+}
+
+/// What an agent that asks for an episode gets.
+pub enum Claim {
+    Episode {
+        id: String,
+        start: Value,
+    },
+    /// None is free now.
+    Later,
+    /// The run has ended.
+    Over,
+}
+
+impl Desk {
+    pub fn new(limits: EpisodeLimits, step_timeout: Duration, claim_timeout: Duration) -> Desk {
+        let sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
+        let state = State {
+            round: 0,
+            episodes: Vec::new(),
+            next: 0,
+            first_sample_id: 0,
+            sampling,
+            last: Instant::now(),
+            is_over: false,
+        };
+        Desk { limits, step_timeout, claim_timeout, state: Mutex::new(state), offered: Notify::new() }
+    }
+
+    /// Offers the episodes of a rollout.
+    pub fn begin(&self, round: Round) {
+        let now = Instant::now();
+        let episode = |start| Episode {
+            start,
+            stage: Stage::Free,
+            tree: Tree::default(),
+            under_way: 0,
+            last: now,
+            agent: None,
+            was_limited: false,
+        };
+        let mut state = self.lock();
+        state.round += 1;
+        state.episodes = round.starts.into_iter().map(episode).collect();
+        (state.next, state.first_sample_id, state.sampling, state.last) =
+            (0, round.first_sample_id, round.sampling, now);
+        drop(state);
+        self.offered.notify_waiters();
+    }
+
+    /// Takes the episodes of the rollout, which have all ended.
+    pub fn take(&self) -> Vec<Played> {
+        let mut state = self.lock();
+        let episodes = std::mem::take(&mut state.episodes);
+        drop(state);
+        episodes.into_iter().map(|episode| episode.played(self.limits.prompt_tokens)).collect()
+    }
+
+    /// From now on agents are told that the run has ended.
+    pub fn end(&self) {
+        self.lock().is_over = true;
+        self.offered.notify_waiters();
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.lock().episodes.iter().all(|episode| matches!(episode.stage, Stage::Ended(_)))
+    }
+
+    /// Returns the number of episodes that have ended in this rollout.
+    pub fn num_ended(&self) -> usize {
+        self.lock().episodes.iter().filter(|episode| matches!(episode.stage, Stage::Ended(_))).count()
+    }
+
+    /// Ends episodes whose agents are silent.
+    ///
+    /// Errors: `agent-missing` if none of them takes an episode for too long.
+    pub fn look(&self, now: Instant) -> Result<()> {
+        let mut state = self.lock();
+        let mut is_played = false;
+        for episode in &mut state.episodes {
+            let Stage::Open = episode.stage else { continue };
+            let silent = now.saturating_duration_since(episode.last);
+            if episode.under_way == 0 && silent >= self.step_timeout {
+                let message = format!(
+                    "an agent sent neither a request nor a reward for {} ms",
+                    self.step_timeout.as_millis()
+                );
+                episode.stage = Stage::Ended(Err(Error::new(slugs::TEXT_ENVIRONMENT_TIMEOUT, message).hint(
+                    "raise environment.step_timeout_ms, or let the agent report a reward or an error",
+                )));
+                continue;
+            }
+            is_played = true;
+        }
+        let has_free = state.next < state.episodes.len();
+        if has_free && !is_played && now.saturating_duration_since(state.last) >= self.claim_timeout {
+            let message = format!(
+                "no agent has asked for an episode for {} ms, and {} are free",
+                self.claim_timeout.as_millis(),
+                state.episodes.len() - state.next
+            );
+            return Err(Error::new("agent-missing", message)
+                .hint("start agents; RUN/agent.json has the address and the token")
+                .hint("or set environment.command, and the run starts them"));
+        }
+        Ok(())
+    }
+
+    /// Ends the episodes of an agent that has died.
+    pub fn agent_died(&self, agent: &str, error: &Error) {
+        let mut state = self.lock();
+        let open = |episode: &&mut Episode| matches!(episode.stage, Stage::Open);
+        for episode in state.episodes.iter_mut().filter(open) {
+            if episode.agent.as_deref() == Some(agent) {
+                episode.stage = Stage::Ended(Err(error.clone()));
+            }
+        }
+    }
+
+    /// Gives the next episode away, and waits up to `wait` for one.
+    pub(super) async fn claim(&self, agent: Option<&str>, wait: Duration) -> Claim {
+        let until = tokio::time::Instant::now() + wait;
+        loop {
+            let offered = self.offered.notified();
+            match self.try_claim(agent) {
+                Claim::Later => {}
+                claim => return claim,
+            }
+            if tokio::time::timeout_at(until, offered).await.is_err() {
+                return Claim::Later;
+            }
+        }
+    }
+
+    fn try_claim(&self, agent: Option<&str>) -> Claim {
+        let (mut state, now) = (self.lock(), Instant::now());
+        if state.is_over {
+            return Claim::Over;
+        }
+        // Agents that wait between two rollouts are there.
+        state.last = now;
+        let (number, round) = (state.next, state.round);
+        let Some(episode) = state.episodes.get_mut(number) else { return Claim::Later };
+        (episode.stage, episode.last, episode.agent) = (Stage::Open, now, agent.map(str::to_string));
+        let start = episode.start.clone();
+        state.next += 1;
+        Claim::Episode { id: format!("{round}-{number}"), start }
+    }
+
+    /// Ends an episode as its agent reports.
+    ///
+    /// Errors: `agent-episode-unknown`, `agent-episode-over`.
+    pub(super) fn report(&self, id: &str, outcome: std::result::Result<f64, String>) -> Reply<()> {
+        let mut state = self.lock();
+        state.last = Instant::now();
+        let episode = state.open(id)?;
+        episode.stage = Stage::Ended(outcome.map_err(|words| {
+            let words: String = words.chars().take(FAULT_BYTES_MAX).collect();
+            Error::new(slugs::TEXT_ENVIRONMENT_RAISED, format!("an agent gave up: {}", shown(&words)))
+        }));
+        Ok(())
+    }
+
+    /// Requires that an episode goes on.
+    ///
+    /// Errors: `agent-episode-unknown`, `agent-episode-over`.
+    pub(super) fn check_open(&self, id: &str) -> Reply<()> {
+        let mut state = self.lock();
+        let episode = state.open(id)?;
+        episode.last = Instant::now();
+        Ok(())
+    }
+
+    pub(super) fn sampling(&self) -> Sampling {
+        self.lock().sampling
+    }
+
+    /// Calls `read` with the responses of an episode; none if it is over.
+    pub(super) fn with_tree<T>(&self, id: &str, read: impl FnOnce(&Tree) -> T) -> Option<T> {
+        let mut state = self.lock();
+        state.open(id).ok().map(|episode| read(&episode.tree))
+    }
+
+    /// Takes places for `count` responses to a prompt: (number, sample id, longest response) of each.
+    pub(super) fn take_places(
+        &self,
+        id: &str,
+        prompt: &[u32],
+        count: usize,
+        asked: Option<usize>,
+        heard: &Heard,
+    ) -> Reply<Vec<(usize, u64, usize)>> {
+        let limits = self.limits;
+        let mut state = self.lock();
+        let first_sample_id = state.first_sample_id;
+        let slot = slot_of(id).map_or(0, |(_, slot)| slot) as u64;
+        let episode = state.open(id)?;
+        let refused = |what: String, key: &str| {
+            Error::new("agent-limit", what)
+                .hint(format!("raise environment.{key}, or let the agent report its reward earlier"))
+        };
+        if episode.tree.responses.len() + count > limits.turns {
+            episode.was_limited = true;
+            let message = format!(
+                "{} responses of an episode, environment.turns_max is {}",
+                episode.tree.responses.len() + count,
+                limits.turns
+            );
+            return Err(refused(message, "turns_max").into());
+        }
+        let mut places = Vec::with_capacity(count);
+        let begun = episode.tree.responses.len();
+        for _ in 0..count {
+            let place = episode.tree.place(prompt, &limits);
+            let room = place.room;
+            let new = asked.unwrap_or(room).min(limits.turn_tokens).min(room);
+            let branches = episode.tree.branches() + usize::from(place.begins);
+            let error = if branches > limits.branches {
+                let message = format!(
+                    "{branches} sequences of an episode, environment.branches_max is {}: the conversation does not go on after an earlier answer",
+                    limits.branches
+                );
+                Some(refused(message, "branches_max"))
+            } else if new == 0 {
+                let message = format!("{} tokens leave no room for a response in this episode", prompt.len());
+                Some(Error::new("serve-too-long", message).hint(
+                    "raise data.prompt_tokens_max, environment.turn_tokens_max or environment.episode_tokens_max",
+                ))
+            } else {
+                None
+            };
+            if let Some(error) = error {
+                episode.was_limited = true;
+                episode.tree.responses.truncate(begun);
+                return Err(error.into());
+            }
+            let number = episode.tree.begin(&place, prompt);
+            let response = &mut episode.tree.responses[number];
+            (response.key, response.heard) = (heard.key, heard.messages.clone());
+            places.push((number, first_sample_id + slot + ((number as u64) << TURN_SHIFT), new));
+        }
+        episode.under_way += count;
+        episode.last = Instant::now();
+        Ok(places)
+    }
+
+    /// Keeps what was drawn; none if the response did not reach its end.
+    pub(super) fn record(&self, id: &str, number: usize, drawn: Option<Drawn>) {
+        let mut state = self.lock();
+        // The episode may have ended before.
+        let Ok(episode) = state.open(id) else { return };
+        episode.under_way = episode.under_way.saturating_sub(1);
+        episode.last = Instant::now();
+        episode.tree.responses[number].drawn = drawn;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder panics")
+    }
+}
+
+impl State {
+    /// Returns an open episode of this rollout.
+    fn open(&mut self, id: &str) -> Reply<&mut Episode> {
+        let unknown = || {
+            Error::new("agent-episode-unknown", format!("there is no episode {:?}", shown(id)))
+                .hint("POST /v1/episodes gives episodes")
+        };
+        let over = || Error::new("agent-episode-over", format!("the episode {id} is over"));
+        let Some((round, slot)) = slot_of(id).filter(|(round, _)| (1..=self.round).contains(round)) else {
+            return Err(unknown().into());
+        };
+        if round < self.round || self.episodes.is_empty() {
+            return Err(over().fact("its rollout has ended").into());
+        }
+        let Some(episode) = self.episodes.get_mut(slot) else { return Err(unknown().into()) };
+        match &episode.stage {
+            Stage::Open => Ok(episode),
+            Stage::Free => Err(unknown().into()),
+            Stage::Ended(outcome) => {
+                let how = match outcome {
+                    Ok(reward) => format!("its agent reported the reward {reward}"),
+                    Err(error) => format!("it ended with {}: {}", error.slug, error.message),
+                };
+                Err(over().fact(how).into())
+            }
+        }
+    }
+}
+
+impl Episode {
+    fn played(self, prompt_tokens: usize) -> Played {
+        let sequences = self.tree.sequences(prompt_tokens);
+        let said = |response: super::tree::Response| {
+            (response.heard, response.drawn.map(|drawn| drawn.text).unwrap_or_default())
+        };
+        let outcome = match self.stage {
+            Stage::Ended(outcome) => outcome,
+            Stage::Free | Stage::Open => Err(Error::new("internal", "an episode was taken before its end")),
+        };
+        let outcome = match outcome {
+            Ok(_) if sequences.is_empty() => {
+                let message = "an agent reported a reward for an episode in which the model said nothing";
+                Err(Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message))
+            }
+            outcome => outcome,
+        };
+        let said = self.tree.responses.into_iter().map(said).collect();
+        Played { outcome, sequences, said, was_limited: self.was_limited }
+    }
+}
+
+fn slot_of(id: &str) -> Option<(u64, usize)> {
+    let (round, slot) = id.split_once('-')?;
+    Some((round.parse().ok()?, slot.parse().ok()?))
+}
+
+/// Returns what an agent is told of an episode.
+pub(super) fn offer(id: &str, start: Value, base: &str, model: &str) -> Value {
+    let mut offer = json!({ "id": id, "base_url": format!("{base}/episodes/{id}/v1"), "model": model });
+    if let (Value::Object(offer), Value::Object(start)) = (&mut offer, start) {
+        offer.extend(start);
+    }
+    offer
+}

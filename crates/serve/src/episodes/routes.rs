@@ -1,0 +1,112 @@
+//! The addresses of episodes: `POST /v1/episodes` gives one, `POST /v1/episodes/ID/reward` ends it, and the model answers
+//! below `/episodes/ID/v1` as it does below `/v1` elsewhere.
+
+use super::desk::{Claim, Desk, offer};
+use super::seat::Seat;
+use crate::fields::Fields;
+use crate::house::House;
+use crate::refusal::Reply;
+use crate::reply::json_response;
+use crate::server::{Shared, answer_in, collect, model, models};
+use crate::{chat, completions, tokens};
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use plimsoll_base::{Error, shown};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long an agent waits for an episode before it has to ask again.
+const CLAIM_WAIT: Duration = Duration::from_secs(20);
+/// Largest request that is no conversation.
+const REPORT_BYTES_MAX: usize = 64 << 10;
+/// Longest name of an agent.
+const NAME_BYTES_MAX: usize = 64;
+
+pub fn router() -> Router<Arc<House>> {
+    Router::new()
+        .route("/v1/episodes", post(claim))
+        .route("/v1/episodes/{id}/reward", post(report))
+        .route(
+            "/episodes/{id}/v1/chat/completions",
+            post(|State(house): Shared, Path(id): Path<String>, request| async move {
+                answer_in(seat(&house, id)?, house, request, chat::read).await
+            }),
+        )
+        .route(
+            "/episodes/{id}/v1/completions",
+            post(|State(house): Shared, Path(id): Path<String>, request| async move {
+                answer_in(seat(&house, id)?, house, request, completions::read).await
+            }),
+        )
+        .route(
+            "/episodes/{id}/inference/v1/generate",
+            post(|State(house): Shared, Path(id): Path<String>, request| async move {
+                answer_in(seat(&house, id)?, house, request, tokens::read).await
+            }),
+        )
+        .route("/episodes/{id}/v1/models", get(|house: Shared, Path(_): Path<String>| models(house)))
+        .route(
+            "/episodes/{id}/v1/models/{*name}",
+            get(|house: Shared, Path((_, name)): Path<(String, String)>| model(house, Path(name))),
+        )
+}
+
+fn desk(house: &House) -> &Arc<Desk> {
+    house.desk.as_ref().expect("these routes are there with a desk")
+}
+
+fn seat(house: &House, id: String) -> Reply<Option<Seat>> {
+    let desk = desk(house).clone();
+    desk.check_open(&id)?;
+    Ok(Some(Seat { desk, id }))
+}
+
+async fn claim(State(house): Shared, request: Request) -> Reply<Response> {
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let base = format!("http://{host}");
+    let body = collect(request.into_body(), REPORT_BYTES_MAX).await?;
+    let mut fields = Fields::of_body(&body)?;
+    let agent: Option<String> = fields.take("agent")?;
+    fields.finish()?;
+    if let Some(agent) = agent.as_ref().filter(|agent| agent.len() > NAME_BYTES_MAX) {
+        let message = format!("agent = {:?}: {NAME_BYTES_MAX} bytes is the most", shown(agent));
+        return Err(Error::new("serve-bad-request", message).into());
+    }
+    Ok(match desk(&house).claim(agent.as_deref(), CLAIM_WAIT).await {
+        Claim::Episode { id, start } => json_response(&offer(&id, start, &base, &house.settings.names[0])),
+        Claim::Later => StatusCode::NO_CONTENT.into_response(),
+        Claim::Over => StatusCode::GONE.into_response(),
+    })
+}
+
+/// Takes `{"reward": 0.5}`, or `{"error": "why there is none"}`.
+async fn report(State(house): Shared, Path(id): Path<String>, request: Request) -> Reply<Response> {
+    let body = collect(request.into_body(), REPORT_BYTES_MAX).await?;
+    let wrong = |what: String| {
+        Error::new("agent-reward-invalid", what).hint("send {\"reward\": 0.5}, or {\"error\": \"why\"}")
+    };
+    let value: Value = serde_json::from_slice(&body)
+        .map_err(|err| wrong(format!("the report is no JSON: {err}; JSON has no NaN and no infinity")))?;
+    let outcome = match (&value["reward"], &value["error"]) {
+        (Value::Number(reward), Value::Null) => {
+            match reward.as_f64().filter(|reward| (*reward as f32).is_finite()) {
+                Some(reward) => Ok(reward),
+                None => return Err(wrong(format!("reward = {reward} is beyond what an f32 holds")).into()),
+            }
+        }
+        (Value::Null, Value::String(words)) => Err(words.clone()),
+        (Value::Null, Value::Null) => {
+            return Err(wrong("the report has neither a reward nor an error".into()).into());
+        }
+        (reward, error) => {
+            let given = json!({ "reward": reward, "error": error }).to_string();
+            return Err(wrong(format!("the report is {}", shown(&given))).into());
+        }
+    };
+    desk(&house).report(&id, outcome)?;
+    Ok(json_response(&json!({ "id": id })))
+}

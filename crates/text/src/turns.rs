@@ -1,0 +1,30 @@
+//! What a chat template writes after a turn of the assistant.
+//!
+//! Sampled tokens are never tokenized again, so the text that follows them is needed alone. The conversation is rendered
+//! with a mark in place of the turn's words, and what comes after the mark is it.
+
+use plimsoll_base::{Error, Result};
+
+/// Returns what follows a turn's words. `is_in_messages`: whether a mark occurs in a message; `render`: the conversation with
+/// the mark as the turn's words; `end`: the text of the token that ended the turn, if one did, which is not written twice.
+///
+/// Errors: those of `render`; `chat-template-invalid` where the template leaves the turn out.
+pub fn written_after(
+    is_in_messages: impl Fn(&str) -> bool,
+    render: impl FnOnce(&str) -> Result<String>,
+    end: Option<&str>,
+) -> Result<String> {
+    let mark = (0..)
+        .map(|n| format!("turn-{n}-is-here"))
+        .find(|mark| !is_in_messages(mark))
+        .expect("one of them is in no message");
+    let rendered = render(&mark)?;
+    let Some((_, after)) = rendered.split_once(&mark) else {
+        return Err(Error::new(
+            "chat-template-invalid",
+            "chat template: an earlier turn of the assistant is left out",
+        )
+        .hint("set data.chat_template to one that writes every turn"));
+    };
+    Ok(end.and_then(|end| after.strip_prefix(end)).unwrap_or(after).to_string())
+}
