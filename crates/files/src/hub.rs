@@ -408,7 +408,7 @@ pub(crate) fn is_plain(text: &str) -> bool {
 }
 
 /// Scheme and host of a URL.
-fn origin(endpoint: &str) -> &str {
+pub(crate) fn origin(endpoint: &str) -> &str {
     let host = endpoint.find("://").map_or(0, |i| i + 3);
     endpoint[host..].find('/').map_or(endpoint, |i| &endpoint[..host + i])
 }

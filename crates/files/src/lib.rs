@@ -5,6 +5,7 @@
 //! This crate turns stored rows into f32 through the caller's buffer; it never holds a whole tensor.
 
 mod adapter;
+mod base64;
 mod builtin;
 mod check;
 mod config;
@@ -16,6 +17,10 @@ mod hub;
 mod hub_data;
 #[cfg(feature = "hub")]
 mod hub_fetch;
+#[cfg(feature = "hub")]
+mod hub_push;
+#[cfg(feature = "hub")]
+mod hub_wire;
 mod open;
 mod output;
 mod pieces;
@@ -32,6 +37,7 @@ pub use adapter::{
     ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraPart, adapter_base, adapter_config_json,
     adapter_tensor_name, adapter_tensors,
 };
+pub use base64::base64;
 pub use check::check_against;
 pub use config::{
     Head, TokenIds, config_json, generation_config_json, score_config_json, spec_from_config, token_ids,
@@ -42,6 +48,8 @@ pub use gguf::write::{GgufDecl, GgufWriter};
 pub use hub_data::HubData;
 #[cfg(feature = "hub")]
 pub use hub_fetch::{HubFile, hub_file};
+#[cfg(feature = "hub")]
+pub use hub_push::{Push, PushContent, PushFile, PushTarget, Pushed, push, push_endpoint};
 pub use open::{OpenModel, TokenizerFiles};
 pub use output::{check_folder, check_output_file, check_output_folder, output_error, rename_new};
 pub use pieces::{FileRecord, Pieces};

@@ -1,5 +1,6 @@
 //! The binary owns the command line, the output and the exit code. The other crates do the work.
 
+mod card;
 mod chart;
 mod closing;
 mod commands;

@@ -5,11 +5,13 @@
 
 mod import;
 mod launch;
+mod losses;
 mod openrlhf;
 mod options;
 mod orz;
 mod plan;
 mod rules;
+mod secret;
 mod setting;
 mod stack;
 mod table;
@@ -20,6 +22,7 @@ mod verl;
 
 pub use import::{Imported, Wishes, import, translate};
 pub use launch::settings;
+pub use losses::{Loss, losses};
 pub use plan::ledger::{Item, Per, Phase};
 pub use plan::limits::{Known, Limits};
 pub use plan::model::preset_of;

@@ -1,6 +1,6 @@
 //! A run's settings as the rules of a plan ask for them: aliases, defaults, switches and numbers with bounds.
 
-use crate::setting::{Setting, flag, number};
+use crate::setting::{SURROUNDINGS, Setting, flag, number};
 use crate::table::{Table, first_name};
 use plimsoll_base::{Error, Result};
 use std::cell::RefCell;
@@ -177,7 +177,7 @@ impl Options {
 
     /// Settings that have no rule and are not known to move nothing, each with its line.
     pub fn unknown(&self) -> Vec<String> {
-        let is_ours = |key: &str| ["env.", "version.", "machine."].iter().any(|start| key.starts_with(start));
+        let is_ours = |key: &str| SURROUNDINGS.iter().any(|start| key.starts_with(start));
         let is_known = |key: &str| is_ours(key) || self.table.is_known(key);
         let shown = |one: &Setting| match one.line {
             0 => one.key.clone(),
@@ -202,7 +202,8 @@ mod tests {
     use super::*;
 
     fn options(pairs: &[(&str, &str)]) -> Options {
-        static HERE: Table = Table { rows: &[], used: "a.b|b c d e", idle: "log_* seed", elsewhere: &[] };
+        static HERE: Table =
+            Table { rows: &[], used: "a.b|b c d e", idle: "log_* seed", elsewhere: &[], secrets: "" };
         let one = |(index, (key, value)): (usize, &(&str, &str))| Setting {
             unreadable: (*value == "$X").then_some("holds a variable that the file does not set"),
             ..Setting::new(*key, *value, index + 1)

@@ -51,6 +51,11 @@ impl Stack {
         self.import.map(|import| import.file)
     }
 
+    /// Returns what the stack is called in comments and pages; `None` if it is not imported.
+    pub fn title(&self) -> Option<&'static str> {
+        self.import.map(|import| import.title)
+    }
+
     pub fn options(&self) -> impl Iterator<Item = &'static str> {
         self.table.names()
     }

@@ -1,9 +1,12 @@
 //! What is known of a stack's options, in one table that `import` and `doctor --run` both read.
 
+use crate::setting::is_name_of_secret;
 use crate::unbuilt::Unbuilt;
 
 /// Why an option is left out that no table knows.
-const UNKNOWN: &str = "this option is not known here";
+pub(crate) const UNKNOWN: &str = "this option is not known here";
+/// Why one is left out that only the plan's table knows.
+const NOTHING: &str = "nothing here corresponds to it";
 
 /// What an option does to the memory of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +46,8 @@ pub(crate) enum Take {
     Later,
     /// A part of an adapter's description, read together with its other parts.
     Adapter,
+    /// A class whose methods the model plays or calls, read by the stack's own function; one that the file does not show is not built.
+    Environment,
     /// Another name of the option with this first name; the plan tells the two apart.
     As(&'static str),
     /// Left out, with the reason: a sentence.
@@ -64,6 +69,8 @@ pub(crate) struct Table {
     pub idle: &'static str,
     /// (reason, parts of names): why an option without a row is left out, such as that of a cluster, an engine or a logger.
     pub elsewhere: &'static [(&'static str, &'static str)],
+    /// Names of options that hold a key or a password, which is shown nowhere.
+    pub secrets: &'static str,
 }
 
 pub(crate) fn first_name(names: &str) -> &str {
@@ -110,7 +117,15 @@ impl Table {
     /// Why an option without a row is left out of a run file.
     pub fn why_left(&self, key: &str) -> &'static str {
         let is_part = |parts: &str| parts.split_whitespace().any(|part| key.contains(part));
-        self.elsewhere.iter().find(|(_, parts)| is_part(parts)).map_or(UNKNOWN, |(why, _)| why)
+        let is_named = self.names().any(|name| name == key);
+        let unnamed = if is_named { NOTHING } else { UNKNOWN };
+        self.elsewhere.iter().find(|(_, parts)| is_part(parts)).map_or(unnamed, |(why, _)| why)
+    }
+
+    /// True if the value of `key` is shown nowhere: it is marked here, or is not written out here and has the name of a secret.
+    pub fn is_secret(&self, key: &str) -> bool {
+        self.secrets.split_whitespace().any(|name| name == key)
+            || (is_name_of_secret(key) && !self.names().any(|name| name == key))
     }
 }
 
@@ -122,13 +137,15 @@ pub(crate) mod why {
     pub const ENGINE: &str =
         "no other engine samples here: rollout and trainer are one, and the plan sizes its cache";
     pub const EAGER: &str = "there is no other engine here whose graphs could be switched off";
-    pub const LOGGING: &str = "metrics are lines of events.jsonl here";
+    pub const LOGGING: &str = "metrics are lines of events.jsonl here, and [track] says who else gets them";
     pub const PLANNED: &str = "the plan chooses it here";
     pub const PACKED: &str = "rows are always packed without padding here";
     pub const PLACEMENT: &str = "all roles share one process here and take turns";
     pub const KERNELS: &str = "kernels are not chosen by name here";
     pub const LOADING: &str = "data is read in the run's own process here";
-    pub const PUBLISHING: &str = "a run here uploads nothing";
+    pub const PUBLISHING: &str =
+        "a run here uploads nothing: `plimsoll checkpoint push RUN hf:org/name` does, afterwards";
+    pub const PART: &str = "data is a file here: export this part of the data set";
     pub const ADAPTER: &str = "adapters have no such setting here";
     pub const QUANTISED: &str = "it describes quantised weights";
     pub const RESUME: &str = "plimsoll train RUN --resume does it";

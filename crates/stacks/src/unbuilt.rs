@@ -36,7 +36,7 @@ impl Unbuilt {
     }
 
     /// What a run file without it does.
-    fn without(self) -> &'static str {
+    pub fn without(self) -> &'static str {
         match self {
             Unbuilt::Adapters => {
                 "an adapter here is plain LoRA of linear layers, the same in every layer, and the file must show it; a reward model is trained in full"
@@ -49,7 +49,7 @@ impl Unbuilt {
             Unbuilt::Objective => "the objective here has no such part",
             Unbuilt::Images => "prompts are text here",
             Unbuilt::Turns => {
-                "an episode is one response here, unless [environment] names a class that plays turns: docs/environments.md"
+                "an episode is one response here, unless [environment] names a class: its methods are the tools, and functions of no class are not called: docs/environments.md"
             }
         }
     }

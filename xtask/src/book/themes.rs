@@ -59,7 +59,7 @@ const ERRORS: [Theme; 10] = [
     ),
     theme(
         "Models and tokenizers",
-        &["model-", "tokenizer-", "chat-template-", "hub-", "wheel-", "pip-", "critic-", "adapter-"],
+        &["model-", "tokenizer-", "chat-template-", "hub-", "push-", "wheel-", "pip-", "critic-", "adapter-"],
     ),
     theme("Data", &["data-", "pair-", "prompt-"]),
     theme("Rewards", &["reward-"]),

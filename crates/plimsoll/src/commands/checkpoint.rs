@@ -1,5 +1,7 @@
-//! `checkpoint list|verify|export`: lists and verifies the checkpoints of a run, and exports one as a plain model folder or a GGUF file.
+//! `checkpoint list|verify|export|push`: lists and verifies the checkpoints of a run, exports one as a plain model folder or a GGUF
+//! file, and uploads one to a hub.
 
+use super::checkpoint_push;
 use crate::{output, terminal};
 use indicatif::ProgressBar;
 use plimsoll_base::{Bytes, Error, Result};
@@ -23,7 +25,8 @@ Examples:
   plimsoll checkpoint verify runs/out/first/checkpoints/step-000040
   plimsoll checkpoint export runs/out/first --to models/mine
   plimsoll checkpoint export runs/out/first-lora --to models/mine --merge
-  plimsoll checkpoint export runs/out/first --format gguf --output models/mine.gguf")]
+  plimsoll checkpoint export runs/out/first --format gguf --output models/mine.gguf
+  plimsoll checkpoint push runs/out/first hf:org/name --create --dry-run")]
 pub struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -58,6 +61,8 @@ enum Verb {
         #[arg(long)]
         merge: bool,
     },
+    /// Upload the newest checkpoint to a repository of the Hugging Face hub, with a model card.
+    Push(checkpoint_push::Args),
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -74,6 +79,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             show(args.json, &listed, "whole")?;
             refuse_damaged(&listed)?;
         }
+        Verb::Push(push) => checkpoint_push::run(push, args.json, quiet)?,
         Verb::Export { dir, to, merge, format } => export(args.json, quiet, dir, to, *merge, *format)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -22,7 +22,7 @@ pub struct Args {
     /// Which of the stack's trainers FILE is for, where it does not say: sft, dpo, ...
     #[arg(long, value_name = "NAME")]
     trainer: Option<String>,
-    /// Import the rest of a job that needs what is not built: adapters, quantised weights, experts, ...
+    /// Import the rest of a job that needs what is not built: weights in 8 bits, experts, ...
     #[arg(long)]
     force: bool,
 }
@@ -39,7 +39,7 @@ fn after_help() -> String {
 FILE is read and never run:
 {files}
 Comments at the end of the run file, and stderr, list what was changed, chosen or left out, and keys that only you can fill in.
-A job that needs what is not built here, such as weights in 4 bits, is refused.
+A job that needs what is not built here, such as weights in 8 bits, is refused. Keys and passwords are never repeated.
 
 Examples:
   plimsoll import openrlhf train_ppo.sh

@@ -1,5 +1,6 @@
 //! The page: its files, joined for the server or as one file that opens from disk.
 
+use plimsoll_files::base64;
 use sha2::{Digest, Sha256};
 
 /// <https://github.com/leeoniya/uPlot> 1.6.32, as published; its licence (MIT) is next to it.
@@ -63,32 +64,9 @@ fn hash(text: &str) -> String {
     format!("sha256-{}", base64(&Sha256::digest(text.as_bytes())))
 }
 
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let bits =
-            three.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
-        for i in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * i) & 63) as usize];
-            out.push(if i > three.len() { '=' } else { char::from(digit) });
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn base64_is_that_of_the_standard() {
-        for (text, expect) in
-            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
-        {
-            assert_eq!(base64(text.as_bytes()), expect);
-        }
-    }
 
     #[test]
     fn nothing_ends_an_inline_script_early_and_nothing_is_loaded() {

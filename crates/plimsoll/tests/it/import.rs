@@ -362,8 +362,8 @@ fn verl_configuration() {
         &[
             "left out: actor_rollout_ref.actor.ppo_mini_batch_size = 16: one update a step",
             "left out: actor_rollout_ref.rollout.prompt_length = ${env.of_the_node}: holds a variable",
-            "left out: actor_rollout_ref.hybrid_engine = true: this option is not known",
-            "left out: trainer.project_name = sums: metrics are lines of events.jsonl",
+            "left out: actor_rollout_ref.hybrid_engine = true: nothing here corresponds to it",
+            "left out: trainer.project_name = sums: no tracker of [track] has it",
         ],
     );
 }
@@ -376,7 +376,8 @@ fn trl_yaml() {
         TRL_YAML,
         &[
             "method = \"grpo\"",
-            "prompts = \"DeepMath-103K.jsonl\"",
+            "prompts = \"hf:trl-lib/DeepMath-103K\"",
+            "to = [\"wandb\"]",
             // 4 x 8 sequences a generation, 4 x 2 an update: 4 updates a step.
             "prompts_per_step = 8",
             "mini_batch = 8",
@@ -396,7 +397,6 @@ fn trl_yaml() {
             "chosen: one process",
             "changed: max_steps = 400: 4 updates there are one step here",
             "left out: vllm_mode = colocate: no other engine",
-            "left out: report_to = [wandb]: metrics are lines of events.jsonl",
             "left out: frobnicate = 9: this option is not known here",
         ],
     );

@@ -48,7 +48,8 @@ fn scripts_of_trl() {
             "method = \"grpo\"",
             "model = \"hf:Qwen/Qwen2.5-0.5B-Instruct\"",
             "dtype = \"bf16\"",
-            "prompts = \"short-stories.jsonl\"",
+            "prompts = \"hf:someone/short-stories/train\"",
+            "to = [\"wandb\"]",
             "chat_template = \"none\"",
             "max_new_tokens = 2048",
             "learning_rate = 1e-6",
@@ -67,11 +68,9 @@ fn scripts_of_trl() {
             "model = \"hf:Qwen/Qwen2.5-0.5B-Instruct\"",
             "kind = \"math\"",
             "answer_column = \"solution\"",
+            "prompts = \"hf:someone/sums-with-solutions/train\"",
         ],
-        &[
-            "chosen: train.steps = 100",
-            "changed: train_dataset = someone/sums-with-solutions: write it as JSON lines",
-        ],
+        &["chosen: train.steps = 100"],
     );
     check(
         "trl-grpo-launch.sh",

@@ -36,6 +36,7 @@ mod pairs;
 mod plan_checks;
 mod planning;
 mod ppo;
+mod push;
 mod rank_faults;
 mod ranks;
 mod ranks_episodes;

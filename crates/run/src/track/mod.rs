@@ -127,7 +127,7 @@ fn hide_users(value: &mut Value) {
 }
 
 /// Returns `http://host/path` for `http://user:password@host/path`.
-fn without_user(text: &str) -> String {
+pub(crate) fn without_user(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.into() };
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let host = rest[..end].rsplit_once('@').map_or(&rest[..end], |(_, host)| host);

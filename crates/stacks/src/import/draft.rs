@@ -77,6 +77,10 @@ pub(crate) struct Draft {
     pub(super) chosen: Vec<String>,
     /// What the file does not say, and only the user knows: keys without a value, and why.
     pub(super) missing: Vec<String>,
+    /// What is left out and is no setting of the stack.
+    pub(super) further: Vec<String>,
+    /// What the file says of its surroundings, such as the variables that it sets.
+    surroundings: Vec<Setting>,
 }
 
 impl Draft {
@@ -85,6 +89,7 @@ impl Draft {
         import: &'static Import,
         job: &'static Job,
         settings: Vec<Setting>,
+        surroundings: Vec<Setting>,
     ) -> Draft {
         let entry = |given: Setting, is_default| {
             let row = table.row_of(&given.key);
@@ -103,8 +108,8 @@ impl Draft {
                 entries.push(default);
             }
         }
-        let (lines, rewards, chosen, missing) = Default::default();
-        Draft { table, import, job, entries, lines, rewards, chosen, missing }
+        let (lines, rewards, chosen, missing, further) = Default::default();
+        Draft { table, import, job, entries, lines, rewards, chosen, missing, further, surroundings }
     }
 
     /// Applies the table, then what takes several keys together.
@@ -121,6 +126,7 @@ impl Draft {
                 (_, Some(Take::NotBuilt(_))) => Fate::Left("switched off there".into()),
                 // What cannot be read may be any adapter.
                 (Some(_), Some(Take::Adapter)) => Fate::NotBuilt(Unbuilt::Adapters),
+                (Some(_), Some(Take::Environment)) => Fate::NotBuilt(Unbuilt::Turns),
                 (_, Some(Take::Lost(why))) => Fate::Left(why.into()),
                 (Some(why), _) => Fate::Left(why.into()),
                 (None, None) => Fate::Left(self.table.why_left(&given.key).into()),
@@ -144,7 +150,7 @@ impl Draft {
         let real = |text: &str| number(text).map(|value| format!("{value:?}"));
         let one = |key, value: String| vec![(key, value)];
         let pairs: Option<Vec<(&str, String)>> = match take {
-            Take::Later | Take::Adapter | Take::As(_) => return Fate::Pending,
+            Take::Later | Take::Adapter | Take::Environment | Take::As(_) => return Fate::Pending,
             Take::Lost(_) | Take::NotBuilt(_) => unreachable!("decided by the caller"),
             Take::Text(key) => Some(one(key, quoted(&text))),
             Take::Integer(key) => integer(&text).map(|value| one(key, value.to_string())),
@@ -233,6 +239,12 @@ impl Draft {
         Some((value?, taken))
     }
 
+    /// True if the file, or the stack's defaults, have this setting.
+    pub fn has(&self, name: &str) -> bool {
+        let of = |entry: &Entry| entry.row.map(|row| first_name(self.table.rows[row].0));
+        self.entries.iter().any(|entry| of(entry) == Some(name) && !entry.given.is_unset())
+    }
+
     pub fn is_on(&mut self, name: &str) -> bool {
         self.take(name).is_some_and(|taken| flag(&taken.value).unwrap_or(false))
     }
@@ -257,6 +269,11 @@ impl Draft {
     /// Lists what the file does not say and was chosen here.
     pub fn choose(&mut self, what: &str) {
         self.chosen.push(what.into());
+    }
+
+    /// Lists what is left out and is no setting of the stack: a whole line.
+    pub fn remark(&mut self, line: String) {
+        self.further.push(line);
     }
 
     /// Lists a value that asks for what is not built.
@@ -296,6 +313,25 @@ impl Draft {
     pub fn set_toml(&mut self, key: &str, value: impl ToString, from: &str) {
         self.lines.retain(|line| line.key != key);
         self.lines.push(Line { key: key.into(), value: value.to_string(), from: from.into() });
+    }
+
+    /// Writes what one of our keys holds under another one, if it holds anything.
+    pub fn rename(&mut self, key: &str, to: &str) {
+        let Some(at) = self.lines.iter().position(|line| line.key == key) else { return };
+        let line = self.lines.remove(at);
+        self.lines.push(Line { key: to.into(), ..line });
+    }
+
+    /// Takes a line back that no setting of the file has written.
+    pub fn drop_line(&mut self, key: &str) {
+        self.lines.retain(|line| line.key != key);
+    }
+
+    /// Returns what the file sets a variable of the environment to, if it can be read.
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        let is_it = |one: &&Setting| one.key.strip_prefix("env.") == Some(name);
+        let value = self.surroundings.iter().rev().find(is_it)?.value.as_str();
+        (!value.is_empty() && !value.contains(['$', '`'])).then_some(value)
     }
 
     pub fn add_reward(&mut self, from: &str, lines: Vec<(&'static str, String)>) {

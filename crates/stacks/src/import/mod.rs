@@ -1,14 +1,17 @@
 //! Turns what another stack is started with into a run file, and lists everything that it could not carry over.
 
+pub(crate) mod data;
 pub(crate) mod draft;
 pub(crate) mod lora;
 pub(crate) mod parts;
 mod settle;
+pub(crate) mod track;
 mod write;
 
 pub use write::Imported;
 
-use crate::setting::{Setting, TRAINER, one_line};
+use crate::secret::withhold;
+use crate::setting::{SURROUNDINGS, Setting, TRAINER, one_line};
 use crate::stack::Stack;
 use crate::{launch, unbuilt};
 use draft::{Draft, Import};
@@ -28,7 +31,8 @@ pub struct Wishes {
 ///
 /// Errors, exit code 2: `import-unreadable`, `import-nothing-found`, those of `translate`.
 pub fn import(stack: &'static Stack, path: &Path, wishes: &Wishes) -> Result<Imported> {
-    let (_, settings) = launch::read(stack, path)?;
+    let (text, settings) = launch::read(stack, path)?;
+    let settings = launch::surroundings::surroundings(&text).into_iter().chain(settings).collect();
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     translate(stack, settings, &name, wishes)?.ok_or_else(|| launch::nothing_found(stack, path, "import"))
 }
@@ -38,11 +42,14 @@ pub fn import(stack: &'static Stack, path: &Path, wishes: &Wishes) -> Result<Imp
 /// Errors, exit code 2: `import-trainer-unknown`, `import-no-method`, `import-not-built`.
 pub fn translate(
     stack: &'static Stack,
-    mut settings: Vec<Setting>,
+    settings: Vec<Setting>,
     file: &str,
     wishes: &Wishes,
 ) -> Result<Option<Imported>> {
     let Some(import) = stack.import else { return Ok(None) };
+    let settings = withhold(stack.table, settings).into_iter();
+    let (surroundings, mut settings): (Vec<Setting>, Vec<Setting>) =
+        settings.partition(|one| SURROUNDINGS.iter().any(|start| one.key.starts_with(start)));
     let is_of_stack = |one: &Setting| one.key != TRAINER && stack.table.row_of(&one.key).is_some();
     if !settings.iter().any(is_of_stack) {
         return Ok(None);
@@ -50,7 +57,7 @@ pub fn translate(
     settings.extend(wishes.trainer.iter().map(|name| Setting::new(TRAINER, name, 0)));
     let trainer = (stack.trainer)(&settings).ok_or_else(|| trainer_unknown(import, file))?;
     let job = import.job(&trainer).ok_or_else(|| no_trainer(import, &trainer))?;
-    let mut draft = Draft::new(stack.table, import, job, settings);
+    let mut draft = Draft::new(stack.table, import, job, settings, surroundings);
     draft.translate()?;
     if let Some(adapter) = import.adapter {
         adapter(&mut draft);

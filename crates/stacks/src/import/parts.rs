@@ -1,8 +1,8 @@
-//! Parts of a run file that every stack has under other names: model, data, schedule, micro-batch, rewards.
+//! Parts of a run file that every stack has under other names: model, schedule, micro-batch, rewards.
 
+use super::data::home_path;
 use super::draft::{Draft, quoted};
-use crate::launch::source::home;
-use crate::setting::{list, number, one_line};
+use crate::setting::one_line;
 use crate::unbuilt::{self, Unbuilt};
 
 /// A model's name as `model` takes it: `org/name` is of the hub.
@@ -36,117 +36,6 @@ pub(crate) fn critic_model(draft: &mut Draft, name: &str) {
             draft.is_not_built(&taken, what);
         }
     }
-}
-
-/// A data set of a list.
-struct Set {
-    path: String,
-    weight: Option<f64>,
-}
-
-/// Reads `path`, `path@0.3` (a weight) and `path@folder`.
-fn data_set(file: &str) -> Set {
-    let (path, after) = file.rsplit_once('@').unwrap_or((file, ""));
-    match number(after) {
-        _ if after.is_empty() => Set { path: file.to_string(), weight: None },
-        Some(weight) => Set { path: path.to_string(), weight: Some(weight) },
-        None => Set { path: format!("{path}/{after}"), weight: None },
-    }
-}
-
-/// `data.prompts` and `data.eval`: Parquet and JSON lines as they are, anything else as a file to be written as JSON lines.
-/// `weights` is the setting with the shares of several sets, if there is one.
-pub(crate) fn data(draft: &mut Draft, prompts: &str, eval: &str, weights: Option<&str>) {
-    for (name, key) in [(prompts, "data.prompts"), (eval, "data.eval")] {
-        let Some(taken) = draft.take(name) else { continue };
-        let files = list(&taken.value);
-        let mut sets: Vec<Set> = files.iter().map(|file| data_set(file)).collect();
-        let is_learnt = key == "data.prompts";
-        if let Some(weights) = weights.filter(|_| is_learnt) {
-            shares(draft, weights, &mut sets);
-        }
-        let is_as_there = sets.iter().all(|set| data_path(&set.path) == home_path(&set.path));
-        sets.iter_mut().for_each(|set| set.path = data_path(&set.path));
-        let (count, has_weights) = (sets.len(), sets.iter().any(|set| set.weight.is_some()));
-        match sets.as_slice() {
-            [] => continue,
-            [set] => draft.set_text(key, &set.path, &taken.from),
-            sets => draft.set_toml(key, data_list(sets, is_learnt), &taken.from),
-        }
-        let mut how = Vec::new();
-        if count > 1 && is_learnt && !has_weights {
-            how.push("the files take turns here: a `weight` for each, such as its number of rows, makes shares of them");
-        }
-        if !is_as_there {
-            how.push("write it as JSON lines: a row a line, the answer in a column of its own");
-        }
-        if !how.is_empty() {
-            draft.change(&taken, &how.join("; "));
-        }
-    }
-    if draft.get("data.prompts").is_none() {
-        draft.miss("data.prompts", prompts, "the path of a JSONL or Parquet file");
-    }
-}
-
-/// Gives each set its share, as a setting next to the files says.
-fn shares(draft: &mut Draft, name: &str, sets: &mut [Set]) {
-    let Some(taken) = draft.take_text(name) else { return };
-    let values: Vec<f64> = list(&taken.value).iter().filter_map(|text| number(text)).collect();
-    if values.len() != sets.len() || values.iter().any(|value| *value <= 0.0) {
-        let why = format!("it is not one number above 0 for each of the {} files", sets.len());
-        return draft.leave(&taken, &why);
-    }
-    sets.iter_mut().zip(values).for_each(|(set, value)| set.weight = Some(value));
-}
-
-/// `~/data` as the path that it is.
-fn home_path(file: &str) -> String {
-    match (file.strip_prefix("~/"), home()) {
-        (Some(rest), Some(home)) => format!("{home}/{rest}"),
-        _ => file.to_string(),
-    }
-}
-
-fn data_path(file: &str) -> String {
-    let file = &home_path(file);
-    let (stem, ending) = file.rsplit_once('.').unwrap_or((file, ""));
-    match ending {
-        "jsonl" | "parquet" => file.to_string(),
-        "json" => format!("{stem}.jsonl"),
-        _ => format!("{}.jsonl", file.rsplit('/').next().unwrap_or("data")),
-    }
-}
-
-/// Several files as a list, each under its own name: `train` of two folders is `gsm8k-train` and `math-train`.
-fn data_list(sets: &[Set], weighted: bool) -> String {
-    let paths: Vec<&str> = sets.iter().map(|set| set.path.as_str()).collect();
-    let plain = |text: &str| -> String {
-        text.chars()
-            .map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '.' { c } else { '-' })
-            .collect()
-    };
-    let stem = |path: &str| {
-        let file = path.rsplit('/').next().unwrap_or(path);
-        plain(file.rsplit_once('.').map_or(file, |(stem, _)| stem))
-    };
-    let mut names: Vec<String> = Vec::with_capacity(paths.len());
-    for (i, &path) in paths.iter().enumerate() {
-        let folder = path.rsplit('/').nth(1).unwrap_or_default();
-        let is_shared = paths.iter().filter(|other| stem(other) == stem(path)).count() > 1;
-        let name = match is_shared {
-            true => format!("{}-{}", plain(folder), stem(path)),
-            false => stem(path),
-        };
-        let name = name.trim_start_matches(['.', '-']).to_string();
-        names.push(if names.contains(&name) || name.is_empty() { format!("set-{}", i + 1) } else { name });
-    }
-    let table = |(set, name): (&Set, &String)| {
-        let weight = set.weight.filter(|_| weighted).map(|weight| format!(", weight = {weight:?}"));
-        let weight = weight.unwrap_or_default();
-        format!("{{ path = {}, name = {}{weight} }}", quoted(&set.path), quoted(name))
-    };
-    format!("[{}]", sets.iter().zip(&names).map(table).collect::<Vec<_>>().join(", "))
 }
 
 /// An optimizer by its name: AdamW is the one that is built.

@@ -79,7 +79,7 @@ impl Draft {
     /// Takes back what an environment brings with it: prompts, held-out prompts and rewards.
     fn settle_episodes(&mut self) {
         for key in ["data.prompts", "data.eval"] {
-            self.withdraw(key, "the environment's `reset` gives the prompts here");
+            self.withdraw(key, "the environment's `reset` gives the prompts here; rows for it are environment.rows, a JSONL file");
         }
         for key in [
             "loss.overlong_buffer",

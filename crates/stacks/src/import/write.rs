@@ -12,7 +12,7 @@ pub struct Imported {
     pub remarks: Vec<String>,
 }
 
-const SECTIONS: [&str; 13] = [
+const SECTIONS: [&str; 14] = [
     "",
     "model_options",
     "data",
@@ -26,6 +26,7 @@ const SECTIONS: [&str; 13] = [
     "eval",
     "checkpoint",
     "run",
+    "track",
 ];
 
 impl Draft {
@@ -101,6 +102,7 @@ impl Draft {
                 Fate::Carried | Fate::Changed(_) | Fate::NotBuilt(_) => {}
             }
         }
+        remarks.extend(self.further.iter().cloned());
         remarks.iter().map(|remark| printable(remark)).collect()
     }
 }

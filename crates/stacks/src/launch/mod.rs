@@ -7,7 +7,7 @@ pub(crate) mod shell;
 pub(crate) mod source;
 pub(crate) mod surroundings;
 
-use crate::{setting::Setting, stack::Stack};
+use crate::{secret::withhold, setting::Setting, stack::Stack};
 use plimsoll_base::{Error, Result};
 use std::io::Read;
 use std::path::Path;
@@ -25,10 +25,11 @@ pub fn settings(stack: &Stack, path: &Path) -> Result<Vec<Setting>> {
     if settings.is_empty() {
         return Err(nothing_found(stack, path, "doctor"));
     }
-    Ok(surroundings::surroundings(&text).into_iter().chain(settings).collect())
+    let surroundings = surroundings::surroundings(&text).into_iter();
+    Ok(withhold(stack.table, surroundings.chain(settings).collect()))
 }
 
-/// Returns the text of a file, and the stack's settings in it.
+/// Returns the text of a file, and the stack's settings in it, keys and passwords included.
 pub(crate) fn read(stack: &Stack, path: &Path) -> Result<(String, Vec<Setting>)> {
     let text = read_text(path)?;
     let settings = (stack.read)(&source::Source { path: &path.to_string_lossy(), text: &text });

@@ -61,7 +61,10 @@ fn python_variable(line: &str) -> Option<(&str, &str)> {
     let rest = line.strip_prefix("os.environ[")?;
     let (name, rest) = rest.split_once(']')?;
     let value = rest.trim().strip_prefix('=')?.trim();
-    Some((name.trim_matches(['"', '\'']), value.trim_matches(['"', '\''])))
+    // An expression is not run.
+    let quote = value.chars().next().filter(|c| ['"', '\''].contains(c))?;
+    let value = value[1..].split(quote).next()?;
+    Some((name.trim_matches(['"', '\'']), value))
 }
 
 fn scheduler(rest: &str) -> Option<(&'static str, &str)> {

@@ -1,8 +1,8 @@
 //! What takes several of OpenRLHF's options together: method, KL term, lengths, steps, rewards.
 
 use crate::import::draft::{Draft, Job, Taken, quoted};
-use crate::import::parts;
-use crate::setting::list;
+use crate::import::{data, parts, track};
+use crate::setting::{flag, list};
 use plimsoll_base::Result;
 
 pub(super) const PPO: Job = Job {
@@ -27,13 +27,22 @@ pub(super) const PPO: Job = Job {
     combine,
 };
 
+const DATA: data::Of = data::Of {
+    prompts: "prompt_data",
+    eval: "eval_dataset",
+    weights: Some("prompt_data_probs"),
+    subset: None,
+    splits: [Some("prompt_split"), Some("eval_split")],
+};
+
 fn combine(draft: &mut Draft) -> Result<()> {
     method(draft)?;
     let where_from = if draft.is_on("use_kl_loss") { "loss" } else { "reward" };
     draft.set_text("loss.kl_in", where_from, "use_kl_loss");
     parts::model(draft, "pretrain");
     parts::critic_model(draft, "critic_pretrain");
-    parts::data(draft, "prompt_data", "eval_dataset", Some("prompt_data_probs"));
+    data::data(draft, &DATA);
+    trackers(draft);
     if !draft.is_on("apply_chat_template") {
         draft.set_text("data.chat_template", "none", "apply_chat_template is off");
     }
@@ -52,6 +61,28 @@ fn combine(draft: &mut Draft) -> Result<()> {
     parts::schedule(draft, "lr_scheduler", "lr_warmup_ratio");
     rewards(draft);
     Ok(())
+}
+
+/// W&B is on where its key is given, and TensorBoard where its folder is and W&B is not.
+pub(super) fn trackers(draft: &mut Draft) {
+    let key = draft.take_text("use_wandb").filter(|taken| flag(&taken.value) != Some(false));
+    if let Some(taken) = &key {
+        track::send_to(draft, &["wandb"], taken);
+        if flag(&taken.value).is_none() {
+            draft.change(taken, track::WANDB_KEY);
+        }
+    }
+    if let Some(taken) = draft.take_text("use_tensorboard") {
+        match key {
+            Some(_) => draft.leave(&taken, "W&B is on, which counts there"),
+            None => {
+                track::send_to(draft, &["tensorboard"], &taken);
+                let place = "its files are in track/tensorboard of the run directory, or in track.dir";
+                draft.change(&taken, place);
+            }
+        }
+    }
+    track::names(draft, Some("wandb_project"), "wandb_run_name");
 }
 
 fn method(draft: &mut Draft) -> Result<()> {

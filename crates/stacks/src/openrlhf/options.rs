@@ -11,6 +11,9 @@ pub(super) static TABLE: Table = Table {
         ("pretrain|actor.model_name_or_path|model.model_name_or_path", Used, Later),
         ("prompt_data|data.prompt_dataset", Idle, Later),
         ("prompt_data_probs|data.prompt_probs", Idle, Later),
+        ("prompt_split|data.prompt_split", Idle, Later),
+        ("dataset_split|data.dataset_split", Idle, Later),
+        ("eval_split|eval.split", Idle, Later),
         ("dataset|data.dataset", Idle, Later),
         ("dataset_probs|data.dataset_probs", Idle, Later),
         ("output_key|data.output_key", Idle, Later),
@@ -108,6 +111,12 @@ pub(super) static TABLE: Table = Table {
         ("max_ckpt_num|ckpt.max_num", Idle, Integer("checkpoint.keep")),
         ("eval_steps|eval.steps", Idle, Every("eval.every")),
         ("load_checkpoint|ckpt.load_enable", Idle, Lost(why::RESUME)),
+        ("use_wandb|logger.wandb.key", Idle, Later),
+        ("wandb_project|logger.wandb.project", Idle, Later),
+        ("wandb_run_name|logger.wandb.run_name", Idle, Later),
+        ("wandb_group|logger.wandb.group", Idle, Lost("W&B's client takes it from WANDB_RUN_GROUP")),
+        ("wandb_org|logger.wandb.org", Idle, Lost("W&B's client takes it from WANDB_ENTITY")),
+        ("use_tensorboard|logger.tensorboard_dir", Idle, Later),
     ],
     used: "
         actor_num_nodes|actor.num_nodes actor_num_gpus_per_node|actor.num_gpus_per_node
@@ -127,19 +136,19 @@ pub(super) static TABLE: Table = Table {
         actor.optim* actor_init_on_gpu algo.advantage.is_correction* async_queue_size attn_implementation
         balancing_loss_coef best_metric_key bos_token ckpt.best_metric_key ckpt.disable_ds ckpt.max_mem ckpt.path
         ckpt.save_hf ckpt_path critic.adam.* critic.lr_* critic.max_norm critic.min_lr_ratio critic.muon.*
-        critic.optim* data.dataloader_num_workers data.dataset_split data.disable_fast_tokenizer
-        data.max_images_per_prompt data.prompt_split dataloader_num_workers dataset_split deepcompile disable_ds_ckpt
+        critic.optim* data.dataloader_num_workers data.disable_fast_tokenizer
+        data.max_images_per_prompt dataloader_num_workers deepcompile disable_ds_ckpt
         disable_fast_tokenizer ds.attn_implementation ds.deepcompile ds.experts_implementation ds.lora.*
         ds.overlap_comm ds.ring_attn_head_stride ds.tensor_parallel_size ds.use_liger_kernel ds.use_universal_ckpt
         ds.value_head_prefix ds.zpg ds_tensor_parallel_size dynamic_filtering* ema_beta enable_prefix_caching
-        eos_token eps_clip* eval* eval_split flash_attn full_determinism gradient_checkpointing_use_reentrant
-        inference_tp_size kl_* local_rank logger.logging_steps logger.tensorboard_dir logger.wandb.* logging_steps
+        eos_token eps_clip* eval* flash_attn full_determinism gradient_checkpointing_use_reentrant
+        inference_tp_size kl_* local_rank logger.logging_steps logging_steps
         lr_* max_ckpt_* max_ckpt_mem model.gradient_checkpointing_reentrant muon.*
-        overlap_comm overlong_* pad_token perf pretrain_data_* pretrain_split prompt_split ptx_coef reward.overlong_*
+        overlap_comm overlong_* pad_token perf pretrain_data_* pretrain_split ptx_coef reward.overlong_*
         reward.stop_properly_penalty_coef ring_head_stride save_hf_ckpt stop_properly_penalty_coef
         train.async_queue_size train.ema_beta train.full_determinism_enable train_split unk_token
-        use_ds_universal_ckpt use_liger_kernel use_ms use_tensorboard use_wandb value_head_prefix
-        vllm.enable_prefix_caching vllm.sync_with_ray vllm_is_* vllm_sync_with_ray wandb_* zpg
+        use_ds_universal_ckpt use_liger_kernel use_ms value_head_prefix
+        vllm.enable_prefix_caching vllm.sync_with_ray vllm_is_* vllm_sync_with_ray zpg
     ",
     elsewhere: &[
         (why::CLUSTER, "num_gpus num_nodes"),
@@ -150,10 +159,11 @@ pub(super) static TABLE: Table = Table {
         ("one process samples and trains in turn here", "async"),
         (why::PLANNED, "micro_rollout_batch_size rollout.micro_batch_size dynamic_batch"),
         (why::KERNELS, "flash_attn attn_implementation liger deepcompile"),
-        (why::LOGGING, "wandb tensorboard logging_steps logger."),
+        (why::LOGGING, "logging_steps"),
         (why::ADAPTER, "lora"),
         (why::TOKENIZER, "bos_token eos_token pad_token unk_token fast_tokenizer"),
-        ("data is a file here: export this part of the data set", "_split eval.split"),
+        (why::PART, "_split"),
         (why::LOADING, "dataloader"),
     ],
+    secrets: "use_wandb logger.wandb.key",
 };

@@ -1,8 +1,9 @@
 //! OpenRLHF's trainers that learn from their data alone: SFT, DPO and the reward model. A step here is one of their updates, of
 //! `train_batch_size` rows or pairs.
 
+use super::import::trackers;
 use crate::import::draft::{Draft, Job};
-use crate::import::parts;
+use crate::import::{data, parts};
 use crate::table::Take::{self, Integer, Later};
 use crate::unbuilt::Unbuilt;
 use plimsoll_base::Result;
@@ -113,11 +114,20 @@ fn columns(draft: &mut Draft) {
     }
 }
 
+const DATA: data::Of = data::Of {
+    prompts: "dataset",
+    eval: "eval_dataset",
+    weights: Some("dataset_probs"),
+    subset: None,
+    splits: [Some("dataset_split"), Some("eval_split")],
+};
+
 /// Model, data, batch and steps of a trainer whose rows have this number of texts.
 fn data_alone(draft: &mut Draft, texts: i64) {
     draft.take("trainer");
     parts::model(draft, "pretrain");
-    parts::data(draft, "dataset", "eval_dataset", Some("dataset_probs"));
+    data::data(draft, &DATA);
+    trackers(draft);
     if !draft.is_on("apply_chat_template") && draft.get("data.chat_template").is_none() {
         draft.set_text("data.chat_template", "none", "apply_chat_template is off");
     }

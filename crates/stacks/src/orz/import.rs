@@ -1,7 +1,7 @@
 //! What takes several of Open-Reasoner-Zero's options together: method, updates of a step, KL term.
 
 use crate::import::draft::{Draft, Import, Job, quoted};
-use crate::import::parts;
+use crate::import::{data, parts};
 use crate::setting::{flag, list};
 use plimsoll_base::Result;
 
@@ -25,6 +25,14 @@ pub(super) static IMPORT: Import = Import {
     }],
 };
 
+const DATA: data::Of = data::Of {
+    prompts: "prompt_data",
+    eval: "eval_prompt_data",
+    weights: Some("prompt_data_probs"),
+    subset: None,
+    splits: [None, None],
+};
+
 fn combine(draft: &mut Draft) -> Result<()> {
     let is_grpo = draft.is_on("use_grpo");
     draft.set_text("method", if is_grpo { "grpo" } else { "ppo" }, "use_grpo");
@@ -37,7 +45,7 @@ fn combine(draft: &mut Draft) -> Result<()> {
     }
     parts::model(draft, "pretrain");
     parts::critic_model(draft, "critic_pretrain");
-    parts::data(draft, "prompt_data", "eval_prompt_data", Some("prompt_data_probs"));
+    data::data(draft, &DATA);
     draft.choose("the prompt's template is code there: write it as data.chat_template");
     if let Some(taken) = draft.take("stop") {
         let stops: Vec<String> = list(&taken.value).iter().map(|stop| quoted(stop)).collect();

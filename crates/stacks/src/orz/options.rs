@@ -79,4 +79,5 @@ pub(super) static TABLE: Table = Table {
         ("checkpoints are in the run directory here: run.dir", "ckpt_path"),
         (why::KERNELS, "flash_attn"),
     ],
+    secrets: "",
 };

@@ -19,4 +19,5 @@ pub(super) static TABLE: Table = Table {
         worker_idx
     ",
     elsewhere: &[],
+    secrets: "",
 };

@@ -1,7 +1,7 @@
 //! What takes several of TRL's options together: method, batches, steps, rewards.
 
-use crate::import::draft::{Draft, Job, quoted};
-use crate::import::parts;
+use crate::import::draft::{Draft, Job, Taken, quoted};
+use crate::import::{data, parts, track};
 use crate::setting::{flag, integer, list, number};
 use crate::unbuilt::Unbuilt;
 use plimsoll_base::Result;
@@ -27,7 +27,6 @@ pub(super) const SAMPLES: Job = Job {
 fn combine(draft: &mut Draft) -> Result<()> {
     method(draft)?;
     common(draft);
-    raw_strings(draft);
     let updates = batches(draft);
     steps(draft, updates);
     schedule(draft, updates);
@@ -38,9 +37,23 @@ fn combine(draft: &mut Draft) -> Result<()> {
     if draft.is_on("use_bias_correction_kl") {
         draft.set_toml("loss.kl_unbiased", "true", "use_bias_correction_kl");
     }
-    rewards(draft);
+    match draft.take_text("environment_factory") {
+        Some(taken) => environment(draft, &taken),
+        None => {
+            raw_strings(draft);
+            rewards(draft);
+        }
+    }
     Ok(())
 }
+
+const DATA: data::Of = data::Of {
+    prompts: "dataset_name",
+    eval: "eval_dataset",
+    weights: None,
+    subset: Some("dataset_config"),
+    splits: [Some("dataset_train_split"), Some("dataset_test_split")],
+};
 
 /// Model, data and optimizer, which all trainers have alike.
 pub(super) fn common(draft: &mut Draft) {
@@ -51,7 +64,14 @@ pub(super) fn common(draft: &mut Draft) {
             _ => draft.leave(&taken, "set model_options.dtype = \"f32\" for f32 weights"),
         }
     }
-    parts::data(draft, "dataset_name", "eval_dataset", None);
+    held_out(draft);
+    data::data(draft, &DATA);
+    track::trackers(draft, "report_to");
+    track::names(draft, Some("project"), "run_name");
+    if let Some(taken) = draft.take_text("hub_model_id") {
+        let run = draft.get("run.dir").unwrap_or("RUN").trim_matches('"').to_string();
+        draft.leave(&taken, &format!("afterwards: plimsoll checkpoint push {run} hf:{}", taken.value));
+    }
     if let Some(taken) = draft.take("shuffle_dataset") {
         let on = flag(&taken.value).unwrap_or(true);
         draft.set_toml("data.shuffle", on, &taken.from);
@@ -63,6 +83,57 @@ pub(super) fn common(draft: &mut Draft) {
             format!("[{:?}, {:?}]", first.0, second.0),
             &format!("{}, {}", first.1.from, second.1.from),
         );
+    }
+}
+
+/// A command line or a YAML file evaluates on a split of the same data set, if it evaluates.
+fn held_out(draft: &mut Draft) {
+    let Some(taken) = draft.take_text("eval_strategy") else { return };
+    let is_off = taken.value == "no" || draft.has("eval_dataset");
+    let set = draft.take_text("dataset_name").filter(|set| set.from == "dataset_name" && !is_off);
+    let Some(set) = set else { return };
+    let subset = draft.take_text("dataset_config").map(|taken| taken.value);
+    let split = draft.take_text("dataset_test_split").map_or("test".to_string(), |taken| taken.value);
+    match data::hub_name(&set.value, subset.as_deref(), data::split_of(&split), false) {
+        Some(name) => draft.set_text("data.eval", &name, "eval_strategy, dataset_name"),
+        None => draft.leave(&taken, "name held-out rows as data.eval"),
+    }
+}
+
+/// An environment plays the episodes, and gives their rewards.
+fn environment(draft: &mut Draft, taken: &Taken) {
+    if !taken.value.starts_with("python:") {
+        return draft.is_not_built(taken, Unbuilt::Turns);
+    }
+    draft.set_text("environment.env", &taken.value, &taken.from);
+    draft.change(
+        taken,
+        "the class is used as it is, and a worker that loads its file runs the other lines too, unless they are under `if __name__ == \"__main__\":`",
+    );
+    let own =
+        "the reward of an episode is what `get_reward()` of the class returns, or its attribute `reward`";
+    for name in ["reward_funcs", "reward_weights", "reward_model_name_or_path"] {
+        draft.leave_out(name, own);
+    }
+    match draft.take_count("max_tool_calling_iterations") {
+        // The last turn calls nothing.
+        Some((count, taken)) => draft.set_toml("environment.turns_max", count.saturating_add(1), &taken.from),
+        None => draft.choose("environment.turns_max = 8: the file sets no limit on turns"),
+    }
+    if let Some(tokens) = draft.count("rollout.max_new_tokens") {
+        let from = "max_completion_length counts all turns there";
+        draft.set_toml("environment.episode_tokens_max", tokens, from);
+    }
+    for (key, rows) in [("data.prompts", "environment.rows"), ("data.eval", "environment.eval_rows")] {
+        if draft.get(key).is_some_and(|path| path.ends_with(".jsonl\"")) {
+            draft.rename(key, rows);
+        }
+    }
+    if draft.get("environment.rows").is_none() {
+        draft.drop_line("environment.eval_rows");
+    }
+    if draft.get("data.prompt_tokens_max").is_none() {
+        draft.miss("data.prompt_tokens_max", "max_prompt_length", "the most tokens of a first message");
     }
 }
 

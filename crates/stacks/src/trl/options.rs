@@ -16,9 +16,10 @@ pub(super) static TABLE: Table = Table {
         ("fp16", Idle, Lost("weights are stored in bf16 or f32 here: model_options.dtype")),
         ("dataset_name|dataset_path|train_dataset", Idle, Later),
         ("eval_dataset", Idle, Later),
-        ("dataset_config", Idle, Lost("data is a file here: export this configuration of the data set")),
-        ("dataset_train_split", Idle, Lost("data is a file here: export this part of the data set")),
-        ("dataset_test_split", Idle, Lost("data is a file here: export this part of the data set")),
+        ("dataset_config", Idle, Later),
+        ("dataset_train_split", Idle, Later),
+        ("dataset_test_split", Idle, Later),
+        ("eval_strategy|evaluation_strategy", Idle, Later),
         ("dataset_text_field", Idle, Later),
         ("max_length|max_seq_length", Idle, Later),
         ("packing", Idle, Lost(why::PACKED)),
@@ -108,7 +109,16 @@ pub(super) static TABLE: Table = Table {
         ("load_in_4bit", Used, Adapter),
         ("load_in_8bit", Used, NotBuilt(Quantisation)),
         ("tools", Idle, NotBuilt(Turns)),
-        ("environment_factory", Idle, NotBuilt(Turns)),
+        ("environment_factory", Idle, Environment),
+        ("max_tool_calling_iterations", Idle, Later),
+        ("report_to", Idle, Later),
+        ("run_name|wandb.init.name", Idle, Later),
+        ("project|wandb.init.project", Idle, Later),
+        ("trackio_space_id", Idle, Lost("Trackio's client takes it from TRACKIO_SPACE_ID")),
+        ("push_to_hub", Idle, Lost(why::PUBLISHING)),
+        ("hub_model_id", Idle, Later),
+        ("hub_private_repo", Idle, Lost("`plimsoll checkpoint push` makes a private repository, unless --public is given")),
+        ("hub_token", Idle, Lost("a key is not carried over: HF_TOKEN holds it, or `hf auth login` stores it")),
     ],
     used: "
         num_machines accelerate_config deepspeed fsdp use_vllm vllm_mode vllm_gpu_memory_utilization
@@ -116,15 +126,15 @@ pub(super) static TABLE: Table = Table {
     ",
     idle: "
         activation_offloading adam_* args attn_implementation average_tokens_across_devices bf16_full_eval bnb_4bit_*
-        callbacks cast_lm_head_to_fp32 chat_template* data_collator dataloader* dataset* ddp_* device_map
+        callbacks cast_lm_head_to_fp32 chat_template* data_collator dataloader* dataset* train_dataset.* eval_dataset.* ddp_* device_map
         disable_dropout do_eval do_train ds3_* entropy_* eos_token epsilon* eval_* f_alpha_divergence_coef
         formatting_func full_determinism gradient_checkpointing_kwargs* hub_* ignore_bias_buffers lm_* log_*
-        logging* lora_* low_cpu_mem_usage lr_scheduler* machine_rank main_process* max_tool_calling_iterations
+        logging* lora_* low_cpu_mem_usage lr_scheduler* machine_rank main_process*
         multi_gpu multi_objective_aggregation num_completions_to_print num_generations_eval
         off_policy_* overwrite_output_dir packing_strategy pad_to_multiple_of pad_token padding_free peft_config.*
-        precompute_ref_batch_size push_to_hub ref_model_* remove_unused_columns report_to reward_* run_name sapo_*
+        precompute_ref_batch_size ref_model_* remove_unused_columns reward_* sapo_*
         save_* tf32 top_* torch_* trackio_* truncation_mode trust_remote_code use_bnb_nested_quant use_cache
-        vespo_* vllm_group_port vllm_importance_* vllm_model_impl vllm_server_*
+        vespo_* wandb.init.* vllm_group_port vllm_importance_* vllm_model_impl vllm_server_*
         vllm_structured_* warmup_*
     ",
     elsewhere: &[
@@ -133,11 +143,12 @@ pub(super) static TABLE: Table = Table {
         (why::CLUSTER, "accelerate_config num_machines machine_rank main_process ddp_ multi_gpu"),
         (why::LOADING, "dataloader dataset_num_proc"),
         (why::KERNELS, "attn_implementation liger torch_compile tf32"),
-        (why::LOGGING, "report_to logging log_ run_name num_completions_to_print trackio"),
-        (why::PUBLISHING, "push_to_hub hub_"),
+        (why::LOGGING, "logging log_ num_completions_to_print trackio wandb.init"),
+        (why::PUBLISHING, "hub_"),
         (why::ADAPTER, "lora_ peft_config."),
         (why::QUANTISED, "bnb_"),
         (why::PACKED, "packing padding_free pad_to_multiple_of"),
         (why::TOKENIZER, "eos_token pad_token"),
     ],
+    secrets: "hub_token",
 };

@@ -1,6 +1,7 @@
 //! TRL's settings in a Python script: the arguments of its trainer and of its configuration, the model and the data that they
 //! name, and reward functions of the same file.
 
+use crate::import::data;
 use crate::launch::python::{self, Argument, Call, Outline, Value};
 use crate::launch::source::Source;
 use crate::setting::{Setting, TRAINER};
@@ -18,6 +19,9 @@ pub(super) const TRAINERS: [(&str, &str); 9] = [
     ("gkd", "GKD"),
 ];
 
+const CODE: &str = "code, which is not run: write its rows as JSON lines, or name the columns that they have before it: data.prompt_column, data.answer_column";
+/// Formats of files, which are no names of data sets.
+const FORMATS: [&str; 5] = ["json", "parquet", "csv", "text", "arrow"];
 const FURTHER: &str =
     "a further trainer: the first one of the file counts, each other needs a file of its own";
 /// Arguments of a trainer without a name, in their order.
@@ -83,6 +87,7 @@ impl Script<'_> {
                 "reward_funcs" => self.rewards(argument, call.at),
                 "args" => self.configuration(argument, call.at),
                 "peft_config" => self.adapter(argument, call.at),
+                "environment_factory" => self.environment(argument, call.at),
                 _ => self.given.extend(python::settings(self.outline, key, argument, call.at)),
             }
         }
@@ -145,23 +150,68 @@ impl Script<'_> {
 
     /// The name in `load_dataset(NAME)`, or its files.
     fn data(&mut self, key: &str, argument: &Argument, at: usize) {
-        let (value, at) = self.outline.origin(&argument.value, at);
+        let (mut value, mut at, mut steps) = self.outline.origin_with_steps(&argument.value, at);
+        // A function of the file that loads the only data set of the file.
+        if let Value::Call(call) = &value
+            && self.outline.is_function(&call.name)
+            && let [loaded] = self.outline.calls("load_dataset").as_slice()
+        {
+            steps.insert(0, format!(".{}", call.name));
+            (value, at) = (Value::Call(loaded.clone()), loaded.at);
+        }
         let name = match &value {
-            Value::Call(call) if call.last_name() == "load_dataset" => {
-                let first = call.positional(0).or(call.argument("path"));
-                let name = first.and_then(|first| self.outline.literal(&first.value, call.at));
-                match name.as_deref() {
-                    Some("json" | "parquet") => call
-                        .argument("data_files")
-                        .and_then(|files| self.outline.literal(&files.value, call.at)),
-                    _ => name,
-                }
-            }
+            Value::Call(call) if call.last_name() == "load_dataset" => self.loaded_data(call, key, &steps),
             value => self.outline.literal(value, at),
         };
-        match name {
-            Some(name) => self.given.push(Setting::new(key, name, argument.line)),
-            None => self.unknown(key, argument),
+        let Some(name) = name else { return self.unknown(key, argument) };
+        self.given.push(Setting::new(key, name, argument.line));
+        let is_code = |step: &&String| step.starts_with('.') && step.as_str() != ".shuffle";
+        let code = steps.iter().rev().filter(is_code).map(|step| Setting {
+            unreadable: Some(CODE),
+            ..Setting::new(format!("{key}{step}"), "", argument.line)
+        });
+        self.given.extend(code);
+    }
+
+    /// What `load_dataset` is called with: files, or a data set of the hub by its name here.
+    fn loaded_data(&self, call: &Call, key: &str, steps: &[String]) -> Option<String> {
+        let text = |one: Option<&Argument>| self.outline.literal(&one?.value, call.at);
+        let name = text(call.positional(0).or(call.argument("path")))?;
+        if FORMATS.contains(&name.as_str()) {
+            return text(call.argument("data_files"));
+        }
+        if let Some(file) = text(call.argument("data_files")) {
+            return Some(format!("hf:{name}/{file}"));
+        }
+        let folder = || text(call.argument("data_dir"));
+        let subset = text(call.positional(1).or(call.argument("name"))).or_else(folder);
+        let index =
+            || steps.iter().find_map(|step| step.strip_prefix('[')?.strip_suffix(']').map(str::to_string));
+        let split = text(call.argument("split")).or_else(index);
+        let split = split.as_deref().and_then(data::split_of);
+        let here = data::hub_name(&name, subset.as_deref(), split, key == "train_dataset");
+        let revision = text(call.argument("revision"));
+        Some(match (here, revision) {
+            (Some(here), Some(revision)) => here.replacen(&name, &format!("{name}@{revision}"), 1),
+            (Some(here), None) => here,
+            (None, _) => name,
+        })
+    }
+
+    /// A class of this file as `python:FILE:NAME`, an imported one as `python:MODULE.py:NAME`.
+    fn environment(&mut self, argument: &Argument, at: usize) {
+        let (value, _) = self.outline.meaning(&argument.value, at);
+        let Value::Name(name) = &value else { return self.unknown("environment_factory", argument) };
+        let found = match self.outline.import_of(name) {
+            _ if self.outline.is_class(name) => Some(format!("python:{}:{name}", self.source.path)),
+            Some((module, name)) => {
+                Some(format!("python:{}.py:{name}", module.trim_start_matches('.').replace('.', "/")))
+            }
+            None => None,
+        };
+        match found {
+            Some(env) => self.given.push(Setting::new("environment_factory", env, argument.line)),
+            None => self.unknown("environment_factory", argument),
         }
     }
 
@@ -220,8 +270,12 @@ impl Script<'_> {
         }
     }
 
-    /// Calls anywhere that make the model another one: adapters and quantised weights.
+    /// Calls anywhere that make the model another one, adapters and quantised weights, or that name the run for a tracker.
     fn surroundings(&mut self) {
+        for call in self.outline.calls("init").iter().filter(|call| call.name == "wandb.init").take(1) {
+            let arguments = python::arguments(self.outline, call).into_iter();
+            self.given.extend(arguments.map(|one| Setting { key: format!("wandb.init.{}", one.key), ..one }));
+        }
         for call in self.outline.calls("BitsAndBytesConfig").iter().take(1) {
             self.given.extend(python::arguments(self.outline, call));
         }

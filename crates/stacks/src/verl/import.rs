@@ -1,7 +1,7 @@
 //! What takes several of verl's options together: method, data, batches, steps, KL term, rewards.
 
 use crate::import::draft::{Draft, Job, quoted};
-use crate::import::parts;
+use crate::import::{data, parts, track};
 use crate::setting::flag;
 use plimsoll_base::Result;
 
@@ -32,8 +32,8 @@ fn combine(draft: &mut Draft) -> Result<()> {
     method(draft)?;
     parts::model(draft, "actor_rollout_ref.model.path");
     parts::critic_model(draft, "critic.model.path");
-    parts::data(draft, "data.train_files", "data.val_files", None);
     data(draft);
+    trackers(draft);
     batches(draft);
     steps(draft);
     parts::adamw(draft, "actor_rollout_ref.actor.optim.optimizer");
@@ -100,7 +100,22 @@ fn method(draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
+const DATA: data::Of = data::Of {
+    prompts: "data.train_files",
+    eval: "data.val_files",
+    weights: None,
+    subset: None,
+    splits: [None, None],
+};
+
+/// Its default, W&B, is not taken: nothing is sent that the file does not name.
+pub(super) fn trackers(draft: &mut Draft) {
+    track::trackers(draft, "trainer.logger");
+    track::names(draft, Some("trainer.project_name"), "trainer.experiment_name");
+}
+
 pub(super) fn data(draft: &mut Draft) {
+    data::data(draft, &DATA);
     if let Some(taken) = draft.take("data.truncation") {
         match (taken.value.as_str(), draft.get("data.overlong").is_some()) {
             (_, true) => draft.leave(&taken, "longer prompts are dropped before it"),

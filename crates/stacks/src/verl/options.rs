@@ -121,6 +121,9 @@ pub(super) static TABLE: Table = Table {
         ("trainer.seed", Idle, Integer("seed")),
         ("trainer.max_ckpt_to_keep", Idle, Integer("checkpoint.keep")),
         ("trainer.resume_mode", Idle, Lost(why::RESUME)),
+        ("trainer.logger", Idle, Later),
+        ("trainer.project_name", Idle, Later),
+        ("trainer.experiment_name", Idle, Later),
     ],
     used: "
         actor_rollout_ref.actor.strategy actor_rollout_ref.actor.use_dynamic_bsz
@@ -161,7 +164,7 @@ pub(super) static TABLE: Table = Table {
     ",
     elsewhere: &[
         (why::CLUSTER, "trainer.n_gpus_per_node trainer.nnodes ray_"),
-        (why::LOGGING, "trainer.logger trainer.project_name trainer.experiment_name trainer.log_val"),
+        (why::LOGGING, "trainer.log_val"),
         (why::ENGINE, "gpu_memory_utilization"),
         (why::SHARDING, "tensor_model_parallel_size ulysses_sequence_parallel_size megatron fsdp"),
         (why::PLANNED, "log_prob_ use_dynamic_bsz ppo_micro_batch_size ppo_max_token_len forward_max_token_len"),
@@ -171,4 +174,5 @@ pub(super) static TABLE: Table = Table {
         (why::KERNELS, "use_liger use_fused_kernels use_torch_compile"),
         (why::ENGINE, "actor_rollout_ref.rollout."),
     ],
+    secrets: "",
 };

@@ -1,6 +1,6 @@
 //! verl's SFT trainer. A step here is one of its updates, of `data.train_batch_size` rows.
 
-use super::import::{data, steps};
+use super::import::{data, steps, trackers};
 use crate::import::draft::{Draft, Job};
 use crate::import::parts;
 use crate::table::Take::Later;
@@ -27,8 +27,8 @@ fn combine(draft: &mut Draft) -> Result<()> {
     draft.set_text("method", "sft", "fsdp_sft_trainer");
     draft.take("trainer");
     parts::model(draft, "model.partial_pretrain");
-    parts::data(draft, "data.train_files", "data.val_files", None);
     data(draft);
+    trackers(draft);
     if !draft.is_on("data.multiturn.enable") {
         draft.leave_out("data.prompt_key", "a row has `messages`, or `prompt` and `completion` here");
         draft.choose(

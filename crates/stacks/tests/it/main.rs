@@ -1,7 +1,9 @@
 //! Tests of the crate from outside: what is read, what is known of options, and rows computed by hand.
 
+mod carried;
 mod import;
 mod launch;
+mod losses;
 mod options;
 mod plans;
 mod scripts;

@@ -147,7 +147,7 @@ fn models_data_and_rewards_of_a_script() {
         def own(completions, **kwargs):\n    return [0.0 for _ in completions]\n\
         trainer = GRPOTrainer(model, reward_funcs=[own, brief, accuracy_reward, \"e/rm\", lambda c: c], train_dataset=data[\"train\"])\n";
     let given = read("trl", "x.py", text);
-    for (key, expect) in [("model", "a/b"), ("load_in_4bit", "True"), ("train_dataset", "c/d")] {
+    for (key, expect) in [("model", "a/b"), ("load_in_4bit", "True"), ("train_dataset", "hf:c/d/train")] {
         assert_eq!(value(&given, key).as_deref(), Ok(expect), "{given:?}");
     }
     assert!(value(&given, "peft_config").is_err());

@@ -23,8 +23,8 @@ pub(crate) enum Value {
     Dict(Vec<(Value, Value)>),
     Call(Call),
     Sum(String, Box<Value>, Box<Value>),
-    /// An element, attribute or method of a value that is no name.
-    Of(Box<Value>),
+    /// An element, attribute or call of a value, and its name: `[train]`, `.map`; none if it has none that can be read.
+    Of(Box<Value>, Option<String>),
     Other,
 }
 
@@ -217,7 +217,7 @@ impl Reader<'_, '_> {
                     self.range.start += 2;
                     value = match value {
                         Value::Name(name) => Value::Name(format!("{name}.{}", self.code.word(at + 1))),
-                        other => Value::Of(Box::new(other)),
+                        other => Value::Of(Box::new(other), Some(format!(".{}", self.code.word(at + 1)))),
                     };
                 }
                 "(" if is_open => {
@@ -226,12 +226,16 @@ impl Reader<'_, '_> {
                         Value::Name(name) => {
                             Value::Call(self.code.call_within(name, start, at, self.depth + 1))
                         }
-                        other => Value::Of(Box::new(other)),
+                        other => Value::Of(Box::new(other), None),
                     };
                 }
                 "[" if is_open => {
                     self.range.start = close + 1;
-                    value = Value::Of(Box::new(value));
+                    let index = match self.code.value_within(at + 1..close, self.depth + 1) {
+                        Value::Text(text) => Some(format!("[{text}]")),
+                        _ => None,
+                    };
+                    value = Value::Of(Box::new(value), index);
                 }
                 _ => break,
             }

@@ -30,6 +30,7 @@ pub(crate) struct Outline<'a> {
     code: Code<'a>,
     assignments: BTreeMap<String, Vec<Assignment>>,
     functions: BTreeSet<String>,
+    classes: BTreeSet<String>,
     /// A name, and the module and name that it was imported from.
     imports: BTreeMap<String, (String, String)>,
     cost: Cell<usize>,
@@ -42,6 +43,7 @@ impl<'a> Outline<'a> {
             code,
             assignments: BTreeMap::new(),
             functions: BTreeSet::new(),
+            classes: BTreeSet::new(),
             imports: BTreeMap::new(),
             cost: Cell::new(0),
         };
@@ -75,6 +77,9 @@ impl<'a> Outline<'a> {
             }
             "def" if indent == 0 => {
                 self.functions.insert(code.word(range.start + 1).into());
+            }
+            "class" if indent == 0 => {
+                self.classes.insert(code.word(range.start + 1).into());
             }
             "from" => self.import(range),
             _ => self.assignment(range, !branches.is_empty()),
@@ -167,6 +172,10 @@ impl<'a> Outline<'a> {
         self.functions.contains(name)
     }
 
+    pub fn is_class(&self, name: &str) -> bool {
+        self.classes.contains(name)
+    }
+
     /// The module and the name there that a name was imported from.
     pub fn import_of(&self, name: &str) -> Option<(&str, &str)> {
         self.imports.get(name).map(|(module, name)| (module.as_str(), name.as_str()))
@@ -185,23 +194,30 @@ impl<'a> Outline<'a> {
 
     /// Follows names, methods and elements to the call that a value began as: `load_dataset(..)["train"].map(f)` is `load_dataset(..)`.
     pub fn origin(&self, value: &Value, at: usize) -> (Value, usize) {
-        let (mut value, mut at) = (value.clone(), at);
+        let (value, at, _) = self.origin_with_steps(value, at);
+        (value, at)
+    }
+
+    /// The same with the elements and methods on the way, the last one first: `.map`, `[train]`.
+    pub fn origin_with_steps(&self, value: &Value, at: usize) -> (Value, usize, Vec<String>) {
+        let (mut value, mut at, mut steps) = (value.clone(), at, Vec::new());
         for _ in 0..DEPTH_MAX {
             (value, at) = self.meaning(&value, at);
-            value = match value {
-                Value::Of(inner) => *inner,
-                Value::Call(call) => match call.name.split_once('.') {
-                    Some((object, _)) if self.assignments.contains_key(object) => Value::Name(object.into()),
-                    _ => return (Value::Call(call), at),
-                },
-                Value::Name(name) => match name.split_once('.') {
-                    Some((object, _)) if self.assignments.contains_key(object) => Value::Name(object.into()),
-                    _ => return (Value::Name(name), at),
-                },
-                other => return (other, at),
+            let object = |name: &str| {
+                let (object, method) = name.split_once('.')?;
+                let is_known = self.assignments.contains_key(object);
+                is_known.then(|| (Value::Name(object.into()), format!(".{method}")))
             };
+            let found = match &value {
+                Value::Of(inner, step) => Some(((**inner).clone(), step.clone().unwrap_or_default())),
+                Value::Call(Call { name, .. }) | Value::Name(name) => object(name),
+                _ => None,
+            };
+            let Some((inner, step)) = found else { return (value, at, steps) };
+            steps.extend((!step.is_empty()).then_some(step));
+            value = inner;
         }
-        (Value::Other, at)
+        (Value::Other, at, steps)
     }
 
     /// The text of a value whose parts are all known; a list is `[a, b]`.
@@ -249,7 +265,7 @@ impl<'a> Outline<'a> {
                     _ => None,
                 }
             }
-            Value::Dict(_) | Value::Of(_) | Value::Other => None,
+            Value::Dict(_) | Value::Of(..) | Value::Other => None,
         }
     }
 

@@ -1,0 +1,282 @@
+//! Requests to the hub that change something: JSON in and out, files as bodies, repeated a bounded number of times where the
+//! connection breaks, the server fails or says that there were too many.
+
+use crate::hub::Hub;
+use plimsoll_base::{Error, Result};
+use serde_json::Value;
+use std::io::{self, Read};
+use std::thread::sleep;
+use std::time::Duration;
+use ureq::http::Response;
+use ureq::{Agent, Body, SendBody};
+
+/// Attempts at one request.
+const ATTEMPTS_MAX: u32 = 5;
+/// The pause after the first attempt, where the server asks for none; it doubles.
+const PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause that a server may ask for.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
+/// The most of an answer that is read, and of its words that are shown.
+const ANSWER_BYTES_MAX: u64 = 8 << 20;
+const SHOWN_CHARS_MAX: usize = 300;
+/// The least that a connection must carry, and what it may take beyond that.
+const BYTES_PER_SECOND_MIN: u64 = 64 << 10;
+const BODY_EXTRA: Duration = Duration::from_secs(300);
+
+const JSON: &str = "application/json";
+const LFS: &str = "application/vnd.git-lfs+json";
+const LINES: &str = "application/x-ndjson";
+
+/// A connection to the hub with a token. No `Debug`: the token must not be printed.
+pub(crate) struct Wire {
+    hub: Hub,
+    token: String,
+    agent: Agent,
+    pub(crate) pause: Duration,
+}
+
+/// A status, and the answer as JSON; null if it is none.
+type Answer = (u16, Value);
+
+impl Wire {
+    /// Errors: `push-refused` without a token, `hub-unreachable` where HF_HUB_OFFLINE is set.
+    pub fn new(hub: Hub) -> Result<Wire> {
+        if hub.offline {
+            return Err(Error::new("hub-unreachable", "HF_HUB_OFFLINE is set, and an upload needs the hub")
+                .hint("unset it, or push from a machine that has a network"));
+        }
+        let Some(token) = hub.token.clone() else {
+            return Err(Error::new("push-refused", "there is no token of the hub")
+                .hint("set HF_TOKEN to one that may write, or store one with `hf auth login`"));
+        };
+        let agent = Agent::config_builder()
+            .user_agent(concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
+            .http_status_as_error(false)
+            .timeout_connect(Some(Duration::from_secs(10)))
+            .timeout_recv_response(Some(Duration::from_secs(300)))
+            .timeout_per_read(Some(Duration::from_secs(60)))
+            // A redirect would turn an upload into a question.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .build()
+            .into();
+        Ok(Wire { hub, token, agent, pause: PAUSE })
+    }
+
+    pub fn endpoint(&self) -> &str {
+        &self.hub.endpoint
+    }
+
+    pub fn get(&self, path: &str) -> Result<Answer> {
+        let url = self.endpoint().to_string() + path;
+        let response =
+            self.answered(&url, || Ok(self.agent.get(&url).header("Authorization", self.bearer()).call()))?;
+        Ok(answer(response))
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Result<Answer> {
+        self.post_text(&(self.endpoint().to_string() + path), JSON, &body.to_string())
+    }
+
+    /// Posts to Git LFS.
+    pub fn post_lfs(&self, path: &str, body: &Value) -> Result<Answer> {
+        self.post_lfs_to(&(self.endpoint().to_string() + path), body)
+    }
+
+    /// The same to an address that the hub gave.
+    pub fn post_lfs_to(&self, url: &str, body: &Value) -> Result<Answer> {
+        self.post_text(url, LFS, &body.to_string())
+    }
+
+    /// Posts JSON lines.
+    pub fn post_lines(&self, path: &str, body: &str) -> Result<Answer> {
+        self.post_text(&(self.endpoint().to_string() + path), LINES, body)
+    }
+
+    fn post_text(&self, url: &str, kind: &str, body: &str) -> Result<Answer> {
+        let send = || {
+            let accept = if kind == LFS { LFS } else { JSON };
+            let request = self.agent.post(url).header("Content-Type", kind).header("Accept", accept);
+            let request =
+                if self.is_hub(url) { request.header("Authorization", self.bearer()) } else { request };
+            Ok(request.send(body))
+        };
+        Ok(answer(self.answered(url, send)?))
+    }
+
+    /// Sends the `bytes` bytes that `open` opens, anew for each attempt, with the headers that the hub gave; returns the etag, or a
+    /// status that is no success.
+    pub fn put(
+        &self,
+        url: &str,
+        header: &Value,
+        bytes: u64,
+        open: &dyn Fn() -> Result<Box<dyn Read>>,
+        count: &mut dyn FnMut(u64),
+    ) -> Result<std::result::Result<Option<String>, u16>> {
+        let longest = BODY_EXTRA + Duration::from_secs(bytes / BYTES_PER_SECOND_MIN);
+        let response = self.answered(url, || {
+            let mut reader = Counted { inner: open()?, read: 0, count: &mut *count };
+            let request = self.agent.put(url).config().timeout_send_body(Some(longest)).build();
+            let request = given(header).fold(request, |request, (key, value)| request.header(key, value));
+            let request = request.header("Content-Length", bytes.to_string());
+            Ok(request.send(SendBody::from_reader(&mut reader)))
+        })?;
+        let etag = response.headers().get("etag").and_then(|etag| etag.to_str().ok()).map(str::to_string);
+        Ok(if response.status().is_success() { Ok(etag) } else { Err(response.status().as_u16()) })
+    }
+
+    /// Sends a request until it is answered by something else than "later". An error of `send` ends it at once.
+    fn answered(
+        &self,
+        url: &str,
+        mut send: impl FnMut() -> Result<std::result::Result<Response<Body>, ureq::Error>>,
+    ) -> Result<Response<Body>> {
+        let (mut last, mut pause, mut is_limit) = (String::new(), self.pause, false);
+        for attempt in 0..ATTEMPTS_MAX {
+            if attempt > 0 {
+                sleep(pause);
+                pause = self.pause * 2u32.pow(attempt);
+            }
+            let response = match send()? {
+                Ok(response) => response,
+                Err(err) => {
+                    (last, is_limit) = (err.to_string(), false);
+                    continue;
+                }
+            };
+            let status = response.status().as_u16();
+            is_limit = status == 429;
+            match status {
+                429 | 503 => pause = self.asked_pause(url, &response)?.max(pause),
+                408 | 500..=599 => {}
+                _ => return Ok(response),
+            }
+            last = format!("the answer was {status}");
+        }
+        Err(match is_limit {
+            true => self.limited(url, &format!("{ATTEMPTS_MAX} attempts")),
+            false => self.interrupted(&shown(url), &last, ATTEMPTS_MAX),
+        })
+    }
+
+    /// The pause that a server asks for; none without such a header.
+    fn asked_pause(&self, url: &str, response: &Response<Body>) -> Result<Duration> {
+        let header = response.headers().get("retry-after").and_then(|text| text.to_str().ok());
+        let asked = Duration::from_secs(header.and_then(|text| text.trim().parse().ok()).unwrap_or(0));
+        match asked > RETRY_AFTER_MAX {
+            true => Err(self.limited(url, &format!("it asks for a pause of {} s", asked.as_secs()))),
+            false => Ok(asked),
+        }
+    }
+
+    fn bearer(&self) -> String {
+        format!("Bearer {}", self.token)
+    }
+
+    /// True if an address is the endpoint's own, where the token may go.
+    fn is_hub(&self, url: &str) -> bool {
+        let origin = crate::hub::origin(self.endpoint());
+        url.strip_prefix(origin).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']))
+    }
+
+    /// Requires that what the hub encrypts is not sent to an address that does not.
+    pub fn require_safe(&self, url: &str) -> Result<()> {
+        let is_safe = url.starts_with("https://")
+            || (url.starts_with("http://") && !self.endpoint().starts_with("https://"));
+        if is_safe { Ok(()) } else { Err(self.strange("an upload would go to an address that is not https")) }
+    }
+
+    /// The error for an answer that is not of this protocol.
+    pub fn strange(&self, what: &str) -> Error {
+        Error::new("push-rejected", format!("{}: {what}", shown(self.endpoint())))
+            .hint("check that HF_ENDPOINT is a hub that takes uploads")
+    }
+
+    /// The error for a request that broke each time.
+    pub fn interrupted(&self, what: &str, last: &str, attempts: u32) -> Error {
+        let last = self.without_token(last);
+        Error::new("push-interrupted", format!("{what}: {last}, {attempts} attempts"))
+            .hint("run the command again: files that are there already are not sent again")
+    }
+
+    fn limited(&self, url: &str, why: &str) -> Error {
+        Error::new(
+            "push-rate-limited",
+            format!("{}: the answer was 429: too many requests: {why}", shown(url)),
+        )
+        .hint("wait some minutes and run the command again: files that are there already are not sent again")
+    }
+
+    fn without_token(&self, text: &str) -> String {
+        let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        text.replace(&self.token, "(token)").chars().take(SHOWN_CHARS_MAX).collect()
+    }
+}
+
+/// The error for a status that is no success; `what` was asked for.
+pub(crate) fn refused_by(wire: &Wire, what: &str, status: u16, answer: &Value) -> Error {
+    let words = ["error", "message"].iter().find_map(|key| answer[*key].as_str()).unwrap_or_default();
+    let words = wire.without_token(words);
+    let message = match words.is_empty() {
+        true => format!("{what}: the hub answered {status}"),
+        false => format!("{what}: the hub answered {status}: {words}"),
+    };
+    match status {
+        401 => Error::new("push-refused", message)
+            .hint("HF_TOKEN, or the token that is stored, is not valid: make a new one"),
+        403 => Error::new("push-refused", message).hint(
+            "the token may not write there: it needs the right to write, and you a place in the organisation",
+        ),
+        404 => Error::new("push-repo-missing", message)
+            .hint("check the name and the branch; --create makes a repository"),
+        409 | 412 => Error::new("push-conflict", message)
+            .hint("something else changed it meanwhile: run the command again"),
+        413 => Error::new("push-too-large", message)
+            .hint("push an adapter instead of a merged model, or ask the hub for a higher limit"),
+        _ => Error::new("push-rejected", message),
+    }
+}
+
+/// An address without its query, which may hold a signature, and without a name and a password.
+pub(crate) fn shown(url: &str) -> String {
+    let bare = url.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = bare.split_once("://") else { return bare.into() };
+    let (host, path) =
+        rest.split_once('/').map_or((rest, String::new()), |(host, path)| (host, format!("/{path}")));
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    format!("{scheme}://{host}{path}")
+}
+
+fn answer(response: Response<Body>) -> Answer {
+    let status = response.status().as_u16();
+    let body =
+        response.into_body().into_with_config().limit(ANSWER_BYTES_MAX).read_to_vec().unwrap_or_default();
+    (status, serde_json::from_slice(&body).unwrap_or_default())
+}
+
+/// The headers that the hub wants with an upload; what describes the parts is none.
+fn given(header: &Value) -> impl Iterator<Item = (&str, &str)> {
+    let pairs = header.as_object().into_iter().flatten();
+    pairs.filter_map(|(key, value)| {
+        let is_own =
+            ["host", "content-length", "transfer-encoding"].contains(&key.to_ascii_lowercase().as_str());
+        (!is_own).then_some((key.as_str(), value.as_str()?))
+    })
+}
+
+/// A reader that says how far it is.
+struct Counted<'c> {
+    inner: Box<dyn Read>,
+    read: u64,
+    count: &'c mut dyn FnMut(u64),
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.inner.read(buffer)?;
+        self.read += bytes as u64;
+        (self.count)(self.read);
+        Ok(bytes)
+    }
+}

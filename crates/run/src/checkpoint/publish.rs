@@ -1,0 +1,164 @@
+//! What of a checkpoint others get: the files of the model and the run file without secrets. Optimizer states, samples and the
+//! counters of the run stay here.
+
+use super::verbs::{self, Listed};
+use super::{MANIFEST, Manifest, RUN_FILE, STATE};
+use crate::track;
+use plimsoll_base::{Error, Result};
+use plimsoll_files::{ADAPTER_CONFIG, FileRecord, record_of};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Files of a folder without a manifest; a model has a few dozen.
+const FILES_MAX: usize = 1000;
+/// Largest run file that is published.
+const RUN_FILE_BYTES_MAX: u64 = 1 << 20;
+/// What is written instead of a secret.
+const WITHHELD: &str = "(not shown)";
+
+/// A model that is whole, with what is known of its run.
+#[derive(Debug)]
+pub struct Published {
+    pub folder: PathBuf,
+    /// The files of the model by name, in their order.
+    pub files: Vec<(String, FileRecord)>,
+    /// Steps done; none for a folder without a manifest.
+    pub step: Option<u32>,
+    /// The model that the run began with.
+    pub source: Option<String>,
+    /// True if it is an adapter.
+    pub is_adapter: bool,
+    /// The directory of the run, if the checkpoint is in one.
+    pub run: Option<PathBuf>,
+    /// The run file without secrets, as text and as a value; null without one.
+    pub run_file: Option<String>,
+    pub settings: Value,
+}
+
+/// Reads the newest checkpoint of a run, the one at `path`, or a folder that `checkpoint export` made, and verifies every file that
+/// has a sum.
+///
+/// Errors: `checkpoint-missing`, `checkpoint-damaged`, `checkpoint-newer`.
+pub fn published(path: &Path) -> Result<Published> {
+    let has = |name: &str| path.join(name).is_file();
+    if !has(MANIFEST) && (has("config.json") || has(ADAPTER_CONFIG)) {
+        return of_folder(path);
+    }
+    let Listed { path: folder, .. } = verbs::newest(path)?;
+    let manifest = Manifest::read(&folder)?;
+    manifest.verify(&folder)?;
+    let run = folder.parent().and_then(Path::parent).filter(|run| run.join("run.toml").is_file());
+    let text = read_text(&folder.join(RUN_FILE)).map(|text| without_secrets(&text));
+    let files: Vec<(String, FileRecord)> =
+        manifest.files.into_iter().filter(|(name, _)| !name.starts_with(STATE)).collect();
+    Ok(Published {
+        is_adapter: files.iter().any(|(name, _)| name == ADAPTER_CONFIG),
+        files,
+        step: Some(manifest.step),
+        source: Some(manifest.source),
+        run: run.map(Path::to_path_buf),
+        settings: text.as_ref().map_or(Value::Null, |(_, value)| value.clone()),
+        run_file: text.map(|(text, _)| text),
+        folder,
+    })
+}
+
+fn of_folder(path: &Path) -> Result<Published> {
+    let unreadable = |err: &std::io::Error| Error::io("checkpoint-missing", path, err);
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path).map_err(|err| unreadable(&err))?.take(FILES_MAX) {
+        let entry = entry.map_err(|err| unreadable(&err))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // A link may lead anywhere.
+        if !name.starts_with('.') && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            files.push((name, record_of(&entry.path()).map_err(|err| unreadable(&err))?));
+        }
+    }
+    files.sort_by(|one, other| one.0.cmp(&other.0));
+    Ok(Published {
+        folder: path.to_path_buf(),
+        is_adapter: path.join(ADAPTER_CONFIG).is_file(),
+        files,
+        step: None,
+        source: None,
+        run: None,
+        run_file: None,
+        settings: Value::Null,
+    })
+}
+
+fn read_text(path: &Path) -> Option<String> {
+    let is_small = fs::metadata(path).is_ok_and(|meta| meta.len() <= RUN_FILE_BYTES_MAX);
+    if is_small { fs::read_to_string(path).ok() } else { None }
+}
+
+/// Returns a run file without `[track]`, without what keys with the name of a secret hold, and with addresses without users,
+/// passwords and queries; paths below the home folder begin with `~`. As text, and as a value.
+fn without_secrets(run_file: &str) -> (String, Value) {
+    let Ok(mut table) = run_file.parse::<toml::Table>() else { return (String::new(), Value::Null) };
+    table.remove("track");
+    let home = std::env::var("HOME").ok().filter(|home| home.len() > 1);
+    for (_, value) in table.iter_mut() {
+        clean(value, home.as_deref());
+    }
+    (table.to_string(), json!(table))
+}
+
+fn clean(value: &mut toml::Value, home: Option<&str>) {
+    match value {
+        toml::Value::String(text) => *text = cleaned(text, home),
+        toml::Value::Array(list) => list.iter_mut().for_each(|value| clean(value, home)),
+        toml::Value::Table(table) => {
+            for (key, value) in table.iter_mut() {
+                if is_secret(key) && !value.is_integer() && !value.is_float() {
+                    *value = WITHHELD.into();
+                }
+                clean(value, home);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn cleaned(text: &str, home: Option<&str>) -> String {
+    let text = track::without_user(text);
+    let text = match text.split_once("://") {
+        Some(_) => text.split('?').next().unwrap_or_default().to_string(),
+        None => text,
+    };
+    match home {
+        Some(home) => text.replace(&format!("{home}/"), "~/"),
+        None => text,
+    }
+}
+
+fn is_secret(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    ["api_key", "apikey", "secret", "password", "credential"].iter().any(|part| key.contains(part))
+        || key == "token"
+        || key.ends_with("_token")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_of_a_run_file_are_not_published() {
+        let text = "model = \"hf:o/m\"\n[environment]\nenv = \"openenv:http://me:pass@host:80/x?key=k1\"\n\
+                    [environment.env_options]\napi_key = \"k2\"\nhf_token = \"k3\"\nmax_tokens = 5\n\
+                    [[reward]]\nkind = \"https://u:k4@host/score?token=k5\"\n[track]\nproject = \"k6\"\n";
+        let (text, value) = without_secrets(text);
+        for secret in ["k1", "k2", "k3", "k4", "k5", "k6", "pass"] {
+            assert!(!text.contains(secret) && !value.to_string().contains(secret), "{secret}: {text}");
+        }
+        assert_eq!(value["reward"][0]["kind"], "https://host/score");
+        assert_eq!(
+            (&value["environment"]["env_options"]["max_tokens"], &value["model"]),
+            (&json!(5), &json!("hf:o/m"))
+        );
+        assert_eq!(cleaned("/home/me/data/x.jsonl", Some("/home/me")), "~/data/x.jsonl");
+        assert_eq!(without_secrets("not = = toml"), (String::new(), Value::Null));
+    }
+}
