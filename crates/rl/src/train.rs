@@ -57,7 +57,7 @@ pub fn train(
     }
     let rewards =
         checks.rewards(&run, &session.first_columns(&run))?.expect("they are started before training");
-    let mut episodes = checks.environment(&run, session.facts.prompt_tokens)?;
+    let episodes = checks.environment(&run, session.facts.prompt_tokens)?;
     let limits = match group {
         None => Limits::default(),
         Some(group) => ranks::limits(group, &run, &opening.path)?,
@@ -90,9 +90,6 @@ pub fn train(
     trainer.group = group;
     opened.dir.write_plan(&measured.to_json())?;
     rewards.words().write_to(&opened.dir.path().join(REWARDS_LOG));
-    if let Some(episodes) = &mut episodes {
-        episodes.write_to(opened.dir.path())?;
-    }
     let begun = Begun {
         run: &run,
         title: title(&run, &report, &*dev),

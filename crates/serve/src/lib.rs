@@ -22,6 +22,7 @@ mod metrics;
 mod outbox;
 mod refusal;
 mod reply;
+mod routes;
 mod server;
 mod tokens;
 
@@ -134,7 +135,7 @@ fn run_http(listener: TcpListener, house: Arc<House>, stopping: watch::Receiver<
         sockopt::set_socket_send_buffer_size(&listener, SEND_BYTES)?;
         sockopt::set_socket_recv_buffer_size(&listener, RECEIVE_BYTES)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        connections::accept(listener, server::router(house.clone()), house, stopping).await;
+        connections::accept(listener, routes::router(house.clone()), house, stopping).await;
         Ok(())
     })
 }

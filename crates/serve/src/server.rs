@@ -1,4 +1,4 @@
-//! The routes, and what comes before them: who may ask, how large a body is, and how many are read at one time.
+//! What answers requests, and what comes before it: who may ask, how large a body is, and how many are read at one time.
 
 use crate::asked::Asked;
 use crate::episodes::Seat;
@@ -6,15 +6,13 @@ use crate::guard::Pass;
 use crate::house::House;
 use crate::refusal::{Refusal, Reply};
 use crate::reply::{Form, json_response, send};
-use crate::{chat, completions, tokens};
-use axum::Router;
+
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode};
-use axum::middleware::{self, Next};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use futures_util::StreamExt;
 use plimsoll_base::{Error, shown};
 use serde_json::{Value, json};
@@ -24,41 +22,8 @@ pub type Shared = State<Arc<House>>;
 /// Reads a body into what one route answers, for an episode or for itself.
 type Read<F> = fn(&[u8], &Arc<House>, Option<&Seat>) -> Reply<Asked<F>>;
 
-pub fn router(house: Arc<House>) -> Router {
-    let routes = match house.desk {
-        // Without an episode nothing is answered: nobody would train on it.
-        Some(_) => crate::episodes::router(),
-        None => answers(),
-    };
-    routes
-        .route("/v1/models", get(models))
-        .route("/v1/models/{*name}", get(model))
-        .route("/health", get(health))
-        .route("/metrics", get(metrics))
-        .fallback(nothing)
-        .method_not_allowed_fallback(nothing)
-        .layer(middleware::from_fn_with_state(house.clone(), guarded))
-        .with_state(house)
-}
-
-fn answers() -> Router<Arc<House>> {
-    Router::new()
-        .route(
-            "/v1/chat/completions",
-            post(|State(house): Shared, request| answer(house, request, chat::read)),
-        )
-        .route(
-            "/v1/completions",
-            post(|State(house): Shared, request| answer(house, request, completions::read)),
-        )
-        .route(
-            "/inference/v1/generate",
-            post(|State(house): Shared, request| answer(house, request, tokens::read)),
-        )
-}
-
 /// Lets permitted requests through, counts refusals, and sets the headers of every answer.
-async fn guarded(State(house): Shared, request: Request, next: Next) -> Response {
+pub async fn guarded(State(house): Shared, request: Request, next: Next) -> Response {
     let mut response = match check(&house, &request) {
         Err(refusal) => refusal.into_response(),
         Ok(()) => next.run(request).await,
@@ -106,7 +71,7 @@ fn check(house: &House, request: &Request) -> Reply<()> {
     Ok(())
 }
 
-async fn answer<F: Form>(house: Arc<House>, request: Request, read: Read<F>) -> Reply<Response> {
+pub async fn answer<F: Form>(house: Arc<House>, request: Request, read: Read<F>) -> Reply<Response> {
     answer_in(None, house, request, read).await
 }
 
@@ -193,17 +158,17 @@ fn model_json(house: &House, name: &str) -> Value {
     })
 }
 
-async fn health(State(house): Shared) -> Reply<Response> {
+pub async fn health(State(house): Shared) -> Reply<Response> {
     house.check_open()?;
     Ok(StatusCode::OK.into_response())
 }
 
-async fn metrics(State(house): Shared) -> Response {
+pub async fn metrics(State(house): Shared) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (kind, house.metrics.text()).into_response()
 }
 
-async fn nothing(request: Request) -> Box<Refusal> {
+pub async fn nothing(request: Request) -> Box<Refusal> {
     let message = format!("{} {} is nothing here", request.method(), shown(request.uri().path()));
     Error::new("serve-unknown-path", message)
         .hint("there are POST /v1/chat/completions, /v1/completions and /inference/v1/generate")

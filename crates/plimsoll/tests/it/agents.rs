@@ -197,7 +197,7 @@ fn what_an_agent_was_answered_is_trained_token_for_token_whoever_plays_it() {
             episode["mask"].as_array().unwrap().iter().map(|m| m.as_u64().unwrap()).collect();
         assert!(episode["branches"].is_null() && episode["reward"].is_number(), "{episode}");
         if turns.len() == 2 {
-            // The question is asked again in eight tokens, which nobody drew.
+            // The question is asked again in eight tokens, which were not drawn.
             let [end, start] =
                 [&turns[0]["tokens"][1], &turns[1]["tokens"][0]].map(|n| n.as_u64().unwrap() as usize);
             assert_eq!(start - end, 8);
@@ -361,7 +361,7 @@ fn keys_of_agents_are_checked() {
         let output = folder.output("out", sets);
         check_fails(&output, contains);
     }
-    // `plan` starts nobody.
+    // `plan` starts no agent.
     let plan = folder.plan(&[]);
     assert!(plan["not_checked"].to_string().contains("agents, which are started"), "{plan}");
 }

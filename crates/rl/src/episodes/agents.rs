@@ -3,11 +3,9 @@
 //! During a rollout the engine answers under the address of each episode. What it drew becomes sequences to train on, with
 //! the log-probabilities that it had. An agent's rewards come at the ends of its episodes.
 
-use super::play::{Asked, Played};
-use super::round::{Episode, Episodes, PlayedTurn};
-use crate::data::dataset::Item;
+use super::episode::{Episode, PlayedTurn};
+use crate::data::dataset::TextModel;
 use crate::roles::{Trainer, sampling};
-use crate::rollout::held::Branch;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Environment, RunSpec};
 use plimsoll_device::Sampling;
@@ -48,6 +46,19 @@ pub(super) struct AgentPlay {
     /// The file with the address, while there is one.
     told: Option<PathBuf>,
     serving: Option<Serving>,
+}
+
+/// The episodes of a round.
+pub(super) struct ForAgents<'q> {
+    pub text: &'q TextModel,
+    pub starts: &'q [Start],
+    /// Episodes of each start.
+    pub group_size: usize,
+    pub sampling: Sampling,
+    pub eos: &'q [u32],
+    /// The step that they are for; 0 for an evaluation.
+    pub step: u32,
+    pub first_sample_id: u64,
 }
 
 struct Serving {
@@ -131,8 +142,12 @@ impl AgentPlay {
         format!("http://{}", self.address)
     }
 
-    /// Lets agents play the episodes of `starts`, `group` of each.
-    fn play(&mut self, trainer: &mut Trainer<'_>, asked: &Asked<'_>) -> Result<(Vec<OfAgent>, RolloutStats)> {
+    /// Lets agents play the episodes.
+    pub(super) fn play(
+        &mut self,
+        trainer: &mut Trainer<'_>,
+        asked: &ForAgents<'_>,
+    ) -> Result<(Vec<OfAgent>, RolloutStats)> {
         if self.serving.is_none() {
             self.serving = Some(self.start(&trainer.shape.engine, trainer.shape.spec.vocab, asked)?);
         }
@@ -156,7 +171,7 @@ impl AgentPlay {
         trainer.live(|live| server.play(live, round, &mut look))
     }
 
-    fn start(&mut self, engine: &EngineLimits, vocab: u32, asked: &Asked<'_>) -> Result<Serving> {
+    fn start(&mut self, engine: &EngineLimits, vocab: u32, asked: &ForAgents<'_>) -> Result<Serving> {
         let section = &self.section;
         let texts = Texts {
             tokenizer: asked.text.tokenizer.clone(),
@@ -198,7 +213,7 @@ impl AgentPlay {
 }
 
 impl Drop for AgentPlay {
-    /// Nobody answers there any more.
+    /// Nothing answers there any more.
     fn drop(&mut self) {
         if let Some(path) = &self.told {
             let _ = std::fs::remove_file(path);
@@ -241,56 +256,14 @@ impl Deaths<'_> {
     }
 }
 
-/// Returns what an agent is told of an episode.
+/// Returns what an agent gets to know of an episode.
 fn told(start: &Start, group: usize) -> Value {
     // 31 bits, as environments in Python get.
     json!({ "seed": start.draw(0)[0] >> 1, "index": start.index, "held_out": start.held_out, "group_size": group })
 }
 
-/// Lets agents play the episodes of all starts.
-///
-/// Errors: `agent-missing`, `agent-failing`, `text-environment-failing`; those of the device.
-pub(super) fn play(trainer: &mut Trainer<'_>, episodes: &mut Episodes, asked: &Asked<'_>) -> Result<Played> {
-    let mut agents = episodes.agents.take().expect("agents play");
-    let played = agents.play(trainer, asked);
-    episodes.agents = Some(agents);
-    let (played, stats) = played?;
-    episodes.policy_version = trainer.updates();
-    episodes.begin_round(played.len());
-    trainer.samples.clear();
-    let mut branches: Vec<Vec<Branch>> = asked.starts.iter().map(|_| Vec::new()).collect();
-    let mut items: Vec<Item> = Vec::with_capacity(asked.starts.len());
-    for (e, of_agent) in played.into_iter().enumerate() {
-        let (group, member) = (e / asked.group_size, e % asked.group_size);
-        let start = asked.starts[group];
-        let first = trainer.samples.len();
-        let OfAgent { outcome, sequences, said, was_limited } = of_agent;
-        let is_played = outcome.is_ok();
-        let mut episode = episode(start, &sequences, said, outcome.as_ref().ok().copied());
-        for sequence in sequences.into_iter().filter(|_| is_played) {
-            trainer.samples.push_turns(&sequence.ids, &sequence.logprobs, &sequence.turns);
-            branches[group].push(Branch { sample: member, prompt: sequence.prompt });
-        }
-        episode.sequences = first..trainer.samples.len();
-        if member == 0 {
-            let text = episode.messages.last().map(|message| message.content.clone()).unwrap_or_default();
-            items.push(Item { text, ..Item::default() });
-        }
-        episodes.played.push(episode);
-        episodes.tally.truncated += u64::from(was_limited);
-        if let Err(fault) = outcome {
-            episodes.fail(e, Some(fault))?;
-        }
-    }
-    if trainer.samples.is_empty() {
-        return Err(Error::new("agent-failing", "no episode of this rollout has a reward")
-            .hint("environment.restarts_max is how many may fail before the run ends"));
-    }
-    Ok(Played { items, stats, branches: Some(branches) })
-}
-
 /// Returns the record of an episode.
-fn episode(
+pub(super) fn episode(
     start: Start,
     sequences: &[AgentSequence],
     mut said: Vec<(Vec<plimsoll_text::Message>, String)>,

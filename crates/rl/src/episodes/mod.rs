@@ -5,6 +5,7 @@
 //! other episodes continue; the result does not depend on the order of answers.
 
 mod agents;
+mod episode;
 mod evaluate;
 mod fault;
 mod glue;

@@ -1,18 +1,20 @@
 //! Episodes played. Of several ranks each plays its part with environments of its own, and then every rank has all of them, in
 //! their order: what an episode is depends on its start and on the ids of its samples alone.
 
-use super::agents;
+use super::agents::{self, ForAgents};
+use super::episode::{Episode, PlayedTurn};
 use super::fault::Fault;
-use super::round::{Episode, Episodes, PlayedTurn};
+use super::round::Episodes;
 use crate::data::dataset::{Item, TextModel};
 use crate::roles::Trainer;
 use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
 use crate::rollout::held::Branch;
 use crate::rollout::packed::{Kind, packed, packed_as_json};
-use plimsoll_base::Result;
+use plimsoll_base::{Error, Result};
 use plimsoll_config::RolloutSpec;
 use plimsoll_device::Sampling;
 use plimsoll_rollout::{Lengths, Request, RolloutStats};
+use plimsoll_serve::episodes::Played as OfAgent;
 use plimsoll_text::Message;
 use plimsoll_textenv::{EnvironmentTally, Start};
 
@@ -80,7 +82,7 @@ packed!(SentTurn { reward: f64, response: String, said: Vec<Message> });
 /// Errors: those of sampling and of the environment; `rank-lost` where another rank has one.
 pub(crate) fn play(trainer: &mut Trainer<'_>, episodes: &mut Episodes, asked: &Asked<'_>) -> Result<Played> {
     if episodes.agents.is_some() {
-        return agents::play(trainer, episodes, asked);
+        return play_agents(trainer, episodes, asked);
     }
     let Some(group) = trainer.group else {
         let all: Vec<usize> = (0..asked.starts.len()).collect();
@@ -95,6 +97,57 @@ pub(crate) fn play(trainer: &mut Trainer<'_>, episodes: &mut Episodes, asked: &A
     let whole = take(trainer, episodes, all, asked, &deal)?;
     deal.learn(&mut trainer.lengths, &trainer.samples, asked.group_size);
     Ok(whole)
+}
+
+/// Lets agents play the episodes of all starts.
+///
+/// Errors: `agent-missing`, `agent-failing`, `text-environment-failing`; those of the device.
+fn play_agents(trainer: &mut Trainer<'_>, episodes: &mut Episodes, asked: &Asked<'_>) -> Result<Played> {
+    let mut agents = episodes.agents.take().expect("agents play");
+    let for_agents = ForAgents {
+        text: asked.text,
+        starts: asked.starts,
+        group_size: asked.group_size,
+        sampling: asked.sampling,
+        eos: asked.eos,
+        step: asked.step,
+        first_sample_id: asked.first_sample_id,
+    };
+    let played = agents.play(trainer, &for_agents);
+    episodes.agents = Some(agents);
+    let (played, stats) = played?;
+    episodes.policy_version = trainer.updates();
+    episodes.begin_round(played.len());
+    trainer.samples.clear();
+    let mut branches: Vec<Vec<Branch>> = asked.starts.iter().map(|_| Vec::new()).collect();
+    let mut items: Vec<Item> = Vec::with_capacity(asked.starts.len());
+    for (e, of_agent) in played.into_iter().enumerate() {
+        let (group, member) = (e / asked.group_size, e % asked.group_size);
+        let start = asked.starts[group];
+        let first = trainer.samples.len();
+        let OfAgent { outcome, sequences, said, was_limited } = of_agent;
+        let is_played = outcome.is_ok();
+        let mut episode = agents::episode(start, &sequences, said, outcome.as_ref().ok().copied());
+        for sequence in sequences.into_iter().filter(|_| is_played) {
+            trainer.samples.push_turns(&sequence.ids, &sequence.logprobs, &sequence.turns);
+            branches[group].push(Branch { sample: member, prompt: sequence.prompt });
+        }
+        episode.sequences = first..trainer.samples.len();
+        if member == 0 {
+            let text = episode.messages.last().map(|message| message.content.clone()).unwrap_or_default();
+            items.push(Item { text, ..Item::default() });
+        }
+        episodes.played.push(episode);
+        episodes.tally.truncated += u64::from(was_limited);
+        if let Err(fault) = outcome {
+            episodes.fail(e, Some(fault))?;
+        }
+    }
+    if trainer.samples.is_empty() {
+        return Err(Error::new("agent-failing", "no episode of this rollout has a reward")
+            .hint("environment.restarts_max is how many may fail before the run ends"));
+    }
+    Ok(Played { items, stats, branches: Some(branches) })
 }
 
 /// Plays the episodes of the starts with these numbers, here.

@@ -1,6 +1,7 @@
 //! The episodes of one rollout: their messages, their rewards, and the engine's questions about their turns.
 
 use super::agents::AgentPlay;
+use super::episode::{Episode, PlayedTurn};
 use super::fault::Fault;
 use super::glue::{Glue, after_turn};
 use crate::data::dataset::{Item, TextModel, forgetting};
@@ -11,39 +12,10 @@ use plimsoll_config::{Credit, Environment, Overlong, RolloutSpec, RunSpec};
 use plimsoll_rollout::{Finish, Samples, StopCondition, Turn};
 use plimsoll_text::Message;
 use plimsoll_textenv::{EnvironmentTally, Hosts, Job, Kind, Said, Start};
-use std::ops::Range;
 use std::path::Path;
 
 /// Bounds of a turn's reward where it is credited to its turn: those of a shaped reward.
 const REWARD_CLIP: f64 = 10.0;
-
-#[derive(Clone, Debug)]
-pub(super) struct PlayedTurn {
-    /// As the environment saw it.
-    pub(super) response: String,
-    /// The end-of-text token that ended it, if one did.
-    pub(super) eos: Option<u32>,
-    pub(super) reward: f64,
-    /// The environment's answer; empty after the last turn.
-    pub(super) said: Vec<Message>,
-}
-
-/// An episode, in progress or finished.
-#[derive(Clone, Debug)]
-pub(super) struct Episode {
-    pub(super) start: Start,
-    /// All messages before the turn in progress.
-    pub(super) messages: Vec<Message>,
-    /// Number of `messages` that form the prompt.
-    pub(super) num_first: usize,
-    pub(super) turns: Vec<PlayedTurn>,
-    /// Its sequences among the samples of the rollout: one, or of agents as many as its conversation has branches.
-    pub(super) sequences: Range<usize>,
-    /// True if a fault ended it: it has no return and is not trained.
-    pub(super) has_fault: bool,
-    /// True from an answer until the next turn ends.
-    pub(super) goes_on: bool,
-}
 
 /// The environments of a run and the episodes of its last rollout.
 pub struct Episodes {

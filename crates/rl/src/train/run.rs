@@ -85,11 +85,14 @@ impl<'r> LanguageRun<'r> {
         Ok(())
     }
 
-    /// Says where agents play, if they do.
-    fn show_players(&self, lead: &mut Lead<'_, '_, '_, '_>) {
-        if let Some(words) = self.episodes.as_ref().and_then(|episodes| episodes.words(lead.dir.path())) {
+    /// Says where agents play, if they do, and lets them know.
+    fn show_players(&mut self, lead: &mut Lead<'_, '_, '_, '_>) -> Result<()> {
+        let Some(episodes) = &mut self.episodes else { return Ok(()) };
+        episodes.write_to(lead.dir.path())?;
+        if let Some(words) = episodes.words(lead.dir.path()) {
             lead.note(words);
         }
+        Ok(())
     }
 
     /// Returns a number that identifies the weights of a frozen role.
@@ -101,7 +104,7 @@ impl<'r> LanguageRun<'r> {
 impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     fn begin(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>) -> Result<()> {
         self.show_first_prompt(lead)?;
-        self.show_players(lead);
+        self.show_players(lead)?;
         let reports = self.evaluate_sets(lead, 0)?;
         lead.progress.set_before(&self.set_names(), &reports);
         Ok(())
@@ -113,7 +116,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         checkpoint: &Path,
         state: &RunState,
     ) -> Result<()> {
-        self.show_players(lead);
+        self.show_players(lead)?;
         self.trainer.restore(checkpoint, |role| match role {
             RoleName::Critic => state.critic_updates.unwrap_or(0),
             _ => state.policy_version,

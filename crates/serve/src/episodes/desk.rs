@@ -1,8 +1,6 @@
 //! The episodes of a rollout: which are free, who plays which, and how each ended.
 
-use super::seat::Heard;
-use super::tree::Drawn;
-use super::tree::{AgentSequence, EpisodeLimits, Tree};
+use super::tree::{AgentSequence, Drawn, EpisodeLimits, Heard, Tree};
 use crate::refusal::Reply;
 use plimsoll_base::{Error, Result, shown, slugs};
 use plimsoll_device::Sampling;
@@ -20,7 +18,7 @@ const FAULT_BYTES_MAX: usize = 1000;
 /// The episodes that a rollout asks for.
 #[derive(Clone, Debug)]
 pub struct Round {
-    /// What an agent is told of each, an object.
+    /// What agents get to know of each, an object.
     pub starts: Vec<Value>,
     /// The first response to episode e draws as sample `first_sample_id` + e.
     pub first_sample_id: u64,
@@ -134,7 +132,7 @@ impl Desk {
         episodes.into_iter().map(|episode| episode.played(self.limits.prompt_tokens)).collect()
     }
 
-    /// From now on agents are told that the run has ended.
+    /// From now on agents that ask for an episode hear that the run has ended.
     pub fn end(&self) {
         self.lock().is_over = true;
         self.offered.notify_waiters();
@@ -393,7 +391,7 @@ fn slot_of(id: &str) -> Option<(u64, usize)> {
     Some((round.parse().ok()?, slot.parse().ok()?))
 }
 
-/// Returns what an agent is told of an episode.
+/// Returns what an agent gets when it takes an episode.
 pub(super) fn offer(id: &str, start: Value, base: &str, model: &str) -> Value {
     let mut offer = json!({ "id": id, "base_url": format!("{base}/episodes/{id}/v1"), "model": model });
     if let (Value::Object(offer), Value::Object(start)) = (&mut offer, start) {

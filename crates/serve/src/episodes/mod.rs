@@ -1,9 +1,11 @@
 //! Episodes that clients play: an agent takes one, talks to the model under the episode's own address, and reports a reward.
 //! What the model answered becomes sequences to train on, token for token (`tree.rs`).
 //!
-//! The desk (`desk.rs`) knows which episodes there are; a request finds its place by its seat (`seat.rs`); `routes.rs` has
+//! The desk (`desk.rs`) knows which episodes there are; a request finds its place by its seat (`seat.rs`) and its tokens by what was said
+//! before (`conversation.rs`); `routes.rs` has
 //! the addresses.
 
+mod conversation;
 mod desk;
 mod routes;
 mod seat;
@@ -11,5 +13,5 @@ mod tree;
 
 pub use desk::{Desk, Played, Round};
 pub use routes::router;
-pub use seat::{Heard, Place, Seat};
-pub use tree::{AgentSequence, EpisodeLimits};
+pub use seat::{Place, Seat};
+pub use tree::{AgentSequence, EpisodeLimits, Heard};

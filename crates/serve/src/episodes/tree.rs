@@ -50,6 +50,15 @@ pub struct Drawn {
     pub text: String,
 }
 
+/// What a chat's prompt is made of, for the next request of its episode.
+#[derive(Clone, Debug, Default)]
+pub struct Heard {
+    /// What identifies the conversation; none of a request that is no chat.
+    pub key: Option<[u8; 32]>,
+    /// The messages since the last answer.
+    pub messages: Vec<Message>,
+}
+
 /// A sequence to train on.
 #[derive(Clone, Debug, Default)]
 pub struct AgentSequence {

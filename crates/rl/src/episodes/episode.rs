@@ -1,0 +1,33 @@
+//! The record of one episode.
+
+use plimsoll_text::Message;
+use plimsoll_textenv::Start;
+use std::ops::Range;
+
+#[derive(Clone, Debug)]
+pub(super) struct PlayedTurn {
+    /// As the environment saw it.
+    pub(super) response: String,
+    /// The end-of-text token that ended it, if one did.
+    pub(super) eos: Option<u32>,
+    pub(super) reward: f64,
+    /// The environment's answer; empty after the last turn.
+    pub(super) said: Vec<Message>,
+}
+
+/// An episode, in progress or finished.
+#[derive(Clone, Debug)]
+pub(super) struct Episode {
+    pub(super) start: Start,
+    /// All messages before the turn in progress.
+    pub(super) messages: Vec<Message>,
+    /// Number of `messages` that form the prompt.
+    pub(super) num_first: usize,
+    pub(super) turns: Vec<PlayedTurn>,
+    /// Its sequences among the samples of the rollout: one, or of agents as many as its conversation has branches.
+    pub(super) sequences: Range<usize>,
+    /// True if a fault ended it: it has no return and is not trained.
+    pub(super) has_fault: bool,
+    /// True from an answer until the next turn ends.
+    pub(super) goes_on: bool,
+}

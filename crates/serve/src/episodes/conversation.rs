@@ -1,0 +1,154 @@
+//! A conversation of an episode as tokens.
+//!
+//! What was drawn is never tokenized again. If a conversation goes on after an answer of this episode, as it was given, the
+//! prompt is that answer's tokens and what the chat template writes after them. Without a template, messages follow each other.
+
+use super::seat::Seat;
+use super::tree::Heard;
+use crate::house::{Drawing, House};
+use crate::messages::Chat;
+use crate::refusal::{Refusal, Reply};
+use plimsoll_base::Error;
+use plimsoll_rollout::Finish;
+use plimsoll_text::calls::{Calls, Said};
+use plimsoll_text::{Message, written_after};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+impl Seat {
+    /// Requires that a request is drawn as the run trains, and sets how.
+    ///
+    /// Errors: `agent-sampling`.
+    pub fn check(&self, drawing: &mut Drawing, house: &House) -> Reply<()> {
+        let (own, runs) = (drawing.sampling, house.settings.sampling);
+        let pairs = [
+            ("temperature", own.temperature, runs.temperature),
+            ("top_p", own.top_p, runs.top_p),
+            ("min_p", own.min_p, runs.min_p),
+            ("top_k", own.top_k as f32, runs.top_k as f32),
+        ];
+        if let Some((name, asked, of_run)) = pairs.into_iter().find(|(_, asked, of_run)| asked != of_run) {
+            let message = format!("{name} = {asked}, and the run samples with {of_run}");
+            let error = Error::new("agent-sampling", message).hint(format!(
+                "leave {name} out of the request, or set rollout.{name} = {asked} in the run file"
+            ));
+            return Err(Box::new(Refusal { error, param: Some(name.into()) }));
+        }
+        if drawing.seed.is_some() {
+            let error = Error::new("agent-sampling", "seed: the random numbers of an episode are the run's")
+                .hint("leave seed out of the request");
+            return Err(Box::new(Refusal { error, param: Some("seed".into()) }));
+        }
+        drawing.sampling = self.desk.sampling();
+        Ok(())
+    }
+
+    /// Returns the tokens of a conversation.
+    ///
+    /// Errors: those of the template and the tokenizer.
+    pub fn prompt(&self, chat: &Chat, house: &House) -> Reply<(Vec<u32>, Heard)> {
+        let key = Some(chat.key(chat.messages.len()));
+        let answers = (0..chat.messages.len()).rev().filter(|&at| chat.messages[at]["role"] == "assistant");
+        for at in answers {
+            let Some((tokens, last, finish)) = self.answered(chat, at, house) else { continue };
+            let said = &chat.messages[at + 1..];
+            let Ok(after) = words_after(chat, at, last.filter(|_| finish == Finish::Eos), house) else {
+                break;
+            };
+            let mut ids = tokens;
+            ids.extend(house.texts.tokenizer.encode(&after)?);
+            return Ok((ids, Heard { key, messages: plain(said) }));
+        }
+        let whole = match house.texts.template {
+            Some(_) => chat.render(house)?,
+            None => joined(&chat.messages),
+        };
+        let ids = house.texts.tokenizer.encode(&whole)?;
+        Ok((ids, Heard { key, messages: plain(&chat.messages) }))
+    }
+
+    /// Returns the tokens to the end of the answer that message `at` repeats, its last token and how it ended.
+    fn answered(&self, chat: &Chat, at: usize, house: &House) -> Option<(Vec<u32>, Option<u32>, Finish)> {
+        let key = chat.key(at);
+        self.desk.with_tree(&self.id, |tree| {
+            let is_it = |number: &usize| {
+                let response = &tree.responses[*number];
+                let repeats = |text: &str| is_answer(text, &chat.messages[at], chat, house);
+                response.key == Some(key) && response.drawn.as_ref().is_some_and(|drawn| repeats(&drawn.text))
+            };
+            let number = (0..tree.responses.len()).find(is_it)?;
+            let drawn = tree.responses[number].drawn.as_ref().expect("an answer was drawn");
+            Some((tree.tokens(number), drawn.ids.last().copied(), drawn.finish))
+        })?
+    }
+}
+
+impl Chat {
+    /// Returns what identifies the first `count` messages, with the tools and the variables of the template.
+    fn key(&self, count: usize) -> [u8; 32] {
+        let whole = Value::from(vec![
+            Value::from(self.messages[..count].to_vec()),
+            Value::from(self.tools.clone()),
+            Value::from(self.variables.clone()),
+        ]);
+        Sha256::digest(whole.to_string().as_bytes()).into()
+    }
+}
+
+/// Whether a message of the assistant repeats an answer, apart from white space around it.
+fn is_answer(answer: &str, message: &Value, chat: &Chat, house: &House) -> bool {
+    let said = match chat.tools.is_empty() {
+        true => vec![Said::Text(answer.to_string())],
+        false => Calls::in_response(house.texts.template.as_deref(), chat.tool_names(), answer),
+    };
+    let (mut text, mut calls) = (String::new(), Vec::new());
+    for one in said {
+        match one {
+            Said::Text(words) => text.push_str(&words),
+            Said::Call { name, arguments } => {
+                let arguments: Value = serde_json::from_str(&arguments).unwrap_or_default();
+                calls.push((name, arguments));
+            }
+        }
+    }
+    let given = message["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default().iter().map(|call| {
+        let function = &call["function"];
+        let arguments = match &function["arguments"] {
+            Value::String(text) => serde_json::from_str(text).unwrap_or_default(),
+            arguments => arguments.clone(),
+        };
+        (function["name"].as_str().unwrap_or_default().to_string(), arguments)
+    });
+    message["content"].as_str().unwrap_or_default().trim() == text.trim() && given.eq(calls)
+}
+
+/// Returns what the chat template writes after the assistant's message `at`. `end`: the token that ended it, if one did.
+fn words_after(chat: &Chat, at: usize, end: Option<u32>, house: &House) -> Reply<String> {
+    if house.texts.template.is_none() {
+        return Ok(joined(&chat.messages[at + 1..]));
+    }
+    let mut messages = chat.messages.clone();
+    let is_in_messages = |mark: &str| chat.messages.iter().any(|message| message.to_string().contains(mark));
+    let render = |mark: &str| {
+        let mut marked = Map::new();
+        marked.insert("role".into(), Value::from("assistant"));
+        marked.insert("content".into(), Value::from(mark));
+        messages[at] = Value::Object(marked);
+        chat.render_messages(&messages, house).map_err(|refusal| refusal.error)
+    };
+    let end = end.and_then(|end| house.texts.tokenizer.token_text(end));
+    Ok(written_after(is_in_messages, render, end.as_deref())?)
+}
+
+/// Writes messages without a template: one after the other, as text environments do.
+fn joined(messages: &[Value]) -> String {
+    messages.iter().map(|message| message["content"].as_str().unwrap_or_default()).collect()
+}
+
+fn plain(messages: &[Value]) -> Vec<Message> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+    messages
+        .iter()
+        .map(|message| Message { role: text(&message["role"]), content: text(&message["content"]) })
+        .collect()
+}
