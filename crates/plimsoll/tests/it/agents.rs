@@ -62,6 +62,21 @@ def play(episode):
         tell("again", chat(episode, messages[:1], n=2))
     return 0.0
 
+TOOL = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {}}}
+
+def chats(episode):
+    """Three turns under a chat template, with a tool's result between them; answers go back as they came."""
+    messages = [{"role": "user", "content": f"Look. {episode['seed']}"}]
+    for turn in range(3):
+        status, answer = chat(episode, messages, tools=[TOOL], stream=False)
+        if status != 200:
+            tell("chat", (status, answer))
+            return 0.0
+        said = answer["choices"][0]["message"]
+        messages.append({key: value for key, value in said.items() if value is not None})
+        messages.append({"role": "tool", "content": f"seen {turn}", "tool_call_id": "x"})
+    return float(len(said["content"] or "") % 3)
+
 def checks(episode):
     ask = [{"role": "user", "content": "123+456="}]
     tell("no token", post(episode["base_url"] + "/chat/completions", {"messages": ask}, "wrong" * 4))
@@ -104,7 +119,7 @@ def work():
         if MODE == "mute":
             report(episode, {"reward": 1.0})
             continue
-        report(episode, {"reward": play(episode)})
+        report(episode, {"reward": chats(episode) if MODE == "chats" else play(episode)})
         if MODE == "once":
             os._exit(0)
 
@@ -248,6 +263,39 @@ fn a_rewritten_conversation_is_a_branch_where_the_plan_has_room_for_one() {
     check_done(&train(&folder, "wide", "again", &room));
     assert!(text(&folder.read("wide/agents.log")).contains("again 200 ok"));
     assert_eq!(metric(&folder, "wide", "rollout/logprob_mismatch_max"), 0.0);
+}
+
+/// A model of random weights, whose answers are bytes of all kinds.
+#[test]
+fn answers_under_a_chat_template_are_never_tokenized_again() {
+    let Some(folder) = folder() else { return };
+    let template = "{% for t in tools %}{{ t.function.name }}<tool_call> {% endfor %}{% for m in messages %}<bos>{{ m.role }}: {{ m.content }}<eos>{% endfor %}{% if add_generation_prompt %}<bos>assistant: {% endif %}";
+    folder.write("chat.jinja", template);
+    let template = format!("data.chat_template={}", folder.text_path("chat.jinja"));
+    let sets = [
+        concat!("model=", env!("CARGO_MANIFEST_DIR"), "/../model/tests/golden/llama"),
+        "model_options.tokenizer=bytes",
+        "model_options.positions=extend",
+        template.as_str(),
+        "data.prompt_tokens_max=96",
+        "environment.turns_max=3",
+        "environment.turn_tokens_max=64",
+        "rollout.max_new_tokens=12",
+        "rollout.prompts_per_step=2",
+        "data.eval=none",
+    ];
+    check_done(&train(&folder, "out", "chats", &sets));
+    assert_eq!(metric(&folder, "out", "rollout/logprob_mismatch_max"), 0.0);
+    let episodes = folder.read_lines("out/samples/step-000001.jsonl");
+    assert_eq!(episodes.len(), 8);
+    for episode in &episodes {
+        let turns = episode["turns"].as_array().unwrap();
+        assert!(turns.len() == 3 && episode["branches"].is_null(), "one sequence: {episode}");
+        assert_eq!(turns[0]["said"][0]["content"], "seen 0");
+        let drawn: usize = turns.iter().map(logprobs).sum();
+        let mask = episode["mask"].as_array().unwrap();
+        assert!(drawn < mask.len() && mask.iter().filter(|&m| m == 1).count() == drawn, "{episode}");
+    }
 }
 
 #[test]
