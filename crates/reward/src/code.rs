@@ -140,6 +140,7 @@ impl Code {
             args: vec!["-I".into()],
             env: vec![("PYTHONIOENCODING".into(), "utf-8".into())],
             memory,
+            is_private: false,
             memory_groups: true,
             network: plimsoll_worker::Network::Deny,
             folder: None,

@@ -25,6 +25,7 @@ pub(crate) fn read(argument: Option<&str>) -> Option<Reading> {
             args,
             env: Vec::new(),
             memory: spec.worker_memory,
+            is_private: false,
             memory_groups: true,
             network: spec.network,
             folder: None,

@@ -68,6 +68,7 @@ impl Agents {
             args: command.iter().skip(1).cloned().collect(),
             env,
             memory: *memory,
+            is_private: true,
             memory_groups: true,
             network: Network::Allow,
             folder: None,

@@ -20,6 +20,9 @@ pub struct Launch {
     pub env: Vec<(String, String)>,
     /// Limit on the address space of each process (RLIMIT_AS), and on the memory of all of them together.
     pub memory: Bytes,
+    /// True if each process may reserve address space beyond that, as programs with many threads do, and is limited in what it holds for
+    /// itself (RLIMIT_DATA).
+    pub is_private: bool,
     /// Whether the kernel holds that limit by a memory group, if one can be made; otherwise the keeper counts.
     pub memory_groups: bool,
     pub network: Network,
@@ -62,6 +65,7 @@ impl Launch {
             args: ["-c", script].iter().chain(args).map(|arg| arg.to_string()).collect(),
             env: vec![("PYTHONUNBUFFERED".into(), "1".into()), ("PYTHONIOENCODING".into(), "utf-8".into())],
             memory,
+            is_private: false,
             memory_groups: true,
             network,
             folder: None,
@@ -86,7 +90,7 @@ impl Launch {
             bounds: Bounds {
                 rules,
                 memory: self.memory.0,
-                is_private: false,
+                is_private: self.is_private,
                 file: self.file.map(|bytes| bytes.0),
                 folder: self.folder.clone(),
             },

@@ -15,6 +15,7 @@ fn launch(program: &str, script: &str) -> Launch {
         args: vec!["-c".into(), script.into()],
         env: vec![("WORD".into(), "yes".into())],
         memory: Bytes::mib(512),
+        is_private: false,
         memory_groups: true,
         network: Network::Deny,
         folder: None,

@@ -1,7 +1,8 @@
 //! Agents that own their loop: programs that play a run's episodes over HTTP, what their conversations become, and what
 //! becomes of agents that do not behave.
 
-use crate::common::{check_error, text};
+use crate::common::{check_error, python_with, text};
+
 use crate::run::{Run, check_done, number, python_is_there};
 use serde_json::Value;
 use std::process::Output;
@@ -296,6 +297,35 @@ fn answers_under_a_chat_template_are_never_tokenized_again() {
         let mask = episode["mask"].as_array().unwrap();
         assert!(drawn < mask.len() && mask.iter().filter(|&m| m == 1).count() == drawn, "{episode}");
     }
+}
+
+#[test]
+fn the_example_with_tools_plays_through_openais_client() {
+    let (Some(folder), Some(python)) = (folder(), python_with("openai")) else { return };
+    let template = "{% for t in tools %}{{ t.function.name }}<tool_call> {% endfor %}{% for m in messages %}<bos>{{ m.role }}: {{ m.content }}<eos>{% endfor %}{% if add_generation_prompt %}<bos>assistant: {% endif %}";
+    folder.write("chat.jinja", template);
+    let template = format!("data.chat_template={}", folder.text_path("chat.jinja"));
+    let agent = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/agent_with_tools.py");
+    let command = format!("environment.command=[\"{python}\", \"{agent}\"]");
+    let sets = [
+        command.as_str(),
+        concat!("model=", env!("CARGO_MANIFEST_DIR"), "/../model/tests/golden/llama"),
+        "model_options.tokenizer=bytes",
+        "model_options.positions=extend",
+        template.as_str(),
+        "data.prompt_tokens_max=160",
+        "environment.turns_max=4",
+        "environment.turn_tokens_max=64",
+        "environment.restarts_max=0",
+        "rollout.max_new_tokens=8",
+        "rollout.prompts_per_step=8",
+        "train.dead_steps_max=0",
+        "data.eval=none",
+    ];
+    check_done(&folder.output("out", &sets));
+    assert_eq!(metric(&folder, "out", "rollout/logprob_mismatch_max"), 0.0);
+    assert_eq!(metric(&folder, "out", "environment/episodes"), 64.0);
+    assert_eq!(metric(&folder, "out", "environment/aborted"), 0.0);
 }
 
 #[test]

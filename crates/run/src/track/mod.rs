@@ -38,6 +38,7 @@ fn start(track: &Track, stop: Stop) -> Result<Pool> {
         args: vec!["-c".into(), SCRIPT.into(), names.join(",")],
         env: vec![("PYTHONIOENCODING".into(), "utf-8".into())],
         memory: track.worker_memory.0,
+        is_private: false,
         memory_groups: true,
         network: Network::Allow,
         folder: None,
