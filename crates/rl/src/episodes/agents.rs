@@ -225,7 +225,7 @@ impl Drop for AgentPlay {
 struct Deaths<'d> {
     most: u32,
     count: u32,
-    /// Episodes that had ended at the last death.
+    /// Episodes that account for agents which ended well.
     ended: usize,
     desk: &'d Desk,
 }
@@ -238,9 +238,11 @@ impl Deaths<'_> {
         for end in agents.look() {
             self.desk.agent_died(&end.number.to_string(), &end.error);
             let ended = self.desk.num_ended();
-            // One that plays an episode and ends is at its work.
-            self.count += u32::from(!(end.was_well && ended > self.ended));
-            self.ended = ended;
+            // One that plays an episode and ends is at its work: each such end takes one of the episodes.
+            match end.was_well && ended > self.ended {
+                true => self.ended += 1,
+                false => self.count += 1,
+            }
             if self.count > self.most {
                 let message = format!(
                     "agents ended {} times in one rollout, environment.restarts_max is {}",
