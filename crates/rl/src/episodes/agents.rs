@@ -112,10 +112,12 @@ impl AgentPlay {
         }
         let path = dir.join(ADDRESS);
         let text = json!({ "url": self.url(), "token": self.token, "model": self.model }).to_string();
-        // The token is for this user alone.
-        let written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+        // The token is for this user alone. An agent that waits for the file finds it whole.
+        let part = dir.join(format!(".{ADDRESS}.part"));
+        let written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part);
         written
             .and_then(|mut file| file.write_all(text.as_bytes()))
+            .and_then(|()| std::fs::rename(&part, &path))
             .map_err(|err| Error::io("run-dir-unwritable", &path, &err))?;
         self.told = Some(path);
         Ok(())
