@@ -1,13 +1,8 @@
 //! Keys and passwords in launch files: their values are replaced as soon as a file is read, so that nothing after it can repeat them.
 
-use crate::setting::{Setting, is_name_of_secret};
+use crate::setting::Setting;
 use crate::table::Table;
-
-/// What is written instead of the value of a secret.
-pub(crate) const WITHHELD: &str = "(not shown)";
-/// How keys of well-known services begin, and the fewest characters that follow.
-const BEGINNINGS: [&str; 2] = ["hf_", "wandb_v1_"];
-const FOLLOWING_MIN: usize = 16;
+use plimsoll_base::{WITHHELD, is_key, is_name_of_secret};
 
 /// Replaces the values of secrets: of options that the table marks, of unknown options and variables with the name of a secret, and
 /// of both within expressions. A switch stays as it is.
@@ -37,9 +32,7 @@ fn scrubbed(text: &str) -> String {
             rest = &rest[first.len_utf8()..];
             continue;
         }
-        let is_key =
-            |start: &&&str| word.strip_prefix(**start).is_some_and(|more| more.len() >= FOLLOWING_MIN);
-        clean += if BEGINNINGS.iter().any(|start| is_key(&start)) { WITHHELD } else { word };
+        clean += if is_key(word) { WITHHELD } else { word };
         rest = after;
         if is_name_of_secret(word)
             && let Some((before, value, after)) = quoted_value(after)

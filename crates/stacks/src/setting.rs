@@ -106,34 +106,3 @@ pub(crate) fn unquote(text: &str) -> &str {
     let inner = |quote| text.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
     inner('"').or_else(|| inner('\'')).unwrap_or(text)
 }
-
-/// True if something with this name holds a secret: `hub.api_key`, `env.HF_TOKEN`.
-pub(crate) fn is_name_of_secret(name: &str) -> bool {
-    const PARTS: [&str; 7] =
-        ["api_key", "apikey", "access_key", "wandb_key", "secret", "passw", "credential"];
-    let last = name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase().replace('-', "_");
-    last.rsplit('_').next() == Some("token") || PARTS.iter().any(|part| last.contains(part))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_secrets() {
-        for (name, expect) in [
-            ("env.HF_TOKEN", true),
-            ("env.WANDB_API_KEY", true),
-            ("ray_kwargs.ray_init.runtime_env.env_vars.WANDB_API_KEY", true),
-            ("token", true),
-            ("hub-token", true),
-            ("env.MLFLOW_TRACKING_PASSWORD", true),
-            ("env.AWS_SECRET_ACCESS_KEY", true),
-            ("data.reward_fn_key", false),
-            ("max_tokens", false),
-            ("tokenizer", false),
-        ] {
-            assert_eq!(is_name_of_secret(name), expect, "{name}");
-        }
-    }
-}

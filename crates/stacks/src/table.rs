@@ -1,7 +1,7 @@
 //! What is known of a stack's options, in one table that `import` and `doctor --run` both read.
 
-use crate::setting::is_name_of_secret;
 use crate::unbuilt::Unbuilt;
+use plimsoll_base::is_name_of_secret;
 
 /// Why an option is left out that no table knows.
 pub(crate) const UNKNOWN: &str = "this option is not known here";

@@ -3,7 +3,7 @@
 
 use super::verbs::{self, Listed};
 use super::{MANIFEST, Manifest, RUN_FILE, STATE};
-use crate::track;
+use crate::shareable::{each_text, shareable};
 use plimsoll_base::{Error, Result};
 use plimsoll_files::{ADAPTER_CONFIG, FileRecord, record_of};
 use serde_json::{Value, json};
@@ -14,8 +14,6 @@ use std::path::{Path, PathBuf};
 const FILES_MAX: usize = 1000;
 /// Largest run file that is published.
 const RUN_FILE_BYTES_MAX: u64 = 1 << 20;
-/// What is written instead of a secret.
-const WITHHELD: &str = "(not shown)";
 
 /// A model that is whole, with what is known of its run.
 #[derive(Debug)]
@@ -93,51 +91,16 @@ fn read_text(path: &Path) -> Option<String> {
     if is_small { fs::read_to_string(path).ok() } else { None }
 }
 
-/// Returns a run file without `[track]`, without what keys with the name of a secret hold, and with addresses without users,
-/// passwords and queries; paths below the home folder begin with `~`. As text, and as a value.
+/// Returns a run file without secrets, in which paths below the home folder begin with `~`: as text, and as a value.
 fn without_secrets(run_file: &str) -> (String, Value) {
-    let Ok(mut table) = run_file.parse::<toml::Table>() else { return (String::new(), Value::Null) };
-    table.remove("track");
+    let Some(mut table) = shareable(run_file) else { return (String::new(), Value::Null) };
     let home = std::env::var("HOME").ok().filter(|home| home.len() > 1);
-    for (_, value) in table.iter_mut() {
-        clean(value, home.as_deref());
-    }
+    each_text(&mut table, &|text| *text = below_home(text, home.as_deref()));
     (table.to_string(), json!(table))
 }
 
-fn clean(value: &mut toml::Value, home: Option<&str>) {
-    match value {
-        toml::Value::String(text) => *text = cleaned(text, home),
-        toml::Value::Array(list) => list.iter_mut().for_each(|value| clean(value, home)),
-        toml::Value::Table(table) => {
-            for (key, value) in table.iter_mut() {
-                if is_secret(key) && !value.is_integer() && !value.is_float() {
-                    *value = WITHHELD.into();
-                }
-                clean(value, home);
-            }
-        }
-        _ => {}
-    }
-}
-
-fn cleaned(text: &str, home: Option<&str>) -> String {
-    let text = track::without_user(text);
-    let text = match text.split_once("://") {
-        Some(_) => text.split('?').next().unwrap_or_default().to_string(),
-        None => text,
-    };
-    match home {
-        Some(home) => text.replace(&format!("{home}/"), "~/"),
-        None => text,
-    }
-}
-
-fn is_secret(key: &str) -> bool {
-    let key = key.to_ascii_lowercase();
-    ["api_key", "apikey", "secret", "password", "credential"].iter().any(|part| key.contains(part))
-        || key == "token"
-        || key.ends_with("_token")
+fn below_home(text: &str, home: Option<&str>) -> String {
+    home.map_or_else(|| text.to_string(), |home| text.replace(&format!("{home}/"), "~/"))
 }
 
 #[cfg(test)]
@@ -145,20 +108,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_of_a_run_file_are_not_published() {
-        let text = "model = \"hf:o/m\"\n[environment]\nenv = \"openenv:http://me:pass@host:80/x?key=k1\"\n\
-                    [environment.env_options]\napi_key = \"k2\"\nhf_token = \"k3\"\nmax_tokens = 5\n\
-                    [[reward]]\nkind = \"https://u:k4@host/score?token=k5\"\n[track]\nproject = \"k6\"\n";
-        let (text, value) = without_secrets(text);
-        for secret in ["k1", "k2", "k3", "k4", "k5", "k6", "pass"] {
-            assert!(!text.contains(secret) && !value.to_string().contains(secret), "{secret}: {text}");
-        }
-        assert_eq!(value["reward"][0]["kind"], "https://host/score");
-        assert_eq!(
-            (&value["environment"]["env_options"]["max_tokens"], &value["model"]),
-            (&json!(5), &json!("hf:o/m"))
-        );
-        assert_eq!(cleaned("/home/me/data/x.jsonl", Some("/home/me")), "~/data/x.jsonl");
+    fn a_run_file_is_published_without_secrets_and_without_the_home_folder() {
+        let (text, value) = without_secrets("model = \"m\"\napi_key = \"k1\"\n[track]\nproject = \"k2\"\n");
+        assert!(!text.contains("k1") && !text.contains("k2") && value["model"] == "m", "{text}");
+        assert_eq!(below_home("/home/me/data/x.jsonl", Some("/home/me")), "~/data/x.jsonl");
         assert_eq!(without_secrets("not = = toml"), (String::new(), Value::Null));
     }
 }

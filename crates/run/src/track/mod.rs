@@ -4,6 +4,7 @@
 
 mod thread;
 
+use crate::shareable::shareable;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Track;
 use plimsoll_worker::{Launch, Limits, Network, Pool, Stop};
@@ -104,55 +105,13 @@ fn spec(track: &Track, dir: &Path, run_file: &str) -> Value {
         "uri": track.uri,
         "dir": own,
         "events": absolute(dir).join("events.jsonl"),
-        "config": config(run_file),
+        "config": shareable(run_file),
     })
-}
-
-/// Returns the run file as trackers show it: without the names and passwords of addresses, and without `[track]` itself.
-fn config(run_file: &str) -> Value {
-    let mut config = run_file.parse::<toml::Table>().map_or(Value::Null, |table| json!(table));
-    if let Some(sections) = config.as_object_mut() {
-        sections.remove("track");
-    }
-    hide_users(&mut config);
-    config
-}
-
-fn hide_users(value: &mut Value) {
-    match value {
-        Value::String(text) => *text = without_user(text),
-        Value::Array(list) => list.iter_mut().for_each(hide_users),
-        Value::Object(map) => map.values_mut().for_each(hide_users),
-        _ => {}
-    }
-}
-
-/// Returns `http://host/path` for `http://user:password@host/path`.
-pub(crate) fn without_user(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else { return text.into() };
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let host = rest[..end].rsplit_once('@').map_or(&rest[..end], |(_, host)| host);
-    format!("{scheme}://{host}{}", &rest[end..])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_and_passwords_of_addresses_are_left_out() {
-        for (text, expect) in [
-            ("http://host/score", "http://host/score"),
-            ("http://user:pass@host:80/score?a=b@c", "http://host:80/score?a=b@c"),
-            ("https://token@host", "https://host"),
-            ("a@b", "a@b"),
-        ] {
-            assert_eq!(without_user(text), expect);
-        }
-        let config =
-            config("model = \"m\"\n[[reward]]\nkind = \"http://a:b@c/d\"\n[track]\nto = [\"wandb\"]\n");
-        assert_eq!(config, json!({ "model": "m", "reward": [{ "kind": "http://c/d" }] }));
-    }
 
     #[test]
     fn a_missing_client_is_named_with_its_interpreter() {
