@@ -147,9 +147,9 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
         self.queue.retain(|ticket| {
             let is_left = ticket.outbox.is_left();
             if is_left {
-                ticket.places.iter().for_each(Place::leave);
+                ticket.asked.places.iter().for_each(Place::leave);
             }
-            metrics.cancelled.add(if is_left { ticket.sample_ids.len() as u64 } else { 0 });
+            metrics.cancelled.add(if is_left { ticket.asked.sample_ids.len() as u64 } else { 0 });
             !is_left
         });
     }
@@ -158,9 +158,9 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
     fn admit(&mut self) {
         while let Some(ticket) = self.queue.front() {
             let ask = Ask {
-                prompt: &ticket.prompt,
-                sample_ids: &ticket.sample_ids,
-                max_new_tokens: ticket.max_new_tokens,
+                prompt: &ticket.asked.prompt,
+                sample_ids: &ticket.asked.sample_ids,
+                max_new_tokens: ticket.asked.max_new_tokens,
                 sampling: ticket.drawing.sampling,
                 ends: &ticket.drawing.ends,
             };
@@ -177,7 +177,7 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
         let (metrics, stats) = (&self.house.metrics, self.live.stats());
         let running = self.live.num_running();
         let admitted = self.speakers.of_slot.len() - self.live.free_slots();
-        let queued: usize = self.queue.iter().map(|ticket| ticket.sample_ids.len()).sum();
+        let queued: usize = self.queue.iter().map(|ticket| ticket.asked.sample_ids.len()).sum();
         metrics.running.set(running as u64);
         metrics.waiting.set((admitted - running.min(admitted) + queued) as u64);
         metrics.passes.set(stats.passes);
@@ -202,8 +202,8 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
             }
         }
         for ticket in self.queue.drain(..) {
-            (0..ticket.sample_ids.len()).for_each(|index| fail(&ticket.outbox, ticket.first + index));
-            ticket.places.iter().for_each(Place::leave);
+            (0..ticket.asked.sample_ids.len()).for_each(|index| fail(&ticket.outbox, ticket.first + index));
+            ticket.asked.places.iter().for_each(Place::leave);
         }
     }
 }
@@ -270,12 +270,12 @@ impl Speaker {
         let drawing = ticket.drawing.clone();
         let kept = |place: &Place| Kept {
             place: place.clone(),
-            ids: Vec::with_capacity(ticket.max_new_tokens),
-            logprobs: Vec::with_capacity(ticket.max_new_tokens),
+            ids: Vec::with_capacity(ticket.asked.max_new_tokens),
+            logprobs: Vec::with_capacity(ticket.asked.max_new_tokens),
             text: String::new(),
         };
         Speaker {
-            kept: ticket.places.get(index).map(kept),
+            kept: ticket.asked.places.get(index).map(kept),
             outbox: ticket.outbox.clone(),
             index: ticket.first + index,
             decoder: StreamDecoder::new(drawing.skip_special),

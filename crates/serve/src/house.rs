@@ -63,13 +63,18 @@ pub struct Drawing {
     pub skip_special: bool,
 }
 
-/// A prompt on its way to the engine.
-pub struct Ticket {
+/// A prompt with its responses.
+pub struct Prompt {
     pub prompt: Vec<u32>,
     pub sample_ids: Vec<u64>,
     /// The places of its responses in an episode, if it is of one.
     pub places: Vec<Place>,
     pub max_new_tokens: usize,
+}
+
+/// A prompt on its way to the engine.
+pub struct Ticket {
+    pub asked: Prompt,
     pub drawing: Arc<Drawing>,
     pub outbox: Arc<Outbox>,
     /// Where its first response is in the outbox.
@@ -142,31 +147,18 @@ impl House {
         streams: bool,
         usual: usize,
     ) -> Reply<Listening> {
-        let (count, arrived) = (prompts.len() * drawing.choices, Instant::now());
+        let count = prompts.len() * drawing.choices;
         let lengths: Vec<usize> =
             prompts.iter().map(|ids| self.new_tokens(ids, &drawing, usual)).collect::<Reply<_>>()?;
-        let places = self.places(count, drawing.choices)?;
-        let outbox = Arc::new(Outbox::new(count, streams));
-        let base = self.base(&drawing);
-        let drawing = Arc::new(drawing);
-        for (index, (prompt, max_new_tokens)) in prompts.into_iter().zip(lengths).enumerate() {
-            let first = index * drawing.choices;
-            let sample_ids = (first..first + drawing.choices).map(|i| sample_id(base, i)).collect();
-            self.metrics.prompt_tokens.add(prompt.len() as u64);
-            let ticket = Ticket {
-                prompt,
-                sample_ids,
-                places: Vec::new(),
-                max_new_tokens,
-                drawing: drawing.clone(),
-                outbox: outbox.clone(),
-                first,
-                arrived,
-            };
-            self.inbox.send(ticket).map_err(|_| stopping())?;
-        }
-        self.metrics.requests.add(1);
-        Ok(Listening { outbox, _places: places })
+        let permit = self.places(count, drawing.choices)?;
+        let (base, choices) = (self.base(&drawing), drawing.choices);
+        let ask = |(index, (prompt, max_new_tokens)): (usize, (Vec<u32>, usize))| {
+            let first = index * choices;
+            let sample_ids = (first..first + choices).map(|i| sample_id(base, i)).collect();
+            Prompt { prompt, sample_ids, places: Vec::new(), max_new_tokens }
+        };
+        let asks = prompts.into_iter().zip(lengths).enumerate().map(ask).collect();
+        self.send(asks, drawing, streams, permit)
     }
 
     /// As `submit`, for a request of an episode, whose responses the episode keeps.
@@ -178,36 +170,42 @@ impl House {
         streams: bool,
         heard: &Heard,
     ) -> Reply<Listening> {
-        let (count, arrived) = (prompts.len() * drawing.choices, Instant::now());
         if prompts.iter().any(Vec::is_empty) {
             return Err(Refusal::bad("prompt", "the prompt has no token"));
         }
-        let permit = self.places(count, drawing.choices)?;
-        let outbox = Arc::new(Outbox::new(count, streams));
-        let drawing = Arc::new(drawing);
-        let mut seated: Vec<(Vec<u32>, Vec<Place>)> = Vec::with_capacity(prompts.len());
+        let permit = self.places(prompts.len() * drawing.choices, drawing.choices)?;
+        let mut asks: Vec<Prompt> = Vec::with_capacity(prompts.len());
         for prompt in prompts {
             match seat.places(&prompt, drawing.choices, drawing.max_new_tokens, heard) {
-                Ok(places) => seated.push((prompt, places)),
+                Ok(places) => asks.push(Prompt {
+                    prompt,
+                    sample_ids: places.iter().map(|place| place.sample_id).collect(),
+                    max_new_tokens: places.iter().map(|place| place.max_new_tokens).min().unwrap_or(1),
+                    places,
+                }),
                 Err(refusal) => {
-                    seated.iter().flat_map(|(_, places)| places).for_each(Place::leave);
+                    asks.iter().flat_map(|ask| &ask.places).for_each(Place::leave);
                     return Err(refusal);
                 }
             }
         }
-        for (index, (prompt, places)) in seated.into_iter().enumerate() {
-            let first = index * drawing.choices;
-            self.metrics.prompt_tokens.add(prompt.len() as u64);
-            let ticket = Ticket {
-                prompt,
-                sample_ids: places.iter().map(|place| place.sample_id).collect(),
-                max_new_tokens: places.iter().map(|place| place.max_new_tokens).min().unwrap_or(1),
-                places,
-                drawing: drawing.clone(),
-                outbox: outbox.clone(),
-                first,
-                arrived,
-            };
+        self.send(asks, drawing, streams, permit)
+    }
+
+    fn send(
+        &self,
+        prompts: Vec<Prompt>,
+        drawing: Drawing,
+        streams: bool,
+        permit: OwnedSemaphorePermit,
+    ) -> Reply<Listening> {
+        let (arrived, choices) = (Instant::now(), drawing.choices);
+        let outbox = Arc::new(Outbox::new(prompts.len() * choices, streams));
+        let drawing = Arc::new(drawing);
+        for (index, asked) in prompts.into_iter().enumerate() {
+            self.metrics.prompt_tokens.add(asked.prompt.len() as u64);
+            let (drawing, outbox, first) = (drawing.clone(), outbox.clone(), index * choices);
+            let ticket = Ticket { asked, drawing, outbox, first, arrived };
             self.inbox.send(ticket).map_err(|_| stopping())?;
         }
         self.metrics.requests.add(1);

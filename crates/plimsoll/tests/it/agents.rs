@@ -1,9 +1,9 @@
 //! Agents that own their loop: programs that play a run's episodes over HTTP, what their conversations become, and what
 //! becomes of agents that do not behave.
 
-use crate::common::{check_error, python_with, text};
+use crate::common::{python_with, text};
 
-use crate::run::{Run, check_done, number, python_is_there};
+use crate::run::{Run, check_done, check_train_fails, python_is_there};
 use serde_json::Value;
 use std::process::Output;
 
@@ -170,23 +170,6 @@ fn train(folder: &Run, dir: &str, mode: &str, sets: &[&str]) -> Output {
     folder.output(dir, &[&[command.as_str()], sets].concat())
 }
 
-fn metric(folder: &Run, dir: &str, name: &str) -> f64 {
-    folder.metrics(dir).iter().map(|metrics| number(metrics, name)).sum()
-}
-
-/// Weights, states and samples.
-fn result(folder: &Run, dir: &str) -> [Vec<u8>; 4] {
-    let [weights, states] = folder.result(dir);
-    let [samples, evaluated] = ["step", "eval"].map(|kind| format!("{dir}/samples/{kind}-000002.jsonl"));
-    [weights, states, folder.read(&samples), folder.read(&evaluated)]
-}
-
-fn check_fails(output: &Output, contains: &[&str]) {
-    let code = output.status.code().expect("an exit code");
-    assert_ne!(code, 0);
-    check_error(&["train"], output, code, contains);
-}
-
 #[test]
 fn what_an_agent_was_answered_is_trained_token_for_token_whoever_plays_it() {
     let Some(folder) = folder() else { return };
@@ -194,14 +177,17 @@ fn what_an_agent_was_answered_is_trained_token_for_token_whoever_plays_it() {
     assert!(said.contains("agents: `python3 "), "{said}");
     let several = ["environment.num_workers=3", "rollout.sequences_max=5"];
     check_done(&train(&folder, "several", "slow", &several));
-    assert!(result(&folder, "one") == result(&folder, "several"), "who plays decides bits");
+    assert!(
+        folder.result_and_samples("one") == folder.result_and_samples("several"),
+        "who plays decides bits"
+    );
     for (method, sets) in [("ppo", &["method=ppo", "loss.kl_coef=0.05"][..]), ("gspo", &["method=gspo"])] {
         check_done(&train(&folder, method, "plays", sets));
-        assert_eq!(metric(&folder, method, "rollout/logprob_mismatch_max"), 0.0, "{method}");
+        assert_eq!(folder.metric(method, "rollout/logprob_mismatch_max"), 0.0, "{method}");
     }
-    assert_eq!(metric(&folder, "one", "rollout/logprob_mismatch_max"), 0.0);
-    assert_eq!(metric(&folder, "one", "environment/episodes"), 48.0);
-    assert_eq!(metric(&folder, "one", "environment/aborted"), 0.0);
+    assert_eq!(folder.metric("one", "rollout/logprob_mismatch_max"), 0.0);
+    assert_eq!(folder.metric("one", "environment/episodes"), 48.0);
+    assert_eq!(folder.metric("one", "environment/aborted"), 0.0);
     let summary = folder.read_json("one/summary.json");
     assert_eq!(summary["arena_planned_bytes"], summary["arena_used_bytes"]);
     assert!(summary["rss_peak_bytes"].as_u64() <= summary["rss_planned_bytes"].as_u64(), "{summary}");
@@ -235,7 +221,7 @@ fn a_rewritten_conversation_is_a_branch_where_the_plan_has_room_for_one() {
     let Some(folder) = folder() else { return };
     let branches = ["environment.branches_max=2", "rollout.group_size=8"];
     check_done(&train(&folder, "two", "rewrites", &branches));
-    assert_eq!(metric(&folder, "two", "rollout/logprob_mismatch_max"), 0.0);
+    assert_eq!(folder.metric("two", "rollout/logprob_mismatch_max"), 0.0);
     let episodes = folder.read_lines("two/samples/step-000001.jsonl");
     let branched: Vec<&Value> = episodes.iter().filter(|e| e["branches"].is_array()).collect();
     assert!(!branched.is_empty(), "some sums are wrong");
@@ -254,8 +240,8 @@ fn a_rewritten_conversation_is_a_branch_where_the_plan_has_room_for_one() {
     check_done(&train(&folder, "one", "rewrites", &[]));
     let log = text(&folder.read("one/agents.log"));
     assert!(log.contains("chat 400 agent-limit"), "{log}");
-    assert!(metric(&folder, "one", "environment/truncated") >= 1.0);
-    assert_eq!(metric(&folder, "one", "environment/aborted"), 0.0);
+    assert!(folder.metric("one", "environment/truncated") >= 1.0);
+    assert_eq!(folder.metric("one", "environment/aborted"), 0.0);
     // Three responses more are beyond turns_max, and with room for them they are branches.
     check_done(&train(&folder, "again", "again", &["environment.branches_max=2"]));
     let log = text(&folder.read("again/agents.log"));
@@ -263,7 +249,7 @@ fn a_rewritten_conversation_is_a_branch_where_the_plan_has_room_for_one() {
     let room = ["environment.turns_max=4", "environment.branches_max=3"];
     check_done(&train(&folder, "wide", "again", &room));
     assert!(text(&folder.read("wide/agents.log")).contains("again 200 ok"));
-    assert_eq!(metric(&folder, "wide", "rollout/logprob_mismatch_max"), 0.0);
+    assert_eq!(folder.metric("wide", "rollout/logprob_mismatch_max"), 0.0);
 }
 
 /// A model of random weights, whose answers are bytes of all kinds.
@@ -286,7 +272,7 @@ fn answers_under_a_chat_template_are_never_tokenized_again() {
         "data.eval=none",
     ];
     check_done(&train(&folder, "out", "chats", &sets));
-    assert_eq!(metric(&folder, "out", "rollout/logprob_mismatch_max"), 0.0);
+    assert_eq!(folder.metric("out", "rollout/logprob_mismatch_max"), 0.0);
     let episodes = folder.read_lines("out/samples/step-000001.jsonl");
     assert_eq!(episodes.len(), 8);
     for episode in &episodes {
@@ -323,9 +309,9 @@ fn the_example_with_tools_plays_through_openais_client() {
         "data.eval=none",
     ];
     check_done(&folder.output("out", &sets));
-    assert_eq!(metric(&folder, "out", "rollout/logprob_mismatch_max"), 0.0);
-    assert_eq!(metric(&folder, "out", "environment/episodes"), 64.0);
-    assert_eq!(metric(&folder, "out", "environment/aborted"), 0.0);
+    assert_eq!(folder.metric("out", "rollout/logprob_mismatch_max"), 0.0);
+    assert_eq!(folder.metric("out", "environment/episodes"), 64.0);
+    assert_eq!(folder.metric("out", "environment/aborted"), 0.0);
 }
 
 #[test]
@@ -368,12 +354,12 @@ fn agents_that_fail_cost_their_episodes_and_too_many_end_the_run() {
     let silent = [&loose[..], &["environment.step_timeout_ms=1500"]].concat();
     check_done(&train(&folder, "silent", "silent", &silent));
     // Others may be slow too, on a machine that is busy.
-    assert!(metric(&folder, "silent", "environment/timeouts") >= 2.0);
+    assert!(folder.metric("silent", "environment/timeouts") >= 2.0);
     check_done(&train(&folder, "dies", "dies", &loose));
-    assert!(metric(&folder, "dies", "environment/crashes") >= 2.0);
-    assert_eq!(metric(&folder, "dies", "rollout/logprob_mismatch_max"), 0.0);
+    assert!(folder.metric("dies", "environment/crashes") >= 2.0);
+    assert_eq!(folder.metric("dies", "rollout/logprob_mismatch_max"), 0.0);
     check_done(&train(&folder, "gives-up", "gives-up", &loose));
-    assert_eq!(metric(&folder, "gives-up", "environment/exceptions"), 6.0);
+    assert_eq!(folder.metric("gives-up", "environment/exceptions"), 6.0);
     // One that plays an episode and ends is started again, as often as it takes.
     check_done(&train(
         &folder,
@@ -384,7 +370,7 @@ fn agents_that_fail_cost_their_episodes_and_too_many_end_the_run() {
 
     let strict = ["data.eval=none", "environment.restarts_max=1"];
     let named = |mode: &str, sets: &[&str], contains: &[&str]| {
-        check_fails(&train(&folder, "out", mode, &[&strict[..], sets].concat()), contains);
+        check_train_fails(&train(&folder, "out", mode, &[&strict[..], sets].concat()), contains);
         std::fs::remove_dir_all(folder.path("out")).ok();
     };
     named("broken", &[], &["error[agent-failing]: ", "2 times", "no such module"]);
@@ -393,7 +379,7 @@ fn agents_that_fail_cost_their_episodes_and_too_many_end_the_run() {
     named("absent", &["environment.reset_timeout_ms=700"], &["error[agent-missing]: ", "24 are free"]);
     let none = ["environment.command=[\"plimsoll-has-no-such-program\"]", "data.eval=none"];
     let output = folder.output("out", &none);
-    check_fails(&output, &["error[agent-failing]: ", "plimsoll-has-no-such-program"]);
+    check_train_fails(&output, &["error[agent-failing]: ", "plimsoll-has-no-such-program"]);
 }
 
 #[test]
@@ -406,7 +392,7 @@ fn agents_of_somebody_else_find_the_address_in_the_run_directory() {
     let said = check_done(&folder.output("out", &["environment.network=deny"]));
     assert!(said.contains("agents are waited for at http://127.0.0.1:"), "{said}");
     assert!(agent.wait().expect("it was started").success(), "it ends with the run");
-    assert_eq!(metric(&folder, "out", "environment/episodes"), 48.0);
+    assert_eq!(folder.metric("out", "environment/episodes"), 48.0);
     assert!(!folder.path("out/agent.json").exists(), "the token goes with the run");
 }
 
@@ -417,7 +403,7 @@ fn a_run_of_agents_goes_on_with_the_same_bits() {
     check_done(&train(&folder, "long", "plays", &sets));
     check_done(&train(&folder, "short", "plays", &["checkpoint.every=1", "train.steps=1"]));
     check_done(&train(&folder, "short", "plays", &["checkpoint.every=1", "--resume"]));
-    assert!(result(&folder, "long") == result(&folder, "short"), "other bits");
+    assert!(folder.result_and_samples("long") == folder.result_and_samples("short"), "other bits");
 }
 
 #[test]
@@ -438,7 +424,7 @@ fn keys_of_agents_are_checked() {
         (&["--ranks=2"], &["error[ranks-method]: "]),
     ] {
         let output = folder.output("out", sets);
-        check_fails(&output, contains);
+        check_train_fails(&output, contains);
     }
     // `plan` starts no agent.
     let plan = folder.plan(&[]);

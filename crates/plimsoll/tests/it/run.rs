@@ -154,6 +154,18 @@ impl Folder {
         self.saved(dir, "model.safetensors")
     }
 
+    /// Sums a metric over the steps.
+    pub fn metric(&self, dir: &str, name: &str) -> f64 {
+        self.metrics(dir).iter().map(|metrics| number(metrics, name)).sum()
+    }
+
+    /// Reads weights, states, and the samples and the evaluation of step 2.
+    pub fn result_and_samples(&self, dir: &str) -> [Vec<u8>; 4] {
+        let [weights, states] = self.result(dir);
+        let [samples, evaluated] = ["step", "eval"].map(|kind| format!("{dir}/samples/{kind}-000002.jsonl"));
+        [weights, states, self.read(&samples), self.read(&evaluated)]
+    }
+
     /// Reads weights and optimizer states after the last step.
     pub fn result(&self, dir: &str) -> [Vec<u8>; 2] {
         [self.weights(dir), self.saved(dir, "state/optimizer.safetensors")]
@@ -210,6 +222,13 @@ pub fn check_done(output: &Output) -> String {
 }
 
 /// Runs a command. Returns its exit code and the object on stdout.
+/// Requires that a `train` failed with an error that contains these words.
+pub fn check_train_fails(output: &Output, contains: &[&str]) {
+    let code = output.status.code().expect("an exit code");
+    assert_ne!(code, 0);
+    check_error(&["train"], output, code, contains);
+}
+
 pub fn object(args: &[&str]) -> (i32, Value) {
     let output = plimsoll(args);
     let object = serde_json::from_slice(&output.stdout)

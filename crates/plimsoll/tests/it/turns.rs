@@ -1,8 +1,8 @@
 //! Text environments from outside: episodes that become training samples, other people's code in them, and what becomes
 //! of its failures.
 
-use crate::common::{check_error, command, text};
-use crate::run::{Run, check_done, number, python_is_there};
+use crate::common::{command, text};
+use crate::run::{Run, check_done, check_train_fails, python_is_there};
 use serde_json::Value;
 use std::process::Output;
 
@@ -108,28 +108,10 @@ fn game(folder: &Run, dir: &str, class: &str, sets: &[&str]) -> Output {
     train(folder, dir, &env, &[&["data.prompt_tokens_max=8"], sets].concat())
 }
 
-/// A metric's sum over the steps.
-fn metric(folder: &Run, dir: &str, name: &str) -> f64 {
-    folder.metrics(dir).iter().map(|metrics| number(metrics, name)).sum()
-}
-
-/// Weights, states and samples.
-fn result(folder: &Run, dir: &str) -> [Vec<u8>; 4] {
-    let [weights, states] = folder.result(dir);
-    let [samples, evaluated] = ["step", "eval"].map(|kind| format!("{dir}/samples/{kind}-000002.jsonl"));
-    [weights, states, folder.read(&samples), folder.read(&evaluated)]
-}
-
 fn games() -> Run {
     let folder = Run::new(RUN);
     folder.write("games.py", GAMES);
     folder
-}
-
-fn check_fails(output: &Output, contains: &[&str]) {
-    let code = output.status.code().expect("an exit code");
-    assert_ne!(code, 0);
-    check_error(&["train"], output, code, contains);
 }
 
 /// Whatever the method: every drawn token's log-probability is the trainer's, what the environment said moves nothing
@@ -157,18 +139,18 @@ fn episodes_train_exactly_and_their_lines_tell_turns_mask_and_rewards() {
         ("tight", &["rollout.on_full=preempt", "rollout.kv_blocks=5", "rollout.sequences_max=9"]),
     ] {
         check_done(&train(&folder, name, "text:second-try", sets));
-        assert_eq!(metric(&folder, name, "rollout/logprob_mismatch_max"), 0.0, "{name}");
+        assert_eq!(folder.metric(name, "rollout/logprob_mismatch_max"), 0.0, "{name}");
         let summary = folder.read_json(&format!("{name}/summary.json"));
         assert_eq!(summary["arena_planned_bytes"], summary["arena_used_bytes"]);
         assert!(summary["rss_peak_bytes"].as_u64() <= summary["rss_planned_bytes"].as_u64(), "{summary}");
         assert!(summary["eval_before"].is_f64() && summary["eval_after"].is_f64(), "{summary}");
-        let turns = metric(&folder, name, "episode/turns_mean") / 2.0;
+        let turns = folder.metric(name, "episode/turns_mean") / 2.0;
         assert!((1.2..2.0).contains(&turns), "{name}: {turns}");
-        assert_eq!(metric(&folder, name, "environment/episodes"), 64.0);
-        assert_eq!(metric(&folder, name, "environment/aborted"), 0.0);
+        assert_eq!(folder.metric(name, "environment/episodes"), 64.0);
+        assert_eq!(folder.metric(name, "environment/aborted"), 0.0);
     }
     // What a hole means to GAE is not one thing.
-    assert!(result(&folder, "ppo")[0] != result(&folder, "zero")[0]);
+    assert!(folder.result_and_samples("ppo")[0] != folder.result_and_samples("zero")[0]);
     let same = |a: &str, b: &str| {
         let of = |dir: &str| folder.read_lines(&format!("{dir}/samples/step-000001.jsonl"));
         assert_eq!(of(a), of(b), "{a} and {b}");
@@ -222,13 +204,13 @@ fn a_run_of_episodes_that_goes_on_equals_one_that_never_stopped() {
         check_done(&run(&long, sets));
         check_done(&run(&short, &[sets, &["train.steps=1"]].concat()));
         check_done(&run(&short, &[sets, &["--resume"]].concat()));
-        assert!(result(&folder, &long) == result(&folder, &short), "{name}: other bits");
+        assert!(folder.result_and_samples(&long) == folder.result_and_samples(&short), "{name}: other bits");
     }
     if python {
         folder.write("games.py", &GAMES.replace("600", "601"));
         let output =
             game(&folder, "python-short", "Sums", &["checkpoint.every=1", "train.steps=3", "--resume"]);
-        check_fails(&output, &["error[resume-differs]: ", "games.py has other contents"]);
+        check_train_fails(&output, &["error[resume-differs]: ", "games.py has other contents"]);
     }
 }
 
@@ -240,7 +222,7 @@ fn who_answers_first_moves_no_bit() {
     let folder = games();
     check_done(&game(&folder, "one", "Sums", &[]));
     check_done(&game(&folder, "slow", "Slow", &["environment.num_workers=3", "rollout.sequences_max=5"]));
-    assert!(result(&folder, "one") == result(&folder, "slow"), "workers decide bits");
+    assert!(folder.result_and_samples("one") == folder.result_and_samples("slow"), "workers decide bits");
 }
 
 #[test]
@@ -264,11 +246,11 @@ fn faults_of_an_environment_are_told_apart_and_counted_and_the_run_goes_on() {
         let more = ["environment.restarts_max=1000", "data.eval=none"];
         let output = game(&folder, class, class, &[&more[..], sets].concat());
         check_done(&output);
-        let count = metric(&folder, class, &format!("environment/{counter}"));
-        let aborted = metric(&folder, class, "environment/aborted");
+        let count = folder.metric(class, &format!("environment/{counter}"));
+        let aborted = folder.metric(class, "environment/aborted");
         assert!(count >= 1.0 && aborted >= count, "{class}: {count} {counter}, {aborted} aborted");
         let faults = ["exceptions", "bad_replies", "crashes", "over_budget", "timeouts"];
-        let all: f64 = faults.iter().map(|name| metric(&folder, class, &format!("environment/{name}"))).sum();
+        let all: f64 = faults.iter().map(|name| folder.metric(class, &format!("environment/{name}"))).sum();
         assert_eq!(all, count, "{class} is distinguished");
         assert!(text(&output.stderr).contains("an episode was left out: environment `"), "{class}");
         let lines = folder.read_lines(&format!("{class}/samples/step-000001.jsonl"));
@@ -291,22 +273,22 @@ fn what_an_environment_may_not_do_is_named() {
         ("NoStep", &["error[text-environment-missing]: ", "`NoStep` has no method `step`"]),
         ("Chess", &["error[text-environment-missing]: ", "no class `Chess`; it has: Sums"]),
     ] {
-        check_fails(&game(&folder, "out", class, &none), contains);
+        check_train_fails(&game(&folder, "out", class, &none), contains);
         std::fs::remove_dir_all(folder.path("out")).ok();
     }
     check_done(&game(&folder, "talks", "Talks", &none));
-    assert!(metric(&folder, "talks", "environment/cut") >= 1.0);
+    assert!(folder.metric("talks", "environment/cut") >= 1.0);
     let missing = format!("python:{}:Game", folder.text_path("none.py"));
     let output = train(&folder, "out", &missing, &["data.prompt_tokens_max=8"]);
-    check_fails(&output, &["error[text-environment-missing]: ", "none.py` is not a file"]);
+    check_train_fails(&output, &["error[text-environment-missing]: ", "none.py` is not a file"]);
     let output = train(&folder, "out", "text:guess-number", &[]);
-    check_fails(&output, &["error[tokenizer-unknown-character]: ", "the environment said it"]);
+    check_train_fails(&output, &["error[tokenizer-unknown-character]: ", "the environment said it"]);
     let output = train(&folder, "out", "text:second-try", &["data.prompt_tokens_max=7"]);
-    check_fails(&output, &["error[prompt-too-long]: "]);
+    check_train_fails(&output, &["error[prompt-too-long]: "]);
     // Room for one turn and its reply: the second turn is cut, or does not begin.
     check_done(&train(&folder, "short", "text:second-try", &["environment.episode_tokens_max=12"]));
-    assert!(metric(&folder, "short", "environment/truncated") >= 1.0);
-    assert_eq!(metric(&folder, "short", "rollout/logprob_mismatch_max"), 0.0);
+    assert!(folder.metric("short", "environment/truncated") >= 1.0);
+    assert_eq!(folder.metric("short", "rollout/logprob_mismatch_max"), 0.0);
 }
 
 /// Environments that talk in words run with a model that has byte tokens and no chat template.
@@ -331,7 +313,7 @@ fn every_environment_that_comes_with_the_program_runs_under_a_chat_template() {
         ];
         let output = train(&folder, "out", env, &sets);
         check_done(&output);
-        assert_eq!(metric(&folder, "out", "rollout/logprob_mismatch_max"), 0.0, "{env}");
+        assert_eq!(folder.metric("out", "rollout/logprob_mismatch_max"), 0.0, "{env}");
         std::fs::remove_dir_all(folder.path("out")).expect("a run left it");
     }
 }
@@ -350,7 +332,7 @@ fn the_example_of_an_environment_of_ones_own_runs() {
         .output()
         .expect("the binary runs");
     check_done(&output);
-    assert_eq!(metric(&folder, "out", "environment/aborted"), 0.0);
+    assert_eq!(folder.metric("out", "environment/aborted"), 0.0);
 }
 
 /// The model knows digits alone and calls nothing, so every episode is one turn; its reward is what `get_reward` says then.
@@ -387,12 +369,12 @@ fn an_environment_of_tools_is_scored_once_at_the_end_of_each_episode() {
     let short = "data.prompt_tokens_max=8";
     let output = train(&folder, "out", &env, &[&rows, &template, short, "train.steps=1"]);
     check_done(&output);
-    assert_eq!(metric(&folder, "out", "episode/return"), 0.25);
-    assert_eq!(metric(&folder, "out", "episode/turns_mean"), 1.0);
-    assert_eq!(metric(&folder, "out", "environment/aborted"), 0.0);
+    assert_eq!(folder.metric("out", "episode/return"), 0.25);
+    assert_eq!(folder.metric("out", "episode/turns_mean"), 1.0);
+    assert_eq!(folder.metric("out", "environment/aborted"), 0.0);
 
     let fails = |dir: &str, env: &str, sets: &[&str], words: &[&str]| {
-        check_fails(&train(&folder, dir, env, &[&[short], sets].concat()), words);
+        check_train_fails(&train(&folder, dir, env, &[&[short], sets].concat()), words);
     };
     fails("untold", &env, &[&rows], &["error[tools-without-template]", "(look)"]);
     fails("wrong", "text:guess-number", &[&rows], &["it belongs to env = \"python:FILE.py:CLASS\""]);

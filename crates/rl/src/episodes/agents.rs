@@ -3,8 +3,7 @@
 //! During a rollout the engine answers under the address of each episode. What it drew becomes sequences to train on, with
 //! the log-probabilities that it had. An agent's rewards come at the ends of its episodes.
 
-use super::episode::{Episode, PlayedTurn};
-use crate::data::dataset::TextModel;
+use super::episode::{Asked, Episode, PlayedTurn};
 use crate::roles::{Trainer, sampling};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Environment, RunSpec};
@@ -46,19 +45,6 @@ pub(super) struct AgentPlay {
     /// The file with the address, while there is one.
     told: Option<PathBuf>,
     serving: Option<Serving>,
-}
-
-/// The episodes of a round.
-pub(super) struct ForAgents<'q> {
-    pub text: &'q TextModel,
-    pub starts: &'q [Start],
-    /// Episodes of each start.
-    pub group_size: usize,
-    pub sampling: Sampling,
-    pub eos: &'q [u32],
-    /// The step that they are for; 0 for an evaluation.
-    pub step: u32,
-    pub first_sample_id: u64,
 }
 
 struct Serving {
@@ -148,7 +134,7 @@ impl AgentPlay {
     pub(super) fn play(
         &mut self,
         trainer: &mut Trainer<'_>,
-        asked: &ForAgents<'_>,
+        asked: &Asked<'_>,
     ) -> Result<(Vec<OfAgent>, RolloutStats)> {
         if self.serving.is_none() {
             self.serving = Some(self.start(&trainer.shape.engine, trainer.shape.spec.vocab, asked)?);
@@ -173,7 +159,7 @@ impl AgentPlay {
         trainer.live(|live| server.play(live, round, &mut look))
     }
 
-    fn start(&mut self, engine: &EngineLimits, vocab: u32, asked: &ForAgents<'_>) -> Result<Serving> {
+    fn start(&mut self, engine: &EngineLimits, vocab: u32, asked: &Asked<'_>) -> Result<Serving> {
         let section = &self.section;
         let texts = Texts {
             tokenizer: asked.text.tokenizer.clone(),

@@ -1,8 +1,27 @@
-//! The record of one episode.
+//! What is asked for, and the record of one episode.
 
+use crate::data::dataset::TextModel;
+use plimsoll_config::RolloutSpec;
+use plimsoll_device::Sampling;
 use plimsoll_text::Message;
 use plimsoll_textenv::Start;
 use std::ops::Range;
+
+/// The episodes to play: all ranks'.
+pub(crate) struct Asked<'q> {
+    pub text: &'q TextModel,
+    pub rollout: &'q RolloutSpec,
+    pub starts: &'q [Start],
+    /// Episodes of each start.
+    pub group_size: usize,
+    pub sampling: Sampling,
+    pub eos: &'q [u32],
+    /// The step that they are for; 0 for an evaluation.
+    pub step: u32,
+    pub first_sample_id: u64,
+    /// Number of the first episodes whose texts are kept for people.
+    pub kept: usize,
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct PlayedTurn {

@@ -14,8 +14,9 @@ mod memory;
 mod play;
 mod round;
 
+pub(crate) use episode::Asked;
 pub(crate) use evaluate::evaluate_episodes;
 pub use kept::{KeptEpisode, KeptTurn};
 pub(crate) use memory::first_prompt_tokens;
-pub(crate) use play::{Asked, Played, play};
+pub(crate) use play::{Played, play};
 pub use round::{Episodes, RoundReport};

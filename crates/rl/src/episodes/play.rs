@@ -1,38 +1,20 @@
 //! Episodes played. Of several ranks each plays its part with environments of its own, and then every rank has all of them, in
 //! their order: what an episode is depends on its start and on the ids of its samples alone.
 
-use super::agents::{self, ForAgents};
-use super::episode::{Episode, PlayedTurn};
+use super::agents;
+use super::episode::{Asked, Episode, PlayedTurn};
 use super::fault::Fault;
 use super::round::Episodes;
-use crate::data::dataset::{Item, TextModel};
+use crate::data::dataset::Item;
 use crate::roles::Trainer;
 use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
 use crate::rollout::held::Branch;
 use crate::rollout::packed::{Kind, packed, packed_as_json};
 use plimsoll_base::{Error, Result};
-use plimsoll_config::RolloutSpec;
-use plimsoll_device::Sampling;
 use plimsoll_rollout::{Lengths, Request, RolloutStats};
 use plimsoll_serve::episodes::Played as OfAgent;
 use plimsoll_text::Message;
 use plimsoll_textenv::{EnvironmentTally, Start};
-
-/// The episodes to play: all ranks'.
-pub(crate) struct Asked<'q> {
-    pub text: &'q TextModel,
-    pub rollout: &'q RolloutSpec,
-    pub starts: &'q [Start],
-    /// Episodes of each start.
-    pub group_size: usize,
-    pub sampling: Sampling,
-    pub eos: &'q [u32],
-    /// The step that they are for; 0 for an evaluation.
-    pub step: u32,
-    pub first_sample_id: u64,
-    /// Number of the first episodes whose texts are kept for people.
-    pub kept: usize,
-}
 
 /// What was played. The samples are in `trainer.samples`, and the rest of the episodes in `Episodes`.
 pub(crate) struct Played {
@@ -104,16 +86,7 @@ pub(crate) fn play(trainer: &mut Trainer<'_>, episodes: &mut Episodes, asked: &A
 /// Errors: `agent-missing`, `agent-failing`, `text-environment-failing`; those of the device.
 fn play_agents(trainer: &mut Trainer<'_>, episodes: &mut Episodes, asked: &Asked<'_>) -> Result<Played> {
     let mut agents = episodes.agents.take().expect("agents play");
-    let for_agents = ForAgents {
-        text: asked.text,
-        starts: asked.starts,
-        group_size: asked.group_size,
-        sampling: asked.sampling,
-        eos: asked.eos,
-        step: asked.step,
-        first_sample_id: asked.first_sample_id,
-    };
-    let played = agents.play(trainer, &for_agents);
+    let played = agents.play(trainer, asked);
     episodes.agents = Some(agents);
     let (played, stats) = played?;
     episodes.policy_version = trainer.updates();
