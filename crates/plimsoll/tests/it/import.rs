@@ -202,6 +202,10 @@ pub fn check_plans(run: &str) {
     if needs_stand_ins && content.contains("\n[critic]\n") {
         stand_ins.push("critic.model=actor".to_string());
     }
+    // A teacher of the recipe's own may have been trained here, and is not the stand-in's.
+    if needs_stand_ins && content.contains("\n[distill]\n") {
+        stand_ins.push("distill.teacher=random:qwen2.5-0.5b".to_string());
+    }
     if content.contains("\"gym:") {
         let Some(found) = python_with("gymnasium") else { return };
         stand_ins.push(format!("environment.python={found}"));
