@@ -1,5 +1,7 @@
 //! The architectures that are built, a row each: how files spell them and what their decoders have.
 
+use serde::{Deserialize, Serialize};
+
 crate::names! {
     /// Which Hugging Face architecture a model is written as; the name is its `model_type`.
     Family {
@@ -9,9 +11,47 @@ crate::names! {
         Qwen2 = "qwen2",
         /// Qwen3, dense.
         Qwen3 = "qwen3",
-        /// Mistral without a sliding window.
+        /// Mistral.
         Mistral = "mistral",
+        /// SmolLM3.
+        SmolLm3 = "smollm3",
+        /// OLMo 2.
+        Olmo2 = "olmo2",
+        /// OLMo 3.
+        Olmo3 = "olmo3",
+        /// Gemma 3, text.
+        Gemma3 = "gemma3_text",
+        /// Granite 3, dense.
+        Granite = "granite",
     }
+}
+
+/// Where a layer's norms are, by the names of their tensors: for attention, then for the feed-forward part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Norms {
+    /// Of what a part reads.
+    pub before: Option<[&'static str; 2]>,
+    /// Of what a part adds to the residual stream.
+    pub after: Option<[&'static str; 2]>,
+}
+
+/// What is normalised of queries and keys before rope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QkNorms {
+    /// Each head by itself; all heads share d weights.
+    Heads,
+    /// The heads of a row together, with a weight for each element.
+    Rows,
+}
+
+/// What bends the gates of the feed-forward part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// g / (1 + e^-g).
+    Silu,
+    /// g (1 + tanh(sqrt(2/pi) (g + 0.044715 g^3))) / 2.
+    GeluTanh,
 }
 
 /// A row of the table.
@@ -23,21 +63,60 @@ pub struct Architecture {
     pub causal_lm: &'static str,
     /// `architectures` of a model for sequence classification, which is a reward model.
     pub classifier: &'static str,
-    /// `general.architecture` of a GGUF file; none where its files bear the name of another family.
+    /// `general.architecture` of a GGUF file, of several families that of the first one; none where files are not read.
     pub gguf: Option<&'static str>,
     /// True if a GGUF file holds the rows of q and k in rotated pairs.
     pub gguf_rope_pairs: bool,
     /// True if q, k and v have a bias.
     pub qkv_bias: bool,
-    /// True if each head of q and k is normalised before rope.
-    pub qk_norm: bool,
+    /// What of q and k is normalised before rope.
+    pub qk_norms: Option<QkNorms>,
+    /// Where the layers' norms are.
+    pub norms: Norms,
+    /// Added to the weights of all norms: files of some families hold their distance from 1.
+    pub norm_offset: f32,
+    /// What bends the gates.
+    pub gate: Gate,
+    /// True if embeddings are multiplied by the root of their width.
+    pub scales_embedding: bool,
+    /// True if constant factors are read: of embeddings, of what parts of a layer add, of scores, and of logits.
+    pub has_multipliers: bool,
+    /// Base of the rotary frequencies where a file does not name it.
+    pub rope_theta: f64,
+    /// True if the head is the embedding unless `tie_word_embeddings` says otherwise.
+    pub is_tied: bool,
     /// True if `attention_bias` in `config.json` adds a bias to q, k, v and o, which is refused; false if it is not read.
     pub reads_attention_bias: bool,
-    /// True if `sliding_window` in `config.json` is on whenever it is set; false if `use_sliding_window` turns it on.
-    pub window_is_on: bool,
+    /// Whether layers have windows.
+    pub windows: Windows,
     /// Keys of its own that a written `config.json` gets; no value is null.
     pub config_keys: &'static [(&'static str, Option<bool>)],
 }
+
+/// Which layers a `sliding_window` in `config.json` is for, if `layer_types` does not list them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Windows {
+    /// The family knows no windows, and the key is not read.
+    No,
+    /// All layers, whenever it is set.
+    All,
+    /// The layers from `max_window_layers` on, if `use_sliding_window` is true.
+    Asked,
+    /// All but every n-th layer.
+    AllButEvery {
+        /// n, unless `sliding_window_pattern` gives it.
+        n: u32,
+        /// Whether these layers have a rotary rule of their own, unscaled: with the same base, or that of `rope_local_base_freq`.
+        own_rope: bool,
+    },
+}
+
+/// What the norms of most families are called.
+const PRE_NORMS: Norms = Norms { before: Some(["input_layernorm", "post_attention_layernorm"]), after: None };
+
+/// What the norms after a part are called.
+const POST_NORMS: Norms =
+    Norms { before: None, after: Some(["post_attention_layernorm", "post_feedforward_layernorm"]) };
 
 const LLAMA: Architecture = Architecture {
     family: Family::Llama,
@@ -46,9 +125,16 @@ const LLAMA: Architecture = Architecture {
     gguf: Some("llama"),
     gguf_rope_pairs: true,
     qkv_bias: false,
-    qk_norm: false,
+    qk_norms: None,
+    norms: PRE_NORMS,
+    norm_offset: 0.0,
+    gate: Gate::Silu,
+    scales_embedding: false,
+    has_multipliers: false,
+    rope_theta: 1e4,
+    is_tied: false,
     reads_attention_bias: true,
-    window_is_on: false,
+    windows: Windows::No,
     config_keys: &[("attention_bias", Some(false)), ("mlp_bias", Some(false))],
 };
 
@@ -63,6 +149,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         gguf_rope_pairs: false,
         qkv_bias: true,
         reads_attention_bias: false,
+        windows: Windows::Asked,
         config_keys: &[("use_sliding_window", Some(false))],
         ..LLAMA
     },
@@ -72,7 +159,8 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         classifier: "Qwen3ForSequenceClassification",
         gguf: Some("qwen3"),
         gguf_rope_pairs: false,
-        qk_norm: true,
+        qk_norms: Some(QkNorms::Heads),
+        windows: Windows::Asked,
         config_keys: &[("attention_bias", Some(false)), ("use_sliding_window", Some(false))],
         ..LLAMA
     },
@@ -80,10 +168,66 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         family: Family::Mistral,
         causal_lm: "MistralForCausalLM",
         classifier: "MistralForSequenceClassification",
-        gguf: None,
         gguf_rope_pairs: false,
-        window_is_on: true,
+        windows: Windows::All,
         config_keys: &[("sliding_window", None)],
+        ..LLAMA
+    },
+    Architecture {
+        family: Family::SmolLm3,
+        causal_lm: "SmolLM3ForCausalLM",
+        classifier: "SmolLM3ForSequenceClassification",
+        gguf: None,
+        rope_theta: 2e6,
+        is_tied: true,
+        ..LLAMA
+    },
+    Architecture {
+        family: Family::Olmo2,
+        causal_lm: "Olmo2ForCausalLM",
+        classifier: "Olmo2ForSequenceClassification",
+        gguf: None,
+        qk_norms: Some(QkNorms::Rows),
+        norms: POST_NORMS,
+        config_keys: &[("attention_bias", Some(false))],
+        ..LLAMA
+    },
+    Architecture {
+        family: Family::Olmo3,
+        causal_lm: "Olmo3ForCausalLM",
+        classifier: "Olmo3ForSequenceClassification",
+        gguf: None,
+        qk_norms: Some(QkNorms::Rows),
+        norms: POST_NORMS,
+        windows: Windows::AllButEvery { n: 4, own_rope: true },
+        config_keys: &[("attention_bias", Some(false))],
+        ..LLAMA
+    },
+    Architecture {
+        family: Family::Gemma3,
+        causal_lm: "Gemma3ForCausalLM",
+        classifier: "Gemma3TextForSequenceClassification",
+        gguf: None,
+        qk_norms: Some(QkNorms::Heads),
+        norms: Norms {
+            before: Some(["input_layernorm", "pre_feedforward_layernorm"]),
+            after: POST_NORMS.after,
+        },
+        norm_offset: 1.0,
+        gate: Gate::GeluTanh,
+        scales_embedding: true,
+        rope_theta: 1e6,
+        is_tied: true,
+        windows: Windows::AllButEvery { n: 6, own_rope: true },
+        config_keys: &[("attention_bias", Some(false))],
+        ..LLAMA
+    },
+    Architecture {
+        family: Family::Granite,
+        causal_lm: "GraniteForCausalLM",
+        classifier: "GraniteForSequenceClassification",
+        gguf: None,
+        has_multipliers: true,
         ..LLAMA
     },
 ];
@@ -103,8 +247,7 @@ mod tests {
     fn the_table_is_in_the_order_of_the_families_and_no_name_is_given_twice() {
         for (row, family) in ARCHITECTURES.iter().zip(Family::ALL) {
             assert_eq!((row.family, family.architecture()), (family, row));
-            let names =
-                |row: &Architecture| [row.causal_lm, row.classifier, row.gguf.unwrap_or(row.causal_lm)];
+            let names = |row: &Architecture| [row.causal_lm, row.classifier];
             for other in ARCHITECTURES.iter().filter(|other| other.family != family) {
                 assert!(names(row).iter().all(|name| !names(other).contains(name)), "{family}");
             }

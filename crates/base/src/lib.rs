@@ -10,6 +10,7 @@ mod bytes;
 mod dtype;
 mod error;
 mod exact_sum;
+mod layers;
 mod lora;
 pub mod math;
 mod model_spec;
@@ -24,11 +25,12 @@ mod shown;
 #[allow(missing_docs, reason = "each constant is named after its slug, whose page explains it")]
 pub mod slugs;
 
-pub use architecture::{ARCHITECTURES, Architecture, Family};
+pub use architecture::{ARCHITECTURES, Architecture, Family, Gate, Norms, QkNorms, Windows};
 pub use bytes::Bytes;
 pub use dtype::DType;
 pub use error::{Error, Exit, Result};
 pub use exact_sum::ExactSum;
+pub use layers::{Attention, LAYERS_MAX, LayerSet, Multipliers, Window};
 pub use lora::{LoraShape, LoraTarget, LoraTargets, Quantization};
 pub use model_spec::{ModelSpec, PLAN_ONLY, PRESETS, RopeScaling};
 pub use near::nearest_path;

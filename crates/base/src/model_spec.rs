@@ -2,7 +2,8 @@
 //!
 //! Legend: V vocab, L layers, h hidden, a query heads, k key-value heads, d head dim, f feed-forward.
 
-use crate::Family;
+use crate::architecture::{Architecture, QkNorms};
+use crate::{Attention, Family, LayerSet, Multipliers, Window};
 use serde::{Deserialize, Serialize};
 
 /// How rotary frequencies are stretched beyond the trained context.
@@ -26,6 +27,22 @@ pub enum RopeScaling {
         high_freq_factor: f64,
         /// The context that the model was first trained with.
         original_max_position_embeddings: u32,
+    },
+    /// YaRN: pairs that turn seldom within the first context are divided by `factor`, those that turn often are kept, a
+    /// ramp between; cosines and sines are multiplied by `attention_factor`.
+    Yarn {
+        /// Divisor of the low frequencies.
+        factor: f64,
+        /// The context that the model was first trained with.
+        original_max_position_embeddings: u32,
+        /// Turns within it above which a pair is kept.
+        beta_fast: f64,
+        /// Turns within it below which a pair is divided.
+        beta_slow: f64,
+        /// Factor on cosines and sines: scores grow by its square.
+        attention_factor: f64,
+        /// Whether the ends of the ramp are whole pairs.
+        truncate: bool,
     },
 }
 
@@ -58,10 +75,16 @@ pub struct ModelSpec {
     pub tied: bool,
     /// True if q, k and v have a bias.
     pub qkv_bias: bool,
-    /// True if each head of q and k is normalised before rope.
-    pub qk_norm: bool,
+    /// What of q and k is normalised before rope.
+    pub qk_norms: Option<QkNorms>,
     /// Longest sequence that the model was made for.
     pub max_positions: u32,
+    /// How it attends.
+    #[serde(default, skip_serializing_if = "Attention::is_plain")]
+    pub attention: Attention,
+    /// Its constant factors.
+    #[serde(default, skip_serializing_if = "Multipliers::is_plain")]
+    pub multipliers: Multipliers,
 }
 
 impl ModelSpec {
@@ -75,15 +98,27 @@ impl ModelSpec {
         self.kv_heads * self.head_dim
     }
 
+    /// The row of the family's table.
+    pub const fn architecture(&self) -> &'static Architecture {
+        self.family.architecture()
+    }
+
     /// Number of parameters; a tied head is counted once.
     ///
-    /// P = V h (1 if tied else 2) + h + L (h a d + 2 h k d + a d h + 3 h f + 2 h + [bias: a d + 2 k d] + [qk-norm: 2 d]).
+    /// P = V h (1 if tied else 2) + h + L (h a d + 2 h k d + a d h + 3 h f + n h + [bias: a d + 2 k d] + [qk-norm]), with n norms
+    /// a layer and 2 d weights of norms of heads, or (a + k) d of rows.
     pub fn parameters(&self) -> u64 {
         let (v, h, f) = (u64::from(self.vocab), u64::from(self.hidden), u64::from(self.ffn));
         let (q, kv, d) = (u64::from(self.q_width()), u64::from(self.kv_width()), u64::from(self.head_dim));
         let bias = if self.qkv_bias { q + 2 * kv } else { 0 };
-        let qk_norm = if self.qk_norm { 2 * d } else { 0 };
-        let layer = 2 * h * q + 2 * h * kv + 3 * h * f + 2 * h + bias + qk_norm;
+        let qk_norm = match self.qk_norms {
+            None => 0,
+            Some(QkNorms::Heads) => 2 * d,
+            Some(QkNorms::Rows) => q + kv,
+        };
+        let norms = self.architecture().norms;
+        let norms = 2 * [norms.before, norms.after].into_iter().flatten().count() as u64;
+        let layer = 2 * h * q + 2 * h * kv + 3 * h * f + norms * h + bias + qk_norm;
         v * h * if self.tied { 1 } else { 2 } + h + u64::from(self.layers) * layer
     }
 
@@ -91,7 +126,13 @@ impl ModelSpec {
     pub fn layer_flops(&self, context: u64) -> u64 {
         let (h, f) = (u64::from(self.hidden), u64::from(self.ffn));
         let (q, kv) = (u64::from(self.q_width()), u64::from(self.kv_width()));
-        u64::from(self.layers) * (2 * (2 * h * q + 2 * h * kv + 3 * h * f) + 4 * q * context)
+        let keys =
+            |layer| self.attention.window_of(layer).map_or(context, |keys| context.min(u64::from(keys)));
+        let all_keys = match self.attention.window {
+            None => u64::from(self.layers) * context,
+            Some(_) => (0..self.layers).map(keys).sum(),
+        };
+        u64::from(self.layers) * 2 * (2 * h * q + 2 * h * kv + 3 * h * f) + 4 * q * all_keys
     }
 
     /// Floating-point operations of one row through the head.
@@ -114,8 +155,34 @@ const fn spec(
     ModelSpec {
         family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, rms_eps, rope_theta,
         rope_scaling: RopeScaling::None, tied, max_positions,
-        qkv_bias: family.architecture().qkv_bias, qk_norm: family.architecture().qk_norm,
+        qkv_bias: family.architecture().qkv_bias, qk_norms: family.architecture().qk_norms,
+        attention: PLAIN, multipliers: Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0 },
     }
+}
+
+const PLAIN: Attention = Attention { window: None, unrotated: LayerSet::every(1, 0), scale: None };
+
+const ONES: [f32; 3] = [1.0; 3];
+
+/// `spec` with a factor on scores, and with those of embeddings, of what parts add, and of logits.
+const fn scaled(spec: ModelSpec, scale: f32, [embedding, residual, logits]: [f32; 3]) -> ModelSpec {
+    let attention = Attention { scale: Some(scale), ..spec.attention };
+    ModelSpec { attention, multipliers: Multipliers { embedding, residual, logits }, ..spec }
+}
+
+const OLMO_3_ROPE: RopeScaling = RopeScaling::Yarn {
+    factor: 8.0,
+    original_max_position_embeddings: 8192,
+    beta_fast: 32.0,
+    beta_slow: 1.0,
+    attention_factor: 1.207_944_154_167_983_6,
+    truncate: true,
+};
+
+/// `spec` with windows in all layers but every n-th.
+const fn with_windows(spec: ModelSpec, keys: u32, n: u32, rope_theta: Option<f64>) -> ModelSpec {
+    let window = Window { keys, layers: LayerSet::all_but_every(n, spec.layers), rope_theta };
+    ModelSpec { attention: Attention { window: Some(window), ..spec.attention }, ..spec }
 }
 
 const LLAMA_3_2_ROPE: RopeScaling = RopeScaling::Llama3 {
@@ -165,6 +232,14 @@ pub const PRESETS: &[(&str, ModelSpec)] = &[
     ("llama-3.2-1b", ModelSpec { rope_scaling: LLAMA_3_2_ROPE, ..spec(Family::Llama, 128256, 2048, 16, 32, 8, 64, 8192, 1e-5, 5e5, true, 131072) }),
     ("llama-3.2-3b", ModelSpec { rope_scaling: LLAMA_3_2_ROPE, ..spec(Family::Llama, 128256, 3072, 28, 24, 8, 128, 8192, 1e-5, 5e5, true, 131072) }),
     ("baichuan-13b", spec(Family::Llama, 64000, 5120, 40, 40, 40, 128, 13696, 1e-6, 1e4, false, 4096)),
+    ("smollm3-3b", ModelSpec { attention: Attention { unrotated: LayerSet::every(4, 36), ..PLAIN }, ..spec(Family::SmolLm3, 128256, 2048, 36, 16, 4, 128, 11008, 1e-6, 5e6, true, 65536) }),
+    ("olmo-2-1b", spec(Family::Olmo2, 100352, 2048, 16, 16, 16, 128, 8192, 1e-6, 5e5, false, 4096)),
+    ("olmo-2-7b", spec(Family::Olmo2, 100352, 4096, 32, 32, 32, 128, 11008, 1e-6, 5e5, false, 4096)),
+    ("olmo-3-7b", with_windows(ModelSpec { rope_scaling: OLMO_3_ROPE, ..spec(Family::Olmo3, 100278, 4096, 32, 32, 32, 128, 11008, 1e-6, 5e5, false, 65536) }, 4096, 4, Some(5e5))),
+    ("gemma-3-1b", with_windows(scaled(spec(Family::Gemma3, 262144, 1152, 26, 4, 1, 256, 6912, 1e-6, 1e6, true, 32768), 0.0625, ONES), 512, 6, Some(1e4))),
+    ("gemma-3-4b", with_windows(ModelSpec { rope_scaling: RopeScaling::Linear { factor: 8.0 }, ..scaled(spec(Family::Gemma3, 262208, 2560, 34, 8, 4, 256, 10240, 1e-6, 1e6, true, 131072), 0.0625, ONES) }, 1024, 6, Some(1e4))),
+    ("granite-3.3-2b", scaled(spec(Family::Granite, 49159, 2048, 40, 32, 8, 64, 8192, 1e-5, 1e7, true, 131072), 0.015625, [12.0, 0.22, 8.0])),
+    ("granite-3.3-8b", scaled(spec(Family::Granite, 49159, 4096, 40, 32, 8, 128, 12800, 1e-5, 1e7, true, 131072), 0.0078125, [12.0, 0.22, 16.0])),
     ("mistral-7b", spec(Family::Mistral, 32768, 4096, 32, 32, 8, 128, 14336, 1e-5, 1e6, false, 32768)),
 ];
 
@@ -193,6 +268,11 @@ mod tests {
             ("llama-3.1-8b", 8_030_261_248),
             ("qwen3-14b", 14_768_307_200),
             ("qwen3-32b", 32_762_123_264),
+            ("gemma-3-1b", 999_885_952),
+            ("smollm3-3b", 3_075_098_624),
+            ("olmo-2-1b", 1_484_916_736),
+            ("olmo-2-7b", 7_298_617_344),
+            ("granite-3.3-8b", 8_170_864_640),
         ] {
             assert_eq!(ModelSpec::preset(name).unwrap().parameters(), expect, "{name}");
         }

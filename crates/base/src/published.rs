@@ -8,12 +8,12 @@ use crate::{ModelSpec, PRESETS};
 pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
     let last = name.trim_end_matches('/').rsplit(['/', ':']).next()?.to_ascii_lowercase();
     let mut base = last.as_str();
-    for suffix in ["-hf", "-chat", "-instruct", "-base", "-it"] {
+    for suffix in ["-hf", "-chat", "-instruct", "-base", "-it", "-pt"] {
         base = base.strip_suffix(suffix).unwrap_or(base);
     }
     let base = base.strip_prefix("meta-").unwrap_or(base);
     // (what a name begins with, what the preset's does); shapes are those of the published config.json.
-    const KIN: [(&str, &str); 8] = [
+    const KIN: [(&str, &str); 12] = [
         ("qwen2.5-math-", "qwen2.5-"),
         ("qwen2.5-coder-", "qwen2.5-"),
         ("deepseek-r1-distill-qwen-7b", "qwen2.5-7b"),
@@ -22,6 +22,10 @@ pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
         ("qwen2-", "qwen2.5-"),
         ("llama-3.3-70b", "llama-3.1-70b"),
         ("mistral-7b-v0.3", "mistral-7b"),
+        ("olmo-2-0425-1b", "olmo-2-1b"),
+        ("olmo-2-1124-7b", "olmo-2-7b"),
+        ("olmo-3-1025-7b", "olmo-3-7b"),
+        ("olmo-3-7b-think", "olmo-3-7b"),
     ];
     let kin = KIN.iter().find_map(|(from, to)| base.strip_prefix(from).map(|rest| format!("{to}{rest}")));
     let wanted = kin.as_deref().unwrap_or(base);
@@ -53,6 +57,13 @@ mod tests {
             ("mistralai/Mistral-7B-v0.3", Some("mistral-7b")),
             ("mistralai/Mistral-7B-v0.1", None),
             ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", None),
+            ("HuggingFaceTB/SmolLM3-3B-Base", Some("smollm3-3b")),
+            ("allenai/OLMo-2-0425-1B-Instruct", Some("olmo-2-1b")),
+            ("allenai/Olmo-3-1025-7B", Some("olmo-3-7b")),
+            ("allenai/Olmo-3-7B-Instruct", Some("olmo-3-7b")),
+            ("google/gemma-3-1b-it", Some("gemma-3-1b")),
+            ("google/gemma-3-4b-pt", Some("gemma-3-4b")),
+            ("ibm-granite/granite-3.3-2b-base", Some("granite-3.3-2b")),
             ("somebody/else", None),
             ("", None),
         ] {

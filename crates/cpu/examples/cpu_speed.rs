@@ -162,12 +162,30 @@ fn head(report: &Report, e: DType) {
         report.line(&label("head"), flops, || b.dev.head(x, w, targets, 1.0, tile, out));
         let how = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 };
         report.line(&label("sample"), flops, || {
-            b.dev.sample(Sample { x, w, keys: b.buf("keys"), how, tile, tokens: targets, out })
+            b.dev.sample(Sample {
+                x,
+                w,
+                keys: b.buf("keys"),
+                how,
+                logit_scale: 1.0,
+                tile,
+                tokens: targets,
+                out,
+            })
         });
         if m == 32 {
             let how = Sampling { top_k: 50, top_p: 0.9, ..how };
             report.line(&label("sample truncated"), flops, || {
-                b.dev.sample(Sample { x, w, keys: b.buf("keys"), how, tile, tokens: targets, out })
+                b.dev.sample(Sample {
+                    x,
+                    w,
+                    keys: b.buf("keys"),
+                    how,
+                    logit_scale: 1.0,
+                    tile,
+                    tokens: targets,
+                    out,
+                })
             });
         }
         if m == 1024 {

@@ -83,10 +83,11 @@ pub(super) fn forward(
     dev: &CpuDevice,
     q: Buf<'_>,
     kv: Kv<'_>,
-    batch: Batch<'_>,
+    (batch, window): (Batch<'_>, usize),
     out: Buf<'_>,
     lse: Option<Buf<'_>>,
 ) {
+    assert!(window > 0, "a row sees itself");
     let rows = batch.positions.len();
     if rows == 0 {
         return;
@@ -99,6 +100,7 @@ pub(super) fn forward(
     by_dtype!(q, T => {
         let call = Call::<T> {
             dims,
+            window,
             q: dev.read(q),
             keys: dev.read(kv.keys),
             values: dev.read(kv.values),
@@ -106,7 +108,7 @@ pub(super) fn forward(
             lse: lse.map(|b| dev.write(b)),
         };
         let items = segments(fields).map(|s| cut.items(&s)).sum::<usize>();
-        let keys = segments(fields).map(|s| s.rows * (s.first_position + s.rows)).sum::<usize>();
+        let keys = segments(fields).map(|s| s.rows * (s.first_position + s.rows).min(window)).sum::<usize>();
         let tasks = (keys * dims.a * dims.d * 2 / TASK_WORK).min(TASKS_MAX).min(items).max(1);
         dev.pool().run(tasks, &|task, _thread| {
             // Descending, because the last rows of a segment have the most keys.
@@ -163,6 +165,8 @@ impl Cut {
 
 struct Call<'a, T> {
     dims: Dims,
+    /// Keys that a row sees, at most.
+    window: usize,
     q: &'a [T],
     keys: &'a [T],
     values: &'a [T],
@@ -200,6 +204,25 @@ struct Scratch {
     total: [MaybeUninit<f32>; QUERIES_MAX * STRIDE],
 }
 
+/// Keys of a chunk that a query sees: from `from` on, below `upto`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    from: usize,
+    upto: usize,
+}
+
+impl Seen {
+    /// Those of the chunk at `chunk`, of a row that sees `keys` keys but for those out of its window.
+    fn of(keys: usize, window: usize, chunk: usize) -> Seen {
+        let within = |key: usize| key.saturating_sub(chunk).min(ATTENTION_CHUNK);
+        Seen { from: within(keys.saturating_sub(window)), upto: within(keys) }
+    }
+
+    fn is_empty(self) -> bool {
+        self.from >= self.upto
+    }
+}
+
 /// Largest score and sum of exponentials of a query.
 #[derive(Clone, Copy, Default)]
 struct Softmax {
@@ -227,12 +250,14 @@ simd_fn! {
         let values = Blocks { data: call.values, ..blocks };
         let first_keys = segment.first_position + item.rows.start + 1;
         let keys_max = first_keys + item.rows.len() - 1;
-        let mut soft = [Softmax::default(); QUERIES_MAX];
-        for chunk in (0..keys_max).step_by(ATTENTION_CHUNK) {
+        // None of a query whose window begins in a later chunk.
+        let mut soft = [None; QUERIES_MAX];
+        let first_chunk = first_keys.saturating_sub(call.window) / ATTENTION_CHUNK * ATTENTION_CHUNK;
+        for chunk in (first_chunk..keys_max).step_by(ATTENTION_CHUNK) {
             // Keys of this chunk that each query sees.
-            let mut seen = [0; QUERIES_MAX];
+            let mut seen = [Seen::default(); QUERIES_MAX];
             for (i, seen) in seen.iter_mut().enumerate().take(n) {
-                *seen = (first_keys + i / heads).saturating_sub(chunk).min(ATTENTION_CHUNK);
+                *seen = Seen::of(first_keys + i / heads, call.window, chunk);
             }
             let seen = &seen[..n];
             let block = chunk / KV_BLOCK;
@@ -243,36 +268,42 @@ simd_fn! {
                 for i in 0..n {
                     fresh[i] = softmax(s, scores.add(i * SCORES_STRIDE), seen[i]);
                 }
-                let to = if chunk == 0 { total } else { out };
+                let to = if chunk == first_chunk { total } else { out };
                 chunk_values(s, values, block, seen, scores, to);
-                for i in 0..n {
-                    if chunk == 0 {
-                        soft[i] = fresh[i];
-                    } else if seen[i] > 0 {
-                        merge(s, d, &mut soft[i], total.add(i * STRIDE), fresh[i], out.add(i * STRIDE));
+                for i in (0..n).filter(|&i| !seen[i].is_empty()) {
+                    let (total, out) = (total.add(i * STRIDE), out.add(i * STRIDE));
+                    match &mut soft[i] {
+                        Some(soft) => merge(s, d, soft, total, fresh[i], out),
+                        none => {
+                            *none = Some(fresh[i]);
+                            if chunk > first_chunk {
+                                total.copy_from_nonoverlapping(out, d);
+                            }
+                        }
                     }
                 }
             }
         }
         for i in 0..n {
+            let soft = soft[i].expect("a row sees itself");
             // SAFETY: row i of the scratch; rows and heads of items are disjoint.
             unsafe {
                 let total = std::slice::from_raw_parts(total.add(i * STRIDE), d);
                 let to = call.out.range(place(i) * d, d);
-                let sum = s.splat(soft[i].sum);
+                let sum = s.splat(soft.sum);
                 for (to, x) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(total.as_chunks::<LANES>().0) {
                     T::store(s, to, s.div(f32::load(s, x), sum));
                 }
                 if let Some(lse) = &call.lse {
                     let lse = lse.range(place(i), 1);
-                    lse[0] = (f64::from(soft[i].max) + math::ln(f64::from(soft[i].sum))) as f32;
+                    lse[0] = (f64::from(soft.max) + math::ln(f64::from(soft.sum))) as f32;
                 }
             }
         }
     }
 }
 
-/// Scaled scores of the blocks from `first_block` that each query sees.
+/// Scaled scores of the blocks from `first_block` that each query sees, and of some before them.
 ///
 /// # Safety
 /// `q` and `scores` have rows for all queries of `seen`.
@@ -281,7 +312,7 @@ unsafe fn chunk_scores<S: Simd, T: Lanes>(
     s: S,
     blocks: Blocks<'_, T>,
     first_block: usize,
-    seen: &[usize],
+    seen: &[Seen],
     q: *const f32,
     scores: *mut f32,
 ) {
@@ -289,12 +320,12 @@ unsafe fn chunk_scores<S: Simd, T: Lanes>(
     while at < seen.len() {
         let sizes: &[usize] = if S::ACCUMULATORS >= 16 { &[8, 4, 3, 2, 1] } else { &[4, 3, 2, 1] };
         let size = tile_of(sizes, seen.len() - at);
-        // Queries ascend in position, so the last of a tile sees the most.
-        let num_blocks = seen[at + size - 1].div_ceil(KV_BLOCK);
-        let range = first_block..first_block + num_blocks;
+        // Queries ascend in position: the first of a tile sees the earliest key, the last one the latest.
+        let (skip, num_blocks) = (seen[at].from / KV_BLOCK, seen[at + size - 1].upto.div_ceil(KV_BLOCK));
+        let range = first_block + skip..first_block + num_blocks;
         // SAFETY: queries at..at + size are among those of `seen`, for which the caller promises rows.
         unsafe {
-            let (q, scores) = (q.add(at * STRIDE), scores.add(at * SCORES_STRIDE));
+            let (q, scores) = (q.add(at * STRIDE), scores.add(at * SCORES_STRIDE + skip * LANES));
             match (size, S::ACCUMULATORS >= 16) {
                 (8, _) => score_tile::<S, T, 8, 2>(s, blocks, range, q, scores),
                 (4, true) => score_tile::<S, T, 4, 4>(s, blocks, range, q, scores),
@@ -352,28 +383,30 @@ unsafe fn score_tile<S: Simd, T: Lanes, const Q: usize, const B: usize>(
     }
 }
 
-/// Turns the first `seen` scores into e^(score - max); the rest of the last block becomes 0.
+/// Turns the scores that are seen into e^(score - max); the rest of the first and of the last block becomes 0.
 ///
 /// # Safety
-/// `scores` has `seen` elements, rounded up to 16.
+/// `scores` has `seen.upto` elements, rounded up to 16.
 #[inline(always)]
-unsafe fn softmax<S: Simd>(s: S, scores: *mut f32, seen: usize) -> Softmax {
-    if seen == 0 {
+unsafe fn softmax<S: Simd>(s: S, scores: *mut f32, seen: Seen) -> Softmax {
+    if seen.is_empty() {
         return Softmax::default();
     }
     let minus = s.splat(f32::NEG_INFINITY);
-    let (last, rest) = ((seen - 1) / LANES, (seen - 1) % LANES + 1);
-    // SAFETY: block `last` is the last of `seen` elements.
+    let (first, last, rest) = (seen.from / LANES, (seen.upto - 1) / LANES, (seen.upto - 1) % LANES + 1);
+    // SAFETY: block `last` is the last of the elements, and `first` is not after it.
     unsafe {
+        let begin = s.first(seen.from % LANES, minus, s.load(scores.add(first * LANES)));
+        s.store(scores.add(first * LANES), begin);
         let end = s.first(rest, s.load(scores.add(last * LANES)), minus);
         s.store(scores.add(last * LANES), end);
         let mut largest = minus;
-        for i in 0..=last {
+        for i in first..=last {
             largest = s.max(s.load(scores.add(i * LANES)), largest);
         }
         let max = s.largest(largest);
         let (mut sums, shift) = (s.splat(0.0), s.splat(max));
-        for i in 0..=last {
+        for i in first..=last {
             let e = s.exp(s.sub(s.load(scores.add(i * LANES)), shift));
             sums = s.add(sums, e);
             s.store(scores.add(i * LANES), e);
@@ -391,7 +424,7 @@ unsafe fn chunk_values<S: Simd, T: Lanes>(
     s: S,
     blocks: Blocks<'_, T>,
     first_block: usize,
-    seen: &[usize],
+    seen: &[Seen],
     weights: *const f32,
     out: *mut f32,
 ) {
@@ -439,26 +472,59 @@ unsafe fn value_tile<S: Simd, T: Lanes, const Q: usize, const W: usize>(
     blocks: Blocks<'_, T>,
     first_block: usize,
     column: usize,
-    seen: &[usize],
+    seen: &[Seen],
     weights: *const f32,
     out: *mut f32,
 ) {
     let d = blocks.dims.d;
     let mut sums = [[s.splat(0.0); W]; Q];
-    // Keys that all queries of the tile see, then those that only later rows do.
-    let common = seen[0];
-    for start in (0..common).step_by(KV_BLOCK) {
-        let count = (common - start).min(KV_BLOCK);
+    // Keys that only earlier rows see, whole blocks of those that all queries of the tile see, those that only later rows do.
+    let (first, whole) = (seen[0], seen[Q - 1].from.next_multiple_of(KV_BLOCK));
+    let common = if whole < first.upto { whole..first.upto } else { first.from..first.from };
+    // SAFETY: the caller promises Q rows of weights, and the table has the blocks of all keys that are seen.
+    unsafe {
+        let of = (blocks, first_block, column);
+        some_keys::<S, T, Q, W>(s, of, first.from..common.start, seen, weights, &mut sums);
+    }
+    for start in common.clone().step_by(KV_BLOCK) {
+        let count = (common.end - start).min(KV_BLOCK);
         // SAFETY: W vectors from `column` are inside a row of d elements; the block has 16 rows.
         unsafe {
             let rows = blocks.at(first_block + start / KV_BLOCK).add(column);
             sum_tile::<S, T, Q, W>(s, &mut sums, weights.add(start), (SCORES_STRIDE, 1), rows, d, count);
         }
     }
-    for key in common..seen[Q - 1] {
+    // SAFETY: as above.
+    unsafe {
+        let of = (blocks, first_block, column);
+        some_keys::<S, T, Q, W>(s, of, common.end..seen[Q - 1].upto, seen, weights, &mut sums);
+    }
+    for q in 0..Q {
+        for w in 0..W {
+            // SAFETY: the caller promises Q rows of `out`, and q < Q.
+            unsafe { s.store(out.add(q * STRIDE + w * LANES), sums[q][w]) };
+        }
+    }
+}
+
+/// Adds keys that only some queries of a tile see.
+///
+/// # Safety
+/// As `value_tile`.
+#[inline(always)]
+unsafe fn some_keys<S: Simd, T: Lanes, const Q: usize, const W: usize>(
+    s: S,
+    (blocks, first_block, column): (Blocks<'_, T>, usize, usize),
+    keys: Range<usize>,
+    seen: &[Seen],
+    weights: *const f32,
+    sums: &mut [[S::F; W]; Q],
+) {
+    let d = blocks.dims.d;
+    for key in keys {
         let rows = blocks.at(first_block + key / KV_BLOCK);
         for q in 0..Q {
-            if key < seen[q] {
+            if seen[q].from <= key && key < seen[q].upto {
                 // SAFETY: W vectors from `column` are inside a row of d elements, and the caller promises Q rows.
                 unsafe {
                     let x = s.splat(*weights.add(q * SCORES_STRIDE + key));
@@ -468,12 +534,6 @@ unsafe fn value_tile<S: Simd, T: Lanes, const Q: usize, const W: usize>(
                     }
                 }
             }
-        }
-    }
-    for q in 0..Q {
-        for w in 0..W {
-            // SAFETY: the caller promises Q rows of `out`, and q < Q.
-            unsafe { s.store(out.add(q * STRIDE + w * LANES), sums[q][w]) };
         }
     }
 }

@@ -22,7 +22,7 @@ use std::ops::Range;
 const QUERIES_MAX: usize = 48;
 
 pub(super) fn backward(dev: &CpuDevice, args: AttentionBackward<'_>) {
-    let AttentionBackward { q, kv, batch, out, lse, dout, dq, dkv } = args;
+    let AttentionBackward { q, kv, batch, window, out, lse, dout, dq, dkv } = args;
     let rows = batch.positions.len();
     if rows == 0 {
         return;
@@ -40,6 +40,7 @@ pub(super) fn backward(dev: &CpuDevice, args: AttentionBackward<'_>) {
     by_dtype!(q, T => {
         let call = Call::<T> {
             dims,
+            window,
             q: dev.read(q),
             keys: dev.read(kv.keys),
             values: dev.read(kv.values),
@@ -76,6 +77,8 @@ fn key_row(segment: &Segment, position: usize) -> usize {
 
 struct Call<'a, T> {
     dims: Dims,
+    /// Keys that a row sees, at most.
+    window: usize,
     q: &'a [T],
     keys: &'a [T],
     values: &'a [T],
@@ -136,6 +139,7 @@ impl Work {
 struct Queries<'a> {
     segment: &'a Segment,
     dims: Dims,
+    window: usize,
     kv_head: usize,
     rows: Range<usize>,
     heads: Range<usize>,
@@ -166,7 +170,13 @@ impl Queries<'_> {
         self.first_position() + self.rows.len()
     }
 
-    /// The first query that sees a key.
+    /// The first key that the first row sees.
+    #[inline(always)]
+    fn first_key(&self) -> usize {
+        (self.first_position() + 1).saturating_sub(self.window)
+    }
+
+    /// The first query that sees a key, or the keys after it.
     #[inline(always)]
     fn first_seeing(&self, key: usize) -> usize {
         key.saturating_sub(self.first_position()) * self.heads.len()
@@ -183,7 +193,7 @@ simd_fn! {
             for head in (0..group).step_by(heads_max) {
                 let rows = row..(row + rows_max).min(segment.rows);
                 let heads = kv_head * group + head..kv_head * group + (head + heads_max).min(group);
-                backward_rows(s, call, table, &Queries { segment, dims, kv_head, rows, heads });
+                backward_rows(s, call, table, &Queries { segment, dims, window: call.window, kv_head, rows, heads });
             }
         }
     }
@@ -210,7 +220,7 @@ fn backward_rows<S: Simd, T: Lanes>(s: S, call: &Call<'_, T>, table: &[u32], que
     }
     let keys = Blocks { data: call.keys, table, dims: call.dims, kv_head: queries.kv_head };
     let values = Blocks { data: call.values, ..keys };
-    for block in 0..queries.num_keys().div_ceil(KV_BLOCK) {
+    for block in queries.first_key() / KV_BLOCK..queries.num_keys().div_ceil(KV_BLOCK) {
         let first_key = block * KV_BLOCK;
         let count = (queries.num_keys() - first_key).min(KV_BLOCK);
         // SAFETY: the scratch has rows for n queries; the gradients of the group's rows and of this head are this
@@ -248,10 +258,12 @@ unsafe fn block_weights<S: Simd>(
     while at < n {
         let sizes: &[usize] = if S::ACCUMULATORS >= 16 { &[8, 4, 2, 1] } else { &[4, 2, 1] };
         let size = tile_of(sizes, n - at);
-        let mut seen = [0; 8];
+        // Keys of the block that each query sees: from the first number on, below the second.
+        let mut seen = [(0, 0); 8];
         for (i, seen) in seen.iter_mut().enumerate() {
             let keys = queries.first_position() + (at + i) / queries.heads.len() + 1;
-            *seen = keys.saturating_sub(first_key).min(KV_BLOCK);
+            let within = |key: usize| key.saturating_sub(first_key).min(KV_BLOCK);
+            *seen = (within(keys.saturating_sub(queries.window)), within(keys));
         }
         let (deltas, lses) = (&deltas[at..], &lses[at..]);
         // SAFETY: queries at..at + size are among the n that the caller promises rows for.
@@ -356,7 +368,7 @@ unsafe fn weight_tile<S: Simd, const Q: usize>(
     s: S,
     d: usize,
     x: Work,
-    seen: &[usize; 8],
+    seen: &[(usize, usize); 8],
     deltas: &[f32],
     lses: &[f32],
 ) {
@@ -367,10 +379,11 @@ unsafe fn weight_tile<S: Simd, const Q: usize>(
         let dweights = dot_tile::<S, f32, Q, 1>(s, d, x.dout, [x.values.cast_const()]);
         for q in 0..Q {
             let weight = s.exp(s.sub(s.mul(scores[q][0], scale), s.splat(lses[q])));
-            let weight = s.first(seen[q], weight, none);
+            let (from, upto) = seen[q];
+            let weight = s.first(from, none, s.first(upto, weight, none));
             let dscore = s.mul(s.mul(weight, s.sub(dweights[q][0], s.splat(deltas[q]))), scale);
             s.store(x.weights.add(q * KV_BLOCK), weight);
-            s.store(x.dscores.add(q * KV_BLOCK), s.first(seen[q], dscore, none));
+            s.store(x.dscores.add(q * KV_BLOCK), s.first(from, none, s.first(upto, dscore, none)));
         }
     }
 }

@@ -355,6 +355,16 @@ fn add_to_row<T: Real>(out: &Shared<'_, T>, at: &RowIndex, start: usize, x: &[f3
     }
 }
 
+/// x = by x.
+pub(super) fn scale(dev: &CpuDevice, x: Buf<'_>, by: f32) {
+    let x = dev.write::<f32>(x);
+    split(dev, x.len().div_ceil(SUM_COLUMNS_MAX), SUM_COLUMNS_MAX, &|part| {
+        let (start, end) = (part.start * SUM_COLUMNS_MAX, (part.end * SUM_COLUMNS_MAX).min(x.len()));
+        // SAFETY: ranges are disjoint, and each is one task's.
+        unsafe { x.range(start, end - start) }.iter_mut().for_each(|x| *x *= by);
+    });
+}
+
 pub(super) fn gather_rows(dev: &CpuDevice, x: Buf<'_>, rows: Buf<'_>, out: Buf<'_>) {
     let (x, rows, out) = (dev.read::<f32>(x), dev.read::<u32>(rows), dev.write::<f32>(out));
     if rows.is_empty() {
@@ -391,128 +401,3 @@ pub(super) fn scatter_add_rows(dev: &CpuDevice, src: Buf<'_>, rows: Buf<'_>, dst
 }
 
 // ---- SwiGLU ------------------------------------------------------------------------------------------------------
-
-pub(super) fn swiglu(dev: &CpuDevice, gate_up: Buf<'_>, f: usize, out: Buf<'_>) {
-    let rows = out.len() / f;
-    assert_eq!((out.len(), gate_up.len()), (rows * f, rows * 2 * f), "[{rows}, 2 x {f}] and [{rows}, {f}]");
-    by_dtype!(out, T => {
-        let (x, out) = (dev.read::<T>(gate_up), dev.write::<T>(out));
-        split(dev, rows, 2 * f, &|part| {
-            for m in part {
-                let (gate, up) = x[m * 2 * f..][..2 * f].split_at(f);
-                // SAFETY: ranges of rows are disjoint, and each is one task's.
-                swiglu_row::<T>(dev.isa(), gate, up, unsafe { out.range(m * f, f) });
-            }
-        });
-    });
-}
-
-simd_fn! {
-    fn swiglu_row[T: Lanes](s: S, gate: &[T], up: &[T], out: &mut [T]) {
-        let ((gate, gate_rest), (up, up_rest)) = (gate.as_chunks::<LANES>(), up.as_chunks::<LANES>());
-        let (out, out_rest) = out.as_chunks_mut::<LANES>();
-        for ((g, u), out) in gate.iter().zip(up).zip(out) {
-            T::store(s, out, gated(s, T::load(s, g), T::load(s, u)));
-        }
-        T::store_part(s, out_rest, gated(s, T::load_part(s, gate_rest), T::load_part(s, up_rest)));
-    }
-}
-
-pub(super) fn swiglu_backward(
-    dev: &CpuDevice,
-    gate_up: Buf<'_>,
-    f: usize,
-    dout: Buf<'_>,
-    d_gate_up: Buf<'_>,
-    again: Option<Buf<'_>>,
-) {
-    let rows = dout.len() / f;
-    assert_eq!((dout.len(), gate_up.len()), (rows * f, rows * 2 * f), "[{rows}, 2 x {f}] and [{rows}, {f}]");
-    assert_eq!(gate_up.len(), d_gate_up.len(), "gate and up, and their gradients");
-    by_dtype!(dout, T => {
-        // All through `write`, because they may be the same memory: no slices of it are formed.
-        let (x, d, out) = (dev.write::<T>(gate_up), dev.write::<T>(dout), dev.write::<T>(d_gate_up));
-        let again = again.map(|again| dev.write::<T>(again));
-        split(dev, rows, 2 * f, &|part| {
-            for m in part {
-                // SAFETY: row m of [rows, 2f] and of [rows, f], which only this task touches.
-                let (x, d, out) = unsafe {
-                    (x.as_ptr().add(m * 2 * f), d.as_ptr().add(m * f), out.as_ptr().add(m * 2 * f))
-                };
-                // SAFETY: row m of `out`, [rows, f], which only this task touches.
-                let again = again.map(|again| unsafe { again.as_ptr().add(m * f) });
-                swiglu_backward_row::<T>(dev.isa(), f, x, d, out, again);
-            }
-        });
-    });
-}
-
-/// silu(g) u.
-#[inline(always)]
-fn gated<S: Simd>(s: S, g: S::F, u: S::F) -> S::F {
-    s.mul(s.div(g, s.add(s.splat(1.0), s.exp(s.sub(s.splat(0.0), g)))), u)
-}
-
-/// Gradients of gate and up: d silu = sig (1 + g (1 - sig)).
-#[inline(always)]
-fn swiglu_slopes<S: Simd>(s: S, g: S::F, u: S::F, d: S::F) -> (S::F, S::F) {
-    let one = s.splat(1.0);
-    let sig = s.div(one, s.add(one, s.exp(s.sub(s.splat(0.0), g))));
-    let slope = s.mul(sig, s.fma(g, s.sub(one, sig), one));
-    (s.mul(s.mul(d, u), slope), s.mul(d, s.mul(g, sig)))
-}
-
-/// The first `n` of up to 16 elements; the lanes beyond are 0.
-///
-/// # Safety
-/// `n` elements can be read at `p`.
-#[inline(always)]
-unsafe fn load_few<S: Simd, T: Lanes>(s: S, p: *const T, n: usize) -> S::F {
-    let mut part = [T::from_f32(0.0); LANES];
-    // SAFETY: the caller promises n readable elements at `p`.
-    unsafe {
-        if n == LANES {
-            return T::load_at(s, p);
-        }
-        part.as_mut_ptr().copy_from(p, n);
-    }
-    T::load(s, &part)
-}
-
-/// The first `n` of up to 16 elements.
-///
-/// # Safety
-/// `n` elements can be written at `p`.
-#[inline(always)]
-unsafe fn store_few<S: Simd, T: Lanes>(s: S, p: *mut T, n: usize, x: S::F) {
-    let mut part = [T::from_f32(0.0); LANES];
-    // SAFETY: the caller promises n writable elements at `p`.
-    unsafe {
-        if n == LANES {
-            return T::store_at(s, p, x);
-        }
-        T::store(s, &mut part, x);
-        p.copy_from(part.as_ptr(), n);
-    }
-}
-
-simd_fn! {
-    /// `x`, `out`: 2f elements each, the same or apart; `d`, `again`: f elements each, the same or apart.
-    fn swiglu_backward_row[T: Lanes](
-        s: S, f: usize, x: *const T, d: *const T, out: *mut T, again: Option<*mut T>,
-    ) {
-        for at in (0..f).step_by(LANES) {
-            let n = LANES.min(f - at);
-            // SAFETY: at + n <= f, in both halves of x and out; what is read has been read before it is written.
-            unsafe {
-                let (g, u) = (load_few(s, x.add(at), n), load_few(s, x.add(f + at), n));
-                let (dg, du) = swiglu_slopes(s, g, u, load_few(s, d.add(at), n));
-                if let Some(again) = again {
-                    store_few(s, again.add(at), n, gated(s, g, u));
-                }
-                store_few(s, out.add(at), n, dg);
-                store_few(s, out.add(f + at), n, du);
-            }
-        }
-    }
-}

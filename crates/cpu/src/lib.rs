@@ -10,6 +10,7 @@ mod attention;
 mod attention_backward;
 mod cpu_device;
 mod elementwise;
+mod gate;
 mod head;
 mod isa;
 mod lanes;

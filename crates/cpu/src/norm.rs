@@ -6,11 +6,12 @@
 use super::CpuDevice;
 use super::elementwise::{self, split};
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
-use plimsoll_device::NormGrads;
+use plimsoll_device::{Norm, NormGrads};
 use plimsoll_memory::Buf;
 use std::sync::atomic::Ordering;
 
-pub(super) fn rms_norm(dev: &CpuDevice, x: Buf<'_>, w: Buf<'_>, eps: f32, out: Buf<'_>) {
+pub(super) fn rms_norm(dev: &CpuDevice, x: Buf<'_>, norm: Norm<'_>, out: Buf<'_>) {
+    let Norm { w, eps, offset } = norm;
     let h = w.len();
     assert_eq!(x.len(), out.len(), "x and out of a norm");
     assert_eq!(x.len() % h, 0, "rows of {h}");
@@ -21,8 +22,8 @@ pub(super) fn rms_norm(dev: &CpuDevice, x: Buf<'_>, w: Buf<'_>, eps: f32, out: B
                 // SAFETY: ranges of rows are disjoint, and each is one task's.
                 let out = unsafe { out.range(m * h, h) };
                 match dev.perturbed.load(Ordering::Relaxed) {
-                    false => rms_norm_row::<W, T>(dev.isa(), &x[m * h..][..h], w, eps, out),
-                    true => perturbed_row::<W, T>(&x[m * h..][..h], w, eps, out),
+                    false => rms_norm_row::<W, T>(dev.isa(), &x[m * h..][..h], w, (eps, offset), out),
+                    true => perturbed_row::<W, T>(&x[m * h..][..h], w, (eps, offset), out),
                 }
             }
         });
@@ -30,10 +31,10 @@ pub(super) fn rms_norm(dev: &CpuDevice, x: Buf<'_>, w: Buf<'_>, eps: f32, out: B
 }
 
 /// The same norm with one chain of additions: a different order, and therefore now and then different bits.
-fn perturbed_row<W: Lanes, T: Lanes>(x: &[f32], w: &[W], eps: f32, out: &mut [T]) {
+fn perturbed_row<W: Lanes, T: Lanes>(x: &[f32], w: &[W], (eps, offset): (f32, f32), out: &mut [T]) {
     let r = 1.0 / (x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32 + eps).sqrt();
     for ((x, w), out) in x.iter().zip(w).zip(out) {
-        *out = T::from_f32(x * r * w.to_f32());
+        *out = T::from_f32(x * r * (w.to_f32() + offset));
     }
 }
 
@@ -64,28 +65,58 @@ pub(super) fn reciprocal_rms<S: Simd, T: Lanes>(s: S, x: &[T], eps: f32) -> f32 
 }
 
 simd_fn! {
-    fn rms_norm_row[W: Lanes, T: Lanes](s: S, x: &[f32], w: &[W], eps: f32, out: &mut [T]) {
+    fn rms_norm_row[W: Lanes, T: Lanes](s: S, x: &[f32], w: &[W], of: (f32, f32), out: &mut [T]) {
+        let (eps, offset) = (of.0, s.splat(of.1));
         let r = s.splat(reciprocal_rms(s, x, eps));
         let ((x, x_rest), (w, w_rest)) = (x.as_chunks::<LANES>(), w.as_chunks::<LANES>());
         let (out, out_rest) = out.as_chunks_mut::<LANES>();
         for ((x, w), out) in x.iter().zip(w).zip(out) {
-            T::store(s, out, s.mul(s.mul(f32::load(s, x), r), W::load(s, w)));
+            T::store(s, out, s.mul(s.mul(f32::load(s, x), r), s.add(W::load(s, w), offset)));
         }
         if !x_rest.is_empty() {
-            T::store_part(s, out_rest, s.mul(s.mul(f32::load_part(s, x_rest), r), W::load_part(s, w_rest)));
+            let w = s.add(W::load_part(s, w_rest), offset);
+            T::store_part(s, out_rest, s.mul(s.mul(f32::load_part(s, x_rest), r), w));
+        }
+    }
+}
+
+/// out = resid + norm(x).
+pub(super) fn rms_norm_add(dev: &CpuDevice, x: Buf<'_>, norm: Norm<'_>, resid: Buf<'_>, out: Buf<'_>) {
+    let Norm { w, eps, offset } = norm;
+    let h = w.len();
+    assert_eq!([x.len(), resid.len()], [out.len(); 2], "x, resid and out of a norm");
+    assert_eq!(x.len() % h, 0, "rows of {h}");
+    if out != resid {
+        elementwise::cast(dev, resid, out);
+    }
+    by_dtype!(w, W => {
+        let (x, w, out) = (dev.read::<f32>(x), dev.read::<W>(w), dev.write::<f32>(out));
+        split(dev, x.len() / h, h, &|part| {
+            for m in part {
+                // SAFETY: ranges of rows are disjoint, and each is one task's.
+                let out = unsafe { out.range(m * h, h) };
+                add_norm_row::<W>(dev.isa(), &x[m * h..][..h], w, (eps, offset), out);
+            }
+        });
+    });
+}
+
+simd_fn! {
+    fn add_norm_row[W: Lanes](s: S, x: &[f32], w: &[W], of: (f32, f32), out: &mut [f32]) {
+        let (eps, offset) = (of.0, s.splat(of.1));
+        let r = s.splat(reciprocal_rms(s, x, eps));
+        for at in (0..x.len()).step_by(LANES) {
+            let end = (at + LANES).min(x.len());
+            let w = s.add(load_any(s, &w[at..end]), offset);
+            let sum = s.add(load_any(s, &out[at..end]), s.mul(s.mul(load_any(s, &x[at..end]), r), w));
+            store_any(s, &mut out[at..end], sum);
         }
     }
 }
 
 /// dx, added to and rounded, and the weight's gradient, if there is one.
-pub(super) fn rms_norm_backward(
-    dev: &CpuDevice,
-    x: Buf<'_>,
-    w: Buf<'_>,
-    eps: f32,
-    dy: Buf<'_>,
-    to: NormGrads<'_>,
-) {
+pub(super) fn rms_norm_backward(dev: &CpuDevice, x: Buf<'_>, norm: Norm<'_>, dy: Buf<'_>, to: NormGrads<'_>) {
+    let Norm { w, eps, offset } = norm;
     let NormGrads { dx, rounded, dw, add, rstd } = to;
     let h = w.len();
     let rows = x.len() / h;
@@ -100,7 +131,7 @@ pub(super) fn rms_norm_backward(
                 let (x, dy) = (&x[m * h..][..h], &dy[m * h..][..h]);
                 // SAFETY: ranges of rows are disjoint, and each is one task's.
                 let (dx, rstd) = unsafe { (dx.range(m * h, h), rstd.range(m, 1)) };
-                rstd[0] = norm_backward_row::<W, G>(dev.isa(), x, w, eps, dy, dx);
+                rstd[0] = norm_backward_row::<W, G>(dev.isa(), x, w, (eps, offset), dy, dx);
             }
         });
     }));
@@ -124,21 +155,22 @@ pub(super) fn rms_norm_backward(
 simd_fn! {
     /// dx += r (w dy - xhat mean(w dy xhat)), xhat = x r. Returns r.
     fn norm_backward_row[W: Lanes, G: Lanes](
-        s: S, x: &[f32], w: &[W], eps: f32, dy: &[G], dx: &mut [f32],
+        s: S, x: &[f32], w: &[W], of: (f32, f32), dy: &[G], dx: &mut [f32],
     ) -> f32 {
+        let (eps, offset) = (of.0, s.splat(of.1));
         let h = x.len();
         let r = reciprocal_rms(s, x, eps);
         let mut sums = [s.splat(0.0); 4];
         for (i, at) in (0..h).step_by(LANES).enumerate() {
             let end = (at + LANES).min(h);
-            let wdy = s.mul(load_any(s, &w[at..end]), load_any(s, &dy[at..end]));
+            let wdy = s.mul(s.add(load_any(s, &w[at..end]), offset), load_any(s, &dy[at..end]));
             sums[i % 4] = s.fma(wdy, load_any(s, &x[at..end]), sums[i % 4]);
         }
         let dot = s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])));
         let (scale, c) = (s.splat(r), s.splat(-dot * r * r / h as f32));
         for at in (0..h).step_by(LANES) {
             let end = (at + LANES).min(h);
-            let wdy = s.mul(load_any(s, &w[at..end]), load_any(s, &dy[at..end]));
+            let wdy = s.mul(s.add(load_any(s, &w[at..end]), offset), load_any(s, &dy[at..end]));
             let inner = s.fma(load_any(s, &x[at..end]), c, wdy);
             let sum = s.fma(inner, scale, load_any(s, &dx[at..end]));
             store_any(s, &mut dx[at..end], sum);

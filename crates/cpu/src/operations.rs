@@ -2,8 +2,8 @@
 
 use crate::cpu_device::CpuDevice;
 use crate::{
-    activation, adamw, adamw8, attention, attention_backward, elementwise, head, lanes, matmul, nf4, norm,
-    peak, rope, sample,
+    activation, adamw, adamw8, attention, attention_backward, elementwise, gate, head, lanes, matmul, nf4,
+    norm, peak, rope, sample,
 };
 use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
 use plimsoll_device::{
@@ -99,7 +99,9 @@ impl Backend for CpuDevice {
     fn launch(&self, op: Checked<'_, '_>) {
         match op.op() {
             Op::Embed { table, ids, out } => elementwise::embed(self, table, ids, out),
-            Op::RmsNorm { x, w, eps, out } => norm::rms_norm(self, x, w, eps, out),
+            Op::Scale { x, by } => elementwise::scale(self, x, by),
+            Op::RmsNorm { x, norm, out } => norm::rms_norm(self, x, norm, out),
+            Op::RmsNormAdd { x, norm, resid, out } => norm::rms_norm_add(self, x, norm, resid, out),
             Op::Matmul { x, w, bias, out, add } => matmul::forward(self, x, w, bias, out, add),
             Op::MatmulAdd { x, w, resid, out } => {
                 if out != resid {
@@ -110,12 +112,14 @@ impl Backend for CpuDevice {
             Op::AdaptDown { x, adapter, u } => matmul::adapt_down(self, x, adapter, u),
             Op::AdaptUp { u, adapter, out } => matmul::adapt_up(self, u, adapter, out),
             Op::Merge { w, adapter, out } => matmul::merge(self, w, adapter, out),
-            Op::Rope { qkv, norms, rope, batch, kv, q_out } => {
-                rope::forward(self, qkv, norms, rope, batch, kv, q_out);
+            Op::Rope { qkv, norms, rotation, batch, kv, q_out } => {
+                rope::forward(self, qkv, norms, rotation, batch, kv, q_out);
             }
             Op::CopyKv { kv, copies } => rope::copy_kv(self, kv, copies),
-            Op::Attention { q, kv, batch, out, lse } => attention::forward(self, q, kv, batch, out, lse),
-            Op::Swiglu { gate_up, f, out } => elementwise::swiglu(self, gate_up, f, out),
+            Op::Attention { q, kv, batch, window, out, lse } => {
+                attention::forward(self, q, kv, (batch, window), out, lse);
+            }
+            Op::Glu { how, gate_up, f, out } => gate::glu(self, how, gate_up, f, out),
             Op::Activate { how, x, out } => activation::activate(self, how, x, out),
             Op::GatherRows { x, rows, out } => elementwise::gather_rows(self, x, rows, out),
             Op::Head { x, w, targets, inv_temperature, tile, out } => {
@@ -136,11 +140,11 @@ impl Backend for CpuDevice {
                 elementwise::begin_sum(self, grad, add);
                 norm::bias_backward(self, dy, grad);
             }
-            Op::RmsNormBackward { x, w, eps, dy, to } => norm::rms_norm_backward(self, x, w, eps, dy, to),
+            Op::RmsNormBackward { x, norm, dy, to } => norm::rms_norm_backward(self, x, norm, dy, to),
             Op::AttentionBackward { args } => attention_backward::backward(self, args),
             Op::RopeBackward { args } => rope::backward(self, args),
-            Op::SwigluBackward { gate_up, f, dout, d_gate_up, out } => {
-                elementwise::swiglu_backward(self, gate_up, f, dout, d_gate_up, out);
+            Op::GluBackward { how, gate_up, f, dout, d_gate_up, out } => {
+                gate::glu_backward(self, how, gate_up, f, dout, d_gate_up, out);
             }
             Op::ActivateBackward { how, y, dy, dx } => activation::activate_backward(self, how, y, dy, dx),
             Op::ScatterAddRows { src, rows, dst } => elementwise::scatter_add_rows(self, src, rows, dst),

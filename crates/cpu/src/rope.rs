@@ -4,10 +4,11 @@
 //! vector load gives 16 keys the same element.
 
 use super::elementwise::split;
-use super::lanes::{LANES, Lanes, by_dtype, simd_fn};
+use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::norm::{load_any, reciprocal_rms, store_any};
-use super::{CpuDevice, Real, Shared};
-use plimsoll_device::{Batch, Heads, KV_BLOCK, Kv, QkNorm, RopeBackward};
+use super::{CpuDevice, Element, Real, Shared};
+use plimsoll_base::QkNorms;
+use plimsoll_device::{Batch, Heads, KV_BLOCK, Kv, QkNorm, RopeBackward, Rotation};
 use plimsoll_memory::Buf;
 
 /// Largest head dimension: the size of arrays on the stack.
@@ -17,7 +18,7 @@ pub(super) fn forward(
     dev: &CpuDevice,
     qkv: Buf<'_>,
     norms: Option<QkNorm<'_>>,
-    rope: Buf<'_>,
+    rotation: Rotation<'_>,
     batch: Batch<'_>,
     kv: Kv<'_>,
     q_out: Buf<'_>,
@@ -36,23 +37,22 @@ pub(super) fn forward(
     );
     assert_eq!(kv.keys.len(), kv.values.len(), "keys and values");
     let (positions, slots) = (dev.read::<u32>(batch.positions), dev.read::<u32>(batch.slots));
-    let rope = dev.read::<f32>(rope);
+    let angles = Angles::new(dev, rotation, d);
     by_dtype!(qkv, T => {
         let x = dev.read::<T>(qkv);
         let (q_out, keys, values) = (dev.write::<T>(q_out), dev.write::<T>(kv.keys), dev.write::<T>(kv.values));
-        let (q_norm, k_norm) = norm_weights(dev, norms);
-        let eps = norms.map_or(0.0, |n| n.eps);
+        let (q_norm, k_norm) = head_norms::<T>(dev, norms, (a, k, d));
         split(dev, rows, (a + 2 * k) * d, &|part| {
             for m in part {
                 let x = &x[m * (a + 2 * k) * d..][..(a + 2 * k) * d];
-                let table = &rope[positions[m] as usize * d..][..d];
+                let table = angles.at(positions[m]);
                 // SAFETY: ranges of rows are disjoint, and each is one task's.
                 let q = unsafe { q_out.range(m * a * d, a * d) };
-                rotate_heads::<T>(dev.isa(), &x[..a * d], q_norm.as_ref(), eps, table, q);
+                rotate_heads::<T>(dev.isa(), &x[..a * d], (&x[..a * d], 0), q_norm, table, rotation.q_scale, q);
                 let mut rotated = [T::from_f32(0.0); HEAD_DIM_MAX];
                 for head in 0..k {
                     let (key, to) = (&x[(a + head) * d..][..d], &mut rotated[..d]);
-                    rotate_heads::<T>(dev.isa(), key, k_norm.as_ref(), eps, table, to);
+                    rotate_heads::<T>(dev.isa(), key, (&x[a * d..][..k * d], head), k_norm, table, 1.0, to);
                     let value = &x[(a + k + head) * d..][..d];
                     write_slot(&keys, &values, slots[m] as usize, k, head, to, value);
                 }
@@ -61,16 +61,80 @@ pub(super) fn forward(
     });
 }
 
-type HeadWeights = [f32; HEAD_DIM_MAX];
+/// Angles by position.
+#[derive(Clone, Copy)]
+struct Angles<'a> {
+    table: Option<&'a [f32]>,
+    d: usize,
+}
 
-/// Weights of q's and k's norm in f32.
-fn norm_weights(dev: &CpuDevice, norms: Option<QkNorm<'_>>) -> (Option<HeadWeights>, Option<HeadWeights>) {
-    let widen = |w: Buf<'_>| {
-        let mut out = [0.0; HEAD_DIM_MAX];
-        super::elementwise::read_f32(dev, w, &mut out[..w.len()]);
-        out
+/// Of heads that are not rotated: cosines of 1 and sines of 0.
+const NO_ANGLE: [f32; HEAD_DIM_MAX] = {
+    let (mut table, mut i) = ([0.0; HEAD_DIM_MAX], 0);
+    while i < HEAD_DIM_MAX {
+        table[i] = 1.0;
+        i += 2;
+    }
+    table
+};
+
+impl<'a> Angles<'a> {
+    fn new(dev: &'a CpuDevice, rotation: Rotation<'_>, d: usize) -> Angles<'a> {
+        Angles { table: rotation.angles.map(|table| dev.read::<f32>(table)), d }
+    }
+
+    /// [d/2, 2] cosine and sine.
+    #[inline(always)]
+    fn at(&self, position: u32) -> &'a [f32] {
+        match self.table {
+            Some(table) => &table[position as usize * self.d..][..self.d],
+            None => &NO_ANGLE[..self.d],
+        }
+    }
+}
+
+/// The norm of q's or of k's heads.
+#[derive(Clone, Copy)]
+struct HeadNorm<'a, T> {
+    /// [d], or [heads, d] of a norm over rows.
+    weights: &'a [T],
+    eps: f32,
+    offset: f32,
+    of: QkNorms,
+}
+
+impl<'a, T: Lanes> HeadNorm<'a, T> {
+    /// Weights of a head.
+    #[inline(always)]
+    fn of_head(&self, head: usize, d: usize) -> &'a [T] {
+        match self.of {
+            QkNorms::Heads => self.weights,
+            QkNorms::Rows => &self.weights[head * d..][..d],
+        }
+    }
+
+    /// Reciprocal of a head's root mean square, or of its row's.
+    #[inline(always)]
+    fn reciprocal<S: Simd>(&self, s: S, head: &[T], row: &[T]) -> f32 {
+        match self.of {
+            QkNorms::Heads => reciprocal_rms(s, head, self.eps),
+            QkNorms::Rows => reciprocal_rms(s, row, self.eps),
+        }
+    }
+}
+
+/// The norms of q and k.
+fn head_norms<'a, T: Lanes + Element>(
+    dev: &'a CpuDevice,
+    norms: Option<QkNorm<'_>>,
+    (a, k, d): (usize, usize, usize),
+) -> (Option<HeadNorm<'a, T>>, Option<HeadNorm<'a, T>>) {
+    let of = |n: QkNorm<'_>, w: Buf<'_>, heads: usize| {
+        let expect = if n.of == QkNorms::Rows { heads * d } else { d };
+        assert_eq!(w.len(), expect, "weights of a norm of {:?}", n.of);
+        HeadNorm { weights: dev.read::<T>(w), eps: n.eps, offset: n.offset, of: n.of }
     };
-    (norms.map(|n| widen(n.q)), norms.map(|n| widen(n.k)))
+    (norms.map(|n| of(n, n.q, a)), norms.map(|n| of(n, n.k, k)))
 }
 
 fn write_slot<T: Copy>(
@@ -95,28 +159,28 @@ fn write_slot<T: Copy>(
 }
 
 simd_fn! {
-    /// Normalises (if `weights`) and rotates the heads of one row. `table`: [d/2, 2] cosine and sine.
+    /// Normalises (if `norm`) and rotates the heads `x` of one row, times `scale`. `row`: all heads of their kind, and the number
+    /// of the first one of `x`. `table`: [d/2, 2] cosine and sine.
     fn rotate_heads[T: Lanes](
-        s: S, x: &[T], weights: Option<&HeadWeights>, eps: f32, table: &[f32], out: &mut [T],
+        s: S, x: &[T], row: (&[T], usize), norm: Option<HeadNorm<'_, T>>, table: &[f32], scale: f32, out: &mut [T],
     ) {
         let d = table.len();
-        let (mut cos, mut sin) = ([0.0; HEAD_DIM_MAX / 2], [0.0; HEAD_DIM_MAX / 2]);
-        for (i, pair) in table.as_chunks::<2>().0.iter().enumerate() {
-            (cos[i], sin[i]) = (pair[0], pair[1]);
-        }
-        for (x, out) in x.chunks_exact(d).zip(out.chunks_exact_mut(d)) {
-            let r = weights.map(|_| s.splat(reciprocal_rms(s, x, eps)));
+        let (cos, sin) = deinterleave(table);
+        let scale = s.splat(scale);
+        for (i, (x, out)) in x.chunks_exact(d).zip(out.chunks_exact_mut(d)).enumerate() {
+            let norm = norm.map(|n| (s.splat(n.reciprocal(s, x, row.0)), n.of_head(row.1 + i, d), s.splat(n.offset)));
             let ((x1, x2), (out1, out2)) = (x.split_at(d / 2), out.split_at_mut(d / 2));
             for at in (0..d / 2).step_by(LANES) {
                 let end = (at + LANES).min(d / 2);
                 let (mut a, mut b) = (load_any(s, &x1[at..end]), load_any(s, &x2[at..end]));
-                if let (Some(w), Some(r)) = (weights, r) {
-                    a = s.mul(s.mul(a, r), load_any(s, &w[at..end]));
-                    b = s.mul(s.mul(b, r), load_any(s, &w[d / 2 + at..d / 2 + end]));
+                if let Some((r, w, offset)) = norm {
+                    let w2 = &w[d / 2..];
+                    a = s.mul(s.mul(a, r), s.add(load_any(s, &w[at..end]), offset));
+                    b = s.mul(s.mul(b, r), s.add(load_any(s, &w2[at..end]), offset));
                 }
                 let (c, n) = (load_any(s, &cos[at..end]), load_any(s, &sin[at..end]));
-                store_any(s, &mut out1[at..end], s.sub(s.mul(a, c), s.mul(b, n)));
-                store_any(s, &mut out2[at..end], s.add(s.mul(b, c), s.mul(a, n)));
+                store_any(s, &mut out1[at..end], s.mul(s.sub(s.mul(a, c), s.mul(b, n)), scale));
+                store_any(s, &mut out2[at..end], s.mul(s.add(s.mul(b, c), s.mul(a, n)), scale));
             }
         }
     }
@@ -151,7 +215,7 @@ pub(super) fn copy_kv(dev: &CpuDevice, kv: Kv<'_>, copies: Buf<'_>) {
 }
 
 pub(super) fn backward(dev: &CpuDevice, args: RopeBackward<'_>) {
-    let RopeBackward { dq, dkv, rope, positions, heads, norms, dqkv } = args;
+    let RopeBackward { dq, dkv, rotation, positions, heads, norms, dqkv } = args;
     let Heads { heads: a, kv_heads: k, head_dim: d } = heads;
     let (rows, width) = (positions.len(), (a + 2 * k) * d);
     assert!(d.is_multiple_of(2) && d <= HEAD_DIM_MAX, "head dimension {d}: even, at most {HEAD_DIM_MAX}");
@@ -160,40 +224,39 @@ pub(super) fn backward(dev: &CpuDevice, args: RopeBackward<'_>) {
         [rows * a * d, rows * 2 * k * d, rows * width],
         "rows of {rows}"
     );
-    let (positions, rope) = (dev.read::<u32>(positions), dev.read::<f32>(rope));
+    let (positions, angles) = (dev.read::<u32>(positions), Angles::new(dev, rotation, d));
     let (dq, dkv) = (dev.read::<f32>(dq), dev.read::<f32>(dkv));
-    let norm = norms.map(|n| n.norm);
-    let (q_norm, k_norm) = norm_weights(dev, norm);
-    let eps = norm.map_or(0.0, |n| n.eps);
     by_dtype!(dqkv, T => {
+        let (q_norm, k_norm) = head_norms::<T>(dev, norms.map(|n| n.norm), (a, k, d));
         let out = dev.write::<T>(dqkv);
         let x = norms.map(|n| dev.read::<T>(n.qkv));
         split(dev, rows, 2 * width, &|part| {
             for m in part {
-                let table = &rope[positions[m] as usize * d..][..d];
+                let table = angles.at(positions[m]);
                 // SAFETY: ranges of rows are disjoint, and each is one task's.
                 let (q, kv) = unsafe { out.range(m * width, width) }.split_at_mut(a * d);
                 let (key, value) = kv.split_at_mut(k * d);
                 let (dk, dv) = dkv[m * 2 * k * d..][..2 * k * d].split_at(k * d);
                 let x = x.map(|x| x[m * width..][..(a + k) * d].split_at(a * d));
                 let (xq, xk) = x.unzip();
-                unrotate_heads::<T>(dev.isa(), &dq[m * a * d..][..a * d], xq, q_norm.as_ref(), eps, table, q);
-                unrotate_heads::<T>(dev.isa(), dk, xk, k_norm.as_ref(), eps, table, key);
+                let dq = &dq[m * a * d..][..a * d];
+                unrotate_heads::<T>(dev.isa(), dq, xq.zip(q_norm), table, rotation.q_scale, q);
+                unrotate_heads::<T>(dev.isa(), dk, xk.zip(k_norm), table, 1.0, key);
                 super::elementwise::convert::<f32, T>(dev.isa(), dv, value);
             }
         });
         if let Some(n) = norms {
             let x = dev.read::<T>(n.qkv);
-            let (x_width, eps) = (width, n.norm.eps);
-            let q = HeadRows { d, count: a, x_offset: 0, x_width, dy_width: a * d, eps };
-            let key = HeadRows { count: k, x_offset: a * d, dy_width: 2 * k * d, ..q };
-            for (grads, weight, heads) in [(dq, n.dq_weight, q), (dkv, n.dk_weight, key)] {
-                let Some(weight) = weight else { continue };
+            let q = HeadRows { d, count: a, x_offset: 0, x_width: width, dy_width: a * d, scale: rotation.q_scale };
+            let key = HeadRows { count: k, x_offset: a * d, dy_width: 2 * k * d, scale: 1.0, ..q };
+            let of_q = (dq, n.dq_weight, q, q_norm);
+            for (grads, weight, heads, norm) in [of_q, (dkv, n.dk_weight, key, k_norm)] {
+                let (Some(weight), Some(norm)) = (weight, norm) else { continue };
                 by_dtype!(weight, D => {
                     let weight = dev.write::<D>(weight);
                     // SAFETY: no other task runs, and the operation has claimed the buffer.
-                    let weight = unsafe { weight.range(0, d) };
-                    weight_gradient::<T, D>(dev.isa(), grads, x, heads, positions, rope, weight);
+                    let weight = unsafe { weight.range(0, weight.len()) };
+                    weight_gradient::<T, D>(dev.isa(), grads, x, heads, norm, (positions, angles), weight);
                 });
             }
         }
@@ -209,14 +272,14 @@ fn deinterleave(table: &[f32]) -> ([f32; HEAD_DIM_MAX / 2], [f32; HEAD_DIM_MAX /
     (cos, sin)
 }
 
-/// The inverse rotation, which is the transposed one.
+/// The inverse rotation, which is the transposed one, of dy times `scale`.
 #[inline(always)]
-fn unrotate<S: super::lanes::Simd>(s: S, dy: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]) {
+fn unrotate<S: Simd>(s: S, dy: &[f32], cos: &[f32], sin: &[f32], scale: S::F, out: &mut [f32]) {
     let half = dy.len() / 2;
     let ((d1, d2), (out1, out2)) = (dy.split_at(half), out.split_at_mut(half));
     for at in (0..half).step_by(LANES) {
         let end = (at + LANES).min(half);
-        let (a, b) = (load_any(s, &d1[at..end]), load_any(s, &d2[at..end]));
+        let (a, b) = (s.mul(load_any(s, &d1[at..end]), scale), s.mul(load_any(s, &d2[at..end]), scale));
         let (c, n) = (load_any(s, &cos[at..end]), load_any(s, &sin[at..end]));
         store_any(s, &mut out1[at..end], s.add(s.mul(a, c), s.mul(b, n)));
         store_any(s, &mut out2[at..end], s.sub(s.mul(b, c), s.mul(a, n)));
@@ -224,26 +287,35 @@ fn unrotate<S: super::lanes::Simd>(s: S, dy: &[f32], cos: &[f32], sin: &[f32], o
 }
 
 simd_fn! {
-    /// Gradient of one row's heads before norm and rotation. `x`: the heads before the norm.
+    /// Gradient of one row's heads before norm, rotation and `scale`. `norm`: the heads before the norm, and the norm.
     fn unrotate_heads[T: Lanes](
-        s: S, dy: &[f32], x: Option<&[T]>, weights: Option<&HeadWeights>, eps: f32, table: &[f32], out: &mut [T],
+        s: S, dy: &[f32], norm: Option<(&[T], HeadNorm<'_, T>)>, table: &[f32], scale: f32, out: &mut [T],
     ) {
         let d = table.len();
         let (cos, sin) = deinterleave(table);
+        let (cos, sin, by) = (&cos[..d / 2], &sin[..d / 2], s.splat(scale));
         let mut grad = [0.0; HEAD_DIM_MAX];
+        // The sum over a row of its norm's gradient.
+        let mut of_row = 0.0;
+        if let Some((x, n)) = norm.filter(|(_, n)| n.of == QkNorms::Rows) {
+            for (head, (dy, x)) in dy.chunks_exact(d).zip(x.chunks_exact(d)).enumerate() {
+                unrotate(s, dy, cos, sin, by, &mut grad[..d]);
+                weigh(s, &mut grad[..d], n.of_head(head, d), n.offset);
+                of_row += super::norm::dot(s, &grad[..d], x);
+            }
+        }
         for (head, (dy, out)) in dy.chunks_exact(d).zip(out.chunks_exact_mut(d)).enumerate() {
             let grad = &mut grad[..d];
-            unrotate(s, dy, &cos[..d / 2], &sin[..d / 2], grad);
-            if let (Some(x), Some(w)) = (x, weights) {
-                let x = &x[head * d..][..d];
-                let r = reciprocal_rms(s, x, eps);
-                for at in (0..d).step_by(LANES) {
-                    let end = (at + LANES).min(d);
-                    let wdy = s.mul(load_any(s, &grad[at..end]), load_any(s, &w[at..end]));
-                    store_any(s, &mut grad[at..end], wdy);
-                }
-                let dot = super::norm::dot(s, grad, x);
-                let (scale, c) = (s.splat(r), s.splat(-dot * r * r / d as f32));
+            unrotate(s, dy, cos, sin, by, grad);
+            if let Some((row, n)) = norm {
+                let x = &row[head * d..][..d];
+                let r = n.reciprocal(s, x, row);
+                weigh(s, grad, n.of_head(head, d), n.offset);
+                let (dot, width) = match n.of {
+                    QkNorms::Heads => (super::norm::dot(s, grad, x), d),
+                    QkNorms::Rows => (of_row, row.len()),
+                };
+                let (scale, c) = (s.splat(r), s.splat(-dot * r * r / width as f32));
                 for at in (0..d).step_by(LANES) {
                     let end = (at + LANES).min(d);
                     let inner = s.fma(load_any(s, &x[at..end]), c, load_any(s, &grad[at..end]));
@@ -259,6 +331,18 @@ simd_fn! {
     }
 }
 
+/// grad *= w + offset.
+#[inline(always)]
+fn weigh<S: Simd, T: Lanes>(s: S, grad: &mut [f32], w: &[T], offset: f32) {
+    let d = grad.len();
+    for at in (0..d).step_by(LANES) {
+        let end = (at + LANES).min(d);
+        let w = s.add(load_any(s, &w[at..end]), s.splat(offset));
+        let wdy = s.mul(load_any(s, &grad[at..end]), w);
+        store_any(s, &mut grad[at..end], wdy);
+    }
+}
+
 /// Heads of one kind inside rows of qkv.
 #[derive(Clone, Copy)]
 struct HeadRows {
@@ -268,36 +352,43 @@ struct HeadRows {
     x_width: usize,
     /// Elements from row to row of the gradients, which have the heads at the start of a row.
     dy_width: usize,
-    /// Of the norm.
-    eps: f32,
+    /// Factor on the heads after their rotation.
+    scale: f32,
 }
 
 simd_fn! {
-    /// weight += sum over rows, then heads, of dy xhat.
+    /// weight += sum over rows, then heads of the same weights, of dy xhat.
     fn weight_gradient[T: Lanes, D: Lanes](
-        s: S, dy: &[f32], x: &[T], heads: HeadRows, positions: &[u32], rope: &[f32], weight: &mut [D],
+        s: S, dy: &[f32], x: &[T], heads: HeadRows, norm: HeadNorm<'_, T>, at: (&[u32], Angles<'_>), weight: &mut [D],
     ) {
+        let (positions, angles) = at;
         let d = heads.d;
-        let (mut sums, mut grad) = ([0.0; HEAD_DIM_MAX], [0.0; HEAD_DIM_MAX]);
-        for (m, &position) in positions.iter().enumerate() {
-            let (cos, sin) = deinterleave(&rope[position as usize * d..][..d]);
-            for head in 0..heads.count {
-                let dy = &dy[m * heads.dy_width + head * d..][..d];
-                let x = &x[m * heads.x_width + heads.x_offset + head * d..][..d];
-                unrotate(s, dy, &cos[..d / 2], &sin[..d / 2], &mut grad[..d]);
-                let r = s.splat(reciprocal_rms(s, x, heads.eps));
-                for at in (0..d).step_by(LANES) {
-                    let end = (at + LANES).min(d);
-                    let xhat = s.mul(load_any(s, &x[at..end]), r);
-                    let sum = s.fma(load_any(s, &grad[at..end]), xhat, load_any(s, &sums[at..end]));
-                    store_any(s, &mut sums[at..end], sum);
+        // Heads of a norm over rows have weights of their own.
+        let per_head = weight.len() / d;
+        for (first, weight) in weight.chunks_exact_mut(d).enumerate() {
+            let (mut sums, mut grad) = ([0.0; HEAD_DIM_MAX], [0.0; HEAD_DIM_MAX]);
+            let own = if per_head > 1 { first..first + 1 } else { 0..heads.count };
+            for (m, &position) in positions.iter().enumerate() {
+                let (cos, sin) = deinterleave(angles.at(position));
+                let row = &x[m * heads.x_width + heads.x_offset..][..heads.count * d];
+                for head in own.clone() {
+                    let dy = &dy[m * heads.dy_width + head * d..][..d];
+                    let x = &row[head * d..][..d];
+                    unrotate(s, dy, &cos[..d / 2], &sin[..d / 2], s.splat(heads.scale), &mut grad[..d]);
+                    let r = s.splat(norm.reciprocal(s, x, row));
+                    for at in (0..d).step_by(LANES) {
+                        let end = (at + LANES).min(d);
+                        let xhat = s.mul(load_any(s, &x[at..end]), r);
+                        let sum = s.fma(load_any(s, &grad[at..end]), xhat, load_any(s, &sums[at..end]));
+                        store_any(s, &mut sums[at..end], sum);
+                    }
                 }
             }
-        }
-        for at in (0..d).step_by(LANES) {
-            let end = (at + LANES).min(d);
-            let total = s.add(load_any(s, &weight[at..end]), load_any(s, &sums[at..end]));
-            store_any(s, &mut weight[at..end], total);
+            for at in (0..d).step_by(LANES) {
+                let end = (at + LANES).min(d);
+                let total = s.add(load_any(s, &weight[at..end]), load_any(s, &sums[at..end]));
+                store_any(s, &mut weight[at..end], total);
+            }
         }
     }
 }

@@ -17,12 +17,19 @@ use plimsoll_memory::Buf;
 ///
 /// A row whose logits are not finite gets the token `u32::MAX` and the log-probability NaN.
 pub(crate) fn sample(dev: &CpuDevice, args: Sample<'_>) {
-    let Sample { x, w, keys, how, tile, tokens, out } = args;
+    let Sample { x, w, keys, how, tile, tokens, out, .. } = args;
+    let factor = args.inv_temperature();
     let rows = tokens.len();
     assert_eq!((x.len(), keys.len()), (rows * w.k, rows * 3), "{rows} rows of K = {}", w.k);
     by_dtype!(x, E => {
         let (x, w) = (dev.read::<E>(x), Panels::<E>::new(dev, w));
-        let draws = Draws { keys: dev.read(keys), how, tokens: dev.write(tokens), out: Outputs::new(dev, out, rows) };
+        let draws = Draws {
+            keys: dev.read(keys),
+            how,
+            factor,
+            tokens: dev.write(tokens),
+            out: Outputs::new(dev, out, rows),
+        };
         if how.truncates() {
             truncated::<E>(dev, x, &w, tile, &draws);
         } else {
@@ -35,6 +42,8 @@ pub(crate) fn sample(dev: &CpuDevice, args: Sample<'_>) {
 struct Draws<'a> {
     keys: &'a [u32],
     how: Sampling,
+    /// On logits.
+    factor: f32,
     tokens: super::Shared<'a, u32>,
     out: Outputs<'a>,
 }
@@ -65,7 +74,7 @@ impl Draws<'_> {
 }
 
 fn untruncated<E: Operand>(dev: &CpuDevice, x: &[E], w: &Panels<'_, E>, tile: Buf<'_>, draws: &Draws<'_>) {
-    let (k, num_rows, factor) = (w.k(), draws.tokens.len(), draws.how.inv_temperature());
+    let (k, num_rows, factor) = (w.k(), draws.tokens.len(), draws.factor);
     let work = Work::new(dev, tile, num_rows, w.n());
     for first in (0..num_rows).step_by(work.shape.wave_rows.max(1)) {
         let rows = work.shape.wave_rows.min(num_rows - first);
@@ -98,7 +107,7 @@ fn draw_untruncated<E: Operand>(
     if !merged.is_finite() {
         return draws.set_not_finite(row);
     }
-    let factor = draws.how.inv_temperature();
+    let factor = draws.factor;
     let width = logits.len();
     let compute = |tile: usize, logits: &mut [f32]| head::tile_logits(isa, x, w, tile, factor, logits, width);
     if draws.how.temperature == 0.0 {
@@ -166,7 +175,7 @@ fn pick(masses: &[f32], wanted: f64) -> usize {
 }
 
 fn truncated<E: Operand>(dev: &CpuDevice, x: &[E], w: &Panels<'_, E>, tile: Buf<'_>, draws: &Draws<'_>) {
-    let (k, num_rows, factor) = (w.k(), draws.tokens.len(), draws.how.inv_temperature());
+    let (k, num_rows, factor) = (w.k(), draws.tokens.len(), draws.factor);
     let stride = w.n().next_multiple_of(PANEL);
     let work = Work::full(dev, tile, num_rows, w.n());
     let tiles = work.shape.tiles;
@@ -210,7 +219,7 @@ fn draw_truncated<E: Operand>(
     let token = draw_kept(isa, &mut logits[..w.n()], stats, merged.max, &draws.how, draws.uniform(row));
     // The masses have taken the logits' place: compute the token's logit again.
     let width = logits.len().min(HEAD_TILE);
-    head::tile_logits(isa, x, w, token / HEAD_TILE, draws.how.inv_temperature(), &mut logits[..width], width);
+    head::tile_logits(isa, x, w, token / HEAD_TILE, draws.factor, &mut logits[..width], width);
     draws.set(row, token, &merged, logits[token % HEAD_TILE]);
 }
 

@@ -38,13 +38,16 @@ pub(super) struct Shape {
     pub(super) a: usize,
     pub(super) k: usize,
     pub(super) d: usize,
+    /// Keys that a row sees, at most.
+    window: u32,
     /// Of queries, cache and outputs.
     pub(super) dtype: DType,
 }
 
 impl Shape {
     /// Checks q and the cache against the batch, which has at least one row.
-    pub(super) fn new(q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>) -> Shape {
+    pub(super) fn new(q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, window: usize) -> Shape {
+        assert!(window > 0, "a row sees itself");
         let (rows, k, d) = (batch.positions.len(), kv.kv_heads, kv.head_dim);
         let a = q.len() / (rows * d);
         assert_eq!(q.len(), rows * a * d, "q of [{rows}, {a} x {d}]");
@@ -65,15 +68,18 @@ impl Shape {
             a,
             k,
             d,
+            window: u32::try_from(window).unwrap_or(u32::MAX),
             dtype: q.dtype(),
         }
     }
 
     /// The kernels' last parameters.
-    pub(super) fn args(&self) -> [Arg; 7] {
-        let counts =
-            [self.rows, self.segments, self.table_entries, self.blocks, self.keys_max, self.a, self.k];
-        counts.map(|n| Arg::U32(u32::try_from(n).expect("counts stay below 2^32")))
+    pub(super) fn args(&self) -> [Arg; 8] {
+        let count = |n: usize| Arg::U32(u32::try_from(n).expect("counts stay below 2^32"));
+        let [rows, segments, entries, blocks] =
+            [self.rows, self.segments, self.table_entries, self.blocks].map(count);
+        let [keys, a, k] = [self.keys_max, self.a, self.k].map(count);
+        [rows, segments, entries, blocks, keys, a, k, Arg::U32(self.window)]
     }
 
     /// True for the kernels on tensor cores.
@@ -146,14 +152,14 @@ pub(crate) fn forward(
     dev: &CudaDevice,
     q: Buf<'_>,
     kv: Kv<'_>,
-    batch: Batch<'_>,
+    (batch, window): (Batch<'_>, usize),
     out: Buf<'_>,
     lse: Option<Buf<'_>>,
 ) {
     if batch.positions.is_empty() {
         return;
     }
-    let shape = Shape::new(q, kv, batch);
+    let shape = Shape::new(q, kv, batch, window);
     let places = shape.rows * shape.a;
     assert_eq!((out.len(), out.dtype()), (q.len(), q.dtype()), "out and q");
     assert_eq!(lse.map_or(places, |b| b.len()), places, "lse of [{}, {}]", shape.rows, shape.a);

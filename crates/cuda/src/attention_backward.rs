@@ -97,11 +97,11 @@ fn fast_kernels(dev: &CudaDevice, shape: &Shape) -> [&'static str; 3] {
 
 /// Gradient of attention; see `Device::attention_backward`.
 pub(crate) fn backward(dev: &CudaDevice, args: AttentionBackward<'_>) {
-    let AttentionBackward { q, kv, batch, out, lse, dout, dq, dkv } = args;
+    let AttentionBackward { q, kv, batch, window, out, lse, dout, dq, dkv } = args;
     if batch.positions.is_empty() {
         return;
     }
-    let shape = Shape::new(q, kv, batch);
+    let shape = Shape::new(q, kv, batch, window);
     let Shape { rows, segments, a, k, d, dtype, .. } = shape;
     assert_eq!([out.len(), dout.len(), dq.len()], [rows * a * d; 3], "out, dout, dq of [{rows}, {a} x {d}]");
     assert_eq!((lse.len(), dkv.len()), (rows * a, rows * 2 * k * d), "lse and dkv of {rows} rows");
@@ -142,8 +142,8 @@ pub(crate) fn backward(dev: &CudaDevice, args: AttentionBackward<'_>) {
     how.grid[0] += 1;
     let own = [out, lse, dout, delta, dq];
     launch_of(module, queries_kernel, how, &[&inputs, &own, &plan, &shape.args(), &[last]]);
-    // Two buffers of queries, and a tile of keys and values; log-sum-exp, delta and bound of the queries.
-    let shared = shape.stream_bytes() * 3 / 2 + 2 * 3 * UNIT * 4 + aligned;
+    // Two buffers of queries, and a tile of keys and values; log-sum-exp, delta and both bounds of the queries.
+    let shared = shape.stream_bytes() * 3 / 2 + 2 * 4 * UNIT * 4 + aligned;
     let grid = [(items_max(rows, segments) * k) as u32, 1, 1];
     let how = Launch { grid, block: THREADS as u32, shared: shared as u32 };
     let own = [lse, dout, delta, counts, tiles, items, parts, dkv];

@@ -176,18 +176,22 @@ impl CudaDevice {
     fn queue(&self, op: Op<'_>) {
         match op {
             Op::Embed { table, ids, out } => rows::embed(self, table, ids, out),
-            Op::RmsNorm { x, w, eps, out } => rows::rms_norm(self, x, w, eps, out),
+            Op::Scale { x, by } => rows::scale(self, x, by),
+            Op::RmsNorm { x, norm, out } => rows::rms_norm(self, x, norm, out),
+            Op::RmsNormAdd { x, norm, resid, out } => rows::rms_norm_add(self, x, norm, resid, out),
             Op::Matmul { x, w, bias, out, add } => matmul::forward(self, x, w, bias, out, add),
             Op::MatmulAdd { x, w, resid, out } => matmul::forward_add(self, x, w, resid, out),
             Op::AdaptDown { x, adapter, u } => adapter::down(self, x, adapter, u),
             Op::AdaptUp { u, adapter, out } => adapter::up(self, u, adapter, out),
             Op::Merge { w, adapter, out } => adapter::merge(self, w, adapter, out),
-            Op::Rope { qkv, norms, rope, batch, kv, q_out } => {
-                rotation::forward(self, qkv, norms, rope, batch, kv, q_out);
+            Op::Rope { qkv, norms, rotation, batch, kv, q_out } => {
+                rotation::forward(self, qkv, norms, rotation, batch, kv, q_out);
             }
             Op::CopyKv { kv, copies } => rotation::copy_kv(self, kv, copies),
-            Op::Attention { q, kv, batch, out, lse } => attention::forward(self, q, kv, batch, out, lse),
-            Op::Swiglu { gate_up, f, out } => rows::swiglu(self, gate_up, f, out),
+            Op::Attention { q, kv, batch, window, out, lse } => {
+                attention::forward(self, q, kv, (batch, window), out, lse);
+            }
+            Op::Glu { how, gate_up, f, out } => rows::glu(self, how, gate_up, f, out),
             Op::Activate { how, x, out } => rows::activate(self, how, x, out),
             Op::GatherRows { x, rows, out } => rows::gather_rows(self, x, rows, out),
             Op::Head { x, w, targets, inv_temperature, tile, out } => {
@@ -203,11 +207,11 @@ impl CudaDevice {
             Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
             Op::MatmulDw { dy, x, grad, add, pack: _ } => matmul::backward_w(self, dy, x, grad, add),
             Op::BiasBackward { dy, grad, add } => rows::bias_backward(self, dy, grad, add),
-            Op::RmsNormBackward { x, w, eps, dy, to } => rows::rms_norm_backward(self, x, w, eps, dy, to),
+            Op::RmsNormBackward { x, norm, dy, to } => rows::rms_norm_backward(self, x, norm, dy, to),
             Op::AttentionBackward { args } => attention_backward::backward(self, args),
             Op::RopeBackward { args } => rotation::backward(self, args),
-            Op::SwigluBackward { gate_up, f, dout, d_gate_up, out } => {
-                rows::swiglu_backward(self, gate_up, f, dout, d_gate_up, out);
+            Op::GluBackward { how, gate_up, f, dout, d_gate_up, out } => {
+                rows::glu_backward(self, how, gate_up, f, dout, d_gate_up, out);
             }
             Op::ActivateBackward { how, y, dy, dx } => rows::activate_backward(self, how, y, dy, dx),
             Op::ScatterAddRows { src, rows, dst } => rows::scatter_add_rows(self, src, rows, dst),
@@ -234,16 +238,17 @@ fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 4] {
     match op {
         Op::Embed { out, .. }
         | Op::RmsNorm { out, .. }
+        | Op::RmsNormAdd { out, .. }
         | Op::Matmul { out, .. }
         | Op::MatmulAdd { out, .. }
         | Op::Rope { q_out: out, .. }
         | Op::Attention { out, .. }
-        | Op::Swiglu { out, .. }
+        | Op::Glu { out, .. }
         | Op::Activate { out, .. }
         | Op::GatherRows { out, .. }
         | Op::MatmulDx { out, .. }
         | Op::BiasBackward { grad: out, .. }
-        | Op::SwigluBackward { d_gate_up: out, .. }
+        | Op::GluBackward { d_gate_up: out, .. }
         | Op::ActivateBackward { dx: out, .. } => two(Some(out), None),
         Op::MatmulDw { grad, .. } | Op::EmbedBackward { grad, .. } => two(Some(grad.buf), None),
         Op::AdaptDown { u, .. } => two(Some(u), None),

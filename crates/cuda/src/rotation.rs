@@ -2,8 +2,8 @@
 
 use super::rows::{add_partials, blocks, count, sum_scratch_bytes, typed, wide};
 use super::{Arg, CudaDevice, Launch};
-use plimsoll_base::DType;
-use plimsoll_device::{Batch, Heads, KV_BLOCK, Kv, QkNorm, RopeBackward};
+use plimsoll_base::{DType, QkNorms};
+use plimsoll_device::{Batch, Heads, KV_BLOCK, Kv, QkNorm, RopeBackward, Rotation};
 use plimsoll_memory::Buf;
 
 /// Largest head dimension: the size of arrays in the kernels.
@@ -20,16 +20,22 @@ const CHUNK_ROWS: usize = 4;
 enum Team {
     Sixteenths(usize),
     Warp,
+    /// All heads of a row, where they are normalised together.
+    Block,
 }
 
-fn team(d: usize) -> Team {
+fn team(d: usize, norms: Option<QkNorm<'_>>) -> Team {
     assert!(d.is_multiple_of(2) && d <= HEAD_DIM_MAX, "head dimension {d}: even, at most {HEAD_DIM_MAX}");
+    if norms.is_some_and(|n| n.of == QkNorms::Rows) {
+        return Team::Block;
+    }
     if d.is_multiple_of(16) && (d / 16).is_power_of_two() { Team::Sixteenths(d / 16) } else { Team::Warp }
 }
 
 /// Fails unless the kernels' 16-byte accesses are aligned, where they make any.
 fn check_aligned(dev: &CudaDevice, team: Team, bufs: &[Buf<'_>]) {
-    assert!(team == Team::Warp || wide(dev, 16, 8, bufs), "heads at aligned addresses");
+    let makes_none = !matches!(team, Team::Sixteenths(_));
+    assert!(makes_none || wide(dev, 16, 8, bufs), "heads at aligned addresses");
 }
 
 /// Splits qkv, normalises and rotates heads, writes q and the cache.
@@ -37,7 +43,7 @@ pub(crate) fn forward(
     dev: &CudaDevice,
     qkv: Buf<'_>,
     norms: Option<QkNorm<'_>>,
-    rope: Buf<'_>,
+    rotation: Rotation<'_>,
     batch: Batch<'_>,
     kv: Kv<'_>,
     q_out: Buf<'_>,
@@ -56,16 +62,19 @@ pub(crate) fn forward(
     let whole_blocks = kv.keys.len().is_multiple_of(k * d * KV_BLOCK);
     assert!(whole_blocks && kv.keys.len() == kv.values.len(), "keys and values of whole blocks");
     assert_eq!([q_out, kv.keys, kv.values].map(|b| b.dtype()), [qkv.dtype(); 3]);
-    assert_eq!((rope.dtype(), rope.len() % d), (DType::F32, 0), "angles of {d} elements a position");
-    let team = team(d);
-    check_aligned(dev, team, &[qkv, rope, q_out, kv.keys, kv.values]);
-    let [q_norm, k_norm] = norm_weights(dev, norms, qkv.dtype(), d, team);
+    let (angles, num_positions) = angles(dev, rotation, d);
+    let team = team(d, norms);
+    check_aligned(dev, team, &[qkv, q_out, kv.keys, kv.values]);
+    check_aligned(dev, team, rotation.angles.as_slice());
+    let [q_norm, k_norm] = norm_weights(dev, norms, qkv.dtype(), [a, k, d], team);
     let args = [
         dev.arg(qkv),
         q_norm,
         k_norm,
         Arg::F32(norms.map_or(0.0, |n| n.eps)),
-        dev.arg(rope),
+        Arg::F32(norms.map_or(0.0, |n| n.offset)),
+        angles,
+        Arg::F32(rotation.q_scale),
         dev.arg(batch.positions),
         dev.arg(batch.slots),
         dev.arg(q_out),
@@ -75,24 +84,46 @@ pub(crate) fn forward(
         count(a),
         count(k),
         count(d),
-        count(rope.len() / d),
+        num_positions,
         count(kv.keys.len() / (k * d)),
     ];
     let heads = rows * (a + 2 * k);
     let (kernel, threads) = match team {
         Team::Sixteenths(team) => (typed!("rope", qkv), heads * team),
         Team::Warp => (typed!("rope_plain", qkv), heads * 32),
+        Team::Block => (typed!("rope_rows", qkv), rows * THREADS),
     };
     dev.launch("rotation", kernel, blocks(threads, THREADS, THREADS as u32), &args);
 }
 
+/// The address of the angles, or none, and the number of their positions.
+fn angles(dev: &CudaDevice, rotation: Rotation<'_>, d: usize) -> (Arg, Arg) {
+    let Some(table) = rotation.angles else { return (Arg::Ptr(0), count(0)) };
+    assert_eq!((table.dtype(), table.len() % d), (DType::F32, 0), "angles of {d} elements a position");
+    (dev.arg(table), count(table.len() / d))
+}
+
 /// The addresses of q's and k's weights, or none.
-fn norm_weights(dev: &CudaDevice, norms: Option<QkNorm<'_>>, dtype: DType, d: usize, team: Team) -> [Arg; 2] {
+fn norm_weights(
+    dev: &CudaDevice,
+    norms: Option<QkNorm<'_>>,
+    dtype: DType,
+    shape: [usize; 3],
+    team: Team,
+) -> [Arg; 2] {
     let Some(n) = norms else { return [Arg::Ptr(0); 2] };
-    assert_eq!([n.q.len(), n.k.len()], [d; 2], "weights of the heads' norms");
+    assert_eq!([n.q.len(), n.k.len()], widths(n.of, shape), "weights of the norms of q and k");
     assert_eq!([n.q.dtype(), n.k.dtype()], [dtype; 2], "weights of the activations' dtype");
     check_aligned(dev, team, &[n.q, n.k]);
     [dev.arg(n.q), dev.arg(n.k)]
+}
+
+/// Weights of the norms of q and of k.
+fn widths(of: QkNorms, [a, k, d]: [usize; 3]) -> [usize; 2] {
+    match of {
+        QkNorms::Heads => [d; 2],
+        QkNorms::Rows => [a * d, k * d],
+    }
 }
 
 /// Copies the first slots of blocks to other blocks.
@@ -118,7 +149,7 @@ pub(crate) fn copy_kv(dev: &CudaDevice, kv: Kv<'_>, copies: Buf<'_>) {
 
 /// dqkv = gradient through rotation and head norms; with `norms` also their weights' gradients.
 pub(crate) fn backward(dev: &CudaDevice, args: RopeBackward<'_>) {
-    let RopeBackward { dq, dkv, rope, positions, heads, norms, dqkv } = args;
+    let RopeBackward { dq, dkv, rotation, positions, heads, norms, dqkv } = args;
     let Heads { heads: a, kv_heads: k, head_dim: d } = heads;
     let (rows, width) = (positions.len(), (a + 2 * k) * d);
     assert_eq!(
@@ -126,18 +157,21 @@ pub(crate) fn backward(dev: &CudaDevice, args: RopeBackward<'_>) {
         [rows * a * d, rows * 2 * k * d, rows * width],
         "rows of {rows}"
     );
-    assert_eq!([dq, dkv, rope].map(|b| b.dtype()), [DType::F32; 3]);
+    assert_eq!([dq, dkv].map(|b| b.dtype()), [DType::F32; 2]);
     if rows == 0 {
         return;
     }
-    let team = team(d);
-    check_aligned(dev, team, &[dq, dkv, rope, dqkv]);
+    let (angles, num_positions) = angles(dev, rotation, d);
+    let team = team(d, norms.map(|n| n.norm));
+    check_aligned(dev, team, &[dq, dkv, dqkv]);
+    check_aligned(dev, team, rotation.angles.as_slice());
     let chunk_rows = rows.div_ceil(CHUNKS_MAX).max(CHUNK_ROWS);
     let chunks = rows.div_ceil(chunk_rows);
     let mut args = vec![
         dev.arg(dq),
         dev.arg(dkv),
-        dev.arg(rope),
+        angles,
+        Arg::F32(rotation.q_scale),
         dev.arg(positions),
         dev.arg(dqkv),
         count(rows),
@@ -145,30 +179,33 @@ pub(crate) fn backward(dev: &CudaDevice, args: RopeBackward<'_>) {
         count(a),
         count(k),
         count(d),
-        count(rope.len() / d),
+        num_positions,
     ];
     let how = blocks(chunks, 1, THREADS as u32);
     let Some(n) = norms else {
         let kernel = match team {
             Team::Sixteenths(_) => typed!("rope_backward", dqkv),
-            Team::Warp => typed!("rope_backward_plain", dqkv),
+            Team::Warp | Team::Block => typed!("rope_backward_plain", dqkv),
         };
         return dev.launch("rotation", kernel, how, &args);
     };
     assert_eq!((n.qkv.len(), n.qkv.dtype()), (dqkv.len(), dqkv.dtype()), "qkv before the norms");
     let weights = n.dq_weight.zip(n.dk_weight);
-    assert!(weights.is_none_or(|(q, k)| [q.len(), k.len()] == [d; 2]), "gradients of the norms' weights");
+    let [wq, wk] = widths(n.norm.of, [a, k, d]);
+    assert!(weights.is_none_or(|(q, k)| [q.len(), k.len()] == [wq, wk]), "gradients of the norms' weights");
     check_aligned(dev, team, &[n.qkv]);
-    let [q_norm, k_norm] = norm_weights(dev, Some(n.norm), dqkv.dtype(), d, team);
-    let partials = weights.map_or(0, |_| dev.scratch(sum_scratch_bytes(rows as u64, 2 * d as u64)));
-    args.extend([dev.arg(n.qkv), q_norm, k_norm, Arg::F32(n.norm.eps), Arg::Ptr(partials)]);
+    let [q_norm, k_norm] = norm_weights(dev, Some(n.norm), dqkv.dtype(), [a, k, d], team);
+    let partials = weights.map_or(0, |_| dev.scratch(sum_scratch_bytes(rows as u64, (wq + wk) as u64)));
+    let (eps, offset) = (Arg::F32(n.norm.eps), Arg::F32(n.norm.offset));
+    args.extend([dev.arg(n.qkv), q_norm, k_norm, eps, offset, Arg::Ptr(partials)]);
     let kernel = match team {
         Team::Sixteenths(_) => typed!("rope_backward_norms", dqkv),
         Team::Warp => typed!("rope_backward_plain_norms", dqkv),
+        Team::Block => typed!("rope_backward_rows_norms", dqkv),
     };
     dev.launch("rotation", kernel, how, &args);
     let Some((dq_weight, dk_weight)) = weights else { return };
-    for (weight, first) in [(dq_weight, 0), (dk_weight, 4 * d as u64)] {
-        add_partials(dev, Arg::Ptr(partials + first), chunks, 2 * d, weight, true);
+    for (weight, first) in [(dq_weight, 0), (dk_weight, 4 * wq as u64)] {
+        add_partials(dev, Arg::Ptr(partials + first), chunks, wq + wk, weight, true);
     }
 }

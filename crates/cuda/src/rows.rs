@@ -1,10 +1,10 @@
-//! Launchers of `rows.cu`: embedding, norms, SwiGLU, casts, and sums over rows.
+//! Launchers of `rows.cu`: embedding, norms, gates, casts, and sums over rows.
 //!
 //! Sums over rows go through partial sums in the scratch; how rows are cut into chunks depends on their number alone.
 
 use super::{Arg, CudaDevice, Launch};
-use plimsoll_base::DType;
-use plimsoll_device::{Activation, Matrix, MatrixLayout, NormGrads};
+use plimsoll_base::{DType, Gate};
+use plimsoll_device::{Activation, Matrix, MatrixLayout, Norm, NormGrads};
 use plimsoll_memory::Buf;
 use std::sync::atomic::Ordering;
 
@@ -101,6 +101,13 @@ fn gather(dev: &CudaDevice, table: Buf<'_>, limit: usize, ids: Buf<'_>, out: Buf
     );
 }
 
+/// x = by x.
+pub(crate) fn scale(dev: &CudaDevice, x: Buf<'_>, by: f32) {
+    assert_eq!(x.dtype(), DType::F32);
+    let args = [dev.arg(x), Arg::F32(by), Arg::U64(x.len() as u64)];
+    dev.launch("rows", "scale", blocks(x.len(), 256, 256), &args);
+}
+
 pub(crate) fn cast(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>) {
     assert_eq!((src.len(), src.dtype()), (dst.len(), DType::F32), "lengths of a cast, from f32");
     let wide = wide(dev, 8, 8, &[src, dst]);
@@ -108,21 +115,26 @@ pub(crate) fn cast(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>) {
     dev.launch("rows", typed!("cast", dst), blocks(src.len(), 8 * 256, 256), &args);
 }
 
-// ---- SwiGLU ------------------------------------------------------------------------------------------------------
+// ---- gates -------------------------------------------------------------------------------------------------------
 
-pub(crate) fn swiglu(dev: &CudaDevice, gate_up: Buf<'_>, f: usize, out: Buf<'_>) {
+pub(crate) fn glu(dev: &CudaDevice, how: Gate, gate_up: Buf<'_>, f: usize, out: Buf<'_>) {
     let rows = out.len() / f;
     assert_eq!((out.len(), gate_up.len()), (rows * f, rows * 2 * f), "[{rows}, 2 x {f}] and [{rows}, {f}]");
     assert_eq!(gate_up.dtype(), out.dtype());
     let wide = wide(dev, f, 8, &[gate_up, out]);
     let items = if wide { out.len() / 8 } else { out.len() };
-    let args = [dev.arg(gate_up), dev.arg(out), count(f), count(items), Arg::U32(wide.into())];
-    dev.launch("rows", typed!("swiglu", out), blocks(items, 256, 256), &args);
+    let args = [dev.arg(gate_up), dev.arg(out), count(f), count(items), Arg::U32(wide.into()), is_gelu(how)];
+    dev.launch("rows", typed!("glu", out), blocks(items, 256, 256), &args);
+}
+
+fn is_gelu(how: Gate) -> Arg {
+    Arg::U32((how == Gate::GeluTanh).into())
 }
 
 /// Gradients of gate and up, which may take their place, and the product again, which may take its gradient's.
-pub(crate) fn swiglu_backward(
+pub(crate) fn glu_backward(
     dev: &CudaDevice,
+    how: Gate,
     gate_up: Buf<'_>,
     f: usize,
     dout: Buf<'_>,
@@ -145,8 +157,9 @@ pub(crate) fn swiglu_backward(
         count(f),
         count(items),
         Arg::U32(wide.into()),
+        is_gelu(how),
     ];
-    dev.launch("rows", typed!("swiglu_backward", dout), blocks(items, 256, 256), &args);
+    dev.launch("rows", typed!("glu_backward", dout), blocks(items, 256, 256), &args);
 }
 
 // ---- activations -------------------------------------------------------------------------------------------------
@@ -211,7 +224,8 @@ fn typed_two(name: &'static str, w: Buf<'_>, dy: Buf<'_>) -> &'static str {
 }
 
 /// out = x / sqrt(mean(x^2) + eps) * w over each row.
-pub(crate) fn rms_norm(dev: &CudaDevice, x: Buf<'_>, w: Buf<'_>, eps: f32, out: Buf<'_>) {
+pub(crate) fn rms_norm(dev: &CudaDevice, x: Buf<'_>, norm: Norm<'_>, out: Buf<'_>) {
+    let Norm { w, eps, offset } = norm;
     let h = w.len();
     assert_eq!((x.len(), x.len() % h), (out.len(), 0), "x and out of a norm, rows of {h}");
     assert_eq!((x.dtype(), w.dtype()), (DType::F32, out.dtype()), "weights of the output's dtype");
@@ -219,7 +233,7 @@ pub(crate) fn rms_norm(dev: &CudaDevice, x: Buf<'_>, w: Buf<'_>, eps: f32, out: 
     // The way for any length adds in another order: what a test of exactness asks for.
     let sharing = if dev.perturbed.load(Ordering::Relaxed) { Sharing::Any } else { sharing(h) };
     assert!(sharing == Sharing::Any || wide(dev, h, 4, &[x, w, out]), "rows at aligned addresses");
-    let args = [dev.arg(x), dev.arg(w), Arg::F32(eps), dev.arg(out), count(rows), count(h)];
+    let args = [dev.arg(x), dev.arg(w), Arg::F32(eps), Arg::F32(offset), dev.arg(out), count(rows), count(h)];
     let (kernel, how) = match sharing {
         // One warp a block where there are few rows, so that they spread over the card.
         Sharing::Warp if rows < 1024 => (typed!("rms_norm_warp", out), blocks(rows, 1, 32)),
@@ -231,15 +245,28 @@ pub(crate) fn rms_norm(dev: &CudaDevice, x: Buf<'_>, w: Buf<'_>, eps: f32, out: 
     dev.launch("rows", kernel, how, &args);
 }
 
+/// out = resid + the norm of x.
+pub(crate) fn rms_norm_add(dev: &CudaDevice, x: Buf<'_>, norm: Norm<'_>, resid: Buf<'_>, out: Buf<'_>) {
+    let Norm { w, eps, offset } = norm;
+    let h = w.len();
+    assert_eq!([x.len(), resid.len()], [out.len(); 2], "x, resid and out of a norm");
+    assert_eq!(x.len() % h, 0, "rows of {h}");
+    assert_eq!([x, resid, out].map(|b| b.dtype()), [DType::F32; 3]);
+    let [px, pw, presid, pout] = [x, w, resid, out].map(|b| dev.arg(b));
+    let args = [px, pw, Arg::F32(eps), Arg::F32(offset), presid, pout, count(h)];
+    dev.launch("rows", typed!("rms_norm_add", w), blocks(x.len() / h, 1, 256), &args);
+}
+
 /// Gradients through the norm; see `Device::rms_norm_backward`.
 pub(crate) fn rms_norm_backward(
     dev: &CudaDevice,
     x: Buf<'_>,
-    w: Buf<'_>,
-    eps: f32,
+    norm: Norm<'_>,
     dy: Buf<'_>,
     to: NormGrads<'_>,
 ) {
+    let Norm { w, eps, offset } = norm;
+    let (eps, offset) = (Arg::F32(eps), Arg::F32(offset));
     let NormGrads { dx, rounded, dw, add, rstd } = to;
     let h = w.len();
     let rows = x.len() / h;
@@ -260,12 +287,12 @@ pub(crate) fn rms_norm_backward(
     let [px, pw, pdy, pdx, prstd] = [x, w, dy, dx, rstd].map(|b| dev.arg(b));
     let pout = rounded.map_or(Arg::Ptr(0), |b| dev.arg(b));
     if sharing == Sharing::Any {
-        let args = [px, pw, Arg::F32(eps), pdy, pdx, pout, prstd, count(h)];
+        let args = [px, pw, eps, offset, pdy, pdx, pout, prstd, count(h)];
         dev.launch("rows", typed_two("rms_norm_backward_any", w, dy), blocks(rows, 1, 256), &args);
         return dw.into_iter().for_each(|dw| column_sums(dev, dy, Some((x, rstd)), dw, add));
     }
     assert!(wide(dev, h, 4, &[x, w, dy, dx, rounded.unwrap_or(dx)]), "rows at aligned addresses");
-    let args = [px, pw, Arg::F32(eps), pdy, pdx, pout, prstd, Arg::Ptr(partials), count(rows), count(h)];
+    let args = [px, pw, eps, offset, pdy, pdx, pout, prstd, Arg::Ptr(partials), count(rows), count(h)];
     let (kernel, per_block, threads) = match sharing {
         Sharing::Warp => ("rms_norm_backward_warp", 4, 128),
         Sharing::Block256 if h <= SHORT_WIDTH_MAX => ("rms_norm_backward_short", 1, 256),

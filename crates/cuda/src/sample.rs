@@ -21,10 +21,11 @@ const _: () = assert!(TILE.is_multiple_of(STRIDE));
 /// A row whose logits are not finite gets the token `u32::MAX` and the log-probability NaN. Panics of parameters that
 /// mean nothing: callers refuse them with the run file.
 pub(crate) fn sample(dev: &CudaDevice, args: Sample<'_>) {
-    let Sample { x, w, keys, how, tile, tokens, out } = args;
+    let inv_temperature = args.inv_temperature();
+    let Sample { x, w, keys, how, tile, tokens, out, .. } = args;
     check(&how);
     assert_eq!(keys.len(), tokens.len() * 3, "keys of {} rows", tokens.len());
-    let inputs = Inputs { x, w, rows: tokens.len(), inv_temperature: how.inv_temperature() };
+    let inputs = Inputs { x, w, rows: tokens.len(), inv_temperature };
     let head = Head::new(dev, inputs, tile, out, how.truncates());
     if how.truncates() {
         return truncated(&head, keys, how, tokens);

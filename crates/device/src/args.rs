@@ -2,6 +2,7 @@
 
 use crate::claims::{Access, Operand, Uses};
 use crate::{Coded, Kv, Matrix, MatrixLayout, Nf4, Owned};
+use plimsoll_base::{Gate, QkNorms};
 use plimsoll_memory::Buf;
 
 /// Positions and cache slots of the rows of a forward pass, as index arrays in the arena.
@@ -113,16 +114,56 @@ pub struct Heads {
     pub head_dim: usize,
 }
 
-/// Weights of the head norms of q and k.
+/// The weight of an RMS norm.
+#[derive(Clone, Copy, Debug)]
+pub struct Norm<'a> {
+    /// [h]
+    pub w: Buf<'a>,
+    pub eps: f32,
+    /// Added to the weights: some models store their distance from 1.
+    pub offset: f32,
+}
+
+impl<'a> Norm<'a> {
+    /// With weights as they are.
+    pub fn new(w: Buf<'a>, eps: f32) -> Norm<'a> {
+        Norm { w, eps, offset: 0.0 }
+    }
+}
+
+/// Weights of the norms of q and k.
 #[derive(Clone, Copy, Debug)]
 pub struct QkNorm<'a> {
-    /// [d], for q.
+    /// For q: [d], or [a d] of norms over rows.
     pub q: Buf<'a>,
-    /// [d], for k.
+    /// For k: [d], or [k d] of norms over rows.
     pub k: Buf<'a>,
     /// Epsilon of both.
     pub eps: f32,
+    /// Added to the weights.
+    pub offset: f32,
+    /// What is normalised by itself: each head, or the heads of a row together.
+    pub of: QkNorms,
 }
+
+/// How heads are rotated by their positions.
+#[derive(Clone, Copy, Debug)]
+pub struct Rotation<'a> {
+    /// [positions, d/2, 2] f32: cosine and sine, rotating element i with i + d/2. None where heads are not rotated.
+    pub angles: Option<Buf<'a>>,
+    /// Factor on q after its rotation.
+    pub q_scale: f32,
+}
+
+impl<'a> Rotation<'a> {
+    /// By a table, and nothing else.
+    pub fn new(angles: Buf<'a>) -> Rotation<'a> {
+        Rotation { angles: Some(angles), q_scale: 1.0 }
+    }
+}
+
+/// The window of a layer in which a row sees all keys that come before it.
+pub const ALL_KEYS: usize = usize::MAX;
 
 /// Where the gradients of a norm go.
 #[derive(Clone, Copy, Debug)]
@@ -146,9 +187,9 @@ pub struct QkNormBackward<'a> {
     pub norm: QkNorm<'a>,
     /// [M, (a + 2k) d] e: before the norms.
     pub qkv: Buf<'a>,
-    /// [d]: gradient of q's weight, added to; none of a frozen one.
+    /// Gradient of q's weight, added to; none of a frozen one.
     pub dq_weight: Option<Buf<'a>>,
-    /// [d]: gradient of k's weight, added to; there if q's is.
+    /// Gradient of k's weight, added to; there if q's is.
     pub dk_weight: Option<Buf<'a>>,
 }
 
@@ -239,12 +280,21 @@ pub struct Sample<'a> {
     /// [R, 3] u32: sample id (low, high) and position.
     pub keys: Buf<'a>,
     pub how: Sampling,
+    /// Factor on logits, besides that of the temperature.
+    pub logit_scale: f32,
     /// As `sizes::head_tile` says; written.
     pub tile: Buf<'a>,
     /// [R] u32, written; `u32::MAX` where a row's logits are not finite.
     pub tokens: Buf<'a>,
     /// Written.
     pub out: HeadOut<'a>,
+}
+
+impl Sample<'_> {
+    /// Factor on logits, as `head` takes it.
+    pub fn inv_temperature(&self) -> f32 {
+        self.how.inv_temperature() * self.logit_scale
+    }
 }
 
 /// The gradient of attention. Children of a segment are added in their order.
@@ -254,6 +304,8 @@ pub struct AttentionBackward<'a> {
     pub q: Buf<'a>,
     pub kv: Kv<'a>,
     pub batch: Batch<'a>,
+    /// Keys that a row sees, at most.
+    pub window: usize,
     /// [M, a d] e: the forward's.
     pub out: Buf<'a>,
     /// [M, a] f32: the forward's.
@@ -273,8 +325,7 @@ pub struct RopeBackward<'a> {
     pub dq: Buf<'a>,
     /// [M, 2 k d] f32.
     pub dkv: Buf<'a>,
-    /// [positions, d/2, 2] f32.
-    pub rope: Buf<'a>,
+    pub rotation: Rotation<'a>,
     /// [M] u32.
     pub positions: Buf<'a>,
     pub heads: Heads,
@@ -331,13 +382,15 @@ operands! {
     Coded { codes: whole, scales: whole }
     Nf4 { codes: whole, scales: whole }
     HeadOut { logprobs: whole, lse: whole, entropy: whole }
+    Norm { w: whole }
     QkNorm { q: Read, k: Read }
+    Rotation { angles: Read }
     NormGrads { dx: Write, rounded: Write, dw: Write, rstd: Write }
     QkNormBackward { norm: Read, qkv: Read, dq_weight: Write, dk_weight: Write }
     AdamWBufs { weights: Write, grad: Read, m: Write, v: Write, scales: Write, master: Write }
     Sample { x: Read, w: Read, keys: Read, tile: Write, tokens: Write, out: Write }
     AttentionBackward { q: Read, kv: Read, batch: Read, out: Read, lse: Read, dout: Read, dq: Write, dkv: Write }
-    RopeBackward { dq: Read, dkv: Read, rope: Read, positions: Read, norms: Read, dqkv: Write }
+    RopeBackward { dq: Read, dkv: Read, rotation: Read, positions: Read, norms: Read, dqkv: Write }
     HeadBackward {
         x: Read, w: Read, targets: Read, head_out: Read, dlogprobs: Read, dentropy: Read,
         tile: Write, dtile: Write, pack: Write, dx: Write, grad: Write
@@ -361,4 +414,4 @@ macro_rules! operands_without_buffers {
     };
 }
 
-operands_without_buffers!(f32, bool, usize, Activation, AdamW, MatrixLayout, &[Owned]);
+operands_without_buffers!(f32, bool, usize, Activation, Gate, AdamW, MatrixLayout, &[Owned]);

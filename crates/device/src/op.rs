@@ -5,9 +5,10 @@ use crate::claims::{Access, Claim, Operand, Uses};
 use crate::nf4;
 use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, Adapter, AttentionBackward, Backend, Batch, Checked, Coded,
-    HeadBackward, HeadOut, Kv, Matrix, MatrixLayout, Nf4, NormGrads, Owned, QkNorm, RopeBackward, Run,
-    Sample, Transfer,
+    HeadBackward, HeadOut, Kv, Matrix, MatrixLayout, Nf4, Norm, NormGrads, Owned, QkNorm, RopeBackward,
+    Rotation, Run, Sample, Transfer,
 };
+use plimsoll_base::Gate;
 use plimsoll_memory::Buf;
 
 /// Declares operations. Operands are read or written (`Write` includes reading); `in_place(a => b)` permits the output `b`
@@ -56,8 +57,13 @@ macro_rules! operations {
 operations! {
     /// out[m] = table row ids[m]. `ids`: [M] u32; `out`: [M, h] f32.
     fn embed(table: Read Matrix<'a>, ids: Read Buf<'a>, out: Write Buf<'a>) = Embed;
+    /// x = by x. `x`: f32.
+    fn scale(x: Write Buf<'a>, by: Read f32) = Scale;
     /// out = x / sqrt(mean(x^2) + eps) * w over each row. `x`: [M, h] f32; `w`: [h]; `out`: [M, h] e.
-    fn rms_norm(x: Read Buf<'a>, w: Read Buf<'a>, eps: Read f32, out: Write Buf<'a>) = RmsNorm;
+    fn rms_norm(x: Read Buf<'a>, norm: Read Norm<'a>, out: Write Buf<'a>) = RmsNorm;
+    /// out = resid + the norm of x, as `rms_norm` has it. `x`, `resid`, `out`: [M, h] f32; `out` may be `resid` itself.
+    fn rms_norm_add(x: Read Buf<'a>, norm: Read Norm<'a>, resid: Read Buf<'a>, out: Write Buf<'a>) = RmsNormAdd,
+        in_place(resid => out);
     /// out = x W^T + bias, or out += when `add` (f32 only). `x`: [M, K] e; `bias`: [N]; `out`: [M, N] e or f32.
     fn matmul(x: Read Buf<'a>, w: Read Matrix<'a>, bias: Read Option<Buf<'a>>, out: Write Buf<'a>, add: Read bool) = Matmul;
     /// out = resid + x W^T, in f32; `out` may be `resid` itself. `x`: [M, K] e; `resid`, `out`: [M, N] f32.
@@ -70,22 +76,22 @@ operations! {
     fn adapt_up(u: Read Buf<'a>, adapter: Read Adapter<'a>, out: Write Buf<'a>) = AdaptUp;
     /// out = w + scale B_i A_i at the outputs of each block, w elsewhere: one chain of additions in f32, rounded once. `w`, `out`: [N, K].
     fn merge(w: Read Matrix<'a>, adapter: Read Adapter<'a>, out: Write Matrix<'a>) = Merge;
-    /// Splits qkv, normalises heads of q and k (if `norms`), rotates q and k, writes q to `q_out` and k, v to the cache.
+    /// Splits qkv, normalises q and k (if `norms`), rotates them, writes q to `q_out` and k, v to the cache.
     ///
-    /// `qkv`: [M, (a + 2k) d] e; `rope`: [positions, d/2, 2] f32, cosine and sine, rotating element i with i + d/2;
-    /// `q_out`: [M, a d] e.
+    /// `qkv`: [M, (a + 2k) d] e; `q_out`: [M, a d] e.
     fn rope(
-        qkv: Read Buf<'a>, norms: Read Option<QkNorm<'a>>, rope: Read Buf<'a>, batch: Read Batch<'a>, kv: Write Kv<'a>,
+        qkv: Read Buf<'a>, norms: Read Option<QkNorm<'a>>, rotation: Read Rotation<'a>, batch: Read Batch<'a>, kv: Write Kv<'a>,
         q_out: Write Buf<'a>
     ) = Rope;
     /// Copies the first `n` slots of block `src` to block `dst`, for each record. `copies`: [C, 3] u32: src, dst, n.
     fn copy_kv(kv: Write Kv<'a>, copies: Read Buf<'a>) = CopyKv;
-    /// Causal attention with scale 1/sqrt(d). `q`, `out`: [M, a d] e; `lse`: [M, a] f32, log-sum-exp of the scores.
+    /// Causal attention with scale 1/sqrt(d), of each row over the last `window` keys up to its own. `q`, `out`: [M, a d] e; `lse`:
+    /// [M, a] f32, log-sum-exp of the scores.
     fn attention(
-        q: Read Buf<'a>, kv: Read Kv<'a>, batch: Read Batch<'a>, out: Write Buf<'a>, lse: Write Option<Buf<'a>>
+        q: Read Buf<'a>, kv: Read Kv<'a>, batch: Read Batch<'a>, window: Read usize, out: Write Buf<'a>, lse: Write Option<Buf<'a>>
     ) = Attention;
-    /// out = silu(gate) * up. `gate_up`: [M, 2f] e, gate first; `out`: [M, f] e.
-    fn swiglu(gate_up: Read Buf<'a>, f: Read usize, out: Write Buf<'a>) = Swiglu;
+    /// out = bent gate * up: SwiGLU or GeGLU. `gate_up`: [M, 2f] e, gate first; `out`: [M, f] e.
+    fn glu(how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, out: Write Buf<'a>) = Glu;
     /// out = f(x), element by element; `out` may be `x` itself. `x`, `out`: e.
     fn activate(how: Read Activation, x: Read Buf<'a>, out: Write Buf<'a>) = Activate, in_place(x => out);
     /// out[r] = x[rows[r]]. `x`: [M, h] f32; `rows`: [R] u32; `out`: [R, h] f32.
@@ -124,17 +130,17 @@ operations! {
     fn bias_backward(dy: Read Buf<'a>, grad: Write Buf<'a>, add: Read bool) = BiasBackward;
     /// Gradients through the norm. `x`: [M, h] f32; `w`: [h]; `dy`: [M, h] f32 or e.
     fn rms_norm_backward(
-        x: Read Buf<'a>, w: Read Buf<'a>, eps: Read f32, dy: Read Buf<'a>, to: Write NormGrads<'a>
+        x: Read Buf<'a>, norm: Read Norm<'a>, dy: Read Buf<'a>, to: Write NormGrads<'a>
     ) = RmsNormBackward;
     /// The gradient of attention.
     fn attention_backward(args: Read AttentionBackward<'a>) = AttentionBackward;
     /// The gradient through rotation and head norms.
     fn rope_backward(args: Read RopeBackward<'a>) = RopeBackward;
     /// `gate_up`: [M, 2f] e of the forward pass; `dout`: [M, f] e; `d_gate_up`: [M, 2f] e, written; it may be `gate_up` itself.
-    /// `out`: [M, f] e, if given, gets what `swiglu` gave, to the bit; it may be `dout` itself.
-    fn swiglu_backward(
-        gate_up: Read Buf<'a>, f: Read usize, dout: Read Buf<'a>, d_gate_up: Write Buf<'a>, out: Write Option<Buf<'a>>
-    ) = SwigluBackward, in_place(gate_up => d_gate_up, dout => out);
+    /// `out`: [M, f] e, if given, gets what `glu` gave, to the bit; it may be `dout` itself.
+    fn glu_backward(
+        how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, dout: Read Buf<'a>, d_gate_up: Write Buf<'a>, out: Write Option<Buf<'a>>
+    ) = GluBackward, in_place(gate_up => d_gate_up, dout => out);
     /// dx = dy f'(x), where `y` = f(x) is the forward's output; `dx` may be `dy` itself. All e.
     fn activate_backward(
         how: Read Activation, y: Read Buf<'a>, dy: Read Buf<'a>, dx: Write Buf<'a>
@@ -182,16 +188,16 @@ operations! {
     ///
     /// ```
     /// # use plimsoll_memory::Buf;
-    /// # fn norm(dev: &dyn plimsoll_device::Device, x: Buf<'_>, w: Buf<'_>, out: Buf<'_>) {
-    /// dev.rms_norm(x, w, 1e-6, out);
+    /// # fn norm(dev: &dyn plimsoll_device::Device, x: Buf<'_>, w: plimsoll_device::Norm<'_>, out: Buf<'_>) {
+    /// dev.rms_norm(x, w, out);
     /// # }
     /// ```
     ///
     /// ```compile_fail,E0308
     /// # use plimsoll_memory::Buf;
-    /// # fn norm(dev: &dyn plimsoll_device::Device, x: Buf<'_>, out: Buf<'_>) {
-    /// let w: &[f32] = &[1.0; 64];
-    /// dev.rms_norm(x, w, 1e-6, out); // error: expected `Buf<'_>`, found `&[f32]`
+    /// # fn norm(dev: &dyn plimsoll_device::Device, w: plimsoll_device::Norm<'_>, out: Buf<'_>) {
+    /// let x: &[f32] = &[1.0; 64];
+    /// dev.rms_norm(x, w, out); // error: expected `Buf<'_>`, found `&[f32]`
     /// # }
     /// ```
     {

@@ -1,15 +1,34 @@
 //! Hugging Face's `config.json` to a `ModelSpec` and back. What this project does not compute is refused by key and
-//! value, never ignored: a window, experts, another activation would give wrong numbers without a word.
+//! value, never ignored: experts, soft-caps, another activation would give wrong numbers without a word.
 
-use plimsoll_base::{ARCHITECTURES, Architecture, DType, Error, ModelSpec, Result, RopeScaling};
+mod layers;
+mod rope;
+
+use plimsoll_base::{ARCHITECTURES, Architecture, DType, Error, Gate, ModelSpec, Multipliers, Result};
 use serde_json::{Map, Value, json};
 
 const VOCAB_MAX: u64 = 1 << 22;
-const LAYERS_MAX: u64 = 1024;
+const LAYERS_MAX: u64 = plimsoll_base::LAYERS_MAX as u64;
 const WIDTH_MAX: u64 = 1 << 17; // hidden, heads * head_dim
 const FFN_MAX: u64 = 1 << 20;
 const HEADS_MAX: u64 = 1 << 12;
 const POSITIONS_MAX: u64 = 1 << 30;
+
+/// What the gates' activation is called.
+fn activation(architecture: &Architecture) -> &'static str {
+    match architecture.gate {
+        Gate::Silu => "silu",
+        Gate::GeluTanh => "gelu_pytorch_tanh",
+    }
+}
+
+/// The key that names it.
+fn activation_key(architecture: &Architecture) -> &'static str {
+    match architecture.gate {
+        Gate::Silu => "hidden_act",
+        Gate::GeluTanh => "hidden_activation",
+    }
+}
 
 /// Ids with a meaning, from `config.json` and `generation_config.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,26 +80,29 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
         Some(_) => config.size("head_dim", WIDTH_MAX)?,
         None => config.divide("hidden_size", hidden, "num_attention_heads", heads)?,
     };
-    let (rope_theta, rope_scaling) = config.rope()?;
+    let max_positions = config.size_or("max_position_embeddings", POSITIONS_MAX, 2048)?;
+    let layers = config.size("num_hidden_layers", LAYERS_MAX)?;
+    let rope = config.rope(architecture, max_positions)?;
     let spec = ModelSpec {
         family: architecture.family,
         vocab: config.size("vocab_size", VOCAB_MAX)?,
         hidden,
-        layers: config.size("num_hidden_layers", LAYERS_MAX)?,
+        layers,
         heads,
         kv_heads,
         head_dim,
         ffn: config.size("intermediate_size", FFN_MAX)?,
         rms_eps: config.positive("rms_norm_eps", 1e-6)? as f32,
-        rope_theta,
-        rope_scaling,
-        tied: config.flag("tie_word_embeddings")?,
+        rope_theta: rope.theta,
+        rope_scaling: rope.scaling,
+        tied: config.flag_or("tie_word_embeddings", architecture.is_tied)?,
         qkv_bias: architecture.qkv_bias,
-        qk_norm: architecture.qk_norm,
-        max_positions: config.size_or("max_position_embeddings", POSITIONS_MAX, 2048)?,
+        qk_norms: architecture.qk_norms,
+        max_positions,
+        attention: config.attention(architecture, layers, max_positions, &rope)?,
+        multipliers: config.multipliers(architecture)?,
     };
     check_spec(&spec, file)?;
-    config.refuse_sliding_window(architecture, &spec)?;
     Ok((spec, head))
 }
 
@@ -102,6 +124,9 @@ pub(crate) fn check_spec(spec: &ModelSpec, file: &str) -> Result<()> {
         if value == 0 || value > limit {
             return Err(out_of_range(file, key, value, limit));
         }
+    }
+    if spec.attention.window.is_some_and(|window| window.keys == 0) {
+        return Err(out_of_range(file, "sliding_window", 0, POSITIONS_MAX));
     }
     if !spec.head_dim.is_multiple_of(2) {
         return Err(unsupported(
@@ -147,10 +172,10 @@ pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
         "num_attention_heads": spec.heads,
         "num_key_value_heads": spec.kv_heads,
         "head_dim": spec.head_dim,
-        "hidden_act": "silu",
+        activation_key(architecture): activation(architecture),
         "rms_norm_eps": short(spec.rms_eps),
         "rope_theta": spec.rope_theta,
-        "rope_scaling": rope_json(&spec.rope_scaling),
+        "rope_scaling": rope::json(&spec.rope_scaling),
         "max_position_embeddings": spec.max_positions,
         "attention_dropout": 0.0,
         "tie_word_embeddings": spec.tied,
@@ -162,6 +187,7 @@ pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
     for (key, value) in architecture.config_keys {
         map.insert((*key).into(), value.map_or(Value::Null, Value::Bool));
     }
+    layers::write(spec, map);
     insert_ids(map, ids);
     config
 }
@@ -217,6 +243,18 @@ impl Config<'_> {
         }
     }
 
+    /// The constant factors of Granite.
+    fn multipliers(&self, architecture: &Architecture) -> Result<Multipliers> {
+        if !architecture.has_multipliers {
+            return Ok(Multipliers::default());
+        }
+        Ok(Multipliers {
+            embedding: self.positive("embedding_multiplier", 1.0)? as f32,
+            residual: self.positive("residual_multiplier", 1.0)? as f32,
+            logits: self.positive("logits_scaling", 1.0)? as f32,
+        })
+    }
+
     fn refuse_what_is_not_built(&self, architecture: &Architecture) -> Result<()> {
         for key in ["num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"] {
             if let Some(value) = self.present(key).filter(|v| v.as_u64() != Some(0)) {
@@ -234,88 +272,23 @@ impl Config<'_> {
         {
             return Err(unsupported(self.file, "attention_bias", value, "false"));
         }
-        if let Some(value) =
-            self.present("hidden_act").filter(|v| !matches!(v.as_str(), Some("silu" | "swish")))
-        {
-            return Err(unsupported(self.file, "hidden_act", value, "silu"));
+        for key in ["hidden_act", "hidden_activation"] {
+            let is_built = |v: &Value| {
+                v == activation(architecture) || (v == "swish" && activation(architecture) == "silu")
+            };
+            if let Some(value) = self.present(key).filter(|v| !is_built(v)) {
+                return Err(unsupported(self.file, key, value, activation(architecture)));
+            }
+        }
+        for key in ["attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"] {
+            if let Some(value) = self.present(key).filter(|v| **v != Value::Bool(false)) {
+                return Err(unsupported(self.file, key, value, "none"));
+            }
         }
         if let Some(value) = self.present("partial_rotary_factor").filter(|v| v.as_f64() != Some(1.0)) {
             return Err(unsupported(self.file, "partial_rotary_factor", value, "1"));
         }
         Ok(())
-    }
-
-    fn refuse_sliding_window(&self, architecture: &Architecture, spec: &ModelSpec) -> Result<()> {
-        if self.flag("use_sliding_window")? {
-            return Err(unsupported(self.file, "use_sliding_window", &json!(true), "false"));
-        }
-        if let Some(types) = self.present("layer_types") {
-            let all_full = types.as_array().is_some_and(|t| t.iter().all(|t| t == "full_attention"));
-            if !all_full {
-                return Err(unsupported(self.file, "layer_types", types, "full_attention in every layer"));
-            }
-        }
-        // Qwen's configs carry a window that is off unless use_sliding_window says otherwise; Mistral's is on.
-        if architecture.window_is_on
-            && let Some(window) = self.present("sliding_window")
-            && window.as_u64().is_none_or(|w| w < u64::from(spec.max_positions))
-        {
-            return Err(unsupported(
-                self.file,
-                "sliding_window",
-                window,
-                "null, or max_position_embeddings or more",
-            ));
-        }
-        Ok(())
-    }
-
-    /// Rotary base and scaling; transformers 5 writes both into `rope_parameters`.
-    fn rope(&self) -> Result<(f64, RopeScaling)> {
-        let (key, nested) = match self.present("rope_parameters") {
-            Some(value) => ("rope_parameters", Some(value)),
-            None => ("rope_scaling", self.present("rope_scaling")),
-        };
-        let Some(nested) = nested else {
-            return Ok((self.positive("rope_theta", 10_000.0)?, RopeScaling::None));
-        };
-        let map = nested.as_object().ok_or_else(|| unsupported(self.file, key, nested, "an object"))?;
-        let nested = Config { map, file: self.file };
-        let theta = match nested.present("rope_theta") {
-            Some(_) => nested.positive("rope_theta", 10_000.0)?,
-            None => self.positive("rope_theta", 10_000.0)?,
-        };
-        if let Some(value) = nested.present("partial_rotary_factor").filter(|v| v.as_f64() != Some(1.0)) {
-            return Err(unsupported(self.file, "partial_rotary_factor", value, "1"));
-        }
-        let kind = nested.present("rope_type").or_else(|| nested.present("type"));
-        let scaling = match kind.map(|k| (k, k.as_str())) {
-            // Per-layer-type tables (`{"full_attention": {...}}`) have no type of their own.
-            None if nested.map.values().any(Value::is_object) => {
-                let value = Value::Object(nested.map.clone());
-                return Err(unsupported(self.file, key, &value, "one rule for all layers"));
-            }
-            None | Some((_, Some("default"))) => RopeScaling::None,
-            Some((_, Some("linear"))) => RopeScaling::Linear { factor: nested.required_positive("factor")? },
-            Some((_, Some("llama3"))) => RopeScaling::Llama3 {
-                factor: nested.required_positive("factor")?,
-                low_freq_factor: nested.required_positive("low_freq_factor")?,
-                high_freq_factor: nested.required_positive("high_freq_factor")?,
-                original_max_position_embeddings: nested
-                    .size("original_max_position_embeddings", POSITIONS_MAX)?,
-            },
-            Some((value, _)) => {
-                return Err(unsupported(self.file, "rope_type", value, "default, linear or llama3"));
-            }
-        };
-        if let RopeScaling::Llama3 { low_freq_factor, high_freq_factor, .. } = scaling
-            && high_freq_factor <= low_freq_factor
-        {
-            return Err(self.invalid(format!(
-                "high_freq_factor = {high_freq_factor} is not above low_freq_factor = {low_freq_factor}"
-            )));
-        }
-        Ok((theta, scaling))
     }
 
     /// A positive integer up to `limit`.
@@ -351,8 +324,12 @@ impl Config<'_> {
     }
 
     fn flag(&self, key: &str) -> Result<bool> {
+        self.flag_or(key, false)
+    }
+
+    fn flag_or(&self, key: &str, default: bool) -> Result<bool> {
         match self.present(key) {
-            None => Ok(false),
+            None => Ok(default),
             Some(Value::Bool(flag)) => Ok(*flag),
             Some(value) => Err(self.invalid(format!("{key} = {}, expected true or false", brief(value)))),
         }
@@ -387,25 +364,6 @@ pub(crate) fn either(names: impl Iterator<Item = &'static str>) -> String {
 fn out_of_range(file: &str, key: &str, value: u64, limit: u64) -> Error {
     Error::new("model-config-invalid", format!("{file}: {key} = {value}, wanted is 1 to {limit}"))
         .hint("fetch the model's config.json again")
-}
-
-fn rope_json(scaling: &RopeScaling) -> Value {
-    match scaling {
-        RopeScaling::None => Value::Null,
-        RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
-        RopeScaling::Llama3 {
-            factor,
-            low_freq_factor,
-            high_freq_factor,
-            original_max_position_embeddings,
-        } => json!({
-            "rope_type": "llama3",
-            "factor": factor,
-            "low_freq_factor": low_freq_factor,
-            "high_freq_factor": high_freq_factor,
-            "original_max_position_embeddings": original_max_position_embeddings,
-        }),
-    }
 }
 
 fn insert_ids(map: &mut Map<String, Value>, ids: &TokenIds) {

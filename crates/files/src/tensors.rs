@@ -3,7 +3,7 @@
 //!
 //! Legend: V vocab, h hidden, a query heads, k key-value heads, d head dim, f feed-forward.
 
-use plimsoll_base::ModelSpec;
+use plimsoll_base::{ModelSpec, QkNorms};
 
 /// How elements are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -141,11 +141,14 @@ pub fn expected_tensors(spec: &ModelSpec) -> Vec<(String, Vec<u64>)> {
     let (v, h, f) = (u64::from(spec.vocab), u64::from(spec.hidden), u64::from(spec.ffn));
     let (q, kv, d) = (u64::from(spec.q_width()), u64::from(spec.kv_width()), u64::from(spec.head_dim));
     let mut list = vec![("model.embed_tokens.weight".to_string(), vec![v, h])];
+    let norms = spec.architecture().norms;
     for layer in 0..spec.layers {
         let mut add = |name: &str, shape: &[u64]| {
             list.push((format!("model.layers.{layer}.{name}"), shape.to_vec()));
         };
-        add("input_layernorm.weight", &[h]);
+        let norm =
+            |names: Option<[&str; 2]>, part: usize| names.map(|names| format!("{}.weight", names[part]));
+        norm(norms.before, 0).iter().for_each(|name| add(name, &[h]));
         add("self_attn.q_proj.weight", &[q, h]);
         add("self_attn.k_proj.weight", &[kv, h]);
         add("self_attn.v_proj.weight", &[kv, h]);
@@ -154,15 +157,18 @@ pub fn expected_tensors(spec: &ModelSpec) -> Vec<(String, Vec<u64>)> {
             add("self_attn.k_proj.bias", &[kv]);
             add("self_attn.v_proj.bias", &[kv]);
         }
-        if spec.qk_norm {
-            add("self_attn.q_norm.weight", &[d]);
-            add("self_attn.k_norm.weight", &[d]);
+        if let Some(norms) = spec.qk_norms {
+            let [q, kv] = if norms == QkNorms::Rows { [q, kv] } else { [d, d] };
+            add("self_attn.q_norm.weight", &[q]);
+            add("self_attn.k_norm.weight", &[kv]);
         }
         add("self_attn.o_proj.weight", &[h, q]);
-        add("post_attention_layernorm.weight", &[h]);
+        norm(norms.after, 0).iter().for_each(|name| add(name, &[h]));
+        norm(norms.before, 1).iter().for_each(|name| add(name, &[h]));
         add("mlp.gate_proj.weight", &[f, h]);
         add("mlp.up_proj.weight", &[f, h]);
         add("mlp.down_proj.weight", &[h, f]);
+        norm(norms.after, 1).iter().for_each(|name| add(name, &[h]));
     }
     list.push(("model.norm.weight".to_string(), vec![h]));
     if !spec.tied {

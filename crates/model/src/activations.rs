@@ -128,10 +128,15 @@ fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
         Mode::Critic(recompute) | Mode::Update(recompute) | Mode::UpdateScore(recompute) => {
             let kept = if recompute == Recompute::Layer { 1 } else { layers };
             let cheap = if recompute == Recompute::None { layers } else { 1 };
-            let qkv = if spec.qk_norm { kept } else { 1 };
+            let qkv = if spec.qk_norms.is_some() { kept } else { 1 };
             Slots { resid: layers + 1, mid: cheap, kept, cheap, qkv, kv: kept }
         }
     }
+}
+
+/// How many layers' worth of what the last products give, where norms come after them: these are never computed again.
+fn ffn_out_slots(spec: &ModelSpec, mode: Mode) -> usize {
+    if mode.recompute().is_some() { spec.layers as usize } else { 1 }
 }
 
 /// How many layers' worth of u of a product a mode holds. The last product's is never computed again.
@@ -173,7 +178,10 @@ pub fn layout(
         add("copies", &[limits.copies, 3], DType::U32)?;
     }
     add("resid", &[s.resid, m, h], DType::F32)?;
+    let branches = usize::from(spec.architecture().norms.after.is_some());
     let kept: &[(&str, usize, &[usize], DType)] = &[
+        ("attn_out", branches * s.cheap, &[m, h], DType::F32),
+        ("ffn_out", branches * ffn_out_slots(spec, mode), &[m, h], DType::F32),
         ("mid", s.mid, &[m, h], DType::F32),
         ("qkv", s.qkv, &[m, q + 2 * kv], weights),
         ("q", s.kept, &[m, q], weights),
@@ -204,10 +212,10 @@ pub fn layout(
 /// When a layer's tensor is in use: what the backward pass computes again, or never reads, is free while the head runs.
 fn turn_of(spec: &ModelSpec, mode: Mode, name: &str) -> Turn {
     match (mode.recompute(), name) {
-        (None, _) => Turn::Whole,
+        (None, _) | (_, "ffn_out") => Turn::Whole,
         (Some(Recompute::Layer), _) => Turn::Layers,
-        (Some(Recompute::Cheap), "mid" | "norm_attn" | "norm_ffn" | "product") => Turn::Layers,
-        (Some(_), "qkv") if !spec.qk_norm => Turn::Layers,
+        (Some(Recompute::Cheap), "attn_out" | "mid" | "norm_attn" | "norm_ffn" | "product") => Turn::Layers,
+        (Some(_), "qkv") if spec.qk_norms.is_none() => Turn::Layers,
         (Some(_), _) => Turn::Whole,
     }
 }
@@ -263,7 +271,10 @@ fn add_backward(
         ("d_kv", 2 * kv, DType::F32),
         ("d_qkv", q + 2 * kv, weights),
         ("rstd", 1, DType::F32),
-    ] {
+    ]
+    .into_iter()
+    .chain(spec.architecture().norms.after.map(|_| ("d_branch", h, DType::F32)))
+    {
         add(Turn::Layers, name, &[m, width], dtype)?;
     }
     if mode.has_values() {
@@ -323,6 +334,8 @@ pub struct Activations<'p> {
     pub(crate) head_rows: Buf<'p>,
     resid: Buf<'p>,
     mid: Option<Buf<'p>>,
+    attn_out: Option<Buf<'p>>,
+    ffn_out: Option<Buf<'p>>,
     norm_attn: Buf<'p>,
     norm_ffn: Buf<'p>,
     lse: Option<Buf<'p>>,
@@ -371,6 +384,8 @@ pub(crate) struct Backward<'p> {
     pub(crate) d_kv: Buf<'p>,
     pub(crate) d_qkv: Buf<'p>,
     pub(crate) rstd: Buf<'p>,
+    /// Gradient of what a part of a layer adds, before its norm.
+    pub(crate) d_branch: Option<Buf<'p>>,
     pub(crate) head: HeadGradBufs<'p>,
     pub(crate) head_d_norm: Buf<'p>,
     pub(crate) head_d_input: Buf<'p>,
@@ -387,6 +402,10 @@ pub(crate) struct LayerBufs<'p> {
     pub(crate) mid: Buf<'p>,
     /// The residual after the layer; its own `resid` where nothing is kept.
     pub(crate) next: Buf<'p>,
+    /// What attention adds, before its norm, where a norm comes after it.
+    pub(crate) attn_out: Option<Buf<'p>>,
+    /// What the feed-forward part adds, likewise.
+    pub(crate) ffn_out: Option<Buf<'p>>,
     pub(crate) norm_attn: Buf<'p>,
     pub(crate) norm_ffn: Buf<'p>,
     pub(crate) lse: Option<Buf<'p>>,
@@ -428,6 +447,8 @@ impl<'p> Activations<'p> {
             head_rows: buf("head_rows"),
             resid: buf("resid"),
             mid: get("mid"),
+            attn_out: get("attn_out"),
+            ffn_out: get("ffn_out"),
             norm_attn: norm.unwrap_or_else(|| buf("norm_attn")),
             norm_ffn: norm.unwrap_or_else(|| buf("norm_ffn")),
             lse: get("lse"),
@@ -466,6 +487,8 @@ impl<'p> Activations<'p> {
             resid,
             mid,
             next,
+            attn_out: self.attn_out.map(|buf| rows(buf, s.cheap, layer, h)),
+            ffn_out: self.ffn_out.map(|buf| rows(buf, ffn_out_slots(spec, self.mode), layer, h)),
             norm_attn: rows(self.norm_attn, s.cheap, layer, h),
             norm_ffn: rows(self.norm_ffn, s.cheap, layer, h),
             lse: self.lse.map(|lse| rows(lse, s.kept, layer, spec.heads as usize)),
@@ -533,6 +556,7 @@ impl<'p> Backward<'p> {
             d_kv: buf("d_kv"),
             d_qkv: buf("d_qkv"),
             rstd: buf("rstd"),
+            d_branch: get("d_branch"),
             head: get("head.d_values").map_or_else(vocabulary, values),
             head_d_norm: buf("head.d_norm"),
             head_d_input: buf("head.d_input"),

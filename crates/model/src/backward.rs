@@ -138,7 +138,7 @@ pub fn backward_part<'x, 'a: 'x, 'p>(
         let bufs = pass.acts.layer(spec, l, m);
         let w = &decoder.params.layers[l];
         if pass.acts.mode.recompute() == Some(Recompute::Layer) {
-            forward::layer_to_gates(dev, decoder, w, pass, &bufs);
+            forward::layer_to_gates(dev, decoder, (w, l as u32), pass, &bufs);
         }
         let g = match grads {
             Gradients::Weights(params) => LayerGrads::Weights(&params.layers[l]),
@@ -148,6 +148,7 @@ pub fn backward_part<'x, 'a: 'x, 'p>(
             dev,
             decoder,
             w,
+            l: l as u32,
             g,
             is_last: l == 0 && grads.weights().is_none(),
             add,
@@ -160,6 +161,9 @@ pub fn backward_part<'x, 'a: 'x, 'p>(
         step.ffn();
         step.attention();
         after(Stage::Layer(l as u32));
+    }
+    if let Some(factor) = decoder.embedding_factor().filter(|_| grads.weights().is_some()) {
+        dev.scale(d_resid, factor);
     }
     RowGradients { d_input: d_resid, ids: pass.ids }
 }
@@ -199,7 +203,7 @@ impl HeadPass<'_, '_, '_> {
         dev.zero(dx);
         let dw = grads.map(|grads| grads.final_norm);
         let to = NormGrads { dx, rounded: None, dw, add, rstd: back.head_rstd.slice(0, r) };
-        dev.rms_norm_backward(input, decoder.params.final_norm, decoder.spec.rms_eps, d_norm, to);
+        dev.rms_norm_backward(input, decoder.norm(decoder.params.final_norm), d_norm, to);
         dev.scatter_add_rows(dx, acts.head_rows.slice(0, r), d_resid);
     }
 
@@ -219,7 +223,7 @@ impl HeadPass<'_, '_, '_> {
             x,
             w: decoder.params.head,
             targets: pass.acts.targets.expect("the update has targets").slice(0, r),
-            inv_temperature,
+            inv_temperature: inv_temperature * decoder.logit_scale(),
             head_out: pass.head_out(),
             dlogprobs,
             dentropy,
@@ -271,6 +275,7 @@ struct LayerBackward<'x, 'a, 'p> {
     dev: &'x dyn Device,
     decoder: &'x Decoder<'a>,
     w: &'x LayerParams<'a>,
+    l: u32,
     g: LayerGrads<'x, 'a>,
     /// True if nothing needs the gradient of the layer's input.
     is_last: bool,
@@ -290,15 +295,17 @@ struct Product<'b> {
     dy: Buf<'b>,
 }
 
-impl<'p> LayerBackward<'_, '_, 'p> {
+impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
     fn ffn(&self) {
         let Self { dev, w, bufs, back, d_out, .. } = *self;
         let (m, h, f) = (self.pass.rows, self.spec().hidden as usize, self.spec().ffn as usize);
         let d_norm = back.d_norm.slice(0, m * h);
         if forward::recomputes(self.pass.acts.mode) {
-            forward::attention_output(dev, w, bufs);
-            dev.rms_norm(bufs.mid, w.ffn_norm, self.spec().rms_eps, bufs.norm_ffn);
+            forward::attention_output(dev, self.decoder, w, bufs);
+            forward::part_input(dev, self.decoder, bufs.mid, w.ffn_norm, bufs.norm_ffn);
         }
+        self.post_norm_backward(w.ffn_post_norm, bufs.ffn_out, |g| g.ffn_post_norm);
+        let gate = self.spec().architecture().gate;
         // In place: gate and up are not read again, and a product and its gradient need each other's memory only where
         // one of them is done with.
         let (d_product, d_gate_up) = (bufs.product, bufs.gate_up);
@@ -307,17 +314,17 @@ impl<'p> LayerBackward<'_, '_, 'p> {
         if forward::keeps_product(self.pass.acts.mode) {
             self.weight_gradient(down);
             self.input_gradient(down, d_product);
-            dev.swiglu_backward(bufs.gate_up, f, d_product, d_gate_up, None);
+            dev.glu_backward(gate, bufs.gate_up, f, d_product, d_gate_up, None);
         } else {
             self.input_gradient(down, d_product);
-            dev.swiglu_backward(bufs.gate_up, f, d_product, d_gate_up, Some(bufs.product));
+            dev.glu_backward(gate, bufs.gate_up, f, d_product, d_gate_up, Some(bufs.product));
             self.weight_gradient(down);
         }
         let gate_up = Product { site: Site::GateUp, x: bufs.norm_ffn, dy: d_gate_up };
         self.adapter_gradient(gate_up);
         self.weight_gradient(gate_up);
         self.input_gradient(gate_up, d_norm);
-        self.norm_backward(bufs.mid, w.ffn_norm, d_norm, self.g.weights().map(|g| g.ffn_norm));
+        self.input_backward(bufs.mid, w.ffn_norm, d_norm, |g| g.ffn_norm);
     }
 
     fn attention(&self) {
@@ -329,18 +336,28 @@ impl<'p> LayerBackward<'_, '_, 'p> {
         let (d_attn, d_qkv) = (back.d_attn.slice(0, m * q), back.d_qkv.slice(0, m * (q + 2 * kv)));
         let (d_q, d_kv) = (back.d_q.slice(0, m * q), back.d_kv.slice(0, m * 2 * kv));
         if forward::recomputes(self.pass.acts.mode) {
-            dev.rms_norm(bufs.resid, w.attn_norm, spec.rms_eps, bufs.norm_attn);
+            forward::part_input(dev, self.decoder, bufs.resid, w.attn_norm, bufs.norm_attn);
         }
+        self.post_norm_backward(w.attn_post_norm, bufs.attn_out, |g| g.attn_post_norm);
         let output = Product { site: Site::Output, x: bufs.attn, dy: d_out };
         self.adapter_gradient(output);
         self.weight_gradient(output);
         self.input_gradient(output, d_attn);
         let lse = bufs.lse.expect("the update keeps log-sum-exps");
         let (out, batch) = (bufs.attn, self.pass.batch);
-        let (dout, dq, dkv) = (d_attn, d_q, d_kv);
-        dev.attention_backward(AttentionBackward { q: bufs.q, kv: bufs.kv, batch, out, lse, dout, dq, dkv });
-        let (rope, positions, norms) = (self.decoder.rope, batch.positions, self.qk_norm());
-        dev.rope_backward(RopeBackward { dq, dkv, rope, positions, heads: heads(spec), norms, dqkv: d_qkv });
+        let (dout, dq, dkv, window) = (d_attn, d_q, d_kv, self.decoder.window(self.l));
+        let (q, kv) = (bufs.q, bufs.kv);
+        dev.attention_backward(AttentionBackward { q, kv, batch, window, out, lse, dout, dq, dkv });
+        let (rotation, positions, norms) = (self.decoder.rotation(self.l), batch.positions, self.qk_norm());
+        dev.rope_backward(RopeBackward {
+            dq,
+            dkv,
+            rotation,
+            positions,
+            heads: heads(spec),
+            norms,
+            dqkv: d_qkv,
+        });
         if let Some(bias) = self.g.weights().and_then(|g| g.qkv_bias) {
             dev.bias_backward(d_qkv, bias, add);
         }
@@ -351,7 +368,7 @@ impl<'p> LayerBackward<'_, '_, 'p> {
             return;
         }
         self.input_gradient(qkv, d_norm);
-        self.norm_backward(bufs.resid, w.attn_norm, d_norm, self.g.weights().map(|g| g.attn_norm));
+        self.input_backward(bufs.resid, w.attn_norm, d_norm, |g| g.attn_norm);
     }
 
     /// The gradient of u of a product's adapters, from which the two below go on.
@@ -396,15 +413,38 @@ impl<'p> LayerBackward<'_, '_, 'p> {
         Some((adapter, u, du))
     }
 
-    fn norm_backward(&self, x: Buf<'_>, w: Buf<'_>, dy: Buf<'_>, dw: Option<Buf<'_>>) {
-        let to = NormGrads {
-            dx: self.d_resid,
-            rounded: Some(self.d_out),
-            dw,
-            add: self.add,
-            rstd: self.back.rstd.slice(0, self.pass.rows),
+    /// Adds the gradient of what a part of the layer read to that of the residual stream, which `dy` is the gradient of, or of its
+    /// norm's.
+    fn input_backward(
+        &self,
+        x: Buf<'_>,
+        norm: Option<Buf<'_>>,
+        dy: Buf<'_>,
+        grad: impl Fn(&LayerParams<'a>) -> Option<Buf<'a>>,
+    ) {
+        let (dev, dx, rounded) = (self.dev, self.d_resid, self.d_out);
+        let Some(w) = norm else {
+            dev.accumulate(dy, dx, true);
+            return dev.cast(dx, rounded);
         };
-        self.dev.rms_norm_backward(x, w, self.spec().rms_eps, dy, to);
+        let (dw, rstd) = (self.g.weights().and_then(|g| grad(g)), self.back.rstd.slice(0, self.pass.rows));
+        let to = NormGrads { dx, rounded: Some(rounded), dw, add: self.add, rstd };
+        dev.rms_norm_backward(x, self.decoder.norm(w), dy, to);
+    }
+
+    /// The gradient of what a part of the layer gave, as its last product reads it, where a norm came after it.
+    fn post_norm_backward(
+        &self,
+        norm: Option<Buf<'_>>,
+        x: Option<Buf<'_>>,
+        grad: impl Fn(&LayerParams<'a>) -> Option<Buf<'a>>,
+    ) {
+        let Some((w, x)) = norm.zip(x) else { return };
+        let dx = self.back.d_branch.expect("an update of norms after parts").slice(0, x.len());
+        let (dw, rstd) = (self.g.weights().and_then(|g| grad(g)), self.back.rstd.slice(0, self.pass.rows));
+        self.dev.zero(dx);
+        let to = NormGrads { dx, rounded: Some(self.d_out), dw, add: self.add, rstd };
+        self.dev.rms_norm_backward(x, self.decoder.norm(w), self.d_resid, to);
     }
 
     fn qk_norm(&self) -> Option<QkNormBackward<'_>> {

@@ -2,10 +2,12 @@
 
 use crate::activations::{Activations, HeadBufs, LayerBufs, Mode, Recompute};
 use crate::adapters::Site;
+use crate::rope;
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::{DType, ModelSpec};
 use plimsoll_device::{
-    Batch, Device, HeadOut, KV_BLOCK, NO_PARENT, QkNorm, SEGMENT_FIELDS, Sample, Sampling,
+    ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, NO_PARENT, Norm, QkNorm, Rotation, SEGMENT_FIELDS, Sample,
+    Sampling,
 };
 use plimsoll_memory::Buf;
 
@@ -16,7 +18,7 @@ pub struct Decoder<'a> {
     /// Storage of weights and of the activations that products read.
     pub dtype: DType,
     pub params: Params<'a>,
-    /// [positions, d/2, 2] f32.
+    /// Filled by `rope::fill`.
     pub rope: Buf<'a>,
 }
 
@@ -209,9 +211,12 @@ pub(crate) fn layers_of<'w>(
     let spec = &decoder.spec;
     let first = pass.acts.layer(spec, 0, pass.rows).resid;
     dev.embed(decoder.params.embed, pass.ids, first);
+    if let Some(factor) = decoder.embedding_factor() {
+        dev.scale(first, factor);
+    }
     for l in 0..spec.layers as usize {
         let bufs = pass.acts.layer(spec, l, pass.rows);
-        layer(dev, decoder, &weights(l), pass, &bufs);
+        layer(dev, decoder, (&weights(l), l as u32), pass, &bufs);
     }
 }
 
@@ -219,15 +224,84 @@ pub(crate) fn layers_of<'w>(
 fn layer(
     dev: &dyn Device,
     decoder: &Decoder<'_>,
-    w: &LayerParams<'_>,
+    (w, l): (&LayerParams<'_>, u32),
     pass: &Pass<'_>,
     bufs: &LayerBufs<'_>,
 ) {
-    layer_to_gates(dev, decoder, w, pass, bufs);
-    dev.swiglu(bufs.gate_up, decoder.spec.ffn as usize, bufs.product);
-    adapted(dev, w, Site::Down, bufs, (bufs.product, bufs.next), || {
-        dev.matmul_add(bufs.product, w.ready(dev, Site::Down), bufs.mid, bufs.next);
-    });
+    layer_to_gates(dev, decoder, (w, l), pass, bufs);
+    dev.glu(decoder.spec.architecture().gate, bufs.gate_up, decoder.spec.ffn as usize, bufs.product);
+    let norm = w.ffn_post_norm.map(|norm| decoder.norm(norm)).zip(bufs.ffn_out);
+    add_product(dev, w, Site::Down, bufs, (bufs.product, norm), (bufs.mid, bufs.next));
+}
+
+/// to = from + a product of `x`, or its norm, if there is one; then `out` keeps the product.
+fn add_product(
+    dev: &dyn Device,
+    w: &LayerParams<'_>,
+    site: Site,
+    bufs: &LayerBufs<'_>,
+    (x, norm): (Buf<'_>, Option<(Norm<'_>, Buf<'_>)>),
+    (from, to): (Buf<'_>, Buf<'_>),
+) {
+    let Some((norm, out)) = norm else {
+        return adapted(dev, w, site, bufs, (x, to), || dev.matmul_add(x, w.ready(dev, site), from, to));
+    };
+    adapted(dev, w, site, bufs, (x, out), || dev.matmul(x, w.ready(dev, site), None, out, false));
+    dev.rms_norm_add(out, norm, from, to);
+}
+
+/// What the products of a part of a layer read: the residual stream's norm, or the stream itself.
+pub(crate) fn part_input(
+    dev: &dyn Device,
+    decoder: &Decoder<'_>,
+    resid: Buf<'_>,
+    norm: Option<Buf<'_>>,
+    out: Buf<'_>,
+) {
+    match norm {
+        Some(norm) => dev.rms_norm(resid, decoder.norm(norm), out),
+        None => dev.cast(resid, out),
+    }
+}
+
+impl<'a> Decoder<'a> {
+    /// A norm of the residual stream, which here is 1 / `multipliers.residual` of the one that the family's formulas have: what parts
+    /// add is then not multiplied, and a norm of the same weights with an epsilon so much larger gives the same.
+    pub(crate) fn norm<'w>(&self, w: Buf<'w>) -> Norm<'w> {
+        let residual = self.spec.multipliers.residual;
+        let eps = self.spec.rms_eps / (residual * residual);
+        Norm { w, eps, offset: self.spec.architecture().norm_offset }
+    }
+
+    /// Factor on embeddings, if it is not 1.
+    pub(crate) fn embedding_factor(&self) -> Option<f32> {
+        let root = match (self.spec.architecture().scales_embedding, self.dtype) {
+            (false, _) => 1.0,
+            // As the reference has it: rounded to the weights' dtype.
+            (true, DType::Bf16) => half::bf16::from_f32((self.spec.hidden as f32).sqrt()).to_f32(),
+            (true, _) => (self.spec.hidden as f32).sqrt(),
+        };
+        let factor = root * self.spec.multipliers.embedding / self.spec.multipliers.residual;
+        (factor != 1.0).then_some(factor)
+    }
+
+    /// Factor on logits.
+    pub(crate) fn logit_scale(&self) -> f32 {
+        1.0 / self.spec.multipliers.logits
+    }
+
+    /// How a layer's heads are rotated.
+    pub(crate) fn rotation(&self, layer: u32) -> Rotation<'a> {
+        // Attention divides scores by the root of d.
+        let q_scale =
+            self.spec.attention.scale.map_or(1.0, |scale| scale * (self.spec.head_dim as f32).sqrt());
+        Rotation { angles: rope::of_layer(&self.spec, self.rope, layer), q_scale }
+    }
+
+    /// Keys that a row of a layer sees, at most.
+    pub(crate) fn window(&self, layer: u32) -> usize {
+        self.spec.attention.window_of(layer).map_or(ALL_KEYS, |keys| keys as usize)
+    }
 }
 
 /// A product of a layer with its adapters: `run` computes it from `x` to `out`.
@@ -250,36 +324,41 @@ pub(crate) fn adapted(
 pub(crate) fn layer_to_gates(
     dev: &dyn Device,
     decoder: &Decoder<'_>,
-    w: &LayerParams<'_>,
+    (w, l): (&LayerParams<'_>, u32),
     pass: &Pass<'_>,
     bufs: &LayerBufs<'_>,
 ) {
-    let eps = decoder.spec.rms_eps;
-    dev.rms_norm(bufs.resid, w.attn_norm, eps, bufs.norm_attn);
+    part_input(dev, decoder, bufs.resid, w.attn_norm, bufs.norm_attn);
     adapted(dev, w, Site::Qkv, bufs, (bufs.norm_attn, bufs.qkv), || {
         dev.matmul(bufs.norm_attn, w.ready(dev, Site::Qkv), w.qkv_bias, bufs.qkv, false);
     });
-    dev.rope(bufs.qkv, qk_norm(decoder, w), decoder.rope, pass.batch, bufs.kv, bufs.q);
+    dev.rope(bufs.qkv, qk_norm(decoder, w), decoder.rotation(l), pass.batch, bufs.kv, bufs.q);
     if let Some(copies) = pass.copies {
         dev.copy_kv(bufs.kv, copies);
     }
-    dev.attention(bufs.q, bufs.kv, pass.batch, bufs.attn, bufs.lse);
-    attention_output(dev, w, bufs);
-    dev.rms_norm(bufs.mid, w.ffn_norm, eps, bufs.norm_ffn);
+    dev.attention(bufs.q, bufs.kv, pass.batch, decoder.window(l), bufs.attn, bufs.lse);
+    attention_output(dev, decoder, w, bufs);
+    part_input(dev, decoder, bufs.mid, w.ffn_norm, bufs.norm_ffn);
     adapted(dev, w, Site::GateUp, bufs, (bufs.norm_ffn, bufs.gate_up), || {
         dev.matmul(bufs.norm_ffn, w.ready(dev, Site::GateUp), None, bufs.gate_up, false);
     });
 }
 
 /// The residual after attention.
-pub(crate) fn attention_output(dev: &dyn Device, w: &LayerParams<'_>, bufs: &LayerBufs<'_>) {
-    adapted(dev, w, Site::Output, bufs, (bufs.attn, bufs.mid), || {
-        dev.matmul_add(bufs.attn, w.ready(dev, Site::Output), bufs.resid, bufs.mid);
-    });
+pub(crate) fn attention_output(
+    dev: &dyn Device,
+    decoder: &Decoder<'_>,
+    w: &LayerParams<'_>,
+    bufs: &LayerBufs<'_>,
+) {
+    let norm = w.attn_post_norm.map(|norm| decoder.norm(norm)).zip(bufs.attn_out);
+    add_product(dev, w, Site::Output, bufs, (bufs.attn, norm), (bufs.resid, bufs.mid));
 }
 
 pub(crate) fn qk_norm<'a>(decoder: &Decoder<'_>, w: &LayerParams<'a>) -> Option<QkNorm<'a>> {
-    w.qk_norm.map(|(q, k)| QkNorm { q, k, eps: decoder.spec.rms_eps })
+    let spec = &decoder.spec;
+    let (of, (q, k)) = spec.qk_norms.zip(w.qk_norm)?;
+    Some(QkNorm { q, k, eps: spec.rms_eps, offset: spec.architecture().norm_offset, of })
 }
 
 /// Final norm of the head rows.
@@ -289,7 +368,7 @@ fn head_input<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>) -> B
     let input = pass.acts.head_input.slice(0, pass.head_rows * width);
     let norm = pass.acts.head_norm.slice(0, pass.head_rows * width);
     dev.gather_rows(pass.acts.last_resid(&decoder.spec, pass.rows), rows, input);
-    dev.rms_norm(input, decoder.params.final_norm, decoder.spec.rms_eps, norm);
+    dev.rms_norm(input, decoder.norm(decoder.params.final_norm), norm);
     norm
 }
 
@@ -300,6 +379,7 @@ pub fn head(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temper
     }
     let norm = head_input(dev, decoder, pass);
     let targets = pass.acts.targets.expect("score and update have targets").slice(0, pass.head_rows);
+    let inv_temperature = inv_temperature * decoder.logit_scale();
     dev.head(norm, decoder.params.head, targets, inv_temperature, pass.vocabulary().1, pass.head_out());
 }
 
@@ -357,7 +437,8 @@ pub fn draw_runs<'p>(
         let of = |buf: Buf<'p>| buf.slice(first, rows);
         let out = HeadOut { logprobs: of(out.logprobs), lse: of(out.lse), entropy: of(out.entropy) };
         let (x, keys) = (norm.slice(first * width, rows * width), keys.slice(first * 3, rows * 3));
-        dev.sample(Sample { x, w, keys, how, tile, tokens: of(tokens), out });
+        let logit_scale = decoder.logit_scale();
+        dev.sample(Sample { x, w, keys, how, logit_scale, tile, tokens: of(tokens), out });
         first += rows;
     }
     assert_eq!(first, pass.head_rows, "every head row is in one run");

@@ -3,7 +3,7 @@
 use crate::params::{Param, ParamKind, ParamTable};
 use crate::weights::Params;
 use plimsoll_base::rng::{Stream, normal_pair, philox, unit_f32};
-use plimsoll_base::{Bytes, Error, Result, slugs};
+use plimsoll_base::{Bytes, Error, ModelSpec, Result, slugs};
 use plimsoll_device::{Device, Matrix, MatrixLayout, Nf4};
 use plimsoll_files::OpenModel;
 
@@ -58,7 +58,7 @@ pub fn load(
                 let rows = chunk_rows.min(part.rows as usize - done);
                 let out = &mut values[..rows * width];
                 match is_made {
-                    true => random_values(param, seed, (first + done) * width, out),
+                    true => random_values(param, &model.spec, seed, (first + done) * width, out),
                     false => {
                         model.read_rows(&part.name, done as u64..(done + rows) as u64, &mut stored, out)?
                     }
@@ -95,15 +95,17 @@ impl Target<'_, '_> {
     }
 }
 
-/// Norms are 1, biases 0, value heads as `value_head_values` says, other matrices uniform with standard deviation `RANDOM_STD`, keyed by their place in the table.
-fn random_values(param: &Param, seed: u64, first: usize, out: &mut [f32]) {
+/// Norms multiply by 1, biases are 0, value heads as `value_head_values` says, other matrices uniform with standard deviation `RANDOM_STD`, keyed by their place in the table.
+fn random_values(param: &Param, spec: &ModelSpec, seed: u64, first: usize, out: &mut [f32]) {
     match param.kind {
         ParamKind::AttnNorm
+        | ParamKind::AttnPostNorm
         | ParamKind::FfnNorm
+        | ParamKind::FfnPostNorm
         | ParamKind::FinalNorm
         | ParamKind::QNorm
         | ParamKind::KNorm => {
-            return out.fill(1.0);
+            return out.fill(1.0 - spec.architecture().norm_offset);
         }
         ParamKind::QkvBias => return out.fill(0.0),
         ParamKind::ValueHead => return value_head_values(param, seed, first, out),

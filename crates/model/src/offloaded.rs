@@ -32,11 +32,8 @@ pub fn layout(role: &str, table: &ParamTable, weights: DType, pool: Pool) -> Res
 
 /// Elements of a layer in the flat buffer; as many of each.
 fn layer(table: &ParamTable, index: u32) -> Range<u64> {
-    let start = |index: u32| {
-        let next = table.find(ParamKind::AttnNorm, index).or_else(|| table.find(ParamKind::FinalNorm, 0));
-        next.expect("the table has every parameter of its spec").offset
-    };
-    start(index)..start(index + 1)
+    let run = table.layer_run(index);
+    run.start..run.end()
 }
 
 /// Elements before the first layer and after the last.
@@ -118,7 +115,7 @@ impl<'p> Streamed<'p> {
     fn layer_params(&self, index: usize) -> LayerParams<'p> {
         let start = layer(self.table, index as u32).start;
         let layout = MatrixLayout::of_weights(self.table.device, self.weights.dtype());
-        LayerParams::bind(&self.ends.spec, self.table, layout, index as u32, |param| {
+        LayerParams::bind(self.table, layout, index as u32, |param| {
             self.slot(index).slice((param.offset - start) as usize, param.elements as usize)
         })
     }

@@ -5,7 +5,7 @@
 //! optimizer is one element-wise pass over all parameters.
 
 use crate::adapters::Site;
-use plimsoll_base::{DType, LoraTarget, ModelSpec};
+use plimsoll_base::{DType, LoraTarget, ModelSpec, QkNorms};
 use plimsoll_device::{CODE_BLOCK, DeviceKind, Run, matrix_elements};
 
 /// Elements to which each parameter is aligned, so that no block of 8-bit moments holds numbers of two.
@@ -16,24 +16,28 @@ const ALIGN: u64 = CODE_BLOCK as u64;
 pub enum ParamKind {
     /// [V, h]
     Embed,
-    /// [h]
+    /// [h]: before attention
     AttnNorm,
     /// [(a + 2k) d, h]
     Qkv,
     /// [(a + 2k) d]
     QkvBias,
-    /// [d]
+    /// [d], or [a d] of a norm over rows
     QNorm,
-    /// [d]
+    /// [d], or [k d] of a norm over rows
     KNorm,
     /// [h, a d]
     Output,
-    /// [h]
+    /// [h]: after attention
+    AttnPostNorm,
+    /// [h]: before the feed-forward part
     FfnNorm,
     /// [2f, h]
     GateUp,
     /// [h, f]
     Down,
+    /// [h]: after the feed-forward part
+    FfnPostNorm,
     /// [h]
     FinalNorm,
     /// [V, h], untied models only
@@ -168,7 +172,11 @@ impl ParamTable {
         add(ParamKind::Embed, 0, h, vec![("model.embed_tokens.weight".into(), v)]);
         for layer in 0..spec.layers {
             let name = |rest: &str| format!("model.layers.{layer}.{rest}");
-            add(ParamKind::AttnNorm, layer, 0, vec![(name("input_layernorm.weight"), h)]);
+            let norms = spec.architecture().norms;
+            let norm = |names: [&str; 2], part: usize| vec![(name(&format!("{}.weight", names[part])), h)];
+            if let Some(names) = norms.before {
+                add(ParamKind::AttnNorm, layer, 0, norm(names, 0));
+            }
             let qkv = |what: &str| {
                 [("q", q), ("k", kv), ("v", kv)]
                     .map(|(p, rows)| (name(&format!("self_attn.{p}_proj.{what}")), rows))
@@ -178,15 +186,24 @@ impl ParamTable {
             if spec.qkv_bias {
                 add(ParamKind::QkvBias, layer, 0, qkv("bias"));
             }
-            if spec.qk_norm {
-                add(ParamKind::QNorm, layer, 0, vec![(name("self_attn.q_norm.weight"), d)]);
-                add(ParamKind::KNorm, layer, 0, vec![(name("self_attn.k_norm.weight"), d)]);
+            if let Some(of) = spec.qk_norms {
+                let [q, k] = if of == QkNorms::Rows { [q, kv] } else { [d, d] };
+                add(ParamKind::QNorm, layer, 0, vec![(name("self_attn.q_norm.weight"), q)]);
+                add(ParamKind::KNorm, layer, 0, vec![(name("self_attn.k_norm.weight"), k)]);
             }
             add(ParamKind::Output, layer, q, vec![(name("self_attn.o_proj.weight"), h)]);
-            add(ParamKind::FfnNorm, layer, 0, vec![(name("post_attention_layernorm.weight"), h)]);
+            if let Some(names) = norms.after {
+                add(ParamKind::AttnPostNorm, layer, 0, norm(names, 0));
+            }
+            if let Some(names) = norms.before {
+                add(ParamKind::FfnNorm, layer, 0, norm(names, 1));
+            }
             let gate_up = ["gate", "up"].map(|p| (name(&format!("mlp.{p}_proj.weight")), f)).to_vec();
             add(ParamKind::GateUp, layer, h, gate_up);
             add(ParamKind::Down, layer, f, vec![(name("mlp.down_proj.weight"), h)]);
+            if let Some(names) = norms.after {
+                add(ParamKind::FfnPostNorm, layer, 0, norm(names, 1));
+            }
         }
         add(ParamKind::FinalNorm, 0, 0, vec![("model.norm.weight".into(), h)]);
         table

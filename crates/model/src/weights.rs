@@ -10,22 +10,26 @@ use std::ops::Range;
 /// Parameters of one layer; also the shape of its gradients.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerParams<'a> {
-    /// [h]
-    pub attn_norm: Buf<'a>,
+    /// [h], before attention
+    pub attn_norm: Option<Buf<'a>>,
     /// [(a + 2k) d, h]
     pub qkv: Matrix<'a>,
     /// [(a + 2k) d]
     pub qkv_bias: Option<Buf<'a>>,
-    /// [d], [d]
+    /// Of q and of k.
     pub qk_norm: Option<(Buf<'a>, Buf<'a>)>,
     /// [h, a d]
     pub output: Matrix<'a>,
-    /// [h]
-    pub ffn_norm: Buf<'a>,
+    /// [h], after attention
+    pub attn_post_norm: Option<Buf<'a>>,
+    /// [h], before the feed-forward part
+    pub ffn_norm: Option<Buf<'a>>,
     /// [2f, h]
     pub gate_up: Matrix<'a>,
     /// [h, f]
     pub down: Matrix<'a>,
+    /// [h], after the feed-forward part
+    pub ffn_post_norm: Option<Buf<'a>>,
     /// What is added to the products above.
     pub adapters: LayerAdapters<'a>,
     /// By `Site`: what the products above are widened from, if they are stored in codes.
@@ -76,7 +80,7 @@ impl<'a> Params<'a> {
     ) -> Params<'a> {
         assert_eq!(all.len() as u64, table.elements, "the flat parameter buffer");
         let layout = MatrixLayout::of_weights(table.device, weights);
-        let layers = (0..spec.layers).map(|l| LayerParams::bind(spec, table, layout, l, slice)).collect();
+        let layers = (0..spec.layers).map(|l| LayerParams::bind(table, layout, l, slice)).collect();
         Params { layers, ..Params::ends(spec, table, layout, all, slice) }
     }
 
@@ -148,13 +152,12 @@ impl<'a> LayerParams<'a> {
 
     /// Resolves the handles of layer `l`; `slice` is where a parameter is.
     pub(crate) fn bind(
-        spec: &ModelSpec,
         table: &ParamTable,
         layout: MatrixLayout,
         l: u32,
         slice: impl Fn(&Param) -> Buf<'a>,
     ) -> LayerParams<'a> {
-        let vector = |kind| slice(find(table, kind, l));
+        let vector = |kind| table.find(kind, l).map(&slice);
         let matrix = |kind| {
             let p = find(table, kind, l);
             Matrix::new(slice(p), p.n as usize, p.k as usize, layout)
@@ -162,12 +165,14 @@ impl<'a> LayerParams<'a> {
         LayerParams {
             attn_norm: vector(ParamKind::AttnNorm),
             qkv: matrix(ParamKind::Qkv),
-            qkv_bias: spec.qkv_bias.then(|| vector(ParamKind::QkvBias)),
-            qk_norm: spec.qk_norm.then(|| (vector(ParamKind::QNorm), vector(ParamKind::KNorm))),
+            qkv_bias: vector(ParamKind::QkvBias),
+            qk_norm: vector(ParamKind::QNorm).zip(vector(ParamKind::KNorm)),
             output: matrix(ParamKind::Output),
+            attn_post_norm: vector(ParamKind::AttnPostNorm),
             ffn_norm: vector(ParamKind::FfnNorm),
             gate_up: matrix(ParamKind::GateUp),
             down: matrix(ParamKind::Down),
+            ffn_post_norm: vector(ParamKind::FfnPostNorm),
             adapters: LayerAdapters::default(),
             codes: [None; 4],
         }

@@ -3,7 +3,7 @@
 use crate::both::{Rig, bits, close, get, numbers, paths, stored};
 use plimsoll_base::DType;
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::{Batch, Device, KV_BLOCK, Kv, NO_PARENT};
+use plimsoll_device::{ALL_KEYS, Batch, Device, KV_BLOCK, Kv, NO_PARENT};
 use plimsoll_memory::{Buf, Resident};
 
 /// Heads a, key-value heads k, head dimension d, dtype e.
@@ -13,16 +13,22 @@ pub struct Shape {
     pub k: usize,
     pub d: usize,
     pub e: DType,
+    /// Keys that a row sees, at most.
+    pub window: usize,
 }
 
-const SHAPES: [Shape; 7] = [
-    Shape { a: 9, k: 3, d: 64, e: DType::Bf16 },
-    Shape { a: 9, k: 3, d: 64, e: DType::F32 },
-    Shape { a: 14, k: 2, d: 64, e: DType::Bf16 },
-    Shape { a: 4, k: 2, d: 128, e: DType::Bf16 },
-    Shape { a: 2, k: 2, d: 16, e: DType::F32 },
-    Shape { a: 3, k: 1, d: 48, e: DType::F32 },
-    Shape { a: 26, k: 1, d: 32, e: DType::Bf16 },
+const SHAPES: [Shape; 11] = [
+    Shape { a: 9, k: 3, d: 64, e: DType::Bf16, window: ALL_KEYS },
+    Shape { a: 9, k: 3, d: 64, e: DType::F32, window: ALL_KEYS },
+    Shape { a: 14, k: 2, d: 64, e: DType::Bf16, window: ALL_KEYS },
+    Shape { a: 4, k: 2, d: 128, e: DType::Bf16, window: ALL_KEYS },
+    Shape { a: 2, k: 2, d: 16, e: DType::F32, window: ALL_KEYS },
+    Shape { a: 3, k: 1, d: 48, e: DType::F32, window: ALL_KEYS },
+    Shape { a: 26, k: 1, d: 32, e: DType::Bf16, window: ALL_KEYS },
+    Shape { a: 9, k: 3, d: 64, e: DType::Bf16, window: 1 },
+    Shape { a: 14, k: 2, d: 64, e: DType::F32, window: 20 },
+    Shape { a: 4, k: 2, d: 32, e: DType::Bf16, window: 64 },
+    Shape { a: 3, k: 1, d: 48, e: DType::F32, window: 530 },
 ];
 
 /// A sequence's queries, keys and values by position, and its block table. Unused slots hold NaN.
@@ -36,7 +42,7 @@ pub struct Sequence {
 
 impl Sequence {
     pub fn new(shape: Shape, seed: u64, len: usize, table: Vec<u32>) -> Sequence {
-        let Shape { a, k, d, e } = shape;
+        let Shape { a, k, d, e, .. } = shape;
         let of = |n: u64, width: usize, size: f32| {
             let x: Vec<f32> = numbers(seed * 10 + n, len * width).iter().map(|x| x * size).collect();
             stored(e, &x)
@@ -76,7 +82,8 @@ pub fn reference_row(shape: Shape, s: &Sequence, p: usize) -> (Vec<f64>, Vec<f64
         let row = |x: &[f32], j: usize| -> Vec<f64> {
             x[(j * k + kv) * d..][..d].iter().map(|&x| x.into()).collect()
         };
-        let scores: Vec<f64> = (0..=p)
+        let first = (p + 1).saturating_sub(shape.window);
+        let scores: Vec<f64> = (first..=p)
             .map(|j| {
                 row(&s.k, j).iter().zip(q).map(|(k, &q)| k * f64::from(q)).sum::<f64>() / (d as f64).sqrt()
             })
@@ -86,7 +93,7 @@ pub fn reference_row(shape: Shape, s: &Sequence, p: usize) -> (Vec<f64>, Vec<f64
         lse.push(max + sum.ln());
         let mut o = vec![0.0; d];
         for (j, score) in scores.iter().enumerate() {
-            for (o, v) in o.iter_mut().zip(row(&s.v, j)) {
+            for (o, v) in o.iter_mut().zip(row(&s.v, first + j)) {
                 *o += (score - max).exp() / sum * v;
             }
         }
@@ -107,7 +114,7 @@ fn run(
     cached: &[usize],
     pieces: &[Piece],
 ) -> (Vec<f32>, Vec<f32>) {
-    let Shape { a, k, d, e } = shape;
+    let Shape { a, k, d, e, .. } = shape;
     let rows: usize = pieces.iter().map(|p| p.1.len()).sum();
     let blocks = 1 + sequences.iter().flat_map(|s| &s.table).copied().max().expect("a block") as usize;
     let (mut keys, mut values) =
@@ -146,7 +153,7 @@ fn run(
     dev.write_u32(r.buf("segments"), 0, &segments);
     dev.write_u32(r.buf("tables"), 0, &tables);
     let kv = Kv { keys: r.buf("keys"), values: r.buf("values"), kv_heads: k, head_dim: d };
-    dev.attention(r.buf("q"), kv, batch(r), r.buf("out"), Some(r.buf("lse")));
+    dev.attention(r.buf("q"), kv, batch(r), shape.window, r.buf("out"), Some(r.buf("lse")));
     (get(dev, r.buf("out")), get(dev, r.buf("lse")))
 }
 
@@ -206,15 +213,18 @@ fn rows_are_close_to_the_f64_reference() {
 #[test]
 fn chunks_beyond_the_first_are_merged() {
     for isa in paths() {
-        let shape = Shape { a: 3, k: 1, d: 32, e: DType::F32 };
-        let len = 1100;
-        let s = Sequence::new(shape, 6, len, scattered(0, blocks_of(len)));
-        let rows = 1010..1040;
-        let (out, lse) = run(shape, isa, 2, std::slice::from_ref(&s), &[len], &[(0, rows.clone())]);
-        for (i, p) in rows.enumerate() {
-            let (o, l) = reference_row(shape, &s, p);
-            close(&format!("{isa:?} out {p}"), &out[i * 96..][..96], &o, 2e-5);
-            close(&format!("{isa:?} lse {p}"), &lse[i * 3..][..3], &l, 2e-5);
+        // Windows that begin in the first chunk, in the second, at its edge, and in the row's own.
+        for window in [ALL_KEYS, 900, 511, 512, 513, 9] {
+            let shape = Shape { a: 3, k: 1, d: 32, e: DType::F32, window };
+            let len = 1100;
+            let s = Sequence::new(shape, 6, len, scattered(0, blocks_of(len)));
+            let rows = 1010..1040;
+            let (out, lse) = run(shape, isa, 2, std::slice::from_ref(&s), &[len], &[(0, rows.clone())]);
+            for (i, p) in rows.enumerate() {
+                let (o, l) = reference_row(shape, &s, p);
+                close(&format!("{isa:?} {window} out {p}"), &out[i * 96..][..96], &o, 2e-5);
+                close(&format!("{isa:?} {window} lse {p}"), &lse[i * 3..][..3], &l, 2e-5);
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::attention::{Sequence, Shape, batch, fill_cache, reference_row, scatte
 use crate::both::{Rig, bits, close, get, numbers, paths, stored};
 use plimsoll_base::DType;
 use plimsoll_cpu::Isa;
-use plimsoll_device::{AttentionBackward, Device, KV_BLOCK, Kv, NO_PARENT};
+use plimsoll_device::{ALL_KEYS, AttentionBackward, Device, KV_BLOCK, Kv, NO_PARENT};
 
 /// Sequences: a root has no parent; a child begins with `.1` positions of its parent.
 type Members = Vec<(Option<(usize, usize)>, Sequence)>;
@@ -59,7 +59,7 @@ struct Gradients {
 }
 
 fn run(shape: Shape, isa: Isa, threads: usize, members: &Members, dout: &[f32]) -> Gradients {
-    let Shape { a, k, d, e } = shape;
+    let Shape { a, k, d, e, .. } = shape;
     let places = rows(shape, members);
     let num_rows = places.iter().map(|p| p.2).sum::<usize>();
     let blocks = 1 + members.iter().flat_map(|m| &m.1.table).copied().max().expect("a block") as usize;
@@ -98,8 +98,18 @@ fn run(shape: Shape, isa: Isa, threads: usize, members: &Members, dout: &[f32]) 
     let kv = Kv { keys: r.buf("keys"), values: r.buf("values"), kv_heads: k, head_dim: d };
     let (q, out, lse, dout, dq, dkv) =
         (r.buf("q"), r.buf("out"), r.buf("lse"), r.buf("dout"), r.buf("dq"), r.buf("dkv"));
-    dev.attention(q, kv, batch(r), out, Some(lse));
-    dev.attention_backward(AttentionBackward { q, kv, batch: batch(r), out, lse, dout, dq, dkv });
+    dev.attention(q, kv, batch(r), shape.window, out, Some(lse));
+    dev.attention_backward(AttentionBackward {
+        q,
+        kv,
+        batch: batch(r),
+        window: shape.window,
+        out,
+        lse,
+        dout,
+        dq,
+        dkv,
+    });
     Gradients { out: get(dev, out), dq: get(dev, dq), dkv: get(dev, dkv) }
 }
 
@@ -144,10 +154,10 @@ fn reference(shape: Shape, members: &Members, dout: &[f32]) -> (Vec<f64>, Vec<f6
 }
 
 const SHAPES: [Shape; 4] = [
-    Shape { a: 9, k: 3, d: 64, e: DType::F32 },
-    Shape { a: 4, k: 2, d: 48, e: DType::F32 },
-    Shape { a: 7, k: 1, d: 16, e: DType::Bf16 },
-    Shape { a: 2, k: 2, d: 128, e: DType::Bf16 },
+    Shape { a: 9, k: 3, d: 64, e: DType::F32, window: ALL_KEYS },
+    Shape { a: 4, k: 2, d: 48, e: DType::F32, window: ALL_KEYS },
+    Shape { a: 7, k: 1, d: 16, e: DType::Bf16, window: ALL_KEYS },
+    Shape { a: 2, k: 2, d: 128, e: DType::Bf16, window: ALL_KEYS },
 ];
 
 fn output_gradients(shape: Shape, members: &Members) -> Vec<f32> {
@@ -175,7 +185,7 @@ fn gradients_are_close_to_the_f64_reference() {
 
 #[test]
 fn the_reference_is_the_slope_of_the_loss() {
-    let shape = Shape { a: 4, k: 2, d: 16, e: DType::F32 };
+    let shape = Shape { a: 4, k: 2, d: 16, e: DType::F32, window: ALL_KEYS };
     let mut members = vec![(None, Sequence::new(shape, 3, 20, vec![0, 1]))];
     let dout = output_gradients(shape, &members);
     let (dq, dkv) = reference(shape, &members, &dout);

@@ -2,9 +2,11 @@
 
 use crate::attention::{Sequence, Shape, batch, fill_cache, write};
 use crate::both::{Rig, numbers};
-use plimsoll_base::DType;
+use plimsoll_base::{DType, Gate};
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::{AttentionBackward, Device, KV_BLOCK, Kv, NO_PARENT, NormGrads, RopeBackward};
+use plimsoll_device::{
+    ALL_KEYS, AttentionBackward, Device, KV_BLOCK, Kv, NO_PARENT, Norm, NormGrads, RopeBackward, Rotation,
+};
 use plimsoll_memory::Resident;
 use std::time::Instant;
 
@@ -21,7 +23,7 @@ fn fastest(mut f: impl FnMut()) -> f64 {
 }
 
 fn attention(isa: Isa, threads: usize, e: DType, what: &str, num: usize, len: usize, from: usize) {
-    let shape = Shape { a: 9, k: 3, d: 64, e };
+    let shape = Shape { a: 9, k: 3, d: 64, e, window: ALL_KEYS };
     let blocks = len.div_ceil(KV_BLOCK);
     let cache = num * blocks * shape.k * shape.d * KV_BLOCK;
     let (mut keys, mut values) = (vec![0.0; cache], vec![0.0; cache]);
@@ -59,7 +61,8 @@ fn attention(isa: Isa, threads: usize, e: DType, what: &str, num: usize, len: us
     dev.write_u32(r.buf("segments"), 0, &segments);
     dev.write_u32(r.buf("tables"), 0, &tables);
     let kv = Kv { keys: r.buf("keys"), values: r.buf("values"), kv_heads: 3, head_dim: 64 };
-    let t = fastest(|| dev.attention(r.buf("q"), kv, batch(r), r.buf("out"), Some(r.buf("lse"))));
+    let t =
+        fastest(|| dev.attention(r.buf("q"), kv, batch(r), shape.window, r.buf("out"), Some(r.buf("lse"))));
     let pairs = num as f64 * ((from + 1)..=len).map(|keys| keys as f64).sum::<f64>() * 9.0;
     let flops = pairs * 64.0 * 2.0 * 2.0;
     let bytes = num as f64 * len as f64 * 2.0 * 192.0 * e.bytes() as f64;
@@ -74,7 +77,17 @@ fn attention(isa: Isa, threads: usize, e: DType, what: &str, num: usize, len: us
         let (dq, dkv) = (r.buf("dq"), r.buf("dkv"));
         let t = fastest(|| {
             let (q, out, lse, dout) = (r.buf("q"), r.buf("out"), r.buf("lse"), r.buf("dout"));
-            dev.attention_backward(AttentionBackward { q, kv, batch: batch(r), out, lse, dout, dq, dkv });
+            dev.attention_backward(AttentionBackward {
+                q,
+                kv,
+                batch: batch(r),
+                window: shape.window,
+                out,
+                lse,
+                dout,
+                dq,
+                dkv,
+            });
         });
         println!(
             "{what} {} x{threads} backward: {:.1} us, {:.1} GFLOP/s",
@@ -155,19 +168,18 @@ fn measure_rows(path: &str, dev: &CpuDevice, r: Resident<'_>, rows: usize, h: us
     dev.write_u32(r.buf("positions"), 0, &ids);
     let name = |what: &str| format!("{what} {path}");
     let b = |n| r.buf(n);
-    report(&name("rms_norm"), rows, rows * h * 6, || dev.rms_norm(b("x"), b("w"), 1e-5, b("out")));
+    report(&name("rms_norm"), rows, rows * h * 6, || dev.rms_norm(b("x"), Norm::new(b("w"), 1e-5), b("out")));
     report(&name("rms_norm_backward"), rows, rows * h * 24, || {
         dev.rms_norm_backward(
             b("x"),
-            b("w"),
-            1e-5,
+            Norm::new(b("w"), 1e-5),
             b("dy"),
             NormGrads { dx: b("dx"), rounded: None, dw: Some(b("dw")), add: true, rstd: b("rstd") },
         );
     });
-    report(&name("swiglu"), rows, rows * f * 6, || dev.swiglu(b("gate_up"), f, b("act")));
+    report(&name("swiglu"), rows, rows * f * 6, || dev.glu(Gate::Silu, b("gate_up"), f, b("act")));
     report(&name("swiglu_backward"), rows, rows * f * 10, || {
-        dev.swiglu_backward(b("gate_up"), f, b("act"), b("gate_up"), None);
+        dev.glu_backward(Gate::Silu, b("gate_up"), f, b("act"), b("gate_up"), None);
     });
     let kv = Kv { keys: b("keys"), values: b("values"), kv_heads: 3, head_dim: 64 };
     let batch = plimsoll_device::Batch {
@@ -177,14 +189,16 @@ fn measure_rows(path: &str, dev: &CpuDevice, r: Resident<'_>, rows: usize, h: us
         tables: b("positions"),
         keys_max: usize::MAX,
     };
-    report(&name("rope"), rows, rows * 960 * 4, || dev.rope(b("qkv"), None, b("rope"), batch, kv, b("q")));
+    report(&name("rope"), rows, rows * 960 * 4, || {
+        dev.rope(b("qkv"), None, Rotation::new(b("rope")), batch, kv, b("q"))
+    });
     let heads = plimsoll_device::Heads { heads: 9, kv_heads: 3, head_dim: 64 };
     report(&name("rope_backward"), rows, rows * 960 * 6, || {
-        let (dq, dkv, rope) = (b("dy"), b("dkv"), b("rope"));
+        let (dq, dkv, rotation) = (b("dy"), b("dkv"), Rotation::new(b("rope")));
         dev.rope_backward(RopeBackward {
             dq,
             dkv,
-            rope,
+            rotation,
             positions: b("positions"),
             heads,
             norms: None,

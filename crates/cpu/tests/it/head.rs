@@ -99,6 +99,7 @@ impl Head {
             w: self.matrix(),
             keys: b.buf("keys"),
             how,
+            logit_scale: 1.0,
             tile: b.buf("tile"),
             tokens,
             out: self.out(),

@@ -1,9 +1,9 @@
 //! RoPE with and without head norms: values, the cache's layout, gradients.
 
 use crate::both::{Rig, bits, close, get, numbers, paths, stored};
-use plimsoll_base::DType;
+use plimsoll_base::{DType, QkNorms};
 use plimsoll_cpu::Isa;
-use plimsoll_device::{Batch, Device, Heads, KV_BLOCK, Kv, QkNorm, QkNormBackward, RopeBackward};
+use plimsoll_device::{Batch, Device, Heads, KV_BLOCK, Kv, QkNorm, QkNormBackward, RopeBackward, Rotation};
 
 const HEADS: Heads = Heads { heads: 4, kv_heads: 2, head_dim: 48 };
 const ROWS: usize = 50;
@@ -93,8 +93,14 @@ fn heads_are_normalised_rotated_and_written_to_their_slots() {
                     keys_max: usize::MAX,
                 };
                 let kv = Kv { keys: r.buf("keys"), values: r.buf("values"), kv_heads: 2, head_dim: d };
-                let norm = norms.then(|| QkNorm { q: r.buf("wq"), k: r.buf("wk"), eps: EPS });
-                dev.rope(r.buf("qkv"), norm, r.buf("rope"), batch, kv, r.buf("q"));
+                let norm = norms.then(|| QkNorm {
+                    q: r.buf("wq"),
+                    k: r.buf("wk"),
+                    eps: EPS,
+                    offset: 0.0,
+                    of: QkNorms::Heads,
+                });
+                dev.rope(r.buf("qkv"), norm, Rotation::new(r.buf("rope")), batch, kv, r.buf("q"));
                 let (q, keys, values) =
                     (get(dev, r.buf("q")), get(dev, r.buf("keys")), get(dev, r.buf("values")));
                 let tolerance = 1e-6 + if e == DType::Bf16 { 4.0 / 256.0 } else { 0.0 };
@@ -191,7 +197,7 @@ fn gradients(
     dev.zero(r.buf("dwq"));
     dev.zero(r.buf("dwk"));
     dev.write_u32(r.buf("positions"), 0, &positions());
-    let norm = QkNorm { q: r.buf("wq"), k: r.buf("wk"), eps: EPS };
+    let norm = QkNorm { q: r.buf("wq"), k: r.buf("wk"), eps: EPS, offset: 0.0, of: QkNorms::Heads };
     let norm = norms.then(|| QkNormBackward {
         norm,
         qkv: r.buf("qkv"),
@@ -200,7 +206,8 @@ fn gradients(
     });
     let (dq, dkv, rope, dqkv) = (r.buf("dq"), r.buf("dkv"), r.buf("rope"), r.buf("dqkv"));
     let positions = r.buf("positions");
-    let args = RopeBackward { dq, dkv, rope, positions, heads: HEADS, norms: norm, dqkv };
+    let args =
+        RopeBackward { dq, dkv, rotation: Rotation::new(rope), positions, heads: HEADS, norms: norm, dqkv };
     let frozen = norm.map(|n| QkNormBackward { dq_weight: None, dk_weight: None, ..n });
     dev.rope_backward(RopeBackward { norms: frozen, ..args });
     let alone = get(dev, dqkv);

@@ -2,7 +2,7 @@
 
 use crate::both::{Rig, close, get, numbers, paths, stored};
 use plimsoll_base::DType;
-use plimsoll_device::{Device, Matrix, MatrixLayout, NormGrads};
+use plimsoll_device::{Device, Matrix, MatrixLayout, Norm, NormGrads};
 
 /// Half a unit in the last place of numbers up to `size`, on top of f32's own errors.
 fn rounding(dtype: DType, size: f64) -> f64 {
@@ -27,7 +27,7 @@ fn rms_norm_backward_is_the_slope_of_the_norm() {
             dev.write_f32(r.buf("dw"), 0, &vec![0.25; h]);
             let (dx, dw) = (r.buf("dx"), r.buf("dw"));
             let to = NormGrads { dx, rounded: None, dw: Some(dw), add: true, rstd: r.buf("rstd") };
-            dev.rms_norm_backward(r.buf("x"), r.buf("w"), 1e-5, r.buf("dy"), to);
+            dev.rms_norm_backward(r.buf("x"), Norm::new(r.buf("w"), 1e-5), r.buf("dy"), to);
             results.push((get(dev, dx), get(dev, dw)));
         }
         assert_eq!(results[0], results[1], "{isa:?}: threads");

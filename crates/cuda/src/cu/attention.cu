@@ -6,7 +6,8 @@
 // over the unit's keys. Units are joined in ascending order to chunks of 512 keys, chunks in ascending order to the
 // row's result, both by `join`; the first one is taken as it is. One thread does so for a row's element or several do in
 // turn, in one block or in many: the operations and their order are the same. A unit in which a row has no key is not
-// joined. Slots beyond a tile's last key are taken as zeros, so that weights of 0 meet no NaN.
+// joined. Slots beyond a tile's last key are taken as zeros, so that weights of 0 meet no NaN; so are blocks before its
+// first one, where rows have windows: the first unit of a row's window is the first one that it takes.
 //
 // The sum is of unrounded weights: the log-sum-exp, which the gradients divide by, is then good to f32, and the
 // roundings of the weights, 2^-9 each, are independent errors of the output, below its own rounding for most rows.
@@ -31,22 +32,24 @@ __device__ __forceinline__ float joined(float to, float keep, float with, float 
 /// Log-sum-exp of the scaled scores.
 __device__ __forceinline__ float log_sum_exp(const Sum& s) { return fma(s.max, LN_2, logf(s.sum)); }
 
-/// Weights of row lane / 4 + 8 ROW of a unit, of which the first `seen` keys count; `scale` has log2 e in it.
+/// Weights of row lane / 4 + 8 ROW of a unit, of which the keys from `from` on and below `seen` count; `scale` has log2 e in
+/// it.
 template <int ROW>
-__device__ __forceinline__ Sum unit_weights(float (&s)[2][4][4], u32 seen, float scale) {
+__device__ __forceinline__ Sum unit_weights(float (&s)[2][4][4], u32 from, u32 seen, float scale) {
     const u32 column = 2 * (threadIdx.x % 4);
-    if (seen < UNIT) {
+    if (seen - from < UNIT) {
 #pragma unroll
         for (u32 i = 0; i < 16; i++) {
             float& x = s[i / 8][i / 2 % 4][2 * ROW + i % 2];
-            if (i / 2 * 8 + column + i % 2 >= seen) x = MINUS_INFINITY;
+            const u32 key = i / 2 * 8 + column + i % 2;
+            if (key >= seen || key < from) x = MINUS_INFINITY;
         }
     }
     float top[2] = {MINUS_INFINITY, MINUS_INFINITY}, sum[2][2] = {};
 #pragma unroll
     for (u32 i = 0; i < 16; i++) top[i % 2] = fmaxf(top[i % 2], s[i / 8][i / 2 % 4][2 * ROW + i % 2]);
     const float max = row_max(fmaxf(top[0], top[1])) * scale;
-    const float shift = seen > 0 ? max : 0.0f;
+    const float shift = seen > from ? max : 0.0f;
 #pragma unroll
     for (u32 i = 0; i < 16; i++) {
         float& x = s[i / 8][i / 2 % 4][2 * ROW + i % 2];
@@ -56,7 +59,7 @@ __device__ __forceinline__ Sum unit_weights(float (&s)[2][4][4], u32 seen, float
     return {max, row_sum((sum[0][0] + sum[0][1]) + (sum[1][0] + sum[1][1]))};
 }
 
-/// Keys of a unit that a row with `keys` keys sees.
+/// Keys of a unit that a row with `keys` keys sees, or that come before the first one, if `keys` do.
 __device__ __forceinline__ u32 seen_of(u32 keys, u32 unit) {
     return keys > unit * UNIT ? min(keys - unit * UNIT, (u32)UNIT) : 0;
 }
@@ -82,9 +85,10 @@ __device__ __forceinline__ void decode(const bf16* q, const bf16* keys, const bf
     const Segment segment = segment_at(segments, blockIdx.x);
     if (segment.rows == 0 || !index_ok(BAD_SEGMENT, segment.rows, 2) || !segment_ok(segment, shape)) return;
     const u32 num_keys = segment.first_position + 1;
-    const u32 first_chunk = chunks > 0 ? blockIdx.z : 0;
+    const u32 first_key = shape.from(num_keys), first_unit = first_key / UNIT;
+    const u32 first_chunk = chunks > 0 ? blockIdx.z : first_key / ATTENTION_CHUNK;
     const u32 end_chunk = chunks > 0 ? first_chunk + 1 : (num_keys + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
-    if (first_chunk * ATTENTION_CHUNK >= num_keys) return;
+    if (first_chunk * ATTENTION_CHUNK >= num_keys || (first_chunk + 1) * ATTENTION_CHUNK <= first_key) return;
     const u32 end = min((num_keys + UNIT - 1) / UNIT, end_chunk * CHUNK_UNITS);
 
     bf16* slots = (bf16*)dynamic_shared + warp * SLOTS * HALF * D;
@@ -108,9 +112,9 @@ __device__ __forceinline__ void decode(const bf16* q, const bf16* keys, const bf
         if (unit < end) {
 #pragma unroll
             for (u32 i = 0; i < HALF / KV_BLOCK; i++) {
-                u32 block = part % 2 * (HALF / KV_BLOCK) + i, first_key = unit * UNIT + block * KV_BLOCK;
+                u32 block = part % 2 * (HALF / KV_BLOCK) + i, key = unit * UNIT + block * KV_BLOCK;
                 u32 entry = __shfl_sync(ALL_LANES, table, block);
-                u32 valid = first_key < num_keys ? num_keys - first_key : 0;
+                u32 valid = key < num_keys && key + KV_BLOCK > first_key ? num_keys - key : 0;
                 if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) entry = valid = 0;
                 const bf16* from = (part < 2 ? keys : values) + shape.block(entry, kv_head) * KV_BLOCK * D;
                 fetch_rows<D, KV_BLOCK>(slots + slot * HALF * D, i * KV_BLOCK, from, valid);
@@ -119,7 +123,7 @@ __device__ __forceinline__ void decode(const bf16* q, const bf16* keys, const bf
         copy_async_commit();
     };
 
-    u32 unit = first_chunk * CHUNK_UNITS + warp;
+    u32 unit = max(first_chunk * CHUNK_UNITS, first_unit) + warp;
     u32 now = entries(unit), next = entries(unit + warps);
     // The part that takes the place of part `done` when that has been used.
     auto follow = [&](u32 done) {
@@ -144,10 +148,10 @@ __device__ __forceinline__ void decode(const bf16* q, const bf16* keys, const bf
             follow(0);
             dot_half<D>(s[1], rows, arrived(1));
             follow(1);
-            const u32 seen = seen_of(num_keys, unit);
+            const u32 from = seen_of(first_key, unit), seen = seen_of(num_keys, unit);
             Sum sum[2];
-            sum[0] = unit_weights<0>(s, seen, scale);
-            if (num > 8) sum[1] = unit_weights<1>(s, seen, scale);
+            sum[0] = unit_weights<0>(s, from, seen, scale);
+            if (num > 8) sum[1] = unit_weights<1>(s, from, seen, scale);
 #pragma unroll
             for (u32 half = 0; half < 2; half++) {
                 as_left(weights, s[half]);
@@ -171,10 +175,11 @@ __device__ __forceinline__ void decode(const bf16* q, const bf16* keys, const bf
         for (u32 item = threadIdx.x; item < num * (D / 4); item += blockDim.x) {
             const u32 row = item / (D / 4), at = item % (D / 4) * 4;
             auto result = [&](u32 u) { return (float4*)(results + (u * num + row) * Pitch<D>::value + at); };
-            float4 o = *result(0);
-            Sum sum = sums[row];
+            const u32 begin = max(chunk_unit, first_unit) - chunk_unit;
+            float4 o = *result(begin);
+            Sum sum = sums[begin * TILE + row];
             float keep, add;
-            for (u32 u = 1; u < upto - chunk_unit; u++) {
+            for (u32 u = begin + 1; u < upto - chunk_unit; u++) {
                 join(sum, sums[u * TILE + row], keep, add);
                 const float4 with = *result(u);
                 o = make_float4(joined(o.x, keep, with.x, add), joined(o.y, keep, with.y, add),
@@ -223,12 +228,13 @@ __device__ __forceinline__ void join_parts(const float* parts, const u32* segmen
     const Segment segment = segment_at(segments, pair / shape.heads);
     if (segment.rows == 0 || !segment_ok(segment, shape)) return;
     const u32 mine = segment.first_position / ATTENTION_CHUNK + 1;
+    const u32 first = shape.from(segment.first_position + 1) / ATTENTION_CHUNK;
     const float4* from = (const float4*)(parts + pair * chunks * D + at);
     const Sum* sums = (const Sum*)(parts + pairs * chunks * D) + pair * chunks;
-    float4 o = from[0];
-    Sum sum = sums[0];
+    float4 o = from[first * (D / 4)];
+    Sum sum = sums[first];
 #pragma unroll 4
-    for (u32 chunk = 1; chunk < mine; chunk++) {
+    for (u32 chunk = first + 1; chunk < mine; chunk++) {
         float keep, add;
         join(sum, sums[chunk], keep, add);
         const float4 with = from[chunk * (D / 4)];
@@ -259,14 +265,15 @@ __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf1
     const Segment segment = segment_at(segments, of);
     if (!segment_ok(segment, shape)) return;
     const TileRows<WARPS> tile(segment, shape, kv_head, place);
-    KeyStream<D, WARPS, HOPPER> stream(keys, values, tables + segment.table, shape, kv_head, tile.num_keys, shared);
+    KeyStream<D, WARPS, HOPPER> stream(keys, values, tables + segment.table, shape, kv_head, tile.first_key,
+                                       tile.num_keys, shared);
     u32 rows[D / STEP][4];
     tile.template read<D>(rows, q);
 
     float* before = (float*)(stream.buffers + 2 * stream.BUFFER) + threadIdx.x; // [D / 2 + 4][threads]
     float o[D / 8][4];
     Sum sum[2];
-    for (u32 unit = 0; unit < stream.num_units; unit++) {
+    for (u32 unit = stream.first_unit; unit < stream.num_units; unit++) {
         stream.arrive(unit);
         // Warps without keys go along where all multiply together.
         if (!HOPPER && unit * UNIT >= tile.warp_keys) continue;
@@ -277,8 +284,9 @@ __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf1
             dot_half<D>(s[0], rows, stream.keys_of(unit));
             dot_half<D>(s[1], rows, stream.keys_of(unit) + HALF * D);
         }
-        const Sum fresh_sum[2] = {unit_weights<0>(s, seen_of(tile.row_keys[0], unit), scale),
-                                  unit_weights<1>(s, seen_of(tile.row_keys[1], unit), scale)};
+        const Sum fresh_sum[2] = {
+            unit_weights<0>(s, seen_of(tile.row_from[0], unit), seen_of(tile.row_keys[0], unit), scale),
+            unit_weights<1>(s, seen_of(tile.row_from[1], unit), seen_of(tile.row_keys[1], unit), scale)};
         u32 weights[2][2][4];
         as_left(weights[0], s[0]);
         as_left(weights[1], s[1]);
@@ -291,7 +299,8 @@ __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf1
         }
 #pragma unroll
         for (u32 r = 0; r < 2; r++) {
-            if (unit % CHUNK_UNITS == 0) {
+            // What units before the row's window left is replaced.
+            if (unit % CHUNK_UNITS == 0 || unit == tile.row_from[r] / UNIT) {
                 sum[r] = fresh_sum[r];
 #pragma unroll
                 for (u32 i = 0; i < D / 4; i++) o[i / 2][2 * r + i % 2] = fresh[i / 2][2 * r + i % 2];
@@ -311,7 +320,7 @@ __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf1
 #pragma unroll
         for (u32 r = 0; r < 2; r++) {
             float* b = before + r * (D / 4 + 2) * WARPS * WARP;
-            if (unit >= CHUNK_UNITS) {
+            if (unit / CHUNK_UNITS > tile.row_from[r] / ATTENTION_CHUNK) {
                 Sum total = {b[0], b[WARPS * WARP]};
                 float keep = 1.0f, add = 0.0f;
                 const bool sees = tile.row_keys[r] > unit / CHUNK_UNITS * ATTENTION_CHUNK;
@@ -388,11 +397,12 @@ __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values
     const Segment segment = segment_at(segments, of);
     if (!segment_ok(segment, shape)) return;
     const u32 num_keys = segment.first_position + row - segment.first_row + 1;
+    const u32 first_key = shape.from(num_keys);
     float o[PLAIN_PART] = {};
     Sum sum = {MINUS_INFINITY, 0.0f};
-    for (u32 base = 0; base < num_keys; base += WARP) {
+    for (u32 base = first_key / WARP * WARP; base < num_keys; base += WARP) {
         const u32 key = base + lane;
-        bool sees = key < num_keys;
+        bool sees = key < num_keys && key >= first_key;
         u32 entry = sees ? tables[segment.table + key / KV_BLOCK] : 0;
         if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) entry = sees = 0;
         const u64 at = (shape.block(entry, kv_head) * KV_BLOCK + key % KV_BLOCK) * d;
@@ -402,7 +412,7 @@ __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values
         sum = {max, fma(sum.sum, keep, warp_sum(weight))};
 #pragma unroll
         for (u32 i = 0; i < PLAIN_PART; i++) o[i] = o[i] * keep;
-        for (u32 j = 0; j < min(num_keys - base, (u32)WARP); j++) {
+        for (u32 j = base < first_key ? first_key - base : 0; j < min(num_keys - base, (u32)WARP); j++) {
             float value[PLAIN_PART];
             read_part(value, values + __shfl_sync(ALL_LANES, at, j), d);
             const float w = __shfl_sync(ALL_LANES, weight, j);

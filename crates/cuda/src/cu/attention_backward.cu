@@ -53,9 +53,10 @@ __device__ __forceinline__ void backward_queries(const bf16* q, const bf16* keys
         if (tile.row_keys[r] && lane % 4 == 0) delta[tile.places[r]] = deltas[r];
     }
 
-    KeyStream<D, WARPS> stream(keys, values, tables + segment.table, shape, kv_head, tile.num_keys, dynamic_shared);
+    KeyStream<D, WARPS> stream(keys, values, tables + segment.table, shape, kv_head, tile.first_key,
+                              tile.num_keys, dynamic_shared);
     float sum[D / 8][4] = {};
-    for (u32 unit = 0; unit < stream.num_units; unit++) {
+    for (u32 unit = stream.first_unit; unit < stream.num_units; unit++) {
         stream.arrive(unit);
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {
@@ -69,7 +70,8 @@ __device__ __forceinline__ void backward_queries(const bf16* q, const bf16* keys
                 const u32 n = i / 4, r = i % 4 / 2;
                 const u32 key = first_key + n * 8 + lane % 4 * 2 + i % 2;
                 const float p = exp2_fast(fma(s[n][i % 4], log_scale, -log_sum[r]));
-                d[n][i % 4] = key < tile.row_keys[r] ? p * (d[n][i % 4] - deltas[r]) : 0.0f;
+                const bool sees = key < tile.row_keys[r] && key >= tile.row_from[r];
+                d[n][i % 4] = sees ? p * (d[n][i % 4] - deltas[r]) : 0.0f;
             }
             u32 left[2][4];
             as_left(left, d);
@@ -127,6 +129,7 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
     float* sums = (float*)(buffers + 4 * UNIT * D);        // [2][UNIT] log-sum-exps
     float* deltas = sums + 2 * UNIT;                       // [2][UNIT]
     u32* bounds = (u32*)(deltas + 2 * UNIT);               // [2][UNIT] own keys that a row sees
+    u32* froms = bounds + 2 * UNIT; // [2][UNIT] own keys before the first that a row sees
 #pragma unroll
     for (u32 i = 0; i < UNIT * D / 8 / 128; i++) {
         const u32 at = i * 128 + threadIdx.x, row = at / (D / 8), piece = at % (D / 8);
@@ -143,7 +146,7 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
     Queries queries(segments, shape, group.size, segment, tile, item.piece, pieces_of(tile, counts[1]));
     // Of the unit that is on its way: log-sum-exp and delta of the thread's row, and keys that it sees.
     float coming_sum = 0.0f, coming_delta = 0.0f;
-    u32 coming_bound = 0;
+    u32 coming_bound = 0, coming_from = 0;
     auto fetch = [&](u32 buffer) {
         auto place = [&](u32 row) {
             const u32 token = group.token(row);
@@ -165,6 +168,7 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
             coming_sum = valid ? lse[place(row)] * LOG2_E : -MINUS_INFINITY;
             coming_delta = valid ? delta[place(row)] : 0.0f;
             coming_bound = queries.bound ? queries.bound : group.token(row) + 1;
+            coming_from = shape.from(queries.bound + group.token(row) + 1);
         }
         copy_async_commit();
     };
@@ -184,6 +188,7 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
             sums[buffer * UNIT + threadIdx.x] = coming_sum;
             deltas[buffer * UNIT + threadIdx.x] = coming_delta;
             bounds[buffer * UNIT + threadIdx.x] = coming_bound;
+            froms[buffer * UNIT + threadIdx.x] = coming_from;
         }
         __syncthreads();
         more = queries.next();
@@ -194,6 +199,8 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
             const u32 first = buffer * UNIT + half * HALF, column = first + lane % 4 * 2;
             // Later rows see no fewer keys.
             if (first_key + warp * TILE >= bounds[first + HALF - 1]) continue;
+            // Earlier rows see keys that come earlier.
+            if (first_key + warp * TILE + TILE <= froms[first]) continue;
             float p[4][4], d[4][4];
             u32 left[2][4];
             my_keys.dot(p, unit + half * HALF * D);
@@ -211,6 +218,15 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
 #pragma unroll
                     for (u32 i = 0; i < 4; i++)
                         if (my_key + i / 2 * 8 >= (i % 2 ? bound.y : bound.x)) p[n][i] = 0.0f;
+                }
+            }
+            if (first_key + warp * TILE < froms[first + HALF - 1]) {
+#pragma unroll
+                for (u32 n = 0; n < 4; n++) {
+                    const uint2 from = *(const uint2*)(froms + column + n * 8);
+#pragma unroll
+                    for (u32 i = 0; i < 4; i++)
+                        if (my_key + i / 2 * 8 < (i % 2 ? from.y : from.x)) p[n][i] = 0.0f;
                 }
             }
             as_left(left, p);
@@ -316,9 +332,10 @@ __device__ __forceinline__ void plain_queries(const T* q, const T* keys, const T
     if (lane == 0) delta[place] = own_delta;
     const Segment segment = of_row[row] ? segment_at(segments, of_row[row] - 1) : Segment{row, 0, 0, 0, 0};
     const u32 num_keys = of_row[row] ? segment.first_position + row - segment.first_row + 1 : 0;
-    for (u32 base = 0; base < num_keys; base += WARP) {
+    const u32 first_key = shape.from(num_keys);
+    for (u32 base = first_key / WARP * WARP; base < num_keys; base += WARP) {
         const u32 key = base + lane;
-        bool sees = key < num_keys;
+        bool sees = key < num_keys && key >= first_key;
         u32 entry = sees ? tables[segment.table + key / KV_BLOCK] : 0;
         if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) entry = sees = 0;
         const u64 at = (shape.block(entry, kv_head) * KV_BLOCK + key % KV_BLOCK) * d;
@@ -328,7 +345,7 @@ __device__ __forceinline__ void plain_queries(const T* q, const T* keys, const T
             const float weight = exp2_fast((score - lse[place]) * LOG2_E);
             ds = weight * (plain_dot(dout + place * d, values + at, d) - own_delta) * scale;
         }
-        for (u32 j = 0; j < min(num_keys - base, (u32)WARP); j++) {
+        for (u32 j = base < first_key ? first_key - base : 0; j < min(num_keys - base, (u32)WARP); j++) {
             read_part(x, keys + __shfl_sync(ALL_LANES, at, j), d);
             const float w = __shfl_sync(ALL_LANES, ds, j);
 #pragma unroll
@@ -355,8 +372,10 @@ __device__ __forceinline__ void plain_keys(const T* q, const T* keys, const T* v
     const u32 entry = of_row[row] ? tables[own.table + position / KV_BLOCK] : 0;
     const bool valid = of_row[row] && index_ok(BAD_KV_BLOCK, entry, shape.blocks);
     const u64 at = (shape.block(entry, kv_head) * KV_BLOCK + position % KV_BLOCK) * d;
-    // Rows from `first` to `end`, a lane's weight being of one.
-    auto add = [&](u64 first, u64 end) {
+    // Those of the rows from `first` to `end` that see the key, a lane's weight being of one. `at_first`: position of the first.
+    auto add = [&](u64 first, u64 end, u32 at_first) {
+        const u64 after = (u64)position + shape.window; // positions that see the key are before it
+        end = min(end, first + (after > at_first ? after - at_first : 0));
         for (u64 base = first * group; base < end * group; base += WARP) {
             const u64 i = base + lane, place = i / group * shape.heads + kv_head * group + i % group;
             float weight = 0.0f, ds = 0.0f;
@@ -378,11 +397,11 @@ __device__ __forceinline__ void plain_keys(const T* q, const T* keys, const T* v
             }
         }
     };
-    if (valid) add(row, (u64)own.first_row + own.rows);
+    if (valid) add(row, (u64)own.first_row + own.rows, position);
     for (u32 s = 0; valid && own.parent == NO_PARENT && s < shape.segments; s++) {
         const Segment child = segment_at(segments, s);
         if (child.parent == own.first_row && child.first_position > position && segment_ok(child, shape))
-            add(child.first_row, (u64)child.first_row + child.rows);
+            add(child.first_row, (u64)child.first_row + child.rows, child.first_position);
     }
     float* to = dkv + ((u64)row * 2 * shape.kv_heads + kv_head) * d;
 #pragma unroll

@@ -34,9 +34,10 @@ __device__ __forceinline__ void hopper_queries(const bf16* q, const bf16* keys, 
         if (tile.row_keys[r] && lane % 4 == 0) delta[tile.places[r]] = deltas[r];
     }
 
-    KeyStream<D, 4, true> stream(keys, values, tables + segment.table, shape, kv_head, tile.num_keys, aligned_shared());
+    KeyStream<D, 4, true> stream(keys, values, tables + segment.table, shape, kv_head, tile.first_key,
+                                 tile.num_keys, aligned_shared());
     float sum[D / 2] = {};
-    for (u32 unit = 0; unit < stream.num_units; unit++) {
+    for (u32 unit = stream.first_unit; unit < stream.num_units; unit++) {
         stream.arrive(unit);
         const u32 keys_at = shared_address(stream.keys_of(unit)), values_at = shared_address(stream.values_of(unit));
         float s[UNIT / 2], d[UNIT / 2];
@@ -56,6 +57,11 @@ __device__ __forceinline__ void hopper_queries(const bf16* q, const bf16* keys, 
 #pragma unroll
             for (u32 i = 0; i < UNIT / 2; i++)
                 if (first_key + i / 4 * 8 + lane % 4 * 2 + i % 2 >= tile.row_keys[i % 4 / 2]) s[i] = 0.0f;
+        }
+        if (max(tile.row_from[0], tile.row_from[1]) > first_key) {
+#pragma unroll
+            for (u32 i = 0; i < UNIT / 2; i++)
+                if (first_key + i / 4 * 8 + lane % 4 * 2 + i % 2 < tile.row_from[i % 4 / 2]) s[i] = 0.0f;
         }
         wait_products<0>();
         hold(d);
@@ -101,6 +107,7 @@ __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, con
     float* sums = (float*)(buffers + 4 * UNIT * D); // [2][UNIT] log-sum-exps
     float* deltas = sums + 2 * UNIT;                // [2][UNIT]
     u32* bounds = (u32*)(deltas + 2 * UNIT);        // [2][UNIT] own keys that a row sees
+    u32* froms = bounds + 2 * UNIT; // [2][UNIT] own keys before the first that a row sees
 #pragma unroll
     for (u32 i = 0; i < UNIT * D / 8 / 128; i++) {
         const u32 at = i * 128 + threadIdx.x, row = at / (D / 8), piece = at % (D / 8);
@@ -117,7 +124,7 @@ __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, con
     Queries queries(segments, shape, group.size, segment, tile, item.piece, pieces_of(tile, counts[1]));
     // Of the unit that is on its way: log-sum-exp and delta of the thread's row, and keys that it sees.
     float coming_sum = 0.0f, coming_delta = 0.0f;
-    u32 coming_bound = 0;
+    u32 coming_bound = 0, coming_from = 0;
     auto fetch = [&](u32 buffer) {
         auto place = [&](u32 row) {
             const u32 token = group.token(row);
@@ -139,6 +146,7 @@ __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, con
             coming_sum = valid ? lse[place(row)] * LOG2_E : -MINUS_INFINITY;
             coming_delta = valid ? delta[place(row)] : 0.0f;
             coming_bound = queries.bound ? queries.bound : group.token(row) + 1;
+            coming_from = shape.from(queries.bound + group.token(row) + 1);
         }
         copy_async_commit();
     };
@@ -155,11 +163,14 @@ __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, con
             sums[buffer * UNIT + threadIdx.x] = coming_sum;
             deltas[buffer * UNIT + threadIdx.x] = coming_delta;
             bounds[buffer * UNIT + threadIdx.x] = coming_bound;
+            froms[buffer * UNIT + threadIdx.x] = coming_from;
         }
         copied();
         __syncthreads();
         more = queries.next();
         if (more) fetch(buffer ^ 1);
+        // Earlier rows see keys that come earlier; the same for all threads.
+        if (first_key + UNIT <= froms[buffer * UNIT]) continue;
         const u32 queries_at = shared_address(buffers + buffer * 2 * UNIT * D), douts_at = queries_at + UNIT * D * 2;
         const u32 first = buffer * UNIT, column = first + lane % 4 * 2;
         float p[UNIT / 2], d[UNIT / 2];
@@ -188,6 +199,15 @@ __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, con
 #pragma unroll
                 for (u32 i = 0; i < 4; i++)
                     if (my_key + i / 2 * 8 >= (i % 2 ? bound.y : bound.x)) p[4 * n + i] = 0.0f;
+            }
+        }
+        if (first_key < froms[first + UNIT - 1]) {
+#pragma unroll
+            for (u32 n = 0; n < UNIT / 8; n++) {
+                const uint2 from = *(const uint2*)(froms + column + n * 8);
+#pragma unroll
+                for (u32 i = 0; i < 4; i++)
+                    if (my_key + i / 2 * 8 < (i % 2 ? from.y : from.x)) p[4 * n + i] = 0.0f;
             }
         }
         as_left(left, p);

@@ -32,7 +32,10 @@ struct Shape {
     u32 max_keys;      // of any row, at most
     u32 heads;         // a
     u32 kv_heads;      // k
+    u32 window;        // keys that a row sees, at most
 
+    /// The first key that a row of `keys` keys up to its own sees.
+    __device__ __forceinline__ u32 from(u32 keys) const { return keys > window ? keys - window : 0; }
     __device__ __forceinline__ u32 group() const { return heads / kv_heads; }
     /// A row's place among the heads of all tokens: its elements begin at D times that.
     __device__ __forceinline__ u64 place(const Segment& s, u32 kv_head, u32 row) const {
@@ -274,6 +277,8 @@ template <int WARPS> struct TileRows {
     u32 num_keys;    // that any row of the tile sees
     u32 warp_keys;   // that any row of the warp sees; 0 where it has no rows
     u32 row_keys[2]; // that this lane's rows see; 0 for a row that is not there
+    u32 first_key;   // that any row of the tile sees
+    u32 row_from[2]; // first keys that this lane's rows see
     u64 places[2];   // of this lane's rows
 
     /// Tile `place` from the end: the last ones, which have the most keys, begin first.
@@ -283,11 +288,13 @@ template <int WARPS> struct TileRows {
         const u32 mine = first + threadIdx.x / WARP * TILE;
         auto keys_of = [&](u32 row) -> u32 { return row < num_rows ? segment.first_position + row / group + 1 : 0; };
         num_keys = keys_of(min(num_rows, first + size) - 1);
+        first_key = shape.from(keys_of(first));
         warp_keys = mine < num_rows ? keys_of(min(num_rows, mine + TILE) - 1) : 0;
 #pragma unroll
         for (u32 r = 0; r < 2; r++) {
             const u32 row = mine + threadIdx.x % WARP / 4 + 8 * r;
             row_keys[r] = keys_of(row);
+            row_from[r] = shape.from(row_keys[r]);
             places[r] = shape.place(segment, kv_head, row);
         }
     }
@@ -305,17 +312,18 @@ template <int D, int WARPS, bool PANELS = false> struct KeyStream {
     const bf16* values;
     const u32* table;
     const Shape& shape;
-    u32 kv_head, num_keys, num_units;
+    u32 kv_head, first_key, num_keys, first_unit, num_units;
     bf16* buffers; // [2][keys, values][UNIT][D]
     u32 now, next; // a lane's table entry of the chunk that is fetched from, and of the next one
 
     __device__ __forceinline__ KeyStream(const bf16* keys, const bf16* values, const u32* table, const Shape& shape,
-                                         u32 kv_head, u32 num_keys, u8* shared)
-        : keys(keys), values(values), table(table), shape(shape), kv_head(kv_head), num_keys(num_keys),
-          num_units((num_keys + UNIT - 1) / UNIT), buffers((bf16*)shared) {
-        now = entries(0);
-        next = entries(1);
-        fetch(0);
+                                         u32 kv_head, u32 first_key, u32 num_keys, u8* shared)
+        : keys(keys), values(values), table(table), shape(shape), kv_head(kv_head), first_key(first_key),
+          num_keys(num_keys), first_unit(first_key / UNIT), num_units((num_keys + UNIT - 1) / UNIT),
+          buffers((bf16*)shared) {
+        now = entries(first_unit / CHUNK_UNITS);
+        next = entries(first_unit / CHUNK_UNITS + 1);
+        fetch(first_unit);
     }
     __device__ __forceinline__ u32 entries(u32 chunk) const {
         const u32 block = chunk * (ATTENTION_CHUNK / KV_BLOCK) + threadIdx.x % WARP;
@@ -323,13 +331,13 @@ template <int D, int WARPS, bool PANELS = false> struct KeyStream {
     }
     /// Each warp fetches a part of one block.
     __device__ __forceinline__ void fetch(u32 unit) {
-        const u32 SHARE = UNIT / WARPS, first = threadIdx.x / WARP * SHARE, first_key = unit * UNIT + first;
-        if (unit % CHUNK_UNITS == 0 && unit > 0) {
+        const u32 SHARE = UNIT / WARPS, first = threadIdx.x / WARP * SHARE, key = unit * UNIT + first;
+        if (unit % CHUNK_UNITS == 0 && unit > first_unit) {
             now = next;
             next = entries(unit / CHUNK_UNITS + 1);
         }
         u32 entry = __shfl_sync(ALL_LANES, now, (unit * UNIT + first) % ATTENTION_CHUNK / KV_BLOCK);
-        u32 valid = first_key < num_keys ? num_keys - first_key : 0;
+        u32 valid = key < num_keys && key + SHARE > first_key ? num_keys - key : 0;
         if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) entry = valid = 0;
         const u64 from = (shape.block(entry, kv_head) * KV_BLOCK + first % KV_BLOCK) * D;
         bf16* to = buffers + unit % 2 * BUFFER;
@@ -349,9 +357,9 @@ template <int D, int WARPS, bool PANELS = false> struct KeyStream {
 };
 
 #define ATTENTION_SHAPE \
-    u32 rows, u32 num_segments, u32 table_entries, u32 blocks, u32 max_keys, u32 heads, u32 kv_heads
+    u32 rows, u32 num_segments, u32 table_entries, u32 blocks, u32 max_keys, u32 heads, u32 kv_heads, u32 window
 #define SHAPE \
-    Shape { rows, num_segments, table_entries, blocks, max_keys, heads, kv_heads }
+    Shape { rows, num_segments, table_entries, blocks, max_keys, heads, kv_heads, window }
 
 // ---- the plain kernels: any multiple of 16 up to 256 ---------------------------------------------------------------------
 

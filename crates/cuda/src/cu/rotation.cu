@@ -60,7 +60,8 @@ __device__ __forceinline__ T* head_target(Shape s, u32 row, u32 head, const u32*
 /// Normalises (where there are weights) and rotates; a thread for 16 elements of each head of each row.
 template <class T>
 __device__ __forceinline__ void rope(const T* __restrict__ qkv, const T* __restrict__ q_norm,
-                                     const T* __restrict__ k_norm, float eps, const float* __restrict__ table,
+                                     const T* __restrict__ k_norm, float eps, float offset,
+                                     const float* __restrict__ table, float q_scale,
                                      const u32* __restrict__ positions, const u32* __restrict__ slots, T* q_out,
                                      T* keys, T* values, u32 rows, Shape s, u32 num_positions, u32 num_slots) {
     u32 item = blockIdx.x * blockDim.x + threadIdx.x;
@@ -81,15 +82,15 @@ __device__ __forceinline__ void rope(const T* __restrict__ qkv, const T* __restr
             load8(w + s.d / 2, w2);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                x1[i] = x1[i] * r * w1[i];
-                x2[i] = x2[i] * r * w2[i];
+                x1[i] = x1[i] * r * (w1[i] + offset);
+                x2[i] = x2[i] * r * (w2[i] + offset);
             }
         }
     }
     if (!inside) return;
     T* to = head_target(s, row, head, slots, num_slots, q_out, keys, values);
     if (!to) return;
-    if (rotated) {
+    if (rotated && table) {
         u32 position = positions[row];
         if (!index_ok(BAD_POSITION, position, num_positions)) return;
         float cos[8], sin[8];
@@ -101,6 +102,13 @@ __device__ __forceinline__ void rope(const T* __restrict__ qkv, const T* __restr
             x1[i] = a;
         }
     }
+    if (head < s.a) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            x1[i] = x1[i] * q_scale;
+            x2[i] = x2[i] * q_scale;
+        }
+    }
     store8(to + t * 8, x1);
     store8(to + t * 8 + s.d / 2, x2);
 }
@@ -108,7 +116,8 @@ __device__ __forceinline__ void rope(const T* __restrict__ qkv, const T* __restr
 /// As `rope` for any even head dimension: a warp has a head.
 template <class T>
 __device__ __forceinline__ void rope_plain(const T* __restrict__ qkv, const T* __restrict__ q_norm,
-                                           const T* __restrict__ k_norm, float eps, const float* __restrict__ table,
+                                           const T* __restrict__ k_norm, float eps, float offset,
+                                     const float* __restrict__ table, float q_scale,
                                            const u32* __restrict__ positions, const u32* __restrict__ slots, T* q_out,
                                            T* keys, T* values, u32 rows, Shape s, u32 num_positions, u32 num_slots) {
     u32 unit = (blockIdx.x * blockDim.x + threadIdx.x) / WARP, lane = threadIdx.x % WARP;
@@ -121,9 +130,10 @@ __device__ __forceinline__ void rope_plain(const T* __restrict__ qkv, const T* _
         for (u32 i = lane; i < s.d; i += WARP) to[i] = x[i];
         return;
     }
-    u32 position = positions[row];
-    if (!index_ok(BAD_POSITION, position, num_positions)) return;
+    u32 position = table ? positions[row] : 0;
+    if (table && !index_ok(BAD_POSITION, position, num_positions)) return;
     const float* angles = table + (u64)position * s.d;
+    const float scale = head < s.a ? q_scale : 1.0f;
     const T* w = head < s.a ? q_norm : k_norm;
     float r = 1.0f;
     if (w) {
@@ -132,25 +142,82 @@ __device__ __forceinline__ void rope_plain(const T* __restrict__ qkv, const T* _
         r = 1.0f / sqrtf(warp_sum(sum) / (float)s.d + eps);
     }
     for (u32 i = lane; i < half; i += WARP) {
-        float x1 = to_f32(x[i]), x2 = to_f32(x[i + half]), cos = angles[2 * i], sin = angles[2 * i + 1];
+        float x1 = to_f32(x[i]), x2 = to_f32(x[i + half]);
+        float cos = table ? angles[2 * i] : 1.0f, sin = table ? angles[2 * i + 1] : 0.0f;
         if (w) {
-            x1 = x1 * r * to_f32(w[i]);
-            x2 = x2 * r * to_f32(w[i + half]);
+            x1 = x1 * r * (to_f32(w[i]) + offset);
+            x2 = x2 * r * (to_f32(w[i + half]) + offset);
         }
-        to[i] = from_f32<T>(x1 * cos - x2 * sin);
-        to[i + half] = from_f32<T>(x2 * cos + x1 * sin);
+        to[i] = from_f32<T>((x1 * cos - x2 * sin) * scale);
+        to[i + half] = from_f32<T>((x2 * cos + x1 * sin) * scale);
+    }
+}
+
+/// Sum over the threads of a block of ROTATION_THREADS; every thread gets it.
+__device__ __forceinline__ float block_sum(float x) {
+    __shared__ float parts[ROTATION_THREADS / WARP];
+    x = warp_sum(x);
+    __syncthreads();
+    if (threadIdx.x % WARP == 0) parts[threadIdx.x / WARP] = x;
+    __syncthreads();
+    x = parts[0];
+#pragma unroll
+    for (u32 i = 1; i < ROTATION_THREADS / WARP; i++) x = x + parts[i];
+    return x;
+}
+
+/// Reciprocal of the root of the mean square of n elements, by a block.
+template <class T> __device__ __forceinline__ float block_reciprocal(const T* x, u32 n, float eps) {
+    float sum = 0.0f;
+    for (u32 i = threadIdx.x; i < n; i += ROTATION_THREADS) sum = fma(to_f32(x[i]), to_f32(x[i]), sum);
+    return 1.0f / sqrtf(block_sum(sum) / (float)n + eps);
+}
+
+/// As `rope`, where the heads of a row are normalised together: a block has a row.
+template <class T>
+__device__ __forceinline__ void rope_rows(const T* __restrict__ qkv, const T* __restrict__ q_norm,
+                                          const T* __restrict__ k_norm, float eps, float offset,
+                                          const float* __restrict__ table, float q_scale,
+                                          const u32* __restrict__ positions, const u32* __restrict__ slots, T* q_out,
+                                          T* keys, T* values, u32 rows, Shape s, u32 num_positions, u32 num_slots) {
+    const u32 row = blockIdx.x, half = s.d / 2;
+    const T* x = qkv + (u64)row * s.heads() * s.d;
+    const float r_q = block_reciprocal(x, s.a * s.d, eps), r_k = block_reciprocal(x + s.a * s.d, s.k * s.d, eps);
+    const u32 position = table ? positions[row] : 0;
+    if (table && !index_ok(BAD_POSITION, position, num_positions)) return;
+    const float* angles = table + (u64)position * s.d;
+    for (u32 pair = threadIdx.x; pair < s.heads() * half; pair += ROTATION_THREADS) {
+        const u32 head = pair / half, i = pair % half;
+        const T* from = x + head * s.d;
+        T* to = head_target(s, row, head, slots, num_slots, q_out, keys, values);
+        if (!to) return;
+        if (head >= s.a + s.k) {
+            to[i] = from[i];
+            to[i + half] = from[i + half];
+            continue;
+        }
+        const bool is_q = head < s.a;
+        const T* w = is_q ? q_norm + head * s.d : k_norm + (head - s.a) * s.d;
+        const float r = is_q ? r_q : r_k, scale = is_q ? q_scale : 1.0f;
+        const float x1 = to_f32(from[i]) * r * (to_f32(w[i]) + offset);
+        const float x2 = to_f32(from[i + half]) * r * (to_f32(w[i + half]) + offset);
+        const float cos = table ? angles[2 * i] : 1.0f, sin = table ? angles[2 * i + 1] : 0.0f;
+        to[i] = from_f32<T>((x1 * cos - x2 * sin) * scale);
+        to[i + half] = from_f32<T>((x2 * cos + x1 * sin) * scale);
     }
 }
 
 #define ROPE(T, WAY)                                                                                                 \
     extern "C" __global__ void __launch_bounds__(ROTATION_THREADS)                                                   \
-        WAY##_##T(const T* qkv, const T* q_norm, const T* k_norm, float eps, const float* table, const u32* positions, \
-                  const u32* slots, T* q_out, T* keys, T* values, u32 rows, u32 a, u32 k, u32 d, u32 num_positions,  \
-                  u32 num_slots) {                                                                                   \
+        WAY##_##T(const T* qkv, const T* q_norm, const T* k_norm, float eps, float offset, const float* table,       \
+                  float q_scale, const u32* positions, const u32* slots, T* q_out, T* keys, T* values, u32 rows,     \
+                  u32 a, u32 k, u32 d, u32 num_positions, u32 num_slots) {                                           \
         begin();                                                                                                     \
-        WAY<T>(qkv, q_norm, k_norm, eps, table, positions, slots, q_out, keys, values, rows, Shape{a, k, d},         \
-               num_positions, num_slots);                                                                            \
+        WAY<T>(qkv, q_norm, k_norm, eps, offset, table, q_scale, positions, slots, q_out, keys, values, rows,        \
+               Shape{a, k, d}, num_positions, num_slots);                                                            \
     }
+ROPE(float, rope_rows)
+ROPE(bf16, rope_rows)
 ROPE(float, rope)
 ROPE(float, rope_plain)
 ROPE(bf16, rope)
@@ -189,11 +256,12 @@ extern "C" __global__ void __launch_bounds__(128)
 template <class T> struct RopeGrad {
     const float *dq, *dkv;  // [M, a d], [M, 2 k d]
     const T *qkv, *q_norm, *k_norm;  // null without norms
-    float eps;
-    const float* table;
+    float eps, offset;
+    const float* table;  // null where heads are not rotated
+    float q_scale;
     const u32* positions;
     T* dqkv;
-    float* partials;  // [chunks, 2, d]: sums for the norms' weights; null of frozen ones
+    float* partials;  // [chunks, 2, d], of rows [chunks, (a + k) d]: sums for the norms' weights; null of frozen ones
     u32 rows, chunk_rows, num_positions;
 };
 
@@ -217,7 +285,14 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward(con
             load8(d, d1);
             load8(d + s.d / 2, d2);
         }
-        if (inside && rotated) {
+        if (inside && head < s.a) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                d1[i] = d1[i] * g.q_scale;
+                d2[i] = d2[i] * g.q_scale;
+            }
+        }
+        if (inside && rotated && g.table) {
             u32 position = g.positions[row];
             if (index_ok(BAD_POSITION, position, g.num_positions)) {
                 float cos[8], sin[8];
@@ -239,6 +314,11 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward(con
                 load8(x + s.d / 2, x2);
                 load8(w, w1);
                 load8(w + s.d / 2, w2);
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    w1[i] = w1[i] + g.offset;
+                    w2[i] = w2[i] + g.offset;
+                }
             }
             float r = 1.0f / sqrtf(team_sum(squares(x1, x2), team) / (float)s.d + g.eps), dots[2] = {0.0f, 0.0f};
 #pragma unroll
@@ -302,9 +382,10 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_pla
             for (u32 i = lane; i < s.d; i += WARP) to[i] = from_f32<T>(d[i]);
             continue;
         }
-        u32 position = g.positions[row];
-        if (!index_ok(BAD_POSITION, position, g.num_positions)) continue;
+        u32 position = g.table ? g.positions[row] : 0;
+        if (g.table && !index_ok(BAD_POSITION, position, g.num_positions)) continue;
         const float* angles = g.table + (u64)position * s.d;
+        const float scale = head < s.a ? g.q_scale : 1.0f;
         const T* x = NORMS ? g.qkv + ((u64)row * s.heads() + head) * s.d : nullptr;
         const T* w = head < s.a ? g.q_norm : g.k_norm;
         float grad[PLAIN_PAIRS][2], square = 0.0f, dot = 0.0f;
@@ -313,15 +394,16 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_pla
             u32 i = lane + j * WARP;
             grad[j][0] = grad[j][1] = 0.0f;
             if (i >= half) continue;
-            float cos = angles[2 * i], sin = angles[2 * i + 1];
-            grad[j][0] = d[i] * cos + d[i + half] * sin;
-            grad[j][1] = d[i + half] * cos - d[i] * sin;
+            float cos = g.table ? angles[2 * i] : 1.0f, sin = g.table ? angles[2 * i + 1] : 0.0f;
+            float d1 = d[i] * scale, d2 = d[i + half] * scale;
+            grad[j][0] = d1 * cos + d2 * sin;
+            grad[j][1] = d2 * cos - d1 * sin;
             if constexpr (NORMS) {
 #pragma unroll
                 for (int side = 0; side < 2; side++) {
                     float v = to_f32(x[i + side * half]);
                     square = fma(v, v, square);
-                    dot = fma(grad[j][side] * to_f32(w[i + side * half]), v, dot);
+                    dot = fma(grad[j][side] * (to_f32(w[i + side * half]) + g.offset), v, dot);
                 }
             }
         }
@@ -341,7 +423,7 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_pla
                     float v = to_f32(x[i + side * half]);
                     if (head < s.a) sums[0][j][side] = fma(out, v * r, sums[0][j][side]);
                     else sums[1][j][side] = fma(out, v * r, sums[1][j][side]);
-                    out = fma(v, slope, out * to_f32(w[i + side * half])) * r;
+                    out = fma(v, slope, out * (to_f32(w[i + side * half]) + g.offset)) * r;
                 }
                 to[i + side * half] = from_f32<T>(out);
             }
@@ -371,25 +453,88 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_pla
     }
 }
 
+/// As `rope_backward`, where the heads of a row were normalised together: a block has a chunk of rows, one after the other.
+template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_rows(const RopeGrad<T>& g, Shape s) {
+    const u32 half = s.d / 2, width_q = s.a * s.d, width_k = s.k * s.d;
+    const u32 first = blockIdx.x * g.chunk_rows, end = min(first + g.chunk_rows, g.rows);
+    for (u32 row = first; row < end; row++) {
+        const T* x = g.qkv + (u64)row * s.heads() * s.d;
+        T* to = g.dqkv + (u64)row * s.heads() * s.d;
+        const u32 position = g.table ? g.positions[row] : 0;
+        if (g.table && !index_ok(BAD_POSITION, position, g.num_positions)) return;
+        const float* angles = g.table + (u64)position * s.d;
+        // The gradients of a pair before its rotation.
+        auto unrotated = [&](u32 head, u32 i, float& d1, float& d2) {
+            const float* d = head_grad(g, s, row, head);
+            const float scale = head < s.a ? g.q_scale : 1.0f, a = d[i] * scale, b = d[i + half] * scale;
+            const float cos = g.table ? angles[2 * i] : 1.0f, sin = g.table ? angles[2 * i + 1] : 0.0f;
+            d1 = a * cos + b * sin;
+            d2 = b * cos - a * sin;
+        };
+        auto weights = [&](u32 head) { return head < s.a ? g.q_norm + head * s.d : g.k_norm + (head - s.a) * s.d; };
+        const float r[2] = {block_reciprocal(x, width_q, g.eps), block_reciprocal(x + width_q, width_k, g.eps)};
+        float dots[2] = {0.0f, 0.0f};
+        for (u32 pair = threadIdx.x; pair < (s.a + s.k) * half; pair += ROTATION_THREADS) {
+            const u32 head = pair / half, i = pair % half;
+            const T *v = x + head * s.d, *w = weights(head);
+            float d1, d2;
+            unrotated(head, i, d1, d2);
+            float& dot = dots[head >= s.a];
+            dot = fma(d1 * (to_f32(w[i]) + g.offset), to_f32(v[i]), dot);
+            dot = fma(d2 * (to_f32(w[i + half]) + g.offset), to_f32(v[i + half]), dot);
+        }
+        const float slopes[2] = {-block_sum(dots[0]) * r[0] * r[0] / (float)width_q,
+                                 -block_sum(dots[1]) * r[1] * r[1] / (float)width_k};
+        float* partials = g.partials + (u64)blockIdx.x * (s.a + s.k) * s.d;
+        for (u32 pair = threadIdx.x; pair < s.heads() * half; pair += ROTATION_THREADS) {
+            const u32 head = pair / half, i = pair % half, at = head * s.d + i;
+            if (head >= s.a + s.k) {
+                const float* d = head_grad(g, s, row, head);
+                to[at] = from_f32<T>(d[i]);
+                to[at + half] = from_f32<T>(d[i + half]);
+                continue;
+            }
+            const u32 kind = head >= s.a;
+            const T* w = weights(head);
+            const float v1 = to_f32(x[at]), v2 = to_f32(x[at + half]);
+            float d1, d2;
+            unrotated(head, i, d1, d2);
+            to[at] = from_f32<T>(fma(v1, slopes[kind], d1 * (to_f32(w[i]) + g.offset)) * r[kind]);
+            to[at + half] = from_f32<T>(fma(v2, slopes[kind], d2 * (to_f32(w[i + half]) + g.offset)) * r[kind]);
+            if (!g.partials) continue;  // of frozen weights
+            // A thread has the same pairs of all rows.
+            partials[at] = fma(d1, v1 * r[kind], row > first ? partials[at] : 0.0f);
+            partials[at + half] = fma(d2, v2 * r[kind], row > first ? partials[at + half] : 0.0f);
+        }
+    }
+}
+
 #define ROPE_BACKWARD(T, WAY)                                                                                        \
     extern "C" __global__ void __launch_bounds__(ROTATION_THREADS)                                                   \
-        WAY##_##T(const float* dq, const float* dkv, const float* table, const u32* positions, T* dqkv, u32 rows,    \
-                  u32 chunk_rows, u32 a, u32 k, u32 d, u32 num_positions) {                                           \
-        begin();                                                                                                      \
-        RopeGrad<T> g = {dq, dkv, nullptr, nullptr, nullptr, 0.0f, table, positions, dqkv, nullptr, rows, chunk_rows, \
-                         num_positions};                                                                             \
-        WAY<T, false>(g, Shape{a, k, d});                                                                            \
-    }                                                                                                                \
-    extern "C" __global__ void __launch_bounds__(ROTATION_THREADS) WAY##_norms_##T(                                  \
-        const float* dq, const float* dkv, const float* table, const u32* positions, T* dqkv, u32 rows,              \
-        u32 chunk_rows, u32 a, u32 k, u32 d, u32 num_positions, const T* qkv, const T* q_norm, const T* k_norm,      \
-        float eps, float* partials) {                                                                                \
+        WAY##_##T(const float* dq, const float* dkv, const float* table, float q_scale, const u32* positions,        \
+                  T* dqkv, u32 rows, u32 chunk_rows, u32 a, u32 k, u32 d, u32 num_positions) {                       \
         begin();                                                                                                     \
-        RopeGrad<T> g = {dq, dkv, qkv, q_norm, k_norm, eps, table, positions, dqkv, partials, rows, chunk_rows,      \
-                         num_positions};                                                                             \
+        RopeGrad<T> g = {dq, dkv, nullptr, nullptr, nullptr, 0.0f, 0.0f, table, q_scale, positions, dqkv, nullptr,   \
+                         rows, chunk_rows, num_positions};                                                           \
+        WAY<T, false>(g, Shape{a, k, d});                                                                            \
+    }
+#define ROPE_BACKWARD_NORMS(T, WAY)                                                                                  \
+    extern "C" __global__ void __launch_bounds__(ROTATION_THREADS) WAY##_norms_##T(                                  \
+        const float* dq, const float* dkv, const float* table, float q_scale, const u32* positions, T* dqkv,         \
+        u32 rows, u32 chunk_rows, u32 a, u32 k, u32 d, u32 num_positions, const T* qkv, const T* q_norm,             \
+        const T* k_norm, float eps, float offset, float* partials) {                                                 \
+        begin();                                                                                                     \
+        RopeGrad<T> g = {dq, dkv, qkv, q_norm, k_norm, eps, offset, table, q_scale, positions, dqkv, partials,       \
+                         rows, chunk_rows, num_positions};                                                           \
         WAY<T, true>(g, Shape{a, k, d});                                                                             \
     }
 ROPE_BACKWARD(float, rope_backward)
 ROPE_BACKWARD(float, rope_backward_plain)
 ROPE_BACKWARD(bf16, rope_backward)
 ROPE_BACKWARD(bf16, rope_backward_plain)
+ROPE_BACKWARD_NORMS(float, rope_backward)
+ROPE_BACKWARD_NORMS(float, rope_backward_plain)
+ROPE_BACKWARD_NORMS(float, rope_backward_rows)
+ROPE_BACKWARD_NORMS(bf16, rope_backward)
+ROPE_BACKWARD_NORMS(bf16, rope_backward_plain)
+ROPE_BACKWARD_NORMS(bf16, rope_backward_rows)

@@ -1,4 +1,4 @@
-// Operations on rows: embedding, norms, SwiGLU, casts, and the sums over rows of the backward pass.
+// Operations on rows: embedding, norms, gates, casts, and the sums over rows of the backward pass.
 //
 // Legend: M rows, h width, e the storage dtype. The order of a sum along a row depends on h alone: which threads share
 // a row is chosen by h. Sums over rows go through partial sums of fixed chunks of rows, whose number depends on M and h
@@ -55,7 +55,14 @@ __device__ __forceinline__ void cast_elements(const float* __restrict__ src, T* 
 CAST(float)
 CAST(bf16)
 
-// ---- SwiGLU -------------------------------------------------------------------------------------------------------
+/// x = by x.
+extern "C" __global__ void __launch_bounds__(256) scale(float* x, float by, u64 n) {
+    begin();
+    u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] = x[i] * by;
+}
+
+// ---- SwiGLU and GeGLU -------------------------------------------------------------------------------------------------------
 
 /// e^x to 2 units in the last place, as the CPU's: Cephes' expf on x = n ln 2 + r.
 __device__ __forceinline__ float exp_exact(float x) {
@@ -74,45 +81,58 @@ __device__ __forceinline__ float exp_exact(float x) {
     return p * as_f32((u32)(half + 127) << 23) * as_f32((u32)(whole - half + 127) << 23);
 }
 
-/// 1 / (1 + e^-g). For bf16 the fast instructions: their error of some 1e-6 is far below half a unit of bf16.
-template <class T> __device__ __forceinline__ float sigmoid(float g);
-template <> __device__ __forceinline__ float sigmoid<float>(float g) { return 1.0f / (1.0f + exp_exact(-g)); }
-template <> __device__ __forceinline__ float sigmoid<bf16>(float g) {
-    return __fdividef(1.0f, 1.0f + exp2_fast(g * -1.44269504f));
+/// z of the bent gate g / (1 + e^-z): g of silu; 2 sqrt(2/pi) (g + 0.044715 g^3) of gelu, as (1 + tanh x) / 2 is
+/// 1 / (1 + e^-2x).
+__device__ __forceinline__ float exponent(float g, u32 gelu) {
+    return gelu ? 2.0f * 0.7978846f * g * fma(0.044715f, g * g, 1.0f) : g;
 }
 
-/// g / (1 + e^-g); not g times the sigmoid, which is 0 x infinity for a gate of infinity.
-template <class T> __device__ __forceinline__ float silu(float g);
-template <> __device__ __forceinline__ float silu<float>(float g) { return g / (1.0f + exp_exact(-g)); }
-template <> __device__ __forceinline__ float silu<bf16>(float g) {
-    return __fdividef(g, 1.0f + exp2_fast(g * -1.44269504f));
+/// 1 / (1 + e^-z). For bf16 the fast instructions: their error of some 1e-6 is far below half a unit of bf16.
+template <class T> __device__ __forceinline__ float sigmoid(float z);
+template <> __device__ __forceinline__ float sigmoid<float>(float z) { return 1.0f / (1.0f + exp_exact(-z)); }
+template <> __device__ __forceinline__ float sigmoid<bf16>(float z) {
+    return __fdividef(1.0f, 1.0f + exp2_fast(z * -1.44269504f));
 }
 
-/// out = silu(gate) up; a thread has eight elements (`wide`), or one.
+/// g / (1 + e^-z); not g times the sigmoid, which is 0 x infinity for a gate of infinity.
+template <class T> __device__ __forceinline__ float bent(float g, u32 gelu);
+template <> __device__ __forceinline__ float bent<float>(float g, u32 gelu) {
+    return g / (1.0f + exp_exact(-exponent(g, gelu)));
+}
+template <> __device__ __forceinline__ float bent<bf16>(float g, u32 gelu) {
+    return __fdividef(g, 1.0f + exp2_fast(exponent(g, gelu) * -1.44269504f));
+}
+
+/// out = bent gate up; a thread has eight elements (`wide`), or one.
 template <class T>
-__device__ __forceinline__ void swiglu(const T* __restrict__ gate_up, T* __restrict__ out, u32 f, u32 items,
-                                       u32 wide) {
+__device__ __forceinline__ void glu(const T* __restrict__ gate_up, T* __restrict__ out, u32 f, u32 items,
+                                    u32 wide, u32 gelu) {
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= items) return;
     u32 width = wide ? f / 8 : f, row = i / width, c = i - row * width;
     const T* gate = gate_up + (u64)row * 2 * f;
     T* to = out + (u64)row * f;
     if (!wide) {
-        to[c] = from_f32<T>(silu<T>(to_f32(gate[c])) * to_f32(gate[f + c]));
+        to[c] = from_f32<T>(bent<T>(to_f32(gate[c]), gelu) * to_f32(gate[f + c]));
         return;
     }
     float g[8], u[8];
     load8(gate + c * 8, g);
     load8(gate + f + c * 8, u);
 #pragma unroll
-    for (int j = 0; j < 8; j++) g[j] = silu<T>(g[j]) * u[j];
+    for (int j = 0; j < 8; j++) g[j] = bent<T>(g[j], gelu) * u[j];
     store8(to + c * 8, g);
 }
 
-/// Gradients of gate (in place of g) and up (in place of u): d silu = sig (1 + g (1 - sig)).
-template <class T> __device__ __forceinline__ void swiglu_slopes(float& g, float& u, float d) {
-    float sig = sigmoid<T>(g);
-    float slope = sig * fma(g, 1.0f - sig, 1.0f);
+/// Gradients of gate (in place of g) and up (in place of u): d bent = sig (1 + g z' (1 - sig)).
+template <class T> __device__ __forceinline__ void slopes(float& g, float& u, float d, u32 gelu) {
+    float sig = sigmoid<T>(exponent(g, gelu)), grown = g;
+    if (gelu) {
+        // Far out the gate is a straight line, and the cube of g may be beyond f32.
+        float near = fminf(fmaxf(g, -20.0f), 20.0f);
+        grown = 2.0f * 0.7978846f * near * fma(3.0f * 0.044715f, near * near, 1.0f);
+    }
+    float slope = sig * fma(grown, 1.0f - sig, 1.0f);
     float du = d * (g * sig);
     g = d * u * slope;
     u = du;
@@ -121,8 +141,8 @@ template <class T> __device__ __forceinline__ void swiglu_slopes(float& g, float
 /// `gate_up` and `out` may be the same memory, and `d_out` and `again`, which gets the product once more, if there is
 /// one: a thread reads its elements before it writes them.
 template <class T>
-__device__ __forceinline__ void swiglu_backward(const T* gate_up, const T* d_out, T* out, T* again, u32 f, u32 items,
-                                                u32 wide) {
+__device__ __forceinline__ void glu_backward(const T* gate_up, const T* d_out, T* out, T* again, u32 f, u32 items,
+                                             u32 wide, u32 gelu) {
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= items) return;
     u32 width = wide ? f / 8 : f, row = i / width, c = i - row * width;
@@ -131,8 +151,8 @@ __device__ __forceinline__ void swiglu_backward(const T* gate_up, const T* d_out
     T* to = out + (u64)row * 2 * f;
     if (!wide) {
         float g = to_f32(x[c]), u = to_f32(x[f + c]), d = to_f32(dy[c]);
-        if (again) again[(u64)row * f + c] = from_f32<T>(silu<T>(g) * u);
-        swiglu_slopes<T>(g, u, d);
+        if (again) again[(u64)row * f + c] = from_f32<T>(bent<T>(g, gelu) * u);
+        slopes<T>(g, u, d, gelu);
         to[c] = from_f32<T>(g);
         to[f + c] = from_f32<T>(u);
         return;
@@ -144,27 +164,28 @@ __device__ __forceinline__ void swiglu_backward(const T* gate_up, const T* d_out
     if (again) {
         float y[8];
 #pragma unroll
-        for (int j = 0; j < 8; j++) y[j] = silu<T>(g[j]) * u[j];
+        for (int j = 0; j < 8; j++) y[j] = bent<T>(g[j], gelu) * u[j];
         store8(again + (u64)row * f + c * 8, y);
     }
 #pragma unroll
-    for (int j = 0; j < 8; j++) swiglu_slopes<T>(g[j], u[j], d[j]);
+    for (int j = 0; j < 8; j++) slopes<T>(g[j], u[j], d[j], gelu);
     store8(to + c * 8, g);
     store8(to + f + c * 8, u);
 }
 
-#define SWIGLU(T)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(256) swiglu_##T(const T* gate_up, T* out, u32 f, u32 items, u32 wide) { \
+#define GLU(T)                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(256)                                                                \
+        glu_##T(const T* gate_up, T* out, u32 f, u32 items, u32 wide, u32 gelu) {                                    \
         begin();                                                                                                     \
-        swiglu<T>(gate_up, out, f, items, wide);                                                                     \
+        glu<T>(gate_up, out, f, items, wide, gelu);                                                                  \
     }                                                                                                                \
-    extern "C" __global__ void __launch_bounds__(256) swiglu_backward_##T(                                           \
-        const T* gate_up, const T* d_out, T* out, T* again, u32 f, u32 items, u32 wide) {                            \
+    extern "C" __global__ void __launch_bounds__(256) glu_backward_##T(const T* gate_up, const T* d_out, T* out,     \
+                                                                       T* again, u32 f, u32 items, u32 wide, u32 gelu) { \
         begin();                                                                                                     \
-        swiglu_backward<T>(gate_up, d_out, out, again, f, items, wide);                                              \
+        glu_backward<T>(gate_up, d_out, out, again, f, items, wide, gelu);                                           \
     }
-SWIGLU(float)
-SWIGLU(bf16)
+GLU(float)
+GLU(bf16)
 
 // ---- activations --------------------------------------------------------------------------------------------------
 
@@ -250,7 +271,7 @@ __device__ __forceinline__ float reciprocal_rms(float sum, u32 h,
 /// out = x r w, LANES threads a row with up to QUADS groups of four each; h is a multiple of four.
 template <class T, int LANES, int QUADS>
 __device__ __forceinline__ void rms_norm(const float* __restrict__ x, const T* __restrict__ w, float eps,
-                                         T* __restrict__ out, u32 rows, u32 h) {
+                                         float offset, T* __restrict__ out, u32 rows, u32 h) {
     u32 row = LANES == WARP ? blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP : blockIdx.x;
     u32 lane = LANES == WARP ? threadIdx.x % WARP : threadIdx.x;
     if (row >= rows) return;  // a whole warp, which shares nothing with others
@@ -264,7 +285,7 @@ __device__ __forceinline__ void rms_norm(const float* __restrict__ x, const T* _
         u32 c = (lane + i * LANES) * 4;
         if (c >= h) continue;
 #pragma unroll
-        for (int j = 0; j < 4; j++) v[i][j] = v[i][j] * r * g[i][j];
+        for (int j = 0; j < 4; j++) v[i][j] = v[i][j] * r * (g[i][j] + offset);
         store4(to + c, v[i]);
     }
 }
@@ -274,14 +295,26 @@ __device__ __forceinline__ void rms_norm(const float* __restrict__ x, const T* _
 
 template <class T>
 __device__ __forceinline__ void rms_norm_any(const float* __restrict__ x, const T* __restrict__ w, float eps,
-                                             T* __restrict__ out, u32 rows, u32 h) {
+                                             float offset, T* __restrict__ out, u32 rows, u32 h) {
     if (blockIdx.x >= rows) return;
     const float* row = x + (u64)blockIdx.x * h;
     T* to = out + (u64)blockIdx.x * h;
     float sum = 0.0f;
     for (u32 c = threadIdx.x; c < h; c += ANY_LANES) sum = fma(row[c], row[c], sum);
     float r = reciprocal_rms(row_sum<ANY_LANES>(sum), h, eps);
-    for (u32 c = threadIdx.x; c < h; c += ANY_LANES) to[c] = from_f32<T>(row[c] * r * to_f32(w[c]));
+    for (u32 c = threadIdx.x; c < h; c += ANY_LANES) to[c] = from_f32<T>(row[c] * r * (to_f32(w[c]) + offset));
+}
+
+/// out = resid + x r w, a block for each row; `out` may be `resid`.
+template <class T>
+__device__ __forceinline__ void rms_norm_add(const float* __restrict__ x, const T* __restrict__ w, float eps, float offset,
+                                             const float* resid, float* out, u32 h) {
+    const u64 first = (u64)blockIdx.x * h;
+    float sum = 0.0f;
+    for (u32 c = threadIdx.x; c < h; c += ANY_LANES) sum = fma(x[first + c], x[first + c], sum);
+    float r = reciprocal_rms(row_sum<ANY_LANES>(sum), h, eps);
+    for (u32 c = threadIdx.x; c < h; c += ANY_LANES)
+        out[first + c] = resid[first + c] + x[first + c] * r * (to_f32(w[c]) + offset);
 }
 
 /// dx += r (w dy - xhat mean(w dy xhat)), xhat = x r, and the sums over this block's rows of dy xhat, which go to
@@ -289,7 +322,7 @@ __device__ __forceinline__ void rms_norm_any(const float* __restrict__ x, const 
 /// gets the new dx too.
 template <class T, class G, int LANES, int QUADS>
 __device__ __forceinline__ void rms_norm_backward(const float* __restrict__ x, const T* __restrict__ w, float eps,
-                                                  const G* __restrict__ dy, float* __restrict__ dx,
+                                                  float offset, const G* __restrict__ dy, float* __restrict__ dx,
                                                   T* __restrict__ rounded, float* __restrict__ rstd,
                                                   float* __restrict__ partials, u32 rows, u32 h) {
     const u32 teams = LANES == WARP ? 4 : 1;  // warps of a block that have rows of their own
@@ -309,7 +342,7 @@ __device__ __forceinline__ void rms_norm_backward(const float* __restrict__ x, c
             float g[4];
             load4(w + c, g);
 #pragma unroll
-            for (int j = 0; j < 4; j++) sums[j] = fma(g[j] * d[i][j], v[i][j], sums[j]);
+            for (int j = 0; j < 4; j++) sums[j] = fma((g[j] + offset) * d[i][j], v[i][j], sums[j]);
         }
         float r = reciprocal_rms(row_sum<LANES>(part_dot(v, v)), h, eps);
         float dot = row_sum<LANES>((sums[0] + sums[1]) + (sums[2] + sums[3]));
@@ -324,7 +357,7 @@ __device__ __forceinline__ void rms_norm_backward(const float* __restrict__ x, c
             load4(w + c, g);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                old[i][j] = fma(fma(v[i][j], slope, g[j] * d[i][j]), r, old[i][j]);
+                old[i][j] = fma(fma(v[i][j], slope, (g[j] + offset) * d[i][j]), r, old[i][j]);
                 dw[i][j] = fma(d[i][j], v[i][j] * r, dw[i][j]);
             }
             store4(to + c, old[i]);
@@ -353,20 +386,20 @@ __device__ __forceinline__ void rms_norm_backward(const float* __restrict__ x, c
 /// dx and rstd alone, for rows of any width; the weight's gradient goes through `column_sums`.
 template <class T, class G>
 __device__ __forceinline__ void rms_norm_backward_any(const float* __restrict__ x, const T* __restrict__ w, float eps,
-                                                        const G* __restrict__ dy, float* __restrict__ dx,
+                                                        float offset, const G* __restrict__ dy, float* __restrict__ dx,
                                                         T* __restrict__ rounded, float* __restrict__ rstd, u32 h) {
     u64 first = (u64)blockIdx.x * h;
     float square = 0.0f, dot = 0.0f;
     for (u32 c = threadIdx.x; c < h; c += ANY_LANES) {
         float v = x[first + c];
         square = fma(v, v, square);
-        dot = fma(to_f32(w[c]) * to_f32(dy[first + c]), v, dot);
+        dot = fma((to_f32(w[c]) + offset) * to_f32(dy[first + c]), v, dot);
     }
     float r = reciprocal_rms(row_sum<ANY_LANES>(square), h, eps);
     float slope = -row_sum<ANY_LANES>(dot) * r * r / (float)h;
     if (threadIdx.x == 0) rstd[blockIdx.x] = r;
     for (u32 c = threadIdx.x; c < h; c += ANY_LANES) {
-        float inner = fma(x[first + c], slope, to_f32(w[c]) * to_f32(dy[first + c]));
+        float inner = fma(x[first + c], slope, (to_f32(w[c]) + offset) * to_f32(dy[first + c]));
         float sum = fma(inner, r, dx[first + c]);
         dx[first + c] = sum;
         if (rounded) rounded[first + c] = from_f32<T>(sum);
@@ -375,25 +408,25 @@ __device__ __forceinline__ void rms_norm_backward_any(const float* __restrict__ 
 
 #define NORM_LANES(T, WAY, LANES, QUADS)                                                                             \
     extern "C" __global__ void __launch_bounds__(LANES == 32 ? 128 : LANES)                                          \
-        rms_norm_##WAY##_##T(const float* x, const T* w, float eps, T* out, u32 rows, u32 h) {                       \
+        rms_norm_##WAY##_##T(const float* x, const T* w, float eps, float offset, T* out, u32 rows, u32 h) {                       \
         begin();                                                                                                     \
-        rms_norm<T, LANES, QUADS>(x, w, eps, out, rows, h);                                                          \
+        rms_norm<T, LANES, QUADS>(x, w, eps, offset, out, rows, h);                                                          \
     }
 #define NORM_BACKWARD_LANES(NAME, T, G, LANES, QUADS)                                                                \
     extern "C" __global__ void __launch_bounds__(LANES == 32 ? 128 : LANES)                                          \
-        rms_norm_backward_##NAME(const float* x, const T* w, float eps, const G* dy, float* dx, T* rounded,          \
+        rms_norm_backward_##NAME(const float* x, const T* w, float eps, float offset, const G* dy, float* dx, T* rounded,          \
                                  float* rstd, float* partials, u32 rows, u32 h) {                                    \
         begin();                                                                                                     \
-        rms_norm_backward<T, G, LANES, QUADS>(x, w, eps, dy, dx, rounded, rstd, partials, rows, h);                  \
+        rms_norm_backward<T, G, LANES, QUADS>(x, w, eps, offset, dy, dx, rounded, rstd, partials, rows, h);                  \
     }
 #define NORM(T)                                                                                                      \
     NORM_LANES(T, warp, 32, 8)                                                                                       \
     NORM_LANES(T, 256, 256, 4)                                                                                       \
     NORM_LANES(T, 512, 512, 8)                                                                                       \
     extern "C" __global__ void __launch_bounds__(ANY_LANES)                                                          \
-        rms_norm_any_##T(const float* x, const T* w, float eps, T* out, u32 rows, u32 h) {                           \
+        rms_norm_any_##T(const float* x, const T* w, float eps, float offset, T* out, u32 rows, u32 h) {                           \
         begin();                                                                                                     \
-        rms_norm_any<T>(x, w, eps, out, rows, h);                                                                    \
+        rms_norm_any<T>(x, w, eps, offset, out, rows, h);                                                                    \
     }
 /// By the dtypes of the weights and of the output's gradient.
 #define NORM_BACKWARD(T, G, TYPES)                                                                                   \
@@ -402,10 +435,18 @@ __device__ __forceinline__ void rms_norm_backward_any(const float* __restrict__ 
     NORM_BACKWARD_LANES(256_##TYPES, T, G, 256, 4)                                                                   \
     NORM_BACKWARD_LANES(512_##TYPES, T, G, 512, 8)                                                                   \
     extern "C" __global__ void __launch_bounds__(ANY_LANES) rms_norm_backward_any_##TYPES(                           \
-        const float* x, const T* w, float eps, const G* dy, float* dx, T* rounded, float* rstd, u32 h) {             \
+        const float* x, const T* w, float eps, float offset, const G* dy, float* dx, T* rounded, float* rstd, u32 h) {             \
         begin();                                                                                                     \
-        rms_norm_backward_any<T, G>(x, w, eps, dy, dx, rounded, rstd, h);                                            \
+        rms_norm_backward_any<T, G>(x, w, eps, offset, dy, dx, rounded, rstd, h);                                            \
     }
+#define NORM_ADD(T)                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(ANY_LANES)                                                          \
+        rms_norm_add_##T(const float* x, const T* w, float eps, float offset, const float* resid, float* out, u32 h) { \
+        begin();                                                                                                     \
+        rms_norm_add<T>(x, w, eps, offset, resid, out, h);                                                           \
+    }
+NORM_ADD(float)
+NORM_ADD(bf16)
 NORM(float)
 NORM(bf16)
 NORM_BACKWARD(float, float, float)

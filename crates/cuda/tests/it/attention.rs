@@ -4,7 +4,7 @@ use crate::both::{bits, normal, round};
 use crate::rig::{Card, on_card_with, twin};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_cuda::{CudaOptions, attention_backward_scratch_bytes, attention_scratch_bytes};
-use plimsoll_device::{AttentionBackward, Backend, Batch, Device, KV_BLOCK, Kv, NO_PARENT};
+use plimsoll_device::{ALL_KEYS, AttentionBackward, Backend, Batch, Device, KV_BLOCK, Kv, NO_PARENT};
 use plimsoll_memory::Buf;
 
 /// Heads a, key-value heads k, head dimension d, dtype e.
@@ -14,14 +14,20 @@ pub struct Shape {
     pub k: usize,
     pub d: usize,
     pub e: DType,
+    /// Keys that a row sees, at most.
+    pub window: usize,
 }
 
 pub const fn shape(a: usize, k: usize, d: usize, e: DType) -> Shape {
-    Shape { a, k, d, e }
+    Shape { a, k, d, e, window: ALL_KEYS }
 }
 
-/// Groups of 1, 3, 6, 7, 8 and 20 heads on tensor cores, then shapes of the plain kernels.
-const SHAPES: [Shape; 9] = [
+const fn windowed(window: usize, s: Shape) -> Shape {
+    Shape { window, ..s }
+}
+
+/// Groups of 1, 3, 6, 7, 8 and 20 heads on tensor cores, then shapes of the plain kernels, then windows.
+const SHAPES: [Shape; 14] = [
     shape(2, 2, 64, Bf16),
     shape(9, 3, 64, Bf16),
     shape(6, 1, 128, Bf16),
@@ -31,6 +37,11 @@ const SHAPES: [Shape; 9] = [
     shape(7, 1, 16, Bf16),
     shape(9, 3, 64, F32),
     shape(4, 2, 48, F32),
+    windowed(1, shape(9, 3, 64, Bf16)),
+    windowed(40, shape(6, 1, 128, Bf16)),
+    windowed(512, shape(14, 2, 64, Bf16)),
+    windowed(130, shape(2, 1, 256, Bf16)),
+    windowed(37, shape(9, 3, 64, F32)),
 ];
 
 /// A sequence's queries, keys and values by position, and its block table. A child begins with `prefix` positions of a
@@ -48,7 +59,7 @@ struct Sequence {
 
 impl Sequence {
     fn new(s: Shape, seed: u64, len: usize, first_block: u32) -> Sequence {
-        let Shape { a, k, d, e } = s;
+        let Shape { a, k, d, e, .. } = s;
         // In descending order, so that no two neighbours of a table are neighbours in the cache.
         let table = (0..len.div_ceil(KV_BLOCK) as u32).rev().map(|b| first_block + b).collect();
         let of = |n: u64, width: usize, size: f32| normal(10 * seed + n, len * width, size, e);
@@ -168,7 +179,7 @@ impl Pass {
     fn forward(&self) -> Option<(Vec<f32>, Vec<f32>)> {
         let mut gpu = self.gpu(CudaOptions::default())?;
         let b = |name: &str| gpu.buf(name);
-        gpu.dev.attention(b("q"), self.kv(&b), self.batch(&b), b("out"), Some(b("lse")));
+        gpu.dev.attention(b("q"), self.kv(&b), self.batch(&b), self.s.window, b("out"), Some(b("lse")));
         let got = (gpu.get("out"), gpu.get("lse"));
         gpu.check_guards();
         Some(got)
@@ -180,12 +191,13 @@ impl Pass {
         gpu.set("dout", dout);
         let b = |name: &str| gpu.buf(name);
         let (kv, batch) = (self.kv(&b), self.batch(&b));
-        gpu.dev.attention(b("q"), kv, batch, b("out"), Some(b("lse")));
+        gpu.dev.attention(b("q"), kv, batch, self.s.window, b("out"), Some(b("lse")));
         let (out, lse, dout) = (b("out"), b("lse"), b("dout"));
         gpu.dev.attention_backward(AttentionBackward {
             q: b("q"),
             kv,
             batch,
+            window: self.s.window,
             out,
             lse,
             dout,
@@ -211,12 +223,13 @@ impl Pass {
         cpu.set_u32("tables", &self.tables);
         let b = |name: &str| cpu.buf(name);
         let (kv, batch) = (self.kv(&b), self.batch(&b));
-        cpu.dev.attention(b("q"), kv, batch, b("out"), Some(b("lse")));
+        cpu.dev.attention(b("q"), kv, batch, self.s.window, b("out"), Some(b("lse")));
         let (out, lse, dout) = (b("out"), b("lse"), b("dout"));
         cpu.dev.attention_backward(AttentionBackward {
             q: b("q"),
             kv,
             batch,
+            window: self.s.window,
             out,
             lse,
             dout,
@@ -234,10 +247,13 @@ fn reference_row(s: Shape, x: &Sequence, p: usize, head: usize) -> (Vec<f64>, Ve
     let q = &x.q[(p * a + head) * d..][..d];
     let row = |x: &'_ [f32], j: usize| x[(j * k + kv) * d..][..d].to_vec();
     let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum::<f64>();
-    let scores: Vec<f64> = (0..=p).map(|j| dot(q, &row(&x.k, j)) / (d as f64).sqrt()).collect();
+    let first = (p + 1).saturating_sub(s.window);
+    let scores: Vec<f64> = (first..=p).map(|j| dot(q, &row(&x.k, j)) / (d as f64).sqrt()).collect();
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
-    let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp() / sum).collect();
+    // Of keys before the window too, for the gradients.
+    let seen = scores.iter().map(|s| (s - max).exp() / sum);
+    let weights: Vec<f64> = std::iter::repeat_n(0.0, first).chain(seen).collect();
     let mut out = vec![0.0; d];
     for (j, w) in weights.iter().enumerate() {
         for (o, v) in out.iter_mut().zip(row(&x.v, j)) {
@@ -397,7 +413,7 @@ fn reference_gradients(s: Shape, x: &[Sequence], dout: &[f32]) -> (Vec<f64>, Vec
 
 #[test]
 fn gradients_are_close_to_the_f64_reference_and_the_same_bits_each_time() {
-    for s in [SHAPES[1], SHAPES[2], SHAPES[6], SHAPES[8]] {
+    for s in [1, 2, 6, 8, 9, 10, 12, 13].map(|i| SHAPES[i]) {
         let x = sequences(s, &FAMILIES);
         let pass = Pass::new(s, &x, |_| usize::MAX, &whole(&x));
         let dout = normal(99, pass.q.len(), 0.5, s.e);
@@ -415,7 +431,7 @@ fn gradients_are_close_to_the_f64_reference_and_the_same_bits_each_time() {
 
 #[test]
 fn the_cpu_agrees() {
-    for s in [SHAPES[1], SHAPES[4], SHAPES[7]] {
+    for s in [1, 4, 7, 10, 12].map(|i| SHAPES[i]) {
         let x = sequences(s, &FAMILIES[..5]);
         let pass = Pass::new(s, &x, |_| usize::MAX, &whole(&x));
         let dout = normal(99, pass.q.len(), 0.5, s.e);
@@ -464,6 +480,7 @@ fn a_bad_entry_of_a_block_table_is_named_by_a_checked_build() {
                     q: b("q"),
                     kv,
                     batch,
+                    window: pass.s.window,
                     out,
                     lse,
                     dout,
@@ -471,7 +488,7 @@ fn a_bad_entry_of_a_block_table_is_named_by_a_checked_build() {
                     dkv: b("dkv"),
                 });
             } else {
-                gpu.dev.attention(b("q"), kv, batch, out, None);
+                gpu.dev.attention(b("q"), kv, batch, pass.s.window, out, None);
             }
             let error = gpu.dev.check().unwrap_err();
             assert_eq!(error.slug, "cuda-bad-index", "{s:?}: {error}");

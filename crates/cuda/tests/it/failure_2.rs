@@ -6,7 +6,9 @@ use crate::rig::{Card, on_card, on_card_with};
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_cuda::{CudaDevice, CudaOptions, probe};
 use plimsoll_device::sizes::cuda::head_tile_elements;
-use plimsoll_device::{Backend, Batch, Device, HeadOut, KV_BLOCK, Kv, NO_PARENT, Sample, Sampling};
+use plimsoll_device::{
+    ALL_KEYS, Backend, Batch, Device, HeadOut, KV_BLOCK, Kv, NO_PARENT, Norm, Sample, Sampling,
+};
 use plimsoll_memory::{Arena, ArenaMap, Layout, Pool};
 
 const CHECKED: CudaOptions = CudaOptions { checked: true, profile: false };
@@ -53,7 +55,7 @@ fn failure_2_a_handle_of_a_freed_region_is_named() {
 
     dev.begin_phase(Phase::Update, overlay.bytes());
     let update = overlay.enter(Phase::Update);
-    dev.rms_norm(stale, weight, 1e-6, update.buf("update.y"));
+    dev.rms_norm(stale, Norm::new(weight, 1e-6), update.buf("update.y"));
     let error = dev.check().unwrap_err();
     assert_eq!(error.slug, "cuda-freed-region");
     for part in ["cuda/src/rows.rs:", "rollout.x belongs to phase rollout", "those of phase update"] {
@@ -61,7 +63,7 @@ fn failure_2_a_handle_of_a_freed_region_is_named() {
     }
     // Nothing was launched, and the device goes on.
     dev.write_f32(update.buf("update.x"), 0, &[2.0; ROWS * WIDTH]);
-    dev.rms_norm(update.buf("update.x"), weight, 1e-6, update.buf("update.y"));
+    dev.rms_norm(update.buf("update.x"), Norm::new(weight, 1e-6), update.buf("update.y"));
     dev.check().unwrap();
 }
 
@@ -78,7 +80,7 @@ fn failure_2_what_a_freed_region_held_is_named_where_it_is_read() {
         let update = overlay.enter(Phase::Update);
         // The same bytes, as the next phase's region, not yet written.
         let (x, y) = (update.buf("update.x"), update.buf("update.y"));
-        dev.rms_norm(x, weight, 1e-6, y);
+        dev.rms_norm(x, Norm::new(weight, 1e-6), y);
         match options.checked {
             true => {
                 let error = dev.check().unwrap_err();
@@ -130,7 +132,7 @@ fn failure_2_a_bad_index_in_a_block_table_is_named() {
             };
             for (entry, good) in [(7, true), (8, false), (70_000, false), (u32::MAX, false)] {
                 gpu.set_u32("tables", &[1, entry, 2]);
-                gpu.dev.attention(b("q"), kv, batch, b("out"), None);
+                gpu.dev.attention(b("q"), kv, batch, ALL_KEYS, b("out"), None);
                 let Err(error) = gpu.dev.check() else {
                     assert!(good, "entry {entry} of {blocks} blocks went unnoticed");
                     continue;
@@ -169,7 +171,7 @@ fn failure_2_bad_sampling_parameters_are_refused_before_the_launch() {
         let w = gpu.rows("w", vocab, WIDTH);
         let out = HeadOut { logprobs: b("logprobs"), lse: b("lse"), entropy: b("entropy") };
         let (x, keys, tile, tokens) = (b("x"), b("keys"), b("tile"), b("tokens"));
-        gpu.dev.sample(Sample { x, w, keys, how, tile, tokens, out });
+        gpu.dev.sample(Sample { x, w, keys, how, logit_scale: 1.0, tile, tokens, out });
     };
     for how in [
         Sampling { temperature: -1.0, ..good },

@@ -94,7 +94,7 @@ impl Head {
         let (x, keys) = (gpu.buf("x").slice(first * k, rows * k), gpu.buf("keys").slice(first * 3, rows * 3));
         let tokens = gpu.buf("tokens").slice(0, rows);
         let (w, tile, out) = (self.matrix(), gpu.buf("tile"), self.out(rows));
-        gpu.dev.sample(Sample { x, w, keys, how, tile, tokens, out });
+        gpu.dev.sample(Sample { x, w, keys, how, logit_scale: 1.0, tile, tokens, out });
         (gpu.get_u32("tokens")[..rows].to_vec(), self.results(rows))
     }
 

@@ -2,9 +2,9 @@
 
 use crate::both::{bits, check_norm, get, normal, round};
 use crate::rig::{on_card, twin};
-use plimsoll_base::DType;
 use plimsoll_base::DType::{Bf16, F32, U32};
-use plimsoll_device::{Batch, Device, Heads, KV_BLOCK, Kv, QkNorm, QkNormBackward, RopeBackward};
+use plimsoll_base::{DType, QkNorms};
+use plimsoll_device::{Batch, Device, Heads, KV_BLOCK, Kv, QkNorm, QkNormBackward, RopeBackward, Rotation};
 use plimsoll_memory::Buf;
 
 const ROWS: usize = 67;
@@ -14,11 +14,15 @@ const EPS: f32 = 1e-6;
 /// Head dimensions of the fast way, and of the plain one.
 const DIMS: [usize; 6] = [16, 32, 64, 128, 24, 96];
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Case {
     e: DType,
     heads: Heads,
-    norms: bool,
+    norms: Option<QkNorms>,
+    /// Added to the norms' weights.
+    offset: f32,
+    rotated: bool,
+    q_scale: f32,
 }
 
 impl Case {
@@ -31,13 +35,20 @@ impl Case {
     fn kv_width(&self) -> usize {
         self.heads.kv_heads * self.heads.head_dim
     }
+    /// Weights of the norms of q and of k.
+    fn norm_widths(&self) -> [usize; 2] {
+        match self.norms {
+            Some(QkNorms::Rows) => [self.q_width(), self.kv_width()],
+            _ => [self.heads.head_dim; 2],
+        }
+    }
     fn buffers(&self) -> Vec<(&'static str, DType, usize)> {
         let cache = BLOCKS * KV_BLOCK * self.kv_width();
-        let d = self.heads.head_dim;
+        let (d, [of_q, of_k]) = (self.heads.head_dim, self.norm_widths());
         vec![
             ("qkv", self.e, ROWS * self.width()),
-            ("q_norm", self.e, d),
-            ("k_norm", self.e, d),
+            ("q_norm", self.e, of_q),
+            ("k_norm", self.e, of_k),
             ("rope", F32, POSITIONS * d),
             ("positions", U32, ROWS),
             ("slots", U32, ROWS),
@@ -50,8 +61,8 @@ impl Case {
             ("dq", F32, ROWS * self.q_width()),
             ("dkv", F32, ROWS * 2 * self.kv_width()),
             ("dqkv", self.e, ROWS * self.width()),
-            ("dq_weight", F32, d),
-            ("dk_weight", F32, d),
+            ("dq_weight", F32, of_q),
+            ("dk_weight", F32, of_k),
         ]
     }
 }
@@ -60,10 +71,14 @@ fn cases() -> Vec<Case> {
     let mut cases = vec![];
     for e in [F32, Bf16] {
         for head_dim in DIMS {
-            for norms in [false, true] {
-                let heads = Heads { heads: 6, kv_heads: 2, head_dim };
-                cases.push(Case { e, heads, norms });
-            }
+            let heads = Heads { heads: 6, kv_heads: 2, head_dim };
+            let plain = Case { e, heads, norms: None, offset: 0.0, rotated: true, q_scale: 1.0 };
+            let with = |of: QkNorms| Case { norms: Some(of), ..plain };
+            let (of_heads, of_rows) = (with(QkNorms::Heads), with(QkNorms::Rows));
+            cases.extend([plain, of_heads, of_rows]);
+            cases.push(Case { rotated: false, q_scale: 0.7, ..plain });
+            cases.push(Case { offset: 1.0, q_scale: 1.3, ..of_heads });
+            cases.push(Case { offset: 1.0, rotated: false, q_scale: 0.5, ..of_rows });
         }
     }
     cases
@@ -88,19 +103,25 @@ fn angles(d: usize) -> Vec<f32> {
 fn fill(case: &Case, set: &dyn Fn(&str, &[f32]), set_u32: &dyn Fn(&str, &[u32])) {
     let d = case.heads.head_dim;
     set("qkv", &normal(1, ROWS * case.width(), 1.0, case.e));
-    set("q_norm", &normal(2, d, 1.0, case.e));
-    set("k_norm", &normal(3, d, 1.0, case.e));
+    let [of_q, of_k] = case.norm_widths();
+    set("q_norm", &normal(2, of_q, 1.0, case.e));
+    set("k_norm", &normal(3, of_k, 1.0, case.e));
     set("rope", &angles(d));
     set("dq", &normal(4, ROWS * case.q_width(), 1.0, F32));
     set("dkv", &normal(5, ROWS * 2 * case.kv_width(), 1.0, F32));
-    set("dq_weight", &vec![0.25; d]);
-    set("dk_weight", &vec![0.25; d]);
+    set("dq_weight", &vec![0.25; of_q]);
+    set("dk_weight", &vec![0.25; of_k]);
     set_u32("positions", &positions());
     set_u32("slots", &slots());
 }
 
 fn qk_norm(case: &Case, buf: &dyn Fn(&str) -> Buf<'static>) -> Option<QkNorm<'static>> {
-    case.norms.then(|| QkNorm { q: buf("q_norm"), k: buf("k_norm"), eps: EPS })
+    let offset = case.offset;
+    case.norms.map(|of| QkNorm { q: buf("q_norm"), k: buf("k_norm"), eps: EPS, offset, of })
+}
+
+fn rotation(case: &Case, buf: &dyn Fn(&str) -> Buf<'static>) -> Rotation<'static> {
+    Rotation { angles: case.rotated.then(|| buf("rope")), q_scale: case.q_scale }
 }
 
 fn kv(case: &Case, buf: &dyn Fn(&str) -> Buf<'static>) -> Kv<'static> {
@@ -119,7 +140,7 @@ fn forward(case: &Case, dev: &dyn Device, buf: &dyn Fn(&str) -> Buf<'static>, fi
     };
     let rows = |name, width| buf(name).slice(first * width, len * width);
     let (qkv, q) = (rows("qkv", case.width()), rows("q", case.q_width()));
-    dev.rope(qkv, qk_norm(case, buf), buf("rope"), batch, kv(case, buf), q);
+    dev.rope(qkv, qk_norm(case, buf), rotation(case, buf), batch, kv(case, buf), q);
 }
 
 fn backward(case: &Case, dev: &dyn Device, buf: &dyn Fn(&str) -> Buf<'static>) {
@@ -129,9 +150,10 @@ fn backward(case: &Case, dev: &dyn Device, buf: &dyn Fn(&str) -> Buf<'static>) {
         dq_weight: Some(buf("dq_weight")),
         dk_weight: Some(buf("dk_weight")),
     });
-    let (rope, positions) = (buf("rope"), buf("positions"));
+    let positions = buf("positions");
     let (dq, dkv, dqkv) = (buf("dq"), buf("dkv"), buf("dqkv"));
-    let args = RopeBackward { dq, dkv, rope, positions, heads: case.heads, norms, dqkv };
+    let args =
+        RopeBackward { dq, dkv, rotation: rotation(case, buf), positions, heads: case.heads, norms, dqkv };
     let frozen = norms.map(|n| QkNormBackward { dq_weight: None, dk_weight: None, ..n });
     let before = ["dq_weight", "dk_weight"].map(|name| get(dev, buf(name)));
     dev.rope_backward(RopeBackward { norms: frozen, ..args });
@@ -158,24 +180,38 @@ fn cached(cache: &[f32], case: &Case) -> Vec<f32> {
 fn reference(case: &Case) -> (Vec<f64>, Vec<f64>) {
     let Heads { heads: a, kv_heads: k, head_dim: d } = case.heads;
     let qkv = normal(1, ROWS * case.width(), 1.0, case.e);
-    let weights = [normal(2, d, 1.0, case.e), normal(3, d, 1.0, case.e)];
+    let [of_q, of_k] = case.norm_widths();
+    let weights = [normal(2, of_q, 1.0, case.e), normal(3, of_k, 1.0, case.e)];
     let (angles, positions) = (angles(d), positions());
     let (mut q, mut keys) = (vec![], vec![]);
     for m in 0..ROWS {
         for head in 0..a + k {
             let x: Vec<f64> = qkv[m * case.width() + head * d..][..d].iter().map(|&x| f64::from(x)).collect();
-            let r = 1.0 / (x.iter().map(|x| x * x).sum::<f64>() / d as f64 + f64::from(EPS)).sqrt();
-            let w = &weights[usize::from(head >= a)];
-            let x: Vec<f64> = match case.norms {
-                true => x.iter().zip(w).map(|(x, &w)| x * r * f64::from(w)).collect(),
-                false => x,
+            let is_k = head >= a;
+            let (over, w) = match case.norms {
+                Some(QkNorms::Rows) => {
+                    let (first, heads) = if is_k { (a, k) } else { (0, a) };
+                    let row = &qkv[m * case.width() + first * d..][..heads * d];
+                    (row.to_vec(), &weights[usize::from(is_k)][(head - first) * d..][..d])
+                }
+                _ => (qkv[m * case.width() + head * d..][..d].to_vec(), &weights[usize::from(is_k)][..d]),
             };
-            let table = &angles[positions[m] as usize * d..][..d];
+            let mean = over.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / over.len() as f64;
+            let r = 1.0 / (mean + f64::from(EPS)).sqrt();
+            let x: Vec<f64> = match case.norms {
+                Some(_) => x.iter().zip(w).map(|(x, &w)| x * r * f64::from(w + case.offset)).collect(),
+                None => x,
+            };
+            let table = match case.rotated {
+                true => angles[positions[m] as usize * d..][..d].to_vec(),
+                false => [1.0, 0.0].repeat(d / 2),
+            };
+            let scale = if is_k { 1.0 } else { f64::from(case.q_scale) };
             let out = if head < a { &mut q } else { &mut keys };
             for i in 0..d {
                 let (cos, sin) = (f64::from(table[i % (d / 2) * 2]), f64::from(table[i % (d / 2) * 2 + 1]));
                 let turned = if i < d / 2 { -x[i + d / 2] } else { x[i - d / 2] };
-                out.push(x[i] * cos + turned * sin);
+                out.push((x[i] * cos + turned * sin) * scale);
             }
         }
     }
@@ -189,7 +225,7 @@ fn rope_is_close_and_rows_are_their_own() {
         fill(&case, &|name, x| gpu.set(name, x), &|name, x| gpu.set_u32(name, x));
         forward(&case, &gpu.dev, &|name| gpu.buf(name), 0, ROWS);
         let (q, keys, values) = (gpu.get("q"), gpu.get("keys"), gpu.get("values"));
-        let what = format!("{:?} head dimension {} norms {}", case.e, case.heads.head_dim, case.norms);
+        let what = format!("{case:?}");
         let (want_q, want_keys) = reference(&case);
         // Some roundings of f32; of bf16 one of 2^-9 at most.
         let tolerance = if case.e == F32 { 5e-7 } else { 3e-3 };
@@ -214,7 +250,7 @@ fn rope_is_close_and_rows_are_their_own() {
 
 #[test]
 fn copies_of_cache_blocks_take_the_first_slots() {
-    for case in cases().into_iter().filter(|case| !case.norms) {
+    for case in cases().into_iter().filter(|case| case.norms.is_none()) {
         let Some(gpu) = on_card(&case.buffers()) else { return };
         let Heads { kv_heads: k, head_dim: d, .. } = case.heads;
         let before = [6, 7].map(|seed| normal(seed, BLOCKS * KV_BLOCK * k * d, 1.0, case.e));
@@ -241,7 +277,7 @@ fn rope_backward_agrees_with_the_cpu_and_repeats() {
         let Some(mut gpu) = on_card(&case.buffers()) else { return };
         let cpu = twin(&case.buffers());
         let wide = |name: &str| cpu.get(name).iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
-        let what = format!("{:?} head dimension {} norms {}", case.e, case.heads.head_dim, case.norms);
+        let what = format!("{case:?}");
         fill(&case, &|name, x| cpu.set(name, x), &|name, x| cpu.set_u32(name, x));
         backward(&case, &cpu.dev, &|name| cpu.buf(name));
         let mut results = vec![];
@@ -261,7 +297,7 @@ fn rope_backward_agrees_with_the_cpu_and_repeats() {
 
 #[test]
 fn without_norms_the_bits_are_the_cpus() {
-    for case in cases().into_iter().filter(|case| !case.norms) {
+    for case in cases().into_iter().filter(|case| case.norms.is_none()) {
         let Some(gpu) = on_card(&case.buffers()) else { return };
         let cpu = twin(&case.buffers());
         fill(&case, &|name, x| gpu.set(name, x), &|name, x| gpu.set_u32(name, x));

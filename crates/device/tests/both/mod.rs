@@ -18,8 +18,9 @@ macro_rules! cases {
             activation: activations_and_their_gradients_are_close_also_in_place,
                 activations_of_the_ends_are_what_they_should_be;
             rows: rms_norm_is_close_and_rows_are_their_own, perturbed_norms_have_other_bits_somewhere,
-                rms_norm_backward_is_close_and_repeats, swiglu_and_its_gradient_are_close_also_in_place,
-                swiglu_of_extreme_gates_is_finite, rows_are_gathered_and_added_back,
+                rms_norm_backward_is_close_and_repeats, gates_and_their_gradients_are_close_also_in_place,
+                norms_are_added_to_the_residual_also_in_place,
+                bent_gates_of_extreme_size_are_finite, rows_are_gathered_and_added_back,
                 a_bias_gets_the_sum_of_its_column, casts_round_to_nearest_even_also_where_nothing_is_aligned;
         }
     };

@@ -1,8 +1,9 @@
-//! Norms, SwiGLU, rows picked and added, casts and sums over rows, against f64.
+//! Norms, gates, rows picked and added, casts and sums over rows, against f64.
 
 use super::{Machine, Open, Rig, bits, check_norm, f64s, normal, round};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
-use plimsoll_device::{DeviceKind, NormGrads};
+use plimsoll_base::Gate;
+use plimsoll_device::{DeviceKind, Norm, NormGrads};
 
 const BOTH: [DType; 2] = [F32, Bf16];
 /// On a card: rows shared by a warp, by blocks of 256 and 512 threads, and rows that are no groups of four or too wide.
@@ -18,6 +19,49 @@ fn reciprocal_rms(x: &[f32]) -> f64 {
     1.0 / (x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / x.len() as f64 + f64::from(EPS)).sqrt()
 }
 
+/// The norms of rows in f64.
+fn norms(x: &[f32], w: &[f32], offset: f64) -> Vec<f64> {
+    let of_row = |x: &[f32]| {
+        let r = reciprocal_rms(x);
+        x.iter().zip(w).map(|(&x, &w)| f64::from(x) * r * (f64::from(w) + offset)).collect::<Vec<_>>()
+    };
+    x.chunks(w.len()).flat_map(of_row).collect()
+}
+
+pub fn norms_are_added_to_the_residual_also_in_place<D: Machine>(open: Open<D>) {
+    for e in BOTH {
+        for h in [576, 3584, 33] {
+            let rows = 37;
+            let sizes = [("x", F32, rows * h), ("w", e, h), ("resid", F32, rows * h), ("out", F32, rows * h)];
+            for mut rig in open(&sizes) {
+                let (x, w, resid) =
+                    (normal(1, rows * h, 1.0, F32), normal(2, h, 1.0, e), normal(3, rows * h, 1.0, F32));
+                for (name, x) in [("x", &x), ("w", &w), ("resid", &resid)] {
+                    rig.set(name, x);
+                }
+                for offset in [0.0, 1.0] {
+                    rig.set("resid", &resid);
+                    let norm = Norm { w: rig.buf("w"), eps: EPS, offset };
+                    rig.dev.rms_norm_add(rig.buf("x"), norm, rig.buf("resid"), rig.buf("out"));
+                    let want: Vec<f64> = norms(&x, &w, f64::from(offset))
+                        .iter()
+                        .zip(&resid)
+                        .map(|(n, &r)| n + f64::from(r))
+                        .collect();
+                    let out = rig.get("out");
+                    check_norm(&format!("{e:?} rows of {h}"), &out, &want, 1e-6);
+                    rig.dev.rms_norm_add(rig.buf("x"), norm, rig.buf("resid"), rig.buf("resid"));
+                    assert_eq!(bits(&rig.get("resid")), bits(&out), "{e:?} {h}: in place");
+                }
+                rig.dev.scale(rig.buf("x"), 0.3);
+                let scaled: Vec<f32> = x.iter().map(|x| x * 0.3).collect();
+                assert_eq!(bits(&rig.get("x")), bits(&scaled), "{h}: scaled");
+                rig.check_guards();
+            }
+        }
+    }
+}
+
 pub fn rms_norm_is_close_and_rows_are_their_own<D: Machine>(open: Open<D>) {
     for e in BOTH {
         for h in WIDTHS {
@@ -28,17 +72,20 @@ pub fn rms_norm_is_close_and_rows_are_their_own<D: Machine>(open: Open<D>) {
                 let (x, w) = (normal(1, rows * h, 1.0, F32), normal(2, h, 1.0, e));
                 rig.set("x", &x);
                 rig.set("w", &w);
-                rig.dev.rms_norm(rig.buf("x"), rig.buf("w"), EPS, rig.buf("out"));
+                let far = Norm { offset: 1.0, ..Norm::new(rig.buf("w"), EPS) };
+                rig.dev.rms_norm(rig.buf("x"), far, rig.buf("out"));
+                check_norm(
+                    &format!("{e:?} rows of {h} with weights from 1"),
+                    &rig.get("out"),
+                    &norms(&x, &w, 1.0),
+                    tolerance(e),
+                );
+                rig.dev.rms_norm(rig.buf("x"), Norm::new(rig.buf("w"), EPS), rig.buf("out"));
                 let out = rig.get("out");
-                let mut want = vec![];
-                for x in x.chunks(h) {
-                    let r = reciprocal_rms(x);
-                    want.extend(x.iter().zip(&w).map(|(&x, &w)| f64::from(x) * r * f64::from(w)));
-                }
-                check_norm(&format!("{e:?} rows of {h}"), &out, &want, tolerance(e));
+                check_norm(&format!("{e:?} rows of {h}"), &out, &norms(&x, &w, 0.0), tolerance(e));
                 for (first, len) in [(0, 1), (1, 2), (3, rows - 3)] {
                     let part = |name| rig.buf(name).slice(first * h, len * h);
-                    rig.dev.rms_norm(part("x"), rig.buf("w"), EPS, part("again"));
+                    rig.dev.rms_norm(part("x"), Norm::new(rig.buf("w"), EPS), part("again"));
                 }
                 assert_eq!(bits(&rig.get("again")), bits(&out), "{e:?} rows of {h} in cuts");
                 rig.check_guards();
@@ -54,7 +101,7 @@ pub fn perturbed_norms_have_other_bits_somewhere<D: Machine>(open: Open<D>) {
         rig.set("w", &vec![1.0; h]);
         let run = |on| {
             rig.dev.perturb_norms(on);
-            rig.dev.rms_norm(rig.buf("x"), rig.buf("w"), EPS, rig.buf("out"));
+            rig.dev.rms_norm(rig.buf("x"), Norm::new(rig.buf("w"), EPS), rig.buf("out"));
             rig.get("out")
         };
         let (plain, perturbed) = (run(false), run(true));
@@ -88,7 +135,7 @@ pub fn rms_norm_backward_is_close_and_repeats<D: Machine>(open: Open<D>) {
                     let rounded = rounded.then(|| b("rounded"));
                     let weight = (!frozen).then(|| b("dw"));
                     let to = NormGrads { dx: b("dx"), rounded, dw: weight, add, rstd: b("rstd") };
-                    rig.dev.rms_norm_backward(b("x"), b("w"), EPS, b("dy"), to);
+                    rig.dev.rms_norm_backward(b("x"), Norm::new(b("w"), EPS), b("dy"), to);
                     ["dx", "dw", "rstd"].map(|name| rig.get(name))
                 };
                 let what = format!("{e:?} {g:?} rows of {h}");
@@ -131,7 +178,23 @@ pub fn rms_norm_backward_is_close_and_repeats<D: Machine>(open: Open<D>) {
     }
 }
 
-pub fn swiglu_and_its_gradient_are_close_also_in_place<D: Machine>(open: Open<D>) {
+/// A bent gate and its slope.
+fn bent(how: Gate, g: f64) -> (f64, f64) {
+    match how {
+        Gate::Silu => {
+            let sig = 1.0 / (1.0 + (-g).exp());
+            (g * sig, sig * (1.0 + g * (1.0 - sig)))
+        }
+        Gate::GeluTanh => {
+            let root = (2.0 / std::f64::consts::PI).sqrt();
+            let t = (root * (g + 0.044_715 * g.powi(3))).tanh();
+            let inner_slope = root * (1.0 + 3.0 * 0.044_715 * g * g);
+            (0.5 * g * (1.0 + t), 0.5 * (1.0 + t) + 0.5 * g * (1.0 - t * t) * inner_slope)
+        }
+    }
+}
+
+pub fn gates_and_their_gradients_are_close_also_in_place<D: Machine>(open: Open<D>) {
     for e in BOTH {
         for f in [1000, 33] {
             let rows = 9;
@@ -139,39 +202,56 @@ pub fn swiglu_and_its_gradient_are_close_also_in_place<D: Machine>(open: Open<D>
                 [("x", e, rows * 2 * f), ("out", e, rows * f), ("d", e, rows * f), ("dx", e, rows * 2 * f)];
             for mut rig in open(&sizes) {
                 let (x, d) = (normal(4, rows * 2 * f, 6.0, e), normal(5, rows * f, 1.0, e));
-                rig.set("x", &x);
-                rig.set("d", &d);
-                rig.dev.swiglu(rig.buf("x"), f, rig.buf("out"));
-                rig.dev.swiglu_backward(rig.buf("x"), f, rig.buf("d"), rig.buf("dx"), None);
-                let (mut out, mut dx) = (vec![], vec![0.0; rows * 2 * f]);
-                for row in 0..rows {
-                    for i in 0..f {
-                        let (g, u) = (f64::from(x[row * 2 * f + i]), f64::from(x[row * 2 * f + f + i]));
-                        let (sig, d) = (1.0 / (1.0 + (-g).exp()), f64::from(d[row * f + i]));
-                        out.push(g * sig * u);
-                        dx[row * 2 * f + i] = d * u * sig * (1.0 + g * (1.0 - sig));
-                        dx[row * 2 * f + f + i] = d * g * sig;
+                for how in [Gate::Silu, Gate::GeluTanh] {
+                    rig.set("x", &x);
+                    rig.set("d", &d);
+                    rig.dev.glu(how, rig.buf("x"), f, rig.buf("out"));
+                    rig.dev.glu_backward(how, rig.buf("x"), f, rig.buf("d"), rig.buf("dx"), None);
+                    let (mut out, mut dx) = (vec![], vec![0.0; rows * 2 * f]);
+                    for row in 0..rows {
+                        for i in 0..f {
+                            let (g, u) = (f64::from(x[row * 2 * f + i]), f64::from(x[row * 2 * f + f + i]));
+                            let ((bent, slope), d) = (bent(how, g), f64::from(d[row * f + i]));
+                            out.push(bent * u);
+                            dx[row * 2 * f + i] = d * u * slope;
+                            dx[row * 2 * f + f + i] = d * bent;
+                        }
                     }
+                    check_norm(&format!("{how:?}"), &rig.get("out"), &out, tolerance(e));
+                    let apart = rig.get("dx");
+                    check_norm(&format!("{how:?} backward"), &apart, &dx, tolerance(e));
+                    rig.dev.glu_backward(
+                        how,
+                        rig.buf("x"),
+                        f,
+                        rig.buf("d"),
+                        rig.buf("x"),
+                        Some(rig.buf("d")),
+                    );
+                    assert_eq!(bits(&rig.get("x")), bits(&apart), "{how:?} {e:?} {f}: in place");
+                    assert_eq!(
+                        bits(&rig.get("d")),
+                        bits(&rig.get("out")),
+                        "{how:?} {e:?} {f}: the product again"
+                    );
+                    rig.check_guards();
                 }
-                check_norm("swiglu", &rig.get("out"), &out, tolerance(e));
-                let apart = rig.get("dx");
-                check_norm("swiglu_backward", &apart, &dx, tolerance(e));
-                rig.dev.swiglu_backward(rig.buf("x"), f, rig.buf("d"), rig.buf("x"), Some(rig.buf("d")));
-                assert_eq!(bits(&rig.get("x")), bits(&apart), "{e:?} {f}: in place");
-                assert_eq!(bits(&rig.get("d")), bits(&rig.get("out")), "{e:?} {f}: the product again");
-                rig.check_guards();
             }
         }
     }
 }
 
-pub fn swiglu_of_extreme_gates_is_finite<D: Machine>(open: Open<D>) {
+pub fn bent_gates_of_extreme_size_are_finite<D: Machine>(open: Open<D>) {
     for e in BOTH {
         let gates = [-1e30, -200.0, -104.0, -88.0, 0.0, -0.0, 88.0, 200.0, 1e30].map(|g| round(g, e));
         for rig in open(&[("x", e, 18), ("out", e, 9)]) {
             rig.dev.write_f32(rig.buf("x"), 0, &gates);
             rig.dev.write_f32(rig.buf("x"), 9, &[1.0; 9]);
-            rig.dev.swiglu(rig.buf("x"), 9, rig.buf("out"));
+            rig.dev.glu(Gate::GeluTanh, rig.buf("x"), 9, rig.buf("out"));
+            for (x, g) in rig.get("out").into_iter().zip(gates) {
+                assert!((x - g.max(0.0)).abs() <= 4e-3 * g.abs().min(1.0), "{e:?}: gelu({g}) = {x}");
+            }
+            rig.dev.glu(Gate::Silu, rig.buf("x"), 9, rig.buf("out"));
             for (x, g) in rig.get("out").into_iter().zip(gates) {
                 let want = (f64::from(g) / (1.0 + (-f64::from(g)).exp())) as f32;
                 assert!((x - want).abs() <= 4e-3 * want.abs() + 1e-36, "{e:?}: silu({g}) = {x}, not {want}");

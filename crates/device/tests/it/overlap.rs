@@ -1,6 +1,6 @@
 //! No operation reaches a device while its outputs overlap another operand, the scratch, or an operation of another thread.
 
-use plimsoll_base::{DType, PhaseSet};
+use plimsoll_base::{DType, Gate, PhaseSet, QkNorms};
 use plimsoll_device::*;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Pool};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -106,8 +106,12 @@ fn coded(b: &mut Named<'_>) -> Coded<'static> {
     Coded { codes: b("codes"), scales: b("scales") }
 }
 
+fn norm(b: &mut Named<'_>) -> Norm<'static> {
+    Norm::new(b("w"), 1e-6)
+}
+
 fn qk_norm(b: &mut Named<'_>) -> QkNorm<'static> {
-    QkNorm { q: b("norm q"), k: b("norm k"), eps: 1e-6 }
+    QkNorm { q: b("norm q"), k: b("norm k"), eps: 1e-6, offset: 0.0, of: QkNorms::Heads }
 }
 
 fn adapter(b: &mut Named<'_>, [a, first, second]: [&'static str; 3]) -> Adapter<'static> {
@@ -134,21 +138,23 @@ const HEADS: Heads = Heads { heads: 1, kv_heads: 1, head_dim: 16 };
 #[rustfmt::skip]
 const CASES: &[Case] = &[
     (|b| Op::Embed { table: matrix(b("table")), ids: b("ids"), out: b("out") }, "out", ""),
-    (|b| Op::RmsNorm { x: b("x"), w: b("w"), eps: 1e-6, out: b("out") }, "out", ""),
+    (|b| Op::Scale { x: b("x"), by: 2.0 }, "x", ""),
+    (|b| Op::RmsNorm { x: b("x"), norm: norm(b), out: b("out") }, "out", ""),
+    (|b| Op::RmsNormAdd { x: b("x"), norm: norm(b), resid: b("resid"), out: b("out") }, "out", "resid out"),
     (|b| Op::Matmul { x: b("x"), w: matrix(b("w")), bias: Some(b("bias")), out: b("out"), add: true }, "out", ""),
     (|b| Op::MatmulAdd { x: b("x"), w: matrix(b("w")), resid: b("resid"), out: b("out") }, "out", "resid out"),
     (|b| Op::AdaptDown { x: b("x"), adapter: adapter(b, ["a", "b0", "b1"]), u: b("u") }, "u", ""),
     (|b| Op::AdaptUp { u: b("u"), adapter: adapter(b, ["a", "b0", "b1"]), out: b("out") }, "out", ""),
-    (|b| Op::Rope { qkv: b("qkv"), norms: Some(qk_norm(b)), rope: b("rope"), batch: batch(b), kv: kv(b), q_out: b("q_out") },
+    (|b| Op::Rope { qkv: b("qkv"), norms: Some(qk_norm(b)), rotation: Rotation::new(b("rope")), batch: batch(b), kv: kv(b), q_out: b("q_out") },
         "keys values q_out", ""),
     (|b| Op::CopyKv { kv: kv(b), copies: b("copies") }, "keys values", ""),
-    (|b| Op::Attention { q: b("q"), kv: kv(b), batch: batch(b), out: b("out"), lse: Some(b("lse")) }, "out lse", ""),
-    (|b| Op::Swiglu { gate_up: b("gate_up"), f: 16, out: b("out") }, "out", ""),
+    (|b| Op::Attention { q: b("q"), kv: kv(b), batch: batch(b), window: ALL_KEYS, out: b("out"), lse: Some(b("lse")) }, "out lse", ""),
+    (|b| Op::Glu { how: Gate::Silu, gate_up: b("gate_up"), f: 16, out: b("out") }, "out", ""),
     (|b| Op::Activate { how: Activation::Tanh, x: b("x"), out: b("out") }, "out", "x out"),
     (|b| Op::GatherRows { x: b("x"), rows: b("rows"), out: b("out") }, "out", ""),
     (|b| Op::Head { x: b("x"), w: matrix(b("w")), targets: b("targets"), inv_temperature: 1.0, tile: b("tile"), out: head_out(b) },
         "tile logprobs lse entropy", ""),
-    (|b| Op::Sample { args: Sample { x: b("x"), w: matrix(b("w")), keys: b("keys"), how: SAMPLING, tile: b("tile"),
+    (|b| Op::Sample { args: Sample { x: b("x"), w: matrix(b("w")), keys: b("keys"), how: SAMPLING, logit_scale: 1.0, tile: b("tile"),
         tokens: b("tokens"), out: head_out(b) } }, "tile tokens logprobs lse entropy", ""),
     (|b| Op::Advance { batch: batch(b), ids: b("ids"), tokens: b("tokens"), keys: b("keys") },
         "positions slots segments ids keys", ""),
@@ -159,14 +165,14 @@ const CASES: &[Case] = &[
     (|b| Op::MatmulDx { dy: b("dy"), w: matrix(b("w")), out: b("out"), add: false }, "out", ""),
     (|b| Op::MatmulDw { dy: b("dy"), x: b("x"), grad: matrix(b("grad")), add: false, pack: b("pack") }, "grad pack", ""),
     (|b| Op::BiasBackward { dy: b("dy"), grad: b("grad"), add: false }, "grad", ""),
-    (|b| Op::RmsNormBackward { x: b("x"), w: b("w"), eps: 1e-6, dy: b("dy"), to: NormGrads { dx: b("dx"),
+    (|b| Op::RmsNormBackward { x: b("x"), norm: norm(b), dy: b("dy"), to: NormGrads { dx: b("dx"),
         rounded: Some(b("rounded")), dw: Some(b("dw")), add: false, rstd: b("rstd") } }, "dx rounded dw rstd", ""),
-    (|b| Op::AttentionBackward { args: AttentionBackward { q: b("q"), kv: kv(b), batch: batch(b), out: b("out"),
+    (|b| Op::AttentionBackward { args: AttentionBackward { q: b("q"), kv: kv(b), batch: batch(b), window: ALL_KEYS, out: b("out"),
         lse: b("lse"), dout: b("dout"), dq: b("dq"), dkv: b("dkv") } }, "dq dkv", ""),
-    (|b| Op::RopeBackward { args: RopeBackward { dq: b("dq"), dkv: b("dkv"), rope: b("rope"), positions: b("positions"),
+    (|b| Op::RopeBackward { args: RopeBackward { dq: b("dq"), dkv: b("dkv"), rotation: Rotation::new(b("rope")), positions: b("positions"),
         heads: HEADS, norms: Some(QkNormBackward { norm: qk_norm(b), qkv: b("qkv"), dq_weight: Some(b("dq_weight")),
         dk_weight: Some(b("dk_weight")) }), dqkv: b("dqkv") } }, "dq_weight dk_weight dqkv", ""),
-    (|b| Op::SwigluBackward { gate_up: b("gate_up"), f: 16, dout: b("dout"), d_gate_up: b("d_gate_up"), out: Some(b("out")) },
+    (|b| Op::GluBackward { how: Gate::Silu, gate_up: b("gate_up"), f: 16, dout: b("dout"), d_gate_up: b("d_gate_up"), out: Some(b("out")) },
         "d_gate_up out", "gate_up d_gate_up dout out"),
     (|b| Op::ActivateBackward { how: Activation::Relu, y: b("y"), dy: b("dy"), dx: b("dx") }, "dx", "dy dx"),
     (|b| Op::ScatterAddRows { src: b("src"), rows: b("rows"), dst: b("dst") }, "dst", ""),
@@ -240,7 +246,7 @@ fn in_place_is_the_same_buffer_and_not_a_part_of_it() {
     );
     // Ends that touch do not overlap, and two inputs may be one.
     let (front, back) = (all.slice(0, 128), all.slice(128, 128));
-    assert_eq!(refusal(&dev, Op::RmsNorm { x: front, w: front, eps: 0.0, out: back }), None);
+    assert_eq!(refusal(&dev, Op::RmsNorm { x: front, norm: Norm::new(front, 0.0), out: back }), None);
     assert_eq!(
         refusal(&dev, Op::MatmulAdd { x: bufs[0], w: matrix(bufs[1]), resid: bufs[2], out: bufs[2] }),
         None
@@ -269,7 +275,7 @@ fn while_a_norm_runs(is_serial: bool, other: impl Fn(&Counter, &[Buf<'static>]))
     let (send, receive) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            dev.rms_norm(bufs[0], bufs[1], 1e-6, bufs[2]);
+            dev.rms_norm(bufs[0], Norm::new(bufs[1], 1e-6), bufs[2]);
             // Its claim has ended: what it wrote may be written again.
             dev.zero(bufs[2]);
         });

@@ -8,7 +8,7 @@ use crate::gguf::names::{EMBEDDING, HEAD, ROPE_FREQS, hf_name, key, row_order};
 use crate::gguf::rope;
 use crate::storage::Storage;
 use crate::tensors::{Encoding, RowOrder, TensorInfo};
-use plimsoll_base::{ARCHITECTURES, Error, ModelSpec, Result, RopeScaling};
+use plimsoll_base::{ARCHITECTURES, Attention, Error, ModelSpec, Multipliers, Result, RopeScaling};
 use serde_json::json;
 
 /// Numbers of a list that a message shows.
@@ -120,8 +120,10 @@ impl Meta<'_> {
             rope_scaling: self.rope_scaling()?,
             tied: self.gguf.tensor(HEAD).is_err(),
             qkv_bias: architecture.qkv_bias,
-            qk_norm: architecture.qk_norm,
+            qk_norms: architecture.qk_norms,
             max_positions: self.size(key::CONTEXT)?,
+            attention: Attention::default(),
+            multipliers: Multipliers::default(),
         })
     }
 

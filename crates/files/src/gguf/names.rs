@@ -2,7 +2,7 @@
 //! other does not.
 
 use crate::tensors::{Encoding, RowOrder};
-use plimsoll_base::{Family, ModelSpec};
+use plimsoll_base::{ARCHITECTURES, Architecture, Family, ModelSpec};
 
 /// The first bytes of a file.
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
@@ -132,15 +132,16 @@ pub(crate) fn gguf_name(name: &str) -> Option<String> {
     Some(format!("blk.{layer}.{gguf}.{kind}"))
 }
 
-/// Returns the family under whose name GGUF files hold a model: Mistral is stored as Llama.
-pub(crate) fn stored_family(family: Family) -> Family {
-    if family.architecture().gguf.is_some() { family } else { Family::Llama }
+/// Returns the architecture under whose name GGUF files hold a family, if they are read and written: Mistral is stored as Llama.
+pub(crate) fn stored_as(family: Family) -> Option<&'static Architecture> {
+    let name = family.architecture().gguf?;
+    ARCHITECTURES.iter().find(|row| row.gguf == Some(name))
 }
 
 /// Returns the order of the rows of a tensor, by its Hugging Face name, in a file of the stored family.
 pub(crate) fn row_order(spec: &ModelSpec, name: &str) -> RowOrder {
     let rotated = name.ends_with("q_proj.weight") || name.ends_with("k_proj.weight");
-    match stored_family(spec.family).architecture().gguf_rope_pairs && rotated {
+    match stored_as(spec.family).is_some_and(|row| row.gguf_rope_pairs) && rotated {
         true => RowOrder::RopePairs { head_dim: spec.head_dim },
         false => RowOrder::Stored,
     }
@@ -150,6 +151,7 @@ pub(crate) fn row_order(spec: &ModelSpec, name: &str) -> RowOrder {
 mod tests {
     use super::*;
     use crate::tensors::expected_tensors;
+    use plimsoll_base::QkNorms;
 
     #[test]
     fn names_and_numbers_are_their_own_inverse() {
@@ -157,7 +159,7 @@ mod tests {
             assert_eq!((encoding_of(number), number_of(encoding)), (Some(encoding), number));
         }
         let mut spec = ModelSpec::preset("qwen2.5-0.5b").expect("a preset");
-        (spec.qk_norm, spec.tied) = (true, false);
+        (spec.qk_norms, spec.tied) = (Some(QkNorms::Heads), false);
         for (name, _) in expected_tensors(&spec) {
             let gguf = gguf_name(&name).unwrap_or_else(|| panic!("{name} has no name"));
             assert_eq!(hf_name(&gguf), Some(name));

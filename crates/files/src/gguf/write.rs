@@ -7,7 +7,7 @@
 use crate::config::TokenIds;
 use crate::gguf::model::GgufTokenizer;
 use crate::gguf::names::{
-    ALIGNMENT, MAGIC, ROPE_FREQS, VERSION, gguf_name, key, kind, number_of, row_order, stored_family,
+    ALIGNMENT, MAGIC, ROPE_FREQS, VERSION, gguf_name, key, kind, number_of, row_order, stored_as,
 };
 use crate::gguf::rope;
 use crate::pieces::FileRecord;
@@ -118,7 +118,11 @@ impl GgufDecl<'_> {
 
     fn describe(&self, meta: &mut Metadata) -> Result<()> {
         let spec = self.spec;
-        let arch = stored_family(spec.family).architecture().gguf.expect("a stored family has a name");
+        let no_form = || refused(format!("{} has no GGUF form here", spec.family.architecture().causal_lm));
+        let arch = stored_as(spec.family).and_then(|row| row.gguf).ok_or_else(no_form)?;
+        if !spec.attention.is_plain() {
+            return Err(refused("windows have no GGUF form here".into()));
+        }
         meta.text(key::ARCHITECTURE, arch);
         meta.text("general.type", "model");
         meta.text("general.name", self.name);
@@ -148,6 +152,7 @@ impl GgufDecl<'_> {
                 meta.f32(&of(key::ROPE_FACTOR), factor as f32);
             }
             RopeScaling::Llama3 { .. } => drop(self.divisors()?),
+            RopeScaling::Yarn { .. } => return Err(refused("YaRN has no GGUF form here".into())),
         }
         self.describe_tokenizer(meta)
     }

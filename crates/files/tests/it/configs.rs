@@ -1,19 +1,30 @@
-//! `config.json` to a spec and back: the five golden models, what is refused, what is wrong.
+//! `config.json` to a spec and back: the golden models, what is refused, what is wrong.
 
-use plimsoll_base::{DType, Family, ModelSpec, RopeScaling};
+use plimsoll_base::{
+    Attention, DType, Family, LayerSet, ModelSpec, Multipliers, QkNorms, RopeScaling, Window,
+};
 use plimsoll_files::{TokenIds, config_json, generation_config_json, spec_from_config, token_ids};
 use serde_json::{Value, json};
 
-const GOLDEN: [(&str, &str); 5] = [
+const GOLDEN: [(&str, &str); 14] = [
     ("llama", include_str!("../configs/llama.json")),
     ("qwen2", include_str!("../configs/qwen2.json")),
     ("qwen3", include_str!("../configs/qwen3.json")),
     ("mistral", include_str!("../configs/mistral.json")),
     ("llama3_rope", include_str!("../configs/llama3_rope.json")),
+    ("qwen3_yarn", include_str!("../configs/qwen3_yarn.json")),
+    ("qwen2_yarn", include_str!("../configs/qwen2_yarn.json")),
+    ("mistral_window", include_str!("../configs/mistral_window.json")),
+    ("qwen2_window", include_str!("../configs/qwen2_window.json")),
+    ("smollm3", include_str!("../configs/smollm3.json")),
+    ("olmo2", include_str!("../configs/olmo2.json")),
+    ("olmo3", include_str!("../configs/olmo3.json")),
+    ("gemma3", include_str!("../configs/gemma3.json")),
+    ("granite", include_str!("../configs/granite.json")),
 ];
 
 fn golden(name: &str) -> Value {
-    let (_, text) = GOLDEN.iter().find(|(n, _)| *n == name).expect("one of the five");
+    let (_, text) = GOLDEN.iter().find(|(n, _)| *n == name).expect("one of them");
     serde_json::from_str(text).expect("a golden config is JSON")
 }
 
@@ -51,8 +62,10 @@ fn the_golden_configs_give_their_shapes() {
         rope_scaling: RopeScaling::None,
         tied: true,
         qkv_bias: false,
-        qk_norm: false,
+        qk_norms: None,
         max_positions: 256,
+        attention: Attention::default(),
+        multipliers: Multipliers::default(),
     };
     let scaled = RopeScaling::Llama3 {
         factor: 8.0,
@@ -82,12 +95,118 @@ fn the_golden_configs_give_their_shapes() {
                 rms_eps: 1e-6,
                 rope_theta: 1e6,
                 head_dim: 32,
-                qk_norm: true,
+                qk_norms: Some(QkNorms::Heads),
                 ..llama
             },
         ),
     ] {
         assert_eq!(spec(&golden(name)).unwrap(), expect, "{name}");
+    }
+}
+
+#[test]
+fn layers_that_differ_are_read() {
+    let of = |name: &str| spec(&golden(name)).unwrap();
+    let window = |layers, rope_theta| Some(Window { keys: 16, layers, rope_theta });
+    assert_eq!(of("mistral_window").attention.window, window(LayerSet::of(2, |_| true), None));
+    assert_eq!(of("qwen2_window").attention.window, window(LayerSet::of(4, |layer| layer >= 2), None));
+    let olmo = of("olmo3");
+    assert_eq!(olmo.attention.window, window(LayerSet::all_but_every(4, 4), Some(olmo.rope_theta)));
+    let gemma = of("gemma3");
+    assert_eq!(gemma.attention.window.unwrap().rope_theta, Some(1e4));
+    assert!((gemma.attention.scale.unwrap() - 24f32.powf(-0.5)).abs() < 1e-7);
+    assert_eq!(of("smollm3").attention.unrotated, LayerSet::every(4, 4));
+    let granite = of("granite");
+    assert_eq!(granite.multipliers, Multipliers { embedding: 3.0, residual: 0.4, logits: 2.0 });
+    assert_eq!(granite.attention.scale, Some(0.15625));
+    // Without the list the rule of the family holds; a Mistral without the key has the window that transformers gives it.
+    for (name, change) in [
+        ("olmo3", json!({ "layer_types": "remove" })),
+        ("gemma3", json!({ "layer_types": "remove", "sliding_window_pattern": 2 })),
+        ("smollm3", json!({ "no_rope_layers": "remove" })),
+        ("qwen2_window", json!({ "layer_types": "remove" })),
+    ] {
+        assert_eq!(spec(&with(name, change)).unwrap(), of(name), "{name}");
+    }
+    let unnamed = with("mistral", json!({ "sliding_window": "remove", "max_position_embeddings": 8192 }));
+    assert_eq!(spec(&unnamed).unwrap().attention.window_of(0), Some(4096));
+}
+
+#[test]
+fn transformers_5_writes_a_rotary_rule_for_each_type_of_layer() {
+    let rules = json!({
+        "full_attention": { "rope_type": "linear", "factor": 8.0, "rope_theta": 1e6 },
+        "sliding_attention": { "rope_type": "default", "rope_theta": 1e4 },
+    });
+    let change = json!({ "rope_theta": "remove", "rope_scaling": "remove", "rope_local_base_freq": "remove",
+        "rope_parameters": rules });
+    let spec_of = spec(&with("gemma3", change)).unwrap();
+    assert_eq!((spec_of.rope_theta, spec_of.rope_scaling), (1e6, RopeScaling::Linear { factor: 8.0 }));
+    assert_eq!(spec_of.attention.window.unwrap().rope_theta, Some(1e4));
+}
+
+#[test]
+fn the_rules_of_yarn_are_read() {
+    let yarn = |extra: Value| {
+        let mut rule = json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64 });
+        rule.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        spec(&with("llama", json!({ "rope_scaling": rule })))
+    };
+    let factor_of = |extra: Value| match yarn(extra).unwrap().rope_scaling {
+        RopeScaling::Yarn { attention_factor, original_max_position_embeddings: 64, .. } => attention_factor,
+        other => panic!("{other:?}"),
+    };
+    let published = 0.1 * 4f64.ln() + 1.0;
+    assert!((factor_of(json!({})) - published).abs() < 1e-12);
+    assert_eq!(factor_of(json!({ "attention_factor": 0.5 })), 0.5);
+    // Both or neither.
+    assert!((factor_of(json!({ "mscale": 2.0 })) - published).abs() < 1e-12);
+    assert!((factor_of(json!({ "mscale": 0.7, "mscale_all_dim": 0.7 })) - 1.0).abs() < 1e-12);
+    let without = spec(&with("llama", json!({ "rope_scaling": { "type": "yarn", "factor": 2.0 } }))).unwrap();
+    assert!(matches!(without.rope_scaling, RopeScaling::Yarn { original_max_position_embeddings: 256, .. }));
+    for (extra, words) in [
+        (json!({ "factor": "four" }), "factor"),
+        (json!({ "factor": -1.0 }), "factor = -1"),
+        (json!({ "beta_fast": 1.0, "beta_slow": 2.0 }), "beta_fast = 1"),
+        (json!({ "original_max_position_embeddings": 0 }), "original_max_position_embeddings = 0"),
+        (json!({ "truncate": 3 }), "truncate = 3"),
+    ] {
+        let (slug, message) = yarn(extra.clone()).unwrap_err();
+        assert_eq!(slug, "model-config-invalid", "{extra}: {message}");
+        assert!(message.contains(words), "{extra}: {message}");
+    }
+}
+
+#[test]
+fn layers_that_contradict_each_other_are_refused() {
+    for (name, change, words) in [
+        ("olmo3", json!({ "sliding_window": 0 }), "sliding_window = 0"),
+        ("olmo3", json!({ "layer_types": ["full_attention"] }), "layer_types names 1 layers"),
+        ("olmo3", json!({ "layer_types": "sliding" }), "layer_types names 0 layers"),
+        (
+            "olmo3",
+            json!({ "layer_types": "remove", "sliding_window_pattern": 0 }),
+            "sliding_window_pattern = 0",
+        ),
+        ("smollm3", json!({ "no_rope_layers": [1, 1] }), "no_rope_layers"),
+        ("smollm3", json!({ "no_rope_layers": [1, 1, 1, 7] }), "no_rope_layers"),
+        (
+            "smollm3",
+            json!({ "no_rope_layers": "remove", "no_rope_layer_interval": 0 }),
+            "no_rope_layer_interval = 0",
+        ),
+        (
+            "qwen2_window",
+            json!({ "layer_types": "remove", "max_window_layers": -1 }),
+            "max_window_layers = -1",
+        ),
+        ("granite", json!({ "residual_multiplier": 0.0 }), "residual_multiplier = 0"),
+        ("granite", json!({ "attention_multiplier": "much" }), "attention_multiplier"),
+        ("gemma3", json!({ "query_pre_attn_scalar": 0 }), "query_pre_attn_scalar = 0"),
+    ] {
+        let (slug, message) = spec(&with(name, change.clone())).unwrap_err();
+        assert_eq!(slug, "model-config-invalid", "{change}: {message}");
+        assert!(message.contains(words), "{change}: {message}");
     }
 }
 
@@ -142,7 +261,11 @@ fn what_is_not_built_is_refused_by_key_and_value() {
         ("llama", json!({ "num_local_experts": 8 }), "num_local_experts = 8"),
         ("qwen3", json!({ "num_experts": 128 }), "num_experts = 128"),
         ("llama", json!({ "quantization_config": { "bits": 4 } }), "quantization_config"),
-        ("llama", json!({ "rope_scaling": { "rope_type": "yarn", "factor": 4.0 } }), "rope_type = \"yarn\""),
+        (
+            "llama",
+            json!({ "rope_scaling": { "rope_type": "longrope", "factor": 4.0 } }),
+            "rope_type = \"longrope\"",
+        ),
         ("llama", json!({ "rope_scaling": { "type": "dynamic", "factor": 4.0 } }), "rope_type = \"dynamic\""),
         (
             "llama",
@@ -150,9 +273,17 @@ fn what_is_not_built_is_refused_by_key_and_value() {
             "rope_parameters",
         ),
         ("llama", json!({ "partial_rotary_factor": 0.5 }), "partial_rotary_factor = 0.5"),
-        ("qwen2", json!({ "use_sliding_window": true, "sliding_window": 128 }), "use_sliding_window = true"),
+        ("llama", json!({ "use_sliding_window": true, "sliding_window": 128 }), "use_sliding_window = true"),
+        ("gemma3", json!({ "final_logit_softcapping": 30.0 }), "final_logit_softcapping = 30"),
+        ("gemma3", json!({ "hidden_activation": "silu" }), "hidden_activation = \"silu\""),
+        ("gemma3", json!({ "use_bidirectional_attention": true }), "use_bidirectional_attention = true"),
+        (
+            "olmo3",
+            json!({ "layer_types": ["full_attention", "linear_attention", "full_attention", "full_attention"] }),
+            "layer_types = \"linear_attention\"",
+        ),
+        ("smollm3", json!({ "use_sliding_window": true }), "use_sliding_window = true"),
         ("qwen2", json!({ "layer_types": ["full_attention", "sliding_attention"] }), "layer_types"),
-        ("mistral", json!({ "sliding_window": 128 }), "sliding_window = 128"),
     ] {
         let (slug, message) = spec(&with(name, change.clone())).unwrap_err();
         assert_eq!(slug, "model-unsupported", "{change}: {message}");

@@ -13,7 +13,22 @@ use plimsoll_model::{
 };
 use safetensors::SafeTensors;
 
-const MODELS: [&str; 5] = ["llama", "llama3_rope", "qwen2", "qwen3", "mistral"];
+const MODELS: [&str; 14] = [
+    "llama",
+    "llama3_rope",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "qwen3_yarn",
+    "qwen2_yarn",
+    "mistral_window",
+    "qwen2_window",
+    "smollm3",
+    "olmo2",
+    "olmo3",
+    "gemma3",
+    "granite",
+];
 const LIMITS: PassLimits =
     PassLimits { rows: 104, head_rows: 104, segments: 3, table_entries: 16, blocks: 16, copies: 0 };
 
@@ -149,7 +164,9 @@ fn every_gradient_agrees_with_transformers_at_every_recompute_level() {
                         let n = part.rows as usize * width;
                         let theirs = reference.f32s(&format!("grad.{}", part.name));
                         let d = largest_difference(&ours[at..at + n], &theirs);
-                        assert!(d < 1.5e-6, "{name} {recompute:?} {}: gradients differ by {d}", part.name);
+                        // Of the two families that multiply embeddings gradients are five times as large.
+                        let bound = if matches!(name, "gemma3" | "granite") { 6e-6 } else { 1.5e-6 };
+                        assert!(d < bound, "{name} {recompute:?} {}: gradients differ by {d}", part.name);
                         at += n;
                     }
                 }

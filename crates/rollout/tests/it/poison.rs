@@ -6,7 +6,7 @@
 
 use crate::common::harness::{Harness, Machine, Numbers, Setup, dtypes, resident_gradients};
 use crate::common::{World, sampling};
-use plimsoll_base::{Bytes, DType, Family, ModelSpec, Phase, PhaseSet};
+use plimsoll_base::{Attention, Bytes, DType, Family, LayerSet, ModelSpec, Phase, PhaseSet, Window, Windows};
 use plimsoll_device::Sampling;
 use plimsoll_memory::{Binding, Layout};
 use plimsoll_model::{
@@ -42,8 +42,16 @@ fn spec(family: Family) -> ModelSpec {
         head_dim: 32,
         ffn: 96,
         qkv_bias: family == Family::Qwen2,
-        qk_norm: family == Family::Qwen3,
+        qk_norms: family.architecture().qk_norms,
         tied: family != Family::Qwen2,
+        attention: match family.architecture().windows {
+            Windows::AllButEvery { .. } => {
+                let window =
+                    Window { keys: 40, layers: LayerSet::all_but_every(3, 3), rope_theta: Some(1e4) };
+                Attention { window: Some(window), ..Attention::default() }
+            }
+            _ => Attention::default(),
+        },
         ..ModelSpec::preset("nano").unwrap()
     }
 }
@@ -266,6 +274,7 @@ fn f32_uses_every_region_to_its_end() {
     check(Family::Qwen3, DType::F32, Recompute::None, false);
     check(Family::Llama, DType::F32, Recompute::Cheap, true);
     check(Family::Qwen2, DType::F32, Recompute::Layer, false);
+    check(Family::Olmo3, DType::F32, Recompute::Layer, false);
 }
 
 #[test]
@@ -277,6 +286,8 @@ fn bf16_uses_every_region_to_its_end() {
     check(Family::Qwen3, DType::Bf16, Recompute::Cheap, false);
     check(Family::Qwen3, DType::Bf16, Recompute::Layer, false);
     check(Family::Llama, DType::Bf16, Recompute::Layer, false);
+    check(Family::Gemma3, DType::Bf16, Recompute::Cheap, false);
+    check(Family::Olmo3, DType::Bf16, Recompute::None, true);
 }
 
 /// Several threads write no further than one.

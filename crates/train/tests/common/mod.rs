@@ -23,7 +23,22 @@ mod machine;
 pub use machine::{AnyDevice, Machine, golden_dir};
 
 /// The five tiny architectures.
-pub const GOLDEN: [&str; 5] = ["llama", "llama3_rope", "qwen2", "qwen3", "mistral"];
+pub const GOLDEN: [&str; 14] = [
+    "llama",
+    "llama3_rope",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "qwen3_yarn",
+    "qwen2_yarn",
+    "mistral_window",
+    "qwen2_window",
+    "smollm3",
+    "olmo2",
+    "olmo3",
+    "gemma3",
+    "granite",
+];
 
 /// What an arena is made for.
 #[derive(Clone, Debug)]

@@ -36,7 +36,7 @@ fn write(
     }
 }
 
-/// Largest difference to `adamw.*` over the elements that `keep` takes by their reference gradient.
+/// Checks against `adamw.*`, to `bound` for weights below 4 and in proportion above, over the elements that `keep` takes by their reference gradient.
 fn check(
     name: &str,
     ours: &[(String, Vec<f32>)],
@@ -50,7 +50,7 @@ fn check(
         assert_eq!(ours.len(), theirs.len(), "{name} {tensor}");
         for ((&a, &b), &g) in ours.iter().zip(&theirs).zip(&grads) {
             assert!(
-                !keep(g) || (a - b).abs() <= bound,
+                !keep(g) || (a - b).abs() <= bound * (b.abs() / 4.0).max(1.0),
                 "{name} {tensor}: {a} and {b} where the gradient is {g}"
             );
         }
@@ -78,7 +78,7 @@ fn a_step_from_the_stored_gradients_is_pytorch_s() {
                 "{name} {machine:?}: norm {norm}, reference {theirs}"
             );
             optimizer.update(parts.dev, params.all, parts.grads.all, None, HOW, norm);
-            // Weights are below 4: two roundings of the weight, one of the step.
+            // Two roundings of the weight, one of the step.
             check(name, &tensors(parts.dev, parts.table, params), &reference, |_| true, 5e-7);
         }
     }
@@ -106,11 +106,13 @@ fn a_step_from_our_own_gradients_is_pytorch_s_where_the_gradient_has_a_sign() {
         for (tensor, ours) in &ours {
             let theirs = reference.f32s(&format!("grad.{tensor}"));
             let d = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(d < 1.5e-6, "{name} {tensor}: gradients differ by {d}");
+            // Of the two families that multiply embeddings gradients are five times as large.
+            let bound = if matches!(name, "gemma3" | "granite") { 6e-6 } else { 1.5e-6 };
+            assert!(d < bound, "{name} {tensor}: gradients differ by {d}");
         }
         let norm = optimizer.grad_norm(parts.dev, parts.grads.all);
         optimizer.update(parts.dev, params.all, parts.grads.all, None, HOW, norm);
-        // The step is lr * g / (|g| + 1e-8): at |g| = 1e-5 an error of 1.5e-6 does not turn its sign, and the size of
+        // The step is lr * g / (|g| + 1e-8): at |g| = 1e-5 an error of 6e-6 does not turn its sign, and the size of
         // the step moves by lr * 1e-8 / |g|^2 * error, below 1e-6.
         check(name, &tensors(parts.dev, parts.table, params), &reference, |g| g.abs() > 1e-5, 1e-6);
     }

@@ -22,8 +22,8 @@ impl Groups {
     /// `shape`: length of the prompt and of its responses.
     fn new(shape: &[(usize, &[usize])]) -> Groups {
         let mut numbers = Numbers::new(11);
-        let prompts = shape.iter().map(|&(prompt, _)| numbers.tokens(prompt, 260)).collect();
-        let group = |lens: &[usize]| lens.iter().map(|&n| Numbers::new(n as u64).tokens(n, 260)).collect();
+        let prompts = shape.iter().map(|&(prompt, _)| numbers.tokens(prompt, 96)).collect();
+        let group = |lens: &[usize]| lens.iter().map(|&n| Numbers::new(n as u64).tokens(n, 96)).collect();
         Groups { prompts, responses: shape.iter().map(|&(_, lens)| group(lens)).collect() }
     }
 
@@ -89,9 +89,15 @@ fn sharing_a_prompt_changes_no_gradient() {
 #[test]
 fn threads_and_recompute_change_no_bit_of_a_gradient() {
     let groups = groups();
-    for (name, dtype) in
-        [("qwen3", DType::F32), ("qwen3", DType::Bf16), ("qwen2", DType::Bf16), ("llama", DType::F32)]
-    {
+    for (name, dtype) in [
+        ("qwen3", DType::F32),
+        ("qwen3", DType::Bf16),
+        ("qwen2", DType::Bf16),
+        ("llama", DType::F32),
+        ("olmo3", DType::Bf16),
+        ("gemma3", DType::F32),
+        ("gemma3", DType::Bf16),
+    ] {
         for machine in Machine::all() {
             let mut first: Option<(Vec<f32>, f64)> = None;
             for (threads, recompute) in

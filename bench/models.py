@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Model families: the golden error, exactness, speed, and the plan against the truth, in one table.
+
+    bench/models.py BINARY golden                   # runs the tests against transformers: needs cargo and a checkout
+    bench/models.py BINARY exact [--device cuda]    # bench exactness of every tiny model, with and without --perturb
+    bench/models.py BINARY speed [--device cuda]    # rollout and training of published shapes with random weights
+
+Each part adds its rows to bench/results/models.json (rows of other parts and devices stay) and renders models.md next to it. --results
+names another folder, --only some models.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "crates/model/tests/golden"
+# (tiny model, what it stands for)
+TINY = {
+    "llama": "Llama, SmolLM2",
+    "llama3_rope": "Llama 3",
+    "qwen2": "Qwen2.5",
+    "qwen3": "Qwen3",
+    "mistral": "Mistral",
+    "mistral_window": "Mistral with a window",
+    "qwen2_window": "Qwen2 with windows",
+    "qwen2_yarn": "Qwen2.5 with YaRN",
+    "qwen3_yarn": "Qwen3 with YaRN",
+    "smollm3": "SmolLM3",
+    "olmo2": "OLMo 2",
+    "olmo3": "OLMo 3",
+    "gemma3": "Gemma 3",
+    "granite": "Granite 3",
+}
+# Shapes on a card; the first ones are what the others are compared with.
+CARD_SHAPES = ["qwen3-1.7b", "qwen3-4b", "olmo-2-1b", "gemma-3-1b", "granite-3.3-2b", "smollm3-3b", "gemma-3-4b", "olmo-3-7b"]
+CPU_SHAPES = ["smollm2-135m"]
+# Sequences, tokens of a prompt, tokens of a response; and of training batches, sequences and tokens.
+CARD_WORK = ((64, 64, 256), (4, 1024))
+CPU_WORK = ((8, 64, 64), (2, 256))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("binary")
+    parser.add_argument("part", choices=["golden", "exact", "speed"])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--only", default="", help="names, with commas")
+    parser.add_argument("--results", type=Path, default=ROOT / "bench/results")
+    parser.add_argument("--commit", default="")
+    args = parser.parse_args()
+    names = [name for name in args.only.split(",") if name]
+    part = {"golden": golden, "exact": exact, "speed": speed}[args.part]
+    stamp = {"commit": args.commit or commit(), "date": time.strftime("%Y-%m-%d"), "device": device_name(args.device)}
+    for row in part(args.binary, args.device, names):
+        keep({**row, "part": args.part, **stamp}, args.results)
+    render(args.results)
+
+
+def commit():
+    out = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True)
+    return out.stdout.strip() or "unknown"
+
+
+def device_name(device):
+    if device == "cuda":
+        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0].strip()
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    return re.search(r"model name\s*: (.*)", text)[1].strip()
+
+
+def golden(_binary, _device, names):
+    """The largest differences that the tests against transformers print."""
+    command = ["cargo", "test", "-p", "plimsoll-model", "--test", "it", "golden", "--", "--nocapture", "--test-threads=1"]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if out.returncode != 0:
+        sys.exit(out.stdout + out.stderr)
+    differences = {}
+    for name, what, number in re.findall(r"golden (\w+): (\w+) differ by at most ([\d.e-]+)", out.stdout + out.stderr):
+        of = differences.setdefault(name, {})
+        of[what] = max(of.get(what, 0.0), float(number))
+    for name in names or TINY:
+        yield {"name": name, **differences[name]}
+
+
+def exact(binary, device, names):
+    for name in names or TINY:
+        for dtype in ["bf16", "f32"]:
+            run = [binary, "bench", "exactness", "--model", GOLDEN / name, "--dtype", dtype, "--device", device, "--json"]
+            found, perturbed = (ask(run + more) for more in ([], ["--perturb"]))
+            yield {"name": name, "dtype": dtype, "tokens": found["tokens"], "mismatches": found["mismatches"],
+                   "perturbed_mismatches": perturbed["mismatches"]}
+
+
+def speed(binary, device, names):
+    shapes, (rollout, train) = (CARD_SHAPES, CARD_WORK) if device == "cuda" else (CPU_SHAPES, CPU_WORK)
+    for name in names or shapes:
+        of = ["--model", f"random:{name}", "--device", device, "--json"]
+        work = ["--sequences", rollout[0], "--prompt-tokens", rollout[1], "--new-tokens", rollout[2]]
+        yield {"name": name, "what": "rollout", "work": list(rollout), **measured([binary, "bench", "rollout", *work, *of])}
+        work = ["--batch", train[0], "--seq", train[1]]
+        # All weights of the larger ones do not fit a card of 80 GiB with states in f32.
+        lora = ["--lora-rank", 32] if name in ("olmo-3-7b",) else []
+        yield {"name": name, "what": "training, LoRA 32" if lora else "training", "work": list(train),
+               **measured([binary, "bench", "train", *work, *lora, *of])}
+
+
+def measured(command):
+    found = ask(command)
+    return {key: found.get(key) for key in ["median", "min", "max", "share_of_peak", "peak_bytes", "planned_bytes"]}
+
+
+def ask(command):
+    out = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if out.returncode not in (0, 1) or not out.stdout.strip():
+        sys.exit(f"{' '.join(map(str, command))}\n{out.stderr}")
+    return json.loads(out.stdout.strip().splitlines()[-1])
+
+
+def keep(row, results):
+    results.mkdir(parents=True, exist_ok=True)
+    path = results / "models.json"
+    rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    same = ["part", "name", "device", "dtype", "what"]
+    rows = [other for other in rows if any(other.get(key) != row.get(key) for key in same)] + [row]
+    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(row), flush=True)
+
+
+def render(results):
+    rows = json.loads((results / "models.json").read_text(encoding="utf-8"))
+    of = lambda part: [row for row in rows if row["part"] == part]
+    lines = ["# Model families", "", "`bench/models.py` writes this page from models.json next to it. Each number is of one run; see",
+             "[docs/models.md](../../docs/models.md) for what runs and what is refused.", "",
+             "## Against transformers", "", "The largest difference over three sequences, float32; the tests' limits are next to them in their source.", "",
+             "| tiny model | stands for | log-probs | entropies | gradients | on | commit |", "|---|---|---|---|---|---|---|"]
+    for row in of("golden"):
+        numbers = " | ".join(f"{row[what]:.1e}" for what in ["logprobs", "entropies", "gradients"])
+        lines.append(f"| {row['name']} | {TINY[row['name']]} | {numbers} | {row['device']} | {row['commit']} |")
+    lines += ["", "## Rollout and update, bit by bit", "", "`bench exactness`: log-probabilities of the rollout that differ from the trainer's; and with one order of sums changed on purpose.", "",
+              "| tiny model | dtype | on | tokens | mismatches | perturbed | commit |", "|---|---|---|---|---|---|---|"]
+    for row in of("exact"):
+        lines.append(f"| {row['name']} | {row['dtype']} | {row['device']} | {row['tokens']} | {row['mismatches']} | "
+                     f"{row['perturbed_mismatches']} | {row['commit']} |")
+    lines += ["", "## Speed of published shapes, random weights", "", "Tokens a second, median of three; the largest memory that the device held, against the plan.", "",
+              "| shape | work | on | tokens/s | of the peak | held | planned | commit |", "|---|---|---|---|---|---|---|---|"]
+    for row in of("speed"):
+        work = " x ".join(map(str, row["work"]))
+        gib = [f"{row[key] / 2**30:.2f} GiB" for key in ["peak_bytes", "planned_bytes"]]
+        lines.append(f"| {row['name']} | {row['what']} {work} | {row['device']} | {row['median']:,.0f} | "
+                     f"{row['share_of_peak'] * 100:.0f} % | {gib[0]} | {gib[1]} | {row['commit']} |")
+    (results / "models.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+//! Where layers differ: windows, layers that are not rotated, and the scale of scores.
+
+use super::rope::Rope;
+use super::{Config, POSITIONS_MAX, short, unsupported};
+use plimsoll_base::{Architecture, Attention, Family, LayerSet, ModelSpec, Result, Window, Windows};
+use serde_json::{Map, Value, json};
+
+const FULL: &str = "full_attention";
+const SLIDING: &str = "sliding_attention";
+
+impl Config<'_> {
+    /// How a decoder of `layers` layers attends.
+    pub(super) fn attention(
+        &self,
+        architecture: &Architecture,
+        layers: u32,
+        max_positions: u32,
+        rope: &Rope,
+    ) -> Result<Attention> {
+        let window = self.window(architecture, layers, max_positions)?;
+        let window = window.map(|(keys, layers)| Window { keys, layers, rope_theta: rope.local_theta });
+        Ok(Attention {
+            window,
+            unrotated: self.unrotated(architecture, layers)?,
+            scale: self.scale(architecture)?,
+        })
+    }
+
+    /// The window, and the layers that have it.
+    fn window(
+        &self,
+        architecture: &Architecture,
+        layers: u32,
+        max_positions: u32,
+    ) -> Result<Option<(u32, LayerSet)>> {
+        if self.flag("use_sliding_window")? && !matches!(architecture.windows, Windows::Asked) {
+            return Err(unsupported(self.file, "use_sliding_window", &json!(true), "false"));
+        }
+        let is_on = match architecture.windows {
+            Windows::No => false,
+            Windows::Asked => self.flag("use_sliding_window")?,
+            // A window as long as the context is none; a file without the key has the family's, one with null has none.
+            Windows::All => match self.map.get("sliding_window") {
+                None => WINDOW < max_positions,
+                Some(Value::Null) => false,
+                Some(keys) => keys.as_u64().is_none_or(|keys| keys < max_positions.into()),
+            },
+            Windows::AllButEvery { .. } => true,
+        };
+        let listed = self.layer_types(layers)?;
+        if !is_on {
+            return match listed.is_none_or(|set| set.is_empty()) {
+                true => Ok(None),
+                false => {
+                    let types = self.present("layer_types").unwrap_or(&Value::Null);
+                    Err(unsupported(self.file, "layer_types", types, "full_attention in every layer"))
+                }
+            };
+        }
+        let of_rule = match architecture.windows {
+            Windows::No | Windows::All => LayerSet::of(layers, |_| true),
+            Windows::Asked => {
+                let first = self.count("max_window_layers", LAYERS_OF_QWEN)?;
+                LayerSet::of(layers, |layer| layer >= first)
+            }
+            Windows::AllButEvery { n, .. } => {
+                LayerSet::all_but_every(self.size_or("sliding_window_pattern", POSITIONS_MAX, n)?, layers)
+            }
+        };
+        let set = listed.unwrap_or(of_rule);
+        if set.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some((self.size_or("sliding_window", POSITIONS_MAX, WINDOW)?, set)))
+    }
+
+    /// The layers with windows that `layer_types` lists.
+    fn layer_types(&self, layers: u32) -> Result<Option<LayerSet>> {
+        let Some(value) = self.present("layer_types") else { return Ok(None) };
+        let types = value.as_array().map_or(&[][..], Vec::as_slice);
+        if types.len() != layers as usize {
+            return Err(self
+                .invalid(format!("layer_types names {} layers, num_hidden_layers = {layers}", types.len())));
+        }
+        let is_known = |kind: &&Value| [FULL, SLIDING].iter().any(|known| **kind == **known);
+        match types.iter().find(|kind| !is_known(kind)) {
+            Some(kind) => {
+                Err(unsupported(self.file, "layer_types", kind, "full_attention or sliding_attention"))
+            }
+            None => Ok(Some(LayerSet::of(layers, |layer| types[layer as usize] == SLIDING))),
+        }
+    }
+
+    /// The layers whose heads are not rotated.
+    fn unrotated(&self, architecture: &Architecture, layers: u32) -> Result<LayerSet> {
+        if architecture.family != Family::SmolLm3 {
+            return Ok(LayerSet::default());
+        }
+        let Some(value) = self.present("no_rope_layers") else {
+            return Ok(LayerSet::every(self.size_or("no_rope_layer_interval", POSITIONS_MAX, 4)?, layers));
+        };
+        // A 1 is a layer that is rotated, whatever the key says.
+        let list = value.as_array().map_or(&[][..], Vec::as_slice);
+        if list.len() != layers as usize || list.iter().any(|v| !matches!(v.as_u64(), Some(0 | 1))) {
+            return Err(self.invalid(format!(
+                "no_rope_layers = {}, expected a 0 or a 1 for each of {layers} layers",
+                super::brief(value)
+            )));
+        }
+        Ok(LayerSet::of(layers, |layer| list[layer as usize] == 0))
+    }
+
+    fn scale(&self, architecture: &Architecture) -> Result<Option<f32>> {
+        Ok(match architecture.family {
+            Family::Granite => Some(self.positive("attention_multiplier", 1.0)? as f32),
+            Family::Gemma3 => Some(1.0 / (self.positive("query_pre_attn_scalar", 256.0)? as f32).sqrt()),
+            _ => None,
+        })
+    }
+
+    /// An integer that may be 0.
+    fn count(&self, key: &str, default: u32) -> Result<u32> {
+        match self.present(key).map(Value::as_u64) {
+            None => Ok(default),
+            Some(Some(n)) if n <= POSITIONS_MAX => Ok(n as u32), // the limit is below 2^32
+            Some(_) => Err(self.invalid(format!("{key} = {}, expected a number of layers", self.map[key]))),
+        }
+    }
+}
+
+/// `max_window_layers` of Qwen2 and Qwen3 where it is not written.
+const LAYERS_OF_QWEN: u32 = 28;
+/// `sliding_window` where it is not written.
+const WINDOW: u32 = 4096;
+
+/// Writes what `attention` and `multipliers` read.
+pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
+    let mut put = |key: &str, value: Value| map.insert(key.into(), value);
+    let architecture = spec.architecture();
+    if let Some(window) = spec.attention.window {
+        put("sliding_window", window.keys.into());
+        if architecture.windows == Windows::Asked {
+            put("use_sliding_window", true.into());
+            put("max_window_layers", window.layers.iter().next().unwrap_or(spec.layers).into());
+        }
+        if architecture.windows != Windows::All {
+            let kind = |layer| if window.layers.contains(layer) { SLIDING } else { FULL };
+            put("layer_types", (0..spec.layers).map(kind).collect::<Vec<_>>().into());
+        }
+        if let (Some(theta), Family::Gemma3) = (window.rope_theta, spec.family) {
+            put("rope_local_base_freq", theta.into());
+        }
+    }
+    if spec.family == Family::SmolLm3 {
+        let is_rotated = |layer| u32::from(!spec.attention.unrotated.contains(layer));
+        put("no_rope_layers", (0..spec.layers).map(is_rotated).collect::<Vec<_>>().into());
+    }
+    if architecture.has_multipliers {
+        put("embedding_multiplier", short(spec.multipliers.embedding).into());
+        put("residual_multiplier", short(spec.multipliers.residual).into());
+        put("logits_scaling", short(spec.multipliers.logits).into());
+    }
+    match (spec.family, spec.attention.scale) {
+        (Family::Granite, Some(scale)) => drop(put("attention_multiplier", short(scale).into())),
+        (Family::Gemma3, Some(scale)) => {
+            drop(put("query_pre_attn_scalar", (1.0 / scale.powi(2)).round().into()))
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,465 @@
+#!/usr/bin/env python3
+"""Make tiny random models and their reference numbers with Hugging Face transformers, float32 on CPU.
+
+    python make_model_golden.py           # writes next to this file
+    python make_model_golden.py gemma3    # only computes these models and prints their rows: writes nothing
+
+For each entry of MODELS it writes <name>/ with config.json, model.safetensors and reference.safetensors, and then
+README.md, the legend. Everything is computed a second time in float64, as far as transformers allows; the README lists
+the largest differences, so that a tolerance can be chosen with a reason.
+
+The folders llama, llama3_rope, qwen2, qwen3 and mistral are older and come from another script: this one does not
+touch them.
+
+Needs torch, transformers (4.57), safetensors. The same versions give the same bytes on one machine.
+
+Shapes: T tokens of one sequence, V vocab.
+"""
+
+import json
+import math
+import sys
+import tempfile
+from pathlib import Path
+
+import safetensors.torch
+import torch
+import transformers
+
+HERE = Path(__file__).resolve().parent
+SEQUENCE_LENGTHS = [7, 33, 64]
+GREEDY_TOKENS = 20
+ADAMW = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.01)
+# The first AdamW step moves every weight by about lr * sign(gradient). Below this gradient the sign may be rounding.
+SMALL_GRADIENT = 1e-6
+# A greedy token that wins by less than this could change with the order of a sum: such a seed is refused.
+LEAST_MARGIN = 1e-3
+
+# Each config has the keys that a published config.json of its family has, and leaves out what those leave out.
+# pad_token_id is null: with a number, torch would leave the gradient of that token's embedding out.
+COMMON = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_act": "silu",
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "attention_dropout": 0.0,
+    "initializer_range": 0.02,
+    "bos_token_id": 94,
+    "eos_token_id": 95,
+    "pad_token_id": None,
+    "torch_dtype": "float32",
+    "use_cache": True,
+}
+
+LLAMA = {**COMMON, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": True}
+
+QWEN2 = {
+    **COMMON,
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+}
+
+QWEN3 = {
+    **COMMON,
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "head_dim": 16,
+    "attention_bias": False,
+    "tie_word_embeddings": True,
+    "use_sliding_window": False,
+}
+
+# With d = 16, theta = 10 and 16 original positions the ramp of yarn goes from 0 to ceil(3.25) = 4: frequency 0 is kept,
+# 1, 2, 3 are blended and the others are divided by the factor.
+DEFAULT_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+
+# With d = 16, theta = 100 and 64 original positions: from floor(1.62) = 1 to ceil(4.03) = 5.
+EXPLICIT_YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "attention_factor": 0.85,
+    "beta_fast": 4.0,
+    "beta_slow": 1.0,
+}
+
+# As published for OLMo 3, but for the length. With d = 16, theta = 50 and 32 original positions: from 0 to ceil(3.33) = 4.
+OLMO3_YARN = {
+    "rope_type": "yarn",
+    "factor": 8.0,
+    "original_max_position_embeddings": 32,
+    "attention_factor": 1.2079441541679836,
+    "beta_fast": 32,
+    "beta_slow": 1,
+}
+
+# Gemma takes hidden_activation, not hidden_act, and leaves out tie_word_embeddings, which is true.
+GEMMA = {key: value for key, value in COMMON.items() if key != "hidden_act"} | {
+    "hidden_activation": "gelu_pytorch_tanh",
+    "head_dim": 16,
+    "attention_bias": False,
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 16,
+}
+
+PHI3 = {
+    **COMMON,
+    "architectures": ["Phi3ForCausalLM"],
+    "model_type": "phi3",
+    "rms_norm_eps": 1e-5,
+    "embd_pdrop": 0.0,
+    "resid_pdrop": 0.0,
+    "tie_word_embeddings": False,
+}
+
+# 12 of the 16 dimensions of a head rotate, so there are 6 factors.
+PHI4_MINI = {
+    **PHI3,
+    "partial_rotary_factor": 0.75,
+    "tie_word_embeddings": True,
+    "rope_scaling": {
+        "type": "longrope",
+        "short_factor": [1.0, 1.05, 1.1, 1.2, 1.35, 1.5],
+        "long_factor": [1.0, 1.3, 2.1, 3.7, 6.2, 9.5],
+    },
+}
+
+MODELS = {
+    "qwen3_yarn": {**QWEN3, "rope_theta": 10.0, "rope_scaling": DEFAULT_YARN},
+    "qwen2_yarn": {**QWEN2, "rope_theta": 100.0, "rope_scaling": EXPLICIT_YARN},
+    "llama_bias": {**LLAMA, "attention_bias": True, "mlp_bias": True},
+    "mistral_window": {
+        **COMMON,
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "sliding_window": 16,
+        "tie_word_embeddings": False,
+    },
+    "qwen2_window": {
+        **QWEN2,
+        "num_hidden_layers": 4,
+        "use_sliding_window": True,
+        "sliding_window": 16,
+        "max_window_layers": 2,
+    },
+    "smollm3": {
+        **COMMON,
+        "architectures": ["SmolLM3ForCausalLM"],
+        "model_type": "smollm3",
+        "num_hidden_layers": 4,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "layer_types": ["full_attention"] * 4,
+        "no_rope_layer_interval": 4,
+        "no_rope_layers": [1, 1, 1, 0],
+        "rope_scaling": None,
+        "sliding_window": None,
+        "use_sliding_window": False,
+    },
+    "olmo2": {
+        **COMMON,
+        "architectures": ["Olmo2ForCausalLM"],
+        "model_type": "olmo2",
+        "attention_bias": False,
+        "rope_scaling": None,
+        "tie_word_embeddings": False,
+    },
+    "olmo3": {
+        **COMMON,
+        "architectures": ["Olmo3ForCausalLM"],
+        "model_type": "olmo3",
+        "num_hidden_layers": 4,
+        "attention_bias": False,
+        "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+        "rope_theta": 50.0,
+        "rope_scaling": OLMO3_YARN,
+        "sliding_window": 16,
+        "tie_word_embeddings": False,
+    },
+    "gemma2": {
+        **GEMMA,
+        "architectures": ["Gemma2ForCausalLM"],
+        "model_type": "gemma2",
+        "attn_logit_softcapping": 5.0,
+        "final_logit_softcapping": 3.0,
+    },
+    "gemma3": {
+        **GEMMA,
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
+        "rope_local_base_freq": 10000,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "rope_theta": 1000000,
+        "sliding_window_pattern": 2,
+    },
+    "granite": {
+        **COMMON,
+        "architectures": ["GraniteForCausalLM"],
+        "model_type": "granite",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "rms_norm_eps": 1e-5,
+        "rope_scaling": None,
+        "tie_word_embeddings": True,
+        "embedding_multiplier": 3.0,
+        "attention_multiplier": 0.15625,
+        "residual_multiplier": 0.4,
+        "logits_scaling": 2.0,
+    },
+    "phi3": {**PHI3, "original_max_position_embeddings": 256, "rope_scaling": None, "sliding_window": None},
+    "phi4_mini": {**PHI4_MINI, "original_max_position_embeddings": 64},
+    "phi4_mini_long": {**PHI4_MINI, "original_max_position_embeddings": 32},
+}
+
+# The first keeps to the short factors, the second to the long ones, greedy continuations included.
+OTHER_LENGTHS = {"phi4_mini": [7, 20, 31], "phi4_mini_long": [40, 50, 64]}
+
+# The standard deviation of the embedding and the mean of the final norm's factor. A tied model whose stream is mostly the
+# embedding predicts the token that it just read, so models that multiply the embedding have a small one and a large norm.
+SIZES = {"gemma2": (0.03, 8.0), "gemma3": (0.03, 8.0), "granite": (0.05, 10.0)}
+DEFAULT_SIZES = (0.25, 1.0)
+
+# A model's seed is its place in MODELS, except where that gave a greedy margin below LEAST_MARGIN.
+OTHER_SEEDS = {"gemma3": 100}
+
+
+def main():
+    torch.set_num_threads(1)  # one order of summation
+    only = sys.argv[1:]
+    rows = []
+    for seed, name in enumerate(MODELS):
+        if only and name not in only:
+            continue
+        with tempfile.TemporaryDirectory() as scratch:
+            directory = (Path(scratch) if only else HERE) / name
+            rows.append(make_model(directory, name, OTHER_SEEDS.get(name, seed)))
+        print(rows[-1], flush=True)
+    if not only:
+        (HERE / "README.md").write_text(README.format(versions=versions(), table=table(rows)), encoding="utf-8")
+
+
+def make_model(directory, name, seed):
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(MODELS[name], indent=2) + "\n")
+
+    generator = torch.Generator().manual_seed(seed)
+    model = new_model(directory)
+    randomize(model, generator, *SIZES.get(name, DEFAULT_SIZES))
+    lengths = OTHER_LENGTHS.get(name, SEQUENCE_LENGTHS)
+    sequences = [torch.randint(COMMON["vocab_size"], (length,), generator=generator) for length in lengths]
+    # named_parameters leaves lm_head out when it is tied to the embedding, as published checkpoints do.
+    weights = {key: value.detach().clone() for key, value in model.named_parameters()}
+    safetensors.torch.save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+
+    check_names(model, weights)
+    check_reload(directory, model, sequences[0])
+    reference = compute_reference(model, sequences)
+    safetensors.torch.save_file(reference, directory / "reference.safetensors")
+
+    exact_model = new_model(directory).double()
+    loaded = exact_model.load_state_dict({key: value.double() for key, value in weights.items()}, strict=False)
+    assert set(loaded.missing_keys) <= {"lm_head.weight"} and not loaded.unexpected_keys, (name, loaded)
+    return summary(name, weights, reference, compute_reference(exact_model, sequences))
+
+
+def new_model(directory):
+    config = transformers.AutoConfig.from_pretrained(directory)
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    assert model.get_input_embeddings().padding_idx is None, directory
+    return model
+
+
+def randomize(model, generator, embedding_size, final_norm):
+    """Weights large enough that attention, norms and biases all change the logits."""
+    offset = 1.0 if model.config.model_type.startswith("gemma") else 0.0  # Gemma multiplies by 1 + w
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if name.endswith("norm.weight"):
+                factor = final_norm if name == "model.norm.weight" else 1.0
+                parameter.copy_(factor - offset + 0.2 * noise)
+            elif name.endswith("bias"):
+                parameter.copy_(0.2 * noise)
+            elif "embed_tokens" in name or "lm_head" in name:
+                parameter.copy_(embedding_size * noise)
+            else:
+                parameter.copy_(1.2 * noise / math.sqrt(parameter.shape[1]))
+
+
+def check_names(model, weights):
+    """The tensors have the names that transformers itself gives them in a file."""
+    with tempfile.TemporaryDirectory() as scratch:
+        model.save_pretrained(scratch)
+        saved = safetensors.torch.load_file(Path(scratch) / "model.safetensors")
+    assert saved.keys() == weights.keys(), saved.keys() ^ weights.keys()
+
+
+def check_reload(directory, model, input_ids):
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager").eval()
+    with torch.no_grad():
+        assert torch.equal(compute_logits(loaded, input_ids), compute_logits(model, input_ids)), directory
+
+
+def compute_logits(model, input_ids):
+    """Logits at every position of one sequence, [T, V], with neither padding nor cache."""
+    return model(input_ids[None], use_cache=False).logits[0]
+
+
+def compute_reference(model, sequences):
+    reference = {}
+    nll_sum, num_targets = 0.0, 0
+    for index, input_ids in enumerate(sequences):
+        logits = compute_logits(model, input_ids)  # [T, V]
+        log_softmax = torch.log_softmax(logits, dim=-1)  # [T, V]
+        log_probs = log_softmax[:-1].gather(1, input_ids[1:, None])[:, 0]  # [T-1]
+        entropy = -(log_softmax.exp() * log_softmax).sum(dim=-1)  # [T]
+        nll_sum, num_targets = nll_sum - log_probs.sum(), num_targets + len(log_probs)
+        greedy, margin = greedy_continuation(model, input_ids)
+        reference[f"seq{index}.input_ids"] = input_ids
+        reference[f"seq{index}.logits"] = logits.detach()
+        reference[f"seq{index}.log_probs"] = log_probs.detach()
+        reference[f"seq{index}.entropy"] = entropy.detach()
+        reference[f"seq{index}.greedy"] = greedy
+        reference[f"seq{index}.greedy_margin"] = margin
+
+    loss = nll_sum / num_targets
+    model.zero_grad()
+    loss.backward()
+    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    reference["loss"] = loss.detach().reshape(1)
+    squares = [gradient.double().square().sum() for gradient in gradients.values()]
+    reference["grad_norm"] = torch.stack(squares).sum().sqrt().to(loss.dtype).reshape(1)
+    reference.update({f"grad.{name}": gradient for name, gradient in gradients.items()})
+
+    torch.optim.AdamW(model.parameters(), **ADAMW).step()
+    reference.update({f"adamw.{name}": parameter.detach().clone() for name, parameter in model.named_parameters()})
+    return reference
+
+
+@torch.no_grad()
+def greedy_continuation(model, input_ids):
+    """The next GREEDY_TOKENS tokens by argmax, and by how much each beat the runner-up in logits."""
+    tokens, margins = input_ids, []
+    for _ in range(GREEDY_TOKENS):
+        (best, runner_up), (token, _) = compute_logits(model, tokens)[-1].topk(2)
+        margins.append(best - runner_up)
+        tokens = torch.cat([tokens, token.reshape(1)])
+    return tokens[len(input_ids) :].clone(), torch.stack(margins)
+
+
+def summary(name, weights, reference, exact):
+    def difference(prefix, suffix=""):
+        keys = [key for key in reference if key.startswith(prefix) and key.endswith(suffix)]
+        return max((reference[key].double() - exact[key].double()).abs().max().item() for key in keys)
+
+    gradients = [reference[f"grad.{key}"] for key in weights]
+    small = sum(int((gradient.abs() < SMALL_GRADIENT).sum()) for gradient in gradients)
+    margin = min(reference[f"seq{i}.greedy_margin"].min().item() for i in range(3))
+    assert margin > LEAST_MARGIN, f"{name}: greedy margin {margin}, choose another seed"
+    for index in range(3):
+        assert torch.equal(reference[f"seq{index}.greedy"], exact[f"seq{index}.greedy"]), (name, index)
+    return {
+        "model": name,
+        "parameters": sum(weight.numel() for weight in weights.values()),
+        "loss": f"{reference['loss'].item():.6f}",
+        "grad_norm": f"{reference['grad_norm'].item():.6f}",
+        "largest logit": f"{max(reference[f'seq{i}.logits'].abs().max().item() for i in range(3)):.2f}",
+        "mean entropy": f"{torch.cat([reference[f'seq{i}.entropy'] for i in range(3)]).mean().item():.3f}",
+        "least greedy margin": f"{margin:.1e}",
+        "d logits": f"{difference('seq', '.logits'):.1e}",
+        "d log_probs": f"{difference('seq', '.log_probs'):.1e}",
+        "d entropy": f"{difference('seq', '.entropy'):.1e}",
+        "d loss": f"{difference('loss'):.1e}",
+        "d grad": f"{difference('grad.'):.1e}",
+        "largest grad": f"{max(gradient.abs().max().item() for gradient in gradients):.2f}",
+        "d adamw": f"{difference('adamw.'):.1e}",
+        "small grads": small,
+    }
+
+
+def table(rows):
+    lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
+    return "\n".join(lines + ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows])
+
+
+def versions():
+    return f"torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}"
+
+
+README = """# Tiny models with reference numbers
+
+Random models, and what Hugging Face transformers computes from them in float32 on CPU, eager attention, no cache.
+Weights are random with a fixed seed; nothing is trained. Those of this list are made by `make_model_golden.py` with
+{versions}. The folders `llama`, `llama3_rope`, `qwen2`, `qwen3` and `mistral` are older, have the same
+tensors with a vocab of 260, and come from another script.
+
+- `qwen3_yarn`: rope of type `yarn` with the default attention factor, 0.1 ln(4) + 1; all three branches of its ramp are used.
+- `qwen2_yarn`: `yarn` with `attention_factor`, `beta_fast` and `beta_slow` given; the ramp starts above 0.
+- `llama_bias`: `attention_bias` and `mlp_bias`: a bias on all seven linear layers.
+- `mistral_window`: `sliding_window` 16 on every layer, untied.
+- `qwen2_window`: 4 layers; `use_sliding_window` with `max_window_layers` 2: layers 0 and 1 are full, 2 and 3 have a window of 16.
+- `smollm3`: 4 layers, the last without rope. No `tie_word_embeddings` in its config.json, as published: it is true.
+- `olmo2`: norms after attention and feed-forward, none before; RMS norm over the whole of q and of k (64 and 32 wide).
+- `olmo3`: as `olmo2`, 4 layers: three with a window of 16 and plain rope, then a full one with `yarn`.
+- `gemma2`: scaled embeddings, norms with 1 + w before and after, tanh gelu, `query_pre_attn_scalar` 24; layer 0 has a window
+  of 16, layer 1 is full; attention scores capped at 5, logits at 3. No `tie_word_embeddings` in its config.json: it is true.
+- `gemma3`: as `gemma2` without caps, with a norm on each head of q and k. Layer 0 has a window of 16 and rope base 1e4, layer 1 is
+  full and has base 1e6 and linear scaling by 8. `sliding_window_pattern` is 2; there is no `layer_types`, as published.
+- `granite`: its four multipliers, none of them 1, and an attention multiplier that is not head_dim^-0.5.
+- `phi3`: fused `qkv_proj` and `gate_up_proj`, untied.
+- `phi4_mini`: as `phi3`, tied; 12 of 16 dimensions of a head rotate; `longrope`. T = 7, 20, 31: never above the 64 original
+  positions, so the short factors.
+- `phi4_mini_long`: the same with 32 original positions and T = 40, 50, 64: always above them, so the long factors.
+
+All have hidden 64, 2 layers unless it says 4, 4 query heads, 2 key-value heads, feed-forward 96, vocab 96.
+Each folder holds `config.json`, `model.safetensors` (f32, Hugging Face names; a tied model has no `lm_head.weight`)
+and `reference.safetensors`.
+
+## reference.safetensors
+
+`i` is 0, 1, 2: three sequences of T = 7, 33, 64 tokens, except where the list says otherwise, each run alone (batch of
+one, no padding). V = 96. Integers are i64, the rest f32.
+
+| tensor | shape | meaning |
+|---|---|---|
+| `seq{{i}}.input_ids` | [T] | uniformly random tokens |
+| `seq{{i}}.logits` | [T, V] | logits at every position, temperature 1, after caps and scaling |
+| `seq{{i}}.log_probs` | [T-1] | element t is log p(input_ids[t+1] given input_ids[0..=t]), natural log |
+| `seq{{i}}.entropy` | [T] | -sum over V of p log p at every position, nats |
+| `seq{{i}}.greedy` | [20] | the 20 tokens after input_ids by argmax; no stop token |
+| `seq{{i}}.greedy_margin` | [20] | best logit minus second-best logit at each of those steps |
+| `loss` | [1] | -(sum of all log_probs of the three sequences) / (number of them): mean over tokens, not over sequences |
+| `grad.NAME` | as NAME | gradient of `loss` for NAME of `model.safetensors`; a tied weight has the sum of both uses |
+| `grad_norm` | [1] | square root of the sum of squares of all `grad.*`, a tied weight counted once |
+| `adamw.NAME` | as NAME | parameter after one AdamW step from zero moments |
+
+AdamW: lr 1e-3, beta1 0.9, beta2 0.95, eps 1e-8, decoupled weight decay 0.01 on every parameter (norms and biases too),
+bias correction on, no clipping: w ← w·(1 − lr·decay), then w ← w − lr · m̂ / (sqrt(v̂) + eps).
+
+## Rounding
+
+The same numbers were computed from the same weights in float64. (There, too, transformers keeps the norms, the rope
+tables and the softmax of attention in float32, so this measures the matrix products and sums, not everything.)
+`d …` is the largest absolute difference between the two. The greedy tokens are the same in both.
+
+{table}
+
+`small grads` counts weights whose gradient is below 1e-6 (an embedding row that no sequence uses has gradient 0; a bias on
+k has no effect where softmax cancels it). The first AdamW step moves a weight by about lr · sign(gradient), so rounding in
+such a gradient can change the result by up to 2e-3. Compare `adamw.*` where the gradient is larger, or feed the stored
+`grad.*` to the optimizer.
+"""
+
+if __name__ == "__main__":
+    main()
