@@ -188,6 +188,7 @@ impl Host {
             Kind::Python(of) => {
                 let spec = EpisodesSpec {
                     of: of.clone(),
+                    tools: settings.tools.clone(),
                     rows: settings.rows.clone(),
                     eval_rows: settings.eval_rows.clone(),
                     action: settings.action.clone(),
@@ -229,13 +230,15 @@ impl Host {
                     Job::Reset(start) => {
                         // 31 bits, as for other environments in Python.
                         let seed = start.draw(0)[0] >> 1;
-                        let messages = messages(episodes.reset(slot, seed, start.held_out)?);
-                        Some(Said { messages, ..Said::default() })
+                        let begun = episodes.reset(slot, seed, start.held_out)?;
+                        let (messages, columns) = (messages(begun.messages), begun.columns);
+                        Some(Said { messages, columns, ..Said::default() })
                     }
                     Job::Step(response, calls) => episodes.step(slot, &response, &calls)?.map(|turn| Said {
                         messages: messages(turn.messages),
                         reward: turn.reward,
                         done: turn.done,
+                        ..Said::default()
                     }),
                     Job::End => episodes.end(slot)?.map(Said::end),
                 })

@@ -7,7 +7,7 @@
 use crate::ids::Ids;
 use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Stop};
-use crate::python::line;
+use crate::python::{Columns, line};
 use crate::sandbox::Network;
 use plimsoll_base::{Bytes, Error, Result, slugs};
 use serde_json::{Value, json};
@@ -26,6 +26,8 @@ pub enum EpisodesOf {
         /// The class in it, or a function that makes an environment.
         class: String,
     },
+    /// Functions of no class as tools, those of `EpisodesSpec::tools`: a row's prompt begins an episode.
+    Functions,
     /// The id of a registered environment, as `gymnasium.make` takes it.
     Gymnasium { id: String },
     /// The address of a server.
@@ -37,17 +39,27 @@ impl EpisodesOf {
     fn name(&self) -> &str {
         match self {
             EpisodesOf::Class { class, .. } => class,
+            EpisodesOf::Functions => "tools",
             EpisodesOf::Gymnasium { id } => id,
             EpisodesOf::OpenEnv { url } => url,
         }
     }
 }
 
+/// A function in a user's file that the model may call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolFunction {
+    pub file: PathBuf,
+    pub function: String,
+}
+
 /// The environment to load, and its limits.
 #[derive(Clone, Debug)]
 pub struct EpisodesSpec {
     pub of: EpisodesOf,
-    /// JSONL files with the arguments of `reset`, for training and for evaluation, for a class whose methods are tools.
+    /// Functions of no class that the model may call, for `Functions` and for a class whose methods are tools.
+    pub tools: Vec<ToolFunction>,
+    /// JSONL files with the arguments of `reset`, for training and for evaluation, where there are tools.
     pub rows: Option<PathBuf>,
     pub eval_rows: Option<PathBuf>,
     /// The key of an OpenEnv server's actions that takes the response.
@@ -67,6 +79,14 @@ pub struct EpisodesSpec {
 
 /// Messages of an environment: roles with contents.
 pub type Messages = Vec<(String, String)>;
+
+/// How an episode begins.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Begun {
+    pub messages: Messages,
+    /// The columns of its row, where rewards of the run grade it; else none.
+    pub columns: Columns,
+}
 
 /// The answer to a turn.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,6 +133,12 @@ impl PythonEpisodes {
                 "write env = \"python:FILE.py:CLASS\" with a path from where the command runs",
             ));
         }
+        if let Some(tool) = spec.tools.iter().find(|tool| !tool.file.is_file()) {
+            return Err(missing(
+                &tool.file,
+                "write environment.tools = [\"python:FILE.py:FUNCTION\"] with paths from where the command runs",
+            ));
+        }
         if let Some(rows) = [&spec.rows, &spec.eval_rows].into_iter().flatten().find(|rows| !rows.is_file()) {
             return Err(missing(
                 rows,
@@ -141,15 +167,22 @@ impl PythonEpisodes {
         }
     }
 
-    /// Begins an episode in a slot. Returns the environment's first messages.
+    /// Begins an episode in a slot.
     ///
     /// Errors: `text-environment-raised`, `-timeout`, `-crashed`, `-over-budget`, `-bad-reply`.
-    pub fn reset(&mut self, slot: usize, seed: u32, held_out: bool) -> Result<Messages> {
+    pub fn reset(&mut self, slot: usize, seed: u32, held_out: bool) -> Result<Begun> {
         self.pool.set_timeout(self.reset_timeout);
         let reply = self.ask(json!({ "reset": slot, "seed": seed, "held_out": held_out }));
         self.pool.set_timeout(self.step_timeout);
-        let reply = reply?;
-        messages(&reply).ok_or_else(|| self.bad_reply("a line that is no answer to `reset`"))
+        let mut reply = reply?;
+        let Some(messages) = messages(&reply) else {
+            return Err(self.bad_reply("a line that is no answer to `reset`"));
+        };
+        let columns = match reply["columns"].take() {
+            Value::Object(columns) => columns,
+            _ => Columns::new(),
+        };
+        Ok(Begun { messages, columns })
     }
 
     /// Passes the model's turn to the episode in a slot, with the calls in it: objects with `name` and `arguments`. Returns
@@ -224,6 +257,7 @@ impl EpisodesSpec {
     fn to_json(&self) -> Value {
         let mut what = match &self.of {
             EpisodesOf::Class { file, class } => json!({ "file": file, "class": class }),
+            EpisodesOf::Functions => json!({}),
             EpisodesOf::Gymnasium { id } => json!({ "gymnasium": id }),
             EpisodesOf::OpenEnv { url } => {
                 json!({ "openenv": url, "action": self.action, "timeout": self.step_timeout.as_secs_f64() })
@@ -232,6 +266,10 @@ impl EpisodesSpec {
         let rows = [("rows", &self.rows), ("eval_rows", &self.eval_rows)];
         for (key, file) in rows.into_iter().filter_map(|(key, file)| Some((key, file.as_ref()?))) {
             what[key] = json!(file);
+        }
+        if !self.tools.is_empty() {
+            let place = |tool: &ToolFunction| json!([tool.file, tool.function]);
+            what["tools"] = self.tools.iter().map(place).collect();
         }
         if let Some(key) = &self.observation {
             what["observation"] = json!(key);

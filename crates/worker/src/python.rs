@@ -36,6 +36,8 @@ pub struct Batch {
     /// Prompts as the model read them, with the template's tokens.
     pub rendered: Vec<String>,
     pub responses: Vec<String>,
+    /// The messages of a response that is a conversation; absent, or shorter than `responses`, where it is one message.
+    pub completions: Vec<Option<Value>>,
     pub response_ids: Vec<Vec<u32>>,
     /// The answer column.
     pub answers: Vec<Value>,
@@ -250,11 +252,12 @@ fn columns_by_name(rows: &[Columns]) -> Columns {
     columns
 }
 
-/// Returns responses in the form of their prompts: text, or a list of one message.
+/// Returns responses in the form of their prompts: text, or a list of messages.
 fn completions(batch: &Batch) -> Value {
-    let both = batch.prompts.iter().zip(&batch.responses);
-    both.map(|(prompt, response)| match prompt {
-        Value::Array(_) => json!([{ "role": "assistant", "content": response }]),
+    let both = batch.prompts.iter().zip(&batch.responses).enumerate();
+    both.map(|(sample, (prompt, response))| match (batch.completions.get(sample), prompt) {
+        (Some(Some(messages)), _) => messages.clone(),
+        (_, Value::Array(_)) => json!([{ "role": "assistant", "content": response }]),
         _ => json!(response),
     })
     .collect()

@@ -1,10 +1,10 @@
 """Serves episodes of one environment: a JSON line in, a JSON line out. Usage: serve_episodes.py WHAT, a JSON object that
 `open_shape` reads.
 
-{"reset": slot, "seed": n, "held_out": b} begins an episode, {"step": slot, "response": text, "calls": [...]} is the model's
-turn in it, {"end": slot} asks for the reward of a whole episode, and {"about": 0} what its tools are. A slot keeps its object from episode to episode; one that
-raised is made anew. A reply repeats the `id` of its request. Standard output belongs to the protocol, so the user's prints go
-to standard error.
+{"reset": slot, "seed": n, "held_out": b} begins an episode; the reply has `columns` where rewards of the run grade it.
+{"step": slot, "response": text, "calls": [...]} is the model's turn in it, {"end": slot} asks for the reward of a whole
+episode, and {"about": 0} what its tools are. A slot keeps its object from episode to episode; one that raised is made anew. A
+reply repeats the `id` of its request. Standard output belongs to the protocol, so the user's prints go to standard error.
 """
 import json
 import os
@@ -79,7 +79,9 @@ def answer(make, slots, request):
         slots.pop(slot, None)
         return {"raised": traceback.format_exc(limit=-8)}
     try:
-        return read(result)
+        read = read(result)
+        columns = getattr(slots[slot], "columns", None)
+        return {**read, "columns": columns} if "reset" in request and columns is not None else read
     except Exception as error:
         slots.pop(slot, None)
         return {"bad": str(error) or type(error).__name__}

@@ -2,7 +2,7 @@
 
 An object of each class here plays one episode at a time: `reset(seed, held_out)` returns messages, `step(response, calls)`
 returns (messages, reward, done), and where `scores_at_end`, `end()` returns the reward of the whole episode. `tools` are the
-functions that the model may call, as JSON schemas.
+functions that the model may call, as JSON schemas. `columns` is the row of an episode that rewards of the run grade.
 """
 import asyncio
 import inspect
@@ -12,6 +12,8 @@ import typing
 
 ROWS_MAX = 1 << 20
 REPLY_BYTES_MAX = 1 << 20
+# Of one tool's result. The tokens between two turns have their own limit, which is lower.
+RESULT_CHARS_MAX = 1 << 16
 
 
 class Plain:
@@ -56,23 +58,25 @@ class Tools:
 
     scores_at_end = True
 
-    def __init__(self, environment, rows, held_out_rows):
+    def __init__(self, environment, name, functions, rows, held_out_rows):
         self.environment, self.rows, self.held_out_rows = environment, rows, held_out_rows
-        # Alphabetical, as TRL lists them in the prompt.
+        # Alphabetical, as TRL lists them in the prompt, after functions of no class.
         members = inspect.getmembers(type(environment), predicate=inspect.isfunction)
-        self.functions = {
+        methods = {
             name: getattr(environment, name)
             for name, _ in members
             if name not in ("reset", "get_reward") and not name.startswith("_")
         }
+        for taken in sorted(methods.keys() & functions.keys()):
+            raise LookupError(f"two tools are called `{taken}`: a method of `{name}`, and a function of environment.tools")
+        self.functions = {**functions, **methods}
         self.tools = [schema(function) for function in self.functions.values()]
         self.takes = keywords_of(environment.reset)
 
     def reset(self, seed, held_out):
         rows = self.held_out_rows if held_out else self.rows
         row = dict(rows[seed % len(rows)]) if rows else {"seed": seed}
-        said = row.get("prompt", [])
-        said = [{"role": "user", "content": said}] if isinstance(said, str) else [dict(one) for one in said]
+        said = prompt_of(row)
         if self.takes is not None:
             row = {name: value for name, value in row.items() if name in self.takes}
         observation = settled(self.environment.reset(**row))
@@ -87,22 +91,50 @@ class Tools:
         return said
 
     def step(self, response, calls):
-        return [self.call(**call) for call in calls], 0.0, not calls
-
-    def call(self, name, arguments):
-        try:
-            if name not in self.functions:
-                raise ValueError(f"Tool {name} not found.")
-            result = settled(self.functions[name](**arguments))
-        except MemoryError:
-            raise
-        except Exception as error:
-            result = {"error": str(error)}
-        return {"role": "tool", "content": str(result)}
+        return [called(self.functions, **call) for call in calls], 0.0, not calls
 
     def end(self):
         get_reward = getattr(self.environment, "get_reward", None)
         return settled(get_reward()) if get_reward else self.environment.reward
+
+
+class Functions:
+    """Functions of no class as tools, as TRL's `tools` are: a row's `prompt` begins an episode, rewards of the run grade it."""
+
+    scores_at_end = False
+
+    def __init__(self, functions, rows, held_out_rows):
+        self.functions, self.rows, self.held_out_rows = functions, rows, held_out_rows
+        self.tools = [schema(function) for function in functions.values()]
+        self.columns = {}
+
+    def reset(self, seed, held_out):
+        rows = self.held_out_rows if held_out else self.rows
+        row = rows[seed % len(rows)]
+        self.columns = {name: value for name, value in row.items() if name != "prompt"}
+        return prompt_of(row)
+
+    def step(self, response, calls):
+        return [called(self.functions, **call) for call in calls], 0.0, not calls
+
+
+def prompt_of(row):
+    """The messages that a row begins with."""
+    said = row.get("prompt", [])
+    return [{"role": "user", "content": said}] if isinstance(said, str) else [dict(one) for one in said]
+
+
+def called(functions, name, arguments):
+    """The message with the result of a call; an error is a result too."""
+    try:
+        if name not in functions:
+            raise ValueError(f"Tool {name} not found.")
+        result = settled(functions[name](**arguments))
+    except MemoryError:
+        raise
+    except Exception as error:
+        result = {"error": str(error)}
+    return {"role": "tool", "content": str(result)[:RESULT_CHARS_MAX]}
 
 
 class Session:
@@ -284,6 +316,59 @@ def schema(function):
     return {"type": "function", "function": made}
 
 
+MODULES = {}
+
+
+def module_of(file):
+    """The module in a file, which is loaded once."""
+    if file not in MODULES:
+        MODULES[file] = load_file(file)
+    return MODULES[file]
+
+
+def read_functions(places):
+    """The functions of `[file, name]` pairs, by the names under which a model calls them."""
+    functions, found_at = {}, {}
+    for file, name in places:
+        module = module_of(file)
+        function = getattr(module, name, None)
+        if not inspect.isfunction(function):
+            known = [k for k, v in vars(module).items() if inspect.isfunction(v) and not k.startswith("_")]
+            what = f"`{name}` of `{file}` is a {type(function).__name__}" if function is not None else f"`{file}` has no `{name}`"
+            raise LookupError(f"{what}, and a tool is a function; it has: {', '.join(known) or 'none'}")
+        check_described(function, name)
+        if function.__name__ in functions:
+            other = found_at[function.__name__]
+            raise LookupError(f"two tools are called `{function.__name__}`: `{name}` of `{file}`, and `{other[1]}` of `{other[0]}`")
+        functions[function.__name__], found_at[function.__name__] = function, (file, name)
+    return functions
+
+
+def check_described(function, name):
+    """Refuses a function that a model cannot be told about; transformers refuses the same ones."""
+    if function.__name__ == "<lambda>":
+        raise TypeError(f"`{name}` is a lambda, which has neither a name nor type hints: write it with `def`")
+    words, of_arguments, _ = docs_of(function)
+    if not words and not of_arguments:
+        raise TypeError(f"the tool `{name}` has no docstring, which tells the model what it is for")
+    hints = typing.get_type_hints(function)
+    for argument, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise TypeError(f"the argument `{argument}` of the tool `{name}` is passed by its place, and a model passes by name")
+        if argument not in hints:
+            raise TypeError(f"the argument `{argument}` of the tool `{name}` has no type hint")
+        if argument not in of_arguments:
+            raise TypeError(f"the docstring of the tool `{name}` does not describe its argument `{argument}`, under `Args:`")
+
+
+def with_prompts(path, rows):
+    """Requires that each row begins a conversation."""
+    for number, row in enumerate(rows, 1):
+        if not row.get("prompt") or not isinstance(row["prompt"], (str, list)):
+            raise ValueError(f"`{path}`, row {number}: no `prompt`, a string or a list of messages")
+    return rows
+
+
 def read_rows(path):
     """The objects of a JSONL file."""
     rows = []
@@ -305,7 +390,7 @@ def read_rows(path):
     return rows
 
 
-def of_class(made, name, rows, held_out_rows):
+def of_class(made, name, functions, rows, held_out_rows):
     """A function that makes episodes of a user's class, and the first of them."""
     if isinstance(made, type) and not callable(getattr(made, "reset", None)):
         raise LookupError(f"`{name}` has no method `reset`")
@@ -315,7 +400,7 @@ def of_class(made, name, rows, held_out_rows):
     if hasattr(first, "action_space") and hasattr(first, "observation_space"):
         shape = Gymnasium
     elif callable(getattr(first, "get_reward", None)) or not callable(getattr(first, "step", None)):
-        shape = lambda environment: Tools(environment, rows, held_out_rows)
+        shape = lambda environment: Tools(environment, name, functions, rows, held_out_rows)
         if not callable(getattr(first, "get_reward", None)) and not hasattr(first, "reward"):
             raise LookupError(f"`{name}` has no method `step`, nor `get_reward` as an environment of tools has")
     else:
@@ -327,6 +412,7 @@ def open_shape(what):
     """A function that makes episodes, and the first of them; `what` is what the run file says."""
     rows = read_rows(what["rows"]) if "rows" in what else []
     held_out_rows = read_rows(what["eval_rows"]) if "eval_rows" in what else rows
+    functions = read_functions(what.get("tools", []))
     if "gymnasium" in what:
         import gymnasium
 
@@ -336,16 +422,23 @@ def open_shape(what):
         session = lambda: Session(what["openenv"], what["timeout"])
         make = lambda: OpenEnv(session(), what["action"], what.get("observation"))
         made = make, make()
+    elif "file" not in what:
+        with_prompts(what["rows"], rows)
+        with_prompts(what.get("eval_rows"), held_out_rows)
+        make = lambda: Functions(functions, rows, held_out_rows)
+        made = make, make()
     else:
-        module = load_file(what["file"])
+        module = module_of(what["file"])
         found = getattr(module, what["class"], None)
         if not callable(found):
             known = [k for k, v in vars(module).items() if isinstance(v, type)]
             raise LookupError(f"`{what['file']}` has no class `{what['class']}`; it has: {', '.join(known) or 'none'}")
-        made = of_class(found, what["class"], rows, held_out_rows)
+        made = of_class(found, what["class"], functions, rows, held_out_rows)
     make, first = made
-    if rows and not isinstance(first, Tools):
+    if rows and not isinstance(first, (Tools, Functions)):
         raise TypeError("environment.rows are for a class whose methods are tools: this one has another form")
+    if functions and not isinstance(first, (Tools, Functions)):
+        raise TypeError("environment.tools are for a class whose methods are tools: this one has another form")
     return make, first
 
 

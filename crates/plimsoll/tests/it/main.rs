@@ -20,6 +20,7 @@ mod distill;
 mod doctor;
 mod doctor_run;
 mod founding;
+mod functions;
 mod gguf;
 mod grade;
 mod hostile;

@@ -12,6 +12,9 @@ use std::path::Path;
 const ROWS_MAX: usize = 4096;
 const BYTES_MAX: usize = 2 << 20;
 
+/// The column of the prompt in `environment.rows`.
+const PROMPT: &str = "prompt";
+
 /// What the first rows showed.
 #[derive(Debug, Default)]
 pub(crate) struct FirstRows {
@@ -45,6 +48,24 @@ pub(crate) fn first_rows(run: &RunSpec, text: Option<&TextModel>) -> Result<Firs
         }
     }
     Ok(found)
+}
+
+/// Returns the columns of the first row of each file of `environment.rows` whose episodes the run's rewards grade.
+///
+/// Errors: those of reading it.
+pub(crate) fn first_rows_of_tools(run: &RunSpec) -> Result<Vec<Map<String, Value>>> {
+    let section = run.environment.iter().filter(|section| section.is_graded());
+    let files = section.flat_map(|section| [&section.rows, &section.eval_rows]).flatten();
+    let mut columns = Vec::new();
+    // The workers that read a file say where it is missing.
+    for path in files.map(Path::new).filter(|path| path.is_file()) {
+        let one = Part { rows: 1, bytes: BYTES_MAX };
+        first_prompts(path, PROMPT, one, |_, row| {
+            columns.push(row.columns);
+            Ok(())
+        })?;
+    }
+    Ok(columns)
 }
 
 impl FirstRows {

@@ -3,7 +3,7 @@
 
 use crate::checks::{Before, Checks};
 use crate::data::dataset::{Dataset, TextModel};
-use crate::data::first_rows::{FirstRows, first_rows};
+use crate::data::first_rows::{FirstRows, first_rows, first_rows_of_tools};
 use crate::data::hub;
 use crate::data::models::{
     model_of_plan, other_models, other_models_of_plan, other_specs, text_model, trained_model,
@@ -131,11 +131,16 @@ impl Session {
     }
 
     /// Returns the columns of the first row of each set, for checking what rewards ask for.
-    pub(crate) fn first_columns(&self, run: &RunSpec) -> Vec<Map<String, Value>> {
-        // What is trained without sampling has no rewards; episodes have no columns.
+    ///
+    /// Errors: those of reading `environment.rows`.
+    pub(crate) fn first_columns(&self, run: &RunSpec) -> Result<Vec<Map<String, Value>>> {
+        if run.environment.is_some() {
+            return first_rows_of_tools(run);
+        }
+        // What is trained without sampling has no rewards.
         let training = self.data.first_columns().filter(|_| run.objective.is_some());
         let held_out = self.eval.iter().filter_map(|set| Some(set.items.first()?.columns.clone()));
-        training.chain(held_out).collect()
+        Ok(training.chain(held_out).collect())
     }
 }
 
@@ -160,7 +165,7 @@ impl Known {
             let model = trained_model(run, &run.model, &run.model_options)?;
             let (others, assumed) = other_models_of_plan(run, &model)?;
             let session = Session::of_models(run, model, others)?;
-            let (columns, facts) = (session.first_columns(run), session.facts);
+            let (columns, facts) = (session.first_columns(run)?, session.facts);
             let assumed = assumed.into_iter().collect();
             return Ok(Known { facts, assumed, not_checked: Vec::new(), columns });
         };
@@ -178,7 +183,7 @@ impl Known {
         // `random:PRESET` is a shape, also in place of a model that is elsewhere.
         let text = (!model.random).then(|| text_model(&model, &run.data)).transpose()?;
         let rows = match run.environment {
-            Some(_) => FirstRows::default(),
+            Some(_) => FirstRows { columns: first_rows_of_tools(run)?, ..FirstRows::default() },
             None => {
                 prompts_of(run)?;
                 first_rows(run, text.as_ref())?

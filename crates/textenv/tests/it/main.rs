@@ -13,6 +13,7 @@ fn settings() -> Settings {
     plimsoll_worker::keep_with(env!("CARGO_BIN_EXE_plimsoll-textenv-keeper").into());
     let timeout = Duration::from_secs(20);
     Settings {
+        tools: Vec::new(),
         rows: None,
         eval_rows: None,
         action: "message".to_string(),
