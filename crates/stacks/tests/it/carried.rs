@@ -293,12 +293,78 @@ fn a_class_of_tools_becomes_an_environment() {
         let error = imported("trl", "x.py", &script(own, factory, "\"o/n\"")).expect_err(factory);
         assert_eq!(error.slug, "import-not-built", "{factory}");
     }
-    let tools = "GRPOTrainer(model=\"a/b\", tools=[add], args=GRPOConfig(max_steps=4))\n";
-    let error = imported("trl", "x.py", tools).expect_err("functions of no class");
-    assert!(
-        error.slug == "import-not-built" && error.to_string().contains("its methods are the tools"),
-        "{error}"
+}
+
+/// A script whose trainer has these tools, and what is next to it.
+fn with_tools(before: &str, tools: &str, more: &str) -> Result<Imported> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("x.py");
+    std::fs::write(folder.path().join("search.py"), "def find(): ...\n").expect("a file");
+    let script = format!(
+        "{before}\nGRPOTrainer(model=\"a/b\", tools={tools}, {more}\n\
+         train_dataset=load_dataset(\"json\", data_files=\"rows.jsonl\"), eval_dataset=load_dataset(\"json\", data_files=\"held.jsonl\"),\n\
+         args=GRPOConfig(max_steps=4, max_completion_length=512, max_tool_calling_iterations=3))\n"
     );
+    std::fs::write(&path, script).expect("a file");
+    import(find("trl").expect("a stack"), &path, &Wishes::default())
+}
+
+const OWN_TOOLS: &str = "from search import find as look\nimport search\nimport math\nfrom math import sqrt\n\
+    def add(x: int) -> int:\n    return x\nasync def later(x: int) -> int:\n    return x\n\
+    def score(completions, **kwargs):\n    return [0.0]\nclass Sums:\n    def reset(self): ...\n\
+    by_name = [add, look]\nshort = lambda x: x";
+
+#[test]
+fn functions_of_no_class_become_tools_that_the_rewards_grade() {
+    for (tools, expect) in [
+        ("[add]", &["/x.py:add\""][..]),
+        ("[add, later, look]", &["/x.py:add\"", "/x.py:later\"", "/search.py:find\""]),
+        ("by_name", &["/x.py:add\"", "/search.py:find\""]),
+        ("[search.find]", &["/search.py:find\""]),
+    ] {
+        let run = with_tools(OWN_TOOLS, tools, "reward_funcs=[score], reward_weights=[2.0],").expect(tools);
+        let lines = section(&run.run_file, "environment");
+        let fixed = ["env = \"tools\"", "turns_max = 4", "episode_tokens_max = 512", "rows = \"rows.jsonl\""];
+        assert!(fixed.iter().all(|line| lines.contains(line)), "{tools}: {lines:?}");
+        assert!(lines.contains(&"eval_rows = \"held.jsonl\""), "{tools}: {lines:?}");
+        let line = lines.iter().find(|line| line.starts_with("tools = [")).expect(tools);
+        assert_eq!(line.matches("\"python:").count(), expect.len(), "{line}");
+        assert!(expect.iter().all(|place| line.contains(place)), "{line}");
+        let rewards = ["[[reward]]", "/x.py:score\"", "weight = 2.0"];
+        assert!(rewards.iter().all(|words| run.run_file.contains(words)), "{}", run.run_file);
+        for gone in ["chat_template", "prompts ="] {
+            assert!(!run.run_file.contains(gone), "{gone}: {}", run.run_file);
+        }
+    }
+    for none in ["[]", "None"] {
+        let run = with_tools(OWN_TOOLS, none, "reward_funcs=[score],").expect(none);
+        assert!(section(&run.run_file, "environment").is_empty(), "{none}: {}", run.run_file);
+    }
+    // Next to the methods of a class, which gives the reward.
+    let run = with_tools(OWN_TOOLS, "[add]", "environment_factory=Sums,").expect("a class with functions");
+    let lines = section(&run.run_file, "environment");
+    assert!(lines.iter().any(|line| line.ends_with("/x.py:Sums\"")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.starts_with("tools = [\"python:")), "{lines:?}");
+}
+
+#[test]
+fn a_tool_that_is_no_function_of_a_file_is_refused_by_its_name() {
+    for (tools, named) in [
+        ("[add, lambda x: x]", "tools = [add, lambda x: x]"),
+        ("[short]", "tools = short"),
+        ("[add, print]", "tools = print"),
+        ("[math.sqrt]", "tools = math.sqrt"),
+        ("[sqrt]", "tools = sqrt"),
+        ("[Sums]", "tools = Sums"),
+        ("[Sums().reset]", "tools = [Sums().reset]"),
+        ("make_tools()", "tools = make_tools()"),
+        ("[partial(add, 1)]", "tools = [partial(add, 1)]"),
+    ] {
+        let error = with_tools(OWN_TOOLS, tools, "reward_funcs=[score],").expect_err(tools);
+        assert_eq!(error.slug, "import-not-built", "{tools}");
+        let line = format!("{named}: an episode is one response here");
+        assert!(error.to_string().contains(&line), "{tools}: {error}");
+    }
 }
 
 #[test]
