@@ -120,7 +120,7 @@ fn tools(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> 
     if kind.is_graded() && environment.tools.is_empty() {
         return Err(missing(key).hint("environment.tools = [\"python:FILE.py:FUNCTION\"]"));
     }
-    if kind.is_graded() && environment.rows.is_none() {
+    if kind.is_graded() && environment.rows.as_deref().is_none_or(str::is_empty) {
         return Err(missing("environment.rows").fact("each line's `prompt` begins an episode"));
     }
     let mut names = BTreeSet::new();

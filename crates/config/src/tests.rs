@@ -538,6 +538,7 @@ fn functions_of_no_class_are_tools_that_the_runs_rewards_grade() {
             "two of `environment.tools` are called `f`",
         ),
         ("reward.0.kind=model", "contradictory-keys", "a reward model cannot read"),
+        ("environment.rows=", "missing-key", "environment.rows"),
         ("data.prompts=builtin:addition", "contradictory-keys", "their own prompts"),
     ] {
         let error = load_text(EPISODES, &[&FUNCTIONS[..], &[more]].concat(), &[]).expect_err(more);

@@ -162,8 +162,8 @@ fn episodes(draft: &mut Draft) {
         if draft.get("environment.env") == Some("\"tools\"") {
             draft.miss(
                 "environment.rows",
-                "train_dataset as a JSONL file",
-                "the file, which `to_json` of the data set makes: its column `prompt` begins an episode",
+                "which JSON lines hold its prompts",
+                "a JSONL file with the column `prompt`, as `to_json` of the data set makes",
             );
         }
     }

@@ -336,6 +336,15 @@ fn functions_of_no_class_become_tools_that_the_rewards_grade() {
             assert!(!run.run_file.contains(gone), "{gone}: {}", run.run_file);
         }
     }
+    // Rows are JSON lines.
+    let hub = "def add(x: int): ...\nGRPOTrainer(model=\"a/b\", tools=[add], train_dataset=load_dataset(\"o/n\"), args=GRPOConfig(max_steps=4))\n";
+    let run = imported("trl", "x.py", hub).expect("a run file");
+    let said = |start: &str| run.remarks.iter().any(|line| line.starts_with(start));
+    assert!(
+        said("missing: environment.rows: ") && said("left out: train_dataset = hf:o/n: "),
+        "{:?}",
+        run.remarks
+    );
     for none in ["[]", "None"] {
         let run = with_tools(OWN_TOOLS, none, "reward_funcs=[score],").expect(none);
         assert!(section(&run.run_file, "environment").is_empty(), "{none}: {}", run.run_file);
