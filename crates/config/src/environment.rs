@@ -20,6 +20,8 @@ const AGENT_TURNS_MAX: f64 = 63.0;
 const TOOLS_MAX: usize = 64;
 /// What the keys of tools are for.
 const OF_TOOLS: &str = "it belongs to env = \"python:FILE.py:CLASS\" or \"tools\"";
+/// What `environment.rows` takes.
+const TAKES_ROWS: &str = "a JSONL or Parquet file, or hf:org/name/SUBSET/SPLIT";
 /// Largest number of worker processes.
 const WORKERS_MAX: f64 = 256.0;
 
@@ -96,6 +98,11 @@ fn own_keys(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<(
     if let Some((key, _)) = of_class.iter().find(|(_, value)| value.is_some() && !has_tools) {
         return refuse(key, OF_TOOLS, &format!("remove {key}"));
     }
+    for (key, value) in of_class {
+        if let Some(rows) = value.as_deref().filter(|rows| rows.is_empty() || rows.starts_with("builtin:")) {
+            return Err(bad_value(at, key, format!("{rows:?}"), TAKES_ROWS));
+        }
+    }
     if environment.eval_rows.is_some() && environment.rows.is_none() {
         return refuse("environment.eval_rows", "environment.rows is absent", "set environment.rows too");
     }
@@ -121,7 +128,7 @@ fn tools(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> 
         return Err(missing(key).hint("environment.tools = [\"python:FILE.py:FUNCTION\"]"));
     }
     if kind.is_graded() && environment.rows.as_deref().is_none_or(str::is_empty) {
-        return Err(missing("environment.rows").fact("each line's `prompt` begins an episode"));
+        return Err(missing("environment.rows").fact("the prompt of each row begins an episode"));
     }
     let mut names = BTreeSet::new();
     for place in &environment.tools {
@@ -251,12 +258,13 @@ fn graded(run: &RunFile, kind: &Kind, at: &Provenance) -> Result<()> {
 }
 
 impl Environment {
-    /// Returns how the workers and programs of a text environment are run.
-    pub fn host_settings(&self) -> Settings {
+    /// Returns how the workers and programs of a text environment are run. `prompt_column`: that of the run's data.
+    pub fn host_settings(&self, prompt_column: &str) -> Settings {
         Settings {
             tools: self.tools.iter().filter_map(|place| tool_function(place)).collect(),
             rows: self.rows.as_ref().map(PathBuf::from),
             eval_rows: self.eval_rows.as_ref().map(PathBuf::from),
+            prompt_column: prompt_column.to_string(),
             action: self.action.clone().unwrap_or_else(|| "message".to_string()),
             observation: self.observation.clone(),
             python: self.python.clone(),

@@ -526,7 +526,7 @@ fn functions_of_no_class_are_tools_that_the_runs_rewards_grade() {
     let environment = run.environment.as_ref().unwrap();
     assert!(environment.is_graded() && RunSpec::new(&run).has_rewards());
     assert_eq!(environment.files().collect::<Vec<_>>(), ["a.py", "b.py"]);
-    let tools = environment.host_settings().tools;
+    let tools = environment.host_settings("prompt").tools;
     assert_eq!((tools[1].file.as_path(), tools[1].function.as_str()), (std::path::Path::new("b.py"), "g"));
     for (more, slug, contains) in [
         ("environment.tools=[\"a.py:f\"]", "bad-value", "python:FILE.py:FUNCTION"),
@@ -539,6 +539,8 @@ fn functions_of_no_class_are_tools_that_the_runs_rewards_grade() {
         ),
         ("reward.0.kind=model", "contradictory-keys", "a reward model cannot read"),
         ("environment.rows=", "missing-key", "environment.rows"),
+        ("environment.rows=builtin:addition", "bad-value", "a JSONL or Parquet file, or hf:org/name"),
+        ("environment.eval_rows=", "bad-value", "environment.eval_rows"),
         ("data.prompts=builtin:addition", "contradictory-keys", "their own prompts"),
     ] {
         let error = load_text(EPISODES, &[&FUNCTIONS[..], &[more]].concat(), &[]).expect_err(more);

@@ -76,9 +76,11 @@ pub trait TextEnvironment: Send {
 pub struct Settings {
     /// Functions of no class that the model may call.
     pub tools: Vec<ToolFunction>,
-    /// JSONL files with the arguments of `reset`, for training and for evaluation, where there are tools.
+    /// Files of the rows that begin episodes, for training and for evaluation, where there are tools.
     pub rows: Option<PathBuf>,
     pub eval_rows: Option<PathBuf>,
+    /// Their column with the prompt.
+    pub prompt_column: String,
     /// The keys of an OpenEnv server's actions and observations (`plimsoll_worker::EpisodesSpec`).
     pub action: String,
     pub observation: Option<String>,

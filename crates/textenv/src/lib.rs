@@ -9,6 +9,7 @@ mod environment;
 mod guess;
 mod hosts;
 mod memory;
+mod rows;
 mod second_try;
 mod tally;
 mod tool;
@@ -17,6 +18,7 @@ pub use environment::{Row, Said, Settings, Start, TextEnvironment};
 pub use hosts::{Hosts, Job, Reply};
 pub use memory::EpisodeMemory;
 pub use plimsoll_worker::{About, Agents, AgentsSpec, EpisodesOf, ToolFunction, Words};
+pub use rows::{EpisodeRow, RowsFrom, first_episode_rows};
 pub use tally::EnvironmentTally;
 
 use plimsoll_base::{Error, Result};

@@ -10,6 +10,7 @@ use crate::pool::{Pool, Stop};
 use crate::python::{Columns, line};
 use crate::sandbox::Network;
 use plimsoll_base::{Bytes, Error, Result, slugs};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -59,9 +60,8 @@ pub struct EpisodesSpec {
     pub of: EpisodesOf,
     /// Functions of no class that the model may call, for `Functions` and for a class whose methods are tools.
     pub tools: Vec<ToolFunction>,
-    /// JSONL files with the arguments of `reset`, for training and for evaluation, where there are tools.
-    pub rows: Option<PathBuf>,
-    pub eval_rows: Option<PathBuf>,
+    /// Episodes begin with rows, whose columns a class gets as the arguments of `reset`, where there are tools.
+    pub has_rows: bool,
     /// The key of an OpenEnv server's actions that takes the response.
     pub action: String,
     /// The key of its observations that is shown; `None` for their only text, else all of them.
@@ -80,14 +80,6 @@ pub struct EpisodesSpec {
 /// Messages of an environment: roles with contents.
 pub type Messages = Vec<(String, String)>;
 
-/// How an episode begins.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Begun {
-    pub messages: Messages,
-    /// The columns of its row, where rewards of the run grade it; else none.
-    pub columns: Columns,
-}
-
 /// The answer to a turn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
@@ -105,6 +97,15 @@ pub struct About {
     pub tools: Vec<Value>,
     /// `end` gives the reward, and `step` none.
     pub scores_at_end: bool,
+}
+
+/// The request to begin an episode. It borrows the row, of which the worker's line is the only copy.
+#[derive(Serialize)]
+struct Reset<'a> {
+    reset: usize,
+    seed: u32,
+    prompt: &'a Value,
+    row: Option<&'a Columns>,
 }
 
 /// Episodes that Python plays.
@@ -139,12 +140,6 @@ impl PythonEpisodes {
                 "write environment.tools = [\"python:FILE.py:FUNCTION\"] with paths from where the command runs",
             ));
         }
-        if let Some(rows) = [&spec.rows, &spec.eval_rows].into_iter().flatten().find(|rows| !rows.is_file()) {
-            return Err(missing(
-                rows,
-                "environment.rows is a JSONL file, with a path from where the command runs",
-            ));
-        }
         let what = spec.to_json().to_string();
         let (python, name) = (spec.python.as_deref(), spec.of.name());
         let item = (name, &[what.as_str()][..]);
@@ -167,22 +162,21 @@ impl PythonEpisodes {
         }
     }
 
-    /// Begins an episode in a slot.
+    /// Begins an episode in a slot. `prompt`: of its row, a string or a list of messages, or null. `row`: the columns that a
+    /// class gets.
     ///
     /// Errors: `text-environment-raised`, `-timeout`, `-crashed`, `-over-budget`, `-bad-reply`.
-    pub fn reset(&mut self, slot: usize, seed: u32, held_out: bool) -> Result<Begun> {
+    pub fn reset(
+        &mut self,
+        slot: usize,
+        seed: u32,
+        prompt: &Value,
+        row: Option<&Columns>,
+    ) -> Result<Messages> {
         self.pool.set_timeout(self.reset_timeout);
-        let reply = self.ask(json!({ "reset": slot, "seed": seed, "held_out": held_out }));
+        let reply = self.ask(Reset { reset: slot, seed, prompt, row });
         self.pool.set_timeout(self.step_timeout);
-        let mut reply = reply?;
-        let Some(messages) = messages(&reply) else {
-            return Err(self.bad_reply("a line that is no answer to `reset`"));
-        };
-        let columns = match reply["columns"].take() {
-            Value::Object(columns) => columns,
-            _ => Columns::new(),
-        };
-        Ok(Begun { messages, columns })
+        messages(&reply?).ok_or_else(|| self.bad_reply("a line that is no answer to `reset`"))
     }
 
     /// Passes the model's turn to the episode in a slot, with the calls in it: objects with `name` and `arguments`. Returns
@@ -218,7 +212,7 @@ impl PythonEpisodes {
         self.pool.restarts()
     }
 
-    fn ask(&mut self, request: Value) -> Result<Value> {
+    fn ask(&mut self, request: impl Serialize) -> Result<Value> {
         let id = self.ids.next_id();
         let reply = self.pool.call(&[line(request, &id)]).remove(0).map_err(of_environment)?;
         let reply: Value = match serde_json::from_str::<Value>(&reply[0]) {
@@ -263,9 +257,8 @@ impl EpisodesSpec {
                 json!({ "openenv": url, "action": self.action, "timeout": self.step_timeout.as_secs_f64() })
             }
         };
-        let rows = [("rows", &self.rows), ("eval_rows", &self.eval_rows)];
-        for (key, file) in rows.into_iter().filter_map(|(key, file)| Some((key, file.as_ref()?))) {
-            what[key] = json!(file);
+        if self.has_rows {
+            what["has_rows"] = json!(true);
         }
         if !self.tools.is_empty() {
             let place = |tool: &ToolFunction| json!([tool.file, tool.function]);

@@ -8,6 +8,7 @@ use crate::pool::{Pool, Request, Stop};
 use crate::sandbox::Network;
 use crate::words::Words;
 use plimsoll_base::{Bytes, Error, ExactSum, Result, slugs};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
@@ -308,9 +309,14 @@ fn score(value: &Value) -> Option<Option<f64>> {
 }
 
 /// Makes the line of a request, which asks for one line.
-pub(crate) fn line(mut request: Value, id: &str) -> Request {
-    request["id"] = id.into();
-    let mut bytes = request.to_string().into_bytes();
+pub(crate) fn line(request: impl Serialize, id: &str) -> Request {
+    #[derive(Serialize)]
+    struct Line<'a, T> {
+        id: &'a str,
+        #[serde(flatten)]
+        request: T,
+    }
+    let mut bytes = serde_json::to_vec(&Line { id, request }).expect("a request is an object");
     bytes.push(b'\n');
     Request { bytes, reply_lines: 1 }
 }

@@ -1,7 +1,7 @@
 """Serves episodes of one environment: a JSON line in, a JSON line out. Usage: serve_episodes.py WHAT, a JSON object that
 `open_shape` reads.
 
-{"reset": slot, "seed": n, "held_out": b} begins an episode; the reply has `columns` where rewards of the run grade it.
+{"reset": slot, "seed": n, "prompt": p, "row": {...}} begins an episode, with the prompt and the columns of its row, or null.
 {"step": slot, "response": text, "calls": [...]} is the model's turn in it, {"end": slot} asks for the reward of a whole
 episode, and {"about": 0} what its tools are. A slot keeps its object from episode to episode; one that raised is made anew. A
 reply repeats the `id` of its request. Standard output belongs to the protocol, so the user's prints go to standard error.
@@ -66,7 +66,7 @@ def answer(make, slots, request):
         if "reset" in request:
             if slot not in slots:
                 slots[slot] = make()
-            result, read = slots[slot].reset(request["seed"], request["held_out"]), first_messages
+            result, read = slots[slot].reset(request["seed"], request["prompt"], request["row"]), first_messages
         elif slot not in slots:
             return {"lost": True}
         elif "step" in request:
@@ -79,9 +79,7 @@ def answer(make, slots, request):
         slots.pop(slot, None)
         return {"raised": traceback.format_exc(limit=-8)}
     try:
-        read = read(result)
-        columns = getattr(slots[slot], "columns", None)
-        return {**read, "columns": columns} if "reset" in request and columns is not None else read
+        return read(result)
     except Exception as error:
         slots.pop(slot, None)
         return {"bad": str(error) or type(error).__name__}

@@ -1,8 +1,8 @@
 """The forms that an environment may have, made into one.
 
-An object of each class here plays one episode at a time: `reset(seed, held_out)` returns messages, `step(response, calls)`
+An object of each class here plays one episode at a time: `reset(seed, prompt, row)` returns messages, `step(response, calls)`
 returns (messages, reward, done), and where `scores_at_end`, `end()` returns the reward of the whole episode. `tools` are the
-functions that the model may call, as JSON schemas. `columns` is the row of an episode that rewards of the run grade.
+functions that the model may call, as JSON schemas. `prompt` and `row` are what the row of an episode has for it, or None.
 """
 import asyncio
 import inspect
@@ -10,7 +10,6 @@ import json
 import types
 import typing
 
-ROWS_MAX = 1 << 20
 REPLY_BYTES_MAX = 1 << 20
 # Of one tool's result. The tokens between two turns have their own limit, which is lower.
 RESULT_CHARS_MAX = 1 << 16
@@ -24,7 +23,7 @@ class Plain:
     def __init__(self, environment):
         self.environment = environment
 
-    def reset(self, seed, held_out):
+    def reset(self, seed, prompt, row):
         return self.environment.reset(seed)
 
     def step(self, response, calls):
@@ -43,7 +42,7 @@ class Gymnasium:
             if type(space).__name__ != "Text":
                 raise TypeError(f"`{name}` is {space!r:.80}: only Text spaces are played in words")
 
-    def reset(self, seed, held_out):
+    def reset(self, seed, prompt, row):
         observation, _ = self.environment.reset(seed=seed)
         return observation
 
@@ -58,8 +57,8 @@ class Tools:
 
     scores_at_end = True
 
-    def __init__(self, environment, name, functions, rows, held_out_rows):
-        self.environment, self.rows, self.held_out_rows = environment, rows, held_out_rows
+    def __init__(self, environment, name, functions):
+        self.environment = environment
         # Alphabetical, as TRL lists them in the prompt, after functions of no class.
         members = inspect.getmembers(type(environment), predicate=inspect.isfunction)
         methods = {
@@ -73,10 +72,9 @@ class Tools:
         self.tools = [schema(function) for function in self.functions.values()]
         self.takes = keywords_of(environment.reset)
 
-    def reset(self, seed, held_out):
-        rows = self.held_out_rows if held_out else self.rows
-        row = dict(rows[seed % len(rows)]) if rows else {"seed": seed}
-        said = prompt_of(row)
+    def reset(self, seed, prompt, row):
+        row = {"seed": seed} if row is None else row
+        said = messages_of(prompt)
         if self.takes is not None:
             row = {name: value for name, value in row.items() if name in self.takes}
         observation = settled(self.environment.reset(**row))
@@ -103,25 +101,20 @@ class Functions:
 
     scores_at_end = False
 
-    def __init__(self, functions, rows, held_out_rows):
-        self.functions, self.rows, self.held_out_rows = functions, rows, held_out_rows
+    def __init__(self, functions):
+        self.functions = functions
         self.tools = [schema(function) for function in functions.values()]
-        self.columns = {}
 
-    def reset(self, seed, held_out):
-        rows = self.held_out_rows if held_out else self.rows
-        row = rows[seed % len(rows)]
-        self.columns = {name: value for name, value in row.items() if name != "prompt"}
-        return prompt_of(row)
+    def reset(self, seed, prompt, row):
+        return messages_of(prompt)
 
     def step(self, response, calls):
         return [called(self.functions, **call) for call in calls], 0.0, not calls
 
 
-def prompt_of(row):
+def messages_of(prompt):
     """The messages that a row begins with."""
-    said = row.get("prompt", [])
-    return [{"role": "user", "content": said}] if isinstance(said, str) else [dict(one) for one in said]
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(one) for one in prompt or []]
 
 
 def called(functions, name, arguments):
@@ -188,7 +181,7 @@ class OpenEnv:
             for tool in listed
         ]
 
-    def reset(self, seed, held_out):
+    def reset(self, seed, prompt, row):
         return self.words(self.session.ask("reset", {"seed": seed})[0])
 
     def step(self, response, calls):
@@ -361,36 +354,7 @@ def check_described(function, name):
             raise TypeError(f"the docstring of the tool `{name}` does not describe its argument `{argument}`, under `Args:`")
 
 
-def with_prompts(path, rows):
-    """Requires that each row begins a conversation."""
-    for number, row in enumerate(rows, 1):
-        if not row.get("prompt") or not isinstance(row["prompt"], (str, list)):
-            raise ValueError(f"`{path}`, row {number}: no `prompt`, a string or a list of messages")
-    return rows
-
-
-def read_rows(path):
-    """The objects of a JSONL file."""
-    rows = []
-    with open(path, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"`{path}`, line {number}: no JSON: {error}") from None
-            if not isinstance(row, dict):
-                raise ValueError(f"`{path}`, line {number}: an object is needed, with the arguments of `reset`")
-            if len(rows) == ROWS_MAX:
-                raise ValueError(f"`{path}` has more than {ROWS_MAX} rows")
-            rows.append(row)
-    if not rows:
-        raise ValueError(f"`{path}` has no rows")
-    return rows
-
-
-def of_class(made, name, functions, rows, held_out_rows):
+def of_class(made, name, functions):
     """A function that makes episodes of a user's class, and the first of them."""
     if isinstance(made, type) and not callable(getattr(made, "reset", None)):
         raise LookupError(f"`{name}` has no method `reset`")
@@ -400,7 +364,7 @@ def of_class(made, name, functions, rows, held_out_rows):
     if hasattr(first, "action_space") and hasattr(first, "observation_space"):
         shape = Gymnasium
     elif callable(getattr(first, "get_reward", None)) or not callable(getattr(first, "step", None)):
-        shape = lambda environment: Tools(environment, name, functions, rows, held_out_rows)
+        shape = lambda environment: Tools(environment, name, functions)
         if not callable(getattr(first, "get_reward", None)) and not hasattr(first, "reward"):
             raise LookupError(f"`{name}` has no method `step`, nor `get_reward` as an environment of tools has")
     else:
@@ -410,8 +374,6 @@ def of_class(made, name, functions, rows, held_out_rows):
 
 def open_shape(what):
     """A function that makes episodes, and the first of them; `what` is what the run file says."""
-    rows = read_rows(what["rows"]) if "rows" in what else []
-    held_out_rows = read_rows(what["eval_rows"]) if "eval_rows" in what else rows
     functions = read_functions(what.get("tools", []))
     if "gymnasium" in what:
         import gymnasium
@@ -423,9 +385,7 @@ def open_shape(what):
         make = lambda: OpenEnv(session(), what["action"], what.get("observation"))
         made = make, make()
     elif "file" not in what:
-        with_prompts(what["rows"], rows)
-        with_prompts(what.get("eval_rows"), held_out_rows)
-        make = lambda: Functions(functions, rows, held_out_rows)
+        make = lambda: Functions(functions)
         made = make, make()
     else:
         module = module_of(what["file"])
@@ -433,9 +393,9 @@ def open_shape(what):
         if not callable(found):
             known = [k for k, v in vars(module).items() if isinstance(v, type)]
             raise LookupError(f"`{what['file']}` has no class `{what['class']}`; it has: {', '.join(known) or 'none'}")
-        made = of_class(found, what["class"], functions, rows, held_out_rows)
+        made = of_class(found, what["class"], functions)
     make, first = made
-    if rows and not isinstance(first, (Tools, Functions)):
+    if what.get("has_rows") and not isinstance(first, (Tools, Functions)):
         raise TypeError("environment.rows are for a class whose methods are tools: this one has another form")
     if functions and not isinstance(first, (Tools, Functions)):
         raise TypeError("environment.tools are for a class whose methods are tools: this one has another form")

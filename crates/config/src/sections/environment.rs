@@ -31,11 +31,11 @@ pub struct Environment {
     /// a class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
-    /// JSONL file whose column `prompt` opens an episode. Its other columns are arguments of `reset`, for a class whose methods are tools, and columns
-    /// of rewards for `env = "tools"`.
+    /// A JSONL or Parquet file, or `hf:org/name/SUBSET/SPLIT`, whose column `data.prompt_column` opens an episode. Its columns are arguments of
+    /// `reset`, for a class whose methods are tools, and columns of rewards for `env = "tools"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rows: Option<String>,
-    /// The lines of evaluation; those of `rows` if absent.
+    /// The rows of evaluation; those of `rows` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval_rows: Option<String>,
     /// The key of an OpenEnv server's actions that takes the model's turn, if the server has no tools [message].
@@ -204,6 +204,11 @@ impl Environment {
         let code = places.filter_map(|place| Some(place.strip_prefix("python:")?.rsplit_once(':')?.0));
         let code: std::collections::BTreeSet<&str> = code.collect();
         code.into_iter()
+    }
+
+    /// Returns the files of the rows that begin its episodes.
+    pub fn row_files(&self) -> impl Iterator<Item = &str> {
+        [&self.rows, &self.eval_rows].into_iter().flatten().map(String::as_str)
     }
 
     /// Returns the most tokens after the prompt of an episode whose turns have up to `max_new_tokens`.

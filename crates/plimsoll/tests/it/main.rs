@@ -25,6 +25,7 @@ mod gguf;
 mod grade;
 mod hostile;
 mod hub_data;
+mod hub_rows;
 mod import;
 mod import_scripts;
 mod init;

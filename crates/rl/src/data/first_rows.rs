@@ -5,15 +5,13 @@ use crate::data::dataset::{Limit, TextModel, is_wanted, pass_rate, training_task
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_text::{Part, Row, Task, first_prompts};
+use plimsoll_textenv::{Kind, RowsFrom, first_episode_rows};
 use serde_json::{Map, Value};
 use std::path::Path;
 
 /// What is read of all files together: the tokenizer takes a second for some 5 MB, a debug build less than ten.
 const ROWS_MAX: usize = 4096;
 const BYTES_MAX: usize = 2 << 20;
-
-/// The column of the prompt in `environment.rows`.
-const PROMPT: &str = "prompt";
 
 /// What the first rows showed.
 #[derive(Debug, Default)]
@@ -50,22 +48,35 @@ pub(crate) fn first_rows(run: &RunSpec, text: Option<&TextModel>) -> Result<Firs
     Ok(found)
 }
 
-/// Returns the columns of the first row of each file of `environment.rows` whose episodes the run's rewards grade.
+/// Reads the first rows of the files that begin a run's episodes; of those that the run's rewards grade also the columns.
 ///
-/// Errors: those of reading it.
-pub(crate) fn first_rows_of_tools(run: &RunSpec) -> Result<Vec<Map<String, Value>>> {
-    let section = run.environment.iter().filter(|section| section.is_graded());
-    let files = section.flat_map(|section| [&section.rows, &section.eval_rows]).flatten();
-    let mut columns = Vec::new();
-    // The workers that read a file say where it is missing.
-    for path in files.map(Path::new).filter(|path| path.is_file()) {
-        let one = Part { rows: 1, bytes: BYTES_MAX };
-        first_prompts(path, PROMPT, one, |_, row| {
-            columns.push(row.columns);
-            Ok(())
+/// Errors: those of reading them.
+pub(crate) fn first_rows_of_episodes(run: &RunSpec) -> Result<FirstRows> {
+    let mut found = FirstRows::default();
+    let Some(section) = &run.environment else { return Ok(found) };
+    let kind = Kind::parse(&section.env)?;
+    let files = [("environment.rows", &section.rows), ("environment.eval_rows", &section.eval_rows)];
+    let count = section.row_files().count().max(1);
+    let part = Part { rows: ROWS_MAX / count, bytes: BYTES_MAX / count };
+    for (key, file) in files.into_iter().filter_map(|(key, file)| Some((key, file.as_ref()?))) {
+        if !Path::new(file).exists() {
+            found.missing.push(file.clone());
+            continue;
+        }
+        let from = RowsFrom { path: Path::new(file), key, prompt_column: &run.data.prompt_column };
+        let mut first = None;
+        let more = first_episode_rows(&kind, from, part, |row| {
+            first.get_or_insert(row.columns);
         })?;
+        found.columns.extend(first.filter(|_| kind.is_graded()));
+        found.not_checked.extend(more.map(|rows| rows_after(rows, file)));
     }
-    Ok(columns)
+    Ok(found)
+}
+
+/// What of a file was not read, for people.
+fn rows_after(rows: usize, path: &str) -> String {
+    format!("rows after {rows} of {path}")
 }
 
 impl FirstRows {
@@ -87,7 +98,7 @@ impl FirstRows {
             Ok(())
         })?;
         self.columns.extend(first);
-        self.not_checked.extend(more.map(|rows| format!("rows after {rows} of {path}")));
+        self.not_checked.extend(more.map(|rows| rows_after(rows, path)));
         Ok(())
     }
 }

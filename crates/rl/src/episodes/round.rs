@@ -50,7 +50,7 @@ pub struct RoundReport {
 impl Episodes {
     /// Starts the environment of a run file; `None` where it has none. `prompt_tokens`: the longest prompt of the plan.
     ///
-    /// Errors: `text-environment-missing`, `thread-not-started`.
+    /// Errors: `text-environment-missing`, `thread-not-started`; those of reading its rows.
     pub fn open(run: &RunSpec, prompt_tokens: usize) -> Result<Option<Episodes>> {
         let Some(section) = &run.environment else { return Ok(None) };
         let kind = Kind::parse(&section.env)?;
@@ -59,7 +59,7 @@ impl Episodes {
             false => None,
         };
         Ok(Some(Episodes {
-            hosts: Hosts::start(&kind, &section.host_settings())?,
+            hosts: Hosts::start(&kind, &section.host_settings(&run.data.prompt_column))?,
             agents,
             section: section.clone(),
             overlong: run.data.overlong,

@@ -208,7 +208,8 @@ impl Fingerprint {
         resolved: &Resolved,
     ) -> Result<Fingerprint> {
         let mut inputs = text_side(run, model)?;
-        let environment = run.environment.iter().flat_map(|section| section.files());
+        let environment =
+            run.environment.iter().flat_map(|section| section.files().chain(section.row_files()));
         for name in run.data.files().chain(environment) {
             let record =
                 record_of(Path::new(name)).map_err(|err| Error::io("data-missing", name.as_ref(), &err))?;

@@ -1,5 +1,6 @@
 //! Text environments with real programs and real workers.
 
+mod rows;
 mod shapes;
 mod tool;
 
@@ -16,6 +17,7 @@ fn settings() -> Settings {
         tools: Vec::new(),
         rows: None,
         eval_rows: None,
+        prompt_column: "prompt".to_string(),
         action: "message".to_string(),
         observation: None,
         python: None,

@@ -10,20 +10,20 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// One episode at a time, in one slot.
-struct Table(Hosts);
+pub(crate) struct Table(Hosts);
 
 impl Table {
-    fn open(env: &str, settings: &Settings) -> Result<Table> {
+    pub(crate) fn open(env: &str, settings: &Settings) -> Result<Table> {
         Ok(Table(Hosts::start(&Kind::parse(env).unwrap(), settings)?))
     }
 
-    fn ask(&mut self, job: Job) -> Result<Said> {
+    pub(crate) fn ask(&mut self, job: Job) -> Result<Said> {
         self.0.ask(0, job);
         let reply = self.0.take(true).expect("there is a reply to each job");
         reply.outcome.map(|said| said.expect("its worker is alive"))
     }
 
-    fn reset(&mut self, start: Start) -> Vec<Message> {
+    pub(crate) fn reset(&mut self, start: Start) -> Vec<Message> {
         self.ask(Job::Reset(start)).unwrap().messages
     }
 
@@ -32,7 +32,7 @@ impl Table {
     }
 }
 
-fn example() -> String {
+pub(crate) fn example() -> String {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/sums_by_tools.py");
     format!("python:{}:SumsByTools", file.display())
 }
@@ -104,30 +104,6 @@ fn a_class_of_tools_is_described_called_and_scored_at_the_end() {
     assert_eq!(table.ask(Job::End).unwrap().reward, 1.0);
 }
 
-#[test]
-fn rows_are_the_arguments_of_reset_and_their_prompt_comes_first() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str, rows: &[Value]| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, rows.iter().map(|row| format!("{row}\n")).collect::<String>()).unwrap();
-        Some(path)
-    };
-    let settings = Settings {
-        rows: file("train.jsonl", &[json!({ "prompt": "Be exact. ", "a": 1, "b": 2, "source": "here" })]),
-        eval_rows: file(
-            "eval.jsonl",
-            &[json!({ "prompt": [{ "role": "system", "content": "S" }], "a": 3, "b": 4 })],
-        ),
-        ..crate::settings()
-    };
-    let mut table = Table::open(&example(), &settings).unwrap();
-    let asks = |a, b| format!("What is {a} + {b}? Compute with `add`, then give the sum to `answer`.");
-    let first = table.reset(Start::train(0, 0));
-    assert_eq!(first, [Message::new("user", format!("Be exact. {}", asks(1, 2)))]);
-    let first = table.reset(Start::eval(0));
-    assert_eq!(first, [Message::new("system", "S"), Message::new("user", asks(3, 4))]);
-}
-
 const FUNCTIONS: &str = r#"
 def add(x: int, y: int = 1) -> int:
     """Adds.
@@ -183,7 +159,7 @@ class Plain:
 "#;
 
 /// A file with functions and a row, and the settings of an environment that has some of the functions.
-fn functions(names: &[&str]) -> (tempfile::TempDir, Settings) {
+pub(crate) fn functions(names: &[&str]) -> (tempfile::TempDir, Settings) {
     let (folder, file) = write(FUNCTIONS);
     let rows = folder.path().join("rows.jsonl");
     std::fs::write(&rows, "{\"prompt\": \"Add.\", \"n\": 3}\n").unwrap();
@@ -252,14 +228,12 @@ fn functions_that_a_model_cannot_be_told_about_are_refused() {
     assert!(refusal(&class("Adds"), &settings).message.contains("two tools are called `add`"));
     let bare = Settings { rows: None, ..settings.clone() };
     assert!(refusal(&class("Plain"), &bare).message.contains("environment.tools are for a class"));
-    std::fs::write(settings.rows.as_ref().unwrap(), "{\"prompt\": \"a\"}\n{\"n\": 3}\n").unwrap();
-    assert!(refusal("tools", &settings).message.contains("row 2: no `prompt`"));
     let missing = ToolFunction { file: "absent.py".into(), function: "f".into() };
     let error = refusal("tools", &Settings { tools: vec![missing], ..settings });
     assert!(error.message.contains("`absent.py` is not a file"), "{error}");
 }
 
-fn refusal(env: &str, settings: &Settings) -> Error {
+pub(crate) fn refusal(env: &str, settings: &Settings) -> Error {
     Table::open(env, settings).err().expect("it does not start")
 }
 
@@ -282,17 +256,6 @@ fn what_is_no_environment_is_refused_before_an_episode() {
         assert!(error.message.contains(words), "{class}: {error}");
     }
     let folder = tempfile::tempdir().unwrap();
-    for (text, words) in
-        [("", "has no rows"), ("[1]\n", "line 1: an object is needed"), ("{\n", "line 1: no JSON")]
-    {
-        let rows = folder.path().join("rows.jsonl");
-        std::fs::write(&rows, text).unwrap();
-        let error = refusal(&example(), &Settings { rows: Some(rows), ..crate::settings() });
-        assert!(error.message.contains(words), "{error}");
-    }
-    let rows = Some(folder.path().join("absent.jsonl"));
-    let error = refusal(&example(), &Settings { rows, ..crate::settings() });
-    assert!(error.message.contains("absent.jsonl` is not a file"), "{error}");
     let rows = folder.path().join("rows.jsonl");
     std::fs::write(&rows, "{\"a\": 1}\n").unwrap();
     let error = refusal(&format!("python:{file}:Plain"), &Settings { rows: Some(rows), ..crate::settings() });
