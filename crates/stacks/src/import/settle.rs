@@ -83,8 +83,8 @@ impl Draft {
             self.withdraw(
                 key,
                 match is_graded {
-                    true => "episodes begin with the rows of environment.rows here, a JSONL file with the column `prompt`",
-                    false => "the environment's `reset` gives the prompts here; rows for it are environment.rows, a JSONL file",
+                    true => "episodes begin with the rows of environment.rows here, one JSONL or Parquet file or hf:org/name",
+                    false => "the environment's `reset` gives the prompts here; rows for it are environment.rows, one JSONL or Parquet file or hf:org/name",
                 },
             );
         }

@@ -153,7 +153,8 @@ fn episodes(draft: &mut Draft) {
         draft.set_toml("environment.episode_tokens_max", tokens, from);
     }
     for (key, rows) in [("data.prompts", "environment.rows"), ("data.eval", "environment.eval_rows")] {
-        if draft.get(key).is_some_and(|path| path.ends_with(".jsonl\"")) {
+        // One set: no list of several, and not the empty text of a missing one.
+        if draft.get(key).is_some_and(|path| path.starts_with('"') && path != "\"\"") {
             draft.rename(key, rows);
         }
     }
@@ -162,8 +163,8 @@ fn episodes(draft: &mut Draft) {
         if draft.get("environment.env") == Some("\"tools\"") {
             draft.miss(
                 "environment.rows",
-                "which JSON lines hold its prompts",
-                "a JSONL file with the column `prompt`, as `to_json` of the data set makes",
+                "which data set holds its prompts",
+                "a JSONL or Parquet file with the column `prompt`, or hf:org/name",
             );
         }
     }

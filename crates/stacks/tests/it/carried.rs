@@ -285,9 +285,15 @@ fn a_class_of_tools_becomes_an_environment() {
         "{}",
         run.run_file
     );
-    let rows =
-        "left out: train_dataset = hf:o/n: the environment's `reset` gives the prompts here; rows for it are";
-    assert!(run.remarks.iter().any(|line| line.starts_with(rows)), "{:?}", run.remarks);
+    assert!(section(&run.run_file, "environment").contains(&"rows = \"hf:o/n\""), "{}", run.run_file);
+    let run =
+        imported("trl", "x.py", &script(own, "Sums", "\"json\", data_files=[\"a.jsonl\", \"b.jsonl\"]"))
+            .expect("a run file");
+    assert!(!run.run_file.contains("rows = "), "{}", run.run_file);
+    let rows = "left out: train_dataset = ";
+    let several =
+        |line: &String| line.starts_with(rows) && line.contains("rows for it are environment.rows, one");
+    assert!(run.remarks.iter().any(several), "{:?}", run.remarks);
 
     for factory in ["lambda: Sums()", "make()", "Unknown"] {
         let error = imported("trl", "x.py", &script(own, factory, "\"o/n\"")).expect_err(factory);
@@ -336,15 +342,6 @@ fn functions_of_no_class_become_tools_that_the_rewards_grade() {
             assert!(!run.run_file.contains(gone), "{gone}: {}", run.run_file);
         }
     }
-    // Rows are JSON lines.
-    let hub = "def add(x: int): ...\nGRPOTrainer(model=\"a/b\", tools=[add], train_dataset=load_dataset(\"o/n\"), args=GRPOConfig(max_steps=4))\n";
-    let run = imported("trl", "x.py", hub).expect("a run file");
-    let said = |start: &str| run.remarks.iter().any(|line| line.starts_with(start));
-    assert!(
-        said("missing: environment.rows: ") && said("left out: train_dataset = hf:o/n: "),
-        "{:?}",
-        run.remarks
-    );
     for none in ["[]", "None"] {
         let run = with_tools(OWN_TOOLS, none, "reward_funcs=[score],").expect(none);
         assert!(section(&run.run_file, "environment").is_empty(), "{none}: {}", run.run_file);
@@ -354,6 +351,47 @@ fn functions_of_no_class_become_tools_that_the_rewards_grade() {
     let lines = section(&run.run_file, "environment");
     assert!(lines.iter().any(|line| line.ends_with("/x.py:Sums\"")), "{lines:?}");
     assert!(lines.iter().any(|line| line.starts_with("tools = [\"python:")), "{lines:?}");
+}
+
+#[test]
+fn rows_of_tools_keep_their_names() {
+    let script = |data: &str| {
+        format!(
+            "def add(x: int): ...\nGRPOTrainer(model=\"a/b\", tools=[add], {data}, args=GRPOConfig(max_steps=4))\n"
+        )
+    };
+    for (data, expect) in [
+        ("load_dataset(\"o/n\")", "hf:o/n"),
+        ("load_dataset(\"o/n\", split=\"train\")", "hf:o/n/train"),
+        ("load_dataset(\"o/n\", \"main\", split=\"train[:9]\")", "hf:o/n/main/train"),
+        ("load_dataset(\"o/n\", \"main\", split=\"train\", revision=\"e5\")", "hf:o/n@e5/main/train"),
+        ("load_dataset(\"parquet\", data_files=\"a.parquet\")", "a.parquet"),
+        ("load_dataset(\"o/n\", split=\"train\").map(f).rename_column(\"q\", \"prompt\")", "hf:o/n/train"),
+    ] {
+        let given =
+            format!("train_dataset={data}, eval_dataset=load_dataset(\"o/n\", \"main\", split=\"test\")");
+        let run = imported("trl", "x.py", &script(&given)).expect(data);
+        let lines = section(&run.run_file, "environment");
+        assert!(lines.contains(&format!("rows = \"{expect}\"").as_str()), "{data}: {lines:?}");
+        assert!(lines.contains(&"eval_rows = \"hf:o/n/main/test\""), "{data}: {lines:?}");
+        assert!(
+            !run.remarks.iter().any(|line| line.starts_with("missing: environment")),
+            "{:?}",
+            run.remarks
+        );
+        let code = run.remarks.iter().filter(|line| line.starts_with("left out: train_dataset.")).count();
+        assert_eq!(code, if data.contains(".map") { 2 } else { 0 }, "{data}: {:?}", run.remarks);
+    }
+    // Several sets, and what code makes, are no rows.
+    for data in ["load_dataset(\"json\", data_files=[\"a.jsonl\", \"b.jsonl\"])", "make()"] {
+        let run = imported("trl", "x.py", &script(&format!("train_dataset={data}"))).expect(data);
+        let said = |start: &str| run.remarks.iter().any(|line| line.starts_with(start));
+        assert!(
+            said("missing: environment.rows: ") && said("left out: train_dataset = "),
+            "{data}: {:?}",
+            run.remarks
+        );
+    }
 }
 
 #[test]
