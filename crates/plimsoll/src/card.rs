@@ -218,6 +218,12 @@ mod tests {
         ] {
             assert!(card.lines().any(|have| have == line), "{line}: {card}");
         }
+        let rows = json!({ "environment": { "env": "tools", "rows": "hf:o/n@e5/train" } });
+        let card = super::card(&published("o/m", rows), "m", false);
+        assert!(
+            card.contains("\n- o/n\n") && card.contains("| data | `tools`, `hf:o/n@e5/train` |"),
+            "{card}"
+        );
         // What is no name of the hub is not called one.
         assert!(!super::card(&published("hf:a\nb: c/d", json!({})), "m", false).contains("base_model"));
     }

@@ -2,7 +2,8 @@
 
 use crate::common::{Folder, check_error, text};
 use crate::hub_data::{COMMIT, run, serve};
-use crate::run::python_is_there;
+use crate::run::{python_is_there, region};
+use serde_json::Value;
 use std::process::Output;
 
 /// Mentions tools, and writes none of them, whose letters the model does not know.
@@ -117,6 +118,27 @@ fn rows_of_the_hub_are_fetched_once_by_train_alone_and_their_commit_is_kept() {
         "run.dir=parquet",
     ];
     done(&run(&folder, &endpoint, &args));
+}
+
+#[test]
+fn the_plan_counts_rows_and_the_longest_for_each_worker() {
+    if !python_is_there() {
+        return;
+    }
+    let (folder, (endpoint, _)) = (folder(), serve());
+    folder.write("small.jsonl", "{\"question\": \"1\", \"answer\": \"1\"}\n");
+    folder
+        .write("large.jsonl", &format!("{{\"question\": \"1\", \"answer\": \"{}\"}}\n", "1".repeat(1 << 20)));
+    let planned = |rows: &str, workers: &str| {
+        let sets = [format!("environment.rows={rows}"), format!("environment.num_workers={workers}")];
+        let args = ["plan", "run.toml", "--json", "--set", &sets[0], "--set", &sets[1]];
+        let output = run(&folder, &endpoint, &args);
+        let plan: Value = serde_json::from_slice(&output.stdout).expect("a plan");
+        region(&plan, "rl.data").expect("a row")["bytes"].as_u64().expect("a number")
+    };
+    let (small, large) = (planned("small.jsonl", "1"), planned("large.jsonl", "1"));
+    assert!(large > small + (6 << 20), "{large} {small}");
+    assert!(planned("large.jsonl", "3") >= large + (8 << 20));
 }
 
 #[test]
