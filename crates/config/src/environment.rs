@@ -2,12 +2,13 @@
 
 use super::limits::{TOKENS_MAX, bad_value, contradiction, in_range, not_zero};
 use super::provenance::Provenance;
-use super::sections::{Environment, RunFile};
+use super::sections::{Environment, Reward, RunFile};
 use super::values::{Credit, DynamicSampling, Network, Overlong};
 use crate::RunSpec;
 use plimsoll_algo::{advantage::Advantage, method::LearnsFrom};
 use plimsoll_base::{Error, Result};
-use plimsoll_textenv::{EpisodesOf, HTTP_AGENT, Kind, Settings};
+use plimsoll_textenv::{EpisodesOf, HTTP_AGENT, Kind, Settings, TOOLS, tool_function};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,6 +16,12 @@ use std::time::Duration;
 const EVAL_EPISODES: u32 = 256;
 /// Most responses of an agent's episode: each draws its own random numbers.
 const AGENT_TURNS_MAX: f64 = 63.0;
+/// Most functions of `environment.tools`: each is described in every prompt.
+const TOOLS_MAX: usize = 64;
+/// What the keys of tools are for.
+const OF_TOOLS: &str = "it belongs to env = \"python:FILE.py:CLASS\" or \"tools\"";
+/// What `environment.rows` takes.
+const TAKES_ROWS: &str = "a JSONL or Parquet file, or hf:org/name/SUBSET/SPLIT";
 /// Largest number of worker processes.
 const WORKERS_MAX: f64 = 256.0;
 
@@ -84,11 +91,17 @@ fn own_keys(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<(
     if let Some((key, _)) = of_server.iter().find(|(_, value)| value.is_some() && !served) {
         return refuse(key, "it belongs to env = \"openenv:URL\"", &format!("remove {key}"));
     }
-    let has_class = matches!(kind, Kind::Python(EpisodesOf::Class { .. }));
+    tools(environment, kind, at)?;
+    let has_tools = matches!(kind, Kind::Python(EpisodesOf::Class { .. } | EpisodesOf::Functions));
     let of_class =
         [("environment.rows", &environment.rows), ("environment.eval_rows", &environment.eval_rows)];
-    if let Some((key, _)) = of_class.iter().find(|(_, value)| value.is_some() && !has_class) {
-        return refuse(key, "it belongs to env = \"python:FILE.py:CLASS\"", &format!("remove {key}"));
+    if let Some((key, _)) = of_class.iter().find(|(_, value)| value.is_some() && !has_tools) {
+        return refuse(key, OF_TOOLS, &format!("remove {key}"));
+    }
+    for (key, value) in of_class {
+        if let Some(rows) = value.as_deref().filter(|rows| rows.is_empty() || rows.starts_with("builtin:")) {
+            return Err(bad_value(at, key, format!("{rows:?}"), TAKES_ROWS));
+        }
     }
     if environment.eval_rows.is_some() && environment.rows.is_none() {
         return refuse("environment.eval_rows", "environment.rows is absent", "set environment.rows too");
@@ -98,6 +111,47 @@ fn own_keys(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<(
         return Err(contradiction(at, "environment.env", message).hint("set environment.network = \"allow\""));
     }
     Ok(())
+}
+
+/// Checks the functions of no class that the model may call.
+fn tools(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> {
+    let missing = |key: &str| super::de::missing_key(&at.source, &super::Origin::Default, key);
+    let key = "environment.tools";
+    if !matches!(kind, Kind::Python(EpisodesOf::Class { .. } | EpisodesOf::Functions)) {
+        return match environment.tools.is_empty() {
+            true => Ok(()),
+            false => Err(contradiction(at, key, &format!("`{key}` is set, but {OF_TOOLS}"))
+                .hint(format!("remove {key}, or set env = \"{TOOLS}\""))),
+        };
+    }
+    if kind.is_graded() && environment.tools.is_empty() {
+        return Err(missing(key).hint("environment.tools = [\"python:FILE.py:FUNCTION\"]"));
+    }
+    if kind.is_graded() && environment.rows.as_deref().is_none_or(str::is_empty) {
+        return Err(missing("environment.rows").fact("the prompt of each row begins an episode"));
+    }
+    let mut names = BTreeSet::new();
+    for place in &environment.tools {
+        let Some(tool) = tool_function(place) else {
+            return Err(bad_value(
+                at,
+                key,
+                format!("{place:?}"),
+                "\"python:FILE.py:FUNCTION\" for each function",
+            ));
+        };
+        if !names.insert(tool.function.clone()) {
+            let message =
+                format!("two of `{key}` are called `{}`: a model could not tell them apart", tool.function);
+            return Err(contradiction(at, key, &message).hint("rename one of the functions, or remove it"));
+        }
+    }
+    match names.len() > TOOLS_MAX {
+        true => {
+            Err(bad_value(at, key, format!("{} functions", names.len()), &format!("at most {TOOLS_MAX}")))
+        }
+        false => Ok(()),
+    }
 }
 
 /// Checks the keys of agents that own their loop, and refuses them elsewhere.
@@ -146,9 +200,7 @@ fn other_sections(run: &RunFile, environment: &Environment, kind: &Kind, at: &Pr
     if run.data.eval.is_some() && !run.data.asks_no_eval() {
         return refuse("data.eval", "which is evaluated on its own seeds");
     }
-    if !run.reward.is_empty() {
-        return refuse("reward", "which gives the reward itself");
-    }
+    graded(run, kind, at)?;
     if run.loss.overlong_buffer.is_some() {
         return refuse("loss.overlong_buffer", "whose episodes are longer than one response");
     }
@@ -176,12 +228,43 @@ fn other_sections(run: &RunFile, environment: &Environment, kind: &Kind, at: &Pr
     Ok(())
 }
 
+/// Requires rewards where an environment gives none itself, and refuses them elsewhere.
+fn graded(run: &RunFile, kind: &Kind, at: &Provenance) -> Result<()> {
+    if !kind.is_graded() {
+        return match run.reward.is_empty() {
+            true => Ok(()),
+            false => Err(contradiction(
+                at,
+                "reward",
+                "`reward` is set together with [environment], which gives the reward itself",
+            )
+            .hint("remove reward, or remove [environment]")),
+        };
+    }
+    let missing = |key: &str| super::de::missing_key(&at.source, &super::Origin::Default, key);
+    if run.reward.is_empty() {
+        return Err(
+            missing("reward").fact("functions of no class give no reward: [[reward]] grades their episodes")
+        );
+    }
+    match run.reward.iter().position(Reward::is_model) {
+        Some(index) => {
+            let message = "kind = \"model\" is set together with environment.env = \"tools\", whose episodes a reward model cannot read";
+            Err(contradiction(at, &format!("reward.{index}.kind"), message)
+                .hint("let a function or a verifier grade them"))
+        }
+        None => Ok(()),
+    }
+}
+
 impl Environment {
-    /// Returns how the workers and programs of a text environment are run.
-    pub fn host_settings(&self) -> Settings {
+    /// Returns how the workers and programs of a text environment are run. `prompt_column`: that of the run's data.
+    pub fn host_settings(&self, prompt_column: &str) -> Settings {
         Settings {
+            tools: self.tools.iter().filter_map(|place| tool_function(place)).collect(),
             rows: self.rows.as_ref().map(PathBuf::from),
             eval_rows: self.eval_rows.as_ref().map(PathBuf::from),
+            prompt_column: prompt_column.to_string(),
             action: self.action.clone().unwrap_or_else(|| "message".to_string()),
             observation: self.observation.clone(),
             python: self.python.clone(),

@@ -9,10 +9,11 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     if let Some(environment) = run.environment.as_ref().filter(|_| run.trains() == Trains::LanguageModel)
         && !environment.env.is_empty()
         && !environment.plays_agents()
+        && !environment.is_graded()
         && !["text:", "python:", "gym:", "openenv:"].iter().any(|kind| environment.env.starts_with(kind))
     {
         let asked = format!("\"{}\" with a language model", environment.env);
-        let built = "text environments (text:NAME, python:FILE.py:CLASS, gym:ID, openenv:URL, http-agent), and native ones with model = \"mlp:64x64\"";
+        let built = "text environments (text:NAME, python:FILE.py:CLASS, tools, gym:ID, openenv:URL, http-agent), and native ones with model = \"mlp:64x64\"";
         return Err(error(at, "environment.env", &asked, built));
     }
     if run.run.zero_stage != 0 {

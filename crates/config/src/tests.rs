@@ -496,12 +496,66 @@ fn an_environment_stands_in_the_place_of_data_and_rewards() {
         (&["loss.overlong_buffer=2"], "contradictory-keys", "loss.overlong_buffer"),
         (&["environment.credit=turn"], "contradictory-keys", "whole episodes of a group"),
         (&["environment.env=python:game.py:Game"], "missing-key", "data.prompt_tokens_max"),
+        (&["environment.tools=[\"python:a.py:f\"]"], "contradictory-keys", "set env = \"tools\""),
+        (&["environment.env=tools"], "missing-key", "environment.tools"),
+        (
+            &["environment.env=tools", "environment.tools=[\"python:a.py:f\"]"],
+            "missing-key",
+            "environment.rows",
+        ),
     ] {
         let error = load_text(EPISODES, sets, &[]).expect_err(&format!("{sets:?}"));
         assert_eq!((error.slug, error.exit), (slug, Exit::Usage), "{sets:?}: {error}");
         assert!(error.to_string().contains(contains), "{sets:?} lacks {contains}: {error}");
     }
     load_text(EPISODES, &["method=reinforce", "environment.credit=turn"], &[]).unwrap();
+}
+
+/// Valid keys of functions of no class.
+const FUNCTIONS: [&str; 5] = [
+    "environment.env=tools",
+    "environment.tools=[\"python:a.py:f\", \"python:b.py:g\"]",
+    "environment.rows=rows.jsonl",
+    "data.prompt_tokens_max=64",
+    "reward.0.kind=python:a.py:score",
+];
+
+#[test]
+fn functions_of_no_class_are_tools_that_the_runs_rewards_grade() {
+    let run = load_text(EPISODES, &FUNCTIONS, &[]).unwrap().run;
+    let environment = run.environment.as_ref().unwrap();
+    assert!(environment.is_graded() && RunSpec::new(&run).has_rewards());
+    assert_eq!(environment.files().collect::<Vec<_>>(), ["a.py", "b.py"]);
+    let tools = environment.host_settings("prompt").tools;
+    assert_eq!((tools[1].file.as_path(), tools[1].function.as_str()), (std::path::Path::new("b.py"), "g"));
+    for (more, slug, contains) in [
+        ("environment.tools=[\"a.py:f\"]", "bad-value", "python:FILE.py:FUNCTION"),
+        ("environment.tools=[\"python:a.py\"]", "bad-value", "python:FILE.py:FUNCTION"),
+        ("environment.tools=f", "bad-type", "environment.tools"),
+        (
+            "environment.tools=[\"python:a.py:f\", \"python:b.py:f\"]",
+            "contradictory-keys",
+            "two of `environment.tools` are called `f`",
+        ),
+        ("reward.0.kind=model", "contradictory-keys", "a reward model cannot read"),
+        ("environment.rows=", "missing-key", "environment.rows"),
+        ("environment.rows=builtin:addition", "bad-value", "a JSONL or Parquet file, or hf:org/name"),
+        ("environment.eval_rows=", "bad-value", "environment.eval_rows"),
+        ("data.prompts=builtin:addition", "contradictory-keys", "their own prompts"),
+    ] {
+        let error = load_text(EPISODES, &[&FUNCTIONS[..], &[more]].concat(), &[]).expect_err(more);
+        assert_eq!((error.slug, error.exit), (slug, Exit::Usage), "{more}: {error}");
+        assert!(error.to_string().contains(contains), "{more} lacks {contains}: {error}");
+    }
+    let error = load_text(EPISODES, &FUNCTIONS[..4], &[]).unwrap_err();
+    assert!(error.slug == "missing-key" && error.to_string().contains("[[reward]] grades"), "{error}");
+    let many: Vec<String> = (0..65).map(|n| format!("\"python:a.py:f{n}\"")).collect();
+    let many = format!("environment.tools=[{}]", many.join(", "));
+    let error = load_text(EPISODES, &[&FUNCTIONS[..], &[&many]].concat(), &[]).unwrap_err();
+    assert!(error.to_string().contains("at most 64"), "{error}");
+    // A class may have functions next to its methods.
+    let class = ["environment.env=python:a.py:Class", FUNCTIONS[1], FUNCTIONS[3]];
+    load_text(EPISODES, &class, &[]).unwrap();
 }
 
 #[test]

@@ -24,8 +24,12 @@ pub fn card(published: &Published, name: &str, with_curves: bool) -> String {
     rows.extend(settings["method"].as_str().map(|method| ("method", code(method))));
     rows.extend(published.source.as_deref().map(|source| ("began with", code(source))));
     rows.extend(
-        list(&[names(&settings["data"]["prompts"]), names(&settings["environment"]["env"])])
-            .map(|data| ("data", data)),
+        list(&[
+            names(&settings["data"]["prompts"]),
+            names(&settings["environment"]["env"]),
+            names(&settings["environment"]["rows"]),
+        ])
+        .map(|data| ("data", data)),
     );
     rows.extend(list(&[rewards(settings)]).map(|rewards| ("reward", rewards)));
     rows.extend(settings["lora"]["rank"].as_u64().map(|rank| ("adapter", format!("LoRA of rank {rank}"))));
@@ -58,8 +62,9 @@ fn front_matter(published: &Published) -> String {
     let library = if published.is_adapter { "peft" } else { "transformers" };
     text += &format!("library_name: {library}\npipeline_tag: text-generation\n");
     let settings = &published.settings;
+    let learnt = [&settings["data"]["prompts"], &settings["environment"]["rows"]];
     let mut sets: Vec<String> =
-        paths(&settings["data"]["prompts"]).iter().filter_map(|set| repository(set)).collect();
+        learnt.into_iter().flat_map(paths).filter_map(|set| repository(&set)).collect();
     sets.dedup();
     if !sets.is_empty() {
         text += "datasets:\n";
@@ -213,6 +218,12 @@ mod tests {
         ] {
             assert!(card.lines().any(|have| have == line), "{line}: {card}");
         }
+        let rows = json!({ "environment": { "env": "tools", "rows": "hf:o/n@e5/train" } });
+        let card = super::card(&published("o/m", rows), "m", false);
+        assert!(
+            card.contains("\n- o/n\n") && card.contains("| data | `tools`, `hf:o/n@e5/train` |"),
+            "{card}"
+        );
         // What is no name of the hub is not called one.
         assert!(!super::card(&published("hf:a\nb: c/d", json!({})), "m", false).contains("base_model"));
     }

@@ -28,6 +28,8 @@ pub struct Case {
     pub prompt: Arc<Prompt>,
     /// The response as text, special tokens left out.
     pub response: String,
+    /// Its messages, where it is a conversation with tools, of which `response` is the last turn.
+    pub completion: Option<Value>,
     /// Its tokens.
     pub response_ids: Vec<u32>,
     /// The limit that it was sampled under.

@@ -145,8 +145,14 @@ impl Grading {
         let rendered = row.get("prompt").map(text_of).unwrap_or_default();
         let text = row.get("prompt").map(last_message).unwrap_or_default();
         let prompt = Arc::new(Prompt { rendered, text, messages, columns: row });
-        let case =
-            Arc::new(Case { prompt, response, response_ids: Vec::new(), max_new_tokens: 0, ended: true });
+        let case = Arc::new(Case {
+            prompt,
+            response,
+            completion: None,
+            response_ids: Vec::new(),
+            max_new_tokens: 0,
+            ended: true,
+        });
         let score = scorer.score(std::slice::from_ref(&case), [0, 0])?.scores[0];
         let right = score.is_some_and(|score| score >= 0.5);
         let why = label.filter(|correct| !is_disputed && *correct != right).map(|_| scorer.why(&case));

@@ -51,6 +51,7 @@ fn batch(cases: &[Arc<Case>], answer_column: &str, steps: [u32; 2]) -> Batch {
         prompts: prompts.clone().map(|p| p.messages.clone().unwrap_or_else(|| json!(p.text))).collect(),
         rendered: prompts.clone().map(|p| p.rendered.clone()).collect(),
         responses: cases.iter().map(|case| case.response.clone()).collect(),
+        completions: cases.iter().map(|case| case.completion.clone()).collect(),
         response_ids: cases.iter().map(|case| case.response_ids.clone()).collect(),
         answers: cases.iter().map(|case| answer(&case.prompt.columns, answer_column).clone()).collect(),
         columns: prompts.map(|p| p.columns.clone()).collect(),

@@ -310,6 +310,7 @@ mod tests {
         Case {
             prompt: Arc::new(prompt),
             response: response.into(),
+            completion: None,
             response_ids: vec![0; 5],
             max_new_tokens: 10,
             ended: true,

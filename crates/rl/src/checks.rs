@@ -114,10 +114,10 @@ impl Checks {
             self.left_out(format!("whether {url} answers"));
             return Ok(None);
         }
-        let mut settings = section.host_settings();
+        let mut settings = section.host_settings(&run.data.prompt_column);
         settings.num_workers = 1;
         settings.reset_timeout = settings.reset_timeout.min(PLAN_START);
-        if let Err(error) = Hosts::start(&kind, &settings) {
+        if let Err(error) = Hosts::check(&kind, &settings) {
             self.not_started(&format!("environment `{}`", section.env), error)?;
         }
         Ok(None)

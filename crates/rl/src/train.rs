@@ -56,7 +56,7 @@ pub fn train(
         session.facts.share = Share { rank: group.rank(), ranks: group.ranks() };
     }
     let rewards =
-        checks.rewards(&run, &session.first_columns(&run))?.expect("they are started before training");
+        checks.rewards(&run, &session.first_columns(&run)?)?.expect("they are started before training");
     let episodes = checks.environment(&run, session.facts.prompt_tokens)?;
     let limits = match group {
         None => Limits::default(),

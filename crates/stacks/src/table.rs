@@ -46,7 +46,8 @@ pub(crate) enum Take {
     Later,
     /// A part of an adapter's description, read together with its other parts.
     Adapter,
-    /// A class whose methods the model plays or calls, read by the stack's own function; one that the file does not show is not built.
+    /// A class whose methods the model plays or calls, or functions that it calls, read by the stack's own function; what the file does not show is not
+    /// built.
     Environment,
     /// Another name of the option with this first name; the plan tells the two apart.
     As(&'static str),

@@ -18,7 +18,7 @@ pub(crate) enum Unbuilt {
     Objective,
     /// Prompts with pictures.
     Images,
-    /// Turns between the model and tools, where no class of an environment plays them.
+    /// Turns between the model and tools that are neither a class nor functions of a file that the launch file shows.
     Turns,
 }
 
@@ -49,7 +49,7 @@ impl Unbuilt {
             Unbuilt::Objective => "the objective here has no such part",
             Unbuilt::Images => "prompts are text here",
             Unbuilt::Turns => {
-                "an episode is one response here, unless [environment] names a class: its methods are the tools, and functions of no class are not called: docs/environments.md"
+                "an episode is one response here, unless [environment] names a class whose methods are the tools, or functions written with `def`, of the script or of a module next to it: docs/environments.md"
             }
         }
     }

@@ -57,7 +57,7 @@ pub struct Part {
 }
 
 impl Part {
-    const WHOLE: Part = Part { rows: usize::MAX, bytes: usize::MAX };
+    pub const WHOLE: Part = Part { rows: usize::MAX, bytes: usize::MAX };
 }
 
 /// As `each_prompt`, for a part of the file. Returns the number of rows that were read if there may be more.
@@ -84,6 +84,8 @@ pub fn first_prompts(
 pub struct FileSize {
     /// The rows as JSON lines.
     pub json: Bytes,
+    /// The longest of them.
+    pub longest: Bytes,
     /// Objects in them, including the rows themselves.
     pub objects: u64,
     /// Entries of all objects.
@@ -104,7 +106,9 @@ pub fn file_size(path: &Path) -> Result<FileSize> {
     let mut size = FileSize { reading: Bytes(reading(path, again)?), ..FileSize::default() };
     each_row(path, file, ROWS_MAX, |_, object| {
         let row = Value::Object(object);
-        size.json.0 += row.to_string().len() as u64 + 1;
+        let bytes = row.to_string().len() as u64 + 1;
+        size.json.0 += bytes;
+        size.longest.0 = size.longest.0.max(bytes);
         size.count(&row);
         Ok(ControlFlow::Continue(()))
     })?;
@@ -128,12 +132,20 @@ impl FileSize {
 /// Counts objects and entries by their punctuation, as upper bounds: a quote within a text has a backslash before it.
 fn size_of_lines(mut file: File) -> std::io::Result<FileSize> {
     let (mut size, mut buffer, mut before) = (FileSize::default(), vec![0; 64 << 10], [0u8; 2]);
+    let mut line = 0;
     loop {
         let read = file.read(&mut buffer)?;
         if read == 0 {
             return Ok(size);
         }
         size.json.0 += read as u64;
+        for part in buffer[..read].split_inclusive(|byte| *byte == b'\n') {
+            line += part.len() as u64;
+            size.longest.0 = size.longest.0.max(line);
+            if part.ends_with(b"\n") {
+                line = 0;
+            }
+        }
         for &byte in buffer[..read].iter().filter(|byte| !byte.is_ascii_whitespace()) {
             match (before[1], byte) {
                 (b'{', b'"') => size.objects += 1,
@@ -299,11 +311,24 @@ pub(crate) fn load<T>(path: &Path, row: impl Fn(Map<String, Value>, Place) -> Re
 /// Calls `visit` with each row of a file of JSON lines or Parquet, and its line or row, from 1.
 ///
 /// Errors: as `each_prompt`, without those of prompts; those of `visit`.
-pub fn each_row_of(
+pub fn each_row_of(path: &Path, visit: impl FnMut(usize, Map<String, Value>) -> Result<()>) -> Result<()> {
+    first_rows_of(path, Part::WHOLE, visit).map(drop)
+}
+
+/// As `each_row_of`, for a part of the file. Returns the number of rows that were read if there may be more.
+///
+/// Errors: as `each_row_of`.
+pub fn first_rows_of(
     path: &Path,
+    part: Part,
     mut visit: impl FnMut(usize, Map<String, Value>) -> Result<()>,
-) -> Result<()> {
-    each_object(path, Part::WHOLE, |object, place| visit(place.line, object)).map(drop)
+) -> Result<Option<usize>> {
+    let mut rows = 0;
+    let is_whole = each_object(path, part, |object, place| {
+        rows += 1;
+        visit(place.line, object)
+    })?;
+    Ok((!is_whole).then_some(rows))
 }
 
 /// As `each_row_of`, for JSON lines that come from elsewhere, such as stdin; there may be none. Errors call it `name`.

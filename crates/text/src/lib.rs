@@ -25,7 +25,7 @@ mod turns;
 pub use chat::{ChatTemplate, Conversation, Message, template_text};
 pub use data::{
     FileSize, Part, Prompt, Row, SftRow, each_line_of, each_prompt, each_row_of, file_size, first_prompts,
-    load_sft, tokenize_prompt, tokenize_sft,
+    first_rows_of, load_sft, tokenize_prompt, tokenize_sft,
 };
 pub use files_to_save::files_to_save;
 pub use gguf::tables::gguf_tables;

@@ -3,7 +3,8 @@
 use plimsoll_base::rng::{Stream, philox};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_text::Message;
-use plimsoll_worker::{Network, Stop};
+use plimsoll_worker::{Network, Stop, ToolFunction};
+use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,17 +46,19 @@ pub struct Said {
     pub reward: f64,
     /// The episode is over.
     pub done: bool,
+    /// The row of an episode that begins, where rewards of the run grade it.
+    pub columns: Map<String, Value>,
 }
 
 impl Said {
     /// Ends the episode with a reward.
     pub fn end(reward: f64) -> Said {
-        Said { messages: Vec::new(), reward, done: true }
+        Said { reward, done: true, ..Said::default() }
     }
 
     /// Replies without a reward.
     pub fn words(text: impl Into<String>) -> Said {
-        Said { messages: vec![Message::new("user", text)], reward: 0.0, done: false }
+        Said { messages: vec![Message::new("user", text)], ..Said::default() }
     }
 }
 
@@ -71,9 +74,13 @@ pub trait TextEnvironment: Send {
 /// Settings of an environment's workers and programs.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// JSONL files with the arguments of `reset`, for training and for evaluation, for a class whose methods are tools.
+    /// Functions of no class that the model may call.
+    pub tools: Vec<ToolFunction>,
+    /// Files of the rows that begin episodes, for training and for evaluation, where there are tools.
     pub rows: Option<PathBuf>,
     pub eval_rows: Option<PathBuf>,
+    /// Their column with the prompt.
+    pub prompt_column: String,
     /// The keys of an OpenEnv server's actions and observations (`plimsoll_worker::EpisodesSpec`).
     pub action: String,
     pub observation: Option<String>,

@@ -5,11 +5,13 @@
 
 use super::Kind;
 use super::environment::{Make, Said, Settings, Start, TextEnvironment};
+use super::rows::Rows;
 use plimsoll_base::{Error, Result};
 use plimsoll_text::Message;
 use plimsoll_worker::{About, EpisodesSpec, PythonEpisodes, Stop};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
@@ -34,7 +36,15 @@ pub struct Reply {
 #[allow(clippy::large_enum_variant)] // One a thread.
 enum Host {
     Native { make: Make, slots: BTreeMap<usize, Box<dyn TextEnvironment>> },
-    Python(PythonEpisodes),
+    Python(PythonEpisodes, FirstRows),
+}
+
+/// The rows that begin episodes.
+#[derive(Clone)]
+struct FirstRows {
+    rows: Arc<Rows>,
+    /// Their columns are for rewards of the run, and not for the environment.
+    is_graded: bool,
 }
 
 /// A thread and its queue. A round sends at most one job per slot, which bounds the queue.
@@ -54,10 +64,22 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Starts the workers of an environment and waits until they are ready. Agents have none here.
+    /// Reads the rows, starts the workers of an environment and waits until they are ready. Agents have none here.
+    ///
+    /// Errors: `thread-not-started`; those of `first_episode_rows` and of starting a worker.
+    pub fn start(kind: &Kind, settings: &Settings) -> Result<Hosts> {
+        Hosts::with_rows(kind, settings, Rows::open(kind, settings)?)
+    }
+
+    /// Starts the workers as `start` does, without the rows, and ends them.
     ///
     /// Errors: `thread-not-started`; those of starting a worker.
-    pub fn start(kind: &Kind, settings: &Settings) -> Result<Hosts> {
+    pub fn check(kind: &Kind, settings: &Settings) -> Result<()> {
+        Hosts::with_rows(kind, settings, Rows::default()).map(drop)
+    }
+
+    fn with_rows(kind: &Kind, settings: &Settings, rows: Rows) -> Result<Hosts> {
+        let rows = FirstRows { rows: rows.into(), is_graded: kind.is_graded() };
         let (say, replies) = channel();
         let (threads, about) = (Vec::new(), About::default());
         let mut hosts = Hosts { here: None, threads, replies, asked: 0, stop: Stop::default(), about };
@@ -65,12 +87,12 @@ impl Hosts {
             return Ok(hosts);
         }
         if !kind.has_workers() {
-            hosts.here = Some((Host::start(kind, settings, &hosts.stop)?, VecDeque::new()));
+            hosts.here = Some((Host::start(kind, settings, &rows, &hosts.stop)?, VecDeque::new()));
             return Ok(hosts);
         }
         let mut starting = Vec::new();
         for _ in 0..settings.num_workers {
-            let (thread, started) = HostThread::start(kind, settings, &hosts.stop, &say)?;
+            let (thread, started) = HostThread::start(kind, settings, &rows, &hosts.stop, &say)?;
             hosts.threads.push(thread);
             starting.push(started);
         }
@@ -124,7 +146,8 @@ impl Hosts {
         if kind.has_no_first_messages() {
             return Ok(Vec::new());
         }
-        let mut host = Host::start(kind, settings, &Stop::default())?;
+        let rows = FirstRows { rows: Arc::default(), is_graded: false };
+        let mut host = Host::start(kind, settings, &rows, &Stop::default())?;
         let one = |start: &Start| {
             host.work(0, Job::Reset(*start)).map(|said| said.map(|said| said.messages).unwrap_or_default())
         };
@@ -148,15 +171,18 @@ impl HostThread {
     fn start(
         kind: &Kind,
         settings: &Settings,
+        rows: &FirstRows,
         stop: &Stop,
         say: &Sender<Reply>,
     ) -> Result<(HostThread, Receiver<Result<About>>)> {
         let (jobs, inbox) = channel::<(usize, Job)>();
         let (ready, started) = channel();
-        let (kind, settings, stop, say) = (kind.clone(), settings.clone(), stop.clone(), say.clone());
+        let (kind, settings, rows) = (kind.clone(), settings.clone(), rows.clone());
+        let (stop, say) = (stop.clone(), say.clone());
         let work = move || {
             // A worker dies with the thread that started it, so it is started here.
-            let started = Host::start(&kind, &settings, &stop).and_then(|mut host| Ok((host.about()?, host)));
+            let started =
+                Host::start(&kind, &settings, &rows, &stop).and_then(|mut host| Ok((host.about()?, host)));
             let (about, mut host) = match started {
                 Ok(started) => started,
                 Err(error) => return ready.send(Err(error)).unwrap_or(()),
@@ -180,7 +206,7 @@ impl HostThread {
 }
 
 impl Host {
-    fn start(kind: &Kind, settings: &Settings, stop: &Stop) -> Result<Host> {
+    fn start(kind: &Kind, settings: &Settings, rows: &FirstRows, stop: &Stop) -> Result<Host> {
         match kind {
             Kind::Native(row) => {
                 Ok(Host::Native { make: (row.open)(settings, stop)?, slots: BTreeMap::new() })
@@ -188,8 +214,8 @@ impl Host {
             Kind::Python(of) => {
                 let spec = EpisodesSpec {
                     of: of.clone(),
-                    rows: settings.rows.clone(),
-                    eval_rows: settings.eval_rows.clone(),
+                    tools: settings.tools.clone(),
+                    has_rows: settings.rows.is_some(),
                     action: settings.action.clone(),
                     observation: settings.observation.clone(),
                     python: settings.python.clone(),
@@ -198,7 +224,7 @@ impl Host {
                     step_timeout: settings.step_timeout,
                     reset_timeout: settings.reset_timeout,
                 };
-                Ok(Host::Python(PythonEpisodes::start(&spec, stop.clone())?))
+                Ok(Host::Python(PythonEpisodes::start(&spec, stop.clone())?, rows.clone()))
             }
             Kind::Agents => unreachable!("agents are served, not hosted"),
         }
@@ -207,7 +233,7 @@ impl Host {
     fn about(&mut self) -> Result<About> {
         match self {
             Host::Native { .. } => Ok(About::default()),
-            Host::Python(episodes) => episodes.about(),
+            Host::Python(episodes, _) => episodes.about(),
         }
     }
 
@@ -221,7 +247,7 @@ impl Host {
                     Job::End => Said::end(0.0),
                 }))
             }
-            Host::Python(episodes) => {
+            Host::Python(episodes, first) => {
                 let messages = |said: plimsoll_worker::Messages| {
                     said.into_iter().map(|(role, content)| Message { role, content }).collect()
                 };
@@ -229,13 +255,20 @@ impl Host {
                     Job::Reset(start) => {
                         // 31 bits, as for other environments in Python.
                         let seed = start.draw(0)[0] >> 1;
-                        let messages = messages(episodes.reset(slot, seed, start.held_out)?);
-                        Some(Said { messages, ..Said::default() })
+                        let row = first.rows.of(seed, start.held_out);
+                        let prompt = row.map_or(&Value::Null, |row| &row.prompt);
+                        let (arguments, columns) = match row {
+                            Some(row) if first.is_graded => (None, row.columns.clone()),
+                            row => (row.map(|row| &row.columns), Map::new()),
+                        };
+                        let messages = messages(episodes.reset(slot, seed, prompt, arguments)?);
+                        Some(Said { messages, columns, ..Said::default() })
                     }
                     Job::Step(response, calls) => episodes.step(slot, &response, &calls)?.map(|turn| Said {
                         messages: messages(turn.messages),
                         reward: turn.reward,
                         done: turn.done,
+                        ..Said::default()
                     }),
                     Job::End => episodes.end(slot)?.map(Said::end),
                 })

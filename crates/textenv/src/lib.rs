@@ -9,6 +9,7 @@ mod environment;
 mod guess;
 mod hosts;
 mod memory;
+mod rows;
 mod second_try;
 mod tally;
 mod tool;
@@ -16,7 +17,8 @@ mod tool;
 pub use environment::{Row, Said, Settings, Start, TextEnvironment};
 pub use hosts::{Hosts, Job, Reply};
 pub use memory::EpisodeMemory;
-pub use plimsoll_worker::{About, Agents, AgentsSpec, EpisodesOf, Words};
+pub use plimsoll_worker::{About, Agents, AgentsSpec, EpisodesOf, ToolFunction, Words};
+pub use rows::{EpisodeRow, RowsFrom, first_episode_rows};
 pub use tally::EnvironmentTally;
 
 use plimsoll_base::{Error, Result};
@@ -27,6 +29,8 @@ pub const ENVIRONMENTS: &[Row] = &[countdown::ROW, guess::ROW, tool::ROW, second
 
 /// The name of agents that own their loop.
 pub const HTTP_AGENT: &str = "http-agent";
+/// The name of functions of no class, which `environment.tools` names.
+pub const TOOLS: &str = "tools";
 
 /// A parsed `environment.env`.
 #[derive(Clone, Debug)]
@@ -70,6 +74,9 @@ impl Kind {
         if name == HTTP_AGENT {
             return Ok(Kind::Agents);
         }
+        if name == TOOLS {
+            return Ok(Kind::Python(EpisodesOf::Functions));
+        }
         if let Some(row) = ENVIRONMENTS.iter().find(|row| row.name == name) {
             return Ok(Kind::Native(*row));
         }
@@ -77,9 +84,14 @@ impl Kind {
         let nearest = ENVIRONMENTS.iter().max_by(|a, b| near(a).total_cmp(&near(b)));
         let nearest = nearest.expect("there are environments").name;
         let hint = format!(
-            "did you mean {nearest}? A class of your own is named by its file: python:FILE.py:CLASS; others are gym:ID, openenv:URL and http-agent"
+            "did you mean {nearest}? A class of your own is named by its file: python:FILE.py:CLASS; others are gym:ID, openenv:URL, tools and http-agent"
         );
         Err(unknown(name, hint))
+    }
+
+    /// Whether it gives no reward itself: those of the run grade its episodes.
+    pub fn is_graded(&self) -> bool {
+        matches!(self, Kind::Python(EpisodesOf::Functions))
     }
 
     pub fn is_python(&self) -> bool {
@@ -105,6 +117,13 @@ impl Kind {
     }
 }
 
+/// Reads an entry of `environment.tools`, `python:FILE.py:FUNCTION`; `None` for anything else.
+pub fn tool_function(place: &str) -> Option<ToolFunction> {
+    let (file, function) = place.strip_prefix("python:")?.rsplit_once(':')?;
+    let is_whole = !file.is_empty() && !function.is_empty();
+    is_whole.then(|| ToolFunction { file: file.into(), function: function.to_string() })
+}
+
 fn unknown(name: &str, hint: String) -> Error {
     let names: Vec<&str> = ENVIRONMENTS.iter().map(|row| row.name).collect();
     Error::usage("text-environment-unknown", format!("no text environment is called `{name}`"))
@@ -117,6 +136,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_tool_is_named_by_its_file_and_its_function() {
+        let tool = tool_function("python:a/b.py:add").unwrap();
+        assert_eq!((tool.file.as_path(), tool.function.as_str()), (Path::new("a/b.py"), "add"));
+        for place in ["add", "a.py:add", "python:a.py", "python::add", "python:a.py:", ""] {
+            assert_eq!(tool_function(place), None, "{place}");
+        }
+    }
+
+    #[test]
     fn environments_are_known_by_name_and_the_nearest_is_named() {
         for row in ENVIRONMENTS {
             assert!(matches!(Kind::parse(row.name), Ok(Kind::Native(found)) if found.name == row.name));
@@ -127,6 +155,7 @@ mod tests {
         );
         let gym = Kind::parse("gym:words:Guess-v0").unwrap();
         assert!(matches!(gym, Kind::Python(EpisodesOf::Gymnasium { id }) if id == "words:Guess-v0"));
+        assert!(matches!(Kind::parse("tools"), Ok(Kind::Python(EpisodesOf::Functions))));
         let served = Kind::parse("openenv:http://localhost:8000").unwrap();
         assert!(
             matches!(served, Kind::Python(EpisodesOf::OpenEnv { url }) if url == "http://localhost:8000")

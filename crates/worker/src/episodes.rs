@@ -7,9 +7,10 @@
 use crate::ids::Ids;
 use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Stop};
-use crate::python::line;
+use crate::python::{Columns, line};
 use crate::sandbox::Network;
 use plimsoll_base::{Bytes, Error, Result, slugs};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,6 +27,8 @@ pub enum EpisodesOf {
         /// The class in it, or a function that makes an environment.
         class: String,
     },
+    /// Functions of no class as tools, those of `EpisodesSpec::tools`: a row's prompt begins an episode.
+    Functions,
     /// The id of a registered environment, as `gymnasium.make` takes it.
     Gymnasium { id: String },
     /// The address of a server.
@@ -37,19 +40,28 @@ impl EpisodesOf {
     fn name(&self) -> &str {
         match self {
             EpisodesOf::Class { class, .. } => class,
+            EpisodesOf::Functions => "tools",
             EpisodesOf::Gymnasium { id } => id,
             EpisodesOf::OpenEnv { url } => url,
         }
     }
 }
 
+/// A function in a user's file that the model may call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolFunction {
+    pub file: PathBuf,
+    pub function: String,
+}
+
 /// The environment to load, and its limits.
 #[derive(Clone, Debug)]
 pub struct EpisodesSpec {
     pub of: EpisodesOf,
-    /// JSONL files with the arguments of `reset`, for training and for evaluation, for a class whose methods are tools.
-    pub rows: Option<PathBuf>,
-    pub eval_rows: Option<PathBuf>,
+    /// Functions of no class that the model may call, for `Functions` and for a class whose methods are tools.
+    pub tools: Vec<ToolFunction>,
+    /// Episodes begin with rows, whose columns a class gets as the arguments of `reset`, where there are tools.
+    pub has_rows: bool,
     /// The key of an OpenEnv server's actions that takes the response.
     pub action: String,
     /// The key of its observations that is shown; `None` for their only text, else all of them.
@@ -87,6 +99,15 @@ pub struct About {
     pub scores_at_end: bool,
 }
 
+/// The request to begin an episode. It borrows the row, of which the worker's line is the only copy.
+#[derive(Serialize)]
+struct Reset<'a> {
+    reset: usize,
+    seed: u32,
+    prompt: &'a Value,
+    row: Option<&'a Columns>,
+}
+
 /// Episodes that Python plays.
 pub struct PythonEpisodes {
     pool: Pool,
@@ -113,10 +134,10 @@ impl PythonEpisodes {
                 "write env = \"python:FILE.py:CLASS\" with a path from where the command runs",
             ));
         }
-        if let Some(rows) = [&spec.rows, &spec.eval_rows].into_iter().flatten().find(|rows| !rows.is_file()) {
+        if let Some(tool) = spec.tools.iter().find(|tool| !tool.file.is_file()) {
             return Err(missing(
-                rows,
-                "environment.rows is a JSONL file, with a path from where the command runs",
+                &tool.file,
+                "write environment.tools = [\"python:FILE.py:FUNCTION\"] with paths from where the command runs",
             ));
         }
         let what = spec.to_json().to_string();
@@ -141,15 +162,21 @@ impl PythonEpisodes {
         }
     }
 
-    /// Begins an episode in a slot. Returns the environment's first messages.
+    /// Begins an episode in a slot. `prompt`: of its row, a string or a list of messages, or null. `row`: the columns that a
+    /// class gets.
     ///
     /// Errors: `text-environment-raised`, `-timeout`, `-crashed`, `-over-budget`, `-bad-reply`.
-    pub fn reset(&mut self, slot: usize, seed: u32, held_out: bool) -> Result<Messages> {
+    pub fn reset(
+        &mut self,
+        slot: usize,
+        seed: u32,
+        prompt: &Value,
+        row: Option<&Columns>,
+    ) -> Result<Messages> {
         self.pool.set_timeout(self.reset_timeout);
-        let reply = self.ask(json!({ "reset": slot, "seed": seed, "held_out": held_out }));
+        let reply = self.ask(Reset { reset: slot, seed, prompt, row });
         self.pool.set_timeout(self.step_timeout);
-        let reply = reply?;
-        messages(&reply).ok_or_else(|| self.bad_reply("a line that is no answer to `reset`"))
+        messages(&reply?).ok_or_else(|| self.bad_reply("a line that is no answer to `reset`"))
     }
 
     /// Passes the model's turn to the episode in a slot, with the calls in it: objects with `name` and `arguments`. Returns
@@ -185,7 +212,7 @@ impl PythonEpisodes {
         self.pool.restarts()
     }
 
-    fn ask(&mut self, request: Value) -> Result<Value> {
+    fn ask(&mut self, request: impl Serialize) -> Result<Value> {
         let id = self.ids.next_id();
         let reply = self.pool.call(&[line(request, &id)]).remove(0).map_err(of_environment)?;
         let reply: Value = match serde_json::from_str::<Value>(&reply[0]) {
@@ -224,14 +251,18 @@ impl EpisodesSpec {
     fn to_json(&self) -> Value {
         let mut what = match &self.of {
             EpisodesOf::Class { file, class } => json!({ "file": file, "class": class }),
+            EpisodesOf::Functions => json!({}),
             EpisodesOf::Gymnasium { id } => json!({ "gymnasium": id }),
             EpisodesOf::OpenEnv { url } => {
                 json!({ "openenv": url, "action": self.action, "timeout": self.step_timeout.as_secs_f64() })
             }
         };
-        let rows = [("rows", &self.rows), ("eval_rows", &self.eval_rows)];
-        for (key, file) in rows.into_iter().filter_map(|(key, file)| Some((key, file.as_ref()?))) {
-            what[key] = json!(file);
+        if self.has_rows {
+            what["has_rows"] = json!(true);
+        }
+        if !self.tools.is_empty() {
+            let place = |tool: &ToolFunction| json!([tool.file, tool.function]);
+            what["tools"] = self.tools.iter().map(place).collect();
         }
         if let Some(key) = &self.observation {
             what["observation"] = json!(key);

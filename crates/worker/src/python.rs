@@ -8,6 +8,7 @@ use crate::pool::{Pool, Request, Stop};
 use crate::sandbox::Network;
 use crate::words::Words;
 use plimsoll_base::{Bytes, Error, ExactSum, Result, slugs};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
@@ -36,6 +37,8 @@ pub struct Batch {
     /// Prompts as the model read them, with the template's tokens.
     pub rendered: Vec<String>,
     pub responses: Vec<String>,
+    /// The messages of a response that is a conversation; absent, or shorter than `responses`, where it is one message.
+    pub completions: Vec<Option<Value>>,
     pub response_ids: Vec<Vec<u32>>,
     /// The answer column.
     pub answers: Vec<Value>,
@@ -250,11 +253,12 @@ fn columns_by_name(rows: &[Columns]) -> Columns {
     columns
 }
 
-/// Returns responses in the form of their prompts: text, or a list of one message.
+/// Returns responses in the form of their prompts: text, or a list of messages.
 fn completions(batch: &Batch) -> Value {
-    let both = batch.prompts.iter().zip(&batch.responses);
-    both.map(|(prompt, response)| match prompt {
-        Value::Array(_) => json!([{ "role": "assistant", "content": response }]),
+    let both = batch.prompts.iter().zip(&batch.responses).enumerate();
+    both.map(|(sample, (prompt, response))| match (batch.completions.get(sample), prompt) {
+        (Some(Some(messages)), _) => messages.clone(),
+        (_, Value::Array(_)) => json!([{ "role": "assistant", "content": response }]),
         _ => json!(response),
     })
     .collect()
@@ -305,9 +309,14 @@ fn score(value: &Value) -> Option<Option<f64>> {
 }
 
 /// Makes the line of a request, which asks for one line.
-pub(crate) fn line(mut request: Value, id: &str) -> Request {
-    request["id"] = id.into();
-    let mut bytes = request.to_string().into_bytes();
+pub(crate) fn line(request: impl Serialize, id: &str) -> Request {
+    #[derive(Serialize)]
+    struct Line<'a, T> {
+        id: &'a str,
+        #[serde(flatten)]
+        request: T,
+    }
+    let mut bytes = serde_json::to_vec(&Line { id, request }).expect("a request is an object");
     bytes.push(b'\n');
     Request { bytes, reply_lines: 1 }
 }

@@ -1,10 +1,10 @@
 """Serves episodes of one environment: a JSON line in, a JSON line out. Usage: serve_episodes.py WHAT, a JSON object that
 `open_shape` reads.
 
-{"reset": slot, "seed": n, "held_out": b} begins an episode, {"step": slot, "response": text, "calls": [...]} is the model's
-turn in it, {"end": slot} asks for the reward of a whole episode, and {"about": 0} what its tools are. A slot keeps its object from episode to episode; one that
-raised is made anew. A reply repeats the `id` of its request. Standard output belongs to the protocol, so the user's prints go
-to standard error.
+{"reset": slot, "seed": n, "prompt": p, "row": {...}} begins an episode, with the prompt and the columns of its row, or null.
+{"step": slot, "response": text, "calls": [...]} is the model's turn in it, {"end": slot} asks for the reward of a whole
+episode, and {"about": 0} what its tools are. A slot keeps its object from episode to episode; one that raised is made anew. A
+reply repeats the `id` of its request. Standard output belongs to the protocol, so the user's prints go to standard error.
 """
 import json
 import os
@@ -66,7 +66,7 @@ def answer(make, slots, request):
         if "reset" in request:
             if slot not in slots:
                 slots[slot] = make()
-            result, read = slots[slot].reset(request["seed"], request["held_out"]), first_messages
+            result, read = slots[slot].reset(request["seed"], request["prompt"], request["row"]), first_messages
         elif slot not in slots:
             return {"lost": True}
         elif "step" in request:

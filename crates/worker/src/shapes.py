@@ -1,8 +1,8 @@
 """The forms that an environment may have, made into one.
 
-An object of each class here plays one episode at a time: `reset(seed, held_out)` returns messages, `step(response, calls)`
+An object of each class here plays one episode at a time: `reset(seed, prompt, row)` returns messages, `step(response, calls)`
 returns (messages, reward, done), and where `scores_at_end`, `end()` returns the reward of the whole episode. `tools` are the
-functions that the model may call, as JSON schemas.
+functions that the model may call, as JSON schemas. `prompt` and `row` are what the row of an episode has for it, or None.
 """
 import asyncio
 import inspect
@@ -10,8 +10,9 @@ import json
 import types
 import typing
 
-ROWS_MAX = 1 << 20
 REPLY_BYTES_MAX = 1 << 20
+# Of one tool's result. The tokens between two turns have their own limit, which is lower.
+RESULT_CHARS_MAX = 1 << 16
 
 
 class Plain:
@@ -22,7 +23,7 @@ class Plain:
     def __init__(self, environment):
         self.environment = environment
 
-    def reset(self, seed, held_out):
+    def reset(self, seed, prompt, row):
         return self.environment.reset(seed)
 
     def step(self, response, calls):
@@ -41,7 +42,7 @@ class Gymnasium:
             if type(space).__name__ != "Text":
                 raise TypeError(f"`{name}` is {space!r:.80}: only Text spaces are played in words")
 
-    def reset(self, seed, held_out):
+    def reset(self, seed, prompt, row):
         observation, _ = self.environment.reset(seed=seed)
         return observation
 
@@ -56,23 +57,24 @@ class Tools:
 
     scores_at_end = True
 
-    def __init__(self, environment, rows, held_out_rows):
-        self.environment, self.rows, self.held_out_rows = environment, rows, held_out_rows
-        # Alphabetical, as TRL lists them in the prompt.
+    def __init__(self, environment, name, functions):
+        self.environment = environment
+        # Alphabetical, as TRL lists them in the prompt, after functions of no class.
         members = inspect.getmembers(type(environment), predicate=inspect.isfunction)
-        self.functions = {
+        methods = {
             name: getattr(environment, name)
             for name, _ in members
             if name not in ("reset", "get_reward") and not name.startswith("_")
         }
+        for taken in sorted(methods.keys() & functions.keys()):
+            raise LookupError(f"two tools are called `{taken}`: a method of `{name}`, and a function of environment.tools")
+        self.functions = {**functions, **methods}
         self.tools = [schema(function) for function in self.functions.values()]
         self.takes = keywords_of(environment.reset)
 
-    def reset(self, seed, held_out):
-        rows = self.held_out_rows if held_out else self.rows
-        row = dict(rows[seed % len(rows)]) if rows else {"seed": seed}
-        said = row.get("prompt", [])
-        said = [{"role": "user", "content": said}] if isinstance(said, str) else [dict(one) for one in said]
+    def reset(self, seed, prompt, row):
+        row = {"seed": seed} if row is None else row
+        said = messages_of(prompt)
         if self.takes is not None:
             row = {name: value for name, value in row.items() if name in self.takes}
         observation = settled(self.environment.reset(**row))
@@ -87,22 +89,45 @@ class Tools:
         return said
 
     def step(self, response, calls):
-        return [self.call(**call) for call in calls], 0.0, not calls
-
-    def call(self, name, arguments):
-        try:
-            if name not in self.functions:
-                raise ValueError(f"Tool {name} not found.")
-            result = settled(self.functions[name](**arguments))
-        except MemoryError:
-            raise
-        except Exception as error:
-            result = {"error": str(error)}
-        return {"role": "tool", "content": str(result)}
+        return [called(self.functions, **call) for call in calls], 0.0, not calls
 
     def end(self):
         get_reward = getattr(self.environment, "get_reward", None)
         return settled(get_reward()) if get_reward else self.environment.reward
+
+
+class Functions:
+    """Functions of no class as tools, as TRL's `tools` are: a row's `prompt` begins an episode, rewards of the run grade it."""
+
+    scores_at_end = False
+
+    def __init__(self, functions):
+        self.functions = functions
+        self.tools = [schema(function) for function in functions.values()]
+
+    def reset(self, seed, prompt, row):
+        return messages_of(prompt)
+
+    def step(self, response, calls):
+        return [called(self.functions, **call) for call in calls], 0.0, not calls
+
+
+def messages_of(prompt):
+    """The messages that a row begins with."""
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(one) for one in prompt or []]
+
+
+def called(functions, name, arguments):
+    """The message with the result of a call; an error is a result too."""
+    try:
+        if name not in functions:
+            raise ValueError(f"Tool {name} not found.")
+        result = settled(functions[name](**arguments))
+    except MemoryError:
+        raise
+    except Exception as error:
+        result = {"error": str(error)}
+    return {"role": "tool", "content": str(result)[:RESULT_CHARS_MAX]}
 
 
 class Session:
@@ -156,7 +181,7 @@ class OpenEnv:
             for tool in listed
         ]
 
-    def reset(self, seed, held_out):
+    def reset(self, seed, prompt, row):
         return self.words(self.session.ask("reset", {"seed": seed})[0])
 
     def step(self, response, calls):
@@ -284,28 +309,52 @@ def schema(function):
     return {"type": "function", "function": made}
 
 
-def read_rows(path):
-    """The objects of a JSONL file."""
-    rows = []
-    with open(path, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"`{path}`, line {number}: no JSON: {error}") from None
-            if not isinstance(row, dict):
-                raise ValueError(f"`{path}`, line {number}: an object is needed, with the arguments of `reset`")
-            if len(rows) == ROWS_MAX:
-                raise ValueError(f"`{path}` has more than {ROWS_MAX} rows")
-            rows.append(row)
-    if not rows:
-        raise ValueError(f"`{path}` has no rows")
-    return rows
+MODULES = {}
 
 
-def of_class(made, name, rows, held_out_rows):
+def module_of(file):
+    """The module in a file, which is loaded once."""
+    if file not in MODULES:
+        MODULES[file] = load_file(file)
+    return MODULES[file]
+
+
+def read_functions(places):
+    """The functions of `[file, name]` pairs, by the names under which a model calls them."""
+    functions, found_at = {}, {}
+    for file, name in places:
+        module = module_of(file)
+        function = getattr(module, name, None)
+        if not inspect.isfunction(function):
+            known = [k for k, v in vars(module).items() if inspect.isfunction(v) and not k.startswith("_")]
+            what = f"`{name}` of `{file}` is a {type(function).__name__}" if function is not None else f"`{file}` has no `{name}`"
+            raise LookupError(f"{what}, and a tool is a function; it has: {', '.join(known) or 'none'}")
+        check_described(function, name)
+        if function.__name__ in functions:
+            other = found_at[function.__name__]
+            raise LookupError(f"two tools are called `{function.__name__}`: `{name}` of `{file}`, and `{other[1]}` of `{other[0]}`")
+        functions[function.__name__], found_at[function.__name__] = function, (file, name)
+    return functions
+
+
+def check_described(function, name):
+    """Refuses a function that a model cannot be told about; transformers refuses the same ones."""
+    if function.__name__ == "<lambda>":
+        raise TypeError(f"`{name}` is a lambda, which has neither a name nor type hints: write it with `def`")
+    words, of_arguments, _ = docs_of(function)
+    if not words and not of_arguments:
+        raise TypeError(f"the tool `{name}` has no docstring, which tells the model what it is for")
+    hints = typing.get_type_hints(function)
+    for argument, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise TypeError(f"the argument `{argument}` of the tool `{name}` is passed by its place, and a model passes by name")
+        if argument not in hints:
+            raise TypeError(f"the argument `{argument}` of the tool `{name}` has no type hint")
+        if argument not in of_arguments:
+            raise TypeError(f"the docstring of the tool `{name}` does not describe its argument `{argument}`, under `Args:`")
+
+
+def of_class(made, name, functions):
     """A function that makes episodes of a user's class, and the first of them."""
     if isinstance(made, type) and not callable(getattr(made, "reset", None)):
         raise LookupError(f"`{name}` has no method `reset`")
@@ -315,7 +364,7 @@ def of_class(made, name, rows, held_out_rows):
     if hasattr(first, "action_space") and hasattr(first, "observation_space"):
         shape = Gymnasium
     elif callable(getattr(first, "get_reward", None)) or not callable(getattr(first, "step", None)):
-        shape = lambda environment: Tools(environment, rows, held_out_rows)
+        shape = lambda environment: Tools(environment, name, functions)
         if not callable(getattr(first, "get_reward", None)) and not hasattr(first, "reward"):
             raise LookupError(f"`{name}` has no method `step`, nor `get_reward` as an environment of tools has")
     else:
@@ -325,8 +374,7 @@ def of_class(made, name, rows, held_out_rows):
 
 def open_shape(what):
     """A function that makes episodes, and the first of them; `what` is what the run file says."""
-    rows = read_rows(what["rows"]) if "rows" in what else []
-    held_out_rows = read_rows(what["eval_rows"]) if "eval_rows" in what else rows
+    functions = read_functions(what.get("tools", []))
     if "gymnasium" in what:
         import gymnasium
 
@@ -336,16 +384,21 @@ def open_shape(what):
         session = lambda: Session(what["openenv"], what["timeout"])
         make = lambda: OpenEnv(session(), what["action"], what.get("observation"))
         made = make, make()
+    elif "file" not in what:
+        make = lambda: Functions(functions)
+        made = make, make()
     else:
-        module = load_file(what["file"])
+        module = module_of(what["file"])
         found = getattr(module, what["class"], None)
         if not callable(found):
             known = [k for k, v in vars(module).items() if isinstance(v, type)]
             raise LookupError(f"`{what['file']}` has no class `{what['class']}`; it has: {', '.join(known) or 'none'}")
-        made = of_class(found, what["class"], rows, held_out_rows)
+        made = of_class(found, what["class"], functions)
     make, first = made
-    if rows and not isinstance(first, Tools):
+    if what.get("has_rows") and not isinstance(first, (Tools, Functions)):
         raise TypeError("environment.rows are for a class whose methods are tools: this one has another form")
+    if functions and not isinstance(first, (Tools, Functions)):
+        raise TypeError("environment.tools are for a class whose methods are tools: this one has another form")
     return make, first
 
 

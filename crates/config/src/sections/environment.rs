@@ -2,7 +2,7 @@
 
 use crate::values::{Auto, ByteSize, Credit, Network, WorkerGpu};
 use plimsoll_base::Bytes;
-use plimsoll_textenv::HTTP_AGENT;
+use plimsoll_textenv::{HTTP_AGENT, TOOLS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Environment {
-    /// `text:NAME`, `python:FILE.py:CLASS`, `gym:ID` of text, `openenv:URL`, or `http-agent`; for a small network a native environment such as
+    /// `text:NAME`, `python:FILE.py:CLASS`, `tools`, `gym:ID` of text, `openenv:URL`, or `http-agent`; for a small network a native environment such as
     /// `CartPole-v1`, `gym:ID` or `python:FILE.py:FUNCTION`.
     pub env: String,
     /// Most turns of the model in an episode; each is up to `rollout.max_new_tokens` tokens long.
@@ -27,10 +27,15 @@ pub struct Environment {
     /// Which tokens a turn's reward is credited to.
     #[serde(default = "whole_episode")]
     pub credit: Credit,
-    /// JSONL file whose lines are arguments of `reset`, for a class whose methods are tools; its column `prompt` opens the episode.
+    /// Functions that the model may call, each `python:FILE.py:FUNCTION`: those of `env = "tools"`, which `[[reward]]` grades, or next to the methods of
+    /// a class.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<String>,
+    /// A JSONL or Parquet file, or `hf:org/name/SUBSET/SPLIT`, whose column `data.prompt_column` opens an episode. Its columns are arguments of
+    /// `reset`, for a class whose methods are tools, and columns of rewards for `env = "tools"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rows: Option<String>,
-    /// The lines of evaluation; those of `rows` if absent.
+    /// The rows of evaluation; those of `rows` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval_rows: Option<String>,
     /// The key of an OpenEnv server's actions that takes the model's turn, if the server has no tools [message].
@@ -145,7 +150,7 @@ fn five_restarts() -> u32 {
 
 impl Environment {
     /// Keys of text environments, which a small network does not use.
-    pub(crate) const OF_TEXT: [&str; 12] = [
+    pub(crate) const OF_TEXT: [&str; 13] = [
         "command",
         "port",
         "branches_max",
@@ -154,6 +159,7 @@ impl Environment {
         "episode_tokens_max",
         "credit",
         "seed",
+        "tools",
         "rows",
         "eval_rows",
         "action",
@@ -185,6 +191,24 @@ impl Environment {
     /// True if programs that own their loop play the episodes.
     pub fn plays_agents(&self) -> bool {
         self.env == HTTP_AGENT
+    }
+
+    /// True if it gives no reward itself: those of the run grade its episodes.
+    pub fn is_graded(&self) -> bool {
+        self.env == TOOLS
+    }
+
+    /// Returns the files of code that it loads, each once.
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        let places = std::iter::once(&self.env).chain(&self.tools);
+        let code = places.filter_map(|place| Some(place.strip_prefix("python:")?.rsplit_once(':')?.0));
+        let code: std::collections::BTreeSet<&str> = code.collect();
+        code.into_iter()
+    }
+
+    /// Returns the files of the rows that begin its episodes.
+    pub fn row_files(&self) -> impl Iterator<Item = &str> {
+        [&self.rows, &self.eval_rows].into_iter().flatten().map(String::as_str)
     }
 
     /// Returns the most tokens after the prompt of an episode whose turns have up to `max_new_tokens`.

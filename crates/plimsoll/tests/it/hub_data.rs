@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Output;
 use std::sync::{Arc, Mutex};
 
-const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 const RUN: &str = r#"method = "grpo"
 model = "builtin:nano"
@@ -30,10 +30,10 @@ dir = "out"
 "#;
 
 /// Requests so far.
-type Log = Arc<Mutex<Vec<String>>>;
+pub(crate) type Log = Arc<Mutex<Vec<String>>>;
 
-/// A hub with the data set `o/sums`, in two splits.
-fn serve() -> (String, Log) {
+/// A hub with the data set `o/sums`, in two splits, and `o/gated`, which it refuses.
+pub(crate) fn serve() -> (String, Log) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoint = format!("http://{}", listener.local_addr().expect("it is bound"));
     let log = Log::default();
@@ -63,6 +63,7 @@ fn answer(mut stream: TcpStream, log: &Log) {
         "/api/datasets/o/sums/revision/main" => ("200 OK", listing, "x"),
         path if path.ends_with("/main/train.jsonl") => ("200 OK", (0..64).map(row).collect(), "train"),
         path if path.ends_with("/main/test.jsonl") => ("200 OK", (64..72).map(row).collect(), "test"),
+        path if path.starts_with("/api/datasets/o/gated/") => ("401 Unauthorized", String::new(), "x"),
         _ => ("404 Not Found", String::new(), "x"),
     };
     let length = body.len();
@@ -73,7 +74,7 @@ fn answer(mut stream: TcpStream, log: &Log) {
     let _ = stream.write_all((head + &body).as_bytes());
 }
 
-fn run(folder: &Folder, endpoint: &str, args: &[&str]) -> Output {
+pub(crate) fn run(folder: &Folder, endpoint: &str, args: &[&str]) -> Output {
     let mut command = command(args);
     command.current_dir(folder.path(".")).env("HF_HOME", folder.path("hub")).env("HF_ENDPOINT", endpoint);
     for name in
@@ -121,6 +122,7 @@ fn what_is_wrong_with_a_data_set_of_the_hub_is_named() {
     let (folder, (endpoint, _)) = (Folder::with("run.toml", RUN), serve());
     for (set, code, contains) in [
         ("data.prompts=hf:sums", 2, &["error[data-hub-name]", "hf:org/name"][..]),
+        ("data.prompts=hf:o/gated", 1, &["error[hub-refused]", "401", "HF_TOKEN"]),
         ("data.prompts=hf:o/none", 1, &["error[hub-refused]", "404", "HF_TOKEN"]),
         ("data.prompts=hf:o/sums/valid", 1, &["error[data-hub-file]", "main/train.jsonl"]),
         ("data.prompt_column=prompt", 1, &["error[data-column-missing]", "prompt"]),

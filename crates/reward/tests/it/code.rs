@@ -18,7 +18,7 @@ fn scores(pairs: &[(&str, &str)]) -> Option<Vec<f32>> {
         let columns = json!({ "ground_truth": tests }).as_object().expect("an object").clone();
         let prompt = Arc::new(Prompt { columns, ..Prompt::default() });
         let response = format!("```python\n{program}\n```");
-        Case { prompt, response, response_ids: Vec::new(), max_new_tokens: 8, ended: true }
+        Case { prompt, response, completion: None, response_ids: Vec::new(), max_new_tokens: 8, ended: true }
     });
     let scored = rewards.score(cases.collect()).expect("what a program does wrong is no error");
     Some(scored.into_iter().map(|one| one.total.expect("a score")).collect())
@@ -182,6 +182,7 @@ fn tests_that_die_cost_only_their_own_program() {
     let case = |tests: &str| Case {
         prompt: prompt(tests),
         response: "```\ndef f(x): return x\n```".into(),
+        completion: None,
         response_ids: Vec::new(),
         max_new_tokens: 8,
         ended: true,

@@ -33,7 +33,14 @@ fn row(value: Value) -> Map<String, Value> {
 
 fn case(prompt: Prompt, response: &str) -> Case {
     let response_ids = response.bytes().map(u32::from).collect();
-    Case { prompt: Arc::new(prompt), response: response.into(), response_ids, max_new_tokens: 8, ended: true }
+    Case {
+        prompt: Arc::new(prompt),
+        response: response.into(),
+        completion: None,
+        response_ids,
+        max_new_tokens: 8,
+        ended: true,
+    }
 }
 
 fn cases(responses: &[&str], columns: &Map<String, Value>) -> Vec<Case> {

@@ -5,6 +5,7 @@ use crate::data::dataset::{Limit, TextModel, is_wanted, pass_rate, training_task
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_text::{Part, Row, Task, first_prompts};
+use plimsoll_textenv::{Kind, RowsFrom, first_episode_rows};
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -47,6 +48,37 @@ pub(crate) fn first_rows(run: &RunSpec, text: Option<&TextModel>) -> Result<Firs
     Ok(found)
 }
 
+/// Reads the first rows of the files that begin a run's episodes; of those that the run's rewards grade also the columns.
+///
+/// Errors: those of reading them.
+pub(crate) fn first_rows_of_episodes(run: &RunSpec) -> Result<FirstRows> {
+    let mut found = FirstRows::default();
+    let Some(section) = &run.environment else { return Ok(found) };
+    let kind = Kind::parse(&section.env)?;
+    let files = [("environment.rows", &section.rows), ("environment.eval_rows", &section.eval_rows)];
+    let count = section.row_files().count().max(1);
+    let part = Part { rows: ROWS_MAX / count, bytes: BYTES_MAX / count };
+    for (key, file) in files.into_iter().filter_map(|(key, file)| Some((key, file.as_ref()?))) {
+        if !Path::new(file).exists() {
+            found.missing.push(file.clone());
+            continue;
+        }
+        let from = RowsFrom { path: Path::new(file), key, prompt_column: &run.data.prompt_column };
+        let mut first = None;
+        let more = first_episode_rows(&kind, from, part, |row| {
+            first.get_or_insert(row.columns);
+        })?;
+        found.columns.extend(first.filter(|_| kind.is_graded()));
+        found.not_checked.extend(more.map(|rows| rows_after(rows, file)));
+    }
+    Ok(found)
+}
+
+/// What of a file was not read, for people.
+fn rows_after(rows: usize, path: &str) -> String {
+    format!("rows after {rows} of {path}")
+}
+
 impl FirstRows {
     fn read(
         &mut self,
@@ -66,7 +98,7 @@ impl FirstRows {
             Ok(())
         })?;
         self.columns.extend(first);
-        self.not_checked.extend(more.map(|rows| format!("rows after {rows} of {path}")));
+        self.not_checked.extend(more.map(|rows| rows_after(rows, path)));
         Ok(())
     }
 }

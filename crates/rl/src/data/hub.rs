@@ -29,6 +29,13 @@ pub(crate) fn localise(run: &mut RunSpec, allow_download: bool) -> Result<Pins> 
             set.path = found.file;
         }
     }
+    if let Some(section) = &mut run.environment {
+        for (rows, split) in [(&mut section.rows, TRAINING), (&mut section.eval_rows, HELD_OUT)] {
+            let Some(path) = rows else { continue };
+            let Some(found) = find(path, split, allow_download)? else { continue };
+            pins.push((std::mem::replace(path, found.file), found.pinned));
+        }
+    }
     localise_sets(&mut run.eval_sets, allow_download)?;
     Ok(pins)
 }
@@ -60,9 +67,11 @@ pub(crate) fn localise_sets(sets: &mut [(String, String)], allow_download: bool)
 /// Writes the commits into the run file that the run directory keeps.
 pub(crate) fn pin(run: &mut RunFile, pins: &Pins) {
     let sets = [&mut run.data.prompts, &mut run.data.eval].into_iter().flatten();
-    for set in sets.flat_map(DataSets::each_mut) {
-        if let Some((_, pinned)) = pins.iter().find(|(name, _)| *name == set.path) {
-            set.path.clone_from(pinned);
+    let sets = sets.flat_map(DataSets::each_mut).map(|set| &mut set.path);
+    let rows = run.environment.iter_mut().flat_map(|section| [&mut section.rows, &mut section.eval_rows]);
+    for path in sets.chain(rows.flatten()) {
+        if let Some((_, pinned)) = pins.iter().find(|(name, _)| name == path) {
+            path.clone_from(pinned);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::checks::{Before, Checks};
 use crate::data::dataset::{Dataset, TextModel};
-use crate::data::first_rows::{FirstRows, first_rows};
+use crate::data::first_rows::{first_rows, first_rows_of_episodes};
 use crate::data::hub;
 use crate::data::models::{
     model_of_plan, other_models, other_models_of_plan, other_specs, text_model, trained_model,
@@ -12,7 +12,7 @@ use crate::data::pairs;
 use crate::episodes;
 use crate::eval::EvalSet;
 use plimsoll_base::{Bytes, Error, Result, nearest_path};
-use plimsoll_config::{DataSets, LearnsFrom, LoraSpec, ModelOptions, RunSpec};
+use plimsoll_config::{DataSets, Environment, LearnsFrom, LoraSpec, ModelOptions, RunSpec};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Limits;
 use plimsoll_plan::{
@@ -29,6 +29,9 @@ const DATA_BYTES_PER_FILE_BYTE: u64 = 3;
 const DATA_BYTES_PER_OBJECT: u64 = 576;
 /// Host bytes per entry of an object: its place in the table, and its key's allocation.
 const DATA_BYTES_PER_ENTRY: u64 = 128;
+/// Copies of a row as JSON on its way to a worker: a line with it and its prompt, in a buffer that doubles as it grows.
+const ROW_COPIES_SENT: u64 = 4;
+
 /// The opened inputs of a training run.
 pub struct Session {
     pub model: OpenModel,
@@ -131,11 +134,16 @@ impl Session {
     }
 
     /// Returns the columns of the first row of each set, for checking what rewards ask for.
-    pub(crate) fn first_columns(&self, run: &RunSpec) -> Vec<Map<String, Value>> {
-        // What is trained without sampling has no rewards; episodes have no columns.
+    ///
+    /// Errors: those of reading `environment.rows`.
+    pub(crate) fn first_columns(&self, run: &RunSpec) -> Result<Vec<Map<String, Value>>> {
+        if run.environment.is_some() {
+            return Ok(first_rows_of_episodes(run)?.columns);
+        }
+        // What is trained without sampling has no rewards.
         let training = self.data.first_columns().filter(|_| run.objective.is_some());
         let held_out = self.eval.iter().filter_map(|set| Some(set.items.first()?.columns.clone()));
-        training.chain(held_out).collect()
+        Ok(training.chain(held_out).collect())
     }
 }
 
@@ -160,7 +168,7 @@ impl Known {
             let model = trained_model(run, &run.model, &run.model_options)?;
             let (others, assumed) = other_models_of_plan(run, &model)?;
             let session = Session::of_models(run, model, others)?;
-            let (columns, facts) = (session.first_columns(run), session.facts);
+            let (columns, facts) = (session.first_columns(run)?, session.facts);
             let assumed = assumed.into_iter().collect();
             return Ok(Known { facts, assumed, not_checked: Vec::new(), columns });
         };
@@ -178,7 +186,7 @@ impl Known {
         // `random:PRESET` is a shape, also in place of a model that is elsewhere.
         let text = (!model.random).then(|| text_model(&model, &run.data)).transpose()?;
         let rows = match run.environment {
-            Some(_) => FirstRows::default(),
+            Some(_) => first_rows_of_episodes(run)?,
             None => {
                 prompts_of(run)?;
                 first_rows(run, text.as_ref())?
@@ -258,18 +266,25 @@ fn host_facts(
     others: &PerRole<OpenModel>,
     prompt_tokens: usize,
 ) -> Result<HostFacts> {
-    let (mut rows, mut reading) = (0, 0);
-    for path in run.data.files().filter(|path| Path::new(path).is_file()) {
+    let (mut rows, mut reading, mut sent) = (0, 0, 0);
+    let files = run.data.files().map(|path| (path, 0));
+    let workers = |section: &Environment| u64::from(section.num_workers.value().unwrap_or(1));
+    let of_episodes = run
+        .environment
+        .iter()
+        .flat_map(|section| section.row_files().map(move |path| (path, ROW_COPIES_SENT * workers(section))));
+    for (path, copies) in files.chain(of_episodes).filter(|(path, _)| Path::new(path).is_file()) {
         // Files are read one after another, and all rows stay in memory.
         let size = file_size(Path::new(path))?;
         let tables = size.objects * DATA_BYTES_PER_OBJECT + size.entries * DATA_BYTES_PER_ENTRY;
         rows += size.json.0 * DATA_BYTES_PER_FILE_BYTE + tables;
         reading = size.reading.0.max(reading);
+        sent = (size.longest.0 * copies).max(sent);
     }
     Ok(HostFacts {
         image: image_bytes(),
         tokenizer: tokenizer_bytes(model),
-        data: Bytes(rows + reading),
+        data: Bytes(rows + reading + sent),
         clients: clients_of(run, prompt_tokens),
         staging: others
             .values()

@@ -139,7 +139,7 @@ impl AgentPlay {
         if self.serving.is_none() {
             self.serving = Some(self.start(&trainer.shape.engine, trainer.shape.spec.vocab, asked)?);
         }
-        self.words.begin(asked.step);
+        self.words.begin(asked.steps[0]);
         let Serving { desk, server, agents } = self.serving.as_mut().expect("it was started");
         let starts = asked.starts.iter().flat_map(|start| {
             let told = told(start, asked.group_size);
@@ -268,7 +268,7 @@ pub(super) fn episode(
         if let Some(before) = turns.last_mut() {
             before.said = heard;
         }
-        turns.push(PlayedTurn { response, eos: None, reward: 0.0, said: Vec::new() });
+        turns.push(PlayedTurn { response, eos: None, reward: 0.0, calls: 0, said: Vec::new() });
     }
     if let (Some(last), Some(reward)) = (turns.last_mut(), reward) {
         last.reward = reward;
@@ -278,6 +278,8 @@ pub(super) fn episode(
         num_first: messages.len(),
         messages,
         turns,
+        columns: Default::default(),
+        scored: None,
         sequences: 0..0,
         has_fault: false,
         goes_on: false,

@@ -3,8 +3,10 @@
 use crate::data::dataset::TextModel;
 use plimsoll_config::RolloutSpec;
 use plimsoll_device::Sampling;
+use plimsoll_reward::Scored;
 use plimsoll_text::Message;
 use plimsoll_textenv::Start;
+use serde_json::{Map, Value};
 use std::ops::Range;
 
 /// The episodes to play: all ranks'.
@@ -16,8 +18,8 @@ pub(crate) struct Asked<'q> {
     pub group_size: usize,
     pub sampling: Sampling,
     pub eos: &'q [u32],
-    /// The step that they are for; 0 for an evaluation.
-    pub step: u32,
+    /// The step that they are for, and the number of steps; 0 for an evaluation.
+    pub steps: [u32; 2],
     pub first_sample_id: u64,
     /// Number of the first episodes whose texts are kept for people.
     pub kept: usize,
@@ -30,6 +32,8 @@ pub(super) struct PlayedTurn {
     /// The end-of-text token that ended it, if one did.
     pub(super) eos: Option<u32>,
     pub(super) reward: f64,
+    /// Calls of tools in it.
+    pub(super) calls: usize,
     /// The environment's answer; empty after the last turn.
     pub(super) said: Vec<Message>,
 }
@@ -43,6 +47,10 @@ pub(super) struct Episode {
     /// Number of `messages` that form the prompt.
     pub(super) num_first: usize,
     pub(super) turns: Vec<PlayedTurn>,
+    /// Its row, until its prompt has it: where rewards of the run grade it.
+    pub(super) columns: Map<String, Value>,
+    /// What rewards of the run gave it.
+    pub(super) scored: Option<Scored>,
     /// Its sequences among the samples of the rollout: one, or of agents as many as its conversation has branches.
     pub(super) sequences: Range<usize>,
     /// True if a fault ended it: it has no return and is not trained.

@@ -5,7 +5,7 @@ use crate::eval::{EVAL_SAMPLE_IDS, EvalHow, add_group, end_sums};
 use crate::roles::Trainer;
 use plimsoll_base::Result;
 use plimsoll_plan::samples_kept;
-use plimsoll_reward::Scored;
+use plimsoll_reward::{Rewards, Scored};
 use plimsoll_run::scores::EvalReport;
 use plimsoll_textenv::Start;
 use std::time::Instant;
@@ -16,6 +16,7 @@ pub(crate) fn evaluate_episodes(
     trainer: &mut Trainer<'_>,
     how: &EvalHow<'_>,
     episodes: &mut Episodes,
+    rewards: &mut Rewards,
     count: usize,
 ) -> Result<(EvalReport, Vec<KeptEpisode>)> {
     let started = Instant::now();
@@ -32,14 +33,18 @@ pub(crate) fn evaluate_episodes(
             group_size: how.samples,
             sampling: how.sampling,
             eos: how.eos,
-            step: 0,
+            steps: [0, 0],
             first_sample_id: EVAL_SAMPLE_IDS + (i * at_once * how.samples) as u64,
             kept: room,
         };
-        play(trainer, episodes, &asked)?;
+        play(trainer, episodes, rewards, &asked)?;
         report.tokens += trainer.samples.sampled_tokens();
+        let whole = |(scored, total): (Scored, Option<f32>)| match scored.parts.is_empty() {
+            true => Scored { total, parts: vec![total] },
+            false => scored,
+        };
         let scored: Vec<Scored> =
-            episodes.returns().into_iter().map(|total| Scored { total, parts: vec![total] }).collect();
+            episodes.scored(rewards).into_iter().zip(episodes.returns()).map(whole).collect();
         scored.chunks(how.samples).for_each(|group| add_group(&mut report, group));
         examples.extend((0..room).map(|s| episodes.kept(how.step, &trainer.samples, s)));
     }

@@ -69,21 +69,23 @@ impl Glue<'_> {
         Ok((rendered, ids))
     }
 
-    /// Returns the calls of tools in a turn: objects with `name` and `arguments`.
-    pub(super) fn calls(&self, response: &str) -> Vec<Value> {
+    /// Returns a turn without the calls of tools in it, and these: objects with `name` and `arguments`.
+    pub(super) fn words_and_calls(&self, response: &str) -> (String, Vec<Value>) {
         if self.tools.is_empty() {
-            return Vec::new();
+            return (response.to_string(), Vec::new());
         }
-        let said = Calls::in_response(self.text.template.as_deref(), names_of(self.tools), response);
-        let call = |said| match said {
-            Said::Call { name, arguments } => {
-                let arguments: Value =
-                    serde_json::from_str(&arguments).expect("the arguments of a call are JSON");
-                Some(json!({ "name": name, "arguments": arguments }))
+        let (mut words, mut calls) = (String::new(), Vec::new());
+        for said in Calls::in_response(self.text.template.as_deref(), names_of(self.tools), response) {
+            match said {
+                Said::Text(text) => words.push_str(&text),
+                Said::Call { name, arguments } => {
+                    let arguments: Value =
+                        serde_json::from_str(&arguments).expect("the arguments of a call are JSON");
+                    calls.push(json!({ "name": name, "arguments": arguments }));
+                }
             }
-            Said::Text(_) => None,
-        };
-        said.into_iter().filter_map(call).collect()
+        }
+        (words, calls)
     }
 }
 
@@ -301,9 +303,10 @@ mod tests {
         let after = after_turn(glue, &[user("1+1")], &result, Some(EOS), 1000).unwrap();
         assert_eq!(text.tokenizer.decode(&after.ids, false), "\n<bos>tool\n2<eos>\n<bos>assistant\n");
         let call = "So: <tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>";
-        assert_eq!(glue.calls(call), [json!({ "name": "add", "arguments": { "a": 1 } })]);
-        assert!(glue.calls("<tool_call>{}</tool_call> 2").is_empty());
-        assert!(words_of(&text).calls(call).is_empty(), "without tools a call is text");
+        let (words, calls) = glue.words_and_calls(call);
+        assert_eq!((words.as_str(), calls), ("So:", vec![json!({ "name": "add", "arguments": { "a": 1 } })]));
+        assert!(glue.words_and_calls("<tool_call>{}</tool_call> 2").1.is_empty());
+        assert!(words_of(&text).words_and_calls(call).1.is_empty(), "without tools a call is text");
     }
 
     #[test]

@@ -16,7 +16,8 @@ pub(crate) fn first_prompt_tokens(run: &RunSpec, text: &TextModel) -> Result<usi
     }
     let seed = run.episode_seed();
     let starts: Vec<Start> = (0..LOOKED_AT).flat_map(|i| [Start::train(seed, i), Start::eval(i)]).collect();
-    let firsts = Hosts::first_messages(&Kind::parse(&section.env)?, &section.host_settings(), &starts)?;
+    let settings = section.host_settings(&run.data.prompt_column);
+    let firsts = Hosts::first_messages(&Kind::parse(&section.env)?, &settings, &starts)?;
     // What has tools is played by Python, whose prompts are not looked at.
     let glue = Glue { text, tools: &[] };
     let lengths: Result<Vec<usize>> =

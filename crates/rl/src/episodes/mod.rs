@@ -9,6 +9,7 @@ mod episode;
 mod evaluate;
 mod fault;
 mod glue;
+mod graded;
 mod kept;
 mod memory;
 mod play;

@@ -7,10 +7,12 @@ use super::fault::Fault;
 use super::round::Episodes;
 use crate::data::dataset::Item;
 use crate::roles::Trainer;
+use crate::rollout::counted::{Counted, CountedByAll};
 use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
 use crate::rollout::held::Branch;
 use crate::rollout::packed::{Kind, packed, packed_as_json};
 use plimsoll_base::{Error, Result};
+use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::{Lengths, Request, RolloutStats};
 use plimsoll_serve::episodes::Played as OfAgent;
 use plimsoll_text::Message;
@@ -23,6 +25,8 @@ pub(crate) struct Played {
     pub stats: RolloutStats,
     /// The sequences of the samples of each start, where a sample may have several.
     pub branches: Option<Vec<Vec<Branch>>>,
+    /// What the run's rewards counted, where they grade episodes.
+    pub counted: CountedByAll,
 }
 
 /// What one rank played.
@@ -31,8 +35,15 @@ struct Part {
     stats: SentStats,
     tally: EnvironmentTally,
     fault: Option<Fault>,
+    counted: Counted,
 }
-packed!(Part { groups: Vec<SentGroup>, stats: SentStats, tally: EnvironmentTally, fault: Option<Fault> });
+packed!(Part {
+    groups: Vec<SentGroup>,
+    stats: SentStats,
+    tally: EnvironmentTally,
+    fault: Option<Fault>,
+    counted: Counted
+});
 packed_as_json!(EnvironmentTally, Fault);
 
 struct SentGroup {
@@ -48,8 +59,10 @@ struct SentEpisode {
     sample: Sent,
     turns: Vec<SentTurn>,
     has_fault: bool,
+    /// The total and the parts of its scores; none where rewards of the run do not grade it.
+    scores: Vec<Option<f32>>,
 }
-packed!(SentEpisode { sample: Sent, turns: Vec<SentTurn>, has_fault: bool });
+packed!(SentEpisode { sample: Sent, turns: Vec<SentTurn>, has_fault: bool, scores: Vec<Option<f32>> });
 
 /// Its texts are empty where they are not kept.
 struct SentTurn {
@@ -61,20 +74,27 @@ packed!(SentTurn { reward: f64, response: String, said: Vec<Message> });
 
 /// Plays the episodes of all starts.
 ///
-/// Errors: those of sampling and of the environment; `rank-lost` where another rank has one.
-pub(crate) fn play(trainer: &mut Trainer<'_>, episodes: &mut Episodes, asked: &Asked<'_>) -> Result<Played> {
+/// Errors: those of sampling, of the environment and of the rewards; `rank-lost` where another rank has one.
+pub(crate) fn play(
+    trainer: &mut Trainer<'_>,
+    episodes: &mut Episodes,
+    rewards: &mut Rewards,
+    asked: &Asked<'_>,
+) -> Result<Played> {
     if episodes.agents.is_some() {
         return play_agents(trainer, episodes, asked);
     }
     let Some(group) = trainer.group else {
         let all: Vec<usize> = (0..asked.starts.len()).collect();
-        return play_part(trainer, episodes, asked, &all);
+        let (played, counted) = play_part(trainer, episodes, rewards, asked, &all)?;
+        return Ok(Played { counted: Counted::sum([counted]), ..played });
     };
     let keys = asked.starts.iter().map(|start| (Lengths::key(&(start.index, start.held_out)), 0));
     let deal = Deal::new(group, &trainer.lengths, keys);
     let own = deal.own(group);
-    let played = play_part(trainer, episodes, asked, &own);
-    let played = played.map(|played| Part::of(trainer, episodes, played, &own, asked));
+    let played = play_part(trainer, episodes, rewards, asked, &own);
+    let played =
+        played.map(|(played, counted)| Part { counted, ..Part::of(trainer, episodes, played, &own, asked) });
     let all = exchange(group, Kind::Episodes, played)?;
     let whole = take(trainer, episodes, all, asked, &deal)?;
     deal.learn(&mut trainer.lengths, &trainer.samples, asked.group_size);
@@ -120,16 +140,17 @@ fn play_agents(trainer: &mut Trainer<'_>, episodes: &mut Episodes, asked: &Asked
         return Err(Error::new("agent-failing", "no episode of this rollout has a reward")
             .hint("environment.restarts_max is how many may fail before the run ends"));
     }
-    Ok(Played { items, stats, branches: Some(branches) })
+    Ok(Played { items, stats, branches: Some(branches), counted: CountedByAll::default() })
 }
 
 /// Plays the episodes of the starts with these numbers, here.
 fn play_part(
     trainer: &mut Trainer<'_>,
     episodes: &mut Episodes,
+    rewards: &mut Rewards,
     asked: &Asked<'_>,
     numbers: &[usize],
-) -> Result<Played> {
+) -> Result<(Played, Counted)> {
     let starts: Vec<Start> = numbers.iter().map(|number| asked.starts[*number]).collect();
     let items = episodes.begin(asked.text, &starts, asked.group_size)?;
     let prompts: Vec<&[u32]> = items.iter().map(|item| item.ids.as_slice()).collect();
@@ -145,7 +166,9 @@ fn play_part(
     let version = trainer.updates();
     let stats = trainer.rollout(&request, &mut episodes.talk(asked.text, asked.rollout, version)?)?;
     episodes.settle()?;
-    Ok(Played { items, stats, branches: None })
+    episodes.grade(rewards, &items, &trainer.samples, asked)?;
+    let counted = if episodes.is_graded() { Counted::of(rewards) } else { Counted::default() };
+    Ok((Played { items, stats, branches: None, counted: CountedByAll::default() }, counted))
 }
 
 impl Part {
@@ -170,6 +193,7 @@ impl Part {
                 sample: Sent::of(&trainer.samples, index),
                 turns: episode.turns.iter().map(|it| turn(it, kept(index))).collect(),
                 has_fault: episode.has_fault,
+                scores: episode.scored.iter().flat_map(scores_of).collect(),
             }
         };
         let group = |(g, item): (usize, Item)| {
@@ -183,8 +207,13 @@ impl Part {
             stats: SentStats::of(&played.stats),
             tally: episodes.tally,
             fault: episodes.first_fault.clone(),
+            counted: Counted::default(),
         }
     }
+}
+
+fn scores_of(scored: &Scored) -> impl Iterator<Item = Option<f32>> {
+    std::iter::once(scored.total).chain(scored.parts.iter().copied())
 }
 
 /// Takes the episodes of all ranks in place of this one's.
@@ -201,7 +230,9 @@ fn take(
         items: Vec::with_capacity(asked.starts.len()),
         stats: RolloutStats::default(),
         branches: None,
+        counted: CountedByAll::default(),
     };
+    let mut counted = Vec::with_capacity(all.len());
     trainer.samples.clear();
     episodes.played.clear();
     (episodes.tally, episodes.first_fault) = (EnvironmentTally::default(), None);
@@ -217,10 +248,12 @@ fn take(
     for (rank, part) in all.into_iter().enumerate() {
         part.stats.add_to(&mut whole.stats);
         episodes.tally.add(&part.tally);
+        counted.push(part.counted);
         if let (None, Some(fault)) = (&episodes.first_fault, part.fault) {
             episodes.first_fault = Some(fault.on_rank(rank));
         }
     }
+    whole.counted = Counted::sum(counted);
     episodes.check_faults()?;
     Ok(whole)
 }
@@ -231,13 +264,18 @@ impl SentEpisode {
             response: turn.response,
             eos: None,
             reward: turn.reward,
+            calls: 0,
             said: turn.said,
         };
+        let scored = self.scores.split_first();
+        let scored = scored.map(|(&total, parts)| Scored { total, parts: parts.to_vec() });
         Episode {
             start,
             messages: first.to_vec(),
             num_first: first.len(),
             turns: self.turns.into_iter().map(turn).collect(),
+            columns: Default::default(),
+            scored,
             sequences: at..at + 1,
             has_fault: self.has_fault,
             goes_on: false,

@@ -11,7 +11,8 @@ use plimsoll_base::{Error, Result, slugs};
 use plimsoll_config::{Credit, Environment, Overlong, RolloutSpec, RunSpec};
 use plimsoll_rollout::{Finish, Samples, StopCondition, Turn};
 use plimsoll_text::Message;
-use plimsoll_textenv::{EnvironmentTally, Hosts, Job, Kind, Said, Start};
+use plimsoll_textenv::{About, EnvironmentTally, Hosts, Job, Kind, Said, Start};
+use serde_json::json;
 use std::path::Path;
 
 /// Bounds of a turn's reward where it is credited to its turn: those of a shaped reward.
@@ -25,6 +26,8 @@ pub struct Episodes {
     section: Environment,
     overlong: Overlong,
     prompt_tokens: usize,
+    /// Most tokens of an episode after its prompt.
+    pub(super) response_tokens: usize,
     seed: u64,
     pub(super) played: Vec<Episode>,
     pub(super) policy_version: u64,
@@ -47,7 +50,7 @@ pub struct RoundReport {
 impl Episodes {
     /// Starts the environment of a run file; `None` where it has none. `prompt_tokens`: the longest prompt of the plan.
     ///
-    /// Errors: `text-environment-missing`, `thread-not-started`.
+    /// Errors: `text-environment-missing`, `thread-not-started`; those of reading its rows.
     pub fn open(run: &RunSpec, prompt_tokens: usize) -> Result<Option<Episodes>> {
         let Some(section) = &run.environment else { return Ok(None) };
         let kind = Kind::parse(&section.env)?;
@@ -56,11 +59,12 @@ impl Episodes {
             false => None,
         };
         Ok(Some(Episodes {
-            hosts: Hosts::start(&kind, &section.host_settings())?,
+            hosts: Hosts::start(&kind, &section.host_settings(&run.data.prompt_column))?,
             agents,
             section: section.clone(),
             overlong: run.data.overlong,
             prompt_tokens,
+            response_tokens: run.response_tokens_max(),
             seed: run.episode_seed(),
             played: Vec::new(),
             policy_version: 0,
@@ -89,6 +93,16 @@ impl Episodes {
     /// Returns the number of episodes of the last rollout.
     pub(crate) fn num_played(&self) -> usize {
         self.played.len()
+    }
+
+    /// True if the run's rewards grade the episodes.
+    pub(super) fn is_graded(&self) -> bool {
+        self.section.is_graded()
+    }
+
+    /// Returns what the environment offers.
+    pub(super) fn about(&self) -> &About {
+        self.hosts.about()
     }
 
     /// Returns the most sequences of an episode.
@@ -129,7 +143,9 @@ impl Episodes {
         let firsts: Vec<&[Message]> = self.played.chunks(group).map(|e| e[0].messages.as_slice()).collect();
         let items: Result<Vec<Item>> = forgetting(|| firsts.iter().map(|first| item(glue, first)).collect());
         let mut items = items?;
-        for item in &mut items {
+        for (item, episodes) in items.iter_mut().zip(self.played.chunks_mut(group)) {
+            episodes[1..].iter_mut().for_each(|episode| episode.columns.clear());
+            item.columns = std::mem::take(&mut episodes[0].columns);
             if item.ids.len() > self.prompt_tokens && self.overlong == Overlong::TruncateLeft {
                 item.ids.drain(..item.ids.len() - self.prompt_tokens);
             }
@@ -144,6 +160,8 @@ impl Episodes {
             messages: Vec::new(),
             num_first: 0,
             turns: Vec::new(),
+            columns: Default::default(),
+            scored: None,
             sequences: slot..slot + 1,
             has_fault: false,
             goes_on: false,
@@ -158,7 +176,8 @@ impl Episodes {
             let episode = &mut self.played[reply.slot];
             match reply.outcome {
                 Ok(said) => {
-                    episode.messages = said.map(|said| said.messages).unwrap_or_default();
+                    let said = said.unwrap_or_default();
+                    (episode.messages, episode.columns) = (said.messages, said.columns);
                     episode.num_first = episode.messages.len();
                     left -= 1;
                 }
@@ -229,7 +248,12 @@ impl Episodes {
     fn sums(&self, which: impl Fn(&[PlayedTurn]) -> &[PlayedTurn]) -> Vec<Option<f32>> {
         let sum =
             |episode: &Episode| which(&episode.turns).iter().map(|turn| turn.reward).sum::<f64>() as f32;
-        self.played.iter().map(|episode| (!episode.has_fault).then(|| sum(episode))).collect()
+        let one = |episode: &Episode| match (&episode.scored, episode.has_fault) {
+            (_, true) => None,
+            (Some(scored), false) => scored.total,
+            (None, false) => Some(sum(episode)),
+        };
+        self.played.iter().map(one).collect()
     }
 
     /// Adds the rewards of turns before the last to the token rewards, each at its turn's last token, where turns are credited.
@@ -300,7 +324,9 @@ fn item(glue: Glue<'_>, first: &[Message]) -> Result<Item> {
             .hint("let reset return some text"));
     }
     let shown = first.last().map(|message| message.content.clone()).unwrap_or_default();
-    Ok(Item { ids, text: shown, ..Item::default() })
+    let message = |message: &Message| json!({ "role": message.role, "content": message.content });
+    let messages = first.iter().map(message).collect();
+    Ok(Item { ids, text: shown, messages: Some(messages), ..Item::default() })
 }
 
 /// A rollout's side of the episodes.
@@ -354,8 +380,15 @@ impl StopCondition for Talk<'_> {
         let eos = turn.last().copied().filter(|_| finish == Finish::Eos);
         let episode = &mut self.episodes.played[sample];
         episode.goes_on = false;
-        episode.turns.push(PlayedTurn { response: response.clone(), eos, reward: 0.0, said: Vec::new() });
-        let calls = Glue { text: self.text, tools: &self.episodes.hosts.about().tools }.calls(&response);
+        let glue = Glue { text: self.text, tools: &self.episodes.hosts.about().tools };
+        let (_, calls) = glue.words_and_calls(&response);
+        episode.turns.push(PlayedTurn {
+            response: response.clone(),
+            eos,
+            reward: 0.0,
+            calls: calls.len(),
+            said: Vec::new(),
+        });
         self.episodes.hosts.ask(sample, Job::Step(response, calls));
     }
 

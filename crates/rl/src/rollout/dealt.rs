@@ -3,23 +3,23 @@
 
 use crate::data::dataset::{Item, TextModel};
 use crate::roles::Trainer;
+use crate::rollout::counted::{Counted, CountedByAll};
 use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
 use crate::rollout::grading::Grading;
-use crate::rollout::packed::{Kind, packed, packed_as_json};
-use plimsoll_base::{ExactSum, Result};
+use crate::rollout::packed::{Kind, packed};
+use plimsoll_base::Result;
 use plimsoll_config::RolloutSpec;
 use plimsoll_ranks::Group;
-use plimsoll_reward::{Rewards, Scored, Tally};
+use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::{Lengths, Request, RolloutStats, Samples};
 
 /// What one rank sampled and graded.
 struct Dealt {
     samples: Vec<Sample>,
     stats: SentStats,
-    tallies: Vec<(String, Tally)>,
-    logged: Vec<Logged>,
+    counted: Counted,
 }
-packed!(Dealt { samples: Vec<Sample>, stats: SentStats, tallies: Vec<(String, Tally)>, logged: Vec<Logged> });
+packed!(Dealt { samples: Vec<Sample>, stats: SentStats, counted: Counted });
 
 struct Sample {
     sent: Sent,
@@ -29,32 +29,20 @@ struct Sample {
 }
 packed!(Sample { sent: Sent, text: String, total: Option<f32>, parts: Vec<Option<f32>> });
 
-/// What rewards logged under a name.
-struct Logged {
-    name: String,
-    /// The bits of its exact sum.
-    sum: Vec<u64>,
-    count: u64,
-}
-packed!(Logged { name: String, sum: Vec<u64>, count: u64 });
-packed_as_json!(Tally);
-
 /// What all ranks sampled and graded.
 pub struct Whole {
     pub scored: Vec<Scored>,
     pub texts: Vec<String>,
     pub stats: RolloutStats,
-    pub tallies: Vec<(String, Tally)>,
-    pub logged: Vec<(String, f64)>,
+    pub(crate) counted: CountedByAll,
 }
 
 /// What this rank has to give.
-struct Own<'o> {
+struct Own {
     stats: RolloutStats,
     scored: Vec<Scored>,
     texts: Vec<String>,
-    tallies: Vec<(&'o str, Tally)>,
-    logged: Vec<Logged>,
+    counted: Counted,
 }
 
 /// Prompts, and how responses to them are sampled and graded.
@@ -93,16 +81,8 @@ pub fn sample(
         sampled();
         Ok((stats, texts, rewards.finish()?))
     };
-    let graded = graded().map(|(stats, texts, scored)| Own {
-        stats,
-        scored,
-        texts,
-        tallies: rewards.tallies().collect(),
-        logged: rewards
-            .logged_sums()
-            .map(|(name, sum, count)| Logged { name, sum: sum.bits(), count })
-            .collect(),
-    });
+    let graded =
+        graded().map(|(stats, texts, scored)| Own { stats, scored, texts, counted: Counted::of(rewards) });
     let whole = share(group, &mut trainer.samples, graded, &deal, size)?;
     deal.learn(&mut trainer.lengths, &trainer.samples, size);
     Ok(whole)
@@ -111,54 +91,27 @@ pub fn sample(
 /// Gives what every rank sampled to all. `samples` holds this rank's responses, and then those of all.
 ///
 /// Errors: this rank's own; `rank-lost` where another's failed.
-fn share(
-    group: &Group,
-    samples: &mut Samples,
-    own: Result<Own<'_>>,
-    deal: &Deal,
-    size: usize,
-) -> Result<Whole> {
+fn share(group: &Group, samples: &mut Samples, own: Result<Own>, deal: &Deal, size: usize) -> Result<Whole> {
     let mut all = exchange(group, Kind::Samples, own.map(|own| message(samples, own)))?;
     samples.clear();
     let mut whole = Whole {
         scored: Vec::new(),
         texts: Vec::new(),
         stats: RolloutStats::default(),
-        tallies: Vec::new(),
-        logged: Vec::new(),
+        counted: CountedByAll::default(),
     };
-    let mut logged: Vec<(String, ExactSum, u64)> = Vec::new();
     let parts = all.iter_mut().map(|dealt| std::mem::take(&mut dealt.samples)).collect();
     for sample in deal.in_order(parts, size) {
         sample.sent.push_to(samples);
         whole.scored.push(Scored { total: sample.total, parts: sample.parts });
         whole.texts.push(sample.text);
     }
-    for dealt in all {
-        dealt.stats.add_to(&mut whole.stats);
-        for (name, tally) in dealt.tallies {
-            match whole.tallies.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, sum)) => sum.add(&tally),
-                None => whole.tallies.push((name, tally)),
-            }
-        }
-        for Logged { name, sum, count } in dealt.logged {
-            let sum = ExactSum::of_bits(sum);
-            match logged.iter_mut().find(|(known, ..)| *known == name) {
-                Some((_, all, counts)) => {
-                    all.add_sum(&sum);
-                    *counts += count;
-                }
-                None => logged.push((name, sum, count)),
-            }
-        }
-    }
-    let mean = |(name, sum, count): (String, ExactSum, u64)| (name, sum.value() / count.max(1) as f64);
-    whole.logged = logged.into_iter().map(mean).collect();
+    all.iter().for_each(|dealt| dealt.stats.add_to(&mut whole.stats));
+    whole.counted = Counted::sum(all.into_iter().map(|dealt| dealt.counted));
     Ok(whole)
 }
 
-fn message(samples: &Samples, own: Own<'_>) -> Dealt {
+fn message(samples: &Samples, own: Own) -> Dealt {
     let len = samples.len();
     assert_eq!((own.scored.len(), own.texts.len()), (len, len), "a score and a text a sample");
     let graded = own.scored.into_iter().zip(own.texts).enumerate();
@@ -168,10 +121,5 @@ fn message(samples: &Samples, own: Own<'_>) -> Dealt {
         total,
         parts,
     };
-    Dealt {
-        samples: graded.map(sample).collect(),
-        stats: SentStats::of(&own.stats),
-        tallies: own.tallies.iter().map(|(name, tally)| (name.to_string(), *tally)).collect(),
-        logged: own.logged,
-    }
+    Dealt { samples: graded.map(sample).collect(), stats: SentStats::of(&own.stats), counted: own.counted }
 }

@@ -7,6 +7,7 @@ use crate::data::dataset::Item;
 use crate::episodes::{self, Played, RoundReport};
 use crate::flops::forward_flops;
 use crate::roles::{Trainer, sampling};
+use crate::rollout::counted::{Counted, CountedByAll};
 use crate::rollout::dealt::{Asked, sample};
 use crate::rollout::grading::Grading;
 use crate::rollout::held::{Branch, HeldGroup};
@@ -15,7 +16,7 @@ use plimsoll_algo::shaping::GroupFilter;
 use plimsoll_base::{Error, Result};
 use plimsoll_plan::SAMPLES_KEPT;
 use plimsoll_ranks::Group;
-use plimsoll_reward::{Rewards, Scored, Tally};
+use plimsoll_reward::{Scored, Tally};
 use plimsoll_rollout::{Request, RolloutStats};
 use plimsoll_run::status::Doing;
 use std::time::Instant;
@@ -58,13 +59,9 @@ impl Gathered {
     }
 
     /// Adds what the rewards counted in a round.
-    fn add_graded(&mut self, rewards: &Rewards) {
-        self.add_tallies(rewards.tallies().map(|(name, tally)| (name.to_string(), tally)));
-        self.logged = rewards.logged().collect();
-    }
-
-    fn add_tallies(&mut self, tallies: impl Iterator<Item = (String, Tally)>) {
-        for (name, tally) in tallies {
+    fn add_counted(&mut self, counted: CountedByAll) {
+        self.logged = counted.logged;
+        for (name, tally) in counted.tallies {
             match self.tallies.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, sum)) => sum.add(&tally),
                 None => self.tallies.push((name, tally)),
@@ -223,7 +220,7 @@ fn respond(
     let started = Instant::now();
     let mut scored = cx.rewards.finish()?;
     model_reward::add(&cx.run.model_rewards, trainer, items, group, &mut scored)?;
-    gathered.add_graded(cx.rewards);
+    gathered.add_counted(Counted::sum([Counted::of(cx.rewards)]));
     gathered.reward_s += started.elapsed().as_secs_f64();
     Ok((scored, texts))
 }
@@ -254,8 +251,7 @@ fn respond_together(
     gathered.rollout_s += (sampled - started).as_secs_f64();
     gathered.stats.add_counts(&whole.stats);
     model_reward::add(&cx.run.model_rewards, trainer, items, request.group_size, &mut whole.scored)?;
-    gathered.add_tallies(whole.tallies.into_iter());
-    gathered.logged = whole.logged;
+    gathered.add_counted(whole.counted);
     gathered.reward_s += sampled.elapsed().as_secs_f64();
     Ok((whole.scored, whole.texts))
 }
@@ -278,16 +274,16 @@ fn play(
         group_size: cx.run.rollout.group_size as usize,
         sampling: sampling(&cx.run.rollout, cx.run.seed),
         eos: cx.eos,
-        step,
+        steps: [step, cx.run.train.steps],
         first_sample_id: cx.cursor.next_sample_id,
         kept: SAMPLES_KEPT,
     };
-    let Played { items, stats, branches } = episodes::play(trainer, episodes, &asked)?;
+    let Played { items, stats, branches, counted } = episodes::play(trainer, episodes, cx.rewards, &asked)?;
+    gathered.add_counted(counted);
     gathered.stats.add_counts(&stats);
     gathered.rollout_s += started.elapsed().as_secs_f64();
     gathered.episodes = Some(episodes.report());
-    let scored: Vec<Scored> =
-        episodes.outcomes().into_iter().map(|total| Scored { total, parts: Vec::new() }).collect();
+    let scored = episodes.scored(cx.rewards);
     Ok(Answered { items, scored, texts: Vec::new(), branches })
 }
 

@@ -70,6 +70,7 @@ impl StopCondition for Grading<'_> {
         let case = Case {
             prompt: self.prompts[sample / self.group].clone(),
             response: text,
+            completion: None,
             response_ids: response.to_vec(),
             max_new_tokens: self.rollout.max_new_tokens as usize,
             ended: finish != Finish::Length,

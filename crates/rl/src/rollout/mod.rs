@@ -1,5 +1,6 @@
 //! Sampling and grading: the rounds of a rollout, what it keeps, and responses as text.
 
+pub(crate) mod counted;
 pub mod dealt;
 pub(crate) mod exchange;
 pub mod gather;

@@ -73,7 +73,8 @@ impl LanguageRun<'_> {
         };
         if let Some(episodes) = &mut self.episodes {
             let count = self.run.eval_episodes();
-            let (report, examples) = evaluate_episodes(&mut self.trainer, &how, episodes, count)?;
+            let (report, examples) =
+                evaluate_episodes(&mut self.trainer, &how, episodes, &mut self.rewards, count)?;
             lead.dir.write_samples_named(&eval_samples_name(step, None), &examples)?;
             return Ok(report);
         }

@@ -208,10 +208,8 @@ impl Fingerprint {
         resolved: &Resolved,
     ) -> Result<Fingerprint> {
         let mut inputs = text_side(run, model)?;
-        let environment = run.environment.as_ref().and_then(|section| {
-            let place = section.env.strip_prefix("python:")?;
-            place.rsplit_once(':').map(|(file, _)| file)
-        });
+        let environment =
+            run.environment.iter().flat_map(|section| section.files().chain(section.row_files()));
         for name in run.data.files().chain(environment) {
             let record =
                 record_of(Path::new(name)).map_err(|err| Error::io("data-missing", name.as_ref(), &err))?;

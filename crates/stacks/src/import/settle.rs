@@ -76,10 +76,17 @@ impl Draft {
         }
     }
 
-    /// Takes back what an environment brings with it: prompts, held-out prompts and rewards.
+    /// Takes back what an environment brings with it: prompts, held-out prompts, and rewards unless it has none.
     fn settle_episodes(&mut self) {
+        let is_graded = self.get("environment.env") == Some("\"tools\"");
         for key in ["data.prompts", "data.eval"] {
-            self.withdraw(key, "the environment's `reset` gives the prompts here; rows for it are environment.rows, a JSONL file");
+            self.withdraw(
+                key,
+                match is_graded {
+                    true => "episodes begin with the rows of environment.rows here, one JSONL or Parquet file or hf:org/name",
+                    false => "the environment's `reset` gives the prompts here; rows for it are environment.rows, one JSONL or Parquet file or hf:org/name",
+                },
+            );
         }
         for key in [
             "loss.overlong_buffer",
@@ -89,8 +96,11 @@ impl Draft {
         ] {
             self.withdraw(key, "episodes of an environment are neither cut nor filtered here");
         }
-        self.missing.retain(|line| !line.starts_with("data.prompts:") && !line.starts_with("reward.0.kind:"));
-        self.rewards.clear();
+        self.missing.retain(|line| !line.starts_with("data.prompts:"));
+        if !is_graded {
+            self.missing.retain(|line| !line.starts_with("reward.0.kind:"));
+            self.rewards.clear();
+        }
     }
 
     fn settle_batch(&mut self) {

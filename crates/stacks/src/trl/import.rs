@@ -37,12 +37,21 @@ fn combine(draft: &mut Draft) -> Result<()> {
     if draft.is_on("use_bias_correction_kl") {
         draft.set_toml("loss.kl_unbiased", "true", "use_bias_correction_kl");
     }
-    match draft.take_text("environment_factory") {
-        Some(taken) => environment(draft, &taken),
-        None => {
+    let tools = draft.take_text("tools");
+    match (draft.take_text("environment_factory"), &tools) {
+        (Some(taken), _) => environment(draft, &taken),
+        (None, Some(tools)) => {
+            draft.set_text("environment.env", "tools", &tools.from);
+            rewards(draft);
+            episodes(draft);
+        }
+        (None, None) => {
             raw_strings(draft);
             rewards(draft);
         }
+    }
+    if let Some(tools) = &tools {
+        functions(draft, tools);
     }
     Ok(())
 }
@@ -100,6 +109,20 @@ fn held_out(draft: &mut Draft) {
     }
 }
 
+/// Functions of no class that the model may call.
+fn functions(draft: &mut Draft, taken: &Taken) {
+    let places = list(&taken.value);
+    if places.iter().any(|place| !place.starts_with("python:")) {
+        return draft.is_not_built(taken, Unbuilt::Turns);
+    }
+    let places: Vec<String> = places.iter().map(|place| quoted(place)).collect();
+    draft.set_toml("environment.tools", format!("[{}]", places.join(", ")), &taken.from);
+    draft.change(taken, LOADED);
+}
+
+/// What workers do with the file of a class or of functions.
+const LOADED: &str = "they are used as they are, and a worker that loads their file runs the other lines too, unless they are under `if __name__ == \"__main__\":`";
+
 /// An environment plays the episodes, and gives their rewards.
 fn environment(draft: &mut Draft, taken: &Taken) {
     if !taken.value.starts_with("python:") {
@@ -115,6 +138,11 @@ fn environment(draft: &mut Draft, taken: &Taken) {
     for name in ["reward_funcs", "reward_weights", "reward_model_name_or_path"] {
         draft.leave_out(name, own);
     }
+    episodes(draft);
+}
+
+/// How long episodes are, and the rows that they begin with.
+fn episodes(draft: &mut Draft) {
     match draft.take_count("max_tool_calling_iterations") {
         // The last turn calls nothing.
         Some((count, taken)) => draft.set_toml("environment.turns_max", count.saturating_add(1), &taken.from),
@@ -125,12 +153,20 @@ fn environment(draft: &mut Draft, taken: &Taken) {
         draft.set_toml("environment.episode_tokens_max", tokens, from);
     }
     for (key, rows) in [("data.prompts", "environment.rows"), ("data.eval", "environment.eval_rows")] {
-        if draft.get(key).is_some_and(|path| path.ends_with(".jsonl\"")) {
+        // One set: no list of several, and not the empty text of a missing one.
+        if draft.get(key).is_some_and(|path| path.starts_with('"') && path != "\"\"") {
             draft.rename(key, rows);
         }
     }
     if draft.get("environment.rows").is_none() {
         draft.drop_line("environment.eval_rows");
+        if draft.get("environment.env") == Some("\"tools\"") {
+            draft.miss(
+                "environment.rows",
+                "which data set holds its prompts",
+                "a JSONL or Parquet file with the column `prompt`, or hf:org/name",
+            );
+        }
     }
     if draft.get("data.prompt_tokens_max").is_none() {
         draft.miss("data.prompt_tokens_max", "max_prompt_length", "the most tokens of a first message");

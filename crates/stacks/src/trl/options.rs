@@ -3,7 +3,7 @@
 use crate::table::Memory::{Idle, Used};
 use crate::table::Take::*;
 use crate::table::{Table, why};
-use crate::unbuilt::Unbuilt::{Adapters, Objective, Quantisation, Turns};
+use crate::unbuilt::Unbuilt::{Adapters, Objective, Quantisation};
 
 pub(super) static TABLE: Table = Table {
     rows: &[
@@ -108,7 +108,7 @@ pub(super) static TABLE: Table = Table {
         ("lora_modules_to_save|peft_config.modules_to_save", Idle, NotBuilt(Adapters)),
         ("load_in_4bit", Used, Adapter),
         ("load_in_8bit", Used, NotBuilt(Quantisation)),
-        ("tools", Idle, NotBuilt(Turns)),
+        ("tools", Idle, Environment),
         ("environment_factory", Idle, Environment),
         ("max_tool_calling_iterations", Idle, Later),
         ("report_to", Idle, Later),

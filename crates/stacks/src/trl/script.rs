@@ -5,6 +5,7 @@ use crate::import::data;
 use crate::launch::python::{self, Argument, Call, Outline, Value};
 use crate::launch::source::Source;
 use crate::setting::{Setting, TRAINER};
+use std::path::Path;
 
 /// Trainers, as the command line names them, and how their classes begin. Those without a job are refused by their name.
 pub(super) const TRAINERS: [(&str, &str); 9] = [
@@ -88,6 +89,7 @@ impl Script<'_> {
                 "args" => self.configuration(argument, call.at),
                 "peft_config" => self.adapter(argument, call.at),
                 "environment_factory" => self.environment(argument, call.at),
+                "tools" => self.tools(argument, call.at),
                 _ => self.given.extend(python::settings(self.outline, key, argument, call.at)),
             }
         }
@@ -213,6 +215,38 @@ impl Script<'_> {
             Some(env) => self.given.push(Setting::new("environment_factory", env, argument.line)),
             None => self.unknown("environment_factory", argument),
         }
+    }
+
+    /// Functions of this file as `python:FILE:NAME`, those of a module next to it as `python:MODULE.py:NAME`.
+    fn tools(&mut self, argument: &Argument, at: usize) {
+        let items = match self.outline.meaning(&argument.value, at).0 {
+            Value::List(items) if items.is_empty() => return,
+            Value::Word(word) if word == "None" => return,
+            Value::List(items) => items,
+            _ => return self.unknown("tools", argument),
+        };
+        let mut places = Vec::with_capacity(items.len());
+        for item in &items {
+            match item {
+                Value::Name(name) => match self.tool(name) {
+                    Some(place) => places.push(quoted(&place)),
+                    None => return self.given.push(python::expression("tools", name, argument.line)),
+                },
+                _ => return self.unknown("tools", argument),
+            }
+        }
+        self.given.push(Setting::new("tools", format!("[{}]", places.join(", ")), argument.line));
+    }
+
+    /// Returns the place of a function; none of a class, of an object's method, or of what is in no file here.
+    fn tool(&self, name: &str) -> Option<String> {
+        if self.outline.is_function(name) {
+            return Some(format!("python:{}:{name}", self.source.path));
+        }
+        let (module, function) = self.outline.import_of(name).or(name.rsplit_once('.'))?;
+        let file = format!("{}.py", module.trim_start_matches('.').replace('.', "/"));
+        let file = Path::new(self.source.path).parent()?.join(file);
+        file.is_file().then(|| format!("python:{}:{function}", file.display()))
     }
 
     fn rewards(&mut self, argument: &Argument, at: usize) {

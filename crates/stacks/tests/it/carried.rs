@@ -285,20 +285,133 @@ fn a_class_of_tools_becomes_an_environment() {
         "{}",
         run.run_file
     );
-    let rows =
-        "left out: train_dataset = hf:o/n: the environment's `reset` gives the prompts here; rows for it are";
-    assert!(run.remarks.iter().any(|line| line.starts_with(rows)), "{:?}", run.remarks);
+    assert!(section(&run.run_file, "environment").contains(&"rows = \"hf:o/n\""), "{}", run.run_file);
+    let run =
+        imported("trl", "x.py", &script(own, "Sums", "\"json\", data_files=[\"a.jsonl\", \"b.jsonl\"]"))
+            .expect("a run file");
+    assert!(!run.run_file.contains("rows = "), "{}", run.run_file);
+    let rows = "left out: train_dataset = ";
+    let several =
+        |line: &String| line.starts_with(rows) && line.contains("rows for it are environment.rows, one");
+    assert!(run.remarks.iter().any(several), "{:?}", run.remarks);
 
     for factory in ["lambda: Sums()", "make()", "Unknown"] {
         let error = imported("trl", "x.py", &script(own, factory, "\"o/n\"")).expect_err(factory);
         assert_eq!(error.slug, "import-not-built", "{factory}");
     }
-    let tools = "GRPOTrainer(model=\"a/b\", tools=[add], args=GRPOConfig(max_steps=4))\n";
-    let error = imported("trl", "x.py", tools).expect_err("functions of no class");
-    assert!(
-        error.slug == "import-not-built" && error.to_string().contains("its methods are the tools"),
-        "{error}"
+}
+
+/// A script whose trainer has these tools, and what is next to it.
+fn with_tools(before: &str, tools: &str, more: &str) -> Result<Imported> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("x.py");
+    std::fs::write(folder.path().join("search.py"), "def find(): ...\n").expect("a file");
+    let script = format!(
+        "{before}\nGRPOTrainer(model=\"a/b\", tools={tools}, {more}\n\
+         train_dataset=load_dataset(\"json\", data_files=\"rows.jsonl\"), eval_dataset=load_dataset(\"json\", data_files=\"held.jsonl\"),\n\
+         args=GRPOConfig(max_steps=4, max_completion_length=512, max_tool_calling_iterations=3))\n"
     );
+    std::fs::write(&path, script).expect("a file");
+    import(find("trl").expect("a stack"), &path, &Wishes::default())
+}
+
+const OWN_TOOLS: &str = "from search import find as look\nimport search\nimport math\nfrom math import sqrt\n\
+    def add(x: int) -> int:\n    return x\nasync def later(x: int) -> int:\n    return x\n\
+    def score(completions, **kwargs):\n    return [0.0]\nclass Sums:\n    def reset(self): ...\n\
+    by_name = [add, look]\nshort = lambda x: x";
+
+#[test]
+fn functions_of_no_class_become_tools_that_the_rewards_grade() {
+    for (tools, expect) in [
+        ("[add]", &["/x.py:add\""][..]),
+        ("[add, later, look]", &["/x.py:add\"", "/x.py:later\"", "/search.py:find\""]),
+        ("by_name", &["/x.py:add\"", "/search.py:find\""]),
+        ("[search.find]", &["/search.py:find\""]),
+    ] {
+        let run = with_tools(OWN_TOOLS, tools, "reward_funcs=[score], reward_weights=[2.0],").expect(tools);
+        let lines = section(&run.run_file, "environment");
+        let fixed = ["env = \"tools\"", "turns_max = 4", "episode_tokens_max = 512", "rows = \"rows.jsonl\""];
+        assert!(fixed.iter().all(|line| lines.contains(line)), "{tools}: {lines:?}");
+        assert!(lines.contains(&"eval_rows = \"held.jsonl\""), "{tools}: {lines:?}");
+        let line = lines.iter().find(|line| line.starts_with("tools = [")).expect(tools);
+        assert_eq!(line.matches("\"python:").count(), expect.len(), "{line}");
+        assert!(expect.iter().all(|place| line.contains(place)), "{line}");
+        let rewards = ["[[reward]]", "/x.py:score\"", "weight = 2.0"];
+        assert!(rewards.iter().all(|words| run.run_file.contains(words)), "{}", run.run_file);
+        for gone in ["chat_template", "prompts ="] {
+            assert!(!run.run_file.contains(gone), "{gone}: {}", run.run_file);
+        }
+    }
+    for none in ["[]", "None"] {
+        let run = with_tools(OWN_TOOLS, none, "reward_funcs=[score],").expect(none);
+        assert!(section(&run.run_file, "environment").is_empty(), "{none}: {}", run.run_file);
+    }
+    // Next to the methods of a class, which gives the reward.
+    let run = with_tools(OWN_TOOLS, "[add]", "environment_factory=Sums,").expect("a class with functions");
+    let lines = section(&run.run_file, "environment");
+    assert!(lines.iter().any(|line| line.ends_with("/x.py:Sums\"")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.starts_with("tools = [\"python:")), "{lines:?}");
+}
+
+#[test]
+fn rows_of_tools_keep_their_names() {
+    let script = |data: &str| {
+        format!(
+            "def add(x: int): ...\nGRPOTrainer(model=\"a/b\", tools=[add], {data}, args=GRPOConfig(max_steps=4))\n"
+        )
+    };
+    for (data, expect) in [
+        ("load_dataset(\"o/n\")", "hf:o/n"),
+        ("load_dataset(\"o/n\", split=\"train\")", "hf:o/n/train"),
+        ("load_dataset(\"o/n\", \"main\", split=\"train[:9]\")", "hf:o/n/main/train"),
+        ("load_dataset(\"o/n\", \"main\", split=\"train\", revision=\"e5\")", "hf:o/n@e5/main/train"),
+        ("load_dataset(\"parquet\", data_files=\"a.parquet\")", "a.parquet"),
+        ("load_dataset(\"o/n\", split=\"train\").map(f).rename_column(\"q\", \"prompt\")", "hf:o/n/train"),
+    ] {
+        let given =
+            format!("train_dataset={data}, eval_dataset=load_dataset(\"o/n\", \"main\", split=\"test\")");
+        let run = imported("trl", "x.py", &script(&given)).expect(data);
+        let lines = section(&run.run_file, "environment");
+        assert!(lines.contains(&format!("rows = \"{expect}\"").as_str()), "{data}: {lines:?}");
+        assert!(lines.contains(&"eval_rows = \"hf:o/n/main/test\""), "{data}: {lines:?}");
+        assert!(
+            !run.remarks.iter().any(|line| line.starts_with("missing: environment")),
+            "{:?}",
+            run.remarks
+        );
+        let code = run.remarks.iter().filter(|line| line.starts_with("left out: train_dataset.")).count();
+        assert_eq!(code, if data.contains(".map") { 2 } else { 0 }, "{data}: {:?}", run.remarks);
+    }
+    // Several sets, and what code makes, are no rows.
+    for data in ["load_dataset(\"json\", data_files=[\"a.jsonl\", \"b.jsonl\"])", "make()"] {
+        let run = imported("trl", "x.py", &script(&format!("train_dataset={data}"))).expect(data);
+        let said = |start: &str| run.remarks.iter().any(|line| line.starts_with(start));
+        assert!(
+            said("missing: environment.rows: ") && said("left out: train_dataset = "),
+            "{data}: {:?}",
+            run.remarks
+        );
+    }
+}
+
+#[test]
+fn a_tool_that_is_no_function_of_a_file_is_refused_by_its_name() {
+    for (tools, named) in [
+        ("[add, lambda x: x]", "tools = [add, lambda x: x]"),
+        ("[short]", "tools = short"),
+        ("[add, print]", "tools = print"),
+        ("[math.sqrt]", "tools = math.sqrt"),
+        ("[sqrt]", "tools = sqrt"),
+        ("[Sums]", "tools = Sums"),
+        ("[Sums().reset]", "tools = [Sums().reset]"),
+        ("make_tools()", "tools = make_tools()"),
+        ("[partial(add, 1)]", "tools = [partial(add, 1)]"),
+    ] {
+        let error = with_tools(OWN_TOOLS, tools, "reward_funcs=[score],").expect_err(tools);
+        assert_eq!(error.slug, "import-not-built", "{tools}");
+        let line = format!("{named}: an episode is one response here");
+        assert!(error.to_string().contains(&line), "{tools}: {error}");
+    }
 }
 
 #[test]

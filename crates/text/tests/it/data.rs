@@ -42,6 +42,12 @@ fn a_file_is_measured_by_its_objects() {
     let dir = tempfile::tempdir().unwrap();
     let text = "{\"prompt\": \"\\\\frac{1}{2} \\\"a\\\": {\\\"b\\\"\", \"x\": { \"y\" : [{\"z\": 1}]}}\n{\"prompt\":\"\"}\n";
     let size = file_size(&file(&dir, text.repeat(5000).as_bytes())).unwrap();
+    // The longest row ends the file, or is across the ends of buffers.
+    let long = format!("{{\"prompt\": \"{}\"}}", "a".repeat(200_000));
+    for text in [format!("{text}{long}"), format!("{text}{long}\n{text}"), long.clone()] {
+        let longest = file_size(&file(&dir, text.as_bytes())).unwrap().longest.0;
+        assert!((long.len() as u64..=long.len() as u64 + 1).contains(&longest), "{longest}");
+    }
     let size = (size.json.0, size.objects, size.entries, size.reading.0);
     assert_eq!(size, (5000 * text.len() as u64, 5000 * 4, 5000 * 5, 0));
 }

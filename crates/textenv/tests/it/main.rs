@@ -1,5 +1,6 @@
 //! Text environments with real programs and real workers.
 
+mod rows;
 mod shapes;
 mod tool;
 
@@ -13,8 +14,10 @@ fn settings() -> Settings {
     plimsoll_worker::keep_with(env!("CARGO_BIN_EXE_plimsoll-textenv-keeper").into());
     let timeout = Duration::from_secs(20);
     Settings {
+        tools: Vec::new(),
         rows: None,
         eval_rows: None,
+        prompt_column: "prompt".to_string(),
         action: "message".to_string(),
         observation: None,
         python: None,

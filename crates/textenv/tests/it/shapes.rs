@@ -2,7 +2,7 @@
 
 use plimsoll_base::{Error, Result};
 use plimsoll_text::Message;
-use plimsoll_textenv::{Hosts, Job, Kind, Said, Settings, Start};
+use plimsoll_textenv::{Hosts, Job, Kind, Said, Settings, Start, ToolFunction};
 use plimsoll_worker::Network;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -10,20 +10,20 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// One episode at a time, in one slot.
-struct Table(Hosts);
+pub(crate) struct Table(Hosts);
 
 impl Table {
-    fn open(env: &str, settings: &Settings) -> Result<Table> {
+    pub(crate) fn open(env: &str, settings: &Settings) -> Result<Table> {
         Ok(Table(Hosts::start(&Kind::parse(env).unwrap(), settings)?))
     }
 
-    fn ask(&mut self, job: Job) -> Result<Said> {
+    pub(crate) fn ask(&mut self, job: Job) -> Result<Said> {
         self.0.ask(0, job);
         let reply = self.0.take(true).expect("there is a reply to each job");
         reply.outcome.map(|said| said.expect("its worker is alive"))
     }
 
-    fn reset(&mut self, start: Start) -> Vec<Message> {
+    pub(crate) fn reset(&mut self, start: Start) -> Vec<Message> {
         self.ask(Job::Reset(start)).unwrap().messages
     }
 
@@ -32,7 +32,7 @@ impl Table {
     }
 }
 
-fn example() -> String {
+pub(crate) fn example() -> String {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/sums_by_tools.py");
     format!("python:{}:SumsByTools", file.display())
 }
@@ -87,42 +87,153 @@ fn a_class_of_tools_is_described_called_and_scored_at_the_end() {
         first[0].content.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
     let (a, b) = (numbers[0], numbers[1]);
     let said = table.step("", &[call("add", json!({ "x": a, "y": b }))]);
-    assert_eq!(said, Said { messages: vec![tool(&(a + b).to_string())], reward: 0.0, done: false });
+    assert_eq!(
+        said,
+        Said { messages: vec![tool(&(a + b).to_string())], reward: 0.0, done: false, ..Said::default() }
+    );
     // A wrong call is an answer, not a fault, as in TRL.
     let said = table.step("", &[call("divide", json!({})), call("add", json!({ "x": 1 }))]);
     assert_eq!(said.messages[0], tool("{'error': 'Tool divide not found.'}"));
     assert!(said.messages[1].content.contains("missing 1 required positional argument: 'y'"), "{said:?}");
     assert_eq!(table.ask(Job::End).unwrap().reward, 0.0, "cut before its answer");
     table.step("", &[call("answer", json!({ "value": a + b }))]);
-    assert_eq!(table.step("Done.", &[]), Said { messages: vec![], reward: 0.0, done: true });
+    assert_eq!(
+        table.step("Done.", &[]),
+        Said { messages: vec![], reward: 0.0, done: true, ..Said::default() }
+    );
     assert_eq!(table.ask(Job::End).unwrap().reward, 1.0);
 }
 
-#[test]
-fn rows_are_the_arguments_of_reset_and_their_prompt_comes_first() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str, rows: &[Value]| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, rows.iter().map(|row| format!("{row}\n")).collect::<String>()).unwrap();
-        Some(path)
-    };
-    let settings = Settings {
-        rows: file("train.jsonl", &[json!({ "prompt": "Be exact. ", "a": 1, "b": 2, "source": "here" })]),
-        eval_rows: file(
-            "eval.jsonl",
-            &[json!({ "prompt": [{ "role": "system", "content": "S" }], "a": 3, "b": 4 })],
-        ),
-        ..crate::settings()
-    };
-    let mut table = Table::open(&example(), &settings).unwrap();
-    let asks = |a, b| format!("What is {a} + {b}? Compute with `add`, then give the sum to `answer`.");
-    let first = table.reset(Start::train(0, 0));
-    assert_eq!(first, [Message::new("user", format!("Be exact. {}", asks(1, 2)))]);
-    let first = table.reset(Start::eval(0));
-    assert_eq!(first, [Message::new("system", "S"), Message::new("user", asks(3, 4))]);
+const FUNCTIONS: &str = r#"
+def add(x: int, y: int = 1) -> int:
+    """Adds.
+
+    Args:
+        x: One.
+        y: Other.
+
+    Returns:
+        The sum.
+    """
+    return x + y
+
+async def later(x: int) -> int:
+    """Waits.
+
+    Args:
+        x: One.
+    """
+    return x
+
+def untyped(x):
+    """U.
+
+    Args:
+        x: One.
+    """
+
+def untold(x: int):
+    """U."""
+
+def silent(x: int): pass
+
+def placed(*x: int):
+    """U."""
+
+short = lambda x: x
+
+class Sums:
+    reward = 0.0
+    def reset(self, n): return None
+    def twice(self, n: int) -> int:
+        """T."""
+        return 2 * n
+
+class Adds(Sums):
+    def add(self):
+        """A."""
+
+class Plain:
+    def reset(self, seed): return 'x'
+    def step(self, r): return 'x', 0, True
+"#;
+
+/// A file with functions and a row, and the settings of an environment that has some of the functions.
+pub(crate) fn functions(names: &[&str]) -> (tempfile::TempDir, Settings) {
+    let (folder, file) = write(FUNCTIONS);
+    let rows = folder.path().join("rows.jsonl");
+    std::fs::write(&rows, "{\"prompt\": \"Add.\", \"n\": 3}\n").unwrap();
+    let tool = |name: &&str| ToolFunction { file: file.clone().into(), function: name.to_string() };
+    let tools = names.iter().map(tool).collect();
+    (folder, Settings { tools, rows: Some(rows), ..crate::settings() })
 }
 
-fn refusal(env: &str, settings: &Settings) -> Error {
+#[test]
+fn functions_of_no_class_are_described_and_called_and_leave_the_reward_to_the_run() {
+    let (_folder, settings) = functions(&["later", "add"]);
+    let mut table = Table::open("tools", &settings).unwrap();
+    let about = table.0.about().clone();
+    assert!(!about.scores_at_end);
+    // In their order, as TRL lists them.
+    let of_add = json!({"type": "function", "function": {
+        "name": "add", "description": "Adds.",
+        "parameters": {"type": "object", "properties": {
+            "x": {"type": "integer", "description": "One."}, "y": {"type": "integer", "description": "Other."},
+        }, "required": ["x"]},
+        "return": {"type": "integer", "description": "The sum."},
+    }});
+    assert_eq!((&about.tools[0]["function"]["name"], &about.tools[1]), (&json!("later"), &of_add));
+    let begun = table.ask(Job::Reset(Start::train(0, 0))).unwrap();
+    assert_eq!(begun.messages, [Message::new("user", "Add.")]);
+    assert_eq!(Value::Object(begun.columns), json!({"n": 3}), "the row's columns are for rewards");
+    let said = table.step("", &[call("add", json!({ "x": 2 })), call("later", json!({ "x": 7 }))]);
+    assert_eq!((said.messages, said.done), (vec![tool("3"), tool("7")], false));
+    let said = table.step("", &[call("add", json!({ "z": 2 })), call("twice", json!({}))]);
+    assert!(said.messages[0].content.contains("unexpected keyword argument 'z'"), "{said:?}");
+    assert_eq!(said.messages[1], tool("{'error': 'Tool twice not found.'}"));
+    assert!(table.step("3", &[]).done);
+}
+
+#[test]
+fn functions_come_before_the_methods_of_a_class() {
+    let (folder, settings) = functions(&["add"]);
+    let file = folder.path().join("mine.py");
+    let mut table = Table::open(&format!("python:{}:Sums", file.display()), &settings).unwrap();
+    let names: Vec<Value> =
+        table.0.about().tools.iter().map(|tool| tool["function"]["name"].clone()).collect();
+    assert_eq!(names, ["add", "twice"]);
+    table.reset(Start::train(0, 0));
+    let said = table.step("", &[call("add", json!({ "x": 2 })), call("twice", json!({ "n": 2 }))]);
+    assert_eq!(said.messages, [tool("3"), tool("4")]);
+}
+
+#[test]
+fn functions_that_a_model_cannot_be_told_about_are_refused() {
+    for (name, words) in [
+        ("absent", "has no `absent`, and a tool is a function; it has: add, later, untyped"),
+        ("Sums", "is a type, and a tool is a function"),
+        ("short", "`short` is a lambda"),
+        ("untyped", "the argument `x` of the tool `untyped` has no type hint"),
+        ("untold", "does not describe its argument `x`"),
+        ("silent", "the tool `silent` has no docstring"),
+        ("placed", "the argument `x` of the tool `placed` is passed by its place"),
+    ] {
+        let (_folder, settings) = functions(&["add", name]);
+        let error = refusal("tools", &settings);
+        assert_eq!(error.slug, "text-environment-missing", "{error}");
+        assert!(error.message.contains(words), "{name}: {error}");
+    }
+    let (folder, settings) = functions(&["add"]);
+    let class = |name: &str| format!("python:{}:{name}", folder.path().join("mine.py").display());
+    assert!(refusal(&class("Adds"), &settings).message.contains("two tools are called `add`"));
+    let bare = Settings { rows: None, ..settings.clone() };
+    assert!(refusal(&class("Plain"), &bare).message.contains("environment.tools are for a class"));
+    let missing = ToolFunction { file: "absent.py".into(), function: "f".into() };
+    let error = refusal("tools", &Settings { tools: vec![missing], ..settings });
+    assert!(error.message.contains("`absent.py` is not a file"), "{error}");
+}
+
+pub(crate) fn refusal(env: &str, settings: &Settings) -> Error {
     Table::open(env, settings).err().expect("it does not start")
 }
 
@@ -145,17 +256,6 @@ fn what_is_no_environment_is_refused_before_an_episode() {
         assert!(error.message.contains(words), "{class}: {error}");
     }
     let folder = tempfile::tempdir().unwrap();
-    for (text, words) in
-        [("", "has no rows"), ("[1]\n", "line 1: an object is needed"), ("{\n", "line 1: no JSON")]
-    {
-        let rows = folder.path().join("rows.jsonl");
-        std::fs::write(&rows, text).unwrap();
-        let error = refusal(&example(), &Settings { rows: Some(rows), ..crate::settings() });
-        assert!(error.message.contains(words), "{error}");
-    }
-    let rows = Some(folder.path().join("absent.jsonl"));
-    let error = refusal(&example(), &Settings { rows, ..crate::settings() });
-    assert!(error.message.contains("absent.jsonl` is not a file"), "{error}");
     let rows = folder.path().join("rows.jsonl");
     std::fs::write(&rows, "{\"a\": 1}\n").unwrap();
     let error = refusal(&format!("python:{file}:Plain"), &Settings { rows: Some(rows), ..crate::settings() });
@@ -185,9 +285,14 @@ fn a_gymnasium_environment_of_text_is_played_in_words() {
     let said = table.step("five", &[]);
     assert_eq!(
         said,
-        Said { messages: vec![Message::new("user", "You said five.")], reward: 0.5, done: false }
+        Said {
+            messages: vec![Message::new("user", "You said five.")],
+            reward: 0.5,
+            done: false,
+            ..Said::default()
+        }
     );
-    assert_eq!(table.step("six", &[]), Said { messages: vec![], reward: 0.5, done: true });
+    assert_eq!(table.step("six", &[]), Said { messages: vec![], reward: 0.5, done: true, ..Said::default() });
     // By its id: registered, but of numbers.
     let error = refusal("gym:CartPole-v1", &settings);
     assert!(error.message.contains("only Text spaces"), "{error}");
@@ -234,8 +339,11 @@ fn a_server_of_openenv_is_played_by_its_messages_or_its_tools() {
     let first = echo.reset(Start::train(0, 0));
     assert!(first[0].content.starts_with("ready, seed "), "{first:?}");
     let said = echo.step("hello", &[]);
-    assert_eq!(said, Said { messages: vec![Message::new("user", "hello")], reward: 0.5, done: false });
-    assert_eq!(echo.step("bye", &[]), Said { messages: vec![], reward: 0.5, done: true });
+    assert_eq!(
+        said,
+        Said { messages: vec![Message::new("user", "hello")], reward: 0.5, done: false, ..Said::default() }
+    );
+    assert_eq!(echo.step("bye", &[]), Said { messages: vec![], reward: 0.5, done: true, ..Said::default() });
 
     let other = Settings { action: "code".into(), observation: Some("length".into()), ..settings.clone() };
     let mut refused = Table::open(&env("echo"), &other).unwrap();

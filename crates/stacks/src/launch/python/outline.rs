@@ -78,6 +78,9 @@ impl<'a> Outline<'a> {
             "def" if indent == 0 => {
                 self.functions.insert(code.word(range.start + 1).into());
             }
+            "async" if indent == 0 && code.word(range.start + 1) == "def" => {
+                self.functions.insert(code.word(range.start + 2).into());
+            }
             "class" if indent == 0 => {
                 self.classes.insert(code.word(range.start + 1).into());
             }

@@ -1,0 +1,99 @@
+//! The run's rewards for episodes whose environment gives none: functions of no class as tools. They grade the finished
+//! conversation: a function in the form of TRL reads its messages, a verifier the text of its last turn.
+
+use super::episode::{Asked, PlayedTurn};
+use super::glue::Glue;
+use super::round::Episodes;
+use crate::data::dataset::Item;
+use plimsoll_base::Result;
+use plimsoll_reward::{Case, Prompt, Rewards, Scored};
+use plimsoll_rollout::{Finish, Samples};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+impl Episodes {
+    /// Grades the episodes of the last rollout, `samples`, with the run's rewards, if this environment gives none itself.
+    /// `items`: the prompt of each start. What a fault ended is not graded.
+    ///
+    /// Errors: those of the rewards.
+    pub(super) fn grade(
+        &mut self,
+        rewards: &mut Rewards,
+        items: &[Item],
+        samples: &Samples,
+        asked: &Asked<'_>,
+    ) -> Result<()> {
+        if !self.is_graded() {
+            return Ok(());
+        }
+        let whole: Vec<usize> = (0..self.played.len())
+            .filter(|&slot| !self.played[slot].has_fault && !self.played[slot].turns.is_empty())
+            .collect();
+        // Batches follow groups where these are whole.
+        let group = if whole.len() == self.played.len() { asked.group_size } else { 1 };
+        rewards.begin(whole.len(), group, asked.steps);
+        let prompts: Vec<Arc<Prompt>> = items.iter().map(|item| Arc::new(prompt(item, asked))).collect();
+        for (index, &slot) in whole.iter().enumerate() {
+            rewards.submit(index, self.case(slot, &prompts[slot / asked.group_size], samples, asked));
+        }
+        for (slot, scored) in whole.into_iter().zip(rewards.finish()?) {
+            let episode = &mut self.played[slot];
+            if let (Some(turn), Some(total)) = (episode.turns.last_mut(), scored.total) {
+                turn.reward = f64::from(total);
+            }
+            episode.scored = Some(scored);
+        }
+        Ok(())
+    }
+
+    /// Returns the score of each episode: the run's rewards', or its return where its environment gives one.
+    pub(crate) fn scored(&self, rewards: &Rewards) -> Vec<Scored> {
+        let none = || vec![None; if self.is_graded() { rewards.names().len() } else { 0 }];
+        let one = |(episode, total): (&super::episode::Episode, Option<f32>)| match &episode.scored {
+            Some(scored) if !episode.has_fault => scored.clone(),
+            _ => Scored { total, parts: none() },
+        };
+        self.played.iter().zip(self.outcomes()).map(one).collect()
+    }
+
+    fn case(&self, slot: usize, prompt: &Arc<Prompt>, samples: &Samples, asked: &Asked<'_>) -> Case {
+        let episode = &self.played[slot];
+        let glue = Glue { text: asked.text, tools: &self.about().tools };
+        let last = episode.turns.last().expect("a turn was played");
+        Case {
+            prompt: prompt.clone(),
+            response: last.response.clone(),
+            completion: Some(episode.turns.iter().flat_map(|turn| said_in(glue, turn)).collect()),
+            response_ids: samples.ids(slot).to_vec(),
+            max_new_tokens: self.response_tokens,
+            ended: samples.finish(slot) != Finish::Length && last.calls == 0,
+        }
+    }
+}
+
+fn prompt(item: &Item, asked: &Asked<'_>) -> Prompt {
+    Prompt {
+        text: item.text.clone(),
+        rendered: asked.text.tokenizer.decode(&item.ids, false),
+        messages: item.messages.clone(),
+        columns: item.columns.clone(),
+    }
+}
+
+/// Returns the messages of a turn and of the results of its calls, in the form that TRL's reward functions read.
+fn said_in(glue: Glue<'_>, turn: &PlayedTurn) -> Vec<Value> {
+    let (words, calls) = glue.words_and_calls(&turn.response);
+    let mut message = json!({ "role": "assistant", "content": words });
+    if !calls.is_empty() {
+        let call = |call: &Value| json!({ "type": "function", "function": call });
+        message["tool_calls"] = calls.iter().map(call).collect();
+    }
+    let result = |(number, said): (usize, &plimsoll_text::Message)| {
+        let mut message = json!({ "role": said.role, "content": said.content });
+        if let Some(call) = calls.get(number) {
+            message["name"] = call["name"].clone();
+        }
+        message
+    };
+    std::iter::once(message).chain(turn.said.iter().enumerate().map(result)).collect()
+}

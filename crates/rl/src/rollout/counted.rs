@@ -1,0 +1,68 @@
+//! What the rewards of each rank counted and logged, as all of them together.
+
+use crate::rollout::packed::{packed, packed_as_json};
+use plimsoll_base::ExactSum;
+use plimsoll_reward::{Rewards, Tally};
+
+/// What the rewards of one rank counted and logged in a round.
+#[derive(Default)]
+pub(crate) struct Counted {
+    tallies: Vec<(String, Tally)>,
+    logged: Vec<Logged>,
+}
+packed!(Counted { tallies: Vec<(String, Tally)>, logged: Vec<Logged> });
+
+/// What rewards logged under a name.
+struct Logged {
+    name: String,
+    /// The bits of its exact sum.
+    sum: Vec<u64>,
+    count: u64,
+}
+packed!(Logged { name: String, sum: Vec<u64>, count: u64 });
+packed_as_json!(Tally);
+
+/// What the rewards of all ranks counted and logged in a round.
+#[derive(Default)]
+pub(crate) struct CountedByAll {
+    pub tallies: Vec<(String, Tally)>,
+    /// Means by name.
+    pub logged: Vec<(String, f64)>,
+}
+
+impl Counted {
+    /// Takes what `rewards` counted and logged in their last round.
+    pub(crate) fn of(rewards: &Rewards) -> Counted {
+        let logged = |(name, sum, count): (String, &ExactSum, u64)| Logged { name, sum: sum.bits(), count };
+        Counted {
+            tallies: rewards.tallies().map(|(name, tally)| (name.to_string(), tally)).collect(),
+            logged: rewards.logged_sums().map(logged).collect(),
+        }
+    }
+
+    /// Adds those of all ranks up.
+    pub(crate) fn sum(all: impl IntoIterator<Item = Counted>) -> CountedByAll {
+        let mut tallies: Vec<(String, Tally)> = Vec::new();
+        let mut logged: Vec<(String, ExactSum, u64)> = Vec::new();
+        for counted in all {
+            for (name, tally) in counted.tallies {
+                match tallies.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, sum)) => sum.add(&tally),
+                    None => tallies.push((name, tally)),
+                }
+            }
+            for Logged { name, sum, count } in counted.logged {
+                let sum = ExactSum::of_bits(sum);
+                match logged.iter_mut().find(|(known, ..)| *known == name) {
+                    Some((_, all, counts)) => {
+                        all.add_sum(&sum);
+                        *counts += count;
+                    }
+                    None => logged.push((name, sum, count)),
+                }
+            }
+        }
+        let mean = |(name, sum, count): (String, ExactSum, u64)| (name, sum.value() / count.max(1) as f64);
+        CountedByAll { tallies, logged: logged.into_iter().map(mean).collect() }
+    }
+}
