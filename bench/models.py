@@ -147,8 +147,8 @@ def render(results):
     for row in of("exact"):
         lines.append(f"| {row['name']} | {row['dtype']} | {row['device']} | {row['tokens']} | {row['mismatches']} | "
                      f"{row['perturbed_mismatches']} | {row['commit']} |")
-    lines += ["", "## Speed of published shapes, random weights", "", "Tokens a second, median of three; the largest memory that the device held, against the plan.", "",
-              "| shape | work | on | tokens/s | of the peak | held | planned | commit |", "|---|---|---|---|---|---|---|---|"]
+    lines += ["", "## Speed of published shapes, random weights", "", "Tokens a second, median of three; the host memory that the process held at most, against its plan (the plan of a card's memory is what its arena binds).", "",
+              "| shape | work | on | tokens/s | of the peak | host held | host planned | commit |", "|---|---|---|---|---|---|---|---|"]
     for row in of("speed"):
         work = " x ".join(map(str, row["work"]))
         gib = [f"{row[key] / 2**30:.2f} GiB" for key in ["peak_bytes", "planned_bytes"]]

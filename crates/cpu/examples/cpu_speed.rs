@@ -161,32 +161,14 @@ fn head(report: &Report, e: DType) {
         let label = |op: &str| format!("{} {op} M={m}", e.name());
         report.line(&label("head"), flops, || b.dev.head(x, w, targets, 1.0, tile, out));
         let how = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 };
-        report.line(&label("sample"), flops, || {
-            b.dev.sample(Sample {
-                x,
-                w,
-                keys: b.buf("keys"),
-                how,
-                logit_scale: 1.0,
-                tile,
-                tokens: targets,
-                out,
-            })
-        });
+        let drawn = |how| {
+            let (keys, tokens, logit_scale) = (b.buf("keys"), targets, 1.0);
+            b.dev.sample(Sample { x, w, keys, how, logit_scale, tile, tokens, out })
+        };
+        report.line(&label("sample"), flops, || drawn(how));
         if m == 32 {
             let how = Sampling { top_k: 50, top_p: 0.9, ..how };
-            report.line(&label("sample truncated"), flops, || {
-                b.dev.sample(Sample {
-                    x,
-                    w,
-                    keys: b.buf("keys"),
-                    how,
-                    logit_scale: 1.0,
-                    tile,
-                    tokens: targets,
-                    out,
-                })
-            });
+            report.line(&label("sample truncated"), flops, || drawn(how));
         }
         if m == 1024 {
             let (d, grad) = (b.buf("dlogprobs"), b.matrix("grad", VOCAB, HIDDEN, e));

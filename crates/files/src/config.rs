@@ -1,9 +1,13 @@
 //! Hugging Face's `config.json` to a `ModelSpec` and back. What this project does not compute is refused by key and
 //! value, never ignored: experts, soft-caps, another activation would give wrong numbers without a word.
 
+mod keys;
 mod layers;
 mod rope;
 
+use crate::wrapped;
+use keys::{Config, POSITIONS_MAX, out_of_range};
+pub(crate) use keys::{either, short, unsupported};
 use plimsoll_base::{ARCHITECTURES, Architecture, DType, Error, Gate, ModelSpec, Multipliers, Result};
 use serde_json::{Map, Value, json};
 
@@ -12,7 +16,6 @@ const LAYERS_MAX: u64 = plimsoll_base::LAYERS_MAX as u64;
 const WIDTH_MAX: u64 = 1 << 17; // hidden, heads * head_dim
 const FFN_MAX: u64 = 1 << 20;
 const HEADS_MAX: u64 = 1 << 12;
-const POSITIONS_MAX: u64 = 1 << 30;
 
 /// What the gates' activation is called.
 fn activation(architecture: &Architecture) -> &'static str {
@@ -66,6 +69,8 @@ pub fn spec_from_config(config: &Value, file: &str) -> Result<ModelSpec> {
 
 /// The same for either kind of head.
 pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec, Head)> {
+    let text = wrapped::text_config(config);
+    let config = text.as_ref().unwrap_or(config);
     let map = config.as_object().ok_or_else(|| {
         Error::new("model-config-invalid", format!("{file}: expected a JSON object, got {}", kind_of(config)))
             .hint("fetch the model again")
@@ -212,17 +217,7 @@ pub fn generation_config_json(ids: &TokenIds) -> Value {
     Value::Object(map)
 }
 
-struct Config<'a> {
-    map: &'a Map<String, Value>,
-    file: &'a str,
-}
-
 impl Config<'_> {
-    /// The value of a key that is there and not null.
-    fn present(&self, key: &str) -> Option<&Value> {
-        self.map.get(key).filter(|v| !v.is_null())
-    }
-
     fn architecture(&self) -> Result<(&'static Architecture, Head)> {
         let built = either(ARCHITECTURES.iter().map(|row| row.family.name()));
         let key = if self.present("model_type").is_some() { "model_type" } else { "architectures" };
@@ -290,80 +285,6 @@ impl Config<'_> {
         }
         Ok(())
     }
-
-    /// A positive integer up to `limit`.
-    fn size(&self, key: &str, limit: u64) -> Result<u32> {
-        let value = self.present(key).ok_or_else(|| self.invalid(format!("`{key}` is absent")))?;
-        match value.as_u64() {
-            Some(n) if n > 0 && n <= limit => Ok(n as u32), // every limit is below 2^32
-            Some(n) => Err(out_of_range(self.file, key, n, limit)),
-            None => Err(self.invalid(format!("{key} = {}, expected a positive integer", brief(value)))),
-        }
-    }
-
-    fn size_or(&self, key: &str, limit: u64, default: u32) -> Result<u32> {
-        if self.present(key).is_some() { self.size(key, limit) } else { Ok(default) }
-    }
-
-    fn divide(&self, key: &str, n: u32, by_key: &str, by: u32) -> Result<u32> {
-        if n.is_multiple_of(by) {
-            return Ok(n / by);
-        }
-        Err(self.invalid(format!("{key} = {n} is not a multiple of {by_key} = {by}, and head_dim is absent")))
-    }
-
-    fn positive(&self, key: &str, default: f64) -> Result<f64> {
-        if self.present(key).is_some() { self.required_positive(key) } else { Ok(default) }
-    }
-
-    fn required_positive(&self, key: &str) -> Result<f64> {
-        let value = self.present(key).ok_or_else(|| self.invalid(format!("`{key}` is absent")))?;
-        // The number must survive as f32: kernels see no other.
-        let number = value.as_f64().filter(|n| *n > 0.0 && (*n as f32).is_finite() && *n as f32 > 0.0);
-        number.ok_or_else(|| self.invalid(format!("{key} = {}, expected a positive number", brief(value))))
-    }
-
-    fn flag(&self, key: &str) -> Result<bool> {
-        self.flag_or(key, false)
-    }
-
-    fn flag_or(&self, key: &str, default: bool) -> Result<bool> {
-        match self.present(key) {
-            None => Ok(default),
-            Some(Value::Bool(flag)) => Ok(*flag),
-            Some(value) => Err(self.invalid(format!("{key} = {}, expected true or false", brief(value)))),
-        }
-    }
-
-    fn invalid(&self, what: String) -> Error {
-        Error::new("model-config-invalid", format!("{}: {what}", self.file))
-            .hint("fetch the model's config.json again")
-    }
-}
-
-/// `model-unsupported` for a key, the value it has, and what is built.
-pub(crate) fn unsupported(file: &str, key: &str, value: &Value, built: &str) -> Error {
-    let families = either(ARCHITECTURES.iter().map(|row| row.causal_lm.trim_end_matches("ForCausalLM")));
-    let families = families.replace(" or ", " and ");
-    Error::new("model-unsupported", format!("{file}: {key} = {}, built is {built}", brief(value))).hint(
-        format!(
-            "dense {families} decoders are built; `plimsoll explain model-unsupported` lists what is not"
-        ),
-    )
-}
-
-/// Lists names as a sentence does: `a, b or c`.
-pub(crate) fn either(names: impl Iterator<Item = &'static str>) -> String {
-    let names: Vec<&str> = names.collect();
-    match names.split_last() {
-        Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
-        _ => names.concat(),
-    }
-}
-
-fn out_of_range(file: &str, key: &str, value: u64, limit: u64) -> Error {
-    Error::new("model-config-invalid", format!("{file}: {key} = {value}, wanted is 1 to {limit}"))
-        .hint("fetch the model's config.json again")
 }
 
 fn insert_ids(map: &mut Map<String, Value>, ids: &TokenIds) {
@@ -389,20 +310,6 @@ fn id_list(value: &Value) -> Vec<u32> {
     match value {
         Value::Array(list) => list.iter().filter_map(id).collect(),
         one => id(one).into_iter().collect(),
-    }
-}
-
-/// The shortest decimal that reads back as the same f32: 1e-5, not 9.99999974e-6.
-pub(crate) fn short(value: f32) -> f64 {
-    value.to_string().parse().unwrap_or(f64::from(value))
-}
-
-/// A value for a message, cut to a line.
-fn brief(value: &Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(80) {
-        Some((cut, _)) => format!("{}…", &text[..cut]),
-        None => text,
     }
 }
 

@@ -31,6 +31,7 @@ mod storage;
 mod stream;
 mod tensor_file;
 mod tensors;
+mod wrapped;
 mod writer;
 
 pub use adapter::{

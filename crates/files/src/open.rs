@@ -8,7 +8,7 @@ use crate::gguf::model::{self, GgufTokenizer};
 use crate::source::{Local, is_repo, resolve};
 use crate::storage::{Storage, read_small, read_small_if_present};
 use crate::tensors::{RowOrder, TensorInfo};
-use crate::{builtin, dequant, safetensors_dir};
+use crate::{builtin, dequant, safetensors_dir, wrapped};
 use plimsoll_base::{Error, ModelSpec, Result};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -203,6 +203,8 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     let generation = optional_json(&dir.join("generation_config.json"))?;
     let (spec, head) = model_from_config(&config, &config_path.display().to_string())?;
     let (files, tensors) = safetensors_dir::open_directory(dir)?;
+    let tensors =
+        if wrapped::text_config(&config).is_some() { wrapped::text_tensors(tensors)? } else { tensors };
     let tokenizer = tokenizer_of(dir)?;
     let ids = token_ids(&config, generation.as_ref());
     let path = Some(dir.to_path_buf());

@@ -427,7 +427,7 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
             dev.accumulate(dy, dx, true);
             return dev.cast(dx, rounded);
         };
-        let (dw, rstd) = (self.g.weights().and_then(|g| grad(g)), self.back.rstd.slice(0, self.pass.rows));
+        let (dw, rstd) = (self.g.weights().and_then(&grad), self.back.rstd.slice(0, self.pass.rows));
         let to = NormGrads { dx, rounded: Some(rounded), dw, add: self.add, rstd };
         dev.rms_norm_backward(x, self.decoder.norm(w), dy, to);
     }
@@ -441,7 +441,7 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
     ) {
         let Some((w, x)) = norm.zip(x) else { return };
         let dx = self.back.d_branch.expect("an update of norms after parts").slice(0, x.len());
-        let (dw, rstd) = (self.g.weights().and_then(|g| grad(g)), self.back.rstd.slice(0, self.pass.rows));
+        let (dw, rstd) = (self.g.weights().and_then(&grad), self.back.rstd.slice(0, self.pass.rows));
         self.dev.zero(dx);
         let to = NormGrads { dx, rounded: Some(self.d_out), dw, add: self.add, rstd };
         self.dev.rms_norm_backward(x, self.decoder.norm(w), self.d_resid, to);

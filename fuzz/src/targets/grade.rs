@@ -195,6 +195,7 @@ impl Subject for Verifier {
         let case = Case {
             prompt,
             response: response.into(),
+            completion: None,
             response_ids: Vec::new(),
             max_new_tokens: 8,
             ended: true,

@@ -33,6 +33,14 @@ pub(crate) fn transpose_elements(n: u64, k: u64, weights: DType) -> u64 {
     k.next_multiple_of(PANEL as u64).min(TILE_WIDTH as u64) * steps
 }
 
+/// out = resid + x W^T; `out` may be `resid`.
+pub(crate) fn forward_add(dev: &CpuDevice, x: Buf<'_>, w: Matrix<'_>, resid: Buf<'_>, out: Buf<'_>) {
+    if out != resid {
+        super::elementwise::cast(dev, resid, out);
+    }
+    forward(dev, x, w, None, out, true);
+}
+
 /// out = x W^T + bias, or out += when `add`. `x`: [M, K] e; `out`: [M, N] e or f32.
 pub(crate) fn forward(
     dev: &CpuDevice,

@@ -77,17 +77,8 @@ fn attention(isa: Isa, threads: usize, e: DType, what: &str, num: usize, len: us
         let (dq, dkv) = (r.buf("dq"), r.buf("dkv"));
         let t = fastest(|| {
             let (q, out, lse, dout) = (r.buf("q"), r.buf("out"), r.buf("lse"), r.buf("dout"));
-            dev.attention_backward(AttentionBackward {
-                q,
-                kv,
-                batch: batch(r),
-                window: shape.window,
-                out,
-                lse,
-                dout,
-                dq,
-                dkv,
-            });
+            let (batch, window) = (batch(r), shape.window);
+            dev.attention_backward(AttentionBackward { q, kv, batch, window, out, lse, dout, dq, dkv });
         });
         println!(
             "{what} {} x{threads} backward: {:.1} us, {:.1} GFLOP/s",

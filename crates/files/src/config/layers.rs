@@ -1,7 +1,7 @@
 //! Where layers differ: windows, layers that are not rotated, and the scale of scores.
 
+use super::keys::{Config, POSITIONS_MAX, brief, short, unsupported};
 use super::rope::Rope;
-use super::{Config, POSITIONS_MAX, short, unsupported};
 use plimsoll_base::{Architecture, Attention, Family, LayerSet, ModelSpec, Result, Window, Windows};
 use serde_json::{Map, Value, json};
 
@@ -104,7 +104,7 @@ impl Config<'_> {
         if list.len() != layers as usize || list.iter().any(|v| !matches!(v.as_u64(), Some(0 | 1))) {
             return Err(self.invalid(format!(
                 "no_rope_layers = {}, expected a 0 or a 1 for each of {layers} layers",
-                super::brief(value)
+                brief(value)
             )));
         }
         Ok(LayerSet::of(layers, |layer| list[layer as usize] == 0))

@@ -1,6 +1,6 @@
 //! Rotary rules: base, stretching, and the rule of layers with windows.
 
-use super::{Config, POSITIONS_MAX, unsupported};
+use super::keys::{Config, POSITIONS_MAX, unsupported};
 use plimsoll_base::{Architecture, Result, RopeScaling, Windows, math};
 use serde_json::{Value, json};
 

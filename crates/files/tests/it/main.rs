@@ -7,3 +7,4 @@ mod gguf;
 mod gguf_write;
 mod safetensors;
 mod sources;
+mod wrapped;

@@ -1,0 +1,107 @@
+//! The keys of a configuration: read as what they have to be, or refused by name and value.
+
+use plimsoll_base::{ARCHITECTURES, Error, Result};
+use serde_json::{Map, Value};
+
+pub(super) const POSITIONS_MAX: u64 = 1 << 30;
+
+/// A configuration, or an object in one.
+pub(super) struct Config<'a> {
+    pub(super) map: &'a Map<String, Value>,
+    pub(super) file: &'a str,
+}
+
+impl Config<'_> {
+    /// The value of a key that is there and not null.
+    pub(super) fn present(&self, key: &str) -> Option<&Value> {
+        self.map.get(key).filter(|v| !v.is_null())
+    }
+
+    /// A positive integer up to `limit`.
+    pub(super) fn size(&self, key: &str, limit: u64) -> Result<u32> {
+        let value = self.present(key).ok_or_else(|| self.invalid(format!("`{key}` is absent")))?;
+        match value.as_u64() {
+            Some(n) if n > 0 && n <= limit => Ok(n as u32), // every limit is below 2^32
+            Some(n) => Err(out_of_range(self.file, key, n, limit)),
+            None => Err(self.invalid(format!("{key} = {}, expected a positive integer", brief(value)))),
+        }
+    }
+
+    pub(super) fn size_or(&self, key: &str, limit: u64, default: u32) -> Result<u32> {
+        if self.present(key).is_some() { self.size(key, limit) } else { Ok(default) }
+    }
+
+    pub(super) fn divide(&self, key: &str, n: u32, by_key: &str, by: u32) -> Result<u32> {
+        if n.is_multiple_of(by) {
+            return Ok(n / by);
+        }
+        Err(self.invalid(format!("{key} = {n} is not a multiple of {by_key} = {by}, and head_dim is absent")))
+    }
+
+    pub(super) fn positive(&self, key: &str, default: f64) -> Result<f64> {
+        if self.present(key).is_some() { self.required_positive(key) } else { Ok(default) }
+    }
+
+    pub(super) fn required_positive(&self, key: &str) -> Result<f64> {
+        let value = self.present(key).ok_or_else(|| self.invalid(format!("`{key}` is absent")))?;
+        // The number must survive as f32: kernels see no other.
+        let number = value.as_f64().filter(|n| *n > 0.0 && (*n as f32).is_finite() && *n as f32 > 0.0);
+        number.ok_or_else(|| self.invalid(format!("{key} = {}, expected a positive number", brief(value))))
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<bool> {
+        self.flag_or(key, false)
+    }
+
+    pub(super) fn flag_or(&self, key: &str, default: bool) -> Result<bool> {
+        match self.present(key) {
+            None => Ok(default),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(value) => Err(self.invalid(format!("{key} = {}, expected true or false", brief(value)))),
+        }
+    }
+
+    pub(super) fn invalid(&self, what: String) -> Error {
+        Error::new("model-config-invalid", format!("{}: {what}", self.file))
+            .hint("fetch the model's config.json again")
+    }
+}
+
+/// `model-unsupported` for a key, the value it has, and what is built.
+pub(crate) fn unsupported(file: &str, key: &str, value: &Value, built: &str) -> Error {
+    let families = either(ARCHITECTURES.iter().map(|row| row.causal_lm.trim_end_matches("ForCausalLM")));
+    let families = families.replace(" or ", " and ");
+    Error::new("model-unsupported", format!("{file}: {key} = {}, built is {built}", brief(value))).hint(
+        format!(
+            "dense {families} decoders are built; `plimsoll explain model-unsupported` lists what is not"
+        ),
+    )
+}
+
+/// Lists names as a sentence does: `a, b or c`.
+pub(crate) fn either(names: impl Iterator<Item = &'static str>) -> String {
+    let names: Vec<&str> = names.collect();
+    match names.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        _ => names.concat(),
+    }
+}
+
+pub(super) fn out_of_range(file: &str, key: &str, value: u64, limit: u64) -> Error {
+    Error::new("model-config-invalid", format!("{file}: {key} = {value}, wanted is 1 to {limit}"))
+        .hint("fetch the model's config.json again")
+}
+
+/// The shortest decimal that reads back as the same f32: 1e-5, not 9.99999974e-6.
+pub(crate) fn short(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::from(value))
+}
+
+/// A value for a message, cut to a line.
+pub(super) fn brief(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(80) {
+        Some((cut, _)) => format!("{}…", &text[..cut]),
+        None => text,
+    }
+}
