@@ -383,8 +383,8 @@ ATTENTION_KERNELS(128, 2, 2)
 
 // ---- the plain kernel ----------------------------------------------------------------------------------------------------
 
-/// A warp takes one row and goes through its keys, 32 at a time, a lane's scores being of one key and its output every
-/// 32nd element. A row has no tile mates here, so any fixed order will do.
+/// A warp takes one row and goes through its keys, 32 at a time, a lane's scores being of one key and its output eight
+/// elements. A row has no tile mates here, so any fixed order will do.
 template <class T>
 __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values, const u32* segments,
                                       const u32* tables, T* out, float* lse, const Shape& shape, u32 d, float scale) {
@@ -414,7 +414,7 @@ __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values
         for (u32 i = 0; i < PLAIN_PART; i++) o[i] = o[i] * keep;
         for (u32 j = base < first_key ? first_key - base : 0; j < min(num_keys - base, (u32)WARP); j++) {
             float value[PLAIN_PART];
-            read_part(value, values + __shfl_sync(ALL_LANES, at, j), d);
+            read_eight(value, values + __shfl_sync(ALL_LANES, at, j), d);
             const float w = __shfl_sync(ALL_LANES, weight, j);
 #pragma unroll
             for (u32 i = 0; i < PLAIN_PART; i++) o[i] = fma(w, value[i], o[i]);
@@ -423,7 +423,7 @@ __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values
     const float inverse = 1.0f / sum.sum;
 #pragma unroll
     for (u32 i = 0; i < PLAIN_PART; i++) {
-        u32 at = lane + i * WARP;
+        u32 at = lane * PLAIN_PART + i;
         if (at < d) out[place * d + at] = from_f32<T>(o[i] * inverse);
     }
     if (lse && lane == 0) lse[place] = log_sum_exp(sum);

@@ -346,7 +346,7 @@ __device__ __forceinline__ void plain_queries(const T* q, const T* keys, const T
             ds = weight * (plain_dot(dout + place * d, values + at, d) - own_delta) * scale;
         }
         for (u32 j = base < first_key ? first_key - base : 0; j < min(num_keys - base, (u32)WARP); j++) {
-            read_part(x, keys + __shfl_sync(ALL_LANES, at, j), d);
+            read_eight(x, keys + __shfl_sync(ALL_LANES, at, j), d);
             const float w = __shfl_sync(ALL_LANES, ds, j);
 #pragma unroll
             for (u32 i = 0; i < PLAIN_PART; i++) sum[i] = fma(w, x[i], sum[i]);
@@ -354,7 +354,7 @@ __device__ __forceinline__ void plain_queries(const T* q, const T* keys, const T
     }
 #pragma unroll
     for (u32 i = 0; i < PLAIN_PART; i++)
-        if (lane + i * WARP < d) dq[place * d + lane + i * WARP] = sum[i];
+        if (lane * PLAIN_PART + i < d) dq[place * d + lane * PLAIN_PART + i] = sum[i];
 }
 
 /// A warp takes a key of a row's own: the queries of its segment, then of the children, in order.
@@ -388,10 +388,10 @@ __device__ __forceinline__ void plain_keys(const T* q, const T* keys, const T* v
                 const u64 from = __shfl_sync(ALL_LANES, place, j) * d;
                 const float w = __shfl_sync(ALL_LANES, weight, j), s = __shfl_sync(ALL_LANES, ds, j);
                 float x[PLAIN_PART];
-                read_part(x, q + from, d);
+                read_eight(x, q + from, d);
 #pragma unroll
                 for (u32 e = 0; e < PLAIN_PART; e++) dk[e] = fma(s, x[e], dk[e]);
-                read_part(x, dout + from, d);
+                read_eight(x, dout + from, d);
 #pragma unroll
                 for (u32 e = 0; e < PLAIN_PART; e++) dv[e] = fma(w, x[e], dv[e]);
             }
@@ -406,7 +406,7 @@ __device__ __forceinline__ void plain_keys(const T* q, const T* keys, const T* v
     float* to = dkv + ((u64)row * 2 * shape.kv_heads + kv_head) * d;
 #pragma unroll
     for (u32 e = 0; e < PLAIN_PART; e++) {
-        const u32 i = lane + e * WARP;
+        const u32 i = lane * PLAIN_PART + e;
         if (i < d) {
             to[i] = dk[e];
             to[shape.kv_heads * d + i] = dv[e];

@@ -365,10 +365,18 @@ template <int D, int WARPS, bool PANELS = false> struct KeyStream {
 
 /// Elements of a head, at most.
 #define PLAIN_DIM 256
-/// Of which a lane has every 32nd.
+/// Of which a lane has eight: neighbours, or every 32nd.
 #define PLAIN_PART (PLAIN_DIM / WARP)
 
-/// A lane's elements of a row of d; zeros beyond it.
+/// A lane's eight neighbours of a row of d; zeros beyond it.
+template <class T> __device__ __forceinline__ void read_eight(float (&to)[PLAIN_PART], const T* from, u32 d) {
+    const u32 at = threadIdx.x % WARP * PLAIN_PART;
+    if (at < d) return load8(from + at, to);
+#pragma unroll
+    for (u32 i = 0; i < PLAIN_PART; i++) to[i] = 0.0f;
+}
+
+/// Every 32nd element of a row of d; zeros beyond it.
 template <class T> __device__ __forceinline__ void read_part(float (&to)[PLAIN_PART], const T* from, u32 d) {
 #pragma unroll
     for (u32 i = 0; i < PLAIN_PART; i++) {
@@ -380,6 +388,13 @@ template <class T> __device__ __forceinline__ void read_part(float (&to)[PLAIN_P
 /// x . y, in ascending order.
 template <class T, class U> __device__ __forceinline__ float plain_dot(const T* x, const U* y, u32 d) {
     float sum = 0.0f;
-    for (u32 i = 0; i < d; i++) sum = fma(to_f32(x[i]), to_f32(y[i]), sum);
+#pragma unroll 2
+    for (u32 i = 0; i < d; i += 8) {
+        float a[8], b[8];
+        load8(x + i, a);
+        load8(y + i, b);
+#pragma unroll
+        for (u32 j = 0; j < 8; j++) sum = fma(a[j], b[j], sum);
+    }
     return sum;
 }
