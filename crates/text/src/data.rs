@@ -430,13 +430,25 @@ pub(crate) fn prompt_of(value: Value, column: &str, place: Place) -> Result<Prom
     match value {
         Value::String(text) => Ok(Prompt::Text(text)),
         Value::Array(list) if !list.is_empty() => {
-            let messages = list.into_iter().map(|m| serde_json::from_value(m).map_err(|e| e.to_string()));
-            let messages: std::result::Result<Vec<Message>, String> = messages.collect();
+            let messages: std::result::Result<Vec<Message>, String> =
+                list.into_iter().map(message_of).collect();
             messages
                 .map(Prompt::Messages)
                 .map_err(|e| bad_prompt(place, column, &format!("a message is wrong: {e}")))
         }
         _ => Err(bad_prompt(place, column, "a string or expected a list of messages")),
+    }
+}
+
+/// A message's role and text. Calls of tools are no text, and to leave them out would change the conversation.
+fn message_of(value: Value) -> std::result::Result<Message, String> {
+    let calls =
+        value.get("tool_calls").filter(|calls| !calls.is_null() && **calls != Value::Array(Vec::new()));
+    match calls {
+        Some(_) => {
+            Err("it has `tool_calls`, and a prompt holds texts alone; write the calls into `content`".into())
+        }
+        None => serde_json::from_value(value).map_err(|e| e.to_string()),
     }
 }
 

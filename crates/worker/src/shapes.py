@@ -130,10 +130,24 @@ def called(functions, name, arguments):
     return {"role": "tool", "content": str(result)[:RESULT_CHARS_MAX]}
 
 
+def light_threads():
+    """Makes the threads of many sessions fit a worker's limit, which counts addresses: a client starts two for each session,
+    by default of 8 MiB each, and the C library gives them heaps of their own."""
+    import ctypes
+    import threading
+
+    threading.stack_size(1 << 19)
+    try:
+        ctypes.CDLL(None).mallopt(-8, 1)  # M_ARENA_MAX
+    except (OSError, AttributeError):
+        pass  # Another C library, with one heap.
+
+
 class Session:
     """A session with a server of OpenEnv, over its WebSocket."""
 
     def __init__(self, url, timeout):
+        light_threads()
         from websockets.sync.client import connect
 
         for web, socket in (("http://", "ws://"), ("https://", "wss://")):

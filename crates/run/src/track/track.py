@@ -47,7 +47,7 @@ class Wandb:
         settings = wandb.Settings(
             console="off", disable_git=True, disable_code=True, disable_job_creation=True,
             save_code=False, silent=True, x_disable_meta=True, x_disable_stats=True, x_disable_machine_info=True,
-            x_save_requirements=False,
+            x_save_requirements=False, host="withheld",
         )
         state.setdefault("id", uuid.uuid4().hex[:12])
         self.run = wandb.init(

@@ -74,6 +74,12 @@ fn every_wrong_file_is_named_by_line_and_column() {
         (b"{\"prompt\": 3}".to_vec(), "data-bad-prompt", "column `prompt`"),
         (b"{\"prompt\": []}".to_vec(), "data-bad-prompt", "column `prompt`"),
         (b"{\"prompt\": [{\"role\": \"user\"}]}".to_vec(), "data-bad-prompt", "missing field `content`"),
+        (
+            br#"{"prompt": [{"role": "assistant", "content": "", "tool_calls": [{"type": "function"}]}]}"#
+                .to_vec(),
+            "data-bad-prompt",
+            "it has `tool_calls`",
+        ),
         (vec![b'x'; (16 << 20) + 2], "data-bad-json", ":1: longer than"),
     ] {
         let error = load_prompts(&file(&dir, &bytes), "prompt").unwrap_err();
