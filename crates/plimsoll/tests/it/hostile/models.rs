@@ -260,24 +260,6 @@ fn a_config_of_what_is_not_built_or_makes_no_sense() {
             "*ForSequenceClassification",
             json!({"architectures": ["LlamaForSequenceClassification"]}),
         ),
-        (
-            "a window of nothing",
-            "model-config-invalid",
-            "sliding_window = 0",
-            json!({"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 0}),
-        ),
-        (
-            "types of other layers",
-            "model-config-invalid",
-            "layer_types names 1 layers",
-            json!({"layer_types": ["full_attention"]}),
-        ),
-        (
-            "norms that the file does not have",
-            "model-tensor-missing",
-            "post_feedforward_layernorm",
-            json!({"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]}),
-        ),
         ("sliding window switched on", "model-unsupported", "sliding", json!({"use_sliding_window": true})),
         ("experts", "model-unsupported", "num_local_experts", json!({"num_local_experts": 8})),
         (
@@ -285,12 +267,6 @@ fn a_config_of_what_is_not_built_or_makes_no_sense() {
             "model-unsupported",
             "longrope",
             json!({"rope_scaling": {"rope_type": "longrope"}}),
-        ),
-        (
-            "yarn that is no number",
-            "model-config-invalid",
-            "factor",
-            json!({"rope_scaling": {"rope_type": "yarn", "factor": "NaN"}}),
         ),
         (
             "rope without a factor",
@@ -333,6 +309,47 @@ fn a_config_of_what_is_not_built_or_makes_no_sense() {
     }
     std::fs::remove_file(&path).expect("it was there");
     check_model(&folder, &folder.text_path("m"), "no config", 1, "model-file-missing", &["config.json"]);
+}
+
+/// Windows, rotary rules and norms that the file's layers cannot have.
+#[test]
+fn a_config_whose_layers_make_no_sense() {
+    let folder = folder();
+    let path = nano(&folder, "m").join("config.json");
+    let whole: Value = serde_json::from_slice(&std::fs::read(&path).expect("it")).expect("JSON");
+    for (case, slug, contains, changes) in [
+        (
+            "a window of nothing",
+            "model-config-invalid",
+            "sliding_window = 0",
+            json!({"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 0}),
+        ),
+        (
+            "types of other layers",
+            "model-config-invalid",
+            "layer_types names 1 layers",
+            json!({"layer_types": ["full_attention"]}),
+        ),
+        (
+            "norms that the file does not have",
+            "model-tensor-missing",
+            "post_feedforward_layernorm",
+            json!({"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]}),
+        ),
+        (
+            "yarn that is no number",
+            "model-config-invalid",
+            "factor",
+            json!({"rope_scaling": {"rope_type": "yarn", "factor": "NaN"}}),
+        ),
+    ] {
+        let mut config = whole.clone();
+        for (key, value) in changes.as_object().expect("an object") {
+            config[key] = value.clone();
+        }
+        std::fs::write(&path, config.to_string()).expect("a file");
+        check_model(&folder, &folder.text_path("m"), case, 1, slug, &[contains]);
+    }
 }
 
 /// Whatever the widths, a model answers and trains, or is refused by name.
