@@ -27,8 +27,14 @@ pub(super) fn provenance_of(root: &tree::Table, source: Source) -> Provenance {
 /// Errors: `run-file-missing`, `run-file-unreadable`, `run-file-syntax`.
 pub(super) fn read_text(path: &Path) -> Result<String> {
     let unreadable = |err: &std::io::Error| {
-        Error::usage("run-file-unreadable", format!("{}: {err}", path.display()))
-            .hint("give the path of a readable TOML file")
+        let (error, own) = (
+            Error::usage("run-file-unreadable", format!("{}: {err}", path.display())),
+            path.join("run.toml"),
+        );
+        match own.is_file() {
+            true => error.hint(format!("the run file of this run is {}", own.display())),
+            false => error.hint("give the path of a readable TOML file"),
+        }
     };
     let file = match std::fs::File::open(path) {
         Ok(file) => file,

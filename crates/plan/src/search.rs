@@ -69,7 +69,21 @@ pub(crate) struct Candidate {
     pub(crate) shape: RunShape,
     pub(crate) resolved: Resolved,
     pub(crate) cost: StepCost,
+    rank: Rank,
+}
+
+/// What ranks a setting. No more is kept of the many; those that are tried are made again.
+#[derive(Clone, Copy, Debug)]
+struct Rank {
+    seconds: f64,
     point: Point,
+}
+
+impl Rank {
+    /// True if it computes the same result as the fastest one and is predicted to be as fast.
+    fn is_as_fast(self, fastest: Rank) -> bool {
+        self.point[PRECISION] == fastest.point[PRECISION] && self.seconds <= EQUAL * fastest.seconds
+    }
 }
 
 /// The fastest setting that fits and the next one; where none fits, the smallest.
@@ -170,24 +184,23 @@ impl Planner<'_> {
         }
         let mut too_large: Vec<Point> = Vec::new();
         let mut found: Vec<(Candidate, Plan)> = Vec::new();
-        for candidate in self.ranked(run, &axes)? {
-            let fastest = found.first().map(|(candidate, _)| (candidate.cost.total_s(), candidate.point));
-            if let Some((seconds, point)) = fastest {
-                let as_fast = as_fast(&candidate, seconds, point);
-                if !as_fast && found.len() >= 2 {
+        for rank in self.ranked(run, &axes)? {
+            if let Some(fastest) = found.first().map(|(candidate, _)| candidate.rank) {
+                if !rank.is_as_fast(fastest) && found.len() >= 2 {
                     break;
                 }
-                if candidate.point[STAGING] != point[STAGING] {
+                if rank.point[STAGING] != fastest.point[STAGING] {
                     continue;
                 }
             }
-            if too_large.iter().any(|&failed| takes_at_least(candidate.point, failed)) {
+            if too_large.iter().any(|&failed| takes_at_least(rank.point, failed)) {
                 continue;
             }
+            let candidate = self.candidate(run, &axes, rank.point)?;
             let plan = self.plan(&candidate.shape)?;
             match plan.fits() {
                 true => found.push((candidate, plan)),
-                false => too_large.push(candidate.point),
+                false => too_large.push(rank.point),
             }
         }
         match choose(found) {
@@ -202,8 +215,7 @@ impl Planner<'_> {
 
     /// Returns the predicted time of the fastest setting, whatever the limits.
     pub(crate) fn fastest_s(&self, run: &RunSpec) -> Result<f64> {
-        let candidates = self.ranked(run, &self.axes(run))?;
-        Ok(candidates.first().map_or(0.0, |candidate| candidate.cost.total_s()))
+        Ok(self.ranked(run, &self.axes(run))?.first().map_or(0.0, |first| first.seconds))
     }
 
     /// Returns the least host and device memory under which the run fits unchanged.
@@ -216,12 +228,12 @@ impl Planner<'_> {
     }
 
     /// Returns every setting with its prediction: by precision, then the fastest first, then the one with the most memory.
-    fn ranked(&self, run: &RunSpec, axes: &Axes) -> Result<Vec<Candidate>> {
-        let mut all: Vec<Candidate> =
-            axes.points().map(|point| self.candidate(run, axes, point)).collect::<Result<_>>()?;
+    fn ranked(&self, run: &RunSpec, axes: &Axes) -> Result<Vec<Rank>> {
+        let of = |point| Ok(self.candidate(run, axes, point)?.rank);
+        let mut all: Vec<Rank> = axes.points().map(of).collect::<Result<_>>()?;
         all.sort_by(|a, b| {
             let precision = a.point[PRECISION].cmp(&b.point[PRECISION]);
-            precision.then(a.cost.total_s().total_cmp(&b.cost.total_s())).then(a.point.cmp(&b.point))
+            precision.then(a.seconds.total_cmp(&b.seconds)).then(a.point.cmp(&b.point))
         });
         Ok(all)
     }
@@ -235,7 +247,8 @@ impl Planner<'_> {
     fn candidate(&self, run: &RunSpec, axes: &Axes, point: Point) -> Result<Candidate> {
         let (shape, resolved) = self.shape(run, &axes.at(point));
         let cost = predict(&work(run, self.facts), &shape, self.rates);
-        Ok(Candidate { shape, resolved, cost, point })
+        let rank = Rank { seconds: cost.total_s(), point };
+        Ok(Candidate { shape, resolved, cost, rank })
     }
 
     fn axes(&self, run: &RunSpec) -> Axes {
@@ -504,18 +517,13 @@ fn takes_at_least(point: Point, other: Point) -> bool {
     point[OFFLOAD] == other[OFFLOAD] && point.iter().zip(other).all(|(&at, other)| at <= other)
 }
 
-/// True if a candidate computes the same result as the fastest one and is predicted to be as fast.
-fn as_fast(candidate: &Candidate, fastest_s: f64, fastest: Point) -> bool {
-    candidate.point[PRECISION] == fastest[PRECISION] && candidate.cost.total_s() <= EQUAL * fastest_s
-}
-
 /// Chooses among settings that fit, the fastest first: the one with the least memory among those that are equally fast,
 /// and the first of the others as runner-up.
 fn choose(found: Vec<(Candidate, Plan)>) -> Option<Solution> {
     let (first, _) = found.first()?;
-    let (fastest_s, fastest) = (first.cost.total_s(), first.point);
+    let fastest = first.rank;
     let memory = |plan: &Plan| Pool::ALL.map(|pool| plan.peak(pool).peak.0).iter().sum::<u64>();
-    let equal = found.iter().take_while(|(candidate, _)| as_fast(candidate, fastest_s, fastest));
+    let equal = found.iter().take_while(|(candidate, _)| candidate.rank.is_as_fast(fastest));
     let best = equal.enumerate().min_by_key(|(_, (_, plan))| memory(plan)).map_or(0, |(index, _)| index);
     let mut found = found;
     let (chosen, plan) = found.remove(best);

@@ -8,6 +8,24 @@ use plimsoll_memory::{Arena, Layout, Pool};
 use plimsoll_model::{PassLimits, Target};
 use std::path::PathBuf;
 
+/// The tiny models with numbers of transformers.
+pub const GOLDEN: [&str; 14] = [
+    "llama",
+    "llama3_rope",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "qwen3_yarn",
+    "qwen2_yarn",
+    "mistral_window",
+    "qwen2_window",
+    "smollm3",
+    "olmo2",
+    "olmo3",
+    "gemma3",
+    "granite",
+];
+
 /// Where a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {

@@ -11,7 +11,7 @@ use plimsoll_model::{Mode, ParamTable, PassIndex, PassLimits, Recompute, activat
 mod machine;
 
 #[allow(unused_imports)] // Each test file uses its part.
-pub use machine::{AnyDevice, Machine, golden_dir};
+pub use machine::{AnyDevice, GOLDEN, Machine, golden_dir};
 
 /// Everything static that a test needs.
 pub struct Fixture {

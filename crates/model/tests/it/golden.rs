@@ -4,7 +4,7 @@
 //! log-probs, 4.6e-6 in entropies, 3.6e-7 in gradients (largest 0.28); ours may round as much again in the other
 //! direction, so the bounds are about four times these.
 
-use crate::common::{Fixture, Machine, fixture, golden_dir, whole_sequences};
+use crate::common::{Fixture, GOLDEN, Machine, fixture, golden_dir, whole_sequences};
 use plimsoll_base::{DType, Phase};
 use plimsoll_device::{Device, Matrix};
 use plimsoll_model::{
@@ -13,22 +13,6 @@ use plimsoll_model::{
 };
 use safetensors::SafeTensors;
 
-const MODELS: [&str; 14] = [
-    "llama",
-    "llama3_rope",
-    "qwen2",
-    "qwen3",
-    "mistral",
-    "qwen3_yarn",
-    "qwen2_yarn",
-    "mistral_window",
-    "qwen2_window",
-    "smollm3",
-    "olmo2",
-    "olmo3",
-    "gemma3",
-    "granite",
-];
 const LIMITS: PassLimits =
     PassLimits { rows: 104, head_rows: 104, segments: 3, table_entries: 16, blocks: 16, copies: 0 };
 
@@ -109,7 +93,7 @@ fn rows(dev: &dyn Device, matrix: Matrix<'_>) -> Vec<f32> {
 
 #[test]
 fn log_probs_entropies_and_loss_agree_with_transformers() {
-    for name in MODELS {
+    for name in GOLDEN {
         let reference = Reference::open(name);
         let ids: Vec<Vec<u32>> = (0..3).map(|i| reference.ids(&format!("seq{i}.input_ids"))).collect();
         let sequences: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
@@ -142,7 +126,7 @@ fn log_probs_entropies_and_loss_agree_with_transformers() {
 
 #[test]
 fn every_gradient_agrees_with_transformers_at_every_recompute_level() {
-    for name in MODELS {
+    for name in GOLDEN {
         let reference = Reference::open(name);
         let ids: Vec<Vec<u32>> = (0..3).map(|i| reference.ids(&format!("seq{i}.input_ids"))).collect();
         let sequences: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
@@ -184,7 +168,7 @@ fn every_gradient_agrees_with_transformers_at_every_recompute_level() {
 
 #[test]
 fn the_first_pass_of_a_step_writes_what_adding_to_zeros_gives() {
-    for name in MODELS {
+    for name in GOLDEN {
         let reference = Reference::open(name);
         let ids: Vec<Vec<u32>> = (0..3).map(|i| reference.ids(&format!("seq{i}.input_ids"))).collect();
         let sequences: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();

@@ -261,8 +261,8 @@ fn a_run_ends_in_a_container_of_its_smallest_size_and_is_refused_below() {
         assert!(!stderr.contains("memory.host="), "{stderr}");
         assert!(!folder.path().join("below").exists(), "a refused run leaves nothing");
     }
-    // With no more than the supervisor alone comes to hold, it is still said: both processes' own pages until then are 12 MiB.
-    assert!(below.set_limit(14 << 20));
+    // With no more than the supervisor alone comes to hold, it is still said: both processes' own pages until then are 7 MiB.
+    assert!(below.set_limit(10 << 20));
     let output = run(&below, &["train", FIRST, "--set", &dir("below")]);
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
 }

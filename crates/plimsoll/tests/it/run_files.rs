@@ -91,7 +91,14 @@ fn a_bad_set_or_limit_is_refused_too() {
         check_refused(&[&["plan", &path], args].concat(), 2, &[&format!("error[{slug}]: ")]);
     }
     check_refused(&["plan", "no/such.toml"], 2, &["error[run-file-missing]: "]);
-    check_refused(&["plan", &folder.text_path(".")], 2, &["error[run-file-unreadable]: "]);
+    check_refused(
+        &["plan", &folder.text_path(".")],
+        2,
+        &["error[run-file-unreadable]: ", "a readable TOML file"],
+    );
+    // The directory of a run has one.
+    std::fs::write(folder.path("run.toml"), "").expect("a file");
+    check_refused(&["plan", &folder.text_path(".")], 2, &["hint: the run file of this run is ", "run.toml"]);
 }
 
 fn plan(path: &str, extra: &[&str]) -> (i32, Value, String) {

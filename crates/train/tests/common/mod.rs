@@ -20,25 +20,9 @@ use plimsoll_train::{
 #[path = "../../../model/tests/common/machine.rs"]
 mod machine;
 
+#[allow(unused_imports, reason = "not every test compares with transformers")]
+pub use machine::GOLDEN;
 pub use machine::{AnyDevice, Machine, golden_dir};
-
-/// The five tiny architectures.
-pub const GOLDEN: [&str; 14] = [
-    "llama",
-    "llama3_rope",
-    "qwen2",
-    "qwen3",
-    "mistral",
-    "qwen3_yarn",
-    "qwen2_yarn",
-    "mistral_window",
-    "qwen2_window",
-    "smollm3",
-    "olmo2",
-    "olmo3",
-    "gemma3",
-    "granite",
-];
 
 /// What an arena is made for.
 #[derive(Clone, Debug)]
