@@ -5,7 +5,7 @@
 //! runs on a second stream, next to the layer's own product. Gradients of A and B have kernels of their own (`adapter_gradients.cu`).
 //! What has odd sizes goes by `sgemm.cu`.
 
-use super::blas::{Op, Shape, Strides};
+use super::lt::{Op, Shape, Strides};
 use super::matmul::{Product, by_library, product, rows};
 use super::rows::count;
 use super::sgemm::{self, Columns, Sum};

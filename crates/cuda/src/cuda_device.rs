@@ -9,7 +9,7 @@ use crate::peers::Peer;
 use crate::queue::Queue;
 use crate::side::Side;
 use crate::transfers::Transfers;
-use crate::{blas, driver, profile};
+use crate::{blas, driver, lt, profile};
 use plimsoll_base::{Bytes, Error, LoraShape, Phase, Result};
 use plimsoll_device::Claims;
 use plimsoll_memory::{Buf, CardMemory};
@@ -89,7 +89,7 @@ pub fn probe() -> Result<GpuInfo> {
 /// Errors: `cuda-library-missing`, `cuda-compile-failed` where NVRTC does not work.
 pub fn libraries() -> Result<String> {
     let compiler = crate::compile::compiler_version()?;
-    Ok(format!("NVRTC {compiler}, cuBLASLt {}", blas::dotted(blas::version()?)))
+    Ok(format!("NVRTC {compiler}, cuBLASLt {}", lt::dotted(lt::version()?)))
 }
 
 impl CudaDevice {
@@ -152,7 +152,7 @@ impl CudaDevice {
             self.gpu.info.driver / 1000,
             self.gpu.info.driver % 1000 / 10,
             self.kernels.compiler,
-            blas::dotted(self.blas.version),
+            lt::dotted(self.blas.version()),
             self.kernels.compiled,
             SOURCES.len()
         )

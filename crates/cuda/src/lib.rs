@@ -26,6 +26,7 @@ mod hopper;
 mod kernels;
 mod launch;
 mod library;
+mod lt;
 mod matmul;
 mod memory;
 mod nf4;
@@ -43,6 +44,7 @@ mod sgemm;
 mod side;
 mod transfer;
 mod transfers;
+mod trial;
 
 pub use attention::attention_scratch_bytes;
 pub use attention_backward::attention_backward_scratch_bytes;

@@ -1,6 +1,6 @@
 //! The products of linear layers: bf16 by cuBLASLt, f32 by our own kernels, whose chain of additions is one.
 
-use super::blas::{Op, Operands, Shape};
+use super::lt::{Op, Operands, Shape};
 use super::{CudaDevice, sgemm};
 use plimsoll_base::DType;
 use plimsoll_device::{Matrix, MatrixLayout};
@@ -99,7 +99,7 @@ pub(crate) fn backward_w(dev: &CudaDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix
     product(dev, shape, Product::new(x, dy, grad.buf));
 }
 
-/// The buffers of a product; see `blas::Operands`.
+/// The buffers of a product; see `lt::Operands`.
 pub(super) struct Product<'a> {
     pub(super) a: Buf<'a>,
     pub(super) b: Buf<'a>,

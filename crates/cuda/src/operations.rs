@@ -55,7 +55,7 @@ impl Backend for CudaDevice {
     }
     fn machine_type(&self) -> String {
         let (major, minor) = self.gpu.info.capability;
-        format!("cuda-sm{major}{minor}-cublaslt{}-nvrtc{}", self.blas.version, self.kernels.compiler)
+        format!("cuda-sm{major}{minor}-cublaslt{}-nvrtc{}", self.blas.version(), self.kernels.compiler)
     }
     fn peak_flops(&self, _seconds: f64) -> f64 {
         matmul::peak_flops(self)
