@@ -10,7 +10,7 @@ use crate::queue::Queue;
 use crate::side::Side;
 use crate::transfers::Transfers;
 use crate::{blas, driver, lt, profile};
-use plimsoll_base::{Bytes, Error, LoraShape, Phase, Result};
+use plimsoll_base::{Bytes, DType, Error, LoraShape, Phase, Result};
 use plimsoll_device::Claims;
 use plimsoll_memory::{Buf, CardMemory};
 use std::sync::Mutex;
@@ -139,6 +139,23 @@ impl CudaDevice {
     pub fn bind_scratch(&mut self, buf: Buf<'_>) {
         self.claims.reserve(buf);
         self.scratch = Some((self.address(buf), buf.len() as u64 * buf.dtype().bytes()));
+    }
+
+    /// Requires that gradients of `dtype` are the same whether one rank adds its products to them or several ranks add their parts.
+    ///
+    /// Errors: `ranks-method`: cuBLASLt 12 adds a product to a bf16 gradient before it is rounded (12.4.5, all of its algorithms).
+    pub fn require_equal_parts(&self, dtype: DType) -> Result<()> {
+        const ROUNDS_FIRST: usize = 130_000;
+        if dtype != DType::Bf16 || self.blas.version() >= ROUNDS_FIRST {
+            return Ok(());
+        }
+        let found = lt::dotted(self.blas.version());
+        let message = format!(
+            "gradients in bf16 on several cards with cuBLASLt {found}, which gives one rank other bits"
+        );
+        Err(Error::usage("ranks-method", message)
+            .hint("set train.grad_dtype = \"f32\"")
+            .hint("or install cuBLASLt 13: pip install nvidia-cublas"))
     }
 
     pub fn info(&self) -> &GpuInfo {

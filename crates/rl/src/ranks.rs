@@ -17,7 +17,7 @@ use std::path::Path;
 
 /// Opens the rank's device, with the arenas of all others.
 ///
-/// Errors: `host-allocation-failed`; `ranks-window`, `ranks-differ`, `rank-lost`; those of `CudaDevice::new`.
+/// Errors: `host-allocation-failed`; `ranks-method`, `ranks-window`, `ranks-differ`, `rank-lost`; those of `CudaDevice::new`.
 pub fn open(shape: &RunShape, options: CudaOptions, group: &Group) -> Result<(Box<dyn Device>, Arena)> {
     let mut arena = Arena::new(ArenaMap::new(&shape.layout()?, 0));
     check_layout(group, shape, arena.map())?;
@@ -25,6 +25,9 @@ pub fn open(shape: &RunShape, options: CudaOptions, group: &Group) -> Result<(Bo
         DeviceKind::Cpu => Box::new(open_cpu(shape, &mut arena, group)?),
         DeviceKind::Cuda => {
             let mut dev = CudaDevice::new(Bytes(arena.map().used_bytes()), options)?;
+            if let Some(training) = &shape.training {
+                dev.require_equal_parts(training.dtypes.grads)?;
+            }
             dev.bind_scratch(arena.split().0.buf("device.scratch"));
             dev.name_regions(arena.map());
             let windows = group.all_gather(&dev.window()?)?;
