@@ -1,4 +1,5 @@
-//! Offloaded regions: page-locked host memory, and copies between it and the arena during the operations.
+//! Copies during the operations: between the arena and offloaded regions, which are page-locked host memory, and from the arenas of
+//! other ranks.
 //!
 //! Copies in and copies out have a stream each, so that both directions of the bus work at once. A slot is free when the
 //! operations that read it have ended and what was to be copied out of it is out; both are events, so the host never waits.
@@ -49,15 +50,16 @@ fn copy(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>, stream: sys::CUstream) {
     dev.gpu.bind();
     let bytes = src.len() * src.dtype().bytes() as usize;
     let (from, to) = (dev.address(src), dev.address(dst));
-    // SAFETY: both ends were checked to lie in the arena or in the page-locked memory, which live as long as the device;
+    // SAFETY: both ends were checked to lie in an arena or in the page-locked memory, which live as long as the device;
     // events keep operations and other copies off them meanwhile.
     let copied = unsafe {
-        match src.is_offloaded() {
-            true => sys::cuMemcpyHtoDAsync_v2(to, from as *const _, bytes, stream),
-            false => sys::cuMemcpyDtoHAsync_v2(to as *mut _, from, bytes, stream),
+        match (src.is_offloaded(), dst.is_offloaded()) {
+            (true, _) => sys::cuMemcpyHtoDAsync_v2(to, from as *const _, bytes, stream),
+            (false, true) => sys::cuMemcpyDtoHAsync_v2(to as *mut _, from, bytes, stream),
+            (false, false) => sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream),
         }
     };
-    dev.keep(copied.result(), "copying offloaded memory");
+    dev.keep(copied.result(), "copying weights or states");
 }
 
 impl CudaDevice {

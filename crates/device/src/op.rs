@@ -262,7 +262,8 @@ operations! {
             self.get_squares_of(&self.claims().claim("squares_of", true, note), x, runs, each);
         }
 
-        /// Starts copying each offloaded buffer into a buffer of the arena, which belongs to `slot`, once that is free.
+        /// Starts copying each buffer, which is offloaded or in a rank's arena, into a buffer of the arena, which belongs to
+        /// `slot`, once that is free.
         fn offload_in<'a>(&self, slot: usize, copies: &mut dyn Iterator<Item = (Buf<'a>, Buf<'a>)>) {
             self.bring(slot, &mut copies.map(|(src, dst)| offload(self, src, dst)));
         }
@@ -286,10 +287,10 @@ fn transfer<'c, B: Backend + ?Sized>(
     dev.claims().claim(name, false, |uses| with.note(access, "the buffer", uses))
 }
 
-/// Claims both ends of a copy between the arena and offloaded memory.
+/// Claims both ends of a copy between the arena and offloaded memory, or inside arenas.
 fn offload<'a, 'c, B: Backend + ?Sized>(dev: &'c B, src: Buf<'a>, dst: Buf<'a>) -> Transfer<'a, 'c> {
     assert_eq!((src.len(), src.dtype()), (dst.len(), dst.dtype()), "a copy keeps length and dtype");
-    assert!(src.is_offloaded() != dst.is_offloaded(), "one end of a copy is offloaded");
+    assert!(!(src.is_offloaded() && dst.is_offloaded()), "one end of a copy is in the arena");
     let _claim = dev.claims().claim("offload", false, |uses| {
         src.note(Access::Read, "src", uses);
         dst.note(Access::Write, "dst", uses);

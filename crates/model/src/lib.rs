@@ -9,11 +9,11 @@ mod backward;
 mod forward;
 mod load;
 pub mod mlp;
-mod offloaded;
 mod params;
 mod quantized;
 pub mod rope;
 mod save;
+mod streamed;
 mod weights;
 
 pub use activations::{Activations, Mode, PassLimits, Recompute, Target, layout as activations_layout};
@@ -24,7 +24,7 @@ pub use forward::{
     values,
 };
 pub use load::{STAGING_BYTES_MIN, load};
-pub use offloaded::{Scorer, Streamed, layout as offloaded_layout};
 pub use params::{CodesAt, Param, ParamKind, ParamTable, Part};
 pub use save::{FlatTensors, restore, restore_in_turn, save, save_in_turn, saved_bytes};
+pub use streamed::{Scorer, Source, Streamed, layout as streamed_layout};
 pub use weights::{CodeBufs, LayerParams, Params};

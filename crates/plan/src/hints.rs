@@ -36,8 +36,12 @@ const STAGING_SMALL: Bytes = Bytes::mib(1);
 /// speed; the smallest limit last.
 pub(crate) fn of(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
     let base_s = planner.fastest_s(run)?;
-    let offloads_help = planner.kind == DeviceKind::Cuda && planner.facts.share.ranks == 1;
-    let all = changes_of(run).into_iter().chain(offloads_help.then(|| offloads(run)).into_iter().flatten());
+    let moves = match (planner.facts.share.ranks, planner.kind) {
+        (1, DeviceKind::Cpu) => Vec::new(),
+        (1, DeviceKind::Cuda) => offloads(run),
+        _ => spreads(run),
+    };
+    let all = changes_of(run).into_iter().chain(moves);
     let changes: Vec<Change> = all.filter(|change| change.applies).collect();
     let adapters: Vec<Change> = adapters(planner, run).into_iter().filter(|change| change.applies).collect();
     let mut hints = Vec::new();
@@ -164,6 +168,17 @@ fn offloads(run: &RunSpec) -> Vec<Change> {
             |r| r.choices.offload = Auto::Value(vec![Offload::Optimizer, Offload::Reference]),
         ),
     ]
+}
+
+/// Returns what ranks may spread among themselves.
+fn spreads(run: &RunSpec) -> Vec<Change> {
+    vec![change(
+        run.reference && run.lora.is_none() && run.choices.offload == Auto::Value(Vec::new()),
+        "memory.offload=[\"reference\"]",
+        "each rank keeps its part of the reference model, whose layers are read from all of them",
+        false,
+        |r| r.choices.offload = Auto::Value(vec![Offload::Reference]),
+    )]
 }
 
 /// Returns single changes of a run file that save memory.

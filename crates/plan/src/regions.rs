@@ -2,7 +2,7 @@
 
 use crate::disk::checkpoint_bytes;
 use crate::facts::{SAMPLES_KEPT, environments_image_bytes, line_bytes_max};
-use crate::roles::{PassShape, RoleShape};
+use crate::roles::{PassShape, RoleShape, WeightsAre};
 use crate::shape::RunShape;
 use crate::step_arrays::{StepArrays, step_bytes};
 use plimsoll_base::{Bytes, ModelSpec, Result};
@@ -199,13 +199,16 @@ impl RunShape {
 
     /// Returns the bytes of other ranks' memory that this one reads, and the window: they count as resident in each that reads
     /// them. Of every other rank these are the gradients and weights of what this one or that one owns, the gradients of a pass's
-    /// rows and, when rank 0 saves, the optimizer's states. Cards read each other's memory themselves. `None` in a run of one rank.
+    /// rows, its part of a reference that is spread and, when rank 0 saves, the optimizer's states. Cards read each other's memory themselves. `None` in a run of one rank.
     fn others_bytes(&self) -> Option<u64> {
         let share = self.training.as_ref()?.share;
         if share.ranks == 1 {
             return None;
         }
         let of = |role: RoleShape| {
+            if let WeightsAre::Spread(share) = role.weights_are {
+                return Some(share.elements(&role.table()) * role.weights.bytes());
+            }
             let (elements, update) = (share.elements(&role.trained()), role.update?);
             let master = if update.dtypes.has_master() { 4.0 } else { 0.0 };
             let states = (elements as f64 * (update.dtypes.moment_bytes() + master)) as u64;

@@ -9,7 +9,7 @@ use plimsoll_base::{DType, ModelSpec, PhaseSet, Quantization, Result};
 use plimsoll_files::Head;
 use plimsoll_memory::Layout;
 use plimsoll_model::{
-    Mode, ParamTable, PassLimits, Target, activations_layout, adapters_layout, offloaded_layout, rope,
+    Mode, ParamTable, PassLimits, Target, activations_layout, adapters_layout, rope, streamed_layout,
 };
 use plimsoll_train::{Cut, Heads, OptimizerDType, Packing, Share, StateDTypes, optimizer_layout};
 
@@ -41,6 +41,8 @@ pub enum WeightsAre {
     Resident,
     /// In the device's host memory.
     Offloaded,
+    /// In parts on all ranks.
+    Spread(Share),
     /// The first role's, which are frozen: without its adapters.
     FirstRoles,
 }
@@ -106,8 +108,18 @@ impl RoleShape {
         };
         match self.weights_are {
             WeightsAre::FirstRoles => {}
-            WeightsAre::Offloaded => {
-                layout.extend(offloaded_layout(name, &self.table(), self.weights, pool)?);
+            WeightsAre::Offloaded | WeightsAre::Spread(_) => {
+                let table = self.table();
+                match self.weights_are {
+                    WeightsAre::Spread(share) => {
+                        resident(&mut layout, "weights", share.elements(&table), self.weights)?;
+                    }
+                    _ => {
+                        let region = format!("offload.{name}.weights");
+                        layout.offloaded(&region, "model", &[table.elements], self.weights)?;
+                    }
+                }
+                layout.extend(streamed_layout(name, &table, self.weights, pool)?);
             }
             WeightsAre::Resident => {
                 let table = self.table();
@@ -228,6 +240,7 @@ impl RunShape {
         if training.reference {
             let weights_are = match (self.lora, training.offload.reference) {
                 (Some(_), _) => WeightsAre::FirstRoles,
+                (None, true) if training.share.ranks > 1 => WeightsAre::Spread(training.share),
                 (None, true) => WeightsAre::Offloaded,
                 (None, false) => WeightsAre::Resident,
             };

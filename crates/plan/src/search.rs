@@ -169,11 +169,12 @@ impl Planner<'_> {
         check_sizes(run, self.facts)?;
         let axes = self.axes(run);
         let ranks = self.facts.share.ranks;
-        if ranks > 1 && matches!(&run.choices.offload, Auto::Value(list) if !list.is_empty()) {
-            let message = format!("memory.offload with {ranks} ranks: this build does it on one rank alone");
-            return Err(
-                Error::usage("ranks-method", message).hint("set memory.offload = [], or plan one rank")
+        if ranks > 1 && run.choices.offloads(RunOffload::Optimizer) {
+            let message = format!(
+                "memory.offload = [\"optimizer\"] with {ranks} ranks: each has its part of the states alone"
             );
+            return Err(Error::usage("ranks-method", message)
+                .hint("set memory.offload = \"auto\" or [\"reference\"], or plan one rank"));
         }
         if axes.precision.is_empty() {
             return Err(Error::usage(
@@ -268,7 +269,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns what `"auto"` may move to the host's memory: nothing on a CPU, whose memory that is, nor of several ranks.
+    /// Returns what `"auto"` may move: to the host's memory, but nothing on a CPU, whose memory that is; of several ranks the
+    /// reference, which they spread among themselves.
     fn offloads(&self, run: &RunSpec) -> Vec<Offload> {
         let of = |optimizer: bool, reference: bool| Offload { optimizer, reference };
         // States of adapters are small and stay where they are, and their reference is the model itself.
@@ -278,6 +280,9 @@ impl Planner<'_> {
             (Auto::Value(list), _) => {
                 let lies = |what| list.contains(&what);
                 vec![of(states && lies(RunOffload::Optimizer), reference && lies(RunOffload::Reference))]
+            }
+            (Auto::Auto, _) if self.facts.share.ranks > 1 && reference => {
+                vec![of(false, false), of(false, true)]
             }
             (Auto::Auto, _) if self.facts.share.ranks > 1 => vec![of(false, false)],
             (Auto::Auto, DeviceKind::Cpu) => vec![of(false, false)],

@@ -88,6 +88,10 @@ pub fn train(
     let ready = ready(&run, &*dev, &mut arena, &report, &session, before);
     let (mut trainer, measured) = ready.inspect_err(|_| opened.dir.discard())?;
     trainer.group = group;
+    if let Some(group) = group {
+        // What a role spreads among the ranks is there on all of them.
+        group.barrier()?;
+    }
     opened.dir.write_plan(&measured.to_json())?;
     rewards.words().write_to(&opened.dir.path().join(REWARDS_LOG));
     let begun = Begun {

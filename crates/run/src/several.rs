@@ -9,7 +9,7 @@ use crate::resume::Start;
 use crate::supervise::{Death, Pause, SignalPipe, place, read_note, signal_name};
 use crate::views::{View, sweep, sweep_temporary};
 use plimsoll_base::{Error, Exit, Result};
-use plimsoll_config::{Auto, Loaded, Trains};
+use plimsoll_config::{Loaded, Offload, Trains};
 use plimsoll_files::{digest, record_of, write_atomic};
 use plimsoll_memory::host::{Host, OomWatch};
 use plimsoll_ranks::{Cause, Ending, Group, Link, Member, Place, Verdict};
@@ -61,8 +61,8 @@ pub fn join(loaded: &mut Loaded, start: &Start) -> Result<Option<Joined>> {
     if loaded.run.plays_agents() {
         return refused("environment.env = \"http-agent\"");
     }
-    if matches!(&loaded.run.memory.offload, Auto::Value(list) if !list.is_empty()) {
-        return refused("memory.offload");
+    if loaded.run.memory.offloads(Offload::Optimizer) {
+        return refused("memory.offload = [\"optimizer\"]");
     }
     let group = Group::open(&place)?;
     let of = run_dir_path(loaded);

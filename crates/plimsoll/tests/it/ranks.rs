@@ -90,6 +90,8 @@ fn the_number_of_ranks_changes_no_bit() {
             ],
         ),
         ("ppo", &["method=ppo"]),
+        // One rank has it in the host's memory, several have parts of it.
+        ("spread", &["loss.kl_coef=0.05", "memory.offload=[\"reference\"]", "train.steps=3"]),
         // Held-out prompts come again, and are then dealt by the lengths of their responses.
         (
             "again",
@@ -206,7 +208,11 @@ fn the_memory_that_a_hint_names_is_enough_for_all_ranks() {
 fn what_one_rank_alone_can_do_is_named() {
     let (small, agent) = (Run::new(SMALL), Run::new(include_str!("../../../../runs/cartpole-ppo.toml")));
     for (folder, sets, what) in [
-        (&small, &["--ranks=2", "memory.offload=[\"optimizer\"]"][..], "memory.offload with 2 ranks"),
+        (
+            &small,
+            &["--ranks=2", "memory.offload=[\"optimizer\"]"][..],
+            "memory.offload = [\"optimizer\"] with 2 ranks",
+        ),
         (&agent, &["--ranks=2"], "a policy in an environment with 2 ranks"),
     ] {
         let (code, words) = ended(folder.output("out", sets));
@@ -389,7 +395,7 @@ fn several_cards_are_planned_without_what_one_rank_alone_can_do() {
     assert_eq!(code, Some(3), "{words}");
     assert!(words.contains("hint: ") && !words.contains("memory.offload"), "{words}");
     for (set, what) in [
-        ("memory.offload=[\"optimizer\"]", "memory.offload with 2 ranks"),
+        ("memory.offload=[\"optimizer\"]", "memory.offload = [\"optimizer\"] with 2 ranks"),
         ("train.grad_dtype=bf16", "train.grad_dtype = \"bf16\" with optimizer states in f32"),
     ] {
         let (code, words) = plan(&[set], "80GiB");

@@ -6,13 +6,13 @@
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::{gather_f32, gather_f64, share_of};
 use plimsoll_base::{Bytes, Error, Phase, Result};
-use plimsoll_device::Device;
+use plimsoll_device::{Device, Owned, Run};
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{
     Activations, Adapters, CodeBufs, Decoder, Derivatives, FlatTensors, Gradients, Merged, ParamTable,
-    Params, Pass, PassIndex, Scorer, Streamed, backward, head, layers, load, rehearsal_sizes, restore,
-    restore_in_turn, rope, values,
+    Params, Pass, PassIndex, Scorer, Source, Streamed, backward, head, layers, load, rehearsal_sizes,
+    restore, restore_in_turn, rope, values,
 };
 use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape, WeightsAre};
 use plimsoll_ranks::Group;
@@ -40,9 +40,9 @@ pub struct Role<'a> {
 #[allow(clippy::large_enum_variant)] // A handful in a run.
 enum Weights<'a> {
     Resident(Decoder<'a>),
-    /// In the device's host memory, as one flat buffer; the layers stream through the arena.
-    Offloaded {
-        all: Buf<'a>,
+    /// Elsewhere; the layers stream through the arena.
+    Streamed {
+        source: Source<'a>,
         rope: Buf<'a>,
     },
 }
@@ -144,7 +144,14 @@ impl<'a> Role<'a> {
             dev.offload_begin();
             dev.offload_out(0, &mut std::iter::once((of, all)));
             dev.sync();
-            let (sum_squares, weights) = (dev.sum_squares(of), Weights::Offloaded { all, rope });
+            let source = vec![(Run { start: 0, elements: table.elements }, all)];
+            let (sum_squares, weights) = (dev.sum_squares(of), Weights::Streamed { source, rope });
+            return Ok(Role::frozen(shape, table, sum_squares, weights));
+        }
+        if let WeightsAre::Spread(share) = shape.weights_are {
+            let of = first.expect("the first role is never spread").decoder().params.all;
+            let source = spread(dev, &table, share, of, resident.buf(&format!("{name}.weights")));
+            let (sum_squares, weights) = (dev.sum_squares(of), Weights::Streamed { source, rope });
             return Ok(Role::frozen(shape, table, sum_squares, weights));
         }
         if shape.weights_are == WeightsAre::FirstRoles {
@@ -187,12 +194,12 @@ impl<'a> Role<'a> {
         Role { shape, table, adapters, merged, optimizer, sum_squares: Some(sum_squares), weights }
     }
 
-    /// Returns the role's decoder. Panics if its weights are offloaded.
+    /// Returns the role's decoder. Panics if its weights are elsewhere.
     pub fn decoder(&self) -> &Decoder<'a> {
         match &self.weights {
             Weights::Resident(decoder) => decoder,
-            Weights::Offloaded { .. } => {
-                panic!("the {} is offloaded: it only scores", self.shape.name.name())
+            Weights::Streamed { .. } => {
+                panic!("the {} is streamed: it only scores", self.shape.name.name())
             }
         }
     }
@@ -476,9 +483,9 @@ impl<'a> Role<'a> {
     {
         match &self.weights {
             Weights::Resident(decoder) => Scorer::Resident(decoder),
-            Weights::Offloaded { all, rope } => {
+            Weights::Streamed { source, rope } => {
                 let (spec, name) = (self.shape.spec, self.shape.name.name());
-                Scorer::Streamed(Streamed::begin(dev, spec, &self.table, *all, *rope, phase, name))
+                Scorer::Streamed(Streamed::begin(dev, spec, &self.table, source, *rope, phase, name))
             }
         }
     }
@@ -538,6 +545,25 @@ impl<'a> Role<'a> {
             _ => error,
         }
     }
+}
+
+/// Copies what this rank keeps of the weights `of` into its `shard`. Returns where they all lie; the other ranks' parts are there
+/// after a barrier.
+fn spread<'a>(dev: &dyn Device, table: &ParamTable, share: Share, of: Buf<'_>, shard: Buf<'a>) -> Source<'a> {
+    let mut source = Source::new();
+    for rank in 0..share.ranks {
+        for Owned { run, at } in (Share { rank, ..share }).owned(table) {
+            let (at, len) = (at as usize, run.elements as usize);
+            let part = shard.slice(at, len);
+            if rank == share.rank {
+                dev.accumulate(of.slice(run.start as usize, len), part, false);
+            }
+            source.push((run, if rank == share.rank { part } else { part.of_rank(rank) }));
+        }
+    }
+    dev.sync();
+    source.sort_unstable_by_key(|(run, _)| run.start);
+    source
 }
 
 /// Resolves the handles of weights, which are those of the role `owner`.

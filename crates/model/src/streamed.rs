@@ -1,5 +1,6 @@
-//! A decoder whose weights lie in the device's host memory and pass through the arena as they are needed: embedding, last
-//! norm and head once a phase, the layers one after the other through two slots, the next one while one is computed.
+//! A decoder whose weights lie elsewhere, in the device's host memory or in parts on several ranks, and pass through the arena as
+//! they are needed: embedding, last norm and head once a phase, the layers one after the other through two slots, the next
+//! one while one is computed.
 //!
 //! It scores and does nothing else. It computes what a resident decoder computes, with the same operations.
 
@@ -7,20 +8,22 @@ use crate::forward::{Decoder, Pass, layers_of};
 use crate::params::{ParamKind, ParamTable};
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result};
-use plimsoll_device::{Device, MatrixLayout};
+use plimsoll_device::{Device, MatrixLayout, Run};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
 use std::ops::Range;
 
 /// Slots of layers; after them comes the slot of the two ends.
 const LAYER_SLOTS: usize = 2;
 
-/// The weights of `role`, as `offload.ROLE.weights`, and what they pass through in the phase Score.
+/// Where the elements of a flat buffer lie: neighbouring runs of it, in order, each with what holds it.
+pub type Source<'p> = Vec<(Run, Buf<'p>)>;
+
+/// What the weights of `role` pass through in the phase Score.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(role: &str, table: &ParamTable, weights: DType, pool: Pool) -> Result<Layout> {
     let mut layout = Layout::new();
     let score = PhaseSet::of(&[Phase::Score]);
-    layout.offloaded(&format!("offload.{role}.weights"), "model", &[table.elements], weights)?;
     let ends: u64 = ends(table).map(|end| end.end - end.start).iter().sum();
     layout.arena(&format!("{role}.ends"), "model", pool, score, &[ends], weights)?;
     let layer = layer(table, 0);
@@ -46,8 +49,8 @@ fn ends(table: &ParamTable) -> [Range<u64>; 2] {
 #[derive(Debug)]
 pub struct Streamed<'p> {
     ends: Decoder<'p>,
-    /// All weights, offloaded.
-    weights: Buf<'p>,
+    /// All weights.
+    source: &'p Source<'p>,
     /// [2, a layer's elements].
     slots: Buf<'p>,
     table: &'p ParamTable,
@@ -59,22 +62,23 @@ impl<'p> Streamed<'p> {
         dev: &dyn Device,
         spec: ModelSpec,
         table: &'p ParamTable,
-        weights: Buf<'p>,
+        source: &'p Source<'p>,
         rope: Buf<'p>,
         phase: &InPhase<'p>,
         role: &str,
     ) -> Streamed<'p> {
         let (slots, buf) = (phase.buf(&format!("{role}.layers")), phase.buf(&format!("{role}.ends")));
         let [first, last] = ends(table);
-        let parts = [(first.clone(), 0), (last.clone(), first.end)].map(|(part, at)| {
-            let (start, len) = (part.start as usize, (part.end - part.start) as usize);
-            (weights.slice(start, len), buf.slice(at as usize, len))
+        let parts = [(first.clone(), 0), (last.clone(), first.end)].into_iter().flat_map(|(part, at)| {
+            let len = (part.end - part.start) as usize;
+            copies(source, part, buf.slice(at as usize, len))
         });
         dev.offload_begin();
-        dev.offload_in(LAYER_SLOTS, &mut parts.into_iter());
+        dev.offload_in(LAYER_SLOTS, &mut { parts });
         dev.offload_wait(LAYER_SLOTS);
-        let params = Params::bind_ends(spec, table, weights.dtype(), buf, first.end..last.start);
-        Streamed { ends: Decoder { spec, dtype: weights.dtype(), params, rope }, weights, slots, table }
+        let dtype = buf.dtype();
+        let params = Params::bind_ends(spec, table, dtype, buf, first.end..last.start);
+        Streamed { ends: Decoder { spec, dtype, params, rope }, source, slots, table }
     }
 
     /// The decoder's two ends, which know no layers.
@@ -107,18 +111,31 @@ impl<'p> Streamed<'p> {
     }
 
     fn bring(&self, dev: &dyn Device, index: usize) {
-        let Range { start, end } = layer(self.table, index as u32);
-        let from = self.weights.slice(start as usize, (end - start) as usize);
-        dev.offload_in(index % LAYER_SLOTS, &mut std::iter::once((from, self.slot(index))));
+        let part = layer(self.table, index as u32);
+        dev.offload_in(index % LAYER_SLOTS, &mut copies(self.source, part, self.slot(index)));
     }
 
     fn layer_params(&self, index: usize) -> LayerParams<'p> {
         let start = layer(self.table, index as u32).start;
-        let layout = MatrixLayout::of_weights(self.table.device, self.weights.dtype());
+        let layout = MatrixLayout::of_weights(self.table.device, self.slots.dtype());
         LayerParams::bind(self.table, layout, index as u32, |param| {
             self.slot(index).slice((param.offset - start) as usize, param.elements as usize)
         })
     }
+}
+
+/// Returns the copies that bring a part of the flat buffer to `to`.
+fn copies<'p>(
+    source: &Source<'p>,
+    part: Range<u64>,
+    to: Buf<'p>,
+) -> impl Iterator<Item = (Buf<'p>, Buf<'p>)> {
+    let first = source.partition_point(|(run, _)| run.end() <= part.start);
+    source[first..].iter().take_while(move |(run, _)| run.start < part.end).map(move |(run, buf)| {
+        let (start, end) = (run.start.max(part.start), run.end().min(part.end));
+        let len = (end - start) as usize;
+        (buf.slice((start - run.start) as usize, len), to.slice((start - part.start) as usize, len))
+    })
 }
 
 /// A decoder that scores, wherever its weights are.
@@ -127,7 +144,7 @@ impl<'p> Streamed<'p> {
 pub enum Scorer<'p> {
     /// In the arena.
     Resident(&'p Decoder<'p>),
-    /// In the device's host memory.
+    /// Elsewhere.
     Streamed(Streamed<'p>),
 }
 
