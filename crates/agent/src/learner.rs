@@ -22,7 +22,7 @@ use plimsoll_memory::{Buf, Layout, Overlay, Pool, Resident};
 use plimsoll_model::mlp::{MlpHead, MlpParams, MlpPass, MlpSpec, backward, forward};
 use plimsoll_model::{FlatTensors, ParamTable};
 use plimsoll_run::ending::finite_loss;
-use plimsoll_train::{UpdateOptions, finite_weights, gradient_not_finite};
+use plimsoll_train::{Share, UpdateOptions, finite_weights, first_not_finite, gradient_not_finite};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LearnerOptions {
@@ -248,7 +248,9 @@ impl<'a> Learner<'a> {
         }
         report.grad_norm = dev.sum_squares(self.grads.all).sqrt();
         if !report.grad_norm.is_finite() {
-            return Err(gradient_not_finite(self.dev, &self.table, self.grads.all));
+            let all = Share::WHOLE.owned(&self.table);
+            let broken = first_not_finite(self.dev, &self.table, &all, self.grads.all);
+            return Err(gradient_not_finite(&self.table, broken));
         }
         self.apply(how, optimizer, report.grad_norm);
         report.updates += 1;

@@ -156,6 +156,8 @@ mod tests {
         device: RunDevice,
         /// Of adapters; none where all weights are trained.
         lora_rank: Option<u32>,
+        /// What ranks share out.
+        zero_stage: u32,
     }
 
     /// Trains `builtin:nano` for two updates as one of several ranks in this process. Returns what identifies what it learnt.
@@ -175,6 +177,7 @@ mod tests {
         run.choices.micro_batch_tokens = Auto::Value(64);
         run.choices.sequences_max = Auto::Value(4);
         run.train.cut_multiple = Auto::Value(70);
+        run.choices.zero_stage = Auto::Value(case.zero_stage);
         let bench = Bench::open_with(&options, &run, 1, |facts| {
             // The image of a test counts in each rank's plan, though they are one process.
             let host = Some(Limit { bytes: Bytes(1 << 40), source: "the test".into() });
@@ -187,6 +190,10 @@ mod tests {
         };
         let mut trainer = Trainer::new(&*dev, &mut arena, shape, Sources::one(&bench.model), 0)?;
         trainer.group = group;
+        if let Some(group) = group {
+            // All have their parts.
+            group.barrier()?;
+        }
         let tokens = random_prompts(&bench.spec(), 96, 9);
         let sequences: Vec<Sequence<'_>> = tokens
             .iter()
@@ -205,9 +212,15 @@ mod tests {
             let stats = trainer.update(RoleName::Actor, &sequences, 0..96, 1.0, how, &mut loss)?;
             assert_eq!(stats.micro_batches, 70, "there is work for every rank");
         }
-        let (_, weights) = trainer.first().learned();
-        let mut values = vec![0f32; weights.len()];
-        dev.read_f32(weights, 0, &mut values);
+        let values = trainer.with_gathered(|dev, _, weights| {
+            let mut values = vec![0f32; weights.len()];
+            dev.read_f32(weights, 0, &mut values);
+            values
+        });
+        if let Some(group) = group {
+            // None ends before all have read its part.
+            group.barrier()?;
+        }
         Ok(digest(&values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()))
     }
 
@@ -245,8 +258,10 @@ mod tests {
 
     #[test]
     fn up_to_64_ranks_in_one_process_that_come_at_random_times_train_the_same_weights() {
-        train_equally(Case { device: RunDevice::Cpu, lora_rank: None }, &[2, 5, 64]);
-        train_equally(Case { device: RunDevice::Cpu, lora_rank: Some(4) }, &[3, 64]);
+        let case = |lora_rank, zero_stage| Case { device: RunDevice::Cpu, lora_rank, zero_stage };
+        train_equally(case(None, 2), &[2, 5, 64]);
+        train_equally(case(None, 3), &[2, 5, 64]);
+        train_equally(case(Some(4), 2), &[3, 64]);
     }
 
     #[test]
@@ -255,7 +270,9 @@ mod tests {
             eprintln!("skipped: {error}");
             return;
         }
-        train_equally(Case { device: RunDevice::Cuda, lora_rank: None }, &[2, 3, 8]);
-        train_equally(Case { device: RunDevice::Cuda, lora_rank: Some(8) }, &[2, 5]);
+        let case = |lora_rank, zero_stage| Case { device: RunDevice::Cuda, lora_rank, zero_stage };
+        train_equally(case(None, 2), &[2, 3, 8]);
+        train_equally(case(None, 3), &[2, 3, 8]);
+        train_equally(case(Some(8), 2), &[2, 5]);
     }
 }

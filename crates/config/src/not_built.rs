@@ -1,7 +1,7 @@
 //! Reserved keys that this build does not implement: they parse, and using one is `not-built`.
 
 use super::{provenance::Provenance, sections::RunFile, values::Offload};
-use crate::Trains;
+use crate::{Auto, Trains};
 use plimsoll_base::{Error, Result};
 
 /// Refuses what a run file asks for and this build does not implement.
@@ -16,8 +16,19 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
         let built = "text environments (text:NAME, python:FILE.py:CLASS, tools, gym:ID, openenv:URL, http-agent), and native ones with model = \"mlp:64x64\"";
         return Err(error(at, "environment.env", &asked, built));
     }
-    if run.run.zero_stage != 0 {
-        return Err(error(at, "run.zero_stage", &run.run.zero_stage.to_string(), "0: one process"));
+    if let Auto::Value(stage) = run.run.zero_stage {
+        // Run directories of earlier builds have 0.
+        if !matches!(stage, 0 | 2 | 3) {
+            return Err(error(at, "run.zero_stage", &stage.to_string(), "2, 3 and \"auto\""));
+        }
+        if stage == 3 && run.lora.is_some() {
+            return Err(error(
+                at,
+                "run.zero_stage",
+                "3 with [lora]",
+                "2: frozen weights are whole on every rank",
+            ));
+        }
     }
     if run.memory.offloads(Offload::Gradients) {
         return Err(error(at, "memory.offload", "\"gradients\"", "\"optimizer\" and \"reference\""));

@@ -159,6 +159,8 @@ pub struct Choices {
     pub staging: Auto<ByteSize>,
     pub device: Auto<RunDevice>,
     pub threads: Auto<u32>,
+    /// What several ranks share out.
+    pub zero_stage: Auto<u32>,
 }
 
 impl RunSpec {
@@ -350,6 +352,7 @@ impl Choices {
             staging: run.memory.staging,
             device: run.run.device,
             threads: run.run.threads,
+            zero_stage: if run.run.zero_stage == Auto::Value(0) { Auto::Auto } else { run.run.zero_stage },
         }
     }
 

@@ -271,7 +271,7 @@ const BAD: &[(&[&str], &str, &str)] = &[
     ),
     (&["environment.env=text:second-try", "environment.credit=token"], "bad-value", "episode"),
     (&["method=sft", "environment.env=text:second-try"], "contradictory-keys", "`sft` samples nothing"),
-    (&["run.zero_stage=2"], "not-built", "one process"),
+    (&["run.zero_stage=1"], "not-built", "2, 3 and"),
     (&["memory.offload=[\"gradients\"]"], "not-built", "gradients"),
     (&["memory.offload=[\"weights\"]"], "bad-value", "weights"),
     (&["memory.offload=optimizer"], "bad-type", "\"auto\" or a list"),

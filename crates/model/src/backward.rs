@@ -102,12 +102,22 @@ pub fn backward<'x, 'a: 'x>(
     of: Derivatives<'_>,
 ) {
     let grads = grads.into();
+    whole_backward(dev, grads, add, || backward_part(dev, decoder, grads, add, pass, of, &mut |_| {}));
+}
+
+/// `part`, and the gradients of the rows' embeddings.
+pub(crate) fn whole_backward<'p>(
+    dev: &dyn Device,
+    grads: Gradients<'_, '_>,
+    add: bool,
+    part: impl FnOnce() -> RowGradients<'p>,
+) {
     let weights = grads.weights();
     if let Some(weights) = weights.filter(|weights| !add && weights.head.buf != weights.embed.buf) {
         // Rows of tokens are added to; a tied embedding has been written as the head.
         dev.zero(weights.embed.buf);
     }
-    let RowGradients { d_input, ids } = backward_part(dev, decoder, grads, add, pass, of, &mut |_| {});
+    let RowGradients { d_input, ids } = part();
     if let Some(weights) = weights {
         dev.embed_backward(d_input, ids, weights.embed);
     }
@@ -124,7 +134,29 @@ pub fn backward_part<'x, 'a: 'x, 'p>(
     of: Derivatives<'_>,
     after: &mut dyn FnMut(Stage),
 ) -> RowGradients<'p> {
-    let (spec, grads) = (&decoder.spec, grads.into());
+    let walk = Walk { weights: &mut |l| decoder.params.layers[l], after };
+    backward_of(dev, decoder, grads.into(), add, pass, of, walk)
+}
+
+/// The way back through the layers.
+pub(crate) struct Walk<'s, 'w> {
+    /// Gives the weights of a layer; the last is asked for first, after the head.
+    pub(crate) weights: &'s mut dyn FnMut(usize) -> LayerParams<'w>,
+    /// Is called after the operations of each stage.
+    pub(crate) after: &'s mut dyn FnMut(Stage),
+}
+
+/// `backward_part` with layers that are asked for one after the other.
+pub(crate) fn backward_of<'p>(
+    dev: &dyn Device,
+    decoder: &Decoder<'_>,
+    grads: Gradients<'_, '_>,
+    add: bool,
+    pass: &Pass<'p>,
+    of: Derivatives<'_>,
+    walk: Walk<'_, '_>,
+) -> RowGradients<'p> {
+    let (spec, Walk { weights, after }) = (&decoder.spec, walk);
     let (m, h) = (pass.rows, spec.hidden as usize);
     let back = pass.acts.backward.expect("only the update runs backward");
     let d_resid = back.d_resid.slice(0, m * h);
@@ -136,7 +168,7 @@ pub fn backward_part<'x, 'a: 'x, 'p>(
     dev.cast(d_resid, d_out);
     for l in (0..spec.layers as usize).rev() {
         let bufs = pass.acts.layer(spec, l, m);
-        let w = &decoder.params.layers[l];
+        let w = &weights(l);
         if pass.acts.mode.recompute() == Some(Recompute::Layer) {
             forward::layer_to_gates(dev, decoder, (w, l as u32), pass, &bufs);
         }

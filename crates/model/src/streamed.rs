@@ -2,12 +2,15 @@
 //! they are needed: embedding, last norm and head once a phase, the layers one after the other through two slots, the next
 //! one while one is computed.
 //!
-//! It scores and does nothing else. It computes what a resident decoder computes, with the same operations.
+//! It computes what a resident decoder computes, with the same operations.
 
+use crate::backward::{
+    Derivatives, Gradients, RowGradients, Stage, Walk, backward_of, backward_part, whole_backward,
+};
 use crate::forward::{Decoder, Pass, layers_of};
 use crate::params::{ParamKind, ParamTable};
 use crate::weights::{LayerParams, Params};
-use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result};
+use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
 use plimsoll_device::{Device, MatrixLayout, Run};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
 use std::ops::Range;
@@ -18,18 +21,23 @@ const LAYER_SLOTS: usize = 2;
 /// Where the elements of a flat buffer lie: neighbouring runs of it, in order, each with what holds it.
 pub type Source<'p> = Vec<(Run, Buf<'p>)>;
 
-/// What the weights of `role` pass through in the phase Score.
+/// What the weights of `role` pass through in the phases of its passes.
 ///
 /// Errors: `size-overflow`.
-pub fn layout(role: &str, table: &ParamTable, weights: DType, pool: Pool) -> Result<Layout> {
+pub fn layout(
+    role: &str,
+    table: &ParamTable,
+    weights: DType,
+    pool: Pool,
+    phases: PhaseSet,
+) -> Result<Layout> {
     let mut layout = Layout::new();
-    let score = PhaseSet::of(&[Phase::Score]);
     let ends: u64 = ends(table).map(|end| end.end - end.start).iter().sum();
-    layout.arena(&format!("{role}.ends"), "model", pool, score, &[ends], weights)?;
+    layout.arena(&format!("{role}.ends"), "model", pool, phases, &[ends], weights)?;
     let layer = layer(table, 0);
     let slots = [LAYER_SLOTS as u64, layer.end - layer.start];
     layout
-        .arena_in_turn(&format!("{role}.layers"), "model", pool, score, Turn::Layers, &slots, weights)
+        .arena_in_turn(&format!("{role}.layers"), "model", pool, phases, Turn::Layers, &slots, weights)
         .map(|()| layout)
 }
 
@@ -105,6 +113,36 @@ impl<'p> Streamed<'p> {
         });
     }
 
+    /// As `backward_part`.
+    fn backward_part<'x, 'a: 'x, 'q>(
+        &self,
+        dev: &dyn Device,
+        grads: Gradients<'x, 'a>,
+        add: bool,
+        pass: &Pass<'q>,
+        of: Derivatives<'_>,
+        after: &mut dyn FnMut(Stage),
+    ) -> RowGradients<'q> {
+        let last = self.ends.spec.layers as usize - 1;
+        let mut weights = |index: usize| {
+            match index == last {
+                true => {
+                    // The slots may hold what the head's turn left there.
+                    dev.offload_begin();
+                    self.bring(dev, last);
+                }
+                false => dev.offload_out((index + 1) % LAYER_SLOTS, &mut std::iter::empty()),
+            }
+            if index > 0 {
+                self.bring(dev, index - 1);
+            }
+            dev.offload_wait(index % LAYER_SLOTS);
+            self.layer_params(index)
+        };
+        let walk = Walk { weights: &mut weights, after };
+        backward_of(dev, &self.ends, grads, add, pass, of, walk)
+    }
+
     fn slot(&self, index: usize) -> Buf<'p> {
         let len = self.slots.len() / LAYER_SLOTS;
         self.slots.part(index % LAYER_SLOTS, len)
@@ -138,7 +176,7 @@ fn copies<'p>(
     })
 }
 
-/// A decoder that scores, wherever its weights are.
+/// A decoder that makes passes over whole sequences, wherever its weights are.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // One a phase, on the stack.
 pub enum Scorer<'p> {
@@ -154,6 +192,34 @@ impl<'p> Scorer<'p> {
         match self {
             Scorer::Resident(decoder) => crate::forward::layers(dev, decoder, pass),
             Scorer::Streamed(streamed) => streamed.layers(dev, pass),
+        }
+    }
+
+    /// As `backward`.
+    pub fn backward<'x, 'a: 'x>(
+        &self,
+        dev: &dyn Device,
+        grads: Gradients<'x, 'a>,
+        add: bool,
+        pass: &Pass<'_>,
+        of: Derivatives<'_>,
+    ) {
+        whole_backward(dev, grads, add, || self.backward_part(dev, grads, add, pass, of, &mut |_| {}));
+    }
+
+    /// As `backward_part`.
+    pub fn backward_part<'x, 'a: 'x, 'q>(
+        &self,
+        dev: &dyn Device,
+        grads: Gradients<'x, 'a>,
+        add: bool,
+        pass: &Pass<'q>,
+        of: Derivatives<'_>,
+        after: &mut dyn FnMut(Stage),
+    ) -> RowGradients<'q> {
+        match self {
+            Scorer::Resident(decoder) => backward_part(dev, decoder, grads, add, pass, of, after),
+            Scorer::Streamed(streamed) => streamed.backward_part(dev, grads, add, pass, of, after),
         }
     }
 

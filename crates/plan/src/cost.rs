@@ -247,12 +247,14 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
         Recompute::None => 0.0,
         Recompute::Cheap | Recompute::Layer => cut.rows * 2.0 * model.cheap_bytes / rates.bandwidth,
     };
+    // At stage 3 every micro-batch reads the weights twice from where the ranks keep them, next to its own work; a quarter of it shows.
+    let gathered = if training.offload.weights { 0.5 * model.weight_bytes / rates.bus() } else { 0.0 };
     // Offloaded states are loaded while others are stored. A card's arithmetic on them is negligible in comparison; a
     // CPU copies first.
     let moved = if training.offload.optimizer { state_bytes(model, training) / rates.bus() } else { 0.0 };
     let optimizer = work.updates * (moved + optimizer_bytes(model, training) / rates.bandwidth);
     flops / (rates.flops(model.dtype) * rates.update_share)
-        + cut.micro_batches * micro_batch
+        + cut.micro_batches * (micro_batch + gathered)
         + recomputed
         + optimizer
 }
@@ -340,7 +342,7 @@ mod tests {
         assert!(cost(training(512)) > base);
         let with = |recompute| cost(Training { recompute, ..training(4096) });
         assert!(base < with(Recompute::Cheap) && with(Recompute::Cheap) < with(Recompute::Layer));
-        let offload = Offload { optimizer: true, reference: false };
+        let offload = Offload { optimizer: true, ..Offload::default() };
         assert!(cost(Training { offload, ..training(4096) }) > base);
         let engine = |sequences, blocks| EngineLimits {
             sequences,

@@ -5,7 +5,7 @@
 
 use crate::role_name::RoleName;
 use crate::shape::{Lora, RunShape, Scoring, Training};
-use plimsoll_base::{DType, ModelSpec, PhaseSet, Quantization, Result};
+use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Quantization, Result};
 use plimsoll_files::Head;
 use plimsoll_memory::Layout;
 use plimsoll_model::{
@@ -41,7 +41,7 @@ pub enum WeightsAre {
     Resident,
     /// In the device's host memory.
     Offloaded,
-    /// In parts on all ranks.
+    /// In parts on all ranks. What is trained is whole in the phase Rollout.
     Spread(Share),
     /// The first role's, which are frozen: without its adapters.
     FirstRoles,
@@ -119,7 +119,13 @@ impl RoleShape {
                         layout.offloaded(&region, "model", &[table.elements], self.weights)?;
                     }
                 }
-                layout.extend(streamed_layout(name, &table, self.weights, pool)?);
+                let phases: Vec<Phase> = self.passes().map(|pass| pass.mode.phase()).collect();
+                layout.extend(streamed_layout(name, &table, self.weights, pool, PhaseSet::of(&phases))?);
+                if self.update.is_some() {
+                    let rollout = PhaseSet::of(&[Phase::Rollout]);
+                    let region = format!("{name}.whole");
+                    layout.arena(&region, "model", pool, rollout, &[table.elements], self.weights)?;
+                }
             }
             WeightsAre::Resident => {
                 let table = self.table();
@@ -227,7 +233,12 @@ impl RunShape {
             Head::Score => Some(update(mode, training.packing).pass),
             Head::Vocabulary => training.scores().then(|| self.score_pass()),
         };
-        let mut roles = vec![RoleShape { score, update: Some(update(mode, training.packing)), ..first }];
+        let weights_are = match training.offload.weights && training.share.ranks > 1 {
+            true => WeightsAre::Spread(training.share),
+            false => WeightsAre::Resident,
+        };
+        let of_first = Some(update(mode, training.packing));
+        let mut roles = vec![RoleShape { score, update: of_first, weights_are, ..first }];
         if let (Some(update), Some(_)) = (&mut roles[0].update, self.lora) {
             let (grads, optimizer) = (DType::F32, OptimizerDType::F32);
             *update = UpdateShape {

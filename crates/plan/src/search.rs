@@ -193,6 +193,10 @@ impl Planner<'_> {
                 if rank.point[STAGING] != fastest.point[STAGING] {
                     continue;
                 }
+                // What fits in place stays there, though the prediction sees no difference.
+                if rank.is_as_fast(fastest) && rank.point[OFFLOAD] > fastest.point[OFFLOAD] {
+                    continue;
+                }
             }
             if too_large.iter().any(|&failed| takes_at_least(rank.point, failed)) {
                 continue;
@@ -269,22 +273,37 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns what `"auto"` may move: to the host's memory, but nothing on a CPU, whose memory that is; of several ranks the
-    /// reference, which they spread among themselves.
+    /// Returns what several ranks may spread among themselves: the reference, and at stage 3 the weights that they train.
+    fn spreads(&self, run: &RunSpec, reference: bool) -> Vec<Offload> {
+        let of = |reference: bool, weights: bool| Offload { optimizer: false, reference, weights };
+        let stage_2 = match &run.choices.offload {
+            Auto::Value(list) => vec![of(reference && list.contains(&RunOffload::Reference), false)],
+            Auto::Auto if reference => vec![of(false, false), of(true, false)],
+            Auto::Auto => vec![of(false, false)],
+        };
+        let stage_3 = of(reference, true);
+        match run.choices.zero_stage {
+            _ if run.lora.is_some() => stage_2,
+            Auto::Value(3) => vec![stage_3],
+            Auto::Value(_) => stage_2,
+            Auto::Auto => [stage_2, vec![stage_3]].concat(),
+        }
+    }
+
+    /// Returns what `"auto"` may move to the host's memory: nothing on a CPU, whose memory that is.
     fn offloads(&self, run: &RunSpec) -> Vec<Offload> {
-        let of = |optimizer: bool, reference: bool| Offload { optimizer, reference };
+        let of = |optimizer: bool, reference: bool| Offload { optimizer, reference, weights: false };
         // States of adapters are small and stay where they are, and their reference is the model itself.
         let is_whole = run.lora.is_none();
         let (states, reference) = (is_whole || run.critic.is_some(), run.reference && is_whole);
+        if self.facts.share.ranks > 1 {
+            return self.spreads(run, reference);
+        }
         match (&run.choices.offload, self.kind) {
             (Auto::Value(list), _) => {
                 let lies = |what| list.contains(&what);
                 vec![of(states && lies(RunOffload::Optimizer), reference && lies(RunOffload::Reference))]
             }
-            (Auto::Auto, _) if self.facts.share.ranks > 1 && reference => {
-                vec![of(false, false), of(false, true)]
-            }
-            (Auto::Auto, _) if self.facts.share.ranks > 1 => vec![of(false, false)],
             (Auto::Auto, DeviceKind::Cpu) => vec![of(false, false)],
             (Auto::Auto, DeviceKind::Cuda) if run.lora.is_some() => vec![of(false, false)],
             (Auto::Auto, DeviceKind::Cuda) if reference => {
@@ -597,6 +616,9 @@ impl Resolved {
         ];
         run.memory.offload =
             Auto::Value(offload.into_iter().filter_map(|(lies, what)| lies.then_some(what)).collect());
+        if self.offload.weights {
+            run.run.zero_stage = Auto::Value(3);
+        }
         run.run.threads = Auto::Value(self.threads as u32);
         run
     }

@@ -12,22 +12,27 @@ use plimsoll_textenv::EpisodeMemory;
 use plimsoll_train::{Cut, PackLimits, Packing, Share, StateDTypes};
 use serde::Serialize;
 
-/// What is in the device's host memory, page-locked where the device is a card, and passes through the arena in parts.
+/// What is elsewhere and passes through the arena in parts: in the device's host memory, page-locked where the device is a card; of
+/// several ranks, weights in parts on all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Offload {
     pub optimizer: bool,
     /// Weights of the reference model, if there is one.
     pub reference: bool,
+    /// Weights of the model that several ranks train.
+    pub weights: bool,
 }
 
 impl Offload {
     /// Names it for people: `optimizer and reference`.
     pub const fn words(self) -> &'static str {
-        match (self.optimizer, self.reference) {
-            (false, false) => "nothing",
-            (true, false) => "optimizer",
-            (false, true) => "reference",
-            (true, true) => "optimizer and reference",
+        match (self.optimizer, self.reference, self.weights) {
+            (_, true, true) => "reference and weights",
+            (_, false, true) => "weights",
+            (false, false, _) => "nothing",
+            (true, false, _) => "optimizer",
+            (false, true, _) => "reference",
+            (true, true, _) => "optimizer and reference",
         }
     }
 }

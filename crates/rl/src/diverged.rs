@@ -12,9 +12,7 @@ use plimsoll_train::{Sequence, finite_weights};
 ///
 /// Errors: `model-weight-not-finite` names the tensor; `rollout-not-finite`. The samples of the last rollout are lost.
 pub fn prove(trainer: &mut Trainer<'_>) -> Result<()> {
-    let first = trainer.first();
-    let (table, learned) = first.learned();
-    finite_weights(trainer.dev, table, learned)?;
+    trainer.with_gathered(finite_weights)?;
     for role in trainer.trained().skip(1) {
         if !trainer.dev.sum_squares(role.learned().1).is_finite() {
             let name = role.shape.name.name();

@@ -85,13 +85,8 @@ pub fn train(
         .with_critic(&run, session.others.get(RoleName::Critic))
         .with_teacher(&run, session.others.get(RoleName::Teacher));
     let opened = opened.take_up(*opening, &run_file, &report.to_json(), &fingerprint, observer)?;
-    let ready = ready(&run, &*dev, &mut arena, &report, &session, before);
-    let (mut trainer, measured) = ready.inspect_err(|_| opened.dir.discard())?;
-    trainer.group = group;
-    if let Some(group) = group {
-        // What a role spreads among the ranks is there on all of them.
-        group.barrier()?;
-    }
+    let ready = ready(&run, (&*dev, group), &mut arena, &report, &session, before);
+    let (trainer, measured) = ready.inspect_err(|_| opened.dir.discard())?;
     opened.dir.write_plan(&measured.to_json())?;
     rewards.words().write_to(&opened.dir.path().join(REWARDS_LOG));
     let begun = Begun {
@@ -127,7 +122,7 @@ fn fitting_plan(run: &RunSpec, session: &Session, limits: Limits) -> Result<Plan
 /// `before`: this process's memory before the device was opened.
 fn ready<'a>(
     run: &RunSpec,
-    dev: &'a dyn Device,
+    (dev, group): (&'a dyn Device, Option<&'a Group>),
     arena: &'a mut Arena,
     report: &'a PlanReport,
     session: &Session,
@@ -135,6 +130,11 @@ fn ready<'a>(
 ) -> Result<(Trainer<'a>, PlanReport)> {
     let sources = Sources { model: &session.model, others: session.others.each_ref() };
     let mut trainer = Trainer::new(dev, arena, &report.shape, sources, run.seed)?;
+    trainer.group = group;
+    if let Some(group) = group {
+        // What ranks have parts of is there on all of them.
+        group.barrier()?;
+    }
     let how = sampling(&run.rollout, run.seed);
     trainer.rehearse(&[how, Sampling { temperature: run.eval.temperature as f32, ..how }])?;
     let measured = devices::with_measured(report, dev, before, !run.checked)?;

@@ -133,8 +133,7 @@ impl Table {
 /// Reasons that several stacks share.
 pub(crate) mod why {
     pub const CLUSTER: &str = "cards are not in the run file here: `train --ranks N` takes one for each rank";
-    pub const SHARDING: &str =
-        "every rank holds the whole model here, and its part of the optimizer's states";
+    pub const SHARDING: &str = "the plan chooses what several ranks share out here, or run.zero_stage does";
     pub const ENGINE: &str =
         "no other engine samples here: rollout and trainer are one, and the plan sizes its cache";
     pub const EAGER: &str = "there is no other engine here whose graphs could be switched off";

@@ -1,7 +1,7 @@
 //! Numbers that stop being finite: names the tensor at fault. It repairs nothing: a run that diverged ends.
 
 use plimsoll_base::{Error, Result, slugs};
-use plimsoll_device::Device;
+use plimsoll_device::{Device, Owned, Run};
 use plimsoll_memory::Buf;
 use plimsoll_model::{Param, ParamTable};
 
@@ -29,9 +29,25 @@ pub fn finite_weights(dev: &dyn Device, table: &ParamTable, weights: Buf<'_>) ->
     Err(Error::new(slugs::MODEL_WEIGHT_NOT_FINITE, message).hint("lower train.learning_rate"))
 }
 
-/// Returns the error that names the first tensor whose gradient is not finite.
-pub fn gradient_not_finite(dev: &dyn Device, table: &ParamTable, grads: Buf<'_>) -> Error {
-    let broken = table.params.iter().find(|p| !sum_squares(dev, grads, p).is_finite());
+/// Returns the index of the first tensor whose gradient is not finite, in what a rank owns of it. `grads`: what its `owned` elements are.
+pub fn first_not_finite(
+    dev: &dyn Device,
+    table: &ParamTable,
+    owned: &[Owned],
+    grads: Buf<'_>,
+) -> Option<usize> {
+    let is_finite = |param: &Param| {
+        let whole = Run { start: param.offset, elements: param.elements };
+        owned.iter().filter_map(|owned| owned.inside(whole)).all(|Owned { run, at }| {
+            dev.sum_squares(grads.slice(at as usize, run.elements as usize)).is_finite()
+        })
+    };
+    table.params.iter().position(|param| !is_finite(param))
+}
+
+/// Returns the error that names the tensor whose gradient is not finite, by its index.
+pub fn gradient_not_finite(table: &ParamTable, index: Option<usize>) -> Error {
+    let broken = index.and_then(|index| table.params.get(index));
     let name = broken.map_or("their sum", |p| p.parts[0].name.as_str());
     Error::new(slugs::GRADIENT_NOT_FINITE, format!("the gradient of `{name}` is not finite"))
         .hint("lower train.learning_rate, or set train.grad_clip")

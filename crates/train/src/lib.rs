@@ -13,7 +13,7 @@ mod share;
 
 pub use chain::{Landing, Part};
 pub use cut::{Cut, Units};
-pub use diverged::{finite_weights, gradient_not_finite, name_tensor};
+pub use diverged::{finite_weights, first_not_finite, gradient_not_finite, name_tensor};
 pub use optimizer::{Optimizer, OptimizerDType, StateDTypes, States, gradients, layout as optimizer_layout};
 pub use packing::{HeadRow, Heads, MicroBatch, PackLimits, Packer, Packing, Sequence};
 pub use plimsoll_algo::update::UpdateOptions;

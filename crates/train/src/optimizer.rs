@@ -195,11 +195,14 @@ pub struct Optimizer<'a> {
     owned_of_embed: Vec<Owned>,
     buckets: Vec<Run>,
     padding: Vec<Run>,
+    /// True if the weights too are those of the shard alone.
+    weights_are_shard: bool,
     pub step: u64,
 }
 
 impl<'a> Optimizer<'a> {
-    /// Resolves the states of `layout`, zeroes them, and copies the weights into the master copy.
+    /// Resolves the states of `layout`, zeroes them, and copies the weights into the master copy. `weights`: all, or of several ranks
+    /// what this one owns of them, as its states lie.
     pub fn new(
         dev: &dyn Device,
         table: &ParamTable,
@@ -208,6 +211,7 @@ impl<'a> Optimizer<'a> {
         role: &str,
         share: Share,
     ) -> Optimizer<'a> {
+        let weights_are_shard = (weights.len() as u64) < table.elements;
         let get = |what: &str| {
             let offloaded = || resident.get(&format!("offload.{role}.{what}"));
             resident.get(&format!("{role}.{what}")).or_else(offloaded)
@@ -218,12 +222,13 @@ impl<'a> Optimizer<'a> {
         if let Some(master) = states.master {
             for Owned { run, at } in &owned {
                 let len = run.elements as usize;
-                copy_elements(dev, weights.slice(run.start as usize, len), master.slice(*at as usize, len));
+                let from = if weights_are_shard { *at } else { run.start };
+                copy_elements(dev, weights.slice(from as usize, len), master.slice(*at as usize, len));
             }
         }
         let owned_of_embed = owned_of(&owned, table.find(ParamKind::Embed, 0));
         let (buckets, padding) = (buckets(table), padding(table));
-        Optimizer { states, share, owned, owned_of_embed, buckets, padding, step: 0 }
+        Optimizer { states, share, owned, owned_of_embed, buckets, padding, weights_are_shard, step: 0 }
     }
 
     /// The slots through which offloaded states pass; `None` where states are resident.
@@ -395,7 +400,8 @@ impl<'a> Optimizer<'a> {
             let (at, len) = (at as usize, run.elements as usize);
             let how = AdamW { first_element: run.start, ..how };
             let (states, grads) = (self.states.slice(at, len), grads.slice(at, len));
-            dev.adamw(how, bufs(weights.slice(run.start as usize, len), grads, states));
+            let from = if self.weights_are_shard { at } else { run.start as usize };
+            dev.adamw(how, bufs(weights.slice(from, len), grads, states));
         }
     }
 
@@ -408,7 +414,7 @@ impl<'a> Optimizer<'a> {
         how: AdamW,
     ) {
         let Some(slots) = slots else {
-            let whole = Run { start: 0, elements: weights.len() as u64 };
+            let whole = Run { start: 0, elements: self.buckets.last().map_or(0, Run::end) };
             return self.apply_within(dev, weights, grads, how, whole);
         };
         let chunk = slots.m.len() / OFFLOAD_SLOTS;

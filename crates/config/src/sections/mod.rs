@@ -433,8 +433,9 @@ pub struct Run {
     pub dir: Option<String>,
     /// Threads; auto is the container's CPU quota.
     pub threads: Auto<u32>,
-    /// Sharding over ranks.
-    pub zero_stage: u32,
+    /// What several ranks share out: 2 gradients and optimizer states, 3 the weights too; auto is 3 where 2 does not fit. No bit
+    /// depends on it.
+    pub zero_stage: Auto<u32>,
     /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub checked: bool,

@@ -92,6 +92,7 @@ fn the_number_of_ranks_changes_no_bit() {
         ("ppo", &["method=ppo"]),
         // One rank has it in the host's memory, several have parts of it.
         ("spread", &["loss.kl_coef=0.05", "memory.offload=[\"reference\"]", "train.steps=3"]),
+        ("stage-3", &["loss.kl_coef=0.05", "run.zero_stage=3", "train.recompute=layer", "train.steps=3"]),
         // Held-out prompts come again, and are then dealt by the lengths of their responses.
         (
             "again",
@@ -116,6 +117,52 @@ fn the_number_of_ranks_changes_no_bit() {
             let left = left(&folder, &dir);
             assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "{name} on {ranks} ranks");
         }
+    }
+}
+
+#[test]
+fn a_run_goes_on_with_weights_shared_out_or_not() {
+    let folder = Run::new(SMALL);
+    let sets = |ranks: &str, stage: &str, steps: &str| {
+        [ranks, stage, steps].map(String::from).into_iter().chain(["train.cut_multiple=4".to_string()])
+    };
+    let train = |dir: &str, sets: &mut dyn Iterator<Item = String>| {
+        let sets: Vec<String> = sets.collect();
+        let (code, said) = ended(folder.output(dir, &refs(&sets)));
+        assert_eq!(code, Some(0), "{sets:?}: {said}");
+    };
+    train("whole", &mut sets("--ranks=1", "run.zero_stage=2", "train.steps=4"));
+    for (ranks, stage, then) in [("3", "3", ("2", "2")), ("2", "2", ("4", "3")), ("1", "3", ("2", "3"))] {
+        let dir = format!("{ranks}-{stage}");
+        let stages = [stage, then.1].map(|stage| format!("run.zero_stage={stage}"));
+        train(&dir, &mut sets(&format!("--ranks={ranks}"), &stages[0], "train.steps=2"));
+        let more = sets(&format!("--ranks={}", then.0), &stages[1], "train.steps=4");
+        train(&dir, &mut more.chain(["--resume".to_string()]));
+        assert_eq!(
+            left(&folder, "whole"),
+            left(&folder, &dir),
+            "{ranks} ranks at stage {stage}, then {then:?}"
+        );
+    }
+}
+
+#[test]
+fn a_gradient_that_runs_away_is_named_on_several_ranks() {
+    let folder = Run::new(SMALL);
+    for stage in ["run.zero_stage=2", "run.zero_stage=3"] {
+        let sets = [
+            "--ranks=2",
+            stage,
+            "method=sft",
+            "data.prompts=builtin:addition-forgetful",
+            "train.learning_rate=1e30",
+            "train.grad_clip=0",
+            "train.weight_decay=0",
+        ];
+        let (code, said) = ended(folder.output(&stage[4..], &sets));
+        assert_eq!(code, Some(1), "{stage}: {said}");
+        assert!(said.contains("not-finite]: ") && said.contains("last good weights: "), "{stage}: {said}");
+        assert_eq!(said.matches("error[").count(), 1, "{stage}: {said}");
     }
 }
 

@@ -47,7 +47,7 @@ impl<'a> Role<'a> {
         staging: Bytes,
     ) -> Result<()> {
         let Some((table, adapters)) = &self.adapters else { return Ok(()) };
-        let layout = self.decoder().params.embed.layout;
+        let layout = self.layout();
         let load = |sets: &[Buf<'_>]| load_adapters(dev, table, layout, sets, from, staging);
         let Some((optimizer, master)) = self.optimizer.as_ref().and_then(|of| Some((of, of.master()?)))
         else {
@@ -71,11 +71,13 @@ impl<'a> Role<'a> {
         FlatTensors::weights(exact.unwrap_or(self.learned().1))
     }
 
-    /// Returns what the role learns, as a flat buffer with its table: its adapters, or all its weights.
+    /// Returns what the role learns, as a flat buffer with its table: its adapters, or all its weights; of weights in parts on several
+    /// ranks this one's part.
     pub fn learned(&self) -> (&ParamTable, Buf<'a>) {
-        match &self.adapters {
-            Some((table, adapters)) => (table, adapters.all),
-            None => (&self.table, self.decoder().params.all),
+        match (&self.adapters, self.part()) {
+            (Some((table, adapters)), _) => (table, adapters.all),
+            (None, Some((_, part))) => (&self.table, part),
+            (None, None) => (&self.table, self.decoder().params.all),
         }
     }
 

@@ -9,7 +9,7 @@ use plimsoll_base::Result;
 use plimsoll_device::{Aside, Device, Owned, Run};
 use plimsoll_files::Head;
 use plimsoll_memory::{Buf, InPhase};
-use plimsoll_model::{Activations, Pass, PassIndex, RowGradients, Stage, backward_part, layers};
+use plimsoll_model::{Activations, Pass, PassIndex, RowGradients, Scorer, Stage};
 use plimsoll_plan::UpdateShape;
 use plimsoll_ranks::Group;
 use plimsoll_train::{Landing, Packer, Part, Share, Units, UpdateOptions};
@@ -22,6 +22,7 @@ struct Chain<'x, 'a, 'p> {
     dev: &'x dyn Device,
     group: &'x Group,
     role: &'x Role<'a>,
+    scorer: Scorer<'x>,
     acts: Activations<'p>,
     /// The partial gradient of this rank's micro-batch.
     grads: RoleGradients<'p>,
@@ -52,7 +53,8 @@ impl Role<'_> {
         let acts = Activations::bind(phase, shape.mode, shape.limits);
         let grads = self.bind_gradients(phase);
         let landing = Landing::bind(phase, self.shape.name.name());
-        let chain = Chain { dev, group, role: self, acts, grads, shard, landing, inv_temperature };
+        let scorer = self.scorer(dev, phase);
+        let chain = Chain { dev, group, role: self, scorer, acts, grads, shard, landing, inv_temperature };
         let units = Units { packing: shape.packing, hidden: u64::from(self.shape.spec.hidden) };
         packer.cut(cut, units, sequences, which.clone())?;
         let (mut stats, count) = (UpdateStats::default(), packer.num_micro_batches());
@@ -114,6 +116,13 @@ impl Role<'_> {
         grad_norm: f64,
     ) -> Result<()> {
         let (table, weights) = self.learned();
+        if self.is_spread() {
+            // The others have read what they needed: norms were exchanged since.
+            let optimizer = self.optimizer.as_mut().expect("a trained role has an optimizer");
+            optimizer.update_in_parts(dev, weights, shard, how, grad_norm, &mut |_| {});
+            dev.sync();
+            return group.barrier();
+        }
         let own = Share { rank: group.rank(), ranks: group.ranks() };
         let others: Vec<(usize, Vec<Owned>)> =
             own.others().map(|rank| (rank, (Share { rank, ..own }).owned(table))).collect();
@@ -165,10 +174,10 @@ impl<'p> Chain<'_, '_, 'p> {
     /// Runs a micro-batch forward. Returns its pass, and for the other ranks its rows, the head's numbers and, after a
     /// vocabulary, the entropies.
     fn forward(&self, index: &PassIndex) -> Result<(Pass<'p>, Vec<f32>)> {
-        let Chain { dev, role, .. } = *self;
+        let Chain { dev, role, ref scorer, .. } = *self;
         let pass = Pass::upload(dev, self.acts, index);
-        layers(dev, role.decoder(), &pass);
-        let head = role.head(dev, role.decoder(), &pass, self.inv_temperature);
+        scorer.layers(dev, &pass);
+        let head = role.head(dev, scorer.decoder(), &pass, self.inv_temperature);
         let heads = index.head_rows.len();
         let mut numbers = vec![0.0; 1 + heads];
         numbers[0] = f32::from_bits(index.ids.len() as u32);
@@ -198,7 +207,7 @@ struct Round<'x, 'a, 'p> {
 impl<'p> Round<'_, '_, 'p> {
     /// Computes the partial gradient of this rank's micro-batch, if it has one. On cards the ranks' are added meanwhile.
     fn backward(&self, buffers: &StepBuffers, own: Option<(&Range<usize>, &Pass<'p>)>) {
-        let Chain { dev, role, inv_temperature, .. } = *self.chain;
+        let Chain { dev, role, ref scorer, inv_temperature, .. } = *self.chain;
         let Some((own, pass)) = own else {
             return Stage::all(role.shape.spec.layers).for_each(|stage| self.after(stage));
         };
@@ -210,7 +219,7 @@ impl<'p> Round<'_, '_, 'p> {
         let of = role.derivatives(inv_temperature, derivatives);
         let grads = self.chain.grads.to();
         role.trained().begin_gradients(dev, grads.all());
-        backward_part(dev, role.decoder(), grads, false, pass, of, &mut |stage| self.after(stage));
+        scorer.backward_part(dev, grads, false, pass, of, &mut |stage| self.after(stage));
     }
 
     /// Adds what a stage has left on all ranks, next to the stages after it.

@@ -6,7 +6,7 @@
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::{gather_f32, gather_f64, share_of};
 use plimsoll_base::{Bytes, Error, Phase, Result};
-use plimsoll_device::{Device, Owned, Run};
+use plimsoll_device::{Device, MatrixLayout, Owned, Run};
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{
@@ -17,7 +17,10 @@ use plimsoll_model::{
 use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape, WeightsAre};
 use plimsoll_ranks::Group;
 use plimsoll_run::checkpoint::{ADAPTER_WEIGHTS, CRITIC, CRITIC_OPTIMIZER, OPTIMIZER, WEIGHTS};
-use plimsoll_train::{Optimizer, Packer, Sequence, Share, Units, UpdateOptions, gradient_not_finite};
+use plimsoll_train::{
+    Optimizer, Packer, Sequence, Share, Units, UpdateOptions, first_not_finite, gradient_not_finite,
+};
+use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
@@ -41,10 +44,17 @@ pub struct Role<'a> {
 enum Weights<'a> {
     Resident(Decoder<'a>),
     /// Elsewhere; the layers stream through the arena.
-    Streamed {
-        source: Source<'a>,
-        rope: Buf<'a>,
-    },
+    Streamed(Elsewhere<'a>),
+}
+
+/// Weights that are not in the arena as one buffer.
+struct Elsewhere<'a> {
+    source: Source<'a>,
+    rope: Buf<'a>,
+    /// What this rank keeps of them, if several ranks have them.
+    part: Option<(Share, Buf<'a>)>,
+    /// Of the weights as they were read.
+    sum_squares: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +133,7 @@ impl<'a> Role<'a> {
     /// serves the others where their shapes allow it; none for the first role itself.
     pub fn bind(
         dev: &dyn Device,
-        resident: Resident<'a>,
+        (resident, overlay): (Resident<'a>, &mut Overlay<'_>),
         shape: RoleShape,
         first: Option<&Role<'a>>,
         model: &OpenModel,
@@ -133,7 +143,7 @@ impl<'a> Role<'a> {
         let own_rope = resident.get(&format!("{name}.rope"));
         let rope = match first {
             None => resident.buf("rope.table"),
-            Some(first) => own_rope.unwrap_or(first.decoder().rope),
+            Some(first) => own_rope.unwrap_or(first.rope()),
         };
         if first.is_none() || own_rope.is_some() {
             rope::fill(dev, &shape.spec, rope);
@@ -145,14 +155,26 @@ impl<'a> Role<'a> {
             dev.offload_out(0, &mut std::iter::once((of, all)));
             dev.sync();
             let source = vec![(Run { start: 0, elements: table.elements }, all)];
-            let (sum_squares, weights) = (dev.sum_squares(of), Weights::Streamed { source, rope });
-            return Ok(Role::frozen(shape, table, sum_squares, weights));
+            let weights = Elsewhere { source, rope, part: None, sum_squares: dev.sum_squares(of) };
+            return Ok(Role::frozen(shape, table, weights.sum_squares, Weights::Streamed(weights)));
         }
         if let WeightsAre::Spread(share) = shape.weights_are {
-            let of = first.expect("the first role is never spread").decoder().params.all;
-            let source = spread(dev, &table, share, of, resident.buf(&format!("{name}.weights")));
-            let (sum_squares, weights) = (dev.sum_squares(of), Weights::Streamed { source, rope });
-            return Ok(Role::frozen(shape, table, sum_squares, weights));
+            let part = resident.buf(&format!("{name}.weights"));
+            let sum_squares = match first {
+                Some(first) => first.copy_part(dev, share, part),
+                None => with_whole(dev, overlay, &shape, &table, |params| {
+                    load(dev, model, &table, params, how.seed, how.staging)?;
+                    keep_part(dev, &table, share, params.all, part);
+                    Ok(params.sum_squares(dev))
+                })?,
+            };
+            let source = spread(&table, share, part);
+            let weights = Elsewhere { source, rope, part: Some((share, part)), sum_squares };
+            let mut role = Role::frozen(shape, table, sum_squares, Weights::Streamed(weights));
+            let of = |of: UpdateShape| Optimizer::new(dev, &role.table, part, resident, name, of.share);
+            role.optimizer = shape.update.map(of);
+            role.sum_squares = role.sum_squares.filter(|_| role.optimizer.is_none());
+            return Ok(role);
         }
         if shape.weights_are == WeightsAre::FirstRoles {
             let first = first.expect("the first role has its own weights");
@@ -198,9 +220,86 @@ impl<'a> Role<'a> {
     pub fn decoder(&self) -> &Decoder<'a> {
         match &self.weights {
             Weights::Resident(decoder) => decoder,
-            Weights::Streamed { .. } => {
-                panic!("the {} is streamed: it only scores", self.shape.name.name())
+            Weights::Streamed(_) => panic!("the {}'s weights are not in one place", self.shape.name.name()),
+        }
+    }
+
+    /// Returns the decoder from which samples are drawn. What lies in parts is gathered for the phase, which is Rollout.
+    pub fn sampled<'p>(&'p self, dev: &dyn Device, phase: &InPhase<'p>) -> Cow<'p, Decoder<'p>>
+    where
+        'a: 'p,
+    {
+        let of = match &self.weights {
+            Weights::Resident(decoder) => return Cow::Borrowed(decoder),
+            Weights::Streamed(of) => of,
+        };
+        let RoleShape { spec, weights: dtype, .. } = self.shape;
+        let all = phase.buf(&whole_region(&self.shape));
+        of.gather(dev, all);
+        let params = Params::bind(&spec, &self.table, dtype, all);
+        Cow::Owned(Decoder { spec, dtype, params, rope: of.rope })
+    }
+
+    /// Calls `body` with all weights in one buffer, for which those in parts are gathered in the phase Rollout.
+    pub(crate) fn with_gathered<T>(
+        &self,
+        dev: &dyn Device,
+        overlay: &mut Overlay<'_>,
+        body: impl FnOnce(&dyn Device, Buf<'_>) -> T,
+    ) -> T {
+        match &self.weights {
+            Weights::Streamed(of) if of.part.is_some() => {
+                // No lease is waited for: who reads resident regions now is the caller.
+                let phase = overlay.enter_leased(Phase::Rollout);
+                let all = phase.buf(&whole_region(&self.shape));
+                of.gather(dev, all);
+                body(dev, all)
             }
+            _ => body(dev, self.learned().1),
+        }
+    }
+
+    /// True if what it learns is in parts on several ranks.
+    pub fn is_spread(&self) -> bool {
+        self.part().is_some() && self.optimizer.is_some()
+    }
+
+    /// Returns what this rank keeps of its weights, if several ranks have them.
+    pub(super) fn part(&self) -> Option<(Share, Buf<'a>)> {
+        match &self.weights {
+            Weights::Streamed(of) => of.part,
+            Weights::Resident(_) => None,
+        }
+    }
+
+    /// Copies the part of its weights that a rank keeps. Returns the sum of squares of all.
+    fn copy_part(&self, dev: &dyn Device, share: Share, to: Buf<'_>) -> f64 {
+        match &self.weights {
+            Weights::Resident(decoder) => {
+                keep_part(dev, &self.table, share, decoder.params.all, to);
+                decoder.params.sum_squares(dev)
+            }
+            Weights::Streamed(Elsewhere { part, sum_squares, .. }) => {
+                let (_, part) = part.expect("the first role is never offloaded");
+                dev.accumulate(part, to, false);
+                dev.sync();
+                *sum_squares
+            }
+        }
+    }
+
+    fn rope(&self) -> Buf<'a> {
+        match &self.weights {
+            Weights::Resident(decoder) => decoder.rope,
+            Weights::Streamed(of) => of.rope,
+        }
+    }
+
+    /// Returns how its matrices lie.
+    pub fn layout(&self) -> MatrixLayout {
+        match &self.weights {
+            Weights::Resident(decoder) => decoder.params.embed.layout,
+            Weights::Streamed(_) => MatrixLayout::of_weights(self.table.device, self.shape.weights),
         }
     }
 
@@ -362,7 +461,7 @@ impl<'a> Role<'a> {
             }
         };
         if !stats.grad_norm.is_finite() {
-            return Err(self.gradient_not_finite(dev, grads));
+            return Err(self.gradient_not_finite(dev, grads, group));
         }
         if let Some(group) = group {
             self.update_together(dev, group, grads, how, stats.grad_norm)?;
@@ -394,13 +493,14 @@ impl<'a> Role<'a> {
         }
         let Some(pass) = update else { return Ok(()) };
         let phase = enter(dev, overlay, pass.mode.phase());
-        let (decoder, optimizer, grads) = (self.decoder(), self.trained(), self.bind_gradients(&phase));
+        let (optimizer, grads) = (self.trained(), self.bind_gradients(&phase));
+        let scorer = self.scorer(dev, &phase);
         rehearse_passes(dev, &phase, pass, positions, &mut |pass, heads| {
-            layers(dev, decoder, pass);
-            self.head(dev, decoder, pass, 1.0);
+            scorer.layers(dev, pass);
+            self.head(dev, scorer.decoder(), pass, 1.0);
             // Not zeros: algorithms are compared by the gradients that they compute from these.
             let (ones, zeros) = (vec![1.0; heads], vec![0.0; heads]);
-            self.backward(dev, grads.to(), false, pass, 1.0, [&ones, &zeros]);
+            scorer.backward(dev, grads.to(), false, pass, self.derivatives(1.0, [&ones, &zeros]));
         })?;
         let slots = optimizer.slots(&phase, self.shape.name.name());
         optimizer.rehearse(dev, self.learned().1, grads.all(), slots);
@@ -416,6 +516,13 @@ impl<'a> Role<'a> {
         model: &OpenModel,
         how: Loading,
     ) -> Result<()> {
+        if let Some((share, part)) = self.part() {
+            return with_whole(dev, overlay, &self.shape, &self.table, |params| {
+                load(dev, model, &self.table, params, how.seed, how.staging)?;
+                keep_part(dev, &self.table, share, params.all, part);
+                Ok(())
+            });
+        }
         load(dev, model, &self.table, &self.decoder().params, how.seed, how.staging)?;
         self.load_adapters(dev, overlay, how.adapters(model), how.staging)
     }
@@ -432,11 +539,21 @@ impl<'a> Role<'a> {
         staging: Bytes,
     ) -> Result<()> {
         let (weights, states) = self.files();
-        let ((table, learned), layout) = (self.learned(), self.decoder().params.embed.layout);
+        let ((table, learned), layout) = (self.learned(), self.layout());
         let read = |sets: &[FlatTensors<'_>], through, file: &str| {
             restore(dev, table, layout, sets, through, &checkpoint.join(file), staging)
         };
-        read(&[FlatTensors { stored: self.stored_as(), ..FlatTensors::weights(learned) }], None, weights)?;
+        match self.part() {
+            Some((share, part)) => with_whole(dev, overlay, &self.shape, table, |params| {
+                read(&[FlatTensors::weights(params.all)], None, weights)?;
+                keep_part(dev, table, share, params.all, part);
+                Ok(())
+            })?,
+            None => {
+                let learned = FlatTensors { stored: self.stored_as(), ..FlatTensors::weights(learned) };
+                read(&[learned], None, weights)?;
+            }
+        }
         self.merge(dev);
         let Some(optimizer) = &self.optimizer else { return Ok(()) };
         let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
@@ -477,13 +594,13 @@ impl<'a> Role<'a> {
     }
 
     /// Returns what runs its forward passes in a phase.
-    fn scorer<'p>(&'p self, dev: &dyn Device, phase: &InPhase<'p>) -> Scorer<'p>
+    pub(super) fn scorer<'p>(&'p self, dev: &dyn Device, phase: &InPhase<'p>) -> Scorer<'p>
     where
         'a: 'p,
     {
         match &self.weights {
             Weights::Resident(decoder) => Scorer::Resident(decoder),
-            Weights::Streamed { source, rope } => {
+            Weights::Streamed(Elsewhere { source, rope, .. }) => {
                 let (spec, name) = (self.shape.spec, self.shape.name.name());
                 Scorer::Streamed(Streamed::begin(dev, spec, &self.table, source, *rope, phase, name))
             }
@@ -537,9 +654,20 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Returns the error that names the first tensor whose gradient is not finite.
-    fn gradient_not_finite(&self, dev: &dyn Device, grads: Buf<'_>) -> Error {
-        let error = gradient_not_finite(dev, self.learned().0, grads);
+    /// Returns the error that names the first tensor whose gradient is not finite, the same on all ranks.
+    fn gradient_not_finite(&self, dev: &dyn Device, grads: Buf<'_>, group: Option<&Group>) -> Error {
+        let (table, _) = self.learned();
+        let mut broken = first_not_finite(dev, table, self.trained().owned(), grads);
+        if let Some(group) = group {
+            let own = broken.map_or(f64::INFINITY, |index| index as f64);
+            let all = match gather_f64(group, &[own]) {
+                Ok(all) => all,
+                Err(error) => return error,
+            };
+            let first = all.into_iter().flatten().fold(f64::INFINITY, f64::min);
+            broken = first.is_finite().then_some(first as usize);
+        }
+        let error = gradient_not_finite(table, broken);
         match self.shape.name {
             RoleName::Critic => error.fact("it is the critic's").hint("lower critic.learning_rate"),
             _ => error,
@@ -547,21 +675,51 @@ impl<'a> Role<'a> {
     }
 }
 
-/// Copies what this rank keeps of the weights `of` into its `shard`. Returns where they all lie; the other ranks' parts are there
-/// after a barrier.
-fn spread<'a>(dev: &dyn Device, table: &ParamTable, share: Share, of: Buf<'_>, shard: Buf<'a>) -> Source<'a> {
+impl Elsewhere<'_> {
+    /// Copies all weights into one buffer.
+    fn gather(&self, dev: &dyn Device, all: Buf<'_>) {
+        for (run, part) in &self.source {
+            dev.accumulate(*part, all.slice(run.start as usize, part.len()), false);
+        }
+    }
+}
+
+/// Returns the region in which weights that lie in parts are whole, in the phase Rollout.
+fn whole_region(shape: &RoleShape) -> String {
+    format!("{}.whole", shape.name.name())
+}
+
+/// Calls `body` with that region as parameters, which hold nothing yet.
+fn with_whole<T>(
+    dev: &dyn Device,
+    overlay: &mut Overlay<'_>,
+    shape: &RoleShape,
+    table: &ParamTable,
+    body: impl FnOnce(&Params<'_>) -> Result<T>,
+) -> Result<T> {
+    let phase = enter(dev, overlay, Phase::Rollout);
+    let all = phase.buf(&whole_region(shape));
+    body(&Params::bind(&shape.spec, table, shape.weights, all))
+}
+
+/// Copies what a rank keeps of all weights.
+fn keep_part(dev: &dyn Device, table: &ParamTable, share: Share, all: Buf<'_>, part: Buf<'_>) {
+    for Owned { run, at } in share.owned(table) {
+        let len = run.elements as usize;
+        dev.accumulate(all.slice(run.start as usize, len), part.slice(at as usize, len), false);
+    }
+    dev.sync();
+}
+
+/// Returns where all parts lie: this rank's, and those of the others, which are there after a barrier.
+fn spread<'a>(table: &ParamTable, share: Share, part: Buf<'a>) -> Source<'a> {
     let mut source = Source::new();
     for rank in 0..share.ranks {
         for Owned { run, at } in (Share { rank, ..share }).owned(table) {
-            let (at, len) = (at as usize, run.elements as usize);
-            let part = shard.slice(at, len);
-            if rank == share.rank {
-                dev.accumulate(of.slice(run.start as usize, len), part, false);
-            }
-            source.push((run, if rank == share.rank { part } else { part.of_rank(rank) }));
+            let there = part.slice(at as usize, run.elements as usize);
+            source.push((run, if rank == share.rank { there } else { there.of_rank(rank) }));
         }
     }
-    dev.sync();
     source.sort_unstable_by_key(|(run, _)| run.start);
     source
 }

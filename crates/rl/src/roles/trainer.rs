@@ -6,7 +6,7 @@ use plimsoll_base::{Phase, Result};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Arena, Buf, Overlay, ReadLease, Resident};
-use plimsoll_model::{Activations, AdaptersFrom, Mode};
+use plimsoll_model::{Activations, AdaptersFrom, Mode, ParamTable};
 use plimsoll_plan::{PerRole, RoleName, RunShape};
 use plimsoll_ranks::Group;
 use plimsoll_rollout::{Engine, Lengths, Live, Model, Request, RolloutStats, Samples, StopCondition};
@@ -68,7 +68,8 @@ impl<'a> Trainer<'a> {
         let loading = Loading { seed, staging: shape.host.staging };
         let mut roles: Vec<Role<'a>> = Vec::new();
         for role in shape.roles() {
-            let role = Role::bind(dev, resident, role, roles.first(), sources.of(role.name), loading)?;
+            let places = (resident, &mut overlay);
+            let role = Role::bind(dev, places, role, roles.first(), sources.of(role.name), loading)?;
             let from = loading.adapters(sources.of(role.shape.name));
             role.load_adapters(dev, &mut overlay, from, loading.staging)?;
             roles.push(role);
@@ -116,7 +117,8 @@ impl<'a> Trainer<'a> {
             let phase = enter(self.dev, &mut self.overlay, Phase::Rollout);
             let mode = Mode::Rollout { truncates: self.shape.truncates };
             let acts = Activations::bind(&phase, mode, self.shape.engine.pass());
-            self.engine.rehearse(self.dev, self.roles[0].decoder(), acts, samplings)?;
+            let decoder = self.roles[0].sampled(self.dev, &phase);
+            self.engine.rehearse(self.dev, &decoder, acts, samplings)?;
         }
         if self.packer.is_some() {
             for index in (0..self.roles.len()).rev() {
@@ -130,7 +132,13 @@ impl<'a> Trainer<'a> {
     /// Reads the first role's initial weights again.
     pub fn reload(&mut self, model: &OpenModel) -> Result<()> {
         self.overlay.take_back();
-        self.roles[0].reload(self.dev, &mut self.overlay, model, self.loading)
+        self.roles[0].reload(self.dev, &mut self.overlay, model, self.loading)?;
+        self.meet()
+    }
+
+    /// Waits until all ranks have read the parts that they keep.
+    fn meet(&self) -> Result<()> {
+        self.group.filter(|_| self.roles[0].is_spread()).map_or(Ok(()), Group::barrier)
     }
 
     /// Gives the first role adapters of random numbers, if it has any: for measurements, where those that add nothing show nothing.
@@ -148,7 +156,7 @@ impl<'a> Trainer<'a> {
             let (updates, staging) = (updates(role.shape.name), self.loading.staging);
             role.restore(self.dev, &mut self.overlay, checkpoint, updates, staging)?;
         }
-        Ok(())
+        self.meet()
     }
 
     /// Returns the role whose optimizer states a checkpoint's file holds, and the first of them: of adapters that have an f32 copy, the
@@ -180,6 +188,13 @@ impl<'a> Trainer<'a> {
         body(self.dev, role, phase.buf(&format!("{}.grads", name.name())))
     }
 
+    /// Calls `body` with the first role's weights in one buffer, which is gathered where ranks have parts of it.
+    pub fn with_gathered<T>(&mut self, body: impl FnOnce(&dyn Device, &ParamTable, Buf<'_>) -> T) -> T {
+        let Trainer { dev, roles, overlay, .. } = self;
+        let first = &roles[0];
+        first.with_gathered(*dev, overlay, |dev, all| body(dev, first.learned().0, all))
+    }
+
     /// Returns the right to read weights and states next to Rollout and Score; the next update waits for it.
     pub fn lease(&self) -> ReadLease<'a> {
         self.resident.lease()
@@ -199,7 +214,8 @@ impl<'a> Trainer<'a> {
         let phase = enter(self.dev, &mut self.overlay, Phase::Rollout);
         let mode = Mode::Rollout { truncates: self.shape.truncates };
         let acts = Activations::bind(&phase, mode, self.shape.engine.pass());
-        self.engine.run(self.dev, self.roles[0].decoder(), acts, request, stop, &mut self.samples)
+        let decoder = self.roles[0].sampled(self.dev, &phase);
+        self.engine.run(self.dev, &decoder, acts, request, stop, &mut self.samples)
     }
 
     /// Calls `body` with the engine's live form: phase Rollout, until it returns.

@@ -56,7 +56,7 @@ pub fn prepare<'a>(
     Ok(SaveJob {
         dev: trainer.dev,
         tensors: tensors(trainer, everything.is_some()),
-        layout: trainer.first().decoder().params.embed.layout,
+        layout: trainer.first().layout(),
         lease: trainer.lease(),
         staging: trainer.shape.host.staging,
         part,
@@ -91,6 +91,11 @@ impl SaveJob<'_> {
             for TensorsOf { file, table, sets } in &self.tensors {
                 let path = self.part.join(file);
                 let record = match trainer.role_of_states(file) {
+                    None if trainer.first().is_spread() && *file == trainer.first().files().0 => trainer
+                        .with_gathered(|dev, table, all| {
+                            let sets = [FlatTensors::weights(all)];
+                            save(dev, table, self.layout, &sets, &path, self.staging)
+                        })?,
                     None => save(self.dev, table, self.layout, sets, &path, self.staging)?,
                     Some((name, first)) => trainer.with_gradients(name, |dev, role, whole| {
                         let optimizer = role.optimizer.as_ref().expect("a role with states is trained");

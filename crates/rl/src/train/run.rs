@@ -188,6 +188,10 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
 
     fn name_tensor(&self, error: Error) -> Error {
         let role = self.trainer.first();
+        if role.is_spread() {
+            // Others may be gone, and with them their parts.
+            return error;
+        }
         let (table, learned) = role.learned();
         name_tensor(self.trainer.dev, table, learned, error)
     }
@@ -217,11 +221,17 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
 
     fn save(&mut self, saving: Saving<'_>) -> Result<Save<'scope>> {
         if let Some(group) = self.trainer.group {
+            // Rank 0 reads what the others have, which may end when it has. A rank that is lost is found by what follows.
+            let is_spread = self.trainer.first().is_spread();
+            let meet = || if is_spread { group.barrier() } else { Ok(()) };
             if group.rank() > 0 {
+                let _ = meet();
                 return Ok(Save::Done(saving.store.path(saving.step)));
             }
             let job = prepare(&self.trainer, &self.session.model, &self.held, saving)?;
-            return job.run_gathered(&mut self.trainer).map(Save::Done);
+            let saved = job.run_gathered(&mut self.trainer)?;
+            let _ = meet();
+            return Ok(Save::Done(saved));
         }
         let job = prepare(&self.trainer, &self.session.model, &self.held, saving)?;
         Ok(Save::Later(Box::new(move || job.run())))

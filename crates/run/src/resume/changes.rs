@@ -19,6 +19,7 @@ const MAY_CHANGE: &[&str] = &[
     "rollout.on_full",
     "run.dir",
     "run.threads",
+    "run.zero_stage",
     "track.*",
     "reward.*.workers",
     "reward.*.timeout_ms",
