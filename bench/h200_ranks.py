@@ -30,6 +30,8 @@ MODELS = {
            "sets": ["train.optimizer_dtype=bf16", "train.grad_dtype=f32", "train.recompute=layer"],
            "bits": ["train.optimizer_dtype=int8"], "bits_steps": 2},
 }
+# The same at stage 3, where ranks share out the weights too; one rank has them whole.
+MODELS.update({f"{name} stage 3": {**of, **{key: [*of[key], "run.zero_stage=3"] for key in ("sets", "bits")}} for name, of in MODELS.items()})
 REHEARSAL = {"model": "builtin:nano", "prompts": 16, "sets": [], "bits": [], "bits_steps": 3, "tokens": 8}
 NEW_TOKENS = 256
 STEPS = 5

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Several ranks, a card each, on one host:
 #
-#     bench/h200_ranks.sh BINARY bits|scale|faults [--models 0.5b,1.5b,7b] [--ranks 1,2,4] [--results DIR] [--seconds N] [--limit N]
+#     bench/h200_ranks.sh BINARY bits|scale|faults [--models "0.5b,1.5b,7b,0.5b stage 3,..."] [--ranks 1,2,4] [--results DIR] [--seconds N] [--limit N]
 #     bench/h200_ranks.sh BINARY PART --rehearse --results DIR       # tries the script where there is no GPU
 #
 # `bits` trains the same run on every number of ranks and compares everything that it leaves. `scale` gives every rank the same
