@@ -67,7 +67,7 @@ pub struct Architecture {
     pub gguf: Option<&'static str>,
     /// True if a GGUF file holds the rows of q and k in rotated pairs.
     pub gguf_rope_pairs: bool,
-    /// True if q, k and v have a bias.
+    /// True if q, k and v have a bias whatever a file says.
     pub qkv_bias: bool,
     /// What of q and k is normalised before rope.
     pub qk_norms: Option<QkNorms>,
@@ -85,8 +85,10 @@ pub struct Architecture {
     pub rope_theta: f64,
     /// True if the head is the embedding unless `tie_word_embeddings` says otherwise.
     pub is_tied: bool,
-    /// True if `attention_bias` in `config.json` adds a bias to q, k, v and o, which is refused; false if it is not read.
+    /// True if `attention_bias` in `config.json` adds a bias to q, k, v and o.
     pub reads_attention_bias: bool,
+    /// True if `mlp_bias` adds one to gate, up and down.
+    pub reads_mlp_bias: bool,
     /// Whether layers have windows.
     pub windows: Windows,
     /// Keys of its own that a written `config.json` gets; no value is null.
@@ -134,8 +136,9 @@ const LLAMA: Architecture = Architecture {
     rope_theta: 1e4,
     is_tied: false,
     reads_attention_bias: true,
+    reads_mlp_bias: true,
     windows: Windows::No,
-    config_keys: &[("attention_bias", Some(false)), ("mlp_bias", Some(false))],
+    config_keys: &[],
 };
 
 /// The table, in the order of `Family`; what a row does not name it shares with Llama.
@@ -149,6 +152,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         gguf_rope_pairs: false,
         qkv_bias: true,
         reads_attention_bias: false,
+        reads_mlp_bias: false,
         windows: Windows::Asked,
         config_keys: &[("use_sliding_window", Some(false))],
         ..LLAMA
@@ -160,8 +164,9 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         gguf: Some("qwen3"),
         gguf_rope_pairs: false,
         qk_norms: Some(QkNorms::Heads),
+        reads_mlp_bias: false,
         windows: Windows::Asked,
-        config_keys: &[("attention_bias", Some(false)), ("use_sliding_window", Some(false))],
+        config_keys: &[("use_sliding_window", Some(false))],
         ..LLAMA
     },
     Architecture {
@@ -169,6 +174,8 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         causal_lm: "MistralForCausalLM",
         classifier: "MistralForSequenceClassification",
         gguf_rope_pairs: false,
+        reads_attention_bias: false,
+        reads_mlp_bias: false,
         windows: Windows::All,
         config_keys: &[("sliding_window", None)],
         ..LLAMA
@@ -189,7 +196,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         gguf: None,
         qk_norms: Some(QkNorms::Rows),
         norms: POST_NORMS,
-        config_keys: &[("attention_bias", Some(false))],
+        reads_mlp_bias: false,
         ..LLAMA
     },
     Architecture {
@@ -199,8 +206,8 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         gguf: None,
         qk_norms: Some(QkNorms::Rows),
         norms: POST_NORMS,
+        reads_mlp_bias: false,
         windows: Windows::AllButEvery { n: 4, own_rope: true },
-        config_keys: &[("attention_bias", Some(false))],
         ..LLAMA
     },
     Architecture {
@@ -218,8 +225,8 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         scales_embedding: true,
         rope_theta: 1e6,
         is_tied: true,
+        reads_mlp_bias: false,
         windows: Windows::AllButEvery { n: 6, own_rope: true },
-        config_keys: &[("attention_bias", Some(false))],
         ..LLAMA
     },
     Architecture {

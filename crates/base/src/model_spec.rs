@@ -75,6 +75,12 @@ pub struct ModelSpec {
     pub tied: bool,
     /// True if q, k and v have a bias.
     pub qkv_bias: bool,
+    /// True if o has one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub output_bias: bool,
+    /// True if gate, up and down have one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub mlp_bias: bool,
     /// What of q and k is normalised before rope.
     pub qk_norms: Option<QkNorms>,
     /// Longest sequence that the model was made for.
@@ -85,6 +91,11 @@ pub struct ModelSpec {
     /// Its constant factors.
     #[serde(default, skip_serializing_if = "Multipliers::is_plain")]
     pub multipliers: Multipliers,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde asks.
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl ModelSpec {
@@ -105,12 +116,13 @@ impl ModelSpec {
 
     /// Number of parameters; a tied head is counted once.
     ///
-    /// P = V h (1 if tied else 2) + h + L (h a d + 2 h k d + a d h + 3 h f + n h + [bias: a d + 2 k d] + [qk-norm]), with n norms
-    /// a layer and 2 d weights of norms of heads, or (a + k) d of rows.
+    /// P = V h (1 if tied else 2) + h + L (h a d + 2 h k d + a d h + 3 h f + n h + [bias: a d + 2 k d, h, 2 f + h] + [qk-norm]), with n
+    /// norms a layer and 2 d weights of norms of heads, or (a + k) d of rows.
     pub fn parameters(&self) -> u64 {
         let (v, h, f) = (u64::from(self.vocab), u64::from(self.hidden), u64::from(self.ffn));
         let (q, kv, d) = (u64::from(self.q_width()), u64::from(self.kv_width()), u64::from(self.head_dim));
-        let bias = if self.qkv_bias { q + 2 * kv } else { 0 };
+        let biases = [(self.qkv_bias, q + 2 * kv), (self.output_bias, h), (self.mlp_bias, 2 * f + h)];
+        let bias: u64 = biases.into_iter().filter(|(has, _)| *has).map(|(_, n)| n).sum();
         let qk_norm = match self.qk_norms {
             None => 0,
             Some(QkNorms::Heads) => 2 * d,
@@ -155,7 +167,7 @@ const fn spec(
     ModelSpec {
         family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, rms_eps, rope_theta,
         rope_scaling: RopeScaling::None, tied, max_positions,
-        qkv_bias: family.architecture().qkv_bias, qk_norms: family.architecture().qk_norms,
+        qkv_bias: family.architecture().qkv_bias, output_bias: false, mlp_bias: false, qk_norms: family.architecture().qk_norms,
         attention: PLAIN, multipliers: Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0 },
     }
 }

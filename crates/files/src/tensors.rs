@@ -163,11 +163,19 @@ pub fn expected_tensors(spec: &ModelSpec) -> Vec<(String, Vec<u64>)> {
             add("self_attn.k_norm.weight", &[kv]);
         }
         add("self_attn.o_proj.weight", &[h, q]);
+        if spec.output_bias {
+            add("self_attn.o_proj.bias", &[h]);
+        }
         norm(norms.after, 0).iter().for_each(|name| add(name, &[h]));
         norm(norms.before, 1).iter().for_each(|name| add(name, &[h]));
         add("mlp.gate_proj.weight", &[f, h]);
         add("mlp.up_proj.weight", &[f, h]);
         add("mlp.down_proj.weight", &[h, f]);
+        if spec.mlp_bias {
+            add("mlp.gate_proj.bias", &[f]);
+            add("mlp.up_proj.bias", &[f]);
+            add("mlp.down_proj.bias", &[h]);
+        }
         norm(norms.after, 1).iter().for_each(|name| add(name, &[h]));
     }
     list.push(("model.norm.weight".to_string(), vec![h]));

@@ -28,14 +28,20 @@ pub enum ParamKind {
     KNorm,
     /// [h, a d]
     Output,
+    /// [h]
+    OutputBias,
     /// [h]: after attention
     AttnPostNorm,
     /// [h]: before the feed-forward part
     FfnNorm,
     /// [2f, h]
     GateUp,
+    /// [2f]
+    GateUpBias,
     /// [h, f]
     Down,
+    /// [h]
+    DownBias,
     /// [h]: after the feed-forward part
     FfnPostNorm,
     /// [h]
@@ -192,15 +198,23 @@ impl ParamTable {
                 add(ParamKind::KNorm, layer, 0, vec![(name("self_attn.k_norm.weight"), k)]);
             }
             add(ParamKind::Output, layer, q, vec![(name("self_attn.o_proj.weight"), h)]);
+            if spec.output_bias {
+                add(ParamKind::OutputBias, layer, 0, vec![(name("self_attn.o_proj.bias"), h)]);
+            }
             if let Some(names) = norms.after {
                 add(ParamKind::AttnPostNorm, layer, 0, norm(names, 0));
             }
             if let Some(names) = norms.before {
                 add(ParamKind::FfnNorm, layer, 0, norm(names, 1));
             }
-            let gate_up = ["gate", "up"].map(|p| (name(&format!("mlp.{p}_proj.weight")), f)).to_vec();
-            add(ParamKind::GateUp, layer, h, gate_up);
+            let gate_up =
+                |what: &str| ["gate", "up"].map(|p| (name(&format!("mlp.{p}_proj.{what}")), f)).to_vec();
+            add(ParamKind::GateUp, layer, h, gate_up("weight"));
             add(ParamKind::Down, layer, f, vec![(name("mlp.down_proj.weight"), h)]);
+            if spec.mlp_bias {
+                add(ParamKind::GateUpBias, layer, 0, gate_up("bias"));
+                add(ParamKind::DownBias, layer, 0, vec![(name("mlp.down_proj.bias"), h)]);
+            }
             if let Some(names) = norms.after {
                 add(ParamKind::FfnPostNorm, layer, 0, norm(names, 1));
             }

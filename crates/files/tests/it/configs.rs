@@ -6,7 +6,7 @@ use plimsoll_base::{
 use plimsoll_files::{TokenIds, config_json, generation_config_json, spec_from_config, token_ids};
 use serde_json::{Value, json};
 
-const GOLDEN: [(&str, &str); 14] = [
+const GOLDEN: [(&str, &str); 15] = [
     ("llama", include_str!("../configs/llama.json")),
     ("qwen2", include_str!("../configs/qwen2.json")),
     ("qwen3", include_str!("../configs/qwen3.json")),
@@ -21,6 +21,7 @@ const GOLDEN: [(&str, &str); 14] = [
     ("olmo3", include_str!("../configs/olmo3.json")),
     ("gemma3", include_str!("../configs/gemma3.json")),
     ("granite", include_str!("../configs/granite.json")),
+    ("llama_bias", include_str!("../configs/llama_bias.json")),
 ];
 
 fn golden(name: &str) -> Value {
@@ -62,6 +63,8 @@ fn the_golden_configs_give_their_shapes() {
         rope_scaling: RopeScaling::None,
         tied: true,
         qkv_bias: false,
+        output_bias: false,
+        mlp_bias: false,
         qk_norms: None,
         max_positions: 256,
         attention: Attention::default(),
@@ -255,8 +258,8 @@ fn what_is_not_built_is_refused_by_key_and_value() {
         ),
         ("llama", json!({ "model_type": "remove", "architectures": ["GPT2LMHeadModel"] }), "GPT2LMHeadModel"),
         ("llama", json!({ "hidden_act": "gelu" }), "hidden_act = \"gelu\""),
-        ("llama", json!({ "attention_bias": true }), "attention_bias = true"),
-        ("llama", json!({ "mlp_bias": true }), "mlp_bias = true"),
+        ("mistral", json!({ "attention_bias": true }), "attention_bias = true"),
+        ("qwen3", json!({ "mlp_bias": true }), "mlp_bias = true"),
         ("llama", json!({ "head_dim": 15 }), "head_dim = 15"),
         ("llama", json!({ "num_local_experts": 8 }), "num_local_experts = 8"),
         ("qwen3", json!({ "num_experts": 128 }), "num_experts = 128"),
@@ -321,6 +324,8 @@ fn wrong_and_absurd_values_are_named() {
         (json!({ "rms_norm_eps": 1e-60 }), "rms_norm_eps"),
         (json!({ "rope_theta": -1 }), "rope_theta = -1"),
         (json!({ "tie_word_embeddings": 1 }), "tie_word_embeddings = 1"),
+        (json!({ "attention_bias": 1 }), "attention_bias = 1"),
+        (json!({ "mlp_bias": "yes" }), "mlp_bias"),
         (json!({ "rope_scaling": { "rope_type": "linear" } }), "factor"),
         (json!({ "model_type": "remove", "architectures": "remove" }), "model_type"),
     ] {

@@ -9,7 +9,7 @@ use plimsoll_model::{PassLimits, Target};
 use std::path::PathBuf;
 
 /// The tiny models with numbers of transformers.
-pub const GOLDEN: [&str; 14] = [
+pub const GOLDEN: [&str; 15] = [
     "llama",
     "llama3_rope",
     "qwen2",
@@ -24,6 +24,7 @@ pub const GOLDEN: [&str; 14] = [
     "olmo3",
     "gemma3",
     "granite",
+    "llama_bias",
 ];
 
 /// Where a test runs.

@@ -274,7 +274,7 @@ fn llama_bf16() {
 #[test]
 fn layers_that_differ() {
     check_model("olmo3", DType::F32);
-    for source in ["mistral_window", "smollm3", "olmo3", "gemma3", "granite", "qwen3_yarn"] {
+    for source in ["mistral_window", "smollm3", "olmo3", "gemma3", "granite", "qwen3_yarn", "llama_bias"] {
         check_model(source, DType::Bf16);
     }
 }
@@ -300,6 +300,7 @@ fn with_adapters() {
         ("llama", DType::Bf16, 32, LoraTargets::ALL),
         ("gemma3", DType::Bf16, 8, LoraTargets::ALL),
         ("olmo3", DType::F32, 4, LoraTargets::ALL),
+        ("llama_bias", DType::Bf16, 8, LoraTargets::ALL),
     ] {
         let plain = Ask::new(source, dtype, Machine::detect(), &[1, 7, 16, 31, 40], 3);
         for merge in [false, true] {

@@ -42,6 +42,8 @@ fn spec(family: Family) -> ModelSpec {
         head_dim: 32,
         ffn: 96,
         qkv_bias: family == Family::Qwen2,
+        output_bias: false,
+        mlp_bias: false,
         qk_norms: family.architecture().qk_norms,
         tied: family != Family::Qwen2,
         attention: match family.architecture().windows {
