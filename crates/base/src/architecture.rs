@@ -23,6 +23,8 @@ crate::names! {
         Gemma3 = "gemma3_text",
         /// Granite 3, dense.
         Granite = "granite",
+        /// Phi-3 and Phi-4 mini.
+        Phi3 = "phi3",
     }
 }
 
@@ -77,6 +79,10 @@ pub struct Architecture {
     pub norm_offset: f32,
     /// What bends the gates.
     pub gate: Gate,
+    /// True if q, k and v are one tensor in files, and gate and up another.
+    pub is_fused: bool,
+    /// True if part of a head may be rotated, and `longrope` is the one rule of stretching.
+    pub has_longrope: bool,
     /// True if embeddings are multiplied by the root of their width.
     pub scales_embedding: bool,
     /// True if constant factors are read: of embeddings, of what parts of a layer add, of scores, and of logits.
@@ -101,7 +107,10 @@ pub enum Windows {
     /// The family knows no windows, and the key is not read.
     No,
     /// All layers, whenever it is set.
-    All,
+    All {
+        /// The keys of a window where the key is absent; without a number that is no window.
+        unset: Option<u32>,
+    },
     /// The layers from `max_window_layers` on, if `use_sliding_window` is true.
     Asked,
     /// All but every n-th layer.
@@ -131,6 +140,8 @@ const LLAMA: Architecture = Architecture {
     norms: PRE_NORMS,
     norm_offset: 0.0,
     gate: Gate::Silu,
+    is_fused: false,
+    has_longrope: false,
     scales_embedding: false,
     has_multipliers: false,
     rope_theta: 1e4,
@@ -176,7 +187,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         gguf_rope_pairs: false,
         reads_attention_bias: false,
         reads_mlp_bias: false,
-        windows: Windows::All,
+        windows: Windows::All { unset: Some(4096) },
         config_keys: &[("sliding_window", None)],
         ..LLAMA
     },
@@ -235,6 +246,20 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         classifier: "GraniteForSequenceClassification",
         gguf: None,
         has_multipliers: true,
+        ..LLAMA
+    },
+    Architecture {
+        family: Family::Phi3,
+        causal_lm: "Phi3ForCausalLM",
+        classifier: "Phi3ForSequenceClassification",
+        gguf: None,
+        is_fused: true,
+        has_longrope: true,
+        reads_attention_bias: false,
+        reads_mlp_bias: false,
+        windows: Windows::All { unset: None },
+        // Without the key the reference pads with token 32000, which must be in the vocabulary.
+        config_keys: &[("sliding_window", None), ("pad_token_id", None)],
         ..LLAMA
     },
 ];

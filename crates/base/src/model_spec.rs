@@ -3,7 +3,7 @@
 //! Legend: V vocab, L layers, h hidden, a query heads, k key-value heads, d head dim, f feed-forward.
 
 use crate::architecture::{Architecture, QkNorms};
-use crate::{Attention, Family, LayerSet, Multipliers, Window};
+use crate::{Attention, Family, LayerSet, Multipliers, RopeFactors, Window};
 use serde::{Deserialize, Serialize};
 
 /// How rotary frequencies are stretched beyond the trained context.
@@ -43,6 +43,20 @@ pub enum RopeScaling {
         attention_factor: f64,
         /// Whether the ends of the ramp are whole pairs.
         truncate: bool,
+    },
+    /// The base grows with sequences that are longer than the model's positions; shorter ones have frequencies as they are.
+    Dynamic {
+        /// How fast it grows.
+        factor: f64,
+    },
+    /// Each frequency divided by a number of its own, cosines and sines multiplied by a factor that follows from the model's positions.
+    LongRope {
+        /// The divisors for sequences of up to `original_max_position_embeddings` tokens.
+        short_factor: RopeFactors,
+        /// Those for longer ones.
+        long_factor: RopeFactors,
+        /// The context that the model was first trained with.
+        original_max_position_embeddings: u32,
     },
 }
 
@@ -109,6 +123,11 @@ impl ModelSpec {
         self.kv_heads * self.head_dim
     }
 
+    /// Elements of a head that are rotated.
+    pub fn rotary_width(&self) -> u32 {
+        self.attention.rotated.unwrap_or(self.head_dim)
+    }
+
     /// The row of the family's table.
     pub const fn architecture(&self) -> &'static Architecture {
         self.family.architecture()
@@ -172,7 +191,8 @@ const fn spec(
     }
 }
 
-const PLAIN: Attention = Attention { window: None, unrotated: LayerSet::every(1, 0), scale: None };
+const PLAIN: Attention =
+    Attention { window: None, unrotated: LayerSet::every(1, 0), scale: None, rotated: None };
 
 const ONES: [f32; 3] = [1.0; 3];
 
@@ -189,6 +209,18 @@ const OLMO_3_ROPE: RopeScaling = RopeScaling::Yarn {
     beta_slow: 1.0,
     attention_factor: 1.207_944_154_167_983_6,
     truncate: true,
+};
+
+#[rustfmt::skip]
+const PHI_4_MINI_ROPE: RopeScaling = RopeScaling::LongRope {
+    short_factor: RopeFactors::of(&[1.0; 48]),
+    long_factor: RopeFactors::of(&[
+        1.0, 1.118320672, 1.250641126, 1.398617824, 1.564103225, 1.74916897, 1.956131817, 2.187582649, 2.446418898, 2.735880826,
+        3.059592084, 3.421605075, 3.826451687, 4.279200023, 4.785517845, 5.351743533, 5.984965424, 6.693110555, 7.485043894, 8.370679318,
+        9.36110372, 10.4687158, 11.70738129, 13.09260651, 14.64173252, 16.37415215, 18.31155283, 20.47818807, 22.90118105, 25.61086418,
+        28.64115884, 32.03, 32.1, 32.13, 32.23, 32.6, 32.61, 32.64, 32.66, 32.7, 32.71, 32.93, 32.97, 33.28, 33.49, 33.5, 44.16, 47.77,
+    ]),
+    original_max_position_embeddings: 4096,
 };
 
 /// `spec` with windows in all layers but every n-th.
@@ -252,6 +284,7 @@ pub const PRESETS: &[(&str, ModelSpec)] = &[
     ("gemma-3-4b", with_windows(ModelSpec { rope_scaling: RopeScaling::Linear { factor: 8.0 }, ..scaled(spec(Family::Gemma3, 262208, 2560, 34, 8, 4, 256, 10240, 1e-6, 1e6, true, 131072), 0.0625, ONES) }, 1024, 6, Some(1e4))),
     ("granite-3.3-2b", scaled(spec(Family::Granite, 49159, 2048, 40, 32, 8, 64, 8192, 1e-5, 1e7, true, 131072), 0.015625, [12.0, 0.22, 8.0])),
     ("granite-3.3-8b", scaled(spec(Family::Granite, 49159, 4096, 40, 32, 8, 128, 12800, 1e-5, 1e7, true, 131072), 0.0078125, [12.0, 0.22, 16.0])),
+    ("phi-4-mini", ModelSpec { rope_scaling: PHI_4_MINI_ROPE, attention: Attention { rotated: Some(96), ..PLAIN }, ..spec(Family::Phi3, 200064, 3072, 32, 24, 8, 128, 8192, 1e-5, 1e4, true, 131072) }),
     ("mistral-7b", spec(Family::Mistral, 32768, 4096, 32, 32, 8, 128, 14336, 1e-5, 1e6, false, 32768)),
 ];
 
@@ -285,6 +318,7 @@ mod tests {
             ("olmo-2-1b", 1_484_916_736),
             ("olmo-2-7b", 7_298_617_344),
             ("granite-3.3-8b", 8_170_864_640),
+            ("phi-4-mini", 3_836_021_760),
         ] {
             assert_eq!(ModelSpec::preset(name).unwrap().parameters(), expect, "{name}");
         }

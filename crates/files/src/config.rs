@@ -87,7 +87,7 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
     };
     let max_positions = config.size_or("max_position_embeddings", POSITIONS_MAX, 2048)?;
     let layers = config.size("num_hidden_layers", LAYERS_MAX)?;
-    let rope = config.rope(architecture, max_positions)?;
+    let rope = config.rope(architecture, head_dim, max_positions)?;
     let biases = config.biases(architecture)?;
     let spec = ModelSpec {
         family: architecture.family,
@@ -202,6 +202,7 @@ pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
         map.insert("mlp_bias".into(), spec.mlp_bias.into());
     }
     layers::write(spec, map);
+    rope::write(spec, map);
     insert_ids(map, ids);
     config
 }
@@ -303,9 +304,6 @@ impl Config<'_> {
             if let Some(value) = self.present(key).filter(|v| **v != Value::Bool(false)) {
                 return Err(unsupported(self.file, key, value, "none"));
             }
-        }
-        if let Some(value) = self.present("partial_rotary_factor").filter(|v| v.as_f64() != Some(1.0)) {
-            return Err(unsupported(self.file, "partial_rotary_factor", value, "1"));
         }
         Ok(())
     }

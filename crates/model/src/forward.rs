@@ -299,7 +299,8 @@ impl<'a> Decoder<'a> {
         // Attention divides scores by the root of d.
         let q_scale =
             self.spec.attention.scale.map_or(1.0, |scale| scale * (self.spec.head_dim as f32).sqrt());
-        Rotation { angles: rope::of_layer(&self.spec, self.rope, layer), q_scale }
+        let width = self.spec.attention.rotated.map(|width| width as usize);
+        Rotation { angles: rope::of_layer(&self.spec, self.rope, layer), width, q_scale }
     }
 
     /// Keys that a row of a layer sees, at most.

@@ -274,7 +274,17 @@ fn llama_bf16() {
 #[test]
 fn layers_that_differ() {
     check_model("olmo3", DType::F32);
-    for source in ["mistral_window", "smollm3", "olmo3", "gemma3", "granite", "qwen3_yarn", "llama_bias"] {
+    for source in [
+        "mistral_window",
+        "smollm3",
+        "olmo3",
+        "gemma3",
+        "granite",
+        "qwen3_yarn",
+        "llama_bias",
+        "phi3",
+        "phi4_mini_long",
+    ] {
         check_model(source, DType::Bf16);
     }
 }
