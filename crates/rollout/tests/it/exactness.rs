@@ -303,6 +303,7 @@ fn nano_bf16() {
 #[test]
 fn with_adapters() {
     let some = LoraTargets::new([LoraTarget::K, LoraTarget::Down]).unwrap();
+    let ends = LoraTargets::new([LoraTarget::O, LoraTarget::Down]).unwrap();
     for (source, dtype, rank, targets) in [
         ("qwen2", DType::F32, 3, LoraTargets::ALL),
         ("qwen2", DType::Bf16, 8, LoraTargets::ALL),
@@ -311,6 +312,7 @@ fn with_adapters() {
         ("gemma3", DType::Bf16, 8, LoraTargets::ALL),
         ("olmo3", DType::F32, 4, LoraTargets::ALL),
         ("llama_bias", DType::Bf16, 8, LoraTargets::ALL),
+        ("phi4_mini_long", DType::Bf16, 8, ends),
     ] {
         let plain = Ask::new(source, dtype, Machine::detect(), &[1, 7, 16, 31, 40], 3);
         for merge in [false, true] {
