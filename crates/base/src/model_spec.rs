@@ -293,6 +293,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_shape_survives_json() {
+        let dynamic = RopeScaling::Dynamic { factor: 2.0 };
+        let biased = ModelSpec { output_bias: true, mlp_bias: true, rope_scaling: dynamic, ..PRESETS[0].1 };
+        for spec in PRESETS.iter().map(|(_, spec)| *spec).chain([biased]) {
+            let text = serde_json::to_string(&spec).unwrap();
+            assert_eq!(serde_json::from_str::<ModelSpec>(&text).unwrap(), spec, "{text}");
+        }
+        // What earlier versions wrote has no such keys, and they write it as they did.
+        assert!(!serde_json::to_string(&PRESETS[0].1).unwrap().contains("output_bias"));
+    }
+
+    #[test]
     fn parameter_counts_match_the_published_ones() {
         for (name, expect) in [
             ("qwen2.5-0.5b", 494_032_768),
