@@ -23,6 +23,8 @@ crate::names! {
         Gemma3 = "gemma3_text",
         /// Granite 3, dense.
         Granite = "granite",
+        /// Phi-3 and Phi-4 mini.
+        Phi3 = "phi3",
     }
 }
 
@@ -67,7 +69,7 @@ pub struct Architecture {
     pub gguf: Option<&'static str>,
     /// True if a GGUF file holds the rows of q and k in rotated pairs.
     pub gguf_rope_pairs: bool,
-    /// True if q, k and v have a bias.
+    /// True if q, k and v have a bias whatever a file says.
     pub qkv_bias: bool,
     /// What of q and k is normalised before rope.
     pub qk_norms: Option<QkNorms>,
@@ -77,6 +79,10 @@ pub struct Architecture {
     pub norm_offset: f32,
     /// What bends the gates.
     pub gate: Gate,
+    /// True if q, k and v are one tensor in files, and gate and up another.
+    pub is_fused: bool,
+    /// True if part of a head may be rotated, and `longrope` is the one rule of stretching.
+    pub has_longrope: bool,
     /// True if embeddings are multiplied by the root of their width.
     pub scales_embedding: bool,
     /// True if constant factors are read: of embeddings, of what parts of a layer add, of scores, and of logits.
@@ -85,8 +91,10 @@ pub struct Architecture {
     pub rope_theta: f64,
     /// True if the head is the embedding unless `tie_word_embeddings` says otherwise.
     pub is_tied: bool,
-    /// True if `attention_bias` in `config.json` adds a bias to q, k, v and o, which is refused; false if it is not read.
+    /// True if `attention_bias` in `config.json` adds a bias to q, k, v and o.
     pub reads_attention_bias: bool,
+    /// True if `mlp_bias` adds one to gate, up and down.
+    pub reads_mlp_bias: bool,
     /// Whether layers have windows.
     pub windows: Windows,
     /// Keys of its own that a written `config.json` gets; no value is null.
@@ -99,7 +107,10 @@ pub enum Windows {
     /// The family knows no windows, and the key is not read.
     No,
     /// All layers, whenever it is set.
-    All,
+    All {
+        /// The keys of a window where the key is absent; without a number that is no window.
+        unset: Option<u32>,
+    },
     /// The layers from `max_window_layers` on, if `use_sliding_window` is true.
     Asked,
     /// All but every n-th layer.
@@ -129,13 +140,16 @@ const LLAMA: Architecture = Architecture {
     norms: PRE_NORMS,
     norm_offset: 0.0,
     gate: Gate::Silu,
+    is_fused: false,
+    has_longrope: false,
     scales_embedding: false,
     has_multipliers: false,
     rope_theta: 1e4,
     is_tied: false,
     reads_attention_bias: true,
+    reads_mlp_bias: true,
     windows: Windows::No,
-    config_keys: &[("attention_bias", Some(false)), ("mlp_bias", Some(false))],
+    config_keys: &[],
 };
 
 /// The table, in the order of `Family`; what a row does not name it shares with Llama.
@@ -149,6 +163,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         gguf_rope_pairs: false,
         qkv_bias: true,
         reads_attention_bias: false,
+        reads_mlp_bias: false,
         windows: Windows::Asked,
         config_keys: &[("use_sliding_window", Some(false))],
         ..LLAMA
@@ -160,8 +175,9 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         gguf: Some("qwen3"),
         gguf_rope_pairs: false,
         qk_norms: Some(QkNorms::Heads),
+        reads_mlp_bias: false,
         windows: Windows::Asked,
-        config_keys: &[("attention_bias", Some(false)), ("use_sliding_window", Some(false))],
+        config_keys: &[("use_sliding_window", Some(false))],
         ..LLAMA
     },
     Architecture {
@@ -169,7 +185,9 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         causal_lm: "MistralForCausalLM",
         classifier: "MistralForSequenceClassification",
         gguf_rope_pairs: false,
-        windows: Windows::All,
+        reads_attention_bias: false,
+        reads_mlp_bias: false,
+        windows: Windows::All { unset: Some(4096) },
         config_keys: &[("sliding_window", None)],
         ..LLAMA
     },
@@ -180,6 +198,8 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         gguf: None,
         rope_theta: 2e6,
         is_tied: true,
+        // transformers has a default beyond small vocabularies.
+        config_keys: &[("pad_token_id", None)],
         ..LLAMA
     },
     Architecture {
@@ -189,7 +209,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         gguf: None,
         qk_norms: Some(QkNorms::Rows),
         norms: POST_NORMS,
-        config_keys: &[("attention_bias", Some(false))],
+        reads_mlp_bias: false,
         ..LLAMA
     },
     Architecture {
@@ -199,8 +219,8 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         gguf: None,
         qk_norms: Some(QkNorms::Rows),
         norms: POST_NORMS,
+        reads_mlp_bias: false,
         windows: Windows::AllButEvery { n: 4, own_rope: true },
-        config_keys: &[("attention_bias", Some(false))],
         ..LLAMA
     },
     Architecture {
@@ -218,8 +238,8 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         scales_embedding: true,
         rope_theta: 1e6,
         is_tied: true,
+        reads_mlp_bias: false,
         windows: Windows::AllButEvery { n: 6, own_rope: true },
-        config_keys: &[("attention_bias", Some(false))],
         ..LLAMA
     },
     Architecture {
@@ -228,6 +248,20 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         classifier: "GraniteForSequenceClassification",
         gguf: None,
         has_multipliers: true,
+        ..LLAMA
+    },
+    Architecture {
+        family: Family::Phi3,
+        causal_lm: "Phi3ForCausalLM",
+        classifier: "Phi3ForSequenceClassification",
+        gguf: None,
+        is_fused: true,
+        has_longrope: true,
+        reads_attention_bias: false,
+        reads_mlp_bias: false,
+        windows: Windows::All { unset: None },
+        // Without the key the reference pads with token 32000, which must be in the vocabulary.
+        config_keys: &[("sliding_window", None), ("pad_token_id", None)],
         ..LLAMA
     },
 ];

@@ -107,6 +107,8 @@ pub struct Attention {
     pub unrotated: LayerSet,
     /// Factor on scores; 1/sqrt(d) if none.
     pub scale: Option<f32>,
+    /// Elements of a head that are rotated, the first ones; all if none.
+    pub rotated: Option<u32>,
 }
 
 impl Attention {

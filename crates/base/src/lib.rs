@@ -20,6 +20,7 @@ pub mod nf4;
 mod phase;
 mod published;
 pub mod rng;
+mod rope_factors;
 mod secret;
 mod shown;
 #[allow(missing_docs, reason = "each constant is named after its slug, whose page explains it")]
@@ -36,6 +37,7 @@ pub use model_spec::{ModelSpec, PLAN_ONLY, PRESETS, RopeScaling};
 pub use near::nearest_path;
 pub use phase::{Phase, PhaseSet};
 pub use published::preset_of;
+pub use rope_factors::RopeFactors;
 pub use secret::{WITHHELD, is_key, is_name_of_secret};
 pub use shown::{shown, shown_number, shown_within};
 

@@ -3,7 +3,7 @@
 //! Legend: V vocab, L layers, h hidden, a query heads, k key-value heads, d head dim, f feed-forward.
 
 use crate::architecture::{Architecture, QkNorms};
-use crate::{Attention, Family, LayerSet, Multipliers, Window};
+use crate::{Attention, Family, LayerSet, Multipliers, RopeFactors, Window};
 use serde::{Deserialize, Serialize};
 
 /// How rotary frequencies are stretched beyond the trained context.
@@ -44,6 +44,20 @@ pub enum RopeScaling {
         /// Whether the ends of the ramp are whole pairs.
         truncate: bool,
     },
+    /// The base grows with sequences that are longer than the model's positions; shorter ones have frequencies as they are.
+    Dynamic {
+        /// How fast it grows.
+        factor: f64,
+    },
+    /// Each frequency divided by a number of its own, cosines and sines multiplied by a factor that follows from the model's positions.
+    LongRope {
+        /// The divisors for sequences of up to `original_max_position_embeddings` tokens.
+        short_factor: RopeFactors,
+        /// Those for longer ones.
+        long_factor: RopeFactors,
+        /// The context that the model was first trained with.
+        original_max_position_embeddings: u32,
+    },
 }
 
 /// The shape of one decoder.
@@ -75,6 +89,12 @@ pub struct ModelSpec {
     pub tied: bool,
     /// True if q, k and v have a bias.
     pub qkv_bias: bool,
+    /// True if o has one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub output_bias: bool,
+    /// True if gate, up and down have one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub mlp_bias: bool,
     /// What of q and k is normalised before rope.
     pub qk_norms: Option<QkNorms>,
     /// Longest sequence that the model was made for.
@@ -85,6 +105,11 @@ pub struct ModelSpec {
     /// Its constant factors.
     #[serde(default, skip_serializing_if = "Multipliers::is_plain")]
     pub multipliers: Multipliers,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde asks.
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl ModelSpec {
@@ -98,6 +123,11 @@ impl ModelSpec {
         self.kv_heads * self.head_dim
     }
 
+    /// Elements of a head that are rotated.
+    pub fn rotary_width(&self) -> u32 {
+        self.attention.rotated.unwrap_or(self.head_dim)
+    }
+
     /// The row of the family's table.
     pub const fn architecture(&self) -> &'static Architecture {
         self.family.architecture()
@@ -105,12 +135,13 @@ impl ModelSpec {
 
     /// Number of parameters; a tied head is counted once.
     ///
-    /// P = V h (1 if tied else 2) + h + L (h a d + 2 h k d + a d h + 3 h f + n h + [bias: a d + 2 k d] + [qk-norm]), with n norms
-    /// a layer and 2 d weights of norms of heads, or (a + k) d of rows.
+    /// P = V h (1 if tied else 2) + h + L (h a d + 2 h k d + a d h + 3 h f + n h + [bias: a d + 2 k d, h, 2 f + h] + [qk-norm]), with n
+    /// norms a layer and 2 d weights of norms of heads, or (a + k) d of rows.
     pub fn parameters(&self) -> u64 {
         let (v, h, f) = (u64::from(self.vocab), u64::from(self.hidden), u64::from(self.ffn));
         let (q, kv, d) = (u64::from(self.q_width()), u64::from(self.kv_width()), u64::from(self.head_dim));
-        let bias = if self.qkv_bias { q + 2 * kv } else { 0 };
+        let biases = [(self.qkv_bias, q + 2 * kv), (self.output_bias, h), (self.mlp_bias, 2 * f + h)];
+        let bias: u64 = biases.into_iter().filter(|(has, _)| *has).map(|(_, n)| n).sum();
         let qk_norm = match self.qk_norms {
             None => 0,
             Some(QkNorms::Heads) => 2 * d,
@@ -155,12 +186,13 @@ const fn spec(
     ModelSpec {
         family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, rms_eps, rope_theta,
         rope_scaling: RopeScaling::None, tied, max_positions,
-        qkv_bias: family.architecture().qkv_bias, qk_norms: family.architecture().qk_norms,
+        qkv_bias: family.architecture().qkv_bias, output_bias: false, mlp_bias: false, qk_norms: family.architecture().qk_norms,
         attention: PLAIN, multipliers: Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0 },
     }
 }
 
-const PLAIN: Attention = Attention { window: None, unrotated: LayerSet::every(1, 0), scale: None };
+const PLAIN: Attention =
+    Attention { window: None, unrotated: LayerSet::every(1, 0), scale: None, rotated: None };
 
 const ONES: [f32; 3] = [1.0; 3];
 
@@ -177,6 +209,18 @@ const OLMO_3_ROPE: RopeScaling = RopeScaling::Yarn {
     beta_slow: 1.0,
     attention_factor: 1.207_944_154_167_983_6,
     truncate: true,
+};
+
+#[rustfmt::skip]
+const PHI_4_MINI_ROPE: RopeScaling = RopeScaling::LongRope {
+    short_factor: RopeFactors::of(&[1.0; 48]),
+    long_factor: RopeFactors::of(&[
+        1.0, 1.118320672, 1.250641126, 1.398617824, 1.564103225, 1.74916897, 1.956131817, 2.187582649, 2.446418898, 2.735880826,
+        3.059592084, 3.421605075, 3.826451687, 4.279200023, 4.785517845, 5.351743533, 5.984965424, 6.693110555, 7.485043894, 8.370679318,
+        9.36110372, 10.4687158, 11.70738129, 13.09260651, 14.64173252, 16.37415215, 18.31155283, 20.47818807, 22.90118105, 25.61086418,
+        28.64115884, 32.03, 32.1, 32.13, 32.23, 32.6, 32.61, 32.64, 32.66, 32.7, 32.71, 32.93, 32.97, 33.28, 33.49, 33.5, 44.16, 47.77,
+    ]),
+    original_max_position_embeddings: 4096,
 };
 
 /// `spec` with windows in all layers but every n-th.
@@ -240,12 +284,25 @@ pub const PRESETS: &[(&str, ModelSpec)] = &[
     ("gemma-3-4b", with_windows(ModelSpec { rope_scaling: RopeScaling::Linear { factor: 8.0 }, ..scaled(spec(Family::Gemma3, 262208, 2560, 34, 8, 4, 256, 10240, 1e-6, 1e6, true, 131072), 0.0625, ONES) }, 1024, 6, Some(1e4))),
     ("granite-3.3-2b", scaled(spec(Family::Granite, 49159, 2048, 40, 32, 8, 64, 8192, 1e-5, 1e7, true, 131072), 0.015625, [12.0, 0.22, 8.0])),
     ("granite-3.3-8b", scaled(spec(Family::Granite, 49159, 4096, 40, 32, 8, 128, 12800, 1e-5, 1e7, true, 131072), 0.0078125, [12.0, 0.22, 16.0])),
+    ("phi-4-mini", ModelSpec { rope_scaling: PHI_4_MINI_ROPE, attention: Attention { rotated: Some(96), ..PLAIN }, ..spec(Family::Phi3, 200064, 3072, 32, 24, 8, 128, 8192, 1e-5, 1e4, true, 131072) }),
     ("mistral-7b", spec(Family::Mistral, 32768, 4096, 32, 32, 8, 128, 14336, 1e-5, 1e6, false, 32768)),
 ];
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shape_survives_json() {
+        let dynamic = RopeScaling::Dynamic { factor: 2.0 };
+        let biased = ModelSpec { output_bias: true, mlp_bias: true, rope_scaling: dynamic, ..PRESETS[0].1 };
+        for spec in PRESETS.iter().map(|(_, spec)| *spec).chain([biased]) {
+            let text = serde_json::to_string(&spec).unwrap();
+            assert_eq!(serde_json::from_str::<ModelSpec>(&text).unwrap(), spec, "{text}");
+        }
+        // What earlier versions wrote has no such keys, and they write it as they did.
+        assert!(!serde_json::to_string(&PRESETS[0].1).unwrap().contains("output_bias"));
+    }
 
     #[test]
     fn parameter_counts_match_the_published_ones() {
@@ -273,6 +330,7 @@ mod tests {
             ("olmo-2-1b", 1_484_916_736),
             ("olmo-2-7b", 7_298_617_344),
             ("granite-3.3-8b", 8_170_864_640),
+            ("phi-4-mini", 3_836_021_760),
         ] {
             assert_eq!(ModelSpec::preset(name).unwrap().parameters(), expect, "{name}");
         }

@@ -365,6 +365,22 @@ pub(super) fn scale(dev: &CpuDevice, x: Buf<'_>, by: f32) {
     });
 }
 
+/// x[m] += bias.
+pub(super) fn add_bias(dev: &CpuDevice, x: Buf<'_>, bias: Buf<'_>) {
+    let n = bias.len();
+    assert_eq!(x.len() % n, 0, "rows of {n}");
+    by_dtype!(bias, T => {
+        let (x, bias) = (dev.write::<f32>(x), dev.read::<T>(bias));
+        split(dev, x.len() / n, n, &|part| {
+            // SAFETY: ranges of rows are disjoint, and each is one task's.
+            let rows = unsafe { x.range(part.start * n, part.len() * n) };
+            for row in rows.chunks_exact_mut(n) {
+                row.iter_mut().zip(bias).for_each(|(x, &b)| *x += Real::to_f32(b));
+            }
+        });
+    });
+}
+
 pub(super) fn gather_rows(dev: &CpuDevice, x: Buf<'_>, rows: Buf<'_>, out: Buf<'_>) {
     let (x, rows, out) = (dev.read::<f32>(x), dev.read::<u32>(rows), dev.write::<f32>(out));
     if rows.is_empty() {

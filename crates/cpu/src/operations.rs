@@ -104,6 +104,7 @@ impl Backend for CpuDevice {
             Op::RmsNormAdd { x, norm, resid, out } => norm::rms_norm_add(self, x, norm, resid, out),
             Op::Matmul { x, w, bias, out, add } => matmul::forward(self, x, w, bias, out, add),
             Op::MatmulAdd { x, w, resid, out } => matmul::forward_add(self, x, w, resid, out),
+            Op::AddBias { x, bias } => elementwise::add_bias(self, x, bias),
             Op::AdaptDown { x, adapter, u } => matmul::adapt_down(self, x, adapter, u),
             Op::AdaptUp { u, adapter, out } => matmul::adapt_up(self, u, adapter, out),
             Op::Merge { w, adapter, out } => matmul::merge(self, w, adapter, out),

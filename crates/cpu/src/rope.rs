@@ -45,14 +45,14 @@ pub(super) fn forward(
         split(dev, rows, (a + 2 * k) * d, &|part| {
             for m in part {
                 let x = &x[m * (a + 2 * k) * d..][..(a + 2 * k) * d];
-                let table = angles.at(positions[m]);
+                let turn = angles.at(positions[m]);
                 // SAFETY: ranges of rows are disjoint, and each is one task's.
                 let q = unsafe { q_out.range(m * a * d, a * d) };
-                rotate_heads::<T>(dev.isa(), &x[..a * d], (&x[..a * d], 0), q_norm, table, rotation.q_scale, q);
+                rotate_heads::<T>(dev.isa(), &x[..a * d], (&x[..a * d], 0), q_norm, turn, rotation.q_scale, q);
                 let mut rotated = [T::from_f32(0.0); HEAD_DIM_MAX];
                 for head in 0..k {
                     let (key, to) = (&x[(a + head) * d..][..d], &mut rotated[..d]);
-                    rotate_heads::<T>(dev.isa(), key, (&x[a * d..][..k * d], head), k_norm, table, 1.0, to);
+                    rotate_heads::<T>(dev.isa(), key, (&x[a * d..][..k * d], head), k_norm, turn, 1.0, to);
                     let value = &x[(a + k + head) * d..][..d];
                     write_slot(&keys, &values, slots[m] as usize, k, head, to, value);
                 }
@@ -65,6 +65,16 @@ pub(super) fn forward(
 #[derive(Clone, Copy)]
 struct Angles<'a> {
     table: Option<&'a [f32]>,
+    d: usize,
+    /// Elements of a head that are rotated.
+    width: usize,
+}
+
+/// Those of one position.
+#[derive(Clone, Copy)]
+struct Turn<'a> {
+    /// [r/2, 2] cosine and sine.
+    table: &'a [f32],
     d: usize,
 }
 
@@ -80,16 +90,17 @@ const NO_ANGLE: [f32; HEAD_DIM_MAX] = {
 
 impl<'a> Angles<'a> {
     fn new(dev: &'a CpuDevice, rotation: Rotation<'_>, d: usize) -> Angles<'a> {
-        Angles { table: rotation.angles.map(|table| dev.read::<f32>(table)), d }
+        let table = rotation.angles.map(|table| dev.read::<f32>(table));
+        Angles { table, d, width: rotation.width_of(d) }
     }
 
-    /// [d/2, 2] cosine and sine.
     #[inline(always)]
-    fn at(&self, position: u32) -> &'a [f32] {
-        match self.table {
-            Some(table) => &table[position as usize * self.d..][..self.d],
-            None => &NO_ANGLE[..self.d],
-        }
+    fn at(&self, position: u32) -> Turn<'a> {
+        let table = match self.table {
+            Some(table) => &table[position as usize * self.width..][..self.width],
+            None => &NO_ANGLE[..self.width],
+        };
+        Turn { table, d: self.d }
     }
 }
 
@@ -160,27 +171,37 @@ fn write_slot<T: Copy>(
 
 simd_fn! {
     /// Normalises (if `norm`) and rotates the heads `x` of one row, times `scale`. `row`: all heads of their kind, and the number
-    /// of the first one of `x`. `table`: [d/2, 2] cosine and sine.
+    /// of the first one of `x`. What comes after the rotated elements of a head is normalised and multiplied alone.
     fn rotate_heads[T: Lanes](
-        s: S, x: &[T], row: (&[T], usize), norm: Option<HeadNorm<'_, T>>, table: &[f32], scale: f32, out: &mut [T],
+        s: S, x: &[T], row: (&[T], usize), norm: Option<HeadNorm<'_, T>>, turn: Turn<'_>, scale: f32, out: &mut [T],
     ) {
-        let d = table.len();
-        let (cos, sin) = deinterleave(table);
+        let (d, width) = (turn.d, turn.table.len());
+        let half = width / 2;
+        let (cos, sin) = deinterleave(turn.table);
         let scale = s.splat(scale);
         for (i, (x, out)) in x.chunks_exact(d).zip(out.chunks_exact_mut(d)).enumerate() {
             let norm = norm.map(|n| (s.splat(n.reciprocal(s, x, row.0)), n.of_head(row.1 + i, d), s.splat(n.offset)));
-            let ((x1, x2), (out1, out2)) = (x.split_at(d / 2), out.split_at_mut(d / 2));
-            for at in (0..d / 2).step_by(LANES) {
-                let end = (at + LANES).min(d / 2);
+            let (x1, x2) = x.split_at(half);
+            let (out1, out2) = out.split_at_mut(half);
+            for at in (0..half).step_by(LANES) {
+                let end = (at + LANES).min(half);
                 let (mut a, mut b) = (load_any(s, &x1[at..end]), load_any(s, &x2[at..end]));
                 if let Some((r, w, offset)) = norm {
-                    let w2 = &w[d / 2..];
+                    let w2 = &w[half..];
                     a = s.mul(s.mul(a, r), s.add(load_any(s, &w[at..end]), offset));
                     b = s.mul(s.mul(b, r), s.add(load_any(s, &w2[at..end]), offset));
                 }
                 let (c, n) = (load_any(s, &cos[at..end]), load_any(s, &sin[at..end]));
                 store_any(s, &mut out1[at..end], s.mul(s.sub(s.mul(a, c), s.mul(b, n)), scale));
                 store_any(s, &mut out2[at..end], s.mul(s.add(s.mul(b, c), s.mul(a, n)), scale));
+            }
+            for at in (width..d).step_by(LANES) {
+                let end = (at + LANES).min(d);
+                let mut a = load_any(s, &x[at..end]);
+                if let Some((r, w, offset)) = norm {
+                    a = s.mul(s.mul(a, r), s.add(load_any(s, &w[at..end]), offset));
+                }
+                store_any(s, &mut out2[at - half..end - half], s.mul(a, scale));
             }
         }
     }
@@ -232,7 +253,7 @@ pub(super) fn backward(dev: &CpuDevice, args: RopeBackward<'_>) {
         let x = norms.map(|n| dev.read::<T>(n.qkv));
         split(dev, rows, 2 * width, &|part| {
             for m in part {
-                let table = angles.at(positions[m]);
+                let turn = angles.at(positions[m]);
                 // SAFETY: ranges of rows are disjoint, and each is one task's.
                 let (q, kv) = unsafe { out.range(m * width, width) }.split_at_mut(a * d);
                 let (key, value) = kv.split_at_mut(k * d);
@@ -240,8 +261,8 @@ pub(super) fn backward(dev: &CpuDevice, args: RopeBackward<'_>) {
                 let x = x.map(|x| x[m * width..][..(a + k) * d].split_at(a * d));
                 let (xq, xk) = x.unzip();
                 let dq = &dq[m * a * d..][..a * d];
-                unrotate_heads::<T>(dev.isa(), dq, xq.zip(q_norm), table, rotation.q_scale, q);
-                unrotate_heads::<T>(dev.isa(), dk, xk.zip(k_norm), table, 1.0, key);
+                unrotate_heads::<T>(dev.isa(), dq, xq.zip(q_norm), turn, rotation.q_scale, q);
+                unrotate_heads::<T>(dev.isa(), dk, xk.zip(k_norm), turn, 1.0, key);
                 super::elementwise::convert::<f32, T>(dev.isa(), dv, value);
             }
         });
@@ -272,10 +293,10 @@ fn deinterleave(table: &[f32]) -> ([f32; HEAD_DIM_MAX / 2], [f32; HEAD_DIM_MAX /
     (cos, sin)
 }
 
-/// The inverse rotation, which is the transposed one, of dy times `scale`.
+/// The inverse rotation, which is the transposed one, of dy times `scale`. `cos`, `sin`: of the rotated elements' pairs.
 #[inline(always)]
 fn unrotate<S: Simd>(s: S, dy: &[f32], cos: &[f32], sin: &[f32], scale: S::F, out: &mut [f32]) {
-    let half = dy.len() / 2;
+    let half = cos.len();
     let ((d1, d2), (out1, out2)) = (dy.split_at(half), out.split_at_mut(half));
     for at in (0..half).step_by(LANES) {
         let end = (at + LANES).min(half);
@@ -284,16 +305,20 @@ fn unrotate<S: Simd>(s: S, dy: &[f32], cos: &[f32], sin: &[f32], scale: S::F, ou
         store_any(s, &mut out1[at..end], s.add(s.mul(a, c), s.mul(b, n)));
         store_any(s, &mut out2[at..end], s.sub(s.mul(b, c), s.mul(a, n)));
     }
+    for at in (half..d2.len()).step_by(LANES) {
+        let end = (at + LANES).min(d2.len());
+        store_any(s, &mut out2[at..end], s.mul(load_any(s, &d2[at..end]), scale));
+    }
 }
 
 simd_fn! {
     /// Gradient of one row's heads before norm, rotation and `scale`. `norm`: the heads before the norm, and the norm.
     fn unrotate_heads[T: Lanes](
-        s: S, dy: &[f32], norm: Option<(&[T], HeadNorm<'_, T>)>, table: &[f32], scale: f32, out: &mut [T],
+        s: S, dy: &[f32], norm: Option<(&[T], HeadNorm<'_, T>)>, turn: Turn<'_>, scale: f32, out: &mut [T],
     ) {
-        let d = table.len();
-        let (cos, sin) = deinterleave(table);
-        let (cos, sin, by) = (&cos[..d / 2], &sin[..d / 2], s.splat(scale));
+        let (d, pairs) = (turn.d, turn.table.len() / 2);
+        let (cos, sin) = deinterleave(turn.table);
+        let (cos, sin, by) = (&cos[..pairs], &sin[..pairs], s.splat(scale));
         let mut grad = [0.0; HEAD_DIM_MAX];
         // The sum over a row of its norm's gradient.
         let mut of_row = 0.0;
@@ -369,12 +394,14 @@ simd_fn! {
             let (mut sums, mut grad) = ([0.0; HEAD_DIM_MAX], [0.0; HEAD_DIM_MAX]);
             let own = if per_head > 1 { first..first + 1 } else { 0..heads.count };
             for (m, &position) in positions.iter().enumerate() {
-                let (cos, sin) = deinterleave(angles.at(position));
+                let turn = angles.at(position);
+                let pairs = turn.table.len() / 2;
+                let (cos, sin) = deinterleave(turn.table);
                 let row = &x[m * heads.x_width + heads.x_offset..][..heads.count * d];
                 for head in own.clone() {
                     let dy = &dy[m * heads.dy_width + head * d..][..d];
                     let x = &row[head * d..][..d];
-                    unrotate(s, dy, &cos[..d / 2], &sin[..d / 2], s.splat(heads.scale), &mut grad[..d]);
+                    unrotate(s, dy, &cos[..pairs], &sin[..pairs], s.splat(heads.scale), &mut grad[..d]);
                     let r = s.splat(norm.reciprocal(s, x, row));
                     for at in (0..d).step_by(LANES) {
                         let end = (at + LANES).min(d);

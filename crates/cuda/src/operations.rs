@@ -25,7 +25,9 @@ impl CudaDevice {
     pub fn scratch_layout(spec: &ModelSpec, limits: &ScratchLimits) -> Result<Layout> {
         let (heads, kv_heads) = (u64::from(spec.heads), u64::from(spec.kv_heads));
         let d = u64::from(spec.head_dim);
-        let widest = u64::from(spec.hidden).max(u64::from(spec.q_width()) + 2 * u64::from(spec.kv_width()));
+        let biased = if spec.mlp_bias { 2 * u64::from(spec.ffn) } else { 0 };
+        let qkv = u64::from(spec.q_width()) + 2 * u64::from(spec.kv_width());
+        let widest = u64::from(spec.hidden).max(qkv).max(biased);
         let mut bytes = vec![
             WORKSPACE_BYTES,
             attention_scratch_bytes(limits.decode_rows as u64, heads, kv_heads, d, limits.keys_max as u64),
@@ -181,6 +183,7 @@ impl CudaDevice {
             Op::RmsNormAdd { x, norm, resid, out } => rows::rms_norm_add(self, x, norm, resid, out),
             Op::Matmul { x, w, bias, out, add } => matmul::forward(self, x, w, bias, out, add),
             Op::MatmulAdd { x, w, resid, out } => matmul::forward_add(self, x, w, resid, out),
+            Op::AddBias { x, bias } => rows::add_bias(self, x, bias),
             Op::AdaptDown { x, adapter, u } => adapter::down(self, x, adapter, u),
             Op::AdaptUp { u, adapter, out } => adapter::up(self, u, adapter, out),
             Op::Merge { w, adapter, out } => adapter::merge(self, w, adapter, out),
@@ -237,6 +240,7 @@ fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 4] {
     let two = |first, second| [first, second, None, None];
     match op {
         Op::Embed { out, .. }
+        | Op::AddBias { x: out, .. }
         | Op::RmsNorm { out, .. }
         | Op::RmsNormAdd { out, .. }
         | Op::Matmul { out, .. }

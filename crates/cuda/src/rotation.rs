@@ -15,7 +15,7 @@ const CHUNKS_MAX: usize = 512;
 /// Rows of such a chunk, at least: their heads give a block's threads something to do.
 const CHUNK_ROWS: usize = 4;
 
-/// Threads that share a head: 16 elements each, or a warp for other head dimensions. By the dimension alone.
+/// Threads that share a head: 16 elements each, or a warp for other head dimensions and rotations of part of a head. By the shape alone.
 #[derive(Clone, Copy, PartialEq)]
 enum Team {
     Sixteenths(usize),
@@ -24,12 +24,17 @@ enum Team {
     Block,
 }
 
-fn team(d: usize, norms: Option<QkNorm<'_>>) -> Team {
+fn team(d: usize, norms: Option<QkNorm<'_>>, width: usize) -> Team {
     assert!(d.is_multiple_of(2) && d <= HEAD_DIM_MAX, "head dimension {d}: even, at most {HEAD_DIM_MAX}");
     if norms.is_some_and(|n| n.of == QkNorms::Rows) {
+        assert_eq!(width, d, "heads that are normalised together are rotated as a whole");
         return Team::Block;
     }
-    if d.is_multiple_of(16) && (d / 16).is_power_of_two() { Team::Sixteenths(d / 16) } else { Team::Warp }
+    if width == d && d.is_multiple_of(16) && (d / 16).is_power_of_two() {
+        Team::Sixteenths(d / 16)
+    } else {
+        Team::Warp
+    }
 }
 
 /// Fails unless the kernels' 16-byte accesses are aligned, where they make any.
@@ -62,8 +67,9 @@ pub(crate) fn forward(
     let whole_blocks = kv.keys.len().is_multiple_of(k * d * KV_BLOCK);
     assert!(whole_blocks && kv.keys.len() == kv.values.len(), "keys and values of whole blocks");
     assert_eq!([q_out, kv.keys, kv.values].map(|b| b.dtype()), [qkv.dtype(); 3]);
-    let (angles, num_positions) = angles(dev, rotation, d);
-    let team = team(d, norms);
+    let width = rotation.width_of(d);
+    let (angles, num_positions) = angles(dev, rotation, width);
+    let team = team(d, norms, width);
     check_aligned(dev, team, &[qkv, q_out, kv.keys, kv.values]);
     check_aligned(dev, team, rotation.angles.as_slice());
     let [q_norm, k_norm] = norm_weights(dev, norms, qkv.dtype(), [a, k, d], team);
@@ -84,6 +90,7 @@ pub(crate) fn forward(
         count(a),
         count(k),
         count(d),
+        count(width),
         num_positions,
         count(kv.keys.len() / (k * d)),
     ];
@@ -97,10 +104,14 @@ pub(crate) fn forward(
 }
 
 /// The address of the angles, or none, and the number of their positions.
-fn angles(dev: &CudaDevice, rotation: Rotation<'_>, d: usize) -> (Arg, Arg) {
+fn angles(dev: &CudaDevice, rotation: Rotation<'_>, width: usize) -> (Arg, Arg) {
     let Some(table) = rotation.angles else { return (Arg::Ptr(0), count(0)) };
-    assert_eq!((table.dtype(), table.len() % d), (DType::F32, 0), "angles of {d} elements a position");
-    (dev.arg(table), count(table.len() / d))
+    assert_eq!(
+        (table.dtype(), table.len() % width),
+        (DType::F32, 0),
+        "angles of {width} elements a position"
+    );
+    (dev.arg(table), count(table.len() / width))
 }
 
 /// The addresses of q's and k's weights, or none.
@@ -151,18 +162,19 @@ pub(crate) fn copy_kv(dev: &CudaDevice, kv: Kv<'_>, copies: Buf<'_>) {
 pub(crate) fn backward(dev: &CudaDevice, args: RopeBackward<'_>) {
     let RopeBackward { dq, dkv, rotation, positions, heads, norms, dqkv } = args;
     let Heads { heads: a, kv_heads: k, head_dim: d } = heads;
-    let (rows, width) = (positions.len(), (a + 2 * k) * d);
+    let rows = positions.len();
     assert_eq!(
         [dq.len(), dkv.len(), dqkv.len()],
-        [rows * a * d, rows * 2 * k * d, rows * width],
+        [rows * a * d, rows * 2 * k * d, rows * (a + 2 * k) * d],
         "rows of {rows}"
     );
     assert_eq!([dq, dkv].map(|b| b.dtype()), [DType::F32; 2]);
     if rows == 0 {
         return;
     }
-    let (angles, num_positions) = angles(dev, rotation, d);
-    let team = team(d, norms.map(|n| n.norm));
+    let width = rotation.width_of(d);
+    let (angles, num_positions) = angles(dev, rotation, width);
+    let team = team(d, norms.map(|n| n.norm), width);
     check_aligned(dev, team, &[dq, dkv, dqkv]);
     check_aligned(dev, team, rotation.angles.as_slice());
     let chunk_rows = rows.div_ceil(CHUNKS_MAX).max(CHUNK_ROWS);
@@ -179,6 +191,7 @@ pub(crate) fn backward(dev: &CudaDevice, args: RopeBackward<'_>) {
         count(a),
         count(k),
         count(d),
+        count(width),
         num_positions,
     ];
     let how = blocks(chunks, 1, THREADS as u32);

@@ -108,6 +108,13 @@ pub(crate) fn scale(dev: &CudaDevice, x: Buf<'_>, by: f32) {
     dev.launch("rows", "scale", blocks(x.len(), 256, 256), &args);
 }
 
+/// x[m] += bias.
+pub(crate) fn add_bias(dev: &CudaDevice, x: Buf<'_>, bias: Buf<'_>) {
+    assert_eq!((x.dtype(), x.len() % bias.len()), (DType::F32, 0), "rows of {} f32", bias.len());
+    let args = [dev.arg(x), dev.arg(bias), Arg::U64(x.len() as u64), count(bias.len())];
+    dev.launch("rows", typed!("add_bias", bias), blocks(x.len(), 256, 256), &args);
+}
+
 pub(crate) fn cast(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>) {
     assert_eq!((src.len(), src.dtype()), (dst.len(), DType::F32), "lengths of a cast, from f32");
     let wide = wide(dev, 8, 8, &[src, dst]);

@@ -149,8 +149,10 @@ pub struct QkNorm<'a> {
 /// How heads are rotated by their positions.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation<'a> {
-    /// [positions, d/2, 2] f32: cosine and sine, rotating element i with i + d/2. None where heads are not rotated.
+    /// [positions, r/2, 2] f32: cosine and sine, rotating element i with i + r/2. None where heads are not rotated.
     pub angles: Option<Buf<'a>>,
+    /// r: elements of a head that are rotated, the first ones; all d if none.
+    pub width: Option<usize>,
     /// Factor on q after its rotation.
     pub q_scale: f32,
 }
@@ -158,7 +160,14 @@ pub struct Rotation<'a> {
 impl<'a> Rotation<'a> {
     /// By a table, and nothing else.
     pub fn new(angles: Buf<'a>) -> Rotation<'a> {
-        Rotation { angles: Some(angles), q_scale: 1.0 }
+        Rotation { angles: Some(angles), width: None, q_scale: 1.0 }
+    }
+
+    /// r, of heads of `d` elements: all of them where there are no angles.
+    pub fn width_of(&self, d: usize) -> usize {
+        let width = self.width.filter(|_| self.angles.is_some()).unwrap_or(d);
+        assert!(width > 0 && width <= d && width.is_multiple_of(2), "{width} of {d} elements are rotated");
+        width
     }
 }
 

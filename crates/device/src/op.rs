@@ -69,6 +69,8 @@ operations! {
     /// out = resid + x W^T, in f32; `out` may be `resid` itself. `x`: [M, K] e; `resid`, `out`: [M, N] f32.
     fn matmul_add(x: Read Buf<'a>, w: Read Matrix<'a>, resid: Read Buf<'a>, out: Write Buf<'a>) = MatmulAdd,
         in_place(resid => out);
+    /// x[m] += bias. `x`: [M, N] f32; `bias`: [N].
+    fn add_bias(x: Write Buf<'a>, bias: Read Buf<'a>) = AddBias;
     /// u = scale x A^T, rounded. `x`: [M, K] e; `u`: [M, S r] e. A device may compute it next to the operations that follow, until
     /// `adapt_up` or `adapt_backward_w` of the same adapter: they may not write `x`.
     fn adapt_down(x: Read Buf<'a>, adapter: Read Adapter<'a>, u: Write Buf<'a>) = AdaptDown;

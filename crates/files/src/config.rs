@@ -87,7 +87,8 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
     };
     let max_positions = config.size_or("max_position_embeddings", POSITIONS_MAX, 2048)?;
     let layers = config.size("num_hidden_layers", LAYERS_MAX)?;
-    let rope = config.rope(architecture, max_positions)?;
+    let rope = config.rope(architecture, head_dim, max_positions)?;
+    let biases = config.biases(architecture)?;
     let spec = ModelSpec {
         family: architecture.family,
         vocab: config.size("vocab_size", VOCAB_MAX)?,
@@ -101,7 +102,9 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
         rope_theta: rope.theta,
         rope_scaling: rope.scaling,
         tied: config.flag_or("tie_word_embeddings", architecture.is_tied)?,
-        qkv_bias: architecture.qkv_bias,
+        qkv_bias: architecture.qkv_bias || biases.attention,
+        output_bias: biases.attention,
+        mlp_bias: biases.mlp,
         qk_norms: architecture.qk_norms,
         max_positions,
         attention: config.attention(architecture, layers, max_positions, &rope)?,
@@ -192,7 +195,14 @@ pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
     for (key, value) in architecture.config_keys {
         map.insert((*key).into(), value.map_or(Value::Null, Value::Bool));
     }
+    if architecture.reads_attention_bias {
+        map.insert("attention_bias".into(), spec.output_bias.into());
+    }
+    if architecture.reads_mlp_bias {
+        map.insert("mlp_bias".into(), spec.mlp_bias.into());
+    }
     layers::write(spec, map);
+    rope::write(spec, map);
     insert_ids(map, ids);
     config
 }
@@ -215,6 +225,14 @@ pub fn generation_config_json(ids: &TokenIds) -> Value {
     let mut map = Map::new();
     insert_ids(&mut map, ids);
     Value::Object(map)
+}
+
+/// Biases that a file may ask for.
+struct Biases {
+    /// Of q, k, v and o.
+    attention: bool,
+    /// Of gate, up and down.
+    mlp: bool,
 }
 
 impl Config<'_> {
@@ -250,22 +268,29 @@ impl Config<'_> {
         })
     }
 
+    /// What has a bias because a file says so.
+    fn biases(&self, architecture: &Architecture) -> Result<Biases> {
+        let read = |key: &str, is_read: bool| match (is_read, self.present(key)) {
+            (true, _) => self.flag(key),
+            // The reference knows no such bias; a file that asks for one is of another model.
+            (false, Some(value)) if *value != Value::Bool(false) => {
+                Err(unsupported(self.file, key, value, "false"))
+            }
+            (false, _) => Ok(false),
+        };
+        // Qwen2 always has its q, k and v bias and ignores this key.
+        let attention = !architecture.qkv_bias && read("attention_bias", architecture.reads_attention_bias)?;
+        Ok(Biases { attention, mlp: read("mlp_bias", architecture.reads_mlp_bias)? })
+    }
+
     fn refuse_what_is_not_built(&self, architecture: &Architecture) -> Result<()> {
         for key in ["num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"] {
             if let Some(value) = self.present(key).filter(|v| v.as_u64() != Some(0)) {
                 return Err(unsupported(self.file, key, value, "a dense model"));
             }
         }
-        for key in ["mlp_bias", "quantization_config"] {
-            if let Some(value) = self.present(key).filter(|v| **v != Value::Bool(false)) {
-                return Err(unsupported(self.file, key, value, "none"));
-            }
-        }
-        // Qwen2 always has its q, k and v bias and ignores this key; for the others it means a bias on o as well.
-        if architecture.reads_attention_bias
-            && let Some(value) = self.present("attention_bias").filter(|v| **v != Value::Bool(false))
-        {
-            return Err(unsupported(self.file, "attention_bias", value, "false"));
+        if let Some(value) = self.present("quantization_config").filter(|v| **v != Value::Bool(false)) {
+            return Err(unsupported(self.file, "quantization_config", value, "none"));
         }
         for key in ["hidden_act", "hidden_activation"] {
             let is_built = |v: &Value| {
@@ -279,9 +304,6 @@ impl Config<'_> {
             if let Some(value) = self.present(key).filter(|v| **v != Value::Bool(false)) {
                 return Err(unsupported(self.file, key, value, "none"));
             }
-        }
-        if let Some(value) = self.present("partial_rotary_factor").filter(|v| v.as_f64() != Some(1.0)) {
-            return Err(unsupported(self.file, "partial_rotary_factor", value, "1"));
         }
         Ok(())
     }

@@ -149,9 +149,13 @@ pub fn expected_tensors(spec: &ModelSpec) -> Vec<(String, Vec<u64>)> {
         let norm =
             |names: Option<[&str; 2]>, part: usize| names.map(|names| format!("{}.weight", names[part]));
         norm(norms.before, 0).iter().for_each(|name| add(name, &[h]));
-        add("self_attn.q_proj.weight", &[q, h]);
-        add("self_attn.k_proj.weight", &[kv, h]);
-        add("self_attn.v_proj.weight", &[kv, h]);
+        if spec.architecture().is_fused {
+            add("self_attn.qkv_proj.weight", &[q + 2 * kv, h]);
+        } else {
+            add("self_attn.q_proj.weight", &[q, h]);
+            add("self_attn.k_proj.weight", &[kv, h]);
+            add("self_attn.v_proj.weight", &[kv, h]);
+        }
         if spec.qkv_bias {
             add("self_attn.q_proj.bias", &[q]);
             add("self_attn.k_proj.bias", &[kv]);
@@ -163,11 +167,23 @@ pub fn expected_tensors(spec: &ModelSpec) -> Vec<(String, Vec<u64>)> {
             add("self_attn.k_norm.weight", &[kv]);
         }
         add("self_attn.o_proj.weight", &[h, q]);
+        if spec.output_bias {
+            add("self_attn.o_proj.bias", &[h]);
+        }
         norm(norms.after, 0).iter().for_each(|name| add(name, &[h]));
         norm(norms.before, 1).iter().for_each(|name| add(name, &[h]));
-        add("mlp.gate_proj.weight", &[f, h]);
-        add("mlp.up_proj.weight", &[f, h]);
+        if spec.architecture().is_fused {
+            add("mlp.gate_up_proj.weight", &[2 * f, h]);
+        } else {
+            add("mlp.gate_proj.weight", &[f, h]);
+            add("mlp.up_proj.weight", &[f, h]);
+        }
         add("mlp.down_proj.weight", &[h, f]);
+        if spec.mlp_bias {
+            add("mlp.gate_proj.bias", &[f]);
+            add("mlp.up_proj.bias", &[f]);
+            add("mlp.down_proj.bias", &[h]);
+        }
         norm(norms.after, 1).iter().for_each(|name| add(name, &[h]));
     }
     list.push(("model.norm.weight".to_string(), vec![h]));

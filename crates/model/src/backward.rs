@@ -343,6 +343,7 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
         let (d_product, d_gate_up) = (bufs.product, bufs.gate_up);
         let down = Product { site: Site::Down, x: bufs.product, dy: d_out };
         self.adapter_gradient(down);
+        self.bias_gradient(down);
         if forward::keeps_product(self.pass.acts.mode) {
             self.weight_gradient(down);
             self.input_gradient(down, d_product);
@@ -354,13 +355,14 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
         }
         let gate_up = Product { site: Site::GateUp, x: bufs.norm_ffn, dy: d_gate_up };
         self.adapter_gradient(gate_up);
+        self.bias_gradient(gate_up);
         self.weight_gradient(gate_up);
         self.input_gradient(gate_up, d_norm);
         self.input_backward(bufs.mid, w.ffn_norm, d_norm, |g| g.ffn_norm);
     }
 
     fn attention(&self) {
-        let Self { dev, w, add, bufs, back, d_out, .. } = *self;
+        let Self { dev, w, bufs, back, d_out, .. } = *self;
         let spec = self.spec();
         let (m, h) = (self.pass.rows, spec.hidden as usize);
         let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
@@ -373,6 +375,7 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
         self.post_norm_backward(w.attn_post_norm, bufs.attn_out, |g| g.attn_post_norm);
         let output = Product { site: Site::Output, x: bufs.attn, dy: d_out };
         self.adapter_gradient(output);
+        self.bias_gradient(output);
         self.weight_gradient(output);
         self.input_gradient(output, d_attn);
         let lse = bufs.lse.expect("the update keeps log-sum-exps");
@@ -390,11 +393,9 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
             norms,
             dqkv: d_qkv,
         });
-        if let Some(bias) = self.g.weights().and_then(|g| g.qkv_bias) {
-            dev.bias_backward(d_qkv, bias, add);
-        }
         let qkv = Product { site: Site::Qkv, x: bufs.norm_attn, dy: d_qkv };
         self.adapter_gradient(qkv);
+        self.bias_gradient(qkv);
         self.weight_gradient(qkv);
         if self.is_last {
             return;
@@ -407,6 +408,13 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
     fn adapter_gradient(&self, of: Product<'_>) {
         if let Some((adapter, _, du)) = self.adapter(of.site) {
             self.dev.adapt_backward_u(of.dy, adapter, du);
+        }
+    }
+
+    /// The gradient of a product's bias, if it has one that is trained.
+    fn bias_gradient(&self, of: Product<'_>) {
+        if let Some(bias) = self.g.weights().and_then(|g| g.bias(of.site)) {
+            self.dev.bias_backward(of.dy, bias, self.add);
         }
     }
 

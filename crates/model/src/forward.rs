@@ -234,7 +234,8 @@ fn layer(
     add_product(dev, w, Site::Down, bufs, (bufs.product, norm), (bufs.mid, bufs.next));
 }
 
-/// to = from + a product of `x`, or its norm, if there is one; then `out` keeps the product.
+/// to = from + a product of `x` with its bias, or its norm, if there is one; then `out` keeps the product. The bias is added last: a
+/// library adds biases to outputs of their own dtype only.
 fn add_product(
     dev: &dyn Device,
     w: &LayerParams<'_>,
@@ -243,10 +244,13 @@ fn add_product(
     (x, norm): (Buf<'_>, Option<(Norm<'_>, Buf<'_>)>),
     (from, to): (Buf<'_>, Buf<'_>),
 ) {
+    let bias = |out| w.bias(site).into_iter().for_each(|bias| dev.add_bias(out, bias));
     let Some((norm, out)) = norm else {
-        return adapted(dev, w, site, bufs, (x, to), || dev.matmul_add(x, w.ready(dev, site), from, to));
+        adapted(dev, w, site, bufs, (x, to), || dev.matmul_add(x, w.ready(dev, site), from, to));
+        return bias(to);
     };
     adapted(dev, w, site, bufs, (x, out), || dev.matmul(x, w.ready(dev, site), None, out, false));
+    bias(out);
     dev.rms_norm_add(out, norm, from, to);
 }
 
@@ -295,7 +299,8 @@ impl<'a> Decoder<'a> {
         // Attention divides scores by the root of d.
         let q_scale =
             self.spec.attention.scale.map_or(1.0, |scale| scale * (self.spec.head_dim as f32).sqrt());
-        Rotation { angles: rope::of_layer(&self.spec, self.rope, layer), q_scale }
+        let width = self.spec.attention.rotated.map(|width| width as usize);
+        Rotation { angles: rope::of_layer(&self.spec, self.rope, layer), width, q_scale }
     }
 
     /// Keys that a row of a layer sees, at most.
@@ -340,7 +345,7 @@ pub(crate) fn layer_to_gates(
     attention_output(dev, decoder, w, bufs);
     part_input(dev, decoder, bufs.mid, w.ffn_norm, bufs.norm_ffn);
     adapted(dev, w, Site::GateUp, bufs, (bufs.norm_ffn, bufs.gate_up), || {
-        dev.matmul(bufs.norm_ffn, w.ready(dev, Site::GateUp), None, bufs.gate_up, false);
+        dev.matmul(bufs.norm_ffn, w.ready(dev, Site::GateUp), w.gate_up_bias, bufs.gate_up, false);
     });
 }
 

@@ -107,7 +107,9 @@ fn random_values(param: &Param, spec: &ModelSpec, seed: u64, first: usize, out: 
         | ParamKind::KNorm => {
             return out.fill(1.0 - spec.architecture().norm_offset);
         }
-        ParamKind::QkvBias => return out.fill(0.0),
+        ParamKind::QkvBias | ParamKind::OutputBias | ParamKind::GateUpBias | ParamKind::DownBias => {
+            return out.fill(0.0);
+        }
         ParamKind::ValueHead => return value_head_values(param, seed, first, out),
         _ => {}
     }

@@ -28,14 +28,20 @@ pub enum ParamKind {
     KNorm,
     /// [h, a d]
     Output,
+    /// [h]
+    OutputBias,
     /// [h]: after attention
     AttnPostNorm,
     /// [h]: before the feed-forward part
     FfnNorm,
     /// [2f, h]
     GateUp,
+    /// [2f]
+    GateUpBias,
     /// [h, f]
     Down,
+    /// [h]
+    DownBias,
     /// [h]: after the feed-forward part
     FfnPostNorm,
     /// [h]
@@ -177,11 +183,16 @@ impl ParamTable {
             if let Some(names) = norms.before {
                 add(ParamKind::AttnNorm, layer, 0, norm(names, 0));
             }
-            let qkv = |what: &str| {
-                [("q", q), ("k", kv), ("v", kv)]
-                    .map(|(p, rows)| (name(&format!("self_attn.{p}_proj.{what}")), rows))
-                    .to_vec()
+            // The rows lie in files as they do here: whether they are one tensor or several changes names alone.
+            let parts = |of: &str, all: &str, split: &[(&str, u32)], what: &str| -> Vec<(String, u32)> {
+                let part = |p: &str| name(&format!("{of}.{p}_proj.{what}"));
+                match spec.architecture().is_fused {
+                    true => vec![(part(all), split.iter().map(|(_, rows)| rows).sum())],
+                    false => split.iter().map(|&(p, rows)| (part(p), rows)).collect(),
+                }
             };
+            let qkv = |what| parts("self_attn", "qkv", &[("q", q), ("k", kv), ("v", kv)], what);
+            let gate_up = |what| parts("mlp", "gate_up", &[("gate", f), ("up", f)], what);
             add(ParamKind::Qkv, layer, h, qkv("weight"));
             if spec.qkv_bias {
                 add(ParamKind::QkvBias, layer, 0, qkv("bias"));
@@ -192,15 +203,21 @@ impl ParamTable {
                 add(ParamKind::KNorm, layer, 0, vec![(name("self_attn.k_norm.weight"), k)]);
             }
             add(ParamKind::Output, layer, q, vec![(name("self_attn.o_proj.weight"), h)]);
+            if spec.output_bias {
+                add(ParamKind::OutputBias, layer, 0, vec![(name("self_attn.o_proj.bias"), h)]);
+            }
             if let Some(names) = norms.after {
                 add(ParamKind::AttnPostNorm, layer, 0, norm(names, 0));
             }
             if let Some(names) = norms.before {
                 add(ParamKind::FfnNorm, layer, 0, norm(names, 1));
             }
-            let gate_up = ["gate", "up"].map(|p| (name(&format!("mlp.{p}_proj.weight")), f)).to_vec();
-            add(ParamKind::GateUp, layer, h, gate_up);
+            add(ParamKind::GateUp, layer, h, gate_up("weight"));
             add(ParamKind::Down, layer, f, vec![(name("mlp.down_proj.weight"), h)]);
+            if spec.mlp_bias {
+                add(ParamKind::GateUpBias, layer, 0, gate_up("bias"));
+                add(ParamKind::DownBias, layer, 0, vec![(name("mlp.down_proj.bias"), h)]);
+            }
             if let Some(names) = norms.after {
                 add(ParamKind::FfnPostNorm, layer, 0, norm(names, 1));
             }
@@ -292,7 +309,7 @@ mod tests {
 
     #[test]
     fn the_table_holds_every_parameter_once() {
-        for name in ["smollm2-135m", "qwen2.5-7b", "qwen3-0.6b", "nano"] {
+        for name in ["smollm2-135m", "qwen2.5-7b", "qwen3-0.6b", "nano", "phi-4-mini"] {
             let spec = ModelSpec::preset(name).unwrap();
             let table = ParamTable::new(&spec, DeviceKind::Cpu, DType::Bf16);
             let count: u64 = table.params.iter().map(|p| u64::from(p.n) * u64::from(p.k.max(1))).sum();

@@ -5,7 +5,8 @@ use plimsoll_base::{DType, ModelSpec, PhaseSet, Result, RopeScaling};
 use plimsoll_device::Device;
 use plimsoll_memory::{Buf, Layout, Pool};
 
-/// The region `rope.table`: [T, positions, d/2, 2] f32, resident, with a second table for layers that have a rule of their own.
+/// The region `rope.table`: [T, positions, r/2, 2] f32, resident, with a second table for layers that have a rule of their own. r: elements of a head
+/// that are rotated.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(spec: &ModelSpec, positions: usize, pool: Pool) -> Result<Layout> {
@@ -14,7 +15,12 @@ pub fn layout(spec: &ModelSpec, positions: usize, pool: Pool) -> Result<Layout> 
 
 /// True if one region serves both models.
 pub fn same(a: &ModelSpec, b: &ModelSpec) -> bool {
-    let of = |spec: &ModelSpec| (spec.head_dim, spec.rope_theta, spec.rope_scaling, local_theta(spec));
+    use RopeScaling::{Dynamic, LongRope};
+    let of = |spec: &ModelSpec| {
+        let by_length = matches!(spec.rope_scaling, Dynamic { .. } | LongRope { .. });
+        let known = by_length.then_some(spec.max_positions);
+        (spec.rotary_width(), spec.rope_theta, spec.rope_scaling, local_theta(spec), known)
+    };
     of(a) == of(b)
 }
 
@@ -23,7 +29,7 @@ pub fn same(a: &ModelSpec, b: &ModelSpec) -> bool {
 /// Errors: `size-overflow`.
 pub fn layout_as(name: &str, spec: &ModelSpec, positions: usize, pool: Pool) -> Result<Layout> {
     let mut layout = Layout::new();
-    let shape = [tables(spec) as u64, positions as u64, u64::from(spec.head_dim) / 2, 2];
+    let shape = [tables(spec) as u64, positions as u64, u64::from(spec.rotary_width()) / 2, 2];
     let shape = if shape[0] == 1 { &shape[1..] } else { &shape[..] };
     layout.arena(name, "model", pool, PhaseSet::RESIDENT, shape, DType::F32)?;
     Ok(layout)
@@ -59,14 +65,12 @@ pub fn fill(dev: &dyn Device, spec: &ModelSpec, region: Buf<'_>) {
 }
 
 fn fill_table(dev: &dyn Device, spec: &ModelSpec, table: Buf<'_>) {
-    let half = spec.head_dim as usize / 2;
-    let frequencies: Vec<f64> = (0..half).map(|i| frequency(spec, i)).collect();
-    let factor = match spec.rope_scaling {
-        RopeScaling::Yarn { attention_factor, .. } => attention_factor as f32,
-        _ => 1.0,
-    };
+    let half = spec.rotary_width() as usize / 2;
+    let positions = table.len() / (half * 2);
+    let frequencies: Vec<f64> = (0..half).map(|i| frequency(spec, positions, i)).collect();
+    let factor = attention_factor(spec) as f32;
     let mut row = vec![0.0f32; half * 2];
-    for position in 0..table.len() / (half * 2) {
+    for position in 0..positions {
         for (i, &frequency) in frequencies.iter().enumerate() {
             // The angle is rounded to f32 first, as the reference does: the tables then agree to the last place.
             let angle = (position as f32) * (frequency as f32);
@@ -77,11 +81,38 @@ fn fill_table(dev: &dyn Device, spec: &ModelSpec, table: Buf<'_>) {
     }
 }
 
-/// Radians per position of pair `i`. Source: transformers `modeling_rope_utils.py` (default, linear, llama3, yarn).
-fn frequency(spec: &ModelSpec, i: usize) -> f64 {
-    let base = 1.0 / pow(spec.rope_theta, 2.0 * i as f64 / f64::from(spec.head_dim));
+/// Factor on cosines and sines.
+fn attention_factor(spec: &ModelSpec) -> f64 {
+    match spec.rope_scaling {
+        RopeScaling::Yarn { attention_factor, .. } => attention_factor,
+        RopeScaling::LongRope { original_max_position_embeddings, .. } => {
+            let original = f64::from(original_max_position_embeddings);
+            let stretch = f64::from(spec.max_positions) / original;
+            if stretch > 1.0 { (1.0 + ln(stretch) / ln(original)).sqrt() } else { 1.0 }
+        }
+        _ => 1.0,
+    }
+}
+
+/// Radians per position of pair `i`, in a table of `positions`. Rules that follow the length of a sequence take it for that of all: the reference takes
+/// each sequence by itself, and then keys of a cache would have to be rotated again as it grows.
+/// Source: transformers `modeling_rope_utils.py` (default, linear, dynamic, llama3, yarn, longrope).
+fn frequency(spec: &ModelSpec, positions: usize, i: usize) -> f64 {
+    let width = f64::from(spec.rotary_width());
+    let of = |theta: f64| 1.0 / pow(theta, 2.0 * i as f64 / width);
+    let base = of(spec.rope_theta);
     match spec.rope_scaling {
         RopeScaling::None => base,
+        // One pair turns at the same speed whatever the base is.
+        RopeScaling::Dynamic { .. } if positions <= spec.max_positions as usize || width <= 2.0 => base,
+        RopeScaling::Dynamic { factor } => {
+            let stretch = factor * positions as f64 / f64::from(spec.max_positions) - (factor - 1.0);
+            of(spec.rope_theta * pow(stretch, width / (width - 2.0)))
+        }
+        RopeScaling::LongRope { short_factor, long_factor, original_max_position_embeddings } => {
+            let is_short = positions <= original_max_position_embeddings as usize;
+            base / if is_short { short_factor } else { long_factor }.as_slice()[i]
+        }
         RopeScaling::Linear { factor } => base / factor,
         RopeScaling::Llama3 {
             factor,
@@ -115,7 +146,7 @@ fn yarn_ramp(spec: &ModelSpec) -> (f64, f64) {
     else {
         panic!("a rule of YaRN");
     };
-    let (d, context) = (f64::from(spec.head_dim), f64::from(original_max_position_embeddings));
+    let (d, context) = (f64::from(spec.rotary_width()), f64::from(original_max_position_embeddings));
     // The pair that turns so often within the first context.
     let pair = |turns: f64| d * ln(context / (turns * std::f64::consts::TAU)) / (2.0 * ln(spec.rope_theta));
     let (low, high) = (pair(beta_fast), pair(beta_slow));
@@ -123,4 +154,51 @@ fn yarn_ramp(spec: &ModelSpec) -> (f64, f64) {
     let (low, high) = (low.max(0.0), high.min(d - 1.0));
     // As the reference does, so that a ramp without length is one step.
     (low, if low == high { high + 0.001 } else { high })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers of transformers 4.57.6, in f32.
+    fn check(spec: &ModelSpec, positions: usize, pairs: &[(usize, f64)]) {
+        for &(i, theirs) in pairs {
+            let ours = frequency(spec, positions, i);
+            assert!(
+                (ours / theirs - 1.0).abs() < 3e-7,
+                "pair {i} of {positions}: {ours}, reference {theirs}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_base_grows_with_the_longest_sequence_beyond_the_models_positions() {
+        let rope_scaling = RopeScaling::Dynamic { factor: 2.0 };
+        let spec = ModelSpec { head_dim: 16, rope_theta: 1e4, max_positions: 64, rope_scaling, ..nano() };
+        let plain = ModelSpec { rope_scaling: RopeScaling::None, ..spec };
+        for i in 0..8 {
+            let (ours, theirs) = (frequency(&spec, 64, i), frequency(&plain, 64, i));
+            assert_eq!(ours.to_bits(), theirs.to_bits(), "the bits of plain frequencies");
+        }
+        check(&spec, 100, &[(0, 1.0), (1, 2.839451432e-1), (2, 8.062484115e-2), (7, 1.488130656e-4)]);
+        check(&spec, 200, &[(1, 2.495284677e-1), (3, 1.553675346e-2), (7, 6.023386231e-5)]);
+        let narrow = ModelSpec { head_dim: 2, ..spec };
+        assert_eq!(frequency(&narrow, 200, 0), 1.0);
+        assert!(!same(&spec, &ModelSpec { max_positions: 65, ..spec }));
+        assert!(same(&plain, &ModelSpec { max_positions: 65, ..plain }));
+    }
+
+    #[test]
+    fn short_factors_are_for_tables_of_the_first_context() {
+        let phi = ModelSpec::preset("phi-4-mini").unwrap();
+        assert!((attention_factor(&phi) / 1.190_238_071_423_808_3 - 1.0).abs() < 1e-14);
+        check(&phi, 4096, &[(0, 1.0), (1, 8.254041672e-1), (20, 2.154435031e-2), (47, 1.211527488e-4)]);
+        check(&phi, 4097, &[(0, 1.0), (1, 7.380746603e-1), (20, 2.301475266e-3), (47, 2.536168040e-6)]);
+        let unstretched = ModelSpec { max_positions: 4096, ..phi };
+        assert_eq!(attention_factor(&unstretched), 1.0);
+    }
+
+    fn nano() -> ModelSpec {
+        ModelSpec::preset("nano").unwrap()
+    }
 }

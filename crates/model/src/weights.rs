@@ -20,14 +20,20 @@ pub struct LayerParams<'a> {
     pub qk_norm: Option<(Buf<'a>, Buf<'a>)>,
     /// [h, a d]
     pub output: Matrix<'a>,
+    /// [h]
+    pub output_bias: Option<Buf<'a>>,
     /// [h], after attention
     pub attn_post_norm: Option<Buf<'a>>,
     /// [h], before the feed-forward part
     pub ffn_norm: Option<Buf<'a>>,
     /// [2f, h]
     pub gate_up: Matrix<'a>,
+    /// [2f]
+    pub gate_up_bias: Option<Buf<'a>>,
     /// [h, f]
     pub down: Matrix<'a>,
+    /// [h]
+    pub down_bias: Option<Buf<'a>>,
     /// [h], after the feed-forward part
     pub ffn_post_norm: Option<Buf<'a>>,
     /// What is added to the products above.
@@ -141,6 +147,16 @@ impl<'a> LayerParams<'a> {
         }
     }
 
+    /// Returns the bias of a product.
+    pub(crate) fn bias(&self, site: Site) -> Option<Buf<'a>> {
+        match site {
+            Site::Qkv => self.qkv_bias,
+            Site::Output => self.output_bias,
+            Site::GateUp => self.gate_up_bias,
+            Site::Down => self.down_bias,
+        }
+    }
+
     pub(crate) fn at_mut(&mut self, site: Site) -> &mut Matrix<'a> {
         match site {
             Site::Qkv => &mut self.qkv,
@@ -168,10 +184,13 @@ impl<'a> LayerParams<'a> {
             qkv_bias: vector(ParamKind::QkvBias),
             qk_norm: vector(ParamKind::QNorm).zip(vector(ParamKind::KNorm)),
             output: matrix(ParamKind::Output),
+            output_bias: vector(ParamKind::OutputBias),
             attn_post_norm: vector(ParamKind::AttnPostNorm),
             ffn_norm: vector(ParamKind::FfnNorm),
             gate_up: matrix(ParamKind::GateUp),
+            gate_up_bias: vector(ParamKind::GateUpBias),
             down: matrix(ParamKind::Down),
+            down_bias: vector(ParamKind::DownBias),
             ffn_post_norm: vector(ParamKind::FfnPostNorm),
             adapters: LayerAdapters::default(),
             codes: [None; 4],

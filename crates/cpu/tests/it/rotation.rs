@@ -272,3 +272,66 @@ fn gradients_are_slopes() {
         }
     }
 }
+
+#[test]
+fn part_of_a_head_is_rotated_and_the_rest_passes() {
+    let (d, width) = (HEADS.head_dim, 36);
+    let x = numbers(1, ROWS * WIDTH);
+    // Angles of a head of 36 elements: the first of the table's rows are those of its positions.
+    let angles: Vec<f32> = table()[..64 * width].to_vec();
+    for isa in paths() {
+        let rig = Rig::new(
+            isa,
+            2,
+            &[
+                regions(DType::F32).as_slice(),
+                &[("dkv", DType::F32, ROWS * 4 * d), ("dqkv", DType::F32, ROWS * WIDTH)],
+            ]
+            .concat(),
+        );
+        let (dev, r) = rig.bufs();
+        dev.write_f32(r.buf("qkv"), 0, &x);
+        dev.write_f32(r.buf("rope"), 0, &angles);
+        dev.write_u32(r.buf("positions"), 0, &positions());
+        dev.write_u32(r.buf("slots"), 0, &slots());
+        let batch = Batch {
+            positions: r.buf("positions"),
+            slots: r.buf("slots"),
+            segments: r.buf("slots"),
+            tables: r.buf("slots"),
+            keys_max: usize::MAX,
+        };
+        let kv = Kv { keys: r.buf("keys"), values: r.buf("values"), kv_heads: 2, head_dim: d };
+        let angles_buf = r.buf("rope").slice(0, 64 * width);
+        let rotation = Rotation { angles: Some(angles_buf), width: Some(width), q_scale: 1.0 };
+        dev.rope(r.buf("qkv"), None, rotation, batch, kv, r.buf("q"));
+        let (q, keys) = (get(dev, r.buf("q")), get(dev, r.buf("keys")));
+        let mut dkv = vec![0.0; ROWS * 4 * d];
+        for m in 0..ROWS {
+            let turn = &angles[positions()[m] as usize * width..][..width];
+            for head in 0..6 {
+                let x = &x[m * WIDTH + head * d..][..d];
+                let mut reference = reference_head(&wide(&x[..width]), None, turn);
+                reference.extend(wide(&x[width..]));
+                if head < 4 {
+                    close("q", &q[(m * 4 + head) * d..][..d], &reference, 1e-6);
+                    continue;
+                }
+                let (block, slot) = (slots()[m] as usize / KV_BLOCK, slots()[m] as usize % KV_BLOCK);
+                let at = (block * 2 + head - 4) * d * KV_BLOCK;
+                let key: Vec<f32> = (0..d).map(|i| keys[at + i * KV_BLOCK + slot]).collect();
+                close("key", &key, &reference, 1e-6);
+                assert_eq!(key[width..], x[width..], "the rest is not touched");
+                dkv[(m * 4 + head - 4) * d..][..d].copy_from_slice(&key);
+            }
+        }
+        // A rotation's transpose is its inverse.
+        dev.write_f32(r.buf("dkv"), 0, &dkv);
+        let (dq, dkv, positions, dqkv) = (r.buf("q"), r.buf("dkv"), r.buf("positions"), r.buf("dqkv"));
+        dev.rope_backward(RopeBackward { dq, dkv, rotation, positions, heads: HEADS, norms: None, dqkv });
+        let back = get(dev, dqkv);
+        for m in 0..ROWS {
+            close("back", &back[m * WIDTH..][..6 * d], &wide(&x[m * WIDTH..][..6 * d]), 2e-6);
+        }
+    }
+}

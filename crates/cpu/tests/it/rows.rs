@@ -153,6 +153,9 @@ fn rows_are_gathered_scattered_and_summed_in_order() {
             let one_rounding: Vec<f32> =
                 stored(DType::Bf16, &bias32.iter().map(|x| 1.0 + x).collect::<Vec<_>>());
             assert_eq!(bias, one_rounding, "{isa:?}: one rounding of the whole sum");
+            dev.add_bias(r.buf("out"), r.buf("bias"));
+            let expect: Vec<f32> = gathered.iter().zip(bias.iter().cycle()).map(|(x, b)| x + b).collect();
+            assert_eq!(get(dev, r.buf("out")), expect, "{isa:?}: one addition to each element");
             results.push((get(dev, r.buf("x")), bias));
         }
         assert_eq!(results[0], results[1], "{isa:?}: threads");

@@ -4,7 +4,8 @@
 // rounded to the storage type once, after its rotation. Keys and values of the cache: [blocks][k][16][d].
 //
 // A team of d / 16 threads has a head: thread t the elements 8 t .. 8 t + 8 of each half, which are rotated with each
-// other. Head dimensions for which d / 16 is no power of two go the plain way, a warp a head.
+// other. Head dimensions for which d / 16 is no power of two, and heads of which only the first elements are rotated, go
+// the plain way, a warp a head.
 
 /// Largest head dimension.
 #define HEAD_DIM_MAX 256
@@ -15,7 +16,11 @@
 /// Shape of a row of qkv.
 struct Shape {
     u32 a, k, d;
+    u32 width;  // elements of a head that are rotated, the first ones
     __device__ __forceinline__ u32 heads() const { return a + 2 * k; }
+    /// The two elements of a pair: first the pairs that are rotated, then those of the rest.
+    __device__ __forceinline__ u32 one(u32 pair) const { return pair < width / 2 ? pair : pair + width / 2; }
+    __device__ __forceinline__ u32 other(u32 pair) const { return pair < width / 2 ? pair + width / 2 : pair + d / 2; }
 };
 
 /// Sum over the threads of a team, a power of two of them; every thread gets it.
@@ -132,7 +137,7 @@ __device__ __forceinline__ void rope_plain(const T* __restrict__ qkv, const T* _
     }
     u32 position = table ? positions[row] : 0;
     if (table && !index_ok(BAD_POSITION, position, num_positions)) return;
-    const float* angles = table + (u64)position * s.d;
+    const float* angles = table + (u64)position * s.width;
     const float scale = head < s.a ? q_scale : 1.0f;
     const T* w = head < s.a ? q_norm : k_norm;
     float r = 1.0f;
@@ -142,14 +147,16 @@ __device__ __forceinline__ void rope_plain(const T* __restrict__ qkv, const T* _
         r = 1.0f / sqrtf(warp_sum(sum) / (float)s.d + eps);
     }
     for (u32 i = lane; i < half; i += WARP) {
-        float x1 = to_f32(x[i]), x2 = to_f32(x[i + half]);
-        float cos = table ? angles[2 * i] : 1.0f, sin = table ? angles[2 * i + 1] : 0.0f;
+        const u32 one = s.one(i), other = s.other(i);
+        const bool turns = table && i < s.width / 2;
+        float x1 = to_f32(x[one]), x2 = to_f32(x[other]);
+        float cos = turns ? angles[2 * i] : 1.0f, sin = turns ? angles[2 * i + 1] : 0.0f;
         if (w) {
-            x1 = x1 * r * (to_f32(w[i]) + offset);
-            x2 = x2 * r * (to_f32(w[i + half]) + offset);
+            x1 = x1 * r * (to_f32(w[one]) + offset);
+            x2 = x2 * r * (to_f32(w[other]) + offset);
         }
-        to[i] = from_f32<T>((x1 * cos - x2 * sin) * scale);
-        to[i + half] = from_f32<T>((x2 * cos + x1 * sin) * scale);
+        to[one] = from_f32<T>((x1 * cos - x2 * sin) * scale);
+        to[other] = from_f32<T>((x2 * cos + x1 * sin) * scale);
     }
 }
 
@@ -211,10 +218,10 @@ __device__ __forceinline__ void rope_rows(const T* __restrict__ qkv, const T* __
     extern "C" __global__ void __launch_bounds__(ROTATION_THREADS)                                                   \
         WAY##_##T(const T* qkv, const T* q_norm, const T* k_norm, float eps, float offset, const float* table,       \
                   float q_scale, const u32* positions, const u32* slots, T* q_out, T* keys, T* values, u32 rows,     \
-                  u32 a, u32 k, u32 d, u32 num_positions, u32 num_slots) {                                           \
+                  u32 a, u32 k, u32 d, u32 width, u32 num_positions, u32 num_slots) {                                \
         begin();                                                                                                     \
         WAY<T>(qkv, q_norm, k_norm, eps, offset, table, q_scale, positions, slots, q_out, keys, values, rows,        \
-               Shape{a, k, d}, num_positions, num_slots);                                                            \
+               Shape{a, k, d, width}, num_positions, num_slots);                                                     \
     }
 ROPE(float, rope_rows)
 ROPE(bf16, rope_rows)
@@ -384,7 +391,7 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_pla
         }
         u32 position = g.table ? g.positions[row] : 0;
         if (g.table && !index_ok(BAD_POSITION, position, g.num_positions)) continue;
-        const float* angles = g.table + (u64)position * s.d;
+        const float* angles = g.table + (u64)position * s.width;
         const float scale = head < s.a ? g.q_scale : 1.0f;
         const T* x = NORMS ? g.qkv + ((u64)row * s.heads() + head) * s.d : nullptr;
         const T* w = head < s.a ? g.q_norm : g.k_norm;
@@ -394,16 +401,18 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_pla
             u32 i = lane + j * WARP;
             grad[j][0] = grad[j][1] = 0.0f;
             if (i >= half) continue;
-            float cos = g.table ? angles[2 * i] : 1.0f, sin = g.table ? angles[2 * i + 1] : 0.0f;
-            float d1 = d[i] * scale, d2 = d[i + half] * scale;
+            const u32 at[2] = {s.one(i), s.other(i)};
+            const bool turns = g.table && i < s.width / 2;
+            float cos = turns ? angles[2 * i] : 1.0f, sin = turns ? angles[2 * i + 1] : 0.0f;
+            float d1 = d[at[0]] * scale, d2 = d[at[1]] * scale;
             grad[j][0] = d1 * cos + d2 * sin;
             grad[j][1] = d2 * cos - d1 * sin;
             if constexpr (NORMS) {
 #pragma unroll
                 for (int side = 0; side < 2; side++) {
-                    float v = to_f32(x[i + side * half]);
+                    float v = to_f32(x[at[side]]);
                     square = fma(v, v, square);
-                    dot = fma(grad[j][side] * (to_f32(w[i + side * half]) + g.offset), v, dot);
+                    dot = fma(grad[j][side] * (to_f32(w[at[side]]) + g.offset), v, dot);
                 }
             }
         }
@@ -416,16 +425,17 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_pla
         for (int j = 0; j < PLAIN_PAIRS; j++) {
             u32 i = lane + j * WARP;
             if (i >= half) continue;
+            const u32 at[2] = {s.one(i), s.other(i)};
 #pragma unroll
             for (int side = 0; side < 2; side++) {
                 float out = grad[j][side];
                 if constexpr (NORMS) {
-                    float v = to_f32(x[i + side * half]);
+                    float v = to_f32(x[at[side]]);
                     if (head < s.a) sums[0][j][side] = fma(out, v * r, sums[0][j][side]);
                     else sums[1][j][side] = fma(out, v * r, sums[1][j][side]);
-                    out = fma(v, slope, out * (to_f32(w[i + side * half]) + g.offset)) * r;
+                    out = fma(v, slope, out * (to_f32(w[at[side]]) + g.offset)) * r;
                 }
-                to[i + side * half] = from_f32<T>(out);
+                to[at[side]] = from_f32<T>(out);
             }
         }
     }
@@ -439,8 +449,8 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_pla
             for (int j = 0; j < PLAIN_PAIRS; j++) {
                 u32 i = lane + j * WARP;
                 if (i >= half) continue;
-                shared[warp][i] = sums[kind][j][0];
-                shared[warp][i + half] = sums[kind][j][1];
+                shared[warp][s.one(i)] = sums[kind][j][0];
+                shared[warp][s.other(i)] = sums[kind][j][1];
             }
             __syncthreads();
             if (threadIdx.x < s.d) {
@@ -512,21 +522,21 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_row
 #define ROPE_BACKWARD(T, WAY)                                                                                        \
     extern "C" __global__ void __launch_bounds__(ROTATION_THREADS)                                                   \
         WAY##_##T(const float* dq, const float* dkv, const float* table, float q_scale, const u32* positions,        \
-                  T* dqkv, u32 rows, u32 chunk_rows, u32 a, u32 k, u32 d, u32 num_positions) {                       \
+                  T* dqkv, u32 rows, u32 chunk_rows, u32 a, u32 k, u32 d, u32 width, u32 num_positions) {            \
         begin();                                                                                                     \
         RopeGrad<T> g = {dq, dkv, nullptr, nullptr, nullptr, 0.0f, 0.0f, table, q_scale, positions, dqkv, nullptr,   \
                          rows, chunk_rows, num_positions};                                                           \
-        WAY<T, false>(g, Shape{a, k, d});                                                                            \
+        WAY<T, false>(g, Shape{a, k, d, width});                                                                     \
     }
 #define ROPE_BACKWARD_NORMS(T, WAY)                                                                                  \
     extern "C" __global__ void __launch_bounds__(ROTATION_THREADS) WAY##_norms_##T(                                  \
         const float* dq, const float* dkv, const float* table, float q_scale, const u32* positions, T* dqkv,         \
-        u32 rows, u32 chunk_rows, u32 a, u32 k, u32 d, u32 num_positions, const T* qkv, const T* q_norm,             \
+        u32 rows, u32 chunk_rows, u32 a, u32 k, u32 d, u32 width, u32 num_positions, const T* qkv, const T* q_norm,  \
         const T* k_norm, float eps, float offset, float* partials) {                                                 \
         begin();                                                                                                     \
         RopeGrad<T> g = {dq, dkv, qkv, q_norm, k_norm, eps, offset, table, q_scale, positions, dqkv, partials,       \
                          rows, chunk_rows, num_positions};                                                           \
-        WAY<T, true>(g, Shape{a, k, d});                                                                             \
+        WAY<T, true>(g, Shape{a, k, d, width});                                                                      \
     }
 ROPE_BACKWARD(float, rope_backward)
 ROPE_BACKWARD(float, rope_backward_plain)

@@ -62,6 +62,16 @@ extern "C" __global__ void __launch_bounds__(256) scale(float* x, float by, u64 
     if (i < n) x[i] = x[i] * by;
 }
 
+/// x[m] += bias, rows of n.
+#define ADD_BIAS(T)                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256) add_bias_##T(float* x, const T* bias, u64 count, u32 n) {      \
+        begin();                                                                                                     \
+        u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;                                                          \
+        if (i < count) x[i] = x[i] + to_f32(bias[i % n]);                                                            \
+    }
+ADD_BIAS(float)
+ADD_BIAS(bf16)
+
 // ---- SwiGLU and GeGLU -------------------------------------------------------------------------------------------------------
 
 /// e^x to 2 units in the last place, as the CPU's: Cephes' expf on x = n ln 2 + r.

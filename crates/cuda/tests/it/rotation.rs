@@ -22,12 +22,17 @@ struct Case {
     /// Added to the norms' weights.
     offset: f32,
     rotated: bool,
+    /// Elements that are rotated, if not all.
+    width: Option<usize>,
     q_scale: f32,
 }
 
 impl Case {
     fn width(&self) -> usize {
         (self.heads.heads + 2 * self.heads.kv_heads) * self.heads.head_dim
+    }
+    fn turned(&self) -> usize {
+        self.width.unwrap_or(self.heads.head_dim)
     }
     fn q_width(&self) -> usize {
         self.heads.heads * self.heads.head_dim
@@ -72,12 +77,15 @@ fn cases() -> Vec<Case> {
     for e in [F32, Bf16] {
         for head_dim in DIMS {
             let heads = Heads { heads: 6, kv_heads: 2, head_dim };
-            let plain = Case { e, heads, norms: None, offset: 0.0, rotated: true, q_scale: 1.0 };
+            let plain = Case { e, heads, norms: None, offset: 0.0, rotated: true, width: None, q_scale: 1.0 };
             let with = |of: QkNorms| Case { norms: Some(of), ..plain };
             let (of_heads, of_rows) = (with(QkNorms::Heads), with(QkNorms::Rows));
             cases.extend([plain, of_heads, of_rows]);
             cases.push(Case { rotated: false, q_scale: 0.7, ..plain });
             cases.push(Case { offset: 1.0, q_scale: 1.3, ..of_heads });
+            let part = Some(head_dim * 3 / 4);
+            cases.push(Case { width: part, q_scale: 0.7, ..plain });
+            cases.push(Case { width: part, q_scale: 1.3, ..of_heads });
             cases.push(Case { offset: 1.0, rotated: false, q_scale: 0.5, ..of_rows });
         }
     }
@@ -106,7 +114,7 @@ fn fill(case: &Case, set: &dyn Fn(&str, &[f32]), set_u32: &dyn Fn(&str, &[u32]))
     let [of_q, of_k] = case.norm_widths();
     set("q_norm", &normal(2, of_q, 1.0, case.e));
     set("k_norm", &normal(3, of_k, 1.0, case.e));
-    set("rope", &angles(d));
+    set("rope", &[angles(case.turned()), vec![0.0; POSITIONS * (d - case.turned())]].concat());
     set("dq", &normal(4, ROWS * case.q_width(), 1.0, F32));
     set("dkv", &normal(5, ROWS * 2 * case.kv_width(), 1.0, F32));
     set("dq_weight", &vec![0.25; of_q]);
@@ -121,7 +129,8 @@ fn qk_norm(case: &Case, buf: &dyn Fn(&str) -> Buf<'static>) -> Option<QkNorm<'st
 }
 
 fn rotation(case: &Case, buf: &dyn Fn(&str) -> Buf<'static>) -> Rotation<'static> {
-    Rotation { angles: case.rotated.then(|| buf("rope")), q_scale: case.q_scale }
+    let angles = buf("rope").slice(0, POSITIONS * case.turned());
+    Rotation { angles: case.rotated.then_some(angles), width: case.width, q_scale: case.q_scale }
 }
 
 fn kv(case: &Case, buf: &dyn Fn(&str) -> Buf<'static>) -> Kv<'static> {
@@ -182,7 +191,8 @@ fn reference(case: &Case) -> (Vec<f64>, Vec<f64>) {
     let qkv = normal(1, ROWS * case.width(), 1.0, case.e);
     let [of_q, of_k] = case.norm_widths();
     let weights = [normal(2, of_q, 1.0, case.e), normal(3, of_k, 1.0, case.e)];
-    let (angles, positions) = (angles(d), positions());
+    let turned = case.turned();
+    let (angles, positions) = (angles(turned), positions());
     let (mut q, mut keys) = (vec![], vec![]);
     for m in 0..ROWS {
         for head in 0..a + k {
@@ -203,16 +213,18 @@ fn reference(case: &Case) -> (Vec<f64>, Vec<f64>) {
                 None => x,
             };
             let table = match case.rotated {
-                true => angles[positions[m] as usize * d..][..d].to_vec(),
-                false => [1.0, 0.0].repeat(d / 2),
+                true => angles[positions[m] as usize * turned..][..turned].to_vec(),
+                false => [1.0, 0.0].repeat(turned / 2),
             };
             let scale = if is_k { 1.0 } else { f64::from(case.q_scale) };
             let out = if head < a { &mut q } else { &mut keys };
-            for i in 0..d {
-                let (cos, sin) = (f64::from(table[i % (d / 2) * 2]), f64::from(table[i % (d / 2) * 2 + 1]));
-                let turned = if i < d / 2 { -x[i + d / 2] } else { x[i - d / 2] };
-                out.push((x[i] * cos + turned * sin) * scale);
+            let half = turned / 2;
+            for i in 0..turned {
+                let (cos, sin) = (f64::from(table[i % half * 2]), f64::from(table[i % half * 2 + 1]));
+                let across = if i < half { -x[i + half] } else { x[i - half] };
+                out.push((x[i] * cos + across * sin) * scale);
             }
+            out.extend(x[turned..].iter().map(|x| x * scale));
         }
     }
     (q, keys)

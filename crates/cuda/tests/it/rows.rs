@@ -47,6 +47,24 @@ fn rows_of_tokens_are_looked_up_and_their_gradients_added_in_order() {
 }
 
 #[test]
+fn a_bias_is_added_to_each_row_as_on_the_cpu() {
+    let (rows, n) = (77, 100);
+    for e in [F32, Bf16] {
+        let sizes = [("x", F32, rows * n), ("bias", e, n)];
+        let Some(mut gpu) = on_card(&sizes) else { return };
+        let cpu = twin(&sizes);
+        for (name, x) in [("x", normal(1, rows * n, 1.0, F32)), ("bias", normal(2, n, 1.0, e))] {
+            gpu.set(name, &x);
+            cpu.set(name, &x);
+        }
+        gpu.dev.add_bias(gpu.buf("x"), gpu.buf("bias"));
+        cpu.dev.add_bias(cpu.buf("x"), cpu.buf("bias"));
+        assert_eq!(bits(&gpu.get("x")), bits(&cpu.get("x")), "{e:?}");
+        gpu.check_guards();
+    }
+}
+
+#[test]
 fn a_token_beyond_the_vocabulary_is_named_by_a_checked_build() {
     let sizes = [("table", Bf16, 50 * 64), ("ids", U32, 3), ("out", F32, 3 * 64)];
     let Some(gpu) = on_card_with(&sizes, CudaOptions { checked: true, profile: false }) else { return };

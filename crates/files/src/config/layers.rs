@@ -23,6 +23,7 @@ impl Config<'_> {
             window,
             unrotated: self.unrotated(architecture, layers)?,
             scale: self.scale(architecture)?,
+            rotated: rope.rotated,
         })
     }
 
@@ -40,8 +41,8 @@ impl Config<'_> {
             Windows::No => false,
             Windows::Asked => self.flag("use_sliding_window")?,
             // A window as long as the context is none; a file without the key has the family's, one with null has none.
-            Windows::All => match self.map.get("sliding_window") {
-                None => WINDOW < max_positions,
+            Windows::All { unset } => match self.map.get("sliding_window") {
+                None => unset.is_some_and(|keys| keys < max_positions),
                 Some(Value::Null) => false,
                 Some(keys) => keys.as_u64().is_none_or(|keys| keys < max_positions.into()),
             },
@@ -58,7 +59,7 @@ impl Config<'_> {
             };
         }
         let of_rule = match architecture.windows {
-            Windows::No | Windows::All => LayerSet::of(layers, |_| true),
+            Windows::No | Windows::All { .. } => LayerSet::of(layers, |_| true),
             Windows::Asked => {
                 let first = self.count("max_window_layers", LAYERS_OF_QWEN)?;
                 LayerSet::of(layers, |layer| layer >= first)
@@ -143,7 +144,7 @@ pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
             put("use_sliding_window", true.into());
             put("max_window_layers", window.layers.iter().next().unwrap_or(spec.layers).into());
         }
-        if architecture.windows != Windows::All {
+        if !matches!(architecture.windows, Windows::All { .. }) {
             let kind = |layer| if window.layers.contains(layer) { SLIDING } else { FULL };
             put("layer_types", (0..spec.layers).map(kind).collect::<Vec<_>>().into());
         }

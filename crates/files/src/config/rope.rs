@@ -1,8 +1,8 @@
 //! Rotary rules: base, stretching, and the rule of layers with windows.
 
-use super::keys::{Config, POSITIONS_MAX, unsupported};
-use plimsoll_base::{Architecture, Result, RopeScaling, Windows, math};
-use serde_json::{Value, json};
+use super::keys::{Config, POSITIONS_MAX, brief, unsupported};
+use plimsoll_base::{Architecture, ModelSpec, Result, RopeFactors, RopeScaling, Windows, math};
+use serde_json::{Map, Value, json};
 
 /// What a file says of rotation.
 pub(super) struct Rope {
@@ -10,25 +10,47 @@ pub(super) struct Rope {
     pub(super) scaling: RopeScaling,
     /// Base of the layers with windows, if they have a rule of their own.
     pub(super) local_theta: Option<f64>,
+    /// Elements of a head that are rotated, if not all.
+    pub(super) rotated: Option<u32>,
 }
+
+/// What a rule is read for.
+#[derive(Clone, Copy)]
+struct Shape {
+    max_positions: u32,
+    /// For a family with `longrope`: pairs of a head that are rotated, and the first context.
+    longrope: Option<(u32, u32)>,
+}
+
+/// `original_max_position_embeddings` of Phi-3 where it is not written.
+const PHI_CONTEXT: u32 = 4096;
 
 impl Config<'_> {
     /// Reads it; transformers 5 writes base and stretching into `rope_parameters`, there by the layers' types where they differ.
-    pub(super) fn rope(&self, architecture: &Architecture, max_positions: u32) -> Result<Rope> {
+    pub(super) fn rope(
+        &self,
+        architecture: &Architecture,
+        head_dim: u32,
+        max_positions: u32,
+    ) -> Result<Rope> {
         let (key, nested) = match self.present("rope_parameters") {
             Some(value) => ("rope_parameters", Some(value)),
             None => ("rope_scaling", self.present("rope_scaling")),
         };
         let theta = self.positive("rope_theta", architecture.rope_theta)?;
         let own_rope = matches!(architecture.windows, Windows::AllButEvery { own_rope: true, .. });
-        let mut rope = Rope { theta, scaling: RopeScaling::None, local_theta: None };
+        let rotated = self.rotated(architecture, head_dim)?;
+        let mut rope = Rope { theta, scaling: RopeScaling::None, local_theta: None, rotated };
         if let Some(nested) = nested {
             let nested = self.nested(key, nested)?;
+            rope.rotated = nested.rotated(architecture, head_dim)?.or(rotated);
+            let shape = self.shape(&nested, architecture, rope.rotated.unwrap_or(head_dim), max_positions)?;
             // One rule for each type of layer; one rule for all has no objects in it.
             let full = nested.present("full_attention").filter(|_| own_rope);
             if let Some(local) = nested.present("sliding_attention").filter(|_| full.is_some()) {
                 let local = self.nested("sliding_attention", local)?;
-                let (theta, scaling) = local.rule(theta, max_positions)?;
+                local.rotated(architecture, head_dim)?;
+                let (theta, scaling) = local.rule(theta, shape)?;
                 if scaling != RopeScaling::None {
                     let kind = local.present("rope_type").unwrap_or(&Value::Null);
                     return Err(unsupported(self.file, "sliding_attention: rope_type", kind, "default"));
@@ -39,7 +61,8 @@ impl Config<'_> {
                 Some(full) => self.nested("full_attention", full)?,
                 None => nested,
             };
-            (rope.theta, rope.scaling) = rule.rule(theta, max_positions)?;
+            rule.rotated(architecture, head_dim)?;
+            (rope.theta, rope.scaling) = rule.rule(theta, shape)?;
         }
         if own_rope && rope.local_theta.is_none() {
             rope.local_theta = Some(self.positive("rope_local_base_freq", rope.theta)?);
@@ -52,12 +75,46 @@ impl Config<'_> {
         Ok(Config { map, file: self.file })
     }
 
-    /// Base and stretching of one rule; `theta` is the base if it names none.
-    fn rule(&self, theta: f64, max_positions: u32) -> Result<(f64, RopeScaling)> {
-        let theta = self.positive("rope_theta", theta)?;
-        if let Some(value) = self.present("partial_rotary_factor").filter(|v| v.as_f64() != Some(1.0)) {
-            return Err(unsupported(self.file, "partial_rotary_factor", value, "1"));
+    /// Elements of a head that are rotated, if not all.
+    fn rotated(&self, architecture: &Architecture, head_dim: u32) -> Result<Option<u32>> {
+        let key = "partial_rotary_factor";
+        let Some(value) = self.present(key).filter(|v| v.as_f64() != Some(1.0)) else { return Ok(None) };
+        if !architecture.has_longrope {
+            return Err(unsupported(self.file, key, value, "1"));
         }
+        let Some(factor) = value.as_f64().filter(|factor| *factor > 0.0 && *factor < 1.0) else {
+            let what = format!("{key} = {}, expected a number above 0, at most 1", brief(value));
+            return Err(self.invalid(what));
+        };
+        // Cut to an integer, as the reference does.
+        let rotated = (f64::from(head_dim) * factor) as u32;
+        if rotated == 0 || !rotated.is_multiple_of(2) {
+            return Err(self.invalid(format!(
+                "{key} = {factor} rotates {rotated} of {head_dim} elements of a head, expected an even number"
+            )));
+        }
+        Ok((rotated < head_dim).then_some(rotated))
+    }
+
+    fn shape(
+        &self,
+        rule: &Config<'_>,
+        architecture: &Architecture,
+        width: u32,
+        max_positions: u32,
+    ) -> Result<Shape> {
+        let key = "original_max_position_embeddings";
+        let context = self.size_or(key, POSITIONS_MAX, PHI_CONTEXT)?;
+        let longrope = match architecture.has_longrope {
+            true => Some((width / 2, rule.size_or(key, POSITIONS_MAX, context)?)),
+            false => None,
+        };
+        Ok(Shape { max_positions, longrope })
+    }
+
+    /// Base and stretching of one rule; `theta` is the base if it names none.
+    fn rule(&self, theta: f64, shape: Shape) -> Result<(f64, RopeScaling)> {
+        let theta = self.positive("rope_theta", theta)?;
         let kind = self.present("rope_type").or_else(|| self.present("type"));
         let scaling = match kind.map(|k| (k, k.as_str())) {
             None if self.map.values().any(Value::is_object) => {
@@ -65,14 +122,47 @@ impl Config<'_> {
                 return Err(unsupported(self.file, "rope_parameters", &value, "one rule for all layers"));
             }
             None | Some((_, Some("default"))) => RopeScaling::None,
+            Some((value, name)) if let Some((pairs, context)) = shape.longrope => match name {
+                // What the reference reads older files' names as.
+                Some("longrope" | "su" | "yarn") => self.longrope(pairs, context)?,
+                _ => return Err(unsupported(self.file, "rope_type", value, "default or longrope")),
+            },
+            Some((_, Some("dynamic"))) => RopeScaling::Dynamic { factor: self.required_positive("factor")? },
             Some((_, Some("linear"))) => RopeScaling::Linear { factor: self.required_positive("factor")? },
             Some((_, Some("llama3"))) => self.llama3()?,
-            Some((_, Some("yarn"))) => self.yarn(max_positions)?,
+            Some((_, Some("yarn"))) => self.yarn(shape.max_positions)?,
             Some((value, _)) => {
-                return Err(unsupported(self.file, "rope_type", value, "default, linear, llama3 or yarn"));
+                let built = "default, linear, dynamic, llama3 or yarn";
+                return Err(unsupported(self.file, "rope_type", value, built));
             }
         };
         Ok((theta, scaling))
+    }
+
+    /// Source: transformers `modeling_rope_utils.py`, `_compute_longrope_parameters`, and `Phi3Config`, which takes no other keys.
+    fn longrope(&self, pairs: u32, original_max_position_embeddings: u32) -> Result<RopeScaling> {
+        for key in ["attention_factor", "short_mscale", "long_mscale"] {
+            if let Some(value) = self.present(key) {
+                return Err(unsupported(self.file, key, value, "the factor that follows from the positions"));
+            }
+        }
+        if original_max_position_embeddings < 2 {
+            let what =
+                "original_max_position_embeddings = 1, expected 2 at least: its logarithm is a divisor";
+            return Err(self.invalid(what.into()));
+        }
+        let factors = |key: &str| {
+            let value = self.present(key).ok_or_else(|| self.invalid(format!("`{key}` is absent")))?;
+            let list: Option<Vec<f64>> =
+                value.as_array().and_then(|list| list.iter().map(Value::as_f64).collect());
+            let list = list.filter(|list| list.len() == pairs as usize);
+            list.and_then(|list| RopeFactors::new(&list)).ok_or_else(|| {
+                let what = format!("{key} = {}, expected {pairs} positive numbers", brief(value));
+                self.invalid(what)
+            })
+        };
+        let (short_factor, long_factor) = (factors("short_factor")?, factors("long_factor")?);
+        Ok(RopeScaling::LongRope { short_factor, long_factor, original_max_position_embeddings })
     }
 
     fn llama3(&self) -> Result<RopeScaling> {
@@ -126,11 +216,32 @@ impl Config<'_> {
     }
 }
 
+/// Writes what a family with `longrope` has of its own.
+pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
+    if !spec.architecture().has_longrope {
+        return;
+    }
+    let (width, d) = (f64::from(spec.rotary_width()), f64::from(spec.head_dim));
+    // Half an element more where the product would be cut to one less.
+    let factor = if (width / d * d) as u32 == spec.rotary_width() { width / d } else { (width + 0.5) / d };
+    map.insert("partial_rotary_factor".into(), factor.into());
+    if let RopeScaling::LongRope { original_max_position_embeddings, .. } = spec.rope_scaling {
+        map.insert("original_max_position_embeddings".into(), original_max_position_embeddings.into());
+    }
+}
+
 /// `rope_scaling` of a written file.
 pub(super) fn json(scaling: &RopeScaling) -> Value {
     match scaling {
         RopeScaling::None => Value::Null,
         RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
+        RopeScaling::Dynamic { factor } => json!({ "rope_type": "dynamic", "factor": factor }),
+        // The reference takes these three keys and no others.
+        RopeScaling::LongRope { short_factor, long_factor, .. } => json!({
+            "type": "longrope",
+            "short_factor": short_factor.as_slice(),
+            "long_factor": long_factor.as_slice(),
+        }),
         RopeScaling::Llama3 {
             factor,
             low_freq_factor,

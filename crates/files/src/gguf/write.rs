@@ -123,6 +123,9 @@ impl GgufDecl<'_> {
         if !spec.attention.is_plain() {
             return Err(refused("windows have no GGUF form here".into()));
         }
+        if spec.output_bias || spec.mlp_bias {
+            return Err(refused("attention_bias and mlp_bias have no GGUF form here".into()));
+        }
         meta.text(key::ARCHITECTURE, arch);
         meta.text("general.type", "model");
         meta.text("general.name", self.name);
@@ -153,6 +156,9 @@ impl GgufDecl<'_> {
             }
             RopeScaling::Llama3 { .. } => drop(self.divisors()?),
             RopeScaling::Yarn { .. } => return Err(refused("YaRN has no GGUF form here".into())),
+            RopeScaling::Dynamic { .. } | RopeScaling::LongRope { .. } => {
+                return Err(refused("dynamic and longrope have no GGUF form here".into()));
+            }
         }
         self.describe_tokenizer(meta)
     }

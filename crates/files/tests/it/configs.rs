@@ -6,7 +6,7 @@ use plimsoll_base::{
 use plimsoll_files::{TokenIds, config_json, generation_config_json, spec_from_config, token_ids};
 use serde_json::{Value, json};
 
-const GOLDEN: [(&str, &str); 14] = [
+const GOLDEN: [(&str, &str); 18] = [
     ("llama", include_str!("../configs/llama.json")),
     ("qwen2", include_str!("../configs/qwen2.json")),
     ("qwen3", include_str!("../configs/qwen3.json")),
@@ -21,6 +21,10 @@ const GOLDEN: [(&str, &str); 14] = [
     ("olmo3", include_str!("../configs/olmo3.json")),
     ("gemma3", include_str!("../configs/gemma3.json")),
     ("granite", include_str!("../configs/granite.json")),
+    ("llama_bias", include_str!("../configs/llama_bias.json")),
+    ("phi3", include_str!("../configs/phi3.json")),
+    ("phi4_mini", include_str!("../configs/phi4_mini.json")),
+    ("phi4_mini_long", include_str!("../configs/phi4_mini_long.json")),
 ];
 
 fn golden(name: &str) -> Value {
@@ -62,6 +66,8 @@ fn the_golden_configs_give_their_shapes() {
         rope_scaling: RopeScaling::None,
         tied: true,
         qkv_bias: false,
+        output_bias: false,
+        mlp_bias: false,
         qk_norms: None,
         max_positions: 256,
         attention: Attention::default(),
@@ -178,6 +184,87 @@ fn the_rules_of_yarn_are_read() {
 }
 
 #[test]
+fn part_of_a_head_is_rotated_by_factors_of_its_own() {
+    let of = |name: &str| spec(&golden(name)).unwrap();
+    let phi = of("phi4_mini");
+    assert_eq!((phi.family, phi.attention.rotated, phi.rotary_width()), (Family::Phi3, Some(12), 12));
+    let RopeScaling::LongRope { short_factor, long_factor, original_max_position_embeddings } =
+        phi.rope_scaling
+    else {
+        panic!("{:?}", phi.rope_scaling);
+    };
+    assert_eq!(original_max_position_embeddings, 64);
+    assert_eq!((short_factor.as_slice()[5], long_factor.as_slice()[5]), (1.5, 9.5));
+    assert_eq!((of("phi3").attention.rotated, of("phi3").rope_scaling), (None, RopeScaling::None));
+    // Older names, and the key where it is not written; a window as long as the context is none.
+    let rule = golden("phi4_mini")["rope_scaling"].clone();
+    let with_rule = |extra: Value| {
+        let mut rule = rule.clone();
+        rule.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        spec(&with("phi4_mini", json!({ "rope_scaling": rule })))
+    };
+    assert_eq!(with_rule(json!({ "type": "su" })).unwrap(), phi);
+    assert_eq!(with_rule(json!({ "type": "yarn" })).unwrap(), phi);
+    let unset = spec(&with("phi4_mini", json!({ "original_max_position_embeddings": "remove" }))).unwrap();
+    assert!(matches!(
+        unset.rope_scaling,
+        RopeScaling::LongRope { original_max_position_embeddings: 4096, .. }
+    ));
+    assert_eq!(
+        spec(&with("phi3", json!({ "sliding_window": 100 }))).unwrap().attention.window_of(1),
+        Some(100)
+    );
+    assert_eq!(spec(&with("phi3", json!({ "sliding_window": 256 }))).unwrap().attention.window, None);
+    assert_eq!(spec(&with("phi3", json!({ "sliding_window": "remove" }))).unwrap().attention.window, None);
+    for (extra, words) in [
+        (json!({ "short_factor": [1.0, 1.0] }), "short_factor = [1.0,1.0], expected 6 positive numbers"),
+        (json!({ "long_factor": [1, 1, 1, 1, 1, 1, 1] }), "long_factor"),
+        (json!({ "long_factor": [1, 1, "NaN", 1, 1, 1] }), "long_factor"),
+        (json!({ "long_factor": [1, 1, null, 1, 1, 1] }), "long_factor"),
+        (json!({ "long_factor": [1, 1, 0, 1, 1, 1] }), "long_factor"),
+        (json!({ "long_factor": [1, 1, -3, 1, 1, 1] }), "long_factor"),
+        (json!({ "long_factor": [1, 1, 1e300, 1, 1, 1] }), "long_factor"),
+        (json!({ "long_factor": null }), "`long_factor` is absent"),
+        (json!({ "short_factor": 3 }), "short_factor = 3"),
+    ] {
+        let (slug, message) = with_rule(extra.clone()).unwrap_err();
+        assert_eq!(slug, "model-config-invalid", "{extra}: {message}");
+        assert!(message.contains(words), "{extra}: {message}");
+    }
+    let (slug, message) = with_rule(json!({ "attention_factor": 1.5 })).unwrap_err();
+    assert_eq!((slug, message.contains("attention_factor = 1.5")), ("model-unsupported", true), "{message}");
+    for (factor, words) in [
+        (json!(0), "partial_rotary_factor = 0"),
+        (json!(-0.5), "partial_rotary_factor = -0.5"),
+        (json!(1.5), "partial_rotary_factor = 1.5"),
+        (json!("NaN"), "partial_rotary_factor"),
+        (json!(0.01), "rotates 0 of 16"),
+        (json!(0.7), "rotates 11 of 16"),
+    ] {
+        let change = json!({ "partial_rotary_factor": factor });
+        let (slug, message) = spec(&with("phi4_mini", change)).unwrap_err();
+        assert_eq!(slug, "model-config-invalid", "{factor}: {message}");
+        assert!(message.contains(words), "{factor}: {message}");
+    }
+    for original in [json!(0), json!(1), json!("many")] {
+        let change = json!({ "original_max_position_embeddings": original });
+        let (slug, message) = spec(&with("phi4_mini", change)).unwrap_err();
+        assert_eq!(slug, "model-config-invalid", "{message}");
+    }
+}
+
+#[test]
+fn the_written_width_of_a_rotation_reads_back() {
+    for (head_dim, rotated) in [(96, 94), (80, 32), (112, 58), (100, 58), (14, 10), (128, 96)] {
+        let before = spec(&golden("phi3")).unwrap();
+        let attention = Attention { rotated: Some(rotated), ..before.attention };
+        let before = ModelSpec { head_dim, attention, ..before };
+        let config = config_json(&before, DType::F32, &TokenIds::default());
+        assert_eq!(spec(&config).unwrap(), before, "{rotated} of {head_dim}");
+    }
+}
+
+#[test]
 fn layers_that_contradict_each_other_are_refused() {
     for (name, change, words) in [
         ("olmo3", json!({ "sliding_window": 0 }), "sliding_window = 0"),
@@ -230,6 +317,11 @@ fn both_spellings_of_rope_are_read() {
     for (change, theta, scaling) in [
         (json!({ "rope_scaling": { "type": "linear", "factor": 2.0 } }), 1e4, linear),
         (json!({ "rope_scaling": { "rope_type": "default" } }), 1e4, RopeScaling::None),
+        (
+            json!({ "rope_scaling": { "type": "dynamic", "factor": 2.0 } }),
+            1e4,
+            RopeScaling::Dynamic { factor: 2.0 },
+        ),
         (json!({ "rope_theta": "remove" }), 1e4, RopeScaling::None),
         (
             json!({ "rope_theta": "remove", "rope_scaling": "remove",
@@ -255,8 +347,8 @@ fn what_is_not_built_is_refused_by_key_and_value() {
         ),
         ("llama", json!({ "model_type": "remove", "architectures": ["GPT2LMHeadModel"] }), "GPT2LMHeadModel"),
         ("llama", json!({ "hidden_act": "gelu" }), "hidden_act = \"gelu\""),
-        ("llama", json!({ "attention_bias": true }), "attention_bias = true"),
-        ("llama", json!({ "mlp_bias": true }), "mlp_bias = true"),
+        ("mistral", json!({ "attention_bias": true }), "attention_bias = true"),
+        ("qwen3", json!({ "mlp_bias": true }), "mlp_bias = true"),
         ("llama", json!({ "head_dim": 15 }), "head_dim = 15"),
         ("llama", json!({ "num_local_experts": 8 }), "num_local_experts = 8"),
         ("qwen3", json!({ "num_experts": 128 }), "num_experts = 128"),
@@ -266,7 +358,9 @@ fn what_is_not_built_is_refused_by_key_and_value() {
             json!({ "rope_scaling": { "rope_type": "longrope", "factor": 4.0 } }),
             "rope_type = \"longrope\"",
         ),
-        ("llama", json!({ "rope_scaling": { "type": "dynamic", "factor": 4.0 } }), "rope_type = \"dynamic\""),
+        ("phi3", json!({ "rope_scaling": { "type": "dynamic", "factor": 4.0 } }), "rope_type = \"dynamic\""),
+        ("phi3", json!({ "rope_scaling": { "type": "linear", "factor": 4.0 } }), "rope_type = \"linear\""),
+        ("phi3", json!({ "attention_bias": true }), "attention_bias = true"),
         (
             "llama",
             json!({ "rope_parameters": { "full_attention": { "rope_theta": 1e4 } } }),
@@ -321,6 +415,8 @@ fn wrong_and_absurd_values_are_named() {
         (json!({ "rms_norm_eps": 1e-60 }), "rms_norm_eps"),
         (json!({ "rope_theta": -1 }), "rope_theta = -1"),
         (json!({ "tie_word_embeddings": 1 }), "tie_word_embeddings = 1"),
+        (json!({ "attention_bias": 1 }), "attention_bias = 1"),
+        (json!({ "mlp_bias": "yes" }), "mlp_bias"),
         (json!({ "rope_scaling": { "rope_type": "linear" } }), "factor"),
         (json!({ "model_type": "remove", "architectures": "remove" }), "model_type"),
     ] {

@@ -40,7 +40,7 @@ pub fn fixture(
     for what in ["actor.weights", "actor.grads", "actor.m", "actor.v"] {
         layout.arena(what, "test", target.pool, PhaseSet::RESIDENT, &[table.elements], dtype).unwrap();
     }
-    layout.extend(rope::layout(&spec, 512, target.pool).unwrap());
+    layout.extend(rope::layout(&spec, machine::positions_of(source, 512), target.pool).unwrap());
     layout.extend(machine.scratch(&spec, dtype, threads, limits));
     for mode in [Mode::Score, Mode::Update(recompute)] {
         layout.extend(activations_layout(&spec, dtype, target, mode, limits).unwrap());

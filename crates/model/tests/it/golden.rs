@@ -14,7 +14,7 @@ use plimsoll_model::{
 use safetensors::SafeTensors;
 
 const LIMITS: PassLimits =
-    PassLimits { rows: 104, head_rows: 104, segments: 3, table_entries: 16, blocks: 16, copies: 0 };
+    PassLimits { rows: 154, head_rows: 154, segments: 3, table_entries: 16, blocks: 16, copies: 0 };
 
 struct Reference(Vec<u8>);
 

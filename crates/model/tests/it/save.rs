@@ -28,7 +28,7 @@ fn numbers(dev: &CpuDevice, coded: Coded<'_>) -> Vec<u32> {
 fn what_is_saved_comes_back_to_the_bit() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("x.safetensors");
-    for name in ["llama", "qwen2", "qwen3", "mistral"] {
+    for name in ["llama", "qwen2", "qwen3", "mistral", "llama_bias", "phi4_mini"] {
         let source = golden(name);
         let model = OpenModel::open(source.to_str().expect("UTF-8"), None, false).expect("a golden model");
         for weights in [DType::Bf16, DType::F32] {

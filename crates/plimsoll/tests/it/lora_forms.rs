@@ -118,10 +118,12 @@ fn an_adapter_over_codes_is_sampled_with_and_merged_as_it_was_trained() {
 fn what_has_no_form_is_refused_by_name() {
     let folder = recipe();
     let golden = concat!("model=", env!("CARGO_MANIFEST_DIR"), "/../model/tests/golden/qwen2");
+    let phi = concat!("model=", env!("CARGO_MANIFEST_DIR"), "/../model/tests/golden/phi3");
     for (sets, slug, words) in [
         (&[MERGE, CODES][..], "contradictory-keys", "remove lora.merge or lora.quantize"),
         (&["lora.quantize=int4"], "bad-value", "nf4"),
         (&["lora.load_in_8bit=true"], "lora-unsupported", "8 bits"),
+        (&[phi, "lora.rank=4"], "lora-unsupported", "set lora.targets = [\"o_proj\", \"down_proj\"]"),
         (&[CODES, golden, "lora.rank=4"], "lora-unsupported", "multiples of 64"),
     ] {
         folder.plan_refused(sets, 2, &[&format!("error[{slug}]: "), words]);

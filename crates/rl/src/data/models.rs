@@ -130,6 +130,7 @@ fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
 /// Errors: `lora-unsupported`.
 fn check_rank(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
     let Some(LoraSpec { rank, targets, .. }) = run.lora.as_ref() else { return Ok(()) };
+    check_fused(*targets, spec)?;
     let most = |target: &LoraTarget| {
         let (inputs, outputs) = target.widths(spec);
         inputs.min(outputs)
@@ -150,6 +151,25 @@ fn check_rank(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
             error.hint(format!("or leave the narrow layers out: lora.targets = {}", wide.in_toml()))
         }
     })
+}
+
+/// Requires that each target is a tensor of its own: peft names adapters by the tensors that files have.
+///
+/// Errors: `lora-unsupported`.
+fn check_fused(targets: LoraTargets, spec: &ModelSpec) -> Result<()> {
+    let own = [LoraTarget::O, LoraTarget::Down];
+    let fused: Vec<&str> =
+        targets.iter().filter(|target| !own.contains(target)).map(LoraTarget::name).collect();
+    if !spec.architecture().is_fused || fused.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "{} of a {} model are part of `qkv_proj` and `gate_up_proj`, whose adapters are not built",
+        fused.join(", "),
+        spec.family
+    );
+    Err(Error::usage("lora-unsupported", message)
+        .hint("set lora.targets = [\"o_proj\", \"down_proj\"], or remove [lora]"))
 }
 
 /// Requires that rows are whole blocks of codes, if `key` asks for codes.

@@ -274,7 +274,17 @@ fn llama_bf16() {
 #[test]
 fn layers_that_differ() {
     check_model("olmo3", DType::F32);
-    for source in ["mistral_window", "smollm3", "olmo3", "gemma3", "granite", "qwen3_yarn"] {
+    for source in [
+        "mistral_window",
+        "smollm3",
+        "olmo3",
+        "gemma3",
+        "granite",
+        "qwen3_yarn",
+        "llama_bias",
+        "phi3",
+        "phi4_mini_long",
+    ] {
         check_model(source, DType::Bf16);
     }
 }
@@ -293,6 +303,7 @@ fn nano_bf16() {
 #[test]
 fn with_adapters() {
     let some = LoraTargets::new([LoraTarget::K, LoraTarget::Down]).unwrap();
+    let ends = LoraTargets::new([LoraTarget::O, LoraTarget::Down]).unwrap();
     for (source, dtype, rank, targets) in [
         ("qwen2", DType::F32, 3, LoraTargets::ALL),
         ("qwen2", DType::Bf16, 8, LoraTargets::ALL),
@@ -300,6 +311,8 @@ fn with_adapters() {
         ("llama", DType::Bf16, 32, LoraTargets::ALL),
         ("gemma3", DType::Bf16, 8, LoraTargets::ALL),
         ("olmo3", DType::F32, 4, LoraTargets::ALL),
+        ("llama_bias", DType::Bf16, 8, LoraTargets::ALL),
+        ("phi4_mini_long", DType::Bf16, 8, ends),
     ] {
         let plain = Ask::new(source, dtype, Machine::detect(), &[1, 7, 16, 31, 40], 3);
         for merge in [false, true] {

@@ -67,8 +67,8 @@ fn recorded_log_probs_are_those_of_transformers() {
                 sequences: 4,
                 rows: 64,
                 blocks: 24,
-                samples: 33,
-                prompt_tokens: 33,
+                samples: ids.len(),
+                prompt_tokens: ids.len(),
                 new_tokens: 1,
                 ahead: false,
             };

@@ -41,7 +41,9 @@ fn spec(family: Family) -> ModelSpec {
         kv_heads: 2,
         head_dim: 32,
         ffn: 96,
-        qkv_bias: family == Family::Qwen2,
+        qkv_bias: matches!(family, Family::Qwen2 | Family::Granite),
+        output_bias: family == Family::Granite,
+        mlp_bias: family == Family::Granite,
         qk_norms: family.architecture().qk_norms,
         tied: family != Family::Qwen2,
         attention: match family.architecture().windows {
@@ -50,6 +52,7 @@ fn spec(family: Family) -> ModelSpec {
                     Window { keys: 40, layers: LayerSet::all_but_every(3, 3), rope_theta: Some(1e4) };
                 Attention { window: Some(window), ..Attention::default() }
             }
+            _ if family == Family::Phi3 => Attention { rotated: Some(24), ..Attention::default() },
             _ => Attention::default(),
         },
         ..ModelSpec::preset("nano").unwrap()
@@ -275,6 +278,8 @@ fn f32_uses_every_region_to_its_end() {
     check(Family::Llama, DType::F32, Recompute::Cheap, true);
     check(Family::Qwen2, DType::F32, Recompute::Layer, false);
     check(Family::Olmo3, DType::F32, Recompute::Layer, false);
+    check(Family::Phi3, DType::F32, Recompute::Cheap, false);
+    check(Family::Granite, DType::F32, Recompute::Cheap, false);
 }
 
 #[test]
@@ -288,6 +293,8 @@ fn bf16_uses_every_region_to_its_end() {
     check(Family::Llama, DType::Bf16, Recompute::Layer, false);
     check(Family::Gemma3, DType::Bf16, Recompute::Cheap, false);
     check(Family::Olmo3, DType::Bf16, Recompute::None, true);
+    check(Family::Phi3, DType::Bf16, Recompute::Layer, false);
+    check(Family::Granite, DType::Bf16, Recompute::Layer, true);
 }
 
 /// Several threads write no further than one.

@@ -65,7 +65,7 @@ impl Setup {
             threads: 1,
             recompute,
             pass,
-            positions: 1024,
+            positions: machine::positions_of(source, 1024),
             guard: 0,
             optimizer: OptimizerDType::F32,
             offload: false,

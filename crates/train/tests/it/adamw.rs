@@ -8,7 +8,7 @@ use plimsoll_model::{FlatTensors, Params, PassLimits, save};
 use plimsoll_train::{Optimizer, OptimizerDType, Sequence, Share, UpdateOptions};
 
 const PASS: PassLimits =
-    PassLimits { rows: 104, head_rows: 104, segments: 6, table_entries: 32, blocks: 16, copies: 3 };
+    PassLimits { rows: 154, head_rows: 154, segments: 6, table_entries: 32, blocks: 16, copies: 3 };
 const HOW: UpdateOptions =
     UpdateOptions { lr: 1e-3, betas: (0.9, 0.95), weight_decay: 0.01, grad_clip: 0.0, seed: 0 };
 
