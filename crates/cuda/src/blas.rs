@@ -148,7 +148,8 @@ impl Blas {
             }
         }
         let probe = Probe::new(&self.lt, gpu, rounded, workspace);
-        Ok(Trial::new(&self.lt, gpu, shape, operands, workspace)?.best(reference, candidates, &probe))
+        Ok(Trial::new(&self.lt, gpu, shape, operands, probe.rest(workspace))?
+            .best(reference, candidates, &probe))
     }
 
     /// The same for a product of many rows, whose output is large: candidates write it where it will be.
@@ -169,6 +170,7 @@ impl Blas {
             candidates.push(reference);
         }
         let probe = Probe::new(&self.lt, gpu, rounded, workspace);
-        Ok(Trial::in_place(&self.lt, gpu, shape, operands, workspace)?.best(reference, candidates, &probe))
+        Ok(Trial::in_place(&self.lt, gpu, shape, operands, probe.rest(workspace))?
+            .best(reference, candidates, &probe))
     }
 }

@@ -45,6 +45,11 @@ impl<'x> Probe<'x> {
         Probe { lt, gpu, product: probe_product(lt, gpu, shape, workspace) }
     }
 
+    /// Returns what of the workspace the probe's operands leave.
+    pub(crate) fn rest(&self, workspace: (u64, u64)) -> (u64, u64) {
+        self.product.as_ref().map_or(workspace, |of| of.workspace)
+    }
+
     /// True if both add in one order.
     pub(crate) fn is_same(&self, a: &sys::cublasLtMatmulAlgo_t, b: &sys::cublasLtMatmulAlgo_t) -> bool {
         a.data == b.data || self.bits(a).is_some_and(|bits| Some(bits) == self.bits(b))

@@ -172,13 +172,21 @@ fn offloads(run: &RunSpec) -> Vec<Change> {
 
 /// Returns what ranks may spread among themselves.
 fn spreads(run: &RunSpec) -> Vec<Change> {
-    vec![change(
+    let stage_3 = change(
+        run.lora.is_none() && run.choices.zero_stage == Auto::Value(2),
+        "run.zero_stage=3",
+        "each rank keeps its part of the weights, which are gathered for rollouts alone",
+        false,
+        |r| r.choices.zero_stage = Auto::Value(3),
+    );
+    let reference = change(
         run.reference && run.lora.is_none() && run.choices.offload == Auto::Value(Vec::new()),
         "memory.offload=[\"reference\"]",
         "each rank keeps its part of the reference model, whose layers are read from all of them",
         false,
         |r| r.choices.offload = Auto::Value(vec![Offload::Reference]),
-    )]
+    );
+    vec![reference, stage_3]
 }
 
 /// Returns single changes of a run file that save memory.
@@ -267,6 +275,9 @@ fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 4] {
     if run.choices.grad_dtype == Auto::Value(ModelDtype::Bf16) {
         sets.push("train.grad_dtype=f32".into());
     }
+    if run.choices.zero_stage == Auto::Value(3) {
+        sets.push("run.zero_stage=auto".into());
+    }
     let is_new = planner.purpose == Purpose::Train && run.lora.is_none() && !run.needs.scores && has_room;
     let whole_blocks = Quantization::Nf4.takes(spec);
     let in_codes = "lora.quantize=nf4".to_string();
@@ -310,6 +321,7 @@ fn adapt(run: &mut RunSpec, quantize: Option<Quantization>) {
     run.lora = Some(LoraSpec::new(&Lora { quantize, ..Lora::default() }));
     run.choices.optimizer_dtype = Auto::Value(OptimizerDtype::F32);
     run.choices.grad_dtype = Auto::Value(ModelDtype::F32);
+    run.choices.zero_stage = Auto::Auto;
 }
 
 /// Returns ten times a rate with the digits that people write.

@@ -20,6 +20,7 @@ mod search;
 mod shape;
 mod step_arrays;
 pub mod svg;
+mod work;
 
 pub use cost::StepCost;
 pub use disk::checkpoint_bytes;

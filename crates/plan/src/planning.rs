@@ -7,7 +7,8 @@ use crate::rates::Rates;
 use crate::report::{AutoReport, PlanReport, Resolved, Setting, SmallestLimits};
 use crate::search::{Candidate, Planner, Purpose};
 use crate::shape::RunShape;
-use crate::{devices, hints, search};
+use crate::work::work;
+use crate::{devices, hints};
 use plimsoll_base::{DType, Error, Result};
 use plimsoll_config::{Auto, Positions, RunSpec};
 use plimsoll_cuda::Held;
@@ -95,7 +96,7 @@ pub fn plan_sampling(run: &RunSpec, facts: &Facts) -> Result<PlanReport> {
 
 /// Predicts the seconds of a step of `shape` with given rates.
 pub fn predict_step(run: &RunSpec, facts: &Facts, shape: &RunShape, rates: &Rates) -> StepCost {
-    cost::predict(&search::work(run, facts), shape, rates)
+    cost::predict(&work(run, facts), shape, rates)
 }
 
 pub(crate) fn with_planner<T>(

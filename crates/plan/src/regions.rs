@@ -206,7 +206,7 @@ impl RunShape {
             return None;
         }
         let of = |role: RoleShape| {
-            if let WeightsAre::Spread(share) = role.weights_are {
+            if let (WeightsAre::Spread(share), None) = (role.weights_are, role.update) {
                 return Some(share.elements(&role.table()) * role.weights.bytes());
             }
             let (elements, update) = (share.elements(&role.trained()), role.update?);

@@ -5,13 +5,14 @@
 //! predicted first, which costs nothing, and laid out in the order of their predicted times until one fits. A point
 //! that takes at least as much on every axis as one that did not fit is never laid out. A new knob is one more axis.
 
-use super::cost::{StepCost, Work, predict};
+use super::cost::{StepCost, predict};
 use super::rates::Rates;
 use super::report::Resolved;
 use crate::facts::Facts;
 use crate::facts::HostFacts;
 use crate::role_name::RoleName;
 use crate::shape::{Lora, Offload, RunShape, Scoring, Training};
+use crate::work::{check_sizes, response_tokens, work};
 use plimsoll_base::{Bytes, DType, Error, LoraShape, Result};
 use plimsoll_config::{
     Auto, ByteSize, LearnsFrom, LoraSpec, ModelDtype, Offload as RunOffload, OnFull as RunOnFull,
@@ -38,8 +39,6 @@ const PREFILL_ROWS_GPU: usize = 4096;
 const STAGING_MIB: [u64; 4] = [64, 16, 4, 1];
 /// Predictions that differ by less are equal: the model is no more exact.
 const EQUAL: f64 = 1.01;
-/// Largest number of tokens of a step, prompts and responses; no larger step is planned.
-const STEP_TOKENS_MAX: u64 = 1 << 40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -174,7 +173,7 @@ impl Planner<'_> {
                 "memory.offload = [\"optimizer\"] with {ranks} ranks: each has its part of the states alone"
             );
             return Err(Error::usage("ranks-method", message)
-                .hint("set memory.offload = \"auto\" or [\"reference\"], or plan one rank"));
+                .hint("set memory.offload = [] or [\"reference\"], or plan one rank"));
         }
         if axes.precision.is_empty() {
             return Err(Error::usage(
@@ -211,8 +210,7 @@ impl Planner<'_> {
         match choose(found) {
             Some(solution) => Ok(solution),
             None => {
-                let chosen = self.candidate(run, &axes, axes.smallest())?;
-                let plan = self.plan(&chosen.shape)?;
+                let (chosen, plan) = self.least(run, &axes)?;
                 Ok(Solution { chosen, plan, runner_up: None, fits: false })
             }
         }
@@ -226,19 +224,46 @@ impl Planner<'_> {
     /// Returns the least host and device memory under which the run fits unchanged.
     pub(crate) fn smallest(&self, run: &RunSpec) -> Result<(Bytes, Bytes)> {
         check_sizes(run, self.facts)?;
-        let axes = self.axes(run);
-        let plan = self.plan(&self.candidate(run, &axes, axes.smallest())?.shape)?;
+        let (_, plan) = self.least(run, &self.axes(run))?;
         let host = plan.peak(Pool::Host).peak + plan.peak(Pool::Pinned).peak;
         Ok((host, plan.peak(Pool::Device).peak))
     }
 
-    /// Returns every setting with its prediction: by precision, then the fastest first, then the one with the most memory.
+    /// Returns the setting that takes the least memory. What several ranks spread is not less in every phase.
+    fn least(&self, run: &RunSpec, axes: &Axes) -> Result<(Candidate, Plan)> {
+        let mut least: Option<(u64, Candidate, Plan)> = None;
+        let smallest = axes.smallest();
+        let moves = if self.facts.share.ranks > 1 {
+            0..axes.offload.len()
+        } else {
+            smallest[OFFLOAD]..axes.offload.len()
+        };
+        for index in moves {
+            let mut point = smallest;
+            point[OFFLOAD] = index;
+            let candidate = self.candidate(run, axes, point)?;
+            let plan = self.plan(&candidate.shape)?;
+            let bytes = memory(&plan);
+            if least.as_ref().is_none_or(|(least, ..)| bytes < *least) {
+                least = Some((bytes, candidate, plan));
+            }
+        }
+        let (_, candidate, plan) = least.expect("an axis has a choice");
+        Ok((candidate, plan))
+    }
+
+    /// Returns every setting with its prediction: by precision, then what of several ranks is at stage 2, then the fastest first, then
+    /// the one with the most memory.
     fn ranked(&self, run: &RunSpec, axes: &Axes) -> Result<Vec<Rank>> {
         let of = |point| Ok(self.candidate(run, axes, point)?.rank);
         let mut all: Vec<Rank> = axes.points().map(of).collect::<Result<_>>()?;
         all.sort_by(|a, b| {
             let precision = a.point[PRECISION].cmp(&b.point[PRECISION]);
-            precision.then(a.seconds.total_cmp(&b.seconds)).then(a.point.cmp(&b.point))
+            let stage = |rank: &Rank| axes.offload[rank.point[OFFLOAD]].weights;
+            precision
+                .then(stage(a).cmp(&stage(b)))
+                .then(a.seconds.total_cmp(&b.seconds))
+                .then(a.point.cmp(&b.point))
         });
         Ok(all)
     }
@@ -485,60 +510,14 @@ fn lora(spec: &LoraSpec) -> Lora {
     Lora { shape, scale: spec.scale() as f32, alpha, rslora, merge, quantize }
 }
 
-/// Returns the work of a step, for the cost model.
-pub(crate) fn work(run: &RunSpec, facts: &Facts) -> Work {
-    let sequences = run.sequences_per_step() as f64;
-    let mini_batch = run.train.mini_batch.map_or(sequences, |n| f64::from(n.max(1)));
-    let epochs = if run.objective.is_some() { f64::from(run.train.epochs_per_rollout.max(1)) } else { 1.0 };
-    let updates = if run.objective.is_some() { (sequences / mini_batch).ceil() * epochs } else { 1.0 };
-    Work {
-        prompts: f64::from(run.rollout.prompts_per_step),
-        group: sequences / f64::from(run.rollout.prompts_per_step.max(1)),
-        prompt_tokens: facts.prompt_tokens as f64,
-        response_tokens: response_tokens(run, facts) as f64,
-        samples: run.objective.is_some(),
-        updates,
-        epochs,
-        critic: match run.critic.as_ref().and_then(|critic| critic.updates_per_rollout) {
-            Some(updates) => (f64::from(updates.max(1)), 1.0),
-            None => (updates, epochs),
-        },
-    }
-}
-
-fn response_tokens(run: &RunSpec, facts: &Facts) -> usize {
-    if run.objective.is_some() { run.response_tokens_max() } else { facts.completion_tokens.max(1) }
-}
-
-fn sequences_per_rollout(run: &RunSpec) -> u64 {
-    let sequences = run.sequences_per_step().saturating_mul(run.branches_max() as u64);
-    sequences.saturating_mul(1 + u64::from(run.rollout.policy_lag))
-}
-
-/// Refuses a run whose sizes exceed any machine, so that later products cannot overflow 64 bits.
-///
-/// Errors: `size-overflow`.
-fn check_sizes(run: &RunSpec, facts: &Facts) -> Result<()> {
-    let sequence = (facts.prompt_tokens as u64).checked_add(run.response_tokens_max() as u64);
-    let longest = sequence.and_then(|n| n.checked_add(facts.completion_tokens as u64));
-    let in_flight =
-        u64::from(run.choices.sequences_max.or(1).max(run.eval.samples)).max(sequences_per_rollout(run));
-    let tokens = longest.and_then(|n| n.checked_mul(in_flight.max(1)));
-    if tokens.is_some_and(|tokens| tokens <= STEP_TOKENS_MAX) {
-        return Ok(());
-    }
-    let (prompt, new) = (facts.prompt_tokens, run.response_tokens_max());
-    let message = format!(
-        "{in_flight} sequences of {prompt} + {new} tokens are more than {STEP_TOKENS_MAX} tokens a step"
-    );
-    Err(Error::usage("size-overflow", message).hint(
-        "lower rollout.prompts_per_step, rollout.group_size, rollout.max_new_tokens or data.prompt_tokens_max",
-    ))
-}
-
 /// True if `point` takes at least the memory of `other` on every axis, in every pool.
 fn takes_at_least(point: Point, other: Point) -> bool {
     point[OFFLOAD] == other[OFFLOAD] && point.iter().zip(other).all(|(&at, other)| at <= other)
+}
+
+/// Returns the peaks of all pools together.
+fn memory(plan: &Plan) -> u64 {
+    Pool::ALL.map(|pool| plan.peak(pool).peak.0).iter().sum()
 }
 
 /// Chooses among settings that fit, the fastest first: the one with the least memory among those that are equally fast,
@@ -546,7 +525,6 @@ fn takes_at_least(point: Point, other: Point) -> bool {
 fn choose(found: Vec<(Candidate, Plan)>) -> Option<Solution> {
     let (first, _) = found.first()?;
     let fastest = first.rank;
-    let memory = |plan: &Plan| Pool::ALL.map(|pool| plan.peak(pool).peak.0).iter().sum::<u64>();
     let equal = found.iter().take_while(|(candidate, _)| candidate.rank.is_as_fast(fastest));
     let best = equal.enumerate().min_by_key(|(_, (_, plan))| memory(plan)).map_or(0, |(index, _)| index);
     let mut found = found;
@@ -612,7 +590,7 @@ impl Resolved {
         run.memory.staging = Auto::Value(ByteSize(self.staging));
         let offload = [
             (self.offload.optimizer, RunOffload::Optimizer),
-            (self.offload.reference, RunOffload::Reference),
+            (self.offload.reference && !self.offload.weights, RunOffload::Reference),
         ];
         run.memory.offload =
             Auto::Value(offload.into_iter().filter_map(|(lies, what)| lies.then_some(what)).collect());

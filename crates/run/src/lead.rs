@@ -54,6 +54,11 @@ pub trait Job<'scope> {
         Ok(own)
     }
 
+    /// True if this process has the weights without others: an error that is not met by all ranks may have ended them.
+    fn has_all_weights(&self) -> bool {
+        true
+    }
+
     /// Requires that the weights are finite and give finite numbers.
     fn prove(&mut self) -> Result<()>;
 
@@ -448,7 +453,8 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         let readings =
             json!({ "rss": Host::this().rss().now, "planned": planned, "seconds": self.seconds() });
         // The error itself is what the user must see; a second failure while recording it adds nothing.
-        if self.progress.step > 0 && self.keep_good_weights(job).is_ok() {
+        let can_keep = self.progress.step > 0 && (job.has_all_weights() || is_divergence(&error));
+        if can_keep && self.keep_good_weights(job).is_ok() {
             let latest = self.dir.path().join("checkpoints/latest");
             error = error.fact(format!("last good weights: {}", latest.display()));
         }

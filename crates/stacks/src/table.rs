@@ -133,7 +133,7 @@ impl Table {
 /// Reasons that several stacks share.
 pub(crate) mod why {
     pub const CLUSTER: &str = "cards are not in the run file here: `train --ranks N` takes one for each rank";
-    pub const SHARDING: &str = "the plan chooses what several ranks share out here, or run.zero_stage does";
+    pub const SHARDING: &str = "ranks split neither matrices nor sequences here; what they share out is the plan's choice, or run.zero_stage's";
     pub const ENGINE: &str =
         "no other engine samples here: rollout and trainer are one, and the plan sizes its cache";
     pub const EAGER: &str = "there is no other engine here whose graphs could be switched off";

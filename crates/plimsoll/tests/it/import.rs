@@ -300,7 +300,7 @@ fn openrlhf_script() {
         &[
             "left out: vllm_num_engines = 4: no other engine samples here",
             "left out: ref_num_gpus_per_node = 8: cards are not in the run file here",
-            "left out: zero_stage = 3: the plan chooses what several ranks share out here",
+            "left out: zero_stage = 3: ranks split neither matrices nor sequences here",
             "left out: critic_learning_rate = 9e-6: `grpo` has no critic",
             "left out: wandb_run_name = $WHO: holds a variable that the file does not set",
             "left out: frobnicate = 7: this option is not known here",

@@ -438,6 +438,18 @@ fn several_cards_are_planned_without_what_one_rank_alone_can_do() {
     for row in ["actor.grads ", "actor.shard ", "actor.landing ", "actor.heads "] {
         assert!(words.contains(row), "{row}: {words}");
     }
+    let spread = ["actor.whole ", "actor.layers ", "reference.layers "];
+    assert!(spread.iter().all(|row| !words.contains(row)), "{words}");
+    // Stage 3 is for what would not fit otherwise, or for who asks for it.
+    let (code, words) = plan(&["loss.kl_coef=0.01"], "80GiB");
+    assert!(code == Some(0) && spread.iter().all(|row| !words.contains(row)), "{words}");
+    let (code, words) = plan(&["loss.kl_coef=0.01", "run.zero_stage=3"], "80GiB");
+    assert_eq!(code, Some(0), "{words}");
+    assert!(spread.iter().all(|row| words.contains(row)), "{words}");
+    let (code, words) = plan(&["model=random:qwen2.5-7b", "train.grad_dtype=f32"], "99GiB");
+    assert!(code == Some(0) && words.contains("actor.whole "), "{words}");
+    let (code, words) = plan(&["run.zero_stage=3", "lora.rank=8"], "80GiB");
+    assert!(code == Some(2) && words.contains("error[not-built]: "), "{words}");
     let (code, words) = plan(&[], "4GiB");
     assert_eq!(code, Some(3), "{words}");
     assert!(words.contains("hint: ") && !words.contains("memory.offload"), "{words}");

@@ -1,6 +1,8 @@
 //! What a role learns: its adapters, or all its weights; where their gradients go, and what files hold of them.
 
-use super::role::{Loading, Role, enter};
+use super::phases::enter;
+use super::role::Role;
+use super::weights::Loading;
 use plimsoll_base::{Bytes, DType, Result};
 use plimsoll_device::Device;
 use plimsoll_files::OpenModel;

@@ -5,8 +5,11 @@
 
 mod adapters;
 mod chained;
+mod phases;
+mod reach;
 mod role;
 mod trainer;
+mod weights;
 
 pub use role::{Loss, LossFor, LossOf, Passes, Role, Scores, UpdateStats};
 pub use trainer::{Sources, Trainer, sampling};

@@ -3,16 +3,17 @@
 //! Actor, reference, critic and reward model differ only in the values of `RoleShape`. Pack, upload, layers, head,
 //! read, loss, backward: `score` is that sequence up to the read, `gradients` all of it.
 
+use super::phases::enter;
+use super::weights::{Elsewhere, Loading, Weights, bind_weights, keep_part, load_part, spread, with_whole};
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::{gather_f32, gather_f64, share_of};
-use plimsoll_base::{Bytes, Error, Phase, Result};
-use plimsoll_device::{Device, MatrixLayout, Owned, Run};
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_device::{Device, Run};
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, CodeBufs, Decoder, Derivatives, FlatTensors, Gradients, Merged, ParamTable,
-    Params, Pass, PassIndex, Scorer, Source, Streamed, backward, head, layers, load, rehearsal_sizes,
-    restore, restore_in_turn, rope, values,
+    Activations, Adapters, Decoder, Derivatives, FlatTensors, Gradients, Merged, ParamTable, Params, Pass,
+    PassIndex, backward, head, layers, load, rehearsal_sizes, restore, restore_in_turn, rope, values,
 };
 use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape, WeightsAre};
 use plimsoll_ranks::Group;
@@ -20,7 +21,6 @@ use plimsoll_run::checkpoint::{ADAPTER_WEIGHTS, CRITIC, CRITIC_OPTIMIZER, OPTIMI
 use plimsoll_train::{
     Optimizer, Packer, Sequence, Share, Units, UpdateOptions, first_not_finite, gradient_not_finite,
 };
-use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
@@ -37,32 +37,7 @@ pub struct Role<'a> {
     pub optimizer: Option<Optimizer<'a>>,
     /// Sum of squares of weights that are frozen, which identifies their model.
     pub sum_squares: Option<f64>,
-    weights: Weights<'a>,
-}
-
-#[allow(clippy::large_enum_variant)] // A handful in a run.
-enum Weights<'a> {
-    Resident(Decoder<'a>),
-    /// Elsewhere; the layers stream through the arena.
-    Streamed(Elsewhere<'a>),
-}
-
-/// Weights that are not in the arena as one buffer.
-struct Elsewhere<'a> {
-    source: Source<'a>,
-    rope: Buf<'a>,
-    /// What this rank keeps of them, if several ranks have them.
-    part: Option<(Share, Buf<'a>)>,
-    /// Of the weights as they were read.
-    sum_squares: f64,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Loading {
-    /// Seed of the weights that a model's files do not hold.
-    pub seed: u64,
-    /// Bytes of the buffers between file and device.
-    pub staging: Bytes,
+    pub(super) weights: Weights<'a>,
 }
 
 /// Counters of an update over some sequences.
@@ -162,14 +137,14 @@ impl<'a> Role<'a> {
             let part = resident.buf(&format!("{name}.weights"));
             let sum_squares = match first {
                 Some(first) => first.copy_part(dev, share, part),
-                None => with_whole(dev, overlay, &shape, &table, |params| {
-                    load(dev, model, &table, params, how.seed, how.staging)?;
-                    keep_part(dev, &table, share, params.all, part);
-                    Ok(params.sum_squares(dev))
-                })?,
+                None => load_part(dev, overlay, &shape, &table, (share, part), model, how)?,
             };
-            let source = spread(&table, share, part);
-            let weights = Elsewhere { source, rope, part: Some((share, part)), sum_squares };
+            let weights = Elsewhere {
+                source: spread(&table, share, part),
+                rope,
+                part: Some((share, part)),
+                sum_squares,
+            };
             let mut role = Role::frozen(shape, table, sum_squares, Weights::Streamed(weights));
             let of = |of: UpdateShape| Optimizer::new(dev, &role.table, part, resident, name, of.share);
             role.optimizer = shape.update.map(of);
@@ -214,93 +189,6 @@ impl<'a> Role<'a> {
     fn frozen(shape: RoleShape, table: ParamTable, sum_squares: f64, weights: Weights<'a>) -> Role<'a> {
         let (adapters, merged, optimizer) = (None, None, None);
         Role { shape, table, adapters, merged, optimizer, sum_squares: Some(sum_squares), weights }
-    }
-
-    /// Returns the role's decoder. Panics if its weights are elsewhere.
-    pub fn decoder(&self) -> &Decoder<'a> {
-        match &self.weights {
-            Weights::Resident(decoder) => decoder,
-            Weights::Streamed(_) => panic!("the {}'s weights are not in one place", self.shape.name.name()),
-        }
-    }
-
-    /// Returns the decoder from which samples are drawn. What lies in parts is gathered for the phase, which is Rollout.
-    pub fn sampled<'p>(&'p self, dev: &dyn Device, phase: &InPhase<'p>) -> Cow<'p, Decoder<'p>>
-    where
-        'a: 'p,
-    {
-        let of = match &self.weights {
-            Weights::Resident(decoder) => return Cow::Borrowed(decoder),
-            Weights::Streamed(of) => of,
-        };
-        let RoleShape { spec, weights: dtype, .. } = self.shape;
-        let all = phase.buf(&whole_region(&self.shape));
-        of.gather(dev, all);
-        let params = Params::bind(&spec, &self.table, dtype, all);
-        Cow::Owned(Decoder { spec, dtype, params, rope: of.rope })
-    }
-
-    /// Calls `body` with all weights in one buffer, for which those in parts are gathered in the phase Rollout.
-    pub(crate) fn with_gathered<T>(
-        &self,
-        dev: &dyn Device,
-        overlay: &mut Overlay<'_>,
-        body: impl FnOnce(&dyn Device, Buf<'_>) -> T,
-    ) -> T {
-        match &self.weights {
-            Weights::Streamed(of) if of.part.is_some() => {
-                // No lease is waited for: who reads resident regions now is the caller.
-                let phase = overlay.enter_leased(Phase::Rollout);
-                let all = phase.buf(&whole_region(&self.shape));
-                of.gather(dev, all);
-                body(dev, all)
-            }
-            _ => body(dev, self.learned().1),
-        }
-    }
-
-    /// True if what it learns is in parts on several ranks.
-    pub fn is_spread(&self) -> bool {
-        self.part().is_some() && self.optimizer.is_some()
-    }
-
-    /// Returns what this rank keeps of its weights, if several ranks have them.
-    pub(super) fn part(&self) -> Option<(Share, Buf<'a>)> {
-        match &self.weights {
-            Weights::Streamed(of) => of.part,
-            Weights::Resident(_) => None,
-        }
-    }
-
-    /// Copies the part of its weights that a rank keeps. Returns the sum of squares of all.
-    fn copy_part(&self, dev: &dyn Device, share: Share, to: Buf<'_>) -> f64 {
-        match &self.weights {
-            Weights::Resident(decoder) => {
-                keep_part(dev, &self.table, share, decoder.params.all, to);
-                decoder.params.sum_squares(dev)
-            }
-            Weights::Streamed(Elsewhere { part, sum_squares, .. }) => {
-                let (_, part) = part.expect("the first role is never offloaded");
-                dev.accumulate(part, to, false);
-                dev.sync();
-                *sum_squares
-            }
-        }
-    }
-
-    fn rope(&self) -> Buf<'a> {
-        match &self.weights {
-            Weights::Resident(decoder) => decoder.rope,
-            Weights::Streamed(of) => of.rope,
-        }
-    }
-
-    /// Returns how its matrices lie.
-    pub fn layout(&self) -> MatrixLayout {
-        match &self.weights {
-            Weights::Resident(decoder) => decoder.params.embed.layout,
-            Weights::Streamed(_) => MatrixLayout::of_weights(self.table.device, self.shape.weights),
-        }
     }
 
     pub fn updates(&self) -> u64 {
@@ -517,11 +405,7 @@ impl<'a> Role<'a> {
         how: Loading,
     ) -> Result<()> {
         if let Some((share, part)) = self.part() {
-            return with_whole(dev, overlay, &self.shape, &self.table, |params| {
-                load(dev, model, &self.table, params, how.seed, how.staging)?;
-                keep_part(dev, &self.table, share, params.all, part);
-                Ok(())
-            });
+            return load_part(dev, overlay, &self.shape, &self.table, (share, part), model, how).map(|_| ());
         }
         load(dev, model, &self.table, &self.decoder().params, how.seed, how.staging)?;
         self.load_adapters(dev, overlay, how.adapters(model), how.staging)
@@ -593,20 +477,6 @@ impl<'a> Role<'a> {
         self.optimizer.as_ref().expect("a trained role has an optimizer")
     }
 
-    /// Returns what runs its forward passes in a phase.
-    pub(super) fn scorer<'p>(&'p self, dev: &dyn Device, phase: &InPhase<'p>) -> Scorer<'p>
-    where
-        'a: 'p,
-    {
-        match &self.weights {
-            Weights::Resident(decoder) => Scorer::Resident(decoder),
-            Weights::Streamed(Elsewhere { source, rope, .. }) => {
-                let (spec, name) = (self.shape.spec, self.shape.name.name());
-                Scorer::Streamed(Streamed::begin(dev, spec, &self.table, source, *rope, phase, name))
-            }
-        }
-    }
-
     /// Runs the head after the layers and returns its numbers: [R] f32.
     pub(super) fn head<'p>(
         &self,
@@ -673,77 +543,6 @@ impl<'a> Role<'a> {
             _ => error,
         }
     }
-}
-
-impl Elsewhere<'_> {
-    /// Copies all weights into one buffer.
-    fn gather(&self, dev: &dyn Device, all: Buf<'_>) {
-        for (run, part) in &self.source {
-            dev.accumulate(*part, all.slice(run.start as usize, part.len()), false);
-        }
-    }
-}
-
-/// Returns the region in which weights that lie in parts are whole, in the phase Rollout.
-fn whole_region(shape: &RoleShape) -> String {
-    format!("{}.whole", shape.name.name())
-}
-
-/// Calls `body` with that region as parameters, which hold nothing yet.
-fn with_whole<T>(
-    dev: &dyn Device,
-    overlay: &mut Overlay<'_>,
-    shape: &RoleShape,
-    table: &ParamTable,
-    body: impl FnOnce(&Params<'_>) -> Result<T>,
-) -> Result<T> {
-    let phase = enter(dev, overlay, Phase::Rollout);
-    let all = phase.buf(&whole_region(shape));
-    body(&Params::bind(&shape.spec, table, shape.weights, all))
-}
-
-/// Copies what a rank keeps of all weights.
-fn keep_part(dev: &dyn Device, table: &ParamTable, share: Share, all: Buf<'_>, part: Buf<'_>) {
-    for Owned { run, at } in share.owned(table) {
-        let len = run.elements as usize;
-        dev.accumulate(all.slice(run.start as usize, len), part.slice(at as usize, len), false);
-    }
-    dev.sync();
-}
-
-/// Returns where all parts lie: this rank's, and those of the others, which are there after a barrier.
-fn spread<'a>(table: &ParamTable, share: Share, part: Buf<'a>) -> Source<'a> {
-    let mut source = Source::new();
-    for rank in 0..share.ranks {
-        for Owned { run, at } in (Share { rank, ..share }).owned(table) {
-            let there = part.slice(at as usize, run.elements as usize);
-            source.push((run, if rank == share.rank { there } else { there.of_rank(rank) }));
-        }
-    }
-    source.sort_unstable_by_key(|(run, _)| run.start);
-    source
-}
-
-/// Resolves the handles of weights, which are those of the role `owner`.
-fn bind_weights<'a>(
-    shape: &RoleShape,
-    table: &ParamTable,
-    resident: Resident<'a>,
-    owner: RoleName,
-    all: Buf<'a>,
-) -> Params<'a> {
-    if shape.quantize.is_none() {
-        return Params::bind(&shape.spec, table, shape.weights, all);
-    }
-    let buf = |what: &str| resident.buf(&format!("{}.{what}", owner.name()));
-    let bufs = CodeBufs { words: buf("codes"), scales: buf("scales"), widened: buf("widened") };
-    Params::bind_quantized(&shape.spec, table, shape.weights, all, bufs)
-}
-
-/// Begins a phase on the host and on the device.
-pub(crate) fn enter<'p>(dev: &dyn Device, overlay: &'p mut Overlay<'_>, phase: Phase) -> InPhase<'p> {
-    dev.begin_phase(phase, overlay.bytes());
-    overlay.enter(phase)
 }
 
 /// Runs a pass of every size for which products choose another algorithm; `run` gets each size and its head rows.

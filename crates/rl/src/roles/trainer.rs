@@ -1,6 +1,8 @@
 //! The trainer: the roles of a run over one arena, the engine that samples, and the step's arrays.
 
-use super::role::{Loading, Loss, LossOf, Passes, Role, Scores, UpdateStats, enter};
+use super::phases::enter;
+use super::role::{Loss, LossOf, Passes, Role, Scores, UpdateStats};
+use super::weights::Loading;
 use crate::methods::buffers::StepBuffers;
 use plimsoll_base::{Phase, Result};
 use plimsoll_device::{Device, Sampling};
@@ -132,11 +134,13 @@ impl<'a> Trainer<'a> {
     /// Reads the first role's initial weights again.
     pub fn reload(&mut self, model: &OpenModel) -> Result<()> {
         self.overlay.take_back();
+        // Others may still read what this rank has a part of.
+        self.meet()?;
         self.roles[0].reload(self.dev, &mut self.overlay, model, self.loading)?;
         self.meet()
     }
 
-    /// Waits until all ranks have read the parts that they keep.
+    /// Waits for all ranks, if they have parts of weights.
     fn meet(&self) -> Result<()> {
         self.group.filter(|_| self.roles[0].is_spread()).map_or(Ok(()), Group::barrier)
     }

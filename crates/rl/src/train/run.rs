@@ -178,6 +178,10 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         Ok(signals.max().unwrap_or(own))
     }
 
+    fn has_all_weights(&self) -> bool {
+        !self.trainer.first().is_spread()
+    }
+
     fn prove(&mut self) -> Result<()> {
         prove(&mut self.trainer)
     }

@@ -1,0 +1,115 @@
+//! How a role's weights are reached, wherever they are: as a decoder in the arena, as one that passes through it, gathered for rollouts,
+//! or as what this rank keeps of them.
+
+use super::role::Role;
+use super::weights::{Elsewhere, Weights, keep_part, whole_region};
+use plimsoll_base::Phase;
+use plimsoll_device::{Device, MatrixLayout};
+use plimsoll_memory::{Buf, InPhase, Overlay};
+use plimsoll_model::{Decoder, Params, Scorer, Streamed};
+use plimsoll_plan::RoleShape;
+use plimsoll_train::Share;
+use std::borrow::Cow;
+
+impl<'a> Role<'a> {
+    /// Returns the role's decoder. Panics if its weights are elsewhere.
+    pub fn decoder(&self) -> &Decoder<'a> {
+        match &self.weights {
+            Weights::Resident(decoder) => decoder,
+            Weights::Streamed(_) => panic!("the {}'s weights are not in one place", self.shape.name.name()),
+        }
+    }
+
+    /// Returns the decoder from which samples are drawn. What lies in parts is gathered for the phase, which is Rollout.
+    pub fn sampled<'p>(&'p self, dev: &dyn Device, phase: &InPhase<'p>) -> Cow<'p, Decoder<'p>>
+    where
+        'a: 'p,
+    {
+        let of = match &self.weights {
+            Weights::Resident(decoder) => return Cow::Borrowed(decoder),
+            Weights::Streamed(of) => of,
+        };
+        let RoleShape { spec, weights: dtype, .. } = self.shape;
+        let all = phase.buf(&whole_region(&self.shape));
+        of.gather(dev, all);
+        let params = Params::bind(&spec, &self.table, dtype, all);
+        Cow::Owned(Decoder { spec, dtype, params, rope: of.rope })
+    }
+
+    /// Calls `body` with all weights in one buffer, for which those in parts are gathered in the phase Rollout.
+    pub(crate) fn with_gathered<T>(
+        &self,
+        dev: &dyn Device,
+        overlay: &mut Overlay<'_>,
+        body: impl FnOnce(&dyn Device, Buf<'_>) -> T,
+    ) -> T {
+        match &self.weights {
+            Weights::Streamed(of) if of.part.is_some() => {
+                // No lease is waited for: who reads resident regions now is the caller.
+                let phase = overlay.enter_leased(Phase::Rollout);
+                let all = phase.buf(&whole_region(&self.shape));
+                of.gather(dev, all);
+                body(dev, all)
+            }
+            _ => body(dev, self.learned().1),
+        }
+    }
+
+    /// True if what it learns is in parts on several ranks.
+    pub fn is_spread(&self) -> bool {
+        self.part().is_some() && self.optimizer.is_some()
+    }
+
+    /// Returns what this rank keeps of its weights, if several ranks have them.
+    pub(super) fn part(&self) -> Option<(Share, Buf<'a>)> {
+        match &self.weights {
+            Weights::Streamed(of) => of.part,
+            Weights::Resident(_) => None,
+        }
+    }
+
+    /// Copies the part of its weights that a rank keeps. Returns the sum of squares of all.
+    pub(super) fn copy_part(&self, dev: &dyn Device, share: Share, to: Buf<'_>) -> f64 {
+        match &self.weights {
+            Weights::Resident(decoder) => {
+                keep_part(dev, &self.table, share, decoder.params.all, to);
+                decoder.params.sum_squares(dev)
+            }
+            Weights::Streamed(Elsewhere { part, sum_squares, .. }) => {
+                let (_, part) = part.expect("the first role is never offloaded");
+                dev.accumulate(part, to, false);
+                dev.sync();
+                *sum_squares
+            }
+        }
+    }
+
+    pub(super) fn rope(&self) -> Buf<'a> {
+        match &self.weights {
+            Weights::Resident(decoder) => decoder.rope,
+            Weights::Streamed(of) => of.rope,
+        }
+    }
+
+    /// Returns how its matrices lie.
+    pub fn layout(&self) -> MatrixLayout {
+        match &self.weights {
+            Weights::Resident(decoder) => decoder.params.embed.layout,
+            Weights::Streamed(_) => MatrixLayout::of_weights(self.table.device, self.shape.weights),
+        }
+    }
+
+    /// Returns what runs its forward passes in a phase.
+    pub(super) fn scorer<'p>(&'p self, dev: &dyn Device, phase: &InPhase<'p>) -> Scorer<'p>
+    where
+        'a: 'p,
+    {
+        match &self.weights {
+            Weights::Resident(decoder) => Scorer::Resident(decoder),
+            Weights::Streamed(Elsewhere { source, rope, .. }) => {
+                let (spec, name) = (self.shape.spec, self.shape.name.name());
+                Scorer::Streamed(Streamed::begin(dev, spec, &self.table, source, *rope, phase, name))
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Where a role's weights are: in the arena as one buffer, in the device's host memory, or in parts on several ranks, which are gathered
+//! for the phase Rollout.
+
+use super::phases::enter;
+use plimsoll_base::{Bytes, Phase, Result};
+use plimsoll_device::{Device, Owned};
+use plimsoll_files::OpenModel;
+use plimsoll_memory::{Buf, Overlay, Resident};
+use plimsoll_model::{CodeBufs, Decoder, ParamTable, Params, Source, load};
+use plimsoll_plan::{RoleName, RoleShape};
+use plimsoll_train::Share;
+
+#[allow(clippy::large_enum_variant)] // A handful in a run.
+pub(super) enum Weights<'a> {
+    Resident(Decoder<'a>),
+    /// Elsewhere; the layers stream through the arena.
+    Streamed(Elsewhere<'a>),
+}
+
+/// Weights that are not in the arena as one buffer.
+pub(super) struct Elsewhere<'a> {
+    pub(super) source: Source<'a>,
+    pub(super) rope: Buf<'a>,
+    /// What this rank keeps of them, if several ranks have them.
+    pub(super) part: Option<(Share, Buf<'a>)>,
+    /// Of the weights as they were read.
+    pub(super) sum_squares: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Loading {
+    /// Seed of the weights that a model's files do not hold.
+    pub seed: u64,
+    /// Bytes of the buffers between file and device.
+    pub staging: Bytes,
+}
+
+impl Elsewhere<'_> {
+    /// Copies all weights into one buffer.
+    pub(super) fn gather(&self, dev: &dyn Device, all: Buf<'_>) {
+        for (run, part) in &self.source {
+            dev.accumulate(*part, all.slice(run.start as usize, part.len()), false);
+        }
+    }
+}
+
+/// Returns the region in which weights that lie in parts are whole, in the phase Rollout.
+pub(super) fn whole_region(shape: &RoleShape) -> String {
+    format!("{}.whole", shape.name.name())
+}
+
+/// Calls `body` with that region as parameters, which hold nothing yet.
+pub(super) fn with_whole<T>(
+    dev: &dyn Device,
+    overlay: &mut Overlay<'_>,
+    shape: &RoleShape,
+    table: &ParamTable,
+    body: impl FnOnce(&Params<'_>) -> Result<T>,
+) -> Result<T> {
+    let phase = enter(dev, overlay, Phase::Rollout);
+    let all = phase.buf(&whole_region(shape));
+    body(&Params::bind(&shape.spec, table, shape.weights, all))
+}
+
+/// Reads the weights and keeps a rank's part of them. Returns the sum of squares of all.
+pub(super) fn load_part(
+    dev: &dyn Device,
+    overlay: &mut Overlay<'_>,
+    shape: &RoleShape,
+    table: &ParamTable,
+    (share, part): (Share, Buf<'_>),
+    model: &OpenModel,
+    how: Loading,
+) -> Result<f64> {
+    with_whole(dev, overlay, shape, table, |params| {
+        load(dev, model, table, params, how.seed, how.staging)?;
+        keep_part(dev, table, share, params.all, part);
+        Ok(params.sum_squares(dev))
+    })
+}
+
+/// Copies what a rank keeps of all weights.
+pub(super) fn keep_part(dev: &dyn Device, table: &ParamTable, share: Share, all: Buf<'_>, part: Buf<'_>) {
+    for Owned { run, at } in share.owned(table) {
+        let len = run.elements as usize;
+        dev.accumulate(all.slice(run.start as usize, len), part.slice(at as usize, len), false);
+    }
+    dev.sync();
+}
+
+/// Returns where all parts lie: this rank's, and those of the others, which are there after a barrier.
+pub(super) fn spread<'a>(table: &ParamTable, share: Share, part: Buf<'a>) -> Source<'a> {
+    let mut source = Source::new();
+    for rank in 0..share.ranks {
+        for Owned { run, at } in (Share { rank, ..share }).owned(table) {
+            let there = part.slice(at as usize, run.elements as usize);
+            source.push((run, if rank == share.rank { there } else { there.of_rank(rank) }));
+        }
+    }
+    source.sort_unstable_by_key(|(run, _)| run.start);
+    source
+}
+
+/// Resolves the handles of weights, which are those of the role `owner`.
+pub(super) fn bind_weights<'a>(
+    shape: &RoleShape,
+    table: &ParamTable,
+    resident: Resident<'a>,
+    owner: RoleName,
+    all: Buf<'a>,
+) -> Params<'a> {
+    if shape.quantize.is_none() {
+        return Params::bind(&shape.spec, table, shape.weights, all);
+    }
+    let buf = |what: &str| resident.buf(&format!("{}.{what}", owner.name()));
+    let bufs = CodeBufs { words: buf("codes"), scales: buf("scales"), widened: buf("widened") };
+    Params::bind_quantized(&shape.spec, table, shape.weights, all, bufs)
+}
