@@ -11,11 +11,11 @@ use super::report::Resolved;
 use crate::facts::Facts;
 use crate::facts::HostFacts;
 use crate::role_name::RoleName;
-use crate::shape::{Lora, Offload, RunShape, Scoring, Training};
-use crate::work::{check_sizes, response_tokens, work};
-use plimsoll_base::{Bytes, DType, Error, LoraShape, Result};
+use crate::shape::{Offload, RunShape, Scoring, Training};
+use crate::work::{check_sizes, lora, response_tokens, work};
+use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_config::{
-    Auto, ByteSize, LearnsFrom, LoraSpec, ModelDtype, Offload as RunOffload, OnFull as RunOnFull,
+    Auto, ByteSize, LearnsFrom, ModelDtype, Offload as RunOffload, OnFull as RunOnFull,
     OptimizerDtype as RunOptimizer, Recompute as RunRecompute, RunFile, RunSpec,
 };
 use plimsoll_cuda::Held;
@@ -502,12 +502,6 @@ impl Planner<'_> {
         };
         (shape, resolved)
     }
-}
-
-fn lora(spec: &LoraSpec) -> Lora {
-    let LoraSpec { rank, targets, alpha, rslora, merge, quantize, .. } = *spec;
-    let shape = LoraShape { rank, targets };
-    Lora { shape, scale: spec.scale() as f32, alpha, rslora, merge, quantize }
 }
 
 /// True if `point` takes at least the memory of `other` on every axis, in every pool.

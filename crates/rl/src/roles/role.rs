@@ -134,22 +134,8 @@ impl<'a> Role<'a> {
             return Ok(Role::frozen(shape, table, weights.sum_squares, Weights::Streamed(weights)));
         }
         if let WeightsAre::Spread(share) = shape.weights_are {
-            let part = resident.buf(&format!("{name}.weights"));
-            let sum_squares = match first {
-                Some(first) => first.copy_part(dev, share, part),
-                None => load_part(dev, overlay, &shape, &table, (share, part), model, how)?,
-            };
-            let weights = Elsewhere {
-                source: spread(&table, share, part),
-                rope,
-                part: Some((share, part)),
-                sum_squares,
-            };
-            let mut role = Role::frozen(shape, table, sum_squares, Weights::Streamed(weights));
-            let of = |of: UpdateShape| Optimizer::new(dev, &role.table, part, resident, name, of.share);
-            role.optimizer = shape.update.map(of);
-            role.sum_squares = role.sum_squares.filter(|_| role.optimizer.is_none());
-            return Ok(role);
+            let of = (shape, table, share);
+            return Role::bind_spread(dev, (resident, overlay), of, rope, first, model, how);
         }
         if shape.weights_are == WeightsAre::FirstRoles {
             let first = first.expect("the first role has its own weights");
@@ -184,6 +170,31 @@ impl<'a> Role<'a> {
         let decoder = Decoder { spec: shape.spec, dtype: shape.weights, params, rope };
         let weights = Weights::Resident(decoder);
         Ok(Role { shape, table, adapters, merged, optimizer, sum_squares, weights })
+    }
+
+    /// `bind` where the ranks share out the weights.
+    fn bind_spread(
+        dev: &dyn Device,
+        (resident, overlay): (Resident<'a>, &mut Overlay<'_>),
+        (shape, table, share): (RoleShape, ParamTable, Share),
+        rope: Buf<'a>,
+        first: Option<&Role<'a>>,
+        model: &OpenModel,
+        how: Loading,
+    ) -> Result<Role<'a>> {
+        let name = shape.name.name();
+        let part = resident.buf(&format!("{name}.weights"));
+        let sum_squares = match first {
+            Some(first) => first.copy_part(dev, share, part),
+            None => load_part(dev, overlay, &shape, &table, (share, part), model, how)?,
+        };
+        let source = spread(&table, share, part);
+        let weights = Elsewhere { source, rope, part: Some((share, part)), sum_squares };
+        let mut role = Role::frozen(shape, table, sum_squares, Weights::Streamed(weights));
+        let of = |of: UpdateShape| Optimizer::new(dev, &role.table, part, resident, name, of.share);
+        role.optimizer = shape.update.map(of);
+        role.sum_squares = role.sum_squares.filter(|_| role.optimizer.is_none());
+        Ok(role)
     }
 
     fn frozen(shape: RoleShape, table: ParamTable, sum_squares: f64, weights: Weights<'a>) -> Role<'a> {
