@@ -212,7 +212,7 @@ mod tests {
             let stats = trainer.update(RoleName::Actor, &sequences, 0..96, 1.0, how, &mut loss)?;
             assert_eq!(stats.micro_batches, 70, "there is work for every rank");
         }
-        let values = trainer.with_gathered(|dev, _, weights| {
+        let values = trainer.with_gathered(RoleName::Actor, |dev, _, weights| {
             let mut values = vec![0f32; weights.len()];
             dev.read_f32(weights, 0, &mut values);
             values

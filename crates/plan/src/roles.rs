@@ -41,7 +41,7 @@ pub enum WeightsAre {
     Resident,
     /// In the device's host memory.
     Offloaded,
-    /// In parts on all ranks. What is trained is whole in the phase Rollout.
+    /// In parts on all ranks.
     Spread(Share),
     /// The first role's, which are frozen: without its adapters.
     FirstRoles,
@@ -121,10 +121,10 @@ impl RoleShape {
                 }
                 let phases: Vec<Phase> = self.passes().map(|pass| pass.mode.phase()).collect();
                 layout.extend(streamed_layout(name, &table, self.weights, pool, PhaseSet::of(&phases))?);
-                if self.update.is_some() {
-                    let rollout = PhaseSet::of(&[Phase::Rollout]);
+                if let Some(phase) = self.whole_in() {
                     let region = format!("{name}.whole");
-                    layout.arena(&region, "model", pool, rollout, &[table.elements], self.weights)?;
+                    let phases = PhaseSet::of(&[phase]);
+                    layout.arena(&region, "model", pool, phases, &[table.elements], self.weights)?;
                 }
             }
             WeightsAre::Resident => {
@@ -149,6 +149,18 @@ impl RoleShape {
             layout.extend(optimizer_layout(name, &table, dtypes, pool, phase, offloads_states, share.ranks)?);
         }
         Ok(layout)
+    }
+
+    /// Returns the phase in which weights that lie in parts are whole in `ROLE.whole`, if there is one: those that are sampled from for
+    /// rollouts, others to be read and saved. A reference is a copy of the first role's part.
+    pub fn whole_in(&self) -> Option<Phase> {
+        match (self.weights_are, self.name) {
+            (WeightsAre::Spread(_), RoleName::Reference) => None,
+            (WeightsAre::Spread(_), RoleName::Critic) => Some(Phase::Reward),
+            (WeightsAre::Spread(_), _) if self.update.is_some() => Some(Phase::Rollout),
+            (WeightsAre::Spread(_), _) => Some(Phase::Reward),
+            _ => None,
+        }
     }
 
     /// Returns the region of its rotary table, if `actor`'s does not serve.
@@ -194,6 +206,16 @@ impl RoleShape {
     }
 }
 
+impl Training {
+    /// Returns where weights are that nothing else settles.
+    fn weights_are(&self) -> WeightsAre {
+        match self.offload.weights && self.share.ranks > 1 {
+            true => WeightsAre::Spread(self.share),
+            false => WeightsAre::Resident,
+        }
+    }
+}
+
 impl RunShape {
     /// Returns the roles of the run. The first is the one that is sampled from or trained; the others follow in the order in
     /// which they are laid out.
@@ -212,6 +234,8 @@ impl RunShape {
         };
         let mut roles =
             self.training.as_ref().map_or(vec![first], |training| self.training_roles(training, first));
+        let weights_are = self.training.as_ref().map_or(WeightsAre::Resident, Training::weights_are);
+        let first = RoleShape { weights_are, ..first };
         roles.extend(self.scoring.iter().flat_map(|scoring| scoring_roles(scoring, first)));
         roles
     }
@@ -233,10 +257,7 @@ impl RunShape {
             Head::Score => Some(update(mode, training.packing).pass),
             Head::Vocabulary => training.scores().then(|| self.score_pass()),
         };
-        let weights_are = match training.offload.weights && training.share.ranks > 1 {
-            true => WeightsAre::Spread(training.share),
-            false => WeightsAre::Resident,
-        };
+        let weights_are = training.weights_are();
         let of_first = Some(update(mode, training.packing));
         let mut roles = vec![RoleShape { score, update: of_first, weights_are, ..first }];
         if let (Some(update), Some(_)) = (&mut roles[0].update, self.lora) {
@@ -265,7 +286,8 @@ impl RunShape {
         if let Some(spec) = training.teacher {
             let score = Some(PassShape { mode: Mode::Teacher, ..self.score_pass() });
             let (name, quantize) = (RoleName::Teacher, training.teacher_quantize);
-            roles.push(RoleShape { name, spec, score, quantize, ..first });
+            let weights_are = if quantize.is_some() { WeightsAre::Resident } else { weights_are };
+            roles.push(RoleShape { name, spec, score, quantize, weights_are, ..first });
         }
         if let Some(spec) = training.critic {
             let update = update(Mode::Critic(training.recompute), Packing::default());
@@ -273,7 +295,7 @@ impl RunShape {
             let update = UpdateShape { pass, ..update };
             let (name, head, quantize) = (RoleName::Critic, Head::Score, None);
             let (score, update) = (Some(pass), Some(update));
-            roles.push(RoleShape { name, spec, head, quantize, score, update, ..first });
+            roles.push(RoleShape { name, spec, head, quantize, score, update, weights_are, ..first });
         }
         roles
     }

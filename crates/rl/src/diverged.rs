@@ -12,10 +12,13 @@ use plimsoll_train::{Sequence, finite_weights};
 ///
 /// Errors: `model-weight-not-finite` names the tensor; `rollout-not-finite`. The samples of the last rollout are lost.
 pub fn prove(trainer: &mut Trainer<'_>) -> Result<()> {
-    trainer.with_gathered(finite_weights)?;
-    for role in trainer.trained().skip(1) {
-        if !trainer.dev.sum_squares(role.learned().1).is_finite() {
-            let name = role.shape.name.name();
+    let names: Vec<RoleName> = trainer.trained().map(|role| role.shape.name).collect();
+    let [first, others @ ..] = &names[..] else { return Ok(()) };
+    trainer.with_gathered(*first, finite_weights)?;
+    for name in others {
+        let sum = trainer.with_gathered(*name, |dev, _, weights| dev.sum_squares(weights));
+        if !sum.is_finite() {
+            let name = name.name();
             let message = format!("the {name}'s weights are not finite after an update");
             return Err(Error::new(slugs::MODEL_WEIGHT_NOT_FINITE, message)
                 .hint(format!("lower {name}.learning_rate")));

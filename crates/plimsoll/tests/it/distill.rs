@@ -144,11 +144,12 @@ fn a_distillation_resumes_bit_for_bit_with_the_teacher_that_it_began_with() {
 fn the_number_of_ranks_changes_no_bit_of_a_distillation() {
     let folder = taught();
     let mut one = None;
-    for ranks in [1, 2] {
+    for (ranks, stage) in [(1, 2), (2, 2), (3, 3)] {
         let (dir, flag) = (format!("out-{ranks}"), format!("--ranks={ranks}"));
-        folder.train(&dir, &[&*flag, "train.cut_multiple=4", "train.steps=3"]);
+        let stage = format!("run.zero_stage={stage}");
+        folder.train(&dir, &[&*flag, &stage, "train.cut_multiple=4", "train.steps=3"]);
         let left = left(&folder, &dir);
-        assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "on {ranks} ranks");
+        assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "on {ranks} ranks at {stage}");
     }
 }
 

@@ -92,6 +92,7 @@ fn the_number_of_ranks_changes_no_bit() {
         ("ppo", &["method=ppo"]),
         // One rank has it in the host's memory, several have parts of it.
         ("spread", &["loss.kl_coef=0.05", "memory.offload=[\"reference\"]", "train.steps=3"]),
+        ("ppo-stage-3", &["method=ppo", "run.zero_stage=3", "loss.kl_coef=0.05"]),
         ("stage-3", &["loss.kl_coef=0.05", "run.zero_stage=3", "train.recompute=layer", "train.steps=3"]),
         // Held-out prompts come again, and are then dealt by the lengths of their responses.
         (

@@ -3,7 +3,6 @@
 
 use super::role::Role;
 use super::weights::{Elsewhere, Weights, keep_part, whole_region};
-use plimsoll_base::Phase;
 use plimsoll_device::{Device, MatrixLayout};
 use plimsoll_memory::{Buf, InPhase, Overlay};
 use plimsoll_model::{Decoder, Params, Scorer, Streamed};
@@ -36,7 +35,7 @@ impl<'a> Role<'a> {
         Cow::Owned(Decoder { spec, dtype, params, rope: of.rope })
     }
 
-    /// Calls `body` with all weights in one buffer, for which those in parts are gathered in the phase Rollout.
+    /// Calls `body` with all weights that it learns in one buffer, for which those in parts are gathered.
     pub(crate) fn with_gathered<T>(
         &self,
         dev: &dyn Device,
@@ -46,7 +45,8 @@ impl<'a> Role<'a> {
         match &self.weights {
             Weights::Streamed(of) if of.part.is_some() => {
                 // No lease is waited for: who reads resident regions now is the caller.
-                let phase = overlay.enter_leased(Phase::Rollout);
+                let phase =
+                    overlay.enter_leased(self.shape.whole_in().expect("what is trained is whole in a phase"));
                 let all = phase.buf(&whole_region(&self.shape));
                 of.gather(dev, all);
                 body(dev, all)

@@ -184,7 +184,7 @@ impl<'a> Role<'a> {
     ) -> Result<Role<'a>> {
         let name = shape.name.name();
         let part = resident.buf(&format!("{name}.weights"));
-        let sum_squares = match first {
+        let sum_squares = match first.filter(|_| shape.whole_in().is_none()) {
             Some(first) => first.copy_part(dev, share, part),
             None => load_part(dev, overlay, &shape, &table, (share, part), model, how)?,
         };

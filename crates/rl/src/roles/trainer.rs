@@ -179,6 +179,11 @@ impl<'a> Trainer<'a> {
         self.trained().find_map(of)
     }
 
+    /// Returns the role whose weights a checkpoint's file holds, if they lie in parts on several ranks.
+    pub(crate) fn spread_role_of(&self, file: &str) -> Option<RoleName> {
+        self.trained().find(|role| role.is_spread() && role.files().0 == file).map(|role| role.shape.name)
+    }
+
     /// Calls `body` with a role and the buffer of its gradients, which hold nothing between two updates.
     pub(crate) fn with_gradients<T>(
         &mut self,
@@ -192,11 +197,15 @@ impl<'a> Trainer<'a> {
         body(self.dev, role, phase.buf(&format!("{}.grads", name.name())))
     }
 
-    /// Calls `body` with the first role's weights in one buffer, which is gathered where ranks have parts of it.
-    pub fn with_gathered<T>(&mut self, body: impl FnOnce(&dyn Device, &ParamTable, Buf<'_>) -> T) -> T {
+    /// Calls `body` with the weights that a role learns in one buffer, which is gathered where ranks have parts of it.
+    pub fn with_gathered<T>(
+        &mut self,
+        name: RoleName,
+        body: impl FnOnce(&dyn Device, &ParamTable, Buf<'_>) -> T,
+    ) -> T {
         let Trainer { dev, roles, overlay, .. } = self;
-        let first = &roles[0];
-        first.with_gathered(*dev, overlay, |dev, all| body(dev, first.learned().0, all))
+        let role = roles.iter().find(|role| role.shape.name == name).expect("a role of the run");
+        role.with_gathered(*dev, overlay, |dev, all| body(dev, role.learned().0, all))
     }
 
     /// Returns the right to read weights and states next to Rollout and Score; the next update waits for it.

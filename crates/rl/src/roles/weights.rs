@@ -1,8 +1,8 @@
 //! Where a role's weights are: in the arena as one buffer, in the device's host memory, or in parts on several ranks, which are gathered
-//! for the phase Rollout.
+//! where they are needed whole.
 
 use super::phases::enter;
-use plimsoll_base::{Bytes, Phase, Result};
+use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Device, Owned};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Buf, Overlay, Resident};
@@ -44,7 +44,7 @@ impl Elsewhere<'_> {
     }
 }
 
-/// Returns the region in which weights that lie in parts are whole, in the phase Rollout.
+/// Returns the region in which weights that lie in parts are whole, in the phase `RoleShape::whole_in`.
 pub(super) fn whole_region(shape: &RoleShape) -> String {
     format!("{}.whole", shape.name.name())
 }
@@ -57,7 +57,7 @@ pub(super) fn with_whole<T>(
     table: &ParamTable,
     body: impl FnOnce(&Params<'_>) -> Result<T>,
 ) -> Result<T> {
-    let phase = enter(dev, overlay, Phase::Rollout);
+    let phase = enter(dev, overlay, shape.whole_in().expect("a role that is whole in a phase"));
     let all = phase.buf(&whole_region(shape));
     body(&Params::bind(&shape.spec, table, shape.weights, all))
 }

@@ -91,12 +91,13 @@ impl SaveJob<'_> {
             for TensorsOf { file, table, sets } in &self.tensors {
                 let path = self.part.join(file);
                 let record = match trainer.role_of_states(file) {
-                    None if trainer.first().is_spread() && *file == trainer.first().files().0 => trainer
-                        .with_gathered(|dev, table, all| {
+                    None => match trainer.spread_role_of(file) {
+                        None => save(self.dev, table, self.layout, sets, &path, self.staging)?,
+                        Some(name) => trainer.with_gathered(name, |dev, table, all| {
                             let sets = [FlatTensors::weights(all)];
                             save(dev, table, self.layout, &sets, &path, self.staging)
                         })?,
-                    None => save(self.dev, table, self.layout, sets, &path, self.staging)?,
+                    },
                     Some((name, first)) => trainer.with_gradients(name, |dev, role, whole| {
                         let optimizer = role.optimizer.as_ref().expect("a role with states is trained");
                         let sets: Vec<FlatTensors<'_>> = sets
