@@ -327,8 +327,14 @@ fn a_serial_device_runs_one_operation_and_copies_meanwhile() {
 
 #[test]
 fn copies_of_offloaded_memory_have_one_end_in_the_arena() {
-    let bufs = buffers(2);
+    let mut layout = Layout::new();
+    for name in ["a", "b"] {
+        layout.offloaded(name, "test", &[8], DType::F32).unwrap();
+    }
+    let mut arena = Arena::new(ArenaMap::new(&layout, 0));
+    let (resident, _) = arena.split();
+    let (a, b) = (resident.buf("a"), resident.buf("b"));
     let dev = Counter::new(false);
-    let copy = || dev.offload_in(0, &mut [(bufs[0], bufs[1])].into_iter());
+    let copy = || dev.offload_in(0, &mut [(a, b)].into_iter());
     assert!(catch_unwind(AssertUnwindSafe(copy)).is_err());
 }

@@ -34,6 +34,20 @@ pub struct Adapter {
     file: TensorFile,
 }
 
+/// Requires that each target is a tensor of its own in the base: a merge would find no weight to add it to.
+fn check_fused(path: &Path, targets: LoraTargets, model: &ModelSpec) -> Result<()> {
+    let is_own = |target: &LoraTarget| matches!(target, LoraTarget::O | LoraTarget::Down);
+    let fused: Vec<&str> = targets.iter().filter(|target| !is_own(target)).map(LoraTarget::name).collect();
+    if !model.architecture().is_fused || fused.is_empty() {
+        return Ok(());
+    }
+    let (path, fused) = (path.display(), fused.join(", "));
+    Err(unsupported(format!(
+        "{path}: adapters of {fused} on a {} model, where these are part of `qkv_proj` and `gate_up_proj`",
+        model.family
+    )))
+}
+
 /// The tensors of an adapter by their place, with their names and shapes.
 type Tensors = BTreeMap<(u32, LoraTarget, LoraPart), (String, Vec<u64>)>;
 
@@ -60,6 +74,7 @@ impl Adapter {
         let tensors = found.collect(&file)?;
         let targets = found.targets(&tensors)?;
         found.check(targets, &tensors)?;
+        check_fused(&path, targets, model)?;
         if let Modules::Names(said) = read.modules
             && said != targets
         {

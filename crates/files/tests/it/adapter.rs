@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::safetensors;
-use plimsoll_base::{LoraShape, LoraTarget, LoraTargets, ModelSpec};
+use plimsoll_base::{Family, LoraShape, LoraTarget, LoraTargets, ModelSpec};
 use plimsoll_files::{
     ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, LoraPart, OpenModel, adapter_config_json, adapter_tensor_name,
     adapter_tensors, spec_from_config,
@@ -318,6 +318,12 @@ fn files_of_peft_are_read() {
     let spec = spec_from_config(&serde_json::from_slice(&config).unwrap(), "config.json").unwrap();
     let error = Adapter::open(&golden.join("lora/llama"), &spec).unwrap_err();
     assert_eq!(error.slug, "adapter-other-base", "{error}");
+    // The same widths where q, k and v are one tensor: a merge would not find them.
+    let config = std::fs::read(golden.join("llama/config.json")).unwrap();
+    let spec = spec_from_config(&serde_json::from_slice(&config).unwrap(), "config.json").unwrap();
+    let error = Adapter::open(&golden.join("lora/llama"), &ModelSpec { family: Family::Phi3, ..spec });
+    let error = error.unwrap_err();
+    assert!(error.slug == "adapter-unsupported" && error.message.contains("`qkv_proj`"), "{error}");
 }
 
 #[test]

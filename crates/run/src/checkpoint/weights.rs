@@ -97,8 +97,11 @@ pub(super) fn each_rows(
 
 /// True for the weights of a linear layer of a decoder layer.
 fn is_linear(tensor: &str) -> bool {
+    // Several of them in one tensor, as Phi-3 has them.
+    const FUSED: [&str; 2] = ["self_attn.qkv_proj", "mlp.gate_up_proj"];
     let module = tensor.strip_suffix(".weight").unwrap_or_default();
-    LoraTarget::ALL.iter().any(|target| module.ends_with(&format!(".{}", target.module())))
+    let mut modules = LoraTarget::ALL.iter().map(|target| target.module()).chain(FUSED);
+    modules.any(|linear| module.strip_suffix(linear).is_some_and(|rest| rest.ends_with('.')))
 }
 
 /// Makes weights what their codes stand for, as products read them.
@@ -166,6 +169,23 @@ impl Factors {
                 sums.change_max = sums.change_max.max(change.abs());
                 *weight = sum;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn linear_layers_are_those_that_codes_hold() {
+        for module in ["self_attn.o_proj", "mlp.down_proj", "self_attn.qkv_proj", "mlp.gate_up_proj"] {
+            assert!(is_linear(&format!("model.layers.3.{module}.weight")), "{module}");
+            assert!(!is_linear(&format!("model.layers.3.{module}.bias")), "{module}");
+        }
+        for tensor in ["model.embed_tokens.weight", "lm_head.weight", "model.layers.0.input_layernorm.weight"]
+        {
+            assert!(!is_linear(tensor), "{tensor}");
         }
     }
 }
