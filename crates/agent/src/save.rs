@@ -32,7 +32,7 @@ pub fn write(
     source: &str,
     saving: Saving<'_>,
 ) -> Result<PathBuf> {
-    let Saving { step, store, retention, everything } = saving;
+    let Saving { step, store, retention, everything, .. } = saving;
     let part = store.begin(step)?;
     let written = files(learner, settings, agent, &part, everything).and_then(|files| {
         let manifest = Manifest {

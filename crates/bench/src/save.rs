@@ -10,7 +10,7 @@ use plimsoll_rl::roles::{Sources, Trainer};
 use plimsoll_rl::rollout::held::Held;
 use plimsoll_rl::save::prepare;
 use plimsoll_run::checkpoint::{Manifest, Retention, RunState, Store};
-use plimsoll_run::lead::Saving;
+use plimsoll_run::lead::{Savers, Saving};
 use plimsoll_run::progress::Progress;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -63,7 +63,7 @@ fn measure(options: &BenchOptions, bench: &Bench, trainer: &Trainer<'_>, place: 
         let before = Host::this().rss().anon;
         let started = Instant::now();
         let everything = Some((&state, run_file.as_str()));
-        let saving = Saving { step, store: store.clone(), retention, everything };
+        let saving = Saving { step, store: store.clone(), retention, everything, savers: Savers::All };
         let (path, peak) = with_peak_anon(|| prepare(trainer, &bench.model, &Held::default(), saving)?.run());
         let seconds = started.elapsed().as_secs_f64();
         found.bytes = Manifest::read(&path?)?.bytes();

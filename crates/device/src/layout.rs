@@ -40,6 +40,15 @@ impl MatrixLayout {
         }
     }
 
+    /// Elements of a matrix `[n, k]`, padding included.
+    pub fn elements(self, n: u64, k: u64) -> u64 {
+        if self == MatrixLayout::Rows {
+            return n * k;
+        }
+        let k = if self == MatrixLayout::Pairs { k.next_multiple_of(2) } else { k };
+        n.next_multiple_of(PANEL as u64) * k
+    }
+
     /// Index of element (row, col) of a matrix with `k` columns.
     pub fn index(self, k: usize, row: usize, col: usize) -> usize {
         let (panel, lane) = (row / PANEL, row % PANEL);
@@ -64,22 +73,14 @@ pub struct Matrix<'a> {
 impl<'a> Matrix<'a> {
     /// A matrix over a buffer of exactly the right length.
     pub fn new(buf: Buf<'a>, n: usize, k: usize, layout: MatrixLayout) -> Matrix<'a> {
-        assert_eq!(buf.len() as u64, elements(n as u64, k as u64, layout), "matrix [{n}, {k}] {layout:?}");
+        assert_eq!(buf.len() as u64, layout.elements(n as u64, k as u64), "matrix [{n}, {k}] {layout:?}");
         Matrix { buf, n, k, layout }
     }
 }
 
 /// Elements of a matrix of weights `[n, k]` of a dtype on a kind of device, padding included.
 pub fn matrix_elements(kind: DeviceKind, n: u64, k: u64, weights: DType) -> u64 {
-    elements(n, k, MatrixLayout::of_weights(kind, weights))
-}
-
-fn elements(n: u64, k: u64, layout: MatrixLayout) -> u64 {
-    if layout == MatrixLayout::Rows {
-        return n * k;
-    }
-    let k = if layout == MatrixLayout::Pairs { k.next_multiple_of(2) } else { k };
-    n.next_multiple_of(PANEL as u64) * k
+    MatrixLayout::of_weights(kind, weights).elements(n, k)
 }
 
 /// One layer's keys and values in blocks of `KV_BLOCK` positions, of the activations' dtype.
@@ -104,7 +105,7 @@ mod tests {
     fn every_element_has_its_own_index_inside_the_matrix() {
         for (n, k) in [(16, 2), (15, 128), (33, 6), (48, 7)] {
             for layout in [MatrixLayout::Single, MatrixLayout::Pairs, MatrixLayout::Rows] {
-                let mut seen = vec![false; elements(n as u64, k as u64, layout) as usize];
+                let mut seen = vec![false; layout.elements(n as u64, k as u64) as usize];
                 for row in 0..n {
                     for col in 0..k {
                         let slot = &mut seen[layout.index(k, row, col)];

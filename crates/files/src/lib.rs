@@ -26,6 +26,7 @@ mod output;
 mod pieces;
 mod pypi;
 mod safetensors_dir;
+mod shared;
 mod source;
 mod storage;
 mod stream;
@@ -54,6 +55,7 @@ pub use hub_push::{Push, PushContent, PushFile, PushTarget, Pushed, push, push_e
 pub use open::{OpenModel, TokenizerFiles};
 pub use output::{check_folder, check_output_file, check_output_folder, output_error, rename_new};
 pub use pieces::{FileRecord, Pieces};
+pub use shared::SharedWriter;
 pub use source::{Local, Source, resolve};
 pub use stream::{stored, write_error};
 pub use tensor_file::TensorFile;

@@ -97,6 +97,29 @@ impl PieceSums {
         }
     }
 
+    /// Appends what another process needs to go on.
+    pub(crate) fn append_to(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.piece_bytes.to_le_bytes());
+        out.extend_from_slice(&self.open_bytes.to_le_bytes());
+        out.extend_from_slice(&self.open.clone().finalize().to_le_bytes());
+        self.complete.iter().for_each(|sum| out.extend_from_slice(&sum.to_le_bytes()));
+    }
+
+    /// Reads what `append_to` wrote; `None` of anything else.
+    pub(crate) fn from_bytes(of: &[u8]) -> Option<PieceSums> {
+        let (piece_bytes, rest) = of.split_first_chunk()?;
+        let (open_bytes, rest) = rest.split_first_chunk()?;
+        let (open, rest) = rest.split_first_chunk()?;
+        let (complete, &[]) = rest.as_chunks() else { return None };
+        let (piece_bytes, open_bytes) = (u64::from_le_bytes(*piece_bytes), u64::from_le_bytes(*open_bytes));
+        if piece_bytes < PIECE_BYTES_MIN || open_bytes > piece_bytes || complete.len() >= PIECES_MAX {
+            return None;
+        }
+        let complete = complete.iter().map(|sum| u32::from_le_bytes(*sum)).collect();
+        let open = Hasher::new_with_initial_len(u32::from_le_bytes(*open), open_bytes);
+        Some(PieceSums { piece_bytes, pieces_max: PIECES_MAX, complete, open, open_bytes })
+    }
+
     pub(crate) fn sums(mut self) -> Vec<u32> {
         if self.open_bytes > 0 {
             self.complete.push(self.open.finalize());

@@ -4,6 +4,7 @@
 use crate::pieces::{FileRecord, PieceSums, hex};
 use plimsoll_base::{DType, Error, Result};
 use rustix::fs::{Advice, fadvise};
+use sha2::digest::common::hazmat::{SerializableState, SerializedState};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::Write;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Bytes after which a streamed file is put on the disk and its pages are given back. Dirty pages count against a
 /// container's limit and cannot be reclaimed, so they are bounded too; 16 MiB is a few milliseconds of writing.
-const WINDOW_BYTES: u64 = 16 << 20;
+pub(crate) const WINDOW_BYTES: u64 = 16 << 20;
 
 /// Counts and sums the bytes of a file as they pass.
 #[derive(Debug, Default)]
@@ -26,6 +27,27 @@ impl Sums {
         self.sha256.update(bytes);
         self.pieces.update(bytes);
         self.bytes += bytes.len() as u64;
+    }
+
+    /// Bytes so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns what another process needs to go on with them.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut out = self.bytes.to_le_bytes().to_vec();
+        out.extend_from_slice(&self.sha256.serialize());
+        self.pieces.append_to(&mut out);
+        out
+    }
+
+    /// Reads what `to_bytes` made; `None` of anything else.
+    pub(crate) fn from_bytes(of: &[u8]) -> Option<Sums> {
+        let (bytes, rest) = of.split_first_chunk()?;
+        let (sha256, pieces) = rest.split_at_checked(size_of::<SerializedState<Sha256>>())?;
+        let sha256 = Sha256::deserialize(sha256.try_into().ok()?).ok()?;
+        Some(Sums { sha256, pieces: PieceSums::from_bytes(pieces)?, bytes: u64::from_le_bytes(*bytes) })
     }
 
     pub(crate) fn finish(self) -> FileRecord {
@@ -137,7 +159,7 @@ fn to_bf16(value: f32) -> u16 {
 
 /// Gives back the pages of a file that are on the disk. Where the system does not take the advice they stay, and are
 /// reclaimable.
-fn forget_pages(file: &File) {
+pub(crate) fn forget_pages(file: &File) {
     let _ = fadvise(file, 0, None, Advice::DontNeed);
 }
 

@@ -85,9 +85,7 @@ impl SafetensorsWriter {
         tensors: &[TensorDecl],
         metadata: &[(String, String)],
     ) -> Result<SafetensorsWriter> {
-        let entries =
-            tensors.iter().map(|t| (t.name.as_str(), stored_name(t.dtype), t.dtype.bytes(), &t.shape[..]));
-        SafetensorsWriter::start(path, header(entries, metadata)?)
+        SafetensorsWriter::start(path, tensors_header(tensors, metadata)?)
     }
 
     /// The same for arrays that are no weights.
@@ -231,6 +229,16 @@ const fn stored_name(dtype: DType) -> &'static str {
         DType::U32 => "U32",
         DType::U8 | DType::E4M3 | DType::E5M3 => "U8",
     }
+}
+
+/// The header of tensors, and the bytes of their data.
+pub(crate) fn tensors_header(
+    tensors: &[TensorDecl],
+    metadata: &[(String, String)],
+) -> Result<(Vec<u8>, u64)> {
+    let entries =
+        tensors.iter().map(|t| (t.name.as_str(), stored_name(t.dtype), t.dtype.bytes(), &t.shape[..]));
+    header(entries, metadata)
 }
 
 /// The header of entries (name, stored type, bytes of an element, shape), and the bytes of their data.

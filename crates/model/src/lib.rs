@@ -10,6 +10,7 @@ mod forward;
 mod load;
 pub mod mlp;
 mod params;
+mod passage;
 mod quantized;
 pub mod rope;
 mod save;
@@ -25,6 +26,7 @@ pub use forward::{
 };
 pub use load::{STAGING_BYTES_MIN, load};
 pub use params::{CodesAt, Param, ParamKind, ParamTable, Part};
-pub use save::{FlatTensors, restore, restore_in_turn, save, save_in_turn, saved_bytes};
+pub use passage::{Place, SpreadTensors, Together, layout as passage_layout, restore_own, save_together};
+pub use save::{FlatTensors, restore, save, saved_bytes};
 pub use streamed::{Scorer, Source, Streamed, layout as streamed_layout};
 pub use weights::{CodeBufs, LayerParams, Params};

@@ -89,34 +89,10 @@ pub fn save(
     path: &Path,
     staging: Bytes,
 ) -> Result<FileRecord> {
-    save_in_turn(dev, table, layout, sets, path, staging, &mut |_| {})
-}
-
-/// `save`, with `before` called with the index of each set before its tensors are read: sets may use one buffer in turn.
-///
-/// Errors: as `save`.
-pub fn save_in_turn(
-    dev: &dyn Device,
-    table: &ParamTable,
-    layout: MatrixLayout,
-    sets: &[FlatTensors<'_>],
-    path: &Path,
-    staging: Bytes,
-    before: &mut dyn FnMut(usize),
-) -> Result<FileRecord> {
-    let mut declared = Vec::new();
-    for set in sets {
-        for param in &table.params {
-            for part in &param.parts {
-                let (name, dtype) = (set.name(&part.name), set.dtype());
-                declared.push(TensorDecl { name, dtype, shape: shape(param, part.rows) });
-            }
-        }
-    }
+    let declared: Vec<_> = sets.iter().flat_map(|set| tensor_decls(set.prefix, set.dtype(), table)).collect();
     let mut writer = SafetensorsWriter::create(path, &declared, &[])?;
     let Staging { mut stored, mut values } = Staging::new(staging);
-    for (index, set) in sets.iter().enumerate() {
-        before(index);
+    for set in sets {
         for param in &table.params {
             for_chunks(param, param.n, &mut values, |first, rows| {
                 set.read(dev, param, layout, first, rows);
@@ -140,30 +116,9 @@ pub fn restore(
     path: &Path,
     staging: Bytes,
 ) -> Result<()> {
-    restore_in_turn(dev, table, layout, sets, through, path, staging, &mut |_| {})
-}
-
-/// `restore`, with `after` called with the index of each set when its tensors are there: sets may use one buffer in turn.
-///
-/// Errors: as `restore`.
-#[allow(clippy::too_many_arguments)] // Those of `restore`, and what it calls.
-pub fn restore_in_turn(
-    dev: &dyn Device,
-    table: &ParamTable,
-    layout: MatrixLayout,
-    sets: &[FlatTensors<'_>],
-    through: Option<Buf<'_>>,
-    path: &Path,
-    staging: Bytes,
-    after: &mut dyn FnMut(usize),
-) -> Result<()> {
-    let file = TensorFile::open(path)?;
-    let wanted = sets.len() * table.params.iter().map(|p| p.parts.len()).sum::<usize>();
-    if file.num_tensors() != wanted {
-        return Err(other_run(path, &format!("{} tensors, this run has {wanted}", file.num_tensors())));
-    }
+    let file = open_for_restore(path, table, sets.len())?;
     let Staging { mut stored, mut values } = Staging::new(staging);
-    for (index, set) in sets.iter().enumerate() {
+    for set in sets {
         let into = match set.scales {
             Some(_) => through.expect("codes are gathered in a buffer of numbers"),
             None => set.buf,
@@ -173,7 +128,7 @@ pub fn restore_in_turn(
             let mut above = 0;
             for part in &param.parts {
                 let name = set.name(&part.name);
-                check(&file, &name, set.dtype(), &shape(param, part.rows), path)?;
+                check_tensor(&file, &name, set.dtype(), &part_shape(param, part.rows), path)?;
                 let width = u64::from(param.k.max(1));
                 for_chunks(param, part.rows, &mut values, |first, rows| {
                     file.read(&name, first as u64 * width, &mut stored, rows)?;
@@ -186,13 +141,36 @@ pub fn restore_in_turn(
         if let Some(scales) = set.scales {
             dev.write_codes(into, Coded { codes: set.buf, scales });
         }
-        after(index);
     }
     Ok(())
 }
 
+/// Returns what a file declares of a set of tensors.
+pub(crate) fn tensor_decls<'t>(
+    prefix: &'t str,
+    dtype: DType,
+    table: &'t ParamTable,
+) -> impl Iterator<Item = TensorDecl> + 't {
+    table.params.iter().flat_map(move |param| {
+        param.parts.iter().map(move |part| {
+            let (name, shape) = (format!("{prefix}{}", part.name), part_shape(param, part.rows));
+            TensorDecl { name, dtype, shape }
+        })
+    })
+}
+
+/// Opens a file that must have the tensors of `sets` sets.
+pub(crate) fn open_for_restore(path: &Path, table: &ParamTable, sets: usize) -> Result<TensorFile> {
+    let file = TensorFile::open(path)?;
+    let wanted = sets * table.params.iter().map(|p| p.parts.len()).sum::<usize>();
+    if file.num_tensors() != wanted {
+        return Err(other_run(path, &format!("{} tensors, this run has {wanted}", file.num_tensors())));
+    }
+    Ok(file)
+}
+
 /// Calls `each` with the first row and the space for as many whole rows as `values` holds, until `rows` are done.
-fn for_chunks(
+pub(crate) fn for_chunks(
     param: &Param,
     rows: u32,
     values: &mut [f32],
@@ -210,14 +188,20 @@ fn for_chunks(
     Ok(())
 }
 
-fn shape(param: &Param, rows: u32) -> Vec<u64> {
+pub(crate) fn part_shape(param: &Param, rows: u32) -> Vec<u64> {
     match param.is_vector() {
         true => vec![u64::from(rows)],
         false => vec![u64::from(rows), u64::from(param.k)],
     }
 }
 
-fn check(file: &TensorFile, name: &str, dtype: DType, shape: &[u64], path: &Path) -> Result<()> {
+pub(crate) fn check_tensor(
+    file: &TensorFile,
+    name: &str,
+    dtype: DType,
+    shape: &[u64],
+    path: &Path,
+) -> Result<()> {
     let encoding = if dtype == DType::Bf16 { Encoding::Bf16 } else { Encoding::F32 };
     match file.tensor(name) {
         None => Err(other_run(path, &format!("no tensor `{name}`"))),

@@ -91,6 +91,16 @@ pub struct Saving<'s> {
     pub retention: Retention,
     /// Counters and the resolved run file; none for weights alone, from which a run cannot be resumed.
     pub everything: Option<(&'s RunState, &'s str)>,
+    pub savers: Savers,
+}
+
+/// Who of several ranks saves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Savers {
+    /// Every one takes part.
+    All,
+    /// This one, which failed alone: the others wait for it elsewhere.
+    ThisRank,
 }
 
 pub enum Save<'scope> {
@@ -355,11 +365,17 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             return Ok(());
         }
         job.prove()?;
-        self.start_saving(job, step, true)
+        self.start_saving(job, step, true, Savers::All)
     }
 
     /// Begins a checkpoint of the weights, or of everything that the next step depends on.
-    fn start_saving(&mut self, job: &mut dyn Job<'scope>, step: u32, everything: bool) -> Result<()> {
+    fn start_saving(
+        &mut self,
+        job: &mut dyn Job<'scope>,
+        step: u32,
+        everything: bool,
+        savers: Savers,
+    ) -> Result<()> {
         self.part(Doing::Save, step);
         self.settle()?;
         let mut progress = self.progress.clone();
@@ -379,7 +395,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         };
         let store = self.dir.store();
         let everything = everything.then_some((&state, self.begun.run_file.as_str()));
-        let save = job.save(Saving { step, store: store.clone(), retention, everything })?;
+        let save = job.save(Saving { step, store: store.clone(), retention, everything, savers })?;
         let done = match save {
             Save::Done(path) => Some(path),
             Save::Later(rest) => self.saver.start(step, store, rest).map(|()| None)?,
@@ -454,7 +470,9 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             json!({ "rss": Host::this().rss().now, "planned": planned, "seconds": self.seconds() });
         // The error itself is what the user must see; a second failure while recording it adds nothing.
         let can_keep = self.progress.step > 0 && (job.has_all_weights() || is_divergence(&error));
-        if can_keep && self.keep_good_weights(job).is_ok() {
+        // Ranks diverge together; any other error is this rank's own, and the others do not know of it yet.
+        let savers = if is_divergence(&error) { Savers::All } else { Savers::ThisRank };
+        if can_keep && self.keep_good_weights(job, savers).is_ok() {
             let latest = self.dir.path().join("checkpoints/latest");
             error = error.fact(format!("last good weights: {}", latest.display()));
         }
@@ -465,18 +483,18 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
     /// Saves the weights if they give finite numbers. Otherwise an earlier checkpoint is the last good one, or, without
     /// one, the weights that the run began with. A step that failed after an update leaves weights alone: a run cannot
     /// be resumed from the middle of a step.
-    fn keep_good_weights(&mut self, job: &mut dyn Job<'scope>) -> Result<()> {
+    fn keep_good_weights(&mut self, job: &mut dyn Job<'scope>, savers: Savers) -> Result<()> {
         let whole_step = job.updates() == self.progress.updates;
         let has_checkpoint = self.progress.saved_step.is_some();
         if self.progress.saved_step == Some(self.progress.step) || (has_checkpoint && !whole_step) {
             return Ok(());
         }
         let step = self.progress.step;
-        match job.prove().and_then(|()| self.start_saving(job, step, whole_step)) {
+        match job.prove().and_then(|()| self.start_saving(job, step, whole_step, savers)) {
             Err(error) if is_divergence(&error) && has_checkpoint => return Ok(()),
             Err(error) if is_divergence(&error) => {
                 job.reload()?;
-                self.start_saving(job, 0, false)?;
+                self.start_saving(job, 0, false, savers)?;
             }
             result => result?,
         }

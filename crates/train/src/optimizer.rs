@@ -5,10 +5,12 @@ use crate::share::{Share, landing_elements, shard_elements};
 use plimsoll_algo::update::UpdateOptions;
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::{
-    AdamW, AdamWBufs, CODE_BLOCK, Coded, Device, DeviceKind, MatrixLayout, OFFLOAD_SLOTS, Owned, PIECES, Run,
+    AdamW, AdamWBufs, CODE_BLOCK, Coded, Device, DeviceKind, OFFLOAD_SLOTS, Owned, PIECES, Run,
 };
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Resident, Turn};
-use plimsoll_model::{FlatTensors, Param, ParamKind, ParamTable, Params};
+use plimsoll_model::{
+    FlatTensors, Param, ParamKind, ParamTable, Params, Place, SpreadTensors, passage_layout,
+};
 use serde::{Deserialize, Serialize};
 
 /// How optimizer states are stored.
@@ -84,7 +86,7 @@ fn slot_elements(table: &ParamTable) -> u64 {
 ///
 /// One of several `ranks` has states for its shard alone. Its gradients are those of a micro-batch: in f32 on a CPU, on a card in
 /// the dtype of sums, to which a card rounds each partial gradient. `ROLE.shard` is the sum of what it owns. On a card
-/// `ROLE.landing` and `ROLE.heads` are where others' pieces arrive.
+/// `ROLE.landing` and `ROLE.heads` are where others' pieces arrive. States pass through `ROLE.passage` on their way to files.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(
@@ -104,6 +106,7 @@ pub fn layout(
     layout.arena(&format!("{role}.grads"), "train", pool, update, &[table.elements], grads)?;
     if ranks > 1 {
         layout.arena(&format!("{role}.shard"), "train", pool, update, &[all], dtypes.grads)?;
+        layout.extend(passage_layout(role, table, pool, update)?);
     }
     if ranks > 1 && table.device == DeviceKind::Cuda {
         let (largest, of_embed) = landing_elements(table, ranks);
@@ -263,40 +266,31 @@ impl<'a> Optimizer<'a> {
         self.padding.iter().for_each(|run| dev.zero(grads.slice(run.start as usize, run.elements as usize)));
     }
 
-    /// Takes what the rank owns of state `index` of `states` from a flat buffer of numbers.
-    pub fn take_state(&self, dev: &dyn Device, index: usize, from: Buf<'_>) {
-        let state = self.states()[index];
-        for Owned { run, at } in &self.owned {
-            let (at, len) = (*at as usize, run.elements as usize);
-            let own = from.slice(run.start as usize, len);
-            match state.scales {
-                None => dev.accumulate(own, state.buf.slice(at, len), false),
-                Some(scales) => dev.write_codes(own, Coded { codes: state.buf, scales }.slice(at, len)),
-            }
-        }
-    }
-
-    /// Copies state `index` of `states` of all ranks, as numbers, into a flat buffer: shards come from their arenas.
-    pub fn gather_state(&self, dev: &dyn Device, table: &ParamTable, index: usize, into: Buf<'_>) {
-        let state = self.states()[index];
-        let mut values = vec![0f32; if state.scales.is_some() { 1 << 16 } else { 0 }];
-        for rank in 0..self.share.ranks {
-            let there = |buf: Buf<'a>| if rank == self.share.rank { buf } else { buf.of_rank(rank) };
-            for Owned { run, at } in (Share { rank, ..self.share }).owned(table) {
-                let Some(scales) = state.scales else {
-                    let len = run.elements as usize;
-                    let of = there(state.buf).slice(at as usize, len);
-                    dev.accumulate(of, into.slice(run.start as usize, len), false);
-                    continue;
+    /// Returns its states as files hold them, each with where its elements lie: what this rank owns or, of `all`, with what the others
+    /// own in their arenas.
+    pub fn spread_states(&self, table: &ParamTable, all: bool) -> Vec<SpreadTensors<'a>> {
+        let of =
+            |rank: usize| (Share { rank, ..self.share }).owned(table).into_iter().map(move |own| (rank, own));
+        let mut owned: Vec<(usize, Owned)> = match all {
+            true => (0..self.share.ranks).flat_map(of).collect(),
+            false => of(self.share.rank).collect(),
+        };
+        owned.sort_unstable_by_key(|(_, owned)| owned.run.start);
+        let spread = |state: FlatTensors<'a>| {
+            let places = owned.iter().map(|&(rank, Owned { run, at })| {
+                let there = |buf: Buf<'a>| if rank == self.share.rank { buf } else { buf.of_rank(rank) };
+                let (at, len) = (at as usize, run.elements as usize);
+                let place = match state.scales {
+                    None => Place::Numbers(there(state.buf).slice(at, len)),
+                    Some(scales) => {
+                        Place::Codes(Coded { codes: there(state.buf), scales: there(scales) }.slice(at, len))
+                    }
                 };
-                for from in (0..run.elements as usize).step_by(values.len()) {
-                    let (at, n) = (at as usize + from, values.len().min(run.elements as usize - from));
-                    let codes = Coded { codes: there(state.buf), scales: there(scales) };
-                    dev.read_codes(codes.slice(at, n), 1, MatrixLayout::Rows, 0, &mut values[..n]);
-                    dev.write_f32(into, run.start as usize + from, &values[..n]);
-                }
-            }
-        }
+                (run, place)
+            });
+            SpreadTensors { prefix: state.prefix, dtype: state.dtype(), places: places.collect() }
+        };
+        self.states().into_iter().map(spread).collect()
     }
 
     /// Returns the global norm of the whole gradients; NaN or infinite if any of them is.
@@ -333,7 +327,8 @@ impl<'a> Optimizer<'a> {
         &self.owned
     }
 
-    pub(crate) fn share(&self) -> Share {
+    /// The rank whose states it has, among how many.
+    pub fn share(&self) -> Share {
         self.share
     }
 

@@ -202,15 +202,17 @@ fn nothing_is_left_of_ranks_that_were_killed() {
     let mut run = Started::new(ranks(&["train.steps=1000000"]));
     let trainers: Vec<u32> = (0..3).map(|rank| trainer(&folder, rank, 3).expect("it lives")).collect();
     until("a checkpoint", || folder.path("out/checkpoints/latest").exists().then_some(()));
-    let gone = || trainers.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+    let gone = |trainers: &[u32]| trainers.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists());
     run.child.kill().and_then(|()| run.child.wait()).expect("it is ours");
-    until("their end", || gone().then_some(()));
+    until("their end", || gone(&trainers).then_some(()));
     assert_eq!(left(temporary.path()), 2, "ranks 1 and 2 had no time to clean up");
     let mut again = ranks(&["--resume", "train.steps=1000000"]);
     let mut again = again.stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("the binary runs");
     until("views of the checkpoints", || (left(&folder.path("out/.ranks")) == 2).then_some(()));
     assert_eq!(left(temporary.path()), 0, "the next start has cleaned up");
+    let trainers: Vec<u32> = (0..3).map(|rank| trainer(&folder, rank, 3).expect("it lives")).collect();
     again.kill().and_then(|()| again.wait()).expect("it is ours");
+    until("their end too", || gone(&trainers).then_some(()));
     // One rank goes on, and the folder in the run directory goes as well.
     let latest = fs::read_link(folder.path("out/checkpoints/latest")).expect("a checkpoint");
     let step: u32 = latest.display().to_string().trim_start_matches("step-").parse().expect("a step");

@@ -2,14 +2,14 @@
 
 use super::phases::enter;
 use super::role::Role;
-use super::weights::Loading;
+use super::weights::{Loading, keep_part};
 use plimsoll_base::{Bytes, DType, Result};
 use plimsoll_device::Device;
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Buf, InPhase, Overlay};
-use plimsoll_model::{Adapters, AdaptersFrom, FlatTensors, Gradients, ParamTable, Params, load_adapters};
+use plimsoll_model::{Adapters, AdaptersFrom, Gradients, ParamTable, Params, load_adapters};
 use plimsoll_plan::RoleShape;
-use plimsoll_train::{Optimizer, Share, gradients};
+use plimsoll_train::{Share, gradients};
 
 impl Loading {
     /// Returns the adapters that a model comes with, or those with which learning begins.
@@ -62,15 +62,8 @@ impl<'a> Role<'a> {
         let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
         let whole = self.bind_gradients(&phase).all();
         load(&[adapters.all, whole])?;
-        optimizer.take_state(dev, Optimizer::MASTER, whole);
+        keep_part(dev, table, optimizer.share(), whole, master);
         Ok(())
-    }
-
-    /// Returns what a checkpoint has of what the role learns: the f32 copy of adapters, where products read them rounded.
-    pub fn saved(&self) -> FlatTensors<'a> {
-        let master = || self.optimizer.as_ref().and_then(Optimizer::master);
-        let exact = self.adapters.as_ref().and_then(|_| master());
-        FlatTensors::weights(exact.unwrap_or(self.learned().1))
     }
 
     /// Returns what the role learns, as a flat buffer with its table: its adapters, or all its weights; of weights in parts on several

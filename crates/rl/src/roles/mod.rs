@@ -5,6 +5,7 @@
 
 mod adapters;
 mod chained;
+mod files;
 mod phases;
 mod reach;
 mod role;

@@ -2,10 +2,10 @@
 //! or as what this rank keeps of them.
 
 use super::role::Role;
-use super::weights::{Elsewhere, Weights, keep_part, whole_region};
+use super::weights::{Elsewhere, Weights, keep_part, own_source, whole_region};
 use plimsoll_device::{Device, MatrixLayout};
 use plimsoll_memory::{Buf, InPhase, Overlay};
-use plimsoll_model::{Decoder, Params, Scorer, Streamed};
+use plimsoll_model::{Decoder, Params, Scorer, Source, Streamed};
 use plimsoll_plan::RoleShape;
 use plimsoll_train::Share;
 use std::borrow::Cow;
@@ -66,6 +66,19 @@ impl<'a> Role<'a> {
             Weights::Streamed(of) => of.part,
             Weights::Resident(_) => None,
         }
+    }
+
+    /// Returns where all parts of its weights lie, if several ranks have them.
+    pub(super) fn source(&self) -> Option<Source<'a>> {
+        match &self.weights {
+            Weights::Streamed(of) if of.part.is_some() => Some(of.source.clone()),
+            _ => None,
+        }
+    }
+
+    /// Returns where this rank's part of its weights lies, if several ranks have them.
+    pub(super) fn own_source(&self) -> Option<Source<'a>> {
+        self.part().map(|(share, part)| own_source(&self.table, share, part))
     }
 
     /// Copies the part of its weights that a rank keeps. Returns the sum of squares of all.

@@ -4,25 +4,23 @@
 //! read, loss, backward: `score` is that sequence up to the read, `gradients` all of it.
 
 use super::phases::enter;
-use super::weights::{Elsewhere, Loading, Weights, bind_weights, keep_part, load_part, spread, with_whole};
+use super::weights::{Elsewhere, Loading, Weights, bind_weights, load_part, spread, whole_source};
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::{gather_f32, gather_f64, share_of};
-use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_device::{Device, Run};
+use plimsoll_base::{Error, Result};
+use plimsoll_device::Device;
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, Decoder, Derivatives, FlatTensors, Gradients, Merged, ParamTable, Params, Pass,
-    PassIndex, backward, head, layers, load, rehearsal_sizes, restore, restore_in_turn, rope, values,
+    Activations, Adapters, Decoder, Derivatives, Gradients, Merged, ParamTable, Params, Pass, PassIndex,
+    backward, head, layers, load, rehearsal_sizes, rope, values,
 };
 use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape, WeightsAre};
 use plimsoll_ranks::Group;
-use plimsoll_run::checkpoint::{ADAPTER_WEIGHTS, CRITIC, CRITIC_OPTIMIZER, OPTIMIZER, WEIGHTS};
 use plimsoll_train::{
     Optimizer, Packer, Sequence, Share, Units, UpdateOptions, first_not_finite, gradient_not_finite,
 };
 use std::ops::Range;
-use std::path::Path;
 use std::time::Instant;
 
 /// A model with a purpose, bound to the arena.
@@ -129,7 +127,7 @@ impl<'a> Role<'a> {
             dev.offload_begin();
             dev.offload_out(0, &mut std::iter::once((of, all)));
             dev.sync();
-            let source = vec![(Run { start: 0, elements: table.elements }, all)];
+            let source = whole_source(&table, all);
             let weights = Elsewhere { source, rope, part: None, sum_squares: dev.sum_squares(of) };
             return Ok(Role::frozen(shape, table, weights.sum_squares, Weights::Streamed(weights)));
         }
@@ -420,64 +418,6 @@ impl<'a> Role<'a> {
         }
         load(dev, model, &self.table, &self.decoder().params, how.seed, how.staging)?;
         self.load_adapters(dev, overlay, how.adapters(model), how.staging)
-    }
-
-    /// Reads weights and optimizer states from a checkpoint, bit for bit, after `updates` updates.
-    ///
-    /// Errors: `checkpoint-damaged`; those of reading.
-    pub fn restore(
-        &mut self,
-        dev: &dyn Device,
-        overlay: &mut Overlay<'_>,
-        checkpoint: &Path,
-        updates: u64,
-        staging: Bytes,
-    ) -> Result<()> {
-        let (weights, states) = self.files();
-        let ((table, learned), layout) = (self.learned(), self.layout());
-        let read = |sets: &[FlatTensors<'_>], through, file: &str| {
-            restore(dev, table, layout, sets, through, &checkpoint.join(file), staging)
-        };
-        match self.part() {
-            Some((share, part)) => with_whole(dev, overlay, &self.shape, table, |params| {
-                read(&[FlatTensors::weights(params.all)], None, weights)?;
-                keep_part(dev, table, share, params.all, part);
-                Ok(())
-            })?,
-            None => {
-                let learned = FlatTensors { stored: self.stored_as(), ..FlatTensors::weights(learned) };
-                read(&[learned], None, weights)?;
-            }
-        }
-        self.merge(dev);
-        let Some(optimizer) = &self.optimizer else { return Ok(()) };
-        let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
-        let whole = self.bind_gradients(&phase).all();
-        match self.update_shape().share {
-            Share::WHOLE => read(&optimizer.states(), Some(whole), states)?,
-            _ => {
-                // Each state passes through the gradients' buffer; this rank keeps what it owns.
-                let sets: Vec<FlatTensors<'_>> = optimizer
-                    .states()
-                    .iter()
-                    .map(|set| FlatTensors { buf: whole, scales: None, stored: Some(set.dtype()), ..*set })
-                    .collect();
-                let mut take = |index| optimizer.take_state(dev, index, whole);
-                let path = checkpoint.join(states);
-                restore_in_turn(dev, table, layout, &sets, None, &path, staging, &mut take)?;
-            }
-        }
-        self.optimizer.as_mut().expect("it was read just now").step = updates;
-        Ok(())
-    }
-
-    /// Returns the names of its files in a checkpoint: weights, and optimizer states.
-    pub fn files(&self) -> (&'static str, &'static str) {
-        match (self.shape.name, &self.adapters) {
-            (RoleName::Critic, _) => (CRITIC, CRITIC_OPTIMIZER),
-            (_, Some(_)) => (ADAPTER_WEIGHTS, OPTIMIZER),
-            (_, None) => (WEIGHTS, OPTIMIZER),
-        }
     }
 
     pub(super) fn update_shape(&self) -> UpdateShape {

@@ -12,7 +12,7 @@ use plimsoll_model::{Activations, AdaptersFrom, Mode, ParamTable};
 use plimsoll_plan::{PerRole, RoleName, RunShape};
 use plimsoll_ranks::Group;
 use plimsoll_rollout::{Engine, Lengths, Live, Model, Request, RolloutStats, Samples, StopCondition};
-use plimsoll_train::{Optimizer, Packer, Sequence, UpdateOptions};
+use plimsoll_train::{Packer, Sequence, UpdateOptions};
 use std::ops::Range;
 use std::path::Path;
 
@@ -163,38 +163,16 @@ impl<'a> Trainer<'a> {
         self.meet()
     }
 
-    /// Returns the role whose optimizer states a checkpoint's file holds, and the first of them: of adapters that have an f32 copy, the
-    /// file of weights holds that.
-    pub(crate) fn role_of_states(&self, file: &str) -> Option<(RoleName, usize)> {
-        let of = |role: &Role<'_>| {
-            let (weights, states) = role.files();
-            let has_copy = || role.optimizer.as_ref().is_some_and(|optimizer| optimizer.master().is_some());
-            let first = match (file == states, &role.adapters) {
-                (true, _) => 0,
-                (false, Some(_)) if file == weights && has_copy() => Optimizer::MASTER,
-                _ => return None,
-            };
-            Some((role.shape.name, first))
-        };
-        self.trained().find_map(of)
-    }
-
-    /// Returns the role whose weights a checkpoint's file holds, if they lie in parts on several ranks.
-    pub(crate) fn spread_role_of(&self, file: &str) -> Option<RoleName> {
-        self.trained().find(|role| role.is_spread() && role.files().0 == file).map(|role| role.shape.name)
-    }
-
-    /// Calls `body` with a role and the buffer of its gradients, which hold nothing between two updates.
-    pub(crate) fn with_gradients<T>(
+    /// Calls `body` with a role and the buffer through which what ranks have of it passes to files, between two updates.
+    pub(crate) fn with_passage<T>(
         &mut self,
         name: RoleName,
         body: impl FnOnce(&dyn Device, &Role<'a>, Buf<'_>) -> T,
     ) -> T {
         let role = self.roles.iter().find(|role| role.shape.name == name).expect("a role of the run");
-        let update = role.shape.update.expect("a trained role");
         // No lease is waited for: who reads resident regions now is the caller.
-        let phase = self.overlay.enter_leased(update.pass.mode.phase());
-        body(self.dev, role, phase.buf(&format!("{}.grads", name.name())))
+        let phase = self.overlay.enter_leased(role.update_shape().pass.mode.phase());
+        body(self.dev, role, role.passage(&phase))
     }
 
     /// Calls `body` with the weights that a role learns in one buffer, which is gathered where ranks have parts of it.

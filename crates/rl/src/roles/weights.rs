@@ -3,7 +3,7 @@
 
 use super::phases::enter;
 use plimsoll_base::{Bytes, Result};
-use plimsoll_device::{Device, Owned};
+use plimsoll_device::{Device, Owned, Run};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Buf, Overlay, Resident};
 use plimsoll_model::{CodeBufs, Decoder, ParamTable, Params, Source, load};
@@ -88,17 +88,27 @@ pub(super) fn keep_part(dev: &dyn Device, table: &ParamTable, share: Share, all:
     dev.sync();
 }
 
+/// Returns where a rank's own part lies.
+pub(super) fn own_source<'a>(table: &ParamTable, share: Share, part: Buf<'a>) -> Source<'a> {
+    let there = |Owned { run, at }| (run, part.slice(at as usize, run.elements as usize));
+    share.owned(table).into_iter().map(there).collect()
+}
+
 /// Returns where all parts lie: this rank's, and those of the others, which are there after a barrier.
 pub(super) fn spread<'a>(table: &ParamTable, share: Share, part: Buf<'a>) -> Source<'a> {
     let mut source = Source::new();
     for rank in 0..share.ranks {
-        for Owned { run, at } in (Share { rank, ..share }).owned(table) {
-            let there = part.slice(at as usize, run.elements as usize);
-            source.push((run, if rank == share.rank { there } else { there.of_rank(rank) }));
-        }
+        let there = own_source(table, Share { rank, ..share }, part).into_iter();
+        source
+            .extend(there.map(|(run, buf)| (run, if rank == share.rank { buf } else { buf.of_rank(rank) })));
     }
     source.sort_unstable_by_key(|(run, _)| run.start);
     source
+}
+
+/// Returns a buffer that holds all weights of a table as their source.
+pub(super) fn whole_source<'a>(table: &ParamTable, all: Buf<'a>) -> Source<'a> {
+    vec![(Run { start: 0, elements: table.elements }, all)]
 }
 
 /// Resolves the handles of weights, which are those of the role `owner`.

@@ -1,7 +1,8 @@
 //! Writes a checkpoint: small files at once, tensors streamed through the planned staging buffer by the thread that
-//! runs the job, which is this one or one that works during the next rollout.
+//! runs the job, which is this one or one that works during the next rollout. Several ranks write them together, at once.
 
-use crate::{roles::Trainer, rollout::held::Held};
+use crate::roles::{Role, Trainer};
+use crate::rollout::held::Held;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Device, MatrixLayout};
 use plimsoll_files::{
@@ -9,12 +10,13 @@ use plimsoll_files::{
     fsync_dir, generation_config_json, score_config_json, write_new, write_new_lines,
 };
 use plimsoll_memory::ReadLease;
-use plimsoll_model::{FlatTensors, ParamTable, save, save_in_turn};
-use plimsoll_plan::{Lora, RunShape, checkpoint_bytes};
+use plimsoll_model::{FlatTensors, ParamTable, SpreadTensors, Together, save, save_together};
+use plimsoll_plan::{Lora, RoleName, RunShape, checkpoint_bytes};
+use plimsoll_ranks::Group;
 use plimsoll_run::checkpoint::{
     FORMAT, HELD, MANIFEST, Manifest, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store,
 };
-use plimsoll_run::lead::Saving;
+use plimsoll_run::lead::{Savers, Saving};
 use plimsoll_run::opening::check_space;
 use plimsoll_text::files_to_save;
 use std::collections::BTreeMap;
@@ -49,7 +51,7 @@ pub fn prepare<'a>(
     held: &Held,
     saving: Saving<'_>,
 ) -> Result<SaveJob<'a>> {
-    let Saving { step, store, retention, everything } = saving;
+    let Saving { step, store, retention, everything, .. } = saving;
     check_space(checkpoint_size(trainer.shape), store.folder())?;
     let part = store.begin(step)?;
     let files = write_small(trainer, model, held, &part, everything).inspect_err(|_| store.abandon(step))?;
@@ -82,45 +84,6 @@ impl SaveJob<'_> {
         self.write().inspect_err(|_| store.abandon(step))
     }
 
-    /// `run` on rank 0 of several, now: states of all ranks pass through the gradients' buffer, one after the other.
-    ///
-    /// Errors: as `prepare`; no partial folder is left.
-    pub fn run_gathered(mut self, trainer: &mut Trainer<'_>) -> Result<PathBuf> {
-        let (store, step) = (self.store.clone(), self.manifest.step);
-        let mut write = || -> Result<()> {
-            for TensorsOf { file, table, sets } in &self.tensors {
-                let path = self.part.join(file);
-                let record = match trainer.role_of_states(file) {
-                    None => match trainer.spread_role_of(file) {
-                        None => save(self.dev, table, self.layout, sets, &path, self.staging)?,
-                        Some(name) => trainer.with_gathered(name, |dev, table, all| {
-                            let sets = [FlatTensors::weights(all)];
-                            save(dev, table, self.layout, &sets, &path, self.staging)
-                        })?,
-                    },
-                    Some((name, first)) => trainer.with_gradients(name, |dev, role, whole| {
-                        let optimizer = role.optimizer.as_ref().expect("a role with states is trained");
-                        let sets: Vec<FlatTensors<'_>> = sets
-                            .iter()
-                            .map(|set| FlatTensors {
-                                buf: whole,
-                                scales: None,
-                                stored: Some(set.dtype()),
-                                ..*set
-                            })
-                            .collect();
-                        let mut gather = |index| optimizer.gather_state(dev, table, first + index, whole);
-                        save_in_turn(dev, table, self.layout, &sets, &path, self.staging, &mut gather)
-                    })?,
-                };
-                self.manifest.files.insert((*file).into(), record);
-            }
-            Ok(())
-        };
-        write().inspect_err(|_| store.abandon(step))?;
-        self.finish().inspect_err(|_| store.abandon(step))
-    }
-
     fn write(mut self) -> Result<PathBuf> {
         for TensorsOf { file, table, sets } in &self.tensors {
             let path = self.part.join(file);
@@ -137,6 +100,70 @@ impl SaveJob<'_> {
         }
         write_new(&self.part.join(MANIFEST), self.manifest.to_text().as_bytes())?;
         self.store.finish(self.manifest.step, &self.retention)
+    }
+}
+
+/// Saves a checkpoint of several ranks, now: rank 0 makes its folder and small files, and each writes its pieces of the tensors. The files
+/// are those that one rank writes. Rank 0 can do it alone, because it reads what the others have in their memory.
+///
+/// Errors: as `prepare`; `rank-lost`; no partial folder is left.
+pub fn save_of_ranks(
+    trainer: &mut Trainer<'_>,
+    group: &Group,
+    model: &OpenModel,
+    held: &Held,
+    saving: Saving<'_>,
+) -> Result<PathBuf> {
+    let (step, store, everything) = (saving.step, saving.store.clone(), saving.everything.is_some());
+    let (path, is_alone) = (store.path(step), saving.savers == Savers::ThisRank);
+    if is_alone && group.rank() > 0 {
+        return Ok(path);
+    }
+    let mut job = if group.rank() == 0 { Some(prepare(trainer, model, held, saving)?) } else { None };
+    let part = job.as_ref().map_or(PathBuf::new(), |job| job.part.clone());
+    let mut write = || -> Result<()> {
+        for (role, file, is_weights) in spread_files(trainer, everything) {
+            let path = (&*part.join(file), trainer.shape.host.staging);
+            let record = trainer.with_passage(role, |dev, role, passage| {
+                let of = (role.learned().0, role.layout());
+                let sets = tensors_of_ranks(role, is_weights);
+                let ranks = if is_alone { 1 } else { group.ranks() };
+                let exchange = &mut |own: &[u8]| match is_alone {
+                    true => Ok(vec![own.to_vec()]),
+                    false => group.all_gather(own),
+                };
+                let with = Together { rank: group.rank(), ranks, exchange };
+                save_together(dev, of, &sets, path, passage, with)
+            })?;
+            if let Some((job, record)) = job.as_mut().zip(record) {
+                job.manifest.files.insert(file.into(), record);
+            }
+        }
+        Ok(())
+    };
+    let written = write();
+    let Some(job) = job else { return written.map(|()| path) };
+    written.and_then(|()| job.finish()).inspect_err(|_| store.abandon(step))
+}
+
+/// Returns the files of `tensors`, each with its role, and whether it has the weights.
+fn spread_files(trainer: &Trainer<'_>, everything: bool) -> Vec<(RoleName, &'static str, bool)> {
+    let mut files = Vec::new();
+    for role in trainer.trained() {
+        let (name, (weights, states)) = (role.shape.name, role.files());
+        files.push((name, weights, true));
+        if !everything {
+            break;
+        }
+        files.push((name, states, false));
+    }
+    files
+}
+
+fn tensors_of_ranks<'a>(role: &Role<'a>, is_weights: bool) -> Vec<SpreadTensors<'a>> {
+    match (is_weights, &role.optimizer) {
+        (false, Some(optimizer)) => optimizer.spread_states(role.learned().0, true),
+        _ => vec![role.saved_together()],
     }
 }
 

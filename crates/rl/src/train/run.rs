@@ -8,7 +8,7 @@ use crate::episodes::Episodes;
 use crate::roles::{Role, Trainer};
 use crate::rollout::held::Held;
 use crate::rollout::responses::response_text;
-use crate::save::prepare;
+use crate::save::{prepare, save_of_ranks};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{LearnsFrom, Objective, RunSpec};
 use plimsoll_plan::{RoleName, longest_sequence};
@@ -225,16 +225,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
 
     fn save(&mut self, saving: Saving<'_>) -> Result<Save<'scope>> {
         if let Some(group) = self.trainer.group {
-            // Rank 0 reads what the others have, which may end when it has. A rank that is lost is found by what follows.
-            let is_spread = self.trainer.first().is_spread();
-            let meet = || if is_spread { group.barrier() } else { Ok(()) };
-            if group.rank() > 0 {
-                let _ = meet();
-                return Ok(Save::Done(saving.store.path(saving.step)));
-            }
-            let job = prepare(&self.trainer, &self.session.model, &self.held, saving)?;
-            let saved = job.run_gathered(&mut self.trainer)?;
-            let _ = meet();
+            let saved = save_of_ranks(&mut self.trainer, group, &self.session.model, &self.held, saving)?;
             return Ok(Save::Done(saved));
         }
         let job = prepare(&self.trainer, &self.session.model, &self.held, saving)?;

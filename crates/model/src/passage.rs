@@ -1,0 +1,334 @@
+//! Tensors that several ranks have parts of, on their way into a file and back: piece by piece through one small buffer of the phase, the
+//! passage. Ranks take the pieces of a file in turn, and the file is the one that one rank writes.
+
+use crate::load::Staging;
+use crate::params::{Param, ParamTable};
+use crate::save::{check_tensor, for_chunks, open_for_restore, part_shape, tensor_decls};
+use plimsoll_base::{Bytes, DType, PhaseSet, Result};
+use plimsoll_device::{CODE_BLOCK, Coded, Device, DeviceKind, Matrix, MatrixLayout, PANEL, Run};
+use plimsoll_files::{FileRecord, SharedWriter, TensorFile};
+use plimsoll_memory::{Buf, Layout, Pool};
+use std::path::Path;
+
+/// Elements that pass at a time at most, where rows are not wider: 16 MiB.
+const PASSAGE_ELEMENTS: u64 = 4 << 20;
+/// Numbers of codes on the host at a time.
+const CODES_AT_A_TIME: usize = 1 << 16;
+
+/// Elements of a flat buffer, where they lie.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// f32 or bf16.
+    Numbers(Buf<'a>),
+    /// Codes, from a block's first on.
+    Codes(Coded<'a>),
+}
+
+impl<'a> Place<'a> {
+    fn slice(self, start: usize, len: usize) -> Place<'a> {
+        match self {
+            Place::Numbers(buf) => Place::Numbers(buf.slice(start, len)),
+            Place::Codes(codes) => Place::Codes(codes.slice(start, len)),
+        }
+    }
+}
+
+/// One flat buffer and what its tensors are called, as `FlatTensors`, wherever its elements lie.
+#[derive(Clone, Debug)]
+pub struct SpreadTensors<'a> {
+    /// Before each Hugging Face name; empty for weights.
+    pub prefix: &'a str,
+    /// As files hold it: f32 or bf16.
+    pub dtype: DType,
+    /// Runs of the buffer, each with what holds it: all of them to be saved, a rank's own to be restored.
+    pub places: Vec<(Run, Place<'a>)>,
+}
+
+/// Returns the bytes of every rank, by rank. All call it as often.
+pub type Exchange<'x> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>> + 'x;
+
+/// How this rank and the others write a file together.
+pub struct Together<'x> {
+    pub rank: usize,
+    pub ranks: usize,
+    pub exchange: &'x mut Exchange<'x>,
+}
+
+/// The passage of a role in the phase of its updates.
+///
+/// Errors: `size-overflow`.
+pub fn layout(role: &str, table: &ParamTable, pool: Pool, phases: PhaseSet) -> Result<Layout> {
+    let elements = |param: &Param| param.elements.min(Step::of(param, table, PASSAGE_ELEMENTS).elements);
+    let most = table.params.iter().map(elements).max().unwrap_or(0).next_multiple_of(CODE_BLOCK as u64);
+    let mut layout = Layout::new();
+    layout.arena(&format!("{role}.passage"), "model", pool, phases, &[most], DType::F32).map(|()| layout)
+}
+
+/// What passes of a parameter at a time.
+struct Step {
+    rows: u32,
+    elements: u64,
+}
+
+impl Step {
+    /// Whole panels and whole blocks of codes, as many as `most` elements hold, and one at least.
+    fn of(param: &Param, table: &ParamTable, most: u64) -> Step {
+        let rows = u64::from(param.n.next_multiple_of(PANEL as u32));
+        // Elements of a row: a panel's over its rows, which counts what pads a row.
+        let width = match param.is_vector() {
+            true => 1,
+            false if table.device == DeviceKind::Cuda => u64::from(param.k),
+            false => param.elements / rows,
+        };
+        let block = CODE_BLOCK as u64;
+        let blocks = (1..=block).find(|rows| (rows * width).is_multiple_of(block)).unwrap_or(block);
+        let least = blocks.max(1).next_multiple_of(PANEL as u64);
+        let rows = (most / width / least).max(1) * least;
+        Step { rows: u32::try_from(rows).unwrap_or(u32::MAX), elements: rows * width }
+    }
+}
+
+/// Whole rows of a parameter, which pass at once.
+struct Piece<'t> {
+    set: usize,
+    param: &'t Param,
+    /// First row, or element of a vector.
+    first: u32,
+    rows: u32,
+    /// Its elements, with what pads the parameter after the last row.
+    run: Run,
+    /// Its first byte in the data of the file.
+    at: u64,
+}
+
+/// Returns the pieces of a file in its order, for a passage of `most` elements.
+fn pieces<'t>(table: &'t ParamTable, most: usize, dtypes: impl IntoIterator<Item = DType>) -> Vec<Piece<'t>> {
+    let (mut out, mut at) = (Vec::new(), 0);
+    for (set, dtype) in dtypes.into_iter().enumerate() {
+        for param in &table.params {
+            let step = Step::of(param, table, most as u64);
+            let end = param.offset + param.elements.next_multiple_of(CODE_BLOCK as u64);
+            for first in (0..param.n).step_by(step.rows as usize) {
+                let start = param.offset + u64::from(first / step.rows) * step.elements;
+                let run = Run { start, elements: step.elements.min(end - start) };
+                let rows = step.rows.min(param.n - first);
+                out.push(Piece { set, param, first, rows, run, at });
+                at += u64::from(rows) * u64::from(param.k.max(1)) * dtype.bytes();
+            }
+        }
+    }
+    out
+}
+
+impl Piece<'_> {
+    /// Calls `each` with every place that holds some of it, and where in the passage that goes.
+    fn each_place<'a, 'p>(
+        &self,
+        places: &[(Run, Place<'a>)],
+        passage: Buf<'p>,
+        mut each: impl FnMut(Place<'a>, Buf<'p>),
+    ) {
+        let first = places.partition_point(|(run, _)| run.end() <= self.run.start);
+        for (run, place) in places[first..].iter().take_while(|(run, _)| run.start < self.run.end()) {
+            let (start, end) = (run.start.max(self.run.start), run.end().min(self.run.end()));
+            let len = (end - start) as usize;
+            let to = passage.slice((start - self.run.start) as usize, len);
+            each(place.slice((start - run.start) as usize, len), to);
+        }
+    }
+
+    /// Passes chunks of its rows to `each`: the first of a chunk, counted in the piece, and the space for it.
+    fn each_rows(&self, values: &mut [f32], each: impl FnMut(usize, &mut [f32]) -> Result<()>) -> Result<()> {
+        for_chunks(self.param, self.rows, values, each)
+    }
+
+    /// Returns the passage as its rows; `None` of a vector.
+    fn matrix<'p>(&self, passage: Buf<'p>, layout: MatrixLayout) -> Option<Matrix<'p>> {
+        let (rows, k) = (self.rows as usize, self.param.k as usize);
+        let elements = layout.elements(rows as u64, k as u64) as usize;
+        (!self.param.is_vector()).then(|| Matrix::new(passage.slice(0, elements), rows, k, layout))
+    }
+}
+
+/// Writes the file that `save` writes at `path`, with the other ranks. `path` is rank 0's; only rank 0 creates it and gets its record.
+///
+/// Errors: as `save`; those of `exchange`.
+pub fn save_together(
+    dev: &dyn Device,
+    (table, layout): (&ParamTable, MatrixLayout),
+    sets: &[SpreadTensors<'_>],
+    (path, staging): (&Path, Bytes),
+    passage: Buf<'_>,
+    with: Together<'_>,
+) -> Result<Option<FileRecord>> {
+    let Together { rank, ranks, exchange } = with;
+    let declared: Vec<_> = sets.iter().flat_map(|set| tensor_decls(set.prefix, set.dtype, table)).collect();
+    let created = if rank == 0 { Some(SharedWriter::create(path, &declared)?) } else { None };
+    let link = created.as_ref().map(|writer| writer.link().to_string_lossy().into_owned());
+    let links = exchange(link.unwrap_or_default().as_bytes())?;
+    let mut writer = match created {
+        Some(writer) => writer,
+        None => SharedWriter::join(Path::new(&*String::from_utf8_lossy(&links[0])), &declared)?,
+    };
+    let Staging { mut stored, mut values } = Staging::new(staging);
+    for round in pieces(table, passage.len(), sets.iter().map(|set| set.dtype)).chunks(ranks) {
+        let mut own_bytes = 0;
+        if let Some(piece) = round.get(rank) {
+            let set = &sets[piece.set];
+            bring(dev, piece, &set.places, passage);
+            let (matrix, mut next) = (piece.matrix(passage, layout), piece.at);
+            piece.each_rows(&mut values, |first, rows| {
+                match matrix {
+                    Some(matrix) => dev.read_rows(matrix, first, rows),
+                    None => dev.read_f32(passage, first, rows),
+                }
+                next = writer.put_f32_as(next, set.dtype, rows, &mut stored)?;
+                Ok(())
+            })?;
+            own_bytes = next - piece.at;
+        }
+        for turn in 0..round.len() {
+            if turn == rank {
+                writer.sum(own_bytes, &mut stored)?;
+            }
+            let sums = exchange(&if turn == rank { writer.sums() } else { Vec::new() })?;
+            writer.set_sums(&sums[turn])?;
+        }
+        writer.settle()?;
+    }
+    // What the others have put there is there since the last exchange.
+    if rank == 0 { writer.finish().map(Some) } else { Ok(None) }
+}
+
+/// Copies a piece from wherever it lies into the passage, as numbers.
+fn bring(dev: &dyn Device, piece: &Piece<'_>, places: &[(Run, Place<'_>)], passage: Buf<'_>) {
+    piece.each_place(places, passage, |place, to| match place {
+        Place::Numbers(from) => dev.accumulate(from, to, false),
+        Place::Codes(codes) => {
+            let mut values = vec![0f32; CODES_AT_A_TIME.min(to.len())];
+            for start in (0..to.len()).step_by(CODES_AT_A_TIME) {
+                let n = CODES_AT_A_TIME.min(to.len() - start);
+                let values = &mut values[..n];
+                dev.read_codes(codes.slice(start, n), 1, MatrixLayout::Rows, 0, values);
+                dev.write_f32(to, start, values);
+            }
+        }
+    });
+}
+
+/// Fills a rank's own places from a file that `save` or `save_together` wrote, bit for bit, as `restore`.
+///
+/// Errors: as `restore`.
+pub fn restore_own(
+    dev: &dyn Device,
+    (table, layout): (&ParamTable, MatrixLayout),
+    sets: &[SpreadTensors<'_>],
+    (path, staging): (&Path, Bytes),
+    passage: Buf<'_>,
+) -> Result<()> {
+    let file = open_for_restore(path, table, sets.len())?;
+    let Staging { mut stored, mut values } = Staging::new(staging);
+    for piece in pieces(table, passage.len(), sets.iter().map(|set| set.dtype)) {
+        let (set, param) = (&sets[piece.set], piece.param);
+        if piece.first == 0 {
+            for part in &param.parts {
+                let name = format!("{}{}", set.prefix, part.name);
+                check_tensor(&file, &name, set.dtype, &part_shape(param, part.rows), path)?;
+            }
+        }
+        let mut has_some = false;
+        piece.each_place(&set.places, passage, |_, _| has_some = true);
+        if !has_some {
+            continue;
+        }
+        dev.zero(passage);
+        let matrix = piece.matrix(passage, layout);
+        piece.each_rows(&mut values, |first, rows| {
+            read_rows_of(&file, set.prefix, param, piece.first as usize + first, &mut stored, rows)?;
+            match matrix {
+                Some(matrix) => dev.write_rows(matrix, first, rows),
+                None => dev.write_f32(passage, first, rows),
+            }
+            Ok(())
+        })?;
+        piece.each_place(&set.places, passage, |place, from| match place {
+            Place::Numbers(to) => dev.accumulate(from, to, false),
+            Place::Codes(codes) => dev.write_codes(from, codes),
+        });
+    }
+    dev.sync();
+    Ok(())
+}
+
+/// Reads rows of a parameter from `first` on, which may be of several tensors.
+fn read_rows_of(
+    file: &TensorFile,
+    prefix: &str,
+    param: &Param,
+    first: usize,
+    stored: &mut [u8],
+    rows: &mut [f32],
+) -> Result<()> {
+    let width = param.k.max(1) as usize;
+    let (mut above, end) = (0, first + rows.len() / width);
+    for part in &param.parts {
+        let below = above + part.rows as usize;
+        let (from, to) = (first.max(above), end.min(below));
+        if from < to {
+            let name = format!("{prefix}{}", part.name);
+            let out = &mut rows[(from - first) * width..(to - first) * width];
+            file.read(&name, ((from - above) * width) as u64, stored, out)?;
+        }
+        above = below;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::ModelSpec;
+
+    #[test]
+    fn pieces_are_the_file_in_order_and_fit_the_passage() {
+        for name in ["nano", "smollm2-135m", "qwen2.5-0.5b", "qwen2.5-7b", "phi-4-mini"] {
+            let spec = ModelSpec::preset(name).unwrap();
+            for (kind, weights) in [
+                (DeviceKind::Cpu, DType::F32),
+                (DeviceKind::Cpu, DType::Bf16),
+                (DeviceKind::Cuda, DType::Bf16),
+            ] {
+                let table = ParamTable::critic(&spec, kind, weights);
+                let layout = MatrixLayout::of_weights(kind, weights);
+                let regions = super::layout("x", &table, Pool::Host, PhaseSet::RESIDENT).unwrap();
+                let most = regions.find("x.passage").unwrap().shape[0] as usize;
+                let (mut at, mut rows, mut end) = (0, 0, 0);
+                for piece in pieces(&table, most, [DType::F32, DType::Bf16]) {
+                    let Piece { set, param, first, run, .. } = piece;
+                    if first == 0 {
+                        (rows, end) = (0, param.offset);
+                    }
+                    assert_eq!((piece.at, first, run.start), (at, rows, end), "{name} {kind:?}");
+                    assert!(run.start.is_multiple_of(CODE_BLOCK as u64) && run.elements <= most as u64);
+                    let of_rows = match param.is_vector() {
+                        true => u64::from(piece.rows),
+                        false => layout.elements(u64::from(piece.rows), u64::from(param.k)),
+                    };
+                    assert!(of_rows <= run.elements, "{name} {kind:?}");
+                    (rows, end) = (rows + piece.rows, run.end());
+                    at += u64::from(piece.rows) * u64::from(param.k.max(1)) * [4, 2][set];
+                    if rows == param.n {
+                        assert!(end >= param.offset + param.elements, "{name} {kind:?}");
+                    }
+                }
+                assert_eq!(at, spec.parameters().wrapping_sub(spec_head(&spec)) * 6, "{name} {kind:?}");
+            }
+        }
+    }
+
+    /// Parameters that a critic does not have, less those that only it has.
+    fn spec_head(spec: &ModelSpec) -> u64 {
+        let head = u64::from(spec.vocab) * u64::from(spec.hidden);
+        (if spec.tied { 0 } else { head }).wrapping_sub(u64::from(spec.hidden))
+    }
+}

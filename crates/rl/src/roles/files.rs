@@ -1,0 +1,91 @@
+//! What a checkpoint has of a role: its files, what is written of them, alone or together with other ranks, and how they are read again.
+
+use super::phases::enter;
+use super::role::Role;
+use super::weights::whole_source;
+use plimsoll_base::{Bytes, Result};
+use plimsoll_device::Device;
+use plimsoll_memory::{Buf, InPhase, Overlay};
+use plimsoll_model::{FlatTensors, Place, SpreadTensors, restore, restore_own};
+use plimsoll_plan::RoleName;
+use plimsoll_run::checkpoint::{ADAPTER_WEIGHTS, CRITIC, CRITIC_OPTIMIZER, OPTIMIZER, WEIGHTS};
+use plimsoll_train::{Optimizer, Share};
+use std::path::Path;
+
+impl<'a> Role<'a> {
+    /// Returns the names of its files in a checkpoint: weights, and optimizer states.
+    pub fn files(&self) -> (&'static str, &'static str) {
+        match (self.shape.name, &self.adapters) {
+            (RoleName::Critic, _) => (CRITIC, CRITIC_OPTIMIZER),
+            (_, Some(_)) => (ADAPTER_WEIGHTS, OPTIMIZER),
+            (_, None) => (WEIGHTS, OPTIMIZER),
+        }
+    }
+
+    /// Returns what a checkpoint has of what the role learns: the f32 copy of adapters, where products read them rounded.
+    pub fn saved(&self) -> FlatTensors<'a> {
+        let master = || self.optimizer.as_ref().and_then(Optimizer::master);
+        let exact = self.adapters.as_ref().and_then(|_| master());
+        FlatTensors::weights(exact.unwrap_or(self.learned().1))
+    }
+
+    /// Returns what `saved` does, with where its elements lie on several ranks.
+    pub fn saved_together(&self) -> SpreadTensors<'a> {
+        let (table, learned) = self.learned();
+        let dtype = self.saved().dtype();
+        let optimizer = self.trained();
+        if self.adapters.is_some() && optimizer.master().is_some() {
+            let master = optimizer.spread_states(table, true).swap_remove(Optimizer::MASTER);
+            return SpreadTensors { prefix: "", ..master };
+        }
+        let source = self.source().unwrap_or_else(|| whole_source(table, learned));
+        let places = source.into_iter().map(|(run, buf)| (run, Place::Numbers(buf))).collect();
+        SpreadTensors { prefix: "", dtype, places }
+    }
+
+    /// Returns the buffer of a phase through which what ranks have in parts passes on its way to files and back.
+    pub(super) fn passage<'p>(&self, phase: &InPhase<'p>) -> Buf<'p> {
+        phase.buf(&format!("{}.passage", self.shape.name.name()))
+    }
+
+    /// Reads weights and optimizer states from a checkpoint, bit for bit, after `updates` updates.
+    ///
+    /// Errors: `checkpoint-damaged`; those of reading.
+    pub fn restore(
+        &mut self,
+        dev: &dyn Device,
+        overlay: &mut Overlay<'_>,
+        checkpoint: &Path,
+        updates: u64,
+        staging: Bytes,
+    ) -> Result<()> {
+        let (weights, states) = self.files();
+        let (weights, states) = (checkpoint.join(weights), checkpoint.join(states));
+        let ((table, learned), layout) = (self.learned(), self.layout());
+        let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
+        let own = |sets: &[SpreadTensors<'_>], path: &Path| {
+            restore_own(dev, (table, layout), sets, (path, staging), self.passage(&phase))
+        };
+        match self.own_source() {
+            Some(part) => {
+                let places = part.into_iter().map(|(run, buf)| (run, Place::Numbers(buf))).collect();
+                own(&[SpreadTensors { prefix: "", dtype: learned.dtype(), places }], &weights)?;
+            }
+            None => {
+                let learned = FlatTensors { stored: self.stored_as(), ..FlatTensors::weights(learned) };
+                restore(dev, table, layout, &[learned], None, &weights, staging)?;
+            }
+        }
+        self.merge(dev);
+        let Some(optimizer) = &self.optimizer else { return Ok(()) };
+        match self.update_shape().share {
+            Share::WHOLE => {
+                let through = self.bind_gradients(&phase).all();
+                restore(dev, table, layout, &optimizer.states(), Some(through), &states, staging)?;
+            }
+            _ => own(&optimizer.spread_states(table, false), &states)?,
+        }
+        self.optimizer.as_mut().expect("it was read just now").step = updates;
+        Ok(())
+    }
+}
