@@ -6,8 +6,10 @@ use cudarc::driver::sys;
 use plimsoll_base::Result;
 use std::sync::atomic::AtomicBool;
 
-/// Marks in turn: one is set again when all ranks have waited for the one after it.
-pub(crate) const MARKS: usize = 4;
+/// Turns that have marks of their own: one is set again when all ranks have waited for those of the turn after it.
+pub(crate) const TURNS: usize = 4;
+/// Marks of a rank: for each turn one of what was computed, and after these one of what was put aside.
+pub(crate) const MARKS: usize = 2 * TURNS;
 
 /// The stream, and the marks of this rank.
 #[derive(Debug)]
@@ -22,7 +24,11 @@ pub(crate) struct AsideStream {
 impl AsideStream {
     /// Errors: `cuda-failed`.
     pub(crate) fn new(gpu: &Gpu) -> Result<AsideStream> {
-        let marks = [Mark::shared(gpu)?, Mark::shared(gpu)?, Mark::shared(gpu)?, Mark::shared(gpu)?];
+        let mut marks = [const { None }; MARKS];
+        for mark in &mut marks {
+            *mark = Some(Mark::shared(gpu)?);
+        }
+        let marks = marks.map(|mark| mark.expect("made just now"));
         let joined = Mark::new(gpu)?;
         // A sum of what has arrived takes microseconds, and the next copies wait for it; a product that fills the card takes milliseconds.
         let stream = Stream::served_first(gpu)?;

@@ -1,7 +1,7 @@
 //! A device as one of several ranks: its window, the arenas of the others, and what is put aside.
 
 use super::CudaDevice;
-use super::aside::{AsideStream, MARKS};
+use super::aside::{AsideStream, TURNS};
 use super::driver::{Mark, words};
 use super::peers::{HANDLE_BYTES, Peer, refused};
 use cudarc::driver::sys;
@@ -74,18 +74,27 @@ impl CudaDevice {
 
 impl Aside for CudaDevice {
     fn mark(&self, turn: usize) {
-        self.record(&self.aside_stream().marks[turn % MARKS], self.gpu.stream);
+        self.record(&self.aside_stream().marks[turn % TURNS], self.gpu.stream);
     }
 
     fn run(&self, turn: usize, ops: &mut dyn FnMut()) {
         let aside = self.aside_stream();
-        self.follow(aside.stream.0, &aside.marks[turn % MARKS]);
+        self.follow(aside.stream.0, &aside.marks[turn % TURNS]);
         for peer in self.peers.iter().flatten() {
-            self.follow(aside.stream.0, &peer.marks[turn % MARKS]);
+            self.follow(aside.stream.0, &peer.marks[turn % TURNS]);
         }
         aside.is_on.store(true, Ordering::Relaxed);
         ops();
         aside.is_on.store(false, Ordering::Relaxed);
+        self.record(&aside.marks[TURNS + turn % TURNS], aside.stream.0);
+    }
+
+    fn wait(&self, turn: usize) {
+        let done = TURNS + turn % TURNS;
+        self.follow(self.gpu.stream, &self.aside_stream().marks[done]);
+        for peer in self.peers.iter().flatten() {
+            self.follow(self.gpu.stream, &peer.marks[done]);
+        }
     }
 
     fn join(&self) {

@@ -134,6 +134,9 @@ pub trait Aside {
     /// Puts `ops` aside: they start after what came before every rank's mark of this turn, and after what was put aside before.
     /// Every rank must have set its mark.
     fn run(&self, turn: usize, ops: &mut dyn FnMut());
+    /// Makes the operations from here on wait for what all ranks have put aside in a turn. Every rank must have set the mark of the turn after
+    /// it, and that of no later one.
+    fn wait(&self, turn: usize);
     /// Makes the operations from here on wait for what was put aside.
     fn join(&self);
 }

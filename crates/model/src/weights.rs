@@ -73,18 +73,18 @@ impl<'a> Params<'a> {
     /// Resolves the handles. `all` holds `table.elements` elements; `weights` is the dtype of the weights, which
     /// decides the element order of gradients too.
     pub fn bind(spec: &ModelSpec, table: &ParamTable, weights: DType, all: Buf<'a>) -> Params<'a> {
+        assert_eq!(all.len() as u64, table.elements, "the flat parameter buffer");
         Params::bind_where(spec, table, weights, all, |p| all.slice(p.offset as usize, p.elements as usize))
     }
 
-    /// As `bind`; `slice` is where a parameter is.
-    pub(crate) fn bind_where(
+    /// As `bind`; `slice` is where a parameter is, and `all` what is at the beginning of the flat buffer.
+    pub fn bind_where(
         spec: &ModelSpec,
         table: &ParamTable,
         weights: DType,
         all: Buf<'a>,
         slice: impl Fn(&Param) -> Buf<'a> + Copy,
     ) -> Params<'a> {
-        assert_eq!(all.len() as u64, table.elements, "the flat parameter buffer");
         let layout = MatrixLayout::of_weights(table.device, weights);
         let layers = (0..spec.layers).map(|l| LayerParams::bind(table, layout, l, slice)).collect();
         Params { layers, ..Params::ends(spec, table, layout, all, slice) }

@@ -175,13 +175,6 @@ impl Planner<'_> {
             return Err(Error::usage("ranks-method", message)
                 .hint("set memory.offload = [] or [\"reference\"], or plan one rank"));
         }
-        if axes.precision.is_empty() {
-            return Err(Error::usage(
-                "ranks-method",
-                "train.grad_dtype = \"bf16\" with optimizer states in f32, on several cards",
-            )
-            .hint("set train.grad_dtype = \"f32\": a rank keeps only its part of the sum"));
-        }
         let mut too_large: Vec<Point> = Vec::new();
         let mut found: Vec<(Candidate, Plan)> = Vec::new();
         for rank in self.ranked(run, &axes)? {
@@ -283,7 +276,10 @@ impl Planner<'_> {
 
     fn axes(&self, run: &RunSpec) -> Axes {
         Axes {
-            precision: self.precisions(run),
+            precision: match (&run.lora, &run.critic) {
+                (Some(_), None) => vec![(OptimizerDType::F32, DType::F32)],
+                _ => precisions(run),
+            },
             recompute: match run.choices.recompute {
                 Auto::Value(level) => vec![recompute(level)],
                 Auto::Auto => vec![Recompute::None, Recompute::Cheap, Recompute::Layer],
@@ -405,17 +401,6 @@ impl Planner<'_> {
             new_tokens,
             ahead: gpu,
         }
-    }
-
-    /// Several cards pass states through the gradients' buffer when they are read: it must hold them exactly.
-    fn precisions(&self, run: &RunSpec) -> Vec<(OptimizerDType, DType)> {
-        let (ranks, on_cards) = (self.facts.share.ranks, self.kind == DeviceKind::Cuda);
-        let mut all = match (&run.lora, &run.critic) {
-            (Some(_), None) => vec![(OptimizerDType::F32, DType::F32)],
-            _ => precisions(run),
-        };
-        all.retain(|of| ranks == 1 || !on_cards || *of != (OptimizerDType::F32, DType::Bf16));
-        all
     }
 
     fn training(&self, run: &RunSpec, weights: DType, knobs: &Knobs) -> Training {

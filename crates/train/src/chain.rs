@@ -4,16 +4,19 @@
 //! tokens' rows, which are added after what it gets as the head. So the chain gives the bits that one process accumulates.
 
 use crate::optimizer::Optimizer;
+use crate::partial::Partial;
 use crate::share::Share;
-use plimsoll_device::{Device, Owned, Run};
+use plimsoll_device::{Device, MatrixLayout, Owned, Run};
 use plimsoll_memory::{Buf, InPhase};
-use plimsoll_model::{Gradients, ParamKind, ParamTable};
+use plimsoll_model::{ParamKind, ParamTable};
 
 /// The partial gradient of a micro-batch, as `backward_part` leaves it in the arena of one rank.
 #[derive(Clone, Copy, Debug)]
-pub struct Part<'x, 'p> {
+pub struct Part<'p> {
     /// Without the embedding's rows.
-    pub grads: Gradients<'x, 'p>,
+    pub grads: Partial<'p>,
+    /// How its matrices lie.
+    pub layout: MatrixLayout,
     /// [M, h] f32: the gradient of the first layer's input, row by row.
     pub d_input: Buf<'p>,
     /// [M] u32: the token of each row.
@@ -22,14 +25,14 @@ pub struct Part<'x, 'p> {
     pub of: Option<usize>,
 }
 
-impl<'p> Part<'_, 'p> {
+impl<'p> Part<'p> {
     fn there(&self, buf: Buf<'p>) -> Buf<'p> {
         self.of.map_or(buf, |rank| buf.of_rank(rank))
     }
 
-    /// Returns elements of its flat buffer, where they are.
-    fn elements(&self, start: usize, len: usize) -> Buf<'p> {
-        self.there(self.grads.all().slice(start, len))
+    /// Returns elements of the flat buffer, where they are: of one layer or outside of layers.
+    fn elements(&self, start: u64, elements: u64) -> Buf<'p> {
+        self.there(self.grads.place(start, elements))
     }
 }
 
@@ -53,40 +56,39 @@ impl<'p> Landing<'p> {
 impl Optimizer<'_> {
     /// Adds partial gradients to the shard, one after the other, or begins the chain with the first unless `add`: the elements in
     /// `within`, without the embedding's.
-    pub fn fold_run(
+    pub fn fold_run<'p>(
         &self,
         dev: &dyn Device,
-        parts: &[Part<'_, '_>],
-        landing: Option<Landing<'_>>,
+        parts: &[Part<'p>],
+        landing: Option<Landing<'p>>,
         shard: Buf<'_>,
         add: bool,
         within: Run,
     ) {
         let mut here: Vec<Buf<'_>> = Vec::with_capacity(parts.len());
         for Owned { run, at } in self.owned().iter().filter_map(|owned| owned.inside(within)) {
-            let (start, len) = (run.start as usize, run.elements as usize);
-            let place = |part: &Part<'_, '_>| Some(self.slot_of(landing?.slots, part.of?).slice(0, len));
+            let len = run.elements as usize;
+            let place = |part: &Part<'_>| Some(self.slot_of(landing?.slots, part.of?).slice(0, len));
+            let there = |part: &Part<'p>| part.elements(run.start, run.elements);
             for part in self.in_turn(parts) {
                 if let Some(slot) = place(part) {
-                    dev.accumulate(part.elements(start, len), slot, false);
+                    dev.accumulate(there(part), slot, false);
                 }
             }
             here.clear();
-            here.extend(parts.iter().map(|part| place(part).unwrap_or_else(|| part.elements(start, len))));
+            here.extend(parts.iter().map(|part| place(part).unwrap_or_else(|| there(part))));
             dev.fold(&here, shard.slice(at as usize, len), add);
         }
     }
 
     /// Copies what other ranks' partial gradients have of the embedding's part, once their heads are there, for `fold_embed`.
-    pub fn take_heads(&self, dev: &dyn Device, parts: &[Part<'_, '_>], landing: Landing<'_>) {
+    pub fn take_heads(&self, dev: &dyn Device, parts: &[Part<'_>], landing: Landing<'_>) {
         for part in self.in_turn(parts) {
-            let (Some(grads), Some(head)) = (part.grads.weights(), self.head_of(*part, landing)) else {
-                continue;
-            };
+            let Some(head) = self.head_of(*part, landing) else { continue };
             for Owned { run, at } in self.owned_of_embed() {
-                let (start, len) = (run.start as usize, run.elements as usize);
                 let first = (at - self.owned_of_embed()[0].at) as usize;
-                dev.accumulate(part.there(grads.embed.buf.slice(start, len)), head.slice(first, len), false);
+                let there = part.elements(run.start, run.elements);
+                dev.accumulate(there, head.slice(first, run.elements as usize), false);
             }
         }
     }
@@ -97,16 +99,16 @@ impl Optimizer<'_> {
         &self,
         dev: &dyn Device,
         table: &ParamTable,
-        part: Part<'_, '_>,
+        part: Part<'_>,
         landing: Option<Landing<'_>>,
         shard: Buf<'_>,
         add: bool,
     ) {
-        let Some(grads) = part.grads.weights() else { return };
-        let is_tied = grads.head.buf == grads.embed.buf;
+        let Some(embed) = table.find(ParamKind::Embed, 0) else { return };
+        let is_tied = table.is_tied();
         let head = landing.and_then(|landing| self.head_of(part, landing));
         for Owned { run, at } in self.owned_of_embed().iter() {
-            let (start, len) = (run.start as usize, run.elements as usize);
+            let len = run.elements as usize;
             let dst = shard.slice(*at as usize, len);
             match (is_tied, head, add) {
                 (true, Some(head), _) => {
@@ -114,32 +116,27 @@ impl Optimizer<'_> {
                     dev.accumulate(head.slice(first, len), dst, add);
                 }
                 (true, None, _) => {
-                    dev.accumulate(part.there(grads.embed.buf.slice(start, len)), dst, add);
+                    dev.accumulate(part.elements(run.start, run.elements), dst, add);
                 }
                 // Only rows are added to it.
                 (false, _, true) => {}
                 (false, _, false) => dev.zero(dst),
             }
         }
-        let embed = table.find(ParamKind::Embed, 0).expect("a decoder has an embedding");
         let end = embed.offset + embed.elements;
         let padding = Run { start: end, elements: table.layer_run(0).start - end };
         self.fold_run(dev, &[part], landing, shard, add, padding);
         let (d_input, ids) = (part.there(part.d_input), part.there(part.ids));
-        let layout = grads.embed.layout;
-        dev.embed_backward_part(d_input, ids, embed.k as usize, layout, self.owned_of_embed(), shard);
+        dev.embed_backward_part(d_input, ids, embed.k as usize, part.layout, self.owned_of_embed(), shard);
     }
 
     /// Returns the parts of other ranks in the order in which this one copies them. They are added in the order of `parts`.
-    fn in_turn<'x, 'y, 'p>(
-        &self,
-        parts: &'x [Part<'y, 'p>],
-    ) -> impl Iterator<Item = &'x Part<'y, 'p>> + use<'x, 'y, 'p> {
+    fn in_turn<'x, 'p>(&self, parts: &'x [Part<'p>]) -> impl Iterator<Item = &'x Part<'p>> + use<'x, 'p> {
         self.share().others().filter_map(|rank| parts.iter().find(|part| part.of == Some(rank)))
     }
 
     /// Returns where `take_heads` leaves what it copies of a part; `None` of this rank's own.
-    fn head_of<'l>(&self, part: Part<'_, '_>, landing: Landing<'l>) -> Option<Buf<'l>> {
+    fn head_of<'l>(&self, part: Part<'_>, landing: Landing<'l>) -> Option<Buf<'l>> {
         Some(self.slot_of(landing.heads?, part.of?))
     }
 

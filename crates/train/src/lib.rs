@@ -9,12 +9,14 @@ mod cut;
 mod diverged;
 mod optimizer;
 mod packing;
+mod partial;
 mod share;
 
 pub use chain::{Landing, Part};
 pub use cut::{Cut, Units};
 pub use diverged::{finite_weights, first_not_finite, gradient_not_finite, name_tensor};
-pub use optimizer::{Optimizer, OptimizerDType, StateDTypes, States, gradients, layout as optimizer_layout};
+pub use optimizer::{Optimizer, OptimizerDType, StateDTypes, States, layout as optimizer_layout};
 pub use packing::{HeadRow, Heads, MicroBatch, PackLimits, Packer, Packing, Sequence};
+pub use partial::{LAYER_SLOTS, Partial, layout as partial_layout};
 pub use plimsoll_algo::update::UpdateOptions;
 pub use share::Share;

@@ -1,16 +1,15 @@
 //! Gradients and AdamW states: flat buffers in the order of the weights, one element-wise pass a step.
 
 use crate::buckets::{buckets, padding};
+use crate::partial::{self, Partial};
 use crate::share::{Share, landing_elements, shard_elements};
 use plimsoll_algo::update::UpdateOptions;
-use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result};
+use plimsoll_base::{DType, Phase, PhaseSet, Result};
 use plimsoll_device::{
     AdamW, AdamWBufs, CODE_BLOCK, Coded, Device, DeviceKind, OFFLOAD_SLOTS, Owned, PIECES, Run,
 };
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Resident, Turn};
-use plimsoll_model::{
-    FlatTensors, Param, ParamKind, ParamTable, Params, Place, SpreadTensors, passage_layout,
-};
+use plimsoll_model::{FlatTensors, Param, ParamKind, ParamTable, Place, SpreadTensors, passage_layout};
 use serde::{Deserialize, Serialize};
 
 /// How optimizer states are stored.
@@ -84,8 +83,8 @@ fn slot_elements(table: &ParamTable) -> u64 {
 /// Gradients and states of one role, which is updated in `phase`. Gradients exist in that phase alone. States are resident,
 /// or they lie in the device's host memory, as `offload.ROLE.adam_m` and so on, and pass through slots in the phase.
 ///
-/// One of several `ranks` has states for its shard alone. Its gradients are those of a micro-batch: in f32 on a CPU, on a card in
-/// the dtype of sums, to which a card rounds each partial gradient. `ROLE.shard` is the sum of what it owns. On a card
+/// One of several `ranks` has states for its shard alone. Its gradients are those of a micro-batch, with two layers at a time (`Partial`): in
+/// f32 on a CPU, on a card in the dtype of sums, to which a card rounds each partial gradient. `ROLE.shard` is the sum of what it owns. On a card
 /// `ROLE.landing` and `ROLE.heads` are where others' pieces arrive. States pass through `ROLE.passage` on their way to files.
 ///
 /// Errors: `size-overflow`.
@@ -103,7 +102,11 @@ pub fn layout(
     let mut layout = Layout::new();
     let update = PhaseSet::of(&[phase]);
     let grads = if ranks > 1 && table.device == DeviceKind::Cpu { DType::F32 } else { dtypes.grads };
-    layout.arena(&format!("{role}.grads"), "train", pool, update, &[table.elements], grads)?;
+    if ranks > 1 && table.find(ParamKind::Embed, 0).is_some() {
+        layout.extend(partial::layout(role, table, pool, update, grads)?);
+    } else {
+        layout.arena(&format!("{role}.grads"), "train", pool, update, &[table.elements], grads)?;
+    }
     if ranks > 1 {
         layout.arena(&format!("{role}.shard"), "train", pool, update, &[all], dtypes.grads)?;
         layout.extend(passage_layout(role, table, pool, update)?);
@@ -143,17 +146,6 @@ pub fn layout(
         layout.arena_in_turn(&region, "train", pool, update, Turn::Optimizer, &shape, dtype)?;
     }
     Ok(layout)
-}
-
-/// Resolves a role's gradients, in the shape of its parameters. They hold what another phase left there.
-pub fn gradients<'p>(
-    spec: &ModelSpec,
-    table: &ParamTable,
-    weights: DType,
-    phase: &InPhase<'p>,
-    role: &str,
-) -> Params<'p> {
-    Params::bind(spec, table, weights, phase.buf(&format!("{role}.grads")))
 }
 
 /// AdamW's states of a range of parameters.
@@ -262,8 +254,9 @@ impl<'a> Optimizer<'a> {
     }
 
     /// Makes gradients ready for a first backward pass, which writes all but what pads them.
-    pub fn begin_gradients(&self, dev: &dyn Device, grads: Buf<'_>) {
-        self.padding.iter().for_each(|run| dev.zero(grads.slice(run.start as usize, run.elements as usize)));
+    pub fn begin_gradients(&self, dev: &dyn Device, grads: Partial<'_>) {
+        let padding = self.padding.iter().filter(|run| !grads.is_repeated(run.start));
+        padding.for_each(|run| dev.zero(grads.place(run.start, run.elements)));
     }
 
     /// Returns its states as files hold them, each with where its elements lie: what this rank owns or, of `all`, with what the others
@@ -337,10 +330,14 @@ impl<'a> Optimizer<'a> {
         &self.owned_of_embed
     }
 
-    /// Runs the optimizer's operations once on zero gradients with a rate of zero: no weight and no state moves.
+    /// Runs the optimizer's operations once on zero gradients with a rate of zero: no weight and no state moves. `grads`: of what the rank
+    /// owns.
     pub fn rehearse(&self, dev: &dyn Device, weights: Buf<'_>, grads: Buf<'_>, slots: Option<States<'_>>) {
         dev.zero(grads);
-        self.grad_norm(dev, grads);
+        match self.share {
+            Share::WHOLE => _ = self.grad_norm(dev, grads),
+            _ => self.squares(dev, grads, &mut Vec::new()),
+        }
         let still = UpdateOptions { lr: 0.0, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 0.0, seed: 0 };
         self.apply(dev, weights, grads, slots, adamw(still, 1.0, 1));
     }

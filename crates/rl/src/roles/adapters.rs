@@ -9,7 +9,7 @@ use plimsoll_files::OpenModel;
 use plimsoll_memory::{Buf, InPhase, Overlay};
 use plimsoll_model::{Adapters, AdaptersFrom, Gradients, ParamTable, Params, load_adapters};
 use plimsoll_plan::RoleShape;
-use plimsoll_train::{Share, gradients};
+use plimsoll_train::{Partial, Share};
 
 impl Loading {
     /// Returns the adapters that a model comes with, or those with which learning begins.
@@ -81,6 +81,11 @@ impl<'a> Role<'a> {
         self.adapters.as_ref().map(|_| DType::F32)
     }
 
+    /// Resolves where the gradients of a micro-batch lie.
+    pub(super) fn partial<'p>(&self, phase: &InPhase<'p>) -> Partial<'p> {
+        Partial::bind(phase, self.shape.name.name(), self.learned().0)
+    }
+
     /// Resolves where its gradients go.
     pub(super) fn bind_gradients<'p>(&self, phase: &InPhase<'p>) -> RoleGradients<'p> {
         let RoleShape { name, spec, weights, lora, .. } = &self.shape;
@@ -89,7 +94,7 @@ impl<'a> Role<'a> {
                 let all = phase.buf(&format!("{}.grads", name.name()));
                 RoleGradients::Adapters(Adapters::bind(spec, table, *weights, lora.shape, lora.scale, all))
             }
-            _ => RoleGradients::Weights(gradients(spec, &self.table, *weights, phase, name.name())),
+            _ => RoleGradients::Weights(self.partial(phase).params(spec, &self.table, *weights)),
         }
     }
 }
@@ -101,6 +106,7 @@ pub(super) enum RoleGradients<'p> {
 }
 
 impl<'p> RoleGradients<'p> {
+    /// Returns the flat buffer that they lie in, on one rank or of adapters.
     pub(super) fn all(&self) -> Buf<'p> {
         self.to().all()
     }

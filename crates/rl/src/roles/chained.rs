@@ -6,13 +6,13 @@ use super::role::{LossFor, LossOf, Role, UpdateStats};
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::gather_f32;
 use plimsoll_base::Result;
-use plimsoll_device::{Aside, Device, Owned, Run};
+use plimsoll_device::{Device, Owned, Run};
 use plimsoll_files::Head;
 use plimsoll_memory::{Buf, InPhase};
 use plimsoll_model::{Activations, Pass, PassIndex, RowGradients, Scorer, Stage};
-use plimsoll_plan::UpdateShape;
+use plimsoll_plan::{RoleShape, UpdateShape};
 use plimsoll_ranks::Group;
-use plimsoll_train::{Landing, Packer, Part, Share, Units, UpdateOptions};
+use plimsoll_train::{Landing, Packer, Part, Partial, Share, Units, UpdateOptions};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::time::Instant;
@@ -24,8 +24,10 @@ struct Chain<'x, 'a, 'p> {
     role: &'x Role<'a>,
     scorer: Scorer<'x>,
     acts: Activations<'p>,
-    /// The partial gradient of this rank's micro-batch.
+    /// Where the partial gradient of this rank's micro-batch goes.
     grads: RoleGradients<'p>,
+    /// The same by places in the flat buffer.
+    partial: Partial<'p>,
     /// The sum of what this rank owns.
     shard: Buf<'p>,
     /// Where pieces of the others' arrive, on cards.
@@ -49,12 +51,14 @@ impl Role<'_> {
     ) -> Result<(Buf<'p>, UpdateStats)> {
         let LossOf { sequences, which, inv_temperature, loss } = of;
         let UpdateShape { pass: shape, cut, .. } = self.update_shape();
-        let shard = phase.buf(&format!("{}.shard", self.shape.name.name()));
+        let shard = phase.buf(&shard_region(&self.shape));
         let acts = Activations::bind(phase, shape.mode, shape.limits);
         let grads = self.bind_gradients(phase);
         let landing = Landing::bind(phase, self.shape.name.name());
         let scorer = self.scorer(dev, phase);
-        let chain = Chain { dev, group, role: self, scorer, acts, grads, shard, landing, inv_temperature };
+        let partial = self.partial(phase);
+        let chain =
+            Chain { dev, group, role: self, scorer, acts, grads, partial, shard, landing, inv_temperature };
         let units = Units { packing: shape.packing, hidden: u64::from(self.shape.spec.hidden) };
         packer.cut(cut, units, sequences, which.clone())?;
         let (mut stats, count) = (UpdateStats::default(), packer.num_micro_batches());
@@ -218,27 +222,33 @@ impl<'p> Round<'_, '_, 'p> {
         };
         let of = role.derivatives(inv_temperature, derivatives);
         let grads = self.chain.grads.to();
-        role.trained().begin_gradients(dev, grads.all());
+        role.trained().begin_gradients(dev, self.chain.partial);
         scorer.backward_part(dev, grads, false, pass, of, &mut |stage| self.after(stage));
     }
 
-    /// Adds what a stage has left on all ranks, next to the stages after it.
+    /// Adds what a stage has left on all ranks: on cards next to the stages after it.
     fn after(&self, stage: Stage) {
         let Chain { dev, role, shard, landing, .. } = *self.chain;
-        let Some(aside) = dev.aside() else { return };
-        let Some(turn) = self.meet(aside) else { return };
+        let Some(turn) = self.meet() else { return };
         let (table, _) = role.learned();
         let within = match stage {
             Stage::Head => table.head_run(),
             Stage::Layer(layer) => table.layer_run(layer),
         };
-        aside.run(turn, &mut || {
-            let parts: Vec<Part<'_, '_>> = self.parts(&[]).collect();
+        let fold = || {
+            let parts: Vec<Part<'_>> = self.parts(&[]).collect();
             role.trained().fold_run(dev, &parts, landing, shard, self.add, within);
             if let Some(landing) = landing.filter(|_| stage == Stage::Head) {
                 role.trained().take_heads(dev, &parts, landing);
             }
-        });
+        };
+        // Without a second stream all have added the layer before when they meet after this one.
+        let Some(aside) = dev.aside() else { return fold() };
+        aside.run(turn, &mut { fold });
+        // The next layer uses the slot of the one before.
+        if matches!(stage, Stage::Layer(layer) if layer + 1 < role.shape.spec.layers) {
+            aside.wait(turn - 1);
+        }
     }
 
     /// Adds what is left, once all ranks have put their passes on the way. `all`: the numbers of each rank.
@@ -246,9 +256,6 @@ impl<'p> Round<'_, '_, 'p> {
         let Chain { dev, role, shard, landing, .. } = *self.chain;
         let (parts, (table, _)) = (self.parts(all).collect::<Vec<_>>(), role.learned());
         self.join()?;
-        if dev.aside().is_none() {
-            role.trained().fold_run(dev, &parts, landing, shard, self.add, table.body_run());
-        }
         for (rank, part) in parts.into_iter().enumerate() {
             role.trained().fold_embed(dev, table, part, landing, shard, self.add || rank > 0);
         }
@@ -258,13 +265,8 @@ impl<'p> Round<'_, '_, 'p> {
 
     /// Makes the operations from here on wait for those of all ranks so far.
     fn join(&self) -> Result<()> {
-        let Chain { dev, group, .. } = *self.chain;
-        let Some(aside) = dev.aside() else {
-            dev.sync();
-            dev.check()?;
-            return group.barrier();
-        };
-        if let Some(turn) = self.meet(aside) {
+        let dev = self.chain.dev;
+        if let Some((turn, aside)) = self.meet().zip(dev.aside()) {
             aside.run(turn, &mut || {});
             aside.join();
         }
@@ -273,25 +275,34 @@ impl<'p> Round<'_, '_, 'p> {
     }
 
     /// Marks what this rank has computed, and waits until all ranks have. Returns the mark's turn; `None` if a rank was lost.
-    fn meet(&self, aside: &dyn Aside) -> Option<usize> {
+    fn meet(&self) -> Option<usize> {
         if self.lost.borrow().is_err() {
             return None;
         }
+        let Chain { dev, group, .. } = *self.chain;
         let turn = self.turn.replace(self.turn.get() + 1);
-        aside.mark(turn);
-        *self.lost.borrow_mut() = self.chain.group.barrier();
+        match dev.aside() {
+            Some(aside) => aside.mark(turn),
+            None => dev.sync(),
+        }
+        *self.lost.borrow_mut() = group.barrier();
         self.lost.borrow().is_ok().then_some(turn)
     }
 
     /// Returns the partial gradient of each rank that has one, without rows as long as `all` is not known.
-    fn parts(&self, all: &[Vec<f32>]) -> impl Iterator<Item = Part<'_, '_>> {
+    fn parts(&self, all: &[Vec<f32>]) -> impl Iterator<Item = Part<'p>> {
         (0..self.ranks).map(|rank| {
             let rows = all.get(rank).map_or(0, |numbers| rows_of(numbers));
             let RowGradients { d_input, ids } = self.chain.acts.row_gradients(rows);
             let of = (rank != self.chain.group.rank()).then_some(rank);
-            Part { grads: self.chain.grads.to(), d_input, ids, of }
+            Part { grads: self.chain.partial, layout: self.chain.role.layout(), d_input, ids, of }
         })
     }
+}
+
+/// Returns the region of the sum of what a rank owns.
+pub(super) fn shard_region(shape: &RoleShape) -> String {
+    format!("{}.shard", shape.name.name())
 }
 
 fn rows_of(numbers: &[f32]) -> usize {

@@ -3,6 +3,7 @@
 //! Actor, reference, critic and reward model differ only in the values of `RoleShape`. Pack, upload, layers, head,
 //! read, loss, backward: `score` is that sequence up to the read, `gradients` all of it.
 
+use super::chained::shard_region;
 use super::phases::enter;
 use super::weights::{Elsewhere, Loading, Weights, bind_weights, load_part, spread, whole_source};
 use crate::methods::buffers::StepBuffers;
@@ -301,7 +302,7 @@ impl<'a> Role<'a> {
         let mut stats = UpdateStats::default();
         match which.is_empty() {
             true => dev.zero(grads.all()),
-            false => self.trained().begin_gradients(dev, grads.all()),
+            false => self.trained().begin_gradients(dev, self.partial(phase)),
         }
         let units = Units { packing: shape.packing, hidden: u64::from(self.shape.spec.hidden) };
         packer.cut(cut, units, sequences, which.clone())?;
@@ -400,7 +401,8 @@ impl<'a> Role<'a> {
             scorer.backward(dev, grads.to(), false, pass, self.derivatives(1.0, [&ones, &zeros]));
         })?;
         let slots = optimizer.slots(&phase, self.shape.name.name());
-        optimizer.rehearse(dev, self.learned().1, grads.all(), slots);
+        let sum = phase.get(&shard_region(&self.shape)).unwrap_or(grads.all());
+        optimizer.rehearse(dev, self.learned().1, sum, slots);
         dev.sync();
         dev.check()
     }

@@ -3,12 +3,13 @@
 
 use crate::common::{Harness, Machine, Numbers, Open, Setup, read, same_bits, tensors};
 use plimsoll_base::{DType, PhaseSet};
-use plimsoll_device::Owned;
+use plimsoll_device::{MatrixLayout, Owned};
 use plimsoll_memory::Layout;
 use plimsoll_model::{
-    Derivatives, ParamTable, Params, Pass, PassLimits, Recompute, RowGradients, backward, backward_part, head,
+    Derivatives, ParamTable, Params, Pass, PassLimits, Recompute, RowGradients, Stage, backward,
+    backward_part, head,
 };
-use plimsoll_train::{HeadRow, Optimizer, PackLimits, Part, Sequence, Share};
+use plimsoll_train::{HeadRow, Optimizer, PackLimits, Part, Partial, Sequence, Share, partial_layout};
 
 const MODELS: [&str; 3] = ["qwen3", "qwen2", "llama3_rope"];
 
@@ -152,7 +153,8 @@ fn partial_gradients_added_by_their_owners_are_the_accumulated_gradient() {
             let table = ParamTable::new(&spec, machine.kind(), dtype);
             let mut extra = Layout::new();
             let partial = if machine == Machine::Cuda { sum } else { DType::F32 };
-            for (name, dtype) in [("whole", sum), ("shard", sum), ("partial", partial)] {
+            extra.extend(partial_layout("part", &table, pool, PhaseSet::RESIDENT, partial).unwrap());
+            for (name, dtype) in [("whole", sum), ("shard", sum)] {
                 extra.arena(name, "test", pool, PhaseSet::RESIDENT, &[table.elements], dtype).unwrap();
             }
             let mut h = Harness::new(setup, extra);
@@ -166,8 +168,10 @@ fn partial_gradients_added_by_their_owners_are_the_accumulated_gradient() {
                     let (dev, share) = (parts.dev, Share { rank, ranks });
                     let optimizer =
                         Optimizer::new(dev, &table, parts.decoder.params.all, parts.resident, "actor", share);
-                    let (partial, shard) = (parts.resident.buf("partial"), parts.resident.buf("shard"));
-                    let grads = Params::bind(&spec, &table, dtype, partial);
+                    let buf = |name: &str| parts.resident.buf(name);
+                    let (ends, slots, shard) = (buf("part.grads"), buf("part.layer_grads"), buf("shard"));
+                    let partial = Partial::over(ends, Some(slots), &table);
+                    let grads = partial.params(&spec, &table, dtype);
                     let mut passes = 0;
                     parts
                         .each_pass(&groups.sequences(true), |open, pass, heads, _| {
@@ -175,11 +179,20 @@ fn partial_gradients_added_by_their_owners_are_the_accumulated_gradient() {
                             let of =
                                 Derivatives::Vocabulary { inv_temperature: 0.9, logprobs: &dl, entropy: &de };
                             optimizer.begin_gradients(dev, partial);
-                            let RowGradients { d_input, ids } =
-                                backward_part(open.dev, open.decoder, &grads, false, pass, of, &mut |_| {});
-                            let part = Part { grads: (&grads).into(), d_input, ids, of: None };
+                            let layout = MatrixLayout::of_weights(machine.kind(), dtype);
+                            let rows = shard.slice(0, 0);
+                            let part = Part { grads: partial, layout, d_input: rows, ids: rows, of: None };
                             let add = passes > 0;
-                            optimizer.fold_run(dev, &[part], None, shard, add, table.body_run());
+                            let after = &mut |stage: Stage| {
+                                let within = match stage {
+                                    Stage::Head => table.head_run(),
+                                    Stage::Layer(layer) => table.layer_run(layer),
+                                };
+                                optimizer.fold_run(dev, &[part], None, shard, add, within);
+                            };
+                            let RowGradients { d_input, ids } =
+                                backward_part(open.dev, open.decoder, &grads, false, pass, of, after);
+                            let part = Part { d_input, ids, ..part };
                             optimizer.fold_embed(dev, &table, part, None, shard, add);
                             passes += 1;
                         })

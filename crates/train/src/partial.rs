@@ -1,0 +1,141 @@
+//! Where the partial gradient of a rank's micro-batch lies. Each layer's is summed by its owners while the next one is computed, so layers
+//! use two slots in turn, and only what lies before and after them is there all the time. An embedding that is not the head too has
+//! nothing there: its gradient is the rows of tokens.
+
+use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
+use plimsoll_memory::{Buf, InPhase, Layout, Pool};
+use plimsoll_model::{Param, ParamKind, ParamTable, Params};
+
+/// Slots of layers: one is written while what the other holds is summed.
+pub const LAYER_SLOTS: usize = 2;
+
+/// The regions of all parameters' gradients for a rank of several: `ROLE.grads` of the last norm and the head, and of an embedding that is
+/// the head or has none like it; and `ROLE.layer_grads`.
+///
+/// Errors: `size-overflow`.
+pub fn layout(role: &str, table: &ParamTable, pool: Pool, phases: PhaseSet, dtype: DType) -> Result<Layout> {
+    let layers = Layers::of(table);
+    let mut layout = Layout::new();
+    let ends = table.elements - layers.end + layers.before;
+    layout.arena(&format!("{role}.grads"), "train", pool, phases, &[ends], dtype)?;
+    let slots = [LAYER_SLOTS as u64, layers.each];
+    layout.arena(&format!("{role}.layer_grads"), "train", pool, phases, &slots, dtype)?;
+    Ok(layout)
+}
+
+/// The layers in the flat buffer.
+#[derive(Clone, Copy, Debug)]
+struct Layers {
+    start: u64,
+    end: u64,
+    /// Elements before them that have a place: none where the head has the shape of the embedding.
+    before: u64,
+    /// First of the elements where a head of its own begins.
+    head: Option<u64>,
+    /// Elements of each.
+    each: u64,
+}
+
+impl Layers {
+    fn of(table: &ParamTable) -> Layers {
+        let (first, end) = (table.layer_run(0), table.head_run().start);
+        let head = table.find(ParamKind::Head, 0).map(|head| head.offset);
+        let before = if head.is_some() { 0 } else { first.start };
+        Layers { start: first.start, end, before, head, each: first.elements }
+    }
+}
+
+/// The gradients that a rank computes of a micro-batch, by their places in the flat buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Partial<'p> {
+    /// All of them, or those outside of layers.
+    ends: Buf<'p>,
+    slots: Option<(Buf<'p>, Layers)>,
+}
+
+impl<'p> Partial<'p> {
+    /// Resolves the regions of a role.
+    pub fn bind(phase: &InPhase<'p>, role: &str, table: &ParamTable) -> Partial<'p> {
+        let (ends, slots) = (format!("{role}.grads"), format!("{role}.layer_grads"));
+        Partial::over(phase.buf(&ends), phase.get(&slots), table)
+    }
+
+    /// The same over regions that are resolved.
+    pub fn over(ends: Buf<'p>, slots: Option<Buf<'p>>, table: &ParamTable) -> Partial<'p> {
+        Partial { ends, slots: slots.map(|slots| (slots, Layers::of(table))) }
+    }
+
+    /// Returns elements of the flat buffer, of one layer or outside of layers. Where an embedding has no place it is the head's.
+    pub fn place(&self, start: u64, elements: u64) -> Buf<'p> {
+        let slice = |buf: Buf<'p>, start: u64| buf.slice(start as usize, elements as usize);
+        let Some((slots, Layers { start: first, end, before, head, each })) = self.slots else {
+            return slice(self.ends, start);
+        };
+        match (start, head) {
+            (start, Some(head)) if start < first => slice(self.ends, start + head - end),
+            (start, None) if start < first => slice(self.ends, start),
+            (start, _) if start >= end => slice(self.ends, start - end + before),
+            (start, _) => {
+                let (layer, within) = ((start - first) / each, (start - first) % each);
+                assert!(within + elements <= each, "elements of one layer");
+                slice(slots, layer % LAYER_SLOTS as u64 * each + within)
+            }
+        }
+    }
+
+    /// True if what is at a place of the flat buffer is another layer's too.
+    pub(crate) fn is_repeated(&self, start: u64) -> bool {
+        let again = |layers: Layers| layers.start + LAYER_SLOTS as u64 * layers.each..layers.end;
+        self.slots.is_some_and(|(_, layers)| again(layers).contains(&start))
+    }
+
+    /// Returns them in the shape of the weights.
+    pub fn params(&self, spec: &ModelSpec, table: &ParamTable, weights: DType) -> Params<'p> {
+        let place = |param: &Param| self.place(param.offset, param.elements);
+        Params::bind_where(spec, table, weights, self.ends, place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::Phase;
+    use plimsoll_device::DeviceKind;
+    use plimsoll_memory::{Arena, ArenaMap};
+
+    #[test]
+    fn what_is_there_at_once_has_places_of_its_own() {
+        for (name, is_critic) in [("qwen2.5-0.5b", false), ("qwen2.5-7b", false), ("qwen2.5-7b", true)] {
+            let spec = ModelSpec::preset(name).unwrap();
+            let of = if is_critic { ParamTable::critic } else { ParamTable::new };
+            let table = of(&spec, DeviceKind::Cuda, DType::Bf16);
+            let phases = PhaseSet::of(&[Phase::Update]);
+            let layout = layout("x", &table, Pool::Device, phases, DType::Bf16).unwrap();
+            let mut arena = Arena::new(ArenaMap::new(&layout, 0));
+            let (_, mut overlay) = arena.split();
+            let phase = overlay.enter(Phase::Update);
+            let partial = Partial::bind(&phase, "x", &table);
+            let last = spec.layers - 1;
+            let at_once = table.params.iter().filter(|param| {
+                let is_of_layer = (table.layer_run(0).start..table.head_run().start).contains(&param.offset);
+                let is_there = !is_of_layer || param.layer + LAYER_SLOTS as u32 > last;
+                is_there && (param.kind != ParamKind::Embed || table.find(ParamKind::Head, 0).is_none())
+            });
+            let mut places: Vec<_> = at_once
+                .map(|param| partial.place(param.offset, param.elements))
+                .map(|buf| (buf.offset(), buf.offset() + buf.len() as u64 * 2))
+                .collect();
+            places.sort_unstable();
+            assert!(places.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{name} {is_critic}");
+            let whole = layout.sum(|_| true).0;
+            assert!(whole < table.elements * 2 * 35 / 100, "{name} {is_critic}: {whole}");
+            // A layer and the one after the next share a slot.
+            let of = |layer| partial.place(table.layer_run(layer).start, 1).offset();
+            assert!(of(0) == of(2) && of(0) != of(1));
+            assert!(
+                partial.is_repeated(table.layer_run(2).start)
+                    && !partial.is_repeated(table.layer_run(1).start)
+            );
+        }
+    }
+}
