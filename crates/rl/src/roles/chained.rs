@@ -3,6 +3,7 @@
 
 use super::adapters::RoleGradients;
 use super::role::{LossFor, LossOf, Role, UpdateStats};
+use super::weights::shard_region;
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::gather_f32;
 use plimsoll_base::Result;
@@ -10,7 +11,7 @@ use plimsoll_device::{Device, Owned, Run};
 use plimsoll_files::Head;
 use plimsoll_memory::{Buf, InPhase};
 use plimsoll_model::{Activations, Pass, PassIndex, RowGradients, Scorer, Stage};
-use plimsoll_plan::{RoleShape, UpdateShape};
+use plimsoll_plan::UpdateShape;
 use plimsoll_ranks::Group;
 use plimsoll_train::{Landing, Packer, Part, Partial, Share, Units, UpdateOptions};
 use std::cell::{Cell, RefCell};
@@ -298,11 +299,6 @@ impl<'p> Round<'_, '_, 'p> {
             Part { grads: self.chain.partial, layout: self.chain.role.layout(), d_input, ids, of }
         })
     }
-}
-
-/// Returns the region of the sum of what a rank owns.
-pub(super) fn shard_region(shape: &RoleShape) -> String {
-    format!("{}.shard", shape.name.name())
 }
 
 fn rows_of(numbers: &[f32]) -> usize {

@@ -3,9 +3,10 @@
 //! Actor, reference, critic and reward model differ only in the values of `RoleShape`. Pack, upload, layers, head,
 //! read, loss, backward: `score` is that sequence up to the read, `gradients` all of it.
 
-use super::chained::shard_region;
 use super::phases::enter;
-use super::weights::{Elsewhere, Loading, Weights, bind_weights, load_part, spread, whole_source};
+use super::weights::{
+    Elsewhere, Loading, Weights, bind_weights, load_part, shard_region, spread, whole_source,
+};
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::{gather_f32, gather_f64, share_of};
 use plimsoll_base::{Error, Result};

@@ -44,6 +44,11 @@ impl Elsewhere<'_> {
     }
 }
 
+/// Returns the region of the sum of what a rank owns.
+pub(super) fn shard_region(shape: &RoleShape) -> String {
+    format!("{}.shard", shape.name.name())
+}
+
 /// Returns the region in which weights that lie in parts are whole, in the phase `RoleShape::whole_in`.
 pub(super) fn whole_region(shape: &RoleShape) -> String {
     format!("{}.whole", shape.name.name())

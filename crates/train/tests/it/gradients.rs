@@ -1,10 +1,10 @@
 //! Gradients through packing: a group's shared prompt changes no gradient, threads change no bit, and finite
 //! differences of the packed loss agree.
 
-use crate::common::{Harness, Machine, Numbers, Open, Setup, read, same_bits, tensors};
-use plimsoll_base::{DType, PhaseSet};
+use crate::common::{Harness, Machine, Numbers, Open, Parts, Setup, read, same_bits, tensors};
+use plimsoll_base::{DType, ModelSpec, PhaseSet};
 use plimsoll_device::{MatrixLayout, Owned};
-use plimsoll_memory::Layout;
+use plimsoll_memory::{Buf, Layout};
 use plimsoll_model::{
     Derivatives, ParamTable, Params, Pass, PassLimits, Recompute, RowGradients, Stage, backward,
     backward_part, head,
@@ -168,35 +168,8 @@ fn partial_gradients_added_by_their_owners_are_the_accumulated_gradient() {
                     let (dev, share) = (parts.dev, Share { rank, ranks });
                     let optimizer =
                         Optimizer::new(dev, &table, parts.decoder.params.all, parts.resident, "actor", share);
-                    let buf = |name: &str| parts.resident.buf(name);
-                    let (ends, slots, shard) = (buf("part.grads"), buf("part.layer_grads"), buf("shard"));
-                    let partial = Partial::over(ends, Some(slots), &table);
-                    let grads = partial.params(&spec, &table, dtype);
-                    let mut passes = 0;
-                    parts
-                        .each_pass(&groups.sequences(true), |open, pass, heads, _| {
-                            let (dl, de) = derivatives(open, pass, heads);
-                            let of =
-                                Derivatives::Vocabulary { inv_temperature: 0.9, logprobs: &dl, entropy: &de };
-                            optimizer.begin_gradients(dev, partial);
-                            let layout = MatrixLayout::of_weights(machine.kind(), dtype);
-                            let rows = shard.slice(0, 0);
-                            let part = Part { grads: partial, layout, d_input: rows, ids: rows, of: None };
-                            let add = passes > 0;
-                            let after = &mut |stage: Stage| {
-                                let within = match stage {
-                                    Stage::Head => table.head_run(),
-                                    Stage::Layer(layer) => table.layer_run(layer),
-                                };
-                                optimizer.fold_run(dev, &[part], None, shard, add, within);
-                            };
-                            let RowGradients { d_input, ids } =
-                                backward_part(open.dev, open.decoder, &grads, false, pass, of, after);
-                            let part = Part { d_input, ids, ..part };
-                            optimizer.fold_embed(dev, &table, part, None, shard, add);
-                            passes += 1;
-                        })
-                        .unwrap();
+                    let shard = parts.resident.buf("shard");
+                    sum_parts(&mut parts, &groups, &optimizer, (&spec, &table, dtype), shard);
                     let added = read(dev, shard);
                     for Owned { run, at } in optimizer.owned() {
                         let own = &added[*at as usize..][..run.elements as usize];
@@ -214,6 +187,44 @@ fn partial_gradients_added_by_their_owners_are_the_accumulated_gradient() {
             }
         }
     }
+}
+
+/// Adds the partial gradients of all micro-batches to the shard of an optimizer, stage by stage, as a rank of several does.
+fn sum_parts(
+    parts: &mut Parts<'_>,
+    groups: &Groups,
+    optimizer: &Optimizer<'_>,
+    (spec, table, dtype): (&ModelSpec, &ParamTable, DType),
+    shard: Buf<'_>,
+) {
+    let buf = |name: &str| parts.resident.buf(name);
+    let (dev, ends, slots) = (parts.dev, buf("part.grads"), buf("part.layer_grads"));
+    let partial = Partial::over(ends, Some(slots), table);
+    let grads = partial.params(spec, table, dtype);
+    let mut passes = 0;
+    parts
+        .each_pass(&groups.sequences(true), |open, pass, heads, _| {
+            let (dl, de) = derivatives(open, pass, heads);
+            let of = Derivatives::Vocabulary { inv_temperature: 0.9, logprobs: &dl, entropy: &de };
+            optimizer.begin_gradients(dev, partial);
+            let layout = MatrixLayout::of_weights(dev.kind(), dtype);
+            let rows = shard.slice(0, 0);
+            let part = Part { grads: partial, layout, d_input: rows, ids: rows, of: None };
+            let add = passes > 0;
+            let after = &mut |stage: Stage| {
+                let within = match stage {
+                    Stage::Head => table.head_run(),
+                    Stage::Layer(layer) => table.layer_run(layer),
+                };
+                optimizer.fold_run(dev, &[part], None, shard, add, within);
+            };
+            let RowGradients { d_input, ids } =
+                backward_part(open.dev, open.decoder, &grads, false, pass, of, after);
+            let part = Part { d_input, ids, ..part };
+            optimizer.fold_embed(dev, table, part, None, shard, add);
+            passes += 1;
+        })
+        .unwrap();
 }
 
 /// The gradient that one process accumulates in the region `whole`.
