@@ -236,6 +236,24 @@ names!(
 );
 
 names!(
+    /// What of a critic is trained next to adapters of the actor.
+    #[derive(Default)]
+    CriticLearns, "\"full\" or \"adapter\"", {
+        /// All its weights.
+        #[default]
+        Full = "full",
+        /// An adapter of its own, and its head.
+        Adapter = "adapter",
+    }
+);
+
+impl CriticLearns {
+    pub fn is_full(&self) -> bool {
+        *self == CriticLearns::Full
+    }
+}
+
+names!(
     /// What to do with a prompt that is longer than the limit.
     Overlong, "\"error\", \"drop\" or \"truncate-left\"", {
         /// Stop before the run with the row's number.

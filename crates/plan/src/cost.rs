@@ -6,7 +6,8 @@
 //! Legend: P prompts, G samples each, S = P G sequences, C sequences in flight, M rows of a micro-batch.
 
 use super::rates::Rates;
-use crate::shape::{Lora, RunShape, Training};
+use crate::lora::Lora;
+use crate::shape::{RunShape, Training};
 use plimsoll_base::{DType, ModelSpec};
 use plimsoll_model::Recompute;
 use plimsoll_rollout::EngineLimits;
@@ -69,14 +70,16 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
             cost.score_s += score(work, &Model::new(spec, shape.weights), false, &cut, rates);
         }
         if let Some(spec) = &training.critic {
-            cost.critic_s = critic(work, Model::new(spec, shape.weights), training, rates);
+            let lora = training.critic_adapter.map(|critic| critic.lora);
+            cost.critic_s = critic(work, Model::new(spec, shape.weights).with(spec, lora), training, rates);
         }
         cost.update_s = update(work, &model, training, &Cut::of_update(work, training), rates);
     }
     if let Some(scoring) = &shape.scoring {
         let cut = Cut::greedy(work, scoring.pack.micro_batch_tokens);
-        let each = scoring.models.values().map(|spec| {
-            let model = Model { head_flops: 0.0, ..Model::new(spec, shape.weights) };
+        let each = scoring.models.rewards().map(|(name, spec)| {
+            let model = Model::new(spec, shape.weights).with(spec, scoring.adapters.get(name).copied());
+            let model = Model { head_flops: 0.0, ..model };
             score(work, &model, false, &cut, rates)
         });
         cost.score_s += each.sum::<f64>();
@@ -310,6 +313,7 @@ mod tests {
             recompute,
             reference: false,
             critic: None,
+            critic_adapter: None,
             teacher: None,
             teacher_quantize: None,
             trackers: plimsoll_base::Bytes(0),

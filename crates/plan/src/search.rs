@@ -10,9 +10,10 @@ use super::rates::Rates;
 use super::report::Resolved;
 use crate::facts::Facts;
 use crate::facts::HostFacts;
+use crate::lora::{CriticAdapter, lora};
 use crate::role_name::RoleName;
 use crate::shape::{Offload, RunShape, Scoring, Training};
-use crate::work::{check_sizes, lora, response_tokens, work};
+use crate::work::{check_sizes, response_tokens, work};
 use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_config::{
     Auto, ByteSize, LearnsFrom, ModelDtype, Offload as RunOffload, OnFull as RunOnFull,
@@ -320,7 +321,7 @@ impl Planner<'_> {
         let of = |optimizer: bool, reference: bool| Offload { optimizer, reference, weights: false };
         // States of adapters are small and stay where they are, and their reference is the model itself.
         let is_whole = run.lora.is_none();
-        let (states, reference) = (is_whole || run.critic.is_some(), run.reference && is_whole);
+        let (states, reference) = (!run.adapts_all(), run.reference && is_whole);
         if self.facts.share.ranks > 1 {
             return self.spreads(run, reference);
         }
@@ -410,9 +411,9 @@ impl Planner<'_> {
     /// Several cards pass states through the gradients' buffer when they are read: it must hold them exactly.
     fn precisions(&self, run: &RunSpec) -> Vec<(OptimizerDType, DType)> {
         let (ranks, on_cards) = (self.facts.share.ranks, self.kind == DeviceKind::Cuda);
-        let mut all = match (&run.lora, &run.critic) {
-            (Some(_), None) => vec![(OptimizerDType::F32, DType::F32)],
-            _ => precisions(run),
+        let mut all = match run.adapts_all() {
+            true => vec![(OptimizerDType::F32, DType::F32)],
+            false => precisions(run),
         };
         all.retain(|of| ranks == 1 || !on_cards || *of != (OptimizerDType::F32, DType::Bf16));
         all
@@ -450,6 +451,7 @@ impl Planner<'_> {
             recompute: knobs.recompute,
             reference,
             critic: self.facts.models.get(RoleName::Critic).copied(),
+            critic_adapter: CriticAdapter::of(run),
             teacher: self.facts.models.get(RoleName::Teacher).copied(),
             teacher_quantize: run.distill.as_ref().and_then(|distill| distill.quantize),
             offload: knobs.offload,
@@ -480,6 +482,7 @@ impl Planner<'_> {
             staging: knobs.staging,
             offload: knobs.offload,
         };
+        let has_adapters = run.lora.is_some() || self.facts.adapters.values().next().is_some();
         let shape = RunShape {
             spec: self.facts.spec,
             head: if run.needs.scores { Head::Score } else { Head::Vocabulary },
@@ -494,11 +497,12 @@ impl Planner<'_> {
             scoring: self.facts.models.rewards().next().map(|_| Scoring {
                 pack: training.pack,
                 models: self.facts.models.with(RoleName::Critic, None).with(RoleName::Teacher, None),
+                adapters: self.facts.adapters,
             }),
             rewards: self.rewards,
             episodes: crate::facts::episode_memory(run),
             host: HostFacts { staging, ..self.facts.host },
-            held: if run.lora.is_some() { self.held.0.with_adapters() } else { self.held.0 },
+            held: if has_adapters { self.held.0.with_adapters() } else { self.held.0 },
         };
         (shape, resolved)
     }

@@ -1,5 +1,6 @@
 //! `[lora]`.
 
+use crate::CriticLearns;
 use plimsoll_base::{LoraTargets, Quantization};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,9 @@ pub struct Lora {
     /// The folder of a peft adapter to start from; A is random and B is 0 if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<String>,
+    /// What of PPO's critic is trained: `full` is all its weights, `adapter` an adapter as the actor's, over the same frozen weights.
+    #[serde(skip_serializing_if = "CriticLearns::is_full")]
+    pub critic: CriticLearns,
 }
 
 impl Default for Lora {
@@ -42,6 +46,7 @@ impl Default for Lora {
             merge: false,
             quantize: None,
             adapter: None,
+            critic: CriticLearns::Full,
         }
     }
 }
