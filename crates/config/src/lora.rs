@@ -233,7 +233,7 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
         );
     }
     values(lora, at)?;
-    if let (true, Some(how)) = (lora.merge, lora.quantize) {
+    if let (Auto::Value(true), Some(how)) = (lora.merge, lora.quantize) {
         let message = format!(
             "`lora.merge` with lora.quantize = \"{how}\": merged weights are a copy in full, which codes are to save"
         );

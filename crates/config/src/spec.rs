@@ -121,8 +121,6 @@ pub struct LoraSpec {
     /// True if the scale falls with the root of the rank.
     pub rslora: bool,
     pub targets: LoraTargets,
-    /// True if rollout and update read weights that have the adapters in them.
-    pub merge: bool,
     /// How the frozen weights are stored, if not in full.
     pub quantize: Option<Quantization>,
     /// The folder of a peft adapter to start from.
@@ -143,7 +141,7 @@ pub struct ModelReward {
     pub model: String,
 }
 
-/// What the run file leaves to the planner, or sets itself. Only dtypes, recompute and the cut into micro-batches change bits.
+/// What the run file leaves to the planner, or sets itself. Only dtypes, merged weights, recompute and the cut into micro-batches change bits.
 #[derive(Clone, Debug)]
 pub struct Choices {
     /// Token limit of one forward pass in training.
@@ -152,6 +150,8 @@ pub struct Choices {
     pub optimizer_dtype: Auto<OptimizerDtype>,
     /// What the backward pass computes again.
     pub recompute: Auto<Recompute>,
+    /// Whether rollout and update read weights that have adapters in them.
+    pub merge: Auto<bool>,
     pub sequences_max: Auto<u32>,
     pub kv_blocks: Auto<u32>,
     /// What to do when the KV cache is full.
@@ -327,7 +327,6 @@ impl LoraSpec {
             alpha: lora.alpha(),
             rslora: lora.rslora,
             targets: lora.targets,
-            merge: lora.merge,
             quantize: lora.quantize,
             adapter: lora.adapter.as_ref().map(PathBuf::from),
             of_critic: lora.critic == CriticLearns::Adapter,
@@ -365,6 +364,7 @@ impl Choices {
             grad_dtype: run.train.grad_dtype,
             optimizer_dtype: run.train.optimizer_dtype,
             recompute: run.train.recompute,
+            merge: run.lora.as_ref().map_or(Auto::Value(false), |lora| lora.merge),
             sequences_max: run.rollout.sequences_max,
             kv_blocks: run.rollout.kv_blocks,
             on_full: run.rollout.on_full,

@@ -118,7 +118,8 @@ fn cell(
         };
         lora = adapted(Lora { quantize: None, ..adapters.clone() })?;
         if Quantization::Nf4.takes(&spec) {
-            qlora = adapted(Lora { quantize: Some(Quantization::Nf4), merge: false, ..adapters })?;
+            qlora =
+                adapted(Lora { quantize: Some(Quantization::Nf4), merge: Auto::Value(false), ..adapters })?;
         }
     }
     let (model, method) = (model.to_string(), method.to_string());

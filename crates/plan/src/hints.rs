@@ -283,8 +283,10 @@ fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 5] {
     let whole_blocks = Quantization::Nf4.takes(spec);
     let in_codes = "lora.quantize=nf4".to_string();
     let coded_sets = [sets.clone(), vec![in_codes.clone()]].concat();
-    let (merges, is_coded) =
-        run.lora.as_ref().map_or((false, false), |lora| (lora.merge, lora.quantize.is_some()));
+    let (merges, is_coded) = (
+        run.lora.is_some() && run.choices.merge == Auto::Value(true),
+        run.lora.as_ref().is_some_and(|lora| lora.quantize.is_some()),
+    );
     let what = |applies, set: String, why, apply| Change {
         applies,
         set: set.into(),
@@ -318,7 +320,7 @@ fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 5] {
             |run| run.lora.iter_mut().for_each(|lora| lora.of_critic = true),
         ),
         what(merges, "lora.merge=false".into(), "there is no second copy of the weights", |run| {
-            run.lora.iter_mut().for_each(|lora| lora.merge = false)
+            run.choices.merge = Auto::Value(false)
         }),
     ]
 }

@@ -1,7 +1,7 @@
 //! Adapters as the plan sees them: of the model that is trained, of its critic, and of reward models that score.
 
 use plimsoll_base::{LoraShape, Quantization};
-use plimsoll_config::{LoraSpec, RunSpec};
+use plimsoll_config::{Auto, LoraSpec, RunSpec};
 
 /// Adapters of a model whose weights are frozen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,13 +30,24 @@ impl CriticAdapter {
     /// from it, and a copy with them in it would be a second model.
     pub(crate) fn of(run: &RunSpec) -> Option<CriticAdapter> {
         let own = run.lora.as_ref().filter(|_| run.adapts_critic())?;
-        Some(CriticAdapter { lora: Lora { merge: false, ..lora(own) }, shares: run.critic_is_of_actor() })
+        Some(CriticAdapter { lora: lora(own, false), shares: run.critic_is_of_actor() })
+    }
+}
+
+/// Returns whether adapters are merged, from the most memory to the least.
+pub(crate) fn merges(run: &RunSpec) -> Vec<bool> {
+    let is_coded = run.lora.as_ref().is_some_and(|lora| lora.quantize.is_some());
+    match run.choices.merge {
+        Auto::Value(merge) => vec![merge],
+        // Merged weights are a copy in full.
+        Auto::Auto if is_coded => vec![false],
+        Auto::Auto => vec![true, false],
     }
 }
 
 /// Returns the adapters of a run file as the plan sees them.
-pub(crate) fn lora(spec: &LoraSpec) -> Lora {
-    let LoraSpec { rank, targets, alpha, rslora, merge, quantize, .. } = *spec;
+pub(crate) fn lora(spec: &LoraSpec, merge: bool) -> Lora {
+    let LoraSpec { rank, targets, alpha, rslora, quantize, .. } = *spec;
     let shape = LoraShape { rank, targets };
     Lora { shape, scale: spec.scale() as f32, alpha, rslora, merge, quantize }
 }

@@ -26,6 +26,7 @@ pub(crate) fn work(run: &RunSpec, facts: &Facts) -> Work {
             Some(updates) => (f64::from(updates.max(1)), 1.0),
             None => (updates, epochs),
         },
+        weighs_merge: run.choices.merge.is_auto(),
     }
 }
 

@@ -183,6 +183,17 @@ fn a_move_to_host_memory_that_moves_nothing_has_a_note() {
 }
 
 #[test]
+fn whether_adapters_are_merged_may_be_left_to_the_planner() {
+    let run = |sets: &[&str]| RunSpec::new(&load_text(GOOD, sets, &[]).unwrap().run).choices.merge;
+    assert_eq!(run(&[]), Auto::Value(false));
+    assert_eq!(run(&["lora={}"]), Auto::Value(false));
+    assert_eq!(run(&["lora.merge=true"]), Auto::Value(true));
+    assert_eq!(run(&["lora.merge=auto"]), Auto::Auto);
+    assert_eq!(run(&["lora.merge=auto", "lora.quantize=nf4"]), Auto::Auto);
+    assert!(load_text(GOOD, &["lora={}"], &[]).unwrap().run.to_toml().contains("merge = false"));
+}
+
+#[test]
 fn a_critic_learns_all_its_weights_unless_the_section_says_otherwise() {
     let run = |sets: &[&str]| RunSpec::new(&load_text(GOOD, sets, &[]).unwrap().run);
     let of = |sets: &[&str]| {

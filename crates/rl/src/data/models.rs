@@ -193,7 +193,7 @@ fn check_blocks(slug: &'static str, key: &str, how: Option<Quantization>, spec: 
 pub(crate) fn sample_with_adapter(run: &mut RunSpec, model: &OpenModel) {
     run.lora = model.adapter.as_ref().map(|adapter| {
         let AdapterConfig { rank, alpha, rslora, targets, quantize, .. } = adapter.config;
-        LoraSpec { rank, alpha, rslora, targets, merge: false, quantize, adapter: None, of_critic: false }
+        LoraSpec { rank, alpha, rslora, targets, quantize, adapter: None, of_critic: false }
     });
 }
 
