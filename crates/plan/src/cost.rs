@@ -45,12 +45,9 @@ impl Work {
 
     /// Returns the seconds of merging adapters after each update: the arithmetic of B A, and weights that are read and written.
     fn merging(&self, shape: &RunShape, rates: &Rates) -> f64 {
-        let Some(table) = shape.lora.filter(|lora| self.weighs_merge && lora.merge).map(|lora| {
-            (ParamTable::merged(&shape.spec, shape.target.kind, shape.weights, lora.shape), lora.shape)
-        }) else {
-            return 0.0;
-        };
-        let (elements, rank) = (table.0.elements as f64, f64::from(table.1.rank));
+        let Some(lora) = shape.lora.filter(|lora| self.weighs_merge && lora.merge) else { return 0.0 };
+        let table = ParamTable::merged(&shape.spec, shape.target.kind, shape.weights, lora.shape);
+        let (elements, rank) = (table.elements as f64, f64::from(lora.shape.rank));
         let computed = 2.0 * elements * rank / (rates.flops(shape.weights) * rates.update_share);
         let moved = 2.0 * elements * shape.weights.bytes() as f64 / rates.bandwidth;
         self.updates * computed.max(moved)
