@@ -253,7 +253,7 @@ pub fn exactness(options: &BenchOptions, tokens: usize, perturb: bool) -> Result
         "max_abs_diff": largest, "preemptions": preemptions, "responses_that_differ_between_cuts": differing_tokens,
         "cuts": cuts.len(), "rounds": round, "perturbed": perturb, "dtype": options.dtype.name(),
         "lora_rank": options.lora.as_ref().map(|lora| lora.rank),
-        "lora_merge": options.lora.as_ref().map(|lora| lora.merge),
+        "lora_merge": options.lora.as_ref().map(|lora| lora.merge == Auto::Value(true)),
         "lora_quantize": options.lora.as_ref().and_then(|lora| lora.quantize),
     });
     Ok(finish(result, &machine, most))

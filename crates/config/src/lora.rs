@@ -9,7 +9,6 @@ use super::sections::{Lora, RunFile};
 use super::tree::{Node, Table, Value};
 use super::values::{Auto, ModelDtype, Offload, OptimizerDtype};
 use crate::Trains;
-use plimsoll_algo::method::Method;
 use plimsoll_base::{Error, LoraShape, LoraTarget, LoraTargets, Quantization, Result, shown};
 
 /// Learning rates of adapters are about ten times those of full fine-tuning, which begin at 1e-6.
@@ -227,14 +226,14 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
         let message = "[lora] is set, but an environment policy is small and trained in full";
         return Err(contradiction(at, "lora", message).hint("remove [lora]"));
     }
-    if run.method == Method::RewardModel {
-        let message = "[lora] with `method = \"reward_model\"`: its head is new and has to be trained, and adapters are of linear layers";
-        return Err(at
-            .error("lora-unsupported", "lora", message)
-            .hint("remove [lora]: a reward model is trained in full"));
+    if !lora.critic.is_full() && !run.method.needs().critic {
+        let message = format!("lora.critic is set, but method `{}` has no critic", run.method);
+        return Err(
+            contradiction(at, "lora.critic", &message).hint("set method = \"ppo\", or remove lora.critic")
+        );
     }
     values(lora, at)?;
-    if let (true, Some(how)) = (lora.merge, lora.quantize) {
+    if let (Auto::Value(true), Some(how)) = (lora.merge, lora.quantize) {
         let message = format!(
             "`lora.merge` with lora.quantize = \"{how}\": merged weights are a copy in full, which codes are to save"
         );
@@ -289,7 +288,7 @@ pub(super) fn notes(run: &RunFile) -> impl Iterator<Item = String> {
         )
     });
     let offloads = |what| run.memory.offloads(what);
-    let has_critic = run.method.needs().critic;
+    let has_critic = run.method.needs().critic && run.lora.as_ref().is_some_and(|lora| lora.critic.is_full());
     let moves =
         (has && offloads(Offload::Reference)).then_some("the reference is the model without its adapter");
     let states = (has && offloads(Offload::Optimizer)).then_some(match has_critic {

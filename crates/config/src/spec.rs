@@ -3,15 +3,18 @@
 
 use crate::rewards::reward_specs;
 use crate::{
-    Auto, ByteSize, Checkpoint, Critic, Data, Distill, Environment, Eval, EvalMetric, Lora, Loss, LossType,
-    ModelDtype, ModelOptions, Objective, Offload, OnFull, OptimizerDtype, Recompute, Reward, Rollout,
-    RunDevice, RunFile, Schedule, Track, Train, VerbFile,
+    Auto, ByteSize, Checkpoint, Critic, CriticLearns, Data, Distill, Environment, Eval, EvalMetric, Lora,
+    Loss, LossType, ModelDtype, ModelOptions, Objective, Offload, OnFull, OptimizerDtype, Recompute, Reward,
+    Rollout, RunDevice, RunFile, Schedule, Track, Train, VerbFile,
 };
 use plimsoll_algo::method::{LearnsFrom, Method, Needs, Reference};
 use plimsoll_algo::preference::PreferenceLoss;
 use plimsoll_base::{LoraShape, LoraTargets, Quantization};
 use plimsoll_reward::RewardSpec;
 use std::path::PathBuf;
+
+/// The value of `critic.model` for a critic that begins as the actor does.
+const CRITIC_OF_ACTOR: &str = "actor";
 
 #[derive(Clone, Debug)]
 pub struct RunSpec {
@@ -118,12 +121,12 @@ pub struct LoraSpec {
     /// True if the scale falls with the root of the rank.
     pub rslora: bool,
     pub targets: LoraTargets,
-    /// True if rollout and update read weights that have the adapters in them.
-    pub merge: bool,
     /// How the frozen weights are stored, if not in full.
     pub quantize: Option<Quantization>,
     /// The folder of a peft adapter to start from.
     pub adapter: Option<PathBuf>,
+    /// True if a critic learns an adapter of its own, and no other weights than its head.
+    pub of_critic: bool,
 }
 
 /// A reward model among the rewards.
@@ -138,7 +141,7 @@ pub struct ModelReward {
     pub model: String,
 }
 
-/// What the run file leaves to the planner, or sets itself. Only dtypes, recompute and the cut into micro-batches change bits.
+/// What the run file leaves to the planner, or sets itself. Only dtypes, merged weights, recompute and the cut into micro-batches change bits.
 #[derive(Clone, Debug)]
 pub struct Choices {
     /// Token limit of one forward pass in training.
@@ -147,6 +150,8 @@ pub struct Choices {
     pub optimizer_dtype: Auto<OptimizerDtype>,
     /// What the backward pass computes again.
     pub recompute: Auto<Recompute>,
+    /// Whether rollout and update read weights that have adapters in them.
+    pub merge: Auto<bool>,
     pub sequences_max: Auto<u32>,
     pub kv_blocks: Auto<u32>,
     /// What to do when the KV cache is full.
@@ -254,6 +259,22 @@ impl RunSpec {
         u64::from(self.rollout.prompts_per_step) * (1 + u64::from(self.rollout.policy_lag))
     }
 
+    /// True if the critic learns an adapter, and none of the weights below it.
+    pub fn adapts_critic(&self) -> bool {
+        self.critic.is_some() && self.lora.as_ref().is_some_and(|lora| lora.of_critic)
+    }
+
+    /// True if nothing but adapters is trained, with their heads.
+    pub fn adapts_all(&self) -> bool {
+        self.lora.is_some() && (self.critic.is_none() || self.adapts_critic())
+    }
+
+    /// True if the critic begins with the actor's own model.
+    pub fn critic_is_of_actor(&self) -> bool {
+        let starts = |critic: &Critic| critic.model == CRITIC_OF_ACTOR || critic.model == self.model;
+        self.critic.as_ref().is_some_and(starts)
+    }
+
     /// True if the kept samples of a rollout outlive it in a separate buffer: they wait for later steps, or for further rounds.
     pub fn holds_samples(&self) -> bool {
         self.objective.is_some_and(|objective| objective.filter.is_some() || self.rollout.policy_lag > 0)
@@ -306,9 +327,9 @@ impl LoraSpec {
             alpha: lora.alpha(),
             rslora: lora.rslora,
             targets: lora.targets,
-            merge: lora.merge,
             quantize: lora.quantize,
             adapter: lora.adapter.as_ref().map(PathBuf::from),
+            of_critic: lora.critic == CriticLearns::Adapter,
         }
     }
 
@@ -343,6 +364,7 @@ impl Choices {
             grad_dtype: run.train.grad_dtype,
             optimizer_dtype: run.train.optimizer_dtype,
             recompute: run.train.recompute,
+            merge: run.lora.as_ref().map_or(Auto::Value(false), |lora| lora.merge),
             sequences_max: run.rollout.sequences_max,
             kv_blocks: run.rollout.kv_blocks,
             on_full: run.rollout.on_full,

@@ -91,6 +91,11 @@ impl<'de, T: Deserialize<'de> + Expecting> Visitor<'de> for AutoVisitor<T> {
         T::deserialize(de::value::SeqAccessDeserializer::new(list)).map(Auto::Value)
     }
 
+    fn visit_bool<E: de::Error>(self, flag: bool) -> Result<Auto<T>, E> {
+        let inner: Result<T, de::value::Error> = T::deserialize(flag.into_deserializer());
+        inner.map(Auto::Value).map_err(|_| E::invalid_type(Unexpected::Bool(flag), &self))
+    }
+
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<Auto<T>, E> {
         let inner: Result<T, de::value::Error> = T::deserialize(number.into_deserializer());
         inner.map(Auto::Value).map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))
@@ -119,6 +124,11 @@ impl<T: JsonSchema> JsonSchema for Auto<T> {
 
 impl Expecting for u32 {
     const EXPECTING: &'static str = "a whole number from 0 to 4294967295";
+    const TAKES_TEXT: bool = false;
+}
+
+impl Expecting for bool {
+    const EXPECTING: &'static str = "true or false";
     const TAKES_TEXT: bool = false;
 }
 
@@ -234,6 +244,24 @@ names!(
         Layer = "layer",
     }
 );
+
+names!(
+    /// What of a critic is trained next to adapters of the actor.
+    #[derive(Default)]
+    CriticLearns, "\"full\" or \"adapter\"", {
+        /// All its weights.
+        #[default]
+        Full = "full",
+        /// An adapter of its own, and its head.
+        Adapter = "adapter",
+    }
+);
+
+impl CriticLearns {
+    pub fn is_full(&self) -> bool {
+        *self == CriticLearns::Full
+    }
+}
 
 names!(
     /// What to do with a prompt that is longer than the limit.

@@ -18,7 +18,9 @@ pub fn check_against(model: &OpenModel) -> Result<()> {
     let mut wanted: HashMap<String, Vec<u64>> = expected_tensors(&model.spec).into_iter().collect();
     if model.head == Head::Score {
         wanted.remove("lm_head.weight");
-        check_score(model)?;
+        if !has_own_score(model) {
+            check_score(model)?;
+        }
     }
     let mut unexpected = Vec::new();
     for tensor in &model.tensors {
@@ -27,6 +29,8 @@ pub fn check_against(model: &OpenModel) -> Result<()> {
             Some(shape) => return Err(bad_shape(model, tensor, &shape)),
             None if is_ignorable(&tensor.name, &model.spec) => {}
             None if model.head == Head::Score && tensor.name == SCORE => {}
+            // The base of a reward model's adapter is a language model as a rule.
+            None if has_own_score(model) && tensor.name == "lm_head.weight" => {}
             None => unexpected.push(tensor.name.as_str()),
         }
     }
@@ -45,6 +49,11 @@ pub fn check_against(model: &OpenModel) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// True if a reward model's adapter brings the head, which was checked when it was opened.
+fn has_own_score(model: &OpenModel) -> bool {
+    model.adapter.as_ref().is_some_and(|adapter| adapter.config.head == Head::Score)
 }
 
 /// A reward model gives one number: `score.weight` is there, and has one row.

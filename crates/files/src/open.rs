@@ -246,7 +246,9 @@ fn open_adapted(source: &str, folder: &Path, revision: Option<&str>) -> Result<O
     let adapter = Adapter::open(folder, &model.spec)?;
     let own = tokenizer_of(folder)?;
     let tokenizer = if own.tokenizer_json.is_some() { own } else { model.tokenizer };
-    Ok(OpenModel { source: source.to_string(), adapter: Some(adapter), tokenizer, ..model })
+    // An adapter of a language model may lie on a reward model's body, whose own head then remains.
+    let head = if adapter.config.head == Head::Score { Head::Score } else { model.head };
+    Ok(OpenModel { source: source.to_string(), head, adapter: Some(adapter), tokenizer, ..model })
 }
 
 fn open_gguf(source: &str, path: &Path) -> Result<OpenModel> {

@@ -132,7 +132,7 @@ pub struct TensorInfo {
 }
 
 /// The head of a model for sequence classification.
-pub(crate) const SCORE: &str = "score.weight";
+pub const SCORE: &str = "score.weight";
 
 /// Names and shapes of the tensors that a model of this spec has, in the order in which they are saved.
 ///

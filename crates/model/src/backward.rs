@@ -6,8 +6,8 @@ use crate::forward::{self, Decoder, Pass, qk_norm};
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::ModelSpec;
 use plimsoll_device::{
-    AdaptBackward, Adapter, AttentionBackward, Device, HeadBackward, Heads, NormGrads, QkNormBackward,
-    RopeBackward, sizes,
+    AdaptBackward, Adapter, AttentionBackward, Device, HeadBackward, Heads, Matrix, NormGrads,
+    QkNormBackward, RopeBackward, sizes,
 };
 use plimsoll_memory::Buf;
 
@@ -53,6 +53,14 @@ impl<'x, 'a> Gradients<'x, 'a> {
         match self {
             Gradients::Weights(params) => Some(params),
             Gradients::Adapters(_) => None,
+        }
+    }
+
+    /// Returns that of the head, unless it is frozen.
+    fn head(self) -> Option<Matrix<'a>> {
+        match self {
+            Gradients::Weights(params) => Some(params.head),
+            Gradients::Adapters(adapters) => adapters.head,
         }
     }
 }
@@ -161,7 +169,8 @@ pub(crate) fn backward_of<'p>(
     let back = pass.acts.backward.expect("only the update runs backward");
     let d_resid = back.d_resid.slice(0, m * h);
     dev.zero(d_resid);
-    let head = HeadPass { dev, decoder, grads: grads.weights(), add, pass, back: &back };
+    let norm = grads.weights().map(|params| params.final_norm);
+    let head = HeadPass { dev, decoder, grad: grads.head(), norm, add, pass, back: &back };
     head.run(of, d_resid);
     after(Stage::Head);
     let d_out = back.d_out.slice(0, m * h);
@@ -204,8 +213,10 @@ pub(crate) fn backward_of<'p>(
 struct HeadPass<'x, 'a, 'p> {
     dev: &'x dyn Device,
     decoder: &'x Decoder<'a>,
-    /// None where it is frozen.
-    grads: Option<&'x Params<'a>>,
+    /// Of the head; none where it is frozen.
+    grad: Option<Matrix<'a>>,
+    /// Of the last norm.
+    norm: Option<Buf<'a>>,
     add: bool,
     pass: &'x Pass<'p>,
     back: &'x Backward<'p>,
@@ -214,12 +225,11 @@ struct HeadPass<'x, 'a, 'p> {
 impl HeadPass<'_, '_, '_> {
     /// Adds the gradient of the head rows' inputs to `d_resid`.
     fn run(&self, of: Derivatives<'_>, d_resid: Buf<'_>) {
-        let Self { dev, decoder, grads, add, pass, back } = *self;
+        let Self { dev, decoder, grad, norm: dw, add, pass, back } = *self;
         let (r, h) = (pass.head_rows, decoder.spec.hidden as usize);
         if r == 0 {
-            if let Some(grads) = grads.filter(|_| !add) {
-                dev.zero(grads.head.buf);
-                dev.zero(grads.final_norm);
+            if !add {
+                grad.map(|grad| grad.buf).into_iter().chain(dw).for_each(|grad| dev.zero(grad));
             }
             return;
         }
@@ -233,14 +243,13 @@ impl HeadPass<'_, '_, '_> {
             Derivatives::Values(values) => self.values(norm, d_norm, values),
         }
         dev.zero(dx);
-        let dw = grads.map(|grads| grads.final_norm);
         let to = NormGrads { dx, rounded: None, dw, add, rstd: back.head_rstd.slice(0, r) };
         dev.rms_norm_backward(input, decoder.norm(decoder.params.final_norm), d_norm, to);
         dev.scatter_add_rows(dx, acts.head_rows.slice(0, r), d_resid);
     }
 
     fn vocabulary(&self, x: Buf<'_>, dx: Buf<'_>, inv_temperature: f32, derivatives: [&[f32]; 2]) {
-        let Self { dev, decoder, grads, add, pass, back } = *self;
+        let Self { dev, decoder, grad, add, pass, back, .. } = *self;
         let r = pass.head_rows;
         let HeadGradBufs::Vocabulary { d_logprobs, d_entropy, d_tile } = back.head else {
             panic!("this pass ends in values");
@@ -263,13 +272,13 @@ impl HeadPass<'_, '_, '_> {
             dtile: d_tile.slice(0, dtile),
             pack: back.pack,
             dx,
-            grad: grads.map(|grads| grads.head),
+            grad,
             add,
         });
     }
 
     fn values(&self, x: Buf<'_>, dx: Buf<'_>, derivatives: &[f32]) {
-        let Self { dev, decoder, grads, add, pass, back } = *self;
+        let Self { dev, decoder, grad, add, pass, back, .. } = *self;
         let r = pass.head_rows;
         assert_eq!(derivatives.len(), r, "one derivative a head row");
         let HeadGradBufs::Values { d_values, d_out } = back.head else {
@@ -278,8 +287,8 @@ impl HeadPass<'_, '_, '_> {
         let (d_values, d_out) = (d_values.slice(0, r), d_out.slice(0, r));
         dev.write_f32(d_values, 0, derivatives);
         dev.cast(d_values, d_out);
-        if let Some(grads) = grads {
-            dev.matmul_dw(d_out, x, grads.head, add, back.pack);
+        if let Some(grad) = grad {
+            dev.matmul_dw(d_out, x, grad, add, back.pack);
         }
         dev.matmul_dx(d_out, decoder.params.head, dx, false);
     }

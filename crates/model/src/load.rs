@@ -139,7 +139,7 @@ pub(crate) fn uniform(param: &Param, bound: f32, seed: u64, first: usize, out: &
 }
 
 /// Normal with standard deviation 1 / (h + 1), so that a new critic's values are near 0. Source: TRL's and OpenRLHF's critics.
-fn value_head_values(param: &Param, seed: u64, first: usize, out: &mut [f32]) {
+pub(crate) fn value_head_values(param: &Param, seed: u64, first: usize, out: &mut [f32]) {
     let std = 1.0 / (param.k as f32 + 1.0);
     for (index, value) in (first as u64..).zip(out) {
         let bits = philox(seed, Stream::Weights, param.key, index / 2);

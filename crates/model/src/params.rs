@@ -272,9 +272,10 @@ impl ParamTable {
         Run { start, elements: self.elements - start }
     }
 
-    /// Returns the elements after the layers: the last norm, and a head of its own. Nothing of adapters.
+    /// Returns the elements after the layers: the last norm, and a head of its own. Of adapters the head that is learnt with them.
     pub fn head_run(&self) -> Run {
-        let start = self.find(ParamKind::FinalNorm, 0).map_or(self.elements, |param| param.offset);
+        let is_after = |param: &&Param| matches!(param.kind, ParamKind::FinalNorm | ParamKind::ValueHead);
+        let start = self.params.iter().find(is_after).map_or(self.elements, |param| param.offset);
         Run { start, elements: self.elements - start }
     }
 

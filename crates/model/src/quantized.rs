@@ -11,8 +11,17 @@ use plimsoll_memory::Buf;
 impl ParamTable {
     /// The table of a decoder whose products are stored in codes. Their rows are whole blocks.
     pub fn quantized(spec: &ModelSpec, kind: DeviceKind, weights: DType) -> ParamTable {
-        let mut table = ParamTable::empty(kind);
-        for param in ParamTable::new(spec, kind, weights).params {
+        ParamTable::new(spec, kind, weights).in_codes()
+    }
+
+    /// The table of a critic or a reward model whose products are stored in codes.
+    pub fn quantized_critic(spec: &ModelSpec, kind: DeviceKind, weights: DType) -> ParamTable {
+        ParamTable::critic(spec, kind, weights).in_codes()
+    }
+
+    fn in_codes(self) -> ParamTable {
+        let mut table = ParamTable::empty(self.device);
+        for param in self.params {
             let key = param.offset;
             let (codes, elements) = match param.kind.site() {
                 Some(_) => (Some(table.codes), 0),

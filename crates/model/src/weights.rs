@@ -90,8 +90,9 @@ impl<'a> Params<'a> {
         Params { layers, ..Params::ends(spec, table, layout, all, slice) }
     }
 
-    /// The same weights with these adapters, or with none.
+    /// The same weights with these adapters, or with none. A head that is learnt with them is the decoder's.
     pub fn with_adapters(mut self, adapters: Option<&Adapters<'a>>) -> Params<'a> {
+        self.head = adapters.and_then(|all| all.head).unwrap_or(self.head);
         for (index, layer) in self.layers.iter_mut().enumerate() {
             layer.adapters = adapters.map(|all| all.layers[index]).unwrap_or_default();
         }

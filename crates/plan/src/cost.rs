@@ -6,9 +6,11 @@
 //! Legend: P prompts, G samples each, S = P G sequences, C sequences in flight, M rows of a micro-batch.
 
 use super::rates::Rates;
-use crate::shape::{Lora, RunShape, Training};
+use crate::lora::Lora;
+use crate::shape::{RunShape, Training};
 use plimsoll_base::{DType, ModelSpec};
-use plimsoll_model::Recompute;
+use plimsoll_device::DeviceKind;
+use plimsoll_model::{ParamTable, Recompute};
 use plimsoll_rollout::EngineLimits;
 use serde::Serialize;
 
@@ -27,6 +29,29 @@ pub(crate) struct Work {
     pub(crate) epochs: f64,
     /// (updates, epochs) of the critic.
     pub(crate) critic: (f64, f64),
+    /// True if the planner chooses whether adapters are merged: what follows from that alone is counted then.
+    pub(crate) weighs_merge: bool,
+}
+
+/// How much longer sampling takes a card with adapters that are added: 1 / 0.73, measured on an H200 at rank 32 (docs/lora.md).
+const ADDED_ON_CARDS: f64 = 1.37;
+
+impl Work {
+    /// Returns the factor of sampling with adapters that are added. What a CPU takes longer is their arithmetic, which is counted.
+    fn added(&self, shape: &RunShape) -> f64 {
+        let is_added = self.weighs_merge && shape.lora.is_some_and(|lora| !lora.merge);
+        if is_added && shape.target.kind == DeviceKind::Cuda { ADDED_ON_CARDS } else { 1.0 }
+    }
+
+    /// Returns the seconds of merging adapters after each update: the arithmetic of B A, and weights that are read and written.
+    fn merging(&self, shape: &RunShape, rates: &Rates) -> f64 {
+        let Some(lora) = shape.lora.filter(|lora| self.weighs_merge && lora.merge) else { return 0.0 };
+        let table = ParamTable::merged(&shape.spec, shape.target.kind, shape.weights, lora.shape);
+        let (elements, rank) = (table.elements as f64, f64::from(lora.shape.rank));
+        let computed = 2.0 * elements * rank / (rates.flops(shape.weights) * rates.update_share);
+        let moved = 2.0 * elements * shape.weights.bytes() as f64 / rates.bandwidth;
+        self.updates * computed.max(moved)
+    }
 }
 
 /// Predicted seconds of a step, by part.
@@ -51,7 +76,7 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
     let model = Model::new(&shape.spec, shape.weights).with(&shape.spec, shape.lora);
     let mut cost = StepCost::default();
     if work.samples {
-        cost.rollout_s = rollout(work, &model, &shape.engine, rates);
+        cost.rollout_s = rollout(work, &model, &shape.engine, rates) * work.added(shape);
     }
     if let Some(training) = &shape.training {
         let cut = Cut::greedy(work, training.pack.micro_batch_tokens);
@@ -69,14 +94,17 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
             cost.score_s += score(work, &Model::new(spec, shape.weights), false, &cut, rates);
         }
         if let Some(spec) = &training.critic {
-            cost.critic_s = critic(work, Model::new(spec, shape.weights), training, rates);
+            let lora = training.critic_adapter.map(|critic| critic.lora);
+            cost.critic_s = critic(work, Model::new(spec, shape.weights).with(spec, lora), training, rates);
         }
         cost.update_s = update(work, &model, training, &Cut::of_update(work, training), rates);
+        cost.update_s += work.merging(shape, rates);
     }
     if let Some(scoring) = &shape.scoring {
         let cut = Cut::greedy(work, scoring.pack.micro_batch_tokens);
-        let each = scoring.models.values().map(|spec| {
-            let model = Model { head_flops: 0.0, ..Model::new(spec, shape.weights) };
+        let each = scoring.models.rewards().map(|(name, spec)| {
+            let model = Model::new(spec, shape.weights).with(spec, scoring.adapters.get(name).copied());
+            let model = Model { head_flops: 0.0, ..model };
             score(work, &model, false, &cut, rates)
         });
         cost.score_s += each.sum::<f64>();
@@ -289,6 +317,7 @@ mod tests {
             updates: 1.0,
             epochs: 1.0,
             critic: (0.0, 1.0),
+            weighs_merge: false,
         }
     }
 
@@ -310,6 +339,7 @@ mod tests {
             recompute,
             reference: false,
             critic: None,
+            critic_adapter: None,
             teacher: None,
             teacher_quantize: None,
             trackers: plimsoll_base::Bytes(0),

@@ -1,5 +1,6 @@
 //! Facts about a run's model, data and directory that its plan depends on, known before anything is allocated.
 
+use crate::lora::Lora;
 use crate::role_name::PerRole;
 use plimsoll_base::{Bytes, ModelSpec};
 use plimsoll_config::{Auto, ByteSize, RunSpec};
@@ -34,6 +35,8 @@ pub struct Facts {
     pub eval_prompts: usize,
     /// Shapes of the models besides the run's own and its reference.
     pub models: PerRole<ModelSpec>,
+    /// Of the reward models among them that are an adapter on its base.
+    pub adapters: PerRole<Lora>,
     /// Host memory outside the arena.
     pub host: HostFacts,
     /// The rank that is planned.

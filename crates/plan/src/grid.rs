@@ -108,7 +108,7 @@ fn cell(
     let adapters = run.lora.take().unwrap_or_default();
     let (pool, full) = planned(&run, spec, prompt, limits)?;
     let (mut lora, mut qlora) = (None, None);
-    if takes(&run, spec, &adapters) {
+    if takes(spec, &adapters) {
         // They decide both dtypes.
         (run.train.optimizer_dtype, run.train.grad_dtype) = (Auto::Auto, Auto::Auto);
         let mut adapted = |adapters: Lora| {
@@ -118,17 +118,18 @@ fn cell(
         };
         lora = adapted(Lora { quantize: None, ..adapters.clone() })?;
         if Quantization::Nf4.takes(&spec) {
-            qlora = adapted(Lora { quantize: Some(Quantization::Nf4), merge: false, ..adapters })?;
+            qlora =
+                adapted(Lora { quantize: Some(Quantization::Nf4), merge: Auto::Value(false), ..adapters })?;
         }
     }
     let (model, method) = (model.to_string(), method.to_string());
     Ok(Cell { model, context, method, pool: pool.name(), full, lora, qlora })
 }
 
-/// True if the method trains a model that adapters of this rank fit in.
-fn takes(run: &RunFile, spec: ModelSpec, lora: &Lora) -> bool {
-    let widths = lora.targets.iter().map(|target| target.widths(&spec));
-    run.method != Method::RewardModel && widths.into_iter().all(|(a, b)| a.min(b) >= lora.rank)
+/// True if adapters of this rank fit in the model.
+fn takes(spec: ModelSpec, lora: &Lora) -> bool {
+    let mut widths = lora.targets.iter().map(|target| target.widths(&spec));
+    widths.all(|(a, b)| a.min(b) >= lora.rank)
 }
 
 /// Plans one way to train a cell. Also returns the pool that the model lives in.
@@ -145,6 +146,7 @@ fn planned(run: &RunFile, spec: ModelSpec, prompt: u32, limits: &Limits) -> Resu
             .with(RoleName::Critic, run.needs.critic.then_some(spec))
             .with(RoleName::Teacher, run.needs.teacher.then_some(spec))
             .with_rewards(run.model_rewards.iter().map(|_| spec)),
+        adapters: PerRole::none(),
         host: HostFacts {
             image: facts::image_bytes(),
             tokenizer: facts::tokenizer_bytes_of(&spec),
@@ -286,9 +288,9 @@ mod tests {
             methods: methods.iter().map(|name| name.to_string()).collect(),
         };
         let cells = plan_grid(Some(&base), &grid(&["grpo", "reward_model"]), &limits(64)).unwrap();
-        // The keys and values of the second model are 128 wide, and a reward model has a new head.
+        // The keys and values of the second model are 128 wide.
         let ranks: Vec<_> = cells.iter().map(|cell| cell.lora.as_ref().map(|lora| lora.rank)).collect();
-        assert_eq!(ranks, [Some(192), None, None, None]);
+        assert_eq!(ranks, [Some(192), Some(192), None, None]);
         let [full, lora] = [&cells[0].full, &cells[0].lora.as_ref().unwrap().planned];
         let dtypes = [full, lora].map(|way| way.optimizer_dtype);
         assert_eq!(dtypes, [plimsoll_train::OptimizerDType::Int8, plimsoll_train::OptimizerDType::F32]);

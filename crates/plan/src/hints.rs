@@ -259,7 +259,7 @@ fn changes_of(run: &RunSpec) -> Vec<Change> {
 
 /// Returns the changes that adapters allow: to train them instead of all weights of a policy, at the default rank, and to store
 /// frozen weights in 4 bits.
-fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 4] {
+fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 5] {
     let lora = LoraSpec::new(&Lora::default());
     let spec = &planner.facts.spec;
     let is_narrow = |(inputs, outputs): (u32, u32)| inputs.min(outputs) < lora.rank;
@@ -278,12 +278,15 @@ fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 4] {
     if run.choices.zero_stage == Auto::Value(3) {
         sets.push("run.zero_stage=auto".into());
     }
-    let is_new = planner.purpose == Purpose::Train && run.lora.is_none() && !run.needs.scores && has_room;
+    let is_new = planner.purpose == Purpose::Train && run.lora.is_none() && has_room;
+    let has_full_critic = run.lora.is_some() && run.critic.is_some() && !run.adapts_critic();
     let whole_blocks = Quantization::Nf4.takes(spec);
     let in_codes = "lora.quantize=nf4".to_string();
     let coded_sets = [sets.clone(), vec![in_codes.clone()]].concat();
-    let (merges, is_coded) =
-        run.lora.as_ref().map_or((false, false), |lora| (lora.merge, lora.quantize.is_some()));
+    let (merges, is_coded) = (
+        run.lora.is_some() && run.choices.merge == Auto::Value(true),
+        run.lora.as_ref().is_some_and(|lora| lora.quantize.is_some()),
+    );
     let what = |applies, set: String, why, apply| Change {
         applies,
         set: set.into(),
@@ -310,8 +313,14 @@ fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 4] {
             "the frozen weights of linear layers are stored in 4 bits",
             |run| run.lora.iter_mut().for_each(|lora| lora.quantize = Some(Quantization::Nf4)),
         ),
+        what(
+            has_full_critic,
+            "lora.critic=adapter".into(),
+            "the critic trains an adapter and its head, and no other weights",
+            |run| run.lora.iter_mut().for_each(|lora| lora.of_critic = true),
+        ),
         what(merges, "lora.merge=false".into(), "there is no second copy of the weights", |run| {
-            run.lora.iter_mut().for_each(|lora| lora.merge = false)
+            run.choices.merge = Auto::Value(false)
         }),
     ]
 }

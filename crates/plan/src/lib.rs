@@ -8,6 +8,7 @@ mod facts;
 pub mod grid;
 mod hints;
 mod limits;
+mod lora;
 pub mod measured;
 mod planning;
 pub mod rates;
@@ -29,6 +30,7 @@ pub use facts::{
     samples_kept, staging_bytes, tokenizer_bytes,
 };
 pub use limits::{limits_of, machine_limits, parse_limits};
+pub use lora::{CriticAdapter, Lora};
 pub use planning::{
     check_lengths, check_positions, longest_sequence, plan_sampling, plan_with, predict_step,
     smallest_limits, threads_without_cores,
@@ -39,5 +41,5 @@ pub use render::{pool_lines, pools_json, region_lines};
 pub use report::{AutoReport, Hint, PlanReport, Resolved, Setting, SmallestLimits};
 pub use role_name::{PerRole, RoleName};
 pub use roles::{PassShape, RoleShape, UpdateShape, WeightsAre};
-pub use shape::{Lora, Offload, RunShape, Training};
+pub use shape::{Offload, RunShape, Training};
 pub use step_arrays::{StepArrays, step_bytes};

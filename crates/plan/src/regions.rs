@@ -111,12 +111,17 @@ impl RunShape {
         Ok(most)
     }
 
+    /// Returns the highest rank of an adapter; none without one.
+    fn rank_max(&self) -> Option<u32> {
+        let scoring = self.scoring.iter().flat_map(|scoring| scoring.adapters.values());
+        self.lora.iter().chain(scoring).map(|lora| lora.shape.rank).max()
+    }
+
     fn scratch_of(&self, spec: &ModelSpec) -> Result<Layout> {
         match self.target.kind {
-            DeviceKind::Cpu => match self.lora {
-                Some(lora) => {
-                    let rank = u64::from(lora.shape.rank);
-                    CpuDevice::scratch_of_adapters(spec, self.weights, self.target.threads, rank)
+            DeviceKind::Cpu => match self.rank_max() {
+                Some(rank) => {
+                    CpuDevice::scratch_of_adapters(spec, self.weights, self.target.threads, u64::from(rank))
                 }
                 None => CpuDevice::scratch_layout(
                     spec,

@@ -199,7 +199,8 @@ fn parts_words(parts: &[(&'static str, Bytes)]) -> String {
 /// Returns the knobs of a setting, each under its key.
 fn named(setting: &Setting) -> Vec<(&'static str, String)> {
     let r = &setting.resolved;
-    vec![
+    let merge = r.merge.map(|merge| ("merge", merge.to_string()));
+    let all = vec![
         ("micro_batch_tokens", r.micro_batch_tokens.to_string()),
         ("recompute", format!("{:?}", r.recompute).to_lowercase()),
         ("optimizer_dtype", format!("{:?}", r.optimizer_dtype).to_lowercase()),
@@ -209,7 +210,8 @@ fn named(setting: &Setting) -> Vec<(&'static str, String)> {
         ("staging", r.staging.to_string()),
         ("offload", r.offload.words().to_string()),
         ("threads", r.threads.to_string()),
-    ]
+    ];
+    all.into_iter().chain(merge).collect()
 }
 
 fn knobs(setting: &Setting) -> String {

@@ -3,6 +3,10 @@
 use crate::cost::StepCost;
 use crate::shape::{Offload, RunShape};
 use plimsoll_base::{Bytes, DType};
+use plimsoll_config::{
+    Auto, ByteSize, ModelDtype, Offload as RunOffload, OptimizerDtype as RunOptimizer,
+    Recompute as RunRecompute, RunFile,
+};
 use plimsoll_memory::Plan;
 use plimsoll_model::Recompute;
 use plimsoll_train::OptimizerDType;
@@ -27,6 +31,9 @@ pub struct Resolved {
     pub staging: Bytes,
     /// What is in the device's host memory.
     pub offload: Offload,
+    /// Whether adapters are merged into a copy of the weights; none where the run file says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub merge: Option<bool>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -96,4 +103,41 @@ pub struct Hint {
     pub lost_speed: Option<f64>,
     /// True if it changes the result, not only how it is computed.
     pub changes_result: bool,
+}
+
+impl Resolved {
+    /// Returns the run file with the planner's value for every `"auto"`.
+    pub fn write_into(&self, run: &RunFile) -> RunFile {
+        let mut run = run.clone();
+        run.train.micro_batch_tokens = Auto::Value(self.micro_batch_tokens as u32);
+        run.train.recompute = Auto::Value(match self.recompute {
+            Recompute::None => RunRecompute::None,
+            Recompute::Cheap => RunRecompute::Cheap,
+            Recompute::Layer => RunRecompute::Layer,
+        });
+        run.train.optimizer_dtype = Auto::Value(match self.optimizer_dtype {
+            OptimizerDType::F32 => RunOptimizer::F32,
+            OptimizerDType::Bf16 => RunOptimizer::Bf16,
+            OptimizerDType::Int8 => RunOptimizer::Int8,
+        });
+        let bf16 = self.grad_dtype == DType::Bf16;
+        run.train.grad_dtype = Auto::Value(if bf16 { ModelDtype::Bf16 } else { ModelDtype::F32 });
+        run.rollout.sequences_max = Auto::Value(self.sequences_max as u32);
+        run.rollout.kv_blocks = Auto::Value(self.kv_blocks as u32);
+        run.memory.staging = Auto::Value(ByteSize(self.staging));
+        let offload = [
+            (self.offload.optimizer, RunOffload::Optimizer),
+            (self.offload.reference && !self.offload.weights, RunOffload::Reference),
+        ];
+        run.memory.offload =
+            Auto::Value(offload.into_iter().filter_map(|(lies, what)| lies.then_some(what)).collect());
+        if self.offload.weights {
+            run.run.zero_stage = Auto::Value(3);
+        }
+        run.run.threads = Auto::Value(self.threads as u32);
+        if let Some((lora, merge)) = run.lora.as_mut().zip(self.merge) {
+            lora.merge = Auto::Value(merge);
+        }
+        run
+    }
 }

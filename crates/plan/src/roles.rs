@@ -3,8 +3,9 @@
 //! Actor, reference, critic, teacher and reward model are values of one type, in the order in which they are laid out. A further
 //! role is a name, a value of `RunShape::roles` and, where its model is not the run's own, a row that opens it.
 
+use crate::lora::{CriticAdapter, Lora};
 use crate::role_name::RoleName;
-use crate::shape::{Lora, RunShape, Scoring, Training};
+use crate::shape::{RunShape, Scoring, Training};
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Quantization, Result};
 use plimsoll_files::Head;
 use plimsoll_memory::Layout;
@@ -34,6 +35,18 @@ pub struct UpdateShape {
     pub offloads_states: bool,
 }
 
+impl UpdateShape {
+    /// The update of adapters, whose gradients and states are f32 and stay on the device.
+    fn of_adapters(self) -> UpdateShape {
+        let (grads, optimizer) = (DType::F32, OptimizerDType::F32);
+        UpdateShape {
+            dtypes: StateDTypes { grads, optimizer, ..self.dtypes },
+            offloads_states: false,
+            ..self
+        }
+    }
+}
+
 /// Where a role's weights are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightsAre {
@@ -43,7 +56,7 @@ pub enum WeightsAre {
     Offloaded,
     /// In parts on all ranks.
     Spread(Share),
-    /// The first role's, which are frozen: without its adapters.
+    /// The first role's, which are frozen: without its adapters, and of a critic with a head of its own.
     FirstRoles,
 }
 
@@ -70,19 +83,26 @@ pub struct RoleShape {
 impl RoleShape {
     /// Returns the role's parameter table.
     pub fn table(&self) -> ParamTable {
-        let new = match (self.head, self.quantize) {
+        // What the first role has below adapters is a language model.
+        let is_of_first = self.weights_are == WeightsAre::FirstRoles;
+        let head = if is_of_first { Head::Vocabulary } else { self.head };
+        let new = match (head, self.quantize) {
             (Head::Vocabulary, None) => ParamTable::new,
             (Head::Vocabulary, Some(Quantization::Nf4)) => ParamTable::quantized,
             (Head::Score, None) => ParamTable::critic,
-            (Head::Score, Some(_)) => panic!("a model with one output is stored in full"),
+            (Head::Score, Some(Quantization::Nf4)) => ParamTable::quantized_critic,
         };
         new(&self.spec, self.target.kind, self.weights)
     }
 
-    /// Returns the table of its adapters.
+    /// Returns the table of its adapters, and of the head that is learnt with them.
     pub fn adapters(&self) -> Option<ParamTable> {
         let lora = self.lora?;
-        Some(ParamTable::adapters(&self.spec, self.target.kind, self.weights, lora.shape))
+        let new = match self.head {
+            Head::Vocabulary => ParamTable::adapters,
+            Head::Score => ParamTable::adapters_and_score,
+        };
+        Some(new(&self.spec, self.target.kind, self.weights, lora.shape))
     }
 
     /// Returns the table of the weights that have its adapters in them.
@@ -261,12 +281,7 @@ impl RunShape {
         let of_first = Some(update(mode, training.packing));
         let mut roles = vec![RoleShape { score, update: of_first, weights_are, ..first }];
         if let (Some(update), Some(_)) = (&mut roles[0].update, self.lora) {
-            let (grads, optimizer) = (DType::F32, OptimizerDType::F32);
-            *update = UpdateShape {
-                dtypes: StateDTypes { grads, optimizer, ..update.dtypes },
-                offloads_states: false,
-                ..*update
-            };
+            *update = update.of_adapters();
         }
         let first = RoleShape { lora: None, ..first };
         if training.reference {
@@ -291,13 +306,34 @@ impl RunShape {
         }
         if let Some(spec) = training.critic {
             let update = update(Mode::Critic(training.recompute), Packing::default());
-            let pass = PassShape { limits: self.pass(), ..update.pass };
-            let update = UpdateShape { pass, ..update };
-            let (name, head, quantize) = (RoleName::Critic, Head::Score, None);
-            let (score, update) = (Some(pass), Some(update));
-            roles.push(RoleShape { name, spec, head, quantize, score, update, weights_are, ..first });
+            roles.push(self.critic(training, spec, update, first));
         }
         roles
+    }
+
+    /// Returns the critic, which passes over what the actor does.
+    fn critic(
+        &self,
+        training: &Training,
+        spec: ModelSpec,
+        update: UpdateShape,
+        first: RoleShape,
+    ) -> RoleShape {
+        let pass = PassShape { limits: self.pass(), ..update.pass };
+        let update = UpdateShape { pass, ..update };
+        let (name, head, quantize) = (RoleName::Critic, Head::Score, None);
+        let weights_are = training.weights_are();
+        let score = Some(pass);
+        let full =
+            RoleShape { name, spec, head, quantize, score, update: Some(update), weights_are, ..first };
+        let Some(CriticAdapter { lora, shares }) = training.critic_adapter else { return full };
+        RoleShape {
+            weights_are: if shares { WeightsAre::FirstRoles } else { WeightsAre::Resident },
+            lora: Some(lora),
+            quantize: lora.quantize,
+            update: Some(update.of_adapters()),
+            ..full
+        }
     }
 
     /// Returns the pass that computes log-probabilities of all response tokens.
@@ -311,9 +347,16 @@ fn scoring_roles(scoring: &Scoring, first: RoleShape) -> impl Iterator<Item = Ro
     // One score per response, read at its last token.
     let packing = Packing { heads: Heads::End, whole_groups: false };
     let limits = scoring.pack.pass_of(Heads::End);
-    scoring.models.rewards().map(move |(name, &spec)| {
-        let set = scoring.models.rewards().position(|(_, other)| *other == spec).unwrap_or(0);
+    let lora_of = |name: RoleName| scoring.adapters.get(name).copied();
+    let passes_of = move |(name, spec): (RoleName, &ModelSpec)| (*spec, lora_of(name).map(|lora| lora.shape));
+    scoring.models.rewards().map(move |(name, spec)| {
+        let own = passes_of((name, spec));
+        let set = scoring.models.rewards().position(|other| passes_of(other) == own).unwrap_or(0);
         let score = Some(PassShape { mode: Mode::Reward(set as u8), packing, limits });
-        RoleShape { name, spec, head: Head::Score, lora: None, quantize: None, score, update: None, ..first }
+        let (head, lora, spec) = (Head::Score, lora_of(name), *spec);
+        let quantize = lora.and_then(|lora| lora.quantize);
+        // What lies below adapters stays whole.
+        let weights_are = if lora.is_some() { WeightsAre::Resident } else { first.weights_are };
+        RoleShape { name, spec, head, lora, quantize, score, update: None, weights_are, ..first }
     })
 }

@@ -10,13 +10,14 @@ use super::rates::Rates;
 use super::report::Resolved;
 use crate::facts::Facts;
 use crate::facts::HostFacts;
+use crate::lora::{CriticAdapter, lora, merges};
 use crate::role_name::RoleName;
 use crate::shape::{Offload, RunShape, Scoring, Training};
-use crate::work::{check_sizes, lora, response_tokens, work};
+use crate::work::{check_sizes, response_tokens, work};
 use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_config::{
-    Auto, ByteSize, LearnsFrom, ModelDtype, Offload as RunOffload, OnFull as RunOnFull,
-    OptimizerDtype as RunOptimizer, Recompute as RunRecompute, RunFile, RunSpec,
+    Auto, ByteSize, LearnsFrom, Offload as RunOffload, OnFull as RunOnFull, OptimizerDtype as RunOptimizer,
+    Recompute as RunRecompute, RunSpec,
 };
 use plimsoll_cuda::Held;
 use plimsoll_device::DeviceKind;
@@ -93,8 +94,8 @@ pub(crate) struct Solution {
     pub(crate) fits: bool,
 }
 
-/// The index of a setting on each axis: precision, recompute, micro-batch, sequences, staging, offload.
-type Point = [usize; 6];
+/// The index of a setting on each axis: precision, recompute, micro-batch, sequences, staging, offload, merge.
+type Point = [usize; 7];
 /// The axis that changes the result: a later choice is taken only where no earlier one fits.
 const PRECISION: usize = 0;
 /// The axis without effect on a step.
@@ -110,6 +111,7 @@ struct Axes {
     sequences: Vec<usize>,
     staging: Vec<Bytes>,
     offload: Vec<Offload>,
+    merge: Vec<bool>,
 }
 
 /// One choice of every knob.
@@ -120,13 +122,14 @@ struct Knobs {
     sequences: usize,
     staging: Bytes,
     offload: Offload,
+    merge: bool,
 }
 
 impl Axes {
     fn lengths(&self) -> Point {
-        let Axes { precision, recompute, micro_batch_tokens, sequences, staging, offload } = self;
+        let Axes { precision, recompute, micro_batch_tokens, sequences, staging, offload, merge } = self;
         let (batch, staging) = (micro_batch_tokens.len(), staging.len());
-        [precision.len(), recompute.len(), batch, sequences.len(), staging, offload.len()]
+        [precision.len(), recompute.len(), batch, sequences.len(), staging, offload.len(), merge.len()]
     }
 
     fn at(&self, point: Point) -> Knobs {
@@ -137,6 +140,7 @@ impl Axes {
             sequences: self.sequences[point[3]],
             staging: self.staging[point[STAGING]],
             offload: self.offload[point[OFFLOAD]],
+            merge: self.merge[point[6]],
         }
     }
 
@@ -145,7 +149,7 @@ impl Axes {
         let lengths = self.lengths();
         let count: usize = lengths.iter().product();
         (0..count).map(move |mut n| {
-            let mut point = [0; 6];
+            let mut point = [0; 7];
             for axis in (0..lengths.len()).rev() {
                 point[axis] = n % lengths[axis];
                 n /= lengths[axis];
@@ -276,9 +280,9 @@ impl Planner<'_> {
 
     fn axes(&self, run: &RunSpec) -> Axes {
         Axes {
-            precision: match (&run.lora, &run.critic) {
-                (Some(_), None) => vec![(OptimizerDType::F32, DType::F32)],
-                _ => precisions(run),
+            precision: match run.adapts_all() {
+                true => vec![(OptimizerDType::F32, DType::F32)],
+                false => precisions(run),
             },
             recompute: match run.choices.recompute {
                 Auto::Value(level) => vec![recompute(level)],
@@ -291,6 +295,7 @@ impl Planner<'_> {
                 Auto::Auto => STAGING_MIB.map(Bytes::mib).to_vec(),
             },
             offload: self.offloads(run),
+            merge: merges(run),
         }
     }
 
@@ -316,7 +321,7 @@ impl Planner<'_> {
         let of = |optimizer: bool, reference: bool| Offload { optimizer, reference, weights: false };
         // States of adapters are small and stay where they are, and their reference is the model itself.
         let is_whole = run.lora.is_none();
-        let (states, reference) = (is_whole || run.critic.is_some(), run.reference && is_whole);
+        let (states, reference) = (!run.adapts_all(), run.reference && is_whole);
         if self.facts.share.ranks > 1 {
             return self.spreads(run, reference);
         }
@@ -435,6 +440,7 @@ impl Planner<'_> {
             recompute: knobs.recompute,
             reference,
             critic: self.facts.models.get(RoleName::Critic).copied(),
+            critic_adapter: CriticAdapter::of(run),
             teacher: self.facts.models.get(RoleName::Teacher).copied(),
             teacher_quantize: run.distill.as_ref().and_then(|distill| distill.quantize),
             offload: knobs.offload,
@@ -464,12 +470,14 @@ impl Planner<'_> {
             threads: self.threads,
             staging: knobs.staging,
             offload: knobs.offload,
+            merge: run.choices.merge.is_auto().then_some(knobs.merge),
         };
+        let has_adapters = run.lora.is_some() || self.facts.adapters.values().next().is_some();
         let shape = RunShape {
             spec: self.facts.spec,
             head: if run.needs.scores { Head::Score } else { Head::Vocabulary },
             weights,
-            lora: run.lora.as_ref().map(lora),
+            lora: run.lora.as_ref().map(|of| lora(of, knobs.merge)),
             target: self.target(),
             engine,
             on_full: on_full(run.choices.on_full),
@@ -479,11 +487,12 @@ impl Planner<'_> {
             scoring: self.facts.models.rewards().next().map(|_| Scoring {
                 pack: training.pack,
                 models: self.facts.models.with(RoleName::Critic, None).with(RoleName::Teacher, None),
+                adapters: self.facts.adapters,
             }),
             rewards: self.rewards,
             episodes: crate::facts::episode_memory(run),
             host: HostFacts { staging, ..self.facts.host },
-            held: if run.lora.is_some() { self.held.0.with_adapters() } else { self.held.0 },
+            held: if has_adapters { self.held.0.with_adapters() } else { self.held.0 },
         };
         (shape, resolved)
     }
@@ -544,39 +553,5 @@ fn on_full(how: RunOnFull) -> OnFull {
     match how {
         RunOnFull::WorstCase => OnFull::WorstCase,
         RunOnFull::Preempt => OnFull::Preempt,
-    }
-}
-
-impl Resolved {
-    /// Returns the run file with the planner's value for every `"auto"`.
-    pub fn write_into(&self, run: &RunFile) -> RunFile {
-        let mut run = run.clone();
-        run.train.micro_batch_tokens = Auto::Value(self.micro_batch_tokens as u32);
-        run.train.recompute = Auto::Value(match self.recompute {
-            Recompute::None => RunRecompute::None,
-            Recompute::Cheap => RunRecompute::Cheap,
-            Recompute::Layer => RunRecompute::Layer,
-        });
-        run.train.optimizer_dtype = Auto::Value(match self.optimizer_dtype {
-            OptimizerDType::F32 => RunOptimizer::F32,
-            OptimizerDType::Bf16 => RunOptimizer::Bf16,
-            OptimizerDType::Int8 => RunOptimizer::Int8,
-        });
-        let bf16 = self.grad_dtype == DType::Bf16;
-        run.train.grad_dtype = Auto::Value(if bf16 { ModelDtype::Bf16 } else { ModelDtype::F32 });
-        run.rollout.sequences_max = Auto::Value(self.sequences_max as u32);
-        run.rollout.kv_blocks = Auto::Value(self.kv_blocks as u32);
-        run.memory.staging = Auto::Value(ByteSize(self.staging));
-        let offload = [
-            (self.offload.optimizer, RunOffload::Optimizer),
-            (self.offload.reference && !self.offload.weights, RunOffload::Reference),
-        ];
-        run.memory.offload =
-            Auto::Value(offload.into_iter().filter_map(|(lies, what)| lies.then_some(what)).collect());
-        if self.offload.weights {
-            run.run.zero_stage = Auto::Value(3);
-        }
-        run.run.threads = Auto::Value(self.threads as u32);
-        run
     }
 }

@@ -1,8 +1,9 @@
 //! The shape of a run: every number that its memory depends on. `regions` turns them into the rows of the plan.
 
+use crate::lora::{CriticAdapter, Lora};
 use crate::role_name::PerRole;
 use crate::{facts::HostFacts, step_arrays::StepArrays};
-use plimsoll_base::{Bytes, DType, LoraShape, ModelSpec, Quantization};
+use plimsoll_base::{Bytes, DType, ModelSpec, Quantization};
 use plimsoll_cuda::{self as cuda};
 use plimsoll_files::Head;
 use plimsoll_model::{Recompute, Target};
@@ -53,6 +54,8 @@ pub struct Training {
     pub reference: bool,
     /// Shape of the critic, if there is one. Its dtypes, limits and recompute are the actor's.
     pub critic: Option<ModelSpec>,
+    /// What the critic learns, if not all its weights.
+    pub critic_adapter: Option<CriticAdapter>,
     /// Shape of the teacher, if there is one. Its dtype is the actor's.
     pub teacher: Option<ModelSpec>,
     /// How the teacher's weights are stored, if not in full.
@@ -106,20 +109,8 @@ pub struct Scoring {
     /// How responses become micro-batches.
     pub pack: PackLimits,
     pub models: PerRole<ModelSpec>,
-}
-
-/// Adapters of a model whose weights are frozen.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Lora {
-    pub shape: LoraShape,
-    /// What B (A x) is multiplied by: it follows from the two below.
-    pub scale: f32,
-    pub alpha: f64,
-    pub rslora: bool,
-    /// True if a second copy of the weights has them in it.
-    pub merge: bool,
-    /// How the frozen weights are stored, if not in full.
-    pub quantize: Option<Quantization>,
+    /// Of those that are an adapter on frozen weights.
+    pub adapters: PerRole<Lora>,
 }
 
 /// Every number that a run's memory depends on.

@@ -2,9 +2,8 @@
 
 use crate::cost::Work;
 use crate::facts::Facts;
-use crate::shape::Lora;
-use plimsoll_base::{Error, LoraShape, Result};
-use plimsoll_config::{LoraSpec, RunSpec};
+use plimsoll_base::{Error, Result};
+use plimsoll_config::RunSpec;
 
 /// Largest number of tokens of a step, prompts and responses; no larger step is planned.
 const STEP_TOKENS_MAX: u64 = 1 << 40;
@@ -27,6 +26,7 @@ pub(crate) fn work(run: &RunSpec, facts: &Facts) -> Work {
             Some(updates) => (f64::from(updates.max(1)), 1.0),
             None => (updates, epochs),
         },
+        weighs_merge: run.choices.merge.is_auto(),
     }
 }
 
@@ -58,11 +58,4 @@ pub(crate) fn check_sizes(run: &RunSpec, facts: &Facts) -> Result<()> {
     Err(Error::usage("size-overflow", message).hint(
         "lower rollout.prompts_per_step, rollout.group_size, rollout.max_new_tokens or data.prompt_tokens_max",
     ))
-}
-
-/// Returns the adapters of a run file as the plan sees them.
-pub(crate) fn lora(spec: &LoraSpec) -> Lora {
-    let LoraSpec { rank, targets, alpha, rslora, merge, quantize, .. } = *spec;
-    let shape = LoraShape { rank, targets };
-    Lora { shape, scale: spec.scale() as f32, alpha, rslora, merge, quantize }
 }

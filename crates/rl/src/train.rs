@@ -107,7 +107,12 @@ pub fn train(
 fn title(run: &RunSpec, report: &PlanReport, dev: &dyn Device) -> String {
     let millions = report.shape.spec.parameters() as f64 / 1e6;
     let (method, model, weights) = (run.method.name(), &run.model, report.shape.weights.name());
-    format!("{method} on {model}, {millions:.1} M parameters, {weights}, {}", dev.machine_type())
+    let merge = match report.resolved.merge {
+        Some(true) => ", adapters merged (auto)",
+        Some(false) => ", adapters alone (auto)",
+        None => "",
+    };
+    format!("{method} on {model}, {millions:.1} M parameters, {weights}{merge}, {}", dev.machine_type())
 }
 
 /// Returns the plan of a run that fits.

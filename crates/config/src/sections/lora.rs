@@ -1,5 +1,6 @@
 //! `[lora]`.
 
+use crate::{Auto, CriticLearns};
 use plimsoll_base::{LoraTargets, Quantization};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -20,8 +21,9 @@ pub struct Lora {
     pub rslora: bool,
     /// 0: rollout and update are one policy.
     pub dropout: f64,
-    /// A second copy of the weights has the adapters in it, and rollout and update read that one: faster, for its memory.
-    pub merge: bool,
+    /// A second copy of the weights has the adapters in it, and rollout and update read that one: faster, for its memory. `auto` has
+    /// one where it fits and is predicted to be faster.
+    pub merge: Auto<bool>,
     /// How the frozen weights of linear layers are stored: `nf4` has 4 bits and a scale for each 64; in full if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "quantize_schema")]
@@ -29,6 +31,9 @@ pub struct Lora {
     /// The folder of a peft adapter to start from; A is random and B is 0 if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<String>,
+    /// What of PPO's critic is trained: `full` is all its weights, `adapter` an adapter as the actor's, over the same frozen weights.
+    #[serde(skip_serializing_if = "CriticLearns::is_full")]
+    pub critic: CriticLearns,
 }
 
 impl Default for Lora {
@@ -39,9 +44,10 @@ impl Default for Lora {
             targets: LoraTargets::ALL,
             rslora: false,
             dropout: 0.0,
-            merge: false,
+            merge: Auto::Value(false),
             quantize: None,
             adapter: None,
+            critic: CriticLearns::Full,
         }
     }
 }

@@ -102,6 +102,8 @@ fn what_peft_has_and_this_build_has_not_is_refused_by_name() {
         ("lora.alpha=0", "bad-value", "above 0"),
         ("lora.alpha=1e300", "bad-value", "finite"),
         ("lora.adapter=", "bad-value", "adapter_config.json"),
+        ("lora.critic=adapter", "contradictory-keys", "method `grpo` has no critic"),
+        ("lora.critic=frozen", "bad-value", "lora.critic"),
         ("lora.ranks=8", "unknown-key", "did you mean `lora.rank`?"),
         ("lora=8", "bad-type", "a table"),
         ("train.lora_rank=8", "unknown-key", "`lora_rank` belongs in [lora]"),
@@ -176,6 +178,34 @@ fn a_move_to_host_memory_that_moves_nothing_has_a_note() {
     let states = "memory.offload=[\"optimizer\"]";
     let critic = notes(&["lora={}", "method=ppo", states]);
     assert!(critic.len() == 1 && critic[0].contains("moves the critic's states"), "{critic:?}");
+    let adapted = notes(&["lora.critic=adapter", "method=ppo", states]);
+    assert!(adapted.len() == 1 && adapted[0].contains("states of adapters stay"), "{adapted:?}");
+}
+
+#[test]
+fn whether_adapters_are_merged_may_be_left_to_the_planner() {
+    let run = |sets: &[&str]| RunSpec::new(&load_text(GOOD, sets, &[]).unwrap().run).choices.merge;
+    assert_eq!(run(&[]), Auto::Value(false));
+    assert_eq!(run(&["lora={}"]), Auto::Value(false));
+    assert_eq!(run(&["lora.merge=true"]), Auto::Value(true));
+    assert_eq!(run(&["lora.merge=auto"]), Auto::Auto);
+    assert_eq!(run(&["lora.merge=auto", "lora.quantize=nf4"]), Auto::Auto);
+    assert!(load_text(GOOD, &["lora={}"], &[]).unwrap().run.to_toml().contains("merge = false"));
+}
+
+#[test]
+fn a_critic_learns_all_its_weights_unless_the_section_says_otherwise() {
+    let run = |sets: &[&str]| RunSpec::new(&load_text(GOOD, sets, &[]).unwrap().run);
+    let of = |sets: &[&str]| {
+        let run = run(&[&["method=ppo"], sets].concat());
+        (run.adapts_critic(), run.critic_is_of_actor())
+    };
+    assert_eq!(of(&["lora={}"]), (false, true));
+    assert_eq!(of(&["lora.critic=full"]), (false, true));
+    assert_eq!(of(&["lora.critic=adapter"]), (true, true));
+    let own = run(&[]).model;
+    assert_eq!(of(&["lora.critic=adapter", &format!("critic.model={own}")]), (true, true));
+    assert_eq!(of(&["lora.critic=adapter", "critic.model=random:nano"]), (true, false));
 }
 
 #[test]
@@ -186,7 +216,17 @@ fn the_resolved_section_reads_back_as_itself() {
         assert_eq!(load_text(&run.to_toml(), &[], &[]).unwrap().run.lora, run.lora);
     }
     let keys = keys();
-    for key in ["lora.rank", "lora.alpha", "lora.targets", "lora.rslora", "lora.dropout", "lora.adapter"] {
+    let run = load_text(GOOD, &["lora={}"], &[]).unwrap().run;
+    assert!(!run.to_toml().contains("critic"), "{}", run.to_toml());
+    for key in [
+        "lora.rank",
+        "lora.critic",
+        "lora.alpha",
+        "lora.targets",
+        "lora.rslora",
+        "lora.dropout",
+        "lora.adapter",
+    ] {
         assert!(keys.iter().any(|known| known == key), "{key} in {keys:?}");
     }
 }

@@ -1,11 +1,17 @@
 //! peft's `adapter_config.json` to an `AdapterConfig` and back.
 
 use super::refusal::{damaged, unsupported};
+use crate::Head;
 use crate::storage::read_small;
 use plimsoll_base::{LoraShape, LoraTarget, LoraTargets, Quantization, Result, shown, shown_number};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
+/// peft's `task_type` of a language model, and of a reward model.
+const PREDICTS: &str = "CAUSAL_LM";
+const SCORES: &str = "SEQ_CLS";
+/// What peft saves of a model for sequence classification besides its adapters: names of a head, of which decoders have `score`.
+const HEADS: [&str; 2] = ["score", "classifier"];
 /// The key of `AdapterConfig::quantize`.
 const QUANTIZATION: &str = "base_quantization";
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
@@ -25,6 +31,8 @@ pub struct AdapterConfig {
     pub targets: LoraTargets,
     /// The name or path of the model that it was trained on.
     pub base: Option<String>,
+    /// What it ends in: that of a reward model is trained in full and saved with it.
+    pub head: Head,
     /// How that model's weights were stored, if not in full: under our key `base_quantization`, which peft and vLLM ignore.
     pub quantize: Option<Quantization>,
 }
@@ -44,6 +52,7 @@ impl AdapterConfig {
 
 /// Returns an `adapter_config.json` that peft and vLLM open.
 pub fn adapter_config_json(config: &AdapterConfig) -> Value {
+    let is_scored = config.head == Head::Score;
     let mut value = json!({
         "alpha_pattern": {},
         "auto_mapping": null,
@@ -56,13 +65,13 @@ pub fn adapter_config_json(config: &AdapterConfig) -> Value {
         "layers_to_transform": null,
         "lora_alpha": number(config.alpha),
         "lora_dropout": 0.0,
-        "modules_to_save": null,
+        "modules_to_save": if is_scored { json!(["score"]) } else { Value::Null },
         "peft_type": "LORA",
         "r": config.rank,
         "rank_pattern": {},
         "revision": null,
         "target_modules": config.targets.iter().map(LoraTarget::name).collect::<Vec<_>>(),
-        "task_type": "CAUSAL_LM",
+        "task_type": if is_scored { SCORES } else { PREDICTS },
         "use_dora": false,
         "use_rslora": config.rslora,
     });
@@ -94,13 +103,14 @@ pub(super) struct Read {
     rslora: bool,
     pub modules: Modules,
     pub base: Option<String>,
+    pub head: Head,
     pub quantize: Option<Quantization>,
 }
 
 impl Read {
     pub fn with(self, targets: LoraTargets) -> AdapterConfig {
-        let Read { rank, alpha, rslora, base, quantize, .. } = self;
-        AdapterConfig { rank, alpha, rslora, targets, base, quantize }
+        let Read { rank, alpha, rslora, base, head, quantize, .. } = self;
+        AdapterConfig { rank, alpha, rslora, targets, base, head, quantize }
     }
 }
 
@@ -145,6 +155,7 @@ pub(super) fn read(path: &Path) -> Result<Read> {
         rslora: config.flag("use_rslora")?,
         modules: config.modules()?,
         base: base.filter(|base| !base.is_empty()).map(str::to_string),
+        head: config.head(),
         quantize: config.quantize()?,
     })
 }
@@ -170,14 +181,15 @@ impl Config {
             Some(kind) => return not_built("peft_type", kind, "built is \"LORA\""),
             None => return Err(damaged(format!("{}: `peft_type` is absent", self.file))),
         }
-        if let Some(task) = self.present("task_type").filter(|task| *task != "CAUSAL_LM") {
-            return not_built("task_type", task, "built is \"CAUSAL_LM\"");
+        if let Some(task) = self.present("task_type").filter(|task| *task != PREDICTS && *task != SCORES) {
+            return not_built("task_type", task, &format!("built are \"{PREDICTS}\" and \"{SCORES}\""));
         }
         if let Some(bias) = self.present("bias").filter(|bias| *bias != "none") {
             return not_built("bias", bias, "this is a trained bias, which is not built");
         }
         for (key, what) in NOT_BUILT {
-            if let Some(value) = self.present(key).filter(|value| !is_off(value)) {
+            let is_head = |value: &Value| key == "modules_to_save" && self.saves_a_head(value);
+            if let Some(value) = self.present(key).filter(|value| !is_off(value) && !is_head(value)) {
                 return not_built(key, value, &format!("this is {what}, which is not built"));
             }
         }
@@ -188,6 +200,18 @@ impl Config {
             }
             _ => Ok(()),
         }
+    }
+
+    fn head(&self) -> Head {
+        let is_scored = self.present("task_type").is_some_and(|task| task == SCORES);
+        if is_scored { Head::Score } else { Head::Vocabulary }
+    }
+
+    /// True of the modules that a reward model has besides its adapters.
+    fn saves_a_head(&self, modules: &Value) -> bool {
+        let names = modules.as_array().map_or(&[][..], Vec::as_slice);
+        self.head() == Head::Score
+            && names.iter().all(|name| name.as_str().is_some_and(|name| HEADS.contains(&name)))
     }
 
     fn rank(&self) -> Result<u32> {

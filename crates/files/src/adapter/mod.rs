@@ -1,12 +1,13 @@
 //! Low-rank adapters in peft's files: `adapter_config.json` and `adapter_model.safetensors`, read, checked and written.
 //!
-//! Opening reads headers only; values pass through the caller's buffer. The tensors decide which layers have an adapter, and
+//! An adapter of a reward model has its head too, whole, as peft saves one for sequence classification. Opening reads headers only; values pass through the caller's buffer. The tensors decide which layers have an adapter, and
 //! the configuration must agree. What would change the model otherwise than by y = W x + scale B (A x) is refused by name.
 
 mod config;
 mod names;
 mod refusal;
 
+use crate::Head;
 use crate::source::is_repo;
 use crate::tensor_file::TensorFile;
 use crate::tensors::TensorInfo;
@@ -19,7 +20,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub use config::{AdapterConfig, adapter_config_json};
-pub use names::{LoraPart, adapter_tensor_name, adapter_tensors};
+pub use names::{ADAPTER_SCORE, LoraPart, adapter_tensor_name, adapter_tensors};
 
 /// The configuration's file name.
 pub const ADAPTER_CONFIG: &str = "adapter_config.json";
@@ -74,6 +75,7 @@ impl Adapter {
         let tensors = found.collect(&file)?;
         let targets = found.targets(&tensors)?;
         found.check(targets, &tensors)?;
+        found.check_score(&file, read.head)?;
         check_fused(&path, targets, model)?;
         if let Modules::Names(said) = read.modules
             && said != targets
@@ -155,6 +157,7 @@ impl Found<'_> {
         for tensor in listed {
             let place = match names::parse(&tensor.name) {
                 Name::Of(Part { layer, target, part }) => (layer, target, part),
+                Name::Score => continue,
                 Name::NotBuilt(what) => {
                     let message =
                         format!("{}: tensor `{}` is of {what}", self.weights.display(), shown(&tensor.name));
@@ -221,6 +224,31 @@ impl Found<'_> {
             });
         }
         Ok(())
+    }
+
+    /// Requires the head of a reward model of an adapter for sequence classification, and of no other.
+    fn check_score(&self, file: &TensorFile, head: Head) -> Result<()> {
+        let found = file.tensors().find(|tensor| tensor.name == ADAPTER_SCORE);
+        let weights = self.weights.display();
+        let Some(tensor) = found else {
+            let message = format!("{weights}: no tensor `{ADAPTER_SCORE}`, and task_type is \"SEQ_CLS\"");
+            return if head == Head::Score { Err(damaged(message)) } else { Ok(()) };
+        };
+        if head != Head::Score {
+            let message = format!("{weights}: it has `{ADAPTER_SCORE}`, and task_type is not \"SEQ_CLS\"");
+            return Err(damaged(message));
+        }
+        match tensor.shape[..] {
+            [1, hidden] if hidden == u64::from(self.model.hidden) => Ok(()),
+            [1, hidden] => Err(self.other_base(format!(
+                "tensor `{ADAPTER_SCORE}` has {hidden} columns, and the model is {} wide",
+                self.model.hidden
+            ))),
+            _ => Err(unsupported(format!(
+                "{weights}: `{ADAPTER_SCORE}` is {:?}, and the head of a reward model has one row",
+                tensor.shape
+            ))),
+        }
     }
 
     fn other_base(&self, what: String) -> Error {

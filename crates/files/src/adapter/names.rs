@@ -4,6 +4,8 @@ use plimsoll_base::{LoraShape, LoraTarget, ModelSpec};
 
 const PREFIX: &str = "base_model.model.";
 const LAYERS: &str = "model.layers.";
+/// The head of a reward model, which is trained in full next to its adapters.
+pub const ADAPTER_SCORE: &str = "base_model.model.score.weight";
 
 /// One of the two matrices of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,6 +60,8 @@ pub(super) struct Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Name {
     Of(Part),
+    /// `ADAPTER_SCORE`.
+    Score,
     /// Of another kind of adapter.
     NotBuilt(&'static str),
     Unknown,
@@ -73,6 +77,9 @@ pub(super) fn parse(name: &str) -> Name {
         (".lora_A.bias", "a bias in A"),
         (".lora_B.bias", "a bias in B"),
     ];
+    if name == ADAPTER_SCORE {
+        return Name::Score;
+    }
     if let Some(part) = parse_part(name) {
         return Name::Of(part);
     }

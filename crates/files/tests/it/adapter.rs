@@ -5,8 +5,8 @@ use crate::common;
 use common::safetensors;
 use plimsoll_base::{Family, LoraShape, LoraTarget, LoraTargets, ModelSpec};
 use plimsoll_files::{
-    ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, LoraPart, OpenModel, adapter_config_json, adapter_tensor_name,
-    adapter_tensors, spec_from_config,
+    ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, Head, LoraPart, OpenModel, adapter_config_json,
+    adapter_tensor_name, adapter_tensors, spec_from_config,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -129,7 +129,7 @@ fn targets_are_those_that_have_tensors() {
 fn other_kinds_of_adapter_are_refused_by_key_and_value() {
     for (key, value) in [
         ("peft_type", json!("LOHA")),
-        ("task_type", json!("SEQ_CLS")),
+        ("task_type", json!("TOKEN_CLS")),
         ("bias", json!("lora_only")),
         ("use_dora", json!(true)),
         ("modules_to_save", json!(["lm_head"])),
@@ -161,6 +161,43 @@ fn other_kinds_of_adapter_are_refused_by_key_and_value() {
         assert_eq!(error.slug, "adapter-unsupported", "{name}: {error}");
         assert!(error.message.contains(name), "{error}");
     }
+}
+
+/// The head of a reward model is in peft's file, whole, next to the adapters.
+#[test]
+fn an_adapter_of_a_reward_model_has_its_head() {
+    const SCORE: &str = "base_model.model.score.weight";
+    let scored = |modules: Value, score: Option<Vec<u64>>| {
+        let (mut config, mut tensors) = (config(), adapter_tensors(shape(), &model()));
+        (config["task_type"], config["modules_to_save"]) = (json!("SEQ_CLS"), modules);
+        tensors.extend(score.map(|shape| (SCORE.to_string(), shape)));
+        open(&config, &tensors)
+    };
+    for modules in [json!(["score"]), json!(["classifier", "score"]), Value::Null] {
+        let adapter = scored(modules, Some(vec![1, 4])).unwrap();
+        assert_eq!(adapter.config.head, Head::Score);
+        let mut head = [f32::NAN; 4];
+        adapter.read(SCORE, 0, &mut [0; 16], &mut head).unwrap();
+        let last = adapter_tensors(shape(), &model()).len();
+        assert_eq!(head.to_vec(), (0..4).map(|i| common::value(last, i)).collect::<Vec<f32>>());
+        let written = adapter_config_json(&adapter.config);
+        assert_eq!(written["task_type"], "SEQ_CLS");
+        assert_eq!(written["modules_to_save"], json!(["score"]));
+    }
+    for (modules, score, slug, words) in [
+        (json!(["score"]), None, "adapter-damaged", "no tensor `base_model.model.score.weight`"),
+        (json!(["score"]), Some(vec![1, 5]), "adapter-other-base", "5 columns, and the model is 4 wide"),
+        (json!(["score"]), Some(vec![3, 4]), "adapter-unsupported", "is [3, 4], and the head"),
+        (json!(["score"]), Some(vec![4]), "adapter-unsupported", "is [4], and the head"),
+        (json!(["score", "embed_tokens"]), Some(vec![1, 4]), "adapter-unsupported", "trained in full"),
+    ] {
+        let error = scored(modules, score).unwrap_err();
+        assert_eq!(error.slug, slug, "{error}");
+        assert!(error.message.contains(words), "{error}");
+    }
+    let error = refusal(|_, tensors| tensors.push((SCORE.into(), vec![1, 4])));
+    assert_eq!(error.slug, "adapter-damaged", "{error}");
+    assert!(error.message.contains("task_type is not"), "{error}");
 }
 
 #[test]

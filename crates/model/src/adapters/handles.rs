@@ -30,6 +30,8 @@ impl<'a> LayerAdapters<'a> {
 pub struct Adapters<'a> {
     pub all: Buf<'a>,
     pub layers: Vec<LayerAdapters<'a>>,
+    /// [1, h]: the head that is learnt with them, of a critic or a reward model.
+    pub head: Option<Matrix<'a>>,
 }
 
 impl<'a> Adapters<'a> {
@@ -60,6 +62,7 @@ impl<'a> Adapters<'a> {
         };
         let layer =
             |layer| LayerAdapters { of_sites: Site::ALL.map(|site| at(layer, site)), are_merged: false };
-        Adapters { all, layers: (0..spec.layers).map(layer).collect() }
+        let head = table.find(ParamKind::ValueHead, 0).map(matrix);
+        Adapters { all, layers: (0..spec.layers).map(layer).collect(), head }
     }
 }

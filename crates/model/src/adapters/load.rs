@@ -1,10 +1,10 @@
 //! Adapters into the arena: from files through fixed buffers, or from a seed.
 
-use crate::load::{Staging, check_finite, uniform};
-use crate::params::{ParamKind, ParamTable};
+use crate::load::{Staging, check_finite, uniform, value_head_values};
+use crate::params::{Param, ParamKind, ParamTable};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Device, Matrix, MatrixLayout};
-use plimsoll_files::Adapter as AdapterFiles;
+use plimsoll_files::{ADAPTER_SCORE, Adapter as AdapterFiles, Head, OpenModel, SCORE};
 use plimsoll_memory::Buf;
 
 /// Where the numbers of adapters come from.
@@ -15,6 +15,54 @@ pub enum AdaptersFrom<'x> {
     Seed(u64),
     /// A and B uniform within 1 / sqrt(K), for measurements: with a B of zeros nothing is added.
     Random(u64),
+    /// From these files, if there are any, else as `Seed`. A head that they do not hold begins as the model's, or is of the seed.
+    Start {
+        files: Option<&'x AdapterFiles>,
+        model: &'x OpenModel,
+        seed: u64,
+    },
+}
+
+/// Where a head comes from.
+#[derive(Clone, Copy)]
+enum ScoreFrom<'x> {
+    Adapter(&'x AdapterFiles),
+    Model(&'x OpenModel),
+    Seed(u64),
+}
+
+impl<'x> AdaptersFrom<'x> {
+    fn score(self) -> ScoreFrom<'x> {
+        let held = |files: &&AdapterFiles| files.config.head == Head::Score;
+        match self {
+            AdaptersFrom::Files(files) => ScoreFrom::Adapter(files),
+            AdaptersFrom::Seed(seed) | AdaptersFrom::Random(seed) => ScoreFrom::Seed(seed),
+            AdaptersFrom::Start { files, model, seed } => match files.filter(held) {
+                Some(files) => ScoreFrom::Adapter(files),
+                None if model.tensor(SCORE).is_some() => ScoreFrom::Model(model),
+                None => ScoreFrom::Seed(seed),
+            },
+        }
+    }
+
+    /// Without the model, whose head alone is of use.
+    fn matrices(self) -> AdaptersFrom<'x> {
+        match self {
+            AdaptersFrom::Start { files: Some(files), .. } => AdaptersFrom::Files(files),
+            AdaptersFrom::Start { files: None, seed, .. } => AdaptersFrom::Seed(seed),
+            other => other,
+        }
+    }
+
+    /// Fills the one row of the head.
+    fn read_score(self, param: &Param, stored: &mut [u8], out: &mut [f32]) -> Result<()> {
+        match self.score() {
+            ScoreFrom::Adapter(files) => files.read(ADAPTER_SCORE, 0, stored, out)?,
+            ScoreFrom::Model(model) => model.read_rows(SCORE, 0..1, stored, out)?,
+            ScoreFrom::Seed(seed) => value_head_values(param, seed, 0, out),
+        }
+        check_finite(SCORE, out)
+    }
 }
 
 /// Fills adapters. `sets`: buffers of the table's elements, each with the same values in its dtype.
@@ -38,7 +86,8 @@ pub fn load_adapters(
             for first in (0..part.rows as usize).step_by(chunk) {
                 let rows = chunk.min(part.rows as usize - first);
                 let out = &mut values[..rows * width];
-                match (from, param.kind) {
+                match (from.matrices(), param.kind) {
+                    (_, ParamKind::ValueHead) => from.read_score(param, &mut stored, out)?,
                     (AdaptersFrom::Files(files), _) => {
                         files.read(&part.name, (first * width) as u64, &mut stored, out)?;
                         check_finite(&part.name, out)?;
@@ -47,6 +96,7 @@ pub fn load_adapters(
                     (AdaptersFrom::Seed(seed) | AdaptersFrom::Random(seed), _) => {
                         uniform(param, 1.0 / (width as f32).sqrt(), seed, (above + first) * width, out);
                     }
+                    (AdaptersFrom::Start { .. }, _) => unreachable!("matrices are of files or of a seed"),
                 }
                 for buf in sets {
                     let buf = buf.slice(param.offset as usize, param.elements as usize);

@@ -4,7 +4,7 @@ use super::site::Site;
 use crate::params::{ParamKind, ParamTable};
 use plimsoll_base::{DType, LoraShape, ModelSpec};
 use plimsoll_device::DeviceKind;
-use plimsoll_files::{LoraPart, adapter_tensor_name};
+use plimsoll_files::{ADAPTER_SCORE, LoraPart, adapter_tensor_name};
 
 impl ParamTable {
     /// The table of a decoder's adapters, under the names that peft gives them.
@@ -27,6 +27,18 @@ impl ParamTable {
                 }
             }
         }
+        table
+    }
+
+    /// The same, and after them the head of a critic or of a reward model: all of it is learnt, as peft does.
+    pub fn adapters_and_score(
+        spec: &ModelSpec,
+        kind: DeviceKind,
+        weights: DType,
+        lora: LoraShape,
+    ) -> ParamTable {
+        let mut table = ParamTable::adapters(spec, kind, weights, lora);
+        table.add(kind, weights, ParamKind::ValueHead, 0, spec.hidden, vec![(ADAPTER_SCORE.into(), 1)]);
         table
     }
 }

@@ -186,7 +186,7 @@ fn counts_from(least: u64, most: u64) -> RangedU64ValueParser<usize> {
 /// Returns the adapters that are trained.
 fn lora(args: &Common) -> Option<Lora> {
     let quantize = args.lora_quantize.map(|Codes::Nf4| Quantization::Nf4);
-    args.lora_rank.map(|rank| Lora { rank, merge: args.lora_merge, quantize, ..Lora::default() })
+    args.lora_rank.map(|rank| Lora { rank, merge: Auto::Value(args.lora_merge), quantize, ..Lora::default() })
 }
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {

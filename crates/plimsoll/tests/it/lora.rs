@@ -469,13 +469,7 @@ fn what_lora_cannot_train_is_refused_before_the_run() {
         let sets = [model, "data.prompt_tokens_max=16", "data.eval=none", "lora.rank=200"];
         folder.plan_refused(&sets, 2, &narrow);
     }
-    // The head of a reward model is new, and has to be trained.
-    let file = "method = \"reward_model\"\nmodel = \"builtin:nano\"\n[data]\nprompts = \"builtin:addition\"\n[lora]\n[rollout]\nprompts_per_step = 4\n[train]\nsteps = 1\nlearning_rate = 1e-3\n";
-    folder.write("reward.toml", file);
-    let head = [slug, "reward.toml:5:2: [lora] with `method = \"reward_model\"`", "remove [lora]"];
-    folder.file("reward.toml").plan_refused(&[], 2, &head);
-    folder.file("reward.toml").check_train(&[], 2, &head);
-    // A critic as well.
+    // A critic begins with a whole model.
     folder.train("out", &["train.steps=1"]);
     let critic = format!("critic.model={}", folder.text_path(&format!("out/{LATEST}")));
     let whole = ["error[role-is-adapter]: critic.model = ", "--merge"];

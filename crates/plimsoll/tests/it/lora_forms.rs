@@ -148,3 +148,38 @@ fn a_plan_offers_what_fits() {
     let merged = plan(&["--set", MERGE]);
     assert!(offers(&merged, "lora.merge=false") || offers(&merged, "memory.device"), "{}", merged["hints"]);
 }
+
+/// The planner merges where that is predicted to be faster and fits, and a run keeps what was chosen.
+#[test]
+fn merge_is_left_to_the_planner_and_kept() {
+    const AUTO: &str = "lora.merge=auto";
+    let folder = recipe();
+    let fixed = ["train.micro_batch_tokens=2048", "train.recompute=none", "rollout.sequences_max=256"];
+    let few = ["train.steps=4", "train.schedule=constant", "eval.prompts_max=30", "checkpoint.every=1"];
+    let sets = |more: &[&'static str]| [&few[..], &fixed, &["memory.staging=1MiB"], more].concat();
+    let peak = |plan: &Value| number(&plan["pools"]["host"], "peak_bytes");
+    let [merged, alone, auto] = [MERGE, "lora.merge=false", AUTO].map(|set| folder.plan(&sets(&[set])));
+    assert!(peak(&merged) > peak(&alone) + 5e5, "{} and {}", peak(&merged), peak(&alone));
+    assert_eq!((peak(&auto), &auto["resolved"]["merge"]), (peak(&merged), &Value::Bool(true)), "{auto}");
+    assert!(region(&auto, "actor.merged").is_some() && merged["resolved"]["merge"].is_null());
+    assert!(auto["auto"]["runner_up"]["merge"] == false, "{}", auto["auto"]);
+    let words = text(&plimsoll(&["plan", &folder.text_path("x.toml"), "--set", AUTO]).stdout);
+    assert!(words.contains("merge true"), "{words}");
+    // Where it does not fit.
+    let tight = format!("memory.host={}", ((peak(&merged) + peak(&alone)) / 2.0) as u64);
+    let small = folder.plan(&[&sets(&[AUTO])[..], &[&tight]].concat());
+    assert_eq!((peak(&small), &small["resolved"]["merge"]), (peak(&alone), &Value::Bool(false)), "{small}");
+    let coded = folder.plan(&sets(&[AUTO, CODES]));
+    assert_eq!(coded["resolved"]["merge"], false, "{}", coded["resolved"]);
+    // The bits are those of the choice, also of a run that goes on where another one would be made.
+    let said = folder.train("auto", &sets(&[AUTO]));
+    assert!(said.contains(", adapters merged (auto), "), "{said}");
+    assert!(String::from_utf8_lossy(&folder.read("auto/run.toml")).contains("merge = true"));
+    folder.train("merged", &sets(&[MERGE]));
+    assert!(result(&folder, "auto") == result(&folder, "merged"), "other bits");
+    let said = folder.train("alone", &[&sets(&[AUTO, "train.steps=2"])[..], &[&tight]].concat());
+    assert!(said.contains(", adapters alone (auto), "), "{said}");
+    folder.train("alone", &[&sets(&[AUTO])[..], &["--resume", "--replan"]].concat());
+    folder.train("explicit", &sets(&["lora.merge=false"]));
+    assert!(result(&folder, "alone") == result(&folder, "explicit"), "a resumed run chose again");
+}

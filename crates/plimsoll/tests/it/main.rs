@@ -32,6 +32,7 @@ mod init;
 mod load_line;
 mod lora;
 mod lora_forms;
+mod lora_scores;
 mod methods;
 mod outputs;
 mod pairs;

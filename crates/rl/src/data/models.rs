@@ -7,12 +7,9 @@ use plimsoll_base::{
 };
 use plimsoll_config::{Data, LoraSpec, ModelOptions, ModelReward, RunSpec};
 use plimsoll_files::{Adapter, AdapterConfig, Head, OpenModel, TokenizerFiles};
-use plimsoll_plan::{PerRole, RoleName};
+use plimsoll_plan::{Lora, PerRole, RoleName};
 use plimsoll_text::{ChatTemplate, Strings, Tokenizer};
 use std::path::Path;
-
-/// The value of `critic.model` for a copy of the actor.
-const CRITIC_OF_ACTOR: &str = "actor";
 
 /// Opens the models besides `actor`, the run's own.
 pub(crate) fn other_models(run: &RunSpec, actor: &OpenModel) -> Result<PerRole<OpenModel>> {
@@ -92,6 +89,12 @@ fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
             return Err(Error::usage("adapter-differs", message).hint("remove lora.adapter"));
         }
         let mut adapter = Adapter::open(folder, &model.spec)?;
+        if adapter.config.head == Head::Score && !run.needs.scores {
+            let message =
+                format!("{} is the adapter of a reward model, which predicts no tokens", folder.display());
+            return Err(Error::usage("adapter-differs", message)
+                .hint("remove lora.adapter, or name it in [[reward]] with kind = \"model\""));
+        }
         // From now on it is this model's, whatever it was trained on before.
         adapter.config.base = Some(run.model.clone());
         model.adapter = Some(adapter);
@@ -190,8 +193,19 @@ fn check_blocks(slug: &'static str, key: &str, how: Option<Quantization>, spec: 
 pub(crate) fn sample_with_adapter(run: &mut RunSpec, model: &OpenModel) {
     run.lora = model.adapter.as_ref().map(|adapter| {
         let AdapterConfig { rank, alpha, rslora, targets, quantize, .. } = adapter.config;
-        LoraSpec { rank, alpha, rslora, targets, merge: false, quantize, adapter: None }
+        LoraSpec { rank, alpha, rslora, targets, quantize, adapter: None, of_critic: false }
     });
+}
+
+/// Returns the adapters of the reward models that score responses, of those that are an adapter on its base.
+pub(crate) fn reward_adapters(others: &PerRole<OpenModel>) -> PerRole<Lora> {
+    let of = |other: &OpenModel| {
+        let config = &other.adapter.as_ref()?.config;
+        let AdapterConfig { alpha, rslora, quantize, .. } = *config;
+        let (shape, scale) = (config.shape(), config.scale() as f32);
+        Some(Lora { shape, scale, alpha, rslora, merge: false, quantize })
+    };
+    others.rewards().fold(PerRole::none(), |all, (role, other)| all.with(role, of(other)))
 }
 
 /// Opens the trained model for a plan, which needs its shape alone: nothing is fetched where the published shape is known.
@@ -284,17 +298,17 @@ fn check_whole(model: &OpenModel, key: &str) -> Result<()> {
         return Ok(());
     }
     let name = &model.source;
-    let message = format!("{key} = \"{name}\" is an adapter, and only `model` may be one");
+    let message = format!("{key} = \"{name}\" is an adapter, and only `model` and reward models may be one");
     Err(Error::new("role-is-adapter", message)
         .hint(format!("`plimsoll checkpoint export {name} --to FOLDER --merge`, and set {key} = \"FOLDER\"")))
 }
 
 /// Opens the critic's starting weights, where they are not the actor's own model; it must have the actor's tokenizer.
 ///
-/// Errors: those of opening; `critic-tokenizer-mismatch`, `role-is-adapter`.
+/// Errors: those of opening; `critic-tokenizer-mismatch`, `role-is-adapter`, `lora-unsupported`.
 fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     let Some(section) = run.critic.as_ref().filter(|_| run.needs.critic) else { return Ok(None) };
-    if section.model == CRITIC_OF_ACTOR || section.model == run.model {
+    if run.critic_is_of_actor() {
         return Ok(None);
     }
     check_trainable(&section.model)?;
@@ -302,6 +316,12 @@ fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
     let critic = open_any_model(&section.model, &options)?;
     check_whole(&critic, "critic.model")?;
+    if run.adapts_critic() {
+        let of_critic = |error: Error| error.fact("it is critic.model, with lora.critic = \"adapter\"");
+        check_rank(run, &critic.spec).map_err(of_critic)?;
+        let quantize = run.lora.as_ref().and_then(|lora| lora.quantize);
+        check_blocks("lora-unsupported", "lora.quantize", quantize, &critic.spec).map_err(of_critic)?;
+    }
     match other_tokens(actor, &critic)? {
         None => Ok(Some(critic)),
         Some(what) => {
@@ -335,13 +355,12 @@ fn teacher_model(run: &RunSpec, name: &str, actor: &OpenModel) -> Result<OpenMod
 
 /// Opens a reward model that scores responses; it must have the actor's tokenizer.
 ///
-/// Errors: those of opening; `reward-model-head-missing`, `reward-model-labels`, `reward-tokenizer-mismatch`, `role-is-adapter`.
+/// Errors: those of opening; `reward-model-head-missing`, `reward-model-labels`, `reward-tokenizer-mismatch`.
 fn reward_model(run: &RunSpec, reward: &ModelReward, actor: &OpenModel) -> Result<OpenModel> {
     let name = reward.model.as_str();
     // A tokenizer that the run file names belongs to both.
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
     let model = open_any_model(name, &options)?;
-    check_whole(&model, &format!("reward.{}.model", reward.index))?;
     if model.head != Head::Score {
         let message = format!("{name} is a causal language model: it predicts tokens and gives no score");
         return Err(Error::new(slugs::REWARD_MODEL_HEAD_MISSING, message)

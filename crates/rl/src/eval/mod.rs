@@ -14,7 +14,9 @@ use responses::Responses;
 
 use crate::data::dataset::{Item, TextModel};
 use crate::data::hub;
-use crate::data::models::{open_model, other_models, other_specs, sample_with_adapter, text_model};
+use crate::data::models::{
+    open_model, other_models, other_specs, reward_adapters, sample_with_adapter, text_model,
+};
 use crate::roles::{Sources, Trainer};
 use crate::rollout::dealt::{Asked, sample};
 use crate::rollout::grading::Grading;
@@ -201,6 +203,7 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
     let others = other_models(&run, &model)?;
     let mut facts = verb_facts(&run, &model, longest, largest);
     facts.models = other_specs(&run, &model, &others);
+    facts.adapters = reward_adapters(&others);
     facts.host.staging = others
         .values()
         .map(|other| staging_bytes(run.choices.staging, other))
@@ -310,6 +313,7 @@ pub fn verb_facts(
         eval_prompts: prompts,
         share: plimsoll_plan::Share::WHOLE,
         models: PerRole::none(),
+        adapters: PerRole::none(),
         host: plimsoll_plan::HostFacts {
             image: plimsoll_plan::image_bytes(),
             tokenizer: plimsoll_plan::tokenizer_bytes(model),

@@ -8,13 +8,14 @@ use plimsoll_device::Device;
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Buf, InPhase, Overlay};
 use plimsoll_model::{Adapters, AdaptersFrom, Gradients, ParamTable, Params, load_adapters};
-use plimsoll_plan::RoleShape;
+use plimsoll_plan::{RoleName, RoleShape};
 use plimsoll_train::{Partial, Share};
 
 impl Loading {
-    /// Returns the adapters that a model comes with, or those with which learning begins.
-    pub(super) fn adapters(self, model: &OpenModel) -> AdaptersFrom<'_> {
-        model.adapter.as_ref().map_or(AdaptersFrom::Seed(self.seed), AdaptersFrom::Files)
+    /// Returns the adapters that a model comes with, or those with which learning begins. A critic begins without the actor's.
+    pub(super) fn adapters(self, of: RoleName, model: &OpenModel) -> AdaptersFrom<'_> {
+        let files = model.adapter.as_ref().filter(|_| of != RoleName::Critic);
+        AdaptersFrom::Start { files, model, seed: self.seed }
     }
 }
 
@@ -32,6 +33,14 @@ impl<'a> Role<'a> {
         self.read_adapters(dev, overlay, from, staging)?;
         self.merge(dev);
         Ok(())
+    }
+
+    /// Makes adapters that are frozen too part of what identifies the role.
+    pub(super) fn identify_adapters(&mut self, dev: &dyn Device) {
+        let Role { sum_squares, adapters, optimizer: None, .. } = self else { return };
+        if let (Some(sum), Some((_, adapters))) = (sum_squares, adapters) {
+            *sum += dev.sum_squares(adapters.all);
+        }
     }
 
     /// Computes the weights that have its adapters in them, if products read such: after the adapters have changed.

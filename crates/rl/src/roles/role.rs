@@ -35,7 +35,7 @@ pub struct Role<'a> {
     pub(super) merged: Option<(Params<'a>, Merged<'a>)>,
     /// Gradients and states; none if it is frozen.
     pub optimizer: Option<Optimizer<'a>>,
-    /// Sum of squares of weights that are frozen, which identifies their model.
+    /// Sum of squares of weights that are frozen, which identifies their model, and of its adapters if these are frozen too.
     pub sum_squares: Option<f64>,
     pub(super) weights: Weights<'a>,
 }
@@ -137,17 +137,14 @@ impl<'a> Role<'a> {
             let of = (shape, table, share);
             return Role::bind_spread(dev, (resident, overlay), of, rope, first, model, how);
         }
-        if shape.weights_are == WeightsAre::FirstRoles {
-            let first = first.expect("the first role has its own weights");
-            let of = first.decoder();
-            let params = bind_weights(&shape, &table, resident, first.shape.name, of.params.all);
-            let sum_squares = params.sum_squares(dev);
-            let weights = Weights::Resident(Decoder { params, ..*of });
-            return Ok(Role::frozen(shape, table, sum_squares, weights));
+        let (owner, all) = match (shape.weights_are, first) {
+            (WeightsAre::FirstRoles, Some(first)) => (first.shape.name, first.decoder().params.all),
+            _ => (shape.name, resident.buf(&format!("{name}.weights"))),
+        };
+        let params = bind_weights(&shape, &table, resident, owner, all);
+        if owner == shape.name {
+            load(dev, model, &table, &params, how.seed, how.staging)?;
         }
-        let all = resident.buf(&format!("{name}.weights"));
-        let params = bind_weights(&shape, &table, resident, shape.name, all);
-        load(dev, model, &table, &params, how.seed, how.staging)?;
         let adapters = shape.lora.zip(shape.adapters()).map(|(lora, table)| {
             let all = resident.buf(&format!("{name}.adapters"));
             let of = Adapters::bind(&shape.spec, &table, shape.weights, lora.shape, lora.scale, all);
@@ -420,7 +417,7 @@ impl<'a> Role<'a> {
             return load_part(dev, overlay, &self.shape, &self.table, (share, part), model, how).map(|_| ());
         }
         load(dev, model, &self.table, &self.decoder().params, how.seed, how.staging)?;
-        self.load_adapters(dev, overlay, how.adapters(model), how.staging)
+        self.load_adapters(dev, overlay, how.adapters(self.shape.name, model), how.staging)
     }
 
     pub(super) fn update_shape(&self) -> UpdateShape {

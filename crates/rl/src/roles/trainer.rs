@@ -71,9 +71,10 @@ impl<'a> Trainer<'a> {
         let mut roles: Vec<Role<'a>> = Vec::new();
         for role in shape.roles() {
             let places = (resident, &mut overlay);
-            let role = Role::bind(dev, places, role, roles.first(), sources.of(role.name), loading)?;
-            let from = loading.adapters(sources.of(role.shape.name));
+            let mut role = Role::bind(dev, places, role, roles.first(), sources.of(role.name), loading)?;
+            let from = loading.adapters(role.shape.name, sources.of(role.shape.name));
             role.load_adapters(dev, &mut overlay, from, loading.staging)?;
+            role.identify_adapters(dev);
             roles.push(role);
         }
         let (sequences, tokens, arrays) = shape.step_arrays();

@@ -238,6 +238,7 @@ fn adapter_config(trainer: &Trainer<'_>, model: &OpenModel) -> Option<AdapterCon
         rslora,
         targets: shape.targets,
         base: base.map(|base| adapter_base(&base)),
+        head: trainer.shape.head,
         quantize,
     })
 }

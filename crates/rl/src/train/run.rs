@@ -95,6 +95,13 @@ impl<'r> LanguageRun<'r> {
         Ok(())
     }
 
+    /// Returns those of the reward models that score responses.
+    fn scoring_sums(&self) -> [Option<f64>; RoleName::REWARDS.len()] {
+        // The first role may be a reward model too, which is trained.
+        let first = self.trainer.first().shape.name;
+        RoleName::REWARDS.map(|role| self.frozen_sum(role).filter(|_| role != first))
+    }
+
     /// Returns a number that identifies the weights of a frozen role.
     fn frozen_sum(&self, role: RoleName) -> Option<f64> {
         self.trainer.role(role)?.sum_squares
@@ -121,16 +128,17 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
             RoleName::Critic => state.critic_updates.unwrap_or(0),
             _ => state.policy_version,
         })?;
-        check_same(self.frozen_sum(RoleName::Actor), state.base, "`model`", "what the adapters change")?;
+        let what = "what the adapters change";
+        check_same(self.trainer.first().sum_squares, state.base, "`model`", what)?;
+        check_same(self.frozen_sum(RoleName::Critic), state.critic_base, "`critic.model`", what)?;
         check_same(self.frozen_sum(RoleName::Reference), state.reference, "`model`", "the reference")?;
         let (whose, what) = ("`distill.teacher`", "what the student learns from");
         check_same(self.frozen_sum(RoleName::Teacher), state.teacher, whose, what)?;
         let what = "what scores responses";
         let began = state.reward.into_iter().chain(state.more_rewards.iter().copied());
         let mut began = began.map(Some).chain(std::iter::repeat(None));
-        for role in RoleName::REWARDS {
-            let then = began.next().flatten();
-            check_same(self.frozen_sum(role), then, "the reward model", what)?;
+        for now in self.scoring_sums() {
+            check_same(now, began.next().flatten(), "the reward model", what)?;
         }
         if let (Some(coef), Some(objective)) = (state.kl_coef, &mut self.objective) {
             objective.set_kl_coef(coef);
@@ -207,10 +215,11 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         state.next_sample_id = self.cursor.next_sample_id;
         state.held = self.held.state();
         state.kl_coef = self.objective.and_then(|objective| objective.adaptive_kl_coef());
-        state.base = self.frozen_sum(RoleName::Actor);
+        state.base = self.trainer.first().sum_squares;
+        state.critic_base = self.frozen_sum(RoleName::Critic);
         state.reference = self.frozen_sum(RoleName::Reference);
         state.teacher = self.frozen_sum(RoleName::Teacher);
-        let [first, more @ ..] = RoleName::REWARDS.map(|role| self.frozen_sum(role));
+        let [first, more @ ..] = self.scoring_sums();
         state.reward = first;
         state.more_rewards = more.into_iter().flatten().collect();
     }

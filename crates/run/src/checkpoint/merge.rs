@@ -4,7 +4,8 @@ use super::weights::{Progress, Sums, dtype_of, each_rows};
 use super::{MANIFEST, Manifest, STATE, verbs};
 use plimsoll_base::{Bytes, Error, Quantization, Result};
 use plimsoll_files::{
-    OpenModel, SafetensorsWriter, TensorDecl, config_json, generation_config_json, write_new,
+    Head, OpenModel, SCORE, SafetensorsWriter, TensorDecl, TensorInfo, config_json, generation_config_json,
+    score_config_json, write_new,
 };
 use plimsoll_text::files_to_save;
 use serde::Serialize;
@@ -39,7 +40,7 @@ pub fn export_merged(path: &Path, to: &Path, progress: Progress<'_>) -> Result<M
     verbs::check_target(to)?;
     let (from, model) = open_adapted(path)?;
     let dtype = dtype_of(&model)?;
-    let tensors: Vec<_> = model.tensors.iter().map(|t| (t.name.clone(), t.shape.clone())).collect();
+    let tensors = tensors_of(&model);
     let files = files_to_save(&model.tokenizer)?;
     let elements: u64 = tensors.iter().map(|(_, shape)| shape.iter().product::<u64>()).sum();
     let small: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
@@ -50,7 +51,11 @@ pub fn export_merged(path: &Path, to: &Path, progress: Progress<'_>) -> Result<M
         let pretty = |value: &serde_json::Value| {
             serde_json::to_vec_pretty(value).expect("it is the JSON that was just written")
         };
-        write_new(&part.join("config.json"), &pretty(&config_json(&model.spec, dtype, &ids)))?;
+        let config = match model.head {
+            Head::Vocabulary => config_json(&model.spec, dtype, &ids),
+            Head::Score => score_config_json(&model.spec, dtype, &ids),
+        };
+        write_new(&part.join("config.json"), &pretty(&config))?;
         write_new(&part.join("generation_config.json"), &pretty(&generation_config_json(&ids)))?;
         for (name, bytes) in &files {
             write_new(&part.join(name), bytes)?;
@@ -64,6 +69,15 @@ pub fn export_merged(path: &Path, to: &Path, progress: Progress<'_>) -> Result<M
         writer.finish().map(drop)
     })?;
     Ok(merged(from, &model, sums))
+}
+
+/// Returns names and shapes of what a merge writes. A reward model has its head in place of one over the vocabulary.
+fn tensors_of(model: &OpenModel) -> Vec<(String, Vec<u64>)> {
+    let is_scored = model.head == Head::Score;
+    let stays = |t: &&TensorInfo| !is_scored || ![SCORE, "lm_head.weight"].contains(&t.name.as_str());
+    let body = model.tensors.iter().filter(stays).map(|t| (t.name.clone(), t.shape.clone()));
+    let score = is_scored.then(|| (SCORE.to_string(), vec![1, u64::from(model.spec.hidden)]));
+    body.chain(score).collect()
 }
 
 /// Opens a run's newest checkpoint, a checkpoint, or a folder of peft's, after its files were compared with its manifest. Returns

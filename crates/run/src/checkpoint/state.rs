@@ -58,6 +58,9 @@ pub struct RunState {
     /// Sum of squares of the weights below adapters.
     #[serde(with = "exact_option", default, skip_serializing_if = "Option::is_none")]
     pub base: Option<f64>,
+    /// Sum of squares of the weights below a critic's adapter.
+    #[serde(with = "exact_option", default, skip_serializing_if = "Option::is_none")]
+    pub critic_base: Option<f64>,
     /// Sum of squares of the reference model's weights.
     #[serde(with = "exact_option")]
     pub reference: Option<f64>,
@@ -90,6 +93,7 @@ impl RunState {
             plan: String::new(),
             inputs: BTreeMap::new(),
             base: None,
+            critic_base: None,
             reference: None,
             teacher: None,
             reward: None,

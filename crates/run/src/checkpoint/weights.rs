@@ -4,8 +4,10 @@
 use plimsoll_base::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
 use plimsoll_base::{Bytes, DType, Error, LoraTarget, Result};
 use plimsoll_files::{
-    Adapter, AdapterConfig, Encoding, LoraPart, OpenModel, TensorInfo, adapter_tensor_name, stored,
+    ADAPTER_SCORE, Adapter, AdapterConfig, Encoding, Head, LoraPart, OpenModel, SCORE, TensorInfo,
+    adapter_tensor_name, stored,
 };
+use std::ops::Range;
 
 /// Bytes of the buffers between files.
 const BUFFER: Bytes = Bytes::mib(16);
@@ -80,7 +82,7 @@ pub(super) fn each_rows(
         for first in (0..shape[0]).step_by(rows_max as usize) {
             let rows = first..shape[0].min(first + rows_max);
             let out = &mut values[..(rows.end - rows.start) as usize * width];
-            model.read_rows(name, rows, &mut stored, out)?;
+            read_rows(model, name, rows, &mut stored, out)?;
             if is_coded && is_linear(name) {
                 through_codes(out, dtype);
             }
@@ -93,6 +95,22 @@ pub(super) fn each_rows(
         }
     }
     Ok(sums)
+}
+
+/// Reads rows of a tensor: the head of a reward model from its adapter, if that has it.
+fn read_rows(
+    model: &OpenModel,
+    name: &str,
+    rows: Range<u64>,
+    stored: &mut [u8],
+    out: &mut [f32],
+) -> Result<()> {
+    match &model.adapter {
+        Some(adapter) if name == SCORE && adapter.config.head == Head::Score => {
+            adapter.read(ADAPTER_SCORE, 0, stored, out)
+        }
+        _ => model.read_rows(name, rows, stored, out),
+    }
 }
 
 /// True for the weights of a linear layer of a decoder layer.

@@ -33,8 +33,8 @@ const MAY_CHANGE: &[&str] = &[
 ];
 /// Keys that decide how gradients are cut and summed: `--replan` lets them change, and with them the bits.
 const REPLAN: [&str; 4] = ["train.micro_batch_tokens", "train.recompute", "train.grad_dtype", "run.device"];
-/// Optimizer states are stored in this dtype; the planner may not choose it again.
-const STORED: &str = "train.optimizer_dtype";
+/// Optimizer states are stored in this dtype, and the policy is rounded with adapters merged or without: the planner may not choose again.
+const STORED: [&str; 2] = ["train.optimizer_dtype", "lora.merge"];
 
 /// Returns the run file to resume with: the recorded one, with those values of `asked` that may change.
 ///
@@ -49,7 +49,10 @@ pub fn merge(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<RunFil
         let (value, before) = (new.get(key), old.get(key));
         let is_auto = value.and_then(Value::as_str) == Some("auto");
         let free = matches(MAY_CHANGE, key) && !steps_decide_rates(key, recorded);
-        if value == before || is_same_data(value, before) || (is_auto && (!replan || key == STORED)) {
+        if value == before
+            || is_same_data(value, before)
+            || (is_auto && (!replan || STORED.contains(&key.as_str())))
+        {
             continue;
         }
         if is_auto || free || (replan && matches(&REPLAN, key)) {

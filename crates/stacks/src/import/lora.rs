@@ -34,15 +34,9 @@ const NO_DROPOUT: &str =
 
 /// Writes `[lora]` where the file asks for an adapter, and lists its settings where it does not.
 pub(crate) fn lora(draft: &mut Draft, lora: &Lora) {
-    // The head of a reward model is new, and trained in full.
-    let has_new_head = draft.get("method").is_some_and(|method| method.contains("reward_model"));
     let is_on = |draft: &mut Draft, name: &'static str| {
         let Some(taken) = draft.take(name) else { return false };
-        let asks = unbuilt::asks(&Setting::new(name, taken.value.clone(), 0));
-        if asks && has_new_head {
-            draft.is_not_built(&taken, Unbuilt::Adapters);
-        }
-        asks && !has_new_head
+        unbuilt::asks(&Setting::new(name, taken.value.clone(), 0))
     };
     let Some((_, silent)) = lora.asked_by.iter().find(|(name, _)| is_on(draft, name)) else {
         let is_other = draft.not_built().iter().any(|(what, _)| *what == Unbuilt::Adapters);

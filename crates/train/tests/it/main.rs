@@ -8,3 +8,4 @@ mod adapters;
 mod critic;
 mod gradients;
 mod quantized;
+mod score_adapters;
