@@ -124,7 +124,7 @@ impl Choice<'_> {
     /// Returns the line that most looks like the failure, if no class describes it.
     pub fn suspect(&self) -> Option<&Suspicion> {
         let rank = |suspicion: &Suspicion| {
-            suspicion.rank + usize::from(is_report(suspicion)) + usize::from(suspicion.is_head())
+            suspicion.rank + usize::from(is_report(suspicion)) + 2 * usize::from(suspicion.is_head())
         };
         let seconds = |suspicion: &Suspicion| suspicion.stamp.map_or(f64::MAX, |stamp| stamp.seconds);
         // Lines of a file are in order even where only some of them have a clock.

@@ -54,7 +54,7 @@ static LOUD: LazyLock<Regex> = LazyLock::new(|| {
 static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"(?i)\b(?:0|no|zero) (?:\w+ )?(?:errors?|fail\w*)\b|\b(?:errors?|failed|failures?|fail|aborts?|aborted|timed out)\w*['\x22]?\s*[:=]\s*(?:-?[\d.]|false|none|no\b|nan|\[\]|\{\})",
-        r"|fall(?:s|ing)? ?back|fell back|ignor|retr(?:y|ied)|\boption(?:al|s)?\b|disabl|skipp|deprecat|instead|will not be|expected termination|corrected|\bmay\b|\bmight\b|\bwould\b|\bif\b|\bwhen\b|\bwarn|attention mask|estimate|performance|\b(?:using|to) (?:the |a )?default|NET/Plugin|libibverbs|x11|wandb|tensorboard|client socket has failed to connect|destroy_process_group|parse",
+        r"|fall(?:s|ing)? ?back|fell back|ignor|retr(?:y|ied)|\boption(?:al|s)?\b|disabl|skipp|deprecat|instead|will not be|expected termination|corrected|\bmay\b|\bmight\b|\bwould\b|\bif\b|\bwhen\b|\bwarn|attention mask|estimate|performance|\b(?:using|to) (?:the |a )?default|NET/Plugin|libibverbs|x11|wandb|tensorboard|client socket has failed to connect|destroy_process_group|HYDRA_FULL_ERROR|parse",
     ))
 });
 
