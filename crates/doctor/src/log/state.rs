@@ -37,7 +37,7 @@ const NEAR_BYTES: usize = 4 << 10;
 impl Suspicion {
     /// Returns true for the head of a traceback, which says nothing by itself.
     pub fn is_head(&self) -> bool {
-        self.at.text.trim_end().ends_with("Traceback (most recent call last):")
+        self.near.starts_with("Traceback (most recent call last)")
     }
 
     /// Sets what its message says, with the lines after it.
