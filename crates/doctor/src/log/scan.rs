@@ -128,8 +128,18 @@ impl<'s> Scanner<'s> {
             let is_warning = |event: &Event| {
                 event.level == Level::Survivable && classes[event.class].level == Level::Cause
             };
+            // The peers of a group, and the store of it, go away one after the other.
+            let is_farewell = |event: &Event| {
+                let slug = classes[event.class].slug.as_str();
+                finished.is_some_and(|end| event.line > end)
+                    && ["network-failed", "rendezvous-timeout", "ray-node-dead"].contains(&slug)
+                    && !event.text.contains("Error: ")
+            };
             self.found.events.retain(|event| {
-                event.file != file || event.steps.saturating_add(SURVIVED) > steps && !is_warning(event)
+                event.file != file
+                    || event.steps.saturating_add(SURVIVED) > steps
+                        && !is_warning(event)
+                        && !is_farewell(event)
             });
         } else if state.suspicions.iter().all(|suspicion| suspicion.rank > 0) {
             self.forget_outlived(file, state.progress.steps);
