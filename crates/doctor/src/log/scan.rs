@@ -123,6 +123,7 @@ impl<'s> Scanner<'s> {
         let last_words = self.last_words(file, &state, tail);
         let finished = state.progress.finish(state.lines + 1);
         if finished.is_some() {
+            state.suspicions.retain(|suspicion| !suspicion.is_farewell());
             // A run that went on and ended well survived whatever it printed before.
             let (steps, classes) = (state.progress.steps, &self.signatures.classes);
             let is_warning = |event: &Event| {

@@ -40,6 +40,11 @@ impl Suspicion {
         self.near.starts_with("Traceback (most recent call last)")
     }
 
+    /// Returns true for a traceback of a process that a signal ends.
+    pub fn is_farewell(&self) -> bool {
+        self.is_head() && self.near.lines().any(|line| super::text::message(line).trim() == "SystemExit")
+    }
+
     /// Sets what its message says, with the lines after it.
     pub fn saying(mut self, near: &str) -> Suspicion {
         let end = near.floor_char_boundary(NEAR_BYTES);
