@@ -55,10 +55,23 @@ fn what_holds_nothing_is_no_finding() {
 #[test]
 fn an_unknown_fault_is_shown_and_not_named() {
     let found = read(
-        "step 1\nTraceback (most recent call last):\n  File \"a.py\", line 1\nKeyError: 'reward'\nValueError: x\n",
+        "step 1\nTraceback (most recent call last):\n  File \"a.py\", line 1\nRuntimeError: no reward\nValueError: x\n",
     );
     assert_eq!((slug(&found), found.found()), ("unknown", true));
-    assert_eq!((found.evidence[0].line, found.evidence[0].text.as_str()), (4, "KeyError: 'reward'"));
+    assert_eq!((found.evidence[0].line, found.evidence[0].text.as_str()), (4, "RuntimeError: no reward"));
+}
+
+#[test]
+fn a_kind_of_failure_says_where_it_was_raised() {
+    let found = read(
+        "Traceback (most recent call last):\n  File \"/app/train.py\", line 12, in main\n    load(\"a\")\n  \
+         File \"/opt/lib/python3.11/site-packages/x/io.py\", line 7, in load\n    return table[name]\nKeyError: 'a'\n",
+    );
+    assert_eq!((slug(&found), found.evidence[0].line), ("value-missing", 6));
+    let place = "it was raised at io.py:7 in load: `return table[name]`; the innermost frame that is not of an installed \
+                 package is train.py:12 in main: `load(\"a\")`";
+    assert_eq!(found.reasons, ["there is nothing under the key 'a'", place]);
+    assert_eq!(found.unproven, ["what led to it: the lines before it are of no class"]);
 }
 
 #[test]

@@ -19,7 +19,7 @@ const WRAPPER_LINES: u64 = 60;
 /// Lines of launchers, which report a death elsewhere.
 static LAUNCHER: LazyLock<Regex> = LazyLock::new(|| {
     regex(
-        r"ChildFailedError|ActorDiedError|RayActorError|RayTaskError|WorkerCrashedError|ActorUnavailableError|ProcessExitedException|ProcessRaisedException|CalledProcessError|SignalException|EngineDeadError|Engine core initialization failed|WorkerProc initialization failed|DistBackendError|DistStoreError|NCCL|ncclRemoteError|Watchdog|[Tt]imed? ?out|BrokenPipe|ConnectionReset|ConnectionRefused|EOFError|KeyboardInterrupt|SystemExit|[Ee]xit(ed|s)? (with )?(status|code)|srun: (error|Job)|slurmstepd|Killing subprocess|core dumped|Signal \d+|Received sigquit|failed \(exitcode: |CancelledError|Job 'raysubmit|Traceback \(most recent",
+        r"ChildFailedError|Hccl[A-Z]\w+, error code|npuSynchronize|ActorDiedError|RayActorError|RayTaskError|WorkerCrashedError|ActorUnavailableError|ProcessExitedException|ProcessRaisedException|CalledProcessError|SignalException|EngineDeadError|Engine core initialization failed|WorkerProc initialization failed|DistBackendError|DistStoreError|NCCL|ncclRemoteError|Watchdog|[Tt]imed? ?out|BrokenPipe|ConnectionReset|ConnectionRefused|EOFError|KeyboardInterrupt|SystemExit|[Ee]xit(ed|s)? (with )?(status|code)|srun: (error|Job)|slurmstepd|Killing subprocess|core dumped|Signal \d+|Received sigquit|failed \(exitcode: |CancelledError|Job 'raysubmit|Traceback \(most recent",
     )
 });
 /// Exceptions that runs usually survive.
@@ -123,7 +123,9 @@ impl Choice<'_> {
 
     /// Returns the line that most looks like the failure, if no class describes it.
     pub fn suspect(&self) -> Option<&Suspicion> {
-        let rank = |suspicion: &Suspicion| suspicion.rank + usize::from(is_report(suspicion));
+        let rank = |suspicion: &Suspicion| {
+            suspicion.rank + usize::from(is_report(suspicion)) + 2 * usize::from(suspicion.is_head())
+        };
         let seconds = |suspicion: &Suspicion| suspicion.stamp.map_or(f64::MAX, |stamp| stamp.seconds);
         // Lines of a file are in order even where only some of them have a clock.
         let order = |a: &Suspicion, b: &Suspicion| match a.file == b.file {

@@ -18,7 +18,7 @@ macro_rules! theme {
     };
 }
 
-pub const THEMES: [Theme; 14] = [
+pub const THEMES: [Theme; 15] = [
     theme!("host"),
     theme!("storage"),
     theme!("limits"),
@@ -33,6 +33,7 @@ pub const THEMES: [Theme; 14] = [
     theme!("program"),
     theme!("place"),
     theme!("start"),
+    theme!("general"),
 ];
 /// Lines that belong to no class: judgements, marks, frameworks, and what else looks like a fault.
 pub const LINES: &str = include_str!("../../data/signatures/lines.toml");

@@ -50,6 +50,15 @@ pub struct Event {
     pub verdict: Verdict,
 }
 
+/// What is before the traceback of an exception that ends no run.
+const IGNORED: [&[u8]; 5] = [
+    b"Exception ignored in",
+    b"Error in atexit._run_exitfuncs",
+    b"Exception in thread NetStatThr",
+    b"Exception in thread ChkStopThr",
+    b"Exception in thread IntMsgThr",
+];
+
 /// The class of an event and the reasons for it.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
@@ -206,9 +215,10 @@ impl<'w> Moment<'w> {
         before[before.len().saturating_sub(count)..].join("\n")
     }
 
-    /// Returns true if it is part of a traceback of an exception that Python ignored, as in a destructor.
+    /// Returns true if it is part of a traceback of an exception that Python ignored, as in a destructor, as it ends, or in a
+    /// thread of the tracker wandb, without which the run goes on.
     pub fn is_ignored(&self) -> bool {
-        self.before_traceback(1, &[b"Exception ignored in"])
+        self.before_traceback(1, &IGNORED)
     }
 
     /// Returns true for code that a traceback lists around the line that failed: its strings are messages of other failures.

@@ -54,7 +54,7 @@ static LOUD: LazyLock<Regex> = LazyLock::new(|| {
 static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"(?i)\b(?:0|no|zero) (?:\w+ )?(?:errors?|fail\w*)\b|\b(?:errors?|failed|failures?|fail|aborts?|aborted|timed out)\w*['\x22]?\s*[:=]\s*(?:-?[\d.]|false|none|no\b|nan|\[\]|\{\})",
-        r"|fall(?:s|ing)? ?back|fell back|ignor|retr(?:y|ied)|\boption(?:al|s)?\b|disabl|skipp|deprecat|instead|will not be|expected termination|corrected|\bmay\b|\bmight\b|\bwould\b|\bif\b|\bwhen\b|\bwarn|attention mask|estimate|performance|\b(?:using|to) (?:the |a )?default|NET/Plugin|libibverbs|x11|wandb|tensorboard|client socket has failed to connect|destroy_process_group|parse",
+        r"|fall(?:s|ing)? ?back|fell back|ignor|retr(?:y|ied)|\boption(?:al|s)?\b|disabl|skipp|deprecat|instead|will not be|expected termination|corrected|\bmay\b|\bmight\b|\bwould\b|\bif\b|\bwhen\b|\bwarn|attention mask|estimate|performance|\b(?:using|to) (?:the |a )?default|NET/Plugin|libibverbs|x11|wandb|tensorboard|client socket has failed to connect|destroy_process_group|HYDRA_FULL_ERROR|parse",
     ))
 });
 
@@ -82,7 +82,9 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
     let complains = || very_last.iter().find(|line| says(line, &COMPLAINS));
     // A frame in a box has several lines of code.
     let is_boxed = lines.last().is_some_and(|line| line.text.trim_start().starts_with(['│', '┃']));
-    let near = if is_boxed { LAST_LINES } else { FRAME_LINES };
+    // So has one of Python 3.13, with marks under them.
+    let is_marked = lines.last().is_some_and(|line| is_mark(message(&line.text).trim()));
+    let near = if is_boxed || is_marked { LAST_LINES } else { FRAME_LINES };
     let ends_in_frames = lines.iter().rev().take(near).any(|line| is_frame(message(&line.text)));
     let last = |what: fn(&str) -> bool| lines.iter().rfind(|line| what(message(&line.text)));
     let raised = || last(|message| message.starts_with("raise ")).filter(|_| ends_in_frames);
@@ -95,6 +97,12 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
     };
     let found = fails().or_else(complains).or_else(raised).or_else(frame).or_else(loud)?;
     Some((found.after, found.text.clone()))
+}
+
+/// Returns true for what Python prints under a line of code.
+fn is_mark(message: &str) -> bool {
+    message.starts_with("...<")
+        || !message.is_empty() && message.chars().all(|c| matches!(c, '^' | '~' | ' '))
 }
 
 /// Returns the last lines that are not empty, cleaned, from the last step of the run on.
@@ -142,6 +150,10 @@ mod tests {
             (
                 "ERROR 07-15 01:39:25 [core.py:3]   File \"/opt/a.py\", line 5, in step\nERROR 07-15 01:39:25 [core.py:3]     return x\n",
                 1,
+            ),
+            (
+                "  File \"/opt/a.py\", line 5, in step\n    self.run(\n    ~~~~~~~~^\n        a=a,\n        ^^^^\n        b=b,\n        ^^^^\n",
+                6,
             ),
         ] {
             assert_eq!(words(text).map(|(after, _)| after), Some(after), "{text}");

@@ -10,6 +10,7 @@ mod colours;
 mod data;
 mod diagnosis;
 mod event;
+mod general;
 mod input;
 mod judge;
 mod last_words;

@@ -8,6 +8,7 @@ use super::collective::Collectives;
 use super::colours::Colours;
 use super::diagnosis::Evidence;
 use super::event::{BACK, Event, Moment, Verdict, piece_around};
+use super::general::{place, reading};
 use super::input::Source;
 use super::judge;
 use super::last_words::last_words;
@@ -17,7 +18,6 @@ use super::signatures::{About, Judge, Level, Mark, Rule, Signatures};
 use super::state::{FileState, LAST_WORDS, Suspicion};
 use super::text::{is_quiet, message, shown};
 use super::time::stamp;
-use plimsoll_base::Bytes;
 use std::io::ErrorKind;
 
 /// Bytes after a line that are read with it.
@@ -123,13 +123,24 @@ impl<'s> Scanner<'s> {
         let last_words = self.last_words(file, &state, tail);
         let finished = state.progress.finish(state.lines + 1);
         if finished.is_some() {
+            state.suspicions.retain(|suspicion| !suspicion.is_farewell());
             // A run that went on and ended well survived whatever it printed before.
             let (steps, classes) = (state.progress.steps, &self.signatures.classes);
             let is_warning = |event: &Event| {
                 event.level == Level::Survivable && classes[event.class].level == Level::Cause
             };
+            // The peers of a group, and the store of it, go away one after the other.
+            let is_farewell = |event: &Event| {
+                let slug = classes[event.class].slug.as_str();
+                finished.is_some_and(|end| event.line > end)
+                    && ["network-failed", "rendezvous-timeout", "ray-node-dead"].contains(&slug)
+                    && !event.text.contains("Error: ")
+            };
             self.found.events.retain(|event| {
-                event.file != file || event.steps.saturating_add(SURVIVED) > steps && !is_warning(event)
+                event.file != file
+                    || event.steps.saturating_add(SURVIVED) > steps
+                        && !is_warning(event)
+                        && !is_farewell(event)
             });
         } else if state.suspicions.iter().all(|suspicion| suspicion.rank > 0) {
             self.forget_outlived(file, state.progress.steps);
@@ -145,7 +156,7 @@ impl<'s> Scanner<'s> {
             self.keep(Event { class, file, level: self.signatures.classes[class].level, ..event });
         }
         let is_told = self.found.events.iter().any(|event| event.file == file);
-        if finished.is_none() && state.suspicions.is_empty() && !is_told {
+        if finished.is_none() && state.suspicions.iter().all(Suspicion::is_head) && !is_told {
             state.suspicions.extend(last_words);
         }
         self.found.suspicions.extend(state.suspicions);
@@ -163,7 +174,19 @@ impl<'s> Scanner<'s> {
             text: shown(&text),
         };
         let (stamp, steps) = (stamp(&text), state.progress.steps);
-        Some(Suspicion { rank: LAST_WORDS, file, steps, stamp, is_chained: false, at })
+        let (near, message_bytes, place) = (String::new(), 0, None);
+        let suspicion = Suspicion {
+            rank: LAST_WORDS,
+            file,
+            steps,
+            stamp,
+            is_chained: false,
+            at,
+            near,
+            message_bytes,
+            place,
+        };
+        Some(suspicion.saying(message(&text)))
     }
 
     /// Drops what would have ended the run if the run went on for long and nothing else happened: a sample, a sandbox or a test
@@ -308,7 +331,9 @@ impl<'s> Scanner<'s> {
         let (file, steps) = (self.found.files.len() - 1, state.progress.steps);
         let rank = row.rank;
         let (stamp, is_chained, at) = (moment.stamp(), moment.is_chained(), self.evidence(moment));
-        state.suspicions.push(Suspicion { rank, file, steps, stamp, is_chained, at });
+        let (near, message_bytes, place) = (String::new(), 0, place(moment));
+        let suspicion = Suspicion { rank, file, steps, stamp, is_chained, at, near, message_bytes, place };
+        state.suspicions.push(suspicion.saying(moment.near()));
         state.progress.watch(SURVIVED);
         state.matches[index] += 1;
         if state.matches[index] == SUSPICIONS_A_FILE {
@@ -380,18 +405,9 @@ impl<'s> Scanner<'s> {
         self.found.counts[class] += 1;
         if state.matches[index] <= EVENTS_A_RULE {
             for read in &self.signatures.classes[class].reads {
-                let Some(found) = read.regex.captures(moment.near()) else { continue };
-                let names = read.regex.capture_names().flatten();
-                let fill = |says: String, name: &str| {
-                    let part = found.name(name).map_or("?", |part| part.as_str());
-                    let bytes = part.parse().ok().filter(|_| name == "bytes");
-                    says.replace(
-                        &format!("{{{name}}}"),
-                        &bytes.map_or(part.to_string(), |n| Bytes(n).to_string()),
-                    )
-                };
-                verdict.reasons.push(names.fold(read.says.clone(), fill));
-                verdict.first_steps.extend(read.first.clone());
+                let Some((reason, first)) = reading(read, moment.near()) else { continue };
+                verdict.reasons.push(reason);
+                verdict.first_steps.extend(first);
             }
             state.survivable += u64::from(level == Level::Survivable);
             let (file, text, stamp) = (self.found.files.len() - 1, moment.shown(rule), moment.stamp());

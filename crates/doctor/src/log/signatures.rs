@@ -6,7 +6,7 @@ use super::text::regex;
 use regex::Regex;
 use serde::Deserialize;
 use std::collections::HashMap;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 /// The weight of a class's events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -23,6 +23,8 @@ pub enum Level {
     Warning,
     /// Is never the answer, only shown next to one.
     Note,
+    /// Is a kind of failure: named instead of `unknown`.
+    General,
 }
 
 #[derive(Clone, Debug)]
@@ -41,11 +43,19 @@ pub struct Class {
 /// Numbers and names of a sign's line, and the reason that they give.
 #[derive(Clone, Debug)]
 pub struct Read {
-    pub regex: Regex,
+    pattern: String,
+    /// Most logs need few of them, and a compiled one takes 0.2 MiB.
+    compiled: OnceLock<Regex>,
     /// With `{name}` for the groups of `regex`.
     pub says: String,
     /// What to try first then.
     pub first: Option<String>,
+}
+
+impl Read {
+    pub fn regex(&self) -> &Regex {
+        self.compiled.get_or_init(|| regex(&self.pattern))
+    }
 }
 
 /// Judgements by numbers and frames, in `judge/` or `readings`.
@@ -149,6 +159,22 @@ pub struct Rule {
     pub unless_after: Option<Regex>,
 }
 
+/// A sign of a class of level `general`.
+#[derive(Debug)]
+pub struct General {
+    pub class: usize,
+    /// Matches the line, or from within it the three after it. Compiled when it is needed, which is once a diagnosis at most.
+    pub pattern: String,
+    pub unless: Option<String>,
+}
+
+impl General {
+    fn of(class: usize, level: Level, sign: &SignRow) -> Option<General> {
+        let pattern = sign.regex.clone().filter(|_| level == Level::General)?;
+        Some(General { class, pattern, unless: sign.unless.clone() })
+    }
+}
+
 #[derive(Debug)]
 pub struct Signatures {
     pub classes: Vec<Class>,
@@ -158,6 +184,8 @@ pub struct Signatures {
     pub literals: Literals,
     /// The rules of each literal.
     pub rules_of: Vec<Vec<usize>>,
+    /// What a line that no class describes may say of its kind, the first that matches.
+    pub generals: Vec<General>,
 }
 
 #[derive(Deserialize)]
@@ -240,6 +268,8 @@ struct SuspiciousRow {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SignRow {
+    /// Empty for a class of level `general`.
+    #[serde(default)]
     find: Vec<String>,
     level: Option<Level>,
     #[serde(default)]
@@ -273,8 +303,14 @@ impl Signatures {
             let find = row.find.clone();
             rules.push(About::Framework(index), None, &SignRow { find, ..SignRow::default() });
         }
+        let mut generals = Vec::new();
         for (index, row) in rows.iter().enumerate() {
-            row.sign.iter().for_each(|sign| rules.push(About::Class(index), Some(row.level), sign));
+            for sign in &row.sign {
+                match General::of(index, row.level, sign) {
+                    Some(general) => generals.push(general),
+                    None => rules.push(About::Class(index), Some(row.level), sign),
+                }
+            }
         }
         for row in &lines.judge {
             row.sign.iter().for_each(|sign| rules.push(About::Judge(row.name), None, sign));
@@ -287,7 +323,7 @@ impl Signatures {
             rules.push(About::Suspicious(index), None, &sign);
         }
         let frameworks = lines.framework.into_iter().map(|row| row.name).collect();
-        rules.finish(classes(rows), frameworks, suspicious)
+        Signatures { generals, ..rules.finish(classes(rows), frameworks, suspicious) }
     }
 
     pub fn class(&self, slug: &str) -> usize {
@@ -306,7 +342,10 @@ fn classes(rows: Vec<ClassRow>) -> Vec<Class> {
         let index_of = |name: &String| slugs.iter().position(|slug| slug == name);
         names.iter().map(|name| index_of(name).expect("a class names classes of the data")).collect()
     };
-    let read = |row: ReadRow| Read { regex: regex(&row.regex), says: row.says, first: row.first };
+    let read = |row: ReadRow| {
+        let (pattern, compiled) = (row.regex, OnceLock::new());
+        Read { pattern, compiled, says: row.says, first: row.first }
+    };
     rows.into_iter()
         .map(|row| Class {
             level: row.level,
@@ -360,6 +399,7 @@ impl Rules {
             classes,
             frameworks,
             suspicious,
+            generals: Vec::new(),
             rules: self.rules,
             literals: Literals::new(&self.literals),
             rules_of: self.rules_of,
@@ -379,5 +419,8 @@ mod tests {
         slugs.sort_unstable();
         slugs.dedup();
         assert_eq!(slugs.len(), count);
+        // What is compiled when it is needed.
+        signatures.classes.iter().flat_map(|class| &class.reads).for_each(|read| drop(read.regex().clone()));
+        signatures.generals.iter().for_each(|general| drop(regex(&general.pattern)));
     }
 }

@@ -23,6 +23,35 @@ pub struct Suspicion {
     /// True if its traceback follows from another exception.
     pub is_chained: bool,
     pub at: Evidence,
+    /// Its message and the lines after it, bounded.
+    pub near: String,
+    /// Bytes of the message in `near`.
+    pub message_bytes: usize,
+    /// Where its traceback says that it was raised.
+    pub place: Option<String>,
+}
+
+/// Bytes kept of the lines around a suspicious one.
+const NEAR_BYTES: usize = 4 << 10;
+
+impl Suspicion {
+    /// Returns true for the head of a traceback, which says nothing by itself.
+    pub fn is_head(&self) -> bool {
+        self.near.starts_with("Traceback (most recent call last)")
+    }
+
+    /// Returns true for a traceback of a process that a signal ends.
+    pub fn is_farewell(&self) -> bool {
+        self.is_head() && self.near.lines().any(|line| super::text::message(line).trim() == "SystemExit")
+    }
+
+    /// Sets what its message says, with the lines after it.
+    pub fn saying(mut self, near: &str) -> Suspicion {
+        let end = near.floor_char_boundary(NEAR_BYTES);
+        self.near = near[..end].to_string();
+        self.message_bytes = self.near.find('\n').unwrap_or(self.near.len());
+        self
+    }
 }
 
 #[derive(Debug)]

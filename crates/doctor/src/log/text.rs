@@ -25,6 +25,7 @@ static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
         r"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)? ?(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d \S+ [\w@./-]+(?:\[\d+\])?:",
         r"|(?:stdout|stderr) [FP]",
         r"|\(?\b(?:INFO|ERROR|WARNING|WARN|DEBUG|CRITICAL|FATAL)\b\)?:?(?: \d\d-\d\d \d\d:\d\d:\d\d)?(?: \[?[\w/.\-]+\.\w+:\d+\]?)?",
+        r"|- (?:[\w.:-]+ - )?(?:INFO|ERROR|WARNING|WARN|DEBUG|CRITICAL)\b(?: -|:)", // - trainer - INFO -
         r"|\[[\w/.\-]+\.(?:py|cc|cpp|cu):\d+(?::\w+)?\]:?",
         r"|\d{1,4}: |[\w-]+-\d+: |\d+\.\d+s \d+ ", // srun -l, pods, notebooks
         r"|\|(?: *[\w.:-]+ *\|)+",                 // | ERROR | stderr |
@@ -82,7 +83,9 @@ const LEVEL_CHARS: usize = 160;
 /// Returns true if its logger calls the line information or a warning.
 pub fn is_quiet(line: &str) -> bool {
     let end = line.char_indices().nth(LEVEL_CHARS).map_or(line.len(), |(at, _)| at);
-    QUIET.is_match(&line[..end])
+    // A launcher's logger that repeats what ranks print calls all of it information.
+    let is_relayed = || line[..end].split_once(" - [rank").is_some_and(|(_, rest)| rest.contains("]: "));
+    QUIET.is_match(&line[..end]) && !is_relayed()
 }
 
 pub fn shown(line: &str) -> String {
@@ -105,6 +108,7 @@ mod tests {
                 "(raylet) [2026-03-01 10:11:12,219 E 393 393] (raylet) node_manager.cc:3277: x",
                 "node_manager.cc:3277: x",
             ),
+            ("2026-03-01 10:11:12,000 - tuner - INFO - [rank7]: KeyError: 'x'", "KeyError: 'x'"),
             (
                 "Mar 10 01:33:03 node-6 kernel: Out of memory: Killed process 1 (a)",
                 "Out of memory: Killed process 1 (a)",
@@ -149,6 +153,7 @@ mod tests {
             "ERROR 03-02 10:00:00 [a.py:1] x",
             "(raylet) [2026-03-01 10:11:12,219 E 393 393] (raylet) node_manager.cc:3277: x",
             "ValueError: log level INFO is not known",
+            "2026-03-01 10:11:12,000 - tuner - INFO - [rank7]: KeyError: 'x'",
         ] {
             assert!(!is_quiet(line), "{line}");
         }

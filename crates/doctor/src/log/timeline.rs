@@ -6,6 +6,7 @@
 use super::choice::Choice;
 use super::diagnosis::{Diagnosis, Evidence, Follow, UNKNOWN};
 use super::event::Event;
+use super::general::{class_of, reading};
 use super::scan::Found;
 use super::signatures::{Level, Signatures};
 use super::text::regex;
@@ -210,11 +211,26 @@ fn unnamed(signatures: &Signatures, found: &Found, choice: &Choice) -> Diagnosis
     let mut diagnosis = Diagnosis::default();
     let ends = found.files.iter().zip(&found.finished);
     if let Some(suspect) = choice.suspect() {
-        diagnosis.slug = Some(UNKNOWN.into());
         diagnosis.evidence.push(suspect.at.clone());
-        diagnosis.unproven.push(
-            "the cause: this is the first line that looks like a fault, and no class describes it".into(),
-        );
+        match class_of(signatures, suspect) {
+            Some(class) => {
+                let class = &signatures.classes[class];
+                diagnosis.slug = Some(class.slug.clone());
+                for (reason, first) in class.reads.iter().filter_map(|read| reading(read, &suspect.near)) {
+                    diagnosis.reasons.push(reason);
+                    diagnosis.first_steps.extend(first);
+                }
+                diagnosis.unproven.push("what led to it: the lines before it are of no class".into());
+            }
+            None => {
+                diagnosis.slug = Some(UNKNOWN.into());
+                diagnosis.unproven.push(
+                    "the cause: this is the first line that looks like a fault, and no class describes it"
+                        .into(),
+                );
+            }
+        }
+        diagnosis.reasons.extend(suspect.place.clone());
     } else if let Some((file, line)) = ends.rev().find_map(|(file, line)| Some((file, (*line)?))) {
         diagnosis.finished = found.parts.is_empty();
         diagnosis.reasons.push(format!("{file}:{line} is how a run ends that went well"));

@@ -1,0 +1,82 @@
+//! Names for what would be `unknown`: the line that most looks like the failure says at least which kind of failure it is. And
+//! where a traceback says that it happened.
+//!
+//! Classes of level `general` are looked up in that one line, so they cost nothing while a log is read, and never compete
+//! with a class that names the cause.
+
+use super::event::{Moment, is_frame};
+use super::signatures::{General, Read, Signatures};
+use super::state::Suspicion;
+use super::text::regex;
+use plimsoll_base::Bytes;
+use regex::Regex;
+use std::sync::LazyLock;
+
+/// Lines between an exception and its innermost frame: code, marks under it, notes.
+const FRAME_LINES: usize = 6;
+/// Frames of a traceback that are read.
+const FRAMES_MAX: usize = 80;
+/// Characters of a line of code that are shown.
+const CODE_CHARS: usize = 80;
+
+static FRAME: LazyLock<Regex> =
+    LazyLock::new(|| regex(r#"^File "(?:[^"]*/)?([^"/]+)", line (\d+), in ([\w.<>]+)"#));
+/// Files that are installed, not of the program that was started.
+static INSTALLED: LazyLock<Regex> = LazyLock::new(|| {
+    regex(r#"^File "(?:[^"]*(?:/(?:site|dist)-packages/|/lib/python3[^/]*/|/ray/_private/)|<)"#)
+});
+
+/// Returns the class of the kind of failure that the line says it is.
+pub fn class_of(signatures: &Signatures, suspicion: &Suspicion) -> Option<usize> {
+    let names = |general: &&General| {
+        let begins_in_line = |found: regex::Match| found.start() < suspicion.message_bytes;
+        regex(&general.pattern).find(&suspicion.near).is_some_and(begins_in_line)
+            && !general.unless.as_ref().is_some_and(|unless| regex(unless).is_match(&suspicion.near))
+    };
+    signatures.generals.iter().find(names).map(|general| general.class)
+}
+
+/// Returns (reason, what to try first) of a reading that matches.
+pub fn reading(read: &Read, near: &str) -> Option<(String, Option<String>)> {
+    let found = read.regex().captures(near)?;
+    let names = read.regex().capture_names().flatten();
+    let fill = |says: String, name: &str| {
+        let part = found.name(name).map_or("?", |part| part.as_str());
+        let bytes = part.parse().ok().filter(|_| name == "bytes");
+        says.replace(&format!("{{{name}}}"), &bytes.map_or(part.to_string(), |n| Bytes(n).to_string()))
+    };
+    Some((names.fold(read.says.clone(), fill), read.first.clone()))
+}
+
+/// Returns where an exception was raised, and the innermost frame of code that is not installed.
+pub fn place(moment: &Moment) -> Option<String> {
+    let before = moment.before();
+    let mut frames = Vec::new();
+    let mut since = 0;
+    for (index, line) in before.iter().enumerate().rev() {
+        since += 1;
+        if is_frame(line) {
+            frames.push(index);
+            since = 0;
+        }
+        if since > FRAME_LINES || frames.len() == FRAMES_MAX {
+            break;
+        }
+    }
+    let told = |index: usize| {
+        let found = FRAME.captures(&before[index])?;
+        let code = before.get(index + 1).filter(|code| !is_frame(code) && !code.is_empty());
+        let code: String = code.map_or("", String::as_str).trim().chars().take(CODE_CHARS).collect();
+        let code = if code.is_empty() { code } else { format!(": `{code}`") };
+        Some(format!("{}:{} in {}{code}", &found[1], &found[2], &found[3]))
+    };
+    let inner = *frames.first()?;
+    let own = frames.into_iter().find(|&index| !INSTALLED.is_match(&before[index]));
+    let raised = format!("it was raised at {}", told(inner)?);
+    match own.filter(|&own| own != inner).and_then(told) {
+        Some(own) => {
+            Some(format!("{raised}; the innermost frame that is not of an installed package is {own}"))
+        }
+        None => Some(raised),
+    }
+}
