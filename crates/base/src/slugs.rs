@@ -13,6 +13,17 @@ pub const MODEL_WEIGHT_NOT_FINITE: &str = "model-weight-not-finite";
 pub const DIVERGENCE: [&str; 4] =
     [LOSS_NOT_FINITE, GRADIENT_NOT_FINITE, ROLLOUT_NOT_FINITE, MODEL_WEIGHT_NOT_FINITE];
 
+pub const LOGPROB_MISMATCH: &str = "logprob-mismatch";
+pub const DYNAMIC_SAMPLING_EXHAUSTED: &str = "dynamic-sampling-exhausted";
+/// Errors that every rank of a run meets in the same place, because all compute them from the same numbers.
+pub const OF_ALL_RANKS: [&str; 5] = [
+    LOSS_NOT_FINITE,
+    GRADIENT_NOT_FINITE,
+    MODEL_WEIGHT_NOT_FINITE,
+    LOGPROB_MISMATCH,
+    DYNAMIC_SAMPLING_EXHAUSTED,
+];
+
 pub const REWARD_MODEL_HEAD_MISSING: &str = "reward-model-head-missing";
 pub const REWARD_MODEL_LABELS: &str = "reward-model-labels";
 /// Errors of a model for sequence classification whose head gives no single score.

@@ -28,7 +28,12 @@ pub fn check_against(model: &OpenModel) -> Result<()> {
             Some(shape) if shape == tensor.shape => {}
             Some(shape) => return Err(bad_shape(model, tensor, &shape)),
             None if is_ignorable(&tensor.name, &model.spec) => {}
-            None if model.head == Head::Score && tensor.name == SCORE => {}
+            None if model.head == Head::Score && tensor.name == SCORE => {
+                let own = [1, u64::from(model.spec.hidden)];
+                if tensor.shape != own {
+                    return Err(bad_shape(model, tensor, &own));
+                }
+            }
             // The base of a reward model's adapter is a language model as a rule.
             None if has_own_score(model) && tensor.name == "lm_head.weight" => {}
             None => unexpected.push(tensor.name.as_str()),

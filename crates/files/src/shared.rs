@@ -7,7 +7,7 @@ use crate::writer::{TensorDecl, tensors_header};
 use plimsoll_base::{DType, Error, Result};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// One process's hand in the file.
@@ -30,34 +30,47 @@ impl SharedWriter {
     ///
     /// Errors: `disk-full`, `write-failed`, `size-overflow`.
     pub fn create(path: &Path, tensors: &[TensorDecl]) -> Result<SharedWriter> {
-        let mut options = OpenOptions::new();
-        let options = options.read(true).write(true).create_new(true);
-        let mut writer = SharedWriter::start(path, options, tensors)?;
+        head(tensors)?;
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+        let file = file.map_err(|e| write_error(path, &e))?;
+        let mut writer = SharedWriter::over(file, path, tensors)?;
         writer.removes = true;
         let head = head(tensors)?.0;
         writer.file.write_all_at(&head, 0).map_err(|e| write_error(path, &e))?;
         Ok(writer)
     }
 
-    /// Opens what another process created with the same tensors; `path` is its `link`.
+    /// Opens what another process created with the same tensors, by its `link`. Errors have the file's name there.
     ///
-    /// Errors: `write-failed`, `size-overflow`.
-    pub fn join(path: &Path, tensors: &[TensorDecl]) -> Result<SharedWriter> {
-        SharedWriter::start(path, OpenOptions::new().read(true).write(true), tensors)
+    /// Errors: `ranks-window` where the link leads to no such file; `size-overflow`.
+    pub fn join(link: &str, tensors: &[TensorDecl]) -> Result<SharedWriter> {
+        let mut parts = link.splitn(3, '\n');
+        let mut part = || parts.next().unwrap_or_default();
+        let (open, id, path) = (part(), part(), PathBuf::from(part()));
+        let refused = |what: &str| {
+            Error::new("ranks-window", format!("{} at {open}: {what}", path.display()))
+                .hint("all ranks must run as one user and see each other's processes in /proc")
+        };
+        let file = OpenOptions::new().read(true).write(true).open(open);
+        let file = file.map_err(|err| refused(&err.to_string()))?;
+        if identity(&file).as_deref() != Some(id) {
+            return Err(refused("it is another file"));
+        }
+        SharedWriter::over(file, &path, tensors)
     }
 
-    fn start(path: &Path, options: &OpenOptions, tensors: &[TensorDecl]) -> Result<SharedWriter> {
+    fn over(file: File, path: &Path, tensors: &[TensorDecl]) -> Result<SharedWriter> {
         let (head, data_bytes) = head(tensors)?;
-        let file = options.open(path).map_err(|e| write_error(path, &e))?;
         let mut sums = Sums::default();
         sums.update(&head);
         let (path, start) = (path.to_path_buf(), head.len() as u64);
         Ok(SharedWriter { file, path, start, data_bytes, sums, unsettled_bytes: 0, removes: false })
     }
 
-    /// Returns a name by which other processes of this user open the file as long as this one has it open, whatever folders they see.
-    pub fn link(&self) -> PathBuf {
-        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
+    /// Returns what other processes of this user open the file by as long as this one has it open, whatever folders they see.
+    pub fn link(&self) -> String {
+        let (id, path) = (identity(&self.file).unwrap_or_default(), self.path.display());
+        format!("/proc/{}/fd/{}\n{id}\n{path}", std::process::id(), self.file.as_raw_fd())
     }
 
     /// Writes values as `dtype` (f32 or bf16, round to nearest even) from a byte of the data on, through `scratch`, which may be small.
@@ -145,6 +158,12 @@ impl Drop for SharedWriter {
     }
 }
 
+/// Tells a file from others: a number of a process, and with it the name of its descriptor, may be given again.
+fn identity(file: &File) -> Option<String> {
+    let meta = file.metadata().ok()?;
+    Some(format!("{}:{}", meta.dev(), meta.ino()))
+}
+
 /// Everything before the data, and the bytes of the data.
 fn head(tensors: &[TensorDecl]) -> Result<(Vec<u8>, u64)> {
     let (header, data_bytes) = tensors_header(tensors, &[])?;
@@ -219,6 +238,12 @@ mod tests {
         let mut other = SharedWriter::join(&first.link(), &tensors()).unwrap();
         assert_eq!(other.set_sums(b"short").unwrap_err().slug, "write-failed");
         drop(other);
+        let own = std::fs::File::create(dir.path().join("x")).unwrap();
+        let named = format!("/proc/{}/fd/{}", std::process::id(), own.as_raw_fd());
+        let (_, rest) = first.link().split_once('\n').map(|(a, b)| (a.to_string(), b.to_string())).unwrap();
+        for link in [format!("{named}\n{rest}"), format!("/proc/0/fd/0\n{rest}"), String::new()] {
+            assert_eq!(SharedWriter::join(&link, &tensors()).unwrap_err().slug, "ranks-window", "{link}");
+        }
         assert!(path.exists());
         assert_eq!(first.finish().unwrap_err().slug, "write-failed");
         assert!(!path.exists());

@@ -164,11 +164,11 @@ pub fn save_together(
     let Together { rank, ranks, exchange } = with;
     let declared: Vec<_> = sets.iter().flat_map(|set| tensor_decls(set.prefix, set.dtype, table)).collect();
     let created = if rank == 0 { Some(SharedWriter::create(path, &declared)?) } else { None };
-    let link = created.as_ref().map(|writer| writer.link().to_string_lossy().into_owned());
+    let link = created.as_ref().map(SharedWriter::link);
     let links = exchange(link.unwrap_or_default().as_bytes())?;
     let mut writer = match created {
         Some(writer) => writer,
-        None => SharedWriter::join(Path::new(&*String::from_utf8_lossy(&links[0])), &declared)?,
+        None => SharedWriter::join(&String::from_utf8_lossy(&links[0]), &declared)?,
     };
     let Staging { mut stored, mut values } = Staging::new(staging);
     for round in pieces(table, passage.len(), sets.iter().map(|set| set.dtype)).chunks(ranks) {
@@ -185,6 +185,8 @@ pub fn save_together(
                 next = writer.put_f32_as(next, set.dtype, rows, &mut stored)?;
                 Ok(())
             })?;
+            // What a failed device gives is nothing to be summed.
+            dev.check()?;
             own_bytes = next - piece.at;
         }
         for turn in 0..round.len() {
@@ -257,7 +259,7 @@ pub fn restore_own(
         });
     }
     dev.sync();
-    Ok(())
+    dev.check()
 }
 
 /// Reads rows of a parameter from `first` on, which may be of several tensors.

@@ -100,6 +100,8 @@ pub fn save(
             })?;
         }
     }
+    // What a failed device gives is no checkpoint.
+    dev.check()?;
     writer.finish()
 }
 

@@ -204,7 +204,7 @@ impl RunShape {
 
     /// Returns the bytes of other ranks' memory that this one reads, and the window: they count as resident in each that reads
     /// them. Of every other rank these are the gradients and weights of what this one or that one owns, the gradients of a pass's
-    /// rows, its part of a reference that is spread and, when rank 0 saves, the optimizer's states. Cards read each other's memory themselves. `None` in a run of one rank.
+    /// rows, its part of a reference that is spread and, in a save, the optimizer's states. Cards read each other's memory themselves. `None` in a run of one rank.
     fn others_bytes(&self) -> Option<u64> {
         let share = self.training.as_ref()?.share;
         if share.ranks == 1 {

@@ -172,7 +172,7 @@ impl RoleShape {
     }
 
     /// Returns the phase in which weights that lie in parts are whole in `ROLE.whole`, if there is one: those that are sampled from for
-    /// rollouts, others to be read and saved. A reference is a copy of the first role's part.
+    /// rollouts, others to be read. A reference is a copy of the first role's part.
     pub fn whole_in(&self) -> Option<Phase> {
         match (self.weights_are, self.name) {
             (WeightsAre::Spread(_), RoleName::Reference) => None,

@@ -15,7 +15,7 @@ use crate::several::check_others;
 use crate::status::Doing;
 use crate::track::Tracking;
 use crate::vitals::{Verdict, Vitals};
-use plimsoll_base::{Error, Exit, Result};
+use plimsoll_base::{Error, Exit, Result, slugs};
 use plimsoll_config::RunSpec;
 use plimsoll_memory::{CardMemory, Plan, Pool, host::Host};
 use serde_json::{Value, json};
@@ -99,7 +99,7 @@ pub struct Saving<'s> {
 pub enum Savers {
     /// Every one takes part.
     All,
-    /// This one, which failed alone: the others wait for it elsewhere.
+    /// This one, which has an error of its own: the others wait for it elsewhere. Only rank 0 saves then.
     ThisRank,
 }
 
@@ -163,6 +163,8 @@ pub struct Lead<'r, 's, 'scope, 'env> {
     saver: Saver<'scope, 'env>,
     tracking: Option<Tracking>,
     at: At,
+    /// True once steps that teach nothing have ended the run, on all ranks.
+    is_dead: bool,
     started: Instant,
 }
 
@@ -195,6 +197,7 @@ pub fn lead<'scope>(
         saver: Saver::new(scope),
         tracking,
         at: At::Start,
+        is_dead: false,
         started: Instant::now(),
     };
     let result = lead.begin(job, checkpoint, notes).and_then(|()| lead.steps(job));
@@ -250,7 +253,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
                 job.evaluate(self, step)?;
             }
             if every(self.run.checkpoint.every) {
-                self.save(job)?;
+                self.save(job, Savers::All)?;
             }
             // After the last step a signal no longer matters: the run is about to end anyway.
             if step < steps {
@@ -261,7 +264,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             job.evaluate_at_end(self)?;
             self.progress.evaluated_at_end = true;
         }
-        self.save(job)?;
+        self.save(job, Savers::All)?;
         self.settle()?;
         let summary = job.summary(self);
         report::write(&self.dir, &self.begun.title, steps)?;
@@ -279,7 +282,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             return Ok(());
         }
         check_others()?;
-        self.save(job)?;
+        self.save(job, Savers::All)?;
         self.settle()?;
         Err(interrupted(number, step, self.dir.path()))
     }
@@ -329,7 +332,10 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         match self.progress.dead_steps.count(&stepped.vitals, self.run.train.dead_steps_max) {
             Verdict::Alive => Ok(()),
             Verdict::Warn(error) => self.say(&Event::Warning(WarningEvent::of(&error, step))),
-            Verdict::Stop(error) => Err(error),
+            Verdict::Stop(error) => {
+                self.is_dead = true;
+                Err(error)
+            }
         }
     }
 
@@ -352,20 +358,21 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             self.say(&event)?;
         }
         match self.watch.strict_error() {
-            Some(error) => self.save(job).and_then(|()| self.settle()).and(Err(error)),
+            // Another rank may be within its plan.
+            Some(error) => self.save(job, Savers::ThisRank).and_then(|()| self.settle()).and(Err(error)),
             None => Ok(()),
         }
     }
 
     /// Saves the run after checking that its weights give finite numbers, so every checkpoint is usable. A save may
     /// continue next to the following rollout; `settle` waits for it.
-    fn save(&mut self, job: &mut dyn Job<'scope>) -> Result<()> {
+    fn save(&mut self, job: &mut dyn Job<'scope>, savers: Savers) -> Result<()> {
         let step = self.progress.step;
         if self.progress.saved_step == Some(step) {
             return Ok(());
         }
         job.prove()?;
-        self.start_saving(job, step, true, Savers::All)
+        self.start_saving(job, step, true, savers)
     }
 
     /// Begins a checkpoint of the weights, or of everything that the next step depends on.
@@ -468,10 +475,11 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         let planned = self.begun.plan.process_peak();
         let readings =
             json!({ "rss": Host::this().rss().now, "planned": planned, "seconds": self.seconds() });
+        // An error that not all ranks meet is this one's own, and the others do not know of it yet.
+        let is_of_all = self.is_dead || slugs::OF_ALL_RANKS.contains(&error.slug);
+        let savers = if is_of_all { Savers::All } else { Savers::ThisRank };
+        let can_keep = self.progress.step > 0 && (is_of_all || job.has_all_weights());
         // The error itself is what the user must see; a second failure while recording it adds nothing.
-        let can_keep = self.progress.step > 0 && (job.has_all_weights() || is_divergence(&error));
-        // Ranks diverge together; any other error is this rank's own, and the others do not know of it yet.
-        let savers = if is_divergence(&error) { Savers::All } else { Savers::ThisRank };
         if can_keep && self.keep_good_weights(job, savers).is_ok() {
             let latest = self.dir.path().join("checkpoints/latest");
             error = error.fact(format!("last good weights: {}", latest.display()));

@@ -31,7 +31,7 @@ pub struct Lora {
     /// The folder of a peft adapter to start from; A is random and B is 0 if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<String>,
-    /// What of PPO's critic is trained: `full` is all its weights, `adapter` an adapter as the actor's, over the same frozen weights.
+    /// What of PPO's critic is trained: `full` is all its weights, `adapter` an adapter as the actor's, over the frozen weights that it starts from.
     #[serde(skip_serializing_if = "CriticLearns::is_full")]
     pub critic: CriticLearns,
 }

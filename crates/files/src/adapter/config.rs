@@ -209,9 +209,8 @@ impl Config {
 
     /// True of the modules that a reward model has besides its adapters.
     fn saves_a_head(&self, modules: &Value) -> bool {
-        let names = modules.as_array().map_or(&[][..], Vec::as_slice);
-        self.head() == Head::Score
-            && names.iter().all(|name| name.as_str().is_some_and(|name| HEADS.contains(&name)))
+        let is_head = |name: &Value| name.as_str().is_some_and(|name| HEADS.contains(&name));
+        self.head() == Head::Score && modules.as_array().is_some_and(|names| names.iter().all(is_head))
     }
 
     fn rank(&self) -> Result<u32> {

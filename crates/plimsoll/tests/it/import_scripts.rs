@@ -264,6 +264,7 @@ fn r_4_bits_became_a_full_fine_tune() {
             "alpha = 32.0",
             "targets = [\"q_proj\", \"v_proj\"]",
             "quantize = \"nf4\"",
+            "critic = \"adapter\"",
             "prompts = [{ path = \"math/train.jsonl\", name = \"math-train\", weight = 0.7 }, { path = \"code/train.jsonl\", name = \"code-train\", weight = 0.3 }]",
         ],
         &[],

@@ -8,7 +8,7 @@ use plimsoll_algo::aggregation::Aggregation;
 use plimsoll_algo::entropy::{EntropySums, entropy_bonus};
 use plimsoll_algo::kl::{KlLoss, KlSums, add_kl_loss};
 use plimsoll_algo::policy_loss::{PolicyBatch, PolicySums, policy_loss};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_config::Objective;
 use plimsoll_plan::RoleName;
 use plimsoll_run::ending::finite_loss;
@@ -135,7 +135,7 @@ fn checked_mismatch(step: u32, buffers: &StepBuffers, tokens: &Range<usize>) -> 
         return Ok(differs);
     }
     let message = format!("step {step}: a token is trained that the rollout did not sample");
-    Err(Error::new("logprob-mismatch", message)
+    Err(Error::new(slugs::LOGPROB_MISMATCH, message)
         .hint("this is a bug in plimsoll: the loss mask includes an environment's words"))
 }
 
@@ -158,7 +158,7 @@ fn check_ratio(step: u32, sums: &PolicySums) -> Result<()> {
     let (low, high) = (sums.ratio_min, sums.ratio_max);
     let message =
         format!("step {step}: before the first update the ratios are {low:e} to {high:e}, and must be 1");
-    Err(Error::new("logprob-mismatch", message)
+    Err(Error::new(slugs::LOGPROB_MISMATCH, message)
         .fact(
             "the trainer's log-probabilities are not those that the policy had when it was sampled or scored",
         )

@@ -37,9 +37,9 @@ impl<'a> Role<'a> {
 
     /// Makes adapters that are frozen too part of what identifies the role.
     pub(super) fn identify_adapters(&mut self, dev: &dyn Device) {
-        let Role { sum_squares, adapters, optimizer: None, .. } = self else { return };
-        if let (Some(sum), Some((_, adapters))) = (sum_squares, adapters) {
-            *sum += dev.sum_squares(adapters.all);
+        let Role { shape, sum_squares, adapters, optimizer: None, .. } = self else { return };
+        if let (Some(sum), Some((_, adapters)), Some(lora)) = (sum_squares, adapters, shape.lora) {
+            *sum += f64::from(lora.scale) * dev.sum_squares(adapters.all);
         }
     }
 

@@ -98,7 +98,8 @@ impl Role<'_> {
                 let tokens = buffers.tokens(batch);
                 self.set_numbers(buffers, tokens.clone(), &numbers[1..]);
                 buffers.set_micro(batch);
-                loss(buffers, tokens, LossFor::Sums)?;
+                // What is put aside may still be under way, in memory that other phases use too.
+                loss(buffers, tokens, LossFor::Sums).inspect_err(|_| dev.sync())?;
                 stats.micro_batches += 1;
                 stats.rows += rows_of(numbers) as u64;
             }

@@ -45,8 +45,9 @@ impl<'a> Role<'a> {
         match &self.weights {
             Weights::Streamed(of) if of.part.is_some() => {
                 // No lease is waited for: who reads resident regions now is the caller.
-                let phase =
-                    overlay.enter_leased(self.shape.whole_in().expect("what is trained is whole in a phase"));
+                let phase = self.shape.whole_in().expect("what is trained is whole in a phase");
+                dev.begin_phase(phase, overlay.bytes());
+                let phase = overlay.enter_leased(phase);
                 let all = phase.buf(&whole_region(&self.shape));
                 of.gather(dev, all);
                 body(dev, all)

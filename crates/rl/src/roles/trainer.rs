@@ -172,7 +172,9 @@ impl<'a> Trainer<'a> {
     ) -> T {
         let role = self.roles.iter().find(|role| role.shape.name == name).expect("a role of the run");
         // No lease is waited for: who reads resident regions now is the caller.
-        let phase = self.overlay.enter_leased(role.update_shape().pass.mode.phase());
+        let phase = role.update_shape().pass.mode.phase();
+        self.dev.begin_phase(phase, self.overlay.bytes());
+        let phase = self.overlay.enter_leased(phase);
         body(self.dev, role, role.passage(&phase))
     }
 

@@ -13,7 +13,7 @@ use crate::rollout::grading::Grading;
 use crate::rollout::held::{Branch, HeldGroup};
 use crate::rollout::model_reward;
 use plimsoll_algo::shaping::GroupFilter;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_plan::SAMPLES_KEPT;
 use plimsoll_ranks::Group;
 use plimsoll_reward::{Scored, Tally};
@@ -295,7 +295,7 @@ fn exhausted(filter: Option<GroupFilter>, gathered: &Gathered, step: u32) -> Err
         Some(GroupFilter::Mixed) | None => "scores that differ".to_string(),
     };
     let message = format!("step {step}: none of {sampled} groups in {rounds} rounds has {wanted}");
-    Error::new("dynamic-sampling-exhausted", message)
+    Error::new(slugs::DYNAMIC_SAMPLING_EXHAUSTED, message)
         .fact(format!("mean score {} over {rewarded} samples", gathered.mean_reward()))
         .hint("choose prompts that the model sometimes solves, or raise rollout.group_size")
         .hint("raise loss.dynamic_sampling_retries, or remove loss.dynamic_sampling: such groups then teach nothing")

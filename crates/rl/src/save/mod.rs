@@ -141,9 +141,12 @@ pub fn save_of_ranks(
         }
         Ok(())
     };
-    let written = write();
-    let Some(job) = job else { return written.map(|()| path) };
-    written.and_then(|()| job.finish()).inspect_err(|_| store.abandon(step))
+    let saved = match (write(), job) {
+        (written, Some(job)) => written.and_then(|()| job.finish()).inspect_err(|_| store.abandon(step)),
+        (written, None) => written.map(|()| path),
+    }?;
+    // No rank says that it is saved, or ends, before it has its name.
+    if is_alone { Ok(saved) } else { group.barrier().map(|()| saved) }
 }
 
 /// Returns the files of `tensors`, each with its role, and whether it has the weights.

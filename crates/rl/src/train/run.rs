@@ -187,7 +187,8 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     }
 
     fn has_all_weights(&self) -> bool {
-        !self.trainer.first().is_spread()
+        let is_first = self.trainer.group.is_none_or(|group| group.rank() == 0);
+        is_first && !self.trainer.first().is_spread()
     }
 
     fn prove(&mut self) -> Result<()> {

@@ -4,8 +4,8 @@ use super::weights::{Progress, Sums, dtype_of, each_rows};
 use super::{MANIFEST, Manifest, STATE, verbs};
 use plimsoll_base::{Bytes, Error, Quantization, Result};
 use plimsoll_files::{
-    Head, OpenModel, SCORE, SafetensorsWriter, TensorDecl, TensorInfo, config_json, generation_config_json,
-    score_config_json, write_new,
+    Head, OpenModel, SCORE, SafetensorsWriter, TensorDecl, TensorInfo, check_against, config_json,
+    generation_config_json, score_config_json, write_new,
 };
 use plimsoll_text::files_to_save;
 use serde::Serialize;
@@ -40,6 +40,7 @@ pub fn export_merged(path: &Path, to: &Path, progress: Progress<'_>) -> Result<M
     verbs::check_target(to)?;
     let (from, model) = open_adapted(path)?;
     let dtype = dtype_of(&model)?;
+    check_against(&model)?;
     let tensors = tensors_of(&model);
     let files = files_to_save(&model.tokenizer)?;
     let elements: u64 = tensors.iter().map(|(_, shape)| shape.iter().product::<u64>()).sum();

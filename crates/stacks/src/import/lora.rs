@@ -17,6 +17,8 @@ pub(crate) struct Lora {
     pub bias: Option<&'static str>,
     /// What stores the frozen weights in 4 bits.
     pub four_bits: Option<&'static str>,
+    /// True if PPO's critic gets an adapter wherever the actor does.
+    pub adapts_critic: bool,
 }
 
 /// A stack's defaults.
@@ -66,6 +68,9 @@ pub(crate) fn lora(draft: &mut Draft, lora: &Lora) {
     }
     if lora.four_bits.is_some_and(|name| draft.is_on(name)) {
         draft.set_toml("lora.quantize", quoted(Quantization::Nf4.name()), lora.four_bits.unwrap_or_default());
+    }
+    if lora.adapts_critic && draft.get("method").is_some_and(|method| method.trim_matches('"') == "ppo") {
+        draft.set_toml("lora.critic", quoted("adapter"), lora.rank);
     }
     if let Some(taken) = lora.bias.and_then(|name| draft.take_text(name))
         && taken.value != "none"

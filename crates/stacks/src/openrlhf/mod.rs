@@ -40,6 +40,7 @@ static LORA: Lora = Lora {
     rslora: None,
     bias: None,
     four_bits: Some("load_in_4bit"),
+    adapts_critic: true,
 };
 
 static IMPORT: Import = Import {

@@ -39,6 +39,7 @@ static LORA: Lora = Lora {
     rslora: Some("use_rslora"),
     bias: Some("peft_config.bias"),
     four_bits: Some("load_in_4bit"),
+    adapts_critic: false,
 };
 
 static IMPORT: Import = Import {

@@ -42,6 +42,7 @@ static LORA: Lora = Lora {
     rslora: None,
     bias: None,
     four_bits: None,
+    adapts_critic: false,
 };
 
 static IMPORT: Import = Import {
