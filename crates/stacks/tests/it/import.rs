@@ -59,11 +59,17 @@ fn adapters_of_others_become_a_section() {
     let trl = "trl grpo --model_name_or_path a/b --max_steps 4";
     let all = "targets = \"all-linear\"";
     let two = "targets = [\"q_proj\", \"v_proj\"]";
+    // PPO's critic has an adapter there wherever the actor does.
+    let critic = "critic = \"adapter\"";
     for (script, expect) in [
-        (format!("{openrlhf} --lora_rank 32"), vec!["rank = 32", "alpha = 16.0", all]),
+        (format!("{openrlhf} --lora_rank 32"), vec!["rank = 32", "alpha = 16.0", all, critic]),
+        (
+            format!("{openrlhf} --lora_rank 32 --advantage_estimator rloo"),
+            vec!["rank = 32", "alpha = 16.0", all],
+        ),
         (
             format!("{openrlhf} --ds.lora.rank 8 --ds.lora.alpha 64 --ds.lora.target_modules q_proj v_proj"),
-            vec!["rank = 8", "alpha = 64.0", two],
+            vec!["rank = 8", "alpha = 64.0", two, critic],
         ),
         (format!("{openrlhf} --lora_rank 0 --lora_alpha 16"), vec![]),
         (
