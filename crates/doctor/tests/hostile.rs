@@ -55,10 +55,26 @@ fn what_holds_nothing_is_no_finding() {
 #[test]
 fn an_unknown_fault_is_shown_and_not_named() {
     let found = read(
-        "step 1\nTraceback (most recent call last):\n  File \"a.py\", line 1\nRuntimeError: no reward\nValueError: x\n",
+        "step 1\nFatal error: the table of pages is damaged\nTraceback (most recent call last):\n  File \"a.py\", line 1\nValueError: x\n",
     );
     assert_eq!((slug(&found), found.found()), ("unknown", true));
-    assert_eq!((found.evidence[0].line, found.evidence[0].text.as_str()), (4, "RuntimeError: no reward"));
+    let shown = (found.evidence[0].line, found.evidence[0].text.as_str());
+    assert_eq!(shown, (2, "Fatal error: the table of pages is damaged"));
+}
+
+#[test]
+fn what_a_traceback_raises_is_found_whatever_its_name() {
+    let found = read(
+        "step 1\nTraceback (most recent call last):\n  File \"a.py\", line 1\nRuntimeError: no reward\nValueError: x\n",
+    );
+    assert_eq!((slug(&found), found.evidence[0].line), ("exception-raised", 4));
+    let found = read(
+        "(A pid=1) Traceback (most recent call last):\n(A pid=1)   File \"a.py\", line 1, in f\n(B pid=2) ready\n\
+         (A pid=1)     g()\n(A pid=1) zmq.error.Again: later\n",
+    );
+    let shown = (found.evidence[0].line, found.evidence[0].text.as_str());
+    assert_eq!((slug(&found), shown), ("exception-raised", (5, "zmq.error.Again: later")));
+    assert_eq!(found.reasons, ["Again says: later"]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What happened in a log: an event with its verdict, and the moment it is judged by, a line with the lines around it.
 
 use super::signatures::{Level, Rule};
-use super::text::{clean, is_quiet, message, regex, shown, tag};
+use super::text::{after_prefix, clean, is_quiet, message, regex, shown, tag};
 use super::time::{Stamp, stamp};
 use memchr::{memchr, memchr2, memmem, memrchr, memrchr2};
 use regex::Regex;
@@ -32,6 +32,8 @@ const LISTED_LINES: usize = 6;
 
 /// A line of code in a notebook's traceback: its number, perhaps linked, after an arrow where it failed.
 static LISTED: LazyLock<Regex> = LazyLock::new(|| regex(r"^(?:-+> ?)?(?:\d+|\[\d+\]\([^)\s]*\))(?: |$)"));
+/// The last line of a traceback: the name of what was raised, and what it says.
+static RAISED: LazyLock<Regex> = LazyLock::new(|| regex(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?::(?: |$)|$)"));
 /// A line of code in a boxed traceback, other than the one that failed.
 static BOXED: LazyLock<Regex> = LazyLock::new(|| regex(r"^\d+ [│┃]"));
 
@@ -260,6 +262,28 @@ impl<'w> Moment<'w> {
             }
         }
         self.line.saturating_sub(frames)
+    }
+
+    /// Returns the line that ends the traceback which this line begins, and how far down it is: what was raised, whatever its
+    /// name is. What a logger puts before each line is taken off as from the head, if `message` leaves some of it.
+    pub fn raised(&self) -> Option<(u64, String)> {
+        let column = self.text.find(TRACEBACK)?;
+        let shape =
+            |text: &str| text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect::<String>();
+        let before = shape(&self.text[..column]);
+        let mut frames = 0;
+        for (index, line) in self.lines_ahead().enumerate().take(LINES_BEFORE) {
+            let own = line.get(..column).is_some_and(|start| column > 0 && shape(start) == before);
+            let rest = if own { &line[column..] } else { after_prefix(&line) };
+            let is_code = rest.starts_with("  ") || rest.trim().is_empty();
+            if is_frame(rest.trim_start()) {
+                frames += 1;
+            } else if !is_code && (own || self.is_own(&line)) {
+                let is_raised = frames > 0 && RAISED.is_match(rest.trim());
+                return is_raised.then(|| (index as u64 + 1, rest.trim().to_string()));
+            }
+        }
+        None
     }
 
     /// Returns the time of the line, or of the nearest line before it that has one.

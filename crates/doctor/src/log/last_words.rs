@@ -29,14 +29,14 @@ static FAILED: LazyLock<Regex> = LazyLock::new(|| {
         r"|(?i:\bnot (?:been )?(?:registered|reachable|responding|permitted|allowed)\b|within the timeout|\btimed out\b)",
         r"|\b(?:StartError|RunContainerError|CreateContainer\w*Error|\w*BackOff|ErrImage\w+|FailedMount|FailedCreate\w*|Unhealthy|NotReady|FailedScheduling|InvalidImageName)\b",
         r"|(?i:segmentation|segfault|core dump|stack ?trace|backtrace:)|\bSIG(?:KILL|SEGV|TERM|ABRT|BUS|ILL|FPE)\b",
-        r"|^Warning +Failed\b|\bBUG: |\bOops: |(?i:kernel panic)",
+        r"|^\W*Illegal instruction\b|\bMPI_ERRORS_ARE_FATAL\b|^Warning +Failed\b|\bBUG: |\bOops: |(?i:kernel panic)",
         r")",
     ))
 });
 /// Words of a failure that is often survived: they count in the very last lines.
 static COMPLAINS: LazyLock<Regex> = LazyLock::new(|| {
     regex(
-        r"(?i)^\W*(?:errors?|failed|failure)\b|\b(?:errors?|failures?|exceptions?|fail(?:ed|s|ing)?|crash(?:ed|es)?|abort(?:ed|ing)?|fatal|refused|denied|could not|couldn't|cannot|can't|can not|unable to)\b",
+        r"(?i)^\W*(?:errors?|failed|failure)\b|\b(?:errors?|failures?|exceptions?|fail(?:ed|s|ing)?|crash(?:ed|es)?|abort(?:ed|ing)?|fatal|refused|denied|could not|no matches for|couldn't|cannot|can't|can not|unable to)\b",
     )
 });
 /// Says that what was begun went well after all.
@@ -46,7 +46,7 @@ static SUCCEEDS: LazyLock<Regex> =
 static LOUD: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"(?:^|[\[(|]|[\d)\]] | - )\s*(?:ERROR|CRITICAL|FATAL|SEVERE)\b[\s:\]|)\-]",
-        r"|(?:^|[\[\s])[EF]\d{3,4} \d\d:\d\d:|\[\d{4}-\d\d-\d\d [\d:,.]+ [EC] \d+ \d+\]",
+        r"|(?:^|[\[\s])[EF]\d{3,4} \d\d:\d\d:|\d: F [\w/.-]+:\d+\]|\[\d{4}-\d\d-\d\d [\d:,.]+ [EC] \d+ \d+\]",
         r#"|\blevel=(?:error|fatal)\b|"(?:level|severity)": ?"(?i:error|fatal|critical)"|^##\[error\]"#,
     ))
 });
@@ -72,7 +72,10 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
         let short: String = line.text.chars().take(LOOKED_AT).collect();
         let message = message(&short);
         let is_bar = message.contains("%|") && message.contains("it/s");
-        !is_quiet(&short) && !is_bar && words.is_match(message) && !HARMLESS.is_match(message)
+        // A heading in a note about a log.
+        let is_heading = message.starts_with("##") && message.trim_start_matches('#').starts_with(' ');
+        let is_told = is_bar || is_heading || is_frame(message) || is_quiet(&short);
+        !is_told && words.is_match(message) && !HARMLESS.is_match(message)
     };
     // What succeeds in the end is no failure.
     let begin = lines.iter().rposition(|line| SUCCEEDS.is_match(&line.text)).map_or(0, |at| at + 1);

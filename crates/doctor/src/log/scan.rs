@@ -333,7 +333,10 @@ impl<'s> Scanner<'s> {
         let (stamp, is_chained, at) = (moment.stamp(), moment.is_chained(), self.evidence(moment));
         let (near, message_bytes, place) = (String::new(), 0, place(moment));
         let suspicion = Suspicion { rank, file, steps, stamp, is_chained, at, near, message_bytes, place };
-        state.suspicions.push(suspicion.saying(moment.near()));
+        state.suspicions.push(match moment.raised() {
+            Some((down, raised)) if raised != "SystemExit" => suspicion.raising(down, &raised),
+            _ => suspicion.saying(moment.near()),
+        });
         state.progress.watch(SURVIVED);
         state.matches[index] += 1;
         if state.matches[index] == SUSPICIONS_A_FILE {

@@ -45,6 +45,14 @@ impl Suspicion {
         self.is_head() && self.near.lines().any(|line| super::text::message(line).trim() == "SystemExit")
     }
 
+    /// Stands for what a traceback raises, `down` lines after its head.
+    pub fn raising(mut self, down: u64, raised: &str) -> Suspicion {
+        self.at.line += down;
+        self.at.text = super::text::shown(raised);
+        self.place = None;
+        self.saying(raised)
+    }
+
     /// Sets what its message says, with the lines after it.
     pub fn saying(mut self, near: &str) -> Suspicion {
         let end = near.floor_char_boundary(NEAR_BYTES);

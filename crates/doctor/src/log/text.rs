@@ -29,7 +29,7 @@ static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
         r"|\[[\w/.\-]+\.(?:py|cc|cpp|cu):\d+(?::\w+)?\]:?",
         r"|\d{1,4}: |[\w-]+-\d+: |\d+\.\d+s \d+ ", // srun -l, pods, notebooks
         r"|\|(?: *[\w.:-]+ *\|)+",                 // | ERROR | stderr |
-        r"|[│┃](?: |$)|E(?: {3,})",
+        r"|Exception has occurred: (?:[a-z_]\w*\.)*|[│┃](?: |$)|E(?: {3,})", // an editor's debugger
         r"))+",
     ))
 });
@@ -56,10 +56,12 @@ pub fn clean(bytes: &[u8]) -> String {
 }
 
 pub fn message(line: &str) -> &str {
-    match PREFIX.find(line) {
-        Some(found) => line[found.end()..].trim_start(),
-        None => line.trim_start(),
-    }
+    after_prefix(line).trim_start()
+}
+
+/// Returns the message with the spaces that it begins with.
+pub fn after_prefix(line: &str) -> &str {
+    PREFIX.find(line).map_or(line, |found| &line[found.end()..])
 }
 
 /// Returns the tag of the process that wrote the line, if the line has one.
@@ -85,7 +87,8 @@ pub fn is_quiet(line: &str) -> bool {
     let end = line.char_indices().nth(LEVEL_CHARS).map_or(line.len(), |(at, _)| at);
     // A launcher's logger that repeats what ranks print calls all of it information.
     let is_relayed = || line[..end].split_once(" - [rank").is_some_and(|(_, rest)| rest.contains("]: "));
-    QUIET.is_match(&line[..end]) && !is_relayed()
+    let is_head = || line[..end].trim_end().ends_with("] Traceback (most recent call last):");
+    QUIET.is_match(&line[..end]) && !is_relayed() && !is_head()
 }
 
 pub fn shown(line: &str) -> String {

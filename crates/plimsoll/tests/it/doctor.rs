@@ -33,12 +33,13 @@ fn a_log_is_named_with_evidence_and_remedies() {
 fn standard_input_and_what_holds_nothing() {
     for (bytes, code, slug, lines) in [
         (LOG, 1, "cuda-oom", 1),
-        ("RuntimeError: a\n", 1, "unknown", 1),
+        ("Fatal error: a is damaged\n", 1, "unknown", 1),
+        ("RuntimeError: a\n", 1, "exception-raised", 1),
         ("KeyError: 'a'\n", 1, "value-missing", 1),
         ("all is well\n", 1, "none", 0),
         ("", 1, "none", 0),
         ("step 1 loss 0.5\n{'train_runtime': 812.3, 'train_loss': 0.31}\n", 0, "none", 0),
-        ("RuntimeError: a\n{'train_runtime': 812.3, 'train_loss': 0.31}\n", 1, "unknown", 1),
+        ("RuntimeError: a\n{'train_runtime': 812.3, 'train_loss': 0.31}\n", 1, "exception-raised", 1),
     ] {
         let mut child = command(&["doctor", "--json", "--log", "-"])
             .stdin(Stdio::piped())
