@@ -57,7 +57,7 @@ pub fn prepare<'a>(
     let files = write_small(trainer, model, held, &part, everything).inspect_err(|_| store.abandon(step))?;
     Ok(SaveJob {
         dev: trainer.dev,
-        tensors: tensors(trainer, everything.is_some()),
+        tensors: files_of(trainer, everything.is_some()).into_iter().map(tensors).collect(),
         layout: trainer.first().layout(),
         lease: trainer.lease(),
         staging: trainer.shape.host.staging,
@@ -122,7 +122,9 @@ pub fn save_of_ranks(
     let mut job = if group.rank() == 0 { Some(prepare(trainer, model, held, saving)?) } else { None };
     let part = job.as_ref().map_or(PathBuf::new(), |job| job.part.clone());
     let mut write = || -> Result<()> {
-        for (role, file, is_weights) in spread_files(trainer, everything) {
+        let of = |(role, file, is_weights): (&Role<'_>, _, _)| (role.shape.name, file, is_weights);
+        let files: Vec<(RoleName, &str, bool)> = files_of(trainer, everything).into_iter().map(of).collect();
+        for (role, file, is_weights) in files {
             let path = (&*part.join(file), trainer.shape.host.staging);
             let record = trainer.with_passage(role, |dev, role, passage| {
                 let of = (role.learned().0, role.layout());
@@ -149,40 +151,36 @@ pub fn save_of_ranks(
     if is_alone { Ok(saved) } else { group.barrier().map(|()| saved) }
 }
 
-/// Returns the files of `tensors`, each with its role, and whether it has the weights.
-fn spread_files(trainer: &Trainer<'_>, everything: bool) -> Vec<(RoleName, &'static str, bool)> {
+/// Returns the files of tensors, each with its role and whether it has the weights: the first role's weights, and with everything the
+/// weights and states of all trained roles.
+fn files_of<'t, 'a>(trainer: &'t Trainer<'a>, everything: bool) -> Vec<(&'t Role<'a>, &'static str, bool)> {
     let mut files = Vec::new();
     for role in trainer.trained() {
-        let (name, (weights, states)) = (role.shape.name, role.files());
-        files.push((name, weights, true));
+        let (weights, states) = role.files();
+        files.push((role, weights, true));
         if !everything {
             break;
         }
-        files.push((name, states, false));
+        files.push((role, states, false));
     }
     files
 }
 
+/// Returns the tensors of a file, as one rank has them.
+fn tensors<'a>((role, file, is_weights): (&Role<'a>, &'static str, bool)) -> TensorsOf<'a> {
+    let sets = match (is_weights, &role.optimizer) {
+        (false, Some(optimizer)) => optimizer.states(),
+        _ => vec![role.saved()],
+    };
+    TensorsOf { file, table: role.learned().0.clone(), sets }
+}
+
+/// Returns the tensors of a file, wherever several ranks have them.
 fn tensors_of_ranks<'a>(role: &Role<'a>, is_weights: bool) -> Vec<SpreadTensors<'a>> {
     match (is_weights, &role.optimizer) {
         (false, Some(optimizer)) => optimizer.spread_states(role.learned().0, true),
         _ => vec![role.saved_together()],
     }
-}
-
-/// Returns the files of tensors: the first role's weights, and with everything the weights and states of all trained roles.
-fn tensors<'a>(trainer: &Trainer<'a>, everything: bool) -> Vec<TensorsOf<'a>> {
-    let mut files = Vec::new();
-    for role in trainer.trained() {
-        let (weights, states) = role.files();
-        let of = |file, sets| TensorsOf { file, table: role.learned().0.clone(), sets };
-        files.push(of(weights, vec![role.saved()]));
-        if !everything {
-            break;
-        }
-        files.extend(role.optimizer.as_ref().map(|optimizer| of(states, optimizer.states())));
-    }
-    files
 }
 
 /// Writes everything but tensors and manifest.
