@@ -106,7 +106,7 @@ impl Backend for CpuDevice {
             Op::MatmulAdd { x, w, resid, out } => matmul::forward_add(self, x, w, resid, out),
             Op::AddBias { x, bias } => elementwise::add_bias(self, x, bias),
             Op::AdaptDown { x, adapter, u } => matmul::adapt_down(self, x, adapter, u),
-            Op::AdaptUp { u, adapter, out } => matmul::adapt_up(self, u, adapter, out),
+            Op::Adapted { x, of, resid, u, out } => matmul::adapted(self, x, of, resid, u, out),
             Op::Merge { w, adapter, out } => matmul::merge(self, w, adapter, out),
             Op::Rope { qkv, norms, rotation, batch, kv, q_out } => {
                 rope::forward(self, qkv, norms, rotation, batch, kv, q_out);
@@ -126,12 +126,10 @@ impl Backend for CpuDevice {
             Op::Dequantize { w, out } => nf4::dequantize(self, w, out),
             Op::Cast { src, dst } => elementwise::cast(self, src, dst),
             Op::AdaptBackwardU { dy, adapter, du } => matmul::adapt_backward_u(self, dy, adapter, du),
+            Op::AdaptedDx { dy, of, du, out } => matmul::adapted_dx(self, dy, of, du, out),
             Op::AdaptBackwardW { args } => matmul::adapt_backward_w(self, args),
             Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
-            Op::MatmulDw { dy, x, grad, add, pack } => {
-                elementwise::begin_sum(self, grad.buf, add);
-                matmul::backward_w(self, dy, x, grad, pack);
-            }
+            Op::MatmulDw { dy, x, grad, add, pack } => matmul::gradient(self, dy, x, grad, add, pack),
             Op::BiasBackward { dy, grad, add } => {
                 elementwise::begin_sum(self, grad, add);
                 norm::bias_backward(self, dy, grad);

@@ -1,17 +1,17 @@
 //! Low-rank adapters of linear layers and their gradients.
 //!
-//! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r, e the storage of activations. The forward's products
-//! are narrow or shallow: `adapter.cu` has kernels for them, whose bits do not depend on M and which round a sum once. The first
-//! runs on a second stream, next to the layer's own product. Gradients of A and B have kernels of their own (`adapter_gradients.cu`).
-//! What has odd sizes goes by `sgemm.cu`.
+//! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r, e the storage of activations. On Hopper adapters are a part
+//! of the layer's own product (`adapted.rs`). Elsewhere the forward's products are narrow or shallow: `adapter.cu` has kernels for them,
+//! whose bits do not depend on M and which round a sum once. The first runs on a second stream, next to the layer's own product.
+//! Gradients of A and B have kernels of their own (`adapter_gradients.cu`). What has odd sizes goes by `sgemm.cu`.
 
 use super::lt::{Op, Shape, Strides};
 use super::matmul::{Product, by_library, product, rows};
 use super::rows::count;
 use super::sgemm::{self, Columns, Sum};
-use super::{Arg, CudaDevice, Launch, adapter_gradients, chain, memory};
+use super::{Arg, CudaDevice, Launch, adapted, adapter_gradients, chain, matmul, memory};
 use plimsoll_base::DType;
-use plimsoll_device::{AdaptBackward, Adapter, Matrix, MatrixLayout};
+use plimsoll_device::{AdaptBackward, Adapted, Adapter, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
@@ -21,10 +21,53 @@ const DOWN_COLS: usize = 32;
 /// Rows from which a block of `adapter_down` takes 32 of them instead of 16.
 const MANY_ROWS: usize = 1024;
 
-/// u = scale x A^T, rounded: next to the operations that follow, until `up`. `x`: [M, K] e; `u`: [M, S r] e.
+/// u, and out = x W^T with bias, or resid + x W^T, to which u_i B_i^T is added at the outputs of each block.
+pub(crate) fn forward(
+    dev: &CudaDevice,
+    x: Buf<'_>,
+    of: Adapted<'_>,
+    resid: Option<Buf<'_>>,
+    u: Buf<'_>,
+    out: Buf<'_>,
+) {
+    let Adapted { w, bias, adapter, .. } = of;
+    let m = rows(x, w.k);
+    assert_eq!((u.len(), u.dtype()), (m * adapter.a.n, x.dtype()), "u of [{m}, {}]", adapter.a.n);
+    check(&adapter, m, u, out);
+    if adapted::forward(dev, x, &of, resid, u, out) {
+        return;
+    }
+    beside(dev, x, adapter, u);
+    match resid {
+        Some(resid) => matmul::forward_add(dev, x, w, resid, out),
+        None => matmul::forward(dev, x, w, bias, out, false),
+    }
+    up(dev, u, adapter, out);
+}
+
+/// dx = dy W + du A.
+pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, of: Adapted<'_>, du: Buf<'_>, dx: Buf<'_>) {
+    if adapted::backward_x(dev, dy, &of, du, dx) {
+        return;
+    }
+    matmul::backward_x(dev, dy, of.w, dx, false);
+    if !add_dx(dev, du, of.adapter.a, dx) {
+        matmul::backward_x(dev, du, of.adapter.a, dx, true);
+    }
+}
+
+/// u = scale x A^T, rounded. `x`: [M, K] e; `u`: [M, S r] e.
 pub(crate) fn down(dev: &CudaDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_>) {
+    let m = rows(x, adapter.a.k);
+    assert_eq!((u.len(), u.dtype()), (m * adapter.a.n, x.dtype()), "u of [{m}, {}]", adapter.a.n);
+    if !adapted::down(dev, m, x, &adapter, u) {
+        beside(dev, x, adapter, u);
+    }
+}
+
+/// The same next to the operations that follow, until `up` or `backward_w`: they may not write `x`.
+fn beside(dev: &CudaDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_>) {
     let (a, m) = (adapter.a, rows(x, adapter.a.k));
-    assert_eq!((u.len(), u.dtype()), (m * a.n, x.dtype()), "u of [{m}, {}]", a.n);
     if m == 0 {
         return;
     }
@@ -40,7 +83,7 @@ pub(crate) fn down(dev: &CudaDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_
 }
 
 /// out += u_i B_i^T at the outputs of each block. `u`: [M, S r] e; `out`: [M, N] e or f32.
-pub(crate) fn up(dev: &CudaDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_>) {
+fn up(dev: &CudaDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_>) {
     let (sr, r) = (adapter.a.n, adapter.rank());
     let m = rows(u, sr);
     let width = check(&adapter, m, u, out);
@@ -71,7 +114,7 @@ pub(crate) fn up(dev: &CudaDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_
 }
 
 /// dx += du A in bf16: in f32, rounded once. False where it is no such sum of whole shapes. `du`: [M, S r]; `dx`: [M, K].
-pub(crate) fn add_dx(dev: &CudaDevice, du: Buf<'_>, a: Matrix<'_>, dx: Buf<'_>) -> bool {
+fn add_dx(dev: &CudaDevice, du: Buf<'_>, a: Matrix<'_>, dx: Buf<'_>) -> bool {
     let m = rows(du, a.n);
     let whole = by_library(dev, &[du, a.buf], &[a.n, a.k]) && dev.address(dx).is_multiple_of(16);
     if !whole || a.n > DEPTH_MAX || dx.dtype() != DType::Bf16 {
@@ -95,7 +138,7 @@ pub(crate) fn backward_u(dev: &CudaDevice, dy: Buf<'_>, adapter: Adapter<'_>, du
     let m = rows(du, sr);
     let width = check(&adapter, m, du, dy);
     assert_eq!(du.dtype(), dy.dtype(), "du is stored as gradients of outputs are");
-    if m == 0 {
+    if m == 0 || adapted::backward_u(dev, (m, width), dy, &adapter, du) {
         return;
     }
     for (i, block) in adapter.blocks() {

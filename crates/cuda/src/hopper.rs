@@ -21,7 +21,13 @@ const THREADS: u32 = 384;
 
 /// `rows` rows of `width` bf16, fetched in boxes of `box_rows` rows and `BLOCK_K` elements. A failure is kept for
 /// `check`.
-fn tensor_map(dev: &CudaDevice, address: u64, rows: usize, width: usize, box_rows: usize) -> TensorMap {
+pub(super) fn tensor_map(
+    dev: &CudaDevice,
+    address: u64,
+    rows: usize,
+    width: usize,
+    box_rows: usize,
+) -> TensorMap {
     let mut map = sys::CUtensorMap { opaque: [0; 16] };
     let (dims, stride) = ([width as u64, rows as u64], width as u64 * 2);
     let (boxes, steps) = ([BLOCK_K as u32, box_rows as u32], [1u32, 1]);

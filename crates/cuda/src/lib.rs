@@ -4,6 +4,7 @@
 //! the stream and return at once; the first that fails is kept and reported by `check`, and what follows it does nothing.
 //! Kernels are in `cu/`, one file for each module here; their launchers check shapes before the launch.
 
+mod adapted;
 mod adapter;
 mod adapter_gradients;
 mod aside;

@@ -185,7 +185,7 @@ impl CudaDevice {
             Op::MatmulAdd { x, w, resid, out } => matmul::forward_add(self, x, w, resid, out),
             Op::AddBias { x, bias } => rows::add_bias(self, x, bias),
             Op::AdaptDown { x, adapter, u } => adapter::down(self, x, adapter, u),
-            Op::AdaptUp { u, adapter, out } => adapter::up(self, u, adapter, out),
+            Op::Adapted { x, of, resid, u, out } => adapter::forward(self, x, of, resid, u, out),
             Op::Merge { w, adapter, out } => adapter::merge(self, w, adapter, out),
             Op::Rope { qkv, norms, rotation, batch, kv, q_out } => {
                 rotation::forward(self, qkv, norms, rotation, batch, kv, q_out);
@@ -205,8 +205,8 @@ impl CudaDevice {
             Op::Dequantize { w, out } => nf4::dequantize(self, w, out),
             Op::Cast { src, dst } => rows::cast(self, src, dst),
             Op::AdaptBackwardU { dy, adapter, du } => adapter::backward_u(self, dy, adapter, du),
+            Op::AdaptedDx { dy, of, du, out } => adapter::backward_x(self, dy, of, du, out),
             Op::AdaptBackwardW { args } => adapter::backward_w(self, args),
-            Op::MatmulDx { dy, w, out, add: true } if adapter::add_dx(self, dy, w, out) => {}
             Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
             Op::MatmulDw { dy, x, grad, add, pack: _ } => matmul::backward_w(self, dy, x, grad, add),
             Op::BiasBackward { dy, grad, add } => rows::bias_backward(self, dy, grad, add),
@@ -256,7 +256,8 @@ fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 4] {
         | Op::ActivateBackward { dx: out, .. } => two(Some(out), None),
         Op::MatmulDw { grad, .. } | Op::EmbedBackward { grad, .. } => two(Some(grad.buf), None),
         Op::AdaptDown { u, .. } => two(Some(u), None),
-        Op::AdaptUp { out, .. } => two(Some(out), None),
+        Op::Adapted { u, out, .. } => two(Some(u), Some(out)),
+        Op::AdaptedDx { out, .. } => two(Some(out), None),
         Op::AdaptBackwardU { du, .. } => two(Some(du), None),
         Op::Merge { out, .. } | Op::Dequantize { out, .. } => two(Some(out.buf), None),
         Op::AdaptBackwardW { args } => {

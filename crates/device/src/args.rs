@@ -261,6 +261,18 @@ impl<'a> Adapter<'a> {
     }
 }
 
+/// A linear layer y = x W^T + bias, and the adapters that add to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Adapted<'a> {
+    /// [N, K].
+    pub w: Matrix<'a>,
+    /// [N].
+    pub bias: Option<Buf<'a>>,
+    pub adapter: Adapter<'a>,
+    /// True if nothing writes W while passes run: a device may read it before what precedes the operation has ended.
+    pub is_fixed: bool,
+}
+
 /// The gradients of adapters' A and B.
 #[derive(Clone, Copy, Debug)]
 pub struct AdaptBackward<'a> {
@@ -392,6 +404,7 @@ operands! {
     Nf4 { codes: whole, scales: whole }
     HeadOut { logprobs: whole, lse: whole, entropy: whole }
     Norm { w: whole }
+    Adapted { w: whole, bias: whole, adapter: whole }
     QkNorm { q: Read, k: Read }
     Rotation { angles: Read }
     NormGrads { dx: Write, rounded: Write, dw: Write, rstd: Write }

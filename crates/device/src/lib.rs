@@ -23,9 +23,9 @@ pub mod sizes;
 mod update;
 
 pub use args::{
-    ADAPTER_BLOCKS_MAX, ALL_KEYS, Activation, AdamW, AdamWBufs, AdaptBackward, Adapter, AdapterBlock,
-    AttentionBackward, Batch, HeadBackward, HeadOut, Heads, Norm, NormGrads, QkNorm, QkNormBackward,
-    RopeBackward, Rotation, Sample, Sampling,
+    ADAPTER_BLOCKS_MAX, ALL_KEYS, Activation, AdamW, AdamWBufs, AdaptBackward, Adapted, Adapter,
+    AdapterBlock, AttentionBackward, Batch, HeadBackward, HeadOut, Heads, Norm, NormGrads, QkNorm,
+    QkNormBackward, RopeBackward, Rotation, Sample, Sampling,
 };
 pub use backend::{Aside, Backend, Checked, Pipeline, Transfer};
 pub use claims::{Claim, Claims};

@@ -4,9 +4,9 @@
 use crate::claims::{Access, Claim, Operand, Uses};
 use crate::nf4;
 use crate::{
-    Activation, AdamW, AdamWBufs, AdaptBackward, Adapter, AttentionBackward, Backend, Batch, Checked, Coded,
-    HeadBackward, HeadOut, Kv, Matrix, MatrixLayout, Nf4, Norm, NormGrads, Owned, QkNorm, RopeBackward,
-    Rotation, Run, Sample, Transfer,
+    Activation, AdamW, AdamWBufs, AdaptBackward, Adapted, Adapter, AttentionBackward, Backend, Batch,
+    Checked, Coded, HeadBackward, HeadOut, Kv, Matrix, MatrixLayout, Nf4, Norm, NormGrads, Owned, QkNorm,
+    RopeBackward, Rotation, Run, Sample, Transfer,
 };
 use plimsoll_base::Gate;
 use plimsoll_memory::Buf;
@@ -71,11 +71,14 @@ operations! {
         in_place(resid => out);
     /// x[m] += bias. `x`: [M, N] f32; `bias`: [N].
     fn add_bias(x: Write Buf<'a>, bias: Read Buf<'a>) = AddBias;
-    /// u = scale x A^T, rounded. `x`: [M, K] e; `u`: [M, S r] e. A device may compute it next to the operations that follow, until
-    /// `adapt_up` or `adapt_backward_w` of the same adapter: they may not write `x`.
+    /// The forward pass of a linear layer with adapters: u = scale x A^T, rounded, and out = x W^T + bias, or resid + x W^T, to which
+    /// u_i B_i^T is added at the outputs of each block. `x`: [M, K] e; `u`: [M, S r] e; `out`: [M, N] e or f32; `resid`, of an f32
+    /// `out` without a bias, may be `out` itself.
+    fn adapted(
+        x: Read Buf<'a>, of: Read Adapted<'a>, resid: Read Option<Buf<'a>>, u: Write Buf<'a>, out: Write Buf<'a>
+    ) = Adapted, in_place(resid => out);
+    /// u of `adapted` alone.
     fn adapt_down(x: Read Buf<'a>, adapter: Read Adapter<'a>, u: Write Buf<'a>) = AdaptDown;
-    /// out += u_i B_i^T at the outputs of each block: one addition in f32, rounded once. `u`: [M, S r] e; `out`: [M, N] e or f32.
-    fn adapt_up(u: Read Buf<'a>, adapter: Read Adapter<'a>, out: Write Buf<'a>) = AdaptUp;
     /// out = w + scale B_i A_i at the outputs of each block, w elsewhere: one chain of additions in f32, rounded once. `w`, `out`: [N, K].
     fn merge(w: Read Matrix<'a>, adapter: Read Adapter<'a>, out: Write Matrix<'a>) = Merge;
     /// Splits qkv, normalises q and k (if `norms`), rotates them, writes q to `q_out` and k, v to the cache.
@@ -116,10 +119,12 @@ operations! {
     fn dequantize(w: Read Nf4<'a>, out: Write Matrix<'a>) = Dequantize;
     /// dst = src in dst's dtype. `src`: f32.
     fn cast(src: Read Buf<'a>, dst: Write Buf<'a>) = Cast;
-    /// The gradient of `adapt_up` by u: du_i = scale dy_i B_i of each block. `dy`: [M, N] e; `du`: [M, S r] e. By x it is `matmul_dx` of
-    /// `du` and A.
+    /// The gradient of `adapted` by u: du_i = scale dy_i B_i of each block. `dy`: [M, N] e; `du`: [M, S r] e.
     fn adapt_backward_u(dy: Read Buf<'a>, adapter: Read Adapter<'a>, du: Write Buf<'a>) = AdaptBackwardU;
-    /// The gradients of both by B and A: dy_i^T u_i of each block, and du^T x.
+    /// The gradient of `adapted` by x: out = dy W + du A, where `du` is what `adapt_backward_u` gave. `dy`: [M, N] e; `out`: [M, K] e or
+    /// f32.
+    fn adapted_dx(dy: Read Buf<'a>, of: Read Adapted<'a>, du: Read Buf<'a>, out: Write Buf<'a>) = AdaptedDx;
+    /// The gradients of `adapted` by B and A: dy_i^T u_i of each block, and du^T x.
     fn adapt_backward_w(args: Read AdaptBackward<'a>) = AdaptBackwardW;
     /// out = dy W, or out += when `add`: one addition in f32, rounded once. `dy`: [M, N] e; `out`: [M, K] e or f32.
     fn matmul_dx(dy: Read Buf<'a>, w: Read Matrix<'a>, out: Write Buf<'a>, add: Read bool) = MatmulDx;

@@ -246,10 +246,10 @@ fn add_product(
 ) {
     let bias = |out| w.bias(site).into_iter().for_each(|bias| dev.add_bias(out, bias));
     let Some((norm, out)) = norm else {
-        adapted(dev, w, site, bufs, (x, to), || dev.matmul_add(x, w.ready(dev, site), from, to));
+        linear(dev, w, site, bufs, (x, None, Some(from)), to);
         return bias(to);
     };
-    adapted(dev, w, site, bufs, (x, out), || dev.matmul(x, w.ready(dev, site), None, out, false));
+    linear(dev, w, site, bufs, (x, None, None), out);
     bias(out);
     dev.rms_norm_add(out, norm, from, to);
 }
@@ -309,20 +309,24 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// A product of a layer with its adapters: `run` computes it from `x` to `out`.
-pub(crate) fn adapted(
+/// out = x W^T + bias, or resid + x W^T, of a product of a layer with its adapters.
+pub(crate) fn linear(
     dev: &dyn Device,
     w: &LayerParams<'_>,
     site: Site,
     bufs: &LayerBufs<'_>,
-    (x, out): (Buf<'_>, Buf<'_>),
-    run: impl FnOnce(),
+    (x, bias, resid): (Buf<'_>, Option<Buf<'_>>, Option<Buf<'_>>),
+    out: Buf<'_>,
 ) {
-    let Some(adapter) = w.adapters.added(site) else { return run() };
-    let u = bufs.u[site as usize].expect("a pass with adapters has their u");
-    dev.adapt_down(x, adapter, u);
-    run();
-    dev.adapt_up(u, adapter, out);
+    let weights = w.ready(dev, site);
+    match (w.adapters.added(site), resid) {
+        (Some(adapter), _) => {
+            let u = bufs.u[site as usize].expect("a pass with adapters has their u");
+            dev.adapted(x, w.adapted(site, weights, bias, adapter), resid, u, out);
+        }
+        (None, Some(resid)) => dev.matmul_add(x, weights, resid, out),
+        (None, None) => dev.matmul(x, weights, bias, out, false),
+    }
 }
 
 /// A layer up to `bufs.gate_up`, from which the backward pass goes on: it makes the product as it takes its gradient.
@@ -334,9 +338,7 @@ pub(crate) fn layer_to_gates(
     bufs: &LayerBufs<'_>,
 ) {
     part_input(dev, decoder, bufs.resid, w.attn_norm, bufs.norm_attn);
-    adapted(dev, w, Site::Qkv, bufs, (bufs.norm_attn, bufs.qkv), || {
-        dev.matmul(bufs.norm_attn, w.ready(dev, Site::Qkv), w.qkv_bias, bufs.qkv, false);
-    });
+    linear(dev, w, Site::Qkv, bufs, (bufs.norm_attn, w.qkv_bias, None), bufs.qkv);
     dev.rope(bufs.qkv, qk_norm(decoder, w), decoder.rotation(l), pass.batch, bufs.kv, bufs.q);
     if let Some(copies) = pass.copies {
         dev.copy_kv(bufs.kv, copies);
@@ -344,9 +346,7 @@ pub(crate) fn layer_to_gates(
     dev.attention(bufs.q, bufs.kv, pass.batch, decoder.window(l), bufs.attn, bufs.lse);
     attention_output(dev, decoder, w, bufs);
     part_input(dev, decoder, bufs.mid, w.ffn_norm, bufs.norm_ffn);
-    adapted(dev, w, Site::GateUp, bufs, (bufs.norm_ffn, bufs.gate_up), || {
-        dev.matmul(bufs.norm_ffn, w.ready(dev, Site::GateUp), w.gate_up_bias, bufs.gate_up, false);
-    });
+    linear(dev, w, Site::GateUp, bufs, (bufs.norm_ffn, w.gate_up_bias, None), bufs.gate_up);
 }
 
 /// The residual after attention.

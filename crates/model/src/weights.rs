@@ -3,7 +3,7 @@
 use crate::adapters::{Adapters, LayerAdapters, Site};
 use crate::params::{Param, ParamKind, ParamTable};
 use plimsoll_base::{DType, ModelSpec};
-use plimsoll_device::{Matrix, MatrixLayout, Nf4};
+use plimsoll_device::{Adapted, Adapter, Matrix, MatrixLayout, Nf4};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
@@ -156,6 +156,17 @@ impl<'a> LayerParams<'a> {
             Site::GateUp => self.gate_up_bias,
             Site::Down => self.down_bias,
         }
+    }
+
+    /// Returns a product with what is added to it. Weights under adapters are frozen: only what codes are widened into is written.
+    pub(crate) fn adapted<'w>(
+        &self,
+        site: Site,
+        weights: Matrix<'w>,
+        bias: Option<Buf<'w>>,
+        adapter: Adapter<'w>,
+    ) -> Adapted<'w> {
+        Adapted { w: weights, bias, adapter, is_fixed: self.codes[site as usize].is_none() }
     }
 
     pub(crate) fn at_mut(&mut self, site: Site) -> &mut Matrix<'a> {

@@ -9,7 +9,7 @@ use super::{Target, add_products, product, transposed_product};
 use crate::CpuDevice;
 use crate::elementwise::begin_sum;
 use crate::lanes::by_dtype;
-use plimsoll_device::{AdaptBackward, Adapter, Matrix};
+use plimsoll_device::{AdaptBackward, Adapted, Adapter, Matrix};
 use plimsoll_memory::Buf;
 
 /// u = scale x A^T, rounded. `x`: [M, K] e; `u`: [M, S r] e.
@@ -23,8 +23,35 @@ pub(crate) fn adapt_down(dev: &CpuDevice, x: Buf<'_>, adapter: Adapter<'_>, u: B
     }
 }
 
+/// out = x W^T with bias, or resid + x W^T, to which u_i B_i^T is added: u, the layer's own product, rounded, and then the sum.
+pub(crate) fn adapted(
+    dev: &CpuDevice,
+    x: Buf<'_>,
+    of: Adapted<'_>,
+    resid: Option<Buf<'_>>,
+    u: Buf<'_>,
+    out: Buf<'_>,
+) {
+    let Adapted { w, bias, adapter, .. } = of;
+    adapt_down(dev, x, adapter, u);
+    match resid {
+        Some(resid) => {
+            assert!(bias.is_none(), "a bias, or a residual stream");
+            super::forward_add(dev, x, w, resid, out);
+        }
+        None => super::forward(dev, x, w, bias, out, false),
+    }
+    adapt_up(dev, u, adapter, out);
+}
+
+/// out = dy W + du A: the layer's own product, rounded, and then the sum.
+pub(crate) fn adapted_dx(dev: &CpuDevice, dy: Buf<'_>, of: Adapted<'_>, du: Buf<'_>, out: Buf<'_>) {
+    super::backward_x(dev, dy, of.w, out, false);
+    super::backward_x(dev, du, of.adapter.a, out, true);
+}
+
 /// out += u_i B_i^T at the outputs of each block. `u`: [M, S r] e; `out`: [M, N] e or f32.
-pub(crate) fn adapt_up(dev: &CpuDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_>) {
+fn adapt_up(dev: &CpuDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_>) {
     let (sr, r) = (adapter.a.n, adapter.rank());
     assert_eq!(u.len() % sr, 0, "u of {} elements for S r = {sr}", u.len());
     let rows = u.len() / sr;

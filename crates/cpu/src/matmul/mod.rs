@@ -11,7 +11,7 @@ mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub(crate) use adapter::{adapt_backward_u, adapt_backward_w, adapt_down, adapt_up};
+pub(crate) use adapter::{adapt_backward_u, adapt_backward_w, adapt_down, adapted, adapted_dx};
 pub(crate) use merge::merge;
 pub(crate) use operand::{Operand, Panels, Rows};
 pub(crate) use pack::Packed;
@@ -174,6 +174,12 @@ fn transposed_product<E: Operand, O: Lanes>(
         // SAFETY: a task writes its own rows and columns.
         unsafe { rows_by_group(dev.isa(), dy.part(row, chunk), b, to, row, group) };
     });
+}
+
+/// grad = dy^T x, or grad += when `add`: see `backward_w`.
+pub(crate) fn gradient(dev: &CpuDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, add: bool, pack: Buf<'_>) {
+    crate::elementwise::begin_sum(dev, grad.buf, add);
+    backward_w(dev, dy, x, grad, pack);
 }
 
 /// grad += dy^T x. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16 in the order of its weights; `pack`: e.

@@ -1,6 +1,6 @@
 //! Adapters against f64, for every path of the machine, odd shapes, and bits that must not depend on M or threads.
 
-use crate::both::adapter::{B, CASES, Case, check_gradients, check_merge, check_outputs};
+use crate::both::adapter::{CASES, Case, check_gradients, check_merge, check_outputs, check_zeros};
 use crate::both::{Rig, bits, paths, round};
 use plimsoll_base::DType::{self, Bf16, F32};
 use plimsoll_base::ModelSpec;
@@ -41,6 +41,17 @@ fn gradients_of_adapters_agree_with_f64_on_every_path() {
 }
 
 #[test]
+fn adapters_of_zeros_change_no_bit() {
+    for isa in paths() {
+        for case in CASES {
+            for (e, out) in [(Bf16, Bf16), (Bf16, F32), (F32, F32)] {
+                check_zeros(case, &open(case, isa, 2, [e, out, F32]), e);
+            }
+        }
+    }
+}
+
+#[test]
 fn merged_weights_agree_with_f64_on_every_path() {
     for isa in paths() {
         for case in CASES {
@@ -57,8 +68,12 @@ fn what_an_adapter_adds_is_added_and_rounded_once() {
         for case in CASES {
             for e in [Bf16, F32] {
                 let (exact, sum) = (open(case, isa, 1, [e, F32, F32]), open(case, isa, 2, [e, e, F32]));
-                exact.set("out", &vec![0.0; case.m * case.n]);
-                exact.set("dx", &vec![0.0; case.m * case.k]);
+                // Over weights of zero is what the adapter adds alone.
+                exact.set_matrix("w", case.n, case.k, e, &vec![0.0; case.n * case.k]);
+                let (w, [x, dy, out, dx]) =
+                    (case.layer(&sum, e).w, ["x", "dy", "out", "dx"].map(|name| sum.buf(name)));
+                sum.dev.matmul(x, w, None, out, false);
+                sum.dev.matmul_dx(dy, w, dx, false);
                 let before = ["out", "dx"].map(|name| sum.get(name));
                 for rig in [&exact, &sum] {
                     case.adapt(rig, e);
@@ -87,11 +102,10 @@ fn bits_of_a_row_do_not_depend_on_m_or_threads() {
                     let width = rig.buf(name).len() / MOST;
                     rig.buf(name).slice(first * width, m * width)
                 };
-                let adapter = case.adapter(&rig, "a", &B, e);
-                rig.dev.adapt_down(part("x"), adapter, part("u"));
-                rig.dev.adapt_up(part("u"), adapter, part("out"));
-                rig.dev.adapt_backward_u(part("dy"), adapter, part("du"));
-                rig.dev.matmul_dx(part("du"), adapter.a, part("dx"), true);
+                let layer = case.layer(&rig, e);
+                rig.dev.adapted(part("x"), layer, None, part("u"), part("out"));
+                rig.dev.adapt_backward_u(part("dy"), layer.adapter, part("du"));
+                rig.dev.adapted_dx(part("dy"), layer, part("du"), part("dx"));
                 NAMES.map(|name| {
                     let width = rig.buf(name).len() / MOST;
                     bits(&rig.get(name)[first * width..(first + m) * width])
@@ -140,10 +154,9 @@ fn gradients_over_no_rows_are_zero_or_what_they_were() {
         for buf in [&mut args.x, &mut args.u, &mut args.dy, &mut args.du] {
             *buf = buf.slice(0, 0);
         }
-        let (adapter, none) = (case.adapter(&rig, "a", &B, Bf16), rig.buf("out").slice(0, 0));
-        rig.dev.adapt_down(args.x, adapter, args.u);
-        rig.dev.adapt_up(args.u, adapter, none);
-        rig.dev.adapt_backward_u(args.dy, adapter, args.du);
+        let (layer, none) = (case.layer(&rig, Bf16), rig.buf("out").slice(0, 0));
+        rig.dev.adapted(args.x, layer, None, args.u, none);
+        rig.dev.adapt_backward_u(args.dy, layer.adapter, args.du);
         rig.dev.adapt_backward_w(args);
         let want = if add { before.clone() } else { vec![0.0; before.len()] };
         assert_eq!(rig.get("da"), want, "added: {add}");

@@ -28,13 +28,22 @@ struct bf16 {
 __device__ __forceinline__ u32 as_u32(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ float as_f32(u32 x) { return __uint_as_float(x); }
 
-/// Lets the blocks of the next kernel come onto the card when all of this one's have, and waits until what precedes this one has ended:
-/// launches overlap, and nothing else does. Every kernel begins with it.
-__device__ __forceinline__ void begin() {
+/// Lets the blocks of the next kernel come onto the card when all of this one's have.
+__device__ __forceinline__ void call_others() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+/// Waits until what precedes this kernel has ended.
+__device__ __forceinline__ void wait_for_others() {
+#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+/// Both: launches overlap, and nothing else does. Every kernel begins with it, but those that read something earlier that nothing writes.
+__device__ __forceinline__ void begin() {
+    call_others();
+    wait_for_others();
 }
 
 /// Two f32 to two bf16 in one word, the first in the low half; nearest even.

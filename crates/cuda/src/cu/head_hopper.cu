@@ -17,20 +17,6 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Four words of each of four neighbouring lanes, transposed: lane i gets word i of each.
-__device__ __forceinline__ void transpose4(u32 (&x)[4]) {
-    const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-    // Lanes exchange words 0 and 1, and 2 and 3, in pairs; then pairs of words, two lanes apart.
-    u32 a = __shfl_xor_sync(ALL_LANES, odd ? x[0] : x[1], 1), b = __shfl_xor_sync(ALL_LANES, odd ? x[2] : x[3], 1);
-    const u32 y[4] = {odd ? a : x[0], odd ? x[1] : a, odd ? b : x[2], odd ? x[3] : b};
-    a = __shfl_xor_sync(ALL_LANES, high ? y[0] : y[2], 2);
-    b = __shfl_xor_sync(ALL_LANES, high ? y[1] : y[3], 2);
-    x[0] = high ? a : y[0];
-    x[1] = high ? b : y[1];
-    x[2] = high ? y[2] : a;
-    x[3] = high ? y[3] : b;
-}
-
 /// Gradients of a thread's logits of one row, in twos, as `gradients` in `head.cu` has them: `HALF` 0 has row lane / 4 of
 /// the warp's, 1 the eighth after. `first`: the tile's first column in the vocabulary.
 template <int HALF>

@@ -50,8 +50,34 @@ __device__ __forceinline__ u64 operand(u32 address, u32 panel_bytes = 16) {
 #define SUMS8(d, i) \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 
-// d = a b^T, or d += where `add`: a is 64 x 16, its rows in shared memory; b's N rows hold 16 elements each.
-__device__ __forceinline__ void multiply(float (&d)[32], u64 a, u64 b, u32 add) {
+// d = a b^T, or d += where `add`: a is 64 x 16, its rows in shared memory; b's N rows hold 16 elements each, or its 16 rows N
+// elements in panels, BY_COLUMNS.
+template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[8], u64 a, u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %10, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7}, "
+        "%8, %9, p, 1, 1, 0, %11;\n"
+        "}"
+        : SUMS8(d, 0)
+        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
+}
+template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[16], u64 a, u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %18, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+        "%16, %17, p, 1, 1, 0, %19;\n"
+        "}"
+        : SUMS8(d, 0),
+          SUMS8(d, 8)
+        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
+}
+template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[32], u64 a, u64 b, u32 add) {
     asm volatile(
         "{\n"
         ".reg .pred p;\n"
@@ -59,15 +85,37 @@ __device__ __forceinline__ void multiply(float (&d)[32], u64 a, u64 b, u32 add) 
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "%32, %33, p, 1, 1, 0, 0;\n"
+        "%32, %33, p, 1, 1, 0, %35;\n"
         "}"
         : SUMS8(d, 0),
           SUMS8(d, 8),
           SUMS8(d, 16),
           SUMS8(d, 24)
-        : "l"(a), "l"(b), "r"(add));
+        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
 }
-__device__ __forceinline__ void multiply(float (&d)[128], u64 a, u64 b, u32 add) {
+template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[64], u64 a, u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, p, 1, 1, 0, %67;\n"
+        "}"
+        : SUMS8(d, 0),
+          SUMS8(d, 8),
+          SUMS8(d, 16),
+          SUMS8(d, 24),
+          SUMS8(d, 32),
+          SUMS8(d, 40),
+          SUMS8(d, 48),
+          SUMS8(d, 56)
+        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
+}
+template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[128], u64 a, u64 b, u32 add) {
     asm volatile(
         "{\n"
         ".reg .pred p;\n"
@@ -81,7 +129,7 @@ __device__ __forceinline__ void multiply(float (&d)[128], u64 a, u64 b, u32 add)
         "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
         "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
         "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-        "%128, %129, p, 1, 1, 0, 0;\n"
+        "%128, %129, p, 1, 1, 0, %131;\n"
         "}"
         : SUMS8(d, 0),
           SUMS8(d, 8),
@@ -99,10 +147,103 @@ __device__ __forceinline__ void multiply(float (&d)[128], u64 a, u64 b, u32 add)
           SUMS8(d, 104),
           SUMS8(d, 112),
           SUMS8(d, 120)
-        : "l"(a), "l"(b), "r"(add));
+        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
+}
+template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[96], u64 a, u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %98, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
+        "%96, %97, p, 1, 1, 0, %99;\n"
+        "}"
+        : SUMS8(d, 0),
+          SUMS8(d, 8),
+          SUMS8(d, 16),
+          SUMS8(d, 24),
+          SUMS8(d, 32),
+          SUMS8(d, 40),
+          SUMS8(d, 48),
+          SUMS8(d, 56),
+          SUMS8(d, 64),
+          SUMS8(d, 72),
+          SUMS8(d, 80),
+          SUMS8(d, 88)
+        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
+}
+template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[24], u64 a, u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %26, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23}, "
+        "%24, %25, p, 1, 1, 0, %27;\n"
+        "}"
+        : SUMS8(d, 0),
+          SUMS8(d, 8),
+          SUMS8(d, 16)
+        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
+}
+template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[40], u64 a, u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %42, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39}, "
+        "%40, %41, p, 1, 1, 0, %43;\n"
+        "}"
+        : SUMS8(d, 0),
+          SUMS8(d, 8),
+          SUMS8(d, 16),
+          SUMS8(d, 24),
+          SUMS8(d, 32)
+        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
+}
+template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[48], u64 a, u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %50, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+        "%48, %49, p, 1, 1, 0, %51;\n"
+        "}"
+        : SUMS8(d, 0),
+          SUMS8(d, 8),
+          SUMS8(d, 16),
+          SUMS8(d, 24),
+          SUMS8(d, 32),
+          SUMS8(d, 40)
+        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
 }
 
 // The same with a in registers: a thread's words of it as in `read_rows`.
+__device__ __forceinline__ void multiply_left(float (&d)[16], const u32 (&a)[4], u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %21, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+        "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n"
+        "}"
+        : SUMS8(d, 0),
+          SUMS8(d, 8)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
 __device__ __forceinline__ void multiply_left(float (&d)[32], const u32 (&a)[4], u64 b, u32 add) {
     asm volatile(
         "{\n"
@@ -117,6 +258,80 @@ __device__ __forceinline__ void multiply_left(float (&d)[32], const u32 (&a)[4],
           SUMS8(d, 8),
           SUMS8(d, 16),
           SUMS8(d, 24)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void multiply_left(float (&d)[24], const u32 (&a)[4], u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %29, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23}, "
+        "{%24, %25, %26, %27}, %28, p, 1, 1, 0;\n"
+        "}"
+        : SUMS8(d, 0),
+          SUMS8(d, 8),
+          SUMS8(d, 16)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void multiply_left(float (&d)[40], const u32 (&a)[4], u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %45, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39}, "
+        "{%40, %41, %42, %43}, %44, p, 1, 1, 0;\n"
+        "}"
+        : SUMS8(d, 0),
+          SUMS8(d, 8),
+          SUMS8(d, 16),
+          SUMS8(d, 24),
+          SUMS8(d, 32)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void multiply_left(float (&d)[48], const u32 (&a)[4], u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %53, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+        "{%48, %49, %50, %51}, %52, p, 1, 1, 0;\n"
+        "}"
+        : SUMS8(d, 0),
+          SUMS8(d, 8),
+          SUMS8(d, 16),
+          SUMS8(d, 24),
+          SUMS8(d, 32),
+          SUMS8(d, 40)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void multiply_left(float (&d)[64], const u32 (&a)[4], u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "{%64, %65, %66, %67}, %68, p, 1, 1, 0;\n"
+        "}"
+        : SUMS8(d, 0),
+          SUMS8(d, 8),
+          SUMS8(d, 16),
+          SUMS8(d, 24),
+          SUMS8(d, 32),
+          SUMS8(d, 40),
+          SUMS8(d, 48),
+          SUMS8(d, 56)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
@@ -173,6 +388,20 @@ template <int N> __device__ __forceinline__ void wait_products() {
 template <int N> __device__ __forceinline__ void hold(float (&d)[N]) {
 #pragma unroll
     for (u32 i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+/// Four words of each of four neighbouring lanes, transposed: lane i gets word i of each.
+__device__ __forceinline__ void transpose4(u32 (&x)[4]) {
+    const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+    // Lanes exchange words 0 and 1, and 2 and 3, in pairs; then pairs of words, two lanes apart.
+    u32 a = __shfl_xor_sync(ALL_LANES, odd ? x[0] : x[1], 1), b = __shfl_xor_sync(ALL_LANES, odd ? x[2] : x[3], 1);
+    const u32 y[4] = {odd ? a : x[0], odd ? x[1] : a, odd ? b : x[2], odd ? x[3] : b};
+    a = __shfl_xor_sync(ALL_LANES, high ? y[0] : y[2], 2);
+    b = __shfl_xor_sync(ALL_LANES, high ? y[1] : y[3], 2);
+    x[0] = high ? a : y[0];
+    x[1] = high ? b : y[1];
+    x[2] = high ? y[2] : a;
+    x[3] = high ? y[3] : b;
 }
 #define ON_HOPPER(...) __VA_ARGS__
 #else

@@ -4,7 +4,7 @@
 use super::{Machine, Rig, Sized, check_close, normal};
 use plimsoll_base::DType::{self, Bf16};
 use plimsoll_device::{
-    ADAPTER_BLOCKS_MAX, AdaptBackward, Adapter, AdapterBlock, DeviceKind, matrix_elements, sizes,
+    ADAPTER_BLOCKS_MAX, AdaptBackward, Adapted, Adapter, AdapterBlock, DeviceKind, matrix_elements, sizes,
 };
 
 /// A layer, and its adapter's blocks: (first, n).
@@ -100,18 +100,22 @@ impl Case {
         Adapter { a: rig.matrix(a, self.sr(), self.k, e), blocks, scale: SCALE }
     }
 
+    /// The layer with its adapters.
+    pub fn layer<D: Machine>(&self, rig: &Rig<D>, e: DType) -> Adapted<'static> {
+        let (w, adapter) = (rig.matrix("w", self.n, self.k, e), self.adapter(rig, "a", &B, e));
+        Adapted { w, bias: None, adapter, is_fixed: true }
+    }
+
     pub fn adapt<D: Machine>(&self, rig: &Rig<D>, e: DType) {
-        let adapter = self.adapter(rig, "a", &B, e);
-        rig.dev.adapt_down(rig.buf("x"), adapter, rig.buf("u"));
-        rig.dev.adapt_up(rig.buf("u"), adapter, rig.buf("out"));
+        rig.dev.adapted(rig.buf("x"), self.layer(rig, e), None, rig.buf("u"), rig.buf("out"));
     }
 
     /// All of the gradients.
     pub fn backward<D: Machine>(&self, rig: &Rig<D>, e: DType, add: bool) {
-        let (adapter, buf) = (self.adapter(rig, "a", &B, e), |name| rig.buf(name));
-        rig.dev.adapt_backward_u(buf("dy"), adapter, buf("du"));
+        let (layer, buf) = (self.layer(rig, e), |name| rig.buf(name));
+        rig.dev.adapt_backward_u(buf("dy"), layer.adapter, buf("du"));
         rig.dev.adapt_backward_w(self.args(rig, e, add));
-        rig.dev.matmul_dx(buf("du"), adapter.a, buf("dx"), true);
+        rig.dev.adapted_dx(buf("dy"), layer, buf("du"), buf("dx"));
     }
 
     pub fn args<D: Machine>(&self, rig: &Rig<D>, e: DType, add: bool) -> AdaptBackward<'static> {
@@ -143,8 +147,9 @@ fn check(
     });
 }
 
-/// As `check`, of a gradient: a card rounds it to its dtype before it adds it.
-fn check_gradient(
+/// As `check`, of what is rounded twice: a gradient that a card rounds to its dtype before it adds it, or a product before an adapter's
+/// is added.
+fn check_twice(
     what: &str,
     got: &[f32],
     (len, dtype): (usize, DType),
@@ -175,27 +180,61 @@ fn at(x: &[f32], i: usize) -> f64 {
     x[i].into()
 }
 
-/// Panics unless `adapt_down` and `adapt_up` give what f64 gives, and leaves the other outputs as they are. `how`: the way the device runs it.
+/// Panics unless `adapted` gives what f64 gives, and the bits of the layer alone at the outputs of no block. `how`: the way the device
+/// runs it.
 pub fn check_outputs<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, how: &str) {
     let &Case { n, k, r, .. } = case;
     let (sr, out) = (case.sr(), rig.buf("out").dtype());
-    let what = |of: &str| format!("{of} of {case:?}, {} to {}, {how}", e.name(), out.name());
     case.fill(rig, e);
-    let (x, a, before) = (rig.get("x"), case.a(e), rig.get("out"));
-    case.adapt(rig, e);
-    let (u, got) = (rig.get("u"), rig.get("out"));
-    let product = |i: usize, j: usize| at(&x, i / sr * k + j) * at(&a, i % sr * k + j);
-    check(&what("u"), &u, (k, e), |_| 0.0, SCALE, product);
+    let (x, w, a, before) = (rig.get("x"), normal(7, n * k, 1.0, e), case.a(e), rig.get("out"));
     let b: Vec<Vec<f32>> = (0..case.blocks.len()).map(|i| case.b(i, e)).collect();
-    let product = |i: usize, j: usize| match case.block_of(i % n) {
-        Some((block, row)) => at(&u, i / n * sr + block * r + j) * at(&b[block], row * r + j),
-        None => 0.0,
-    };
-    check(&what("out"), &got, (r, out), |i| before[i], 1.0, product);
-    for i in (0..got.len()).filter(|i| case.block_of(i % n).is_none()) {
-        assert_eq!(got[i].to_bits(), before[i].to_bits(), "{}", what("an output of no block"));
+    let (layer, buf) = (case.layer(rig, e), |rig: &Rig<D>, name| rig.buf(name));
+    for adds in [false, true] {
+        if adds && out != DType::F32 {
+            continue;
+        }
+        let what =
+            |of: &str| format!("{of} of {case:?}, {} to {}, {how}, adds: {adds}", e.name(), out.name());
+        case.fill(rig, e);
+        match adds {
+            true => rig.dev.matmul_add(buf(rig, "x"), layer.w, buf(rig, "out"), buf(rig, "out")),
+            false => rig.dev.matmul(buf(rig, "x"), layer.w, None, buf(rig, "out"), false),
+        }
+        let alone = rig.get("out");
+        case.fill(rig, e);
+        let resid = adds.then(|| rig.buf("out"));
+        rig.dev.adapted(buf(rig, "x"), layer, resid, buf(rig, "u"), buf(rig, "out"));
+        let (u, got) = (rig.get("u"), rig.get("out"));
+        let product = |i: usize, j: usize| at(&x, i / sr * k + j) * at(&a, i % sr * k + j);
+        check(&what("u"), &u, (k, e), |_| 0.0, SCALE, product);
+        let product = |i: usize, j: usize| match case.block_of(i % n) {
+            _ if j < k => at(&x, i / n * k + j) * at(&w, i % n * k + j),
+            Some((block, row)) => at(&u, i / n * sr + block * r + j - k) * at(&b[block], row * r + j - k),
+            None => 0.0,
+        };
+        check_twice(&what("out"), &got, (k + r, out), |i| if adds { before[i] } else { 0.0 }, product);
+        for i in (0..got.len()).filter(|i| case.block_of(i % n).is_none()) {
+            assert_eq!(got[i].to_bits(), alone[i].to_bits(), "{}", what("an output of no block"));
+        }
+        rig.check_guards();
     }
-    rig.check_guards();
+}
+
+/// Panics unless adapters whose B is zero leave every output as it is without them, in every bit: an actor whose training begins is its
+/// reference.
+pub fn check_zeros<D: Machine>(case: &Case, rig: &Rig<D>, e: DType) {
+    case.fill(rig, e);
+    rig.dev.matmul(rig.buf("x"), case.layer(rig, e).w, None, rig.buf("out"), false);
+    let alone = rig.get("out");
+    for (i, &(_, n)) in case.blocks.iter().enumerate() {
+        rig.set_matrix(B[i], n, case.r, e, &vec![0.0; n * case.r]);
+    }
+    case.adapt(rig, e);
+    assert!(
+        alone.iter().zip(rig.get("out")).all(|(x, y)| x.to_bits() == y.to_bits()),
+        "{case:?}, {}",
+        e.name()
+    );
 }
 
 /// Panics unless `merge` gives what f64 gives, and the weights' own bits at the other outputs.
@@ -229,7 +268,7 @@ pub fn check_gradients<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, add:
     let sr = case.sr();
     case.fill(rig, e);
     case.adapt(rig, e);
-    let [x, u, dy, before] = ["x", "u", "dy", "dx"].map(|name| rig.get(name));
+    let [x, u, dy] = ["x", "u", "dy"].map(|name| rig.get(name));
     let (da, _) = rig.get_matrix("da", sr, k, e);
     case.backward(rig, e, add);
     let (du, a) = (rig.get("du"), case.a(e));
@@ -243,14 +282,18 @@ pub fn check_gradients<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, add:
         let product =
             |i: usize, j: usize| at(&dy, j * n + first + i / r) * at(&u, j * sr + block * r + i % r);
         let (got, padding_is_zero) = rig.get_matrix(DB[block], of, r, e);
-        check_gradient(&what("dB"), &got, (m, g), start, product);
+        check_twice(&what("dB"), &got, (m, g), start, product);
         assert!(padding_is_zero, "{}", what("padding of dB"));
     }
     let product = |i: usize, j: usize| at(&du, j * sr + i / k) * at(&x, j * k + i % k);
     let (got, padding_is_zero) = rig.get_matrix("da", sr, k, e);
-    check_gradient(&what("dA"), &got, (m, g), |i| if add { da[i] } else { 0.0 }, product);
+    check_twice(&what("dA"), &got, (m, g), |i| if add { da[i] } else { 0.0 }, product);
     assert!(padding_is_zero, "{}", what("padding of dA"));
-    let product = |i: usize, j: usize| at(&du, i / k * sr + j) * at(&a, j * k + i % k);
-    check(&what("dx"), &rig.get("dx"), (sr, out), |i| before[i], 1.0, product);
+    let w = normal(7, n * k, 1.0, e);
+    let product = |i: usize, j: usize| match j.checked_sub(n) {
+        Some(j) => at(&du, i / k * sr + j) * at(&a, j * k + i % k),
+        None => at(&dy, i / k * n + j) * at(&w, j * k + i % k),
+    };
+    check_twice(&what("dx"), &rig.get("dx"), (n + sr, out), |_| 0.0, product);
     rig.check_guards();
 }

@@ -114,6 +114,11 @@ fn qk_norm(b: &mut Named<'_>) -> QkNorm<'static> {
     QkNorm { q: b("norm q"), k: b("norm k"), eps: 1e-6, offset: 0.0, of: QkNorms::Heads }
 }
 
+fn adapted(b: &mut Named<'_>) -> Adapted<'static> {
+    let (w, bias) = (matrix(b("w")), Some(b("bias")));
+    Adapted { w, bias, adapter: adapter(b, ["a", "b0", "b1"]), is_fixed: true }
+}
+
 fn adapter(b: &mut Named<'_>, [a, first, second]: [&'static str; 3]) -> Adapter<'static> {
     let block = |b, first| Some(AdapterBlock { b: matrix(b), first });
     let blocks = [block(b(first), 0), block(b(second), 16), None];
@@ -145,7 +150,8 @@ const CASES: &[Case] = &[
     (|b| Op::Matmul { x: b("x"), w: matrix(b("w")), bias: Some(b("bias")), out: b("out"), add: true }, "out", ""),
     (|b| Op::MatmulAdd { x: b("x"), w: matrix(b("w")), resid: b("resid"), out: b("out") }, "out", "resid out"),
     (|b| Op::AdaptDown { x: b("x"), adapter: adapter(b, ["a", "b0", "b1"]), u: b("u") }, "u", ""),
-    (|b| Op::AdaptUp { u: b("u"), adapter: adapter(b, ["a", "b0", "b1"]), out: b("out") }, "out", ""),
+    (|b| Op::Adapted { x: b("x"), of: adapted(b), resid: None, u: b("u"), out: b("out") }, "u out", ""),
+    (|b| Op::Adapted { x: b("x"), of: adapted(b), resid: Some(b("resid")), u: b("u"), out: b("out") }, "u out", "resid out"),
     (|b| Op::Rope { qkv: b("qkv"), norms: Some(qk_norm(b)), rotation: Rotation::new(b("rope")), batch: batch(b), kv: kv(b), q_out: b("q_out") },
         "keys values q_out", ""),
     (|b| Op::CopyKv { kv: kv(b), copies: b("copies") }, "keys values", ""),
@@ -160,6 +166,7 @@ const CASES: &[Case] = &[
     (|b| Op::Advance { batch: batch(b), ids: b("ids"), tokens: b("tokens"), keys: b("keys") },
         "positions slots segments ids keys", ""),
     (|b| Op::Cast { src: b("src"), dst: b("dst") }, "dst", ""),
+    (|b| Op::AdaptedDx { dy: b("dy"), of: adapted(b), du: b("du"), out: b("out") }, "out", ""),
     (|b| Op::AdaptBackwardU { dy: b("dy"), adapter: adapter(b, ["a", "b0", "b1"]), du: b("du") }, "du", ""),
     (|b| Op::AdaptBackwardW { args: AdaptBackward { x: b("x"), u: b("u"), dy: b("dy"), du: b("du"), pack: b("pack"),
         grads: adapter(b, ["da", "db0", "db1"]), add: false } }, "pack da db0 db1", ""),

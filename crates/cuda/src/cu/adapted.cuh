@@ -1,0 +1,177 @@
+// Products of linear layers with low-rank adapters by Hopper's own instructions: what adapters add is a few more steps of the layer's
+// own sums.
+//
+// Forward: u = scale x A^T, out = x W^T + u_i B_i^T at the outputs of each block i. Backward: du_i = scale dy_i B_i, dx = dy W + du A.
+// Each sum is one chain of additions along its steps, rounded once. Its bits depend on nothing but the row: neither on M nor on the
+// tile.
+//
+// One thread of a block sends for both operands, 64 elements of a step, through a ring of buffers (the copy engine writes rows of 128
+// bytes in the swizzled order that the product reads); the warps of the others multiply, 64 rows four. Elsewhere than on Hopper the
+// file is empty, and `adapter.cu` has the parts.
+
+#define STEP 64
+#define PANEL_BYTES (64 * 128)
+/// Buffers of a ring, at most.
+#define STAGES_MAX 24
+
+/// A layer with adapters: M rows, N columns of the output, steps along the activation's rows, the adapters' rank, and the outputs of each
+/// block.
+struct Layer {
+    u32 rows, cols, steps, rank, blocks, first[3], width[3];
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+__device__ __forceinline__ u32 tiles_of(u32 n, u32 width) { return (n + width - 1) / width; }
+
+/// Buffers in turn, each with a barrier for when it is full and one for when it is empty.
+struct Ring {
+    u32 stages, stage_bytes, buffers, barriers, stage, parity;
+
+    __device__ __forceinline__ u32 full() const { return barriers + stage * 16; }
+    __device__ __forceinline__ u32 empty(u32 of) const { return barriers + of * 16 + 8; }
+    __device__ __forceinline__ u32 at() const { return buffers + stage * stage_bytes; }
+    __device__ __forceinline__ void next() {
+        if (++stage == stages) stage = 0, parity ^= 1;
+    }
+    /// Waits for an empty buffer, and expects as many bytes in it.
+    __device__ __forceinline__ void fill(u32 bytes) const {
+        barrier_wait(empty(stage), parity ^ 1);
+        barrier_expect(full(), bytes);
+    }
+};
+
+/// A ring whose buffers are emptied by as many warps.
+__device__ __forceinline__ Ring ring_of(u64* barriers, u8* shared, u32 stages, u32 stage_bytes, u32 warps) {
+    const Ring ring = {stages, stage_bytes, (shared_address(shared) + 1023) / 1024 * 1024, shared_address(barriers), 0, 0};
+    if (threadIdx.x == 0) {
+        for (u32 i = 0; i < stages; i++) {
+            barrier_init(ring.barriers + i * 16, 1);
+            barrier_init(ring.empty(i), warps);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    return ring;
+}
+
+/// Tells the sender which buffers have been read: the one before is done with when only the last step is under way.
+struct Reader {
+    u32 before;
+    bool is_begun;
+
+    __device__ __forceinline__ void end_step(Ring& ring) {
+        end_products();
+        wait_products<1>();
+        if (is_begun && threadIdx.x % WARP == 0) barrier_arrive(ring.empty(before));
+        before = ring.stage;
+        is_begun = true;
+        ring.next();
+    }
+    __device__ __forceinline__ void end(Ring& ring) {
+        wait_products<0>();
+        if (is_begun && threadIdx.x % WARP == 0) barrier_arrive(ring.empty(before));
+        is_begun = false;
+    }
+};
+
+/// b's N columns from (x, y) of a map: rows of 64 elements, or panels of 64 columns.
+template <bool BY_COLUMNS, u32 N> __device__ __forceinline__ void copy_columns(u32 to, const TensorMap* b, u32 x, u32 y, u32 barrier) {
+    if constexpr (BY_COLUMNS) {
+#pragma unroll
+        for (u32 panel = 0; panel < N / 64; panel++) copy_box(to + panel * PANEL_BYTES, b, x + panel * 64, y, barrier);
+    } else {
+        copy_box(to, b, x, y, barrier);
+    }
+}
+
+/// sums += a step's product of 64 rows and N columns, over the first 16 K elements.
+template <bool BY_COLUMNS, u32 K, u32 N> __device__ __forceinline__ void multiply_step(float (&sums)[N / 2], u32 a, u32 b, bool add) {
+#pragma unroll
+    for (u32 k = 0; k < K; k++) {
+        const u64 right = BY_COLUMNS ? operand(b + k * 2048, PANEL_BYTES) : operand(b + k * 32);
+        multiply<BY_COLUMNS>(sums, operand(a + k * 32), right, add || k > 0);
+    }
+}
+
+/// A thread's sums of one row in twos of neighbours: HALF 0 is row lane / 4 of its warp's, 1 the eighth after.
+#define TWO(sums, j, i) (sums)[4 * (j) + 2 * HALF + (i)]
+
+/// out = sums + bias, or sums.
+struct ToBf16 {
+    bf16* out;
+    const bf16* bias;
+
+    /// The first N of a thread's columns.
+    template <u32 N, u32 ALL, int HALF>
+    __device__ __forceinline__ void row(const float (&sums)[ALL / 2], u32 row, u32 col, u32 end, const Layer& of) const {
+        const u32 lane = threadIdx.x % 4;
+        const bool here = row < of.rows;
+        bf16* to = out + (u64)row * of.cols;
+        u32 packed[N / 8];
+#pragma unroll
+        for (u32 j = 0; j < N / 8; j++) {
+            float x = TWO(sums, j, 0), y = TWO(sums, j, 1);
+            const u32 own = col + j * 8 + lane * 2;
+            if (bias && own < end) {
+                const u32 two = *(const u32*)(bias + own);
+                x = x + low_f32(two);
+                y = y + high_f32(two);
+            }
+            packed[j] = pack_bf16(x, y);
+        }
+        if constexpr (N < 32) {
+#pragma unroll
+            for (u32 j = 0; j < N / 8; j++) {
+                const u32 own = col + j * 8 + lane * 2;
+                if (here && own < end) *(u32*)(to + own) = packed[j];
+            }
+        } else {
+#pragma unroll
+            for (u32 j = 0; j < N / 8; j += 4) {
+                u32 x[4] = {packed[j], packed[j + 1], packed[j + 2], packed[j + 3]};
+                transpose4(x);
+                const u32 own = col + (j + lane) * 8;
+                if (here && own < end) *(uint4*)(to + own) = make_uint4(x[0], x[1], x[2], x[3]);
+            }
+        }
+    }
+};
+
+/// out = added + sums, or sums.
+struct ToF32 {
+    float* out;
+    const float* added;
+
+    /// The first N of a thread's columns.
+    template <u32 N, u32 ALL, int HALF>
+    __device__ __forceinline__ void row(const float (&sums)[ALL / 2], u32 row, u32 col, u32 end, const Layer& of) const {
+        if (row >= of.rows) return;
+        const u64 at = (u64)row * of.cols + col + threadIdx.x % 4 * 2;
+        constexpr u32 AHEAD = N / 8 < 8 ? N / 8 : 8;
+#pragma unroll
+        for (u32 j = 0; j < N / 8; j += AHEAD) {
+            float2 x[AHEAD];
+#pragma unroll
+            for (u32 i = 0; i < AHEAD; i++) {
+                x[i] = make_float2(0.0f, 0.0f);
+                if (added && col + (j + i) * 8 < end) x[i] = *(const float2*)(added + at + (j + i) * 8);
+            }
+#pragma unroll
+            for (u32 i = 0; i < AHEAD; i++) {
+                const float2 sum = make_float2(x[i].x + TWO(sums, j + i, 0), x[i].y + TWO(sums, j + i, 1));
+                if (col + (j + i) * 8 < end) *(float2*)(out + at + (j + i) * 8) = sum;
+            }
+        }
+    }
+};
+
+/// The first of a thread's two rows in its group's 64.
+__device__ __forceinline__ u32 own_row() { return threadIdx.x % 128 / WARP * 16 + threadIdx.x % WARP / 4; }
+#endif
+
+#define MAP(name) const __grid_constant__ TensorMap name
+#define LAYER                                                                                                                      \
+    u32 rows, u32 cols, u32 steps, u32 rank, u32 blocks, u32 first0, u32 width0, u32 first1, u32 width1, u32 first2, u32 width2,   \
+        u32 stages
+#define OF_LAYER const Layer of = {rows, cols, steps, rank, blocks, {first0, first1, first2}, {width0, width1, width2}}
