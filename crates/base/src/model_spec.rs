@@ -105,6 +105,9 @@ pub struct ModelSpec {
     /// Its constant factors.
     #[serde(default, skip_serializing_if = "Multipliers::is_plain")]
     pub multipliers: Multipliers,
+    /// True if it is the language model of a model of text and images, under whose names adapters of it go.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_wrapped: bool,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // As serde asks.
@@ -187,7 +190,7 @@ const fn spec(
         family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, rms_eps, rope_theta,
         rope_scaling: RopeScaling::None, tied, max_positions,
         qkv_bias: family.architecture().qkv_bias, output_bias: false, mlp_bias: false, qk_norms: family.architecture().qk_norms,
-        attention: PLAIN, multipliers: Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0 },
+        attention: PLAIN, multipliers: Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0 }, is_wrapped: false,
     }
 }
 

@@ -109,6 +109,7 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
         max_positions,
         attention: config.attention(architecture, layers, max_positions, &rope)?,
         multipliers: config.multipliers(architecture)?,
+        is_wrapped: text.is_some(),
     };
     check_spec(&spec, file)?;
     Ok((spec, head))

@@ -25,6 +25,22 @@ impl TensorFile {
         Ok(TensorFile { storage, tensors: tensors.into_iter().map(|t| (t.name.clone(), t)).collect() })
     }
 
+    /// The same tensors under other names.
+    ///
+    /// Errors: `model-file-corrupt` for two of one name.
+    pub(crate) fn renamed(self, name: impl Fn(&str) -> String) -> Result<TensorFile> {
+        let TensorFile { storage, tensors } = self;
+        let mut named = HashMap::with_capacity(tensors.len());
+        for (from, mut tensor) in tensors {
+            tensor.name = name(&from);
+            if let Some(other) = named.insert(tensor.name.clone(), tensor) {
+                let message = format!("{}: two tensors are `{}`", storage.name(), other.name);
+                return Err(Error::new("model-file-corrupt", message));
+            }
+        }
+        Ok(TensorFile { storage, tensors: named })
+    }
+
     /// Number of tensors.
     pub fn num_tensors(&self) -> usize {
         self.tensors.len()

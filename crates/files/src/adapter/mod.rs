@@ -70,7 +70,11 @@ impl Adapter {
             return Err(damaged(message));
         }
         let weights = folder.join(ADAPTER_WEIGHTS);
-        let file = TensorFile::open(&weights)?;
+        let own_name = |name: &str| match names::parse(name) {
+            Name::Of(Part { layer, target, part }) => adapter_tensor_name(model, layer, target, part),
+            _ => name.to_string(),
+        };
+        let file = TensorFile::open(&weights)?.renamed(own_name)?;
         let found = Found { weights, model, rank: read.rank, base: read.base.as_deref() };
         let tensors = found.collect(&file)?;
         let targets = found.targets(&tensors)?;
@@ -192,7 +196,7 @@ impl Found<'_> {
         for layer in 0..layers {
             for (target, part) in targets.iter().flat_map(|target| LoraPart::ALL.map(|part| (target, part))) {
                 if !tensors.contains_key(&(layer, target, part)) {
-                    let name = adapter_tensor_name(layer, target, part);
+                    let name = adapter_tensor_name(self.model, layer, target, part);
                     let message = format!("{}: no tensor `{name}`", self.weights.display());
                     return Err(damaged(message)
                         .fact(format!("other layers have an adapter in {targets}, and every layer must")));

@@ -3,7 +3,9 @@
 use plimsoll_base::{LoraShape, LoraTarget, ModelSpec};
 
 const PREFIX: &str = "base_model.model.";
-const LAYERS: &str = "model.layers.";
+/// Before the number of a layer: of a language model, of one inside a model of text and images, and the latter's name until
+/// transformers 4.52.
+const LAYERS: [&str; 3] = ["model.layers.", "model.language_model.layers.", "language_model.model.layers."];
 /// The head of a reward model, which is trained in full next to its adapters.
 pub const ADAPTER_SCORE: &str = "base_model.model.score.weight";
 
@@ -29,8 +31,11 @@ impl LoraPart {
 }
 
 /// Returns the name of a tensor in peft's file: `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight`.
-pub fn adapter_tensor_name(layer: u32, target: LoraTarget, part: LoraPart) -> String {
-    format!("{PREFIX}{LAYERS}{layer}.{}.{}.weight", target.module(), part.name())
+///
+/// peft and vLLM open the whole of a model of text and images, and take an adapter of its language model by that name alone.
+pub fn adapter_tensor_name(model: &ModelSpec, layer: u32, target: LoraTarget, part: LoraPart) -> String {
+    let layers = LAYERS[usize::from(model.is_wrapped)];
+    format!("{PREFIX}{layers}{layer}.{}.{}.weight", target.module(), part.name())
 }
 
 /// Returns names and shapes of an adapter's tensors, in the order in which they are saved.
@@ -40,7 +45,7 @@ pub fn adapter_tensors(shape: LoraShape, model: &ModelSpec) -> Vec<(String, Vec<
         for target in shape.targets.iter() {
             let (a, b) = shape.shapes(target, model);
             for (part, axes) in LoraPart::ALL.into_iter().zip([a, b]) {
-                let name = adapter_tensor_name(layer, target, part);
+                let name = adapter_tensor_name(model, layer, target, part);
                 list.push((name, axes.map(u64::from).to_vec()));
             }
         }
@@ -90,7 +95,8 @@ pub(super) fn parse(name: &str) -> Name {
 }
 
 fn parse_part(name: &str) -> Option<Part> {
-    let (layer, rest) = name.strip_prefix(PREFIX)?.strip_prefix(LAYERS)?.split_once('.')?;
+    let own = name.strip_prefix(PREFIX)?;
+    let (layer, rest) = LAYERS.iter().find_map(|layers| own.strip_prefix(layers))?.split_once('.')?;
     let (module, part) = rest.strip_suffix(".weight")?.rsplit_once('.')?;
     let found = Part {
         layer: layer.parse().ok()?,

@@ -126,6 +126,7 @@ impl Meta<'_> {
             max_positions: self.size(key::CONTEXT)?,
             attention: Attention::default(),
             multipliers: Multipliers::default(),
+            is_wrapped: false,
         })
     }
 

@@ -63,7 +63,7 @@ fn refusal(change: impl FnOnce(&mut Value, &mut Tensors)) -> plimsoll_base::Erro
 
 #[test]
 fn names_are_those_of_peft() {
-    let name = adapter_tensor_name(11, LoraTarget::Gate, LoraPart::B);
+    let name = adapter_tensor_name(&model(), 11, LoraTarget::Gate, LoraPart::B);
     assert_eq!(name, "base_model.model.model.layers.11.mlp.gate_proj.lora_B.weight");
     let tensors = adapter_tensors(shape(), &model());
     assert_eq!(tensors.len(), 2 * 2 * 2);
@@ -87,11 +87,43 @@ fn an_adapter_is_read_value_by_value() {
         let mut out = [f32::NAN; 7];
         let mut staging = vec![0; staging_bytes];
         adapter
-            .read(&adapter_tensor_name(1, LoraTarget::Q, LoraPart::B), first, &mut staging, &mut out)
+            .read(
+                &adapter_tensor_name(&model(), 1, LoraTarget::Q, LoraPart::B),
+                first,
+                &mut staging,
+                &mut out,
+            )
             .unwrap();
         let expect: Vec<f32> = (0..7).map(|i| common::value(5, first as usize + i)).collect();
         assert_eq!(out[..], expect, "tensor 5 of the list is layer 1, q, B");
     }
+}
+
+/// peft and vLLM take an adapter of a language model inside a larger one by the names that it has there.
+#[test]
+fn names_follow_what_the_base_is_part_of() {
+    let wrapped = ModelSpec { is_wrapped: true, ..model() };
+    let name = |model: &ModelSpec| adapter_tensor_name(model, 1, LoraTarget::Q, LoraPart::B);
+    assert_eq!(
+        name(&wrapped),
+        "base_model.model.model.language_model.layers.1.self_attn.q_proj.lora_B.weight"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    for prefix in ["model.layers.", "model.language_model.layers.", "language_model.model.layers."] {
+        let rename = |(name, shape): (String, Vec<u64>)| (name.replacen("model.layers.", prefix, 1), shape);
+        let tensors: Tensors = adapter_tensors(shape(), &model()).into_iter().map(rename).collect();
+        write(folder.path(), &config(), &tensors);
+        for base in [&model(), &wrapped] {
+            let (adapter, mut out) = (Adapter::open(folder.path(), base).unwrap(), [f32::NAN; 7]);
+            adapter.read(&name(base), 0, &mut [0; 64], &mut out).unwrap();
+            let expect: Vec<f32> = (0..7).map(|i| common::value(5, i)).collect();
+            assert_eq!(out[..], expect, "{prefix}: tensor 5 of the list");
+        }
+    }
+    let mut twice = adapter_tensors(shape(), &model());
+    twice.push((twice[0].0.replacen("model.layers.", "model.language_model.layers.", 1), twice[0].1.clone()));
+    write(folder.path(), &config(), &twice);
+    assert_eq!(Adapter::open(folder.path(), &wrapped).unwrap_err().slug, "model-file-corrupt");
 }
 
 #[test]
@@ -346,7 +378,7 @@ fn files_of_peft_are_read() {
         let (_, width) = LoraTarget::V.widths(&spec);
         let mut out = vec![0.0; (width * found.rank) as usize];
         adapter
-            .read(&adapter_tensor_name(1, LoraTarget::V, LoraPart::B), 0, &mut [0; 4096], &mut out)
+            .read(&adapter_tensor_name(&spec, 1, LoraTarget::V, LoraPart::B), 0, &mut [0; 4096], &mut out)
             .unwrap();
         assert!(out.iter().all(|value| value.is_finite() && *value != 0.0), "{name}: B is random");
     }

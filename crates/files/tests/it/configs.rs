@@ -72,6 +72,7 @@ fn the_golden_configs_give_their_shapes() {
         max_positions: 256,
         attention: Attention::default(),
         multipliers: Multipliers::default(),
+        is_wrapped: false,
     };
     let scaled = RopeScaling::Llama3 {
         factor: 8.0,

@@ -1,6 +1,7 @@
 //! A language model inside a model of text and images opens as the language model alone.
 
 use crate::common::safetensors;
+use plimsoll_base::ModelSpec;
 use plimsoll_files::{OpenModel, check_against};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -50,7 +51,7 @@ fn both_spellings_of_the_tensors_are_read() {
         };
         let folder = wrapped(&json!({}), rename);
         let model = OpenModel::open(folder.path().to_str().unwrap(), None, false).unwrap();
-        assert_eq!(model.spec, alone.spec, "{prefix}");
+        assert_eq!(model.spec, ModelSpec { is_wrapped: true, ..alone.spec }, "{prefix}");
         check_against(&model).unwrap();
         assert_eq!(model.token_ids().eos, [1, 106]);
         let read = |of: &OpenModel| {

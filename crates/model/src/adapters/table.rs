@@ -14,7 +14,7 @@ impl ParamTable {
             for site in Site::ALL {
                 let down: Vec<(String, u32)> = site
                     .targets(spec, lora)
-                    .map(|(target, _)| (adapter_tensor_name(layer, target, LoraPart::A), lora.rank))
+                    .map(|(target, _)| (adapter_tensor_name(spec, layer, target, LoraPart::A), lora.rank))
                     .collect();
                 if down.is_empty() {
                     continue;
@@ -22,7 +22,8 @@ impl ParamTable {
                 let inputs = site.layers()[0].widths(spec).0;
                 table.add(kind, weights, ParamKind::AdapterA(site), layer, inputs, down);
                 for (target, _) in site.targets(spec, lora) {
-                    let up = vec![(adapter_tensor_name(layer, target, LoraPart::B), target.widths(spec).1)];
+                    let up =
+                        vec![(adapter_tensor_name(spec, layer, target, LoraPart::B), target.widths(spec).1)];
                     table.add(kind, weights, ParamKind::AdapterB(target), layer, lora.rank, up);
                 }
             }

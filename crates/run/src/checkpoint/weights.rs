@@ -159,7 +159,12 @@ impl Factors {
         let read = |part, elements: u32| -> Result<Vec<f32>> {
             let mut out = vec![0.0; elements as usize * rank as usize];
             let mut staging = vec![0; 1 << 16];
-            adapter.read(&adapter_tensor_name(layer, target, part), 0, &mut staging, &mut out)?;
+            adapter.read(
+                &adapter_tensor_name(&model.spec, layer, target, part),
+                0,
+                &mut staging,
+                &mut out,
+            )?;
             Ok(out)
         };
         let (a, mut b) = (read(LoraPart::A, inputs)?, read(LoraPart::B, outputs)?);
