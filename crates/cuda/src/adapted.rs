@@ -1,4 +1,4 @@
-//! Launchers of `adapted_wide.cu` and `adapted_few.cu`: products of linear layers with their adapters on Hopper, in bf16.
+//! Launchers of `adapted_wide.cuh` and `adapted_few.cu`: products of linear layers with their adapters on Hopper, in bf16.
 //!
 //! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r. Which kernel and which tile a product gets is a question of
 //! speed: the bits of a row are the same in all of them.
@@ -94,7 +94,7 @@ pub(crate) fn forward(
     match kind.few_cols() {
         Some(cols) => kind.few(cols, x, u, ends),
         None => {
-            narrow(dev, "adapter_u", m, x, &adapter, u);
+            narrow(dev, false, m, x, &adapter, u);
             kind.wide(x, u, ends);
         }
     }
@@ -171,12 +171,12 @@ impl Kind<'_, '_> {
         let (rank, blocks) = (adapter.rank(), blocks_of(&adapter));
         let cols = wide_cols(dev, m, w.n);
         let kernel = match (out, cols) {
-            (DType::F32, 128) => "adapted_float_128",
-            (DType::F32, 192) => "adapted_float_192",
-            (DType::F32, _) => "adapted_float_256",
-            (_, 128) => "adapted_bf16_128",
-            (_, 192) => "adapted_bf16_192",
-            (..) => "adapted_bf16_256",
+            (DType::F32, 128) => ("adapted_float", "adapted_float_128"),
+            (DType::F32, 192) => ("adapted_float", "adapted_float_192"),
+            (DType::F32, _) => ("adapted_float", "adapted_float_256"),
+            (_, 128) => ("adapted_bf16", "adapted_bf16_128"),
+            (_, 192) => ("adapted_bf16", "adapted_bf16_192"),
+            (..) => ("adapted_bf16", "adapted_bf16_256"),
         };
         let map = |b: Buf<'_>, rows, width, boxed| tensor_map(dev, dev.address(b), rows, width, boxed);
         let right = adapter.blocks().map(|(_, of)| map(of.b.buf, of.b.n, rank, cols)).collect();
@@ -195,7 +195,7 @@ fn wide_cols(dev: &CudaDevice, m: usize, n: usize) -> usize {
 /// `maps`: the activation, W, and u.
 fn launch_wide(
     dev: &CudaDevice,
-    kernel: &'static str,
+    (module, kernel): (&'static str, &'static str),
     cols: usize,
     [x, w, u]: [TensorMap; 3],
     right: Vec<TensorMap>,
@@ -211,35 +211,37 @@ fn launch_wide(
     args.extend(ends);
     let tiles = m.div_ceil(WIDE_ROWS) * n.div_ceil(cols);
     let grid = [tiles.min(dev.multiprocessors() as usize) as u32, 1, 1];
-    dev.launch("adapted_wide", kernel, Launch { grid, block: 384, shared }, &args);
+    dev.launch(module, kernel, Launch { grid, block: 384, shared }, &args);
 }
 
 /// u = scale x A^T, or du_i = scale dy_i B_i.
-fn narrow(dev: &CudaDevice, kernel: &'static str, m: usize, x: Buf<'_>, adapter: &Adapter<'_>, u: Buf<'_>) {
+fn narrow(dev: &CudaDevice, is_backward: bool, m: usize, x: Buf<'_>, adapter: &Adapter<'_>, u: Buf<'_>) {
     let (width, rank, sr) = (x.len() / m, adapter.rank(), adapter.a.n);
     let map = |b: Buf<'_>, rows, width| tensor_map(dev, dev.address(b), rows, width, FEW_ROWS);
-    let (right, tiles) = match kernel {
-        "adapter_u" => (vec![map(adapter.a.buf, sr, adapter.a.k)], sr.div_ceil(U_COLS)),
-        _ => {
+    let (right, tiles) = match is_backward {
+        false => (vec![map(adapter.a.buf, sr, adapter.a.k)], sr.div_ceil(U_COLS)),
+        true => {
             let b: Vec<_> = adapter.blocks().map(|(_, of)| map(of.b.buf, of.b.n, rank)).collect();
             let tiles = b.len() * rank.div_ceil(U_COLS);
             (b, tiles)
         }
     };
+    let (module, kernel) =
+        if is_backward { ("adapted_dx", "adapter_du") } else { ("adapted_bf16", "adapter_u") };
     let (stages, shared) = ring(2 * (FEW_ROWS + U_COLS) * STEP_BYTES, 1);
     let mut args = vec![Arg::Map(map(x, m, width))];
     args.extend(three(right));
     args.extend(layer(m, 0, width, (rank, &blocks_of(adapter))));
     args.extend([count(stages), Arg::F32(adapter.scale), dev.arg(u)]);
     let grid = [tiles as u32, m.div_ceil(FEW_ROWS) as u32, 1];
-    dev.launch("adapted_wide", kernel, Launch { grid, block: 160, shared }, &args);
+    dev.launch(module, kernel, Launch { grid, block: 160, shared }, &args);
 }
 
 /// u alone. False where the kernels do not take the shapes.
 pub(crate) fn down(dev: &CudaDevice, m: usize, x: Buf<'_>, adapter: &Adapter<'_>, u: Buf<'_>) -> bool {
     let takes = takes(dev, adapter, adapter.a.k, &[x, u]);
     if takes && m > 0 {
-        narrow(dev, "adapter_u", m, x, adapter, u);
+        narrow(dev, false, m, x, adapter, u);
     }
     takes
 }
@@ -254,7 +256,7 @@ pub(crate) fn backward_u(
 ) -> bool {
     let takes = takes(dev, adapter, n, &[dy, du]);
     if takes && m > 0 {
-        narrow(dev, "adapter_du", m, dy, adapter, du);
+        narrow(dev, true, m, dy, adapter, du);
     }
     takes
 }
@@ -271,9 +273,9 @@ pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, of: &Adapted<'_>, du: Bu
     }
     let cols = wide_cols(dev, m, w.k);
     let kernel = match cols {
-        128 => "adapted_dx_128",
-        192 => "adapted_dx_192",
-        _ => "adapted_dx_256",
+        128 => ("adapted_dx", "adapted_dx_128"),
+        192 => ("adapted_dx", "adapted_dx_192"),
+        _ => ("adapted_dx", "adapted_dx_256"),
     };
     let map = |b: Buf<'_>, rows, width, boxed| tensor_map(dev, dev.address(b), rows, width, boxed);
     let maps = [map(dy, m, w.n, WIDE_ROWS), map(w.buf, w.n, w.k, STEP), map(du, m, a.n, WIDE_ROWS)];

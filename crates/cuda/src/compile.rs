@@ -31,8 +31,10 @@ macro_rules! sources {
 }
 
 pub const SOURCES: &[Source] = sources![
+    "adapted_bf16" with "hopper.cuh" "adapted.cuh" "adapted_wide.cuh",
+    "adapted_dx" with "hopper.cuh" "adapted.cuh" "adapted_wide.cuh",
     "adapted_few" with "hopper.cuh" "adapted.cuh",
-    "adapted_wide" with "hopper.cuh" "adapted.cuh",
+    "adapted_float" with "hopper.cuh" "adapted.cuh" "adapted_wide.cuh",
     "adapter",
     "adapter_gradients",
     "attention" with "attention_tile.cuh" "hopper.cuh" "attention_hopper.cuh",

@@ -1,4 +1,5 @@
-// The product of a linear layer with its adapters, of many rows, and the narrow product before it: see adapted.cuh.
+// The product of a linear layer with its adapters, of many rows, and the narrow product before it: see adapted.cuh. Kernels are in a file
+// for each kind of output, so that they are compiled next to each other.
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -158,13 +159,10 @@ template <bool BACKWARD> struct Narrow {
         ON_HOPPER(OF_LAYER; const WideMaps maps = {&x, &w, {&right0, &right1, &right2}, &u};                                       \
                   const Wide<N, BACKWARD> wide(of); wide.run(maps, stages, PUT);)                                                  \
     }
-#define WIDES(N)                                                                                                                   \
-    WIDE(adapted_bf16, N, false, (ToBf16{out, bias}), const bf16* bias, bf16* out)                                                 \
-    WIDE(adapted_float, N, false, (ToF32{out, added}), const float* added, float* out)                                             \
-    WIDE(adapted_dx, N, true, (ToBf16{dx, nullptr}), bf16* dx)
-WIDES(128)
-WIDES(192)
-WIDES(256)
+#define WIDES(NAME, BACKWARD, PUT, ...) \
+    WIDE(NAME, 128, BACKWARD, PUT, __VA_ARGS__) \
+    WIDE(NAME, 192, BACKWARD, PUT, __VA_ARGS__) \
+    WIDE(NAME, 256, BACKWARD, PUT, __VA_ARGS__)
 
 #define NARROW(NAME, BACKWARD)                                                                                                     \
     extern "C" __global__ void __launch_bounds__(160)                                                                              \
@@ -173,5 +171,3 @@ WIDES(256)
         ON_HOPPER(OF_LAYER; const TensorMap* const right[3] = {&right0, &right1, &right2};                                         \
                   (Narrow<BACKWARD>{of}.run(&x, right, stages, scale, u));)                                                        \
     }
-NARROW(adapter_u, false)
-NARROW(adapter_du, true)
