@@ -6,8 +6,8 @@
     train    4 x 1024 tokens, forward + backward + AdamW, compared with PyTorch eager, compiled and Liger:
              tokens/s, bytes
     step     GRPO, 32 prompts x 8 samples, 64 + 256 tokens, compared with TRL: seconds
-    lora     training and 64 sequences with adapters, compared with all weights and with none: tokens/s; exactness;
-             GRPO step with adapters, compared with TRL and peft: seconds
+    lora     training and 64 sequences with adapters, compared with all weights and with none: tokens/s; exactness
+    lora-step GRPO step with adapters, compared with TRL and peft: seconds
 
 Random weights of the published shapes, bf16, optimizer states in bf16, completions of forced length, a reward with
 variance in every group. The most important measurements come first; one that no longer fits into the time says so in its
@@ -427,10 +427,14 @@ def trl_step(part, name, model, **more):
     )
 
 
+def lora_rank(work):
+    return 8 if work is SMALL else LORA_RANK
+
+
 def part_lora(part):
     """Compares adapters of all linear layers, in each form, with training all weights, and with sampling from the model alone."""
     work = part.work
-    rank = 8 if work is SMALL else LORA_RANK
+    rank = lora_rank(work)
     for model in work.models[-2:]:
         for measure, label in [(train_with, train_label(work, SPEED_LEVEL)), (rollout_with, rollout_label(work, work.rollouts[-1]))]:
             kind, plain = measure(part, model, [])
@@ -445,11 +449,11 @@ def part_lora(part):
         found = part.ours(f"exactness with adapters{form}", work.models[-2:][0], words, limit_s=150)
         what = f"exactness with LoRA of rank {rank}{form}: mismatches in at least {words[2]:,} tokens"
         part.row(what, work.models[-2:][0], "tokens", found, ours="mismatches", floor=0, better="less")
-    lora_steps(part, work.models[-2:][0], rank)
 
 
-def lora_steps(part, model, rank):
+def part_lora_step(part):
     """Compares a GRPO step with adapters, in each form in bf16, with TRL and peft."""
+    model, rank = part.work.models[-2:][0], lora_rank(part.work)
     forms = {
         f", LoRA of rank {rank}{form}": ["--lora-rank", rank, *words]
         for form, words in LORA_FORMS.items() if "--lora-quantize" not in words
@@ -473,7 +477,8 @@ def rollout_with(part, model, more, form=""):
     return "rollout", part.ours(rollout_label(work, work.rollouts[-1]) + form, model, [*words, *more])
 
 
-PARTS = {"ours": part_ours, "rollout": part_rollout, "train": part_train, "step": part_step, "lora": part_lora}
+PARTS = {"ours": part_ours, "rollout": part_rollout, "train": part_train, "step": part_step, "lora": part_lora,
+         "lora-step": part_lora_step}
 
 
 if __name__ == "__main__":

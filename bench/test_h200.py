@@ -220,7 +220,8 @@ class Processes(unittest.TestCase):
 
 
     def test_adapters_have_rows_and_plans_of_their_own(self):
-        found, _ = self.part("lora", code=0)
+        self.part("lora", code=0)
+        found, _ = self.part("lora-step", code=0)
         rows = {row["what"]: row for row in found["rows"]}
         for form in (", LoRA of rank 8", ", LoRA of rank 8, merged"):
             step = rows[f"GRPO step 4 x 4 x (8 + 8){form}"]
