@@ -33,8 +33,8 @@ pub(crate) struct Work {
     pub(crate) weighs_merge: bool,
 }
 
-/// How much longer sampling takes a card with adapters that are added: 1 / 0.73, measured on an H200 at rank 32 (docs/lora.md).
-const ADDED_ON_CARDS: f64 = 1.37;
+/// How much longer sampling takes a card with adapters that are added: 1 / 0.96 and 1 / 0.88 on an H200 at rank 32 (docs/lora.md).
+const ADDED_ON_CARDS: f64 = 1.09;
 
 impl Work {
     /// Returns the factor of sampling with adapters that are added. What a CPU takes longer is their arithmetic, which is counted.
