@@ -8,8 +8,8 @@ use crate::gguf::model::{self, GgufTokenizer};
 use crate::source::{Local, is_repo, resolve};
 use crate::storage::{Storage, read_small, read_small_if_present};
 use crate::tensors::{RowOrder, TensorInfo};
-use crate::{builtin, dequant, safetensors_dir, wrapped};
-use plimsoll_base::{Error, ModelSpec, Result};
+use crate::{builtin, safetensors_dir, wrapped};
+use plimsoll_base::{Error, ModelSpec, Result, blocks};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -136,7 +136,7 @@ impl OpenModel {
         for out in out.chunks_mut(blocks_at_once * block_values as usize) {
             let bytes = &mut staging[..out.len() / block_values as usize * block_bytes as usize];
             self.files[tensor.file].read_exact_at(bytes, offset)?;
-            dequant::decode(tensor.encoding, bytes, out);
+            blocks::decode(tensor.encoding, bytes, out);
             offset += bytes.len() as u64;
         }
         Ok(())

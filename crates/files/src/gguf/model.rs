@@ -2,13 +2,14 @@
 //! Architectures `llama` (Mistral and SmolLM2 are stored as it), `qwen2` and `qwen3`.
 
 use crate::config::{TokenIds, check_spec, either, short, unsupported};
-use crate::dequant;
 use crate::gguf::header::{Gguf, GgufTensor, GgufValue};
 use crate::gguf::names::{EMBEDDING, HEAD, ROPE_FREQS, hf_name, key, row_order};
 use crate::gguf::rope;
 use crate::storage::Storage;
-use crate::tensors::{Encoding, RowOrder, TensorInfo};
-use plimsoll_base::{ARCHITECTURES, Attention, Error, ModelSpec, Multipliers, Result, RopeScaling};
+use crate::tensors::{RowOrder, TensorInfo};
+use plimsoll_base::{
+    ARCHITECTURES, Attention, Encoding, Error, ModelSpec, Multipliers, Result, RopeScaling, blocks,
+};
 use serde_json::json;
 
 /// Numbers of a list that a message shows.
@@ -172,7 +173,7 @@ impl Meta<'_> {
         let mut bytes = vec![0; half * 4];
         storage.read_exact_at(&mut bytes, freqs.offset)?;
         let mut stored = vec![0.0; half];
-        dequant::decode(Encoding::F32, &bytes, &mut stored);
+        blocks::decode(Encoding::F32, &bytes, &mut stored);
         rope::rule_of(spec, &stored).ok_or_else(refuse)
     }
 

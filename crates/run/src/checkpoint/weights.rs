@@ -2,10 +2,10 @@
 //! W + scale B A is computed in f32 and rounded once, to the dtype of W. Rounding may undo small changes, so it is counted.
 
 use plimsoll_base::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
-use plimsoll_base::{Bytes, DType, Error, LoraTarget, Result};
+use plimsoll_base::{Bytes, DType, Encoding, Error, LoraTarget, Result};
 use plimsoll_files::{
-    ADAPTER_SCORE, Adapter, AdapterConfig, Encoding, Head, LoraPart, OpenModel, SCORE, TensorInfo,
-    adapter_tensor_name, stored,
+    ADAPTER_SCORE, Adapter, AdapterConfig, Head, LoraPart, OpenModel, SCORE, TensorInfo, adapter_tensor_name,
+    stored,
 };
 use std::ops::Range;
 

@@ -1,16 +1,112 @@
-//! Stored blocks to f32. One function per encoding, written as the format's description has it, one block at a time.
+//! How files store the elements of tensors: encodings in blocks, those of GGUF among them, and what the bytes stand for.
+//!
+//! Decoding has one function for each encoding, written as the format's description has it, one block at a time. The operations of f32
+//! and their order are those of the description too, so that every device that keeps them gives the same bits.
 
-use crate::tensors::Encoding;
-use half::{bf16, f16};
+/// How the elements of a tensor are stored in files: in blocks of neighbours of a row, of which plain numbers are the shortest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// IEEE binary32.
+    F32,
+    /// IEEE binary16.
+    F16,
+    /// The upper half of a binary32.
+    Bf16,
+    /// 32 values: scale f16, 32 signed bytes.
+    Q8_0,
+    /// 32 values: scale f16, 32 nibbles less 8.
+    Q4_0,
+    /// 32 values: scale f16, minimum f16, 32 nibbles.
+    Q4_1,
+    /// 32 values: scale f16, 32 fifth bits, 32 nibbles, less 16.
+    Q5_0,
+    /// 32 values: scale f16, minimum f16, 32 fifth bits, 32 nibbles.
+    Q5_1,
+    /// 256 values in 8 groups, each with a 6-bit scale and minimum, 4 bits a value.
+    Q4K,
+    /// As `Q4K` with 5 bits a value.
+    Q5K,
+    /// 256 values in 16 groups, each with an 8-bit scale, 6 bits a value.
+    Q6K,
+}
+
+impl Encoding {
+    /// All of them, each in the place of its number.
+    pub const ALL: [Encoding; 11] = [
+        Encoding::F32,
+        Encoding::F16,
+        Encoding::Bf16,
+        Encoding::Q8_0,
+        Encoding::Q4_0,
+        Encoding::Q4_1,
+        Encoding::Q5_0,
+        Encoding::Q5_1,
+        Encoding::Q4K,
+        Encoding::Q5K,
+        Encoding::Q6K,
+    ];
+
+    /// Values in one block.
+    pub const fn block_values(self) -> u64 {
+        match self {
+            Encoding::F32 | Encoding::F16 | Encoding::Bf16 => 1,
+            Encoding::Q8_0 | Encoding::Q4_0 | Encoding::Q4_1 | Encoding::Q5_0 | Encoding::Q5_1 => 32,
+            Encoding::Q4K | Encoding::Q5K | Encoding::Q6K => 256,
+        }
+    }
+
+    /// Bytes of one block.
+    pub const fn block_bytes(self) -> u64 {
+        match self {
+            Encoding::F32 => 4,
+            Encoding::F16 | Encoding::Bf16 => 2,
+            Encoding::Q8_0 => 34,
+            Encoding::Q4_0 => 18,
+            Encoding::Q4_1 => 20,
+            Encoding::Q5_0 => 22,
+            Encoding::Q5_1 => 24,
+            Encoding::Q4K => 144,
+            Encoding::Q5K => 176,
+            Encoding::Q6K => 210,
+        }
+    }
+
+    /// The name in messages and plans.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Encoding::F32 => "f32",
+            Encoding::F16 => "f16",
+            Encoding::Bf16 => "bf16",
+            Encoding::Q8_0 => "q8_0",
+            Encoding::Q4_0 => "q4_0",
+            Encoding::Q4_1 => "q4_1",
+            Encoding::Q5_0 => "q5_0",
+            Encoding::Q5_1 => "q5_1",
+            Encoding::Q4K => "q4_k",
+            Encoding::Q5K => "q5_k",
+            Encoding::Q6K => "q6_k",
+        }
+    }
+
+    /// Bytes of a tensor of `shape`; `None` if the product overflows or the last axis does not fill whole blocks.
+    pub fn tensor_bytes(self, shape: &[u64]) -> Option<u64> {
+        let row = *shape.last()?;
+        let outer = shape[..shape.len() - 1].iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
+        if row % self.block_values() != 0 {
+            return None;
+        }
+        (row / self.block_values()).checked_mul(self.block_bytes())?.checked_mul(outer)
+    }
+}
 
 /// Decodes whole blocks: `out` has as many values as the blocks in `bytes` hold.
-pub(crate) fn decode(encoding: Encoding, bytes: &[u8], out: &mut [f32]) {
+pub fn decode(encoding: Encoding, bytes: &[u8], out: &mut [f32]) {
     let (block_bytes, block_values) = (encoding.block_bytes() as usize, encoding.block_values() as usize);
     debug_assert_eq!(bytes.len() / block_bytes * block_values, out.len());
     match encoding {
         Encoding::F32 => each(bytes, out, 4, 1, |b, y| y[0] = f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
         Encoding::F16 => each(bytes, out, 2, 1, |b, y| y[0] = half_at(b, 0)),
-        Encoding::Bf16 => each(bytes, out, 2, 1, |b, y| y[0] = bf16::from_le_bytes([b[0], b[1]]).to_f32()),
+        Encoding::Bf16 => each(bytes, out, 2, 1, |b, y| y[0] = f32::from_le_bytes([0, 0, b[0], b[1]])),
         Encoding::Q8_0 => each(bytes, out, block_bytes, block_values, q8_0),
         Encoding::Q4_0 => each(bytes, out, block_bytes, block_values, q4_0),
         Encoding::Q4_1 => each(bytes, out, block_bytes, block_values, q4_1),
@@ -35,7 +131,20 @@ fn each(
 }
 
 fn half_at(bytes: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+    half(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+}
+
+/// Returns the value of an IEEE binary16, which f32 holds exactly.
+fn half(bits: u16) -> f32 {
+    let bits = u32::from(bits);
+    let (sign, exponent, mantissa) = ((bits & 0x8000) << 16, bits >> 10 & 31, bits & 0x3ff);
+    let size = match exponent {
+        // 2^-24 times the mantissa.
+        0 => (mantissa as f32 * f32::from_bits((127 - 24) << 23)).to_bits(),
+        31 => 0xff << 23 | mantissa << 13,
+        _ => (exponent + 127 - 15) << 23 | mantissa << 13,
+    };
+    f32::from_bits(sign | size)
 }
 
 fn q8_0(b: &[u8], y: &mut [f32]) {
@@ -123,5 +232,5 @@ fn q6_k(b: &[u8], y: &mut [f32]) {
 }
 
 #[cfg(test)]
-#[path = "dequant_tests.rs"]
+#[path = "blocks_tests.rs"]
 mod tests;
