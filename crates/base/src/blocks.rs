@@ -31,7 +31,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// All of them, each in the place of its number.
+    /// All of them, in the order of their numbers.
     pub const ALL: [Encoding; 11] = [
         Encoding::F32,
         Encoding::F16,

@@ -5,7 +5,7 @@ use crate::adapters::Site;
 use crate::params::{CodesAt, Param, ParamTable};
 use crate::weights::{CodeBufs, LayerParams, Params};
 use plimsoll_base::{DType, ModelSpec};
-use plimsoll_device::{Device, DeviceKind, Matrix, Nf4, matrix_elements, nf4_elements};
+use plimsoll_device::{Codes, Device, DeviceKind, Matrix, Nf4, matrix_elements, nf4_elements};
 use plimsoll_memory::Buf;
 
 impl ParamTable {
@@ -95,7 +95,7 @@ impl<'a> LayerParams<'a> {
     pub(crate) fn ready(&self, dev: &dyn Device, site: Site) -> Matrix<'a> {
         let weights = self.at(site);
         if let Some(codes) = self.codes[site as usize] {
-            dev.dequantize(codes, weights);
+            dev.dequantize(Codes::Nf4(codes), weights);
         }
         weights
     }
