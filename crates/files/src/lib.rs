@@ -51,7 +51,7 @@ pub use hub_data::HubData;
 pub use hub_fetch::{HubFile, hub_file};
 #[cfg(feature = "hub")]
 pub use hub_push::{Push, PushContent, PushFile, PushTarget, Pushed, push, push_endpoint};
-pub use open::{OpenModel, TokenizerFiles};
+pub use open::{OpenModel, TokenizerFiles, not_gguf};
 pub use output::{check_folder, check_output_file, check_output_folder, output_error, rename_new};
 pub use pieces::{FileRecord, Pieces};
 pub use shared::SharedWriter;

@@ -8,9 +8,11 @@ use crate::gguf::rope;
 use crate::storage::Storage;
 use crate::tensors::{RowOrder, TensorInfo};
 use plimsoll_base::{
-    ARCHITECTURES, Attention, Encoding, Error, ModelSpec, Multipliers, Result, RopeScaling, blocks,
+    ARCHITECTURES, Attention, Encoding, Error, LayerEncodings, LoraTarget, ModelSpec, Multipliers, Result,
+    RopeScaling, blocks,
 };
 use serde_json::json;
+use std::collections::HashMap;
 
 /// Numbers of a list that a message shows.
 const LAYERS_SHOWN: usize = 8;
@@ -52,6 +54,7 @@ pub(crate) struct GgufModel {
     pub(crate) tensors: Vec<TensorInfo>,
     pub(crate) tokenizer: GgufTokenizer,
     pub(crate) ids: TokenIds,
+    pub(crate) encodings: LayerEncodings,
 }
 
 /// Reads spec, tensors and tokenizer from a parsed header.
@@ -72,7 +75,8 @@ pub(crate) fn read(mut gguf: Gguf, storage: &Storage) -> Result<GgufModel> {
         }
     }
     let ids = TokenIds { eos, bos: tokenizer.bos, pad: tokenizer.pad };
-    Ok(GgufModel { spec, tensors, tokenizer, ids })
+    let encodings = encodings(&spec, &tensors);
+    Ok(GgufModel { spec, tensors, tokenizer, ids, encodings })
 }
 
 struct Meta<'a> {
@@ -290,6 +294,23 @@ impl Gguf {
         }
         Ok(tokenizer)
     }
+}
+
+/// Returns how the linear layers are stored.
+fn encodings(spec: &ModelSpec, tensors: &[TensorInfo]) -> LayerEncodings {
+    let stored: HashMap<&str, Encoding> = tensors.iter().map(|t| (t.name.as_str(), t.encoding)).collect();
+    LayerEncodings::of(spec.layers, |layer, target| {
+        let module = match target {
+            LoraTarget::Q | LoraTarget::K | LoraTarget::V if spec.architecture().is_fused => {
+                "self_attn.qkv_proj"
+            }
+            LoraTarget::Gate | LoraTarget::Up if spec.architecture().is_fused => "mlp.gate_up_proj",
+            _ => target.module(),
+        };
+        let name = format!("model.layers.{layer}.{module}.weight");
+        // A file without it is refused when it is compared with its shape.
+        stored.get(name.as_str()).copied().unwrap_or(Encoding::F32)
+    })
 }
 
 fn hf_tensors(gguf: &Gguf, spec: &ModelSpec) -> Result<Vec<TensorInfo>> {
