@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 mod architecture;
+pub mod blocks;
 mod bytes;
 mod dtype;
 mod error;
@@ -27,6 +28,7 @@ mod shown;
 pub mod slugs;
 
 pub use architecture::{ARCHITECTURES, Architecture, Family, Gate, Norms, QkNorms, Windows};
+pub use blocks::{Encoding, LayerEncodings};
 pub use bytes::Bytes;
 pub use dtype::DType;
 pub use error::{Error, Exit, Result};

@@ -140,19 +140,25 @@ crate::names! {
     Quantization {
         /// 4 bits and a scale in f32 for each 64 of a row, as bitsandbytes defines it.
         Nf4 = "nf4",
+        /// In the blocks of the GGUF file that the model is.
+        Gguf = "gguf",
     }
 }
 
 impl Quantization {
-    /// Elements of a row that share a scale.
+    /// Elements of a row that share a scale of NF4.
     pub const BLOCK: u32 = crate::nf4::NF4_BLOCK as u32;
 
-    /// True if the rows of every linear layer are whole blocks.
+    /// True if the rows of every linear layer are whole blocks; those of a file are.
     pub const fn takes(self, model: &ModelSpec) -> bool {
-        let Quantization::Nf4 = self;
-        model.hidden.is_multiple_of(Self::BLOCK)
-            && model.q_width().is_multiple_of(Self::BLOCK)
-            && model.ffn.is_multiple_of(Self::BLOCK)
+        match self {
+            Quantization::Nf4 => {
+                model.hidden.is_multiple_of(Self::BLOCK)
+                    && model.q_width().is_multiple_of(Self::BLOCK)
+                    && model.ffn.is_multiple_of(Self::BLOCK)
+            }
+            Quantization::Gguf => true,
+        }
     }
 }
 

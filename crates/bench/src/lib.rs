@@ -21,7 +21,7 @@ use plimsoll_plan::{Facts, PlanReport, RoleName, devices, plan_sampling, plan_wi
 use plimsoll_reward::{RewardSpec, Rewards};
 use plimsoll_rl::context::{Cursor, StepContext};
 use plimsoll_rl::data::dataset::Item;
-use plimsoll_rl::data::models::{open_model, text_model};
+use plimsoll_rl::data::models::{check_codes_of_run, open_model, text_model};
 use plimsoll_rl::eval::verb_facts;
 use plimsoll_rl::flops::forward_flops;
 use plimsoll_rl::methods::policy::step;
@@ -335,6 +335,7 @@ pub(crate) fn facts(
     prompt_tokens: usize,
 ) -> Result<(OpenModel, Facts)> {
     let model = open_model(&options.model, &run.model_options)?;
+    check_codes_of_run(run, &model)?;
     let mut facts = verb_facts(run, &model, prompt_tokens, 0);
     facts.host.rows_kept = 0;
     Ok((model, facts))

@@ -8,6 +8,7 @@ mod adamw;
 mod adamw8;
 mod attention;
 mod attention_backward;
+mod blocks;
 mod cpu_device;
 mod elementwise;
 mod gate;

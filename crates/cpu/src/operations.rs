@@ -2,7 +2,7 @@
 
 use crate::cpu_device::CpuDevice;
 use crate::{
-    activation, adamw, adamw8, attention, attention_backward, elementwise, gate, head, lanes, matmul, nf4,
+    activation, adamw, adamw8, attention, attention_backward, blocks, elementwise, gate, head, lanes, matmul,
     norm, peak, rope, sample,
 };
 use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
@@ -123,7 +123,7 @@ impl Backend for CpuDevice {
             }
             Op::Sample { args } => sample::sample(self, args),
             Op::Advance { batch, ids, tokens, keys } => elementwise::advance(self, batch, ids, tokens, keys),
-            Op::Dequantize { w, out } => nf4::dequantize(self, w, out),
+            Op::Dequantize { w, out } => blocks::dequantize(self, w, out),
             Op::Cast { src, dst } => elementwise::cast(self, src, dst),
             Op::AdaptBackwardU { dy, adapter, du } => matmul::adapt_backward_u(self, dy, adapter, du),
             Op::AdaptedDx { dy, of, du, out } => matmul::adapted_dx(self, dy, of, du, out),

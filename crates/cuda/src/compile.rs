@@ -40,6 +40,7 @@ pub const SOURCES: &[Source] = sources![
     "attention" with "attention_tile.cuh" "hopper.cuh" "attention_hopper.cuh",
     "attention_backward" with "attention_tile.cuh" "attention_plan.cuh",
     "attention_backward_hopper" with "attention_tile.cuh" "attention_plan.cuh" "hopper.cuh" "attention_hopper.cuh",
+    "blocks",
     "chain",
     "checks",
     "decode",

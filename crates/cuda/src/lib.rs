@@ -12,6 +12,7 @@ mod attention;
 mod attention_backward;
 mod bindings;
 mod blas;
+mod blocks;
 mod cards;
 mod chain;
 mod checked;

@@ -6,8 +6,8 @@ use crate::attention_backward::attention_backward_scratch_bytes;
 use crate::cuda_device::ScratchLimits;
 use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
 use crate::{
-    adapter, adapter_gradients, attention, attention_backward, chain, checked, driver, head, matmul, memory,
-    nf4, optimizer, pipeline, rotation, rows, sample, transfer,
+    adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, driver, head, matmul,
+    memory, optimizer, pipeline, rotation, rows, sample, transfer,
 };
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::{
@@ -202,7 +202,7 @@ impl CudaDevice {
             }
             Op::Sample { args } => sample::sample(self, args),
             Op::Advance { batch, ids, tokens, keys } => pipeline::advance(self, batch, ids, tokens, keys),
-            Op::Dequantize { w, out } => nf4::dequantize(self, w, out),
+            Op::Dequantize { w, out } => blocks::dequantize(self, w, out),
             Op::Cast { src, dst } => rows::cast(self, src, dst),
             Op::AdaptBackwardU { dy, adapter, du } => adapter::backward_u(self, dy, adapter, du),
             Op::AdaptedDx { dy, of, du, out } => adapter::backward_x(self, dy, of, du, out),

@@ -1,7 +1,7 @@
 //! Arguments of operations. Legend as in the crate's documentation.
 
 use crate::claims::{Access, Operand, Uses};
-use crate::{Coded, Kv, Matrix, MatrixLayout, Nf4, Owned};
+use crate::{Coded, Codes, Kv, Matrix, MatrixLayout, Nf4, Owned};
 use plimsoll_base::{Gate, QkNorms};
 use plimsoll_memory::Buf;
 
@@ -420,6 +420,17 @@ operands! {
     AdapterBlock { b: whole }
     Adapter { a: whole, blocks: whole }
     AdaptBackward { x: Read, u: Read, dy: Read, du: Read, pack: Write, grads: Write }
+}
+
+impl Operand for Codes<'_> {
+    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
+        match self {
+            Codes::Nf4(nf4) => nf4.note(access, name, uses),
+            Codes::Blocks(parts) => {
+                parts.iter().flatten().for_each(|part| uses.note(part.words, access, "words"));
+            }
+        }
+    }
 }
 
 impl Operand for Matrix<'_> {

@@ -13,6 +13,7 @@
 
 mod args;
 mod backend;
+mod blocks;
 pub mod claims;
 pub mod codes;
 mod layout;
@@ -28,6 +29,7 @@ pub use args::{
     QkNormBackward, RopeBackward, Rotation, Sample, Sampling,
 };
 pub use backend::{Aside, Backend, Checked, Pipeline, Transfer};
+pub use blocks::{BLOCK_PARTS_MAX, Blocks, Codes, block_words};
 pub use claims::{Claim, Claims};
 pub use codes::{CODE_BLOCK, Coded};
 pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, PANEL, matrix_elements};

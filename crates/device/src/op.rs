@@ -4,12 +4,15 @@
 use crate::claims::{Access, Claim, Operand, Uses};
 use crate::nf4;
 use crate::{
-    Activation, AdamW, AdamWBufs, AdaptBackward, Adapted, Adapter, AttentionBackward, Backend, Batch,
-    Checked, Coded, HeadBackward, HeadOut, Kv, Matrix, MatrixLayout, Nf4, Norm, NormGrads, Owned, QkNorm,
-    RopeBackward, Rotation, Run, Sample, Transfer,
+    Activation, AdamW, AdamWBufs, AdaptBackward, Adapted, Adapter, AttentionBackward, Backend, Batch, Blocks,
+    Checked, Coded, Codes, HeadBackward, HeadOut, Kv, Matrix, MatrixLayout, Nf4, Norm, NormGrads, Owned,
+    QkNorm, RopeBackward, Rotation, Run, Sample, Transfer,
 };
 use plimsoll_base::Gate;
 use plimsoll_memory::Buf;
+
+/// Words that `write_blocks` copies at a time.
+const BLOCK_WORDS: usize = 1 << 16;
 
 /// Declares operations. Operands are read or written (`Write` includes reading); `in_place(a => b)` permits the output `b`
 /// to be exactly the input `a`. The items in the last braces become further methods of `Device`.
@@ -116,7 +119,7 @@ operations! {
     fn advance(batch: Write Batch<'a>, ids: Write Buf<'a>, tokens: Read Buf<'a>, keys: Write Buf<'a>) = Advance;
 
     /// out = w, widened, then rounded to the dtype of `out`. `w`, `out`: [N, K].
-    fn dequantize(w: Read Nf4<'a>, out: Write Matrix<'a>) = Dequantize;
+    fn dequantize(w: Read Codes<'a>, out: Write Matrix<'a>) = Dequantize;
     /// dst = src in dst's dtype. `src`: f32.
     fn cast(src: Read Buf<'a>, dst: Write Buf<'a>) = Cast;
     /// The gradient of `adapted` by u: du_i = scale dy_i B_i of each block. `dy`: [M, N] e; `du`: [M, S r] e.
@@ -250,6 +253,20 @@ operations! {
                 self.write_u32(dst.codes, first / nf4::CODES_OF_WORD, words);
                 self.write_f32(dst.scales, first / nf4::NF4_BLOCK, scales);
             });
+        }
+        /// Writes whole rows as they are stored, from row `first_row`, which begins a word.
+        fn write_blocks(&self, dst: Blocks<'_>, first_row: usize, src: &[u8]) {
+            let first = first_row * dst.row_bytes();
+            assert!(src.len().is_multiple_of(dst.row_bytes()) && first.is_multiple_of(4), "whole rows and words");
+            let mut words = vec![0; BLOCK_WORDS.min(src.len().div_ceil(4))];
+            for (index, src) in src.chunks(4 * BLOCK_WORDS).enumerate() {
+                for (word, src) in words.iter_mut().zip(src.chunks(4)) {
+                    let mut bytes = [0; 4];
+                    bytes[..src.len()].copy_from_slice(src);
+                    *word = u32::from_le_bytes(bytes);
+                }
+                self.write_u32(dst.words, first / 4 + index * BLOCK_WORDS, &words[..src.len().div_ceil(4)]);
+            }
         }
         /// Widens whole rows (`[rows, k]`) of a matrix of codes from row `first_row`; a vector is `MatrixLayout::Rows`, k = 1.
         fn read_codes(&self, src: Coded<'_>, k: usize, layout: MatrixLayout, first_row: usize, dst: &mut [f32]) {

@@ -2,14 +2,13 @@
 //!
 //! Everything read here may lie. A count is compared with the bytes that are left before anything is allocated
 //! for it; a product is checked; a tensor lies wholly inside its file and alone. What is refused has a name.
-//! This crate turns stored rows into f32 through the caller's buffer; it never holds a whole tensor.
+//! Stored rows become f32 through the caller's buffer; it never holds a whole tensor.
 
 mod adapter;
 mod base64;
 mod builtin;
 mod check;
 mod config;
-mod dequant;
 mod difference;
 mod gguf;
 #[cfg(feature = "hub")]
@@ -52,14 +51,14 @@ pub use hub_data::HubData;
 pub use hub_fetch::{HubFile, hub_file};
 #[cfg(feature = "hub")]
 pub use hub_push::{Push, PushContent, PushFile, PushTarget, Pushed, push, push_endpoint};
-pub use open::{OpenModel, TokenizerFiles};
+pub use open::{OpenModel, TokenizerFiles, not_gguf};
 pub use output::{check_folder, check_output_file, check_output_folder, output_error, rename_new};
 pub use pieces::{FileRecord, Pieces};
 pub use shared::SharedWriter;
 pub use source::{Local, Source, resolve};
 pub use stream::{stored, write_error};
 pub use tensor_file::TensorFile;
-pub use tensors::{Encoding, RowOrder, SCORE, TensorInfo, expected_tensors};
+pub use tensors::{RowOrder, SCORE, TensorInfo, expected_tensors};
 pub use writer::{
     ArrayDecl, ArrayElement, SafetensorsWriter, TensorDecl, digest, fsync_dir, record_of, write_atomic,
     write_new, write_new_lines,

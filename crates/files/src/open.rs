@@ -8,8 +8,8 @@ use crate::gguf::model::{self, GgufTokenizer};
 use crate::source::{Local, is_repo, resolve};
 use crate::storage::{Storage, read_small, read_small_if_present};
 use crate::tensors::{RowOrder, TensorInfo};
-use crate::{builtin, dequant, safetensors_dir, wrapped};
-use plimsoll_base::{Error, ModelSpec, Result};
+use crate::{builtin, safetensors_dir, wrapped};
+use plimsoll_base::{Encoding, Error, LayerEncodings, ModelSpec, Quantization, Result, blocks};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -49,6 +49,8 @@ pub struct OpenModel {
     pub path: Option<PathBuf>,
     /// What is added to the weights.
     pub adapter: Option<Adapter>,
+    /// How its linear layers are stored, if it is a GGUF file.
+    pub encodings: Option<LayerEncodings>,
     files: Vec<Storage>,
     index: HashMap<String, usize>,
 }
@@ -85,6 +87,11 @@ impl OpenModel {
         self.index.get(name).map(|&i| &self.tensors[i])
     }
 
+    fn named(&self, name: &str) -> Result<&TensorInfo> {
+        self.tensor(name)
+            .ok_or_else(|| Error::new("model-tensor-missing", format!("{}: no tensor `{name}`", self.source)))
+    }
+
     /// The ids with a meaning, as `config_json` takes them.
     pub fn token_ids(&self) -> TokenIds {
         TokenIds { eos: self.eos_token_ids.clone(), bos: self.bos_token_id, pad: self.pad_token_id }
@@ -95,9 +102,7 @@ impl OpenModel {
     /// A row is everything after the first axis; of a tensor with one axis, one element. `staging` holds stored bytes
     /// on their way and may be of any size from one block up (210 bytes suffice). NaN and infinity pass unchecked.
     pub fn read_rows(&self, name: &str, rows: Range<u64>, staging: &mut [u8], out: &mut [f32]) -> Result<()> {
-        let tensor = self.tensor(name).ok_or_else(|| {
-            Error::new("model-tensor-missing", format!("{}: no tensor `{name}`", self.source))
-        })?;
+        let tensor = self.named(name)?;
         let row_values: u64 = tensor.shape[1..].iter().product(); // checked with the header
         assert!(rows.start <= rows.end && rows.end <= tensor.shape[0], "rows {rows:?} of {:?}", tensor.shape);
         assert_eq!(
@@ -111,6 +116,33 @@ impl OpenModel {
         }
         for (row, out) in rows.zip(out.chunks_exact_mut(row_values as usize)) {
             self.read_values(tensor, tensor.row_order.stored_row(row) * row_values, staging, out)?;
+        }
+        Ok(())
+    }
+
+    /// Reads whole rows of a matrix as they are stored, which is in `encoding`, into `out`, which has exactly their bytes.
+    pub fn read_blocks(
+        &self,
+        name: &str,
+        encoding: Encoding,
+        rows: Range<u64>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let tensor = self.named(name)?;
+        assert_eq!(tensor.encoding, encoding, "{name}");
+        let row_bytes = tensor.bytes / tensor.shape[0];
+        assert_eq!(
+            out.len() as u64,
+            (rows.end - rows.start) * row_bytes,
+            "rows {rows:?} of {:?}",
+            tensor.shape
+        );
+        let file = &self.files[tensor.file];
+        if tensor.row_order == RowOrder::Stored {
+            return file.read_exact_at(out, tensor.offset + rows.start * row_bytes);
+        }
+        for (row, out) in rows.zip(out.chunks_exact_mut(row_bytes as usize)) {
+            file.read_exact_at(out, tensor.offset + tensor.row_order.stored_row(row) * row_bytes)?;
         }
         Ok(())
     }
@@ -136,14 +168,14 @@ impl OpenModel {
         for out in out.chunks_mut(blocks_at_once * block_values as usize) {
             let bytes = &mut staging[..out.len() / block_values as usize * block_bytes as usize];
             self.files[tensor.file].read_exact_at(bytes, offset)?;
-            dequant::decode(tensor.encoding, bytes, out);
+            blocks::decode(tensor.encoding, bytes, out);
             offset += bytes.len() as u64;
         }
         Ok(())
     }
 
     fn assemble(source: &str, parts: Parts) -> OpenModel {
-        let Parts { spec, head, files, tensors, tokenizer, ids, path } = parts;
+        let Parts { spec, head, files, tensors, tokenizer, ids, path, encodings } = parts;
         OpenModel {
             source: source.to_string(),
             spec,
@@ -155,12 +187,23 @@ impl OpenModel {
             file_bytes: files.iter().map(Storage::bytes).sum(),
             random: false,
             adapter: None,
+            encodings,
             path,
             index: tensors.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect(),
             files,
             tensors,
         }
     }
+}
+
+/// Returns the error of what needs a GGUF file, with what the model is instead. `wants`: what needs it.
+pub fn not_gguf(wants: &str, model: &OpenModel) -> Error {
+    let found = match model.tensors.first() {
+        Some(tensor) => format!("has its weights in safetensors, as {}", tensor.encoding.name()),
+        None if model.source.starts_with("random:") => "is random and has no file".into(),
+        None => "is not on this machine, and sizes come from the header of its file".into(),
+    };
+    Error::usage("model-not-gguf", format!("{wants} needs a GGUF file, and {} {found}", model.source))
 }
 
 /// What every kind of source comes down to.
@@ -172,6 +215,7 @@ struct Parts {
     tokenizer: TokenizerFiles,
     ids: TokenIds,
     path: Option<PathBuf>,
+    encodings: Option<LayerEncodings>,
 }
 
 fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
@@ -208,7 +252,8 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     let tokenizer = tokenizer_of(dir)?;
     let ids = token_ids(&config, generation.as_ref());
     let path = Some(dir.to_path_buf());
-    Ok(OpenModel::assemble(source, Parts { spec, head, files, tensors, tokenizer, ids, path }))
+    let parts = Parts { spec, head, files, tensors, tokenizer, ids, path, encodings: None };
+    Ok(OpenModel::assemble(source, parts))
 }
 
 /// Reads what a tokenizer is built from in a folder.
@@ -244,6 +289,14 @@ fn open_adapted(source: &str, folder: &Path, revision: Option<&str>) -> Result<O
         _ => OpenModel::open(&base, revision, false).map_err(of_adapter)?,
     };
     let adapter = Adapter::open(folder, &model.spec)?;
+    if adapter.config.quantize == Some(Quantization::Gguf) && model.encodings.is_none() {
+        let wants = format!("{}, with base_quantization = \"gguf\",", folder.display());
+        return Err(not_gguf(&wants, &model)
+            .hint(
+                "name the file that it was trained on in base_model_name_or_path of its adapter_config.json",
+            )
+            .hint("or remove base_quantization there, to add it to weights that it was not trained on"));
+    }
     let own = tokenizer_of(folder)?;
     let tokenizer = if own.tokenizer_json.is_some() { own } else { model.tokenizer };
     // An adapter of a language model may lie on a reward model's body, whose own head then remains.
@@ -267,6 +320,7 @@ fn open_gguf(source: &str, path: &Path) -> Result<OpenModel> {
         tokenizer,
         ids: model.ids,
         path: Some(path.to_path_buf()),
+        encodings: Some(model.encodings),
     };
     Ok(OpenModel::assemble(source, parts))
 }
@@ -284,6 +338,7 @@ fn open_builtin(source: &str, name: &str) -> Result<OpenModel> {
         tokenizer: builtin_tokenizer(builtin)?,
         ids: token_ids(&config, Some(&generation)),
         path: None,
+        encodings: None,
     };
     Ok(OpenModel::assemble(source, parts))
 }
@@ -312,7 +367,8 @@ fn open_random(source: &str, preset: &str) -> Result<OpenModel> {
         }
     };
     let head = Head::Vocabulary;
-    let parts = Parts { spec, head, files: Vec::new(), tensors: Vec::new(), tokenizer, ids, path: None };
+    let (files, tensors) = (Vec::new(), Vec::new());
+    let parts = Parts { spec, head, files, tensors, tokenizer, ids, path: None, encodings: None };
     Ok(OpenModel { random: true, ..OpenModel::assemble(source, parts) })
 }
 

@@ -2,8 +2,8 @@
 //! Every offset, size, shape and dtype is checked against the file's length; tensors fill the file without hole or overlap.
 
 use crate::storage::{Storage, read_small};
-use crate::tensors::{Encoding, RowOrder, TensorInfo};
-use plimsoll_base::{Error, Result, shown};
+use crate::tensors::{RowOrder, TensorInfo};
+use plimsoll_base::{Encoding, Error, Result, shown};
 use serde::Deserialize;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::collections::BTreeMap;

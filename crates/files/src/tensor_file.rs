@@ -1,10 +1,10 @@
 //! One safetensors file that is no model: the states of an optimizer, or an adapter. Its header is checked as a model's is; values
 //! pass through the caller's buffer.
 
+use crate::safetensors_dir;
 use crate::storage::Storage;
 use crate::tensors::TensorInfo;
-use crate::{dequant, safetensors_dir};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, blocks};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -70,7 +70,7 @@ impl TensorFile {
         for out in out.chunks_mut(staging.len() / width as usize) {
             let bytes = &mut staging[..out.len() * width as usize];
             self.storage.read_exact_at(bytes, offset)?;
-            dequant::decode(tensor.encoding, bytes, out);
+            blocks::decode(tensor.encoding, bytes, out);
             offset += bytes.len() as u64;
         }
         Ok(())

@@ -27,6 +27,7 @@ pub use forward::{
 pub use load::{STAGING_BYTES_MIN, load};
 pub use params::{CodesAt, Param, ParamKind, ParamTable, Part};
 pub use passage::{Place, SpreadTensors, Together, layout as passage_layout, restore_own, save_together};
+pub use quantized::Coding;
 pub use save::{FlatTensors, restore, save, saved_bytes};
 pub use streamed::{Scorer, Source, Streamed, layout as streamed_layout};
 pub use weights::{CodeBufs, LayerParams, Params};

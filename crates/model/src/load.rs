@@ -2,9 +2,10 @@
 
 use crate::params::{Param, ParamKind, ParamTable};
 use crate::weights::Params;
+use plimsoll_base::blocks::decode;
 use plimsoll_base::rng::{Stream, normal_pair, philox, unit_f32};
 use plimsoll_base::{Bytes, Error, ModelSpec, Result, slugs};
-use plimsoll_device::{Device, Matrix, MatrixLayout, Nf4};
+use plimsoll_device::{Blocks, Codes, Device, Matrix, MatrixLayout, Nf4};
 use plimsoll_files::OpenModel;
 
 /// Least bytes of staging: a row of the widest model, as stored and as f32.
@@ -42,9 +43,19 @@ pub fn load(
 ) -> Result<()> {
     dev.zero(params.all);
     let layout = params.embed.layout;
-    let Staging { mut stored, mut values } = Staging::new(staging);
+    let mut staging = Staging::new(staging);
     for param in &table.params {
-        let codes = params.codes.and_then(|codes| codes.at(param));
+        let codes = match params.codes.and_then(|codes| codes.at(param)) {
+            None => None,
+            Some(Codes::Nf4(codes)) => Some(codes),
+            Some(Codes::Blocks(parts)) => {
+                for (part, blocks) in param.parts.iter().zip(parts.into_iter().flatten()) {
+                    load_blocks(dev, model, &part.name, blocks, &mut staging)?;
+                }
+                continue;
+            }
+        };
+        let Staging { stored, values } = &mut staging;
         let target = Target { dev, param, params, codes, layout };
         let width = param.k.max(1) as usize;
         let chunk_rows = values.len() / width;
@@ -59,9 +70,7 @@ pub fn load(
                 let out = &mut values[..rows * width];
                 match is_made {
                     true => random_values(param, &model.spec, seed, (first + done) * width, out),
-                    false => {
-                        model.read_rows(&part.name, done as u64..(done + rows) as u64, &mut stored, out)?
-                    }
+                    false => model.read_rows(&part.name, done as u64..(done + rows) as u64, stored, out)?,
                 }
                 check_finite(&part.name, out)?;
                 target.write(first + done, out);
@@ -69,6 +78,29 @@ pub fn load(
             }
             first += part.rows as usize;
         }
+    }
+    Ok(())
+}
+
+/// Copies rows as they are stored, after a look at what they stand for.
+fn load_blocks(
+    dev: &dyn Device,
+    model: &OpenModel,
+    name: &str,
+    blocks: Blocks<'_>,
+    Staging { stored, values }: &mut Staging,
+) -> Result<()> {
+    let row_bytes = blocks.row_bytes();
+    // Two rows are whole words.
+    let rows_max = (stored.len() / row_bytes).min(values.len() / blocks.k) / 2 * 2;
+    assert!(rows_max > 0, "staging of {} bytes for two rows of {row_bytes}", stored.len());
+    for first in (0..blocks.n).step_by(rows_max) {
+        let rows = rows_max.min(blocks.n - first);
+        let (bytes, values) = (&mut stored[..rows * row_bytes], &mut values[..rows * blocks.k]);
+        model.read_blocks(name, blocks.encoding, first as u64..(first + rows) as u64, bytes)?;
+        decode(blocks.encoding, bytes, values);
+        check_finite(name, values)?;
+        dev.write_blocks(blocks, first, bytes);
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! optimizer is one element-wise pass over all parameters.
 
 use crate::adapters::Site;
-use plimsoll_base::{DType, LoraTarget, ModelSpec, QkNorms};
+use plimsoll_base::{DType, Encoding, LoraTarget, ModelSpec, QkNorms};
 use plimsoll_device::{CODE_BLOCK, DeviceKind, Run, matrix_elements};
 
 /// Elements to which each parameter is aligned, so that no block of 8-bit moments holds numbers of two.
@@ -86,6 +86,8 @@ pub struct Part {
     pub name: String,
     /// Rows (elements of a vector) that it holds.
     pub rows: u32,
+    /// The encoding of its rows, if they are stored in the blocks of their file.
+    pub encoding: Option<Encoding>,
 }
 
 /// Where a matrix of codes begins.
@@ -240,7 +242,7 @@ impl ParamTable {
             0 => u64::from(n),
             k => matrix_elements(kind, u64::from(n), u64::from(k), weights),
         };
-        let parts = parts.into_iter().map(|(name, rows)| Part { name, rows }).collect();
+        let parts = parts.into_iter().map(|(name, rows)| Part { name, rows, encoding: None }).collect();
         let (offset, key) = (self.elements, self.elements);
         self.push(Param { kind: param, layer, n, k, offset, elements, codes: None, key, parts });
     }

@@ -1,38 +1,50 @@
-//! Frozen weights whose products are stored in 4 bits. Each is widened into one buffer right before it is read, in rollout and update
+//! Frozen weights whose products are stored in codes: in NF4, or in the blocks of their file. Each is widened into one buffer right before it is read, in rollout and update
 //! alike; embeddings, norms, biases and the head stay as they are.
 
 use crate::adapters::Site;
 use crate::params::{CodesAt, Param, ParamTable};
 use crate::weights::{CodeBufs, LayerParams, Params};
-use plimsoll_base::{DType, ModelSpec};
-use plimsoll_device::{Device, DeviceKind, Matrix, Nf4, matrix_elements, nf4_elements};
+use plimsoll_base::{DType, LayerEncodings, ModelSpec};
+use plimsoll_device::{
+    BLOCK_PARTS_MAX, Blocks, Codes, Device, Matrix, Nf4, block_words, matrix_elements, nf4_elements,
+};
 use plimsoll_memory::Buf;
 
+/// How the products of a frozen model are stored, if not in full.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "a handful in a run, and plans copy them")]
+pub enum Coding {
+    /// In NF4, whose blocks rows are multiples of.
+    Nf4,
+    /// As the model's file has them.
+    File(LayerEncodings),
+}
+
 impl ParamTable {
-    /// The table of a decoder whose products are stored in codes. Their rows are whole blocks.
-    pub fn quantized(spec: &ModelSpec, kind: DeviceKind, weights: DType) -> ParamTable {
-        ParamTable::new(spec, kind, weights).in_codes()
-    }
-
-    /// The table of a critic or a reward model whose products are stored in codes.
-    pub fn quantized_critic(spec: &ModelSpec, kind: DeviceKind, weights: DType) -> ParamTable {
-        ParamTable::critic(spec, kind, weights).in_codes()
-    }
-
-    fn in_codes(self) -> ParamTable {
+    /// Returns the table of the same model whose products are stored in codes.
+    pub fn coded(self, coding: &Coding) -> ParamTable {
         let mut table = ParamTable::empty(self.device);
-        for param in self.params {
+        for mut param in self.params {
             let key = param.offset;
-            let (codes, elements) = match param.kind.site() {
-                Some(_) => (Some(table.codes), 0),
-                None => (None, param.elements),
+            let Some(site) = param.kind.site() else {
+                table.push(Param { key, ..param });
+                continue;
             };
-            if codes.is_some() {
-                let (words, scales) = nf4_elements(u64::from(param.n), u64::from(param.k));
-                let CodesAt { word, scale } = table.codes;
-                table.codes = CodesAt { word: word + words, scale: scale + scales };
+            let (at, k) = (table.codes, u64::from(param.k));
+            match coding {
+                Coding::Nf4 => {
+                    let (words, scales) = nf4_elements(u64::from(param.n), k);
+                    table.codes = CodesAt { word: at.word + words, scale: at.scale + scales };
+                }
+                Coding::File(encodings) => {
+                    for (part, target) in param.parts.iter_mut().zip(site.layers()) {
+                        let encoding = encodings.get(param.layer, *target);
+                        part.encoding = Some(encoding);
+                        table.codes.word += block_words(encoding, u64::from(part.rows), k);
+                    }
+                }
             }
-            table.push(Param { key, codes, elements, ..param });
+            table.push(Param { key, codes: Some(at), elements: 0, ..param });
         }
         table
     }
@@ -50,11 +62,23 @@ impl ParamTable {
 
 impl<'a> CodeBufs<'a> {
     /// Returns the codes of a parameter.
-    pub(crate) fn at(&self, param: &Param) -> Option<Nf4<'a>> {
+    pub(crate) fn at(&self, param: &Param) -> Option<Codes<'a>> {
         let (at, n, k) = (param.codes?, param.n as usize, param.k as usize);
-        let (words, scales) = nf4_elements(n as u64, k as u64);
-        let words = self.words.slice(at.word as usize, words as usize);
-        Some(Nf4::new(words, self.scales.slice(at.scale as usize, scales as usize), n, k))
+        if param.parts[0].encoding.is_none() {
+            let (words, scales) = nf4_elements(n as u64, k as u64);
+            let words = self.words.slice(at.word as usize, words as usize);
+            let all = self.scales.expect("a table of NF4 has scales");
+            return Some(Codes::Nf4(Nf4::new(words, all.slice(at.scale as usize, scales as usize), n, k)));
+        }
+        let (mut blocks, mut word) = ([None; BLOCK_PARTS_MAX], at.word);
+        for (part, blocks) in param.parts.iter().zip(&mut blocks) {
+            let encoding = part.encoding.expect("the parts of a matrix are stored alike");
+            let words = block_words(encoding, u64::from(part.rows), k as u64);
+            let buf = self.words.slice(word as usize, words as usize);
+            *blocks = Some(Blocks::new(encoding, buf, part.rows as usize, k));
+            word += words;
+        }
+        Some(Codes::Blocks(blocks))
     }
 }
 

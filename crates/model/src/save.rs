@@ -4,9 +4,9 @@
 
 use crate::load::Staging;
 use crate::params::{Param, ParamTable};
-use plimsoll_base::{Bytes, DType, Error, Result};
+use plimsoll_base::{Bytes, DType, Encoding, Error, Result};
 use plimsoll_device::{Coded, Device, Matrix, MatrixLayout};
-use plimsoll_files::{Encoding, FileRecord, SafetensorsWriter, TensorDecl, TensorFile};
+use plimsoll_files::{FileRecord, SafetensorsWriter, TensorDecl, TensorFile};
 use plimsoll_memory::Buf;
 use std::path::Path;
 

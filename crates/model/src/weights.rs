@@ -3,7 +3,7 @@
 use crate::adapters::{Adapters, LayerAdapters, Site};
 use crate::params::{Param, ParamKind, ParamTable};
 use plimsoll_base::{DType, ModelSpec};
-use plimsoll_device::{Adapted, Adapter, Matrix, MatrixLayout, Nf4};
+use plimsoll_device::{Adapted, Adapter, Codes, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ pub struct LayerParams<'a> {
     /// What is added to the products above.
     pub adapters: LayerAdapters<'a>,
     /// By `Site`: what the products above are widened from, if they are stored in codes.
-    pub(crate) codes: [Option<Nf4<'a>>; 4],
+    pub(crate) codes: [Option<Codes<'a>>; 4],
 }
 
 /// The buffers of weights in codes.
@@ -47,8 +47,8 @@ pub struct LayerParams<'a> {
 pub struct CodeBufs<'a> {
     /// `ParamTable::codes.word` u32.
     pub words: Buf<'a>,
-    /// `ParamTable::codes.scale` f32.
-    pub scales: Buf<'a>,
+    /// `ParamTable::codes.scale` f32, if there are any.
+    pub scales: Option<Buf<'a>>,
     /// `ParamTable::widened_elements`: one matrix at a time.
     pub widened: Buf<'a>,
 }

@@ -7,8 +7,9 @@
 
 use super::rates::Rates;
 use crate::lora::Lora;
+use crate::role_name::RoleName;
 use crate::shape::{RunShape, Training};
-use plimsoll_base::{DType, ModelSpec};
+use plimsoll_base::{DType, LayerEncodings, ModelSpec, Quantization};
 use plimsoll_device::DeviceKind;
 use plimsoll_model::{ParamTable, Recompute};
 use plimsoll_rollout::EngineLimits;
@@ -73,7 +74,8 @@ impl StepCost {
 }
 
 pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost {
-    let model = Model::new(&shape.spec, shape.weights).with(&shape.spec, shape.lora);
+    let own = shape.encodings.get(RoleName::Actor);
+    let model = Model::new(&shape.spec, shape.weights).with(&shape.spec, shape.lora, own);
     let mut cost = StepCost::default();
     if work.samples {
         cost.rollout_s = rollout(work, &model, &shape.engine, rates) * work.added(shape);
@@ -95,7 +97,9 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
         }
         if let Some(spec) = &training.critic {
             let lora = training.critic_adapter.map(|critic| critic.lora);
-            cost.critic_s = critic(work, Model::new(spec, shape.weights).with(spec, lora), training, rates);
+            let encodings = shape.encodings.get(RoleName::Critic).or(own);
+            let model = Model::new(spec, shape.weights).with(spec, lora, encodings);
+            cost.critic_s = critic(work, model, training, rates);
         }
         cost.update_s = update(work, &model, training, &Cut::of_update(work, training), rates);
         cost.update_s += work.merging(shape, rates);
@@ -103,7 +107,8 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
     if let Some(scoring) = &shape.scoring {
         let cut = Cut::greedy(work, scoring.pack.micro_batch_tokens);
         let each = scoring.models.rewards().map(|(name, spec)| {
-            let model = Model::new(spec, shape.weights).with(spec, scoring.adapters.get(name).copied());
+            let (lora, encodings) = (scoring.adapters.get(name).copied(), shape.encodings.get(name));
+            let model = Model::new(spec, shape.weights).with(spec, lora, encodings);
             let model = Model { head_flops: 0.0, ..model };
             score(work, &model, false, &cut, rates)
         });
@@ -144,15 +149,19 @@ impl Model {
         }
     }
 
-    /// The model with frozen weights and these adapters.
-    fn with(self, spec: &ModelSpec, lora: Option<Lora>) -> Model {
+    /// The model with frozen weights, which its file may have in `encodings`, and these adapters.
+    fn with(self, spec: &ModelSpec, lora: Option<Lora>, encodings: Option<&LayerEncodings>) -> Model {
         let Some(lora) = lora else { return self };
         let parameters = lora.shape.parameters(spec) as f64;
         let added = if lora.merge { 0.0 } else { 2.0 * parameters };
         let mut model = Model { layer_flops: self.layer_flops + added, parameters, learns: false, ..self };
-        if lora.quantize.is_some() {
+        if let Some(how) = lora.quantize {
             // Codes are read, and what they stand for is written and read.
-            model.weight_bytes += self.parameters * (self.dtype.bytes() as f64 + 4.5 / 8.0);
+            let codes = match (how, encodings) {
+                (Quantization::Gguf, Some(encodings)) => encodings.bytes(spec) as f64 / self.parameters,
+                _ => 4.5 / 8.0,
+            };
+            model.weight_bytes += self.parameters * (self.dtype.bytes() as f64 + codes);
         }
         model
     }

@@ -2,7 +2,7 @@
 
 use crate::lora::Lora;
 use crate::role_name::PerRole;
-use plimsoll_base::{Bytes, ModelSpec};
+use plimsoll_base::{Bytes, LayerEncodings, ModelSpec};
 use plimsoll_config::{Auto, ByteSize, RunSpec};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::host::Host;
@@ -37,6 +37,8 @@ pub struct Facts {
     pub models: PerRole<ModelSpec>,
     /// Of the reward models among them that are an adapter on its base.
     pub adapters: PerRole<Lora>,
+    /// How those models are stored that are GGUF files; `RoleName::Actor` is the run's own, whatever it is trained as.
+    pub encodings: PerRole<LayerEncodings>,
     /// Host memory outside the arena.
     pub host: HostFacts,
     /// The rank that is planned.

@@ -106,6 +106,10 @@ fn cell(
     // Lengths of the run file belong to its own sequences.
     run.train.micro_batch_tokens = Auto::Auto;
     let adapters = run.lora.take().unwrap_or_default();
+    // Presets are no files.
+    if let Some(distill) = &mut run.distill {
+        distill.quantize = distill.quantize.filter(|how| *how != Quantization::Gguf);
+    }
     let (pool, full) = planned(&run, spec, prompt, limits)?;
     let (mut lora, mut qlora) = (None, None);
     if takes(spec, &adapters) {
@@ -147,6 +151,7 @@ fn planned(run: &RunFile, spec: ModelSpec, prompt: u32, limits: &Limits) -> Resu
             .with(RoleName::Teacher, run.needs.teacher.then_some(spec))
             .with_rewards(run.model_rewards.iter().map(|_| spec)),
         adapters: PerRole::none(),
+        encodings: PerRole::none(),
         host: HostFacts {
             image: facts::image_bytes(),
             tokenizer: facts::tokenizer_bytes_of(&spec),

@@ -3,6 +3,7 @@
 use super::{limits::OF_RUN_FILE, report::Hint, search::Planner};
 use crate::duration::duration;
 use crate::facts::{Facts, HostFacts};
+use crate::role_name::RoleName;
 use crate::search::Purpose;
 use plimsoll_base::{Bytes, Quantization, Result};
 use plimsoll_config::{
@@ -258,31 +259,20 @@ fn changes_of(run: &RunSpec) -> Vec<Change> {
 }
 
 /// Returns the changes that adapters allow: to train them instead of all weights of a policy, at the default rank, and to store
-/// frozen weights in 4 bits.
-fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 5] {
+/// frozen weights in 4 bits, or as a GGUF file has them.
+fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 7] {
     let lora = LoraSpec::new(&Lora::default());
     let spec = &planner.facts.spec;
     let is_narrow = |(inputs, outputs): (u32, u32)| inputs.min(outputs) < lora.rank;
     let has_room = !lora.targets.iter().any(|target| is_narrow(target.widths(spec)));
-    let mut sets = vec![
-        format!("lora.rank={}", lora.rank),
-        format!("train.learning_rate={:e}", ten_times(run.train.learning_rate)),
-    ];
-    // What `[lora]` is refused with.
-    if run.choices.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::F32) {
-        sets.push("train.optimizer_dtype=f32".into());
-    }
-    if run.choices.grad_dtype == Auto::Value(ModelDtype::Bf16) {
-        sets.push("train.grad_dtype=f32".into());
-    }
-    if run.choices.zero_stage == Auto::Value(3) {
-        sets.push("run.zero_stage=auto".into());
-    }
+    let sets = sets_of_adapters(run, &lora);
     let is_new = planner.purpose == Purpose::Train && run.lora.is_none() && has_room;
     let has_full_critic = run.lora.is_some() && run.critic.is_some() && !run.adapts_critic();
     let whole_blocks = Quantization::Nf4.takes(spec);
-    let in_codes = "lora.quantize=nf4".to_string();
-    let coded_sets = [sets.clone(), vec![in_codes.clone()]].concat();
+    let is_file = planner.facts.encodings.get(RoleName::Actor).is_some();
+    let [in_codes, as_file] = ["lora.quantize=nf4", "lora.quantize=gguf"].map(str::to_string);
+    let [coded_sets, file_sets] =
+        [&in_codes, &as_file].map(|set| [&sets[..], std::slice::from_ref(set)].concat().join(" --set "));
     let (merges, is_coded) = (
         run.lora.is_some() && run.choices.merge == Auto::Value(true),
         run.lora.as_ref().is_some_and(|lora| lora.quantize.is_some()),
@@ -303,7 +293,7 @@ fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 5] {
         ),
         what(
             is_new && whole_blocks,
-            coded_sets.join(" --set "),
+            coded_sets,
             "train adapters at ten times the learning rate, and store the weights of linear layers in 4 bits",
             |run| adapt(run, Some(Quantization::Nf4)),
         ),
@@ -314,6 +304,21 @@ fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 5] {
             |run| run.lora.iter_mut().for_each(|lora| lora.quantize = Some(Quantization::Nf4)),
         ),
         what(
+            is_new && is_file,
+            file_sets,
+            "train adapters at ten times the learning rate, and keep the weights of linear layers as the GGUF file has them",
+            |run| adapt(run, Some(Quantization::Gguf)),
+        ),
+        Change {
+            changes_result: false,
+            ..what(
+                run.lora.is_some() && !merges && !is_coded && is_file,
+                as_file,
+                "the frozen weights of linear layers stay as the GGUF file has them",
+                |run| run.lora.iter_mut().for_each(|lora| lora.quantize = Some(Quantization::Gguf)),
+            )
+        },
+        what(
             has_full_critic,
             "lora.critic=adapter".into(),
             "the critic trains an adapter and its head, and no other weights",
@@ -323,6 +328,25 @@ fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 5] {
             run.choices.merge = Auto::Value(false)
         }),
     ]
+}
+
+/// Returns what `adapt` changes, as keys of the run file.
+fn sets_of_adapters(run: &RunSpec, lora: &LoraSpec) -> Vec<String> {
+    let mut sets = vec![
+        format!("lora.rank={}", lora.rank),
+        format!("train.learning_rate={:e}", ten_times(run.train.learning_rate)),
+    ];
+    // What `[lora]` is refused with.
+    if run.choices.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::F32) {
+        sets.push("train.optimizer_dtype=f32".into());
+    }
+    if run.choices.grad_dtype == Auto::Value(ModelDtype::Bf16) {
+        sets.push("train.grad_dtype=f32".into());
+    }
+    if run.choices.zero_stage == Auto::Value(3) {
+        sets.push("run.zero_stage=auto".into());
+    }
+    sets
 }
 
 /// Trains adapters of the default rank.

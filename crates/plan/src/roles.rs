@@ -10,7 +10,7 @@ use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Quantization, Result};
 use plimsoll_files::Head;
 use plimsoll_memory::Layout;
 use plimsoll_model::{
-    Mode, ParamTable, PassLimits, Target, activations_layout, adapters_layout, rope, streamed_layout,
+    Coding, Mode, ParamTable, PassLimits, Target, activations_layout, adapters_layout, rope, streamed_layout,
 };
 use plimsoll_train::{Cut, Heads, OptimizerDType, Packing, Share, StateDTypes, optimizer_layout};
 
@@ -72,8 +72,8 @@ pub struct RoleShape {
     pub weights_are: WeightsAre,
     /// The adapters that it learns, or comes with, on top of frozen weights.
     pub lora: Option<Lora>,
-    /// How its weights are stored, if not in full.
-    pub quantize: Option<Quantization>,
+    /// How its products are stored, if not in full.
+    pub quantize: Option<Coding>,
     /// Forward passes over whole sequences.
     pub score: Option<PassShape>,
     /// Updates; a role without them is frozen.
@@ -86,13 +86,15 @@ impl RoleShape {
         // What the first role has below adapters is a language model.
         let is_of_first = self.weights_are == WeightsAre::FirstRoles;
         let head = if is_of_first { Head::Vocabulary } else { self.head };
-        let new = match (head, self.quantize) {
-            (Head::Vocabulary, None) => ParamTable::new,
-            (Head::Vocabulary, Some(Quantization::Nf4)) => ParamTable::quantized,
-            (Head::Score, None) => ParamTable::critic,
-            (Head::Score, Some(Quantization::Nf4)) => ParamTable::quantized_critic,
+        let new = match head {
+            Head::Vocabulary => ParamTable::new,
+            Head::Score => ParamTable::critic,
         };
-        new(&self.spec, self.target.kind, self.weights)
+        let table = new(&self.spec, self.target.kind, self.weights);
+        match &self.quantize {
+            Some(coding) => table.coded(coding),
+            None => table,
+        }
     }
 
     /// Returns the table of its adapters, and of the head that is learnt with them.
@@ -152,7 +154,9 @@ impl RoleShape {
                 resident(&mut layout, "weights", table.elements, self.weights)?;
                 if self.quantize.is_some() {
                     resident(&mut layout, "codes", table.codes.word, DType::U32)?;
-                    resident(&mut layout, "scales", table.codes.scale, DType::F32)?;
+                    if table.codes.scale > 0 {
+                        resident(&mut layout, "scales", table.codes.scale, DType::F32)?;
+                    }
                     resident(&mut layout, "widened", table.widened_elements(self.weights), self.weights)?;
                 }
             }
@@ -248,7 +252,7 @@ impl RunShape {
             target: self.target,
             weights_are: WeightsAre::Resident,
             lora: self.lora,
-            quantize: self.lora.and_then(|lora| lora.quantize),
+            quantize: self.coding(RoleName::Actor, self.lora.and_then(|lora| lora.quantize)),
             score: None,
             update: None,
         };
@@ -256,7 +260,7 @@ impl RunShape {
             self.training.as_ref().map_or(vec![first], |training| self.training_roles(training, first));
         let weights_are = self.training.as_ref().map_or(WeightsAre::Resident, Training::weights_are);
         let first = RoleShape { weights_are, ..first };
-        roles.extend(self.scoring.iter().flat_map(|scoring| scoring_roles(scoring, first)));
+        roles.extend(self.scoring.iter().flat_map(|scoring| self.scoring_roles(scoring, first)));
         roles
     }
 
@@ -300,7 +304,8 @@ impl RunShape {
         }
         if let Some(spec) = training.teacher {
             let score = Some(PassShape { mode: Mode::Teacher, ..self.score_pass() });
-            let (name, quantize) = (RoleName::Teacher, training.teacher_quantize);
+            let name = RoleName::Teacher;
+            let quantize = self.coding(name, training.teacher_quantize);
             let weights_are = if quantize.is_some() { WeightsAre::Resident } else { weights_are };
             roles.push(RoleShape { name, spec, score, quantize, weights_are, ..first });
         }
@@ -330,33 +335,44 @@ impl RunShape {
         RoleShape {
             weights_are: if shares { WeightsAre::FirstRoles } else { WeightsAre::Resident },
             lora: Some(lora),
-            quantize: lora.quantize,
+            quantize: self.coding(if shares { RoleName::Actor } else { name }, lora.quantize),
             update: Some(update.of_adapters()),
             ..full
         }
+    }
+
+    /// Returns how the products of a role's model are stored; `RoleName::Actor` is the run's own, whatever it is trained as.
+    fn coding(&self, role: RoleName, how: Option<Quantization>) -> Option<Coding> {
+        how.map(|how| match how {
+            Quantization::Nf4 => Coding::Nf4,
+            Quantization::Gguf => {
+                Coding::File(*self.encodings.get(role).expect("opening requires a GGUF file"))
+            }
+        })
     }
 
     /// Returns the pass that computes log-probabilities of all response tokens.
     fn score_pass(&self) -> PassShape {
         PassShape { mode: Mode::Score, packing: Packing::default(), limits: self.pass() }
     }
-}
 
-/// Returns the roles of the reward models that score responses. Those of one shape share their passes.
-fn scoring_roles(scoring: &Scoring, first: RoleShape) -> impl Iterator<Item = RoleShape> {
-    // One score per response, read at its last token.
-    let packing = Packing { heads: Heads::End, whole_groups: false };
-    let limits = scoring.pack.pass_of(Heads::End);
-    let lora_of = |name: RoleName| scoring.adapters.get(name).copied();
-    let passes_of = move |(name, spec): (RoleName, &ModelSpec)| (*spec, lora_of(name).map(|lora| lora.shape));
-    scoring.models.rewards().map(move |(name, spec)| {
-        let own = passes_of((name, spec));
-        let set = scoring.models.rewards().position(|other| passes_of(other) == own).unwrap_or(0);
-        let score = Some(PassShape { mode: Mode::Reward(set as u8), packing, limits });
-        let (head, lora, spec) = (Head::Score, lora_of(name), *spec);
-        let quantize = lora.and_then(|lora| lora.quantize);
-        // What lies below adapters stays whole.
-        let weights_are = if lora.is_some() { WeightsAre::Resident } else { first.weights_are };
-        RoleShape { name, spec, head, lora, quantize, score, update: None, weights_are, ..first }
-    })
+    /// Returns the roles of the reward models that score responses. Those of one shape share their passes.
+    fn scoring_roles(&self, scoring: &Scoring, first: RoleShape) -> impl Iterator<Item = RoleShape> {
+        // One score per response, read at its last token.
+        let packing = Packing { heads: Heads::End, whole_groups: false };
+        let limits = scoring.pack.pass_of(Heads::End);
+        let lora_of = |name: RoleName| scoring.adapters.get(name).copied();
+        let passes_of =
+            move |(name, spec): (RoleName, &ModelSpec)| (*spec, lora_of(name).map(|lora| lora.shape));
+        scoring.models.rewards().map(move |(name, spec)| {
+            let own = passes_of((name, spec));
+            let set = scoring.models.rewards().position(|other| passes_of(other) == own).unwrap_or(0);
+            let score = Some(PassShape { mode: Mode::Reward(set as u8), packing, limits });
+            let (head, lora, spec) = (Head::Score, lora_of(name), *spec);
+            let quantize = self.coding(name, lora.and_then(|lora| lora.quantize));
+            // What lies below adapters stays whole.
+            let weights_are = if lora.is_some() { WeightsAre::Resident } else { first.weights_are };
+            RoleShape { name, spec, head, lora, quantize, score, update: None, weights_are, ..first }
+        })
+    }
 }

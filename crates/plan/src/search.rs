@@ -478,6 +478,7 @@ impl Planner<'_> {
             head: if run.needs.scores { Head::Score } else { Head::Vocabulary },
             weights,
             lora: run.lora.as_ref().map(|of| lora(of, knobs.merge)),
+            encodings: self.facts.encodings,
             target: self.target(),
             engine,
             on_full: on_full(run.choices.on_full),

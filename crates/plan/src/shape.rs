@@ -3,7 +3,7 @@
 use crate::lora::{CriticAdapter, Lora};
 use crate::role_name::PerRole;
 use crate::{facts::HostFacts, step_arrays::StepArrays};
-use plimsoll_base::{Bytes, DType, ModelSpec, Quantization};
+use plimsoll_base::{Bytes, DType, LayerEncodings, ModelSpec, Quantization};
 use plimsoll_cuda::{self as cuda};
 use plimsoll_files::Head;
 use plimsoll_model::{Recompute, Target};
@@ -122,6 +122,8 @@ pub struct RunShape {
     pub weights: DType,
     /// The adapters that are trained, or sampled with.
     pub lora: Option<Lora>,
+    /// As in `Facts`.
+    pub encodings: PerRole<LayerEncodings>,
     pub target: Target,
     pub engine: EngineLimits,
     /// What the engine does when its blocks run out.

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 pub struct Distill {
     /// A model with the same tokenizer, named as `model` is; it is never trained.
     pub teacher: String,
-    /// How the teacher's linear layers are stored: `nf4` has 4 bits and a scale for each 64; in full if absent.
+    /// How the teacher's linear layers are stored: `nf4` has 4 bits and a scale for each 64, `gguf` the blocks of
+    /// the GGUF file that the model is; in full if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::lora::quantize_schema")]
     pub quantize: Option<Quantization>,

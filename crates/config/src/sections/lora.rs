@@ -24,7 +24,8 @@ pub struct Lora {
     /// A second copy of the weights has the adapters in it, and rollout and update read that one: faster, for its memory. `auto` has
     /// one where it fits and is predicted to be faster.
     pub merge: Auto<bool>,
-    /// How the frozen weights of linear layers are stored: `nf4` has 4 bits and a scale for each 64; in full if absent.
+    /// How the frozen weights of linear layers are stored: `nf4` has 4 bits and a scale for each 64, `gguf` the blocks of
+    /// the GGUF file that the model is; in full if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "quantize_schema")]
     pub quantize: Option<Quantization>,

@@ -11,6 +11,7 @@ mod adapter;
 mod attention;
 mod attention_backward;
 mod bench;
+mod blocks;
 mod head;
 mod matmul;
 mod nf4;

@@ -6,6 +6,7 @@ mod both;
 mod adapter;
 mod attention;
 mod bench;
+mod blocks;
 mod chain;
 mod decode;
 mod failure_2;

@@ -2,6 +2,7 @@
 
 pub mod activation;
 pub mod adapter;
+pub mod blocks;
 pub mod nf4;
 mod rig;
 pub mod rows;

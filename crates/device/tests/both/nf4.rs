@@ -4,7 +4,7 @@
 use super::{Machine, Rig, Sized, normal, round};
 use plimsoll_base::DType::{self, F32, U32};
 use plimsoll_device::nf4::{decode, encode};
-use plimsoll_device::{DeviceKind, Nf4, matrix_elements, nf4_elements};
+use plimsoll_device::{Codes, DeviceKind, Nf4, matrix_elements, nf4_elements};
 
 /// One block, rows that end no panel, and more words than a block of threads has.
 pub const SHAPES: [(usize, usize); 4] = [(1, 64), (17, 128), (40, 192), (100, 1024)];
@@ -22,7 +22,7 @@ pub fn check<D: Machine>(rig: &mut Rig<D>, (n, k): (usize, usize), e: DType, how
     let first = n / 3;
     rig.dev.write_nf4(w, first, &x[first * k..]);
     rig.dev.write_nf4(w, 0, &x[..first * k]);
-    rig.dev.dequantize(w, rig.matrix("dense", n, k, e));
+    rig.dev.dequantize(Codes::Nf4(w), rig.matrix("dense", n, k, e));
     let (mut words, mut scales, mut want) = (vec![0; n * k / 8], vec![0.0; n * k / 64], vec![0.0; n * k]);
     encode(&x, &mut words, &mut scales);
     decode(&words, &scales, &mut want);

@@ -5,8 +5,7 @@
 
 use crate::gguf::names::{ALIGNMENT, MAGIC, encoding_of, key, kind};
 use crate::storage::Storage;
-use crate::tensors::Encoding;
-use plimsoll_base::{Bytes, Error, Result, shown, shown_number};
+use plimsoll_base::{Bytes, Encoding, Error, Result, shown, shown_number};
 use std::collections::HashMap;
 use std::fmt;
 

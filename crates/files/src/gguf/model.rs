@@ -2,14 +2,17 @@
 //! Architectures `llama` (Mistral and SmolLM2 are stored as it), `qwen2` and `qwen3`.
 
 use crate::config::{TokenIds, check_spec, either, short, unsupported};
-use crate::dequant;
 use crate::gguf::header::{Gguf, GgufTensor, GgufValue};
 use crate::gguf::names::{EMBEDDING, HEAD, ROPE_FREQS, hf_name, key, row_order};
 use crate::gguf::rope;
 use crate::storage::Storage;
-use crate::tensors::{Encoding, RowOrder, TensorInfo};
-use plimsoll_base::{ARCHITECTURES, Attention, Error, ModelSpec, Multipliers, Result, RopeScaling};
+use crate::tensors::{RowOrder, TensorInfo};
+use plimsoll_base::{
+    ARCHITECTURES, Attention, Encoding, Error, LayerEncodings, LoraTarget, ModelSpec, Multipliers, Result,
+    RopeScaling, blocks,
+};
 use serde_json::json;
+use std::collections::HashMap;
 
 /// Numbers of a list that a message shows.
 const LAYERS_SHOWN: usize = 8;
@@ -51,6 +54,7 @@ pub(crate) struct GgufModel {
     pub(crate) tensors: Vec<TensorInfo>,
     pub(crate) tokenizer: GgufTokenizer,
     pub(crate) ids: TokenIds,
+    pub(crate) encodings: LayerEncodings,
 }
 
 /// Reads spec, tensors and tokenizer from a parsed header.
@@ -71,7 +75,8 @@ pub(crate) fn read(mut gguf: Gguf, storage: &Storage) -> Result<GgufModel> {
         }
     }
     let ids = TokenIds { eos, bos: tokenizer.bos, pad: tokenizer.pad };
-    Ok(GgufModel { spec, tensors, tokenizer, ids })
+    let encodings = encodings(&spec, &tensors);
+    Ok(GgufModel { spec, tensors, tokenizer, ids, encodings })
 }
 
 struct Meta<'a> {
@@ -173,7 +178,7 @@ impl Meta<'_> {
         let mut bytes = vec![0; half * 4];
         storage.read_exact_at(&mut bytes, freqs.offset)?;
         let mut stored = vec![0.0; half];
-        dequant::decode(Encoding::F32, &bytes, &mut stored);
+        blocks::decode(Encoding::F32, &bytes, &mut stored);
         rope::rule_of(spec, &stored).ok_or_else(refuse)
     }
 
@@ -290,6 +295,23 @@ impl Gguf {
         }
         Ok(tokenizer)
     }
+}
+
+/// Returns how the linear layers are stored.
+fn encodings(spec: &ModelSpec, tensors: &[TensorInfo]) -> LayerEncodings {
+    let stored: HashMap<&str, Encoding> = tensors.iter().map(|t| (t.name.as_str(), t.encoding)).collect();
+    LayerEncodings::of(spec.layers, |layer, target| {
+        let module = match target {
+            LoraTarget::Q | LoraTarget::K | LoraTarget::V if spec.architecture().is_fused => {
+                "self_attn.qkv_proj"
+            }
+            LoraTarget::Gate | LoraTarget::Up if spec.architecture().is_fused => "mlp.gate_up_proj",
+            _ => target.module(),
+        };
+        let name = format!("model.layers.{layer}.{module}.weight");
+        // A file without it is refused when it is compared with its shape.
+        stored.get(name.as_str()).copied().unwrap_or(Encoding::F32)
+    })
 }
 
 fn hf_tensors(gguf: &Gguf, spec: &ModelSpec) -> Result<Vec<TensorInfo>> {

@@ -1,8 +1,8 @@
 //! What things are called in a GGUF file. The reader and the writer use these tables, so that neither knows a name that the
 //! other does not.
 
-use crate::tensors::{Encoding, RowOrder};
-use plimsoll_base::{ARCHITECTURES, Architecture, Family, ModelSpec};
+use crate::tensors::RowOrder;
+use plimsoll_base::{ARCHITECTURES, Architecture, Encoding, Family, ModelSpec};
 
 /// The first bytes of a file.
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";

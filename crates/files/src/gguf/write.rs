@@ -12,8 +12,8 @@ use crate::gguf::names::{
 use crate::gguf::rope;
 use crate::pieces::FileRecord;
 use crate::stream::{Stream, each_stored};
-use crate::tensors::{Encoding, RowOrder, expected_tensors};
-use plimsoll_base::{Bytes, DType, Error, ModelSpec, Result, RopeScaling};
+use crate::tensors::{RowOrder, expected_tensors};
+use plimsoll_base::{Bytes, DType, Encoding, Error, ModelSpec, Result, RopeScaling};
 use std::path::Path;
 
 /// `general.file_type` of files whose matrices are f32 and bf16.

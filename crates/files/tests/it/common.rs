@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // the tests of `plimsoll` use a part
 
+use plimsoll_base::Encoding::{self, Bf16, F16, F32, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -209,4 +210,122 @@ pub fn gguf_tensors() -> (Vec<Listed>, Vec<u8>) {
 pub fn valid_gguf() -> Vec<u8> {
     let (tensors, data) = gguf_tensors();
     gguf(&gguf_meta("llama"), &tensors, &data)
+}
+
+/// Encodings of q, k, v, output, gate, up and down, by layer: every one that is read.
+pub const MIXED: [[Encoding; 7]; 2] =
+    [[Q4K, Q5K, Q6K, Q4K, Q4K, Q4_1, Q6K], [Q4_0, Bf16, Q8_0, Q5_1, F16, F32, Q5_0]];
+
+/// GGUF names and shapes of the seven: four heads of 64, two of keys.
+const LAYER: [(&str, [u64; 2]); 7] = [
+    ("attn_q", [256, 256]),
+    ("attn_k", [128, 256]),
+    ("attn_v", [128, 256]),
+    ("attn_output", [256, 256]),
+    ("ffn_gate", [512, 256]),
+    ("ffn_up", [512, 256]),
+    ("ffn_down", [256, 512]),
+];
+
+/// Llama with the tokens of `builtin:nano`, tied, with random matrices in these encodings, as one GGUF file.
+pub fn coded_gguf(layers: &[[Encoding; 7]]) -> Vec<u8> {
+    let mut meta = gguf_meta("llama");
+    for (key, value) in &mut meta {
+        let number = match key.rsplit_once('.').map(|(_, last)| last) {
+            Some("embedding_length") => 256,
+            Some("block_count") => layers.len() as u32,
+            Some("feed_forward_length") => 512,
+            Some("head_count") => 4,
+            Some("head_count_kv") => 2,
+            Some("context_length") => 64,
+            Some("eos_token_id") => 1,
+            _ => continue,
+        };
+        *value = Meta::U32(number);
+    }
+    meta.retain(|(key, _)| !["tokens", "token_type", "merges"].iter().any(|end| key.ends_with(end)));
+    let tokens = ["<pad>", "<eos>"].into_iter().map(String::from);
+    let tokens: Vec<String> = tokens.chain("0123456789+=Ġ".chars().map(String::from)).collect();
+    meta.push((
+        "tokenizer.ggml.token_type",
+        Meta::Ints((0..15).map(|id| if id < 2 { 3 } else { 1 }).collect()),
+    ));
+    meta.push(("tokenizer.ggml.tokens", Meta::Strs(tokens)));
+    meta.push(("tokenizer.ggml.merges", Meta::Strs(Vec::new())));
+    let (mut listed, mut data, mut state) = (Vec::new(), Vec::<u8>::new(), 1u32);
+    let mut add = |name: String, shape: &[u64], bytes: Vec<u8>, encoding: Encoding| {
+        data.resize(data.len().next_multiple_of(32), 0);
+        let (shape, kind, offset) = (shape.to_vec(), kind_of(encoding), data.len() as u64);
+        listed.push(Listed { name, shape, kind, offset });
+        data.extend(bytes);
+    };
+    let ones = || (0..256).flat_map(|_| 1f32.to_le_bytes()).collect::<Vec<u8>>();
+    add("token_embd.weight".into(), &[15, 256], blocks(Q8_0, 15 * 256, &mut state), Q8_0);
+    for (layer, encodings) in layers.iter().enumerate() {
+        for (encoding, (name, shape)) in encodings.iter().zip(LAYER) {
+            let bytes = blocks(*encoding, shape[0] * shape[1], &mut state);
+            add(format!("blk.{layer}.{name}.weight"), &shape, bytes, *encoding);
+        }
+        for name in ["attn_norm", "ffn_norm"] {
+            add(format!("blk.{layer}.{name}.weight"), &[256], ones(), F32);
+        }
+    }
+    add("output_norm.weight".into(), &[256], ones(), F32);
+    gguf(&meta, &listed, &data)
+}
+
+/// The number of an encoding in GGUF files.
+fn kind_of(encoding: Encoding) -> u32 {
+    match encoding {
+        F32 => 0,
+        F16 => 1,
+        Q4_0 => 2,
+        Q4_1 => 3,
+        Q5_0 => 6,
+        Q5_1 => 7,
+        Q8_0 => 8,
+        Q4K => 12,
+        Q5K => 13,
+        Q6K => 14,
+        Bf16 => 30,
+    }
+}
+
+/// Random blocks of `values` numbers of about 0.02, either sign.
+fn blocks(encoding: Encoding, values: u64, state: &mut u32) -> Vec<u8> {
+    let mut random = || {
+        *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        *state >> 16
+    };
+    // Scales and minima with their places; a number of 16 bits that is not below 2^-14 is a f32 without its lowest 13 bits.
+    let halves: &[(usize, f32)] = match encoding {
+        F32 | F16 | Bf16 => &[],
+        Q8_0 => &[(0, 3e-4)],
+        Q4_0 => &[(0, 4e-3)],
+        Q4_1 => &[(0, 4e-3), (2, -0.03)],
+        Q5_0 => &[(0, 2e-3)],
+        Q5_1 => &[(0, 2e-3), (2, -0.031)],
+        Q4K => &[(0, 7e-5), (2, 5e-4)],
+        Q5K => &[(0, 7e-5), (2, 1e-3)],
+        Q6K => &[(208, 7e-5)],
+    };
+    let half = |x: f32| {
+        (((x.to_bits() & 0x7fff_ffff) - (112 << 23)) >> 13) as u16 | (x.is_sign_negative() as u16) << 15
+    };
+    let mut bytes = Vec::new();
+    for _ in 0..values / encoding.block_values() {
+        let x = (random() as f32 / 32768.0 - 1.0) * 0.05;
+        let start = bytes.len();
+        match encoding {
+            F32 => bytes.extend(x.to_le_bytes()),
+            Bf16 => bytes.extend(&x.to_le_bytes()[2..]),
+            F16 => bytes.extend(half(if x.abs() < 1e-4 { 1e-4 } else { x }).to_le_bytes()),
+            _ => bytes.extend((0..encoding.block_bytes()).map(|_| random() as u8)),
+        }
+        for &(at, about) in halves {
+            let x = about * (1.0 + random() as f32 / 65536.0);
+            bytes[start + at..][..2].copy_from_slice(&half(x).to_le_bytes());
+        }
+    }
+    bytes
 }

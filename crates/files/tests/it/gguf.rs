@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::*;
-use plimsoll_base::{Family, RopeScaling};
+use plimsoll_base::{Family, LoraTarget, RopeScaling, blocks};
 use plimsoll_files::{OpenModel, check_against};
 use proptest::prelude::*;
 
@@ -90,6 +90,32 @@ fn q_and_k_of_llama_are_stored_as_pairs_and_of_qwen_as_halves() {
             read(&model, "model.layers.0.self_attn.q_proj.weight").chunks(4).map(|r| r[0]).collect();
         assert_eq!(rows, expect, "{arch}");
     }
+}
+
+/// Blocks are the file's bytes in the order of the model's rows, and mean what `read_rows` says.
+#[test]
+fn rows_are_read_as_they_are_stored() {
+    let model = open(&coded_gguf(&MIXED)).unwrap();
+    let encodings = model.encodings.expect("a GGUF file");
+    for (layer, expect) in (0..).zip(MIXED) {
+        let targets = LoraTarget::ALL.map(|target| encodings.get(layer, target));
+        assert_eq!(targets, expect, "layer {layer}");
+        for (target, encoding) in LoraTarget::ALL.into_iter().zip(expect) {
+            let name = format!("model.layers.{layer}.{}.weight", target.module());
+            let tensor = model.tensor(&name).unwrap();
+            let (rows, k) = (tensor.shape[0], tensor.shape[1]);
+            let mut bytes = vec![0; (tensor.bytes / rows * (rows - 3)) as usize];
+            model.read_blocks(&name, encoding, 3..rows, &mut bytes).unwrap();
+            let mut values = vec![0.0; ((rows - 3) * k) as usize];
+            blocks::decode(encoding, &bytes, &mut values);
+            let mut expect = values.clone();
+            model.read_rows(&name, 3..rows, &mut [0; 4096], &mut expect).unwrap();
+            assert!(values == expect && values.iter().all(|x| x.abs() < 1.0), "{name}");
+            assert!(values.iter().any(|x| *x > 0.01) && values.iter().any(|x| *x < -0.01), "{name}");
+        }
+    }
+    let linear: u64 = model.tensors.iter().filter(|t| t.name.contains("_proj.")).map(|t| t.bytes).sum();
+    assert_eq!(encodings.bytes(&model.spec), linear);
 }
 
 #[test]

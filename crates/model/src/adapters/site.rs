@@ -15,7 +15,7 @@ impl Site {
     pub const ALL: [Site; 4] = [Site::Qkv, Site::Output, Site::GateUp, Site::Down];
 
     /// Returns the linear layers that it consists of, by their outputs.
-    pub(super) fn layers(self) -> &'static [LoraTarget] {
+    pub(crate) fn layers(self) -> &'static [LoraTarget] {
         match self {
             Site::Qkv => &[LoraTarget::Q, LoraTarget::K, LoraTarget::V],
             Site::Output => &[LoraTarget::O],

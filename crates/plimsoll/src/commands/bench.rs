@@ -50,7 +50,7 @@ struct Common {
     /// Read weights that have the adapters in them, in rollout and update.
     #[arg(long, global = true, requires = "lora_rank", conflicts_with = "lora_quantize")]
     lora_merge: bool,
-    /// Store the frozen weights in 4 bits.
+    /// Store the frozen weights in 4 bits, or as the GGUF file has them that the model is.
     #[arg(long, global = true, requires = "lora_rank", value_enum, value_name = "HOW")]
     lora_quantize: Option<Codes>,
     /// Wait after every GPU kernel, check indices and values, and name what is wrong.
@@ -82,6 +82,7 @@ enum Level {
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Codes {
     Nf4,
+    Gguf,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -185,7 +186,10 @@ fn counts_from(least: u64, most: u64) -> RangedU64ValueParser<usize> {
 
 /// Returns the adapters that are trained.
 fn lora(args: &Common) -> Option<Lora> {
-    let quantize = args.lora_quantize.map(|Codes::Nf4| Quantization::Nf4);
+    let quantize = args.lora_quantize.map(|how| match how {
+        Codes::Nf4 => Quantization::Nf4,
+        Codes::Gguf => Quantization::Gguf,
+    });
     args.lora_rank.map(|rank| Lora { rank, merge: Auto::Value(args.lora_merge), quantize, ..Lora::default() })
 }
 

@@ -4,7 +4,7 @@
 use super::checkpoint_push;
 use crate::{output, terminal};
 use indicatif::ProgressBar;
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Quantization, Result};
 use plimsoll_run::checkpoint::gguf::{Exported, export_gguf};
 use plimsoll_run::checkpoint::merge::{Merged, export_merged};
 use plimsoll_run::checkpoint::verbs::{self, Listed};
@@ -122,8 +122,11 @@ fn export(as_json: bool, quiet: bool, dir: &Path, to: &Path, merge: bool, format
 
 fn merged_text(merged: &Merged, to: &Path) -> String {
     let Merged { from, base, tensors, elements, undone, rounding_max, change_max, quantize } = merged;
-    let codes =
-        quantize.map_or(String::new(), |how| format!(", whose linear layers are what {how} makes of them"));
+    let codes = match quantize {
+        None => "",
+        Some(Quantization::Nf4) => ", whose linear layers are what nf4 makes of them",
+        Some(Quantization::Gguf) => ", whose linear layers are what its blocks stand for",
+    };
     let share = 100.0 * *undone as f64 / (*elements).max(1) as f64;
     format!(
         "{} from {} and {base}{codes}\n{tensors} tensors changed; largest change {change_max:.2e}, largest rounding error \

@@ -22,6 +22,7 @@ mod doctor_run;
 mod founding;
 mod functions;
 mod gguf;
+mod gguf_base;
 mod grade;
 mod hostile;
 mod hub_data;

@@ -3,7 +3,8 @@
 
 use crate::data::dataset::TextModel;
 use plimsoll_base::{
-    Error, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Quantization, Result, preset_of, slugs,
+    Error, LayerEncodings, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Quantization, Result, preset_of,
+    slugs,
 };
 use plimsoll_config::{Data, LoraSpec, ModelOptions, ModelReward, RunSpec};
 use plimsoll_files::{Adapter, AdapterConfig, Head, OpenModel, TokenizerFiles};
@@ -19,7 +20,7 @@ pub(crate) fn other_models(run: &RunSpec, actor: &OpenModel) -> Result<PerRole<O
         run.distill.as_ref().map(|distill| teacher_model(run, &distill.teacher, actor)).transpose()?;
     let critic = critic_model(run, actor)?;
     if let (Some(distill), Some(teacher)) = (&run.distill, &teacher) {
-        check_blocks("bad-value", "distill.quantize", distill.quantize, &teacher.spec)?;
+        check_codes("bad-value", "distill.quantize", distill.quantize, teacher)?;
     }
     let one_each = PerRole::none().with(RoleName::Critic, critic).with(RoleName::Teacher, teacher);
     Ok(one_each.with_rewards(rewards.into_iter()))
@@ -48,12 +49,8 @@ pub(crate) fn other_models_of_plan(
     };
     let rest = RunSpec { distill: None, ..run.clone() };
     let (teacher, assumed) = found;
-    check_blocks(
-        "bad-value",
-        "distill.quantize",
-        run.distill.as_ref().and_then(|distill| distill.quantize),
-        &teacher.spec,
-    )?;
+    let how = run.distill.as_ref().and_then(|distill| distill.quantize);
+    check_codes("bad-value", "distill.quantize", how, &teacher)?;
     Ok((other_models(&rest, actor)?.with(RoleName::Teacher, Some(teacher)), Some(assumed)))
 }
 
@@ -73,15 +70,10 @@ pub(crate) fn trained_model(run: &RunSpec, name: &str, options: &ModelOptions) -
 
 /// Opens the adapter that a run starts from, and requires that `[lora]` describes it.
 ///
-/// Errors: those of opening; `adapter-differs`, `lora-unsupported`.
+/// Errors: those of opening; `adapter-differs`, `lora-unsupported`, `model-not-gguf`.
 fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
     check_rank(run, &model.spec)?;
-    check_blocks(
-        "lora-unsupported",
-        "lora.quantize",
-        run.lora.as_ref().and_then(|lora| lora.quantize),
-        &model.spec,
-    )?;
+    check_codes_of_run(run, &model)?;
     let from = run.lora.as_ref().and_then(|lora| lora.adapter.as_deref());
     if let Some(folder) = from {
         if model.adapter.is_some() {
@@ -175,18 +167,42 @@ fn check_fused(targets: LoraTargets, spec: &ModelSpec) -> Result<()> {
         .hint("set lora.targets = [\"o_proj\", \"down_proj\"], or remove [lora]"))
 }
 
-/// Requires that rows are whole blocks of codes, if `key` asks for codes.
+/// Requires that the frozen weights of a run's model can be stored as `lora.quantize` says.
 ///
-/// Errors: `slug`.
-fn check_blocks(slug: &'static str, key: &str, how: Option<Quantization>, spec: &ModelSpec) -> Result<()> {
+/// Errors: `lora-unsupported`, `model-not-gguf`.
+pub fn check_codes_of_run(run: &RunSpec, model: &OpenModel) -> Result<()> {
+    let how = run.lora.as_ref().and_then(|lora| lora.quantize);
+    check_codes("lora-unsupported", "lora.quantize", how, model)
+}
+
+/// Requires that rows are whole blocks of codes, or that the model is a GGUF file, if `key` asks for it.
+///
+/// Errors: `slug`, `model-not-gguf`.
+fn check_codes(slug: &'static str, key: &str, how: Option<Quantization>, model: &OpenModel) -> Result<()> {
+    if how == Some(Quantization::Gguf) && model.encodings.is_none() {
+        return Err(plimsoll_files::not_gguf(&format!("{key} = \"gguf\""), model)
+            .hint(format!("name a .gguf file, set {key} = \"nf4\", or remove {key}")));
+    }
+    let spec = &model.spec;
     let Some(how) = how.filter(|how| !how.takes(spec)) else { return Ok(()) };
     let (block, [hidden, q, ffn]) = (Quantization::BLOCK, [spec.hidden, spec.q_width(), spec.ffn]);
     let message = format!(
         "{key} = \"{how}\": rows of this model have {hidden}, {q} and {ffn} weights, which are not all multiples of {block}"
     );
-    Err(Error::usage(slug, message)
-        .fact(format!("{block} neighbours of a row share a scale"))
-        .hint(format!("remove {key}")))
+    let error = Error::usage(slug, message).fact(format!("{block} neighbours of a row share a scale"));
+    let error = match model.encodings {
+        Some(_) => error.hint(format!("set {key} = \"gguf\", which keeps the blocks of the file")),
+        None => error,
+    };
+    Err(error.hint(format!("remove {key}")))
+}
+
+/// Returns how those of a run's models are stored that are GGUF files.
+pub(crate) fn encodings_of(model: &OpenModel, others: &PerRole<OpenModel>) -> PerRole<LayerEncodings> {
+    let all = RoleName::ALL.into_iter().filter_map(|role| Some((role, others.get(role)?.encodings)));
+    all.fold(PerRole::none().with(RoleName::Actor, model.encodings), |all, (role, encodings)| {
+        all.with(role, encodings)
+    })
 }
 
 /// Samples with the adapter of a model, if it has one, on the weights that it was trained on.
@@ -217,6 +233,7 @@ pub(crate) fn model_of_plan(run: &RunSpec) -> Result<(OpenModel, Option<String>)
     match shape_of_plan(name, options)? {
         Some((model, assumed)) => {
             check_rank(run, &model.spec)?;
+            check_codes_of_run(run, &model)?;
             Ok((model, Some(assumed)))
         }
         None => Ok((trained_model(run, name, options)?, None)),
@@ -319,8 +336,7 @@ fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     if run.adapts_critic() {
         let of_critic = |error: Error| error.fact("it is critic.model, with lora.critic = \"adapter\"");
         check_rank(run, &critic.spec).map_err(of_critic)?;
-        let quantize = run.lora.as_ref().and_then(|lora| lora.quantize);
-        check_blocks("lora-unsupported", "lora.quantize", quantize, &critic.spec).map_err(of_critic)?;
+        check_codes_of_run(run, &critic).map_err(of_critic)?;
     }
     match other_tokens(actor, &critic)? {
         None => Ok(Some(critic)),

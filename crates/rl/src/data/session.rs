@@ -6,8 +6,8 @@ use crate::data::dataset::{Dataset, TextModel};
 use crate::data::first_rows::{first_rows, first_rows_of_episodes};
 use crate::data::hub;
 use crate::data::models::{
-    model_of_plan, other_models, other_models_of_plan, other_specs, reward_adapters, text_model,
-    trained_model,
+    encodings_of, model_of_plan, other_models, other_models_of_plan, other_specs, reward_adapters,
+    text_model, trained_model,
 };
 use crate::data::pairs;
 use crate::episodes;
@@ -130,6 +130,7 @@ impl Session {
             share: Share::WHOLE,
             models: other_specs(run, &model, &others),
             adapters: reward_adapters(&others),
+            encodings: encodings_of(&model, &others),
             host: host_facts(run, &model, &others, prompt_tokens)?,
         };
         Ok(Session { model, others, text, data, eval, facts })
@@ -184,6 +185,7 @@ impl Known {
             share: Share::WHOLE,
             models: other_specs(run, &model, &others),
             adapters: reward_adapters(&others),
+            encodings: encodings_of(&model, &others),
             host: host_facts(run, &model, &others, prompt_tokens)?,
         };
         // `random:PRESET` is a shape, also in place of a model that is elsewhere.

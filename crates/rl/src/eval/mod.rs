@@ -15,7 +15,7 @@ use responses::Responses;
 use crate::data::dataset::{Item, TextModel};
 use crate::data::hub;
 use crate::data::models::{
-    open_model, other_models, other_specs, reward_adapters, sample_with_adapter, text_model,
+    encodings_of, open_model, other_models, other_specs, reward_adapters, sample_with_adapter, text_model,
 };
 use crate::roles::{Sources, Trainer};
 use crate::rollout::dealt::{Asked, sample};
@@ -28,7 +28,9 @@ use plimsoll_config::{DataSets, ModelReward, Positions, RolloutSpec, RunSpec, Ve
 use plimsoll_device::Sampling;
 use plimsoll_files::check_output_file;
 use plimsoll_memory::host::Host;
-use plimsoll_plan::{Facts, PerRole, check_positions, devices, plan_sampling, samples_kept, staging_bytes};
+use plimsoll_plan::{
+    Facts, PerRole, RoleName, check_positions, devices, plan_sampling, samples_kept, staging_bytes,
+};
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::{Finish, Request};
 use plimsoll_run::scores::{EvalReport, mean_pass_at_k, mean_where_measured};
@@ -204,6 +206,7 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
     let mut facts = verb_facts(&run, &model, longest, largest);
     facts.models = other_specs(&run, &model, &others);
     facts.adapters = reward_adapters(&others);
+    facts.encodings = encodings_of(&model, &others);
     facts.host.staging = others
         .values()
         .map(|other| staging_bytes(run.choices.staging, other))
@@ -314,6 +317,7 @@ pub fn verb_facts(
         share: plimsoll_plan::Share::WHOLE,
         models: PerRole::none(),
         adapters: PerRole::none(),
+        encodings: PerRole::none().with(RoleName::Actor, model.encodings),
         host: plimsoll_plan::HostFacts {
             image: plimsoll_plan::image_bytes(),
             tokenizer: plimsoll_plan::tokenizer_bytes(model),

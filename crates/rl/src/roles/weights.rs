@@ -128,6 +128,10 @@ pub(super) fn bind_weights<'a>(
         return Params::bind(&shape.spec, table, shape.weights, all);
     }
     let buf = |what: &str| resident.buf(&format!("{}.{what}", owner.name()));
-    let bufs = CodeBufs { words: buf("codes"), scales: buf("scales"), widened: buf("widened") };
+    let bufs = CodeBufs {
+        words: buf("codes"),
+        scales: (table.codes.scale > 0).then(|| buf("scales")),
+        widened: buf("widened"),
+    };
     Params::bind_quantized(&shape.spec, table, shape.weights, all, bufs)
 }

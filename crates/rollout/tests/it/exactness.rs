@@ -5,9 +5,9 @@
 //! the responses many ways (cuts, recompute levels, threads); all must give the same bits.
 
 use crate::common::harness::Machine;
-use crate::common::harness::{Numbers, Setup, same_bits};
+use crate::common::harness::{MIXED, Numbers, Setup, same_bits};
 use crate::common::{World, sampling, sequences};
-use plimsoll_base::{DType, LoraShape, LoraTarget, LoraTargets};
+use plimsoll_base::{DType, LoraShape, LoraTarget, LoraTargets, Quantization};
 use plimsoll_cpu::Isa;
 use plimsoll_model::{PassLimits, Recompute};
 use plimsoll_rollout::{EngineLimits, OnFull, Request, Samples};
@@ -28,7 +28,7 @@ struct Ask {
     /// Adapters with random numbers, and their scale.
     lora: Option<(LoraShape, f32)>,
     merge: bool,
-    quantize: bool,
+    quantize: Option<Quantization>,
 }
 
 impl Ask {
@@ -48,7 +48,7 @@ impl Ask {
         let mut numbers = Numbers::new(prompt_lens.len() as u64);
         let prompts = prompt_lens.iter().map(|&n| numbers.tokens(n, vocab)).collect();
         let eos = if source.contains(':') { vec![1] } else { (0..vocab / 21).collect() };
-        let (new_tokens, temperature, lora, merge, quantize) = (24, 1.0, None, false, false);
+        let (new_tokens, temperature, lora, merge, quantize) = (24, 1.0, None, false, None);
         Ask {
             source,
             dtype,
@@ -334,12 +334,34 @@ fn with_products_in_codes() {
             ..Ask::new("builtin:nano", dtype, Machine::detect(), &[1, 7, 16, 31, 40], 3)
         };
         let lora = Some((LoraShape { rank: 8, targets: LoraTargets::ALL }, 2.0));
-        let [whole, coded] = [false, true].map(|quantize| {
+        let [whole, coded] = [None, Some(Quantization::Nf4)].map(|quantize| {
             let ask = Ask { lora, quantize, ..plain.clone() };
             ask.check_everything()
         });
         let differs = (0..coded.len()).any(|s| !same_bits(coded.logprobs(s), whole.logprobs(s)));
         assert!(differs, "{dtype:?}: the codes take part");
+    }
+}
+
+/// Products in the blocks of their file, in every encoding: what is drawn and what the trainer computes have the bits of the same file in
+/// full.
+#[test]
+fn with_products_as_their_file_has_them() {
+    for dtype in [DType::F32, DType::Bf16] {
+        let lora = Some((LoraShape { rank: 8, targets: LoraTargets::ALL }, 2.0));
+        let plain = Ask {
+            eos: Vec::new(),
+            lora,
+            ..Ask::new(MIXED, dtype, Machine::detect(), &[1, 7, 16, 31, 39], 3)
+        };
+        let [whole, coded] = [None, Some(Quantization::Gguf)].map(|quantize| {
+            let ask = Ask { quantize, ..plain.clone() };
+            ask.check_everything()
+        });
+        for s in 0..coded.len() {
+            assert_eq!(coded.ids(s), whole.ids(s), "{dtype:?}: sample {s}");
+            assert!(same_bits(coded.logprobs(s), whole.logprobs(s)), "{dtype:?}: sample {s}");
+        }
     }
 }
 

@@ -2,10 +2,10 @@
 //! W + scale B A is computed in f32 and rounded once, to the dtype of W. Rounding may undo small changes, so it is counted.
 
 use plimsoll_base::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
-use plimsoll_base::{Bytes, DType, Error, LoraTarget, Result};
+use plimsoll_base::{Bytes, DType, Encoding, Error, LoraTarget, Quantization, Result};
 use plimsoll_files::{
-    ADAPTER_SCORE, Adapter, AdapterConfig, Encoding, Head, LoraPart, OpenModel, SCORE, TensorInfo,
-    adapter_tensor_name, stored,
+    ADAPTER_SCORE, Adapter, AdapterConfig, Head, LoraPart, OpenModel, SCORE, TensorInfo, adapter_tensor_name,
+    stored,
 };
 use std::ops::Range;
 
@@ -32,11 +32,15 @@ pub(super) struct Sums {
     pub(super) change_max: f32,
 }
 
-/// Returns the dtype of the written weights: bf16 if all of the model's are, else f32.
+/// Returns the dtype of the written weights: bf16 if all of the model's are, or if the adapter was trained on the blocks of a GGUF file;
+/// else f32.
 ///
 /// Errors: `merge-refused` for a quantised or a random base.
 pub(super) fn dtype_of(model: &OpenModel) -> Result<DType> {
     let is_plain = |t: &&TensorInfo| matches!(t.encoding, Encoding::F32 | Encoding::F16 | Encoding::Bf16);
+    if quantization(model) == Some(Quantization::Gguf) {
+        return Ok(DType::Bf16);
+    }
     if let Some(tensor) = model.tensors.iter().find(|tensor| !is_plain(tensor)) {
         let (name, encoding) = (&tensor.name, tensor.encoding.name());
         let message =
@@ -67,7 +71,7 @@ pub(super) fn each_rows(
     let (mut sums, mut done) = (Sums::default(), 0);
     let elements = |shape: &[u64]| shape.iter().product::<u64>();
     let all = Bytes(tensors.iter().map(|(_, shape)| elements(shape)).sum::<u64>() * dtype.bytes());
-    let is_coded = model.adapter.as_ref().is_some_and(|adapter| adapter.config.quantize.is_some());
+    let how = quantization(model);
     let (mut stored, mut values) = (vec![0; BUFFER.0 as usize], vec![0.0f32; BUFFER.0 as usize / 4]);
     for (name, shape) in tensors {
         let factors = match &model.adapter {
@@ -83,8 +87,11 @@ pub(super) fn each_rows(
             let rows = first..shape[0].min(first + rows_max);
             let out = &mut values[..(rows.end - rows.start) as usize * width];
             read_rows(model, name, rows, &mut stored, out)?;
-            if is_coded && is_linear(name) {
-                through_codes(out, dtype);
+            match how.filter(|_| is_linear(name)) {
+                Some(Quantization::Nf4) => through_codes(out, dtype),
+                // What is read is what the blocks stand for, which products round.
+                Some(Quantization::Gguf) => round(out, dtype),
+                None => {}
             }
             if let Some(factors) = &factors {
                 factors.add(first as usize, out, dtype, &mut sums);
@@ -95,6 +102,11 @@ pub(super) fn each_rows(
         }
     }
     Ok(sums)
+}
+
+/// Returns how the weights were stored that the model's adapter was trained on.
+fn quantization(model: &OpenModel) -> Option<Quantization> {
+    model.adapter.as_ref().and_then(|adapter| adapter.config.quantize)
 }
 
 /// Reads rows of a tensor: the head of a reward model from its adapter, if that has it.
@@ -130,8 +142,12 @@ fn through_codes(rows: &mut [f32], dtype: DType) {
         let scales = &mut scales[..rows.len() / NF4_BLOCK];
         encode(rows, words, scales);
         decode(words, scales, rows);
-        rows.iter_mut().for_each(|x| *x = stored(dtype, *x));
+        round(rows, dtype);
     }
+}
+
+fn round(values: &mut [f32], dtype: DType) {
+    values.iter_mut().for_each(|x| *x = stored(dtype, *x));
 }
 
 /// A and scale B of one linear layer.

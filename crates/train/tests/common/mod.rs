@@ -4,14 +4,14 @@
 
 #![allow(dead_code)] // Each test file uses its part.
 
-use plimsoll_base::{Bytes, DType, LoraShape, ModelSpec, Phase, PhaseSet, Result};
+use plimsoll_base::{Bytes, DType, LoraShape, ModelSpec, Phase, PhaseSet, Quantization, Result};
 use plimsoll_device::{Device, Matrix};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, AdaptersFrom, CodeBufs, Decoder, Derivatives, Merged, Mode, ParamTable, Params,
-    Pass, PassLimits, Recompute, Target, activations_layout, adapters_layout, backward, head, layers, load,
-    load_adapters, rope,
+    Activations, Adapters, AdaptersFrom, CodeBufs, Coding, Decoder, Derivatives, Merged, Mode, ParamTable,
+    Params, Pass, PassLimits, Recompute, Target, activations_layout, adapters_layout, backward, head, layers,
+    load, load_adapters, rope,
 };
 use plimsoll_train::{
     Optimizer, OptimizerDType, Packer, Sequence, Share, StateDTypes, UpdateOptions, optimizer_layout,
@@ -19,10 +19,15 @@ use plimsoll_train::{
 
 #[path = "../../../model/tests/common/machine.rs"]
 mod machine;
+#[path = "../../../files/tests/it/common.rs"]
+mod made;
 
 #[allow(unused_imports, reason = "not every test compares with transformers")]
 pub use machine::GOLDEN;
 pub use machine::{AnyDevice, Machine, golden_dir};
+
+/// The source of a model that is made for a test: a GGUF file whose matrices are in all encodings.
+pub const MIXED: &str = "gguf:mixed";
 
 /// What an arena is made for.
 #[derive(Clone, Debug)]
@@ -49,8 +54,8 @@ pub struct Setup {
     pub lora: Option<(LoraShape, f32)>,
     /// True if the weights have the adapters in them.
     pub merge: bool,
-    /// True if products are stored in 4 bits.
-    pub quantize: bool,
+    /// How products are stored, if not in full.
+    pub quantize: Option<Quantization>,
 }
 
 impl Setup {
@@ -71,7 +76,7 @@ impl Setup {
             offload: false,
             lora: None,
             merge: false,
-            quantize: false,
+            quantize: None,
         }
     }
 
@@ -91,19 +96,23 @@ impl Setup {
     }
 
     /// The table of its weights.
-    fn table(&self, spec: &ModelSpec) -> ParamTable {
-        let new = if self.quantize { ParamTable::quantized } else { ParamTable::new };
-        new(spec, self.machine.kind(), self.dtype)
+    fn table(&self, model: &OpenModel) -> ParamTable {
+        let table = ParamTable::new(&model.spec, self.machine.kind(), self.dtype);
+        match self.quantize {
+            None => table,
+            Some(Quantization::Nf4) => table.coded(&Coding::Nf4),
+            Some(Quantization::Gguf) => table.coded(&Coding::File(model.encodings.expect("a GGUF file"))),
+        }
     }
 
     /// The weights over their regions.
     fn params<'a>(&self, spec: &ModelSpec, table: &ParamTable, resident: Resident<'a>) -> Params<'a> {
         let all = resident.buf("actor.weights");
-        if !self.quantize {
+        if self.quantize.is_none() {
             return Params::bind(spec, table, self.dtype, all);
         }
-        let [words, scales, widened] =
-            ["actor.codes", "actor.scales", "actor.widened"].map(|name| resident.buf(name));
+        let [words, widened] = ["actor.codes", "actor.widened"].map(|name| resident.buf(name));
+        let scales = resident.get("actor.scales");
         Params::bind_quantized(spec, table, self.dtype, all, CodeBufs { words, scales, widened })
     }
 
@@ -121,11 +130,16 @@ impl Setup {
 
     /// The model, of which only headers are read.
     pub fn open(&self) -> OpenModel {
-        let source = match self.source.contains(':') {
-            true => self.source.clone(),
-            false => {
-                golden_dir(&self.source).to_str().expect("paths of this repository are UTF-8").to_string()
+        // The folder is gone after the test, and the file stays open.
+        let folder = tempfile::tempdir().unwrap();
+        let source = match self.source.as_str() {
+            MIXED => {
+                let path = folder.path().join("model.gguf");
+                std::fs::write(&path, made::coded_gguf(&made::MIXED)).unwrap();
+                path.to_str().expect("temporary folders are UTF-8").to_string()
             }
+            source if source.contains(':') => self.source.clone(),
+            _ => golden_dir(&self.source).to_str().expect("paths of this repository are UTF-8").to_string(),
         };
         let mut model = OpenModel::open(&source, None, false).unwrap();
         model.spec = self.spec.unwrap_or(model.spec);
@@ -166,16 +180,18 @@ impl Harness {
     pub fn empty(setup: Setup, extra: Layout) -> Harness {
         let model = setup.open();
         let (spec, dtype) = (model.spec, setup.dtype);
-        let table = setup.table(&spec);
+        let table = setup.table(&model);
         let mut layout = Layout::new();
         let (shape, pool) = ([table.elements], setup.target().pool);
         layout.arena("actor.weights", "test", pool, PhaseSet::RESIDENT, &shape, dtype).unwrap();
-        if setup.quantize {
+        if setup.quantize.is_some() {
             let mut add = |name, elements: u64, dtype| {
                 layout.arena(name, "test", pool, PhaseSet::RESIDENT, &[elements], dtype).unwrap();
             };
             add("actor.codes", table.codes.word, DType::U32);
-            add("actor.scales", table.codes.scale, DType::F32);
+            if table.codes.scale > 0 {
+                add("actor.scales", table.codes.scale, DType::F32);
+            }
             add("actor.widened", table.widened_elements(dtype), dtype);
         }
         let states = StateDTypes { optimizer: setup.optimizer, ..dtypes(dtype) };

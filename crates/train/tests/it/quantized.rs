@@ -1,7 +1,7 @@
 //! Products in 4 bits against the same numbers in full: log-probabilities, and gradients of adapters, to the bit.
 
-use crate::common::{Harness, Machine, Setup, read, same_bits};
-use plimsoll_base::{DType, LoraShape, LoraTargets};
+use crate::common::{Harness, MIXED, Machine, Setup, read, same_bits};
+use plimsoll_base::{DType, LoraShape, LoraTargets, Quantization};
 use plimsoll_device::Matrix;
 use plimsoll_device::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
 use plimsoll_memory::Layout;
@@ -13,10 +13,19 @@ const PASS: PassLimits =
 const LORA: LoraShape = LoraShape { rank: 8, targets: LoraTargets::ALL };
 const SCALE: f32 = 1.5;
 
-fn harness(machine: Machine, dtype: DType, recompute: Recompute, quantize: bool) -> Harness {
+fn harness(machine: Machine, dtype: DType, recompute: Recompute, quantize: Option<Quantization>) -> Harness {
+    harness_of("builtin:nano", machine, dtype, recompute, quantize)
+}
+
+fn harness_of(
+    source: &str,
+    machine: Machine,
+    dtype: DType,
+    recompute: Recompute,
+    quantize: Option<Quantization>,
+) -> Harness {
     let lora = Some((LORA, SCALE));
-    let setup =
-        Setup { machine, recompute, quantize, lora, threads: 2, ..Setup::new("builtin:nano", dtype, PASS) };
+    let setup = Setup { machine, recompute, quantize, lora, threads: 2, ..Setup::new(source, dtype, PASS) };
     Harness::new(setup, Layout::new())
 }
 
@@ -57,16 +66,20 @@ fn gradients(h: &mut Harness, sequences: &[Sequence<'_>]) -> Vec<f32> {
     read(parts.dev, grads.all)
 }
 
-#[test]
-fn products_in_codes_are_those_of_their_numbers() {
+fn sequences() -> Vec<Sequence<'static>> {
     let ids: Vec<Vec<u32>> = (0..3).map(|i| (0..20 + 9 * i).map(|t| (t * 7 + i) % 15).collect()).collect();
     let sequence =
         |(group, ids): (usize, &'static [u32])| Sequence { group, prompt: &ids[..1], response: &ids[1..] };
-    let ids: Vec<&'static [u32]> = ids.into_iter().map(|ids| &*ids.leak()).collect();
-    let all: Vec<Sequence<'_>> = ids.into_iter().enumerate().map(sequence).collect();
+    let ids = ids.into_iter().map(|ids| &*ids.leak());
+    ids.enumerate().map(sequence).collect()
+}
+
+#[test]
+fn products_in_codes_are_those_of_their_numbers() {
+    let all = sequences();
     for machine in Machine::all() {
         for dtype in [DType::F32, DType::Bf16] {
-            let mut whole = harness(machine, dtype, Recompute::None, false);
+            let mut whole = harness(machine, dtype, Recompute::None, None);
             let before = whole.logprobs(&all, 1.0).unwrap().0;
             round_products(&mut whole);
             let want = whole.logprobs(&all, 1.0).unwrap().0;
@@ -74,7 +87,28 @@ fn products_in_codes_are_those_of_their_numbers() {
             let want_grads = gradients(&mut whole, &all);
             assert!(want_grads.iter().any(|g| *g != 0.0));
             for recompute in [Recompute::None, Recompute::Cheap, Recompute::Layer] {
-                let mut coded = harness(machine, dtype, recompute, true);
+                let mut coded = harness(machine, dtype, recompute, Some(Quantization::Nf4));
+                let what = format!("{machine:?} {dtype:?} {recompute:?}");
+                let got = coded.logprobs(&all, 1.0).unwrap().0;
+                assert!(got.iter().zip(&want).all(|(a, b)| same_bits(a, b)), "log-probs, {what}");
+                assert!(same_bits(&gradients(&mut coded, &all), &want_grads), "gradients, {what}");
+            }
+        }
+    }
+}
+
+/// Of a file in every encoding, llama's order of rows in it.
+#[test]
+fn products_in_the_blocks_of_a_file_are_those_of_the_file_in_full() {
+    let all = sequences();
+    for machine in Machine::all() {
+        for dtype in [DType::F32, DType::Bf16] {
+            let mut whole = harness_of(MIXED, machine, dtype, Recompute::None, None);
+            let want = whole.logprobs(&all, 1.0).unwrap().0;
+            let want_grads = gradients(&mut whole, &all);
+            assert!(want_grads.iter().any(|g| *g != 0.0));
+            for recompute in [Recompute::None, Recompute::Cheap, Recompute::Layer] {
+                let mut coded = harness_of(MIXED, machine, dtype, recompute, Some(Quantization::Gguf));
                 let what = format!("{machine:?} {dtype:?} {recompute:?}");
                 let got = coded.logprobs(&all, 1.0).unwrap().0;
                 assert!(got.iter().zip(&want).all(|(a, b)| same_bits(a, b)), "log-probs, {what}");

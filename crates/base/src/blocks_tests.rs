@@ -1,6 +1,7 @@
 //! Each encoding against a second decoder, written the other way round: value by value, from the format's layout.
 
 use super::*;
+use half::f16;
 use proptest::prelude::*;
 
 const QUANTISED: [Encoding; 8] = [
@@ -91,4 +92,17 @@ proptest! {
             prop_assert_eq!(found.to_bits(), expect.to_bits(), "{} value {}: {} {}", encoding.name(), i, found, expect);
         }
     }
+}
+
+#[test]
+fn a_half_is_its_f32() {
+    for bits in 0..=u16::MAX {
+        let (found, expect) = (half(bits), f16::from_bits(bits).to_f32());
+        assert!(found.to_bits() == expect.to_bits() || found.is_nan() && expect.is_nan(), "{bits:#06x}");
+    }
+}
+
+#[test]
+fn an_encoding_has_the_place_of_its_number() {
+    assert!(Encoding::ALL.into_iter().enumerate().all(|(number, encoding)| encoding as usize == number));
 }

@@ -1,0 +1,273 @@
+//! How files store the elements of tensors: encodings in blocks, those of GGUF among them, and what the bytes stand for.
+//!
+//! Decoding has one function for each encoding, written as the format's description has it, one block at a time. The operations of f32
+//! and their order are those of the description too, so that every device that keeps them gives the same bits.
+
+use crate::{LAYERS_MAX, LoraTarget, ModelSpec};
+
+/// How the elements of a tensor are stored in files: in blocks of neighbours of a row, of which plain numbers are the shortest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// IEEE binary32.
+    F32,
+    /// IEEE binary16.
+    F16,
+    /// The upper half of a binary32.
+    Bf16,
+    /// 32 values: scale f16, 32 signed bytes.
+    Q8_0,
+    /// 32 values: scale f16, 32 nibbles less 8.
+    Q4_0,
+    /// 32 values: scale f16, minimum f16, 32 nibbles.
+    Q4_1,
+    /// 32 values: scale f16, 32 fifth bits, 32 nibbles, less 16.
+    Q5_0,
+    /// 32 values: scale f16, minimum f16, 32 fifth bits, 32 nibbles.
+    Q5_1,
+    /// 256 values in 8 groups, each with a 6-bit scale and minimum, 4 bits a value.
+    Q4K,
+    /// As `Q4K` with 5 bits a value.
+    Q5K,
+    /// 256 values in 16 groups, each with an 8-bit scale, 6 bits a value.
+    Q6K,
+}
+
+impl Encoding {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Encoding; 11] = [
+        Encoding::F32,
+        Encoding::F16,
+        Encoding::Bf16,
+        Encoding::Q8_0,
+        Encoding::Q4_0,
+        Encoding::Q4_1,
+        Encoding::Q5_0,
+        Encoding::Q5_1,
+        Encoding::Q4K,
+        Encoding::Q5K,
+        Encoding::Q6K,
+    ];
+
+    /// Values in one block.
+    pub const fn block_values(self) -> u64 {
+        match self {
+            Encoding::F32 | Encoding::F16 | Encoding::Bf16 => 1,
+            Encoding::Q8_0 | Encoding::Q4_0 | Encoding::Q4_1 | Encoding::Q5_0 | Encoding::Q5_1 => 32,
+            Encoding::Q4K | Encoding::Q5K | Encoding::Q6K => 256,
+        }
+    }
+
+    /// Bytes of one block.
+    pub const fn block_bytes(self) -> u64 {
+        match self {
+            Encoding::F32 => 4,
+            Encoding::F16 | Encoding::Bf16 => 2,
+            Encoding::Q8_0 => 34,
+            Encoding::Q4_0 => 18,
+            Encoding::Q4_1 => 20,
+            Encoding::Q5_0 => 22,
+            Encoding::Q5_1 => 24,
+            Encoding::Q4K => 144,
+            Encoding::Q5K => 176,
+            Encoding::Q6K => 210,
+        }
+    }
+
+    /// The name in messages and plans.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Encoding::F32 => "f32",
+            Encoding::F16 => "f16",
+            Encoding::Bf16 => "bf16",
+            Encoding::Q8_0 => "q8_0",
+            Encoding::Q4_0 => "q4_0",
+            Encoding::Q4_1 => "q4_1",
+            Encoding::Q5_0 => "q5_0",
+            Encoding::Q5_1 => "q5_1",
+            Encoding::Q4K => "q4_k",
+            Encoding::Q5K => "q5_k",
+            Encoding::Q6K => "q6_k",
+        }
+    }
+
+    /// Bytes of a tensor of `shape`; `None` if the product overflows or the last axis does not fill whole blocks.
+    pub fn tensor_bytes(self, shape: &[u64]) -> Option<u64> {
+        let row = *shape.last()?;
+        let outer = shape[..shape.len() - 1].iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
+        if row % self.block_values() != 0 {
+            return None;
+        }
+        (row / self.block_values()).checked_mul(self.block_bytes())?.checked_mul(outer)
+    }
+}
+
+/// The encodings of the linear layers of a model's file, by decoder layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayerEncodings([u32; LAYERS_MAX]);
+
+/// Bits of a target's encoding in the word of its layer.
+const ENCODING_BITS: u32 = 4;
+
+impl LayerEncodings {
+    /// Those that `of` gives for each layer. Panics above `LAYERS_MAX`.
+    pub fn of(layers: u32, of: impl Fn(u32, LoraTarget) -> Encoding) -> LayerEncodings {
+        let mut all = LayerEncodings([0; LAYERS_MAX]);
+        for (layer, word) in (0..layers).zip(&mut all.0[..layers as usize]) {
+            let bits = |target| (of(layer, target) as u32) << (target as u32 * ENCODING_BITS);
+            *word = LoraTarget::ALL.into_iter().map(bits).sum();
+        }
+        all
+    }
+
+    /// Returns the encoding of a linear layer; one of several in one tensor has the tensor's.
+    pub fn get(&self, layer: u32, target: LoraTarget) -> Encoding {
+        let number = self.0[layer as usize] >> (target as u32 * ENCODING_BITS) & ((1 << ENCODING_BITS) - 1);
+        Encoding::ALL[number as usize]
+    }
+
+    /// Returns the bytes of all linear layers of the model.
+    pub fn bytes(&self, model: &ModelSpec) -> u64 {
+        let of = |layer, target: LoraTarget| {
+            let (inputs, outputs) = target.widths(model);
+            let encoding = self.get(layer, target);
+            u64::from(outputs) * (u64::from(inputs) / encoding.block_values()) * encoding.block_bytes()
+        };
+        (0..model.layers).flat_map(|layer| LoraTarget::ALL.map(|target| of(layer, target))).sum()
+    }
+}
+
+/// Decodes whole blocks: `out` has as many values as the blocks in `bytes` hold.
+pub fn decode(encoding: Encoding, bytes: &[u8], out: &mut [f32]) {
+    let (block_bytes, block_values) = (encoding.block_bytes() as usize, encoding.block_values() as usize);
+    debug_assert_eq!(bytes.len() / block_bytes * block_values, out.len());
+    match encoding {
+        Encoding::F32 => each(bytes, out, 4, 1, |b, y| y[0] = f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
+        Encoding::F16 => each(bytes, out, 2, 1, |b, y| y[0] = half_at(b, 0)),
+        Encoding::Bf16 => each(bytes, out, 2, 1, |b, y| y[0] = f32::from_le_bytes([0, 0, b[0], b[1]])),
+        Encoding::Q8_0 => each(bytes, out, block_bytes, block_values, q8_0),
+        Encoding::Q4_0 => each(bytes, out, block_bytes, block_values, q4_0),
+        Encoding::Q4_1 => each(bytes, out, block_bytes, block_values, q4_1),
+        Encoding::Q5_0 => each(bytes, out, block_bytes, block_values, q5_0),
+        Encoding::Q5_1 => each(bytes, out, block_bytes, block_values, q5_1),
+        Encoding::Q4K => each(bytes, out, block_bytes, block_values, q4_k),
+        Encoding::Q5K => each(bytes, out, block_bytes, block_values, q5_k),
+        Encoding::Q6K => each(bytes, out, block_bytes, block_values, q6_k),
+    }
+}
+
+fn each(
+    bytes: &[u8],
+    out: &mut [f32],
+    block_bytes: usize,
+    block_values: usize,
+    f: impl Fn(&[u8], &mut [f32]),
+) {
+    for (block, values) in bytes.chunks_exact(block_bytes).zip(out.chunks_exact_mut(block_values)) {
+        f(block, values);
+    }
+}
+
+fn half_at(bytes: &[u8], at: usize) -> f32 {
+    half(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+}
+
+/// Returns the value of an IEEE binary16, which f32 holds exactly.
+fn half(bits: u16) -> f32 {
+    let bits = u32::from(bits);
+    let (sign, exponent, mantissa) = ((bits & 0x8000) << 16, bits >> 10 & 31, bits & 0x3ff);
+    let size = match exponent {
+        // 2^-24 times the mantissa.
+        0 => (mantissa as f32 * f32::from_bits((127 - 24) << 23)).to_bits(),
+        31 => 0xff << 23 | mantissa << 13,
+        _ => (exponent + 127 - 15) << 23 | mantissa << 13,
+    };
+    f32::from_bits(sign | size)
+}
+
+fn q8_0(b: &[u8], y: &mut [f32]) {
+    let scale = half_at(b, 0);
+    for (y, &q) in y.iter_mut().zip(&b[2..34]) {
+        *y = f32::from(q as i8) * scale;
+    }
+}
+
+/// Low nibbles are values 0 to 15 of a block, high nibbles 16 to 31.
+fn nibbles(qs: &[u8], y: &mut [f32], value: impl Fn(u8, usize) -> f32) {
+    for (i, &q) in qs.iter().enumerate() {
+        y[i] = value(q & 15, i);
+        y[i + 16] = value(q >> 4, i + 16);
+    }
+}
+
+fn q4_0(b: &[u8], y: &mut [f32]) {
+    let scale = half_at(b, 0);
+    nibbles(&b[2..18], y, |q, _| (f32::from(q) - 8.0) * scale);
+}
+
+fn q4_1(b: &[u8], y: &mut [f32]) {
+    let (scale, minimum) = (half_at(b, 0), half_at(b, 2));
+    nibbles(&b[4..20], y, |q, _| f32::from(q) * scale + minimum);
+}
+
+/// The fifth bit of value `i`.
+fn fifth(b: &[u8], at: usize, i: usize) -> u8 {
+    (b[at + i / 8] >> (i % 8) & 1) << 4
+}
+
+fn q5_0(b: &[u8], y: &mut [f32]) {
+    let scale = half_at(b, 0);
+    nibbles(&b[6..22], y, |q, i| (f32::from(q | fifth(b, 2, i)) - 16.0) * scale);
+}
+
+fn q5_1(b: &[u8], y: &mut [f32]) {
+    let (scale, minimum) = (half_at(b, 0), half_at(b, 2));
+    nibbles(&b[8..24], y, |q, i| f32::from(q | fifth(b, 4, i)) * scale + minimum);
+}
+
+/// Scale and minimum of group `j` of 8: twelve bytes hold sixteen 6-bit numbers.
+fn scale_and_minimum(s: &[u8], j: usize) -> (f32, f32) {
+    let (scale, minimum) = if j < 4 {
+        (s[j] & 63, s[j + 4] & 63)
+    } else {
+        ((s[j + 4] & 15) | (s[j - 4] >> 6) << 4, (s[j + 4] >> 4) | (s[j] >> 6) << 4)
+    };
+    (f32::from(scale), f32::from(minimum))
+}
+
+/// Shared by Q4_K and Q5_K: 32 bytes hold groups 2p (low nibbles) and 2p + 1 (high nibbles).
+fn k_groups(b: &[u8], qs: &[u8], y: &mut [f32], high: impl Fn(usize, usize) -> u8) {
+    let (d, dmin) = (half_at(b, 0), half_at(b, 2));
+    for group in 0..8 {
+        let (scale, minimum) = scale_and_minimum(&b[4..16], group);
+        let (scale, minimum) = (d * scale, dmin * minimum);
+        for l in 0..32 {
+            let q = qs[group / 2 * 32 + l] >> (group % 2 * 4) & 15;
+            y[group * 32 + l] = scale * f32::from(q | high(group, l)) - minimum;
+        }
+    }
+}
+
+fn q4_k(b: &[u8], y: &mut [f32]) {
+    k_groups(b, &b[16..144], y, |_, _| 0);
+}
+
+fn q5_k(b: &[u8], y: &mut [f32]) {
+    k_groups(b, &b[48..176], y, |group, l| (b[16 + l] >> group & 1) << 4);
+}
+
+fn q6_k(b: &[u8], y: &mut [f32]) {
+    let (ql, qh, scales, d) = (&b[..128], &b[128..192], &b[192..208], half_at(b, 208));
+    for (i, y) in y.iter_mut().enumerate() {
+        // Half n of the block has 64 low bytes and 32 high ones; its quarter p takes bits 2p of the high bytes.
+        let (n, p, l) = (i / 128, i % 128 / 32, i % 32);
+        let low = ql[n * 64 + p % 2 * 32 + l] >> (p / 2 * 4) & 15;
+        let high = qh[n * 32 + l] >> (p * 2) & 3;
+        let q = i32::from(low | high << 4) - 32;
+        let scale = scales[n * 8 + p * 2 + l / 16] as i8;
+        *y = d * f32::from(scale) * q as f32;
+    }
+}
+
+#[cfg(test)]
+#[path = "blocks_tests.rs"]
+mod tests;

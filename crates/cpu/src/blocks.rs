@@ -1,0 +1,84 @@
+//! Weights in the blocks of a file, widened into the panels that products read.
+
+use crate::CpuDevice;
+use crate::lanes::{by_dtype, simd_fn};
+use crate::matmul::Operand;
+use crate::nf4;
+use plimsoll_base::Encoding;
+use plimsoll_base::blocks::decode;
+use plimsoll_device::{BLOCK_PARTS_MAX, Blocks, Codes, DeviceKind, Matrix, MatrixLayout, PANEL};
+
+/// Columns that are decoded at a time: whole blocks of every encoding.
+const COLUMNS: usize = 256;
+
+/// A row as it is stored.
+type Row<'r> = (Encoding, &'r [u8]);
+
+/// out = w, widened, then rounded. `w`, `out`: [N, K].
+pub(crate) fn dequantize(dev: &CpuDevice, w: Codes<'_>, out: Matrix<'_>) {
+    assert_eq!(w.shape(), (out.n, out.k), "codes and weights of one shape");
+    match w {
+        Codes::Nf4(w) => nf4::dequantize(dev, w, out),
+        Codes::Blocks(parts) => widen_parts(dev, parts, out),
+    }
+}
+
+/// `parts`: rows `[n, k]` after each other.
+fn widen_parts(dev: &CpuDevice, parts: [Option<Blocks<'_>>; BLOCK_PARTS_MAX], out: Matrix<'_>) {
+    assert_eq!(out.layout, MatrixLayout::of_weights(DeviceKind::Cpu, out.buf.dtype()));
+    let stored = parts.map(|part| part.map(|part| (part, bytes(dev.read::<u32>(part.words)))));
+    let row = |row: usize| -> Option<Row<'_>> {
+        let mut within = row;
+        for (part, bytes) in stored.iter().flatten() {
+            if within < part.n {
+                let at = within * part.row_bytes();
+                return Some((part.encoding, &bytes[at..at + part.row_bytes()]));
+            }
+            within -= part.n;
+        }
+        None
+    };
+    by_dtype!(out.buf, E => {
+        let to = dev.write::<E>(out.buf);
+        let steps = out.k.next_multiple_of(E::STEP);
+        dev.pool().run(out.n.div_ceil(PANEL), &|panel, _| {
+            let rows: [Option<Row<'_>>; PANEL] = std::array::from_fn(|lane| row(panel * PANEL + lane));
+            // SAFETY: a task writes its own panel.
+            let to = unsafe { to.range(panel * PANEL * steps, PANEL * steps) };
+            widen::<E>(dev.isa(), &rows, out.k, to);
+        });
+    });
+}
+
+/// Returns the bytes of words, the first from the lowest bits.
+fn bytes(words: &[u32]) -> &[u8] {
+    const { assert!(cfg!(target_endian = "little")) };
+    // SAFETY: any four bytes are a u32, and a byte has no alignment: the slice covers exactly the words' memory.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
+}
+
+simd_fn! {
+    /// One panel of up to 16 rows of `k` elements; rows that it lacks become zeros.
+    fn widen[E: Operand](_s: S, rows: &[Option<Row<'_>>; PANEL], k: usize, to: &mut [E]) {
+        let mut values = [[0.0f32; COLUMNS]; PANEL];
+        for (index, to) in to.chunks_mut(PANEL * COLUMNS).enumerate() {
+            let first = index * COLUMNS;
+            let columns = COLUMNS.min(k - first);
+            for (row, values) in rows.iter().zip(&mut values) {
+                if let Some((encoding, bytes)) = row {
+                    let (block_values, block_bytes) = (encoding.block_values() as usize, encoding.block_bytes() as usize);
+                    let bytes = &bytes[first / block_values * block_bytes..][..columns / block_values * block_bytes];
+                    decode(*encoding, bytes, &mut values[..columns]);
+                }
+                // The last column of an odd number is half of a step.
+                values[columns..].fill(0.0);
+            }
+            // E::STEP columns at a time: [16][STEP].
+            for (step, to) in to.chunks_exact_mut(PANEL * E::STEP).enumerate() {
+                for (i, to) in to.iter_mut().enumerate() {
+                    *to = E::from_f32(values[i / E::STEP][step * E::STEP + i % E::STEP]);
+                }
+            }
+        }
+    }
+}
