@@ -33,6 +33,10 @@ pub(crate) fn forward(
     let Adapted { w, bias, adapter, .. } = of;
     let m = rows(x, w.k);
     assert_eq!((u.len(), u.dtype()), (m * adapter.a.n, x.dtype()), "u of [{m}, {}]", adapter.a.n);
+    assert_eq!((out.len(), w.layout, adapter.a.k), (m * w.n, MatrixLayout::Rows, w.k), "[{m}, {}]", w.n);
+    let is_sum = |of: Buf<'_>| of.len() == out.len() && [of.dtype(), out.dtype()] == [DType::F32; 2];
+    assert!(resid.is_none_or(|of| bias.is_none() && is_sum(of)), "an f32 sum without a bias");
+    assert!(bias.is_none_or(|b| b.len() == w.n), "a bias of {} outputs", w.n);
     check(&adapter, m, u, out);
     if adapted::forward(dev, x, &of, resid, u, out) {
         return;
@@ -47,6 +51,9 @@ pub(crate) fn forward(
 
 /// dx = dy W + du A.
 pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, of: Adapted<'_>, du: Buf<'_>, dx: Buf<'_>) {
+    let m = rows(dy, of.w.n);
+    assert_eq!((dx.len(), du.len()), (m * of.w.k, m * of.adapter.a.n), "[{m}, {}]", of.w.k);
+    assert_eq!((of.w.layout, of.adapter.a.k), (MatrixLayout::Rows, of.w.k));
     if adapted::backward_x(dev, dy, &of, du, dx) {
         return;
     }
@@ -62,10 +69,11 @@ pub(crate) fn down(dev: &CudaDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_
     assert_eq!((u.len(), u.dtype()), (m * adapter.a.n, x.dtype()), "u of [{m}, {}]", adapter.a.n);
     if !adapted::down(dev, m, x, &adapter, u) {
         beside(dev, x, adapter, u);
+        dev.join_fork();
     }
 }
 
-/// The same next to the operations that follow, until `up` or `backward_w`: they may not write `x`.
+/// The same next to the operations that follow, until `up`: they may not write `x`.
 fn beside(dev: &CudaDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_>) {
     let (a, m) = (adapter.a, rows(x, adapter.a.k));
     if m == 0 {
@@ -156,7 +164,6 @@ pub(crate) fn backward_u(dev: &CudaDevice, dy: Buf<'_>, adapter: Adapter<'_>, du
 
 /// grad B_i = dy_i^T u_i of each block, and grad A = du^T x, or added when `add`.
 pub(crate) fn backward_w(dev: &CudaDevice, args: AdaptBackward<'_>) {
-    dev.join_fork();
     let AdaptBackward { x, u, dy, du, grads, add, .. } = args;
     let (sr, r, m) = (grads.a.n, grads.rank(), rows(x, grads.a.k));
     let width = check(&grads, m, u, dy);

@@ -298,6 +298,12 @@ mod tests {
             let waits = |body: &str| body.starts_with("begin();") || body.starts_with(early(source.name));
             assert!(kernels.map(first).all(waits), "{}.cu", source.name);
         }
+        let few = SOURCES.iter().find(|source| source.name == "adapted_few").expect("it is one of them").text;
+        for role in ["void send_columns(", "void send_rows(", "void consume("] {
+            let body = few.rsplit(role).next().expect("the role has a body");
+            let body = body.split("\n    }\n").next().expect("it ends");
+            assert!(body.contains("wait_for_others();"), "{role}");
+        }
     }
 
     #[test]

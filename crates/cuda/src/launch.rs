@@ -82,7 +82,7 @@ impl CudaDevice {
         }
         self.gpu.bind();
         let [x, y, z] = how.grid;
-        // Its blocks may come onto a Hopper card before the kernel before it has ended: every kernel begins by waiting for that.
+        // Its blocks may come onto a Hopper card before the kernel before it has ended: every kernel waits for that before it reads what others write.
         let mut overlaps = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],

@@ -269,7 +269,8 @@ pub struct Adapted<'a> {
     /// [N].
     pub bias: Option<Buf<'a>>,
     pub adapter: Adapter<'a>,
-    /// True if nothing writes W while passes run: a device may read it before what precedes the operation has ended.
+    /// True if nothing writes W while passes run: a device may read it before the operations that precede this one have ended, however
+    /// many.
     pub is_fixed: bool,
 }
 

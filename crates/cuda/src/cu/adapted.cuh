@@ -5,8 +5,9 @@
 // Each sum is one chain of additions along its steps, rounded once. Its bits depend on nothing but the row: neither on M nor on the
 // tile.
 //
-// One thread of a block sends for both operands, 64 elements of a step, through a ring of buffers (the copy engine writes rows of 128
-// bytes in the swizzled order that the product reads); the warps of the others multiply, 64 rows four. Elsewhere than on Hopper the
+// One or two threads of a block send for both operands, 64 elements of a step, through a ring of buffers (the copy engine writes rows of
+// 128 bytes in the swizzled order that the product reads); the other warps multiply, four of them 64 rows. A value of an activation
+// that is not finite may reach its row's outputs of other blocks: zeros are multiplied too. Elsewhere than on Hopper the
 // file is empty, and `adapter.cu` has the parts.
 
 #define STEP 64

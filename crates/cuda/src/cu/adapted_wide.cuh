@@ -151,7 +151,7 @@ template <bool BACKWARD> struct Narrow {
 };
 #endif
 
-/// `right`: each block's B, or A's rows of each block in the backward pass; boxes of 64 x 128 and 64 x N, or 64 x 64 by columns.
+/// `right`: each block's B, or A in the backward pass; boxes of 64 x 128 and 64 x N, or 64 x 64 by columns.
 #define WIDE(NAME, N, BACKWARD, PUT, ...)                                                                                          \
     extern "C" __global__ void __launch_bounds__(384, 1)                                                                           \
         NAME##_##N(MAP(x), MAP(w), MAP(right0), MAP(right1), MAP(right2), MAP(u), LAYER, __VA_ARGS__) {                            \

@@ -52,31 +52,6 @@ __device__ __forceinline__ u64 operand(u32 address, u32 panel_bytes = 16) {
 
 // d = a b^T, or d += where `add`: a is 64 x 16, its rows in shared memory; b's N rows hold 16 elements each, or its 16 rows N
 // elements in panels, BY_COLUMNS.
-template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[8], u64 a, u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %10, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7}, "
-        "%8, %9, p, 1, 1, 0, %11;\n"
-        "}"
-        : SUMS8(d, 0)
-        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
-}
-template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[16], u64 a, u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %18, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-        "%16, %17, p, 1, 1, 0, %19;\n"
-        "}"
-        : SUMS8(d, 0),
-          SUMS8(d, 8)
-        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
-}
 template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[32], u64 a, u64 b, u32 add) {
     asm volatile(
         "{\n"
@@ -231,19 +206,6 @@ template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d
 }
 
 // The same with a in registers: a thread's words of it as in `read_rows`.
-__device__ __forceinline__ void multiply_left(float (&d)[16], const u32 (&a)[4], u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %21, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-        "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n"
-        "}"
-        : SUMS8(d, 0),
-          SUMS8(d, 8)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
 __device__ __forceinline__ void multiply_left(float (&d)[32], const u32 (&a)[4], u64 b, u32 add) {
     asm volatile(
         "{\n"

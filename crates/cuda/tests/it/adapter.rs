@@ -4,7 +4,7 @@ use crate::both::adapter::{CASES, Case, check_gradients, check_merge, check_outp
 use crate::both::bits;
 use crate::rig::{Card, on_card};
 use plimsoll_base::DType::{self, Bf16, F32};
-use plimsoll_device::{Backend, Device, DeviceKind};
+use plimsoll_device::{Adapted, Backend, Device, DeviceKind};
 
 /// Shapes that cuBLASLt takes: all outputs, blocks with gaps between them, and q, k and v of SmolLM2.
 const WHOLE: &[Case] = &[
@@ -29,9 +29,16 @@ fn adapters_agree_with_f64() {
     }
 }
 
+/// As deep as the layers of models are.
+const DEEP: &[Case] = &[
+    Case { m: 70, n: 64, k: 4864, r: 16, blocks: &[(0, 64)] },
+    Case { m: 70, n: 64, k: 8960, r: 16, blocks: &[(0, 64)] },
+    Case { m: 200, n: 128, k: 14336, r: 16, blocks: &[(0, 128)] },
+];
+
 #[test]
 fn adapters_of_zeros_change_no_bit() {
-    for case in CASES.iter().chain(WHOLE) {
+    for case in CASES.iter().chain(WHOLE).chain(DEEP) {
         for (e, out) in [(Bf16, Bf16), (Bf16, F32), (F32, F32)] {
             let Some(gpu) = open(case, [e, out, F32]) else { return };
             check_zeros(case, &gpu, e);
@@ -65,10 +72,12 @@ fn gradients_of_adapters_agree_with_f64() {
 #[test]
 fn every_rank_is_taken() {
     for r in [1, 2, 4, 7, 8, 12, 16, 24, 40, 64, 100, 128, 255, 256] {
-        let case = Case { m: 37, n: 80, k: 48, r, blocks: &[(0, 16), (19, 24), (48, 32)] };
-        let Some(mut gpu) = open(&case, [Bf16, Bf16, F32]) else { return };
-        check_outputs(&case, &mut gpu, Bf16, "a card");
-        check_gradients(&case, &mut gpu, Bf16, true, "a card");
+        for blocks in [&[(0, 16), (19, 24), (48, 32)], &[(0, 16), (24, 24), (48, 32)]] {
+            let case = Case { m: 37, n: 80, k: 48, r, blocks };
+            let Some(mut gpu) = open(&case, [Bf16, Bf16, F32]) else { return };
+            check_outputs(&case, &mut gpu, Bf16, "a card");
+            check_gradients(&case, &mut gpu, Bf16, true, "a card");
+        }
     }
 }
 
@@ -77,7 +86,12 @@ fn bits_of_a_row_do_not_depend_on_m() {
     const NAMES: [&str; 4] = ["u", "out", "du", "dx"];
     let blocks = |r| Case { m: 2048, n: 960, k: 576, r, blocks: &[(0, 576), (576, 192), (768, 192)] };
     let down = Case { m: 2048, n: 576, k: 1536, r: 16, blocks: &[(0, 576)] };
-    for case in [blocks(8), blocks(16), blocks(32), blocks(3), down, Case { m: 2048, ..CASES[4] }] {
+    let gap = Case { blocks: &[(0, 576), (776, 104)], ..blocks(24) };
+    let wider = |n, k| Case { m: 2048, n, k, r: 16, blocks: &[(0, 192)] };
+    let cases = [blocks(8), blocks(16), blocks(32), blocks(40), blocks(64), blocks(72), blocks(3), down, gap];
+    // Widths for which many rows are cut into tiles of 192 and of 256 columns.
+    let widths = [wider(2432, 320), wider(2048, 320), wider(320, 2432), wider(320, 2048)];
+    for case in cases.into_iter().chain(widths).chain([Case { m: 2048, ..CASES[4] }]) {
         for [e, out] in [[Bf16, Bf16], [Bf16, F32], [F32, F32]] {
             let Some(gpu) = open(&case, [e, out, F32]) else { return };
             let layer = case.layer(&gpu, e);
@@ -87,6 +101,7 @@ fn bits_of_a_row_do_not_depend_on_m() {
                     let width = gpu.buf(name).len() / case.m;
                     gpu.buf(name).slice(0, m * width)
                 };
+                let layer = Adapted { is_fixed: m.is_multiple_of(2), ..layer };
                 gpu.dev.adapted(part("x"), layer, None, part("u"), part("out"));
                 gpu.dev.adapt_backward_u(part("dy"), layer.adapter, part("du"));
                 gpu.dev.adapted_dx(part("dy"), layer, part("du"), part("dx"));

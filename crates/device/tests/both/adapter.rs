@@ -56,6 +56,7 @@ impl Case {
             ("pack", e, packs.fold(1, usize::max)),
             ("w", e, Case::matrix(kind, n, k, e)),
             ("merged", e, Case::matrix(kind, n, k, e)),
+            ("bias", e, n),
         ];
         for (i, &(_, n)) in blocks.iter().enumerate() {
             buffers.extend([B[i], DB[i]].map(|name| {
@@ -77,6 +78,7 @@ impl Case {
         rig.set_matrix("a", self.sr(), k, e, &self.a(e));
         rig.set_matrix("da", self.sr(), k, e, &normal(5, self.sr() * k, 1.0, g));
         rig.set_matrix("w", n, k, e, &normal(7, n * k, 1.0, e));
+        rig.set("bias", &normal(8, n, 1.0, e));
         for (i, &(_, n)) in blocks.iter().enumerate() {
             rig.set_matrix(B[i], n, r, e, &self.b(i, e));
             rig.set_matrix(DB[i], n, r, e, &normal(6, n * r, 1.0, g));
@@ -189,16 +191,18 @@ pub fn check_outputs<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, how: &
     let (x, w, a, before) = (rig.get("x"), normal(7, n * k, 1.0, e), case.a(e), rig.get("out"));
     let b: Vec<Vec<f32>> = (0..case.blocks.len()).map(|i| case.b(i, e)).collect();
     let (layer, buf) = (case.layer(rig, e), |rig: &Rig<D>, name| rig.buf(name));
-    for adds in [false, true] {
-        if adds && out != DType::F32 {
+    // Alone, over a residual stream, and with a bias.
+    for (adds, biased) in [(false, false), (true, false), (false, true)] {
+        if adds && out != DType::F32 || biased && out != e {
             continue;
         }
+        let layer = Adapted { bias: biased.then(|| rig.buf("bias")), ..layer };
         let what =
             |of: &str| format!("{of} of {case:?}, {} to {}, {how}, adds: {adds}", e.name(), out.name());
         case.fill(rig, e);
         match adds {
             true => rig.dev.matmul_add(buf(rig, "x"), layer.w, buf(rig, "out"), buf(rig, "out")),
-            false => rig.dev.matmul(buf(rig, "x"), layer.w, None, buf(rig, "out"), false),
+            false => rig.dev.matmul(buf(rig, "x"), layer.w, layer.bias, buf(rig, "out"), false),
         }
         let alone = rig.get("out");
         case.fill(rig, e);
@@ -212,7 +216,9 @@ pub fn check_outputs<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, how: &
             Some((block, row)) => at(&u, i / n * sr + block * r + j - k) * at(&b[block], row * r + j - k),
             None => 0.0,
         };
-        check_twice(&what("out"), &got, (k + r, out), |i| if adds { before[i] } else { 0.0 }, product);
+        let bias = rig.get("bias");
+        let start = |i: usize| if adds { before[i] } else { f32::from(u8::from(biased)) * bias[i % n] };
+        check_twice(&what("out"), &got, (k + r, out), start, product);
         for i in (0..got.len()).filter(|i| case.block_of(i % n).is_none()) {
             assert_eq!(got[i].to_bits(), alone[i].to_bits(), "{}", what("an output of no block"));
         }
