@@ -1,7 +1,7 @@
 //! Weights in the blocks of a file, widened into the panels that products read.
 
 use crate::CpuDevice;
-use crate::lanes::{by_dtype, simd_fn};
+use crate::lanes::{Lanes, by_dtype, simd_fn};
 use crate::matmul::Operand;
 use crate::nf4;
 use plimsoll_base::Encoding;
@@ -59,7 +59,7 @@ fn bytes(words: &[u32]) -> &[u8] {
 
 simd_fn! {
     /// One panel of up to 16 rows of `k` elements; rows that it lacks become zeros.
-    fn widen[E: Operand](_s: S, rows: &[Option<Row<'_>>; PANEL], k: usize, to: &mut [E]) {
+    fn widen[E: Operand](s: S, rows: &[Option<Row<'_>>; PANEL], k: usize, to: &mut [E]) {
         let mut values = [[0.0f32; COLUMNS]; PANEL];
         for (index, to) in to.chunks_mut(PANEL * COLUMNS).enumerate() {
             let first = index * COLUMNS;
@@ -73,10 +73,25 @@ simd_fn! {
                 // The last column of an odd number is half of a step.
                 values[columns..].fill(0.0);
             }
-            // E::STEP columns at a time: [16][STEP].
-            for (step, to) in to.chunks_exact_mut(PANEL * E::STEP).enumerate() {
+            // Sixteen columns at a time, then E::STEP: [16/STEP][16][STEP].
+            let (squares, rest) = to.as_chunks_mut::<{ PANEL * PANEL }>();
+            for (index, to) in squares.iter_mut().enumerate() {
+                let mut rows = [s.splat(0.0); PANEL];
+                for (to, row) in rows.iter_mut().zip(&values) {
+                    *to = f32::load(s, &row.as_chunks::<PANEL>().0[index]);
+                }
+                let mut columns = [E::from_f32(0.0); PANEL * PANEL];
+                for (to, x) in columns.as_chunks_mut::<PANEL>().0.iter_mut().zip(s.transpose(rows)) {
+                    E::store(s, to, x);
+                }
+                for (from, to) in columns.chunks_exact(PANEL * E::STEP).zip(to.chunks_exact_mut(PANEL * E::STEP)) {
+                    E::interleave_rows(from, PANEL, to);
+                }
+            }
+            let first = squares.len() * PANEL;
+            for (step, to) in rest.chunks_exact_mut(PANEL * E::STEP).enumerate() {
                 for (i, to) in to.iter_mut().enumerate() {
-                    *to = E::from_f32(values[i / E::STEP][step * E::STEP + i % E::STEP]);
+                    *to = E::from_f32(values[i / E::STEP][first + step * E::STEP + i % E::STEP]);
                 }
             }
         }
