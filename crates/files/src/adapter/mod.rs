@@ -119,6 +119,17 @@ pub(crate) fn base_of(folder: &Path) -> Result<String> {
     Ok(if is_of_the_hub { format!("hf:{base}") } else { base })
 }
 
+/// Returns how the linear layers of the base of an adapter in `folder` are quantized: `None` where they are in full, or where the folder
+/// is no adapter.
+///
+/// Errors: those of reading its configuration.
+pub fn adapter_quantization(folder: &Path) -> Result<Option<Quantization>> {
+    if !is_adapter(folder) {
+        return Ok(None);
+    }
+    Ok(config::read(&folder.join(ADAPTER_CONFIG))?.quantize)
+}
+
 /// Returns the name of a model as peft understands it: without the scheme of the hub, and where a folder is from anywhere.
 pub fn adapter_base(source: &str) -> String {
     if let Some(repo) = source.strip_prefix("hf:") {

@@ -5,6 +5,7 @@ use super::checkpoint_push;
 use crate::{output, terminal};
 use indicatif::ProgressBar;
 use plimsoll_base::{Bytes, Error, Quantization, Result};
+use plimsoll_files::adapter_quantization;
 use plimsoll_run::checkpoint::gguf::{Exported, export_gguf};
 use plimsoll_run::checkpoint::merge::{Merged, export_merged};
 use plimsoll_run::checkpoint::verbs::{self, Listed};
@@ -95,6 +96,13 @@ fn export(as_json: bool, quiet: bool, dir: &Path, to: &Path, merge: bool, format
     match (format, merge) {
         (Format::Folder, false) => {
             let from = verbs::export(dir, to)?;
+            if let Some(how) = adapter_quantization(to)? {
+                let words = format!(
+                    "note: this adapter belongs to weights in {how}: peft and vLLM add it to weights in full, which gives \
+                     other tokens; --merge writes a model for them"
+                );
+                output::note(quiet, &words);
+            }
             let found = json!({ "from": from.path, "to": to, "step": from.step });
             output::either(as_json, &found, |_| format!("{} from {}\n", to.display(), from.path.display()))
         }

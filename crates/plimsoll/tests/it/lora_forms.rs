@@ -110,6 +110,9 @@ fn an_adapter_over_codes_is_sampled_with_and_merged_as_it_was_trained() {
     let output = plimsoll(&["checkpoint", "export", &run, "--merge", "--to", &merged]);
     let said = text(&output.stdout);
     assert!(said.contains("whose linear layers are what nf4 makes of them"), "{said}");
+    let alone = plimsoll(&["checkpoint", "export", &run, "--to", &folder.text_path("alone")]);
+    let said = text(&alone.stderr);
+    assert!(said.contains("belongs to weights in nf4"), "{said}");
     let (of_merged, _) = score(&merged);
     assert!((of_merged - of_adapter).abs() <= 0.1, "{of_merged} merged, {of_adapter} as an adapter");
 }
