@@ -50,292 +50,72 @@ __device__ __forceinline__ u64 operand(u32 address, u32 panel_bytes = 16) {
 #define SUMS8(d, i) \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 
+// The operands of a product's sums, as its text and as its registers: eights, and as many of them.
+#define D0 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define D1 "%8, %9, %10, %11, %12, %13, %14, %15"
+#define D2 "%16, %17, %18, %19, %20, %21, %22, %23"
+#define D3 "%24, %25, %26, %27, %28, %29, %30, %31"
+#define D4 "%32, %33, %34, %35, %36, %37, %38, %39"
+#define D5 "%40, %41, %42, %43, %44, %45, %46, %47"
+#define D6 "%48, %49, %50, %51, %52, %53, %54, %55"
+#define D7 "%56, %57, %58, %59, %60, %61, %62, %63"
+#define D8 "%64, %65, %66, %67, %68, %69, %70, %71"
+#define D9 "%72, %73, %74, %75, %76, %77, %78, %79"
+#define D10 "%80, %81, %82, %83, %84, %85, %86, %87"
+#define D11 "%88, %89, %90, %91, %92, %93, %94, %95"
+#define D12 "%96, %97, %98, %99, %100, %101, %102, %103"
+#define D13 "%104, %105, %106, %107, %108, %109, %110, %111"
+#define D14 "%112, %113, %114, %115, %116, %117, %118, %119"
+#define D15 "%120, %121, %122, %123, %124, %125, %126, %127"
+#define TEXT24 D0 ", " D1 ", " D2
+#define SUMS24(d) SUMS8(d, 0), SUMS8(d, 8), SUMS8(d, 16)
+#define TEXT32 TEXT24 ", " D3
+#define SUMS32(d) SUMS24(d), SUMS8(d, 24)
+#define TEXT40 TEXT32 ", " D4
+#define SUMS40(d) SUMS32(d), SUMS8(d, 32)
+#define TEXT48 TEXT40 ", " D5
+#define SUMS48(d) SUMS40(d), SUMS8(d, 40)
+#define TEXT64 TEXT48 ", " D6 ", " D7
+#define SUMS64(d) SUMS48(d), SUMS8(d, 48), SUMS8(d, 56)
+#define TEXT96 TEXT64 ", " D8 ", " D9 ", " D10 ", " D11
+#define SUMS96(d) SUMS64(d), SUMS8(d, 64), SUMS8(d, 72), SUMS8(d, 80), SUMS8(d, 88)
+#define TEXT128 TEXT96 ", " D12 ", " D13 ", " D14 ", " D15
+#define SUMS128(d) SUMS96(d), SUMS8(d, 96), SUMS8(d, 104), SUMS8(d, 112), SUMS8(d, 120)
+
 // d = a b^T, or d += where `add`: a is 64 x 16, its rows in shared memory; b's N rows hold 16 elements each, or its 16 rows N
-// elements in panels, BY_COLUMNS.
-template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[32], u64 a, u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %34, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "%32, %33, p, 1, 1, 0, %35;\n"
-        "}"
-        : SUMS8(d, 0),
-          SUMS8(d, 8),
-          SUMS8(d, 16),
-          SUMS8(d, 24)
-        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
-}
-template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[64], u64 a, u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %66, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "%64, %65, p, 1, 1, 0, %67;\n"
-        "}"
-        : SUMS8(d, 0),
-          SUMS8(d, 8),
-          SUMS8(d, 16),
-          SUMS8(d, 24),
-          SUMS8(d, 32),
-          SUMS8(d, 40),
-          SUMS8(d, 48),
-          SUMS8(d, 56)
-        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
-}
-template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[128], u64 a, u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %130, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-        "%128, %129, p, 1, 1, 0, %131;\n"
-        "}"
-        : SUMS8(d, 0),
-          SUMS8(d, 8),
-          SUMS8(d, 16),
-          SUMS8(d, 24),
-          SUMS8(d, 32),
-          SUMS8(d, 40),
-          SUMS8(d, 48),
-          SUMS8(d, 56),
-          SUMS8(d, 64),
-          SUMS8(d, 72),
-          SUMS8(d, 80),
-          SUMS8(d, 88),
-          SUMS8(d, 96),
-          SUMS8(d, 104),
-          SUMS8(d, 112),
-          SUMS8(d, 120)
-        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
-}
-template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[96], u64 a, u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %98, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
-        "%96, %97, p, 1, 1, 0, %99;\n"
-        "}"
-        : SUMS8(d, 0),
-          SUMS8(d, 8),
-          SUMS8(d, 16),
-          SUMS8(d, 24),
-          SUMS8(d, 32),
-          SUMS8(d, 40),
-          SUMS8(d, 48),
-          SUMS8(d, 56),
-          SUMS8(d, 64),
-          SUMS8(d, 72),
-          SUMS8(d, 80),
-          SUMS8(d, 88)
-        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
-}
-template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[24], u64 a, u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %26, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23}, "
-        "%24, %25, p, 1, 1, 0, %27;\n"
-        "}"
-        : SUMS8(d, 0),
-          SUMS8(d, 8),
-          SUMS8(d, 16)
-        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
-}
-template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[40], u64 a, u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %42, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39}, "
-        "%40, %41, p, 1, 1, 0, %43;\n"
-        "}"
-        : SUMS8(d, 0),
-          SUMS8(d, 8),
-          SUMS8(d, 16),
-          SUMS8(d, 24),
-          SUMS8(d, 32)
-        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
-}
-template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[48], u64 a, u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %50, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
-        "%48, %49, p, 1, 1, 0, %51;\n"
-        "}"
-        : SUMS8(d, 0),
-          SUMS8(d, 8),
-          SUMS8(d, 16),
-          SUMS8(d, 24),
-          SUMS8(d, 32),
-          SUMS8(d, 40)
-        : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));
-}
+// elements in panels, BY_COLUMNS. Of 2 COUNT columns; the last four are the places of operands after the sums.
+#define MULTIPLY(COUNT, N, A, B, ADD, COLUMNS)                                                                                     \
+    template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[COUNT], u64 a, u64 b, u32 add) {             \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n"                                                             \
+                     "wgmma.mma_async.sync.aligned.m64n" N "k16.f32.bf16.bf16 {" TEXT##COUNT "}, " A ", " B ", p, 1, 1, 0, "       \
+                     COLUMNS ";\n}"                                                                                                \
+                     : SUMS##COUNT(d)                                                                                              \
+                     : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));                                                                 \
+    }
+MULTIPLY(24, "48", "%24", "%25", "%26", "%27")
+MULTIPLY(32, "64", "%32", "%33", "%34", "%35")
+MULTIPLY(40, "80", "%40", "%41", "%42", "%43")
+MULTIPLY(48, "96", "%48", "%49", "%50", "%51")
+MULTIPLY(64, "128", "%64", "%65", "%66", "%67")
+MULTIPLY(96, "192", "%96", "%97", "%98", "%99")
+MULTIPLY(128, "256", "%128", "%129", "%130", "%131")
 
-// The same with a in registers: a thread's words of it as in `read_rows`.
-__device__ __forceinline__ void multiply_left(float (&d)[32], const u32 (&a)[4], u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n"
-        "}"
-        : SUMS8(d, 0),
-          SUMS8(d, 8),
-          SUMS8(d, 16),
-          SUMS8(d, 24)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-__device__ __forceinline__ void multiply_left(float (&d)[24], const u32 (&a)[4], u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %29, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23}, "
-        "{%24, %25, %26, %27}, %28, p, 1, 1, 0;\n"
-        "}"
-        : SUMS8(d, 0),
-          SUMS8(d, 8),
-          SUMS8(d, 16)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-__device__ __forceinline__ void multiply_left(float (&d)[40], const u32 (&a)[4], u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %45, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39}, "
-        "{%40, %41, %42, %43}, %44, p, 1, 1, 0;\n"
-        "}"
-        : SUMS8(d, 0),
-          SUMS8(d, 8),
-          SUMS8(d, 16),
-          SUMS8(d, 24),
-          SUMS8(d, 32)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-__device__ __forceinline__ void multiply_left(float (&d)[48], const u32 (&a)[4], u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %53, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
-        "{%48, %49, %50, %51}, %52, p, 1, 1, 0;\n"
-        "}"
-        : SUMS8(d, 0),
-          SUMS8(d, 8),
-          SUMS8(d, 16),
-          SUMS8(d, 24),
-          SUMS8(d, 32),
-          SUMS8(d, 40)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-__device__ __forceinline__ void multiply_left(float (&d)[64], const u32 (&a)[4], u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %69, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "{%64, %65, %66, %67}, %68, p, 1, 1, 0;\n"
-        "}"
-        : SUMS8(d, 0),
-          SUMS8(d, 8),
-          SUMS8(d, 16),
-          SUMS8(d, 24),
-          SUMS8(d, 32),
-          SUMS8(d, 40),
-          SUMS8(d, 48),
-          SUMS8(d, 56)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-
-// d = a b, or d += where `add`: b is 16 rows of N elements, in panels.
-__device__ __forceinline__ void multiply_left_by_columns(float (&d)[32], const u32 (&a)[4], u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n"
-        "}"
-        : SUMS8(d, 0),
-          SUMS8(d, 8),
-          SUMS8(d, 16),
-          SUMS8(d, 24)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-__device__ __forceinline__ void multiply_left_by_columns(float (&d)[64], const u32 (&a)[4], u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %69, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "{%64, %65, %66, %67}, %68, p, 1, 1, 1;\n"
-        "}"
-        : SUMS8(d, 0),
-          SUMS8(d, 8),
-          SUMS8(d, 16),
-          SUMS8(d, 24),
-          SUMS8(d, 32),
-          SUMS8(d, 40),
-          SUMS8(d, 48),
-          SUMS8(d, 56)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
+// The same with a in registers: a thread's words of it as in `read_rows`. BY_COLUMNS: d = a b, b is 16 rows of N elements, in panels.
+#define MULTIPLY_LEFT(NAME, COUNT, N, A, B, ADD, BY_COLUMNS)                                                                       \
+    __device__ __forceinline__ void NAME(float (&d)[COUNT], const u32 (&a)[4], u64 b, u32 add) {                                   \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n"                                                             \
+                     "wgmma.mma_async.sync.aligned.m64n" N "k16.f32.bf16.bf16 {" TEXT##COUNT "}, {" A "}, " B ", p, 1, 1, "         \
+                     BY_COLUMNS ";\n}"                                                                                             \
+                     : SUMS##COUNT(d)                                                                                              \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                                              \
+    }
+MULTIPLY_LEFT(multiply_left, 24, "48", "%24, %25, %26, %27", "%28", "%29", "0")
+MULTIPLY_LEFT(multiply_left, 32, "64", "%32, %33, %34, %35", "%36", "%37", "0")
+MULTIPLY_LEFT(multiply_left, 40, "80", "%40, %41, %42, %43", "%44", "%45", "0")
+MULTIPLY_LEFT(multiply_left, 48, "96", "%48, %49, %50, %51", "%52", "%53", "0")
+MULTIPLY_LEFT(multiply_left, 64, "128", "%64, %65, %66, %67", "%68", "%69", "0")
+MULTIPLY_LEFT(multiply_left_by_columns, 32, "64", "%32, %33, %34, %35", "%36", "%37", "1")
+MULTIPLY_LEFT(multiply_left_by_columns, 64, "128", "%64, %65, %66, %67", "%68", "%69", "1")
 
 /// Before products: what was written to registers is in place.
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
