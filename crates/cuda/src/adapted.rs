@@ -62,7 +62,7 @@ fn three(maps: Vec<TensorMap>) -> impl Iterator<Item = Arg> {
 }
 
 /// As many buffers of `bytes` as fit, and the shared memory that they take: they begin at a multiple of 1,024.
-fn ring(bytes: usize, blocks_of_multiprocessor: usize) -> (usize, u32) {
+pub(crate) fn ring(bytes: usize, blocks_of_multiprocessor: usize) -> (usize, u32) {
     let stages = (SHARED_MAX / blocks_of_multiprocessor / bytes).min(STAGES_MAX);
     (stages, (stages * bytes + 1024) as u32)
 }

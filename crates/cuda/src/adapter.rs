@@ -109,13 +109,9 @@ fn up(dev: &CudaDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_>) {
         }
         return;
     }
+    let (of_blocks, tiles) = block_args(dev, &adapter);
     let mut args = vec![dev.arg(u), count(sr)];
-    let mut tiles = 0;
-    for block in adapter.blocks {
-        let (b, first, n) = block.map_or((Arg::Ptr(0), 0, 0), |of| (dev.arg(of.b.buf), of.first, of.b.n));
-        args.extend([b, count(first), count(n)]);
-        tiles += n.div_ceil(UP_TILE);
-    }
+    args.extend(of_blocks);
     args.extend([dev.arg(out), count(width), count(m), count(r)]);
     let kernel = if out.dtype() == DType::F32 { "adapter_up_float" } else { "adapter_up_bf16" };
     dev.launch("adapter", kernel, tile_grid(tiles, m), &args);
@@ -197,23 +193,38 @@ pub(crate) fn merge(dev: &CudaDevice, w: Matrix<'_>, adapter: Adapter<'_>, out: 
     let copy = |rows: Range<usize>| {
         chain::accumulate(dev, rows_of(w, rows.clone()), rows_of(out, rows), false);
     };
+    let all = whole && adapter.blocks().all(|(_, block)| by_library(dev, &[block.b.buf], &[]));
     for (i, block) in adapter.blocks() {
         let (first, n) = (block.first, block.b.n);
         copy(end..first);
         end = first + n;
-        let [from, to] = [w, out].map(|of| rows_of(of, first..end));
-        let a = Matrix::new(a.buf.slice(i * r * a.k, r * a.k), r, a.k, a.layout);
-        if whole && by_library(dev, &[block.b.buf], &[]) {
-            let operands = [block.b.buf, a.buf, from, to].map(|buf| dev.arg(buf));
-            let args = [&operands[..], &[n, r, a.k].map(count), &[Arg::F32(scale)]].concat();
-            dev.launch("adapter", "adapter_merge_bf16", tile_grid(a.k.div_ceil(UP_TILE), n), &args);
-        } else {
-            copy(first..end);
+        if !all {
+            let [from, to] = [w, out].map(|of| rows_of(of, first..end));
+            chain::accumulate(dev, from, to, false);
+            let a = Matrix::new(a.buf.slice(i * r * a.k, r * a.k), r, a.k, a.layout);
             let (b, to) = (Columns::whole(block.b.buf, r), Columns::whole(to, out.k));
             sgemm::backward_x_columns(dev, n, b, a, to, Sum { scale, add: true });
         }
     }
     copy(end..w.n);
+    if all {
+        let (mut args, tiles) = block_args(dev, &adapter);
+        args.extend([a.buf, w.buf, out.buf].map(|buf| dev.arg(buf)));
+        args.extend([count(r), count(a.k), Arg::F32(scale)]);
+        let grid = [a.k.div_ceil(UP_TILE) as u32, tiles as u32, 1];
+        dev.launch("adapter", "adapter_merge_bf16", Launch { grid, block: 128, shared: 0 }, &args);
+    }
+}
+
+/// Each block's B, its first output and how many it has, in the order of a kernel's parameters; and the tiles of all of them.
+fn block_args(dev: &CudaDevice, adapter: &Adapter<'_>) -> (Vec<Arg>, usize) {
+    let (mut args, mut tiles) = (Vec::new(), 0);
+    for block in adapter.blocks {
+        let (b, first, n) = block.map_or((Arg::Ptr(0), 0, 0), |of| (dev.arg(of.b.buf), of.first, of.b.n));
+        args.extend([b, count(first), count(n)]);
+        tiles += n.div_ceil(UP_TILE);
+    }
+    (args, tiles)
 }
 
 fn rows_of<'a>(of: Matrix<'a>, rows: Range<usize>) -> Buf<'a> {

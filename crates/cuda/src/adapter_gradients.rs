@@ -1,39 +1,58 @@
-//! Launcher of `adapter_gradients.cu`: the gradients of A and B of one layer, all in one launch.
+//! Launchers of `adapter_gradients.cu` and `adapter_gradients_hopper.cu`: the gradients of A and B of one layer, all at once.
 //!
 //! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r.
 
+use super::adapted::ring;
+use super::hopper::tensor_map;
 use super::matmul::by_library;
 use super::rows::count;
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_base::{DType, LoraShape, LoraTarget, ModelSpec};
 use plimsoll_device::{AdaptBackward, Adapter};
+use plimsoll_memory::Buf;
 
-/// Wide and narrow columns of a block, and the rows of one of its steps, as in the kernel.
-const WIDE: usize = 128;
-const NARROW: usize = 32;
-const STEP: usize = 32;
+/// Columns of the wide and of the narrow operand that a block has, and the rows of one of its steps.
+#[derive(Clone, Copy)]
+struct Tile {
+    wide: usize,
+    narrow: usize,
+    step: usize,
+}
+
+const TILE: Tile = Tile { wide: 128, narrow: 32, step: 32 };
 /// Blocks of a launch, about: several for each multiprocessor of a card.
 const BLOCKS: usize = 768;
 /// Fewest rows of a block.
 const ROWS_MIN: usize = 128;
 /// Blocks that add the runs of a tile: 256 threads with four elements each.
-const ADDERS: usize = WIDE * NARROW / 1024;
+const ADDERS: usize = TILE.wide * TILE.narrow / 1024;
 
-/// Tiles of a layer with these outputs.
-fn tiles(outputs: impl Iterator<Item = usize>, k: usize, r: usize) -> usize {
-    let of = |wide: usize, narrow: usize| wide.div_ceil(WIDE) * narrow.div_ceil(NARROW);
-    let (mut sum, mut sr) = (0, 0);
-    for n in outputs {
-        sum += of(n, r);
-        sr += r;
+const HOPPER_TILE: Tile = Tile { wide: 256, narrow: 64, step: 32 };
+/// Blocks from which more of them, with fewer rows each, gain nothing: what they add to each other takes longer.
+const HOPPER_BLOCKS: usize = 76;
+const HOPPER_RUNS_MAX: usize = 8;
+
+impl Tile {
+    /// Tiles of a layer with these outputs.
+    fn count(self, outputs: impl Iterator<Item = usize>, k: usize, r: usize) -> usize {
+        let of = |wide: usize, narrow: usize| wide.div_ceil(self.wide) * narrow.div_ceil(self.narrow);
+        let (mut sum, mut sr) = (0, 0);
+        for n in outputs {
+            sum += of(n, r);
+            sr += r;
+        }
+        sum + of(k, sr)
     }
-    sum + of(k, sr)
+
+    /// Rows of each of up to `most` runs.
+    fn rows(self, m: usize, most: usize) -> usize {
+        m.div_ceil(most).next_multiple_of(self.step)
+    }
 }
 
 /// Runs of rows, and the rows of each, for `m` rows and `tiles`: they depend on the shapes alone.
 fn runs(tiles: usize, m: usize) -> (usize, usize) {
-    let most = (BLOCKS / tiles).clamp(1, m.div_ceil(ROWS_MIN));
-    let rows = m.div_ceil(most).next_multiple_of(STEP);
+    let rows = TILE.rows(m, (BLOCKS / tiles).clamp(1, m.div_ceil(ROWS_MIN)));
     (m.div_ceil(rows), rows)
 }
 
@@ -44,16 +63,16 @@ pub(crate) fn scratch_bytes(spec: &ModelSpec, lora: LoraShape) -> u64 {
         let there = || targets.iter().filter(|target| lora.targets.contains(**target));
         let outputs = there().map(|target| target.widths(spec).1 as usize);
         let (k, _) = targets[0].widths(spec);
-        if there().next().is_none() { 0 } else { tiles(outputs, k as usize, lora.rank as usize) }
+        if there().next().is_none() { 0 } else { TILE.count(outputs, k as usize, lora.rank as usize) }
     };
     let most = [&[Q, K, V][..], &[O], &[Gate, Up], &[Down]].into_iter().map(of).max().unwrap_or(0);
-    (most.max(BLOCKS) * WIDE * NARROW) as u64 * DType::F32.bytes()
+    (most.max(BLOCKS) * TILE.wide * TILE.narrow) as u64 * DType::F32.bytes()
 }
 
 /// Computes the gradients, or adds them when `add`. False where shapes are none that the kernel takes. `width`: N.
 pub(crate) fn run(dev: &CudaDevice, args: &AdaptBackward<'_>, m: usize, width: usize) -> bool {
-    let AdaptBackward { x, u, dy, du, grads, add, .. } = *args;
-    let Adapter { a, blocks, .. } = grads;
+    let AdaptBackward { x, u, dy, du, grads, .. } = *args;
+    let Adapter { a, .. } = grads;
     let (sr, r) = (a.n, grads.rank());
     let aligned = |buf| dev.address(buf).is_multiple_of(16);
     let takes = |first: usize, n: usize| first.is_multiple_of(8) && n.is_multiple_of(8);
@@ -63,23 +82,74 @@ pub(crate) fn run(dev: &CudaDevice, args: &AdaptBackward<'_>, m: usize, width: u
     if !whole || m == 0 {
         return false;
     }
-    let outputs = || grads.blocks().map(|(_, block)| block.b.n);
-    let tiles = tiles(outputs(), a.k, r);
+    if dev.info().capability == (9, 0) {
+        hopper(dev, args, m, width);
+    } else {
+        in_two(dev, args, m, width);
+    }
+    true
+}
+
+/// The blocks' first outputs and how many they have, in the order of a kernel's parameters.
+fn outputs(grads: &Adapter<'_>) -> impl Iterator<Item = Arg> {
+    grads.blocks.into_iter().flat_map(|block| block.map_or([0, 0], |of| [of.first, of.b.n]).map(count))
+}
+
+/// Where the gradients go.
+fn places(dev: &CudaDevice, grads: &Adapter<'_>) -> [Arg; 4] {
+    let [b0, b1, b2] = grads.blocks.map(|block| block.map_or(Arg::Ptr(0), |of| dev.arg(of.b.buf)));
+    [b0, b1, b2, dev.arg(grads.a.buf)]
+}
+
+/// A tile's runs are blocks of one cluster.
+fn hopper(dev: &CudaDevice, args: &AdaptBackward<'_>, m: usize, width: usize) {
+    let AdaptBackward { x, u, dy, du, grads, add, .. } = *args;
+    let (sr, r, k) = (grads.a.n, grads.rank(), grads.a.k);
+    let tiles = HOPPER_TILE.count(grads.blocks().map(|(_, of)| of.b.n), k, r);
+    let runs = HOPPER_BLOCKS.div_ceil(tiles).next_power_of_two().min(HOPPER_RUNS_MAX);
+    let is_float = grads.a.buf.dtype() == DType::F32;
+    let kernel = match (is_float, runs) {
+        (true, 1) => "adapter_gradients_float_1",
+        (true, 2) => "adapter_gradients_float_2",
+        (true, 4) => "adapter_gradients_float_4",
+        (true, _) => "adapter_gradients_float_8",
+        (_, 1) => "adapter_gradients_bf16_1",
+        (_, 2) => "adapter_gradients_bf16_2",
+        (_, 4) => "adapter_gradients_bf16_4",
+        (..) => "adapter_gradients_bf16_8",
+    };
+    let Tile { wide, narrow, step } = HOPPER_TILE;
+    let each = if tiles * runs <= dev.multiprocessors() as usize { 1 } else { 2 };
+    let (stages, shared) = ring((wide + narrow) * step * 2, each);
+    let map = |b: Buf<'_>, width| Arg::Map(tensor_map(dev, dev.address(b), m, width, step));
+    let mut operands = vec![map(dy, width), map(u, sr), map(x, k), map(du, sr)];
+    operands.extend(outputs(&grads));
+    operands.extend([r, sr, k, m, HOPPER_TILE.rows(m, runs), stages].map(count));
+    operands.extend(places(dev, &grads));
+    operands.push(Arg::U32(u32::from(add)));
+    let grid = [tiles as u32, runs as u32, 1];
+    dev.launch("adapter_gradients_hopper", kernel, Launch { grid, block: 288, shared }, &operands);
+}
+
+/// A second kernel adds the runs.
+fn in_two(dev: &CudaDevice, args: &AdaptBackward<'_>, m: usize, width: usize) {
+    let AdaptBackward { x, u, dy, du, grads, add, .. } = *args;
+    let (sr, r, k) = (grads.a.n, grads.rank(), grads.a.k);
+    let tiles = TILE.count(grads.blocks().map(|(_, of)| of.b.n), k, r);
     let (runs, rows) = runs(tiles, m);
-    let parts = Arg::Ptr(dev.scratch((tiles * runs * WIDE * NARROW) as u64 * DType::F32.bytes()));
-    let [n0, n1, n2] = blocks.map(|block| count(block.map_or(0, |block| block.b.n)));
-    let [f0, f1, f2] = blocks.map(|block| count(block.map_or(0, |block| block.first)));
+    let parts = Arg::Ptr(dev.scratch((tiles * runs * TILE.wide * TILE.narrow) as u64 * DType::F32.bytes()));
     let [dy, u, x, du] = [dy, u, x, du].map(|buf| dev.arg(buf));
-    let (sr, r, k) = (count(sr), count(r), count(a.k));
-    let operands =
-        [dy, count(width), u, sr, r, x, k, du, f0, n0, f1, n1, f2, n2, count(m), count(rows), parts];
+    let mut operands = vec![dy, count(width), u, count(sr), count(r), x, count(k), du];
+    operands.extend(outputs(&grads));
+    operands.extend([count(m), count(rows), parts]);
     let grid = [tiles as u32, runs as u32, 1];
     dev.launch("adapter_gradients", "adapter_gradients", Launch { grid, block: 128, shared: 0 }, &operands);
-    let kernel = super::rows::typed!("adapter_add_runs", a.buf);
-    let [b0, b1, b2] = blocks.map(|block| block.map_or(Arg::Ptr(0), |block| dev.arg(block.b.buf)));
-    let operands =
-        [parts, count(runs), n0, n1, n2, r, sr, k, b0, b1, b2, dev.arg(a.buf), Arg::U32(u32::from(add))];
+    let kernel = super::rows::typed!("adapter_add_runs", grads.a.buf);
+    let mut operands = vec![parts, count(runs)];
+    operands.extend(grads.blocks.map(|block| count(block.map_or(0, |of| of.b.n))));
+    operands.extend([r, sr, k].map(count));
+    operands.extend(places(dev, &grads));
+    operands.push(Arg::U32(u32::from(add)));
     let grid = [tiles as u32, ADDERS as u32, 1];
     dev.launch("adapter_gradients", kernel, Launch { grid, block: 256, shared: 0 }, &operands);
-    true
 }

@@ -31,12 +31,13 @@ macro_rules! sources {
 }
 
 pub const SOURCES: &[Source] = sources![
-    "adapted_bf16" with "hopper.cuh" "adapted.cuh" "adapted_wide.cuh",
-    "adapted_dx" with "hopper.cuh" "adapted.cuh" "adapted_wide.cuh",
-    "adapted_few" with "hopper.cuh" "adapted.cuh",
-    "adapted_float" with "hopper.cuh" "adapted.cuh" "adapted_wide.cuh",
+    "adapted_bf16" with "hopper.cuh" "ring.cuh" "adapted.cuh" "adapted_wide.cuh",
+    "adapted_dx" with "hopper.cuh" "ring.cuh" "adapted.cuh" "adapted_wide.cuh",
+    "adapted_few" with "hopper.cuh" "ring.cuh" "adapted.cuh",
+    "adapted_float" with "hopper.cuh" "ring.cuh" "adapted.cuh" "adapted_wide.cuh",
     "adapter",
-    "adapter_gradients",
+    "adapter_gradients" with "adapter_gradients.cuh",
+    "adapter_gradients_hopper" with "hopper.cuh" "ring.cuh" "adapter_gradients.cuh",
     "attention" with "attention_tile.cuh" "hopper.cuh" "attention_hopper.cuh",
     "attention_backward" with "attention_tile.cuh" "attention_plan.cuh",
     "attention_backward_hopper" with "attention_tile.cuh" "attention_plan.cuh" "hopper.cuh" "attention_hopper.cuh",

@@ -153,11 +153,11 @@ __device__ __forceinline__ void fill(bf16* tile, const Span& span, u32 col, u32 
 /// out = base + scale p Q; `base` may be `out`. A block has 64 rows and 64 columns of a span, a warp 16 rows. `depth`: columns of p that
 /// are summed over.
 template <bool BY_DEPTH, class T>
-__device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span, u32 tile_of_span, const T* base, T* out,
-                                    u32 width, u32 m, u32 depth, float scale = 1.0f) {
+__device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span, u32 tile_of_span, u32 row_tile, const T* base,
+                                    T* out, u32 width, u32 m, u32 depth, float scale = 1.0f) {
     __shared__ __align__(16) bf16 tile[ADD_COLS * ADD_PITCH];
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
-    u32 row = blockIdx.y * ADD_ROWS + warp * 16 + g, col = tile_of_span * ADD_COLS;
+    u32 row = row_tile * ADD_ROWS + warp * 16 + g, col = tile_of_span * ADD_COLS;
     float sums[8][4] = {};
     // What is added to, of rows g and g + 8.
     u32 own = col + t * 16;
@@ -215,7 +215,7 @@ __device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span
             block -= tiles0;                                                                                           \
             span = {q1, first1, n1, rank};                                                                             \
         }                                                                                                              \
-        add<false, T>(u, u_width, span, block, out, out, width, m, rank);                                                   \
+        add<false, T>(u, u_width, span, block, blockIdx.y, out, out, width, m, rank);                                  \
     }
 ADAPTER_UP(bf16, bf16)
 ADAPTER_UP(float, float)
@@ -224,13 +224,23 @@ extern "C" __global__ void __launch_bounds__(128)
 adapter_dx_bf16(const bf16* du, const bf16* a, bf16* dx, u32 m, u32 sr, u32 k) {
     begin();
     Span span = {a, 0, k, 0};
-    add<true, bf16>(du, sr, span, blockIdx.x, dx, dx, k, m, sr);
+    add<true, bf16>(du, sr, span, blockIdx.x, blockIdx.y, dx, dx, k, m, sr);
 }
 
-/// Weights of a block's outputs with scale B A added to them. `b`: [n, rank]; `a`: [rank, k]; `w`, `out`: [n, k].
+/// out = w + scale B_i A_i at the outputs of each block i. `b`: [n, rank]; `a`: [S rank, k]; `w`, `out`: [N, k]. The blocks' rows follow
+/// each other in the grid's second dimension.
 extern "C" __global__ void __launch_bounds__(128)
-adapter_merge_bf16(const bf16* b, const bf16* a, const bf16* w, bf16* out, u32 n, u32 rank, u32 k, float scale) {
+adapter_merge_bf16(const bf16* b0, u32 first0, u32 n0, const bf16* b1, u32 first1, u32 n1, const bf16* b2, u32 first2, u32 n2,
+                   const bf16* a, const bf16* w, bf16* out, u32 rank, u32 k, float scale) {
     begin();
-    Span span = {a, 0, k, 0};
-    add<true, bf16>(b, rank, span, blockIdx.x, w, out, k, n, rank, scale);
+    u32 tile = blockIdx.y, tiles0 = (n0 + ADD_ROWS - 1) / ADD_ROWS, tiles1 = (n1 + ADD_ROWS - 1) / ADD_ROWS;
+    const bf16* b = b0;
+    u32 i = 0, first = first0, n = n0;
+    if (tile >= tiles0 + tiles1) {
+        tile -= tiles0 + tiles1, i = 2, b = b2, first = first2, n = n2;
+    } else if (tile >= tiles0) {
+        tile -= tiles0, i = 1, b = b1, first = first1, n = n1;
+    }
+    Span span = {a + (u64)i * rank * k, 0, k, 0};
+    add<true, bf16>(b, rank, span, blockIdx.x, tile, w + (u64)first * k, out + (u64)first * k, k, n, rank, scale);
 }

@@ -1,8 +1,7 @@
 // Gradients of the A and B of one linear layer's adapters in bf16: sums over rows of a wide matrix times a narrow one, all of a layer
-// in one launch. They are bound by memory: each wide matrix is read about once.
+// in one launch. They are bound by memory: each wide matrix is read about once. Hopper has its own (adapter_gradients_hopper.cu).
 //
-// dB_i = dy_i^T u_i: wide dy_i, narrow u_i; dA = du^T x: wide x, narrow du. A block has 128 wide columns, 32 narrow ones and a run of
-// rows; a second kernel adds the runs in order.
+// A block has 128 wide columns, 32 narrow ones and a run of rows; a second kernel adds the runs in order.
 
 #define WIDE 128
 #define NARROW 32
@@ -12,40 +11,7 @@
 /// Elements between rows in shared memory: eight rows apart fall on different banks.
 #define WIDE_PITCH (WIDE + 8)
 #define NARROW_PITCH (NARROW + 8)
-#define TILE (WIDE * NARROW)
-
-/// One product of a layer.
-struct Product {
-    const bf16* wide;
-    const bf16* narrow;
-    u32 n, r;
-    /// Which dB, or 3 for dA, whose rows are the narrow columns.
-    u32 index;
-    /// Tiles before its own, and narrow tiles of each wide one.
-    u32 before, narrow_tiles;
-};
-
-/// The outputs of a layer's blocks; a block without outputs is none.
-struct Blocks {
-    const bf16 *dy, *u, *x, *du;
-    u32 first[3], n[3];
-    u32 dy_stride, sr, rank, k;
-};
-
-__device__ __forceinline__ u32 tiles_of(u32 n, u32 width) { return (n + width - 1) / width; }
-
-__device__ __forceinline__ Product product_of(const Blocks& of, u32 tile) {
-    u32 before = 0, narrow_tiles = tiles_of(of.rank, NARROW);
-#pragma unroll
-    for (u32 i = 0; i < 3; i++) {
-        u32 tiles = tiles_of(of.n[i], WIDE) * narrow_tiles;
-        if (tile < before + tiles) {
-            return {of.dy + of.first[i], of.u + i * of.rank, of.n[i], of.rank, i, before, narrow_tiles};
-        }
-        before += tiles;
-    }
-    return {of.x, of.du, of.k, of.sr, 3, before, tiles_of(of.sr, NARROW)};
-}
+#define TILE_ELEMENTS (WIDE * NARROW)
 
 /// Copies `STEP` rows of up to COLS columns into shared memory; zeros outside.
 template <u32 COLS, u32 PITCH>
@@ -64,18 +30,16 @@ adapter_gradients(const bf16* dy, u32 dy_stride, const bf16* u, u32 sr, u32 rank
     begin();
     __shared__ __align__(16) bf16 wide_tiles[STAGES][STEP * WIDE_PITCH];
     __shared__ __align__(16) bf16 narrow_tiles[STAGES][STEP * NARROW_PITCH];
-    Blocks blocks = {dy, u, x, du, {first0, first1, first2}, {n0, n1, n2}, dy_stride, sr, rank, k};
-    Product of = product_of(blocks, blockIdx.x);
-    u32 tile = blockIdx.x - of.before;
-    u32 wide = tile / of.narrow_tiles * WIDE, narrow = tile % of.narrow_tiles * NARROW;
-    bool of_a = of.index == 3;
-    u32 stride = of_a ? k : dy_stride;
+    const Tile<WIDE, NARROW> at({{n0, n1, n2}, rank, sr, k}, blockIdx.x);
+    u32 first = at.index == 0 ? first0 : at.index == 1 ? first1 : first2;
+    const bf16 *wide = at.of_a() ? x : dy + first, *narrow = at.of_a() ? du : u + at.index * rank;
+    u32 stride = at.of_a() ? k : dy_stride;
     u32 row = blockIdx.y * rows, end = row + rows < m ? row + rows : m;
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float sums[2][4][4] = {};
     auto load = [&](u32 stage, u32 from) {
-        fill<WIDE, WIDE_PITCH>(wide_tiles[stage], of.wide, stride, from, end, wide, of.n);
-        fill<NARROW, NARROW_PITCH>(narrow_tiles[stage], of.narrow, sr, from, end, narrow, of.r);
+        fill<WIDE, WIDE_PITCH>(wide_tiles[stage], wide, stride, from, end, at.wide, at.n);
+        fill<NARROW, NARROW_PITCH>(narrow_tiles[stage], narrow, sr, from, end, at.narrow, at.r);
     };
 #pragma unroll
     for (u32 stage = 0; stage < STAGES - 1; stage++) {
@@ -111,7 +75,7 @@ adapter_gradients(const bf16* dy, u32 dy_stride, const bf16* u, u32 sr, u32 rank
         }
         stage = stage == STAGES - 1 ? 0 : stage + 1;
     }
-    float* out = parts + ((u64)blockIdx.x * gridDim.y + blockIdx.y) * TILE;
+    float* out = parts + ((u64)blockIdx.x * gridDim.y + blockIdx.y) * TILE_ELEMENTS;
 #pragma unroll
     for (u32 i = 0; i < 2; i++)
 #pragma unroll
@@ -119,38 +83,27 @@ adapter_gradients(const bf16* dy, u32 dy_stride, const bf16* u, u32 sr, u32 rank
 #pragma unroll
             for (u32 c = 0; c < 4; c++) {
                 u32 at_wide = warp * 32 + i * 16 + c / 2 * 8 + lane / 4, at_narrow = j * 8 + lane % 4 * 2 + c % 2;
-                out[of_a ? at_narrow * WIDE + at_wide : at_wide * NARROW + at_narrow] = sums[i][j][c];
+                out[at.of_a() ? at_narrow * WIDE + at_wide : at_wide * NARROW + at_narrow] = sums[i][j][c];
             }
 }
 
-/// grad = the sum of a tile's runs, or grad += that, rounded first. Four elements a thread.
+/// grad = the sum of a tile's runs, or grad += that. Four elements a thread.
 template <class T>
-__device__ __forceinline__ void add_runs(const Blocks& blocks, const float* parts, u32 runs, T* const (&grads)[4], u32 add) {
-    Product of = product_of(blocks, blockIdx.x);
-    u32 tile = blockIdx.x - of.before;
-    u32 wide = tile / of.narrow_tiles * WIDE, narrow = tile % of.narrow_tiles * NARROW;
+__device__ __forceinline__ void add_runs(const Shape& of, const float* parts, u32 runs, T* const (&grads)[4], u32 add) {
+    const Tile<WIDE, NARROW> at(of, blockIdx.x);
     u32 e = (blockIdx.y * 256 + threadIdx.x) * 4;
-    bool of_a = of.index == 3;
-    u32 row = of_a ? narrow + e / WIDE : wide + e / NARROW, col = of_a ? wide + e % WIDE : narrow + e % NARROW;
-    u32 rows = of_a ? of.r : of.n, cols = of_a ? of.n : of.r;
+    u32 row = at.of_a() ? at.narrow + e / WIDE : at.wide + e / NARROW, col = at.of_a() ? at.wide + e % WIDE : at.narrow + e % NARROW;
+    u32 rows = at.of_a() ? at.r : at.n, cols = at.of_a() ? at.n : at.r;
     if (row >= rows || col >= cols) return;
-    const float* from = parts + (u64)blockIdx.x * runs * TILE + e;
+    const float* from = parts + (u64)blockIdx.x * runs * TILE_ELEMENTS + e;
     float sum[4] = {};
     for (u32 run = 0; run < runs; run++) {
         float x[4];
-        load4(from + (u64)run * TILE, x);
+        load4(from + (u64)run * TILE_ELEMENTS, x);
 #pragma unroll
         for (u32 i = 0; i < 4; i++) sum[i] = sum[i] + x[i];
     }
-    T* to = grads[of.index] + (u64)row * cols + col;
-    float old[4] = {};
-    if (add) load4(to, old);
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        float x = to_f32(from_f32<T>(sum[i]));
-        sum[i] = add ? old[i] + x : x;
-    }
-    store4(to, sum);
+    put(grads[at.index] + (u64)row * cols + col, sum, add);
 }
 
 #define ADD_RUNS(T, type)                                                                                              \
@@ -158,9 +111,8 @@ __device__ __forceinline__ void add_runs(const Blocks& blocks, const float* part
     adapter_add_runs_##type(const float* parts, u32 runs, u32 n0, u32 n1, u32 n2, u32 rank, u32 sr, u32 k, T* db0,     \
                             T* db1, T* db2, T* da, u32 add) {                                                          \
         begin();                                                                                                       \
-        Blocks blocks = {nullptr, nullptr, nullptr, nullptr, {0, 0, 0}, {n0, n1, n2}, 0, sr, rank, k};                 \
         T* const grads[4] = {db0, db1, db2, da};                                                                       \
-        add_runs<T>(blocks, parts, runs, grads, add);                                                                  \
+        add_runs<T>({{n0, n1, n2}, rank, sr, k}, parts, runs, grads, add);                                             \
     }
 ADD_RUNS(bf16, bf16)
 ADD_RUNS(float, float)

@@ -25,6 +25,8 @@ struct bf16 {
 
 #ifndef PLIMSOLL_HOST
 
+__device__ __forceinline__ u32 tiles_of(u32 n, u32 width) { return (n + width - 1) / width; }
+
 __device__ __forceinline__ u32 as_u32(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ float as_f32(u32 x) { return __uint_as_float(x); }
 

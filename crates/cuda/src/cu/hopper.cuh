@@ -100,6 +100,14 @@ MULTIPLY(64, "128", "%64", "%65", "%66", "%67")
 MULTIPLY(96, "192", "%96", "%97", "%98", "%99")
 MULTIPLY(128, "256", "%128", "%129", "%130", "%131")
 
+/// d += a^T b: a is 16 rows of 64 elements, b 16 rows of 64.
+__device__ __forceinline__ void multiply_columns(float (&d)[32], u64 a, u64 b, u32 add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" TEXT32 "}, %32, %33, p, 1, 1, 1, 1;\n}"
+                 : SUMS32(d)
+                 : "l"(a), "l"(b), "r"(add));
+}
+
 // The same with a in registers: a thread's words of it as in `read_rows`. BY_COLUMNS: d = a b, b is 16 rows of N elements, in panels.
 #define MULTIPLY_LEFT(NAME, COUNT, N, A, B, ADD, BY_COLUMNS)                                                                       \
     __device__ __forceinline__ void NAME(float (&d)[COUNT], const u32 (&a)[4], u64 b, u32 add) {                                   \
