@@ -23,7 +23,7 @@ const STAGES_MAX: usize = 24;
 const FEW_ROWS: usize = 64;
 const WIDE_ROWS: usize = 128;
 /// Columns of a tile, by kernel.
-const FEW_COLS: [usize; 3] = [16, 32, 64];
+const FEW_COLS: [usize; 4] = [16, 32, 64, 80];
 const WIDE_COLS: [usize; 3] = [128, 192, 256];
 /// Columns of u in a tile.
 const U_COLS: usize = 64;
@@ -136,20 +136,24 @@ impl Kind<'_, '_> {
         let kernel = match (out, cols, room) {
             (DType::F32, 16, 32) => "adapted_few_float_16_32",
             (DType::F32, 32, 32) => "adapted_few_float_32_32",
-            (DType::F32, _, 32) => "adapted_few_float_64_32",
+            (DType::F32, 64, 32) => "adapted_few_float_64_32",
+            (DType::F32, _, 32) => "adapted_few_float_80_32",
             (DType::F32, 16, _) => "adapted_few_float_16_64",
             (DType::F32, 32, _) => "adapted_few_float_32_64",
-            (DType::F32, ..) => "adapted_few_float_64_64",
+            (DType::F32, 64, _) => "adapted_few_float_64_64",
+            (DType::F32, ..) => "adapted_few_float_80_64",
             (_, 16, 32) => "adapted_few_bf16_16_32",
             (_, 32, 32) => "adapted_few_bf16_32_32",
-            (_, _, 32) => "adapted_few_bf16_64_32",
+            (_, 64, 32) => "adapted_few_bf16_64_32",
+            (_, _, 32) => "adapted_few_bf16_80_32",
             (_, 16, _) => "adapted_few_bf16_16_64",
             (_, 32, _) => "adapted_few_bf16_32_64",
-            (..) => "adapted_few_bf16_64_64",
+            (_, 64, _) => "adapted_few_bf16_64_64",
+            (..) => "adapted_few_bf16_80_64",
         };
         let grid = [self.few_tiles(cols) as u32, m.div_ceil(FEW_ROWS) as u32, 1];
         // Of narrow tiles a buffer has two steps.
-        let steps = if cols < FEW_COLS[2] { 2 } else { 1 };
+        let steps = if cols < STEP { 2 } else { 1 };
         let each = if grid[0] * grid[1] <= dev.multiprocessors() { 1 } else { 2 };
         let (stages, shared) = ring(steps * (FEW_ROWS + cols + room) * STEP_BYTES, each);
         let map = |b: Buf<'_>, rows, width, boxed| tensor_map(dev, dev.address(b), rows, width, boxed);

@@ -66,20 +66,19 @@ struct ToBf16 {
             }
             packed[j] = pack_bf16(x, y);
         }
-        if constexpr (N < 32) {
+        constexpr u32 FOURS = N / 32;
 #pragma unroll
-            for (u32 j = 0; j < N / 8; j++) {
-                const u32 own = col + j * 8 + lane * 2;
-                if (here && own < end) *(u32*)(to + own) = packed[j];
-            }
-        } else {
+        for (u32 i = 1; i <= FOURS; i++) {
+            const u32 j = 4 * i - 4;
+            u32 x[4] = {packed[j], packed[j + 1], packed[j + 2], packed[j + 3]};
+            transpose4(x);
+            const u32 own = col + (j + lane) * 8;
+            if (here && own < end) *(uint4*)(to + own) = make_uint4(x[0], x[1], x[2], x[3]);
+        }
 #pragma unroll
-            for (u32 j = 0; j < N / 8; j += 4) {
-                u32 x[4] = {packed[j], packed[j + 1], packed[j + 2], packed[j + 3]};
-                transpose4(x);
-                const u32 own = col + (j + lane) * 8;
-                if (here && own < end) *(uint4*)(to + own) = make_uint4(x[0], x[1], x[2], x[3]);
-            }
+        for (u32 j = 4 * FOURS; j < N / 8; j++) {
+            const u32 own = col + j * 8 + lane * 2;
+            if (here && own < end) *(u32*)(to + own) = packed[j];
         }
     }
 };
@@ -94,7 +93,7 @@ struct ToF32 {
     __device__ __forceinline__ void row(const float (&sums)[ALL / 2], u32 row, u32 col, u32 end, const Layer& of) const {
         if (row >= of.rows) return;
         const u64 at = (u64)row * of.cols + col + threadIdx.x % 4 * 2;
-        constexpr u32 AHEAD = N / 8 < 8 ? N / 8 : 8;
+        constexpr u32 AHEAD = N % 64 == 0 ? 8 : N % 32 == 0 ? 4 : 2;
 #pragma unroll
         for (u32 j = 0; j < N / 8; j += AHEAD) {
             float2 x[AHEAD];

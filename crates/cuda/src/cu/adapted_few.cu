@@ -149,6 +149,8 @@ template <u32 N, u32 R> struct Few {
 FEWS(16, 32)
 FEWS(32, 32)
 FEWS(64, 32)
+FEWS(80, 32)
 FEWS(16, 64)
 FEWS(32, 64)
 FEWS(64, 64)
+FEWS(80, 64)

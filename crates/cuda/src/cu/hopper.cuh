@@ -75,10 +75,14 @@ __device__ __forceinline__ u64 operand(u32 address, u32 panel_bytes = 16) {
 #define SUMS40(d) SUMS32(d), SUMS8(d, 32)
 #define TEXT48 TEXT40 ", " D5
 #define SUMS48(d) SUMS40(d), SUMS8(d, 40)
-#define TEXT64 TEXT48 ", " D6 ", " D7
-#define SUMS64(d) SUMS48(d), SUMS8(d, 48), SUMS8(d, 56)
-#define TEXT96 TEXT64 ", " D8 ", " D9 ", " D10 ", " D11
-#define SUMS96(d) SUMS64(d), SUMS8(d, 64), SUMS8(d, 72), SUMS8(d, 80), SUMS8(d, 88)
+#define TEXT56 TEXT48 ", " D6
+#define SUMS56(d) SUMS48(d), SUMS8(d, 48)
+#define TEXT64 TEXT56 ", " D7
+#define SUMS64(d) SUMS56(d), SUMS8(d, 56)
+#define TEXT72 TEXT64 ", " D8
+#define SUMS72(d) SUMS64(d), SUMS8(d, 64)
+#define TEXT96 TEXT72 ", " D9 ", " D10 ", " D11
+#define SUMS96(d) SUMS72(d), SUMS8(d, 72), SUMS8(d, 80), SUMS8(d, 88)
 #define TEXT128 TEXT96 ", " D12 ", " D13 ", " D14 ", " D15
 #define SUMS128(d) SUMS96(d), SUMS8(d, 96), SUMS8(d, 104), SUMS8(d, 112), SUMS8(d, 120)
 
@@ -96,7 +100,9 @@ MULTIPLY(24, "48", "%24", "%25", "%26", "%27")
 MULTIPLY(32, "64", "%32", "%33", "%34", "%35")
 MULTIPLY(40, "80", "%40", "%41", "%42", "%43")
 MULTIPLY(48, "96", "%48", "%49", "%50", "%51")
+MULTIPLY(56, "112", "%56", "%57", "%58", "%59")
 MULTIPLY(64, "128", "%64", "%65", "%66", "%67")
+MULTIPLY(72, "144", "%72", "%73", "%74", "%75")
 MULTIPLY(96, "192", "%96", "%97", "%98", "%99")
 MULTIPLY(128, "256", "%128", "%129", "%130", "%131")
 
@@ -121,7 +127,9 @@ MULTIPLY_LEFT(multiply_left, 24, "48", "%24, %25, %26, %27", "%28", "%29", "0")
 MULTIPLY_LEFT(multiply_left, 32, "64", "%32, %33, %34, %35", "%36", "%37", "0")
 MULTIPLY_LEFT(multiply_left, 40, "80", "%40, %41, %42, %43", "%44", "%45", "0")
 MULTIPLY_LEFT(multiply_left, 48, "96", "%48, %49, %50, %51", "%52", "%53", "0")
+MULTIPLY_LEFT(multiply_left, 56, "112", "%56, %57, %58, %59", "%60", "%61", "0")
 MULTIPLY_LEFT(multiply_left, 64, "128", "%64, %65, %66, %67", "%68", "%69", "0")
+MULTIPLY_LEFT(multiply_left, 72, "144", "%72, %73, %74, %75", "%76", "%77", "0")
 MULTIPLY_LEFT(multiply_left_by_columns, 32, "64", "%32, %33, %34, %35", "%36", "%37", "1")
 MULTIPLY_LEFT(multiply_left_by_columns, 64, "128", "%64, %65, %66, %67", "%68", "%69", "1")
 
