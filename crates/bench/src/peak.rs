@@ -46,7 +46,7 @@ fn of_card(options: &BenchOptions) -> Result<Value> {
     region("to", &[COPY], DType::F32)?;
     // The scratch has the products' workspace for any model.
     let spec = ModelSpec::preset("smollm2-135m").expect("a preset");
-    let nothing = ScratchLimits { decode_rows: 1, keys_max: 1, update: None, adapters: None };
+    let nothing = ScratchLimits { decode_rows: 1, keys_max: 1, update: None, adapters: None, ranks: 1 };
     layout.extend(CudaDevice::scratch_layout(&spec, &nothing)?);
     let mut arena = Arena::new(ArenaMap::new(&layout, 0));
     let mut dev = CudaDevice::new(Bytes(arena.map().used_bytes()), options.cuda())?;

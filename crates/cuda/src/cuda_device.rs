@@ -34,6 +34,8 @@ pub struct ScratchLimits {
     pub update: Option<(usize, usize)>,
     /// Adapters that are trained.
     pub adapters: Option<LoraShape>,
+    /// Ranks that train together.
+    pub ranks: usize,
 }
 
 /// Bytes of scratch that cuBLASLt may use at most.
@@ -62,6 +64,8 @@ pub struct CudaDevice {
     pub(crate) arena: u64,
     pub(crate) arena_bytes: u64,
     pub(crate) scratch: Option<(u64, u64)>,
+    /// Of what is put aside.
+    pub(crate) aside_scratch: Option<(u64, u64)>,
     pub(crate) others: Bytes,
     /// The arenas of the other ranks, by rank.
     pub(crate) peers: Vec<Option<Peer>>,
@@ -113,6 +117,7 @@ impl CudaDevice {
             arena,
             arena_bytes: arena_bytes.0,
             scratch: None,
+            aside_scratch: None,
             others,
             peers: Vec::new(),
             failed: AtomicBool::new(false),
@@ -139,6 +144,12 @@ impl CudaDevice {
     pub fn bind_scratch(&mut self, buf: Buf<'_>) {
         self.claims.reserve(buf);
         self.scratch = Some((self.address(buf), buf.len() as u64 * buf.dtype().bytes()));
+    }
+
+    /// Takes the region `device.aside`, the scratch of what one of several ranks puts aside.
+    pub fn bind_aside(&mut self, buf: Buf<'_>) {
+        self.claims.reserve(buf);
+        self.aside_scratch = Some((self.address(buf), buf.len() as u64 * buf.dtype().bytes()));
     }
 
     /// Requires that gradients of `dtype` are the same whether one rank adds its products to them or several ranks add their parts.

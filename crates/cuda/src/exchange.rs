@@ -62,9 +62,14 @@ impl CudaDevice {
     /// The stream that operations are put on now.
     pub(crate) fn stream(&self) -> sys::CUstream {
         match &self.aside {
-            Some(aside) if aside.is_on.load(Ordering::Relaxed) => aside.stream.0,
+            Some(aside) if self.is_aside() => aside.stream.0,
             _ => self.side.stream_if_on().unwrap_or(self.gpu.stream),
         }
+    }
+
+    /// True while operations are put aside.
+    pub(crate) fn is_aside(&self) -> bool {
+        self.aside.as_ref().is_some_and(|aside| aside.is_on.load(Ordering::Relaxed))
     }
 
     fn aside_stream(&self) -> &AsideStream {

@@ -26,7 +26,7 @@ impl CudaDevice {
         self.gpu.bind();
         // SAFETY: `address` and the length were checked to lie in the arena. From pageable memory the driver takes
         // a copy before it returns.
-        let sent = unsafe { result::memcpy_htod_async(address, src, self.gpu.stream) };
+        let sent = unsafe { result::memcpy_htod_async(address, src, self.stream()) };
         self.keep(sent, "copying to the device");
     }
 
@@ -53,9 +53,10 @@ impl CudaDevice {
         self.receive(address, dst);
     }
 
-    /// The region `device.scratch`, at least `bytes` long; operations use it one after the other.
+    /// The region `device.scratch`, at least `bytes` long; operations use it one after the other. What is put aside has `device.aside`.
     pub(crate) fn scratch(&self, bytes: u64) -> u64 {
-        let (address, len) = self.scratch.expect("`bind_scratch` comes before the operations");
+        let scratch = if self.is_aside() { self.aside_scratch } else { self.scratch };
+        let (address, len) = scratch.expect("`bind_scratch` comes before the operations");
         assert!(bytes <= len, "an operation needs {bytes} bytes of a scratch of {len}");
         address
     }

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 
 impl CudaDevice {
     /// What the device itself needs in the arena: the resident region `device.scratch`, which operations use one after
-    /// the other.
+    /// the other, and for one of several ranks `device.aside`, which those use that it puts aside.
     ///
     /// Errors: `size-overflow`.
     pub fn scratch_layout(spec: &ModelSpec, limits: &ScratchLimits) -> Result<Layout> {
@@ -47,6 +47,10 @@ impl CudaDevice {
         let mut layout = Layout::new();
         let shape = [bytes.div_ceil(4)];
         layout.arena("device.scratch", "device", Pool::Device, PhaseSet::RESIDENT, &shape, DType::F32)?;
+        if let Some((rows, _)) = limits.update.filter(|_| limits.ranks > 1) {
+            let shape = [chain::scratch_bytes(rows as u64).div_ceil(4)];
+            layout.arena("device.aside", "device", Pool::Device, PhaseSet::RESIDENT, &shape, DType::F32)?;
+        }
         Ok(layout)
     }
 }

@@ -137,6 +137,7 @@ impl RunShape {
                     keys_max: self.engine.keys_max(),
                     update: self.packs().map(|pass| (pass.rows, pass.segments)),
                     adapters: self.lora.filter(|_| self.training.is_some()).map(|lora| lora.shape),
+                    ranks: self.ranks(),
                 };
                 CudaDevice::scratch_layout(spec, &limits)
             }

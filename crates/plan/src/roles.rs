@@ -7,12 +7,15 @@ use crate::lora::{CriticAdapter, Lora};
 use crate::role_name::RoleName;
 use crate::shape::{RunShape, Scoring, Training};
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Quantization, Result};
+use plimsoll_device::DeviceKind;
 use plimsoll_files::Head;
 use plimsoll_memory::Layout;
 use plimsoll_model::{
     Coding, Mode, ParamTable, PassLimits, Target, activations_layout, adapters_layout, rope, streamed_layout,
 };
-use plimsoll_train::{Cut, Heads, OptimizerDType, Packing, Share, StateDTypes, optimizer_layout};
+use plimsoll_train::{
+    Cut, Heads, OptimizerDType, Packing, Share, StateDTypes, landing_layout, optimizer_layout,
+};
 
 /// How sequences pass through a role.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -171,6 +174,10 @@ impl RoleShape {
             let phase = pass.mode.phase();
             let table = self.trained();
             layout.extend(optimizer_layout(name, &table, dtypes, pool, phase, offloads_states, share.ranks)?);
+            if share.ranks > 1 && self.target.kind == DeviceKind::Cuda {
+                let rows = pass.limits.rows;
+                layout.extend(landing_layout(name, &table, pool, phase, dtypes.grads, share.ranks, rows)?);
+            }
         }
         Ok(layout)
     }

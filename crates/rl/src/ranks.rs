@@ -29,6 +29,9 @@ pub fn open(shape: &RunShape, options: CudaOptions, group: &Group) -> Result<(Bo
                 dev.require_equal_parts(training.dtypes.grads)?;
             }
             dev.bind_scratch(arena.split().0.buf("device.scratch"));
+            if let Some(scratch) = arena.split().0.get("device.aside") {
+                dev.bind_aside(scratch);
+            }
             dev.name_regions(arena.map());
             let windows = group.all_gather(&dev.window()?)?;
             dev.join(group.rank(), &windows)?;

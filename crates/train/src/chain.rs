@@ -5,9 +5,10 @@
 
 use crate::optimizer::Optimizer;
 use crate::partial::Partial;
-use crate::share::Share;
+use crate::share::{Share, landing_elements};
+use plimsoll_base::{DType, Phase, PhaseSet, Result};
 use plimsoll_device::{Device, MatrixLayout, Owned, Run};
-use plimsoll_memory::{Buf, InPhase};
+use plimsoll_memory::{Buf, InPhase, Layout, Pool};
 use plimsoll_model::{ParamKind, ParamTable};
 
 /// The partial gradient of a micro-batch, as `backward_part` leaves it in the arena of one rank.
@@ -36,6 +37,34 @@ impl<'p> Part<'p> {
     }
 }
 
+/// The regions of a role for what arrives of other ranks on a card, which copies before it adds: `ROLE.landing`, `ROLE.heads` and
+/// `ROLE.row_ids`. `rows`: of a micro-batch, at most; `dtype`: of partial gradients.
+///
+/// Errors: `size-overflow`.
+pub fn landing_layout(
+    role: &str,
+    table: &ParamTable,
+    pool: Pool,
+    phase: Phase,
+    dtype: DType,
+    ranks: usize,
+    rows: usize,
+) -> Result<Layout> {
+    let mut layout = Layout::new();
+    let (largest, of_embed) = landing_elements(table, ranks);
+    let mut add = |name: &str, shape: [u64; 2], dtype: DType| {
+        layout.arena(&format!("{role}.{name}"), "train", pool, PhaseSet::of(&[phase]), &shape, dtype)
+    };
+    add("landing", [ranks as u64 - 1, largest], dtype)?;
+    if table.is_tied() {
+        add("heads", [ranks as u64 - 1, of_embed], dtype)?;
+    }
+    if table.find(ParamKind::Embed, 0).is_some() {
+        add("row_ids", [ranks as u64, rows as u64], DType::U32)?;
+    }
+    Ok(layout)
+}
+
 /// Where pieces of other ranks' partial gradients arrive, on a device that copies them before it adds them.
 #[derive(Clone, Copy, Debug)]
 pub struct Landing<'p> {
@@ -43,13 +72,16 @@ pub struct Landing<'p> {
     slots: Buf<'p>,
     /// What each other rank has of the embedding's part, by rank, where the embedding is the head too: rows are added between them.
     heads: Option<Buf<'p>>,
+    /// Every rank's tokens of rows, by rank, this one's too: its next pass writes them while rows are still added.
+    row_ids: Option<Buf<'p>>,
 }
 
 impl<'p> Landing<'p> {
     /// Resolves the regions of `layout`; `None` where others' memory is read in place.
     pub fn bind(phase: &InPhase<'p>, role: &str) -> Option<Landing<'p>> {
         let slots = phase.get(&format!("{role}.landing"))?;
-        Some(Landing { slots, heads: phase.get(&format!("{role}.heads")) })
+        let of = |what: &str| phase.get(&format!("{role}.{what}"));
+        Some(Landing { slots, heads: of("heads"), row_ids: of("row_ids") })
     }
 }
 
@@ -81,8 +113,13 @@ impl Optimizer<'_> {
         }
     }
 
-    /// Copies what other ranks' partial gradients have of the embedding's part, once their heads are there, for `fold_embed`.
+    /// Copies what other ranks' partial gradients have of the embedding's part, once their heads are there, and all ranks' tokens of
+    /// rows, for `fold_embed`. Parts have as many rows as fit.
     pub fn take_heads(&self, dev: &dyn Device, parts: &[Part<'_>], landing: Landing<'_>) {
+        for part in parts {
+            let Some(ids) = self.ids_of(*part, landing) else { continue };
+            dev.accumulate(part.there(part.ids), ids.slice(0, part.ids.len()), false);
+        }
         for part in self.in_turn(parts) {
             let Some(head) = self.head_of(*part, landing) else { continue };
             for Owned { run, at } in self.owned_of_embed() {
@@ -126,7 +163,9 @@ impl Optimizer<'_> {
         let end = embed.offset + embed.elements;
         let padding = Run { start: end, elements: table.layer_run(0).start - end };
         self.fold_run(dev, &[part], landing, shard, add, padding);
-        let (d_input, ids) = (part.there(part.d_input), part.there(part.ids));
+        let copied = landing.and_then(|landing| self.ids_of(part, landing));
+        let ids = copied.map_or(part.there(part.ids), |ids| ids.slice(0, part.ids.len()));
+        let d_input = part.there(part.d_input);
         dev.embed_backward_part(d_input, ids, embed.k as usize, part.layout, self.owned_of_embed(), shard);
     }
 
@@ -138,6 +177,12 @@ impl Optimizer<'_> {
     /// Returns where `take_heads` leaves what it copies of a part; `None` of this rank's own.
     fn head_of<'l>(&self, part: Part<'_>, landing: Landing<'l>) -> Option<Buf<'l>> {
         Some(self.slot_of(landing.heads?, part.of?))
+    }
+
+    /// Returns where `take_heads` leaves a rank's tokens of rows.
+    fn ids_of<'l>(&self, part: Part<'_>, landing: Landing<'l>) -> Option<Buf<'l>> {
+        let (ids, Share { rank, ranks }) = (landing.row_ids?, self.share());
+        Some(ids.part(part.of.unwrap_or(rank), ids.len() / ranks))
     }
 
     /// Returns the part of a region that is another rank's.

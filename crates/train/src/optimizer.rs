@@ -2,7 +2,7 @@
 
 use crate::buckets::{buckets, padding};
 use crate::partial::{self, Partial};
-use crate::share::{Share, landing_elements, shard_elements};
+use crate::share::{Share, shard_elements};
 use plimsoll_algo::update::UpdateOptions;
 use plimsoll_base::{DType, Phase, PhaseSet, Result};
 use plimsoll_device::{
@@ -84,8 +84,8 @@ fn slot_elements(table: &ParamTable) -> u64 {
 /// or they lie in the device's host memory, as `offload.ROLE.adam_m` and so on, and pass through slots in the phase.
 ///
 /// One of several `ranks` has states for its shard alone. Its gradients are those of a micro-batch, with two layers at a time (`Partial`): in
-/// f32 on a CPU, on a card in the dtype of sums, to which a card rounds each partial gradient. `ROLE.shard` is the sum of what it owns. On a card
-/// `ROLE.landing` and `ROLE.heads` are where others' pieces arrive. States pass through `ROLE.passage` on their way to files.
+/// f32 on a CPU, on a card in the dtype of sums, to which a card rounds each partial gradient. `ROLE.shard` is the sum of what it owns. States pass through
+/// `ROLE.passage` on their way to files. What arrives on a card has regions of its own (`landing_layout`).
 ///
 /// Errors: `size-overflow`.
 pub fn layout(
@@ -110,21 +110,6 @@ pub fn layout(
     if ranks > 1 {
         layout.arena(&format!("{role}.shard"), "train", pool, update, &[all], dtypes.grads)?;
         layout.extend(passage_layout(role, table, pool, update)?);
-    }
-    if ranks > 1 && table.device == DeviceKind::Cuda {
-        let (largest, of_embed) = landing_elements(table, ranks);
-        layout.arena(
-            &format!("{role}.landing"),
-            "train",
-            pool,
-            update,
-            &[ranks as u64 - 1, largest],
-            grads,
-        )?;
-        if table.is_tied() {
-            let shape = [ranks as u64 - 1, of_embed];
-            layout.arena(&format!("{role}.heads"), "train", pool, update, &shape, grads)?;
-        }
     }
     let scales = dtypes.has_scales().then_some(DType::F32);
     let blocks = CODE_BLOCK as u64;

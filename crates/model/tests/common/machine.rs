@@ -81,7 +81,7 @@ impl Machine {
             Machine::Cuda => {
                 let update = Some((pass.rows, pass.segments));
                 let adapters = Some(LoraShape { rank: 32, targets: LoraTargets::ALL });
-                let limits = ScratchLimits { decode_rows: 64, keys_max: 2048, update, adapters };
+                let limits = ScratchLimits { decode_rows: 64, keys_max: 2048, update, adapters, ranks: 1 };
                 CudaDevice::scratch_layout(spec, &limits).unwrap()
             }
         }

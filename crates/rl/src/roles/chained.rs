@@ -34,6 +34,12 @@ struct Chain<'x, 'a, 'p> {
     /// Where pieces of the others' arrive, on cards.
     landing: Option<Landing<'p>>,
     inv_temperature: f32,
+    /// Marks so far.
+    turn: Cell<usize>,
+    /// The mark of what was put aside last in a round, which operations do not wait for yet.
+    left: Cell<Option<usize>>,
+    /// What ended the run meanwhile.
+    lost: RefCell<Result<()>>,
 }
 
 impl Role<'_> {
@@ -50,62 +56,30 @@ impl Role<'_> {
         of: LossOf<'_, '_>,
         group: &Group,
     ) -> Result<(Buf<'p>, UpdateStats)> {
-        let LossOf { sequences, which, inv_temperature, loss } = of;
-        let UpdateShape { pass: shape, cut, .. } = self.update_shape();
+        let UpdateShape { pass: shape, .. } = self.update_shape();
         let shard = phase.buf(&shard_region(&self.shape));
         let acts = Activations::bind(phase, shape.mode, shape.limits);
         let grads = self.bind_gradients(phase);
         let landing = Landing::bind(phase, self.shape.name.name());
         let scorer = self.scorer(dev, phase);
         let partial = self.partial(phase);
-        let chain =
-            Chain { dev, group, role: self, scorer, acts, grads, partial, shard, landing, inv_temperature };
-        let units = Units { packing: shape.packing, hidden: u64::from(self.shape.spec.hidden) };
-        packer.cut(cut, units, sequences, which.clone())?;
-        let (mut stats, count) = (UpdateStats::default(), packer.num_micro_batches());
-        if count == 0 {
-            dev.zero(shard);
-        }
-        for first in (0..count).step_by(group.ranks()) {
-            let started = Instant::now();
-            let round = first..(first + group.ranks()).min(count);
-            let batches: Vec<Range<usize>> =
-                round.map(|index| packer.sequences(which.start, index)).collect();
-            let (own, mut pass, mut numbers) = (batches.get(group.rank()), None, vec![0.0]);
-            if let Some(own) = own {
-                let batch = packer.micro_batch(shape.packing, sequences, own.start, first + group.rank())?;
-                let forward = chain.forward(batch.index)?;
-                (pass, numbers) = (Some(forward.0), forward.1);
-                let tokens = buffers.tokens(own);
-                self.set_numbers(buffers, tokens.clone(), &numbers[1..]);
-                buffers.set_micro(own);
-                // Every rank meets an error of it below, where all compute the losses of all.
-                let _ = loss(buffers, tokens, LossFor::Derivatives);
-            }
-            stats.forward_s += started.elapsed().as_secs_f64();
-            let started = Instant::now();
-            let round = Round {
-                chain: &chain,
-                ranks: batches.len(),
-                add: first > 0,
-                turn: Cell::new(0),
-                lost: RefCell::new(Ok(())),
-            };
-            round.backward(buffers, own.zip(pass.as_ref()));
-            // Cards work meanwhile.
-            let all = gather_f32(group, &numbers)?;
-            for (batch, numbers) in batches.iter().zip(&all) {
-                let tokens = buffers.tokens(batch);
-                self.set_numbers(buffers, tokens.clone(), &numbers[1..]);
-                buffers.set_micro(batch);
-                // What is put aside may still be under way, in memory that other phases use too.
-                loss(buffers, tokens, LossFor::Sums).inspect_err(|_| dev.sync())?;
-                stats.micro_batches += 1;
-                stats.rows += rows_of(numbers) as u64;
-            }
-            round.end(&all)?;
-            stats.backward_s += started.elapsed().as_secs_f64();
-        }
+        let chain = Chain {
+            dev,
+            group,
+            role: self,
+            scorer,
+            acts,
+            grads,
+            partial,
+            shard,
+            landing,
+            inv_temperature: of.inv_temperature,
+            turn: Cell::new(0),
+            left: Cell::new(None),
+            lost: RefCell::new(Ok(())),
+        };
+        // What is put aside may still be under way when a rank meets an error, in memory that other phases use too.
+        let stats = chain.rounds(packer, buffers, of).inspect_err(|_| dev.sync())?;
         Ok((shard, stats))
     }
 
@@ -177,6 +151,63 @@ impl Role<'_> {
 }
 
 impl<'p> Chain<'_, '_, 'p> {
+    /// Passes all micro-batches, a round of the ranks after the other.
+    fn rounds(
+        &self,
+        packer: &mut Packer,
+        buffers: &mut StepBuffers,
+        of: LossOf<'_, '_>,
+    ) -> Result<UpdateStats> {
+        let Chain { dev, group, role, .. } = *self;
+        let LossOf { sequences, which, loss, .. } = of;
+        let UpdateShape { pass: shape, cut, .. } = role.update_shape();
+        let units = Units { packing: shape.packing, hidden: u64::from(role.shape.spec.hidden) };
+        packer.cut(cut, units, sequences, which.clone())?;
+        let (mut stats, count) = (UpdateStats::default(), packer.num_micro_batches());
+        if count == 0 {
+            dev.zero(self.shard);
+        }
+        for first in (0..count).step_by(group.ranks()) {
+            let started = Instant::now();
+            let round = first..(first + group.ranks()).min(count);
+            let batches: Vec<Range<usize>> =
+                round.map(|index| packer.sequences(which.start, index)).collect();
+            let (own, mut pass, mut numbers) = (batches.get(group.rank()), None, vec![0.0]);
+            if let Some(own) = own {
+                let batch = packer.micro_batch(shape.packing, sequences, own.start, first + group.rank())?;
+                let forward = self.forward(batch.index)?;
+                (pass, numbers) = (Some(forward.0), forward.1);
+                let tokens = buffers.tokens(own);
+                role.set_numbers(buffers, tokens.clone(), &numbers[1..]);
+                buffers.set_micro(own);
+                // Every rank meets an error of it below, where all compute the losses of all.
+                let _ = loss(buffers, tokens, LossFor::Derivatives);
+            } else {
+                self.settle()?;
+            }
+            stats.forward_s += started.elapsed().as_secs_f64();
+            let started = Instant::now();
+            let round = Round { chain: self, ranks: batches.len(), add: first > 0 };
+            round.backward(buffers, own.zip(pass.as_ref()));
+            // Cards work meanwhile.
+            let all = gather_f32(group, &numbers)?;
+            for (batch, numbers) in batches.iter().zip(&all) {
+                let tokens = buffers.tokens(batch);
+                role.set_numbers(buffers, tokens.clone(), &numbers[1..]);
+                buffers.set_micro(batch);
+                loss(buffers, tokens, LossFor::Sums)?;
+                stats.micro_batches += 1;
+                stats.rows += rows_of(numbers) as u64;
+            }
+            round.end(&all)?;
+            stats.backward_s += started.elapsed().as_secs_f64();
+        }
+        let started = Instant::now();
+        self.settle()?;
+        stats.backward_s += started.elapsed().as_secs_f64();
+        Ok(stats)
+    }
+
     /// Runs a micro-batch forward. Returns its pass, and for the other ranks its rows, the head's numbers and, after a
     /// vocabulary, the entropies.
     fn forward(&self, index: &PassIndex) -> Result<(Pass<'p>, Vec<f32>)> {
@@ -184,6 +215,8 @@ impl<'p> Chain<'_, '_, 'p> {
         let pass = Pass::upload(dev, self.acts, index);
         scorer.layers(dev, &pass);
         let head = role.head(dev, scorer.decoder(), &pass, self.inv_temperature);
+        // The card is busy while the ranks meet.
+        self.settle()?;
         let heads = index.head_rows.len();
         let mut numbers = vec![0.0; 1 + heads];
         numbers[0] = f32::from_bits(index.ids.len() as u32);
@@ -195,6 +228,38 @@ impl<'p> Chain<'_, '_, 'p> {
         dev.check()?;
         Ok((pass, numbers))
     }
+
+    /// Marks what this rank has computed, and waits until all ranks have. Returns the mark's turn; `None` if a rank was lost.
+    fn meet(&self) -> Option<usize> {
+        if self.lost.borrow().is_err() {
+            return None;
+        }
+        let turn = self.turn.replace(self.turn.get() + 1);
+        match self.dev.aside() {
+            Some(aside) => aside.mark(turn),
+            None => self.dev.sync(),
+        }
+        *self.lost.borrow_mut() = self.group.barrier();
+        self.lost.borrow().is_ok().then_some(turn)
+    }
+
+    /// Makes the operations from here on wait for what all ranks put aside last in a round: until then nobody may write what they read
+    /// of each other.
+    fn settle(&self) -> Result<()> {
+        if let Some((left, aside)) = self.left.take().zip(self.dev.aside())
+            && let Some(turn) = self.meet()
+        {
+            aside.run(turn, &mut || {});
+            aside.wait(left);
+        }
+        self.check()
+    }
+
+    /// Errors: what ended the run meanwhile.
+    fn check(&self) -> Result<()> {
+        self.lost.replace(Ok(()))?;
+        self.dev.check()
+    }
 }
 
 /// The backward passes of a round, one on each rank.
@@ -204,10 +269,6 @@ struct Round<'x, 'a, 'p> {
     ranks: usize,
     /// Whether the sums have begun.
     add: bool,
-    /// Marks so far.
-    turn: Cell<usize>,
-    /// What ended the run meanwhile.
-    lost: RefCell<Result<()>>,
 }
 
 impl<'p> Round<'_, '_, 'p> {
@@ -231,14 +292,14 @@ impl<'p> Round<'_, '_, 'p> {
     /// Adds what a stage has left on all ranks: on cards next to the stages after it.
     fn after(&self, stage: Stage) {
         let Chain { dev, role, shard, landing, .. } = *self.chain;
-        let Some(turn) = self.meet() else { return };
+        let Some(turn) = self.chain.meet() else { return };
         let (table, _) = role.learned();
         let within = match stage {
             Stage::Head => table.head_run(),
             Stage::Layer(layer) => table.layer_run(layer),
         };
         let fold = || {
-            let parts: Vec<Part<'_>> = self.parts(&[]).collect();
+            let parts: Vec<Part<'_>> = self.parts(|_| role.update_shape().pass.limits.rows).collect();
             role.trained().fold_run(dev, &parts, landing, shard, self.add, within);
             if let Some(landing) = landing.filter(|_| stage == Stage::Head) {
                 role.trained().take_heads(dev, &parts, landing);
@@ -247,55 +308,43 @@ impl<'p> Round<'_, '_, 'p> {
         // Without a second stream all have added the layer before when they meet after this one.
         let Some(aside) = dev.aside() else { return fold() };
         aside.run(turn, &mut { fold });
-        // The next layer uses the slot of the one before.
-        if matches!(stage, Stage::Layer(layer) if layer + 1 < role.shape.spec.layers) {
+        // The next layer uses the slot of the one before, and the next pass the tokens that are taken with the head.
+        let layers = role.shape.spec.layers;
+        if matches!(stage, Stage::Layer(layer) if layer + 1 < layers || layers == 1) {
             aside.wait(turn - 1);
         }
     }
 
-    /// Adds what is left, once all ranks have put their passes on the way. `all`: the numbers of each rank.
+    /// Adds what is left, once all ranks have put their passes on the way: on cards next to the next forward pass. `all`: the numbers of
+    /// each rank.
     fn end(self, all: &[Vec<f32>]) -> Result<()> {
         let Chain { dev, role, shard, landing, .. } = *self.chain;
-        let (parts, (table, _)) = (self.parts(all).collect::<Vec<_>>(), role.learned());
-        self.join()?;
-        for (rank, part) in parts.into_iter().enumerate() {
-            role.trained().fold_embed(dev, table, part, landing, shard, self.add || rank > 0);
+        let (table, _) = role.learned();
+        let fold = || {
+            for (rank, part) in self.parts(|rank| rows_of(&all[rank])).enumerate() {
+                role.trained().fold_embed(dev, table, part, landing, shard, self.add || rank > 0);
+            }
+        };
+        if let Some(turn) = self.chain.meet() {
+            match dev.aside() {
+                Some(aside) => {
+                    aside.run(turn, &mut { fold });
+                    self.chain.left.set(Some(turn));
+                }
+                None => {
+                    fold();
+                    // What the others read of this rank may be overwritten from here on.
+                    self.chain.meet();
+                }
+            }
         }
-        // What the others read of this rank may be overwritten from here on.
-        self.join()
+        self.chain.check()
     }
 
-    /// Makes the operations from here on wait for those of all ranks so far.
-    fn join(&self) -> Result<()> {
-        let dev = self.chain.dev;
-        if let Some((turn, aside)) = self.meet().zip(dev.aside()) {
-            aside.run(turn, &mut || {});
-            aside.join();
-        }
-        self.lost.replace(Ok(()))?;
-        dev.check()
-    }
-
-    /// Marks what this rank has computed, and waits until all ranks have. Returns the mark's turn; `None` if a rank was lost.
-    fn meet(&self) -> Option<usize> {
-        if self.lost.borrow().is_err() {
-            return None;
-        }
-        let Chain { dev, group, .. } = *self.chain;
-        let turn = self.turn.replace(self.turn.get() + 1);
-        match dev.aside() {
-            Some(aside) => aside.mark(turn),
-            None => dev.sync(),
-        }
-        *self.lost.borrow_mut() = group.barrier();
-        self.lost.borrow().is_ok().then_some(turn)
-    }
-
-    /// Returns the partial gradient of each rank that has one, without rows as long as `all` is not known.
-    fn parts(&self, all: &[Vec<f32>]) -> impl Iterator<Item = Part<'p>> {
-        (0..self.ranks).map(|rank| {
-            let rows = all.get(rank).map_or(0, |numbers| rows_of(numbers));
-            let RowGradients { d_input, ids } = self.chain.acts.row_gradients(rows);
+    /// Returns the partial gradient of each rank that has one, with as many rows as `rows` says of a rank.
+    fn parts(&self, rows: impl Fn(usize) -> usize) -> impl Iterator<Item = Part<'p>> {
+        (0..self.ranks).map(move |rank| {
+            let RowGradients { d_input, ids } = self.chain.acts.row_gradients(rows(rank));
             let of = (rank != self.chain.group.rank()).then_some(rank);
             Part { grads: self.chain.partial, layout: self.chain.role.layout(), d_input, ids, of }
         })
