@@ -122,7 +122,9 @@ impl Backend for CpuDevice {
                 head::forward(self, x, w, targets, inv_temperature, tile, out);
             }
             Op::Sample { args } => sample::sample(self, args),
-            Op::Advance { batch, ids, tokens, keys } => elementwise::advance(self, batch, ids, tokens, keys),
+            Op::Advance { batch, window, ids, tokens, keys } => {
+                elementwise::advance(self, (batch, window), ids, tokens, keys);
+            }
             Op::Dequantize { w, out } => blocks::dequantize(self, w, out),
             Op::Cast { src, dst } => elementwise::cast(self, src, dst),
             Op::AdaptBackwardU { dy, adapter, du } => matmul::adapt_backward_u(self, dy, adapter, du),

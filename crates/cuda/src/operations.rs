@@ -201,7 +201,9 @@ impl CudaDevice {
                 head::forward(self, x, w, targets, inv_temperature, tile, out);
             }
             Op::Sample { args } => sample::sample(self, args),
-            Op::Advance { batch, ids, tokens, keys } => pipeline::advance(self, batch, ids, tokens, keys),
+            Op::Advance { batch, window, ids, tokens, keys } => {
+                pipeline::advance(self, (batch, window), ids, tokens, keys);
+            }
             Op::Dequantize { w, out } => blocks::dequantize(self, w, out),
             Op::Cast { src, dst } => rows::cast(self, src, dst),
             Op::AdaptBackwardU { dy, adapter, du } => adapter::backward_u(self, dy, adapter, du),

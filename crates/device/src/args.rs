@@ -23,6 +23,15 @@ pub struct Batch<'a> {
     pub keys_max: usize,
 }
 
+/// Where a batch's rows are in another cache, whose tables begin where the batch's do.
+#[derive(Clone, Copy, Debug)]
+pub struct Slots<'a> {
+    /// As `Batch::slots`.
+    pub slots: Buf<'a>,
+    /// As `Batch::tables`, and of their length.
+    pub tables: Buf<'a>,
+}
+
 /// How tokens are drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
@@ -400,6 +409,7 @@ macro_rules! operands {
 
 operands! {
     Batch { positions: whole, slots: whole, segments: whole, tables: Read }
+    Slots { slots: whole, tables: Read }
     Kv { keys: whole, values: whole }
     Coded { codes: whole, scales: whole }
     Nf4 { codes: whole, scales: whole }

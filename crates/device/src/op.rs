@@ -6,7 +6,7 @@ use crate::nf4;
 use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, Adapted, Adapter, AttentionBackward, Backend, Batch, Blocks,
     Checked, Coded, Codes, HeadBackward, HeadOut, Kv, Matrix, MatrixLayout, Nf4, Norm, NormGrads, Owned,
-    QkNorm, RopeBackward, Rotation, Run, Sample, Transfer,
+    QkNorm, RopeBackward, Rotation, Run, Sample, Slots, Transfer,
 };
 use plimsoll_base::Gate;
 use plimsoll_memory::Buf;
@@ -115,8 +115,11 @@ operations! {
     /// Prepares the next pass after `sample` in a pass of one row a sequence: its `ids`, positions, slots, segments and
     /// `keys`.
     ///
-    /// Row i is segment i and head row i; `ids` and `tokens`: [M] u32, `keys`: [M, 3]. Tables must reach the new position.
-    fn advance(batch: Write Batch<'a>, ids: Write Buf<'a>, tokens: Read Buf<'a>, keys: Write Buf<'a>) = Advance;
+    /// Row i is segment i and head row i; `ids` and `tokens`: [M] u32, `keys`: [M, 3]. Tables must reach the new position; `window`
+    /// are those of layers with a cache of their own, which get their slots too.
+    fn advance(
+        batch: Write Batch<'a>, window: Write Option<Slots<'a>>, ids: Write Buf<'a>, tokens: Read Buf<'a>, keys: Write Buf<'a>
+    ) = Advance;
 
     /// out = w, widened, then rounded to the dtype of `out`. `w`, `out`: [N, K].
     fn dequantize(w: Read Codes<'a>, out: Write Matrix<'a>) = Dequantize;

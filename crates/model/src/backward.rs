@@ -1,6 +1,7 @@
 //! The backward pass, written out for this decoder family; recompute per layer is an option, not another path.
 
-use crate::activations::{Activations, Backward, HeadGradBufs, LayerBufs, Recompute};
+use crate::activations::bufs::{Backward, HeadGradBufs, LayerBufs};
+use crate::activations::{Activations, Recompute};
 use crate::adapters::{Adapters, LayerAdapters, Site};
 use crate::forward::{self, Decoder, Pass, qk_norm};
 use crate::weights::{LayerParams, Params};
