@@ -114,6 +114,9 @@ pub struct Attention {
     pub scale: Option<f32>,
     /// Elements of a head that are rotated, the first ones; all if none.
     pub rotated: Option<u32>,
+    /// c: scores, with their scale, become c tanh(x / c).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub score_cap: Option<f32>,
 }
 
 impl Attention {
@@ -128,7 +131,7 @@ impl Attention {
     }
 }
 
-/// Constant factors of a decoder, 1 in most families.
+/// Constant factors of a decoder, 1 in most families, and what bends its logits.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Multipliers {
@@ -138,16 +141,19 @@ pub struct Multipliers {
     pub residual: f32,
     /// Logits are divided by it.
     pub logits: f32,
+    /// c: logits become c tanh(x / c).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logit_cap: Option<f32>,
 }
 
 impl Default for Multipliers {
     fn default() -> Multipliers {
-        Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0 }
+        Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0, logit_cap: None }
     }
 }
 
 impl Multipliers {
-    /// True if all are 1.
+    /// True if all are 1 and logits are not bent.
     pub fn is_plain(&self) -> bool {
         *self == Multipliers::default()
     }

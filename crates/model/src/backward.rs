@@ -265,7 +265,7 @@ impl HeadPass<'_, '_, '_> {
             x,
             w: decoder.params.head,
             targets: pass.acts.targets.expect("the update has targets").slice(0, r),
-            inv_temperature: inv_temperature * decoder.logit_scale(),
+            logits: decoder.logits().and_times(inv_temperature),
             head_out: pass.head_out(),
             dlogprobs,
             dentropy,
@@ -390,9 +390,9 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
         self.input_gradient(output, d_attn);
         let lse = bufs.lse.expect("the update keeps log-sum-exps");
         let (out, batch) = (bufs.attn, self.pass.batch);
-        let (dout, dq, dkv, window) = (d_attn, d_q, d_kv, self.decoder.window(self.l));
+        let (dout, dq, dkv, scores) = (d_attn, d_q, d_kv, self.decoder.scores(self.l));
         let (q, kv) = (bufs.q, bufs.kv);
-        dev.attention_backward(AttentionBackward { q, kv, batch, window, out, lse, dout, dq, dkv });
+        dev.attention_backward(AttentionBackward { q, kv, batch, scores, out, lse, dout, dq, dkv });
         let (rotation, positions, norms) = (self.decoder.rotation(self.l), batch.positions, self.qk_norm());
         dev.rope_backward(RopeBackward {
             dq,

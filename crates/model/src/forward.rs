@@ -5,10 +5,10 @@ use crate::activations::{Activations, Mode, Recompute};
 use crate::adapters::Site;
 use crate::rope;
 use crate::weights::{LayerParams, Params};
-use plimsoll_base::{DType, ModelSpec};
+use plimsoll_base::{DType, ModelSpec, Multipliers};
 use plimsoll_device::{
-    ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, NO_PARENT, Norm, QkNorm, Rotation, SEGMENT_FIELDS, Sample,
-    Sampling, Slots,
+    ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, Logits, NO_PARENT, Norm, QkNorm, Rotation, SEGMENT_FIELDS,
+    Sample, Sampling, Scores, Slots,
 };
 use plimsoll_memory::Buf;
 
@@ -363,9 +363,10 @@ impl<'a> Decoder<'a> {
         (factor != 1.0).then_some(factor)
     }
 
-    /// Factor on logits.
-    pub(crate) fn logit_scale(&self) -> f32 {
-        1.0 / self.spec.multipliers.logits
+    /// How logits are bent and multiplied, besides the factor of a temperature.
+    pub(crate) fn logits(&self) -> Logits {
+        let Multipliers { logits, logit_cap, .. } = self.spec.multipliers;
+        Logits { factor: 1.0 / logits, cap: logit_cap }
     }
 
     /// How a layer's heads are rotated.
@@ -377,9 +378,10 @@ impl<'a> Decoder<'a> {
         Rotation { angles: rope::of_layer(&self.spec, self.rope, layer), width, q_scale }
     }
 
-    /// Keys that a row of a layer sees, at most.
-    pub(crate) fn window(&self, layer: u32) -> usize {
-        self.spec.attention.window_of(layer).map_or(ALL_KEYS, |keys| keys as usize)
+    /// What rows of a layer see, and how.
+    pub(crate) fn scores(&self, layer: u32) -> Scores {
+        let window = self.spec.attention.window_of(layer).map_or(ALL_KEYS, |keys| keys as usize);
+        Scores { window, cap: self.spec.attention.score_cap }
     }
 }
 
@@ -413,13 +415,13 @@ pub(crate) fn layer_to_gates(
 ) {
     part_input(dev, decoder, bufs.resid, w.attn_norm, bufs.norm_attn);
     linear(dev, w, Site::Qkv, bufs, (bufs.norm_attn, w.qkv_bias, None), bufs.qkv);
-    let window = decoder.window(l);
-    let Cache { batch, copies } = pass.cache(window);
+    let scores = decoder.scores(l);
+    let Cache { batch, copies } = pass.cache(scores.window);
     dev.rope(bufs.qkv, qk_norm(decoder, w), decoder.rotation(l), batch, bufs.kv, bufs.q);
     if let Some(copies) = copies {
         dev.copy_kv(bufs.kv, copies);
     }
-    dev.attention(bufs.q, bufs.kv, batch, window, bufs.attn, bufs.lse);
+    dev.attention(bufs.q, bufs.kv, batch, scores, bufs.attn, bufs.lse);
     attention_output(dev, decoder, w, bufs);
     part_input(dev, decoder, bufs.mid, w.ffn_norm, bufs.norm_ffn);
     linear(dev, w, Site::GateUp, bufs, (bufs.norm_ffn, w.gate_up_bias, None), bufs.gate_up);
@@ -460,8 +462,8 @@ pub fn head(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temper
     }
     let norm = head_input(dev, decoder, pass);
     let targets = pass.acts.targets.expect("score and update have targets").slice(0, pass.head_rows);
-    let inv_temperature = inv_temperature * decoder.logit_scale();
-    dev.head(norm, decoder.params.head, targets, inv_temperature, pass.vocabulary().1, pass.head_out());
+    let logits = decoder.logits().and_times(inv_temperature);
+    dev.head(norm, decoder.params.head, targets, logits, pass.vocabulary().1, pass.head_out());
 }
 
 /// The value of each head row, after `layers` of a critic or a reward model: one product, in f32. `Pass::values` has them.
@@ -518,8 +520,8 @@ pub fn draw_runs<'p>(
         let of = |buf: Buf<'p>| buf.slice(first, rows);
         let out = HeadOut { logprobs: of(out.logprobs), lse: of(out.lse), entropy: of(out.entropy) };
         let (x, keys) = (norm.slice(first * width, rows * width), keys.slice(first * 3, rows * 3));
-        let logit_scale = decoder.logit_scale();
-        dev.sample(Sample { x, w, keys, how, logit_scale, tile, tokens: of(tokens), out });
+        let logits = decoder.logits();
+        dev.sample(Sample { x, w, keys, how, logits, tile, tokens: of(tokens), out });
         first += rows;
     }
     assert_eq!(first, pass.head_rows, "every head row is in one run");

@@ -290,6 +290,7 @@ fn layers_that_differ() {
         "mistral_window",
         "smollm3",
         "olmo3",
+        "gemma2",
         "gemma3",
         "granite",
         "qwen3_yarn",
@@ -309,6 +310,7 @@ fn windows_in_a_cache_of_their_own() {
         ("olmo3", DType::Bf16),
         ("gemma3", DType::F32),
         ("gemma3", DType::Bf16),
+        ("gemma2", DType::Bf16),
     ] {
         let spec = Setup::new(
             source,

@@ -296,6 +296,7 @@ fn bf16_uses_every_region_to_its_end() {
     check(Family::Qwen3, DType::Bf16, Recompute::Cheap, false);
     check(Family::Qwen3, DType::Bf16, Recompute::Layer, false);
     check(Family::Llama, DType::Bf16, Recompute::Layer, false);
+    check(Family::Gemma2, DType::Bf16, Recompute::Layer, false);
     check(Family::Gemma3, DType::Bf16, Recompute::Cheap, false);
     check(Family::Olmo3, DType::Bf16, Recompute::None, true);
     check(Family::Phi3, DType::Bf16, Recompute::Layer, false);
