@@ -33,6 +33,7 @@ TINY = {
     "smollm3": "SmolLM3",
     "olmo2": "OLMo 2",
     "olmo3": "OLMo 3",
+    "gemma2": "Gemma 2",
     "gemma3": "Gemma 3",
     "granite": "Granite 3",
 }

@@ -19,6 +19,8 @@ crate::names! {
         Olmo2 = "olmo2",
         /// OLMo 3.
         Olmo3 = "olmo3",
+        /// Gemma 2.
+        Gemma2 = "gemma2",
         /// Gemma 3, text.
         Gemma3 = "gemma3_text",
         /// Granite 3, dense.
@@ -85,6 +87,8 @@ pub struct Architecture {
     pub has_longrope: bool,
     /// True if embeddings are multiplied by the root of their width.
     pub scales_embedding: bool,
+    /// True if `attn_logit_softcapping` and `final_logit_softcapping` are read.
+    pub has_soft_caps: bool,
     /// True if constant factors are read: of embeddings, of what parts of a layer add, of scores, and of logits.
     pub has_multipliers: bool,
     /// Base of the rotary frequencies where a file does not name it.
@@ -143,6 +147,7 @@ const LLAMA: Architecture = Architecture {
     is_fused: false,
     has_longrope: false,
     scales_embedding: false,
+    has_soft_caps: false,
     has_multipliers: false,
     rope_theta: 1e4,
     is_tied: false,
@@ -195,7 +200,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         family: Family::SmolLm3,
         causal_lm: "SmolLM3ForCausalLM",
         classifier: "SmolLM3ForSequenceClassification",
-        gguf: None,
+        gguf: Some("smollm3"),
         rope_theta: 2e6,
         is_tied: true,
         // transformers has a default beyond small vocabularies.
@@ -206,7 +211,8 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         family: Family::Olmo2,
         causal_lm: "Olmo2ForCausalLM",
         classifier: "Olmo2ForSequenceClassification",
-        gguf: None,
+        gguf: Some("olmo2"),
+        gguf_rope_pairs: false,
         qk_norms: Some(QkNorms::Rows),
         norms: POST_NORMS,
         reads_mlp_bias: false,
@@ -224,10 +230,30 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         ..LLAMA
     },
     Architecture {
+        family: Family::Gemma2,
+        causal_lm: "Gemma2ForCausalLM",
+        classifier: "Gemma2ForSequenceClassification",
+        gguf: Some("gemma2"),
+        gguf_rope_pairs: false,
+        norms: Norms {
+            before: Some(["input_layernorm", "pre_feedforward_layernorm"]),
+            after: POST_NORMS.after,
+        },
+        norm_offset: 1.0,
+        gate: Gate::GeluTanh,
+        scales_embedding: true,
+        has_soft_caps: true,
+        is_tied: true,
+        reads_mlp_bias: false,
+        windows: Windows::AllButEvery { n: 2, own_rope: false },
+        ..LLAMA
+    },
+    Architecture {
         family: Family::Gemma3,
         causal_lm: "Gemma3ForCausalLM",
         classifier: "Gemma3TextForSequenceClassification",
-        gguf: None,
+        gguf: Some("gemma3"),
+        gguf_rope_pairs: false,
         qk_norms: Some(QkNorms::Heads),
         norms: Norms {
             before: Some(["input_layernorm", "pre_feedforward_layernorm"]),
@@ -246,7 +272,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         family: Family::Granite,
         causal_lm: "GraniteForCausalLM",
         classifier: "GraniteForSequenceClassification",
-        gguf: None,
+        gguf: Some("granite"),
         has_multipliers: true,
         ..LLAMA
     },
@@ -254,7 +280,8 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         family: Family::Phi3,
         causal_lm: "Phi3ForCausalLM",
         classifier: "Phi3ForSequenceClassification",
-        gguf: None,
+        gguf: Some("phi3"),
+        gguf_rope_pairs: false,
         is_fused: true,
         has_longrope: true,
         reads_attention_bias: false,

@@ -16,6 +16,11 @@ impl LayerSet {
         (0..layers).filter(|&layer| is_in(layer)).collect()
     }
 
+    /// How many of them are below `layer`.
+    pub fn before(&self, layer: u32) -> u32 {
+        self.iter().take_while(|&one| one < layer).count() as u32
+    }
+
     /// As `of`: all but every n-th one.
     pub const fn all_but_every(n: u32, layers: u32) -> LayerSet {
         let (mut set, mut layer) = (LayerSet([0; LAYERS_MAX / 64]), 0);
@@ -109,6 +114,9 @@ pub struct Attention {
     pub scale: Option<f32>,
     /// Elements of a head that are rotated, the first ones; all if none.
     pub rotated: Option<u32>,
+    /// c: scores, with their scale, become c tanh(x / c).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub score_cap: Option<f32>,
 }
 
 impl Attention {
@@ -123,7 +131,7 @@ impl Attention {
     }
 }
 
-/// Constant factors of a decoder, 1 in most families.
+/// Constant factors of a decoder, 1 in most families, and what bends its logits.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Multipliers {
@@ -133,16 +141,19 @@ pub struct Multipliers {
     pub residual: f32,
     /// Logits are divided by it.
     pub logits: f32,
+    /// c: logits become c tanh(x / c).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logit_cap: Option<f32>,
 }
 
 impl Default for Multipliers {
     fn default() -> Multipliers {
-        Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0 }
+        Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0, logit_cap: None }
     }
 }
 
 impl Multipliers {
-    /// True if all are 1.
+    /// True if all are 1 and logits are not bent.
     pub fn is_plain(&self) -> bool {
         *self == Multipliers::default()
     }
@@ -158,6 +169,7 @@ mod tests {
         assert_eq!(sliding.iter().collect::<Vec<_>>(), [0, 1, 2, 4, 5, 6, 8, 9]);
         assert_eq!(LayerSet::every(4, 10).iter().collect::<Vec<_>>(), [3, 7]);
         assert_eq!(sliding, LayerSet::of(10, |layer| layer % 4 != 3));
+        assert_eq!([0, 3, 4, 9, 200].map(|layer| sliding.before(layer)), [0, 3, 3, 7, 8]);
         assert!(sliding.contains(9) && !sliding.contains(10) && !sliding.contains(5000));
         let last = LayerSet::of(LAYERS_MAX as u32, |layer| layer == 255);
         assert_eq!((last.len(), last.contains(255)), (1, true));

@@ -190,19 +190,19 @@ const fn spec(
         family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, rms_eps, rope_theta,
         rope_scaling: RopeScaling::None, tied, max_positions,
         qkv_bias: family.architecture().qkv_bias, output_bias: false, mlp_bias: false, qk_norms: family.architecture().qk_norms,
-        attention: PLAIN, multipliers: Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0 }, is_wrapped: false,
+        attention: PLAIN, multipliers: Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0, logit_cap: None }, is_wrapped: false,
     }
 }
 
 const PLAIN: Attention =
-    Attention { window: None, unrotated: LayerSet::every(1, 0), scale: None, rotated: None };
+    Attention { window: None, unrotated: LayerSet::every(1, 0), scale: None, rotated: None, score_cap: None };
 
 const ONES: [f32; 3] = [1.0; 3];
 
 /// `spec` with a factor on scores, and with those of embeddings, of what parts add, and of logits.
 const fn scaled(spec: ModelSpec, scale: f32, [embedding, residual, logits]: [f32; 3]) -> ModelSpec {
     let attention = Attention { scale: Some(scale), ..spec.attention };
-    ModelSpec { attention, multipliers: Multipliers { embedding, residual, logits }, ..spec }
+    ModelSpec { attention, multipliers: Multipliers { embedding, residual, logits, logit_cap: None }, ..spec }
 }
 
 const OLMO_3_ROPE: RopeScaling = RopeScaling::Yarn {
@@ -225,6 +225,12 @@ const PHI_4_MINI_ROPE: RopeScaling = RopeScaling::LongRope {
     ]),
     original_max_position_embeddings: 4096,
 };
+
+/// `spec` with caps of scores and logits.
+const fn capped(spec: ModelSpec, scores: f32, logits: f32) -> ModelSpec {
+    let attention = Attention { score_cap: Some(scores), ..spec.attention };
+    ModelSpec { attention, multipliers: Multipliers { logit_cap: Some(logits), ..spec.multipliers }, ..spec }
+}
 
 /// `spec` with windows in all layers but every n-th.
 const fn with_windows(spec: ModelSpec, keys: u32, n: u32, rope_theta: Option<f64>) -> ModelSpec {
@@ -283,6 +289,8 @@ pub const PRESETS: &[(&str, ModelSpec)] = &[
     ("olmo-2-1b", spec(Family::Olmo2, 100352, 2048, 16, 16, 16, 128, 8192, 1e-6, 5e5, false, 4096)),
     ("olmo-2-7b", spec(Family::Olmo2, 100352, 4096, 32, 32, 32, 128, 11008, 1e-6, 5e5, false, 4096)),
     ("olmo-3-7b", with_windows(ModelSpec { rope_scaling: OLMO_3_ROPE, ..spec(Family::Olmo3, 100278, 4096, 32, 32, 32, 128, 11008, 1e-6, 5e5, false, 65536) }, 4096, 4, Some(5e5))),
+    ("gemma-2-2b", with_windows(capped(scaled(spec(Family::Gemma2, 256000, 2304, 26, 8, 4, 256, 9216, 1e-6, 1e4, true, 8192), 0.0625, ONES), 50.0, 30.0), 4096, 2, None)),
+    ("gemma-2-9b", with_windows(capped(scaled(spec(Family::Gemma2, 256000, 3584, 42, 16, 8, 256, 14336, 1e-6, 1e4, true, 8192), 0.0625, ONES), 50.0, 30.0), 4096, 2, None)),
     ("gemma-3-1b", with_windows(scaled(spec(Family::Gemma3, 262144, 1152, 26, 4, 1, 256, 6912, 1e-6, 1e6, true, 32768), 0.0625, ONES), 512, 6, Some(1e4))),
     ("gemma-3-4b", with_windows(ModelSpec { rope_scaling: RopeScaling::Linear { factor: 8.0 }, ..scaled(spec(Family::Gemma3, 262208, 2560, 34, 8, 4, 256, 10240, 1e-6, 1e6, true, 131072), 0.0625, ONES) }, 1024, 6, Some(1e4))),
     ("granite-3.3-2b", scaled(spec(Family::Granite, 49159, 2048, 40, 32, 8, 64, 8192, 1e-5, 1e7, true, 131072), 0.015625, [12.0, 0.22, 8.0])),
@@ -328,6 +336,8 @@ mod tests {
             ("llama-3.1-8b", 8_030_261_248),
             ("qwen3-14b", 14_768_307_200),
             ("qwen3-32b", 32_762_123_264),
+            ("gemma-2-2b", 2_614_341_888),
+            ("gemma-2-9b", 9_241_705_984),
             ("gemma-3-1b", 999_885_952),
             ("smollm3-3b", 3_075_098_624),
             ("olmo-2-1b", 1_484_916_736),

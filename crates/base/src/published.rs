@@ -61,6 +61,8 @@ mod tests {
             ("allenai/OLMo-2-0425-1B-Instruct", Some("olmo-2-1b")),
             ("allenai/Olmo-3-1025-7B", Some("olmo-3-7b")),
             ("allenai/Olmo-3-7B-Instruct", Some("olmo-3-7b")),
+            ("google/gemma-2-2b-it", Some("gemma-2-2b")),
+            ("google/gemma-2-9b", Some("gemma-2-9b")),
             ("google/gemma-3-1b-it", Some("gemma-3-1b")),
             ("google/gemma-3-4b-pt", Some("gemma-3-4b")),
             ("ibm-granite/granite-3.3-2b-base", Some("granite-3.3-2b")),

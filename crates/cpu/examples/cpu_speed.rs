@@ -9,7 +9,7 @@ mod rig;
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_cpu::{Isa, peak};
 use plimsoll_device::sizes::cpu::{head_tile_elements, pack_elements};
-use plimsoll_device::{Device, HEAD_TILE, HeadBackward, HeadOut, Sample, Sampling};
+use plimsoll_device::{Device, HEAD_TILE, HeadBackward, HeadOut, Logits, Sample, Sampling};
 use rig::{Rig, matrix_len};
 use std::time::Instant;
 
@@ -159,11 +159,11 @@ fn head(report: &Report, e: DType) {
             (b.buf("x"), b.matrix("w", VOCAB, HIDDEN, e), b.buf("targets"), b.buf("tile"));
         let out = HeadOut { logprobs: b.buf("logprobs"), lse: b.buf("lse"), entropy: b.buf("entropy") };
         let label = |op: &str| format!("{} {op} M={m}", e.name());
-        report.line(&label("head"), flops, || b.dev.head(x, w, targets, 1.0, tile, out));
+        report.line(&label("head"), flops, || b.dev.head(x, w, targets, Logits::times(1.0), tile, out));
         let how = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 };
         let drawn = |how| {
-            let (keys, tokens, logit_scale) = (b.buf("keys"), targets, 1.0);
-            b.dev.sample(Sample { x, w, keys, how, logit_scale, tile, tokens, out })
+            let (keys, tokens, logits) = (b.buf("keys"), targets, Logits::times(1.0));
+            b.dev.sample(Sample { x, w, keys, how, logits, tile, tokens, out })
         };
         report.line(&label("sample"), flops, || drawn(how));
         if m == 32 {
@@ -177,7 +177,7 @@ fn head(report: &Report, e: DType) {
                     x,
                     w,
                     targets,
-                    inv_temperature: 1.0,
+                    logits: Logits::times(1.0),
                     head_out: out,
                     dlogprobs: d,
                     dentropy: d,

@@ -92,7 +92,7 @@ simd_fn! {
 /// tanh x by the quotient of two polynomials of x^2, as Eigen's `ptanh_float`: its largest error is 3e-7, and it is
 /// odd and never beyond 1. No exponential, no branch.
 #[inline(always)]
-fn tanh<S: Simd>(s: S, x: S::F) -> S::F {
+pub(super) fn tanh<S: Simd>(s: S, x: S::F) -> S::F {
     const LIMIT: f32 = 7.905_311; // From here on the quotient is 1 in f32.
     const P: [f32; 7] = [
         -2.760_768_4e-16,
@@ -114,4 +114,17 @@ fn tanh<S: Simd>(s: S, x: S::F) -> S::F {
         q = s.fma(q, x2, s.splat(*c));
     }
     s.div(s.mul(x, p), q)
+}
+
+/// c tanh(x / c).
+#[inline(always)]
+pub(super) fn capped<S: Simd>(s: S, x: S::F, c: f32) -> S::F {
+    s.mul(tanh(s, s.div(x, s.splat(c))), s.splat(c))
+}
+
+/// The slope of `capped` where it gives y: 1 - (y / c)^2.
+#[inline(always)]
+pub(super) fn capped_slope<S: Simd>(s: S, y: S::F, c: f32) -> S::F {
+    let t = s.div(y, s.splat(c));
+    s.sub(s.splat(1.0), s.mul(t, t))
 }

@@ -10,12 +10,13 @@
 
 pub(super) mod tiles;
 
+use super::activation::capped;
 use super::elementwise::convert_row;
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::rope::HEAD_DIM_MAX;
 use super::{CpuDevice, Shared};
 use plimsoll_base::math;
-use plimsoll_device::{ATTENTION_CHUNK, Batch, KV_BLOCK, Kv, SEGMENT_FIELDS};
+use plimsoll_device::{ATTENTION_CHUNK, Batch, KV_BLOCK, Kv, SEGMENT_FIELDS, Scores};
 use plimsoll_memory::Buf;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -83,10 +84,11 @@ pub(super) fn forward(
     dev: &CpuDevice,
     q: Buf<'_>,
     kv: Kv<'_>,
-    (batch, window): (Batch<'_>, usize),
+    (batch, scores): (Batch<'_>, Scores),
     out: Buf<'_>,
     lse: Option<Buf<'_>>,
 ) {
+    let window = scores.window;
     assert!(window > 0, "a row sees itself");
     let rows = batch.positions.len();
     if rows == 0 {
@@ -101,6 +103,7 @@ pub(super) fn forward(
         let call = Call::<T> {
             dims,
             window,
+            cap: scores.cap,
             q: dev.read(q),
             keys: dev.read(kv.keys),
             values: dev.read(kv.values),
@@ -167,6 +170,8 @@ struct Call<'a, T> {
     dims: Dims,
     /// Keys that a row sees, at most.
     window: usize,
+    /// What bends scores.
+    cap: Option<f32>,
     q: &'a [T],
     keys: &'a [T],
     values: &'a [T],
@@ -264,6 +269,9 @@ simd_fn! {
             // SAFETY: the scratch has rows of queries and scores for n queries.
             unsafe {
                 chunk_scores(s, blocks, block, seen, q, scores);
+                if let Some(cap) = call.cap {
+                    cap_scores(s, seen, cap, scores);
+                }
                 let mut fresh = [Softmax::default(); QUERIES_MAX];
                 for i in 0..n {
                     fresh[i] = softmax(s, scores.add(i * SCORES_STRIDE), seen[i]);
@@ -380,6 +388,23 @@ unsafe fn score_tile<S: Simd, T: Lanes, const Q: usize, const B: usize>(
             }
         }
         i += 1;
+    }
+}
+
+/// Bends the scores that queries see, and the rest of their blocks.
+///
+/// # Safety
+/// `scores` has rows for all queries of `seen`.
+#[inline(always)]
+unsafe fn cap_scores<S: Simd>(s: S, seen: &[Seen], cap: f32, scores: *mut f32) {
+    for (i, seen) in seen.iter().enumerate().filter(|(_, seen)| !seen.is_empty()) {
+        for block in seen.from / LANES..seen.upto.div_ceil(LANES) {
+            // SAFETY: row i of the scores, which has a chunk's.
+            unsafe {
+                let at = scores.add(i * SCORES_STRIDE + block * LANES);
+                s.store(at, capped(s, s.load(at), cap));
+            }
+        }
     }
 }
 

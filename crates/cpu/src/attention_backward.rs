@@ -7,6 +7,7 @@
 #![allow(clippy::needless_range_loop)] // Indices run over several arrays, which stay in registers.
 
 use super::CpuDevice;
+use super::activation::{capped, capped_slope};
 use super::attention::tiles::{STRIDE, dot_tile, sum_tile, tile_of};
 use super::attention::{Blocks, Dims, Segment, segments};
 use super::elementwise::{convert_row, zero};
@@ -14,7 +15,7 @@ use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::norm::dot;
 use super::rope::HEAD_DIM_MAX;
 use super::view::Shared;
-use plimsoll_device::{AttentionBackward, KV_BLOCK, NO_PARENT};
+use plimsoll_device::{AttentionBackward, KV_BLOCK, NO_PARENT, Scores};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -22,7 +23,7 @@ use std::ops::Range;
 const QUERIES_MAX: usize = 48;
 
 pub(super) fn backward(dev: &CpuDevice, args: AttentionBackward<'_>) {
-    let AttentionBackward { q, kv, batch, window, out, lse, dout, dq, dkv } = args;
+    let AttentionBackward { q, kv, batch, scores, out, lse, dout, dq, dkv } = args;
     let rows = batch.positions.len();
     if rows == 0 {
         return;
@@ -40,7 +41,7 @@ pub(super) fn backward(dev: &CpuDevice, args: AttentionBackward<'_>) {
     by_dtype!(q, T => {
         let call = Call::<T> {
             dims,
-            window,
+            scores,
             q: dev.read(q),
             keys: dev.read(kv.keys),
             values: dev.read(kv.values),
@@ -77,8 +78,7 @@ fn key_row(segment: &Segment, position: usize) -> usize {
 
 struct Call<'a, T> {
     dims: Dims,
-    /// Keys that a row sees, at most.
-    window: usize,
+    scores: Scores,
     q: &'a [T],
     keys: &'a [T],
     values: &'a [T],
@@ -139,7 +139,7 @@ impl Work {
 struct Queries<'a> {
     segment: &'a Segment,
     dims: Dims,
-    window: usize,
+    scores: Scores,
     kv_head: usize,
     rows: Range<usize>,
     heads: Range<usize>,
@@ -173,7 +173,7 @@ impl Queries<'_> {
     /// The first key that the first row sees.
     #[inline(always)]
     fn first_key(&self) -> usize {
-        (self.first_position() + 1).saturating_sub(self.window)
+        (self.first_position() + 1).saturating_sub(self.scores.window)
     }
 
     /// The first query that sees a key, or the keys after it.
@@ -193,7 +193,7 @@ simd_fn! {
             for head in (0..group).step_by(heads_max) {
                 let rows = row..(row + rows_max).min(segment.rows);
                 let heads = kv_head * group + head..kv_head * group + (head + heads_max).min(group);
-                backward_rows(s, call, table, &Queries { segment, dims, window: call.window, kv_head, rows, heads });
+                backward_rows(s, call, table, &Queries { segment, dims, scores: call.scores, kv_head, rows, heads });
             }
         }
     }
@@ -263,9 +263,9 @@ unsafe fn block_weights<S: Simd>(
         for (i, seen) in seen.iter_mut().enumerate() {
             let keys = queries.first_position() + (at + i) / queries.heads.len() + 1;
             let within = |key: usize| key.saturating_sub(first_key).min(KV_BLOCK);
-            *seen = (within(keys.saturating_sub(queries.window)), within(keys));
+            *seen = (within(keys.saturating_sub(queries.scores.window)), within(keys));
         }
-        let (deltas, lses) = (&deltas[at..], &lses[at..]);
+        let rows = Softmaxes { deltas: &deltas[at..], lses: &lses[at..], cap: queries.scores.cap };
         // SAFETY: queries at..at + size are among the n that the caller promises rows for.
         unsafe {
             let x = Work {
@@ -276,10 +276,10 @@ unsafe fn block_weights<S: Simd>(
                 ..work
             };
             match size {
-                8 => weight_tile::<S, 8>(s, d, x, &seen, deltas, lses),
-                4 => weight_tile::<S, 4>(s, d, x, &seen, deltas, lses),
-                2 => weight_tile::<S, 2>(s, d, x, &seen, deltas, lses),
-                _ => weight_tile::<S, 1>(s, d, x, &seen, deltas, lses),
+                8 => weight_tile::<S, 8>(s, d, x, &seen, rows),
+                4 => weight_tile::<S, 4>(s, d, x, &seen, rows),
+                2 => weight_tile::<S, 2>(s, d, x, &seen, rows),
+                _ => weight_tile::<S, 1>(s, d, x, &seen, rows),
             }
         }
         at += size;
@@ -359,6 +359,16 @@ unsafe fn load_block<S: Simd, T: Lanes>(
     }
 }
 
+/// What is known of the queries of a tile, and what bends their scores.
+#[derive(Clone, Copy)]
+struct Softmaxes<'a> {
+    /// Products of outputs and their gradients.
+    deltas: &'a [f32],
+    /// Log-sum-exps.
+    lses: &'a [f32],
+    cap: Option<f32>,
+}
+
 /// Weights e^(score - lse) and gradients of the scores; 0 for keys that a query does not see.
 ///
 /// # Safety
@@ -369,8 +379,7 @@ unsafe fn weight_tile<S: Simd, const Q: usize>(
     d: usize,
     x: Work,
     seen: &[(usize, usize); 8],
-    deltas: &[f32],
-    lses: &[f32],
+    rows: Softmaxes<'_>,
 ) {
     let (none, scale) = (s.splat(0.0), s.splat(1.0 / (d as f32).sqrt()));
     // SAFETY: the caller promises Q rows of queries, gradients and weights, and a block of 16 keys.
@@ -378,10 +387,17 @@ unsafe fn weight_tile<S: Simd, const Q: usize>(
         let scores = dot_tile::<S, f32, Q, 1>(s, d, x.q, [x.keys.cast_const()]);
         let dweights = dot_tile::<S, f32, Q, 1>(s, d, x.dout, [x.values.cast_const()]);
         for q in 0..Q {
-            let weight = s.exp(s.sub(s.mul(scores[q][0], scale), s.splat(lses[q])));
+            let mut score = s.mul(scores[q][0], scale);
+            if let Some(cap) = rows.cap {
+                score = capped(s, score, cap);
+            }
+            let weight = s.exp(s.sub(score, s.splat(rows.lses[q])));
             let (from, upto) = seen[q];
             let weight = s.first(from, none, s.first(upto, weight, none));
-            let dscore = s.mul(s.mul(weight, s.sub(dweights[q][0], s.splat(deltas[q]))), scale);
+            let mut dscore = s.mul(s.mul(weight, s.sub(dweights[q][0], s.splat(rows.deltas[q]))), scale);
+            if let Some(cap) = rows.cap {
+                dscore = s.mul(dscore, capped_slope(s, score, cap));
+            }
             s.store(x.weights.add(q * KV_BLOCK), weight);
             s.store(x.dscores.add(q * KV_BLOCK), s.first(from, none, s.first(upto, dscore, none)));
         }

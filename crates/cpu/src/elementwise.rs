@@ -5,7 +5,7 @@ use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::{CpuDevice, Element, Real, Shared};
 use plimsoll_base::DType;
 use plimsoll_device::codes::by_code;
-use plimsoll_device::{Batch, KV_BLOCK, Matrix, MatrixLayout, Owned, SEGMENT_FIELDS};
+use plimsoll_device::{Batch, KV_BLOCK, Matrix, MatrixLayout, Owned, SEGMENT_FIELDS, Slots};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
@@ -127,7 +127,13 @@ pub(super) fn cast(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>) {
     });
 }
 
-pub(super) fn advance(dev: &CpuDevice, batch: Batch<'_>, ids: Buf<'_>, tokens: Buf<'_>, keys: Buf<'_>) {
+pub(super) fn advance(
+    dev: &CpuDevice,
+    (batch, window): (Batch<'_>, Option<Slots<'_>>),
+    ids: Buf<'_>,
+    tokens: Buf<'_>,
+    keys: Buf<'_>,
+) {
     let rows = ids.len();
     assert_eq!((batch.positions.len(), tokens.len(), keys.len()), (rows, rows, rows * 3));
     assert_eq!((batch.slots.len(), batch.segments.len()), (rows, rows * SEGMENT_FIELDS), "one row a segment");
@@ -139,11 +145,26 @@ pub(super) fn advance(dev: &CpuDevice, batch: Batch<'_>, ids: Buf<'_>, tokens: B
     for i in 0..rows {
         let segment = &mut segments[i * SEGMENT_FIELDS..][..SEGMENT_FIELDS];
         let position = positions[i] + 1;
-        let block = tables[segment[3] as usize + position as usize / KV_BLOCK];
         (ids[i], positions[i], segment[2]) = (tokens[i], position, position);
-        slots[i] = block * KV_BLOCK as u32 + position % KV_BLOCK as u32;
+        slots[i] = slot_of(tables, segment, position);
         keys[i * 3 + 2] += 1;
     }
+    let Some(window) = window else { return };
+    assert_eq!((window.slots.len(), window.tables.len()), (rows, tables.len()), "as those of the batch");
+    let (tables, slots) = (dev.read::<u32>(window.tables), dev.write::<u32>(window.slots));
+    // SAFETY: the only task, and a region that nothing else here uses.
+    let slots = unsafe { slots.range(0, rows) };
+    for ((slot, segment), &position) in
+        slots.iter_mut().zip(segments.chunks_exact(SEGMENT_FIELDS)).zip(&*positions)
+    {
+        *slot = slot_of(tables, segment, position);
+    }
+}
+
+/// Where a position of a segment is in a cache.
+fn slot_of(tables: &[u32], segment: &[u32], position: u32) -> u32 {
+    let block = tables[segment[3] as usize + position as usize / KV_BLOCK];
+    block * KV_BLOCK as u32 + position % KV_BLOCK as u32
 }
 
 // ---- rows of matrices --------------------------------------------------------------------------------------------

@@ -4,12 +4,13 @@
 //! No buffer holds [R, V]. A tile gives each row (max, sum of exp(x - max), sum of (x - max) exp(x - max)) over 16
 //! lanes and a fixed tree; tiles are merged in ascending order. The sampler uses the same functions.
 
+use super::activation::{capped, capped_slope};
 use super::lanes::{LANES, Lanes, by_dtype, simd_fn};
 use super::matmul::{self, Operand, Packed, Panels};
 use super::{CpuDevice, Isa, Shared};
 use plimsoll_base::math;
 use plimsoll_device::sizes::cpu::{BLOCK_ROWS, FULL_ROWS, HeadShape, stats_per_row};
-use plimsoll_device::{HEAD_TILE, HeadBackward, HeadOut, Matrix, PANEL};
+use plimsoll_device::{HEAD_TILE, HeadBackward, HeadOut, Logits, Matrix, PANEL};
 use plimsoll_memory::Buf;
 
 /// In place of logits beyond the vocabulary: no mass, and finite, so that 0 times it is 0.
@@ -126,11 +127,11 @@ pub(crate) fn forward(
     x: Buf<'_>,
     w: Matrix<'_>,
     targets: Buf<'_>,
-    inv_temperature: f32,
+    logits: Logits,
     tile: Buf<'_>,
     out: HeadOut<'_>,
 ) {
-    by_dtype!(x, E => forward_as::<E>(dev, x, w, targets, inv_temperature, tile, out));
+    by_dtype!(x, E => forward_as::<E>(dev, x, w, targets, logits, tile, out));
 }
 
 fn forward_as<E: Operand>(
@@ -138,7 +139,7 @@ fn forward_as<E: Operand>(
     x: Buf<'_>,
     w: Matrix<'_>,
     targets: Buf<'_>,
-    inv_temperature: f32,
+    logits: Logits,
     tile: Buf<'_>,
     out: HeadOut<'_>,
 ) {
@@ -149,7 +150,7 @@ fn forward_as<E: Operand>(
     for first in (0..targets.len()).step_by(work.shape.wave_rows.max(1)) {
         let rows = work.shape.wave_rows.min(targets.len() - first);
         let wave = &targets[first..first + rows];
-        wave_stats(dev, &x[first * w.k()..][..rows * w.k()], &w, inv_temperature, &work, Some(wave));
+        wave_stats(dev, &x[first * w.k()..][..rows * w.k()], &w, logits, &work, Some(wave));
         each_row(dev, rows, |row| {
             // SAFETY: one task a row: no other uses this row's statistics.
             let stats = unsafe { work.row(row) };
@@ -163,7 +164,7 @@ pub(super) fn wave_stats<E: Operand>(
     dev: &CpuDevice,
     x: &[E],
     w: &Panels<'_, E>,
-    inv_temperature: f32,
+    how: Logits,
     work: &Work<'_>,
     targets: Option<&[u32]>,
 ) {
@@ -176,15 +177,7 @@ pub(super) fn wave_stats<E: Operand>(
         let here = BLOCK_ROWS.min(rows - row);
         // SAFETY: a slot is this task's by its number or by its thread's.
         let logits = unsafe { work.logits(task, num_tasks, thread) };
-        let cols = tile_logits(
-            dev.isa(),
-            &x[row * w.k()..][..here * w.k()],
-            w,
-            tile,
-            inv_temperature,
-            logits,
-            width,
-        );
+        let cols = tile_logits(dev.isa(), &x[row * w.k()..][..here * w.k()], w, tile, how, logits, width);
         for r in 0..here {
             let logits = &logits[r * width..][..width];
             let target = targets.map_or(usize::MAX, |t| t[row + r] as usize);
@@ -200,13 +193,13 @@ pub(super) fn wave_stats<E: Operand>(
     });
 }
 
-/// Scaled logits of a vocabulary tile, padded to `width`; its number of columns.
+/// Logits of a vocabulary tile as `how` has them, padded to `width`; its number of columns.
 pub(super) fn tile_logits<E: Operand>(
     isa: Isa,
     x: &[E],
     w: &Panels<'_, E>,
     tile: usize,
-    inv_temperature: f32,
+    how: Logits,
     logits: &mut [f32],
     width: usize,
 ) -> usize {
@@ -216,16 +209,20 @@ pub(super) fn tile_logits<E: Operand>(
     // SAFETY: `logits` is borrowed mutably, so no other task writes it.
     unsafe { matmul::rows_product(isa, x, &w.rows(first, cols), Shared::of(logits), 0, width) };
     for row in logits[..rows * width].chunks_exact_mut(width) {
-        scale_and_pad(isa, row, cols, inv_temperature);
+        finish_and_pad(isa, row, cols, how);
     }
     cols
 }
 
 simd_fn! {
-    /// Multiplies the first `cols` elements and pads the others.
-    pub(super) fn scale_and_pad[](s: S, row: &mut [f32], cols: usize, factor: f32) {
+    /// Bends and multiplies the first `cols` elements, and pads the others.
+    pub(super) fn finish_and_pad[](s: S, row: &mut [f32], cols: usize, how: Logits) {
         for (i, part) in row.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            let x = s.mul(f32::load(s, part), s.splat(factor));
+            let mut x = f32::load(s, part);
+            if let Some(cap) = how.cap {
+                x = capped(s, x, cap);
+            }
+            let x = s.mul(x, s.splat(how.factor));
             let keep = cols.saturating_sub(i * LANES).min(LANES);
             f32::store(s, part, s.first(keep, x, s.splat(PADDING)));
         }
@@ -331,7 +328,7 @@ pub(crate) fn backward(dev: &CpuDevice, args: HeadBackward<'_>) {
         let rows = Rows {
             targets: dev.read(args.targets), lse: dev.read(head_out.lse), entropy: dev.read(head_out.entropy),
             dlogprobs: dev.read(args.dlogprobs), dentropy: dev.read(args.dentropy),
-            inv_temperature: args.inv_temperature,
+            logits: args.logits,
         };
         let w = Panels::<E>::new(dev, w);
         backward_as::<E>(dev, dev.read::<E>(x), &w, &rows, args)
@@ -345,7 +342,7 @@ struct Rows<'a> {
     entropy: &'a [f32],
     dlogprobs: &'a [f32],
     dentropy: &'a [f32],
-    inv_temperature: f32,
+    logits: Logits,
 }
 
 fn backward_as<E: Operand>(
@@ -398,15 +395,8 @@ fn tile_gradients<E: Operand>(
         let here = BLOCK_ROWS.min(num_rows - row);
         // SAFETY: a slot is this task's by its number or by its thread's.
         let logits = unsafe { work.logits(task, num_tasks, thread) };
-        let cols = tile_logits(
-            dev.isa(),
-            &x[row * w.k()..][..here * w.k()],
-            w,
-            tile,
-            rows.inv_temperature,
-            logits,
-            width,
-        );
+        let cols =
+            tile_logits(dev.isa(), &x[row * w.k()..][..here * w.k()], w, tile, rows.logits, logits, width);
         for r in 0..here {
             // SAFETY: ranges of rows are disjoint, and each is one task's.
             let to = unsafe { dtile.range((row + r) * cols, cols) };
@@ -417,11 +407,11 @@ fn tile_gradients<E: Operand>(
 }
 
 simd_fn! {
-    /// inv_t (dlogp (delta - p) - dH p (ln p + H)) for a row's part of a tile, with ln p = x - lse.
+    /// factor (dlogp (delta - p) - dH p (ln p + H)) for a row's part of a tile, with ln p = x - lse, times the slope of what bends x.
     fn logit_gradients[E: Lanes](s: S, logits: &[f32], rows: &Rows<'_>, row: usize, target: usize, to: &mut [E]) {
         let (lse, entropy) = (s.splat(rows.lse[row]), s.splat(rows.entropy[row]));
-        let dlogp = rows.inv_temperature * rows.dlogprobs[row];
-        let (minus_dlogp, minus_dh) = (s.splat(-dlogp), s.splat(-rows.inv_temperature * rows.dentropy[row]));
+        let dlogp = rows.logits.factor * rows.dlogprobs[row];
+        let (minus_dlogp, minus_dh) = (s.splat(-dlogp), s.splat(-rows.logits.factor * rows.dentropy[row]));
         // No closures: they would be compiled without the path's instructions.
         for (i, (to, part)) in to.chunks_mut(LANES).zip(logits.as_chunks::<LANES>().0).enumerate() {
             let lnp = s.max(s.splat(EXP_MIN), s.sub(f32::load(s, part), lse));
@@ -433,6 +423,9 @@ simd_fn! {
                 f32::store(s, &mut lanes, d);
                 lanes[target % LANES] += dlogp;
                 d = f32::load(s, &lanes);
+            }
+            if let Some(cap) = rows.logits.cap {
+                d = s.mul(d, capped_slope(s, f32::load(s, part), cap * rows.logits.factor));
             }
             if let Ok(to) = <&mut [E; LANES]>::try_from(&mut *to) {
                 E::store(s, to, d);

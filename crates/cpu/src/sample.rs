@@ -10,7 +10,7 @@ use super::matmul::{self, Operand, Panels};
 use super::{CpuDevice, Isa};
 use plimsoll_base::rng::{self, Stream};
 use plimsoll_device::sizes::cpu::FULL_ROWS;
-use plimsoll_device::{HEAD_TILE, PANEL, Sample, Sampling};
+use plimsoll_device::{HEAD_TILE, Logits, PANEL, Sample, Sampling};
 use plimsoll_memory::Buf;
 
 /// Draws a token for each row. `keys`: [R, 3] u32: sample id (low, high) and position.
@@ -18,7 +18,7 @@ use plimsoll_memory::Buf;
 /// A row whose logits are not finite gets the token `u32::MAX` and the log-probability NaN.
 pub(crate) fn sample(dev: &CpuDevice, args: Sample<'_>) {
     let Sample { x, w, keys, how, tile, tokens, out, .. } = args;
-    let factor = args.inv_temperature();
+    let logits = args.tempered();
     let rows = tokens.len();
     assert_eq!((x.len(), keys.len()), (rows * w.k, rows * 3), "{rows} rows of K = {}", w.k);
     by_dtype!(x, E => {
@@ -26,7 +26,7 @@ pub(crate) fn sample(dev: &CpuDevice, args: Sample<'_>) {
         let draws = Draws {
             keys: dev.read(keys),
             how,
-            factor,
+            logits,
             tokens: dev.write(tokens),
             out: Outputs::new(dev, out, rows),
         };
@@ -42,8 +42,8 @@ pub(crate) fn sample(dev: &CpuDevice, args: Sample<'_>) {
 struct Draws<'a> {
     keys: &'a [u32],
     how: Sampling,
-    /// On logits.
-    factor: f32,
+    /// How logits are bent and multiplied.
+    logits: Logits,
     tokens: super::Shared<'a, u32>,
     out: Outputs<'a>,
 }
@@ -74,12 +74,12 @@ impl Draws<'_> {
 }
 
 fn untruncated<E: Operand>(dev: &CpuDevice, x: &[E], w: &Panels<'_, E>, tile: Buf<'_>, draws: &Draws<'_>) {
-    let (k, num_rows, factor) = (w.k(), draws.tokens.len(), draws.factor);
+    let (k, num_rows) = (w.k(), draws.tokens.len());
     let work = Work::new(dev, tile, num_rows, w.n());
     for first in (0..num_rows).step_by(work.shape.wave_rows.max(1)) {
         let rows = work.shape.wave_rows.min(num_rows - first);
         let x = &x[first * k..][..rows * k];
-        head::wave_stats(dev, x, w, factor, &work, None);
+        head::wave_stats(dev, x, w, draws.logits, &work, None);
         // As many tasks as tiles of logits.
         let tasks = work.shape.slots.min(rows);
         dev.pool().run(tasks, &|task, thread| {
@@ -107,9 +107,9 @@ fn draw_untruncated<E: Operand>(
     if !merged.is_finite() {
         return draws.set_not_finite(row);
     }
-    let factor = draws.factor;
+    let how = draws.logits;
     let width = logits.len();
-    let compute = |tile: usize, logits: &mut [f32]| head::tile_logits(isa, x, w, tile, factor, logits, width);
+    let compute = |tile: usize, logits: &mut [f32]| head::tile_logits(isa, x, w, tile, how, logits, width);
     if draws.how.temperature == 0.0 {
         let tile = stats[..tiles].iter().position(|&m| m == merged.max).expect("the maximum is some tile's");
         compute(tile, logits);
@@ -175,7 +175,7 @@ fn pick(masses: &[f32], wanted: f64) -> usize {
 }
 
 fn truncated<E: Operand>(dev: &CpuDevice, x: &[E], w: &Panels<'_, E>, tile: Buf<'_>, draws: &Draws<'_>) {
-    let (k, num_rows, factor) = (w.k(), draws.tokens.len(), draws.factor);
+    let (k, num_rows, how) = (w.k(), draws.tokens.len(), draws.logits);
     let stride = w.n().next_multiple_of(PANEL);
     let work = Work::full(dev, tile, num_rows, w.n());
     let tiles = work.shape.tiles;
@@ -190,7 +190,7 @@ fn truncated<E: Operand>(dev: &CpuDevice, x: &[E], w: &Panels<'_, E>, tile: Buf<
                 matmul::rows_product(dev.isa(), x, &w.rows(start, cols), work.tile, start, stride);
                 for row in 0..rows {
                     let logits = work.tile.range(row * stride + start, cols.next_multiple_of(PANEL));
-                    head::scale_and_pad(dev.isa(), logits, cols, factor);
+                    head::finish_and_pad(dev.isa(), logits, cols, how);
                     work.set_stats(row, tile, head::tile_stats(dev.isa(), logits));
                 }
             }
@@ -219,7 +219,7 @@ fn draw_truncated<E: Operand>(
     let token = draw_kept(isa, &mut logits[..w.n()], stats, merged.max, &draws.how, draws.uniform(row));
     // The masses have taken the logits' place: compute the token's logit again.
     let width = logits.len().min(HEAD_TILE);
-    head::tile_logits(isa, x, w, token / HEAD_TILE, draws.factor, &mut logits[..width], width);
+    head::tile_logits(isa, x, w, token / HEAD_TILE, draws.logits, &mut logits[..width], width);
     draws.set(row, token, &merged, logits[token % HEAD_TILE]);
 }
 

@@ -3,11 +3,11 @@
 //! A row's bits are the same in all of them; which kernel runs is a matter of speed. Every segment has a row at least, so
 //! as many segments as rows have one each and are decoded: a block for each segment and key-value head, or for each chunk
 //! of 512 keys of those where there would be too few. Other segments are cut into tiles of rows. Head dimensions other
-//! than 64 and 128, and f32, take the plain kernel everywhere.
+//! than 64 and 128, f32, and scores that are bent take the plain kernel everywhere.
 
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_base::DType;
-use plimsoll_device::{ATTENTION_CHUNK, Batch, KV_BLOCK, Kv, SEGMENT_FIELDS};
+use plimsoll_device::{ATTENTION_CHUNK, Batch, KV_BLOCK, Kv, SEGMENT_FIELDS, Scores};
 use plimsoll_memory::Buf;
 
 /// Rows of a warp, as in `attention_tile.cuh`.
@@ -40,13 +40,16 @@ pub(super) struct Shape {
     pub(super) d: usize,
     /// Keys that a row sees, at most.
     window: u32,
+    /// What bends scores.
+    cap: Option<f32>,
     /// Of queries, cache and outputs.
     pub(super) dtype: DType,
 }
 
 impl Shape {
     /// Checks q and the cache against the batch, which has at least one row.
-    pub(super) fn new(q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, window: usize) -> Shape {
+    pub(super) fn new(q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, scores: Scores) -> Shape {
+        let Scores { window, cap } = scores;
         assert!(window > 0, "a row sees itself");
         let (rows, k, d) = (batch.positions.len(), kv.kv_heads, kv.head_dim);
         let a = q.len() / (rows * d);
@@ -69,6 +72,7 @@ impl Shape {
             k,
             d,
             window: u32::try_from(window).unwrap_or(u32::MAX),
+            cap,
             dtype: q.dtype(),
         }
     }
@@ -82,9 +86,15 @@ impl Shape {
         [rows, segments, entries, blocks, keys, a, k, Arg::U32(self.window)]
     }
 
+    /// The last parameters of the plain kernels, whose scores are `unit` times what they are: d, the scale, and what bends them.
+    pub(super) fn plain_args(&self, unit: f32) -> [Arg; 3] {
+        let [scale, cap] = [scale(self.d), self.cap.unwrap_or(0.0)].map(|x| Arg::F32(x * unit));
+        [Arg::U32(self.d as u32), scale, cap]
+    }
+
     /// True for the kernels on tensor cores.
     pub(super) fn is_fast(&self) -> bool {
-        self.dtype == DType::Bf16 && matches!(self.d, 64 | 128)
+        self.dtype == DType::Bf16 && matches!(self.d, 64 | 128) && self.cap.is_none()
     }
 
     /// One of two kernels, by head dimension.
@@ -152,14 +162,14 @@ pub(crate) fn forward(
     dev: &CudaDevice,
     q: Buf<'_>,
     kv: Kv<'_>,
-    (batch, window): (Batch<'_>, usize),
+    (batch, scores): (Batch<'_>, Scores),
     out: Buf<'_>,
     lse: Option<Buf<'_>>,
 ) {
     if batch.positions.is_empty() {
         return;
     }
-    let shape = Shape::new(q, kv, batch, window);
+    let shape = Shape::new(q, kv, batch, scores);
     let places = shape.rows * shape.a;
     assert_eq!((out.len(), out.dtype()), (q.len(), q.dtype()), "out and q");
     assert_eq!(lse.map_or(places, |b| b.len()), places, "lse of [{}, {}]", shape.rows, shape.a);
@@ -169,7 +179,7 @@ pub(crate) fn forward(
     let before = [&inputs[..], &[lse]].concat();
     if !shape.is_fast() {
         let kernel = shape.plain("attention_plain_bf16", "attention_plain_float");
-        let args = [&before[..], &shape.args(), &[Arg::U32(shape.d as u32), log_scale]].concat();
+        let args = [&before[..], &shape.args(), &shape.plain_args(std::f32::consts::LOG2_E)].concat();
         return dev.launch("attention", kernel, shape.warps(places), &args);
     }
     if shape.rows == shape.segments {

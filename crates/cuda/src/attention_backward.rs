@@ -97,11 +97,11 @@ fn fast_kernels(dev: &CudaDevice, shape: &Shape) -> [&'static str; 3] {
 
 /// Gradient of attention; see `Device::attention_backward`.
 pub(crate) fn backward(dev: &CudaDevice, args: AttentionBackward<'_>) {
-    let AttentionBackward { q, kv, batch, window, out, lse, dout, dq, dkv } = args;
+    let AttentionBackward { q, kv, batch, scores, out, lse, dout, dq, dkv } = args;
     if batch.positions.is_empty() {
         return;
     }
-    let shape = Shape::new(q, kv, batch, window);
+    let shape = Shape::new(q, kv, batch, scores);
     let Shape { rows, segments, a, k, d, dtype, .. } = shape;
     assert_eq!([out.len(), dout.len(), dq.len()], [rows * a * d; 3], "out, dout, dq of [{rows}, {a} x {d}]");
     assert_eq!((lse.len(), dkv.len()), (rows * a, rows * 2 * k * d), "lse and dkv of {rows} rows");
@@ -126,7 +126,7 @@ pub(crate) fn backward(dev: &CudaDevice, args: AttentionBackward<'_>) {
     if !shape.is_fast() {
         let one_block = Launch { grid: [1, 1, 1], block: PLAN_THREADS, shared: 0 };
         launch("attention_backward_plan", one_block, &[&[segs], &plan, &shape.args()]);
-        let last = [Arg::U32(d as u32), last];
+        let last = shape.plain_args(1.0);
         let kernel =
             shape.plain("attention_backward_plain_queries_bf16", "attention_backward_plain_queries_float");
         let own = [out, lse, dout, of_row, delta, dq];

@@ -3,7 +3,7 @@
 //! Legend: R rows, V vocabulary, K hidden, e the storage of activations. No buffer holds [R, V]. Logits are computed for
 //! some rows and `TILE` columns at a time, always in the same products, and reduced in parts of `PART` columns; so a row's
 //! bits do not depend on how many rows are computed with it, nor on whether it is scored or sampled. On Hopper bf16 logits of rows
-//! that are not truncated are never written: `head_hopper.cu` reduces a product's tile where it was made.
+//! that are neither truncated nor bent are never written: `head_hopper.cu` reduces a product's tile where it was made.
 
 use super::rows::count;
 use super::{Arg, CudaDevice, Launch, hopper, matmul};
@@ -11,7 +11,7 @@ use plimsoll_base::DType;
 use plimsoll_device::sizes::cuda::{
     GRADIENT_TILE, PART, PART_WORDS, ROWS_MAX, TILE, chunk_rows, row_words, width,
 };
-use plimsoll_device::{HeadBackward, HeadOut, Matrix, MatrixLayout};
+use plimsoll_device::{HeadBackward, HeadOut, Logits, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 
 /// Rows of a tile of the largest product that the library has.
@@ -56,7 +56,7 @@ pub(super) struct Inputs<'a> {
     pub(super) x: Buf<'a>,
     pub(super) w: Matrix<'a>,
     pub(super) rows: usize,
-    pub(super) inv_temperature: f32,
+    pub(super) logits: Logits,
 }
 
 /// The head over rows that are taken in chunks.
@@ -66,7 +66,8 @@ pub(super) struct Head<'a> {
     /// [R, K] e.
     x: Buf<'a>,
     w: Matrix<'a>,
-    pub(super) inv_temperature: f32,
+    /// How logits are bent and multiplied.
+    pub(super) how: Logits,
     tile: Buf<'a>,
     out: HeadOut<'a>,
     /// All logits of a chunk are in `tile`, instead of a tile's.
@@ -98,23 +99,23 @@ impl<'a> Head<'a> {
         out: HeadOut<'a>,
         full: bool,
     ) -> Head<'a> {
-        let Inputs { x, w, rows, inv_temperature } = inputs;
+        let Inputs { x, w, rows, logits: how } = inputs;
         assert_eq!(w.layout, MatrixLayout::Rows);
         assert_eq!(x.len(), rows * w.k, "{rows} rows of K = {}", w.k);
         let lens = [out.logprobs, out.lse, out.entropy].map(Buf::len);
         assert_eq!(lens, [rows; 3], "outputs of {rows} rows");
-        assert!(inv_temperature > 0.0 && inv_temperature.is_finite(), "logits times {inv_temperature}");
+        assert!(how.factor > 0.0 && how.factor.is_finite(), "logits times {}", how.factor);
         let chunk = chunk_rows(rows, w.n, full);
         let needed = chunk * row_words(w.n, full);
         assert!(tile.len() >= needed, "a head tile of {}, needed {needed}", tile.len());
         assert_eq!(tile.dtype(), DType::F32);
-        let at_once = hopper::takes(dev, x, w);
+        let at_once = hopper::takes(dev, x, w) && how.cap.is_none();
         let chunk = match at_once && !full {
             // Statistics alone take far less room than logits.
             true => product_rows(rows, tile.len() / (w.n.div_ceil(hopper::PART) * PART_WORDS)),
             false => chunk,
         };
-        Head { dev, x, w, inv_temperature, tile, out, full, at_once, chunk }
+        Head { dev, x, w, how, tile, out, full, at_once, chunk }
     }
 
     fn part(&self) -> usize {
@@ -150,7 +151,7 @@ impl<'a> Head<'a> {
     pub(super) fn fill_stats(&self, chunk: Chunk, pick: Pick<'_>) {
         if self.at_once {
             let product = hopper::HeadProduct::new(self.dev, chunk.of(self.x, self.w.k), self.w);
-            return product.parts(self.inv_temperature, chunk, pick, self.stats(chunk));
+            return product.parts(self.how.factor, chunk, pick, self.stats(chunk));
         }
         for (first, cols) in tiles(self.w.n, TILE) {
             if !self.full {
@@ -162,7 +163,9 @@ impl<'a> Head<'a> {
 
     pub(super) fn compute(&self, chunk: Chunk, first: usize, cols: usize) {
         let (x, w) = (chunk.of(self.x, self.w.k), matrix_rows(self.w, first, cols));
-        matmul::forward(self.dev, x, w, None, self.logits(chunk, first, cols), false);
+        let logits = self.logits(chunk, first, cols);
+        matmul::forward(self.dev, x, w, None, logits, false);
+        cap(self.dev, logits, self.how);
     }
 
     /// Reduces a tile's logits to the statistics of its parts.
@@ -172,7 +175,7 @@ impl<'a> Head<'a> {
             count(cols),
             count(first),
             count(self.parts()),
-            Arg::F32(self.inv_temperature),
+            Arg::F32(self.how.factor),
         ];
         let kernel = match pick {
             Pick::Targets(targets) => {
@@ -220,17 +223,24 @@ impl<'a> Head<'a> {
     }
 }
 
+/// Bends what a product has left, if anything does.
+fn cap(dev: &CudaDevice, logits: Buf<'_>, how: Logits) {
+    let (Some(cap), n @ 1..) = (how.cap, logits.len()) else { return };
+    let launch = Launch { grid: [n.div_ceil(256) as u32, 1, 1], block: 256, shared: 0 };
+    dev.launch("head", "cap_logits", launch, &[dev.arg(logits), Arg::U64(n as u64), Arg::F32(cap)]);
+}
+
 /// Log-probability of `targets`, log-sum-exp and entropy. `x`: [R, K] e. A target beyond the vocabulary gives NaN.
 pub(crate) fn forward(
     dev: &CudaDevice,
     x: Buf<'_>,
     w: Matrix<'_>,
     targets: Buf<'_>,
-    inv_temperature: f32,
+    logits: Logits,
     tile: Buf<'_>,
     out: HeadOut<'_>,
 ) {
-    let head = Head::new(dev, Inputs { x, w, rows: targets.len(), inv_temperature }, tile, out, false);
+    let head = Head::new(dev, Inputs { x, w, rows: targets.len(), logits }, tile, out, false);
     for chunk in head.chunks() {
         head.fill_stats(chunk, Pick::Targets(targets));
         head.finish_targets(chunk, targets);
@@ -252,8 +262,9 @@ pub(crate) fn backward(dev: &CudaDevice, args: HeadBackward<'_>) {
     assert_eq!(args.dtile.dtype(), x.dtype(), "gradients of logits are stored as activations are");
     let chunk = product_rows(rows, tile.len() / width);
     assert!(rows == 0 || chunk > 0, "a head tile of {} elements", tile.len());
-    let at_once = (rows > 0 && hopper::takes(dev, x, w) && w.n.is_multiple_of(8))
-        .then(|| hopper::HeadProduct::new(dev, x, w));
+    let at_once =
+        (rows > 0 && hopper::takes(dev, x, w) && w.n.is_multiple_of(8) && args.logits.cap.is_none())
+            .then(|| hopper::HeadProduct::new(dev, x, w));
     for (first, cols) in tiles(w.n, GRADIENT_TILE) {
         let part = matrix_rows(w, first, cols);
         let dtile = args.dtile.slice(0, rows * cols);
@@ -264,6 +275,7 @@ pub(crate) fn backward(dev: &CudaDevice, args: HeadBackward<'_>) {
                 let here = Chunk { first: row, rows: chunk.min(rows - row) };
                 let logits = tile.slice(0, here.rows * cols);
                 matmul::forward(dev, here.of(x, w.k), part, None, logits, false);
+                cap(dev, logits, args.logits);
                 gradients(dev, here, logits, first, &args, here.of(dtile, cols));
             }
         }
@@ -290,7 +302,9 @@ fn gradients(
     dlogits: Buf<'_>,
 ) {
     let cols = logits.len() / chunk.rows;
-    let mut args = vec![dev.arg(logits), count(cols), count(first), Arg::F32(of.inv_temperature)];
+    let Logits { factor, cap } = of.logits;
+    let mut args = vec![dev.arg(logits), count(cols), count(first)];
+    args.extend([factor, cap.unwrap_or(0.0)].map(Arg::F32));
     args.extend(row_inputs(of).map(|row| dev.arg(chunk.of(row, 1))));
     args.push(dev.arg(dlogits));
     let kernel = if dlogits.dtype() == DType::F32 { "gradients_f32" } else { "gradients_bf16" };

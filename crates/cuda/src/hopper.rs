@@ -101,7 +101,7 @@ impl<'a> HeadProduct<'a> {
     pub(super) fn gradients(&self, first: usize, cols: usize, args: &HeadBackward<'_>, to: Buf<'_>) {
         assert_eq!((to.len(), to.dtype()), (self.rows * cols, DType::Bf16), "[{}, {cols}]", self.rows);
         assert!(cols.is_multiple_of(8) && self.dev.address(to).is_multiple_of(16), "rows of {cols} columns");
-        let mut own = vec![count(first), Arg::F32(args.inv_temperature)];
+        let mut own = vec![count(first), Arg::F32(args.logits.factor)];
         own.extend(row_inputs(args).map(|b| self.dev.arg(b)));
         own.push(self.dev.arg(to));
         self.launch("head_gradients", cols, &own);

@@ -195,17 +195,19 @@ impl CudaDevice {
                 rotation::forward(self, qkv, norms, rotation, batch, kv, q_out);
             }
             Op::CopyKv { kv, copies } => rotation::copy_kv(self, kv, copies),
-            Op::Attention { q, kv, batch, window, out, lse } => {
-                attention::forward(self, q, kv, (batch, window), out, lse);
+            Op::Attention { q, kv, batch, scores, out, lse } => {
+                attention::forward(self, q, kv, (batch, scores), out, lse);
             }
             Op::Glu { how, gate_up, f, out } => rows::glu(self, how, gate_up, f, out),
             Op::Activate { how, x, out } => rows::activate(self, how, x, out),
             Op::GatherRows { x, rows, out } => rows::gather_rows(self, x, rows, out),
-            Op::Head { x, w, targets, inv_temperature, tile, out } => {
-                head::forward(self, x, w, targets, inv_temperature, tile, out);
+            Op::Head { x, w, targets, logits, tile, out } => {
+                head::forward(self, x, w, targets, logits, tile, out);
             }
             Op::Sample { args } => sample::sample(self, args),
-            Op::Advance { batch, ids, tokens, keys } => pipeline::advance(self, batch, ids, tokens, keys),
+            Op::Advance { batch, window, ids, tokens, keys } => {
+                pipeline::advance(self, (batch, window), ids, tokens, keys);
+            }
             Op::Dequantize { w, out } => blocks::dequantize(self, w, out),
             Op::Cast { src, dst } => rows::cast(self, src, dst),
             Op::AdaptBackwardU { dy, adapter, du } => adapter::backward_u(self, dy, adapter, du),

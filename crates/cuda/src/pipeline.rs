@@ -5,7 +5,7 @@ use super::queue::{Graph, Slot};
 use super::{Arg, CudaDevice, Launch};
 use cudarc::driver::{result, sys};
 use plimsoll_base::Result;
-use plimsoll_device::{Batch, Pipeline, SEGMENT_FIELDS};
+use plimsoll_device::{Batch, Pipeline, SEGMENT_FIELDS, Slots};
 use plimsoll_memory::Buf;
 
 /// Records what `ops` puts on the stream.
@@ -99,10 +99,23 @@ impl Pipeline for CudaDevice {
     }
 }
 
-pub(crate) fn advance(dev: &CudaDevice, batch: Batch<'_>, ids: Buf<'_>, tokens: Buf<'_>, keys: Buf<'_>) {
+pub(crate) fn advance(
+    dev: &CudaDevice,
+    (batch, window): (Batch<'_>, Option<Slots<'_>>),
+    ids: Buf<'_>,
+    tokens: Buf<'_>,
+    keys: Buf<'_>,
+) {
     let rows = ids.len();
     assert_eq!((batch.positions.len(), tokens.len(), keys.len()), (rows, rows, rows * 3));
     assert_eq!((batch.slots.len(), batch.segments.len()), (rows, rows * SEGMENT_FIELDS), "one row a segment");
+    let [window_tables, window_slots] = match window {
+        Some(Slots { slots, tables }) => {
+            assert_eq!((slots.len(), tables.len()), (rows, batch.tables.len()), "as those of the batch");
+            [dev.arg(tables), dev.arg(slots)]
+        }
+        None => [Arg::Ptr(0); 2],
+    };
     let how = Launch { grid: [rows.div_ceil(128) as u32, 1, 1], block: 128, shared: 0 };
     let args = [
         dev.arg(tokens),
@@ -114,6 +127,8 @@ pub(crate) fn advance(dev: &CudaDevice, batch: Batch<'_>, ids: Buf<'_>, tokens: 
         dev.arg(keys),
         Arg::U32(rows as u32),
         Arg::U32(batch.tables.len() as u32),
+        window_tables,
+        window_slots,
     ];
     dev.launch("decode", "advance", how, &args);
 }

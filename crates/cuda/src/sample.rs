@@ -21,11 +21,11 @@ const _: () = assert!(TILE.is_multiple_of(STRIDE));
 /// A row whose logits are not finite gets the token `u32::MAX` and the log-probability NaN. Panics of parameters that
 /// mean nothing: callers refuse them with the run file.
 pub(crate) fn sample(dev: &CudaDevice, args: Sample<'_>) {
-    let inv_temperature = args.inv_temperature();
+    let logits = args.tempered();
     let Sample { x, w, keys, how, tile, tokens, out, .. } = args;
     check(&how);
     assert_eq!(keys.len(), tokens.len() * 3, "keys of {} rows", tokens.len());
-    let inputs = Inputs { x, w, rows: tokens.len(), inv_temperature };
+    let inputs = Inputs { x, w, rows: tokens.len(), logits };
     let head = Head::new(dev, inputs, tile, out, how.truncates());
     if how.truncates() {
         return truncated(&head, keys, how, tokens);
@@ -55,7 +55,7 @@ fn truncated(head: &Head<'_>, keys: Buf<'_>, how: Sampling, tokens: Buf<'_>) {
             dev.arg(head.logits(chunk, 0, TILE.min(vocab))),
             count(vocab),
             count(TILE),
-            Arg::F32(head.inv_temperature),
+            Arg::F32(head.how.factor),
             dev.arg(chunk.of(keys, 3)),
             Arg::U64(how.seed),
             Arg::U32(how.top_k),

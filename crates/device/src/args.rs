@@ -23,6 +23,15 @@ pub struct Batch<'a> {
     pub keys_max: usize,
 }
 
+/// Where a batch's rows are in another cache, whose tables begin where the batch's do.
+#[derive(Clone, Copy, Debug)]
+pub struct Slots<'a> {
+    /// As `Batch::slots`.
+    pub slots: Buf<'a>,
+    /// As `Batch::tables`, and of their length.
+    pub tables: Buf<'a>,
+}
+
 /// How tokens are drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
@@ -174,6 +183,43 @@ impl<'a> Rotation<'a> {
 /// The window of a layer in which a row sees all keys that come before it.
 pub const ALL_KEYS: usize = usize::MAX;
 
+/// Which scores of a row become weights, and what bends them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scores {
+    /// Keys that a row sees, at most.
+    pub window: usize,
+    /// c: a score x, which has its scale, becomes c tanh(x / c).
+    pub cap: Option<f32>,
+}
+
+impl Scores {
+    /// Of the last keys, as they are.
+    pub const fn of(window: usize) -> Scores {
+        Scores { window, cap: None }
+    }
+}
+
+/// What logits become before they are the logarithms of probabilities.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Logits {
+    /// On logits, after they are bent.
+    pub factor: f32,
+    /// c: a logit x becomes c tanh(x / c).
+    pub cap: Option<f32>,
+}
+
+impl Logits {
+    /// Multiplied, and nothing else.
+    pub const fn times(factor: f32) -> Logits {
+        Logits { factor, cap: None }
+    }
+
+    /// With a further factor.
+    pub fn and_times(self, factor: f32) -> Logits {
+        Logits { factor: factor * self.factor, ..self }
+    }
+}
+
 /// Where the gradients of a norm go.
 #[derive(Clone, Copy, Debug)]
 pub struct NormGrads<'a> {
@@ -302,8 +348,8 @@ pub struct Sample<'a> {
     /// [R, 3] u32: sample id (low, high) and position.
     pub keys: Buf<'a>,
     pub how: Sampling,
-    /// Factor on logits, besides that of the temperature.
-    pub logit_scale: f32,
+    /// How they are bent and multiplied, besides the factor of the temperature.
+    pub logits: Logits,
     /// As `sizes::head_tile` says; written.
     pub tile: Buf<'a>,
     /// [R] u32, written; `u32::MAX` where a row's logits are not finite.
@@ -313,9 +359,9 @@ pub struct Sample<'a> {
 }
 
 impl Sample<'_> {
-    /// Factor on logits, as `head` takes it.
-    pub fn inv_temperature(&self) -> f32 {
-        self.how.inv_temperature() * self.logit_scale
+    /// How logits are bent and multiplied, as `head` takes it.
+    pub fn tempered(&self) -> Logits {
+        self.logits.and_times(self.how.inv_temperature())
     }
 }
 
@@ -326,8 +372,7 @@ pub struct AttentionBackward<'a> {
     pub q: Buf<'a>,
     pub kv: Kv<'a>,
     pub batch: Batch<'a>,
-    /// Keys that a row sees, at most.
-    pub window: usize,
+    pub scores: Scores,
     /// [M, a d] e: the forward's.
     pub out: Buf<'a>,
     /// [M, a] f32: the forward's.
@@ -365,7 +410,7 @@ pub struct HeadBackward<'a> {
     pub w: Matrix<'a>,
     /// [R] u32.
     pub targets: Buf<'a>,
-    pub inv_temperature: f32,
+    pub logits: Logits,
     /// The forward's; `logprobs` is not read.
     pub head_out: HeadOut<'a>,
     /// [R] f32: derivatives of the loss by log-probabilities.
@@ -400,6 +445,7 @@ macro_rules! operands {
 
 operands! {
     Batch { positions: whole, slots: whole, segments: whole, tables: Read }
+    Slots { slots: whole, tables: Read }
     Kv { keys: whole, values: whole }
     Coded { codes: whole, scales: whole }
     Nf4 { codes: whole, scales: whole }
@@ -448,4 +494,4 @@ macro_rules! operands_without_buffers {
     };
 }
 
-operands_without_buffers!(f32, bool, usize, Activation, Gate, AdamW, MatrixLayout, &[Owned]);
+operands_without_buffers!(f32, bool, usize, Scores, Logits, Activation, Gate, AdamW, MatrixLayout, &[Owned]);

@@ -25,8 +25,8 @@ mod update;
 
 pub use args::{
     ADAPTER_BLOCKS_MAX, ALL_KEYS, Activation, AdamW, AdamWBufs, AdaptBackward, Adapted, Adapter,
-    AdapterBlock, AttentionBackward, Batch, HeadBackward, HeadOut, Heads, Norm, NormGrads, QkNorm,
-    QkNormBackward, RopeBackward, Rotation, Sample, Sampling,
+    AdapterBlock, AttentionBackward, Batch, HeadBackward, HeadOut, Heads, Logits, Norm, NormGrads, QkNorm,
+    QkNormBackward, RopeBackward, Rotation, Sample, Sampling, Scores, Slots,
 };
 pub use backend::{Aside, Backend, Checked, Pipeline, Transfer};
 pub use blocks::{BLOCK_PARTS_MAX, Blocks, Codes, block_words};

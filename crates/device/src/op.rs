@@ -5,8 +5,8 @@ use crate::claims::{Access, Claim, Operand, Uses};
 use crate::nf4;
 use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, Adapted, Adapter, AttentionBackward, Backend, Batch, Blocks,
-    Checked, Coded, Codes, HeadBackward, HeadOut, Kv, Matrix, MatrixLayout, Nf4, Norm, NormGrads, Owned,
-    QkNorm, RopeBackward, Rotation, Run, Sample, Transfer,
+    Checked, Coded, Codes, HeadBackward, HeadOut, Kv, Logits, Matrix, MatrixLayout, Nf4, Norm, NormGrads,
+    Owned, QkNorm, RopeBackward, Rotation, Run, Sample, Scores, Slots, Transfer,
 };
 use plimsoll_base::Gate;
 use plimsoll_memory::Buf;
@@ -93,10 +93,10 @@ operations! {
     ) = Rope;
     /// Copies the first `n` slots of block `src` to block `dst`, for each record. `copies`: [C, 3] u32: src, dst, n.
     fn copy_kv(kv: Write Kv<'a>, copies: Read Buf<'a>) = CopyKv;
-    /// Causal attention with scale 1/sqrt(d), of each row over the last `window` keys up to its own. `q`, `out`: [M, a d] e; `lse`:
+    /// Causal attention with scale 1/sqrt(d), of each row over the keys that `scores` says. `q`, `out`: [M, a d] e; `lse`:
     /// [M, a] f32, log-sum-exp of the scores.
     fn attention(
-        q: Read Buf<'a>, kv: Read Kv<'a>, batch: Read Batch<'a>, window: Read usize, out: Write Buf<'a>, lse: Write Option<Buf<'a>>
+        q: Read Buf<'a>, kv: Read Kv<'a>, batch: Read Batch<'a>, scores: Read Scores, out: Write Buf<'a>, lse: Write Option<Buf<'a>>
     ) = Attention;
     /// out = bent gate * up: SwiGLU or GeGLU. `gate_up`: [M, 2f] e, gate first; `out`: [M, f] e.
     fn glu(how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, out: Write Buf<'a>) = Glu;
@@ -107,7 +107,7 @@ operations! {
     /// Log-probability of `targets` ([R] u32), log-sum-exp and entropy through the head tile. `x`: [R, h] e;
     /// `tile`: as `sizes::head_tile` says.
     fn head(
-        x: Read Buf<'a>, w: Read Matrix<'a>, targets: Read Buf<'a>, inv_temperature: Read f32, tile: Write Buf<'a>,
+        x: Read Buf<'a>, w: Read Matrix<'a>, targets: Read Buf<'a>, logits: Read Logits, tile: Write Buf<'a>,
         out: Write HeadOut<'a>
     ) = Head;
     /// Draws a token for each row.
@@ -115,8 +115,11 @@ operations! {
     /// Prepares the next pass after `sample` in a pass of one row a sequence: its `ids`, positions, slots, segments and
     /// `keys`.
     ///
-    /// Row i is segment i and head row i; `ids` and `tokens`: [M] u32, `keys`: [M, 3]. Tables must reach the new position.
-    fn advance(batch: Write Batch<'a>, ids: Write Buf<'a>, tokens: Read Buf<'a>, keys: Write Buf<'a>) = Advance;
+    /// Row i is segment i and head row i; `ids` and `tokens`: [M] u32, `keys`: [M, 3]. Tables must reach the new position; `window`
+    /// are those of layers with a cache of their own, which get their slots too.
+    fn advance(
+        batch: Write Batch<'a>, window: Write Option<Slots<'a>>, ids: Write Buf<'a>, tokens: Read Buf<'a>, keys: Write Buf<'a>
+    ) = Advance;
 
     /// out = w, widened, then rounded to the dtype of `out`. `w`, `out`: [N, K].
     fn dequantize(w: Read Codes<'a>, out: Write Matrix<'a>) = Dequantize;

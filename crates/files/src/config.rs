@@ -1,12 +1,12 @@
 //! Hugging Face's `config.json` to a `ModelSpec` and back. What this project does not compute is refused by key and
-//! value, never ignored: experts, soft-caps, another activation would give wrong numbers without a word.
+//! value, never ignored: experts, soft-caps of a family that has none, another activation would give wrong numbers without a word.
 
 mod keys;
 mod layers;
 mod rope;
 
 use crate::wrapped;
-use keys::{Config, POSITIONS_MAX, out_of_range};
+use keys::{Config, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, out_of_range};
 pub(crate) use keys::{either, short, unsupported};
 use plimsoll_base::{ARCHITECTURES, Architecture, DType, Error, Gate, ModelSpec, Multipliers, Result};
 use serde_json::{Map, Value, json};
@@ -257,15 +257,24 @@ impl Config<'_> {
         }
     }
 
-    /// The constant factors of Granite.
+    /// c of what becomes c tanh(x / c): a file without the key has the family's, one with null has none.
+    fn cap(&self, architecture: &Architecture, (key, unset): (&str, f64)) -> Result<Option<f32>> {
+        let is_null = self.map.get(key).is_some_and(Value::is_null);
+        let is_read = architecture.has_soft_caps && !is_null;
+        is_read.then(|| self.positive(key, unset).map(|cap| cap as f32)).transpose()
+    }
+
+    /// The constant factors of Granite, and the cap of logits.
     fn multipliers(&self, architecture: &Architecture) -> Result<Multipliers> {
+        let logit_cap = self.cap(architecture, LOGIT_CAP)?;
         if !architecture.has_multipliers {
-            return Ok(Multipliers::default());
+            return Ok(Multipliers { logit_cap, ..Multipliers::default() });
         }
         Ok(Multipliers {
             embedding: self.positive("embedding_multiplier", 1.0)? as f32,
             residual: self.positive("residual_multiplier", 1.0)? as f32,
             logits: self.positive("logits_scaling", 1.0)? as f32,
+            logit_cap,
         })
     }
 
@@ -301,7 +310,10 @@ impl Config<'_> {
                 return Err(unsupported(self.file, key, value, activation(architecture)));
             }
         }
-        for key in ["attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"] {
+        for key in [SCORE_CAP.0, LOGIT_CAP.0, "use_bidirectional_attention"] {
+            if architecture.has_soft_caps && key != "use_bidirectional_attention" {
+                continue;
+            }
             if let Some(value) = self.present(key).filter(|v| **v != Value::Bool(false)) {
                 return Err(unsupported(self.file, key, value, "none"));
             }

@@ -169,6 +169,9 @@ impl OpenModel {
             let bytes = &mut staging[..out.len() / block_values as usize * block_bytes as usize];
             self.files[tensor.file].read_exact_at(bytes, offset)?;
             blocks::decode(tensor.encoding, bytes, out);
+            if tensor.added != 0.0 {
+                out.iter_mut().for_each(|x| *x -= tensor.added);
+            }
             offset += bytes.len() as u64;
         }
         Ok(())

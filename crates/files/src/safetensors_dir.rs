@@ -214,6 +214,7 @@ fn check_entry(name: &str, entry: &Entry, expect_start: u64) -> std::result::Res
             offset: 0,
             bytes,
             row_order: RowOrder::Stored,
+            added: 0.0,
         }),
         Some(bytes) => Err(format!(
             "tensor `{name}` of shape {shape:?} and dtype {} takes {bytes} bytes, its offsets give {}",

@@ -48,6 +48,8 @@ pub struct TensorInfo {
     pub bytes: u64,
     /// Order of the rows in the file.
     pub row_order: RowOrder,
+    /// What the file has added to each element.
+    pub added: f32,
 }
 
 /// The head of a model for sequence classification.

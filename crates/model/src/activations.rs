@@ -5,8 +5,11 @@
 //!
 //! Legend: L layers, M rows, R head rows, S segments, B blocks, h hidden, a d query width, k d key width, f feed-forward.
 
+pub(crate) mod bufs;
+
 use crate::adapters::{AdaptBufs, Site};
-use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result};
+use bufs::{Backward, HeadBufs, LayerBufs, WindowBufs};
+use plimsoll_base::{DType, LayerSet, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::{Batch, DeviceKind, HEAD_TILE, HeadOut, KV_BLOCK, Kv, SEGMENT_FIELDS, sizes};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
 use serde::{Deserialize, Serialize};
@@ -95,6 +98,8 @@ pub struct PassLimits {
     pub blocks: usize,
     /// Block copies.
     pub copies: usize,
+    /// Blocks of keys and values of one layer with a window, where these layers have a cache of their own; else 0.
+    pub window_blocks: usize,
 }
 
 /// The device that a layout is for.
@@ -165,6 +170,7 @@ pub fn layout(
         regions.arena_in_turn(&name, "model", target.pool, phases, turn, &shape, dtype)
     };
     let (m, r, s) = (limits.rows, limits.head_rows, slots(spec, mode));
+    let whole_kv = s.kv - windowed(spec, &limits).len() as usize;
     let mut add = |name: &str, shape: &[usize], dtype: DType| add_in(Turn::Whole, name, shape, dtype);
     let (h, f, d) = (spec.hidden as usize, spec.ffn as usize, spec.head_dim as usize);
     let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
@@ -177,6 +183,9 @@ pub fn layout(
     if limits.copies > 0 {
         add("copies", &[limits.copies, 3], DType::U32)?;
     }
+    if limits.window_blocks > 0 {
+        add_window(spec, weights, mode, limits, &mut add)?;
+    }
     add("resid", &[s.resid, m, h], DType::F32)?;
     let branches = usize::from(spec.architecture().norms.after.is_some());
     let kept: &[(&str, usize, &[usize], DType)] = &[
@@ -185,8 +194,8 @@ pub fn layout(
         ("mid", s.mid, &[m, h], DType::F32),
         ("qkv", s.qkv, &[m, q + 2 * kv], weights),
         ("q", s.kept, &[m, q], weights),
-        ("keys", s.kv, &[limits.blocks, spec.kv_heads as usize, d, KV_BLOCK], weights),
-        ("values", s.kv, &[limits.blocks, spec.kv_heads as usize, KV_BLOCK, d], weights),
+        ("keys", whole_kv, &[limits.blocks, spec.kv_heads as usize, d, KV_BLOCK], weights),
+        ("values", whole_kv, &[limits.blocks, spec.kv_heads as usize, KV_BLOCK, d], weights),
         ("attn", s.kept, &[m, q], weights),
         ("gate_up", s.kept, &[m, 2 * f], weights),
         ("product", s.cheap, &[m, f], weights),
@@ -207,6 +216,32 @@ pub fn layout(
         add_backward(spec, weights, target.kind, mode, limits, &mut add_in)?;
     }
     Ok(regions)
+}
+
+/// Layers whose cache holds their windows alone.
+fn windowed(spec: &ModelSpec, limits: &PassLimits) -> LayerSet {
+    let window = spec.attention.window.filter(|_| limits.window_blocks > 0);
+    window.map_or(LayerSet::default(), |window| window.layers)
+}
+
+/// Regions of the layers whose cache holds their windows alone.
+fn add_window(
+    spec: &ModelSpec,
+    weights: DType,
+    mode: Mode,
+    limits: PassLimits,
+    add: &mut impl FnMut(&str, &[usize], DType) -> Result<()>,
+) -> Result<()> {
+    assert!(matches!(mode, Mode::Rollout { .. }), "other passes see whole sequences");
+    let (layers, d) = (windowed(spec, &limits).len() as usize, spec.head_dim as usize);
+    let (blocks, heads) = (limits.window_blocks, spec.kv_heads as usize);
+    add("window.slots", &[limits.rows], DType::U32)?;
+    add("window.tables", &[limits.table_entries], DType::U32)?;
+    if limits.copies > 0 {
+        add("window.copies", &[limits.copies, 3], DType::U32)?;
+    }
+    add("window.keys", &[layers, blocks, heads, d, KV_BLOCK], weights)?;
+    add("window.values", &[layers, blocks, heads, KV_BLOCK, d], weights)
 }
 
 /// When a layer's tensor is in use: what the backward pass computes again, or never reads, is free while the head runs.
@@ -341,8 +376,9 @@ pub struct Activations<'p> {
     lse: Option<Buf<'p>>,
     qkv: Buf<'p>,
     q: Buf<'p>,
-    keys: Buf<'p>,
-    values: Buf<'p>,
+    /// None where every layer has a window and a cache of its own.
+    kv: Option<(Buf<'p>, Buf<'p>)>,
+    pub(crate) window: Option<WindowBufs<'p>>,
     attn: Buf<'p>,
     gate_up: Buf<'p>,
     product: Buf<'p>,
@@ -353,70 +389,6 @@ pub struct Activations<'p> {
     pub(crate) sampler: Option<(Buf<'p>, Buf<'p>)>,
     pub(crate) backward: Option<Backward<'p>>,
     pub(crate) adapt: AdaptBufs<'p>,
-}
-
-/// What the head of a pass writes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum HeadBufs<'p> {
-    /// Over the vocabulary, through a tile.
-    Vocabulary { out: HeadOut<'p>, tile: Buf<'p> },
-    /// [R] f32: a critic's values, or scores.
-    Values(Buf<'p>),
-}
-
-/// What the backward pass of the head takes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum HeadGradBufs<'p> {
-    /// Over the vocabulary, through a tile.
-    Vocabulary { d_logprobs: Buf<'p>, d_entropy: Buf<'p>, d_tile: Buf<'p> },
-    /// [R]: derivatives by the values, in f32 and as products read them.
-    Values { d_values: Buf<'p>, d_out: Buf<'p> },
-}
-
-/// Handles that only the backward pass uses.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Backward<'p> {
-    pub(crate) d_resid: Buf<'p>,
-    pub(crate) d_norm: Buf<'p>,
-    pub(crate) d_out: Buf<'p>,
-    pub(crate) d_attn: Buf<'p>,
-    pub(crate) d_q: Buf<'p>,
-    pub(crate) d_kv: Buf<'p>,
-    pub(crate) d_qkv: Buf<'p>,
-    pub(crate) rstd: Buf<'p>,
-    /// Gradient of what a part of a layer adds, before its norm.
-    pub(crate) d_branch: Option<Buf<'p>>,
-    pub(crate) head: HeadGradBufs<'p>,
-    pub(crate) head_d_norm: Buf<'p>,
-    pub(crate) head_d_input: Buf<'p>,
-    pub(crate) head_rstd: Buf<'p>,
-    /// Empty on a device that packs nothing.
-    pub(crate) pack: Buf<'p>,
-}
-
-/// One layer's buffers for `m` rows.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LayerBufs<'p> {
-    pub(crate) resid: Buf<'p>,
-    /// The residual after attention; the layer's own `resid` where nothing is kept.
-    pub(crate) mid: Buf<'p>,
-    /// The residual after the layer; its own `resid` where nothing is kept.
-    pub(crate) next: Buf<'p>,
-    /// What attention adds, before its norm, where a norm comes after it.
-    pub(crate) attn_out: Option<Buf<'p>>,
-    /// What the feed-forward part adds, likewise.
-    pub(crate) ffn_out: Option<Buf<'p>>,
-    pub(crate) norm_attn: Buf<'p>,
-    pub(crate) norm_ffn: Buf<'p>,
-    pub(crate) lse: Option<Buf<'p>>,
-    pub(crate) qkv: Buf<'p>,
-    pub(crate) q: Buf<'p>,
-    pub(crate) kv: Kv<'p>,
-    pub(crate) attn: Buf<'p>,
-    pub(crate) gate_up: Buf<'p>,
-    pub(crate) product: Buf<'p>,
-    /// By `Site`.
-    pub(crate) u: [Option<Buf<'p>>; 4],
 }
 
 impl<'p> Activations<'p> {
@@ -454,8 +426,8 @@ impl<'p> Activations<'p> {
             lse: get("lse"),
             qkv: buf("qkv"),
             q: buf("q"),
-            keys: buf("keys"),
-            values: buf("values"),
+            kv: get("keys").map(|keys| (keys, buf("values"))),
+            window: get("window.keys").map(|keys| WindowBufs::bind(keys, &get, &buf)),
             attn: buf("attn"),
             gate_up: buf("gate_up"),
             product: buf("product"),
@@ -504,11 +476,21 @@ impl<'p> Activations<'p> {
 
     /// Layer `layer`'s keys and values.
     pub(crate) fn kv(&self, spec: &ModelSpec, layer: usize) -> Kv<'p> {
-        let elements = self.limits.blocks * KV_BLOCK * spec.kv_width() as usize;
-        let slot = if slots(spec, self.mode).kv > 1 { layer } else { 0 };
+        let of = windowed(spec, &self.limits);
+        let (windows_before, index) = (of.before(layer as u32) as usize, layer as u32);
+        let ((keys, values), blocks, slot) = match self.window {
+            Some(window) if of.contains(index) => {
+                ((window.keys, window.values), self.limits.window_blocks, windows_before)
+            }
+            _ => {
+                let slot = if slots(spec, self.mode).kv > 1 { layer - windows_before } else { 0 };
+                (self.kv.expect("a cache for a layer without a window"), self.limits.blocks, slot)
+            }
+        };
+        let elements = blocks * KV_BLOCK * spec.kv_width() as usize;
         Kv {
-            keys: self.keys.part(slot, elements),
-            values: self.values.part(slot, elements),
+            keys: keys.part(slot, elements),
+            values: values.part(slot, elements),
             kv_heads: spec.kv_heads as usize,
             head_dim: spec.head_dim as usize,
         }
@@ -535,33 +517,6 @@ impl<'p> Activations<'p> {
             segments: self.segments.slice(0, segments * SEGMENT_FIELDS),
             tables: self.tables.slice(0, table_entries),
             keys_max,
-        }
-    }
-}
-
-impl<'p> Backward<'p> {
-    fn bind(get: &impl Fn(&str) -> Option<Buf<'p>>, buf: &impl Fn(&str) -> Buf<'p>) -> Backward<'p> {
-        let vocabulary = || HeadGradBufs::Vocabulary {
-            d_logprobs: buf("head.d_logprobs"),
-            d_entropy: buf("head.d_entropy"),
-            d_tile: buf("head.d_tile"),
-        };
-        let values = |d_values| HeadGradBufs::Values { d_values, d_out: buf("head.d_out") };
-        Backward {
-            d_resid: buf("d_resid"),
-            d_norm: buf("d_norm"),
-            d_out: buf("d_out"),
-            d_attn: buf("d_attn"),
-            d_q: buf("d_q"),
-            d_kv: buf("d_kv"),
-            d_qkv: buf("d_qkv"),
-            rstd: buf("rstd"),
-            d_branch: get("d_branch"),
-            head: get("head.d_values").map_or_else(vocabulary, values),
-            head_d_norm: buf("head.d_norm"),
-            head_d_input: buf("head.d_input"),
-            head_rstd: buf("head.rstd"),
-            pack: get("pack").unwrap_or_else(|| buf("head.d_norm").slice(0, 0)),
         }
     }
 }

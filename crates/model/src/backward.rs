@@ -1,6 +1,7 @@
 //! The backward pass, written out for this decoder family; recompute per layer is an option, not another path.
 
-use crate::activations::{Activations, Backward, HeadGradBufs, LayerBufs, Recompute};
+use crate::activations::bufs::{Backward, HeadGradBufs, LayerBufs};
+use crate::activations::{Activations, Recompute};
 use crate::adapters::{Adapters, LayerAdapters, Site};
 use crate::forward::{self, Decoder, Pass, qk_norm};
 use crate::weights::{LayerParams, Params};
@@ -264,7 +265,7 @@ impl HeadPass<'_, '_, '_> {
             x,
             w: decoder.params.head,
             targets: pass.acts.targets.expect("the update has targets").slice(0, r),
-            inv_temperature: inv_temperature * decoder.logit_scale(),
+            logits: decoder.logits().and_times(inv_temperature),
             head_out: pass.head_out(),
             dlogprobs,
             dentropy,
@@ -389,9 +390,9 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
         self.input_gradient(output, d_attn);
         let lse = bufs.lse.expect("the update keeps log-sum-exps");
         let (out, batch) = (bufs.attn, self.pass.batch);
-        let (dout, dq, dkv, window) = (d_attn, d_q, d_kv, self.decoder.window(self.l));
+        let (dout, dq, dkv, scores) = (d_attn, d_q, d_kv, self.decoder.scores(self.l));
         let (q, kv) = (bufs.q, bufs.kv);
-        dev.attention_backward(AttentionBackward { q, kv, batch, window, out, lse, dout, dq, dkv });
+        dev.attention_backward(AttentionBackward { q, kv, batch, scores, out, lse, dout, dq, dkv });
         let (rotation, positions, norms) = (self.decoder.rotation(self.l), batch.positions, self.qk_norm());
         dev.rope_backward(RopeBackward {
             dq,

@@ -1,13 +1,14 @@
 //! The forward pass, once for training, scoring, prefill and decode.
 
-use crate::activations::{Activations, HeadBufs, LayerBufs, Mode, Recompute};
+use crate::activations::bufs::{HeadBufs, LayerBufs, WindowBufs};
+use crate::activations::{Activations, Mode, Recompute};
 use crate::adapters::Site;
 use crate::rope;
 use crate::weights::{LayerParams, Params};
-use plimsoll_base::{DType, ModelSpec};
+use plimsoll_base::{DType, ModelSpec, Multipliers};
 use plimsoll_device::{
-    ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, NO_PARENT, Norm, QkNorm, Rotation, SEGMENT_FIELDS, Sample,
-    Sampling,
+    ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, Logits, NO_PARENT, Norm, QkNorm, Rotation, SEGMENT_FIELDS,
+    Sample, Sampling, Scores, Slots,
 };
 use plimsoll_memory::Buf;
 
@@ -41,8 +42,36 @@ pub struct PassIndex {
     pub head_rows: Vec<u32>,
     /// [R] what they predict; not used by the sampler.
     pub targets: Vec<u32>,
+    /// Where rows are in the cache of the layers with windows; empty where these have none of their own.
+    pub window: WindowIndex,
     /// Positions stay below it while passes follow without the host; 0 where none do.
     pub keys_max: usize,
+}
+
+/// Where rows are in a second cache. Its tables begin where those of the pass do; entries of keys that no row sees are of any block.
+#[derive(Clone, Debug, Default)]
+pub struct WindowIndex {
+    /// As those of `PassIndex`.
+    pub slots: Vec<u32>,
+    pub tables: Vec<u32>,
+    pub copies: Vec<u32>,
+}
+
+impl WindowIndex {
+    fn with_capacity(limits: &crate::PassLimits) -> WindowIndex {
+        match limits.window_blocks {
+            0 => WindowIndex::default(),
+            _ => WindowIndex {
+                slots: Vec::with_capacity(limits.rows),
+                tables: Vec::with_capacity(limits.table_entries),
+                copies: Vec::with_capacity(limits.copies * 3),
+            },
+        }
+    }
+
+    fn clear(&mut self) {
+        [&mut self.slots, &mut self.tables, &mut self.copies].into_iter().for_each(Vec::clear);
+    }
 }
 
 impl PassIndex {
@@ -57,6 +86,7 @@ impl PassIndex {
             copies: Vec::with_capacity(limits.copies * 3),
             head_rows: Vec::with_capacity(limits.head_rows),
             targets: Vec::with_capacity(limits.head_rows),
+            window: WindowIndex::with_capacity(limits),
             keys_max: 0,
         }
     }
@@ -75,6 +105,7 @@ impl PassIndex {
         ] {
             array.clear();
         }
+        self.window.clear();
         self.keys_max = 0;
     }
 
@@ -103,6 +134,11 @@ impl PassIndex {
             self.positions.push(position);
             self.slots.push(block * KV_BLOCK as u32 + position % KV_BLOCK as u32);
         }
+        if let Some(block) = (limits.window_blocks as u32).checked_sub(1) {
+            self.window.tables.resize(self.tables.len(), block);
+            let slot = |&position: &u32| block * KV_BLOCK as u32 + position % KV_BLOCK as u32;
+            self.window.slots.extend(self.positions.iter().map(slot));
+        }
         self.head_rows.extend(0..heads as u32);
         self.targets.resize(heads, 0);
     }
@@ -118,7 +154,9 @@ impl PassIndex {
             + limits.table_entries
             + 3 * limits.copies
             + 2 * limits.head_rows;
-        4 * words as u64
+        let window =
+            if limits.window_blocks > 0 { limits.rows + limits.table_entries + 3 * limits.copies } else { 0 };
+        4 * (words + window) as u64
     }
 }
 
@@ -136,8 +174,17 @@ pub struct Pass<'p> {
     pub(crate) batch: Batch<'p>,
     pub(crate) ids: Buf<'p>,
     pub(crate) copies: Option<Buf<'p>>,
+    /// Of the layers with windows, where they have a cache of their own.
+    pub(crate) window: Option<Cache<'p>>,
     pub(crate) rows: usize,
     pub(crate) head_rows: usize,
+}
+
+/// A cache as a pass sees it: where its rows are, and what is copied after their keys are written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cache<'p> {
+    pub(crate) batch: Batch<'p>,
+    pub(crate) copies: Option<Buf<'p>>,
 }
 
 impl<'p> Pass<'p> {
@@ -161,7 +208,14 @@ impl<'p> Pass<'p> {
         });
         let keys_max = index.positions.iter().max().map_or(0, |&p| p as usize + 1).max(index.keys_max);
         let batch = acts.batch(rows, index.num_segments(), index.tables.len(), keys_max);
-        Pass { acts, batch, ids: acts.ids.slice(0, rows), copies, rows, head_rows }
+        let window = acts.window.map(|bufs| upload_window(dev, &index.window, bufs, batch));
+        Pass { acts, batch, ids: acts.ids.slice(0, rows), copies, window, rows, head_rows }
+    }
+
+    /// The cache of a layer that sees `window` keys.
+    pub(crate) fn cache(&self, window: usize) -> Cache<'p> {
+        let own = self.window.filter(|_| window != ALL_KEYS);
+        own.unwrap_or(Cache { batch: self.batch, copies: self.copies })
     }
 
     /// [R] u32: what the last `draw` drew.
@@ -194,6 +248,26 @@ impl<'p> Pass<'p> {
             HeadBufs::Values(_) => panic!("this pass ends in values"),
         }
     }
+}
+
+/// Sends the index arrays of the layers with windows.
+fn upload_window<'p>(
+    dev: &dyn Device,
+    index: &WindowIndex,
+    bufs: WindowBufs<'p>,
+    batch: Batch<'p>,
+) -> Cache<'p> {
+    assert_eq!(index.slots.len(), batch.slots.len(), "a place in every cache");
+    assert_eq!(index.tables.len(), batch.tables.len(), "tables of one length");
+    dev.write_u32(bufs.slots, 0, &index.slots);
+    dev.write_u32(bufs.tables, 0, &index.tables);
+    let copies = (!index.copies.is_empty()).then(|| {
+        let buf = bufs.copies.expect("a layout with copies");
+        dev.write_u32(buf, 0, &index.copies);
+        buf.slice(0, index.copies.len())
+    });
+    let (slots, tables) = (bufs.slots.slice(0, index.slots.len()), bufs.tables.slice(0, index.tables.len()));
+    Cache { batch: Batch { slots, tables, ..batch }, copies }
 }
 
 /// Embedding and all layers. The residual stream after the last layer is left in the activations.
@@ -289,9 +363,10 @@ impl<'a> Decoder<'a> {
         (factor != 1.0).then_some(factor)
     }
 
-    /// Factor on logits.
-    pub(crate) fn logit_scale(&self) -> f32 {
-        1.0 / self.spec.multipliers.logits
+    /// How logits are bent and multiplied, besides the factor of a temperature.
+    pub(crate) fn logits(&self) -> Logits {
+        let Multipliers { logits, logit_cap, .. } = self.spec.multipliers;
+        Logits { factor: 1.0 / logits, cap: logit_cap }
     }
 
     /// How a layer's heads are rotated.
@@ -303,9 +378,10 @@ impl<'a> Decoder<'a> {
         Rotation { angles: rope::of_layer(&self.spec, self.rope, layer), width, q_scale }
     }
 
-    /// Keys that a row of a layer sees, at most.
-    pub(crate) fn window(&self, layer: u32) -> usize {
-        self.spec.attention.window_of(layer).map_or(ALL_KEYS, |keys| keys as usize)
+    /// What rows of a layer see, and how.
+    pub(crate) fn scores(&self, layer: u32) -> Scores {
+        let window = self.spec.attention.window_of(layer).map_or(ALL_KEYS, |keys| keys as usize);
+        Scores { window, cap: self.spec.attention.score_cap }
     }
 }
 
@@ -339,11 +415,13 @@ pub(crate) fn layer_to_gates(
 ) {
     part_input(dev, decoder, bufs.resid, w.attn_norm, bufs.norm_attn);
     linear(dev, w, Site::Qkv, bufs, (bufs.norm_attn, w.qkv_bias, None), bufs.qkv);
-    dev.rope(bufs.qkv, qk_norm(decoder, w), decoder.rotation(l), pass.batch, bufs.kv, bufs.q);
-    if let Some(copies) = pass.copies {
+    let scores = decoder.scores(l);
+    let Cache { batch, copies } = pass.cache(scores.window);
+    dev.rope(bufs.qkv, qk_norm(decoder, w), decoder.rotation(l), batch, bufs.kv, bufs.q);
+    if let Some(copies) = copies {
         dev.copy_kv(bufs.kv, copies);
     }
-    dev.attention(bufs.q, bufs.kv, pass.batch, decoder.window(l), bufs.attn, bufs.lse);
+    dev.attention(bufs.q, bufs.kv, batch, scores, bufs.attn, bufs.lse);
     attention_output(dev, decoder, w, bufs);
     part_input(dev, decoder, bufs.mid, w.ffn_norm, bufs.norm_ffn);
     linear(dev, w, Site::GateUp, bufs, (bufs.norm_ffn, w.gate_up_bias, None), bufs.gate_up);
@@ -384,8 +462,8 @@ pub fn head(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temper
     }
     let norm = head_input(dev, decoder, pass);
     let targets = pass.acts.targets.expect("score and update have targets").slice(0, pass.head_rows);
-    let inv_temperature = inv_temperature * decoder.logit_scale();
-    dev.head(norm, decoder.params.head, targets, inv_temperature, pass.vocabulary().1, pass.head_out());
+    let logits = decoder.logits().and_times(inv_temperature);
+    dev.head(norm, decoder.params.head, targets, logits, pass.vocabulary().1, pass.head_out());
 }
 
 /// The value of each head row, after `layers` of a critic or a reward model: one product, in f32. `Pass::values` has them.
@@ -442,8 +520,8 @@ pub fn draw_runs<'p>(
         let of = |buf: Buf<'p>| buf.slice(first, rows);
         let out = HeadOut { logprobs: of(out.logprobs), lse: of(out.lse), entropy: of(out.entropy) };
         let (x, keys) = (norm.slice(first * width, rows * width), keys.slice(first * 3, rows * 3));
-        let logit_scale = decoder.logit_scale();
-        dev.sample(Sample { x, w, keys, how, logit_scale, tile, tokens: of(tokens), out });
+        let logits = decoder.logits();
+        dev.sample(Sample { x, w, keys, how, logits, tile, tokens: of(tokens), out });
         first += rows;
     }
     assert_eq!(first, pass.head_rows, "every head row is in one run");
@@ -454,7 +532,8 @@ pub fn draw_runs<'p>(
 pub fn advance(dev: &dyn Device, pass: &Pass<'_>) {
     let (keys, tokens) = pass.acts.sampler.expect("only the rollout samples");
     let (tokens, keys) = (tokens.slice(0, pass.head_rows), keys.slice(0, pass.head_rows * 3));
-    dev.advance(pass.batch, pass.ids, tokens, keys);
+    let window = pass.window.map(|Cache { batch: Batch { slots, tables, .. }, .. }| Slots { slots, tables });
+    dev.advance(pass.batch, window, pass.ids, tokens, keys);
 }
 
 /// True if the backward pass of a layer computes norms and the residual after attention again; whole layers do it as part

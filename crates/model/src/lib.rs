@@ -21,8 +21,8 @@ pub use activations::{Activations, Mode, PassLimits, Recompute, Target, layout a
 pub use adapters::{Adapters, AdaptersFrom, Merged, Site, layout as adapters_layout, load_adapters};
 pub use backward::{Derivatives, Gradients, RowGradients, Stage, backward, backward_part};
 pub use forward::{
-    Decoder, Pass, PassIndex, advance, draw, draw_runs, head, layers, rehearsal_sizes, sample, upload_keys,
-    values,
+    Decoder, Pass, PassIndex, WindowIndex, advance, draw, draw_runs, head, layers, rehearsal_sizes, sample,
+    upload_keys, values,
 };
 pub use load::{STAGING_BYTES_MIN, load};
 pub use params::{CodesAt, Param, ParamKind, ParamTable, Part};

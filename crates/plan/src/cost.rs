@@ -127,7 +127,12 @@ struct Model {
     /// True if all of them are.
     learns: bool,
     weight_bytes: f64,
+    /// Of the keys and values of one token in a layer.
     kv_token_bytes: f64,
+    /// Layers that see all keys.
+    whole_layers: f64,
+    /// Layers with windows, and the keys of one.
+    windowed: (f64, f64),
     /// Bytes per row that `cheap` computes again: norms and the SwiGLU product of each layer.
     cheap_bytes: f64,
     dtype: DType,
@@ -136,6 +141,10 @@ struct Model {
 impl Model {
     fn new(spec: &ModelSpec, dtype: DType) -> Model {
         let (layers, element) = (f64::from(spec.layers), dtype.bytes() as f64);
+        let windowed = spec
+            .attention
+            .window
+            .map_or((0.0, 0.0), |window| (f64::from(window.layers.len()), f64::from(window.keys)));
         Model {
             layer_flops: spec.layer_flops(0) as f64,
             context_flops: (spec.layer_flops(1) - spec.layer_flops(0)) as f64,
@@ -143,7 +152,9 @@ impl Model {
             parameters: spec.parameters() as f64,
             learns: true,
             weight_bytes: spec.parameters() as f64 * element,
-            kv_token_bytes: 2.0 * layers * f64::from(spec.kv_width()) * element,
+            kv_token_bytes: 2.0 * f64::from(spec.kv_width()) * element,
+            whole_layers: layers - windowed.0,
+            windowed,
             cheap_bytes: layers * (2.0 * f64::from(spec.hidden) + f64::from(spec.ffn)) * element,
             dtype,
         }
@@ -166,6 +177,12 @@ impl Model {
         model
     }
 
+    /// Returns the bytes of keys and values that a row with `context` keys reads.
+    fn kv_bytes(&self, context: f64) -> f64 {
+        let (layers, keys) = self.windowed;
+        self.kv_token_bytes * (self.whole_layers * context + layers * context.min(keys))
+    }
+
     /// Returns the operations of all layers for a row with `context` keys.
     fn row(&self, context: f64) -> f64 {
         self.layer_flops + context * self.context_flops
@@ -178,7 +195,7 @@ fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> 
     let pass = |rows: f64, heads: f64, context: f64| {
         let rate = rates.flops(model.dtype) * rates.rollout_share * rows / (rows + rates.half_rows);
         let flops = rows * model.row(context) + heads * model.head_flops;
-        let bytes = model.weight_bytes + rows * context * model.kv_token_bytes;
+        let bytes = model.weight_bytes + rows * model.kv_bytes(context);
         (flops / rate).max(bytes / rates.bandwidth) + rates.pass_s
     };
     let prompt_rows = work.prompts * work.prompt_tokens;
@@ -194,10 +211,7 @@ fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> 
 
 /// Returns C: the engine's sequences, as far as its blocks hold them.
 fn in_flight(work: &Work, engine: &EngineLimits) -> f64 {
-    let held = |n: usize| {
-        let group = work.group as usize;
-        EngineLimits::blocks_for(n, group, engine.prompt_tokens, engine.new_tokens) <= engine.blocks
-    };
+    let held = |n: usize| engine.holds(n, work.group as usize);
     // The largest number that the blocks hold; one sequence always runs.
     let (mut least, mut most) = (1, engine.sequences.min((work.prompts * work.group) as usize).max(1));
     while least < most {
@@ -391,6 +405,7 @@ mod tests {
             prompt_tokens: 46,
             new_tokens: 64,
             ahead: false,
+            window: None,
         };
         let seconds = |engine| rollout(&work(), &model, &engine, &rates);
         assert!(seconds(engine(8, 1000)) > seconds(engine(32, 1000)));

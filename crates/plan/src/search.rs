@@ -14,7 +14,7 @@ use crate::lora::{CriticAdapter, lora, merges};
 use crate::role_name::RoleName;
 use crate::shape::{Offload, RunShape, Scoring, Training};
 use crate::work::{check_sizes, response_tokens, work};
-use plimsoll_base::{Bytes, DType, Error, Result};
+use plimsoll_base::{Bytes, DType, Error, Result, Window};
 use plimsoll_config::{
     Auto, ByteSize, LearnsFrom, Offload as RunOffload, OnFull as RunOnFull, OptimizerDtype as RunOptimizer,
     Recompute as RunRecompute, RunSpec,
@@ -25,7 +25,7 @@ use plimsoll_files::Head;
 use plimsoll_memory::{Limits, Plan, Pool};
 use plimsoll_model::{Recompute, STAGING_BYTES_MIN, Target};
 use plimsoll_reward::RewardMemory;
-use plimsoll_rollout::{EngineLimits, OnFull};
+use plimsoll_rollout::{EngineLimits, OnFull, WindowLimits};
 use plimsoll_train::{Cut, Heads, OptimizerDType, PackLimits, Packing, StateDTypes};
 
 /// Micro-batches that `"auto"` chooses from: powers of two.
@@ -397,7 +397,7 @@ impl Planner<'_> {
         let gpu = self.kind == DeviceKind::Cuda;
         let most = if gpu { PREFILL_ROWS_GPU } else { PREFILL_ROWS };
         let prefill = (sequences * prompt_tokens).next_power_of_two().min(most);
-        EngineLimits {
+        let limits = EngineLimits {
             sequences,
             rows: prefill.max(sequences),
             blocks: run.choices.kv_blocks.value().map_or(enough, |n| n as usize).max(one),
@@ -405,7 +405,32 @@ impl Planner<'_> {
             prompt_tokens,
             new_tokens,
             ahead: gpu,
+            window: None,
+        };
+        self.with_windows(run, limits, group)
+    }
+
+    /// With a cache for the layers with windows, if a sequence may be longer than a window. `rollout.kv_blocks` bounds it too.
+    fn with_windows(&self, run: &RunSpec, limits: EngineLimits, group: usize) -> EngineLimits {
+        let longest = limits.prompt_tokens + limits.new_tokens - 1;
+        let binds = |w: &Window| !w.layers.is_empty() && (w.keys as usize) < longest;
+        let Some(window) = self.facts.spec.attention.window.filter(binds) else { return limits };
+        let of = |blocks| Some(WindowLimits { keys: window.keys as usize, blocks });
+        let limits = EngineLimits { window: of(0), ..limits };
+        let enough = limits.window_blocks_for(limits.sequences, group);
+        let most = run.choices.kv_blocks.value().map_or(enough, |n| n as usize);
+        // A client's prompt may be as long as a sequence.
+        let has_clients = self.purpose == Purpose::Sample || run.plays_agents();
+        let prompt = if has_clients { limits.context() } else { limits.prompt_tokens };
+        let blocks = enough.min(most).max(limits.window_blocks_least(prompt));
+        let limits = EngineLimits { window: of(blocks), ..limits };
+        if window.layers.len() < self.facts.spec.layers {
+            return limits;
         }
+        // No layer has the other cache, so that no sequence should wait for it.
+        let EngineLimits { sequences, prompt_tokens, new_tokens, .. } = limits;
+        let enough = EngineLimits::blocks_for(sequences, group, prompt_tokens, new_tokens);
+        EngineLimits { blocks: limits.blocks.max(enough), ..limits }
     }
 
     fn training(&self, run: &RunSpec, weights: DType, knobs: &Knobs) -> Training {
@@ -464,7 +489,7 @@ impl Planner<'_> {
             optimizer_dtype: training.dtypes.optimizer,
             grad_dtype: training.dtypes.grads,
             sequences_max: knobs.sequences,
-            kv_blocks: engine.blocks,
+            kv_blocks: engine.layer_blocks(&self.facts.spec),
             rollout_rows: engine.rows,
             prompt_tokens_max: engine.prompt_tokens,
             threads: self.threads,

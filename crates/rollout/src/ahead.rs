@@ -7,14 +7,10 @@
 
 use crate::Samples;
 use crate::engine::{Engine, Request, RolloutStats, StopCondition};
-use crate::limits::bucket;
-use crate::schedule::keys_bucket;
+use crate::limits::{PASSES_MAX, bucket, keys_bucket};
 use plimsoll_base::Result;
 use plimsoll_device::{ATTENTION_CHUNK, Device, KV_BLOCK, NO_PARENT, Pipeline, Sampling};
 use plimsoll_model::{Activations, Decoder, Pass, advance, draw, layers, rehearsal_sizes, upload_keys};
-
-/// Passes of a run, at most: a sequence that ends early keeps its row so long.
-const PASSES_MAX: usize = 64;
 
 /// What a run works on.
 pub(crate) struct Run<'r, 'a, 'p> {
@@ -129,6 +125,11 @@ impl Engine {
             self.index.head_rows.push(row as u32);
         }
         self.index.tables.resize(rows * stride, block);
+        if self.limits.window.is_some() {
+            let block = self.limits.spare_window_block();
+            self.index.window.slots.resize(rows, block * KV_BLOCK as u32);
+            self.index.window.tables.resize(rows * stride, block);
+        }
         self.index.keys_max = keys_max;
         self.keys.clear();
         self.keys.resize(rows * 3, 0);

@@ -28,7 +28,11 @@ impl BlockPool {
 
     /// Gives a list's blocks back and empties it.
     pub fn give_back(&mut self, blocks: &mut Vec<u32>) {
-        debug_assert!(self.free.len() + blocks.len() <= self.total, "a block was given back twice");
-        self.free.extend(blocks.drain(..).rev());
+        self.give_back_some(blocks.drain(..));
+    }
+
+    pub(crate) fn give_back_some(&mut self, blocks: impl DoubleEndedIterator<Item = u32>) {
+        self.free.extend(blocks.rev());
+        debug_assert!(self.free.len() <= self.total, "a block was given back twice");
     }
 }

@@ -113,6 +113,11 @@ impl Engine {
     pub fn new(limits: EngineLimits, on_full: OnFull) -> Engine {
         assert!(limits.rows >= limits.sequences && limits.sequences > 0, "{limits:?}");
         assert!(limits.blocks > limits.blocks_per_sequence(), "blocks for one sequence: {limits:?}");
+        let windows = limits.window.map_or(0, |window| window.blocks);
+        assert!(
+            limits.window.is_none() || windows >= limits.window_blocks_least(limits.prompt_tokens),
+            "windows of one sequence: {limits:?}"
+        );
         let rows = limits.pass().head_rows;
         Engine {
             limits,

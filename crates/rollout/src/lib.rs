@@ -16,6 +16,6 @@ mod schedule;
 pub use blocks::BlockPool;
 pub use engine::{Engine, NeverStop, Request, RolloutStats, StopCondition};
 pub use lengths::{Lengths, deal};
-pub use limits::{EngineLimits, OnFull, layout};
+pub use limits::{EngineLimits, OnFull, WindowLimits, layout};
 pub use live::{Ask, ENDS_MAX, Listener, Live, Model};
 pub use samples::{Finish, Samples, Turn};

@@ -83,6 +83,9 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
     pub fn new(model: Model<'e, 'a, 'p>, engine: &'e mut Engine, out: &'e mut Samples) -> Self {
         let limits = engine.limits;
         let heads = limits.pass().head_rows;
+        // A prompt may be as long as a sequence.
+        let windows = limits.window.is_none_or(|w| w.blocks >= limits.window_blocks_least(limits.context()));
+        assert!(windows, "windows of one sequence: {limits:?}");
         engine.schedule.begin_slots();
         out.reset(limits.samples);
         let slot = Slot { sample_id: 0, max_new_tokens: 0, sampling: GREEDY, ends: Vec::new() };

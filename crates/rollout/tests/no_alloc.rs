@@ -8,7 +8,7 @@ use common::harness::{Numbers, Setup};
 use common::{World, sampling};
 use plimsoll_base::{DType, Phase};
 use plimsoll_model::{Activations, Derivatives, Mode, Pass, Recompute, backward, head, layers};
-use plimsoll_rollout::{Engine, EngineLimits, NeverStop, OnFull, Request, Samples};
+use plimsoll_rollout::{Engine, EngineLimits, NeverStop, OnFull, Request, Samples, WindowLimits};
 use plimsoll_train::{Cut, Optimizer, PackLimits, Packer, Packing, Sequence, Share, Units, UpdateOptions};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
@@ -28,9 +28,12 @@ fn allocations(work: impl FnOnce()) -> usize {
 
 fn main() {
     assert!(allocations(|| drop(std::hint::black_box(vec![0u8; 100]))) > 0, "the allocator counts");
-    for (source, dtype, offload) in
-        [("qwen3", DType::Bf16, false), ("qwen2", DType::F32, false), ("qwen2", DType::Bf16, true)]
-    {
+    for (source, dtype, offload) in [
+        ("qwen3", DType::Bf16, false),
+        ("qwen2", DType::F32, false),
+        ("qwen2", DType::Bf16, true),
+        ("mistral_window", DType::Bf16, false),
+    ] {
         let limits = EngineLimits {
             sequences: 6,
             rows: 20,
@@ -39,6 +42,7 @@ fn main() {
             prompt_tokens: 40,
             new_tokens: 24,
             ahead: false,
+            window: source.ends_with("window").then_some(WindowLimits { keys: 16, blocks: 10 }),
         };
         let pack = PackLimits { micro_batch_tokens: 128, prompt_tokens: 40, segments: 15 };
         let recompute = Recompute::Cheap;
@@ -49,7 +53,7 @@ fn main() {
         world.harness.dev.cpu().pool().run(2, &|_, _| {
             both.wait();
         });
-        let ids: Vec<Vec<u32>> = [40, 17, 3].iter().map(|&n| Numbers::new(4).tokens(n, 260)).collect();
+        let ids: Vec<Vec<u32>> = [40, 17, 3].iter().map(|&n| Numbers::new(4).tokens(n, 96)).collect();
         let prompts: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
         let mut out = Samples::with_capacity(12, 24);
         roll_out(&mut world, &prompts, &mut out);

@@ -116,6 +116,7 @@ pub fn host_bytes(slots: usize, queue: usize, prompt_tokens: usize, new_tokens: 
         prompt_tokens,
         new_tokens,
         ahead: true, // Which has the most rows.
+        window: None,
     };
     Bytes(Limits::of(&engine, queue).host_bytes().0 + Live::host_bytes(&engine))
 }

@@ -73,6 +73,7 @@ impl PackLimits {
             table_entries: blocks + responses * (self.prompt_tokens / KV_BLOCK),
             blocks,
             copies: responses,
+            window_blocks: 0,
         }
     }
 

@@ -57,11 +57,6 @@ const ALLOWED_CYCLES: &[(&str, &[&str], &str)] = &[
         "the engine runs ahead or in step, and running ahead is a run of the engine",
     ),
     (
-        "rollout",
-        &["limits.rs", "schedule.rs"],
-        "limits are sized by the schedule's buckets, and the schedule is bound by limits",
-    ),
-    (
         "run",
         &["checkpoint/state.rs", "progress.rs"],
         "a checkpoint holds the progress, which names the best checkpoint",

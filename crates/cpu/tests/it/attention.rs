@@ -3,7 +3,7 @@
 use crate::both::{Rig, bits, close, get, numbers, paths, stored};
 use plimsoll_base::DType;
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::{ALL_KEYS, Batch, Device, KV_BLOCK, Kv, NO_PARENT};
+use plimsoll_device::{ALL_KEYS, Batch, Device, KV_BLOCK, Kv, NO_PARENT, Scores};
 use plimsoll_memory::{Buf, Resident};
 
 /// Heads a, key-value heads k, head dimension d, dtype e.
@@ -15,20 +15,37 @@ pub struct Shape {
     pub e: DType,
     /// Keys that a row sees, at most.
     pub window: usize,
+    /// What bends scores.
+    pub cap: Option<f32>,
 }
 
-const SHAPES: [Shape; 11] = [
-    Shape { a: 9, k: 3, d: 64, e: DType::Bf16, window: ALL_KEYS },
-    Shape { a: 9, k: 3, d: 64, e: DType::F32, window: ALL_KEYS },
-    Shape { a: 14, k: 2, d: 64, e: DType::Bf16, window: ALL_KEYS },
-    Shape { a: 4, k: 2, d: 128, e: DType::Bf16, window: ALL_KEYS },
-    Shape { a: 2, k: 2, d: 16, e: DType::F32, window: ALL_KEYS },
-    Shape { a: 3, k: 1, d: 48, e: DType::F32, window: ALL_KEYS },
-    Shape { a: 26, k: 1, d: 32, e: DType::Bf16, window: ALL_KEYS },
-    Shape { a: 9, k: 3, d: 64, e: DType::Bf16, window: 1 },
-    Shape { a: 14, k: 2, d: 64, e: DType::F32, window: 20 },
-    Shape { a: 4, k: 2, d: 32, e: DType::Bf16, window: 64 },
-    Shape { a: 3, k: 1, d: 48, e: DType::F32, window: 530 },
+impl Shape {
+    pub fn scores(self) -> Scores {
+        Scores { window: self.window, cap: self.cap }
+    }
+
+    /// A score as `scores` says, and its slope.
+    pub fn bend(self, x: f64) -> (f64, f64) {
+        let Some(cap) = self.cap.map(f64::from) else { return (x, 1.0) };
+        let t = (x / cap).tanh();
+        (cap * t, 1.0 - t * t)
+    }
+}
+
+const SHAPES: [Shape; 13] = [
+    Shape { a: 9, k: 3, d: 64, e: DType::Bf16, window: ALL_KEYS, cap: None },
+    Shape { a: 9, k: 3, d: 64, e: DType::F32, window: ALL_KEYS, cap: None },
+    Shape { a: 14, k: 2, d: 64, e: DType::Bf16, window: ALL_KEYS, cap: None },
+    Shape { a: 4, k: 2, d: 128, e: DType::Bf16, window: ALL_KEYS, cap: None },
+    Shape { a: 2, k: 2, d: 16, e: DType::F32, window: ALL_KEYS, cap: None },
+    Shape { a: 3, k: 1, d: 48, e: DType::F32, window: ALL_KEYS, cap: None },
+    Shape { a: 26, k: 1, d: 32, e: DType::Bf16, window: ALL_KEYS, cap: None },
+    Shape { a: 9, k: 3, d: 64, e: DType::Bf16, window: 1, cap: None },
+    Shape { a: 14, k: 2, d: 64, e: DType::F32, window: 20, cap: None },
+    Shape { a: 4, k: 2, d: 32, e: DType::Bf16, window: 64, cap: None },
+    Shape { a: 3, k: 1, d: 48, e: DType::F32, window: 530, cap: None },
+    Shape { a: 4, k: 2, d: 32, e: DType::F32, window: ALL_KEYS, cap: Some(1.5) },
+    Shape { a: 9, k: 3, d: 64, e: DType::Bf16, window: 40, cap: Some(50.0) },
 ];
 
 /// A sequence's queries, keys and values by position, and its block table. Unused slots hold NaN.
@@ -85,7 +102,8 @@ pub fn reference_row(shape: Shape, s: &Sequence, p: usize) -> (Vec<f64>, Vec<f64
         let first = (p + 1).saturating_sub(shape.window);
         let scores: Vec<f64> = (first..=p)
             .map(|j| {
-                row(&s.k, j).iter().zip(q).map(|(k, &q)| k * f64::from(q)).sum::<f64>() / (d as f64).sqrt()
+                let dot = row(&s.k, j).iter().zip(q).map(|(k, &q)| k * f64::from(q)).sum::<f64>();
+                shape.bend(dot / (d as f64).sqrt()).0
             })
             .collect();
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -153,7 +171,7 @@ fn run(
     dev.write_u32(r.buf("segments"), 0, &segments);
     dev.write_u32(r.buf("tables"), 0, &tables);
     let kv = Kv { keys: r.buf("keys"), values: r.buf("values"), kv_heads: k, head_dim: d };
-    dev.attention(r.buf("q"), kv, batch(r), shape.window, r.buf("out"), Some(r.buf("lse")));
+    dev.attention(r.buf("q"), kv, batch(r), shape.scores(), r.buf("out"), Some(r.buf("lse")));
     (get(dev, r.buf("out")), get(dev, r.buf("lse")))
 }
 
@@ -215,7 +233,7 @@ fn chunks_beyond_the_first_are_merged() {
     for isa in paths() {
         // Windows that begin in the first chunk, in the second, at its edge, and in the row's own.
         for window in [ALL_KEYS, 900, 511, 512, 513, 9] {
-            let shape = Shape { a: 3, k: 1, d: 32, e: DType::F32, window };
+            let shape = Shape { a: 3, k: 1, d: 32, e: DType::F32, window, cap: None };
             let len = 1100;
             let s = Sequence::new(shape, 6, len, scattered(0, blocks_of(len)));
             let rows = 1010..1040;

@@ -98,12 +98,12 @@ fn run(shape: Shape, isa: Isa, threads: usize, members: &Members, dout: &[f32]) 
     let kv = Kv { keys: r.buf("keys"), values: r.buf("values"), kv_heads: k, head_dim: d };
     let (q, out, lse, dout, dq, dkv) =
         (r.buf("q"), r.buf("out"), r.buf("lse"), r.buf("dout"), r.buf("dq"), r.buf("dkv"));
-    dev.attention(q, kv, batch(r), shape.window, out, Some(lse));
+    dev.attention(q, kv, batch(r), shape.scores(), out, Some(lse));
     dev.attention_backward(AttentionBackward {
         q,
         kv,
         batch: batch(r),
-        window: shape.window,
+        scores: shape.scores(),
         out,
         lse,
         dout,
@@ -133,9 +133,10 @@ fn reference(shape: Shape, members: &Members, dout: &[f32]) -> (Vec<f64>, Vec<f6
                     let value = &s.v[(j * k + kv) * d..][..d];
                     let score: f64 = q.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum();
                     let scale = 1.0 / (d as f64).sqrt();
-                    let weight = (score * scale - lse[head]).exp();
+                    let (score, slope) = shape.bend(score * scale);
+                    let weight = (score - lse[head]).exp();
                     let dweight: f64 = (0..d).map(|i| g(i) * f64::from(value[i])).sum();
-                    let dscore = weight * (dweight - delta) * scale;
+                    let dscore = weight * (dweight - delta) * scale * slope;
                     let owner = match parent {
                         Some((parent, prefix)) if j < *prefix => places[*parent].1 + j,
                         _ => first + j - start,
@@ -153,11 +154,13 @@ fn reference(shape: Shape, members: &Members, dout: &[f32]) -> (Vec<f64>, Vec<f6
     (dq, dkv)
 }
 
-const SHAPES: [Shape; 4] = [
-    Shape { a: 9, k: 3, d: 64, e: DType::F32, window: ALL_KEYS },
-    Shape { a: 4, k: 2, d: 48, e: DType::F32, window: ALL_KEYS },
-    Shape { a: 7, k: 1, d: 16, e: DType::Bf16, window: ALL_KEYS },
-    Shape { a: 2, k: 2, d: 128, e: DType::Bf16, window: ALL_KEYS },
+const SHAPES: [Shape; 6] = [
+    Shape { a: 9, k: 3, d: 64, e: DType::F32, window: ALL_KEYS, cap: None },
+    Shape { a: 4, k: 2, d: 48, e: DType::F32, window: ALL_KEYS, cap: None },
+    Shape { a: 7, k: 1, d: 16, e: DType::Bf16, window: ALL_KEYS, cap: None },
+    Shape { a: 2, k: 2, d: 128, e: DType::Bf16, window: ALL_KEYS, cap: None },
+    Shape { a: 4, k: 2, d: 48, e: DType::F32, window: ALL_KEYS, cap: Some(1.5) },
+    Shape { a: 2, k: 1, d: 32, e: DType::Bf16, window: ALL_KEYS, cap: Some(4.0) },
 ];
 
 fn output_gradients(shape: Shape, members: &Members) -> Vec<f32> {
@@ -185,7 +188,7 @@ fn gradients_are_close_to_the_f64_reference() {
 
 #[test]
 fn the_reference_is_the_slope_of_the_loss() {
-    let shape = Shape { a: 4, k: 2, d: 16, e: DType::F32, window: ALL_KEYS };
+    let shape = Shape { a: 4, k: 2, d: 16, e: DType::F32, window: ALL_KEYS, cap: None };
     let mut members = vec![(None, Sequence::new(shape, 3, 20, vec![0, 1]))];
     let dout = output_gradients(shape, &members);
     let (dq, dkv) = reference(shape, &members, &dout);

@@ -23,7 +23,7 @@ fn fastest(mut f: impl FnMut()) -> f64 {
 }
 
 fn attention(isa: Isa, threads: usize, e: DType, what: &str, num: usize, len: usize, from: usize) {
-    let shape = Shape { a: 9, k: 3, d: 64, e, window: ALL_KEYS };
+    let shape = Shape { a: 9, k: 3, d: 64, e, window: ALL_KEYS, cap: None };
     let blocks = len.div_ceil(KV_BLOCK);
     let cache = num * blocks * shape.k * shape.d * KV_BLOCK;
     let (mut keys, mut values) = (vec![0.0; cache], vec![0.0; cache]);
@@ -62,7 +62,7 @@ fn attention(isa: Isa, threads: usize, e: DType, what: &str, num: usize, len: us
     dev.write_u32(r.buf("tables"), 0, &tables);
     let kv = Kv { keys: r.buf("keys"), values: r.buf("values"), kv_heads: 3, head_dim: 64 };
     let t =
-        fastest(|| dev.attention(r.buf("q"), kv, batch(r), shape.window, r.buf("out"), Some(r.buf("lse"))));
+        fastest(|| dev.attention(r.buf("q"), kv, batch(r), shape.scores(), r.buf("out"), Some(r.buf("lse"))));
     let pairs = num as f64 * ((from + 1)..=len).map(|keys| keys as f64).sum::<f64>() * 9.0;
     let flops = pairs * 64.0 * 2.0 * 2.0;
     let bytes = num as f64 * len as f64 * 2.0 * 192.0 * e.bytes() as f64;
@@ -77,8 +77,8 @@ fn attention(isa: Isa, threads: usize, e: DType, what: &str, num: usize, len: us
         let (dq, dkv) = (r.buf("dq"), r.buf("dkv"));
         let t = fastest(|| {
             let (q, out, lse, dout) = (r.buf("q"), r.buf("out"), r.buf("lse"), r.buf("dout"));
-            let (batch, window) = (batch(r), shape.window);
-            dev.attention_backward(AttentionBackward { q, kv, batch, window, out, lse, dout, dq, dkv });
+            let (batch, scores) = (batch(r), shape.scores());
+            dev.attention_backward(AttentionBackward { q, kv, batch, scores, out, lse, dout, dq, dkv });
         });
         println!(
             "{what} {} x{threads} backward: {:.1} us, {:.1} GFLOP/s",

@@ -4,7 +4,7 @@ use crate::both::{Rig, check_close, matrix_len, normal, paths};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_cpu::Isa;
 use plimsoll_device::sizes::cpu::{head_tile_elements, pack_elements};
-use plimsoll_device::{Device, HEAD_TILE, HeadBackward, HeadOut, Matrix, Sample, Sampling};
+use plimsoll_device::{Device, HEAD_TILE, HeadBackward, HeadOut, Logits, Matrix, Sample, Sampling};
 
 #[derive(Clone, Copy)]
 struct Case {
@@ -12,10 +12,16 @@ struct Case {
     vocab: usize,
     k: usize,
     e: DType,
+    /// What bends logits.
+    cap: Option<f32>,
 }
 
 const fn case(rows: usize, vocab: usize, k: usize, e: DType) -> Case {
-    Case { rows, vocab, k, e }
+    Case { rows, vocab, k, e, cap: None }
+}
+
+const fn capped(cap: f32, case: Case) -> Case {
+    Case { cap: Some(cap), ..case }
 }
 
 /// Vocabularies below a tile, of one tile, and of several with a rest; more rows than a block.
@@ -26,6 +32,9 @@ const CASES: &[Case] = &[
     case(3, 1301, 12, Bf16),
     case(600, 33, 6, F32),
     case(67, 1040, 7, F32),
+    capped(1.5, case(5, 260, 16, F32)),
+    capped(30.0, case(67, 1040, 7, F32)),
+    capped(2.0, case(3, 1301, 12, Bf16)),
 ];
 
 struct Head {
@@ -38,7 +47,7 @@ struct Head {
 
 impl Head {
     fn new(isa: Isa, threads: usize, case: Case) -> Head {
-        let Case { rows, vocab, k, e } = case;
+        let Case { rows, vocab, k, e, .. } = case;
         let width = HEAD_TILE.min(vocab);
         let b = Rig::new(
             isa,
@@ -85,11 +94,22 @@ impl Head {
             self.b.buf("x"),
             self.matrix(),
             self.b.buf("targets"),
-            inv_t,
+            self.bent(inv_t),
             self.b.buf("tile"),
             self.out(),
         );
         ["logprobs", "lse", "entropy"].map(|name| self.b.get(name))
+    }
+
+    fn bent(&self, factor: f32) -> Logits {
+        Logits { factor, cap: self.case.cap }
+    }
+
+    /// A logit as `bent` says, and its slope.
+    fn bend(&self, x: f64) -> (f64, f64) {
+        let Some(cap) = self.case.cap.map(f64::from) else { return (x, 1.0) };
+        let t = (x / cap).tanh();
+        (cap * t, 1.0 - t * t)
     }
 
     fn sample(&self, how: Sampling) -> (Vec<u32>, [Vec<f32>; 3]) {
@@ -99,7 +119,7 @@ impl Head {
             w: self.matrix(),
             keys: b.buf("keys"),
             how,
-            logit_scale: 1.0,
+            logits: self.bent(1.0),
             tile: b.buf("tile"),
             tokens,
             out: self.out(),
@@ -117,7 +137,7 @@ impl Head {
             x: b.buf("x"),
             w: self.matrix(),
             targets: b.buf("targets"),
-            inv_temperature: inv_t,
+            logits: self.bent(inv_t),
             head_out: self.out(),
             dlogprobs: b.buf("dlogprobs"),
             dentropy: b.buf("dentropy"),
@@ -142,9 +162,8 @@ impl Head {
     /// Logits of a row, scaled.
     fn logits(&self, row: usize, inv_t: f64, x: &[f64]) -> Vec<f64> {
         let k = self.case.k;
-        let dot =
-            |v: usize| (0..k).map(|i| x[row * k + i] * f64::from(self.w[v * k + i])).sum::<f64>() * inv_t;
-        (0..self.case.vocab).map(dot).collect()
+        let dot = |v: usize| (0..k).map(|i| x[row * k + i] * f64::from(self.w[v * k + i])).sum::<f64>();
+        (0..self.case.vocab).map(|v| self.bend(dot(v)).0 * inv_t).collect()
     }
 
     fn x64(&self) -> Vec<f64> {
@@ -230,10 +249,12 @@ fn formula(head: &Head, inv_t: f64, dlogp: &[f32], dh: &[f32]) -> (Vec<f64>, Vec
     for row in 0..rows {
         let (logp, _, entropy) = softmax(&head.logits(row, inv_t, &x));
         for v in 0..vocab {
+            let slope = head.bend((0..k).map(|i| x[row * k + i] * f64::from(head.w[v * k + i])).sum()).1;
             let delta = f64::from(u8::from(head.targets[row] as usize == v));
             let p = logp[v].exp();
-            let d =
-                inv_t * (f64::from(dlogp[row]) * (delta - p) - f64::from(dh[row]) * p * (logp[v] + entropy));
+            let d = slope
+                * inv_t
+                * (f64::from(dlogp[row]) * (delta - p) - f64::from(dh[row]) * p * (logp[v] + entropy));
             largest = largest.max(d.abs());
             for i in 0..k {
                 dx[row * k + i] += d * f64::from(head.w[v * k + i]);
@@ -430,7 +451,7 @@ fn kept_by_sorting(logits: &[f32], how: &Sampling) -> Vec<u32> {
 #[test]
 fn planned_buffers_are_used_to_the_end() {
     for (rows, vocab) in [(1, 15), (70, 260), (300, 1301), (5, 700)] {
-        let mut head = Head::new(Isa::detect(), 1, Case { rows, vocab, k: 64, e: Bf16 });
+        let mut head = Head::new(Isa::detect(), 1, case(rows, vocab, 64, Bf16));
         head.forward(1.0);
         head.backward(1.0, &vec![1.0; rows], &vec![0.0; rows]);
         head.sample(Sampling { top_k: 3, ..plain(1.0) });

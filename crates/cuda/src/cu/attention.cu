@@ -387,7 +387,8 @@ ATTENTION_KERNELS(128, 2, 2)
 /// elements. A row has no tile mates here, so any fixed order will do.
 template <class T>
 __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values, const u32* segments,
-                                      const u32* tables, T* out, float* lse, const Shape& shape, u32 d, float scale) {
+                                      const u32* tables, T* out, float* lse, const Shape& shape, u32 d, float scale,
+                                      float cap) {
     const u32 lane = threadIdx.x % WARP;
     const u64 place = (u64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (place >= (u64)shape.rows * shape.heads) return;
@@ -406,7 +407,8 @@ __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values
         u32 entry = sees ? tables[segment.table + key / KV_BLOCK] : 0;
         if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) entry = sees = 0;
         const u64 at = (shape.block(entry, kv_head) * KV_BLOCK + key % KV_BLOCK) * d;
-        const float score = sees ? plain_dot(q + place * d, keys + at, d) * scale : MINUS_INFINITY;
+        float score = sees ? plain_dot(q + place * d, keys + at, d) * scale : MINUS_INFINITY;
+        if (sees && cap > 0.0f) score = capped(score, cap);
         const float max = fmaxf(sum.max, warp_max(score));
         const float keep = exp2_fast(sum.max - max), weight = sees ? exp2_fast(score - max) : 0.0f;
         sum = {max, fma(sum.sum, keep, warp_sum(weight))};
@@ -432,9 +434,9 @@ __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values
 #define PLAIN_KERNEL(T)                                                                                                  \
     extern "C" __global__ void __launch_bounds__(128)                                                                    \
         attention_plain_##T(const T* q, const T* keys, const T* values, const u32* segments, const u32* tables, T* out,  \
-                            float* lse, ATTENTION_SHAPE, u32 d, float scale) {                                           \
+                            float* lse, ATTENTION_SHAPE, u32 d, float scale, float cap) {                                \
         begin();                                                                                                         \
-        plain<T>(q, keys, values, segments, tables, out, lse, SHAPE, d, scale);                                          \
+        plain<T>(q, keys, values, segments, tables, out, lse, SHAPE, d, scale, cap);                                     \
     }
 PLAIN_KERNEL(bf16)
 PLAIN_KERNEL(float)

@@ -317,7 +317,7 @@ template <class T>
 __device__ __forceinline__ void plain_queries(const T* q, const T* keys, const T* values, const u32* segments,
                                               const u32* tables, const T* out, const float* lse, const T* dout,
                                               const u32* of_row, float* delta, float* dq, const Shape& shape, u32 d,
-                                              float scale) {
+                                              float scale, float cap) {
     const u32 lane = threadIdx.x % WARP;
     const u64 place = (u64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (place >= (u64)shape.rows * shape.heads) return;
@@ -341,9 +341,11 @@ __device__ __forceinline__ void plain_queries(const T* q, const T* keys, const T
         const u64 at = (shape.block(entry, kv_head) * KV_BLOCK + key % KV_BLOCK) * d;
         float ds = 0.0f;
         if (sees) {
-            const float score = plain_dot(q + place * d, keys + at, d) * scale;
+            float score = plain_dot(q + place * d, keys + at, d) * scale;
+            if (cap > 0.0f) score = capped(score, cap);
             const float weight = exp2_fast((score - lse[place]) * LOG2_E);
             ds = weight * (plain_dot(dout + place * d, values + at, d) - own_delta) * scale;
+            if (cap > 0.0f) ds = ds * capped_slope(score, cap);
         }
         for (u32 j = base < first_key ? first_key - base : 0; j < min(num_keys - base, (u32)WARP); j++) {
             read_eight(x, keys + __shfl_sync(ALL_LANES, at, j), d);
@@ -361,7 +363,7 @@ __device__ __forceinline__ void plain_queries(const T* q, const T* keys, const T
 template <class T>
 __device__ __forceinline__ void plain_keys(const T* q, const T* keys, const T* values, const u32* segments,
                                            const u32* tables, const float* lse, const T* dout, const u32* of_row,
-                                           const float* delta, float* dkv, const Shape& shape, u32 d, float scale) {
+                                           const float* delta, float* dkv, const Shape& shape, u32 d, float scale, float cap) {
     const u32 lane = threadIdx.x % WARP, group = shape.group();
     const u64 item = (u64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (item >= (u64)shape.rows * shape.kv_heads) return;
@@ -380,9 +382,11 @@ __device__ __forceinline__ void plain_keys(const T* q, const T* keys, const T* v
             const u64 i = base + lane, place = i / group * shape.heads + kv_head * group + i % group;
             float weight = 0.0f, ds = 0.0f;
             if (i < end * group) {
-                const float score = plain_dot(q + place * d, keys + at, d) * scale;
+                float score = plain_dot(q + place * d, keys + at, d) * scale;
+                if (cap > 0.0f) score = capped(score, cap);
                 weight = exp2_fast((score - lse[place]) * LOG2_E);
                 ds = weight * (plain_dot(dout + place * d, values + at, d) - delta[place]) * scale;
+                if (cap > 0.0f) ds = ds * capped_slope(score, cap);
             }
             for (u32 j = 0; j < WARP && base + j < end * group; j++) {
                 const u64 from = __shfl_sync(ALL_LANES, place, j) * d;
@@ -418,15 +422,16 @@ __device__ __forceinline__ void plain_keys(const T* q, const T* keys, const T* v
     extern "C" __global__ void __launch_bounds__(128) attention_backward_plain_queries_##T(                              \
         const T* q, const T* keys, const T* values, const u32* segments, const u32* tables, const T* out,                \
         const float* lse, const T* dout, const u32* of_row, float* delta, float* dq, ATTENTION_SHAPE, u32 d,             \
-        float scale) {                                                                                                   \
+        float scale, float cap) {                                                                                        \
         begin();                                                                                                         \
-        plain_queries<T>(q, keys, values, segments, tables, out, lse, dout, of_row, delta, dq, SHAPE, d, scale);         \
+        plain_queries<T>(q, keys, values, segments, tables, out, lse, dout, of_row, delta, dq, SHAPE, d, scale, cap);    \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128) attention_backward_plain_keys_##T(                                 \
         const T* q, const T* keys, const T* values, const u32* segments, const u32* tables, const float* lse,            \
-        const T* dout, const u32* of_row, const float* delta, float* dkv, ATTENTION_SHAPE, u32 d, float scale) {         \
+        const T* dout, const u32* of_row, const float* delta, float* dkv, ATTENTION_SHAPE, u32 d, float scale,           \
+        float cap) {                                                                                                     \
         begin();                                                                                                         \
-        plain_keys<T>(q, keys, values, segments, tables, lse, dout, of_row, delta, dkv, SHAPE, d, scale);                \
+        plain_keys<T>(q, keys, values, segments, tables, lse, dout, of_row, delta, dkv, SHAPE, d, scale, cap);           \
     }
 PLAIN_KERNELS(bf16)
 PLAIN_KERNELS(float)

@@ -263,3 +263,24 @@ __device__ __forceinline__ void store8(float* p, const float (&x)[8]) {
 __device__ __forceinline__ void store8(bf16* p, const float (&x)[8]) {
     *(uint4*)p = make_uint4(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
 }
+
+/// tanh x by the CPU's quotient of two polynomials.
+__device__ __forceinline__ float tanh_exact(float x) {
+    const float limit = 7.905311f;
+    x = x < -limit ? -limit : (x > limit ? limit : x);  // NaN stays NaN
+    float x2 = x * x, p = -2.7607684e-16f, q = 1.1982584e-6f;
+    p = fma(p, x2, 2.000188e-13f);
+    p = fma(p, x2, -8.604672e-11f);
+    p = fma(p, x2, 5.1222973e-8f);
+    p = fma(p, x2, 1.4857224e-5f);
+    p = fma(p, x2, 6.3726193e-4f);
+    p = fma(p, x2, 4.8935246e-3f);
+    q = fma(q, x2, 1.1853471e-4f);
+    q = fma(q, x2, 2.2684346e-3f);
+    q = fma(q, x2, 4.893525e-3f);
+    return x * p / q;
+}
+
+/// c tanh(x / c), and its slope where it gives y.
+__device__ __forceinline__ float capped(float x, float c) { return tanh_exact(x / c) * c; }
+__device__ __forceinline__ float capped_slope(float y, float c) { return 1.0f - y / c * (y / c); }

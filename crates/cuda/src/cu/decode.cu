@@ -1,8 +1,10 @@
 // From one decode pass to the next, without the host.
 
-/// Row i is segment i: the token drawn becomes the input, everything else moves on by one position.
+/// Row i is segment i: the token drawn becomes the input, everything else moves on by one position. `window_tables` and
+/// `window_slots` are those of a second cache, or null.
 extern "C" __global__ void advance(const u32* tokens, const u32* tables, u32* ids, u32* positions, u32* slots,
-                                   u32* segments, u32* keys, u32 rows, u32 table_entries) {
+                                   u32* segments, u32* keys, u32 rows, u32 table_entries, const u32* window_tables,
+                                   u32* window_slots) {
     begin();
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= rows) return;
@@ -14,5 +16,6 @@ extern "C" __global__ void advance(const u32* tokens, const u32* tables, u32* id
     positions[i] = position;
     segment[2] = position;
     slots[i] = tables[entry] * KV_BLOCK + position % KV_BLOCK;
+    if (window_slots) window_slots[i] = window_tables[entry] * KV_BLOCK + position % KV_BLOCK;
     keys[3 * i + 2] += 1;
 }

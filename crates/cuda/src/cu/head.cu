@@ -41,6 +41,13 @@ __device__ __forceinline__ void load_part(float (&x)[PART_VECTORS * 4], const fl
     }
 }
 
+/// x = cap tanh(x / cap), where a product has left its logits.
+extern "C" __global__ void __launch_bounds__(256) cap_logits(float* x, u64 n, float cap) {
+    begin();
+    u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] = capped(x[i], cap);
+}
+
 /// Sums of a block's parts, one a warp.
 struct PartSums {
     float max[PART_THREADS / WARP], sum[PART_THREADS / WARP], weighted[PART_THREADS / WARP];
@@ -372,9 +379,10 @@ rows_of_draws(const PartStats* __restrict__ stats, u32 rows, u32 parts, const u3
 /// Columns of a block of `gradients`: eight a thread.
 #define GRADIENT_COLUMNS 2048
 
-/// d[r, v] = inv_t (dlogp (delta - p) - dH p (ln p + H)) with ln p = x - lse, rounded to T. tile, d: [rows, cols].
+/// d[r, v] = inv_t (dlogp (delta - p) - dH p (ln p + H)) with ln p = x - lse, times the slope of what bent x if `cap` is not 0, rounded
+/// to T. tile, d: [rows, cols].
 template <class T>
-__device__ __forceinline__ void gradients(const float* tile, u32 cols, u32 first, float inv_t, GradientRows rows, T* d) {
+__device__ __forceinline__ void gradients(const float* tile, u32 cols, u32 first, float inv_t, float cap, GradientRows rows, T* d) {
     u32 row = blockIdx.y, at = blockIdx.x * GRADIENT_COLUMNS + threadIdx.x * 8;
     if (at >= cols) return;
     const float* logits = tile + (u64)row * cols + at;
@@ -398,6 +406,7 @@ __device__ __forceinline__ void gradients(const float* tile, u32 cols, u32 first
         lnp = lnp < EXP_MIN ? EXP_MIN : lnp;
         float y = exp_f32(lnp) * fma(minus_dh, lnp + entropy, -dlogp);
         y = i == target ? y + dlogp : y;
+        if (cap > 0.0f) y = y * capped_slope(x[i], cap);
         x[i] = none ? 0.0f : y;
     }
     if (wide) {
@@ -412,12 +421,12 @@ __device__ __forceinline__ void gradients(const float* tile, u32 cols, u32 first
 
 #define GRADIENTS(T, type)                                                                                            \
     extern "C" __global__ void __launch_bounds__(GRADIENT_COLUMNS / 8)                                                \
-    gradients_##type(const float* __restrict__ tile, u32 cols, u32 first, float inv_t,                                \
+    gradients_##type(const float* __restrict__ tile, u32 cols, u32 first, float inv_t, float cap,                     \
                      const u32* __restrict__ targets, const float* __restrict__ lse,                                  \
                      const float* __restrict__ entropy, const float* __restrict__ dlogprobs,                          \
                      const float* __restrict__ dentropy, T* d) {                                                      \
         begin();                                                                                                      \
-        gradients(tile, cols, first, inv_t, GradientRows{targets, lse, entropy, dlogprobs, dentropy}, d);             \
+        gradients(tile, cols, first, inv_t, cap, GradientRows{targets, lse, entropy, dlogprobs, dentropy}, d);        \
     }
 GRADIENTS(float, f32)
 GRADIENTS(bf16, bf16)

@@ -199,23 +199,6 @@ GLU(bf16)
 
 // ---- activations --------------------------------------------------------------------------------------------------
 
-/// tanh x by the CPU's quotient of two polynomials.
-__device__ __forceinline__ float tanh_exact(float x) {
-    const float limit = 7.905311f;
-    x = x < -limit ? -limit : (x > limit ? limit : x);  // NaN stays NaN
-    float x2 = x * x, p = -2.7607684e-16f, q = 1.1982584e-6f;
-    p = fma(p, x2, 2.000188e-13f);
-    p = fma(p, x2, -8.604672e-11f);
-    p = fma(p, x2, 5.1222973e-8f);
-    p = fma(p, x2, 1.4857224e-5f);
-    p = fma(p, x2, 6.3726193e-4f);
-    p = fma(p, x2, 4.8935246e-3f);
-    q = fma(q, x2, 1.1853471e-4f);
-    q = fma(q, x2, 2.2684346e-3f);
-    q = fma(q, x2, 4.893525e-3f);
-    return x * p / q;
-}
-
 #define ACTIVATE(T)                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256) activate_##T(const T* x, T* out, u64 n, u32 relu) {            \
         begin();                                                                                                     \

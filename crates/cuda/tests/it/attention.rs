@@ -4,7 +4,7 @@ use crate::both::{bits, normal, round};
 use crate::rig::{Card, on_card_with, twin};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_cuda::{CudaOptions, attention_backward_scratch_bytes, attention_scratch_bytes};
-use plimsoll_device::{ALL_KEYS, AttentionBackward, Backend, Batch, Device, KV_BLOCK, Kv, NO_PARENT};
+use plimsoll_device::{ALL_KEYS, AttentionBackward, Backend, Batch, Device, KV_BLOCK, Kv, NO_PARENT, Scores};
 use plimsoll_memory::Buf;
 
 /// Heads a, key-value heads k, head dimension d, dtype e.
@@ -16,18 +16,37 @@ pub struct Shape {
     pub e: DType,
     /// Keys that a row sees, at most.
     pub window: usize,
+    /// What bends scores.
+    pub cap: Option<f32>,
+}
+
+impl Shape {
+    fn scores(self) -> Scores {
+        Scores { window: self.window, cap: self.cap }
+    }
+
+    /// A score as `scores` says, and its slope.
+    fn bend(self, x: f64) -> (f64, f64) {
+        let Some(cap) = self.cap.map(f64::from) else { return (x, 1.0) };
+        let t = (x / cap).tanh();
+        (cap * t, 1.0 - t * t)
+    }
 }
 
 pub const fn shape(a: usize, k: usize, d: usize, e: DType) -> Shape {
-    Shape { a, k, d, e, window: ALL_KEYS }
+    Shape { a, k, d, e, window: ALL_KEYS, cap: None }
 }
 
 const fn windowed(window: usize, s: Shape) -> Shape {
     Shape { window, ..s }
 }
 
-/// Groups of 1, 3, 6, 7, 8 and 20 heads on tensor cores, then shapes of the plain kernels, then windows.
-const SHAPES: [Shape; 14] = [
+const fn capped(cap: f32, s: Shape) -> Shape {
+    Shape { cap: Some(cap), ..s }
+}
+
+/// Groups of 1, 3, 6, 7, 8 and 20 heads on tensor cores, then shapes of the plain kernels, then windows, then caps.
+const SHAPES: [Shape; 17] = [
     shape(2, 2, 64, Bf16),
     shape(9, 3, 64, Bf16),
     shape(6, 1, 128, Bf16),
@@ -42,6 +61,9 @@ const SHAPES: [Shape; 14] = [
     windowed(512, shape(14, 2, 64, Bf16)),
     windowed(130, shape(2, 1, 256, Bf16)),
     windowed(37, shape(9, 3, 64, F32)),
+    capped(1.5, shape(4, 2, 48, F32)),
+    capped(50.0, windowed(130, shape(2, 1, 256, Bf16))),
+    capped(2.0, shape(4, 2, 128, Bf16)),
 ];
 
 /// A sequence's queries, keys and values by position, and its block table. A child begins with `prefix` positions of a
@@ -179,7 +201,7 @@ impl Pass {
     fn forward(&self) -> Option<(Vec<f32>, Vec<f32>)> {
         let mut gpu = self.gpu(CudaOptions::default())?;
         let b = |name: &str| gpu.buf(name);
-        gpu.dev.attention(b("q"), self.kv(&b), self.batch(&b), self.s.window, b("out"), Some(b("lse")));
+        gpu.dev.attention(b("q"), self.kv(&b), self.batch(&b), self.s.scores(), b("out"), Some(b("lse")));
         let got = (gpu.get("out"), gpu.get("lse"));
         gpu.check_guards();
         Some(got)
@@ -191,13 +213,13 @@ impl Pass {
         gpu.set("dout", dout);
         let b = |name: &str| gpu.buf(name);
         let (kv, batch) = (self.kv(&b), self.batch(&b));
-        gpu.dev.attention(b("q"), kv, batch, self.s.window, b("out"), Some(b("lse")));
+        gpu.dev.attention(b("q"), kv, batch, self.s.scores(), b("out"), Some(b("lse")));
         let (out, lse, dout) = (b("out"), b("lse"), b("dout"));
         gpu.dev.attention_backward(AttentionBackward {
             q: b("q"),
             kv,
             batch,
-            window: self.s.window,
+            scores: self.s.scores(),
             out,
             lse,
             dout,
@@ -223,13 +245,13 @@ impl Pass {
         cpu.set_u32("tables", &self.tables);
         let b = |name: &str| cpu.buf(name);
         let (kv, batch) = (self.kv(&b), self.batch(&b));
-        cpu.dev.attention(b("q"), kv, batch, self.s.window, b("out"), Some(b("lse")));
+        cpu.dev.attention(b("q"), kv, batch, self.s.scores(), b("out"), Some(b("lse")));
         let (out, lse, dout) = (b("out"), b("lse"), b("dout"));
         cpu.dev.attention_backward(AttentionBackward {
             q: b("q"),
             kv,
             batch,
-            window: self.s.window,
+            scores: self.s.scores(),
             out,
             lse,
             dout,
@@ -248,7 +270,7 @@ fn reference_row(s: Shape, x: &Sequence, p: usize, head: usize) -> (Vec<f64>, Ve
     let row = |x: &'_ [f32], j: usize| x[(j * k + kv) * d..][..d].to_vec();
     let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum::<f64>();
     let first = (p + 1).saturating_sub(s.window);
-    let scores: Vec<f64> = (first..=p).map(|j| dot(q, &row(&x.k, j)) / (d as f64).sqrt()).collect();
+    let scores: Vec<f64> = (first..=p).map(|j| s.bend(dot(q, &row(&x.k, j)) / (d as f64).sqrt()).0).collect();
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
     // Of keys before the window too, for the gradients.
@@ -393,7 +415,10 @@ fn reference_gradients(s: Shape, x: &[Sequence], dout: &[f32]) -> (Vec<f64>, Vec
                 for (j, weight) in weights.into_iter().enumerate() {
                     let [key, value] = [&x.k, &x.v].map(|x| &x[(j * k + kv) * d..][..d]);
                     let dweight: f64 = (0..d).map(|i| g(i) * f64::from(value[i])).sum();
-                    let dscore = weight * (dweight - delta) / (d as f64).sqrt();
+                    let query = &x.q[(p * a + head) * d..][..d];
+                    let dot = query.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum::<f64>();
+                    let scale = 1.0 / (d as f64).sqrt();
+                    let dscore = weight * (dweight - delta) * scale * s.bend(dot * scale).1;
                     let owner = match x.parent {
                         Some(parent) if j < x.prefix => first_rows[parent] + j,
                         _ => first + j - x.prefix,
@@ -480,7 +505,7 @@ fn a_bad_entry_of_a_block_table_is_named_by_a_checked_build() {
                     q: b("q"),
                     kv,
                     batch,
-                    window: pass.s.window,
+                    scores: pass.s.scores(),
                     out,
                     lse,
                     dout,
@@ -488,7 +513,7 @@ fn a_bad_entry_of_a_block_table_is_named_by_a_checked_build() {
                     dkv: b("dkv"),
                 });
             } else {
-                gpu.dev.attention(b("q"), kv, batch, pass.s.window, out, None);
+                gpu.dev.attention(b("q"), kv, batch, pass.s.scores(), out, None);
             }
             let error = gpu.dev.check().unwrap_err();
             assert_eq!(error.slug, "cuda-bad-index", "{s:?}: {error}");

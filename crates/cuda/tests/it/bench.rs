@@ -3,7 +3,7 @@
 use crate::attention::{Shape, shape};
 use crate::rig::{Card, on_card};
 use plimsoll_base::DType::{Bf16, F32, U32};
-use plimsoll_device::{ALL_KEYS, AttentionBackward, Backend, Batch, Device, KV_BLOCK, Kv, NO_PARENT};
+use plimsoll_device::{ALL_KEYS, AttentionBackward, Backend, Batch, Device, KV_BLOCK, Kv, NO_PARENT, Scores};
 use std::time::Instant;
 
 const MODELS: [(&str, Shape); 4] = [
@@ -73,7 +73,7 @@ impl Speed {
                         q: b("q"),
                         kv,
                         batch,
-                        window: ALL_KEYS,
+                        scores: Scores::of(ALL_KEYS),
                         out,
                         lse,
                         dout,
@@ -81,7 +81,7 @@ impl Speed {
                         dkv: b("dkv"),
                     });
                 } else {
-                    self.gpu.dev.attention(b("q"), kv, batch, ALL_KEYS, b("out"), Some(b("lse")));
+                    self.gpu.dev.attention(b("q"), kv, batch, Scores::of(ALL_KEYS), b("out"), Some(b("lse")));
                 }
             }
         };

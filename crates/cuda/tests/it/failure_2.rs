@@ -7,7 +7,8 @@ use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_cuda::{CudaDevice, CudaOptions, probe};
 use plimsoll_device::sizes::cuda::head_tile_elements;
 use plimsoll_device::{
-    ALL_KEYS, Backend, Batch, Device, HeadOut, KV_BLOCK, Kv, NO_PARENT, Norm, Sample, Sampling,
+    ALL_KEYS, Backend, Batch, Device, HeadOut, KV_BLOCK, Kv, Logits, NO_PARENT, Norm, Sample, Sampling,
+    Scores,
 };
 use plimsoll_memory::{Arena, ArenaMap, Layout, Pool};
 
@@ -132,7 +133,7 @@ fn failure_2_a_bad_index_in_a_block_table_is_named() {
             };
             for (entry, good) in [(7, true), (8, false), (70_000, false), (u32::MAX, false)] {
                 gpu.set_u32("tables", &[1, entry, 2]);
-                gpu.dev.attention(b("q"), kv, batch, ALL_KEYS, b("out"), None);
+                gpu.dev.attention(b("q"), kv, batch, Scores::of(ALL_KEYS), b("out"), None);
                 let Err(error) = gpu.dev.check() else {
                     assert!(good, "entry {entry} of {blocks} blocks went unnoticed");
                     continue;
@@ -171,7 +172,7 @@ fn failure_2_bad_sampling_parameters_are_refused_before_the_launch() {
         let w = gpu.rows("w", vocab, WIDTH);
         let out = HeadOut { logprobs: b("logprobs"), lse: b("lse"), entropy: b("entropy") };
         let (x, keys, tile, tokens) = (b("x"), b("keys"), b("tile"), b("tokens"));
-        gpu.dev.sample(Sample { x, w, keys, how, logit_scale: 1.0, tile, tokens, out });
+        gpu.dev.sample(Sample { x, w, keys, how, logits: Logits::times(1.0), tile, tokens, out });
     };
     for how in [
         Sampling { temperature: -1.0, ..good },

@@ -4,7 +4,7 @@ use crate::both::{bits, normal};
 use crate::rig::{Card, on_card};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_device::sizes::cuda::{head_dtile_elements, head_tile_elements};
-use plimsoll_device::{Device, HeadBackward, HeadOut, Matrix, Sample, Sampling};
+use plimsoll_device::{Device, HeadBackward, HeadOut, Logits, Matrix, Sample, Sampling};
 
 #[derive(Clone, Copy)]
 struct Case {
@@ -12,10 +12,16 @@ struct Case {
     vocab: usize,
     k: usize,
     e: DType,
+    /// What bends logits.
+    cap: Option<f32>,
 }
 
 const fn case(rows: usize, vocab: usize, k: usize, e: DType) -> Case {
-    Case { rows, vocab, k, e }
+    Case { rows, vocab, k, e, cap: None }
+}
+
+const fn capped(cap: f32, case: Case) -> Case {
+    Case { cap: Some(cap), ..case }
 }
 
 /// Vocabularies below a part, of one part, of several, of several tiles; odd ones; shapes that cuBLASLt takes.
@@ -27,6 +33,9 @@ const CASES: &[Case] = &[
     case(20, 20_008, 16, Bf16),
     case(2, 40_003, 8, F32),
     case(600, 33, 6, F32),
+    capped(1.5, case(5, 260, 16, F32)),
+    capped(30.0, case(70, 4096, 9, Bf16)),
+    capped(3.0, case(20, 20_008, 16, Bf16)),
 ];
 
 struct Head {
@@ -39,7 +48,7 @@ struct Head {
 
 impl Head {
     fn new(case: Case) -> Option<Head> {
-        let Case { rows, vocab, k, e } = case;
+        let Case { rows, vocab, k, e, .. } = case;
         let tile = head_tile_elements(rows, vocab, true) as usize;
         let gpu = on_card(&[
             ("x", e, rows * k),
@@ -85,8 +94,19 @@ impl Head {
     fn forward(&self, first: usize, rows: usize, inv_t: f32) -> [Vec<u32>; 3] {
         let (gpu, k) = (&self.gpu, self.case.k);
         let (x, targets) = (gpu.buf("x").slice(first * k, rows * k), gpu.buf("targets").slice(first, rows));
-        gpu.dev.head(x, self.matrix(), targets, inv_t, gpu.buf("tile"), self.out(rows));
+        gpu.dev.head(x, self.matrix(), targets, self.bent(inv_t), gpu.buf("tile"), self.out(rows));
         self.results(rows)
+    }
+
+    fn bent(&self, factor: f32) -> Logits {
+        Logits { factor, cap: self.case.cap }
+    }
+
+    /// A logit as `bent` says, and its slope.
+    fn bend(&self, x: f64) -> (f64, f64) {
+        let Some(cap) = self.case.cap.map(f64::from) else { return (x, 1.0) };
+        let t = (x / cap).tanh();
+        (cap * t, 1.0 - t * t)
     }
 
     fn sample(&self, first: usize, rows: usize, how: Sampling) -> (Vec<u32>, [Vec<u32>; 3]) {
@@ -94,7 +114,7 @@ impl Head {
         let (x, keys) = (gpu.buf("x").slice(first * k, rows * k), gpu.buf("keys").slice(first * 3, rows * 3));
         let tokens = gpu.buf("tokens").slice(0, rows);
         let (w, tile, out) = (self.matrix(), gpu.buf("tile"), self.out(rows));
-        gpu.dev.sample(Sample { x, w, keys, how, logit_scale: 1.0, tile, tokens, out });
+        gpu.dev.sample(Sample { x, w, keys, how, logits: self.bent(1.0), tile, tokens, out });
         (gpu.get_u32("tokens")[..rows].to_vec(), self.results(rows))
     }
 
@@ -107,7 +127,7 @@ impl Head {
             x: gpu.buf("x"),
             w: self.matrix(),
             targets: gpu.buf("targets"),
-            inv_temperature: inv_t,
+            logits: self.bent(inv_t),
             head_out: self.out(rows),
             dlogprobs: gpu.buf("dlogprobs"),
             dentropy: gpu.buf("dentropy"),
@@ -131,7 +151,7 @@ impl Head {
     fn logits(&self, row: usize, inv_t: f64) -> Vec<f64> {
         let x = &self.x[row * self.case.k..][..self.case.k];
         let dot = |w: &[f32]| w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum::<f64>();
-        self.w.chunks(self.case.k).map(|w| dot(w) * inv_t).collect()
+        self.w.chunks(self.case.k).map(|w| self.bend(dot(w)).0 * inv_t).collect()
     }
 }
 
@@ -245,10 +265,13 @@ fn formula(head: &Head, inv_t: f64, dlogp: &[f32], dh: &[f32]) -> (Vec<f64>, Vec
     for row in 0..rows {
         let (logp, _, entropy) = softmax(&head.logits(row, inv_t));
         for v in 0..vocab {
+            let dot = (0..k).map(|i| f64::from(head.x[row * k + i]) * f64::from(head.w[v * k + i])).sum();
+            let slope = head.bend(dot).1;
             let delta = f64::from(u8::from(head.targets[row] as usize == v));
             let p = logp[v].exp();
-            let d =
-                inv_t * (f64::from(dlogp[row]) * (delta - p) - f64::from(dh[row]) * p * (logp[v] + entropy));
+            let d = slope
+                * inv_t
+                * (f64::from(dlogp[row]) * (delta - p) - f64::from(dh[row]) * p * (logp[v] + entropy));
             largest = largest.max(d.abs());
             for i in 0..k {
                 dx[row * k + i] += d * f64::from(head.w[v * k + i]);
@@ -401,7 +424,7 @@ fn kept_by_sorting(logits: &[f32], how: &Sampling) -> Vec<u32> {
 fn planned_buffers_are_used_to_the_end() {
     for (rows, vocab) in [(1, 15), (70, 264), (5, 20_008)] {
         // Rows of no whole 16-byte units, so that logits are written on Hopper too.
-        let Some(mut head) = Head::new(Case { rows, vocab, k: 60, e: Bf16 }) else { return };
+        let Some(mut head) = Head::new(case(rows, vocab, 60, Bf16)) else { return };
         head.forward(0, rows, 1.0);
         head.backward(1.0, &vec![1.0; rows], &vec![0.0; rows]);
         head.sample(0, rows, Sampling { top_k: 3, ..plain(1.0) });

@@ -3,6 +3,9 @@
 use plimsoll_base::{ARCHITECTURES, Error, Result};
 use serde_json::{Map, Value};
 
+/// Keys of caps, and what they are where they are not written.
+pub(super) const SCORE_CAP: (&str, f64) = ("attn_logit_softcapping", 50.0);
+pub(super) const LOGIT_CAP: (&str, f64) = ("final_logit_softcapping", 30.0);
 pub(super) const POSITIONS_MAX: u64 = 1 << 30;
 
 /// A configuration, or an object in one.

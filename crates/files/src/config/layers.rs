@@ -1,6 +1,6 @@
 //! Where layers differ: windows, layers that are not rotated, and the scale of scores.
 
-use super::keys::{Config, POSITIONS_MAX, brief, short, unsupported};
+use super::keys::{Config, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, brief, short, unsupported};
 use super::rope::Rope;
 use plimsoll_base::{Architecture, Attention, Family, LayerSet, ModelSpec, Result, Window, Windows};
 use serde_json::{Map, Value, json};
@@ -24,6 +24,7 @@ impl Config<'_> {
             unrotated: self.unrotated(architecture, layers)?,
             scale: self.scale(architecture)?,
             rotated: rope.rotated,
+            score_cap: self.cap(architecture, SCORE_CAP)?,
         })
     }
 
@@ -114,7 +115,9 @@ impl Config<'_> {
     fn scale(&self, architecture: &Architecture) -> Result<Option<f32>> {
         Ok(match architecture.family {
             Family::Granite => Some(self.positive("attention_multiplier", 1.0)? as f32),
-            Family::Gemma3 => Some(1.0 / (self.positive("query_pre_attn_scalar", 256.0)? as f32).sqrt()),
+            Family::Gemma2 | Family::Gemma3 => {
+                Some(1.0 / (self.positive("query_pre_attn_scalar", 256.0)? as f32).sqrt())
+            }
             _ => None,
         })
     }
@@ -152,6 +155,11 @@ pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
             put("rope_local_base_freq", theta.into());
         }
     }
+    if architecture.has_soft_caps {
+        let caps = [(SCORE_CAP.0, spec.attention.score_cap), (LOGIT_CAP.0, spec.multipliers.logit_cap)];
+        caps.into_iter()
+            .for_each(|(key, cap)| drop(put(key, cap.map_or(Value::Null, |cap| short(cap).into()))));
+    }
     if spec.family == Family::SmolLm3 {
         let is_rotated = |layer| u32::from(!spec.attention.unrotated.contains(layer));
         put("no_rope_layers", (0..spec.layers).map(is_rotated).collect::<Vec<_>>().into());
@@ -163,7 +171,7 @@ pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
     }
     match (spec.family, spec.attention.scale) {
         (Family::Granite, Some(scale)) => drop(put("attention_multiplier", short(scale).into())),
-        (Family::Gemma3, Some(scale)) => {
+        (Family::Gemma2 | Family::Gemma3, Some(scale)) => {
             drop(put("query_pre_attn_scalar", (1.0 / scale.powi(2)).round().into()))
         }
         _ => {}

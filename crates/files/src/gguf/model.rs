@@ -1,18 +1,24 @@
 //! What a GGUF file says about its model: shape, names of tensors as Hugging Face has them, tokenizer tables.
-//! Architectures `llama` (Mistral and SmolLM2 are stored as it), `qwen2` and `qwen3`.
+//! Mistral and SmolLM2 are stored as `llama`.
 
 use crate::config::{TokenIds, check_spec, either, short, unsupported};
 use crate::gguf::header::{Gguf, GgufTensor, GgufValue};
-use crate::gguf::names::{EMBEDDING, HEAD, ROPE_FREQS, hf_name, key, row_order};
+use crate::gguf::names::{EMBEDDING, HEAD, ROPE_FREQS, added, attention, hf_name, key, row_order};
 use crate::gguf::rope;
 use crate::storage::Storage;
 use crate::tensors::{RowOrder, TensorInfo};
 use plimsoll_base::{
-    ARCHITECTURES, Attention, Encoding, Error, LayerEncodings, LoraTarget, ModelSpec, Multipliers, Result,
-    RopeScaling, blocks,
+    ARCHITECTURES, Architecture, Attention, Encoding, Error, Family, LayerEncodings, LayerSet, LoraTarget,
+    ModelSpec, Multipliers, Result, RopeScaling, Window, Windows, blocks,
 };
 use serde_json::json;
 use std::collections::HashMap;
+
+/// What llama.cpp takes where a file does not say it.
+const GEMMA_2_WINDOW: u32 = 4096;
+const WINDOW_ROPE_BASE: f64 = 1e4;
+const SCORE_CAP: f32 = 50.0;
+const LOGIT_CAP: f32 = 30.0;
 
 /// Numbers of a list that a message shows.
 const LAYERS_SHOWN: usize = 8;
@@ -61,6 +67,7 @@ pub(crate) struct GgufModel {
 pub(crate) fn read(mut gguf: Gguf, storage: &Storage) -> Result<GgufModel> {
     let meta = Meta { gguf: &gguf, arch: gguf.text(key::ARCHITECTURE)?.to_string() };
     let mut spec = meta.spec()?;
+    (spec.attention, spec.multipliers) = (meta.attention(&spec)?, meta.multipliers(&spec)?);
     if let Some(freqs) = gguf.tensors.iter().find(|t| t.name == ROPE_FREQS) {
         spec.rope_scaling = meta.llama3_scaling(&spec, freqs, storage)?;
     }
@@ -91,7 +98,7 @@ impl Meta<'_> {
             let built = either(ARCHITECTURES.iter().filter_map(|row| row.gguf));
             return Err(unsupported(file, key::ARCHITECTURE, &json!(self.arch), &built));
         };
-        self.refuse_what_is_not_built()?;
+        self.refuse_what_is_not_built(architecture)?;
         let embedding = self.gguf.tensor(EMBEDDING)?;
         if embedding.shape.len() != 2 {
             return Err(self.invalid(format!("token_embd.weight has shape {:?}", embedding.shape)));
@@ -135,14 +142,67 @@ impl Meta<'_> {
         })
     }
 
-    fn refuse_what_is_not_built(&self) -> Result<()> {
+    /// What a file says of how its model attends, by the rules of its architecture.
+    fn attention(&self, spec: &ModelSpec) -> Result<Attention> {
+        let row = spec.architecture();
+        let keys = match (self.int(key::WINDOW), row.windows) {
+            (_, Windows::No | Windows::All { .. } | Windows::Asked) => None,
+            (None, _) if spec.family == Family::Gemma2 => Some(GEMMA_2_WINDOW),
+            _ => Some(self.size(key::WINDOW)?),
+        };
+        let rope_theta = Some(self.positive(key::WINDOW_ROPE_BASE)?.unwrap_or(WINDOW_ROPE_BASE));
+        let window = keys.map(|keys| Window { keys, layers: LayerSet::default(), rope_theta });
+        let scale = if row.has_multipliers { self.factor(key::SCORE_SCALE)? } else { None };
+        let score_cap = self.cap(row, (key::SCORE_CAP, SCORE_CAP))?;
+        Ok(attention(spec, Attention { window, scale, score_cap, ..Attention::default() }))
+    }
+
+    fn multipliers(&self, spec: &ModelSpec) -> Result<Multipliers> {
+        let row = spec.architecture();
+        let logit_cap = self.cap(row, (key::LOGIT_CAP, LOGIT_CAP))?;
+        if !row.has_multipliers {
+            return Ok(Multipliers { logit_cap, ..Multipliers::default() });
+        }
+        let or_one = |key| Ok::<f32, Error>(self.factor(key)?.unwrap_or(1.0));
+        Ok(Multipliers {
+            embedding: or_one(key::EMBEDDING_SCALE)?,
+            residual: or_one(key::RESIDUAL_SCALE)?,
+            logits: or_one(key::LOGIT_SCALE)?,
+            logit_cap,
+        })
+    }
+
+    fn factor(&self, key: &str) -> Result<Option<f32>> {
+        Ok(self.positive(key)?.map(|factor| factor as f32))
+    }
+
+    fn cap(&self, row: &Architecture, (key, unset): (&str, f32)) -> Result<Option<f32>> {
+        if row.has_soft_caps { Ok(Some(self.factor(key)?.unwrap_or(unset))) } else { Ok(None) }
+    }
+
+    fn refuse_what_is_not_built(&self, row: &Architecture) -> Result<()> {
         let file = &self.gguf.file;
+        let refuse = |key: &str| match self.gguf.metadata.get(&self.key(key)) {
+            Some(value) => Err(unsupported(file, &self.key(key), &json!(value.to_string()), "none")),
+            None => Ok(()),
+        };
+        if !row.has_soft_caps {
+            refuse(key::SCORE_CAP)?;
+            refuse(key::LOGIT_CAP)?;
+        }
+        // Layers by another rule than that of the family.
+        refuse("attention.sliding_window_pattern")?;
+        if let Some(tensor) = self.gguf.tensors.iter().find(|tensor| tensor.name.starts_with("rope_factors"))
+        {
+            return Err(unsupported(file, &tensor.name, &json!(tensor.shape), "a model without longrope"));
+        }
         if let Some(n) = self.int("expert_count").filter(|n| *n != 0) {
             return Err(unsupported(file, &self.key("expert_count"), &json!(n), "a dense model"));
         }
         let context = self.int(key::CONTEXT).unwrap_or(0);
-        if let Some(n) = self.int("attention.sliding_window").filter(|n| *n != 0 && *n < context) {
-            return Err(unsupported(file, &self.key("attention.sliding_window"), &json!(n), "none"));
+        let has_rule = matches!(row.windows, Windows::AllButEvery { .. });
+        if let Some(n) = self.int(key::WINDOW).filter(|n| !has_rule && *n != 0 && *n < context) {
+            return Err(unsupported(file, &self.key(key::WINDOW), &json!(n), "none"));
         }
         Ok(())
     }
@@ -320,7 +380,7 @@ fn hf_tensors(gguf: &Gguf, spec: &ModelSpec) -> Result<Vec<TensorInfo>> {
         if tensor.name == ROPE_FREQS {
             continue; // read as the spec's rope scaling
         }
-        let name = hf_name(&tensor.name).unwrap_or_else(|| tensor.name.clone());
+        let name = hf_name(spec.architecture(), &tensor.name).unwrap_or_else(|| tensor.name.clone());
         let row_order = row_order(spec, &name);
         if row_order != RowOrder::Stored && tensor.shape[0] % u64::from(spec.head_dim) != 0 {
             let message = format!(
@@ -330,6 +390,7 @@ fn hf_tensors(gguf: &Gguf, spec: &ModelSpec) -> Result<Vec<TensorInfo>> {
             return Err(Error::new("model-tensor-shape", message).hint("fetch the file again"));
         }
         tensors.push(TensorInfo {
+            added: added(spec, &name),
             name,
             shape: tensor.shape.clone(),
             encoding: tensor.encoding,

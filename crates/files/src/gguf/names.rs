@@ -2,7 +2,9 @@
 //! other does not.
 
 use crate::tensors::RowOrder;
-use plimsoll_base::{ARCHITECTURES, Architecture, Encoding, Family, ModelSpec};
+use plimsoll_base::{
+    ARCHITECTURES, Architecture, Attention, Encoding, Family, LayerSet, ModelSpec, Window, Windows,
+};
 
 /// The first bytes of a file.
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
@@ -38,6 +40,16 @@ pub(crate) mod key {
     pub(crate) const ROPE_BASE: &str = "rope.freq_base";
     pub(crate) const ROPE_SCALING: &str = "rope.scaling.type";
     pub(crate) const ROPE_FACTOR: &str = "rope.scaling.factor";
+    pub(crate) const WINDOW: &str = "attention.sliding_window";
+    /// Base of the rotary rule of layers with windows, 10,000 where it is not said.
+    pub(crate) const WINDOW_ROPE_BASE: &str = "rope.freq_base_swa";
+    pub(crate) const SCORE_CAP: &str = "attn_logit_softcapping";
+    pub(crate) const LOGIT_CAP: &str = "final_logit_softcapping";
+    /// The four factors of Granite.
+    pub(crate) const SCORE_SCALE: &str = "attention.scale";
+    pub(crate) const EMBEDDING_SCALE: &str = "embedding_scale";
+    pub(crate) const RESIDUAL_SCALE: &str = "residual_scale";
+    pub(crate) const LOGIT_SCALE: &str = "logit_scale";
     pub(crate) const TOKENIZER: &str = "tokenizer.ggml.model";
     pub(crate) const PRE: &str = "tokenizer.ggml.pre";
     pub(crate) const TOKENS: &str = "tokenizer.ggml.tokens";
@@ -68,19 +80,31 @@ const MODEL_NAMES: [(&str, &str); 3] = [
 ];
 
 /// GGUF name inside a block -> Hugging Face name inside a layer.
-const LAYER_NAMES: [(&str, &str); 11] = [
-    ("attn_norm", "input_layernorm"),
+const LAYER_NAMES: [(&str, &str); 9] = [
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
     ("attn_v", "self_attn.v_proj"),
     ("attn_q_norm", "self_attn.q_norm"),
     ("attn_k_norm", "self_attn.k_norm"),
     ("attn_output", "self_attn.o_proj"),
-    ("ffn_norm", "post_attention_layernorm"),
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_up", "mlp.up_proj"),
     ("ffn_down", "mlp.down_proj"),
 ];
+
+/// Of fused tensors: llama.cpp cuts `ffn_up` in halves where there is no `ffn_gate`.
+const FUSED_NAMES: [(&str, &str); 2] = [("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")];
+
+/// Norms before the parts of a layer, and after them.
+const NORM_NAMES: [[&str; 2]; 2] = [["attn_norm", "ffn_norm"], ["post_attention_norm", "post_ffw_norm"]];
+
+/// Returns the names inside a layer of an architecture, the more special ones first.
+fn layer_names(row: &Architecture) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let fused = FUSED_NAMES.into_iter().filter(|_| row.is_fused);
+    let norms = NORM_NAMES.into_iter().zip([row.norms.before, row.norms.after]);
+    let norms = norms.filter_map(|(gguf, hf)| Some(gguf.into_iter().zip(hf?))).flatten();
+    fused.chain(norms).chain(LAYER_NAMES)
+}
 
 /// Numbers of the encodings.
 const ENCODINGS: [(u32, Encoding); 11] = [
@@ -108,27 +132,27 @@ pub(crate) fn number_of(encoding: Encoding) -> u32 {
     row.expect("every encoding has a row").0
 }
 
-/// Returns the Hugging Face name of a tensor; none of one that no built architecture has.
-pub(crate) fn hf_name(name: &str) -> Option<String> {
+/// Returns the Hugging Face name of a tensor; none of one that the architecture does not have.
+pub(crate) fn hf_name(row: &Architecture, name: &str) -> Option<String> {
     if let Some((_, hf)) = MODEL_NAMES.iter().find(|(gguf, _)| *gguf == name) {
         return Some((*hf).into());
     }
     let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
     let layer: u32 = layer.parse().ok()?;
     let (part, kind) = rest.rsplit_once('.')?;
-    let (_, hf) = LAYER_NAMES.iter().find(|(gguf, _)| *gguf == part)?;
+    let (_, hf) = layer_names(row).find(|(gguf, _)| *gguf == part)?;
     Some(format!("model.layers.{layer}.{hf}.{kind}"))
 }
 
 /// Returns the GGUF name of a tensor: the inverse of `hf_name`.
-pub(crate) fn gguf_name(name: &str) -> Option<String> {
+pub(crate) fn gguf_name(row: &Architecture, name: &str) -> Option<String> {
     if let Some((gguf, _)) = MODEL_NAMES.iter().find(|(_, hf)| *hf == name) {
         return Some((*gguf).into());
     }
     let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
     let layer: u32 = layer.parse().ok()?;
     let (part, kind) = rest.rsplit_once('.')?;
-    let (gguf, _) = LAYER_NAMES.iter().find(|(_, hf)| *hf == part)?;
+    let (gguf, _) = layer_names(row).find(|(_, hf)| *hf == part)?;
     Some(format!("blk.{layer}.{gguf}.{kind}"))
 }
 
@@ -136,6 +160,37 @@ pub(crate) fn gguf_name(name: &str) -> Option<String> {
 pub(crate) fn stored_as(family: Family) -> Option<&'static Architecture> {
     let name = family.architecture().gguf?;
     ARCHITECTURES.iter().find(|row| row.gguf == Some(name))
+}
+
+/// Returns what a file of the stored family adds to a tensor: norms are whole there, where the model has their distance from 1.
+pub(crate) fn added(spec: &ModelSpec, name: &str) -> f32 {
+    if name.ends_with("norm.weight") { spec.architecture().norm_offset } else { 0.0 }
+}
+
+/// How a decoder attends of which a file says the keys of its windows and little else: llama.cpp has the rest in its code. `spec`: the
+/// shape; `said`: what the file says, with no layers in its window.
+pub(crate) fn attention(spec: &ModelSpec, said: Attention) -> Attention {
+    let windows = spec.architecture().windows;
+    let window = said.window.and_then(|window| match windows {
+        Windows::AllButEvery { n, own_rope } => Some(Window {
+            layers: LayerSet::all_but_every(n, spec.layers),
+            rope_theta: window.rope_theta.filter(|_| own_rope),
+            ..window
+        }),
+        _ => None,
+    });
+    let root = |width: u32| Some(1.0 / (width as f32).sqrt());
+    let scale = match (spec.family, spec.layers) {
+        // Those of 27B.
+        (Family::Gemma2, 46) | (Family::Gemma3, 62) => root(spec.hidden / spec.heads),
+        (Family::Gemma2 | Family::Gemma3, _) => root(spec.head_dim),
+        _ => said.scale,
+    };
+    let unrotated = match spec.family {
+        Family::SmolLm3 => LayerSet::every(4, spec.layers),
+        _ => LayerSet::default(),
+    };
+    Attention { window, unrotated, scale, rotated: None, score_cap: said.score_cap }
 }
 
 /// Returns the order of the rows of a tensor, by its Hugging Face name, in a file of the stored family.
@@ -160,10 +215,13 @@ mod tests {
         }
         let mut spec = ModelSpec::preset("qwen2.5-0.5b").expect("a preset");
         (spec.qk_norms, spec.tied) = (Some(QkNorms::Heads), false);
-        for (name, _) in expected_tensors(&spec) {
-            let gguf = gguf_name(&name).unwrap_or_else(|| panic!("{name} has no name"));
-            assert_eq!(hf_name(&gguf), Some(name));
+        for family in Family::ALL.into_iter().filter(|family| family.architecture().gguf.is_some()) {
+            let (row, spec) = (family.architecture(), ModelSpec { family, ..spec });
+            for (name, _) in expected_tensors(&spec) {
+                let gguf = gguf_name(row, &name).unwrap_or_else(|| panic!("{family}: {name} has no name"));
+                assert_eq!(hf_name(row, &gguf), Some(name), "{family}");
+            }
+            assert_eq!(gguf_name(row, "model.layers.0.mlp.experts.weight"), None);
         }
-        assert_eq!(gguf_name("model.layers.0.mlp.experts.weight"), None);
     }
 }

@@ -7,7 +7,8 @@
 use crate::config::TokenIds;
 use crate::gguf::model::GgufTokenizer;
 use crate::gguf::names::{
-    ALIGNMENT, MAGIC, ROPE_FREQS, VERSION, gguf_name, key, kind, number_of, row_order, stored_as,
+    ALIGNMENT, MAGIC, ROPE_FREQS, VERSION, added, attention, gguf_name, key, kind, number_of, row_order,
+    stored_as,
 };
 use crate::gguf::rope;
 use crate::pieces::FileRecord;
@@ -44,6 +45,8 @@ struct Listed {
     shape: Vec<u64>,
     dtype: DType,
     order: RowOrder,
+    /// To each element.
+    added: f32,
     bytes: u64,
 }
 
@@ -98,6 +101,7 @@ impl GgufDecl<'_> {
                 shape: vec![u64::from(self.spec.head_dim / 2)],
                 dtype: DType::F32,
                 order: RowOrder::Stored,
+                added: 0.0,
                 bytes: u64::from(self.spec.head_dim / 2) * 4,
             });
         }
@@ -105,7 +109,9 @@ impl GgufDecl<'_> {
             // As llama.cpp has them: its kernels add biases and multiply by norms in f32.
             let dtype = if shape.len() == 1 { DType::F32 } else { self.dtype };
             tensors.push(Listed {
-                gguf: gguf_name(&name).expect("every tensor of a built architecture has a name"),
+                gguf: gguf_name(self.spec.architecture(), &name)
+                    .expect("every tensor of a built architecture has a name"),
+                added: added(self.spec, &name),
                 bytes: Bytes::checked(&shape, dtype.bytes())?.0,
                 order: row_order(self.spec, &name),
                 hf: Some(name),
@@ -120,8 +126,9 @@ impl GgufDecl<'_> {
         let spec = self.spec;
         let no_form = || refused(format!("{} has no GGUF form here", spec.family.architecture().causal_lm));
         let arch = stored_as(spec.family).and_then(|row| row.gguf).ok_or_else(no_form)?;
-        if !spec.attention.is_plain() {
-            return Err(refused("windows have no GGUF form here".into()));
+        if spec.attention != attention(spec, spec.attention) {
+            let message = "windows, layers without rotation or a scale of scores that llama.cpp does not know of this family have no GGUF form";
+            return Err(refused(message.into()));
         }
         if spec.output_bias || spec.mlp_bias {
             return Err(refused("attention_bias and mlp_bias have no GGUF form here".into()));
@@ -148,6 +155,23 @@ impl GgufDecl<'_> {
         }
         meta.f32(&of(key::ROPE_BASE), spec.rope_theta as f32);
         meta.f32(&of(key::RMS_EPS), spec.rms_eps);
+        if let Some(window) = spec.attention.window {
+            meta.u32(&of(key::WINDOW), window.keys);
+            window.rope_theta.iter().for_each(|&base| meta.f32(&of(key::WINDOW_ROPE_BASE), base as f32));
+        }
+        let (row, factors) = (spec.architecture(), spec.multipliers);
+        let scale = spec.attention.scale.filter(|_| row.has_multipliers);
+        let granite = |factor| row.has_multipliers.then_some(factor);
+        for (key, factor) in [
+            (key::SCORE_CAP, spec.attention.score_cap),
+            (key::LOGIT_CAP, factors.logit_cap),
+            (key::SCORE_SCALE, scale),
+            (key::EMBEDDING_SCALE, granite(factors.embedding)),
+            (key::RESIDUAL_SCALE, granite(factors.residual)),
+            (key::LOGIT_SCALE, granite(factors.logits)),
+        ] {
+            factor.into_iter().for_each(|factor| meta.f32(&of(key), factor));
+        }
         match spec.rope_scaling {
             RopeScaling::None => {}
             RopeScaling::Linear { factor } => {
@@ -236,10 +260,14 @@ impl GgufWriter {
     ///
     /// Errors: `disk-full`, `write-failed`.
     pub fn write_rows(&mut self, name: &str, values: &[f32], scratch: &mut [u8]) -> Result<()> {
-        let Some(Listed { hf, shape, dtype, order, .. }) = self.tensors.get(self.due) else {
+        let Some(Listed { hf, shape, dtype, order, added, .. }) = self.tensors.get(self.due) else {
             panic!("`{name}` after the last tensor");
         };
         assert_eq!(hf.as_deref(), Some(name), "tensors come in the order of their list");
+        if *added != 0.0 {
+            let (dtype, whole) = (*dtype, values.iter().map(|x| x + added).collect::<Vec<_>>());
+            return each_stored(dtype, &whole, scratch, |bytes| self.put(bytes));
+        }
         let (order, dtype, width) = (*order, *dtype, shape[1..].iter().product::<u64>() as usize);
         let RowOrder::RopePairs { head_dim } = order else {
             return each_stored(dtype, values, scratch, |bytes| self.put(bytes));

@@ -6,7 +6,7 @@ use plimsoll_base::{
 use plimsoll_files::{TokenIds, config_json, generation_config_json, spec_from_config, token_ids};
 use serde_json::{Value, json};
 
-const GOLDEN: [(&str, &str); 18] = [
+const GOLDEN: [(&str, &str); 19] = [
     ("llama", include_str!("../configs/llama.json")),
     ("qwen2", include_str!("../configs/qwen2.json")),
     ("qwen3", include_str!("../configs/qwen3.json")),
@@ -19,6 +19,7 @@ const GOLDEN: [(&str, &str); 18] = [
     ("smollm3", include_str!("../configs/smollm3.json")),
     ("olmo2", include_str!("../configs/olmo2.json")),
     ("olmo3", include_str!("../configs/olmo3.json")),
+    ("gemma2", include_str!("../configs/gemma2.json")),
     ("gemma3", include_str!("../configs/gemma3.json")),
     ("granite", include_str!("../configs/granite.json")),
     ("llama_bias", include_str!("../configs/llama_bias.json")),
@@ -119,16 +120,30 @@ fn layers_that_differ_are_read() {
     assert_eq!(of("qwen2_window").attention.window, window(LayerSet::of(4, |layer| layer >= 2), None));
     let olmo = of("olmo3");
     assert_eq!(olmo.attention.window, window(LayerSet::all_but_every(4, 4), Some(olmo.rope_theta)));
+    let gemma = of("gemma2");
+    assert_eq!(gemma.attention.window, window(LayerSet::all_but_every(2, 2), None));
+    assert_eq!((gemma.attention.score_cap, gemma.multipliers.logit_cap), (Some(5.0), Some(3.0)));
+    // Without a key the family's, with null none.
+    let caps = |value: Value| {
+        let change = json!({ "attn_logit_softcapping": value, "final_logit_softcapping": value });
+        let spec = spec(&with("gemma2", change)).unwrap();
+        (spec.attention.score_cap, spec.multipliers.logit_cap)
+    };
+    assert_eq!([caps(json!("remove")), caps(Value::Null)], [(Some(50.0), Some(30.0)), (None, None)]);
     let gemma = of("gemma3");
     assert_eq!(gemma.attention.window.unwrap().rope_theta, Some(1e4));
     assert!((gemma.attention.scale.unwrap() - 24f32.powf(-0.5)).abs() < 1e-7);
     assert_eq!(of("smollm3").attention.unrotated, LayerSet::every(4, 4));
     let granite = of("granite");
-    assert_eq!(granite.multipliers, Multipliers { embedding: 3.0, residual: 0.4, logits: 2.0 });
+    assert_eq!(
+        granite.multipliers,
+        Multipliers { embedding: 3.0, residual: 0.4, logits: 2.0, logit_cap: None }
+    );
     assert_eq!(granite.attention.scale, Some(0.15625));
     // Without the list the rule of the family holds; a Mistral without the key has the window that transformers gives it.
     for (name, change) in [
         ("olmo3", json!({ "layer_types": "remove" })),
+        ("gemma2", json!({ "layer_types": "remove" })),
         ("gemma3", json!({ "layer_types": "remove", "sliding_window_pattern": 2 })),
         ("smollm3", json!({ "no_rope_layers": "remove" })),
         ("qwen2_window", json!({ "layer_types": "remove" })),
@@ -291,6 +306,8 @@ fn layers_that_contradict_each_other_are_refused() {
         ("granite", json!({ "residual_multiplier": 0.0 }), "residual_multiplier = 0"),
         ("granite", json!({ "attention_multiplier": "much" }), "attention_multiplier"),
         ("gemma3", json!({ "query_pre_attn_scalar": 0 }), "query_pre_attn_scalar = 0"),
+        ("gemma2", json!({ "attn_logit_softcapping": 0 }), "attn_logit_softcapping = 0"),
+        ("gemma2", json!({ "final_logit_softcapping": -30.0 }), "final_logit_softcapping = -30"),
     ] {
         let (slug, message) = spec(&with(name, change.clone())).unwrap_err();
         assert_eq!(slug, "model-config-invalid", "{change}: {message}");
@@ -370,6 +387,7 @@ fn what_is_not_built_is_refused_by_key_and_value() {
         ("llama", json!({ "partial_rotary_factor": 0.5 }), "partial_rotary_factor = 0.5"),
         ("llama", json!({ "use_sliding_window": true, "sliding_window": 128 }), "use_sliding_window = true"),
         ("gemma3", json!({ "final_logit_softcapping": 30.0 }), "final_logit_softcapping = 30"),
+        ("llama", json!({ "attn_logit_softcapping": 50.0 }), "attn_logit_softcapping = 50"),
         ("gemma3", json!({ "hidden_activation": "silu" }), "hidden_activation = \"silu\""),
         ("gemma3", json!({ "use_bidirectional_attention": true }), "use_bidirectional_attention = true"),
         (

@@ -185,7 +185,9 @@ fn what_is_not_built_is_refused() {
         })
     };
     for (what, bytes, slug) in [
-        ("architecture", replace("general.architecture", || Meta::Str("gemma3")), "model-unsupported"),
+        ("architecture", replace("general.architecture", || Meta::Str("gemma4")), "model-unsupported"),
+        ("caps", replace("llama.attn_logit_softcapping", || Meta::F32(50.0)), "model-unsupported"),
+        ("pattern", replace("llama.attention.sliding_window_pattern", || Meta::U32(2)), "model-unsupported"),
         ("experts", replace("llama.expert_count", || Meta::U32(8)), "model-unsupported"),
         ("window", replace("llama.attention.sliding_window", || Meta::U32(8)), "model-unsupported"),
         ("yarn", replace("llama.rope.scaling.type", || Meta::Str("yarn")), "model-unsupported"),

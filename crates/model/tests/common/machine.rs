@@ -9,7 +9,7 @@ use plimsoll_model::{PassLimits, Target};
 use std::path::PathBuf;
 
 /// The tiny models with numbers of transformers.
-pub const GOLDEN: [&str; 18] = [
+pub const GOLDEN: [&str; 19] = [
     "llama",
     "llama3_rope",
     "qwen2",
@@ -22,6 +22,7 @@ pub const GOLDEN: [&str; 18] = [
     "smollm3",
     "olmo2",
     "olmo3",
+    "gemma2",
     "gemma3",
     "granite",
     "llama_bias",

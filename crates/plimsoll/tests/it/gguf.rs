@@ -64,7 +64,7 @@ fn every_family_generates_the_same_from_its_file() {
     let folder = Run::new(SMALL);
     folder.train("nano", &["train.steps=1"]);
     export(&folder, "nano", &folder.text_path("nano-hf"));
-    for family in ["llama", "mistral", "qwen2", "qwen3"] {
+    for family in ["llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2", "granite", "phi3"] {
         // 260 rows for 15 tokens: the others have none.
         let model = format!("{family}-model");
         fs::create_dir(folder.path(&model)).expect("a folder");

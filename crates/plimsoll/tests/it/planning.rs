@@ -54,6 +54,36 @@ fn auto_takes_the_fastest_setting_that_fits_and_says_what_came_next() {
     assert!(gave_up.contains("stochastic rounding"), "{gave_up}");
 }
 
+/// Layers with windows keep a window, a quarter more for the rows of a pass and two blocks, however long responses are.
+#[test]
+fn the_cache_of_a_layer_with_a_window_is_a_window() {
+    let bytes = |model: &str, tokens: u32| {
+        let sets = [
+            format!("model=random:{model}"),
+            format!("rollout.max_new_tokens={tokens}"),
+            "data.prompt_tokens_max=64".into(),
+            "rollout.prompts_per_step=1".into(),
+            "rollout.group_size=2".into(),
+            "rollout.sequences_max=2".into(),
+        ];
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        let args = ["plan", FIRST, "--json", "--limit", "host=1TiB,disk=1TiB"];
+        let plan = object(&args.into_iter().chain(sets).collect::<Vec<_>>()).1;
+        ["keys", "window.keys"].map(|name| {
+            region(&plan, &format!("rollout.{name}")).and_then(|region| region["bytes"].as_u64()).unwrap_or(0)
+        })
+    };
+    // Gemma 3 1B: 22 layers of 26 see 512 keys, and all heads share those of one, of 256 elements in bf16.
+    let block = 256 * 16 * 2;
+    let ([whole, window], [longer, same]) = (bytes("gemma-3-1b", 16_384), bytes("gemma-3-1b", 32_000));
+    let (prompts, sequence) = (2 * 4, (512 + 128_u64).div_ceil(16) + 1);
+    assert_eq!((window, same), (22 * (prompts + 2 * sequence) * block, window), "windows do not grow");
+    assert_eq!((whole, longer), (4 * (prompts + 2 * 1024) * block, 4 * (prompts + 2 * 2000) * block));
+    // While no sequence is longer than a window there is one cache, and a model without windows has no other.
+    assert_eq!(bytes("gemma-3-1b", 448), [26 * (prompts + 2 * 28) * block, 0]);
+    assert_eq!(bytes("qwen3-0.6b", 16_384)[1], 0);
+}
+
 #[test]
 fn hints_stand_in_the_order_of_the_speed_they_cost() {
     let sets = ["--set", "train.micro_batch_tokens=2048", "--set", "loss.kl_coef=0.1"];

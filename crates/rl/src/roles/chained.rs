@@ -243,7 +243,7 @@ impl<'p> Chain<'_, '_, 'p> {
         self.lost.borrow().is_ok().then_some(turn)
     }
 
-    /// Makes the operations from here on wait for what all ranks put aside last in a round: until then nobody may write what they read
+    /// Makes the operations from here on wait for what all ranks put aside last in a round: until then no rank may write what others read
     /// of each other.
     fn settle(&self) -> Result<()> {
         if let Some((left, aside)) = self.left.take().zip(self.dev.aside())

@@ -3,7 +3,6 @@
 
 use super::{Group, Schedule, State};
 use crate::limits::EngineLimits;
-use plimsoll_device::KV_BLOCK;
 
 /// A group that opens.
 #[derive(Clone, Copy, Debug)]
@@ -21,17 +20,17 @@ impl Schedule {
     pub(crate) fn begin_slots(&mut self) {
         self.begin([].into_iter(), 1);
         self.num_groups = self.groups.len();
-        let blocks = prompt_blocks_max(&self.limits);
         for group in &mut self.groups {
-            let mut kept = std::mem::take(&mut group.blocks);
-            kept.reserve(blocks);
-            *group = Group { blocks: kept, ..Group::default() };
+            let mut kept = std::mem::take(&mut group.held);
+            kept.reserve(self.limits.of_prompt(self.limits.context()));
+            *group = Group { held: kept, ..Group::default() };
         }
     }
 
     /// Heap bytes that `begin_slots` adds: a prompt may be as long as a sequence.
     pub(crate) fn slots_bytes(limits: &EngineLimits) -> u64 {
-        (limits.samples * prompt_blocks_max(limits) * 4) as u64
+        let most = limits.of_prompt(limits.context());
+        (limits.samples * (most.whole + most.window) * 4) as u64
     }
 
     /// Returns the number of sequences that may be opened.
@@ -47,6 +46,7 @@ impl Schedule {
         let group = &mut self.groups[g];
         (group.prompt_tokens, group.new_tokens, group.computed, group.live) =
             (prompt_tokens, new_tokens, 0, count);
+        group.is_alone = count == 1;
         let free =
             self.sequences.iter_mut().enumerate().filter(|(_, sequence)| sequence.state == State::Done);
         for (ticket, (s, sequence)) in (ticket..).zip(free).take(count) {
@@ -76,10 +76,7 @@ impl Schedule {
     }
 
     pub(crate) fn blocks(&self) -> (usize, usize) {
-        (self.pool.free(), self.pool.total())
+        let (free, total) = (self.pools.free(), self.pools.total());
+        (free.whole + free.window, total.whole + total.window)
     }
-}
-
-fn prompt_blocks_max(limits: &EngineLimits) -> usize {
-    limits.context().div_ceil(KV_BLOCK)
 }

@@ -6,7 +6,7 @@
 pub mod harness;
 
 use harness::{Harness, Setup};
-use plimsoll_base::{Phase, Result};
+use plimsoll_base::{Attention, LayerSet, ModelSpec, Phase, Result, Window};
 use plimsoll_device::Sampling;
 use plimsoll_memory::Layout;
 use plimsoll_model::{Activations, Mode, adapters_layout};
@@ -100,6 +100,16 @@ impl World {
         let model = Model { dev: parts.dev, decoder: &parts.decoder, acts };
         body(Live::new(model, engine, out))
     }
+}
+
+/// Keys of the windows of `with_windows`.
+pub const KEYS: u32 = 9;
+
+/// The preset `nano` with windows in all layers but every second.
+pub fn with_windows() -> ModelSpec {
+    let nano = ModelSpec::preset("nano").unwrap();
+    let window = Window { keys: KEYS, layers: LayerSet::all_but_every(2, nano.layers), rope_theta: None };
+    ModelSpec { attention: Attention { window: Some(window), ..nano.attention }, ..nano }
 }
 
 /// Draws at a temperature from the whole vocabulary.

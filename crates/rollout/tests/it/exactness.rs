@@ -10,7 +10,7 @@ use crate::common::{World, sampling, sequences};
 use plimsoll_base::{DType, LoraShape, LoraTarget, LoraTargets, Quantization};
 use plimsoll_cpu::Isa;
 use plimsoll_model::{PassLimits, Recompute};
-use plimsoll_rollout::{EngineLimits, OnFull, Request, Samples};
+use plimsoll_rollout::{EngineLimits, OnFull, Request, Samples, WindowLimits};
 use plimsoll_train::PackLimits;
 use proptest::prelude::*;
 
@@ -29,6 +29,8 @@ struct Ask {
     lora: Option<(LoraShape, f32)>,
     merge: bool,
     quantize: Option<Quantization>,
+    /// Keys of a window, where layers with windows have a cache of their own.
+    window: Option<usize>,
 }
 
 impl Ask {
@@ -61,6 +63,7 @@ impl Ask {
             lora,
             merge,
             quantize,
+            window: None,
         }
     }
 
@@ -90,7 +93,7 @@ impl Ask {
 
     fn engine(&self, sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
         let (prompt_tokens, new_tokens) = (self.prompt_tokens(), self.new_tokens);
-        EngineLimits {
+        let limits = EngineLimits {
             sequences,
             rows,
             blocks,
@@ -98,7 +101,16 @@ impl Ask {
             prompt_tokens,
             new_tokens,
             ahead: false,
-        }
+            window: None,
+        };
+        let Some(keys) = self.window else { return limits };
+        let of = |blocks| EngineLimits { window: Some(WindowLimits { keys, blocks }), ..limits };
+        let ahead = EngineLimits { ahead: true, ..of(0) };
+        // As few as the other cache has, or enough.
+        let least = ahead.window_blocks_least(self.prompt_tokens());
+        let few = least + blocks.saturating_sub(self.tight_blocks());
+        let enough = ahead.window_blocks_for(sequences.min(self.samples()), self.group_size);
+        of(if blocks < self.blocks() { few } else { enough.max(least) })
     }
 
     /// Blocks with which nothing ever waits.
@@ -278,6 +290,7 @@ fn layers_that_differ() {
         "mistral_window",
         "smollm3",
         "olmo3",
+        "gemma2",
         "gemma3",
         "granite",
         "qwen3_yarn",
@@ -286,6 +299,41 @@ fn layers_that_differ() {
         "phi4_mini_long",
     ] {
         check_model(source, DType::Bf16);
+    }
+}
+
+/// Layers with windows keep these alone, beyond which prompts and responses go on: nothing that is drawn or recorded changes.
+#[test]
+fn windows_in_a_cache_of_their_own() {
+    for (source, dtype) in [
+        ("mistral_window", DType::F32),
+        ("olmo3", DType::Bf16),
+        ("gemma3", DType::F32),
+        ("gemma3", DType::Bf16),
+        ("gemma2", DType::Bf16),
+    ] {
+        let spec = Setup::new(
+            source,
+            dtype,
+            PackLimits { micro_batch_tokens: 64, prompt_tokens: 1, segments: 2 }.pass(),
+        )
+        .open()
+        .spec;
+        let keys = spec.attention.window.unwrap().keys as usize;
+        for (lens, group_size) in [(&[1, 16, 39, 305, 330][..], 3), (&[7, 320, 281, 2][..], 1)] {
+            // All to the end where prompts are not shared; of many lengths where a prompt waits for its last response.
+            let eos = if group_size == 1 { Vec::new() } else { vec![7, 8] };
+            let whole =
+                Ask { new_tokens: 200, eos, ..Ask::new(source, dtype, Machine::detect(), lens, group_size) };
+            let (drawn, _) = whole.draw(whole.engine(5, 512, whole.blocks()), OnFull::WorstCase, 1);
+            let longest = (0..drawn.len()).map(|s| drawn.ids(s).len()).max().unwrap();
+            assert!(longest > 3 * keys && (group_size > 1 || longest == 200), "beyond windows: {longest}");
+            let ask = Ask { window: Some(keys), ..whole.clone() };
+            let limits = ask.engine(ask.samples(), 512, ask.blocks());
+            assert!(limits.window.unwrap().blocks * 3 < limits.blocks * 2, "{limits:?}");
+            let other = ask.check_everything();
+            whole.check_same(&drawn, &other, "every key kept");
+        }
     }
 }
 

@@ -7,11 +7,18 @@ use crate::common::harness::{GOLDEN, Machine, Reference, Setup};
 use crate::common::{World, sampling};
 use plimsoll_base::DType;
 use plimsoll_model::PassLimits;
-use plimsoll_rollout::{EngineLimits, Finish, OnFull, Request};
+use plimsoll_rollout::{EngineLimits, Finish, OnFull, Request, WindowLimits};
 
 const NEW_TOKENS: usize = 20;
-const UPDATE: PassLimits =
-    PassLimits { rows: 16, head_rows: 16, segments: 2, table_entries: 4, blocks: 3, copies: 1 };
+const UPDATE: PassLimits = PassLimits {
+    rows: 16,
+    head_rows: 16,
+    segments: 2,
+    table_entries: 4,
+    blocks: 3,
+    copies: 1,
+    window_blocks: 0,
+};
 
 #[test]
 fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
@@ -19,6 +26,9 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
         let reference = Reference::open(name);
         let ids: Vec<Vec<u32>> = (0..3).map(|i| reference.ids(&format!("seq{i}.input_ids"))).collect();
         let prompts: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
+        // Over the edge of windows, of which the cache holds no more.
+        let window = Setup::new(name, DType::F32, UPDATE).open().spec.attention.window;
+        let window = window.map(|window| WindowLimits { keys: window.keys as usize, blocks: 48 });
         for machine in Machine::all() {
             for (sequences, rows, ahead) in
                 [(3, 104, false), (1, 64, false), (2, 7, false), (3, 104, true), (1, 64, true), (2, 7, true)]
@@ -31,6 +41,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
                     prompt_tokens: 64,
                     new_tokens: NEW_TOKENS,
                     ahead,
+                    window,
                 };
                 let mut world = World::new(Setup { machine, ..Setup::new(name, DType::F32, UPDATE) }, limits);
                 let request = Request {
@@ -71,6 +82,7 @@ fn recorded_log_probs_are_those_of_transformers() {
                 prompt_tokens: ids.len(),
                 new_tokens: 1,
                 ahead: false,
+                window: None,
             };
             let mut world = World::new(Setup { machine, ..Setup::new(name, DType::F32, UPDATE) }, limits);
             let request = Request {

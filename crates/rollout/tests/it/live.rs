@@ -2,11 +2,11 @@
 //! is, to the bit, what the engine draws for a request alone.
 
 use crate::common::harness::{Numbers, Setup};
-use crate::common::{World, sampling};
-use plimsoll_base::{DType, Result};
+use crate::common::{KEYS, World, sampling, with_windows};
+use plimsoll_base::{DType, ModelSpec, Result};
 use plimsoll_device::Sampling;
 use plimsoll_model::PassLimits;
-use plimsoll_rollout::{Ask, EngineLimits, Finish, Listener, Live, OnFull, Request};
+use plimsoll_rollout::{Ask, EngineLimits, Finish, Listener, Live, OnFull, Request, WindowLimits};
 use plimsoll_train::PackLimits;
 
 const NEW_TOKENS: usize = 20;
@@ -89,18 +89,23 @@ fn limits(sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
         prompt_tokens: PROMPT_TOKENS,
         new_tokens: NEW_TOKENS,
         ahead: false,
+        window: None,
     }
 }
 
 fn world(dtype: DType, limits: EngineLimits, threads: usize) -> World {
-    let setup = Setup { threads, ..Setup::new("random:nano", dtype, pass()) };
+    world_of(None, dtype, limits, threads)
+}
+
+fn world_of(spec: Option<ModelSpec>, dtype: DType, limits: EngineLimits, threads: usize) -> World {
+    let setup = Setup { threads, spec, ..Setup::new("random:nano", dtype, pass()) };
     World::truncating(setup, limits, true)
 }
 
 /// What the engine draws for each response alone.
-fn alone(dtype: DType, client: &Client) -> Vec<Drawn> {
+fn alone(spec: Option<ModelSpec>, dtype: DType, client: &Client) -> Vec<Drawn> {
     let limits = limits(1, 64, 64);
-    let mut world = world(dtype, limits, 1);
+    let mut world = world_of(spec, dtype, limits, 1);
     let one = |&first_sample_id: &u64| {
         let request = Request {
             prompts: &[&client.prompt],
@@ -165,8 +170,13 @@ fn serve(live: &mut Live<'_, '_, '_>, clients: &[Client]) -> Vec<Vec<Drawn>> {
 #[test]
 fn a_response_does_not_depend_on_who_else_runs() {
     let clients = clients();
-    for dtype in [DType::F32, DType::Bf16] {
-        let expect: Vec<Vec<Drawn>> = clients.iter().map(|client| alone(dtype, client)).collect();
+    for (dtype, spec) in [
+        (DType::F32, None),
+        (DType::Bf16, None),
+        (DType::F32, Some(with_windows())),
+        (DType::Bf16, Some(with_windows())),
+    ] {
+        let expect: Vec<Vec<Drawn>> = clients.iter().map(|client| alone(spec, dtype, client)).collect();
         let mut preemptions = 0;
         for (sequences, rows, blocks, on_full, threads) in [
             (SLOTS, 512, 64, OnFull::WorstCase, 1),
@@ -177,7 +187,13 @@ fn a_response_does_not_depend_on_who_else_runs() {
             (1, 1, 64, OnFull::WorstCase, 1),
         ] {
             let how = format!("{dtype:?} {sequences} {rows} {blocks} {on_full:?}");
-            let mut world = world(dtype, limits(sequences, rows, blocks), threads);
+            let limits = limits(sequences, rows, blocks);
+            let of = |blocks| EngineLimits {
+                window: spec.map(|_| WindowLimits { keys: KEYS as usize, blocks }),
+                ..limits
+            };
+            let mut world =
+                world_of(spec, dtype, of(of(0).window_blocks_least(limits.context()).max(blocks)), threads);
             let (served, count) = world.live(on_full, |mut live| {
                 let served = serve(&mut live, &clients);
                 (served, live.stats().preemptions)

@@ -13,7 +13,7 @@ use plimsoll_model::{
     Activations, Decoder, Derivatives, Mode, ParamTable, Params, Pass, Recompute, activations_layout,
     backward, head, layers, load, values,
 };
-use plimsoll_rollout::{Engine, EngineLimits, OnFull, Request, Samples};
+use plimsoll_rollout::{Engine, EngineLimits, OnFull, Request, Samples, WindowLimits};
 use plimsoll_train::{Optimizer, PackLimits, Packer, Sequence, Share, UpdateOptions, optimizer_layout};
 
 const PATTERNS: [u8; 2] = [0xA5, 0x3C];
@@ -49,7 +49,7 @@ fn spec(family: Family) -> ModelSpec {
         attention: match family.architecture().windows {
             Windows::AllButEvery { .. } => {
                 let window =
-                    Window { keys: 40, layers: LayerSet::all_but_every(3, 3), rope_theta: Some(1e4) };
+                    Window { keys: 64, layers: LayerSet::all_but_every(3, 3), rope_theta: Some(1e4) };
                 Attention { window: Some(window), ..Attention::default() }
             }
             _ if family == Family::Phi3 => Attention { rotated: Some(24), ..Attention::default() },
@@ -63,7 +63,7 @@ fn pack_limits() -> PackLimits {
     PackLimits { micro_batch_tokens: ROWS, prompt_tokens: PROMPT, segments: CHILDREN + 1 }
 }
 
-fn engine_limits() -> EngineLimits {
+fn engine_limits(family: Family) -> EngineLimits {
     // Of the prompt three, of each response three.
     let blocks = 3 + 3 * GROUP;
     EngineLimits {
@@ -74,6 +74,11 @@ fn engine_limits() -> EngineLimits {
         prompt_tokens: PROMPT,
         new_tokens: NEW_TOKENS,
         ahead: false,
+        // As many as of the other layers: no block is given back before the last one is taken.
+        window: spec(family)
+            .attention
+            .window
+            .map(|window| WindowLimits { keys: window.keys as usize, blocks }),
     }
 }
 
@@ -82,7 +87,7 @@ fn world(family: Family, dtype: DType, recompute: Recompute, threads: usize, tru
     let setup =
         Setup { spec: Some(spec(family)), recompute, threads, positions: POSITIONS, guard: GUARD, ..setup };
     let critic = critic_layout(&setup);
-    World::with(setup, engine_limits(), truncates, critic)
+    World::with(setup, engine_limits(family), truncates, critic)
 }
 
 /// A critic of the actor's shape: resident regions, and those of its phase.
@@ -291,6 +296,7 @@ fn bf16_uses_every_region_to_its_end() {
     check(Family::Qwen3, DType::Bf16, Recompute::Cheap, false);
     check(Family::Qwen3, DType::Bf16, Recompute::Layer, false);
     check(Family::Llama, DType::Bf16, Recompute::Layer, false);
+    check(Family::Gemma2, DType::Bf16, Recompute::Layer, false);
     check(Family::Gemma3, DType::Bf16, Recompute::Cheap, false);
     check(Family::Olmo3, DType::Bf16, Recompute::None, true);
     check(Family::Phi3, DType::Bf16, Recompute::Layer, false);

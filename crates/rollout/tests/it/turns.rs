@@ -2,11 +2,11 @@
 //! and training computes the same log-probability for every drawn token of every turn.
 
 use crate::common::harness::{Numbers, Setup};
-use crate::common::{World, sampling, sequences};
-use plimsoll_base::{DType, Result};
+use crate::common::{KEYS, World, sampling, sequences, with_windows};
+use plimsoll_base::{DType, ModelSpec, Result};
 use plimsoll_model::{PassLimits, Recompute};
 use plimsoll_rollout::{
-    Engine, EngineLimits, Finish, OnFull, Request, RolloutStats, Samples, StopCondition, Turn,
+    Engine, EngineLimits, Finish, OnFull, Request, RolloutStats, Samples, StopCondition, Turn, WindowLimits,
 };
 use plimsoll_train::PackLimits;
 use std::collections::VecDeque;
@@ -91,7 +91,16 @@ fn prompts() -> Vec<Vec<u32>> {
 
 fn limits(sequences: usize, rows: usize, blocks: usize, new_tokens: usize) -> EngineLimits {
     let prompt_tokens = PROMPTS[3];
-    EngineLimits { sequences, rows, blocks, samples: SAMPLES, prompt_tokens, new_tokens, ahead: false }
+    EngineLimits {
+        sequences,
+        rows,
+        blocks,
+        samples: SAMPLES,
+        prompt_tokens,
+        new_tokens,
+        ahead: false,
+        window: None,
+    }
 }
 
 fn pass(tokens: usize) -> PassLimits {
@@ -99,18 +108,27 @@ fn pass(tokens: usize) -> PassLimits {
     PackLimits { micro_batch_tokens: tokens, prompt_tokens: PROMPTS[3], segments }.pass()
 }
 
-fn setup(dtype: DType, tokens: usize, threads: usize, recompute: Recompute) -> Setup {
-    Setup { threads, recompute, ..Setup::new("random:nano", dtype, pass(tokens)) }
+/// The weights' dtype, and a shape other than that of `nano`.
+type What = (DType, Option<ModelSpec>);
+
+fn setup((dtype, spec): What, tokens: usize, threads: usize, recompute: Recompute) -> Setup {
+    Setup { threads, recompute, spec, ..Setup::new("random:nano", dtype, pass(tokens)) }
 }
 
 fn draw(
-    dtype: DType,
+    what: What,
     limits: EngineLimits,
     on_full: OnFull,
     threads: usize,
     order: Order,
 ) -> (Samples, RolloutStats, Script) {
-    let mut world = World::new(setup(dtype, 64, threads, Recompute::None), limits);
+    let of = |blocks| EngineLimits {
+        window: what.1.map(|_| WindowLimits { keys: KEYS as usize, blocks }),
+        ..limits
+    };
+    // As few as the other layers have.
+    let limits = of(limits.blocks.min(of(0).window_blocks_least(PROMPTS[3]) + 2));
+    let mut world = World::new(setup(what, 64, threads, Recompute::None), limits);
     let prompts = prompts();
     let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let request = Request {
@@ -143,10 +161,15 @@ fn check_same(a: &Samples, b: &Samples, how: &str) {
 
 #[test]
 fn turns_do_not_depend_on_when_answers_come_or_on_the_schedule() {
-    for dtype in [DType::Bf16, DType::F32] {
+    for what in [
+        (DType::Bf16, None),
+        (DType::F32, None),
+        (DType::Bf16, Some(with_windows())),
+        (DType::F32, Some(with_windows())),
+    ] {
         let roomy = 16 * SAMPLES;
         let (drawn, ..) =
-            draw(dtype, limits(SAMPLES, 512, roomy, NEW_TOKENS), OnFull::WorstCase, 1, Order::First);
+            draw(what, limits(SAMPLES, 512, roomy, NEW_TOKENS), OnFull::WorstCase, 1, Order::First);
         let turns: Vec<usize> = (0..SAMPLES).map(|s| drawn.turns(s).len()).collect();
         assert!(turns.contains(&TURNS) && turns.iter().any(|&n| n < TURNS), "{turns:?}");
         let longest = (PROMPTS[3] + NEW_TOKENS).div_ceil(16) + 2;
@@ -161,18 +184,18 @@ fn turns_do_not_depend_on_when_answers_come_or_on_the_schedule() {
             (4, 12, longest + 3, OnFull::Preempt, Order::After(7), 1),
         ] {
             let limits = limits(sequences, rows, blocks, NEW_TOKENS);
-            let (other, stats, script) = draw(dtype, limits, on_full, threads, order);
+            let (other, stats, script) = draw(what, limits, on_full, threads, order);
             check_same(&drawn, &other, &format!("{limits:?}, {on_full:?}, {order:?}"));
             assert!(script.ended.iter().all(Option::is_some), "everyone ends");
             preemptions += stats.preemptions;
         }
         assert!(preemptions > 0, "the blocks were to run out");
-        check_training(dtype, &drawn);
+        check_training(what, &drawn);
     }
 }
 
 /// What training computes for drawn tokens is what was recorded; other tokens have no log-probability.
-fn check_training(dtype: DType, drawn: &Samples) {
+fn check_training(what: What, drawn: &Samples) {
     let prompts = prompts();
     let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let all = sequences(&prompts, drawn, GROUP);
@@ -181,7 +204,7 @@ fn check_training(dtype: DType, drawn: &Samples) {
         [(longest, 1, Recompute::None), (1024, 2, Recompute::Layer), (2 * longest, 1, Recompute::Cheap)]
     {
         let limits = limits(1, 1, 64, NEW_TOKENS);
-        let mut world = World::new(setup(dtype, tokens, threads, recompute), limits);
+        let mut world = World::new(setup(what, tokens, threads, recompute), limits);
         let (logprobs, _) = world.harness.logprobs(&all, 1.0).unwrap();
         for (s, trained) in logprobs.iter().enumerate() {
             let mut drawn_tokens = vec![false; trained.len()];
@@ -201,9 +224,9 @@ fn an_answer_without_room_ends_its_response_by_length() {
     // Room for a turn, the longest answer and one token: many answers do not fit a second time.
     let short = TURN_TOKENS + 19 + 1;
     let (drawn, _, script) =
-        draw(DType::F32, limits(SAMPLES, 64, 200, short), OnFull::WorstCase, 1, Order::First);
+        draw((DType::F32, None), limits(SAMPLES, 64, 200, short), OnFull::WorstCase, 1, Order::First);
     let (whole, ..) =
-        draw(DType::F32, limits(SAMPLES, 64, 200, NEW_TOKENS), OnFull::WorstCase, 1, Order::First);
+        draw((DType::F32, None), limits(SAMPLES, 64, 200, NEW_TOKENS), OnFull::WorstCase, 1, Order::First);
     let cut: Vec<usize> = (0..SAMPLES).filter(|&s| script.ended[s] == Some(Finish::Length)).collect();
     assert!(!cut.is_empty());
     for s in 0..SAMPLES {

@@ -18,8 +18,15 @@ use plimsoll_train::{Optimizer, PackLimits, Sequence, Share, UpdateOptions};
 /// An adapter with the model that it is of.
 const GOLDEN: [(&str, &str); 4] =
     [("llama", "llama"), ("llama_qv_rslora", "llama"), ("qwen2", "qwen2"), ("qwen3", "qwen3")];
-const PASS: PassLimits =
-    PassLimits { rows: 154, head_rows: 154, segments: 6, table_entries: 32, blocks: 16, copies: 3 };
+const PASS: PassLimits = PassLimits {
+    rows: 154,
+    head_rows: 154,
+    segments: 6,
+    table_entries: 32,
+    blocks: 16,
+    copies: 3,
+    window_blocks: 0,
+};
 const HOW: UpdateOptions =
     UpdateOptions { lr: 1e-3, betas: (0.9, 0.95), weight_decay: 0.01, grad_clip: 0.0, seed: 0 };
 

@@ -96,6 +96,8 @@ fn threads_and_recompute_change_no_bit_of_a_gradient() {
         ("qwen2", DType::Bf16),
         ("llama", DType::F32),
         ("olmo3", DType::Bf16),
+        ("gemma2", DType::F32),
+        ("gemma2", DType::Bf16),
         ("gemma3", DType::F32),
         ("gemma3", DType::Bf16),
     ] {

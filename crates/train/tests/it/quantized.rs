@@ -8,8 +8,15 @@ use plimsoll_memory::Layout;
 use plimsoll_model::{Adapters, Derivatives, ParamKind, PassLimits, Recompute, backward, head};
 use plimsoll_train::Sequence;
 
-const PASS: PassLimits =
-    PassLimits { rows: 104, head_rows: 104, segments: 6, table_entries: 32, blocks: 16, copies: 3 };
+const PASS: PassLimits = PassLimits {
+    rows: 104,
+    head_rows: 104,
+    segments: 6,
+    table_entries: 32,
+    blocks: 16,
+    copies: 3,
+    window_blocks: 0,
+};
 const LORA: LoraShape = LoraShape { rank: 8, targets: LoraTargets::ALL };
 const SCALE: f32 = 1.5;
 
