@@ -16,7 +16,6 @@ pub(crate) const MARKS: usize = 2 * TURNS;
 pub(crate) struct AsideStream {
     pub(crate) stream: Stream,
     pub(crate) marks: [Mark; MARKS],
-    pub(crate) joined: Mark,
     /// Whether operations are being put aside now.
     pub(crate) is_on: AtomicBool,
 }
@@ -29,10 +28,9 @@ impl AsideStream {
             *mark = Some(Mark::shared(gpu)?);
         }
         let marks = marks.map(|mark| mark.expect("made just now"));
-        let joined = Mark::new(gpu)?;
         // A sum of what has arrived takes microseconds, and the next copies wait for it; a product that fills the card takes milliseconds.
         let stream = Stream::served_first(gpu)?;
-        Ok(AsideStream { stream, marks, joined, is_on: AtomicBool::new(false) })
+        Ok(AsideStream { stream, marks, is_on: AtomicBool::new(false) })
     }
 
     pub(crate) fn wait(&self) -> std::result::Result<(), cudarc::driver::result::DriverError> {

@@ -101,10 +101,4 @@ impl Aside for CudaDevice {
             self.follow(self.gpu.stream, &peer.marks[done]);
         }
     }
-
-    fn join(&self) {
-        let aside = self.aside_stream();
-        self.record(&aside.joined, aside.stream.0);
-        self.follow(self.gpu.stream, &aside.joined);
-    }
 }

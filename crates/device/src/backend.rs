@@ -137,8 +137,6 @@ pub trait Aside {
     /// Makes the operations from here on wait for what all ranks have put aside in a turn. Every rank must have set the mark of the turn after
     /// it, and that of no later one.
     fn wait(&self, turn: usize);
-    /// Makes the operations from here on wait for what was put aside.
-    fn join(&self);
 }
 
 /// Running ahead of the host: operations recorded once and replayed, results fetched while the next pass runs.

@@ -82,9 +82,9 @@ impl Uses<'_> {
     }
 
     /// The first overlap of a span with the scratch, with an operation under way, or with another operand, in words.
-    fn overlap(&self, scratch: Option<&Range<u64>>) -> Option<String> {
+    fn overlap(&self, scratch: &[Range<u64>]) -> Option<String> {
         for (i, Claimed { span: a, operation, .. }) in self.claimed.iter().enumerate().skip(self.first) {
-            if scratch.is_some_and(|scratch| a.start < scratch.end && scratch.start < a.end) {
+            if scratch.iter().any(|scratch| a.start < scratch.end && scratch.start < a.end) {
                 return Some(format!("{operation}: {} overlaps the device's scratch", a.name));
             }
             if let Some(b) = self.claimed[..i].iter().find(|b| a.conflicts(&b.span)) {
@@ -142,7 +142,7 @@ impl<T: Operand, const N: usize> Operand for [T; N] {
 pub struct Claims {
     under_way: Mutex<UnderWay>,
     /// The device's own part of the arena, which no operand may touch.
-    scratch: Option<Range<u64>>,
+    scratch: Vec<Range<u64>>,
     /// At most one operation at a time: operations share the scratch.
     is_serial: bool,
 }
@@ -169,13 +169,13 @@ impl Claims {
     /// host is not an operation.
     pub fn new(is_serial: bool) -> Claims {
         let under_way = UnderWay { claimed: Vec::with_capacity(SPANS), ticket: 0 };
-        Claims { under_way: Mutex::new(under_way), scratch: None, is_serial }
+        Claims { under_way: Mutex::new(under_way), scratch: Vec::new(), is_serial }
     }
 
-    /// Reserves the device's own scratch.
+    /// Reserves a region as the device's own scratch.
     pub fn reserve(&mut self, scratch: Buf<'_>) {
         let span = Span::of(scratch, Access::Write, "scratch");
-        self.scratch = Some(span.start..span.end);
+        self.scratch.push(span.start..span.end);
     }
 
     /// Claims what `operation` uses, which `note` lists, until the claim is dropped.
@@ -195,7 +195,7 @@ impl Claims {
         let other = other.map(|c| format!("{operation}: {} is under way on another thread", c.operation));
         let mut uses = Uses { claimed, first, operation, ticket };
         note(&mut uses);
-        if let Some(refusal) = uses.overlap(self.scratch.as_ref()).or(other) {
+        if let Some(refusal) = uses.overlap(&self.scratch).or(other) {
             claimed.truncate(first);
             drop(under_way);
             panic!("{refusal}");

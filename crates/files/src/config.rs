@@ -7,7 +7,7 @@ mod rope;
 
 use crate::wrapped;
 use keys::{Config, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, out_of_range};
-pub(crate) use keys::{either, short, unsupported};
+pub(crate) use keys::{either, short, unsupported, unsupported_family};
 use plimsoll_base::{ARCHITECTURES, Architecture, DType, Error, Gate, ModelSpec, Multipliers, Result};
 use serde_json::{Map, Value, json};
 
@@ -246,7 +246,7 @@ impl Config<'_> {
         let is_named =
             |row: &&Architecture| [row.family.name(), row.causal_lm, row.classifier].contains(&name);
         let Some(row) = ARCHITECTURES.iter().find(is_named) else {
-            return Err(unsupported(self.file, key, value, &built));
+            return Err(unsupported_family(self.file, key, value, &built));
         };
         let Some(list) = self.present("architectures") else { return Ok((row, Head::Vocabulary)) };
         // A classifier has the same model_type and another head.

@@ -81,6 +81,21 @@ fn fill_table(dev: &dyn Device, spec: &ModelSpec, table: Buf<'_>) {
     }
 }
 
+/// Says which table of `positions` a rule that follows the length of a sequence takes; none of other rules.
+pub fn words(spec: &ModelSpec, positions: usize) -> Option<String> {
+    let (rule, known, [within, beyond]) = match spec.rope_scaling {
+        RopeScaling::LongRope { original_max_position_embeddings: known, .. } => {
+            ("longrope", known, ["short divisors", "long divisors"])
+        }
+        RopeScaling::Dynamic { .. } => {
+            ("dynamic", spec.max_positions, ["plain frequencies", "a larger base"])
+        }
+        _ => return None,
+    };
+    let (side, table) = if positions <= known as usize { ("not beyond", within) } else { ("beyond", beyond) };
+    Some(format!("{rule}: {table} for all sequences, which reach {positions} positions, {side} {known}"))
+}
+
 /// Factor on cosines and sines.
 fn attention_factor(spec: &ModelSpec) -> f64 {
     match spec.rope_scaling {
@@ -194,6 +209,13 @@ mod tests {
         assert!((attention_factor(&phi) / 1.190_238_071_423_808_3 - 1.0).abs() < 1e-14);
         check(&phi, 4096, &[(0, 1.0), (1, 8.254041672e-1), (20, 2.154435031e-2), (47, 1.211527488e-4)]);
         check(&phi, 4097, &[(0, 1.0), (1, 7.380746603e-1), (20, 2.301475266e-3), (47, 2.536168040e-6)]);
+        let of = |positions| words(&phi, positions).unwrap();
+        assert!(of(4096).starts_with("longrope: short divisors") && of(4096).ends_with("not beyond 4096"));
+        assert!(
+            of(4097).starts_with("longrope: long divisors")
+                && of(4097).ends_with("4097 positions, beyond 4096")
+        );
+        assert_eq!(words(&nano(), 4096), None);
         let unstretched = ModelSpec { max_positions: 4096, ..phi };
         assert_eq!(attention_factor(&unstretched), 1.0);
     }

@@ -1,7 +1,7 @@
 //! What the server holds at most, and the bytes of it: known before it listens.
 
-use plimsoll_base::{Bytes, Error};
-use plimsoll_rollout::{EngineLimits, Live};
+use plimsoll_base::{Bytes, Error, Window};
+use plimsoll_rollout::{EngineLimits, Live, WindowLimits};
 use std::time::Duration;
 
 /// Responses of one prompt.
@@ -107,7 +107,14 @@ impl Limits {
 }
 
 /// Returns the host bytes of a server next to its engine: `slots` responses at one time, `queue` waiting.
-pub fn host_bytes(slots: usize, queue: usize, prompt_tokens: usize, new_tokens: usize) -> Bytes {
+pub fn host_bytes(
+    slots: usize,
+    queue: usize,
+    prompt_tokens: usize,
+    new_tokens: usize,
+    window: Option<Window>,
+) -> Bytes {
+    let window = window.map(|window| window.keys as usize).filter(|keys| prompt_tokens + new_tokens > *keys);
     let engine = EngineLimits {
         sequences: slots,
         rows: slots,
@@ -116,7 +123,7 @@ pub fn host_bytes(slots: usize, queue: usize, prompt_tokens: usize, new_tokens: 
         prompt_tokens,
         new_tokens,
         ahead: true, // Which has the most rows.
-        window: None,
+        window: window.map(|keys| WindowLimits { keys, blocks: 0 }),
     };
     Bytes(Limits::of(&engine, queue).host_bytes().0 + Live::host_bytes(&engine))
 }

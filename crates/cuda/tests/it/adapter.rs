@@ -68,6 +68,23 @@ fn gradients_of_adapters_agree_with_f64() {
     }
 }
 
+/// Layers so wide that Hopper's kernel cuts rows into four, two and one run, each of more steps than it has buffers.
+const WIDE: &[Case] = &[
+    Case { m: 2500, n: 4864, k: 896, r: 32, blocks: &[(0, 4864)] },
+    Case { m: 2500, n: 9728, k: 896, r: 32, blocks: &[(0, 4864), (4864, 4864)] },
+    Case { m: 700, n: 20480, k: 256, r: 8, blocks: &[(0, 20480)] },
+];
+
+#[test]
+fn gradients_of_wide_layers_agree_with_f64() {
+    for case in WIDE {
+        for types in [[Bf16, Bf16, F32], [Bf16, F32, Bf16]] {
+            let Some(mut gpu) = open(case, types) else { return };
+            check_gradients(case, &mut gpu, types[0], true, "a card");
+        }
+    }
+}
+
 /// Ranks up to the largest, and blocks that begin at odd outputs.
 #[test]
 fn every_rank_is_taken() {

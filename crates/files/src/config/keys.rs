@@ -81,6 +81,28 @@ pub(crate) fn unsupported(file: &str, key: &str, value: &Value, built: &str) -> 
     )
 }
 
+/// `unsupported` for a family, with the one that is built and closest to it by name.
+pub(crate) fn unsupported_family(file: &str, key: &str, value: &Value, built: &str) -> Error {
+    let name = value.as_str().or_else(|| value.get(0).and_then(Value::as_str)).unwrap_or_default();
+    let error = unsupported(file, key, value, built);
+    match closest_family(name) {
+        Some(family) => error.hint(format!("of what is built, {family} is closest by name")),
+        None => error,
+    }
+}
+
+/// Returns the family whose name begins as `name` does, in most letters and in three at least: qwen3 of `Qwen3MoeForCausalLM`.
+fn closest_family(name: &str) -> Option<&'static str> {
+    let letters = |name: &str| name.to_ascii_lowercase().replace(['_', '-'], "");
+    let wanted = letters(name);
+    let alike =
+        |family: &str| letters(family).bytes().zip(wanted.bytes()).take_while(|(a, b)| a == b).count();
+    let names = ARCHITECTURES.iter().map(|row| row.family.name());
+    // Of two that are as close the shorter one is the plainer model.
+    let best = names.map(|name| (alike(name), std::cmp::Reverse(name.len()), name)).max()?;
+    (best.0 >= 3).then_some(best.2)
+}
+
 /// Lists names as a sentence does: `a, b or c`.
 pub(crate) fn either(names: impl Iterator<Item = &'static str>) -> String {
     let names: Vec<&str> = names.collect();
@@ -106,5 +128,33 @@ pub(super) fn brief(value: &Value) -> String {
     match text.char_indices().nth(80) {
         Some((cut, _)) => format!("{}…", &text[..cut]),
         None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_family_that_is_not_built_has_a_closest_one_by_the_letters_it_begins_with() {
+        for (name, expect) in [
+            ("qwen3_moe", Some("qwen3")),
+            ("Qwen3_5ForConditionalGeneration", Some("qwen3")),
+            ("Qwen2MoeForCausalLM", Some("qwen2")),
+            ("gemma3n_text", Some("gemma3_text")),
+            ("llama4_text", Some("llama")),
+            ("phi4", Some("phi3")),
+            ("granitemoe", Some("granite")),
+            ("olmoe", Some("olmo2")),
+            ("mixtral", None),
+            ("gpt_oss", None),
+            ("deepseek_v3", None),
+            ("", None),
+        ] {
+            assert_eq!(closest_family(name), expect, "{name}");
+        }
+        let error = unsupported_family("config.json", "model_type", &serde_json::json!("qwen3_moe"), "llama");
+        assert!(error.to_string().contains("qwen3_moe"), "{error}");
+        assert!(error.hints.iter().any(|hint| hint.contains("qwen3 is closest")), "{:?}", error.hints);
     }
 }

@@ -1,7 +1,7 @@
 //! What a GGUF file says about its model: shape, names of tensors as Hugging Face has them, tokenizer tables.
 //! Mistral and SmolLM2 are stored as `llama`.
 
-use crate::config::{TokenIds, check_spec, either, short, unsupported};
+use crate::config::{TokenIds, check_spec, either, short, unsupported, unsupported_family};
 use crate::gguf::header::{Gguf, GgufTensor, GgufValue};
 use crate::gguf::names::{EMBEDDING, HEAD, ROPE_FREQS, added, attention, hf_name, key, row_order};
 use crate::gguf::rope;
@@ -67,6 +67,8 @@ pub(crate) struct GgufModel {
 pub(crate) fn read(mut gguf: Gguf, storage: &Storage) -> Result<GgufModel> {
     let meta = Meta { gguf: &gguf, arch: gguf.text(key::ARCHITECTURE)?.to_string() };
     let mut spec = meta.spec()?;
+    // Layers are counted before they are marked.
+    check_spec(&spec, &gguf.file)?;
     (spec.attention, spec.multipliers) = (meta.attention(&spec)?, meta.multipliers(&spec)?);
     if let Some(freqs) = gguf.tensors.iter().find(|t| t.name == ROPE_FREQS) {
         spec.rope_scaling = meta.llama3_scaling(&spec, freqs, storage)?;
@@ -96,7 +98,7 @@ impl Meta<'_> {
         let file = &self.gguf.file;
         let Some(architecture) = ARCHITECTURES.iter().find(|row| row.gguf == Some(&self.arch)) else {
             let built = either(ARCHITECTURES.iter().filter_map(|row| row.gguf));
-            return Err(unsupported(file, key::ARCHITECTURE, &json!(self.arch), &built));
+            return Err(unsupported_family(file, key::ARCHITECTURE, &json!(self.arch), &built));
         };
         self.refuse_what_is_not_built(architecture)?;
         let embedding = self.gguf.tensor(EMBEDDING)?;

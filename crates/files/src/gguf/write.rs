@@ -14,7 +14,7 @@ use crate::gguf::rope;
 use crate::pieces::FileRecord;
 use crate::stream::{Stream, each_stored};
 use crate::tensors::{RowOrder, expected_tensors};
-use plimsoll_base::{Bytes, DType, Encoding, Error, ModelSpec, Result, RopeScaling};
+use plimsoll_base::{Bytes, DType, Encoding, Error, ModelSpec, Result, RopeScaling, Windows};
 use std::path::Path;
 
 /// `general.file_type` of files whose matrices are f32 and bf16.
@@ -122,17 +122,32 @@ impl GgufDecl<'_> {
         Ok(tensors)
     }
 
-    fn describe(&self, meta: &mut Metadata) -> Result<()> {
-        let spec = self.spec;
-        let no_form = || refused(format!("{} has no GGUF form here", spec.family.architecture().causal_lm));
-        let arch = stored_as(spec.family).and_then(|row| row.gguf).ok_or_else(no_form)?;
+    /// Errors: `model-unsupported`.
+    fn refuse_what_has_no_form(&self, arch: &str) -> Result<()> {
+        let (spec, row) = (self.spec, self.spec.architecture());
         if spec.attention != attention(spec, spec.attention) {
             let message = "windows, layers without rotation or a scale of scores that llama.cpp does not know of this family have no GGUF form";
             return Err(refused(message.into()));
         }
+        // A reader takes what is absent for the family's own.
+        let caps = [spec.attention.score_cap, spec.multipliers.logit_cap];
+        if row.has_soft_caps && caps.contains(&None) {
+            return Err(refused(format!("a {arch} without soft-caps has no GGUF form")));
+        }
+        if matches!(row.windows, Windows::AllButEvery { .. }) && spec.attention.window.is_none() {
+            return Err(refused(format!("a {arch} without windows has no GGUF form")));
+        }
         if spec.output_bias || spec.mlp_bias {
             return Err(refused("attention_bias and mlp_bias have no GGUF form here".into()));
         }
+        Ok(())
+    }
+
+    fn describe(&self, meta: &mut Metadata) -> Result<()> {
+        let spec = self.spec;
+        let no_form = || refused(format!("{} has no GGUF form here", spec.family.architecture().causal_lm));
+        let arch = stored_as(spec.family).and_then(|row| row.gguf).ok_or_else(no_form)?;
+        self.refuse_what_has_no_form(arch)?;
         meta.text(key::ARCHITECTURE, arch);
         meta.text("general.type", "model");
         meta.text("general.name", self.name);

@@ -210,6 +210,20 @@ fn what_is_not_built_is_refused() {
         let error = open(&bytes).expect_err(what);
         assert_eq!(error.slug, slug, "{what}: {error}");
     }
+    // Families that mark layers by their number count them first.
+    let of_family = |family: &str| {
+        with_meta(|m| {
+            m.retain(|(key, _)| *key != "llama.block_count" && *key != "general.architecture");
+            m.iter_mut().for_each(|(key, _)| *key = key.replace("llama.", &format!("{family}.")).leak());
+            m.push(("general.architecture", Meta::Str(family.to_string().leak())));
+            m.push((format!("{family}.block_count").leak(), Meta::U32(100_000)));
+            m.push((format!("{family}.attention.sliding_window").leak(), Meta::U32(8)));
+        })
+    };
+    for family in ["gemma2", "gemma3", "smollm3"] {
+        let error = open(&of_family(family)).expect_err(family);
+        assert!(["model-config-invalid", "model-unsupported"].contains(&error.slug), "{family}: {error}");
+    }
     let linear = with_meta(|m| {
         m.push(("llama.rope.scaling.type", Meta::Str("linear")));
         m.push(("llama.rope.scaling.factor", Meta::F32(4.0)));

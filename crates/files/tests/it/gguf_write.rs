@@ -1,6 +1,6 @@
 //! GGUF files written and read again: the same model, bit for bit, in the layout of llama.cpp's converter.
 
-use plimsoll_base::{DType, Family, LayerSet, RopeScaling, Window};
+use plimsoll_base::{DType, Family, LayerSet, ModelSpec, RopeScaling, Window};
 use plimsoll_files::{
     GgufDecl, GgufTokenizer, GgufWriter, OpenModel, TokenIds, check_against, expected_tensors,
 };
@@ -164,6 +164,21 @@ fn what_llama_cpp_has_otherwise_in_its_code_is_refused() {
         assert_eq!(error.slug, "model-unsupported", "{name}: {error}");
         assert!(error.message.contains("GGUF form"), "{name}: {error}");
         assert!(!path.exists(), "{name}");
+    }
+    // What a file does not say a reader takes for the family's own.
+    type Change = fn(&mut ModelSpec);
+    let changes: [(&str, Change); 4] = [
+        ("gemma2", |spec| spec.attention.score_cap = None),
+        ("gemma2", |spec| spec.multipliers.logit_cap = None),
+        ("gemma2", |spec| spec.attention.window = None),
+        ("gemma3", |spec| spec.attention.window = None),
+    ];
+    for (name, change) in changes {
+        let (path, mut model) = (dir.path().join(name), published(name));
+        change(&mut model.spec);
+        let error = write(&model, DType::F32, &path).unwrap_err();
+        assert_eq!(error.slug, "model-unsupported", "{name}: {error}");
+        assert!(error.message.contains("without"), "{name}: {error}");
     }
 }
 

@@ -461,7 +461,9 @@ fn several_cards_are_planned_without_what_one_rank_alone_can_do() {
     };
     let (code, words) = plan(&[], "80GiB");
     assert_eq!(code, Some(0), "{words}");
-    for row in ["actor.grads ", "actor.shard ", "actor.landing ", "actor.heads "] {
+    for row in
+        ["actor.grads ", "actor.shard ", "actor.landing ", "actor.heads ", "actor.row_ids ", "device.aside "]
+    {
         assert!(words.contains(row), "{row}: {words}");
     }
     let spread = ["actor.whole ", "actor.layers ", "reference.layers "];

@@ -290,7 +290,7 @@ fn host_facts(
         image: image_bytes(),
         tokenizer: tokenizer_bytes(model),
         data: Bytes(rows + reading + sent),
-        clients: clients_of(run, prompt_tokens),
+        clients: clients_of(run, model, prompt_tokens),
         staging: others
             .values()
             .map(|other| staging_bytes(run.choices.staging, other))
@@ -301,10 +301,11 @@ fn host_facts(
 }
 
 /// Returns what connections of agents take: as many as a step has episodes, and as many that wait.
-fn clients_of(run: &RunSpec, prompt_tokens: usize) -> Bytes {
+fn clients_of(run: &RunSpec, model: &OpenModel, prompt_tokens: usize) -> Bytes {
     if !run.plays_agents() {
         return Bytes(0);
     }
     let at_once = (run.rollout.prompts_per_step * run.rollout.group_size) as usize;
-    plimsoll_serve::host_bytes(at_once, at_once, prompt_tokens, run.response_tokens_max())
+    let window = model.spec.attention.window;
+    plimsoll_serve::host_bytes(at_once, at_once, prompt_tokens, run.response_tokens_max(), window)
 }

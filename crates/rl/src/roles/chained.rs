@@ -6,7 +6,7 @@ use super::role::{LossFor, LossOf, Role, UpdateStats};
 use super::weights::shard_region;
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::gather_f32;
-use plimsoll_base::Result;
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Owned, Run};
 use plimsoll_files::Head;
 use plimsoll_memory::{Buf, InPhase};
@@ -78,8 +78,13 @@ impl Role<'_> {
             left: Cell::new(None),
             lost: RefCell::new(Ok(())),
         };
-        // What is put aside may still be under way when a rank meets an error, in memory that other phases use too.
-        let stats = chain.rounds(packer, buffers, of).inspect_err(|_| dev.sync())?;
+        // After an error that all ranks meet, what is put aside may still be under way, in memory that other phases use too.
+        let settle = |err: &Error| {
+            if slugs::OF_ALL_RANKS.contains(&err.slug) {
+                dev.sync();
+            }
+        };
+        let stats = chain.rounds(packer, buffers, of).inspect_err(settle)?;
         Ok((shard, stats))
     }
 

@@ -11,6 +11,7 @@ use crate::rollout::responses::response_text;
 use crate::save::{prepare, save_of_ranks};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{LearnsFrom, Objective, RunSpec};
+use plimsoll_model::rope;
 use plimsoll_plan::{RoleName, longest_sequence};
 use plimsoll_ranks::Group;
 use plimsoll_reward::Rewards;
@@ -75,6 +76,10 @@ impl<'r> LanguageRun<'r> {
         let (longest, known) = (longest_sequence(self.run, facts), facts.spec.max_positions);
         if longest > known as usize {
             lead.note(format!("sequences reach {longest} positions; the model was trained for {known}"));
+        }
+        let shape = self.trainer.shape;
+        if let Some(words) = rope::words(&shape.spec, shape.positions) {
+            lead.note(words);
         }
         if self.episodes.is_some() {
             return Ok(());

@@ -172,11 +172,14 @@ impl Schedule {
         self.own_blocks_of(s, samples.ids(s).len())
     }
 
-    /// Own blocks for the first `tokens` own tokens of a sequence.
+    /// Own blocks for the first `tokens` own tokens of a sequence. Of windows those that its next pass writes: an answer may be longer, and
+    /// until it is computed the prompt's blocks are still seen.
     pub(super) fn own_blocks_of(&self, s: usize, tokens: usize) -> Count {
         let prompt = self.group_of(s).prompt_tokens;
-        let whole = if tokens == 0 { 0 } else { (prompt % KV_BLOCK + tokens).div_ceil(KV_BLOCK) };
-        Count { whole, window: whole.min(self.ring) }
+        let of =
+            |tokens: usize| if tokens == 0 { 0 } else { (prompt % KV_BLOCK + tokens).div_ceil(KV_BLOCK) };
+        let next = self.sequences[s].computed.saturating_add(self.limits.step());
+        Count { whole: of(tokens), window: of(tokens.min(next)).min(self.ring) }
     }
 
     /// Frees at least one block: prompts of groups that do not run first, then who waits for an answer, else the

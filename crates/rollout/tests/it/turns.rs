@@ -16,9 +16,15 @@ const GROUP: usize = 3;
 const SAMPLES: usize = PROMPTS.len() * GROUP;
 const TURN_TOKENS: usize = 9;
 const TURNS: usize = 4;
-/// Four turns, and up to 19 tokens between two.
-const NEW_TOKENS: usize = TURNS * TURN_TOKENS + (TURNS - 1) * 19;
+/// Tokens between two turns, at most.
+const ANSWER: usize = 19;
+const NEW_TOKENS: usize = new_tokens(ANSWER);
 const VOCAB: u64 = 15;
+
+/// Four turns, and up to `answer` tokens between two.
+const fn new_tokens(answer: usize) -> usize {
+    TURNS * TURN_TOKENS + (TURNS - 1) * answer
+}
 
 /// When answers come.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +40,7 @@ enum Order {
 /// Answers a turn by what was drawn in it.
 struct Script {
     order: Order,
+    answer: u64,
     waiting: VecDeque<(usize, Vec<u32>)>,
     asked: usize,
     turns: Vec<usize>,
@@ -41,9 +48,9 @@ struct Script {
 }
 
 impl Script {
-    fn new(order: Order) -> Script {
+    fn new(order: Order, answer: usize) -> Script {
         let (turns, ended) = (vec![0; SAMPLES], vec![None; SAMPLES]);
-        Script { order, waiting: VecDeque::new(), asked: 0, turns, ended }
+        Script { order, answer: answer as u64, waiting: VecDeque::new(), asked: 0, turns, ended }
     }
 }
 
@@ -64,7 +71,7 @@ impl StopCondition for Script {
         self.turns[sample] += 1;
         let sum: u64 = turn.iter().map(|&t| u64::from(t)).sum::<u64>() + 3 * self.turns[sample] as u64;
         let over = self.turns[sample] == TURNS || sum % 7 == 3;
-        let length = if over { 0 } else { 1 + (sum * 5 + sample as u64) % 19 };
+        let length = if over { 0 } else { 1 + (sum * 5 + sample as u64) % self.answer };
         let words = (0..length).map(|i| ((sum * 31 + i * 7) % VOCAB) as u32).collect();
         self.waiting.push_back((sample, words));
     }
@@ -128,12 +135,23 @@ fn draw(
     };
     // As few as the other layers have.
     let limits = of(limits.blocks.min(of(0).window_blocks_least(PROMPTS[3]) + 2));
+    draw_groups(what, limits, (&prompts(), GROUP, ANSWER), on_full, threads, order)
+}
+
+/// A group of responses for each prompt, with answers of up to `answer` tokens, in exactly these limits.
+fn draw_groups(
+    what: What,
+    limits: EngineLimits,
+    (prompts, group, answer): (&[Vec<u32>], usize, usize),
+    on_full: OnFull,
+    threads: usize,
+    order: Order,
+) -> (Samples, RolloutStats, Script) {
     let mut world = World::new(setup(what, 64, threads, Recompute::None), limits);
-    let prompts = prompts();
     let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let request = Request {
         prompts: &prompts,
-        group_size: GROUP,
+        group_size: group,
         max_new_tokens: TURN_TOKENS,
         sampling: sampling(1.0, 5),
         eos: &[1],
@@ -141,8 +159,8 @@ fn draw(
         numbers: &[],
     };
     let mut engine = Engine::new(limits, on_full);
-    let mut out = Samples::with_turns(SAMPLES, limits.new_tokens, TURNS);
-    let mut script = Script::new(order);
+    let mut out = Samples::with_turns(prompts.len() * group, limits.new_tokens, TURNS);
+    let mut script = Script::new(order, answer);
     let stats = world.sample_until(&mut engine, &request, &mut script, &mut out).unwrap();
     (out, stats, script)
 }
@@ -194,6 +212,46 @@ fn turns_do_not_depend_on_when_answers_come_or_on_the_schedule() {
     }
 }
 
+/// A response that shares its prompt with none is promised its window and the rows of a pass. An answer may be longer than a pass, and then
+/// the prompt's blocks are still seen when it comes.
+#[test]
+fn responses_that_are_alone_stay_within_what_windows_promise() {
+    const LONG: [usize; 4] = [70, 41, 64, 100];
+    const WINDOW: usize = 40;
+    const ANSWER: usize = 90;
+    let mut spec = with_windows();
+    spec.attention.window.iter_mut().for_each(|window| window.keys = WINDOW as u32);
+    let mut numbers = Numbers::new(4);
+    let prompts: Vec<Vec<u32>> = LONG.iter().map(|&n| numbers.tokens(n, VOCAB as u32)).collect();
+    let of = |sequences, rows, blocks| EngineLimits {
+        samples: LONG.len(),
+        prompt_tokens: LONG[3],
+        window: Some(WindowLimits { keys: WINDOW, blocks }),
+        ..limits(sequences, rows, 24 * SAMPLES, new_tokens(ANSWER))
+    };
+    let run = |limits: EngineLimits, order| {
+        draw_groups((DType::F32, Some(spec)), limits, (&prompts, 1, ANSWER), OnFull::WorstCase, 1, order)
+    };
+    let (drawn, ..) = run(of(4, 512, 16 * SAMPLES), Order::First);
+    let answers = (0..LONG.len()).flat_map(|s| drawn.turns(s).windows(2));
+    let longest = answers.map(|two| two[1].start - two[0].end).max();
+    assert!(longest > Some(64), "answers of up to {longest:?} tokens are longer than passes");
+    for sequences in 1..=LONG.len() {
+        for rows in [4, 5, 8, 64] {
+            let least = of(sequences, rows, 0);
+            let promised = least.window_blocks_for(sequences, 1).max(least.window_blocks_least(LONG[3]));
+            let limits = of(sequences, rows, promised);
+            for order in [Order::First, Order::LastWhenAllWait, Order::After(3)] {
+                let (other, stats, _) = run(limits, order);
+                for s in 0..LONG.len() {
+                    assert_eq!(parts(&drawn, s), parts(&other, s), "{limits:?}, {order:?}: sample {s}");
+                }
+                assert_eq!(stats.preemptions, 0, "what is promised is there: {limits:?}, {order:?}");
+            }
+        }
+    }
+}
+
 /// What training computes for drawn tokens is what was recorded; other tokens have no log-probability.
 fn check_training(what: What, drawn: &Samples) {
     let prompts = prompts();
@@ -222,7 +280,7 @@ fn check_training(what: What, drawn: &Samples) {
 #[test]
 fn an_answer_without_room_ends_its_response_by_length() {
     // Room for a turn, the longest answer and one token: many answers do not fit a second time.
-    let short = TURN_TOKENS + 19 + 1;
+    let short = TURN_TOKENS + ANSWER + 1;
     let (drawn, _, script) =
         draw((DType::F32, None), limits(SAMPLES, 64, 200, short), OnFull::WorstCase, 1, Order::First);
     let (whole, ..) =
