@@ -167,8 +167,10 @@ impl Policy for Versioned {
         Random { run_seed: 7 }.act(seen, actions);
         actions.logprobs.fill(-0.5);
         actions.values.copy_from_slice(&seen.steps.iter().map(|&step| step as f32).collect::<Vec<_>>());
-        self.0[1].fetch_add(1, Ordering::Relaxed);
-        PolicyVersion(self.0[0].load(Ordering::Relaxed))
+        // Counted when the version is known: who waits for a count may store another one then.
+        let version = self.0[0].load(Ordering::SeqCst);
+        self.0[1].fetch_add(1, Ordering::SeqCst);
+        PolicyVersion(version)
     }
 }
 
@@ -230,7 +232,7 @@ fn asynchronous_batches_come_as_rows_are_full_and_old_frames_are_counted() {
     assert_eq!((batch.rows().len(), batch.num_frames), (6, 120));
     // Two further batches are in memory, full after 20 calls a thread each. They have version 10, which is too old for a
     // learner at 20.
-    while version[1].load(Ordering::Relaxed) < 3 * 3 * 20 {
+    while version[1].load(Ordering::SeqCst) < 3 * 3 * 20 {
         std::thread::yield_now();
     }
     version[0].store(20, Ordering::Relaxed);

