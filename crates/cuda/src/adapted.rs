@@ -3,7 +3,7 @@
 //! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r. Which kernel and which tile a product gets is a question of
 //! speed: the bits of a row are the same in all of them.
 
-use super::hopper::tensor_map;
+use super::hopper::{ring, tensor_map};
 use super::launch::TensorMap;
 use super::matmul::rows;
 use super::rows::count;
@@ -15,10 +15,6 @@ use plimsoll_memory::Buf;
 /// Elements of a step, and the bytes that a row of one takes in shared memory.
 const STEP: usize = 64;
 const STEP_BYTES: usize = 2 * STEP;
-/// Shared memory of a multiprocessor, less what a block has besides its buffers.
-const SHARED_MAX: usize = 224 << 10;
-/// Buffers of a ring, at most.
-const STAGES_MAX: usize = 24;
 /// Rows of a tile of few rows, or of u; and of a wide one.
 const FEW_ROWS: usize = 64;
 const WIDE_ROWS: usize = 128;
@@ -59,12 +55,6 @@ fn blocks_of(adapter: &Adapter<'_>) -> Vec<(usize, usize)> {
 fn three(maps: Vec<TensorMap>) -> impl Iterator<Item = Arg> {
     let first = maps[0];
     (0..ADAPTER_BLOCKS_MAX).map(move |i| Arg::Map(maps.get(i).copied().unwrap_or(first)))
-}
-
-/// As many buffers of `bytes` as fit, and the shared memory that they take: they begin at a multiple of 1,024.
-pub(crate) fn ring(bytes: usize, blocks_of_multiprocessor: usize) -> (usize, u32) {
-    let stages = (SHARED_MAX / blocks_of_multiprocessor / bytes).min(STAGES_MAX);
-    (stages, (stages * bytes + 1024) as u32)
 }
 
 /// u, and the layer's outputs with what it adds. False where the kernels do not take the shapes.

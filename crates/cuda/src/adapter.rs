@@ -187,18 +187,19 @@ pub(crate) fn merge(dev: &CudaDevice, w: Matrix<'_>, adapter: Adapter<'_>, out: 
     assert_eq!((w.n, w.k, a.k), (out.n, out.k, w.k), "w and out of one shape, and A of as many inputs");
     assert_eq!([w.layout, out.layout, a.layout], [MatrixLayout::Rows; 3]);
     adapter.check_width(w.n);
-    let whole =
-        w.k.is_multiple_of(8) && r.is_multiple_of(8) && by_library(dev, &[w.buf, out.buf, a.buf], &[w.k]);
+    let whole = w.k.is_multiple_of(8)
+        && r.is_multiple_of(8)
+        && by_library(dev, &[w.buf, out.buf, a.buf], &[w.k])
+        && adapter.blocks().all(|(_, block)| by_library(dev, &[block.b.buf], &[]));
     let mut end = 0;
     let copy = |rows: Range<usize>| {
         chain::accumulate(dev, rows_of(w, rows.clone()), rows_of(out, rows), false);
     };
-    let all = whole && adapter.blocks().all(|(_, block)| by_library(dev, &[block.b.buf], &[]));
     for (i, block) in adapter.blocks() {
         let (first, n) = (block.first, block.b.n);
         copy(end..first);
         end = first + n;
-        if !all {
+        if !whole {
             let [from, to] = [w, out].map(|of| rows_of(of, first..end));
             chain::accumulate(dev, from, to, false);
             let a = Matrix::new(a.buf.slice(i * r * a.k, r * a.k), r, a.k, a.layout);
@@ -207,7 +208,7 @@ pub(crate) fn merge(dev: &CudaDevice, w: Matrix<'_>, adapter: Adapter<'_>, out: 
         }
     }
     copy(end..w.n);
-    if all {
+    if whole {
         let (mut args, tiles) = block_args(dev, &adapter);
         args.extend([a.buf, w.buf, out.buf].map(|buf| dev.arg(buf)));
         args.extend([count(r), count(a.k), Arg::F32(scale)]);

@@ -1,4 +1,5 @@
-//! Launchers of `head_hopper.cu`, and the descriptions of matrices that Hopper's copy engine takes.
+//! Launchers of `head_hopper.cu`, and what Hopper's kernels share: the descriptions of matrices that the copy engine takes, and rings
+//! of buffers (`ring.cuh`).
 
 use super::head::{Chunk, Pick, row_inputs};
 use super::launch::TensorMap;
@@ -18,6 +19,17 @@ const BLOCK_K: usize = 64;
 const SHARED: u32 = (4 * (BLOCK_M + BLOCK_N) * BLOCK_K * 2 + 1024) as u32;
 /// One warp group that copies, two that multiply.
 const THREADS: u32 = 384;
+
+/// Shared memory of a multiprocessor, less what a block has besides its buffers.
+const SHARED_MAX: usize = 224 << 10;
+/// Buffers of a ring, at most.
+const STAGES_MAX: usize = 24;
+
+/// As many buffers of `bytes` as fit, and the shared memory that they take: they begin at a multiple of 1,024.
+pub(super) fn ring(bytes: usize, blocks_of_multiprocessor: usize) -> (usize, u32) {
+    let stages = (SHARED_MAX / blocks_of_multiprocessor / bytes).min(STAGES_MAX);
+    (stages, (stages * bytes + 1024) as u32)
+}
 
 /// `rows` rows of `width` bf16, fetched in boxes of `box_rows` rows and `BLOCK_K` elements. A failure is kept for
 /// `check`.

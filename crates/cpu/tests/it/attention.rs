@@ -1,6 +1,6 @@
 //! Attention: values, and the same bits however rows are cut into calls and segments.
 
-use crate::both::{Rig, bits, close, get, numbers, paths, stored};
+use crate::both::{Rig, bend, bits, close, get, numbers, paths, stored};
 use plimsoll_base::DType;
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_device::{ALL_KEYS, Batch, Device, KV_BLOCK, Kv, NO_PARENT, Scores};
@@ -26,9 +26,7 @@ impl Shape {
 
     /// A score as `scores` says, and its slope.
     pub fn bend(self, x: f64) -> (f64, f64) {
-        let Some(cap) = self.cap.map(f64::from) else { return (x, 1.0) };
-        let t = (x / cap).tanh();
-        (cap * t, 1.0 - t * t)
+        bend(self.cap, x)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The head and the sampler against f64 references: log-probabilities, entropies, gradients, draws, truncation.
 
-use crate::both::{Rig, check_close, matrix_len, normal, paths};
+use crate::both::{Rig, bend, check_close, matrix_len, normal, paths};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_cpu::Isa;
 use plimsoll_device::sizes::cpu::{head_tile_elements, pack_elements};
@@ -107,9 +107,7 @@ impl Head {
 
     /// A logit as `bent` says, and its slope.
     fn bend(&self, x: f64) -> (f64, f64) {
-        let Some(cap) = self.case.cap.map(f64::from) else { return (x, 1.0) };
-        let t = (x / cap).tanh();
-        (cap * t, 1.0 - t * t)
+        bend(self.case.cap, x)
     }
 
     fn sample(&self, how: Sampling) -> (Vec<u32>, [Vec<f32>; 3]) {

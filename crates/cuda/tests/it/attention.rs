@@ -1,6 +1,6 @@
 //! Attention on a card: against f64 and the CPU, and the same bits however rows are cut into calls, segments and chunks.
 
-use crate::both::{bits, normal, round};
+use crate::both::{bend, bits, normal, round};
 use crate::rig::{Card, on_card_with, twin};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_cuda::{CudaOptions, attention_backward_scratch_bytes, attention_scratch_bytes};
@@ -27,9 +27,7 @@ impl Shape {
 
     /// A score as `scores` says, and its slope.
     fn bend(self, x: f64) -> (f64, f64) {
-        let Some(cap) = self.cap.map(f64::from) else { return (x, 1.0) };
-        let t = (x / cap).tanh();
-        (cap * t, 1.0 - t * t)
+        bend(self.cap, x)
     }
 }
 

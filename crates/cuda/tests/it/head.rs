@@ -1,6 +1,6 @@
 //! The head and the sampler on a card, against f64: log-probabilities, entropies, gradients, draws, truncation.
 
-use crate::both::{bits, normal};
+use crate::both::{bend, bits, normal};
 use crate::rig::{Card, on_card};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_device::sizes::cuda::{head_dtile_elements, head_tile_elements};
@@ -104,9 +104,7 @@ impl Head {
 
     /// A logit as `bent` says, and its slope.
     fn bend(&self, x: f64) -> (f64, f64) {
-        let Some(cap) = self.case.cap.map(f64::from) else { return (x, 1.0) };
-        let t = (x / cap).tanh();
-        (cap * t, 1.0 - t * t)
+        bend(self.case.cap, x)
     }
 
     fn sample(&self, first: usize, rows: usize, how: Sampling) -> (Vec<u32>, [Vec<u32>; 3]) {

@@ -159,6 +159,13 @@ pub fn get(dev: &dyn Device, buf: Buf<'_>) -> Vec<f32> {
     out
 }
 
+/// A score or a logit that a soft-cap bends, and its slope.
+pub fn bend(cap: Option<f32>, x: f64) -> (f64, f64) {
+    let Some(cap) = cap.map(f64::from) else { return (x, 1.0) };
+    let t = (x / cap).tanh();
+    (cap * t, 1.0 - t * t)
+}
+
 /// `n` normal numbers times `scale`, rounded to `dtype`.
 pub fn normal(seed: u64, n: usize, scale: f32, dtype: DType) -> Vec<f32> {
     let number = |i: usize| {
