@@ -13,10 +13,10 @@ use plimsoll_device::{ADAPTER_BLOCKS_MAX, Adapted, Adapter};
 use plimsoll_memory::Buf;
 
 /// Elements of a step, and the bytes that a row of one takes in shared memory.
-const STEP: usize = 64;
-const STEP_BYTES: usize = 2 * STEP;
+pub(super) const STEP: usize = 64;
+pub(super) const STEP_BYTES: usize = 2 * STEP;
 /// Rows of a tile of few rows, or of u; and of a wide one.
-const FEW_ROWS: usize = 64;
+pub(super) const FEW_ROWS: usize = 64;
 const WIDE_ROWS: usize = 128;
 /// Columns of a tile, by kernel.
 const FEW_COLS: [usize; 4] = [16, 32, 64, 80];
@@ -27,7 +27,7 @@ const U_COLS: usize = 64;
 const FEW_RANKS: [usize; 2] = [32, 64];
 
 /// True if the kernels take the shapes: it depends on neither M nor what a run does with the product.
-fn takes(dev: &CudaDevice, adapter: &Adapter<'_>, n: usize, operands: &[Buf<'_>]) -> bool {
+pub(super) fn takes(dev: &CudaDevice, adapter: &Adapter<'_>, n: usize, operands: &[Buf<'_>]) -> bool {
     let whole = |b: Buf<'_>| b.dtype() == DType::Bf16 && dev.address(b).is_multiple_of(16);
     let eights = |x: usize| x.is_multiple_of(8);
     dev.info().capability == (9, 0)
@@ -38,7 +38,12 @@ fn takes(dev: &CudaDevice, adapter: &Adapter<'_>, n: usize, operands: &[Buf<'_>]
 }
 
 /// The arguments that all kernels of a layer take: M, the output's columns, the steps of the activation, and the blocks.
-fn layer(m: usize, cols: usize, depth: usize, (rank, blocks): (usize, &[(usize, usize)])) -> Vec<Arg> {
+pub(super) fn layer(
+    m: usize,
+    cols: usize,
+    depth: usize,
+    (rank, blocks): (usize, &[(usize, usize)]),
+) -> Vec<Arg> {
     let mut args = [m, cols, depth.div_ceil(STEP), rank, blocks.len()].map(count).to_vec();
     for i in 0..ADAPTER_BLOCKS_MAX {
         let (first, width) = blocks.get(i).copied().unwrap_or_default();
@@ -47,12 +52,12 @@ fn layer(m: usize, cols: usize, depth: usize, (rank, blocks): (usize, &[(usize, 
     args
 }
 
-fn blocks_of(adapter: &Adapter<'_>) -> Vec<(usize, usize)> {
+pub(super) fn blocks_of(adapter: &Adapter<'_>) -> Vec<(usize, usize)> {
     adapter.blocks().map(|(_, of)| (of.first, of.b.n)).collect()
 }
 
 /// Three maps, of which as many are read as there are blocks.
-fn three(maps: Vec<TensorMap>) -> impl Iterator<Item = Arg> {
+pub(super) fn three(maps: Vec<TensorMap>) -> impl Iterator<Item = Arg> {
     let first = maps[0];
     (0..ADAPTER_BLOCKS_MAX).map(move |i| Arg::Map(maps.get(i).copied().unwrap_or(first)))
 }
@@ -91,6 +96,16 @@ pub(crate) fn forward(
     true
 }
 
+/// Tiles of `cols` outputs, none of which has outputs of two blocks.
+pub(super) fn tiles_of(of: &Adapted<'_>, cols: usize) -> usize {
+    let (mut tiles, mut end) = (0, 0);
+    for (first, n) in blocks_of(&of.adapter) {
+        tiles += (first - end).div_ceil(cols) + n.div_ceil(cols);
+        end = first + n;
+    }
+    tiles + (of.w.n - end).div_ceil(cols)
+}
+
 struct Kind<'x, 'a> {
     dev: &'x CudaDevice,
     m: usize,
@@ -99,20 +114,10 @@ struct Kind<'x, 'a> {
 }
 
 impl Kind<'_, '_> {
-    /// Tiles of a row of tiles, none of which has outputs of two blocks.
-    fn few_tiles(&self, cols: usize) -> usize {
-        let (mut tiles, mut end) = (0, 0);
-        for (first, n) in blocks_of(&self.of.adapter) {
-            tiles += (first - end).div_ceil(cols) + n.div_ceil(cols);
-            end = first + n;
-        }
-        tiles + (self.of.w.n - end).div_ceil(cols)
-    }
-
     /// The columns of a tile where the kernel of few rows is the fast one: all blocks run at once, two on a multiprocessor.
     fn few_cols(&self) -> Option<usize> {
         let (all, row_tiles) = (self.dev.multiprocessors() as usize, self.m.div_ceil(FEW_ROWS));
-        let blocks = |cols: usize| self.few_tiles(cols) * row_tiles;
+        let blocks = |cols: usize| tiles_of(self.of, cols) * row_tiles;
         let fitting = FEW_COLS.into_iter().find(|cols| blocks(*cols) <= all);
         let largest = FEW_COLS[FEW_COLS.len() - 1];
         let is_few = row_tiles == 1 || blocks(largest) <= 2 * all;
@@ -120,7 +125,7 @@ impl Kind<'_, '_> {
     }
 
     fn few(&self, cols: usize, x: Buf<'_>, u: Buf<'_>, ends: [Arg; 2]) {
-        let &Kind { dev, m, of: &Adapted { w, adapter, is_fixed, .. }, out } = self;
+        let &Kind { dev, m, of: &Adapted { w, codes, adapter, .. }, out } = self;
         let (rank, blocks) = (adapter.rank(), blocks_of(&adapter));
         let room = if rank <= FEW_RANKS[0] { FEW_RANKS[0] } else { FEW_RANKS[1] };
         let kernel = match (out, cols, room) {
@@ -141,7 +146,7 @@ impl Kind<'_, '_> {
             (_, 64, _) => "adapted_few_bf16_64_64",
             (..) => "adapted_few_bf16_80_64",
         };
-        let grid = [self.few_tiles(cols) as u32, m.div_ceil(FEW_ROWS) as u32, 1];
+        let grid = [tiles_of(self.of, cols) as u32, m.div_ceil(FEW_ROWS) as u32, 1];
         // Of narrow tiles a buffer has two steps.
         let steps = if cols < STEP { 2 } else { 1 };
         let each = if grid[0] * grid[1] <= dev.multiprocessors() { 1 } else { 2 };
@@ -155,7 +160,12 @@ impl Kind<'_, '_> {
         ];
         args.extend(three(b));
         args.extend(layer(m, w.n, w.k, (rank, &blocks)));
-        args.extend([count(stages), Arg::U32(u32::from(is_fixed)), Arg::F32(adapter.scale), dev.arg(u)]);
+        args.extend([
+            count(stages),
+            Arg::U32(u32::from(codes.is_none())),
+            Arg::F32(adapter.scale),
+            dev.arg(u),
+        ]);
         args.extend(ends);
         dev.launch("adapted_few", kernel, Launch { grid, block: 192, shared }, &args);
     }

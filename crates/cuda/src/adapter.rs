@@ -9,7 +9,9 @@ use super::lt::{Op, Shape, Strides};
 use super::matmul::{Product, by_library, product, rows};
 use super::rows::count;
 use super::sgemm::{self, Columns, Sum};
-use super::{Arg, CudaDevice, Launch, adapted, adapter_gradients, chain, matmul, memory};
+use super::{
+    Arg, CudaDevice, Launch, adapted, adapted_codes, adapter_gradients, blocks, chain, matmul, memory,
+};
 use plimsoll_base::DType;
 use plimsoll_device::{AdaptBackward, Adapted, Adapter, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
@@ -38,6 +40,10 @@ pub(crate) fn forward(
     assert!(resid.is_none_or(|of| bias.is_none() && is_sum(of)), "an f32 sum without a bias");
     assert!(bias.is_none_or(|b| b.len() == w.n), "a bias of {} outputs", w.n);
     check(&adapter, m, u, out);
+    if adapted_codes::forward(dev, x, &of, resid, u, out) {
+        return;
+    }
+    of.codes.into_iter().for_each(|codes| blocks::dequantize(dev, codes, w));
     if adapted::forward(dev, x, &of, resid, u, out) {
         return;
     }
@@ -54,6 +60,7 @@ pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, of: Adapted<'_>, du: Buf
     let m = rows(dy, of.w.n);
     assert_eq!((dx.len(), du.len()), (m * of.w.k, m * of.adapter.a.n), "[{m}, {}]", of.w.k);
     assert_eq!((of.w.layout, of.adapter.a.k), (MatrixLayout::Rows, of.w.k));
+    of.codes.into_iter().for_each(|codes| blocks::dequantize(dev, codes, of.w));
     if adapted::backward_x(dev, dy, &of, du, dx) {
         return;
     }

@@ -32,6 +32,7 @@ macro_rules! sources {
 
 pub const SOURCES: &[Source] = sources![
     "adapted_bf16" with "hopper.cuh" "ring.cuh" "adapted.cuh" "adapted_wide.cuh",
+    "adapted_codes" with "hopper.cuh" "ring.cuh" "adapted.cuh" "nf4.cuh",
     "adapted_dx" with "hopper.cuh" "ring.cuh" "adapted.cuh" "adapted_wide.cuh",
     "adapted_few" with "hopper.cuh" "ring.cuh" "adapted.cuh",
     "adapted_float" with "hopper.cuh" "ring.cuh" "adapted.cuh" "adapted_wide.cuh",
@@ -47,7 +48,7 @@ pub const SOURCES: &[Source] = sources![
     "decode",
     "head" with "head_parts.cuh",
     "head_hopper" with "head_parts.cuh" "hopper.cuh",
-    "nf4",
+    "nf4" with "nf4.cuh",
     "optimizer",
     "rotation",
     "rows",
@@ -291,7 +292,12 @@ mod tests {
     #[test]
     fn every_kernel_waits_before_it_does_anything() {
         // Those that read what nothing writes before they wait begin by `call_others` alone.
-        let early = |name: &str| if name == "adapted_few" { "call_others();" } else { "begin();" };
+        const EARLY: [(&str, [&str; 3]); 2] = [
+            ("adapted_few", ["void send_columns(", "void send_rows(", "void consume("]),
+            ("adapted_codes", ["void send_rows(", "void make_u(", "void consume("]),
+        ];
+        let is_early = |name: &str| EARLY.iter().any(|(early, _)| *early == name);
+        let early = |name: &str| if is_early(name) { "call_others();" } else { "begin();" };
         for source in SOURCES {
             let kernels = source.text.split("__global__").skip(1);
             let body = |kernel: &'static str| kernel.split_once('{').expect("a kernel has a body").1;
@@ -299,11 +305,13 @@ mod tests {
             let waits = |body: &str| body.starts_with("begin();") || body.starts_with(early(source.name));
             assert!(kernels.map(first).all(waits), "{}.cu", source.name);
         }
-        let few = SOURCES.iter().find(|source| source.name == "adapted_few").expect("it is one of them").text;
-        for role in ["void send_columns(", "void send_rows(", "void consume("] {
-            let body = few.rsplit(role).next().expect("the role has a body");
-            let body = body.split("\n    }\n").next().expect("it ends");
-            assert!(body.contains("wait_for_others();"), "{role}");
+        for (name, roles) in EARLY {
+            let text = SOURCES.iter().find(|source| source.name == name).expect("it is one of them").text;
+            for role in roles {
+                let body = text.rsplit(role).next().expect("the role has a body");
+                let body = body.split("\n    }\n").next().expect("it ends");
+                assert!(body.contains("wait_for_others();"), "{name}: {role}");
+            }
         }
     }
 

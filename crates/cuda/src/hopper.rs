@@ -21,7 +21,7 @@ const SHARED: u32 = (4 * (BLOCK_M + BLOCK_N) * BLOCK_K * 2 + 1024) as u32;
 const THREADS: u32 = 384;
 
 /// Shared memory of a multiprocessor, less what a block has besides its buffers.
-const SHARED_MAX: usize = 224 << 10;
+pub(super) const SHARED_MAX: usize = 224 << 10;
 /// Buffers of a ring, at most.
 const STAGES_MAX: usize = 24;
 

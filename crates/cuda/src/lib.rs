@@ -5,6 +5,7 @@
 //! Kernels are in `cu/`, one file for each module here; their launchers check shapes before the launch.
 
 mod adapted;
+mod adapted_codes;
 mod adapter;
 mod adapter_gradients;
 mod aside;

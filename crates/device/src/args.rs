@@ -310,14 +310,14 @@ impl<'a> Adapter<'a> {
 /// A linear layer y = x W^T + bias, and the adapters that add to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Adapted<'a> {
-    /// [N, K].
+    /// [N, K]. Nothing writes it while passes run, but for `codes`: a device may read it, or them, before the operations that precede this
+    /// one have ended, however many.
     pub w: Matrix<'a>,
+    /// What W is widened from first, if it is stored in codes. A device may also leave W as it was, and widen what its product reads.
+    pub codes: Option<Codes<'a>>,
     /// [N].
     pub bias: Option<Buf<'a>>,
     pub adapter: Adapter<'a>,
-    /// True if nothing writes W while passes run: a device may read it before the operations that precede this one have ended, however
-    /// many.
-    pub is_fixed: bool,
 }
 
 /// The gradients of adapters' A and B.
@@ -451,7 +451,6 @@ operands! {
     Nf4 { codes: whole, scales: whole }
     HeadOut { logprobs: whole, lse: whole, entropy: whole }
     Norm { w: whole }
-    Adapted { w: whole, bias: whole, adapter: whole }
     QkNorm { q: Read, k: Read }
     Rotation { angles: Read }
     NormGrads { dx: Write, rounded: Write, dw: Write, rstd: Write }
@@ -467,6 +466,16 @@ operands! {
     AdapterBlock { b: whole }
     Adapter { a: whole, blocks: whole }
     AdaptBackward { x: Read, u: Read, dy: Read, du: Read, pack: Write, grads: Write }
+}
+
+impl Operand for Adapted<'_> {
+    fn note(&self, access: Access, _: &'static str, uses: &mut Uses<'_>) {
+        let of_w = if self.codes.is_some() { Access::Write } else { access };
+        self.w.note(of_w, "w", uses);
+        self.codes.note(access, "codes", uses);
+        self.bias.note(access, "bias", uses);
+        self.adapter.note(access, "adapter", uses);
+    }
 }
 
 impl Operand for Codes<'_> {

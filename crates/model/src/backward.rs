@@ -447,12 +447,11 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
 
     /// The gradient of a product's input.
     fn input_gradient(&self, of: Product<'_>, out: Buf<'_>) {
-        let weights = self.w.ready(self.dev, of.site);
         match self.adapter(of.site).filter(|_| !self.w.adapters.are_merged) {
             Some((adapter, _, du)) => {
-                self.dev.adapted_dx(of.dy, self.w.adapted(of.site, weights, None, adapter), du, out);
+                self.dev.adapted_dx(of.dy, self.w.adapted(of.site, None, adapter), du, out);
             }
-            None => self.dev.matmul_dx(of.dy, weights, out, false),
+            None => self.dev.matmul_dx(of.dy, self.w.ready(self.dev, of.site), out, false),
         }
     }
 

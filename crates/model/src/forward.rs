@@ -394,14 +394,13 @@ pub(crate) fn linear(
     (x, bias, resid): (Buf<'_>, Option<Buf<'_>>, Option<Buf<'_>>),
     out: Buf<'_>,
 ) {
-    let weights = w.ready(dev, site);
     match (w.adapters.added(site), resid) {
         (Some(adapter), _) => {
             let u = bufs.u[site as usize].expect("a pass with adapters has their u");
-            dev.adapted(x, w.adapted(site, weights, bias, adapter), resid, u, out);
+            dev.adapted(x, w.adapted(site, bias, adapter), resid, u, out);
         }
-        (None, Some(resid)) => dev.matmul_add(x, weights, resid, out),
-        (None, None) => dev.matmul(x, weights, bias, out, false),
+        (None, Some(resid)) => dev.matmul_add(x, w.ready(dev, site), resid, out),
+        (None, None) => dev.matmul(x, w.ready(dev, site), bias, out, false),
     }
 }
 

@@ -158,15 +158,9 @@ impl<'a> LayerParams<'a> {
         }
     }
 
-    /// Returns a product with what is added to it. Weights under adapters are frozen: only what codes are widened into is written.
-    pub(crate) fn adapted<'w>(
-        &self,
-        site: Site,
-        weights: Matrix<'w>,
-        bias: Option<Buf<'w>>,
-        adapter: Adapter<'w>,
-    ) -> Adapted<'w> {
-        Adapted { w: weights, bias, adapter, is_fixed: self.codes[site as usize].is_none() }
+    /// Returns a product with what is added to it.
+    pub(crate) fn adapted(&self, site: Site, bias: Option<Buf<'a>>, adapter: Adapter<'a>) -> Adapted<'a> {
+        Adapted { w: self.at(site), codes: self.codes[site as usize], bias, adapter }
     }
 
     pub(crate) fn at_mut(&mut self, site: Site) -> &mut Matrix<'a> {

@@ -7,6 +7,7 @@ use super::operand::{Operand, Panels, Rows};
 use super::pack::Packed;
 use super::{Target, add_products, product, transposed_product};
 use crate::CpuDevice;
+use crate::blocks;
 use crate::elementwise::begin_sum;
 use crate::lanes::by_dtype;
 use plimsoll_device::{AdaptBackward, Adapted, Adapter, Matrix};
@@ -32,7 +33,8 @@ pub(crate) fn adapted(
     u: Buf<'_>,
     out: Buf<'_>,
 ) {
-    let Adapted { w, bias, adapter, .. } = of;
+    let Adapted { w, codes, bias, adapter } = of;
+    codes.into_iter().for_each(|codes| blocks::dequantize(dev, codes, w));
     adapt_down(dev, x, adapter, u);
     match resid {
         Some(resid) => {
@@ -46,6 +48,7 @@ pub(crate) fn adapted(
 
 /// out = dy W + du A: the layer's own product, rounded, and then the sum.
 pub(crate) fn adapted_dx(dev: &CpuDevice, dy: Buf<'_>, of: Adapted<'_>, du: Buf<'_>, out: Buf<'_>) {
+    of.codes.into_iter().for_each(|codes| blocks::dequantize(dev, codes, of.w));
     super::backward_x(dev, dy, of.w, out, false);
     super::backward_x(dev, du, of.adapter.a, out, true);
 }

@@ -1,15 +1,23 @@
 //! Adapters against f64, for every path of the machine, odd shapes, and bits that must not depend on M or threads.
 
-use crate::both::adapter::{CASES, Case, check_gradients, check_merge, check_outputs, check_zeros};
-use crate::both::{Rig, bits, paths, round};
+use crate::both::adapter::{
+    CASES, Case, check_codes, check_gradients, check_merge, check_outputs, check_zeros,
+};
+use crate::both::{Rig, Sized, bits, paths, round};
 use plimsoll_base::DType::{self, Bf16, F32};
 use plimsoll_base::ModelSpec;
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_device::{Device, DeviceKind};
 
 /// A rig with room to transpose, and numbers in its buffers.
-fn open(case: &Case, isa: Isa, threads: usize, [e, out, g]: [DType; 3]) -> Rig {
+fn open(case: &Case, isa: Isa, threads: usize, types: [DType; 3]) -> Rig {
+    open_with(case, isa, threads, types, &[])
+}
+
+/// With more buffers.
+fn open_with(case: &Case, isa: Isa, threads: usize, [e, out, g]: [DType; 3], more: &[Sized<'static>]) -> Rig {
     let mut buffers = case.buffers(DeviceKind::Cpu, e, out, g);
+    buffers.extend(more);
     buffers.push(("scratch", e, threads * 48 * (case.n.max(case.sr()) + 1)));
     let rig = Rig::new(isa, threads, &buffers);
     case.fill(&rig, e);
@@ -47,6 +55,17 @@ fn adapters_of_zeros_change_no_bit() {
             for (e, out) in [(Bf16, Bf16), (Bf16, F32), (F32, F32)] {
                 check_zeros(case, &open(case, isa, 2, [e, out, F32]), e);
             }
+        }
+    }
+}
+
+#[test]
+fn codes_give_the_bits_of_the_widened_matrix() {
+    let case = Case { m: 9, n: 48, k: 128, r: 3, blocks: &[(0, 20), (24, 16)] };
+    for isa in paths() {
+        for types in [[Bf16, Bf16, F32], [Bf16, F32, F32], [F32, F32, F32]] {
+            let rig = open_with(&case, isa, 2, types, &case.code_buffers());
+            check_codes(&case, &rig, types[0], &[1, 9]);
         }
     }
 }

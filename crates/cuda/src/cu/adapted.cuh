@@ -31,6 +31,36 @@ template <bool BY_COLUMNS, u32 N> __device__ __forceinline__ void copy_columns(u
     }
 }
 
+/// The tile of a block of threads, of N columns, none of which are of two of the layer's blocks; 64 rows.
+struct OwnTile {
+    /// The layer's block, and the columns that the tile has of it; the block is 3 for columns that nothing is added to.
+    u32 block, col, end, row;
+    bool is_first;
+
+    __device__ __forceinline__ OwnTile(const Layer& of, u32 N) : block(3), col(0), end(0), row(blockIdx.y * 64), is_first(false) {
+        u32 tile = blockIdx.x, begin = 0;
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            const bool is_block = i < of.blocks && i < 3;
+            const u32 first = is_block ? of.first[i % 3] : i == of.blocks ? of.cols : begin, width = is_block ? of.width[i % 3] : 0;
+            if (i > of.blocks) break;
+            // Columns before the block, then its own.
+            const u32 before = tiles_of(first - begin, N), own = tiles_of(width, N);
+            if (tile < before) {
+                col = begin + tile * N, end = first;
+                return;
+            }
+            tile -= before;
+            if (tile < own) {
+                block = i, col = first + tile * N, end = first + width, is_first = tile == 0;
+                return;
+            }
+            tile -= own;
+            begin = first + width;
+        }
+    }
+};
+
 /// sums += a step's product of 64 rows and N columns, over the first 16 K elements.
 template <bool BY_COLUMNS, u32 K, u32 N> __device__ __forceinline__ void multiply_step(float (&sums)[N / 2], u32 a, u32 b, bool add) {
 #pragma unroll

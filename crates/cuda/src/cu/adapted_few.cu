@@ -9,39 +9,15 @@ struct FewMaps {
 
 /// Forward of few rows, u with it: a tile has 64 rows and N columns of one block, and each makes the block's u of its rows for itself,
 /// R columns at most, next to its own sums.
-template <u32 N, u32 R> struct Few {
+template <u32 N, u32 R> struct Few : OwnTile {
     /// Of one step: rows, W's columns and A's.
     static constexpr u32 STEP_BYTES = (64 + N + R) * 128;
     /// Steps of a buffer.
     static constexpr u32 STEPS = N < 64 ? 2 : 1;
     const Layer& of;
-    /// The block, and the columns that the tile has of it; the block is 3 for columns that nothing is added to.
-    u32 block, col, end, row;
-    bool is_first;
 
+    __device__ __forceinline__ Few(const Layer& of) : OwnTile(of, N), of(of) {}
     __device__ __forceinline__ u32 buffers() const { return tiles_of(of.steps, STEPS); }
-    __device__ __forceinline__ Few(const Layer& of) : of(of), block(3), col(0), end(0), row(blockIdx.y * 64), is_first(false) {
-        u32 tile = blockIdx.x, begin = 0;
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            const bool is_block = i < of.blocks && i < 3;
-            const u32 first = is_block ? of.first[i % 3] : i == of.blocks ? of.cols : begin, width = is_block ? of.width[i % 3] : 0;
-            if (i > of.blocks) break;
-            // Columns before the block, then its own.
-            const u32 before = tiles_of(first - begin, N), own = tiles_of(width, N);
-            if (tile < before) {
-                col = begin + tile * N, end = first;
-                return;
-            }
-            tile -= before;
-            if (tile < own) {
-                block = i, col = first + tile * N, end = first + width, is_first = tile == 0;
-                return;
-            }
-            tile -= own;
-            begin = first + width;
-        }
-    }
 
     /// Sends for W and A. What nothing writes comes before what precedes this kernel has ended.
     __device__ __forceinline__ void send_columns(const FewMaps& maps, Ring ring, bool fixed) const {

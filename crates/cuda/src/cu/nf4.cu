@@ -1,22 +1,5 @@
 // Weights of 4 bits, widened for the products that read them. A thread has a word: eight codes of a row, under one scale of 64.
 
-__constant__ float NF4[16] = {-1.0f,
-                              -0.69619280f,
-                              -0.52507305f,
-                              -0.39491750f,
-                              -0.28444138f,
-                              -0.18477343f,
-                              -0.091050036f,
-                              0.0f,
-                              0.079580300f,
-                              0.16093020f,
-                              0.24611230f,
-                              0.33791524f,
-                              0.44070983f,
-                              0.56261700f,
-                              0.72295684f,
-                              1.0f};
-
 template <class T>
 __device__ __forceinline__ void dequantize(const u32* __restrict__ words, const float* __restrict__ scales,
                                            T* __restrict__ out, u64 count) {

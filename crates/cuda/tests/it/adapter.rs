@@ -1,10 +1,12 @@
 //! Adapters on a card against f64, by the library and by our own kernels, and bits that must not depend on M.
 
-use crate::both::adapter::{CASES, Case, check_gradients, check_merge, check_outputs, check_zeros};
+use crate::both::adapter::{
+    CASES, Case, check_codes, check_gradients, check_merge, check_outputs, check_zeros,
+};
 use crate::both::bits;
 use crate::rig::{Card, on_card};
 use plimsoll_base::DType::{self, Bf16, F32};
-use plimsoll_device::{Adapted, Backend, Device, DeviceKind};
+use plimsoll_device::{Backend, Device, DeviceKind};
 
 /// Shapes that cuBLASLt takes: all outputs, blocks with gaps between them, and q, k and v of SmolLM2.
 const WHOLE: &[Case] = &[
@@ -42,6 +44,24 @@ fn adapters_of_zeros_change_no_bit() {
         for (e, out) in [(Bf16, Bf16), (Bf16, F32), (F32, F32)] {
             let Some(gpu) = open(case, [e, out, F32]) else { return };
             check_zeros(case, &gpu, e);
+        }
+    }
+}
+
+/// Few rows of wide layers are multiplied by codes that the product itself widens; ranks below, at and above what its kernels have room for.
+#[test]
+fn codes_give_the_bits_of_the_widened_matrix() {
+    const HALVES: &[(usize, usize)] = &[(0, 6400), (6400, 6400)];
+    let wide = |k, r| Case { m: 130, n: 12_800, k, r, blocks: HALVES };
+    let gaps = Case { blocks: &[(0, 6400), (6600, 200)], ..wide(128, 16) };
+    let narrow = Case { n: 192, blocks: &[(0, 96), (96, 96)], ..wide(320, 16) };
+    for case in [wide(64, 8), wide(320, 32), wide(896, 40), wide(576, 64), wide(128, 72), gaps, narrow] {
+        for [e, out] in [[Bf16, Bf16], [Bf16, F32], [F32, F32]] {
+            let buffers =
+                [case.buffers(DeviceKind::Cuda, e, out, F32), case.code_buffers().to_vec()].concat();
+            let Some(card) = on_card(&buffers) else { return };
+            case.fill(&card, e);
+            check_codes(&case, &card, e, &[1, 7, 37, 64, 65, 130]);
         }
     }
 }
@@ -118,7 +138,6 @@ fn bits_of_a_row_do_not_depend_on_m() {
                     let width = gpu.buf(name).len() / case.m;
                     gpu.buf(name).slice(0, m * width)
                 };
-                let layer = Adapted { is_fixed: m.is_multiple_of(2), ..layer };
                 gpu.dev.adapted(part("x"), layer, None, part("u"), part("out"));
                 gpu.dev.adapt_backward_u(part("dy"), layer.adapter, part("du"));
                 gpu.dev.adapted_dx(part("dy"), layer, part("du"), part("dx"));

@@ -1,10 +1,11 @@
 //! Adapters over a layer's outputs: shapes, buffers, and checks against f64.
 #![allow(dead_code)] // Each binary uses its part.
 
-use super::{Machine, Rig, Sized, check_close, normal};
-use plimsoll_base::DType::{self, Bf16};
+use super::{Machine, Rig, Sized, bits, check_close, normal};
+use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_device::{
-    ADAPTER_BLOCKS_MAX, AdaptBackward, Adapted, Adapter, AdapterBlock, DeviceKind, matrix_elements, sizes,
+    ADAPTER_BLOCKS_MAX, AdaptBackward, Adapted, Adapter, AdapterBlock, Codes, DeviceKind, Nf4,
+    matrix_elements, nf4_elements, sizes,
 };
 
 /// A layer, and its adapter's blocks: (first, n).
@@ -67,6 +68,12 @@ impl Case {
         buffers
     }
 
+    /// Those of the weights in codes.
+    pub fn code_buffers(&self) -> [Sized<'static>; 2] {
+        let (codes, scales) = nf4_elements(self.n as u64, self.k as u64);
+        [("codes", U32, codes as usize), ("scales", F32, scales as usize)]
+    }
+
     /// Gives x, dy, out, dx, A, B and the gradients of A and B numbers.
     pub fn fill<D: Machine>(&self, rig: &Rig<D>, e: DType) {
         let &Case { m, n, k, r, blocks } = self;
@@ -105,7 +112,7 @@ impl Case {
     /// The layer with its adapters.
     pub fn layer<D: Machine>(&self, rig: &Rig<D>, e: DType) -> Adapted<'static> {
         let (w, adapter) = (rig.matrix("w", self.n, self.k, e), self.adapter(rig, "a", &B, e));
-        Adapted { w, bias: None, adapter, is_fixed: true }
+        Adapted { w, codes: None, bias: None, adapter }
     }
 
     pub fn adapt<D: Machine>(&self, rig: &Rig<D>, e: DType) {
@@ -302,4 +309,30 @@ pub fn check_gradients<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, add:
     };
     check_twice(&what("dx"), &rig.get("dx"), (n + sr, out), |_| 0.0, product);
     rig.check_guards();
+}
+
+/// Panics unless products with weights in codes have the bits of those with the widened matrix. `rows`: of x and dy, the first ones.
+pub fn check_codes<D: Machine>(case: &Case, rig: &Rig<D>, e: DType, rows: &[usize]) {
+    let &Case { m, n, k, .. } = case;
+    let nf4 = Nf4::new(rig.buf("codes"), rig.buf("scales"), n, k);
+    rig.dev.write_nf4(nf4, 0, &normal(9, n * k, 1.0, F32));
+    let layer = case.layer(rig, e);
+    for &rows in rows {
+        let run = |layer: Adapted<'static>| {
+            let part = |name: &str| rig.buf(name).slice(0, rows * (rig.buf(name).len() / m));
+            let bias = (part("out").dtype() == e).then(|| rig.buf("bias"));
+            rig.dev.adapted(part("x"), Adapted { bias, ..layer }, None, part("u"), part("out"));
+            rig.dev.adapt_backward_u(part("dy"), layer.adapter, part("du"));
+            rig.dev.adapted_dx(part("dy"), layer, part("du"), part("dx"));
+            ["u", "out", "dx"].map(|name| bits(&rig.get(name)[..part(name).len()]))
+        };
+        rig.dev.dequantize(Codes::Nf4(nf4), layer.w);
+        let widened = run(layer);
+        rig.set_matrix("w", n, k, e, &vec![f32::NAN; n * k]);
+        let coded = run(Adapted { codes: Some(Codes::Nf4(nf4)), ..layer });
+        for ((coded, widened), name) in coded.iter().zip(&widened).zip(["u", "out", "dx"]) {
+            let differ = coded.iter().zip(widened).filter(|(a, b)| a != b).count();
+            assert_eq!(differ, 0, "{name} of {case:?}, {e:?}, {rows} rows");
+        }
+    }
 }

@@ -116,7 +116,7 @@ fn qk_norm(b: &mut Named<'_>) -> QkNorm<'static> {
 
 fn adapted(b: &mut Named<'_>) -> Adapted<'static> {
     let (w, bias) = (matrix(b("w")), Some(b("bias")));
-    Adapted { w, bias, adapter: adapter(b, ["a", "b0", "b1"]), is_fixed: true }
+    Adapted { w, codes: None, bias, adapter: adapter(b, ["a", "b0", "b1"]) }
 }
 
 fn adapter(b: &mut Named<'_>, [a, first, second]: [&'static str; 3]) -> Adapter<'static> {
