@@ -130,6 +130,14 @@ impl Backend for CpuDevice {
             Op::AdaptBackwardU { dy, adapter, du } => matmul::adapt_backward_u(self, dy, adapter, du),
             Op::AdaptedDx { dy, of, du, out } => matmul::adapted_dx(self, dy, of, du, out),
             Op::AdaptBackwardW { args } => matmul::adapt_backward_w(self, args),
+            Op::Route { .. }
+            | Op::MatmulExperts { .. }
+            | Op::GluExperts { .. }
+            | Op::Combine { .. }
+            | Op::MatmulExpertsDx { .. }
+            | Op::MatmulExpertsDw { .. }
+            | Op::GluExpertsBackward { .. }
+            | Op::RouteBackward { .. } => todo!("operations of experts"),
             Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
             Op::MatmulDw { dy, x, grad, add, pack } => matmul::gradient(self, dy, x, grad, add, pack),
             Op::BiasBackward { dy, grad, add } => {

@@ -213,6 +213,14 @@ impl CudaDevice {
             Op::AdaptBackwardU { dy, adapter, du } => adapter::backward_u(self, dy, adapter, du),
             Op::AdaptedDx { dy, of, du, out } => adapter::backward_x(self, dy, of, du, out),
             Op::AdaptBackwardW { args } => adapter::backward_w(self, args),
+            Op::Route { .. }
+            | Op::MatmulExperts { .. }
+            | Op::GluExperts { .. }
+            | Op::Combine { .. }
+            | Op::MatmulExpertsDx { .. }
+            | Op::MatmulExpertsDw { .. }
+            | Op::GluExpertsBackward { .. }
+            | Op::RouteBackward { .. } => todo!("operations of experts"),
             Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
             Op::MatmulDw { dy, x, grad, add, pack: _ } => matmul::backward_w(self, dy, x, grad, add),
             Op::BiasBackward { dy, grad, add } => rows::bias_backward(self, dy, grad, add),
