@@ -2,8 +2,8 @@
 
 use crate::cpu_device::CpuDevice;
 use crate::{
-    activation, adamw, adamw8, attention, attention_backward, blocks, elementwise, gate, head, lanes, matmul,
-    norm, peak, rope, sample,
+    activation, adamw, adamw8, attention, attention_backward, blocks, elementwise, experts, gate, head,
+    lanes, matmul, norm, peak, rope, sample,
 };
 use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
 use plimsoll_device::{
@@ -130,20 +130,17 @@ impl Backend for CpuDevice {
             Op::AdaptBackwardU { dy, adapter, du } => matmul::adapt_backward_u(self, dy, adapter, du),
             Op::AdaptedDx { dy, of, du, out } => matmul::adapted_dx(self, dy, of, du, out),
             Op::AdaptBackwardW { args } => matmul::adapt_backward_w(self, args),
-            Op::Route { .. }
+            op @ (Op::Route { .. }
             | Op::MatmulExperts { .. }
             | Op::GluExperts { .. }
             | Op::Combine { .. }
             | Op::MatmulExpertsDx { .. }
             | Op::MatmulExpertsDw { .. }
             | Op::GluExpertsBackward { .. }
-            | Op::RouteBackward { .. } => todo!("operations of experts"),
+            | Op::RouteBackward { .. }) => experts::run(self, op),
             Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
             Op::MatmulDw { dy, x, grad, add, pack } => matmul::gradient(self, dy, x, grad, add, pack),
-            Op::BiasBackward { dy, grad, add } => {
-                elementwise::begin_sum(self, grad, add);
-                norm::bias_backward(self, dy, grad);
-            }
+            Op::BiasBackward { dy, grad, add } => norm::bias_backward(self, dy, grad, add),
             Op::RmsNormBackward { x, norm, dy, to } => norm::rms_norm_backward(self, x, norm, dy, to),
             Op::AttentionBackward { args } => attention_backward::backward(self, args),
             Op::RopeBackward { args } => rope::backward(self, args),
@@ -152,17 +149,10 @@ impl Backend for CpuDevice {
             }
             Op::ActivateBackward { how, y, dy, dx } => activation::activate_backward(self, how, y, dy, dx),
             Op::ScatterAddRows { src, rows, dst } => elementwise::scatter_add_rows(self, src, rows, dst),
-            Op::HeadBackward { args } => {
-                args.grad.into_iter().for_each(|grad| elementwise::begin_sum(self, grad.buf, args.add));
-                head::backward(self, args);
-            }
+            Op::HeadBackward { args } => head::backward(self, args),
             Op::EmbedBackward { d, ids, grad } => elementwise::embed_backward(self, d, ids, grad),
             Op::Accumulate { src, dst, add } => elementwise::accumulate(self, src, dst, add),
-            Op::Fold { parts, dst, add } => {
-                parts.iter().enumerate().for_each(|(index, part)| {
-                    elementwise::accumulate(self, *part, dst, add || index > 0);
-                });
-            }
+            Op::Fold { parts, dst, add } => elementwise::fold(self, parts, dst, add),
             Op::EmbedBackwardPart { d, ids, k, layout, owned, shard } => {
                 elementwise::embed_backward_part(self, d, ids, (k, layout), owned, shard);
             }

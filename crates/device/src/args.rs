@@ -2,8 +2,8 @@
 
 use crate::claims::{Access, Operand, Uses};
 use crate::{
-    Balance, Coded, Codes, Experts, ExpertsBackward, GluExpertsBackward, Kv, Matrix, MatrixLayout, Nf4, Owned,
-    RouteBackward, Routes, Routing, RowsOf,
+    Balance, Coded, Codes, Experts, ExpertsBackward, GluExpertsBackward, Kv, Matrix, MatrixLayout, Nf4,
+    Owned, RouteBackward, Routes, Routing, RowsOf,
 };
 use plimsoll_base::{Gate, QkNorms};
 use plimsoll_memory::Buf;
@@ -503,4 +503,17 @@ macro_rules! operands_without_buffers {
     };
 }
 
-operands_without_buffers!(f32, bool, usize, Scores, Logits, Activation, Gate, AdamW, MatrixLayout, &[Owned], Routing, RowsOf);
+operands_without_buffers!(
+    f32,
+    bool,
+    usize,
+    Scores,
+    Logits,
+    Activation,
+    Gate,
+    AdamW,
+    MatrixLayout,
+    &[Owned],
+    Routing,
+    RowsOf
+);

@@ -103,7 +103,8 @@ operations! {
     fn glu(how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, out: Write Buf<'a>) = Glu;
     /// out = f(x), element by element; `out` may be `x` itself. `x`, `out`: e.
     fn activate(how: Read Activation, x: Read Buf<'a>, out: Write Buf<'a>) = Activate, in_place(x => out);
-    /// Which experts compute each row, and in which order. `logits`: [M, E] f32, finite or not: a row of NaN goes to the first experts.
+    /// Which experts compute each row, and in which order. `logits`: [M, E] f32, finite or not: a row of NaN
+    /// goes to the first experts, with weights of NaN.
     fn route(logits: Read Buf<'a>, how: Read Routing, to: Write Routes<'a>) = Route;
     /// out[p] = x W^T of each pair with the matrix of its expert. `x`: [M, K] or [P, K] e, as `x_has` says; `out`: [P, N] e or f32.
     fn matmul_experts(
