@@ -46,9 +46,9 @@ impl Tile {
     }
 }
 
-/// The shortest list of slots that every way to deal `pairs` to `experts` fits: each expert's last tile may have one pair.
+/// Tiles, at most, however `pairs` are dealt to `experts`: the worst deal gives each expert one pair more than whole tiles.
 fn slots(pairs: usize, experts: usize, rows: usize) -> usize {
-    pairs.min(pairs / rows + experts)
+    pairs.min(experts) + pairs.saturating_sub(experts) / rows
 }
 
 /// The pairs of a row of an operand, 0 where it has a row for each pair, after its length is checked.
@@ -246,9 +246,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_enough_for_every_deal_and_tight_for_the_worst() {
-        // As many experts as can be with one pair more than whole tiles, and all pairs left with the first.
-        for (pairs, experts) in [(1, 4), (8, 128), (512, 128), (2048, 128), (32_768, 128), (100, 3)] {
+    fn slots_are_the_tiles_of_the_worst_deal() {
+        // All experts but one have one pair, and the last all others.
+        for (pairs, experts) in [(1usize, 4usize), (8, 128), (512, 128), (2048, 128), (32_768, 128), (100, 3)]
+        {
             for rows in [16, 32, 64, 128] {
                 let lonely = (experts - 1).min(pairs - 1);
                 let most = lonely + (pairs - lonely).div_ceil(rows);

@@ -4,18 +4,15 @@ use super::experts::check_routes;
 use super::rows::{blocks, count, typed};
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_base::DType;
-use plimsoll_device::{Balance, RouteBackward, Routes, Routing};
+use plimsoll_device::{Balance, EXPERTS_MAX, RouteBackward, Routes, Routing, SEGMENT_FIELDS};
 use plimsoll_memory::Buf;
 
 /// Experts that a warp's lanes have room for, four or sixteen each.
 const EXPERTS_NARROW: usize = 128;
-const EXPERTS_MAX: usize = 512;
-/// Experts of a row, at most.
-const CHOSEN_MAX: usize = 16;
+/// Experts of a row, at most: one for each lane in the gradient.
+const CHOSEN_MAX: usize = 32;
 /// Rows that one block routes, in one launch.
 const FEW_ROWS: usize = 64;
-/// Fields of a segment.
-const SEGMENT_FIELDS: usize = 5;
 /// Blocks of the gradient with a balance, about, and rows of each, at least.
 const BALANCED_BLOCKS: usize = 512;
 const BALANCED_ROWS: usize = 64;

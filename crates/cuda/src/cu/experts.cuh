@@ -1,8 +1,7 @@
 // Which pairs a block of a product of experts has, and the rows that they are of.
 //
 // Legend: M rows, k experts chosen for each, P = M k pairs in the order of their experts, E experts. A tile has up to ROWS pairs of one
-// expert. The host knows P and E alone: it launches as many slots as there can be tiles, min(P, P / ROWS + E), and a block without a tile
-// ends.
+// expert. The host knows P and E alone: it launches as many slots as there can be tiles, and a block without a tile ends.
 
 /// A tile: pairs first..first + rows of `expert`. No rows: there is no such tile.
 struct Tile {

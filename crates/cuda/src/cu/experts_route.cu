@@ -3,40 +3,30 @@
 // Legend: M rows, E experts, k chosen a row, P = M k pairs. A warp has a row, a lane PER neighbouring experts, so that lanes and a lane's
 // experts are in ascending order. No order depends on atomics: those there are count, or set bits.
 
-/// Experts, at most, and chosen ones.
+/// Experts, at most.
 #define EXPERTS_MAX 512
 #define INFINITE as_f32(0x7f800000u)
 
-/// A row's probabilities. If any is not a number, none is.
-template <u32 PER> struct Probabilities {
+/// A row's logits, and then its probabilities.
+template <u32 PER> struct Row {
     float p[PER];
 
     static __device__ __forceinline__ u32 expert(u32 i) { return threadIdx.x % WARP * PER + i; }
 
-    __device__ __forceinline__ Probabilities(const float* __restrict__ logits, u32 experts) {
-        float top = -INFINITE, sum = 0.0f;
+    __device__ __forceinline__ Row(const float* __restrict__ logits, u32 experts) {
 #pragma unroll
-        for (u32 i = 0; i < PER; i++) {
-            p[i] = expert(i) < experts ? logits[expert(i)] : -INFINITE;
-            top = fmaxf(top, p[i]);
-        }
-        top = warp_max(top);
-#pragma unroll
-        for (u32 i = 0; i < PER; i++) {
-            p[i] = expert(i) < experts ? exp_f32(p[i] - top) : 0.0f;
-            sum = sum + p[i];
-        }
-        sum = warp_sum(sum);
-#pragma unroll
-        for (u32 i = 0; i < PER; i++) p[i] = p[i] / sum;
+        for (u32 i = 0; i < PER; i++) p[i] = expert(i) < experts ? logits[expert(i)] : -INFINITE;
     }
-    /// A lane's experts among the row's `count` largest, as bits; ties by the lower number.
+    /// A lane's experts among the `count` with the largest logits, as bits; ties by the lower number, NaN before all numbers.
     __device__ __forceinline__ u32 choose(u32 experts, u32 count) const {
         const u32 lane = threadIdx.x % WARP;
         u32 keys[PER], chosen = 0;
-        // Positive numbers are in the order of their bits. What is not a number is as good as another of that kind; 0 is chosen already.
+        // Words in the order of the numbers; 0 is no expert, or one that is chosen already.
 #pragma unroll
-        for (u32 i = 0; i < PER; i++) keys[i] = expert(i) < experts ? (p[i] > 0.0f ? as_u32(p[i]) : 0) + 1 : 0;
+        for (u32 i = 0; i < PER; i++) {
+            const u32 bits = as_u32(p[i] + 0.0f), key = bits >> 31 ? ~bits : bits | 0x80000000u;
+            keys[i] = expert(i) < experts ? (p[i] == p[i] ? key : 0xffffffffu) : 0;
+        }
         for (u32 j = 0; j < count; j++) {
             u32 best = 0;
 #pragma unroll
@@ -53,6 +43,21 @@ template <u32 PER> struct Probabilities {
             }
         }
         return chosen;
+    }
+    /// Makes probabilities of logits. If any is not a number, none is.
+    __device__ __forceinline__ void soften(u32 experts) {
+        float top = -INFINITE, sum = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < PER; i++) top = fmaxf(top, p[i]);
+        top = warp_max(top);
+#pragma unroll
+        for (u32 i = 0; i < PER; i++) {
+            p[i] = expert(i) < experts ? exp_f32(p[i] - top) : 0.0f;
+            sum = sum + p[i];
+        }
+        sum = warp_sum(sum);
+#pragma unroll
+        for (u32 i = 0; i < PER; i++) p[i] = p[i] / sum;
     }
     /// The sum of chosen probabilities.
     __device__ __forceinline__ float sum_of(u32 chosen) const {
@@ -72,8 +77,9 @@ struct How {
 template <u32 PER, class Note>
 __device__ __forceinline__ void route_row(const float* __restrict__ logits, const How& how, u32 row, u32* __restrict__ experts,
                                           float* __restrict__ weights, const Note& note) {
-    const Probabilities<PER> of(logits + (u64)row * how.experts, how.experts);
+    Row<PER> of(logits + (u64)row * how.experts, how.experts);
     const u32 chosen = of.choose(how.experts, how.chosen), lane = threadIdx.x % WARP;
+    of.soften(how.experts);
     const float sum = how.normalizes ? of.sum_of(chosen) : 1.0f;
     const u32 count = __popc(chosen);
     u32 after = count;
@@ -231,7 +237,8 @@ template <u32 PER, class T>
 __device__ __forceinline__ void route_backward_row(const Routed& of, const How& how, u32 row, const float* shares, float factor,
                                                    float* balance, T* __restrict__ d_logits) {
     const u32 lane = threadIdx.x % WARP;
-    const Probabilities<PER> probabilities(of.logits + (u64)row * how.experts, how.experts);
+    Row<PER> probabilities(of.logits + (u64)row * how.experts, how.experts);
+    probabilities.soften(how.experts);
     const u64 first = (u64)row * how.chosen;
     u32 own_expert = 0;
     float own_slope = 0.0f;

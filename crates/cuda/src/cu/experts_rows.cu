@@ -69,7 +69,8 @@ __device__ __forceinline__ void glu_experts_backward(T* gate_up, T* dout, const 
 /// Pairs whose parts of a row are read before they are added.
 #define AHEAD 8
 
-/// out[m] = resid[m] + y of the row's pairs, one after the other. A thread has four columns (`wide`), or one; blocks of a row are along y.
+/// out[m] = resid[m] + the sum of y over the row's pairs, one after the other. A thread has four columns (`wide`), or one; blocks of a row
+/// are along y.
 template <class T>
 __device__ __forceinline__ void combine(const float* __restrict__ y, const u32* __restrict__ places, const float* resid, T* out, u32 h,
                                         u32 chosen, u32 limit, u32 wide) {
@@ -77,32 +78,32 @@ __device__ __forceinline__ void combine(const float* __restrict__ y, const u32* 
     if (col >= h) return;
     const u64 at = (u64)row * h + col;
     const u32* own = places + (u64)row * chosen;
-    float sum[4] = {};
-    if (resid) {
+    const auto load = [&](const float* from, float (&x)[4]) {
         if (wide) {
-            load4(resid + at, sum);
+            load4(from, x);
         } else {
-            sum[0] = resid[at];
+            x[0] = *from;
         }
-    }
-    for (u32 first = 0; first < chosen; first += AHEAD) {
+    };
+    // Minus zero and a number are that number.
+    float sum[4] = {-0.0f, -0.0f, -0.0f, -0.0f}, first[4] = {};
+    if (resid) load(resid + at, first);
+    for (u32 from = 0; from < chosen; from += AHEAD) {
         float part[AHEAD][4] = {};
 #pragma unroll
         for (u32 j = 0; j < AHEAD; j++) {
-            if (first + j >= chosen || !index_ok(BAD_ROW, own[first + j], limit)) continue;
-            const float* from = y + (u64)own[first + j] * h + col;
-            if (wide) {
-                load4(from, part[j]);
-            } else {
-                part[j][0] = *from;
-            }
+            if (from + j < chosen && index_ok(BAD_ROW, own[from + j], limit)) load(y + (u64)own[from + j] * h + col, part[j]);
         }
 #pragma unroll
         for (u32 j = 0; j < AHEAD; j++) {
-            if (first + j >= chosen) break;
+            if (from + j >= chosen) break;
 #pragma unroll
             for (u32 c = 0; c < 4; c++) sum[c] = sum[c] + part[j][c];
         }
+    }
+    if (resid) {
+#pragma unroll
+        for (u32 c = 0; c < 4; c++) sum[c] = first[c] + sum[c];
     }
     if (wide) {
         store4(out + at, sum);
