@@ -47,6 +47,7 @@ pub const SOURCES: &[Source] = sources![
     "decode",
     "experts" with "experts.cuh" "experts_tile.cuh",
     "experts_dw" with "experts.cuh" "experts_tile.cuh",
+    "experts_hopper" with "hopper.cuh" "experts.cuh" "experts_tile.cuh",
     "experts_plain" with "experts.cuh",
     "experts_route",
     "experts_rows" with "gate.cuh",

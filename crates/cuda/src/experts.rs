@@ -1,5 +1,5 @@
-//! Launchers of the kernels of experts: products in `experts.cu`, `experts_dw.cu` and `experts_plain.cu`, what is done to rows in
-//! `experts_rows.cu`.
+//! Launchers of the kernels of experts: products in `experts.cu`, `experts_dw.cu`, `experts_hopper.cu` and, in f32, `experts_plain.cu`;
+//! what is done to rows in `experts_rows.cu`.
 //!
 //! Legend: M rows, k experts chosen for each, P = M k pairs, E experts. Grids are functions of P and E alone: blocks find their expert on the
 //! device. Which tile a product gets is a question of speed; the bits of a pair are the same in all of them.
@@ -10,33 +10,35 @@ use plimsoll_base::{DType, Gate};
 use plimsoll_device::{Experts, ExpertsBackward, GluExpertsBackward, MatrixLayout, Routes, RowsOf};
 use plimsoll_memory::Buf;
 
-/// A block's tile in `experts.cu`: pairs, columns, threads and buffers.
+/// A block's tile: pairs, columns, threads and buffers.
 struct Tile {
     rows: usize,
     cols: usize,
     threads: u32,
     stages: usize,
-    /// Pairs that an expert has on average, up to which it is taken.
-    each_max: usize,
 }
 
-const fn tile(rows: usize, cols: usize, threads: u32, stages: usize, each_max: usize) -> Tile {
-    Tile { rows, cols, threads, stages, each_max }
+const fn tile(rows: usize, cols: usize, threads: u32, stages: usize) -> Tile {
+    Tile { rows, cols, threads, stages }
 }
 
-/// From the narrowest: experts that get few pairs stream their weights, and most need one tile.
-const TILES: [Tile; 4] = [
-    tile(16, 64, 128, 6, 8),
-    tile(32, 64, 128, 5, 20),
-    tile(64, 128, 256, 4, 48),
-    tile(128, 128, 256, 3, usize::MAX),
+/// Of `experts.cu`, from the narrowest, and how many pairs an expert has on average where each is taken: experts that get few pairs stream
+/// their weights, and most should need one tile.
+const TILES: [(Tile, std::ops::RangeInclusive<usize>); 4] = [
+    (tile(16, 64, 128, 6), 0..=8),
+    (tile(32, 64, 128, 5), 9..=20),
+    (tile(64, 128, 256, 4), 21..=48),
+    (tile(128, 128, 256, 3), 49..=usize::MAX),
 ];
 /// Tiles of 16 and 32 pairs have no gradient: those are of passes with many.
-const GRADIENT_TILES: std::ops::Range<usize> = 2..4;
-/// Bytes of a row of a step, 64 elements.
+const GRADIENT_TILES_FIRST: usize = 2;
+/// Of `experts_hopper.cu`, in the place of the widest of the others.
+const HOPPER_TILE: Tile = tile(128, 256, 256, 4);
+/// A tile of a gradient by weights, of either file.
+const WEIGHT_TILE: Tile = tile(128, 128, 256, 3);
+/// Bytes of a row of a step, 64 elements, and those that let Hopper's buffers begin where they must.
 const STEP_BYTES: usize = 128;
-/// A tile of a gradient by weights.
-const WEIGHT_TILE: Tile = tile(128, 128, 256, 3, usize::MAX);
+const HOPPER_ALIGNMENT: u32 = 1024;
 /// Rows and columns of a tile in f32.
 const PLAIN_TILE: usize = 64;
 
@@ -44,6 +46,12 @@ impl Tile {
     fn shared(&self) -> u32 {
         (self.stages * (self.rows + self.cols) * STEP_BYTES) as u32
     }
+}
+
+/// True if Hopper's own products take the shapes.
+fn by_hopper(dev: &CudaDevice, operands: &[Buf<'_>], widths: &[usize]) -> bool {
+    let aligned = operands.iter().all(|b| dev.address(*b).is_multiple_of(16));
+    dev.info().capability == (9, 0) && aligned && widths.iter().all(|w| w.is_multiple_of(8))
 }
 
 /// Tiles, at most, however `pairs` are dealt to `experts`: the worst deal gives each expert one pair more than whole tiles.
@@ -121,19 +129,29 @@ fn product(
         let grid = [slots(pairs, w.count, PLAIN_TILE) as u32, width.div_ceil(PLAIN_TILE) as u32, 1];
         return dev.launch("experts_plain", kernel, Launch { grid, block: 256, shared: 0 }, &args);
     }
-    let tiles = if is_backward { &TILES[GRADIENT_TILES] } else { &TILES };
     let each = pairs.div_ceil(w.count);
-    let tile = tiles.iter().find(|tile| each <= tile.each_max).expect("the last takes any number");
-    let kernel = match (is_backward, tile.rows) {
-        (false, 16) => typed!("forward_16", out),
-        (false, 32) => typed!("forward_32", out),
-        (false, 64) => typed!("forward_64", out),
-        (false, _) => typed!("forward_128", out),
-        (true, 64) => typed!("backward_64", out),
-        (true, _) => typed!("backward_128", out),
+    let tiles = &TILES[if is_backward { GRADIENT_TILES_FIRST } else { 0 }..];
+    let (tile, _) = tiles.iter().find(|(_, taken)| each <= *taken.end()).expect("the last takes any number");
+    let is_widest = tile.rows == HOPPER_TILE.rows;
+    let (module, kernel, tile, extra) = if is_widest && by_hopper(dev, &[x, w.buf, out], &[w.n, w.k]) {
+        let kernel = match is_backward {
+            false => typed!("forward_256", out),
+            true => typed!("backward_256", out),
+        };
+        ("experts_hopper", kernel, &HOPPER_TILE, HOPPER_ALIGNMENT)
+    } else {
+        let kernel = match (is_backward, tile.rows) {
+            (false, 16) => typed!("forward_16", out),
+            (false, 32) => typed!("forward_32", out),
+            (false, 64) => typed!("forward_64", out),
+            (false, _) => typed!("forward_128", out),
+            (true, 64) => typed!("backward_64", out),
+            (true, _) => typed!("backward_128", out),
+        };
+        ("experts", kernel, tile, 0)
     };
     let grid = [slots(pairs, w.count, tile.rows) as u32, width.div_ceil(tile.cols) as u32, 1];
-    dev.launch("experts", kernel, Launch { grid, block: tile.threads, shared: tile.shared() }, &args);
+    dev.launch(module, kernel, Launch { grid, block: tile.threads, shared: tile.shared() + extra }, &args);
 }
 
 /// For each expert grad = dy^T x, or grad +=.
@@ -152,14 +170,18 @@ pub(crate) fn backward_w(dev: &CudaDevice, args: ExpertsBackward<'_>) {
     let mut operands = [of(dy, dy_has, grad.n), of(x, x_has, grad.k)].concat();
     operands.extend([routes.pairs, routes.starts, grad.buf].map(|b| dev.arg(b)));
     operands.extend([count(grad.n), count(grad.k), Arg::U32(add.into())]);
-    let kernel = typed!("gradient", grad.buf);
-    let (module, rows, cols, shared) = match x.dtype() {
-        DType::F32 => ("experts_plain", PLAIN_TILE, PLAIN_TILE, 0),
-        _ => ("experts_dw", WEIGHT_TILE.rows, WEIGHT_TILE.cols, WEIGHT_TILE.shared()),
+    let Tile { rows, cols, threads: block, .. } = WEIGHT_TILE;
+    let (module, kernel, rows, cols, shared) = match x.dtype() {
+        DType::F32 => ("experts_plain", typed!("gradient", grad.buf), PLAIN_TILE, PLAIN_TILE, 0),
+        _ if by_hopper(dev, &[x, dy, grad.buf], &[grad.n, grad.k]) => {
+            let shared = WEIGHT_TILE.shared() + HOPPER_ALIGNMENT;
+            ("experts_hopper", typed!("gradient_128", grad.buf), rows, cols, shared)
+        }
+        _ => ("experts_dw", typed!("gradient", grad.buf), rows, cols, WEIGHT_TILE.shared()),
     };
     let tiles = grad.n.div_ceil(rows) * grad.k.div_ceil(cols);
     let grid = [tiles as u32, grad.count as u32, 1];
-    dev.launch(module, kernel, Launch { grid, block: WEIGHT_TILE.threads, shared }, &operands);
+    dev.launch(module, kernel, Launch { grid, block, shared }, &operands);
 }
 
 // ---- rows --------------------------------------------------------------------------------------------------------
