@@ -9,10 +9,8 @@ use super::gate::{gated, slopes};
 use super::lanes::{LANES, Lanes, by_dtype, exp_in_place, simd_fn};
 use super::matmul::experts as products;
 use super::{CpuDevice, Real, Shared};
-use plimsoll_base::Gate;
-use plimsoll_device::{
-    Balance, EXPERTS_MAX, GluExpertsBackward, Op, RouteBackward, Routes, Routing, SEGMENT_FIELDS,
-};
+use plimsoll_base::{EXPERTS_MAX, Gate};
+use plimsoll_device::{Balance, GluExpertsBackward, Op, RouteBackward, Routes, Routing, SEGMENT_FIELDS};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 

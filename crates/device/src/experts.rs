@@ -8,10 +8,7 @@ use crate::{Matrix, MatrixLayout};
 use plimsoll_base::Gate;
 use plimsoll_memory::Buf;
 
-/// Experts of a layer, at most: the most that published models have.
-pub const EXPERTS_MAX: usize = 512;
-
-/// How a router chooses: the k largest of E logits, ties by the lower number, NaN before all numbers, so that it is not lost.
+/// How a router chooses: the k largest of E logits, of `EXPERTS_MAX` at most, ties by the lower number, NaN before all numbers, so that it is not lost.
 ///
 /// Weights are the probabilities of a softmax over the E logits, in f32, whatever the dtype of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -34,8 +34,7 @@ pub use blocks::{BLOCK_PARTS_MAX, Blocks, Codes, block_words};
 pub use claims::{Claim, Claims};
 pub use codes::{CODE_BLOCK, Coded};
 pub use experts::{
-    Balance, EXPERTS_MAX, Experts, ExpertsBackward, GluExpertsBackward, RouteBackward, Routes, Routing,
-    RowsOf,
+    Balance, Experts, ExpertsBackward, GluExpertsBackward, RouteBackward, Routes, Routing, RowsOf,
 };
 pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, PANEL, matrix_elements};
 pub use nf4::{NF4_BLOCK, Nf4, nf4_elements};

@@ -75,9 +75,7 @@ pub(crate) fn unsupported(file: &str, key: &str, value: &Value, built: &str) -> 
     let families = either(ARCHITECTURES.iter().map(|row| row.causal_lm.trim_end_matches("ForCausalLM")));
     let families = families.replace(" or ", " and ");
     Error::new("model-unsupported", format!("{file}: {key} = {}, built is {built}", brief(value))).hint(
-        format!(
-            "dense {families} decoders are built; `plimsoll explain model-unsupported` lists what is not"
-        ),
+        format!("{families} decoders are built; `plimsoll explain model-unsupported` lists what is not"),
     )
 }
 
