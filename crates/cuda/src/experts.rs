@@ -22,13 +22,13 @@ const fn tile(rows: usize, cols: usize, threads: u32, stages: usize) -> Tile {
     Tile { rows, cols, threads, stages }
 }
 
-/// Of `experts.cu`, from the narrowest, and how many pairs an expert has on average where each is taken: experts that get few pairs stream
-/// their weights, and most should need one tile.
-const TILES: [(Tile, std::ops::RangeInclusive<usize>); 4] = [
-    (tile(16, 64, 128, 6), 0..=8),
-    (tile(32, 64, 128, 5), 9..=20),
-    (tile(64, 128, 256, 4), 21..=48),
-    (tile(128, 128, 256, 3), 49..=usize::MAX),
+/// Of `experts.cu`, from the narrowest, each up to a number of pairs that an expert has on average: those that get few pairs stream their
+/// weights, and most should need one tile.
+const TILES: [(Tile, usize); 4] = [
+    (tile(16, 64, 128, 6), 8),
+    (tile(32, 64, 128, 5), 20),
+    (tile(64, 128, 256, 4), 48),
+    (tile(128, 128, 256, 3), usize::MAX),
 ];
 /// Tiles of 16 and 32 pairs have no gradient: those are of passes with many.
 const GRADIENT_TILES_FIRST: usize = 2;
@@ -48,10 +48,10 @@ impl Tile {
     }
 }
 
-/// True if Hopper's own products take the shapes.
-fn by_hopper(dev: &CudaDevice, operands: &[Buf<'_>], widths: &[usize]) -> bool {
+/// True if rows and operands are of whole 16-byte units.
+fn is_wide(dev: &CudaDevice, operands: &[Buf<'_>], widths: &[usize]) -> bool {
     let aligned = operands.iter().all(|b| dev.address(*b).is_multiple_of(16));
-    dev.info().capability == (9, 0) && aligned && widths.iter().all(|w| w.is_multiple_of(8))
+    aligned && widths.iter().all(|w| w.is_multiple_of(8))
 }
 
 /// Tiles, at most, however `pairs` are dealt to `experts`: the worst deal gives each expert one pair more than whole tiles.
@@ -129,26 +129,24 @@ fn product(
         let grid = [slots(pairs, w.count, PLAIN_TILE) as u32, width.div_ceil(PLAIN_TILE) as u32, 1];
         return dev.launch("experts_plain", kernel, Launch { grid, block: 256, shared: 0 }, &args);
     }
-    let each = pairs.div_ceil(w.count);
+    let is_wide = is_wide(dev, &[x, w.buf, out], &[w.n, w.k]);
+    let each = if is_wide { pairs.div_ceil(w.count) } else { usize::MAX };
     let tiles = &TILES[if is_backward { GRADIENT_TILES_FIRST } else { 0 }..];
-    let (tile, _) = tiles.iter().find(|(_, taken)| each <= *taken.end()).expect("the last takes any number");
-    let is_widest = tile.rows == HOPPER_TILE.rows;
-    let (module, kernel, tile, extra) = if is_widest && by_hopper(dev, &[x, w.buf, out], &[w.n, w.k]) {
-        let kernel = match is_backward {
-            false => typed!("forward_256", out),
-            true => typed!("backward_256", out),
-        };
-        ("experts_hopper", kernel, &HOPPER_TILE, HOPPER_ALIGNMENT)
-    } else {
-        let kernel = match (is_backward, tile.rows) {
-            (false, 16) => typed!("forward_16", out),
-            (false, 32) => typed!("forward_32", out),
-            (false, 64) => typed!("forward_64", out),
-            (false, _) => typed!("forward_128", out),
-            (true, 64) => typed!("backward_64", out),
-            (true, _) => typed!("backward_128", out),
-        };
-        ("experts", kernel, tile, 0)
+    let (tile, _) = tiles.iter().find(|(_, each_max)| each <= *each_max).expect("the last takes any number");
+    let is_hopper = is_wide && tile.rows == HOPPER_TILE.rows && dev.info().capability == (9, 0);
+    let (module, tile, extra) =
+        if is_hopper { ("experts_hopper", &HOPPER_TILE, HOPPER_ALIGNMENT) } else { ("experts", tile, 0) };
+    let kernel = match (is_backward, is_wide, tile.rows) {
+        _ if is_hopper && is_backward => typed!("backward_256", out),
+        _ if is_hopper => typed!("forward_256", out),
+        (false, false, _) => typed!("forward_any", out),
+        (false, _, 16) => typed!("forward_16", out),
+        (false, _, 32) => typed!("forward_32", out),
+        (false, _, 64) => typed!("forward_64", out),
+        (false, ..) => typed!("forward_128", out),
+        (true, false, _) => typed!("backward_any", out),
+        (true, _, 64) => typed!("backward_64", out),
+        (true, ..) => typed!("backward_128", out),
     };
     let grid = [slots(pairs, w.count, tile.rows) as u32, width.div_ceil(tile.cols) as u32, 1];
     dev.launch(module, kernel, Launch { grid, block: tile.threads, shared: tile.shared() + extra }, &args);
@@ -171,13 +169,15 @@ pub(crate) fn backward_w(dev: &CudaDevice, args: ExpertsBackward<'_>) {
     operands.extend([routes.pairs, routes.starts, grad.buf].map(|b| dev.arg(b)));
     operands.extend([count(grad.n), count(grad.k), Arg::U32(add.into())]);
     let Tile { rows, cols, threads: block, .. } = WEIGHT_TILE;
+    let is_wide = is_wide(dev, &[x, dy, grad.buf], &[grad.n, grad.k]);
     let (module, kernel, rows, cols, shared) = match x.dtype() {
         DType::F32 => ("experts_plain", typed!("gradient", grad.buf), PLAIN_TILE, PLAIN_TILE, 0),
-        _ if by_hopper(dev, &[x, dy, grad.buf], &[grad.n, grad.k]) => {
+        _ if is_wide && dev.info().capability == (9, 0) => {
             let shared = WEIGHT_TILE.shared() + HOPPER_ALIGNMENT;
             ("experts_hopper", typed!("gradient_128", grad.buf), rows, cols, shared)
         }
-        _ => ("experts_dw", typed!("gradient", grad.buf), rows, cols, WEIGHT_TILE.shared()),
+        _ if is_wide => ("experts_dw", typed!("gradient", grad.buf), rows, cols, WEIGHT_TILE.shared()),
+        _ => ("experts_dw", typed!("gradient_any", grad.buf), rows, cols, WEIGHT_TILE.shared()),
     };
     let tiles = grad.n.div_ceil(rows) * grad.k.div_ceil(cols);
     let grid = [tiles as u32, grad.count as u32, 1];

@@ -3,8 +3,8 @@
 use super::experts::check_routes;
 use super::rows::{blocks, count, typed};
 use super::{Arg, CudaDevice, Launch};
-use plimsoll_base::DType;
-use plimsoll_device::{Balance, EXPERTS_MAX, RouteBackward, Routes, Routing, SEGMENT_FIELDS};
+use plimsoll_base::{DType, EXPERTS_MAX};
+use plimsoll_device::{Balance, RouteBackward, Routes, Routing, SEGMENT_FIELDS};
 use plimsoll_memory::Buf;
 
 /// Experts that a warp's lanes have room for, four or sixteen each.

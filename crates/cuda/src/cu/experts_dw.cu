@@ -19,7 +19,7 @@ template <u32 EACH> __device__ __forceinline__ void find_rows(u32 (&rows)[EACH],
 }
 
 /// grad = dy^T x, or grad +=, the product rounded first.
-template <class T>
+template <bool WIDE, class T>
 __device__ __forceinline__ void gradient(const Rows& dy, const Rows& x, const u32* __restrict__ pairs, const u32* __restrict__ starts,
                                          T* __restrict__ grad, u32 add) {
     extern __shared__ __align__(128) u8 dynamic_shared[];
@@ -27,8 +27,8 @@ __device__ __forceinline__ void gradient(const Rows& dy, const Rows& x, const u3
     const u32 i = blockIdx.x / col_tiles * Block::ROWS, j = blockIdx.x % col_tiles * Block::COLS;
     const u32 first = starts[blockIdx.y], end = starts[blockIdx.y + 1], length = end - first;
     if (length == 0 && add) return;
-    const Depths<Block::ROWS, Block::THREADS> left(dy.x, n, i);
-    const Depths<Block::COLS, Block::THREADS> right(x.x, k, j);
+    const Depths<Block::ROWS, Block::THREADS, WIDE> left(dy.x, n, i);
+    const Depths<Block::COLS, Block::THREADS, WIDE> right(x.x, k, j);
     // Rows are found a step before they are copied.
     u32 left_rows[left.EACH], right_rows[right.EACH];
     const auto find = [&](u32 depth) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void gradient(const Rows& dy, const Rows& x, const u3
         },
         [&](const u8* stage, u32 depth) { sums.template add<false, false>(stage, steps_from(depth, length), Block::ROWS); });
     T* own = grad + (u64)blockIdx.y * n * k;
-    const bool twos = (k * sizeof(T) | (u64)grad) % (2 * sizeof(T)) == 0;
+    const bool twos = WIDE || (k * sizeof(T) | (u64)grad) % (2 * sizeof(T)) == 0;
     sums.each(n - i, [&](u32 line, u32 col, float a, float b) {
         if (j + col >= k) return;
         T* to = own + (u64)(i + line) * k + j + col;
@@ -66,12 +66,14 @@ __device__ __forceinline__ void gradient(const Rows& dy, const Rows& x, const u3
     });
 }
 
-#define GRADIENT(T, type)                                                                                                          \
+#define GRADIENT(NAME, WIDE, T, type)                                                                                              \
     extern "C" __global__ void __launch_bounds__(Block::THREADS, 2)                                                                \
-    gradient_##type(const bf16* dy, u32 dy_chosen, const bf16* x, u32 x_chosen, const u32* pairs, const u32* starts, T* grad,      \
-                    u32 n, u32 k, u32 add) {                                                                                       \
+    NAME##_##type(const bf16* dy, u32 dy_chosen, const bf16* x, u32 x_chosen, const u32* pairs, const u32* starts, T* grad, u32 n, \
+                  u32 k, u32 add) {                                                                                                \
         begin();                                                                                                                   \
-        gradient(Rows{dy, n, dy_chosen}, Rows{x, k, x_chosen}, pairs, starts, grad, add);                                          \
+        gradient<WIDE>(Rows{dy, n, dy_chosen}, Rows{x, k, x_chosen}, pairs, starts, grad, add);                                    \
     }
-GRADIENT(bf16, bf16)
-GRADIENT(float, float)
+GRADIENT(gradient, true, bf16, bf16)
+GRADIENT(gradient, true, float, float)
+GRADIENT(gradient_any, false, bf16, bf16)
+GRADIENT(gradient_any, false, float, float)

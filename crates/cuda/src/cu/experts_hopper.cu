@@ -1,5 +1,5 @@
 // Products of experts with many pairs by Hopper's own instructions, in bf16: those of experts.cu and experts_dw.cu, in the same steps of 16
-// depths, ascending, so that their bits are the same. Elsewhere than on Hopper the file is empty.
+// depths, ascending, so that their bits are the same: the zeros after the last depth change none. Elsewhere than on Hopper the file is empty.
 //
 // Two groups of four warps have 64 rows each. Rows lie wherever their pairs say, so that all threads copy for both operands; products run
 // while they do.
@@ -18,11 +18,10 @@ template <u32 COLS> struct GroupSums {
     static __device__ __forceinline__ u32 first() { return threadIdx.x / 128 * 64; }
     static __device__ __forceinline__ u32 row() { return first() + threadIdx.x % 128 / WARP * 16 + threadIdx.x % WARP / 4; }
 
-    template <bool A_BY_LINE, bool B_BY_LINE> __device__ __forceinline__ void add(u32 stage, u32 steps) {
+    template <bool A_BY_LINE, bool B_BY_LINE> __device__ __forceinline__ void add(u32 stage) {
         const u32 left = stage + (A_BY_LINE ? first() * 128 : first() / 64 * PANEL_BYTES), right = stage + ROWS * 128;
 #pragma unroll
         for (u32 step = 0; step < DEPTH / 16; step++) {
-            if (step >= steps) break;
             const u64 a = operand(left + step * (A_BY_LINE ? 32 : 2048));
             const u64 b = B_BY_LINE ? operand(right + step * 32) : operand(right + step * 2048, PANEL_BYTES);
             multiply<!B_BY_LINE, !A_BY_LINE>(of, a, b, 1);
@@ -41,9 +40,10 @@ template <u32 COLS> struct GroupSums {
     }
 };
 
-/// Runs the steps of 64 depths through STAGES buffers from `shared` on: `load(stage, depth)` starts copies, `use(stage, depth)` products.
-template <u32 STAGES, u32 STAGE_BYTES, u32 N, class Load, class Use>
-__device__ __forceinline__ void run_products(u8* shared, u32 length, float (&sums)[N], const Load& load, const Use& use) {
+/// Runs the steps of 64 depths through STAGES buffers from `shared` on: `load(stage, depth)` starts copies. A group that is IDLE only copies.
+template <u32 STAGES, bool A_BY_LINE, bool B_BY_LINE, bool IDLE, u32 COLS, class Load>
+__device__ __forceinline__ void run_group(u8* shared, u32 length, GroupSums<COLS>& sums, const Load& load) {
+    constexpr u32 STAGE_BYTES = (ROWS + COLS) * 128;
     const u32 first = shared_address(shared);
 #pragma unroll
     for (u32 stage = 0; stage < STAGES - 2; stage++) {
@@ -55,20 +55,34 @@ __device__ __forceinline__ void run_products(u8* shared, u32 length, float (&sum
         copy_async_wait<STAGES - 3>();
         fence_copies();
         __syncthreads();
-        hold(sums);
-        begin_products();
-        use(first + stage * STAGE_BYTES, depth);
-        end_products();
+        if constexpr (!IDLE) {
+            hold(sums.of);
+            begin_products();
+            sums.template add<A_BY_LINE, B_BY_LINE>(first + stage * STAGE_BYTES);
+            end_products();
+        }
         // Filled is the buffer of the step before the last, whose products ended before the barrier.
         const u32 ahead = depth + (STAGES - 2) * DEPTH;
         if (ahead < length) load(shared + free * STAGE_BYTES, ahead);
         copy_async_commit();
-        wait_products<1>();
+        if constexpr (!IDLE) wait_products<1>();
         stage = stage == STAGES - 1 ? 0 : stage + 1;
         free = free == STAGES - 1 ? 0 : free + 1;
     }
-    wait_products<0>();
-    hold(sums);
+    if constexpr (!IDLE) {
+        wait_products<0>();
+        hold(sums.of);
+    }
+}
+
+/// The sums of a block's first `rows` rows.
+template <u32 STAGES, bool A_BY_LINE, bool B_BY_LINE, u32 COLS, class Load>
+__device__ __forceinline__ void run_products(u8* shared, u32 length, u32 rows, GroupSums<COLS>& sums, const Load& load) {
+    if (sums.first() < rows) {
+        run_group<STAGES, A_BY_LINE, B_BY_LINE, false>(shared, length, sums, load);
+    } else {
+        run_group<STAGES, A_BY_LINE, B_BY_LINE, true>(shared, length, sums, load);
+    }
 }
 
 /// Buffers begin where the order of pieces does.
@@ -84,25 +98,22 @@ __device__ __forceinline__ void product(const bf16* __restrict__ x, const bf16* 
     if (tile.rows == 0) return;
     const u32 first = blockIdx.y * COLS;
     const bf16* own = w + (u64)tile.expert * J * L;
-    const Lines<ROWS, 256> left(x, L, tile.rows, [&](u32 line) { return row_of(pairs, tile.first + line, chosen); });
+    const Lines<ROWS, 256, true> left(x, L, tile.rows, [&](u32 line) { return row_of(pairs, tile.first + line, chosen); });
     GroupSums<COLS> sums = {};
-    const auto use = [&](u32 stage, u32 depth) {
-        if (sums.first() < tile.rows) sums.template add<true, !BACKWARD>(stage, steps_from(depth, L));
-    };
     if constexpr (BACKWARD) {
-        const Depths<COLS, 256> right(own, J, first);
+        const Depths<COLS, 256, true> right(own, J, first);
         const auto load = [&](u8* stage, u32 depth) {
             left.fill(stage, depth);
             right.fill(stage + ROWS * 128, depth, L);
         };
-        run_products<STAGES, (ROWS + COLS) * 128>(aligned_shared(dynamic_shared), L, sums.of, load, use);
+        run_products<STAGES, true, !BACKWARD>(aligned_shared(dynamic_shared), L, tile.rows, sums, load);
     } else {
-        const Lines<COLS, 256> right(own, L, J - first, [&](u32 line) { return first + line; });
+        const Lines<COLS, 256, true> right(own, L, J - first, [&](u32 line) { return first + line; });
         const auto load = [&](u8* stage, u32 depth) {
             left.fill(stage, depth);
             right.fill(stage + ROWS * 128, depth);
         };
-        run_products<STAGES, (ROWS + COLS) * 128>(aligned_shared(dynamic_shared), L, sums.of, load, use);
+        run_products<STAGES, true, !BACKWARD>(aligned_shared(dynamic_shared), L, tile.rows, sums, load);
     }
     sums.each(tile.rows, [&](u32 line, u32 col, float a, float b) {
         if (first + col < J) store_two(out + (u64)(tile.first + line) * J + first + col, a, b);
@@ -118,8 +129,8 @@ __device__ __forceinline__ void gradient(const bf16* __restrict__ dy, u32 dy_cho
     const u32 col_tiles = tiles_of(k, COLS), i = blockIdx.x / col_tiles * ROWS, j = blockIdx.x % col_tiles * COLS;
     const u32 begin_place = starts[blockIdx.y], end = starts[blockIdx.y + 1], length = end - begin_place;
     if (length == 0 && add) return;
-    const Depths<ROWS, 256> left(dy, n, i);
-    const Depths<COLS, 256> right(x, k, j);
+    const Depths<ROWS, 256, true> left(dy, n, i);
+    const Depths<COLS, 256, true> right(x, k, j);
     // Rows are found a step before they are copied.
     u32 left_rows[2], right_rows[2];
     const auto find = [&](u32 depth) {
@@ -132,14 +143,11 @@ __device__ __forceinline__ void gradient(const bf16* __restrict__ dy, u32 dy_cho
     };
     find(0);
     GroupSums<COLS> sums = {};
-    run_products<STAGES, (ROWS + COLS) * 128>(
-        aligned_shared(dynamic_shared), length, sums.of,
-        [&](u8* stage, u32 depth) {
-            left.fill(stage, left_rows, length - depth);
-            right.fill(stage + ROWS * 128, right_rows, length - depth);
-            find(depth + DEPTH);
-        },
-        [&](u32 stage, u32 depth) { sums.template add<false, false>(stage, steps_from(depth, length)); });
+    run_products<STAGES, false, false>(aligned_shared(dynamic_shared), length, ROWS, sums, [&](u8* stage, u32 depth) {
+        left.fill(stage, left_rows, length - depth);
+        right.fill(stage + ROWS * 128, right_rows, length - depth);
+        find(depth + DEPTH);
+    });
     T* own = grad + (u64)blockIdx.y * n * k;
     sums.each(n - i, [&](u32 line, u32 col, float a, float b) {
         if (j + col >= k) return;

@@ -21,8 +21,9 @@ __device__ __forceinline__ void copy_piece(u8* to, const bf16* from, u32 left, b
     for (u32 e = 0; e < 8; e++) ((bf16*)to)[e] = e < left ? from[e] : zero;
 }
 
-/// LINES lines of an operand by line, `length` elements each: a thread has the same piece of several lines.
-template <u32 LINES, u32 THREADS> struct Lines {
+/// LINES lines of an operand by line, `length` elements each: a thread has the same piece of several lines. WIDE: the host knows that
+/// rows are aligned.
+template <u32 LINES, u32 THREADS, bool WIDE = false> struct Lines {
     static constexpr u32 EACH = LINES * 8 / THREADS;
     const bf16* from[EACH];
     u32 there, length;
@@ -30,7 +31,7 @@ template <u32 LINES, u32 THREADS> struct Lines {
 
     /// Line i of the tile is row `row(i)` of x; there are `lines` of them.
     template <class Row> __device__ __forceinline__ Lines(const bf16* x, u32 length, u32 lines, const Row& row) : there(0), length(length) {
-        wide = is_wide(x, length, 2);
+        wide = WIDE || is_wide(x, length, 2);
 #pragma unroll
         for (u32 i = 0; i < EACH; i++) {
             const u32 line = threadIdx.x / 8 + i * (THREADS / 8);
@@ -44,19 +45,21 @@ template <u32 LINES, u32 THREADS> struct Lines {
 #pragma unroll
         for (u32 i = 0; i < EACH; i++) {
             const u32 line = threadIdx.x / 8 + i * (THREADS / 8), own = there >> i & 1 ? left : 0;
-            copy_piece(panel + piece_at(line, threadIdx.x % 8), own ? from[i] + at : from[i], own, wide);
+            // Nothing is read of a piece that is not there, wherever it would be.
+            copy_piece(panel + piece_at(line, threadIdx.x % 8), WIDE || own ? from[i] + at : from[i], own, wide);
         }
     }
 };
 
 /// 64 depths of COLS columns from `first` on, of an operand by depth whose rows have `width` elements.
-template <u32 COLS, u32 THREADS> struct Depths {
+template <u32 COLS, u32 THREADS, bool WIDE = false> struct Depths {
     static constexpr u32 EACH = DEPTH * 8 / THREADS;
     const bf16* x;
     u32 width, first;
     bool wide;
 
-    __device__ __forceinline__ Depths(const bf16* x, u32 width, u32 first) : x(x), width(width), first(first), wide(is_wide(x, width, 2)) {}
+    __device__ __forceinline__ Depths(const bf16* x, u32 width, u32 first)
+        : x(x), width(width), first(first), wide(WIDE || is_wide(x, width, 2)) {}
     /// Row `depth` of x, and so on, are the depths of the panels, where it is below `length`.
     __device__ __forceinline__ void fill(u8* panels, u32 depth, u32 length) const {
         u32 rows[EACH];
@@ -74,7 +77,8 @@ template <u32 COLS, u32 THREADS> struct Depths {
             for (u32 panel = 0; panel < COLS / 64; panel++) {
                 const u32 col = first + panel * 64 + threadIdx.x % 8 * 8;
                 const u32 left = depth < depths && col < width ? width - col : 0;
-                copy_piece(panels + panel * PANEL_BYTES + piece_at(depth, threadIdx.x % 8), left ? row + col : x, left, wide);
+                const bf16* from = WIDE || left ? row + col : x;
+                copy_piece(panels + panel * PANEL_BYTES + piece_at(depth, threadIdx.x % 8), from, left, wide);
             }
         }
     }
