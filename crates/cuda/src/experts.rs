@@ -32,7 +32,7 @@ const TILES: [(Tile, usize); 4] = [
 ];
 /// Tiles of 16 and 32 pairs have no gradient: those are of passes with many.
 const GRADIENT_TILES_FIRST: usize = 2;
-/// Of `experts_hopper.cu`, in the place of the widest of the others.
+/// Of `experts_hopper.cu`, instead of the widest of the others.
 const HOPPER_TILE: Tile = tile(128, 256, 256, 4);
 /// A tile of a gradient by weights, of either file.
 const WEIGHT_TILE: Tile = tile(128, 128, 256, 3);
@@ -203,7 +203,7 @@ pub(crate) fn glu(dev: &CudaDevice, how: Gate, gate_up: Buf<'_>, f: usize, route
     dev.launch("experts_rows", typed!("glu_experts", out), blocks(items, 256, 256), &args);
 }
 
-/// Gradients of gate and up in their place, the product again in the place of its gradient, and the gradient by the weight.
+/// Writes the gradient over gate and up, the product again over its gradient, and the gradient by the weight.
 pub(crate) fn glu_backward(dev: &CudaDevice, args: GluExpertsBackward<'_>) {
     let GluExpertsBackward { how, gate_up, f, routes, dout, d_weights } = args;
     let pairs = routes.pairs();

@@ -217,9 +217,7 @@ impl CudaDevice {
             Op::MatmulExperts { x, x_has, w, routes, out } => {
                 experts::forward(self, x, x_has, w, routes, out)
             }
-            Op::GluExperts { how, gate_up, f, routes, out } => {
-                experts::glu(self, how, gate_up, f, routes, out);
-            }
+            Op::GluExperts { how, gate_up: x, f, routes, out } => experts::glu(self, how, x, f, routes, out),
             Op::Combine { y, routes, resid, out } => experts::combine(self, y, routes, resid, out),
             Op::MatmulExpertsDx { dy, dy_has, w, routes, out } => {
                 experts::backward_x(self, dy, dy_has, w, routes, out);
@@ -245,10 +243,7 @@ impl CudaDevice {
             Op::EmbedBackwardPart { d, ids, k, layout, owned, shard } => {
                 chain::embed_backward_part(self, d, ids, (k, layout), owned, shard);
             }
-            Op::AdamW { how, bufs } => match bufs.scales {
-                Some(scales) => optimizer::adamw8(self, how, bufs, scales),
-                None => optimizer::adamw(self, how, bufs),
-            },
+            Op::AdamW { how, bufs } => optimizer::adamw(self, how, bufs),
             Op::WriteCodes { src, dst } => memory::write_codes(self, src, dst),
             Op::Zero { dst } => memory::zero(self, dst),
         }

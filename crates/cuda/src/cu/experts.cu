@@ -19,20 +19,21 @@ __device__ __forceinline__ void product(const bf16* __restrict__ x, const bf16* 
     const u32 first = blockIdx.y * S::COLS;
     const bf16* own = w + (u64)tile.expert * J * L;
     const Lines<S::ROWS, S::THREADS, WIDE> left(x, L, tile.rows, [&](u32 line) { return row_of(of.pairs, tile.first + line, of.chosen); });
+    // Weights are copied first: rows of x are known when their pairs have been read.
     Sums<S> sums = {};
     const auto use = [&](const u8* stage, u32 depth) { sums.template add<true, !BACKWARD>(stage, steps_from(depth, L), tile.rows); };
     if constexpr (BACKWARD) {
         const Depths<S::COLS, S::THREADS, WIDE> right(own, J, first);
         const auto load = [&](u8* stage, u32 depth) {
-            left.fill(stage, depth);
             right.fill(stage + S::ROWS * 128, depth, L);
+            left.fill(stage, depth);
         };
         run_stages<S::STAGES, S::STAGE_BYTES>(dynamic_shared, L, load, use);
     } else {
         const Lines<S::COLS, S::THREADS, WIDE> right(own, L, J - first, [&](u32 line) { return first + line; });
         const auto load = [&](u8* stage, u32 depth) {
-            left.fill(stage, depth);
             right.fill(stage + S::ROWS * 128, depth);
+            left.fill(stage, depth);
         };
         run_stages<S::STAGES, S::STAGE_BYTES>(dynamic_shared, L, load, use);
     }

@@ -103,15 +103,15 @@ __device__ __forceinline__ void product(const bf16* __restrict__ x, const bf16* 
     if constexpr (BACKWARD) {
         const Depths<COLS, 256, true> right(own, J, first);
         const auto load = [&](u8* stage, u32 depth) {
-            left.fill(stage, depth);
             right.fill(stage + ROWS * 128, depth, L);
+            left.fill(stage, depth);
         };
         run_products<STAGES, true, !BACKWARD>(aligned_shared(dynamic_shared), L, tile.rows, sums, load);
     } else {
         const Lines<COLS, 256, true> right(own, L, J - first, [&](u32 line) { return first + line; });
         const auto load = [&](u8* stage, u32 depth) {
-            left.fill(stage, depth);
             right.fill(stage + ROWS * 128, depth);
+            left.fill(stage, depth);
         };
         run_products<STAGES, true, !BACKWARD>(aligned_shared(dynamic_shared), L, tile.rows, sums, load);
     }

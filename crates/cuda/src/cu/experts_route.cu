@@ -198,7 +198,7 @@ __device__ __forceinline__ void route_few(const float* logits, const How& how, u
             if (expert <= how.experts) starts[expert] = at;
             at += count(expert, FEW_ROWS);
         }
-        // Where all lanes' experts are there, the end is nobody's.
+        // Where every lane's experts are there, no lane has the end.
         if (lane == WARP - 1 && how.experts == WARP * PER) starts[how.experts] = at;
     }
     __syncthreads();

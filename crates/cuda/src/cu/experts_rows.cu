@@ -24,7 +24,7 @@ __device__ __forceinline__ void glu_experts(const T* __restrict__ gate_up, const
     store8(to + c * 8, g);
 }
 
-/// The gradient, in the place of gate and up; the product again, in that of its gradient; and that of the weight: a sum over the lanes'
+/// Writes the gradient over gate and up, the product again over its gradient, and the gradient by the weight: a sum over the lanes'
 /// elements, each lane's ascending. A warp has a pair.
 template <class T>
 __device__ __forceinline__ void glu_experts_backward(T* gate_up, T* dout, const u32* __restrict__ pairs, const float* __restrict__ weights,
