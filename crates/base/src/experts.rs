@@ -29,7 +29,7 @@ impl ExpertsSpec {
         2 * self.product_width()
     }
 
-    /// The same of what goes through down.
+    /// k times what an expert's down reads.
     pub fn product_width(&self) -> u32 {
         self.chosen * self.ffn
     }

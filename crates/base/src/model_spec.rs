@@ -168,7 +168,7 @@ impl ModelSpec {
         self.parameters_with(|experts| experts.chosen)
     }
 
-    /// Parameters, with so many experts of each layer as `of_layer` gives.
+    /// Parameters, of the experts of a layer those that `of_layer` counts.
     fn parameters_with(&self, of_layer: impl Fn(&ExpertsSpec) -> u32) -> u64 {
         let (v, h, f) = (u64::from(self.vocab), u64::from(self.hidden), u64::from(self.ffn));
         let (q, kv, d) = (u64::from(self.q_width()), u64::from(self.kv_width()), u64::from(self.head_dim));

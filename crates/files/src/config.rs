@@ -7,7 +7,7 @@ mod layers;
 mod rope;
 
 use crate::wrapped;
-use keys::{Config, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, out_of_range};
+use keys::{Config, FFN_MAX, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, out_of_range};
 pub(crate) use keys::{either, short, unsupported, unsupported_family};
 use plimsoll_base::{ARCHITECTURES, Architecture, DType, Error, Gate, ModelSpec, Multipliers, Result};
 use serde_json::{Map, Value, json};
@@ -15,7 +15,6 @@ use serde_json::{Map, Value, json};
 const VOCAB_MAX: u64 = 1 << 22;
 const LAYERS_MAX: u64 = plimsoll_base::LAYERS_MAX as u64;
 const WIDTH_MAX: u64 = 1 << 17; // hidden, heads * head_dim
-const FFN_MAX: u64 = 1 << 20;
 const HEADS_MAX: u64 = 1 << 12;
 
 /// What the gates' activation is called.

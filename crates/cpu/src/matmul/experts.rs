@@ -19,6 +19,11 @@ const GATHERED_ROWS: usize = PACK_ROWS;
 /// Pairs of a task that transposes panels first, which then costs a few per cent.
 const TRANSPOSED_ROWS: usize = 256;
 
+/// Elements of one thread's scratch for rows of `width` that are gathered.
+pub(crate) fn gathered_elements(width: u64) -> u64 {
+    GATHERED_ROWS as u64 * width
+}
+
 /// out[p] = x W^T of each pair. `x`: [M, K] or [P, K] e; `out`: [P, N] e or f32.
 pub(crate) fn forward(
     dev: &CpuDevice,
@@ -62,7 +67,7 @@ pub(crate) fn backward_x(
             let (block, group) = (cut.block(task / groups), task % groups);
             let w = Panels::<E>::new(dev, w.of(block.expert));
             let (gathered, scratch) =
-                dev.thread_scratch::<E>(thread).split_at_mut(GATHERED_ROWS * w.n());
+                dev.thread_scratch::<E>(thread).split_at_mut(dy.gathered());
             let turned = pack::transpose(dev.isa(), &w, group * TILE_PANELS, scratch);
             // SAFETY: a task writes its own pairs and columns.
             unsafe { product(dev, &dy, block.pairs, turned, (out, w.k()), group, gathered) };
@@ -174,6 +179,11 @@ impl<'a, E: Operand> PairRows<'a, E> {
             }
         };
         PairRows { data: dev.read(data), width, of_rows }
+    }
+
+    /// Elements that a thread gathers at a time.
+    fn gathered(&self) -> usize {
+        self.of_rows.map_or(0, |_| GATHERED_ROWS * self.width)
     }
 
     /// What a thread gathers into; nothing where rows lie as pairs read them.

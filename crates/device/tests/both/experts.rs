@@ -66,7 +66,7 @@ impl Case {
         let &Case { m, h, f, experts, .. } = self;
         let p = self.pairs();
         let all = |n: usize, k: usize| experts * matrix_elements(kind, n as u64, k as u64, e) as usize;
-        let pack = |n: usize, k: usize| sizes::pack(kind, p as u64, n as u64, k as u64, e) as usize;
+        let pack = |n: usize, k: usize| sizes::pack(kind, m as u64, n as u64, k as u64, e) as usize;
         vec![
             ("logits", F32, m * experts),
             ("experts", U32, p),

@@ -1,7 +1,6 @@
 //! Feed-forward parts of experts: how many, which of them compute a row, and in which layers they are.
 
-use super::keys::{Config, brief, out_of_range, short, unsupported};
-use super::{FFN_MAX, POSITIONS_MAX};
+use super::keys::{Config, FFN_MAX, POSITIONS_MAX, brief, out_of_range, short, unsupported};
 use plimsoll_base::{Architecture, EXPERTS_MAX, Error, ExpertsSpec, LayerSet, ModelSpec, Result};
 use serde_json::{Map, Value, json};
 

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 pub(super) const SCORE_CAP: (&str, f64) = ("attn_logit_softcapping", 50.0);
 pub(super) const LOGIT_CAP: (&str, f64) = ("final_logit_softcapping", 30.0);
 pub(super) const POSITIONS_MAX: u64 = 1 << 30;
+pub(super) const FFN_MAX: u64 = 1 << 20;
 
 /// A configuration, or an object in one.
 pub(super) struct Config<'a> {
