@@ -11,6 +11,8 @@ crate::names! {
         Qwen2 = "qwen2",
         /// Qwen3, dense.
         Qwen3 = "qwen3",
+        /// Qwen3 with experts.
+        Qwen3Moe = "qwen3_moe",
         /// Mistral.
         Mistral = "mistral",
         /// SmolLM3.
@@ -83,6 +85,8 @@ pub struct Architecture {
     pub gate: Gate,
     /// True if q, k and v are one tensor in files, and gate and up another.
     pub is_fused: bool,
+    /// True if feed-forward parts may be made of experts.
+    pub has_experts: bool,
     /// True if part of a head may be rotated, and `longrope` is the one rule of stretching.
     pub has_longrope: bool,
     /// True if embeddings are multiplied by the root of their width.
@@ -145,6 +149,7 @@ const LLAMA: Architecture = Architecture {
     norm_offset: 0.0,
     gate: Gate::Silu,
     is_fused: false,
+    has_experts: false,
     has_longrope: false,
     scales_embedding: false,
     has_soft_caps: false,
@@ -183,6 +188,17 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         reads_mlp_bias: false,
         windows: Windows::Asked,
         config_keys: &[("use_sliding_window", Some(false))],
+        ..LLAMA
+    },
+    Architecture {
+        family: Family::Qwen3Moe,
+        causal_lm: "Qwen3MoeForCausalLM",
+        classifier: "Qwen3MoeForSequenceClassification",
+        gguf: None,
+        qk_norms: Some(QkNorms::Heads),
+        has_experts: true,
+        reads_mlp_bias: false,
+        config_keys: &[("use_sliding_window", Some(false)), ("output_router_logits", Some(false))],
         ..LLAMA
     },
     Architecture {

@@ -1,9 +1,9 @@
-//! The shape of a dense decoder: what `config.json` says that bytes and arithmetic depend on.
+//! The shape of a decoder: what `config.json` says that bytes and arithmetic depend on.
 //!
 //! Legend: V vocab, L layers, h hidden, a query heads, k key-value heads, d head dim, f feed-forward.
 
 use crate::architecture::{Architecture, QkNorms};
-use crate::{Attention, Family, LayerSet, Multipliers, RopeFactors, Window};
+use crate::{Attention, ExpertsSpec, Family, LayerSet, Multipliers, RopeFactors, Window};
 use serde::{Deserialize, Serialize};
 
 /// How rotary frequencies are stretched beyond the trained context.
@@ -77,7 +77,7 @@ pub struct ModelSpec {
     pub kv_heads: u32,
     /// d: elements of a head.
     pub head_dim: u32,
-    /// f: feed-forward width.
+    /// f: feed-forward width of the layers without experts.
     pub ffn: u32,
     /// Epsilon of every RMS norm.
     pub rms_eps: f32,
@@ -108,6 +108,9 @@ pub struct ModelSpec {
     /// True if it is the language model of a model of text and images, under whose names adapters of it go.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_wrapped: bool,
+    /// Its experts, if it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experts: Option<ExpertsSpec>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // As serde asks.
@@ -136,11 +139,37 @@ impl ModelSpec {
         self.family.architecture()
     }
 
+    /// Returns the experts of a layer, if it has any.
+    pub fn experts_of(&self, layer: u32) -> Option<ExpertsSpec> {
+        self.experts.filter(|experts| experts.layers.contains(layer))
+    }
+
+    /// Returns the number of layers with experts.
+    pub fn expert_layers(&self) -> u32 {
+        self.experts.map_or(0, |experts| experts.layers.len())
+    }
+
+    /// Elements of gate and up of a row, in the layer that has most of them.
+    pub fn gate_up_width(&self) -> u32 {
+        let dense = if self.expert_layers() < self.layers { 2 * self.ffn } else { 0 };
+        self.experts.map_or(dense, |experts| dense.max(experts.gate_up_width()))
+    }
+
     /// Number of parameters; a tied head is counted once.
     ///
-    /// P = V h (1 if tied else 2) + h + L (h a d + 2 h k d + a d h + 3 h f + n h + [bias: a d + 2 k d, h, 2 f + h] + [qk-norm]), with n
-    /// norms a layer and 2 d weights of norms of heads, or (a + k) d of rows.
+    /// P = V h (1 if tied else 2) + h + L (h a d + 2 h k d + a d h + F + n h + [bias: a d + 2 k d, h, 2 f + h] + [qk-norm]), with n
+    /// norms a layer and 2 d weights of norms of heads, or (a + k) d of rows; F = 3 h f, or E h + 3 E h f' where there are experts.
     pub fn parameters(&self) -> u64 {
+        self.parameters_with(|experts| experts.count)
+    }
+
+    /// Number of parameters that compute a token: those of its experts, and all others.
+    pub fn active_parameters(&self) -> u64 {
+        self.parameters_with(|experts| experts.chosen)
+    }
+
+    /// Parameters, of the experts of a layer those that `of_layer` counts.
+    fn parameters_with(&self, of_layer: impl Fn(&ExpertsSpec) -> u32) -> u64 {
         let (v, h, f) = (u64::from(self.vocab), u64::from(self.hidden), u64::from(self.ffn));
         let (q, kv, d) = (u64::from(self.q_width()), u64::from(self.kv_width()), u64::from(self.head_dim));
         let biases = [(self.qkv_bias, q + 2 * kv), (self.output_bias, h), (self.mlp_bias, 2 * f + h)];
@@ -152,8 +181,13 @@ impl ModelSpec {
         };
         let norms = self.architecture().norms;
         let norms = 2 * [norms.before, norms.after].into_iter().flatten().count() as u64;
-        let layer = 2 * h * q + 2 * h * kv + 3 * h * f + norms * h + bias + qk_norm;
-        v * h * if self.tied { 1 } else { 2 } + h + u64::from(self.layers) * layer
+        let layer = 2 * h * q + 2 * h * kv + norms * h + bias + qk_norm;
+        let experts = self.experts.map_or(0, |experts| {
+            h * u64::from(experts.count) + 3 * h * u64::from(of_layer(&experts)) * u64::from(experts.ffn)
+        });
+        let sparse = u64::from(self.expert_layers());
+        let ffn = (u64::from(self.layers) - sparse) * 3 * h * f + sparse * experts;
+        v * h * if self.tied { 1 } else { 2 } + h + u64::from(self.layers) * layer + ffn
     }
 
     /// Floating-point operations of one token's forward pass through the layers with `context` keys, head excluded.
@@ -166,7 +200,12 @@ impl ModelSpec {
             None => u64::from(self.layers) * context,
             Some(_) => (0..self.layers).map(keys).sum(),
         };
-        u64::from(self.layers) * 2 * (2 * h * q + 2 * h * kv + 3 * h * f) + 4 * q * all_keys
+        let sparse = u64::from(self.expert_layers());
+        let experts = self
+            .experts
+            .map_or(0, |experts| h * u64::from(experts.count) + 3 * h * u64::from(experts.product_width()));
+        let ffn = (u64::from(self.layers) - sparse) * 3 * h * f + sparse * experts;
+        2 * (u64::from(self.layers) * (2 * h * q + 2 * h * kv) + ffn) + 4 * q * all_keys
     }
 
     /// Floating-point operations of one row through the head.
@@ -190,7 +229,7 @@ const fn spec(
         family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, rms_eps, rope_theta,
         rope_scaling: RopeScaling::None, tied, max_positions,
         qkv_bias: family.architecture().qkv_bias, output_bias: false, mlp_bias: false, qk_norms: family.architecture().qk_norms,
-        attention: PLAIN, multipliers: Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0, logit_cap: None }, is_wrapped: false,
+        attention: PLAIN, multipliers: Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0, logit_cap: None }, is_wrapped: false, experts: None,
     }
 }
 
@@ -230,6 +269,13 @@ const PHI_4_MINI_ROPE: RopeScaling = RopeScaling::LongRope {
 const fn capped(spec: ModelSpec, scores: f32, logits: f32) -> ModelSpec {
     let attention = Attention { score_cap: Some(scores), ..spec.attention };
     ModelSpec { attention, multipliers: Multipliers { logit_cap: Some(logits), ..spec.multipliers }, ..spec }
+}
+
+/// `spec` with experts in all layers, whose weights are divided by their sum.
+const fn with_experts(spec: ModelSpec, count: u32, chosen: u32, ffn: u32) -> ModelSpec {
+    let layers = LayerSet::every(1, spec.layers);
+    let experts = ExpertsSpec { count, chosen, ffn, normalizes: true, layers, balance: 0.001 };
+    ModelSpec { experts: Some(experts), ..spec }
 }
 
 /// `spec` with windows in all layers but every n-th.
@@ -275,6 +321,8 @@ pub const PRESETS: &[(&str, ModelSpec)] = &[
     ("qwen3-8b", spec(Family::Qwen3, 151936, 4096, 36, 32, 8, 128, 12288, 1e-6, 1e6, false, 40960)),
     ("qwen3-14b", spec(Family::Qwen3, 151936, 5120, 40, 40, 8, 128, 17408, 1e-6, 1e6, false, 40960)),
     ("qwen3-32b", spec(Family::Qwen3, 151936, 5120, 64, 64, 8, 128, 25600, 1e-6, 1e6, false, 40960)),
+    ("qwen3-30b-a3b", with_experts(spec(Family::Qwen3Moe, 151936, 2048, 48, 32, 4, 128, 6144, 1e-6, 1e6, false, 40960), 128, 8, 768)),
+    ("qwen3-235b-a22b", with_experts(spec(Family::Qwen3Moe, 151936, 4096, 94, 64, 4, 128, 12288, 1e-6, 1e6, false, 40960), 128, 8, 1536)),
     ("llama-2-7b", spec(Family::Llama, 32000, 4096, 32, 32, 32, 128, 11008, 1e-5, 1e4, false, 4096)),
     ("llama-2-13b", spec(Family::Llama, 32000, 5120, 40, 40, 40, 128, 13824, 1e-5, 1e4, false, 4096)),
     ("llama-2-70b", spec(Family::Llama, 32000, 8192, 80, 64, 8, 128, 28672, 1e-5, 1e4, false, 4096)),
@@ -344,8 +392,33 @@ mod tests {
             ("olmo-2-7b", 7_298_617_344),
             ("granite-3.3-8b", 8_170_864_640),
             ("phi-4-mini", 3_836_021_760),
+            ("qwen3-30b-a3b", 30_532_122_624),
+            ("qwen3-235b-a22b", 235_093_634_560),
         ] {
             assert_eq!(ModelSpec::preset(name).unwrap().parameters(), expect, "{name}");
         }
+    }
+
+    #[test]
+    fn a_token_is_computed_by_its_experts_alone() {
+        let spec = ModelSpec::preset("qwen3-30b-a3b").unwrap();
+        // 48 layers lack 120 of 128 experts of 3 x 2,048 x 768.
+        assert_eq!(spec.active_parameters(), 30_532_122_624 - 48 * 120 * 3 * 2048 * 768);
+        let embeddings = 2 * 151_936 * 2048;
+        let norms = 48 * (2 * 2048 + 2 * 128) + 2048;
+        assert_eq!(spec.layer_flops(0), 2 * (spec.active_parameters() - embeddings - norms));
+        let dense = ModelSpec::preset("qwen3-8b").unwrap();
+        assert_eq!(dense.active_parameters(), dense.parameters());
+        // Every second layer is as wide as the dense part, which is narrower than 8 experts.
+        let experts = spec.experts.unwrap();
+        let mixed =
+            ModelSpec { experts: Some(ExpertsSpec { layers: LayerSet::every(2, 48), ..experts }), ..spec };
+        assert_eq!(
+            (mixed.expert_layers(), mixed.experts_of(0), mixed.experts_of(1)),
+            (24, None, mixed.experts)
+        );
+        assert_eq!((mixed.gate_up_width(), spec.gate_up_width()), (12_288, 12_288));
+        let lost = 24 * (128 * 2048 + 3 * 2048 * (128 * 768 - 6144));
+        assert_eq!(mixed.parameters(), spec.parameters() - lost);
     }
 }

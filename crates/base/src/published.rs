@@ -49,7 +49,7 @@ mod tests {
             ("meta-llama/Llama-2-13b-chat-hf", Some("llama-2-13b")),
             ("meta-llama/Meta-Llama-3-8B-Instruct", Some("llama-3-8b")),
             ("hf:meta-llama/Llama-3.1-70B", Some("llama-3.1-70b")),
-            ("hf:Qwen/Qwen3-30B-A3B", None),
+            ("hf:Qwen/Qwen3-30B-A3B", Some("qwen3-30b-a3b")),
             ("hf:Qwen/Qwen2.5-7B-Instruct-AWQ", None),
             ("baichuan-inc/Baichuan-13B-Base", Some("baichuan-13b")),
             ("/models/Qwen2.5-0.5B/", Some("qwen2.5-0.5b")),

@@ -309,6 +309,12 @@ pub(super) fn embed_backward_part(
     });
 }
 
+pub(super) fn fold(dev: &CpuDevice, parts: &[Buf<'_>], dst: Buf<'_>, add: bool) {
+    for (index, part) in parts.iter().enumerate() {
+        accumulate(dev, *part, dst, add || index > 0);
+    }
+}
+
 pub(super) fn accumulate(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>, add: bool) {
     assert_eq!(src.len(), dst.len(), "lengths of a sum");
     by_dtype!(src, X => by_dtype!(dst, T => {

@@ -70,7 +70,7 @@ pub(super) fn glu_backward(
 
 /// bent(g) u.
 #[inline(always)]
-fn gated<S: Simd>(s: S, how: Gate, g: S::F, u: S::F) -> S::F {
+pub(crate) fn gated<S: Simd>(s: S, how: Gate, g: S::F, u: S::F) -> S::F {
     s.mul(s.div(g, s.add(s.splat(1.0), s.exp(s.sub(s.splat(0.0), exponent(s, how, g))))), u)
 }
 
@@ -87,7 +87,7 @@ fn exponent<S: Simd>(s: S, how: Gate, g: S::F) -> S::F {
 
 /// Gradients of gate and up: d bent = sig (1 + g z' (1 - sig)), sig = 1 / (1 + e^-z).
 #[inline(always)]
-fn slopes<S: Simd>(s: S, how: Gate, g: S::F, u: S::F, d: S::F) -> (S::F, S::F) {
+pub(crate) fn slopes<S: Simd>(s: S, how: Gate, g: S::F, u: S::F, d: S::F) -> (S::F, S::F) {
     let one = s.splat(1.0);
     let sig = s.div(one, s.add(one, s.exp(s.sub(s.splat(0.0), exponent(s, how, g)))));
     let grown = match how {

@@ -5,6 +5,7 @@
 //! lanes and a fixed tree; tiles are merged in ascending order. The sampler uses the same functions.
 
 use super::activation::{capped, capped_slope};
+use super::elementwise;
 use super::lanes::{LANES, Lanes, by_dtype, simd_fn};
 use super::matmul::{self, Operand, Packed, Panels};
 use super::{CpuDevice, Isa, Shared};
@@ -321,6 +322,7 @@ impl<'a> Outputs<'a> {
 
 /// dx and grad, tile by tile of the vocabulary: logits are computed again.
 pub(crate) fn backward(dev: &CpuDevice, args: HeadBackward<'_>) {
+    args.grad.into_iter().for_each(|grad| elementwise::begin_sum(dev, grad.buf, args.add));
     let HeadBackward { x, w, head_out, .. } = args;
     let same = args.grad.is_none_or(|grad| (grad.n, grad.k, grad.layout) == (w.n, w.k, w.layout));
     assert!(same, "the gradient's shape is the weights'");

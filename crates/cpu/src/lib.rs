@@ -11,6 +11,7 @@ mod attention_backward;
 mod blocks;
 mod cpu_device;
 mod elementwise;
+mod experts;
 mod gate;
 mod head;
 mod isa;

@@ -197,7 +197,8 @@ pub(super) fn store_any<S: Simd, T: Lanes>(s: S, to: &mut [T], x: S::F) {
     }
 }
 
-pub(super) fn bias_backward(dev: &CpuDevice, dy: Buf<'_>, grad: Buf<'_>) {
+pub(super) fn bias_backward(dev: &CpuDevice, dy: Buf<'_>, grad: Buf<'_>, add: bool) {
+    elementwise::begin_sum(dev, grad, add);
     let n = grad.len();
     assert_eq!(dy.len() % n, 0, "rows of {n}");
     by_dtype!(dy, T => by_dtype!(grad, D => {

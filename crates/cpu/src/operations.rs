@@ -2,8 +2,8 @@
 
 use crate::cpu_device::CpuDevice;
 use crate::{
-    activation, adamw, adamw8, attention, attention_backward, blocks, elementwise, gate, head, lanes, matmul,
-    norm, peak, rope, sample,
+    activation, adamw, adamw8, attention, attention_backward, blocks, elementwise, experts, gate, head,
+    lanes, matmul, norm, peak, rope, sample,
 };
 use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
 use plimsoll_device::{
@@ -19,14 +19,17 @@ pub fn takes_head_dim(head_dim: usize) -> bool {
 }
 
 impl CpuDevice {
-    /// What the device itself needs in the arena: the resident region `device.scratch`, if the model is trained.
+    /// What the device itself needs in the arena: the resident region `device.scratch`, if the model is trained or has experts.
     ///
-    /// Each thread has room for three panels of the largest transposed matrix; independent of the number of rows.
+    /// Each thread has room for three panels of the largest transposed matrix, and for some rows that experts gather; independent of
+    /// the number of rows.
     /// Errors: `size-overflow`.
     pub fn scratch_layout(spec: &ModelSpec, weights: DType, threads: usize, update: bool) -> Result<Layout> {
         let mut layout = Layout::new();
-        if update {
-            let shape = [threads as u64, scratch_elements(spec, weights)];
+        let gathered = spec.experts.map_or(0, |_| matmul::experts::gathered_elements(spec.hidden.into()));
+        let elements = if update { scratch_elements(spec, weights) } else { gathered };
+        if elements > 0 {
+            let shape = [threads as u64, elements];
             layout.arena("device.scratch", "device", HostPool::Host, PhaseSet::RESIDENT, &shape, weights)?;
         }
         Ok(layout)
@@ -62,18 +65,32 @@ impl CpuDevice {
     }
 }
 
-/// The shapes [n, k] of a block's linear layers.
-fn linear(spec: &ModelSpec) -> [(u64, u64); 4] {
+/// The shapes [n, k] of a block's linear layers; of experts those of one.
+fn linear(spec: &ModelSpec) -> Vec<(u64, u64)> {
     let (h, f, q) = (u64::from(spec.hidden), u64::from(spec.ffn), u64::from(spec.q_width()));
     let qkv = q + 2 * u64::from(spec.kv_width());
-    [(qkv, h), (h, q), (2 * f, h), (h, f)]
+    let mut all = vec![(qkv, h), (h, q)];
+    if spec.expert_layers() < spec.layers {
+        all.extend([(2 * f, h), (h, f)]);
+    }
+    if let Some(experts) = spec.experts {
+        let f = u64::from(experts.ffn);
+        all.extend([(u64::from(experts.count), h), (2 * f, h), (h, f)]);
+    }
+    all
 }
 
 /// Elements of one thread's scratch: the largest transposed group of panels among the model's matrices.
 fn scratch_elements(spec: &ModelSpec, weights: DType) -> u64 {
     let head = u64::from(spec.vocab).min(plimsoll_device::HEAD_TILE as u64);
     let matrices = linear(spec).into_iter().chain([(head, u64::from(spec.hidden))]);
-    matrices.map(|(n, k)| matmul::transpose_elements(n, k, weights)).max().expect("five matrices")
+    let each = matrices.map(|(n, k)| matmul::transpose_elements(n, k, weights));
+    // Gradients of rows are gathered for the pairs of an expert while its down is transposed.
+    let experts = spec.experts.map_or(0, |experts| {
+        let h = u64::from(spec.hidden);
+        matmul::experts::gathered_elements(h) + matmul::transpose_elements(h, experts.ffn.into(), weights)
+    });
+    each.fold(experts, u64::max)
 }
 
 impl Backend for CpuDevice {
@@ -130,12 +147,17 @@ impl Backend for CpuDevice {
             Op::AdaptBackwardU { dy, adapter, du } => matmul::adapt_backward_u(self, dy, adapter, du),
             Op::AdaptedDx { dy, of, du, out } => matmul::adapted_dx(self, dy, of, du, out),
             Op::AdaptBackwardW { args } => matmul::adapt_backward_w(self, args),
+            op @ (Op::Route { .. }
+            | Op::MatmulExperts { .. }
+            | Op::GluExperts { .. }
+            | Op::Combine { .. }
+            | Op::MatmulExpertsDx { .. }
+            | Op::MatmulExpertsDw { .. }
+            | Op::GluExpertsBackward { .. }
+            | Op::RouteBackward { .. }) => experts::run(self, op),
             Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
             Op::MatmulDw { dy, x, grad, add, pack } => matmul::gradient(self, dy, x, grad, add, pack),
-            Op::BiasBackward { dy, grad, add } => {
-                elementwise::begin_sum(self, grad, add);
-                norm::bias_backward(self, dy, grad);
-            }
+            Op::BiasBackward { dy, grad, add } => norm::bias_backward(self, dy, grad, add),
             Op::RmsNormBackward { x, norm, dy, to } => norm::rms_norm_backward(self, x, norm, dy, to),
             Op::AttentionBackward { args } => attention_backward::backward(self, args),
             Op::RopeBackward { args } => rope::backward(self, args),
@@ -144,17 +166,10 @@ impl Backend for CpuDevice {
             }
             Op::ActivateBackward { how, y, dy, dx } => activation::activate_backward(self, how, y, dy, dx),
             Op::ScatterAddRows { src, rows, dst } => elementwise::scatter_add_rows(self, src, rows, dst),
-            Op::HeadBackward { args } => {
-                args.grad.into_iter().for_each(|grad| elementwise::begin_sum(self, grad.buf, args.add));
-                head::backward(self, args);
-            }
+            Op::HeadBackward { args } => head::backward(self, args),
             Op::EmbedBackward { d, ids, grad } => elementwise::embed_backward(self, d, ids, grad),
             Op::Accumulate { src, dst, add } => elementwise::accumulate(self, src, dst, add),
-            Op::Fold { parts, dst, add } => {
-                parts.iter().enumerate().for_each(|(index, part)| {
-                    elementwise::accumulate(self, *part, dst, add || index > 0);
-                });
-            }
+            Op::Fold { parts, dst, add } => elementwise::fold(self, parts, dst, add),
             Op::EmbedBackwardPart { d, ids, k, layout, owned, shard } => {
                 elementwise::embed_backward_part(self, d, ids, (k, layout), owned, shard);
             }

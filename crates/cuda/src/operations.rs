@@ -6,8 +6,8 @@ use crate::attention_backward::attention_backward_scratch_bytes;
 use crate::cuda_device::ScratchLimits;
 use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
 use crate::{
-    adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, driver, head, matmul,
-    memory, optimizer, pipeline, rotation, rows, sample, transfer,
+    adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, driver, experts, head,
+    matmul, memory, optimizer, pipeline, rotation, route, rows, sample, transfer,
 };
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::{
@@ -213,6 +213,18 @@ impl CudaDevice {
             Op::AdaptBackwardU { dy, adapter, du } => adapter::backward_u(self, dy, adapter, du),
             Op::AdaptedDx { dy, of, du, out } => adapter::backward_x(self, dy, of, du, out),
             Op::AdaptBackwardW { args } => adapter::backward_w(self, args),
+            Op::Route { logits, how, to } => route::forward(self, logits, how, to),
+            Op::MatmulExperts { x, x_has, w, routes, out } => {
+                experts::forward(self, x, x_has, w, routes, out)
+            }
+            Op::GluExperts { how, gate_up: x, f, routes, out } => experts::glu(self, how, x, f, routes, out),
+            Op::Combine { y, routes, resid, out } => experts::combine(self, y, routes, resid, out),
+            Op::MatmulExpertsDx { dy, dy_has, w, routes, out } => {
+                experts::backward_x(self, dy, dy_has, w, routes, out);
+            }
+            Op::MatmulExpertsDw { args } => experts::backward_w(self, args),
+            Op::GluExpertsBackward { args } => experts::glu_backward(self, args),
+            Op::RouteBackward { args } => route::backward(self, args),
             Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
             Op::MatmulDw { dy, x, grad, add, pack: _ } => matmul::backward_w(self, dy, x, grad, add),
             Op::BiasBackward { dy, grad, add } => rows::bias_backward(self, dy, grad, add),
@@ -231,10 +243,7 @@ impl CudaDevice {
             Op::EmbedBackwardPart { d, ids, k, layout, owned, shard } => {
                 chain::embed_backward_part(self, d, ids, (k, layout), owned, shard);
             }
-            Op::AdamW { how, bufs } => match bufs.scales {
-                Some(scales) => optimizer::adamw8(self, how, bufs, scales),
-                None => optimizer::adamw(self, how, bufs),
-            },
+            Op::AdamW { how, bufs } => optimizer::adamw(self, how, bufs),
             Op::WriteCodes { src, dst } => memory::write_codes(self, src, dst),
             Op::Zero { dst } => memory::zero(self, dst),
         }
@@ -256,11 +265,18 @@ fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 4] {
         | Op::Glu { out, .. }
         | Op::Activate { out, .. }
         | Op::GatherRows { out, .. }
+        | Op::MatmulExperts { out, .. }
+        | Op::GluExperts { out, .. }
+        | Op::Combine { out, .. }
         | Op::MatmulDx { out, .. }
+        | Op::MatmulExpertsDx { out, .. }
         | Op::BiasBackward { grad: out, .. }
         | Op::GluBackward { d_gate_up: out, .. }
         | Op::ActivateBackward { dx: out, .. } => two(Some(out), None),
         Op::MatmulDw { grad, .. } | Op::EmbedBackward { grad, .. } => two(Some(grad.buf), None),
+        Op::MatmulExpertsDw { args } => two(Some(args.grad.buf), None),
+        Op::GluExpertsBackward { args } => [Some(args.gate_up), Some(args.dout), Some(args.d_weights), None],
+        Op::RouteBackward { args } => two(Some(args.d_logits), args.balance.map(|balance| balance.rows)),
         Op::AdaptDown { u, .. } => two(Some(u), None),
         Op::Adapted { u, out, .. } => two(Some(u), Some(out)),
         Op::AdaptedDx { out, .. } => two(Some(out), None),

@@ -74,7 +74,10 @@ pub(crate) fn squares_of(
 }
 
 pub(crate) fn adamw(dev: &CudaDevice, how: AdamW, bufs: AdamWBufs<'_>) {
-    let AdamWBufs { weights, grad, m, v, master, scales: _ } = bufs;
+    if let Some(scales) = bufs.scales {
+        return adamw8(dev, how, bufs, scales);
+    }
+    let AdamWBufs { weights, grad, m, v, master, .. } = bufs;
     assert!(how.step >= 1, "steps count from 1");
     let n = weights.len();
     assert_eq!(
@@ -101,7 +104,7 @@ pub(crate) fn adamw(dev: &CudaDevice, how: AdamW, bufs: AdamWBufs<'_>) {
 }
 
 /// The same with moments of 8 bits: a warp for each block of them.
-pub(crate) fn adamw8(dev: &CudaDevice, how: AdamW, bufs: AdamWBufs<'_>, scales: [Buf<'_>; 2]) {
+fn adamw8(dev: &CudaDevice, how: AdamW, bufs: AdamWBufs<'_>, scales: [Buf<'_>; 2]) {
     let AdamWBufs { weights, grad, m, v, master, .. } = bufs;
     assert!(how.step >= 1, "steps count from 1");
     assert!(master.is_none(), "8-bit moments have no master copy");

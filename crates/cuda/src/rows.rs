@@ -134,7 +134,7 @@ pub(crate) fn glu(dev: &CudaDevice, how: Gate, gate_up: Buf<'_>, f: usize, out: 
     dev.launch("rows", typed!("glu", out), blocks(items, 256, 256), &args);
 }
 
-fn is_gelu(how: Gate) -> Arg {
+pub(super) fn is_gelu(how: Gate) -> Arg {
     Arg::U32((how == Gate::GeluTanh).into())
 }
 

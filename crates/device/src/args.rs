@@ -1,7 +1,10 @@
 //! Arguments of operations. Legend as in the crate's documentation.
 
 use crate::claims::{Access, Operand, Uses};
-use crate::{Coded, Codes, Kv, Matrix, MatrixLayout, Nf4, Owned};
+use crate::{
+    Balance, Coded, Codes, Experts, ExpertsBackward, GluExpertsBackward, Kv, Matrix, MatrixLayout, Nf4,
+    Owned, RouteBackward, Routes, Routing, RowsOf,
+};
 use plimsoll_base::{Gate, QkNorms};
 use plimsoll_memory::Buf;
 
@@ -466,6 +469,12 @@ operands! {
     AdapterBlock { b: whole }
     Adapter { a: whole, blocks: whole }
     AdaptBackward { x: Read, u: Read, dy: Read, du: Read, pack: Write, grads: Write }
+    Routes { experts: whole, weights: whole, pairs: whole, places: whole, starts: whole }
+    Experts { buf: whole }
+    Balance { segments: Read, rows: Write }
+    RouteBackward { logits: Read, routes: Read, d_weights: Read, balance: Write, d_logits: Write }
+    GluExpertsBackward { gate_up: Write, routes: Read, dout: Write, d_weights: Write }
+    ExpertsBackward { dy: Read, x: Read, routes: Read, grad: Write, pack: Write }
 }
 
 impl Operand for Adapted<'_> {
@@ -503,4 +512,17 @@ macro_rules! operands_without_buffers {
     };
 }
 
-operands_without_buffers!(f32, bool, usize, Scores, Logits, Activation, Gate, AdamW, MatrixLayout, &[Owned]);
+operands_without_buffers!(
+    f32,
+    bool,
+    usize,
+    Scores,
+    Logits,
+    Activation,
+    Gate,
+    AdamW,
+    MatrixLayout,
+    &[Owned],
+    Routing,
+    RowsOf
+);

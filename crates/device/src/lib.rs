@@ -16,6 +16,7 @@ mod backend;
 mod blocks;
 pub mod claims;
 pub mod codes;
+mod experts;
 mod layout;
 pub mod nf4;
 mod op;
@@ -32,6 +33,9 @@ pub use backend::{Aside, Backend, Checked, Pipeline, Transfer};
 pub use blocks::{BLOCK_PARTS_MAX, Blocks, Codes, block_words};
 pub use claims::{Claim, Claims};
 pub use codes::{CODE_BLOCK, Coded};
+pub use experts::{
+    Balance, Experts, ExpertsBackward, GluExpertsBackward, RouteBackward, Routes, Routing, RowsOf,
+};
 pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, PANEL, matrix_elements};
 pub use nf4::{NF4_BLOCK, Nf4, nf4_elements};
 pub use op::{Device, Op};

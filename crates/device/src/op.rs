@@ -5,8 +5,9 @@ use crate::claims::{Access, Claim, Operand, Uses};
 use crate::nf4;
 use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, Adapted, Adapter, AttentionBackward, Backend, Batch, Blocks,
-    Checked, Coded, Codes, HeadBackward, HeadOut, Kv, Logits, Matrix, MatrixLayout, Nf4, Norm, NormGrads,
-    Owned, QkNorm, RopeBackward, Rotation, Run, Sample, Scores, Slots, Transfer,
+    Checked, Coded, Codes, Experts, ExpertsBackward, GluExpertsBackward, HeadBackward, HeadOut, Kv, Logits,
+    Matrix, MatrixLayout, Nf4, Norm, NormGrads, Owned, QkNorm, RopeBackward, Rotation, RouteBackward, Routes,
+    Routing, RowsOf, Run, Sample, Scores, Slots, Transfer,
 };
 use plimsoll_base::Gate;
 use plimsoll_memory::Buf;
@@ -102,6 +103,21 @@ operations! {
     fn glu(how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, out: Write Buf<'a>) = Glu;
     /// out = f(x), element by element; `out` may be `x` itself. `x`, `out`: e.
     fn activate(how: Read Activation, x: Read Buf<'a>, out: Write Buf<'a>) = Activate, in_place(x => out);
+    /// Which experts compute each row, and in which order. `logits`: [M, E] f32, finite or not: a row of NaN
+    /// goes to the first experts, with weights of NaN.
+    fn route(logits: Read Buf<'a>, how: Read Routing, to: Write Routes<'a>) = Route;
+    /// out[p] = x W^T of each pair with the matrix of its expert. `x`: [M, K] or [P, K] e, as `x_has` says; `out`: [P, N] e or f32.
+    fn matmul_experts(
+        x: Read Buf<'a>, x_has: Read RowsOf, w: Read Experts<'a>, routes: Read Routes<'a>, out: Write Buf<'a>
+    ) = MatmulExperts;
+    /// out[p] = weight of the pair * bent gate * up, rounded once. `gate_up`: [P, 2f] e, gate first; `out`: [P, f] e.
+    fn glu_experts(
+        how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, routes: Read Routes<'a>, out: Write Buf<'a>
+    ) = GluExperts;
+    /// out[m] = resid[m] + the sum of y over the row's pairs, in the order of their experts: f32, rounded once. `y`: [P, h] f32; `resid`:
+    /// [M, h] f32, zero if none; `out`: [M, h] f32 or e.
+    fn combine(y: Read Buf<'a>, routes: Read Routes<'a>, resid: Read Option<Buf<'a>>, out: Write Buf<'a>) = Combine,
+        in_place(resid => out);
     /// out[r] = x[rows[r]]. `x`: [M, h] f32; `rows`: [R] u32; `out`: [R, h] f32.
     fn gather_rows(x: Read Buf<'a>, rows: Read Buf<'a>, out: Write Buf<'a>) = GatherRows;
     /// Log-probability of `targets` ([R] u32), log-sum-exp and entropy through the head tile. `x`: [R, h] e;
@@ -139,6 +155,17 @@ operations! {
     fn matmul_dw(
         dy: Read Buf<'a>, x: Read Buf<'a>, grad: Write Matrix<'a>, add: Read bool, pack: Write Buf<'a>
     ) = MatmulDw;
+    /// The gradient of `matmul_experts` by x, of each pair: out[p] = dy W. `dy`: [M, N] or [P, N] e, as `dy_has` says; `out`: [P, K] e or
+    /// f32.
+    fn matmul_experts_dx(
+        dy: Read Buf<'a>, dy_has: Read RowsOf, w: Read Experts<'a>, routes: Read Routes<'a>, out: Write Buf<'a>
+    ) = MatmulExpertsDx;
+    /// The gradient of `matmul_experts` by the weights.
+    fn matmul_experts_dw(args: Read ExpertsBackward<'a>) = MatmulExpertsDw;
+    /// The gradient of `glu_experts`.
+    fn glu_experts_backward(args: Read GluExpertsBackward<'a>) = GluExpertsBackward;
+    /// The gradient of `route`.
+    fn route_backward(args: Read RouteBackward<'a>) = RouteBackward;
     /// grad[n] = sum over rows of dy, or grad[n] += when `add`. `dy`: [M, N] e; `grad`: [N].
     fn bias_backward(dy: Read Buf<'a>, grad: Write Buf<'a>, add: Read bool) = BiasBackward;
     /// Gradients through the norm. `x`: [M, h] f32; `w`: [h]; `dy`: [M, h] f32 or e.

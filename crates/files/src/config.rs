@@ -1,12 +1,13 @@
 //! Hugging Face's `config.json` to a `ModelSpec` and back. What this project does not compute is refused by key and
-//! value, never ignored: experts, soft-caps of a family that has none, another activation would give wrong numbers without a word.
+//! value, never ignored: experts or soft-caps of a family that has none, another activation would give wrong numbers without a word.
 
+mod experts;
 mod keys;
 mod layers;
 mod rope;
 
 use crate::wrapped;
-use keys::{Config, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, out_of_range};
+use keys::{Config, FFN_MAX, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, out_of_range};
 pub(crate) use keys::{either, short, unsupported, unsupported_family};
 use plimsoll_base::{ARCHITECTURES, Architecture, DType, Error, Gate, ModelSpec, Multipliers, Result};
 use serde_json::{Map, Value, json};
@@ -14,7 +15,6 @@ use serde_json::{Map, Value, json};
 const VOCAB_MAX: u64 = 1 << 22;
 const LAYERS_MAX: u64 = plimsoll_base::LAYERS_MAX as u64;
 const WIDTH_MAX: u64 = 1 << 17; // hidden, heads * head_dim
-const FFN_MAX: u64 = 1 << 20;
 const HEADS_MAX: u64 = 1 << 12;
 
 /// What the gates' activation is called.
@@ -108,6 +108,7 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
         qk_norms: architecture.qk_norms,
         max_positions,
         attention: config.attention(architecture, layers, max_positions, &rope)?,
+        experts: config.experts(architecture, layers)?,
         multipliers: config.multipliers(architecture)?,
         is_wrapped: text.is_some(),
     };
@@ -152,7 +153,7 @@ pub(crate) fn check_spec(spec: &ModelSpec, file: &str) -> Result<()> {
         );
         return Err(Error::new("model-config-invalid", message));
     }
-    Ok(())
+    experts::check(spec, file)
 }
 
 /// The ids of special tokens; `generation_config.json` wins where both speak.
@@ -203,6 +204,7 @@ pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
         map.insert("mlp_bias".into(), spec.mlp_bias.into());
     }
     layers::write(spec, map);
+    experts::write(spec, map);
     rope::write(spec, map);
     insert_ids(map, ids);
     config
@@ -294,8 +296,10 @@ impl Config<'_> {
     }
 
     fn refuse_what_is_not_built(&self, architecture: &Architecture) -> Result<()> {
+        let is_built =
+            |key: &str| architecture.has_experts && ["num_experts", "moe_intermediate_size"].contains(&key);
         for key in ["num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"] {
-            if let Some(value) = self.present(key).filter(|v| v.as_u64() != Some(0)) {
+            if let Some(value) = self.present(key).filter(|v| v.as_u64() != Some(0) && !is_built(key)) {
                 return Err(unsupported(self.file, key, value, "a dense model"));
             }
         }

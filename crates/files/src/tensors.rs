@@ -1,7 +1,7 @@
 //! What a model file says about each tensor, and what a model of a given shape must contain.
 //! Names are Hugging Face's, whatever the file calls them.
 //!
-//! Legend: V vocab, h hidden, a query heads, k key-value heads, d head dim, f feed-forward.
+//! Legend: V vocab, h hidden, a query heads, k key-value heads, d head dim, f feed-forward, of an expert where there are E.
 
 use plimsoll_base::{Encoding, ModelSpec, QkNorms};
 
@@ -93,13 +93,24 @@ pub fn expected_tensors(spec: &ModelSpec) -> Vec<(String, Vec<u64>)> {
         }
         norm(norms.after, 0).iter().for_each(|name| add(name, &[h]));
         norm(norms.before, 1).iter().for_each(|name| add(name, &[h]));
-        if spec.architecture().is_fused {
+        if let Some(experts) = spec.experts_of(layer) {
+            let f = u64::from(experts.ffn);
+            add("mlp.gate.weight", &[experts.count.into(), h]);
+            for expert in 0..experts.count {
+                add(&format!("mlp.experts.{expert}.gate_proj.weight"), &[f, h]);
+                add(&format!("mlp.experts.{expert}.up_proj.weight"), &[f, h]);
+            }
+            for expert in 0..experts.count {
+                add(&format!("mlp.experts.{expert}.down_proj.weight"), &[h, f]);
+            }
+        } else if spec.architecture().is_fused {
             add("mlp.gate_up_proj.weight", &[2 * f, h]);
+            add("mlp.down_proj.weight", &[h, f]);
         } else {
             add("mlp.gate_proj.weight", &[f, h]);
             add("mlp.up_proj.weight", &[f, h]);
+            add("mlp.down_proj.weight", &[h, f]);
         }
-        add("mlp.down_proj.weight", &[h, f]);
         if spec.mlp_bias {
             add("mlp.gate_proj.bias", &[f]);
             add("mlp.up_proj.bias", &[f]);

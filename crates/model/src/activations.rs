@@ -8,6 +8,7 @@
 pub(crate) mod bufs;
 
 use crate::adapters::{AdaptBufs, Site};
+use crate::experts::{self, ExpertRegions};
 use bufs::{Backward, HeadBufs, LayerBufs, WindowBufs};
 use plimsoll_base::{DType, LayerSet, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::{Batch, DeviceKind, HEAD_TILE, HeadOut, KV_BLOCK, Kv, SEGMENT_FIELDS, sizes};
@@ -121,22 +122,43 @@ struct Slots {
     cheap: usize,
     qkv: usize,
     kv: usize,
+    /// Of products of gates and ups, which layers with experts make again in any case.
+    product: usize,
+    /// Of routes.
+    routes: usize,
 }
 
 fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
     let layers = spec.layers as usize;
+    let one = Slots { resid: 1, mid: 0, kept: 1, cheap: 1, qkv: 1, kv: 1, product: 1, routes: 1 };
     match mode {
-        Mode::Rollout { .. } => Slots { resid: 1, mid: 0, kept: 1, cheap: 1, qkv: 1, kv: layers },
-        Mode::Reward(_) | Mode::Score | Mode::Teacher => {
-            Slots { resid: 1, mid: 0, kept: 1, cheap: 1, qkv: 1, kv: 1 }
-        }
+        Mode::Rollout { .. } => Slots { kv: layers, ..one },
+        Mode::Reward(_) | Mode::Score | Mode::Teacher => one,
         Mode::Critic(recompute) | Mode::Update(recompute) | Mode::UpdateScore(recompute) => {
             let kept = if recompute == Recompute::Layer { 1 } else { layers };
             let cheap = if recompute == Recompute::None { layers } else { 1 };
             let qkv = if spec.qk_norms.is_some() { kept } else { 1 };
-            Slots { resid: layers + 1, mid: cheap, kept, cheap, qkv, kv: kept }
+            let product = if spec.experts.is_some() { 1 } else { cheap };
+            let routes = if kept > 1 { spec.expert_layers() as usize } else { 1 };
+            Slots { resid: layers + 1, mid: cheap, kept, cheap, qkv, kv: kept, product, routes }
         }
     }
+}
+
+/// How many layers' worth of gates and ups a mode holds, and their elements of a row: those of all layers together, where some are wider
+/// than others.
+fn gate_up_slots(spec: &ModelSpec, kept: usize) -> (usize, usize) {
+    let (all, widest) = (gate_up_before(spec, spec.layers), spec.gate_up_width() as usize);
+    if kept == 1 || all == kept * widest { (kept, widest) } else { (1, all) }
+}
+
+/// Elements of gates and ups of a row in the layers before one.
+fn gate_up_before(spec: &ModelSpec, layer: u32) -> usize {
+    let (before, dense) = (layer as usize, 2 * spec.ffn as usize);
+    spec.experts.map_or(before * dense, |experts| {
+        let sparse = experts.layers.before(layer) as usize;
+        (before - sparse) * dense + sparse * experts.gate_up_width() as usize
+    })
 }
 
 /// How many layers' worth of what the last products give, where norms come after them: these are never computed again.
@@ -172,7 +194,7 @@ pub fn layout(
     let (m, r, s) = (limits.rows, limits.head_rows, slots(spec, mode));
     let whole_kv = s.kv - windowed(spec, &limits).len() as usize;
     let mut add = |name: &str, shape: &[usize], dtype: DType| add_in(Turn::Whole, name, shape, dtype);
-    let (h, f, d) = (spec.hidden as usize, spec.ffn as usize, spec.head_dim as usize);
+    let (h, d, gate_up) = (spec.hidden as usize, spec.head_dim as usize, gate_up_slots(spec, s.kept));
     let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
     for (name, n) in
         [("ids", m), ("positions", m), ("slots", m), ("tables", limits.table_entries), ("head_rows", r)]
@@ -197,8 +219,8 @@ pub fn layout(
         ("keys", whole_kv, &[limits.blocks, spec.kv_heads as usize, d, KV_BLOCK], weights),
         ("values", whole_kv, &[limits.blocks, spec.kv_heads as usize, KV_BLOCK, d], weights),
         ("attn", s.kept, &[m, q], weights),
-        ("gate_up", s.kept, &[m, 2 * f], weights),
-        ("product", s.cheap, &[m, f], weights),
+        ("gate_up", gate_up.0, &[m, gate_up.1], weights),
+        ("product", s.product, &[m, spec.gate_up_width() as usize / 2], weights),
     ];
     let norms: &[(&str, usize, &[usize], DType)] = match mode.recompute() {
         Some(_) => &[
@@ -211,6 +233,9 @@ pub fn layout(
     for (name, slots, shape, dtype) in norms.iter().chain(kept).filter(|t| t.1 > 0) {
         add_in(turn_of(spec, mode, name), name, &[&[*slots], *shape].concat(), *dtype)?;
     }
+    let has_gradients = mode.recompute().is_some();
+    let routes = (s.routes, turn_of(spec, mode, "routes"));
+    experts::add_regions(spec, weights, m, routes, has_gradients, &mut add_in)?;
     add_head(spec, weights, target, mode, r, &mut add_in)?;
     if mode.recompute().is_some() {
         add_backward(spec, weights, target.kind, mode, limits, &mut add_in)?;
@@ -249,6 +274,7 @@ fn turn_of(spec: &ModelSpec, mode: Mode, name: &str) -> Turn {
     match (mode.recompute(), name) {
         (None, _) | (_, "ffn_out") => Turn::Whole,
         (Some(Recompute::Layer), _) => Turn::Layers,
+        (Some(_), "product") if spec.experts.is_some() => Turn::Layers,
         (Some(Recompute::Cheap), "attn_out" | "mid" | "norm_attn" | "norm_ffn" | "product") => Turn::Layers,
         (Some(_), "qkv") if spec.qk_norms.is_none() => Turn::Layers,
         (Some(_), _) => Turn::Whole,
@@ -342,17 +368,20 @@ fn largest_pack(
 ) -> u64 {
     let (h, f) = (spec.hidden as usize, spec.ffn as usize);
     let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
-    [
-        (limits.rows, q + 2 * kv, h),
-        (limits.rows, h, q),
-        (limits.rows, 2 * f, h),
-        (limits.rows, h, f),
-        (limits.head_rows, outputs, h),
-    ]
-    .into_iter()
-    .map(|(m, n, k)| sizes::pack(kind, m as u64, n as u64, k as u64, weights))
-    .max()
-    .unwrap_or(0)
+    let dense =
+        (spec.expert_layers() < spec.layers).then_some([(limits.rows, 2 * f, h), (limits.rows, h, f)]);
+    let experts = spec.experts.map(|experts| {
+        // One expert at a time, which no row goes to twice.
+        let f = experts.ffn as usize;
+        [(limits.rows, 2 * f, h), (limits.rows, h, f), (limits.rows, experts.count as usize, h)]
+    });
+    [(limits.rows, q + 2 * kv, h), (limits.rows, h, q), (limits.head_rows, outputs, h)]
+        .into_iter()
+        .chain(dense.into_iter().flatten())
+        .chain(experts.into_iter().flatten())
+        .map(|(m, n, k)| sizes::pack(kind, m as u64, n as u64, k as u64, weights))
+        .max()
+        .unwrap_or(0)
 }
 
 /// Handles to the regions of a pass.
@@ -382,6 +411,7 @@ pub struct Activations<'p> {
     attn: Buf<'p>,
     gate_up: Buf<'p>,
     product: Buf<'p>,
+    experts: Option<ExpertRegions<'p>>,
     pub(crate) head_input: Buf<'p>,
     pub(crate) head_norm: Buf<'p>,
     pub(crate) head: HeadBufs<'p>,
@@ -431,6 +461,7 @@ impl<'p> Activations<'p> {
             attn: buf("attn"),
             gate_up: buf("gate_up"),
             product: buf("product"),
+            experts: ExpertRegions::bind(&get),
             head_input: buf("head.input"),
             head_norm: buf("head.norm"),
             head: get("head.values").map_or_else(vocabulary, HeadBufs::Values),
@@ -444,12 +475,19 @@ impl<'p> Activations<'p> {
     /// The first `m` rows of layer `layer`'s buffers.
     pub(crate) fn layer(&self, spec: &ModelSpec, layer: usize, m: usize) -> LayerBufs<'p> {
         let (s, all) = (slots(spec, self.mode), self.limits.rows);
-        let (h, f) = (spec.hidden as usize, spec.ffn as usize);
+        let h = spec.hidden as usize;
         let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
         // Slot `layer` where every layer has its own, else slot 0.
         let rows = |buf: Buf<'p>, slots: usize, layer: usize, width: usize| {
             buf.slice(if slots > 1 { layer * all * width } else { 0 }, m * width)
         };
+        let of = spec.experts_of(layer as u32);
+        let gate_up = of.map_or(2 * spec.ffn, |experts| experts.gate_up_width()) as usize;
+        let before = if s.kept > 1 { gate_up_before(spec, layer as u32) } else { 0 };
+        let routes = of.map(|experts| match s.routes {
+            0 | 1 => (experts, 0),
+            _ => (experts, experts.layers.before(layer as u32) as usize),
+        });
         let resid = rows(self.resid, s.resid, layer, h);
         let (mid, next) = match self.mid {
             Some(mid) => (rows(mid, s.mid, layer, h), rows(self.resid, s.resid, layer + 1, h)),
@@ -468,8 +506,12 @@ impl<'p> Activations<'p> {
             q: rows(self.q, s.kept, layer, q),
             kv: self.kv(spec, layer),
             attn: rows(self.attn, s.kept, layer, q),
-            gate_up: rows(self.gate_up, s.kept, layer, 2 * f),
-            product: rows(self.product, s.cheap, layer, f),
+            gate_up: self.gate_up.slice(all * before, m * gate_up),
+            product: rows(self.product, s.product, layer, gate_up / 2),
+            experts: self
+                .experts
+                .zip(routes)
+                .map(|(regions, (experts, slot))| regions.layer(spec, experts, slot, (all, m))),
             u: self.adapt.layer(|site| adapter_slots(spec, self.mode, site), layer, all, m),
         }
     }

@@ -3,6 +3,7 @@
 use crate::activations::bufs::{Backward, HeadGradBufs, LayerBufs};
 use crate::activations::{Activations, Recompute};
 use crate::adapters::{Adapters, LayerAdapters, Site};
+use crate::experts::ExpertGradients;
 use crate::forward::{self, Decoder, Pass, qk_norm};
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::ModelSpec;
@@ -347,6 +348,11 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
             forward::part_input(dev, self.decoder, bufs.mid, w.ffn_norm, bufs.norm_ffn);
         }
         self.post_norm_backward(w.ffn_post_norm, bufs.ffn_out, |g| g.ffn_post_norm);
+        if let Some(experts) = forward::expert_layer(dev, self.decoder, (w, self.l), bufs) {
+            let (weights, add, pack) = (self.g.weights(), self.add, back.pack);
+            experts.backward(&ExpertGradients { weights, add, d_out, d_input: d_norm, pack });
+            return self.input_backward(bufs.mid, w.ffn_norm, d_norm, |g| g.ffn_norm);
+        }
         let gate = self.spec().architecture().gate;
         // In place: gate and up are not read again, and a product and its gradient need each other's memory only where
         // one of them is done with.
@@ -354,7 +360,7 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
         let down = Product { site: Site::Down, x: bufs.product, dy: d_out };
         self.adapter_gradient(down);
         self.bias_gradient(down);
-        if forward::keeps_product(self.pass.acts.mode) {
+        if forward::keeps_product(self.spec(), self.pass.acts.mode) {
             self.weight_gradient(down);
             self.input_gradient(down, d_product);
             dev.glu_backward(gate, bufs.gate_up, f, d_product, d_gate_up, None);

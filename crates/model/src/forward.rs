@@ -3,6 +3,7 @@
 use crate::activations::bufs::{HeadBufs, LayerBufs, WindowBufs};
 use crate::activations::{Activations, Mode, Recompute};
 use crate::adapters::Site;
+use crate::experts::ExpertLayer;
 use crate::rope;
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::{DType, ModelSpec, Multipliers};
@@ -303,6 +304,9 @@ fn layer(
     bufs: &LayerBufs<'_>,
 ) {
     layer_to_gates(dev, decoder, (w, l), pass, bufs);
+    if let Some(experts) = expert_layer(dev, decoder, (w, l), bufs) {
+        return experts.add_product(bufs.mid, bufs.next);
+    }
     dev.glu(decoder.spec.architecture().gate, bufs.gate_up, decoder.spec.ffn as usize, bufs.product);
     let norm = w.ffn_post_norm.map(|norm| decoder.norm(norm)).zip(bufs.ffn_out);
     add_product(dev, w, Site::Down, bufs, (bufs.product, norm), (bufs.mid, bufs.next));
@@ -423,7 +427,23 @@ pub(crate) fn layer_to_gates(
     dev.attention(bufs.q, bufs.kv, batch, scores, bufs.attn, bufs.lse);
     attention_output(dev, decoder, w, bufs);
     part_input(dev, decoder, bufs.mid, w.ffn_norm, bufs.norm_ffn);
-    linear(dev, w, Site::GateUp, bufs, (bufs.norm_ffn, w.gate_up_bias, None), bufs.gate_up);
+    match expert_layer(dev, decoder, (w, l), bufs) {
+        Some(experts) => experts.to_gates(),
+        None => linear(dev, w, Site::GateUp, bufs, (bufs.norm_ffn, w.gate_up_bias, None), bufs.gate_up),
+    }
+}
+
+/// The feed-forward part of a layer, if it is made of experts.
+pub(crate) fn expert_layer<'x, 'a, 'p>(
+    dev: &'x dyn Device,
+    decoder: &'x Decoder<'_>,
+    (w, l): (&'x LayerParams<'a>, u32),
+    bufs: &LayerBufs<'p>,
+) -> Option<ExpertLayer<'x, 'a, 'p>> {
+    let spec = &decoder.spec;
+    let (experts, of) = spec.experts_of(l).zip(bufs.experts)?;
+    let (input, gate_up, product) = (bufs.norm_ffn, bufs.gate_up, bufs.product);
+    Some(ExpertLayer { dev, spec, experts, w, bufs: of, input, gate_up, product })
 }
 
 /// The residual after attention.
@@ -542,6 +562,6 @@ pub(crate) fn recomputes(mode: Mode) -> bool {
 }
 
 /// True if the products of gates and ups are kept.
-pub(crate) fn keeps_product(mode: Mode) -> bool {
-    mode.recompute() == Some(Recompute::None)
+pub(crate) fn keeps_product(spec: &ModelSpec, mode: Mode) -> bool {
+    mode.recompute() == Some(Recompute::None) && spec.experts.is_none()
 }

@@ -6,6 +6,7 @@
 mod activations;
 mod adapters;
 mod backward;
+mod experts;
 mod forward;
 mod load;
 pub mod mlp;

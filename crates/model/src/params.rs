@@ -34,11 +34,13 @@ pub enum ParamKind {
     AttnPostNorm,
     /// [h]: before the feed-forward part
     FfnNorm,
-    /// [2f, h]
+    /// [E, h]: which experts compute a row
+    Router,
+    /// [2f, h], or [E 2f, h]: those of all experts, one after the other
     GateUp,
     /// [2f]
     GateUpBias,
-    /// [h, f]
+    /// [h, f], or [E h, f]
     Down,
     /// [h]
     DownBias,
@@ -194,6 +196,7 @@ impl ParamTable {
                 }
             };
             let qkv = |what| parts("self_attn", "qkv", &[("q", q), ("k", kv), ("v", kv)], what);
+            let experts = spec.experts_of(layer);
             let gate_up = |what| parts("mlp", "gate_up", &[("gate", f), ("up", f)], what);
             add(ParamKind::Qkv, layer, h, qkv("weight"));
             if spec.qkv_bias {
@@ -214,8 +217,19 @@ impl ParamTable {
             if let Some(names) = norms.before {
                 add(ParamKind::FfnNorm, layer, 0, norm(names, 1));
             }
-            add(ParamKind::GateUp, layer, h, gate_up("weight"));
-            add(ParamKind::Down, layer, f, vec![(name("mlp.down_proj.weight"), h)]);
+            if let Some(experts) = experts {
+                let each = |of: &[(&str, u32)]| -> Vec<(String, u32)> {
+                    let part = |e, p: &str| name(&format!("mlp.experts.{e}.{p}_proj.weight"));
+                    let all = (0..experts.count).flat_map(|e| of.iter().map(move |&(p, rows)| (e, p, rows)));
+                    all.map(|(e, p, rows)| (part(e, p), rows)).collect()
+                };
+                add(ParamKind::Router, layer, h, vec![(name("mlp.gate.weight"), experts.count)]);
+                add(ParamKind::GateUp, layer, h, each(&[("gate", experts.ffn), ("up", experts.ffn)]));
+                add(ParamKind::Down, layer, experts.ffn, each(&[("down", h)]));
+            } else {
+                add(ParamKind::GateUp, layer, h, gate_up("weight"));
+                add(ParamKind::Down, layer, f, vec![(name("mlp.down_proj.weight"), h)]);
+            }
             if spec.mlp_bias {
                 add(ParamKind::GateUpBias, layer, 0, gate_up("bias"));
                 add(ParamKind::DownBias, layer, 0, vec![(name("mlp.down_proj.bias"), h)]);
@@ -312,7 +326,7 @@ mod tests {
 
     #[test]
     fn the_table_holds_every_parameter_once() {
-        for name in ["smollm2-135m", "qwen2.5-7b", "qwen3-0.6b", "nano", "phi-4-mini"] {
+        for name in ["smollm2-135m", "qwen2.5-7b", "qwen3-0.6b", "nano", "phi-4-mini", "qwen3-30b-a3b"] {
             let spec = ModelSpec::preset(name).unwrap();
             let table = ParamTable::new(&spec, DeviceKind::Cpu, DType::Bf16);
             let count: u64 = table.params.iter().map(|p| u64::from(p.n) * u64::from(p.k.max(1))).sum();

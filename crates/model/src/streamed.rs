@@ -34,14 +34,16 @@ pub fn layout(
     let mut layout = Layout::new();
     let ends: u64 = ends(table).map(|end| end.end - end.start).iter().sum();
     layout.arena(&format!("{role}.ends"), "model", pool, phases, &[ends], weights)?;
-    let layer = layer(table, 0);
-    let slots = [LAYER_SLOTS as u64, layer.end - layer.start];
+    // Layers with experts are larger than those without.
+    let last = table.params.iter().map(|param| param.layer).max().unwrap_or(0);
+    let layers = (0..=last).map(|index| table.layer_run(index).elements);
+    let slots = [LAYER_SLOTS as u64, layers.max().unwrap_or(0)];
     layout
         .arena_in_turn(&format!("{role}.layers"), "model", pool, phases, Turn::Layers, &slots, weights)
         .map(|()| layout)
 }
 
-/// Elements of a layer in the flat buffer; as many of each.
+/// Elements of a layer in the flat buffer.
 fn layer(table: &ParamTable, index: u32) -> Range<u64> {
     let run = table.layer_run(index);
     run.start..run.end()
@@ -59,7 +61,7 @@ pub struct Streamed<'p> {
     ends: Decoder<'p>,
     /// All weights.
     source: &'p Source<'p>,
-    /// [2, a layer's elements].
+    /// [2, the largest layer's elements].
     slots: Buf<'p>,
     table: &'p ParamTable,
 }

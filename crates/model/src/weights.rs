@@ -26,11 +26,13 @@ pub struct LayerParams<'a> {
     pub attn_post_norm: Option<Buf<'a>>,
     /// [h], before the feed-forward part
     pub ffn_norm: Option<Buf<'a>>,
-    /// [2f, h]
+    /// [E, h], in a layer with experts
+    pub router: Option<Matrix<'a>>,
+    /// [2f, h], or [E 2f, h] of all experts
     pub gate_up: Matrix<'a>,
     /// [2f]
     pub gate_up_bias: Option<Buf<'a>>,
-    /// [h, f]
+    /// [h, f], or [E h, f] of all experts
     pub down: Matrix<'a>,
     /// [h]
     pub down_bias: Option<Buf<'a>>,
@@ -180,10 +182,8 @@ impl<'a> LayerParams<'a> {
         slice: impl Fn(&Param) -> Buf<'a>,
     ) -> LayerParams<'a> {
         let vector = |kind| table.find(kind, l).map(&slice);
-        let matrix = |kind| {
-            let p = find(table, kind, l);
-            Matrix::new(slice(p), p.n as usize, p.k as usize, layout)
-        };
+        let of = |p: &Param| Matrix::new(slice(p), p.n as usize, p.k as usize, layout);
+        let matrix = |kind| of(find(table, kind, l));
         LayerParams {
             attn_norm: vector(ParamKind::AttnNorm),
             qkv: matrix(ParamKind::Qkv),
@@ -193,6 +193,7 @@ impl<'a> LayerParams<'a> {
             output_bias: vector(ParamKind::OutputBias),
             attn_post_norm: vector(ParamKind::AttnPostNorm),
             ffn_norm: vector(ParamKind::FfnNorm),
+            router: table.find(ParamKind::Router, l).map(of),
             gate_up: matrix(ParamKind::GateUp),
             gate_up_bias: vector(ParamKind::GateUpBias),
             down: matrix(ParamKind::Down),

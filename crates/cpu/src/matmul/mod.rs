@@ -4,6 +4,7 @@
 //! Every output is one chain over the whole reduced dimension, so no bit depends on M, on threads or on cuts.
 
 mod adapter;
+pub(crate) mod experts;
 mod merge;
 mod operand;
 mod pack;

@@ -7,7 +7,7 @@ use crate::{CpuDevice, Isa, Shared};
 use plimsoll_device::PANEL;
 
 /// Rows that a task packs: 32 rows of a panel are 1 KiB of bf16, written in one go.
-const PACK_ROWS: usize = 32;
+pub(super) const PACK_ROWS: usize = 32;
 
 /// Both operands of a weight gradient: panels of 16 columns, `[M][16]` or `[M/2][16][2]`; x first, then dy.
 pub(crate) struct Packed<'a, E> {
@@ -16,6 +16,9 @@ pub(crate) struct Packed<'a, E> {
     n: usize,
     k: usize,
 }
+
+/// Gives rows: from which on, how many at most, and the thread that reads them.
+pub(super) type RowsFrom<'f, E> = dyn Fn(usize, usize, usize) -> Rows<'f, E> + Sync + 'f;
 
 impl<'a, E: Operand> Packed<'a, E> {
     /// Over a region of `pack_elements(rows, n, k)` elements at least.
@@ -39,14 +42,25 @@ impl<'a, E: Operand> Packed<'a, E> {
 
     /// Packs x [M, K].
     pub(crate) fn pack_x(&mut self, dev: &CpuDevice, x: Rows<'_, E>) {
-        assert_eq!(x.len(), self.k, "x of a pack");
-        self.pack_columns(dev, x, 0);
+        assert_eq!(x.count(), self.rows, "rows of a pack");
+        self.pack_x_of(dev, &|first, most, _| x.part(first, most));
     }
 
     /// Packs dy [M, n]; `n` may be smaller than at construction.
     pub(crate) fn pack_dy(&mut self, dev: &CpuDevice, dy: Rows<'_, E>) {
-        self.n = dy.len();
-        self.pack_columns(dev, dy, self.dy_start());
+        assert_eq!(dy.count(), self.rows, "rows of a pack");
+        self.pack_dy_of(dev, dy.len(), &|first, most, _| dy.part(first, most));
+    }
+
+    /// Packs x [M, K], whose rows `part` gives.
+    pub(super) fn pack_x_of(&mut self, dev: &CpuDevice, part: &RowsFrom<'_, E>) {
+        self.pack_columns(dev, self.k, 0, part);
+    }
+
+    /// Packs dy [M, n] in the same way.
+    pub(super) fn pack_dy_of(&mut self, dev: &CpuDevice, n: usize, part: &RowsFrom<'_, E>) {
+        self.n = n;
+        self.pack_columns(dev, n, self.dy_start(), part);
     }
 
     fn dy_start(&self) -> usize {
@@ -71,11 +85,15 @@ impl<'a, E: Operand> Packed<'a, E> {
         self.pack.as_ptr().wrapping_add(start)
     }
 
-    fn pack_columns(&self, dev: &CpuDevice, from: Rows<'_, E>, start: usize) {
-        assert_eq!(from.count(), self.rows, "rows of a pack");
-        dev.pool().run(self.rows.div_ceil(PACK_ROWS), &|task, _| {
+    fn pack_columns(&self, dev: &CpuDevice, width: usize, start: usize, part: &RowsFrom<'_, E>) {
+        dev.pool().run(self.rows.div_ceil(PACK_ROWS), &|task, thread| {
             let first = task * PACK_ROWS;
-            let from = from.part(first, PACK_ROWS);
+            let from = part(first, PACK_ROWS, thread);
+            assert_eq!(
+                (from.count(), from.len()),
+                (PACK_ROWS.min(self.rows - first), width),
+                "rows of a pack"
+            );
             for panel in 0..from.len().div_ceil(PANEL) {
                 let at = start + panel * PANEL * self.steps() + first * PANEL;
                 // SAFETY: a task has its own rows of every panel.

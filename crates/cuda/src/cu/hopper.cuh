@@ -86,25 +86,25 @@ __device__ __forceinline__ u64 operand(u32 address, u32 panel_bytes = 16) {
 #define TEXT128 TEXT96 ", " D12 ", " D13 ", " D14 ", " D15
 #define SUMS128(d) SUMS96(d), SUMS8(d, 96), SUMS8(d, 104), SUMS8(d, 112), SUMS8(d, 120)
 
-// d = a b^T, or d += where `add`: a is 64 x 16, its rows in shared memory; b's N rows hold 16 elements each, or its 16 rows N
-// elements in panels, BY_COLUMNS. Of 2 COUNT columns; the last four are the places of operands after the sums.
-#define MULTIPLY(COUNT, N, A, B, ADD, COLUMNS)                                                                                     \
-    template <u32 BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[COUNT], u64 a, u64 b, u32 add) {             \
+// d = a b^T, or d += where `add`: a is 64 x 16, its rows in shared memory, or its 16 columns where A_BY_COLUMNS; b's N rows hold 16 elements
+// each, or its 16 rows N elements in panels, BY_COLUMNS. Of 2 COUNT columns; the last five are the places of operands after the sums.
+#define MULTIPLY(COUNT, N, A, B, ADD, COLUMNS, A_COLUMNS)                                                                          \
+    template <u32 BY_COLUMNS = 0, u32 A_BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[COUNT], u64 a, u64 b, u32 add) { \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n"                                                             \
-                     "wgmma.mma_async.sync.aligned.m64n" N "k16.f32.bf16.bf16 {" TEXT##COUNT "}, " A ", " B ", p, 1, 1, 0, "       \
-                     COLUMNS ";\n}"                                                                                                \
+                     "wgmma.mma_async.sync.aligned.m64n" N "k16.f32.bf16.bf16 {" TEXT##COUNT "}, " A ", " B ", p, 1, 1, "          \
+                     A_COLUMNS ", " COLUMNS ";\n}"                                                                                 \
                      : SUMS##COUNT(d)                                                                                              \
-                     : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS));                                                                 \
+                     : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS), "n"(A_BY_COLUMNS));                                              \
     }
-MULTIPLY(24, "48", "%24", "%25", "%26", "%27")
-MULTIPLY(32, "64", "%32", "%33", "%34", "%35")
-MULTIPLY(40, "80", "%40", "%41", "%42", "%43")
-MULTIPLY(48, "96", "%48", "%49", "%50", "%51")
-MULTIPLY(56, "112", "%56", "%57", "%58", "%59")
-MULTIPLY(64, "128", "%64", "%65", "%66", "%67")
-MULTIPLY(72, "144", "%72", "%73", "%74", "%75")
-MULTIPLY(96, "192", "%96", "%97", "%98", "%99")
-MULTIPLY(128, "256", "%128", "%129", "%130", "%131")
+MULTIPLY(24, "48", "%24", "%25", "%26", "%27", "%28")
+MULTIPLY(32, "64", "%32", "%33", "%34", "%35", "%36")
+MULTIPLY(40, "80", "%40", "%41", "%42", "%43", "%44")
+MULTIPLY(48, "96", "%48", "%49", "%50", "%51", "%52")
+MULTIPLY(56, "112", "%56", "%57", "%58", "%59", "%60")
+MULTIPLY(64, "128", "%64", "%65", "%66", "%67", "%68")
+MULTIPLY(72, "144", "%72", "%73", "%74", "%75", "%76")
+MULTIPLY(96, "192", "%96", "%97", "%98", "%99", "%100")
+MULTIPLY(128, "256", "%128", "%129", "%130", "%131", "%132")
 
 /// d += a^T b: a is 16 rows of 64 elements, b 16 rows of 64.
 __device__ __forceinline__ void multiply_columns(float (&d)[32], u64 a, u64 b, u32 add) {

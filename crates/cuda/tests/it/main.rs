@@ -9,6 +9,7 @@ mod bench;
 mod blocks;
 mod chain;
 mod decode;
+mod experts;
 mod failure_2;
 mod head;
 mod kernels;

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 pub(super) const SCORE_CAP: (&str, f64) = ("attn_logit_softcapping", 50.0);
 pub(super) const LOGIT_CAP: (&str, f64) = ("final_logit_softcapping", 30.0);
 pub(super) const POSITIONS_MAX: u64 = 1 << 30;
+pub(super) const FFN_MAX: u64 = 1 << 20;
 
 /// A configuration, or an object in one.
 pub(super) struct Config<'a> {
@@ -75,9 +76,7 @@ pub(crate) fn unsupported(file: &str, key: &str, value: &Value, built: &str) -> 
     let families = either(ARCHITECTURES.iter().map(|row| row.causal_lm.trim_end_matches("ForCausalLM")));
     let families = families.replace(" or ", " and ");
     Error::new("model-unsupported", format!("{file}: {key} = {}, built is {built}", brief(value))).hint(
-        format!(
-            "dense {families} decoders are built; `plimsoll explain model-unsupported` lists what is not"
-        ),
+        format!("{families} decoders are built; `plimsoll explain model-unsupported` lists what is not"),
     )
 }
 

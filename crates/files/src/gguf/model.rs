@@ -141,6 +141,7 @@ impl Meta<'_> {
             attention: Attention::default(),
             multipliers: Multipliers::default(),
             is_wrapped: false,
+            experts: None,
         })
     }
 

@@ -1,12 +1,12 @@
 //! `config.json` to a spec and back: the golden models, what is refused, what is wrong.
 
 use plimsoll_base::{
-    Attention, DType, Family, LayerSet, ModelSpec, Multipliers, QkNorms, RopeScaling, Window,
+    Attention, DType, ExpertsSpec, Family, LayerSet, ModelSpec, Multipliers, QkNorms, RopeScaling, Window,
 };
 use plimsoll_files::{TokenIds, config_json, generation_config_json, spec_from_config, token_ids};
 use serde_json::{Value, json};
 
-const GOLDEN: [(&str, &str); 19] = [
+const GOLDEN: [(&str, &str); 21] = [
     ("llama", include_str!("../configs/llama.json")),
     ("qwen2", include_str!("../configs/qwen2.json")),
     ("qwen3", include_str!("../configs/qwen3.json")),
@@ -26,6 +26,8 @@ const GOLDEN: [(&str, &str); 19] = [
     ("phi3", include_str!("../configs/phi3.json")),
     ("phi4_mini", include_str!("../configs/phi4_mini.json")),
     ("phi4_mini_long", include_str!("../configs/phi4_mini_long.json")),
+    ("qwen3_moe", include_str!("../configs/qwen3_moe.json")),
+    ("qwen3_moe_mixed", include_str!("../configs/qwen3_moe_mixed.json")),
 ];
 
 fn golden(name: &str) -> Value {
@@ -74,6 +76,7 @@ fn the_golden_configs_give_their_shapes() {
         attention: Attention::default(),
         multipliers: Multipliers::default(),
         is_wrapped: false,
+        experts: None,
     };
     let scaled = RopeScaling::Llama3 {
         factor: 8.0,
@@ -109,6 +112,65 @@ fn the_golden_configs_give_their_shapes() {
         ),
     ] {
         assert_eq!(spec(&golden(name)).unwrap(), expect, "{name}");
+    }
+}
+
+#[test]
+fn experts_are_read_with_the_layers_that_have_them() {
+    let of = |change| spec(&with("qwen3_moe_mixed", change)).unwrap().experts.unwrap();
+    let mixed = of(json!({}));
+    let expect = ExpertsSpec {
+        count: 5,
+        chosen: 3,
+        ffn: 16,
+        normalizes: false,
+        layers: LayerSet::every(2, 4),
+        balance: 0.001,
+    };
+    assert_eq!(mixed, expect);
+    let dense = |layers: &[u32]| LayerSet::of(4, |layer| !layers.contains(&layer));
+    for (change, layers) in [
+        (json!({ "mlp_only_layers": "remove" }), dense(&[])),
+        (json!({ "mlp_only_layers": [3], "decoder_sparse_step": 2 }), dense(&[0, 2, 3])),
+        (json!({ "mlp_only_layers": null, "decoder_sparse_step": 4 }), dense(&[0, 1, 2])),
+    ] {
+        assert_eq!(of(change.clone()).layers, layers, "{change}");
+    }
+    assert_eq!(of(json!({ "router_aux_loss_coef": 0.25 })).balance, 0.25);
+    assert_eq!(of(json!({ "router_aux_loss_coef": "remove" })).balance, 0.001);
+    assert!(!of(json!({ "norm_topk_prob": "remove" })).normalizes, "as transformers has it");
+}
+
+#[test]
+fn experts_that_cannot_be_are_named() {
+    for (change, slug, words) in [
+        (json!({ "num_experts": 0 }), "model-config-invalid", "num_experts = 0, wanted is 1 to 512"),
+        (json!({ "num_experts": 513 }), "model-config-invalid", "num_experts = 513"),
+        (json!({ "num_experts": "remove" }), "model-config-invalid", "num_experts"),
+        (json!({ "num_experts_per_tok": 0 }), "model-config-invalid", "num_experts_per_tok = 0"),
+        (
+            json!({ "num_experts_per_tok": 7 }),
+            "model-config-invalid",
+            "num_experts_per_tok = 7, wanted is 1 to 6",
+        ),
+        (json!({ "router_aux_loss_coef": "NaN" }), "model-config-invalid", "router_aux_loss_coef = \"NaN\""),
+        (json!({ "router_aux_loss_coef": -0.1 }), "model-config-invalid", "router_aux_loss_coef = -0.1"),
+        (json!({ "router_aux_loss_coef": 1e300 }), "model-config-invalid", "router_aux_loss_coef"),
+        (json!({ "mlp_only_layers": [2] }), "model-config-invalid", "mlp_only_layers = [2]"),
+        (json!({ "mlp_only_layers": [-1] }), "model-config-invalid", "mlp_only_layers = [-1]"),
+        (json!({ "mlp_only_layers": 1 }), "model-config-invalid", "mlp_only_layers = 1"),
+        (json!({ "mlp_only_layers": [0, 1] }), "model-config-invalid", "no layer with experts"),
+        (json!({ "decoder_sparse_step": 3 }), "model-config-invalid", "no layer with experts"),
+        (json!({ "decoder_sparse_step": 0 }), "model-config-invalid", "decoder_sparse_step = 0"),
+        (json!({ "moe_intermediate_size": 0 }), "model-config-invalid", "moe_intermediate_size = 0"),
+        (json!({ "moe_intermediate_size": 24 }), "model-unsupported", "moe_intermediate_size = 24"),
+        (json!({ "hidden_size": 72 }), "model-unsupported", "hidden_size = 72"),
+        (json!({ "norm_topk_prob": 1 }), "model-config-invalid", "norm_topk_prob = 1"),
+        (json!({ "use_sliding_window": true }), "model-unsupported", "use_sliding_window = true"),
+    ] {
+        let error = spec_from_config(&with("qwen3_moe", change.clone()), "config.json").unwrap_err();
+        assert_eq!(error.slug, slug, "{change}: {error}");
+        assert!(error.message.contains(words) && !error.hints.is_empty(), "{change}: {error}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! Handles to parts of a pass: of one layer, of the cache of windows, of the head, of the backward pass.
 
+use crate::experts::ExpertBufs;
 use plimsoll_device::{HeadOut, Kv};
 use plimsoll_memory::Buf;
 
@@ -89,6 +90,8 @@ pub(crate) struct LayerBufs<'p> {
     pub(crate) attn: Buf<'p>,
     pub(crate) gate_up: Buf<'p>,
     pub(crate) product: Buf<'p>,
+    /// In a layer with experts.
+    pub(crate) experts: Option<ExpertBufs<'p>>,
     /// By `Site`.
     pub(crate) u: [Option<Buf<'p>>; 4],
 }

@@ -9,7 +9,7 @@ use plimsoll_model::{PassLimits, Target};
 use std::path::PathBuf;
 
 /// The tiny models with numbers of transformers.
-pub const GOLDEN: [&str; 19] = [
+pub const GOLDEN: [&str; 21] = [
     "llama",
     "llama3_rope",
     "qwen2",
@@ -29,6 +29,8 @@ pub const GOLDEN: [&str; 19] = [
     "phi3",
     "phi4_mini",
     "phi4_mini_long",
+    "qwen3_moe",
+    "qwen3_moe_mixed",
 ];
 
 /// Positions of a tiny model's rotary table: at most `most`. The numbers of `phi4_mini` are those of its short factors, which are for 64.

@@ -77,6 +77,16 @@ QWEN3 = {
     "use_sliding_window": False,
 }
 
+QWEN3_MOE = {
+    **QWEN3,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "output_router_logits": False,
+    "router_aux_loss_coef": 0.001,
+}
+
 # With d = 16, theta = 10 and 16 original positions the ramp of yarn goes from 0 to ceil(3.25) = 4: frequency 0 is kept,
 # 1, 2, 3 are blended and the others are divided by the factor.
 DEFAULT_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
@@ -219,6 +229,24 @@ MODELS = {
     "phi3": {**PHI3, "original_max_position_embeddings": 256, "rope_scaling": None, "sliding_window": None},
     "phi4_mini": {**PHI4_MINI, "original_max_position_embeddings": 64},
     "phi4_mini_long": {**PHI4_MINI, "original_max_position_embeddings": 32},
+    "qwen3_moe": {
+        **QWEN3_MOE,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+    },
+    "qwen3_moe_mixed": {
+        **QWEN3_MOE,
+        "attention_bias": True,
+        "mlp_only_layers": [0, 2],
+        "moe_intermediate_size": 16,
+        "norm_topk_prob": False,
+        "num_experts": 5,
+        "num_experts_per_tok": 3,
+        "num_hidden_layers": 4,
+        "tie_word_embeddings": False,
+    },
 }
 
 # The first keeps to the short factors, the second to the long ones, greedy continuations included.
@@ -336,6 +364,9 @@ def compute_reference(model, sequences):
     loss = nll_sum / num_targets
     model.zero_grad()
     loss.backward()
+    for parameter in model.parameters():
+        if parameter.grad is None:  # an expert that no token went to
+            parameter.grad = torch.zeros_like(parameter)
     gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     reference["loss"] = loss.detach().reshape(1)
     squares = [gradient.double().square().sum() for gradient in gradients.values()]
@@ -421,6 +452,9 @@ tensors with a vocab of 260, and come from another script.
 - `phi4_mini`: as `phi3`, tied; 12 of 16 dimensions of a head rotate; `longrope`. T = 7, 20, 31: never above the 64 original
   positions, so the short factors.
 - `phi4_mini_long`: the same with 32 original positions and T = 40, 50, 64: always above them, so the long factors.
+- `qwen3_moe`: 6 experts of 32 in both layers, 2 of them for a token, whose weights are divided by their sum.
+- `qwen3_moe_mixed`: 4 layers, of which the second and the last have 5 experts of 16, 3 for a token, with weights that are not divided;
+  the others are dense. With `attention_bias`, untied.
 
 All have hidden 64, 2 layers unless it says 4, 4 query heads, 2 key-value heads, feed-forward 96, vocab 96.
 Each folder holds `config.json`, `model.safetensors` (f32, Hugging Face names; a tied model has no `lm_head.weight`)

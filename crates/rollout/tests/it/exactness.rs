@@ -302,6 +302,19 @@ fn layers_that_differ() {
     }
 }
 
+/// A row's experts, and their bits, do not depend on what else is in a pass.
+#[test]
+fn experts() {
+    for (source, dtype) in [
+        ("qwen3_moe", DType::F32),
+        ("qwen3_moe", DType::Bf16),
+        ("qwen3_moe_mixed", DType::F32),
+        ("qwen3_moe_mixed", DType::Bf16),
+    ] {
+        check_model(source, dtype);
+    }
+}
+
 /// Layers with windows keep these alone, beyond which prompts and responses go on: nothing that is drawn or recorded changes.
 #[test]
 fn windows_in_a_cache_of_their_own() {

@@ -6,7 +6,9 @@
 
 use crate::common::harness::{Harness, Machine, Numbers, Setup, dtypes, resident_gradients};
 use crate::common::{World, sampling};
-use plimsoll_base::{Attention, Bytes, DType, Family, LayerSet, ModelSpec, Phase, PhaseSet, Window, Windows};
+use plimsoll_base::{
+    Attention, Bytes, DType, ExpertsSpec, Family, LayerSet, ModelSpec, Phase, PhaseSet, Window, Windows,
+};
 use plimsoll_device::Sampling;
 use plimsoll_memory::{Binding, Layout};
 use plimsoll_model::{
@@ -55,6 +57,15 @@ fn spec(family: Family) -> ModelSpec {
             _ if family == Family::Phi3 => Attention { rotated: Some(24), ..Attention::default() },
             _ => Attention::default(),
         },
+        // The first layer is dense and narrower than the experts of the others, each of which gets all rows.
+        experts: family.architecture().has_experts.then_some(ExpertsSpec {
+            count: 3,
+            chosen: 3,
+            ffn: 48,
+            normalizes: true,
+            layers: LayerSet::of(3, |layer| layer > 0),
+            balance: 0.001,
+        }),
         ..ModelSpec::preset("nano").unwrap()
     }
 }
@@ -284,6 +295,7 @@ fn f32_uses_every_region_to_its_end() {
     check(Family::Qwen2, DType::F32, Recompute::Layer, false);
     check(Family::Olmo3, DType::F32, Recompute::Layer, false);
     check(Family::Phi3, DType::F32, Recompute::Cheap, false);
+    check(Family::Qwen3Moe, DType::F32, Recompute::Cheap, false);
     check(Family::Granite, DType::F32, Recompute::Cheap, false);
 }
 
@@ -299,7 +311,9 @@ fn bf16_uses_every_region_to_its_end() {
     check(Family::Gemma2, DType::Bf16, Recompute::Layer, false);
     check(Family::Gemma3, DType::Bf16, Recompute::Cheap, false);
     check(Family::Olmo3, DType::Bf16, Recompute::None, true);
+    check(Family::Qwen3Moe, DType::Bf16, Recompute::None, false);
     check(Family::Phi3, DType::Bf16, Recompute::Layer, false);
+    check(Family::Qwen3Moe, DType::Bf16, Recompute::Layer, false);
     check(Family::Granite, DType::Bf16, Recompute::Layer, true);
 }
 

@@ -100,6 +100,10 @@ fn threads_and_recompute_change_no_bit_of_a_gradient() {
         ("gemma2", DType::Bf16),
         ("gemma3", DType::F32),
         ("gemma3", DType::Bf16),
+        ("qwen3_moe", DType::F32),
+        ("qwen3_moe", DType::Bf16),
+        ("qwen3_moe_mixed", DType::F32),
+        ("qwen3_moe_mixed", DType::Bf16),
     ] {
         for machine in Machine::all() {
             let mut first: Option<(Vec<f32>, f64)> = None;

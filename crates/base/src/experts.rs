@@ -1,0 +1,36 @@
+//! Feed-forward parts that are made of experts: how many there are, how many a row goes to, and which layers have them.
+
+use crate::LayerSet;
+use serde::{Deserialize, Serialize};
+
+/// Experts of a layer, at most: the most that published models have.
+pub const EXPERTS_MAX: usize = 512;
+
+/// The experts of a decoder's layers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExpertsSpec {
+    /// E: experts of a layer.
+    pub count: u32,
+    /// k: those that a row goes to.
+    pub chosen: u32,
+    /// Feed-forward width of an expert.
+    pub ffn: u32,
+    /// Whether the weights of a row's experts are divided by their sum.
+    pub normalizes: bool,
+    /// The layers that have experts. The others have one feed-forward part, of the model's width.
+    pub layers: LayerSet,
+    /// Coefficient of the loss that keeps experts equally loaded, as the file has it. A run reads it where it is asked to.
+    pub balance: f32,
+}
+
+impl ExpertsSpec {
+    /// Rows of the widest operand of its layers that a row of a pass has: k times the gate and up of an expert.
+    pub fn gate_up_width(&self) -> u32 {
+        2 * self.product_width()
+    }
+
+    /// k times what an expert's down reads.
+    pub fn product_width(&self) -> u32 {
+        self.chosen * self.ffn
+    }
+}

@@ -1,0 +1,75 @@
+//! Experts against f64, for every path of the machine, and bits that must not depend on other rows or on threads.
+
+use crate::both::experts::{
+    CASES, Case, check_backward, check_forward, check_route_backward, check_routing, check_rows_are_their_own,
+};
+use crate::both::{Rig, bits, paths};
+use plimsoll_base::DType::{self, Bf16, F32};
+use plimsoll_cpu::Isa;
+use plimsoll_device::DeviceKind;
+
+/// A rig with room to gather rows and to transpose.
+fn open(case: &Case, isa: Isa, threads: usize, e: DType, g: DType) -> Rig {
+    let mut buffers = case.buffers(DeviceKind::Cpu, e, g);
+    let width = case.h.max(2 * case.f);
+    buffers.push(("scratch", e, threads * (32 + 48) * width));
+    Rig::new(isa, threads, &buffers)
+}
+
+fn each(check: impl Fn(&Case, &mut Rig, DType, &str)) {
+    for isa in paths() {
+        for case in CASES {
+            for e in [Bf16, F32] {
+                check(case, &mut open(case, isa, 2, e, F32), e, isa.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_go_to_the_experts_with_the_largest_logits() {
+    each(check_routing);
+}
+
+#[test]
+fn experts_agree_with_f64_on_every_path() {
+    each(check_forward);
+}
+
+#[test]
+fn bits_of_a_pair_do_not_depend_on_what_its_expert_got() {
+    each(check_rows_are_their_own);
+}
+
+#[test]
+fn gradients_of_experts_agree_with_f64_on_every_path() {
+    for add in [true, false] {
+        each(|case, rig, e, how| check_backward(case, rig, e, add, how));
+    }
+    for case in CASES {
+        check_backward(case, &mut open(case, Isa::detect(), 2, Bf16, Bf16), Bf16, true, "bf16 gradients");
+    }
+}
+
+#[test]
+fn gradients_of_routing_agree_with_f64_with_balance_and_without() {
+    each(check_route_backward);
+}
+
+#[test]
+fn threads_change_no_bit_of_experts() {
+    for case in CASES {
+        for e in [Bf16, F32] {
+            let run = |threads| {
+                let rig = open(case, Isa::detect(), threads, e, F32);
+                case.fill(&rig, e);
+                case.forward(&rig, e, case.m);
+                let forward = rig.get("out");
+                case.backward(&rig, e, true, Some(0.3));
+                let names = ["gate_up", "d_product", "d_weights", "dx", "dw1", "dw2", "d_logits", "rows"];
+                [vec![bits(&forward)], names.map(|name| bits(&rig.get(name))).to_vec()].concat()
+            };
+            assert!(run(1) == run(3), "{case:?}, {}", e.name());
+        }
+    }
+}

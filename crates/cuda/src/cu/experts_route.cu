@@ -1,0 +1,340 @@
+// Which experts compute each row, in which order, and the gradient of that.
+//
+// Legend: M rows, E experts, k chosen a row, P = M k pairs. A warp has a row, a lane PER neighbouring experts, so that lanes and a lane's
+// experts are in ascending order. No order depends on atomics: those there are count, or set bits.
+
+/// Experts, at most.
+#define EXPERTS_MAX 512
+#define INFINITE as_f32(0x7f800000u)
+
+/// A row's logits, and then its probabilities.
+template <u32 PER> struct Row {
+    float p[PER];
+
+    static __device__ __forceinline__ u32 expert(u32 i) { return threadIdx.x % WARP * PER + i; }
+
+    __device__ __forceinline__ Row(const float* __restrict__ logits, u32 experts) {
+#pragma unroll
+        for (u32 i = 0; i < PER; i++) p[i] = expert(i) < experts ? logits[expert(i)] : -INFINITE;
+    }
+    /// A lane's experts among the `count` with the largest logits, as bits; ties by the lower number, NaN before all numbers.
+    __device__ __forceinline__ u32 choose(u32 experts, u32 count) const {
+        const u32 lane = threadIdx.x % WARP;
+        u32 keys[PER], chosen = 0;
+        // Words in the order of the numbers; 0 is no expert, or one that is chosen already.
+#pragma unroll
+        for (u32 i = 0; i < PER; i++) {
+            const u32 bits = as_u32(p[i] + 0.0f), key = bits >> 31 ? ~bits : bits | 0x80000000u;
+            keys[i] = expert(i) < experts ? (p[i] == p[i] ? key : 0xffffffffu) : 0;
+        }
+        for (u32 j = 0; j < count; j++) {
+            u32 best = 0;
+#pragma unroll
+            for (u32 i = 0; i < PER; i++) best = keys[i] > best ? keys[i] : best;
+            const u32 top = __reduce_max_sync(ALL_LANES, best);
+            const u32 first = __ffs(__ballot_sync(ALL_LANES, best == top)) - 1;
+            bool searching = lane == first;
+#pragma unroll
+            for (u32 i = 0; i < PER; i++) {
+                const bool here = searching && keys[i] == top;
+                keys[i] = here ? 0 : keys[i];
+                chosen |= (u32)here << i;
+                searching = searching && !here;
+            }
+        }
+        return chosen;
+    }
+    /// Makes probabilities of logits. If any is not a number, none is.
+    __device__ __forceinline__ void soften(u32 experts) {
+        float top = -INFINITE, sum = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < PER; i++) top = fmaxf(top, p[i]);
+        top = warp_max(top);
+#pragma unroll
+        for (u32 i = 0; i < PER; i++) {
+            p[i] = expert(i) < experts ? exp_f32(p[i] - top) : 0.0f;
+            sum = sum + p[i];
+        }
+        sum = warp_sum(sum);
+#pragma unroll
+        for (u32 i = 0; i < PER; i++) p[i] = p[i] / sum;
+    }
+    /// The sum of chosen probabilities.
+    __device__ __forceinline__ float sum_of(u32 chosen) const {
+        float sum = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < PER; i++) sum = sum + (chosen >> i & 1 ? p[i] : 0.0f);
+        return warp_sum(sum);
+    }
+};
+
+/// How a router chooses.
+struct How {
+    u32 experts, chosen, normalizes;
+};
+
+/// A row's experts and weights, and for each expert `note(expert)`.
+template <u32 PER, class Note>
+__device__ __forceinline__ void route_row(const float* __restrict__ logits, const How& how, u32 row, u32* __restrict__ experts,
+                                          float* __restrict__ weights, const Note& note) {
+    Row<PER> of(logits + (u64)row * how.experts, how.experts);
+    const u32 chosen = of.choose(how.experts, how.chosen), lane = threadIdx.x % WARP;
+    of.soften(how.experts);
+    const float sum = how.normalizes ? of.sum_of(chosen) : 1.0f;
+    const u32 count = __popc(chosen);
+    u32 after = count;
+#pragma unroll
+    for (u32 step = 1; step < WARP; step <<= 1) {
+        const u32 below = __shfl_up_sync(ALL_LANES, after, step);
+        if (lane >= step) after += below;
+    }
+    u64 at = (u64)row * how.chosen + after - count;
+#pragma unroll
+    for (u32 i = 0; i < PER; i++) {
+        if (!(chosen >> i & 1)) continue;
+        experts[at] = of.expert(i);
+        weights[at] = how.normalizes ? of.p[i] / sum : of.p[i];
+        note(of.expert(i));
+        at++;
+    }
+}
+
+/// Many rows, of which a warp has one; then `route_pairs`.
+template <u32 PER>
+__device__ __forceinline__ void route_rows(const float* logits, const How& how, u32 m, u32* experts, float* weights) {
+    const u32 row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    if (row < m) route_row<PER>(logits, how, row, experts, weights, [](u32) {});
+}
+
+/// The order of pairs: a block has an expert, and each of its warps a run of rows, which it goes through twice. An expert is among a row's
+/// once at most.
+extern "C" __global__ void __launch_bounds__(512)
+route_pairs(const u32* __restrict__ experts, u32 m, u32 chosen, u32* pairs, u32* places, u32* starts) {
+    begin();
+    __shared__ u32 counts[16], earlier[16];
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP, expert = blockIdx.x;
+    const u32 run = tiles_of(tiles_of(m, WARP), warps) * WARP, begin_row = warp * run;
+    const u32 end_row = begin_row + run < m ? begin_row + run : m;
+    // The pair of the lane's row, or none, and how many of its experts have lower numbers.
+    const u32 none = 0xffffffffu;
+    const auto find = [&](u32 row, u32& less) {
+        u32 found = none;
+        if (row >= end_row) return found;
+        const u32* own = experts + (u64)row * chosen;
+#pragma unroll 8
+        for (u32 j = 0; j < chosen; j++) {
+            less += own[j] < expert;
+            if (own[j] == expert) found = row * chosen + j;
+        }
+        return found;
+    };
+    u32 count = 0, less = 0;
+    for (u32 row = begin_row; row < end_row; row += WARP) count += __popc(__ballot_sync(ALL_LANES, find(row + lane, less) != none));
+#pragma unroll
+    for (u32 step = 16; step > 0; step >>= 1) less += __shfl_xor_sync(ALL_LANES, less, step);
+    if (lane == 0) counts[warp] = count, earlier[warp] = less;
+    __syncthreads();
+    u32 start = 0, before = 0;
+    for (u32 i = 0; i < warps; i++) {
+        start += earlier[i];
+        before += i < warp ? counts[i] : 0;
+    }
+    if (threadIdx.x == 0) {
+        starts[expert] = start;
+        if (expert + 1 == gridDim.x) starts[expert + 1] = m * chosen;
+    }
+    u32 at = start + before, unused = 0;
+    for (u32 row = begin_row; row < end_row; row += WARP) {
+        const u32 pair = find(row + lane, unused), here = __ballot_sync(ALL_LANES, pair != none);
+        if (pair != none) {
+            const u32 place = at + __popc(here & ((1u << lane) - 1));
+            pairs[place] = pair;
+            places[pair] = place;
+        }
+        at += __popc(here);
+    }
+}
+
+/// Rows that one block routes, at most: a word of bits for each 32.
+#define FEW_ROWS 64
+#define FEW_WORDS (FEW_ROWS / 32)
+
+/// All at once, of few rows.
+template <u32 PER>
+__device__ __forceinline__ void route_few(const float* logits, const How& how, u32 m, u32* experts, float* weights, u32* pairs, u32* places,
+                                          u32* starts) {
+    __shared__ u32 rows_of[EXPERTS_MAX][FEW_WORDS], first_of[EXPERTS_MAX];
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    for (u32 i = threadIdx.x; i < EXPERTS_MAX * FEW_WORDS; i += blockDim.x) rows_of[i / FEW_WORDS][i % FEW_WORDS] = 0;
+    __syncthreads();
+    for (u32 row = warp; row < m; row += blockDim.x / WARP) {
+        route_row<PER>(logits, how, row, experts, weights, [&](u32 expert) { atomicOr(&rows_of[expert][row / 32], 1u << row % 32); });
+    }
+    __syncthreads();
+    const auto count = [&](u32 expert, u32 below) {
+        u32 sum = 0;
+#pragma unroll
+        for (u32 word = 0; word < FEW_WORDS; word++) {
+            const u32 bits = below >= word * 32 + 32 ? ALL_LANES : below <= word * 32 ? 0 : (1u << (below - word * 32)) - 1;
+            sum += __popc(rows_of[expert][word] & bits);
+        }
+        return sum;
+    };
+    if (warp == 0) {
+        u32 own = 0;
+#pragma unroll
+        for (u32 i = 0; i < PER; i++) own += count(lane * PER + i, FEW_ROWS);
+        u32 after = own;
+#pragma unroll
+        for (u32 step = 1; step < WARP; step <<= 1) {
+            const u32 below = __shfl_up_sync(ALL_LANES, after, step);
+            if (lane >= step) after += below;
+        }
+        u32 at = after - own;
+#pragma unroll
+        for (u32 i = 0; i < PER; i++) {
+            const u32 expert = lane * PER + i;
+            first_of[expert] = at;
+            if (expert <= how.experts) starts[expert] = at;
+            at += count(expert, FEW_ROWS);
+        }
+        // Where every lane's experts are there, no lane has the end.
+        if (lane == WARP - 1 && how.experts == WARP * PER) starts[how.experts] = at;
+    }
+    __syncthreads();
+    for (u32 pair = threadIdx.x; pair < m * how.chosen; pair += blockDim.x) {
+        const u32 expert = experts[pair], place = first_of[expert] + count(expert, pair / how.chosen);
+        pairs[place] = pair;
+        places[pair] = place;
+    }
+}
+
+#define ROUTE(PER)                                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(128)                                                                              \
+    route_rows_##PER(const float* logits, u32 e, u32 chosen, u32 normalizes, u32 m, u32* experts, float* weights) {                \
+        begin();                                                                                                                   \
+        route_rows<PER>(logits, How{e, chosen, normalizes}, m, experts, weights);                                                  \
+    }                                                                                                                              \
+    extern "C" __global__ void __launch_bounds__(1024)                                                                             \
+    route_few_##PER(const float* logits, u32 e, u32 chosen, u32 normalizes, u32 m, u32* experts, float* weights, u32* pairs,       \
+                    u32* places, u32* starts) {                                                                                    \
+        begin();                                                                                                                   \
+        route_few<PER>(logits, How{e, chosen, normalizes}, m, experts, weights, pairs, places, starts);                            \
+    }
+ROUTE(4)
+ROUTE(16)
+
+// ---- the gradient ------------------------------------------------------------------------------------------------------
+
+struct Routed {
+    const float *logits, *d_weights;
+    const u32 *experts, *places;
+};
+
+/// A row's derivatives by its logits. `shares`: of each expert, the derivative by its probability that is added, or none; returns the sum
+/// of probabilities times `of_share` of it.
+template <u32 PER, class T>
+__device__ __forceinline__ void route_backward_row(const Routed& of, const How& how, u32 row, const float* shares, float factor,
+                                                   float* balance, T* __restrict__ d_logits) {
+    const u32 lane = threadIdx.x % WARP;
+    Row<PER> probabilities(of.logits + (u64)row * how.experts, how.experts);
+    probabilities.soften(how.experts);
+    const u64 first = (u64)row * how.chosen;
+    u32 own_expert = 0;
+    float own_slope = 0.0f;
+    if (lane < how.chosen) {
+        own_expert = of.experts[first + lane];
+        own_slope = of.d_weights[of.places[first + lane]];
+    }
+    float slopes[PER] = {};
+    u32 chosen = 0;
+    for (u32 j = 0; j < how.chosen; j++) {
+        const u32 expert = __shfl_sync(ALL_LANES, own_expert, j);
+        const float slope = __shfl_sync(ALL_LANES, own_slope, j);
+#pragma unroll
+        for (u32 i = 0; i < PER; i++) {
+            if (probabilities.expert(i) != expert) continue;
+            slopes[i] = slope;
+            chosen |= 1u << i;
+        }
+    }
+    if (how.normalizes) {
+        const float sum = probabilities.sum_of(chosen);
+        float dot = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < PER; i++) dot = fma(slopes[i], probabilities.p[i] / sum, dot);
+        dot = warp_sum(dot);
+#pragma unroll
+        for (u32 i = 0; i < PER; i++) slopes[i] = chosen >> i & 1 ? (slopes[i] - dot) / sum : 0.0f;
+    }
+    if (balance) {
+        float sum = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < PER; i++) {
+            if (probabilities.expert(i) >= how.experts) continue;
+            const float share = shares[probabilities.expert(i)];
+            sum = fma(probabilities.p[i], share, sum);
+            slopes[i] = fma(factor, share, slopes[i]);
+        }
+        sum = warp_sum(sum);
+        if (lane == 0) balance[row] = sum;
+    }
+    float dot = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < PER; i++) dot = fma(slopes[i], probabilities.p[i], dot);
+    dot = warp_sum(dot);
+#pragma unroll
+    for (u32 i = 0; i < PER; i++) {
+        if (probabilities.expert(i) >= how.experts) continue;
+        d_logits[(u64)row * how.experts + probabilities.expert(i)] = from_f32<T>(probabilities.p[i] * (slopes[i] - dot));
+    }
+}
+
+/// A warp has a row.
+template <u32 PER, class T> __device__ __forceinline__ void route_backward(const Routed& of, const How& how, u32 m, T* d_logits) {
+    const u32 row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    if (row < m) route_backward_row<PER>(of, how, row, nullptr, 0.0f, nullptr, d_logits);
+}
+
+/// With the loss that keeps experts equally loaded: segment blockIdx.x, whose rows' choices each block counts, and of which it has a part
+/// along y.
+template <u32 PER, class T>
+__device__ __forceinline__ void route_backward_balanced(const Routed& of, const How& how, u32 m, const u32* __restrict__ segments,
+                                                        float factor, float* balance, T* d_logits) {
+    __shared__ u32 counts[EXPERTS_MAX];
+    __shared__ float shares[EXPERTS_MAX];
+    const u32* segment = segments + blockIdx.x * SEGMENT_FIELDS;
+    const u32 first = segment[0], rows = segment[1];
+    if (rows == 0 || !index_ok(BAD_SEGMENT, first + rows, m + 1)) return;
+    for (u32 i = threadIdx.x; i < how.experts; i += blockDim.x) counts[i] = 0;
+    __syncthreads();
+    const u32* own = of.experts + (u64)first * how.chosen;
+    for (u32 i = threadIdx.x; i < rows * how.chosen; i += blockDim.x) atomicAdd(&counts[own[i]], 1u);
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < how.experts; i += blockDim.x) shares[i] = (float)counts[i] / (float)rows;
+    __syncthreads();
+    const u32 warps = blockDim.x / WARP;
+    for (u32 row = blockIdx.y * warps + threadIdx.x / WARP; row < rows; row += gridDim.y * warps) {
+        route_backward_row<PER>(of, how, first + row, shares, factor, balance, d_logits);
+    }
+}
+
+#define ROUTE_BACKWARD(PER, T)                                                                                                     \
+    extern "C" __global__ void __launch_bounds__(256)                                                                              \
+    route_backward_##PER##_##T(const float* logits, const float* d_weights, const u32* experts, const u32* places, u32 e,          \
+                               u32 chosen, u32 normalizes, u32 m, T* d_logits) {                                                   \
+        begin();                                                                                                                   \
+        route_backward<PER>(Routed{logits, d_weights, experts, places}, How{e, chosen, normalizes}, m, d_logits);                  \
+    }                                                                                                                              \
+    extern "C" __global__ void __launch_bounds__(256)                                                                              \
+    route_backward_balanced_##PER##_##T(const float* logits, const float* d_weights, const u32* experts, const u32* places, u32 e, \
+                                        u32 chosen, u32 normalizes, u32 m, const u32* segments, float factor, float* balance,      \
+                                        T* d_logits) {                                                                             \
+        begin();                                                                                                                   \
+        route_backward_balanced<PER>(Routed{logits, d_weights, experts, places}, How{e, chosen, normalizes}, m, segments, factor,  \
+                                     balance, d_logits);                                                                           \
+    }
+ROUTE_BACKWARD(4, float)
+ROUTE_BACKWARD(4, bf16)
+ROUTE_BACKWARD(16, float)
+ROUTE_BACKWARD(16, bf16)

@@ -1,0 +1,133 @@
+// What experts do to rows besides their products: gates that weigh each pair, their gradients, and the sums over a row's pairs.
+//
+// Legend: M rows, k experts a row, P = M k pairs in the order of `pairs`, f the width of a gate, h that of a row.
+
+/// out[p] = weight bent gate up; a thread has eight elements (`wide`), or one.
+template <class T>
+__device__ __forceinline__ void glu_experts(const T* __restrict__ gate_up, const u32* __restrict__ pairs, const float* __restrict__ weights,
+                                            T* __restrict__ out, u32 f, u32 items, u32 wide, u32 gelu) {
+    const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= items) return;
+    const u32 width = wide ? f / 8 : f, p = i / width, c = i - p * width;
+    const float weight = weights[pairs[p]];
+    const T* gate = gate_up + (u64)p * 2 * f;
+    T* to = out + (u64)p * f;
+    if (!wide) {
+        to[c] = from_f32<T>(weight * (bent<T>(to_f32(gate[c]), gelu) * to_f32(gate[f + c])));
+        return;
+    }
+    float g[8], u[8];
+    load8(gate + c * 8, g);
+    load8(gate + f + c * 8, u);
+#pragma unroll
+    for (u32 j = 0; j < 8; j++) g[j] = weight * (bent<T>(g[j], gelu) * u[j]);
+    store8(to + c * 8, g);
+}
+
+/// Writes the gradient over gate and up, the product again over its gradient, and the gradient by the weight: a sum over the lanes'
+/// elements, each lane's ascending. A warp has a pair.
+template <class T>
+__device__ __forceinline__ void glu_experts_backward(T* gate_up, T* dout, const u32* __restrict__ pairs, const float* __restrict__ weights,
+                                                     float* __restrict__ d_weights, u32 f, u32 count, u32 gelu) {
+    const u32 p = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    if (p >= count) return;
+    const float weight = weights[pairs[p]];
+    T *gate = gate_up + (u64)p * 2 * f, *dy = dout + (u64)p * f;
+    float sum = 0.0f;
+    if (f % 8 == 0) {
+        for (u32 c = lane * 8; c < f; c += WARP * 8) {
+            float g[8], u[8], d[8], y[8];
+            load8(gate + c, g);
+            load8(gate + f + c, u);
+            load8(dy + c, d);
+#pragma unroll
+            for (u32 j = 0; j < 8; j++) {
+                const float of_one = bent<T>(g[j], gelu) * u[j];
+                sum = fma(d[j], of_one, sum);
+                y[j] = weight * of_one;
+                slopes<T>(g[j], u[j], weight * d[j], gelu);
+            }
+            store8(dy + c, y);
+            store8(gate + c, g);
+            store8(gate + f + c, u);
+        }
+    } else {
+        for (u32 c = lane; c < f; c += WARP) {
+            float g = to_f32(gate[c]), u = to_f32(gate[f + c]);
+            const float d = to_f32(dy[c]), of_one = bent<T>(g, gelu) * u;
+            sum = fma(d, of_one, sum);
+            dy[c] = from_f32<T>(weight * of_one);
+            slopes<T>(g, u, weight * d, gelu);
+            gate[c] = from_f32<T>(g);
+            gate[f + c] = from_f32<T>(u);
+        }
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) d_weights[p] = sum;
+}
+
+/// Pairs whose parts of a row are read before they are added.
+#define AHEAD 8
+
+/// out[m] = resid[m] + the sum of y over the row's pairs, one after the other. A thread has four columns (`wide`), or one; blocks of a row
+/// are along y.
+template <class T>
+__device__ __forceinline__ void combine(const float* __restrict__ y, const u32* __restrict__ places, const float* resid, T* out, u32 h,
+                                        u32 chosen, u32 limit, u32 wide) {
+    const u32 row = blockIdx.x, col = (blockIdx.y * blockDim.x + threadIdx.x) * (wide ? 4 : 1);
+    if (col >= h) return;
+    const u64 at = (u64)row * h + col;
+    const u32* own = places + (u64)row * chosen;
+    const auto load = [&](const float* from, float (&x)[4]) {
+        if (wide) {
+            load4(from, x);
+        } else {
+            x[0] = *from;
+        }
+    };
+    // Minus zero and a number are that number.
+    float sum[4] = {-0.0f, -0.0f, -0.0f, -0.0f}, first[4] = {};
+    if (resid) load(resid + at, first);
+    for (u32 from = 0; from < chosen; from += AHEAD) {
+        float part[AHEAD][4] = {};
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++) {
+            if (from + j < chosen && index_ok(BAD_ROW, own[from + j], limit)) load(y + (u64)own[from + j] * h + col, part[j]);
+        }
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++) {
+            if (from + j >= chosen) break;
+#pragma unroll
+            for (u32 c = 0; c < 4; c++) sum[c] = sum[c] + part[j][c];
+        }
+    }
+    if (resid) {
+#pragma unroll
+        for (u32 c = 0; c < 4; c++) sum[c] = first[c] + sum[c];
+    }
+    if (wide) {
+        store4(out + at, sum);
+    } else {
+        out[at] = from_f32<T>(sum[0]);
+    }
+}
+
+#define ROWS_OF(T)                                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(256)                                                                              \
+    glu_experts_##T(const T* gate_up, const u32* pairs, const float* weights, T* out, u32 f, u32 items, u32 wide, u32 gelu) {      \
+        begin();                                                                                                                   \
+        glu_experts(gate_up, pairs, weights, out, f, items, wide, gelu);                                                           \
+    }                                                                                                                              \
+    extern "C" __global__ void __launch_bounds__(256)                                                                              \
+    glu_experts_backward_##T(T* gate_up, T* dout, const u32* pairs, const float* weights, float* d_weights, u32 f, u32 count,      \
+                             u32 gelu) {                                                                                           \
+        begin();                                                                                                                   \
+        glu_experts_backward(gate_up, dout, pairs, weights, d_weights, f, count, gelu);                                            \
+    }                                                                                                                              \
+    extern "C" __global__ void __launch_bounds__(256)                                                                              \
+    combine_##T(const float* y, const u32* places, const float* resid, T* out, u32 h, u32 chosen, u32 limit, u32 wide) {           \
+        begin();                                                                                                                   \
+        combine(y, places, resid, out, h, chosen, limit, wide);                                                                    \
+    }
+ROWS_OF(float)
+ROWS_OF(bf16)

@@ -1,0 +1,286 @@
+//! Launchers of the kernels of experts: products in `experts.cu`, `experts_dw.cu`, `experts_hopper.cu` and, in f32, `experts_plain.cu`;
+//! what is done to rows in `experts_rows.cu`.
+//!
+//! Legend: M rows, k experts chosen for each, P = M k pairs, E experts. Grids are functions of P and E alone: blocks find their expert on the
+//! device. Which tile a product gets is a question of speed; the bits of a pair are the same in all of them.
+
+use super::rows::{blocks, count, is_gelu, typed, wide};
+use super::{Arg, CudaDevice, Launch};
+use plimsoll_base::{DType, Gate};
+use plimsoll_device::{Experts, ExpertsBackward, GluExpertsBackward, MatrixLayout, Routes, RowsOf};
+use plimsoll_memory::Buf;
+
+/// A block's tile: pairs, columns, threads and buffers.
+struct Tile {
+    rows: usize,
+    cols: usize,
+    threads: u32,
+    stages: usize,
+}
+
+const fn tile(rows: usize, cols: usize, threads: u32, stages: usize) -> Tile {
+    Tile { rows, cols, threads, stages }
+}
+
+/// Of `experts.cu`, from the narrowest, each up to a number of pairs that an expert has on average: those that get few pairs stream their
+/// weights, and most should need one tile.
+const TILES: [(Tile, usize); 4] = [
+    (tile(16, 64, 128, 6), 8),
+    (tile(32, 64, 128, 5), 20),
+    (tile(64, 128, 256, 4), 48),
+    (tile(128, 128, 256, 3), usize::MAX),
+];
+/// Tiles of 16 and 32 pairs have no gradient: those are of passes with many.
+const GRADIENT_TILES_FIRST: usize = 2;
+/// Of `experts_hopper.cu`, instead of the widest of the others.
+const HOPPER_TILE: Tile = tile(128, 256, 256, 4);
+/// A tile of a gradient by weights, of either file.
+const WEIGHT_TILE: Tile = tile(128, 128, 256, 3);
+/// Bytes of a row of a step, 64 elements, and those that let Hopper's buffers begin where they must.
+const STEP_BYTES: usize = 128;
+const HOPPER_ALIGNMENT: u32 = 1024;
+/// Rows and columns of a tile in f32.
+const PLAIN_TILE: usize = 64;
+
+impl Tile {
+    fn shared(&self) -> u32 {
+        (self.stages * (self.rows + self.cols) * STEP_BYTES) as u32
+    }
+}
+
+/// True if rows and operands are of whole 16-byte units.
+fn is_wide(dev: &CudaDevice, operands: &[Buf<'_>], widths: &[usize]) -> bool {
+    let aligned = operands.iter().all(|b| dev.address(*b).is_multiple_of(16));
+    aligned && widths.iter().all(|w| w.is_multiple_of(8))
+}
+
+/// Tiles, at most, however `pairs` are dealt to `experts`: the worst deal gives each expert one pair more than whole tiles.
+fn slots(pairs: usize, experts: usize, rows: usize) -> usize {
+    pairs.min(experts) + pairs.saturating_sub(experts) / rows
+}
+
+/// The pairs of a row of an operand, 0 where it has a row for each pair, after its length is checked.
+fn chosen(x: Buf<'_>, has: RowsOf, width: usize, routes: Routes<'_>) -> usize {
+    let (pairs, rows) = (routes.pairs(), super::matmul::rows(x, width));
+    match has {
+        RowsOf::Pairs => {
+            assert_eq!(rows, pairs, "a row for each pair");
+            0
+        }
+        RowsOf::Rows => {
+            assert!(rows > 0 && pairs.is_multiple_of(rows), "{pairs} pairs of {rows} rows");
+            pairs / rows
+        }
+    }
+}
+
+pub(super) fn check_routes(routes: Routes<'_>) {
+    let p = routes.pairs();
+    assert_eq!([routes.experts, routes.weights, routes.places].map(|b| b.len()), [p; 3], "{p} pairs");
+    assert!(routes.count() > 0, "no experts");
+}
+
+/// out[p] = x W^T of each pair.
+pub(crate) fn forward(
+    dev: &CudaDevice,
+    x: Buf<'_>,
+    x_has: RowsOf,
+    w: Experts<'_>,
+    routes: Routes<'_>,
+    out: Buf<'_>,
+) {
+    product(dev, (x, x_has), w, routes, out, false);
+}
+
+/// out[p] = dy W of each pair.
+pub(crate) fn backward_x(
+    dev: &CudaDevice,
+    dy: Buf<'_>,
+    dy_has: RowsOf,
+    w: Experts<'_>,
+    routes: Routes<'_>,
+    out: Buf<'_>,
+) {
+    product(dev, (dy, dy_has), w, routes, out, true);
+}
+
+fn product(
+    dev: &CudaDevice,
+    (x, has): (Buf<'_>, RowsOf),
+    w: Experts<'_>,
+    routes: Routes<'_>,
+    out: Buf<'_>,
+    is_backward: bool,
+) {
+    let (pairs, e) = (routes.pairs(), x.dtype());
+    let (length, width) = if is_backward { (w.n, w.k) } else { (w.k, w.n) };
+    check_routes(routes);
+    assert_eq!((w.layout, w.buf.dtype()), (MatrixLayout::Rows, e), "inputs are stored as weights are");
+    assert_eq!((w.count, out.len()), (routes.count(), pairs * width), "[{pairs}, {width}]");
+    assert!(out.dtype() == DType::F32 || out.dtype() == e, "{} of {}", out.dtype().name(), e.name());
+    if pairs == 0 {
+        return;
+    }
+    let chosen = chosen(x, has, length, routes);
+    let [px, pw, ppairs, pstarts, pout] = [x, w.buf, routes.pairs, routes.starts, out].map(|b| dev.arg(b));
+    let args = [px, pw, ppairs, pstarts, pout, count(w.count), count(chosen), count(w.n), count(w.k)];
+    if e == DType::F32 {
+        let kernel = if is_backward { "backward" } else { "forward" };
+        let grid = [slots(pairs, w.count, PLAIN_TILE) as u32, width.div_ceil(PLAIN_TILE) as u32, 1];
+        return dev.launch("experts_plain", kernel, Launch { grid, block: 256, shared: 0 }, &args);
+    }
+    let is_wide = is_wide(dev, &[x, w.buf, out], &[w.n, w.k]);
+    let each = if is_wide { pairs.div_ceil(w.count) } else { usize::MAX };
+    let tiles = &TILES[if is_backward { GRADIENT_TILES_FIRST } else { 0 }..];
+    let (tile, _) = tiles.iter().find(|(_, each_max)| each <= *each_max).expect("the last takes any number");
+    let is_hopper = is_wide && tile.rows == HOPPER_TILE.rows && dev.info().capability == (9, 0);
+    let (module, tile, extra) =
+        if is_hopper { ("experts_hopper", &HOPPER_TILE, HOPPER_ALIGNMENT) } else { ("experts", tile, 0) };
+    let kernel = match (is_backward, is_wide, tile.rows) {
+        _ if is_hopper && is_backward => typed!("backward_256", out),
+        _ if is_hopper => typed!("forward_256", out),
+        (false, false, _) => typed!("forward_any", out),
+        (false, _, 16) => typed!("forward_16", out),
+        (false, _, 32) => typed!("forward_32", out),
+        (false, _, 64) => typed!("forward_64", out),
+        (false, ..) => typed!("forward_128", out),
+        (true, false, _) => typed!("backward_any", out),
+        (true, _, 64) => typed!("backward_64", out),
+        (true, ..) => typed!("backward_128", out),
+    };
+    let grid = [slots(pairs, w.count, tile.rows) as u32, width.div_ceil(tile.cols) as u32, 1];
+    dev.launch(module, kernel, Launch { grid, block: tile.threads, shared: tile.shared() + extra }, &args);
+}
+
+/// For each expert grad = dy^T x, or grad +=.
+pub(crate) fn backward_w(dev: &CudaDevice, args: ExpertsBackward<'_>) {
+    let ExpertsBackward { dy, dy_has, x, x_has, routes, grad, add, .. } = args;
+    check_routes(routes);
+    assert_eq!((grad.layout, grad.count), (MatrixLayout::Rows, routes.count()), "gradients of all experts");
+    assert_eq!(dy.dtype(), x.dtype(), "gradients of outputs are stored as inputs are");
+    if routes.pairs() == 0 {
+        if !add {
+            super::memory::zero(dev, grad.buf);
+        }
+        return;
+    }
+    let of = |b: Buf<'_>, has, width| [dev.arg(b), count(chosen(b, has, width, routes))];
+    let mut operands = [of(dy, dy_has, grad.n), of(x, x_has, grad.k)].concat();
+    operands.extend([routes.pairs, routes.starts, grad.buf].map(|b| dev.arg(b)));
+    operands.extend([count(grad.n), count(grad.k), Arg::U32(add.into())]);
+    let Tile { rows, cols, threads: block, .. } = WEIGHT_TILE;
+    let is_wide = is_wide(dev, &[x, dy, grad.buf], &[grad.n, grad.k]);
+    let (module, kernel, rows, cols, shared) = match x.dtype() {
+        DType::F32 => ("experts_plain", typed!("gradient", grad.buf), PLAIN_TILE, PLAIN_TILE, 0),
+        _ if is_wide && dev.info().capability == (9, 0) => {
+            let shared = WEIGHT_TILE.shared() + HOPPER_ALIGNMENT;
+            ("experts_hopper", typed!("gradient_128", grad.buf), rows, cols, shared)
+        }
+        _ if is_wide => ("experts_dw", typed!("gradient", grad.buf), rows, cols, WEIGHT_TILE.shared()),
+        _ => ("experts_dw", typed!("gradient_any", grad.buf), rows, cols, WEIGHT_TILE.shared()),
+    };
+    let tiles = grad.n.div_ceil(rows) * grad.k.div_ceil(cols);
+    let grid = [tiles as u32, grad.count as u32, 1];
+    dev.launch(module, kernel, Launch { grid, block, shared }, &operands);
+}
+
+// ---- rows --------------------------------------------------------------------------------------------------------
+
+/// out[p] = weight of the pair * bent gate * up.
+pub(crate) fn glu(dev: &CudaDevice, how: Gate, gate_up: Buf<'_>, f: usize, routes: Routes<'_>, out: Buf<'_>) {
+    let pairs = routes.pairs();
+    check_routes(routes);
+    assert_eq!(
+        (out.len(), gate_up.len()),
+        (pairs * f, pairs * 2 * f),
+        "[{pairs}, 2 x {f}] and [{pairs}, {f}]"
+    );
+    assert_eq!(gate_up.dtype(), out.dtype());
+    let wide = wide(dev, f, 8, &[gate_up, out]);
+    let items = if wide { out.len() / 8 } else { out.len() };
+    let [x, of, weights, to] = [gate_up, routes.pairs, routes.weights, out].map(|b| dev.arg(b));
+    let args = [x, of, weights, to, count(f), count(items), Arg::U32(wide.into()), is_gelu(how)];
+    dev.launch("experts_rows", typed!("glu_experts", out), blocks(items, 256, 256), &args);
+}
+
+/// Writes the gradient over gate and up, the product again over its gradient, and the gradient by the weight.
+pub(crate) fn glu_backward(dev: &CudaDevice, args: GluExpertsBackward<'_>) {
+    let GluExpertsBackward { how, gate_up, f, routes, dout, d_weights } = args;
+    let pairs = routes.pairs();
+    check_routes(routes);
+    assert_eq!(
+        (dout.len(), gate_up.len()),
+        (pairs * f, pairs * 2 * f),
+        "[{pairs}, 2 x {f}] and [{pairs}, {f}]"
+    );
+    assert_eq!((d_weights.len(), d_weights.dtype()), (pairs, DType::F32), "a derivative for each pair");
+    assert_eq!(gate_up.dtype(), dout.dtype());
+    // Otherwise the order of the sums would depend on the address.
+    assert!(!f.is_multiple_of(8) || wide(dev, f, 8, &[gate_up, dout]), "rows at aligned addresses");
+    let operands = [gate_up, dout, routes.pairs, routes.weights, d_weights].map(|b| dev.arg(b));
+    let args = [&operands[..], &[count(f), count(pairs), is_gelu(how)]].concat();
+    dev.launch("experts_rows", typed!("glu_experts_backward", dout), blocks(pairs, 8, 256), &args);
+}
+
+/// out[m] = resid[m] + the sum of y over the row's pairs, in the order of their experts.
+pub(crate) fn combine(
+    dev: &CudaDevice,
+    y: Buf<'_>,
+    routes: Routes<'_>,
+    resid: Option<Buf<'_>>,
+    out: Buf<'_>,
+) {
+    let pairs = routes.pairs();
+    check_routes(routes);
+    if pairs == 0 {
+        return;
+    }
+    let h = super::matmul::rows(y, pairs);
+    let m = super::matmul::rows(out, h);
+    assert!(m > 0 && pairs.is_multiple_of(m), "{pairs} pairs of {m} rows");
+    assert_eq!(y.dtype(), DType::F32, "what is added is f32");
+    let same = resid.map_or((m * h, DType::F32), |b| (b.len(), b.dtype()));
+    assert_eq!(same, (m * h, DType::F32), "[{m}, {h}] f32 that is added to");
+    let wide = wide(dev, h, 4, &[y, out, resid.unwrap_or(out)]);
+    let items = if wide { h / 4 } else { h };
+    let threads = items.next_multiple_of(32).min(256);
+    let grid = [m as u32, items.div_ceil(threads) as u32, 1];
+    let args = [
+        dev.arg(y),
+        dev.arg(routes.places),
+        resid.map_or(Arg::Ptr(0), |b| dev.arg(b)),
+        dev.arg(out),
+        count(h),
+        count(pairs / m),
+        count(pairs),
+        Arg::U32(wide.into()),
+    ];
+    dev.launch(
+        "experts_rows",
+        typed!("combine", out),
+        Launch { grid, block: threads as u32, shared: 0 },
+        &args,
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_the_tiles_of_the_worst_deal() {
+        // All experts but one have one pair, and the last all others.
+        for (pairs, experts) in [(1usize, 4usize), (8, 128), (512, 128), (2048, 128), (32_768, 128), (100, 3)]
+        {
+            for rows in [16, 32, 64, 128] {
+                let lonely = (experts - 1).min(pairs - 1);
+                let most = lonely + (pairs - lonely).div_ceil(rows);
+                let slots = slots(pairs, experts, rows);
+                assert!(
+                    most <= slots && slots <= most + 1,
+                    "{pairs} pairs, {experts} experts, tiles of {rows}"
+                );
+            }
+        }
+    }
+}

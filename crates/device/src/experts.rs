@@ -1,0 +1,144 @@
+//! Feed-forward layers made of experts: which of them compute each row of a pass, and their products.
+//!
+//! A router gives each of M rows k of E experts. That makes P = M k pairs, and experts compute pairs, not rows: buffers of P rows
+//! are in the order of `Routes::pairs`, an expert's pairs one after the other. What a pair gives is a function of its own row alone: it
+//! depends neither on the other rows nor on how many an expert got.
+
+use crate::{Matrix, MatrixLayout};
+use plimsoll_base::Gate;
+use plimsoll_memory::Buf;
+
+/// How a router chooses: the k largest of E logits, of `EXPERTS_MAX` at most, ties by the lower number, NaN before all numbers, so that it is not lost.
+///
+/// Weights are the probabilities of a softmax over the E logits, in f32, whatever the dtype of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Routing {
+    /// E.
+    pub experts: usize,
+    /// k.
+    pub chosen: usize,
+    /// Whether the weights of a row's experts are divided by their sum.
+    pub normalizes: bool,
+}
+
+/// Which experts compute each row, and in which order.
+#[derive(Clone, Copy, Debug)]
+pub struct Routes<'a> {
+    /// [M, k] u32: the experts of a row, ascending.
+    pub experts: Buf<'a>,
+    /// [M, k] f32: their weights.
+    pub weights: Buf<'a>,
+    /// [P] u32: pairs m k + j by their experts, then by rows.
+    pub pairs: Buf<'a>,
+    /// [M, k] u32: the place of each pair in `pairs`.
+    pub places: Buf<'a>,
+    /// [E + 1] u32: the place of each expert's first pair, and P.
+    pub starts: Buf<'a>,
+}
+
+impl Routes<'_> {
+    /// E.
+    pub fn count(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// P.
+    pub fn pairs(&self) -> usize {
+        self.pairs.len()
+    }
+}
+
+/// What an operand of a product of experts has a row for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowsOf {
+    /// For each of M rows: a pair reads the row that it is of.
+    Rows,
+    /// For each of P pairs, in the order of `Routes::pairs`.
+    Pairs,
+}
+
+/// The matrices `[n, k]` of all experts, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Experts<'a> {
+    /// `count` times the elements of a matrix.
+    pub buf: Buf<'a>,
+    /// E.
+    pub count: usize,
+    /// Rows of each.
+    pub n: usize,
+    /// Columns of each.
+    pub k: usize,
+    pub layout: MatrixLayout,
+}
+
+impl<'a> Experts<'a> {
+    /// The matrices over a buffer of exactly the right length.
+    pub fn new(buf: Buf<'a>, count: usize, n: usize, k: usize, layout: MatrixLayout) -> Experts<'a> {
+        let elements = count as u64 * layout.elements(n as u64, k as u64);
+        assert_eq!(buf.len() as u64, elements, "{count} matrices [{n}, {k}] {layout:?}");
+        Experts { buf, count, n, k, layout }
+    }
+
+    /// The matrix of one.
+    pub fn of(&self, expert: usize) -> Matrix<'a> {
+        assert!(expert < self.count, "expert {expert} of {}", self.count);
+        Matrix::new(self.buf.part(expert, self.buf.len() / self.count), self.n, self.k, self.layout)
+    }
+}
+
+/// The loss that keeps experts equally loaded: over each segment of a pass, the sum over experts of the mean probability times the share
+/// of rows that chose it.
+#[derive(Clone, Copy, Debug)]
+pub struct Balance<'a> {
+    /// [S, 5] u32, as `Batch::segments`: the loss is of a sequence, whatever else is in the pass.
+    pub segments: Buf<'a>,
+    /// The derivative of the loss by the probability of an expert that all rows of its segment chose.
+    pub factor: f32,
+    /// [M] f32, written: for each row the sum over experts of its probability times the share of its segment's rows that chose the expert.
+    pub rows: Buf<'a>,
+}
+
+/// The gradient of routing by its logits.
+#[derive(Clone, Copy, Debug)]
+pub struct RouteBackward<'a> {
+    /// [M, E] f32: the forward's.
+    pub logits: Buf<'a>,
+    pub how: Routing,
+    pub routes: Routes<'a>,
+    /// [P] f32, in the order of `Routes::pairs`: derivatives of the loss by weights.
+    pub d_weights: Buf<'a>,
+    pub balance: Option<Balance<'a>>,
+    /// [M, E] e, written.
+    pub d_logits: Buf<'a>,
+}
+
+/// The gradient of `glu_experts`.
+#[derive(Clone, Copy, Debug)]
+pub struct GluExpertsBackward<'a> {
+    pub how: Gate,
+    /// [P, 2f] e: the forward's; written: its gradient.
+    pub gate_up: Buf<'a>,
+    pub f: usize,
+    pub routes: Routes<'a>,
+    /// [P, f] e: gradient of the output; written: what `glu_experts` gave, to the bit.
+    pub dout: Buf<'a>,
+    /// [P] f32, written: derivatives by the weights of pairs, each a sum in an order that depends on f alone.
+    pub d_weights: Buf<'a>,
+}
+
+/// The gradient of a product of experts by its weights: for each expert dy^T x over its pairs, rows ascending.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertsBackward<'a> {
+    /// [M, n] or [P, n] e.
+    pub dy: Buf<'a>,
+    pub dy_has: RowsOf,
+    /// [M, k] or [P, k] e.
+    pub x: Buf<'a>,
+    pub x_has: RowsOf,
+    pub routes: Routes<'a>,
+    /// Written, or added to when `add`: zero, or what was there, for an expert without pairs. f32 or bf16.
+    pub grad: Experts<'a>,
+    pub add: bool,
+    /// As `sizes::pack` says for M rows, e; written. No expert has more pairs.
+    pub pack: Buf<'a>,
+}

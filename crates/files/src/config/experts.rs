@@ -1,0 +1,100 @@
+//! Feed-forward parts of experts: how many, which of them compute a row, and in which layers they are.
+
+use super::keys::{Config, FFN_MAX, POSITIONS_MAX, brief, out_of_range, short, unsupported};
+use plimsoll_base::{Architecture, EXPERTS_MAX, Error, ExpertsSpec, LayerSet, ModelSpec, Result};
+use serde_json::{Map, Value, json};
+
+/// `router_aux_loss_coef` where it is not written.
+const BALANCE: f64 = 0.001;
+/// What widths are multiples of: an expert's matrices lie one after the other, and each begins a panel.
+const PANEL: u32 = 16;
+
+impl Config<'_> {
+    /// The experts of a decoder of `layers` layers.
+    pub(super) fn experts(&self, architecture: &Architecture, layers: u32) -> Result<Option<ExpertsSpec>> {
+        if !architecture.has_experts {
+            return Ok(None);
+        }
+        let count = self.size("num_experts", EXPERTS_MAX as u64)?;
+        let chosen = self.size("num_experts_per_tok", EXPERTS_MAX as u64)?;
+        let step = self.size_or("decoder_sparse_step", POSITIONS_MAX, 1)?;
+        let dense = self.dense_layers(layers)?;
+        let layers = LayerSet::of(layers, |layer| (layer + 1) % step == 0 && !dense.contains(layer));
+        Ok(Some(ExpertsSpec {
+            count,
+            chosen,
+            ffn: self.size("moe_intermediate_size", FFN_MAX)?,
+            normalizes: self.flag("norm_topk_prob")?,
+            layers,
+            balance: self.balance()?,
+        }))
+    }
+
+    /// The layers that have no experts whatever the step is.
+    fn dense_layers(&self, layers: u32) -> Result<LayerSet> {
+        let Some(value) = self.present("mlp_only_layers") else { return Ok(LayerSet::default()) };
+        let below = |layer: &Value| layer.as_u64().filter(|&n| n < u64::from(layers)).map(|n| n as u32);
+        let of_list = |list: &Vec<Value>| list.iter().map(below).collect::<Option<LayerSet>>();
+        value.as_array().and_then(of_list).ok_or_else(|| {
+            self.invalid(format!(
+                "mlp_only_layers = {}, expected layers below num_hidden_layers = {layers}",
+                brief(value)
+            ))
+        })
+    }
+
+    fn balance(&self) -> Result<f32> {
+        let Some(value) = self.present("router_aux_loss_coef") else { return Ok(BALANCE as f32) };
+        let number = value.as_f64().map(|n| n as f32).filter(|n| n.is_finite() && *n >= 0.0);
+        number.ok_or_else(|| {
+            self.invalid(format!(
+                "router_aux_loss_coef = {}, expected a number that is not negative",
+                brief(value)
+            ))
+        })
+    }
+}
+
+/// Requires what the arithmetic of experts relies on, whatever file the spec came from.
+pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
+    let Some(experts) = spec.experts else { return Ok(()) };
+    for (key, value, limit) in [
+        ("num_experts", experts.count, EXPERTS_MAX as u64),
+        ("num_experts_per_tok", experts.chosen, u64::from(experts.count)),
+        ("moe_intermediate_size", experts.ffn, FFN_MAX),
+        ("num_experts_per_tok * moe_intermediate_size", experts.chosen * experts.ffn, FFN_MAX),
+    ] {
+        if value == 0 || u64::from(value) > limit {
+            return Err(out_of_range(file, key, value.into(), limit));
+        }
+    }
+    for (key, value) in [("moe_intermediate_size", experts.ffn), ("hidden_size", spec.hidden)] {
+        if !value.is_multiple_of(PANEL) {
+            return Err(unsupported(file, key, &json!(value), "a multiple of 16 where there are experts"));
+        }
+    }
+    if experts.layers.is_empty() {
+        let message = format!("{file}: decoder_sparse_step and mlp_only_layers leave no layer with experts");
+        return Err(Error::new("model-config-invalid", message).hint(
+            "such a model is a dense one: give it the model_type qwen3, or fetch its config.json again",
+        ));
+    }
+    Ok(())
+}
+
+/// Writes what `experts` reads.
+pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
+    let Some(experts) = spec.experts else { return };
+    let dense: Vec<u32> = (0..spec.layers).filter(|&layer| !experts.layers.contains(layer)).collect();
+    for (key, value) in [
+        ("num_experts", experts.count.into()),
+        ("num_experts_per_tok", experts.chosen.into()),
+        ("moe_intermediate_size", experts.ffn.into()),
+        ("norm_topk_prob", experts.normalizes.into()),
+        ("router_aux_loss_coef", short(experts.balance).into()),
+        ("decoder_sparse_step", 1.into()),
+        ("mlp_only_layers", dense.into()),
+    ] {
+        map.insert(key.into(), value);
+    }
+}

@@ -1,0 +1,218 @@
+//! The feed-forward part of a layer with experts: its regions in a pass, its forward pass and its gradients.
+//!
+//! Legend: M rows, E experts of which each row has k, P = M k pairs, h hidden, f feed-forward width of an expert.
+
+use crate::adapters::Site;
+use crate::weights::LayerParams;
+use plimsoll_base::{DType, ExpertsSpec, Gate, ModelSpec, Result};
+use plimsoll_device::{
+    Device, Experts, ExpertsBackward, GluExpertsBackward, Matrix, RouteBackward, Routes, Routing, RowsOf,
+};
+use plimsoll_memory::{Buf, Turn};
+
+/// Handles to the regions of a pass through layers with experts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpertRegions<'p> {
+    /// [slots, M, E] f32: what routers gave.
+    logits: Buf<'p>,
+    /// [slots, M, k] u32.
+    chosen: Buf<'p>,
+    /// [slots, M, k] f32.
+    weights: Buf<'p>,
+    /// [slots, P] u32.
+    pairs: Buf<'p>,
+    /// [slots, M, k] u32.
+    places: Buf<'p>,
+    /// [slots, E + 1] u32.
+    starts: Buf<'p>,
+    /// [P, h] f32: what experts give each pair, and the gradient of what they read.
+    out: Buf<'p>,
+    /// [P] f32 and [M, E] e, in passes with gradients.
+    gradients: Option<[Buf<'p>; 2]>,
+}
+
+/// Adds the regions, for passes of `m` rows. `slots`: layers of which routes are kept for the backward pass; `kept`: when these are in
+/// use.
+///
+/// Errors: `size-overflow`.
+pub(crate) fn add_regions(
+    spec: &ModelSpec,
+    weights: DType,
+    m: usize,
+    (slots, kept): (usize, Turn),
+    has_gradients: bool,
+    add: &mut impl FnMut(Turn, &str, &[usize], DType) -> Result<()>,
+) -> Result<()> {
+    let Some(experts) = spec.experts else { return Ok(()) };
+    let (e, k) = (experts.count as usize, experts.chosen as usize);
+    add(kept, "experts.logits", &[slots, m, e], DType::F32)?;
+    add(kept, "experts.chosen", &[slots, m, k], DType::U32)?;
+    add(kept, "experts.weights", &[slots, m, k], DType::F32)?;
+    add(kept, "experts.pairs", &[slots, m * k], DType::U32)?;
+    add(kept, "experts.places", &[slots, m, k], DType::U32)?;
+    add(kept, "experts.starts", &[slots, e + 1], DType::U32)?;
+    let once = if has_gradients { Turn::Layers } else { Turn::Whole };
+    add(once, "experts.out", &[m * k, spec.hidden as usize], DType::F32)?;
+    if has_gradients {
+        add(once, "experts.d_weights", &[m * k], DType::F32)?;
+        add(once, "experts.d_logits", &[m, e], weights)?;
+    }
+    Ok(())
+}
+
+impl<'p> ExpertRegions<'p> {
+    /// Resolves the handles, if the pass has such regions.
+    pub(crate) fn bind(get: &impl Fn(&str) -> Option<Buf<'p>>) -> Option<ExpertRegions<'p>> {
+        let buf = |what: &str| get(&format!("experts.{what}"));
+        Some(ExpertRegions {
+            logits: buf("logits")?,
+            chosen: buf("chosen")?,
+            weights: buf("weights")?,
+            pairs: buf("pairs")?,
+            places: buf("places")?,
+            starts: buf("starts")?,
+            out: buf("out")?,
+            gradients: buf("d_weights").zip(buf("d_logits")).map(|(weights, logits)| [weights, logits]),
+        })
+    }
+
+    /// The first `m` rows of the buffers of a layer whose routes are in `slot`, of regions for `all` rows.
+    pub(crate) fn layer(
+        &self,
+        spec: &ModelSpec,
+        experts: ExpertsSpec,
+        slot: usize,
+        (all, m): (usize, usize),
+    ) -> ExpertBufs<'p> {
+        let (e, k) = (experts.count as usize, experts.chosen as usize);
+        let rows = |buf: Buf<'p>, width: usize| buf.slice(slot * all * width, m * width);
+        ExpertBufs {
+            logits: rows(self.logits, e),
+            routes: Routes {
+                experts: rows(self.chosen, k),
+                weights: rows(self.weights, k),
+                pairs: rows(self.pairs, k),
+                places: rows(self.places, k),
+                starts: self.starts.part(slot, e + 1),
+            },
+            out: self.out.slice(0, m * k * spec.hidden as usize),
+            gradients: self
+                .gradients
+                .map(|[weights, logits]| [weights.slice(0, m * k), logits.slice(0, m * e)]),
+        }
+    }
+}
+
+/// One layer's buffers for M rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpertBufs<'p> {
+    logits: Buf<'p>,
+    routes: Routes<'p>,
+    out: Buf<'p>,
+    gradients: Option<[Buf<'p>; 2]>,
+}
+
+/// A layer with experts in a pass: its weights, its buffers, and those that layers without experts have too.
+pub(crate) struct ExpertLayer<'x, 'a, 'p> {
+    pub(crate) dev: &'x dyn Device,
+    pub(crate) spec: &'x ModelSpec,
+    pub(crate) experts: ExpertsSpec,
+    pub(crate) w: &'x LayerParams<'a>,
+    pub(crate) bufs: ExpertBufs<'p>,
+    /// [M, h] e: what the part reads.
+    pub(crate) input: Buf<'p>,
+    /// [P, 2f] e.
+    pub(crate) gate_up: Buf<'p>,
+    /// [P, f] e.
+    pub(crate) product: Buf<'p>,
+}
+
+/// Gradients of a layer with experts.
+pub(crate) struct ExpertGradients<'x, 'a, 'p> {
+    /// Where those of weights go; none where they are frozen.
+    pub(crate) weights: Option<&'x LayerParams<'a>>,
+    pub(crate) add: bool,
+    /// [M, h] e: of what the part gave.
+    pub(crate) d_out: Buf<'p>,
+    /// [M, h] e, written: of what it read.
+    pub(crate) d_input: Buf<'p>,
+    pub(crate) pack: Buf<'p>,
+}
+
+impl<'a> ExpertLayer<'_, 'a, '_> {
+    /// Routes the rows, and makes the gates and ups of their pairs.
+    pub(crate) fn to_gates(&self) {
+        let Self { dev, w, bufs, .. } = *self;
+        let ExpertBufs { logits, routes, .. } = bufs;
+        dev.matmul(self.input, self.router(w), None, logits, false);
+        dev.route(logits, self.routing(), routes);
+        dev.matmul_experts(self.input, RowsOf::Rows, self.all(Site::GateUp), routes, self.gate_up);
+    }
+
+    /// out = resid + what the experts give, after `to_gates`.
+    pub(crate) fn add_product(&self, resid: Buf<'_>, out: Buf<'_>) {
+        let (dev, routes, y) = (self.dev, self.bufs.routes, self.bufs.out);
+        dev.glu_experts(self.gate(), self.gate_up, self.experts.ffn as usize, routes, self.product);
+        dev.matmul_experts(self.product, RowsOf::Pairs, self.all(Site::Down), routes, y);
+        dev.combine(y, routes, Some(resid), out);
+    }
+
+    /// The gradients, after `to_gates` of the same pass. The products are made again on the way.
+    pub(crate) fn backward(&self, of: &ExpertGradients<'_, '_, '_>) {
+        let Self { dev, w, bufs: ExpertBufs { logits, routes, out, gradients }, .. } = *self;
+        let (gate_up, product) = (self.gate_up, self.product);
+        let [d_weights, d_logits] = gradients.expect("only the update runs backward");
+        dev.matmul_experts_dx(of.d_out, RowsOf::Rows, self.all(Site::Down), routes, product);
+        let (how, f) = (self.gate(), self.experts.ffn as usize);
+        dev.glu_experts_backward(GluExpertsBackward { how, gate_up, f, routes, dout: product, d_weights });
+        self.weight_gradient(of, Site::Down, (of.d_out, RowsOf::Rows), (product, RowsOf::Pairs));
+        self.weight_gradient(of, Site::GateUp, (gate_up, RowsOf::Pairs), (self.input, RowsOf::Rows));
+        dev.matmul_experts_dx(gate_up, RowsOf::Pairs, self.all(Site::GateUp), routes, out);
+        dev.combine(out, routes, None, of.d_input);
+        let balance = None;
+        let how = self.routing();
+        dev.route_backward(RouteBackward { logits, how, routes, d_weights, balance, d_logits });
+        if let Some(grads) = of.weights {
+            dev.matmul_dw(d_logits, self.input, self.router(grads), of.add, of.pack);
+        }
+        dev.matmul_dx(d_logits, self.router(w), of.d_input, true);
+    }
+
+    fn weight_gradient(
+        &self,
+        of: &ExpertGradients<'_, '_, '_>,
+        site: Site,
+        (dy, dy_has): (Buf<'_>, RowsOf),
+        (x, x_has): (Buf<'_>, RowsOf),
+    ) {
+        if let Some(grads) = of.weights {
+            let (grad, routes) = (self.cut(grads.at(site)), self.bufs.routes);
+            let (add, pack) = (of.add, of.pack);
+            self.dev.matmul_experts_dw(ExpertsBackward { dy, dy_has, x, x_has, routes, grad, add, pack });
+        }
+    }
+
+    fn routing(&self) -> Routing {
+        let ExpertsSpec { count, chosen, normalizes, .. } = self.experts;
+        Routing { experts: count as usize, chosen: chosen as usize, normalizes }
+    }
+
+    fn gate(&self) -> Gate {
+        self.spec.architecture().gate
+    }
+
+    fn router<'w>(&self, of: &LayerParams<'w>) -> Matrix<'w> {
+        of.router.expect("a layer with experts has a router")
+    }
+
+    /// The matrices of all experts, widened if they are stored in codes.
+    fn all(&self, site: Site) -> Experts<'a> {
+        self.cut(self.w.ready(self.dev, site))
+    }
+
+    /// A matrix whose rows are those of all experts.
+    fn cut<'w>(&self, whole: Matrix<'w>) -> Experts<'w> {
+        let count = self.experts.count as usize;
+        Experts::new(whole.buf, count, whole.n / count, whole.k, whole.layout)
+    }
+}
