@@ -68,6 +68,9 @@ impl LoraTarget {
 pub struct LoraTargets(u8);
 
 impl LoraTargets {
+    /// Those of attention.
+    pub const ATTENTION: LoraTargets = LoraTargets(0x0f);
+
     /// All seven.
     pub const ALL: LoraTargets = LoraTargets(0x7f);
 
@@ -85,6 +88,11 @@ impl LoraTargets {
     /// Returns the targets in the order q, k, v, o, gate, up, down.
     pub fn iter(self) -> impl Iterator<Item = LoraTarget> {
         LoraTarget::ALL.into_iter().filter(move |&target| self.contains(target))
+    }
+
+    /// Returns the names of those that are not in attention.
+    pub fn of_ffn(self) -> Vec<&'static str> {
+        self.iter().filter(|&target| !LoraTargets::ATTENTION.contains(target)).map(LoraTarget::name).collect()
     }
 
     /// Returns the value of `lora.targets` in a run file.
@@ -155,7 +163,7 @@ impl Quantization {
             Quantization::Nf4 => {
                 model.hidden.is_multiple_of(Self::BLOCK)
                     && model.q_width().is_multiple_of(Self::BLOCK)
-                    && model.ffn.is_multiple_of(Self::BLOCK)
+                    && model.ffn_inputs().is_multiple_of(Self::BLOCK)
             }
             Quantization::Gguf => true,
         }
@@ -194,6 +202,8 @@ mod tests {
         assert_eq!(LoraTargets::new(LoraTarget::ALL), Some(LoraTargets::ALL));
         assert_eq!(LoraTargets::ALL.to_string(), "all-linear");
         assert_eq!(LoraTargets::new([]), None);
+        assert_eq!(LoraTargets::ALL.of_ffn(), ["gate_proj", "up_proj", "down_proj"]);
+        assert_eq!((LoraTargets::ATTENTION.count(), LoraTargets::ATTENTION.of_ffn().len()), (4, 0));
         assert_eq!(LoraTarget::of_name("down_proj"), Some(LoraTarget::Down));
         assert_eq!(LoraTarget::of_name("lm_head"), None);
         for target in LoraTarget::ALL {

@@ -149,6 +149,18 @@ impl ModelSpec {
         self.experts.map_or(0, |experts| experts.layers.len())
     }
 
+    /// A number that the inputs of every down are multiples of: the width, of an expert where all layers have experts, and where some
+    /// have, the greatest number that divides both.
+    pub const fn ffn_inputs(&self) -> u32 {
+        let Some(experts) = self.experts else { return self.ffn };
+        let (mut a, mut b) =
+            (experts.ffn, if experts.layers.holds_first(self.layers) { 0 } else { self.ffn });
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    }
+
     /// Elements of gate and up of a row, in the layer that has most of them.
     pub fn gate_up_width(&self) -> u32 {
         let dense = if self.expert_layers() < self.layers { 2 * self.ffn } else { 0 };

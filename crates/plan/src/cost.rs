@@ -127,6 +127,8 @@ struct Model {
     /// True if all of them are.
     learns: bool,
     weight_bytes: f64,
+    /// Bytes of experts' weights, and the share of them that a row reads.
+    experts: (f64, f64),
     /// Of the keys and values of one token in a layer.
     kv_token_bytes: f64,
     /// Layers that see all keys.
@@ -152,10 +154,18 @@ impl Model {
             parameters: spec.parameters() as f64,
             learns: true,
             weight_bytes: spec.parameters() as f64 * element,
+            experts: spec.experts.map_or((0.0, 0.0), |experts| {
+                let share = f64::from(experts.chosen) / f64::from(experts.count);
+                let idle = (spec.parameters() - spec.active_parameters()) as f64 * element;
+                (if share < 1.0 { idle / (1.0 - share) } else { 0.0 }, share)
+            }),
             kv_token_bytes: 2.0 * f64::from(spec.kv_width()) * element,
             whole_layers: layers - windowed.0,
             windowed,
-            cheap_bytes: layers * (2.0 * f64::from(spec.hidden) + f64::from(spec.ffn)) * element,
+            // Layers with experts, and those next to them, make their products again at every level.
+            cheap_bytes: layers
+                * (2.0 * f64::from(spec.hidden) + spec.experts.map_or(f64::from(spec.ffn), |_| 0.0))
+                * element,
             dtype,
         }
     }
@@ -177,6 +187,12 @@ impl Model {
         model
     }
 
+    /// Returns the bytes of weights that a pass of `rows` rows reads, if routers choose evenly.
+    fn read_bytes(&self, rows: f64) -> f64 {
+        let (bytes, share) = self.experts;
+        self.weight_bytes - bytes * (1.0 - share).powf(rows)
+    }
+
     /// Returns the bytes of keys and values that a row with `context` keys reads.
     fn kv_bytes(&self, context: f64) -> f64 {
         let (layers, keys) = self.windowed;
@@ -195,7 +211,7 @@ fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> 
     let pass = |rows: f64, heads: f64, context: f64| {
         let rate = rates.flops(model.dtype) * rates.rollout_share * rows / (rows + rates.half_rows);
         let flops = rows * model.row(context) + heads * model.head_flops;
-        let bytes = model.weight_bytes + rows * model.kv_bytes(context);
+        let bytes = model.read_bytes(rows) + rows * model.kv_bytes(context);
         (flops / rate).max(bytes / rates.bandwidth) + rates.pass_s
     };
     let prompt_rows = work.prompts * work.prompt_tokens;

@@ -10,7 +10,7 @@ pub(crate) enum Unbuilt {
     Adapters,
     /// Weights in 4 or 8 bits.
     Quantisation,
-    /// A mixture of experts.
+    /// A mixture of experts of another family than Qwen3-MoE.
     Experts,
     /// An optimizer that is not AdamW.
     Optimizer,
@@ -42,7 +42,9 @@ impl Unbuilt {
                 "an adapter here is plain LoRA of linear layers, the same in every layer, and the file must show it"
             }
             Unbuilt::Quantisation => "weights are bf16 or f32 here, or 4 bits under adapters",
-            Unbuilt::Experts => "models with experts are refused here: name a dense model",
+            Unbuilt::Experts => {
+                "of models with experts Qwen3-MoE alone is built: name one of these, or a dense model"
+            }
             Unbuilt::Optimizer => {
                 "the optimizer is AdamW here, for which another one's learning rate is not meant"
             }
@@ -121,6 +123,8 @@ pub(crate) fn of_model(name: &str) -> Option<Unbuilt> {
         "llama-4",
         "qwen3-next",
     ];
+    const BUILT: [&str; 4] =
+        ["qwen3-30b-a3b", "qwen3-235b-a22b", "qwen3-coder-30b-a3b", "qwen3-coder-480b-a35b"];
     const QUANTISED: [&str; 10] =
         ["awq", "gptq", "bnb", "4bit", "8bit", "int4", "int8", "nf4", "fp8", "w4a16"];
     let is_deepseek =
@@ -130,7 +134,7 @@ pub(crate) fn of_model(name: &str) -> Option<Unbuilt> {
         || EXPERTS.iter().any(|name| last.starts_with(name) || parts.contains(name))
         || is_deepseek;
     match () {
-        () if has_experts => Some(Unbuilt::Experts),
+        () if has_experts && !BUILT.iter().any(|name| last.starts_with(name)) => Some(Unbuilt::Experts),
         () if parts.iter().any(|part| QUANTISED.contains(part)) => Some(Unbuilt::Quantisation),
         () => None,
     }
@@ -145,14 +149,17 @@ mod tests {
         let experts = Some(Unbuilt::Experts);
         let bits = Some(Unbuilt::Quantisation);
         for (name, expect) in [
-            ("Qwen/Qwen3-30B-A3B", experts),
-            ("Qwen/Qwen3-235B-A22B-Instruct-2507", experts),
+            ("Qwen/Qwen3-30B-A3B", None),
+            ("Qwen/Qwen3-235B-A22B-Instruct-2507", None),
+            ("Qwen/Qwen3-30B-A3B-GPTQ-Int4", bits),
+            ("Qwen/Qwen3-Next-80B-A3B-Instruct", experts),
+            ("Qwen/Qwen3-VL-30B-A3B-Instruct", experts),
             ("Qwen/Qwen1.5-MoE-A2.7B", experts),
             ("mistralai/Mixtral-8x7B-v0.1", experts),
             ("deepseek-ai/DeepSeek-V3-0324", experts),
             ("deepseek-ai/DeepSeek-R1", experts),
             ("openai/gpt-oss-20b", experts),
-            ("/models/Qwen3-30B-A3B/", experts),
+            ("/models/Qwen3-30B-A3B/", None),
             ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", bits),
             ("Qwen/Qwen2.5-7B-Instruct-AWQ", bits),
             ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", bits),

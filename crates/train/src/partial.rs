@@ -2,7 +2,7 @@
 //! use two slots in turn, and only what lies before and after them is there all the time. An embedding that is not the head too has
 //! nothing there: its gradient is the rows of tokens.
 
-use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
+use plimsoll_base::{DType, LayerSet, ModelSpec, PhaseSet, Result};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool};
 use plimsoll_model::{Param, ParamKind, ParamTable, Params};
 
@@ -18,7 +18,7 @@ pub fn layout(role: &str, table: &ParamTable, pool: Pool, phases: PhaseSet, dtyp
     let mut layout = Layout::new();
     let ends = table.elements - layers.end + layers.before;
     layout.arena(&format!("{role}.grads"), "train", pool, phases, &[ends], dtype)?;
-    let slots = [LAYER_SLOTS as u64, layers.each];
+    let slots = [LAYER_SLOTS as u64, layers.widest];
     layout.arena(&format!("{role}.layer_grads"), "train", pool, phases, &slots, dtype)?;
     Ok(layout)
 }
@@ -32,8 +32,11 @@ struct Layers {
     before: u64,
     /// First of the elements where a head of its own begins.
     head: Option<u64>,
-    /// Elements of each.
-    each: u64,
+    /// Elements of the layers that have most of them: those with experts, or all.
+    widest: u64,
+    /// Elements of the others.
+    narrow: u64,
+    wide: LayerSet,
 }
 
 impl Layers {
@@ -41,7 +44,31 @@ impl Layers {
         let (first, end) = (table.layer_run(0), table.head_run().start);
         let head = table.find(ParamKind::Head, 0).map(|head| head.offset);
         let before = if head.is_some() { 0 } else { first.start };
-        Layers { start: first.start, end, before, head, each: first.elements }
+        let layers = table.params.iter().map(|param| param.layer + 1).max().unwrap_or(0);
+        let elements = |layer| table.layer_run(layer).elements;
+        let widest = (0..layers).map(elements).max().unwrap_or(0);
+        let wide = LayerSet::of(layers, |layer| elements(layer) == widest);
+        let narrow = (0..layers).map(elements).min().unwrap_or(0);
+        assert!((0..layers).all(|layer| [narrow, widest].contains(&elements(layer))), "layers of two sizes");
+        Layers { start: first.start, end, before, head, widest, narrow, wide }
+    }
+
+    /// Returns where a layer begins.
+    fn start_of(&self, layer: u32) -> u64 {
+        let wide = u64::from(self.wide.before(layer));
+        self.start + wide * self.widest + (u64::from(layer) - wide) * self.narrow
+    }
+
+    /// Returns the layer that holds an element, and where it begins.
+    fn layer_at(&self, element: u64) -> (u32, u64) {
+        let (mut layer, mut start) = (0, self.start);
+        loop {
+            let next = start + if self.wide.contains(layer) { self.widest } else { self.narrow };
+            if element < next {
+                return (layer, start);
+            }
+            (layer, start) = (layer + 1, next);
+        }
     }
 }
 
@@ -68,7 +95,8 @@ impl<'p> Partial<'p> {
     /// Returns elements of the flat buffer, of one layer or outside of layers. Where an embedding has no place it is the head's.
     pub fn place(&self, start: u64, elements: u64) -> Buf<'p> {
         let slice = |buf: Buf<'p>, start: u64| buf.slice(start as usize, elements as usize);
-        let Some((slots, Layers { start: first, end, before, head, each })) = self.slots else {
+        let Some((slots, layers @ Layers { start: first, end, before, head, widest, .. })) = self.slots
+        else {
             return slice(self.ends, start);
         };
         match (start, head) {
@@ -76,16 +104,16 @@ impl<'p> Partial<'p> {
             (start, None) if start < first => slice(self.ends, start),
             (start, _) if start >= end => slice(self.ends, start - end + before),
             (start, _) => {
-                let (layer, within) = ((start - first) / each, (start - first) % each);
-                assert!(within + elements <= each, "elements of one layer");
-                slice(slots, layer % LAYER_SLOTS as u64 * each + within)
+                let (layer, begin) = layers.layer_at(start);
+                assert!(start + elements <= layers.start_of(layer + 1), "elements of one layer");
+                slice(slots, u64::from(layer) % LAYER_SLOTS as u64 * widest + start - begin)
             }
         }
     }
 
     /// True if what is at a place of the flat buffer is another layer's too.
     pub(crate) fn is_repeated(&self, start: u64) -> bool {
-        let again = |layers: Layers| layers.start + LAYER_SLOTS as u64 * layers.each..layers.end;
+        let again = |layers: Layers| layers.start_of(LAYER_SLOTS as u32)..layers.end;
         self.slots.is_some_and(|(_, layers)| again(layers).contains(&start))
     }
 
@@ -105,8 +133,14 @@ mod tests {
 
     #[test]
     fn what_is_there_at_once_has_places_of_its_own() {
-        for (name, is_critic) in [("qwen2.5-0.5b", false), ("qwen2.5-7b", false), ("qwen2.5-7b", true)] {
-            let spec = ModelSpec::preset(name).unwrap();
+        for (name, is_critic) in
+            [("qwen2.5-0.5b", false), ("qwen2.5-7b", false), ("qwen2.5-7b", true), ("qwen3-30b-a3b", false)]
+        {
+            let mut spec = ModelSpec::preset(name).unwrap();
+            // Layers of two sizes.
+            if let Some(experts) = &mut spec.experts {
+                experts.layers = LayerSet::all_but_every(3, spec.layers);
+            }
             let of = if is_critic { ParamTable::critic } else { ParamTable::new };
             let table = of(&spec, DeviceKind::Cuda, DType::Bf16);
             let phases = PhaseSet::of(&[Phase::Update]);

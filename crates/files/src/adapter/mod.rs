@@ -35,8 +35,17 @@ pub struct Adapter {
     file: TensorFile,
 }
 
-/// Requires that each target is a tensor of its own in the base: a merge would find no weight to add it to.
+/// Requires that each target is a tensor of its own in the base, and no expert's: a merge would find no weight to add it to.
 fn check_fused(path: &Path, targets: LoraTargets, model: &ModelSpec) -> Result<()> {
+    let of_ffn = targets.of_ffn();
+    if model.experts.is_some() && !of_ffn.is_empty() {
+        return Err(unsupported(format!(
+            "{}: adapters of {} on a {} model, where these are matrices of experts",
+            path.display(),
+            of_ffn.join(", "),
+            model.family
+        )));
+    }
     let is_own = |target: &LoraTarget| matches!(target, LoraTarget::O | LoraTarget::Down);
     let fused: Vec<&str> = targets.iter().filter(|target| !is_own(target)).map(LoraTarget::name).collect();
     if !model.architecture().is_fused || fused.is_empty() {

@@ -170,6 +170,18 @@ fn device_files() -> u64 {
 
 /// A model's shape: a folder with a config.json, a known name, or what the user points at. Nothing is fetched.
 fn shape_of(name: &str, otherwise: Option<&str>) -> Result<ModelSpec> {
+    let spec = any_shape_of(name, otherwise)?;
+    if spec.experts.is_none() {
+        return Ok(spec);
+    }
+    Err(Error::usage(
+        "run-model-unknown",
+        format!("`{name}` has experts, of which other stacks' memory is not known"),
+    )
+    .hint("give the shape of a dense model of its size: --model-config PRESET"))
+}
+
+fn any_shape_of(name: &str, otherwise: Option<&str>) -> Result<ModelSpec> {
     let folder = Path::new(name).join("config.json");
     if folder.is_file() {
         return from_config(&folder);

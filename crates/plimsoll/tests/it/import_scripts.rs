@@ -226,8 +226,10 @@ fn an_agent_is_an_environment() {
 /// What is not built is refused, and with --force named in the run file.
 #[test]
 fn experts_became_a_full_fine_tune() {
-    let name = "verl-lora-moe.sh";
-    let asked = "line 4: actor_rollout_ref.model.path = Qwen/Qwen3-30B-A3B: models with experts";
+    let built = text(&import("verl-lora-moe.sh", &[]).stdout);
+    assert!(built.contains("hf:Qwen/Qwen3-30B-A3B") && built.contains("\n[lora]\n"), "{built}");
+    let name = "verl-lora-mixtral.sh";
+    let asked = "line 4: actor_rollout_ref.model.path = mistralai/Mixtral-8x7B-v0.1: of models with experts";
     let contains = ["error[import-not-built]: ", "hint: ", "--force", asked];
     check_refused(&["import", "verl", &launch_file(name)], 2, &contains);
     let refused = plimsoll(&["import", "verl", &launch_file(name)]);

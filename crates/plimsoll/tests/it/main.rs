@@ -19,6 +19,7 @@ mod data;
 mod distill;
 mod doctor;
 mod doctor_run;
+mod experts;
 mod founding;
 mod functions;
 mod gguf;

@@ -126,6 +126,7 @@ fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
 fn check_rank(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
     let Some(LoraSpec { rank, targets, .. }) = run.lora.as_ref() else { return Ok(()) };
     check_fused(*targets, spec)?;
+    check_experts(*targets, spec)?;
     let most = |target: &LoraTarget| {
         let (inputs, outputs) = target.widths(spec);
         inputs.min(outputs)
@@ -167,6 +168,24 @@ fn check_fused(targets: LoraTargets, spec: &ModelSpec) -> Result<()> {
         .hint("set lora.targets = [\"o_proj\", \"down_proj\"], or remove [lora]"))
 }
 
+/// Requires that no target is a matrix of experts.
+///
+/// Errors: `lora-unsupported`.
+fn check_experts(targets: LoraTargets, spec: &ModelSpec) -> Result<()> {
+    let of_ffn = targets.of_ffn();
+    if spec.experts.is_none() || of_ffn.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "{} of a {} model are matrices of experts, whose adapters are not built",
+        of_ffn.join(", "),
+        spec.family
+    );
+    Err(Error::usage("lora-unsupported", message)
+        .fact("experts and routers stay frozen under adapters of attention")
+        .hint(format!("set lora.targets = {}", LoraTargets::ATTENTION.in_toml())))
+}
+
 /// Requires that the frozen weights of a run's model can be stored as `lora.quantize` says.
 ///
 /// Errors: `lora-unsupported`, `model-not-gguf`.
@@ -185,7 +204,7 @@ fn check_codes(slug: &'static str, key: &str, how: Option<Quantization>, model: 
     }
     let spec = &model.spec;
     let Some(how) = how.filter(|how| !how.takes(spec)) else { return Ok(()) };
-    let (block, [hidden, q, ffn]) = (Quantization::BLOCK, [spec.hidden, spec.q_width(), spec.ffn]);
+    let (block, [hidden, q, ffn]) = (Quantization::BLOCK, [spec.hidden, spec.q_width(), spec.ffn_inputs()]);
     let message = format!(
         "{key} = \"{how}\": rows of this model have {hidden}, {q} and {ffn} weights, which are not all multiples of {block}"
     );

@@ -15,7 +15,7 @@ fn model_source(name: &str) -> String {
 /// What a user writes as a model.
 const MODEL: &str = "hf:org/name, a folder or a GGUF file";
 
-/// `model`, from the setting `name`; one with experts or quantised weights is not built.
+/// `model`, from the setting `name`; one with experts that are not built, or with quantised weights, is named.
 pub(crate) fn model(draft: &mut Draft, name: &str) {
     match draft.take_text(name) {
         Some(taken) => {

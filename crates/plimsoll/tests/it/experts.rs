@@ -1,0 +1,149 @@
+//! Models with experts from outside: runs on any number of ranks, from where they stopped, with adapters of attention, with weights in
+//! codes and elsewhere; and what is refused.
+
+use crate::made;
+use crate::ranks::{ended, left};
+use crate::run::{Run, number, region};
+use plimsoll_files::{expected_tensors, spec_from_config};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+
+const NANO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../files/assets/nano");
+
+const RUN: &str = r#"method = "grpo"
+model = "MODEL"
+[data]
+prompts = "builtin:addition"
+eval = "none"
+[rollout]
+prompts_per_step = 2
+group_size = 4
+max_new_tokens = 4
+[[reward]]
+kind = "hash"
+[train]
+steps = 3
+learning_rate = 1e-4
+cut_multiple = 4
+"#;
+
+/// A run of a tiny model: a dense layer, two with 6 experts of which a token has 2, and the tokenizer of nano.
+fn run_of_experts() -> Run {
+    let folder = Run::new("");
+    let to = folder.path("moe");
+    fs::create_dir(&to).expect("a folder");
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(Path::new(NANO).join(name), to.join(name)).expect("a file");
+    }
+    let read = fs::read(Path::new(NANO).join("config.json")).expect("a file");
+    let mut config: Value = serde_json::from_slice(&read).expect("JSON");
+    for (key, value) in [
+        ("architectures", json!(["Qwen3MoeForCausalLM"])),
+        ("model_type", json!("qwen3_moe")),
+        ("hidden_size", json!(64)),
+        ("num_hidden_layers", json!(3)),
+        ("intermediate_size", json!(128)),
+        ("num_experts", json!(6)),
+        ("num_experts_per_tok", json!(2)),
+        ("moe_intermediate_size", json!(64)),
+        ("norm_topk_prob", json!(true)),
+        ("mlp_only_layers", json!([0])),
+    ] {
+        config[key] = value;
+    }
+    fs::write(to.join("config.json"), config.to_string()).expect("a file");
+    let spec = spec_from_config(&config, "config.json").expect("a shape");
+    let tensors = expected_tensors(&spec);
+    let (header, _) = made::header_and_data(&tensors);
+    let value = |(number, (name, shape)): (usize, &(String, Vec<u64>))| {
+        let (of_norm, elements) = (name.ends_with("norm.weight"), shape.iter().product::<u64>());
+        let wave = move |i: u64| 0.3 * (12.9898 * i as f32 + 78.233 * number as f32).sin();
+        (0..elements).flat_map(move |i| if of_norm { 1f32 } else { wave(i) }.to_le_bytes())
+    };
+    let data: Vec<u8> = tensors.iter().enumerate().flat_map(value).collect();
+    let file = made::safetensors(&Value::Object(header).to_string(), &data);
+    fs::write(to.join("model.safetensors"), file).expect("a file");
+    folder.write("moe.toml", &RUN.replace("MODEL", &folder.text_path("moe")));
+    folder.file("moe.toml")
+}
+
+const ATTENTION: [&str; 2] = ["lora.rank=4", "lora.targets=[\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\"]"];
+
+#[test]
+fn the_number_of_ranks_changes_no_bit_of_experts() {
+    let folder = run_of_experts();
+    for (name, sets) in [
+        ("full", &["train.optimizer_dtype=int8", "train.grad_dtype=bf16"][..]),
+        ("spread", &["loss.kl_coef=0.05", "run.zero_stage=3", "train.recompute=layer"]),
+        ("attention", &[ATTENTION[0], ATTENTION[1], "loss.kl_coef=0.05"]),
+    ] {
+        let mut one = None;
+        for ranks in [1, 2, 3] {
+            let (dir, flag) = (format!("{name}-{ranks}"), format!("--ranks={ranks}"));
+            let (code, said) = ended(folder.output(&dir, &[&[&*flag], sets].concat()));
+            assert_eq!(code, Some(0), "{name} on {ranks}: {said}");
+            let left = left(&folder, &dir);
+            assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "{name} on {ranks} ranks");
+            for step in folder.metrics(&dir) {
+                assert_eq!(number(&step, "rollout/logprob_mismatch_max"), 0.0, "{name} on {ranks}: {step}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_of_experts_goes_on_and_its_weights_may_be_elsewhere() {
+    let folder = run_of_experts();
+    folder.train("whole", &[]);
+    folder.train("cut", &["train.steps=2"]);
+    folder.train("cut", &["train.steps=3", "--resume"]);
+    assert_eq!(left(&folder, "whole"), left(&folder, "cut"));
+    folder.train("away", &["memory.offload=[\"optimizer\"]"]);
+    assert_eq!(folder.weights("whole"), folder.weights("away"));
+    // A reference in the host's memory passes through the arena, whose slots the layers with experts fill.
+    folder.train("near", &["loss.kl_coef=0.05"]);
+    folder.train("far", &["loss.kl_coef=0.05", "memory.offload=[\"reference\"]"]);
+    assert_eq!(left(&folder, "near"), left(&folder, "far"));
+    // What was saved is a model that opens, with the tensors of each expert.
+    let again = format!("model={}", folder.text_path("whole/checkpoints/latest"));
+    folder.train("again", &[&again, "train.steps=1"]);
+}
+
+#[test]
+fn adapters_of_attention_leave_experts_alone_and_those_of_experts_are_refused() {
+    let folder = run_of_experts();
+    let refused = [
+        "error[lora-unsupported]: gate_proj, up_proj, down_proj of a qwen3_moe model are matrices of experts",
+        "hint: set lora.targets = [\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\"]",
+    ];
+    folder.train_refused("all", &["lora.rank=4"], 2, &refused);
+    // The frozen base may be in 4 bits, experts included.
+    for more in ["lora.rank=4", "lora.quantize=nf4"] {
+        folder.train(more, &[ATTENTION[0], ATTENTION[1], more, "train.steps=2"]);
+        for step in folder.metrics(more) {
+            assert_eq!(number(&step, "rollout/logprob_mismatch_max"), 0.0, "{more}: {step}");
+            assert!(number(&step, "grad_norm") > 0.0, "{more}: {step}");
+        }
+    }
+}
+
+#[test]
+fn a_30b_model_with_experts_is_planned() {
+    let folder = run_of_experts();
+    let sets = ["model=random:qwen3-30b-a3b", "--limit=host=2TiB,disk=8TiB"];
+    let weights = |plan: &Value| region(plan, "actor.weights").expect("a row").clone();
+    let plan = folder.plan(&sets);
+    // 30,532,122,624 parameters of 2 bytes, and what aligns 2 norms of 128 in each of 48 layers to 256.
+    assert_eq!(
+        number(&weights(&plan), "bytes"),
+        2.0 * (30_532_122_624.0 + 48.0 * 256.0),
+        "{}",
+        weights(&plan)
+    );
+    let adapters = folder.plan(&[&sets[..], &ATTENTION].concat());
+    assert_eq!(weights(&adapters), weights(&plan));
+    let bytes = |plan: &Value, name: &str| number(region(plan, name).expect("a row"), "bytes");
+    assert!(bytes(&adapters, "actor.grads") < 1e-3 * bytes(&plan, "actor.grads"), "experts are frozen");
+    assert!(bytes(&adapters, "update.experts.out") > 0.0);
+}
