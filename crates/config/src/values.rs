@@ -235,13 +235,15 @@ names!(
 
 names!(
     /// What the backward pass computes a second time instead of keeping.
-    Recompute, "\"none\", \"cheap\" or \"layer\"", {
+    Recompute, "\"none\", \"cheap\", \"layer\" or \"offload\"", {
         /// Everything is kept.
         None = "none",
         /// Norms and activations are computed again.
         Cheap = "cheap",
         /// Each layer is computed again from its input.
         Layer = "layer",
+        /// Each layer is computed again from its input, which waits in the device's host memory.
+        Offload = "offload",
     }
 );
 

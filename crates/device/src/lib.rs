@@ -42,8 +42,10 @@ pub use op::{Device, Op};
 pub use pieces::{BUCKET_ELEMENTS_MAX, Owned, PIECES, Run};
 pub use update::Update;
 
-/// Slots of the arena through which offloaded buffers pass.
+/// Slots of the arena through which offloaded weights and states pass.
 pub const OFFLOAD_SLOTS: usize = 3;
+/// Slots of a device: those, and as many for the inputs of layers.
+pub const TRANSFER_SLOTS: usize = 2 * OFFLOAD_SLOTS;
 /// Keys in a block of the KV cache: one 512-bit vector of f32.
 pub const KV_BLOCK: usize = 16;
 /// Keys in a chunk of attention; chunks start at absolute position 0 and are merged in ascending order.

@@ -338,6 +338,11 @@ impl<'p> InPhase<'p> {
     pub fn get(&self, name: &str) -> Option<Buf<'p>> {
         find(&self.map.phases[self.phase as usize], name, Some(self.phase))
     }
+
+    /// Returns the region of that name in the device's host memory, if the layout has it.
+    pub fn offloaded(&self, name: &str) -> Option<Buf<'p>> {
+        find(&self.map.offloaded, name, None).map(|buf| Buf { home: Home::Offloaded, ..buf })
+    }
 }
 
 fn find<'a>(bindings: &'a [Binding], name: &str, phase: Option<Phase>) -> Option<Buf<'a>> {

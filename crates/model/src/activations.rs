@@ -9,6 +9,7 @@ pub(crate) mod bufs;
 
 use crate::adapters::{AdaptBufs, Site};
 use crate::experts::{self, ExpertRegions};
+use crate::kept::{self, Kept};
 use bufs::{Backward, HeadBufs, LayerBufs, WindowBufs};
 use plimsoll_base::{DType, LayerSet, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::{Batch, DeviceKind, HEAD_TILE, HeadOut, KV_BLOCK, Kv, SEGMENT_FIELDS, sizes};
@@ -24,6 +25,15 @@ pub enum Recompute {
     Cheap,
     /// Only each layer's input is kept.
     Layer,
+    /// Only each layer's input is kept, in the device's host memory.
+    Offload,
+}
+
+impl Recompute {
+    /// True if the backward pass computes whole layers again.
+    pub fn is_of_layers(self) -> bool {
+        matches!(self, Recompute::Layer | Recompute::Offload)
+    }
 }
 
 /// What a phase's passes are for.
@@ -135,12 +145,13 @@ fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
         Mode::Rollout { .. } => Slots { kv: layers, ..one },
         Mode::Reward(_) | Mode::Score | Mode::Teacher => one,
         Mode::Critic(recompute) | Mode::Update(recompute) | Mode::UpdateScore(recompute) => {
-            let kept = if recompute == Recompute::Layer { 1 } else { layers };
+            let kept = if recompute.is_of_layers() { 1 } else { layers };
             let cheap = if recompute == Recompute::None { layers } else { 1 };
             let qkv = if spec.qk_norms.is_some() { kept } else { 1 };
             let product = if spec.experts.is_some() { 1 } else { cheap };
             let routes = if kept > 1 { spec.expert_layers() as usize } else { 1 };
-            Slots { resid: layers + 1, mid: cheap, kept, cheap, qkv, kv: kept, product, routes }
+            let resid = if leaving(spec, mode) > 0 { kept::SLOTS } else { layers + 1 };
+            Slots { resid, mid: cheap, kept, cheap, qkv, kv: kept, product, routes }
         }
     }
 }
@@ -209,6 +220,7 @@ pub fn layout(
         add_window(spec, weights, mode, limits, &mut add)?;
     }
     add("resid", &[s.resid, m, h], DType::F32)?;
+    let leaving = leaving(spec, mode);
     let branches = usize::from(spec.architecture().norms.after.is_some());
     let kept: &[(&str, usize, &[usize], DType)] = &[
         ("attn_out", branches * s.cheap, &[m, h], DType::F32),
@@ -240,7 +252,22 @@ pub fn layout(
     if mode.recompute().is_some() {
         add_backward(spec, weights, target.kind, mode, limits, &mut add_in)?;
     }
+    if leaving > 0 {
+        let shape = [leaving, m, h].map(|n| n as u64);
+        regions.offloaded(&kept_region(&prefix), "model", &shape, DType::F32)?;
+    }
     Ok(regions)
+}
+
+/// Inputs of layers that wait in the host's memory.
+fn leaving(spec: &ModelSpec, mode: Mode) -> usize {
+    let is_offloaded = mode.recompute() == Some(Recompute::Offload);
+    if is_offloaded { kept::leaving(spec.layers as usize) } else { 0 }
+}
+
+/// Their region.
+fn kept_region(prefix: &str) -> String {
+    format!("offload.{prefix}.resid")
 }
 
 /// Layers whose cache holds their windows alone.
@@ -273,7 +300,7 @@ fn add_window(
 fn turn_of(spec: &ModelSpec, mode: Mode, name: &str) -> Turn {
     match (mode.recompute(), name) {
         (None, _) | (_, "ffn_out") => Turn::Whole,
-        (Some(Recompute::Layer), _) => Turn::Layers,
+        (Some(Recompute::Layer | Recompute::Offload), _) => Turn::Layers,
         (Some(_), "product") if spec.experts.is_some() => Turn::Layers,
         (Some(Recompute::Cheap), "attn_out" | "mid" | "norm_attn" | "norm_ffn" | "product") => Turn::Layers,
         (Some(_), "qkv") if spec.qk_norms.is_none() => Turn::Layers,
@@ -397,6 +424,8 @@ pub struct Activations<'p> {
     pub(crate) copies: Option<Buf<'p>>,
     pub(crate) head_rows: Buf<'p>,
     resid: Buf<'p>,
+    /// The inputs that wait in the host's memory.
+    kept: Option<Buf<'p>>,
     mid: Option<Buf<'p>>,
     attn_out: Option<Buf<'p>>,
     ffn_out: Option<Buf<'p>>,
@@ -448,6 +477,7 @@ impl<'p> Activations<'p> {
             copies: get("copies"),
             head_rows: buf("head_rows"),
             resid: buf("resid"),
+            kept: phase.offloaded(&kept_region(&name)),
             mid: get("mid"),
             attn_out: get("attn_out"),
             ffn_out: get("ffn_out"),
@@ -472,6 +502,13 @@ impl<'p> Activations<'p> {
         }
     }
 
+    /// The inputs of layers for `m` rows, where they wait in the host's memory.
+    pub(crate) fn kept(&self, m: usize) -> Option<Kept<'p>> {
+        let width = self.resid.len() / kept::SLOTS / self.limits.rows;
+        let each = (self.limits.rows * width, m * width);
+        self.kept.map(|host| Kept { slots: self.resid, host, each })
+    }
+
     /// The first `m` rows of layer `layer`'s buffers.
     pub(crate) fn layer(&self, spec: &ModelSpec, layer: usize, m: usize) -> LayerBufs<'p> {
         let (s, all) = (slots(spec, self.mode), self.limits.rows);
@@ -488,9 +525,10 @@ impl<'p> Activations<'p> {
             0 | 1 => (experts, 0),
             _ => (experts, experts.layers.before(layer as u32) as usize),
         });
-        let resid = rows(self.resid, s.resid, layer, h);
+        let input = |layer: usize| rows(self.resid, s.resid, layer % s.resid, h);
+        let resid = input(layer);
         let (mid, next) = match self.mid {
-            Some(mid) => (rows(mid, s.mid, layer, h), rows(self.resid, s.resid, layer + 1, h)),
+            Some(mid) => (rows(mid, s.mid, layer, h), input(layer + 1)),
             None => (resid, resid),
         };
         LayerBufs {
@@ -541,7 +579,7 @@ impl<'p> Activations<'p> {
     /// The residual stream after the last layer.
     pub(crate) fn last_resid(&self, spec: &ModelSpec, m: usize) -> Buf<'p> {
         let width = spec.hidden as usize;
-        let slot = if slots(spec, self.mode).resid > 1 { spec.layers as usize } else { 0 };
+        let slot = spec.layers as usize % slots(spec, self.mode).resid;
         self.resid.slice(slot * self.limits.rows * width, m * width)
     }
 

@@ -177,10 +177,12 @@ pub(crate) fn backward_of<'p>(
     after(Stage::Head);
     let d_out = back.d_out.slice(0, m * h);
     dev.cast(d_resid, d_out);
+    let kept = pass.acts.kept(m);
     for l in (0..spec.layers as usize).rev() {
         let bufs = pass.acts.layer(spec, l, m);
         let w = &weights(l);
-        if pass.acts.mode.recompute() == Some(Recompute::Layer) {
+        kept.inspect(|kept| kept.before_backward(dev, l));
+        if pass.acts.mode.recompute().is_some_and(Recompute::is_of_layers) {
             forward::layer_to_gates(dev, decoder, (w, l as u32), pass, &bufs);
         }
         let g = match grads {

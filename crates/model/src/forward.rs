@@ -289,9 +289,13 @@ pub(crate) fn layers_of<'w>(
     if let Some(factor) = decoder.embedding_factor() {
         dev.scale(first, factor);
     }
+    let kept = pass.acts.kept(pass.rows);
     for l in 0..spec.layers as usize {
         let bufs = pass.acts.layer(spec, l, pass.rows);
-        layer(dev, decoder, (&weights(l), l as u32), pass, &bufs);
+        let w = weights(l);
+        kept.inspect(|kept| kept.before_forward(dev, l));
+        layer(dev, decoder, (&w, l as u32), pass, &bufs);
+        kept.inspect(|kept| kept.after_forward(dev, l));
     }
 }
 

@@ -8,6 +8,7 @@ mod adapters;
 mod backward;
 mod experts;
 mod forward;
+mod kept;
 mod load;
 pub mod mlp;
 mod params;

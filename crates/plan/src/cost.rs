@@ -137,6 +137,8 @@ struct Model {
     windowed: (f64, f64),
     /// Bytes per row that `cheap` computes again: norms and the SwiGLU product of each layer.
     cheap_bytes: f64,
+    /// Bytes per row of the inputs of all layers.
+    input_bytes: f64,
     dtype: DType,
 }
 
@@ -166,6 +168,7 @@ impl Model {
             cheap_bytes: layers
                 * (2.0 * f64::from(spec.hidden) + spec.experts.map_or(f64::from(spec.ffn), |_| 0.0))
                 * element,
+            input_bytes: layers * f64::from(spec.hidden) * DType::F32.bytes() as f64,
             dtype,
         }
     }
@@ -302,7 +305,7 @@ fn critic(work: &Work, model: Model, training: &Training, rates: &Rates) -> f64 
 fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Rates) -> f64 {
     // Forward, and a backward of twice its work; `layer` runs the layers forward once more. The head's logits are
     // never kept, so its backward always computes them again.
-    let again = if training.recompute == Recompute::Layer { 1.0 } else { 0.0 };
+    let again = if training.recompute.is_of_layers() { 1.0 } else { 0.0 };
     // Frozen weights have no gradients.
     let passes = if model.learns { 3.0 } else { 2.0 };
     let flops = cut.rows * model.row(mean_context(work)) * (passes + again)
@@ -312,7 +315,9 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
     let micro_batch = (2.0 * model.weight_bytes + 2.0 * grads) / rates.bandwidth + rates.micro_batch_s;
     let recomputed = match training.recompute {
         Recompute::None => 0.0,
-        Recompute::Cheap | Recompute::Layer => cut.rows * 2.0 * model.cheap_bytes / rates.bandwidth,
+        Recompute::Cheap | Recompute::Layer | Recompute::Offload => {
+            cut.rows * 2.0 * model.cheap_bytes / rates.bandwidth
+        }
     };
     // At stage 3 every micro-batch reads the weights twice from where the ranks keep them, next to its own work; a quarter of it shows.
     let gathered = if training.offload.weights { 0.5 * model.weight_bytes / rates.bus() } else { 0.0 };
@@ -320,7 +325,13 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
     // CPU copies first.
     let moved = if training.offload.optimizer { state_bytes(model, training) / rates.bus() } else { 0.0 };
     let optimizer = work.updates * (moved + optimizer_bytes(model, training) / rates.bandwidth);
-    flops / (rates.flops(model.dtype) * rates.update_share)
+    // The inputs of layers leave and come back next to what is computed; a quarter of it shows.
+    let inputs = match training.recompute {
+        Recompute::Offload => 2.0 * cut.rows * model.input_bytes / rates.bus(),
+        _ => 0.0,
+    };
+    (flops / (rates.flops(model.dtype) * rates.update_share)).max(0.75 * inputs)
+        + 0.25 * inputs
         + cut.micro_batches * (micro_batch + gathered)
         + recomputed
         + optimizer

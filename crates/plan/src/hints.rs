@@ -221,10 +221,16 @@ fn changes_of(run: &RunSpec) -> Vec<Change> {
             |r| r.choices.recompute = Auto::Value(RunRecompute::Cheap),
         ),
         how(
-            !run.choices.recompute.is_auto() && run.choices.recompute != Auto::Value(RunRecompute::Layer),
+            matches!(run.choices.recompute, Auto::Value(RunRecompute::None | RunRecompute::Cheap)),
             "train.recompute=layer",
             "only each layer's input is kept for the backward pass",
             |r| r.choices.recompute = Auto::Value(RunRecompute::Layer),
+        ),
+        how(
+            matches!(run.choices.recompute, Auto::Value(level) if level != RunRecompute::Offload),
+            "train.recompute=offload",
+            "each layer's input waits in host memory for the backward pass",
+            |r| r.choices.recompute = Auto::Value(RunRecompute::Offload),
         ),
         how(
             run.choices.staging.value().is_some_and(|ByteSize(bytes)| bytes > STAGING_SMALL),

@@ -114,6 +114,7 @@ impl Resolved {
             Recompute::None => RunRecompute::None,
             Recompute::Cheap => RunRecompute::Cheap,
             Recompute::Layer => RunRecompute::Layer,
+            Recompute::Offload => RunRecompute::Offload,
         });
         run.train.optimizer_dtype = Auto::Value(match self.optimizer_dtype {
             OptimizerDType::F32 => RunOptimizer::F32,

@@ -98,6 +98,8 @@ pub(crate) struct Solution {
 type Point = [usize; 7];
 /// The axis that changes the result: a later choice is taken only where no earlier one fits.
 const PRECISION: usize = 0;
+/// The axis whose last choice moves bytes to another pool, on a card.
+const RECOMPUTE: usize = 1;
 /// The axis without effect on a step.
 const STAGING: usize = 4;
 /// The axis that moves bytes from one pool to another: its choices are ordered from the most device memory to the least.
@@ -158,6 +160,11 @@ impl Axes {
         })
     }
 
+    /// True if the inputs of layers wait in another pool than the rest.
+    fn moves_inputs(&self, point: Point) -> bool {
+        self.recompute[point[RECOMPUTE]] == Recompute::Offload
+    }
+
     /// Returns the point that takes the least memory.
     fn smallest(&self) -> Point {
         self.lengths().map(|length| length - 1)
@@ -190,11 +197,17 @@ impl Planner<'_> {
                     continue;
                 }
                 // What fits in place stays there, though the prediction sees no difference.
-                if rank.is_as_fast(fastest) && rank.point[OFFLOAD] > fastest.point[OFFLOAD] {
+                let moves_more = rank.point[OFFLOAD] > fastest.point[OFFLOAD]
+                    || axes.moves_inputs(rank.point) && !axes.moves_inputs(fastest.point);
+                if rank.is_as_fast(fastest) && moves_more {
                     continue;
                 }
             }
-            if too_large.iter().any(|&failed| takes_at_least(rank.point, failed)) {
+            let is_hopeless = |failed: Point| {
+                takes_at_least(rank.point, failed)
+                    && axes.moves_inputs(rank.point) == axes.moves_inputs(failed)
+            };
+            if too_large.iter().any(|&failed| is_hopeless(failed)) {
                 continue;
             }
             let candidate = self.candidate(run, &axes, rank.point)?;
@@ -286,7 +299,11 @@ impl Planner<'_> {
             },
             recompute: match run.choices.recompute {
                 Auto::Value(level) => vec![recompute(level)],
-                Auto::Auto => vec![Recompute::None, Recompute::Cheap, Recompute::Layer],
+                // On a CPU the inputs of layers would leave memory for the same memory.
+                Auto::Auto if self.kind == DeviceKind::Cpu => {
+                    vec![Recompute::None, Recompute::Cheap, Recompute::Layer]
+                }
+                Auto::Auto => vec![Recompute::None, Recompute::Cheap, Recompute::Layer, Recompute::Offload],
             },
             micro_batch_tokens: self.micro_batches(run),
             sequences: self.sequences(run),
@@ -572,6 +589,7 @@ fn recompute(level: RunRecompute) -> Recompute {
         RunRecompute::None => Recompute::None,
         RunRecompute::Cheap => Recompute::Cheap,
         RunRecompute::Layer => Recompute::Layer,
+        RunRecompute::Offload => Recompute::Offload,
     }
 }
 

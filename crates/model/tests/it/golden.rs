@@ -138,7 +138,7 @@ fn every_gradient_agrees_with_transformers_at_every_recompute_level() {
         let ids: Vec<Vec<u32>> = (0..3).map(|i| reference.ids(&format!("seq{i}.input_ids"))).collect();
         let sequences: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
         let mut bits: Option<Vec<f32>> = None;
-        for recompute in [Recompute::None, Recompute::Cheap, Recompute::Layer] {
+        for recompute in [Recompute::None, Recompute::Cheap, Recompute::Layer, Recompute::Offload] {
             let mut f = open(name, DType::F32, recompute, Machine::detect());
             let table = f.table.clone();
             run(&mut f, recompute, &sequences, |dev, _, grads, _| {

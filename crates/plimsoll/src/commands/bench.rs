@@ -77,6 +77,7 @@ enum Level {
     None,
     Cheap,
     Layer,
+    Offload,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -214,6 +215,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             Level::None => Auto::Value(Recompute::None),
             Level::Cheap => Auto::Value(Recompute::Cheap),
             Level::Layer => Auto::Value(Recompute::Layer),
+            Level::Offload => Auto::Value(Recompute::Offload),
         },
         lora: lora(&args.common),
         checked: *checked,

@@ -366,6 +366,41 @@ fn a_refused_card_is_told_what_to_offload_and_the_rows_move() {
     assert_eq!((code, &fits["resolved"]["offload"]["optimizer"]), (0, &Value::Bool(true)));
 }
 
+/// 131,072 tokens of a model of 8 billion parameters: the inputs of its layers leave the card that they do not fit.
+#[test]
+fn inputs_of_layers_leave_a_card_that_long_sequences_fill() {
+    let sets = [
+        "model=random:qwen3-8b",
+        "model_options.positions=extend",
+        "data.prompt_tokens_max=122880",
+        "rollout.max_new_tokens=8192",
+        "rollout.prompts_per_step=1",
+        "rollout.group_size=2",
+        "train.micro_batch_tokens=131072",
+        "train.optimizer_dtype=int8",
+        "train.grad_dtype=bf16",
+    ];
+    let plan = |level: &str| {
+        let limit = "device=139GiB,host=128GiB,disk=1TiB";
+        let level = format!("train.recompute={level}");
+        let mut args = vec!["plan", FIRST, "--json", "--limit", limit];
+        args.extend(sets.iter().chain([&&*level]).flat_map(|set| ["--set", *set]));
+        object(&args)
+    };
+    let [(layer, refused), (offload, fits), (auto, chosen)] = ["layer", "offload", "auto"].map(plan);
+    assert_eq!((layer, offload, auto), (3, 0, 0), "{refused}");
+    let row =
+        |name: &str| fits["regions"].as_array().expect("regions").iter().find(|row| row["name"] == name);
+    let [slots, host] = ["update.resid", "offload.update.resid"].map(|name| row(name).expect("a row"));
+    assert_eq!(host["place"], "offloaded");
+    // 36 layers: 34 inputs wait, and three pass through the card.
+    let bytes = |row: &Value| row["bytes"].as_u64().expect("bytes");
+    assert_eq!(bytes(host) * 3, bytes(slots) * 34);
+    assert_eq!(chosen["resolved"]["recompute"], "offload", "{}", chosen["resolved"]);
+    let hints = refused["hints"].as_array().expect("a list");
+    assert!(hints.iter().any(|hint| hint["set"] == "train.recompute=offload"), "{hints:?}");
+}
+
 #[test]
 fn every_recipe_of_a_language_model_plans_without_its_model_and_data() {
     let recipes = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../runs")).expect("recipes");

@@ -1,5 +1,6 @@
 //! PPO from outside: the plan has both roles, the critic may be another model, and one of other tokens is refused.
 
+use crate::ranks::ended;
 use crate::run::{Run, export, region, regions};
 use serde_json::Value;
 use std::fs;
@@ -27,6 +28,30 @@ prompts_max = 8
 fn golden(name: &str) -> String {
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../model/tests/golden")).join(name);
     path.to_str().expect("UTF-8").to_string()
+}
+
+/// Inputs of layers that wait in the host's memory: of actor and critic, on one rank and, with weights in parts too, on two.
+#[test]
+fn inputs_of_layers_wait_elsewhere_and_change_no_bit() {
+    let folder = Run::new(RUN);
+    let sets = |level: &'static str| [level, "train.micro_batch_tokens=64", "train.cut_multiple=2"];
+    let [layer, offload] = ["train.recompute=layer", "train.recompute=offload"].map(sets);
+    let plan = folder.plan(&offload);
+    for role in ["update", "critic"] {
+        let [slots, host] = ["", "offload."]
+            .map(|of| region(&plan, &format!("{of}{role}.resid")).expect("both")["shape"].clone());
+        // Three of five in the arena; of four layers the first two leave their inputs.
+        assert_eq!((&slots[0], &host[0]), (&Value::from(3), &Value::from(2)), "{slots} {host}");
+    }
+    folder.train("layer", &layer);
+    folder.train("offload", &offload);
+    assert_eq!(folder.weights("layer"), folder.weights("offload"));
+    let stage = "run.zero_stage=3";
+    for (name, more) in [("two", &["--ranks=2"][..]), ("spread", &["--ranks=2", stage])] {
+        let (code, said) = ended(folder.output(name, &[&offload[..], more].concat()));
+        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(folder.weights("layer"), folder.weights(name), "{name}");
+    }
 }
 
 #[test]

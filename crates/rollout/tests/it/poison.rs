@@ -294,6 +294,7 @@ fn f32_uses_every_region_to_its_end() {
     check(Family::Llama, DType::F32, Recompute::Cheap, true);
     check(Family::Qwen2, DType::F32, Recompute::Layer, false);
     check(Family::Olmo3, DType::F32, Recompute::Layer, false);
+    check(Family::Olmo3, DType::F32, Recompute::Offload, false);
     check(Family::Phi3, DType::F32, Recompute::Cheap, false);
     check(Family::Qwen3Moe, DType::F32, Recompute::Cheap, false);
     check(Family::Granite, DType::F32, Recompute::Cheap, false);

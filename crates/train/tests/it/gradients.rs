@@ -107,9 +107,13 @@ fn threads_and_recompute_change_no_bit_of_a_gradient() {
     ] {
         for machine in Machine::all() {
             let mut first: Option<(Vec<f32>, f64)> = None;
-            for (threads, recompute) in
-                [(1, Recompute::None), (2, Recompute::None), (2, Recompute::Layer), (1, Recompute::Cheap)]
-            {
+            for (threads, recompute) in [
+                (1, Recompute::None),
+                (2, Recompute::None),
+                (2, Recompute::Layer),
+                (2, Recompute::Offload),
+                (1, Recompute::Cheap),
+            ] {
                 let setup =
                     Setup { machine, threads, recompute, ..Setup::new(name, dtype, groups.pass(128)) };
                 let mut h = Harness::new(setup, Layout::new());

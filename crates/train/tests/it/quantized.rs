@@ -93,7 +93,7 @@ fn products_in_codes_are_those_of_their_numbers() {
             assert!(!same_bits(&before[2], &want[2]), "rounding to codes moves log-probs");
             let want_grads = gradients(&mut whole, &all);
             assert!(want_grads.iter().any(|g| *g != 0.0));
-            for recompute in [Recompute::None, Recompute::Cheap, Recompute::Layer] {
+            for recompute in [Recompute::None, Recompute::Cheap, Recompute::Offload] {
                 let mut coded = harness(machine, dtype, recompute, Some(Quantization::Nf4));
                 let what = format!("{machine:?} {dtype:?} {recompute:?}");
                 let got = coded.logprobs(&all, 1.0).unwrap().0;
