@@ -38,6 +38,8 @@ pub struct RunSpec {
     /// What is optimised; none where nothing is sampled.
     pub objective: Option<Objective>,
     pub preference: PreferenceLoss,
+    /// Coefficient of the loss of balance of the actor's experts.
+    pub balance_coef: f64,
     /// The critic; none for methods without one.
     pub critic: Option<Critic>,
     /// The teacher and its weight; none for methods without one.
@@ -190,6 +192,7 @@ impl RunSpec {
             model_rewards: ModelReward::of(&run.reward),
             objective: Objective::new(run),
             preference: preference(&run.loss),
+            balance_coef: run.loss.balance_coef,
             critic: needs.critic.then(|| run.critic.clone().unwrap_or_default()),
             distill: run.distill.clone().filter(|_| needs.teacher),
             lora: run.lora.as_ref().map(LoraSpec::new),

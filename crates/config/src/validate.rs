@@ -233,6 +233,7 @@ fn loss(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
         ("loss.group_norm_eps", Some(loss.group_norm_eps)),
         ("loss.overlong_factor", loss.overlong_factor),
         ("loss.dpo_beta", Some(loss.dpo_beta)),
+        ("loss.balance_coef", Some(loss.balance_coef)),
     ] {
         if let Some(value) = value {
             finite_from_zero(value, at, key)?;

@@ -440,7 +440,7 @@ pub struct Activations<'p> {
     attn: Buf<'p>,
     gate_up: Buf<'p>,
     product: Buf<'p>,
-    experts: Option<ExpertRegions<'p>>,
+    pub(crate) experts: Option<ExpertRegions<'p>>,
     pub(crate) head_input: Buf<'p>,
     pub(crate) head_norm: Buf<'p>,
     pub(crate) head: HeadBufs<'p>,
@@ -521,9 +521,9 @@ impl<'p> Activations<'p> {
         let of = spec.experts_of(layer as u32);
         let gate_up = of.map_or(2 * spec.ffn, |experts| experts.gate_up_width()) as usize;
         let before = if s.kept > 1 { gate_up_before(spec, layer as u32) } else { 0 };
-        let routes = of.map(|experts| match s.routes {
-            0 | 1 => (experts, 0),
-            _ => (experts, experts.layers.before(layer as u32) as usize),
+        let routes = of.map(|experts| {
+            let index = experts.layers.before(layer as u32) as usize;
+            (experts, (index, if s.routes > 1 { index } else { 0 }))
         });
         let input = |layer: usize| rows(self.resid, s.resid, layer % s.resid, h);
         let resid = input(layer);

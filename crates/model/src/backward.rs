@@ -352,7 +352,9 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
         self.post_norm_backward(w.ffn_post_norm, bufs.ffn_out, |g| g.ffn_post_norm);
         if let Some(experts) = forward::expert_layer(dev, self.decoder, (w, self.l), bufs) {
             let (weights, add, pack) = (self.g.weights(), self.add, back.pack);
-            experts.backward(&ExpertGradients { weights, add, d_out, d_input: d_norm, pack });
+            let (segments, balance) = (self.pass.batch.segments, self.pass.balance);
+            let d_input = d_norm;
+            experts.backward(&ExpertGradients { weights, add, d_out, d_input, pack, segments, balance });
             return self.input_backward(bufs.mid, w.ffn_norm, d_norm, |g| g.ffn_norm);
         }
         let gate = self.spec().architecture().gate;

@@ -6,7 +6,8 @@ use crate::adapters::Site;
 use crate::weights::LayerParams;
 use plimsoll_base::{DType, ExpertsSpec, Gate, ModelSpec, Result};
 use plimsoll_device::{
-    Device, Experts, ExpertsBackward, GluExpertsBackward, Matrix, RouteBackward, Routes, Routing, RowsOf,
+    Balance, Device, Experts, ExpertsBackward, GluExpertsBackward, Matrix, RouteBackward, Routes, Routing,
+    RowsOf,
 };
 use plimsoll_memory::{Buf, Turn};
 
@@ -23,12 +24,22 @@ pub(crate) struct ExpertRegions<'p> {
     pairs: Buf<'p>,
     /// [slots, M, k] u32.
     places: Buf<'p>,
-    /// [slots, E + 1] u32.
+    /// [slots, E + 1] u32; of all layers in passes with gradients.
     starts: Buf<'p>,
     /// [P, h] f32: what experts give each pair, and the gradient of what they read.
     out: Buf<'p>,
-    /// [P] f32 and [M, E] e, in passes with gradients.
-    gradients: Option<[Buf<'p>; 2]>,
+    gradients: Option<GradientRegions<'p>>,
+}
+
+/// Handles to what only passes with gradients have.
+#[derive(Clone, Copy, Debug)]
+struct GradientRegions<'p> {
+    /// [P] f32: derivatives by the weights of pairs.
+    d_weights: Buf<'p>,
+    /// [M, E] e.
+    d_logits: Buf<'p>,
+    /// [L, M] f32, of the layers with experts: how unequally each row is routed.
+    balance: Buf<'p>,
 }
 
 /// Adds the regions, for passes of `m` rows. `slots`: layers of which routes are kept for the backward pass; `kept`: when these are in
@@ -50,12 +61,17 @@ pub(crate) fn add_regions(
     add(kept, "experts.weights", &[slots, m, k], DType::F32)?;
     add(kept, "experts.pairs", &[slots, m * k], DType::U32)?;
     add(kept, "experts.places", &[slots, m, k], DType::U32)?;
-    add(kept, "experts.starts", &[slots, e + 1], DType::U32)?;
+    let all = spec.expert_layers() as usize;
+    match has_gradients {
+        true => add(Turn::Whole, "experts.starts", &[all, e + 1], DType::U32)?,
+        false => add(kept, "experts.starts", &[slots, e + 1], DType::U32)?,
+    }
     let once = if has_gradients { Turn::Layers } else { Turn::Whole };
     add(once, "experts.out", &[m * k, spec.hidden as usize], DType::F32)?;
     if has_gradients {
         add(once, "experts.d_weights", &[m * k], DType::F32)?;
         add(once, "experts.d_logits", &[m, e], weights)?;
+        add(Turn::Whole, "experts.balance", &[all, m], DType::F32)?;
     }
     Ok(())
 }
@@ -72,16 +88,21 @@ impl<'p> ExpertRegions<'p> {
             places: buf("places")?,
             starts: buf("starts")?,
             out: buf("out")?,
-            gradients: buf("d_weights").zip(buf("d_logits")).map(|(weights, logits)| [weights, logits]),
+            gradients: buf("d_weights").map(|d_weights| GradientRegions {
+                d_weights,
+                d_logits: buf("d_logits").expect("gradients of logits"),
+                balance: buf("balance").expect("a number for each row of each layer"),
+            }),
         })
     }
 
-    /// The first `m` rows of the buffers of a layer whose routes are in `slot`, of regions for `all` rows.
+    /// The first `m` rows of the buffers of a layer, the one at `index` of those with experts, whose routes are in `slot`; of regions for
+    /// `all` rows.
     pub(crate) fn layer(
         &self,
         spec: &ModelSpec,
         experts: ExpertsSpec,
-        slot: usize,
+        (index, slot): (usize, usize),
         (all, m): (usize, usize),
     ) -> ExpertBufs<'p> {
         let (e, k) = (experts.count as usize, experts.chosen as usize);
@@ -93,12 +114,14 @@ impl<'p> ExpertRegions<'p> {
                 weights: rows(self.weights, k),
                 pairs: rows(self.pairs, k),
                 places: rows(self.places, k),
-                starts: self.starts.part(slot, e + 1),
+                starts: self.starts.part(if self.gradients.is_some() { index } else { slot }, e + 1),
             },
             out: self.out.slice(0, m * k * spec.hidden as usize),
-            gradients: self
-                .gradients
-                .map(|[weights, logits]| [weights.slice(0, m * k), logits.slice(0, m * e)]),
+            gradients: self.gradients.map(|of| GradientRegions {
+                d_weights: of.d_weights.slice(0, m * k),
+                d_logits: of.d_logits.slice(0, m * e),
+                balance: of.balance.slice(index * all, m),
+            }),
         }
     }
 }
@@ -109,7 +132,7 @@ pub(crate) struct ExpertBufs<'p> {
     logits: Buf<'p>,
     routes: Routes<'p>,
     out: Buf<'p>,
-    gradients: Option<[Buf<'p>; 2]>,
+    gradients: Option<GradientRegions<'p>>,
 }
 
 /// A layer with experts in a pass: its weights, its buffers, and those that layers without experts have too.
@@ -137,6 +160,10 @@ pub(crate) struct ExpertGradients<'x, 'a, 'p> {
     /// [M, h] e, written: of what it read.
     pub(crate) d_input: Buf<'p>,
     pub(crate) pack: Buf<'p>,
+    /// [S, 5] u32, as `Batch::segments`.
+    pub(crate) segments: Buf<'p>,
+    /// As `Balance::factor`.
+    pub(crate) balance: f32,
 }
 
 impl<'a> ExpertLayer<'_, 'a, '_> {
@@ -161,7 +188,8 @@ impl<'a> ExpertLayer<'_, 'a, '_> {
     pub(crate) fn backward(&self, of: &ExpertGradients<'_, '_, '_>) {
         let Self { dev, w, bufs: ExpertBufs { logits, routes, out, gradients }, .. } = *self;
         let (gate_up, product) = (self.gate_up, self.product);
-        let [d_weights, d_logits] = gradients.expect("only the update runs backward");
+        let GradientRegions { d_weights, d_logits, balance: rows } =
+            gradients.expect("only the update runs backward");
         dev.matmul_experts_dx(of.d_out, RowsOf::Rows, self.all(Site::Down), routes, product);
         let (how, f) = (self.gate(), self.experts.ffn as usize);
         dev.glu_experts_backward(GluExpertsBackward { how, gate_up, f, routes, dout: product, d_weights });
@@ -169,7 +197,8 @@ impl<'a> ExpertLayer<'_, 'a, '_> {
         self.weight_gradient(of, Site::GateUp, (gate_up, RowsOf::Pairs), (self.input, RowsOf::Rows));
         dev.matmul_experts_dx(gate_up, RowsOf::Pairs, self.all(Site::GateUp), routes, out);
         dev.combine(out, routes, None, of.d_input);
-        let balance = None;
+        // The loss of balance is reported where its coefficient is 0 too.
+        let balance = Some(Balance { segments: of.segments, factor: of.balance, rows });
         let how = self.routing();
         dev.route_backward(RouteBackward { logits, how, routes, d_weights, balance, d_logits });
         if let Some(grads) = of.weights {
@@ -214,5 +243,82 @@ impl<'a> ExpertLayer<'_, 'a, '_> {
     fn cut<'w>(&self, whole: Matrix<'w>) -> Experts<'w> {
         let count = self.experts.count as usize;
         Experts::new(whole.buf, count, whole.n / count, whole.k, whole.layout)
+    }
+}
+
+/// What the experts of a model got in the passes of an update.
+#[derive(Clone, Debug)]
+pub struct ExpertLoad {
+    experts: ExpertsSpec,
+    /// [L, E] pairs, then of each pass the sum over rows of how unequally they are routed: what ranks exchange.
+    numbers: Vec<f64>,
+    starts: Vec<u32>,
+    rows: Vec<f32>,
+}
+
+/// How equally experts were loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ExpertUse {
+    /// The loss of balance, with the coefficient 1: E times the mean over layers and rows of the sum over experts of a row's probability
+    /// times the share of its segment's rows. It is k where experts are equally loaded.
+    pub balance: f64,
+    /// Pairs of the expert that got most, over the mean of its layer; of all layers the largest.
+    pub load_max: f64,
+    /// Experts that got no pair, of all layers.
+    pub idle: u32,
+}
+
+impl ExpertLoad {
+    /// Nothing so far; none of a model without experts.
+    pub fn of(spec: &ModelSpec) -> Option<ExpertLoad> {
+        let experts = spec.experts?;
+        let (layers, count) = (experts.layers.len() as usize, experts.count as usize);
+        let (numbers, starts) = (vec![0.0; layers * count], vec![0; layers * (count + 1)]);
+        Some(ExpertLoad { experts, numbers, starts, rows: Vec::new() })
+    }
+
+    /// Adds a pass, after its backward pass.
+    pub(crate) fn add(&mut self, dev: &dyn Device, regions: &ExpertRegions<'_>, m: usize) {
+        let GradientRegions { balance, .. } = regions.gradients.expect("only the update runs backward");
+        let (layers, count) = (self.experts.layers.len() as usize, self.experts.count as usize);
+        dev.read_u32(regions.starts, 0, &mut self.starts);
+        for (layer, starts) in self.starts.chunks(count + 1).enumerate() {
+            for (expert, ends) in starts.windows(2).enumerate() {
+                self.numbers[layer * count + expert] += f64::from(ends[1] - ends[0]);
+            }
+        }
+        self.rows.resize(m, 0.0);
+        let mut sum = 0.0;
+        for layer in 0..layers {
+            dev.read_f32(balance, layer * (balance.len() / layers), &mut self.rows);
+            sum += self.rows.iter().map(|&row| f64::from(row)).sum::<f64>();
+        }
+        self.numbers.push(sum);
+    }
+
+    /// Returns what ranks exchange.
+    pub fn numbers(&self) -> &[f64] {
+        &self.numbers
+    }
+
+    /// Returns the use of experts from the numbers of all ranks, which had the passes of an update in turn.
+    pub fn used(&self, ranks: &[Vec<f64>]) -> ExpertUse {
+        let (layers, count) = (self.experts.layers.len() as usize, self.experts.count as usize);
+        let pairs = |i: usize| ranks.iter().map(|numbers| numbers[i]).sum::<f64>();
+        let pairs: Vec<f64> = (0..layers * count).map(pairs).collect();
+        let total: f64 = pairs.iter().sum();
+        if total == 0.0 {
+            return ExpertUse::default();
+        }
+        let passes = ranks.iter().map(|numbers| numbers.len() - layers * count).max().unwrap_or(0);
+        let in_turn =
+            (0..passes).flat_map(|pass| ranks.iter().filter_map(move |of| of.get(layers * count + pass)));
+        let rows = total / f64::from(self.experts.chosen);
+        let mean = total / (layers * count) as f64;
+        ExpertUse {
+            balance: count as f64 * in_turn.sum::<f64>() / rows,
+            load_max: pairs.iter().fold(0.0, |most, &n| f64::max(most, n)) / mean,
+            idle: pairs.iter().filter(|&&n| n == 0.0).count() as u32,
+        }
     }
 }

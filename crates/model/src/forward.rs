@@ -3,7 +3,7 @@
 use crate::activations::bufs::{HeadBufs, LayerBufs, WindowBufs};
 use crate::activations::{Activations, Mode, Recompute};
 use crate::adapters::Site;
-use crate::experts::ExpertLayer;
+use crate::experts::{ExpertLayer, ExpertLoad};
 use crate::rope;
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::{DType, ModelSpec, Multipliers};
@@ -179,6 +179,8 @@ pub struct Pass<'p> {
     pub(crate) window: Option<Cache<'p>>,
     pub(crate) rows: usize,
     pub(crate) head_rows: usize,
+    /// The derivative of the loss by the probability of an expert that all rows of its segment chose.
+    pub(crate) balance: f32,
 }
 
 /// A cache as a pass sees it: where its rows are, and what is copied after their keys are written.
@@ -210,7 +212,18 @@ impl<'p> Pass<'p> {
         let keys_max = index.positions.iter().max().map_or(0, |&p| p as usize + 1).max(index.keys_max);
         let batch = acts.batch(rows, index.num_segments(), index.tables.len(), keys_max);
         let window = acts.window.map(|bufs| upload_window(dev, &index.window, bufs, batch));
-        Pass { acts, batch, ids: acts.ids.slice(0, rows), copies, window, rows, head_rows }
+        Pass { acts, batch, ids: acts.ids.slice(0, rows), copies, window, rows, head_rows, balance: 0.0 }
+    }
+
+    /// The same with a loss of balance: its derivative by the probability of an expert that all rows of its segment chose.
+    pub fn with_balance(self, factor: f32) -> Pass<'p> {
+        Pass { balance: factor, ..self }
+    }
+
+    /// Adds what its experts got to `load`, after the backward pass.
+    pub fn add_load(&self, dev: &dyn Device, load: &mut ExpertLoad) {
+        let regions = self.acts.experts.expect("a pass through experts");
+        load.add(dev, &regions, self.rows);
     }
 
     /// The cache of a layer that sees `window` keys.

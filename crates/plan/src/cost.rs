@@ -399,6 +399,7 @@ mod tests {
             policy_lag: 0,
             holds_samples: false,
             corrects: false,
+            balance_coef: 0.0,
         }
     }
 

@@ -36,6 +36,8 @@ pub struct UpdateShape {
     pub dtypes: StateDTypes,
     /// True if the optimizer's states are in the device's host memory.
     pub offloads_states: bool,
+    /// Coefficient of the loss of balance of its experts.
+    pub balance_coef: f64,
 }
 
 impl UpdateShape {
@@ -279,6 +281,7 @@ impl RunShape {
             cut: training.cut,
             dtypes: training.dtypes,
             offloads_states: training.offload.optimizer,
+            balance_coef: training.balance_coef,
         };
         let mode = match self.head {
             Head::Vocabulary => Mode::Update(training.recompute),
@@ -318,6 +321,7 @@ impl RunShape {
         }
         if let Some(spec) = training.critic {
             let update = update(Mode::Critic(training.recompute), Packing::default());
+            let update = UpdateShape { balance_coef: 0.0, ..update };
             roles.push(self.critic(training, spec, update, first));
         }
         roles

@@ -491,6 +491,7 @@ impl Planner<'_> {
             policy_lag: if run.objective.is_some() { run.rollout.policy_lag as usize } else { 0 },
             holds_samples: run.holds_samples(),
             corrects: run.objective.is_some_and(|objective| objective.correction.is_some()),
+            balance_coef: run.balance_coef,
             trackers: run.track.memory(),
         }
     }

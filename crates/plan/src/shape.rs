@@ -71,6 +71,8 @@ pub struct Training {
     pub holds_samples: bool,
     /// True if token losses are weighted by the age of their samples.
     pub corrects: bool,
+    /// Coefficient of the loss of balance of the actor's experts.
+    pub balance_coef: f64,
     /// What the process of the trackers may hold; nothing without one.
     pub trackers: Bytes,
 }

@@ -42,6 +42,9 @@ pub struct Loss {
     pub kl_horizon: Option<f64>,
     /// Coefficient of the entropy bonus.
     pub entropy_coef: f64,
+    /// Coefficient of the loss that keeps experts equally loaded, in models that have some; it is per sequence.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub balance_coef: f64,
     /// How token losses become one number. By method.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<AggregationKind>,
@@ -90,6 +93,11 @@ pub struct Loss {
     pub label_smoothing: f64,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde asks.
+fn is_zero(number: &f64) -> bool {
+    *number == 0.0
+}
+
 impl Default for Loss {
     fn default() -> Loss {
         Loss {
@@ -104,6 +112,7 @@ impl Default for Loss {
             kl_target: None,
             kl_horizon: None,
             entropy_coef: 0.0,
+            balance_coef: 0.0,
             aggregation: None,
             advantage: None,
             group_norm_eps: 1e-4,

@@ -75,6 +75,7 @@ fn the_number_of_ranks_changes_no_bit_of_experts() {
     let folder = run_of_experts();
     for (name, sets) in [
         ("full", &["train.optimizer_dtype=int8", "train.grad_dtype=bf16"][..]),
+        ("balance", &["loss.balance_coef=0.1", "train.mini_batch=4"]),
         ("spread", &["loss.kl_coef=0.05", "run.zero_stage=3", "train.recompute=layer"]),
         ("attention", &[ATTENTION[0], ATTENTION[1], "loss.kl_coef=0.05"]),
     ] {
@@ -126,6 +127,34 @@ fn adapters_of_attention_leave_experts_alone_and_those_of_experts_are_refused() 
             assert!(number(&step, "grad_norm") > 0.0, "{more}: {step}");
         }
     }
+}
+
+#[test]
+fn a_loss_of_balance_loads_experts_equally() {
+    let folder = run_of_experts();
+    let sets = ["train.steps=12", "train.learning_rate=3e-3", "train.schedule=constant"];
+    let last = |dir: &str, sets: &[&str]| {
+        folder.train(dir, sets);
+        let metrics = folder.metrics(dir);
+        // Two of six experts a token: the loss is 2 where all get as much.
+        for step in &metrics {
+            assert!(
+                number(step, "experts/load_max") >= 1.0 && number(step, "experts/idle") <= 10.0,
+                "{step}"
+            );
+            assert!((1.0..6.0).contains(&number(step, "experts/balance")), "{step}");
+        }
+        number(metrics.last().expect("steps"), "experts/balance")
+    };
+    let (without, with) =
+        (last("without", &sets), last("with", &[&sets[..], &["loss.balance_coef=1.0"]].concat()));
+    assert!(with < without - 0.5, "{with} with the loss, {without} without it");
+    let refused =
+        ["error[contradictory-keys]: loss.balance_coef = 1 keeps experts equally loaded, and ", "hint: "];
+    for sets in [&["model=builtin:nano"][..], &ATTENTION] {
+        folder.train_refused("no", &[sets, &["loss.balance_coef=1.0"]].concat(), 2, &refused);
+    }
+    folder.train_refused("nan", &["loss.balance_coef=nan"], 2, &["error[bad-value]: ", "loss.balance_coef"]);
 }
 
 #[test]

@@ -73,6 +73,7 @@ pub(crate) fn trained_model(run: &RunSpec, name: &str, options: &ModelOptions) -
 /// Errors: those of opening; `adapter-differs`, `lora-unsupported`, `model-not-gguf`.
 fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
     check_rank(run, &model.spec)?;
+    check_balance(run, &model.spec)?;
     check_codes_of_run(run, &model)?;
     let from = run.lora.as_ref().and_then(|lora| lora.adapter.as_deref());
     if let Some(folder) = from {
@@ -166,6 +167,20 @@ fn check_fused(targets: LoraTargets, spec: &ModelSpec) -> Result<()> {
     );
     Err(Error::usage("lora-unsupported", message)
         .hint("set lora.targets = [\"o_proj\", \"down_proj\"], or remove [lora]"))
+}
+
+/// Requires that a loss of balance has experts to balance, whose router is trained.
+///
+/// Errors: `contradictory-keys`.
+fn check_balance(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
+    let why = match (spec.experts, &run.lora) {
+        _ if run.balance_coef == 0.0 => return Ok(()),
+        (None, _) => format!("{} has no experts", run.model),
+        (Some(_), Some(_)) => "routers are frozen under [lora]".to_string(),
+        (Some(_), None) => return Ok(()),
+    };
+    let message = format!("loss.balance_coef = {} keeps experts equally loaded, and {why}", run.balance_coef);
+    Err(Error::usage("contradictory-keys", message).hint("remove loss.balance_coef"))
 }
 
 /// Requires that no target is a matrix of experts.

@@ -1,5 +1,6 @@
 //! The metrics of the parts of a step.
 
+use crate::roles::UpdateStats;
 use crate::{
     episodes::RoundReport, methods::actor::ActorReport, methods::critic::CriticReport,
     methods::pairs::PairReport, methods::sft::SftReport, rollout::gather::Gathered, rollout::held::HeldGroup,
@@ -117,7 +118,8 @@ pub(crate) fn of_teacher(sums: &KlSums) -> Metrics {
 
 /// Returns the metrics of the actor's updates, which took `seconds`.
 pub(crate) fn of_actor(actor: &ActorReport, seconds: f64) -> Metrics {
-    named([
+    let mut metrics = of_experts(&actor.update);
+    metrics.extend(named([
         ("kl", actor.kl.mean_kl()),
         ("entropy", actor.entropy.mean_entropy()),
         ("clip_ratio/region_mean", actor.policy.clip_ratio()),
@@ -130,6 +132,17 @@ pub(crate) fn of_actor(actor: &ActorReport, seconds: f64) -> Metrics {
         ("tokens_per_second/update", actor.rows as f64 / seconds.max(1e-9)),
         ("rollout/logprob_mismatch_max", actor.mismatch_max),
         ("update/micro_batches", f64::from(actor.update.micro_batches)),
+    ]));
+    metrics
+}
+
+/// Returns the metrics of experts in an update, the last one of a step; none of a model without experts.
+fn of_experts(update: &UpdateStats) -> Metrics {
+    let Some(experts) = update.experts else { return Metrics::default() };
+    named([
+        ("experts/balance", experts.balance),
+        ("experts/load_max", experts.load_max),
+        ("experts/idle", f64::from(experts.idle)),
     ])
 }
 
@@ -146,12 +159,14 @@ pub fn of_critic(critic: &CriticReport) -> Metrics {
 }
 
 pub(crate) fn of_sft(report: &SftReport) -> Metrics {
-    named([
+    let mut metrics = of_experts(&report.update);
+    metrics.extend(named([
         ("loss", report.sums.mean_nll()),
         ("grad_norm", report.update.grad_norm),
         ("learning_rate", report.learning_rate),
         ("update/micro_batches", f64::from(report.update.micro_batches)),
-    ])
+    ]));
+    metrics
 }
 
 /// Returns the metrics of a step over pairs; rewards are those before the update.
@@ -167,6 +182,7 @@ pub fn of_pairs(report: &PairReport) -> Metrics {
         ("learning_rate", report.learning_rate),
         ("update/micro_batches", f64::from(report.update.micro_batches)),
     ]);
+    metrics.extend(of_experts(&report.update));
     for (name, value) in ["logps/chosen", "logps/rejected"].iter().zip(report.logps.iter().flatten()) {
         metrics.insert(name.to_string(), *value);
     }

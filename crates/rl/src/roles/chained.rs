@@ -5,12 +5,12 @@ use super::adapters::RoleGradients;
 use super::role::{LossFor, LossOf, Role, UpdateStats};
 use super::weights::shard_region;
 use crate::methods::buffers::StepBuffers;
-use crate::ranks::gather_f32;
+use crate::ranks::{gather_f32, gather_f64};
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Owned, Run};
 use plimsoll_files::Head;
 use plimsoll_memory::{Buf, InPhase};
-use plimsoll_model::{Activations, Pass, PassIndex, RowGradients, Scorer, Stage};
+use plimsoll_model::{Activations, ExpertLoad, Pass, PassIndex, RowGradients, Scorer, Stage};
 use plimsoll_plan::UpdateShape;
 use plimsoll_ranks::Group;
 use plimsoll_train::{Landing, Packer, Part, Partial, Share, Units, UpdateOptions};
@@ -34,6 +34,8 @@ struct Chain<'x, 'a, 'p> {
     /// Where pieces of the others' arrive, on cards.
     landing: Option<Landing<'p>>,
     inv_temperature: f32,
+    /// As `Balance::factor`.
+    balance: f32,
     /// Marks so far.
     turn: Cell<usize>,
     /// The mark of what was put aside last in a round, which operations do not wait for yet.
@@ -74,6 +76,7 @@ impl Role<'_> {
             shard,
             landing,
             inv_temperature: of.inv_temperature,
+            balance: self.balance_factor(of.sequences, &of.which),
             turn: Cell::new(0),
             left: Cell::new(None),
             lost: RefCell::new(Ok(())),
@@ -172,6 +175,7 @@ impl<'p> Chain<'_, '_, 'p> {
         if count == 0 {
             dev.zero(self.shard);
         }
+        let mut load = ExpertLoad::of(&role.shape.spec);
         for first in (0..count).step_by(group.ranks()) {
             let started = Instant::now();
             let round = first..(first + group.ranks()).min(count);
@@ -194,6 +198,9 @@ impl<'p> Chain<'_, '_, 'p> {
             let started = Instant::now();
             let round = Round { chain: self, ranks: batches.len(), add: first > 0 };
             round.backward(buffers, own.zip(pass.as_ref()));
+            for (load, pass) in load.iter_mut().zip(&pass) {
+                pass.add_load(dev, load);
+            }
             // Cards work meanwhile.
             let all = gather_f32(group, &numbers)?;
             for (batch, numbers) in batches.iter().zip(&all) {
@@ -209,6 +216,9 @@ impl<'p> Chain<'_, '_, 'p> {
         }
         let started = Instant::now();
         self.settle()?;
+        if let Some(load) = load {
+            stats.experts = Some(load.used(&gather_f64(group, load.numbers())?));
+        }
         stats.backward_s += started.elapsed().as_secs_f64();
         Ok(stats)
     }
@@ -217,7 +227,7 @@ impl<'p> Chain<'_, '_, 'p> {
     /// vocabulary, the entropies.
     fn forward(&self, index: &PassIndex) -> Result<(Pass<'p>, Vec<f32>)> {
         let Chain { dev, role, ref scorer, .. } = *self;
-        let pass = Pass::upload(dev, self.acts, index);
+        let pass = Pass::upload(dev, self.acts, index).with_balance(self.balance);
         scorer.layers(dev, &pass);
         let head = role.head(dev, scorer.decoder(), &pass, self.inv_temperature);
         // The card is busy while the ranks meet.

@@ -14,8 +14,8 @@ use plimsoll_device::Device;
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, Decoder, Derivatives, Gradients, Merged, ParamTable, Params, Pass, PassIndex,
-    backward, head, layers, load, rehearsal_sizes, rope, values,
+    Activations, Adapters, Decoder, Derivatives, ExpertLoad, ExpertUse, Gradients, Merged, ParamTable,
+    Params, Pass, PassIndex, backward, head, layers, load, rehearsal_sizes, rope, values,
 };
 use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape, WeightsAre};
 use plimsoll_ranks::Group;
@@ -49,6 +49,8 @@ pub struct UpdateStats {
     pub forward_s: f64,
     pub backward_s: f64,
     pub optimizer_s: f64,
+    /// How equally experts were loaded, in a model that has some.
+    pub experts: Option<ExpertUse>,
 }
 
 /// What the loss of a micro-batch is computed for.
@@ -305,10 +307,11 @@ impl<'a> Role<'a> {
         let units = Units { packing: shape.packing, hidden: u64::from(self.shape.spec.hidden) };
         packer.cut(cut, units, sequences, which.clone())?;
         let mut first = which.start;
+        let (balance, mut load) = (self.balance_factor(sequences, &which), ExpertLoad::of(&self.shape.spec));
         for index in 0..packer.num_micro_batches() {
             let started = Instant::now();
             let batch = packer.micro_batch(shape.packing, sequences, first, index)?;
-            let pass = Pass::upload(dev, acts, batch.index);
+            let pass = Pass::upload(dev, acts, batch.index).with_balance(balance);
             layers(dev, decoder, &pass);
             let numbers = self.head(dev, decoder, &pass, inv_temperature);
             let tokens = buffers.tokens(&batch.sequences);
@@ -330,12 +333,23 @@ impl<'a> Role<'a> {
             };
             let add = stats.micro_batches > 0;
             self.backward(dev, grads.to(), add, &pass, inv_temperature, derivatives);
+            load.iter_mut().for_each(|load| pass.add_load(dev, load));
             stats.backward_s += started.elapsed().as_secs_f64();
             stats.micro_batches += 1;
             stats.rows += batch.index.ids.len() as u64;
             first = batch.sequences.end;
         }
+        stats.experts = load.map(|load| load.used(&[load.numbers().to_vec()]));
         Ok((grads.all(), stats))
+    }
+
+    /// The derivative of the loss by the probability of an expert that all rows of its segment chose: of a mean over layers and tokens.
+    pub(super) fn balance_factor(&self, sequences: &[Sequence<'_>], which: &Range<usize>) -> f32 {
+        let Some(experts) = self.shape.spec.experts else { return 0.0 };
+        let tokens: usize =
+            sequences[which.clone()].iter().map(|of| of.prompt.len() + of.response.len()).sum();
+        let numbers = tokens.max(1) as f64 * f64::from(experts.layers.len());
+        (self.update_shape().balance_coef * f64::from(experts.count) / numbers) as f32
     }
 
     fn apply(

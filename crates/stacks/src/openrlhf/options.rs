@@ -79,7 +79,7 @@ pub(super) static TABLE: Table = Table {
         ("loss|model.loss_type", Idle, Later),
         ("margin_loss|model.margin_loss_enable", Idle, Lost("a column `margin` is read here if the pairs have one")),
         ("compute_fp32_loss|model.compute_fp32_loss_enable", Idle, Lost("the loss is always f32 here")),
-        ("aux_loss_coef|actor.aux_loss_coef|model.aux_loss_coef", Idle, Lost("only a model with experts has such a loss")),
+        ("aux_loss_coef|actor.aux_loss_coef|model.aux_loss_coef", Idle, Lost("it is `loss.balance_coef` here, which a model with experts takes")),
         ("lora_rank|ds.lora.rank", Used, Adapter),
         ("lora_alpha|ds.lora.alpha", Idle, Adapter),
         ("lora_dropout|ds.lora.dropout", Idle, Adapter),
