@@ -150,7 +150,7 @@ fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
             let qkv = if spec.qk_norms.is_some() { kept } else { 1 };
             let product = if spec.experts.is_some() { 1 } else { cheap };
             let routes = if kept > 1 { spec.expert_layers() as usize } else { 1 };
-            let resid = if leaving(spec, mode) > 0 { kept::SLOTS } else { layers + 1 };
+            let resid = if kept::leaving(spec, mode) > 0 { kept::SLOTS } else { layers + 1 };
             Slots { resid, mid: cheap, kept, cheap, qkv, kv: kept, product, routes }
         }
     }
@@ -220,7 +220,6 @@ pub fn layout(
         add_window(spec, weights, mode, limits, &mut add)?;
     }
     add("resid", &[s.resid, m, h], DType::F32)?;
-    let leaving = leaving(spec, mode);
     let branches = usize::from(spec.architecture().norms.after.is_some());
     let kept: &[(&str, usize, &[usize], DType)] = &[
         ("attn_out", branches * s.cheap, &[m, h], DType::F32),
@@ -252,22 +251,12 @@ pub fn layout(
     if mode.recompute().is_some() {
         add_backward(spec, weights, target.kind, mode, limits, &mut add_in)?;
     }
+    let leaving = kept::leaving(spec, mode);
     if leaving > 0 {
         let shape = [leaving, m, h].map(|n| n as u64);
-        regions.offloaded(&kept_region(&prefix), "model", &shape, DType::F32)?;
+        regions.offloaded(&kept::region(&prefix), "model", &shape, DType::F32)?;
     }
     Ok(regions)
-}
-
-/// Inputs of layers that wait in the host's memory.
-fn leaving(spec: &ModelSpec, mode: Mode) -> usize {
-    let is_offloaded = mode.recompute() == Some(Recompute::Offload);
-    if is_offloaded { kept::leaving(spec.layers as usize) } else { 0 }
-}
-
-/// Their region.
-fn kept_region(prefix: &str) -> String {
-    format!("offload.{prefix}.resid")
 }
 
 /// Layers whose cache holds their windows alone.
@@ -477,7 +466,7 @@ impl<'p> Activations<'p> {
             copies: get("copies"),
             head_rows: buf("head_rows"),
             resid: buf("resid"),
-            kept: phase.offloaded(&kept_region(&name)),
+            kept: phase.offloaded(&kept::region(&name)),
             mid: get("mid"),
             attn_out: get("attn_out"),
             ffn_out: get("ffn_out"),

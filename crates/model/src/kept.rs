@@ -3,6 +3,8 @@
 //! Three are in the arena at a time. On the way forward the input of a layer leaves while later layers are computed; on the way back it
 //! comes while they are computed again. The last two never leave. The bits are those of `Recompute::Layer`.
 
+use crate::activations::{Mode, Recompute};
+use plimsoll_base::ModelSpec;
 use plimsoll_device::{Device, OFFLOAD_SLOTS};
 use plimsoll_memory::Buf;
 use std::iter;
@@ -10,9 +12,15 @@ use std::iter;
 /// Inputs in the arena.
 pub(crate) const SLOTS: usize = 3;
 
-/// Inputs that leave, the first ones.
-pub(crate) fn leaving(layers: usize) -> usize {
-    layers.saturating_sub(SLOTS - 1)
+/// Inputs that leave in passes of a mode, the first ones.
+pub(crate) fn leaving(spec: &ModelSpec, mode: Mode) -> usize {
+    let is_offloaded = mode.recompute() == Some(Recompute::Offload);
+    if is_offloaded { (spec.layers as usize).saturating_sub(SLOTS - 1) } else { 0 }
+}
+
+/// Their region, of passes whose regions begin with `prefix`.
+pub(crate) fn region(prefix: &str) -> String {
+    format!("offload.{prefix}.resid")
 }
 
 /// The inputs of a pass.

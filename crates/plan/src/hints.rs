@@ -42,7 +42,7 @@ pub(crate) fn of(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
         (1, DeviceKind::Cuda) => offloads(run),
         _ => spreads(run),
     };
-    let all = changes_of(run).into_iter().chain(moves);
+    let all = changes_of(run).into_iter().chain(levels(run, planner.kind)).chain(moves);
     let changes: Vec<Change> = all.filter(|change| change.applies).collect();
     let adapters: Vec<Change> = adapters(planner, run).into_iter().filter(|change| change.applies).collect();
     let mut hints = Vec::new();
@@ -190,6 +190,33 @@ fn spreads(run: &RunSpec) -> Vec<Change> {
     vec![reference, stage_3]
 }
 
+/// Returns the levels of recompute that keep less of the device's memory than the run file's.
+fn levels(run: &RunSpec, kind: DeviceKind) -> [Change; 3] {
+    use RunRecompute::{Cheap, Layer, None, Offload};
+    let level = |applies, set, why, apply| change(applies, set, why, false, apply);
+    let now = run.choices.recompute;
+    [
+        level(
+            now == Auto::Value(None),
+            "train.recompute=cheap",
+            "norms and the SwiGLU product are computed again in the backward pass",
+            |r| r.choices.recompute = Auto::Value(Cheap),
+        ),
+        level(
+            matches!(now, Auto::Value(None | Cheap)),
+            "train.recompute=layer",
+            "only each layer's input is kept for the backward pass",
+            |r| r.choices.recompute = Auto::Value(Layer),
+        ),
+        level(
+            matches!(now, Auto::Value(None | Cheap | Layer)) && kind == DeviceKind::Cuda,
+            "train.recompute=offload",
+            "each layer's input waits in host memory for the backward pass",
+            |r| r.choices.recompute = Auto::Value(Offload),
+        ),
+    ]
+}
+
 /// Returns single changes of a run file that save memory.
 fn changes_of(run: &RunSpec) -> Vec<Change> {
     let bf16 = run.model_options.dtype == ModelDtype::Bf16;
@@ -213,24 +240,6 @@ fn changes_of(run: &RunSpec) -> Vec<Change> {
                 r.choices.sequences_max = Auto::Auto;
                 r.choices.kv_blocks = Auto::Auto;
             },
-        ),
-        how(
-            run.choices.recompute == Auto::Value(RunRecompute::None),
-            "train.recompute=cheap",
-            "norms and the SwiGLU product are computed again in the backward pass",
-            |r| r.choices.recompute = Auto::Value(RunRecompute::Cheap),
-        ),
-        how(
-            matches!(run.choices.recompute, Auto::Value(RunRecompute::None | RunRecompute::Cheap)),
-            "train.recompute=layer",
-            "only each layer's input is kept for the backward pass",
-            |r| r.choices.recompute = Auto::Value(RunRecompute::Layer),
-        ),
-        how(
-            matches!(run.choices.recompute, Auto::Value(level) if level != RunRecompute::Offload),
-            "train.recompute=offload",
-            "each layer's input waits in host memory for the backward pass",
-            |r| r.choices.recompute = Auto::Value(RunRecompute::Offload),
         ),
         how(
             run.choices.staging.value().is_some_and(|ByteSize(bytes)| bytes > STAGING_SMALL),

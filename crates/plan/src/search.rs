@@ -165,6 +165,13 @@ impl Axes {
         self.recompute[point[RECOMPUTE]] == Recompute::Offload
     }
 
+    /// True if `point` takes at least the memory of `other` on every axis, in every pool.
+    fn takes_at_least(&self, point: Point, other: Point) -> bool {
+        point[OFFLOAD] == other[OFFLOAD]
+            && self.moves_inputs(point) == self.moves_inputs(other)
+            && point.iter().zip(other).all(|(&at, other)| at <= other)
+    }
+
     /// Returns the point that takes the least memory.
     fn smallest(&self) -> Point {
         self.lengths().map(|length| length - 1)
@@ -203,11 +210,7 @@ impl Planner<'_> {
                     continue;
                 }
             }
-            let is_hopeless = |failed: Point| {
-                takes_at_least(rank.point, failed)
-                    && axes.moves_inputs(rank.point) == axes.moves_inputs(failed)
-            };
-            if too_large.iter().any(|&failed| is_hopeless(failed)) {
+            if too_large.iter().any(|&failed| axes.takes_at_least(rank.point, failed)) {
                 continue;
             }
             let candidate = self.candidate(run, &axes, rank.point)?;
@@ -540,11 +543,6 @@ impl Planner<'_> {
         };
         (shape, resolved)
     }
-}
-
-/// True if `point` takes at least the memory of `other` on every axis, in every pool.
-fn takes_at_least(point: Point, other: Point) -> bool {
-    point[OFFLOAD] == other[OFFLOAD] && point.iter().zip(other).all(|(&at, other)| at <= other)
 }
 
 /// Returns the peaks of all pools together.
