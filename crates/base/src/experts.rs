@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// Experts of a layer, at most: the most that published models have.
 pub const EXPERTS_MAX: usize = 512;
+/// Experts that a row goes to, at most: the gradient of a router on cards has a lane for each.
+pub const EXPERTS_CHOSEN_MAX: usize = 32;
 
 /// The experts of a decoder's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

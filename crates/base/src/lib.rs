@@ -34,7 +34,7 @@ pub use bytes::Bytes;
 pub use dtype::DType;
 pub use error::{Error, Exit, Result};
 pub use exact_sum::ExactSum;
-pub use experts::{EXPERTS_MAX, ExpertsSpec};
+pub use experts::{EXPERTS_CHOSEN_MAX, EXPERTS_MAX, ExpertsSpec};
 pub use layers::{Attention, LAYERS_MAX, LayerSet, Multipliers, Window};
 pub use lora::{LoraShape, LoraTarget, LoraTargets, Quantization};
 pub use model_spec::{ModelSpec, PLAN_ONLY, PRESETS, RopeScaling};

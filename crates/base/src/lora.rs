@@ -80,6 +80,15 @@ impl LoraTargets {
         (bits != 0).then_some(LoraTargets(bits))
     }
 
+    /// Returns those that adapters of this model can have: each is a tensor of its own, and no matrix of experts.
+    pub fn built_for(model: &ModelSpec) -> LoraTargets {
+        match (model.architecture().is_fused, model.experts) {
+            (true, _) => LoraTargets(LoraTarget::O.bit() | LoraTarget::Down.bit()),
+            (false, Some(_)) => LoraTargets::ATTENTION,
+            (false, None) => LoraTargets::ALL,
+        }
+    }
+
     /// True if the set has `target`.
     pub const fn contains(self, target: LoraTarget) -> bool {
         self.0 & target.bit() != 0
@@ -202,6 +211,9 @@ mod tests {
         assert_eq!(LoraTargets::new(LoraTarget::ALL), Some(LoraTargets::ALL));
         assert_eq!(LoraTargets::ALL.to_string(), "all-linear");
         assert_eq!(LoraTargets::new([]), None);
+        let built = |preset| LoraTargets::built_for(&ModelSpec::preset(preset).unwrap());
+        assert_eq!(built("qwen3-0.6b"), LoraTargets::ALL);
+        assert_eq!(built("qwen3-30b-a3b"), LoraTargets::ATTENTION);
         assert_eq!(LoraTargets::ALL.of_ffn(), ["gate_proj", "up_proj", "down_proj"]);
         assert_eq!((LoraTargets::ATTENTION.count(), LoraTargets::ATTENTION.of_ffn().len()), (4, 0));
         assert_eq!(LoraTarget::of_name("down_proj"), Some(LoraTarget::Down));

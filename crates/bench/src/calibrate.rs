@@ -61,8 +61,8 @@ struct Timed {
 
 fn rollout(options: &BenchOptions, (sequences, prompt, new): (usize, usize, usize)) -> Result<Timed> {
     let found = bench::rollout(options, sequences, prompt, new)?;
-    let run = bench::bench_run(options, sequences, 1, new);
-    let facts = bench::facts(options, &run, prompt)?.1;
+    let mut run = bench::bench_run(options, sequences, 1, new);
+    let facts = bench::facts(options, &mut run, prompt)?.1;
     let shape = plan_sampling(&run, &facts)?.shape;
     Ok(Timed {
         seconds: (sequences * new) as f64 / found["median"].as_f64().unwrap_or(f64::NAN),
@@ -74,7 +74,7 @@ fn train(options: &BenchOptions, (batch, seq): (usize, usize)) -> Result<Timed> 
     let found = bench::train(options, batch, seq)?;
     let mut run = bench::bench_run(options, batch, 1, seq);
     run.choices.micro_batch_tokens = Auto::Value((batch * seq) as u32);
-    let facts = bench::facts(options, &run, 1)?.1;
+    let facts = bench::facts(options, &mut run, 1)?.1;
     let shape = plan_with(&run, &facts, &Limits::default())?.shape;
     Ok(Timed {
         seconds: (batch * seq) as f64 / found["median"].as_f64().unwrap_or(f64::NAN),

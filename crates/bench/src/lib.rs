@@ -9,7 +9,7 @@ pub mod ranks;
 mod save;
 
 use plimsoll_base::rng::{Stream, below, philox};
-use plimsoll_base::{ModelSpec, Result};
+use plimsoll_base::{LoraTargets, ModelSpec, Result};
 use plimsoll_config::{
     Auto, Lora, ModelDtype, OnFull, OptimizerDtype, Recompute, RunDevice, RunFile, RunSpec, Train,
 };
@@ -47,7 +47,7 @@ pub struct BenchOptions {
     pub dtype: ModelDtype,
     pub device: Auto<RunDevice>,
     pub recompute: Auto<Recompute>,
-    /// Rank of adapters of all linear layers, below which the weights are frozen.
+    /// Adapters that are trained, of every linear layer of the model that can have them; the weights are frozen.
     pub lora: Option<Lora>,
     /// True to wait after every kernel and check its result.
     pub checked: bool,
@@ -73,7 +73,7 @@ const STEP_MICRO_BATCH: usize = 1024;
 pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usize) -> Result<Value> {
     let mut run = bench_run(options, sequences, 1, new);
     run.choices.sequences_max = Auto::Value(sequences as u32);
-    let bench = Bench::open_with(options, &run, prompt, |facts| plan_sampling(&run, facts))?;
+    let bench = Bench::open_with(options, &mut run, prompt, plan_sampling)?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.rehearse(&[sampling(&run.rollout, 0)])?;
@@ -107,7 +107,7 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
 pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> {
     let mut run = bench_run(options, batch, 1, seq);
     run.choices.micro_batch_tokens = Auto::Value((batch * seq) as u32);
-    let bench = Bench::open(options, &run, 1)?;
+    let bench = Bench::open(options, &mut run, 1)?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.rehearse(&[])?;
@@ -156,7 +156,7 @@ pub fn whole_step(
     if devices::kind_of(&run, &Limits::default()) == DeviceKind::Cpu {
         run.choices.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
     }
-    let bench = Bench::open(options, &run, prompt)?;
+    let bench = Bench::open(options, &mut run, prompt)?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.rehearse(&[sampling(&run.rollout, run.seed)])?;
@@ -286,7 +286,7 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
         let one = (longest + NEW).div_ceil(plimsoll_device::KV_BLOCK) + 1;
         run.choices.kv_blocks = Auto::Value(2 * one as u32);
     }
-    let bench = Bench::open(&options, &run, longest)?;
+    let bench = Bench::open(&options, &mut run, longest)?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.randomise_adapters(1)?;
@@ -328,13 +328,16 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
     Ok(found)
 }
 
-/// Returns a benchmark's model and the facts of its plan.
+/// Returns a benchmark's model and the facts of its plan. Leaves adapters to the layers that can have them.
 pub(crate) fn facts(
     options: &BenchOptions,
-    run: &RunSpec,
+    run: &mut RunSpec,
     prompt_tokens: usize,
 ) -> Result<(OpenModel, Facts)> {
     let model = open_model(&options.model, &run.model_options)?;
+    if let Some(lora) = &mut run.lora {
+        lora.targets = LoraTargets::built_for(&model.spec);
+    }
     check_codes_of_run(run, &model)?;
     let mut facts = verb_facts(run, &model, prompt_tokens, 0);
     facts.host.rows_kept = 0;
@@ -347,18 +350,18 @@ struct Bench {
 }
 
 impl Bench {
-    fn open(options: &BenchOptions, run: &RunSpec, prompt_tokens: usize) -> Result<Bench> {
-        Bench::open_with(options, run, prompt_tokens, |facts| plan_with(run, facts, &Limits::default()))
+    fn open(options: &BenchOptions, run: &mut RunSpec, prompt_tokens: usize) -> Result<Bench> {
+        Bench::open_with(options, run, prompt_tokens, |run, facts| plan_with(run, facts, &Limits::default()))
     }
 
     fn open_with(
         options: &BenchOptions,
-        run: &RunSpec,
+        run: &mut RunSpec,
         prompt_tokens: usize,
-        plan: impl FnOnce(&Facts) -> Result<PlanReport>,
+        plan: impl FnOnce(&RunSpec, &Facts) -> Result<PlanReport>,
     ) -> Result<Bench> {
         let (model, facts) = facts(options, run, prompt_tokens)?;
-        let report = plan(&facts)?;
+        let report = plan(run, &facts)?;
         report.refuse()?;
         Ok(Bench { model, report })
     }

@@ -178,10 +178,10 @@ mod tests {
         run.choices.sequences_max = Auto::Value(4);
         run.train.cut_multiple = Auto::Value(70);
         run.choices.zero_stage = Auto::Value(case.zero_stage);
-        let bench = Bench::open_with(&options, &run, 1, |facts| {
+        let bench = Bench::open_with(&options, &mut run, 1, |run, facts| {
             // The image of a test counts in each rank's plan, though they are one process.
             let host = Some(Limit { bytes: Bytes(1 << 40), source: "the test".into() });
-            plan_with(&run, &plimsoll_plan::Facts { share, ..*facts }, &Limits { host, ..Limits::default() })
+            plan_with(run, &plimsoll_plan::Facts { share, ..*facts }, &Limits { host, ..Limits::default() })
         })?;
         let shape = &bench.report.shape;
         let (dev, mut arena) = match group {

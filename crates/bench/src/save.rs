@@ -26,8 +26,8 @@ const SAMPLE: Duration = Duration::from_millis(1);
 /// Errors: `output-unwritable`, `disk-full`, `write-failed`; `io-error` where `dd` cannot run.
 pub fn save(options: &BenchOptions, dir: &Path) -> Result<Value> {
     check_output_folder(dir)?;
-    let run = bench_run(options, 1, 1, 8);
-    let bench = Bench::open(options, &run, 8)?;
+    let mut run = bench_run(options, 1, 1, 8);
+    let bench = Bench::open(options, &mut run, 8)?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
     let trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     let place = dir.join(format!(".plimsoll-bench-save-{}", std::process::id()));

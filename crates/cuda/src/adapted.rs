@@ -72,7 +72,7 @@ pub(crate) fn forward(
     out: Buf<'_>,
 ) -> bool {
     let Adapted { w, bias, adapter, .. } = *of;
-    let odd = bias.is_some() && out.dtype() == DType::F32;
+    let odd = bias.is_some_and(|b| out.dtype() == DType::F32 || b.dtype() != x.dtype());
     let whole =
         dev.address(out).is_multiple_of(16) && resid.is_none_or(|r| dev.address(r).is_multiple_of(16));
     if odd || !whole || !takes(dev, &adapter, w.n, &[x, w.buf, u]) {

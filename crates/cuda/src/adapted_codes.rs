@@ -62,7 +62,7 @@ pub(crate) fn forward(
     let aligned = |buf: Buf<'_>| dev.address(buf).is_multiple_of(16);
     let is_fast = (1..=FEW_ROWS).contains(&m) && 2 * tiles >= dev.multiprocessors() as usize;
     let whole = [nf4.codes, nf4.scales, out].into_iter().all(aligned);
-    let plain = resid.is_none() && out.dtype() == DType::Bf16;
+    let plain = resid.is_none() && out.dtype() == DType::Bf16 && bias.is_none_or(|b| b.dtype() == x.dtype());
     if !is_fast || !whole || !plain || !takes(dev, &adapter, w.n, &[x, u]) {
         return false;
     }

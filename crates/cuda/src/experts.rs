@@ -75,9 +75,16 @@ fn chosen(x: Buf<'_>, has: RowsOf, width: usize, routes: Routes<'_>) -> usize {
 }
 
 pub(super) fn check_routes(routes: Routes<'_>) {
+    let Routes { experts, weights, pairs, places, starts } = routes;
     let p = routes.pairs();
-    assert_eq!([routes.experts, routes.weights, routes.places].map(|b| b.len()), [p; 3], "{p} pairs");
+    assert_eq!([experts, weights, places].map(|b| b.len()), [p; 3], "{p} pairs");
     assert!(routes.count() > 0, "no experts");
+    assert_eq!(
+        [experts, pairs, places, starts].map(|b| b.dtype()),
+        [DType::U32; 4],
+        "experts, pairs and places"
+    );
+    assert_eq!(weights.dtype(), DType::F32, "weights of pairs");
 }
 
 /// out[p] = x W^T of each pair.

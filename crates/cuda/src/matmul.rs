@@ -29,8 +29,8 @@ pub(crate) fn forward(
     let m = rows(x, w.k);
     assert_eq!(out.len(), m * w.n, "[{m}, {}]", w.n);
     assert!(
-        bias.is_none_or(|b| b.len() == w.n),
-        "a bias of {} for {} outputs",
+        bias.is_none_or(|b| (b.len(), b.dtype()) == (w.n, x.dtype())),
+        "a bias of {} for {} outputs, in the dtype of inputs",
         bias.map_or(0, Buf::len),
         w.n
     );

@@ -277,6 +277,7 @@ fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 4] {
         Op::MatmulExpertsDw { args } => two(Some(args.grad.buf), None),
         Op::GluExpertsBackward { args } => [Some(args.gate_up), Some(args.dout), Some(args.d_weights), None],
         Op::RouteBackward { args } => two(Some(args.d_logits), args.balance.map(|balance| balance.rows)),
+        Op::Route { to, .. } => two(Some(to.weights), None),
         Op::AdaptDown { u, .. } => two(Some(u), None),
         Op::Adapted { u, out, .. } => two(Some(u), Some(out)),
         Op::AdaptedDx { out, .. } => two(Some(out), None),

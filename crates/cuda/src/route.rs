@@ -3,14 +3,12 @@
 use super::experts::check_routes;
 use super::rows::{blocks, count, typed};
 use super::{Arg, CudaDevice, Launch};
-use plimsoll_base::{DType, EXPERTS_MAX};
+use plimsoll_base::{DType, EXPERTS_CHOSEN_MAX, EXPERTS_MAX};
 use plimsoll_device::{Balance, RouteBackward, Routes, Routing, SEGMENT_FIELDS};
 use plimsoll_memory::Buf;
 
 /// Experts that a warp's lanes have room for, four or sixteen each.
 const EXPERTS_NARROW: usize = 128;
-/// Experts of a row, at most: one for each lane in the gradient.
-const CHOSEN_MAX: usize = 32;
 /// Rows that one block routes, in one launch.
 const FEW_ROWS: usize = 64;
 /// Blocks of the gradient with a balance, about, and rows of each, at least.
@@ -20,7 +18,10 @@ const BALANCED_ROWS: usize = 64;
 fn check(how: Routing, rows: usize, logits: Buf<'_>, routes: Routes<'_>) {
     let Routing { experts, chosen, .. } = how;
     assert!(experts <= EXPERTS_MAX, "{experts} experts: the kernels have room for {EXPERTS_MAX}");
-    assert!(chosen <= CHOSEN_MAX, "{chosen} experts of a row: the kernels have room for {CHOSEN_MAX}");
+    assert!(
+        chosen <= EXPERTS_CHOSEN_MAX,
+        "{chosen} experts of a row: the kernels have room for {EXPERTS_CHOSEN_MAX}"
+    );
     assert!(0 < chosen && chosen <= experts, "{chosen} of {experts} experts");
     check_routes(routes);
     assert_eq!((routes.count(), routes.pairs()), (experts, rows * chosen), "{rows} rows");

@@ -6,7 +6,7 @@ use super::search::Purpose;
 use crate::facts::HostFacts;
 use crate::facts::{self, Facts};
 use crate::role_name::{PerRole, RoleName};
-use plimsoll_base::{Bytes, Error, ModelSpec, PRESETS, Quantization, Result};
+use plimsoll_base::{Bytes, Error, LoraTargets, ModelSpec, PRESETS, Quantization, Result};
 use plimsoll_config::{Auto, Lora, Method, RunFile, RunSpec, Train};
 use plimsoll_memory::{Limits, Pool};
 use plimsoll_train::Share;
@@ -112,7 +112,7 @@ fn cell(
     }
     let (pool, full) = planned(&run, spec, prompt, limits)?;
     let (mut lora, mut qlora) = (None, None);
-    if takes(spec, &adapters) {
+    if let Some(adapters) = taken(spec, adapters) {
         // They decide both dtypes.
         (run.train.optimizer_dtype, run.train.grad_dtype) = (Auto::Auto, Auto::Auto);
         let mut adapted = |adapters: Lora| {
@@ -130,10 +130,12 @@ fn cell(
     Ok(Cell { model, context, method, pool: pool.name(), full, lora, qlora })
 }
 
-/// True if adapters of this rank fit in the model.
-fn takes(spec: ModelSpec, lora: &Lora) -> bool {
-    let mut widths = lora.targets.iter().map(|target| target.widths(&spec));
-    widths.all(|(a, b)| a.min(b) >= lora.rank)
+/// Returns the adapters of those layers that can have them, if this rank fits in each of these.
+fn taken(spec: ModelSpec, lora: Lora) -> Option<Lora> {
+    let built = LoraTargets::built_for(&spec);
+    let targets = LoraTargets::new(lora.targets.iter().filter(|&target| built.contains(target)))?;
+    let mut widths = targets.iter().map(|target| target.widths(&spec));
+    widths.all(|(a, b)| a.min(b) >= lora.rank).then_some(Lora { targets, ..lora })
 }
 
 /// Plans one way to train a cell. Also returns the pool that the model lives in.
@@ -250,6 +252,7 @@ fn setting(planned: &Planned) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_base::LoraTarget;
     use plimsoll_memory::Limit;
 
     fn limits(gib: u64) -> Limits {
@@ -305,6 +308,21 @@ mod tests {
                 && text.contains("  -          -           -          -  micro_batch"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn adapters_of_a_model_with_experts_are_those_of_attention() {
+        let grid =
+            Grid { models: vec!["qwen3-30b-a3b".into()], contexts: vec![256], methods: vec!["grpo".into()] };
+        let least = |targets| {
+            let mut base = empty_run("x");
+            base.lora = Some(Lora { targets, ..Lora::default() });
+            let cells = plan_grid(Some(&base), &grid, &limits(1 << 12)).unwrap();
+            cells[0].lora.as_ref().map(|lora| lora.planned.min_bytes)
+        };
+        assert!(least(LoraTargets::ATTENTION).is_some());
+        assert_eq!(least(LoraTargets::ALL), least(LoraTargets::ATTENTION));
+        assert_eq!(least(LoraTargets::new([LoraTarget::Down]).unwrap()), None);
     }
 
     #[test]

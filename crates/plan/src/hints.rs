@@ -5,7 +5,7 @@ use crate::duration::duration;
 use crate::facts::{Facts, HostFacts};
 use crate::role_name::RoleName;
 use crate::search::Purpose;
-use plimsoll_base::{Bytes, Quantization, Result};
+use plimsoll_base::{Bytes, LoraTargets, Quantization, Result};
 use plimsoll_config::{
     Auto, ByteSize, Lora, LoraSpec, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute, RunSpec,
 };
@@ -83,6 +83,9 @@ fn verified(planner: &Planner, run: &RunSpec, base_s: f64, changes: &[&Change]) 
     let mut changed = run.clone();
     for change in changes {
         (change.apply)(&mut changed);
+    }
+    if let (None, Some(lora)) = (&run.lora, &mut changed.lora) {
+        lora.targets = LoraTargets::built_for(&planner.facts.spec);
     }
     let facts = facts_after(planner.facts, &changed);
     let solution = Planner { facts: &facts, ..*planner }.solve(&changed)?;
@@ -276,8 +279,8 @@ fn changes_of(run: &RunSpec) -> Vec<Change> {
 /// Returns the changes that adapters allow: to train them instead of all weights of a policy, at the default rank, and to store
 /// frozen weights in 4 bits, or as a GGUF file has them.
 fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 7] {
-    let lora = LoraSpec::new(&Lora::default());
     let spec = &planner.facts.spec;
+    let lora = LoraSpec { targets: LoraTargets::built_for(spec), ..LoraSpec::new(&Lora::default()) };
     let is_narrow = |(inputs, outputs): (u32, u32)| inputs.min(outputs) < lora.rank;
     let has_room = !lora.targets.iter().any(|target| is_narrow(target.widths(spec)));
     let sets = sets_of_adapters(run, &lora);
@@ -351,6 +354,10 @@ fn sets_of_adapters(run: &RunSpec, lora: &LoraSpec) -> Vec<String> {
         format!("lora.rank={}", lora.rank),
         format!("train.learning_rate={:e}", ten_times(run.train.learning_rate)),
     ];
+    if lora.targets != LoraTargets::ALL {
+        // In one word of a shell, as other lists of hints.
+        sets.push(format!("lora.targets={}", lora.targets.in_toml().replace(' ', "")));
+    }
     // What `[lora]` is refused with.
     if run.choices.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::F32) {
         sets.push("train.optimizer_dtype=f32".into());
@@ -364,7 +371,7 @@ fn sets_of_adapters(run: &RunSpec, lora: &LoraSpec) -> Vec<String> {
     sets
 }
 
-/// Trains adapters of the default rank.
+/// Trains adapters of the default rank; `verified` gives them the layers that can have them.
 fn adapt(run: &mut RunSpec, quantize: Option<Quantization>) {
     run.lora = Some(LoraSpec::new(&Lora { quantize, ..Lora::default() }));
     run.choices.optimizer_dtype = Auto::Value(OptimizerDtype::F32);

@@ -10,7 +10,7 @@ pub(crate) enum Unbuilt {
     Adapters,
     /// Weights in 4 or 8 bits.
     Quantisation,
-    /// A mixture of experts of another family than Qwen3-MoE.
+    /// A mixture of experts of another family than Qwen3-MoE, or of a GGUF file.
     Experts,
     /// An optimizer that is not AdamW.
     Optimizer,
@@ -39,11 +39,11 @@ impl Unbuilt {
     pub fn without(self) -> &'static str {
         match self {
             Unbuilt::Adapters => {
-                "an adapter here is plain LoRA of linear layers, the same in every layer, and the file must show it"
+                "an adapter here is plain LoRA of linear layers other than those of experts, the same in every layer, and the file must show it"
             }
             Unbuilt::Quantisation => "weights are bf16 or f32 here, or 4 bits under adapters",
             Unbuilt::Experts => {
-                "of models with experts Qwen3-MoE alone is built: name one of these, or a dense model"
+                "of models with experts Qwen3-MoE alone is built, and not from GGUF files: name one of these, or a dense model"
             }
             Unbuilt::Optimizer => {
                 "the optimizer is AdamW here, for which another one's learning rate is not meant"
@@ -94,10 +94,34 @@ pub(crate) fn refusal(file: &str, found: &[(Unbuilt, &Setting)]) -> Error {
     )
 }
 
-/// Returns what a model's published name says that is not built: `Qwen3-30B-A3B` has experts, `...-AWQ` has 4 bits.
+/// Returns what a model's published name says that is not built: `Mixtral-8x7B` has other experts, `...-AWQ` has 4 bits.
 pub(crate) fn of_model(name: &str) -> Option<Unbuilt> {
-    let last = name.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
-    let parts: Vec<&str> = last.split(['-', '_', '.', ' ']).collect();
+    const BUILT: [&str; 4] =
+        ["qwen3-30b-a3b", "qwen3-235b-a22b", "qwen3-coder-30b-a3b", "qwen3-coder-480b-a35b"];
+    const QUANTISED: [&str; 10] =
+        ["awq", "gptq", "bnb", "4bit", "8bit", "int4", "int8", "nf4", "fp8", "w4a16"];
+    let last = last_of(name);
+    let parts = parts_of(&last);
+    let is_built = BUILT.iter().any(|name| last.starts_with(name)) && !parts.contains(&"gguf");
+    match () {
+        () if has_experts(name) && !is_built => Some(Unbuilt::Experts),
+        () if parts.iter().any(|part| QUANTISED.contains(part)) => Some(Unbuilt::Quantisation),
+        () => None,
+    }
+}
+
+fn last_of(name: &str) -> String {
+    name.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_ascii_lowercase()
+}
+
+fn parts_of(last: &str) -> Vec<&str> {
+    last.split(['-', '_', '.', ' ', ':']).collect()
+}
+
+/// True if a model's published name says that it has experts.
+pub(crate) fn has_experts(name: &str) -> bool {
+    let last = last_of(name);
+    let parts = parts_of(&last);
     let is_count = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
     // `A3B` are the parameters that a token uses, `8x7B` experts times parameters.
     let active =
@@ -123,21 +147,12 @@ pub(crate) fn of_model(name: &str) -> Option<Unbuilt> {
         "llama-4",
         "qwen3-next",
     ];
-    const BUILT: [&str; 4] =
-        ["qwen3-30b-a3b", "qwen3-235b-a22b", "qwen3-coder-30b-a3b", "qwen3-coder-480b-a35b"];
-    const QUANTISED: [&str; 10] =
-        ["awq", "gptq", "bnb", "4bit", "8bit", "int4", "int8", "nf4", "fp8", "w4a16"];
     let is_deepseek =
         last == "deepseek-r1" || last.starts_with("deepseek-r1-0") || last == "deepseek-r1-zero";
-    let has_experts = parts.iter().any(active)
+    parts.iter().any(active)
         || parts.iter().any(times)
         || EXPERTS.iter().any(|name| last.starts_with(name) || parts.contains(name))
-        || is_deepseek;
-    match () {
-        () if has_experts && !BUILT.iter().any(|name| last.starts_with(name)) => Some(Unbuilt::Experts),
-        () if parts.iter().any(|part| QUANTISED.contains(part)) => Some(Unbuilt::Quantisation),
-        () => None,
-    }
+        || is_deepseek
 }
 
 #[cfg(test)]
@@ -152,6 +167,10 @@ mod tests {
             ("Qwen/Qwen3-30B-A3B", None),
             ("Qwen/Qwen3-235B-A22B-Instruct-2507", None),
             ("Qwen/Qwen3-30B-A3B-GPTQ-Int4", bits),
+            ("Qwen/Qwen3-30B-A3B-GGUF", experts),
+            ("Qwen/Qwen3-30B-A3B-GGUF:Q4_K_M", experts),
+            ("/models/Qwen3-30B-A3B-Q4_K_M.gguf", experts),
+            ("Qwen/Qwen3-8B-GGUF", None),
             ("Qwen/Qwen3-Next-80B-A3B-Instruct", experts),
             ("Qwen/Qwen3-VL-30B-A3B-Instruct", experts),
             ("Qwen/Qwen1.5-MoE-A2.7B", experts),

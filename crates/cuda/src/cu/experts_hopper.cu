@@ -179,11 +179,8 @@ __device__ __forceinline__ void gradient(const bf16* __restrict__ dy, u32 dy_cho
         ON_HOPPER((gradient<COLS, STAGES>(dy, dy_chosen, x, x_chosen, pairs, starts, grad, n, k, add));)                           \
     }
 #define ALL(T, type)                                                                                                               \
-    PRODUCT(forward, 128, 3, 2, false, T, type)                                                                                    \
     PRODUCT(forward, 256, 4, 1, false, T, type)                                                                                    \
-    PRODUCT(backward, 128, 3, 2, true, T, type)                                                                                    \
     PRODUCT(backward, 256, 4, 1, true, T, type)                                                                                    \
-    GRADIENT(128, 3, 2, T, type)                                                                                                   \
-    GRADIENT(256, 4, 1, T, type)
+    GRADIENT(128, 3, 2, T, type)
 ALL(bf16, bf16)
 ALL(float, float)

@@ -231,8 +231,8 @@ struct Routed {
     const u32 *experts, *places;
 };
 
-/// A row's derivatives by its logits. `shares`: of each expert, the derivative by its probability that is added, or none; returns the sum
-/// of probabilities times `of_share` of it.
+/// A row's derivatives by its logits. `shares`: of each expert, `factor` times which is its probability's derivative that is added, or none;
+/// `balance` gets the sum of probabilities times shares.
 template <u32 PER, class T>
 __device__ __forceinline__ void route_backward_row(const Routed& of, const How& how, u32 row, const float* shares, float factor,
                                                    float* balance, T* __restrict__ d_logits) {
@@ -258,35 +258,36 @@ __device__ __forceinline__ void route_backward_row(const Routed& of, const How& 
             chosen |= 1u << i;
         }
     }
-    if (how.normalizes) {
-        const float sum = probabilities.sum_of(chosen);
-        float dot = 0.0f;
+    // The weights of a row, or its probabilities, through the softmax that they are: w (dw - sum of w dw). Divided weights are a softmax over
+    // the chosen experts alone: by the logits of the others their derivatives are 0.
+    const float sum = how.normalizes ? probabilities.sum_of(chosen) : 1.0f;
+    float d[PER], dot = 0.0f;
 #pragma unroll
-        for (u32 i = 0; i < PER; i++) dot = fma(slopes[i], probabilities.p[i] / sum, dot);
-        dot = warp_sum(dot);
-#pragma unroll
-        for (u32 i = 0; i < PER; i++) slopes[i] = chosen >> i & 1 ? (slopes[i] - dot) / sum : 0.0f;
+    for (u32 i = 0; i < PER; i++) {
+        d[i] = probabilities.p[i] / sum;
+        dot = fma(slopes[i], d[i], dot);
     }
+    dot = warp_sum(dot);
+#pragma unroll
+    for (u32 i = 0; i < PER; i++) d[i] = how.normalizes && !(chosen >> i & 1) ? 0.0f : d[i] * (slopes[i] - dot);
     if (balance) {
-        float sum = 0.0f;
+        float mean = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < PER; i++) {
+            if (probabilities.expert(i) < how.experts) mean = fma(probabilities.p[i], shares[probabilities.expert(i)], mean);
+        }
+        mean = warp_sum(mean);
 #pragma unroll
         for (u32 i = 0; i < PER; i++) {
             if (probabilities.expert(i) >= how.experts) continue;
-            const float share = shares[probabilities.expert(i)];
-            sum = fma(probabilities.p[i], share, sum);
-            slopes[i] = fma(factor, share, slopes[i]);
+            d[i] = fma(factor * probabilities.p[i], shares[probabilities.expert(i)] - mean, d[i]);
         }
-        sum = warp_sum(sum);
-        if (lane == 0) balance[row] = sum;
+        if (lane == 0) balance[row] = mean;
     }
-    float dot = 0.0f;
-#pragma unroll
-    for (u32 i = 0; i < PER; i++) dot = fma(slopes[i], probabilities.p[i], dot);
-    dot = warp_sum(dot);
 #pragma unroll
     for (u32 i = 0; i < PER; i++) {
         if (probabilities.expert(i) >= how.experts) continue;
-        d_logits[(u64)row * how.experts + probabilities.expert(i)] = from_f32<T>(probabilities.p[i] * (slopes[i] - dot));
+        d_logits[(u64)row * how.experts + probabilities.expert(i)] = from_f32<T>(d[i]);
     }
 }
 

@@ -567,6 +567,17 @@ pub fn check_route_backward<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType,
             check_close(&rig.get("rows"), &rows, &vec![1.0; m], 2e-6, &what("balance of rows"));
         }
         let exact = rig.get("d_logits");
+        if case.normalizes && balance.is_none() {
+            for (row, of) in of.chunks_exact(chosen).enumerate() {
+                let mut others = (0..experts).filter(|&expert| !of.contains(&(expert as u32)));
+                let is_zero = others.all(|expert| exact[row * experts + expert] == 0.0);
+                assert!(
+                    is_zero,
+                    "{}: row {row} has derivatives by logits that no weight depends on",
+                    what("d logits")
+                );
+            }
+        }
         rig.dev.route_backward(case.args(rig, "d_logits_e", balance));
         let rounded: Vec<f32> = exact.iter().map(|&x| round(x, e)).collect();
         assert_eq!(bits(&rig.get("d_logits_e")), bits(&rounded), "{}", what("d logits, rounded"));

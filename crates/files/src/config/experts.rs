@@ -1,7 +1,9 @@
 //! Feed-forward parts of experts: how many, which of them compute a row, and in which layers they are.
 
 use super::keys::{Config, FFN_MAX, POSITIONS_MAX, brief, out_of_range, short, unsupported};
-use plimsoll_base::{Architecture, EXPERTS_MAX, Error, ExpertsSpec, LayerSet, ModelSpec, Result};
+use plimsoll_base::{
+    Architecture, EXPERTS_CHOSEN_MAX, EXPERTS_MAX, Error, ExpertsSpec, LayerSet, ModelSpec, Result,
+};
 use serde_json::{Map, Value, json};
 
 /// `router_aux_loss_coef` where it is not written.
@@ -60,7 +62,7 @@ pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
     let Some(experts) = spec.experts else { return Ok(()) };
     for (key, value, limit) in [
         ("num_experts", experts.count, EXPERTS_MAX as u64),
-        ("num_experts_per_tok", experts.chosen, u64::from(experts.count)),
+        ("num_experts_per_tok", experts.chosen, u64::from(experts.count).min(EXPERTS_CHOSEN_MAX as u64)),
         ("moe_intermediate_size", experts.ffn, FFN_MAX),
         ("num_experts_per_tok * moe_intermediate_size", experts.chosen * experts.ffn, FFN_MAX),
     ] {

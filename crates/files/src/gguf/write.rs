@@ -71,9 +71,10 @@ impl GgufDecl<'_> {
     }
 
     fn parts(&self) -> Result<(Vec<u8>, Vec<Listed>)> {
-        let tensors = self.tensors()?;
+        // What has no form has no names of tensors either.
         let mut meta = Metadata::default();
         self.describe(&mut meta)?;
+        let tensors = self.tensors()?;
         let mut out = [&MAGIC[..], &VERSION.to_le_bytes(), &(tensors.len() as u64).to_le_bytes()].concat();
         out.extend(meta.keys.to_le_bytes());
         out.append(&mut meta.bytes);

@@ -153,6 +153,11 @@ fn experts_that_cannot_be_are_named() {
             "model-config-invalid",
             "num_experts_per_tok = 7, wanted is 1 to 6",
         ),
+        (
+            json!({ "num_experts": 64, "num_experts_per_tok": 33 }),
+            "model-config-invalid",
+            "num_experts_per_tok = 33, wanted is 1 to 32",
+        ),
         (json!({ "router_aux_loss_coef": "NaN" }), "model-config-invalid", "router_aux_loss_coef = \"NaN\""),
         (json!({ "router_aux_loss_coef": -0.1 }), "model-config-invalid", "router_aux_loss_coef = -0.1"),
         (json!({ "router_aux_loss_coef": 1e300 }), "model-config-invalid", "router_aux_loss_coef"),

@@ -259,6 +259,20 @@ fn more_ends_than_a_file_can_name_are_refused() {
 }
 
 #[test]
+fn a_model_with_experts_is_refused_by_name() {
+    let spec = ModelSpec::preset("qwen3-30b-a3b").unwrap();
+    let (tokenizer, ids) = (tables(spec.vocab), TokenIds::default());
+    let decl = GgufDecl { name: "x", spec: &spec, dtype: DType::Bf16, tokenizer: &tokenizer, ids: &ids };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.gguf");
+    for error in [decl.file_bytes().unwrap_err(), GgufWriter::create(&path, &decl).unwrap_err()] {
+        assert_eq!(error.slug, "model-unsupported");
+        assert_eq!(error.message, "Qwen3MoeForCausalLM has no GGUF form here");
+    }
+    assert!(!path.exists());
+}
+
+#[test]
 fn a_file_that_is_not_finished_leaves_nothing() {
     let model = golden("llama");
     let dir = tempfile::tempdir().unwrap();

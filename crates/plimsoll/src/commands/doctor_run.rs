@@ -168,33 +168,42 @@ fn device_files() -> u64 {
     entries.filter(|entry| entry.file_name().to_str().is_some_and(is_card)).count() as u64
 }
 
-/// A model's shape: a folder with a config.json, a known name, or what the user points at. Nothing is fetched.
+/// A model's shape: a folder with a config.json, a known name, or what the user points at, also where the known shape has experts.
+/// Nothing is fetched.
 fn shape_of(name: &str, otherwise: Option<&str>) -> Result<ModelSpec> {
-    let spec = any_shape_of(name, otherwise)?;
+    let spec = match (known_shape_of(name)?, otherwise) {
+        (Some(spec), None) => spec,
+        (Some(spec), Some(_)) if spec.experts.is_none() => spec,
+        (_, Some(given)) => given_shape(given)?,
+        (None, None) => {
+            return Err(Error::usage("run-model-unknown", format!("the shape of `{name}` is not known"))
+                .fact("it is no folder with a config.json here, and no published name of a known shape")
+                .hint("give its config.json, or a preset of its shape: --model-config PATH")
+                .hint("nothing is fetched: download config.json alone if the model is elsewhere"));
+        }
+    };
     if spec.experts.is_none() {
         return Ok(spec);
     }
+    let what = otherwise.map_or(format!("`{name}`"), |given| format!("--model-config {given}"));
     Err(Error::usage(
         "run-model-unknown",
-        format!("`{name}` has experts, of which other stacks' memory is not known"),
+        format!("{what} has experts, of which other stacks' memory is not known"),
     )
     .hint("give the shape of a dense model of its size: --model-config PRESET"))
 }
 
-fn any_shape_of(name: &str, otherwise: Option<&str>) -> Result<ModelSpec> {
+/// The shape of a folder or of a published name, if it is known.
+fn known_shape_of(name: &str) -> Result<Option<ModelSpec>> {
     let folder = Path::new(name).join("config.json");
-    if folder.is_file() {
-        return from_config(&folder);
+    match folder.is_file() {
+        true => from_config(&folder).map(Some),
+        false => Ok(preset_of(name).map(|(_, spec)| spec)),
     }
-    if let Some((_, spec)) = preset_of(name) {
-        return Ok(spec);
-    }
-    let Some(given) = otherwise else {
-        return Err(Error::usage("run-model-unknown", format!("the shape of `{name}` is not known"))
-            .fact("it is no folder with a config.json here, and no published name of a known shape")
-            .hint("give its config.json, or a preset of its shape: --model-config PATH")
-            .hint("nothing is fetched: download config.json alone if the model is elsewhere"));
-    };
+}
+
+/// The shape that `--model-config` gives.
+fn given_shape(given: &str) -> Result<ModelSpec> {
     let path = Path::new(given);
     match (path.is_dir(), path.is_file()) {
         (true, _) => from_config(&path.join("config.json")),

@@ -3,7 +3,7 @@
 
 use crate::made;
 use crate::ranks::{ended, left};
-use crate::run::{Run, number, region};
+use crate::run::{Run, number, object, region};
 use plimsoll_files::{expected_tensors, spec_from_config};
 use serde_json::{Value, json};
 use std::fs;
@@ -175,4 +175,33 @@ fn a_30b_model_with_experts_is_planned() {
     let bytes = |plan: &Value, name: &str| number(region(plan, name).expect("a row"), "bytes");
     assert!(bytes(&adapters, "actor.grads") < 1e-3 * bytes(&plan, "actor.grads"), "experts are frozen");
     assert!(bytes(&adapters, "update.experts.out") > 0.0);
+}
+
+#[test]
+fn hints_of_a_refused_plan_hold_for_a_model_with_experts() {
+    let folder = run_of_experts();
+    let limits = ["--limit", "device=80GiB,host=256GiB,disk=8TiB"];
+    let plan = |sets: &[&str]| {
+        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", *set]).collect();
+        let file = folder.text_path("moe.toml");
+        object(
+            &[&["plan", &*file, "--json", "--set", "model=random:qwen3-30b-a3b"], &limits[..], &sets]
+                .concat(),
+        )
+    };
+    let (code, refused) = plan(&[]);
+    assert_eq!(code, 3, "{}", refused["pools"]);
+    // Those without a key name a limit that the machine would have to have.
+    let hints = refused["hints"].as_array().expect("a list").iter();
+    let hints: Vec<&str> = hints.filter_map(|hint| hint["set"].as_str()).collect();
+    let adapters = |set: &&str| {
+        set.contains("lora.rank=") && set.contains(r#"lora.targets=["q_proj","k_proj","v_proj","o_proj"]"#)
+    };
+    assert!(hints.iter().any(adapters), "{hints:?}");
+    for hint in hints {
+        assert!(!hint.contains("lora.rank=") || adapters(&hint), "{hint}");
+        let sets: Vec<&str> = hint.split(" --set ").collect();
+        let (code, plan) = plan(&sets);
+        assert_eq!((code, &plan["fits"]), (0, &true.into()), "{hint}: {}", plan["hints"]);
+    }
 }

@@ -226,8 +226,15 @@ fn an_agent_is_an_environment() {
 /// What is not built is refused, and with --force named in the run file.
 #[test]
 fn experts_became_a_full_fine_tune() {
-    let built = text(&import("verl-lora-moe.sh", &[]).stdout);
-    assert!(built.contains("hf:Qwen/Qwen3-30B-A3B") && built.contains("\n[lora]\n"), "{built}");
+    // Adapters there are of experts too, which are not built; those of attention are.
+    let moe = "verl-lora-moe.sh";
+    let asked = "line 5: actor_rollout_ref.model.lora_rank = 64: an adapter here is plain LoRA";
+    check_refused(&["import", "verl", &launch_file(moe)], 2, &["error[import-not-built]: ", asked]);
+    let built = text(&import(moe, &["--force"]).stdout);
+    let attention = "targets = [\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\"]";
+    for part in ["hf:Qwen/Qwen3-30B-A3B", "\n[lora]\n", attention] {
+        assert!(built.contains(part), "{part}: {built}");
+    }
     let name = "verl-lora-mixtral.sh";
     let asked = "line 4: actor_rollout_ref.model.path = mistralai/Mixtral-8x7B-v0.1: of models with experts";
     let contains = ["error[import-not-built]: ", "hint: ", "--force", asked];

@@ -125,13 +125,20 @@ fn read_rows(
     }
 }
 
-/// True for the weights of a linear layer of a decoder layer.
+/// True for the weights of a linear layer of a decoder layer, or of one of its experts; a router is none.
 fn is_linear(tensor: &str) -> bool {
     // Several of them in one tensor, as Phi-3 has them.
     const FUSED: [&str; 2] = ["self_attn.qkv_proj", "mlp.gate_up_proj"];
     let module = tensor.strip_suffix(".weight").unwrap_or_default();
+    let is_of_layer = |linear: &str| module.strip_suffix(linear).is_some_and(|rest| rest.ends_with('.'));
+    let is_of_expert = |linear: &str| {
+        let number = linear
+            .strip_prefix("mlp.")
+            .and_then(|matrix| module.strip_suffix(matrix)?.strip_suffix('.')?.rsplit_once(".mlp.experts."));
+        number.is_some_and(|(_, number)| number.parse::<u32>().is_ok())
+    };
     let mut modules = LoraTarget::ALL.iter().map(|target| target.module()).chain(FUSED);
-    modules.any(|linear| module.strip_suffix(linear).is_some_and(|rest| rest.ends_with('.')))
+    modules.any(|linear| is_of_layer(linear) || is_of_expert(linear))
 }
 
 /// Makes weights what their codes stand for, as products read them.
@@ -218,12 +225,27 @@ mod tests {
 
     #[test]
     fn linear_layers_are_those_that_codes_hold() {
-        for module in ["self_attn.o_proj", "mlp.down_proj", "self_attn.qkv_proj", "mlp.gate_up_proj"] {
+        for module in [
+            "self_attn.o_proj",
+            "mlp.down_proj",
+            "self_attn.qkv_proj",
+            "mlp.gate_up_proj",
+            "mlp.experts.7.gate_proj",
+            "mlp.experts.0.up_proj",
+            "mlp.experts.127.down_proj",
+        ] {
             assert!(is_linear(&format!("model.layers.3.{module}.weight")), "{module}");
             assert!(!is_linear(&format!("model.layers.3.{module}.bias")), "{module}");
         }
-        for tensor in ["model.embed_tokens.weight", "lm_head.weight", "model.layers.0.input_layernorm.weight"]
-        {
+        for tensor in [
+            "model.embed_tokens.weight",
+            "lm_head.weight",
+            "model.layers.0.input_layernorm.weight",
+            "model.layers.0.mlp.gate.weight",
+            "model.layers.0.mlp.experts.weight",
+            "model.layers.0.mlp.experts.down_proj.weight",
+            "model.layers.0.mlp.experts.7.o_proj.weight",
+        ] {
             assert!(!is_linear(tensor), "{tensor}");
         }
     }

@@ -3,7 +3,7 @@
 use super::draft::{Draft, quoted};
 use crate::setting::{Setting, flag, list};
 use crate::unbuilt::{self, Unbuilt};
-use plimsoll_base::{LoraTarget, Quantization};
+use plimsoll_base::{LoraTarget, LoraTargets, Quantization};
 
 /// How one stack describes an adapter, by the first names of its settings.
 pub(crate) struct Lora {
@@ -40,7 +40,7 @@ pub(crate) fn lora(draft: &mut Draft, lora: &Lora) {
         let Some(taken) = draft.take(name) else { return false };
         unbuilt::asks(&Setting::new(name, taken.value.clone(), 0))
     };
-    let Some((_, silent)) = lora.asked_by.iter().find(|(name, _)| is_on(draft, name)) else {
+    let Some((asked, silent)) = lora.asked_by.iter().find(|(name, _)| is_on(draft, name)) else {
         let is_other = draft.not_built().iter().any(|(what, _)| *what == Unbuilt::Adapters);
         if let Some(taken) = lora.four_bits.and_then(|name| draft.take(name))
             && flag(&taken.value).unwrap_or(false)
@@ -61,7 +61,13 @@ pub(crate) fn lora(draft: &mut Draft, lora: &Lora) {
         None => (silent.alpha, default(lora.alpha)),
     };
     draft.set_toml("lora.alpha", format!("{alpha:?}"), &from);
+    let is_ppo = draft.get("method").is_some_and(|method| method.trim_matches('"') == "ppo");
+    let adapts_critic = lora.adapts_critic && is_ppo;
     targets(draft, lora.targets, silent);
+    let of_critic = adapts_critic.then_some("critic.model");
+    if ["model"].into_iter().chain(of_critic).any(|key| has_experts(draft, key)) {
+        leave_experts(draft, lora.targets, asked);
+    }
     dropout(draft, lora.dropout, silent);
     if lora.rslora.is_some_and(|name| draft.is_on(name)) {
         draft.set_toml("lora.rslora", "true", lora.rslora.unwrap_or_default());
@@ -69,7 +75,7 @@ pub(crate) fn lora(draft: &mut Draft, lora: &Lora) {
     if lora.four_bits.is_some_and(|name| draft.is_on(name)) {
         draft.set_toml("lora.quantize", quoted(Quantization::Nf4.name()), lora.four_bits.unwrap_or_default());
     }
-    if lora.adapts_critic && draft.get("method").is_some_and(|method| method.trim_matches('"') == "ppo") {
+    if adapts_critic {
         draft.set_toml("lora.critic", quoted("adapter"), lora.rank);
     }
     if let Some(taken) = lora.bias.and_then(|name| draft.take_text(name))
@@ -87,6 +93,25 @@ fn targets(draft: &mut Draft, name: &'static str, silent: &Silent) {
         (Some(targets), _) => draft.set_toml("lora.targets", targets, &from),
         (None, Some(taken)) => draft.is_not_built(&taken, Unbuilt::Adapters),
         (None, None) => unreachable!("a stack's own default has a counterpart"),
+    }
+}
+
+/// True if the model of a key has experts by its name.
+fn has_experts(draft: &Draft, key: &str) -> bool {
+    draft.get(key).is_some_and(|model| unbuilt::has_experts(model.trim_matches('"')))
+}
+
+/// Leaves adapters of attention alone; matrices of experts among the targets are named, by what asks for them.
+fn leave_experts(draft: &mut Draft, name: &'static str, asked: &'static str) {
+    let is_of_attention = |name: &String| {
+        LoraTargets::ATTENTION.iter().any(|target| target.module() == name || target.name() == name)
+    };
+    if draft.get("lora.targets").is_none_or(|targets| list(targets).iter().all(is_of_attention)) {
+        return;
+    }
+    if let Some(taken) = draft.take_text(name).or_else(|| draft.take(asked)) {
+        draft.set_toml("lora.targets", LoraTargets::ATTENTION.in_toml(), &taken.from);
+        draft.is_not_built(&taken, Unbuilt::Adapters);
     }
 }
 
