@@ -150,7 +150,7 @@ fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
             let qkv = if spec.qk_norms.is_some() { kept } else { 1 };
             let product = if spec.experts.is_some() { 1 } else { cheap };
             let routes = if kept > 1 { spec.expert_layers() as usize } else { 1 };
-            let resid = if kept::leaving(spec, mode) > 0 { kept::SLOTS } else { layers + 1 };
+            let resid = if leaving(spec, mode) > 0 { kept::SLOTS } else { layers + 1 };
             Slots { resid, mid: cheap, kept, cheap, qkv, kv: kept, product, routes }
         }
     }
@@ -251,12 +251,17 @@ pub fn layout(
     if mode.recompute().is_some() {
         add_backward(spec, weights, target.kind, mode, limits, &mut add_in)?;
     }
-    let leaving = kept::leaving(spec, mode);
+    let leaving = leaving(spec, mode);
     if leaving > 0 {
         let shape = [leaving, m, h].map(|n| n as u64);
         regions.offloaded(&kept::region(&prefix), "model", &shape, DType::F32)?;
     }
     Ok(regions)
+}
+
+/// Inputs of layers that wait in the host's memory.
+fn leaving(spec: &ModelSpec, mode: Mode) -> usize {
+    if mode.recompute() == Some(Recompute::Offload) { kept::leaving(spec.layers) } else { 0 }
 }
 
 /// Layers whose cache holds their windows alone.

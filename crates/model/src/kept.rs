@@ -3,8 +3,6 @@
 //! Three are in the arena at a time. On the way forward the input of a layer leaves while later layers are computed; on the way back it
 //! comes while they are computed again. The last two never leave. The bits are those of `Recompute::Layer`.
 
-use crate::activations::{Mode, Recompute};
-use plimsoll_base::ModelSpec;
 use plimsoll_device::{Device, OFFLOAD_SLOTS};
 use plimsoll_memory::Buf;
 use std::iter;
@@ -12,10 +10,9 @@ use std::iter;
 /// Inputs in the arena.
 pub(crate) const SLOTS: usize = 3;
 
-/// Inputs that leave in passes of a mode, the first ones.
-pub(crate) fn leaving(spec: &ModelSpec, mode: Mode) -> usize {
-    let is_offloaded = mode.recompute() == Some(Recompute::Offload);
-    if is_offloaded { (spec.layers as usize).saturating_sub(SLOTS - 1) } else { 0 }
+/// Inputs that leave, the first ones of as many layers.
+pub(crate) fn leaving(layers: u32) -> usize {
+    (layers as usize).saturating_sub(SLOTS - 1)
 }
 
 /// Their region, of passes whose regions begin with `prefix`.
