@@ -293,9 +293,11 @@ impl<T: Real> LogitGradient<'_, T> {
     /// All rows, a segment a task.
     fn balanced(&self, balance: Balance<'_>) {
         let segments = self.dev.read::<u32>(balance.segments).as_chunks::<SEGMENT_FIELDS>().0;
-        let (rows, factor) = (self.dev.write::<f32>(balance.rows), balance.factor);
+        let rows = self.dev.write::<f32>(balance.rows);
         self.dev.pool().run(segments.len(), &|task, _| {
             let [first, count, ..] = segments[task].map(|field| field as usize);
+            let children = segments.iter().filter(|[.., parent]| *parent as usize == first).count();
+            let factor = balance.factor * children.max(1) as f32;
             let mut shares = [0.0; EXPERTS_MAX];
             let shares = &mut shares[..self.how.experts];
             for &expert in &self.experts[self.chosen(first).start..self.chosen(first + count).start] {

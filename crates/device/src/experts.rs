@@ -87,12 +87,13 @@ impl<'a> Experts<'a> {
 }
 
 /// The loss that keeps experts equally loaded: over each segment of a pass, the sum over experts of the mean probability times the share
-/// of rows that chose it.
+/// of rows that chose it. The rows of a parent are in as many sequences as it has children, and count as often: it makes no difference
+/// which of the children of a prompt are in one pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Balance<'a> {
-    /// [S, 5] u32, as `Batch::segments`: the loss is of a sequence, whatever else is in the pass.
+    /// [S, 5] u32, as `Batch::segments`: every row is in one of them.
     pub segments: Buf<'a>,
-    /// The derivative of the loss by the probability of an expert that all rows of its segment chose.
+    /// The derivative of the loss by the probability of an expert that all rows of its segment chose, where that is in one sequence.
     pub factor: f32,
     /// [M] f32, written: for each row the sum over experts of its probability times the share of its segment's rows that chose the expert.
     pub rows: Buf<'a>,

@@ -304,16 +304,23 @@ __device__ __forceinline__ void route_backward_balanced(const Routed& of, const 
                                                         float factor, float* balance, T* d_logits) {
     __shared__ u32 counts[EXPERTS_MAX];
     __shared__ float shares[EXPERTS_MAX];
+    __shared__ u32 children;
     const u32* segment = segments + blockIdx.x * SEGMENT_FIELDS;
     const u32 first = segment[0], rows = segment[1];
     if (rows == 0 || !index_ok(BAD_SEGMENT, first + rows, m + 1)) return;
     for (u32 i = threadIdx.x; i < how.experts; i += blockDim.x) counts[i] = 0;
+    if (threadIdx.x == 0) children = 0;
     __syncthreads();
+    for (u32 i = threadIdx.x; i < gridDim.x; i += blockDim.x) {
+        if (segments[i * SEGMENT_FIELDS + SEGMENT_FIELDS - 1] == first) atomicAdd(&children, 1u);
+    }
     const u32* own = of.experts + (u64)first * how.chosen;
     for (u32 i = threadIdx.x; i < rows * how.chosen; i += blockDim.x) atomicAdd(&counts[own[i]], 1u);
     __syncthreads();
     for (u32 i = threadIdx.x; i < how.experts; i += blockDim.x) shares[i] = (float)counts[i] / (float)rows;
     __syncthreads();
+    // The rows of a parent are in as many sequences as it has children.
+    factor = factor * (float)(children > 1 ? children : 1);
     const u32 warps = blockDim.x / WARP;
     for (u32 row = blockIdx.y * warps + threadIdx.x / WARP; row < rows; row += gridDim.y * warps) {
         route_backward_row<PER>(of, how, first + row, shares, factor, balance, d_logits);

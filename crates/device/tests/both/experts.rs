@@ -45,6 +45,11 @@ pub const CASES: &[Case] = &[
     case(33, 48, 32, [128, 8], Load::Skewed),
 ];
 
+/// The parent of a segment: the first one, of all others.
+fn parent(first: usize) -> u32 {
+    if first == 0 { NO_PARENT } else { 0 }
+}
+
 /// Segments of a pass: the first row and the rows of each.
 fn segments(m: usize) -> Vec<(usize, usize)> {
     let cuts = [0, m / 4, m / 4 + m / 2, m];
@@ -111,8 +116,10 @@ impl Case {
         rig.set_matrix("w2", experts * h, f, e, &self.w2(e));
         rig.set_matrix("dw1", experts * 2 * f, h, e, &normal(6, experts * 2 * f * h, 1.0, g));
         rig.set_matrix("dw2", experts * h, f, e, &normal(7, experts * h * f, 1.0, g));
-        let records: Vec<u32> =
-            segments(m).iter().flat_map(|&(first, n)| [first as u32, n as u32, 0, 0, NO_PARENT]).collect();
+        let records: Vec<u32> = segments(m)
+            .iter()
+            .flat_map(|&(first, n)| [first as u32, n as u32, 0, 0, parent(first)])
+            .collect();
         rig.set_u32("segments", &records);
     }
 
@@ -539,6 +546,8 @@ pub fn check_route_backward<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType,
     };
     for balance in [None, Some(0.7), Some(0.0)] {
         let (mut want, mut rows) = (vec![0.0; m * experts], vec![0.0; m]);
+        // The parent is in as many sequences as it has children.
+        let children = |first: usize| if first == 0 { segments(m).len().max(2) - 1 } else { 1 };
         for (first, n) in segments(m) {
             let shares: Vec<f64> = (0..experts).map(|expert| share(first, n, expert)).collect();
             for row in first..first + n {
@@ -552,7 +561,8 @@ pub fn check_route_backward<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType,
                     dp[of[j] as usize] += if case.normalizes { (d(j) - mean) / sum } else { d(j) };
                 }
                 if let Some(factor) = balance {
-                    dp.iter_mut().zip(&shares).for_each(|(dp, share)| *dp += f64::from(factor) * share);
+                    let factor = f64::from(factor) * children(first) as f64;
+                    dp.iter_mut().zip(&shares).for_each(|(dp, share)| *dp += factor * share);
                     rows[row] = p.iter().zip(&shares).map(|(p, share)| p * share).sum();
                 }
                 let mean: f64 = p.iter().zip(&dp).map(|(p, dp)| p * dp).sum();
