@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_family_that_is_not_built_has_a_closest_one_by_the_letters_it_begins_with() {
         for (name, expect) in [
-            ("qwen3_moe", Some("qwen3")),
+            ("qwen3_next", Some("qwen3")),
             ("Qwen3_5ForConditionalGeneration", Some("qwen3")),
             ("Qwen2MoeForCausalLM", Some("qwen2")),
             ("gemma3n_text", Some("gemma3_text")),
@@ -152,8 +152,9 @@ mod tests {
         ] {
             assert_eq!(closest_family(name), expect, "{name}");
         }
-        let error = unsupported_family("config.json", "model_type", &serde_json::json!("qwen3_moe"), "llama");
-        assert!(error.to_string().contains("qwen3_moe"), "{error}");
+        let error =
+            unsupported_family("config.json", "model_type", &serde_json::json!("qwen3_next"), "llama");
+        assert!(error.to_string().contains("qwen3_next"), "{error}");
         assert!(error.hints.iter().any(|hint| hint.contains("qwen3 is closest")), "{:?}", error.hints);
     }
 }
