@@ -66,7 +66,7 @@ fn a_loss_of_balance_has_the_slope_of_its_number() {
         let least = f64::from(experts.chosen) * 0.5;
         assert!(size > 0.01 && used.balance > least && used.load_max >= 1.0, "{name}: {size}, {used:?}");
         // So small that no row goes elsewhere: shares are constants of the loss.
-        let step = 2e-3 / size;
+        let step = 4e-4 / size;
         let moved = |by: f64| -> Vec<f32> {
             let one = |(w, g): (&f32, &f32)| (f64::from(*w) + by * f64::from(*g)) as f32;
             weights.iter().zip(&gradient).map(one).collect()
