@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod experts;
 mod golden;
 mod mlp;
 mod save;

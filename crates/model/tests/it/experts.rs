@@ -1,0 +1,79 @@
+//! The loss of balance: its gradient by all weights is the slope of the number that is reported.
+
+use crate::common::{Machine, fixture, golden_dir, whole_sequences};
+use plimsoll_base::{Bytes, DType, Phase};
+use plimsoll_model::{
+    Activations, Decoder, Derivatives, ExpertLoad, Mode, Params, Pass, PassLimits, Recompute, backward, head,
+    layers, load, rope,
+};
+
+const ROWS: usize = 40;
+const LIMITS: PassLimits = PassLimits {
+    rows: ROWS,
+    head_rows: ROWS,
+    segments: 2,
+    table_entries: 4,
+    blocks: 4,
+    copies: 0,
+    window_blocks: 0,
+};
+
+#[test]
+fn a_loss_of_balance_has_the_slope_of_its_number() {
+    for name in ["qwen3_moe", "qwen3_moe_mixed"] {
+        let recompute = Recompute::Layer;
+        let source = golden_dir(name);
+        let mut f = fixture(source.to_str().unwrap(), DType::F32, recompute, 2, Machine::detect(), LIMITS);
+        let (resident, mut overlay) = f.arena.split();
+        let dev = f.dev.as_dyn();
+        let params = Params::bind(&f.spec, &f.table, f.dtype, resident.buf("actor.weights"));
+        let grads = Params::bind(&f.spec, &f.table, f.dtype, resident.buf("actor.grads"));
+        load(dev, &f.model, &f.table, &params, 0, Bytes::mib(1)).unwrap();
+        let (all, table) = (params.all, resident.buf("rope.table"));
+        rope::fill(dev, &f.spec, table);
+        let decoder = Decoder { spec: f.spec, dtype: f.dtype, params, rope: table };
+        let phase = overlay.enter(Phase::Update);
+        let acts = Activations::bind(&phase, Mode::Update(recompute), f.limits);
+        let ids: Vec<u32> = (0..ROWS as u32).map(|i| (i * 37 + 11) % 90).collect();
+        let index = whole_sequences(&[&ids[..15], &ids[15..]]);
+        let experts = f.spec.experts.unwrap();
+        let factor = f64::from(experts.count) / (ROWS as f64 * f64::from(experts.layers.len()));
+        // The loss at some weights, and the pairs of each expert.
+        let at = |weights: &[f32]| {
+            dev.write_f32(all, 0, weights);
+            dev.zero(grads.all);
+            let pass = Pass::upload(dev, acts, &index).with_balance(factor as f32);
+            layers(dev, &decoder, &pass);
+            head(dev, &decoder, &pass, 1.0);
+            let zeros = vec![0.0; ROWS];
+            let of = Derivatives::Vocabulary { inv_temperature: 1.0, logprobs: &zeros, entropy: &zeros };
+            backward(dev, &decoder, &grads, true, &pass, of);
+            let mut load = ExpertLoad::of(&f.spec).unwrap();
+            pass.add_load(dev, &mut load);
+            let pairs = load.numbers()[..(experts.layers.len() * experts.count) as usize].to_vec();
+            assert_eq!(
+                pairs.iter().sum::<f64>(),
+                f64::from(ROWS as u32 * experts.chosen * experts.layers.len())
+            );
+            (load.used(&[load.numbers().to_vec()]), pairs)
+        };
+        let mut weights = vec![0.0; all.len()];
+        dev.read_f32(all, 0, &mut weights);
+        let (used, pairs) = at(&weights);
+        let mut gradient = vec![0.0; all.len()];
+        dev.read_f32(grads.all, 0, &mut gradient);
+        let size = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
+        let least = f64::from(experts.chosen) * 0.5;
+        assert!(size > 0.01 && used.balance > least && used.load_max >= 1.0, "{name}: {size}, {used:?}");
+        // So small that no row goes elsewhere: shares are constants of the loss.
+        let step = 4e-4 / size;
+        let moved = |by: f64| -> Vec<f32> {
+            let one = |(w, g): (&f32, &f32)| (f64::from(*w) + by * f64::from(*g)) as f32;
+            weights.iter().zip(&gradient).map(one).collect()
+        };
+        let ((above, of_above), (below, of_below)) = (at(&moved(step)), at(&moved(-step)));
+        assert!(of_above == pairs && of_below == pairs, "{name}: a row went elsewhere");
+        let slope = (above.balance - below.balance) / (2.0 * step * size);
+        assert!((slope / size - 1.0).abs() < 0.02, "{name}: slope {slope}, gradient {size}");
+    }
+}
