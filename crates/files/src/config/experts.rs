@@ -1,6 +1,8 @@
 //! Feed-forward parts of experts: how many, which of them compute a row, and in which layers they are.
 
 use super::keys::{Config, FFN_MAX, POSITIONS_MAX, brief, out_of_range, short, unsupported};
+use crate::safetensors_dir::TENSORS_MAX;
+use crate::tensors::expected_tensors;
 use plimsoll_base::{
     Architecture, EXPERTS_CHOSEN_MAX, EXPERTS_MAX, Error, ExpertsSpec, LayerSet, ModelSpec, Result,
 };
@@ -8,6 +10,8 @@ use serde_json::{Map, Value, json};
 
 /// `router_aux_loss_coef` where it is not written.
 const BALANCE: f64 = 0.001;
+/// Tensors of a run's optimizer file for each tensor of the model: m, v and a master copy.
+const OPTIMIZER_SETS: usize = 3;
 /// What widths are multiples of: an expert's matrices lie one after the other, and each begins a panel.
 const PANEL: u32 = 16;
 
@@ -81,7 +85,29 @@ pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
             "such a model is a dense one: give it the model_type qwen3, or fetch its config.json again",
         ));
     }
-    Ok(())
+    check_tensors(spec, &experts, file)
+}
+
+/// Requires that a run can read the states that it saves: each expert is three tensors, and a file has a limit of them.
+fn check_tensors(spec: &ModelSpec, experts: &ExpertsSpec, file: &str) -> Result<()> {
+    let layers = experts.layers.len() as usize;
+    // A router and its experts instead of gate, up and down.
+    let others = expected_tensors(&ModelSpec { experts: None, ..*spec }).len() - 2 * layers;
+    let room = (TENSORS_MAX / OPTIMIZER_SETS).saturating_sub(others);
+    let count_max = room / (3 * layers);
+    if experts.count as usize <= count_max {
+        return Ok(());
+    }
+    let tensors = others + 3 * layers * experts.count as usize;
+    let error = unsupported(
+        file,
+        "num_experts",
+        &json!(experts.count),
+        &format!("at most {count_max} in each of {layers} layers"),
+    );
+    Err(error.fact(format!(
+        "the model has {tensors} tensors; a run saves {OPTIMIZER_SETS} sets of states of them in one file, which has {TENSORS_MAX} at most"
+    )))
 }
 
 /// Writes what `experts` reads.
@@ -98,5 +124,36 @@ pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
         ("mlp_only_layers", dense.into()),
     ] {
         map.insert(key.into(), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn large() -> ModelSpec {
+        ModelSpec::preset("qwen3-30b-a3b").expect("a preset")
+    }
+
+    #[test]
+    fn states_of_all_experts_fit_in_a_file() {
+        let with = |count: u32, layers: u32| {
+            let experts =
+                ExpertsSpec { count, layers: LayerSet::of(layers, |_| true), ..large().experts.unwrap() };
+            ModelSpec { layers, experts: Some(experts), ..large() }
+        };
+        assert_eq!(check(&large(), "config.json").map_err(|error| error.to_string()), Ok(()));
+        let error = check(&with(512, 256), "config.json").unwrap_err();
+        assert_eq!(error.slug, "model-unsupported");
+        let text = error.to_string();
+        assert!(text.contains("num_experts = 512, built is at most 53 in each of 256 layers"), "{text}");
+        let tensors = expected_tensors(&with(512, 256)).len();
+        assert!(text.contains(&format!("{tensors} tensors")) && text.contains("131072 at most"), "{text}");
+        // The limit is the largest number whose states a file has room for.
+        for (count, fits) in [(53, true), (54, false)] {
+            let spec = with(count, 256);
+            assert_eq!(check(&spec, "config.json").is_ok(), fits, "{count}");
+            assert_eq!(OPTIMIZER_SETS * expected_tensors(&spec).len() <= TENSORS_MAX, fits, "{count}");
+        }
     }
 }
