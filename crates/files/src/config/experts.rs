@@ -79,6 +79,22 @@ pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
             return Err(unsupported(file, key, &json!(value), "a multiple of 16 where there are experts"));
         }
     }
+    // Their layer adds its product to the residual stream as it is.
+    let residual = json!(short(spec.multipliers.residual));
+    for (is_built, key, value, built) in [
+        (
+            spec.architecture().norms.after.is_none(),
+            "model_type",
+            json!(spec.family.name()),
+            "a family with norms before layers alone where there are experts",
+        ),
+        (spec.multipliers.residual == 1.0, "residual_multiplier", residual, "1 where there are experts"),
+        (!spec.mlp_bias, "mlp_bias", json!(true), "false where there are experts"),
+    ] {
+        if !is_built {
+            return Err(unsupported(file, key, &value, built));
+        }
+    }
     if experts.layers.is_empty() {
         let message = format!("{file}: decoder_sparse_step and mlp_only_layers leave no layer with experts");
         return Err(Error::new("model-config-invalid", message).hint(
@@ -130,9 +146,26 @@ pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_base::{Family, Multipliers};
 
     fn large() -> ModelSpec {
         ModelSpec::preset("qwen3-30b-a3b").expect("a preset")
+    }
+
+    #[test]
+    fn what_layers_of_experts_do_not_compute_is_refused() {
+        let residual = Multipliers { residual: 0.5, ..large().multipliers };
+        for (spec, words) in [
+            (ModelSpec { family: Family::Olmo2, ..large() }, "model_type = \"olmo2\""),
+            (ModelSpec { multipliers: residual, ..large() }, "residual_multiplier = 0.5"),
+            (ModelSpec { mlp_bias: true, ..large() }, "mlp_bias = true"),
+        ] {
+            let error = check(&spec, "config.json").unwrap_err();
+            assert_eq!(error.slug, "model-unsupported", "{words}: {error}");
+            assert!(error.message.contains(words), "{words}: {error}");
+            // None of it matters to a dense model.
+            assert!(check(&ModelSpec { experts: None, ..spec }, "config.json").is_ok(), "{words}");
+        }
     }
 
     #[test]
