@@ -14,7 +14,7 @@ const HEADER_BYTES_MAX: u64 = 100_000_000; // the format's own limit
 const INDEX_BYTES_MAX: u64 = 64 << 20;
 const SHARDS_MAX: usize = 4096;
 /// Tensors of one file or index; the largest models have 92,000. An entry takes up to five times its text in memory.
-const TENSORS_MAX: usize = 1 << 17;
+pub(crate) const TENSORS_MAX: usize = 1 << 17;
 /// Axes that are kept of a shape; more than four are refused anyway.
 const AXES_KEPT: usize = 8;
 

@@ -125,6 +125,16 @@ fn adapter(b: &mut Named<'_>, [a, first, second]: [&'static str; 3]) -> Adapter<
     Adapter { a: matrix(b(a)), blocks, scale: 1.0 }
 }
 
+fn experts(buf: Buf<'static>) -> Experts<'static> {
+    Experts::new(buf, 4, 8, 8, MatrixLayout::Rows)
+}
+
+fn routes(b: &mut Named<'_>) -> Routes<'static> {
+    let [experts, weights] = [b("experts"), b("weights")];
+    Routes { experts, weights, pairs: b("pairs"), places: b("places"), starts: b("starts") }
+}
+
+const ROUTING: Routing = Routing { experts: 4, chosen: 2, normalizes: true };
 const SAMPLING: Sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 };
 const ADAMW: AdamW = AdamW {
     lr: 0.1,
@@ -152,6 +162,7 @@ const CASES: &[Case] = &[
     (|b| Op::AdaptDown { x: b("x"), adapter: adapter(b, ["a", "b0", "b1"]), u: b("u") }, "u", ""),
     (|b| Op::Adapted { x: b("x"), of: adapted(b), resid: None, u: b("u"), out: b("out") }, "u out", ""),
     (|b| Op::Adapted { x: b("x"), of: adapted(b), resid: Some(b("resid")), u: b("u"), out: b("out") }, "u out", "resid out"),
+    (|b| Op::Merge { w: matrix(b("w")), adapter: adapter(b, ["a", "b0", "b1"]), out: matrix(b("out")) }, "out", ""),
     (|b| Op::Rope { qkv: b("qkv"), norms: Some(qk_norm(b)), rotation: Rotation::new(b("rope")), batch: batch(b), kv: kv(b), q_out: b("q_out") },
         "keys values q_out", ""),
     (|b| Op::CopyKv { kv: kv(b), copies: b("copies") }, "keys values", ""),
@@ -159,12 +170,17 @@ const CASES: &[Case] = &[
     (|b| Op::Glu { how: Gate::Silu, gate_up: b("gate_up"), f: 16, out: b("out") }, "out", ""),
     (|b| Op::Activate { how: Activation::Tanh, x: b("x"), out: b("out") }, "out", "x out"),
     (|b| Op::GatherRows { x: b("x"), rows: b("rows"), out: b("out") }, "out", ""),
+    (|b| Op::Route { logits: b("logits"), how: ROUTING, to: routes(b) }, "experts weights pairs places starts", ""),
+    (|b| Op::MatmulExperts { x: b("x"), x_has: RowsOf::Rows, w: experts(b("w")), routes: routes(b), out: b("out") }, "out", ""),
+    (|b| Op::GluExperts { how: Gate::Silu, gate_up: b("gate_up"), f: 16, routes: routes(b), out: b("out") }, "out", ""),
+    (|b| Op::Combine { y: b("y"), routes: routes(b), resid: Some(b("resid")), out: b("out") }, "out", "resid out"),
     (|b| Op::Head { x: b("x"), w: matrix(b("w")), targets: b("targets"), logits: Logits::times(1.0), tile: b("tile"), out: head_out(b) },
         "tile logprobs lse entropy", ""),
     (|b| Op::Sample { args: Sample { x: b("x"), w: matrix(b("w")), keys: b("keys"), how: SAMPLING, logits: Logits::times(1.0), tile: b("tile"),
         tokens: b("tokens"), out: head_out(b) } }, "tile tokens logprobs lse entropy", ""),
     (|b| Op::Advance { batch: batch(b), window: Some(Slots { slots: b("window_slots"), tables: b("window_tables") }), ids: b("ids"),
         tokens: b("tokens"), keys: b("keys") }, "positions slots segments window_slots ids keys", ""),
+    (|b| Op::Dequantize { w: Codes::Nf4(Nf4 { codes: b("codes"), scales: b("scales"), n: 16, k: 16 }), out: matrix(b("out")) }, "out", ""),
     (|b| Op::Cast { src: b("src"), dst: b("dst") }, "dst", ""),
     (|b| Op::AdaptedDx { dy: b("dy"), of: adapted(b), du: b("du"), out: b("out") }, "out", ""),
     (|b| Op::AdaptBackwardU { dy: b("dy"), adapter: adapter(b, ["a", "b0", "b1"]), du: b("du") }, "du", ""),
@@ -182,12 +198,22 @@ const CASES: &[Case] = &[
         dk_weight: Some(b("dk_weight")) }), dqkv: b("dqkv") } }, "dq_weight dk_weight dqkv", ""),
     (|b| Op::GluBackward { how: Gate::Silu, gate_up: b("gate_up"), f: 16, dout: b("dout"), d_gate_up: b("d_gate_up"), out: Some(b("out")) },
         "d_gate_up out", "gate_up d_gate_up dout out"),
+    (|b| Op::MatmulExpertsDx { dy: b("dy"), dy_has: RowsOf::Pairs, w: experts(b("w")), routes: routes(b), out: b("out") }, "out", ""),
+    (|b| Op::MatmulExpertsDw { args: ExpertsBackward { dy: b("dy"), dy_has: RowsOf::Pairs, x: b("x"), x_has: RowsOf::Rows, routes: routes(b),
+        grad: experts(b("grad")), add: false, pack: b("pack") } }, "grad pack", ""),
+    (|b| Op::GluExpertsBackward { args: GluExpertsBackward { how: Gate::Silu, gate_up: b("gate_up"), f: 16, routes: routes(b), dout: b("dout"),
+        d_weights: b("d_weights") } }, "gate_up dout d_weights", ""),
+    (|b| Op::RouteBackward { args: RouteBackward { logits: b("logits"), how: ROUTING, routes: routes(b), d_weights: b("d_weights"),
+        balance: Some(Balance { segments: b("segments"), factor: 1.0, rows: b("rows") }), d_logits: b("d_logits") } }, "rows d_logits", ""),
     (|b| Op::ActivateBackward { how: Activation::Relu, y: b("y"), dy: b("dy"), dx: b("dx") }, "dx", "dy dx"),
     (|b| Op::ScatterAddRows { src: b("src"), rows: b("rows"), dst: b("dst") }, "dst", ""),
     (|b| Op::HeadBackward { args: HeadBackward { x: b("x"), w: matrix(b("w")), targets: b("targets"), logits: Logits::times(1.0),
         head_out: head_out(b), dlogprobs: b("dlogprobs"), dentropy: b("dentropy"), tile: b("tile"), dtile: b("dtile"),
         pack: b("pack"), dx: b("dx"), grad: Some(matrix(b("grad"))), add: false } }, "tile dtile pack dx grad", ""),
     (|b| Op::EmbedBackward { d: b("d"), ids: b("ids"), grad: matrix(b("grad")) }, "grad", ""),
+    (|b| Op::EmbedBackwardPart { d: b("d"), ids: b("ids"), k: 16, layout: MatrixLayout::Rows, owned: &[], shard: b("shard") }, "shard", ""),
+    (|b| Op::Accumulate { src: b("src"), dst: b("dst"), add: true }, "dst", ""),
+    (|b| Op::Fold { parts: vec![b("first"), b("second")].leak(), dst: b("dst"), add: false }, "dst", ""),
     (|b| Op::AdamW { how: ADAMW, bufs: AdamWBufs { weights: b("weights"), grad: b("grad"), m: b("m"), v: b("v"),
         scales: Some([b("scales m"), b("scales v")]), master: Some(b("master")) } },
         "weights m v scales m scales v master", ""),

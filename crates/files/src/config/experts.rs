@@ -1,6 +1,8 @@
 //! Feed-forward parts of experts: how many, which of them compute a row, and in which layers they are.
 
 use super::keys::{Config, FFN_MAX, POSITIONS_MAX, brief, out_of_range, short, unsupported};
+use crate::safetensors_dir::TENSORS_MAX;
+use crate::tensors::expected_tensors;
 use plimsoll_base::{
     Architecture, EXPERTS_CHOSEN_MAX, EXPERTS_MAX, Error, ExpertsSpec, LayerSet, ModelSpec, Result,
 };
@@ -8,6 +10,8 @@ use serde_json::{Map, Value, json};
 
 /// `router_aux_loss_coef` where it is not written.
 const BALANCE: f64 = 0.001;
+/// Tensors of a run's optimizer file for each tensor of the model: m, v and a master copy.
+const OPTIMIZER_SETS: usize = 3;
 /// What widths are multiples of: an expert's matrices lie one after the other, and each begins a panel.
 const PANEL: u32 = 16;
 
@@ -75,13 +79,51 @@ pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
             return Err(unsupported(file, key, &json!(value), "a multiple of 16 where there are experts"));
         }
     }
+    // Their layer adds its product to the residual stream as it is.
+    let residual = json!(short(spec.multipliers.residual));
+    for (is_built, key, value, built) in [
+        (
+            spec.architecture().norms.after.is_none(),
+            "model_type",
+            json!(spec.family.name()),
+            "a family with norms before layers alone where there are experts",
+        ),
+        (spec.multipliers.residual == 1.0, "residual_multiplier", residual, "1 where there are experts"),
+        (!spec.mlp_bias, "mlp_bias", json!(true), "false where there are experts"),
+    ] {
+        if !is_built {
+            return Err(unsupported(file, key, &value, built));
+        }
+    }
     if experts.layers.is_empty() {
         let message = format!("{file}: decoder_sparse_step and mlp_only_layers leave no layer with experts");
         return Err(Error::new("model-config-invalid", message).hint(
             "such a model is a dense one: give it the model_type qwen3, or fetch its config.json again",
         ));
     }
-    Ok(())
+    check_tensors(spec, &experts, file)
+}
+
+/// Requires that a run can read the states that it saves: each expert is three tensors, and a file has a limit of them.
+fn check_tensors(spec: &ModelSpec, experts: &ExpertsSpec, file: &str) -> Result<()> {
+    let layers = experts.layers.len() as usize;
+    // A router and its experts instead of gate, up and down.
+    let others = expected_tensors(&ModelSpec { experts: None, ..*spec }).len() - 2 * layers;
+    let room = (TENSORS_MAX / OPTIMIZER_SETS).saturating_sub(others);
+    let count_max = room / (3 * layers);
+    if experts.count as usize <= count_max {
+        return Ok(());
+    }
+    let tensors = others + 3 * layers * experts.count as usize;
+    let error = unsupported(
+        file,
+        "num_experts",
+        &json!(experts.count),
+        &format!("at most {count_max} in each of {layers} layers"),
+    );
+    Err(error.fact(format!(
+        "the model has {tensors} tensors; a run saves {OPTIMIZER_SETS} sets of states of them in one file, which has {TENSORS_MAX} at most"
+    )))
 }
 
 /// Writes what `experts` reads.
@@ -98,5 +140,53 @@ pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
         ("mlp_only_layers", dense.into()),
     ] {
         map.insert(key.into(), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::{Family, Multipliers};
+
+    fn large() -> ModelSpec {
+        ModelSpec::preset("qwen3-30b-a3b").expect("a preset")
+    }
+
+    #[test]
+    fn what_layers_of_experts_do_not_compute_is_refused() {
+        let residual = Multipliers { residual: 0.5, ..large().multipliers };
+        for (spec, words) in [
+            (ModelSpec { family: Family::Olmo2, ..large() }, "model_type = \"olmo2\""),
+            (ModelSpec { multipliers: residual, ..large() }, "residual_multiplier = 0.5"),
+            (ModelSpec { mlp_bias: true, ..large() }, "mlp_bias = true"),
+        ] {
+            let error = check(&spec, "config.json").unwrap_err();
+            assert_eq!(error.slug, "model-unsupported", "{words}: {error}");
+            assert!(error.message.contains(words), "{words}: {error}");
+            // None of it matters to a dense model.
+            assert!(check(&ModelSpec { experts: None, ..spec }, "config.json").is_ok(), "{words}");
+        }
+    }
+
+    #[test]
+    fn states_of_all_experts_fit_in_a_file() {
+        let with = |count: u32, layers: u32| {
+            let experts =
+                ExpertsSpec { count, layers: LayerSet::of(layers, |_| true), ..large().experts.unwrap() };
+            ModelSpec { layers, experts: Some(experts), ..large() }
+        };
+        assert_eq!(check(&large(), "config.json").map_err(|error| error.to_string()), Ok(()));
+        let error = check(&with(512, 256), "config.json").unwrap_err();
+        assert_eq!(error.slug, "model-unsupported");
+        let text = error.to_string();
+        assert!(text.contains("num_experts = 512, built is at most 53 in each of 256 layers"), "{text}");
+        let tensors = expected_tensors(&with(512, 256)).len();
+        assert!(text.contains(&format!("{tensors} tensors")) && text.contains("131072 at most"), "{text}");
+        // The limit is the largest number whose states a file has room for.
+        for (count, fits) in [(53, true), (54, false)] {
+            let spec = with(count, 256);
+            assert_eq!(check(&spec, "config.json").is_ok(), fits, "{count}");
+            assert_eq!(OPTIMIZER_SETS * expected_tensors(&spec).len() <= TENSORS_MAX, fits, "{count}");
+        }
     }
 }
