@@ -37,9 +37,10 @@ static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
 static TAG: LazyLock<Regex> = LazyLock::new(|| {
     regex(r"^[^(\[]{0,40}(\((?:[A-Za-z_][\w.:<>*/\- ]*)?pid=\d+|\[rank ?\d+\]|\[default\d+\]|\[\d{1,3}\]:)")
 });
-/// Colours whose escape character was lost in a copy.
-static BARE_COLOUR: LazyLock<Regex> =
-    LazyLock::new(|| regex(r"(?:\\u001b|\\x1b|\\033)?\[(?:\d{1,3}(?:;\d{1,3})*)?m"));
+/// Colours whose escape character was lost in a copy. Without a number, a word may begin there: `[multiproc_executor.py:1]`.
+static BARE_COLOUR: LazyLock<Regex> = LazyLock::new(|| {
+    regex(r"(?:\x1b|\\u001b|\\x1b|\\033)\[(?:\d{1,3}(?:;\d{1,3})*)?m|\[\d{1,3}(?:;\d{1,3})*m|\[m(?P<next>[^a-z_]|$)")
+});
 
 pub fn regex(pattern: &str) -> Regex {
     Regex::new(pattern).expect("the pattern is valid")
@@ -49,7 +50,7 @@ pub fn regex(pattern: &str) -> Regex {
 pub fn clean(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let text: Cow<str> = match text.contains('m') && text.contains('[') {
-        true => BARE_COLOUR.replace_all(&text, ""),
+        true => BARE_COLOUR.replace_all(&text, "$next"),
         false => text,
     };
     text.chars().map(|c| if c == '\t' { ' ' } else { c }).filter(|c| !c.is_control()).collect()
@@ -173,5 +174,7 @@ mod tests {
     fn text_is_clean_whatever_the_bytes() {
         assert_eq!(clean(b"[36m(A pid=1)[0m x\x07\xff\ty"), "(A pid=1) x\u{fffd} y");
         assert_eq!(clean(b"a[0] = m"), "a[0] = m");
+        assert_eq!(clean(b"[mx[m y[m"), "[mx y");
+        assert_eq!(clean(b"ERROR [multiproc_executor.py:81] x"), "ERROR [multiproc_executor.py:81] x");
     }
 }
