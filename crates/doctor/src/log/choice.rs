@@ -19,7 +19,7 @@ const WRAPPER_LINES: u64 = 60;
 /// Lines of launchers, which report a death elsewhere.
 static LAUNCHER: LazyLock<Regex> = LazyLock::new(|| {
     regex(
-        r"ChildFailedError|Hccl[A-Z]\w+, error code|npuSynchronize|ActorDiedError|RayActorError|RayTaskError|WorkerCrashedError|ActorUnavailableError|ProcessExitedException|ProcessRaisedException|CalledProcessError|SignalException|EngineDeadError|EngineCore failed to start|EXIT STRING|W&B process to finish|Engine core initialization failed|WorkerProc initialization failed|DistBackendError|DistStoreError|NCCL|ncclRemoteError|Watchdog|[Tt]imed? ?out|BrokenPipe|ConnectionReset|ConnectionRefused|EOFError|KeyboardInterrupt|SystemExit|[Ee]xit(ed|s)? (with )?(status|code)|srun: (error|Job)|slurmstepd|Killing subprocess|core dumped|Signal \d+|Received sigquit|failed \(exitcode: |CancelledError|Job 'raysubmit|Traceback \(most recent",
+        r"ChildFailedError|Hccl[A-Z]\w+, error code|npuSynchronize|ActorDiedError|RayActorError|RayTaskError|WorkerCrashedError|ActorUnavailableError|ProcessExitedException|ProcessRaisedException|CalledProcessError|SignalException|death signal, shutting down|EngineDeadError|EngineCore failed to start|EXIT STRING|W&B process to finish|Engine core initialization failed|WorkerProc initialization failed|DistBackendError|DistStoreError|NCCL|nccl\w+Error|Watchdog|[Tt]imed? ?out|BrokenPipe|ConnectionReset|ConnectionRefused|EOFError|KeyboardInterrupt|SystemExit|[Ee]xit(ed|s)? (with )?(status|code)|srun: (error|Job)|slurmstepd|Killing subprocess|core dumped|Signal \d+|Received sigquit|failed \(exitcode: |CancelledError|Job 'raysubmit|Traceback \(most recent",
     )
 });
 /// Exceptions that runs usually survive.

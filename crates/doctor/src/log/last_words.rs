@@ -58,6 +58,15 @@ static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
     ))
 });
 
+/// A frame as a notebook prints it.
+static NOTEBOOK: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"^\[?(?:File )?(?:[~/<]|[A-Z]:\\)[^\n]{0,300}?\.pyx?(?:\]\([^)\n]*\))?(?::\d+,)? in [^\s(]+\(",
+    )
+});
+/// Code that a notebook lists, with its number.
+static LISTED: LazyLock<Regex> = LazyLock::new(|| regex(r"^(?:-+> ?)?\d{1,5}(?: {4,}\S|$)|^-+> ?\d{1,5}\b"));
+
 /// A line of a log's end.
 struct Line {
     /// Lines that follow it.
@@ -74,7 +83,8 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
         let is_bar = message.contains("%|") && message.contains("it/s");
         // A heading in a note about a log.
         let is_heading = message.starts_with("##") && message.trim_start_matches('#').starts_with(' ');
-        let is_told = is_bar || is_heading || is_frame(message) || is_quiet(&short);
+        let is_told =
+            is_bar || is_heading || is_frame(message) || LISTED.is_match(message) || is_quiet(&short);
         !is_told && words.is_match(message) && !HARMLESS.is_match(message)
     };
     // What succeeds in the end is no failure.
@@ -87,11 +97,13 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
     let is_boxed = lines.last().is_some_and(|line| line.text.trim_start().starts_with(['│', '┃']));
     // So has one of Python 3.13, with marks under them.
     let is_marked = lines.last().is_some_and(|line| is_mark(message(&line.text).trim()));
-    let near = if is_boxed || is_marked { LAST_LINES } else { FRAME_LINES };
-    let ends_in_frames = lines.iter().rev().take(near).any(|line| is_frame(message(&line.text)));
+    let is_listed = lines.last().is_some_and(|line| LISTED.is_match(message(&line.text)));
+    let near = if is_boxed || is_marked || is_listed { LAST_LINES } else { FRAME_LINES };
+    let is_any_frame = |message: &str| is_frame(message) || NOTEBOOK.is_match(message);
+    let ends_in_frames = lines.iter().rev().take(near).any(|line| is_any_frame(message(&line.text)));
     let last = |what: fn(&str) -> bool| lines.iter().rfind(|line| what(message(&line.text)));
     let raised = || last(|message| message.starts_with("raise ")).filter(|_| ends_in_frames);
-    let frame = || last(is_frame).filter(|_| ends_in_frames);
+    let frame = || last(|message| is_frame(message) || NOTEBOOK.is_match(message)).filter(|_| ends_in_frames);
     // What the logger calls an error is harmless if something follows it.
     let is_loud = |line: &Line| LOUD.is_match(&line.text);
     let loud = || {
@@ -153,6 +165,10 @@ mod tests {
             (
                 "ERROR 07-15 01:39:25 [core.py:3]   File \"/opt/a.py\", line 5, in step\nERROR 07-15 01:39:25 [core.py:3]     return x\n",
                 1,
+            ),
+            (
+                "File ~/env/lib/a.py:22, in Tokens.load(cls, path, **kwargs)\n     20 try:\n---> 22     return cls(path)\n     23 except OSError:\n     24     log(\"a file error: try again\")\n",
+                4,
             ),
             (
                 "  File \"/opt/a.py\", line 5, in step\n    self.run(\n    ~~~~~~~~^\n        a=a,\n        ^^^^\n        b=b,\n        ^^^^\n",

@@ -11,15 +11,17 @@ const SHOWN_CHARS: usize = 400;
 static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"^(?:\s*(?:",
-        r#"\{"(?:log|message|msg|textPayload)": ?""#, // a container's JSON
-        r"|\[pod/[\w./-]+\]|[\w.-]+-\d+ +\|(?: |$)|\[\d+,\d+\](?:<std(?:out|err)>)?:", // kubectl, compose, mpirun
+        r#"\{(?:"(?:ts|time|timestamp|asctime|level|levelname|severity|logger|name|caller|file|filename|line|lineno|pid|rank|host|hostname|stream)": ?(?:"[^"]{0,80}"|[\d.]+), ?){0,8}"(?:log|message|msg|textPayload)": ?""#, // JSON
+        r"|\[pod/[\w./-]+\]|[\w.]+-[\w.-]*\d[\w.-]* +\|(?: |$)|\[[a-z][\w.-]{1,40}\] ?\|(?: |$)|[a-z][\w.-]{2,30} {2,}\|(?: |$)|\[\d+,(?:\d+|mpirank:\d+,[\w.-]+)\](?:<std(?:out|err)>)?:", // kubectl, compose, mpirun
         r"|##\[(?:error|warning|debug)\]|(?:[Rr]ank|RANK)[ _]?\d+:|\[[Rr]ank \d+\]:?|<std(?:out|err)>:?|> |`{1,3}", // CI, ranks, quotes
         r"|\d{1,3}(?:\.\d{1,3}){3}: |[EWIFC]\d{4} \d\d:\d\d:\d\d(?:\.\d+)? +\d+ [\w/.-]+:\d+\]", // pdsh, glog
         r"|",
-        r"\([A-Za-z_][\w.:<>*/\- ]*(?:pid|ip)=[^)]*\)", // (WorkerDict pid=12, ip=10.0.0.1)
+        r"\([A-Za-z_][\w.:<>*/\-,= ]*(?:pid|ip)=[^)]*\)", // (WorkerDict pid=12, ip=10.0.0.1), (task, pid=12)
         r"|\((?:raylet|autoscaler|gcs_server|driver)\b[^)]*\)", // (raylet)
         r"|\(pid=\d+(?:, ip=[^)]*)?\)",
         r"|\[(?:rank ?\d+|default\d+|node[\w-]*|worker[\w-]*)\]:?|\[\d{1,4}\]:", // [rank0]: [3]:
+        r"|\[[a-z][\w-]{0,40}\](?: |$)|\[?\d\d:\d\d:\d\d(?:[.,-]\d+)?(?:\]|  ?|$)", // [trainer], [10:11:12], 10:11:12
+        r"|\d\d/\d\d/\d{2,4} \d\d:\d\d:\d\d(?: [AP]M)?(?: |$)|[\w.]+:[\w<>]+:\d+ - ", // 03/02/2026 10:11:12, loguru's place
         r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: (?:TP|DP|PP|EP)\d+)+\]",          // SGLang
         r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?(?: [A-Z] \d+ \d+)?\]?",
         r"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)? ?(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d \S+ [\w@./-]+(?:\[\d+\])?:",
@@ -35,11 +37,12 @@ static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
 });
 /// The process that wrote a line, where several write one log.
 static TAG: LazyLock<Regex> = LazyLock::new(|| {
-    regex(r"^[^(\[]{0,40}(\((?:[A-Za-z_][\w.:<>*/\- ]*)?pid=\d+|\[rank ?\d+\]|\[default\d+\]|\[\d{1,3}\]:)")
+    regex(r"^[^(\[]{0,40}(\((?:[A-Za-z_][\w.:<>*/\-,= ]*)?pid=\d+|\[rank ?\d+\]|\[default\d+\]|\[\d{1,3}\]:)")
 });
-/// Colours whose escape character was lost in a copy.
-static BARE_COLOUR: LazyLock<Regex> =
-    LazyLock::new(|| regex(r"(?:\\u001b|\\x1b|\\033)?\[(?:\d{1,3}(?:;\d{1,3})*)?m"));
+/// Colours whose escape character was lost in a copy. Without a number, a word may begin there: `[multiproc_executor.py:1]`.
+static BARE_COLOUR: LazyLock<Regex> = LazyLock::new(|| {
+    regex(r"(?:\x1b|\\u001b|\\x1b|\\033)\[(?:\d{1,3}(?:;\d{1,3})*)?m|\[\d{1,3}(?:;\d{1,3})*m|\[m(?P<next>[^a-z_]|$)")
+});
 
 pub fn regex(pattern: &str) -> Regex {
     Regex::new(pattern).expect("the pattern is valid")
@@ -49,7 +52,7 @@ pub fn regex(pattern: &str) -> Regex {
 pub fn clean(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let text: Cow<str> = match text.contains('m') && text.contains('[') {
-        true => BARE_COLOUR.replace_all(&text, ""),
+        true => BARE_COLOUR.replace_all(&text, "$next"),
         false => text,
     };
     text.chars().map(|c| if c == '\t' { ' ' } else { c }).filter(|c| !c.is_control()).collect()
@@ -119,6 +122,20 @@ mod tests {
             ("│ RuntimeError: x", "RuntimeError: x"),
             ("2026-03-01 10:11:12 | ERROR | stderr | RuntimeError: x", "RuntimeError: x"),
             ("train-worker-0: RuntimeError: x", "RuntimeError: x"),
+            ("[engine] | (EngineCore pid=3) ERROR 08-27 08:52:59 [core.py:13] KeyError: 'x'", "KeyError: 'x'"),
+            ("trainer  | RuntimeError: x", "RuntimeError: x"),
+            ("algo-1-x7k2 | RuntimeError: x", "RuntimeError: x"),
+            ("[trainer] RuntimeError: x", "RuntimeError: x"),
+            ("[10:11:12] RuntimeError: x", "RuntimeError: x"),
+            ("10:11:12-725979 ERROR    RuntimeError: x", "RuntimeError: x"),
+            ("03/02/2026 10:11:12 - ERROR - RuntimeError: x", "RuntimeError: x"),
+            ("2026-03-02 10:11:12.123 | ERROR    | app.run:main:42 - RuntimeError: x", "RuntimeError: x"),
+            ("[1,mpirank:0,algo-1]<stderr>:RuntimeError: x", "RuntimeError: x"),
+            ("(task, pid=62) RuntimeError: x", "RuntimeError: x"),
+            ("(worker1, rank=1, pid=77, ip=10.0.0.2) RuntimeError: x", "RuntimeError: x"),
+            ("{\"level\":\"error\",\"ts\":17.5,\"msg\":\"RuntimeError: x\"}", "RuntimeError: x\"}"),
+            ("[torch_memory_saver.cpp] x", "[torch_memory_saver.cpp] x"),
+            ("step | loss | reward", "step | loss | reward"),
             ("704.7s 1461 RuntimeError: x", "RuntimeError: x"),
             ("[2026-03-01 10:11:12 TP0 DP1] RuntimeError: x", "RuntimeError: x"),
             (
@@ -173,5 +190,7 @@ mod tests {
     fn text_is_clean_whatever_the_bytes() {
         assert_eq!(clean(b"[36m(A pid=1)[0m x\x07\xff\ty"), "(A pid=1) x\u{fffd} y");
         assert_eq!(clean(b"a[0] = m"), "a[0] = m");
+        assert_eq!(clean(b"[mx[m y[m"), "[mx y");
+        assert_eq!(clean(b"ERROR [multiproc_executor.py:81] x"), "ERROR [multiproc_executor.py:81] x");
     }
 }

@@ -16,7 +16,7 @@ static TRAINING: LazyLock<Regex> = LazyLock::new(|| {
 });
 static ROLLOUT: LazyLock<Regex> = LazyLock::new(|| {
     regex(
-        r"(?i)vllm|sglang|actor_rollout|rollout_?(?:manager|worker|engine)|sampler\.py|\bin (?:sample|generate)\b|generate_sequences|EngineCore|execute_model|_init_sampling_tensors",
+        r"(?i)vllm|sglang|actor_rollout|rollout_?(?:manager|worker|engine)|sampler\.py|\bin (?:sample|generate)\b|generate_sequences|EngineCore|execute_model|_init_sampling_tensors|multiproc_executor|ray_executor|model_runner\.py|llm_engine|async_llm|(?:core|engine)\.py:\d+\]|\bWorker_(?:TP|PP|DP|EP)\d",
     )
 });
 static SLEEP_CALL: LazyLock<Regex> =

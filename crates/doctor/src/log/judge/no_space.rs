@@ -32,7 +32,7 @@ static PLACES: LazyLock<[Place; 11]> = LazyLock::new(|| {
         ),
         place(
             "disk-full",
-            r"torch/serialization\.py|torch\.save\(|PytorchStreamWriter|save_pretrained|save_checkpoint|safetensors[/.]\w*save|serialize_file",
+            r"torch/serialization\.py|torch\.save\(|PytorchStreamWriter|save_pretrained|save_checkpoint|safetensors[/.]\w*save|serialize_file|Error while serializing",
             "a checkpoint was being saved",
         ),
         place("disk-full", r"/overlay|overlay2|overlayfs", "it was the container's own disk"),
