@@ -48,10 +48,12 @@ pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
     let has_run = state.mark(Mark::Rollout).is_some() || last.is_some();
     let saving = !loading && (last.is_some() || moment.before().iter().any(|line| AT_SAVE.is_match(line)));
     Some(match (saving, has_run) {
-        (true, _) => Verdict::of("host-oom-at-checkpoint").because(reason).because("the last that the log says before is a save"),
-        (false, false) => Verdict::of("host-oom-kill")
+        (true, _) => Verdict::of("host-oom-at-checkpoint")
             .because(reason)
-            .not_shown("what the run was doing: these lines are the kernel's alone; give the run's own log too"),
+            .because("the last that the log says before is a save"),
+        (false, false) => Verdict::of("host-oom-kill").because(reason).not_shown(
+            "what the run was doing: these lines are the kernel's alone; give the run's own log too",
+        ),
         (false, true) => Verdict::of("host-oom-kill")
             .because(reason)
             .because("the run was not saving: see what grew on the machine"),
