@@ -60,7 +60,7 @@ static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
 
 /// A frame as a notebook prints it.
 static NOTEBOOK: LazyLock<Regex> = LazyLock::new(|| {
-    regex(r"^\[?(?:File )?(?:[~/<]|[A-Z]:\\)[^\n]{0,300}?\.pyx?(?:\]\([^)\n]*\))?(?::\d+,)? in [^\s(]+\(")
+    regex(r"^\[?(?:File )?(?:[~/<]|[A-Z]:\\)[^\n]*?\.pyx?(?:\]\([^)\n]*\))?(?::\d+,)? in [^\s(]+\(")
 });
 /// Code that a notebook lists, with its number.
 static LISTED: LazyLock<Regex> = LazyLock::new(|| regex(r"^(?:-+> ?)?\d{1,5}(?: {4,}\S|$)|^-+> ?\d{1,5}\b"));

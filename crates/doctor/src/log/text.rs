@@ -11,8 +11,8 @@ const SHOWN_CHARS: usize = 400;
 static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"^(?:\s*(?:",
-        r#"\{(?:"(?:ts|time|timestamp|asctime|level|levelname|severity|logger|name|caller|file|filename|line|lineno|pid|rank|host|hostname|stream)": ?(?:"[^"]{0,80}"|[\d.]+), ?){0,8}"(?:log|message|msg|textPayload)": ?""#, // JSON
-        r"|\[pod/[\w./-]+\]|[\w.]+-[\w.-]*\d[\w.-]* +\|(?: |$)|\[[a-z][\w.-]{1,40}\] ?\|(?: |$)|[a-z][\w.-]{2,30} {2,}\|(?: |$)|\[\d+,(?:\d+|mpirank:\d+,[\w.-]+)\](?:<std(?:out|err)>)?:", // kubectl, compose, mpirun
+        r#"\{(?:"(?:ts|time|timestamp|asctime|level|levelname|severity|logger|name|caller|file|filename|line|lineno|pid|rank|host|hostname|stream)": ?(?:"[^"]*"|[0-9.]+), ?)*"(?:log|message|msg|textPayload)": ?""#, // JSON
+        r"|\[pod/[\w./-]+\]|[A-Za-z0-9_.]+-[A-Za-z0-9_.-]*[0-9][A-Za-z0-9_.-]* +\|(?: |$)|\[[a-z][a-z0-9_.-]+\] ?\|(?: |$)|[a-z][a-z0-9_.-]+ {2,}\|(?: |$)|\[\d+,(?:\d+|mpirank:\d+,[a-z0-9-]+)\](?:<std(?:out|err)>)?:", // kubectl, compose, mpirun
         r"|##\[(?:error|warning|debug)\]|(?:[Rr]ank|RANK)[ _]?\d+:|\[[Rr]ank \d+\]:?|<std(?:out|err)>:?|> |`{1,3}", // CI, ranks, quotes
         r"|\d{1,3}(?:\.\d{1,3}){3}: |[EWIFC]\d{4} \d\d:\d\d:\d\d(?:\.\d+)? +\d+ [\w/.-]+:\d+\]", // pdsh, glog
         r"|",
@@ -20,9 +20,9 @@ static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
         r"|\((?:raylet|autoscaler|gcs_server|driver)\b[^)]*\)", // (raylet)
         r"|\(pid=\d+(?:, ip=[^)]*)?\)",
         r"|\[(?:rank ?\d+|default\d+|node[\w-]*|worker[\w-]*)\]:?|\[\d{1,4}\]:", // [rank0]: [3]:
-        r"|\[[a-z][\w-]{0,40}\](?: |$)|\[?\d\d:\d\d:\d\d(?:[.,-]\d+)?(?:\]|  ?|$)", // [trainer], [10:11:12], 10:11:12
-        r"|\d\d/\d\d/\d{2,4} \d\d:\d\d:\d\d(?: [AP]M)?(?: |$)|[\w.]+:[\w<>]+:\d+ - ", // 03/02/2026 10:11:12, loguru's place
-        r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: (?:TP|DP|PP|EP)\d+)+\]",               // SGLang
+        r"|\[[a-z][a-z0-9_-]*\](?: |$)|\[?\d\d:\d\d:\d\d(?:[.,-]\d+)?(?:\]|  ?|$)", // [trainer], [10:11:12], 10:11:12
+        r"|\d\d/\d\d/\d{2,4} \d\d:\d\d:\d\d(?: [AP]M)?(?: |$)|[A-Za-z0-9_.]+:[A-Za-z0-9_<>]+:\d+ - ", // 03/02/2026 10:11:12, loguru's place
+        r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: (?:TP|DP|PP|EP)\d+)+\]", // SGLang
         r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?(?: [A-Z] \d+ \d+)?\]?",
         r"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)? ?(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d \S+ [\w@./-]+(?:\[\d+\])?:",
         r"|(?:stdout|stderr) [FP]",
