@@ -18,6 +18,11 @@ use plimsoll_train::Packer;
 /// Process memory that does not depend on the run: the allocator's slack, messages, metrics, the run file. Measured at
 /// 1 to 2.5 MiB.
 const HEAP_SLACK: Bytes = Bytes::mib(4);
+/// Bytes that a checkpoint's header takes for each tensor while it is written: its declaration, its place and its text. Measured at 1.27 kB.
+const HEADER_BYTES: u64 = 1400;
+/// Tensors of a layer besides those of its experts, at most, and sets of states in a file.
+const TENSORS_OF_LAYER: u64 = 12;
+const STATE_SETS: u64 = 3;
 /// Touched stack of a thread: attention's backward pass takes 220 KiB.
 const STACK: u64 = 256 << 10;
 
@@ -238,10 +243,23 @@ impl RunShape {
         (self.engine.samples as u64).saturating_mul(sample)
     }
 
+    /// Returns what the header of the largest file of states takes while it is written, of models with experts: those of others have a few
+    /// hundred tensors, which the heap's slack holds. With adapters no state of the model is saved.
+    fn header_bytes(&self) -> u64 {
+        let trained = self.training.as_ref().filter(|_| self.lora.is_none());
+        let tensors = |spec: &ModelSpec| {
+            let of_experts = spec.experts.map_or(0, |experts| 3 * u64::from(experts.count));
+            u64::from(spec.expert_layers()) * (of_experts + TENSORS_OF_LAYER)
+        };
+        let specs = trained.into_iter().flat_map(|training| [Some(self.spec), training.critic]).flatten();
+        specs.map(|spec| tensors(&spec)).max().unwrap_or(0) * STATE_SETS * HEADER_BYTES
+    }
+
     fn host_rows(&self, layout: &mut Layout) {
         let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
         let host = &self.host;
         row("rollout.host", "rollout", Place::Heap, Engine::host_bytes(&self.engine));
+        row("files.headers", "files", Place::Heap, self.header_bytes());
         row(
             "rollout.samples",
             "rollout",
