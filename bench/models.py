@@ -30,6 +30,8 @@ TINY = {
     "qwen2_window": "Qwen2 with windows",
     "qwen2_yarn": "Qwen2.5 with YaRN",
     "qwen3_yarn": "Qwen3 with YaRN",
+    "qwen3_moe": "Qwen3-MoE",
+    "qwen3_moe_mixed": "Qwen3-MoE with dense layers",
     "smollm3": "SmolLM3",
     "olmo2": "OLMo 2",
     "olmo3": "OLMo 3",
