@@ -242,21 +242,21 @@ impl Planner<'_> {
         Ok((host, plan.peak(Pool::Device).peak))
     }
 
-    /// Returns the setting that takes the least memory. What several ranks spread is not less in every phase.
+    /// Returns the setting that exceeds the limits least, then takes the least memory: what ranks spread, or what moves, is more elsewhere.
     fn least(&self, run: &RunSpec, axes: &Axes) -> Result<(Candidate, Plan)> {
-        let mut least: Option<(u64, Candidate, Plan)> = None;
+        let mut least: Option<((u64, u64), Candidate, Plan)> = None;
         let smallest = axes.smallest();
-        let moves = if self.facts.share.ranks > 1 {
-            0..axes.offload.len()
-        } else {
-            smallest[OFFLOAD]..axes.offload.len()
-        };
-        for index in moves {
+        let first = if self.facts.share.ranks > 1 { 0 } else { smallest[OFFLOAD] };
+        let last = smallest[RECOMPUTE];
+        let levels = last - usize::from(axes.moves_inputs(smallest) && last > 0)..=last;
+        let points = (first..axes.offload.len()).flat_map(|index| levels.clone().map(move |l| (index, l)));
+        for (index, level) in points {
             let mut point = smallest;
-            point[OFFLOAD] = index;
+            (point[OFFLOAD], point[RECOMPUTE]) = (index, level);
             let candidate = self.candidate(run, axes, point)?;
             let plan = self.plan(&candidate.shape)?;
-            let bytes = memory(&plan);
+            let excess = Pool::ALL.map(|pool| plan.excess(pool).0).iter().sum();
+            let bytes = (excess, memory(&plan));
             if least.as_ref().is_none_or(|(least, ..)| bytes < *least) {
                 least = Some((bytes, candidate, plan));
             }

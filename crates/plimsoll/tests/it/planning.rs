@@ -380,13 +380,13 @@ fn inputs_of_layers_leave_a_card_that_long_sequences_fill() {
         "train.optimizer_dtype=int8",
         "train.grad_dtype=bf16",
     ];
-    let plan = |level: &str| {
-        let limit = "device=139GiB,host=128GiB,disk=1TiB";
+    let under = |limit: &str, level: &str| {
         let level = format!("train.recompute={level}");
         let mut args = vec!["plan", FIRST, "--json", "--limit", limit];
         args.extend(sets.iter().chain([&&*level]).flat_map(|set| ["--set", *set]));
         object(&args)
     };
+    let plan = |level: &str| under("device=139GiB,host=128GiB,disk=1TiB", level);
     let [(layer, refused), (offload, fits), (auto, chosen)] = ["layer", "offload", "auto"].map(plan);
     assert_eq!((layer, offload, auto), (3, 0, 0), "{refused}");
     let row =
@@ -399,6 +399,14 @@ fn inputs_of_layers_leave_a_card_that_long_sequences_fill() {
     assert_eq!(chosen["resolved"]["recompute"], "offload", "{}", chosen["resolved"]);
     let hints = refused["hints"].as_array().expect("a list");
     assert!(hints.iter().any(|hint| hint["set"] == "train.recompute=offload"), "{hints:?}");
+    // A host that is too small for any of it is not asked for room for inputs, which this card has.
+    let needs = |level: &str| {
+        let (code, refused) = under("device=512GiB,host=600MiB,disk=1TiB", level);
+        assert_eq!(code, 3, "{level}");
+        refused["pools"]["host"]["peak_bytes"].as_u64().expect("bytes")
+    };
+    assert_eq!(needs("auto"), needs("layer"));
+    assert!(needs("layer") < needs("offload"));
 }
 
 #[test]
