@@ -246,6 +246,9 @@ impl<'a> ExpertLayer<'_, 'a, '_> {
     }
 }
 
+/// Rows whose balance is read at a time.
+const ROWS_READ: usize = 1024;
+
 /// What the experts of a model got in the passes of an update.
 #[derive(Clone, Debug)]
 pub struct ExpertLoad {
@@ -253,7 +256,6 @@ pub struct ExpertLoad {
     /// [L, E] pairs, then of each pass the sum over rows of how unequally they are routed: what ranks exchange.
     numbers: Vec<f64>,
     starts: Vec<u32>,
-    rows: Vec<f32>,
 }
 
 /// How equally experts were loaded.
@@ -274,7 +276,7 @@ impl ExpertLoad {
         let experts = spec.experts?;
         let (layers, count) = (experts.layers.len() as usize, experts.count as usize);
         let (numbers, starts) = (vec![0.0; layers * count], vec![0; layers * (count + 1)]);
-        Some(ExpertLoad { experts, numbers, starts, rows: Vec::new() })
+        Some(ExpertLoad { experts, numbers, starts })
     }
 
     /// Adds a pass, after its backward pass.
@@ -287,11 +289,16 @@ impl ExpertLoad {
                 self.numbers[layer * count + expert] += f64::from(ends[1] - ends[0]);
             }
         }
-        self.rows.resize(m, 0.0);
-        let mut sum = 0.0;
+        let (mut sum, mut rows) = (0.0, [0.0; ROWS_READ]);
         for layer in 0..layers {
-            dev.read_f32(balance, layer * (balance.len() / layers), &mut self.rows);
-            sum += self.rows.iter().map(|&row| f64::from(row)).sum::<f64>();
+            let of_layer = layer * (balance.len() / layers);
+            let mut of_rows = 0.0;
+            for first in (0..m).step_by(ROWS_READ) {
+                let rows = &mut rows[..ROWS_READ.min(m - first)];
+                dev.read_f32(balance, of_layer + first, rows);
+                rows.iter().for_each(|row| of_rows += f64::from(*row));
+            }
+            sum += of_rows;
         }
         self.numbers.push(sum);
     }
