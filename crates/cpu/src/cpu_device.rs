@@ -73,11 +73,13 @@ impl CpuDevice {
         })
     }
 
-    /// Maps and touches memory for offloaded regions.
+    /// Maps and touches memory for offloaded regions, if there are any.
     ///
     /// Errors: `host-allocation-failed`.
     pub fn take_offloaded(&mut self, bytes: Bytes) -> Result<()> {
-        self.offloaded = Some(Mapping::touched(bytes)?);
+        if bytes > Bytes(0) {
+            self.offloaded = Some(Mapping::touched(bytes)?);
+        }
         Ok(())
     }
 

@@ -133,11 +133,11 @@ impl CudaDevice {
         })
     }
 
-    /// Takes page-locked host memory for offloaded regions: exactly `bytes`, once.
+    /// Takes page-locked host memory for offloaded regions, if there are any: exactly `bytes`, once.
     ///
     /// Errors: `host-allocation-failed`.
     pub fn take_offloaded(&mut self, bytes: Bytes) -> Result<()> {
-        self.transfers.take(&self.gpu, bytes)
+        if bytes > Bytes(0) { self.transfers.take(&self.gpu, bytes) } else { Ok(()) }
     }
 
     /// Takes the region `device.scratch`. Without it most operations panic.

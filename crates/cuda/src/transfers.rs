@@ -3,7 +3,7 @@
 use crate::driver::{self, Gpu, Mark, Pinned};
 use cudarc::driver::{result, sys};
 use plimsoll_base::{Bytes, Result};
-use plimsoll_device::TRANSFER_SLOTS;
+use plimsoll_device::{INPUT_SLOTS, OFFLOAD_SLOTS};
 use plimsoll_memory::Buf;
 
 /// The memory, the streams and the events.
@@ -12,7 +12,7 @@ pub(crate) struct Transfers {
     pub(crate) memory: Option<Pinned>,
     pub(crate) incoming: Stream,
     pub(crate) outgoing: Stream,
-    pub(crate) slots: [Slot; TRANSFER_SLOTS],
+    pub(crate) slots: Vec<Slot>,
 }
 
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Transfers {
             Ok(Slot { free: Mark::new(gpu)?, arrived: Mark::new(gpu)?, done: Mark::new(gpu)? })
         };
         let (incoming, outgoing) = (Stream::new(gpu)?, Stream::new(gpu)?);
-        let slots = [slot()?, slot()?, slot()?, slot()?, slot()?, slot()?];
+        let slots = (0..OFFLOAD_SLOTS + INPUT_SLOTS).map(|_| slot()).collect::<Result<_>>()?;
         Ok(Transfers { memory: None, incoming, outgoing, slots })
     }
 

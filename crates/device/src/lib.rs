@@ -44,8 +44,8 @@ pub use update::Update;
 
 /// Slots of the arena through which offloaded weights and states pass.
 pub const OFFLOAD_SLOTS: usize = 3;
-/// Slots of a device: those, and as many for the inputs of layers.
-pub const TRANSFER_SLOTS: usize = 2 * OFFLOAD_SLOTS;
+/// Slots through which the inputs of layers pass, after those.
+pub const INPUT_SLOTS: usize = 3;
 /// Keys in a block of the KV cache: one 512-bit vector of f32.
 pub const KV_BLOCK: usize = 16;
 /// Keys in a chunk of attention; chunks start at absolute position 0 and are merged in ascending order.

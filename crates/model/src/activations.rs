@@ -12,7 +12,9 @@ use crate::experts::{self, ExpertRegions};
 use crate::kept::{self, Kept};
 use bufs::{Backward, HeadBufs, LayerBufs, WindowBufs};
 use plimsoll_base::{DType, LayerSet, ModelSpec, Phase, PhaseSet, Result};
-use plimsoll_device::{Batch, DeviceKind, HEAD_TILE, HeadOut, KV_BLOCK, Kv, SEGMENT_FIELDS, sizes};
+use plimsoll_device::{
+    Batch, DeviceKind, HEAD_TILE, HeadOut, INPUT_SLOTS, KV_BLOCK, Kv, SEGMENT_FIELDS, sizes,
+};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
 use serde::{Deserialize, Serialize};
 
@@ -150,7 +152,7 @@ fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
             let qkv = if spec.qk_norms.is_some() { kept } else { 1 };
             let product = if spec.experts.is_some() { 1 } else { cheap };
             let routes = if kept > 1 { spec.expert_layers() as usize } else { 1 };
-            let resid = if leaving(spec, mode) > 0 { kept::SLOTS } else { layers + 1 };
+            let resid = if leaving(spec, mode) > 0 { INPUT_SLOTS } else { layers + 1 };
             Slots { resid, mid: cheap, kept, cheap, qkv, kv: kept, product, routes }
         }
     }
@@ -498,7 +500,7 @@ impl<'p> Activations<'p> {
 
     /// The inputs of layers for `m` rows, where they wait in the host's memory.
     pub(crate) fn kept(&self, m: usize) -> Option<Kept<'p>> {
-        let width = self.resid.len() / kept::SLOTS / self.limits.rows;
+        let width = self.resid.len() / INPUT_SLOTS / self.limits.rows;
         let each = (self.limits.rows * width, m * width);
         self.kept.map(|host| Kept { slots: self.resid, host, each })
     }

@@ -3,16 +3,13 @@
 //! Three are in the arena at a time. On the way forward the input of a layer leaves while later layers are computed; on the way back it
 //! comes while they are computed again. The last two never leave. The bits are those of `Recompute::Layer`.
 
-use plimsoll_device::{Device, OFFLOAD_SLOTS};
+use plimsoll_device::{Device, INPUT_SLOTS, OFFLOAD_SLOTS};
 use plimsoll_memory::Buf;
 use std::iter;
 
-/// Inputs in the arena.
-pub(crate) const SLOTS: usize = 3;
-
 /// Inputs that leave, the first ones of as many layers.
 pub(crate) fn leaving(layers: u32) -> usize {
-    (layers as usize).saturating_sub(SLOTS - 1)
+    (layers as usize).saturating_sub(INPUT_SLOTS - 1)
 }
 
 /// Their region, of passes whose regions begin with `prefix`.
@@ -33,7 +30,7 @@ pub(crate) struct Kept<'p> {
 
 impl<'p> Kept<'p> {
     fn in_arena(&self, layer: usize) -> Buf<'p> {
-        self.slots.slice(layer % SLOTS * self.each.0, self.each.1)
+        self.slots.slice(layer % INPUT_SLOTS * self.each.0, self.each.1)
     }
 
     fn in_host(&self, layer: usize) -> Buf<'p> {
@@ -46,7 +43,7 @@ impl<'p> Kept<'p> {
 
     /// Before layer `layer` of a forward pass, which writes where an earlier input was.
     pub(crate) fn before_forward(&self, dev: &dyn Device, layer: usize) {
-        if let Some(earlier) = (layer + 1).checked_sub(SLOTS) {
+        if let Some(earlier) = (layer + 1).checked_sub(INPUT_SLOTS) {
             dev.offload_in(slot(earlier), &mut iter::empty());
             dev.offload_wait(slot(earlier));
         }
@@ -62,7 +59,7 @@ impl<'p> Kept<'p> {
 
     /// Before layer `layer` of a backward pass: its input must be there, and the one before the last takes the place of the one after.
     pub(crate) fn before_backward(&self, dev: &dyn Device, layer: usize) {
-        if let Some(next) = layer.checked_sub(SLOTS - 1) {
+        if let Some(next) = layer.checked_sub(INPUT_SLOTS - 1) {
             dev.offload_out(slot(next), &mut iter::empty());
             dev.offload_in(slot(next), &mut iter::once((self.in_host(next), self.in_arena(next))));
         }
@@ -74,5 +71,5 @@ impl<'p> Kept<'p> {
 
 /// The device's slot of a layer's input, next to those of weights and states.
 fn slot(layer: usize) -> usize {
-    OFFLOAD_SLOTS + layer % SLOTS
+    OFFLOAD_SLOTS + layer % INPUT_SLOTS
 }

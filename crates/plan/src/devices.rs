@@ -52,9 +52,7 @@ pub fn open(shape: &RunShape, options: CudaOptions) -> Result<(Box<dyn Device>, 
     let dev: Box<dyn Device> = match shape.target.kind {
         DeviceKind::Cpu => {
             let mut dev = CpuDevice::new(bytes, shape.target.threads, Isa::detect())?;
-            if offloaded > Bytes(0) {
-                dev.take_offloaded(offloaded)?;
-            }
+            dev.take_offloaded(offloaded)?;
             if let Some(scratch) = arena.split().0.get("device.scratch") {
                 dev.bind_scratch(scratch);
             }
@@ -62,9 +60,7 @@ pub fn open(shape: &RunShape, options: CudaOptions) -> Result<(Box<dyn Device>, 
         }
         DeviceKind::Cuda => {
             let mut dev = CudaDevice::new(bytes, options)?;
-            if offloaded > Bytes(0) {
-                dev.take_offloaded(offloaded)?;
-            }
+            dev.take_offloaded(offloaded)?;
             dev.bind_scratch(arena.split().0.buf("device.scratch"));
             dev.name_regions(arena.map());
             Box::new(dev)

@@ -25,9 +25,7 @@ pub fn open(shape: &RunShape, options: CudaOptions, group: &Group) -> Result<(Bo
         DeviceKind::Cpu => Box::new(open_cpu(shape, &mut arena, group)?),
         DeviceKind::Cuda => {
             let mut dev = CudaDevice::new(Bytes(arena.map().used_bytes()), options)?;
-            if let Some(offloaded) = offloaded(&arena) {
-                dev.take_offloaded(offloaded)?;
-            }
+            dev.take_offloaded(Bytes(arena.map().offloaded_bytes()))?;
             if let Some(training) = &shape.training {
                 dev.require_equal_parts(training.dtypes.grads)?;
             }
@@ -46,17 +44,10 @@ pub fn open(shape: &RunShape, options: CudaOptions, group: &Group) -> Result<(Bo
     Ok((dev, arena))
 }
 
-/// Bytes of a rank's regions in its device's host memory, if there are any: the inputs of layers.
-fn offloaded(arena: &Arena) -> Option<Bytes> {
-    Some(Bytes(arena.map().offloaded_bytes())).filter(|bytes| *bytes > Bytes(0))
-}
-
 fn open_cpu(shape: &RunShape, arena: &mut Arena, group: &Group) -> Result<CpuDevice> {
     let (bytes, file) = (Bytes(arena.map().used_bytes()), shared_file("plimsoll-arena")?);
     let mut dev = CpuDevice::shared(&file, bytes, shape.target.threads, Isa::detect())?;
-    if let Some(offloaded) = offloaded(arena) {
-        dev.take_offloaded(offloaded)?;
-    }
+    dev.take_offloaded(Bytes(arena.map().offloaded_bytes()))?;
     if let Some(scratch) = arena.split().0.get("device.scratch") {
         dev.bind_scratch(scratch);
     }
