@@ -10,6 +10,7 @@ mod attention;
 mod attention_backward;
 mod blocks;
 mod cpu_device;
+mod delta;
 mod elementwise;
 mod experts;
 mod gate;

@@ -2,8 +2,8 @@
 
 use crate::cpu_device::CpuDevice;
 use crate::{
-    activation, adamw, adamw8, attention, attention_backward, blocks, elementwise, experts, gate, head,
-    lanes, matmul, norm, peak, rope, sample,
+    activation, adamw, adamw8, attention, attention_backward, blocks, delta, elementwise, experts, gate,
+    head, lanes, matmul, norm, peak, rope, sample,
 };
 use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
 use plimsoll_device::{
@@ -155,6 +155,16 @@ impl Backend for CpuDevice {
             | Op::MatmulExpertsDw { .. }
             | Op::GluExpertsBackward { .. }
             | Op::RouteBackward { .. }) => experts::run(self, op),
+            op @ (Op::SplitGates { .. }
+            | Op::GateHeads { .. }
+            | Op::GateHeadsBackward { .. }
+            | Op::JoinGates { .. }) => gate::run_heads(self, op),
+            op @ (Op::DeltaInputs { .. }
+            | Op::DeltaRule { .. }
+            | Op::NormGated { .. }
+            | Op::NormGatedBackward { .. }
+            | Op::DeltaRuleBackward { .. }
+            | Op::DeltaInputsBackward { .. }) => delta::run(self, op),
             Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
             Op::MatmulDw { dy, x, grad, add, pack } => matmul::gradient(self, dy, x, grad, add, pack),
             Op::BiasBackward { dy, grad, add } => norm::bias_backward(self, dy, grad, add),

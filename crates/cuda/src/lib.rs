@@ -19,6 +19,7 @@ mod chain;
 mod checked;
 mod compile;
 mod cuda_device;
+mod delta;
 mod driver;
 mod exchange;
 mod experts;

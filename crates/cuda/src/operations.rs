@@ -6,8 +6,8 @@ use crate::attention_backward::attention_backward_scratch_bytes;
 use crate::cuda_device::ScratchLimits;
 use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
 use crate::{
-    adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, driver, experts, head,
-    matmul, memory, optimizer, pipeline, rotation, route, rows, sample, transfer,
+    adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, delta, driver,
+    experts, head, matmul, memory, optimizer, pipeline, rotation, route, rows, sample, transfer,
 };
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::{
@@ -225,6 +225,16 @@ impl CudaDevice {
             Op::MatmulExpertsDw { args } => experts::backward_w(self, args),
             Op::GluExpertsBackward { args } => experts::glu_backward(self, args),
             Op::RouteBackward { args } => route::backward(self, args),
+            op @ (Op::SplitGates { .. }
+            | Op::GateHeads { .. }
+            | Op::GateHeadsBackward { .. }
+            | Op::JoinGates { .. }
+            | Op::DeltaInputs { .. }
+            | Op::DeltaRule { .. }
+            | Op::NormGated { .. }
+            | Op::NormGatedBackward { .. }
+            | Op::DeltaRuleBackward { .. }
+            | Op::DeltaInputsBackward { .. }) => delta::run(self, op),
             Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
             Op::MatmulDw { dy, x, grad, add, pack: _ } => matmul::backward_w(self, dy, x, grad, add),
             Op::BiasBackward { dy, grad, add } => rows::bias_backward(self, dy, grad, add),

@@ -111,6 +111,7 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
         experts: config.experts(architecture, layers)?,
         multipliers: config.multipliers(architecture)?,
         is_wrapped: text.is_some(),
+        delta: None,
     };
     check_spec(&spec, file)?;
     Ok((spec, head))

@@ -25,6 +25,7 @@ impl Config<'_> {
             scale: self.scale(architecture)?,
             rotated: rope.rotated,
             score_cap: self.cap(architecture, SCORE_CAP)?,
+            gated: architecture.has_delta,
         })
     }
 

@@ -77,6 +77,7 @@ fn the_golden_configs_give_their_shapes() {
         multipliers: Multipliers::default(),
         is_wrapped: false,
         experts: None,
+        delta: None,
     };
     let scaled = RopeScaling::Llama3 {
         factor: 8.0,
