@@ -3,6 +3,9 @@
 use crate::LayerSet;
 use serde::{Deserialize, Serialize};
 
+/// Inputs that the convolution before queries, keys and values reads: a row's own and those of the rows before it.
+pub const CONV_TAPS: u32 = 4;
+
 /// The layers of a decoder with linear attention, and their heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeltaSpec {

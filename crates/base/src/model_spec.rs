@@ -3,7 +3,9 @@
 //! Legend: V vocab, L layers, h hidden, a query heads, k key-value heads, d head dim, f feed-forward.
 
 use crate::architecture::{Architecture, QkNorms};
-use crate::{Attention, DeltaSpec, ExpertsSpec, Family, LayerSet, Multipliers, RopeFactors, Window};
+use crate::{
+    Attention, CONV_TAPS, DeltaSpec, ExpertsSpec, Family, LayerSet, Multipliers, RopeFactors, Window,
+};
 use serde::{Deserialize, Serialize};
 
 /// How rotary frequencies are stretched beyond the trained context.
@@ -239,7 +241,7 @@ impl ModelSpec {
         let attends = 2 * h * q + 2 * h * kv + gates + bias + qk_norm;
         let delta = self.delta.map_or(0, |delta| {
             let (first, mixed) = (u64::from(delta.input_width()), u64::from(delta.value_width()));
-            let taps = 4 * u64::from(delta.conv_width());
+            let taps = u64::from(CONV_TAPS) * u64::from(delta.conv_width());
             h * (first + mixed) + taps + 2 * u64::from(delta.value_heads) + u64::from(delta.value_dim)
         });
         let mixers = u64::from(self.attention_layers()) * attends + u64::from(self.delta_layers()) * delta;

@@ -15,7 +15,7 @@
 use plimsoll_memory::Buf;
 
 /// Inputs that the convolution before q, k and v reads: a row's own and those of the rows before it.
-pub const CONV_TAPS: usize = 4;
+pub const CONV_TAPS: usize = plimsoll_base::CONV_TAPS as usize;
 /// Rows of a segment between states that are kept for its backward pass.
 pub const STATE_CHUNK: usize = 64;
 /// "No state": a segment begins with zeros, or nobody reads what it leaves.

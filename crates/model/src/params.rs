@@ -6,7 +6,7 @@
 
 use crate::adapters::Site;
 use plimsoll_base::{DType, Encoding, LoraTarget, ModelSpec, QkNorms};
-use plimsoll_device::{CODE_BLOCK, DeviceKind, Run, matrix_elements};
+use plimsoll_device::{CODE_BLOCK, CONV_TAPS, DeviceKind, Run, matrix_elements};
 
 /// Elements to which each parameter is aligned, so that no block of 8-bit moments holds numbers of two.
 const ALIGN: u64 = CODE_BLOCK as u64;
@@ -26,6 +26,14 @@ pub enum ParamKind {
     QNorm,
     /// [d], or [k d] of a norm over rows
     KNorm,
+    /// [4 C], linear attention only: C rows of taps
+    DeltaConv,
+    /// [H], linear attention only: the logarithm of A
+    DeltaDecay,
+    /// [H], linear attention only
+    DeltaBias,
+    /// [dv], linear attention only: the norm before `Output`
+    DeltaNorm,
     /// [h, a d]
     Output,
     /// [h]
@@ -195,21 +203,39 @@ impl ParamTable {
                     false => split.iter().map(|&(p, rows)| (part(p), rows)).collect(),
                 }
             };
-            let qkv = |what| parts("self_attn", "qkv", &[("q", q), ("k", kv), ("v", kv)], what);
+            let of_q = if spec.attention.gated { 2 * q } else { q };
+            let qkv = |what| parts("self_attn", "qkv", &[("q", of_q), ("k", kv), ("v", kv)], what);
             let experts = spec.experts_of(layer);
             let gate_up = |what| parts("mlp", "gate_up", &[("gate", f), ("up", f)], what);
-            add(ParamKind::Qkv, layer, h, qkv("weight"));
-            if spec.qkv_bias {
-                add(ParamKind::QkvBias, layer, 0, qkv("bias"));
-            }
-            if let Some(of) = spec.qk_norms {
-                let [q, k] = if of == QkNorms::Rows { [q, kv] } else { [d, d] };
-                add(ParamKind::QNorm, layer, 0, vec![(name("self_attn.q_norm.weight"), q)]);
-                add(ParamKind::KNorm, layer, 0, vec![(name("self_attn.k_norm.weight"), k)]);
-            }
-            add(ParamKind::Output, layer, q, vec![(name("self_attn.o_proj.weight"), h)]);
-            if spec.output_bias {
-                add(ParamKind::OutputBias, layer, 0, vec![(name("self_attn.o_proj.bias"), h)]);
+            if let Some(delta) = spec.delta_of(layer) {
+                let part = |rest: &str, rows: u32| (name(&format!("linear_attn.{rest}")), rows);
+                let (v, heads) = (delta.value_width(), delta.value_heads);
+                let first = [("qkv", delta.conv_width()), ("z", v), ("b", heads), ("a", heads)];
+                let first = first.map(|(of, rows)| part(&format!("in_proj_{of}.weight"), rows));
+                add(ParamKind::Qkv, layer, h, first.to_vec());
+                for (kind, rest, rows) in [
+                    (ParamKind::DeltaConv, "conv1d.weight", CONV_TAPS as u32 * delta.conv_width()),
+                    (ParamKind::DeltaDecay, "A_log", heads),
+                    (ParamKind::DeltaBias, "dt_bias", heads),
+                    (ParamKind::DeltaNorm, "norm.weight", delta.value_dim),
+                ] {
+                    add(kind, layer, 0, vec![part(rest, rows)]);
+                }
+                add(ParamKind::Output, layer, v, vec![part("out_proj.weight", h)]);
+            } else {
+                add(ParamKind::Qkv, layer, h, qkv("weight"));
+                if spec.qkv_bias {
+                    add(ParamKind::QkvBias, layer, 0, qkv("bias"));
+                }
+                if let Some(of) = spec.qk_norms {
+                    let [q, k] = if of == QkNorms::Rows { [q, kv] } else { [d, d] };
+                    add(ParamKind::QNorm, layer, 0, vec![(name("self_attn.q_norm.weight"), q)]);
+                    add(ParamKind::KNorm, layer, 0, vec![(name("self_attn.k_norm.weight"), k)]);
+                }
+                add(ParamKind::Output, layer, q, vec![(name("self_attn.o_proj.weight"), h)]);
+                if spec.output_bias {
+                    add(ParamKind::OutputBias, layer, 0, vec![(name("self_attn.o_proj.bias"), h)]);
+                }
             }
             if let Some(names) = norms.after {
                 add(ParamKind::AttnPostNorm, layer, 0, norm(names, 0));
