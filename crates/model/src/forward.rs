@@ -3,13 +3,15 @@
 use crate::activations::bufs::{HeadBufs, LayerBufs, WindowBufs};
 use crate::activations::{Activations, Mode, Recompute};
 use crate::adapters::Site;
+use crate::delta::{PLACE_FIELDS, push_any};
 use crate::experts::{ExpertLayer, ExpertLoad};
+use crate::mixer;
 use crate::rope;
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::{DType, ModelSpec, Multipliers};
 use plimsoll_device::{
-    ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, Logits, NO_PARENT, Norm, QkNorm, Rotation, SEGMENT_FIELDS,
-    Sample, Sampling, Scores, Slots,
+    ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, Logits, NO_PARENT, Norm, Rotation, SEGMENT_FIELDS, Sample,
+    Sampling, Scores, Slots,
 };
 use plimsoll_memory::Buf;
 
@@ -43,6 +45,8 @@ pub struct PassIndex {
     pub head_rows: Vec<u32>,
     /// [R] what they predict; not used by the sampler.
     pub targets: Vec<u32>,
+    /// [S, 2] where the states of linear attention are, see `plimsoll_device::Places`; empty where no layer has any.
+    pub places: Vec<u32>,
     /// Where rows are in the cache of the layers with windows; empty where these have none of their own.
     pub window: WindowIndex,
     /// Positions stay below it while passes follow without the host; 0 where none do.
@@ -87,6 +91,7 @@ impl PassIndex {
             copies: Vec::with_capacity(limits.copies * 3),
             head_rows: Vec::with_capacity(limits.head_rows),
             targets: Vec::with_capacity(limits.head_rows),
+            places: Vec::with_capacity(if limits.places > 0 { limits.segments * PLACE_FIELDS } else { 0 }),
             window: WindowIndex::with_capacity(limits),
             keys_max: 0,
         }
@@ -103,6 +108,7 @@ impl PassIndex {
             &mut self.copies,
             &mut self.head_rows,
             &mut self.targets,
+            &mut self.places,
         ] {
             array.clear();
         }
@@ -123,6 +129,7 @@ impl PassIndex {
     ) {
         assert!(rows <= limits.segments * length, "{rows} rows in {} sequences of {length}", limits.segments);
         self.clear();
+        let mut place = 0;
         for row in 0..rows {
             let position = (row % length) as u32;
             if position == 0 {
@@ -130,6 +137,9 @@ impl PassIndex {
                 let count = length.min(rows - row);
                 self.segments.extend_from_slice(&[first, count as u32, 0, table, NO_PARENT]);
                 self.tables.resize(self.tables.len() + count.div_ceil(KV_BLOCK), block);
+                if limits.places > 0 {
+                    push_any(&mut self.places, &mut place, count, limits.places);
+                }
             }
             self.ids.push(0);
             self.positions.push(position);
@@ -154,7 +164,8 @@ impl PassIndex {
             + limits.segments * SEGMENT_FIELDS
             + limits.table_entries
             + 3 * limits.copies
-            + 2 * limits.head_rows;
+            + 2 * limits.head_rows
+            + if limits.places > 0 { limits.segments * PLACE_FIELDS } else { 0 };
         let window =
             if limits.window_blocks > 0 { limits.rows + limits.table_entries + 3 * limits.copies } else { 0 };
         4 * (words + window) as u64
@@ -200,6 +211,10 @@ impl<'p> Pass<'p> {
         dev.write_u32(acts.segments, 0, &index.segments);
         dev.write_u32(acts.tables, 0, &index.tables);
         dev.write_u32(acts.head_rows, 0, &index.head_rows);
+        if let Some(delta) = acts.delta {
+            assert_eq!(index.places.len(), index.num_segments() * PLACE_FIELDS, "places of every segment");
+            dev.write_u32(delta.places, 0, &index.places);
+        }
         if let Some(targets) = acts.targets {
             assert_eq!(index.targets.len(), head_rows, "one target a head row");
             dev.write_u32(targets, 0, &index.targets);
@@ -435,13 +450,7 @@ pub(crate) fn layer_to_gates(
 ) {
     part_input(dev, decoder, bufs.resid, w.attn_norm, bufs.norm_attn);
     linear(dev, w, Site::Qkv, bufs, (bufs.norm_attn, w.qkv_bias, None), bufs.qkv);
-    let scores = decoder.scores(l);
-    let Cache { batch, copies } = pass.cache(scores.window);
-    dev.rope(bufs.qkv, qk_norm(decoder, w), decoder.rotation(l), batch, bufs.kv, bufs.q);
-    if let Some(copies) = copies {
-        dev.copy_kv(bufs.kv, copies);
-    }
-    dev.attention(bufs.q, bufs.kv, batch, scores, bufs.attn, bufs.lse);
+    mixer::forward(dev, decoder, (w, l), pass, bufs);
     attention_output(dev, decoder, w, bufs);
     part_input(dev, decoder, bufs.mid, w.ffn_norm, bufs.norm_ffn);
     match expert_layer(dev, decoder, (w, l), bufs) {
@@ -471,13 +480,7 @@ pub(crate) fn attention_output(
     bufs: &LayerBufs<'_>,
 ) {
     let norm = w.attn_post_norm.map(|norm| decoder.norm(norm)).zip(bufs.attn_out);
-    add_product(dev, w, Site::Output, bufs, (bufs.attn, norm), (bufs.resid, bufs.mid));
-}
-
-pub(crate) fn qk_norm<'a>(decoder: &Decoder<'_>, w: &LayerParams<'a>) -> Option<QkNorm<'a>> {
-    let spec = &decoder.spec;
-    let (of, (q, k)) = spec.qk_norms.zip(w.qk_norm)?;
-    Some(QkNorm { q, k, eps: spec.rms_eps, offset: spec.architecture().norm_offset, of })
+    add_product(dev, w, Site::Output, bufs, (bufs.mixed, norm), (bufs.resid, bufs.mid));
 }
 
 /// Final norm of the head rows.

@@ -6,10 +6,13 @@
 mod activations;
 mod adapters;
 mod backward;
+mod delta;
 mod experts;
 mod forward;
+mod gates;
 mod kept;
 mod load;
+mod mixer;
 pub mod mlp;
 mod params;
 mod passage;
@@ -22,6 +25,7 @@ mod weights;
 pub use activations::{Activations, Mode, PassLimits, Recompute, Target, layout as activations_layout};
 pub use adapters::{Adapters, AdaptersFrom, Merged, Site, layout as adapters_layout, load_adapters};
 pub use backward::{Derivatives, Gradients, RowGradients, Stage, backward, backward_part};
+pub use delta::places_for;
 pub use experts::{ExpertLoad, ExpertUse};
 pub use forward::{
     Decoder, Pass, PassIndex, WindowIndex, advance, draw, draw_runs, head, layers, rehearsal_sizes, sample,
