@@ -68,8 +68,10 @@ impl CpuDevice {
 /// The shapes [n, k] of a block's linear layers; of experts those of one.
 fn linear(spec: &ModelSpec) -> Vec<(u64, u64)> {
     let (h, f, q) = (u64::from(spec.hidden), u64::from(spec.ffn), u64::from(spec.q_width()));
-    let qkv = q + 2 * u64::from(spec.kv_width());
-    let mut all = vec![(qkv, h), (h, q)];
+    let mut all = vec![(spec.qkv_width().into(), h), (h, q)];
+    if let Some(delta) = spec.delta {
+        all.extend([(delta.input_width().into(), h), (h, delta.value_width().into())]);
+    }
     if spec.expert_layers() < spec.layers {
         all.extend([(2 * f, h), (h, f)]);
     }

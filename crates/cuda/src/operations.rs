@@ -26,8 +26,7 @@ impl CudaDevice {
         let (heads, kv_heads) = (u64::from(spec.heads), u64::from(spec.kv_heads));
         let d = u64::from(spec.head_dim);
         let biased = if spec.mlp_bias { 2 * u64::from(spec.ffn) } else { 0 };
-        let qkv = u64::from(spec.q_width()) + 2 * u64::from(spec.kv_width());
-        let widest = u64::from(spec.hidden).max(qkv).max(biased);
+        let widest = u64::from(spec.hidden).max(spec.widest().0.into()).max(biased);
         let mut bytes = vec![
             WORKSPACE_BYTES,
             attention_scratch_bytes(limits.decode_rows as u64, heads, kv_heads, d, limits.keys_max as u64),

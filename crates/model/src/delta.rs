@@ -54,11 +54,11 @@ pub(crate) enum Keeps {
     Gradients,
 }
 
-/// Places that a pass over whole sequences has: for segments of two chunks on average. Where they are shorter, a micro-batch ends
-/// before its rows do; a prompt and a response always fit.
+/// Places that a pass over whole sequences has: for segments of a chunk on average. Where they are shorter, a micro-batch ends
+/// before its rows do; a pair of responses with its prompt always fits.
 pub fn places_for(rows: usize, segments: usize) -> usize {
     let (all, most) = (rows.div_ceil(STATE_CHUNK), 2 * segments.min(rows));
-    (all + most).min(2 * all + 4)
+    (all + most).min(2 * all + 6)
 }
 
 /// Adds the regions, for passes within `limits`.

@@ -21,6 +21,7 @@ const LIMITS: PassLimits = PassLimits {
     blocks: 16,
     copies: 0,
     window_blocks: 0,
+    places: 12,
 };
 
 struct Reference(Vec<u8>);

@@ -3,7 +3,7 @@
 use super::Schedule;
 use crate::Samples;
 use crate::limits::{Count, bucket, keys_bucket};
-use plimsoll_device::{KV_BLOCK, NO_PARENT};
+use plimsoll_device::{KV_BLOCK, NO_PARENT, NO_STATE};
 use plimsoll_model::PassIndex;
 
 impl Schedule {
@@ -48,7 +48,13 @@ impl Schedule {
         let (group, sequence) = (self.group_of(s), &self.sequences[s]);
         let tokens = samples.ids(s).len();
         let copied = sequence.has_tail || group.prompt_tokens.is_multiple_of(KV_BLOCK);
-        tokens > 0 && sequence.computed + 1 == tokens && group.computed == group.prompt_tokens && copied
+        // A pass of the run goes on from the state that the one before it left.
+        let has_state = self.limits.states == 0 || group.is_alone || sequence.computed > 0;
+        has_state
+            && tokens > 0
+            && sequence.computed + 1 == tokens
+            && group.computed == group.prompt_tokens
+            && copied
     }
 
     /// Own blocks of a sequence after some decode passes.
@@ -97,6 +103,10 @@ impl Schedule {
                 own.window.push_table((shared, stride), filler, tables);
                 let block = index.window.tables[first + position / KV_BLOCK];
                 index.window.slots.push(block * KV_BLOCK as u32 + (position % KV_BLOCK) as u32);
+            }
+            if let Some(place) = self.place_of_state(s) {
+                let place = if filler { NO_STATE } else { place };
+                index.places.extend([place, place]);
             }
             index.ids.push(tokens[tokens.len() - 1]);
             index.positions.push(position as u32);

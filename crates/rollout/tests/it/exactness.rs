@@ -88,7 +88,13 @@ impl Ask {
     /// Limits of the update in which `tokens` rows fit.
     fn pass(&self, tokens: usize) -> PassLimits {
         let segments = PackLimits::segments_of(tokens, self.prompts.len(), self.samples());
-        PackLimits { micro_batch_tokens: tokens, prompt_tokens: self.prompt_tokens(), segments }.pass()
+        PackLimits {
+            micro_batch_tokens: tokens,
+            prompt_tokens: self.prompt_tokens(),
+            segments,
+            has_states: false,
+        }
+        .pass()
     }
 
     fn engine(&self, sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
@@ -102,6 +108,7 @@ impl Ask {
             new_tokens,
             ahead: false,
             window: None,
+            states: 0,
         };
         let Some(keys) = self.window else { return limits };
         let of = |blocks| EngineLimits { window: Some(WindowLimits { keys, blocks }), ..limits };
@@ -328,7 +335,7 @@ fn windows_in_a_cache_of_their_own() {
         let spec = Setup::new(
             source,
             dtype,
-            PackLimits { micro_batch_tokens: 64, prompt_tokens: 1, segments: 2 }.pass(),
+            PackLimits { micro_batch_tokens: 64, prompt_tokens: 1, segments: 2, has_states: false }.pass(),
         )
         .open()
         .spec;

@@ -18,6 +18,7 @@ const UPDATE: PassLimits = PassLimits {
     blocks: 3,
     copies: 1,
     window_blocks: 0,
+    places: 0,
 };
 
 #[test]
@@ -42,6 +43,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
                     new_tokens: NEW_TOKENS,
                     ahead,
                     window,
+                    states: 4,
                 };
                 let mut world = World::new(Setup { machine, ..Setup::new(name, DType::F32, UPDATE) }, limits);
                 let request = Request {
@@ -83,6 +85,7 @@ fn recorded_log_probs_are_those_of_transformers() {
                 new_tokens: 1,
                 ahead: false,
                 window: None,
+                states: 4,
             };
             let mut world = World::new(Setup { machine, ..Setup::new(name, DType::F32, UPDATE) }, limits);
             let request = Request {
