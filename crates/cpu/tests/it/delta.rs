@@ -1,0 +1,25 @@
+//! Linear attention against f64, for every path of the machine, and bits that must not depend on cuts, on other rows or on threads.
+
+use crate::both::delta::{CASES, Case, check_cuts};
+use crate::both::{Rig, paths};
+use plimsoll_base::DType::{self, Bf16, F32};
+use plimsoll_cpu::Isa;
+
+fn open(case: &Case, isa: Isa, threads: usize, e: DType, g: DType) -> Rig {
+    Rig::new(isa, threads, &case.buffers(e, g))
+}
+
+fn each(check: impl Fn(&Case, &mut Rig, DType, &str)) {
+    for isa in paths() {
+        for case in CASES {
+            for e in [Bf16, F32] {
+                check(case, &mut open(case, isa, 2, e, F32), e, isa.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn delta_sequences_have_the_same_bits_however_they_are_cut() {
+    each(check_cuts);
+}
