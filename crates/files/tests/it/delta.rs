@@ -1,7 +1,7 @@
 //! `config.json` of models with linear attention: what is read, what is wrong, and what is not built.
 
 use crate::configs::{golden, spec, with};
-use plimsoll_base::{DType, DeltaSpec, Family, LayerSet, RopeScaling};
+use plimsoll_base::{DType, DeltaSpec, Family, LayerSet, ModelSpec, RopeScaling};
 use plimsoll_files::{TokenIds, config_json, spec_from_config};
 use serde_json::{Value, json};
 
@@ -144,4 +144,65 @@ fn linear_attention_that_cannot_be_is_named() {
     let moe = json!({ "model_type": "qwen3_5_moe", "text_config": golden("qwen3_5") });
     let error = spec_from_config(&moe, "config.json").unwrap_err();
     assert!(error.hints.iter().any(|hint| hint.contains("qwen3_5_text is closest")), "{error}");
+}
+
+#[test]
+fn published_configurations_give_their_presets() {
+    // The keys that were published with 27B; the other models differ in sizes alone.
+    let of = |spec: &ModelSpec| {
+        let delta = spec.delta.unwrap();
+        json!({
+            "architectures": ["Qwen3_5ForConditionalGeneration"],
+            "image_token_id": 248_056,
+            "model_type": "qwen3_5",
+            "text_config": {
+                "attention_bias": false,
+                "attention_dropout": 0.0,
+                "attn_output_gate": true,
+                "dtype": "bfloat16",
+                "eos_token_id": 248_044,
+                "full_attention_interval": 4,
+                "head_dim": 256,
+                "hidden_act": "silu",
+                "hidden_size": spec.hidden,
+                "initializer_range": 0.02,
+                "intermediate_size": spec.ffn,
+                "linear_conv_kernel_dim": 4,
+                "linear_key_head_dim": 128,
+                "linear_num_key_heads": 16,
+                "linear_num_value_heads": delta.value_heads,
+                "linear_value_head_dim": 128,
+                "mamba_ssm_dtype": "float32",
+                "max_position_embeddings": 262_144,
+                "mlp_only_layers": [],
+                "model_type": "qwen3_5_text",
+                "mtp_num_hidden_layers": 1,
+                "mtp_use_dedicated_embeddings": false,
+                "num_attention_heads": spec.heads,
+                "num_hidden_layers": spec.layers,
+                "num_key_value_heads": spec.kv_heads,
+                "output_gate_type": "swish",
+                "partial_rotary_factor": 0.25,
+                "rms_norm_eps": 1e-6,
+                "rope_parameters": {
+                    "mrope_interleaved": true,
+                    "mrope_section": [11, 11, 10],
+                    "partial_rotary_factor": 0.25,
+                    "rope_theta": 10_000_000,
+                    "rope_type": "default",
+                },
+                "tie_word_embeddings": spec.tied,
+                "use_cache": true,
+                "vocab_size": 248_320,
+            },
+            "tie_word_embeddings": spec.tied,
+            "vision_config": { "depth": 27, "hidden_size": 1152, "model_type": "qwen3_5_vision" },
+        })
+    };
+    for name in ["qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.5-27b"] {
+        let preset = ModelSpec::preset(name).unwrap();
+        assert_eq!(spec(&of(&preset)).unwrap(), ModelSpec { is_wrapped: true, ..preset }, "{name}");
+        let written = config_json(&preset, DType::Bf16, &TokenIds::default());
+        assert_eq!(spec(&written).unwrap(), preset, "{name}");
+    }
 }
