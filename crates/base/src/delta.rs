@@ -5,6 +5,10 @@ use serde::{Deserialize, Serialize};
 
 /// Inputs that the convolution before queries, keys and values reads: a row's own and those of the rows before it.
 pub const CONV_TAPS: u32 = 4;
+/// Elements of a head of queries, keys or values, at most; a multiple of `DELTA_HEAD_STEP`.
+pub const DELTA_HEAD_MAX: u32 = 128;
+/// What elements of such a head are a multiple of.
+pub const DELTA_HEAD_STEP: u32 = 16;
 
 /// The layers of a decoder with linear attention, and their heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

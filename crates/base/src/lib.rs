@@ -32,7 +32,7 @@ pub mod slugs;
 pub use architecture::{ARCHITECTURES, Architecture, Family, Gate, Norms, QkNorms, Windows};
 pub use blocks::{Encoding, LayerEncodings};
 pub use bytes::Bytes;
-pub use delta::{CONV_TAPS, DeltaSpec};
+pub use delta::{CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaSpec};
 pub use dtype::DType;
 pub use error::{Error, Exit, Result};
 pub use exact_sum::ExactSum;

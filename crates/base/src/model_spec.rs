@@ -354,6 +354,15 @@ const fn with_experts(spec: ModelSpec, count: u32, chosen: u32, ffn: u32) -> Mod
     ModelSpec { experts: Some(experts), ..spec }
 }
 
+/// `spec` with linear attention in all layers but every fourth, heads of 128, of which 16 are of keys, and a quarter of the other layers'
+/// heads rotated.
+const fn with_delta(spec: ModelSpec, value_heads: u32) -> ModelSpec {
+    let layers = LayerSet::all_but_every(4, spec.layers);
+    let delta = DeltaSpec { layers, key_heads: 16, value_heads, key_dim: 128, value_dim: 128 };
+    let attention = Attention { rotated: Some(spec.head_dim / 4), gated: true, ..spec.attention };
+    ModelSpec { attention, delta: Some(delta), ..spec }
+}
+
 /// `spec` with windows in all layers but every n-th.
 const fn with_windows(spec: ModelSpec, keys: u32, n: u32, rope_theta: Option<f64>) -> ModelSpec {
     let window = Window { keys, layers: LayerSet::all_but_every(n, spec.layers), rope_theta };
@@ -399,6 +408,11 @@ pub const PRESETS: &[(&str, ModelSpec)] = &[
     ("qwen3-32b", spec(Family::Qwen3, 151936, 5120, 64, 64, 8, 128, 25600, 1e-6, 1e6, false, 40960)),
     ("qwen3-30b-a3b", with_experts(spec(Family::Qwen3Moe, 151936, 2048, 48, 32, 4, 128, 6144, 1e-6, 1e6, false, 40960), 128, 8, 768)),
     ("qwen3-235b-a22b", with_experts(spec(Family::Qwen3Moe, 151936, 4096, 94, 64, 4, 128, 12288, 1e-6, 1e6, false, 40960), 128, 8, 1536)),
+    ("qwen3.5-0.8b", with_delta(spec(Family::Qwen35, 248320, 1024, 24, 8, 2, 256, 3584, 1e-6, 1e7, true, 262144), 16)),
+    ("qwen3.5-2b", with_delta(spec(Family::Qwen35, 248320, 2048, 24, 8, 2, 256, 6144, 1e-6, 1e7, true, 262144), 16)),
+    ("qwen3.5-4b", with_delta(spec(Family::Qwen35, 248320, 2560, 32, 16, 4, 256, 9216, 1e-6, 1e7, true, 262144), 32)),
+    ("qwen3.5-9b", with_delta(spec(Family::Qwen35, 248320, 4096, 32, 16, 4, 256, 12288, 1e-6, 1e7, false, 262144), 32)),
+    ("qwen3.5-27b", with_delta(spec(Family::Qwen35, 248320, 5120, 64, 24, 4, 256, 17408, 1e-6, 1e7, false, 262144), 48)),
     ("llama-2-7b", spec(Family::Llama, 32000, 4096, 32, 32, 32, 128, 11008, 1e-5, 1e4, false, 4096)),
     ("llama-2-13b", spec(Family::Llama, 32000, 5120, 40, 40, 40, 128, 13824, 1e-5, 1e4, false, 4096)),
     ("llama-2-70b", spec(Family::Llama, 32000, 8192, 80, 64, 8, 128, 28672, 1e-5, 1e4, false, 4096)),
@@ -470,6 +484,12 @@ mod tests {
             ("phi-4-mini", 3_836_021_760),
             ("qwen3-30b-a3b", 30_532_122_624),
             ("qwen3-235b-a22b", 235_093_634_560),
+            // Of the language models alone.
+            ("qwen3.5-0.8b", 752_393_024),
+            ("qwen3.5-2b", 1_881_825_088),
+            ("qwen3.5-4b", 4_205_751_296),
+            ("qwen3.5-9b", 8_953_803_264),
+            ("qwen3.5-27b", 26_895_998_464),
         ] {
             assert_eq!(ModelSpec::preset(name).unwrap().parameters(), expect, "{name}");
         }

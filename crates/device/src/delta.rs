@@ -21,9 +21,9 @@ pub const STATE_CHUNK: usize = 64;
 /// "No state": a segment begins with zeros, or nobody reads what it leaves.
 pub const NO_STATE: u32 = u32::MAX;
 /// Elements of a head, at most; a multiple of `HEAD_STEP`.
-pub const DELTA_HEAD_MAX: usize = 128;
+pub const DELTA_HEAD_MAX: usize = plimsoll_base::DELTA_HEAD_MAX as usize;
 /// What elements of a head are a multiple of.
-pub const DELTA_HEAD_STEP: usize = 16;
+pub const DELTA_HEAD_STEP: usize = plimsoll_base::DELTA_HEAD_STEP as usize;
 
 /// The heads of a layer with linear attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -263,8 +263,7 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     let generation = optional_json(&dir.join("generation_config.json"))?;
     let (spec, head) = model_from_config(&config, &config_path.display().to_string())?;
     let (files, tensors) = safetensors_dir::open_directory(dir)?;
-    let tensors =
-        if wrapped::text_config(&config).is_some() { wrapped::text_tensors(tensors)? } else { tensors };
+    let tensors = if spec.is_wrapped { wrapped::text_tensors(tensors)? } else { tensors };
     let tokenizer = tokenizer_of(dir)?;
     let ids = token_ids(&config, generation.as_ref());
     let path = Some(dir.to_path_buf());

@@ -138,7 +138,8 @@ mod tests {
     fn a_family_that_is_not_built_has_a_closest_one_by_the_letters_it_begins_with() {
         for (name, expect) in [
             ("qwen3_next", Some("qwen3")),
-            ("Qwen3_5ForConditionalGeneration", Some("qwen3")),
+            ("Qwen3_5MoeForConditionalGeneration", Some("qwen3_5_text")),
+            ("qwen3_5_moe", Some("qwen3_5_text")),
             ("Qwen2MoeForCausalLM", Some("qwen2")),
             ("gemma3n_text", Some("gemma3_text")),
             ("llama4_text", Some("llama")),

@@ -5,7 +5,7 @@ use super::rope::Rope;
 use plimsoll_base::{Architecture, Attention, Family, LayerSet, ModelSpec, Result, Window, Windows};
 use serde_json::{Map, Value, json};
 
-const FULL: &str = "full_attention";
+pub(super) const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
 impl Config<'_> {
@@ -38,6 +38,9 @@ impl Config<'_> {
     ) -> Result<Option<(u32, LayerSet)>> {
         if self.flag("use_sliding_window")? && !matches!(architecture.windows, Windows::Asked) {
             return Err(unsupported(self.file, "use_sliding_window", &json!(true), "false"));
+        }
+        if architecture.has_delta {
+            return Ok(None); // Its `layer_types` are read with the layers that have linear attention.
         }
         let is_on = match architecture.windows {
             Windows::No => false,
