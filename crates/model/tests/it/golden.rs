@@ -14,11 +14,11 @@ use plimsoll_model::{
 use safetensors::SafeTensors;
 
 const LIMITS: PassLimits = PassLimits {
-    rows: 154,
-    head_rows: 154,
+    rows: 256,
+    head_rows: 256,
     segments: 3,
-    table_entries: 16,
-    blocks: 16,
+    table_entries: 20,
+    blocks: 20,
     copies: 0,
     window_blocks: 0,
     places: 12,

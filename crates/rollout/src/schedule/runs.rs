@@ -87,6 +87,10 @@ impl Schedule {
         for at in 0..bucket(self.running.len()) {
             let filler = at >= self.running.len();
             let s = self.running[if filler { 0 } else { at }];
+            if filler && self.limits.states > 0 {
+                self.push_stateless(at, samples.ids(s), index);
+                continue;
+            }
             let (group, sequence) = (self.group_of(s), &self.sequences[s]);
             let tokens = samples.ids(s);
             let position = group.prompt_tokens + tokens.len() - 1;
@@ -105,7 +109,6 @@ impl Schedule {
                 index.window.slots.push(block * KV_BLOCK as u32 + (position % KV_BLOCK) as u32);
             }
             if let Some(place) = self.place_of_state(s) {
-                let place = if filler { NO_STATE } else { place };
                 index.places.extend([place, place]);
             }
             index.ids.push(tokens[tokens.len() - 1]);
@@ -117,6 +120,24 @@ impl Schedule {
                 self.head_samples.push(s);
             }
         }
+    }
+
+    /// A row that fills a bucket where rows have states. It can't be a copy of the first, whose state is not read twice: it is a sequence of
+    /// its own without a state, whose keys are in the spare block.
+    fn push_stateless(&self, at: usize, tokens: &[u32], index: &mut PassIndex) {
+        let (block, first) = (self.limits.spare_block(), index.tables.len());
+        index.tables.resize(first + self.limits.table_stride(), block);
+        if self.ring > 0 {
+            let block = self.limits.spare_window_block();
+            index.window.tables.resize(first + self.limits.table_stride(), block);
+            index.window.slots.push(block * KV_BLOCK as u32);
+        }
+        index.places.extend([NO_STATE, NO_STATE]);
+        index.ids.push(tokens[tokens.len() - 1]);
+        index.positions.push(0);
+        index.slots.push(block * KV_BLOCK as u32);
+        index.segments.extend_from_slice(&[at as u32, 1, 0, first as u32, NO_PARENT]);
+        index.head_rows.push(at as u32);
     }
 
     /// After a run of decode passes: every token but the last of those that still run has its key.
