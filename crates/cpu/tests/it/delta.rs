@@ -2,8 +2,8 @@
 
 use crate::both::delta::checks::{check_backward, check_forward};
 use crate::both::delta::cuts::check_cuts;
-use crate::both::delta::{CASES, Case};
-use crate::both::{Rig, paths};
+use crate::both::delta::{CASES, Case, GRADIENTS, LONG, differences};
+use crate::both::{Rig, bits, paths};
 use plimsoll_base::DType::{self, Bf16, F32};
 use plimsoll_cpu::Isa;
 
@@ -38,5 +38,44 @@ fn gradients_of_delta_agree_with_f64_on_every_path() {
     }
     for case in CASES {
         check_backward(case, &mut open(case, Isa::detect(), 2, Bf16, Bf16), Bf16, true, "bf16 gradients");
+    }
+}
+
+#[test]
+fn delta_of_long_sequences_agrees_with_f64() {
+    for case in LONG {
+        for e in [Bf16, F32] {
+            let mut rig = open(case, Isa::detect(), 2, e, F32);
+            check_cuts(case, &mut rig, e, "long");
+            check_forward(case, &mut rig, e, "long");
+            check_backward(case, &mut rig, e, true, "long");
+        }
+    }
+}
+
+#[test]
+fn the_gradients_of_the_reference_of_delta_are_differences() {
+    differences::check_rule();
+    differences::check_inputs();
+    differences::check_norm();
+}
+
+#[test]
+fn threads_change_no_bit_of_delta() {
+    for (case, isa) in CASES.iter().flat_map(|case| paths().map(move |isa| (case, isa))) {
+        for e in [Bf16, F32] {
+            let run = |threads| {
+                let rig = open(case, isa, threads, e, F32);
+                case.fill(&rig, e);
+                let pass = case.whole(true);
+                case.forward(&rig, &case.x(e), &pass);
+                let forward = ["qkv", "gates", "out", "rest", "y", "states"];
+                let forward = forward.map(|name| bits(&case.written(&rig, name, &pass)));
+                case.backward(&rig, e, &pass, true);
+                let backward = GRADIENTS.map(|name| bits(&case.written(&rig, name, &pass)));
+                [forward.to_vec(), backward.to_vec()].concat()
+            };
+            assert!(run(1) == run(3), "{case:?}, {}, {}", e.name(), isa.name());
+        }
     }
 }

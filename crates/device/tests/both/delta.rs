@@ -3,6 +3,7 @@
 
 pub mod checks;
 pub mod cuts;
+pub mod differences;
 pub mod reference;
 
 use super::{Machine, Rig, Sized, f64s, normal};
@@ -63,6 +64,16 @@ pub const CASES: &[Case] = &[
     Case { extreme: true, ..case([128, 128], [2, 2], &[group(0, &[130]), group(1, &[1, 1, 1])]) },
     case([48, 112], [1, 3], &[group(2, &[1, 1, 70]), group(0, &[63])]),
 ];
+
+/// Some chunks more, and many children of one parent.
+pub const LONG: &[Case] = &[
+    case([128, 128], [2, 4], &[group(200, &[1, 2, 3, 4, 5, 6, 7, 200]), started(0, &[321])]),
+    Case { extreme: true, ..case([64, 96], [1, 4], &[group(128, &[128, 192]), group(1, &[500])]) },
+];
+
+/// What the backward pass writes.
+pub const GRADIENTS: [&str; 10] =
+    ["d", "dx", "d_rest", "d_states", "d_qkv", "d_gates", "d_conv", "d_decay", "d_bias", "d_w"];
 
 /// The rows of a pass, and where its segments find their states.
 #[derive(Clone, Debug, Default)]
@@ -349,6 +360,15 @@ impl Case {
     /// The first `rows` of a buffer.
     fn get<D: Machine>(&self, rig: &Rig<D>, name: &str, rows: usize) -> Vec<f32> {
         super::get(&rig.dev, self.part(rig, name, rows))
+    }
+
+    /// What is written of a buffer of the pass with parents: of states those of its edges.
+    pub fn written<D: Machine>(&self, rig: &Rig<D>, name: &str, pass: &Pass) -> Vec<f32> {
+        match name {
+            "states" | "d_states" => checks::of_edges(self, rig, name, pass),
+            "d_conv" | "d_decay" | "d_bias" | "d_w" => rig.get(name),
+            _ => self.get(rig, name, self.rows()),
+        }
     }
 
     /// The segments of the pass with parents, for f64.
