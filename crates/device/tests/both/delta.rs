@@ -36,7 +36,7 @@ pub struct Case {
     pub extreme: bool,
 }
 
-const fn group(parent: usize, children: &'static [usize]) -> Group {
+pub const fn group(parent: usize, children: &'static [usize]) -> Group {
     Group { parent, children, starts: false }
 }
 
@@ -271,32 +271,49 @@ impl Case {
 
     /// The forward operations of a pass; `x`: the case's inputs.
     pub fn forward<D: Machine>(&self, rig: &Rig<D>, x: &[f32], pass: &Pass) {
-        let (heads, m) = (self.heads, pass.rows.len());
+        let heads = self.heads;
         let row = |&row: &usize| x[row * heads.input_width()..][..heads.input_width()].iter().copied();
         rig.dev.write_f32(rig.buf("x"), 0, &pass.rows.iter().flat_map(row).collect::<Vec<f32>>());
         rig.dev.write_u32(rig.buf("segments"), 0, &pass.segments);
         rig.dev.write_u32(rig.buf("places"), 0, &pass.places);
-        let (places, part) = (self.places(rig, pass), |name: &str| self.part(rig, name, m));
+        self.inputs(rig, pass);
+        self.rule(rig, pass);
+        self.norm(rig, pass);
+    }
+
+    /// q, k, v, g and beta.
+    pub fn inputs<D: Machine>(&self, rig: &Rig<D>, pass: &Pass) {
+        let part = |name: &str| self.part(rig, name, pass.rows.len());
         rig.dev.delta_inputs(DeltaInputs {
-            heads,
+            heads: self.heads,
             x: part("x"),
             weights: self.weights(rig, ["conv", "decay", "bias"]),
-            places,
+            places: self.places(rig, pass),
             tails: pass.has_tails.then(|| rig.buf("tails")),
             qkv: part("qkv"),
             gates: part("gates"),
         });
+    }
+
+    /// The rule.
+    pub fn rule<D: Machine>(&self, rig: &Rig<D>, pass: &Pass) {
+        let part = |name: &str| self.part(rig, name, pass.rows.len());
         rig.dev.delta_rule(DeltaRule {
-            heads,
+            heads: self.heads,
             qkv: part("qkv"),
             gates: part("gates"),
-            places,
+            places: self.places(rig, pass),
             states: rig.buf("states"),
             out: part("out"),
             rest: pass.has_rest.then(|| part("rest")),
         });
+    }
+
+    /// The norm after it.
+    pub fn norm<D: Machine>(&self, rig: &Rig<D>, pass: &Pass) {
+        let part = |name: &str| self.part(rig, name, pass.rows.len());
         let (o, x, w, y) = (part("out"), part("x"), rig.buf("w"), part("y"));
-        rig.dev.norm_gated(NormGated { heads, o, x, w, eps: EPS, y });
+        rig.dev.norm_gated(NormGated { heads: self.heads, o, x, w, eps: EPS, y });
     }
 
     /// The gradient of the norm: from the gradient of y in `d`.

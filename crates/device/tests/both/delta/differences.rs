@@ -46,7 +46,7 @@ pub fn check_rule() {
     let gates: Vec<f64> = some(2, ROWS * 2 * HEADS.value_heads)
         .iter()
         .enumerate()
-        .map(|(i, x)| if i / HEADS.value_heads % 2 == 0 { x - 1.0 } else { x.abs() })
+        .map(|(i, x)| if (i / HEADS.value_heads).is_multiple_of(2) { x - 1.0 } else { x.abs() })
         .collect();
     let dout = some(3, ROWS * HEADS.value_width());
     let loss = |pieces: &[Piece], qkv: &[f64], gates: &[f64]| {
