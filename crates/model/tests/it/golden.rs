@@ -14,11 +14,11 @@ use plimsoll_model::{
 use safetensors::SafeTensors;
 
 const LIMITS: PassLimits = PassLimits {
-    rows: 256,
-    head_rows: 256,
+    rows: 320,
+    head_rows: 320,
     segments: 3,
-    table_entries: 20,
-    blocks: 20,
+    table_entries: 24,
+    blocks: 24,
     copies: 0,
     window_blocks: 0,
     places: 12,
