@@ -8,15 +8,14 @@ mod layers;
 mod rope;
 
 use crate::wrapped;
-use keys::{Config, FFN_MAX, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, out_of_range};
+use keys::{
+    Config, FFN_MAX, HEADS_MAX, LAYERS_MAX, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, WIDTH_MAX, out_of_range,
+};
 pub(crate) use keys::{either, short, unsupported, unsupported_family};
 use plimsoll_base::{ARCHITECTURES, Architecture, DType, Error, Gate, ModelSpec, Multipliers, Result};
 use serde_json::{Map, Value, json};
 
 const VOCAB_MAX: u64 = 1 << 22;
-const LAYERS_MAX: u64 = plimsoll_base::LAYERS_MAX as u64;
-const WIDTH_MAX: u64 = 1 << 17; // hidden, heads * head_dim
-const HEADS_MAX: u64 = 1 << 12;
 
 /// What the gates' activation is called.
 fn activation(architecture: &Architecture) -> &'static str {

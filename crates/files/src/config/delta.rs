@@ -1,8 +1,6 @@
 //! Layers with linear attention: which they are, and their heads.
 
-use super::keys::{Config, brief, out_of_range, unsupported};
-use super::layers::FULL;
-use super::{HEADS_MAX, LAYERS_MAX, WIDTH_MAX};
+use super::keys::{Config, FULL, HEADS_MAX, LAYERS_MAX, WIDTH_MAX, brief, out_of_range, unsupported};
 use plimsoll_base::{
     Architecture, CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaSpec, Error, LayerSet, ModelSpec, Result,
 };

@@ -6,6 +6,11 @@ use serde_json::{Map, Value};
 /// Keys of caps, and what they are where they are not written.
 pub(super) const SCORE_CAP: (&str, f64) = ("attn_logit_softcapping", 50.0);
 pub(super) const LOGIT_CAP: (&str, f64) = ("final_logit_softcapping", 30.0);
+/// A layer whose rows see all keys before them, in `layer_types`.
+pub(super) const FULL: &str = "full_attention";
+pub(super) const LAYERS_MAX: u64 = plimsoll_base::LAYERS_MAX as u64;
+pub(super) const WIDTH_MAX: u64 = 1 << 17; // hidden, heads * head_dim
+pub(super) const HEADS_MAX: u64 = 1 << 12;
 pub(super) const POSITIONS_MAX: u64 = 1 << 30;
 pub(super) const FFN_MAX: u64 = 1 << 20;
 

@@ -1,11 +1,10 @@
 //! Where layers differ: windows, layers that are not rotated, and the scale of scores.
 
-use super::keys::{Config, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, brief, short, unsupported};
+use super::keys::{Config, FULL, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, brief, short, unsupported};
 use super::rope::Rope;
 use plimsoll_base::{Architecture, Attention, Family, LayerSet, ModelSpec, Result, Window, Windows};
 use serde_json::{Map, Value, json};
 
-pub(super) const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
 impl Config<'_> {

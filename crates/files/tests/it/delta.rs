@@ -63,14 +63,21 @@ fn layers_with_linear_attention_are_read() {
     assert_eq!(spec(&config_json(&read, DType::F32, &TokenIds::default())).unwrap(), read);
 }
 
+const INVALID: &str = "model-config-invalid";
+const UNSUPPORTED: &str = "model-unsupported";
+
+fn check(cases: &[(Value, &str, &str)]) {
+    for (change, slug, words) in cases {
+        let error = spec_from_config(&with("qwen3_5", change.clone()), "config.json").unwrap_err();
+        assert_eq!(error.slug, *slug, "{change}: {error}");
+        assert!(error.message.contains(words) && !error.hints.is_empty(), "{change}: {error}");
+    }
+}
+
 #[test]
 fn linear_attention_that_cannot_be_is_named() {
-    const INVALID: &str = "model-config-invalid";
-    const UNSUPPORTED: &str = "model-unsupported";
     let kinds = |kind: &str| json!({ "layer_types": vec![kind; 4] });
-    let factor =
-        |value: Value| json!({ "rope_parameters": { "rope_theta": 1e4, "partial_rotary_factor": value } });
-    for (change, slug, words) in [
+    check(&[
         (json!({ "layer_types": ["linear_attention"] }), INVALID, "layer_types names 1 layers"),
         (json!({ "layer_types": "linear_attention" }), INVALID, "layer_types names 0 layers"),
         (kinds("sliding_attention"), UNSUPPORTED, "layer_types = \"sliding_attention\""),
@@ -117,6 +124,14 @@ fn linear_attention_that_cannot_be_is_named() {
             INVALID,
             "linear_num_key_heads * linear_key_head_dim = 196608",
         ),
+    ]);
+}
+
+#[test]
+fn what_is_not_built_next_to_linear_attention_is_refused_by_key_and_value() {
+    let factor =
+        |value: Value| json!({ "rope_parameters": { "rope_theta": 1e4, "partial_rotary_factor": value } });
+    check(&[
         (json!({ "linear_conv_kernel_dim": 3 }), UNSUPPORTED, "linear_conv_kernel_dim = 3, built is 4"),
         (json!({ "linear_conv_kernel_dim": "4" }), UNSUPPORTED, "linear_conv_kernel_dim"),
         (json!({ "attn_output_gate": false }), UNSUPPORTED, "attn_output_gate = false, built is true"),
@@ -136,11 +151,7 @@ fn linear_attention_that_cannot_be_is_named() {
         (factor(json!(0.01)), INVALID, "rotates 0 of 32"),
         (factor(json!(0.3)), INVALID, "rotates 9 of 32"),
         (json!({ "head_dim": 20 }), INVALID, "rotates 5 of 20"),
-    ] {
-        let error = spec_from_config(&with("qwen3_5", change.clone()), "config.json").unwrap_err();
-        assert_eq!(error.slug, slug, "{change}: {error}");
-        assert!(error.message.contains(words) && !error.hints.is_empty(), "{change}: {error}");
-    }
+    ]);
     let moe = json!({ "model_type": "qwen3_5_moe", "text_config": golden("qwen3_5") });
     let error = spec_from_config(&moe, "config.json").unwrap_err();
     assert!(error.hints.iter().any(|hint| hint.contains("qwen3_5_text is closest")), "{error}");
