@@ -93,6 +93,8 @@ struct Gates {
     until: [f32; STATE_CHUNK],
 }
 
+/// e^g is 0 below it.
+const UNDERFLOW: f32 = -104.0;
 /// Factors that are 1.
 const ONES: [f32; STATE_CHUNK] = [1.0; STATE_CHUNK];
 
@@ -434,6 +436,10 @@ simd_fn! {
                 store_any(s, &mut dq[at..at + LANES], sum);
             }
             dg += dot(s, q, own) - dot(s, &call.qkv[of_v..][..dv], to_v);
+            // Where e^g is 0, nothing depends on it: not what rounding left of the sum, which the gradient of the decay multiplies by g.
+            if call.gates[m * 2 * h + head] < UNDERFLOW {
+                dg = 0.0;
+            }
             let [to_g, to_beta] = of_gates;
             to_g[0] = dg;
             to_beta[0] = dot(s, du, &call.rest[here..][..dv]);

@@ -62,6 +62,12 @@ impl Taps {
         Taps(taps)
     }
 
+    /// A tap of all channels.
+    #[inline(always)]
+    pub(super) fn row(&self, tap: usize) -> &[f32; DELTA_HEAD_MAX] {
+        &self.0[tap]
+    }
+
     /// Of 16 channels.
     #[inline(always)]
     pub(super) fn at<S: Simd>(&self, s: S, at: usize) -> [S::F; CONV_TAPS] {

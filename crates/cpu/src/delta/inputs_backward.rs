@@ -7,7 +7,7 @@
 
 use super::super::attention::{Segment, segments};
 use super::super::elementwise::split;
-use super::super::lanes::{LANES, Lanes, by_dtype, simd_fn};
+use super::super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::super::norm::{dot, load_any, store_any};
 use super::super::{CpuDevice, Shared};
 use super::inputs::{
@@ -217,21 +217,16 @@ simd_fn! {
         let mut sums = [0.0; DELTA_HEAD_MAX];
         for i in rows {
             sums[..unit.width].fill(0.0);
-            let mut add = |row: usize, later: usize| {
-                // SAFETY: no task writes these any more.
-                let d = unsafe { call.d_qkv.seen(row * heads.conv_width() + unit.first, unit.width) };
-                for at in (0..unit.width).step_by(LANES) {
-                    let tap = taps.at(s, at)[TAIL - later];
-                    let sum = s.fma(tap, load_any(s, &d[at..at + LANES]), load_any(s, &sums[at..at + LANES]));
-                    store_any(s, &mut sums[at..at + LANES], sum);
-                }
-            };
             let own = CONV_TAPS.min(segment.rows - i);
-            (0..own).for_each(|later| add(segment.first_row + i + later, later));
+            for later in 0..own {
+                read_by(s, call, taps, unit, (segment.first_row + i + later, later), &mut sums);
+            }
             if own < CONV_TAPS && call.has_children {
-                for child in call.segments().filter(|child| child.parent as usize == segment.first_row) {
-                    let end = CONV_TAPS.min(own + child.rows);
-                    (own..end).for_each(|later| add(child.first_row + later - own, later));
+                for child in call.segments() {
+                    let end = if child.parent as usize == segment.first_row { CONV_TAPS.min(own + child.rows) } else { 0 };
+                    for later in own..end {
+                        read_by(s, call, taps, unit, (child.first_row + later - own, later), &mut sums);
+                    }
                 }
             }
             let first = (segment.first_row + i) * heads.input_width() + unit.first;
@@ -242,6 +237,26 @@ simd_fn! {
                 store_any(s, &mut to[at..at + LANES], sum);
             }
         }
+    }
+}
+
+/// Adds what a row says of the inputs of the row `later` rows before it.
+#[inline(always)]
+fn read_by<S: Simd, T: Lanes>(
+    s: S,
+    call: &Call<'_, T>,
+    taps: &Taps,
+    unit: Unit,
+    (row, later): (usize, usize),
+    sums: &mut [f32; DELTA_HEAD_MAX],
+) {
+    // SAFETY: no task writes these any more.
+    let d = unsafe { call.d_qkv.seen(row * call.inputs.heads.conv_width() + unit.first, unit.width) };
+    let taps = taps.row(TAIL - later).as_chunks::<LANES>().0.iter();
+    let sums = sums.as_chunks_mut::<LANES>().0.iter_mut();
+    for ((d, tap), sum) in d.as_chunks::<LANES>().0.iter().zip(taps).zip(sums) {
+        let total = s.fma(f32::load(s, tap), f32::load(s, d), f32::load(s, sum));
+        f32::store(s, sum, total);
     }
 }
 
