@@ -61,8 +61,11 @@ impl Schedule {
             // One block for the next token of everyone who runs, so that a newcomer does not preempt at once.
             OnFull::Preempt => {
                 let one = Count { whole: 1, window: self.ring.min(1), states: 0 };
+                let wanted = || self.wanted_blocks(s, samples).less(self.sequences[s].held.count());
                 let own = match goes_on {
-                    true => self.wanted_blocks(s, samples).less(self.sequences[s].held.count()),
+                    true => wanted(),
+                    // The others of its group wait for the prompt: in vain, if it were preempted at once.
+                    false if self.has_lost_prompt(s, samples) => wanted().plus(one),
                     false => Count { states: self.own_states(s), ..one },
                 };
                 let lacks = |&&s: &&usize| self.sequences[s].held.state.is_none() && self.own_states(s) > 0;
