@@ -137,7 +137,7 @@ impl Param {
     }
 
     /// True unless it is the embedding or comes after the layers.
-    fn is_of_layer(&self) -> bool {
+    pub fn is_of_layer(&self) -> bool {
         use ParamKind::{Embed, FinalNorm, Head, ValueHead};
         !matches!(self.kind, Embed | FinalNorm | Head | ValueHead)
     }
