@@ -110,7 +110,7 @@ simd_fn! {
         for ((x, attn), out) in heads {
             let vectors = x[d..].chunks(LANES).zip(attn.chunks(LANES)).zip(out.chunks_mut(LANES));
             for ((gate, attn), out) in vectors {
-                store_any(s, out, s.mul(load_any(s, attn), super::delta::sigmoid(s, load_any(s, gate))));
+                store_any(s, out, s.mul(load_any(s, attn), super::delta::shared::sigmoid(s, load_any(s, gate))));
             }
         }
     }
@@ -156,7 +156,7 @@ simd_fn! {
             // SAFETY: elements of row m.
             let (to, dgate) = unsafe { (call.d.range(here, n), call.dx.range(of_gate, n)) };
             let (attn, dy) = (load_any(s, &call.attn[here..][..n]), load_any(s, to));
-            let sig = super::delta::sigmoid(s, load_any(s, &call.x[of_gate..][..n]));
+            let sig = super::delta::shared::sigmoid(s, load_any(s, &call.x[of_gate..][..n]));
             let slope = s.mul(sig, s.sub(s.splat(1.0), sig));
             store_any(s, dgate, s.mul(s.mul(dy, attn), slope));
             store_any(s, to, s.mul(dy, sig));

@@ -95,6 +95,25 @@ fn scratch_elements(spec: &ModelSpec, weights: DType) -> u64 {
     each.fold(experts, u64::max)
 }
 
+/// Runs an operation that some families have: of gated heads, of linear attention, of experts.
+fn run_of_family(dev: &CpuDevice, op: Op<'_>) {
+    match op {
+        Op::SplitGates { .. }
+        | Op::GateHeads { .. }
+        | Op::GateHeadsBackward { .. }
+        | Op::JoinGates { .. } => {
+            head_gates::run(dev, op);
+        }
+        Op::DeltaInputs { .. }
+        | Op::DeltaRule { .. }
+        | Op::NormGated { .. }
+        | Op::NormGatedBackward { .. }
+        | Op::DeltaRuleBackward { .. }
+        | Op::DeltaInputsBackward { .. } => delta::run(dev, op),
+        op => experts::run(dev, op),
+    }
+}
+
 impl Backend for CpuDevice {
     fn kind(&self) -> DeviceKind {
         DeviceKind::Cpu
@@ -149,24 +168,6 @@ impl Backend for CpuDevice {
             Op::AdaptBackwardU { dy, adapter, du } => matmul::adapt_backward_u(self, dy, adapter, du),
             Op::AdaptedDx { dy, of, du, out } => matmul::adapted_dx(self, dy, of, du, out),
             Op::AdaptBackwardW { args } => matmul::adapt_backward_w(self, args),
-            op @ (Op::Route { .. }
-            | Op::MatmulExperts { .. }
-            | Op::GluExperts { .. }
-            | Op::Combine { .. }
-            | Op::MatmulExpertsDx { .. }
-            | Op::MatmulExpertsDw { .. }
-            | Op::GluExpertsBackward { .. }
-            | Op::RouteBackward { .. }) => experts::run(self, op),
-            op @ (Op::SplitGates { .. }
-            | Op::GateHeads { .. }
-            | Op::GateHeadsBackward { .. }
-            | Op::JoinGates { .. }) => head_gates::run(self, op),
-            op @ (Op::DeltaInputs { .. }
-            | Op::DeltaRule { .. }
-            | Op::NormGated { .. }
-            | Op::NormGatedBackward { .. }
-            | Op::DeltaRuleBackward { .. }
-            | Op::DeltaInputsBackward { .. }) => delta::run(self, op),
             Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
             Op::MatmulDw { dy, x, grad, add, pack } => matmul::gradient(self, dy, x, grad, add, pack),
             Op::BiasBackward { dy, grad, add } => norm::bias_backward(self, dy, grad, add),
@@ -191,6 +192,7 @@ impl Backend for CpuDevice {
             },
             Op::WriteCodes { src, dst } => adamw8::write_codes(self, src, dst),
             Op::Zero { dst } => elementwise::zero(self, dst),
+            op => run_of_family(self, op),
         }
     }
 

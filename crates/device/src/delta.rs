@@ -18,7 +18,7 @@ use plimsoll_memory::Buf;
 pub const CONV_TAPS: usize = plimsoll_base::CONV_TAPS as usize;
 /// Rows of a segment between states that are kept for its backward pass.
 pub const STATE_CHUNK: usize = 64;
-/// "No state": a segment begins with zeros, or nobody reads what it leaves.
+/// "No state": a segment begins with zeros, or what it leaves is not read.
 pub const NO_STATE: u32 = u32::MAX;
 /// Elements of a head, at most; a multiple of `HEAD_STEP`.
 pub const DELTA_HEAD_MAX: usize = plimsoll_base::DELTA_HEAD_MAX as usize;

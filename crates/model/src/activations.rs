@@ -6,6 +6,7 @@
 //! Legend: L layers, M rows, R head rows, S segments, B blocks, h hidden, a d query width, k d key width, f feed-forward.
 
 pub(crate) mod bufs;
+mod mode;
 mod slots;
 
 use crate::adapters::AdaptBufs;
@@ -14,92 +15,14 @@ use crate::experts::{self, ExpertRegions};
 use crate::gates::{self, GateRegions};
 use crate::kept::{self, Kept};
 use bufs::{Backward, HeadBufs, LayerBufs, WindowBufs};
-use plimsoll_base::{DType, LayerSet, ModelSpec, Phase, PhaseSet, Result};
+pub use mode::{Mode, Recompute};
+use plimsoll_base::{DType, LayerSet, ModelSpec, PhaseSet, Result};
 use plimsoll_device::{
     Batch, DeviceKind, HEAD_TILE, HeadOut, INPUT_SLOTS, KV_BLOCK, Kv, SEGMENT_FIELDS, sizes,
 };
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
-use serde::{Deserialize, Serialize};
 pub(crate) use slots::adapter_slots;
-use slots::{attends, ffn_out_slots, gate_up_before, gate_up_slots, slots};
-
-/// What the update keeps of a layer for its backward pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Recompute {
-    None,
-    /// Norms, the SwiGLU product and the residual after attention are computed again.
-    Cheap,
-    /// Only each layer's input is kept.
-    Layer,
-    /// Only each layer's input is kept, in the device's host memory.
-    Offload,
-}
-
-impl Recompute {
-    /// True if the backward pass computes whole layers again.
-    pub fn is_of_layers(self) -> bool {
-        matches!(self, Recompute::Layer | Recompute::Offload)
-    }
-}
-
-/// What a phase's passes are for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Sampling: keys and values of all layers stay.
-    Rollout {
-        /// True if top-k, top-p or min-p cut the vocabulary.
-        truncates: bool,
-    },
-    /// Scores of whole sequences: a reward model, forward only. Models of one shape have the same number, and share the
-    /// regions of their passes.
-    Reward(u8),
-    /// Log-probs only, of a model of the actor's shape.
-    Score,
-    /// Log-probs only, of a teacher of any shape.
-    Teacher,
-    /// A critic: forward to values, and backward.
-    Critic(Recompute),
-    /// Forward and backward.
-    Update(Recompute),
-    /// Forward and backward of a model whose head gives a score.
-    UpdateScore(Recompute),
-}
-
-impl Mode {
-    /// The phase in which the pass runs.
-    pub fn phase(self) -> Phase {
-        match self {
-            Mode::Rollout { .. } => Phase::Rollout,
-            Mode::Reward(_) => Phase::Reward,
-            Mode::Score | Mode::Teacher => Phase::Score,
-            Mode::Critic(_) => Phase::Critic,
-            Mode::Update(_) | Mode::UpdateScore(_) => Phase::Update,
-        }
-    }
-
-    /// The beginning of its regions' names: the phase, and a number where the phase has passes of several shapes.
-    pub(crate) fn prefix(self) -> String {
-        match self {
-            Mode::Reward(set @ 1..) => format!("{}{}", self.phase().name(), set + 1),
-            Mode::Teacher => "teacher".to_string(),
-            _ => self.phase().name().to_string(),
-        }
-    }
-
-    /// What a mode with a backward pass keeps.
-    pub(crate) fn recompute(self) -> Option<Recompute> {
-        match self {
-            Mode::Critic(r) | Mode::Update(r) | Mode::UpdateScore(r) => Some(r),
-            Mode::Rollout { .. } | Mode::Reward(_) | Mode::Score | Mode::Teacher => None,
-        }
-    }
-
-    /// True if the head is one column instead of the vocabulary's.
-    fn has_values(self) -> bool {
-        matches!(self, Mode::Reward(_) | Mode::Critic(_) | Mode::UpdateScore(_))
-    }
-}
+use slots::{attends, ffn_out_slots, gate_up_before, gate_up_slots, leaving, slots};
 
 /// The most of everything that one pass may hold; enforced where batches are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,16 +114,7 @@ pub fn layout(
     for (name, slots, shape, dtype) in norms.iter().chain(kept).filter(|t| t.1 > 0) {
         add_in(turn_of(spec, mode, name), name, &[&[*slots], *shape].concat(), *dtype)?;
     }
-    let has_gradients = mode.recompute().is_some();
-    let routes = (s.routes, turn_of(spec, mode, "routes"));
-    experts::add_regions(spec, weights, m, routes, has_gradients, &mut add_in)?;
-    gates::add_regions(spec, weights, m, has_gradients, &mut add_in)?;
-    let keeps = match mode {
-        Mode::Rollout { .. } => Keeps::States,
-        _ if has_gradients => Keeps::Gradients,
-        _ => Keeps::Nothing,
-    };
-    delta::add_regions(spec, weights, &limits, keeps, &mut add_in)?;
+    add_of_family(spec, weights, mode, limits, &mut add_in)?;
     add_head(spec, weights, target, mode, r, &mut add_in)?;
     if mode.recompute().is_some() {
         add_backward(spec, weights, target.kind, mode, limits, &mut add_in)?;
@@ -213,9 +127,24 @@ pub fn layout(
     Ok(regions)
 }
 
-/// Inputs of layers that wait in the host's memory.
-fn leaving(spec: &ModelSpec, mode: Mode) -> usize {
-    if mode.recompute() == Some(Recompute::Offload) { kept::leaving(spec.layers) } else { 0 }
+/// Regions that some families have: of experts, of gates of heads, of linear attention.
+fn add_of_family(
+    spec: &ModelSpec,
+    weights: DType,
+    mode: Mode,
+    limits: PassLimits,
+    add: &mut impl FnMut(Turn, &str, &[usize], DType) -> Result<()>,
+) -> Result<()> {
+    let (m, has_gradients) = (limits.rows, mode.recompute().is_some());
+    let routes = (slots(spec, mode).routes, turn_of(spec, mode, "routes"));
+    experts::add_regions(spec, weights, m, routes, has_gradients, add)?;
+    gates::add_regions(spec, weights, m, has_gradients, add)?;
+    let keeps = match mode {
+        Mode::Rollout { .. } => Keeps::States,
+        _ if has_gradients => Keeps::Gradients,
+        _ => Keeps::Nothing,
+    };
+    delta::add_regions(spec, weights, (m, limits.segments, limits.places), keeps, add)
 }
 
 /// Layers whose cache holds their windows alone.

@@ -3,10 +3,12 @@
 use crate::activations::bufs::{Backward, HeadGradBufs, LayerBufs};
 use crate::activations::{Activations, Recompute};
 use crate::adapters::{Adapters, LayerAdapters, Site};
+use crate::decoder::Decoder;
 use crate::delta::DeltaGradients;
 use crate::experts::ExpertGradients;
-use crate::forward::{self, Decoder, Pass};
+use crate::forward;
 use crate::mixer::{self, qk_norm};
+use crate::pass::Pass;
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::ModelSpec;
 use plimsoll_device::{

@@ -2,7 +2,6 @@
 //!
 //! Legend: as in `plimsoll_device::DeltaHeads`; L layers with linear attention.
 
-use crate::activations::PassLimits;
 use crate::weights::LayerDelta;
 use plimsoll_base::{DType, DeltaSpec, ModelSpec, Result};
 use plimsoll_device::{
@@ -61,24 +60,24 @@ pub fn places_for(rows: usize, segments: usize) -> usize {
     (all + most).min(2 * all + 6)
 }
 
-/// Adds the regions, for passes within `limits`.
+/// Adds the regions, for passes of M rows in S segments with P places of states.
 ///
 /// Errors: `size-overflow`.
 pub(crate) fn add_regions(
     spec: &ModelSpec,
     weights: DType,
-    limits: &PassLimits,
+    (m, segments, places): (usize, usize, usize),
     keeps: Keeps,
     add: &mut impl FnMut(Turn, &str, &[usize], DType) -> Result<()>,
 ) -> Result<()> {
     let Some(delta) = spec.delta else { return Ok(()) };
-    let (m, places, heads) = (limits.rows, limits.places, heads(delta));
+    let heads = heads(delta);
     let layers = spec.delta_layers() as usize;
     let DeltaHeads { value_heads, key_dim, value_dim, .. } = heads;
     let (conv, values) = (heads.conv_width(), heads.value_width());
     let state = [places, value_heads, key_dim, value_dim];
     let turn = if keeps == Keeps::Gradients { Turn::Layers } else { Turn::Whole };
-    add(Turn::Whole, "delta.places", &[limits.segments, PLACE_FIELDS], DType::U32)?;
+    add(Turn::Whole, "delta.places", &[segments, PLACE_FIELDS], DType::U32)?;
     add(turn, "delta.qkv", &[m, conv], weights)?;
     add(turn, "delta.gates", &[m, 2, value_heads], DType::F32)?;
     add(turn, "delta.out", &[m, values], weights)?;

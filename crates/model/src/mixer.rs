@@ -1,8 +1,9 @@
 //! What mixes the rows of a sequence in a layer: attention over keys, with or without gates, or linear attention.
 
 use crate::activations::bufs::LayerBufs;
+use crate::decoder::Decoder;
 use crate::delta::DeltaLayer;
-use crate::forward::{Cache, Decoder, Pass};
+use crate::pass::{Cache, Pass};
 use crate::weights::LayerParams;
 use plimsoll_base::ModelSpec;
 use plimsoll_device::{Device, Heads, QkNorm};

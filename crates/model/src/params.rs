@@ -5,7 +5,7 @@
 //! optimizer is one element-wise pass over all parameters.
 
 use crate::adapters::Site;
-use plimsoll_base::{DType, Encoding, LoraTarget, ModelSpec, QkNorms};
+use plimsoll_base::{DType, DeltaSpec, Encoding, ExpertsSpec, LoraTarget, ModelSpec, QkNorms};
 use plimsoll_device::{CODE_BLOCK, CONV_TAPS, DeviceKind, Run, matrix_elements};
 
 /// Elements to which each parameter is aligned, so that no block of 8-bit moments holds numbers of two.
@@ -208,20 +208,13 @@ impl ParamTable {
             let experts = spec.experts_of(layer);
             let gate_up = |what| parts("mlp", "gate_up", &[("gate", f), ("up", f)], what);
             if let Some(delta) = spec.delta_of(layer) {
-                let part = |rest: &str, rows: u32| (name(&format!("linear_attn.{rest}")), rows);
-                let (v, heads) = (delta.value_width(), delta.value_heads);
-                let first = [("qkv", delta.conv_width()), ("z", v), ("b", heads), ("a", heads)];
-                let first = first.map(|(of, rows)| part(&format!("in_proj_{of}.weight"), rows));
-                add(ParamKind::Qkv, layer, h, first.to_vec());
-                for (kind, rest, rows) in [
-                    (ParamKind::DeltaConv, "conv1d.weight", CONV_TAPS as u32 * delta.conv_width()),
-                    (ParamKind::DeltaDecay, "A_log", heads),
-                    (ParamKind::DeltaBias, "dt_bias", heads),
-                    (ParamKind::DeltaNorm, "norm.weight", delta.value_dim),
-                ] {
-                    add(kind, layer, 0, vec![part(rest, rows)]);
-                }
-                add(ParamKind::Output, layer, v, vec![part("out_proj.weight", h)]);
+                linear_attention(delta, h, |kind, k, rest, rows| {
+                    let parts = rest
+                        .iter()
+                        .zip(rows)
+                        .map(|(rest, &rows)| (name(&format!("linear_attn.{rest}")), rows));
+                    add(kind, layer, k, parts.collect());
+                });
             } else {
                 add(ParamKind::Qkv, layer, h, qkv("weight"));
                 if spec.qkv_bias {
@@ -244,14 +237,11 @@ impl ParamTable {
                 add(ParamKind::FfnNorm, layer, 0, norm(names, 1));
             }
             if let Some(experts) = experts {
-                let each = |of: &[(&str, u32)]| -> Vec<(String, u32)> {
-                    let part = |e, p: &str| name(&format!("mlp.experts.{e}.{p}_proj.weight"));
-                    let all = (0..experts.count).flat_map(|e| of.iter().map(move |&(p, rows)| (e, p, rows)));
-                    all.map(|(e, p, rows)| (part(e, p), rows)).collect()
-                };
-                add(ParamKind::Router, layer, h, vec![(name("mlp.gate.weight"), experts.count)]);
-                add(ParamKind::GateUp, layer, h, each(&[("gate", experts.ffn), ("up", experts.ffn)]));
-                add(ParamKind::Down, layer, experts.ffn, each(&[("down", h)]));
+                of_experts(experts, h, |kind, k, parts| {
+                    let named =
+                        parts.into_iter().map(|(rest, rows)| (name(&format!("mlp.{rest}.weight")), rows));
+                    add(kind, layer, k, named.collect());
+                });
             } else {
                 add(ParamKind::GateUp, layer, h, gate_up("weight"));
                 add(ParamKind::Down, layer, f, vec![(name("mlp.down_proj.weight"), h)]);
@@ -325,6 +315,29 @@ impl ParamTable {
     pub fn find(&self, kind: ParamKind, layer: u32) -> Option<&Param> {
         self.params.iter().find(|p| p.kind == kind && p.layer == layer)
     }
+}
+
+/// The parameters of experts over rows of `h`: kinds, columns, and names in a layer's feed-forward part with the rows of each.
+fn of_experts(experts: ExpertsSpec, h: u32, mut add: impl FnMut(ParamKind, u32, Vec<(String, u32)>)) {
+    let each = |of: &[(&str, u32)]| -> Vec<(String, u32)> {
+        let all = (0..experts.count).flat_map(|e| of.iter().map(move |&(p, rows)| (e, p, rows)));
+        all.map(|(e, p, rows)| (format!("experts.{e}.{p}_proj"), rows)).collect()
+    };
+    add(ParamKind::Router, h, vec![("gate".into(), experts.count)]);
+    add(ParamKind::GateUp, h, each(&[("gate", experts.ffn), ("up", experts.ffn)]));
+    add(ParamKind::Down, experts.ffn, each(&[("down", h)]));
+}
+
+/// The parameters of linear attention over rows of `h`: kinds, columns, and names in a layer with the rows of each.
+fn linear_attention(delta: DeltaSpec, h: u32, mut add: impl FnMut(ParamKind, u32, &[&str], &[u32])) {
+    let (conv, v, heads) = (delta.conv_width(), delta.value_width(), delta.value_heads);
+    let first = ["in_proj_qkv.weight", "in_proj_z.weight", "in_proj_b.weight", "in_proj_a.weight"];
+    add(ParamKind::Qkv, h, &first, &[conv, v, heads, heads]);
+    add(ParamKind::DeltaConv, 0, &["conv1d.weight"], &[CONV_TAPS as u32 * conv]);
+    add(ParamKind::DeltaDecay, 0, &["A_log"], &[heads]);
+    add(ParamKind::DeltaBias, 0, &["dt_bias"], &[heads]);
+    add(ParamKind::DeltaNorm, 0, &["norm.weight"], &[delta.value_dim]);
+    add(ParamKind::Output, v, &["out_proj.weight"], &[h]);
 }
 
 #[cfg(test)]

@@ -19,11 +19,53 @@ use super::super::attention::tiles::{sum_tile, tile_of};
 use super::super::lanes::{LANES, Lanes, Simd, simd_fn};
 use super::super::norm::{dot, load_any, store_any};
 use super::rule::widen;
-use super::rule_backward::{Call, Chunk};
-use crate::Isa;
-use plimsoll_device::{DELTA_HEAD_MAX, STATE_CHUNK};
+use super::shared::{Stay, Stays};
+use crate::{Isa, Shared};
+use plimsoll_device::{DELTA_HEAD_MAX, DeltaHeads, STATE_CHUNK};
 use std::mem::MaybeUninit;
 use std::ops::Range;
+
+/// The operands.
+pub(super) struct Call<'a, T> {
+    pub(super) heads: DeltaHeads,
+    pub(super) all: Stays<'a>,
+    pub(super) qkv: &'a [T],
+    pub(super) gates: &'a [f32],
+    pub(super) states: &'a [f32],
+    pub(super) rest: &'a [f32],
+    pub(super) dout: &'a [T],
+    pub(super) d_rest: Shared<'a, f32>,
+    pub(super) d_states: Shared<'a, f32>,
+    pub(super) d_qkv: Shared<'a, f32>,
+    pub(super) d_gates: Shared<'a, f32>,
+}
+
+/// Up to 64 rows of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chunk {
+    pub(super) first_row: usize,
+    pub(super) rows: usize,
+    /// The place of the state before it; that after it is the next.
+    pub(super) place: usize,
+}
+
+impl<T> Call<'_, T> {
+    /// The chunk of that number among those of all segments.
+    pub(super) fn chunk(&self, mut index: usize) -> Chunk {
+        for Stay { segment, to, .. } in self.all.iter() {
+            let chunks = segment.rows.div_ceil(STATE_CHUNK);
+            if index < chunks {
+                return Chunk {
+                    first_row: segment.first_row + index * STATE_CHUNK,
+                    rows: STATE_CHUNK.min(segment.rows - index * STATE_CHUNK),
+                    place: to.expect("states of all chunks have places") + index,
+                };
+            }
+            index -= chunks;
+        }
+        panic!("{index} chunks beyond the last segment")
+    }
+}
 
 /// Rows of an operand that are turned round at a time: two vectors.
 const PANEL: usize = 2 * LANES;

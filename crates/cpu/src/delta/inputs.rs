@@ -9,7 +9,7 @@ use super::super::elementwise::split;
 use super::super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::super::norm::{dot, load_any, store_any};
 use super::super::{CpuDevice, Shared};
-use super::{Stay, Stays, check_rows, rows_of, sigmoid, softplus, widened};
+use super::shared::{Stay, Stays, check_rows, rows_of, sigmoid, softplus, widened};
 use plimsoll_device::{CONV_TAPS, DELTA_HEAD_MAX, DeltaHeads, DeltaInputs, DeltaWeights, NO_PARENT};
 use plimsoll_memory::Buf;
 use std::ops::Range;

@@ -14,7 +14,7 @@ use super::inputs::{
     Decay, Inputs, ROWS, TAIL, Taps, Unit, check_weights, convolved, gate_inputs, inverse_length, overlap,
     units,
 };
-use super::{add_sums, check_rows, check_segments, rows_of, sigmoid, softplus};
+use super::shared::{add_sums, check_rows, check_segments, rows_of, sigmoid, softplus};
 use plimsoll_device::{
     CONV_TAPS, DELTA_HEAD_MAX, DeltaInputsBackward, DeltaWeights, NO_PARENT, SEGMENT_FIELDS,
 };

@@ -4,7 +4,7 @@ use super::super::elementwise::split;
 use super::super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::super::norm::reciprocal_rms;
 use super::super::{CpuDevice, Shared};
-use super::{add_sums, check_rows, rows_of, sigmoid, widened};
+use super::shared::{add_sums, check_rows, rows_of, sigmoid, widened};
 use plimsoll_device::{DELTA_HEAD_MAX, DeltaHeads, NormGated, NormGatedBackward};
 use std::ops::Range;
 

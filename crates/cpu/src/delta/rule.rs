@@ -7,7 +7,7 @@
 
 use super::super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::super::{CpuDevice, Shared};
-use super::{COLUMNS, Stay, Stays, check_rows, exp_of, rows_of};
+use super::shared::{COLUMNS, Stay, Stays, check_rows, exp_of, rows_of};
 use plimsoll_device::{DELTA_HEAD_MAX, DeltaHeads, DeltaRule, STATE_CHUNK, edges};
 use std::mem::MaybeUninit;
 

@@ -11,12 +11,13 @@
 
 #![allow(clippy::needless_range_loop)] // Indices run over several arrays, which stay in registers.
 
+use super::super::CpuDevice;
 use super::super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::super::norm::dot;
-use super::super::{CpuDevice, Shared};
+use super::chunk::{self, Call};
 use super::rule::{Block, Space, queries_and_keys};
-use super::{COLUMNS, Stay, Stays, check_rows, check_segments, chunk, exp_of, rows_of};
-use plimsoll_device::{DELTA_HEAD_MAX, DeltaHeads, DeltaRuleBackward, STATE_CHUNK, edges};
+use super::shared::{COLUMNS, Stay, Stays, check_rows, check_segments, exp_of, rows_of};
+use plimsoll_device::{DELTA_HEAD_MAX, DeltaRuleBackward, STATE_CHUNK, edges};
 
 pub(super) fn backward(dev: &CpuDevice, args: DeltaRuleBackward<'_>) {
     let heads = args.heads;
@@ -65,48 +66,6 @@ pub(super) fn backward(dev: &CpuDevice, args: DeltaRuleBackward<'_>) {
             chunk::backward::<T>(dev.isa(), &call, &call.chunk(task / heads.key_heads), task % heads.key_heads);
         });
     });
-}
-
-/// The operands.
-pub(super) struct Call<'a, T> {
-    pub(super) heads: DeltaHeads,
-    pub(super) all: Stays<'a>,
-    pub(super) qkv: &'a [T],
-    pub(super) gates: &'a [f32],
-    pub(super) states: &'a [f32],
-    pub(super) rest: &'a [f32],
-    pub(super) dout: &'a [T],
-    pub(super) d_rest: Shared<'a, f32>,
-    pub(super) d_states: Shared<'a, f32>,
-    pub(super) d_qkv: Shared<'a, f32>,
-    pub(super) d_gates: Shared<'a, f32>,
-}
-
-/// Up to 64 rows of a segment.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Chunk {
-    pub(super) first_row: usize,
-    pub(super) rows: usize,
-    /// The place of the state before it; that after it is the next.
-    pub(super) place: usize,
-}
-
-impl<T> Call<'_, T> {
-    /// The chunk of that number among those of all segments.
-    fn chunk(&self, mut index: usize) -> Chunk {
-        for Stay { segment, to, .. } in self.all.iter() {
-            let chunks = segment.rows.div_ceil(STATE_CHUNK);
-            if index < chunks {
-                return Chunk {
-                    first_row: segment.first_row + index * STATE_CHUNK,
-                    rows: STATE_CHUNK.min(segment.rows - index * STATE_CHUNK),
-                    place: to.expect("states of all chunks have places") + index,
-                };
-            }
-            index -= chunks;
-        }
-        panic!("{index} chunks beyond the last segment")
-    }
 }
 
 simd_fn! {

@@ -1,7 +1,8 @@
 //! How many layers' worth of its buffers a pass holds, by what it is for.
 
-use super::{Mode, Recompute, leaving};
+use super::mode::{Mode, Recompute};
 use crate::adapters::Site;
+use crate::kept;
 use plimsoll_base::ModelSpec;
 use plimsoll_device::INPUT_SLOTS;
 
@@ -76,4 +77,9 @@ pub(crate) fn adapter_slots(spec: &ModelSpec, mode: Mode, site: Site) -> usize {
 pub(super) fn attends(spec: &ModelSpec, layer: usize) -> usize {
     let before = layer - spec.delta.map_or(0, |delta| delta.layers.before(layer as u32) as usize);
     before.min(spec.attention_layers().saturating_sub(1) as usize)
+}
+
+/// Inputs of layers that wait in the host's memory.
+pub(super) fn leaving(spec: &ModelSpec, mode: Mode) -> usize {
+    if mode.recompute() == Some(Recompute::Offload) { kept::leaving(spec.layers) } else { 0 }
 }

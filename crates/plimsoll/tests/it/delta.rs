@@ -75,8 +75,8 @@ fn every_method_trains_linear_attention() {
     let model = format!("model={}", folder.text_path("delta"));
     for (name, more) in [
         ("first-ppo", &["critic.warmup_steps=0"][..]),
-        ("first-dpo", &[]),
-        ("first-reward-model", &[]),
+        ("first-dpo", &["train.warmup_steps=0"]),
+        ("first-reward-model", &["train.warmup_steps=0"]),
         ("first-distill", &[]),
     ] {
         let recipe = format!("{}/../../runs/{name}.toml", env!("CARGO_MANIFEST_DIR"));

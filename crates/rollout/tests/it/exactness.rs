@@ -334,13 +334,9 @@ fn experts() {
 /// States of linear attention go on from pass to pass, over the edges of the chunks that the backward pass takes.
 #[test]
 fn linear_attention() {
-    for (source, dtype) in [
-        ("qwen3_5", DType::F32),
-        ("qwen3_5", DType::Bf16),
-        ("qwen3_5_wide", DType::F32),
-        ("qwen3_5_wide", DType::Bf16),
-    ] {
-        check_model(source, dtype);
+    for source in ["qwen3_5", "qwen3_5_wide"] {
+        check_model(source, DType::F32);
+        check_model(source, DType::Bf16);
     }
     for (lens, group_size) in [([1, 62, 63, 64, 65], 2), ([127, 128, 3, 129, 50], 1)] {
         let ask = Ask::new("qwen3_5_wide", DType::Bf16, Machine::detect(), &lens, group_size);
