@@ -157,8 +157,3 @@ simd_fn! {
         }
     }
 }
-
-/// Runs one of the operations of the gates of heads.
-pub(super) fn run_heads(_dev: &CpuDevice, op: plimsoll_device::Op<'_>) {
-    todo!("{}", op.name());
-}

@@ -15,6 +15,7 @@ mod elementwise;
 mod experts;
 mod gate;
 mod head;
+mod head_gates;
 mod isa;
 mod lanes;
 mod matmul;

@@ -3,7 +3,7 @@
 use crate::cpu_device::CpuDevice;
 use crate::{
     activation, adamw, adamw8, attention, attention_backward, blocks, delta, elementwise, experts, gate,
-    head, lanes, matmul, norm, peak, rope, sample,
+    head, head_gates, lanes, matmul, norm, peak, rope, sample,
 };
 use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
 use plimsoll_device::{
@@ -158,7 +158,7 @@ impl Backend for CpuDevice {
             op @ (Op::SplitGates { .. }
             | Op::GateHeads { .. }
             | Op::GateHeadsBackward { .. }
-            | Op::JoinGates { .. }) => gate::run_heads(self, op),
+            | Op::JoinGates { .. }) => head_gates::run(self, op),
             op @ (Op::DeltaInputs { .. }
             | Op::DeltaRule { .. }
             | Op::NormGated { .. }

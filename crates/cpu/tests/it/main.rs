@@ -12,6 +12,7 @@ mod attention;
 mod attention_backward;
 mod bench;
 mod blocks;
+mod delta;
 mod experts;
 mod head;
 mod matmul;

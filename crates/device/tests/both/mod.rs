@@ -3,6 +3,7 @@
 pub mod activation;
 pub mod adapter;
 pub mod blocks;
+pub mod delta;
 pub mod experts;
 pub mod nf4;
 mod rig;
