@@ -142,9 +142,11 @@ __device__ __forceinline__ void multiply_slice(float (&d)[2 * N][4], const u16* 
     }
 }
 
-/// One number of a row, or of the chunk, for each row.
+/// Numbers of rows, or of parts of the chunk. `sum`: the sum of g up to a row, as a number and what it leaves: differences of sums of some
+/// thousands are as exact as those of small ones.
 struct ChunkRows {
-    float sum[STATE_CHUNK], beta[STATE_CHUNK], d_beta[STATE_CHUNK], v_dv[STATE_CHUNK], q_dq[2][STATE_CHUNK], parts[CHUNK_THREADS / WARP];
+    float2 sum[STATE_CHUNK];
+    float beta[STATE_CHUNK], d_beta[STATE_CHUNK], v_dv[STATE_CHUNK], q_dq[2][STATE_CHUNK], parts[CHUNK_THREADS / WARP];
 };
 
 /// Elements of matrices of slices with 64 and 128 rows, and of those between rows.
@@ -186,18 +188,26 @@ struct ChunkHead {
                 g[n] = i < chunk.rows ? gate[0] : 0.0f;
                 beta[n] = i < chunk.rows ? gate[h.value_heads] : 0.0f;
             }
-            float end = g[0] + g[1];
+            const double end = warp_scan((double)g[0] + (double)g[1]), sums[2] = {end - (double)g[1], end};
 #pragma unroll
-            for (u32 step = 1; step < WARP; step <<= 1) {
-                const float below = __shfl_up_sync(ALL_LANES, end, step);
-                if (lane() >= step) end = below + end;
+            for (u32 n = 0; n < 2; n++) {
+                const float most = (float)sums[n];
+                of.sum[lane() * 2 + n] = make_float2(most, (float)(sums[n] - (double)most));
             }
-            const float below = __shfl_up_sync(ALL_LANES, end, 1);
-            of.sum[lane() * 2] = (lane() ? below : 0.0f) + g[0];
-            of.sum[lane() * 2 + 1] = end;
             of.beta[lane() * 2] = beta[0], of.beta[lane() * 2 + 1] = beta[1];
         }
         __syncthreads();
+    }
+
+    /// e to the sum of g after row s, up to row t.
+    __device__ __forceinline__ float fade(u32 s, u32 t) const {
+        const float e = exp_f32(of.sum[t].x - of.sum[s].x);
+        return fma(e, of.sum[t].y - of.sum[s].y, e);
+    }
+    /// e to the sum of g up to row t.
+    __device__ __forceinline__ float fade(u32 t) const {
+        const float e = exp_f32(of.sum[t].x);
+        return fma(e, of.sum[t].y, e);
     }
 
     /// dk = D u, products of pairs of rows, and what needs u, w and v alone.
@@ -274,8 +284,8 @@ struct ChunkHead {
 #pragma unroll
             for (u32 e = 0; e < 4; e++) {
                 const u32 s = row() + lane() / 4 + e / 2 * 8, t = warp() % 2 * 32 + n * 8 + lane() % 4 * 2 + e % 2;
-                const float fade = s <= t ? exp_f32(of.sum[t] - of.sum[s]) : 0.0f;
-                float x = s <= t ? fade * with_do[n][e] : 0.0f, y = s < t ? -fade * with_w[n][e] : 0.0f;
+                const float by = s <= t ? fade(s, t) : 0.0f;
+                float x = s <= t ? by * with_do[n][e] : 0.0f, y = s < t ? -by * with_w[n][e] : 0.0f;
 #pragma unroll
                 for (u32 p = 0; p < F; p++) {
                     const u32 both = pack_bf16(x, y);
@@ -295,7 +305,7 @@ struct ChunkHead {
         const DeltaHeads& h = a.heads;
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {
-            const float left = exp_f32(of.sum[STATE_CHUNK - 1] - of.sum[row() + lane() / 4 + half * 8]);
+            const float left = fade(row() + lane() / 4 + half * 8, STATE_CHUNK - 1);
 #pragma unroll
             for (u32 n = 0; n < 8; n++) dk[n][half * 2] = left * dk[n][half * 2], dk[n][half * 2 + 1] = left * dk[n][half * 2 + 1];
         }
@@ -352,9 +362,9 @@ struct ChunkHead {
                 float x[4], du[4];
                 take(a.dout, h.value_width(), i, column, left, x);
                 take(a.d_rest, h.value_width(), i, column, left, du);
-                const float fade = exp_f32(of.sum[i]), beta = -of.beta[i] * fade;
+                const float by = fade(i), beta = -of.beta[i] * by;
 #pragma unroll
-                for (u32 e = 0; e < 4; e++) x[e] = fade * x[e], du[e] = beta * du[e];
+                for (u32 e = 0; e < 4; e++) x[e] = by * x[e], du[e] = beta * du[e];
                 split<F>(x, d + i * SLICE_STRIDE + c, ROWS_MATRIX);
                 split<F>(du, w + i * SLICE_STRIDE + c, ROWS_MATRIX);
             }
