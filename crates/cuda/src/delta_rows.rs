@@ -29,7 +29,7 @@ const NORM_AHEAD: usize = 2;
 
 /// Bytes of scratch that gradients of rows of linear attention need.
 pub(crate) fn scratch_bytes(spec: DeltaSpec, rows: u64) -> u64 {
-    let sums = 4 * u64::from(spec.conv_width()) + 2 * u64::from(spec.value_heads);
+    let sums = (4 * u64::from(spec.conv_width()) + 2 * u64::from(spec.value_heads)).next_multiple_of(4);
     let chunks = rows.div_ceil(CHUNK_ROWS as u64).min(CHUNKS_MAX as u64);
     4 * (chunks * sums).max(NORM_BLOCKS_MAX as u64 * u64::from(spec.value_dim))
 }
@@ -101,7 +101,7 @@ pub(crate) fn inputs_backward(dev: &CudaDevice, args: DeltaInputsBackward<'_>) {
     let each = rows.div_ceil(CHUNKS_MAX).max(CHUNK_ROWS);
     let chunks = rows.div_ceil(each);
     let sums = heads.conv_width() * CONV_TAPS;
-    let stride = sums + 2 * heads.value_heads;
+    let stride = (sums + 2 * heads.value_heads).next_multiple_of(4);
     let partials = grads.map_or(0, |_| dev.scratch(4 * (chunks * stride) as u64));
     let wide = is_wide(dev, heads, &[x, dx]);
     let pass = [&head_args(heads)[..], &[count(rows), count(segments), wide]].concat();

@@ -235,7 +235,7 @@ __device__ __forceinline__ void row_gates_backward(const Inputs<T>& in, const Ga
 }
 
 /// Gradients by what silu reads, over those of q, k and v; and for each block's rows sums of the convolution's: [C, 4], then those of decay
-/// and of bias. grid: (heads / 8, rows / rows_each).
+/// and of bias, to a whole multiple of four. grid: (heads / 8, rows / rows_each).
 template <class T>
 __device__ __forceinline__ void delta_inputs_backward(const Inputs<T>& in, const T* conv, const GateWeights<T>& w, float* d_qkv,
                                                       const float* __restrict__ d_gates, T* __restrict__ dx, float* partials, u32 rows_each) {
@@ -244,7 +244,7 @@ __device__ __forceinline__ void delta_inputs_backward(const Inputs<T>& in, const
     const Unit unit = unit_of(in.heads, blockIdx.x * INPUT_WARPS + threadIdx.x / WARP);
     const bool is_active = !unit.is_none && !unit.is_gates && lane * 4 < unit.width;
     const u32 channel = unit.channel + lane * 4, width = in.heads.conv_width();
-    if (partials) partials += (u64)blockIdx.y * (width * CONV_TAPS + 2 * in.heads.value_heads);
+    if (partials) partials += (u64)blockIdx.y * tiles_of(width * CONV_TAPS + 2 * in.heads.value_heads, 4) * 4;
     float taps[4][CONV_TAPS] = {}, window[CONV_TAPS][4] = {}, sums[4][CONV_TAPS] = {};
     if (is_active) load_taps(conv, channel, taps);
     if (unit.is_gates) row_gates_backward(in, w, first, end, d_gates, dx, partials ? partials + width * CONV_TAPS : nullptr);

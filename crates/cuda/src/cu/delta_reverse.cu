@@ -132,7 +132,9 @@ __device__ __forceinline__ void delta_reverse(const ReverseArgs<T>& a) {
             const float decay = tile.gates[i][0], beta = tile.gates[i][1];
             own_rows(tile.q[i - 1], j, q);
             load4(&tile.d[i - 1][column_in_block], x);
-            const float du = dot_own(d, k, lane);
+            float sum[4] = {};
+            dot_own(d, k, sum);
+            const float du = sum_columns(sum, lane);
             // What does not need it, while lanes wait for each other.
             shrink(d, decay);
             add_product(d, q, x);
@@ -142,7 +144,9 @@ __device__ __forceinline__ void delta_reverse(const ReverseArgs<T>& a) {
             if (writes) *to = du;
             to -= width;
         }
-        const float decay = tile.gates[0][0], du = dot_own(d, k, lane);
+        float sum[4] = {};
+        dot_own(d, k, sum);
+        const float decay = tile.gates[0][0], du = sum_columns(sum, lane);
         shrink(d, decay);
         of_columns(-decay * (tile.gates[0][1] * du), lane, x);
         add_product(d, k, x);

@@ -98,9 +98,13 @@ __device__ __forceinline__ void delta_rule(const RuleArgs<T>& a) {
 #pragma unroll 2
         for (u32 i = 0; i < count; i++) {
             const float decay = tile.gates[i][0], beta = tile.gates[i][1], v = tile.v[i][own_in_block];
-            const float r = fma(-decay, dot_own(s, k, lane), v);
+            float with_k[4] = {}, with_q[4];
+            dot_own(s, k, with_k);
             // Of the row before, while lanes wait for each other.
-            const float o = dot_own(s, q, lane);
+            zeros_after(with_k, with_q);
+            const float r = fma(-decay, sum_columns(with_k, lane), v);
+            dot_own(s, q, with_q);
+            const float o = sum_columns(with_q, lane);
             if (writes && row + i > 0) a.out[place - width] = from_f32<T>(o);
             own_rows(tile.q[i], j, q);
             float u[4];
@@ -116,7 +120,9 @@ __device__ __forceinline__ void delta_rule(const RuleArgs<T>& a) {
         }
     }
     if (to != NO_STATE && has_columns) own_state<true>(a.states + (to + edges) * size + at, s, j, column, dk, dv);
-    const float o = dot_own(s, q, lane);
+    float last[4] = {};
+    dot_own(s, q, last);
+    const float o = sum_columns(last, lane);
     if (writes && is.rows > 0) a.out[place - width] = from_f32<T>(o);
 }
 

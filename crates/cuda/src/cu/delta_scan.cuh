@@ -57,14 +57,20 @@ __device__ __forceinline__ void own_rows(const float* x, u32 j, float (&to)[OWN_
     }
 }
 
-__device__ __forceinline__ float dot_own(const float (&s)[OWN_ROWS][4], const float (&x)[OWN_ROWS], u32 lane) {
-    float sum[4] = {};
+/// sum += the products of a lane's rows of four columns.
+__device__ __forceinline__ void dot_own(const float (&s)[OWN_ROWS][4], const float (&x)[OWN_ROWS], float (&sum)[4]) {
 #pragma unroll
     for (u32 i = 0; i < OWN_ROWS; i++) {
 #pragma unroll
         for (u32 c = 0; c < 4; c++) sum[c] = fma(s[i][c], x[i], sum[c]);
     }
-    return sum_columns(sum, lane);
+}
+
+/// Zeros that come after four numbers: keeps the compiler from beginning what is independent of them first.
+__device__ __forceinline__ void zeros_after(const float (&x)[4], float (&zeros)[4]) {
+    // A grid has one layer, and the compiler does not know it.
+#pragma unroll
+    for (u32 c = 0; c < 4; c++) zeros[c] = as_f32(as_u32(x[c]) & blockIdx.z);
 }
 
 /// Reads or writes a lane's part of a state of `dk` x `dv` elements.
