@@ -36,10 +36,11 @@ struct Inputs {
         load4(tails + ((u64)from * (CONV_TAPS - 1) + (CONV_TAPS - 1 + offset)) * heads.conv_width() + channel, to);
     }
 
-    /// The inputs of the three rows before row `i` of a segment.
-    __device__ __forceinline__ void before(const Segment& is, u32 s, u32 i, u32 channel, float (&window)[CONV_TAPS][4]) const {
+    /// The inputs of the three rows before row `i` of a segment, to places from `first`.
+    template <u32 N>
+    __device__ __forceinline__ void before(const Segment& is, u32 s, u32 i, u32 channel, float (&window)[N][4], u32 first) const {
 #pragma unroll
-        for (u32 j = 0; j < CONV_TAPS - 1; j++) at(is, s, (int)i - (CONV_TAPS - 1) + (int)j, channel, window[j]);
+        for (u32 j = 0; j < CONV_TAPS - 1; j++) at(is, s, (int)i - (CONV_TAPS - 1) + (int)j, channel, window[first + j]);
     }
 };
 
@@ -76,20 +77,12 @@ __device__ __forceinline__ void load_taps(const T* conv, u32 channel, float (&ta
     for (u32 e = 0; e < 4; e++) load4(conv + (u64)(channel + e) * CONV_TAPS, taps[e]);
 }
 
-/// Four elements of those that were read ahead: a choice between registers, which have no addresses.
-__device__ __forceinline__ void of_place(const float (&next)[AHEAD][4], u32 place, float (&to)[4]) {
+/// The convolution of a window of inputs, oldest first, from place `first`.
+template <u32 N>
+__device__ __forceinline__ float convolved(const float (&taps)[4][CONV_TAPS], const float (&window)[N][4], u32 first, u32 e) {
+    float sum = taps[e][0] * window[first][e];
 #pragma unroll
-    for (u32 e = 0; e < 4; e++) {
-        const float low = place & 1 ? next[1][e] : next[0][e], high = place & 1 ? next[3][e] : next[2][e];
-        to[e] = place & 2 ? high : low;
-    }
-}
-
-/// The convolution of a window of inputs, oldest first.
-__device__ __forceinline__ float convolved(const float (&taps)[4][CONV_TAPS], const float (&window)[CONV_TAPS][4], u32 e) {
-    float sum = taps[e][0] * window[0][e];
-#pragma unroll
-    for (u32 j = 1; j < CONV_TAPS; j++) sum = fma(taps[e][j], window[j][e], sum);
+    for (u32 j = 1; j < CONV_TAPS; j++) sum = fma(taps[e][j], window[first + j][e], sum);
     return sum;
 }
 
@@ -124,55 +117,102 @@ __device__ __forceinline__ void row_gates(const Inputs<T>& in, const GateWeights
     }
 }
 
+/// What a warp does to its head of some rows.
+template <class T>
+struct HeadRows {
+    const Inputs<T>& in;
+    Unit unit;
+    u32 channel, segment;
+    bool is_active;
+    Segment is;
+    float taps[4][CONV_TAPS];
+    // Inputs of the three rows before those that are under way, then of these.
+    float window[CONV_TAPS - 1 + AHEAD][4];
+
+    __device__ __forceinline__ HeadRows(const Inputs<T>& in, const T* conv) : in(in), segment(NO_SEGMENT), is(), taps(), window() {
+        unit = unit_of(in.heads, blockIdx.x * INPUT_WARPS + threadIdx.x / WARP);
+        is_active = !unit.is_none && !unit.is_gates && threadIdx.x % WARP * 4 < unit.width;
+        channel = is_active ? unit.channel + threadIdx.x % WARP * 4 : 0;
+        if (is_active) load_taps(conv, channel, taps);
+    }
+
+    __device__ __forceinline__ void load(u32 row, u32 end) {
+        if (!is_active) return;
+#pragma unroll
+        for (u32 n = 0; n < AHEAD; n++) {
+            if (row + n < end) take4(in.x + (u64)(row + n) * in.heads.input_width() + channel, in.wide, window[CONV_TAPS - 1 + n]);
+        }
+    }
+    /// Reads what precedes a row of another segment than the row before. False if it is in none.
+    __device__ __forceinline__ bool begin_row(u32 n, u32 row, u32 s) {
+        if (s == NO_SEGMENT) return false;
+        if (s == segment) return true;
+        segment = s, is = segment_at(in.segments, s, in.rows);
+        if (is_active) in.before(is, s, row - is.first, channel, window, n);
+        return true;
+    }
+    __device__ __forceinline__ void end_rows() {
+#pragma unroll
+        for (u32 j = 0; j + 1 < CONV_TAPS; j++) {
+#pragma unroll
+            for (u32 e = 0; e < 4; e++) window[j][e] = window[AHEAD + j][e];
+        }
+    }
+};
+
+/// True if rows are in the segment that is under way, so that nothing is to be looked at for each.
+__device__ __forceinline__ bool go_on(const u32* owners, u32 first, u32 end, u32 row, u32 segment) {
+    if (row + AHEAD > end) return false;
+    bool same = true;
+#pragma unroll
+    for (u32 n = 0; n < AHEAD; n++) same &= owners[(row - first) % LOOKED_UP + n] == segment;
+    return same;
+}
+
 /// grid: (heads / 8, rows / rows_each). With `new_tails` each row is a segment, and leaves its tail.
 template <class T>
 __device__ __forceinline__ void delta_inputs(const Inputs<T>& in, const T* conv, const GateWeights<T>& w, T* __restrict__ qkv,
                                              float* __restrict__ gates, T* new_tails, u32 rows_each) {
     __shared__ u32 owners[LOOKED_UP];
-    const u32 first = blockIdx.y * rows_each, end = min(first + rows_each, in.rows), lane = threadIdx.x % WARP;
-    const Unit unit = unit_of(in.heads, blockIdx.x * INPUT_WARPS + threadIdx.x / WARP);
-    const bool is_active = !unit.is_none && !unit.is_gates && lane * 4 < unit.width;
-    const u32 channel = unit.channel + lane * 4, width = in.heads.conv_width();
-    float taps[4][CONV_TAPS] = {}, window[CONV_TAPS][4] = {}, next[AHEAD][4] = {};
-    if (is_active) load_taps(conv, channel, taps);
-    if (unit.is_gates) row_gates(in, w, first, end, gates);
-    u32 segment = NO_SEGMENT;
-    Segment is = {};
-    for (u32 row = first; row < end; row++) {
-        if ((row - first) % LOOKED_UP == 0) look_up(in.segments, in.segments_count, in.rows, row, min(row + LOOKED_UP, end), owners);
-        if ((row - first) % AHEAD == 0 && is_active) {
-#pragma unroll
-            for (u32 n = 0; n < AHEAD; n++) {
-                if (row + n < end) take4(in.x + (u64)(row + n) * in.heads.input_width() + channel, in.wide, next[n]);
-            }
-        }
-        const u32 s = owners[(row - first) % LOOKED_UP];
-        if (s == NO_SEGMENT || unit.is_none || unit.is_gates) continue;
-        if (s != segment) {
-            segment = s, is = segment_at(in.segments, s, in.rows);
-            if (is_active) in.before(is, s, row - is.first, channel, window);
-        }
-        of_place(next, (row - first) % AHEAD, window[CONV_TAPS - 1]);
+    const u32 first = blockIdx.y * rows_each, end = min(first + rows_each, in.rows), width = in.heads.conv_width();
+    HeadRows<T> head(in, conv);
+    const auto compute = [&](u32 n, u32 row) {
         float c[4];
 #pragma unroll
-        for (u32 e = 0; e < 4; e++) c[e] = bent<T>(convolved(taps, window, e), 0);
-        if (unit.has_norm) {
+        for (u32 e = 0; e < 4; e++) c[e] = bent<T>(convolved(head.taps, head.window, n, e), 0);
+        if (head.unit.has_norm) {
             const float by = 1.0f / sqrtf(sum_squares(c) + NORM_EPS);
 #pragma unroll
-            for (u32 e = 0; e < 4; e++) c[e] = c[e] * by * unit.scale;
+            for (u32 e = 0; e < 4; e++) c[e] = c[e] * by * head.unit.scale;
         }
-        if (is_active) store4(qkv + (u64)row * width + channel, c);
+        if (head.is_active) store4(qkv + (u64)row * width + head.channel, c);
+    };
+    const auto leave_tail = [&](u32 n) {
+        const u32 to = in.places[head.segment * 2 + 1];
+        if (!head.is_active || to == NO_STATE || !index_ok(BAD_ROW, to, in.places_count)) return;
 #pragma unroll
         for (u32 j = 0; j + 1 < CONV_TAPS; j++) {
-#pragma unroll
-            for (u32 e = 0; e < 4; e++) window[j][e] = window[j + 1][e];
+            store4(new_tails + ((u64)to * (CONV_TAPS - 1) + j) * width + head.channel, head.window[n + 1 + j]);
         }
-        if (!new_tails || !is_active) continue;
-        const u32 to = in.places[s * 2 + 1];
-        if (to == NO_STATE || !index_ok(BAD_ROW, to, in.places_count)) continue;
+    };
+    for (u32 row = first; row < end; row += AHEAD) {
+        if ((row - first) % LOOKED_UP == 0) look_up(in.segments, in.segments_count, in.rows, row, min(row + LOOKED_UP, end), owners);
+        if (head.unit.is_none || head.unit.is_gates) continue;
+        head.load(row, end);
+        if (go_on(owners, first, end, row, head.segment)) {
 #pragma unroll
-        for (u32 j = 0; j + 1 < CONV_TAPS; j++) store4(new_tails + ((u64)to * (CONV_TAPS - 1) + j) * width + channel, window[j]);
+            for (u32 n = 0; n < AHEAD; n++) compute(n, row + n);
+        } else {
+#pragma unroll
+            for (u32 n = 0; n < AHEAD; n++) {
+                if (row + n >= end || !head.begin_row(n, row + n, owners[(row - first) % LOOKED_UP + n])) continue;
+                compute(n, row + n);
+                if (new_tails) leave_tail(n);
+            }
+        }
+        head.end_rows();
     }
+    if (head.unit.is_gates) row_gates(in, w, first, end, gates);
 }
 
 /// The tails that segments leave, which may be those that they begin with. grid: (C / 1,024, S).
@@ -182,8 +222,8 @@ __device__ __forceinline__ void delta_tails(const Inputs<T>& in, T* tails) {
     const Segment is = segment_at(in.segments, s, in.rows);
     const u32 to = in.places[s * 2 + 1];
     if (channel >= width || to == NO_STATE || !index_ok(BAD_ROW, to, in.places_count)) return;
-    float window[CONV_TAPS][4];
-    in.before(is, s, is.rows, channel, window);
+    float window[CONV_TAPS - 1][4];
+    in.before(is, s, is.rows, channel, window, 0);
 #pragma unroll
     for (u32 j = 0; j + 1 < CONV_TAPS; j++) store4(tails + ((u64)to * (CONV_TAPS - 1) + j) * width + channel, window[j]);
 }
@@ -240,66 +280,58 @@ template <class T>
 __device__ __forceinline__ void delta_inputs_backward(const Inputs<T>& in, const T* conv, const GateWeights<T>& w, float* d_qkv,
                                                       const float* __restrict__ d_gates, T* __restrict__ dx, float* partials, u32 rows_each) {
     __shared__ u32 owners[LOOKED_UP];
-    const u32 first = blockIdx.y * rows_each, end = min(first + rows_each, in.rows), lane = threadIdx.x % WARP;
-    const Unit unit = unit_of(in.heads, blockIdx.x * INPUT_WARPS + threadIdx.x / WARP);
-    const bool is_active = !unit.is_none && !unit.is_gates && lane * 4 < unit.width;
-    const u32 channel = unit.channel + lane * 4, width = in.heads.conv_width();
+    const u32 first = blockIdx.y * rows_each, end = min(first + rows_each, in.rows), width = in.heads.conv_width();
+    HeadRows<T> head(in, conv);
     if (partials) partials += (u64)blockIdx.y * tiles_of(width * CONV_TAPS + 2 * in.heads.value_heads, 4) * 4;
-    float taps[4][CONV_TAPS] = {}, window[CONV_TAPS][4] = {}, sums[4][CONV_TAPS] = {};
-    if (is_active) load_taps(conv, channel, taps);
-    if (unit.is_gates) row_gates_backward(in, w, first, end, d_gates, dx, partials ? partials + width * CONV_TAPS : nullptr);
-    u32 segment = NO_SEGMENT;
-    Segment is = {};
-    float next[AHEAD][4] = {}, next_d[AHEAD][4] = {};
-    for (u32 row = first; row < end; row++) {
-        if ((row - first) % LOOKED_UP == 0) look_up(in.segments, in.segments_count, in.rows, row, min(row + LOOKED_UP, end), owners);
-        if ((row - first) % AHEAD == 0 && is_active) {
-#pragma unroll
-            for (u32 n = 0; n < AHEAD; n++) {
-                if (row + n >= end) continue;
-                take4(in.x + (u64)(row + n) * in.heads.input_width() + channel, in.wide, next[n]);
-                load4(d_qkv + (u64)(row + n) * width + channel, next_d[n]);
-            }
-        }
-        const u32 s = owners[(row - first) % LOOKED_UP];
-        if (s == NO_SEGMENT || unit.is_none || unit.is_gates) continue;
-        if (s != segment) {
-            segment = s, is = segment_at(in.segments, s, in.rows);
-            if (is_active) in.before(is, s, row - is.first, channel, window);
-        }
-        float sig[4], c[4], y[4], d[4];
-        of_place(next, (row - first) % AHEAD, window[CONV_TAPS - 1]);
-        of_place(next_d, (row - first) % AHEAD, d);
+    float sums[4][CONV_TAPS] = {}, d[AHEAD][4] = {};
+    const auto compute = [&](u32 n, u32 row) {
+        float sig[4], c[4], y[4];
 #pragma unroll
         for (u32 e = 0; e < 4; e++) {
-            c[e] = convolved(taps, window, e);
+            c[e] = convolved(head.taps, head.window, n, e);
             sig[e] = sigmoid<T>(c[e]);
             y[e] = bent<T>(c[e], 0);
         }
-        if (unit.has_norm) {
+        if (head.unit.has_norm) {
             const float by = 1.0f / sqrtf(sum_squares(y) + NORM_EPS);
 #pragma unroll
-            for (u32 e = 0; e < 4; e++) y[e] = y[e] * by, d[e] = d[e] * unit.scale;
-            const float dot = sum_products(y, d);
+            for (u32 e = 0; e < 4; e++) y[e] = y[e] * by, d[n][e] = d[n][e] * head.unit.scale;
+            const float dot = sum_products(y, d[n]);
 #pragma unroll
-            for (u32 e = 0; e < 4; e++) d[e] = by * fma(-y[e], dot, d[e]);
+            for (u32 e = 0; e < 4; e++) d[n][e] = by * fma(-y[e], dot, d[n][e]);
         }
 #pragma unroll
         for (u32 e = 0; e < 4; e++) {
-            d[e] = d[e] * sig[e] * fma(c[e], 1.0f - sig[e], 1.0f);
+            d[n][e] = d[n][e] * sig[e] * fma(c[e], 1.0f - sig[e], 1.0f);
 #pragma unroll
-            for (u32 j = 0; j < CONV_TAPS; j++) sums[e][j] = fma(d[e], window[j][e], sums[e][j]);
+            for (u32 j = 0; j < CONV_TAPS; j++) sums[e][j] = fma(d[n][e], head.window[n + j][e], sums[e][j]);
         }
-        if (is_active) store4(d_qkv + (u64)row * width + channel, d);
+        if (head.is_active) store4(d_qkv + (u64)row * width + head.channel, d[n]);
+    };
+    for (u32 row = first; row < end; row += AHEAD) {
+        if ((row - first) % LOOKED_UP == 0) look_up(in.segments, in.segments_count, in.rows, row, min(row + LOOKED_UP, end), owners);
+        if (head.unit.is_none || head.unit.is_gates) continue;
+        head.load(row, end);
 #pragma unroll
-        for (u32 j = 0; j + 1 < CONV_TAPS; j++) {
-#pragma unroll
-            for (u32 e = 0; e < 4; e++) window[j][e] = window[j + 1][e];
+        for (u32 n = 0; n < AHEAD; n++) {
+            if (row + n < end && head.is_active) load4(d_qkv + (u64)(row + n) * width + head.channel, d[n]);
         }
+        if (go_on(owners, first, end, row, head.segment)) {
+#pragma unroll
+            for (u32 n = 0; n < AHEAD; n++) compute(n, row + n);
+        } else {
+#pragma unroll
+            for (u32 n = 0; n < AHEAD; n++) {
+                if (row + n >= end || !head.begin_row(n, row + n, owners[(row - first) % LOOKED_UP + n])) continue;
+                compute(n, row + n);
+            }
+        }
+        head.end_rows();
     }
-    if (!partials || !is_active) return;
+    if (head.unit.is_gates) row_gates_backward(in, w, first, end, d_gates, dx, partials ? partials + width * CONV_TAPS : nullptr);
+    if (!partials || !head.is_active) return;
 #pragma unroll
-    for (u32 e = 0; e < 4; e++) store4(partials + (u64)(channel + e) * CONV_TAPS, sums[e]);
+    for (u32 e = 0; e < 4; e++) store4(partials + (u64)(head.channel + e) * CONV_TAPS, sums[e]);
 }
 
 /// Adds to the gradient of an input of row `i` what the rows of children make of it, in their order.

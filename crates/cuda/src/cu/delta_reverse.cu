@@ -14,47 +14,6 @@ struct ReverseArgs {
     u32 rows, segments_count, places_count, wave;
 };
 
-/// Operands of some rows, as f32. `gates`: e^g, then beta.
-struct ReverseTile {
-    float k[TILE_ROWS][HEAD_MAX], q[TILE_ROWS][HEAD_MAX], d[TILE_ROWS][SCAN_COLUMNS], gates[TILE_ROWS][2];
-};
-
-template <class T>
-struct ReverseNext {
-    Eight<T> q, k, d;
-    float gate;
-};
-
-template <class T>
-__device__ __forceinline__ void bring(const ReverseArgs<T>& a, u32 row, u32 count, u32 head, u32 first_column, ReverseNext<T>& next) {
-    const DeltaHeads& h = a.heads;
-    const u32 i = threadIdx.x / 16, c = threadIdx.x % 16 * 8;
-    const T* of = a.qkv + (u64)(row + i) * h.conv_width() + h.key_of(head) * h.key_dim + c;
-    next.q.clear(), next.k.clear(), next.d.clear();
-    if (i < count && c < h.key_dim) {
-        next.q.load(of);
-        next.k.load(of + h.key_width());
-    }
-    const u32 id = threadIdx.x / 8, cd = threadIdx.x % 8 * 8;
-    if (id < count && id < TILE_ROWS && first_column + cd < h.value_dim) {
-        next.d.load(a.dout + (u64)(row + id) * h.value_width() + head * h.value_dim + first_column + cd);
-    }
-    // Threads that bring nothing of d bring the gates.
-    const u32 ig = (threadIdx.x - 64) / 2, beta = threadIdx.x % 2;
-    next.gate = 0.0f;
-    if (threadIdx.x >= 64 && ig < count) next.gate = a.gates[((u64)(row + ig) * 2 + beta) * h.value_heads + head];
-}
-
-template <class T>
-__device__ __forceinline__ void keep(ReverseTile& tile, const ReverseNext<T>& next) {
-    const u32 i = threadIdx.x / 16, c = threadIdx.x % 16 * 8;
-    next.q.store(&tile.q[i][c]);
-    next.k.store(&tile.k[i][c]);
-    if (threadIdx.x < 64) next.d.store(&tile.d[threadIdx.x / 8][threadIdx.x % 8 * 8]);
-    const u32 gate = threadIdx.x - 64;
-    if (gate < 2 * TILE_ROWS) tile.gates[gate / 2][gate % 2] = gate % 2 ? next.gate : exp_f32(next.gate);
-}
-
 /// Adds what the children of a segment have left at the places that they begin with, in their order.
 template <class T>
 __device__ __forceinline__ void add_children(const ReverseArgs<T>& a, const Segment& is, float (&d)[OWN_ROWS][4], u64 at, u64 size, u32 j,
@@ -96,8 +55,8 @@ __device__ __forceinline__ void shrink(float (&d)[OWN_ROWS][4], float by) {
 
 /// grid: (columns of a head / 64 x H, S), a head's columns first. Waves: children before their parents.
 template <class T>
-__device__ __forceinline__ void delta_reverse(const ReverseArgs<T>& a) {
-    __shared__ __align__(16) ReverseTile tiles[2];
+__device__ __forceinline__ void delta_reverse(const ReverseArgs<T>& a, ScanShared<T>& shared) {
+    constexpr u32 ROWS = Stored<T>::TILE_ROWS;
     const DeltaHeads& h = a.heads;
     const u32 dk = h.key_dim, dv = h.value_dim, width = h.value_width();
     const u32 parts = tiles_of(dv, SCAN_COLUMNS), head = blockIdx.x / parts, first_column = blockIdx.x % parts * SCAN_COLUMNS;
@@ -110,47 +69,45 @@ __device__ __forceinline__ void delta_reverse(const ReverseArgs<T>& a) {
     const u32 column = warp_column + lane % 4 * 4, own = warp_column + own_column(lane), column_in_block = column - first_column;
     const bool has_columns = warp_column < dv, writes = has_columns && lane % 8 < 4;
     const u64 size = (u64)h.value_heads * dk * dv, at = (u64)head * dk * dv;
+    const ScanFrom<T> operands = {a.qkv, a.dout, a.gates, width, head, first_column, h};
     float d[OWN_ROWS][4] = {}, k[OWN_ROWS], q[OWN_ROWS], x[4];
-    ReverseNext<T> next;
-    u32 tile_row = is.rows > 0 ? (is.rows - 1) / TILE_ROWS * TILE_ROWS : 0;
-    bring(a, is.first + tile_row, is.rows - tile_row, head, first_column, next);
+    u32 tile_row = is.rows > 0 ? (is.rows - 1) / ROWS * ROWS : 0;
+    float gate = bring(operands, shared, is.first + tile_row, is.rows - tile_row);
     if (a.wave == 1 && has_columns) add_children(a, is, d, at, size, j, column, lane);
     if (has_columns) own_state<true>(a.d_states + (place + edges) * size + at, d, j, column, dk, dv);
-    for (u32 end = is.rows; end > 0; end = tile_row, tile_row -= TILE_ROWS) {
-        ReverseTile& tile = tiles[tile_row / TILE_ROWS % 2];
-        keep(tile, next);
+    float* to = a.d_rest + (u64)(is.first + is.rows - 1) * width + head * dv + own;
+    for (u32 end = is.rows; end > 0; end = tile_row, tile_row -= ROWS) {
+        const u32 parity = tile_row / ROWS % 2;
+        widen(shared, parity, gate);
+        if (tile_row > 0) gate = bring(operands, shared, is.first + tile_row - ROWS, ROWS);
         __syncthreads();
-        if (tile_row > 0) bring(a, is.first + tile_row - TILE_ROWS, TILE_ROWS, head, first_column, next);
+        const ScanTile<float, ROWS>& tile = shared.tiles[parity];
         u32 i = end - tile_row - 1;
         own_rows(tile.q[i], j, q);
         own_rows(tile.k[i], j, k);
-        load4(&tile.d[i][column_in_block], x);
+        load4(&tile.v[i][column_in_block], x);
         add_product(d, q, x);
-        float* to = a.d_rest + (u64)(is.first + tile_row + i) * width + head * dv + own;
-#pragma unroll 2
-        for (; i > 0; i--) {
-            const float decay = tile.gates[i][0], beta = tile.gates[i][1];
-            own_rows(tile.q[i - 1], j, q);
-            load4(&tile.d[i - 1][column_in_block], x);
+#pragma unroll 1
+        for (;; i--) {
+            const float2 gates = *(const float2*)shared.gates[parity][i];
+            // The first row of a tile adds nothing of the row before it: that is in the next tile.
+            const u32 before = i > 0 ? i - 1 : 0;
+            own_rows(tile.q[before], j, q);
+            load4(&tile.v[before][column_in_block], x);
             float sum[4] = {};
             dot_own(d, k, sum);
             const float du = sum_columns(sum, lane);
             // What does not need it, while lanes wait for each other.
-            shrink(d, decay);
+            if (i == 0) x[0] = x[1] = x[2] = x[3] = 0.0f;
+            shrink(d, gates.x);
             add_product(d, q, x);
-            of_columns(-decay * (beta * du), lane, x);
+            of_columns(-gates.x * (gates.y * du), lane, x);
             add_product(d, k, x);
-            own_rows(tile.k[i - 1], j, k);
+            own_rows(tile.k[before], j, k);
             if (writes) *to = du;
             to -= width;
+            if (i == 0) break;
         }
-        float sum[4] = {};
-        dot_own(d, k, sum);
-        const float decay = tile.gates[0][0], du = sum_columns(sum, lane);
-        shrink(d, decay);
-        of_columns(-decay * (tile.gates[0][1] * du), lane, x);
-        add_product(d, k, x);
-        if (writes) *to = du;
         if (tile_row % STATE_CHUNK == 0 && has_columns) {
             own_state<true>(a.d_states + (place + tile_row / STATE_CHUNK) * size + at, d, j, column, dk, dv);
         }
@@ -163,8 +120,10 @@ __device__ __forceinline__ void delta_reverse(const ReverseArgs<T>& a) {
                           float* d_states, u32 key_heads, u32 value_heads, u32 key_dim, u32 value_dim, u32 rows, u32 segments_count,       \
                           u32 places_count, u32 wave) {                                                                                    \
         begin();                                                                                                                           \
+        extern __shared__ __align__(16) u8 shared[];                                                                                       \
         const DeltaHeads heads = {key_heads, value_heads, key_dim, value_dim};                                                             \
-        delta_reverse<T>({qkv, gates, places, segments, dout, d_rest, d_states, heads, rows, segments_count, places_count, wave});         \
+        delta_reverse<T>({qkv, gates, places, segments, dout, d_rest, d_states, heads, rows, segments_count, places_count, wave},         \
+                         *(ScanShared<T>*)shared);                                                                                         \
     }
 DELTA_REVERSE(float, 2)
 DELTA_REVERSE(bf16, 3)

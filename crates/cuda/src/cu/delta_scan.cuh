@@ -3,8 +3,6 @@
 // A column depends on nothing but its own v, so that blocks have columns of one head. Eight lanes share four columns: lane j has rows
 // 32 i + 4 j + m of each. Their sums over rows are of sixteen products each, one after the other, then of the lanes in a tree.
 
-/// Rows whose operands are in shared memory at a time; a tile begins at each multiple of it in a segment.
-#define TILE_ROWS 8
 #define SCAN_THREADS 128
 /// Columns of a block: 16 a warp.
 #define SCAN_COLUMNS 64
@@ -12,23 +10,86 @@
 #define OWN_ROWS 16
 #define HEAD_MAX 128
 
-/// Eight elements on their way to shared memory, as they are stored.
-template <class T> struct Eight;
-template <> struct Eight<float> {
-    float4 x[2];
-    __device__ __forceinline__ void clear() { x[0] = x[1] = make_float4(0.0f, 0.0f, 0.0f, 0.0f); }
-    __device__ __forceinline__ void load(const float* p) { x[0] = ((const float4*)p)[0], x[1] = ((const float4*)p)[1]; }
-    __device__ __forceinline__ void store(float* to) const { ((float4*)to)[0] = x[0], ((float4*)to)[1] = x[1]; }
+/// What stored elements are to a scan: eight of bf16 or four of f32 are copied at a time, rows of a tile are as many as 256 copies have of
+/// heads of 128 elements.
+template <class T> struct Stored;
+template <> struct Stored<float> {
+    static constexpr u32 COPY = 4, TILE_ROWS = 8;
+    static __device__ __forceinline__ void widen(const float* from, float* to) { *(float4*)to = *(const float4*)from; }
 };
-template <> struct Eight<bf16> {
-    uint4 x;
-    __device__ __forceinline__ void clear() { x = make_uint4(0, 0, 0, 0); }
-    __device__ __forceinline__ void load(const bf16* p) { x = *(const uint4*)p; }
-    __device__ __forceinline__ void store(float* to) const {
+template <> struct Stored<bf16> {
+    static constexpr u32 COPY = 8, TILE_ROWS = 16;
+    static __device__ __forceinline__ void widen(const bf16* from, float* to) {
+        const uint4 x = *(const uint4*)from;
         ((float4*)to)[0] = make_float4(low_f32(x.x), high_f32(x.x), low_f32(x.y), high_f32(x.y));
         ((float4*)to)[1] = make_float4(low_f32(x.z), high_f32(x.z), low_f32(x.w), high_f32(x.w));
     }
 };
+
+/// Operands of some rows of a segment, X as they are stored or f32: q and k of the head, and of a block's columns v, or the gradient of o.
+template <class X, u32 ROWS>
+struct ScanTile {
+    X q[ROWS][HEAD_MAX], k[ROWS][HEAD_MAX], v[ROWS][SCAN_COLUMNS];
+};
+
+/// Shared memory of a scan. Tiles of f32 are used in turn; what is copied next is on its way while rows are computed. Gates are e^g and beta.
+template <class T>
+struct ScanShared {
+    static constexpr u32 ROWS = Stored<T>::TILE_ROWS;
+    ScanTile<float, ROWS> tiles[2];
+    ScanTile<T, ROWS> next;
+    float gates[2][ROWS][2];
+};
+
+/// Where a scan's operands are.
+template <class T>
+struct ScanFrom {
+    const T *qkv, *v;
+    const float* gates;
+    u32 v_stride, head, first_column;
+    DeltaHeads heads;
+};
+
+/// Begins to copy rows `row` to `row + count` of the pass. Returns the thread's gate.
+template <class T>
+__device__ __forceinline__ float bring(const ScanFrom<T>& from, ScanShared<T>& shared, u32 row, u32 count) {
+    constexpr u32 COPY = Stored<T>::COPY, ROW_COPIES = HEAD_MAX / COPY, COLUMN_COPIES = SCAN_COLUMNS / COPY;
+    const DeltaHeads& h = from.heads;
+#pragma unroll
+    for (u32 n = 0; n < 2; n++) {
+        const u32 i = (threadIdx.x + n * SCAN_THREADS) / ROW_COPIES, c = threadIdx.x % ROW_COPIES * COPY;
+        const bool is_there = i < count && c < h.key_dim;
+        const T* q = from.qkv + (u64)(row + (is_there ? i : 0)) * h.conv_width() + h.key_of(from.head) * h.key_dim + (is_there ? c : 0);
+        copy_async_16(&shared.next.q[i][c], q, is_there);
+        copy_async_16(&shared.next.k[i][c], q + h.key_width(), is_there);
+    }
+    const u32 i = threadIdx.x / COLUMN_COPIES, c = from.first_column + threadIdx.x % COLUMN_COPIES * COPY;
+    const bool is_there = i < count && c < h.value_dim;
+    const T* v = from.v + (u64)(row + (is_there ? i : 0)) * from.v_stride + from.head * h.value_dim + (is_there ? c : 0);
+    copy_async_16(&shared.next.v[i][c - from.first_column], v, is_there);
+    copy_async_commit();
+    const u32 ig = threadIdx.x / 2, beta = threadIdx.x % 2;
+    return ig < count ? from.gates[((u64)(row + ig) * 2 + beta) * h.value_heads + from.head] : 0.0f;
+}
+
+/// Widens what has been copied: each thread its own copies.
+template <class T>
+__device__ __forceinline__ void widen(ScanShared<T>& shared, u32 parity, float gate) {
+    constexpr u32 COPY = Stored<T>::COPY, ROW_COPIES = HEAD_MAX / COPY, COLUMN_COPIES = SCAN_COLUMNS / COPY;
+    copy_async_wait<0>();
+    ScanTile<float, Stored<T>::TILE_ROWS>& tile = shared.tiles[parity];
+#pragma unroll
+    for (u32 n = 0; n < 2; n++) {
+        const u32 i = (threadIdx.x + n * SCAN_THREADS) / ROW_COPIES, c = threadIdx.x % ROW_COPIES * COPY;
+        Stored<T>::widen(&shared.next.q[i][c], &tile.q[i][c]);
+        Stored<T>::widen(&shared.next.k[i][c], &tile.k[i][c]);
+    }
+    const u32 i = threadIdx.x / COLUMN_COPIES, c = threadIdx.x % COLUMN_COPIES * COPY;
+    Stored<T>::widen(&shared.next.v[i][c], &tile.v[i][c]);
+    if (threadIdx.x < 2 * Stored<T>::TILE_ROWS) {
+        shared.gates[parity][threadIdx.x / 2][threadIdx.x % 2] = threadIdx.x % 2 ? gate : exp_f32(gate);
+    }
+}
 
 /// Sums of four columns over eight lanes; a lane gets that of its own column.
 __device__ __forceinline__ float sum_columns(const float (&x)[4], u32 lane) {
@@ -44,6 +105,9 @@ __device__ __forceinline__ void of_columns(float own, u32 lane, float (&x)[4]) {
 #pragma unroll
     for (u32 c = 0; c < 4; c++) x[c] = __shfl_sync(ALL_LANES, own, (lane & 7) | (c & 2) << 3 | (c & 1) << 3);
 }
+
+/// x, but not before `other` is there: the compiler puts what makes `other` ahead of what needs x. A grid has one layer, which it does not know.
+__device__ __forceinline__ float after(float x, float other) { return as_f32(as_u32(x) | (as_u32(other) & blockIdx.z)); }
 
 /// A lane's own column, of the warp's 16.
 __device__ __forceinline__ u32 own_column(u32 lane) { return (lane & 3) * 4 + (lane >> 4 & 1) * 2 + (lane >> 3 & 1); }
@@ -64,13 +128,6 @@ __device__ __forceinline__ void dot_own(const float (&s)[OWN_ROWS][4], const flo
 #pragma unroll
         for (u32 c = 0; c < 4; c++) sum[c] = fma(s[i][c], x[i], sum[c]);
     }
-}
-
-/// Zeros that come after four numbers: keeps the compiler from beginning what is independent of them first.
-__device__ __forceinline__ void zeros_after(const float (&x)[4], float (&zeros)[4]) {
-    // A grid has one layer, and the compiler does not know it.
-#pragma unroll
-    for (u32 c = 0; c < 4; c++) zeros[c] = as_f32(as_u32(x[c]) & blockIdx.z);
 }
 
 /// Reads or writes a lane's part of a state of `dk` x `dv` elements.
