@@ -15,6 +15,8 @@ use plimsoll_memory::Buf;
 /// Columns of a head that a block of a scan has, and its threads.
 const SCAN_COLUMNS: usize = 64;
 const SCAN_THREADS: u32 = 128;
+/// Bytes of the rows of q that a scan has of a head at a time, as they are stored.
+const TILE_BYTES: usize = 4096;
 /// Threads of a block of `delta_chunks.cu`, and the elements of its operands in shared memory from row to row: of a slice, and between rows.
 const CHUNK_THREADS: u32 = 256;
 const SLICE_STRIDE: usize = 32 + 8;
@@ -101,7 +103,7 @@ pub(crate) fn rule(dev: &CudaDevice, args: DeltaRule<'_>) {
     let waves: &[u32] = if places.has_parents { &[WITHOUT_PARENT, WITH_PARENT] } else { &[ALL] };
     for wave in waves {
         let args = [&args[..], &[Arg::U32(*wave)]].concat();
-        dev.launch("delta_rule", typed!("delta_rule", qkv), scan(heads, segments), &args);
+        dev.launch("delta_rule", typed!("delta_rule", qkv), scan(heads, segments, e), &args);
     }
 }
 
@@ -133,7 +135,7 @@ pub(crate) fn rule_backward(dev: &CudaDevice, args: DeltaRuleBackward<'_>) {
     for wave in waves {
         let to = [dout, d_rest, d_states].map(|b| dev.arg(b));
         let args = [&index[..], &to, &sizes, &[Arg::U32(*wave)]].concat();
-        dev.launch("delta_reverse", typed!("delta_reverse", qkv), scan(heads, segments), &args);
+        dev.launch("delta_reverse", typed!("delta_reverse", qkv), scan(heads, segments, e), &args);
     }
     let of = [states, rest, d_rest, d_states, dout, d_qkv, d_gates].map(|b| dev.arg(b));
     let args = [&index[..], &of, &sizes].concat();

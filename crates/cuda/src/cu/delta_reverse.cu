@@ -70,43 +70,46 @@ __device__ __forceinline__ void delta_reverse(const ReverseArgs<T>& a, ScanShare
     const bool has_columns = warp_column < dv, writes = has_columns && lane % 8 < 4;
     const u64 size = (u64)h.value_heads * dk * dv, at = (u64)head * dk * dv;
     const ScanFrom<T> operands = {a.qkv, a.dout, a.gates, width, head, first_column, h};
-    float d[OWN_ROWS][4] = {}, k[OWN_ROWS], q[OWN_ROWS], x[4];
+    float d[OWN_ROWS][4] = {}, k[OWN_ROWS], again[OWN_ROWS], q[OWN_ROWS], x[4];
     u32 tile_row = is.rows > 0 ? (is.rows - 1) / ROWS * ROWS : 0;
-    float gate = bring(operands, shared, is.first + tile_row, is.rows - tile_row);
+    bring(operands, shared, is.first + tile_row, is.rows - tile_row);
     if (a.wave == 1 && has_columns) add_children(a, is, d, at, size, j, column, lane);
     if (has_columns) own_state<true>(a.d_states + (place + edges) * size + at, d, j, column, dk, dv);
     float* to = a.d_rest + (u64)(is.first + is.rows - 1) * width + head * dv + own;
     for (u32 end = is.rows; end > 0; end = tile_row, tile_row -= ROWS) {
         const u32 parity = tile_row / ROWS % 2;
-        widen(shared, parity, gate);
-        if (tile_row > 0) gate = bring(operands, shared, is.first + tile_row - ROWS, ROWS);
+        widen(shared, parity);
+        if (tile_row > 0) bring(operands, shared, is.first + tile_row - ROWS, ROWS);
         __syncthreads();
         const ScanTile<float, ROWS>& tile = shared.tiles[parity];
-        u32 i = end - tile_row - 1;
-        own_rows(tile.q[i], j, q);
-        own_rows(tile.k[i], j, k);
-        load4(&tile.v[i][column_in_block], x);
+        const u32 last = end - tile_row - 1;
+        const float *of_q = tile.q[last], *of_k = tile.k[last], *of_x = &tile.v[last][column_in_block], *gates = shared.gates[parity][last];
+        own_rows(of_q, j, q);
+        own_rows(of_k, j, k);
+        load4(of_x, x);
         add_product(d, q, x);
 #pragma unroll 1
-        for (;; i--) {
-            const float2 gates = *(const float2*)shared.gates[parity][i];
+        for (u32 i = 0; i <= last; i++) {
+            const float2 gate = *(const float2*)gates;
             // The first row of a tile adds nothing of the row before it: that is in the next tile.
-            const u32 before = i > 0 ? i - 1 : 0;
-            own_rows(tile.q[before], j, q);
-            load4(&tile.v[before][column_in_block], x);
+            const bool is_first = i == last;
             float sum[4] = {};
             dot_own(d, k, sum);
+            own_rows(of_k, j, again);
+            if (!is_first) of_q -= HEAD_MAX, of_k -= HEAD_MAX, of_x -= SCAN_COLUMNS, gates -= 2;
+            own_rows(of_q, j, q);
+            own_rows(of_k, j, k);
+            load4(of_x, x);
             const float du = sum_columns(sum, lane);
             // What does not need it, while lanes wait for each other.
-            if (i == 0) x[0] = x[1] = x[2] = x[3] = 0.0f;
-            shrink(d, gates.x);
+#pragma unroll
+            for (u32 c = 0; c < 4; c++) x[c] = is_first ? 0.0f : x[c];
+            shrink(d, gate.x);
             add_product(d, q, x);
-            of_columns(-gates.x * (gates.y * du), lane, x);
-            add_product(d, k, x);
-            own_rows(tile.k[before], j, k);
+            of_columns(-gate.x * (gate.y * du), lane, x);
+            add_product(d, again, x);
             if (writes) *to = du;
             to -= width;
-            if (i == 0) break;
         }
         if (tile_row % STATE_CHUNK == 0 && has_columns) {
             own_state<true>(a.d_states + (place + tile_row / STATE_CHUNK) * size + at, d, j, column, dk, dv);

@@ -35,54 +35,61 @@ __device__ __forceinline__ void delta_rule(const RuleArgs<T>& a, ScanShared<T>& 
     const bool has_columns = warp_column < dv, writes = has_columns && lane % 8 < 4;
     const u64 size = (u64)h.value_heads * dk * dv, at = (u64)head * dk * dv;
     const ScanFrom<T> operands = {a.qkv, a.qkv + 2 * h.key_width(), a.gates, h.conv_width(), head, first_column, h};
-    float s[OWN_ROWS][4] = {}, k[OWN_ROWS], q[OWN_ROWS] = {}, with_q[4] = {};
-    float gate = bring(operands, shared, is.first, min(is.rows, ROWS));
+    float s[OWN_ROWS][4] = {}, k[OWN_ROWS], again[OWN_ROWS], q[OWN_ROWS] = {}, with_q[4] = {};
+    bring(operands, shared, is.first, min(is.rows, ROWS));
     if (begins && has_columns) own_state<false>(a.states + from * size + at, s, j, column, dk, dv);
-    T* out = a.out + (u64)is.first * width + head * dv + own;
+    const bool writes_rest = a.rest && writes;
+    // Of the row before the last: what is written first is of the first row, at the third.
+    T* out = a.out + (u64)is.first * width + head * dv + own - 2 * (u64)width;
     float* rest = a.rest + (u64)is.first * width + head * dv + own;
     for (u32 row = 0; row < is.rows; row += ROWS) {
         const u32 parity = row / ROWS % 2, left = is.rows - row;
-        widen(shared, parity, gate);
-        if (left > ROWS) gate = bring(operands, shared, is.first + row + ROWS, min(left - ROWS, ROWS));
+        widen(shared, parity);
+        if (left > ROWS) bring(operands, shared, is.first + row + ROWS, min(left - ROWS, ROWS));
         __syncthreads();
         if (edges && row % STATE_CHUNK == 0 && to != NO_STATE && has_columns) {
             own_state<true>(a.states + (to + row / STATE_CHUNK) * size + at, s, j, column, dk, dv);
         }
         const ScanTile<float, ROWS>& tile = shared.tiles[parity];
         own_rows(tile.k[0], j, k);
+        const float *of_q = tile.q[0], *of_k = tile.k[0], *v = &tile.v[0][own - first_column], *gates = shared.gates[parity][0];
 #pragma unroll 1
         for (u32 i = 0; i < min(left, ROWS); i++) {
-            const float2 gates = *(const float2*)shared.gates[parity][i];
+            const float2 gate = *(const float2*)gates;
             float with_k[4] = {};
             dot_own(s, k, with_k);
-            const float r = fma(-gates.x, sum_columns(with_k, lane), tile.v[i][own - first_column]);
+            // Those of the row after it, or of no row, long before they are needed; its own again.
+            own_rows(of_k + HEAD_MAX, j, k);
+            own_rows(of_k, j, again);
+            of_k += HEAD_MAX;
+            const float r = fma(-gate.x, sum_columns(with_k, lane), *v);
             // Of the rows before, while lanes wait for each other: sums of the last but one, products of the last.
             const float o = sum_columns(with_q, lane);
-            if (writes && row + i > 1) *out = from_f32<T>(o), out += width;
+            if (writes && row + i > 1) *out = from_f32<T>(o);
 #pragma unroll
             for (u32 c = 0; c < 4; c++) with_q[c] = 0.0f;
             dot_own(s, q, with_q);
-            own_rows(tile.q[i], j, q);
+            own_rows(of_q, j, q);
             float u[4];
-            of_columns(gates.y * r, lane, u);
-            const float decay = after(gates.x, u[3]);
+            of_columns(gate.y * r, lane, u);
+            const float decay = after(gate.x, u[3]);
 #pragma unroll
             for (u32 e = 0; e < OWN_ROWS; e++) {
 #pragma unroll
-                for (u32 c = 0; c < 4; c++) s[e][c] = fma(k[e], u[c], (e < OWN_ROWS / 2 ? gates.x : decay) * s[e][c]);
+                for (u32 c = 0; c < 4; c++) s[e][c] = fma(again[e], u[c], (e < OWN_ROWS / 2 ? gate.x : decay) * s[e][c]);
             }
-            own_rows(tile.k[(i + 1) % ROWS], j, k);
-            if (a.rest && writes) *rest = r;
-            rest += width;
+            of_q += HEAD_MAX, v += SCAN_COLUMNS, gates += 2;
+            if (writes_rest) *rest = r;
+            rest += width, out += width;
         }
     }
     if (to != NO_STATE && has_columns) own_state<true>(a.states + (to + edges) * size + at, s, j, column, dk, dv);
     const float o = sum_columns(with_q, lane);
-    if (writes && is.rows > 1) *out = from_f32<T>(o), out += width;
+    if (writes && is.rows > 1) *out = from_f32<T>(o);
     float last[4] = {};
     dot_own(s, q, last);
     const float last_o = sum_columns(last, lane);
-    if (writes && is.rows > 0) *out = from_f32<T>(last_o);
+    if (writes && is.rows > 0) out[width] = from_f32<T>(last_o);
 }
 
 #define DELTA_RULE(T, BLOCKS)                                                                                                              \

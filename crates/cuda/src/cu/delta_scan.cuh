@@ -38,8 +38,14 @@ struct ScanShared {
     static constexpr u32 ROWS = Stored<T>::TILE_ROWS;
     ScanTile<float, ROWS> tiles[2];
     ScanTile<T, ROWS> next;
-    float gates[2][ROWS][2];
+    float gates[2][ROWS][2], next_gates[ROWS][2];
 };
+
+/// Four bytes from global to shared memory, asynchronously; zeros where `valid` is false.
+__device__ __forceinline__ void copy_async_4(void* dst_shared, const void* src_global, bool valid) {
+    const u32 bytes = valid ? 4 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(dst_shared)), "l"(src_global), "r"(bytes) : "memory");
+}
 
 /// Where a scan's operands are.
 template <class T>
@@ -50,9 +56,9 @@ struct ScanFrom {
     DeltaHeads heads;
 };
 
-/// Begins to copy rows `row` to `row + count` of the pass. Returns the thread's gate.
+/// Begins to copy rows `row` to `row + count` of the pass.
 template <class T>
-__device__ __forceinline__ float bring(const ScanFrom<T>& from, ScanShared<T>& shared, u32 row, u32 count) {
+__device__ __forceinline__ void bring(const ScanFrom<T>& from, ScanShared<T>& shared, u32 row, u32 count) {
     constexpr u32 COPY = Stored<T>::COPY, ROW_COPIES = HEAD_MAX / COPY, COLUMN_COPIES = SCAN_COLUMNS / COPY;
     const DeltaHeads& h = from.heads;
 #pragma unroll
@@ -67,14 +73,17 @@ __device__ __forceinline__ float bring(const ScanFrom<T>& from, ScanShared<T>& s
     const bool is_there = i < count && c < h.value_dim;
     const T* v = from.v + (u64)(row + (is_there ? i : 0)) * from.v_stride + from.head * h.value_dim + (is_there ? c : 0);
     copy_async_16(&shared.next.v[i][c - from.first_column], v, is_there);
+    if (threadIdx.x < 2 * Stored<T>::TILE_ROWS) {
+        const u32 ig = threadIdx.x / 2, beta = threadIdx.x % 2;
+        const float* gate = from.gates + ((u64)(row + (ig < count ? ig : 0)) * 2 + beta) * h.value_heads + from.head;
+        copy_async_4(&shared.next_gates[ig][beta], gate, ig < count);
+    }
     copy_async_commit();
-    const u32 ig = threadIdx.x / 2, beta = threadIdx.x % 2;
-    return ig < count ? from.gates[((u64)(row + ig) * 2 + beta) * h.value_heads + from.head] : 0.0f;
 }
 
 /// Widens what has been copied: each thread its own copies.
 template <class T>
-__device__ __forceinline__ void widen(ScanShared<T>& shared, u32 parity, float gate) {
+__device__ __forceinline__ void widen(ScanShared<T>& shared, u32 parity) {
     constexpr u32 COPY = Stored<T>::COPY, ROW_COPIES = HEAD_MAX / COPY, COLUMN_COPIES = SCAN_COLUMNS / COPY;
     copy_async_wait<0>();
     ScanTile<float, Stored<T>::TILE_ROWS>& tile = shared.tiles[parity];
@@ -87,6 +96,7 @@ __device__ __forceinline__ void widen(ScanShared<T>& shared, u32 parity, float g
     const u32 i = threadIdx.x / COLUMN_COPIES, c = threadIdx.x % COLUMN_COPIES * COPY;
     Stored<T>::widen(&shared.next.v[i][c], &tile.v[i][c]);
     if (threadIdx.x < 2 * Stored<T>::TILE_ROWS) {
+        const float gate = shared.next_gates[threadIdx.x / 2][threadIdx.x % 2];
         shared.gates[parity][threadIdx.x / 2][threadIdx.x % 2] = threadIdx.x % 2 ? gate : exp_f32(gate);
     }
 }
