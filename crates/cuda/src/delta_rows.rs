@@ -76,7 +76,9 @@ pub(crate) fn inputs(dev: &CudaDevice, args: DeltaInputs<'_>) {
     let leaves_tails = tails.is_some() && rows == segments;
     let new = if leaves_tails { old } else { Arg::Ptr(0) };
     let groups = head_blocks(heads);
-    let each = (rows * groups).div_ceil(BLOCKS_EACH * dev.multiprocessors() as usize).clamp(1, LOOKED_UP);
+    let each = (rows * groups).div_ceil(BLOCKS_EACH * dev.multiprocessors() as usize);
+    // Four rows are computed together.
+    let each = if each > 2 { each.next_multiple_of(4).min(LOOKED_UP) } else { each.max(1) };
     let DeltaWeights { conv, decay, bias } = weights;
     let of = [conv, decay, bias, qkv, gates].map(|b| dev.arg(b));
     let args = [&[dev.arg(x), old], &index[..], &of, &[new], &pass, &how, &[count(each)]].concat();
