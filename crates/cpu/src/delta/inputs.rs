@@ -4,12 +4,13 @@
 
 #![allow(clippy::needless_range_loop)] // Indices run over several arrays, which stay in registers.
 
+use super::super::attention::Segment;
 use super::super::elementwise::split;
 use super::super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::super::norm::{dot, load_any, store_any};
 use super::super::{CpuDevice, Shared};
 use super::{Stay, Stays, check_rows, rows_of, sigmoid, softplus, widened};
-use plimsoll_device::{CONV_TAPS, DELTA_HEAD_MAX, DeltaHeads, DeltaInputs, DeltaWeights};
+use plimsoll_device::{CONV_TAPS, DELTA_HEAD_MAX, DeltaHeads, DeltaInputs, DeltaWeights, NO_PARENT};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
@@ -61,6 +62,12 @@ impl Taps {
         Taps(taps)
     }
 
+    /// A tap of all channels.
+    #[inline(always)]
+    pub(super) fn row(&self, tap: usize) -> &[f32; DELTA_HEAD_MAX] {
+        &self.0[tap]
+    }
+
     /// Of 16 channels.
     #[inline(always)]
     pub(super) fn at<S: Simd>(&self, s: S, at: usize) -> [S::F; CONV_TAPS] {
@@ -81,18 +88,25 @@ pub(super) struct Inputs<'a, T> {
 
 impl<T: Lanes> Inputs<'_, T> {
     /// Inputs of a unit of the row `back` rows before row `i` of a segment; none before the sequence.
-    pub(super) fn before(&self, stay: &Stay, i: usize, back: usize, unit: Unit) -> Option<&[T]> {
-        let (segment, width) = (&stay.segment, self.heads.input_width());
+    pub(super) fn before(
+        &self,
+        segment: &Segment,
+        from: Option<usize>,
+        i: usize,
+        back: usize,
+        unit: Unit,
+    ) -> Option<&[T]> {
+        let width = self.heads.input_width();
         if i >= back {
             return Some(&self.x[(segment.first_row + i - back) * width + unit.first..][..unit.width]);
         }
         let missing = back - i;
         if let Some(tails) = &self.tails {
-            let first = stay.from? * self.heads.tail() + (TAIL - missing) * self.heads.conv_width();
+            let first = from? * self.heads.tail() + (TAIL - missing) * self.heads.conv_width();
             // SAFETY: while rows are computed no task writes tails.
             return Some(unsafe { tails.seen(first + unit.first, unit.width) });
         }
-        if !stay.is_child() {
+        if segment.parent == NO_PARENT {
             return None;
         }
         // A parent has its sequence from position 0 on.
@@ -100,17 +114,18 @@ impl<T: Lanes> Inputs<'_, T> {
         Some(&self.x[row * width + unit.first..][..unit.width])
     }
 
-    /// Inputs of rows t - 3 to t, for row t = `i` of a segment.
+    /// Inputs of rows t - 3 to t, for row t = `i` of a segment that begins with the tail at `from`.
     pub(super) fn window<'w>(
         &'w self,
-        stay: &Stay,
+        segment: &Segment,
+        from: Option<usize>,
         i: usize,
         unit: Unit,
         zeros: &'w [T],
     ) -> [&'w [T]; CONV_TAPS] {
         let mut rows = [&zeros[..unit.width]; CONV_TAPS];
         for tap in 0..CONV_TAPS {
-            if let Some(row) = self.before(stay, i, TAIL - tap, unit) {
+            if let Some(row) = self.before(segment, from, i, TAIL - tap, unit) {
                 rows[tap] = row;
             }
         }
@@ -184,7 +199,7 @@ impl<T: Lanes> Call<'_, T> {
                 let unit = (index < units).then(|| Unit::new(heads, index));
                 let taps = unit.map(|unit| (unit, Taps::new(dev, self.weights.conv, unit)));
                 for stay in self.all.iter().filter(|stay| stay.is_child() == wave) {
-                    let rows = overlap(&stay, &block);
+                    let rows = overlap(&stay.segment, &block);
                     match &taps {
                         Some((unit, taps)) => convolve::<T>(dev.isa(), self, taps, *unit, &stay, rows),
                         None => self.gates(&stay, rows),
@@ -224,7 +239,10 @@ impl<T: Lanes> Call<'_, T> {
                 for j in 0..TAIL {
                     // Oldest first: where a place is kept, each row is read before it is written.
                     let whole = Unit { first: 0, width, scale: None };
-                    let from = self.inputs.before(&stay, last, TAIL - 1 - j, whole).map(<[T]>::as_ptr);
+                    let from = self
+                        .inputs
+                        .before(&stay.segment, stay.from, last, TAIL - 1 - j, whole)
+                        .map(<[T]>::as_ptr);
                     let at = to * heads.tail() + j * width;
                     assert!(at + width <= tails.len(), "tail of place {to}");
                     // SAFETY: no other task writes this place, nor do others read it now; both are `width` elements.
@@ -242,9 +260,9 @@ impl<T: Lanes> Call<'_, T> {
 }
 
 /// Rows of a segment that are among rows of the pass.
-pub(super) fn overlap(stay: &Stay, block: &Range<usize>) -> Range<usize> {
-    let first = stay.segment.first_row;
-    let end = stay.segment.rows.min(block.end.saturating_sub(first));
+pub(super) fn overlap(segment: &Segment, block: &Range<usize>) -> Range<usize> {
+    let first = segment.first_row;
+    let end = segment.rows.min(block.end.saturating_sub(first));
     block.start.saturating_sub(first).min(end)..end
 }
 
@@ -287,7 +305,7 @@ simd_fn! {
         let (zeros, mut space) = ([T::from_f32(0.0); DELTA_HEAD_MAX], [0.0; DELTA_HEAD_MAX]);
         let bent = &mut space[..unit.width];
         for i in rows {
-            let window = call.inputs.window(stay, i, unit, &zeros);
+            let window = call.inputs.window(&stay.segment, stay.from, i, unit, &zeros);
             for at in (0..unit.width).step_by(LANES) {
                 let sum = convolved(s, taps, &window, at);
                 store_any(s, &mut bent[at..at + LANES], s.mul(sum, sigmoid(s, sum)));

@@ -3,6 +3,7 @@
 //! Legend: M rows, S segments, P places of states, H heads of values over G heads of q and k, dk and dv elements of a head, C = 2 G dk + H dv.
 //! A row of the forward pass is a function of its sequence alone: the order of its sums depends on dk and dv.
 
+mod chunk;
 mod inputs;
 mod inputs_backward;
 mod norm;

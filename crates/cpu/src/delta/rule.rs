@@ -116,6 +116,22 @@ impl Block {
         }
     }
 
+    /// # Safety
+    /// `rows` rows of `W` vectors can be read here and written at `to`, which are not these.
+    #[inline(always)]
+    pub(super) unsafe fn add_to<S: Simd, const W: usize>(self, s: S, rows: usize, to: Block) {
+        for i in 0..rows {
+            for w in 0..W {
+                // SAFETY: the caller promises row i < rows of both, of W vectors.
+                unsafe {
+                    let to = to.first.add(i * to.stride + w * LANES);
+                    let x = s.load(self.first.add(i * self.stride + w * LANES));
+                    s.store(to, s.add(s.load(to), x));
+                }
+            }
+        }
+    }
+
     /// Sums over rows i of this[i] x[i].
     ///
     /// # Safety

@@ -15,6 +15,7 @@ mod blocks;
 mod delta;
 mod experts;
 mod head;
+mod head_gates;
 mod matmul;
 mod nf4;
 mod rotation;

@@ -3,6 +3,7 @@
 
 pub mod checks;
 pub mod cuts;
+pub mod differences;
 pub mod reference;
 
 use super::{Machine, Rig, Sized, f64s, normal};
@@ -35,7 +36,7 @@ pub struct Case {
     pub extreme: bool,
 }
 
-const fn group(parent: usize, children: &'static [usize]) -> Group {
+pub const fn group(parent: usize, children: &'static [usize]) -> Group {
     Group { parent, children, starts: false }
 }
 
@@ -63,6 +64,16 @@ pub const CASES: &[Case] = &[
     Case { extreme: true, ..case([128, 128], [2, 2], &[group(0, &[130]), group(1, &[1, 1, 1])]) },
     case([48, 112], [1, 3], &[group(2, &[1, 1, 70]), group(0, &[63])]),
 ];
+
+/// Some chunks more, and many children of one parent.
+pub const LONG: &[Case] = &[
+    case([128, 128], [2, 4], &[group(200, &[1, 2, 3, 4, 5, 6, 7, 200]), started(0, &[321])]),
+    Case { extreme: true, ..case([64, 96], [1, 4], &[group(128, &[128, 192]), group(1, &[500])]) },
+];
+
+/// What the backward pass writes.
+pub const GRADIENTS: [&str; 10] =
+    ["d", "dx", "d_rest", "d_states", "d_qkv", "d_gates", "d_conv", "d_decay", "d_bias", "d_w"];
 
 /// The rows of a pass, and where its segments find their states.
 #[derive(Clone, Debug, Default)]
@@ -260,32 +271,49 @@ impl Case {
 
     /// The forward operations of a pass; `x`: the case's inputs.
     pub fn forward<D: Machine>(&self, rig: &Rig<D>, x: &[f32], pass: &Pass) {
-        let (heads, m) = (self.heads, pass.rows.len());
+        let heads = self.heads;
         let row = |&row: &usize| x[row * heads.input_width()..][..heads.input_width()].iter().copied();
         rig.dev.write_f32(rig.buf("x"), 0, &pass.rows.iter().flat_map(row).collect::<Vec<f32>>());
         rig.dev.write_u32(rig.buf("segments"), 0, &pass.segments);
         rig.dev.write_u32(rig.buf("places"), 0, &pass.places);
-        let (places, part) = (self.places(rig, pass), |name: &str| self.part(rig, name, m));
+        self.inputs(rig, pass);
+        self.rule(rig, pass);
+        self.norm(rig, pass);
+    }
+
+    /// q, k, v, g and beta.
+    pub fn inputs<D: Machine>(&self, rig: &Rig<D>, pass: &Pass) {
+        let part = |name: &str| self.part(rig, name, pass.rows.len());
         rig.dev.delta_inputs(DeltaInputs {
-            heads,
+            heads: self.heads,
             x: part("x"),
             weights: self.weights(rig, ["conv", "decay", "bias"]),
-            places,
+            places: self.places(rig, pass),
             tails: pass.has_tails.then(|| rig.buf("tails")),
             qkv: part("qkv"),
             gates: part("gates"),
         });
+    }
+
+    /// The rule.
+    pub fn rule<D: Machine>(&self, rig: &Rig<D>, pass: &Pass) {
+        let part = |name: &str| self.part(rig, name, pass.rows.len());
         rig.dev.delta_rule(DeltaRule {
-            heads,
+            heads: self.heads,
             qkv: part("qkv"),
             gates: part("gates"),
-            places,
+            places: self.places(rig, pass),
             states: rig.buf("states"),
             out: part("out"),
             rest: pass.has_rest.then(|| part("rest")),
         });
+    }
+
+    /// The norm after it.
+    pub fn norm<D: Machine>(&self, rig: &Rig<D>, pass: &Pass) {
+        let part = |name: &str| self.part(rig, name, pass.rows.len());
         let (o, x, w, y) = (part("out"), part("x"), rig.buf("w"), part("y"));
-        rig.dev.norm_gated(NormGated { heads, o, x, w, eps: EPS, y });
+        rig.dev.norm_gated(NormGated { heads: self.heads, o, x, w, eps: EPS, y });
     }
 
     /// The gradient of the norm: from the gradient of y in `d`.
@@ -349,6 +377,15 @@ impl Case {
     /// The first `rows` of a buffer.
     fn get<D: Machine>(&self, rig: &Rig<D>, name: &str, rows: usize) -> Vec<f32> {
         super::get(&rig.dev, self.part(rig, name, rows))
+    }
+
+    /// What is written of a buffer of the pass with parents: of states those of its edges.
+    pub fn written<D: Machine>(&self, rig: &Rig<D>, name: &str, pass: &Pass) -> Vec<f32> {
+        match name {
+            "states" | "d_states" => checks::of_edges(self, rig, name, pass),
+            "d_conv" | "d_decay" | "d_bias" | "d_w" => rig.get(name),
+            _ => self.get(rig, name, self.rows()),
+        }
     }
 
     /// The segments of the pass with parents, for f64.
