@@ -138,9 +138,16 @@ struct HeadRows {
 
     __device__ __forceinline__ void load(u32 row, u32 end) {
         if (!is_active) return;
+        const T* x = in.x + (u64)row * in.heads.input_width() + channel;
+        // No choice between two loads: all are under way before the first is waited for.
+        if (in.wide && row + AHEAD <= end) {
+#pragma unroll
+            for (u32 n = 0; n < AHEAD; n++) load4(x + (u64)n * in.heads.input_width(), window[CONV_TAPS - 1 + n]);
+            return;
+        }
 #pragma unroll
         for (u32 n = 0; n < AHEAD; n++) {
-            if (row + n < end) take4(in.x + (u64)(row + n) * in.heads.input_width() + channel, in.wide, window[CONV_TAPS - 1 + n]);
+            if (row + n < end) take4(x + (u64)n * in.heads.input_width(), in.wide, window[CONV_TAPS - 1 + n]);
         }
     }
     /// Reads what precedes a row of another segment than the row before. False if it is in none.

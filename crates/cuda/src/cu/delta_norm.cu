@@ -45,13 +45,20 @@ __device__ __forceinline__ void norm_gated_backward(const NormShape& is, const T
     if (c < is.dim) load4(w + c, weight);
     for (u32 from = blockIdx.x * NORM_WARPS + threadIdx.x / WARP; from < is.items; from += step * NORM_AHEAD) {
         float of[NORM_AHEAD][4] = {}, z[NORM_AHEAD][4] = {}, dy[NORM_AHEAD][4] = {};
-#pragma unroll
-        for (u32 n = 0; n < NORM_AHEAD; n++) {
+        const auto load = [&](u32 n, u32 wide) {
             const u32 i = from + n * step;
-            if (i >= is.items || c >= is.dim) continue;
+            if (i >= is.items || c >= is.dim) return;
             load4(o + (u64)i * is.dim + c, of[n]);
-            take4(x + is.gate(i) + c, is.wide, z[n]);
+            take4(x + is.gate(i) + c, wide, z[n]);
             load4(d + (u64)i * is.dim + c, dy[n]);
+        };
+        // No choice between two loads: all are under way before the first is waited for.
+        if (is.wide) {
+#pragma unroll
+            for (u32 n = 0; n < NORM_AHEAD; n++) load(n, 1);
+        } else {
+#pragma unroll
+            for (u32 n = 0; n < NORM_AHEAD; n++) load(n, 0);
         }
 #pragma unroll
         for (u32 n = 0; n < NORM_AHEAD; n++) {

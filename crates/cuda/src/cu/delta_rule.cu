@@ -18,6 +18,7 @@ struct RuleArgs {
 /// grid: (columns of a head / 64 x H, S), a head's columns first.
 template <class T, u32 ROWS>
 __device__ __forceinline__ void delta_rule(const RuleArgs<T>& a, ScanShared<T, ROWS>& shared) {
+    constexpr bool IS_MANY = ROWS == Stored<T>::MANY;
     const DeltaHeads& h = a.heads;
     const u32 dk = h.key_dim, dv = h.value_dim, width = h.value_width();
     const u32 parts = tiles_of(dv, SCAN_COLUMNS), head = blockIdx.x / parts, first_column = blockIdx.x % parts * SCAN_COLUMNS;
@@ -35,8 +36,8 @@ __device__ __forceinline__ void delta_rule(const RuleArgs<T>& a, ScanShared<T, R
     const u64 size = (u64)h.value_heads * dk * dv, at = (u64)head * dk * dv;
     const ScanFrom<T> operands = {a.qkv, a.qkv + 2 * h.key_width(), a.gates, h.conv_width(), head, first_column, h};
     float s[OWN_ROWS][4] = {}, k[OWN_ROWS], again[OWN_ROWS], q[OWN_ROWS] = {}, with_q[4] = {};
-    bring(operands, shared, is.first, min(is.rows, ROWS));
     if (begins && has_columns) own_state<false>(a.states + from * size + at, s, j, column, dk, dv);
+    bring(operands, shared, is.first, min(is.rows, ROWS));
     const bool writes_rest = a.rest && writes;
     // Of the row before the last: what is written first is of the first row, at the third.
     T* out = a.out + (u64)is.first * width + head * dv + own - 2 * (u64)width;
@@ -57,10 +58,11 @@ __device__ __forceinline__ void delta_rule(const RuleArgs<T>& a, ScanShared<T, R
             const float2 gate = *(const float2*)gates;
             float with_k[4] = {};
             dot_own(s, k, with_k);
-            // Those of the row after it, or of no row, long before they are needed; its own again.
-            own_rows(of_k + HEAD_MAX, j, k);
-            own_rows(of_k, j, again);
-            of_k += HEAD_MAX;
+            // Those of the row after it, or of no row, long before they are needed; its own again. Few rows have no registers for both.
+            if (IS_MANY) {
+                own_rows(of_k + HEAD_MAX, j, k);
+                own_rows(of_k, j, again);
+            }
             const float r = fma(-gate.x, sum_columns(with_k, lane), *v);
             // Of the rows before, while lanes wait for each other: sums of the last but one, products of the last.
 #pragma unroll
@@ -76,9 +78,10 @@ __device__ __forceinline__ void delta_rule(const RuleArgs<T>& a, ScanShared<T, R
 #pragma unroll
             for (u32 e = 0; e < OWN_ROWS; e++) {
 #pragma unroll
-                for (u32 c = 0; c < 4; c++) s[e][c] = fma(again[e], u[c], gate.x * s[e][c]);
+                for (u32 c = 0; c < 4; c++) s[e][c] = fma(IS_MANY ? again[e] : k[e], u[c], gate.x * s[e][c]);
             }
-            of_q += HEAD_MAX, v += SCAN_COLUMNS, gates += 2;
+            if (!IS_MANY) own_rows(of_k + HEAD_MAX, j, k);
+            of_k += HEAD_MAX, of_q += HEAD_MAX, v += SCAN_COLUMNS, gates += 2;
             if (writes_rest) *rest = r;
             rest += width, out += width;
         }
@@ -106,5 +109,5 @@ __device__ __forceinline__ void delta_rule(const RuleArgs<T>& a, ScanShared<T, R
     }
 DELTA_RULE(float, few, FEW, 2)
 DELTA_RULE(float, many, MANY, 2)
-DELTA_RULE(bf16, few, FEW, 3)
+DELTA_RULE(bf16, few, FEW, 4)
 DELTA_RULE(bf16, many, MANY, 3)

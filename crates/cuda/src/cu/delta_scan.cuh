@@ -151,15 +151,20 @@ __device__ __forceinline__ void dot_own(const float (&s)[OWN_ROWS][4], const flo
 /// Reads or writes a lane's part of a state of `dk` x `dv` elements.
 template <bool WRITES>
 __device__ __forceinline__ void own_state(float* state, float (&s)[OWN_ROWS][4], u32 j, u32 column, u32 dk, u32 dv) {
+    float* at = state + j * 4 * dv + column;
 #pragma unroll
-    for (u32 i = 0; i < OWN_ROWS; i++) {
-        const u32 row = i / 4 * 32 + j * 4 + i % 4;
-        if (row >= dk) continue;
-        float* at = state + (u64)row * dv + column;
-        if (WRITES) {
-            store4(at, s[i]);
-        } else {
-            load4(at, s[i]);
+    for (u32 i = 0; i < OWN_ROWS / 4; i++) {
+        // Heads are whole groups of four rows.
+        if (i * 32 + j * 4 < dk) {
+#pragma unroll
+            for (u32 m = 0; m < 4; m++) {
+                if (WRITES) {
+                    store4(at + m * dv, s[i * 4 + m]);
+                } else {
+                    load4(at + m * dv, s[i * 4 + m]);
+                }
+            }
         }
+        at += 32 * dv;
     }
 }
