@@ -15,10 +15,8 @@ use plimsoll_memory::Buf;
 /// Columns of a head that a block of a scan has, and its threads.
 const SCAN_COLUMNS: usize = 64;
 const SCAN_THREADS: u32 = 128;
-/// Bytes that a thread copies of an operand at a time.
-const COPY_BYTES: usize = 16;
-/// Rows of a segment, on average, from which a scan has tiles of two copies.
-const MANY_ROWS: usize = 8;
+/// Rows of a scan's tile, times the bytes of an element.
+const TILE_ROW_BYTES: usize = 32;
 /// Threads of a block of `delta_chunks.cu`, and the elements of its operands in shared memory from row to row: of a slice, and between rows.
 const CHUNK_THREADS: u32 = 256;
 const SLICE_STRIDE: usize = 32 + 8;
@@ -85,15 +83,13 @@ fn check_aligned(dev: &CudaDevice, bufs: &[Buf<'_>]) {
     assert!(bufs.iter().all(|b| dev.address(*b).is_multiple_of(16)), "rows at aligned addresses");
 }
 
-/// A block for each part of a head's columns, each head, each segment, with tiles of one or two `copies` of each thread. Its shared memory:
-/// `ScanShared` in delta_scan.cuh.
-fn scan(heads: DeltaHeads, segments: usize, e: DType, copies: usize) -> Launch {
+/// A block for each part of a head's columns, each head, each segment. Its shared memory: `ScanShared` in delta_scan.cuh.
+fn scan(heads: DeltaHeads, segments: usize, e: DType) -> Launch {
     let parts = heads.value_dim.div_ceil(SCAN_COLUMNS);
     let bytes = e.bytes() as usize;
-    let rows = copies * COPY_BYTES / bytes;
+    let rows = TILE_ROW_BYTES / bytes;
     let operands = rows * (2 * DELTA_HEAD_MAX + SCAN_COLUMNS);
-    let gates = rows * 2;
-    let shared = 2 * 4 * operands + bytes * operands + 3 * 4 * gates;
+    let shared = 2 * 4 * operands + bytes * operands + 3 * 4 * 2 * rows;
     let grid = [(heads.value_heads * parts) as u32, segments as u32, 1];
     Launch { grid, block: SCAN_THREADS, shared: shared as u32 }
 }
@@ -109,13 +105,10 @@ pub(crate) fn rule(dev: &CudaDevice, args: DeltaRule<'_>) {
     args.push(rest.map_or(Arg::Ptr(0), |rest| dev.arg(rest)));
     args.extend(head_args(heads));
     args.extend([count(rows), count(num_places)]);
-    let has_many = rows >= MANY_ROWS * segments;
-    let (kernel, copies) =
-        if has_many { (typed!("delta_rule_many", qkv), 2) } else { (typed!("delta_rule_few", qkv), 1) };
     let waves: &[u32] = if places.has_parents { &[WITHOUT_PARENT, WITH_PARENT] } else { &[ALL] };
     for wave in waves {
         let args = [&args[..], &[Arg::U32(*wave)]].concat();
-        dev.launch("delta_rule", kernel, scan(heads, segments, e, copies), &args);
+        dev.launch("delta_rule", typed!("delta_rule", qkv), scan(heads, segments, e), &args);
     }
 }
 
@@ -147,7 +140,7 @@ pub(crate) fn rule_backward(dev: &CudaDevice, args: DeltaRuleBackward<'_>) {
     for wave in waves {
         let to = [dout, d_rest, d_states].map(|b| dev.arg(b));
         let args = [&index[..], &to, &sizes, &[Arg::U32(*wave)]].concat();
-        dev.launch("delta_reverse", typed!("delta_reverse", qkv), scan(heads, segments, e, 2), &args);
+        dev.launch("delta_reverse", typed!("delta_reverse", qkv), scan(heads, segments, e), &args);
     }
     let of = [states, rest, d_rest, d_states, dout, d_qkv, d_gates].map(|b| dev.arg(b));
     let args = [&index[..], &of, &sizes].concat();

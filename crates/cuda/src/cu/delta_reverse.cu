@@ -55,8 +55,8 @@ __device__ __forceinline__ void shrink(float (&d)[OWN_ROWS][4], float by) {
 
 /// grid: (columns of a head / 64 x H, S), a head's columns first. Waves: children before their parents.
 template <class T>
-__device__ __forceinline__ void delta_reverse(const ReverseArgs<T>& a, ScanShared<T, Stored<T>::MANY>& shared) {
-    constexpr u32 ROWS = Stored<T>::MANY;
+__device__ __forceinline__ void delta_reverse(const ReverseArgs<T>& a, ScanShared<T>& shared) {
+    constexpr u32 ROWS = Stored<T>::TILE_ROWS;
     const DeltaHeads& h = a.heads;
     const u32 dk = h.key_dim, dv = h.value_dim, width = h.value_width();
     const u32 parts = tiles_of(dv, SCAN_COLUMNS), head = blockIdx.x / parts, first_column = blockIdx.x % parts * SCAN_COLUMNS;
@@ -126,7 +126,7 @@ __device__ __forceinline__ void delta_reverse(const ReverseArgs<T>& a, ScanShare
         extern __shared__ __align__(16) u8 shared[];                                                                                       \
         const DeltaHeads heads = {key_heads, value_heads, key_dim, value_dim};                                                             \
         delta_reverse<T>({qkv, gates, places, segments, dout, d_rest, d_states, heads, rows, segments_count, places_count, wave},         \
-                         *(ScanShared<T, Stored<T>::MANY>*)shared);                                                                        \
+                         *(ScanShared<T>*)shared);                                                                                         \
     }
 DELTA_REVERSE(float, 2)
 DELTA_REVERSE(bf16, 3)

@@ -16,16 +16,16 @@ struct RuleArgs {
 };
 
 /// grid: (columns of a head / 64 x H, S), a head's columns first.
-template <class T, u32 ROWS>
-__device__ __forceinline__ void delta_rule(const RuleArgs<T>& a, ScanShared<T, ROWS>& shared) {
-    constexpr bool IS_MANY = ROWS == Stored<T>::MANY;
+template <class T>
+__device__ __forceinline__ void delta_rule(const RuleArgs<T>& a, ScanShared<T>& shared) {
+    constexpr u32 ROWS = Stored<T>::TILE_ROWS;
     const DeltaHeads& h = a.heads;
     const u32 dk = h.key_dim, dv = h.value_dim, width = h.value_width();
     const u32 parts = tiles_of(dv, SCAN_COLUMNS), head = blockIdx.x / parts, first_column = blockIdx.x % parts * SCAN_COLUMNS;
-    const u32 from = a.places[blockIdx.y * 2];
-    u32 to = a.places[blockIdx.y * 2 + 1];
     const Segment is = segment_at(a.segments, blockIdx.y, a.rows);
     if (!is_of_wave(is, a.wave)) return;
+    const u32 from = a.places[blockIdx.y * 2];
+    u32 to = a.places[blockIdx.y * 2 + 1];
     const u32 edges = a.rest ? tiles_of(is.rows, STATE_CHUNK) : 0;
     if (to != NO_STATE && !index_ok(BAD_ROW, to + edges, a.places_count)) to = NO_STATE;
     const bool begins = from != NO_STATE && index_ok(BAD_ROW, from, a.places_count);
@@ -36,8 +36,8 @@ __device__ __forceinline__ void delta_rule(const RuleArgs<T>& a, ScanShared<T, R
     const u64 size = (u64)h.value_heads * dk * dv, at = (u64)head * dk * dv;
     const ScanFrom<T> operands = {a.qkv, a.qkv + 2 * h.key_width(), a.gates, h.conv_width(), head, first_column, h};
     float s[OWN_ROWS][4] = {}, k[OWN_ROWS], again[OWN_ROWS], q[OWN_ROWS] = {}, with_q[4] = {};
-    if (begins && has_columns) own_state<false>(a.states + from * size + at, s, j, column, dk, dv);
     bring(operands, shared, is.first, min(is.rows, ROWS));
+    if (begins && has_columns) own_state<false>(a.states + from * size + at, s, j, column, dk, dv);
     const bool writes_rest = a.rest && writes;
     // Of the row before the last: what is written first is of the first row, at the third.
     T* out = a.out + (u64)is.first * width + head * dv + own - 2 * (u64)width;
@@ -58,15 +58,12 @@ __device__ __forceinline__ void delta_rule(const RuleArgs<T>& a, ScanShared<T, R
             const float2 gate = *(const float2*)gates;
             float with_k[4] = {};
             dot_own(s, k, with_k);
-            // Those of the row after it, or of no row, long before they are needed; its own again. Few rows have no registers for both.
-            if (IS_MANY) {
-                own_rows(of_k + HEAD_MAX, j, k);
-                own_rows(of_k, j, again);
-            }
+            // Those of the row after it, or of no row, long before they are needed; its own again.
+            own_rows(of_k + HEAD_MAX, j, k);
+            own_rows(of_k, j, again);
+            of_k += HEAD_MAX;
             const float r = fma(-gate.x, sum_columns(with_k, lane), *v);
             // Of the rows before, while lanes wait for each other: sums of the last but one, products of the last.
-#pragma unroll
-            for (u32 c = 0; c < 4; c++) with_q[c] = after(with_q[c], with_k[c]);
             const float o = sum_columns(with_q, lane);
             if (writes && row + i > 1) *out = from_f32<T>(o);
 #pragma unroll
@@ -75,13 +72,13 @@ __device__ __forceinline__ void delta_rule(const RuleArgs<T>& a, ScanShared<T, R
             own_rows(of_q, j, q);
             float u[4];
             of_columns(gate.y * r, lane, u);
+            const float decay = after(gate.x, u[3]);
 #pragma unroll
             for (u32 e = 0; e < OWN_ROWS; e++) {
 #pragma unroll
-                for (u32 c = 0; c < 4; c++) s[e][c] = fma(IS_MANY ? again[e] : k[e], u[c], gate.x * s[e][c]);
+                for (u32 c = 0; c < 4; c++) s[e][c] = fma(again[e], u[c], (e < OWN_ROWS / 2 ? gate.x : decay) * s[e][c]);
             }
-            if (!IS_MANY) own_rows(of_k + HEAD_MAX, j, k);
-            of_k += HEAD_MAX, of_q += HEAD_MAX, v += SCAN_COLUMNS, gates += 2;
+            of_q += HEAD_MAX, v += SCAN_COLUMNS, gates += 2;
             if (writes_rest) *rest = r;
             rest += width, out += width;
         }
@@ -95,19 +92,15 @@ __device__ __forceinline__ void delta_rule(const RuleArgs<T>& a, ScanShared<T, R
     if (writes && is.rows > 0) out[width] = from_f32<T>(last_o);
 }
 
-/// Two kernels, by the rows of a tile, which are no part of the arithmetic: for passes of some rows a segment, and of many.
-#define DELTA_RULE(T, WAY, ROWS, BLOCKS)                                                                                                   \
+#define DELTA_RULE(T, BLOCKS)                                                                                                              \
     extern "C" __global__ void __launch_bounds__(SCAN_THREADS, BLOCKS)                                                                     \
-        delta_rule_##WAY##_##T(const T* qkv, const float* gates, const u32* places, const u32* segments, float* states, T* out,            \
-                               float* rest, u32 key_heads, u32 value_heads, u32 key_dim, u32 value_dim, u32 rows, u32 places_count,        \
-                               u32 wave) {                                                                                                 \
+        delta_rule_##T(const T* qkv, const float* gates, const u32* places, const u32* segments, float* states, T* out, float* rest,       \
+                       u32 key_heads, u32 value_heads, u32 key_dim, u32 value_dim, u32 rows, u32 places_count, u32 wave) {                 \
         begin();                                                                                                                           \
         extern __shared__ __align__(16) u8 shared[];                                                                                       \
         const DeltaHeads heads = {key_heads, value_heads, key_dim, value_dim};                                                             \
-        delta_rule<T, Stored<T>::ROWS>({qkv, gates, places, segments, states, out, rest, heads, rows, places_count, wave},                 \
-                                       *(ScanShared<T, Stored<T>::ROWS>*)shared);                                                          \
+        delta_rule<T>({qkv, gates, places, segments, states, out, rest, heads, rows, places_count, wave},                                  \
+                      *(ScanShared<T>*)shared);                                                                                            \
     }
-DELTA_RULE(float, few, FEW, 2)
-DELTA_RULE(float, many, MANY, 2)
-DELTA_RULE(bf16, few, FEW, 4)
-DELTA_RULE(bf16, many, MANY, 3)
+DELTA_RULE(float, 2)
+DELTA_RULE(bf16, 3)

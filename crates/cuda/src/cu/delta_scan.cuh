@@ -10,18 +10,17 @@
 #define OWN_ROWS 16
 #define HEAD_MAX 128
 
-/// What stored elements are to a scan: `COPY` of them are copied at a time. A block's threads copy as many rows of a head of 128 elements at
-/// once, which is what a tile of few rows has: loads of states need the memory that shared memory leaves. A tile of many has twice that.
+/// What stored elements are to a scan: eight of bf16 or four of f32 are copied at a time, rows of a tile are as many as 256 copies have of
+/// heads of 128 elements.
 template <class T> struct Stored;
 template <> struct Stored<float> {
-    static constexpr u32 COPY = 4, FEW = 4, MANY = 8;
-    typedef float4 Copy;
-    static __device__ __forceinline__ void widen(const Copy& x, float* to) { *(float4*)to = x; }
+    static constexpr u32 COPY = 4, TILE_ROWS = 8;
+    static __device__ __forceinline__ void widen(const float* from, float* to) { *(float4*)to = *(const float4*)from; }
 };
 template <> struct Stored<bf16> {
-    static constexpr u32 COPY = 8, FEW = 8, MANY = 16;
-    typedef uint4 Copy;
-    static __device__ __forceinline__ void widen(const Copy& x, float* to) {
+    static constexpr u32 COPY = 8, TILE_ROWS = 16;
+    static __device__ __forceinline__ void widen(const bf16* from, float* to) {
+        const uint4 x = *(const uint4*)from;
         ((float4*)to)[0] = make_float4(low_f32(x.x), high_f32(x.x), low_f32(x.y), high_f32(x.y));
         ((float4*)to)[1] = make_float4(low_f32(x.z), high_f32(x.z), low_f32(x.w), high_f32(x.w));
     }
@@ -34,8 +33,9 @@ struct ScanTile {
 };
 
 /// Shared memory of a scan. Tiles of f32 are used in turn; what is copied next is on its way while rows are computed. Gates are e^g and beta.
-template <class T, u32 ROWS>
+template <class T>
 struct ScanShared {
+    static constexpr u32 ROWS = Stored<T>::TILE_ROWS;
     ScanTile<float, ROWS> tiles[2];
     ScanTile<T, ROWS> next;
     float gates[2][ROWS][2], next_gates[ROWS][2];
@@ -57,56 +57,48 @@ struct ScanFrom {
 };
 
 /// Begins to copy rows `row` to `row + count` of the pass.
-template <class T, u32 ROWS>
-__device__ __forceinline__ void bring(const ScanFrom<T>& from, ScanShared<T, ROWS>& shared, u32 row, u32 count) {
+template <class T>
+__device__ __forceinline__ void bring(const ScanFrom<T>& from, ScanShared<T>& shared, u32 row, u32 count) {
     constexpr u32 COPY = Stored<T>::COPY, ROW_COPIES = HEAD_MAX / COPY, COLUMN_COPIES = SCAN_COLUMNS / COPY;
     const DeltaHeads& h = from.heads;
 #pragma unroll
-    for (u32 n = 0; n < ROWS / COPY; n++) {
+    for (u32 n = 0; n < 2; n++) {
         const u32 i = (threadIdx.x + n * SCAN_THREADS) / ROW_COPIES, c = threadIdx.x % ROW_COPIES * COPY;
         const bool is_there = i < count && c < h.key_dim;
         const T* q = from.qkv + (u64)(row + (is_there ? i : 0)) * h.conv_width() + h.key_of(from.head) * h.key_dim + (is_there ? c : 0);
         copy_async_16(&shared.next.q[i][c], q, is_there);
         copy_async_16(&shared.next.k[i][c], q + h.key_width(), is_there);
     }
-    const u32 i = threadIdx.x / COLUMN_COPIES, c = threadIdx.x % COLUMN_COPIES * COPY;
-    if (i < ROWS) {
-        const bool is_there = i < count && from.first_column + c < h.value_dim;
-        const T* v = from.v + (u64)(row + (is_there ? i : 0)) * from.v_stride + from.head * h.value_dim + (is_there ? from.first_column + c : 0);
-        copy_async_16(&shared.next.v[i][c], v, is_there);
-    }
-    const u32 ig = threadIdx.x / 2, beta = threadIdx.x % 2;
-    if (ig < ROWS) {
+    const u32 i = threadIdx.x / COLUMN_COPIES, c = from.first_column + threadIdx.x % COLUMN_COPIES * COPY;
+    const bool is_there = i < count && c < h.value_dim;
+    const T* v = from.v + (u64)(row + (is_there ? i : 0)) * from.v_stride + from.head * h.value_dim + (is_there ? c : 0);
+    copy_async_16(&shared.next.v[i][c - from.first_column], v, is_there);
+    if (threadIdx.x < 2 * Stored<T>::TILE_ROWS) {
+        const u32 ig = threadIdx.x / 2, beta = threadIdx.x % 2;
         const float* gate = from.gates + ((u64)(row + (ig < count ? ig : 0)) * 2 + beta) * h.value_heads + from.head;
         copy_async_4(&shared.next_gates[ig][beta], gate, ig < count);
     }
     copy_async_commit();
 }
 
-/// Widens what has been copied: each thread its own copies, all of them read before the first is written.
-template <class T, u32 ROWS>
-__device__ __forceinline__ void widen(ScanShared<T, ROWS>& shared, u32 parity) {
-    constexpr u32 COPY = Stored<T>::COPY, ROW_COPIES = HEAD_MAX / COPY, COLUMN_COPIES = SCAN_COLUMNS / COPY, COPIES = ROWS / COPY;
-    typedef typename Stored<T>::Copy Copy;
+/// Widens what has been copied: each thread its own copies.
+template <class T>
+__device__ __forceinline__ void widen(ScanShared<T>& shared, u32 parity) {
+    constexpr u32 COPY = Stored<T>::COPY, ROW_COPIES = HEAD_MAX / COPY, COLUMN_COPIES = SCAN_COLUMNS / COPY;
     copy_async_wait<0>();
-    ScanTile<float, ROWS>& tile = shared.tiles[parity];
-    const u32 row = threadIdx.x / ROW_COPIES, column = threadIdx.x % ROW_COPIES * COPY;
-    const u32 i = threadIdx.x / COLUMN_COPIES, c = threadIdx.x % COLUMN_COPIES * COPY, ig = threadIdx.x / 2, beta = threadIdx.x % 2;
-    Copy q[COPIES], k[COPIES], v;
+    ScanTile<float, Stored<T>::TILE_ROWS>& tile = shared.tiles[parity];
 #pragma unroll
-    for (u32 n = 0; n < COPIES; n++) {
-        q[n] = *(const Copy*)&shared.next.q[row + n * (SCAN_THREADS / ROW_COPIES)][column];
-        k[n] = *(const Copy*)&shared.next.k[row + n * (SCAN_THREADS / ROW_COPIES)][column];
+    for (u32 n = 0; n < 2; n++) {
+        const u32 i = (threadIdx.x + n * SCAN_THREADS) / ROW_COPIES, c = threadIdx.x % ROW_COPIES * COPY;
+        Stored<T>::widen(&shared.next.q[i][c], &tile.q[i][c]);
+        Stored<T>::widen(&shared.next.k[i][c], &tile.k[i][c]);
     }
-    if (i < ROWS) v = *(const Copy*)&shared.next.v[i][c];
-    const float gate = ig < ROWS ? shared.next_gates[ig][beta] : 0.0f;
-#pragma unroll
-    for (u32 n = 0; n < COPIES; n++) {
-        Stored<T>::widen(q[n], &tile.q[row + n * (SCAN_THREADS / ROW_COPIES)][column]);
-        Stored<T>::widen(k[n], &tile.k[row + n * (SCAN_THREADS / ROW_COPIES)][column]);
+    const u32 i = threadIdx.x / COLUMN_COPIES, c = threadIdx.x % COLUMN_COPIES * COPY;
+    Stored<T>::widen(&shared.next.v[i][c], &tile.v[i][c]);
+    if (threadIdx.x < 2 * Stored<T>::TILE_ROWS) {
+        const float gate = shared.next_gates[threadIdx.x / 2][threadIdx.x % 2];
+        shared.gates[parity][threadIdx.x / 2][threadIdx.x % 2] = threadIdx.x % 2 ? gate : exp_f32(gate);
     }
-    if (i < ROWS) Stored<T>::widen(v, &tile.v[i][c]);
-    if (ig < ROWS) shared.gates[parity][ig][beta] = beta ? gate : exp_f32(gate);
 }
 
 /// Sums of four columns over eight lanes; a lane gets that of its own column.
@@ -151,20 +143,15 @@ __device__ __forceinline__ void dot_own(const float (&s)[OWN_ROWS][4], const flo
 /// Reads or writes a lane's part of a state of `dk` x `dv` elements.
 template <bool WRITES>
 __device__ __forceinline__ void own_state(float* state, float (&s)[OWN_ROWS][4], u32 j, u32 column, u32 dk, u32 dv) {
-    float* at = state + j * 4 * dv + column;
 #pragma unroll
-    for (u32 i = 0; i < OWN_ROWS / 4; i++) {
-        // Heads are whole groups of four rows.
-        if (i * 32 + j * 4 < dk) {
-#pragma unroll
-            for (u32 m = 0; m < 4; m++) {
-                if (WRITES) {
-                    store4(at + m * dv, s[i * 4 + m]);
-                } else {
-                    load4(at + m * dv, s[i * 4 + m]);
-                }
-            }
+    for (u32 i = 0; i < OWN_ROWS; i++) {
+        const u32 row = i / 4 * 32 + j * 4 + i % 4;
+        if (row >= dk) continue;
+        float* at = state + (u64)row * dv + column;
+        if (WRITES) {
+            store4(at, s[i]);
+        } else {
+            load4(at, s[i]);
         }
-        at += 32 * dv;
     }
 }
