@@ -216,6 +216,34 @@ impl CudaDevice {
             Op::AdaptBackwardU { dy, adapter, du } => adapter::backward_u(self, dy, adapter, du),
             Op::AdaptedDx { dy, of, du, out } => adapter::backward_x(self, dy, of, du, out),
             Op::AdaptBackwardW { args } => adapter::backward_w(self, args),
+            Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
+            Op::MatmulDw { dy, x, grad, add, pack: _ } => matmul::backward_w(self, dy, x, grad, add),
+            Op::BiasBackward { dy, grad, add } => rows::bias_backward(self, dy, grad, add),
+            Op::RmsNormBackward { x, norm, dy, to } => rows::rms_norm_backward(self, x, norm, dy, to),
+            Op::AttentionBackward { args } => attention_backward::backward(self, args),
+            Op::RopeBackward { args } => rotation::backward(self, args),
+            Op::GluBackward { how, gate_up, f, dout, d_gate_up, out } => {
+                rows::glu_backward(self, how, gate_up, f, dout, d_gate_up, out);
+            }
+            Op::ActivateBackward { how, y, dy, dx } => rows::activate_backward(self, how, y, dy, dx),
+            Op::ScatterAddRows { src, rows, dst } => rows::scatter_add_rows(self, src, rows, dst),
+            Op::HeadBackward { args } => head::backward(self, args),
+            Op::EmbedBackward { d, ids, grad } => rows::embed_backward(self, d, ids, grad),
+            Op::Accumulate { src, dst, add } => chain::accumulate(self, src, dst, add),
+            Op::Fold { parts, dst, add } => chain::fold(self, parts, dst, add),
+            Op::EmbedBackwardPart { d, ids, k, layout, owned, shard } => {
+                chain::embed_backward_part(self, d, ids, (k, layout), owned, shard);
+            }
+            Op::AdamW { how, bufs } => optimizer::adamw(self, how, bufs),
+            Op::WriteCodes { src, dst } => memory::write_codes(self, src, dst),
+            Op::Zero { dst } => memory::zero(self, dst),
+            op => self.queue_of_family(op),
+        }
+    }
+
+    /// Puts an operation on the stream that some families have: of experts, of gated heads, of linear attention.
+    fn queue_of_family(&self, op: Op<'_>) {
+        match op {
             Op::Route { logits, how, to } => route::forward(self, logits, how, to),
             Op::MatmulExperts { x, x_has, w, routes, out } => {
                 experts::forward(self, x, x_has, w, routes, out)
@@ -238,27 +266,7 @@ impl CudaDevice {
             Op::NormGatedBackward { args } => delta_rows::norm_backward(self, args),
             Op::DeltaRuleBackward { args } => delta::rule_backward(self, args),
             Op::DeltaInputsBackward { args } => delta_rows::inputs_backward(self, args),
-            Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
-            Op::MatmulDw { dy, x, grad, add, pack: _ } => matmul::backward_w(self, dy, x, grad, add),
-            Op::BiasBackward { dy, grad, add } => rows::bias_backward(self, dy, grad, add),
-            Op::RmsNormBackward { x, norm, dy, to } => rows::rms_norm_backward(self, x, norm, dy, to),
-            Op::AttentionBackward { args } => attention_backward::backward(self, args),
-            Op::RopeBackward { args } => rotation::backward(self, args),
-            Op::GluBackward { how, gate_up, f, dout, d_gate_up, out } => {
-                rows::glu_backward(self, how, gate_up, f, dout, d_gate_up, out);
-            }
-            Op::ActivateBackward { how, y, dy, dx } => rows::activate_backward(self, how, y, dy, dx),
-            Op::ScatterAddRows { src, rows, dst } => rows::scatter_add_rows(self, src, rows, dst),
-            Op::HeadBackward { args } => head::backward(self, args),
-            Op::EmbedBackward { d, ids, grad } => rows::embed_backward(self, d, ids, grad),
-            Op::Accumulate { src, dst, add } => chain::accumulate(self, src, dst, add),
-            Op::Fold { parts, dst, add } => chain::fold(self, parts, dst, add),
-            Op::EmbedBackwardPart { d, ids, k, layout, owned, shard } => {
-                chain::embed_backward_part(self, d, ids, (k, layout), owned, shard);
-            }
-            Op::AdamW { how, bufs } => optimizer::adamw(self, how, bufs),
-            Op::WriteCodes { src, dst } => memory::write_codes(self, src, dst),
-            Op::Zero { dst } => memory::zero(self, dst),
+            op => panic!("{} is no operation of a family", op.name()),
         }
     }
 }

@@ -89,7 +89,7 @@ __device__ __forceinline__ void rows_of(u32 (&a)[4], const u16* x, u32 stride, u
     const u32 lane = threadIdx.x % WARP;
     ldmatrix_x4(a, x + (row + lane % 16) * stride + k + lane / 16 * 8);
 }
-/// The same of a matrix that has a column's elements one after the other.
+/// As `rows_of`, for a matrix that has a column's elements one after the other.
 __device__ __forceinline__ void rows_across(u32 (&a)[4], const u16* x, u32 stride, u32 row, u32 k) {
     const u32 lane = threadIdx.x % WARP;
     ldmatrix_x4_trans(a, x + (k + lane % 8 + lane / 16 * 8) * stride + row + lane / 8 % 2 * 8);
@@ -99,7 +99,7 @@ __device__ __forceinline__ void columns_of(u32 (&b)[4], const u16* x, u32 stride
     const u32 lane = threadIdx.x % WARP;
     ldmatrix_x4(b, x + (column + lane % 8 + lane / 16 * 8) * stride + k + lane / 8 % 2 * 8);
 }
-/// The same of a matrix that has a row's elements one after the other.
+/// As `columns_of`, for a matrix that has a row's elements one after the other.
 __device__ __forceinline__ void columns_across(u32 (&b)[4], const u16* x, u32 stride, u32 column, u32 k) {
     const u32 lane = threadIdx.x % WARP;
     ldmatrix_x4_trans(b, x + (k + lane % 16) * stride + column + lane / 16 * 8);

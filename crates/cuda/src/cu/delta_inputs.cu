@@ -369,7 +369,7 @@ __device__ __forceinline__ void delta_convolve_backward(const Inputs<T>& in, con
     __shared__ u32 owners[LOOKED_UP];
     const u32 first = blockIdx.y * rows_each, end = min(first + rows_each, in.rows), width = in.heads.conv_width();
     const bool is_active = (blockIdx.x * blockDim.x + threadIdx.x) * 4 < width;
-    // Threads beyond the last channel do the work of the first, for nobody: warps stay together.
+    // Threads beyond the last channel do the work of the first, which is not used: warps stay together.
     const u32 channel = is_active ? (blockIdx.x * blockDim.x + threadIdx.x) * 4 : 0;
     float taps[4][CONV_TAPS], window[CONV_TAPS][4] = {};
     load_taps(conv, channel, taps);
