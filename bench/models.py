@@ -32,6 +32,8 @@ TINY = {
     "qwen3_yarn": "Qwen3 with YaRN",
     "qwen3_moe": "Qwen3-MoE",
     "qwen3_moe_mixed": "Qwen3-MoE with dense layers",
+    "qwen3_5": "Qwen3.5",
+    "qwen3_5_wide": "Qwen3.5, two heads of values a key",
     "smollm3": "SmolLM3",
     "olmo2": "OLMo 2",
     "olmo3": "OLMo 3",

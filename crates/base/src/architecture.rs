@@ -13,6 +13,8 @@ crate::names! {
         Qwen3 = "qwen3",
         /// Qwen3 with experts.
         Qwen3Moe = "qwen3_moe",
+        /// Qwen3.5, dense, text.
+        Qwen35 = "qwen3_5_text",
         /// Mistral.
         Mistral = "mistral",
         /// SmolLM3.
@@ -87,6 +89,8 @@ pub struct Architecture {
     pub is_fused: bool,
     /// True if feed-forward parts may be made of experts.
     pub has_experts: bool,
+    /// True if layers may have linear attention, and heads of the others have output gates.
+    pub has_delta: bool,
     /// True if part of a head may be rotated, and `longrope` is the one rule of stretching.
     pub has_longrope: bool,
     /// True if embeddings are multiplied by the root of their width.
@@ -150,6 +154,7 @@ const LLAMA: Architecture = Architecture {
     gate: Gate::Silu,
     is_fused: false,
     has_experts: false,
+    has_delta: false,
     has_longrope: false,
     scales_embedding: false,
     has_soft_caps: false,
@@ -199,6 +204,18 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         has_experts: true,
         reads_mlp_bias: false,
         config_keys: &[("use_sliding_window", Some(false)), ("output_router_logits", Some(false))],
+        ..LLAMA
+    },
+    Architecture {
+        family: Family::Qwen35,
+        causal_lm: "Qwen3_5ForCausalLM",
+        classifier: "Qwen3_5TextForSequenceClassification",
+        gguf: None,
+        qk_norms: Some(QkNorms::Heads),
+        norm_offset: 1.0,
+        has_delta: true,
+        reads_attention_bias: false,
+        reads_mlp_bias: false,
         ..LLAMA
     },
     Architecture {

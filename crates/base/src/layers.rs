@@ -129,6 +129,9 @@ pub struct Attention {
     /// c: scores, with their scale, become c tanh(x / c).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score_cap: Option<f32>,
+    /// True if each head has an output gate, which its query's product gives too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub gated: bool,
 }
 
 impl Attention {

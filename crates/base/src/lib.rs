@@ -8,6 +8,7 @@
 mod architecture;
 pub mod blocks;
 mod bytes;
+mod delta;
 mod dtype;
 mod error;
 mod exact_sum;
@@ -31,6 +32,7 @@ pub mod slugs;
 pub use architecture::{ARCHITECTURES, Architecture, Family, Gate, Norms, QkNorms, Windows};
 pub use blocks::{Encoding, LayerEncodings};
 pub use bytes::Bytes;
+pub use delta::{CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaSpec};
 pub use dtype::DType;
 pub use error::{Error, Exit, Result};
 pub use exact_sum::ExactSum;

@@ -80,9 +80,13 @@ impl LoraTargets {
         (bits != 0).then_some(LoraTargets(bits))
     }
 
-    /// Returns those that adapters of this model can have: each is a tensor of its own, and no matrix of experts.
+    /// Those of the feed-forward part.
+    pub const FFN: LoraTargets = LoraTargets(0x70);
+
+    /// Returns those that adapters of this model can have: each is a tensor of its own, in every layer, and no matrix of experts.
     pub fn built_for(model: &ModelSpec) -> LoraTargets {
         match (model.architecture().is_fused, model.experts) {
+            _ if model.delta.is_some() => LoraTargets::FFN,
             (true, _) => LoraTargets(LoraTarget::O.bit() | LoraTarget::Down.bit()),
             (false, Some(_)) => LoraTargets::ATTENTION,
             (false, None) => LoraTargets::ALL,
@@ -97,6 +101,11 @@ impl LoraTargets {
     /// Returns the targets in the order q, k, v, o, gate, up, down.
     pub fn iter(self) -> impl Iterator<Item = LoraTarget> {
         LoraTarget::ALL.into_iter().filter(move |&target| self.contains(target))
+    }
+
+    /// Returns the names of those that are in attention.
+    pub fn of_attention(self) -> Vec<&'static str> {
+        self.iter().filter(|&target| LoraTargets::ATTENTION.contains(target)).map(LoraTarget::name).collect()
     }
 
     /// Returns the names of those that are not in attention.
@@ -173,6 +182,10 @@ impl Quantization {
                 model.hidden.is_multiple_of(Self::BLOCK)
                     && model.q_width().is_multiple_of(Self::BLOCK)
                     && model.ffn_inputs().is_multiple_of(Self::BLOCK)
+                    && match model.delta {
+                        Some(delta) => delta.value_width().is_multiple_of(Self::BLOCK),
+                        None => true,
+                    }
             }
             Quantization::Gguf => true,
         }

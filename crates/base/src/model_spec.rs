@@ -3,7 +3,9 @@
 //! Legend: V vocab, L layers, h hidden, a query heads, k key-value heads, d head dim, f feed-forward.
 
 use crate::architecture::{Architecture, QkNorms};
-use crate::{Attention, ExpertsSpec, Family, LayerSet, Multipliers, RopeFactors, Window};
+use crate::{
+    Attention, CONV_TAPS, DeltaSpec, ExpertsSpec, Family, LayerSet, Multipliers, RopeFactors, Window,
+};
 use serde::{Deserialize, Serialize};
 
 /// How rotary frequencies are stretched beyond the trained context.
@@ -111,6 +113,9 @@ pub struct ModelSpec {
     /// Its experts, if it has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experts: Option<ExpertsSpec>,
+    /// Its layers with linear attention, if it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delta: Option<DeltaSpec>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // As serde asks.
@@ -127,6 +132,45 @@ impl ModelSpec {
     /// k*d: width of all key (or value) heads.
     pub const fn kv_width(&self) -> u32 {
         self.kv_heads * self.head_dim
+    }
+
+    /// Returns the linear attention of a layer, if it has that.
+    pub fn delta_of(&self, layer: u32) -> Option<DeltaSpec> {
+        self.delta.filter(|delta| delta.layers.contains(layer))
+    }
+
+    /// Returns the number of layers with linear attention.
+    pub fn delta_layers(&self) -> u32 {
+        self.delta.map_or(0, |delta| delta.layers.len())
+    }
+
+    /// Returns the number of layers whose rows attend to keys.
+    pub fn attention_layers(&self) -> u32 {
+        self.layers - self.delta_layers()
+    }
+
+    /// Outputs of the first product of a layer that attends to keys: q, k and v, and the gates of heads where they have such.
+    pub const fn qkv_width(&self) -> u32 {
+        let gates = if self.attention.gated { self.q_width() } else { 0 };
+        self.q_width() + 2 * self.kv_width() + gates
+    }
+
+    /// Outputs of a layer's first product.
+    pub fn first_width(&self, layer: u32) -> u32 {
+        self.delta_of(layer).map_or(self.qkv_width(), |delta| delta.input_width())
+    }
+
+    /// Inputs of the product that ends a layer's attention.
+    pub fn mixed_width(&self, layer: u32) -> u32 {
+        self.delta_of(layer).map_or(self.q_width(), |delta| delta.value_width())
+    }
+
+    /// The largest of `first_width`, and of `mixed_width`.
+    pub fn widest(&self) -> (u32, u32) {
+        let attends = (self.attention_layers() > 0).then_some((self.qkv_width(), self.q_width()));
+        let delta = self.delta.map(|delta| (delta.input_width(), delta.value_width()));
+        let (a, b) = (attends.unwrap_or_default(), delta.unwrap_or_default());
+        (a.0.max(b.0), a.1.max(b.1))
     }
 
     /// Elements of a head that are rotated.
@@ -193,13 +237,20 @@ impl ModelSpec {
         };
         let norms = self.architecture().norms;
         let norms = 2 * [norms.before, norms.after].into_iter().flatten().count() as u64;
-        let layer = 2 * h * q + 2 * h * kv + norms * h + bias + qk_norm;
+        let gates = if self.attention.gated { h * q } else { 0 };
+        let attends = 2 * h * q + 2 * h * kv + gates + bias + qk_norm;
+        let delta = self.delta.map_or(0, |delta| {
+            let (first, mixed) = (u64::from(delta.input_width()), u64::from(delta.value_width()));
+            let taps = u64::from(CONV_TAPS) * u64::from(delta.conv_width());
+            h * (first + mixed) + taps + 2 * u64::from(delta.value_heads) + u64::from(delta.value_dim)
+        });
+        let mixers = u64::from(self.attention_layers()) * attends + u64::from(self.delta_layers()) * delta;
         let experts = self.experts.map_or(0, |experts| {
             h * u64::from(experts.count) + 3 * h * u64::from(of_layer(&experts)) * u64::from(experts.ffn)
         });
         let sparse = u64::from(self.expert_layers());
         let ffn = (u64::from(self.layers) - sparse) * 3 * h * f + sparse * experts;
-        v * h * if self.tied { 1 } else { 2 } + h + u64::from(self.layers) * layer + ffn
+        v * h * if self.tied { 1 } else { 2 } + h + u64::from(self.layers) * norms * h + mixers + ffn
     }
 
     /// Floating-point operations of one token's forward pass through the layers with `context` keys, head excluded.
@@ -208,8 +259,9 @@ impl ModelSpec {
         let (q, kv) = (u64::from(self.q_width()), u64::from(self.kv_width()));
         let keys =
             |layer| self.attention.window_of(layer).map_or(context, |keys| context.min(u64::from(keys)));
+        let attends = u64::from(self.attention_layers());
         let all_keys = match self.attention.window {
-            None => u64::from(self.layers) * context,
+            None => attends * context,
             Some(_) => (0..self.layers).map(keys).sum(),
         };
         let sparse = u64::from(self.expert_layers());
@@ -217,7 +269,13 @@ impl ModelSpec {
             .experts
             .map_or(0, |experts| h * u64::from(experts.count) + 3 * h * u64::from(experts.product_width()));
         let ffn = (u64::from(self.layers) - sparse) * 3 * h * f + sparse * experts;
-        2 * (u64::from(self.layers) * (2 * h * q + 2 * h * kv) + ffn) + 4 * q * all_keys
+        let gates = if self.attention.gated { h * q } else { 0 };
+        // A state is decayed, read twice and added to.
+        let delta = self.delta.map_or(0, |delta| {
+            h * u64::from(delta.input_width() + delta.value_width()) + 4 * u64::from(delta.state())
+        });
+        let mixers = attends * (2 * h * q + 2 * h * kv + gates) + u64::from(self.delta_layers()) * delta;
+        2 * (mixers + ffn) + 4 * q * all_keys
     }
 
     /// Floating-point operations of one row through the head.
@@ -241,12 +299,18 @@ const fn spec(
         family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, rms_eps, rope_theta,
         rope_scaling: RopeScaling::None, tied, max_positions,
         qkv_bias: family.architecture().qkv_bias, output_bias: false, mlp_bias: false, qk_norms: family.architecture().qk_norms,
-        attention: PLAIN, multipliers: Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0, logit_cap: None }, is_wrapped: false, experts: None,
+        attention: PLAIN, multipliers: Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0, logit_cap: None }, is_wrapped: false, experts: None, delta: None,
     }
 }
 
-const PLAIN: Attention =
-    Attention { window: None, unrotated: LayerSet::every(1, 0), scale: None, rotated: None, score_cap: None };
+const PLAIN: Attention = Attention {
+    window: None,
+    unrotated: LayerSet::every(1, 0),
+    scale: None,
+    rotated: None,
+    score_cap: None,
+    gated: false,
+};
 
 const ONES: [f32; 3] = [1.0; 3];
 
@@ -288,6 +352,15 @@ const fn with_experts(spec: ModelSpec, count: u32, chosen: u32, ffn: u32) -> Mod
     let layers = LayerSet::every(1, spec.layers);
     let experts = ExpertsSpec { count, chosen, ffn, normalizes: true, layers, balance: 0.001 };
     ModelSpec { experts: Some(experts), ..spec }
+}
+
+/// `spec` with linear attention in all layers but every fourth, heads of 128, of which 16 are of keys, and a quarter of the other layers'
+/// heads rotated.
+const fn with_delta(spec: ModelSpec, value_heads: u32) -> ModelSpec {
+    let layers = LayerSet::all_but_every(4, spec.layers);
+    let delta = DeltaSpec { layers, key_heads: 16, value_heads, key_dim: 128, value_dim: 128 };
+    let attention = Attention { rotated: Some(spec.head_dim / 4), gated: true, ..spec.attention };
+    ModelSpec { attention, delta: Some(delta), ..spec }
 }
 
 /// `spec` with windows in all layers but every n-th.
@@ -335,6 +408,11 @@ pub const PRESETS: &[(&str, ModelSpec)] = &[
     ("qwen3-32b", spec(Family::Qwen3, 151936, 5120, 64, 64, 8, 128, 25600, 1e-6, 1e6, false, 40960)),
     ("qwen3-30b-a3b", with_experts(spec(Family::Qwen3Moe, 151936, 2048, 48, 32, 4, 128, 6144, 1e-6, 1e6, false, 40960), 128, 8, 768)),
     ("qwen3-235b-a22b", with_experts(spec(Family::Qwen3Moe, 151936, 4096, 94, 64, 4, 128, 12288, 1e-6, 1e6, false, 40960), 128, 8, 1536)),
+    ("qwen3.5-0.8b", with_delta(spec(Family::Qwen35, 248320, 1024, 24, 8, 2, 256, 3584, 1e-6, 1e7, true, 262144), 16)),
+    ("qwen3.5-2b", with_delta(spec(Family::Qwen35, 248320, 2048, 24, 8, 2, 256, 6144, 1e-6, 1e7, true, 262144), 16)),
+    ("qwen3.5-4b", with_delta(spec(Family::Qwen35, 248320, 2560, 32, 16, 4, 256, 9216, 1e-6, 1e7, true, 262144), 32)),
+    ("qwen3.5-9b", with_delta(spec(Family::Qwen35, 248320, 4096, 32, 16, 4, 256, 12288, 1e-6, 1e7, false, 262144), 32)),
+    ("qwen3.5-27b", with_delta(spec(Family::Qwen35, 248320, 5120, 64, 24, 4, 256, 17408, 1e-6, 1e7, false, 262144), 48)),
     ("llama-2-7b", spec(Family::Llama, 32000, 4096, 32, 32, 32, 128, 11008, 1e-5, 1e4, false, 4096)),
     ("llama-2-13b", spec(Family::Llama, 32000, 5120, 40, 40, 40, 128, 13824, 1e-5, 1e4, false, 4096)),
     ("llama-2-70b", spec(Family::Llama, 32000, 8192, 80, 64, 8, 128, 28672, 1e-5, 1e4, false, 4096)),
@@ -406,6 +484,12 @@ mod tests {
             ("phi-4-mini", 3_836_021_760),
             ("qwen3-30b-a3b", 30_532_122_624),
             ("qwen3-235b-a22b", 235_093_634_560),
+            // Of the language models alone.
+            ("qwen3.5-0.8b", 752_393_024),
+            ("qwen3.5-2b", 1_881_825_088),
+            ("qwen3.5-4b", 4_205_751_296),
+            ("qwen3.5-9b", 8_953_803_264),
+            ("qwen3.5-27b", 26_895_998_464),
         ] {
             assert_eq!(ModelSpec::preset(name).unwrap().parameters(), expect, "{name}");
         }

@@ -13,13 +13,15 @@ pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
     }
     let base = base.strip_prefix("meta-").unwrap_or(base);
     // (what a name begins with, what the preset's does); shapes are those of the published config.json.
-    const KIN: [(&str, &str); 12] = [
+    const KIN: [(&str, &str); 14] = [
         ("qwen2.5-math-", "qwen2.5-"),
         ("qwen2.5-coder-", "qwen2.5-"),
         ("deepseek-r1-distill-qwen-7b", "qwen2.5-7b"),
         ("deepseek-r1-distill-qwen-14b", "qwen2.5-14b"),
         ("deepseek-r1-distill-qwen-32b", "qwen2.5-32b"),
         ("qwen2-", "qwen2.5-"),
+        ("qwen3.6-27b", "qwen3.5-27b"),
+        ("qwen3.8-27b", "qwen3.5-27b"),
         ("llama-3.3-70b", "llama-3.1-70b"),
         ("mistral-7b-v0.3", "mistral-7b"),
         ("olmo-2-0425-1b", "olmo-2-1b"),
@@ -50,6 +52,10 @@ mod tests {
             ("meta-llama/Meta-Llama-3-8B-Instruct", Some("llama-3-8b")),
             ("hf:meta-llama/Llama-3.1-70B", Some("llama-3.1-70b")),
             ("hf:Qwen/Qwen3-30B-A3B", Some("qwen3-30b-a3b")),
+            ("Qwen/Qwen3.5-4B-Base", Some("qwen3.5-4b")),
+            ("hf:Qwen/Qwen3.6-27B", Some("qwen3.5-27b")),
+            ("Qwen/Qwen3.5-35B-A3B", None),
+            ("Qwen/Qwen3.5-27B-FP8", None),
             ("hf:Qwen/Qwen2.5-7B-Instruct-AWQ", None),
             ("baichuan-inc/Baichuan-13B-Base", Some("baichuan-13b")),
             ("/models/Qwen2.5-0.5B/", Some("qwen2.5-0.5b")),

@@ -2,8 +2,8 @@
 
 use crate::cpu_device::CpuDevice;
 use crate::{
-    activation, adamw, adamw8, attention, attention_backward, blocks, elementwise, experts, gate, head,
-    lanes, matmul, norm, peak, rope, sample,
+    activation, adamw, adamw8, attention, attention_backward, blocks, delta, elementwise, experts, gate,
+    head, head_gates, lanes, matmul, norm, peak, rope, sample,
 };
 use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
 use plimsoll_device::{
@@ -68,8 +68,10 @@ impl CpuDevice {
 /// The shapes [n, k] of a block's linear layers; of experts those of one.
 fn linear(spec: &ModelSpec) -> Vec<(u64, u64)> {
     let (h, f, q) = (u64::from(spec.hidden), u64::from(spec.ffn), u64::from(spec.q_width()));
-    let qkv = q + 2 * u64::from(spec.kv_width());
-    let mut all = vec![(qkv, h), (h, q)];
+    let mut all = vec![(spec.qkv_width().into(), h), (h, q)];
+    if let Some(delta) = spec.delta {
+        all.extend([(delta.input_width().into(), h), (h, delta.value_width().into())]);
+    }
     if spec.expert_layers() < spec.layers {
         all.extend([(2 * f, h), (h, f)]);
     }
@@ -91,6 +93,25 @@ fn scratch_elements(spec: &ModelSpec, weights: DType) -> u64 {
         matmul::experts::gathered_elements(h) + matmul::transpose_elements(h, experts.ffn.into(), weights)
     });
     each.fold(experts, u64::max)
+}
+
+/// Runs an operation that some families have: of gated heads, of linear attention, of experts.
+fn run_of_family(dev: &CpuDevice, op: Op<'_>) {
+    match op {
+        Op::SplitGates { .. }
+        | Op::GateHeads { .. }
+        | Op::GateHeadsBackward { .. }
+        | Op::JoinGates { .. } => {
+            head_gates::run(dev, op);
+        }
+        Op::DeltaInputs { .. }
+        | Op::DeltaRule { .. }
+        | Op::NormGated { .. }
+        | Op::NormGatedBackward { .. }
+        | Op::DeltaRuleBackward { .. }
+        | Op::DeltaInputsBackward { .. } => delta::run(dev, op),
+        op => experts::run(dev, op),
+    }
 }
 
 impl Backend for CpuDevice {
@@ -147,14 +168,6 @@ impl Backend for CpuDevice {
             Op::AdaptBackwardU { dy, adapter, du } => matmul::adapt_backward_u(self, dy, adapter, du),
             Op::AdaptedDx { dy, of, du, out } => matmul::adapted_dx(self, dy, of, du, out),
             Op::AdaptBackwardW { args } => matmul::adapt_backward_w(self, args),
-            op @ (Op::Route { .. }
-            | Op::MatmulExperts { .. }
-            | Op::GluExperts { .. }
-            | Op::Combine { .. }
-            | Op::MatmulExpertsDx { .. }
-            | Op::MatmulExpertsDw { .. }
-            | Op::GluExpertsBackward { .. }
-            | Op::RouteBackward { .. }) => experts::run(self, op),
             Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
             Op::MatmulDw { dy, x, grad, add, pack } => matmul::gradient(self, dy, x, grad, add, pack),
             Op::BiasBackward { dy, grad, add } => norm::bias_backward(self, dy, grad, add),
@@ -179,6 +192,7 @@ impl Backend for CpuDevice {
             },
             Op::WriteCodes { src, dst } => adamw8::write_codes(self, src, dst),
             Op::Zero { dst } => elementwise::zero(self, dst),
+            op => run_of_family(self, op),
         }
     }
 

@@ -6,8 +6,9 @@ use crate::attention_backward::attention_backward_scratch_bytes;
 use crate::cuda_device::ScratchLimits;
 use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
 use crate::{
-    adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, driver, experts, head,
-    matmul, memory, optimizer, pipeline, rotation, route, rows, sample, transfer,
+    adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, delta, delta_rows,
+    driver, experts, head, head_gates, matmul, memory, optimizer, pipeline, rotation, route, rows, sample,
+    transfer,
 };
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::{
@@ -26,8 +27,7 @@ impl CudaDevice {
         let (heads, kv_heads) = (u64::from(spec.heads), u64::from(spec.kv_heads));
         let d = u64::from(spec.head_dim);
         let biased = if spec.mlp_bias { 2 * u64::from(spec.ffn) } else { 0 };
-        let qkv = u64::from(spec.q_width()) + 2 * u64::from(spec.kv_width());
-        let widest = u64::from(spec.hidden).max(qkv).max(biased);
+        let widest = u64::from(spec.hidden).max(spec.widest().0.into()).max(biased);
         let mut bytes = vec![
             WORKSPACE_BYTES,
             attention_scratch_bytes(limits.decode_rows as u64, heads, kv_heads, d, limits.keys_max as u64),
@@ -41,6 +41,9 @@ impl CudaDevice {
                 optimizer::SQUARES_SCRATCH_BYTES,
                 optimizer::RUNS_SCRATCH_BYTES,
             ]);
+        }
+        if let (Some((rows, _)), Some(delta)) = (limits.update, spec.delta) {
+            bytes.push(delta_rows::scratch_bytes(delta, rows as u64));
         }
         bytes.extend(limits.adapters.map(|lora| adapter_gradients::scratch_bytes(spec, lora)));
         let bytes = bytes.into_iter().max().expect("there are two at least");
@@ -213,18 +216,6 @@ impl CudaDevice {
             Op::AdaptBackwardU { dy, adapter, du } => adapter::backward_u(self, dy, adapter, du),
             Op::AdaptedDx { dy, of, du, out } => adapter::backward_x(self, dy, of, du, out),
             Op::AdaptBackwardW { args } => adapter::backward_w(self, args),
-            Op::Route { logits, how, to } => route::forward(self, logits, how, to),
-            Op::MatmulExperts { x, x_has, w, routes, out } => {
-                experts::forward(self, x, x_has, w, routes, out)
-            }
-            Op::GluExperts { how, gate_up: x, f, routes, out } => experts::glu(self, how, x, f, routes, out),
-            Op::Combine { y, routes, resid, out } => experts::combine(self, y, routes, resid, out),
-            Op::MatmulExpertsDx { dy, dy_has, w, routes, out } => {
-                experts::backward_x(self, dy, dy_has, w, routes, out);
-            }
-            Op::MatmulExpertsDw { args } => experts::backward_w(self, args),
-            Op::GluExpertsBackward { args } => experts::glu_backward(self, args),
-            Op::RouteBackward { args } => route::backward(self, args),
             Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
             Op::MatmulDw { dy, x, grad, add, pack: _ } => matmul::backward_w(self, dy, x, grad, add),
             Op::BiasBackward { dy, grad, add } => rows::bias_backward(self, dy, grad, add),
@@ -246,6 +237,36 @@ impl CudaDevice {
             Op::AdamW { how, bufs } => optimizer::adamw(self, how, bufs),
             Op::WriteCodes { src, dst } => memory::write_codes(self, src, dst),
             Op::Zero { dst } => memory::zero(self, dst),
+            op => self.queue_of_family(op),
+        }
+    }
+
+    /// Puts an operation on the stream that some families have: of experts, of gated heads, of linear attention.
+    fn queue_of_family(&self, op: Op<'_>) {
+        match op {
+            Op::Route { logits, how, to } => route::forward(self, logits, how, to),
+            Op::MatmulExperts { x, x_has, w, routes, out } => {
+                experts::forward(self, x, x_has, w, routes, out)
+            }
+            Op::GluExperts { how, gate_up: x, f, routes, out } => experts::glu(self, how, x, f, routes, out),
+            Op::Combine { y, routes, resid, out } => experts::combine(self, y, routes, resid, out),
+            Op::MatmulExpertsDx { dy, dy_has, w, routes, out } => {
+                experts::backward_x(self, dy, dy_has, w, routes, out);
+            }
+            Op::MatmulExpertsDw { args } => experts::backward_w(self, args),
+            Op::GluExpertsBackward { args } => experts::glu_backward(self, args),
+            Op::RouteBackward { args } => route::backward(self, args),
+            Op::SplitGates { x, heads, out } => head_gates::split(self, x, heads, out),
+            Op::GateHeads { x, heads, attn, out } => head_gates::forward(self, x, heads, attn, out),
+            Op::GateHeadsBackward { args } => head_gates::backward(self, args),
+            Op::JoinGates { d_qkv, heads, dx } => head_gates::join(self, d_qkv, heads, dx),
+            Op::DeltaInputs { args } => delta_rows::inputs(self, args),
+            Op::DeltaRule { args } => delta::rule(self, args),
+            Op::NormGated { args } => delta_rows::norm(self, args),
+            Op::NormGatedBackward { args } => delta_rows::norm_backward(self, args),
+            Op::DeltaRuleBackward { args } => delta::rule_backward(self, args),
+            Op::DeltaInputsBackward { args } => delta_rows::inputs_backward(self, args),
+            op => panic!("{} is no operation of a family", op.name()),
         }
     }
 }
@@ -268,6 +289,8 @@ fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 4] {
         | Op::MatmulExperts { out, .. }
         | Op::GluExperts { out, .. }
         | Op::Combine { out, .. }
+        | Op::SplitGates { out, .. }
+        | Op::GateHeads { out, .. }
         | Op::MatmulDx { out, .. }
         | Op::MatmulExpertsDx { out, .. }
         | Op::BiasBackward { grad: out, .. }
@@ -291,6 +314,16 @@ fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 4] {
         Op::RmsNormBackward { to, .. } => two(Some(to.dx), to.dw),
         Op::AttentionBackward { args } => two(Some(args.dq), Some(args.dkv)),
         Op::RopeBackward { args } => two(Some(args.dqkv), None),
+        Op::GateHeadsBackward { args } => two(Some(args.d), args.out),
+        Op::DeltaInputs { args } => two(Some(args.qkv), Some(args.gates)),
+        Op::DeltaRule { args } => two(Some(args.out), args.rest),
+        Op::NormGated { args } => two(Some(args.y), None),
+        Op::NormGatedBackward { args } => two(Some(args.d), args.dw),
+        Op::DeltaRuleBackward { args } => two(Some(args.d_qkv), Some(args.d_gates)),
+        Op::DeltaInputsBackward { args } => {
+            let [conv, decay, bias] = args.grads.map_or([None; 3], |g| [g.conv, g.decay, g.bias].map(Some));
+            [Some(args.d_qkv), conv, decay, bias]
+        }
         Op::HeadBackward { args } => two(Some(args.dx), args.grad.map(|grad| grad.buf)),
         _ => [None; 4],
     }

@@ -2,8 +2,9 @@
 
 use crate::claims::{Access, Operand, Uses};
 use crate::{
-    Balance, Coded, Codes, Experts, ExpertsBackward, GluExpertsBackward, Kv, Matrix, MatrixLayout, Nf4,
-    Owned, RouteBackward, Routes, Routing, RowsOf,
+    Balance, Coded, Codes, DeltaInputs, DeltaInputsBackward, DeltaRule, DeltaRuleBackward, DeltaWeights,
+    Experts, ExpertsBackward, GluExpertsBackward, Kv, Matrix, MatrixLayout, Nf4, NormGated,
+    NormGatedBackward, Owned, Places, RouteBackward, Routes, Routing, RowsOf,
 };
 use plimsoll_base::{Gate, QkNorms};
 use plimsoll_memory::Buf;
@@ -103,6 +104,24 @@ pub enum Activation {
     Tanh,
     /// max(x, 0).
     Relu,
+}
+
+/// The output gates of attention: each head of a row is multiplied by the sigmoid of a gate of its own.
+///
+/// A row of `x` is that of a query of each head and its gate, one head after the other, then keys and values.
+#[derive(Clone, Copy, Debug)]
+pub struct GateHeadsBackward<'a> {
+    pub heads: Heads,
+    /// [M, 2 (a + k) d] e: the forward's.
+    pub x: Buf<'a>,
+    /// [M, a d] e: what attention gave.
+    pub attn: Buf<'a>,
+    /// [M, a d] e: gradient of the gated heads; written: of `attn`.
+    pub d: Buf<'a>,
+    /// [M, 2 (a + k) d] e: those of gates are written, and nothing else.
+    pub dx: Buf<'a>,
+    /// [M, a d] e, if given, gets what `gate_heads` gave, to the bit.
+    pub out: Option<Buf<'a>>,
 }
 
 /// What the head computes for each row.
@@ -475,6 +494,20 @@ operands! {
     RouteBackward { logits: Read, routes: Read, d_weights: Read, balance: Write, d_logits: Write }
     GluExpertsBackward { gate_up: Write, routes: Read, dout: Write, d_weights: Write }
     ExpertsBackward { dy: Read, x: Read, routes: Read, grad: Write, pack: Write }
+    GateHeadsBackward { x: Read, attn: Read, d: Write, dx: Write, out: Write }
+    Places { places: whole, segments: whole }
+    DeltaWeights { conv: whole, decay: whole, bias: whole }
+    DeltaInputs { x: Read, weights: Read, places: Read, tails: Write, qkv: Write, gates: Write }
+    DeltaRule { qkv: Read, gates: Read, places: Read, states: Write, out: Write, rest: Write }
+    NormGated { o: Read, x: Read, w: Read, y: Write }
+    NormGatedBackward { o: Read, x: Read, w: Read, d: Write, dx: Write, dw: Write }
+    DeltaRuleBackward {
+        qkv: Read, gates: Read, places: Read, states: Read, rest: Read, dout: Read, d_rest: Write, d_states: Write,
+        d_qkv: Write, d_gates: Write
+    }
+    DeltaInputsBackward {
+        x: Read, weights: Read, segments: Read, d_qkv: Write, d_gates: Read, dx: Write, grads: Write
+    }
 }
 
 impl Operand for Adapted<'_> {
@@ -524,5 +557,6 @@ operands_without_buffers!(
     MatrixLayout,
     &[Owned],
     Routing,
-    RowsOf
+    RowsOf,
+    Heads
 );

@@ -16,6 +16,7 @@ mod backend;
 mod blocks;
 pub mod claims;
 pub mod codes;
+mod delta;
 mod experts;
 mod layout;
 pub mod nf4;
@@ -26,13 +27,17 @@ mod update;
 
 pub use args::{
     ADAPTER_BLOCKS_MAX, ALL_KEYS, Activation, AdamW, AdamWBufs, AdaptBackward, Adapted, Adapter,
-    AdapterBlock, AttentionBackward, Batch, HeadBackward, HeadOut, Heads, Logits, Norm, NormGrads, QkNorm,
-    QkNormBackward, RopeBackward, Rotation, Sample, Sampling, Scores, Slots,
+    AdapterBlock, AttentionBackward, Batch, GateHeadsBackward, HeadBackward, HeadOut, Heads, Logits, Norm,
+    NormGrads, QkNorm, QkNormBackward, RopeBackward, Rotation, Sample, Sampling, Scores, Slots,
 };
 pub use backend::{Aside, Backend, Checked, Pipeline, Transfer};
 pub use blocks::{BLOCK_PARTS_MAX, Blocks, Codes, block_words};
 pub use claims::{Claim, Claims};
 pub use codes::{CODE_BLOCK, Coded};
+pub use delta::{
+    CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaHeads, DeltaInputs, DeltaInputsBackward, DeltaRule,
+    DeltaRuleBackward, DeltaWeights, NO_STATE, NormGated, NormGatedBackward, Places, STATE_CHUNK, edges,
+};
 pub use experts::{
     Balance, Experts, ExpertsBackward, GluExpertsBackward, RouteBackward, Routes, Routing, RowsOf,
 };

@@ -5,9 +5,10 @@ use crate::claims::{Access, Claim, Operand, Uses};
 use crate::nf4;
 use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, Adapted, Adapter, AttentionBackward, Backend, Batch, Blocks,
-    Checked, Coded, Codes, Experts, ExpertsBackward, GluExpertsBackward, HeadBackward, HeadOut, Kv, Logits,
-    Matrix, MatrixLayout, Nf4, Norm, NormGrads, Owned, QkNorm, RopeBackward, Rotation, RouteBackward, Routes,
-    Routing, RowsOf, Run, Sample, Scores, Slots, Transfer,
+    Checked, Coded, Codes, DeltaInputs, DeltaInputsBackward, DeltaRule, DeltaRuleBackward, Experts,
+    ExpertsBackward, GateHeadsBackward, GluExpertsBackward, HeadBackward, HeadOut, Heads, Kv, Logits, Matrix,
+    MatrixLayout, Nf4, Norm, NormGated, NormGatedBackward, NormGrads, Owned, QkNorm, RopeBackward, Rotation,
+    RouteBackward, Routes, Routing, RowsOf, Run, Sample, Scores, Slots, Transfer,
 };
 use plimsoll_base::Gate;
 use plimsoll_memory::Buf;
@@ -99,6 +100,16 @@ operations! {
     fn attention(
         q: Read Buf<'a>, kv: Read Kv<'a>, batch: Read Batch<'a>, scores: Read Scores, out: Write Buf<'a>, lse: Write Option<Buf<'a>>
     ) = Attention;
+    /// q, k and v of rows whose queries have gates next to them: `x`: [M, 2 (a + k) d] e, as `GateHeadsBackward` has it; `out`: [M, (a + 2k) d] e.
+    fn split_gates(x: Read Buf<'a>, heads: Read Heads, out: Write Buf<'a>) = SplitGates;
+    /// out = attn times the sigmoid of its gate, element by element. `x`: [M, 2 (a + k) d] e; `attn`, `out`: [M, a d] e.
+    fn gate_heads(x: Read Buf<'a>, heads: Read Heads, attn: Read Buf<'a>, out: Write Buf<'a>) = GateHeads;
+    /// q, k, v, g and beta of linear attention.
+    fn delta_inputs(args: Read DeltaInputs<'a>) = DeltaInputs;
+    /// Linear attention by the gated delta rule.
+    fn delta_rule(args: Read DeltaRule<'a>) = DeltaRule;
+    /// The norm after it, with its gate.
+    fn norm_gated(args: Read NormGated<'a>) = NormGated;
     /// out = bent gate * up: SwiGLU or GeGLU. `gate_up`: [M, 2f] e, gate first; `out`: [M, f] e.
     fn glu(how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, out: Write Buf<'a>) = Glu;
     /// out = f(x), element by element; `out` may be `x` itself. `x`, `out`: e.
@@ -176,6 +187,16 @@ operations! {
     fn attention_backward(args: Read AttentionBackward<'a>) = AttentionBackward;
     /// The gradient through rotation and head norms.
     fn rope_backward(args: Read RopeBackward<'a>) = RopeBackward;
+    /// The gradient of `gate_heads`.
+    fn gate_heads_backward(args: Read GateHeadsBackward<'a>) = GateHeadsBackward;
+    /// The gradient of `split_gates`: those of q, k and v go to their places in `dx`. `d_qkv`: [M, (a + 2k) d] e; `dx`: [M, 2 (a + k) d] e.
+    fn join_gates(d_qkv: Read Buf<'a>, heads: Read Heads, dx: Write Buf<'a>) = JoinGates;
+    /// The gradient of `norm_gated`.
+    fn norm_gated_backward(args: Read NormGatedBackward<'a>) = NormGatedBackward;
+    /// The gradient of `delta_rule`.
+    fn delta_rule_backward(args: Read DeltaRuleBackward<'a>) = DeltaRuleBackward;
+    /// The gradient of `delta_inputs`.
+    fn delta_inputs_backward(args: Read DeltaInputsBackward<'a>) = DeltaInputsBackward;
     /// `gate_up`: [M, 2f] e of the forward pass; `dout`: [M, f] e; `d_gate_up`: [M, 2f] e, written; it may be `gate_up` itself.
     /// `out`: [M, f] e, if given, gets what `glu` gave, to the bit; it may be `dout` itself.
     fn glu_backward(

@@ -1,21 +1,21 @@
 //! Hugging Face's `config.json` to a `ModelSpec` and back. What this project does not compute is refused by key and
 //! value, never ignored: experts or soft-caps of a family that has none, another activation would give wrong numbers without a word.
 
+mod delta;
 mod experts;
 mod keys;
 mod layers;
 mod rope;
 
 use crate::wrapped;
-use keys::{Config, FFN_MAX, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, out_of_range};
+use keys::{
+    Config, FFN_MAX, HEADS_MAX, LAYERS_MAX, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, WIDTH_MAX, out_of_range,
+};
 pub(crate) use keys::{either, short, unsupported, unsupported_family};
 use plimsoll_base::{ARCHITECTURES, Architecture, DType, Error, Gate, ModelSpec, Multipliers, Result};
 use serde_json::{Map, Value, json};
 
 const VOCAB_MAX: u64 = 1 << 22;
-const LAYERS_MAX: u64 = plimsoll_base::LAYERS_MAX as u64;
-const WIDTH_MAX: u64 = 1 << 17; // hidden, heads * head_dim
-const HEADS_MAX: u64 = 1 << 12;
 
 /// What the gates' activation is called.
 fn activation(architecture: &Architecture) -> &'static str {
@@ -69,7 +69,7 @@ pub fn spec_from_config(config: &Value, file: &str) -> Result<ModelSpec> {
 
 /// The same for either kind of head.
 pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec, Head)> {
-    let text = wrapped::text_config(config);
+    let text = wrapped::text_config(config, file)?;
     let config = text.as_ref().unwrap_or(config);
     let map = config.as_object().ok_or_else(|| {
         Error::new("model-config-invalid", format!("{file}: expected a JSON object, got {}", kind_of(config)))
@@ -80,12 +80,15 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
     config.refuse_what_is_not_built(architecture)?;
     let hidden = config.size("hidden_size", WIDTH_MAX)?;
     let heads = config.size("num_attention_heads", HEADS_MAX)?;
-    let kv_heads = config.size_or("num_key_value_heads", HEADS_MAX, heads)?;
-    let head_dim = match config.present("head_dim") {
-        Some(_) => config.size("head_dim", WIDTH_MAX)?,
-        None => config.divide("hidden_size", hidden, "num_attention_heads", heads)?,
+    let unset = delta::unset(architecture);
+    let kv_heads = config.size_or("num_key_value_heads", HEADS_MAX, unset.map_or(heads, |of| of.kv_heads))?;
+    let head_dim = match (config.present("head_dim"), unset) {
+        (Some(_), _) => config.size("head_dim", WIDTH_MAX)?,
+        (None, Some(of)) => of.head_dim,
+        (None, None) => config.divide("hidden_size", hidden, "num_attention_heads", heads)?,
     };
-    let max_positions = config.size_or("max_position_embeddings", POSITIONS_MAX, 2048)?;
+    let positions = unset.map_or(2048, |of| of.max_positions);
+    let max_positions = config.size_or("max_position_embeddings", POSITIONS_MAX, positions)?;
     let layers = config.size("num_hidden_layers", LAYERS_MAX)?;
     let rope = config.rope(architecture, head_dim, max_positions)?;
     let biases = config.biases(architecture)?;
@@ -111,6 +114,7 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
         experts: config.experts(architecture, layers)?,
         multipliers: config.multipliers(architecture)?,
         is_wrapped: text.is_some(),
+        delta: config.delta(architecture, layers)?,
     };
     check_spec(&spec, file)?;
     Ok((spec, head))
@@ -153,6 +157,7 @@ pub(crate) fn check_spec(spec: &ModelSpec, file: &str) -> Result<()> {
         );
         return Err(Error::new("model-config-invalid", message));
     }
+    delta::check(spec, file)?;
     experts::check(spec, file)
 }
 
@@ -205,6 +210,7 @@ pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
     }
     layers::write(spec, map);
     experts::write(spec, map);
+    delta::write(spec, map);
     rope::write(spec, map);
     insert_ids(map, ids);
     config

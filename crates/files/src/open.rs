@@ -120,6 +120,19 @@ impl OpenModel {
         Ok(())
     }
 
+    /// Reads elements of a tensor of any shape from `first` on, as f32.
+    ///
+    /// Errors: as `read_rows`.
+    pub fn read_elements(&self, name: &str, first: u64, staging: &mut [u8], out: &mut [f32]) -> Result<()> {
+        let tensor = self.named(name)?;
+        let elements: u64 = tensor.shape.iter().product(); // checked with the header
+        assert!(first + out.len() as u64 <= elements, "{} from {first} of {:?}", out.len(), tensor.shape);
+        match tensor.row_order {
+            RowOrder::Stored => self.read_values(tensor, first, staging, out),
+            RowOrder::RopePairs { .. } => self.read_rows(name, first..first + out.len() as u64, staging, out),
+        }
+    }
+
     /// Reads whole rows of a matrix as they are stored, which is in `encoding`, into `out`, which has exactly their bytes.
     pub fn read_blocks(
         &self,
@@ -250,8 +263,7 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     let generation = optional_json(&dir.join("generation_config.json"))?;
     let (spec, head) = model_from_config(&config, &config_path.display().to_string())?;
     let (files, tensors) = safetensors_dir::open_directory(dir)?;
-    let tensors =
-        if wrapped::text_config(&config).is_some() { wrapped::text_tensors(tensors)? } else { tensors };
+    let tensors = if spec.is_wrapped { wrapped::text_tensors(tensors)? } else { tensors };
     let tokenizer = tokenizer_of(dir)?;
     let ids = token_ids(&config, generation.as_ref());
     let path = Some(dir.to_path_buf());

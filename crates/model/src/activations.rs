@@ -6,95 +6,23 @@
 //! Legend: L layers, M rows, R head rows, S segments, B blocks, h hidden, a d query width, k d key width, f feed-forward.
 
 pub(crate) mod bufs;
+mod mode;
+mod slots;
 
-use crate::adapters::{AdaptBufs, Site};
+use crate::adapters::AdaptBufs;
+use crate::delta::{self, DeltaRegions, Keeps};
 use crate::experts::{self, ExpertRegions};
+use crate::gates::{self, GateRegions};
 use crate::kept::{self, Kept};
 use bufs::{Backward, HeadBufs, LayerBufs, WindowBufs};
-use plimsoll_base::{DType, LayerSet, ModelSpec, Phase, PhaseSet, Result};
+pub use mode::{Mode, Recompute};
+use plimsoll_base::{DType, LayerSet, ModelSpec, PhaseSet, Result};
 use plimsoll_device::{
     Batch, DeviceKind, HEAD_TILE, HeadOut, INPUT_SLOTS, KV_BLOCK, Kv, SEGMENT_FIELDS, sizes,
 };
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
-use serde::{Deserialize, Serialize};
-
-/// What the update keeps of a layer for its backward pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Recompute {
-    None,
-    /// Norms, the SwiGLU product and the residual after attention are computed again.
-    Cheap,
-    /// Only each layer's input is kept.
-    Layer,
-    /// Only each layer's input is kept, in the device's host memory.
-    Offload,
-}
-
-impl Recompute {
-    /// True if the backward pass computes whole layers again.
-    pub fn is_of_layers(self) -> bool {
-        matches!(self, Recompute::Layer | Recompute::Offload)
-    }
-}
-
-/// What a phase's passes are for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Sampling: keys and values of all layers stay.
-    Rollout {
-        /// True if top-k, top-p or min-p cut the vocabulary.
-        truncates: bool,
-    },
-    /// Scores of whole sequences: a reward model, forward only. Models of one shape have the same number, and share the
-    /// regions of their passes.
-    Reward(u8),
-    /// Log-probs only, of a model of the actor's shape.
-    Score,
-    /// Log-probs only, of a teacher of any shape.
-    Teacher,
-    /// A critic: forward to values, and backward.
-    Critic(Recompute),
-    /// Forward and backward.
-    Update(Recompute),
-    /// Forward and backward of a model whose head gives a score.
-    UpdateScore(Recompute),
-}
-
-impl Mode {
-    /// The phase in which the pass runs.
-    pub fn phase(self) -> Phase {
-        match self {
-            Mode::Rollout { .. } => Phase::Rollout,
-            Mode::Reward(_) => Phase::Reward,
-            Mode::Score | Mode::Teacher => Phase::Score,
-            Mode::Critic(_) => Phase::Critic,
-            Mode::Update(_) | Mode::UpdateScore(_) => Phase::Update,
-        }
-    }
-
-    /// The beginning of its regions' names: the phase, and a number where the phase has passes of several shapes.
-    pub(crate) fn prefix(self) -> String {
-        match self {
-            Mode::Reward(set @ 1..) => format!("{}{}", self.phase().name(), set + 1),
-            Mode::Teacher => "teacher".to_string(),
-            _ => self.phase().name().to_string(),
-        }
-    }
-
-    /// What a mode with a backward pass keeps.
-    pub(crate) fn recompute(self) -> Option<Recompute> {
-        match self {
-            Mode::Critic(r) | Mode::Update(r) | Mode::UpdateScore(r) => Some(r),
-            Mode::Rollout { .. } | Mode::Reward(_) | Mode::Score | Mode::Teacher => None,
-        }
-    }
-
-    /// True if the head is one column instead of the vocabulary's.
-    fn has_values(self) -> bool {
-        matches!(self, Mode::Reward(_) | Mode::Critic(_) | Mode::UpdateScore(_))
-    }
-}
+pub(crate) use slots::adapter_slots;
+use slots::{attends, ffn_out_slots, gate_up_before, gate_up_slots, leaving, slots};
 
 /// The most of everything that one pass may hold; enforced where batches are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +41,8 @@ pub struct PassLimits {
     pub copies: usize,
     /// Blocks of keys and values of one layer with a window, where these layers have a cache of their own; else 0.
     pub window_blocks: usize,
+    /// P: places of states of linear attention, of one layer; 0 where no model has any.
+    pub places: usize,
 }
 
 /// The device that a layout is for.
@@ -123,68 +53,6 @@ pub struct Target {
     pub pool: Pool,
     /// Threads of a CPU.
     pub threads: usize,
-}
-
-/// How many layers' worth of each kept tensor a mode holds.
-#[derive(Clone, Copy, Debug)]
-struct Slots {
-    resid: usize,
-    mid: usize,
-    kept: usize,
-    cheap: usize,
-    qkv: usize,
-    kv: usize,
-    /// Of products of gates and ups, which layers with experts make again in any case.
-    product: usize,
-    /// Of routes.
-    routes: usize,
-}
-
-fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
-    let layers = spec.layers as usize;
-    let one = Slots { resid: 1, mid: 0, kept: 1, cheap: 1, qkv: 1, kv: 1, product: 1, routes: 1 };
-    match mode {
-        Mode::Rollout { .. } => Slots { kv: layers, ..one },
-        Mode::Reward(_) | Mode::Score | Mode::Teacher => one,
-        Mode::Critic(recompute) | Mode::Update(recompute) | Mode::UpdateScore(recompute) => {
-            let kept = if recompute.is_of_layers() { 1 } else { layers };
-            let cheap = if recompute == Recompute::None { layers } else { 1 };
-            let qkv = if spec.qk_norms.is_some() { kept } else { 1 };
-            let product = if spec.experts.is_some() { 1 } else { cheap };
-            let routes = if kept > 1 { spec.expert_layers() as usize } else { 1 };
-            let resid = if leaving(spec, mode) > 0 { INPUT_SLOTS } else { layers + 1 };
-            Slots { resid, mid: cheap, kept, cheap, qkv, kv: kept, product, routes }
-        }
-    }
-}
-
-/// How many layers' worth of gates and ups a mode holds, and their elements of a row: those of all layers together, where some are wider
-/// than others.
-fn gate_up_slots(spec: &ModelSpec, kept: usize) -> (usize, usize) {
-    let (all, widest) = (gate_up_before(spec, spec.layers), spec.gate_up_width() as usize);
-    if kept == 1 || all == kept * widest { (kept, widest) } else { (1, all) }
-}
-
-/// Elements of gates and ups of a row in the layers before one.
-fn gate_up_before(spec: &ModelSpec, layer: u32) -> usize {
-    let (before, dense) = (layer as usize, 2 * spec.ffn as usize);
-    spec.experts.map_or(before * dense, |experts| {
-        let sparse = experts.layers.before(layer) as usize;
-        (before - sparse) * dense + sparse * experts.gate_up_width() as usize
-    })
-}
-
-/// How many layers' worth of what the last products give, where norms come after them: these are never computed again.
-fn ffn_out_slots(spec: &ModelSpec, mode: Mode) -> usize {
-    if mode.recompute().is_some() { spec.layers as usize } else { 1 }
-}
-
-/// How many layers' worth of u of a product a mode holds. The last product's is never computed again.
-pub(crate) fn adapter_slots(spec: &ModelSpec, mode: Mode, site: Site) -> usize {
-    match site {
-        Site::Down if mode.recompute().is_some() => spec.layers as usize,
-        _ => slots(spec, mode).kept,
-    }
 }
 
 /// The regions of a pass. Names begin with `Mode::prefix`.
@@ -208,7 +76,7 @@ pub fn layout(
     let whole_kv = s.kv - windowed(spec, &limits).len() as usize;
     let mut add = |name: &str, shape: &[usize], dtype: DType| add_in(Turn::Whole, name, shape, dtype);
     let (h, d, gate_up) = (spec.hidden as usize, spec.head_dim as usize, gate_up_slots(spec, s.kept));
-    let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
+    let (q, (first, mixed)) = (spec.q_width() as usize, spec.widest());
     for (name, n) in
         [("ids", m), ("positions", m), ("slots", m), ("tables", limits.table_entries), ("head_rows", r)]
     {
@@ -227,11 +95,11 @@ pub fn layout(
         ("attn_out", branches * s.cheap, &[m, h], DType::F32),
         ("ffn_out", branches * ffn_out_slots(spec, mode), &[m, h], DType::F32),
         ("mid", s.mid, &[m, h], DType::F32),
-        ("qkv", s.qkv, &[m, q + 2 * kv], weights),
-        ("q", s.kept, &[m, q], weights),
+        ("qkv", s.qkv, &[m, first as usize], weights),
+        ("q", s.attends, &[m, q], weights),
         ("keys", whole_kv, &[limits.blocks, spec.kv_heads as usize, d, KV_BLOCK], weights),
         ("values", whole_kv, &[limits.blocks, spec.kv_heads as usize, KV_BLOCK, d], weights),
-        ("attn", s.kept, &[m, q], weights),
+        ("attn", s.kept, &[m, mixed as usize], weights),
         ("gate_up", gate_up.0, &[m, gate_up.1], weights),
         ("product", s.product, &[m, spec.gate_up_width() as usize / 2], weights),
     ];
@@ -239,16 +107,14 @@ pub fn layout(
         Some(_) => &[
             ("norm_attn", s.cheap, &[m, h], weights),
             ("norm_ffn", s.cheap, &[m, h], weights),
-            ("lse", s.kept, &[m, spec.heads as usize], DType::F32),
+            ("lse", s.attends, &[m, spec.heads as usize], DType::F32),
         ],
         None => &[("norm", 1, &[m, h], weights)],
     };
     for (name, slots, shape, dtype) in norms.iter().chain(kept).filter(|t| t.1 > 0) {
         add_in(turn_of(spec, mode, name), name, &[&[*slots], *shape].concat(), *dtype)?;
     }
-    let has_gradients = mode.recompute().is_some();
-    let routes = (s.routes, turn_of(spec, mode, "routes"));
-    experts::add_regions(spec, weights, m, routes, has_gradients, &mut add_in)?;
+    add_of_family(spec, weights, mode, limits, &mut add_in)?;
     add_head(spec, weights, target, mode, r, &mut add_in)?;
     if mode.recompute().is_some() {
         add_backward(spec, weights, target.kind, mode, limits, &mut add_in)?;
@@ -261,9 +127,24 @@ pub fn layout(
     Ok(regions)
 }
 
-/// Inputs of layers that wait in the host's memory.
-fn leaving(spec: &ModelSpec, mode: Mode) -> usize {
-    if mode.recompute() == Some(Recompute::Offload) { kept::leaving(spec.layers) } else { 0 }
+/// Regions that some families have: of experts, of gates of heads, of linear attention.
+fn add_of_family(
+    spec: &ModelSpec,
+    weights: DType,
+    mode: Mode,
+    limits: PassLimits,
+    add: &mut impl FnMut(Turn, &str, &[usize], DType) -> Result<()>,
+) -> Result<()> {
+    let (m, has_gradients) = (limits.rows, mode.recompute().is_some());
+    let routes = (slots(spec, mode).routes, turn_of(spec, mode, "routes"));
+    experts::add_regions(spec, weights, m, routes, has_gradients, add)?;
+    gates::add_regions(spec, weights, m, has_gradients, add)?;
+    let keeps = match mode {
+        Mode::Rollout { .. } => Keeps::States,
+        _ if has_gradients => Keeps::Gradients,
+        _ => Keeps::Nothing,
+    };
+    delta::add_regions(spec, weights, (m, limits.segments, limits.places), keeps, add)
 }
 
 /// Layers whose cache holds their windows alone.
@@ -346,14 +227,15 @@ fn add_backward(
     let (m, r) = (limits.rows, limits.head_rows);
     let h = spec.hidden as usize;
     let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
+    let (first, mixed) = spec.widest();
     add(Turn::Whole, "d_resid", &[m, h], DType::F32)?;
     for (name, width, dtype) in [
         ("d_norm", h, weights),
         ("d_out", h, weights),
-        ("d_attn", q, weights),
+        ("d_attn", mixed as usize, weights),
         ("d_q", q, DType::F32),
         ("d_kv", 2 * kv, DType::F32),
-        ("d_qkv", q + 2 * kv, weights),
+        ("d_qkv", first as usize, weights),
         ("rstd", 1, DType::F32),
     ]
     .into_iter()
@@ -390,7 +272,10 @@ fn largest_pack(
     outputs: usize,
 ) -> u64 {
     let (h, f) = (spec.hidden as usize, spec.ffn as usize);
-    let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
+    let attends = [(spec.qkv_width() as usize, h), (h, spec.q_width() as usize)];
+    let delta =
+        spec.delta.map(|delta| [(delta.input_width() as usize, h), (h, delta.value_width() as usize)]);
+    let mixers = attends.into_iter().chain(delta.into_iter().flatten()).map(|(n, k)| (limits.rows, n, k));
     let dense =
         (spec.expert_layers() < spec.layers).then_some([(limits.rows, 2 * f, h), (limits.rows, h, f)]);
     let experts = spec.experts.map(|experts| {
@@ -398,8 +283,8 @@ fn largest_pack(
         let f = experts.ffn as usize;
         [(limits.rows, 2 * f, h), (limits.rows, h, f), (limits.rows, experts.count as usize, h)]
     });
-    [(limits.rows, q + 2 * kv, h), (limits.rows, h, q), (limits.head_rows, outputs, h)]
-        .into_iter()
+    mixers
+        .chain([(limits.head_rows, outputs, h)])
         .chain(dense.into_iter().flatten())
         .chain(experts.into_iter().flatten())
         .map(|(m, n, k)| sizes::pack(kind, m as u64, n as u64, k as u64, weights))
@@ -437,6 +322,8 @@ pub struct Activations<'p> {
     gate_up: Buf<'p>,
     product: Buf<'p>,
     pub(crate) experts: Option<ExpertRegions<'p>>,
+    gates: Option<GateRegions<'p>>,
+    pub(crate) delta: Option<DeltaRegions<'p>>,
     pub(crate) head_input: Buf<'p>,
     pub(crate) head_norm: Buf<'p>,
     pub(crate) head: HeadBufs<'p>,
@@ -488,6 +375,8 @@ impl<'p> Activations<'p> {
             gate_up: buf("gate_up"),
             product: buf("product"),
             experts: ExpertRegions::bind(&get),
+            gates: GateRegions::bind(&get),
+            delta: DeltaRegions::bind(&get),
             head_input: buf("head.input"),
             head_norm: buf("head.norm"),
             head: get("head.values").map_or_else(vocabulary, HeadBufs::Values),
@@ -509,11 +398,19 @@ impl<'p> Activations<'p> {
     pub(crate) fn layer(&self, spec: &ModelSpec, layer: usize, m: usize) -> LayerBufs<'p> {
         let (s, all) = (slots(spec, self.mode), self.limits.rows);
         let h = spec.hidden as usize;
-        let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
+        let (q, index) = (spec.q_width() as usize, layer as u32);
+        let (first, mixed) = (spec.first_width(index) as usize, spec.mixed_width(index) as usize);
+        let (widest_first, widest_mixed) = spec.widest();
+        let attends = attends(spec, layer);
         // Slot `layer` where every layer has its own, else slot 0.
         let rows = |buf: Buf<'p>, slots: usize, layer: usize, width: usize| {
             buf.slice(if slots > 1 { layer * all * width } else { 0 }, m * width)
         };
+        let rows_of = |buf: Buf<'p>, slots: usize, widest: u32, width: usize| {
+            buf.slice(if slots > 1 { layer * all * widest as usize } else { 0 }, m * width)
+        };
+        let attn = rows_of(self.attn, s.kept, widest_mixed, mixed);
+        let gates = self.gates.filter(|_| spec.delta_of(index).is_none()).map(|gates| gates.rows(spec, m));
         let of = spec.experts_of(layer as u32);
         let gate_up = of.map_or(2 * spec.ffn, |experts| experts.gate_up_width()) as usize;
         let before = if s.kept > 1 { gate_up_before(spec, layer as u32) } else { 0 };
@@ -535,11 +432,14 @@ impl<'p> Activations<'p> {
             ffn_out: self.ffn_out.map(|buf| rows(buf, ffn_out_slots(spec, self.mode), layer, h)),
             norm_attn: rows(self.norm_attn, s.cheap, layer, h),
             norm_ffn: rows(self.norm_ffn, s.cheap, layer, h),
-            lse: self.lse.map(|lse| rows(lse, s.kept, layer, spec.heads as usize)),
-            qkv: rows(self.qkv, s.qkv, layer, q + 2 * kv),
-            q: rows(self.q, s.kept, layer, q),
+            lse: self.lse.map(|lse| rows(lse, s.attends, attends, spec.heads as usize)),
+            qkv: rows_of(self.qkv, s.qkv, widest_first, first),
+            q: rows(self.q, s.attends, attends, q),
             kv: self.kv(spec, layer),
-            attn: rows(self.attn, s.kept, layer, q),
+            attn,
+            mixed: gates.map_or(attn, |gates| gates.out),
+            gates,
+            delta: self.delta.and_then(|delta| delta.layer(spec, index, m)),
             gate_up: self.gate_up.slice(all * before, m * gate_up),
             product: rows(self.product, s.product, layer, gate_up / 2),
             experts: self
@@ -559,7 +459,8 @@ impl<'p> Activations<'p> {
                 ((window.keys, window.values), self.limits.window_blocks, windows_before)
             }
             _ => {
-                let slot = if slots(spec, self.mode).kv > 1 { layer - windows_before } else { 0 };
+                let attends = attends(spec, layer) - windows_before;
+                let slot = if slots(spec, self.mode).kv > 1 { attends } else { 0 };
                 (self.kv.expect("a cache for a layer without a window"), self.limits.blocks, slot)
             }
         };

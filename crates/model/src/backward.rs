@@ -3,12 +3,16 @@
 use crate::activations::bufs::{Backward, HeadGradBufs, LayerBufs};
 use crate::activations::{Activations, Recompute};
 use crate::adapters::{Adapters, LayerAdapters, Site};
+use crate::decoder::Decoder;
+use crate::delta::DeltaGradients;
 use crate::experts::ExpertGradients;
-use crate::forward::{self, Decoder, Pass, qk_norm};
+use crate::forward;
+use crate::mixer::{self, qk_norm};
+use crate::pass::Pass;
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::ModelSpec;
 use plimsoll_device::{
-    AdaptBackward, Adapter, AttentionBackward, Device, HeadBackward, Heads, Matrix, NormGrads,
+    AdaptBackward, Adapter, AttentionBackward, Device, GateHeadsBackward, HeadBackward, Matrix, NormGrads,
     QkNormBackward, RopeBackward, sizes,
 };
 use plimsoll_memory::Buf;
@@ -346,6 +350,7 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
         let (m, h, f) = (self.pass.rows, self.spec().hidden as usize, self.spec().ffn as usize);
         let d_norm = back.d_norm.slice(0, m * h);
         if forward::recomputes(self.pass.acts.mode) {
+            mixer::gate(dev, self.spec(), bufs);
             forward::attention_output(dev, self.decoder, w, bufs);
             forward::part_input(dev, self.decoder, bufs.mid, w.ffn_norm, bufs.norm_ffn);
         }
@@ -385,35 +390,40 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
         let Self { dev, w, bufs, back, d_out, .. } = *self;
         let spec = self.spec();
         let (m, h) = (self.pass.rows, spec.hidden as usize);
-        let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
+        let (first, mixed) = (spec.first_width(self.l) as usize, spec.mixed_width(self.l) as usize);
         let d_norm = back.d_norm.slice(0, m * h);
-        let (d_attn, d_qkv) = (back.d_attn.slice(0, m * q), back.d_qkv.slice(0, m * (q + 2 * kv)));
-        let (d_q, d_kv) = (back.d_q.slice(0, m * q), back.d_kv.slice(0, m * 2 * kv));
+        let (d_mixed, d_first) = (back.d_attn.slice(0, m * mixed), back.d_qkv.slice(0, m * first));
         if forward::recomputes(self.pass.acts.mode) {
             forward::part_input(dev, self.decoder, bufs.resid, w.attn_norm, bufs.norm_attn);
         }
         self.post_norm_backward(w.attn_post_norm, bufs.attn_out, |g| g.attn_post_norm);
-        let output = Product { site: Site::Output, x: bufs.attn, dy: d_out };
+        let output = Product { site: Site::Output, x: bufs.mixed, dy: d_out };
         self.adapter_gradient(output);
         self.bias_gradient(output);
-        self.weight_gradient(output);
-        self.input_gradient(output, d_attn);
-        let lse = bufs.lse.expect("the update keeps log-sum-exps");
-        let (out, batch) = (bufs.attn, self.pass.batch);
-        let (dout, dq, dkv, scores) = (d_attn, d_q, d_kv, self.decoder.scores(self.l));
-        let (q, kv) = (bufs.q, bufs.kv);
-        dev.attention_backward(AttentionBackward { q, kv, batch, scores, out, lse, dout, dq, dkv });
-        let (rotation, positions, norms) = (self.decoder.rotation(self.l), batch.positions, self.qk_norm());
-        dev.rope_backward(RopeBackward {
-            dq,
-            dkv,
-            rotation,
-            positions,
-            heads: heads(spec),
-            norms,
-            dqkv: d_qkv,
-        });
-        let qkv = Product { site: Site::Qkv, x: bufs.norm_attn, dy: d_qkv };
+        match bufs.gates {
+            Some(gates) => {
+                self.input_gradient(output, d_mixed);
+                let (heads, out) = (mixer::heads(spec), Some(gates.out));
+                let (x, attn, d, dx) = (bufs.qkv, bufs.attn, d_mixed, d_first);
+                dev.gate_heads_backward(GateHeadsBackward { heads, x, attn, d, dx, out });
+                self.weight_gradient(output);
+            }
+            None => {
+                self.weight_gradient(output);
+                self.input_gradient(output, d_mixed);
+            }
+        }
+        match mixer::linear(dev, self.decoder, w, self.pass, bufs) {
+            Some(delta) => {
+                if !self.pass.acts.mode.recompute().is_some_and(Recompute::is_of_layers) {
+                    delta.to_out();
+                }
+                let (weights, add) = (self.g.weights().and_then(|g| g.delta), self.add);
+                delta.backward(&DeltaGradients { weights, add, d: d_mixed, dx: d_first });
+            }
+            None => self.attention_over_keys(d_mixed, d_first),
+        }
+        let qkv = Product { site: Site::Qkv, x: bufs.norm_attn, dy: d_first };
         self.adapter_gradient(qkv);
         self.bias_gradient(qkv);
         self.weight_gradient(qkv);
@@ -422,6 +432,25 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
         }
         self.input_gradient(qkv, d_norm);
         self.input_backward(bufs.resid, w.attn_norm, d_norm, |g| g.attn_norm);
+    }
+
+    /// The gradient of what the first product gave, from that of what attention gave. Those of gates are there.
+    fn attention_over_keys(&self, dout: Buf<'_>, d_first: Buf<'_>) {
+        let Self { dev, bufs, back, .. } = *self;
+        let spec = self.spec();
+        let (m, q, kv) = (self.pass.rows, spec.q_width() as usize, spec.kv_width() as usize);
+        let (dq, dkv) = (back.d_q.slice(0, m * q), back.d_kv.slice(0, m * 2 * kv));
+        let lse = bufs.lse.expect("the update keeps log-sum-exps");
+        let (out, batch, scores) = (bufs.attn, self.pass.batch, self.decoder.scores(self.l));
+        let (q, kv) = (bufs.q, bufs.kv);
+        dev.attention_backward(AttentionBackward { q, kv, batch, scores, out, lse, dout, dq, dkv });
+        let (rotation, positions) = (self.decoder.rotation(self.l), batch.positions);
+        let (heads, norms) = (mixer::heads(spec), self.qk_norm());
+        let d_qkv = bufs.gates.map_or(d_first, |gates| gates.d_qkv.expect("an update of gates"));
+        dev.rope_backward(RopeBackward { dq, dkv, rotation, positions, heads, norms, dqkv: d_qkv });
+        if bufs.gates.is_some() {
+            dev.join_gates(d_qkv, heads, d_first);
+        }
     }
 
     /// The gradient of u of a product's adapters, from which the two below go on.
@@ -515,14 +544,11 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
         if !self.add {
             [dq_weight, dk_weight].into_iter().flatten().for_each(|grad| self.dev.zero(grad));
         }
-        Some(QkNormBackward { norm, qkv: self.bufs.qkv, dq_weight, dk_weight })
+        let qkv = mixer::qkv(self.dev, self.spec(), self.bufs);
+        Some(QkNormBackward { norm, qkv, dq_weight, dk_weight })
     }
 
     fn spec(&self) -> &ModelSpec {
         &self.decoder.spec
     }
-}
-
-fn heads(spec: &ModelSpec) -> Heads {
-    Heads { heads: spec.heads as usize, kv_heads: spec.kv_heads as usize, head_dim: spec.head_dim as usize }
 }

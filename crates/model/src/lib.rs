@@ -6,12 +6,17 @@
 mod activations;
 mod adapters;
 mod backward;
+mod decoder;
+mod delta;
 mod experts;
 mod forward;
+mod gates;
 mod kept;
 mod load;
+mod mixer;
 pub mod mlp;
 mod params;
+mod pass;
 mod passage;
 mod quantized;
 pub mod rope;
@@ -22,13 +27,13 @@ mod weights;
 pub use activations::{Activations, Mode, PassLimits, Recompute, Target, layout as activations_layout};
 pub use adapters::{Adapters, AdaptersFrom, Merged, Site, layout as adapters_layout, load_adapters};
 pub use backward::{Derivatives, Gradients, RowGradients, Stage, backward, backward_part};
+pub use decoder::Decoder;
+pub use delta::places_for;
 pub use experts::{ExpertLoad, ExpertUse};
-pub use forward::{
-    Decoder, Pass, PassIndex, WindowIndex, advance, draw, draw_runs, head, layers, rehearsal_sizes, sample,
-    upload_keys, values,
-};
+pub use forward::{advance, draw, draw_runs, head, layers, sample, upload_keys, values};
 pub use load::{STAGING_BYTES_MIN, load};
 pub use params::{CodesAt, Param, ParamKind, ParamTable, Part};
+pub use pass::{Pass, PassIndex, WindowIndex, rehearsal_sizes};
 pub use passage::{Place, SpreadTensors, Together, layout as passage_layout, restore_own, save_together};
 pub use quantized::Coding;
 pub use save::{FlatTensors, restore, save, saved_bytes};

@@ -28,6 +28,10 @@ impl Staging {
 
 /// Standard deviation of random weights, as transformers' `initializer_range`.
 const RANDOM_STD: f32 = 0.02;
+/// The logarithm of A of random linear attention: with it a state halves in about ten rows.
+const RANDOM_DECAY: f32 = -3.0;
+/// Bound of its convolution's taps, as torch has it for 4 of them.
+const RANDOM_TAP: f32 = 0.5;
 
 /// Fills `params` from the model's files, or from `seed` for `random:` models. A value head is of the
 /// seed too where the files have none: they are a reward model's, or have another head.
@@ -70,6 +74,9 @@ pub fn load(
                 let out = &mut values[..rows * width];
                 match is_made {
                     true => random_values(param, &model.spec, seed, (first + done) * width, out),
+                    false if param.is_vector() => {
+                        model.read_elements(&part.name, done as u64, stored, out)?;
+                    }
                     false => model.read_rows(&part.name, done as u64..(done + rows) as u64, stored, out)?,
                 }
                 check_finite(&part.name, out)?;
@@ -142,6 +149,10 @@ fn random_values(param: &Param, spec: &ModelSpec, seed: u64, first: usize, out: 
         ParamKind::QkvBias | ParamKind::OutputBias | ParamKind::GateUpBias | ParamKind::DownBias => {
             return out.fill(0.0);
         }
+        ParamKind::DeltaNorm => return out.fill(1.0),
+        ParamKind::DeltaDecay => return out.fill(RANDOM_DECAY),
+        ParamKind::DeltaBias => return out.fill(1.0),
+        ParamKind::DeltaConv => return uniform(param, RANDOM_TAP, seed, first, out),
         ParamKind::ValueHead => return value_head_values(param, seed, first, out),
         _ => {}
     }

@@ -5,8 +5,8 @@
 //! optimizer is one element-wise pass over all parameters.
 
 use crate::adapters::Site;
-use plimsoll_base::{DType, Encoding, LoraTarget, ModelSpec, QkNorms};
-use plimsoll_device::{CODE_BLOCK, DeviceKind, Run, matrix_elements};
+use plimsoll_base::{DType, DeltaSpec, Encoding, ExpertsSpec, LoraTarget, ModelSpec, QkNorms};
+use plimsoll_device::{CODE_BLOCK, CONV_TAPS, DeviceKind, Run, matrix_elements};
 
 /// Elements to which each parameter is aligned, so that no block of 8-bit moments holds numbers of two.
 const ALIGN: u64 = CODE_BLOCK as u64;
@@ -26,6 +26,14 @@ pub enum ParamKind {
     QNorm,
     /// [d], or [k d] of a norm over rows
     KNorm,
+    /// [4 C], linear attention only: C rows of taps
+    DeltaConv,
+    /// [H], linear attention only: the logarithm of A
+    DeltaDecay,
+    /// [H], linear attention only
+    DeltaBias,
+    /// [dv], linear attention only: the norm before `Output`
+    DeltaNorm,
     /// [h, a d]
     Output,
     /// [h]
@@ -129,7 +137,7 @@ impl Param {
     }
 
     /// True unless it is the embedding or comes after the layers.
-    fn is_of_layer(&self) -> bool {
+    pub fn is_of_layer(&self) -> bool {
         use ParamKind::{Embed, FinalNorm, Head, ValueHead};
         !matches!(self.kind, Embed | FinalNorm | Head | ValueHead)
     }
@@ -174,69 +182,16 @@ impl ParamTable {
 
     fn body(spec: &ModelSpec, kind: DeviceKind, weights: DType) -> ParamTable {
         let mut table = ParamTable::empty(kind);
-        let (v, h, d, f) = (spec.vocab, spec.hidden, spec.head_dim, spec.ffn);
-        let (q, kv) = (spec.q_width(), spec.kv_width());
+        let (v, h) = (spec.vocab, spec.hidden);
         let mut add = |kind_of: ParamKind, layer: u32, k: u32, parts: Vec<(String, u32)>| {
             table.add(kind, weights, kind_of, layer, k, parts);
         };
         add(ParamKind::Embed, 0, h, vec![("model.embed_tokens.weight".into(), v)]);
         for layer in 0..spec.layers {
-            let name = |rest: &str| format!("model.layers.{layer}.{rest}");
-            let norms = spec.architecture().norms;
-            let norm = |names: [&str; 2], part: usize| vec![(name(&format!("{}.weight", names[part])), h)];
-            if let Some(names) = norms.before {
-                add(ParamKind::AttnNorm, layer, 0, norm(names, 0));
-            }
-            // The rows lie in files as they do here: whether they are one tensor or several changes names alone.
-            let parts = |of: &str, all: &str, split: &[(&str, u32)], what: &str| -> Vec<(String, u32)> {
-                let part = |p: &str| name(&format!("{of}.{p}_proj.{what}"));
-                match spec.architecture().is_fused {
-                    true => vec![(part(all), split.iter().map(|(_, rows)| rows).sum())],
-                    false => split.iter().map(|&(p, rows)| (part(p), rows)).collect(),
-                }
-            };
-            let qkv = |what| parts("self_attn", "qkv", &[("q", q), ("k", kv), ("v", kv)], what);
-            let experts = spec.experts_of(layer);
-            let gate_up = |what| parts("mlp", "gate_up", &[("gate", f), ("up", f)], what);
-            add(ParamKind::Qkv, layer, h, qkv("weight"));
-            if spec.qkv_bias {
-                add(ParamKind::QkvBias, layer, 0, qkv("bias"));
-            }
-            if let Some(of) = spec.qk_norms {
-                let [q, k] = if of == QkNorms::Rows { [q, kv] } else { [d, d] };
-                add(ParamKind::QNorm, layer, 0, vec![(name("self_attn.q_norm.weight"), q)]);
-                add(ParamKind::KNorm, layer, 0, vec![(name("self_attn.k_norm.weight"), k)]);
-            }
-            add(ParamKind::Output, layer, q, vec![(name("self_attn.o_proj.weight"), h)]);
-            if spec.output_bias {
-                add(ParamKind::OutputBias, layer, 0, vec![(name("self_attn.o_proj.bias"), h)]);
-            }
-            if let Some(names) = norms.after {
-                add(ParamKind::AttnPostNorm, layer, 0, norm(names, 0));
-            }
-            if let Some(names) = norms.before {
-                add(ParamKind::FfnNorm, layer, 0, norm(names, 1));
-            }
-            if let Some(experts) = experts {
-                let each = |of: &[(&str, u32)]| -> Vec<(String, u32)> {
-                    let part = |e, p: &str| name(&format!("mlp.experts.{e}.{p}_proj.weight"));
-                    let all = (0..experts.count).flat_map(|e| of.iter().map(move |&(p, rows)| (e, p, rows)));
-                    all.map(|(e, p, rows)| (part(e, p), rows)).collect()
-                };
-                add(ParamKind::Router, layer, h, vec![(name("mlp.gate.weight"), experts.count)]);
-                add(ParamKind::GateUp, layer, h, each(&[("gate", experts.ffn), ("up", experts.ffn)]));
-                add(ParamKind::Down, layer, experts.ffn, each(&[("down", h)]));
-            } else {
-                add(ParamKind::GateUp, layer, h, gate_up("weight"));
-                add(ParamKind::Down, layer, f, vec![(name("mlp.down_proj.weight"), h)]);
-            }
-            if spec.mlp_bias {
-                add(ParamKind::GateUpBias, layer, 0, gate_up("bias"));
-                add(ParamKind::DownBias, layer, 0, vec![(name("mlp.down_proj.bias"), h)]);
-            }
-            if let Some(names) = norms.after {
-                add(ParamKind::FfnPostNorm, layer, 0, norm(names, 1));
-            }
+            of_layer(spec, layer, |kind, k, parts| {
+                let name = |(rest, rows): (String, u32)| (format!("model.layers.{layer}.{rest}"), rows);
+                add(kind, layer, k, parts.into_iter().map(name).collect());
+            });
         }
         add(ParamKind::FinalNorm, 0, 0, vec![("model.norm.weight".into(), h)]);
         table
@@ -299,6 +254,97 @@ impl ParamTable {
     pub fn find(&self, kind: ParamKind, layer: u32) -> Option<&Param> {
         self.params.iter().find(|p| p.kind == kind && p.layer == layer)
     }
+}
+
+/// What a parameter of a layer is stored as: names in the layer with the rows of each.
+type Parts = Vec<(String, u32)>;
+
+/// The parameters of a layer, in their order: kinds, columns, and what they are stored as.
+fn of_layer(spec: &ModelSpec, layer: u32, mut add: impl FnMut(ParamKind, u32, Parts)) {
+    let (h, norms) = (spec.hidden, spec.architecture().norms);
+    let norm = |names: [&str; 2], part: usize| vec![(format!("{}.weight", names[part]), h)];
+    if let Some(names) = norms.before {
+        add(ParamKind::AttnNorm, 0, norm(names, 0));
+    }
+    match spec.delta_of(layer) {
+        Some(delta) => of_delta(delta, h, &mut add),
+        None => of_attention(spec, &mut add),
+    }
+    if let Some(names) = norms.after {
+        add(ParamKind::AttnPostNorm, 0, norm(names, 0));
+    }
+    if let Some(names) = norms.before {
+        add(ParamKind::FfnNorm, 0, norm(names, 1));
+    }
+    let f = spec.ffn;
+    let gate_up = |what| split(spec, ("mlp", "gate_up"), &[("gate", f), ("up", f)], what);
+    if let Some(experts) = spec.experts_of(layer) {
+        of_experts(experts, h, &mut add);
+    } else {
+        add(ParamKind::GateUp, h, gate_up("weight"));
+        add(ParamKind::Down, f, vec![("mlp.down_proj.weight".into(), h)]);
+    }
+    if spec.mlp_bias {
+        add(ParamKind::GateUpBias, 0, gate_up("bias"));
+        add(ParamKind::DownBias, 0, vec![("mlp.down_proj.bias".into(), h)]);
+    }
+    if let Some(names) = norms.after {
+        add(ParamKind::FfnPostNorm, 0, norm(names, 1));
+    }
+}
+
+/// Products that are one matrix here. The rows lie in files as they do here: whether they are one tensor or several changes names alone.
+fn split(spec: &ModelSpec, (of, all): (&str, &str), each: &[(&str, u32)], what: &str) -> Parts {
+    let part = |p: &str| format!("{of}.{p}_proj.{what}");
+    match spec.architecture().is_fused {
+        true => vec![(part(all), each.iter().map(|(_, rows)| rows).sum())],
+        false => each.iter().map(|&(p, rows)| (part(p), rows)).collect(),
+    }
+}
+
+/// Those of attention over keys.
+fn of_attention(spec: &ModelSpec, add: &mut impl FnMut(ParamKind, u32, Parts)) {
+    let (h, d, q, kv) = (spec.hidden, spec.head_dim, spec.q_width(), spec.kv_width());
+    let of_q = if spec.attention.gated { 2 * q } else { q };
+    let qkv = |what| split(spec, ("self_attn", "qkv"), &[("q", of_q), ("k", kv), ("v", kv)], what);
+    add(ParamKind::Qkv, h, qkv("weight"));
+    if spec.qkv_bias {
+        add(ParamKind::QkvBias, 0, qkv("bias"));
+    }
+    if let Some(of) = spec.qk_norms {
+        let [q, k] = if of == QkNorms::Rows { [q, kv] } else { [d, d] };
+        add(ParamKind::QNorm, 0, vec![("self_attn.q_norm.weight".into(), q)]);
+        add(ParamKind::KNorm, 0, vec![("self_attn.k_norm.weight".into(), k)]);
+    }
+    add(ParamKind::Output, q, vec![("self_attn.o_proj.weight".into(), h)]);
+    if spec.output_bias {
+        add(ParamKind::OutputBias, 0, vec![("self_attn.o_proj.bias".into(), h)]);
+    }
+}
+
+/// Those of linear attention over rows of `h`.
+fn of_delta(delta: DeltaSpec, h: u32, add: &mut impl FnMut(ParamKind, u32, Parts)) {
+    let (conv, v, heads) = (delta.conv_width(), delta.value_width(), delta.value_heads);
+    let part = |rest: &str, rows: u32| (format!("linear_attn.{rest}"), rows);
+    let first = [("qkv", conv), ("z", v), ("b", heads), ("a", heads)];
+    let first = first.map(|(of, rows)| part(&format!("in_proj_{of}.weight"), rows));
+    add(ParamKind::Qkv, h, first.to_vec());
+    add(ParamKind::DeltaConv, 0, vec![part("conv1d.weight", CONV_TAPS as u32 * conv)]);
+    add(ParamKind::DeltaDecay, 0, vec![part("A_log", heads)]);
+    add(ParamKind::DeltaBias, 0, vec![part("dt_bias", heads)]);
+    add(ParamKind::DeltaNorm, 0, vec![part("norm.weight", delta.value_dim)]);
+    add(ParamKind::Output, v, vec![part("out_proj.weight", h)]);
+}
+
+/// Those of experts over rows of `h`.
+fn of_experts(experts: ExpertsSpec, h: u32, add: &mut impl FnMut(ParamKind, u32, Parts)) {
+    let each = |of: &[(&str, u32)]| -> Parts {
+        let all = (0..experts.count).flat_map(|e| of.iter().map(move |&(p, rows)| (e, p, rows)));
+        all.map(|(e, p, rows)| (format!("mlp.experts.{e}.{p}_proj.weight"), rows)).collect()
+    };
+    add(ParamKind::Router, h, vec![("mlp.gate.weight".into(), experts.count)]);
+    add(ParamKind::GateUp, h, each(&[("gate", experts.ffn), ("up", experts.ffn)]));
+    add(ParamKind::Down, experts.ffn, each(&[("down", h)]));
 }
 
 #[cfg(test)]

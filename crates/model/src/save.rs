@@ -3,9 +3,9 @@
 //! order, so they mean the same on every machine.
 
 use crate::load::Staging;
-use crate::params::{Param, ParamTable};
+use crate::params::{Param, ParamKind, ParamTable};
 use plimsoll_base::{Bytes, DType, Encoding, Error, Result};
-use plimsoll_device::{Coded, Device, Matrix, MatrixLayout};
+use plimsoll_device::{CONV_TAPS, Coded, Device, Matrix, MatrixLayout};
 use plimsoll_files::{FileRecord, SafetensorsWriter, TensorDecl, TensorFile};
 use plimsoll_memory::Buf;
 use std::path::Path;
@@ -192,6 +192,10 @@ pub(crate) fn for_chunks(
 
 pub(crate) fn part_shape(param: &Param, rows: u32) -> Vec<u64> {
     match param.is_vector() {
+        // As a convolution has it.
+        true if param.kind == ParamKind::DeltaConv => {
+            vec![u64::from(rows) / CONV_TAPS as u64, 1, CONV_TAPS as u64]
+        }
         true => vec![u64::from(rows)],
         false => vec![u64::from(rows), u64::from(param.k)],
     }

@@ -7,8 +7,10 @@
 use crate::backward::{
     Derivatives, Gradients, RowGradients, Stage, Walk, backward_of, backward_part, whole_backward,
 };
-use crate::forward::{Decoder, Pass, layers_of};
+use crate::decoder::Decoder;
+use crate::forward::layers_of;
 use crate::params::{ParamKind, ParamTable};
+use crate::pass::Pass;
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
 use plimsoll_device::{Device, MatrixLayout, Run};

@@ -3,7 +3,7 @@
 use crate::adapters::{Adapters, LayerAdapters, Site};
 use crate::params::{Param, ParamKind, ParamTable};
 use plimsoll_base::{DType, ModelSpec};
-use plimsoll_device::{Adapted, Adapter, Codes, Matrix, MatrixLayout};
+use plimsoll_device::{Adapted, Adapter, Codes, DeltaWeights, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
@@ -18,6 +18,8 @@ pub struct LayerParams<'a> {
     pub qkv_bias: Option<Buf<'a>>,
     /// Of q and of k.
     pub qk_norm: Option<(Buf<'a>, Buf<'a>)>,
+    /// In a layer with linear attention.
+    pub delta: Option<LayerDelta<'a>>,
     /// [h, a d]
     pub output: Matrix<'a>,
     /// [h]
@@ -42,6 +44,15 @@ pub struct LayerParams<'a> {
     pub adapters: LayerAdapters<'a>,
     /// By `Site`: what the products above are widened from, if they are stored in codes.
     pub(crate) codes: [Option<Codes<'a>>; 4],
+}
+
+/// Parameters of linear attention, besides its products.
+#[derive(Clone, Copy, Debug)]
+pub struct LayerDelta<'a> {
+    /// Between the first product and q, k, v and the gates.
+    pub inputs: DeltaWeights<'a>,
+    /// [dv], of the norm before the last product.
+    pub norm: Buf<'a>,
 }
 
 /// The buffers of weights in codes.
@@ -189,6 +200,11 @@ impl<'a> LayerParams<'a> {
             qkv: matrix(ParamKind::Qkv),
             qkv_bias: vector(ParamKind::QkvBias),
             qk_norm: vector(ParamKind::QNorm).zip(vector(ParamKind::KNorm)),
+            delta: vector(ParamKind::DeltaConv).map(|conv| {
+                let buf = |kind| slice(find(table, kind, l));
+                let (decay, bias) = (buf(ParamKind::DeltaDecay), buf(ParamKind::DeltaBias));
+                LayerDelta { inputs: DeltaWeights { conv, decay, bias }, norm: buf(ParamKind::DeltaNorm) }
+            }),
             output: matrix(ParamKind::Output),
             output_bias: vector(ParamKind::OutputBias),
             attn_post_norm: vector(ParamKind::AttnPostNorm),

@@ -133,6 +133,8 @@ struct Model {
     kv_token_bytes: f64,
     /// Layers that see all keys.
     whole_layers: f64,
+    /// Bytes of states that a decode row moves.
+    state_bytes: f64,
     /// Layers with windows, and the keys of one.
     windowed: (f64, f64),
     /// Bytes per row that `cheap` computes again: norms and the SwiGLU product of each layer.
@@ -162,7 +164,11 @@ impl Model {
                 (if share < 1.0 { idle / (1.0 - share) } else { 0.0 }, share)
             }),
             kv_token_bytes: 2.0 * f64::from(spec.kv_width()) * element,
-            whole_layers: layers - windowed.0,
+            whole_layers: f64::from(spec.attention_layers()) - windowed.0,
+            // Read and written.
+            state_bytes: spec.delta.map_or(0.0, |delta| {
+                2.0 * f64::from(delta.layers.len()) * f64::from(delta.state()) * DType::F32.bytes() as f64
+            }),
             windowed,
             // Layers with experts, and those next to them, make their products again at every level.
             cheap_bytes: layers
@@ -214,7 +220,7 @@ fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> 
     let pass = |rows: f64, heads: f64, context: f64| {
         let rate = rates.flops(model.dtype) * rates.rollout_share * rows / (rows + rates.half_rows);
         let flops = rows * model.row(context) + heads * model.head_flops;
-        let bytes = model.read_bytes(rows) + rows * model.kv_bytes(context);
+        let bytes = model.read_bytes(rows) + rows * model.kv_bytes(context) + heads * model.state_bytes;
         (flops / rate).max(bytes / rates.bandwidth) + rates.pass_s
     };
     let prompt_rows = work.prompts * work.prompt_tokens;
@@ -377,7 +383,7 @@ mod tests {
             grads: DType::Bf16,
             optimizer: OptimizerDType::Bf16,
         };
-        let pack = PackLimits { micro_batch_tokens, prompt_tokens: 46, segments: 40 };
+        let pack = PackLimits { micro_batch_tokens, prompt_tokens: 46, segments: 40, has_states: false };
         let recompute = Recompute::None;
         let offload = Offload::default();
         Training {
@@ -434,6 +440,7 @@ mod tests {
             new_tokens: 64,
             ahead: false,
             window: None,
+            states: 0,
         };
         let seconds = |engine| rollout(&work(), &model, &engine, &rates);
         assert!(seconds(engine(8, 1000)) > seconds(engine(32, 1000)));

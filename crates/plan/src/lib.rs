@@ -4,6 +4,7 @@ mod cost;
 pub mod devices;
 mod disk;
 mod duration;
+mod engine;
 mod facts;
 pub mod grid;
 mod hints;

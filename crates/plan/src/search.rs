@@ -14,7 +14,7 @@ use crate::lora::{CriticAdapter, lora, merges};
 use crate::role_name::RoleName;
 use crate::shape::{Offload, RunShape, Scoring, Training};
 use crate::work::{check_sizes, response_tokens, work};
-use plimsoll_base::{Bytes, DType, Error, Result, Window};
+use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_config::{
     Auto, ByteSize, LearnsFrom, Offload as RunOffload, OnFull as RunOnFull, OptimizerDtype as RunOptimizer,
     Recompute as RunRecompute, RunSpec,
@@ -25,17 +25,13 @@ use plimsoll_files::Head;
 use plimsoll_memory::{Limits, Plan, Pool};
 use plimsoll_model::{Recompute, STAGING_BYTES_MIN, Target};
 use plimsoll_reward::RewardMemory;
-use plimsoll_rollout::{EngineLimits, OnFull, WindowLimits};
+use plimsoll_rollout::OnFull;
 use plimsoll_train::{Cut, Heads, OptimizerDType, PackLimits, Packing, StateDTypes};
 
 /// Micro-batches that `"auto"` chooses from: powers of two.
 const MICRO_BATCH: std::ops::RangeInclusive<usize> = 256..=16_384;
 /// Largest number of sequences in flight that `"auto"` chooses.
 const SEQUENCES_MAX: usize = 512;
-/// Prompt rows of a rollout pass, in addition to the decode rows.
-const PREFILL_ROWS: usize = 1024;
-/// As `PREFILL_ROWS`, on a GPU, whose products reach their best rate there.
-const PREFILL_ROWS_GPU: usize = 4096;
 /// Staging buffers that `"auto"` chooses from.
 const STAGING_MIB: [u64; 4] = [64, 16, 4, 1];
 /// Predictions that differ by less are equal: the model is no more exact.
@@ -383,7 +379,7 @@ impl Planner<'_> {
     }
 
     /// Returns the samples of one engine request: a rollout's, or a slice of an evaluation.
-    fn samples(&self, run: &RunSpec) -> usize {
+    pub(crate) fn samples(&self, run: &RunSpec) -> usize {
         if run.needs.scores {
             return 1; // Nothing is sampled.
         }
@@ -407,52 +403,6 @@ impl Planner<'_> {
         Target { kind: self.kind, pool, threads: self.threads }
     }
 
-    fn engine(&self, run: &RunSpec, sequences: usize) -> EngineLimits {
-        let prompt_tokens = self.facts.prompt_tokens;
-        let new_tokens = if run.needs.scores { 1 } else { run.response_tokens_max() };
-        let shares_prompts = run.objective.is_some() && !run.plays_agents();
-        let group = if shares_prompts { run.rollout.group_size as usize } else { 1 };
-        let enough = EngineLimits::blocks_for(sequences, group, prompt_tokens, new_tokens);
-        let one = (prompt_tokens + new_tokens).div_ceil(plimsoll_device::KV_BLOCK) + 1;
-        let gpu = self.kind == DeviceKind::Cuda;
-        let most = if gpu { PREFILL_ROWS_GPU } else { PREFILL_ROWS };
-        let prefill = (sequences * prompt_tokens).next_power_of_two().min(most);
-        let limits = EngineLimits {
-            sequences,
-            rows: prefill.max(sequences),
-            blocks: run.choices.kv_blocks.value().map_or(enough, |n| n as usize).max(one),
-            samples: self.samples(run),
-            prompt_tokens,
-            new_tokens,
-            ahead: gpu,
-            window: None,
-        };
-        self.with_windows(run, limits, group)
-    }
-
-    /// With a cache for the layers with windows, if a sequence may be longer than a window. `rollout.kv_blocks` bounds it too.
-    fn with_windows(&self, run: &RunSpec, limits: EngineLimits, group: usize) -> EngineLimits {
-        let longest = limits.prompt_tokens + limits.new_tokens - 1;
-        let binds = |w: &Window| !w.layers.is_empty() && (w.keys as usize) < longest;
-        let Some(window) = self.facts.spec.attention.window.filter(binds) else { return limits };
-        let of = |blocks| Some(WindowLimits { keys: window.keys as usize, blocks });
-        let limits = EngineLimits { window: of(0), ..limits };
-        let enough = limits.window_blocks_for(limits.sequences, group);
-        let most = run.choices.kv_blocks.value().map_or(enough, |n| n as usize);
-        // A client's prompt may be as long as a sequence.
-        let has_clients = self.purpose == Purpose::Sample || run.plays_agents();
-        let prompt = if has_clients { limits.context() } else { limits.prompt_tokens };
-        let blocks = enough.min(most).max(limits.window_blocks_least(prompt));
-        let limits = EngineLimits { window: of(blocks), ..limits };
-        if window.layers.len() < self.facts.spec.layers {
-            return limits;
-        }
-        // No layer has the other cache, so that no sequence should wait for it.
-        let EngineLimits { sequences, prompt_tokens, new_tokens, .. } = limits;
-        let enough = EngineLimits::blocks_for(sequences, group, prompt_tokens, new_tokens);
-        EngineLimits { blocks: limits.blocks.max(enough), ..limits }
-    }
-
     fn training(&self, run: &RunSpec, weights: DType, knobs: &Knobs) -> Training {
         let (optimizer, grads) = knobs.precision;
         let sequences = run.sequences_per_step() as usize * run.branches_max();
@@ -472,6 +422,7 @@ impl Planner<'_> {
                 prompt_tokens: self.facts.prompt_tokens,
                 // A pair of any shape fits: its three segments, and the slots lost at the ends of its blocks.
                 segments: if run.needs.learns_from == LearnsFrom::Pairs { segments.max(5) } else { segments },
+                has_states: self.has_states(),
             },
             packing: Packing {
                 heads: if run.needs.scores { Heads::End } else { Heads::Tokens },

@@ -53,8 +53,7 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
     let prompt_tokens = run.data.prompt_tokens_max.expect("it was filled in") as usize;
     let mut facts = verb_facts(&run, &model, prompt_tokens, 0);
     let new_tokens = run.rollout.max_new_tokens as usize;
-    facts.host.clients =
-        host_bytes(slots, serving.queue, prompt_tokens, new_tokens, model.spec.attention.window);
+    facts.host.clients = host_bytes(slots, serving.queue, prompt_tokens, new_tokens, &model.spec);
     facts.host.rows_kept = 0;
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;

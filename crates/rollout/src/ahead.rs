@@ -9,7 +9,7 @@ use crate::Samples;
 use crate::engine::{Engine, Request, RolloutStats, StopCondition};
 use crate::limits::{PASSES_MAX, bucket, keys_bucket};
 use plimsoll_base::Result;
-use plimsoll_device::{ATTENTION_CHUNK, Device, KV_BLOCK, NO_PARENT, Pipeline, Sampling};
+use plimsoll_device::{ATTENTION_CHUNK, Device, KV_BLOCK, NO_PARENT, NO_STATE, Pipeline, Sampling};
 use plimsoll_model::{Activations, Decoder, Pass, advance, draw, layers, rehearsal_sizes, upload_keys};
 
 /// What a run works on.
@@ -125,6 +125,9 @@ impl Engine {
             self.index.head_rows.push(row as u32);
         }
         self.index.tables.resize(rows * stride, block);
+        if self.limits.states > 0 {
+            self.index.places.resize(rows * 2, NO_STATE);
+        }
         if self.limits.window.is_some() {
             let block = self.limits.spare_window_block();
             self.index.window.slots.resize(rows, block * KV_BLOCK as u32);

@@ -32,6 +32,8 @@ pub struct EngineLimits {
     pub ahead: bool,
     /// The cache of the layers with windows; none where every layer's holds whole sequences.
     pub window: Option<WindowLimits>,
+    /// States of linear attention, of one layer; 0 where no layer has any.
+    pub states: usize,
 }
 
 /// A cache that holds the windows of sequences alone.
@@ -43,31 +45,36 @@ pub struct WindowLimits {
     pub blocks: usize,
 }
 
-/// Blocks of the cache of whole sequences, and of that of windows; the second are 0 where there is no such cache.
+/// Blocks of the cache of whole sequences, of that of windows, and states of linear attention; those that a model has not are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) whole: usize,
     pub(crate) window: usize,
+    pub(crate) states: usize,
 }
 
 impl Count {
     pub(crate) fn plus(self, more: Count) -> Count {
-        Count { whole: self.whole + more.whole, window: self.window + more.window }
+        let Count { whole, window, states } = more;
+        Count { whole: self.whole + whole, window: self.window + window, states: self.states + states }
     }
 
     /// Less `fewer` of each, or none.
     pub(crate) fn less(self, fewer: Count) -> Count {
-        let window = self.window.saturating_sub(fewer.window);
-        Count { whole: self.whole.saturating_sub(fewer.whole), window }
+        Count {
+            whole: self.whole.saturating_sub(fewer.whole),
+            window: self.window.saturating_sub(fewer.window),
+            states: self.states.saturating_sub(fewer.states),
+        }
     }
 
     pub(crate) fn times(self, n: usize) -> Count {
-        Count { whole: self.whole * n, window: self.window * n }
+        Count { whole: self.whole * n, window: self.window * n, states: self.states * n }
     }
 
     /// True if `room` has as many of each.
     pub(crate) fn fits(self, room: Count) -> bool {
-        self.whole <= room.whole && self.window <= room.window
+        self.whole <= room.whole && self.window <= room.window && self.states <= room.states
     }
 }
 
@@ -109,7 +116,7 @@ impl EngineLimits {
     /// Blocks that a prompt holds.
     pub(crate) fn of_prompt(&self, prompt_tokens: usize) -> Count {
         let whole = prompt_tokens.div_ceil(KV_BLOCK);
-        Count { whole, window: whole.min(self.ring()) }
+        Count { whole, window: whole.min(self.ring()), states: self.states.min(1) }
     }
 
     /// Blocks that a response owns at most. One that shares its prompt with no other gives the prompt's blocks back as it
@@ -118,7 +125,18 @@ impl EngineLimits {
         let whole = own_blocks(prompt_tokens, new_tokens);
         let prompt = if is_alone { self.of_prompt(prompt_tokens).window } else { 0 };
         let most = self.ring() + usize::from(self.window.is_some() && is_alone);
-        Count { whole, window: whole.min(self.ring()).min(most - prompt) }
+        let window = whole.min(self.ring()).min(most - prompt);
+        Count { whole, window, states: self.of_own_state(is_alone) }
+    }
+
+    /// States that a response owns: one that shares its prompt with no other goes on in the prompt's.
+    pub(crate) fn of_own_state(&self, is_alone: bool) -> usize {
+        if is_alone { 0 } else { self.states.min(1) }
+    }
+
+    /// States with which `sequences` sequences in groups of `group` never wait.
+    pub fn states_for(sequences: usize, group: usize) -> usize {
+        if group <= 1 { sequences } else { sequences + groups(sequences, group) }
     }
 
     /// Blocks of each layer with a window with which `sequences` of the longest sequences never wait; as `blocks_for`.
@@ -147,7 +165,8 @@ impl EngineLimits {
     pub fn holds(&self, sequences: usize, group: usize) -> bool {
         let whole = EngineLimits::blocks_for(sequences, group, self.prompt_tokens, self.new_tokens);
         let window = self.window.is_none_or(|w| self.window_blocks_for(sequences, group) <= w.blocks);
-        whole <= self.blocks && window
+        let states = self.states == 0 || EngineLimits::states_for(sequences, group) <= self.states;
+        whole <= self.blocks && window && states
     }
 
     /// Blocks with which `sequences` of the longest sequences never wait, groups of `group` sharing their prompt.
@@ -191,6 +210,7 @@ impl EngineLimits {
             blocks: self.blocks + spare,
             copies: self.sequences,
             window_blocks: self.window.map_or(0, |window| window.blocks + spare),
+            places: self.states,
         }
     }
 }

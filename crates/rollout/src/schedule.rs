@@ -18,7 +18,7 @@ pub(crate) mod slots;
 use crate::limits::{Count, own_blocks};
 use crate::{EngineLimits, OnFull, Samples};
 use held::{Held, Pools, Span};
-use plimsoll_device::{KV_BLOCK, NO_PARENT};
+use plimsoll_device::{KV_BLOCK, NO_PARENT, NO_STATE};
 use plimsoll_model::PassIndex;
 
 /// A prompt and the blocks of its keys.
@@ -117,7 +117,11 @@ impl Schedule {
             on_full,
             ring: limits.ring(),
             step: limits.step(),
-            pools: Pools::new(Count { whole: limits.blocks, window: limits.window.map_or(0, |w| w.blocks) }),
+            pools: Pools::new(Count {
+                whole: limits.blocks,
+                window: limits.window.map_or(0, |w| w.blocks),
+                states: limits.states,
+            }),
             groups: (0..limits.samples).map(|_| group()).collect(),
             sequences: (0..limits.samples).map(|_| sequence()).collect(),
             num_groups: 0,
@@ -135,7 +139,7 @@ impl Schedule {
     pub(crate) fn bytes(limits: &EngineLimits) -> u64 {
         let [per_prompt, own] = held_most(limits).map(|most| (most.whole + most.window) * 4);
         let each = size_of::<Group>() + size_of::<Sequence>() + per_prompt + own + 40;
-        let blocks = limits.blocks + limits.window.map_or(0, |window| window.blocks);
+        let blocks = limits.blocks + limits.window.map_or(0, |window| window.blocks) + limits.states;
         (limits.samples * each + blocks * 4 + limits.sequences * 16) as u64
     }
 
@@ -190,13 +194,8 @@ impl Schedule {
         while at < self.running.len() && index.ids.len() < self.limits.rows {
             let s = self.running[at];
             let g = self.sequences[s].group;
-            if samples.ids(s).is_empty() {
+            if samples.ids(s).is_empty() || self.groups[g].computed < self.groups[g].prompt_tokens {
                 at += self.push_first_tokens(at, prompt(g), samples, index);
-            } else if self.groups[g].computed < self.groups[g].prompt_tokens {
-                // The prompt was given up (see `make_room`): its keys first, the sequences in the next pass.
-                self.push_prompt(g, prompt(g), index);
-                let of_group = |&&s: &&usize| self.sequences[s].group == g;
-                at += self.running[at..].iter().take_while(of_group).count();
             } else {
                 self.push_sequence(s, samples.ids(s), index);
                 at += 1;
@@ -246,8 +245,8 @@ impl Schedule {
         self.num_ready += 1;
     }
 
-    /// Rows of a group's prompt for its sequences without a token, which are together from `running[at]` on: they
-    /// are the youngest of their group. When the prompt's last row is reached, each of them draws its first token.
+    /// Rows of a group's prompt for its sequences from `running[at]` on. When the prompt's last row is reached, those without a token,
+    /// the youngest of the group, draw their first one; the others go on in the next pass: their prompt was given up (see `make_room`).
     ///
     /// Returns how many they are.
     fn push_first_tokens(
@@ -258,11 +257,11 @@ impl Schedule {
         index: &mut PassIndex,
     ) -> usize {
         let g = self.sequences[self.running[at]].group;
-        let fresh = |&&s: &&usize| self.sequences[s].group == g && samples.ids(s).is_empty();
-        let count = self.running[at..].iter().take_while(fresh).count();
+        let of_group = |&&s: &&usize| self.sequences[s].group == g;
+        let count = self.running[at..].iter().take_while(of_group).count();
         if self.push_prompt(g, prompt, index) {
             let row = index.ids.len() as u32 - 1;
-            for &s in &self.running[at..at + count] {
+            for &s in self.running[at..at + count].iter().filter(|&&s| samples.ids(s).is_empty()) {
                 index.head_rows.push(row);
                 self.head_samples.push(s);
             }
@@ -278,9 +277,13 @@ impl Schedule {
         let first = group.computed.min(prompt.len() - 1);
         let rows = (prompt.len() - first).min(room);
         let segment = Segment { first_position: first, tokens: &prompt[first..first + rows] };
-        let Held { whole, window } = &mut group.held;
+        let Held { whole, window, state } = &mut group.held;
         segment.push(index, |position| whole[position / KV_BLOCK]);
         index.tables.extend_from_slice(whole);
+        if let Some(state) = *state {
+            assert_eq!(first, group.computed, "a row is computed once after a state");
+            index.places.extend([if first == 0 { NO_STATE } else { state }, state]);
+        }
         if ring > 0 {
             window.slide((first + rows).div_ceil(KV_BLOCK));
             segment.push_slots(&mut index.window.slots, window);
@@ -289,6 +292,12 @@ impl Schedule {
         }
         group.computed = group.computed.max(first + rows);
         first + rows == prompt.len()
+    }
+
+    /// Where the state is that a sequence goes on from, if its model has such: its own, or its prompt's.
+    fn place_of_state(&self, s: usize) -> Option<u32> {
+        let (group, sequence) = (self.group_of(s), &self.sequences[s]);
+        if sequence.computed == 0 || group.is_alone { group.held.state } else { sequence.held.state }
     }
 
     /// Rows that a sequence may have in a pass.
@@ -301,8 +310,12 @@ impl Schedule {
         let (ring, room) = (self.ring, self.rows_left(index));
         let group = &self.groups[self.sequences[s].group];
         let (shared, tail) = (group.prompt_tokens / KV_BLOCK, group.prompt_tokens % KV_BLOCK);
+        let from = self.place_of_state(s);
         let sequence = &mut self.sequences[s];
-        let Held { whole, window } = &mut sequence.held;
+        let Held { whole, window, state } = &mut sequence.held;
+        if let Some(from) = from {
+            index.places.extend([from, state.unwrap_or(from)]);
+        }
         if tail > 0 && !sequence.has_tail {
             index.copies.extend_from_slice(&[group.held.whole[shared], whole[0], tail as u32]);
             if ring > 0 {
@@ -336,7 +349,7 @@ impl Schedule {
 /// Blocks that a prompt and a response hold at most.
 fn held_most(limits: &EngineLimits) -> [Count; 2] {
     let own = own_blocks(KV_BLOCK - 1, limits.new_tokens);
-    [limits.of_prompt(limits.prompt_tokens), Count { whole: own, window: limits.ring() }]
+    [limits.of_prompt(limits.prompt_tokens), Count { whole: own, window: limits.ring(), states: 0 }]
 }
 
 /// Consecutive tokens of one sequence.

@@ -43,8 +43,9 @@ fn main() {
             new_tokens: 24,
             ahead: false,
             window: source.ends_with("window").then_some(WindowLimits { keys: 16, blocks: 10 }),
+            states: 0,
         };
-        let pack = PackLimits { micro_batch_tokens: 128, prompt_tokens: 40, segments: 15 };
+        let pack = PackLimits { micro_batch_tokens: 128, prompt_tokens: 40, segments: 15, has_states: false };
         let recompute = Recompute::Cheap;
         let setup = Setup { threads: 2, recompute, offload, ..Setup::new(source, dtype, pack.pass()) };
         let mut world = World::truncating(setup, limits, true);

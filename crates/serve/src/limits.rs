@@ -1,6 +1,6 @@
 //! What the server holds at most, and the bytes of it: known before it listens.
 
-use plimsoll_base::{Bytes, Error, Window};
+use plimsoll_base::{Bytes, Error, ModelSpec};
 use plimsoll_rollout::{EngineLimits, Live, WindowLimits};
 use std::time::Duration;
 
@@ -112,9 +112,13 @@ pub fn host_bytes(
     queue: usize,
     prompt_tokens: usize,
     new_tokens: usize,
-    window: Option<Window>,
+    spec: &ModelSpec,
 ) -> Bytes {
-    let window = window.map(|window| window.keys as usize).filter(|keys| prompt_tokens + new_tokens > *keys);
+    let window = spec
+        .attention
+        .window
+        .map(|window| window.keys as usize)
+        .filter(|keys| prompt_tokens + new_tokens > *keys);
     let engine = EngineLimits {
         sequences: slots,
         rows: slots,
@@ -124,6 +128,7 @@ pub fn host_bytes(
         new_tokens,
         ahead: true, // Which has the most rows.
         window: window.map(|keys| WindowLimits { keys, blocks: 0 }),
+        states: if spec.delta.is_some() { EngineLimits::states_for(slots, 1) } else { 0 },
     };
     Bytes(Limits::of(&engine, queue).host_bytes().0 + Live::host_bytes(&engine))
 }

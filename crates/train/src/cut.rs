@@ -226,8 +226,12 @@ mod tests {
             response: &longest[..*n],
         };
         let sequences: Vec<Sequence<'_>> = lengths.iter().enumerate().map(of).collect();
-        let limits =
-            PackLimits { micro_batch_tokens: tokens, prompt_tokens: 20, segments: 2 * lengths.len() };
+        let limits = PackLimits {
+            micro_batch_tokens: tokens,
+            prompt_tokens: 20,
+            segments: 2 * lengths.len(),
+            has_states: false,
+        };
         let mut packer = Packer::new(limits.pass(), lengths.len());
         let how = Packing { heads: Heads::Tokens, whole_groups };
         let all = 0..lengths.len();

@@ -244,6 +244,15 @@ impl<'a> Optimizer<'a> {
         padding.for_each(|run| dev.zero(grads.place(run.start, run.elements)));
     }
 
+    /// Makes the slot of a layer ready for its backward pass, where layers that differ use it in turn. `layer`: its elements.
+    pub fn begin_layer(&self, dev: &dyn Device, grads: Partial<'_>, layer: Run) {
+        if grads.layers_differ() {
+            let padding =
+                self.padding.iter().filter(|run| run.start >= layer.start && run.end() <= layer.end());
+            padding.for_each(|run| dev.zero(grads.place(run.start, run.elements)));
+        }
+    }
+
     /// Returns its states as files hold them, each with where its elements lie: what this rank owns or, of `all`, with what the others
     /// own in their arenas.
     pub fn spread_states(&self, table: &ParamTable, all: bool) -> Vec<SpreadTensors<'a>> {

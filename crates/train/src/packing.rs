@@ -7,8 +7,8 @@
 //! A model that scores whole sequences reads every token: there the last token has a row, the only one with a head.
 
 use plimsoll_base::{Error, Result};
-use plimsoll_device::{KV_BLOCK, NO_PARENT};
-use plimsoll_model::{PassIndex, PassLimits};
+use plimsoll_device::{KV_BLOCK, NO_PARENT, NO_STATE, edges};
+use plimsoll_model::{PassIndex, PassLimits, places_for};
 
 /// A prompt with one response. Neighbours of the same `group` share the prompt's rows.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +54,8 @@ pub struct PackLimits {
     pub prompt_tokens: usize,
     /// Segments of a pass: prompts and responses together.
     pub segments: usize,
+    /// True if a model has states of linear attention.
+    pub has_states: bool,
 }
 
 impl PackLimits {
@@ -74,6 +76,7 @@ impl PackLimits {
             blocks,
             copies: responses,
             window_blocks: 0,
+            places: if self.has_states { places_for(self.micro_batch_tokens, self.segments) } else { 0 },
         }
     }
 
@@ -101,6 +104,18 @@ pub struct MicroBatch<'a> {
     pub sequences: std::ops::Range<usize>,
 }
 
+/// The prompt of a group in a micro-batch.
+#[derive(Clone, Copy, Debug)]
+struct Root {
+    group: usize,
+    /// Its first row.
+    row: usize,
+    /// Its first block.
+    block: usize,
+    /// The place of the state after its last row.
+    state: u32,
+}
+
 /// Makes micro-batches; its vectors are made once.
 #[derive(Debug)]
 pub struct Packer {
@@ -108,6 +123,7 @@ pub struct Packer {
     index: PassIndex,
     head: Vec<HeadRow>,
     next_block: usize,
+    next_place: usize,
     /// The last cut.
     pub(crate) parts: Parts,
 }
@@ -139,6 +155,8 @@ pub(crate) struct Need {
     segments: usize,
     table_entries: usize,
     blocks: usize,
+    /// Places of states.
+    places: usize,
     /// Keys that the rows attend to.
     keys: u64,
 }
@@ -152,6 +170,7 @@ impl Need {
             segments: self.segments + more.segments,
             table_entries: self.table_entries + more.table_entries,
             blocks: self.blocks + more.blocks,
+            places: self.places + more.places,
             keys: self.keys + more.keys,
         }
     }
@@ -168,7 +187,14 @@ impl Packer {
     pub fn new(limits: PassLimits, sequences: usize) -> Packer {
         let index = PassIndex::with_capacity(&limits);
         let parts = Parts::with_capacity(sequences);
-        Packer { limits, index, head: Vec::with_capacity(limits.head_rows), next_block: 0, parts }
+        Packer {
+            limits,
+            index,
+            head: Vec::with_capacity(limits.head_rows),
+            next_block: 0,
+            next_place: 0,
+            parts,
+        }
     }
 
     /// Heap bytes of a packer.
@@ -221,22 +247,21 @@ impl Packer {
     ) -> Result<MicroBatch<'_>> {
         self.index.clear();
         self.head.clear();
-        self.next_block = 0;
-        // (group, first row, first block) of the prompt in this micro-batch.
-        let mut root: Option<(usize, usize, usize)> = None;
+        (self.next_block, self.next_place) = (0, 0);
+        let mut root: Option<Root> = None;
         let mut taken = Need::default();
         let mut end = first;
         while end < sequences.len() {
             let unit = unit(how, &sequences[end..]);
-            let open = root.filter(|&(group, ..)| group == unit[0].group);
+            let open = root.filter(|root| root.group == unit[0].group);
             let with = taken.plus(&need(how.heads, unit, open.is_some()));
             if !self.holds(&with) {
                 break;
             }
             taken = with;
-            let (_, row, block) = *root.insert(open.unwrap_or_else(|| self.push_prompt(&unit[0])));
+            let open = *root.insert(open.unwrap_or_else(|| self.push_prompt(&unit[0])));
             for sequence in unit {
-                self.push_response(how.heads, sequence, end, row, block);
+                self.push_response(how.heads, sequence, end, open);
                 end += 1;
             }
         }
@@ -254,6 +279,7 @@ impl Packer {
             && need.segments <= max.segments
             && need.table_entries <= max.table_entries
             && need.blocks <= max.blocks
+            && (max.places == 0 || need.places <= max.places)
     }
 
     pub(crate) fn too_long(&self, unit: &[Sequence<'_>]) -> Error {
@@ -269,23 +295,29 @@ impl Packer {
         self.next_block - blocks
     }
 
-    /// Adds the root segment; returns (group, its first row, its first block).
-    fn push_prompt(&mut self, sequence: &Sequence<'_>) -> (usize, usize, usize) {
+    /// Adds the places of a segment that begins with the state at `from`; returns that of the state that it leaves.
+    fn push_places(&mut self, from: u32, rows: usize) -> u32 {
+        if self.limits.places == 0 {
+            return NO_STATE;
+        }
+        let first = self.next_place;
+        self.next_place += edges(rows);
+        self.index.places.extend_from_slice(&[from, first as u32]);
+        self.next_place as u32 - 1
+    }
+
+    /// Adds the root segment.
+    fn push_prompt(&mut self, sequence: &Sequence<'_>) -> Root {
         let blocks = sequence.prompt.len().div_ceil(KV_BLOCK);
         let (row, block) = (self.index.ids.len(), self.take_blocks(blocks));
         self.push_segment(sequence.prompt, 0, block, NO_PARENT);
         self.index.tables.extend(block as u32..(block + blocks) as u32);
-        (sequence.group, row, block)
+        let state = self.push_places(NO_STATE, sequence.prompt.len());
+        Root { group: sequence.group, row, block, state }
     }
 
-    fn push_response(
-        &mut self,
-        heads: Heads,
-        sequence: &Sequence<'_>,
-        which: usize,
-        root_row: usize,
-        root_block: usize,
-    ) {
+    fn push_response(&mut self, heads: Heads, sequence: &Sequence<'_>, which: usize, root: Root) {
+        let Root { row: root_row, block: root_block, .. } = root;
         let prompt = sequence.prompt.len();
         let rows = own_rows(heads, sequence);
         let first_row = self.index.ids.len();
@@ -300,6 +332,7 @@ impl Packer {
             self.push_segment(&sequence.response[..rows], prompt, block, root_row as u32);
             self.index.tables.extend(root_block as u32..(root_block + shared) as u32);
             self.index.tables.extend(block as u32..(block + blocks) as u32);
+            self.push_places(root.state, rows);
         }
         if heads == Heads::End {
             return self.push_head(first_row + rows - 1, 0, which, rows - 1);
@@ -358,7 +391,8 @@ pub(crate) fn need(heads: Heads, unit: &[Sequence<'_>], prompt_is_there: bool) -
     if !prompt_is_there {
         let blocks = prompt.div_ceil(KV_BLOCK);
         let keys = keys(0, prompt);
-        need = Need { prompt_rows: prompt, segments: 1, table_entries: blocks, blocks, keys, ..need };
+        let places = edges(prompt);
+        need = Need { prompt_rows: prompt, segments: 1, table_entries: blocks, blocks, places, keys, ..need };
     }
     for sequence in unit {
         let rows = own_rows(heads, sequence);
@@ -369,6 +403,7 @@ pub(crate) fn need(heads: Heads, unit: &[Sequence<'_>], prompt_is_there: bool) -
             need.segments += 1;
             need.table_entries += prompt / KV_BLOCK + blocks;
             need.blocks += blocks;
+            need.places += edges(rows);
             need.keys += keys(prompt, rows);
         }
     }
@@ -386,7 +421,7 @@ mod tests {
     use super::*;
 
     fn limits(tokens: usize) -> PassLimits {
-        PackLimits { micro_batch_tokens: tokens, prompt_tokens: 40, segments: 64 }.pass()
+        PackLimits { micro_batch_tokens: tokens, prompt_tokens: 40, segments: 64, has_states: false }.pass()
     }
 
     fn sequences<'a>(prompts: &'a [Vec<u32>], responses: &'a [Vec<u32>], group: usize) -> Vec<Sequence<'a>> {

@@ -37,6 +37,8 @@ struct Layers {
     /// Elements of the others.
     narrow: u64,
     wide: LayerSet,
+    /// True if padding is not at the same places in all.
+    differ: bool,
 }
 
 impl Layers {
@@ -50,7 +52,13 @@ impl Layers {
         let wide = LayerSet::of(layers, |layer| elements(layer) == widest);
         let narrow = (0..layers).map(elements).min().unwrap_or(0);
         assert!((0..layers).all(|layer| [narrow, widest].contains(&elements(layer))), "layers of two sizes");
-        Layers { start: first.start, end, before, head, widest, narrow, wide }
+        let ends = |layer: u32| {
+            let start = table.layer_run(layer).start;
+            let params = table.params.iter().filter(move |param| param.is_of_layer() && param.layer == layer);
+            params.map(move |param| (param.offset - start, param.elements))
+        };
+        let differ = (1..layers).any(|layer| !ends(layer).eq(ends(0)));
+        Layers { start: first.start, end, before, head, widest, narrow, wide, differ }
     }
 
     /// Returns where a layer begins.
@@ -115,6 +123,11 @@ impl<'p> Partial<'p> {
     pub(crate) fn is_repeated(&self, start: u64) -> bool {
         let again = |layers: Layers| layers.start_of(LAYER_SLOTS as u32)..layers.end;
         self.slots.is_some_and(|(_, layers)| again(layers).contains(&start))
+    }
+
+    /// True if a layer's slot may hold what another has where this one has padding.
+    pub(crate) fn layers_differ(&self) -> bool {
+        self.slots.is_some_and(|(_, layers)| layers.differ)
     }
 
     /// Returns them in the shape of the weights.

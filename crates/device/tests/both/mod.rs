@@ -3,7 +3,9 @@
 pub mod activation;
 pub mod adapter;
 pub mod blocks;
+pub mod delta;
 pub mod experts;
+pub mod head_gates;
 pub mod nf4;
 mod rig;
 pub mod rows;

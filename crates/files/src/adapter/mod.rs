@@ -46,6 +46,15 @@ fn check_fused(path: &Path, targets: LoraTargets, model: &ModelSpec) -> Result<(
             model.family
         )));
     }
+    let of_attention = targets.of_attention();
+    if model.delta.is_some() && !of_attention.is_empty() {
+        return Err(unsupported(format!(
+            "{}: adapters of {} on a {} model, whose layers do not all have these",
+            path.display(),
+            of_attention.join(", "),
+            model.family
+        )));
+    }
     let is_own = |target: &LoraTarget| matches!(target, LoraTarget::O | LoraTarget::Down);
     let fused: Vec<&str> = targets.iter().filter(|target| !is_own(target)).map(LoraTarget::name).collect();
     if !model.architecture().is_fused || fused.is_empty() {

@@ -6,6 +6,11 @@ use serde_json::{Map, Value};
 /// Keys of caps, and what they are where they are not written.
 pub(super) const SCORE_CAP: (&str, f64) = ("attn_logit_softcapping", 50.0);
 pub(super) const LOGIT_CAP: (&str, f64) = ("final_logit_softcapping", 30.0);
+/// A layer whose rows see all keys before them, in `layer_types`.
+pub(super) const FULL: &str = "full_attention";
+pub(super) const LAYERS_MAX: u64 = plimsoll_base::LAYERS_MAX as u64;
+pub(super) const WIDTH_MAX: u64 = 1 << 17; // hidden, heads * head_dim
+pub(super) const HEADS_MAX: u64 = 1 << 12;
 pub(super) const POSITIONS_MAX: u64 = 1 << 30;
 pub(super) const FFN_MAX: u64 = 1 << 20;
 
@@ -138,7 +143,8 @@ mod tests {
     fn a_family_that_is_not_built_has_a_closest_one_by_the_letters_it_begins_with() {
         for (name, expect) in [
             ("qwen3_next", Some("qwen3")),
-            ("Qwen3_5ForConditionalGeneration", Some("qwen3")),
+            ("Qwen3_5MoeForConditionalGeneration", Some("qwen3_5_text")),
+            ("qwen3_5_moe", Some("qwen3_5_text")),
             ("Qwen2MoeForCausalLM", Some("qwen2")),
             ("gemma3n_text", Some("gemma3_text")),
             ("llama4_text", Some("llama")),

@@ -1,11 +1,10 @@
 //! Where layers differ: windows, layers that are not rotated, and the scale of scores.
 
-use super::keys::{Config, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, brief, short, unsupported};
+use super::keys::{Config, FULL, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, brief, short, unsupported};
 use super::rope::Rope;
 use plimsoll_base::{Architecture, Attention, Family, LayerSet, ModelSpec, Result, Window, Windows};
 use serde_json::{Map, Value, json};
 
-const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
 impl Config<'_> {
@@ -25,6 +24,7 @@ impl Config<'_> {
             scale: self.scale(architecture)?,
             rotated: rope.rotated,
             score_cap: self.cap(architecture, SCORE_CAP)?,
+            gated: architecture.has_delta,
         })
     }
 
@@ -37,6 +37,9 @@ impl Config<'_> {
     ) -> Result<Option<(u32, LayerSet)>> {
         if self.flag("use_sliding_window")? && !matches!(architecture.windows, Windows::Asked) {
             return Err(unsupported(self.file, "use_sliding_window", &json!(true), "false"));
+        }
+        if architecture.has_delta {
+            return Ok(None); // Its `layer_types` are read with the layers that have linear attention.
         }
         let is_on = match architecture.windows {
             Windows::No => false,

@@ -1,5 +1,6 @@
 //! Rotary rules: base, stretching, and the rule of layers with windows.
 
+use super::delta;
 use super::keys::{Config, POSITIONS_MAX, brief, unsupported};
 use plimsoll_base::{Architecture, ModelSpec, Result, RopeFactors, RopeScaling, Windows, math};
 use serde_json::{Map, Value, json};
@@ -25,6 +26,9 @@ struct Shape {
 /// `original_max_position_embeddings` of Phi-3 where it is not written.
 const PHI_CONTEXT: u32 = 4096;
 
+/// The part of a head that is rotated.
+const ROTARY_FACTOR: &str = "partial_rotary_factor";
+
 impl Config<'_> {
     /// Reads it; transformers 5 writes base and stretching into `rope_parameters`, there by the layers' types where they differ.
     pub(super) fn rope(
@@ -39,17 +43,19 @@ impl Config<'_> {
         };
         let theta = self.positive("rope_theta", architecture.rope_theta)?;
         let own_rope = matches!(architecture.windows, Windows::AllButEvery { own_rope: true, .. });
-        let rotated = self.rotated(architecture, head_dim)?;
+        let factor =
+            self.rotary_factor(architecture)?.or(delta::unset(architecture).map(|of| of.rotary_factor));
+        let rotated = self.rotated(factor, head_dim)?;
         let mut rope = Rope { theta, scaling: RopeScaling::None, local_theta: None, rotated };
         if let Some(nested) = nested {
             let nested = self.nested(key, nested)?;
-            rope.rotated = nested.rotated(architecture, head_dim)?.or(rotated);
+            rope.rotated = self.rotated(nested.rotary_factor(architecture)?.or(factor), head_dim)?;
             let shape = self.shape(&nested, architecture, rope.rotated.unwrap_or(head_dim), max_positions)?;
             // One rule for each type of layer; one rule for all has no objects in it.
             let full = nested.present("full_attention").filter(|_| own_rope);
             if let Some(local) = nested.present("sliding_attention").filter(|_| full.is_some()) {
                 let local = self.nested("sliding_attention", local)?;
-                local.rotated(architecture, head_dim)?;
+                local.rotary_factor(architecture)?;
                 let (theta, scaling) = local.rule(theta, shape)?;
                 if scaling != RopeScaling::None {
                     let kind = local.present("rope_type").unwrap_or(&Value::Null);
@@ -61,7 +67,7 @@ impl Config<'_> {
                 Some(full) => self.nested("full_attention", full)?,
                 None => nested,
             };
-            rule.rotated(architecture, head_dim)?;
+            rule.rotary_factor(architecture)?;
             (rope.theta, rope.scaling) = rule.rule(theta, shape)?;
         }
         if own_rope && rope.local_theta.is_none() {
@@ -75,22 +81,31 @@ impl Config<'_> {
         Ok(Config { map, file: self.file })
     }
 
-    /// Elements of a head that are rotated, if not all.
-    fn rotated(&self, architecture: &Architecture, head_dim: u32) -> Result<Option<u32>> {
-        let key = "partial_rotary_factor";
-        let Some(value) = self.present(key).filter(|v| v.as_f64() != Some(1.0)) else { return Ok(None) };
-        if !architecture.has_longrope {
-            return Err(unsupported(self.file, key, value, "1"));
+    /// The part of a head that is rotated, where it is written.
+    fn rotary_factor(&self, architecture: &Architecture) -> Result<Option<f64>> {
+        let Some(value) = self.present(ROTARY_FACTOR) else { return Ok(None) };
+        match value.as_f64() {
+            Some(1.0) => Ok(Some(1.0)),
+            _ if !(architecture.has_longrope || architecture.has_delta) => {
+                Err(unsupported(self.file, ROTARY_FACTOR, value, "1"))
+            }
+            Some(factor) if factor > 0.0 && factor < 1.0 => Ok(Some(factor)),
+            _ => {
+                let what =
+                    format!("{ROTARY_FACTOR} = {}, expected a number above 0, at most 1", brief(value));
+                Err(self.invalid(what))
+            }
         }
-        let Some(factor) = value.as_f64().filter(|factor| *factor > 0.0 && *factor < 1.0) else {
-            let what = format!("{key} = {}, expected a number above 0, at most 1", brief(value));
-            return Err(self.invalid(what));
-        };
+    }
+
+    /// Elements of a head that are rotated, if not all.
+    fn rotated(&self, factor: Option<f64>, head_dim: u32) -> Result<Option<u32>> {
+        let Some(factor) = factor.filter(|factor| *factor < 1.0) else { return Ok(None) };
         // Cut to an integer, as the reference does.
         let rotated = (f64::from(head_dim) * factor) as u32;
         if rotated == 0 || !rotated.is_multiple_of(2) {
             return Err(self.invalid(format!(
-                "{key} = {factor} rotates {rotated} of {head_dim} elements of a head, expected an even number"
+                "{ROTARY_FACTOR} = {factor} rotates {rotated} of {head_dim} elements of a head, expected an even number"
             )));
         }
         Ok((rotated < head_dim).then_some(rotated))
@@ -216,18 +231,34 @@ impl Config<'_> {
     }
 }
 
-/// Writes what a family with `longrope` has of its own.
+/// Writes what a family has of its own whose heads may be rotated in part.
 pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
-    if !spec.architecture().has_longrope {
+    let architecture = spec.architecture();
+    if architecture.has_delta {
+        // The reference knows no other place of these.
+        let (scaling, theta) = (map.shift_remove("rope_scaling"), map.shift_remove("rope_theta"));
+        let mut rule = match scaling {
+            Some(Value::Object(rule)) => rule,
+            _ => Map::from_iter([("rope_type".to_string(), "default".into())]),
+        };
+        rule.extend(theta.map(|theta| ("rope_theta".to_string(), theta)));
+        rule.insert(ROTARY_FACTOR.into(), rotary_factor(spec).into());
+        map.insert("rope_parameters".into(), rule.into());
+    }
+    if !architecture.has_longrope {
         return;
     }
-    let (width, d) = (f64::from(spec.rotary_width()), f64::from(spec.head_dim));
-    // Half an element more where the product would be cut to one less.
-    let factor = if (width / d * d) as u32 == spec.rotary_width() { width / d } else { (width + 0.5) / d };
-    map.insert("partial_rotary_factor".into(), factor.into());
+    map.insert(ROTARY_FACTOR.into(), rotary_factor(spec).into());
     if let RopeScaling::LongRope { original_max_position_embeddings, .. } = spec.rope_scaling {
         map.insert("original_max_position_embeddings".into(), original_max_position_embeddings.into());
     }
+}
+
+/// The factor from which `rotated` gets the width.
+fn rotary_factor(spec: &ModelSpec) -> f64 {
+    let (width, d) = (f64::from(spec.rotary_width()), f64::from(spec.head_dim));
+    // Half an element more where the product would be cut to one less.
+    if (width / d * d) as u32 == spec.rotary_width() { width / d } else { (width + 0.5) / d }
 }
 
 /// `rope_scaling` of a written file.

@@ -142,6 +142,7 @@ impl Meta<'_> {
             multipliers: Multipliers::default(),
             is_wrapped: false,
             experts: None,
+            delta: None,
         })
     }
 

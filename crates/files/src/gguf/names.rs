@@ -190,7 +190,7 @@ pub(crate) fn attention(spec: &ModelSpec, said: Attention) -> Attention {
         Family::SmolLm3 => LayerSet::every(4, spec.layers),
         _ => LayerSet::default(),
     };
-    Attention { window, unrotated, scale, rotated: None, score_cap: said.score_cap }
+    Attention { window, unrotated, scale, rotated: None, score_cap: said.score_cap, gated: false }
 }
 
 /// Returns the order of the rows of a tensor, by its Hugging Face name, in a file of the stored family.

@@ -6,7 +6,7 @@ use plimsoll_base::{
 use plimsoll_files::{TokenIds, config_json, generation_config_json, spec_from_config, token_ids};
 use serde_json::{Value, json};
 
-const GOLDEN: [(&str, &str); 21] = [
+const GOLDEN: [(&str, &str); 23] = [
     ("llama", include_str!("../configs/llama.json")),
     ("qwen2", include_str!("../configs/qwen2.json")),
     ("qwen3", include_str!("../configs/qwen3.json")),
@@ -28,15 +28,17 @@ const GOLDEN: [(&str, &str); 21] = [
     ("phi4_mini_long", include_str!("../configs/phi4_mini_long.json")),
     ("qwen3_moe", include_str!("../configs/qwen3_moe.json")),
     ("qwen3_moe_mixed", include_str!("../configs/qwen3_moe_mixed.json")),
+    ("qwen3_5", include_str!("../configs/qwen3_5.json")),
+    ("qwen3_5_wide", include_str!("../configs/qwen3_5_wide.json")),
 ];
 
-fn golden(name: &str) -> Value {
+pub fn golden(name: &str) -> Value {
     let (_, text) = GOLDEN.iter().find(|(n, _)| *n == name).expect("one of them");
     serde_json::from_str(text).expect("a golden config is JSON")
 }
 
 /// A golden config with some keys replaced; `null` removes a key.
-fn with(name: &str, change: Value) -> Value {
+pub fn with(name: &str, change: Value) -> Value {
     let mut config = golden(name);
     let map = config.as_object_mut().unwrap();
     for (key, value) in change.as_object().unwrap() {
@@ -49,7 +51,7 @@ fn with(name: &str, change: Value) -> Value {
     config
 }
 
-fn spec(config: &Value) -> Result<ModelSpec, (&'static str, String)> {
+pub fn spec(config: &Value) -> Result<ModelSpec, (&'static str, String)> {
     spec_from_config(config, "config.json").map_err(|e| (e.slug, e.message))
 }
 
@@ -77,6 +79,7 @@ fn the_golden_configs_give_their_shapes() {
         multipliers: Multipliers::default(),
         is_wrapped: false,
         experts: None,
+        delta: None,
     };
     let scaled = RopeScaling::Llama3 {
         factor: 8.0,

@@ -3,6 +3,7 @@
 mod adapter;
 mod common;
 mod configs;
+mod delta;
 mod gguf;
 mod gguf_write;
 mod safetensors;

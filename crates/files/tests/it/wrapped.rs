@@ -1,90 +1,163 @@
 //! A language model inside a model of text and images opens as the language model alone.
 
 use crate::common::safetensors;
-use plimsoll_base::ModelSpec;
+use plimsoll_base::{Family, ModelSpec, Result};
 use plimsoll_files::{OpenModel, check_against};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
-fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden/gemma3")
+/// A family whose models are wrapped: a golden model of it, the configuration of the whole, and tensors of other parts.
+struct Wrapper {
+    golden: &'static str,
+    model_type: &'static str,
+    architecture: &'static str,
+    others: &'static [&'static str],
 }
 
-/// The golden model with its tensors under other names, and two of other parts, in a folder whose configuration wraps its own.
-fn wrapped(change: &Value, rename: impl Fn(&str) -> String) -> tempfile::TempDir {
-    let file = std::fs::read(golden().join("model.safetensors")).unwrap();
+const GEMMA: Wrapper = Wrapper {
+    golden: "gemma3",
+    model_type: "gemma3",
+    architecture: "Gemma3ForConditionalGeneration",
+    others: &["vision_tower.embed.weight", "multi_modal_projector.norm.weight"],
+};
+
+const QWEN: Wrapper = Wrapper {
+    golden: "qwen3_5",
+    model_type: "qwen3_5",
+    architecture: "Qwen3_5ForConditionalGeneration",
+    others: &[
+        "model.visual.blocks.0.attn.qkv.weight",
+        "model.visual.merger.linear_fc1.bias",
+        "mtp.fc.weight",
+        "mtp.layers.0.self_attn.q_proj.weight",
+        "mtp.norm.weight",
+    ],
+};
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden").join(name)
+}
+
+/// The file of the golden model with its tensors under other names, and tensors of two elements with the names of `others`.
+fn tensors(name: &str, others: &[&str], rename: impl Fn(&str) -> String) -> Vec<u8> {
+    let file = std::fs::read(golden(name).join("model.safetensors")).unwrap();
     let (length, rest) = file.split_at(8);
     let (header, data) = rest.split_at(u64::from_le_bytes(length.try_into().unwrap()) as usize);
     let old: Map<String, Value> = serde_json::from_slice(header).unwrap();
     let tensors = old.into_iter().filter(|(name, _)| name != "__metadata__");
     let mut new: Map<String, Value> = tensors.map(|(name, entry)| (rename(&name), entry)).collect();
     let end = data.len();
-    for (i, name) in
-        ["vision_tower.embed.weight", "multi_modal_projector.norm.weight"].into_iter().enumerate()
-    {
+    for (i, name) in others.iter().enumerate() {
         let offsets = [end + 8 * i, end + 8 * (i + 1)];
-        new.insert(name.into(), json!({ "dtype": "F32", "shape": [2], "data_offsets": offsets }));
+        new.insert((*name).into(), json!({ "dtype": "F32", "shape": [2], "data_offsets": offsets }));
     }
-    let data = [data, &[0; 16]].concat();
-    let text: Value = serde_json::from_slice(&std::fs::read(golden().join("config.json")).unwrap()).unwrap();
-    let mut text = text.as_object().unwrap().clone();
+    safetensors(&Value::Object(new).to_string(), &[data, &vec![0; 8 * others.len()]].concat())
+}
+
+/// The golden model with its tensors under other names, and some of other parts, in a folder whose configuration wraps its own.
+fn wrapped(wrapper: &Wrapper, change: &Value, rename: impl Fn(&str) -> String) -> tempfile::TempDir {
+    let text = std::fs::read(golden(wrapper.golden).join("config.json")).unwrap();
+    let mut text: Map<String, Value> = serde_json::from_slice(&text).unwrap();
     text.remove("architectures");
-    text.extend(change.as_object().unwrap().clone());
+    for (key, value) in change.as_object().unwrap() {
+        match value == "remove" {
+            true => text.remove(key),
+            false => text.insert(key.clone(), value.clone()),
+        };
+    }
     let config = json!({
-        "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "eos_token_id": [1, 106],
+        "architectures": [wrapper.architecture], "model_type": wrapper.model_type, "eos_token_id": [1, 106],
         "text_config": text, "vision_config": { "hidden_size": 8 },
     });
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    let header = Value::Object(new).to_string();
-    std::fs::write(folder.path().join("model.safetensors"), safetensors(&header, &data)).unwrap();
+    let file = tensors(wrapper.golden, wrapper.others, rename);
+    std::fs::write(folder.path().join("model.safetensors"), file).unwrap();
     folder
+}
+
+fn open(folder: &tempfile::TempDir) -> Result<OpenModel> {
+    OpenModel::open(folder.path().to_str().unwrap(), None, false)
 }
 
 #[test]
 fn both_spellings_of_the_tensors_are_read() {
-    let alone = OpenModel::open(golden().to_str().unwrap(), None, false).unwrap();
-    for prefix in ["language_model.", "model.language_model."] {
-        let rename = |name: &str| match prefix {
-            "language_model." => format!("language_model.{name}"),
-            _ => name.replacen("model.", "model.language_model.", 1),
-        };
-        let folder = wrapped(&json!({}), rename);
-        let model = OpenModel::open(folder.path().to_str().unwrap(), None, false).unwrap();
-        assert_eq!(model.spec, ModelSpec { is_wrapped: true, ..alone.spec }, "{prefix}");
-        check_against(&model).unwrap();
-        assert_eq!(model.token_ids().eos, [1, 106]);
-        let read = |of: &OpenModel| {
-            let (mut staging, mut out) = (vec![0; 4096], vec![0.0; 64]);
-            of.read_rows("model.layers.1.mlp.up_proj.weight", 3..4, &mut staging, &mut out).unwrap();
-            out
-        };
-        assert_eq!(read(&model), read(&alone), "{prefix}");
+    for wrapper in [GEMMA, QWEN] {
+        let alone = OpenModel::open(golden(wrapper.golden).to_str().unwrap(), None, false).unwrap();
+        for prefix in ["language_model.", "model.language_model."] {
+            let rename = |name: &str| match prefix {
+                "language_model." => format!("language_model.{name}"),
+                _ => name.replacen("model.", "model.language_model.", 1),
+            };
+            let model = open(&wrapped(&wrapper, &json!({}), rename)).unwrap();
+            assert_eq!(model.spec, ModelSpec { is_wrapped: true, ..alone.spec }, "{prefix}");
+            check_against(&model).unwrap();
+            assert_eq!(model.token_ids().eos, [1, 106]);
+            let read = |of: &OpenModel| {
+                let (mut staging, mut out) = (vec![0; 4096], vec![0.0; 64]);
+                of.read_rows("model.layers.1.mlp.up_proj.weight", 3..4, &mut staging, &mut out).unwrap();
+                out
+            };
+            assert_eq!(read(&model), read(&alone), "{prefix}");
+        }
     }
 }
 
 #[test]
 fn what_the_inner_configuration_leaves_out_has_the_defaults_of_transformers() {
-    let folder = wrapped(&json!({ "query_pre_attn_scalar": null, "vocab_size": 97 }), str::to_string);
-    let spec = OpenModel::open(folder.path().to_str().unwrap(), None, false).unwrap().spec;
+    let change = json!({ "query_pre_attn_scalar": null, "vocab_size": 97 });
+    let spec = open(&wrapped(&GEMMA, &change, str::to_string)).unwrap().spec;
     assert_eq!((spec.vocab, spec.attention.scale), (97, Some(0.0625)));
+    let change = json!({ "vocab_size": "remove", "hidden_size": "remove", "intermediate_size": "remove",
+        "num_attention_heads": "remove", "num_key_value_heads": "remove", "head_dim": "remove",
+        "num_hidden_layers": "remove", "layer_types": "remove", "model_type": "remove",
+        "linear_num_value_heads": "remove", "rms_norm_eps": "remove", "tie_word_embeddings": "remove" });
+    let spec = open(&wrapped(&QWEN, &change, str::to_string)).unwrap().spec;
+    assert_eq!((spec.family, spec.vocab, spec.hidden, spec.ffn), (Family::Qwen35, 248_320, 4096, 12_288));
+    assert_eq!((spec.heads, spec.kv_heads, spec.head_dim, spec.layers), (16, 4, 256, 32));
+    assert_eq!((spec.delta_layers(), spec.delta.unwrap().value_heads, spec.tied), (24, 32, false));
 }
 
 #[test]
 fn contradictions_are_refused() {
-    let open = |folder: &tempfile::TempDir| OpenModel::open(folder.path().to_str().unwrap(), None, false);
-    for (change, slug) in [
-        (json!({ "layer_types": ["full_attention"] }), "model-config-invalid"),
-        (json!({ "model_type": "qwen9" }), "model-unsupported"),
-        (json!({ "final_logit_softcapping": 30.0 }), "model-unsupported"),
+    for (wrapper, change, slug) in [
+        (GEMMA, json!({ "layer_types": ["full_attention"] }), "model-config-invalid"),
+        (GEMMA, json!({ "model_type": "qwen9" }), "model-unsupported"),
+        (GEMMA, json!({ "model_type": "llama" }), "model-unsupported"),
+        (GEMMA, json!({ "final_logit_softcapping": 30.0 }), "model-unsupported"),
+        (QWEN, json!({ "layer_types": ["full_attention"] }), "model-config-invalid"),
+        (QWEN, json!({ "num_hidden_layers": 5 }), "model-config-invalid"),
+        (QWEN, json!({ "model_type": "qwen3" }), "model-unsupported"),
+        (QWEN, json!({ "model_type": "qwen3_5_moe_text" }), "model-unsupported"),
+        (QWEN, json!({ "architectures": ["Qwen3ForCausalLM"] }), "model-unsupported"),
     ] {
-        let error = open(&wrapped(&change, |name| format!("language_model.{name}"))).unwrap_err();
+        let error = open(&wrapped(&wrapper, &change, |name| format!("language_model.{name}"))).unwrap_err();
         assert_eq!(error.slug, slug, "{change}: {error}");
     }
+    // A configuration of other shapes than the tensors have.
+    let change = json!({ "linear_value_head_dim": 16 });
+    let model = open(&wrapped(&QWEN, &change, |name| format!("language_model.{name}"))).unwrap();
+    assert_eq!(check_against(&model).unwrap_err().slug, "model-tensor-shape");
     // Names that are one name without their prefixes.
     let twice = |name: &str| match name {
         "model.norm.weight" => "model.language_model.layers.0.input_layernorm.weight".to_string(),
         name => format!("language_model.{name}"),
     };
-    assert_eq!(open(&wrapped(&json!({}), twice)).unwrap_err().slug, "model-file-corrupt");
+    assert_eq!(open(&wrapped(&GEMMA, &json!({}), twice)).unwrap_err().slug, "model-file-corrupt");
+}
+
+#[test]
+fn what_predicts_further_tokens_is_left_alone_in_a_language_models_own_files() {
+    for (name, other, slug) in [
+        ("qwen3_5", "mtp.layers.0.mlp.up_proj.weight", None),
+        ("qwen3_5", "model.visual.merger.norm.weight", Some("model-tensor-unexpected")),
+        ("qwen3_moe", "mtp.layers.0.mlp.up_proj.weight", Some("model-tensor-unexpected")),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::copy(golden(name).join("config.json"), folder.path().join("config.json")).unwrap();
+        let file = tensors(name, &[other], str::to_string);
+        std::fs::write(folder.path().join("model.safetensors"), file).unwrap();
+        let checked = check_against(&open(&folder).unwrap());
+        assert_eq!(checked.map_err(|error| error.slug).err(), slug, "{name}: {other}");
+    }
 }

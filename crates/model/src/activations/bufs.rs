@@ -1,6 +1,8 @@
 //! Handles to parts of a pass: of one layer, of the cache of windows, of the head, of the backward pass.
 
+use crate::delta::DeltaBufs;
 use crate::experts::ExpertBufs;
+use crate::gates::GateRegions;
 use plimsoll_device::{HeadOut, Kv};
 use plimsoll_memory::Buf;
 
@@ -87,7 +89,14 @@ pub(crate) struct LayerBufs<'p> {
     pub(crate) qkv: Buf<'p>,
     pub(crate) q: Buf<'p>,
     pub(crate) kv: Kv<'p>,
+    /// What attention gives, without its gates.
     pub(crate) attn: Buf<'p>,
+    /// What the last product of the layer's attention reads: `attn`, or with its gates.
+    pub(crate) mixed: Buf<'p>,
+    /// Where heads have output gates.
+    pub(crate) gates: Option<GateRegions<'p>>,
+    /// In a layer with linear attention, which has none of `q`, `kv` and `lse`.
+    pub(crate) delta: Option<DeltaBufs<'p>>,
     pub(crate) gate_up: Buf<'p>,
     pub(crate) product: Buf<'p>,
     /// In a layer with experts.

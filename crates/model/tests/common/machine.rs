@@ -9,7 +9,7 @@ use plimsoll_model::{PassLimits, Target};
 use std::path::PathBuf;
 
 /// The tiny models with numbers of transformers.
-pub const GOLDEN: [&str; 21] = [
+pub const GOLDEN: [&str; 23] = [
     "llama",
     "llama3_rope",
     "qwen2",
@@ -31,6 +31,8 @@ pub const GOLDEN: [&str; 21] = [
     "phi4_mini_long",
     "qwen3_moe",
     "qwen3_moe_mixed",
+    "qwen3_5",
+    "qwen3_5_wide",
 ];
 
 /// Positions of a tiny model's rotary table: at most `most`. The numbers of `phi4_mini` are those of its short factors, which are for 64.

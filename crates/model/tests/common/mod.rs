@@ -3,7 +3,7 @@
 #![allow(dead_code)] // Each test file uses its part.
 
 use plimsoll_base::{DType, ModelSpec, PhaseSet};
-use plimsoll_device::{KV_BLOCK, NO_PARENT};
+use plimsoll_device::{KV_BLOCK, NO_PARENT, NO_STATE, edges};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Layout};
 use plimsoll_model::{Mode, ParamTable, PassIndex, PassLimits, Recompute, activations_layout, rope};
@@ -53,8 +53,10 @@ pub fn fixture(
 /// Index arrays of whole sequences, each a root segment; every row goes through the head and predicts the next token.
 pub fn whole_sequences(sequences: &[&[u32]]) -> PassIndex {
     let mut index = PassIndex::default();
-    let mut block = 0;
+    let (mut block, mut place) = (0, 0);
     for ids in sequences {
+        index.places.extend([NO_STATE, place as u32]);
+        place += edges(ids.len());
         let first_row = index.ids.len() as u32;
         let record = [first_row, ids.len() as u32, 0, index.tables.len() as u32, NO_PARENT];
         index.segments.extend_from_slice(&record);

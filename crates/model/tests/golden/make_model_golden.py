@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Make tiny random models and their reference numbers with Hugging Face transformers, float32 on CPU.
 
-    python make_model_golden.py           # writes next to this file
+    python make_model_golden.py           # writes next to this file: the models of the installed transformers
     python make_model_golden.py gemma3    # only computes these models and prints their rows: writes nothing
 
 For each entry of MODELS it writes <name>/ with config.json, model.safetensors and reference.safetensors, and then
@@ -11,13 +11,15 @@ the largest differences, so that a tolerance can be chosen with a reason.
 The folders llama, llama3_rope, qwen2, qwen3 and mistral are older and come from another script: this one does not
 touch them.
 
-Needs torch, transformers (4.57), safetensors. The same versions give the same bytes on one machine.
+Needs torch, transformers, safetensors: 5.23 for the models that 4.57 does not know, 4.57 for the others, whose rows of
+README.md a run with 5.23 keeps. The same versions give the same bytes on one machine.
 
 Shapes: T tokens of one sequence, V vocab.
 """
 
 import json
 import math
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -142,6 +144,21 @@ PHI4_MINI = {
     },
 }
 
+# As published: the rule of rotation in rope_parameters, with keys for positions of images and of further-token prediction.
+QWEN3_5 = {key: value for key, value in COMMON.items() if key not in ("rope_theta", "torch_dtype")} | {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "model_type": "qwen3_5_text",
+    "attention_bias": False,
+    "attn_output_gate": True,
+    "dtype": "float32",
+    "linear_conv_kernel_dim": 4,
+    "mamba_ssm_dtype": "float32",
+    "mlp_only_layers": [],
+    "mtp_num_hidden_layers": 1,
+    "mtp_use_dedicated_embeddings": False,
+    "num_hidden_layers": 4,
+}
+
 MODELS = {
     "qwen3_yarn": {**QWEN3, "rope_theta": 10.0, "rope_scaling": DEFAULT_YARN},
     "qwen2_yarn": {**QWEN2, "rope_theta": 100.0, "rope_scaling": EXPLICIT_YARN},
@@ -247,33 +264,84 @@ MODELS = {
         "num_hidden_layers": 4,
         "tie_word_embeddings": False,
     },
+    "qwen3_5": {
+        **QWEN3_5,
+        "full_attention_interval": 4,
+        "head_dim": 32,
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+        "linear_key_head_dim": 48,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 2,
+        "linear_value_head_dim": 32,
+        "rope_parameters": {
+            "mrope_interleaved": True,
+            "mrope_section": [2, 1, 1],
+            "partial_rotary_factor": 0.25,
+            "rope_theta": 10000,
+            "rope_type": "default",
+        },
+        "tie_word_embeddings": True,
+    },
+    "qwen3_5_wide": {
+        **QWEN3_5,
+        "head_dim": 16,
+        "layer_types": ["full_attention", "linear_attention"] * 2,
+        "linear_key_head_dim": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_value_head_dim": 32,
+        "partial_rotary_factor": 0.5,
+        "rope_parameters": {"rope_theta": 100.0, "rope_type": "default"},
+        "tie_word_embeddings": False,
+    },
 }
+
+# Models that 4.57 does not know. The others are of 4.57: later versions read some of their keys in another way.
+OF_5 = ["qwen3_5", "qwen3_5_wide"]
 
 # The first keeps to the short factors, the second to the long ones, greedy continuations included.
 OTHER_LENGTHS = {"phi4_mini": [7, 20, 31], "phi4_mini_long": [40, 50, 64]}
+# On both sides of a chunk of 64 and of two.
+OTHER_LENGTHS |= {"qwen3_5": [63, 64, 129], "qwen3_5_wide": [65, 127, 128]}
 
 # The standard deviation of the embedding and the mean of the final norm's factor. A tied model whose stream is mostly the
 # embedding predicts the token that it just read, so models that multiply the embedding have a small one and a large norm.
 SIZES = {"gemma2": (0.03, 8.0), "gemma3": (0.03, 8.0), "granite": (0.05, 10.0)}
 DEFAULT_SIZES = (0.25, 1.0)
 
-# A model's seed is its place in MODELS, except where that gave a greedy margin below LEAST_MARGIN.
-OTHER_SEEDS = {"gemma3": 100}
+# A model's seed is its place in MODELS, except where that gave a greedy margin below LEAST_MARGIN, or a head of linear
+# attention some token's output of almost 0, whose norm makes large differences of rounding.
+OTHER_SEEDS = {"gemma3": 100, "qwen3_5": 20, "qwen3_5_wide": 35}
 
 
 def main():
     torch.set_num_threads(1)  # one order of summation
     only = sys.argv[1:]
+    is_5 = transformers.__version__.startswith("5.")
     rows = []
     for seed, name in enumerate(MODELS):
-        if only and name not in only:
+        if (only and name not in only) or (name in OF_5) != is_5:
             continue
         with tempfile.TemporaryDirectory() as scratch:
             directory = (Path(scratch) if only else HERE) / name
             rows.append(make_model(directory, name, OTHER_SEEDS.get(name, seed)))
         print(rows[-1], flush=True)
     if not only:
-        (HERE / "README.md").write_text(README.format(versions=versions(), table=table(rows)), encoding="utf-8")
+        write_readme(rows)
+
+
+def write_readme(rows):
+    """Writes README.md; the rows of the models that another version makes, and its name, are those of the old one."""
+    path = HERE / "README.md"
+    old = path.read_text(encoding="utf-8") if path.exists() else ""
+    made_with = {version[0]: text for text, version in re.findall(r"(torch [\d.]+, transformers ([\d.]+\d))", old)}
+    made_with[transformers.__version__[0]] = versions()
+    made_with = {"4": "no version yet", "5": "no version yet"} | made_with
+    lines = {name: line for line, name in re.findall(r"^(\| (\w+) \| \d.*)$", old, re.MULTILINE)}
+    lines |= {row["model"]: line_of(row.values()) for row in rows}
+    table = [line_of(rows[0]), "|" + "---|" * len(rows[0]), *(lines[name] for name in MODELS if name in lines)]
+    text = README.format(of_4=made_with["4"], of_5=made_with["5"], table="\n".join(table))
+    path.write_text(text, encoding="utf-8")
 
 
 def make_model(directory, name, seed):
@@ -310,13 +378,25 @@ def new_model(directory):
 
 def randomize(model, generator, embedding_size, final_norm):
     """Weights large enough that attention, norms and biases all change the logits."""
-    offset = 1.0 if model.config.model_type.startswith("gemma") else 0.0  # Gemma multiplies by 1 + w
+    zero_centered = model.config.model_type.startswith(("gemma", "qwen3_5"))  # they multiply by 1 + w
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if name.endswith("norm.weight"):
                 factor = final_norm if name == "model.norm.weight" else 1.0
+                # The norm of what linear attention gives multiplies by w.
+                offset = 1.0 if zero_centered and "linear_attn" not in name else 0.0
                 parameter.copy_(factor - offset + 0.2 * noise)
+            elif name.endswith("A_log"):
+                # From heads that keep a state for hundreds of tokens to those that forget it at once.
+                parameter.copy_(torch.linspace(-5.0, 1.0, len(parameter)) + 0.3 * noise)
+            elif name.endswith("dt_bias"):
+                parameter.copy_(noise)
+            elif name.endswith("conv1d.weight"):
+                # So large that silu leaves few signs among q and k: where they cancel, a norm divides by next to nothing.
+                parameter.copy_(7.2 * noise / math.sqrt(parameter.shape[2]))
+            elif name.endswith("linear_attn.out_proj.weight"):
+                parameter.copy_(0.6 * noise / math.sqrt(parameter.shape[1]))
             elif name.endswith("bias"):
                 parameter.copy_(0.2 * noise)
             elif "embed_tokens" in name or "lm_head" in name:
@@ -419,9 +499,8 @@ def summary(name, weights, reference, exact):
     }
 
 
-def table(rows):
-    lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-    return "\n".join(lines + ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows])
+def line_of(values):
+    return "| " + " | ".join(str(value) for value in values) + " |"
 
 
 def versions():
@@ -432,7 +511,8 @@ README = """# Tiny models with reference numbers
 
 Random models, and what Hugging Face transformers computes from them in float32 on CPU, eager attention, no cache.
 Weights are random with a fixed seed; nothing is trained. Those of this list are made by `make_model_golden.py` with
-{versions}. The folders `llama`, `llama3_rope`, `qwen2`, `qwen3` and `mistral` are older, have the same
+{of_4}, and `qwen3_5` and `qwen3_5_wide` with
+{of_5}. The folders `llama`, `llama3_rope`, `qwen2`, `qwen3` and `mistral` are older, have the same
 tensors with a vocab of 260, and come from another script.
 
 - `qwen3_yarn`: rope of type `yarn` with the default attention factor, 0.1 ln(4) + 1; all three branches of its ramp are used.
@@ -455,6 +535,10 @@ tensors with a vocab of 260, and come from another script.
 - `qwen3_moe`: 6 experts of 32 in both layers, 2 of them for a token, whose weights are divided by their sum.
 - `qwen3_moe_mixed`: 4 layers, of which the second and the last have 5 experts of 16, 3 for a token, with weights that are not divided;
   the others are dense. With `attention_bias`, untied.
+- `qwen3_5`: 4 layers: three with linear attention, 2 heads of 48 for q and k and of 32 for v, then a full one, whose heads of 32 have output
+  gates and 8 rotated dimensions. T = 63, 64, 129: transformers computes linear attention by chunks of 64 tokens.
+- `qwen3_5_wide`: 4 layers, of which the second and the last have linear attention, with 2 heads of 16 for q and k and 4 heads of 32
+  for v. 8 of the 16 dimensions of a head of the others rotate. Untied. T = 65, 127, 128.
 
 All have hidden 64, 2 layers unless it says 4, 4 query heads, 2 key-value heads, feed-forward 96, vocab 96.
 Each folder holds `config.json`, `model.safetensors` (f32, Hugging Face names; a tied model has no `lm_head.weight`)
@@ -484,7 +568,8 @@ bias correction on, no clipping: w ← w·(1 − lr·decay), then w ← w − lr
 ## Rounding
 
 The same numbers were computed from the same weights in float64. (There, too, transformers keeps the norms, the rope
-tables and the softmax of attention in float32, so this measures the matrix products and sums, not everything.)
+tables, the softmax of attention and the rule of linear attention in float32, so this measures the matrix products and
+sums, not everything.)
 `d …` is the largest absolute difference between the two. The greedy tokens are the same in both.
 
 {table}

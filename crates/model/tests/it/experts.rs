@@ -16,6 +16,7 @@ const LIMITS: PassLimits = PassLimits {
     blocks: 4,
     copies: 0,
     window_blocks: 0,
+    places: 0,
 };
 
 #[test]

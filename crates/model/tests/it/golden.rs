@@ -14,13 +14,14 @@ use plimsoll_model::{
 use safetensors::SafeTensors;
 
 const LIMITS: PassLimits = PassLimits {
-    rows: 154,
-    head_rows: 154,
+    rows: 320,
+    head_rows: 320,
     segments: 3,
-    table_entries: 16,
-    blocks: 16,
+    table_entries: 24,
+    blocks: 24,
     copies: 0,
     window_blocks: 0,
+    places: 12,
 };
 
 struct Reference(Vec<u8>);

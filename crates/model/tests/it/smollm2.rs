@@ -25,6 +25,7 @@ const LIMITS: PassLimits = PassLimits {
     blocks: 7,
     copies: 0,
     window_blocks: 0,
+    places: 0,
 };
 
 struct Chat {

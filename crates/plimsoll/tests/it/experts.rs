@@ -1,70 +1,23 @@
 //! Models with experts from outside: runs on any number of ranks, from where they stopped, with adapters of attention, with weights in
 //! codes and elsewhere; and what is refused.
 
-use crate::made;
 use crate::ranks::{ended, left};
 use crate::run::{Run, number, object, region};
-use plimsoll_files::{expected_tensors, spec_from_config};
+use crate::tiny;
 use serde_json::{Value, json};
-use std::fs;
-use std::path::Path;
-
-const NANO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../files/assets/nano");
-
-const RUN: &str = r#"method = "grpo"
-model = "MODEL"
-[data]
-prompts = "builtin:addition"
-eval = "none"
-[rollout]
-prompts_per_step = 2
-group_size = 4
-max_new_tokens = 4
-[[reward]]
-kind = "hash"
-[train]
-steps = 3
-learning_rate = 1e-4
-cut_multiple = 4
-"#;
 
 /// A run of a tiny model: a dense layer, two with 6 experts of which a token has 2, and the tokenizer of nano.
 fn run_of_experts() -> Run {
     let folder = Run::new("");
-    let to = folder.path("moe");
-    fs::create_dir(&to).expect("a folder");
-    for name in ["tokenizer.json", "tokenizer_config.json"] {
-        fs::copy(Path::new(NANO).join(name), to.join(name)).expect("a file");
-    }
-    let read = fs::read(Path::new(NANO).join("config.json")).expect("a file");
-    let mut config: Value = serde_json::from_slice(&read).expect("JSON");
-    for (key, value) in [
-        ("architectures", json!(["Qwen3MoeForCausalLM"])),
-        ("model_type", json!("qwen3_moe")),
-        ("hidden_size", json!(64)),
-        ("num_hidden_layers", json!(3)),
-        ("intermediate_size", json!(128)),
-        ("num_experts", json!(6)),
-        ("num_experts_per_tok", json!(2)),
-        ("moe_intermediate_size", json!(64)),
-        ("norm_topk_prob", json!(true)),
-        ("mlp_only_layers", json!([0])),
-    ] {
-        config[key] = value;
-    }
-    fs::write(to.join("config.json"), config.to_string()).expect("a file");
-    let spec = spec_from_config(&config, "config.json").expect("a shape");
-    let tensors = expected_tensors(&spec);
-    let (header, _) = made::header_and_data(&tensors);
-    let value = |(number, (name, shape)): (usize, &(String, Vec<u64>))| {
-        let (of_norm, elements) = (name.ends_with("norm.weight"), shape.iter().product::<u64>());
-        let wave = move |i: u64| 0.3 * (12.9898 * i as f32 + 78.233 * number as f32).sin();
-        (0..elements).flat_map(move |i| if of_norm { 1f32 } else { wave(i) }.to_le_bytes())
-    };
-    let data: Vec<u8> = tensors.iter().enumerate().flat_map(value).collect();
-    let file = made::safetensors(&Value::Object(header).to_string(), &data);
-    fs::write(to.join("model.safetensors"), file).expect("a file");
-    folder.write("moe.toml", &RUN.replace("MODEL", &folder.text_path("moe")));
+    tiny::write(
+        &folder.path("moe"),
+        &json!({
+            "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 3,
+            "intermediate_size": 128, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+            "norm_topk_prob": true, "mlp_only_layers": [0],
+        }),
+    );
+    folder.write("moe.toml", &tiny::RUN.replace("MODEL", &folder.text_path("moe")));
     folder.file("moe.toml")
 }
 

@@ -128,6 +128,7 @@ fn check_rank(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
     let Some(LoraSpec { rank, targets, .. }) = run.lora.as_ref() else { return Ok(()) };
     check_fused(*targets, spec)?;
     check_experts(*targets, spec)?;
+    check_attention(*targets, spec)?;
     let most = |target: &LoraTarget| {
         let (inputs, outputs) = target.widths(spec);
         inputs.min(outputs)
@@ -199,6 +200,24 @@ fn check_experts(targets: LoraTargets, spec: &ModelSpec) -> Result<()> {
     Err(Error::usage("lora-unsupported", message)
         .fact("experts and routers stay frozen under adapters of attention")
         .hint(format!("set lora.targets = {}", LoraTargets::ATTENTION.in_toml())))
+}
+
+/// Requires that every layer has what a target changes: most layers of a model with linear attention have other products than q, k, v and o.
+///
+/// Errors: `lora-unsupported`.
+fn check_attention(targets: LoraTargets, spec: &ModelSpec) -> Result<()> {
+    let of_attention = targets.of_attention();
+    if spec.delta.is_none() || of_attention.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "{} of a {} model are in some layers alone, and the others have linear attention: their adapters are not built",
+        of_attention.join(", "),
+        spec.family
+    );
+    Err(Error::usage("lora-unsupported", message)
+        .fact("attention stays frozen under adapters of the feed-forward part")
+        .hint(format!("set lora.targets = {}", LoraTargets::FFN.in_toml())))
 }
 
 /// Requires that the frozen weights of a run's model can be stored as `lora.quantize` says.

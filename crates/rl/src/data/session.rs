@@ -306,6 +306,5 @@ fn clients_of(run: &RunSpec, model: &OpenModel, prompt_tokens: usize) -> Bytes {
         return Bytes(0);
     }
     let at_once = (run.rollout.prompts_per_step * run.rollout.group_size) as usize;
-    let window = model.spec.attention.window;
-    plimsoll_serve::host_bytes(at_once, at_once, prompt_tokens, run.response_tokens_max(), window)
+    plimsoll_serve::host_bytes(at_once, at_once, prompt_tokens, run.response_tokens_max(), &model.spec)
 }

@@ -321,12 +321,23 @@ impl<'p> Round<'_, '_, 'p> {
             }
         };
         // Without a second stream all have added the layer before when they meet after this one.
-        let Some(aside) = dev.aside() else { return fold() };
-        aside.run(turn, &mut { fold });
-        // The next layer uses the slot of the one before, and the next pass the tokens that are taken with the head.
         let layers = role.shape.spec.layers;
-        if matches!(stage, Stage::Layer(layer) if layer + 1 < layers || layers == 1) {
-            aside.wait(turn - 1);
+        match dev.aside() {
+            Some(aside) => {
+                aside.run(turn, &mut { fold });
+                // The next layer uses the slot of the one before, and the next pass the tokens that are taken with the head.
+                if matches!(stage, Stage::Layer(layer) if layer + 1 < layers || layers == 1) {
+                    aside.wait(turn - 1);
+                }
+            }
+            None => fold(),
+        }
+        let next = match stage {
+            Stage::Head => layers,
+            Stage::Layer(layer) => layer,
+        };
+        if let Some(next) = next.checked_sub(1) {
+            role.trained().begin_layer(dev, self.chain.partial, table.layer_run(next));
         }
     }
 

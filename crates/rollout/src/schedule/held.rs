@@ -1,5 +1,6 @@
 //! The blocks that a prompt or a sequence holds: all of its own in the cache of whole sequences, and of those of its
-//! window the ones that a row may still see. Places of blocks are counted from a sequence's first key.
+//! window the ones that a row may still see. Places of blocks are counted from a sequence's first key. And the state of its linear
+//! attention.
 
 use crate::BlockPool;
 use crate::limits::Count;
@@ -9,20 +10,22 @@ use crate::limits::Count;
 pub(super) struct Pools {
     whole: BlockPool,
     window: BlockPool,
+    states: BlockPool,
 }
 
 impl Pools {
     /// All free.
     pub(super) fn new(blocks: Count) -> Pools {
-        Pools { whole: BlockPool::new(blocks.whole), window: BlockPool::new(blocks.window) }
+        let [whole, window, states] = [blocks.whole, blocks.window, blocks.states].map(BlockPool::new);
+        Pools { whole, window, states }
     }
 
     pub(super) fn free(&self) -> Count {
-        Count { whole: self.whole.free(), window: self.window.free() }
+        Count { whole: self.whole.free(), window: self.window.free(), states: self.states.free() }
     }
 
     pub(super) fn total(&self) -> Count {
-        Count { whole: self.whole.total(), window: self.window.total() }
+        Count { whole: self.whole.total(), window: self.window.total(), states: self.states.total() }
     }
 }
 
@@ -68,18 +71,19 @@ impl Span {
     }
 }
 
-/// Blocks of both caches.
+/// Blocks of both caches, and a state.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     pub(super) whole: Vec<u32>,
     pub(super) window: Span,
+    pub(super) state: Option<u32>,
 }
 
 impl Held {
     /// Without a block, and with room for some.
     pub(super) fn with_capacity(blocks: Count) -> Held {
         let window = Span { first: 0, blocks: Vec::with_capacity(blocks.window) };
-        Held { whole: Vec::with_capacity(blocks.whole), window }
+        Held { whole: Vec::with_capacity(blocks.whole), window, state: None }
     }
 
     /// Makes room for as many blocks.
@@ -89,11 +93,12 @@ impl Held {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.whole.is_empty() && self.window.blocks.is_empty()
+        self.whole.is_empty() && self.window.blocks.is_empty() && self.state.is_none()
     }
 
     pub(super) fn count(&self) -> Count {
-        Count { whole: self.whole.len(), window: self.window.blocks.len() }
+        let states = usize::from(self.state.is_some());
+        Count { whole: self.whole.len(), window: self.window.blocks.len(), states }
     }
 
     /// Says at which place the window's first block will be, if it has none.
@@ -105,13 +110,22 @@ impl Held {
 
     /// Takes blocks until there are `wanted`. False if they run out; then it keeps what it got.
     pub(super) fn take(&mut self, wanted: Count, pools: &mut Pools) -> bool {
+        if wanted.states > 0 && self.state.is_none() {
+            self.state = pools.states.take();
+        }
         take(&mut self.whole, wanted.whole, &mut pools.whole)
             && take(&mut self.window.blocks, wanted.window, &mut pools.window)
+            && (wanted.states == 0 || self.state.is_some())
     }
 
     pub(super) fn give_back(&mut self, pools: &mut Pools) {
         pools.whole.give_back(&mut self.whole);
         pools.window.give_back(&mut self.window.blocks);
+        self.give_back_state(pools);
+    }
+
+    pub(super) fn give_back_state(&mut self, pools: &mut Pools) {
+        pools.states.give_back_some(self.state.take().into_iter());
     }
 
     /// Gives the window's blocks back of which all places are before `place`.

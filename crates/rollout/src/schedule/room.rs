@@ -31,19 +31,19 @@ impl Schedule {
                     return false;
                 }
             }
-            self.start(s);
+            self.start(s, samples);
         }
         true
     }
 
-    fn start(&mut self, s: usize) {
+    fn start(&mut self, s: usize, samples: &Samples) {
         let g = self.sequences[s].group;
         if self.sequences[s].state == State::Ready {
             self.num_ready -= 1; // What was promised to it before its pause still is.
         } else if self.on_full == OnFull::WorstCase {
             self.promised = self.promised.plus(self.to_promise(g));
         }
-        self.take_prompt_blocks(s);
+        self.take_prompt_blocks(s, samples);
         let first_own = self.groups[g].prompt_tokens / KV_BLOCK;
         self.sequences[s].held.begin_window(first_own);
         self.sequences[s].state = State::Running;
@@ -60,13 +60,18 @@ impl Schedule {
             OnFull::WorstCase => self.promised.plus(self.to_promise(g)).fits(self.pools.total()),
             // One block for the next token of everyone who runs, so that a newcomer does not preempt at once.
             OnFull::Preempt => {
-                let one = Count { whole: 1, window: self.ring.min(1) };
+                let one = Count { whole: 1, window: self.ring.min(1), states: 0 };
+                let wanted = || self.wanted_blocks(s, samples).less(self.sequences[s].held.count());
                 let own = match goes_on {
-                    true => self.wanted_blocks(s, samples).less(self.sequences[s].held.count()),
-                    false => one,
+                    true => wanted(),
+                    // The others of its group wait for the prompt: in vain, if it were preempted at once.
+                    false if self.has_lost_prompt(s, samples) => wanted().plus(one),
+                    false => Count { states: self.own_states(s), ..one },
                 };
-                let others = one.times(self.running.len());
-                self.prompt_blocks_missing(s).plus(own).plus(others).fits(self.pools.free())
+                let lacks = |&&s: &&usize| self.sequences[s].held.state.is_none() && self.own_states(s) > 0;
+                let states = self.running.iter().filter(lacks).count();
+                let others = Count { states, ..one.times(self.running.len()) };
+                self.prompt_blocks_missing(s, samples).plus(own).plus(others).fits(self.pools.free())
             }
         }
     }
@@ -104,19 +109,37 @@ impl Schedule {
         is_needed && !group.held.window.covers(seen / KV_BLOCK, end)
     }
 
+    /// True if a sequence that starts needs its prompt's state, or that before the prompt's last row, and neither is there any more.
+    fn has_lost_state(&self, s: usize, samples: &Samples) -> bool {
+        let (group, sequence) = (self.group_of(s), &self.sequences[s]);
+        let is_needed = self.limits.states > 0 && sequence.computed == 0;
+        let is_gone = group.held.state.is_none() || samples.ids(s).is_empty();
+        is_needed && group.computed == group.prompt_tokens && is_gone
+    }
+
+    /// States of its own that a sequence has once it goes on after its prompt.
+    fn own_states(&self, s: usize) -> usize {
+        self.limits.of_own_state(self.group_of(s).is_alone)
+    }
+
+    /// True if a sequence that starts has its prompt computed again.
+    fn has_lost_prompt(&self, s: usize, samples: &Samples) -> bool {
+        self.has_lost_window(s) || self.has_lost_state(s, samples)
+    }
+
     /// Blocks that a sequence's prompt lacks.
-    fn prompt_blocks_missing(&self, s: usize) -> Count {
+    fn prompt_blocks_missing(&self, s: usize, samples: &Samples) -> Count {
         let g = self.sequences[s].group;
         let held = self.groups[g].held.count();
-        match held.whole == 0 || self.has_lost_window(s) {
+        match held.whole == 0 || self.has_lost_prompt(s, samples) {
             true => self.prompt_blocks(g).less(held),
             false => Count::default(),
         }
     }
 
-    fn take_prompt_blocks(&mut self, s: usize) {
+    fn take_prompt_blocks(&mut self, s: usize, samples: &Samples) {
         let g = self.sequences[s].group;
-        let (wanted, is_lost) = (self.prompt_blocks(g), self.has_lost_window(s));
+        let (wanted, is_lost) = (self.prompt_blocks(g), self.has_lost_prompt(s, samples));
         let group = &mut self.groups[g];
         if is_lost {
             // All keys of the prompt are computed again: with the same bits, so that who reads those of whole sequences may go on.
@@ -129,8 +152,10 @@ impl Schedule {
         }
     }
 
-    /// Gives back what prompts hold of windows that none of their sequences sees any more.
+    /// Gives back what prompts hold of windows that none of their sequences sees any more, and the states of those whose sequences all
+    /// have their own.
     pub(super) fn drop_unseen(&mut self) {
+        self.drop_states();
         if self.ring == 0 {
             return;
         }
@@ -147,6 +172,19 @@ impl Schedule {
         for group in &mut self.groups[..self.num_groups] {
             if group.computed == group.prompt_tokens {
                 group.held.drop_before(group.seen_from / KV_BLOCK, &mut self.pools);
+            }
+        }
+    }
+
+    fn drop_states(&mut self) {
+        for g in 0..self.num_groups {
+            let group = &self.groups[g];
+            if group.held.state.is_none() || group.is_alone || group.computed < group.prompt_tokens {
+                continue;
+            }
+            let needs_it = |&s: &usize| self.sequences[s].group == g && self.sequences[s].computed == 0;
+            if !self.running.iter().any(needs_it) {
+                self.groups[g].held.give_back_state(&mut self.pools);
             }
         }
     }
@@ -179,7 +217,8 @@ impl Schedule {
         let of =
             |tokens: usize| if tokens == 0 { 0 } else { (prompt % KV_BLOCK + tokens).div_ceil(KV_BLOCK) };
         let next = self.sequences[s].computed.saturating_add(self.limits.step());
-        Count { whole: of(tokens), window: of(tokens.min(next)).min(self.ring) }
+        let states = if tokens == 0 { 0 } else { self.own_states(s) };
+        Count { whole: of(tokens), window: of(tokens.min(next)).min(self.ring), states }
     }
 
     /// Frees at least one block: prompts of groups that do not run first, then who waits for an answer, else the
@@ -203,6 +242,11 @@ impl Schedule {
         let Some(g) = (0..self.num_groups).rev().find(idle) else { return false };
         self.groups[g].held.give_back(&mut self.pools);
         self.groups[g].computed = 0;
+        if self.limits.states > 0 && self.groups[g].is_alone {
+            // The state of the one that waits for an answer was its prompt's.
+            let waits = |&s: &usize| self.sequences[s].group == g && self.sequences[s].computed > 0;
+            self.line.iter().copied().find(waits).into_iter().for_each(|s| self.forget_keys(s));
+        }
         true
     }
 
@@ -248,5 +292,10 @@ impl Schedule {
         let sequence = &mut self.sequences[s];
         sequence.held.give_back(&mut self.pools);
         (sequence.computed, sequence.has_tail) = (0, false);
+        let group = &mut self.groups[sequence.group];
+        if group.is_alone && group.computed == group.prompt_tokens {
+            // Its prompt's state has gone on with it.
+            group.held.give_back_state(&mut self.pools);
+        }
     }
 }

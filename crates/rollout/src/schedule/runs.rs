@@ -3,7 +3,7 @@
 use super::Schedule;
 use crate::Samples;
 use crate::limits::{Count, bucket, keys_bucket};
-use plimsoll_device::{KV_BLOCK, NO_PARENT};
+use plimsoll_device::{KV_BLOCK, NO_PARENT, NO_STATE};
 use plimsoll_model::PassIndex;
 
 impl Schedule {
@@ -48,7 +48,13 @@ impl Schedule {
         let (group, sequence) = (self.group_of(s), &self.sequences[s]);
         let tokens = samples.ids(s).len();
         let copied = sequence.has_tail || group.prompt_tokens.is_multiple_of(KV_BLOCK);
-        tokens > 0 && sequence.computed + 1 == tokens && group.computed == group.prompt_tokens && copied
+        // A pass of the run goes on from the state that the one before it left.
+        let has_state = self.limits.states == 0 || group.is_alone || sequence.computed > 0;
+        has_state
+            && tokens > 0
+            && sequence.computed + 1 == tokens
+            && group.computed == group.prompt_tokens
+            && copied
     }
 
     /// Own blocks of a sequence after some decode passes.
@@ -81,6 +87,10 @@ impl Schedule {
         for at in 0..bucket(self.running.len()) {
             let filler = at >= self.running.len();
             let s = self.running[if filler { 0 } else { at }];
+            if filler && self.limits.states > 0 {
+                self.push_stateless(at, samples.ids(s), index);
+                continue;
+            }
             let (group, sequence) = (self.group_of(s), &self.sequences[s]);
             let tokens = samples.ids(s);
             let position = group.prompt_tokens + tokens.len() - 1;
@@ -98,6 +108,9 @@ impl Schedule {
                 let block = index.window.tables[first + position / KV_BLOCK];
                 index.window.slots.push(block * KV_BLOCK as u32 + (position % KV_BLOCK) as u32);
             }
+            if let Some(place) = self.place_of_state(s) {
+                index.places.extend([place, place]);
+            }
             index.ids.push(tokens[tokens.len() - 1]);
             index.positions.push(position as u32);
             index.slots.push(block * KV_BLOCK as u32 + (position % KV_BLOCK) as u32);
@@ -107,6 +120,24 @@ impl Schedule {
                 self.head_samples.push(s);
             }
         }
+    }
+
+    /// A row that fills a bucket where rows have states. It can't be a copy of the first, whose state is not read twice: it is a sequence of
+    /// its own without a state, whose keys are in the spare block.
+    fn push_stateless(&self, at: usize, tokens: &[u32], index: &mut PassIndex) {
+        let (block, first) = (self.limits.spare_block(), index.tables.len());
+        index.tables.resize(first + self.limits.table_stride(), block);
+        if self.ring > 0 {
+            let block = self.limits.spare_window_block();
+            index.window.tables.resize(first + self.limits.table_stride(), block);
+            index.window.slots.push(block * KV_BLOCK as u32);
+        }
+        index.places.extend([NO_STATE, NO_STATE]);
+        index.ids.push(tokens[tokens.len() - 1]);
+        index.positions.push(0);
+        index.slots.push(block * KV_BLOCK as u32);
+        index.segments.extend_from_slice(&[at as u32, 1, 0, first as u32, NO_PARENT]);
+        index.head_rows.push(at as u32);
     }
 
     /// After a run of decode passes: every token but the last of those that still run has its key.

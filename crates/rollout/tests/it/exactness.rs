@@ -67,6 +67,10 @@ impl Ask {
         }
     }
 
+    fn has_states(&self) -> bool {
+        self.source.starts_with("qwen3_5")
+    }
+
     fn samples(&self) -> usize {
         self.prompts.len() * self.group_size
     }
@@ -88,7 +92,13 @@ impl Ask {
     /// Limits of the update in which `tokens` rows fit.
     fn pass(&self, tokens: usize) -> PassLimits {
         let segments = PackLimits::segments_of(tokens, self.prompts.len(), self.samples());
-        PackLimits { micro_batch_tokens: tokens, prompt_tokens: self.prompt_tokens(), segments }.pass()
+        PackLimits {
+            micro_batch_tokens: tokens,
+            prompt_tokens: self.prompt_tokens(),
+            segments,
+            has_states: self.has_states(),
+        }
+        .pass()
     }
 
     fn engine(&self, sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
@@ -102,6 +112,12 @@ impl Ask {
             new_tokens,
             ahead: false,
             window: None,
+            // As few as a prompt and two responses have, or enough.
+            states: match self.has_states() {
+                true if blocks < self.blocks() => 3,
+                true => EngineLimits::states_for(sequences.min(self.samples()), self.group_size).max(2),
+                false => 0,
+            },
         };
         let Some(keys) = self.window else { return limits };
         let of = |blocks| EngineLimits { window: Some(WindowLimits { keys, blocks }), ..limits };
@@ -315,6 +331,29 @@ fn experts() {
     }
 }
 
+/// States of linear attention go on from pass to pass, over the edges of the chunks that the backward pass takes.
+#[test]
+fn linear_attention() {
+    for source in ["qwen3_5", "qwen3_5_wide"] {
+        check_model(source, DType::F32);
+        check_model(source, DType::Bf16);
+    }
+    for (lens, group_size) in [([1, 62, 63, 64, 65], 2), ([127, 128, 3, 129, 50], 1)] {
+        let ask = Ask::new("qwen3_5_wide", DType::Bf16, Machine::detect(), &lens, group_size);
+        let (drawn, _) = ask.draw(ask.engine(10, 512, ask.blocks()), OnFull::WorstCase, 2);
+        for (sequences, rows, blocks) in
+            [(1, 64, ask.blocks()), (2, 7, ask.tight_blocks()), (3, 63, ask.blocks())]
+        {
+            let (other, _) = ask.draw(ask.engine(sequences, rows, blocks), OnFull::Preempt, 1);
+            ask.check_same(&drawn, &other, &format!("{sequences} sequences, {rows} rows"));
+        }
+        for (tokens, recompute) in [(170, Recompute::None), (300, Recompute::Layer), (4096, Recompute::Cheap)]
+        {
+            ask.check_training(&drawn, tokens, recompute, 2);
+        }
+    }
+}
+
 /// Layers with windows keep these alone, beyond which prompts and responses go on: nothing that is drawn or recorded changes.
 #[test]
 fn windows_in_a_cache_of_their_own() {
@@ -328,7 +367,7 @@ fn windows_in_a_cache_of_their_own() {
         let spec = Setup::new(
             source,
             dtype,
-            PackLimits { micro_batch_tokens: 64, prompt_tokens: 1, segments: 2 }.pass(),
+            PackLimits { micro_batch_tokens: 64, prompt_tokens: 1, segments: 2, has_states: false }.pass(),
         )
         .open()
         .spec;

@@ -18,6 +18,7 @@ const UPDATE: PassLimits = PassLimits {
     blocks: 3,
     copies: 1,
     window_blocks: 0,
+    places: 0,
 };
 
 #[test]
@@ -26,6 +27,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
         let reference = Reference::open(name);
         let ids: Vec<Vec<u32>> = (0..3).map(|i| reference.ids(&format!("seq{i}.input_ids"))).collect();
         let prompts: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
+        let longest = ids.iter().map(Vec::len).max().unwrap();
         // Over the edge of windows, of which the cache holds no more.
         let window = Setup::new(name, DType::F32, UPDATE).open().spec.attention.window;
         let window = window.map(|window| WindowLimits { keys: window.keys as usize, blocks: 48 });
@@ -36,12 +38,13 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
                 let limits = EngineLimits {
                     sequences,
                     rows,
-                    blocks: 20,
+                    blocks: 3 * (longest + NEW_TOKENS).div_ceil(16),
                     samples: 3,
-                    prompt_tokens: 64,
+                    prompt_tokens: longest,
                     new_tokens: NEW_TOKENS,
                     ahead,
                     window,
+                    states: 4,
                 };
                 let mut world = World::new(Setup { machine, ..Setup::new(name, DType::F32, UPDATE) }, limits);
                 let request = Request {
@@ -77,12 +80,13 @@ fn recorded_log_probs_are_those_of_transformers() {
             let limits = EngineLimits {
                 sequences: 4,
                 rows: 64,
-                blocks: 24,
+                blocks: 4 * (ids.len() + 1).div_ceil(16) + 4,
                 samples: ids.len(),
                 prompt_tokens: ids.len(),
                 new_tokens: 1,
                 ahead: false,
                 window: None,
+                states: 4,
             };
             let mut world = World::new(Setup { machine, ..Setup::new(name, DType::F32, UPDATE) }, limits);
             let request = Request {

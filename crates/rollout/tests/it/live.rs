@@ -77,7 +77,7 @@ fn clients() -> Vec<Client> {
 
 fn pass() -> PassLimits {
     let segments = PackLimits::segments_of(64, 1, 1);
-    PackLimits { micro_batch_tokens: 64, prompt_tokens: PROMPT_TOKENS, segments }.pass()
+    PackLimits { micro_batch_tokens: 64, prompt_tokens: PROMPT_TOKENS, segments, has_states: false }.pass()
 }
 
 fn limits(sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
@@ -90,6 +90,7 @@ fn limits(sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
         new_tokens: NEW_TOKENS,
         ahead: false,
         window: None,
+        states: 0,
     }
 }
 

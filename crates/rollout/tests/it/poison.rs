@@ -7,7 +7,8 @@
 use crate::common::harness::{Harness, Machine, Numbers, Setup, dtypes, resident_gradients};
 use crate::common::{World, sampling};
 use plimsoll_base::{
-    Attention, Bytes, DType, ExpertsSpec, Family, LayerSet, ModelSpec, Phase, PhaseSet, Window, Windows,
+    Attention, Bytes, DType, DeltaSpec, ExpertsSpec, Family, LayerSet, ModelSpec, Phase, PhaseSet, Window,
+    Windows,
 };
 use plimsoll_device::Sampling;
 use plimsoll_memory::{Binding, Layout};
@@ -54,9 +55,20 @@ fn spec(family: Family) -> ModelSpec {
                     Window { keys: 64, layers: LayerSet::all_but_every(3, 3), rope_theta: Some(1e4) };
                 Attention { window: Some(window), ..Attention::default() }
             }
+            _ if family == Family::Qwen35 => {
+                Attention { rotated: Some(16), gated: true, ..Attention::default() }
+            }
             _ if family == Family::Phi3 => Attention { rotated: Some(24), ..Attention::default() },
             _ => Attention::default(),
         },
+        // Two layers of three, with more heads of values than of keys.
+        delta: family.architecture().has_delta.then_some(DeltaSpec {
+            layers: LayerSet::all_but_every(3, 3),
+            key_heads: 2,
+            value_heads: 4,
+            key_dim: 16,
+            value_dim: 32,
+        }),
         // The first layer is dense and narrower than the experts of the others, each of which gets all rows.
         experts: family.architecture().has_experts.then_some(ExpertsSpec {
             count: 3,
@@ -71,7 +83,7 @@ fn spec(family: Family) -> ModelSpec {
 }
 
 fn pack_limits() -> PackLimits {
-    PackLimits { micro_batch_tokens: ROWS, prompt_tokens: PROMPT, segments: CHILDREN + 1 }
+    PackLimits { micro_batch_tokens: ROWS, prompt_tokens: PROMPT, segments: CHILDREN + 1, has_states: false }
 }
 
 fn engine_limits(family: Family) -> EngineLimits {
@@ -90,6 +102,7 @@ fn engine_limits(family: Family) -> EngineLimits {
             .attention
             .window
             .map(|window| WindowLimits { keys: window.keys as usize, blocks }),
+        states: if spec(family).delta.is_some() { GROUP + 1 } else { 0 },
     }
 }
 

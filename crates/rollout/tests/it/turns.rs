@@ -107,12 +107,13 @@ fn limits(sequences: usize, rows: usize, blocks: usize, new_tokens: usize) -> En
         new_tokens,
         ahead: false,
         window: None,
+        states: 0,
     }
 }
 
 fn pass(tokens: usize) -> PassLimits {
     let segments = PackLimits::segments_of(tokens, PROMPTS.len(), SAMPLES);
-    PackLimits { micro_batch_tokens: tokens, prompt_tokens: PROMPTS[3], segments }.pass()
+    PackLimits { micro_batch_tokens: tokens, prompt_tokens: PROMPTS[3], segments, has_states: false }.pass()
 }
 
 /// The weights' dtype, and a shape other than that of `nano`.

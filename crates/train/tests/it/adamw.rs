@@ -15,6 +15,7 @@ const PASS: PassLimits = PassLimits {
     blocks: 16,
     copies: 3,
     window_blocks: 0,
+    places: 0,
 };
 const HOW: UpdateOptions =
     UpdateOptions { lr: 1e-3, betas: (0.9, 0.95), weight_decay: 0.01, grad_clip: 0.0, seed: 0 };

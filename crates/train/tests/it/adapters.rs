@@ -26,6 +26,7 @@ const PASS: PassLimits = PassLimits {
     blocks: 16,
     copies: 3,
     window_blocks: 0,
+    places: 0,
 };
 const HOW: UpdateOptions =
     UpdateOptions { lr: 1e-3, betas: (0.9, 0.95), weight_decay: 0.01, grad_clip: 0.0, seed: 0 };
@@ -170,7 +171,9 @@ fn recomputation_and_the_first_write_change_no_bit() {
         for (dtype, merge) in
             [(DType::F32, false), (DType::Bf16, false), (DType::F32, true), (DType::Bf16, true)]
         {
-            let pack = PackLimits { micro_batch_tokens: 70, prompt_tokens: 8, segments: 8 }.pass();
+            let pack =
+                PackLimits { micro_batch_tokens: 70, prompt_tokens: 8, segments: 8, has_states: false }
+                    .pass();
             let mut first: Option<Vec<f32>> = None;
             for (recompute, threads, add) in [
                 (Recompute::None, 1, false),

@@ -110,7 +110,7 @@ impl Texts {
 
 fn setup(name: &str, dtype: DType, rows: usize) -> Setup {
     let segments = PackLimits::segments_of(rows, 3, 9);
-    let pass = PackLimits { micro_batch_tokens: rows, prompt_tokens: 64, segments }.pass();
+    let pass = PackLimits { micro_batch_tokens: rows, prompt_tokens: 64, segments, has_states: false }.pass();
     Setup::new(name, dtype, pass)
 }
 

@@ -43,7 +43,7 @@ impl Groups {
     fn pass(&self, tokens: usize) -> PassLimits {
         let count = self.responses.iter().map(Vec::len).sum();
         let segments = PackLimits::segments_of(tokens, count, count);
-        PackLimits { micro_batch_tokens: tokens, prompt_tokens: 64, segments }.pass()
+        PackLimits { micro_batch_tokens: tokens, prompt_tokens: 64, segments, has_states: false }.pass()
     }
 }
 

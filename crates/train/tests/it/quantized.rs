@@ -16,6 +16,7 @@ const PASS: PassLimits = PassLimits {
     blocks: 16,
     copies: 3,
     window_blocks: 0,
+    places: 0,
 };
 const LORA: LoraShape = LoraShape { rank: 8, targets: LoraTargets::ALL };
 const SCALE: f32 = 1.5;

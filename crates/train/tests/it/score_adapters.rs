@@ -141,7 +141,8 @@ fn reward_model(setup: &Setup) -> ParamTable {
 }
 
 fn setup(name: &str, dtype: DType, rows: usize) -> Setup {
-    let pass = PackLimits { micro_batch_tokens: rows, prompt_tokens: 8, segments: 8 }.pass();
+    let pass =
+        PackLimits { micro_batch_tokens: rows, prompt_tokens: 8, segments: 8, has_states: false }.pass();
     Setup { threads: 2, ..Setup::new(name, dtype, pass) }
 }
 

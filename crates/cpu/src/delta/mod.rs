@@ -1,0 +1,28 @@
+//! Linear attention by the gated delta rule: which function runs an operation.
+//!
+//! Legend: M rows, S segments, P places of states, H heads of values over G heads of q and k, dk and dv elements of a head, C = 2 G dk + H dv.
+//! A row of the forward pass is a function of its sequence alone: the order of its sums depends on dk and dv.
+
+mod chunk;
+mod inputs;
+mod inputs_backward;
+mod norm;
+mod rule;
+mod rule_backward;
+pub(super) mod shared;
+
+use super::CpuDevice;
+use plimsoll_device::Op;
+
+/// Runs one of the operations of linear attention.
+pub(super) fn run(dev: &CpuDevice, op: Op<'_>) {
+    match op {
+        Op::DeltaInputs { args } => inputs::forward(dev, args),
+        Op::DeltaRule { args } => rule::forward(dev, args),
+        Op::NormGated { args } => norm::forward(dev, args),
+        Op::NormGatedBackward { args } => norm::backward(dev, args),
+        Op::DeltaRuleBackward { args } => rule_backward::backward(dev, args),
+        Op::DeltaInputsBackward { args } => inputs_backward::backward(dev, args),
+        other => panic!("{} is no operation of linear attention", other.name()),
+    }
+}

@@ -1,0 +1,82 @@
+//! What a phase's passes are for, and what they keep.
+
+use plimsoll_base::Phase;
+use serde::{Deserialize, Serialize};
+
+/// What the update keeps of a layer for its backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recompute {
+    None,
+    /// Norms, the SwiGLU product and the residual after attention are computed again.
+    Cheap,
+    /// Only each layer's input is kept.
+    Layer,
+    /// Only each layer's input is kept, in the device's host memory.
+    Offload,
+}
+
+impl Recompute {
+    /// True if the backward pass computes whole layers again.
+    pub fn is_of_layers(self) -> bool {
+        matches!(self, Recompute::Layer | Recompute::Offload)
+    }
+}
+
+/// What a phase's passes are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Sampling: keys and values of all layers stay.
+    Rollout {
+        /// True if top-k, top-p or min-p cut the vocabulary.
+        truncates: bool,
+    },
+    /// Scores of whole sequences: a reward model, forward only. Models of one shape have the same number, and share the
+    /// regions of their passes.
+    Reward(u8),
+    /// Log-probs only, of a model of the actor's shape.
+    Score,
+    /// Log-probs only, of a teacher of any shape.
+    Teacher,
+    /// A critic: forward to values, and backward.
+    Critic(Recompute),
+    /// Forward and backward.
+    Update(Recompute),
+    /// Forward and backward of a model whose head gives a score.
+    UpdateScore(Recompute),
+}
+
+impl Mode {
+    /// The phase in which the pass runs.
+    pub fn phase(self) -> Phase {
+        match self {
+            Mode::Rollout { .. } => Phase::Rollout,
+            Mode::Reward(_) => Phase::Reward,
+            Mode::Score | Mode::Teacher => Phase::Score,
+            Mode::Critic(_) => Phase::Critic,
+            Mode::Update(_) | Mode::UpdateScore(_) => Phase::Update,
+        }
+    }
+
+    /// The beginning of its regions' names: the phase, and a number where the phase has passes of several shapes.
+    pub(crate) fn prefix(self) -> String {
+        match self {
+            Mode::Reward(set @ 1..) => format!("{}{}", self.phase().name(), set + 1),
+            Mode::Teacher => "teacher".to_string(),
+            _ => self.phase().name().to_string(),
+        }
+    }
+
+    /// What a mode with a backward pass keeps.
+    pub(crate) fn recompute(self) -> Option<Recompute> {
+        match self {
+            Mode::Critic(r) | Mode::Update(r) | Mode::UpdateScore(r) => Some(r),
+            Mode::Rollout { .. } | Mode::Reward(_) | Mode::Score | Mode::Teacher => None,
+        }
+    }
+
+    /// True if the head is one column instead of the vocabulary's.
+    pub(super) fn has_values(self) -> bool {
+        matches!(self, Mode::Reward(_) | Mode::Critic(_) | Mode::UpdateScore(_))
+    }
+}

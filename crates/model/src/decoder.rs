@@ -1,0 +1,61 @@
+//! A decoder: its shape, its weights, and how its layers compute.
+
+use crate::rope;
+use crate::weights::Params;
+use plimsoll_base::{DType, ModelSpec, Multipliers};
+use plimsoll_device::{ALL_KEYS, Logits, Norm, Rotation, Scores};
+use plimsoll_memory::Buf;
+
+/// A decoder: its shape, one role's weights, and the rotary table.
+#[derive(Clone, Debug)]
+pub struct Decoder<'a> {
+    pub spec: ModelSpec,
+    /// Storage of weights and of the activations that products read.
+    pub dtype: DType,
+    pub params: Params<'a>,
+    /// Filled by `rope::fill`.
+    pub rope: Buf<'a>,
+}
+
+impl<'a> Decoder<'a> {
+    /// A norm of the residual stream, which here is 1 / `multipliers.residual` of the one that the family's formulas have: what parts
+    /// add is then not multiplied, and a norm of the same weights with an epsilon so much larger gives the same.
+    pub(crate) fn norm<'w>(&self, w: Buf<'w>) -> Norm<'w> {
+        let residual = self.spec.multipliers.residual;
+        let eps = self.spec.rms_eps / (residual * residual);
+        Norm { w, eps, offset: self.spec.architecture().norm_offset }
+    }
+
+    /// Factor on embeddings, if it is not 1.
+    pub(crate) fn embedding_factor(&self) -> Option<f32> {
+        let root = match (self.spec.architecture().scales_embedding, self.dtype) {
+            (false, _) => 1.0,
+            // As the reference has it: rounded to the weights' dtype.
+            (true, DType::Bf16) => half::bf16::from_f32((self.spec.hidden as f32).sqrt()).to_f32(),
+            (true, _) => (self.spec.hidden as f32).sqrt(),
+        };
+        let factor = root * self.spec.multipliers.embedding / self.spec.multipliers.residual;
+        (factor != 1.0).then_some(factor)
+    }
+
+    /// How logits are bent and multiplied, besides the factor of a temperature.
+    pub(crate) fn logits(&self) -> Logits {
+        let Multipliers { logits, logit_cap, .. } = self.spec.multipliers;
+        Logits { factor: 1.0 / logits, cap: logit_cap }
+    }
+
+    /// How a layer's heads are rotated.
+    pub(crate) fn rotation(&self, layer: u32) -> Rotation<'a> {
+        // Attention divides scores by the root of d.
+        let q_scale =
+            self.spec.attention.scale.map_or(1.0, |scale| scale * (self.spec.head_dim as f32).sqrt());
+        let width = self.spec.attention.rotated.map(|width| width as usize);
+        Rotation { angles: rope::of_layer(&self.spec, self.rope, layer), width, q_scale }
+    }
+
+    /// What rows of a layer see, and how.
+    pub(crate) fn scores(&self, layer: u32) -> Scores {
+        let window = self.spec.attention.window_of(layer).map_or(ALL_KEYS, |keys| keys as usize);
+        Scores { window, cap: self.spec.attention.score_cap }
+    }
+}

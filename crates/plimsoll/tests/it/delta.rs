@@ -1,0 +1,123 @@
+//! Models with linear attention from outside: every method, any number of ranks, from where they stopped, in less memory; and what is refused.
+
+use crate::ranks::{ended, left};
+use crate::run::{Run, number, region};
+use crate::tiny;
+use serde_json::{Value, json};
+
+/// A run of a tiny model: linear attention in two layers, then attention over keys in one, and the tokenizer of nano.
+fn run_of_delta() -> Run {
+    let folder = Run::new("");
+    tiny::write(
+        &folder.path("delta"),
+        &json!({
+            "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "hidden_size": 64, "num_hidden_layers": 3,
+            "intermediate_size": 128, "head_dim": 32, "partial_rotary_factor": 0.5,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+            "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+            "linear_conv_kernel_dim": 4,
+        }),
+    );
+    folder.write("delta.toml", &tiny::RUN.replace("MODEL", &folder.text_path("delta")));
+    folder.file("delta.toml")
+}
+
+const FFN: [&str; 2] = ["lora.rank=4", "lora.targets=[\"gate_proj\", \"up_proj\", \"down_proj\"]"];
+
+#[test]
+fn the_number_of_ranks_changes_no_bit_of_linear_attention() {
+    let folder = run_of_delta();
+    for (name, sets) in [
+        ("full", &["train.optimizer_dtype=int8", "train.grad_dtype=bf16"][..]),
+        ("spread", &["loss.kl_coef=0.05", "run.zero_stage=3", "train.recompute=layer"]),
+        ("f32", &["model_options.dtype=f32", "train.recompute=none", "train.mini_batch=4"]),
+        ("adapters", &[FFN[0], FFN[1], "loss.kl_coef=0.05", "train.recompute=cheap"]),
+    ] {
+        let mut one = None;
+        for ranks in [1, 2, 3] {
+            let (dir, flag) = (format!("{name}-{ranks}"), format!("--ranks={ranks}"));
+            let (code, said) = ended(folder.output(&dir, &[&[&*flag], sets].concat()));
+            assert_eq!(code, Some(0), "{name} on {ranks}: {said}");
+            let left = left(&folder, &dir);
+            assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "{name} on {ranks} ranks");
+            for step in folder.metrics(&dir) {
+                assert_eq!(number(&step, "rollout/logprob_mismatch_max"), 0.0, "{name} on {ranks}: {step}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_of_linear_attention_goes_on_and_what_it_keeps_may_be_elsewhere() {
+    let folder = run_of_delta();
+    folder.train("whole", &[]);
+    folder.train("cut", &["train.steps=2"]);
+    folder.train("cut", &["train.steps=3", "--resume"]);
+    assert_eq!(left(&folder, "whole"), left(&folder, "cut"));
+    folder.train("away", &["memory.offload=[\"optimizer\"]"]);
+    folder.train("few", &["rollout.sequences_max=2"]);
+    folder.train("kept", &["train.recompute=none"]);
+    folder.train("left", &["train.recompute=offload"]);
+    for other in ["away", "few", "kept", "left"] {
+        assert_eq!(folder.weights("whole"), folder.weights(other), "{other}");
+    }
+    folder.train("near", &["loss.kl_coef=0.05"]);
+    folder.train("far", &["loss.kl_coef=0.05", "memory.offload=[\"reference\"]"]);
+    assert_eq!(left(&folder, "near"), left(&folder, "far"));
+    // What was saved is a model that opens.
+    let again = format!("model={}", folder.text_path("whole/checkpoints/latest"));
+    folder.train("again", &[&again, "train.steps=1"]);
+}
+
+#[test]
+fn every_method_trains_linear_attention() {
+    let folder = run_of_delta();
+    let model = format!("model={}", folder.text_path("delta"));
+    let teacher = format!("distill.teacher={}", folder.text_path("delta"));
+    for (name, more) in [
+        ("first-ppo", &["critic.warmup_steps=0"][..]),
+        ("first-dpo", &["train.warmup_steps=0"]),
+        ("first-reward-model", &["train.warmup_steps=0"]),
+        ("first-distill", &[&*teacher]),
+    ] {
+        let recipe = format!("{}/../../runs/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+        let run = Run::new(&std::fs::read_to_string(recipe).expect("a recipe"));
+        run.train(name, &[&[&*model, "train.steps=2"], more].concat());
+        let steps = run.metrics(name);
+        // A teacher of the same weights says what the student does, to the bit.
+        let learns = name != "first-distill";
+        assert!(steps.iter().all(|step| (number(step, "grad_norm") > 0.0) == learns), "{name}: {steps:?}");
+    }
+}
+
+#[test]
+fn adapters_of_the_feed_forward_part_are_built_and_others_refused() {
+    let folder = run_of_delta();
+    let refused = [
+        "error[lora-unsupported]: q_proj, k_proj, v_proj, o_proj of a qwen3_5_text model are in some layers alone",
+        "hint: set lora.targets = [\"gate_proj\", \"up_proj\", \"down_proj\"]",
+    ];
+    folder.train_refused("all", &["lora.rank=4"], 2, &refused);
+    for more in ["lora.rank=4", "lora.quantize=nf4"] {
+        folder.train(more, &[FFN[0], FFN[1], more, "train.steps=2"]);
+        for step in folder.metrics(more) {
+            assert_eq!(number(&step, "rollout/logprob_mismatch_max"), 0.0, "{more}: {step}");
+            assert!(number(&step, "grad_norm") > 0.0, "{more}: {step}");
+        }
+    }
+}
+
+#[test]
+fn states_of_a_4b_model_are_planned() {
+    let folder = run_of_delta();
+    let plan =
+        folder.plan(&["model=random:qwen3.5-4b", "--limit=host=2TiB,disk=8TiB", "rollout.sequences_max=8"]);
+    let bytes = |name: &str| number(region(&plan, name).expect("a row"), "bytes");
+    // Eight responses in groups of four, of which three groups may be in flight: 24 layers of 32 heads of 128 x 128 f32.
+    assert_eq!(bytes("rollout.delta.states"), 11.0 * 24.0 * 32.0 * 65_536.0);
+    // The last three inputs of 2 x 16 x 128 + 32 x 128 channels.
+    assert_eq!(bytes("rollout.delta.tails"), 11.0 * 24.0 * 3.0 * 8192.0 * 2.0);
+    // Of 32 layers 8 have keys.
+    let of_keys: Value = region(&plan, "rollout.keys").expect("a row")["shape"].clone();
+    assert_eq!(of_keys[0], 8, "{of_keys}");
+}

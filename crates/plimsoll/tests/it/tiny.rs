@@ -1,0 +1,52 @@
+//! Tiny models of other shapes than nano's, with its tokenizer.
+
+use crate::made;
+use plimsoll_files::{expected_tensors, spec_from_config};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+const NANO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../files/assets/nano");
+
+/// A short run of the model in a folder.
+pub const RUN: &str = r#"method = "grpo"
+model = "MODEL"
+[data]
+prompts = "builtin:addition"
+eval = "none"
+[rollout]
+prompts_per_step = 2
+group_size = 4
+max_new_tokens = 4
+[[reward]]
+kind = "hash"
+[train]
+steps = 3
+learning_rate = 1e-4
+cut_multiple = 4
+"#;
+
+/// Writes a model into a folder that is not there yet: nano with other keys in its configuration, and other weights.
+pub fn write(to: &Path, keys: &Value) {
+    fs::create_dir(to).expect("a folder");
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(Path::new(NANO).join(name), to.join(name)).expect("a file");
+    }
+    let read = fs::read(Path::new(NANO).join("config.json")).expect("a file");
+    let mut config: Value = serde_json::from_slice(&read).expect("JSON");
+    for (key, value) in keys.as_object().expect("keys") {
+        config[key] = value.clone();
+    }
+    fs::write(to.join("config.json"), config.to_string()).expect("a file");
+    let spec = spec_from_config(&config, "config.json").expect("a shape");
+    let tensors = expected_tensors(&spec);
+    let (header, _) = made::header_and_data(&tensors);
+    let value = |(number, (name, shape)): (usize, &(String, Vec<u64>))| {
+        let (of_norm, elements) = (name.ends_with("norm.weight"), shape.iter().product::<u64>());
+        let wave = move |i: u64| 0.3 * (12.9898 * i as f32 + 78.233 * number as f32).sin();
+        (0..elements).flat_map(move |i| if of_norm { 1f32 } else { wave(i) }.to_le_bytes())
+    };
+    let data: Vec<u8> = tensors.iter().enumerate().flat_map(value).collect();
+    let file = made::safetensors(&Value::Object(header).to_string(), &data);
+    fs::write(to.join("model.safetensors"), file).expect("a file");
+}
