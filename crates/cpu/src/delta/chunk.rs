@@ -47,18 +47,21 @@ pub(super) struct Chunk {
     pub(super) rows: usize,
     /// The place of the state before it; that after it is the next.
     pub(super) place: usize,
+    /// True if the state before it is zero.
+    pub(super) begins: bool,
 }
 
 impl<T> Call<'_, T> {
     /// The chunk of that number among those of all segments.
     pub(super) fn chunk(&self, mut index: usize) -> Chunk {
-        for Stay { segment, to, .. } in self.all.iter() {
+        for Stay { segment, from, to } in self.all.iter() {
             let chunks = segment.rows.div_ceil(STATE_CHUNK);
             if index < chunks {
                 return Chunk {
                     first_row: segment.first_row + index * STATE_CHUNK,
                     rows: STATE_CHUNK.min(segment.rows - index * STATE_CHUNK),
                     place: to.expect("states of all chunks have places") + index,
+                    begins: index == 0 && from.is_none(),
                 };
             }
             index -= chunks;
@@ -478,8 +481,9 @@ simd_fn! {
                 store_any(s, &mut dq[at..at + LANES], sum);
             }
             dg += dot(s, q, own) - dot(s, &call.qkv[of_v..][..dv], to_v);
-            // Where e^g is 0, nothing depends on it: not what rounding left of the sum, which the gradient of the decay multiplies by g.
-            if call.gates[m * 2 * h + head] < UNDERFLOW {
+            // Where e^g is 0, or what it decays, nothing depends on it: not what rounding left of the sum, which the gradient of the decay
+            // multiplies by g.
+            if call.gates[m * 2 * h + head] < UNDERFLOW || (t == 0 && chunk.begins) {
                 dg = 0.0;
             }
             let [to_g, to_beta] = of_gates;

@@ -40,9 +40,14 @@ struct ChunkArgs {
     u32 rows, segments_count, places_count;
 };
 
+/// Below it e^g is 0, as the CPU's twin has it.
+#define UNDERFLOW -104.0f
+
 /// Where a block's chunk is.
 struct Chunk {
     u32 row, rows, place;
+    /// True if the state before it is zero.
+    bool begins;
 };
 
 /// The chunk of a slot: chunks of the segments, one after the other. No rows where there are fewer.
@@ -63,13 +68,13 @@ __device__ __forceinline__ Chunk chunk_of(const u32* __restrict__ segments, cons
         if (has) {
             const u32 owner = __ffs(has) - 1, c = slot - __shfl_sync(ALL_LANES, end - chunks, owner);
             const u32 first = __shfl_sync(ALL_LANES, is.first, owner), n = __shfl_sync(ALL_LANES, is.rows, owner);
-            const u32 place = places[(from + owner) * 2 + 1];
+            const u32 before = places[(from + owner) * 2], place = places[(from + owner) * 2 + 1];
             if (place == NO_STATE || !index_ok(BAD_ROW, place + c + 1, places_count)) break;
-            return {first + c * STATE_CHUNK, min(n - c * STATE_CHUNK, (u32)STATE_CHUNK), place + c};
+            return {first + c * STATE_CHUNK, min(n - c * STATE_CHUNK, (u32)STATE_CHUNK), place + c, c == 0 && before == NO_STATE};
         }
         slot -= __shfl_sync(ALL_LANES, end, WARP - 1);
     }
-    return {0, 0, 0};
+    return {0, 0, 0, false};
 }
 
 /// Splits four numbers into parts, each at `at` of its own matrix.
@@ -428,8 +433,11 @@ struct ChunkHead {
         for (u32 n = 0; n < 2; n++) {
             const u32 i = lane() * 2 + n;
             if (i >= chunk.rows) continue;
-            float* to = a.d_gates + (u64)(chunk.row + i) * 2 * h.value_heads + head;
-            to[0] = dg[n];
+            const u64 at = (u64)(chunk.row + i) * 2 * h.value_heads + head;
+            float* to = a.d_gates + at;
+            // Where e^g is 0, or what it decays, nothing depends on it: not what rounding left of the sum, which the gradient of the decay
+            // multiplies by g.
+            to[0] = a.gates[at] < UNDERFLOW || (i == 0 && chunk.begins) ? 0.0f : dg[n];
             to[h.value_heads] = of.d_beta[i];
         }
     }
