@@ -40,6 +40,10 @@ TINY = {
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3",
     "granite": "Granite 3",
+    "llama_bias": "Llama with biases",
+    "phi3": "Phi-3",
+    "phi4_mini": "Phi-4 mini",
+    "phi4_mini_long": "Phi-4 mini, long factors",
 }
 # Shapes on a card; the first ones are what the others are compared with.
 CARD_SHAPES = ["qwen3-1.7b", "qwen3-4b", "olmo-2-1b", "gemma-3-1b", "granite-3.3-2b", "smollm3-3b", "gemma-3-4b", "olmo-3-7b"]
