@@ -356,7 +356,7 @@ fn a_missing_rank_is_named() {
 #[test]
 fn a_wrong_token_and_another_run_file_are_named() {
     let folder = Run::new(SMALL);
-    let (args, port) = (folder.train_args("out", &["--join-seconds=4"]), free_port());
+    let (args, port) = (folder.train_args("out", &["--join-seconds=12"]), free_port());
     let rank = |rank: u32, token: &str| Rank::new(&args, rank, 2, port, &[("PLIMSOLL_TOKEN", token)]);
     let [zero, one] = [rank(0, "a"), rank(1, "b")].map(Rank::end);
     assert_eq!((zero.0, one.0), (Some(1), Some(2)), "{}{}", zero.1, one.1);
