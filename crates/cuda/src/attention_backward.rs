@@ -123,7 +123,7 @@ pub(crate) fn backward(dev: &CudaDevice, args: AttentionBackward<'_>) {
 
     let inputs = [q, keys, values, segs, tables];
     let last = Arg::F32(scale(d));
-    if !shape.is_fast() {
+    if !shape.is_fast() || shape.is_wide() {
         let one_block = Launch { grid: [1, 1, 1], block: PLAN_THREADS, shared: 0 };
         launch("attention_backward_plan", one_block, &[&[segs], &plan, &shape.args()]);
         let last = shape.plain_args(1.0);
