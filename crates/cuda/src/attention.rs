@@ -19,7 +19,7 @@ pub(super) const UNIT: usize = 64;
 const PANEL_ALIGN: usize = 1024;
 pub(super) const THREADS: usize = 128;
 const BLOCK_ROWS: usize = THREADS / 32 * TILE;
-/// Elements of the largest heads, for which `attention_wide.cu` is.
+/// Elements of the largest heads, for which `attention_wide.cu` and `attention_backward_wide.cu` are.
 const WIDE: usize = 256;
 /// Blocks of a decode pass up to which chunks of keys get blocks of their own; more fill a card by themselves.
 const CHUNKED_BLOCKS_MAX: usize = 1024;

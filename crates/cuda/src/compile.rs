@@ -42,6 +42,7 @@ pub const SOURCES: &[Source] = sources![
     "attention" with "attention_tile.cuh" "attention_join.cuh" "hopper.cuh" "attention_hopper.cuh",
     "attention_backward" with "attention_tile.cuh" "attention_plan.cuh",
     "attention_backward_hopper" with "attention_tile.cuh" "attention_plan.cuh" "hopper.cuh" "attention_hopper.cuh",
+    "attention_backward_wide" with "attention_tile.cuh" "attention_plan.cuh" "attention_wide.cuh",
     "attention_wide" with "attention_tile.cuh" "attention_join.cuh" "attention_wide.cuh",
     "blocks",
     "chain",

@@ -1,4 +1,4 @@
-// What the kernels for heads of 256 elements share; see attention_wide.cu.
+// What the kernels for heads of 256 elements share; see attention_wide.cu and attention_backward_wide.cu.
 //
 // A thread's 128 sums leave no registers for operands, and a tile's own rows leave no shared memory for two units of keys
 // and values. So operands are read from shared memory each time, and keys and values, or queries and gradients, have one
