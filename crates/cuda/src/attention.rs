@@ -2,8 +2,9 @@
 //!
 //! A row's bits are the same in all of them; which kernel runs is a matter of speed. Every segment has a row at least, so
 //! as many segments as rows have one each and are decoded: a block for each segment and key-value head, or for each chunk
-//! of 512 keys of those where there would be too few. Other segments are cut into tiles of rows. Head dimensions other
-//! than 64 and 128, f32, and scores that are bent take the plain kernel everywhere.
+//! of 512 keys of those where there would be too few. Other segments are cut into tiles of rows. Heads of 256 elements
+//! have kernels of their own, in `attention_wide.cu`. Head dimensions other than 64, 128 and 256, f32, and scores that are
+//! bent take the plain kernel everywhere.
 
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_base::DType;
@@ -18,12 +19,14 @@ pub(super) const UNIT: usize = 64;
 const PANEL_ALIGN: usize = 1024;
 pub(super) const THREADS: usize = 128;
 const BLOCK_ROWS: usize = THREADS / 32 * TILE;
+/// Elements of the largest heads, for which `attention_wide.cu` and `attention_backward_wide.cu` are.
+const WIDE: usize = 256;
 /// Blocks of a decode pass up to which chunks of keys get blocks of their own; more fill a card by themselves.
 const CHUNKED_BLOCKS_MAX: usize = 1024;
 /// Shared memory of a block that every architecture from sm_80 on has.
 const SHARED_MAX: usize = 99 << 10;
 /// Largest head dimension of the plain kernels.
-const HEAD_DIM_MAX: usize = 256;
+const HEAD_DIM_MAX: usize = WIDE;
 
 /// The arguments of all attention kernels.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +97,17 @@ impl Shape {
 
     /// True for the kernels on tensor cores.
     pub(super) fn is_fast(&self) -> bool {
-        self.dtype == DType::Bf16 && matches!(self.d, 64 | 128) && self.cap.is_none()
+        self.dtype == DType::Bf16 && matches!(self.d, 64 | 128 | WIDE) && self.cap.is_none()
+    }
+
+    /// True for heads that have kernels of their own.
+    pub(super) fn is_wide(&self) -> bool {
+        self.d == WIDE
+    }
+
+    /// Bytes of `rows` rows of wide heads in shared memory.
+    pub(super) fn wide_bytes(&self, rows: usize) -> usize {
+        rows * WIDE * 2
     }
 
     /// One of two kernels, by head dimension.
@@ -185,13 +198,18 @@ pub(crate) fn forward(
     if shape.rows == shape.segments {
         return decode(dev, &shape, &before, log_scale);
     }
+    let args = [&before[..], &shape.args(), &[log_scale]].concat();
+    if shape.is_wide() {
+        // A tile of queries, a unit of keys and one of values.
+        let how = shape.tiles(shape.wide_bytes(3 * UNIT));
+        return dev.launch("attention_wide", "attention_wide_tiles", how, &args);
+    }
     // Each thread's part of the chunks before: half its warp's row elements, and the sums of two rows.
     let totals = if shape.keys_max > ATTENTION_CHUNK { (shape.d / 2 + 4) * THREADS * 4 } else { 0 };
     let kernel = match dev.info().capability {
         (9, 0) => shape.fast("attention_hopper_tiles_64", "attention_hopper_tiles_128"),
         _ => shape.fast("attention_tiles_64", "attention_tiles_128"),
     };
-    let args = [&before[..], &shape.args(), &[log_scale]].concat();
     dev.launch("attention", kernel, shape.tiles(shape.stream_bytes() + totals + panel_bytes(dev)), &args);
 }
 
@@ -205,23 +223,22 @@ fn decode(dev: &CudaDevice, shape: &Shape, before: &[Arg], log_scale: Arg) {
     let has_room = dev.scratch.is_some_and(|(_, len)| bytes <= len);
     let is_small = segments * row_blocks <= CHUNKED_BLOCKS_MAX;
     let chunks = if is_small && has_room && all_chunks > 1 { all_chunks } else { 0 };
-    // A warp's halves of units on their way; units' results and the chunks' before, rows 8 floats apart; their sums.
-    let slots = if d == 64 { 4 } else { 2 };
-    let results = 9 * (a / k).min(TILE) * (d + 8) * 4 + 10 * TILE * 8;
-    let shared = |warps: usize| warps * slots * UNIT / 2 * d * 2 + results;
-    let warps = [4, 2, 1].into_iter().find(|&w| shared(w) <= SHARED_MAX).expect("one warp fits");
     let parts = Arg::Ptr(if chunks > 0 { dev.scratch(bytes) } else { 0 });
-    let how = Launch {
-        grid: [segments as u32, row_blocks as u32, chunks.max(1) as u32],
-        block: 32 * warps as u32,
-        shared: shared(warps) as u32,
+    let grid = [segments as u32, row_blocks as u32, chunks.max(1) as u32];
+    let (warps, shared) = decode_warps(shape);
+    let how = Launch { grid, block: 32 * warps as u32, shared: shared as u32 };
+    let [module, kernel, join] = match shape.is_wide() {
+        true => ["attention_wide", "attention_wide_decode", "attention_wide_join"],
+        false => [
+            "attention",
+            shape.fast("attention_decode_64", "attention_decode_128"),
+            shape.fast("attention_join_64", "attention_join_128"),
+        ],
     };
-    let kernel = shape.fast("attention_decode_64", "attention_decode_128");
     let chunks_arg = Arg::U32(chunks as u32);
     let args = [before, &[parts], &shape.args(), &[chunks_arg, log_scale]].concat();
-    dev.launch("attention", kernel, how, &args);
+    dev.launch(module, kernel, how, &args);
     if chunks > 0 {
-        let kernel = shape.fast("attention_join_64", "attention_join_128");
         let how = Launch {
             grid: [(segments * a * d / 4).div_ceil(THREADS) as u32, 1, 1],
             block: THREADS as u32,
@@ -229,6 +246,21 @@ fn decode(dev: &CudaDevice, shape: &Shape, before: &[Arg], log_scale: Arg) {
         };
         // Segments, out and lse.
         let args = [&[parts, before[3], before[5], before[6]], &shape.args()[..], &[chunks_arg]].concat();
-        dev.launch("attention", kernel, how, &args);
+        dev.launch(module, join, how, &args);
     }
+}
+
+/// Warps of a block that decodes, and its shared memory.
+fn decode_warps(shape: &Shape) -> (usize, usize) {
+    let Shape { a, k, d, .. } = *shape;
+    if shape.is_wide() {
+        // A tile of queries, a unit of keys and one of values.
+        return (1, shape.wide_bytes(TILE + 2 * UNIT));
+    }
+    // A warp's halves of units on their way; units' results and the chunks' before, rows 8 floats apart; their sums.
+    let slots = if d == 64 { 4 } else { 2 };
+    let results = 9 * (a / k).min(TILE) * (d + 8) * 4 + 10 * TILE * 8;
+    let shared = |warps: usize| warps * slots * UNIT / 2 * d * 2 + results;
+    let warps = [4, 2, 1].into_iter().find(|&w| shared(w) <= SHARED_MAX).expect("one warp fits");
+    (warps, shared(warps))
 }

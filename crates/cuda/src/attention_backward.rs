@@ -12,9 +12,9 @@ use plimsoll_device::AttentionBackward;
 /// Rows of pieces' results that a pass of fewer rows may have, up to `PARTS_OF_ROW` times its own.
 const PART_ROWS: usize = 12288;
 const PARTS_OF_ROW: usize = 8;
-/// Blocks that an H200 runs at a time of the keys' kernels with head dimensions 64 and 128. Pieces are cut for this number on
-/// every card, because it decides the order of sums.
-const BLOCKS_AT_ONCE: [usize; 2] = [132 * 3, 132 * 2];
+/// Items that an H200 takes at a time in the keys' kernels with head dimensions 64, 128 and 256. Pieces are cut for this
+/// number on every card, because it decides the order of sums.
+const ITEMS_AT_ONCE: [usize; 3] = [132 * 3, 132 * 2, 132];
 /// Threads of a block that only plans.
 const PLAN_THREADS: u32 = 1024;
 /// Regions of the scratch begin at multiples of it.
@@ -82,6 +82,9 @@ pub fn attention_backward_scratch_bytes(
 /// Module and names of the queries' and the keys' kernels on tensor cores.
 fn fast_kernels(dev: &CudaDevice, shape: &Shape) -> [&'static str; 3] {
     match dev.info().capability {
+        _ if shape.is_wide() => {
+            ["attention_backward_wide", "attention_backward_wide_queries", "attention_backward_wide_keys"]
+        }
         (9, 0) => [
             "attention_backward_hopper",
             shape.fast("attention_backward_hopper_queries_64", "attention_backward_hopper_queries_128"),
@@ -93,6 +96,20 @@ fn fast_kernels(dev: &CudaDevice, shape: &Shape) -> [&'static str; 3] {
             shape.fast("attention_backward_keys_64", "attention_backward_keys_128"),
         ],
     }
+}
+
+/// Shared memory of a block of the queries' and of the keys' kernel.
+fn shared_bytes(dev: &CudaDevice, shape: &Shape) -> [usize; 2] {
+    // Log-sum-exp, delta and both bounds of a buffer's queries.
+    let fields = 4 * UNIT * 4;
+    if shape.is_wide() {
+        // A tile's own two rows, and half a unit of those that come; there are two buffers of fields.
+        let rows = shape.wide_bytes(3 * UNIT);
+        return [rows, rows + fields];
+    }
+    let (stream, aligned) = (shape.stream_bytes(), panel_bytes(dev));
+    // Two buffers of queries, and a tile of keys and values.
+    [stream + aligned, stream * 3 / 2 + 2 * fields + aligned]
 }
 
 /// Gradient of attention; see `Device::attention_backward`.
@@ -113,7 +130,8 @@ pub(crate) fn backward(dev: &CudaDevice, args: AttentionBackward<'_>) {
     let region = |offset: u64| Arg::Ptr(scratch + offset);
     let [delta, counts, of_row, firsts, tiles, items, parts] =
         [at.delta, at.counts, at.of_row, at.firsts, at.tiles, at.items, at.parts].map(region);
-    let sizes = [part_rows(rows), BLOCKS_AT_ONCE[usize::from(d > 64)]].map(|n| Arg::U32(n as u32));
+    let sizes = [part_rows(rows), ITEMS_AT_ONCE[usize::from(d > 64) + usize::from(shape.is_wide())]]
+        .map(|n| Arg::U32(n as u32));
     let plan = [&[counts, of_row, firsts, tiles, items][..], &sizes].concat();
     let [q, keys, values, segs, tables] =
         [q, kv.keys, kv.values, batch.segments, batch.tables].map(|b| dev.arg(b));
@@ -136,16 +154,15 @@ pub(crate) fn backward(dev: &CudaDevice, args: AttentionBackward<'_>) {
         return launch(kernel, shape.warps(rows * k), &[&inputs, &own, &shape.args(), &last]);
     }
     let [module, queries_kernel, keys_kernel] = fast_kernels(dev, &shape);
-    let aligned = panel_bytes(dev);
+    let [queries_shared, keys_shared] = shared_bytes(dev, &shape);
     // One block more makes the plan.
-    let mut how = shape.tiles(shape.stream_bytes() + aligned);
+    let mut how = shape.tiles(queries_shared);
     how.grid[0] += 1;
     let own = [out, lse, dout, delta, dq];
     launch_of(module, queries_kernel, how, &[&inputs, &own, &plan, &shape.args(), &[last]]);
-    // Two buffers of queries, and a tile of keys and values; log-sum-exp, delta and both bounds of the queries.
-    let shared = shape.stream_bytes() * 3 / 2 + 2 * 4 * UNIT * 4 + aligned;
-    let grid = [(items_max(rows, segments) * k) as u32, 1, 1];
-    let how = Launch { grid, block: THREADS as u32, shared: shared as u32 };
+    // Heads that are wide have a block for keys and one for values.
+    let blocks = items_max(rows, segments) * k * if shape.is_wide() { 2 } else { 1 };
+    let how = Launch { grid: [blocks as u32, 1, 1], block: THREADS as u32, shared: keys_shared as u32 };
     let own = [lse, dout, delta, counts, tiles, items, parts, dkv];
     launch_of(module, keys_kernel, how, &[&inputs, &own, &shape.args(), &[last]]);
     let widths = [rows, a * d, 2 * k * d].map(|n| Arg::U32(n as u32));

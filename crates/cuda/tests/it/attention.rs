@@ -43,8 +43,9 @@ const fn capped(cap: f32, s: Shape) -> Shape {
     Shape { cap: Some(cap), ..s }
 }
 
-/// Groups of 1, 3, 6, 7, 8 and 20 heads on tensor cores, then shapes of the plain kernels, then windows, then caps.
-const SHAPES: [Shape; 17] = [
+/// Groups of 1, 3, 6, 7, 8 and 20 heads on tensor cores, then shapes of the plain kernels, then windows, then caps, then
+/// groups of 4 and 20 heads of 256.
+const SHAPES: [Shape; 19] = [
     shape(2, 2, 64, Bf16),
     shape(9, 3, 64, Bf16),
     shape(6, 1, 128, Bf16),
@@ -62,6 +63,8 @@ const SHAPES: [Shape; 17] = [
     capped(1.5, shape(4, 2, 48, F32)),
     capped(50.0, windowed(130, shape(2, 1, 256, Bf16))),
     capped(2.0, shape(4, 2, 128, Bf16)),
+    shape(8, 2, 256, Bf16),
+    shape(20, 1, 256, Bf16),
 ];
 
 /// A sequence's queries, keys and values by position, and its block table. A child begins with `prefix` positions of a
@@ -436,7 +439,7 @@ fn reference_gradients(s: Shape, x: &[Sequence], dout: &[f32]) -> (Vec<f64>, Vec
 
 #[test]
 fn gradients_are_close_to_the_f64_reference_and_the_same_bits_each_time() {
-    for s in [1, 2, 6, 8, 9, 10, 12, 13].map(|i| SHAPES[i]) {
+    for s in [1, 2, 6, 8, 9, 10, 12, 13, 17].map(|i| SHAPES[i]) {
         let x = sequences(s, &FAMILIES);
         let pass = Pass::new(s, &x, |_| usize::MAX, &whole(&x));
         let dout = normal(99, pass.q.len(), 0.5, s.e);
@@ -454,7 +457,7 @@ fn gradients_are_close_to_the_f64_reference_and_the_same_bits_each_time() {
 
 #[test]
 fn the_cpu_agrees() {
-    for s in [1, 4, 7, 10, 12].map(|i| SHAPES[i]) {
+    for s in [1, 4, 7, 10, 12, 17].map(|i| SHAPES[i]) {
         let x = sequences(s, &FAMILIES[..5]);
         let pass = Pass::new(s, &x, |_| usize::MAX, &whole(&x));
         let dout = normal(99, pass.q.len(), 0.5, s.e);
@@ -471,7 +474,7 @@ fn the_cpu_agrees() {
 
 #[test]
 fn rows_of_no_segment_have_no_gradients() {
-    for s in [SHAPES[1], SHAPES[7]] {
+    for s in [SHAPES[1], SHAPES[7], SHAPES[17]] {
         let x = sequences(s, &[(None, 0, 20), (None, 0, 90)]);
         let mut pass = Pass::new(s, &x, |_| usize::MAX, &whole(&x));
         pass.segments.truncate(5);
@@ -484,9 +487,8 @@ fn rows_of_no_segment_have_no_gradients() {
 
 #[test]
 fn a_bad_entry_of_a_block_table_is_named_by_a_checked_build() {
-    for (s, pieces) in
-        [(SHAPES[1], vec![(0, 0, 90)]), (SHAPES[1], vec![(0, 89, 90)]), (SHAPES[7], vec![(0, 0, 90)])]
-    {
+    let all = [1, 7, 17].map(|i| [(SHAPES[i], vec![(0, 0, 90)]), (SHAPES[i], vec![(0, 89, 90)])]);
+    for (s, pieces) in all.into_iter().flatten() {
         let x = sequences(s, &[(None, 0, 90)]);
         let mut pass = Pass::new(s, &x, |_| 90, &pieces);
         pass.tables[3] = 1_000_000;
