@@ -22,7 +22,7 @@ use plimsoll_device::{
 };
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
 pub(crate) use slots::adapter_slots;
-use slots::{attends, ffn_out_slots, gate_up_before, gate_up_slots, leaving, slots};
+use slots::{attends, ffn_out_slots, gate_up_before, gate_up_slots, keeps_first, leaving, slots};
 
 /// The most of everything that one pass may hold; enforced where batches are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,7 +180,7 @@ fn turn_of(spec: &ModelSpec, mode: Mode, name: &str) -> Turn {
         (Some(Recompute::Layer | Recompute::Offload), _) => Turn::Layers,
         (Some(_), "product") if spec.experts.is_some() => Turn::Layers,
         (Some(Recompute::Cheap), "attn_out" | "mid" | "norm_attn" | "norm_ffn" | "product") => Turn::Layers,
-        (Some(_), "qkv") if spec.qk_norms.is_none() => Turn::Layers,
+        (Some(_), "qkv") if !keeps_first(spec) => Turn::Layers,
         (Some(_), _) => Turn::Whole,
     }
 }

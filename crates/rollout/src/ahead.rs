@@ -3,7 +3,7 @@
 //!
 //! Blocks for all passes of a run are given out before it; a sequence that has ended keeps its row until the run ends, and
 //! writes into its own blocks and the spare one. Rows are filled up to a bucket with copies of the first one, which
-//! write the same bits to the same places.
+//! write the same bits to the same places; where rows have states, with one that has none.
 
 use crate::Samples;
 use crate::engine::{Engine, Request, RolloutStats, StopCondition};

@@ -33,8 +33,7 @@ pub(super) fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
         Mode::Critic(recompute) | Mode::Update(recompute) | Mode::UpdateScore(recompute) => {
             let kept = if recompute.is_of_layers() { 1 } else { layers };
             let cheap = if recompute == Recompute::None { layers } else { 1 };
-            let reads_qkv = spec.qk_norms.is_some() || spec.delta.is_some() || spec.attention.gated;
-            let qkv = if reads_qkv { kept } else { 1 };
+            let qkv = if keeps_first(spec) { kept } else { 1 };
             let attends = if kept > 1 { attends } else { 1 };
             let product = if spec.experts.is_some() { 1 } else { cheap };
             let routes = if kept > 1 { spec.expert_layers() as usize } else { 1 };
@@ -82,4 +81,9 @@ pub(super) fn attends(spec: &ModelSpec, layer: usize) -> usize {
 /// Inputs of layers that wait in the host's memory.
 pub(super) fn leaving(spec: &ModelSpec, mode: Mode) -> usize {
     if mode.recompute() == Some(Recompute::Offload) { kept::leaving(spec.layers) } else { 0 }
+}
+
+/// True if the backward pass reads what a layer's first product gave: its norms, gates or linear attention.
+pub(super) fn keeps_first(spec: &ModelSpec) -> bool {
+    spec.qk_norms.is_some() || spec.delta.is_some() || spec.attention.gated
 }

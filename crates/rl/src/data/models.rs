@@ -238,9 +238,13 @@ fn check_codes(slug: &'static str, key: &str, how: Option<Quantization>, model: 
     }
     let spec = &model.spec;
     let Some(how) = how.filter(|how| !how.takes(spec)) else { return Ok(()) };
-    let (block, [hidden, q, ffn]) = (Quantization::BLOCK, [spec.hidden, spec.q_width(), spec.ffn_inputs()]);
+    let (block, delta) = (Quantization::BLOCK, spec.delta.map(|delta| delta.value_width()));
+    let widths: Vec<String> =
+        [spec.hidden, spec.q_width()].iter().chain(&delta).map(u32::to_string).collect();
     let message = format!(
-        "{key} = \"{how}\": rows of this model have {hidden}, {q} and {ffn} weights, which are not all multiples of {block}"
+        "{key} = \"{how}\": rows of this model have {} and {} weights, which are not all multiples of {block}",
+        widths.join(", "),
+        spec.ffn_inputs()
     );
     let error = Error::usage(slug, message).fact(format!("{block} neighbours of a row share a scale"));
     let error = match model.encodings {

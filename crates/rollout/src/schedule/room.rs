@@ -65,7 +65,10 @@ impl Schedule {
                 let own = match goes_on {
                     true => wanted(),
                     // The others of its group wait for the prompt: in vain, if it were preempted at once.
-                    false if self.has_lost_prompt(s, samples) => wanted().plus(one),
+                    false if self.has_lost_prompt(s, samples) => {
+                        let next = if self.running.is_empty() { Count::default() } else { one };
+                        Count { states: self.own_states(s), ..wanted().plus(next) }
+                    }
                     false => Count { states: self.own_states(s), ..one },
                 };
                 let lacks = |&&s: &&usize| self.sequences[s].held.state.is_none() && self.own_states(s) > 0;

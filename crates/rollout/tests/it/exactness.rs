@@ -193,7 +193,7 @@ impl Ask {
 
     /// Blocks so few that sequences give theirs back.
     fn tight_blocks(&self) -> usize {
-        (self.prompt_tokens() + self.new_tokens).div_ceil(16) + 2
+        (self.prompt_tokens() + self.new_tokens).div_ceil(16) + 1
     }
 
     fn check_everything(&self) -> Samples {

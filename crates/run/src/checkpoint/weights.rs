@@ -129,6 +129,13 @@ fn read_rows(
 fn is_linear(tensor: &str) -> bool {
     // Several of them in one tensor, as Phi-3 has them.
     const FUSED: [&str; 2] = ["self_attn.qkv_proj", "mlp.gate_up_proj"];
+    const DELTA: [&str; 5] = [
+        "linear_attn.in_proj_qkv",
+        "linear_attn.in_proj_z",
+        "linear_attn.in_proj_b",
+        "linear_attn.in_proj_a",
+        "linear_attn.out_proj",
+    ];
     let module = tensor.strip_suffix(".weight").unwrap_or_default();
     let is_of_layer = |linear: &str| module.strip_suffix(linear).is_some_and(|rest| rest.ends_with('.'));
     let is_of_expert = |linear: &str| {
@@ -137,7 +144,7 @@ fn is_linear(tensor: &str) -> bool {
             .and_then(|matrix| module.strip_suffix(matrix)?.strip_suffix('.')?.rsplit_once(".mlp.experts."));
         number.is_some_and(|(_, number)| number.parse::<u32>().is_ok())
     };
-    let mut modules = LoraTarget::ALL.iter().map(|target| target.module()).chain(FUSED);
+    let mut modules = LoraTarget::ALL.iter().map(|target| target.module()).chain(FUSED).chain(DELTA);
     modules.any(|linear| is_of_layer(linear) || is_of_expert(linear))
 }
 
@@ -233,6 +240,9 @@ mod tests {
             "mlp.experts.7.gate_proj",
             "mlp.experts.0.up_proj",
             "mlp.experts.127.down_proj",
+            "linear_attn.in_proj_qkv",
+            "linear_attn.in_proj_a",
+            "linear_attn.out_proj",
         ] {
             assert!(is_linear(&format!("model.layers.3.{module}.weight")), "{module}");
             assert!(!is_linear(&format!("model.layers.3.{module}.bias")), "{module}");
@@ -242,6 +252,9 @@ mod tests {
             "lm_head.weight",
             "model.layers.0.input_layernorm.weight",
             "model.layers.0.mlp.gate.weight",
+            "model.layers.0.linear_attn.conv1d.weight",
+            "model.layers.0.linear_attn.norm.weight",
+            "model.layers.0.linear_attn.A_log",
             "model.layers.0.mlp.experts.weight",
             "model.layers.0.mlp.experts.down_proj.weight",
             "model.layers.0.mlp.experts.7.o_proj.weight",

@@ -8,14 +8,14 @@ use plimsoll_model::{FlatTensors, Params, PassLimits, save};
 use plimsoll_train::{Optimizer, OptimizerDType, Sequence, Share, UpdateOptions};
 
 const PASS: PassLimits = PassLimits {
-    rows: 154,
-    head_rows: 154,
+    rows: 320,
+    head_rows: 320,
     segments: 6,
-    table_entries: 32,
-    blocks: 16,
+    table_entries: 64,
+    blocks: 32,
     copies: 3,
     window_blocks: 0,
-    places: 0,
+    places: 18,
 };
 const HOW: UpdateOptions =
     UpdateOptions { lr: 1e-3, betas: (0.9, 0.95), weight_decay: 0.01, grad_clip: 0.0, seed: 0 };
