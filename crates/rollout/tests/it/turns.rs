@@ -3,7 +3,7 @@
 
 use crate::common::harness::{Numbers, Setup};
 use crate::common::{KEYS, World, sampling, sequences, with_windows};
-use plimsoll_base::{DType, ModelSpec, Result};
+use plimsoll_base::{Attention, DType, DeltaSpec, Family, LayerSet, ModelSpec, Result};
 use plimsoll_model::{PassLimits, Recompute};
 use plimsoll_rollout::{
     Engine, EngineLimits, Finish, OnFull, Request, RolloutStats, Samples, StopCondition, Turn, WindowLimits,
@@ -111,16 +111,35 @@ fn limits(sequences: usize, rows: usize, blocks: usize, new_tokens: usize) -> En
     }
 }
 
-fn pass(tokens: usize) -> PassLimits {
+fn pass(tokens: usize, has_states: bool) -> PassLimits {
     let segments = PackLimits::segments_of(tokens, PROMPTS.len(), SAMPLES);
-    PackLimits { micro_batch_tokens: tokens, prompt_tokens: PROMPTS[3], segments, has_states: false }.pass()
+    PackLimits { micro_batch_tokens: tokens, prompt_tokens: PROMPTS[3], segments, has_states }.pass()
+}
+
+/// Linear attention in all layers but the last.
+fn with_states() -> ModelSpec {
+    let nano = ModelSpec::preset("nano").unwrap();
+    ModelSpec {
+        family: Family::Qwen35,
+        qk_norms: Family::Qwen35.architecture().qk_norms,
+        attention: Attention { gated: true, ..nano.attention },
+        delta: Some(DeltaSpec {
+            layers: LayerSet::all_but_every(nano.layers, nano.layers),
+            key_heads: 2,
+            value_heads: 4,
+            key_dim: 16,
+            value_dim: 32,
+        }),
+        ..nano
+    }
 }
 
 /// The weights' dtype, and a shape other than that of `nano`.
 type What = (DType, Option<ModelSpec>);
 
 fn setup((dtype, spec): What, tokens: usize, threads: usize, recompute: Recompute) -> Setup {
-    Setup { threads, recompute, spec, ..Setup::new("random:nano", dtype, pass(tokens)) }
+    let pass = pass(tokens, spec.is_some_and(|spec| spec.delta.is_some()));
+    Setup { threads, recompute, spec, ..Setup::new("random:nano", dtype, pass) }
 }
 
 fn draw(
@@ -131,7 +150,16 @@ fn draw(
     order: Order,
 ) -> (Samples, RolloutStats, Script) {
     let of = |blocks| EngineLimits {
-        window: what.1.map(|_| WindowLimits { keys: KEYS as usize, blocks }),
+        window: what
+            .1
+            .and_then(|spec| spec.attention.window)
+            .map(|_| WindowLimits { keys: KEYS as usize, blocks }),
+        // A prompt's and two responses', or enough.
+        states: match what.1.and_then(|spec| spec.delta) {
+            Some(_) if on_full == OnFull::Preempt => 3,
+            Some(_) => SAMPLES + PROMPTS.len(),
+            None => 0,
+        },
         ..limits
     };
     // As few as the other layers have.
@@ -185,6 +213,8 @@ fn turns_do_not_depend_on_when_answers_come_or_on_the_schedule() {
         (DType::F32, None),
         (DType::Bf16, Some(with_windows())),
         (DType::F32, Some(with_windows())),
+        (DType::Bf16, Some(with_states())),
+        (DType::F32, Some(with_states())),
     ] {
         let roomy = 16 * SAMPLES;
         let (drawn, ..) =
@@ -211,6 +241,36 @@ fn turns_do_not_depend_on_when_answers_come_or_on_the_schedule() {
         assert!(preemptions > 0, "the blocks were to run out");
         check_training(what, &drawn);
     }
+}
+
+/// A response that shares its prompt with none goes on in its prompt's state, which it loses with its keys while it waits for an answer.
+#[test]
+fn responses_that_are_alone_go_on_in_the_states_of_their_prompts() {
+    let what = (DType::Bf16, Some(with_states()));
+    let prompts = prompts();
+    let of = |sequences, rows, blocks, states| EngineLimits {
+        samples: prompts.len(),
+        states,
+        ..limits(sequences, rows, blocks, NEW_TOKENS)
+    };
+    let draw = |limits, on_full, order| draw_groups(what, limits, (&prompts, 1, ANSWER), on_full, 1, order);
+    let (drawn, ..) = draw(of(prompts.len(), 512, 200, prompts.len()), OnFull::WorstCase, Order::First);
+    let longest = (PROMPTS[3] + NEW_TOKENS).div_ceil(16) + 1;
+    let mut preemptions = 0;
+    for (sequences, rows, blocks, states, on_full, order) in [
+        (2, 7, 200, 2, OnFull::WorstCase, Order::After(2)),
+        (prompts.len(), 40, longest, 2, OnFull::Preempt, Order::LastWhenAllWait),
+        (prompts.len(), 20, longest, prompts.len(), OnFull::Preempt, Order::First),
+        (prompts.len(), 64, 200, 2, OnFull::Preempt, Order::After(5)),
+    ] {
+        let limits = of(sequences, rows, blocks, states);
+        let (other, stats, _) = draw(limits, on_full, order);
+        for s in 0..prompts.len() {
+            assert_eq!(parts(&drawn, s), parts(&other, s), "{limits:?}, {on_full:?}, {order:?}: sample {s}");
+        }
+        preemptions += stats.preemptions;
+    }
+    assert!(preemptions > 0, "the states were to run out");
 }
 
 /// A response that shares its prompt with none is promised its window and the rows of a pass. An answer may be longer than a pass, and then
