@@ -6,7 +6,7 @@
 pub mod harness;
 
 use harness::{Harness, Setup};
-use plimsoll_base::{Attention, LayerSet, ModelSpec, Phase, Result, Window};
+use plimsoll_base::{Attention, DeltaSpec, Family, LayerSet, ModelSpec, Phase, Result, Window};
 use plimsoll_device::Sampling;
 use plimsoll_memory::Layout;
 use plimsoll_model::{Activations, Mode, adapters_layout};
@@ -99,6 +99,25 @@ impl World {
         let acts = Activations::bind(&phase, Mode::Rollout { truncates: self.truncates }, self.limits.pass());
         let model = Model { dev: parts.dev, decoder: &parts.decoder, acts };
         body(Live::new(model, engine, out))
+    }
+}
+
+/// Linear attention in all layers but the last.
+#[allow(dead_code)] // Each binary uses its part.
+pub fn with_states() -> ModelSpec {
+    let nano = ModelSpec::preset("nano").unwrap();
+    ModelSpec {
+        family: Family::Qwen35,
+        qk_norms: Family::Qwen35.architecture().qk_norms,
+        attention: Attention { gated: true, ..nano.attention },
+        delta: Some(DeltaSpec {
+            layers: LayerSet::all_but_every(nano.layers, nano.layers),
+            key_heads: 2,
+            value_heads: 4,
+            key_dim: 16,
+            value_dim: 32,
+        }),
+        ..nano
     }
 }
 

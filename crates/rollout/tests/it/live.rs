@@ -2,7 +2,7 @@
 //! is, to the bit, what the engine draws for a request alone.
 
 use crate::common::harness::{Numbers, Setup};
-use crate::common::{KEYS, World, sampling, with_windows};
+use crate::common::{KEYS, World, sampling, with_states, with_windows};
 use plimsoll_base::{DType, ModelSpec, Result};
 use plimsoll_device::Sampling;
 use plimsoll_model::PassLimits;
@@ -75,9 +75,9 @@ fn clients() -> Vec<Client> {
         .collect()
 }
 
-fn pass() -> PassLimits {
+fn pass(has_states: bool) -> PassLimits {
     let segments = PackLimits::segments_of(64, 1, 1);
-    PackLimits { micro_batch_tokens: 64, prompt_tokens: PROMPT_TOKENS, segments, has_states: false }.pass()
+    PackLimits { micro_batch_tokens: 64, prompt_tokens: PROMPT_TOKENS, segments, has_states }.pass()
 }
 
 fn limits(sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
@@ -99,8 +99,10 @@ fn world(dtype: DType, limits: EngineLimits, threads: usize) -> World {
 }
 
 fn world_of(spec: Option<ModelSpec>, dtype: DType, limits: EngineLimits, threads: usize) -> World {
-    let setup = Setup { threads, spec, ..Setup::new("random:nano", dtype, pass()) };
-    World::truncating(setup, limits, true)
+    let has_states = spec.is_some_and(|spec| spec.delta.is_some());
+    let setup = Setup { threads, spec, ..Setup::new("random:nano", dtype, pass(has_states)) };
+    let states = if has_states { limits.states.max(1) } else { 0 };
+    World::truncating(setup, EngineLimits { states, ..limits }, true)
 }
 
 /// What the engine draws for each response alone.
@@ -176,8 +178,10 @@ fn a_response_does_not_depend_on_who_else_runs() {
         (DType::Bf16, None),
         (DType::F32, Some(with_windows())),
         (DType::Bf16, Some(with_windows())),
+        (DType::Bf16, Some(with_states())),
     ] {
         let expect: Vec<Vec<Drawn>> = clients.iter().map(|client| alone(spec, dtype, client)).collect();
+        let most = clients.iter().map(|client| client.ids.len()).max().expect("clients");
         let mut preemptions = 0;
         for (sequences, rows, blocks, on_full, threads) in [
             (SLOTS, 512, 64, OnFull::WorstCase, 1),
@@ -190,7 +194,11 @@ fn a_response_does_not_depend_on_who_else_runs() {
             let how = format!("{dtype:?} {sequences} {rows} {blocks} {on_full:?}");
             let limits = limits(sequences, rows, blocks);
             let of = |blocks| EngineLimits {
-                window: spec.map(|_| WindowLimits { keys: KEYS as usize, blocks }),
+                window: spec
+                    .and_then(|spec| spec.attention.window)
+                    .map(|_| WindowLimits { keys: KEYS as usize, blocks }),
+                // Those of the largest group and its prompt, or enough.
+                states: if blocks < 64 { 1 + most } else { 2 * SLOTS },
                 ..limits
             };
             let mut world =

@@ -2,8 +2,8 @@
 //! and training computes the same log-probability for every drawn token of every turn.
 
 use crate::common::harness::{Numbers, Setup};
-use crate::common::{KEYS, World, sampling, sequences, with_windows};
-use plimsoll_base::{Attention, DType, DeltaSpec, Family, LayerSet, ModelSpec, Result};
+use crate::common::{KEYS, World, sampling, sequences, with_states, with_windows};
+use plimsoll_base::{DType, ModelSpec, Result};
 use plimsoll_model::{PassLimits, Recompute};
 use plimsoll_rollout::{
     Engine, EngineLimits, Finish, OnFull, Request, RolloutStats, Samples, StopCondition, Turn, WindowLimits,
@@ -114,24 +114,6 @@ fn limits(sequences: usize, rows: usize, blocks: usize, new_tokens: usize) -> En
 fn pass(tokens: usize, has_states: bool) -> PassLimits {
     let segments = PackLimits::segments_of(tokens, PROMPTS.len(), SAMPLES);
     PackLimits { micro_batch_tokens: tokens, prompt_tokens: PROMPTS[3], segments, has_states }.pass()
-}
-
-/// Linear attention in all layers but the last.
-fn with_states() -> ModelSpec {
-    let nano = ModelSpec::preset("nano").unwrap();
-    ModelSpec {
-        family: Family::Qwen35,
-        qk_norms: Family::Qwen35.architecture().qk_norms,
-        attention: Attention { gated: true, ..nano.attention },
-        delta: Some(DeltaSpec {
-            layers: LayerSet::all_but_every(nano.layers, nano.layers),
-            key_heads: 2,
-            value_heads: 4,
-            key_dim: 16,
-            value_dim: 32,
-        }),
-        ..nano
-    }
 }
 
 /// The weights' dtype, and a shape other than that of `nano`.
