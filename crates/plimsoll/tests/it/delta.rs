@@ -1,6 +1,6 @@
 //! Models with linear attention from outside: every method, any number of ranks, from where they stopped, in less memory; and what is refused.
 
-use crate::ranks::{ended, left};
+use crate::ranks::left;
 use crate::run::{Run, number, region};
 use crate::tiny;
 use serde_json::{Value, json};
@@ -33,17 +33,7 @@ fn the_number_of_ranks_changes_no_bit_of_linear_attention() {
         ("f32", &["model_options.dtype=f32", "train.recompute=none", "train.mini_batch=4"]),
         ("adapters", &[FFN[0], FFN[1], "loss.kl_coef=0.05", "train.recompute=cheap"]),
     ] {
-        let mut one = None;
-        for ranks in [1, 2, 3] {
-            let (dir, flag) = (format!("{name}-{ranks}"), format!("--ranks={ranks}"));
-            let (code, said) = ended(folder.output(&dir, &[&[&*flag], sets].concat()));
-            assert_eq!(code, Some(0), "{name} on {ranks}: {said}");
-            let left = left(&folder, &dir);
-            assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "{name} on {ranks} ranks");
-            for step in folder.metrics(&dir) {
-                assert_eq!(number(&step, "rollout/logprob_mismatch_max"), 0.0, "{name} on {ranks}: {step}");
-            }
-        }
+        tiny::check_ranks(&folder, name, sets);
     }
 }
 

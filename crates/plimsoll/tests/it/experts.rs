@@ -1,7 +1,7 @@
 //! Models with experts from outside: runs on any number of ranks, from where they stopped, with adapters of attention, with weights in
 //! codes and elsewhere; and what is refused.
 
-use crate::ranks::{ended, left};
+use crate::ranks::left;
 use crate::run::{Run, number, object, region};
 use crate::tiny;
 use serde_json::{Value, json};
@@ -32,17 +32,7 @@ fn the_number_of_ranks_changes_no_bit_of_experts() {
         ("spread", &["loss.kl_coef=0.05", "run.zero_stage=3", "train.recompute=layer"]),
         ("attention", &[ATTENTION[0], ATTENTION[1], "loss.kl_coef=0.05"]),
     ] {
-        let mut one = None;
-        for ranks in [1, 2, 3] {
-            let (dir, flag) = (format!("{name}-{ranks}"), format!("--ranks={ranks}"));
-            let (code, said) = ended(folder.output(&dir, &[&[&*flag], sets].concat()));
-            assert_eq!(code, Some(0), "{name} on {ranks}: {said}");
-            let left = left(&folder, &dir);
-            assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "{name} on {ranks} ranks");
-            for step in folder.metrics(&dir) {
-                assert_eq!(number(&step, "rollout/logprob_mismatch_max"), 0.0, "{name} on {ranks}: {step}");
-            }
-        }
+        tiny::check_ranks(&folder, name, sets);
     }
 }
 

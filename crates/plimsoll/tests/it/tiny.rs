@@ -1,6 +1,8 @@
 //! Tiny models of other shapes than nano's, with its tokenizer.
 
 use crate::made;
+use crate::ranks::{ended, left};
+use crate::run::{Run, number};
 use plimsoll_files::{expected_tensors, spec_from_config};
 use serde_json::Value;
 use std::fs;
@@ -49,4 +51,19 @@ pub fn write(to: &Path, keys: &Value) {
     let data: Vec<u8> = tensors.iter().enumerate().flat_map(value).collect();
     let file = made::safetensors(&Value::Object(header).to_string(), &data);
     fs::write(to.join("model.safetensors"), file).expect("a file");
+}
+
+/// Trains on 1, 2 and 3 ranks: they leave the same bytes, and the trainer has the log-probabilities of the rollout.
+pub fn check_ranks(folder: &Run, name: &str, sets: &[&str]) {
+    let mut one = None;
+    for ranks in [1, 2, 3] {
+        let (dir, flag) = (format!("{name}-{ranks}"), format!("--ranks={ranks}"));
+        let (code, said) = ended(folder.output(&dir, &[&[&*flag], sets].concat()));
+        assert_eq!(code, Some(0), "{name} on {ranks}: {said}");
+        let left = left(folder, &dir);
+        assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "{name} on {ranks} ranks");
+        for step in folder.metrics(&dir) {
+            assert_eq!(number(&step, "rollout/logprob_mismatch_max"), 0.0, "{name} on {ranks}: {step}");
+        }
+    }
 }
