@@ -54,9 +54,11 @@ impl Choice<'_> {
         }
         match self.first_of(Level::Secondary).map(|first| self.refined(first)) {
             Some(first) => {
-                // The watchdog ends what waits too long by an abort: the abort is what ended the run.
+                // The watchdog ends what waits too long by an abort: the abort is what ended the run. So it is where Ray
+                // only lists what may have ended a worker.
                 let abort = (first..self.events.len()).find(|&index| self.slug(index) == "worker-abort");
-                let first = abort.filter(|_| self.slug(first) == "nccl-timeout-secondary").unwrap_or(first);
+                let is_open = self.slug(first) == "nccl-timeout-secondary" || self.is_hedged(first);
+                let first = abort.filter(|_| is_open).unwrap_or(first);
                 let proves_a_kill = self.slug(first) == "worker-sigkill-unknown";
                 (proves_a_kill || self.fault_before(self.events[first]).is_none()).then_some(first)
             }
@@ -66,6 +68,12 @@ impl Choice<'_> {
 
     fn first_of(&self, wanted: Level) -> Option<usize> {
         self.events.iter().position(|event| event.level == wanted)
+    }
+
+    /// Returns true for Ray's report of a worker that is gone, which names no signal.
+    fn is_hedged(&self, index: usize) -> bool {
+        let text = &self.events[index].text;
+        text.contains("exit type: SYSTEM_ERROR") || text.contains("died unexpectedly before finishing")
     }
 
     fn slug(&self, index: usize) -> &str {

@@ -89,10 +89,14 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
     let begin = lines.iter().rposition(|line| SUCCEEDS.is_match(&line.text)).map_or(0, |at| at + 1);
     let lines = &lines[begin..];
     let very_last = &lines[lines.len().saturating_sub(COMPLAINT_LINES)..];
-    let fails = || lines.iter().find(|line| says(line, &FAILED));
-    let complains = || very_last.iter().find(|line| says(line, &COMPLAINS));
+    // A line of code under a frame is no report.
+    let is_code = |line: &Line| {
+        lines.iter().any(|above| above.after == line.after + 1 && is_frame(message(&above.text)))
+    };
+    let fails = || lines.iter().find(|line| says(line, &FAILED) && !is_code(line));
+    let complains = || very_last.iter().find(|line| says(line, &COMPLAINS) && !is_code(line));
     // A frame in a box has several lines of code.
-    let is_boxed = lines.last().is_some_and(|line| line.text.trim_start().starts_with(['│', '┃']));
+    let is_boxed = lines.last().is_some_and(|line| line.text.trim_start().starts_with(['│', '┃', '╰']));
     // So has one of Python 3.13, with marks under them.
     let is_marked = lines.last().is_some_and(|line| is_mark(message(&line.text).trim()));
     let is_listed = lines.last().is_some_and(|line| LISTED.is_match(message(&line.text)));
@@ -101,7 +105,14 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
     let ends_in_frames = lines.iter().rev().take(near).any(|line| is_any_frame(message(&line.text)));
     let last = |what: fn(&str) -> bool| lines.iter().rfind(|line| what(message(&line.text)));
     let raised = || last(|message| message.starts_with("raise ")).filter(|_| ends_in_frames);
-    let frame = || last(|message| is_frame(message) || NOTEBOOK.is_match(message)).filter(|_| ends_in_frames);
+    // A thread of the tracker ends alone.
+    let is_thread = lines.iter().any(|line| line.text.contains("Exception in thread"));
+    let is_own = |line: &&Line| !(is_thread && line.text.contains("/wandb/sdk/"));
+    let frame = || {
+        last(|message| is_frame(message) || NOTEBOOK.is_match(message))
+            .filter(|_| ends_in_frames)
+            .filter(is_own)
+    };
     // What the logger calls an error is harmless if something follows it.
     let is_loud = |line: &Line| LOUD.is_match(&line.text);
     let loud = || {
@@ -110,6 +121,13 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
     };
     let found = fails().or_else(complains).or_else(raised).or_else(frame).or_else(loud)?;
     Some((found.after, found.text.clone()))
+}
+
+/// Returns what a line of code raises, as Python would print it: `raise ValueError(f"x of {y}")` is `ValueError: x of {y}")`.
+pub fn raised_by(code: &str) -> Option<String> {
+    let (name, rest) = code.strip_prefix("raise ")?.split_once('(')?;
+    let text = rest.trim_start_matches(['f', 'r', '"', '\'']);
+    Some(format!("{name}: {text}"))
 }
 
 /// Returns true for what Python prints under a line of code.

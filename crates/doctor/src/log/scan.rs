@@ -11,7 +11,7 @@ use super::event::{BACK, Event, Moment, Verdict, piece_around};
 use super::general::{place, reading};
 use super::input::Source;
 use super::judge;
-use super::last_words::last_words;
+use super::last_words::{last_words, raised_by};
 use super::limits::Budget;
 use super::progress::{OUTLIVED, SURVIVED};
 use super::signatures::{About, Judge, Level, Mark, Rule, Signatures};
@@ -156,8 +156,20 @@ impl<'s> Scanner<'s> {
             self.keep(Event { class, file, level: self.signatures.classes[class].level, ..event });
         }
         let is_told = self.found.events.iter().any(|event| event.file == file);
-        if finished.is_none() && state.suspicions.iter().all(Suspicion::is_head) && !is_told {
-            state.suspicions.extend(last_words);
+        if finished.is_none()
+            && state.suspicions.iter().all(Suspicion::is_head)
+            && !is_told
+            && let Some(words) = last_words
+        {
+            match self.class_of_code(&words.at.text) {
+                Some(class) => {
+                    self.found.counts[class] += 1;
+                    let (line, text, stamp, steps) = (words.at.line, words.at.text, words.stamp, words.steps);
+                    let (verdict, level) = (Verdict::default(), Level::Survivable);
+                    self.keep(Event { class, file, line, text, stamp, level, steps, verdict });
+                }
+                None => state.suspicions.push(words),
+            }
         }
         self.found.suspicions.extend(state.suspicions);
         self.found.finished.push(finished);
@@ -187,6 +199,17 @@ impl<'s> Scanner<'s> {
             place,
         };
         Some(suspicion.saying(message(&text)))
+    }
+
+    /// Returns the class of the exception that a line of code would have raised, if a log ends with that line.
+    fn class_of_code(&self, line: &str) -> Option<usize> {
+        let raised = raised_by(message(line))?;
+        let says = |regex: &Option<regex::Regex>| regex.as_ref().is_some_and(|regex| regex.is_match(&raised));
+        let rules = self.signatures.rules.iter().filter(|rule| rule.needs.is_none() && !says(&rule.unless));
+        rules.filter(|rule| says(&rule.regex)).find_map(|rule| match rule.about {
+            About::Class(class) => Some(class),
+            _ => None,
+        })
     }
 
     /// Drops what would have ended the run if the run went on for long and nothing else happened: a sample, a sandbox or a test

@@ -78,10 +78,10 @@ pub fn tag(line: &str) -> Option<&str> {
 static QUIET: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"(?:^|[\[(|]|[\d)\]] | - )\s*(?:INFO|DEBUG|WARNING|WARN|NOTICE)\b[\s:\]|)\-]", // [INFO], 10:11:12 WARN, - INFO -
-        r"|\b\w*Warning:",                               // x.py:12: UserWarning:
-        r"|(?:^|[\[\s])[IW]\d{3,4} \d\d:\d\d:",          // glog's W0302 10:11:12
+        r"|\b\w*Warning:|^\s*\[NeMo [DIW] \d", // x.py:12: UserWarning:, [NeMo W 2026-03-01
+        r"|(?:^|[\[\s])[IW]\d{3,4} \d\d:\d\d:", // glog's W0302 10:11:12
         r"|^(?:\[rank\d+\]:)?\[[IW] [\w./]+\.\w+:\d+\]", // PyTorch's [W socket.cpp:663]
-        r"|\[\d{4}-\d\d-\d\d [\d:,.]+ [IW] \d+ \d+\]",   // Ray's [2026-03-01 10:11:12,000 W 77 77]
+        r"|\[\d{4}-\d\d-\d\d [\d:,.]+ [IW] \d+ \d+\]", // Ray's [2026-03-01 10:11:12,000 W 77 77]
     ))
 });
 /// Characters in which a logger names the level.

@@ -59,6 +59,8 @@ fn aborted(moment: &Moment, state: &FileState) -> Verdict {
 /// The most that a sleeping engine may keep: context, NCCL, graphs and workspaces are about 0.8 to 1.2 GiB on one card;
 /// above 2 GiB something outside its pool remains.
 const RESIDUE_GIB: f64 = 2.0;
+/// A trainer on the same card takes a part of it: up to this share of the card is usual.
+const RESIDUE_SHARE: f64 = 0.1;
 
 static RESIDUE: LazyLock<Regex> =
     LazyLock::new(|| regex(r"[Ss]leep mode freed ([\d.]+) GiB memory, ([\d.]+) GiB memory is still in use"));
@@ -66,7 +68,7 @@ static RESIDUE: LazyLock<Regex> =
 fn sleep_residue(line: &str) -> Option<Verdict> {
     let found = RESIDUE.captures(line)?;
     let (freed, left): (f64, f64) = (found[1].parse().ok()?, found[2].parse().ok()?);
-    if left < RESIDUE_GIB {
+    if left < RESIDUE_GIB.max(RESIDUE_SHARE * (freed + left)) {
         return None;
     }
     let verdict = Verdict::of("sleep-residue")

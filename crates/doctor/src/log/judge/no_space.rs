@@ -59,7 +59,7 @@ static PLACES: LazyLock<[Place; 11]> = LazyLock::new(|| {
 /// Where a message comes from, as in `/opt/lib/store.py:46: UserWarning:`. Nothing is written there.
 static SOURCES: LazyLock<Regex> = LazyLock::new(|| regex(r"\S+\.(py|pyx|cc|cpp|cu|h|hpp|rs|go):\d+"));
 
-/// Classifies a full device. Returns `None` if neither the line nor the frames show which.
+/// Classifies a full device. A disk is assumed if neither the line nor the frames show which.
 pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
     let near = moment.near();
     let line = near.lines().next().unwrap_or(near);
@@ -73,7 +73,11 @@ pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
     if let Some(Place(slug, _, words)) = named(line).or_else(|| named(&inner)) {
         return Some(Verdict::of(slug).because(*words));
     }
-    let warned = state.mark(Mark::DiskNearlyFull)?;
+    let Some(warned) = state.mark(Mark::DiskNearlyFull) else {
+        // Makers of shared memory leave their frames or a path of their own nearly always.
+        let unproven = "that it was a disk: neither the line nor the frames name a place, and /dev/shm gives the same words";
+        return Some(Verdict::of("disk-full").not_shown(unproven));
+    };
     let reason = format!("Ray warned in line {warned} that its disk was nearly full");
     Some(Verdict::of("disk-full").because(reason))
 }
