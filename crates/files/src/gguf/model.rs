@@ -1,15 +1,18 @@
 //! What a GGUF file says about its model: shape, names of tensors as Hugging Face has them, tokenizer tables.
 //! Mistral and SmolLM2 are stored as `llama`.
 
-use crate::config::{TokenIds, check_spec, either, short, unsupported, unsupported_family};
+use crate::config::{BALANCE, TokenIds, check_spec, either, short, unsupported, unsupported_family};
 use crate::gguf::header::{Gguf, GgufTensor, GgufValue};
-use crate::gguf::names::{EMBEDDING, HEAD, ROPE_FREQS, added, attention, hf_name, key, row_order};
+use crate::gguf::names::{
+    CONVOLUTION, EMBEDDING, HEAD, ROPE_FREQS, added, attention, hf_expert_name, hf_name, key, row_order,
+};
 use crate::gguf::rope;
 use crate::storage::Storage;
 use crate::tensors::{RowOrder, TensorInfo};
 use plimsoll_base::{
-    ARCHITECTURES, Architecture, Attention, Encoding, Error, Family, LayerEncodings, LayerSet, LoraTarget,
-    ModelSpec, Multipliers, Result, RopeScaling, Window, Windows, blocks,
+    ARCHITECTURES, Architecture, Attention, CONV_TAPS, DeltaSpec, Encoding, Error, ExpertsSpec, Family,
+    LayerEncodings, LayerSet, LoraTarget, ModelSpec, Multipliers, Result, RopeScaling, Window, Windows,
+    blocks,
 };
 use serde_json::json;
 use std::collections::HashMap;
@@ -19,6 +22,8 @@ const GEMMA_2_WINDOW: u32 = 4096;
 const WINDOW_ROPE_BASE: f64 = 1e4;
 const SCORE_CAP: f32 = 50.0;
 const LOGIT_CAP: f32 = 30.0;
+/// Every how many layers one attends to keys.
+const INTERVAL: u32 = 4;
 
 /// Numbers of a list that a message shows.
 const LAYERS_SHOWN: usize = 8;
@@ -70,6 +75,7 @@ pub(crate) fn read(mut gguf: Gguf, storage: &Storage) -> Result<GgufModel> {
     // Layers are counted before they are marked.
     check_spec(&spec, &gguf.file)?;
     (spec.attention, spec.multipliers) = (meta.attention(&spec)?, meta.multipliers(&spec)?);
+    (spec.experts, spec.delta) = (meta.experts(&spec)?, meta.delta(&spec)?);
     if let Some(freqs) = gguf.tensors.iter().find(|t| t.name == ROPE_FREQS) {
         spec.rope_scaling = meta.llama3_scaling(&spec, freqs, storage)?;
     }
@@ -111,7 +117,8 @@ impl Meta<'_> {
             Some(_) => self.size(key::KEY_LENGTH)?,
             None => hidden / heads,
         };
-        for key in [key::VALUE_LENGTH, key::ROPE_DIM] {
+        let is_rotated_in_part = architecture.has_delta;
+        for key in [key::VALUE_LENGTH, key::ROPE_DIM].into_iter().take(2 - usize::from(is_rotated_in_part)) {
             if let Some(n) = self.int(key).filter(|n| *n != i64::from(head_dim)) {
                 let built = format!("{head_dim}, the length of a key");
                 return Err(unsupported(file, &self.key(key), &json!(n), &built));
@@ -121,7 +128,7 @@ impl Meta<'_> {
             family: architecture.family,
             vocab: u32::try_from(embedding.shape[0]).unwrap_or(u32::MAX), // check_spec refuses it
             hidden,
-            layers: self.size(key::LAYERS)?,
+            layers: self.layers(architecture)?,
             heads,
             kv_heads: match self.int(key::KV_HEADS) {
                 Some(_) => self.size(key::KV_HEADS)?,
@@ -146,6 +153,51 @@ impl Meta<'_> {
         })
     }
 
+    /// Layers without those that predict further tokens, which are not read.
+    fn layers(&self, row: &Architecture) -> Result<u32> {
+        let (all, next) = (self.size(key::LAYERS)?, self.int(key::NEXT_LAYERS).filter(|_| row.has_delta));
+        match u32::try_from(next.unwrap_or(0)) {
+            Ok(next) if next < all => Ok(all - next),
+            _ => {
+                let built = format!("fewer than the {all} layers");
+                Err(unsupported(&self.gguf.file, &self.key(key::NEXT_LAYERS), &json!(next), &built))
+            }
+        }
+    }
+
+    fn delta(&self, spec: &ModelSpec) -> Result<Option<DeltaSpec>> {
+        if !spec.architecture().has_delta {
+            return Ok(None);
+        }
+        let interval = if self.int(key::INTERVAL).is_some() { self.size(key::INTERVAL)? } else { INTERVAL };
+        let (dim, values) = (self.size(key::STATE)?, self.size(key::VALUES)?);
+        let (key_heads, value_heads) = (self.size(key::KEY_HEADS)?, self.size(key::VALUE_HEADS)?);
+        let width = u64::from(dim) * u64::from(value_heads);
+        for (key, said, built) in
+            [(key::CONV, self.size(key::CONV)?, CONV_TAPS.into()), (key::VALUES, values, width)]
+        {
+            if u64::from(said) != built {
+                let built = built.to_string();
+                return Err(unsupported(&self.gguf.file, &self.key(key), &json!(said), &built));
+            }
+        }
+        let layers = LayerSet::all_but_every(interval, spec.layers);
+        Ok(Some(DeltaSpec { layers, key_heads, value_heads, key_dim: dim, value_dim: dim }))
+    }
+
+    /// Elements of a head that are rotated, where it may be part of them.
+    fn rotated(&self, spec: &ModelSpec) -> Result<Option<u32>> {
+        if !spec.architecture().has_delta {
+            return Ok(None);
+        }
+        let width = self.size(key::ROPE_DIM)?;
+        if width > spec.head_dim || !width.is_multiple_of(2) {
+            let built = format!("an even number up to {}", spec.head_dim);
+            return Err(unsupported(&self.gguf.file, &self.key(key::ROPE_DIM), &json!(width), &built));
+        }
+        Ok(Some(width))
+    }
+
     /// What a file says of how its model attends, by the rules of its architecture.
     fn attention(&self, spec: &ModelSpec) -> Result<Attention> {
         let row = spec.architecture();
@@ -158,7 +210,8 @@ impl Meta<'_> {
         let window = keys.map(|keys| Window { keys, layers: LayerSet::default(), rope_theta });
         let scale = if row.has_multipliers { self.factor(key::SCORE_SCALE)? } else { None };
         let score_cap = self.cap(row, (key::SCORE_CAP, SCORE_CAP))?;
-        Ok(attention(spec, Attention { window, scale, score_cap, ..Attention::default() }))
+        let rotated = self.rotated(spec)?;
+        Ok(attention(spec, Attention { window, scale, score_cap, rotated, ..Attention::default() }))
     }
 
     fn multipliers(&self, spec: &ModelSpec) -> Result<Multipliers> {
@@ -174,6 +227,17 @@ impl Meta<'_> {
             logits: or_one(key::LOGIT_SCALE)?,
             logit_cap,
         })
+    }
+
+    /// The experts of all layers, whose weights are divided by their sum, as llama.cpp has it in its code.
+    fn experts(&self, spec: &ModelSpec) -> Result<Option<ExpertsSpec>> {
+        if !spec.architecture().has_experts {
+            return Ok(None);
+        }
+        let layers = LayerSet::of(spec.layers, |_| true);
+        let (count, chosen) = (self.size(key::EXPERTS)?, self.size(key::EXPERTS_USED)?);
+        let (ffn, balance) = (self.size(key::EXPERT_FFN)?, BALANCE as f32);
+        Ok(Some(ExpertsSpec { count, chosen, ffn, normalizes: true, layers, balance }))
     }
 
     fn factor(&self, key: &str) -> Result<Option<f32>> {
@@ -196,12 +260,25 @@ impl Meta<'_> {
         }
         // Layers by another rule than that of the family.
         refuse("attention.sliding_window_pattern")?;
+        refuse("attention.recurrent_layers")?;
         if let Some(tensor) = self.gguf.tensors.iter().find(|tensor| tensor.name.starts_with("rope_factors"))
         {
             return Err(unsupported(file, &tensor.name, &json!(tensor.shape), "a model without longrope"));
         }
-        if let Some(n) = self.int("expert_count").filter(|n| *n != 0) {
-            return Err(unsupported(file, &self.key("expert_count"), &json!(n), "a dense model"));
+        if let Some(n) = self.int(key::EXPERTS).filter(|n| *n != 0 && !row.has_experts) {
+            return Err(unsupported(file, &self.key(key::EXPERTS), &json!(n), "a dense model"));
+        }
+        // What other models say of theirs: experts of all tokens, groups, weights that are not a softmax's or not divided by their sum.
+        for (key, built) in [
+            ("expert_shared_count", GgufValue::Int(0)),
+            ("expert_group_count", GgufValue::Int(0)),
+            ("expert_gating_func", GgufValue::Int(1)),
+            ("expert_weights_norm", GgufValue::Bool(true)),
+            ("expert_weights_scale", GgufValue::Float(1.0)),
+        ] {
+            if let Some(value) = self.gguf.metadata.get(&self.key(key)).filter(|value| **value != built) {
+                return Err(unsupported(file, &self.key(key), &json!(value.to_string()), &built.to_string()));
+            }
         }
         let context = self.int(key::CONTEXT).unwrap_or(0);
         let has_rule = matches!(row.windows, Windows::AllButEvery { .. });
@@ -361,6 +438,33 @@ impl Gguf {
     }
 }
 
+/// Returns the matrices of a layer's experts, which lie one after the other, without their names.
+fn of_experts(
+    gguf: &Gguf,
+    spec: &ModelSpec,
+    tensor: &GgufTensor,
+) -> Result<impl Iterator<Item = (u32, TensorInfo)>> {
+    let count = spec.experts.map_or(0, |experts| experts.count);
+    let [experts, rows, width] = tensor.shape[..] else { return Err(bad_experts(gguf, tensor, count)) };
+    if experts != u64::from(count) {
+        return Err(bad_experts(gguf, tensor, count));
+    }
+    let (bytes, encoding, first) = (tensor.bytes / experts, tensor.encoding, tensor.offset);
+    Ok((0..count).map(move |expert| {
+        let offset = first + u64::from(expert) * bytes;
+        let (name, shape, row_order) = (String::new(), vec![rows, width], RowOrder::Stored);
+        (expert, TensorInfo { name, shape, encoding, file: 0, offset, bytes, row_order, added: 0.0 })
+    }))
+}
+
+fn bad_experts(gguf: &Gguf, tensor: &GgufTensor, count: u32) -> Error {
+    let message = format!(
+        "{}: tensor `{}` has shape {:?}, expected the matrices of {count} experts",
+        gguf.file, tensor.name, tensor.shape
+    );
+    Error::new("model-tensor-shape", message).hint("fetch the file again")
+}
+
 /// Returns how the linear layers are stored.
 fn encodings(spec: &ModelSpec, tensors: &[TensorInfo]) -> LayerEncodings {
     let stored: HashMap<&str, Encoding> = tensors.iter().map(|t| (t.name.as_str(), t.encoding)).collect();
@@ -371,6 +475,11 @@ fn encodings(spec: &ModelSpec, tensors: &[TensorInfo]) -> LayerEncodings {
             }
             LoraTarget::Gate | LoraTarget::Up if spec.architecture().is_fused => "mlp.gate_up_proj",
             _ => target.module(),
+        };
+        // Experts of a layer share a tensor.
+        let module = match module.strip_prefix("mlp.").filter(|_| spec.experts_of(layer).is_some()) {
+            Some(part) => format!("mlp.experts.0.{part}"),
+            None => module.to_string(),
         };
         let name = format!("model.layers.{layer}.{module}.weight");
         // A file without it is refused when it is compared with its shape.
@@ -384,9 +493,22 @@ fn hf_tensors(gguf: &Gguf, spec: &ModelSpec) -> Result<Vec<TensorInfo>> {
         if tensor.name == ROPE_FREQS {
             continue; // read as the spec's rope scaling
         }
+        if let Some(name) = hf_expert_name(spec.architecture(), &tensor.name) {
+            tensors.extend(
+                of_experts(gguf, spec, tensor)?
+                    .map(|(expert, info)| TensorInfo { name: name(expert), ..info }),
+            );
+            continue;
+        }
         let name = hf_name(spec.architecture(), &tensor.name).unwrap_or_else(|| tensor.name.clone());
+        // What predicts further tokens lies after the layers, and is not read.
+        let layer =
+            tensor.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse::<u32>().ok());
+        let is_next = spec.delta.is_some() && layer.is_some_and(|layer| layer >= spec.layers);
+        let name = if is_next { format!("mtp.{}", tensor.name) } else { name };
         let row_order = row_order(spec, &name);
-        if row_order != RowOrder::Stored && tensor.shape[0] % u64::from(spec.head_dim) != 0 {
+        let is_pairs = matches!(row_order, RowOrder::RopePairs { .. });
+        if is_pairs && tensor.shape[0] % u64::from(spec.head_dim) != 0 {
             let message = format!(
                 "{}: tensor `{}` has {} rows, no multiple of head_dim = {}",
                 gguf.file, tensor.name, tensor.shape[0], spec.head_dim
@@ -395,8 +517,11 @@ fn hf_tensors(gguf: &Gguf, spec: &ModelSpec) -> Result<Vec<TensorInfo>> {
         }
         tensors.push(TensorInfo {
             added: added(spec, &name),
+            shape: match tensor.shape[..] {
+                [channels, taps] if name.ends_with(CONVOLUTION) => vec![channels, 1, taps],
+                _ => tensor.shape.clone(),
+            },
             name,
-            shape: tensor.shape.clone(),
             encoding: tensor.encoding,
             file: 0,
             offset: tensor.offset,

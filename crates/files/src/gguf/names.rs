@@ -1,9 +1,9 @@
 //! What things are called in a GGUF file. The reader and the writer use these tables, so that neither knows a name that the
 //! other does not.
 
-use crate::tensors::RowOrder;
+use crate::tensors::{RowOrder, ValueHeads, expected_tensors};
 use plimsoll_base::{
-    ARCHITECTURES, Architecture, Attention, Encoding, Family, LayerSet, ModelSpec, Window, Windows,
+    ARCHITECTURES, Architecture, Attention, DeltaSpec, Encoding, Family, LayerSet, ModelSpec, Window, Windows,
 };
 
 /// The first bytes of a file.
@@ -31,6 +31,10 @@ pub(crate) mod key {
     pub(crate) const HIDDEN: &str = "embedding_length";
     pub(crate) const LAYERS: &str = "block_count";
     pub(crate) const FFN: &str = "feed_forward_length";
+    /// Of the experts of a layer: how many, how many compute a token, and their width.
+    pub(crate) const EXPERTS: &str = "expert_count";
+    pub(crate) const EXPERTS_USED: &str = "expert_used_count";
+    pub(crate) const EXPERT_FFN: &str = "expert_feed_forward_length";
     pub(crate) const HEADS: &str = "attention.head_count";
     pub(crate) const KV_HEADS: &str = "attention.head_count_kv";
     pub(crate) const KEY_LENGTH: &str = "attention.key_length";
@@ -40,6 +44,18 @@ pub(crate) mod key {
     pub(crate) const ROPE_BASE: &str = "rope.freq_base";
     pub(crate) const ROPE_SCALING: &str = "rope.scaling.type";
     pub(crate) const ROPE_FACTOR: &str = "rope.scaling.factor";
+    /// Parts of a head that are rotated by each axis of a position.
+    pub(crate) const ROPE_SECTIONS: &str = "rope.dimension_sections";
+    /// Of linear attention: inputs of the convolution, elements of a head, heads of keys and of values, elements of all heads of values, and
+    /// every how many layers one attends to keys.
+    pub(crate) const CONV: &str = "ssm.conv_kernel";
+    pub(crate) const STATE: &str = "ssm.state_size";
+    pub(crate) const KEY_HEADS: &str = "ssm.group_count";
+    pub(crate) const VALUE_HEADS: &str = "ssm.time_step_rank";
+    pub(crate) const VALUES: &str = "ssm.inner_size";
+    pub(crate) const INTERVAL: &str = "full_attention_interval";
+    /// Layers after the others that predict further tokens.
+    pub(crate) const NEXT_LAYERS: &str = "nextn_predict_layers";
     pub(crate) const WINDOW: &str = "attention.sliding_window";
     /// Base of the rotary rule of layers with windows, 10,000 where it is not said.
     pub(crate) const WINDOW_ROPE_BASE: &str = "rope.freq_base_swa";
@@ -95,6 +111,34 @@ const LAYER_NAMES: [(&str, &str); 9] = [
 /// Of fused tensors: llama.cpp cuts `ffn_up` in halves where there is no `ffn_gate`.
 const FUSED_NAMES: [(&str, &str); 2] = [("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")];
 
+/// The tensor that chooses experts.
+const ROUTER_NAMES: [(&str, &str); 1] = [("ffn_gate_inp", "mlp.gate")];
+
+/// Of experts: a tensor holds the matrices of all experts of a layer, one after the other.
+const EXPERT_NAMES: [(&str, &str); 3] =
+    [("ffn_gate_exps", "gate_proj"), ("ffn_up_exps", "up_proj"), ("ffn_down_exps", "down_proj")];
+
+/// Of linear attention.
+const DELTA_NAMES: [(&str, &str); 7] = [
+    ("attn_qkv", "linear_attn.in_proj_qkv"),
+    ("attn_gate", "linear_attn.in_proj_z"),
+    ("ssm_beta", "linear_attn.in_proj_b"),
+    ("ssm_alpha", "linear_attn.in_proj_a"),
+    ("ssm_conv1d", "linear_attn.conv1d"),
+    ("ssm_norm", "linear_attn.norm"),
+    ("ssm_out", "linear_attn.out_proj"),
+];
+
+/// Whole names of linear attention.
+const DELTA_WHOLE: [(&str, &str); 2] =
+    [("ssm_a", "linear_attn.A_log"), ("ssm_dt.bias", "linear_attn.dt_bias")];
+
+/// Of the second norm before a part of a family with linear attention.
+const DELTA_NORM: (&str, &str) = ("post_attention_norm", "post_attention_layernorm");
+
+/// The end of the name of a convolution, whose middle axis of 1 no file has.
+pub(crate) const CONVOLUTION: &str = "linear_attn.conv1d.weight";
+
 /// Norms before the parts of a layer, and after them.
 const NORM_NAMES: [[&str; 2]; 2] = [["attn_norm", "ffn_norm"], ["post_attention_norm", "post_ffw_norm"]];
 
@@ -103,7 +147,9 @@ fn layer_names(row: &Architecture) -> impl Iterator<Item = (&'static str, &'stat
     let fused = FUSED_NAMES.into_iter().filter(|_| row.is_fused);
     let norms = NORM_NAMES.into_iter().zip([row.norms.before, row.norms.after]);
     let norms = norms.filter_map(|(gguf, hf)| Some(gguf.into_iter().zip(hf?))).flatten();
-    fused.chain(norms).chain(LAYER_NAMES)
+    let routers = ROUTER_NAMES.into_iter().filter(|_| row.has_experts);
+    let delta = std::iter::once(DELTA_NORM).chain(DELTA_NAMES).filter(|_| row.has_delta);
+    fused.chain(delta).chain(norms).chain(routers).chain(LAYER_NAMES)
 }
 
 /// Numbers of the encodings.
@@ -139,20 +185,54 @@ pub(crate) fn hf_name(row: &Architecture, name: &str) -> Option<String> {
     }
     let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
     let layer: u32 = layer.parse().ok()?;
+    if let Some((_, hf)) = DELTA_WHOLE.iter().find(|(gguf, _)| row.has_delta && *gguf == rest) {
+        return Some(format!("model.layers.{layer}.{hf}"));
+    }
     let (part, kind) = rest.rsplit_once('.')?;
     let (_, hf) = layer_names(row).find(|(gguf, _)| *gguf == part)?;
     Some(format!("model.layers.{layer}.{hf}.{kind}"))
 }
 
-/// Returns the GGUF name of a tensor: the inverse of `hf_name`.
+/// Returns the Hugging Face name of an expert's matrix in a tensor that holds those of all; none of any other tensor.
+pub(crate) fn hf_expert_name(row: &Architecture, name: &str) -> Option<impl Fn(u32) -> String> {
+    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    let layer: u32 = layer.parse().ok()?;
+    let part = rest.strip_suffix(".weight").filter(|_| row.has_experts)?;
+    let (_, hf) = EXPERT_NAMES.iter().find(|(gguf, _)| *gguf == part)?;
+    Some(move |expert| format!("model.layers.{layer}.mlp.experts.{expert}.{hf}.weight"))
+}
+
+/// True of a matrix of an expert, by its Hugging Face name.
+pub(crate) fn is_of_expert(name: &str) -> bool {
+    name.contains(".mlp.experts.")
+}
+
+/// Returns the tensors of a model as `expected_tensors` does, in the order of a GGUF file: of a layer's experts all gates, then all ups,
+/// then all downs.
+pub fn gguf_order(spec: &ModelSpec) -> Vec<(String, Vec<u64>)> {
+    let mut list = expected_tensors(spec);
+    let place = |name: &str| EXPERT_NAMES.iter().position(|(_, hf)| name.contains(&format!(".{hf}.")));
+    for run in list.chunk_by_mut(|(a, _), (b, _)| is_of_expert(a) && is_of_expert(b)) {
+        run.sort_by_key(|(name, _)| place(name));
+    }
+    list
+}
+
+/// Returns the GGUF name of a tensor: the inverse of `hf_name` and `hf_expert_name`.
 pub(crate) fn gguf_name(row: &Architecture, name: &str) -> Option<String> {
     if let Some((gguf, _)) = MODEL_NAMES.iter().find(|(_, hf)| *hf == name) {
         return Some((*gguf).into());
     }
     let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
     let layer: u32 = layer.parse().ok()?;
+    if let Some((gguf, _)) = DELTA_WHOLE.iter().find(|(_, hf)| row.has_delta && *hf == rest) {
+        return Some(format!("blk.{layer}.{gguf}"));
+    }
     let (part, kind) = rest.rsplit_once('.')?;
-    let (gguf, _) = layer_names(row).find(|(_, hf)| *hf == part)?;
+    let gguf = match part.strip_prefix("mlp.experts.").and_then(|rest| rest.split_once('.')) {
+        Some((_, part)) => EXPERT_NAMES.into_iter().find(|(_, hf)| row.has_experts && *hf == part)?.0,
+        None => layer_names(row).find(|(_, hf)| *hf == part)?.0,
+    };
     Some(format!("blk.{layer}.{gguf}.{kind}"))
 }
 
@@ -164,7 +244,8 @@ pub(crate) fn stored_as(family: Family) -> Option<&'static Architecture> {
 
 /// Returns what a file of the stored family adds to a tensor: norms are whole there, where the model has their distance from 1.
 pub(crate) fn added(spec: &ModelSpec, name: &str) -> f32 {
-    if name.ends_with("norm.weight") { spec.architecture().norm_offset } else { 0.0 }
+    let is_whole = name.ends_with("norm.weight") && !name.ends_with("linear_attn.norm.weight");
+    if is_whole { spec.architecture().norm_offset } else { 0.0 }
 }
 
 /// How a decoder attends of which a file says the keys of its windows and little else: llama.cpp has the rest in its code. `spec`: the
@@ -190,11 +271,24 @@ pub(crate) fn attention(spec: &ModelSpec, said: Attention) -> Attention {
         Family::SmolLm3 => LayerSet::every(4, spec.layers),
         _ => LayerSet::default(),
     };
-    Attention { window, unrotated, scale, rotated: None, score_cap: said.score_cap, gated: false }
+    let gated = spec.architecture().has_delta;
+    Attention {
+        window,
+        unrotated,
+        scale,
+        rotated: said.rotated.filter(|_| gated),
+        score_cap: said.score_cap,
+        gated,
+    }
 }
 
 /// Returns the order of the rows of a tensor, by its Hugging Face name, in a file of the stored family.
 pub(crate) fn row_order(spec: &ModelSpec, name: &str) -> RowOrder {
+    if let Some((delta, name)) =
+        spec.delta.zip(name.split_once(".linear_attn.")).map(|(delta, (_, name))| (delta, name))
+    {
+        return delta_order(delta, name);
+    }
     let rotated = name.ends_with("q_proj.weight") || name.ends_with("k_proj.weight");
     match stored_as(spec.family).is_some_and(|row| row.gguf_rope_pairs) && rotated {
         true => RowOrder::RopePairs { head_dim: spec.head_dim },
@@ -202,11 +296,32 @@ pub(crate) fn row_order(spec: &ModelSpec, name: &str) -> RowOrder {
     }
 }
 
+/// Returns that of a tensor of linear attention, by its name there.
+fn delta_order(delta: DeltaSpec, name: &str) -> RowOrder {
+    let (keys, each) = (delta.key_heads, delta.value_heads / delta.key_heads);
+    let heads = |width| ValueHeads { keys, each, width };
+    let rows = |from, width| RowOrder::ValueHeads { from, heads: heads(width) };
+    match name {
+        "A_log" => RowOrder::Decays(heads(1)),
+        _ if each == 1 => RowOrder::Stored,
+        "in_proj_qkv.weight" | "conv1d.weight" => rows(2 * delta.key_width(), delta.value_dim),
+        "in_proj_z.weight" => rows(0, delta.value_dim),
+        "in_proj_a.weight" | "in_proj_b.weight" | "dt_bias" => rows(0, 1),
+        "out_proj.weight" => RowOrder::ValueColumns(heads(delta.value_dim)),
+        _ => RowOrder::Stored,
+    }
+}
+
+/// Returns every how many layers one attends to keys, if all others have linear attention.
+pub(crate) fn interval(spec: &ModelSpec) -> Option<u32> {
+    let delta = spec.delta?;
+    (2..=spec.layers).find(|&n| delta.layers == LayerSet::all_but_every(n, spec.layers))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensors::expected_tensors;
-    use plimsoll_base::QkNorms;
+    use plimsoll_base::{ExpertsSpec, QkNorms};
 
     #[test]
     fn names_and_numbers_are_their_own_inverse() {
@@ -215,11 +330,18 @@ mod tests {
         }
         let mut spec = ModelSpec::preset("qwen2.5-0.5b").expect("a preset");
         (spec.qk_norms, spec.tied) = (Some(QkNorms::Heads), false);
+        let layers = LayerSet::of(spec.layers, |_| true);
+        let of = ExpertsSpec { count: 3, chosen: 2, ffn: 16, normalizes: true, layers, balance: 0.0 };
         for family in Family::ALL.into_iter().filter(|family| family.architecture().gguf.is_some()) {
-            let (row, spec) = (family.architecture(), ModelSpec { family, ..spec });
+            let row = family.architecture();
+            let delta = ModelSpec::preset("qwen3.5-0.8b").unwrap().delta.filter(|_| row.has_delta);
+            let spec = ModelSpec { family, delta, experts: row.has_experts.then_some(of), ..spec };
             for (name, _) in expected_tensors(&spec) {
                 let gguf = gguf_name(row, &name).unwrap_or_else(|| panic!("{family}: {name} has no name"));
-                assert_eq!(hf_name(row, &gguf), Some(name), "{family}");
+                match hf_expert_name(row, &gguf) {
+                    Some(each) => assert!((0..3).any(|expert| each(expert) == name), "{family}: {gguf}"),
+                    None => assert_eq!(hf_name(row, &gguf), Some(name), "{family}"),
+                }
             }
             assert_eq!(gguf_name(row, "model.layers.0.mlp.experts.weight"), None);
         }

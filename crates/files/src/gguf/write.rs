@@ -7,14 +7,16 @@
 use crate::config::TokenIds;
 use crate::gguf::model::GgufTokenizer;
 use crate::gguf::names::{
-    ALIGNMENT, MAGIC, ROPE_FREQS, VERSION, added, attention, gguf_name, key, kind, number_of, row_order,
-    stored_as,
+    ALIGNMENT, CONVOLUTION, MAGIC, ROPE_FREQS, VERSION, added, attention, gguf_name, gguf_order, interval,
+    is_of_expert, key, kind, number_of, row_order, stored_as,
 };
 use crate::gguf::rope;
 use crate::pieces::FileRecord;
 use crate::stream::{Stream, each_stored};
-use crate::tensors::{RowOrder, expected_tensors};
-use plimsoll_base::{Bytes, DType, Encoding, Error, ModelSpec, Result, RopeScaling, Windows};
+use crate::tensors::RowOrder;
+use plimsoll_base::{
+    Bytes, CONV_TAPS, DType, Encoding, Error, LayerSet, ModelSpec, Result, RopeScaling, Windows,
+};
 use std::path::Path;
 
 /// `general.file_type` of files whose matrices are f32 and bf16.
@@ -39,8 +41,8 @@ pub struct GgufDecl<'a> {
 /// A tensor as the file lists it.
 #[derive(Clone, Debug)]
 struct Listed {
-    /// Hugging Face name; none of the table of divisors.
-    hf: Option<String>,
+    /// Hugging Face names of what it holds: several of experts, none of the table of divisors.
+    parts: Vec<String>,
     gguf: String,
     shape: Vec<u64>,
     dtype: DType,
@@ -50,7 +52,7 @@ struct Listed {
     bytes: u64,
 }
 
-/// A GGUF file being written, its tensors in the order of `expected_tensors`.
+/// A GGUF file being written, its tensors in the order of `gguf_order`.
 #[derive(Debug)]
 pub struct GgufWriter {
     stream: Stream,
@@ -58,6 +60,8 @@ pub struct GgufWriter {
     /// The tensor that is due, and its bytes that are written.
     due: usize,
     written_bytes: u64,
+    /// Bytes of the tensor that is due, if its rows have another order than the model's in all of it; at most one tensor.
+    held: Vec<u8>,
 }
 
 impl GgufDecl<'_> {
@@ -94,10 +98,10 @@ impl GgufDecl<'_> {
 
     fn tensors(&self) -> Result<Vec<Listed>> {
         assert!(matches!(self.dtype, DType::F32 | DType::Bf16), "weights are written as f32 or bf16");
-        let mut tensors = Vec::new();
+        let mut tensors: Vec<Listed> = Vec::new();
         if let RopeScaling::Llama3 { .. } = self.spec.rope_scaling {
             tensors.push(Listed {
-                hf: None,
+                parts: Vec::new(),
                 gguf: ROPE_FREQS.into(),
                 shape: vec![u64::from(self.spec.head_dim / 2)],
                 dtype: DType::F32,
@@ -106,19 +110,26 @@ impl GgufDecl<'_> {
                 bytes: u64::from(self.spec.head_dim / 2) * 4,
             });
         }
-        for (name, shape) in expected_tensors(self.spec) {
-            // As llama.cpp has them: its kernels add biases and multiply by norms in f32.
-            let dtype = if shape.len() == 1 { DType::F32 } else { self.dtype };
-            tensors.push(Listed {
-                gguf: gguf_name(self.spec.architecture(), &name)
-                    .expect("every tensor of a built architecture has a name"),
-                added: added(self.spec, &name),
-                bytes: Bytes::checked(&shape, dtype.bytes())?.0,
-                order: row_order(self.spec, &name),
-                hf: Some(name),
-                dtype,
-                shape,
-            });
+        for (name, mut shape) in gguf_order(self.spec) {
+            // As llama.cpp has them: its kernels add biases, multiply by norms and choose experts in f32.
+            let is_f32 =
+                shape.len() == 1 || [".mlp.gate.weight", CONVOLUTION].iter().any(|end| name.ends_with(end));
+            let dtype = if is_f32 { DType::F32 } else { self.dtype };
+            let bytes = Bytes::checked(&shape, dtype.bytes())?.0;
+            let gguf = gguf_name(self.spec.architecture(), &name)
+                .expect("every tensor of a built architecture has a name");
+            if let Some(all) = tensors.last_mut().filter(|all| all.gguf == gguf) {
+                (all.shape[0], all.bytes) = (all.shape[0] + 1, all.bytes + bytes);
+                all.parts.push(name);
+                continue;
+            }
+            if is_of_expert(&name) {
+                shape.insert(0, 1);
+            } else if name.ends_with(CONVOLUTION) {
+                shape.remove(1);
+            }
+            let (added, order) = (added(self.spec, &name), row_order(self.spec, &name));
+            tensors.push(Listed { parts: vec![name], gguf, shape, dtype, order, added, bytes });
         }
         Ok(tensors)
     }
@@ -137,6 +148,28 @@ impl GgufDecl<'_> {
         }
         if matches!(row.windows, Windows::AllButEvery { .. }) && spec.attention.window.is_none() {
             return Err(refused(format!("a {arch} without windows has no GGUF form")));
+        }
+        let of_all = LayerSet::of(spec.layers, |_| true);
+        if spec.experts.is_some_and(|experts| experts.layers != of_all) {
+            return Err(refused(format!("a {arch} with layers without experts has no GGUF form")));
+        }
+        if spec.experts.is_some_and(|experts| !experts.normalizes) {
+            let message = "has no GGUF form: llama.cpp divides the weights of a token's experts by their sum";
+            return Err(refused(format!("a {arch} with norm_topk_prob = false {message}")));
+        }
+        if let Some(delta) = spec.delta {
+            if interval(spec).is_none() {
+                let message =
+                    format!("a {arch} whose layers do not attend to keys at even distances has no GGUF form");
+                return Err(refused(message));
+            }
+            if delta.key_dim != delta.value_dim {
+                let message = format!(
+                    "a {arch} with heads of {} and {} has no GGUF form",
+                    delta.key_dim, delta.value_dim
+                );
+                return Err(refused(message));
+            }
         }
         if spec.output_bias || spec.mlp_bias {
             return Err(refused("attention_bias and mlp_bias have no GGUF form here".into()));
@@ -164,11 +197,12 @@ impl GgufDecl<'_> {
             (key::KV_HEADS, spec.kv_heads),
             (key::KEY_LENGTH, spec.head_dim),
             (key::VALUE_LENGTH, spec.head_dim),
-            (key::ROPE_DIM, spec.head_dim),
+            (key::ROPE_DIM, spec.rotary_width()),
             ("vocab_size", spec.vocab),
         ] {
             meta.u32(&of(key), number);
         }
+        self.describe_mixers_and_experts(&of, meta);
         meta.f32(&of(key::ROPE_BASE), spec.rope_theta as f32);
         meta.f32(&of(key::RMS_EPS), spec.rms_eps);
         if let Some(window) = spec.attention.window {
@@ -201,6 +235,27 @@ impl GgufDecl<'_> {
             }
         }
         self.describe_tokenizer(meta)
+    }
+
+    fn describe_mixers_and_experts(&self, of: &impl Fn(&str) -> String, meta: &mut Metadata) {
+        let spec = self.spec;
+        if let Some((delta, interval)) = spec.delta.zip(interval(spec)) {
+            meta.u32(&of(key::CONV), CONV_TAPS);
+            meta.u32(&of(key::STATE), delta.key_dim);
+            meta.u32(&of(key::KEY_HEADS), delta.key_heads);
+            meta.u32(&of(key::VALUE_HEADS), delta.value_heads);
+            meta.u32(&of(key::VALUES), delta.value_width());
+            meta.u32(&of(key::INTERVAL), interval);
+            // Of a text all axes have one position: any sections mean the same. A reader wants some.
+            let (half, third) = (spec.rotary_width() / 2, spec.rotary_width().div_ceil(6));
+            let sections = [third, third, half - 2 * third, 0].map(u32::to_le_bytes).concat();
+            meta.array(&of(key::ROPE_SECTIONS), kind::I32, 4, sections);
+        }
+        if let Some(experts) = spec.experts {
+            meta.u32(&of(key::EXPERTS), experts.count);
+            meta.u32(&of(key::EXPERTS_USED), experts.chosen);
+            meta.u32(&of(key::EXPERT_FFN), experts.ffn);
+        }
     }
 
     /// Returns the table of divisors of Llama 3's rule: [d/2].
@@ -263,9 +318,10 @@ impl GgufWriter {
     /// Errors: `model-unsupported` for what a file cannot say, `size-overflow`, `disk-full`, `write-failed`.
     pub fn create(path: &Path, decl: &GgufDecl<'_>) -> Result<GgufWriter> {
         let (header, tensors) = decl.parts()?;
-        let mut writer = GgufWriter { stream: Stream::create(path)?, tensors, due: 0, written_bytes: 0 };
+        let mut writer =
+            GgufWriter { stream: Stream::create(path)?, tensors, due: 0, written_bytes: 0, held: Vec::new() };
         writer.stream.put(&header)?;
-        if writer.tensors[0].hf.is_none() {
+        if writer.tensors[0].parts.is_empty() {
             let bytes: Vec<u8> = decl.divisors()?.into_iter().flat_map(f32::to_le_bytes).collect();
             writer.put(&bytes)?;
         }
@@ -276,13 +332,17 @@ impl GgufWriter {
     ///
     /// Errors: `disk-full`, `write-failed`.
     pub fn write_rows(&mut self, name: &str, values: &[f32], scratch: &mut [u8]) -> Result<()> {
-        let Some(Listed { hf, shape, dtype, order, added, .. }) = self.tensors.get(self.due) else {
+        let Some(Listed { parts, shape, dtype, order, added, bytes, .. }) = self.tensors.get(self.due) else {
             panic!("`{name}` after the last tensor");
         };
-        assert_eq!(hf.as_deref(), Some(name), "tensors come in the order of their list");
+        let due = (self.written_bytes / (bytes / parts.len() as u64)) as usize;
+        assert_eq!(parts[due], name, "tensors come in the order of their list");
         if *added != 0.0 {
             let (dtype, whole) = (*dtype, values.iter().map(|x| x + added).collect::<Vec<_>>());
             return each_stored(dtype, &whole, scratch, |bytes| self.put(bytes));
+        }
+        if let RowOrder::ValueHeads { .. } | RowOrder::ValueColumns(_) | RowOrder::Decays(_) = order {
+            return self.write_heads(values.to_vec(), scratch);
         }
         let (order, dtype, width) = (*order, *dtype, shape[1..].iter().product::<u64>() as usize);
         let RowOrder::RopePairs { head_dim } = order else {
@@ -298,6 +358,30 @@ impl GgufWriter {
             }
         }
         Ok(())
+    }
+
+    /// Appends rows of a tensor of linear attention.
+    fn write_heads(&mut self, mut values: Vec<f32>, scratch: &mut [u8]) -> Result<()> {
+        let Listed { shape, dtype, order, bytes, .. } = &self.tensors[self.due];
+        let (order, dtype, rows, bytes) = (*order, *dtype, shape[0], *bytes as usize);
+        let width = shape[1..].iter().product::<u64>() as usize;
+        values.chunks_exact_mut(width).for_each(|row| order.write(row));
+        if let RowOrder::ValueColumns(_) = order {
+            return each_stored(dtype, &values, scratch, |bytes| self.put(bytes));
+        }
+        let mut held = std::mem::take(&mut self.held);
+        each_stored(dtype, &values, scratch, |bytes| {
+            held.extend_from_slice(bytes);
+            Ok(())
+        })?;
+        if held.len() < bytes {
+            self.held = held;
+            return Ok(());
+        }
+        let mut from = vec![0; rows as usize];
+        (0..rows).for_each(|row| from[order.stored_row(row) as usize] = row as usize);
+        let row_bytes = bytes / rows as usize;
+        from.iter().try_for_each(|row| self.put(&held[row * row_bytes..][..row_bytes]))
     }
 
     /// Requires that every tensor was written, flushes to the disk and says what the file must be.

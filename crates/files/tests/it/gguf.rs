@@ -3,6 +3,7 @@
 use crate::common;
 
 use common::*;
+use plimsoll_base::Encoding::{Q4K, Q5K, Q6K, Q8_0};
 use plimsoll_base::{Family, LoraTarget, RopeScaling, blocks};
 use plimsoll_files::{OpenModel, check_against};
 use proptest::prelude::*;
@@ -33,7 +34,7 @@ fn with_tensors(change: impl Fn(&mut Vec<Listed>)) -> Vec<u8> {
 fn read(model: &OpenModel, name: &str) -> Vec<f32> {
     let tensor = model.tensor(name).unwrap();
     let mut out = vec![0.0; tensor.shape.iter().product::<u64>() as usize];
-    model.read_rows(name, 0..tensor.shape[0], &mut [0; 20], &mut out).unwrap();
+    model.read_rows(name, 0..tensor.shape[0], &mut [0; 210], &mut out).unwrap();
     out
 }
 
@@ -116,6 +117,66 @@ fn rows_are_read_as_they_are_stored() {
     }
     let linear: u64 = model.tensors.iter().filter(|t| t.name.contains("_proj.")).map(|t| t.bytes).sum();
     assert_eq!(encodings.bytes(&model.spec), linear);
+}
+
+/// A value of the metadata or an axis of a tensor that is a u32 or u64, after its name, of `experts_gguf`.
+fn patched_after(bytes: &[u8], name: &str, at: usize, value: &[u8]) -> Vec<u8> {
+    let start = bytes.windows(name.len()).position(|part| part == name.as_bytes()).unwrap() + name.len() + at;
+    let mut copy = bytes.to_vec();
+    copy[start..start + value.len()].copy_from_slice(value);
+    copy
+}
+
+#[test]
+fn experts_share_a_tensor_and_each_is_read_by_its_name() {
+    let model = open(&experts_gguf(&[[Q4K, Q4K, Q6K], [Q8_0, Q8_0, Q5K]])).unwrap();
+    let experts = model.spec.experts.unwrap();
+    assert_eq!(
+        (model.spec.family, experts.count, experts.chosen, experts.ffn),
+        (Family::Qwen3Moe, 3, 2, 256)
+    );
+    assert!(experts.normalizes && experts.layers.len() == 2);
+    let [first, second, third] = [0, 1, 2].map(|e| {
+        let tensor = model.tensor(&format!("model.layers.1.mlp.experts.{e}.down_proj.weight")).unwrap();
+        assert_eq!((tensor.encoding, &tensor.shape[..], tensor.bytes), (Q5K, &[256, 256][..], 256 * 176));
+        (tensor.offset, read(&model, &tensor.name))
+    });
+    assert_eq!((second.0, third.0), (first.0 + 256 * 176, first.0 + 2 * 256 * 176));
+    assert!(first.1 != second.1 && second.1 != third.1);
+    let encodings = model.encodings.unwrap();
+    assert_eq!(encodings.get(1, LoraTarget::Gate), Q8_0);
+    assert_eq!(encodings.get(0, LoraTarget::Down), Q6K);
+    let linear: u64 = model.tensors.iter().filter(|t| t.name.contains("_proj.")).map(|t| t.bytes).sum();
+    assert_eq!(encodings.bytes(&model.spec), linear);
+}
+
+#[test]
+fn lies_about_experts_are_named() {
+    let whole = experts_gguf(&[[Q4K, Q4K, Q6K]]);
+    let key = |name: &str, n: u32| patched_after(&whole, &format!("qwen3moe.{name}"), 4, &n.to_le_bytes());
+    // After a name: 4 bytes of the number of axes, and the axes, the fastest first.
+    let axis = |name: &str, axis: usize, n: u64| {
+        patched_after(&whole, &format!("blk.0.{name}.weight"), 4 + 8 * axis, &n.to_le_bytes())
+    };
+    for (what, bytes, slug, words) in [
+        ("no experts", key("expert_count", 0), "model-config-invalid", "qwen3moe.expert_count = 0"),
+        ("more experts", key("expert_count", 4), "model-tensor-shape", "expected the matrices of 4 experts"),
+        ("fewer experts", key("expert_count", 2), "model-tensor-shape", "expected the matrices of 2 experts"),
+        ("a million experts", key("expert_count", 1 << 20), "model-config-invalid", "num_experts = 1048576"),
+        ("none used", key("expert_used_count", 0), "model-config-invalid", "qwen3moe.expert_used_count = 0"),
+        ("more used", key("expert_used_count", 4), "model-config-invalid", "num_experts_per_tok = 4"),
+        ("no width", key("expert_feed_forward_length", 0), "model-config-invalid", "length = 0"),
+        ("wide", key("expert_feed_forward_length", i32::MAX as u32), "model-config-invalid", "2147483647"),
+        ("another width", key("expert_feed_forward_length", 128), "model-tensor-shape", "[256, 256]"),
+        ("fewer matrices", axis("ffn_up_exps", 2, 2), "model-tensor-shape", "`blk.0.ffn_up_exps.weight`"),
+        ("shorter rows", axis("ffn_gate_exps", 1, 128), "model-tensor-shape", "[128, 256]"),
+        ("no rows", axis("ffn_gate_exps", 1, 0), "model-file-corrupt", "ffn_gate_exps"),
+        ("endless", axis("ffn_down_exps", 2, u64::MAX / 2), "model-file-corrupt", "ffn_down_exps"),
+    ] {
+        let error = open(&bytes).expect_err(what);
+        assert_eq!(error.slug, slug, "{what}: {error}");
+        assert!(error.message.contains(words), "{what}: {error}");
+    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! GGUF files written and read again: the same model, bit for bit, in the layout of llama.cpp's converter.
 
-use plimsoll_base::{DType, Family, LayerSet, ModelSpec, RopeScaling, Window};
+use plimsoll_base::{DType, DeltaSpec, ExpertsSpec, Family, LayerSet, ModelSpec, RopeScaling, Window};
 use plimsoll_files::{
-    GgufDecl, GgufTokenizer, GgufWriter, OpenModel, TokenIds, check_against, expected_tensors,
+    GgufDecl, GgufTokenizer, GgufWriter, OpenModel, TokenIds, check_against, expected_tensors, gguf_order,
 };
 use std::path::{Path, PathBuf};
 
@@ -55,7 +55,7 @@ fn write(model: &OpenModel, dtype: DType, path: &Path) -> Result<(), plimsoll_ba
     let tokenizer = tables(model.spec.vocab);
     let decl = GgufDecl { name: "golden", spec: &model.spec, dtype, tokenizer: &tokenizer, ids: &ids };
     let mut writer = GgufWriter::create(path, &decl)?;
-    for (name, shape) in expected_tensors(&model.spec) {
+    for (name, shape) in gguf_order(&model.spec) {
         let values = read(model, &name);
         let width = shape[1..].iter().product::<u64>() as usize;
         for rows in values.chunks(2 * model.spec.head_dim as usize * width) {
@@ -79,9 +79,19 @@ fn written(model: &OpenModel, dtype: DType) -> (tempfile::TempDir, PathBuf, Open
 
 #[test]
 fn every_family_comes_back_bit_for_bit() {
-    for name in
-        ["llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2", "granite", "phi3", "gemma2", "gemma3"]
-    {
+    for name in [
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "smollm3",
+        "olmo2",
+        "granite",
+        "phi3",
+        "gemma2",
+        "gemma3",
+    ] {
         let model = published(name);
         let (_dir, _, again) = written(&model, DType::F32);
         let mut spec = model.spec;
@@ -118,6 +128,12 @@ fn names_and_keys_are_those_of_llama_cpp() {
             "granite",
             &["attn_norm", "ffn_norm"],
             &["attention.scale", "embedding_scale", "residual_scale", "logit_scale"],
+        ),
+        (
+            "qwen3_moe",
+            "qwen3moe",
+            &["ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "attn_q_norm"],
+            &["expert_count", "expert_used_count", "expert_feed_forward_length"],
         ),
         ("phi3", "phi3", &["attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down"], &[]),
         (
@@ -259,17 +275,44 @@ fn more_ends_than_a_file_can_name_are_refused() {
 }
 
 #[test]
-fn a_model_with_experts_is_refused_by_name() {
-    let spec = ModelSpec::preset("qwen3-30b-a3b").unwrap();
-    let (tokenizer, ids) = (tables(spec.vocab), TokenIds::default());
-    let decl = GgufDecl { name: "x", spec: &spec, dtype: DType::Bf16, tokenizer: &tokenizer, ids: &ids };
+fn experts_that_llama_cpp_computes_otherwise_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.gguf");
-    for error in [decl.file_bytes().unwrap_err(), GgufWriter::create(&path, &decl).unwrap_err()] {
+    let mut model = golden("qwen3_moe");
+    let experts = model.spec.experts.unwrap();
+    let some = LayerSet::of(model.spec.layers, |layer| layer > 0);
+    for (change, words) in [
+        (
+            ExpertsSpec { normalizes: false, ..experts },
+            "qwen3moe with norm_topk_prob = false has no GGUF form",
+        ),
+        (ExpertsSpec { layers: some, ..experts }, "qwen3moe with layers without experts has no GGUF form"),
+    ] {
+        model.spec.experts = Some(change);
+        let error = write(&model, DType::F32, &path).unwrap_err();
         assert_eq!(error.slug, "model-unsupported");
-        assert_eq!(error.message, "Qwen3MoeForCausalLM has no GGUF form here");
+        assert!(error.message.contains(words), "{error}");
+        assert!(!path.exists());
     }
-    assert!(!path.exists());
+}
+
+#[test]
+fn experts_lie_one_after_the_other_and_routers_are_f32() {
+    let model = golden("qwen3_moe");
+    let (_dir, _, again) = written(&model, DType::Bf16);
+    let tensor = |name: &str| again.tensor(&format!("model.layers.1.mlp.{name}.weight")).unwrap();
+    assert_eq!(tensor("gate").encoding.name(), "f32");
+    for part in ["gate_proj", "up_proj", "down_proj"] {
+        let [first, last] = [0, 5].map(|expert| tensor(&format!("experts.{expert}.{part}")));
+        assert_eq!(first.encoding.name(), "bf16");
+        assert_eq!(last.offset, first.offset + 5 * first.bytes, "{part}");
+    }
+    for (name, shape) in expected_tensors(&model.spec) {
+        let is_f32 = shape.len() == 1 || name.ends_with(".mlp.gate.weight");
+        let round = |x: f32| if is_f32 { x } else { half::bf16::from_f32(x).to_f32() };
+        let expect: Vec<f32> = read(&model, &name).into_iter().map(round).collect();
+        assert!(read(&again, &name) == expect, "{name}");
+    }
 }
 
 #[test]
@@ -282,4 +325,152 @@ fn a_file_that_is_not_finished_leaves_nothing() {
     writer.write_rows("model.embed_tokens.weight", &[0.0; 64], &mut [0; 4]).unwrap();
     drop(writer);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// Every second layer with linear attention, 6 heads of values over 2 of keys.
+fn qwen35() -> ModelSpec {
+    let spec = golden("qwen3_5_wide").spec;
+    let layers = LayerSet::all_but_every(2, spec.layers);
+    let delta = DeltaSpec { layers, key_heads: 2, value_heads: 6, key_dim: 16, value_dim: 16 };
+    ModelSpec { delta: Some(delta), ..spec }
+}
+
+/// Element `i` of tensor `number`, which f32 holds with 1 added, and less 1 again.
+fn made(number: usize, i: usize) -> f32 {
+    ((i * 7 + number * 13) % 97) as f32 / 128.0 + 0.125
+}
+
+fn write_made(spec: &ModelSpec, dtype: DType, path: &Path) -> Result<(), plimsoll_base::Error> {
+    let (tokenizer, ids) = (tables(spec.vocab), TokenIds { eos: vec![1], ..TokenIds::default() });
+    let decl = GgufDecl { name: "made", spec, dtype, tokenizer: &tokenizer, ids: &ids };
+    let mut writer = GgufWriter::create(path, &decl)?;
+    for (number, (name, shape)) in gguf_order(spec).into_iter().enumerate() {
+        let width = shape[1..].iter().product::<u64>() as usize;
+        let values: Vec<f32> = (0..shape[0] as usize * width).map(|i| made(number, i)).collect();
+        for rows in values.chunks(10 * width) {
+            writer.write_rows(&name, rows, &mut [0; 34])?;
+        }
+    }
+    writer.finish().map(drop)
+}
+
+/// As `convert_hf_to_gguf.py` has it (Qwen3_5TextModel): heads of values in tiles, norms with 1 added but for that of linear attention, -e^A.
+#[test]
+fn linear_attention_lies_as_the_converter_of_llama_cpp_lays_it_and_comes_back() {
+    let (spec, dir) = (qwen35(), tempfile::tempdir().unwrap());
+    let path = dir.path().join("m.gguf");
+    for dtype in [DType::F32, DType::Bf16] {
+        write_made(&spec, dtype, &path).unwrap();
+        let again = OpenModel::open(path.to_str().unwrap(), None, false).unwrap();
+        check_against(&again).unwrap();
+        assert_eq!(again.spec, spec);
+        for (number, (name, shape)) in gguf_order(&spec).into_iter().enumerate() {
+            let expect: Vec<f32> =
+                (0..shape.iter().product::<u64>() as usize).map(|i| made(number, i)).collect();
+            let found = read(&again, &name);
+            let bound = if name.ends_with("A_log") { 1e-6 } else { 0.0 };
+            assert!(found.iter().zip(&expect).all(|(x, y)| (x - y).abs() <= bound), "{dtype:?} {name}");
+            // Elements in parts give what whole rows give.
+            let mut part = vec![0.0; expect.len() - 3];
+            if shape.len() != 2 {
+                again.read_elements(&name, 2, &mut [0; 64], &mut part[..expect.len() - 4]).unwrap();
+                assert_eq!(part[..expect.len() - 4], found[2..expect.len() - 2], "{name}");
+            }
+        }
+    }
+    write_made(&spec, DType::F32, &path).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let again = OpenModel::open(path.to_str().unwrap(), None, false).unwrap();
+    let order = gguf_order(&spec);
+    let stored = |part: &str, i: usize| {
+        let name = format!("model.layers.0.{part}");
+        let number = order.iter().position(|(other, _)| *other == name).unwrap();
+        let at = again.tensor(&name).unwrap().offset as usize + 4 * i;
+        (f32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()), number)
+    };
+    let h = spec.hidden as usize;
+    // In the file head 1 is that of the second head of keys, which is head 3 of the model.
+    for (part, row, own) in [
+        ("linear_attn.in_proj_qkv.weight", 64 + 16 + 5, 64 + 3 * 16 + 5),
+        ("linear_attn.in_proj_qkv.weight", 40, 40),
+        ("linear_attn.in_proj_z.weight", 16 + 5, 3 * 16 + 5),
+        ("linear_attn.in_proj_a.weight", 1, 3),
+        ("linear_attn.in_proj_b.weight", 2, 1),
+    ] {
+        let (found, number) = stored(part, row * h + 7);
+        assert_eq!(found, made(number, own * h + 7), "{part}");
+    }
+    let (found, number) = stored("linear_attn.conv1d.weight", (64 + 16 + 5) * 4 + 2);
+    assert_eq!(found, made(number, (64 + 3 * 16 + 5) * 4 + 2));
+    let (found, number) = stored("linear_attn.out_proj.weight", 96 * 9 + 16 + 5);
+    assert_eq!(found, made(number, 96 * 9 + 3 * 16 + 5));
+    let (found, number) = stored("linear_attn.A_log", 1);
+    assert_eq!(found, -f64::from(made(number, 3)).exp() as f32);
+    let (found, number) = stored("linear_attn.dt_bias", 1);
+    assert_eq!(found, made(number, 3));
+    for (part, added) in [("linear_attn.norm.weight", 0.0), ("input_layernorm.weight", 1.0)] {
+        let (found, number) = stored(part, 4);
+        assert_eq!(found, made(number, 4) + added, "{part}");
+    }
+}
+
+#[test]
+fn linear_attention_of_another_form_is_refused_by_name() {
+    let (spec, dir) = (qwen35(), tempfile::tempdir().unwrap());
+    let (delta, path) = (spec.delta.unwrap(), dir.path().join("m.gguf"));
+    let layers = LayerSet::of(spec.layers, |layer| layer < 2);
+    for (change, words) in [
+        (DeltaSpec { layers, ..delta }, "do not attend to keys at even distances"),
+        (DeltaSpec { value_dim: 32, ..delta }, "heads of 16 and 32"),
+    ] {
+        let error = write_made(&ModelSpec { delta: Some(change), ..spec }, DType::F32, &path).unwrap_err();
+        assert_eq!(error.slug, "model-unsupported");
+        assert!(error.message.contains(words) && error.message.contains("GGUF form"), "{error}");
+        assert!(!path.exists());
+    }
+}
+
+/// The file with another number after a key, which may get another name of the same length.
+fn with_number(bytes: &[u8], key: &str, named: &str, number: u32) -> Vec<u8> {
+    let at = bytes.windows(key.len()).position(|part| part == key.as_bytes()).unwrap();
+    let mut copy = bytes.to_vec();
+    copy[at..at + key.len()].copy_from_slice(named.as_bytes());
+    copy[at + key.len() + 4..][..4].copy_from_slice(&number.to_le_bytes());
+    copy
+}
+
+#[test]
+fn lies_about_linear_attention_are_named_and_layers_that_predict_further_tokens_are_left() {
+    let (spec, dir) = (qwen35(), tempfile::tempdir().unwrap());
+    let spec = ModelSpec { head_dim: spec.hidden / spec.heads, ..spec };
+    let path = dir.path().join("m.gguf");
+    write_made(&spec, DType::F32, &path).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let open = |bytes: Vec<u8>| {
+        std::fs::write(&path, bytes).unwrap();
+        let model = OpenModel::open(path.to_str().unwrap(), None, false)?;
+        check_against(&model).map(|()| model)
+    };
+    for (key, number, slug) in [
+        ("ssm.state_size", 0, "model-config-invalid"),
+        ("ssm.state_size", 32, "model-unsupported"),
+        ("ssm.inner_size", 95, "model-unsupported"),
+        ("ssm.group_count", 0, "model-config-invalid"),
+        ("ssm.group_count", 4, "model-config-invalid"),
+        ("ssm.group_count", 3, "model-tensor-shape"),
+        ("ssm.conv_kernel", 3, "model-unsupported"),
+        ("full_attention_interval", 1, "model-unsupported"),
+        ("full_attention_interval", 4, "model-tensor-missing"),
+        ("rope.dimension_count", 1 + spec.head_dim, "model-unsupported"),
+    ] {
+        let key = format!("qwen35.{key}");
+        let error = open(with_number(&bytes, &key, &key, number)).expect_err(&key);
+        assert_eq!(error.slug, slug, "{key} = {number}: {error}");
+    }
+    // Two of four layers, and a length of keys that follows from the width.
+    let (length, next) = ("qwen35.attention.key_length", "qwen35.nextn_predict_layers");
+    let model = open(with_number(&bytes, length, next, 2)).unwrap();
+    assert_eq!((model.spec.layers, model.spec.delta_layers()), (2, 1));
+    assert!(model.tensor("mtp.blk.3.attn_q.weight").is_some());
+    assert_eq!(open(with_number(&bytes, length, next, 4)).unwrap_err().slug, "model-unsupported");
 }

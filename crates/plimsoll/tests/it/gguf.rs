@@ -1,7 +1,10 @@
 //! `checkpoint export --format gguf` from outside: the file is the same model, and what cannot be one is named.
 
 use crate::common::{check_refused, plimsoll, text};
+use crate::delta::run_of_delta;
+use crate::made::experts_gguf;
 use crate::run::{Run, SMALL, export, json as printed};
+use plimsoll_base::Encoding::Q8_0;
 use serde_json::{Value, json};
 use std::fs;
 
@@ -32,6 +35,19 @@ fn generated(folder: &Run, model: &str, dtype: &str) -> Vec<[Value; 4]> {
 fn check_same(folder: &Run, one: &str, other: &str, dtype: &str) {
     let (one, other) = (generated(folder, one, dtype), generated(folder, other, dtype));
     assert_eq!(one, other);
+}
+
+#[test]
+fn linear_attention_and_experts_become_files_that_generate_the_same() {
+    let folder = run_of_delta();
+    let experts = format!("model={}", folder.write_bytes("experts.gguf", experts_gguf(&[[Q8_0; 3]; 2])));
+    for (dir, sets) in [("linear", &["train.steps=1"][..]), ("sparse", &["train.steps=1", &experts])] {
+        let [hf, file] = ["hf", "gguf"].map(|end| format!("{dir}.{end}"));
+        folder.train(dir, sets);
+        export(&folder, dir, &folder.text_path(&hf));
+        export_gguf(&folder, dir, &file, &[]);
+        check_same(&folder, &hf, &file, "bf16");
+    }
 }
 
 #[test]

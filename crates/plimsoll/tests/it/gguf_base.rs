@@ -2,9 +2,10 @@
 //! memory of the file.
 
 use crate::common::{check_refused, plimsoll, text};
-use crate::made::{MIXED, coded_gguf};
+use crate::made::{MIXED, coded_gguf, experts_gguf};
 use crate::ranks::left;
 use crate::run::{Run, export, json as printed, number, region};
+use plimsoll_base::Encoding::{Q4K, Q5K, Q6K, Q8_0};
 use serde_json::Value;
 use std::fs;
 
@@ -79,6 +80,32 @@ fn a_run_over_blocks_is_the_run_over_their_numbers_in_the_memory_of_the_file() {
         assert!(region(&plan, "actor.scales").is_none() && region(&full, "actor.codes").is_none());
         assert!(bytes(&plan, "actor.weights") < bytes(&full, "actor.weights"));
     }
+}
+
+/// Gates and ups of all experts of a layer are one matrix, which is kept in the one encoding that they have.
+#[test]
+fn experts_are_kept_in_the_blocks_of_their_file() {
+    let folder = Run::new(RUN);
+    let base = folder.write_bytes("base.gguf", experts_gguf(&[[Q4K, Q4K, Q6K], [Q8_0, Q8_0, Q5K]]));
+    folder.write("x.toml", &RUN.replace("base.gguf", &base));
+    let of_attention = "lora.targets=[\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\"]";
+    for dtype in [F32, "model_options.dtype=bf16"] {
+        let (whole, coded) = (format!("whole-{dtype}"), format!("coded-{dtype}"));
+        folder.train(&whole, &[dtype, of_attention]);
+        let summary = folder.summary(&coded, &[dtype, of_attention, BLOCKS]);
+        assert!(result(&folder, &whole) == result(&folder, &coded), "{dtype}: other bits");
+        assert_eq!(summary["logprob_mismatch_max"], 0.0);
+        assert_eq!(summary["arena_planned_bytes"], summary["arena_used_bytes"]);
+        let plan = folder.plan(&[dtype, of_attention, BLOCKS]);
+        let attention = 2 * (2 * 256 + 2 * 128) * 144;
+        let experts = 3 * 256 * (2 * 144 + 210 + 2 * 272 + 176);
+        assert_eq!(bytes(&plan, "actor.codes"), (attention + experts) as f64);
+    }
+    let other = folder.write_bytes("other.gguf", experts_gguf(&[[Q4K, Q5K, Q6K]]));
+    let other = format!("model={other}");
+    let said = ["error[lora-unsupported]: ", "in layer 0 gates of experts are q4_k and ups q5_k", "\"nf4\""];
+    folder.plan_refused(&[&other, of_attention, BLOCKS], 2, &said);
+    folder.train("other", &[&other, of_attention, "train.steps=1"]);
 }
 
 #[test]

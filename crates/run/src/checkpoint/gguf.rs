@@ -4,9 +4,7 @@ use super::merge::{Merged, merged, open_adapted};
 use super::weights::{Progress, dtype_of, each_rows};
 use super::{Manifest, verbs};
 use plimsoll_base::{Error, Result};
-use plimsoll_files::{
-    ADAPTER_CONFIG, GgufDecl, GgufWriter, Head, OpenModel, check_against, expected_tensors,
-};
+use plimsoll_files::{ADAPTER_CONFIG, GgufDecl, GgufWriter, Head, OpenModel, check_against, gguf_order};
 use plimsoll_text::gguf_tables;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -44,10 +42,9 @@ pub fn export_gguf(path: &Path, to: &Path, merge: bool, progress: Progress<'_>) 
     verbs::check_room(to, decl.file_bytes()?)?;
     let (record, sums) = verbs::fill_file(to, |part| {
         let mut writer = GgufWriter::create(part, &decl)?;
-        let sums =
-            each_rows(&model, dtype, &expected_tensors(&model.spec), progress, |name, values, scratch| {
-                writer.write_rows(name, values, scratch)
-            })?;
+        let sums = each_rows(&model, dtype, &gguf_order(&model.spec), progress, |name, values, scratch| {
+            writer.write_rows(name, values, scratch)
+        })?;
         Ok((writer.finish()?, sums))
     })?;
     let merged = merge.then(|| merged(from.clone(), &model, sums));

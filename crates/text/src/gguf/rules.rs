@@ -14,6 +14,7 @@ pub(super) const UNUSED: i64 = 5;
 pub(super) const BYTE: i64 = 6;
 
 const QWEN2_SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN35_SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LLAMA3_SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// A rule that cuts text into words before byte-level BPE.
@@ -33,10 +34,11 @@ enum Words {
     Split(&'static str),
 }
 
-static RULES: [Rule; 4] = [
+static RULES: [Rule; 5] = [
     Rule { names: &["gpt-2"], words: Words::Gpt2, ignores_merges: false, composes: false },
     Rule { names: &["smollm"], words: Words::DigitsThenGpt2, ignores_merges: false, composes: false },
     Rule { names: &["qwen2"], words: Words::Split(QWEN2_SPLIT), ignores_merges: false, composes: true },
+    Rule { names: &["qwen35"], words: Words::Split(QWEN35_SPLIT), ignores_merges: false, composes: true },
     Rule {
         names: &["llama-bpe", "llama3"],
         words: Words::Split(LLAMA3_SPLIT),

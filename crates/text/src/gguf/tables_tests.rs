@@ -155,7 +155,7 @@ fn what_tables_cannot_say_is_named() {
     for (json, words) in [
         (
             with(|json| json["pre_tokenizer"]["add_prefix_space"] = true.into()),
-            "none of gpt-2, smollm, qwen2 and llama-bpe",
+            "none of gpt-2, smollm, qwen2, qwen35 and llama-bpe",
         ),
         (with(|json| json["normalizer"] = json!({ "type": "Lowercase" })), "\"<|im_end|>\" is normalized"),
         (with(|json| json["model"]["ignore_merges"] = true.into()), "none of gpt-2"),
