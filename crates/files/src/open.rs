@@ -116,6 +116,7 @@ impl OpenModel {
         }
         for (row, out) in rows.zip(out.chunks_exact_mut(row_values as usize)) {
             self.read_values(tensor, tensor.row_order.stored_row(row) * row_values, staging, out)?;
+            tensor.row_order.read(out);
         }
         Ok(())
     }
@@ -127,10 +128,19 @@ impl OpenModel {
         let tensor = self.named(name)?;
         let elements: u64 = tensor.shape.iter().product(); // checked with the header
         assert!(first + out.len() as u64 <= elements, "{} from {first} of {:?}", out.len(), tensor.shape);
-        match tensor.row_order {
-            RowOrder::Stored => self.read_values(tensor, first, staging, out),
-            RowOrder::RopePairs { .. } => self.read_rows(name, first..first + out.len() as u64, staging, out),
+        if tensor.row_order == RowOrder::Stored {
+            return self.read_values(tensor, first, staging, out);
         }
+        let width: u64 = tensor.shape[1..].iter().product();
+        let (mut at, mut left) = (first, out);
+        while !left.is_empty() {
+            let (row, within) = (at / width, at % width);
+            let (part, rest) = left.split_at_mut(((width - within) as usize).min(left.len()));
+            self.read_values(tensor, tensor.row_order.stored_row(row) * width + within, staging, part)?;
+            tensor.row_order.read(part);
+            (at, left) = (at + part.len() as u64, rest);
+        }
+        Ok(())
     }
 
     /// Reads whole rows of a matrix as they are stored, which is in `encoding`, into `out`, which has exactly their bytes.

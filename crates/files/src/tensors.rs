@@ -15,18 +15,77 @@ pub enum RowOrder {
         /// d: rows of one head.
         head_dim: u32,
     },
+    /// GGUF's order of heads of values of linear attention: those that are first of their head of keys, then those that are second, ..
+    ValueHeads {
+        /// Rows before these heads, which lie as the model wants them.
+        from: u32,
+        heads: ValueHeads,
+    },
+    /// That order for the columns of a matrix.
+    ValueColumns(ValueHeads),
+    /// That order for numbers x, each stored as -e^x.
+    Decays(ValueHeads),
+}
+
+/// Heads of values that share heads of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValueHeads {
+    /// Heads of keys.
+    pub keys: u32,
+    /// Heads of values that share one.
+    pub each: u32,
+    /// Rows, or columns, of a head of values.
+    pub width: u32,
+}
+
+impl ValueHeads {
+    /// Returns where the file keeps a row or column.
+    fn stored(self, at: u64) -> u64 {
+        let [keys, each, width] = [self.keys, self.each, self.width].map(u64::from);
+        let (head, within) = (at / width, at % width);
+        (head % each * keys + head / each) * width + within
+    }
 }
 
 impl RowOrder {
     /// Returns where the file keeps row `row`.
     pub(crate) fn stored_row(self, row: u64) -> u64 {
         match self {
-            RowOrder::Stored => row,
+            RowOrder::Stored | RowOrder::ValueColumns(_) => row,
+            RowOrder::ValueHeads { from, heads } => match row.checked_sub(from.into()) {
+                Some(row) => u64::from(from) + heads.stored(row),
+                None => row,
+            },
+            RowOrder::Decays(heads) => heads.stored(row),
             RowOrder::RopePairs { head_dim } => {
                 let head_dim = u64::from(head_dim);
                 let (head, within, half) = (row / head_dim, row % head_dim, head_dim / 2);
                 head * head_dim + 2 * (within % half) + within / half
             }
+        }
+    }
+
+    /// Turns values of a row that were read into the model's.
+    pub(crate) fn read(self, row: &mut [f32]) {
+        match self {
+            RowOrder::ValueColumns(heads) => {
+                let stored = row.to_vec();
+                (0..).zip(row).for_each(|(at, x)| *x = stored[heads.stored(at) as usize]);
+            }
+            RowOrder::Decays(_) => row.iter_mut().for_each(|x| *x = (-f64::from(*x)).ln() as f32),
+            _ => {}
+        }
+    }
+
+    /// The inverse of `read`.
+    pub(crate) fn write(self, row: &mut [f32]) {
+        match self {
+            RowOrder::ValueColumns(heads) => {
+                let own = row.to_vec();
+                (0..).zip(own).for_each(|(at, x)| row[heads.stored(at) as usize] = x);
+            }
+            RowOrder::Decays(_) => row.iter_mut().for_each(|x| *x = -f64::from(*x).exp() as f32),
+            _ => {}
         }
     }
 }

@@ -1,28 +1,30 @@
 //! Weights into the arena: from files through fixed buffers, or from a seed.
 
-use crate::params::{Param, ParamKind, ParamTable};
+use crate::params::{Param, ParamKind, ParamTable, Part};
 use crate::weights::Params;
-use plimsoll_base::blocks::decode;
+use half::bf16;
+use plimsoll_base::blocks::{Encoding, decode};
 use plimsoll_base::rng::{Stream, normal_pair, philox, unit_f32};
-use plimsoll_base::{Bytes, Error, ModelSpec, Result, slugs};
-use plimsoll_device::{Blocks, Codes, Device, Matrix, MatrixLayout, Nf4};
-use plimsoll_files::OpenModel;
+use plimsoll_base::{Bytes, DType, Error, ModelSpec, Result, slugs};
+use plimsoll_device::{Blocks, Codes, Device, HostBytes, Matrix, MatrixLayout, Nf4};
+use plimsoll_files::{OpenModel, RowOrder};
+use plimsoll_memory::Buf;
+use std::panic::resume_unwind;
 
 /// Least bytes of staging: a row of the widest model, as stored and as f32.
 pub const STAGING_BYTES_MIN: u64 = 1 << 20;
 
 /// The two buffers that weights pass through: as stored, and as f32.
-#[derive(Debug)]
 pub(crate) struct Staging {
-    pub(crate) stored: Vec<u8>,
+    pub(crate) stored: HostBytes,
     pub(crate) values: Vec<f32>,
 }
 
 impl Staging {
-    /// Both buffers together have `bytes` bytes.
-    pub(crate) fn new(bytes: Bytes) -> Staging {
+    /// Both buffers together have `bytes` bytes. The device reads the one of stored bytes as fast as it can.
+    pub(crate) fn new(dev: &dyn Device, bytes: Bytes) -> Staging {
         let half = bytes.0.max(STAGING_BYTES_MIN) as usize / 2;
-        Staging { stored: vec![0; half], values: vec![0.0; half / 4] }
+        Staging { stored: dev.host_bytes(half), values: vec![0.0; half / 4] }
     }
 }
 
@@ -47,67 +49,126 @@ pub fn load(
 ) -> Result<()> {
     dev.zero(params.all);
     let layout = params.embed.layout;
-    let mut staging = Staging::new(staging);
+    let mut staging = Staging::new(dev, staging);
     for param in &table.params {
         let codes = match params.codes.and_then(|codes| codes.at(param)) {
             None => None,
             Some(Codes::Nf4(codes)) => Some(codes),
             Some(Codes::Blocks(parts)) => {
-                for (part, blocks) in param.parts.iter().zip(parts.into_iter().flatten()) {
-                    load_blocks(dev, model, &part.name, blocks, &mut staging)?;
+                let mut runs = parts.into_iter().flatten();
+                let (mut run, mut first) = (runs.next().expect("a run of rows"), 0);
+                for part in &param.parts {
+                    if first == run.n {
+                        (run, first) = (runs.next().expect("a run for each part"), 0);
+                    }
+                    load_blocks(dev, model, part, (run, first), &mut staging)?;
+                    first += part.rows as usize;
                 }
                 continue;
             }
         };
-        let Staging { stored, values } = &mut staging;
-        let target = Target { dev, param, params, codes, layout };
         let width = param.k.max(1) as usize;
-        let chunk_rows = values.len() / width;
-        assert!(chunk_rows > 0, "staging of {} values for rows of {width}", values.len());
-        let mut first = 0;
+        let chunk_rows = staging.values.len() / width;
+        assert!(chunk_rows > 0, "staging of {} values for rows of {width}", staging.values.len());
+        let target = Target { dev, param, params, codes, layout };
+        let mut above = 0;
         for part in &param.parts {
             let is_made =
                 model.random || (param.kind == ParamKind::ValueHead && model.tensor(&part.name).is_none());
-            let mut done = 0;
-            while done < part.rows as usize {
+            for done in (0..part.rows as usize).step_by(chunk_rows) {
                 let rows = chunk_rows.min(part.rows as usize - done);
-                let out = &mut values[..rows * width];
-                match is_made {
-                    true => random_values(param, &model.spec, seed, (first + done) * width, out),
-                    false if param.is_vector() => {
-                        model.read_elements(&part.name, done as u64, stored, out)?;
+                by_threads(rows, width, param.is_vector(), &mut staging, |first, stored, out| {
+                    let (first, row) = (done + first, above + done + first);
+                    if is_made {
+                        random_values(param, &model.spec, seed, row * width, out);
+                    } else if target.is_as_stored(part, model) {
+                        return target.copy(model, part, (first, row), &mut stored[..out.len() * 2]);
+                    } else {
+                        read(model, param, part, first, stored, out)?;
                     }
-                    false => model.read_rows(&part.name, done as u64..(done + rows) as u64, stored, out)?,
-                }
-                check_finite(&part.name, out)?;
-                target.write(first + done, out);
-                done += rows;
+                    check_finite(&part.name, first * width, out)?;
+                    target.write_by_thread(row, stored, out);
+                    Ok(())
+                })?;
+                target.write_after(above + done, &staging.values[..rows * width]);
             }
-            first += part.rows as usize;
+            above += part.rows as usize;
         }
     }
     Ok(())
 }
 
-/// Copies rows as they are stored, after a look at what they stand for.
+/// Reads rows of a tensor from row `first` on, as f32.
+fn read(
+    model: &OpenModel,
+    param: &Param,
+    part: &Part,
+    first: usize,
+    stored: &mut [u8],
+    out: &mut [f32],
+) -> Result<()> {
+    if param.is_vector() {
+        return model.read_elements(&part.name, first as u64, stored, out);
+    }
+    let end = first + out.len() / param.k as usize;
+    model.read_rows(&part.name, first as u64..end as u64, stored, out)
+}
+
+/// Values that are worth a thread: about a millisecond of reading.
+const THREAD_VALUES: usize = 1 << 18;
+
+/// Deals `rows` rows of `width` values of the staging to threads, in runs of an even number. `fill` gets a run's first row, four bytes for
+/// each of its values, and the values. A vector is one run. Returns the error of the first run that has one.
+fn by_threads(
+    rows: usize,
+    width: usize,
+    is_vector: bool,
+    staging: &mut Staging,
+    fill: impl Fn(usize, &mut [u8], &mut [f32]) -> Result<()> + Sync,
+) -> Result<()> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let run = rows.div_ceil(threads).max(THREAD_VALUES.div_ceil(width)).next_multiple_of(2);
+    let Staging { stored, values } = staging;
+    let values = &mut values[..rows * width];
+    if is_vector || run >= rows {
+        return fill(0, stored, values);
+    }
+    std::thread::scope(|scope| {
+        let mut filling = Vec::new();
+        for (i, (stored, values)) in
+            stored.chunks_mut(run * width * 4).zip(values.chunks_mut(run * width)).enumerate()
+        {
+            let fill = &fill;
+            filling.push(scope.spawn(move || fill(i * run, stored, values)));
+        }
+        filling.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })
+}
+
+/// Copies the rows of a tensor as they are stored, after a look at what they stand for, to some rows of blocks from `at` on.
 fn load_blocks(
     dev: &dyn Device,
     model: &OpenModel,
-    name: &str,
-    blocks: Blocks<'_>,
-    Staging { stored, values }: &mut Staging,
+    Part { name, rows: all, .. }: &Part,
+    (blocks, at): (Blocks<'_>, usize),
+    staging: &mut Staging,
 ) -> Result<()> {
-    let row_bytes = blocks.row_bytes();
+    let (row_bytes, k) = (blocks.row_bytes(), blocks.k);
     // Two rows are whole words.
-    let rows_max = (stored.len() / row_bytes).min(values.len() / blocks.k) / 2 * 2;
-    assert!(rows_max > 0, "staging of {} bytes for two rows of {row_bytes}", stored.len());
-    for first in (0..blocks.n).step_by(rows_max) {
-        let rows = rows_max.min(blocks.n - first);
-        let (bytes, values) = (&mut stored[..rows * row_bytes], &mut values[..rows * blocks.k]);
-        model.read_blocks(name, blocks.encoding, first as u64..(first + rows) as u64, bytes)?;
-        decode(blocks.encoding, bytes, values);
-        check_finite(name, values)?;
-        dev.write_blocks(blocks, first, bytes);
+    let rows_max = staging.values.len() / k / 2 * 2;
+    assert!(rows_max > 0, "staging of {} values for two rows of {k}", staging.values.len());
+    let all = *all as usize;
+    for done in (0..all).step_by(rows_max) {
+        let rows = rows_max.min(all - done);
+        by_threads(rows, k, false, staging, |first, stored, values| {
+            let (first, rows) = (done + first, values.len() / k);
+            let bytes = &mut stored[..rows * row_bytes];
+            model.read_blocks(name, blocks.encoding, first as u64..(first + rows) as u64, bytes)?;
+            decode(blocks.encoding, bytes, values);
+            check_finite(name, first * k, values)?;
+            dev.write_blocks(blocks, at + first, bytes);
+            Ok(())
+        })?;
     }
     Ok(())
 }
@@ -120,17 +181,76 @@ struct Target<'x, 'a> {
     layout: MatrixLayout,
 }
 
-impl Target<'_, '_> {
-    fn write(&self, first_row: usize, values: &[f32]) {
+impl<'a> Target<'_, 'a> {
+    fn buf(&self) -> Buf<'a> {
+        self.params.all.slice(self.param.offset as usize, self.param.elements as usize)
+    }
+
+    /// Whether rows lie one after the other, so that threads can round and write their own.
+    fn is_plain(&self) -> bool {
+        self.param.is_vector() || self.layout == MatrixLayout::Rows
+    }
+
+    /// Whether the file has the bytes that the device wants.
+    fn is_as_stored(&self, part: &Part, model: &OpenModel) -> bool {
+        let is_bf16 = model.tensor(&part.name).is_some_and(|tensor| {
+            let is_plain = tensor.row_order == RowOrder::Stored && tensor.added == 0.0;
+            is_plain && tensor.encoding == Encoding::Bf16
+        });
+        is_bf16
+            && self.codes.is_none()
+            && self.layout == MatrixLayout::Rows
+            && !self.param.is_vector()
+            && self.buf().dtype() == DType::Bf16
+    }
+
+    /// Copies rows from `first` on of a tensor that is as the device wants it, to rows of the parameter from `row` on.
+    fn copy(
+        &self,
+        model: &OpenModel,
+        part: &Part,
+        (first, row): (usize, usize),
+        bytes: &mut [u8],
+    ) -> Result<()> {
+        let k = self.param.k as usize;
+        let end = first + bytes.len() / (2 * k);
+        model.read_blocks(&part.name, Encoding::Bf16, first as u64..end as u64, bytes)?;
+        check_finite_bf16(&part.name, first * k, bytes)?;
+        self.dev.write_bytes(self.buf(), row * k, bytes);
+        Ok(())
+    }
+
+    /// Writes what threads write themselves. `scratch` has at least four bytes for each value.
+    fn write_by_thread(&self, first_row: usize, scratch: &mut [u8], values: &[f32]) {
         if let Some(codes) = self.codes {
             return self.dev.write_nf4(codes, first_row, values);
         }
-        let buf = self.params.all.slice(self.param.offset as usize, self.param.elements as usize);
-        if self.param.is_vector() {
-            return self.dev.write_f32(buf, first_row, values);
+        if !self.is_plain() {
+            return;
         }
-        let matrix = Matrix::new(buf, self.param.n as usize, self.param.k as usize, self.layout);
-        self.dev.write_rows(matrix, first_row, values);
+        let (buf, size) = (self.buf(), self.buf().dtype().bytes() as usize);
+        let bytes = &mut scratch[..values.len() * size];
+        match buf.dtype() {
+            DType::Bf16 => {
+                for (to, from) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
+                    *to = bf16::from_f32(*from).to_le_bytes();
+                }
+            }
+            _ => {
+                for (to, from) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
+                    *to = from.to_le_bytes();
+                }
+            }
+        }
+        self.dev.write_bytes(buf, first_row * self.param.k.max(1) as usize, bytes);
+    }
+
+    /// Writes what a device's own threads lay out, in panels.
+    fn write_after(&self, first_row: usize, values: &[f32]) {
+        if self.codes.is_none() && !self.is_plain() {
+            let matrix = Matrix::new(self.buf(), self.param.n as usize, self.param.k as usize, self.layout);
+            self.dev.write_rows(matrix, first_row, values);
+        }
     }
 }
 
@@ -161,24 +281,14 @@ fn random_values(param: &Param, spec: &ModelSpec, seed: u64, first: usize, out: 
 
 /// Uniform between -bound and bound, keyed by their place in the table; `first`: the first one's place in the parameter.
 pub(crate) fn uniform(param: &Param, bound: f32, seed: u64, first: usize, out: &mut [f32]) {
-    // A number is a function of its place: threads change nothing but the time, which is minutes for billions.
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let part = out.len().div_ceil(threads).next_multiple_of(4).max(1 << 14);
-    std::thread::scope(|scope| {
-        for (t, out) in out.chunks_mut(part).enumerate() {
-            scope.spawn(move || {
-                let (mut of, mut bits) = (u64::MAX, [0; 4]);
-                for (i, value) in out.iter_mut().enumerate() {
-                    let index = (first + t * part + i) as u64;
-                    if of != index / 4 {
-                        of = index / 4;
-                        bits = philox(seed, Stream::Weights, param.key, of);
-                    }
-                    *value = bound * (2.0 * unit_f32(bits[(index % 4) as usize]) - 1.0);
-                }
-            });
+    let (mut of, mut bits) = (u64::MAX, [0; 4]);
+    for (index, value) in (first as u64..).zip(out) {
+        if of != index / 4 {
+            of = index / 4;
+            bits = philox(seed, Stream::Weights, param.key, of);
         }
-    });
+        *value = bound * (2.0 * unit_f32(bits[(index % 4) as usize]) - 1.0);
+    }
 }
 
 /// Normal with standard deviation 1 / (h + 1), so that a new critic's values are near 0. Source: TRL's and OpenRLHF's critics.
@@ -191,13 +301,31 @@ pub(crate) fn value_head_values(param: &Param, seed: u64, first: usize, out: &mu
     }
 }
 
-pub(crate) fn check_finite(name: &str, values: &[f32]) -> Result<()> {
+/// Refuses NaN and infinity among values of a tensor from element `first` on.
+pub(crate) fn check_finite(name: &str, first: usize, values: &[f32]) -> Result<()> {
     match values.iter().position(|v| !v.is_finite()) {
         None => Ok(()),
-        Some(i) => Err(Error::new(
-            slugs::MODEL_WEIGHT_NOT_FINITE,
-            format!("tensor `{name}` holds {} at element {i}", values[i]),
-        )
-        .hint("the file is damaged or was saved from a run that diverged; fetch it again")),
+        Some(i) => Err(not_finite(name, first + i, values[i])),
     }
+}
+
+/// As `check_finite`, of values of bf16 as they are stored.
+fn check_finite_bf16(name: &str, first: usize, stored: &[u8]) -> Result<()> {
+    let values = stored.as_chunks().0;
+    // All exponents are compared, so that the loop has no branch.
+    let highest = values.iter().fold(0, |highest, value| highest.max(u16::from_le_bytes(*value) & 0x7fff));
+    if highest < 0x7f80 {
+        return Ok(());
+    }
+    let broken = values
+        .iter()
+        .map(|value| bf16::from_le_bytes(*value).to_f32())
+        .enumerate()
+        .find(|(_, v)| !v.is_finite());
+    broken.map_or(Ok(()), |(i, value)| Err(not_finite(name, first + i, value)))
+}
+
+fn not_finite(name: &str, element: usize, value: f32) -> Error {
+    Error::new(slugs::MODEL_WEIGHT_NOT_FINITE, format!("tensor `{name}` holds {value} at element {element}"))
+        .hint("the file is damaged or was saved from a run that diverged; fetch it again")
 }
