@@ -46,7 +46,11 @@ TINY = {
     "phi4_mini_long": "Phi-4 mini, long factors",
 }
 # Shapes on a card; the first ones are what the others are compared with.
-CARD_SHAPES = ["qwen3-1.7b", "qwen3-4b", "olmo-2-1b", "gemma-3-1b", "granite-3.3-2b", "smollm3-3b", "gemma-3-4b", "olmo-3-7b"]
+CARD_SHAPES = ["qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3.5-0.8b", "qwen3.5-4b", "olmo-2-1b", "gemma-3-1b", "granite-3.3-2b", "smollm3-3b", "gemma-3-4b", "olmo-3-7b",
+               "qwen3-30b-a3b"]
+# Those whose weights are frozen, because states of all do not fit a card: what is trained, and the words for it.
+FROZEN = {"olmo-3-7b": ("LoRA 32", ["--lora-rank", 32]),
+          "qwen3-30b-a3b": ("LoRA 16, recompute layer", ["--lora-rank", 16, "--recompute", "layer"])}
 CPU_SHAPES = ["smollm2-135m"]
 # Sequences, tokens of a prompt, tokens of a response; and of training batches, sequences and tokens.
 CARD_WORK = ((64, 64, 256), (4, 1024))
@@ -113,10 +117,9 @@ def speed(binary, device, names):
         work = ["--sequences", rollout[0], "--prompt-tokens", rollout[1], "--new-tokens", rollout[2]]
         yield {"name": name, "what": "rollout", "work": list(rollout), **measured([binary, "bench", "rollout", *work, *of])}
         work = ["--batch", train[0], "--seq", train[1]]
-        # All weights of the larger ones do not fit a card of 80 GiB with states in f32.
-        lora = ["--lora-rank", 32] if name in ("olmo-3-7b",) else []
-        yield {"name": name, "what": "training, LoRA 32" if lora else "training", "work": list(train),
-               **measured([binary, "bench", "train", *work, *lora, *of])}
+        kind, words = FROZEN.get(name, ("", []))
+        yield {"name": name, "what": f"training, {kind}" if kind else "training", "work": list(train),
+               **measured([binary, "bench", "train", *work, *words, *of])}
 
 
 def measured(command):

@@ -128,9 +128,9 @@ impl LayerEncodings {
     /// Returns the bytes of all linear layers of the model.
     pub fn bytes(&self, model: &ModelSpec) -> u64 {
         let of = |layer, target: LoraTarget| {
-            let (inputs, outputs) = target.widths(model);
-            let encoding = self.get(layer, target);
-            u64::from(outputs) * (u64::from(inputs) / encoding.block_values()) * encoding.block_bytes()
+            let ((inputs, outputs), encoding) = (target.widths(model, layer), self.get(layer, target));
+            let row = u64::from(inputs) / encoding.block_values() * encoding.block_bytes();
+            target.of_experts(model, layer).count() as u64 * u64::from(outputs) * row
         };
         (0..model.layers).flat_map(|layer| LoraTarget::ALL.map(|target| of(layer, target))).sum()
     }

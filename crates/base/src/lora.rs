@@ -46,15 +46,37 @@ impl LoraTarget {
         }
     }
 
-    /// Returns (in, out): the weight is [out, in].
-    pub const fn widths(self, model: &ModelSpec) -> (u32, u32) {
+    /// Returns its path in a decoder layer, that of one of the layer's experts if they have it: `mlp.experts.7.gate_proj`.
+    pub fn path(self, expert: Option<u32>) -> String {
+        match expert {
+            Some(expert) => format!("mlp.experts.{expert}.{self}"),
+            None => self.module().to_string(),
+        }
+    }
+
+    /// Returns (in, out) in a layer: the weight is [out, in], and each expert has one if the layer has experts.
+    pub fn widths(self, model: &ModelSpec, layer: u32) -> (u32, u32) {
+        let ffn = model.experts_of(layer).map_or(model.ffn, |experts| experts.ffn);
         match self {
             LoraTarget::Q => (model.hidden, model.q_width()),
             LoraTarget::K | LoraTarget::V => (model.hidden, model.kv_width()),
             LoraTarget::O => (model.q_width(), model.hidden),
-            LoraTarget::Gate | LoraTarget::Up => (model.hidden, model.ffn),
-            LoraTarget::Down => (model.ffn, model.hidden),
+            LoraTarget::Gate | LoraTarget::Up => (model.hidden, ffn),
+            LoraTarget::Down => (ffn, model.hidden),
         }
+    }
+
+    /// Returns the widths in the layer where the smaller of them is smallest.
+    pub fn narrowest(self, model: &ModelSpec) -> (u32, u32) {
+        let all = (0..model.layers).map(|layer| self.widths(model, layer));
+        all.min_by_key(|(inputs, outputs)| *inputs.min(outputs)).expect("a model has layers")
+    }
+
+    /// Returns the experts of a layer that have it, each with its number; `None` where the layer itself has it.
+    pub fn of_experts(self, model: &ModelSpec, layer: u32) -> impl Iterator<Item = Option<u32>> {
+        let experts = model.experts_of(layer).filter(|_| LoraTargets::FFN.contains(self));
+        let count = experts.map_or(1, |experts| experts.count);
+        (0..count).map(move |expert| experts.map(|_| expert))
     }
 
     const fn bit(self) -> u8 {
@@ -83,13 +105,12 @@ impl LoraTargets {
     /// Those of the feed-forward part.
     pub const FFN: LoraTargets = LoraTargets(0x70);
 
-    /// Returns those that adapters of this model can have: each is a tensor of its own, in every layer, and no matrix of experts.
+    /// Returns those that adapters of this model can have: each is a tensor of its own, in every layer, or in every expert of it.
     pub fn built_for(model: &ModelSpec) -> LoraTargets {
-        match (model.architecture().is_fused, model.experts) {
+        match model.architecture().is_fused {
             _ if model.delta.is_some() => LoraTargets::FFN,
-            (true, _) => LoraTargets(LoraTarget::O.bit() | LoraTarget::Down.bit()),
-            (false, Some(_)) => LoraTargets::ATTENTION,
-            (false, None) => LoraTargets::ALL,
+            true => LoraTargets(LoraTarget::O.bit() | LoraTarget::Down.bit()),
+            false => LoraTargets::ALL,
         }
     }
 
@@ -196,19 +217,32 @@ impl LoraShape {
     /// Largest rank that is built; full-rank matrices of small models are hardly larger.
     pub const RANK_MAX: u32 = 256;
 
-    /// Returns the shapes of A, [r, in], and of B, [out, r].
-    pub const fn shapes(self, target: LoraTarget, model: &ModelSpec) -> ([u32; 2], [u32; 2]) {
-        let (width_in, width_out) = target.widths(model);
+    /// Returns the shapes of A, [r, in], and of B, [out, r], in a layer.
+    pub fn shapes(self, target: LoraTarget, model: &ModelSpec, layer: u32) -> ([u32; 2], [u32; 2]) {
+        let (width_in, width_out) = target.widths(model, layer);
         ([self.rank, width_in], [width_out, self.rank])
     }
 
-    /// Number of trained parameters: L r (in + out), summed over the targets.
+    /// Number of trained parameters: r (in + out), summed over layers, targets and experts.
     pub fn parameters(self, model: &ModelSpec) -> u64 {
-        let widths = self.targets.iter().map(|target| {
-            let (width_in, width_out) = target.widths(model);
-            u64::from(width_in) + u64::from(width_out)
+        self.sum(model, |target, layer| target.of_experts(model, layer).count() as u64)
+    }
+
+    /// Number of trained parameters that a row is computed with: of experts those that it goes to.
+    pub fn active_parameters(self, model: &ModelSpec) -> u64 {
+        self.sum(model, |target, layer| {
+            let experts = model.experts_of(layer).filter(|_| LoraTargets::FFN.contains(target));
+            experts.map_or(1, |experts| experts.chosen.into())
+        })
+    }
+
+    fn sum(self, model: &ModelSpec, times: impl Fn(LoraTarget, u32) -> u64) -> u64 {
+        let each = (0..model.layers).flat_map(|layer| self.targets.iter().map(move |target| (target, layer)));
+        let elements = each.map(|(target, layer)| {
+            let (width_in, width_out) = target.widths(model, layer);
+            times(target, layer) * (u64::from(width_in) + u64::from(width_out))
         });
-        u64::from(model.layers) * u64::from(self.rank) * widths.sum::<u64>()
+        u64::from(self.rank) * elements.sum::<u64>()
     }
 }
 
@@ -226,7 +260,7 @@ mod tests {
         assert_eq!(LoraTargets::new([]), None);
         let built = |preset| LoraTargets::built_for(&ModelSpec::preset(preset).unwrap());
         assert_eq!(built("qwen3-0.6b"), LoraTargets::ALL);
-        assert_eq!(built("qwen3-30b-a3b"), LoraTargets::ATTENTION);
+        assert_eq!(built("qwen3-30b-a3b"), LoraTargets::ALL);
         assert_eq!(LoraTargets::ALL.of_ffn(), ["gate_proj", "up_proj", "down_proj"]);
         assert_eq!((LoraTargets::ATTENTION.count(), LoraTargets::ATTENTION.of_ffn().len()), (4, 0));
         assert_eq!(LoraTarget::of_name("down_proj"), Some(LoraTarget::Down));
@@ -252,14 +286,28 @@ mod tests {
         let model = ModelSpec::preset("qwen2.5-7b").unwrap();
         let shape = LoraShape { rank: 32, targets: LoraTargets::ALL };
         assert_eq!(shape.parameters(&model), 80_740_352);
-        let (a, b) = shape.shapes(LoraTarget::Gate, &model);
+        let (a, b) = shape.shapes(LoraTarget::Gate, &model, 0);
         assert_eq!((a, b), ([32, 3584], [18944, 32]));
         let each: u64 = (LoraTarget::ALL.into_iter())
             .map(|target| {
-                let (a, b) = shape.shapes(target, &model);
+                let (a, b) = shape.shapes(target, &model, 0);
                 u64::from(a[0]) * u64::from(a[1]) + u64::from(b[0]) * u64::from(b[1])
             })
             .sum();
         assert_eq!(shape.parameters(&model), each * u64::from(model.layers));
+        assert_eq!(shape.active_parameters(&model), shape.parameters(&model));
+    }
+
+    /// 48 layers x 16 x (2 (2048 + 4096) + 2 (2048 + 512) + 128 x 3 (2048 + 768)), of which 8 experts of 128 compute a row.
+    #[test]
+    fn every_expert_has_an_adapter_of_its_own() {
+        let model = ModelSpec::preset("qwen3-30b-a3b").unwrap();
+        let shape = LoraShape { rank: 16, targets: LoraTargets::ALL };
+        let (attention, expert) = (2 * (2048 + 4096) + 2 * (2048 + 512), 3 * (2048 + 768));
+        assert_eq!(shape.parameters(&model), 48 * 16 * (attention + 128 * expert));
+        assert_eq!(shape.active_parameters(&model), 48 * 16 * (attention + 8 * expert));
+        assert_eq!(LoraTarget::Down.path(Some(7)), "mlp.experts.7.down_proj");
+        assert_eq!(LoraTarget::Q.of_experts(&model, 0).collect::<Vec<_>>(), [None]);
+        assert_eq!(LoraTarget::Up.narrowest(&model), (2048, 768));
     }
 }

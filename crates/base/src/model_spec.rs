@@ -383,8 +383,14 @@ const LLAMA_3_1_ROPE: RopeScaling = RopeScaling::Llama3 {
     original_max_position_embeddings: 8192,
 };
 
-/// Presets of models that are planned and never run: their attention has position biases that the decoder has not.
-pub const PLAN_ONLY: &[&str] = &["baichuan-13b"];
+/// `spec` without norms of heads, with experts in all layers.
+const fn mixtral(spec: ModelSpec, count: u32, chosen: u32) -> ModelSpec {
+    with_experts(ModelSpec { qk_norms: None, ..spec }, count, chosen, spec.ffn)
+}
+
+/// Presets of models that are planned and never run: the attention of Baichuan has position biases that the decoder has not, and the files of
+/// the others are of families that are not read. They have the family whose layers are of their shape.
+pub const PLAN_ONLY: &[&str] = &["baichuan-13b", "mixtral-8x7b", "mixtral-8x22b", "olmoe-1b-7b"];
 
 /// Known shapes for `random:PRESET`, from the published `config.json` files.
 #[rustfmt::skip]
@@ -434,6 +440,9 @@ pub const PRESETS: &[(&str, ModelSpec)] = &[
     ("granite-3.3-2b", scaled(spec(Family::Granite, 49159, 2048, 40, 32, 8, 64, 8192, 1e-5, 1e7, true, 131072), 0.015625, [12.0, 0.22, 8.0])),
     ("granite-3.3-8b", scaled(spec(Family::Granite, 49159, 4096, 40, 32, 8, 128, 12800, 1e-5, 1e7, true, 131072), 0.0078125, [12.0, 0.22, 16.0])),
     ("phi-4-mini", ModelSpec { rope_scaling: PHI_4_MINI_ROPE, attention: Attention { rotated: Some(96), ..PLAIN }, ..spec(Family::Phi3, 200064, 3072, 32, 24, 8, 128, 8192, 1e-5, 1e4, true, 131072) }),
+    ("mixtral-8x7b", mixtral(spec(Family::Qwen3Moe, 32000, 4096, 32, 32, 8, 128, 14336, 1e-5, 1e6, false, 32768), 8, 2)),
+    ("mixtral-8x22b", mixtral(spec(Family::Qwen3Moe, 32000, 6144, 56, 48, 8, 128, 16384, 1e-5, 1e6, false, 65536), 8, 2)),
+    ("olmoe-1b-7b", ModelSpec { qk_norms: Some(QkNorms::Rows), ..with_experts(spec(Family::Qwen3Moe, 50304, 2048, 16, 16, 16, 128, 1024, 1e-5, 1e4, false, 4096), 64, 8, 1024) }),
     ("mistral-7b", spec(Family::Mistral, 32768, 4096, 32, 32, 8, 128, 14336, 1e-5, 1e6, false, 32768)),
 ];
 
@@ -484,6 +493,10 @@ mod tests {
             ("phi-4-mini", 3_836_021_760),
             ("qwen3-30b-a3b", 30_532_122_624),
             ("qwen3-235b-a22b", 235_093_634_560),
+            // As transformers counts them.
+            ("mixtral-8x7b", 46_702_792_704),
+            ("mixtral-8x22b", 140_620_634_112),
+            ("olmoe-1b-7b", 6_919_161_856),
             // Of the language models alone.
             ("qwen3.5-0.8b", 752_393_024),
             ("qwen3.5-2b", 1_881_825_088),

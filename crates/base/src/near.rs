@@ -7,11 +7,16 @@ use std::path::{Component, Path, PathBuf};
 const NAMES_MAX: usize = 10_000;
 
 impl Error {
-    /// Adds the path that `path`, which is not there, was most likely meant to be, if one is near.
+    /// Adds where a relative `path`, which is not there, was looked for, and the path that it was most likely meant to be, if one is near.
     pub fn near(self, path: &Path) -> Error {
-        match nearest_path(path) {
-            Some(near) => self.hint(format!("did you mean {}?", near.display())),
+        let whole = std::path::absolute(path).ok().filter(|_| path.is_relative());
+        let error = match whole {
+            Some(whole) => self.fact(format!("looked for at {}", whole.display())),
             None => self,
+        };
+        match nearest_path(path) {
+            Some(near) => error.hint(format!("did you mean {}?", near.display())),
+            None => error,
         }
     }
 }
@@ -84,6 +89,14 @@ mod tests {
         ] {
             assert_eq!(nearest_file(wanted, &names), expect, "{wanted}");
         }
+    }
+
+    #[test]
+    fn an_error_says_where_a_relative_path_was_looked_for() {
+        let here = std::env::current_dir().unwrap();
+        let error = Error::new("data-missing", "none").near(Path::new("no/such.jsonl"));
+        assert_eq!(error.facts, [format!("looked for at {}", here.join("no/such.jsonl").display())]);
+        assert!(Error::new("data-missing", "none").near(Path::new("/no/such.jsonl")).facts.is_empty());
     }
 
     #[test]

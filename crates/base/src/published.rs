@@ -13,7 +13,7 @@ pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
     }
     let base = base.strip_prefix("meta-").unwrap_or(base);
     // (what a name begins with, what the preset's does); shapes are those of the published config.json.
-    const KIN: [(&str, &str); 14] = [
+    const KIN: [(&str, &str); 20] = [
         ("qwen2.5-math-", "qwen2.5-"),
         ("qwen2.5-coder-", "qwen2.5-"),
         ("deepseek-r1-distill-qwen-7b", "qwen2.5-7b"),
@@ -24,6 +24,12 @@ pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
         ("qwen3.8-27b", "qwen3.5-27b"),
         ("llama-3.3-70b", "llama-3.1-70b"),
         ("mistral-7b-v0.3", "mistral-7b"),
+        ("mixtral-8x7b-v0.1", "mixtral-8x7b"),
+        ("mixtral-8x7b-instruct-v0.1", "mixtral-8x7b"),
+        ("mixtral-8x22b-v0.1", "mixtral-8x22b"),
+        ("mixtral-8x22b-instruct-v0.1", "mixtral-8x22b"),
+        ("olmoe-1b-7b-0924", "olmoe-1b-7b"),
+        ("olmoe-1b-7b-0125", "olmoe-1b-7b"),
         ("olmo-2-0425-1b", "olmo-2-1b"),
         ("olmo-2-1124-7b", "olmo-2-7b"),
         ("olmo-3-1025-7b", "olmo-3-7b"),
@@ -62,6 +68,9 @@ mod tests {
             ("Qwen/Qwen3-8B-Base", Some("qwen3-8b")),
             ("mistralai/Mistral-7B-v0.3", Some("mistral-7b")),
             ("mistralai/Mistral-7B-v0.1", None),
+            ("hf:mistralai/Mixtral-8x7B-Instruct-v0.1", Some("mixtral-8x7b")),
+            ("mistralai/Mixtral-8x22B-v0.1", Some("mixtral-8x22b")),
+            ("allenai/OLMoE-1B-7B-0125-Instruct", Some("olmoe-1b-7b")),
             ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", None),
             ("HuggingFaceTB/SmolLM3-3B-Base", Some("smollm3-3b")),
             ("allenai/OLMo-2-0425-1B-Instruct", Some("olmo-2-1b")),

@@ -3,6 +3,7 @@
 
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::{CpuDevice, Element, Real, Shared};
+use half::bf16;
 use plimsoll_base::DType;
 use plimsoll_device::codes::by_code;
 use plimsoll_device::{Batch, KV_BLOCK, Matrix, MatrixLayout, Owned, SEGMENT_FIELDS, Slots};
@@ -40,6 +41,28 @@ pub(super) fn write_u32(dev: &CpuDevice, dst: Buf<'_>, src: &[u32]) {
     let out = dev.write(dst);
     // SAFETY: no other task runs, and the operation has claimed the buffer.
     unsafe { out.range(0, src.len()) }.copy_from_slice(src);
+}
+
+pub(super) fn write_bytes(dev: &CpuDevice, dst: Buf<'_>, src: &[u8]) {
+    match dst.dtype() {
+        DType::Bf16 => write_elements(dev, dst, src, bf16::from_le_bytes),
+        DType::F32 => write_elements(dev, dst, src, f32::from_le_bytes),
+        _ => write_elements(dev, dst, src, u32::from_le_bytes),
+    }
+}
+
+fn write_elements<T: Element, const N: usize>(
+    dev: &CpuDevice,
+    dst: Buf<'_>,
+    src: &[u8],
+    read: fn([u8; N]) -> T,
+) {
+    let out = dev.write::<T>(dst);
+    // SAFETY: no other task runs, and the operation has claimed the buffer.
+    let out = unsafe { out.range(0, dst.len()) };
+    for (to, from) in out.iter_mut().zip(src.as_chunks::<N>().0) {
+        *to = read(*from);
+    }
 }
 
 pub(super) fn write_f32(dev: &CpuDevice, dst: Buf<'_>, src: &[f32]) {

@@ -25,6 +25,13 @@ pub(super) fn run(dev: &CpuDevice, op: Op<'_>) {
             products::backward_x(dev, dy, dy_has, w, routes, out);
         }
         Op::MatmulExpertsDw { args } => products::backward_w(dev, args),
+        Op::AdaptExperts { x, x_has, adapter, routes, u, out } => {
+            products::adapt(dev, (x, x_has), adapter, routes, u, out);
+        }
+        Op::AdaptExpertsDx { dy, dy_has, adapter, routes, du, out } => {
+            products::adapt_dx(dev, (dy, dy_has), adapter, routes, du, out);
+        }
+        Op::AdaptExpertsDw { args } => products::adapt_dw(dev, args),
         Op::GluExpertsBackward { args } => glu_backward(dev, args),
         Op::RouteBackward { args } => route_backward(dev, args),
         other => panic!("{} is no operation of experts", other.name()),

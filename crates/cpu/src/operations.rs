@@ -47,7 +47,12 @@ impl CpuDevice {
         let adapters =
             linear(spec).into_iter().flat_map(|(n, k)| [(n, rank), (ADAPTER_BLOCKS_MAX as u64 * rank, k)]);
         let each = adapters.map(|(n, k)| matmul::transpose_elements(n, k, weights));
-        let shape = [threads as u64, each.fold(scratch_elements(spec, weights), u64::max)];
+        // Gradients of rows are gathered while the B of an expert's down is transposed.
+        let experts = spec.experts.map_or(0, |_| {
+            let h = u64::from(spec.hidden);
+            matmul::experts::gathered_elements(h) + matmul::transpose_elements(h, rank, weights)
+        });
+        let shape = [threads as u64, each.fold(scratch_elements(spec, weights).max(experts), u64::max)];
         let mut layout = Layout::new();
         layout.arena("device.scratch", "device", HostPool::Host, PhaseSet::RESIDENT, &shape, weights)?;
         Ok(layout)
@@ -201,6 +206,9 @@ impl Backend for CpuDevice {
     }
     fn get_u32(&self, _: &Claim<'_>, src: Buf<'_>, dst: &mut [u32]) {
         dst.copy_from_slice(self.read(src));
+    }
+    fn put_bytes(&self, _: &Claim<'_>, dst: Buf<'_>, src: &[u8]) {
+        elementwise::write_bytes(self, dst, src);
     }
     fn put_f32(&self, _: &Claim<'_>, dst: Buf<'_>, src: &[f32]) {
         elementwise::write_f32(self, dst, src);

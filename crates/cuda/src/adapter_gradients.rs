@@ -58,13 +58,17 @@ fn runs(tiles: usize, m: usize) -> (usize, usize) {
 /// Bytes of scratch that the gradients of a model's adapters need.
 pub(crate) fn scratch_bytes(spec: &ModelSpec, lora: LoraShape) -> u64 {
     use LoraTarget::{Down, Gate, K, O, Q, Up, V};
-    let of = |targets: &[LoraTarget]| {
+    // Those of experts need none.
+    let dense = (0..spec.layers).find(|&layer| spec.experts_of(layer).is_none());
+    let of = |(targets, layer): (&[LoraTarget], Option<u32>)| {
+        let Some(layer) = layer else { return 0 };
         let there = || targets.iter().filter(|target| lora.targets.contains(**target));
-        let outputs = there().map(|target| target.widths(spec).1 as usize);
-        let (k, _) = targets[0].widths(spec);
+        let outputs = there().map(|target| target.widths(spec, layer).1 as usize);
+        let (k, _) = targets[0].widths(spec, layer);
         if there().next().is_none() { 0 } else { TILE.count(outputs, k as usize, lora.rank as usize) }
     };
-    let most = [&[Q, K, V][..], &[O], &[Gate, Up], &[Down]].into_iter().map(of).max().unwrap_or(0);
+    let sites = [(&[Q, K, V][..], Some(0)), (&[O], Some(0)), (&[Gate, Up], dense), (&[Down], dense)];
+    let most = sites.into_iter().map(of).max().unwrap_or(0);
     (most.max(BLOCKS) * TILE.wide * TILE.narrow) as u64 * DType::F32.bytes()
 }
 

@@ -5,6 +5,7 @@ use super::nvml::Monitor;
 use cudarc::driver::{result, sys};
 use plimsoll_base::{Bytes, Error, Result, slugs};
 use std::ffi::CStr;
+use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 
 /// Oldest CUDA version that is enough, as the driver counts it: copies by the copy engine (`cuTensorMapEncodeTiled`) came with it.
@@ -281,6 +282,21 @@ impl Pinned {
         // SAFETY: `len` bytes, initialised in `new`; `&mut self` excludes other slices of it. What the card writes
         // there is waited for before it is read.
         unsafe { std::slice::from_raw_parts_mut(self.base, self.len) }
+    }
+}
+
+impl Deref for Pinned {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` bytes, initialised in `new`; the card writes to them under `bytes` alone.
+        unsafe { std::slice::from_raw_parts(self.base, self.len) }
+    }
+}
+
+impl DerefMut for Pinned {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.bytes()
     }
 }
 

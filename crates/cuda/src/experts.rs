@@ -1,11 +1,13 @@
-//! Launchers of the kernels of experts: products in `experts.cu`, `experts_dw.cu`, `experts_hopper.cu` and, in f32, `experts_plain.cu`;
+//! Launchers of the kernels of experts: products in `experts.cu`, `experts_dw.cu`, `experts_hopper.cu` and, in f32, by `experts_plain.rs`;
 //! what is done to rows in `experts_rows.cu`.
 //!
 //! Legend: M rows, k experts chosen for each, P = M k pairs, E experts. Grids are functions of P and E alone: blocks find their expert on the
 //! device. Which tile a product gets is a question of speed; the bits of a pair are the same in all of them.
 
+use super::experts_plain::{check_routes, chosen, slots};
 use super::rows::{blocks, count, is_gelu, typed, wide};
-use super::{Arg, CudaDevice, Launch};
+use super::sgemm::{Columns, Sum};
+use super::{Arg, CudaDevice, Launch, experts_plain};
 use plimsoll_base::{DType, Gate};
 use plimsoll_device::{Experts, ExpertsBackward, GluExpertsBackward, MatrixLayout, Routes, RowsOf};
 use plimsoll_memory::Buf;
@@ -39,8 +41,6 @@ const WEIGHT_TILE: Tile = tile(128, 128, 256, 3);
 /// Bytes of a row of a step, 64 elements, and those that let Hopper's buffers begin where they must.
 const STEP_BYTES: usize = 128;
 const HOPPER_ALIGNMENT: u32 = 1024;
-/// Rows and columns of a tile in f32.
-const PLAIN_TILE: usize = 64;
 
 impl Tile {
     fn shared(&self) -> u32 {
@@ -52,39 +52,6 @@ impl Tile {
 fn is_wide(dev: &CudaDevice, operands: &[Buf<'_>], widths: &[usize]) -> bool {
     let aligned = operands.iter().all(|b| dev.address(*b).is_multiple_of(16));
     aligned && widths.iter().all(|w| w.is_multiple_of(8))
-}
-
-/// Tiles, at most, however `pairs` are dealt to `experts`: the worst deal gives each expert one pair more than whole tiles.
-fn slots(pairs: usize, experts: usize, rows: usize) -> usize {
-    pairs.min(experts) + pairs.saturating_sub(experts) / rows
-}
-
-/// The pairs of a row of an operand, 0 where it has a row for each pair, after its length is checked.
-fn chosen(x: Buf<'_>, has: RowsOf, width: usize, routes: Routes<'_>) -> usize {
-    let (pairs, rows) = (routes.pairs(), super::matmul::rows(x, width));
-    match has {
-        RowsOf::Pairs => {
-            assert_eq!(rows, pairs, "a row for each pair");
-            0
-        }
-        RowsOf::Rows => {
-            assert!(rows > 0 && pairs.is_multiple_of(rows), "{pairs} pairs of {rows} rows");
-            pairs / rows
-        }
-    }
-}
-
-pub(super) fn check_routes(routes: Routes<'_>) {
-    let Routes { experts, weights, pairs, places, starts } = routes;
-    let p = routes.pairs();
-    assert_eq!([experts, weights, places].map(|b| b.len()), [p; 3], "{p} pairs");
-    assert!(routes.count() > 0, "no experts");
-    assert_eq!(
-        [experts, pairs, places, starts].map(|b| b.dtype()),
-        [DType::U32; 4],
-        "experts, pairs and places"
-    );
-    assert_eq!(weights.dtype(), DType::F32, "weights of pairs");
 }
 
 /// out[p] = x W^T of each pair.
@@ -128,14 +95,23 @@ fn product(
     if pairs == 0 {
         return;
     }
-    let chosen = chosen(x, has, length, routes);
+    let of_x = Columns::whole(x, length);
+    if e == DType::F32 {
+        let sum = Sum { scale: 1.0, add: false };
+        return experts_plain::product(
+            dev,
+            (of_x, has),
+            w,
+            routes,
+            Columns::whole(out, width),
+            sum,
+            is_backward,
+        );
+    }
+    assert_eq!(w.stride(), w.n * w.k, "matrices without gaps");
+    let chosen = chosen(of_x, has, routes);
     let [px, pw, ppairs, pstarts, pout] = [x, w.buf, routes.pairs, routes.starts, out].map(|b| dev.arg(b));
     let args = [px, pw, ppairs, pstarts, pout, count(w.count), count(chosen), count(w.n), count(w.k)];
-    if e == DType::F32 {
-        let kernel = if is_backward { "backward" } else { "forward" };
-        let grid = [slots(pairs, w.count, PLAIN_TILE) as u32, width.div_ceil(PLAIN_TILE) as u32, 1];
-        return dev.launch("experts_plain", kernel, Launch { grid, block: 256, shared: 0 }, &args);
-    }
     let is_wide = is_wide(dev, &[x, w.buf, out], &[w.n, w.k]);
     let each = if is_wide { pairs.div_ceil(w.count) } else { usize::MAX };
     let tiles = &TILES[if is_backward { GRADIENT_TILES_FIRST } else { 0 }..];
@@ -171,20 +147,25 @@ pub(crate) fn backward_w(dev: &CudaDevice, args: ExpertsBackward<'_>) {
         }
         return;
     }
-    let of = |b: Buf<'_>, has, width| [dev.arg(b), count(chosen(b, has, width, routes))];
-    let mut operands = [of(dy, dy_has, grad.n), of(x, x_has, grad.k)].concat();
+    let columns = [Columns::whole(dy, grad.n), Columns::whole(x, grad.k)];
+    if x.dtype() == DType::F32 {
+        let [dy, x] = [(columns[0], dy_has), (columns[1], x_has)];
+        return experts_plain::gradient(dev, dy, x, routes, grad, add);
+    }
+    assert_eq!(grad.stride(), grad.n * grad.k, "gradients without gaps");
+    let of = |x: Columns<'_>, has| [dev.arg(x.buf), count(chosen(x, has, routes))];
+    let mut operands = [of(columns[0], dy_has), of(columns[1], x_has)].concat();
     operands.extend([routes.pairs, routes.starts, grad.buf].map(|b| dev.arg(b)));
     operands.extend([count(grad.n), count(grad.k), Arg::U32(add.into())]);
     let Tile { rows, cols, threads: block, .. } = WEIGHT_TILE;
     let is_wide = is_wide(dev, &[x, dy, grad.buf], &[grad.n, grad.k]);
-    let (module, kernel, rows, cols, shared) = match x.dtype() {
-        DType::F32 => ("experts_plain", typed!("gradient", grad.buf), PLAIN_TILE, PLAIN_TILE, 0),
-        _ if is_wide && dev.info().capability == (9, 0) => {
+    let (module, kernel, shared) = match is_wide {
+        true if dev.info().capability == (9, 0) => {
             let shared = WEIGHT_TILE.shared() + HOPPER_ALIGNMENT;
-            ("experts_hopper", typed!("gradient_128", grad.buf), rows, cols, shared)
+            ("experts_hopper", typed!("gradient_128", grad.buf), shared)
         }
-        _ if is_wide => ("experts_dw", typed!("gradient", grad.buf), rows, cols, WEIGHT_TILE.shared()),
-        _ => ("experts_dw", typed!("gradient_any", grad.buf), rows, cols, WEIGHT_TILE.shared()),
+        true => ("experts_dw", typed!("gradient", grad.buf), WEIGHT_TILE.shared()),
+        false => ("experts_dw", typed!("gradient_any", grad.buf), WEIGHT_TILE.shared()),
     };
     let tiles = grad.n.div_ceil(rows) * grad.k.div_ceil(cols);
     let grid = [tiles as u32, grad.count as u32, 1];

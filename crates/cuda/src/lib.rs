@@ -24,6 +24,8 @@ mod delta_rows;
 mod driver;
 mod exchange;
 mod experts;
+mod experts_adapter;
+mod experts_plain;
 mod fork;
 mod hand_over;
 mod head;

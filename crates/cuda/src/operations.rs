@@ -5,15 +5,16 @@ use crate::attention::attention_scratch_bytes;
 use crate::attention_backward::attention_backward_scratch_bytes;
 use crate::cuda_device::ScratchLimits;
 use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
+use crate::driver::Pinned;
 use crate::{
     adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, delta, delta_rows,
-    driver, experts, head, head_gates, matmul, memory, optimizer, pipeline, rotation, route, rows, sample,
-    transfer,
+    driver, experts, experts_adapter, head, head_gates, matmul, memory, optimizer, pipeline, rotation, route,
+    rows, sample, transfer,
 };
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::{
-    Aside, Backend, Checked, Claim, Claims, Coded, DeviceKind, Matrix, MatrixLayout, Op, Pipeline, Run,
-    Transfer,
+    Aside, Backend, Checked, Claim, Claims, Coded, DeviceKind, HostBytes, Matrix, MatrixLayout, Op, Pipeline,
+    Run, Transfer,
 };
 use plimsoll_memory::{Buf, CardMemory, Layout, Pool};
 use std::sync::atomic::Ordering;
@@ -95,6 +96,18 @@ impl Backend for CudaDevice {
     }
     fn get_u32(&self, _: &Claim<'_>, src: Buf<'_>, dst: &mut [u32]) {
         memory::read_u32(self, src, dst);
+    }
+    fn put_bytes(&self, _: &Claim<'_>, dst: Buf<'_>, src: &[u8]) {
+        self.send(self.address(dst), src);
+        // From locked pages the copy is under way still, and the caller may write to them next.
+        self.keep(self.gpu.wait(), "copying to the device");
+    }
+    fn host_bytes(&self, len: usize) -> HostBytes {
+        match Pinned::new(&self.gpu, len) {
+            Ok(pinned) => Box::new(pinned),
+            // A limit on locked memory makes copies slower, not wrong.
+            Err(_) => Box::new(vec![0; len]),
+        }
     }
     fn put_f32(&self, _: &Claim<'_>, dst: Buf<'_>, src: &[f32]) {
         memory::write_f32(self, dst, src);
@@ -254,6 +267,13 @@ impl CudaDevice {
                 experts::backward_x(self, dy, dy_has, w, routes, out);
             }
             Op::MatmulExpertsDw { args } => experts::backward_w(self, args),
+            Op::AdaptExperts { x, x_has, adapter, routes, u, out } => {
+                experts_adapter::forward(self, (x, x_has), adapter, routes, u, out);
+            }
+            Op::AdaptExpertsDx { dy, dy_has, adapter, routes, du, out } => {
+                experts_adapter::backward_x(self, (dy, dy_has), adapter, routes, du, out);
+            }
+            Op::AdaptExpertsDw { args } => experts_adapter::backward_w(self, args),
             Op::GluExpertsBackward { args } => experts::glu_backward(self, args),
             Op::RouteBackward { args } => route::backward(self, args),
             Op::SplitGates { x, heads, out } => head_gates::split(self, x, heads, out),
@@ -298,6 +318,11 @@ fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 4] {
         | Op::ActivateBackward { dx: out, .. } => two(Some(out), None),
         Op::MatmulDw { grad, .. } | Op::EmbedBackward { grad, .. } => two(Some(grad.buf), None),
         Op::MatmulExpertsDw { args } => two(Some(args.grad.buf), None),
+        Op::AdaptExperts { u, out, .. } | Op::AdaptExpertsDx { du: u, out, .. } => two(Some(u), out),
+        Op::AdaptExpertsDw { args } => {
+            let [first, second] = args.grads.blocks.map(|block| block.map(|(b, _)| b.buf));
+            [Some(args.grads.a.buf), first, second, None]
+        }
         Op::GluExpertsBackward { args } => [Some(args.gate_up), Some(args.dout), Some(args.d_weights), None],
         Op::RouteBackward { args } => two(Some(args.d_logits), args.balance.map(|balance| balance.rows)),
         Op::Route { to, .. } => two(Some(to.weights), None),

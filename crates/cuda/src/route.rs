@@ -1,6 +1,6 @@
 //! Launchers of `experts_route.cu`: which experts compute each row, the order of pairs, and the gradient.
 
-use super::experts::check_routes;
+use super::experts_plain::check_routes;
 use super::rows::{blocks, count, typed};
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_base::{DType, EXPERTS_CHOSEN_MAX, EXPERTS_MAX};

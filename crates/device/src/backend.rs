@@ -4,6 +4,7 @@ use crate::claims::{Claim, Claims};
 use crate::{Coded, DeviceKind, Matrix, MatrixLayout, Op, Run};
 use plimsoll_base::{Phase, Result};
 use plimsoll_memory::{Buf, CardMemory};
+use std::ops::DerefMut;
 
 /// An operation whose bytes are claimed: its outputs overlap nothing that is in use. Only `Device` makes it.
 #[derive(Debug)]
@@ -29,6 +30,9 @@ pub struct Transfer<'a, 'c> {
     pub dst: Buf<'a>,
     pub(crate) _claim: Claim<'c>,
 }
+
+/// Bytes of the host that a device allocated.
+pub type HostBytes = Box<dyn DerefMut<Target = [u8]> + Send>;
 
 /// A device. Methods that touch the arena get a `Claim` as proof that nothing else uses the bytes.
 pub trait Backend: Sync {
@@ -64,8 +68,14 @@ pub trait Backend: Sync {
     /// Runs an operation, or queues it.
     fn launch(&self, op: Checked<'_, '_>);
 
+    /// Zeroed bytes of the host from which `write_bytes` copies fast: page-locked where the device gains by it.
+    fn host_bytes(&self, len: usize) -> HostBytes {
+        Box::new(vec![0; len])
+    }
+
     fn put_u32(&self, claim: &Claim<'_>, dst: Buf<'_>, src: &[u32]);
     fn get_u32(&self, claim: &Claim<'_>, src: Buf<'_>, dst: &mut [u32]);
+    fn put_bytes(&self, claim: &Claim<'_>, dst: Buf<'_>, src: &[u8]);
     fn put_f32(&self, claim: &Claim<'_>, dst: Buf<'_>, src: &[f32]);
     fn get_f32(&self, claim: &Claim<'_>, src: Buf<'_>, dst: &mut [f32]);
     fn put_rows(&self, claim: &Claim<'_>, dst: Matrix<'_>, first_row: usize, src: &[f32]);

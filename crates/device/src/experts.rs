@@ -60,7 +60,7 @@ pub enum RowsOf {
 /// The matrices `[n, k]` of all experts, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Experts<'a> {
-    /// `count` times the elements of a matrix.
+    /// `count` times `stride` elements.
     pub buf: Buf<'a>,
     /// E.
     pub count: usize,
@@ -79,10 +79,27 @@ impl<'a> Experts<'a> {
         Experts { buf, count, n, k, layout }
     }
 
+    /// The same, each matrix followed by elements that belong to none: as many after each.
+    pub fn apart(buf: Buf<'a>, count: usize, n: usize, k: usize, layout: MatrixLayout) -> Experts<'a> {
+        let experts = Experts { buf, count, n, k, layout };
+        assert!(buf.len().is_multiple_of(count), "{} elements of {count} matrices", buf.len());
+        assert!(experts.elements() <= experts.stride(), "[{n}, {k}] {layout:?} in {}", experts.stride());
+        experts
+    }
+
     /// The matrix of one.
     pub fn of(&self, expert: usize) -> Matrix<'a> {
         assert!(expert < self.count, "expert {expert} of {}", self.count);
-        Matrix::new(self.buf.part(expert, self.buf.len() / self.count), self.n, self.k, self.layout)
+        Matrix::new(self.buf.slice(expert * self.stride(), self.elements()), self.n, self.k, self.layout)
+    }
+
+    /// Elements from one matrix to the next.
+    pub fn stride(&self) -> usize {
+        self.buf.len() / self.count
+    }
+
+    fn elements(&self) -> usize {
+        self.layout.elements(self.n as u64, self.k as u64) as usize
     }
 }
 

@@ -18,6 +18,7 @@ pub mod claims;
 pub mod codes;
 mod delta;
 mod experts;
+mod experts_adapter;
 mod layout;
 pub mod nf4;
 mod op;
@@ -30,7 +31,7 @@ pub use args::{
     AdapterBlock, AttentionBackward, Batch, GateHeadsBackward, HeadBackward, HeadOut, Heads, Logits, Norm,
     NormGrads, QkNorm, QkNormBackward, RopeBackward, Rotation, Sample, Sampling, Scores, Slots,
 };
-pub use backend::{Aside, Backend, Checked, Pipeline, Transfer};
+pub use backend::{Aside, Backend, Checked, HostBytes, Pipeline, Transfer};
 pub use blocks::{BLOCK_PARTS_MAX, Blocks, Codes, block_words};
 pub use claims::{Claim, Claims};
 pub use codes::{CODE_BLOCK, Coded};
@@ -41,6 +42,7 @@ pub use delta::{
 pub use experts::{
     Balance, Experts, ExpertsBackward, GluExpertsBackward, RouteBackward, Routes, Routing, RowsOf,
 };
+pub use experts_adapter::{AdaptExpertsBackward, EXPERTS_BLOCKS_MAX, ExpertsAdapter};
 pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, PANEL, matrix_elements};
 pub use nf4::{NF4_BLOCK, Nf4, nf4_elements};
 pub use op::{Device, Op};

@@ -4,17 +4,15 @@
 use crate::claims::{Access, Claim, Operand, Uses};
 use crate::nf4;
 use crate::{
-    Activation, AdamW, AdamWBufs, AdaptBackward, Adapted, Adapter, AttentionBackward, Backend, Batch, Blocks,
-    Checked, Coded, Codes, DeltaInputs, DeltaInputsBackward, DeltaRule, DeltaRuleBackward, Experts,
-    ExpertsBackward, GateHeadsBackward, GluExpertsBackward, HeadBackward, HeadOut, Heads, Kv, Logits, Matrix,
-    MatrixLayout, Nf4, Norm, NormGated, NormGatedBackward, NormGrads, Owned, QkNorm, RopeBackward, Rotation,
-    RouteBackward, Routes, Routing, RowsOf, Run, Sample, Scores, Slots, Transfer,
+    Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, AttentionBackward,
+    Backend, Batch, Blocks, Checked, Coded, Codes, DeltaInputs, DeltaInputsBackward, DeltaRule,
+    DeltaRuleBackward, Experts, ExpertsAdapter, ExpertsBackward, GateHeadsBackward, GluExpertsBackward,
+    HeadBackward, HeadOut, Heads, Kv, Logits, Matrix, MatrixLayout, Nf4, Norm, NormGated, NormGatedBackward,
+    NormGrads, Owned, QkNorm, RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Run, Sample,
+    Scores, Slots, Transfer,
 };
 use plimsoll_base::Gate;
 use plimsoll_memory::Buf;
-
-/// Words that `write_blocks` copies at a time.
-const BLOCK_WORDS: usize = 1 << 16;
 
 /// Declares operations. Operands are read or written (`Write` includes reading); `in_place(a => b)` permits the output `b`
 /// to be exactly the input `a`. The items in the last braces become further methods of `Device`.
@@ -121,6 +119,12 @@ operations! {
     fn matmul_experts(
         x: Read Buf<'a>, x_has: Read RowsOf, w: Read Experts<'a>, routes: Read Routes<'a>, out: Write Buf<'a>
     ) = MatmulExperts;
+    /// u[p] = scale x A^T of each pair with the A of its expert, rounded; then, if there is an `out`, its u_i B_i^T are added to the outputs of each block:
+    /// in f32, each sum rounded once. `x`: as that of `matmul_experts`; `u`: [P, S r] e; `out`: [P, N] e or f32, what `matmul_experts` gave.
+    fn adapt_experts(
+        x: Read Buf<'a>, x_has: Read RowsOf, adapter: Read ExpertsAdapter<'a>, routes: Read Routes<'a>, u: Write Buf<'a>,
+        out: Write Option<Buf<'a>>
+    ) = AdaptExperts;
     /// out[p] = weight of the pair * bent gate * up, rounded once. `gate_up`: [P, 2f] e, gate first; `out`: [P, f] e.
     fn glu_experts(
         how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, routes: Read Routes<'a>, out: Write Buf<'a>
@@ -173,6 +177,14 @@ operations! {
     ) = MatmulExpertsDx;
     /// The gradient of `matmul_experts` by the weights.
     fn matmul_experts_dw(args: Read ExpertsBackward<'a>) = MatmulExpertsDw;
+    /// The gradients of `adapt_experts` by u and x: du_i = scale dy_i B_i of each block, rounded; then, if there is an `out`, du A is added to it: in
+    /// f32, rounded once. `dy`: as that of `matmul_experts_dx`; `du`: [P, S r] e; `out`: [P, K] e or f32, what `matmul_experts_dx` gave.
+    fn adapt_experts_dx(
+        dy: Read Buf<'a>, dy_has: Read RowsOf, adapter: Read ExpertsAdapter<'a>, routes: Read Routes<'a>, du: Write Buf<'a>,
+        out: Write Option<Buf<'a>>
+    ) = AdaptExpertsDx;
+    /// The gradients of `adapt_experts` by A and B.
+    fn adapt_experts_dw(args: Read AdaptExpertsBackward<'a>) = AdaptExpertsDw;
     /// The gradient of `glu_experts`.
     fn glu_experts_backward(args: Read GluExpertsBackward<'a>) = GluExpertsBackward;
     /// The gradient of `route`.
@@ -278,6 +290,13 @@ operations! {
             let src = src.slice(start, dst.len());
             self.get_u32(&transfer(self, "read_u32", &src, Access::Read), src, dst);
         }
+        /// Copies elements of a buffer of f32, bf16 or u32 as they are stored, little-endian, from element `start`.
+        fn write_bytes(&self, dst: Buf<'_>, start: usize, src: &[u8]) {
+            let size = dst.dtype().bytes() as usize;
+            assert!(src.len().is_multiple_of(size), "{} bytes are no elements of {size}", src.len());
+            let dst = dst.slice(start, src.len() / size);
+            self.put_bytes(&transfer(self, "write_bytes", &dst, Access::Write), dst, src);
+        }
         /// Converts f32 into the buffer's dtype (round to nearest even), from element `start`.
         fn write_f32(&self, dst: Buf<'_>, start: usize, src: &[f32]) {
             let dst = dst.slice(start, src.len());
@@ -309,14 +328,12 @@ operations! {
         fn write_blocks(&self, dst: Blocks<'_>, first_row: usize, src: &[u8]) {
             let first = first_row * dst.row_bytes();
             assert!(src.len().is_multiple_of(dst.row_bytes()) && first.is_multiple_of(4), "whole rows and words");
-            let mut words = vec![0; BLOCK_WORDS.min(src.len().div_ceil(4))];
-            for (index, src) in src.chunks(4 * BLOCK_WORDS).enumerate() {
-                for (word, src) in words.iter_mut().zip(src.chunks(4)) {
-                    let mut bytes = [0; 4];
-                    bytes[..src.len()].copy_from_slice(src);
-                    *word = u32::from_le_bytes(bytes);
-                }
-                self.write_u32(dst.words, first / 4 + index * BLOCK_WORDS, &words[..src.len().div_ceil(4)]);
+            let (words, rest) = src.split_at(src.len() / 4 * 4);
+            self.write_bytes(dst.words, first / 4, words);
+            if !rest.is_empty() {
+                let mut word = [0; 4];
+                word[..rest.len()].copy_from_slice(rest);
+                self.write_bytes(dst.words, (first + words.len()) / 4, &word);
             }
         }
         /// Widens whole rows (`[rows, k]`) of a matrix of codes from row `first_row`; a vector is `MatrixLayout::Rows`, k = 1.

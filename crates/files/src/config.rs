@@ -8,6 +8,7 @@ mod layers;
 mod rope;
 
 use crate::wrapped;
+pub(crate) use experts::BALANCE;
 use keys::{
     Config, FFN_MAX, HEADS_MAX, LAYERS_MAX, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, WIDTH_MAX, out_of_range,
 };

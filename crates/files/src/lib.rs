@@ -35,8 +35,8 @@ mod wrapped;
 mod writer;
 
 pub use adapter::{
-    ADAPTER_CONFIG, ADAPTER_SCORE, ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraPart, adapter_base,
-    adapter_config_json, adapter_quantization, adapter_tensor_name, adapter_tensors,
+    ADAPTER_CONFIG, ADAPTER_SCORE, ADAPTER_TENSORS_MAX, ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraPart,
+    adapter_base, adapter_config_json, adapter_quantization, adapter_tensor_name, adapter_tensors,
 };
 pub use base64::base64;
 pub use check::check_against;
@@ -45,6 +45,7 @@ pub use config::{
 };
 pub use difference::{DamagedRange, Difference, difference};
 pub use gguf::model::GgufTokenizer;
+pub use gguf::names::gguf_order;
 pub use gguf::write::{GgufDecl, GgufWriter};
 pub use hub_data::HubData;
 #[cfg(feature = "hub")]
@@ -58,7 +59,7 @@ pub use shared::SharedWriter;
 pub use source::{Local, Source, resolve};
 pub use stream::{stored, write_error};
 pub use tensor_file::TensorFile;
-pub use tensors::{RowOrder, SCORE, TensorInfo, expected_tensors};
+pub use tensors::{RowOrder, SCORE, TensorInfo, ValueHeads, expected_tensors};
 pub use writer::{
     ArrayDecl, ArrayElement, SafetensorsWriter, TensorDecl, digest, fsync_dir, record_of, write_atomic,
     write_new, write_new_lines,

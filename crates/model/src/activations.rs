@@ -22,7 +22,10 @@ use plimsoll_device::{
 };
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
 pub(crate) use slots::adapter_slots;
-use slots::{attends, ffn_out_slots, gate_up_before, gate_up_slots, keeps_first, leaving, slots};
+use slots::{
+    adapter_slot, attends, ffn_out_slots, gate_up_before, gate_up_slots, keeps_first, leaving, mixed_before,
+    mixer_slots, slots,
+};
 
 /// The most of everything that one pass may hold; enforced where batches are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +79,7 @@ pub fn layout(
     let whole_kv = s.kv - windowed(spec, &limits).len() as usize;
     let mut add = |name: &str, shape: &[usize], dtype: DType| add_in(Turn::Whole, name, shape, dtype);
     let (h, d, gate_up) = (spec.hidden as usize, spec.head_dim as usize, gate_up_slots(spec, s.kept));
-    let (q, (first, mixed)) = (spec.q_width() as usize, spec.widest());
+    let (q, [qkv, attn]) = (spec.q_width() as usize, mixer_slots(spec, (s.qkv, s.kept)));
     for (name, n) in
         [("ids", m), ("positions", m), ("slots", m), ("tables", limits.table_entries), ("head_rows", r)]
     {
@@ -95,11 +98,11 @@ pub fn layout(
         ("attn_out", branches * s.cheap, &[m, h], DType::F32),
         ("ffn_out", branches * ffn_out_slots(spec, mode), &[m, h], DType::F32),
         ("mid", s.mid, &[m, h], DType::F32),
-        ("qkv", s.qkv, &[m, first as usize], weights),
+        ("qkv", qkv.0, &[m, qkv.1], weights),
         ("q", s.attends, &[m, q], weights),
         ("keys", whole_kv, &[limits.blocks, spec.kv_heads as usize, d, KV_BLOCK], weights),
         ("values", whole_kv, &[limits.blocks, spec.kv_heads as usize, KV_BLOCK, d], weights),
-        ("attn", s.kept, &[m, mixed as usize], weights),
+        ("attn", attn.0, &[m, attn.1], weights),
         ("gate_up", gate_up.0, &[m, gate_up.1], weights),
         ("product", s.product, &[m, spec.gate_up_width() as usize / 2], weights),
     ];
@@ -400,20 +403,19 @@ impl<'p> Activations<'p> {
         let h = spec.hidden as usize;
         let (q, index) = (spec.q_width() as usize, layer as u32);
         let (first, mixed) = (spec.first_width(index) as usize, spec.mixed_width(index) as usize);
-        let (widest_first, widest_mixed) = spec.widest();
         let attends = attends(spec, layer);
         // Slot `layer` where every layer has its own, else slot 0.
         let rows = |buf: Buf<'p>, slots: usize, layer: usize, width: usize| {
             buf.slice(if slots > 1 { layer * all * width } else { 0 }, m * width)
         };
-        let rows_of = |buf: Buf<'p>, slots: usize, widest: u32, width: usize| {
-            buf.slice(if slots > 1 { layer * all * widest as usize } else { 0 }, m * width)
+        let rows_after = |buf: Buf<'p>, slots: usize, before: usize, width: usize| {
+            buf.slice(if slots > 1 { all * before } else { 0 }, m * width)
         };
-        let attn = rows_of(self.attn, s.kept, widest_mixed, mixed);
+        let [first_before, mixed_before] = mixed_before(spec, index);
+        let attn = rows_after(self.attn, s.kept, mixed_before, mixed);
         let gates = self.gates.filter(|_| spec.delta_of(index).is_none()).map(|gates| gates.rows(spec, m));
         let of = spec.experts_of(layer as u32);
         let gate_up = of.map_or(2 * spec.ffn, |experts| experts.gate_up_width()) as usize;
-        let before = if s.kept > 1 { gate_up_before(spec, layer as u32) } else { 0 };
         let routes = of.map(|experts| {
             let index = experts.layers.before(layer as u32) as usize;
             (experts, (index, if s.routes > 1 { index } else { 0 }))
@@ -433,20 +435,25 @@ impl<'p> Activations<'p> {
             norm_attn: rows(self.norm_attn, s.cheap, layer, h),
             norm_ffn: rows(self.norm_ffn, s.cheap, layer, h),
             lse: self.lse.map(|lse| rows(lse, s.attends, attends, spec.heads as usize)),
-            qkv: rows_of(self.qkv, s.qkv, widest_first, first),
+            qkv: rows_after(self.qkv, s.qkv, first_before, first),
             q: rows(self.q, s.attends, attends, q),
             kv: self.kv(spec, layer),
             attn,
             mixed: gates.map_or(attn, |gates| gates.out),
             gates,
             delta: self.delta.and_then(|delta| delta.layer(spec, index, m)),
-            gate_up: self.gate_up.slice(all * before, m * gate_up),
+            gate_up: rows_after(self.gate_up, s.kept, gate_up_before(spec, index), gate_up),
             product: rows(self.product, s.product, layer, gate_up / 2),
             experts: self
                 .experts
                 .zip(routes)
                 .map(|(regions, (experts, slot))| regions.layer(spec, experts, slot, (all, m))),
-            u: self.adapt.layer(|site| adapter_slots(spec, self.mode, site), layer, all, m),
+            u: self.adapt.layer(
+                |site| Some((adapter_slots(spec, self.mode, site), adapter_slot(spec, site, index)?)),
+                all,
+                m,
+            ),
+            u_once: self.adapt.u_once,
         }
     }
 

@@ -358,8 +358,17 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
         if let Some(experts) = forward::expert_layer(dev, self.decoder, (w, self.l), bufs) {
             let (weights, add, pack) = (self.g.weights(), self.add, back.pack);
             let (segments, balance) = (self.pass.batch.segments, self.pass.balance);
-            let d_input = d_norm;
-            experts.backward(&ExpertGradients { weights, add, d_out, d_input, pack, segments, balance });
+            let (d_input, adapters) = (d_norm, self.adapters_with_room());
+            experts.backward(&ExpertGradients {
+                weights,
+                adapters,
+                add,
+                d_out,
+                d_input,
+                pack,
+                segments,
+                balance,
+            });
             return self.input_backward(bufs.mid, w.ffn_norm, d_norm, |g| g.ffn_norm);
         }
         let gate = self.spec().architecture().gate;
@@ -499,9 +508,16 @@ impl<'a, 'p> LayerBackward<'_, 'a, 'p> {
         let adapter = self.w.adapters.at(site)?;
         let (acts, len) = (&self.pass.acts.adapt, self.pass.rows * adapter.a.n);
         let scratch = |buf: Option<Buf<'p>>| buf.expect("an update of adapters").slice(0, len);
-        let u = self.bufs.u[site as usize].unwrap_or_else(|| scratch(acts.u_of_merged));
+        let u = self.bufs.u[site as usize].unwrap_or_else(|| scratch(acts.u_once));
         let du = scratch(acts.d_u);
         Some((adapter, u, du))
+    }
+
+    /// Where the gradients of the layer's adapters go, with room for that of u and for packing; none where weights are trained.
+    fn adapters_with_room(&self) -> Option<(&LayerAdapters<'a>, Buf<'p>, Buf<'p>)> {
+        let LayerGrads::Adapters(grads) = self.g else { return None };
+        let d_u = self.pass.acts.adapt.d_u.expect("an update of adapters");
+        Some((grads, d_u, self.pass.acts.adapt.pack.unwrap_or(d_u.slice(0, 0))))
     }
 
     /// Adds the gradient of what a part of the layer read to that of the residual stream, which `dy` is the gradient of, or of its

@@ -5,13 +5,15 @@
 use crate::weights::LayerDelta;
 use plimsoll_base::{DType, DeltaSpec, ModelSpec, Result};
 use plimsoll_device::{
-    CONV_TAPS, DeltaHeads, DeltaInputs, DeltaInputsBackward, DeltaRule, DeltaRuleBackward, Device, NormGated,
-    NormGatedBackward, Places, SEGMENT_FIELDS, STATE_CHUNK, edges,
+    CONV_TAPS, DeltaHeads, DeltaInputs, DeltaInputsBackward, DeltaRule, DeltaRuleBackward, Device, NO_STATE,
+    NormGated, NormGatedBackward, Places, SEGMENT_FIELDS, STATE_CHUNK, edges,
 };
 use plimsoll_memory::{Buf, Turn};
 
 /// Words of a segment in the places of a pass.
 pub(crate) const PLACE_FIELDS: usize = 2;
+/// Segments whose places are sent at once.
+const SENT_SEGMENTS: usize = 32;
 
 /// Handles to the regions of a pass through layers with linear attention.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +30,7 @@ pub(crate) struct DeltaRegions<'p> {
     states: Buf<'p>,
     /// [L, P, 3, C] e, in a rollout.
     tails: Option<Buf<'p>>,
-    /// [M, H dv] f32, in passes over whole sequences.
+    /// [M, H dv] f32, in passes with gradients.
     rest: Option<Buf<'p>>,
     gradients: Option<GradientRegions<'p>>,
 }
@@ -56,8 +58,13 @@ pub(crate) enum Keeps {
 /// Places that a pass over whole sequences has: for segments of a chunk on average. Where they are shorter, a micro-batch ends
 /// before its rows do; a pair of responses with its prompt always fits.
 pub fn places_for(rows: usize, segments: usize) -> usize {
-    let (all, most) = (rows.div_ceil(STATE_CHUNK), 2 * segments.min(rows));
-    (all + most).min(2 * all + 6)
+    let segments = segments.min(rows);
+    (2 * segments + (rows - segments) / STATE_CHUNK).min(2 * rows.div_ceil(STATE_CHUNK) + 6)
+}
+
+/// Places that a pass without gradients has, of segments that would have two of `places` at least: one each.
+pub(crate) fn places_of_scores(segments: usize, places: usize) -> usize {
+    segments.min(places / 2)
 }
 
 /// Adds the regions, for passes of M rows in S segments with P places of states.
@@ -75,6 +82,7 @@ pub(crate) fn add_regions(
     let layers = spec.delta_layers() as usize;
     let DeltaHeads { value_heads, key_dim, value_dim, .. } = heads;
     let (conv, values) = (heads.conv_width(), heads.value_width());
+    let places = if keeps == Keeps::Nothing { places_of_scores(segments, places) } else { places };
     let state = [places, value_heads, key_dim, value_dim];
     let turn = if keeps == Keeps::Gradients { Turn::Layers } else { Turn::Whole };
     add(Turn::Whole, "delta.places", &[segments, PLACE_FIELDS], DType::U32)?;
@@ -86,8 +94,8 @@ pub(crate) fn add_regions(
         return add(turn, "delta.tails", &[layers, places, CONV_TAPS - 1, conv], weights);
     }
     add(turn, "delta.states", &state, DType::F32)?;
-    add(turn, "delta.rest", &[m, values], DType::F32)?;
     if keeps == Keeps::Gradients {
+        add(turn, "delta.rest", &[m, values], DType::F32)?;
         add(turn, "delta.d_rest", &[m, values], DType::F32)?;
         add(turn, "delta.d_states", &state, DType::F32)?;
         add(turn, "delta.d_qkv", &[m, conv], DType::F32)?;
@@ -240,9 +248,69 @@ impl DeltaLayer<'_, '_, '_> {
     }
 }
 
+/// Sends the places of a pass's segments: those that are given, or one each where no backward pass reads what chunks begin with.
+pub(crate) fn upload(
+    dev: &dyn Device,
+    regions: &DeltaRegions<'_>,
+    given: &[u32],
+    segments: &[u32],
+    states: usize,
+) {
+    if regions.tails.is_some() || regions.gradients.is_some() {
+        return dev.write_u32(regions.places, 0, given);
+    }
+    let (segments, mut sent) = (segments.as_chunks::<SEGMENT_FIELDS>().0, 0);
+    for part in segments.chunks(SENT_SEGMENTS) {
+        let mut places = [[NO_STATE; PLACE_FIELDS]; SENT_SEGMENTS];
+        for (i, (segment, place)) in part.iter().zip(&mut places).enumerate() {
+            let parent = segments[..sent + i].iter().rposition(|other| other[0] == segment[4]);
+            // A rehearsal may have more segments than states.
+            *place = [parent.map_or(NO_STATE, |at| (at % states) as u32), ((sent + i) % states) as u32];
+        }
+        dev.write_u32(regions.places, sent * PLACE_FIELDS, places[..part.len()].as_flattened());
+        sent += part.len();
+    }
+}
+
 /// Adds the places of a segment of `rows` rows, of which none is anybody's: as many as a pass has are given out, then the first again.
 pub(crate) fn push_any(places: &mut Vec<u32>, next: &mut usize, rows: usize, limit: usize) {
     let first = if *next + edges(rows) <= limit { *next } else { 0 };
     *next = first + edges(rows);
-    places.extend([plimsoll_device::NO_STATE, first as u32]);
+    places.extend([NO_STATE, first as u32]);
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Mode, PassLimits, Recompute, Target, activations_layout};
+    use plimsoll_base::{DType, ModelSpec};
+    use plimsoll_device::DeviceKind;
+    use plimsoll_memory::Pool;
+
+    #[test]
+    fn a_pass_without_gradients_has_one_state_of_a_segment_and_no_rest() {
+        let spec = ModelSpec::preset("qwen3.5-0.8b").unwrap();
+        let target = Target { kind: DeviceKind::Cpu, pool: Pool::Host, threads: 1 };
+        let limits = PassLimits {
+            rows: 1024,
+            head_rows: 1024,
+            segments: 9,
+            table_entries: 80,
+            blocks: 80,
+            copies: 8,
+            window_blocks: 0,
+            places: super::places_for(1024, 9),
+        };
+        let layout =
+            |mode| activations_layout(&spec, DType::Bf16, target, mode, limits).expect("a layout that fits");
+        let states = |mode: Mode| {
+            let layout = layout(mode);
+            let of =
+                |name| layout.find(&format!("{}.delta.{name}", mode.prefix())).map(|region| region.shape[0]);
+            (of("states"), of("rest"))
+        };
+        assert_eq!(limits.places, 33);
+        assert_eq!(states(Mode::Update(Recompute::Cheap)), (Some(33), Some(1024)));
+        assert_eq!(states(Mode::Score), (Some(9), None));
+        assert_eq!(states(Mode::Reward(0)), (Some(9), None));
+    }
 }

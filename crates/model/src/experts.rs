@@ -2,12 +2,12 @@
 //!
 //! Legend: M rows, E experts of which each row has k, P = M k pairs, h hidden, f feed-forward width of an expert.
 
-use crate::adapters::Site;
+use crate::adapters::{LayerAdapters, Site};
 use crate::weights::LayerParams;
 use plimsoll_base::{DType, ExpertsSpec, Gate, ModelSpec, Result};
 use plimsoll_device::{
-    Balance, Device, Experts, ExpertsBackward, GluExpertsBackward, Matrix, RouteBackward, Routes, Routing,
-    RowsOf,
+    AdaptExpertsBackward, Balance, Device, Experts, ExpertsAdapter, ExpertsBackward, GluExpertsBackward,
+    Matrix, RouteBackward, Routes, Routing, RowsOf,
 };
 use plimsoll_memory::{Buf, Turn};
 
@@ -148,12 +148,16 @@ pub(crate) struct ExpertLayer<'x, 'a, 'p> {
     pub(crate) gate_up: Buf<'p>,
     /// [P, f] e.
     pub(crate) product: Buf<'p>,
+    /// Room for u of the adapters of one product.
+    pub(crate) u: Option<Buf<'p>>,
 }
 
 /// Gradients of a layer with experts.
 pub(crate) struct ExpertGradients<'x, 'a, 'p> {
     /// Where those of weights go; none where they are frozen.
     pub(crate) weights: Option<&'x LayerParams<'a>>,
+    /// Where those of adapters go, with room for the gradient of u and for packing.
+    pub(crate) adapters: Option<(&'x LayerAdapters<'a>, Buf<'p>, Buf<'p>)>,
     pub(crate) add: bool,
     /// [M, h] e: of what the part gave.
     pub(crate) d_out: Buf<'p>,
@@ -174,6 +178,7 @@ impl<'a> ExpertLayer<'_, 'a, '_> {
         dev.matmul(self.input, self.router(w), None, logits, false);
         dev.route(logits, self.routing(), routes);
         dev.matmul_experts(self.input, RowsOf::Rows, self.all(Site::GateUp), routes, self.gate_up);
+        self.adapt(Site::GateUp, (self.input, RowsOf::Rows), self.gate_up);
     }
 
     /// out = resid + what the experts give, after `to_gates`.
@@ -181,6 +186,7 @@ impl<'a> ExpertLayer<'_, 'a, '_> {
         let (dev, routes, y) = (self.dev, self.bufs.routes, self.bufs.out);
         dev.glu_experts(self.gate(), self.gate_up, self.experts.ffn as usize, routes, self.product);
         dev.matmul_experts(self.product, RowsOf::Pairs, self.all(Site::Down), routes, y);
+        self.adapt(Site::Down, (self.product, RowsOf::Pairs), y);
         dev.combine(y, routes, Some(resid), out);
     }
 
@@ -190,12 +196,12 @@ impl<'a> ExpertLayer<'_, 'a, '_> {
         let (gate_up, product) = (self.gate_up, self.product);
         let GradientRegions { d_weights, d_logits, balance: rows } =
             gradients.expect("only the update runs backward");
-        dev.matmul_experts_dx(of.d_out, RowsOf::Rows, self.all(Site::Down), routes, product);
+        self.input_gradient(of, Site::Down, (of.d_out, RowsOf::Rows), product);
         let (how, f) = (self.gate(), self.experts.ffn as usize);
         dev.glu_experts_backward(GluExpertsBackward { how, gate_up, f, routes, dout: product, d_weights });
         self.weight_gradient(of, Site::Down, (of.d_out, RowsOf::Rows), (product, RowsOf::Pairs));
+        self.input_gradient(of, Site::GateUp, (gate_up, RowsOf::Pairs), out);
         self.weight_gradient(of, Site::GateUp, (gate_up, RowsOf::Pairs), (self.input, RowsOf::Rows));
-        dev.matmul_experts_dx(gate_up, RowsOf::Pairs, self.all(Site::GateUp), routes, out);
         dev.combine(out, routes, None, of.d_input);
         // The loss of balance is reported where its coefficient is 0 too.
         let balance = Some(Balance { segments: of.segments, factor: of.balance, rows });
@@ -207,6 +213,31 @@ impl<'a> ExpertLayer<'_, 'a, '_> {
         dev.matmul_dx(d_logits, self.router(w), of.d_input, true);
     }
 
+    /// Adds what adapters give to a product that is there, unless its weights have them in them.
+    fn adapt(&self, site: Site, (x, x_has): (Buf<'_>, RowsOf), out: Buf<'_>) {
+        if let Some(adapter) = self.adapter(site).filter(|_| !self.w.adapters.are_merged) {
+            self.dev.adapt_experts(x, x_has, adapter, self.bufs.routes, self.u(&adapter), Some(out));
+        }
+    }
+
+    /// The gradient of a product's input, and that of u, from which `weight_gradient` goes on.
+    fn input_gradient(
+        &self,
+        of: &ExpertGradients<'_, '_, '_>,
+        site: Site,
+        (dy, dy_has): (Buf<'_>, RowsOf),
+        out: Buf<'_>,
+    ) {
+        let (dev, routes) = (self.dev, self.bufs.routes);
+        dev.matmul_experts_dx(dy, dy_has, self.all(site), routes, out);
+        if let Some(((_, d_u, _), adapter)) = of.adapters.zip(self.adapter(site)) {
+            let du = d_u.slice(0, self.u(&adapter).len());
+            let added = (!self.w.adapters.are_merged).then_some(out);
+            dev.adapt_experts_dx(dy, dy_has, adapter, routes, du, added);
+        }
+    }
+
+    /// The gradient of a product's weights, or of its adapters, whose u is made again.
     fn weight_gradient(
         &self,
         of: &ExpertGradients<'_, '_, '_>,
@@ -214,11 +245,39 @@ impl<'a> ExpertLayer<'_, 'a, '_> {
         (dy, dy_has): (Buf<'_>, RowsOf),
         (x, x_has): (Buf<'_>, RowsOf),
     ) {
+        let (dev, routes, add) = (self.dev, self.bufs.routes, of.add);
         if let Some(grads) = of.weights {
-            let (grad, routes) = (self.cut(grads.at(site)), self.bufs.routes);
-            let (add, pack) = (of.add, of.pack);
-            self.dev.matmul_experts_dw(ExpertsBackward { dy, dy_has, x, x_has, routes, grad, add, pack });
+            let (grad, pack) = (self.cut(grads.at(site)), of.pack);
+            dev.matmul_experts_dw(ExpertsBackward { dy, dy_has, x, x_has, routes, grad, add, pack });
         }
+        if let Some(((grads, d_u, pack), adapter)) = of.adapters.zip(self.adapter(site)) {
+            let u = self.u(&adapter);
+            dev.adapt_experts(x, x_has, adapter, routes, u, None);
+            let (du, grads) =
+                (d_u.slice(0, u.len()), grads.of_experts(site).expect("adapters have gradients"));
+            dev.adapt_experts_dw(AdaptExpertsBackward {
+                x,
+                x_has,
+                u,
+                dy,
+                dy_has,
+                du,
+                routes,
+                grads,
+                add,
+                pack,
+            });
+        }
+    }
+
+    fn adapter(&self, site: Site) -> Option<ExpertsAdapter<'a>> {
+        self.w.adapters.of_experts(site)
+    }
+
+    /// Room for u of a product's adapters: [P, S r].
+    fn u(&self, adapter: &ExpertsAdapter<'_>) -> Buf<'_> {
+        let room = self.u.expect("a pass with adapters of experts has room for u");
+        room.slice(0, self.bufs.routes.pairs() * adapter.a.n)
     }
 
     fn routing(&self) -> Routing {
@@ -239,11 +298,14 @@ impl<'a> ExpertLayer<'_, 'a, '_> {
         self.cut(self.w.ready(self.dev, site))
     }
 
-    /// A matrix whose rows are those of all experts.
     fn cut<'w>(&self, whole: Matrix<'w>) -> Experts<'w> {
-        let count = self.experts.count as usize;
-        Experts::new(whole.buf, count, whole.n / count, whole.k, whole.layout)
+        cut(whole, self.experts.count as usize)
     }
+}
+
+/// Cuts a matrix whose rows are those of all experts.
+pub(crate) fn cut(whole: Matrix<'_>, count: usize) -> Experts<'_> {
+    Experts::new(whole.buf, count, whole.n / count, whole.k, whole.layout)
 }
 
 /// Rows whose balance is read at a time.

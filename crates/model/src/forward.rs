@@ -139,7 +139,7 @@ pub(crate) fn expert_layer<'x, 'a, 'p>(
     let spec = &decoder.spec;
     let (experts, of) = spec.experts_of(l).zip(bufs.experts)?;
     let (input, gate_up, product) = (bufs.norm_ffn, bufs.gate_up, bufs.product);
-    Some(ExpertLayer { dev, spec, experts, w, bufs: of, input, gate_up, product })
+    Some(ExpertLayer { dev, spec, experts, w, bufs: of, input, gate_up, product, u: bufs.u_once })
 }
 
 /// The residual after attention.

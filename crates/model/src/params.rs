@@ -9,7 +9,7 @@ use plimsoll_base::{DType, DeltaSpec, Encoding, ExpertsSpec, LoraTarget, ModelSp
 use plimsoll_device::{CODE_BLOCK, CONV_TAPS, DeviceKind, Run, matrix_elements};
 
 /// Elements to which each parameter is aligned, so that no block of 8-bit moments holds numbers of two.
-const ALIGN: u64 = CODE_BLOCK as u64;
+pub(crate) const ALIGN: u64 = CODE_BLOCK as u64;
 
 /// Which parameter of the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +134,11 @@ impl Param {
     /// True for vectors: norms and biases.
     pub fn is_vector(&self) -> bool {
         self.k == 0
+    }
+
+    /// True for the matrices of a layer's experts.
+    pub(crate) fn is_of_experts(&self) -> bool {
+        self.kind.site().is_some_and(|site| self.parts.len() > site.layers().len())
     }
 
     /// True unless it is the embedding or comes after the layers.

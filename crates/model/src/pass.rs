@@ -2,7 +2,7 @@
 
 use crate::activations::Activations;
 use crate::activations::bufs::{HeadBufs, WindowBufs};
-use crate::delta::{PLACE_FIELDS, push_any};
+use crate::delta::{self, PLACE_FIELDS, push_any};
 use crate::experts::ExpertLoad;
 use plimsoll_device::{ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, NO_PARENT, SEGMENT_FIELDS};
 use plimsoll_memory::Buf;
@@ -192,9 +192,10 @@ impl<'p> Pass<'p> {
         dev.write_u32(acts.segments, 0, &index.segments);
         dev.write_u32(acts.tables, 0, &index.tables);
         dev.write_u32(acts.head_rows, 0, &index.head_rows);
-        if let Some(delta) = acts.delta {
+        if let Some(regions) = acts.delta {
+            let states = delta::places_of_scores(acts.limits.segments, acts.limits.places);
             assert_eq!(index.places.len(), index.num_segments() * PLACE_FIELDS, "places of every segment");
-            dev.write_u32(delta.places, 0, &index.places);
+            delta::upload(dev, &regions, &index.places, &index.segments, states);
         }
         if let Some(targets) = acts.targets {
             assert_eq!(index.targets.len(), head_rows, "one target a head row");

@@ -170,7 +170,7 @@ pub fn save_together(
         Some(writer) => writer,
         None => SharedWriter::join(&String::from_utf8_lossy(&links[0]), &declared)?,
     };
-    let Staging { mut stored, mut values } = Staging::new(staging);
+    let Staging { mut stored, mut values } = Staging::new(dev, staging);
     for round in pieces(table, passage.len(), sets.iter().map(|set| set.dtype)).chunks(ranks) {
         let mut own_bytes = 0;
         if let Some(piece) = round.get(rank) {
@@ -229,7 +229,7 @@ pub fn restore_own(
     passage: Buf<'_>,
 ) -> Result<()> {
     let file = open_for_restore(path, table, sets.len())?;
-    let Staging { mut stored, mut values } = Staging::new(staging);
+    let Staging { mut stored, mut values } = Staging::new(dev, staging);
     for piece in pieces(table, passage.len(), sets.iter().map(|set| set.dtype)) {
         let (set, param) = (&sets[piece.set], piece.param);
         if piece.first == 0 {

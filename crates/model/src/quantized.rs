@@ -36,6 +36,12 @@ impl ParamTable {
                     let (words, scales) = nf4_elements(u64::from(param.n), k);
                     table.codes = CodesAt { word: at.word + words, scale: at.scale + scales };
                 }
+                // Experts share a tensor of the file, and gates and ups one encoding: they are one run of rows.
+                Coding::File(encodings) if param.is_of_experts() => {
+                    let encoding = encodings.get(param.layer, site.layers()[0]);
+                    param.parts.iter_mut().for_each(|part| part.encoding = Some(encoding));
+                    table.codes.word += block_words(encoding, u64::from(param.n), k);
+                }
                 Coding::File(encodings) => {
                     for (part, target) in param.parts.iter_mut().zip(site.layers()) {
                         let encoding = encodings.get(param.layer, *target);
@@ -71,11 +77,13 @@ impl<'a> CodeBufs<'a> {
             return Some(Codes::Nf4(Nf4::new(words, all.slice(at.scale as usize, scales as usize), n, k)));
         }
         let (mut blocks, mut word) = ([None; BLOCK_PARTS_MAX], at.word);
-        for (part, blocks) in param.parts.iter().zip(&mut blocks) {
+        let runs = if param.is_of_experts() { 1 } else { param.parts.len() };
+        for (part, blocks) in param.parts[..runs].iter().zip(&mut blocks) {
+            let rows = if param.is_of_experts() { n } else { part.rows as usize };
             let encoding = part.encoding.expect("the parts of a matrix are stored alike");
-            let words = block_words(encoding, u64::from(part.rows), k as u64);
+            let words = block_words(encoding, rows as u64, k as u64);
             let buf = self.words.slice(word as usize, words as usize);
-            *blocks = Some(Blocks::new(encoding, buf, part.rows as usize, k));
+            *blocks = Some(Blocks::new(encoding, buf, rows, k));
             word += words;
         }
         Some(Codes::Blocks(blocks))

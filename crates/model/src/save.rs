@@ -91,7 +91,7 @@ pub fn save(
 ) -> Result<FileRecord> {
     let declared: Vec<_> = sets.iter().flat_map(|set| tensor_decls(set.prefix, set.dtype(), table)).collect();
     let mut writer = SafetensorsWriter::create(path, &declared, &[])?;
-    let Staging { mut stored, mut values } = Staging::new(staging);
+    let Staging { mut stored, mut values } = Staging::new(dev, staging);
     for set in sets {
         for param in &table.params {
             for_chunks(param, param.n, &mut values, |first, rows| {
@@ -119,7 +119,7 @@ pub fn restore(
     staging: Bytes,
 ) -> Result<()> {
     let file = open_for_restore(path, table, sets.len())?;
-    let Staging { mut stored, mut values } = Staging::new(staging);
+    let Staging { mut stored, mut values } = Staging::new(dev, staging);
     for set in sets {
         let into = match set.scales {
             Some(_) => through.expect("codes are gathered in a buffer of numbers"),

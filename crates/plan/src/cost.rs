@@ -24,6 +24,8 @@ pub(crate) struct Work {
     pub(crate) group: f64,
     pub(crate) prompt_tokens: f64,
     pub(crate) response_tokens: f64,
+    /// True if the responses of a group share their prompt while they are sampled.
+    pub(crate) shares_prompts: bool,
     /// True if the responses are sampled.
     pub(crate) samples: bool,
     pub(crate) updates: f64,
@@ -183,7 +185,7 @@ impl Model {
     fn with(self, spec: &ModelSpec, lora: Option<Lora>, encodings: Option<&LayerEncodings>) -> Model {
         let Some(lora) = lora else { return self };
         let parameters = lora.shape.parameters(spec) as f64;
-        let added = if lora.merge { 0.0 } else { 2.0 * parameters };
+        let added = if lora.merge { 0.0 } else { 2.0 * lora.shape.active_parameters(spec) as f64 };
         let mut model = Model { layer_flops: self.layer_flops + added, parameters, learns: false, ..self };
         if let Some(how) = lora.quantize {
             // Codes are read, and what they stand for is written and read.
@@ -236,7 +238,8 @@ fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> 
 
 /// Returns C: the engine's sequences, as far as its blocks hold them.
 fn in_flight(work: &Work, engine: &EngineLimits) -> f64 {
-    let held = |n: usize| engine.holds(n, work.group as usize);
+    let group = if work.shares_prompts { work.group as usize } else { 1 };
+    let held = |n: usize| engine.holds(n, group);
     // The largest number that the blocks hold; one sequence always runs.
     let (mut least, mut most) = (1, engine.sequences.min((work.prompts * work.group) as usize).max(1));
     while least < most {
@@ -367,6 +370,7 @@ mod tests {
         Work {
             prompts: 8.0,
             group: 4.0,
+            shares_prompts: true,
             prompt_tokens: 46.0,
             response_tokens: 64.0,
             samples: true,
@@ -447,5 +451,9 @@ mod tests {
         assert_eq!(in_flight(&work(), &engine(32, 1000)), 32.0);
         // Blocks for only a few sequences: the others wait.
         assert!(in_flight(&work(), &engine(32, 40)) < 10.0);
+        // States for sequences alone, as agents' are: those of a group lack their prompts'.
+        let alone = Work { shares_prompts: false, ..work() };
+        let engine = EngineLimits { states: EngineLimits::states_for(32, 1), ..engine(32, 1000) };
+        assert_eq!((in_flight(&alone, &engine), in_flight(&work(), &engine)), (32.0, 24.0));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::role_name::RoleName;
 use crate::search::{Planner, Purpose};
-use plimsoll_base::Window;
+use plimsoll_base::{Bytes, Window};
 use plimsoll_config::RunSpec;
 use plimsoll_device::DeviceKind;
 use plimsoll_rollout::{EngineLimits, WindowLimits};
@@ -36,11 +36,21 @@ impl Planner<'_> {
             ahead: gpu,
             window: None,
             states: match self.facts.spec.delta {
-                Some(_) => EngineLimits::states_for(sequences, group).max(STATES_MIN),
+                Some(_) => self.states(run, sequences, group),
                 None => 0,
             },
         };
         self.with_windows(run, limits, group)
+    }
+
+    /// Returns the states with which `sequences` sequences never wait, in the groups of a step, of an evaluation, and of clients, who ask
+    /// for any number of responses: groups of two have most.
+    fn states(&self, run: &RunSpec, sequences: usize, group: usize) -> usize {
+        let samples = run.eval.samples.max(1) as usize;
+        let evaluation = if self.facts.eval_prompts > 0 { samples } else { 1 };
+        let clients = if run.plays_agents() || self.facts.host.clients > Bytes(0) { 2 } else { 1 };
+        let of = |group| EngineLimits::states_for(sequences, group);
+        [group, evaluation, clients].map(of).into_iter().fold(STATES_MIN, usize::max)
     }
 
     /// With a cache for the layers with windows, if a sequence may be longer than a window. `rollout.kv_blocks` bounds it too.

@@ -282,7 +282,7 @@ fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 7] {
     let spec = &planner.facts.spec;
     let lora = LoraSpec { targets: LoraTargets::built_for(spec), ..LoraSpec::new(&Lora::default()) };
     let is_narrow = |(inputs, outputs): (u32, u32)| inputs.min(outputs) < lora.rank;
-    let has_room = !lora.targets.iter().any(|target| is_narrow(target.widths(spec)));
+    let has_room = !lora.targets.iter().any(|target| is_narrow(target.narrowest(spec)));
     let sets = sets_of_adapters(run, &lora);
     let is_new = planner.purpose == Purpose::Train && run.lora.is_none() && has_room;
     let has_full_critic = run.lora.is_some() && run.critic.is_some() && !run.adapts_critic();

@@ -244,13 +244,21 @@ impl RunShape {
     }
 
     /// Returns what the header of the largest file of states takes while it is written, of models with experts: those of others have a few
-    /// hundred tensors, which the heap's slack holds. With adapters no state of the model is saved.
+    /// hundred tensors, which the heap's slack holds. With adapters their states alone are saved.
     fn header_bytes(&self) -> u64 {
-        let trained = self.training.as_ref().filter(|_| self.lora.is_none());
-        let tensors = |spec: &ModelSpec| {
-            let of_experts = spec.experts.map_or(0, |experts| 3 * u64::from(experts.count));
-            u64::from(spec.expert_layers()) * (of_experts + TENSORS_OF_LAYER)
+        // Of an expert, and of a layer besides.
+        let (each, rest) = match self.lora {
+            Some(crate::Lora { shape, .. }) => {
+                let of_experts = 2 * shape.targets.of_ffn().len() as u64;
+                (of_experts, if of_experts > 0 { TENSORS_OF_LAYER } else { 0 })
+            }
+            None => (3, TENSORS_OF_LAYER),
         };
+        let tensors = |spec: &ModelSpec| {
+            let of_experts = spec.experts.map_or(0, |experts| each * u64::from(experts.count));
+            u64::from(spec.expert_layers()) * (of_experts + rest)
+        };
+        let trained = self.training.as_ref();
         let specs = trained.into_iter().flat_map(|training| [Some(self.spec), training.critic]).flatten();
         specs.map(|spec| tensors(&spec)).max().unwrap_or(0) * STATE_SETS * HEADER_BYTES
     }

@@ -39,7 +39,7 @@ impl Unbuilt {
     pub fn without(self) -> &'static str {
         match self {
             Unbuilt::Adapters => {
-                "an adapter here is plain LoRA of linear layers other than those of experts, the same in every layer, and the file must show it"
+                "an adapter here is plain LoRA of linear layers other than routers, the same in every layer, and the file must show it"
             }
             Unbuilt::Quantisation => "weights are bf16 or f32 here, or 4 bits under adapters",
             Unbuilt::Experts => {

@@ -163,25 +163,28 @@ fn four<S: Simd, const W: usize>(s: S, sums: [[S::F; W]; 4]) -> [S::F; W] {
     out
 }
 
+/// Walks through the columns of a task, as many at a time as the registers hold: the width changes no bit.
+macro_rules! by_width {
+    ($S:ident, $T:ident, ($s:expr, $call:expr, $stay:expr, $head:expr, $column:expr)) => {{
+        let (mut space, mut at) = (Space::new(), $column);
+        let end = (at + COLUMNS).min($call.heads.value_dim);
+        while at < end {
+            let left = if $S::ACCUMULATORS < 16 { 1 } else { (end - at) / LANES };
+            at += LANES
+                * match left {
+                    1 => walk_columns::<$S, $T, 1>($s, $call, $stay, $head, at, &mut space),
+                    2 | 3 => walk_columns::<$S, $T, 2>($s, $call, $stay, $head, at, &mut space),
+                    _ => walk_columns::<$S, $T, 4>($s, $call, $stay, $head, at, &mut space),
+                };
+        }
+    }};
+}
+pub(super) use by_width;
+
 simd_fn! {
     /// The rows of a segment, for the columns of a head's state from `column` on.
     fn walk[T: Lanes](s: S, call: &Call<'_, T>, stay: &Stay, head: usize, column: usize) {
-        let mut space = Space::new();
-        let mut at = column;
-        let end = (column + COLUMNS).min(call.heads.value_dim);
-        while at < end {
-            // The width changes no bit: it is what the registers hold.
-            let left = (end - at) / LANES;
-            at += LANES * if S::ACCUMULATORS < 16 {
-                walk_columns::<S, T, 1>(s, call, stay, head, at, &mut space)
-            } else {
-                match left {
-                    1 => walk_columns::<S, T, 1>(s, call, stay, head, at, &mut space),
-                    2 | 3 => walk_columns::<S, T, 2>(s, call, stay, head, at, &mut space),
-                    _ => walk_columns::<S, T, 4>(s, call, stay, head, at, &mut space),
-                }
-            };
-        }
+        by_width!(S, T, (s, call, stay, head, column));
     }
 }
 

@@ -15,7 +15,7 @@ use super::super::CpuDevice;
 use super::super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::super::norm::dot;
 use super::chunk::{self, Call};
-use super::rule::{Block, Space, queries_and_keys};
+use super::rule::{Block, Space, by_width, queries_and_keys};
 use super::shared::{COLUMNS, Stay, Stays, check_rows, check_segments, exp_of, rows_of};
 use plimsoll_device::{DELTA_HEAD_MAX, DeltaRuleBackward, STATE_CHUNK, edges};
 
@@ -71,22 +71,7 @@ pub(super) fn backward(dev: &CpuDevice, args: DeltaRuleBackward<'_>) {
 simd_fn! {
     /// The rows of a segment from the last to the first, for the columns of a head's state from `column` on.
     fn walk_back[T: Lanes](s: S, call: &Call<'_, T>, stay: &Stay, head: usize, column: usize) {
-        let mut space = Space::new();
-        let mut at = column;
-        let end = (column + COLUMNS).min(call.heads.value_dim);
-        while at < end {
-            // The width changes no bit: it is what the registers hold.
-            let left = (end - at) / LANES;
-            at += LANES * if S::ACCUMULATORS < 16 {
-                walk_columns::<S, T, 1>(s, call, stay, head, at, &mut space)
-            } else {
-                match left {
-                    1 => walk_columns::<S, T, 1>(s, call, stay, head, at, &mut space),
-                    2 | 3 => walk_columns::<S, T, 2>(s, call, stay, head, at, &mut space),
-                    _ => walk_columns::<S, T, 4>(s, call, stay, head, at, &mut space),
-                }
-            };
-        }
+        by_width!(S, T, (s, call, stay, head, column));
     }
 }
 

@@ -7,10 +7,12 @@ use super::operand::{Operand, Panels, Rows};
 use super::pack::{PACK_ROWS, Packed};
 use super::tile::{TILE_PANELS, TILE_WIDTH};
 use super::{Target, add_products, pack, rows_by_group};
+use crate::CpuDevice;
 use crate::lanes::{Lanes, by_dtype};
-use crate::{CpuDevice, Shared};
 use plimsoll_device::sizes::cpu::BLOCK_ROWS;
-use plimsoll_device::{Experts, ExpertsBackward, Matrix, Routes, RowsOf};
+use plimsoll_device::{
+    AdaptExpertsBackward, Experts, ExpertsAdapter, ExpertsBackward, Matrix, Routes, RowsOf,
+};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
@@ -35,17 +37,28 @@ pub(crate) fn forward(
 ) {
     assert_eq!(x.dtype(), w.buf.dtype(), "inputs are stored as weights are");
     assert_eq!(out.len(), routes.pairs() * w.n, "out of {} pairs, N = {}", routes.pairs(), w.n);
-    let (cut, groups) = (Cut::new(dev, &routes, BLOCK_ROWS), w.n.div_ceil(TILE_WIDTH));
     by_dtype!(x, E => by_dtype!(out, O => {
-        let (x, out) = (PairRows::<E>::new(dev, x, x_has, w.k, &routes), dev.write::<O>(out));
-        dev.pool().run(cut.blocks * groups, &|task, thread| {
-            let (block, group) = (cut.block(task / groups), task % groups);
-            let w = Panels::<E>::new(dev, w.of(block.expert));
-            let scratch = x.scratch(dev, thread);
-            // SAFETY: a task writes its own pairs and columns.
-            unsafe { product(dev, &x, block.pairs, w.group(group), (out, w.n), group, scratch) };
-        });
+        let x = PairRows::<E>::new(dev, x, x_has, Columns::all(w.k), &routes);
+        rows_product(dev, &x, w, &routes, &Target::whole(dev.write::<O>(out), w.n));
     }));
+}
+
+/// The rows of pairs times W^T of their experts, to the target.
+fn rows_product<E: Operand, O: Lanes>(
+    dev: &CpuDevice,
+    x: &PairRows<'_, E>,
+    w: Experts<'_>,
+    routes: &Routes<'_>,
+    to: &Target<'_, O>,
+) {
+    let (cut, groups) = (Cut::new(dev, routes, BLOCK_ROWS), w.n.div_ceil(TILE_WIDTH));
+    dev.pool().run(cut.blocks * groups, &|task, thread| {
+        let (block, group) = (cut.block(task / groups), task % groups);
+        let w = Panels::<E>::new(dev, w.of(block.expert));
+        let scratch = x.scratch(dev, thread);
+        // SAFETY: a task writes its own pairs and columns.
+        unsafe { product(dev, x, block.pairs, w.group(group), to, group, scratch) };
+    });
 }
 
 /// out[p] = dy W of each pair. `dy`: [M, N] or [P, N] e; `out`: [P, K] e or f32.
@@ -59,65 +72,166 @@ pub(crate) fn backward_x(
 ) {
     assert_eq!(dy.dtype(), w.buf.dtype(), "gradients of outputs are stored as weights are");
     assert_eq!(out.len(), routes.pairs() * w.k, "out of {} pairs, K = {}", routes.pairs(), w.k);
-    let (cut, groups) = (Cut::new(dev, &routes, TRANSPOSED_ROWS), w.k.div_ceil(TILE_WIDTH));
     by_dtype!(dy, E => by_dtype!(out, O => {
-        let (dy, out) = (PairRows::<E>::new(dev, dy, dy_has, w.n, &routes), dev.write::<O>(out));
-        dev.pool().run(cut.blocks * groups, &|task, thread| {
-            // Groups outside would transpose once for a thread's blocks, but an expert has one block as a rule.
-            let (block, group) = (cut.block(task / groups), task % groups);
-            let w = Panels::<E>::new(dev, w.of(block.expert));
-            let (gathered, scratch) =
-                dev.thread_scratch::<E>(thread).split_at_mut(dy.gathered());
-            let turned = pack::transpose(dev.isa(), &w, group * TILE_PANELS, scratch);
-            // SAFETY: a task writes its own pairs and columns.
-            unsafe { product(dev, &dy, block.pairs, turned, (out, w.k()), group, gathered) };
-        });
+        let dy = PairRows::<E>::new(dev, dy, dy_has, Columns::all(w.n), &routes);
+        transposed_product(dev, &dy, w, &routes, &Target::whole(dev.write::<O>(out), w.k));
     }));
+}
+
+/// The rows of pairs times W of their experts, to the target.
+fn transposed_product<E: Operand, O: Lanes>(
+    dev: &CpuDevice,
+    dy: &PairRows<'_, E>,
+    w: Experts<'_>,
+    routes: &Routes<'_>,
+    to: &Target<'_, O>,
+) {
+    let (cut, groups) = (Cut::new(dev, routes, TRANSPOSED_ROWS), w.k.div_ceil(TILE_WIDTH));
+    dev.pool().run(cut.blocks * groups, &|task, thread| {
+        // Groups outside would transpose once for a thread's blocks, but an expert has one block as a rule.
+        let (block, group) = (cut.block(task / groups), task % groups);
+        let w = Panels::<E>::new(dev, w.of(block.expert));
+        let (gathered, scratch) = dev.thread_scratch::<E>(thread).split_at_mut(dy.gathered());
+        let turned = pack::transpose(dev.isa(), &w, group * TILE_PANELS, scratch);
+        // SAFETY: a task writes its own pairs and columns.
+        unsafe { product(dev, dy, block.pairs, turned, to, group, gathered) };
+    });
 }
 
 /// grad = dy^T x over the pairs of each expert, or grad += when `add`.
 pub(crate) fn backward_w(dev: &CpuDevice, args: ExpertsBackward<'_>) {
     let ExpertsBackward { dy, dy_has, x, x_has, routes, grad, add, pack } = args;
     assert_eq!(dy.dtype(), x.dtype(), "gradients of outputs are stored as activations are");
+    by_dtype!(x, E => {
+        let x = PairRows::<E>::new(dev, x, x_has, Columns::all(grad.k), &routes);
+        let dy = PairRows::<E>::new(dev, dy, dy_has, Columns::all(grad.n), &routes);
+        gradient(dev, &dy, &x, &routes, (grad, add), pack);
+    });
+}
+
+fn gradient<E: Operand>(
+    dev: &CpuDevice,
+    dy: &PairRows<'_, E>,
+    x: &PairRows<'_, E>,
+    routes: &Routes<'_>,
+    (grad, add): (Experts<'_>, bool),
+    pack: Buf<'_>,
+) {
     crate::elementwise::begin_sum(dev, grad.buf, add);
     let starts = dev.read::<u32>(routes.starts);
+    for expert in 0..grad.count {
+        let pairs = starts[expert] as usize..starts[expert + 1] as usize;
+        if pairs.is_empty() {
+            continue;
+        }
+        let Matrix { buf, n, k, layout } = grad.of(expert);
+        let mut parts = Packed::<E>::new(dev.write(pack), pairs.len(), n, k);
+        parts.pack_x_of(dev, &|first, most, thread| x.part(dev, &pairs, first, most, thread));
+        parts.pack_dy_of(dev, n, &|first, most, thread| dy.part(dev, &pairs, first, most, thread));
+        by_dtype!(buf, G => add_products::<E, G>(dev, &parts, dev.write(buf), layout));
+    }
+}
+
+/// u = scale x A^T of each pair, and out += u_i B_i^T.
+pub(crate) fn adapt(
+    dev: &CpuDevice,
+    (x, x_has): (Buf<'_>, RowsOf),
+    adapter: ExpertsAdapter<'_>,
+    routes: Routes<'_>,
+    u: Buf<'_>,
+    out: Option<Buf<'_>>,
+) {
+    let ExpertsAdapter { a, n, scale, .. } = adapter;
+    let r = adapter.rank();
+    adapter.check(&routes, u);
+    assert!(
+        out.is_none_or(|out| out.len() == routes.pairs() * n),
+        "out of {} pairs, N = {n}",
+        routes.pairs()
+    );
     by_dtype!(x, E => {
-        let x = PairRows::<E>::new(dev, x, x_has, grad.k, &routes);
-        let dy = PairRows::<E>::new(dev, dy, dy_has, grad.n, &routes);
-        for expert in 0..grad.count {
-            let pairs = starts[expert] as usize..starts[expert + 1] as usize;
-            if pairs.is_empty() {
-                continue;
-            }
-            let Matrix { buf, n, k, layout } = grad.of(expert);
-            let mut parts = Packed::<E>::new(dev.write(pack), pairs.len(), n, k);
-            parts.pack_x_of(dev, &|first, most, thread| x.part(dev, &pairs, first, most, thread));
-            parts.pack_dy_of(dev, n, &|first, most, thread| dy.part(dev, &pairs, first, most, thread));
-            by_dtype!(buf, G => add_products::<E, G>(dev, &parts, dev.write(buf), layout));
+        let x = PairRows::<E>::new(dev, x, x_has, Columns::all(a.k), &routes);
+        let to = Target { scale: Some(scale), ..Target::whole(dev.write::<E>(u), a.n) };
+        rows_product(dev, &x, a, &routes, &to);
+        let Some(out) = out else { return };
+        for (i, b, first) in adapter.blocks() {
+            let of = Columns { stride: a.n, first: i * r, len: r };
+            let u = PairRows::<E>::new(dev, u, RowsOf::Pairs, of, &routes);
+            by_dtype!(out, O => {
+                let to = Target { start: first, cols: b.n, add: true, ..Target::whole(dev.write::<O>(out), n) };
+                rows_product(dev, &u, b, &routes, &to);
+            });
         }
     });
 }
 
-/// Writes the rows of some pairs of one expert times a group of panels, to the group's columns of their rows of `out`, which are `cols`
-/// wide.
+/// du_i = scale dy_i B_i of each pair, and out += du A.
+pub(crate) fn adapt_dx(
+    dev: &CpuDevice,
+    (dy, dy_has): (Buf<'_>, RowsOf),
+    adapter: ExpertsAdapter<'_>,
+    routes: Routes<'_>,
+    du: Buf<'_>,
+    out: Option<Buf<'_>>,
+) {
+    let ExpertsAdapter { a, n, scale, .. } = adapter;
+    let r = adapter.rank();
+    adapter.check(&routes, du);
+    by_dtype!(dy, E => {
+        for (i, b, first) in adapter.blocks() {
+            let of = Columns { stride: n, first, len: b.n };
+            let dy = PairRows::<E>::new(dev, dy, dy_has, of, &routes);
+            let to = Target { start: i * r, cols: r, scale: Some(scale), ..Target::whole(dev.write::<E>(du), a.n) };
+            transposed_product(dev, &dy, b, &routes, &to);
+        }
+        let Some(out) = out else { return };
+        let du = PairRows::<E>::new(dev, du, RowsOf::Pairs, Columns::all(a.n), &routes);
+        assert_eq!(out.len(), routes.pairs() * a.k, "out of {} pairs, K = {}", routes.pairs(), a.k);
+        by_dtype!(out, O => {
+            let to = Target { add: true, ..Target::whole(dev.write::<O>(out), a.k) };
+            transposed_product(dev, &du, a, &routes, &to);
+        });
+    });
+}
+
+/// grad B_i = dy_i^T u_i of each block, and grad A = du^T x, or added when `add`.
+pub(crate) fn adapt_dw(dev: &CpuDevice, args: AdaptExpertsBackward<'_>) {
+    let AdaptExpertsBackward { x, x_has, u, dy, dy_has, du, routes, grads, add, pack } = args;
+    let ExpertsAdapter { a, n, .. } = grads;
+    let r = grads.rank();
+    grads.check(&routes, u);
+    assert_eq!((du.len(), du.dtype(), dy.dtype()), (u.len(), u.dtype(), x.dtype()), "du is u's gradient");
+    by_dtype!(x, E => {
+        for (i, b, first) in grads.blocks() {
+            let of = [Columns { stride: n, first, len: b.n }, Columns { stride: a.n, first: i * r, len: r }];
+            let dy = PairRows::<E>::new(dev, dy, dy_has, of[0], &routes);
+            let u = PairRows::<E>::new(dev, u, RowsOf::Pairs, of[1], &routes);
+            gradient(dev, &dy, &u, &routes, (b, add), pack);
+        }
+        let du = PairRows::<E>::new(dev, du, RowsOf::Pairs, Columns::all(a.n), &routes);
+        let x = PairRows::<E>::new(dev, x, x_has, Columns::all(a.k), &routes);
+        gradient(dev, &du, &x, &routes, (a, add), pack);
+    });
+}
+
+/// Writes the rows of some pairs of one expert times a group of panels, to the group's columns of their rows of the target.
 ///
 /// # Safety
-/// No other task uses these rows and columns of `out`, nor `scratch`.
+/// No other task uses these rows and columns of the target, nor `scratch`.
 unsafe fn product<E: Operand, O: Lanes>(
     dev: &CpuDevice,
     rows: &PairRows<'_, E>,
     pairs: Range<usize>,
     panels: &[E],
-    (out, cols): (Shared<'_, O>, usize),
+    to: &Target<'_, O>,
     group: usize,
     scratch: &mut [E],
 ) {
-    let to = Target::whole(out, cols);
     for first in pairs.clone().step_by(GATHERED_ROWS) {
         let part = first..pairs.end.min(first + GATHERED_ROWS);
         let rows = rows.take(part, scratch);
         // SAFETY: the caller promises that no other task uses these rows and columns.
-        unsafe { rows_by_group(dev.isa(), rows, panels, &to, first, group) };
+        unsafe { rows_by_group(dev.isa(), rows, panels, to, first, group) };
     }
 }
 
@@ -156,18 +270,32 @@ impl<'a> Cut<'a> {
     }
 }
 
-/// What pairs read: rows of their own, one after the other, or those of M rows, which are gathered.
+/// Columns of rows of `stride` elements.
+#[derive(Clone, Copy)]
+struct Columns {
+    stride: usize,
+    first: usize,
+    len: usize,
+}
+
+impl Columns {
+    fn all(stride: usize) -> Columns {
+        Columns { stride, first: 0, len: stride }
+    }
+}
+
+/// What pairs read: rows of their own, one after the other, or those of M rows, which are gathered; or columns of them.
 struct PairRows<'a, E> {
     data: &'a [E],
-    width: usize,
+    of: Columns,
     /// The pairs, and how many a row has.
     of_rows: Option<(&'a [u32], usize)>,
 }
 
 impl<'a, E: Operand> PairRows<'a, E> {
-    fn new(dev: &'a CpuDevice, data: Buf<'a>, has: RowsOf, width: usize, routes: &Routes<'a>) -> Self {
-        let (rows, pairs) = (data.len() / width, routes.pairs());
-        assert_eq!(data.len(), rows * width, "rows of {width}");
+    fn new(dev: &'a CpuDevice, data: Buf<'a>, has: RowsOf, of: Columns, routes: &Routes<'a>) -> Self {
+        let (rows, pairs) = (data.len() / of.stride, routes.pairs());
+        assert_eq!(data.len(), rows * of.stride, "rows of {}", of.stride);
         let of_rows = match has {
             RowsOf::Rows => {
                 assert!(pairs == 0 || pairs.is_multiple_of(rows), "{pairs} pairs of {rows} rows");
@@ -178,12 +306,12 @@ impl<'a, E: Operand> PairRows<'a, E> {
                 None
             }
         };
-        PairRows { data: dev.read(data), width, of_rows }
+        PairRows { data: dev.read(data), of, of_rows }
     }
 
     /// Elements that a thread gathers at a time.
     fn gathered(&self) -> usize {
-        self.of_rows.map_or(0, |_| GATHERED_ROWS * self.width)
+        self.of_rows.map_or(0, |_| GATHERED_ROWS * self.of.len)
     }
 
     /// What a thread gathers into; nothing where rows lie as pairs read them.
@@ -197,16 +325,16 @@ impl<'a, E: Operand> PairRows<'a, E> {
     where
         'a: 's,
     {
-        let width = self.width;
+        let Columns { stride, first, len } = self.of;
         let Some((of, chosen)) = self.of_rows else {
-            return Rows::whole(&self.data[pairs.start * width..pairs.end * width], width);
+            return Rows::columns(&self.data[pairs.start * stride..pairs.end * stride], stride, first, len);
         };
-        let to = &mut scratch[..pairs.len() * width];
-        for (to, &pair) in to.chunks_exact_mut(width).zip(&of[pairs]) {
+        let to = &mut scratch[..pairs.len() * len];
+        for (to, &pair) in to.chunks_exact_mut(len).zip(&of[pairs]) {
             let row = pair as usize / chosen;
-            to.copy_from_slice(&self.data[row * width..][..width]);
+            to.copy_from_slice(&self.data[row * stride + first..][..len]);
         }
-        Rows::whole(to, width)
+        Rows::whole(to, len)
     }
 
     /// Rows of an expert's pairs from `first`, `most` of them at most.

@@ -3,6 +3,7 @@
 use crate::both::experts::{
     CASES, Case, check_backward, check_forward, check_route_backward, check_routing, check_rows_are_their_own,
 };
+use crate::both::experts_adapter::{self, Adapted, check_pairs_are_their_own};
 use crate::both::{Rig, bits, paths};
 use plimsoll_base::DType::{self, Bf16, F32};
 use plimsoll_cpu::Isa;
@@ -72,4 +73,35 @@ fn threads_change_no_bit_of_experts() {
             assert!(run(1) == run(3), "{case:?}, {}", e.name());
         }
     }
+}
+
+/// As `open`, for adapters.
+fn open_adapted(of: &Adapted<'_>, isa: Isa, threads: usize, e: DType, g: DType) -> Rig {
+    let mut buffers = of.buffers(DeviceKind::Cpu, e, g);
+    let width = of.case.h.max(2 * of.case.f).max(3 * of.rank);
+    buffers.push(("scratch".into(), e, threads * (32 + 48) * width.next_multiple_of(2)));
+    Rig::new(isa, threads, &Adapted::sized(&buffers))
+}
+
+#[test]
+fn adapters_of_experts_agree_with_f64_on_every_path() {
+    for isa in paths() {
+        experts_adapter::each(CASES, |of| {
+            for (e, g, add) in [(Bf16, F32, true), (F32, F32, false), (Bf16, Bf16, false)] {
+                let mut rig = open_adapted(of, isa, 2, e, g);
+                experts_adapter::check(of, &mut rig, e, isa.name());
+                experts_adapter::check_gradients(of, &mut rig, e, add, isa.name());
+            }
+        });
+    }
+}
+
+#[test]
+fn bits_of_a_pairs_adapters_do_not_depend_on_what_its_expert_got() {
+    experts_adapter::each(CASES, |of| {
+        for (e, threads) in [(Bf16, 1), (F32, 3)] {
+            let mut rig = open_adapted(of, Isa::detect(), threads, e, F32);
+            check_pairs_are_their_own(of, &mut rig, e, "any threads");
+        }
+    });
 }

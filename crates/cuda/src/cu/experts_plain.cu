@@ -1,5 +1,5 @@
-// Products of experts in f32: each sum is one chain of fused multiply-adds in ascending order of what is summed over. Bits of a pair depend
-// on nothing else.
+// Products of experts in f32, and those of their adapters, whose numbers may be bf16: each sum is one chain of fused multiply-adds in f32, in
+// ascending order of what is summed over. Bits of a pair depend on nothing else. Operands and outputs may be columns of wider rows.
 //
 // C[i, j] = sum over l of A(i, l) B(j, l). Operands are by line or by depth, as in sgemm.cu; rows that have to do with pairs lie wherever
 // `row_of` says.
@@ -10,6 +10,12 @@
 /// Floats between depths in shared memory: 16-byte aligned, and two threads of a warp on a bank at most.
 #define PITCH 68
 
+__device__ __forceinline__ float4 load_four(const float* p) { return *(const float4*)p; }
+__device__ __forceinline__ float4 load_four(const bf16* p) {
+    const uint2 x = *(const uint2*)p;
+    return make_float4(low_f32(x.x), high_f32(x.x), low_f32(x.y), high_f32(x.y));
+}
+
 /// A thread's four elements of an operand's tile: of one line of 16 depths, or of one depth of 64 lines.
 template <bool BY_LINE> struct Part {
     u32 line, at;
@@ -19,15 +25,15 @@ template <bool BY_LINE> struct Part {
         at = BY_LINE ? threadIdx.x % 4 * 4 : threadIdx.x % 16 * 4;
     }
     /// Elements from `col` on of a row of `cols`; zeros where there is none, and for no row.
-    __device__ __forceinline__ float4 load(const float* row, u32 col, u32 cols) const {
+    template <class E> __device__ __forceinline__ float4 load(const E* row, u32 col, u32 cols) const {
         float4 out = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (!row || col >= cols) return out;
-        const float* p = row + col;
-        if ((u64)p % 16 == 0 && col + 4 <= cols) return *(const float4*)p;
-        out.x = p[0];
-        if (col + 1 < cols) out.y = p[1];
-        if (col + 2 < cols) out.z = p[2];
-        if (col + 3 < cols) out.w = p[3];
+        const E* p = row + col;
+        if ((u64)p % (4 * sizeof(E)) == 0 && col + 4 <= cols) return load_four(p);
+        out.x = to_f32(p[0]);
+        if (col + 1 < cols) out.y = to_f32(p[1]);
+        if (col + 2 < cols) out.z = to_f32(p[2]);
+        if (col + 3 < cols) out.w = to_f32(p[3]);
         return out;
     }
     __device__ __forceinline__ void store(float* tile, float4 x) const {
@@ -75,17 +81,24 @@ template <bool A_BY_LINE, bool B_BY_LINE> struct PlainSums {
     }
 };
 
-/// out = x W^T of weights [J, L], or BACKWARD x W of weights [L, J].
-template <bool BACKWARD>
-__device__ __forceinline__ void product(const float* __restrict__ x, const float* __restrict__ w, const u32* __restrict__ pairs,
-                                        const u32* __restrict__ starts, float* __restrict__ out, u32 experts, u32 chosen, u32 J, u32 L) {
+/// An operand with rows for pairs: elements from row to row, and of how many pairs a row is, 0 for one.
+struct Stride {
+    u32 row, chosen;
+};
+
+/// out = scale x W^T of weights [J, L], or BACKWARD scale x W of weights [L, J]; or out +=, the sum rounded once. `each`: elements from one
+/// expert's weights to the next.
+template <bool BACKWARD, class E, class T>
+__device__ __forceinline__ void product(const E* __restrict__ x, Stride of_x, const E* __restrict__ w, u64 each, const u32* __restrict__ pairs,
+                                        const u32* __restrict__ starts, T* __restrict__ out, u32 out_row, u32 experts, u32 J, u32 L,
+                                        float scale, u32 add) {
     const Tile tile = find_tile<TILE>(starts, experts, blockIdx.x);
     if (tile.rows == 0) return;
     const u32 first = blockIdx.y * TILE;
-    const float* own = w + (u64)tile.expert * J * L;
+    const E* own = w + tile.expert * each;
     const Part<true> a;
     const Part<!BACKWARD> b;
-    const float* x_row = a.line < tile.rows ? x + (u64)row_of(pairs, tile.first + a.line, chosen) * L : nullptr;
+    const E* x_row = a.line < tile.rows ? x + (u64)row_of(pairs, tile.first + a.line, of_x.chosen) * of_x.row : nullptr;
     const auto load_a = [&](u32 l) { return a.load(x_row, l + a.at, L); };
     const auto load_b = [&](u32 l) {
         const u32 row = (BACKWARD ? l : first) + b.line, col = (BACKWARD ? first : l) + b.at;
@@ -99,53 +112,65 @@ __device__ __forceinline__ void product(const float* __restrict__ x, const float
 #pragma unroll
         for (u32 c = 0; c < 4; c++) {
             const u32 line = sums.row() + r, col = first + sums.col() + c;
-            if (line < tile.rows && col < J) out[(u64)(tile.first + line) * J + col] = sums.of[r][c];
+            if (line >= tile.rows || col >= J) continue;
+            T* to = out + (u64)(tile.first + line) * out_row + col;
+            const float sum = scale * sums.of[r][c];
+            *to = from_f32<T>(add ? to_f32(*to) + sum : sum);
         }
 }
 
-#define PRODUCT(NAME, BACKWARD)                                                                                                    \
+#define PRODUCT(NAME, BACKWARD, E, e, T, t)                                                                                        \
     extern "C" __global__ void __launch_bounds__(256)                                                                              \
-    NAME(const float* x, const float* w, const u32* pairs, const u32* starts, float* out, u32 experts, u32 chosen, u32 n, u32 k) { \
+    NAME##_##e##_##t(const E* x, u32 x_row, u32 chosen, const E* w, u64 each, const u32* pairs, const u32* starts, T* out,         \
+                     u32 out_row, u32 experts, u32 n, u32 k, float scale, u32 add) {                                               \
         begin();                                                                                                                   \
-        product<BACKWARD>(x, w, pairs, starts, out, experts, chosen, BACKWARD ? k : n, BACKWARD ? n : k);                          \
+        product<BACKWARD>(x, Stride{x_row, chosen}, w, each, pairs, starts, out, out_row, experts, BACKWARD ? k : n,               \
+                          BACKWARD ? n : k, scale, add);                                                                           \
     }
-PRODUCT(forward, false)
-PRODUCT(backward, true)
+#define PRODUCTS(E, e, T, t)                                                                                                       \
+    PRODUCT(forward, false, E, e, T, t)                                                                                            \
+    PRODUCT(backward, true, E, e, T, t)
+PRODUCTS(float, float, float, float)
+PRODUCTS(bf16, bf16, bf16, bf16)
+PRODUCTS(bf16, bf16, float, float)
 
-/// grad = dy^T x over an expert's pairs, ascending, or grad +=, the product rounded first. 0 of `chosen`: a row for each pair.
-template <class T>
-__device__ __forceinline__ void gradient(const float* __restrict__ dy, u32 dy_chosen, const float* __restrict__ x, u32 x_chosen,
-                                         const u32* __restrict__ pairs, const u32* __restrict__ starts, T* __restrict__ grad, u32 n, u32 k,
-                                         u32 add) {
+/// grad = dy^T x over an expert's pairs, ascending, or grad +=, the product rounded first. `each`: elements from one expert's gradient to the
+/// next.
+template <class E, class T>
+__device__ __forceinline__ void gradient(const E* __restrict__ dy, Stride of_dy, const E* __restrict__ x, Stride of_x,
+                                         const u32* __restrict__ pairs, const u32* __restrict__ starts, T* __restrict__ grad, u64 each, u32 n,
+                                         u32 k, u32 add) {
     const u32 col_tiles = tiles_of(k, TILE), i = blockIdx.x / col_tiles * TILE, j = blockIdx.x % col_tiles * TILE;
     const u32 first = starts[blockIdx.y], end = starts[blockIdx.y + 1];
     if (first == end && add) return;
     const Part<false> part;
-    const auto load = [&](const float* from, u32 chosen, u32 l, u32 col, u32 cols) {
+    const auto load = [&](const E* from, Stride of, u32 l, u32 col, u32 cols) {
         const u32 place = first + l + part.line;
-        return part.load(place < end ? from + (u64)row_of(pairs, place, chosen) * cols : nullptr, col, cols);
+        return part.load(place < end ? from + (u64)row_of(pairs, place, of.chosen) * of.row : nullptr, col, cols);
     };
     PlainSums<false, false> sums = {};
-    sums.add(end - first, part, [&](u32 l) { return load(dy, dy_chosen, l, i + part.at, n); },
-             part, [&](u32 l) { return load(x, x_chosen, l, j + part.at, k); });
+    sums.add(end - first, part, [&](u32 l) { return load(dy, of_dy, l, i + part.at, n); },
+             part, [&](u32 l) { return load(x, of_x, l, j + part.at, k); });
 #pragma unroll
     for (u32 r = 0; r < 4; r++)
 #pragma unroll
         for (u32 c = 0; c < 4; c++) {
             const u32 row = i + sums.row() + r, col = j + sums.col() + c;
             if (row >= n || col >= k) continue;
-            T* to = grad + (u64)blockIdx.y * n * k + (u64)row * k + col;
+            T* to = grad + blockIdx.y * each + (u64)row * k + col;
             const float sum = to_f32(from_f32<T>(sums.of[r][c]));
             *to = from_f32<T>(add ? to_f32(*to) + sum : sum);
         }
 }
 
-#define GRADIENT(T, type)                                                                                                          \
+#define GRADIENT(E, e, T, t)                                                                                                       \
     extern "C" __global__ void __launch_bounds__(256)                                                                              \
-    gradient_##type(const float* dy, u32 dy_chosen, const float* x, u32 x_chosen, const u32* pairs, const u32* starts, T* grad,    \
-                    u32 n, u32 k, u32 add) {                                                                                       \
+    gradient_##e##_##t(const E* dy, u32 dy_row, u32 dy_chosen, const E* x, u32 x_row, u32 x_chosen, const u32* pairs,              \
+                       const u32* starts, T* grad, u64 each, u32 n, u32 k, u32 add) {                                              \
         begin();                                                                                                                   \
-        gradient(dy, dy_chosen, x, x_chosen, pairs, starts, grad, n, k, add);                                                      \
+        gradient(dy, Stride{dy_row, dy_chosen}, x, Stride{x_row, x_chosen}, pairs, starts, grad, each, n, k, add);                 \
     }
-GRADIENT(float, float)
-GRADIENT(bf16, bf16)
+GRADIENT(float, float, float, float)
+GRADIENT(float, float, bf16, bf16)
+GRADIENT(bf16, bf16, float, float)
+GRADIENT(bf16, bf16, bf16, bf16)

@@ -5,6 +5,7 @@ use crate::both::experts::{
     CASES, Case, Load, check_backward, check_forward, check_route_backward, check_routing,
     check_rows_are_their_own,
 };
+use crate::both::experts_adapter::{self, Adapted, check_pairs_are_their_own};
 use crate::rig::{Card, on_card};
 use plimsoll_base::DType::{self, Bf16, F32};
 use plimsoll_device::{Device, DeviceKind, RowsOf};
@@ -125,5 +126,32 @@ fn gradients_of_experts_repeat_to_the_bit() {
             };
             assert!(run() == run(), "{case:?}, {}", e.name());
         }
+    }
+}
+
+#[test]
+fn adapters_of_experts_agree_with_f64() {
+    for cases in [CASES, WIDE] {
+        experts_adapter::each(cases, |of| {
+            for (e, g, add) in [(Bf16, F32, true), (F32, F32, false), (Bf16, Bf16, false)] {
+                let buffers = of.buffers(DeviceKind::Cuda, e, g);
+                let Some(mut gpu) = on_card(&Adapted::sized(&buffers)) else { return };
+                experts_adapter::check(of, &mut gpu, e, "a card");
+                experts_adapter::check_gradients(of, &mut gpu, e, add, "a card");
+            }
+        });
+    }
+}
+
+#[test]
+fn bits_of_a_pairs_adapters_do_not_depend_on_what_its_expert_got() {
+    for cases in [CASES, WIDE] {
+        experts_adapter::each(cases, |of| {
+            for e in [Bf16, F32] {
+                let buffers = of.buffers(DeviceKind::Cuda, e, F32);
+                let Some(mut gpu) = on_card(&Adapted::sized(&buffers)) else { return };
+                check_pairs_are_their_own(of, &mut gpu, e, "a card");
+            }
+        });
     }
 }

@@ -5,6 +5,7 @@ pub mod adapter;
 pub mod blocks;
 pub mod delta;
 pub mod experts;
+pub mod experts_adapter;
 pub mod head_gates;
 pub mod nf4;
 mod rig;

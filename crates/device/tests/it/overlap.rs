@@ -43,6 +43,7 @@ impl Backend for Counter {
     }
     fn put_u32(&self, _: &Claim<'_>, _: Buf<'_>, _: &[u32]) {}
     fn get_u32(&self, _: &Claim<'_>, _: Buf<'_>, _: &mut [u32]) {}
+    fn put_bytes(&self, _: &Claim<'_>, _: Buf<'_>, _: &[u8]) {}
     fn put_f32(&self, _: &Claim<'_>, _: Buf<'_>, _: &[f32]) {}
     fn get_f32(&self, _: &Claim<'_>, _: Buf<'_>, _: &mut [f32]) {}
     fn put_rows(&self, _: &Claim<'_>, _: Matrix<'_>, _: usize, _: &[f32]) {}
@@ -129,6 +130,11 @@ fn experts(buf: Buf<'static>) -> Experts<'static> {
     Experts::new(buf, 4, 8, 8, MatrixLayout::Rows)
 }
 
+fn of_experts(b: &mut Named<'_>, [a, first, second]: [&'static str; 3]) -> ExpertsAdapter<'static> {
+    let blocks = [Some((experts(b(first)), 0)), Some((experts(b(second)), 16))];
+    ExpertsAdapter { a: experts(b(a)), blocks, n: 32, scale: 1.0 }
+}
+
 fn routes(b: &mut Named<'_>) -> Routes<'static> {
     let [experts, weights] = [b("experts"), b("weights")];
     Routes { experts, weights, pairs: b("pairs"), places: b("places"), starts: b("starts") }
@@ -201,6 +207,12 @@ const CASES: &[Case] = &[
     (|b| Op::MatmulExpertsDx { dy: b("dy"), dy_has: RowsOf::Pairs, w: experts(b("w")), routes: routes(b), out: b("out") }, "out", ""),
     (|b| Op::MatmulExpertsDw { args: ExpertsBackward { dy: b("dy"), dy_has: RowsOf::Pairs, x: b("x"), x_has: RowsOf::Rows, routes: routes(b),
         grad: experts(b("grad")), add: false, pack: b("pack") } }, "grad pack", ""),
+    (|b| Op::AdaptExperts { x: b("x"), x_has: RowsOf::Rows, adapter: of_experts(b, ["a", "b0", "b1"]), routes: routes(b), u: b("u"),
+        out: Some(b("out")) }, "u out", ""),
+    (|b| Op::AdaptExpertsDx { dy: b("dy"), dy_has: RowsOf::Pairs, adapter: of_experts(b, ["a", "b0", "b1"]), routes: routes(b), du: b("du"),
+        out: Some(b("out")) }, "du out", ""),
+    (|b| Op::AdaptExpertsDw { args: AdaptExpertsBackward { x: b("x"), x_has: RowsOf::Rows, u: b("u"), dy: b("dy"), dy_has: RowsOf::Pairs,
+        du: b("du"), routes: routes(b), grads: of_experts(b, ["da", "db0", "db1"]), add: false, pack: b("pack") } }, "pack da db0 db1", ""),
     (|b| Op::GluExpertsBackward { args: GluExpertsBackward { how: Gate::Silu, gate_up: b("gate_up"), f: 16, routes: routes(b), dout: b("dout"),
         d_weights: b("d_weights") } }, "gate_up dout d_weights", ""),
     (|b| Op::RouteBackward { args: RouteBackward { logits: b("logits"), how: ROUTING, routes: routes(b), d_weights: b("d_weights"),

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub use config::{AdapterConfig, adapter_config_json};
-pub use names::{ADAPTER_SCORE, LoraPart, adapter_tensor_name, adapter_tensors};
+pub use names::{ADAPTER_SCORE, ADAPTER_TENSORS_MAX, LoraPart, adapter_tensor_name, adapter_tensors};
 
 /// The configuration's file name.
 pub const ADAPTER_CONFIG: &str = "adapter_config.json";
@@ -35,17 +35,8 @@ pub struct Adapter {
     file: TensorFile,
 }
 
-/// Requires that each target is a tensor of its own in the base, and no expert's: a merge would find no weight to add it to.
+/// Requires that each target is a tensor of its own in the base, in every layer: a merge would find no weight to add it to.
 fn check_fused(path: &Path, targets: LoraTargets, model: &ModelSpec) -> Result<()> {
-    let of_ffn = targets.of_ffn();
-    if model.experts.is_some() && !of_ffn.is_empty() {
-        return Err(unsupported(format!(
-            "{}: adapters of {} on a {} model, where these are matrices of experts",
-            path.display(),
-            of_ffn.join(", "),
-            model.family
-        )));
-    }
     let of_attention = targets.of_attention();
     if model.delta.is_some() && !of_attention.is_empty() {
         return Err(unsupported(format!(
@@ -68,7 +59,7 @@ fn check_fused(path: &Path, targets: LoraTargets, model: &ModelSpec) -> Result<(
 }
 
 /// The tensors of an adapter by their place, with their names and shapes.
-type Tensors = BTreeMap<(u32, LoraTarget, LoraPart), (String, Vec<u64>)>;
+type Tensors = BTreeMap<(u32, Option<u32>, LoraTarget, LoraPart), (String, Vec<u64>)>;
 
 impl Adapter {
     /// Opens the adapter in `folder`, which must be one of a model of shape `model`.
@@ -89,7 +80,9 @@ impl Adapter {
         }
         let weights = folder.join(ADAPTER_WEIGHTS);
         let own_name = |name: &str| match names::parse(name) {
-            Name::Of(Part { layer, target, part }) => adapter_tensor_name(model, layer, target, part),
+            Name::Of(Part { layer, expert, target, part }) => {
+                adapter_tensor_name(model, (layer, expert), target, part)
+            }
             _ => name.to_string(),
         };
         let file = TensorFile::open(&weights)?.renamed(own_name)?;
@@ -189,7 +182,7 @@ impl Found<'_> {
         listed.sort_by(|a, b| a.name.cmp(&b.name));
         for tensor in listed {
             let place = match names::parse(&tensor.name) {
-                Name::Of(Part { layer, target, part }) => (layer, target, part),
+                Name::Of(Part { layer, expert, target, part }) => (layer, expert, target, part),
                 Name::Score => continue,
                 Name::NotBuilt(what) => {
                     let message =
@@ -212,6 +205,18 @@ impl Found<'_> {
                     tensor.name, place.0, self.model.layers
                 )));
             }
+            let known = place.2.of_experts(self.model, place.0);
+            if !known.into_iter().any(|expert| expert == place.1) {
+                return Err(self.other_base(match self.model.experts_of(place.0) {
+                    Some(experts) => {
+                        format!(
+                            "tensor `{}` is of none of the layer's {} experts",
+                            tensor.name, experts.count
+                        )
+                    }
+                    None => format!("tensor `{}` is of an expert, and the layer has none", tensor.name),
+                }));
+            }
             tensors.insert(place, (tensor.name.clone(), tensor.shape.clone()));
         }
         Ok(tensors)
@@ -219,13 +224,18 @@ impl Found<'_> {
 
     /// Returns the targets that have tensors; every layer must have all of them.
     fn targets(&self, tensors: &Tensors) -> Result<LoraTargets> {
-        let targets = LoraTargets::new(tensors.keys().map(|&(_, target, _)| target))
+        let targets = LoraTargets::new(tensors.keys().map(|&(_, _, target, _)| target))
             .ok_or_else(|| damaged(format!("{}: no tensors", self.weights.display())))?;
         let layers = tensors.keys().next_back().map_or(0, |&(layer, ..)| layer + 1);
         for layer in 0..layers {
-            for (target, part) in targets.iter().flat_map(|target| LoraPart::ALL.map(|part| (target, part))) {
-                if !tensors.contains_key(&(layer, target, part)) {
-                    let name = adapter_tensor_name(self.model, layer, target, part);
+            let of_target =
+                |target: LoraTarget| target.of_experts(self.model, layer).map(move |e| (e, target));
+            let places = targets.iter().flat_map(of_target);
+            for (expert, target, part) in
+                places.flat_map(|(e, target)| LoraPart::ALL.map(|part| (e, target, part)))
+            {
+                if !tensors.contains_key(&(layer, expert, target, part)) {
+                    let name = adapter_tensor_name(self.model, (layer, expert), target, part);
                     let message = format!("{}: no tensor `{name}`", self.weights.display());
                     return Err(damaged(message)
                         .fact(format!("other layers have an adapter in {targets}, and every layer must")));
@@ -242,8 +252,8 @@ impl Found<'_> {
     /// Requires that every A is [rank, in] and every B [out, rank].
     fn check(&self, targets: LoraTargets, tensors: &Tensors) -> Result<()> {
         let shape = LoraShape { rank: self.rank, targets };
-        for (&(_, target, part), (name, found)) in tensors {
-            let (a, b) = shape.shapes(target, self.model);
+        for (&(layer, _, target, part), (name, found)) in tensors {
+            let (a, b) = shape.shapes(target, self.model, layer);
             let (expect, axis) = if part == LoraPart::A { (a, 0) } else { (b, 1) };
             let expect = expect.map(u64::from);
             if *found == expect {

@@ -1,5 +1,6 @@
 //! Names of an adapter's tensors, as peft saves them.
 
+use crate::safetensors_dir::TENSORS_MAX;
 use plimsoll_base::{LoraShape, LoraTarget, ModelSpec};
 
 const PREFIX: &str = "base_model.model.";
@@ -8,6 +9,9 @@ const PREFIX: &str = "base_model.model.";
 const LAYERS: [&str; 3] = ["model.layers.", "model.language_model.layers.", "language_model.model.layers."];
 /// The head of a reward model, which is trained in full next to its adapters.
 pub const ADAPTER_SCORE: &str = "base_model.model.score.weight";
+
+/// Tensors of an adapter that is trained, at most: a run saves three sets of states of them in one file.
+pub const ADAPTER_TENSORS_MAX: usize = TENSORS_MAX / 3;
 
 /// One of the two matrices of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,9 +37,15 @@ impl LoraPart {
 /// Returns the name of a tensor in peft's file: `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight`.
 ///
 /// peft and vLLM open the whole of a model of text and images, and take an adapter of its language model by that name alone.
-pub fn adapter_tensor_name(model: &ModelSpec, layer: u32, target: LoraTarget, part: LoraPart) -> String {
+/// `expert`: one of the layer's, if the target is a matrix of experts there.
+pub fn adapter_tensor_name(
+    model: &ModelSpec,
+    (layer, expert): (u32, Option<u32>),
+    target: LoraTarget,
+    part: LoraPart,
+) -> String {
     let layers = LAYERS[usize::from(model.is_wrapped)];
-    format!("{PREFIX}{layers}{layer}.{}.{}.weight", target.module(), part.name())
+    format!("{PREFIX}{layers}{layer}.{}.{}.weight", target.path(expert), part.name())
 }
 
 /// Returns names and shapes of an adapter's tensors, in the order in which they are saved.
@@ -43,10 +53,12 @@ pub fn adapter_tensors(shape: LoraShape, model: &ModelSpec) -> Vec<(String, Vec<
     let mut list = Vec::new();
     for layer in 0..model.layers {
         for target in shape.targets.iter() {
-            let (a, b) = shape.shapes(target, model);
-            for (part, axes) in LoraPart::ALL.into_iter().zip([a, b]) {
-                let name = adapter_tensor_name(model, layer, target, part);
-                list.push((name, axes.map(u64::from).to_vec()));
+            let (a, b) = shape.shapes(target, model, layer);
+            for expert in target.of_experts(model, layer) {
+                for (part, axes) in LoraPart::ALL.into_iter().zip([a, b]) {
+                    let name = adapter_tensor_name(model, (layer, expert), target, part);
+                    list.push((name, axes.map(u64::from).to_vec()));
+                }
             }
         }
     }
@@ -57,6 +69,7 @@ pub fn adapter_tensors(shape: LoraShape, model: &ModelSpec) -> Vec<(String, Vec<
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub layer: u32,
+    pub expert: Option<u32>,
     pub target: LoraTarget,
     pub part: LoraPart,
 }
@@ -73,11 +86,12 @@ pub(super) enum Name {
 }
 
 pub(super) fn parse(name: &str) -> Name {
-    let words: [(&str, &str); 7] = [
+    let words: [(&str, &str); 8] = [
         ("lora_magnitude_vector", "DoRA"),
         ("lora_embedding_", "an adapter of an embedding"),
         ("embed_tokens.", "an adapter of an embedding"),
         ("lm_head.", "an adapter of the head"),
+        (".mlp.gate.lora_", "an adapter of a router"),
         ("modules_to_save", "a module that was trained in full"),
         (".lora_A.bias", "a bias in A"),
         (".lora_B.bias", "a bias in B"),
@@ -98,9 +112,13 @@ fn parse_part(name: &str) -> Option<Part> {
     let own = name.strip_prefix(PREFIX)?;
     let (layer, rest) = LAYERS.iter().find_map(|layers| own.strip_prefix(layers))?.split_once('.')?;
     let (module, part) = rest.strip_suffix(".weight")?.rsplit_once('.')?;
+    let of_expert = module.strip_prefix("mlp.experts.").and_then(|rest| rest.split('.').next());
+    let expert = of_expert.map(str::parse).transpose().ok()?;
     let found = Part {
         layer: layer.parse().ok()?,
-        target: LoraTarget::ALL.into_iter().find(|target| target.module() == module)?,
+        expert,
+        // Compared with the whole path: `07` is no expert's number.
+        target: LoraTarget::ALL.into_iter().find(|target| target.path(expert) == module)?,
         part: LoraPart::ALL.into_iter().find(|known| known.name() == part)?,
     };
     // `01` and `+1` are read as numbers, and are no names of layers.

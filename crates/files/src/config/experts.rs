@@ -9,7 +9,7 @@ use plimsoll_base::{
 use serde_json::{Map, Value, json};
 
 /// `router_aux_loss_coef` where it is not written.
-const BALANCE: f64 = 0.001;
+pub(crate) const BALANCE: f64 = 0.001;
 /// Tensors of a run's optimizer file for each tensor of the model: m, v and a master copy.
 const OPTIMIZER_SETS: usize = 3;
 /// What widths are multiples of: an expert's matrices lie one after the other, and each begins a panel.
@@ -68,7 +68,7 @@ pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
         ("num_experts", experts.count, EXPERTS_MAX as u64),
         ("num_experts_per_tok", experts.chosen, u64::from(experts.count).min(EXPERTS_CHOSEN_MAX as u64)),
         ("moe_intermediate_size", experts.ffn, FFN_MAX),
-        ("num_experts_per_tok * moe_intermediate_size", experts.chosen * experts.ffn, FFN_MAX),
+        ("num_experts_per_tok * moe_intermediate_size", experts.chosen.saturating_mul(experts.ffn), FFN_MAX),
     ] {
         if value == 0 || u64::from(value) > limit {
             return Err(out_of_range(file, key, value.into(), limit));

@@ -243,15 +243,7 @@ pub fn coded_gguf(layers: &[[Encoding; 7]]) -> Vec<u8> {
         };
         *value = Meta::U32(number);
     }
-    meta.retain(|(key, _)| !["tokens", "token_type", "merges"].iter().any(|end| key.ends_with(end)));
-    let tokens = ["<pad>", "<eos>"].into_iter().map(String::from);
-    let tokens: Vec<String> = tokens.chain("0123456789+=Ġ".chars().map(String::from)).collect();
-    meta.push((
-        "tokenizer.ggml.token_type",
-        Meta::Ints((0..15).map(|id| if id < 2 { 3 } else { 1 }).collect()),
-    ));
-    meta.push(("tokenizer.ggml.tokens", Meta::Strs(tokens)));
-    meta.push(("tokenizer.ggml.merges", Meta::Strs(Vec::new())));
+    say_tokens_of_nano(&mut meta);
     let (mut listed, mut data, mut state) = (Vec::new(), Vec::<u8>::new(), 1u32);
     let mut add = |name: String, shape: &[u64], bytes: Vec<u8>, encoding: Encoding| {
         data.resize(data.len().next_multiple_of(32), 0);
@@ -272,6 +264,68 @@ pub fn coded_gguf(layers: &[[Encoding; 7]]) -> Vec<u8> {
     }
     add("output_norm.weight".into(), &[256], ones(), F32);
     gguf(&meta, &listed, &data)
+}
+
+/// Qwen3-MoE with the tokens of `builtin:nano`, tied: 3 experts of 256 in each layer, 2 of them for a token, whose gates, ups and downs are
+/// in these encodings.
+pub fn experts_gguf(layers: &[[Encoding; 3]]) -> Vec<u8> {
+    let mut meta = vec![("general.architecture", Meta::Str("qwen3moe"))];
+    meta.extend([
+        ("qwen3moe.embedding_length", Meta::U32(256)),
+        ("qwen3moe.block_count", Meta::U32(layers.len() as u32)),
+        ("qwen3moe.feed_forward_length", Meta::U32(512)),
+        ("qwen3moe.attention.head_count", Meta::U32(4)),
+        ("qwen3moe.attention.head_count_kv", Meta::U32(2)),
+        ("qwen3moe.attention.key_length", Meta::U32(64)),
+        ("qwen3moe.context_length", Meta::U32(64)),
+        ("qwen3moe.attention.layer_norm_rms_epsilon", Meta::F32(1e-5)),
+        ("qwen3moe.expert_count", Meta::U32(3)),
+        ("qwen3moe.expert_used_count", Meta::U32(2)),
+        ("qwen3moe.expert_feed_forward_length", Meta::U32(256)),
+        ("tokenizer.ggml.model", Meta::Str("gpt2")),
+        ("tokenizer.ggml.pre", Meta::Str("gpt-2")),
+        ("tokenizer.ggml.eos_token_id", Meta::U32(1)),
+    ]);
+    say_tokens_of_nano(&mut meta);
+    let (mut listed, mut data, mut state) = (Vec::new(), Vec::<u8>::new(), 1u32);
+    let mut add = |name: String, shape: &[u64], encoding: Option<Encoding>| {
+        data.resize(data.len().next_multiple_of(32), 0);
+        let (values, kind) = (shape.iter().product::<u64>(), kind_of(encoding.unwrap_or(F32)));
+        listed.push(Listed { name, shape: shape.to_vec(), kind, offset: data.len() as u64 });
+        data.extend(match encoding {
+            Some(encoding) => blocks(encoding, values, &mut state),
+            None => (0..values).flat_map(|_| 1f32.to_le_bytes()).collect(),
+        });
+    };
+    add("token_embd.weight".into(), &[15, 256], Some(Q8_0));
+    for (layer, [gate, up, down]) in layers.iter().enumerate() {
+        let mut add = |name: &str, shape: &[u64], encoding| {
+            add(format!("blk.{layer}.{name}.weight"), shape, encoding);
+        };
+        LAYER[..4].iter().for_each(|(name, shape)| add(name, shape, Some(Q4K)));
+        add("ffn_gate_inp", &[3, 256], Some(F32));
+        add("ffn_gate_exps", &[3, 256, 256], Some(*gate));
+        add("ffn_up_exps", &[3, 256, 256], Some(*up));
+        add("ffn_down_exps", &[3, 256, 256], Some(*down));
+        [("attn_norm", 256), ("ffn_norm", 256), ("attn_q_norm", 64), ("attn_k_norm", 64)]
+            .iter()
+            .for_each(|(name, width)| add(name, &[*width], None));
+    }
+    add("output_norm.weight".into(), &[256], None);
+    gguf(&meta, &listed, &data)
+}
+
+/// The tokens of `builtin:nano` instead of those that are there.
+fn say_tokens_of_nano(meta: &mut Vec<(&'static str, Meta)>) {
+    meta.retain(|(key, _)| !["tokens", "token_type", "merges"].iter().any(|end| key.ends_with(end)));
+    let tokens = ["<pad>", "<eos>"].into_iter().map(String::from);
+    let tokens: Vec<String> = tokens.chain("0123456789+=Ġ".chars().map(String::from)).collect();
+    meta.push((
+        "tokenizer.ggml.token_type",
+        Meta::Ints((0..15).map(|id| if id < 2 { 3 } else { 1 }).collect()),
+    ));
+    meta.push(("tokenizer.ggml.tokens", Meta::Strs(tokens)));
+    meta.push(("tokenizer.ggml.merges", Meta::Strs(Vec::new())));
 }
 
 /// The number of an encoding in GGUF files.

@@ -103,6 +103,8 @@ pub(crate) struct LayerBufs<'p> {
     pub(crate) experts: Option<ExpertBufs<'p>>,
     /// By `Site`.
     pub(crate) u: [Option<Buf<'p>>; 4],
+    /// For u of one product at a time, of any layer.
+    pub(crate) u_once: Option<Buf<'p>>,
 }
 
 impl<'p> Backward<'p> {

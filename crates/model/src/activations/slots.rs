@@ -46,8 +46,28 @@ pub(super) fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
 /// How many layers' worth of gates and ups a mode holds, and their elements of a row: those of all layers together, where some are wider
 /// than others.
 pub(super) fn gate_up_slots(spec: &ModelSpec, kept: usize) -> (usize, usize) {
-    let (all, widest) = (gate_up_before(spec, spec.layers), spec.gate_up_width() as usize);
-    if kept == 1 || all == kept * widest { (kept, widest) } else { (1, all) }
+    together(kept, gate_up_before(spec, spec.layers), spec.gate_up_width())
+}
+
+/// As `gate_up_slots`, for what layers' first products give, and for what their mixers' last ones read.
+pub(super) fn mixer_slots(spec: &ModelSpec, (qkv, kept): (usize, usize)) -> [(usize, usize); 2] {
+    let ([first, mixed], widest) = (mixed_before(spec, spec.layers), spec.widest());
+    [together(qkv, first, widest.0), together(kept, mixed, widest.1)]
+}
+
+fn together(slots: usize, all: usize, widest: u32) -> (usize, usize) {
+    let widest = widest as usize;
+    if slots == 1 || all == slots * widest { (slots, widest) } else { (1, all) }
+}
+
+/// Elements of a row in the layers before one: of what first products give, and of what the mixers' last ones read.
+pub(super) fn mixed_before(spec: &ModelSpec, layer: u32) -> [usize; 2] {
+    let linear = spec.delta.map_or(0, |delta| delta.layers.before(layer));
+    let delta = spec.delta.map_or([0; 2], |delta| [delta.input_width(), delta.value_width()]);
+    let attends = [spec.qkv_width(), spec.q_width()];
+    std::array::from_fn(|i| {
+        linear as usize * delta[i] as usize + (layer - linear) as usize * attends[i] as usize
+    })
 }
 
 /// Elements of gates and ups of a row in the layers before one.
@@ -64,11 +84,22 @@ pub(super) fn ffn_out_slots(spec: &ModelSpec, mode: Mode) -> usize {
     if mode.recompute().is_some() { spec.layers as usize } else { 1 }
 }
 
-/// How many layers' worth of u of a product a mode holds. The last product's is never computed again.
+/// How many layers' worth of u of a product a mode holds: of those that compute it without experts. The last product's is never computed
+/// again.
 pub(crate) fn adapter_slots(spec: &ModelSpec, mode: Mode, site: Site) -> usize {
+    let all = if site.is_of_experts() { spec.layers - spec.expert_layers() } else { spec.layers } as usize;
     match site {
-        Site::Down if mode.recompute().is_some() => spec.layers as usize,
-        _ => slots(spec, mode).kept,
+        Site::Down if mode.recompute().is_some() => all,
+        _ => slots(spec, mode).kept.min(all),
+    }
+}
+
+/// The place of a layer among these; none where experts compute the product.
+pub(super) fn adapter_slot(spec: &ModelSpec, site: Site, layer: u32) -> Option<usize> {
+    match spec.experts.filter(|_| site.is_of_experts()) {
+        Some(experts) if experts.layers.contains(layer) => None,
+        Some(experts) => Some((layer - experts.layers.before(layer)) as usize),
+        None => Some(layer as usize),
     }
 }
 

@@ -1,15 +1,20 @@
 //! Handles of adapters, or of their gradients, resolved once at start.
 
 use super::site::Site;
-use crate::params::{Param, ParamKind, ParamTable};
+use crate::params::{ALIGN, Param, ParamKind, ParamTable};
 use plimsoll_base::{DType, LoraShape, ModelSpec};
-use plimsoll_device::{ADAPTER_BLOCKS_MAX, Adapter, AdapterBlock, Matrix, MatrixLayout};
+use plimsoll_device::{
+    ADAPTER_BLOCKS_MAX, Adapter, AdapterBlock, EXPERTS_BLOCKS_MAX, Experts, ExpertsAdapter, Matrix,
+    MatrixLayout,
+};
 use plimsoll_memory::Buf;
 
 /// The adapters of one layer; also the shape of their gradients.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LayerAdapters<'a> {
     of_sites: [Option<Adapter<'a>>; 4],
+    /// By `Site`, in a layer with experts.
+    of_experts: [Option<ExpertsAdapter<'a>>; 4],
     /// True if the layer's weights have them already: a forward pass adds nothing, and gradients go through the weights.
     pub(crate) are_merged: bool,
 }
@@ -17,6 +22,11 @@ pub struct LayerAdapters<'a> {
 impl<'a> LayerAdapters<'a> {
     pub fn at(&self, site: Site) -> Option<Adapter<'a>> {
         self.of_sites[site as usize]
+    }
+
+    /// Returns those of the product of experts.
+    pub fn of_experts(&self, site: Site) -> Option<ExpertsAdapter<'a>> {
+        self.of_experts[site as usize]
     }
 
     /// Returns what a pass adds to the product.
@@ -54,14 +64,35 @@ impl<'a> Adapters<'a> {
         let at = |layer, site: Site| {
             let a = matrix(table.find(ParamKind::AdapterA(site), layer)?);
             let mut blocks = [None; ADAPTER_BLOCKS_MAX];
-            for (block, (target, first)) in blocks.iter_mut().zip(site.targets(spec, lora)) {
+            for (block, (target, first)) in blocks.iter_mut().zip(site.targets(spec, lora, layer)) {
                 let b = table.find(ParamKind::AdapterB(target), layer).expect("an A has its B");
                 *block = Some(AdapterBlock { b: matrix(b), first });
             }
             Some(Adapter { a, blocks, scale })
         };
-        let layer =
-            |layer| LayerAdapters { of_sites: Site::ALL.map(|site| at(layer, site)), are_merged: false };
+        let has_experts = |layer, site: Site| spec.experts_of(layer).is_some() && site.is_of_experts();
+        let each = |kind, layer| {
+            let [first, ..] = table.each(kind, layer) else { return None };
+            let count = table.each(kind, layer).len();
+            let stride = first.elements.next_multiple_of(ALIGN) as usize;
+            let buf = all.slice(first.offset as usize, count * stride);
+            Some(Experts::apart(buf, count, first.n as usize, first.k as usize, layout))
+        };
+        let of_experts = |layer, site: Site| {
+            let a = each(ParamKind::AdapterA(site), layer)?;
+            let mut blocks = [None; EXPERTS_BLOCKS_MAX];
+            for (block, (target, first)) in blocks.iter_mut().zip(site.targets(spec, lora, layer)) {
+                *block = Some((each(ParamKind::AdapterB(target), layer).expect("an A has its B"), first));
+            }
+            let outputs = site.layers().iter().map(|target| target.widths(spec, layer).1 as usize);
+            Some(ExpertsAdapter { a, blocks, n: outputs.sum(), scale })
+        };
+        let layer = |layer| LayerAdapters {
+            of_sites: Site::ALL.map(|site| if has_experts(layer, site) { None } else { at(layer, site) }),
+            of_experts: Site::ALL
+                .map(|site| if has_experts(layer, site) { of_experts(layer, site) } else { None }),
+            are_merged: false,
+        };
         let head = table.find(ParamKind::ValueHead, 0).map(matrix);
         Adapters { all, layers: (0..spec.layers).map(layer).collect(), head }
     }

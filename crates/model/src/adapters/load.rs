@@ -61,7 +61,7 @@ impl<'x> AdaptersFrom<'x> {
             ScoreFrom::Model(model) => model.read_rows(SCORE, 0..1, stored, out)?,
             ScoreFrom::Seed(seed) => value_head_values(param, seed, 0, out),
         }
-        check_finite(SCORE, out)
+        check_finite(SCORE, 0, out)
     }
 }
 
@@ -77,7 +77,7 @@ pub fn load_adapters(
     staging: Bytes,
 ) -> Result<()> {
     sets.iter().for_each(|buf| dev.zero(*buf));
-    let Staging { mut stored, mut values } = Staging::new(staging);
+    let Staging { mut stored, mut values } = Staging::new(dev, staging);
     for param in &table.params {
         let width = param.k as usize;
         let chunk = values.len() / width;
@@ -90,7 +90,7 @@ pub fn load_adapters(
                     (_, ParamKind::ValueHead) => from.read_score(param, &mut stored, out)?,
                     (AdaptersFrom::Files(files), _) => {
                         files.read(&part.name, (first * width) as u64, &mut stored, out)?;
-                        check_finite(&part.name, out)?;
+                        check_finite(&part.name, first * width, out)?;
                     }
                     (AdaptersFrom::Seed(_), ParamKind::AdapterB(_)) => out.fill(0.0),
                     (AdaptersFrom::Seed(seed) | AdaptersFrom::Random(seed), _) => {

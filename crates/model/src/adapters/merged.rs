@@ -4,6 +4,7 @@
 
 use super::handles::Adapters;
 use super::site::Site;
+use crate::experts;
 use crate::params::ParamTable;
 use crate::weights::Params;
 use plimsoll_base::{DType, LoraShape, ModelSpec};
@@ -15,7 +16,7 @@ impl ParamTable {
     pub fn merged(spec: &ModelSpec, kind: DeviceKind, weights: DType, lora: LoraShape) -> ParamTable {
         let all = ParamTable::new(spec, kind, weights);
         let mut table = ParamTable::empty(kind);
-        let has_adapter = |site: Site| site.targets(spec, lora).next().is_some();
+        let has_adapter = |site: Site| site.width(lora) > 0;
         for param in all.params.into_iter().filter(|param| param.kind.site().is_some_and(has_adapter)) {
             let parts = param.parts.into_iter().map(|part| (part.name, part.rows)).collect();
             table.add(kind, weights, param.kind, param.layer, param.k, parts);
@@ -49,8 +50,14 @@ impl<'a> Merged<'a> {
     pub fn update(&self, dev: &dyn Device, weights: &Params<'a>, adapters: &Adapters<'a>) {
         for ((merged, weights), adapters) in self.layers.iter().zip(&weights.layers).zip(&adapters.layers) {
             for site in Site::ALL {
-                if let Some((adapter, merged)) = adapters.at(site).zip(merged[site as usize]) {
+                let Some(merged) = merged[site as usize] else { continue };
+                if let Some(adapter) = adapters.at(site) {
                     dev.merge(weights.at(site), adapter, merged);
+                }
+                if let Some(adapter) = adapters.of_experts(site) {
+                    let count = adapter.a.count;
+                    let [from, to] = [weights.at(site), merged].map(|of| experts::cut(of, count));
+                    (0..count).for_each(|e| dev.merge(from.of(e), adapter.of(e), to.of(e)));
                 }
             }
         }

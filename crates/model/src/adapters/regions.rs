@@ -25,26 +25,36 @@ pub fn layout(
         let name = format!("{prefix}.{name}");
         regions.arena_in_turn(&name, "model", target.pool, phases, turn, shape, weights)
     };
-    let (mut widest, mut pack) = (0, 0);
+    // Elements of a row: of u and its gradient in the product where they are widest, and of a u that is not kept.
+    let (mut widest, mut once, mut pack) = (0, 0, 0);
     for site in Site::ALL {
-        let width = site.width(spec, lora);
+        let width = site.width(lora);
         if width == 0 {
             continue;
         }
-        widest = widest.max(width);
-        if !is_merged {
-            add(Turn::Whole, site.region(), &[adapter_slots(spec, mode, site) as u64, rows, width as u64])?;
+        let slots = adapter_slots(spec, mode, site);
+        if !is_merged && slots > 0 {
+            add(Turn::Whole, site.region(), &[slots as u64, rows, width as u64])?;
         }
-        let of = |n: usize, k: usize| sizes::pack(target.kind, rows, n as u64, k as u64, weights);
-        pack = pack.max(of(width, site.layers()[0].widths(spec).0 as usize));
-        for (target, _) in site.targets(spec, lora) {
-            pack = pack.max(of(target.widths(spec).1 as usize, lora.rank as usize));
+        let experts = spec.experts.filter(|_| site.is_of_experts());
+        let of_pairs = experts.map_or(0, |experts| experts.chosen as usize * width);
+        widest = widest.max(of_pairs).max(if slots > 0 { width } else { 0 });
+        once = once.max(if is_merged { 0 } else { of_pairs });
+        // One expert at a time, which no row goes to twice.
+        let of = |n: u32, k: u32| sizes::pack(target.kind, rows, n.into(), k.into(), weights);
+        for layer in 0..spec.layers {
+            pack = pack.max(of(width as u32, site.layers()[0].widths(spec, layer).0));
+            for (target, _) in site.targets(spec, lora, layer) {
+                pack = pack.max(of(target.widths(spec, layer).1, lora.rank));
+            }
         }
     }
+    let once = if is_merged && learns { widest } else { once };
+    if once > 0 {
+        let turn = if learns { Turn::Layers } else { Turn::Whole };
+        add(turn, "adapt.u", &[rows, once as u64])?;
+    }
     if learns {
-        if is_merged {
-            add(Turn::Layers, "adapt.u", &[rows, widest as u64])?;
-        }
         add(Turn::Layers, "adapt.d_u", &[rows, widest as u64])?;
         if pack > 0 {
             add(Turn::Layers, "adapt.pack", &[pack])?;

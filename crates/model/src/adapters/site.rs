@@ -24,24 +24,30 @@ impl Site {
         }
     }
 
-    /// Returns those that have an adapter, each with the first of its outputs.
+    /// Returns those that have an adapter, each with the first of its outputs; in a layer of experts, of each of these.
     pub(super) fn targets(
         self,
         spec: &ModelSpec,
         lora: LoraShape,
+        layer: u32,
     ) -> impl Iterator<Item = (LoraTarget, usize)> {
         let mut first = 0;
         let each = self.layers().iter().map(move |&target| {
             let start = first;
-            first += target.widths(spec).1 as usize;
+            first += target.widths(spec, layer).1 as usize;
             (target, start)
         });
         each.filter(move |(target, _)| lora.targets.contains(*target))
     }
 
     /// Returns S r, the width of u; 0 without an adapter.
-    pub(super) fn width(self, spec: &ModelSpec, lora: LoraShape) -> usize {
-        self.targets(spec, lora).count() * lora.rank as usize
+    pub(super) fn width(self, lora: LoraShape) -> usize {
+        self.layers().iter().filter(|target| lora.targets.contains(**target)).count() * lora.rank as usize
+    }
+
+    /// True if a layer with experts has it once for each of them.
+    pub(crate) fn is_of_experts(self) -> bool {
+        matches!(self, Site::GateUp | Site::Down)
     }
 
     /// Returns the name of its region of u.

@@ -1,34 +1,44 @@
 //! The table of adapters: which tensors they are, under peft's names, and where each lies in their flat buffer.
 
 use super::site::Site;
-use crate::params::{ParamKind, ParamTable};
+use crate::params::{Param, ParamKind, ParamTable};
 use plimsoll_base::{DType, LoraShape, ModelSpec};
 use plimsoll_device::DeviceKind;
 use plimsoll_files::{ADAPTER_SCORE, LoraPart, adapter_tensor_name};
 
 impl ParamTable {
-    /// The table of a decoder's adapters, under the names that peft gives them.
+    /// The table of a decoder's adapters, under the names that peft gives them. Those of experts are parameters of their own, all A of a product
+    /// one after the other, and all B of a target.
     pub fn adapters(spec: &ModelSpec, kind: DeviceKind, weights: DType, lora: LoraShape) -> ParamTable {
         let mut table = ParamTable::empty(kind);
         for layer in 0..spec.layers {
-            for site in Site::ALL {
-                let down: Vec<(String, u32)> = site
-                    .targets(spec, lora)
-                    .map(|(target, _)| (adapter_tensor_name(spec, layer, target, LoraPart::A), lora.rank))
-                    .collect();
-                if down.is_empty() {
-                    continue;
+            for site in Site::ALL.into_iter().filter(|site| site.width(lora) > 0) {
+                let experts = || site.layers()[0].of_experts(spec, layer);
+                let name = |expert, target, part| adapter_tensor_name(spec, (layer, expert), target, part);
+                let inputs = site.layers()[0].widths(spec, layer).0;
+                for expert in experts() {
+                    let down = site.targets(spec, lora, layer);
+                    let down =
+                        down.map(|(target, _)| (name(expert, target, LoraPart::A), lora.rank)).collect();
+                    table.add(kind, weights, ParamKind::AdapterA(site), layer, inputs, down);
                 }
-                let inputs = site.layers()[0].widths(spec).0;
-                table.add(kind, weights, ParamKind::AdapterA(site), layer, inputs, down);
-                for (target, _) in site.targets(spec, lora) {
-                    let up =
-                        vec![(adapter_tensor_name(spec, layer, target, LoraPart::B), target.widths(spec).1)];
-                    table.add(kind, weights, ParamKind::AdapterB(target), layer, lora.rank, up);
+                for (target, _) in site.targets(spec, lora, layer) {
+                    for expert in experts() {
+                        let up = vec![(name(expert, target, LoraPart::B), target.widths(spec, layer).1)];
+                        table.add(kind, weights, ParamKind::AdapterB(target), layer, lora.rank, up);
+                    }
                 }
             }
         }
         table
+    }
+
+    /// Returns the parameters of a kind in a layer, which follow each other: those of its experts, by their numbers.
+    pub(super) fn each(&self, kind: ParamKind, layer: u32) -> &[Param] {
+        let is_one = |param: &Param| param.kind == kind && param.layer == layer;
+        let first = self.params.iter().position(is_one).unwrap_or(self.params.len());
+        let count = self.params[first..].iter().take_while(|param| is_one(param)).count();
+        &self.params[first..first + count]
     }
 
     /// The same, and after them the head of a critic or of a reward model: all of it is learnt, as peft does.

@@ -33,6 +33,8 @@ ADAPTERS = {
     "llama_qv_rslora": dict(model="llama", targets=["q_proj", "v_proj"], rslora=True),
     "qwen2": dict(model="qwen2", targets=ALL_LINEAR, rslora=False),
     "qwen3": dict(model="qwen3", targets=ALL_LINEAR, rslora=False),
+    "qwen3_moe": dict(model="qwen3_moe", targets=ALL_LINEAR, rslora=False),
+    "qwen3_moe_mixed": dict(model="qwen3_moe_mixed", targets=["v_proj", "gate_proj", "down_proj"], rslora=False),
 }
 RANK, ALPHA = 4, 8
 
@@ -193,16 +195,18 @@ def versions():
 
 README = """# Adapters with reference numbers
 
-Random adapters of the tiny models in `../llama`, `../qwen2` (bias on q, k, v) and `../qwen3` (head norms), and what peft computes
+Random adapters of the tiny models in `../llama`, `../qwen2` (bias on q, k, v), `../qwen3` (head norms), and `../qwen3_moe` and
+`../qwen3_moe_mixed`, where each expert has adapters of its own and the router has none; and what peft computes
 from them in float32 on CPU, eager attention. Made by `../make_lora_golden.py` with {versions}.
 
-Rank {rank}, `lora_alpha` {alpha}; neither A nor B is zero. All seven linear layers are targets, except in `llama_qv_rslora`: `q_proj` and
+Rank {rank}, `lora_alpha` {alpha}; neither A nor B is zero. All seven linear layers are targets, except in `qwen3_moe_mixed` (`v_proj`, `gate_proj` and `down_proj`, in layers
+with experts and without) and in `llama_qv_rslora`: `q_proj` and
 `v_proj`, with `use_rslora`, so that its scale is {alpha} / sqrt({rank}) = 4 instead of 2. Each folder holds `adapter_config.json` and
 `adapter_model.safetensors`, as peft saves them, and `reference.safetensors`.
 
 ## reference.safetensors
 
-`i` is 0, 1, 2: the three sequences of the tiny models, T = 7, 33, 64 tokens, each run alone. V = 260. Integers are i64, the rest f32.
+`i` is 0, 1, 2: the three sequences of the tiny models, T = 7, 33, 64 tokens, each run alone. V = 260, of those with experts 96. Integers are i64, the rest f32.
 
 | tensor | shape | meaning |
 |---|---|---|

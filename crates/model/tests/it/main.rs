@@ -5,6 +5,7 @@ mod common;
 
 mod experts;
 mod golden;
+mod load;
 mod mlp;
 mod save;
 mod smollm2;

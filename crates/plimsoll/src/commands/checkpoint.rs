@@ -129,7 +129,14 @@ fn export(as_json: bool, quiet: bool, dir: &Path, to: &Path, merge: bool, format
 }
 
 fn merged_text(merged: &Merged, to: &Path) -> String {
-    let Merged { from, base, tensors, elements, undone, rounding_max, change_max, quantize } = merged;
+    let Merged { from, base, tensors, elements, undone, rounding_max, change_max, quantize, left_out } =
+        merged;
+    let left_out = match left_out {
+        0 => String::new(),
+        n => format!(
+            "left out: `mtp.*` ({n} tensors), which predicts further tokens from layers that have changed\n"
+        ),
+    };
     let codes = match quantize {
         None => "",
         Some(Quantization::Nf4) => ", whose linear layers are what nf4 makes of them",
@@ -138,7 +145,7 @@ fn merged_text(merged: &Merged, to: &Path) -> String {
     let share = 100.0 * *undone as f64 / (*elements).max(1) as f64;
     format!(
         "{} from {} and {base}{codes}\n{tensors} tensors changed; largest change {change_max:.2e}, largest rounding error \
-         {rounding_max:.2e}; {share:.1} % of their elements are the base's again after rounding\n",
+         {rounding_max:.2e}; {share:.1} % of their elements are the base's again after rounding\n{left_out}",
         to.display(),
         from.display()
     )

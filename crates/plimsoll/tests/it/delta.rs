@@ -1,12 +1,14 @@
 //! Models with linear attention from outside: every method, any number of ranks, from where they stopped, in less memory; and what is refused.
 
+use crate::common::{plimsoll, text};
+use crate::made::safetensors;
 use crate::ranks::left;
 use crate::run::{Run, number, region};
 use crate::tiny;
 use serde_json::{Value, json};
 
 /// A run of a tiny model: linear attention in two layers, then attention over keys in one, and the tokenizer of nano.
-fn run_of_delta() -> Run {
+pub fn run_of_delta() -> Run {
     let folder = Run::new("");
     tiny::write(
         &folder.path("delta"),
@@ -18,7 +20,7 @@ fn run_of_delta() -> Run {
             "linear_conv_kernel_dim": 4,
         }),
     );
-    folder.write("delta.toml", &tiny::RUN.replace("MODEL", &folder.text_path("delta")));
+    folder.write("delta.toml", &tiny::run_of(&folder.text_path("delta")));
     folder.file("delta.toml")
 }
 
@@ -97,6 +99,27 @@ fn adapters_of_the_feed_forward_part_are_built_and_others_refused() {
     }
 }
 
+/// What predicts further tokens was trained with the layers as they were, and a checkpoint's config.json has no key of it.
+#[test]
+fn a_merged_model_has_nothing_that_predicts_further_tokens_of_other_layers() {
+    let folder = run_of_delta();
+    let path = folder.path("delta/model.safetensors");
+    let file = std::fs::read(&path).expect("a file");
+    let (length, rest) = file.split_first_chunk::<8>().expect("a length");
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let mut header: Value = serde_json::from_slice(header).expect("JSON");
+    let offsets = [data.len(), data.len() + 16];
+    header["mtp.fc.weight"] = json!({ "dtype": "F32", "shape": [2, 2], "data_offsets": offsets });
+    std::fs::write(&path, safetensors(&header.to_string(), &[data, &[0; 16]].concat())).expect("written");
+    folder.train("run", &[FFN[0], FFN[1], "train.steps=1"]);
+    let (run, merged) = (folder.text_path("run"), folder.text_path("merged"));
+    let said = plimsoll(&["checkpoint", "export", &run, "--merge", "--to", &merged]);
+    assert!(text(&said.stdout).contains("left out: `mtp.*` (1 tensors), which predicts further"), "{said:?}");
+    let written = std::fs::read(folder.path("merged/model.safetensors")).expect("a file");
+    assert!(!written.windows(4).any(|part| part == b"mtp."));
+    folder.train("again", &[&format!("model={merged}"), "train.steps=1"]);
+}
+
 #[test]
 fn states_of_a_4b_model_are_planned() {
     let folder = run_of_delta();
@@ -105,6 +128,18 @@ fn states_of_a_4b_model_are_planned() {
     let bytes = |name: &str| number(region(&plan, name).expect("a row"), "bytes");
     // Eight responses in groups of four, of which three groups may be in flight: 24 layers of 32 heads of 128 x 128 f32.
     assert_eq!(bytes("rollout.delta.states"), 11.0 * 24.0 * 32.0 * 65_536.0);
+    // An evaluation with groups of two may have five of them in flight.
+    let evaluated = folder.plan(&[
+        "model=random:qwen3.5-4b",
+        "--limit=host=2TiB,disk=8TiB",
+        "rollout.sequences_max=8",
+        "data.eval=builtin:addition",
+        "eval.prompts_max=4",
+        "eval.samples=2",
+        "eval.temperature=1.0",
+    ]);
+    let states = number(region(&evaluated, "rollout.delta.states").expect("a row"), "bytes");
+    assert_eq!(states, 13.0 * 24.0 * 32.0 * 65_536.0);
     // The last three inputs of 2 x 16 x 128 + 32 x 128 channels.
     assert_eq!(bytes("rollout.delta.tails"), 11.0 * 24.0 * 3.0 * 8192.0 * 2.0);
     // Of 32 layers 8 have keys.

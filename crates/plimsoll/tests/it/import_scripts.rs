@@ -226,13 +226,12 @@ fn an_agent_is_an_environment() {
 /// What is not built is refused, and with --force named in the run file.
 #[test]
 fn experts_became_a_full_fine_tune() {
-    // Adapters there are of experts too, which are not built; those of attention are.
+    // Adapters there are of routers too, which are not built; those of all other linear layers are.
     let moe = "verl-lora-moe.sh";
     let asked = "line 5: actor_rollout_ref.model.lora_rank = 64: an adapter here is plain LoRA";
     check_refused(&["import", "verl", &launch_file(moe)], 2, &["error[import-not-built]: ", asked]);
     let built = text(&import(moe, &["--force"]).stdout);
-    let attention = "targets = [\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\"]";
-    for part in ["hf:Qwen/Qwen3-30B-A3B", "\n[lora]\n", attention] {
+    for part in ["hf:Qwen/Qwen3-30B-A3B", "\n[lora]\n", "targets = \"all-linear\""] {
         assert!(built.contains(part), "{part}: {built}");
     }
     let name = "verl-lora-mixtral.sh";

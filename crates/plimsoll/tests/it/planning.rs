@@ -3,7 +3,7 @@
 
 use crate::common::cgroup::Group;
 use crate::common::{Folder, check_refused, command, plimsoll, text};
-use crate::run::{FIRST, object, region};
+use crate::run::{FIRST, Run, SMALL, object, region};
 use serde_json::Value;
 use std::fs;
 
@@ -448,4 +448,28 @@ fn a_plan_shows_what_it_assumed_and_the_time_of_the_run() {
     // What trains needs the files themselves.
     let set = ["train", recipe, "--set", "run.dir=/nowhere/at/all"];
     assert_ne!(plimsoll(&set).status.code(), Some(0));
+}
+
+#[test]
+fn families_that_are_not_trained_are_planned_and_the_plan_says_so() {
+    for (model, shape) in [
+        ("hf:mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+        ("random:mixtral-8x22b", "mixtral-8x22b"),
+        ("random:olmoe-1b-7b", "olmoe-1b-7b"),
+    ] {
+        let model = format!("model={model}");
+        let limit = "host=16TiB,disk=64TiB";
+        let args = ["plan", FIRST, "--limit", limit, "--set", &model, "--set", "data.prompt_tokens_max=32"];
+        let (code, plan) = object(&[&args[..], &["--json"]].concat());
+        let words = format!("{shape} is planned only: this family is not trained here");
+        assert_eq!(code, 0, "{plan}");
+        assert!(
+            plan["assumed"][0].as_str().is_some_and(|said| said.ends_with(&words)),
+            "{}",
+            plan["assumed"]
+        );
+        let said = ["error[model-unsupported]: ", "is a shape for plans only"];
+        let folder = Run::new(SMALL);
+        folder.check_train(&[&format!("model=random:{shape}")], 1, &said);
+    }
 }

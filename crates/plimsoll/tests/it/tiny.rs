@@ -2,7 +2,7 @@
 
 use crate::made;
 use crate::ranks::{ended, left};
-use crate::run::{Run, number};
+use crate::run::{Run, SMALL, number};
 use plimsoll_files::{expected_tensors, spec_from_config};
 use serde_json::Value;
 use std::fs;
@@ -11,22 +11,9 @@ use std::path::Path;
 const NANO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../files/assets/nano");
 
 /// A short run of the model in a folder.
-pub const RUN: &str = r#"method = "grpo"
-model = "MODEL"
-[data]
-prompts = "builtin:addition"
-eval = "none"
-[rollout]
-prompts_per_step = 2
-group_size = 4
-max_new_tokens = 4
-[[reward]]
-kind = "hash"
-[train]
-steps = 3
-learning_rate = 1e-4
-cut_multiple = 4
-"#;
+pub fn run_of(model: &str) -> String {
+    SMALL.replace("builtin:nano", model).replace("1e-6", "1e-4") + "cut_multiple = 4\n"
+}
 
 /// Writes a model into a folder that is not there yet: nano with other keys in its configuration, and other weights.
 pub fn write(to: &Path, keys: &Value) {

@@ -3,11 +3,13 @@
 
 use crate::data::dataset::TextModel;
 use plimsoll_base::{
-    Error, LayerEncodings, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Quantization, Result, preset_of,
-    slugs,
+    Error, LayerEncodings, LoraShape, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Quantization, Result,
+    preset_of, slugs,
 };
 use plimsoll_config::{Data, LoraSpec, ModelOptions, ModelReward, RunSpec};
-use plimsoll_files::{Adapter, AdapterConfig, Head, OpenModel, TokenizerFiles};
+use plimsoll_files::{
+    ADAPTER_TENSORS_MAX, Adapter, AdapterConfig, Head, OpenModel, TokenizerFiles, adapter_tensors,
+};
 use plimsoll_plan::{Lora, PerRole, RoleName};
 use plimsoll_text::{ChatTemplate, Strings, Tokenizer};
 use std::path::Path;
@@ -127,17 +129,17 @@ fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
 fn check_rank(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
     let Some(LoraSpec { rank, targets, .. }) = run.lora.as_ref() else { return Ok(()) };
     check_fused(*targets, spec)?;
-    check_experts(*targets, spec)?;
     check_attention(*targets, spec)?;
+    check_tensors(LoraShape { rank: *rank, targets: *targets }, spec)?;
     let most = |target: &LoraTarget| {
-        let (inputs, outputs) = target.widths(spec);
+        let (inputs, outputs) = target.narrowest(spec);
         inputs.min(outputs)
     };
     let (wide, narrow): (Vec<LoraTarget>, Vec<LoraTarget>) =
         targets.iter().partition(|target| most(target) >= *rank);
     let Some(least) = narrow.iter().map(most).min() else { return Ok(()) };
     let of = |target: &LoraTarget| {
-        let (inputs, outputs) = target.widths(spec);
+        let (inputs, outputs) = target.narrowest(spec);
         format!("{target} [{outputs}, {inputs}]")
     };
     let narrow: Vec<String> = narrow.iter().map(of).collect();
@@ -184,22 +186,20 @@ fn check_balance(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
     Err(Error::usage("contradictory-keys", message).hint("remove loss.balance_coef"))
 }
 
-/// Requires that no target is a matrix of experts.
+/// Requires that a run can read the states that it saves: each expert has two tensors of each target.
 ///
 /// Errors: `lora-unsupported`.
-fn check_experts(targets: LoraTargets, spec: &ModelSpec) -> Result<()> {
-    let of_ffn = targets.of_ffn();
-    if spec.experts.is_none() || of_ffn.is_empty() {
+fn check_tensors(lora: LoraShape, spec: &ModelSpec) -> Result<()> {
+    let tensors = adapter_tensors(lora, spec).len();
+    if tensors <= ADAPTER_TENSORS_MAX {
         return Ok(());
     }
     let message = format!(
-        "{} of a {} model are matrices of experts, whose adapters are not built",
-        of_ffn.join(", "),
-        spec.family
+        "adapters of {} have {tensors} tensors in a {} model with experts, and {ADAPTER_TENSORS_MAX} are built",
+        lora.targets, spec.family
     );
     Err(Error::usage("lora-unsupported", message)
-        .fact("experts and routers stay frozen under adapters of attention")
-        .hint(format!("set lora.targets = {}", LoraTargets::ATTENTION.in_toml())))
+        .hint("name fewer of gate_proj, up_proj and down_proj in lora.targets"))
 }
 
 /// Requires that every layer has what a target changes: most layers of a model with linear attention have other products than q, k, v and o.
@@ -237,6 +237,25 @@ fn check_codes(slug: &'static str, key: &str, how: Option<Quantization>, model: 
             .hint(format!("name a .gguf file, set {key} = \"nf4\", or remove {key}")));
     }
     let spec = &model.spec;
+    if how == Some(Quantization::Gguf) && spec.delta.is_some() {
+        let message =
+            format!("{key} = \"gguf\": files of models with linear attention have columns in another order");
+        return Err(Error::usage(slug, message).hint(format!("set {key} = \"nf4\", or remove {key}")));
+    }
+    if let Some(encodings) = model.encodings.filter(|_| how == Some(Quantization::Gguf)) {
+        let of = |layer| [LoraTarget::Gate, LoraTarget::Up].map(|target| encodings.get(layer, target).name());
+        let mut of_experts = (0..spec.layers).filter(|&layer| spec.experts_of(layer).is_some());
+        if let Some(layer) = of_experts.find(|&layer| of(layer)[0] != of(layer)[1]) {
+            let [gates, ups] = of(layer);
+            let message =
+                format!("{key} = \"gguf\": in layer {layer} gates of experts are {gates} and ups {ups}");
+            return Err(Error::usage(slug, message)
+                .fact("gates and ups of all experts of a layer are one matrix, which is kept in one encoding")
+                .hint(format!(
+                    "set {key} = \"nf4\", remove {key}, or take a file in which they are stored alike"
+                )));
+        }
+    }
     let Some(how) = how.filter(|how| !how.takes(spec)) else { return Ok(()) };
     let (block, delta) = (Quantization::BLOCK, spec.delta.map(|delta| delta.value_width()));
     let widths: Vec<String> =
@@ -293,7 +312,10 @@ pub(crate) fn model_of_plan(run: &RunSpec) -> Result<(OpenModel, Option<String>)
             check_codes_of_run(run, &model)?;
             Ok((model, Some(assumed)))
         }
-        None => Ok((trained_model(run, name, options)?, None)),
+        None => {
+            let planned_only = name.strip_prefix("random:").and_then(planned_only);
+            Ok((trained_model(run, name, options)?, planned_only))
+        }
     }
 }
 
@@ -310,11 +332,20 @@ fn shape_of_plan(name: &str, options: &ModelOptions) -> Result<Option<(OpenModel
     model.source = name.to_string();
     // Its tokenizer is as large as its vocabulary.
     model.tokenizer.bytes = false;
+    if let Some(words) = planned_only(preset) {
+        return Ok(Some((model, format!("the shape of {name} is the published one; {words}"))));
+    }
     let hub = if name.starts_with("hf:") { String::new() } else { format!(" (on the hub it is hf:{name})") };
     Ok(Some((
         model,
         format!("{name} is not on this machine{hub}; its shape is the published one of {preset}"),
     )))
+}
+
+/// Words about a preset that exists only for planning.
+fn planned_only(preset: &str) -> Option<String> {
+    let is_planned_only = PLAN_ONLY.contains(&preset);
+    is_planned_only.then(|| format!("{preset} is planned only: this family is not trained here"))
 }
 
 /// Opens a causal language model named in a run file.

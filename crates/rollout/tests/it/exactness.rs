@@ -4,8 +4,7 @@
 //! Every case draws the same request many ways (sequences in flight, rows of a pass, preemption, threads) and packs
 //! the responses many ways (cuts, recompute levels, threads); all must give the same bits.
 
-use crate::common::harness::Machine;
-use crate::common::harness::{MIXED, Numbers, Setup, same_bits};
+use crate::common::harness::{MIXED, Machine, Numbers, Setup, same_bits};
 use crate::common::{World, sampling, sequences};
 use plimsoll_base::{DType, LoraShape, LoraTarget, LoraTargets, Quantization};
 use plimsoll_cpu::Isa;
@@ -402,17 +401,18 @@ fn nano_bf16() {
 /// Ranks that are no multiple of a vector, one target and all of them.
 #[test]
 fn with_adapters() {
-    let some = LoraTargets::new([LoraTarget::K, LoraTarget::Down]).unwrap();
-    let ends = LoraTargets::new([LoraTarget::O, LoraTarget::Down]).unwrap();
+    let [some, ends] =
+        [LoraTarget::K, LoraTarget::O].map(|t| LoraTargets::new([t, LoraTarget::Down]).unwrap());
     for (source, dtype, rank, targets) in [
         ("qwen2", DType::F32, 3, LoraTargets::ALL),
         ("qwen2", DType::Bf16, 8, LoraTargets::ALL),
-        ("qwen3", DType::Bf16, 5, some),
         ("llama", DType::Bf16, 32, LoraTargets::ALL),
         ("gemma3", DType::Bf16, 8, LoraTargets::ALL),
         ("olmo3", DType::F32, 4, LoraTargets::ALL),
         ("llama_bias", DType::Bf16, 8, LoraTargets::ALL),
         ("phi4_mini_long", DType::Bf16, 8, ends),
+        ("qwen3_moe", DType::Bf16, 8, LoraTargets::ALL),
+        ("qwen3_moe_mixed", DType::Bf16, 5, some),
     ] {
         let plain = Ask::new(source, dtype, Machine::detect(), &[1, 7, 16, 31, 40], 3);
         for merge in [false, true] {

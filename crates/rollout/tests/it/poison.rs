@@ -21,16 +21,16 @@ use plimsoll_train::{Optimizer, PackLimits, Packer, Sequence, Share, UpdateOptio
 
 const PATTERNS: [u8; 2] = [0xA5, 0x3C];
 const GUARD: u64 = 4096;
-const POSITIONS: usize = 320;
+const POSITIONS: usize = 384;
 /// Sequences of the rollout; all of one group, whose blocks are full but for one slot of the prompt's last.
 const GROUP: usize = 8;
 /// Two blocks and fifteen slots, which every response copies.
 const PROMPT: usize = 47;
 /// The last token has no key: 15 + 33 slots are three blocks.
 const NEW_TOKENS: usize = 34;
-/// Responses of the update, of 15 + 49 slots each.
+/// Responses of the update, of 15 + 65 slots each, in two chunks of states.
 const CHILDREN: usize = 5;
-const RESPONSE: usize = 50;
+const RESPONSE: usize = 66;
 const ROWS: usize = PROMPT + CHILDREN * (RESPONSE - 1);
 
 fn spec(family: Family) -> ModelSpec {
@@ -82,8 +82,9 @@ fn spec(family: Family) -> ModelSpec {
     }
 }
 
-fn pack_limits() -> PackLimits {
-    PackLimits { micro_batch_tokens: ROWS, prompt_tokens: PROMPT, segments: CHILDREN + 1, has_states: false }
+fn pack_limits(family: Family) -> PackLimits {
+    let has_states = family.architecture().has_delta;
+    PackLimits { micro_batch_tokens: ROWS, prompt_tokens: PROMPT, segments: CHILDREN + 1, has_states }
 }
 
 fn engine_limits(family: Family) -> EngineLimits {
@@ -107,7 +108,7 @@ fn engine_limits(family: Family) -> EngineLimits {
 }
 
 fn world(family: Family, dtype: DType, recompute: Recompute, threads: usize, truncates: bool) -> World {
-    let setup = Setup::new("random:nano", dtype, pack_limits().pass());
+    let setup = Setup::new("random:nano", dtype, pack_limits(family).pass());
     let setup =
         Setup { spec: Some(spec(family)), recompute, threads, positions: POSITIONS, guard: GUARD, ..setup };
     let critic = critic_layout(&setup);
@@ -311,6 +312,8 @@ fn f32_uses_every_region_to_its_end() {
     check(Family::Phi3, DType::F32, Recompute::Cheap, false);
     check(Family::Qwen3Moe, DType::F32, Recompute::Cheap, false);
     check(Family::Granite, DType::F32, Recompute::Cheap, false);
+    check(Family::Qwen35, DType::F32, Recompute::Cheap, false);
+    check(Family::Qwen35, DType::F32, Recompute::None, true);
 }
 
 #[test]
@@ -329,6 +332,8 @@ fn bf16_uses_every_region_to_its_end() {
     check(Family::Phi3, DType::Bf16, Recompute::Layer, false);
     check(Family::Qwen3Moe, DType::Bf16, Recompute::Layer, false);
     check(Family::Granite, DType::Bf16, Recompute::Layer, true);
+    check(Family::Qwen35, DType::Bf16, Recompute::Layer, false);
+    check(Family::Qwen35, DType::Bf16, Recompute::None, false);
 }
 
 /// Several threads write no further than one.

@@ -30,6 +30,8 @@ pub struct Merged {
     pub rounding_max: f32,
     /// The largest change of an element by the adapter, before it is rounded.
     pub change_max: f32,
+    /// Tensors of the base that are not written: what predicts further tokens (`mtp.*`) reads what layers gave before they changed.
+    pub left_out: usize,
 }
 
 /// Adds the adapter of a run's newest checkpoint, of a checkpoint, or in a folder of peft's, to its base model. The folder `to` gets
@@ -72,10 +74,16 @@ pub fn export_merged(path: &Path, to: &Path, progress: Progress<'_>) -> Result<M
     Ok(merged(from, &model, sums))
 }
 
+/// True of what predicts further tokens, which is not trained, and not merged.
+fn is_left_out(tensor: &TensorInfo) -> bool {
+    tensor.name.starts_with("mtp.")
+}
+
 /// Returns names and shapes of what a merge writes. A reward model has its head in place of one over the vocabulary.
 fn tensors_of(model: &OpenModel) -> Vec<(String, Vec<u64>)> {
     let is_scored = model.head == Head::Score;
-    let stays = |t: &&TensorInfo| !is_scored || ![SCORE, "lm_head.weight"].contains(&t.name.as_str());
+    let is_head = |t: &TensorInfo| is_scored && [SCORE, "lm_head.weight"].contains(&t.name.as_str());
+    let stays = |t: &&TensorInfo| !is_left_out(t) && !is_head(t);
     let body = model.tensors.iter().filter(stays).map(|t| (t.name.clone(), t.shape.clone()));
     let score = is_scored.then(|| (SCORE.to_string(), vec![1, u64::from(model.spec.hidden)]));
     body.chain(score).collect()
@@ -108,5 +116,6 @@ pub(super) fn merged(from: PathBuf, model: &OpenModel, sums: Sums) -> Merged {
     let base = config.and_then(|config| config.base.clone()).unwrap_or_default();
     let quantize = config.and_then(|config| config.quantize);
     let Sums { tensors, elements, undone, rounding_max, change_max } = sums;
-    Merged { from, base, quantize, tensors, elements, undone, rounding_max, change_max }
+    let left_out = model.tensors.iter().filter(|tensor| is_left_out(tensor)).count();
+    Merged { from, base, quantize, tensors, elements, undone, rounding_max, change_max, left_out }
 }

@@ -180,17 +180,18 @@ impl Factors {
         let place = |target: LoraTarget| {
             let layer = weight.strip_prefix("model.layers.")?.strip_suffix(".weight")?;
             let (layer, module) = layer.split_once('.')?;
-            (module == target.module()).then(|| layer.parse::<u32>().ok()).flatten()
+            let expert = module.strip_prefix("mlp.experts.").and_then(|rest| rest.split('.').next());
+            let expert = expert.and_then(|expert| expert.parse().ok());
+            (module == target.path(expert)).then(|| Some((layer.parse::<u32>().ok()?, expert))).flatten()
         };
-        let Some((layer, target)) = targets.iter().find_map(|target| Some((place(target)?, target))) else {
-            return Ok(None);
-        };
-        let (inputs, outputs) = target.widths(&model.spec);
+        let found = targets.iter().find_map(|target| Some((place(target)?, target)));
+        let Some(((layer, expert), target)) = found else { return Ok(None) };
+        let (inputs, outputs) = target.widths(&model.spec, layer);
         let read = |part, elements: u32| -> Result<Vec<f32>> {
             let mut out = vec![0.0; elements as usize * rank as usize];
             let mut staging = vec![0; 1 << 16];
             adapter.read(
-                &adapter_tensor_name(&model.spec, layer, target, part),
+                &adapter_tensor_name(&model.spec, (layer, expert), target, part),
                 0,
                 &mut staging,
                 &mut out,

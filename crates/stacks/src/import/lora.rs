@@ -3,7 +3,7 @@
 use super::draft::{Draft, quoted};
 use crate::setting::{Setting, flag, list};
 use crate::unbuilt::{self, Unbuilt};
-use plimsoll_base::{LoraTarget, LoraTargets, Quantization};
+use plimsoll_base::{LoraTarget, Quantization};
 
 /// How one stack describes an adapter, by the first names of its settings.
 pub(crate) struct Lora {
@@ -66,7 +66,7 @@ pub(crate) fn lora(draft: &mut Draft, lora: &Lora) {
     targets(draft, lora.targets, silent);
     let of_critic = adapts_critic.then_some("critic.model");
     if ["model"].into_iter().chain(of_critic).any(|key| has_experts(draft, key)) {
-        leave_experts(draft, lora.targets, asked);
+        leave_routers(draft, lora.targets, asked);
     }
     dropout(draft, lora.dropout, silent);
     if lora.rslora.is_some_and(|name| draft.is_on(name)) {
@@ -101,16 +101,12 @@ fn has_experts(draft: &Draft, key: &str) -> bool {
     draft.get(key).is_some_and(|model| unbuilt::has_experts(model.trim_matches('"')))
 }
 
-/// Leaves adapters of attention alone; matrices of experts among the targets are named, by what asks for them.
-fn leave_experts(draft: &mut Draft, name: &'static str, asked: &'static str) {
-    let is_of_attention = |name: &String| {
-        LoraTargets::ATTENTION.iter().any(|target| target.module() == name || target.name() == name)
-    };
-    if draft.get("lora.targets").is_none_or(|targets| list(targets).iter().all(is_of_attention)) {
+/// Names what asks for adapters of all linear layers: there a router is one of these, and here it stays frozen.
+fn leave_routers(draft: &mut Draft, name: &'static str, asked: &'static str) {
+    if draft.get("lora.targets").is_some_and(|targets| list(targets) != ["all-linear"]) {
         return;
     }
     if let Some(taken) = draft.take_text(name).or_else(|| draft.take(asked)) {
-        draft.set_toml("lora.targets", LoraTargets::ATTENTION.in_toml(), &taken.from);
         draft.is_not_built(&taken, Unbuilt::Adapters);
     }
 }

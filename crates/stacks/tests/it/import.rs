@@ -103,7 +103,7 @@ fn adapters_of_others_become_a_section() {
 }
 
 #[test]
-fn adapters_of_experts_are_refused_by_what_asks_for_them() {
+fn adapters_of_routers_are_refused_by_what_asks_for_them() {
     let model = "Qwen/Qwen3-30B-A3B";
     let verl = format!(
         "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path={model} data.train_batch_size=4 actor_rollout_ref.model.lora_rank=4"
@@ -113,20 +113,21 @@ fn adapters_of_experts_are_refused_by_what_asks_for_them() {
         // Its default is every linear layer.
         ("verl", verl.clone(), "lora_rank = 4"),
         ("verl", format!("{verl} actor_rollout_ref.model.target_modules=all-linear"), "target_modules"),
-        ("trl", format!("{trl} --lora_target_modules q_proj down_proj"), "lora_target_modules"),
+        ("trl", format!("{trl} --lora_target_modules all-linear"), "lora_target_modules"),
     ] {
         let error = imported(stack, "x.sh", &script).expect_err(&script);
         assert_eq!(error.slug, "import-not-built", "{script}: {error}");
-        let (text, why) = (error.to_string(), "other than those of experts");
+        let (text, why) = (error.to_string(), "other than routers");
         assert!(text.contains(asked) && text.contains(why), "{script}: {text}");
     }
-    let two = "targets = [\"q_proj\", \"v_proj\"]";
-    for (stack, script) in [
-        ("verl", format!("{verl} actor_rollout_ref.model.target_modules=[q_proj,v_proj]")),
-        ("trl", trl.clone()),
+    let [two, down] = [["q_proj", "v_proj"], ["q_proj", "down_proj"]].map(|of| format!("targets = {of:?}"));
+    for (stack, script, targets) in [
+        ("verl", format!("{verl} actor_rollout_ref.model.target_modules=[q_proj,v_proj]"), &two),
+        ("trl", trl.clone(), &two),
+        ("trl", format!("{trl} --lora_target_modules q_proj down_proj"), &down),
     ] {
         let run = imported(stack, "x.sh", &script).expect(&script).run_file;
-        assert!(lora(&run).contains(&two), "{script}: {run}");
+        assert!(lora(&run).contains(&targets.as_str()), "{script}: {run}");
     }
 }
 

@@ -16,8 +16,14 @@ use plimsoll_model::{
 use plimsoll_train::{Optimizer, PackLimits, Sequence, Share, UpdateOptions};
 
 /// An adapter with the model that it is of.
-const GOLDEN: [(&str, &str); 4] =
-    [("llama", "llama"), ("llama_qv_rslora", "llama"), ("qwen2", "qwen2"), ("qwen3", "qwen3")];
+const GOLDEN: [(&str, &str); 6] = [
+    ("llama", "llama"),
+    ("llama_qv_rslora", "llama"),
+    ("qwen2", "qwen2"),
+    ("qwen3", "qwen3"),
+    ("qwen3_moe", "qwen3_moe"),
+    ("qwen3_moe_mixed", "qwen3_moe_mixed"),
+];
 const PASS: PassLimits = PassLimits {
     rows: 154,
     head_rows: 154,

@@ -1,0 +1,123 @@
+//! Launchers of `experts_plain.cu`: products of experts in f32, and those of their adapters in f32 and bf16, whose operands are columns of rows.
+//! And what every product of experts checks.
+//!
+//! Legend: as in `experts.rs`. Sums are f32, whatever the numbers are.
+
+use super::rows::count;
+use super::sgemm::{Columns, Sum};
+use super::{Arg, CudaDevice, Launch, memory};
+use plimsoll_base::DType;
+use plimsoll_device::{Experts, MatrixLayout, Routes, RowsOf};
+
+/// Rows and columns of a tile.
+const TILE: usize = 64;
+
+/// out = scale x W^T of each pair, or of `is_backward` scale x W; or out +=.
+pub(super) fn product(
+    dev: &CudaDevice,
+    (x, has): (Columns<'_>, RowsOf),
+    w: Experts<'_>,
+    routes: Routes<'_>,
+    out: Columns<'_>,
+    Sum { scale, add }: Sum,
+    is_backward: bool,
+) {
+    let (pairs, width) = (routes.pairs(), if is_backward { w.k } else { w.n });
+    check_routes(routes);
+    assert_eq!(
+        (w.layout, w.buf.dtype()),
+        (MatrixLayout::Rows, x.buf.dtype()),
+        "inputs are stored as weights are"
+    );
+    let rows = out.buf.len().div_ceil(out.stride);
+    assert_eq!((w.count, rows), (routes.count(), pairs), "{pairs} pairs of {} columns", out.stride);
+    if pairs == 0 {
+        return;
+    }
+    let kernel = match (is_backward, x.buf.dtype(), out.buf.dtype()) {
+        (false, DType::F32, DType::F32) => "forward_float_float",
+        (false, DType::Bf16, DType::Bf16) => "forward_bf16_bf16",
+        (false, DType::Bf16, DType::F32) => "forward_bf16_float",
+        (true, DType::F32, DType::F32) => "backward_float_float",
+        (true, DType::Bf16, DType::Bf16) => "backward_bf16_bf16",
+        (true, DType::Bf16, DType::F32) => "backward_bf16_float",
+        (_, from, to) => panic!("{} of {}", to.name(), from.name()),
+    };
+    let mut args = operand(dev, x, has, routes).to_vec();
+    args.extend([dev.arg(w.buf), Arg::U64(w.stride() as u64), dev.arg(routes.pairs), dev.arg(routes.starts)]);
+    args.extend([dev.arg(out.buf), count(out.stride), count(w.count), count(w.n), count(w.k)]);
+    args.extend([Arg::F32(scale), Arg::U32(add.into())]);
+    let grid = [slots(pairs, w.count, TILE) as u32, width.div_ceil(TILE) as u32, 1];
+    dev.launch("experts_plain", kernel, Launch { grid, block: 256, shared: 0 }, &args);
+}
+
+/// For each expert grad = dy^T x over its pairs, or grad +=.
+pub(super) fn gradient(
+    dev: &CudaDevice,
+    (dy, dy_has): (Columns<'_>, RowsOf),
+    (x, x_has): (Columns<'_>, RowsOf),
+    routes: Routes<'_>,
+    grad: Experts<'_>,
+    add: bool,
+) {
+    check_routes(routes);
+    assert_eq!((grad.layout, grad.count), (MatrixLayout::Rows, routes.count()), "gradients of all experts");
+    if !add && (routes.pairs() == 0 || grad.stride() > grad.n * grad.k) {
+        // What lies between matrices is zero too.
+        memory::zero(dev, grad.buf);
+    }
+    if routes.pairs() == 0 {
+        return;
+    }
+    let kernel = match (x.buf.dtype(), grad.buf.dtype()) {
+        (DType::F32, DType::F32) => "gradient_float_float",
+        (DType::F32, DType::Bf16) => "gradient_float_bf16",
+        (DType::Bf16, DType::F32) => "gradient_bf16_float",
+        (DType::Bf16, DType::Bf16) => "gradient_bf16_bf16",
+        (from, to) => panic!("{} of {}", to.name(), from.name()),
+    };
+    let mut args = [operand(dev, dy, dy_has, routes), operand(dev, x, x_has, routes)].concat();
+    args.extend([routes.pairs, routes.starts, grad.buf].map(|b| dev.arg(b)));
+    args.extend([Arg::U64(grad.stride() as u64), count(grad.n), count(grad.k), Arg::U32(add.into())]);
+    let tiles = grad.n.div_ceil(TILE) * grad.k.div_ceil(TILE);
+    let grid = [tiles as u32, grad.count as u32, 1];
+    dev.launch("experts_plain", kernel, Launch { grid, block: 256, shared: 0 }, &args);
+}
+
+/// Where columns begin, their rows, and the pairs of each row.
+fn operand(dev: &CudaDevice, x: Columns<'_>, has: RowsOf, routes: Routes<'_>) -> [Arg; 3] {
+    [dev.arg(x.buf), count(x.stride), count(chosen(x, has, routes))]
+}
+
+/// Tiles, at most, however `pairs` are dealt to `experts`: the worst deal gives each expert one pair more than whole tiles.
+pub(super) fn slots(pairs: usize, experts: usize, rows: usize) -> usize {
+    pairs.min(experts) + pairs.saturating_sub(experts) / rows
+}
+
+/// The pairs of a row of an operand, 0 where it has a row for each pair, after its length is checked.
+pub(super) fn chosen(x: Columns<'_>, has: RowsOf, routes: Routes<'_>) -> usize {
+    let (pairs, rows) = (routes.pairs(), x.buf.len().div_ceil(x.stride));
+    match has {
+        RowsOf::Pairs => {
+            assert_eq!(rows, pairs, "a row for each pair");
+            0
+        }
+        RowsOf::Rows => {
+            assert!(rows > 0 && pairs.is_multiple_of(rows), "{pairs} pairs of {rows} rows");
+            pairs / rows
+        }
+    }
+}
+
+pub(super) fn check_routes(routes: Routes<'_>) {
+    let Routes { experts, weights, pairs, places, starts } = routes;
+    let p = routes.pairs();
+    assert_eq!([experts, weights, places].map(|b| b.len()), [p; 3], "{p} pairs");
+    assert!(routes.count() > 0, "no experts");
+    assert_eq!(
+        [experts, pairs, places, starts].map(|b| b.dtype()),
+        [DType::U32; 4],
+        "experts, pairs and places"
+    );
+    assert_eq!(weights.dtype(), DType::F32, "weights of pairs");
+}
