@@ -36,8 +36,6 @@ pub struct LearnerOptions {
     pub epochs: u32,
     /// M.
     pub mini_batch: usize,
-    /// Added by AdamW to the root of the second moment.
-    pub adam_epsilon: f32,
     /// Key of the order of frames.
     pub seed: u64,
 }
@@ -252,19 +250,19 @@ impl<'a> Learner<'a> {
             let broken = first_not_finite(self.dev, &self.table, &all, self.grads.all);
             return Err(gradient_not_finite(&self.table, broken));
         }
-        self.apply(how, optimizer, report.grad_norm);
+        self.apply(optimizer, report.grad_norm);
         report.updates += 1;
         Ok(())
     }
 
-    fn apply(&mut self, how: &LearnerOptions, optimizer: UpdateOptions, grad_norm: f64) {
+    fn apply(&mut self, optimizer: UpdateOptions, grad_norm: f64) {
         self.updates += 1;
         let clip = f64::from(optimizer.grad_clip);
         let adamw = AdamW {
             lr: optimizer.lr,
             beta1: optimizer.betas.0,
             beta2: optimizer.betas.1,
-            eps: how.adam_epsilon,
+            eps: optimizer.epsilon,
             weight_decay: optimizer.weight_decay,
             step: self.updates,
             grad_scale: if clip > 0.0 && grad_norm > clip { (clip / grad_norm) as f32 } else { 1.0 },

@@ -251,7 +251,6 @@ fn learner(run: &RunSpec, objective: &Objective) -> LearnerOptions {
         whiten: objective.whiten,
         epochs: run.train.epochs_per_rollout,
         mini_batch: run.train.mini_batch.unwrap_or(1) as usize,
-        adam_epsilon: run.train.adam_epsilon as f32,
         seed: run.seed,
     }
 }

@@ -7,6 +7,8 @@ pub struct UpdateOptions {
     pub lr: f32,
     /// Decay rates of the moments.
     pub betas: (f32, f32),
+    /// Added to the root of the second moment.
+    pub epsilon: f32,
     /// Decoupled weight decay.
     pub weight_decay: f32,
     /// Gradients of a larger norm are scaled down to it; 0 for never.

@@ -44,6 +44,13 @@ pub(super) fn finite_from_zero(value: f64, at: &Provenance, key: &str) -> Result
     }
 }
 
+pub(super) fn above_zero(value: f64, at: &Provenance, key: &str) -> Result<()> {
+    match (value as f32).is_finite() && value as f32 > 0.0 {
+        true => Ok(()),
+        false => Err(bad_value(at, key, value, "a number that is finite and above 0 in f32")),
+    }
+}
+
 pub(super) fn in_range(value: f64, low: f64, high: f64, at: &Provenance, key: &str) -> Result<()> {
     match (low..=high).contains(&value) {
         true => Ok(()),

@@ -9,6 +9,7 @@ impl TrainSpec {
         UpdateOptions {
             lr: (self.learning_rate * self.lr_factor(step)) as f32,
             betas: (self.betas[0] as f32, self.betas[1] as f32),
+            epsilon: self.adam_epsilon as f32,
             weight_decay: self.weight_decay as f32,
             grad_clip: self.grad_clip as f32,
             seed,

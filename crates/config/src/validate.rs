@@ -2,7 +2,9 @@
 //!
 //! Each check names one key, points at the place where it was set, and says which values are allowed.
 
-use super::limits::{TOKENS_MAX, bad_value, contradiction, divisor, finite_from_zero, in_range, not_zero};
+use super::limits::{
+    TOKENS_MAX, above_zero, bad_value, contradiction, divisor, finite_from_zero, in_range, not_zero,
+};
 use super::provenance::Provenance;
 use super::sections::{Data, Eval, Loss, Memory, Reward, Rollout, Run, RunFile, Train, VerbFile};
 use super::values::{Auto, Curriculum, DynamicSampling, KlIn};
@@ -110,8 +112,9 @@ fn train(train: &Train, at: &Provenance) -> Result<()> {
     finite_from_zero(train.learning_rate, at, "train.learning_rate")?;
     finite_from_zero(train.weight_decay, at, "train.weight_decay")?;
     finite_from_zero(train.grad_clip, at, "train.grad_clip")?;
-    finite_from_zero(train.adam_epsilon, at, "train.adam_epsilon")?;
-    if let Some(beta) = train.betas.into_iter().find(|beta| !(0.0..1.0).contains(beta)) {
+    // The divisor of an element that never had a gradient is this alone.
+    above_zero(train.adam_epsilon, at, "train.adam_epsilon")?;
+    if let Some(beta) = train.betas.into_iter().find(|&beta| !(0.0..1.0).contains(&(beta as f32))) {
         let takes = "two numbers from 0 to below 1, such as [0.9, 0.95]";
         return Err(bad_value(at, "train.betas", beta, takes));
     }

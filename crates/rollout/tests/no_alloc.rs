@@ -99,7 +99,14 @@ fn update(world: &mut World, prompts: &[&[u32]], out: &Samples) {
     let params = parts.decoder.params.clone();
     let mut optimizer =
         Optimizer::new(parts.dev, parts.table, params.all, parts.resident, "actor", Share::WHOLE);
-    let how = UpdateOptions { lr: 1e-4, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 1.0, seed: 0 };
+    let how = UpdateOptions {
+        lr: 1e-4,
+        betas: (0.9, 0.95),
+        epsilon: 1e-8,
+        weight_decay: 0.0,
+        grad_clip: 1.0,
+        seed: 0,
+    };
     let mut packer = Packer::new(limits, all.len());
     let phase = parts.overlay.enter(Phase::Update);
     let grads = &parts.grads;

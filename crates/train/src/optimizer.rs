@@ -332,7 +332,14 @@ impl<'a> Optimizer<'a> {
             Share::WHOLE => _ = self.grad_norm(dev, grads),
             _ => self.squares(dev, grads, &mut Vec::new()),
         }
-        let still = UpdateOptions { lr: 0.0, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 0.0, seed: 0 };
+        let still = UpdateOptions {
+            lr: 0.0,
+            betas: (0.9, 0.95),
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+            grad_clip: 0.0,
+            seed: 0,
+        };
         self.apply(dev, weights, grads, slots, adamw(still, 1.0, 1));
     }
 
@@ -454,7 +461,7 @@ fn adamw(how: UpdateOptions, grad_scale: f32, step: u64) -> AdamW {
         lr: how.lr,
         beta1: how.betas.0,
         beta2: how.betas.1,
-        eps: 1e-8,
+        eps: how.epsilon,
         weight_decay: how.weight_decay,
         step,
         grad_scale,

@@ -211,11 +211,19 @@ fn trained(h: &mut Harness, mode: Mode) {
     }
     assert_eq!(first, CHILDREN + 1);
     if let Mode::Critic(_) | Mode::Update(_) = mode {
-        let how = UpdateOptions { lr: 1e-3, betas: (0.9, 0.95), weight_decay: 0.01, grad_clip: 1.0, seed: 1 };
         let norm = optimizer.grad_norm(parts.dev, grads.all);
-        optimizer.update(parts.dev, params.all, grads.all, None, how, norm);
+        optimizer.update(parts.dev, params.all, grads.all, None, HOW, norm);
     }
 }
+
+const HOW: UpdateOptions = UpdateOptions {
+    lr: 1e-3,
+    betas: (0.9, 0.95),
+    epsilon: 1e-8,
+    weight_decay: 0.01,
+    grad_clip: 1.0,
+    seed: 1,
+};
 
 /// The arena after a phase, for each pattern.
 fn poisoned(world: &mut World, run: impl Fn(&mut World)) -> [Vec<u8>; 2] {

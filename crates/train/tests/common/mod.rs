@@ -350,7 +350,14 @@ impl Harness {
         let (params, grads) = (&parts.decoder.params, parts.grads.all);
         let mut optimizer =
             Optimizer::new(parts.dev, parts.table, params.all, parts.resident, "actor", Share::WHOLE);
-        let how = UpdateOptions { lr, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 1.0, seed: 0 };
+        let how = UpdateOptions {
+            lr,
+            betas: (0.9, 0.95),
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+            grad_clip: 1.0,
+            seed: 0,
+        };
         let norm = optimizer.grad_norm(parts.dev, grads);
         optimizer.update(parts.dev, params.all, grads, None, how, norm);
     }

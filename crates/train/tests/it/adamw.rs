@@ -17,8 +17,14 @@ const PASS: PassLimits = PassLimits {
     window_blocks: 0,
     places: 18,
 };
-const HOW: UpdateOptions =
-    UpdateOptions { lr: 1e-3, betas: (0.9, 0.95), weight_decay: 0.01, grad_clip: 0.0, seed: 0 };
+const HOW: UpdateOptions = UpdateOptions {
+    lr: 1e-3,
+    betas: (0.9, 0.95),
+    epsilon: 1e-8,
+    weight_decay: 0.01,
+    grad_clip: 0.0,
+    seed: 0,
+};
 
 /// Writes tensors under their Hugging Face names into a flat buffer.
 fn write(

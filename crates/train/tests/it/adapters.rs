@@ -34,8 +34,14 @@ const PASS: PassLimits = PassLimits {
     window_blocks: 0,
     places: 0,
 };
-const HOW: UpdateOptions =
-    UpdateOptions { lr: 1e-3, betas: (0.9, 0.95), weight_decay: 0.01, grad_clip: 0.0, seed: 0 };
+const HOW: UpdateOptions = UpdateOptions {
+    lr: 1e-3,
+    betas: (0.9, 0.95),
+    epsilon: 1e-8,
+    weight_decay: 0.01,
+    grad_clip: 0.0,
+    seed: 0,
+};
 
 /// A harness with a golden adapter.
 fn harness(name: &str, model: &str, setup: Setup) -> (Harness, ParamTable) {

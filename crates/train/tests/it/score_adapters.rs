@@ -22,8 +22,14 @@ use plimsoll_train::{
 const GOLDEN: [&str; 2] = ["llama", "qwen2"];
 /// The derivatives of the reference's loss by the scores.
 const WEIGHTS: [f32; 3] = [0.7, -1.1, 0.4];
-const HOW: UpdateOptions =
-    UpdateOptions { lr: 1e-3, betas: (0.9, 0.95), weight_decay: 0.01, grad_clip: 0.0, seed: 0 };
+const HOW: UpdateOptions = UpdateOptions {
+    lr: 1e-3,
+    betas: (0.9, 0.95),
+    epsilon: 1e-8,
+    weight_decay: 0.01,
+    grad_clip: 0.0,
+    seed: 0,
+};
 const PACKING: Packing = Packing { heads: Heads::End, whole_groups: false };
 
 /// A golden adapter over its base, with its gradients, in an arena of its own.
