@@ -99,10 +99,6 @@ pub struct Architecture {
     pub has_soft_caps: bool,
     /// True if constant factors are read: of embeddings, of what parts of a layer add, of scores, and of logits.
     pub has_multipliers: bool,
-    /// Base of the rotary frequencies where a file does not name it.
-    pub rope_theta: f64,
-    /// True if the head is the embedding unless `tie_word_embeddings` says otherwise.
-    pub is_tied: bool,
     /// True if `attention_bias` in `config.json` adds a bias to q, k, v and o.
     pub reads_attention_bias: bool,
     /// True if `mlp_bias` adds one to gate, up and down.
@@ -119,15 +115,12 @@ pub enum Windows {
     /// The family knows no windows, and the key is not read.
     No,
     /// All layers, whenever it is set.
-    All {
-        /// The keys of a window where the key is absent; without a number that is no window.
-        unset: Option<u32>,
-    },
+    All,
     /// The layers from `max_window_layers` on, if `use_sliding_window` is true.
     Asked,
     /// All but every n-th layer.
     AllButEvery {
-        /// n, unless `sliding_window_pattern` gives it.
+        /// n of a file that does not say it: a GGUF's.
         n: u32,
         /// Whether these layers have a rotary rule of their own, unscaled: with the same base, or that of `rope_local_base_freq`.
         own_rope: bool,
@@ -159,8 +152,6 @@ const LLAMA: Architecture = Architecture {
     scales_embedding: false,
     has_soft_caps: false,
     has_multipliers: false,
-    rope_theta: 1e4,
-    is_tied: false,
     reads_attention_bias: true,
     reads_mlp_bias: true,
     windows: Windows::No,
@@ -227,7 +218,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         gguf_rope_pairs: false,
         reads_attention_bias: false,
         reads_mlp_bias: false,
-        windows: Windows::All { unset: Some(4096) },
+        windows: Windows::All,
         config_keys: &[("sliding_window", None)],
         ..LLAMA
     },
@@ -236,8 +227,6 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         causal_lm: "SmolLM3ForCausalLM",
         classifier: "SmolLM3ForSequenceClassification",
         gguf: Some("smollm3"),
-        rope_theta: 2e6,
-        is_tied: true,
         // transformers has a default beyond small vocabularies.
         config_keys: &[("pad_token_id", None)],
         ..LLAMA
@@ -278,7 +267,6 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         gate: Gate::GeluTanh,
         scales_embedding: true,
         has_soft_caps: true,
-        is_tied: true,
         reads_mlp_bias: false,
         windows: Windows::AllButEvery { n: 2, own_rope: false },
         ..LLAMA
@@ -297,8 +285,6 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         norm_offset: 1.0,
         gate: Gate::GeluTanh,
         scales_embedding: true,
-        rope_theta: 1e6,
-        is_tied: true,
         reads_mlp_bias: false,
         windows: Windows::AllButEvery { n: 6, own_rope: true },
         ..LLAMA
@@ -321,7 +307,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         has_longrope: true,
         reads_attention_bias: false,
         reads_mlp_bias: false,
-        windows: Windows::All { unset: None },
+        windows: Windows::All,
         // Without the key the reference pads with token 32000, which must be in the vocabulary.
         config_keys: &[("sliding_window", None), ("pad_token_id", None)],
         ..LLAMA

@@ -1,6 +1,7 @@
 //! Hugging Face's `config.json` to a `ModelSpec` and back. What this project does not compute is refused by key and
 //! value, never ignored: experts or soft-caps of a family that has none, another activation would give wrong numbers without a word.
 
+pub(crate) mod defaults;
 mod delta;
 mod experts;
 mod keys;
@@ -8,7 +9,6 @@ mod layers;
 mod rope;
 
 use crate::wrapped;
-pub(crate) use experts::BALANCE;
 use keys::{
     Config, FFN_MAX, HEADS_MAX, LAYERS_MAX, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, WIDTH_MAX, out_of_range,
 };
@@ -76,20 +76,18 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
         Error::new("model-config-invalid", format!("{file}: expected a JSON object, got {}", kind_of(config)))
             .hint("fetch the model again")
     })?;
-    let config = Config { map, file };
+    let config = Config::bare(map, file);
     let (architecture, head) = config.architecture()?;
+    let config = config.of(architecture);
     config.refuse_what_is_not_built(architecture)?;
     let hidden = config.size("hidden_size", WIDTH_MAX)?;
     let heads = config.size("num_attention_heads", HEADS_MAX)?;
-    let unset = delta::unset(architecture);
-    let kv_heads = config.size_or("num_key_value_heads", HEADS_MAX, unset.map_or(heads, |of| of.kv_heads))?;
-    let head_dim = match (config.present("head_dim"), unset) {
-        (Some(_), _) => config.size("head_dim", WIDTH_MAX)?,
-        (None, Some(of)) => of.head_dim,
-        (None, None) => config.divide("hidden_size", hidden, "num_attention_heads", heads)?,
+    let kv_heads = config.size_or("num_key_value_heads", HEADS_MAX, heads)?;
+    let head_dim = match config.present("head_dim") {
+        Some(_) => config.size("head_dim", WIDTH_MAX)?,
+        None => config.divide("hidden_size", hidden, "num_attention_heads", heads)?,
     };
-    let positions = unset.map_or(2048, |of| of.max_positions);
-    let max_positions = config.size_or("max_position_embeddings", POSITIONS_MAX, positions)?;
+    let max_positions = config.size("max_position_embeddings", POSITIONS_MAX)?;
     let layers = config.size("num_hidden_layers", LAYERS_MAX)?;
     let rope = config.rope(architecture, head_dim, max_positions)?;
     let biases = config.biases(architecture)?;
@@ -102,10 +100,10 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
         kv_heads,
         head_dim,
         ffn: config.size("intermediate_size", FFN_MAX)?,
-        rms_eps: config.positive("rms_norm_eps", 1e-6)? as f32,
+        rms_eps: config.required_positive("rms_norm_eps")? as f32,
         rope_theta: rope.theta,
         rope_scaling: rope.scaling,
-        tied: config.flag_or("tie_word_embeddings", architecture.is_tied)?,
+        tied: config.flag("tie_word_embeddings")?,
         qkv_bias: architecture.qkv_bias || biases.attention,
         output_bias: biases.attention,
         mlp_bias: biases.mlp,
@@ -267,10 +265,9 @@ impl Config<'_> {
     }
 
     /// c of what becomes c tanh(x / c): a file without the key has the family's, one with null has none.
-    fn cap(&self, architecture: &Architecture, (key, unset): (&str, f64)) -> Result<Option<f32>> {
-        let is_null = self.map.get(key).is_some_and(Value::is_null);
-        let is_read = architecture.has_soft_caps && !is_null;
-        is_read.then(|| self.positive(key, unset).map(|cap| cap as f32)).transpose()
+    fn cap(&self, architecture: &Architecture, key: &str) -> Result<Option<f32>> {
+        let is_read = architecture.has_soft_caps && self.present(key).is_some();
+        is_read.then(|| self.required_positive(key).map(|cap| cap as f32)).transpose()
     }
 
     /// The constant factors of Granite, and the cap of logits.
@@ -280,9 +277,9 @@ impl Config<'_> {
             return Ok(Multipliers { logit_cap, ..Multipliers::default() });
         }
         Ok(Multipliers {
-            embedding: self.positive("embedding_multiplier", 1.0)? as f32,
-            residual: self.positive("residual_multiplier", 1.0)? as f32,
-            logits: self.positive("logits_scaling", 1.0)? as f32,
+            embedding: self.required_positive("embedding_multiplier")? as f32,
+            residual: self.required_positive("residual_multiplier")? as f32,
+            logits: self.required_positive("logits_scaling")? as f32,
             logit_cap,
         })
     }
@@ -303,8 +300,8 @@ impl Config<'_> {
     }
 
     fn refuse_what_is_not_built(&self, architecture: &Architecture) -> Result<()> {
-        let is_built =
-            |key: &str| architecture.has_experts && ["num_experts", "moe_intermediate_size"].contains(&key);
+        let of_experts = |key: &str| experts::COUNT.contains(&key) || key == "moe_intermediate_size";
+        let is_built = |key: &str| architecture.has_experts && of_experts(key);
         for key in ["num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"] {
             if let Some(value) = self.present(key).filter(|v| v.as_u64() != Some(0) && !is_built(key)) {
                 return Err(unsupported(self.file, key, value, "a dense model"));
@@ -321,7 +318,7 @@ impl Config<'_> {
                 return Err(unsupported(self.file, key, value, activation(architecture)));
             }
         }
-        for key in [SCORE_CAP.0, LOGIT_CAP.0, "use_bidirectional_attention"] {
+        for key in [SCORE_CAP, LOGIT_CAP, "use_bidirectional_attention"] {
             if architecture.has_soft_caps && key != "use_bidirectional_attention" {
                 continue;
             }

@@ -1,27 +1,27 @@
 //! Language models inside models of text and images: their part of `config.json`, and their tensors. The other parts are not read.
 
-use crate::config::unsupported;
+use crate::config::{defaults, unsupported};
 use crate::tensors::TensorInfo;
-use plimsoll_base::{Error, Result, shown};
-use serde_json::{Value, json};
+use plimsoll_base::{Error, Family, Result, shown};
+use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-/// What `text_config` of a `model_type` leaves to the defaults of transformers, if such models are read.
-fn defaults(model_type: &str) -> Option<Value> {
+/// Returns the family of the language model in models of a `model_type`, if such models are read.
+fn text_family(model_type: &str) -> Option<Family> {
     match model_type {
-        // Source: transformers `configuration_gemma3.py`, `Gemma3TextConfig`.
-        "gemma3" => Some(json!({
-            "model_type": "gemma3_text", "vocab_size": 262_208, "hidden_size": 2304, "intermediate_size": 9216,
-            "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
-            "max_position_embeddings": 131_072, "sliding_window": 4096, "rms_norm_eps": 1e-6, "query_pre_attn_scalar": 256,
-        })),
-        // Source: transformers `configuration_qwen3_5.py`, `Qwen3_5TextConfig`; what is not here is the reader's own default.
-        "qwen3_5" => Some(json!({
-            "model_type": "qwen3_5_text", "vocab_size": 248_320, "hidden_size": 4096, "intermediate_size": 12_288,
-            "num_hidden_layers": 32, "num_attention_heads": 16,
-        })),
+        "gemma3" => Some(Family::Gemma3),
+        "qwen3_5" => Some(Family::Qwen35),
         _ => None,
     }
+}
+
+/// Returns what a `text_config` without any key says: its family, and the sizes that other files have to write.
+fn unwritten(family: Family) -> Map<String, Value> {
+    let defaults = defaults::of(family.architecture()).iter();
+    let sizes = defaults.filter(|(key, _)| defaults::WRITTEN.contains(&key.as_str()));
+    let mut unwritten: Map<_, _> = sizes.map(|(key, value)| (key.clone(), value.clone())).collect();
+    unwritten.insert("model_type".into(), family.name().into());
+    unwritten
 }
 
 /// Prefixes of the language model's tensors: what files have, and what its own files would have.
@@ -42,13 +42,12 @@ const OTHERS: [&str; 7] = [
 /// Errors: `model-unsupported` for one of another family than the whole has.
 pub(crate) fn text_config(config: &Value, file: &str) -> Result<Option<Value>> {
     let of_text = config.get("text_config").and_then(Value::as_object);
-    let of_whole = config.get("model_type").and_then(Value::as_str).and_then(defaults);
-    let (Some(of_text), Some(Value::Object(mut whole))) = (of_text, of_whole) else { return Ok(None) };
-    let family = whole["model_type"].clone();
+    let of_whole = config.get("model_type").and_then(Value::as_str).and_then(text_family);
+    let (Some(of_text), Some(family)) = (of_text, of_whole) else { return Ok(None) };
+    let mut whole = unwritten(family);
     whole.extend(of_text.iter().map(|(key, value)| (key.clone(), value.clone())));
-    if whole["model_type"] != family {
-        let built = family.as_str().unwrap_or_default();
-        return Err(unsupported(file, "text_config.model_type", &whole["model_type"], built));
+    if whole["model_type"] != family.name() {
+        return Err(unsupported(file, "text_config.model_type", &whole["model_type"], family.name()));
     }
     // The whole decides it where both speak.
     for key in ["tie_word_embeddings", "quantization_config"] {
@@ -57,12 +56,17 @@ pub(crate) fn text_config(config: &Value, file: &str) -> Result<Option<Value>> {
     Ok(Some(whole.into()))
 }
 
+/// Returns true for a tensor of a part that is not the language model.
+pub(crate) fn is_of_other_part(name: &str) -> bool {
+    OTHERS.iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// The tensors of the language model, under the names that its own files would have.
 ///
 /// Errors: `model-file-corrupt` for two of one name.
 pub(crate) fn text_tensors(tensors: Vec<TensorInfo>) -> Result<Vec<TensorInfo>> {
     let mut seen = HashSet::new();
-    let is_text = |tensor: &TensorInfo| !OTHERS.iter().any(|prefix| tensor.name.starts_with(prefix));
+    let is_text = |tensor: &TensorInfo| !is_of_other_part(&tensor.name);
     let named = tensors.into_iter().filter(is_text).map(|mut tensor| {
         let own =
             TEXT.iter().find_map(|(prefix, to)| Some(format!("{to}{}", tensor.name.strip_prefix(prefix)?)));

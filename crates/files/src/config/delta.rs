@@ -7,24 +7,6 @@ use plimsoll_base::{
 use serde_json::{Map, Value, json};
 
 const LINEAR: &str = "linear_attention";
-/// `full_attention_interval` where it is not written.
-const INTERVAL: u32 = 4;
-
-/// What a file of a family with such layers leaves to the reference, where other families have other rules.
-/// Source: transformers `configuration_qwen3_5.py`, `Qwen3_5TextConfig`.
-#[derive(Clone, Copy)]
-pub(super) struct Unset {
-    pub(super) kv_heads: u32,
-    pub(super) head_dim: u32,
-    pub(super) max_positions: u32,
-    /// `partial_rotary_factor`.
-    pub(super) rotary_factor: f64,
-}
-
-pub(super) fn unset(architecture: &Architecture) -> Option<Unset> {
-    let unset = Unset { kv_heads: 4, head_dim: 256, max_positions: 32768, rotary_factor: 0.25 };
-    architecture.has_delta.then_some(unset)
-}
 
 impl Config<'_> {
     /// The linear attention of a decoder of `layers` layers.
@@ -41,20 +23,19 @@ impl Config<'_> {
                 return Err(unsupported(self.file, key, value, &brief(&built[0])));
             }
         }
-        let size = |key: &str, limit: u64, default: u32| self.size_or(key, limit, default);
         Ok(Some(DeltaSpec {
             layers: self.linear_layers(layers)?,
-            key_heads: size("linear_num_key_heads", HEADS_MAX, 16)?,
-            value_heads: size("linear_num_value_heads", HEADS_MAX, 32)?,
-            key_dim: size("linear_key_head_dim", WIDTH_MAX, 128)?,
-            value_dim: size("linear_value_head_dim", WIDTH_MAX, 128)?,
+            key_heads: self.size("linear_num_key_heads", HEADS_MAX)?,
+            value_heads: self.size("linear_num_value_heads", HEADS_MAX)?,
+            key_dim: self.size("linear_key_head_dim", WIDTH_MAX)?,
+            value_dim: self.size("linear_value_head_dim", WIDTH_MAX)?,
         }))
     }
 
     /// The layers that `layer_types` lists, or all but every n-th one.
     fn linear_layers(&self, layers: u32) -> Result<LayerSet> {
         let Some(value) = self.present("layer_types") else {
-            let n = self.size_or("full_attention_interval", LAYERS_MAX, INTERVAL)?;
+            let n = self.size("full_attention_interval", LAYERS_MAX)?;
             return Ok(LayerSet::all_but_every(n, layers));
         };
         let types = value.as_array().map_or(&[][..], Vec::as_slice);

@@ -8,8 +8,8 @@ use plimsoll_base::{
 };
 use serde_json::{Map, Value, json};
 
-/// `router_aux_loss_coef` where it is not written.
-pub(crate) const BALANCE: f64 = 0.001;
+/// Names of the number of experts.
+pub(super) const COUNT: [&str; 2] = ["num_experts", "num_local_experts"];
 /// Tensors of a run's optimizer file for each tensor of the model: m, v and a master copy.
 const OPTIMIZER_SETS: usize = 3;
 /// What widths are multiples of: an expert's matrices lie one after the other, and each begins a panel.
@@ -21,9 +21,9 @@ impl Config<'_> {
         if !architecture.has_experts {
             return Ok(None);
         }
-        let count = self.size("num_experts", EXPERTS_MAX as u64)?;
+        let count = self.count_of_experts()?;
         let chosen = self.size("num_experts_per_tok", EXPERTS_MAX as u64)?;
-        let step = self.size_or("decoder_sparse_step", POSITIONS_MAX, 1)?;
+        let step = self.size("decoder_sparse_step", POSITIONS_MAX)?;
         let dense = self.dense_layers(layers)?;
         let layers = LayerSet::of(layers, |layer| (layer + 1) % step == 0 && !dense.contains(layer));
         Ok(Some(ExpertsSpec {
@@ -34,6 +34,19 @@ impl Config<'_> {
             layers,
             balance: self.balance()?,
         }))
+    }
+
+    /// The experts of a layer: transformers 5 writes them as `num_local_experts`, others as `num_experts`.
+    fn count_of_experts(&self) -> Result<u32> {
+        let [before, now] = COUNT.map(|key| self.present(key));
+        if let (Some(before), Some(now)) = (before, now)
+            && before != now
+        {
+            let what = format!("{} = {}, and {} = {}", COUNT[0], brief(before), COUNT[1], brief(now));
+            return Err(self.invalid(what));
+        }
+        let key = if before.is_none() && now.is_some() { COUNT[1] } else { COUNT[0] };
+        self.size(key, EXPERTS_MAX as u64)
     }
 
     /// The layers that have no experts whatever the step is.
@@ -50,7 +63,7 @@ impl Config<'_> {
     }
 
     fn balance(&self) -> Result<f32> {
-        let Some(value) = self.present("router_aux_loss_coef") else { return Ok(BALANCE as f32) };
+        let value = self.present("router_aux_loss_coef").unwrap_or(&Value::Null);
         let number = value.as_f64().map(|n| n as f32).filter(|n| n.is_finite() && *n >= 0.0);
         number.ok_or_else(|| {
             self.invalid(format!(

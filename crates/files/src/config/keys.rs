@@ -1,11 +1,12 @@
 //! The keys of a configuration: read as what they have to be, or refused by name and value.
 
-use plimsoll_base::{ARCHITECTURES, Error, Result};
+use super::defaults::{self, NULL_IS_A_VALUE, WRITTEN};
+use plimsoll_base::{ARCHITECTURES, Architecture, Error, Result};
 use serde_json::{Map, Value};
 
-/// Keys of caps, and what they are where they are not written.
-pub(super) const SCORE_CAP: (&str, f64) = ("attn_logit_softcapping", 50.0);
-pub(super) const LOGIT_CAP: (&str, f64) = ("final_logit_softcapping", 30.0);
+/// Keys of caps: of scores, and of logits.
+pub(super) const SCORE_CAP: &str = "attn_logit_softcapping";
+pub(super) const LOGIT_CAP: &str = "final_logit_softcapping";
 /// A layer whose rows see all keys before them, in `layer_types`.
 pub(super) const FULL: &str = "full_attention";
 pub(super) const LAYERS_MAX: u64 = plimsoll_base::LAYERS_MAX as u64;
@@ -18,12 +19,29 @@ pub(super) const FFN_MAX: u64 = 1 << 20;
 pub(super) struct Config<'a> {
     pub(super) map: &'a Map<String, Value>,
     pub(super) file: &'a str,
+    /// What keys are that the map does not have.
+    pub(super) defaults: &'static Map<String, Value>,
 }
 
-impl Config<'_> {
-    /// The value of a key that is there and not null.
+impl<'a> Config<'a> {
+    /// Reads an object for which nothing is known that it leaves out.
+    pub(super) fn bare(map: &'a Map<String, Value>, file: &'a str) -> Config<'a> {
+        Config { map, file, defaults: defaults::none() }
+    }
+
+    /// Reads it as a file of a family.
+    pub(super) fn of(self, architecture: &Architecture) -> Config<'a> {
+        Config { defaults: defaults::of(architecture), ..self }
+    }
+
+    /// Returns the value of a key: as it is written, or the family's default; none where that is none.
     pub(super) fn present(&self, key: &str) -> Option<&Value> {
-        self.map.get(key).filter(|v| !v.is_null())
+        match self.map.get(key) {
+            Some(Value::Null) if NULL_IS_A_VALUE.contains(&key) => None,
+            None | Some(Value::Null) if WRITTEN.contains(&key) => None,
+            None | Some(Value::Null) => self.defaults.get(key),
+            Some(value) => Some(value),
+        }
     }
 
     /// A positive integer up to `limit`.

@@ -43,13 +43,12 @@ impl Config<'_> {
         }
         let is_on = match architecture.windows {
             Windows::No => false,
-            Windows::Asked => self.flag("use_sliding_window")?,
+            Windows::Asked => self.flag("use_sliding_window")? && self.present("sliding_window").is_some(),
             // A window as long as the context is none; a file without the key has the family's, one with null has none.
-            Windows::All { unset } => match self.map.get("sliding_window") {
-                None => unset.is_some_and(|keys| keys < max_positions),
-                Some(Value::Null) => false,
-                Some(keys) => keys.as_u64().is_none_or(|keys| keys < max_positions.into()),
-            },
+            Windows::All => {
+                let keys = self.present("sliding_window");
+                keys.is_some_and(|keys| keys.as_u64().is_none_or(|keys| keys < max_positions.into()))
+            }
             Windows::AllButEvery { .. } => true,
         };
         let listed = self.layer_types(layers)?;
@@ -63,20 +62,20 @@ impl Config<'_> {
             };
         }
         let of_rule = match architecture.windows {
-            Windows::No | Windows::All { .. } => LayerSet::of(layers, |_| true),
+            Windows::No | Windows::All => LayerSet::of(layers, |_| true),
             Windows::Asked => {
-                let first = self.count("max_window_layers", LAYERS_OF_QWEN)?;
+                let first = self.count("max_window_layers")?;
                 LayerSet::of(layers, |layer| layer >= first)
             }
-            Windows::AllButEvery { n, .. } => {
-                LayerSet::all_but_every(self.size_or("sliding_window_pattern", POSITIONS_MAX, n)?, layers)
+            Windows::AllButEvery { .. } => {
+                LayerSet::all_but_every(self.size("sliding_window_pattern", POSITIONS_MAX)?, layers)
             }
         };
         let set = listed.unwrap_or(of_rule);
         if set.is_empty() {
             return Ok(None);
         }
-        Ok(Some((self.size_or("sliding_window", POSITIONS_MAX, WINDOW)?, set)))
+        Ok(Some((self.size("sliding_window", POSITIONS_MAX)?, set)))
     }
 
     /// The layers with windows that `layer_types` lists.
@@ -102,7 +101,7 @@ impl Config<'_> {
             return Ok(LayerSet::default());
         }
         let Some(value) = self.present("no_rope_layers") else {
-            return Ok(LayerSet::every(self.size_or("no_rope_layer_interval", POSITIONS_MAX, 4)?, layers));
+            return Ok(LayerSet::every(self.size("no_rope_layer_interval", POSITIONS_MAX)?, layers));
         };
         // A 1 is a layer that is rotated, whatever the key says.
         let list = value.as_array().map_or(&[][..], Vec::as_slice);
@@ -117,28 +116,23 @@ impl Config<'_> {
 
     fn scale(&self, architecture: &Architecture) -> Result<Option<f32>> {
         Ok(match architecture.family {
-            Family::Granite => Some(self.positive("attention_multiplier", 1.0)? as f32),
+            Family::Granite => Some(self.required_positive("attention_multiplier")? as f32),
             Family::Gemma2 | Family::Gemma3 => {
-                Some(1.0 / (self.positive("query_pre_attn_scalar", 256.0)? as f32).sqrt())
+                Some(1.0 / (self.required_positive("query_pre_attn_scalar")? as f32).sqrt())
             }
             _ => None,
         })
     }
 
     /// An integer that may be 0.
-    fn count(&self, key: &str, default: u32) -> Result<u32> {
-        match self.present(key).map(Value::as_u64) {
-            None => Ok(default),
-            Some(Some(n)) if n <= POSITIONS_MAX => Ok(n as u32), // the limit is below 2^32
-            Some(_) => Err(self.invalid(format!("{key} = {}, expected a number of layers", self.map[key]))),
+    fn count(&self, key: &str) -> Result<u32> {
+        let value = self.present(key).unwrap_or(&Value::Null);
+        match value.as_u64() {
+            Some(n) if n <= POSITIONS_MAX => Ok(n as u32), // the limit is below 2^32
+            _ => Err(self.invalid(format!("{key} = {}, expected a number of layers", brief(value)))),
         }
     }
 }
-
-/// `max_window_layers` of Qwen2 and Qwen3 where it is not written.
-const LAYERS_OF_QWEN: u32 = 28;
-/// `sliding_window` where it is not written.
-const WINDOW: u32 = 4096;
 
 /// Writes what `attention` and `multipliers` read.
 pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
@@ -150,7 +144,7 @@ pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
             put("use_sliding_window", true.into());
             put("max_window_layers", window.layers.iter().next().unwrap_or(spec.layers).into());
         }
-        if !matches!(architecture.windows, Windows::All { .. }) {
+        if !matches!(architecture.windows, Windows::All) {
             let kind = |layer| if window.layers.contains(layer) { SLIDING } else { FULL };
             put("layer_types", (0..spec.layers).map(kind).collect::<Vec<_>>().into());
         }
@@ -159,7 +153,7 @@ pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
         }
     }
     if architecture.has_soft_caps {
-        let caps = [(SCORE_CAP.0, spec.attention.score_cap), (LOGIT_CAP.0, spec.multipliers.logit_cap)];
+        let caps = [(SCORE_CAP, spec.attention.score_cap), (LOGIT_CAP, spec.multipliers.logit_cap)];
         caps.into_iter()
             .for_each(|(key, cap)| drop(put(key, cap.map_or(Value::Null, |cap| short(cap).into()))));
     }
@@ -175,7 +169,8 @@ pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
     match (spec.family, spec.attention.scale) {
         (Family::Granite, Some(scale)) => drop(put("attention_multiplier", short(scale).into())),
         (Family::Gemma2 | Family::Gemma3, Some(scale)) => {
-            drop(put("query_pre_attn_scalar", (1.0 / scale.powi(2)).round().into()))
+            // An integer in the reference, which opens no other number.
+            drop(put("query_pre_attn_scalar", ((1.0 / scale.powi(2)).round() as u64).into()))
         }
         _ => {}
     }

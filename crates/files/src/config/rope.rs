@@ -1,6 +1,5 @@
 //! Rotary rules: base, stretching, and the rule of layers with windows.
 
-use super::delta;
 use super::keys::{Config, POSITIONS_MAX, brief, unsupported};
 use plimsoll_base::{Architecture, ModelSpec, Result, RopeFactors, RopeScaling, Windows, math};
 use serde_json::{Map, Value, json};
@@ -18,13 +17,16 @@ pub(super) struct Rope {
 /// What a rule is read for.
 #[derive(Clone, Copy)]
 struct Shape {
+    /// The first context of a rule that does not name it.
     max_positions: u32,
-    /// For a family with `longrope`: pairs of a head that are rotated, and the first context.
-    longrope: Option<(u32, u32)>,
+    /// The first context that is written next to the rule, and counts before the one in it.
+    original: Option<u32>,
+    /// For a family with `longrope`: pairs of a head that are rotated.
+    longrope: Option<u32>,
 }
 
-/// `original_max_position_embeddings` of Phi-3 where it is not written.
-const PHI_CONTEXT: u32 = 4096;
+/// The context of the first training, which a rule stretches.
+const ORIGINAL: &str = "original_max_position_embeddings";
 
 /// The part of a head that is rotated.
 const ROTARY_FACTOR: &str = "partial_rotary_factor";
@@ -41,22 +43,26 @@ impl Config<'_> {
             Some(value) => ("rope_parameters", Some(value)),
             None => ("rope_scaling", self.present("rope_scaling")),
         };
-        let theta = self.positive("rope_theta", architecture.rope_theta)?;
+        let theta = self.required_positive("rope_theta")?;
         let own_rope = matches!(architecture.windows, Windows::AllButEvery { own_rope: true, .. });
-        let factor =
-            self.rotary_factor(architecture)?.or(delta::unset(architecture).map(|of| of.rotary_factor));
+        let factor = self.rotary_factor(architecture)?;
         let rotated = self.rotated(factor, head_dim)?;
         let mut rope = Rope { theta, scaling: RopeScaling::None, local_theta: None, rotated };
         if let Some(nested) = nested {
             let nested = self.nested(key, nested)?;
             rope.rotated = self.rotated(nested.rotary_factor(architecture)?.or(factor), head_dim)?;
-            let shape = self.shape(&nested, architecture, rope.rotated.unwrap_or(head_dim), max_positions)?;
+            let width = rope.rotated.unwrap_or(head_dim);
+            // Rules by type of layer do not see what is written next to them.
+            let original = self.present(ORIGINAL).filter(|_| !own_rope);
+            let original = original.map(|_| self.size(ORIGINAL, POSITIONS_MAX)).transpose()?;
+            let longrope = architecture.has_longrope.then_some(width / 2);
+            let shape = Shape { max_positions, original, longrope };
             // One rule for each type of layer; one rule for all has no objects in it.
             let full = nested.present("full_attention").filter(|_| own_rope);
             if let Some(local) = nested.present("sliding_attention").filter(|_| full.is_some()) {
                 let local = self.nested("sliding_attention", local)?;
                 local.rotary_factor(architecture)?;
-                let (theta, scaling) = local.rule(theta, shape)?;
+                let (theta, scaling) = local.rule(self.local_theta(theta)?, shape)?;
                 if scaling != RopeScaling::None {
                     let kind = local.present("rope_type").unwrap_or(&Value::Null);
                     return Err(unsupported(self.file, "sliding_attention: rope_type", kind, "default"));
@@ -71,14 +77,19 @@ impl Config<'_> {
             (rope.theta, rope.scaling) = rule.rule(theta, shape)?;
         }
         if own_rope && rope.local_theta.is_none() {
-            rope.local_theta = Some(self.positive("rope_local_base_freq", rope.theta)?);
+            rope.local_theta = Some(self.local_theta(rope.theta)?);
         }
         Ok(rope)
     }
 
+    /// The base of layers with windows that have a rule of their own: Gemma 3 has one, others take that of all layers.
+    fn local_theta(&self, theta: f64) -> Result<f64> {
+        self.positive("rope_local_base_freq", theta)
+    }
+
     fn nested<'a>(&'a self, key: &str, value: &'a Value) -> Result<Config<'a>> {
         let map = value.as_object().ok_or_else(|| unsupported(self.file, key, value, "an object"))?;
-        Ok(Config { map, file: self.file })
+        Ok(Config::bare(map, self.file))
     }
 
     /// The part of a head that is rotated, where it is written.
@@ -111,20 +122,12 @@ impl Config<'_> {
         Ok((rotated < head_dim).then_some(rotated))
     }
 
-    fn shape(
-        &self,
-        rule: &Config<'_>,
-        architecture: &Architecture,
-        width: u32,
-        max_positions: u32,
-    ) -> Result<Shape> {
-        let key = "original_max_position_embeddings";
-        let context = self.size_or(key, POSITIONS_MAX, PHI_CONTEXT)?;
-        let longrope = match architecture.has_longrope {
-            true => Some((width / 2, rule.size_or(key, POSITIONS_MAX, context)?)),
-            false => None,
-        };
-        Ok(Shape { max_positions, longrope })
+    /// The context of the first training. Source: transformers `modeling_rope_utils.py`, `standardize_rope_params`.
+    fn original(&self, shape: Shape) -> Result<u32> {
+        match shape.original {
+            Some(positions) => Ok(positions),
+            None => self.size_or(ORIGINAL, POSITIONS_MAX, shape.max_positions),
+        }
     }
 
     /// Base and stretching of one rule; `theta` is the base if it names none.
@@ -137,15 +140,15 @@ impl Config<'_> {
                 return Err(unsupported(self.file, "rope_parameters", &value, "one rule for all layers"));
             }
             None | Some((_, Some("default"))) => RopeScaling::None,
-            Some((value, name)) if let Some((pairs, context)) = shape.longrope => match name {
+            Some((value, name)) if let Some(pairs) = shape.longrope => match name {
                 // What the reference reads older files' names as.
-                Some("longrope" | "su" | "yarn") => self.longrope(pairs, context)?,
+                Some("longrope" | "su" | "yarn") => self.longrope(pairs, self.original(shape)?)?,
                 _ => return Err(unsupported(self.file, "rope_type", value, "default or longrope")),
             },
             Some((_, Some("dynamic"))) => RopeScaling::Dynamic { factor: self.required_positive("factor")? },
             Some((_, Some("linear"))) => RopeScaling::Linear { factor: self.required_positive("factor")? },
-            Some((_, Some("llama3"))) => self.llama3()?,
-            Some((_, Some("yarn"))) => self.yarn(shape.max_positions)?,
+            Some((_, Some("llama3"))) => self.llama3(shape)?,
+            Some((_, Some("yarn"))) => self.yarn(shape)?,
             Some((value, _)) => {
                 let built = "default, linear, dynamic, llama3 or yarn";
                 return Err(unsupported(self.file, "rope_type", value, built));
@@ -180,7 +183,7 @@ impl Config<'_> {
         Ok(RopeScaling::LongRope { short_factor, long_factor, original_max_position_embeddings })
     }
 
-    fn llama3(&self) -> Result<RopeScaling> {
+    fn llama3(&self, shape: Shape) -> Result<RopeScaling> {
         let [factor, low_freq_factor, high_freq_factor] =
             ["factor", "low_freq_factor", "high_freq_factor"].map(|key| self.required_positive(key));
         let (low_freq_factor, high_freq_factor) = (low_freq_factor?, high_freq_factor?);
@@ -189,8 +192,7 @@ impl Config<'_> {
                 "high_freq_factor = {high_freq_factor} is not above low_freq_factor = {low_freq_factor}"
             )));
         }
-        let original_max_position_embeddings =
-            self.size("original_max_position_embeddings", POSITIONS_MAX)?;
+        let original_max_position_embeddings = self.original(shape)?;
         let factor = factor?;
         Ok(RopeScaling::Llama3 {
             factor,
@@ -201,7 +203,7 @@ impl Config<'_> {
     }
 
     /// Source: transformers `modeling_rope_utils.py`, `_compute_yarn_parameters`.
-    fn yarn(&self, max_positions: u32) -> Result<RopeScaling> {
+    fn yarn(&self, shape: Shape) -> Result<RopeScaling> {
         let factor = self.required_positive("factor")?;
         let (beta_fast, beta_slow) = (self.positive("beta_fast", 32.0)?, self.positive("beta_slow", 1.0)?);
         if beta_fast <= beta_slow {
@@ -218,11 +220,7 @@ impl Config<'_> {
         };
         Ok(RopeScaling::Yarn {
             factor,
-            original_max_position_embeddings: self.size_or(
-                "original_max_position_embeddings",
-                POSITIONS_MAX,
-                max_positions,
-            )?,
+            original_max_position_embeddings: self.original(shape)?,
             beta_fast,
             beta_slow,
             attention_factor,

@@ -1,7 +1,7 @@
 //! What a GGUF file says about its model: shape, names of tensors as Hugging Face has them, tokenizer tables.
 //! Mistral and SmolLM2 are stored as `llama`.
 
-use crate::config::{BALANCE, TokenIds, check_spec, either, short, unsupported, unsupported_family};
+use crate::config::{TokenIds, check_spec, defaults, either, short, unsupported, unsupported_family};
 use crate::gguf::header::{Gguf, GgufTensor, GgufValue};
 use crate::gguf::names::{
     CONVOLUTION, EMBEDDING, HEAD, ROPE_FREQS, added, attention, hf_expert_name, hf_name, key, row_order,
@@ -202,7 +202,7 @@ impl Meta<'_> {
     fn attention(&self, spec: &ModelSpec) -> Result<Attention> {
         let row = spec.architecture();
         let keys = match (self.int(key::WINDOW), row.windows) {
-            (_, Windows::No | Windows::All { .. } | Windows::Asked) => None,
+            (_, Windows::No | Windows::All | Windows::Asked) => None,
             (None, _) if spec.family == Family::Gemma2 => Some(GEMMA_2_WINDOW),
             _ => Some(self.size(key::WINDOW)?),
         };
@@ -236,7 +236,9 @@ impl Meta<'_> {
         }
         let layers = LayerSet::of(spec.layers, |_| true);
         let (count, chosen) = (self.size(key::EXPERTS)?, self.size(key::EXPERTS_USED)?);
-        let (ffn, balance) = (self.size(key::EXPERT_FFN)?, BALANCE as f32);
+        let ffn = self.size(key::EXPERT_FFN)?;
+        let balance =
+            defaults::of(spec.architecture())["router_aux_loss_coef"].as_f64().unwrap_or_default() as f32;
         Ok(Some(ExpertsSpec { count, chosen, ffn, normalizes: true, layers, balance }))
     }
 

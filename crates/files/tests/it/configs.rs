@@ -118,6 +118,55 @@ fn the_golden_configs_give_their_shapes() {
     }
 }
 
+/// The table is compared with transformers by `bench/defaults.py`.
+#[test]
+fn a_key_that_is_left_out_is_what_the_table_says() {
+    let table: Value = serde_json::from_str(include_str!("../../src/config/defaults.json")).unwrap();
+    let written =
+        ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"];
+    let experts = ["num_experts", "num_experts_per_tok", "moe_intermediate_size"];
+    for (name, _) in GOLDEN {
+        let family = spec(&golden(name)).unwrap().family;
+        for (key, value) in table[family.name()].as_object().unwrap() {
+            let without = spec(&with(name, json!({ key: "remove" })));
+            if written.contains(&key.as_str()) || experts.contains(&key.as_str()) {
+                let (slug, message) = without.unwrap_err();
+                assert_eq!(slug, "model-config-invalid", "{name} without {key}: {message}");
+                continue;
+            }
+            assert_eq!(without, spec(&with(name, json!({ key: value }))), "{name} without {key}");
+        }
+    }
+    let eps = |name: &str| spec(&with(name, json!({ "rms_norm_eps": "remove" }))).unwrap().rms_eps;
+    assert_eq!(["olmo2", "olmo3", "phi3", "llama"].map(eps), [1e-5, 1e-5, 1e-5, 1e-6]);
+    let olmo = spec(&with("olmo3", json!({ "rope_theta": "remove", "rope_parameters": "remove" }))).unwrap();
+    assert_eq!((olmo.rope_theta, olmo.attention.window.unwrap().rope_theta), (5e5, Some(5e5)));
+    let gemma = spec(&with("gemma3", json!({ "rope_local_base_freq": "remove" }))).unwrap();
+    assert_eq!(gemma.attention.window.unwrap().rope_theta, Some(1e4));
+}
+
+#[test]
+fn experts_are_counted_under_either_name() {
+    let of = |change| spec(&with("qwen3_moe", change));
+    let count = |change| of(change).unwrap().experts.unwrap().count;
+    let golden = count(json!({}));
+    assert_eq!(count(json!({ "num_experts": "remove", "num_local_experts": golden })), golden);
+    assert_eq!(count(json!({ "num_local_experts": golden })), golden);
+    let (slug, message) = of(json!({ "num_local_experts": golden + 1 })).unwrap_err();
+    assert_eq!(slug, "model-config-invalid");
+    assert!(message.contains(&format!("num_experts = {golden}, and num_local_experts")), "{message}");
+    let (slug, message) = spec(&with("qwen3", json!({ "num_local_experts": 4 }))).unwrap_err();
+    assert_eq!(slug, "model-unsupported", "{message}");
+}
+
+#[test]
+fn a_window_of_null_is_none() {
+    let change = json!({ "sliding_window": null, "layer_types": "remove" });
+    assert_eq!(spec(&with("qwen2_window", change)).unwrap().attention.window, None);
+    let change = json!({ "sliding_window": null });
+    assert_eq!(spec(&with("mistral_window", change)).unwrap().attention.window, None);
+}
+
 #[test]
 fn experts_are_read_with_the_layers_that_have_them() {
     let of = |change| spec(&with("qwen3_moe_mixed", change)).unwrap().experts.unwrap();

@@ -29,7 +29,7 @@ fn layers_with_linear_attention_are_read() {
         json!({ "layer_types": "remove", "full_attention_interval": "remove", "num_attention_heads": 8,
         "linear_conv_kernel_dim": "remove", "attn_output_gate": "remove", "linear_num_key_heads": "remove",
         "linear_num_value_heads": "remove", "linear_key_head_dim": "remove", "linear_value_head_dim": "remove",
-        "head_dim": "remove", "num_key_value_heads": null, "max_position_embeddings": "remove",
+        "head_dim": "remove", "num_key_value_heads": "remove", "max_position_embeddings": "remove",
         "rope_parameters": "remove", "tie_word_embeddings": "remove" }),
     );
     let published = DeltaSpec { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128, ..delta };
