@@ -8,6 +8,11 @@ use crate::Head;
 use crate::open::OpenModel;
 use crate::tensors::{SCORE, TensorInfo, expected_tensors};
 
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+/// Rows of a tied head that are compared with the embedding: a head that was trained apart differs in nearly all of them.
+const ROWS_COMPARED: u64 = 1024;
+
 /// Requires that the model holds exactly the tensors of its spec, in their shapes.
 ///
 /// A random model has no tensors and passes. Rotary tables, the copy of a tied head, and what predicts further tokens are ignored.
@@ -17,7 +22,7 @@ pub fn check_against(model: &OpenModel) -> Result<()> {
     }
     let mut wanted: HashMap<String, Vec<u64>> = expected_tensors(&model.spec).into_iter().collect();
     if model.head == Head::Score {
-        wanted.remove("lm_head.weight");
+        wanted.remove(HEAD);
         if !has_own_score(model) {
             check_score(model)?;
         }
@@ -35,13 +40,14 @@ pub fn check_against(model: &OpenModel) -> Result<()> {
                 }
             }
             // The base of a reward model's adapter is a language model as a rule.
-            None if has_own_score(model) && tensor.name == "lm_head.weight" => {}
+            None if has_own_score(model) && tensor.name == HEAD => {}
             None => unexpected.push(tensor.name.as_str()),
         }
     }
     if !wanted.is_empty() {
         return Err(missing(model, wanted));
     }
+    check_tied(model)?;
     if let Some(first) = unexpected.first() {
         let message = format!(
             "{}: tensor `{first}` is not part of {:?} ({} such tensors)",
@@ -52,6 +58,37 @@ pub fn check_against(model: &OpenModel) -> Result<()> {
         return Err(Error::new("model-tensor-unexpected", message).hint(
             "config.json does not describe this file; an adapter must be merged into its model first",
         ));
+    }
+    Ok(())
+}
+
+/// Requires of a tied head in a file that it equals the embedding.
+///
+/// transformers 4 dropped a head that differs, and transformers 5 keeps it.
+fn check_tied(model: &OpenModel) -> Result<()> {
+    let (true, Some(head), Some(embedding)) =
+        (model.spec.tied && model.head == Head::Vocabulary, model.tensor(HEAD), model.tensor(EMBEDDING))
+    else {
+        return Ok(());
+    };
+    if head.shape != embedding.shape {
+        return Err(bad_shape(model, head, &embedding.shape));
+    }
+    let rows = head.shape[0];
+    let mut staging = vec![0; 1 << 16];
+    let [mut ours, mut theirs] = [(); 2].map(|()| vec![0f32; model.spec.hidden as usize]);
+    for row in (0..rows).step_by((rows / ROWS_COMPARED).max(1) as usize).chain([rows - 1]) {
+        model.read_rows(HEAD, row..row + 1, &mut staging, &mut ours)?;
+        model.read_rows(EMBEDDING, row..row + 1, &mut staging, &mut theirs)?;
+        if ours.iter().zip(&theirs).any(|(a, b)| a.to_bits() != b.to_bits()) {
+            let message = format!(
+                "{}: `{HEAD}` differs from the embedding in row {row}, and tie_word_embeddings is true",
+                model.source
+            );
+            return Err(Error::new("model-tensor-unexpected", message).hint(
+                "set tie_word_embeddings to false in config.json to keep the head, or remove the tensor",
+            ));
+        }
     }
     Ok(())
 }
@@ -87,7 +124,7 @@ fn check_score(model: &OpenModel) -> Result<()> {
 /// Tensors that carry nothing the spec does not say.
 fn is_ignorable(name: &str, spec: &ModelSpec) -> bool {
     name.ends_with("rotary_emb.inv_freq")
-        || (name == "lm_head.weight" && spec.tied)
+        || (name == HEAD && spec.tied)
         || (name.starts_with("mtp.") && spec.architecture().has_delta)
 }
 

@@ -3,6 +3,7 @@
 
 use crate::storage::{Storage, read_small};
 use crate::tensors::{RowOrder, TensorInfo};
+use crate::wrapped::is_of_other_part;
 use plimsoll_base::{Encoding, Error, Result, shown};
 use serde::Deserialize;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -15,8 +16,13 @@ const INDEX_BYTES_MAX: u64 = 64 << 20;
 const SHARDS_MAX: usize = 4096;
 /// Tensors of one file or index; the largest models have 92,000. An entry takes up to five times its text in memory.
 pub(crate) const TENSORS_MAX: usize = 1 << 17;
-/// Axes that are kept of a shape; more than four are refused anyway.
-const AXES_KEPT: usize = 8;
+/// Axes of a tensor: a decoder's have one to four, and what sees images and films five.
+const AXES_MAX: usize = 8;
+/// Types of elements that the format knows and no weight here has.
+const OTHER_DTYPES: [&str; 14] = [
+    "BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "F64", "F8_E4M3", "F8_E5M2", "F8_E8M0",
+    "C64",
+];
 
 /// Reads the headers of `model.safetensors`, or of the shards that `model.safetensors.index.json` names.
 pub(crate) fn open_directory(dir: &Path) -> Result<(Vec<Storage>, Vec<TensorInfo>)> {
@@ -78,10 +84,9 @@ fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<Storage>, Vec<TensorInfo
         tensors.extend(shard);
         files.push(storage);
     }
-    if tensors.len() != weight_map.len() {
-        let here: std::collections::HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
-        let absent = weight_map.iter().find(|(name, _)| !here.contains(name.as_str()));
-        let (tensor, shard) = absent.expect("every tensor found is in the index, and fewer are here");
+    let here: std::collections::HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+    let is_read = |name: &str| here.contains(name) || is_of_other_part(name);
+    if let Some((tensor, shard)) = weight_map.iter().find(|(name, _)| !is_read(name)) {
         let (shard, tensor) = (dir.join(shard), shown(tensor));
         let message = format!("{}: no tensor `{tensor}`, which the index promises", shard.display());
         return Err(Error::new("model-tensor-missing", message).hint("fetch the model again"));
@@ -159,8 +164,13 @@ pub(crate) fn read_header(storage: &Storage, file: usize) -> Result<Vec<TensorIn
     let mut end = 0u64;
     let mut tensors = Vec::with_capacity(entries.len());
     for (tensor, entry) in entries {
-        let info = check_entry(&tensor, &entry, end).map_err(&corrupt)?;
+        check_span(&tensor, &entry, end).map_err(&corrupt)?;
         end = entry.data_offsets.1;
+        // What sees images has counters and masks, of which nothing is read but the name.
+        if is_of_other_part(&tensor) && OTHER_DTYPES.contains(&entry.dtype.as_str()) {
+            continue;
+        }
+        let info = check_entry(&tensor, &entry).map_err(&corrupt)?;
         let offset = data_start.checked_add(entry.data_offsets.0);
         let offset = offset.ok_or_else(|| corrupt(format!("tensor `{tensor}` begins beyond 2^64")))?;
         tensors.push(TensorInfo { name: tensor, file, offset, ..info });
@@ -177,8 +187,8 @@ pub(crate) fn read_header(storage: &Storage, file: usize) -> Result<Vec<TensorIn
     Ok(tensors)
 }
 
-/// Checks one entry against its own shape and the end of the one before it.
-fn check_entry(name: &str, entry: &Entry, expect_start: u64) -> std::result::Result<TensorInfo, String> {
+/// Checks where an entry lies against the end of the one before it.
+fn check_span(name: &str, entry: &Entry, expect_start: u64) -> std::result::Result<(), String> {
     let name = shown(name);
     let (start, end) = entry.data_offsets;
     if end < start {
@@ -190,6 +200,13 @@ fn check_entry(name: &str, entry: &Entry, expect_start: u64) -> std::result::Res
     if start > expect_start {
         return Err(format!("nothing owns the bytes {expect_start} to {start}, before tensor `{name}`"));
     }
+    Ok(())
+}
+
+/// Checks one entry against its own shape.
+fn check_entry(name: &str, entry: &Entry) -> std::result::Result<TensorInfo, String> {
+    let name = shown(name);
+    let (start, end) = entry.data_offsets;
     let encoding = match entry.dtype.as_str() {
         "F32" => Encoding::F32,
         "F16" => Encoding::F16,
@@ -200,9 +217,9 @@ fn check_entry(name: &str, entry: &Entry, expect_start: u64) -> std::result::Res
         }
     };
     let shape = &entry.shape;
-    if shape.is_empty() || shape.len() > 4 || shape.contains(&0) {
+    if shape.is_empty() || shape.len() > AXES_MAX || shape.contains(&0) {
         return Err(format!(
-            "tensor `{name}` has shape {shape:?}; one to four axes, none of them 0, are read"
+            "tensor `{name}` has shape {shape:?}; one to {AXES_MAX} axes, none of them 0, are read"
         ));
     }
     match encoding.tensor_bytes(shape) {
@@ -247,7 +264,7 @@ struct Entry {
     data_offsets: (u64, u64),
 }
 
-/// Reads a shape, of which axes beyond `AXES_KEPT` are left out: a list of zeros takes four times its text.
+/// Reads a shape, of which all axes but one beyond `AXES_MAX` are left out: a list of zeros takes four times its text.
 fn axes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<u64>, D::Error> {
     struct Axes;
     impl<'de> Visitor<'de> for Axes {
@@ -259,7 +276,7 @@ fn axes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Resul
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Vec<u64>, A::Error> {
             let mut axes = Vec::new();
-            while axes.len() < AXES_KEPT
+            while axes.len() <= AXES_MAX
                 && let Some(axis) = seq.next_element()?
             {
                 axes.push(axis);

@@ -99,7 +99,7 @@ fn lying_headers_are_corrupt() {
         ("overlap", set(norm, entry(json!([4]), json!([0, 16]))), "inside the one that ends at"),
         ("hole", set(embed, entry(json!([5, 4]), json!([0, 80]))), "nothing owns"),
         ("zero axis", set(embed, entry(json!([0, 4]), json!([0, 0]))), "none of them 0"),
-        ("no axis", set(embed, entry(json!([]), json!([0, 4]))), "one to four axes"),
+        ("no axis", set(embed, entry(json!([]), json!([0, 4]))), "one to 8 axes"),
         (
             "other dtype",
             set(embed, json!({ "dtype": "I64", "shape": [6, 2], "data_offsets": [0, 96] })),

@@ -1,7 +1,7 @@
 //! A language model inside a model of text and images opens as the language model alone.
 
 use crate::common::safetensors;
-use plimsoll_base::{Family, ModelSpec, Result};
+use plimsoll_base::{Family, LayerSet, ModelSpec, Result};
 use plimsoll_files::{OpenModel, check_against};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -26,6 +26,8 @@ const QWEN: Wrapper = Wrapper {
     model_type: "qwen3_5",
     architecture: "Qwen3_5ForConditionalGeneration",
     others: &[
+        "model.visual.patch_embed.proj.weight",
+        "model.visual.position_ids",
         "model.visual.blocks.0.attn.qkv.weight",
         "model.visual.merger.linear_fc1.bias",
         "mtp.fc.weight",
@@ -49,7 +51,13 @@ fn tensors(name: &str, others: &[&str], rename: impl Fn(&str) -> String) -> Vec<
     let end = data.len();
     for (i, name) in others.iter().enumerate() {
         let offsets = [end + 8 * i, end + 8 * (i + 1)];
-        new.insert((*name).into(), json!({ "dtype": "F32", "shape": [2], "data_offsets": offsets }));
+        let entry = match name {
+            // A convolution over films has five axes; a buffer of positions holds integers.
+            _ if name.ends_with("patch_embed.proj.weight") => ("F32", json!([2, 1, 1, 1, 1])),
+            _ if name.ends_with("position_ids") => ("I64", json!([1])),
+            _ => ("F32", json!([2])),
+        };
+        new.insert((*name).into(), json!({ "dtype": entry.0, "shape": entry.1, "data_offsets": offsets }));
     }
     safetensors(&Value::Object(new).to_string(), &[data, &vec![0; 8 * others.len()]].concat())
 }
@@ -108,6 +116,15 @@ fn what_the_inner_configuration_leaves_out_has_the_defaults_of_transformers() {
     let change = json!({ "query_pre_attn_scalar": null, "vocab_size": 97 });
     let spec = open(&wrapped(&GEMMA, &change, str::to_string)).unwrap().spec;
     assert_eq!((spec.vocab, spec.attention.scale), (97, Some(0.0625)));
+    // As Gemma 3 4B, 12B and 27B are published: a few keys, and none of rotation but the stretching.
+    let change = json!({ "rope_theta": "remove", "rope_local_base_freq": "remove", "layer_types": "remove",
+        "rms_norm_eps": "remove", "max_position_embeddings": "remove", "vocab_size": "remove",
+        "num_hidden_layers": 12, "sliding_window_pattern": "remove", "rope_scaling": { "rope_type": "linear", "factor": 8.0 } });
+    let spec = open(&wrapped(&GEMMA, &change, str::to_string)).unwrap().spec;
+    let window = spec.attention.window.unwrap();
+    assert_eq!((spec.rope_theta, window.rope_theta), (1e6, Some(1e4)));
+    assert_eq!((spec.vocab, spec.max_positions, spec.rms_eps), (262_208, 131_072, 1e-6));
+    assert_eq!(window.layers, LayerSet::all_but_every(6, 12));
     let change = json!({ "vocab_size": "remove", "hidden_size": "remove", "intermediate_size": "remove",
         "num_attention_heads": "remove", "num_key_value_heads": "remove", "head_dim": "remove",
         "num_hidden_layers": "remove", "layer_types": "remove", "model_type": "remove",
