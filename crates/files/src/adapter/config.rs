@@ -115,7 +115,7 @@ impl Read {
 }
 
 /// Keys whose presence changes the model otherwise than A and B do, unless they are null, false or empty.
-const NOT_BUILT: [(&str, &str); 17] = [
+const NOT_BUILT: [(&str, &str); 20] = [
     ("use_dora", "DoRA"),
     ("modules_to_save", "modules that were trained in full"),
     ("rank_pattern", "a rank of its own for some of the layers"),
@@ -133,10 +133,42 @@ const NOT_BUILT: [(&str, &str); 17] = [
     ("use_bdlora", "block-diagonal adapters"),
     ("arrow_config", "a choice among several adapters"),
     ("megatron_config", "weights of Megatron"),
+    ("kasa_config", "KaSA"),
+    ("monteclora_config", "MonteCLoRA"),
+    ("velora_config", "VeLoRA"),
 ];
 
-/// Beginnings of `init_lora_weights` that change the base model, so that the adapter alone is not enough.
-const CHANGE_THE_BASE: [&str; 4] = ["pissa", "olora", "corda", "loftq"];
+/// The other keys that peft writes: what is read here, and what says nothing of how the adapter is computed.
+const KNOWN: [&str; 24] = [
+    "peft_type",
+    "task_type",
+    "bias",
+    "init_lora_weights",
+    "base_model_name_or_path",
+    "r",
+    "lora_alpha",
+    "use_rslora",
+    "target_modules",
+    QUANTIZATION,
+    "auto_mapping",
+    "peft_version",
+    "revision",
+    "inference_mode",
+    "lora_dropout",
+    "megatron_core",
+    "qalora_group_size",
+    "ensure_weight_tying",
+    "runtime_config",
+    "ephemeral_gpu_offload",
+    // How A and B began; what changes the base with it is known by `init_lora_weights`.
+    "loftq_config",
+    "eva_config",
+    "corda_config",
+    "lora_ga_config",
+];
+
+/// `init_lora_weights` that leave the base model as it is; with others the adapter alone is not enough.
+const KEEP_THE_BASE: [&str; 4] = ["gaussian", "orthogonal", "eva", "mica"];
 
 /// Reads the configuration at `path`.
 ///
@@ -194,11 +226,19 @@ impl Config {
             }
         }
         match self.present("init_lora_weights") {
-            Some(Value::String(how)) if CHANGE_THE_BASE.iter().any(|start| how.starts_with(start)) => {
+            // peft compares without regard to case.
+            Some(Value::String(how))
+                if !KEEP_THE_BASE.iter().any(|keeps| how.eq_ignore_ascii_case(keeps)) =>
+            {
                 let what = "it begins from a changed base model, which the adapter does not hold";
-                not_built("init_lora_weights", &json!(how), what)
+                return not_built("init_lora_weights", &json!(how), what);
             }
-            _ => Ok(()),
+            _ => {}
+        }
+        let is_known = |key: &str| KNOWN.contains(&key) || NOT_BUILT.iter().any(|(known, _)| *known == key);
+        match self.map.iter().find(|(key, value)| !is_known(key) && !is_off(value)) {
+            Some((key, value)) => not_built(&shown(key), value, "this setting of an adapter is not known"),
+            None => Ok(()),
         }
     }
 

@@ -88,10 +88,11 @@ impl Adapter {
         let file = TensorFile::open(&weights)?.renamed(own_name)?;
         let found = Found { weights, model, rank: read.rank, base: read.base.as_deref() };
         let tensors = found.collect(&file)?;
+        // Before the layers are compared: not all of them have these in a family where they are not built.
+        check_fused(&path, found.any_targets(&tensors)?, model)?;
         let targets = found.targets(&tensors)?;
         found.check(targets, &tensors)?;
         found.check_score(&file, read.head)?;
-        check_fused(&path, targets, model)?;
         if let Modules::Names(said) = read.modules
             && said != targets
         {
@@ -222,10 +223,15 @@ impl Found<'_> {
         Ok(tensors)
     }
 
+    /// Returns the targets that have tensors in any layer.
+    fn any_targets(&self, tensors: &Tensors) -> Result<LoraTargets> {
+        LoraTargets::new(tensors.keys().map(|&(_, _, target, _)| target))
+            .ok_or_else(|| damaged(format!("{}: no tensors", self.weights.display())))
+    }
+
     /// Returns the targets that have tensors; every layer must have all of them.
     fn targets(&self, tensors: &Tensors) -> Result<LoraTargets> {
-        let targets = LoraTargets::new(tensors.keys().map(|&(_, _, target, _)| target))
-            .ok_or_else(|| damaged(format!("{}: no tensors", self.weights.display())))?;
+        let targets = self.any_targets(tensors)?;
         let layers = tensors.keys().next_back().map_or(0, |&(layer, ..)| layer + 1);
         for layer in 0..layers {
             let of_target =

@@ -86,7 +86,7 @@ pub(super) enum Name {
 }
 
 pub(super) fn parse(name: &str) -> Name {
-    let words: [(&str, &str); 8] = [
+    let words: [(&str, &str); 11] = [
         ("lora_magnitude_vector", "DoRA"),
         ("lora_embedding_", "an adapter of an embedding"),
         ("embed_tokens.", "an adapter of an embedding"),
@@ -95,6 +95,9 @@ pub(super) fn parse(name: &str) -> Name {
         ("modules_to_save", "a module that was trained in full"),
         (".lora_A.bias", "a bias in A"),
         (".lora_B.bias", "a bias in B"),
+        (".linear_attn.", "an adapter of linear attention"),
+        (".qkv_proj.", "an adapter of q, k and v in one"),
+        (".gate_up_proj.", "an adapter of gate and up in one"),
     ];
     if name == ADAPTER_SCORE {
         return Name::Score;

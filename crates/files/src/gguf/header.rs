@@ -21,6 +21,14 @@ const METADATA_BYTES_MAX: u64 = 192 << 20;
 const STRING_BYTES: u64 = 40;
 const AXES_MAX: u32 = 4;
 const WINDOW_BYTES: usize = 1 << 18;
+/// What files may hold that is not read, by the number of ggml's table.
+#[rustfmt::skip]
+const OTHER_TYPES: [(u32, &str); 23] = [
+    (9, "Q8_1"), (10, "Q2_K"), (11, "Q3_K"), (15, "Q8_K"), (16, "IQ2_XXS"), (17, "IQ2_XS"),
+    (18, "IQ3_XXS"), (19, "IQ1_S"), (20, "IQ4_NL"), (21, "IQ3_S"), (22, "IQ2_S"), (23, "IQ4_XS"),
+    (24, "I8"), (25, "I16"), (26, "I32"), (27, "I64"), (28, "F64"), (29, "IQ1_M"),
+    (34, "TQ1_0"), (35, "TQ2_0"), (39, "MXFP4"), (40, "NVFP4"), (41, "Q1_0"),
+];
 
 /// A parsed header.
 #[derive(Debug)]
@@ -321,7 +329,11 @@ impl Reader<'_> {
     }
 
     fn unknown_encoding(&self, name: &str, kind: u32) -> Error {
-        let message = format!("{}: tensor `{}` has GGUF type {kind}", self.storage.name(), shown(name));
+        let kind = match OTHER_TYPES.iter().find(|(number, _)| *number == kind) {
+            Some((number, name)) => format!("{name}, which is GGUF type {number}"),
+            None => format!("GGUF type {kind}"),
+        };
+        let message = format!("{}: tensor `{}` has {kind}", self.storage.name(), shown(name));
         Error::new("model-unsupported", message)
             .fact("read are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K")
             .hint("take a file of another quantisation, Q8_0 for instance")

@@ -174,6 +174,13 @@ fn other_kinds_of_adapter_are_refused_by_key_and_value() {
         ("trainable_token_indices", json!([1, 2])),
         ("target_parameters", json!(["experts"])),
         ("init_lora_weights", json!("pissa_niter_4")),
+        ("init_lora_weights", json!("OLoRA")),
+        ("init_lora_weights", json!("lora_ga")),
+        ("init_lora_weights", json!("a way of next year")),
+        ("kasa_config", json!({ "beta": 0.1 })),
+        ("monteclora_config", json!({ "num_samples": 4 })),
+        ("velora_config", json!({ "group_size": 4 })),
+        ("use_next_years_kind", json!(true)),
         ("target_modules", json!(["q_proj", "lm_head"])),
         ("target_modules", json!(["query_key_value"])),
         ("r", json!(512)),
@@ -188,10 +195,29 @@ fn other_kinds_of_adapter_are_refused_by_key_and_value() {
         "base_model.model.model.embed_tokens.lora_embedding_A",
         "base_model.model.lm_head.lora_A.weight",
         "base_model.model.lm_head.modules_to_save.weight",
+        "base_model.model.model.layers.0.linear_attn.in_proj_qkv.lora_A.weight",
+        "base_model.model.model.layers.0.self_attn.qkv_proj.lora_A.weight",
     ] {
         let error = refusal(|_, tensors| tensors.push((name.into(), vec![1, 1])));
         assert_eq!(error.slug, "adapter-unsupported", "{name}: {error}");
         assert!(error.message.contains(name), "{error}");
+    }
+}
+
+#[test]
+fn what_says_nothing_of_the_computation_is_left_alone() {
+    for (key, value) in [
+        ("init_lora_weights", json!("Gaussian")),
+        ("init_lora_weights", json!("mica")),
+        ("init_lora_weights", json!(false)),
+        ("peft_version", json!("0.99")),
+        ("qalora_group_size", json!(16)),
+        ("eva_config", json!({ "rho": 2.0 })),
+        ("next_years_kind", json!({})),
+    ] {
+        let mut config = config();
+        config[key] = value.clone();
+        open(&config, &adapter_tensors(shape(), &model())).unwrap_or_else(|e| panic!("{key} {value}: {e}"));
     }
 }
 
