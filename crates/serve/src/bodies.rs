@@ -8,6 +8,7 @@ use crate::{chat, completions, tokens};
 use plimsoll_base::Result;
 use plimsoll_device::Sampling;
 use plimsoll_text::calls::{Calls, joined};
+use plimsoll_text::calls_xml::Tool;
 use plimsoll_text::{ChatTemplate, Tokenizer};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -65,7 +66,8 @@ impl Bodies {
     /// Looks for calls in both forms, at once and character by character: what is found is the same.
     fn respond(&self, text: &str) {
         for template in [self.house.texts.template.as_deref(), None] {
-            let calls = || Calls::new(template, vec!["f".into()]);
+            let calls =
+                || Calls::new(template, Tool::all(&[serde_json::json!({ "function": { "name": "f" } })]));
             let mut buffer = [0; 4];
             let (mut whole, mut pieces) = (calls(), calls());
             let mut at_once = whole.push(text);

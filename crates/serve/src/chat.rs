@@ -27,7 +27,7 @@ pub fn read(body: &[u8], house: &Arc<House>, seat: Option<&Seat>) -> Reply<Asked
         Some(seat) => seat.prompt(&chat, house)?,
     };
     let calls = (!chat.tools.is_empty()).then(|| {
-        let calls = Calls::new(house.texts.template.as_deref(), chat.tool_names());
+        let calls = Calls::new(house.texts.template.as_deref(), chat.functions());
         vec![calls; drawing.choices]
     });
     let form = ChatForm {

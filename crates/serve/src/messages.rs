@@ -5,6 +5,7 @@ use crate::house::House;
 use crate::refusal::{Refusal, Reply};
 use plimsoll_base::{Error, shown};
 use plimsoll_text::Conversation;
+use plimsoll_text::calls_xml::Tool;
 use serde_json::{Map, Value, json};
 
 const MESSAGES_MAX: usize = 4096;
@@ -72,10 +73,9 @@ impl Chat {
             .map_err(|error| Box::new(Refusal { error, param: Some("messages".into()) }))
     }
 
-    /// Returns the names of the functions that may be called.
-    pub fn tool_names(&self) -> Vec<String> {
-        let name = |tool: &Value| tool["function"]["name"].as_str().map(str::to_string);
-        self.tools.iter().filter_map(name).collect()
+    /// Returns the functions that may be called.
+    pub fn functions(&self) -> Vec<Tool> {
+        Tool::all(&self.tools)
     }
 }
 

@@ -1,8 +1,10 @@
-//! Tool calls in the text of a response. Models write them in one of two forms, which their chat templates teach: Qwen and
-//! Hermes as `<tool_call>{"name": ..., "arguments": ...}</tool_call>`, Llama 3 as the whole response, `{"name": ...,
-//! "parameters": ...}`. What looks like a call and is none stays text.
+//! Tool calls in the text of a response. Models write them in one of three forms, which their chat templates teach: Qwen and
+//! Hermes as `<tool_call>{"name": ..., "arguments": ...}</tool_call>`, Qwen3-Coder and Qwen3.5 with tags for the function and
+//! its parameters within `<tool_call>` (`calls_xml`), Llama 3 as the whole response, `{"name": ..., "parameters": ...}`. What
+//! looks like a call and is none stays text.
 
 use crate::ChatTemplate;
+use crate::calls_xml::{self, Tool};
 use serde_json::{Map, Value};
 
 const OPEN: &str = "<tool_call>";
@@ -31,16 +33,16 @@ pub enum Calls {
 }
 
 impl Calls {
-    /// For functions of these names, in the form that a template teaches.
-    pub fn new(template: Option<&ChatTemplate>, tools: Vec<String>) -> Calls {
+    /// Looks for calls of these functions, in the form that a template teaches.
+    pub fn new(template: Option<&ChatTemplate>, tools: Vec<Tool>) -> Calls {
         match template.is_some_and(|template| template.mentions(OPEN)) {
-            true => Calls::Tagged(Tagged::default()),
+            true => Calls::Tagged(Tagged { tools, ..Tagged::default() }),
             false => Calls::Whole(Whole { tools, ..Whole::default() }),
         }
     }
 
     /// Finds the calls in a whole response.
-    pub fn in_response(template: Option<&ChatTemplate>, tools: Vec<String>, response: &str) -> Vec<Said> {
+    pub fn in_response(template: Option<&ChatTemplate>, tools: Vec<Tool>, response: &str) -> Vec<Said> {
         let mut calls = Calls::new(template, tools);
         let mut said = calls.push(response);
         said.extend(calls.finish());
@@ -80,6 +82,7 @@ impl Calls {
 
 #[derive(Clone, Debug, Default)]
 pub struct Tagged {
+    tools: Vec<Tool>,
     /// White space after the last text: it separates a call, or belongs to what follows.
     gap: String,
     /// What may be the beginning of a tag; or an open tag and what follows it.
@@ -136,7 +139,7 @@ impl Tagged {
     fn call(&mut self, whole: &str, said: &mut Vec<Said>) {
         self.inside = false;
         let gap = std::mem::take(&mut self.gap);
-        match tagged_call(&whole[OPEN.len()..whole.len() - CLOSE.len()]) {
+        match tagged_call(&whole[OPEN.len()..whole.len() - CLOSE.len()], &self.tools) {
             Some(call) => said.push(call),
             None => {
                 push_text(said, &gap);
@@ -148,7 +151,7 @@ impl Tagged {
 
 #[derive(Clone, Debug, Default)]
 pub struct Whole {
-    tools: Vec<String>,
+    tools: Vec<Tool>,
     held: String,
     /// Bytes of `held` before a call may begin: white space, and one tag.
     lead: usize,
@@ -198,7 +201,7 @@ impl Whole {
             let name = call
                 .get("name")?
                 .as_str()
-                .filter(|name| self.tools.iter().any(|tool| tool == name))?
+                .filter(|name| self.tools.iter().any(|tool| tool.name == *name))?
                 .to_string();
             let arguments = call.remove("parameters").or_else(|| call.remove("arguments"))?;
             calls.push(Said::Call { name, arguments: arguments.is_object().then(|| arguments.to_string())? });
@@ -230,7 +233,10 @@ fn push_text(said: &mut Vec<Said>, text: &str) {
 }
 
 /// Reads what is between two tags.
-fn tagged_call(text: &str) -> Option<Said> {
+fn tagged_call(text: &str, tools: &[Tool]) -> Option<Said> {
+    if let Some((name, arguments)) = calls_xml::call(text, tools) {
+        return Some(Said::Call { name, arguments: Value::Object(arguments).to_string() });
+    }
     let mut call: Map<String, Value> = serde_json::from_str(text).ok()?;
     let name = call.get("name")?.as_str().filter(|name| !name.is_empty())?.to_string();
     let arguments = match call.remove("arguments") {
@@ -258,7 +264,10 @@ mod tests {
     /// What a response becomes in pieces of `size` bytes; text is joined.
     fn parse(template: &str, text: &str, size: usize) -> Vec<Said> {
         let template = ChatTemplate::new(template, &[]).unwrap();
-        let mut calls = Calls::new(Some(&template), vec!["add".into(), "now".into()]);
+        let mut calls = Calls::new(
+            Some(&template),
+            Tool::all(&["add", "now"].map(|name| serde_json::json!({ "function": { "name": name } }))),
+        );
         let mut said: Vec<Said> = Vec::new();
         for piece in text.as_bytes().chunks(size) {
             said.extend(calls.push(std::str::from_utf8(piece).unwrap()));
@@ -305,6 +314,14 @@ mod tests {
             ),
             ("<tool_call>{\"name\":\"add\"", vec![words("<tool_call>{\"name\":\"add\"")]),
             ("  \n", vec![words("  \n")]),
+            (
+                "So:\n<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>\n",
+                vec![words("So:"), call("add", "{\"a\":\"1\"}"), words("\n")],
+            ),
+            (
+                "<tool_call><function=add><parameter=a>1</tool_call>",
+                vec![words("<tool_call><function=add><parameter=a>1</tool_call>")],
+            ),
         ] {
             check(TAGGED, text, &expect);
         }

@@ -4,6 +4,7 @@
 //! ids for which the model has no row, and templates that do not end are refused by name.
 
 pub mod calls;
+pub mod calls_xml;
 mod chat;
 mod data;
 mod files_to_save;

@@ -8,6 +8,7 @@
 use crate::data::dataset::TextModel;
 use plimsoll_base::{Error, Result};
 use plimsoll_text::calls::{Calls, Said};
+use plimsoll_text::calls_xml::Tool;
 use plimsoll_text::{ChatTemplate, Conversation, Message, written_after};
 use serde_json::{Value, json};
 
@@ -36,7 +37,8 @@ impl Glue<'_> {
         if self.tools.is_empty() || writes_tools {
             return Ok(());
         }
-        let names = names_of(self.tools).join(", ");
+        let names: Vec<String> = Tool::all(self.tools).into_iter().map(|tool| tool.name).collect();
+        let names = names.join(", ");
         let why = match self.text.template {
             Some(_) => "the model's chat template does not write tools",
             None => "the model has no chat template",
@@ -75,7 +77,7 @@ impl Glue<'_> {
             return (response.to_string(), Vec::new());
         }
         let (mut words, mut calls) = (String::new(), Vec::new());
-        for said in Calls::in_response(self.text.template.as_deref(), names_of(self.tools), response) {
+        for said in Calls::in_response(self.text.template.as_deref(), Tool::all(self.tools), response) {
             match said {
                 Said::Text(text) => words.push_str(&text),
                 Said::Call { name, arguments } => {
@@ -87,10 +89,6 @@ impl Glue<'_> {
         }
         (words, calls)
     }
-}
-
-fn names_of(tools: &[Value]) -> Vec<String> {
-    tools.iter().filter_map(|tool| tool["function"]["name"].as_str().map(str::to_string)).collect()
 }
 
 /// Returns the tokens after a turn: what the environment `said`, in at most `most` tokens.

@@ -99,7 +99,7 @@ impl Chat {
 fn is_answer(answer: &str, message: &Value, chat: &Chat, house: &House) -> bool {
     let said = match chat.tools.is_empty() {
         true => vec![Said::Text(answer.to_string())],
-        false => Calls::in_response(house.texts.template.as_deref(), chat.tool_names(), answer),
+        false => Calls::in_response(house.texts.template.as_deref(), chat.functions(), answer),
     };
     let (mut text, mut calls) = (String::new(), Vec::new());
     for one in said {

@@ -1,0 +1,161 @@
+//! Tool calls as Qwen3-Coder and Qwen3.5 write them: tags for the function and for each parameter, whose text becomes a value by
+//! the function's schema.
+//!
+//! ```text
+//! <function=add>
+//! <parameter=a>
+//! 1
+//! </parameter>
+//! </function>
+//! ```
+//!
+//! Source: the chat templates of both, and vLLM's parser `qwen3_coder`, whose rules for types these are.
+
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+
+const FUNCTION: &str = "<function=";
+const FUNCTION_END: &str = "</function>";
+const PARAMETER: &str = "<parameter=";
+const PARAMETER_END: &str = "</parameter>";
+
+/// A function that a response may call.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tool {
+    /// What a call names.
+    pub name: String,
+    /// The types of its parameters; one of several types has none.
+    types: HashMap<String, String>,
+}
+
+impl Tool {
+    /// Reads the functions of `tools`, which are in OpenAI's form; what has no name is left out.
+    pub fn all(tools: &[Value]) -> Vec<Tool> {
+        let tool = |tool: &Value| {
+            let function = &tool["function"];
+            let properties = function["parameters"]["properties"].as_object().into_iter().flatten();
+            let types = properties.filter_map(|(name, schema)| {
+                Some((name.clone(), schema["type"].as_str()?.to_ascii_lowercase()))
+            });
+            Some(Tool { name: function["name"].as_str()?.to_string(), types: types.collect() })
+        };
+        tools.iter().filter_map(tool).collect()
+    }
+}
+
+/// Reads one call: the function's name and its arguments. None where the text is no such call, or not a whole one.
+pub(crate) fn call(text: &str, tools: &[Tool]) -> Option<(String, Map<String, Value>)> {
+    let (name, mut rest) = text.trim().strip_prefix(FUNCTION)?.split_once('>')?;
+    let name = name.trim();
+    if name.is_empty() {
+        return None;
+    }
+    let unknown = Tool::default();
+    let tool = tools.iter().find(|tool| tool.name == name).unwrap_or(&unknown);
+    let mut arguments = Map::new();
+    loop {
+        rest = rest.trim_start();
+        if let Some(after) = rest.strip_prefix(FUNCTION_END) {
+            return after.trim().is_empty().then(|| (name.to_string(), arguments));
+        }
+        let (key, after) = rest.strip_prefix(PARAMETER)?.split_once('>')?;
+        // A parameter that is not closed ends where the next one begins, or the function ends.
+        let ends = [PARAMETER_END, PARAMETER, FUNCTION_END];
+        let is_end = |&(at, _): &(usize, &str)| ends.iter().any(|tag| after[at..].starts_with(tag));
+        let (end, _) = after.match_indices('<').find(is_end)?;
+        let words = after[..end].strip_prefix('\n').unwrap_or(&after[..end]);
+        let words = words.strip_suffix('\n').unwrap_or(words);
+        let kind = tool.types.get(key.trim()).map(String::as_str);
+        arguments.insert(key.trim().to_string(), value(words, kind, tool));
+        rest = after[end..].strip_prefix(PARAMETER_END).unwrap_or(&after[end..]);
+    }
+}
+
+/// Returns the value that a parameter's text stands for.
+fn value(words: &str, kind: Option<&str>, tool: &Tool) -> Value {
+    let text = || Value::from(words);
+    if words.eq_ignore_ascii_case("null") {
+        return Value::Null;
+    }
+    let json = || serde_json::from_str::<Value>(words.trim()).ok();
+    let number = |wanted: fn(&Value) -> bool| json().filter(wanted).unwrap_or_else(text);
+    match kind {
+        // A function or parameter that is not described: nothing says that the text is more than text.
+        None if tool.types.is_empty() => text(),
+        Some(kind) if ["string", "str", "text", "varchar", "char", "enum"].contains(&kind) => text(),
+        Some(kind) if ["int", "uint", "long", "short", "unsigned"].iter().any(|of| kind.starts_with(of)) => {
+            number(|value| value.is_i64() || value.is_u64())
+        }
+        Some(kind) if kind.starts_with("num") || kind.starts_with("float") => number(Value::is_number),
+        Some("boolean" | "bool" | "binary") => match words.trim().to_ascii_lowercase().as_str() {
+            "true" | "1" => Value::Bool(true),
+            _ => Value::Bool(false),
+        },
+        _ => json().unwrap_or_else(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn tools() -> Vec<Tool> {
+        let properties = json!({
+            "text": { "type": "string" }, "count": { "type": "integer" }, "share": { "type": "number" },
+            "deep": { "type": "boolean" }, "list": { "type": "array" }, "any": { "anyOf": [] },
+        });
+        Tool::all(&[json!({ "function": { "name": "f", "parameters": { "properties": properties } } })])
+    }
+
+    #[test]
+    fn the_text_of_a_parameter_is_a_value_by_its_schema() {
+        for (key, words, expect) in [
+            ("text", "1", json!("1")),
+            ("text", "\n\nkept\n", json!("\n\nkept\n")),
+            ("text", "<b>x</b>", json!("<b>x</b>")),
+            ("count", "12", json!(12)),
+            ("count", "many", json!("many")),
+            ("count", "1.5", json!("1.5")),
+            ("share", "1.5", json!(1.5)),
+            ("share", "2", json!(2)),
+            ("deep", "True", json!(true)),
+            ("deep", "no", json!(false)),
+            ("list", "[1, {\"a\": null}]", json!([1, { "a": null }])),
+            ("list", "[1,", json!("[1,")),
+            ("any", "{\"a\": 1}", json!({ "a": 1 })),
+            ("any", "words", json!("words")),
+            ("other", "3", json!(3)),
+            ("text", "null", Value::Null),
+        ] {
+            let text = format!("\n<function=f>\n<parameter={key}>\n{words}\n</parameter>\n</function>\n");
+            let (name, arguments) = call(&text, &tools()).unwrap_or_else(|| panic!("{text}"));
+            assert_eq!((name.as_str(), &arguments[key]), ("f", &expect), "{text}");
+        }
+        let (_, arguments) = call("<function=g><parameter=a>1</parameter></function>", &tools()).unwrap();
+        assert_eq!(arguments["a"], "1", "a function without a schema");
+    }
+
+    #[test]
+    fn many_parameters_are_read_in_time_that_grows_with_the_text() {
+        let text = format!("<function=f>{}</function>", "<parameter=count>1</parameter>".repeat(300_000));
+        assert_eq!(call(&text, &tools()).map(|(_, arguments)| arguments.len()), Some(1));
+    }
+
+    #[test]
+    fn what_is_no_whole_call_is_none() {
+        for (text, count) in [
+            ("<function=f>\n</function>", Some(0)),
+            ("<function=f><parameter=count>1<parameter=share>2</function>", Some(2)),
+            ("<function=f><parameter=count>1</parameter>", None),
+            ("<function=f><parameter=count>1", None),
+            ("<function=f> words </function>", None),
+            ("<function=f></function> and more", None),
+            ("<function=></function>", None),
+            ("<function", None),
+            ("{\"name\": \"f\"}", None),
+        ] {
+            assert_eq!(call(text, &tools()).map(|(_, arguments)| arguments.len()), count, "{text}");
+        }
+    }
+}
