@@ -65,7 +65,7 @@ pub(super) static TABLE: Table = Table {
         ("repetition_penalty", Idle, Later),
         ("sync_ref_model", Idle, NotBuilt(Objective)),
         ("ref_model|ref_model_name_or_path", Idle, Later),
-        ("label_smoothing", Idle, Number("loss.label_smoothing")),
+        ("label_smoothing", Idle, Lost("TRL applies it with loss_type robust and exo_pair alone; loss.label_smoothing smooths the sigmoid loss, as older TRL did")),
         ("label_smoothing_factor", Idle, NotBuilt(Objective)),
         ("neftune_noise_alpha", Idle, NotBuilt(Objective)),
         ("rpo_alpha", Idle, NotBuilt(Objective)),
