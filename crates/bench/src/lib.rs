@@ -423,6 +423,8 @@ pub(crate) fn run_file(options: &BenchOptions, prompts: usize, group: usize, new
     run.rollout.prompts_per_step = prompts as u32;
     run.rollout.group_size = group as u32;
     run.rollout.max_new_tokens = new as u32;
+    // There is no evaluation: passes are recorded for one way of sampling.
+    run.eval.temperature = run.rollout.temperature;
     run
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// What driver and libraries hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Of the card, besides the arena: context, modules, cuBLASLt, recorded passes.
+    /// Of the card, besides the arena and recorded passes: context, modules, cuBLASLt.
     pub card: Bytes,
     /// Of the host, anonymous memory.
     pub host: Bytes,
@@ -18,41 +18,94 @@ pub struct Held {
     pub shared: Bytes,
 }
 
-/// Measured on an H200 with driver 580 and 16 cores, and rounded up. The host's numbers are those of a first start, in
-/// which the kernels are compiled: what the compiler took stays with the process.
-const TABLE: Held =
-    Held { card: Bytes::mib(640), host: Bytes::mib(448), files: Bytes::mib(232), shared: Bytes::mib(12) };
-/// As `TABLE`, of a run that trains adapters: products of more shapes load more of cuBLASLt's modules.
-const CARD_WITH_ADAPTERS: Bytes = Bytes::mib(1280);
-const TABLE_SOURCE: &str = "from a table, measured on an H200 with driver 580";
-/// Runs differ in shapes: a plan takes this much more than the most that was noted.
+/// Measured on an H100 and an H200, both with driver 580 and 16 cores, and rounded up. The host's numbers are those of a first
+/// start, in which the kernels are compiled: what the compiler took stays with the process.
+const HOST: Held =
+    Held { card: Bytes(0), host: Bytes::mib(448), files: Bytes::mib(232), shared: Bytes::mib(12) };
+const TABLE_SOURCE: &str = "from a table, measured on an H100 and an H200 with driver 580";
+/// A context without a module: 526.8 MiB on both cards.
+const CONTEXT: Bytes = Bytes::mib(527);
+/// Runs differ in shapes: a plan takes this much more of the host than the most that was noted.
 const MARGIN: u64 = 16 << 20;
+/// As `MARGIN`, of the card, whose memory is given in pieces of 2 MiB.
+const CARD_MARGIN: u64 = 4 << 20;
+/// What a recorded pass takes for a layer: 0.77 to 1.07 MiB a pass of 24 to 36 layers were measured.
+const GRAPH_BYTES_PER_LAYER: u64 = 40 << 10;
 /// No driver holds as much: a larger number was not written by Plimsoll.
 const BYTES_MAX: u64 = 1 << 36;
 
+/// Which modules a run loads, by the products that it computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Modules {
+    /// No kernels but Plimsoll's: f32, and adapters next to weights that stay as they are.
+    Own,
+    /// Those that cuBLASLt takes for narrow layers.
+    Narrow,
+    /// Those that it takes for others.
+    Wide,
+}
+
+/// The width below which cuBLASLt's modules are few: measured with 576 (4 to 7 MiB) and 896 (18 to 27 MiB).
+const NARROW: u32 = 640;
+
+impl Modules {
+    /// Returns the modules of a model of this width. `is_own`: nothing is computed that cuBLASLt is asked for.
+    pub fn of(is_own: bool, hidden: u32) -> Modules {
+        match is_own {
+            true => Modules::Own,
+            false if hidden < NARROW => Modules::Narrow,
+            false => Modules::Wide,
+        }
+    }
+
+    /// Returns what they take of a card: 0 to 5, 4 to 7 and 18 to 27 MiB were measured.
+    const fn bytes(self) -> Bytes {
+        match self {
+            Modules::Own => Bytes::mib(6),
+            Modules::Narrow => Bytes::mib(8),
+            Modules::Wide => Bytes::mib(30),
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Modules::Own => "own",
+            Modules::Narrow => "narrow",
+            Modules::Wide => "wide",
+        }
+    }
+}
+
+/// Returns what `passes` recorded passes of a model with `layers` layers take of a card, at most.
+pub fn graph_bytes(passes: usize, layers: u32) -> Bytes {
+    Bytes((passes as u64).saturating_mul(u64::from(layers)).saturating_mul(GRAPH_BYTES_PER_LAYER))
+}
+
 impl Held {
-    /// What to plan with, and where it is from.
-    pub fn known() -> (Held, String) {
-        let noted = file().and_then(|file| Some((Held::read(&file)?, file)));
+    /// Returns what the table has.
+    fn table(modules: Modules) -> Held {
+        Held { card: Bytes(CONTEXT.0 + modules.bytes().0), ..HOST }
+    }
+
+    /// Returns what to plan with, and where it is from. The card's is never less than the table's: a run of another shape was noted.
+    pub fn known(modules: Modules) -> (Held, String) {
+        let (table, noted) =
+            (Held::table(modules), file(modules).and_then(|file| Some((Held::read(&file)?, file))));
         match noted {
-            None => (TABLE, TABLE_SOURCE.to_string()),
+            None => (table, TABLE_SOURCE.to_string()),
             Some((held, file)) => {
                 let source = format!("measured by runs on this machine, in {}", file.display());
-                (held.map(|bytes| Bytes(bytes.0 + MARGIN)), source)
+                let card = Bytes(held.card.0 + CARD_MARGIN).max(table.card);
+                (Held { card, ..held.map(|bytes| Bytes(bytes.0 + MARGIN)) }, source)
             }
         }
     }
 
-    /// Returns what a run with adapters takes, where nothing was measured: `self` is of the table.
-    pub fn with_adapters(self) -> Held {
-        if self == TABLE { Held { card: CARD_WITH_ADAPTERS, ..self } } else { self }
-    }
-
     /// Notes a measurement; of two the larger of each number stays. Best effort: without a note the table is taken. Under a
     /// tool that the driver loads (a sanitizer, a profiler) nothing is noted: it takes gigabytes itself.
-    pub fn note(self) {
+    pub fn note(self, modules: Modules) {
         let tool = std::env::vars_os().any(|(key, _)| key.to_string_lossy().contains("INJECTION"));
-        if let (Some(file), false) = (file(), tool) {
+        if let (Some(file), false) = (file(modules), tool) {
             let most = Held::read(&file).unwrap_or_default().zip(self, Bytes::max);
             let _ = compile::write_cached(&file, most.text().as_bytes());
         }
@@ -88,10 +141,10 @@ impl Held {
 }
 
 /// The note about the first card with its driver; `None` without a card.
-fn file() -> Option<PathBuf> {
+fn file(modules: Modules) -> Option<PathBuf> {
     let (_, info) = driver::first_device().ok()?;
     let name: String = info.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    Some(compile::cache_folder()?.join(format!("held-{name}-{}.bytes", info.driver)))
+    Some(compile::cache_folder()?.join(format!("held-{name}-{}-{}.bytes", info.driver, modules.name())))
 }
 
 #[cfg(test)]
@@ -100,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_note_is_read_back_and_nonsense_is_not() {
-        let held = TABLE.map(|bytes| Bytes(bytes.0 + 1));
+        let held = Held::table(Modules::Wide).map(|bytes| Bytes(bytes.0 + 1));
         assert_eq!(Held::parse(&held.text()), Some(held));
         for text in ["", "1 2 3", "1 2 3 -4", "1 2 3 99999999999999", "a b c d"] {
             assert_eq!(Held::parse(text), None, "{text}");
@@ -109,8 +162,40 @@ mod tests {
 
     #[test]
     fn the_larger_of_two_measurements_stays() {
-        let other = Held { card: Bytes(1), host: Bytes::mib(900), ..TABLE };
-        let most = TABLE.zip(other, Bytes::max);
-        assert_eq!(most, Held { host: Bytes::mib(900), ..TABLE });
+        let table = Held::table(Modules::Own);
+        let other = Held { card: Bytes(1), host: Bytes::mib(900), ..table };
+        let most = table.zip(other, Bytes::max);
+        assert_eq!(most, Held { host: Bytes::mib(900), ..table });
+    }
+
+    /// MiB beyond the arena on an H100 and on an H200, which are the same: what was planned lies above each by 1 % of 1 GiB and a half.
+    #[test]
+    fn what_was_measured_lies_below_the_table() {
+        for (modules, passes, layers, measured) in [
+            (Modules::Narrow, 1, 30, 531.3),
+            (Modules::Narrow, 4, 30, 534.3),
+            (Modules::Narrow, 10, 30, 539.6),
+            (Modules::Narrow, 22, 30, 550.9),
+            (Modules::Narrow, 0, 30, 533.1),
+            (Modules::Wide, 1, 24, 545.8),
+            (Modules::Wide, 4, 24, 548.6),
+            (Modules::Wide, 6, 24, 549.9),
+            (Modules::Wide, 14, 24, 557.9),
+            (Modules::Wide, 30, 24, 571.2),
+            (Modules::Wide, 0, 24, 553.4),
+            (Modules::Wide, 4, 28, 550.0),
+            (Modules::Wide, 10, 28, 554.0),
+            (Modules::Wide, 10, 36, 557.7),
+            (Modules::Wide, 0, 28, 550.8),
+            (Modules::Wide, 0, 32, 550.0),
+            (Modules::Own, 4, 24, 533.2),
+            (Modules::Own, 4, 28, 529.8),
+            (Modules::Own, 0, 24, 531.2),
+            (Modules::Own, 1, 24, 527.9),
+        ] {
+            let planned = Held::table(modules).card.0 + graph_bytes(passes, layers).0;
+            let above = planned as f64 / f64::from(1 << 20) - measured;
+            assert!((0.0..=16.0).contains(&above), "{modules:?}, {passes} passes: {above:.1} MiB above");
+        }
     }
 }

@@ -63,6 +63,6 @@ pub use compile::{ARCHITECTURES, SOURCES, Source, check_architecture, compile};
 pub use cuda_device::{CudaDevice, CudaOptions, ScratchLimits, libraries, probe};
 pub use driver::GpuInfo;
 pub use hand_over::{HandOver, Offer, take};
-pub use held::Held;
+pub use held::{Held, Modules, graph_bytes};
 pub(crate) use launch::{Arg, Launch};
 pub use nvml::free_memory;

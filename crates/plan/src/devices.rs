@@ -85,10 +85,12 @@ pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss, note: b
     let planned = report.plan.layout.sum(|r| r.name == "device.libraries");
     // The tables for other ranks' arenas have a row of their own: a plan for another number of ranks has others.
     let peers = report.plan.layout.sum(|r| r.name == "device.peers");
-    let libraries = Bytes(memory.libraries.0.saturating_sub(peers.0));
+    // So have recorded passes, whose number differs from run to run.
+    let graphs = report.plan.layout.sum(|r| r.name == "device.graphs");
+    let libraries = Bytes(memory.libraries.0.saturating_sub(peers.0 + graphs.0));
     let held = held_of(libraries, before, Host::this().rss(), offloaded);
     if note {
-        held.note();
+        held.note(report.shape.modules);
     }
     for region in &mut report.plan.layout.regions {
         let bytes = match region.name.as_str() {

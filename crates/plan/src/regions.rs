@@ -7,7 +7,7 @@ use crate::shape::RunShape;
 use crate::step_arrays::{StepArrays, step_bytes};
 use plimsoll_base::{Bytes, ModelSpec, Result};
 use plimsoll_cpu::CpuDevice;
-use plimsoll_cuda::{CudaDevice, ScratchLimits};
+use plimsoll_cuda::{CudaDevice, ScratchLimits, graph_bytes};
 use plimsoll_device::DeviceKind;
 use plimsoll_files::Head;
 use plimsoll_memory::{Layout, Place, Pool};
@@ -88,6 +88,10 @@ impl RunShape {
         }
         if self.target.kind == DeviceKind::Cuda {
             layout.outside("device.libraries", "device", Pool::Device, Place::Process, self.held.card);
+            let graphs = graph_bytes(self.recorded, self.spec.layers);
+            if self.head == Head::Vocabulary && graphs > Bytes(0) {
+                layout.outside("device.graphs", "device", Pool::Device, Place::Process, graphs);
+            }
             let peers = peers_bytes(self.ranks(), layout.arena_bytes());
             if peers > Bytes(0) {
                 layout.outside("device.peers", "device", Pool::Device, Place::Process, peers);

@@ -11,6 +11,7 @@ use super::report::Resolved;
 use crate::facts::Facts;
 use crate::facts::HostFacts;
 use crate::lora::{CriticAdapter, lora, merges};
+use crate::planning::modules;
 use crate::role_name::RoleName;
 use crate::shape::{Offload, RunShape, Scoring, Training};
 use crate::work::{check_sizes, response_tokens, work};
@@ -56,7 +57,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) purpose: Purpose,
     pub(crate) rewards: RewardMemory,
     /// What a card's driver and libraries hold, and the origin of that number.
-    pub(crate) held: (Held, &'a str),
+    /// Of adapters next to the weights, and merged; and where it is from.
+    pub(crate) held: ([Held; 2], &'a str),
 }
 
 /// A setting with everything that follows from it.
@@ -450,6 +452,12 @@ impl Planner<'_> {
         }
     }
 
+    /// Returns the ways of sampling that passes are recorded for: those of clients, or that of the rollout and that of the evaluation.
+    fn ways_of_sampling(&self, run: &RunSpec) -> usize {
+        let has_clients = self.facts.host.clients > Bytes(0);
+        1 + usize::from(has_clients || run.eval.temperature != run.rollout.temperature)
+    }
+
     fn shape(&self, run: &RunSpec, knobs: &Knobs) -> (RunShape, Resolved) {
         let weights = run.model_options.dtype.dtype();
         let engine = self.engine(run, knobs.sequences);
@@ -469,7 +477,6 @@ impl Planner<'_> {
             offload: knobs.offload,
             merge: run.choices.merge.is_auto().then_some(knobs.merge),
         };
-        let has_adapters = run.lora.is_some() || self.facts.adapters.values().next().is_some();
         let shape = RunShape {
             spec: self.facts.spec,
             head: if run.needs.scores { Head::Score } else { Head::Vocabulary },
@@ -490,7 +497,9 @@ impl Planner<'_> {
             rewards: self.rewards,
             episodes: crate::facts::episode_memory(run),
             host: HostFacts { staging, ..self.facts.host },
-            held: if has_adapters { self.held.0.with_adapters() } else { self.held.0 },
+            held: self.held.0[usize::from(knobs.merge)],
+            modules: modules(run, self.facts, knobs.merge),
+            recorded: engine.recorded_sizes().len() * self.ways_of_sampling(run),
         };
         (shape, resolved)
     }

@@ -143,4 +143,8 @@ pub struct RunShape {
     pub host: HostFacts,
     /// What a card's driver and libraries hold outside the arena; nothing on the CPU.
     pub held: cuda::Held,
+    /// Which modules a card loads.
+    pub modules: cuda::Modules,
+    /// Passes that a card records.
+    pub recorded: usize,
 }

@@ -7,7 +7,7 @@
 
 use crate::Samples;
 use crate::engine::{Engine, Request, RolloutStats, StopCondition};
-use crate::limits::{PASSES_MAX, bucket, keys_bucket};
+use crate::limits::{PASSES_MAX, bucket};
 use plimsoll_base::Result;
 use plimsoll_device::{ATTENTION_CHUNK, Device, KV_BLOCK, NO_PARENT, NO_STATE, Pipeline, Sampling};
 use plimsoll_model::{Activations, Decoder, Pass, advance, draw, layers, rehearsal_sizes, upload_keys};
@@ -95,22 +95,13 @@ impl Engine {
                 upload_keys(dev, &pass, &self.keys);
                 draw(dev, decoder, &pass, sampling);
             }
-            for (rows, keys_max) in self.recorded_sizes() {
+            for (rows, keys_max) in self.limits.recorded_sizes() {
                 self.rehearse_run(&run, rows, keys_max);
             }
             dev.sync();
             dev.check()?;
         }
         Ok(())
-    }
-
-    /// Rows and bounds on keys of all passes that run ahead.
-    fn recorded_sizes(&self) -> Vec<(usize, usize)> {
-        let longest = keys_bucket(self.limits.prompt_tokens + self.limits.new_tokens + 1);
-        let mut rows: Vec<usize> = (1..=self.limits.sequences).map(bucket).collect();
-        rows.dedup();
-        let keys = std::iter::successors(Some(keys_bucket(1)), |&k| (k < longest).then_some(2 * k));
-        keys.flat_map(|keys| rows.iter().map(move |&rows| (rows, keys))).collect()
     }
 
     /// Runs a pass as it is, records it, and replays it.

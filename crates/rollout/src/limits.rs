@@ -175,6 +175,18 @@ impl EngineLimits {
         groups(sequences, group) * prompt_tokens.div_ceil(KV_BLOCK) + sequences * own
     }
 
+    /// Returns rows and bounds on keys of all passes that run ahead, each of which is recorded once for a way of sampling.
+    pub fn recorded_sizes(&self) -> Vec<(usize, usize)> {
+        if !self.ahead {
+            return Vec::new();
+        }
+        let longest = keys_bucket(self.prompt_tokens + self.new_tokens + 1);
+        let mut rows: Vec<usize> = (1..=self.sequences).map(bucket).collect();
+        rows.dedup();
+        let keys = std::iter::successors(Some(keys_bucket(1)), |&k| (k < longest).then_some(2 * k));
+        keys.flat_map(|keys| rows.iter().map(move |&rows| (rows, keys))).collect()
+    }
+
     /// Bound on the keys of a row in passes that run ahead.
     pub fn keys_max(&self) -> usize {
         keys_bucket(self.prompt_tokens + self.new_tokens + 1)
