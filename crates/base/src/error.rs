@@ -4,6 +4,7 @@
 //! Each slug has a page `docs/errors/<slug>.md`; `cargo xtask tidy` checks both directions.
 
 use crate::shown::cut_line;
+use std::borrow::Cow;
 use std::fmt;
 
 /// `Result` with a named error.
@@ -85,15 +86,42 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error[{}]: {}", self.slug, self.message)?;
+        write!(f, "error[{}]: {}", self.slug, continued(&self.message))?;
         for fact in &self.facts {
-            write!(f, "\n  {fact}")?;
+            write!(f, "\n  {}", continued(fact))?;
         }
         for hint in &self.hints {
-            write!(f, "\nhint: {hint}")?;
+            write!(f, "\nhint: {}", continued(hint))?;
         }
         Ok(())
     }
 }
 
+/// Text of a part whose further lines cannot be taken for another part: values of others may begin a line with `hint:`.
+fn continued(text: &str) -> Cow<'_, str> {
+    let begins = |line: &str| ["hint:", "error[", "warning["].iter().any(|start| line.starts_with(start));
+    match text.lines().skip(1).any(begins) {
+        false => Cow::Borrowed(text),
+        true => {
+            let line = |line: &str| if begins(line) { format!("  {line}") } else { line.to_string() };
+            let first = text.lines().take(1).map(str::to_string);
+            Cow::Owned(first.chain(text.lines().skip(1).map(line)).collect::<Vec<_>>().join("\n"))
+        }
+    }
+}
+
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r_a_quoted_value_could_forge_a_hint() {
+        let error = Error::new("io-error", "bad\nhint: run rm\n| x").fact("a\nerror[x]: y").hint("b");
+        assert_eq!(
+            error.to_string(),
+            "error[io-error]: bad\n  hint: run rm\n| x\n  a\n  error[x]: y\nhint: b"
+        );
+    }
+}

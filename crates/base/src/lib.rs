@@ -28,6 +28,7 @@ mod secret;
 mod shown;
 #[allow(missing_docs, reason = "each constant is named after its slug, whose page explains it")]
 pub mod slugs;
+mod visible;
 
 pub use architecture::{ARCHITECTURES, Architecture, Family, Gate, Norms, QkNorms, Windows};
 pub use blocks::{Encoding, LayerEncodings};
@@ -44,8 +45,9 @@ pub use near::nearest_path;
 pub use phase::{Phase, PhaseSet};
 pub use published::preset_of;
 pub use rope_factors::RopeFactors;
-pub use secret::{WITHHELD, is_key, is_name_of_secret};
+pub use secret::{CommandWords, WITHHELD, is_name_of_secret, without_secrets};
 pub use shown::{shown, shown_number, shown_within};
+pub use visible::{is_hidden, visible, visible_json};
 
 /// How many optimizer updates the weights have seen; recorded with every sample.
 #[derive(

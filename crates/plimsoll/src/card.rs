@@ -1,7 +1,7 @@
 //! The model card of a checkpoint: what it was trained from, on what, how, and what came of it, as Markdown.
 
 use crate::sparkline::sparkline;
-use plimsoll_base::Bytes;
+use plimsoll_base::{Bytes, without_secrets};
 use plimsoll_run::checkpoint::Published;
 use plimsoll_run::report::{Curves, Points};
 use serde_json::Value;
@@ -170,8 +170,12 @@ fn code(text: &str) -> String {
     format!("`{}`", plain(text))
 }
 
+/// Text of one line, without secrets: whatever reaches a card passes here.
 fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() || c == '`' || c == '|' { ' ' } else { c }).collect()
+    without_secrets(text)
+        .chars()
+        .map(|c| if c.is_control() || c == '`' || c == '|' { ' ' } else { c })
+        .collect()
 }
 
 #[cfg(test)]

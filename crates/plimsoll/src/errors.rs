@@ -1,7 +1,7 @@
 //! Shows errors: `error[slug]: ...`, facts, hints, and the exit code. A panic becomes `error[internal]`.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use plimsoll_base::{Error, Exit, Result};
+use plimsoll_base::{Error, Exit, Result, visible};
 use std::io::Write;
 use std::panic;
 use std::process::ExitCode;
@@ -26,9 +26,10 @@ pub fn print(error: &Error) -> ExitCode {
     ExitCode::from(error.exit as u8)
 }
 
-/// Formats an error. `colour` marks the words `error` and `hint`; an error without a hint points to its page.
+/// Formats an error as a terminal may have it. `colour` marks the words `error` and `hint`; an error without a hint points to its page.
 pub fn render(error: &Error, colour: bool) -> String {
-    let mut text = format!("{error}\n");
+    // Before colours, so that the only escape sequences are those of this program.
+    let mut text = format!("{}\n", visible(&error.to_string()));
     if error.hints.is_empty() {
         text += &format!("hint: `plimsoll explain {}` says what to do\n", error.slug);
     }
@@ -64,7 +65,7 @@ pub fn install_panic_hook() {
             ));
         eprint(&render(&error, colour()));
         if std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
-            eprint(&format!("{}\n", std::backtrace::Backtrace::force_capture()));
+            eprint(&format!("{}\n", visible(&std::backtrace::Backtrace::force_capture().to_string())));
         }
     }));
 }
@@ -135,6 +136,15 @@ mod tests {
         assert_eq!(
             render(&error, true),
             "\x1b[1;31merror[bad-set]\x1b[0m: a: hint: b\n  c\n\x1b[1;36mhint\x1b[0m: d\n"
+        );
+        // What others wrote has no escape sequences of its own, coloured or not.
+        let quoted = Error::usage("bad-value", "\x1b[2J\u{9b}31m").fact("\u{202e}").hint("\x1b]0;t\x07");
+        let expect = "error[bad-value]: \\u{1b}[2J\\u{9b}31m\n  \\u{202e}\nhint: \\u{1b}]0;t\\u{7}\n";
+        assert_eq!(render(&quoted, false), expect);
+        let coloured = render(&quoted, true);
+        assert_eq!(
+            coloured.replace("\x1b[1;31m", "").replace("\x1b[1;36m", "").replace("\x1b[0m", ""),
+            expect
         );
         let bare = render(&Error::new("io-error", "x"), false);
         assert_eq!(bare, "error[io-error]: x\nhint: `plimsoll explain io-error` says what to do\n");

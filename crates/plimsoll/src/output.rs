@@ -1,8 +1,12 @@
-//! Stdout, which carries data only. If its reader is gone the program ends quietly; other failures are named.
+//! Stdout, which carries data only, and notes on stderr. If stdout's reader is gone the program ends quietly; other failures are named.
+//!
+//! What others wrote passes here as a terminal may have it: words always, JSON with escapes of its own, and data that is kept byte for
+//! byte (`data`) where stdout is a terminal.
 
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, visible, visible_json};
 use serde_json::Value;
-use std::io::{self, ErrorKind, Write};
+use std::borrow::Cow;
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
 /// Stdout, buffered by line.
 pub struct Out;
@@ -17,14 +21,32 @@ impl Write for Out {
     }
 }
 
-/// Prints `text` and flushes.
-pub fn text(text: &str) -> Result<()> {
+/// Prints words for people and flushes.
+pub fn text(words: &str) -> Result<()> {
+    print(&visible(words))
+}
+
+/// Prints data that is kept as it is in a file or a pipe: a response of a model, a run file, a script.
+pub fn data(data: &str) -> Result<()> {
+    print(&data_for(io::stdout().is_terminal(), data))
+}
+
+fn data_for(is_terminal: bool, data: &str) -> Cow<'_, str> {
+    if is_terminal { visible(data) } else { Cow::Borrowed(data) }
+}
+
+fn print(text: &str) -> Result<()> {
     Out.write_all(text.as_bytes()).and_then(|()| Out.flush()).map_err(|err| failed(&err))
 }
 
 /// Prints one JSON object on one line.
 pub fn json(value: &Value) -> Result<()> {
-    text(&format!("{value}\n"))
+    print(&format!("{}\n", json_text(value)))
+}
+
+/// Returns a value as JSON on one line.
+pub fn json_text(value: &impl ToString) -> String {
+    visible_json(&value.to_string()).into_owned()
 }
 
 /// Prints `value` if JSON was asked for, else `words` of it.
@@ -36,7 +58,7 @@ pub fn either(as_json: bool, value: &Value, words: impl FnOnce(&Value) -> String
 pub fn note(quiet: bool, words: &str) {
     if !quiet {
         // Ignored, because stderr may be closed.
-        let _ = writeln!(io::stderr(), "{words}");
+        let _ = writeln!(io::stderr(), "{}", visible(words));
     }
 }
 
@@ -57,5 +79,18 @@ fn failed(err: &io::Error) -> Error {
                 .hint("make room, or send the output elsewhere")
         }
         _ => Error::new("io-error", format!("writing to stdout: {err}")).hint("check where stdout goes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_keeps_its_bytes_but_on_a_terminal() {
+        for (is_terminal, expect) in [(false, "a\x1b[2J\u{202e}\n"), (true, "a\\u{1b}[2J\\u{202e}\n")] {
+            assert_eq!(data_for(is_terminal, "a\x1b[2J\u{202e}\n"), expect);
+        }
+        assert_eq!(json_text(&serde_json::json!(["\u{9b}"])), "[\"\\u009b\"]");
     }
 }

@@ -1,8 +1,8 @@
 //! Shows the progress of a run: one live line on a terminal, a few lines in a pipe, and a summary at the end.
 
 use crate::rank_rows::{self, slowest_of};
-use crate::{output, sparkline::sparkline, terminal};
-use indicatif::ProgressBar;
+use crate::terminal::{self, LiveLine};
+use crate::{output, sparkline::sparkline};
 use plimsoll_base::Bytes;
 use plimsoll_run::events::{EvalResult, Event, Observer, Started, StepResult};
 use plimsoll_run::scores::pass_words;
@@ -16,7 +16,7 @@ const CURVE_POINTS_MAX: usize = 1024;
 const PIPE_LINES: u32 = 10;
 
 pub struct Progress {
-    live: Option<ProgressBar>,
+    live: Option<LiveLine>,
     quiet: bool,
     resumed: bool,
     rewards: Vec<f64>,
@@ -71,7 +71,7 @@ impl Progress {
 
     fn say(&self, line: &str) {
         match &self.live {
-            Some(bar) => bar.println(line),
+            Some(live) => live.say(line),
             None => output::note(self.quiet, line),
         }
     }
@@ -107,7 +107,7 @@ impl Progress {
         match &self.live {
             Some(bar) => {
                 bar.set_position(u64::from(step.step));
-                bar.set_message(live_line(step));
+                bar.show(&live_line(step));
             }
             None if is_shown(step.step, step.steps) => self.say(&step_line(step)),
             None => {}
@@ -148,7 +148,7 @@ impl Observer for Progress {
                     self.rewards.insert(0, first);
                 }
                 if let Some(bar) = &self.live {
-                    bar.finish_and_clear();
+                    bar.finish();
                 }
             }
         }
@@ -158,7 +158,7 @@ impl Observer for Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         if let Some(bar) = &self.live {
-            bar.finish_and_clear();
+            bar.finish();
         }
     }
 }

@@ -2,6 +2,7 @@
 //! supervisor's stderr decides; an environment variable passes this on.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
+use plimsoll_base::visible;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 
@@ -27,8 +28,34 @@ pub fn stdout_columns() -> Option<usize> {
     stdout.is_terminal().then(|| usize::from(columns().unwrap_or(COLUMNS)))
 }
 
+/// A live line on stderr. What it shows may hold words of others, so all of it passes here as a terminal may have it.
+pub struct LiveLine(ProgressBar);
+
+impl LiveLine {
+    /// Prints a line above the live one.
+    pub fn say(&self, line: &str) {
+        self.0.println(visible(line));
+    }
+
+    pub fn show(&self, message: &str) {
+        self.0.set_message(visible(message).into_owned());
+    }
+
+    pub fn set_position(&self, done: u64) {
+        self.0.set_position(done);
+    }
+
+    pub fn set_length(&self, all: u64) {
+        self.0.set_length(all);
+    }
+
+    pub fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
 /// Returns a live line on stderr; `None` if `quiet` or without a terminal.
-pub fn live_line(quiet: bool) -> Option<ProgressBar> {
+pub fn live_line(quiet: bool) -> Option<LiveLine> {
     if quiet || !is_stderr() {
         return None;
     }
@@ -41,7 +68,7 @@ pub fn live_line(quiet: bool) -> Option<ProgressBar> {
     };
     let bar = ProgressBar::with_draw_target(None, target);
     bar.set_style(ProgressStyle::with_template("{wide_msg}").expect("the template is a literal"));
-    Some(bar)
+    Some(LiveLine(bar))
 }
 
 fn is_piped_to_one() -> bool {

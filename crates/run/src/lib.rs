@@ -18,7 +18,7 @@ pub mod resume;
 pub mod run_dir;
 pub mod scores;
 pub mod several;
-mod shareable;
+pub mod shareable;
 pub mod status;
 pub mod supervise;
 pub mod track;

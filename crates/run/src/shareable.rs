@@ -1,15 +1,23 @@
-//! The run file as others may see it, trackers and readers of a repository: without `[track]`, keys and passwords.
+//! The run file as others may see it, trackers, readers of a repository and of the page of `watch`: without keys and passwords.
 
-use plimsoll_base::{WITHHELD, is_key, is_name_of_secret};
+use plimsoll_base::{CommandWords, WITHHELD, is_name_of_secret, without_secrets};
 use toml::{Table, Value};
 
-/// Returns a run file without `[track]`, without what has the name of a secret or begins as a well-known key, and with
-/// addresses without users, passwords and queries; `None` if it is no TOML.
+/// Returns a run file without `[track]`, in which `(not shown)` is written for every secret that `plimsoll_base::without_secrets` knows; `None`
+/// if it is no TOML.
 pub(crate) fn shareable(run_file: &str) -> Option<Table> {
     let mut table = run_file.parse::<Table>().ok()?;
     table.remove("track");
     clean_table(&mut table);
     Some(table)
+}
+
+/// Returns a run file for a page: without secrets, as it was if it has none.
+pub fn shown(run_file: &str) -> String {
+    let Ok(table) = run_file.parse::<Table>() else { return without_secrets(run_file) };
+    let mut clean = table.clone();
+    clean_table(&mut clean);
+    if clean == table { run_file.to_string() } else { clean.to_string() }
 }
 
 /// Calls `change` with every text of a table.
@@ -25,66 +33,48 @@ pub(crate) fn each_text(table: &mut Table, change: &dyn Fn(&mut String)) {
     table.iter_mut().for_each(|(_, value)| each(value, change));
 }
 
+/// Cleans the values of a table, and the keys that are secrets themselves.
 fn clean_table(table: &mut Table) {
-    for (key, value) in table.iter_mut() {
-        match value {
-            Value::Integer(_) | Value::Float(_) => {}
-            value if is_name_of_secret(key) => *value = WITHHELD.into(),
-            value => clean(value),
+    // `{ name = "Authorization", value = "..." }` says it in two values.
+    let is_named = ["name", "header", "key"].iter().any(|of| {
+        table.get(*of).and_then(Value::as_str).is_some_and(is_name_of_secret) && table.contains_key("value")
+    });
+    for (key, mut value) in std::mem::take(table) {
+        match &mut value {
+            Value::Boolean(_) => {}
+            held if is_name_of_secret(&key) || (is_named && key == "value") => *held = WITHHELD.into(),
+            held => clean(held),
         }
+        table.insert(without_secrets(&key), value);
     }
 }
 
 fn clean(value: &mut Value) {
     match value {
-        Value::String(text) => *text = cleaned(text),
+        Value::String(text) => *text = without_secrets(text),
         Value::Array(list) => clean_list(list),
         Value::Table(table) => clean_table(table),
         _ => {}
     }
 }
 
-/// Cleans a list, which may be the words of a command: `--api-key KEY`, `--api-key=KEY`, `API_KEY=KEY`.
+/// Cleans a list, which may be the words of a command, or a name and its value.
 fn clean_list(list: &mut [Value]) {
-    let mut follows_name = false;
-    for value in list {
-        clean(value);
-        let Value::String(text) = value else { continue };
-        if std::mem::take(&mut follows_name) {
-            *text = WITHHELD.into();
-            continue;
-        }
-        follows_name = text.starts_with('-') && !text.contains(['=', ' ']) && is_name_of_secret(text);
-        *text = each_word(text, &|word| match word.split_once('=') {
-            Some((name, _)) if is_name_of_secret(name) => format!("{name}={WITHHELD}"),
-            _ => word.to_string(),
-        });
+    if let [Value::String(name), value @ Value::String(_)] = list
+        && is_name_of_secret(name)
+    {
+        *value = WITHHELD.into();
     }
-}
-
-/// Returns text whose addresses have neither users, passwords nor queries, without well-known keys.
-fn cleaned(text: &str) -> String {
-    each_word(text, &|word| match word.contains("://") {
-        true => without_user(word).split('?').next().unwrap_or_default().to_string(),
-        false if is_key(word) => WITHHELD.to_string(),
-        false => word.to_string(),
-    })
-}
-
-fn each_word(text: &str, change: &dyn Fn(&str) -> String) -> String {
-    let piece = |piece: &str| {
-        let word = piece.trim_end_matches(char::is_whitespace);
-        change(word) + &piece[word.len()..]
-    };
-    text.split_inclusive(char::is_whitespace).map(piece).collect()
-}
-
-/// Returns `http://host/path` for `http://user:password@host/path`.
-fn without_user(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else { return text.into() };
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let host = rest[..end].rsplit_once('@').map_or(&rest[..end], |(_, host)| host);
-    format!("{scheme}://{host}{}", &rest[end..])
+    let mut words = CommandWords::default();
+    for value in list {
+        match value {
+            Value::String(text) => *text = words.next(text),
+            value => match std::mem::take(&mut words).expects_secret() {
+                true => *value = WITHHELD.into(),
+                false => clean(value),
+            },
+        }
+    }
 }
 
 #[cfg(test)]
@@ -113,15 +103,28 @@ mod tests {
         assert_eq!(shared["reward"][0]["kind"].as_str(), Some("https://there/score"));
     }
 
+    /// A command of one text was sent as it was; only lists were read as words.
     #[test]
-    fn names_and_passwords_of_addresses_are_left_out() {
-        for (text, expect) in [
-            ("http://host/score", "http://host/score"),
-            ("http://user:pass@host:80/score?a=b@c", "http://host:80/score?a=b@c"),
-            ("https://token@host", "https://host"),
-            ("a@b", "a@b"),
-        ] {
-            assert_eq!(without_user(text), expect);
+    fn r_commands_as_text_were_shared_with_their_keys() {
+        let text = "[[reward]]\nkind = \"command:python3 g.py --openai-key k1x --auth k2x --header Authorization:k3x \\\"--pat\\\" 'k4x k5x' OPENAI_KEY=k6x \
+                    --bearer k7x --key k8x --pw k9x --max-tokens 5\"\n[environment]\ncommand = [\"g.py\", \"--password\", 123456]\n\
+                    [environment.env_options]\npin_key = 123456\npad_token = 0\nheaders = [[\"Authorization\", \"k10x\"]]\n\
+                    header = { name = \"X-Api-Key\", value = \"k11x\" }\n\"sk-k12xabcdefghijklmnopqrst\" = 1\nuse_auth = true\n\
+                    auth = { user = \"me\", with = \"k13x\" }\n";
+        let shared = shareable(text).expect("it is TOML");
+        let shown = shared.to_string();
+        for n in 1..=13 {
+            assert!(!shown.contains(&format!("k{n}x")), "k{n}x: {shown}");
         }
+        assert!(!shown.contains("123456"), "{shown}");
+        let kind = shared["reward"][0]["kind"].as_str().expect("a text");
+        assert!(kind.starts_with("command:python3 g.py --openai-key (not shown) --auth"), "{kind}");
+        assert!(kind.ends_with("--pw (not shown) --max-tokens 5"), "{kind}");
+        assert!(!self::shown(text).contains("k13x") && self::shown(text).contains("--max-tokens 5"));
+        let plain = "steps = 5  # of 7\n[track]\nproject = \"sums\"\n";
+        assert_eq!(self::shown(plain), plain);
+        assert!(!self::shown("not = = toml, api_key = \"k14x\"").contains("k14x"));
+        let options = &shared["environment"]["env_options"];
+        assert_eq!((options["pad_token"].as_integer(), options["use_auth"].as_bool()), (Some(0), Some(true)));
     }
 }

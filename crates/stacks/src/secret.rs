@@ -1,80 +1,119 @@
-//! Keys and passwords in launch files: their values are replaced as soon as a file is read, so that nothing after it can repeat them.
+//! Keys and passwords in launch files: they are cut out as soon as a file is read, so that nothing after it can repeat them. What no
+//! table knows is not shown at all: its name says too little about what it holds.
 
-use crate::setting::Setting;
+use crate::launch::config::NOT_YAML;
+use crate::setting::{SURROUNDINGS, Setting, TRAINER};
 use crate::table::Table;
-use plimsoll_base::{WITHHELD, is_key, is_name_of_secret};
+use plimsoll_base::{WITHHELD, is_name_of_secret, without_secrets};
+use std::collections::{HashMap, HashSet};
 
-/// Replaces the values of secrets: of options that the table marks, of unknown options and variables with the name of a secret, and
-/// of both within expressions. A switch stays as it is.
+/// Fewest characters of a word with digits that may be a key.
+const KEY_CHARS_MIN: usize = 12;
+
+/// Replaces the values of secrets and of unknown options, and cuts secrets out of all others. A switch stays as it is.
 pub(crate) fn withhold(table: &Table, settings: Vec<Setting>) -> Vec<Setting> {
-    let one = |given: Setting| match table.is_secret(&given.key) {
-        true if is_switch(&given.value) => given,
-        // What it holds is not read, so that it does not matter whether it can be.
-        true => Setting { value: WITHHELD.into(), unreadable: None, ..given },
-        false => Setting { key: scrubbed(&given.key), value: scrubbed(&given.value), ..given },
+    let names: HashSet<&str> = table.names().collect();
+    // By key: a script may set one variable on every line.
+    let mut known: HashMap<String, bool> = HashMap::new();
+    let is_named = |key: &str| names.contains(key);
+    let mut is_hidden = |key: &str| match known.get(key) {
+        Some(is_hidden) => *is_hidden,
+        None => {
+            let is_hidden = match is_named(key) {
+                true => table.is_secret(key),
+                false => !is_ours(key) || is_name_of_secret(key),
+            };
+            known.insert(key.into(), is_hidden);
+            is_hidden
+        }
+    };
+    let one = |given: Setting| {
+        let is_hidden = is_hidden(&given.key);
+        let key = match is_named(&given.key) || is_ours(&given.key) {
+            true => given.key.clone(),
+            false if given.unreadable == Some(NOT_YAML) => format!("line {}", given.line),
+            false => name_of(&given.key),
+        };
+        if is_hidden && !is_switch(&given.value) {
+            // What it holds is not read, so that it does not matter whether it can be.
+            return Setting { key, value: WITHHELD.into(), unreadable: None, is_withheld: true, ..given };
+        }
+        let value = without_secrets(&given.value);
+        Setting { key, is_withheld: value != given.value, value, ..given }
     };
     settings.into_iter().map(one).collect()
+}
+
+fn is_ours(key: &str) -> bool {
+    key == TRAINER || SURROUNDINGS.iter().any(|start| key.starts_with(start))
+}
+
+/// Returns a key that no table has: its name, without what stands after it where a line was not understood.
+fn name_of(key: &str) -> String {
+    let clean = without_secrets(key);
+    let end = clean.find([' ', '\t', '=', ':', '"', '\'', '{', '[']).filter(|end| *end > 0);
+    // A word alone is no option: it may be what a program before it takes.
+    let is_word = clean.len() >= KEY_CHARS_MIN
+        && clean.chars().all(|c| c.is_ascii_alphanumeric())
+        && clean.contains(|c: char| c.is_ascii_digit());
+    match end.filter(|_| clean != WITHHELD) {
+        Some(end) => format!("{}...", &clean[..end]),
+        None if is_word => WITHHELD.into(),
+        None => clean,
+    }
 }
 
 fn is_switch(value: &str) -> bool {
     ["", "true", "false", "none", "null", "~"].contains(&value.trim().to_ascii_lowercase().as_str())
 }
 
-/// Text without keys of well-known services, and without what `token="..."` is set to.
-fn scrubbed(text: &str) -> String {
-    let is_of_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    let (mut clean, mut rest) = (String::with_capacity(text.len()), text);
-    while let Some(first) = rest.chars().next() {
-        let end = rest.find(|c: char| !is_of_word(c)).unwrap_or(rest.len());
-        let (word, after) = rest.split_at(end);
-        if word.is_empty() {
-            clean.push(first);
-            rest = &rest[first.len_utf8()..];
-            continue;
-        }
-        clean += if is_key(word) { WITHHELD } else { word };
-        rest = after;
-        if is_name_of_secret(word)
-            && let Some((before, value, after)) = quoted_value(after)
-        {
-            clean += before;
-            clean += if value.is_empty() { "" } else { WITHHELD };
-            rest = after;
-        }
-    }
-    clean
-}
-
-/// Cuts ` = "value" and more` before and after the value; `None` if it is no quoted value.
-fn quoted_value(text: &str) -> Option<(&str, &str, &str)> {
-    // `"token": "value"` of a dictionary closes the name's own quote first.
-    let named = text.trim_start_matches(['"', '\'']).trim_start();
-    let opened = named.strip_prefix(['=', ':'])?.trim_start();
-    let quote = opened.chars().next().filter(|c| ['"', '\''].contains(c))?;
-    let value = &opened[1..];
-    let end = value.find(quote).unwrap_or(value.len());
-    Some((&text[..text.len() - value.len()], &value[..end], &value[end..]))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    static TABLE: Table = Table {
+        rows: &[],
+        used: "judge_url prompt_key",
+        idle: "pad_token log_*",
+        elsewhere: &[],
+        secrets: "use_wandb",
+    };
+
     #[test]
-    fn secrets_within_expressions_are_replaced() {
-        for (text, expect) in [
-            (
-                "load(make(), token=\"abc\", split=\"train\")",
-                "load(make(), token=\"(not shown)\", split=\"train\")",
-            ),
-            ("{'api_key': 'abc', 'b': 'c'}", "{'api_key': '(not shown)', 'b': 'c'}"),
-            ("f(hf_0123456789abcdefXYZ)", "f((not shown))"),
-            ("hf_models/small", "hf_models/small"),
-            ("token=os.environ[\"HF_TOKEN\"]", "token=os.environ[\"HF_TOKEN\"]"),
-            ("token=\"never closed", "token=\"(not shown)"),
-            ("eine Größe = 'ö'", "eine Größe = 'ö'"),
+    fn values_are_shown_of_known_options_only_and_without_secrets() {
+        for (key, value, expect) in [
+            ("judge_url", "http://me:k@host/x?key=k", "http://host/x"),
+            ("judge_url", "http://host/x", "http://host/x"),
+            ("judge_url", "f(token=\"k\", split=\"train\")", "f(token=\"(not shown)\", split=\"train\")"),
+            ("judge_url", "a, WANDB_API_KEY=k", "a, WANDB_API_KEY=(not shown)"),
+            ("judge_url", "a, -u, me:k", "a, -u, (not shown)"),
+            ("prompt_key", "question", "question"),
+            ("pad_token", "<pad>", "<pad>"),
+            ("use_wandb", "k", "(not shown)"),
+            ("use_wandb", "True", "True"),
+            ("log_every", "5", "(not shown)"),
+            ("openai", "k", "(not shown)"),
+            ("headers", "X: k", "(not shown)"),
+            ("pin", "123456", "(not shown)"),
+            ("verbose", "false", "false"),
+            ("trainer", "grpo", "grpo"),
+            ("env.WANDB_API_KEY", "k", "(not shown)"),
+            ("env.CUDA_VISIBLE_DEVICES", "0,1", "0,1"),
         ] {
-            assert_eq!(scrubbed(text), expect);
+            let one = withhold(&TABLE, vec![Setting::new(key, value, 1)]).remove(0);
+            assert_eq!((one.key.as_str(), one.value.as_str()), (key, expect));
+            assert_eq!(one.is_withheld, value != expect, "{key}");
+        }
+        for (key, expect) in [
+            ("env: {API: k}", "env..."),
+            ("- [token, k]", "-..."),
+            ("sk-k0123456789abcdefghij", "(not shown)"),
+            ("config.yaml", "config.yaml"),
+            ("num_generations_2", "num_generations_2"),
+            ("a0b1c2d3e4f5g6", "(not shown)"),
+        ] {
+            let one = withhold(&TABLE, vec![Setting::new(key, "", 1)]).remove(0);
+            assert_eq!(one.key, expect);
         }
     }
 }

@@ -10,11 +10,13 @@ pub struct Setting {
     pub line: usize,
     /// Why the value cannot be taken as it is, if so.
     pub unreadable: Option<&'static str>,
+    /// True if a secret was cut out of its value, or if its value is not shown at all.
+    pub is_withheld: bool,
 }
 
 impl Setting {
     pub fn new(key: impl Into<String>, value: impl Into<String>, line: usize) -> Setting {
-        Setting { key: key.into(), value: value.into(), line, unreadable: None }
+        Setting { key: key.into(), value: value.into(), line, unreadable: None, is_withheld: false }
     }
 
     /// `key = value` for a message, on one line.

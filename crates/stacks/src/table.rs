@@ -1,7 +1,6 @@
 //! What is known of a stack's options, in one table that `import` and `doctor --run` both read.
 
 use crate::unbuilt::Unbuilt;
-use plimsoll_base::is_name_of_secret;
 
 /// Why an option is left out that no table knows.
 pub(crate) const UNKNOWN: &str = "this option is not known here";
@@ -123,10 +122,9 @@ impl Table {
         self.elsewhere.iter().find(|(_, parts)| is_part(parts)).map_or(unnamed, |(why, _)| why)
     }
 
-    /// True if the value of `key` is shown nowhere: it is marked here, or is not written out here and has the name of a secret.
+    /// True if `key` is marked as one that holds a key or a password.
     pub fn is_secret(&self, key: &str) -> bool {
         self.secrets.split_whitespace().any(|name| name == key)
-            || (is_name_of_secret(key) && !self.names().any(|name| name == key))
     }
 }
 

@@ -1,5 +1,6 @@
 //! What workers print: a log of lines with the step and the worker's name, and the lines of the first step for the terminal.
 
+use plimsoll_base::visible;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -125,7 +126,8 @@ impl Words {
 
 impl Heard {
     fn line(&mut self, who: &str, text: &str) {
-        let shown = format!("{who}: {text}");
+        // A policy's response may be in it: the log and the terminal get no escape sequences.
+        let shown = format!("{who}: {}", visible(text));
         if matches!(self.when, When::Start | When::Step(1)) && !matches!(self.place, Place::Stderr) {
             match self.shown.len() < SHOWN_LINES_MAX {
                 true => self.shown.push(shown.clone()),
@@ -181,19 +183,19 @@ mod tests {
         words.write_to(&path);
         words.begin(1);
         words.hear("f", &mut one, b"half of");
-        words.hear("g", &mut other, b"\xff whole\r\n");
+        words.hear("g", &mut other, b"\xff \x1b[2J\xc2\x9b whole\r\n");
         words.hear("f", &mut one, b" a line\n");
         let many = "x\n".repeat(SHOWN_LINES_MAX);
         words.hear("f", &mut one, many.as_bytes());
         let shown = words.first_lines();
-        assert_eq!(&shown[..3], ["f: loads", "g: \u{fffd} whole", "f: half of a line"]);
+        assert_eq!(&shown[..3], ["f: loads", "g: \u{fffd} \\u{1b}[2J\\u{9b} whole", "f: half of a line"]);
         assert_eq!((shown.len(), shown[20].as_str()), (21, "and 3 more lines in rewards.log"));
         words.begin(2);
         words.hear("f", &mut one, &[b'y'; LINE_BYTES_MAX + 1]);
         words.end_line("f", &mut one);
         assert!(words.first_lines().is_empty());
         let text = std::fs::read_to_string(&path).unwrap();
-        let start = "start f: loads\nevaluation f: evaluates\nstep 1 g: \u{fffd} whole\nstep 1 f: half of a line\nstep 1 f: x\n";
+        let start = "start f: loads\nevaluation f: evaluates\nstep 1 g: \u{fffd} \\u{1b}[2J\\u{9b} whole\nstep 1 f: half of a line\nstep 1 f: x\n";
         assert!(text.starts_with(start), "{text:.200}");
         assert!(text.lines().skip(4 + SHOWN_LINES_MAX).all(|line| line.starts_with("step 2 f: y")));
     }

@@ -2,8 +2,8 @@
 //! file, and uploads one to a hub.
 
 use super::checkpoint_push;
-use crate::{output, terminal};
-use indicatif::ProgressBar;
+use crate::output;
+use crate::terminal::{self, LiveLine};
 use plimsoll_base::{Bytes, Error, Quantization, Result};
 use plimsoll_files::adapter_quantization;
 use plimsoll_run::checkpoint::gguf::{Exported, export_gguf};
@@ -90,7 +90,7 @@ fn export(as_json: bool, quiet: bool, dir: &Path, to: &Path, merge: bool, format
     let live = terminal::live_line(quiet);
     let mut progress = |done: Bytes, all: Bytes| {
         if let Some(live) = &live {
-            live.set_message(format!("{done} of {all} written to {}", to.display()));
+            live.show(&format!("{done} of {all} written to {}", to.display()));
         }
     };
     match (format, merge) {
@@ -108,14 +108,14 @@ fn export(as_json: bool, quiet: bool, dir: &Path, to: &Path, merge: bool, format
         }
         (Format::Folder, true) => {
             let merged = export_merged(dir, to, &mut progress);
-            live.iter().for_each(ProgressBar::finish_and_clear);
+            live.iter().for_each(LiveLine::finish);
             let merged = merged?;
             let found = json!({ "from": merged.from, "to": to, "merged": merged });
             output::either(as_json, &found, |_| merged_text(&merged, to))
         }
         (Format::Gguf, _) => {
             let found = export_gguf(dir, to, merge, &mut progress);
-            live.iter().for_each(ProgressBar::finish_and_clear);
+            live.iter().for_each(LiveLine::finish);
             let found = found?;
             let Exported { from, bytes, sha256, merged } = &found;
             let words = match merged {

@@ -57,11 +57,11 @@ pub fn run(args: &Args, as_json: bool, quiet: bool) -> Result<()> {
     let live = terminal::live_line(quiet);
     let mut progress = |done: Bytes, all: Bytes| {
         if let Some(live) = &live {
-            live.set_message(format!("{done} of {all} sent to {}", wish.target));
+            live.show(&format!("{done} of {all} sent to {}", wish.target));
         }
     };
     let pushed = push(&wish, &mut progress);
-    live.iter().for_each(indicatif::ProgressBar::finish_and_clear);
+    live.iter().for_each(terminal::LiveLine::finish);
     let pushed = pushed?;
     let value = json!({
         "from": found.folder, "to": wish.target.to_string(), "step": found.step, "commit": pushed.commit, "url": pushed.url,

@@ -1,8 +1,8 @@
 //! `collect ENV`: environment collectors without training.
 
 use super::layers::Sets;
-use crate::{output, signals, terminal};
-use indicatif::ProgressBar;
+use crate::terminal::{self, LiveLine};
+use crate::{output, signals};
 use plimsoll_agent::collecting::{CollectProgress, Stop, collect, plan_env, stalled_share};
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_config::EnvFile;
@@ -60,7 +60,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
 
 /// Progress: a live line on a terminal, nothing in a pipe.
 struct Line {
-    live: Option<ProgressBar>,
+    live: Option<LiveLine>,
     quiet: bool,
     what: String,
 }
@@ -72,14 +72,14 @@ impl Line {
 
     fn say(&self, words: &str) {
         match &self.live {
-            Some(bar) => bar.println(words),
+            Some(live) => live.say(words),
             None => output::note(self.quiet, words),
         }
     }
 
     fn show(&self, progress: &CollectProgress) {
         if let Some(bar) = &self.live {
-            bar.set_message(live_line(&self.what, progress));
+            bar.show(&live_line(&self.what, progress));
         }
     }
 }
@@ -87,7 +87,7 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         if let Some(bar) = &self.live {
-            bar.finish_and_clear();
+            bar.finish();
         }
     }
 }

@@ -17,6 +17,6 @@ pub struct Args {
 pub fn run(args: &Args, mut cli: clap::Command) -> Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut cli, "plimsoll", &mut script);
-    output::text(&String::from_utf8_lossy(&script))?;
+    output::data(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -13,7 +13,8 @@ const PROMPT_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Greedy unless --set rollout.temperature is given.
+Greedy unless --set rollout.temperature is given. On a terminal control characters in the response are written out, \\u{1b};
+a file or a pipe gets the response byte for byte.
 
 Examples:
   plimsoll generate --model builtin:nano --prompt \"123+456=\"
@@ -67,10 +68,10 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let mut shown = Ok(());
     let found = generate(&loaded.verb, &prompt, args.raw, &mut |piece| {
         if shown.is_ok() {
-            shown = output::text(piece);
+            shown = output::data(piece);
         }
     })?;
-    shown.and_then(|()| output::text("\n"))?;
+    shown.and_then(|()| output::data("\n"))?;
     output::note(quiet, &words(&found));
     Ok(ExitCode::SUCCESS)
 }

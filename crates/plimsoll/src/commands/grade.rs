@@ -43,7 +43,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let mut out = BufWriter::new(Out);
     let graded = each_row(&args.file, |line, row| {
         let reply = grading.grade(line, row)?;
-        writeln!(out, "{reply}").map_err(|err| unwritten(&err))
+        writeln!(out, "{}", output::json_text(&reply)).map_err(|err| unwritten(&err))
     });
     // Scores before a bad row are valid and are shown.
     let flushed = out.flush();

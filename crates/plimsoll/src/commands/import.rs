@@ -55,7 +55,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let imported = import(stack, &args.file, &wishes)?;
     match &args.output {
         Some(path) => new_file::write(path, &imported.run_file)?,
-        None => output::text(&imported.run_file)?,
+        None => output::data(&imported.run_file)?,
     }
     imported.remarks.iter().for_each(|remark| output::note(quiet, &format!("note: {remark}")));
     Ok(ExitCode::SUCCESS)

@@ -4,6 +4,7 @@
 use plimsoll_plan::svg;
 use plimsoll_ranks::RANKS_MAX;
 use plimsoll_run::linked::RANKS_FILE;
+use plimsoll_run::shareable;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -48,6 +49,7 @@ pub struct Files {
     pub plan: Value,
     pub crash: Option<Value>,
     pub summary: Option<Value>,
+    /// Without secrets: a page may be sent to others.
     pub run_file: String,
     /// A row for each rank; none for a run of one.
     pub ranks: Option<Value>,
@@ -74,7 +76,7 @@ impl Files {
             self.summary = summary.json().filter(Value::is_object);
         }
         if changed[3] {
-            self.run_file = run_file.text.clone().unwrap_or_default();
+            self.run_file = run_file.text.as_deref().map(shareable::shown).unwrap_or_default();
         }
         // Only the parsed forms are kept.
         self.files.iter_mut().for_each(|file| file.text = None);
@@ -173,6 +175,11 @@ mod tests {
         fs::remove_file(folder.path().join("crash.json")).unwrap();
         assert!(files.look(folder.path()));
         assert_eq!(files.crash, None);
+        let kind = "[[reward]]\nkind = \"command:g.py --api-key ZQ\"\n";
+        fs::write(folder.path().join("run.toml"), kind).unwrap();
+        files.look(folder.path());
+        assert_eq!(files.run_file, kind.replace("ZQ", "(not shown)"));
+        fs::remove_file(folder.path().join("run.toml")).unwrap();
         fs::write(folder.path().join("summary.json"), "{\"torn").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join("run.toml")).unwrap();
         files.look(folder.path());

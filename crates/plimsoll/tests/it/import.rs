@@ -303,7 +303,7 @@ fn openrlhf_script() {
             "left out: zero_stage = 3: ranks split neither matrices nor sequences here",
             "left out: critic_learning_rate = 9e-6: `grpo` has no critic",
             "left out: wandb_run_name = $WHO: holds a variable that the file does not set",
-            "left out: frobnicate = 7: this option is not known here",
+            "left out: frobnicate = (not shown): this option is not known here",
         ],
     );
 }
@@ -338,7 +338,7 @@ fn verl_script() {
             "left out: actor_rollout_ref.rollout.tensor_model_parallel_size = 2: ranks split neither",
             "left out: actor_rollout_ref.rollout.name = vllm: no other engine",
             "left out: trainer.total_epochs = 15: steps follow from the size of the data",
-            "left out: trainer.frobnicate = 3: this option is not known here",
+            "left out: trainer.frobnicate = (not shown): this option is not known here",
             "left out: $@: holds a variable that the file does not set",
         ],
     );
@@ -401,7 +401,7 @@ fn trl_yaml() {
             "chosen: one process",
             "changed: max_steps = 400: 4 updates there are one step here",
             "left out: vllm_mode = colocate: no other engine",
-            "left out: frobnicate = 9: this option is not known here",
+            "left out: frobnicate = (not shown): this option is not known here",
         ],
     );
 }
@@ -471,7 +471,7 @@ fn orz_class() {
             "changed: critic_update_steps = 12: 8, which divides the 8192 sequences of a step",
             "left out: total_num_nodes = 32: cards are not in the run file here",
             "left out: ckpt_path = f\"orz_ckpt/{file_name}\": an expression, which is not run",
-            "left out: frobnicate = 4: this option is not known here",
+            "left out: frobnicate = (not shown): this option is not known here",
         ],
     );
 }

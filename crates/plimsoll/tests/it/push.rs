@@ -3,7 +3,7 @@
 #[path = "../../../files/tests/fake_hub/mod.rs"]
 mod fake_hub;
 
-use crate::common::{Folder, check_error, command, text};
+use crate::common::{Folder, check_error, command, python_with, text};
 use fake_hub::{COMMIT, FakeHub, Fault, State, TOKEN, committed};
 use std::path::Path;
 use std::process::Output;
@@ -112,6 +112,38 @@ fn a_run_is_pushed_with_its_card_and_without_its_states() {
     let again: serde_json::Value = serde_json::from_str(&again).expect("JSON");
     assert_eq!((&again["sent_bytes"], &again["to"]), (&0.into(), &"hf:o/sums".into()));
     assert!(committed(&hub.state(), "README.md").is_none());
+}
+
+/// Only lists were read as words of a command: a reward's command was sent with all its keys, and stood in the card.
+#[test]
+fn r_a_command_was_published_with_its_keys() {
+    let Some(python) = python_with("json") else { return };
+    let kind = format!(
+        "command:{python} g.py --openai-key ZQ1 --auth ZQ2 --header Authorization:ZQ3 sk-ZQ4abcdefghijklmnopqrstuvwx AKIAZQ5ABCDEFGHIJKL \
+         ghp_ZQ6abcdefghijklmnopqrstuvwxyz012345 --pat ZQ7 OPENAI_KEY=ZQ8 --bearer ZQ9 --key ZQ10 --pw ZQ11 --api-key ZQ12 --hf-token=ZQ13 \
+         --max-tokens 5"
+    );
+    let folder = Folder::with("run.toml", &RUN.replace("exact", &kind));
+    folder.write(
+        "g.py",
+        "import sys\nfor number, line in enumerate(sys.stdin):\n    print(number % 2, flush=True)\n",
+    );
+    let output =
+        command(&["train", "run.toml"]).current_dir(folder.path(".")).output().expect("the binary runs");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let hub = FakeHub::start(State::default());
+    let dry =
+        check_pushed(&push(&folder, &hub, None, &["out", "hf:o/sums", "--create", "--dry-run", "--json"]));
+    let said = check_pushed(&push(&folder, &hub, Some(TOKEN), &["out", "hf:o/sums", "--create"]));
+    let state = hub.state();
+    let sent = |name: &str| text(&committed(&state, name).unwrap_or_else(|| panic!("{name} is sent")));
+    for shown in [dry, said, sent("run.toml"), sent("README.md"), sent("curves.svg")] {
+        assert!(!shown.contains("ZQ"), "{shown}");
+    }
+    for name in ["run.toml", "README.md"] {
+        assert!(sent(name).contains("g.py --openai-key (not shown) --auth (not shown)"), "{}", sent(name));
+        assert!(sent(name).contains("--hf-token=(not shown) --max-tokens 5"), "{}", sent(name));
+    }
 }
 
 /// An adapter, a folder that was exported, and a token from where the hub's own tool stores it.

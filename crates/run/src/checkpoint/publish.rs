@@ -4,7 +4,7 @@
 use super::verbs::{self, Listed};
 use super::{MANIFEST, Manifest, RUN_FILE, STATE};
 use crate::shareable::{each_text, shareable};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, without_secrets};
 use plimsoll_files::{ADAPTER_CONFIG, FileRecord, record_of};
 use serde_json::{Value, json};
 use std::fs;
@@ -47,14 +47,14 @@ pub fn published(path: &Path) -> Result<Published> {
     let manifest = Manifest::read(&folder)?;
     manifest.verify(&folder)?;
     let run = folder.parent().and_then(Path::parent).filter(|run| run.join("run.toml").is_file());
-    let text = read_text(&folder.join(RUN_FILE)).map(|text| without_secrets(&text));
+    let text = read_text(&folder.join(RUN_FILE)).map(|text| shared(&text));
     let files: Vec<(String, FileRecord)> =
         manifest.files.into_iter().filter(|(name, _)| !name.starts_with(STATE)).collect();
     Ok(Published {
         is_adapter: files.iter().any(|(name, _)| name == ADAPTER_CONFIG),
         files,
         step: Some(manifest.step),
-        source: Some(manifest.source),
+        source: Some(without_secrets(&manifest.source)),
         run: run.map(Path::to_path_buf),
         settings: text.as_ref().map_or(Value::Null, |(_, value)| value.clone()),
         run_file: text.map(|(text, _)| text),
@@ -92,7 +92,7 @@ fn read_text(path: &Path) -> Option<String> {
 }
 
 /// Returns a run file without secrets, in which paths below the home folder begin with `~`: as text, and as a value.
-fn without_secrets(run_file: &str) -> (String, Value) {
+fn shared(run_file: &str) -> (String, Value) {
     let Some(mut table) = shareable(run_file) else { return (String::new(), Value::Null) };
     let home = std::env::var("HOME").ok().filter(|home| home.len() > 1);
     each_text(&mut table, &|text| *text = below_home(text, home.as_deref()));
@@ -109,9 +109,9 @@ mod tests {
 
     #[test]
     fn a_run_file_is_published_without_secrets_and_without_the_home_folder() {
-        let (text, value) = without_secrets("model = \"m\"\napi_key = \"k1\"\n[track]\nproject = \"k2\"\n");
+        let (text, value) = shared("model = \"m\"\napi_key = \"k1\"\n[track]\nproject = \"k2\"\n");
         assert!(!text.contains("k1") && !text.contains("k2") && value["model"] == "m", "{text}");
         assert_eq!(below_home("/home/me/data/x.jsonl", Some("/home/me")), "~/data/x.jsonl");
-        assert_eq!(without_secrets("not = = toml"), (String::new(), Value::Null));
+        assert_eq!(shared("not = = toml"), (String::new(), Value::Null));
     }
 }

@@ -3,7 +3,7 @@
 use crate::setting::{Setting, TRAINER, flag, integer, list, number};
 use crate::table::{Table, Take, first_name};
 use crate::unbuilt::{self, Unbuilt};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, WITHHELD};
 use std::collections::BTreeSet;
 
 /// How one stack's settings become a run file.
@@ -330,7 +330,10 @@ impl Draft {
     /// Returns what the file sets a variable of the environment to, if it can be read.
     pub fn variable(&self, name: &str) -> Option<&str> {
         let is_it = |one: &&Setting| one.key.strip_prefix("env.") == Some(name);
-        let value = self.surroundings.iter().rev().find(is_it)?.value.as_str();
+        let one = self.surroundings.iter().rev().find(is_it)?;
+        // Of a secret that it is set; of a value with a secret nothing.
+        let is_part = one.is_withheld && one.value != WITHHELD;
+        let value = Some(one.value.as_str()).filter(|_| !is_part)?;
         (!value.is_empty() && !value.contains(['$', '`'])).then_some(value)
     }
 

@@ -3,6 +3,7 @@
 use super::draft::{Draft, Entry, Fate, Line};
 use crate::setting::{TRAINER, one_line, printable};
 use crate::unbuilt;
+use plimsoll_base::WITHHELD;
 
 #[derive(Clone, Debug)]
 pub struct Imported {
@@ -11,6 +12,10 @@ pub struct Imported {
     /// What is not built, missing, chosen, changed or left out, one line each.
     pub remarks: Vec<String>,
 }
+
+/// Why a part of a value is missing.
+const CUT: &str = "its value held a key, a password, or the user or the query of an address, which is not shown: write it yourself, or \
+    give it to what reads it in a variable of the environment";
 
 const SECTIONS: [&str; 14] = [
     "",
@@ -98,6 +103,11 @@ impl Draft {
                 Fate::Left(why) => remarks.push(format!("left out: {}: {why}", entry.given.shown())),
                 Fate::Pending => {
                     remarks.push(format!("left out: {}: this job has no use for it", entry.given.shown()));
+                }
+                Fate::Carried | Fate::Changed(_)
+                    if entry.given.is_withheld && entry.given.value != WITHHELD =>
+                {
+                    remarks.push(format!("left out: {}: {CUT}", entry.given.shown()));
                 }
                 Fate::Carried | Fate::Changed(_) | Fate::NotBuilt(_) => {}
             }

@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 /// Longest path of a key: each line below a section repeats the section's path.
 const PATH_BYTES_MAX: usize = 512;
 
+/// Why a line has no key: what it holds may be a value of a key before it.
+pub(crate) const NOT_YAML: &str = "not read as YAML";
+
 /// Returns the path of `key` in the section `outer`, or nothing if it is longer than a path is.
 fn path_of(outer: &str, key: &str) -> Option<String> {
     let path = if outer.is_empty() { key.to_string() } else { format!("{outer}.{key}") };
@@ -39,7 +42,7 @@ pub(crate) fn yaml(text: &str) -> Vec<Setting> {
             .split_once(':')
             .and_then(|(key, value)| Some((path_of(section, unquote(key.trim()))?, unquote(value.trim()))));
         let Some((path, value)) = found else {
-            let unreadable = Some("not read as YAML");
+            let unreadable = Some(NOT_YAML);
             given.push(Setting { unreadable, ..Setting::new(content, "", line) });
             continue;
         };

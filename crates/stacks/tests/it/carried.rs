@@ -162,6 +162,34 @@ fn r_a_key_was_repeated_in_the_run_file() {
     );
 }
 
+/// Only some names were known, addresses kept their users, and the values of unknown options were listed.
+#[test]
+fn r_keys_of_options_with_other_names_were_repeated() {
+    let trl = format!(
+        "{TRL} --openai_key ZQ --auth ZQ --pat ZQ --bearer ZQ --mytoken ZQ --sas ZQ --pin 7ZQ7 --plain ZQ"
+    );
+    for (stack, name, text, said) in [
+        ("trl", "x.sh", trl, "left out: openai_key = (not shown): "),
+        ("trl", "x.sh", format!("{TRL} --vllm_server_host http://u:ZQ@h --judge sk-ZQ --x ghp_ZQ"), "left out: judge = (not shown)"),
+        ("trl", "x.yaml", "model_name_or_path: a/b\nnum_generations: 2\nmax_steps: 4\nenv:\n  W: ZQ\nnested: {password: ZQ, list: [token, ZQ]}\n- [ZQ]\n{x: ZQ}\n".into(), "left out: nested = (not shown)"),
+        ("openrlhf", "x.sh", format!("{OPENRLHF} --remote_rm_url 'http://u:ZQ@host:1/x?api_key=ZQ'"), "left out: remote_rm_url = http://host:1/x: its value held a key"),
+        ("openrlhf", "x.sh", format!("{OPENRLHF} --remote_rm_headers 'Authorization: Bearer ZQ'"), "left out: remote_rm_headers = (not shown)"),
+        ("openrlhf", "x.sh", format!("{OPENRLHF} --input_key q WANDB_API_KEY=ZQ --auth_header 'Bearer ZQ'"), "left out: auth_header = (not shown)"),
+        ("verl", "x.sh", format!("{VERL} reward_model.sandbox_fusion.url=https://u:ZQ@h/run trainer.wandb_proxy=http://u:ZQ@p:1"), "left out: trainer.wandb_proxy = (not shown)"),
+        ("verl", "x.sh", format!("{VERL} ++custom.token=ZQ +ray_init.runtime_env.env_vars.FOO=ZQ custom='{{a: ZQ}}'"), "left out: custom.token = (not shown)"),
+    ] {
+        let run = imported(stack, name, &text).expect(&text);
+        assert!(!run.run_file.contains("ZQ"), "{text}: {}", run.run_file);
+        let remarks = run.remarks.join("\n");
+        assert!(!remarks.contains("ZQ") && remarks.contains(said), "{text}: {remarks}");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(name);
+        std::fs::write(&path, &text).expect("a file");
+        let given = settings(find(stack).expect("a stack"), &path).expect("settings");
+        assert!(!format!("{given:?}").contains("ZQ"), "{text}: {given:?}");
+    }
+}
+
 #[test]
 fn data_sets_of_the_hub_keep_their_names() {
     let openrlhf = "python3 -m openrlhf.cli.train_ppo_ray --pretrain a/b --max_samples 8";

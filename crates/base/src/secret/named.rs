@@ -1,0 +1,150 @@
+//! Values behind names of secrets, however they are written: `api_key="..."`, `"api_key": "..."`, `Authorization: Bearer ...`,
+//! `token: ...`, within other text too.
+
+use super::{WITHHELD, is_mixed, is_name_of_secret, is_open};
+
+/// Names of one word that prose also has before a colon: what follows must look like a key.
+const OF_PROSE: [&str; 9] =
+    ["token", "key", "auth", "pass", "pat", "cookie", "bearer", "credential", "credentials"];
+/// How the value of a header begins, before what is secret.
+const SCHEMES: [&str; 7] = ["bearer", "basic", "token", "digest", "apikey", "api-key", "negotiate"];
+/// Names whose value may have several words, up to the end of its line.
+const OF_LINES: [&str; 6] = ["authorization", "cookie", "passw", "passphrase", "passcode", "mnemonic"];
+/// What may follow a value without quotes.
+const CLOSERS: [char; 5] = [',', ';', ')', ']', '}'];
+const WANDB_KEY_CHARS: usize = 40;
+
+/// Cuts the values.
+pub(super) fn without_values(text: &str) -> String {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let (mut clean, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(start) = rest.find(is_of_name) {
+        let name = &rest[start..];
+        let name = &name[..name.find(|c| !is_of_name(c)).unwrap_or(name.len())];
+        let after = &rest[start + name.len()..];
+        clean += &rest[..start + name.len()];
+        rest = after;
+        if let Some((before, value)) = value_of(name, after) {
+            clean += &after[..before];
+            clean += WITHHELD;
+            rest = &after[before + value..];
+        }
+    }
+    clean + rest
+}
+
+/// True if all of a text is in the form of W&B's keys, which commits have too.
+pub(super) fn is_wandb_key(text: &str) -> bool {
+    text.len() == WANDB_KEY_CHARS && text.chars().all(|c| c.is_ascii_hexdigit())
+}
+
+pub(super) fn is_of_wandb(name: &str) -> bool {
+    name.to_ascii_lowercase().contains("wandb")
+}
+
+/// Returns where the value of `name` begins in what follows it, and its length; `None` if there is none, or nothing secret.
+fn value_of(name: &str, after: &str) -> Option<(usize, usize)> {
+    let is_secret = is_name_of_secret(name);
+    if !is_secret && !is_of_wandb(name) {
+        return None;
+    }
+    // `"token": ...` and `os.environ["HF_TOKEN"] = ...` close the name first.
+    let rest = after.trim_start_matches(['\\', '"', '\'', '`', ']']);
+    let rest = rest.trim_start_matches([' ', '\t']);
+    let colon = rest.starts_with(':') && !rest.starts_with(":=") && !rest.starts_with("://");
+    let opened = [":=", "=>", "==", "=", ":"].iter().find_map(|sign| rest.strip_prefix(sign))?;
+    if rest.starts_with("://") || opened.starts_with(':') {
+        return None;
+    }
+    let has_blank = opened.starts_with([' ', '\t']);
+    let value = opened.trim_start_matches([' ', '\t']);
+    let (opening, length) = extent(name, value, has_blank);
+    let shown = &value[opening..opening + length];
+    let is_prose =
+        colon && has_blank && opening == 0 && OF_PROSE.contains(&name.to_ascii_lowercase().as_str());
+    let is_cut = match is_secret {
+        true => !is_open(shown) && !is_call(value) && (!is_prose || is_mixed(shown)),
+        false => is_wandb_key(shown),
+    };
+    (is_cut && length > 0).then_some((after.len() - value.len() + opening, length))
+}
+
+/// Returns the length of the quote that opens a value, and that of the value. `has_blank`: it is a line of text, as of a header.
+fn extent(name: &str, value: &str, has_blank: bool) -> (usize, usize) {
+    // `f"..."` of Python, and `\"...\"` of JSON within a string.
+    let bare = value.trim_start_matches(['f', 'r', 'b', 'u', 'F', 'R', 'B']);
+    let quoted = bare.trim_start_matches('\\');
+    let quote = quoted.chars().next().filter(|c| ['"', '\'', '`'].contains(c));
+    if let Some(quote) = quote.filter(|_| value.len() - bare.len() <= 2) {
+        let escapes = bare.len() - quoted.len();
+        let inner = &quoted[1..];
+        let triple = ["\"\"\"", "\'\'\'"].iter().find(|quotes| quoted.starts_with(**quotes));
+        if let Some(quotes) = triple {
+            let inner = &quoted[quotes.len()..];
+            return (value.len() - inner.len(), inner.find(quotes).unwrap_or(inner.len()));
+        }
+        return (value.len() - inner.len(), closing(inner, quote, escapes));
+    }
+    let pairs = [("[", ']'), ("(", ')'), ("{", '}'), ("${", '}')];
+    if let Some(close) = pairs.iter().find(|pair| value.starts_with(pair.0) && !value.starts_with(WITHHELD)) {
+        let length = value.find(close.1).map_or(value.len(), |end| end + 1);
+        let more = &value[length..];
+        return (0, length + more[..word_end(more)].trim_end_matches(CLOSERS).len());
+    }
+    let lower = name.to_ascii_lowercase();
+    let end_of_line = value.find(['\n', '\r', '"', '\'', '`']).unwrap_or(value.len());
+    let is_line = OF_LINES.iter().any(|of| lower.contains(of)) && (has_blank || lower.ends_with("cookie"));
+    if is_line {
+        return (0, value[..end_of_line].trim_end().len());
+    }
+    if value.starts_with(WITHHELD) {
+        return (0, WITHHELD.len());
+    }
+    let end = word_end(value);
+    let is_scheme =
+        SCHEMES.iter().any(|scheme| value[..end].trim_end_matches('\\').eq_ignore_ascii_case(scheme));
+    let blanks = value[end..].len() - value[end..].trim_start_matches([' ', '\t']).len();
+    let end = match is_scheme && blanks > 0 {
+        true => end + blanks + word_end(&value[end + blanks..]),
+        false => end,
+    };
+    (0, value[..end].trim_end_matches(CLOSERS).len())
+}
+
+/// The length of the text before the quote that closes it: one with as many backslashes as that which opened it.
+fn closing(text: &str, quote: char, escapes: usize) -> usize {
+    let mut backslashes = 0;
+    for (at, c) in text.char_indices() {
+        match c {
+            '\\' => backslashes += 1,
+            c if c == quote && (backslashes == escapes || (escapes == 0 && backslashes % 2 == 0)) => {
+                return at - escapes;
+            }
+            _ => backslashes = 0,
+        }
+    }
+    text.len()
+}
+
+/// Where a word ends: at white space that no backslash precedes, or at a quote; `(not shown)` has none.
+fn word_end(text: &str) -> usize {
+    let (mut is_escaped, mut within) = (false, 0);
+    for (at, c) in text.char_indices() {
+        if text[at..].starts_with(WITHHELD) {
+            within = at + WITHHELD.len();
+        }
+        if at >= within && ((c.is_whitespace() && !is_escaped) || matches!(c, '"' | '\'' | '`')) {
+            return at;
+        }
+        is_escaped = c == '\\';
+    }
+    text.len()
+}
+
+/// True for `os.environ["HF_TOKEN"]`, `getenv('X')` and `get_token()`: what Python reads, not a value.
+pub(super) fn is_call(value: &str) -> bool {
+    let end = value.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '.').unwrap_or(value.len());
+    let opened = value[end..].strip_prefix(['(', '[']);
+    value.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && opened.is_some_and(|rest| rest.starts_with(['"', '\'', ')']))
+}
