@@ -72,8 +72,7 @@ impl Choice<'_> {
 
     /// Returns true for Ray's report of a worker that is gone, which names no signal.
     fn is_hedged(&self, index: usize) -> bool {
-        let text = &self.events[index].text;
-        text.contains("exit type: SYSTEM_ERROR") || text.contains("died unexpectedly before finishing")
+        is_open(&self.events[index].text)
     }
 
     fn slug(&self, index: usize) -> &str {
@@ -95,7 +94,7 @@ impl Choice<'_> {
 
     /// Faults of no class. A line that is an event is none.
     fn faults(&self) -> impl Iterator<Item = &Suspicion> {
-        self.suspicions.iter().filter(|fault| fault.rank == 0 && !is_report(fault)).filter(|fault| {
+        self.suspicions.iter().filter(|fault| fault.rank == 0 && !is_report(fault) && !fault.is_in_thread).filter(|fault| {
             !self.events.iter().any(|event| event.file == fault.file && event.line == fault.at.line)
         })
     }
@@ -132,7 +131,9 @@ impl Choice<'_> {
     /// Returns the line that most looks like the failure, if no class describes it.
     pub fn suspect(&self) -> Option<&Suspicion> {
         let rank = |suspicion: &Suspicion| {
-            suspicion.rank + usize::from(is_report(suspicion)) + 2 * usize::from(suspicion.is_head())
+            suspicion.rank
+                + usize::from(is_report(suspicion) || suspicion.is_in_thread)
+                + 2 * usize::from(suspicion.is_head())
         };
         let seconds = |suspicion: &Suspicion| suspicion.stamp.map_or(f64::MAX, |stamp| stamp.seconds);
         // Lines of a file are in order even where only some of them have a clock.
@@ -142,6 +143,19 @@ impl Choice<'_> {
         };
         self.suspicions.iter().min_by(|a, b| rank(a).cmp(&rank(b)).then(order(a, b)))
     }
+}
+
+/// Returns true for Ray's report of a worker that is gone, which does not tell by what.
+pub fn is_open(text: &str) -> bool {
+    [
+        "exit type: SYSTEM_ERROR",
+        "died unexpectedly before finishing",
+        "connection error code 2",
+        "died or was killed while executing",
+        "Worker exit detail",
+    ]
+    .iter()
+    .any(|words| text.contains(words))
 }
 
 /// Returns the name of the exception that a line shows, without its module.

@@ -1,6 +1,6 @@
 //! What happened in a log: an event with its verdict, and the moment it is judged by, a line with the lines around it.
 
-use super::signatures::{Level, Rule};
+use super::signatures::{Level, Pattern, Rule};
 use super::text::{after_prefix, clean, is_quiet, message, regex, shown, tag};
 use super::time::{Stamp, stamp};
 use memchr::{memchr, memchr2, memmem, memrchr, memrchr2};
@@ -19,6 +19,12 @@ const LINES_BEFORE: usize = 240;
 const LINES_WITHOUT_TRACEBACK: usize = 40;
 /// Lines after the first that a message may be wrapped over.
 const LINES_NEAR: usize = 3;
+/// Lines over which a terminal breaks a message whose numbers are wanted.
+const LINES_WRAPPED: usize = 12;
+/// No terminal is narrower.
+const WRAP_WIDTH_MIN: usize = 40;
+/// Widths of terminals at which one line is followed by the rest of it.
+const WRAP_WIDTHS: [usize; 6] = [80, 100, 120, 132, 160, 200];
 /// Lines after a message that are read for frames: some loggers print the cause first.
 const LINES_AFTER: usize = 60;
 
@@ -27,6 +33,8 @@ const TRACEBACK: &str = "Traceback (most recent call last)";
 const LINES_A_FRAME: usize = 6;
 /// Lines of a frame after its first: the code, and what marks a part of it.
 const FRAME_LINES: u64 = 3;
+/// Lines to the nearest frame, with those of other processes between.
+const LINES_TO_FRAME: usize = 64;
 /// Lines of code that a notebook lists before and after the one that failed.
 const LISTED_LINES: usize = 6;
 
@@ -49,6 +57,8 @@ pub struct Event {
     pub level: Level,
     /// Steps of the file counted before it.
     pub steps: u64,
+    /// Of its line, or 0.
+    pub shape: u64,
     pub verdict: Verdict,
 }
 
@@ -60,6 +70,12 @@ const IGNORED: [&[u8]; 5] = [
     b"Exception in thread ChkStopThr",
     b"Exception in thread IntMsgThr",
 ];
+/// What is before the traceback of an exception that ends a thread, and not the program.
+const IN_THREAD: [&[u8]; 2] = [b"Exception in thread ", b"Exception in threading."];
+/// Trackers send what they record from threads of their own.
+pub static TRACKER: LazyLock<Regex> = LazyLock::new(|| {
+    regex(r#"[/\\](?:wandb|swanlab|mlflow|comet_ml|neptune|clearml|tensorboardX?|tensorboard_data_server|aim|trackio)[/\\]"#)
+});
 
 /// The class of an event and the reasons for it.
 #[derive(Clone, Debug, Default)]
@@ -111,9 +127,16 @@ pub struct Moment<'w> {
     range: (usize, usize),
     /// Line, from 1.
     pub line: u64,
+    /// Steps of the file counted before it.
+    pub steps: u64,
+    /// Of the piece.
+    pub shape: u64,
     /// Cleaned.
     pub text: String,
+    message_at: OnceCell<usize>,
+    is_quiet: OnceCell<bool>,
     near: OnceCell<String>,
+    unwrapped: OnceCell<String>,
     before: OnceCell<Vec<String>>,
     after: OnceCell<String>,
 }
@@ -129,10 +152,56 @@ pub fn piece_around(bytes: &[u8], at: usize) -> (usize, usize) {
 }
 
 impl<'w> Moment<'w> {
-    pub fn new(bytes: &'w [u8], range: (usize, usize), line: u64) -> Moment<'w> {
+    pub fn new(bytes: &'w [u8], range: (usize, usize), line: u64, steps: u64, shape: u64) -> Moment<'w> {
         let text = clean(&bytes[range.0..range.1]);
-        let (near, before, after) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
-        Moment { bytes, range, line, text, near, before, after }
+        let (near, unwrapped, before, after) =
+            (OnceCell::new(), OnceCell::new(), OnceCell::new(), OnceCell::new());
+        let (message_at, is_quiet) = (OnceCell::new(), OnceCell::new());
+        Moment { bytes, range, line, steps, shape, text, message_at, is_quiet, near, unwrapped, before, after }
+    }
+
+    /// Returns what the line says, after what loggers put before it.
+    pub fn message(&self) -> &str {
+        let at = || self.text.len() - message(&self.text).len();
+        &self.text[*self.message_at.get_or_init(at)..]
+    }
+
+    /// Returns what may be metrics. A row of a table looks like what some loggers put before a message.
+    pub fn metrics(&self) -> &str {
+        let text = self.text.trim_start();
+        if text.starts_with('|') { text } else { self.message() }
+    }
+
+    /// Returns true if its logger calls the line information or a warning.
+    pub fn is_quiet(&self) -> bool {
+        *self.is_quiet.get_or_init(|| is_quiet(&self.text))
+    }
+
+    /// Returns the message with the lines over which it was broken, joined: without a space where a terminal broke it at its
+    /// width, and with one where words were kept whole.
+    pub fn unwrapped(&self) -> &str {
+        self.unwrapped.get_or_init(|| {
+            let mut lines = vec![self.message().to_string()];
+            let width = self.text.trim_end().chars().count();
+            let own = tag(&self.text).map(str::to_string);
+            let rest = |line: &String| {
+                let message = message(line);
+                let is_tagged = message.trim_start().len() + 4 < line.trim_start().len();
+                (!is_tagged || own.is_some() && tag(line) == own.as_deref())
+                    && !message.trim().is_empty()
+                    && !is_frame(message)
+                    && !message.starts_with(TRACEBACK)
+            };
+            let (mut is_hard, mut widths) = (width >= WRAP_WIDTH_MIN, Vec::new());
+            for line in self.lines_ahead().take(LINES_WRAPPED).take_while(rest) {
+                widths.push(line.trim_end().chars().count());
+                lines.push(message(&line).trim_end().to_string());
+            }
+            let inner = widths.len().saturating_sub(1);
+            is_hard &= inner > 0 && widths[..inner].iter().all(|own| own.abs_diff(width) <= 1)
+                || inner == 0 && widths.first().is_some_and(|last| *last < width && WRAP_WIDTHS.contains(&width));
+            lines.join(if is_hard { "" } else { " " })
+        })
     }
 
     /// Returns the message and up to `LINES_NEAR` lines of the same process after it.
@@ -140,7 +209,7 @@ impl<'w> Moment<'w> {
         self.near.get_or_init(|| {
             let lines = self.lines_ahead().take(LINES_NEAR).filter(|line| self.is_own(line));
             let lines: Vec<String> = lines.map(|line| message(&line).trim_end().to_string()).collect();
-            let own = message(&self.text).to_string();
+            let own = self.message().to_string();
             std::iter::once(own).chain(lines).collect::<Vec<String>>().join("\n")
         })
     }
@@ -155,9 +224,9 @@ impl<'w> Moment<'w> {
 
     /// Returns the line as evidence: with its continuation if a match of the rule needs it.
     pub fn shown(&self, rule: &Rule) -> String {
-        let own = message(&self.text);
+        let own = self.message();
         let continues = rule.spans_lines && rule.regex.as_ref().is_some_and(|regex| !regex.is_match(own));
-        let matched = rule.regex.as_ref().and_then(|regex| regex.find(self.near()));
+        let matched = rule.regex.as_ref().and_then(|regex| regex.regex().find(self.near()));
         match matched.filter(|_| continues) {
             Some(matched) => {
                 let end = self.near()[matched.end()..]
@@ -190,6 +259,10 @@ impl<'w> Moment<'w> {
     pub fn before(&self) -> &[String] {
         self.before.get_or_init(|| {
             let (mut lines, mut has_traceback) = (Vec::new(), false);
+            // Without a traceback the last lines are enough.
+            let back = &self.bytes[self.range.0.saturating_sub(BACK)..self.range.0];
+            let is_there = memmem::rfind(back, TRACEBACK.as_bytes()).is_some();
+            let lines_max = if is_there { LINES_BEFORE } else { LINES_WITHOUT_TRACEBACK };
             for raw in self.lines_back() {
                 let line = clean(&raw[..raw.len().min(PIECE_AFTER)]);
                 if !self.is_own(&line) {
@@ -197,7 +270,7 @@ impl<'w> Moment<'w> {
                 }
                 has_traceback = line.contains(TRACEBACK);
                 lines.push(message(&line).to_string());
-                if has_traceback || lines.len() == LINES_BEFORE {
+                if has_traceback || lines.len() == lines_max {
                     break;
                 }
             }
@@ -221,11 +294,18 @@ impl<'w> Moment<'w> {
     /// thread of the tracker wandb, without which the run goes on.
     pub fn is_ignored(&self) -> bool {
         self.before_traceback(1, &IGNORED)
+            || self.is_in_thread() && self.before().iter().any(|line| TRACKER.is_match(line))
+            || self.is_in_thread() && self.text.contains(TRACEBACK) && TRACKER.is_match(self.after())
+    }
+
+    /// Returns true if it is part of the traceback of an exception that ends a thread: the main thread goes on.
+    pub fn is_in_thread(&self) -> bool {
+        self.before_traceback(1, &IN_THREAD)
     }
 
     /// Returns true for code that a traceback lists around the line that failed: its strings are messages of other failures.
     pub fn is_listed(&self) -> bool {
-        let own = message(&self.text);
+        let own = self.message();
         if BOXED.is_match(own) {
             return true;
         }
@@ -242,6 +322,10 @@ impl<'w> Moment<'w> {
 
     /// Returns true if one of `words` is in the `count` lines before the head of the traceback that this line ends or begins.
     fn before_traceback(&self, count: usize, words: &[&[u8]]) -> bool {
+        let is_near = |raw: &[u8]| memmem::find(raw, b"File \"").is_some() || memmem::find(raw, "\u{2771}".as_bytes()).is_some();
+        if !self.text.contains(TRACEBACK) && !self.lines_back().take(LINES_TO_FRAME).any(is_near) {
+            return false;
+        }
         let frames = (self.line - self.traceback_from()) as usize;
         let is_head = self.text.contains(TRACEBACK);
         let holds = |raw: &[u8]| words.iter().any(|words| memmem::find(raw, words).is_some());
@@ -286,10 +370,20 @@ impl<'w> Moment<'w> {
         None
     }
 
-    /// Returns the time of the line, or of the nearest line before it that has one.
-    pub fn stamp(&self) -> Option<Stamp> {
+    /// Returns the time of the line, or of the nearest line before it that has one. `known` is the line and the time of the
+    /// last answer: what is before it is not read again.
+    pub fn stamp(&self, known: &mut (u64, Option<Stamp>)) -> Option<Stamp> {
         let of = |raw: &[u8]| stamp(&clean(&raw[..raw.len().min(512)]));
-        stamp(&self.text).or_else(|| self.lines_back().take(LINES_BEFORE).find_map(of))
+        let lines = match known.0 > 0 && known.0 <= self.line {
+            true => LINES_BEFORE.min((self.line - known.0) as usize),
+            false => LINES_BEFORE,
+        };
+        let found = stamp(&self.text).or_else(|| self.lines_back().take(lines).find_map(of));
+        let found = found.or_else(|| known.1.filter(|_| lines < LINES_BEFORE));
+        if known.0 <= self.line {
+            *known = (self.line, found);
+        }
+        found
     }
 
     /// Returns the lines within `BACK` bytes before this one, the nearest first.
@@ -305,18 +399,23 @@ impl<'w> Moment<'w> {
         })
     }
 
+    /// Returns true if the rule cannot match, whatever is around the line.
+    pub fn fails_alone(&self, rule: &Rule) -> bool {
+        rule.is_loud && self.is_quiet()
+            || !rule.spans_lines && rule.regex.as_ref().is_some_and(|regex| !regex.is_match(self.message()))
+    }
+
+    /// Returns true if a rule matches that does not fail alone.
     pub fn matches(&self, rule: &Rule) -> bool {
         let is_match = match &rule.regex {
-            None => true,
-            Some(regex) if !rule.spans_lines => regex.is_match(message(&self.text)),
-            Some(regex) => {
-                let (near, own) = (self.near(), message(&self.text).len());
+            Some(pattern) if rule.spans_lines => {
+                let (near, own, regex) = (self.near(), self.message().len(), pattern.regex());
                 regex.find(near).is_some_and(|found| found.start() <= own)
                     || rule.wraps && self.wrapped(near).is_some_and(|text| regex.is_match(&text))
             }
+            _ => true,
         };
         is_match
-            && !(rule.is_loud && is_quiet(&self.text))
             && rule.needs.as_ref().is_none_or(|regex| self.around(regex))
             && rule.unless.as_ref().is_none_or(|regex| !self.says(regex))
             && rule.unless_before.as_ref().is_none_or(|regex| !self.around(regex))
@@ -325,13 +424,13 @@ impl<'w> Moment<'w> {
     }
 
     /// Returns true if the message, or what may be the rest of it, matches: a terminal that wraps a line repeats no tag.
-    fn says(&self, regex: &Regex) -> bool {
+    fn says(&self, regex: &Pattern) -> bool {
         let is_rest = |line: &String| tag(line).is_none();
         let rest = || self.lines_ahead().take(LINES_NEAR).filter(is_rest).collect::<Vec<String>>().join("\n");
         regex.is_match(self.near()) || tag(&self.text).is_some() && regex.is_match(&rest())
     }
 
-    fn around(&self, regex: &Regex) -> bool {
+    fn around(&self, regex: &Pattern) -> bool {
         regex.is_match(self.near()) || regex.is_match(&self.before().join("\n"))
     }
 

@@ -30,8 +30,8 @@ static INSTALLED: LazyLock<Regex> = LazyLock::new(|| {
 pub fn class_of(signatures: &Signatures, suspicion: &Suspicion) -> Option<usize> {
     let names = |general: &&General| {
         let begins_in_line = |found: regex::Match| found.start() < suspicion.message_bytes;
-        regex(&general.pattern).find(&suspicion.near).is_some_and(begins_in_line)
-            && !general.unless.as_ref().is_some_and(|unless| regex(unless).is_match(&suspicion.near))
+        general.pattern.regex().find(&suspicion.near).is_some_and(begins_in_line)
+            && !general.unless.as_ref().is_some_and(|unless| unless.is_match(&suspicion.near))
     };
     signatures.generals.iter().find(names).map(|general| general.class)
 }

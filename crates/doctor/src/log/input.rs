@@ -3,16 +3,16 @@
 //! It does not follow links in a folder. It refuses what is no log (weights, other archives) and what has no end: devices and
 //! files of the kernel.
 
+use super::limits::Limits;
 use super::unpack::Unpacked;
 use super::utf16::{block, text_of};
 use super::waiting::{Waiting, pipe};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Bytes, Error, Result};
 use std::fs::{self, File, FileType};
-use std::io::{self, Cursor, Read};
+use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 /// Files read from folders; a Ray session of a week has some thousands.
 const FILES_MAX: usize = 10_000;
@@ -35,17 +35,21 @@ pub struct Source {
     pub read: Box<dyn Read>,
     /// Why nothing of it is read.
     pub refused: Option<String>,
+    /// What of it is not read.
+    pub cut: Option<String>,
+    /// True if nothing tells where it ends.
+    pub is_endless: bool,
 }
 
-/// Returns the streams of `inputs`, read until `until`; a folder gives the files in it, by name.
+/// Returns the streams of `inputs`; a folder gives the files in it, by name.
 ///
 /// Errors: `log-missing`, `log-unreadable`.
-pub fn expand(inputs: Vec<Input>, until: Instant) -> Result<impl ExactSizeIterator<Item = Source>> {
+pub fn expand(inputs: Vec<Input>, limits: Limits) -> Result<impl ExactSizeIterator<Item = Source>> {
     let mut sources: Vec<Box<dyn FnOnce() -> Source>> = Vec::new();
     for input in inputs {
         match input {
-            Input::Stream(name, read) => sources.push(Box::new(move || Source::new(name, Ok(read)))),
-            Input::Stdin => sources.push(Box::new(move || Source::new("-".into(), stdin(until)))),
+            Input::Stream(name, read) => sources.push(Box::new(move || Source::new(name, Ok(read), true))),
+            Input::Stdin => sources.push(Box::new(move || Source::new("-".into(), stdin(limits), true))),
             Input::Path(path) => {
                 let metadata = fs::metadata(&path).map_err(|err| not_opened(&path, &err))?;
                 if let Some(why) = refused(&path, metadata.file_type()) {
@@ -54,22 +58,49 @@ pub fn expand(inputs: Vec<Input>, until: Instant) -> Result<impl ExactSizeIterat
                     ));
                 }
                 if metadata.is_dir() {
-                    let mut walk = Walk { files: Vec::new(), entries: 0, until };
+                    let mut walk = Walk { files: Vec::new(), entries: 0 };
                     walk.folder(&path, 0)?;
                     walk.files.sort();
-                    let open = |file| Box::new(move || open(file, until)) as Box<dyn FnOnce() -> Source>;
-                    sources.extend(walk.files.into_iter().map(open));
+                    walk.files.into_iter().for_each(|file| push(file, limits, &mut sources));
                 } else {
                     if metadata.is_file() {
                         // A named file must exist; a file of a folder may go away while the folder is read.
                         File::open(&path).map_err(|err| not_opened(&path, &err))?;
                     }
-                    sources.push(Box::new(move || open(path, until)));
+                    push(path, limits, &mut sources);
                 }
             }
         }
     }
     Ok(sources.into_iter().map(|source| source()))
+}
+
+/// Adds a file. Of one that is larger than the limit, its beginning and its end.
+fn push(path: PathBuf, limits: Limits, sources: &mut Vec<Box<dyn FnOnce() -> Source>>) {
+    let found = fs::metadata(&path).ok().filter(fs::Metadata::is_file).map_or(0, |found| found.len());
+    let is_packed = path.extension().is_some_and(|end| end == "gz");
+    if found <= limits.bytes || is_packed {
+        sources.push(Box::new(move || open(path, limits)));
+        return;
+    }
+    let (head, tail) = (limits.bytes - limits.tail_bytes(), limits.tail_bytes());
+    let (name, whole) = (path.display().to_string(), path.clone());
+    let middle = Bytes(found - head - tail);
+    sources.push(Box::new(move || {
+        let cut = format!("{} in the middle were not read (--bytes-max)", middle);
+        let mut source = Source::new(name, part(&whole, 0, head), false);
+        source.cut = Some(cut);
+        source
+    }));
+    let name = format!("{}, its last {}", path.display(), Bytes(tail));
+    sources.push(Box::new(move || Source::new(name, part(&path, found - tail, tail), false)));
+}
+
+/// Reads `bytes` of a file from `begin` on.
+fn part(path: &Path, begin: u64, bytes: u64) -> io::Result<Box<dyn Read>> {
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(begin))?;
+    Ok(Box::new(file.take(bytes)))
 }
 
 /// Returns why a file or folder is not read: it has no end, or holds no log.
@@ -102,7 +133,6 @@ fn not_opened(path: &Path, err: &io::Error) -> Error {
 struct Walk {
     files: Vec<PathBuf>,
     entries: usize,
-    until: Instant,
 }
 
 impl Walk {
@@ -115,7 +145,7 @@ impl Walk {
         let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
         for entry in entries.flatten() {
             self.entries += 1;
-            if self.entries > ENTRIES_MAX || Instant::now() >= self.until {
+            if self.entries > ENTRIES_MAX {
                 break;
             }
             let (Ok(kind), path) = (entry.file_type(), entry.path()) else { continue };
@@ -143,15 +173,16 @@ fn is_log(path: &Path) -> bool {
     })
 }
 
-fn open(path: PathBuf, until: Instant) -> Source {
+fn open(path: PathBuf, limits: Limits) -> Source {
     let name = path.display().to_string();
-    Source::new(name, stream(&path, until))
+    let is_pipe = fs::metadata(&path).is_ok_and(|found| found.file_type().is_fifo());
+    Source::new(name, stream(&path, limits), is_pipe)
 }
 
 /// A file is read as far as it goes now, because one that is still written to may grow faster than it is read.
-fn stream(path: &Path, until: Instant) -> io::Result<Box<dyn Read>> {
+fn stream(path: &Path, limits: Limits) -> io::Result<Box<dyn Read>> {
     if fs::metadata(path)?.file_type().is_fifo() {
-        return Ok(Box::new(pipe(path, until)?));
+        return Ok(Box::new(pipe(path, limits.pauses)?));
     }
     let file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -159,14 +190,18 @@ fn stream(path: &Path, until: Instant) -> io::Result<Box<dyn Read>> {
 }
 
 /// Opens standard input without a buffer of its own, which would hide from `poll` what has come.
-fn stdin(until: Instant) -> io::Result<Box<dyn Read>> {
+fn stdin(limits: Limits) -> io::Result<Box<dyn Read>> {
     let file = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    Ok(Box::new(Waiting::new(file, until)))
+    Ok(Box::new(Waiting::new(file, limits.pauses)))
 }
 
 impl Source {
-    fn new(name: String, read: io::Result<Box<dyn Read>>) -> Source {
-        let nothing = |name, why: String| Source { name, read: Box::new(io::empty()), refused: Some(why) };
+    fn new(name: String, read: io::Result<Box<dyn Read>>, is_endless: bool) -> Source {
+        let text = |name, read| Source { name, read, refused: None, cut: None, is_endless };
+        let nothing = |name, why: String| {
+            let read = Box::new(io::empty());
+            Source { name, read, refused: Some(why), cut: None, is_endless }
+        };
         let (head, read) = match read.and_then(|mut read| Ok((block(&mut read)?, read))) {
             Ok(opened) => opened,
             Err(err) => return nothing(name, err.to_string()),
@@ -175,7 +210,7 @@ impl Source {
             [0x1f, 0x8b, ..] => {
                 let mut unpacked = Unpacked::new(Cursor::new(head).chain(read));
                 match block(&mut unpacked) {
-                    Ok(head) => Source { name, read: text_of(head, Box::new(unpacked)), refused: None },
+                    Ok(head) => text(name, text_of(head, Box::new(unpacked))),
                     Err(err) => nothing(name, format!("gzip: {err}")),
                 }
             }
@@ -183,7 +218,7 @@ impl Source {
             [0xfd, b'7', b'z', b'X'] => nothing(name, "compressed with xz: unpack it first".into()),
             [b'B', b'Z', b'h', _] => nothing(name, "compressed with bzip2: unpack it first".into()),
             [b'P', b'K', 3, 4] => nothing(name, "a zip archive: unpack it first".into()),
-            _ => Source { name, read: text_of(head, read), refused: None },
+            _ => text(name, text_of(head, read)),
         }
     }
 }
@@ -194,7 +229,7 @@ mod tests {
 
     fn read(bytes: Vec<u8>) -> String {
         let mut text = Vec::new();
-        let mut source = Source::new("x".into(), Ok(Box::new(io::Cursor::new(bytes))));
+        let mut source = Source::new("x".into(), Ok(Box::new(io::Cursor::new(bytes))), false);
         assert_eq!(source.refused, None);
         source.read.read_to_end(&mut text).expect("memory can be read");
         String::from_utf8_lossy(&text).into_owned()

@@ -1,9 +1,10 @@
 //! The end of a log of which no line is known: the last lines often say that something failed, or are frames of a traceback
 //! whose end was cut off. What a run goes on after is no last word.
 
-use super::event::is_frame;
+use super::event::{TRACKER, is_frame};
 use super::progress::is_step;
 use super::text::{clean, is_quiet, message, regex};
+use memchr::{memchr_iter, memmem};
 use regex::Regex;
 use std::sync::LazyLock;
 
@@ -55,6 +56,7 @@ static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"(?i)\b(?:0|no|zero) (?:\w+ )?(?:errors?|fail\w*)\b|\b(?:errors?|failed|failures?|fail|aborts?|aborted|timed out)\w*['\x22]?\s*[:=]\s*(?:-?[\d.]|false|none|no\b|nan|\[\]|\{\})",
         r"|fall(?:s|ing)? ?back|fell back|ignor|retr(?:y|ied)|\boption(?:al|s)?\b|disabl|skipp|deprecat|instead|will not be|expected termination|corrected|\bmay\b|\bmight\b|\bwould\b|\bif\b|\bwhen\b|\bwarn|attention mask|estimate|performance|\b(?:using|to) (?:the |a )?default|NET/Plugin|libibverbs|x11|wandb|tensorboard|client socket has failed to connect|destroy_process_group|HYDRA_FULL_ERROR|parse",
+        r"|\bSent SIGTERM\b|\[shutdown\]|\b[Ss]hutdown (?:complete|requested|initiated)|[Gg]raceful",
     ))
 });
 
@@ -74,7 +76,8 @@ struct Line {
 
 /// Returns the line that says how the log of which `tail` is the end failed, with the number of lines after it.
 pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
-    let lines = last_lines(&tail[tail.len().saturating_sub(TAIL)..]);
+    let mut lines = last_lines(&tail[tail.len().saturating_sub(TAIL)..]);
+    lines.retain(|line| line.after >= after_thread(tail).unwrap_or(0));
     let says = |line: &Line, words: &Regex| {
         let short: String = line.text.chars().take(LOOKED_AT).collect();
         let message = message(&short);
@@ -121,6 +124,61 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
     };
     let found = fails().or_else(complains).or_else(raised).or_else(frame).or_else(loud)?;
     Some((found.after, found.text.clone()))
+}
+
+/// The number of a step, and how many there are: `Epoch [50/50]`, `step 100 of 100`, `Learning iteration 1499/1500`.
+static COUNTED: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"(?i)(?P<what>epochs?|steps?|iter(?:ation)?s?|updates?|episodes?|rounds?)\b[^\d\n]{0,12}?(?P<done>\d{1,12})\s?(?:/|\bof\b)\s?(?P<all>\d{1,12})\b",
+    )
+});
+/// A step after which no time is left.
+static NO_TIME_LEFT: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"(?i)\beta:? *(?:0 days?,? *)?0?0:00(?::00)?(?:\.0+)?(?:s\b|\s|,|$)"));
+/// What a program says at its very end.
+static DONE: LazyLock<Regex> = LazyLock::new(|| {
+    regex(r"(?i)^\W*(?:all )?(?:done|finished|completed?|success(?:fully)?|training (?:done|finished|completed?)|bye|goodbye)\W*$")
+});
+/// Lines at the end of a log that are read for its last step.
+const COUNTED_LINES: usize = 80;
+
+/// Returns the number of lines after the last step of a log, if it is the last of those that were to be made, or after a last
+/// line that says that all is done.
+pub fn last_counter(tail: &[u8]) -> Option<usize> {
+    let tail = &tail[tail.len().saturating_sub(TAIL)..];
+    let tail = tail.strip_suffix(b"\n").unwrap_or(tail);
+    let mut lines = tail.rsplit(|byte| *byte == b'\n').enumerate().take(COUNTED_LINES).filter_map(|(after, bytes)| {
+        let bytes = bytes.rsplit(|byte| *byte == b'\r').find(|part| !part.trim_ascii().is_empty())?;
+        let text = clean(bytes);
+        let message = message(&text).trim().to_string();
+        (!message.is_empty()).then_some((after, message))
+    });
+    let mut is_last = true;
+    lines.find_map(|(after, text)| {
+        let is_done = std::mem::take(&mut is_last) && DONE.is_match(&text);
+        let is_last_step = NO_TIME_LEFT.is_match(&text) && is_step(&text);
+        if is_done || is_last_step {
+            return Some(Some(after));
+        }
+        let found = COUNTED.captures_iter(&text).last()?;
+        let number = |name: &str| found[name].parse::<u64>().ok();
+        let (done, all) = (number("done")?, number("all")?);
+        // Counted from 0, as rsl_rl does.
+        let from_zero = text.to_ascii_lowercase().contains("learning iteration") && done + 1 == all;
+        // Ranks and parts are counted by one or two, and an epoch that begins is not over.
+        let is_heading = text.chars().count() < found.get(0).map_or(0, |found| found.len()) + 4;
+        let is_over = done == all && (!is_heading || after > 0);
+        Some((all >= 3 && (is_over || from_zero)).then_some(after))
+    })?
+}
+
+/// Returns the number of lines in the traceback of a tracker's thread with which a log ends: the run had ended before.
+fn after_thread(tail: &[u8]) -> Option<usize> {
+    let tail = &tail[tail.len().saturating_sub(TAIL)..];
+    let at = memmem::rfind(tail, b"Exception in thread ")?;
+    let text = clean(&tail[at..].iter().map(|byte| if *byte == b'\n' { b' ' } else { *byte }).collect::<Vec<u8>>());
+    let ended = tail.strip_suffix(b"\n").unwrap_or(tail);
+    TRACKER.is_match(&text).then(|| memchr_iter(b'\n', &ended[at..]).count() + 1)
 }
 
 /// Returns what a line of code raises, as Python would print it: `raise ValueError(f"x of {y}")` is `ValueError: x of {y}")`.

@@ -1,20 +1,36 @@
-//! How much is read, and for how long: a log may be a stream without an end, or unpack to one.
+//! How much is read: a log may be a stream without an end, or unpack to one. Only bytes are counted, and no clock: the same
+//! logs give the same answer on an idle machine and on a busy one.
 
 use plimsoll_base::Bytes;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// The longest line. Progress bars without an end of a line have carriage returns.
+pub const LINE_BYTES_MAX: u64 = 1 << 30;
+/// Bytes that are read of a stream of which most is no text.
+pub const BINARY_BYTES_MAX: u64 = 256 << 20;
+/// Of a file that is larger than the limit, its end is read too: one part in eight of what is read.
+const TAIL_PARTS: u64 = 8;
 
 /// The most that `diagnose` reads. The logs of a week fit; a stream without an end does not.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes of text, after unpacking.
     pub bytes: u64,
-    pub time: Duration,
+    /// How long pipes may pause, all in all.
+    pub pauses: Duration,
 }
 
 impl Default for Limits {
-    /// At 1 GB/s, 64 GiB take half of the time.
+    /// At 0.3 GB/s, 16 GiB take a minute.
     fn default() -> Limits {
-        Limits { bytes: 64 << 30, time: Duration::from_secs(120) }
+        Limits { bytes: 16 << 30, pauses: Duration::from_secs(120) }
+    }
+}
+
+impl Limits {
+    /// Returns how much of a file's end is read if the file is larger than the limit.
+    pub fn tail_bytes(&self) -> u64 {
+        self.bytes / TAIL_PARTS
     }
 }
 
@@ -23,23 +39,18 @@ impl Default for Limits {
 pub struct Budget {
     limits: Limits,
     left: u64,
-    /// The end of the time.
-    pub until: Instant,
 }
 
 impl Budget {
     pub fn new(limits: Limits) -> Budget {
-        Budget { limits, left: limits.bytes, until: Instant::now() + limits.time }
+        Budget { limits, left: limits.bytes }
     }
 
-    /// Returns why nothing more is read, or `None` while both limits leave something.
+    /// Returns why nothing more is read, or `None` while the limit leaves something.
     pub fn spent(&self) -> Option<String> {
-        let Limits { bytes, time } = self.limits;
-        if self.left == 0 {
-            return Some(format!("cut after {} of text (--bytes-max), the rest was not read", Bytes(bytes)));
-        }
-        let is_late = Instant::now() >= self.until;
-        is_late.then(|| format!("cut after {} s (--seconds-max), the rest was not read", time.as_secs()))
+        let bytes = Bytes(self.limits.bytes);
+        (self.left == 0)
+            .then(|| format!("cut after {bytes} of text (--bytes-max), the rest was not read"))
     }
 
     /// Returns how much of `bytes` may be read at once.

@@ -10,12 +10,15 @@ mod colours;
 mod data;
 mod diagnosis;
 mod event;
+mod finish;
 mod general;
 mod input;
 mod judge;
+mod junk;
 mod last_words;
 mod limits;
 mod literals;
+mod memo;
 mod progress;
 mod readings;
 mod scan;
@@ -49,7 +52,7 @@ pub fn diagnose(inputs: Vec<Input>, limits: Limits) -> Result<Diagnosis> {
     let signatures = Signatures::embedded();
     let mut scanner = Scanner::new(signatures);
     let mut budget = Budget::new(limits);
-    let mut sources = input::expand(inputs, budget.until)?;
+    let mut sources = input::expand(inputs, limits)?;
     // Opening a pipe waits for it.
     while budget.spent().is_none()
         && let Some(source) = sources.next()

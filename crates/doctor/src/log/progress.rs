@@ -1,5 +1,5 @@
-//! Whether a run went on: steps after a line that looked like a failure, the end of a run that went well, and steps whose
-//! loss is not a number.
+//! Whether a run went on: steps after a line that looked like a failure, the end of a run that went well, and steps with a
+//! value that is not a number.
 //!
 //! Only the first steps after something suspicious are looked at, because most lines of a log are steps.
 
@@ -11,36 +11,76 @@ use std::sync::LazyLock;
 pub const SURVIVED: u64 = 2;
 /// Steps after a line that ends runs that show that it was no such line.
 pub const OUTLIVED: u64 = 10;
-/// Steps looked at while the loss is not a number.
+/// Lines looked at while a value is not a number.
 const NAN_LOOKS: u64 = 512;
 /// Norms in a row that are not a number, after which it is no skipped step of a loss scaler.
 const NAN_NORMS: u64 = 2;
 /// Lines that may follow the end of a run that went well.
 const LINES_AFTER_FINISH: u64 = 200;
 
-/// A line of metrics: TRL's dictionary, verl's `step:12 - `, Megatron's `iteration 12/ 500 |`.
-static METRICS: LazyLock<Regex> = LazyLock::new(|| {
+/// A line that is a step by itself: TRL's dictionary, verl's `step:12 - `, torchtune's `1|25|Loss: 0.8`, rsl_rl's and NeMo-RL's
+/// headings, a row of Stable-Baselines3's table, Keras's bar.
+static ALONE: LazyLock<Regex> = LazyLock::new(|| {
+    regex(concat!(
+        r#"(?i)^\{['"][^\n]{0,600}['"](?:\w*_)?loss['"]: |^\{['"](?:train_)?(?:actor_|policy_|critic_)?loss['"]: |\bstep: ?\d+ - "#,
+        r"|^\d+\|\d+\|loss: |\blearning iteration \d+ ?/|^=+ step \d+/\d+ =+$|^\| +(?:total_timesteps|total timesteps|total_env_steps|iterations) +\| +\d",
+        r"|^train epoch \d+\s*$|^ *\d+/\d+ (?:\[[=>.]*\]|━+)[^\n]{0,80}loss: |^training_iteration: \d|^\(?[\w.]* ?training_iteration ?[=:] ?\d",
+    ))
+});
+/// The number of a step, of whatever name.
+static COUNTER: LazyLock<Regex> = LazyLock::new(|| {
     regex(
-        r#"(?i)\{['"](?:train_)?(?:actor_|policy_|critic_)?loss['"]: |\bstep: ?\d+ - |\b(?:global[ _]?)?(?:step|iter(?:ation)?|episode|update)s?\b['"]?[ =:#\[|]{0,3} *\d+\b.{0,400}\b(?:\w*loss|reward\w*|lr|learning[ _]rate|\w*kl|score)\b|\b(?:\w*loss|reward\w*)['"]?[ =:]{1,3}-?\d.{0,400}\b(?:step|iter(?:ation)?|episode)s?['"]?[ =:]{1,3}\d"#,
+        r#"(?i)\b(?:global[ _]?|env[ _]?|train(?:ing)?[ _]?|total[ _]?)?(?:step|iter(?:ation)?|episode|epoch|update|batch|timestep|round|ep|itr?)s?\b(?:\(train\))?['"]?[ =:#\[|(]{0,4} *\d|\[ *\d+/ *\d+"#,
+    )
+});
+/// A number that steps have.
+static METRIC: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r#"(?i)(?:loss|(?:\b|_)(?:reward\w*|lr|learning[ _]rate|kl|score|return\w*|fps|ppl|perplexity|acc(?:uracy)?|tok(?:en)?s/s(?:ec)?)|grad[_ ]?norm)\b[\w/ ]{0,16}['"]?\)?[ =:|(\[]{1,5}(?:np\.float\d+\(|tensor\()?(?:-?\.?\d|nan\b|-?inf\b)"#,
     )
 });
 /// A bar over steps of training; bars over prompts, files and tokens have another name before them.
 static BAR: LazyLock<Regex> = LazyLock::new(|| {
     regex(
-        r"(?i)^(?:[^|\n]*\b(?:train\w*|steps?|epochs?|episodes?|iter\w*|progress|update)\b[^|\n]*)?\s*\d+%\|[^|\n]*\| *(\d+)/(\d+) \[",
+        r"(?i)^(?:\d+\|\d+\|loss: [^|\n]*|[^|\n]*\b(?:train\w*|steps?|epochs?|episodes?|iter\w*|progress|update)\b[^|\n]*)?\s*\d+%\|[^|\n]*\| *([\d.,]+)(k?)/([\d.,]+)(k?) \[",
+    )
+});
+/// The bar of rich, in Stable-Baselines3: `100% ━━━━ 100,000/100,000  [ 0:01:40 < 0:00:00 , 1,002 it/s ]`
+static RICH: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"\b100(?:\.0)?% ?━[━ ]* ?([\d,]+)/([\d,]+) |━+ ([\d,]+)/([\d,]+) \S*\d:\d\d"));
+/// What bars count that are no steps of training.
+static NO_TRAINING: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"(?i)shards|split|\bmap\b|\btokeniz|\bdownload|\bfetch|\bload|captur|processed|render|\beval|\bvalid|\btest|generat|B/s\]|examples/s|files?/s",
     )
 });
 /// Metrics that are no step.
-static NO_STEP: LazyLock<Regex> = LazyLock::new(|| regex(r"train_runtime|eval_|Error|examples/s"));
+static NO_STEP: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"train_runtime|eval_|Error|Exception|examples/s|^(?:Traceback|\s*File )"));
 static VALUES: LazyLock<Regex> = LazyLock::new(|| {
     regex(
-        r#"(?i)\b(\w*loss\w*|(?:\w*grad\w*[ _/])?norm)['"]?\s*[:=]\s*(?:np\.float\d+\()?(nan|-?(?:\d|\.\d|inf))"#,
+        r#"(?i)(?:^|[\s,{|(\[/'"-])([a-z][a-z0-9_/. -]{0,48}?)['"]?\s*[:=|]\s*(?:np\.float\d+\(|tensor\()?['"]?(nan|[+-]?(?:\d|\.\d|inf))\b"#,
     )
 });
+/// Values of a step that are numbers while the run is well: not the deviation of a group of one, or the mean over no episode.
+static NUMBERS: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"(?i)loss|norm|logp|logits|chosen|rejected|margin|entropy|advantage|\bkl|_kl|ratio|q_?values?|q1|q2|td_error|grad\b|critic|actor|policy|surrogate",
+    )
+});
+static NO_NUMBERS: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"(?i)std|var\b|variance|episode|ep_|eval|val_|valid|test|ppl|perplex|mean_reward|reward_mean|success|acc|clip_?ratio|compression|ratio_min|ratio_max|explained",
+    )
+});
+static NOT_A_NUMBER: LazyLock<Regex> = LazyLock::new(|| regex(r"(?i)\b(?:nan|inf)\b"));
+static LONE_GROUP: LazyLock<Regex> = LazyLock::new(|| {
+    regex(r#"(?i)\b(?:rewards?|advantages?|scores?)[_/]std['"]?\s*[:=]\s*(?:np\.float\d+\(|tensor\()?nan\b"#)
+});
 
-/// Returns true for a line of metrics, or a bar over steps.
+/// Returns true for a line of metrics of a step.
 pub fn is_step(message: &str) -> bool {
-    METRICS.is_match(message) && !NO_STEP.is_match(message)
+    (ALONE.is_match(message) || COUNTER.is_match(message) && METRIC.is_match(message)) && !NO_STEP.is_match(message)
 }
 
 #[derive(Debug, Default)]
@@ -49,20 +89,25 @@ pub struct Progress {
     pub steps: u64,
     /// Steps to count before it looks at no further one.
     until: u64,
-    bar: Option<u64>,
+    bar: Option<f64>,
     /// Line of the end of a run that went well.
     finish: Option<u64>,
+    /// Line of what ends also runs that failed.
+    goodbye: Option<u64>,
     nan: Option<NanRun>,
+    /// Line on which the rewards of a group had no deviation.
+    lone_group: Option<u64>,
     last_line: u64,
 }
 
-/// Steps in a row without a number.
+/// Steps in a row in which one value was not a number.
 #[derive(Debug)]
 struct NanRun {
+    name: String,
+    is_norm: bool,
     line: u64,
     text: String,
-    losses: u64,
-    norms: u64,
+    times: u64,
     looks: u64,
 }
 
@@ -79,25 +124,30 @@ impl Progress {
         self.until = self.until.max(self.steps + steps);
     }
 
-    /// Reads a line that may be a step. Returns true if it is one that was not seen before.
-    pub fn step(&mut self, text: &str, line: u64) -> bool {
-        let is_new = match BAR.captures(text) {
-            Some(found) => self.bar(&found[1], &found[2], line),
-            None => METRICS.is_match(text) && !NO_STEP.is_match(text) && line > self.last_line,
+    /// Reads a line that may be a step; `is_step` tells whether it is a line of metrics. Returns true if it is one that was not
+    /// seen before.
+    pub fn step(&mut self, text: &str, is_step: bool, line: u64) -> bool {
+        let is_new = match text.contains("%|").then(|| BAR.captures(text)).flatten() {
+            Some(found) => match counts(&found) {
+                Some((done, total)) if !NO_TRAINING.is_match(text) => self.bar(done, total, line),
+                _ => false,
+            },
+            None => is_step && line > self.last_line,
         };
         if is_new {
             (self.steps, self.last_line, self.finish) = (self.steps + 1, line, None);
+        }
+        if self.nan.is_some() || is_new && NOT_A_NUMBER.is_match(text) {
             self.numbers(text, line);
         }
         is_new
     }
 
     /// A bar is drawn again after an exception, with the same number.
-    fn bar(&mut self, done: &str, total: &str, line: u64) -> bool {
-        let (Ok(done), Ok(total)) = (done.parse::<u64>(), total.parse::<u64>()) else { return false };
+    fn bar(&mut self, done: f64, total: f64, line: u64) -> bool {
         if done >= total {
             // Bars of a few parts load weights.
-            if total > 3 && self.steps >= SURVIVED {
+            if total > 3.0 && self.steps >= SURVIVED {
                 self.finish = Some(line);
             }
             return false;
@@ -106,8 +156,29 @@ impl Progress {
         before.is_some_and(|before| done > before)
     }
 
+    /// Reads a bar that may be at its end.
+    pub fn full_bar(&mut self, text: &str, line: u64) {
+        if NO_TRAINING.is_match(text) {
+            return;
+        }
+        if let Some((done, total)) = BAR.captures(text).and_then(|found| counts(&found)) {
+            self.bar(done, total, line);
+        } else if let Some(found) = RICH.captures(text) {
+            let number = |group: usize| found.get(group)?.as_str().replace(',', "").parse::<u64>().ok();
+            let pair = number(1).zip(number(2)).or_else(|| number(3).zip(number(4)));
+            // It draws no line a step, and it is at its end.
+            if pair.is_some_and(|(done, total)| done >= total && total > 3) {
+                self.finish = Some(line);
+            }
+        }
+    }
+
     pub fn finished(&mut self, line: u64) {
         self.finish = Some(line);
+    }
+
+    pub fn goodbye(&mut self, line: u64) {
+        self.goodbye = Some(line);
     }
 
     /// Returns the line of the end of a run that went well, if the file of `lines` lines ends with it.
@@ -115,41 +186,76 @@ impl Progress {
         self.finish.filter(|line| lines.saturating_sub(*line) <= LINES_AFTER_FINISH)
     }
 
+    /// Returns the line of what ends also runs that failed, if the file of `lines` lines ends with it and no step follows.
+    pub fn said_goodbye(&self, lines: u64) -> Option<u64> {
+        let near = |line: &u64| lines.saturating_sub(*line) <= LINES_AFTER_FINISH && *line >= self.last_line;
+        self.goodbye.filter(near)
+    }
+
     /// Reads the numbers of a step, or of a line with one that is not a number.
     pub fn numbers(&mut self, text: &str, line: u64) {
-        let (mut nan, mut finite) = ([false; 2], [false; 2]);
+        // What did not end in so many lines does not end.
+        if self.nan.as_ref().is_some_and(|run| run.looks >= NAN_LOOKS) {
+            return;
+        }
+        if self.lone_group.is_none() && LONE_GROUP.is_match(text) {
+            self.lone_group = Some(line);
+        }
+        let mut first: Option<(String, bool)> = None;
+        let mut is_finite_again = false;
         for found in VALUES.captures_iter(text) {
-            let is_norm = found[1].to_ascii_lowercase().ends_with("norm");
-            match found[2].eq_ignore_ascii_case("nan") {
-                true => nan[usize::from(is_norm)] = true,
-                false => finite[usize::from(is_norm)] = true,
+            let name = found[1].trim().to_ascii_lowercase();
+            if !NUMBERS.is_match(&name) || NO_NUMBERS.is_match(&name) {
+                continue;
+            }
+            let value = found[2].to_ascii_lowercase();
+            if value.ends_with("nan") || value.ends_with("inf") {
+                // A logit or a log-probability of what is masked is minus infinity, and is well.
+                let is_masked = value.starts_with('-') && !name.contains("loss");
+                let is_norm = name.ends_with("norm");
+                if !is_masked && first.as_ref().is_none_or(|(_, norm)| *norm && !is_norm) {
+                    first = Some((name, is_norm));
+                }
+            } else if self.nan.as_ref().is_some_and(|run| run.name == name) {
+                is_finite_again = true;
             }
         }
-        if nan == [false; 2] && (finite[0] || finite[1]) {
-            if let Some(run) = &mut self.nan {
+        match (first, &mut self.nan) {
+            (Some((name, is_norm)), run) => {
+                let begin = || NanRun { name, is_norm, line, text: shown(text), times: 0, looks: 0 };
+                let run = run.get_or_insert_with(begin);
+                run.times += u64::from(run.times == 0 || line > run.line);
                 run.looks += 1;
             }
-            if self.nan.as_ref().is_some_and(|run| if run.losses > 0 { finite[0] } else { finite[1] }) {
-                self.nan = None;
+            (None, Some(run)) => {
+                run.looks += 1;
+                if is_finite_again {
+                    self.nan = None;
+                }
             }
-        } else if nan != [false; 2] {
-            let text = || shown(text);
-            let run =
-                self.nan.get_or_insert_with(|| NanRun { line, text: text(), losses: 0, norms: 0, looks: 0 });
-            run.losses += u64::from(nan[0]);
-            run.norms += u64::from(nan[1]);
-            run.looks += 1;
+            (None, None) => {}
         }
     }
 
-    /// Returns (line, text, reason) if the last steps had no number.
+    /// Returns (line, text, reason) if a value of the last steps was no number.
     pub fn nan_at_end(&self) -> Option<(u64, String, String)> {
-        let run = self.nan.as_ref().filter(|run| run.losses > 0 || run.norms >= NAN_NORMS)?;
-        let what = if run.losses > 0 { "the loss" } else { "the norm of the gradient" };
-        let reason =
-            format!("{what} is not a number from line {} on, and no later step has a finite one", run.line);
+        let run = self.nan.as_ref().filter(|run| !run.is_norm || run.times >= NAN_NORMS)?;
+        let (name, line) = (&run.name, run.line);
+        let what = if run.is_norm { "the norm of the gradient" } else { name.as_str() };
+        let reason = format!("{what} is not a finite number from line {line} on, and no later step has one");
         Some((run.line, run.text.clone(), reason))
     }
+
+    /// Returns the line on which rewards of a group had no deviation, because the group is of one sample.
+    pub fn lone_group(&self) -> Option<u64> {
+        self.lone_group
+    }
+}
+
+/// Returns (done, total) of a bar.
+fn counts(found: &regex::Captures) -> Option<(f64, f64)> {
+    let number = |group: usize| found[group].replace(',', "").parse::<f64>().ok();
+    number(1).zip(number(3))
 }
 
 #[cfg(test)]
@@ -159,29 +265,51 @@ mod tests {
     fn steps(lines: &[&str]) -> u64 {
         let mut progress = Progress::default();
         for (index, line) in lines.iter().enumerate() {
-            progress.step(line, index as u64 + 1);
+            progress.step(line, is_step(line), index as u64 + 1);
         }
         progress.steps
     }
 
     #[test]
     fn steps_of_the_trainers_in_use() {
-        let found = [
+        for line in [
             "{'loss': 0.01, 'grad_norm': 0.38, 'learning_rate': 9.5e-06, 'reward': 1.6, 'epoch': 0.05}",
-            "(TaskRunner pid=7) step:12 - global_seqlen/min:70 - actor/pg_loss:0.1",
+            "{'rewards/chosen': 0.1, 'loss': 0.01, 'epoch': 0.05}",
+            "step:12 - global_seqlen/min:70 - actor/pg_loss:0.1",
             " iteration     5426/  250000 | consumed samples: 43408 | learning rate: 2.999E-04 | grad norm: 1.2 |",
             "Episode [2/20]: global step 41, policy loss 0.3, reward 1.2",
             "step 12 loss 0.5",
-        ];
-        assert_eq!(steps(&found), found.len() as u64);
+            "Epoch(train) [1][ 100/9000]  lr: 1.0000e-03  eta: 1:02:03  time: 0.4  loss: 81.2",
+            "Epoch [3][50/1000]\tlr: 1.000e-02, eta: 3:02:11, loss: 0.5124",
+            "Epoch 7: loss = 0.000, acc = 0.91",
+            "[   40/100] | loss = 0.000",
+            "| epoch 001:     12 / 300 loss=8.123, nll_loss=7.9, ppl=240.1, wps=3000",
+            "|    total_timesteps      | 2048     |",
+            "                       Learning iteration 12/1500                        ",
+            "fps step: 56789 fps step and policy inference: 45678 fps total: 30000 epoch: 12/1000 frames: 131072",
+            "[INFO] 3DBall. Step: 12000. Time Elapsed: 33.1 s. Mean Reward: 1.2. Std of Reward: 0.7. Training.",
+            "global_step=3012, episodic_return=[21.]",
+            "completed step: 12, seconds: 3.2, TFLOP/s/device: 120.1, loss: 10.2",
+            "1|25|Loss: 0.8214",
+            "INFO 2026-03-01 10:11:12 ts/train.py:230 step:200 smpl:2K ep:3 epch:0.10 loss:0.312 grdn:1.2 lr:1.0e-05",
+            "========================= Step 2/100 =========================",
+            " 12/100 [==>...........................] - ETA: 3s - loss: 0.3012 - accuracy: 0.91",
+            "Train: 12 [ 100/1251 (  8%)]  Loss: 6.91 (6.92)  Time: 0.3s",
+        ] {
+            assert!(is_step(line.trim_start()), "{line}");
+        }
         let not = [
             "Processed prompts:  10%|#    | 51/512 [00:01<00:09, 3.95it/s]",
             "{'train_runtime': 812.3, 'train_loss': 0.31}",
             "Loading checkpoint shards:  50%|#####     | 1/2 [00:03<00:03,  3.00s/it]",
             "ValueError: the loss is nan at step 12",
             "INFO the loss is in units of a step",
+            "Saving the model at step 100",
+            "torch.OutOfMemoryError: CUDA out of memory at step 12, loss 0.1",
         ];
-        assert_eq!(steps(&not), 0);
+        for line in not {
+            assert_eq!(steps(&[line]), 0, "{line}");
+        }
     }
 
     #[test]
@@ -192,11 +320,35 @@ mod tests {
     }
 
     #[test]
+    fn a_full_bar_ends_a_run() {
+        let ends = |line: &str| {
+            let mut progress = Progress { steps: SURVIVED, ..Progress::default() };
+            progress.full_bar(line, 1);
+            progress.finish(2).is_some()
+        };
+        for line in [
+            "100%|##########| 500/500 [05:10<00:00,  1.9it/s]",
+            "Training Progress: 100%|##########| 435/435 [4:10:01<00:00, 34.5s/it]",
+            " 100% ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 100,000/100,000  [ 0:01:40 < 0:00:00 , 1,002 it/s ]",
+            "1|25|Loss: 0.8214: 100%|##########| 25/25 [01:10<00:00,  1.9s/it]",
+        ] {
+            assert!(ends(line), "{line}");
+        }
+        for line in [
+            "Loading checkpoint shards: 100%|##########| 8/8 [00:03<00:00,  3.00s/it]",
+            "Generating train split: 100%|##########| 7473/7473 [00:00<00:00, 12345.6 examples/s]",
+            " 90%|#########1| 450/500 [05:10<00:30,  1.9it/s]",
+        ] {
+            assert!(!ends(line), "{line}");
+        }
+    }
+
+    #[test]
     fn the_end_of_a_run_is_unsaid_by_a_further_step() {
         let mut progress = Progress::default();
         progress.finished(10);
         assert_eq!((progress.finish(12), progress.finish(1000)), (Some(10), None));
-        progress.step("{'loss': 0.2, 'epoch': 0.1}", 11);
+        progress.step("{'loss': 0.2, 'epoch': 0.1}", true, 11);
         assert_eq!(progress.finish(12), None);
     }
 
@@ -212,5 +364,14 @@ mod tests {
         assert_eq!(nan_at_end(&["{'loss': 0.0, 'grad_norm': nan}", "{'loss': 0.0, 'grad_norm': 0.3}"]), None);
         assert_eq!(nan_at_end(&["grad norm: nan | x", "grad norm: nan | x"]), Some(1));
         assert_eq!(nan_at_end(&["{'reward_std': nan, 'loss': 0.2}"]), None);
+        assert_eq!(
+            nan_at_end(&["{'loss': 0.0, 'rewards/chosen': nan, 'logps/chosen': nan, 'epoch': 0.1}"]),
+            Some(1)
+        );
+        assert_eq!(nan_at_end(&["Value function loss: inf", "Surrogate loss: -0.0112"]), Some(1));
+        assert_eq!(nan_at_end(&["Value function loss: inf", "Value function loss: 0.51"]), None);
+        assert_eq!(nan_at_end(&["|    value_loss           | nan       |"]), Some(1));
+        assert_eq!(nan_at_end(&["episode_reward_mean: nan, ep_len_mean: nan"]), None);
+        assert_eq!(nan_at_end(&["'actor/pg_loss': nan"]), Some(1));
     }
 }

@@ -198,7 +198,7 @@ fn event(slug: &'static str, line: u64, text: String, reason: String) -> (&'stat
     let verdict = Verdict::of(slug).because(reason);
     // The scanner sets class, file and level.
     let (level, steps) = (Level::Cause, u64::MAX);
-    (slug, Event { class: 0, file: 0, line, text, stamp: None, level, steps, verdict })
+    (slug, Event { class: 0, file: 0, line, text, stamp: None, level, steps, shape: 0, verdict })
 }
 
 /// Returns (label, GiB) of a line.

@@ -11,13 +11,13 @@ use super::event::{BACK, Event, Moment, Verdict, piece_around};
 use super::general::{place, reading};
 use super::input::Source;
 use super::judge;
-use super::last_words::{last_words, raised_by};
+use super::junk::Text;
 use super::limits::Budget;
-use super::progress::{OUTLIVED, SURVIVED};
+use super::memo::{Memo, shape};
+use super::progress::{OUTLIVED, SURVIVED, is_step};
 use super::signatures::{About, Judge, Level, Mark, Rule, Signatures};
-use super::state::{FileState, LAST_WORDS, Suspicion};
-use super::text::{is_quiet, message, shown};
-use super::time::stamp;
+use super::state::{FileState, PutOff, Suspicion};
+use super::text::shown;
 use std::io::ErrorKind;
 
 /// Bytes after a line that are read with it.
@@ -31,6 +31,8 @@ const SUSPICIONS_A_FILE: u64 = 8;
 /// Lines of a file on which a rule that reads the lines before is tried: a log that repeats one message must not make
 /// reading slow.
 const CLOSE_LOOKS_A_RULE: u64 = 512;
+/// Lines put off until the run goes on, or does not; the first ones tell.
+const PUT_OFF_MAX: usize = 32;
 /// Events kept over all files.
 const EVENTS_MAX: usize = 8192;
 
@@ -54,9 +56,18 @@ pub struct Found {
     pub is_cut: bool,
 }
 
+/// Where a line is, and what is known of its shape.
+struct Here {
+    piece: (usize, usize),
+    line: u64,
+    shape: u64,
+    slot: usize,
+}
+
 pub struct Scanner<'s> {
-    signatures: &'s Signatures,
+    pub signatures: &'s Signatures,
     window: Vec<u8>,
+    memo: Memo,
     pub found: Found,
 }
 
@@ -67,7 +78,8 @@ impl<'s> Scanner<'s> {
             frameworks: vec![false; signatures.frameworks.len()],
             ..Found::default()
         };
-        Scanner { signatures, window: vec![0; BACK + CHUNK + AHEAD], found }
+        let memo = Memo::new(signatures.rules.len());
+        Scanner { signatures, window: vec![0; BACK + CHUNK + AHEAD], memo, found }
     }
 
     /// Reads one source to its end, or as far as `budget` allows. If it breaks off, what was read is judged.
@@ -77,15 +89,15 @@ impl<'s> Scanner<'s> {
             return;
         }
         self.found.files.push(source.name.clone());
+        self.found.parts.extend(source.cut.take().map(|cut| format!("{}: {cut}", source.name)));
         let mut state = FileState::new(self.signatures);
         let mut colours = Colours::default();
         let mut window = std::mem::take(&mut self.window);
         let (mut length, mut from, mut is_end) = (0, 0, false);
+        let mut text = Text::default();
         while !is_end {
             while length < window.len() && !is_end {
-                // What was read to find out its type is there even when the time is up.
-                let has_begun = length > 0 || from > 0;
-                if let Some(why) = budget.spent().filter(|_| has_begun) {
+                if let Some(why) = budget.spent().or_else(|| text.refuses(source.is_endless)) {
                     self.found.parts.push(format!("{}: {why}", source.name));
                     is_end = true;
                     break;
@@ -96,6 +108,7 @@ impl<'s> Scanner<'s> {
                     Ok(count) => {
                         self.found.bytes += count as u64;
                         budget.take(count);
+                        text.see(&window[length..length + count]);
                         length += colours.strip(&mut window[length..length + count]);
                     }
                     Err(err) if err.kind() == ErrorKind::Interrupted => {}
@@ -107,120 +120,22 @@ impl<'s> Scanner<'s> {
             }
             let to = if is_end { length } else { length - AHEAD };
             self.scan(&window[..length], from, to, &mut state);
+            self.look_again(&window[..length], &mut state);
+            if is_end {
+                self.look_at_last(&window[..length], &mut state);
+            }
+            state.last.fill_with(|| None);
             state.count_to(&window[..length], to);
             let keep = to.saturating_sub(BACK);
             window.copy_within(keep..length, 0);
             state.counted_to -= keep;
             (length, from) = (length - keep, to - keep);
         }
+        if text.is_binary() {
+            self.found.not_read.push(format!("{}: most of it is binary, not text", source.name));
+        }
         self.finish(state, &window[..length]);
         self.window = window;
-    }
-
-    /// Adds what only the whole file shows.
-    fn finish(&mut self, mut state: FileState, tail: &[u8]) {
-        let file = self.found.files.len() - 1;
-        let last_words = self.last_words(file, &state, tail);
-        let finished = state.progress.finish(state.lines + 1);
-        if finished.is_some() {
-            state.suspicions.retain(|suspicion| !suspicion.is_farewell());
-            // A run that went on and ended well survived whatever it printed before.
-            let (steps, classes) = (state.progress.steps, &self.signatures.classes);
-            let is_warning = |event: &Event| {
-                event.level == Level::Survivable && classes[event.class].level == Level::Cause
-            };
-            // The peers of a group, and the store of it, go away one after the other.
-            let is_farewell = |event: &Event| {
-                let slug = classes[event.class].slug.as_str();
-                finished.is_some_and(|end| event.line > end)
-                    && ["network-failed", "rendezvous-timeout", "ray-node-dead"].contains(&slug)
-                    && !event.text.contains("Error: ")
-            };
-            self.found.events.retain(|event| {
-                event.file != file
-                    || event.steps.saturating_add(SURVIVED) > steps
-                        && !is_warning(event)
-                        && !is_farewell(event)
-            });
-        } else if state.suspicions.iter().all(|suspicion| suspicion.rank > 0) {
-            self.forget_outlived(file, state.progress.steps);
-        }
-        if let Some((line, text, reason)) = state.progress.nan_at_end() {
-            let class = self.signatures.class("nan-not-memory");
-            self.found.counts[class] += 1;
-            let (verdict, level) = (Verdict::default().because(reason), Level::Survivable);
-            self.keep(Event { class, file, line, text, stamp: None, level, steps: u64::MAX, verdict });
-        }
-        for (slug, event) in state.readings.finish() {
-            let class = self.signatures.class(slug);
-            self.keep(Event { class, file, level: self.signatures.classes[class].level, ..event });
-        }
-        let is_told = self.found.events.iter().any(|event| event.file == file);
-        if finished.is_none()
-            && state.suspicions.iter().all(Suspicion::is_head)
-            && !is_told
-            && let Some(words) = last_words
-        {
-            match self.class_of_code(&words.at.text) {
-                Some(class) => {
-                    self.found.counts[class] += 1;
-                    let (line, text, stamp, steps) = (words.at.line, words.at.text, words.stamp, words.steps);
-                    let (verdict, level) = (Verdict::default(), Level::Survivable);
-                    self.keep(Event { class, file, line, text, stamp, level, steps, verdict });
-                }
-                None => state.suspicions.push(words),
-            }
-        }
-        self.found.suspicions.extend(state.suspicions);
-        self.found.finished.push(finished);
-        self.found.collectives.add(state.collectives);
-    }
-
-    /// Returns the line at the end of a log that says that something failed.
-    fn last_words(&self, file: usize, state: &FileState, tail: &[u8]) -> Option<Suspicion> {
-        let (after, text) = last_words(tail)?;
-        let lines = state.lines + u64::from(!tail.ends_with(b"\n"));
-        let at = Evidence {
-            file: self.found.files[file].clone(),
-            line: lines.saturating_sub(after as u64),
-            text: shown(&text),
-        };
-        let (stamp, steps) = (stamp(&text), state.progress.steps);
-        let (near, message_bytes, place) = (String::new(), 0, None);
-        let suspicion = Suspicion {
-            rank: LAST_WORDS,
-            file,
-            steps,
-            stamp,
-            is_chained: false,
-            at,
-            near,
-            message_bytes,
-            place,
-        };
-        Some(suspicion.saying(message(&text)))
-    }
-
-    /// Returns the class of the exception that a line of code would have raised, if a log ends with that line.
-    fn class_of_code(&self, line: &str) -> Option<usize> {
-        let raised = raised_by(message(line))?;
-        let says = |regex: &Option<regex::Regex>| regex.as_ref().is_some_and(|regex| regex.is_match(&raised));
-        let rules = self.signatures.rules.iter().filter(|rule| rule.needs.is_none() && !says(&rule.unless));
-        rules.filter(|rule| says(&rule.regex)).find_map(|rule| match rule.about {
-            About::Class(class) => Some(class),
-            _ => None,
-        })
-    }
-
-    /// Drops what would have ended the run if the run went on for long and nothing else happened: a sample, a sandbox or a test
-    /// printed it.
-    fn forget_outlived(&mut self, file: usize, steps: u64) {
-        let is_death =
-            |event: &Event| event.file == file && matches!(event.level, Level::Cause | Level::Secondary);
-        let is_outlived = |event: &Event| event.steps.saturating_add(OUTLIVED) <= steps;
-        if self.found.events.iter().filter(|event| is_death(event)).all(is_outlived) {
-            self.found.events.retain(|event| !is_death(event));
-        }
     }
 
     /// Tries the rules of literals that begin in `from..to`.
@@ -268,20 +183,91 @@ impl<'s> Scanner<'s> {
         }
         state.count_to(bytes, piece.0);
         let line = state.lines + 1;
-        let moment = Moment::new(bytes, piece, line);
+        let shape = shape(&bytes[piece.0..piece.1]);
+        let slot = self.memo.slot(shape);
         pending.sort_unstable();
+        let here = Here { piece, line, shape, slot };
+        pending.retain(|&rule| self.is_worth_a_try(rule, &here, state));
+        let is_put_off = self.memo.is_survived(slot, self.found.files.len() - 1);
+        if is_put_off && pending.iter().any(|&rule| self.may_be_survived(rule)) {
+            let rules: Vec<usize> = pending.extract_if(.., |rule| self.may_be_survived(*rule)).collect();
+            let steps = state.progress.steps;
+            state.progress.watch(SURVIVED);
+            if state.put_off.len() < PUT_OFF_MAX {
+                state.put_off.push(PutOff { piece, line, steps, shape, rules });
+            }
+        }
+        if pending.is_empty() {
+            return;
+        }
+        let mut moment = Moment::new(bytes, piece, line, state.progress.steps, shape);
         for rule in pending.drain(..) {
-            // One try a line, because a progress bar repeats its states; none for a closed rule.
-            let is_step = self.signatures.rules[rule].about == About::Mark(Mark::Step);
-            if state.tried_at[rule] < line || is_step {
-                state.tried_at[rule] = line;
-                self.try_rule(rule, &moment, state);
+            self.try_rule(rule, &moment, slot, state);
+            moment.steps = state.progress.steps;
+        }
+    }
+
+    /// Returns false for a rule that cannot match, or whose match is only counted, which is done here.
+    fn is_worth_a_try(&mut self, index: usize, here: &Here, state: &mut FileState) -> bool {
+        let (line, slot) = (here.line, here.slot);
+        let about = self.signatures.rules[index].about;
+        // One try a line, because a progress bar repeats its states; none for a closed rule.
+        let is_step = matches!(about, About::Mark(Mark::Step | Mark::FullBar));
+        if state.tried_at[index] >= line && !is_step {
+            return false;
+        }
+        state.tried_at[index] = state.tried_at[index].max(line);
+        match about {
+            _ if self.memo.has_failed(slot, index) => false,
+            About::Class(class) if state.matches[index] >= EVENTS_A_RULE => {
+                // After that many, lines that hold the words are only counted.
+                state.matches[index] += 1;
+                self.found.counts[class] += 1;
+                let (piece, shape, steps) = (here.piece, here.shape, state.progress.steps);
+                state.last[index] = Some(PutOff { piece, line, steps, shape, rules: Vec::new() });
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Returns true for a rule whose lines the run may survive.
+    fn may_be_survived(&self, index: usize) -> bool {
+        let rule = &self.signatures.rules[index];
+        matches!(rule.about, About::Suspicious(_)) || rule.level == Some(Level::Survivable)
+    }
+
+    /// Looks at what was put off and after which the run did not go on so far.
+    fn look_again(&mut self, bytes: &[u8], state: &mut FileState) {
+        for PutOff { piece, line, steps, shape, rules } in std::mem::take(&mut state.put_off) {
+            let (moment, slot) = (Moment::new(bytes, piece, line, steps, shape), self.memo.slot(shape));
+            for rule in rules {
+                if state.matches[rule] < EVENTS_A_RULE {
+                    self.try_rule(rule, &moment, slot, state);
+                }
             }
         }
     }
 
-    fn try_rule(&mut self, index: usize, moment: &Moment, state: &mut FileState) {
+    /// Looks at the last line of each rule of which the first ones were kept: of a log that survived its like for long, it may
+    /// be the end.
+    fn look_at_last(&mut self, bytes: &[u8], state: &mut FileState) {
+        for index in 0..state.last.len() {
+            let Some(PutOff { piece, line, steps, shape, .. }) = state.last[index].take() else { continue };
+            if state.matches[index] == u64::MAX {
+                continue;
+            }
+            let (moment, slot) = (Moment::new(bytes, piece, line, steps, shape), self.memo.slot(shape));
+            state.matches[index] = EVENTS_A_RULE - 1;
+            self.try_rule(index, &moment, slot, state);
+        }
+    }
+
+    fn try_rule(&mut self, index: usize, moment: &Moment, slot: usize, state: &mut FileState) {
         let rule = &self.signatures.rules[index];
+        if moment.fails_alone(rule) {
+            return self.memo.fails(slot, index);
+        }
         let looks_closely = match rule.about {
             About::Class(_) => {
                 rule.needs.is_some() || rule.unless_before.is_some() || rule.unless_after.is_some()
@@ -296,19 +282,17 @@ impl<'s> Scanner<'s> {
             }
         }
         match rule.about {
-            About::Mark(mark) if moment.matches(rule) => self.mark(index, mark, moment, state),
+            About::Mark(mark) if moment.matches(rule) => self.mark(index, mark, moment, slot, state),
             About::Mark(_) => {}
             About::Framework(framework) => {
                 self.found.frameworks[framework] = true;
                 self.close(index, state);
             }
-            About::Suspicious(row) => self.suspect(index, row, moment, state),
-            About::Class(class) => {
-                // After that many, lines that hold the words are only counted.
-                if state.matches[index] >= EVENTS_A_RULE || moment.matches(rule) {
-                    self.count(index, class, moment, Verdict::default(), state);
-                }
+            About::Suspicious(row) => self.suspect(index, row, moment, slot, state),
+            About::Class(class) if moment.matches(rule) => {
+                self.count(index, class, moment, Verdict::default(), state);
             }
+            About::Class(_) => {}
             About::Judge(judge) => {
                 // Judgements of tracebacks stop after some events; those that sum up see every line.
                 if !judge.sums_up() && state.matches[index] >= EVENTS_A_RULE {
@@ -323,7 +307,7 @@ impl<'s> Scanner<'s> {
         }
     }
 
-    fn mark(&mut self, index: usize, mark: Mark, moment: &Moment, state: &mut FileState) {
+    fn mark(&mut self, index: usize, mark: Mark, moment: &Moment, slot: usize, state: &mut FileState) {
         state.mark_counts[mark as usize] += 1;
         state.marks[mark as usize] = Some(moment.line);
         match mark {
@@ -332,30 +316,47 @@ impl<'s> Scanner<'s> {
             Mark::Wake => state.readings.woke(),
             Mark::Finish => state.progress.finished(moment.line),
             Mark::Step => {
-                if state.progress.step(message(&moment.text), moment.line) {
+                let message = moment.metrics();
+                let is_step = self.memo.is_step(slot).unwrap_or_else(|| is_step(message));
+                self.memo.set_step(slot, is_step);
+                if state.progress.step(message, is_step, moment.line) {
                     self.settle(state);
                 }
             }
+            Mark::FullBar => state.progress.full_bar(moment.message(), moment.line),
+            Mark::Goodbye => state.progress.goodbye(moment.line),
             Mark::Rollout | Mark::Expandable | Mark::DiskNearlyFull => self.close(index, state),
             Mark::Capture | Mark::CacheRelease | Mark::Load => {}
         }
     }
 
-    fn suspect(&mut self, index: usize, row: usize, moment: &Moment, state: &mut FileState) {
+    fn suspect(&mut self, index: usize, row: usize, moment: &Moment, slot: usize, state: &mut FileState) {
         let (rule, row) = (&self.signatures.rules[index], &self.signatures.suspicious[row]);
-        let is_quiet = !row.at_any_level && is_quiet(&moment.text);
-        let matches = |regex: &regex::Regex| regex.is_match(message(&moment.text));
-        let is_suspicious = rule.regex.as_ref().is_none_or(matches)
-            && !rule.unless.as_ref().is_some_and(|regex| regex.is_match(&moment.text))
-            && !is_quiet;
-        if !is_suspicious || moment.is_ignored() || moment.is_listed() {
+        let is_harmless = rule.unless.as_ref().is_some_and(|regex| regex.is_match(&moment.text));
+        if is_harmless || !row.at_any_level && moment.is_quiet() {
+            return self.memo.fails(slot, index);
+        }
+        if moment.is_ignored() || moment.is_listed() {
             return;
         }
-        let (file, steps) = (self.found.files.len() - 1, state.progress.steps);
-        let rank = row.rank;
-        let (stamp, is_chained, at) = (moment.stamp(), moment.is_chained(), self.evidence(moment));
+        let (file, steps) = (self.found.files.len() - 1, moment.steps);
+        let (rank, shape) = (row.rank, moment.shape);
+        let (stamp, is_chained) = (moment.stamp(&mut state.clock), moment.is_chained());
+        let (is_in_thread, at) = (moment.is_in_thread(), self.evidence(moment));
         let (near, message_bytes, place) = (String::new(), 0, place(moment));
-        let suspicion = Suspicion { rank, file, steps, stamp, is_chained, at, near, message_bytes, place };
+        let suspicion = Suspicion {
+            rank,
+            file,
+            steps,
+            stamp,
+            is_chained,
+            is_in_thread,
+            shape,
+            at,
+            near,
+            message_bytes,
+            place,
+        };
         state.suspicions.push(match moment.raised() {
             Some((down, raised)) if raised != "SystemExit" => suspicion.raising(down, &raised),
             _ => suspicion.saying(moment.near()),
@@ -371,17 +372,26 @@ impl<'s> Scanner<'s> {
     fn settle(&mut self, state: &mut FileState) {
         let (file, steps) = (self.found.files.len() - 1, state.progress.steps);
         let is_over = |at: u64| at.saturating_add(SURVIVED) <= steps;
-        if state.suspicions.iter().any(|suspicion| is_over(suspicion.steps)) {
-            state.suspicions.retain(|suspicion| !is_over(suspicion.steps));
+        state.put_off.retain(|line| !is_over(line.steps));
+        let is_survived = |suspicion: &Suspicion| {
+            is_over(suspicion.steps) || suspicion.is_in_thread && suspicion.steps < steps
+        };
+        let survived = state.suspicions.extract_if(.., |suspicion| is_survived(suspicion));
+        let before = survived.fold(0, |count, suspicion| {
+            self.memo.survives(suspicion.shape, file);
+            count + 1
+        });
+        if before > 0 {
             self.open(state, |rule| matches!(rule.about, About::Suspicious(_)));
         }
         if state.survivable > 0 {
-            let goes = |event: &Event| {
+            let goes = |event: &mut Event| {
                 event.file == file && event.level == Level::Survivable && is_over(event.steps)
             };
-            let before = self.found.events.len();
-            self.found.events.retain(|event| !goes(event));
-            let gone = (before - self.found.events.len()) as u64;
+            let gone = self.found.events.extract_if(.., goes).fold(0, |count, event| {
+                self.memo.survives(event.shape, file);
+                count + 1
+            });
             state.survivable = state.survivable.saturating_sub(gone);
             if gone > 0 {
                 self.open(state, |rule| rule.level == Some(Level::Survivable));
@@ -393,24 +403,22 @@ impl<'s> Scanner<'s> {
         let rules = &self.signatures.rules;
         for (index, _) in rules.iter().enumerate().filter(|(_, rule)| which(rule)) {
             state.matches[index] = 0;
-            if state.tried_at[index] == u64::MAX {
-                state.tried_at[index] = 0;
-            }
         }
-        for (literal, rules) in self.signatures.rules_of.iter().enumerate() {
-            state.active[literal] |= rules.iter().any(|&rule| state.matches[rule] != u64::MAX);
+        for index in state.closed.extract_if(.., |index| which(&rules[*index])) {
+            state.tried_at[index] = 0;
+            rules[index].literals.iter().for_each(|&literal| state.active[literal] = true);
         }
     }
 
     /// Ends a rule for this file. Literals that no open rule uses are skipped from then on.
     fn close(&self, rule: usize, state: &mut FileState) {
         state.matches[rule] = u64::MAX;
-        for (literal, rules) in self.signatures.rules_of.iter().enumerate() {
-            if rules.contains(&rule) && rules.iter().all(|&other| state.matches[other] == u64::MAX) {
-                state.active[literal] = false;
-            }
-        }
         state.tried_at[rule] = u64::MAX;
+        state.closed.push(rule);
+        for &literal in &self.signatures.rules[rule].literals {
+            let rules = &self.signatures.rules_of[literal];
+            state.active[literal] = rules.iter().any(|&other| state.matches[other] != u64::MAX);
+        }
     }
 
     fn count(
@@ -423,7 +431,7 @@ impl<'s> Scanner<'s> {
     ) {
         let rule = &self.signatures.rules[index];
         let mut level = rule.level.unwrap_or(self.signatures.classes[class].level);
-        if matches!(rule.about, About::Judge(_)) && level == Level::Cause && is_quiet(&moment.text) {
+        if matches!(rule.about, About::Judge(_)) && level == Level::Cause && moment.is_quiet() {
             // Its logger calls it a warning: a batch was skipped, or an attempt made again.
             level = Level::Survivable;
         }
@@ -431,15 +439,17 @@ impl<'s> Scanner<'s> {
         self.found.counts[class] += 1;
         if state.matches[index] <= EVENTS_A_RULE {
             for read in &self.signatures.classes[class].reads {
-                let Some((reason, first)) = reading(read, moment.near()) else { continue };
+                let found = reading(read, moment.near()).or_else(|| reading(read, moment.unwrapped()));
+                let Some((reason, first)) = found else { continue };
                 verdict.reasons.push(reason);
                 verdict.first_steps.extend(first);
             }
             state.survivable += u64::from(level == Level::Survivable);
-            let (file, text, stamp) = (self.found.files.len() - 1, moment.shown(rule), moment.stamp());
-            let (line, steps) = (moment.line, state.progress.steps);
+            let (file, text) = (self.found.files.len() - 1, moment.shown(rule));
+            let (stamp, line) = (moment.stamp(&mut state.clock), moment.line);
+            let (steps, shape) = (moment.steps, moment.shape);
             state.progress.watch(if level == Level::Survivable { SURVIVED } else { OUTLIVED });
-            self.keep(Event { class, file, line, text, stamp, level, steps, verdict });
+            self.keep(Event { class, file, line, text, stamp, level, steps, shape, verdict });
         }
     }
 
@@ -448,7 +458,7 @@ impl<'s> Scanner<'s> {
         Evidence { file, line: moment.line, text: shown(&moment.text) }
     }
 
-    fn keep(&mut self, event: Event) {
+    pub fn keep(&mut self, event: Event) {
         match self.found.events.len() < EVENTS_MAX {
             true => self.found.events.push(event),
             false => self.found.is_cut = true,

@@ -40,12 +40,32 @@ pub struct Class {
     pub reads: Vec<Read>,
 }
 
+/// A regular expression that is compiled when it is first needed: most logs need few, a compiled one takes 0.2 MiB, and all
+/// of them take a quarter of a second.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    text: String,
+    compiled: OnceLock<Regex>,
+}
+
+impl Pattern {
+    pub fn new(text: &str) -> Pattern {
+        Pattern { text: text.to_string(), compiled: OnceLock::new() }
+    }
+
+    pub fn regex(&self) -> &Regex {
+        self.compiled.get_or_init(|| regex(&self.text))
+    }
+
+    pub fn is_match(&self, text: &str) -> bool {
+        self.regex().is_match(text)
+    }
+}
+
 /// Numbers and names of a sign's line, and the reason that they give.
 #[derive(Clone, Debug)]
 pub struct Read {
-    pattern: String,
-    /// Most logs need few of them, and a compiled one takes 0.2 MiB.
-    compiled: OnceLock<Regex>,
+    pattern: Pattern,
     /// With `{name}` for the groups of `regex`.
     pub says: String,
     /// What to try first then.
@@ -54,7 +74,7 @@ pub struct Read {
 
 impl Read {
     pub fn regex(&self) -> &Regex {
-        self.compiled.get_or_init(|| regex(&self.pattern))
+        self.pattern.regex()
     }
 }
 
@@ -112,9 +132,13 @@ pub enum Mark {
     Step,
     /// The end of a run that went well.
     Finish,
+    /// A bar over steps that is full.
+    FullBar,
+    /// What also runs print that fail: the end of one that went well if nothing else was found.
+    Goodbye,
 }
 
-pub const MARKS: usize = Mark::Finish as usize + 1;
+pub const MARKS: usize = Mark::Goodbye as usize + 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
@@ -144,34 +168,36 @@ pub struct Rule {
     /// Only lines that their logger does not call information or a warning.
     pub is_loud: bool,
     /// Must match from within the line.
-    pub regex: Option<Regex>,
+    pub regex: Option<Pattern>,
     /// The match may begin a line before the literal, because terminals wrap messages.
     pub wraps: bool,
     /// The match may continue in the next lines.
     pub spans_lines: bool,
     /// Must match the lines before or the line.
-    pub needs: Option<Regex>,
+    pub needs: Option<Pattern>,
     /// Must not match the line and those after it.
-    pub unless: Option<Regex>,
+    pub unless: Option<Pattern>,
     /// Must not match the lines before either.
-    pub unless_before: Option<Regex>,
+    pub unless_before: Option<Pattern>,
     /// Must not match the lines after it, further than `unless` reads.
-    pub unless_after: Option<Regex>,
+    pub unless_after: Option<Pattern>,
+    /// Its literals.
+    pub literals: Vec<usize>,
 }
 
 /// A sign of a class of level `general`.
 #[derive(Debug)]
 pub struct General {
     pub class: usize,
-    /// Matches the line, or from within it the three after it. Compiled when it is needed, which is once a diagnosis at most.
-    pub pattern: String,
-    pub unless: Option<String>,
+    /// Matches the line, or from within it the three after it.
+    pub pattern: Pattern,
+    pub unless: Option<Pattern>,
 }
 
 impl General {
     fn of(class: usize, level: Level, sign: &SignRow) -> Option<General> {
-        let pattern = sign.regex.clone().filter(|_| level == Level::General)?;
-        Some(General { class, pattern, unless: sign.unless.clone() })
+        let pattern = sign.regex.as_deref().filter(|_| level == Level::General && sign.find.is_empty())?;
+        Some(General { class, pattern: Pattern::new(pattern), unless: sign.unless.as_deref().map(Pattern::new) })
     }
 }
 
@@ -292,7 +318,7 @@ impl Signatures {
         const SHAPE: &str = "the signatures are TOML of this shape";
         let files = THEMES.iter().map(|theme| toml::from_str::<ClassFile>(theme.signatures).expect(SHAPE));
         let rows: Vec<ClassRow> = files.flat_map(|file| file.class).collect();
-        let lines: LineFile = toml::from_str(LINES).expect(SHAPE);
+        let lines: LineFile = toml::from_str(&LINES).expect(SHAPE);
         let mut rules = Rules::default();
         // Marks first: a judgement sees the marks of its own line.
         for row in lines.mark {
@@ -343,8 +369,7 @@ fn classes(rows: Vec<ClassRow>) -> Vec<Class> {
         names.iter().map(|name| index_of(name).expect("a class names classes of the data")).collect()
     };
     let read = |row: ReadRow| {
-        let (pattern, compiled) = (row.regex, OnceLock::new());
-        Read { pattern, compiled, says: row.says, first: row.first }
+        Read { pattern: Pattern::new(&row.regex), says: row.says, first: row.first }
     };
     rows.into_iter()
         .map(|row| Class {
@@ -368,7 +393,8 @@ struct Rules {
 
 impl Rules {
     fn push(&mut self, about: About, level: Option<Level>, sign: &SignRow) {
-        let compiled = |pattern: &Option<String>| pattern.as_deref().map(regex);
+        let compiled = |pattern: &Option<String>| pattern.as_deref().map(Pattern::new);
+        let mut literals = Vec::new();
         for literal in &sign.find {
             let next = self.literals.len();
             let index = *self.known.entry(literal.clone()).or_insert(next);
@@ -377,6 +403,7 @@ impl Rules {
                 self.rules_of.push(Vec::new());
             }
             self.rules_of[index].push(self.rules.len());
+            literals.push(index);
         }
         let pattern = sign.regex.as_deref().unwrap_or_default();
         let has_gap = pattern.contains(r"\s+");
@@ -391,6 +418,7 @@ impl Rules {
             unless: compiled(&sign.unless),
             unless_before: compiled(&sign.unless_before),
             unless_after: compiled(&sign.unless_after),
+            literals,
         });
     }
 
@@ -421,6 +449,12 @@ mod tests {
         assert_eq!(slugs.len(), count);
         // What is compiled when it is needed.
         signatures.classes.iter().flat_map(|class| &class.reads).for_each(|read| drop(read.regex().clone()));
-        signatures.generals.iter().for_each(|general| drop(regex(&general.pattern)));
+        let of_general = |general: &General| [Some(general.pattern.clone()), general.unless.clone()];
+        let of_rule = |rule: &Rule| {
+            [&rule.regex, &rule.needs, &rule.unless, &rule.unless_before, &rule.unless_after].map(Clone::clone)
+        };
+        let all = signatures.generals.iter().flat_map(of_general);
+        let all = all.chain(signatures.rules.iter().flat_map(of_rule));
+        all.flatten().for_each(|pattern| drop(pattern.regex().clone()));
     }
 }

@@ -22,6 +22,10 @@ pub struct Suspicion {
     pub stamp: Option<Stamp>,
     /// True if its traceback follows from another exception.
     pub is_chained: bool,
+    /// True if it ended a thread, and not the program.
+    pub is_in_thread: bool,
+    /// Of its line, or 0.
+    pub shape: u64,
     pub at: Evidence,
     /// Its message and the lines after it, bounded.
     pub near: String,
@@ -62,6 +66,17 @@ impl Suspicion {
     }
 }
 
+/// A line that is looked at only if the run does not go on after it.
+#[derive(Debug)]
+pub struct PutOff {
+    /// In the window.
+    pub piece: (usize, usize),
+    pub line: u64,
+    pub steps: u64,
+    pub shape: u64,
+    pub rules: Vec<usize>,
+}
+
 #[derive(Debug)]
 pub struct FileState {
     /// Line of the last mark of each kind.
@@ -70,6 +85,14 @@ pub struct FileState {
     pub readings: Readings,
     pub progress: Progress,
     pub collectives: Collectives,
+    /// The line and the time of the last line of which the time was asked.
+    pub clock: (u64, Option<Stamp>),
+    /// Lines of shapes that were survived often.
+    pub put_off: Vec<PutOff>,
+    /// The last line of each rule of which lines are only counted, in the window.
+    pub last: Vec<Option<PutOff>>,
+    /// Closed rules.
+    pub closed: Vec<usize>,
     /// Those that the run has not survived so far.
     pub suspicions: Vec<Suspicion>,
     /// Events kept that the run may survive.
@@ -95,6 +118,10 @@ impl FileState {
             readings: Readings::default(),
             progress: Progress::default(),
             collectives: Collectives::default(),
+            clock: (0, None),
+            put_off: Vec::new(),
+            last: std::iter::repeat_with(|| None).take(rules).collect(),
+            closed: Vec::new(),
             suspicions: Vec::new(),
             survivable: 0,
             matches: vec![0; rules],

@@ -140,6 +140,7 @@ fn describe(signatures: &Signatures, found: &Found, events: &[&Event], first: us
     match class.slug.as_str() {
         "worker-sigkill-unknown" => weigh_kill(events, &mut diagnosis),
         "nccl-timeout-secondary" => found.collectives.explain(&mut diagnosis),
+        "shm-full-torch" => doubt_signal(&mut diagnosis),
         "disk-full" => diagnosis.reasons.extend(free_space(found, events)),
         _ => {}
     }
@@ -203,6 +204,17 @@ fn weigh_kill(events: &[&Event], diagnosis: &mut Diagnosis) {
     }
     if has(&["0 Workers (tasks / actors) killed due to memory pressure"]) {
         diagnosis.reasons.push("Ray's memory monitor killed no worker: it was the kernel, or a crash".into());
+    }
+}
+
+/// A bus error alone does not tell that /dev/shm was full.
+fn doubt_signal(diagnosis: &mut Diagnosis) {
+    let tells = ["shm", "shared memory", "DataLoader", "No space left"];
+    if !diagnosis.evidence.iter().any(|line| tells.iter().any(|words| line.text.contains(words))) {
+        diagnosis.unproven.push(
+            "that /dev/shm was full: signal 7 is a bus error, which a mapped file that was cut short or a failing disk gives too; `df -h /dev/shm` while the run is up shows it"
+                .into(),
+        );
     }
 }
 

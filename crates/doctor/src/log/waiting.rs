@@ -1,4 +1,4 @@
-//! Reads pipes and terminals, which may have nothing to read for as long as they like, up to an instant.
+//! Reads pipes and terminals, which may have nothing to read for as long as they like, while their pauses are not too long.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::{File, OpenOptions};
@@ -11,23 +11,46 @@ use std::time::{Duration, Instant};
 /// How long a named pipe may be without a writer.
 const WRITER_TIME: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// A shorter wait is none: what writes is at work, and a busy machine makes it slower.
+const PAUSE: Duration = Duration::from_secs(1);
 
-/// A stream that is read while its end, or `until`, is not reached.
+/// A stream that is read while its end is not reached and its pauses are not too long.
 pub struct Waiting<R> {
     stream: R,
-    until: Instant,
+    /// What is left of the time for pauses.
+    left: Duration,
 }
 
 impl<R: Read + AsFd> Waiting<R> {
-    pub fn new(stream: R, until: Instant) -> Waiting<R> {
-        Waiting { stream, until }
+    pub fn new(stream: R, pauses: Duration) -> Waiting<R> {
+        Waiting { stream, left: pauses }
+    }
+
+    /// Waits until there is something to read, or the end.
+    fn wait(&mut self) -> io::Result<()> {
+        let begin = Instant::now();
+        let timeout =
+            Timespec { tv_sec: self.left.as_secs() as i64, tv_nsec: i64::from(self.left.subsec_nanos()) };
+        let mut files = [PollFd::new(&self.stream, PollFlags::IN)];
+        let found = poll(&mut files, Some(&timeout));
+        let pause = begin.elapsed();
+        if pause >= PAUSE {
+            self.left = self.left.saturating_sub(pause);
+        }
+        match found {
+            Ok(0) => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, "nothing more came in the time (--seconds-max)"))
+            }
+            Ok(_) => Ok(()),
+            Err(err) => Err(err.into()),
+        }
     }
 }
 
 impl<R: Read + AsFd> Read for Waiting<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            wait(&self.stream, self.until)?;
+            self.wait()?;
             match self.stream.read(buffer) {
                 Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
                 done => return done,
@@ -36,26 +59,12 @@ impl<R: Read + AsFd> Read for Waiting<R> {
     }
 }
 
-/// Waits until there is something to read, or the end.
-fn wait(stream: &impl AsFd, until: Instant) -> io::Result<()> {
-    let left = until.saturating_duration_since(Instant::now());
-    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-    let mut files = [PollFd::new(stream, PollFlags::IN)];
-    match poll(&mut files, Some(&timeout)) {
-        Ok(0) => {
-            Err(io::Error::new(io::ErrorKind::TimedOut, "nothing more came in the time (--seconds-max)"))
-        }
-        Ok(_) => Ok(()),
-        Err(err) => Err(err.into()),
-    }
-}
-
 /// Opens a named pipe. Opening one that has no writer would wait for one without a bound.
-pub fn pipe(path: &Path, until: Instant) -> io::Result<Pipe> {
+pub fn pipe(path: &Path, pauses: Duration) -> io::Result<Pipe> {
     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    let writer_until = until.min(Instant::now() + WRITER_TIME);
-    Ok(Pipe { stream: Waiting::new(file, until), writer_until, has_begun: false })
+    let writer_until = Instant::now() + pauses.min(WRITER_TIME);
+    Ok(Pipe { stream: Waiting::new(file, pauses), writer_until, has_begun: false })
 }
 
 pub struct Pipe {

@@ -13,7 +13,7 @@ const DEATH: &str = "torch.OutOfMemoryError: CUDA out of memory. Tried to alloca
 const SOON: Duration = Duration::from_secs(20);
 
 fn read(inputs: Vec<Input>, bytes: u64, seconds: u64) -> Diagnosis {
-    let (limits, begin) = (Limits { bytes, time: Duration::from_secs(seconds) }, Instant::now());
+    let (limits, begin) = (Limits { bytes, pauses: Duration::from_secs(seconds) }, Instant::now());
     let found = diagnose(inputs, limits).expect("it can be opened");
     assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
     found
@@ -77,16 +77,53 @@ impl Read for Endless {
 }
 
 #[test]
-fn a_stream_without_an_end_is_cut_by_bytes_or_by_time() {
+fn a_stream_without_an_end_is_cut_by_bytes_alone() {
     let found = read(vec![Input::Stream("-".into(), Box::new(Endless))], 64 << 20, 60);
     assert_eq!(found.bytes_read, 64 << 20);
     assert!(found.not_read[0].contains("--bytes-max") && !found.finished, "{:?}", found.not_read);
-    let found = read(vec![Input::Stream("-".into(), Box::new(Endless))], u64::MAX, 1);
-    assert!(found.not_read[0].contains("--seconds-max"), "{:?}", found.not_read);
+    // No log has such a line.
+    let found = read(vec![Input::Stream("-".into(), Box::new(Endless))], u64::MAX, 60);
+    assert!(found.not_read[0].contains("no line ended within 1.0 GiB"), "{:?}", found.not_read);
+    assert!(found.bytes_read < 2 << 30, "{}", found.bytes_read);
     // What comes after the limit is counted, not listed.
     let streams = (0..3).map(|_| Input::Stream("-".into(), Box::new(Endless) as Box<dyn Read>)).collect();
     let found = read(streams, 1 << 20, 60);
     assert!(found.not_read[1].starts_with("2 files were not begun"), "{:?}", found.not_read);
+}
+
+/// Bytes of any value, with ends of lines among them.
+struct Noise(u32);
+
+impl Read for Noise {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        for byte in buffer.iter_mut() {
+            self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *byte = (self.0 >> 24) as u8;
+        }
+        Ok(buffer.len())
+    }
+}
+
+#[test]
+fn a_stream_of_noise_is_named_and_left() {
+    let found = read(vec![Input::Stream("-".into(), Box::new(Noise(7)))], u64::MAX, 60);
+    assert!(found.bytes_read < 1 << 30 && found.slug.is_none() && !found.finished, "{found:?}");
+    assert!(found.not_read.iter().any(|why| why.contains("it is no log")), "{:?}", found.not_read);
+    assert!(found.not_read.iter().any(|why| why.contains("binary, not text")), "{:?}", found.not_read);
+}
+
+/// The answer for a file that is larger than the limit is that of its beginning and its end, whatever the machine does.
+#[test]
+fn of_a_large_file_the_beginning_and_the_end_are_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("a.log");
+    let middle = "step 1 x\n".repeat(1 << 19);
+    fs::write(&path, format!("{middle}{DEATH}")).expect("a file");
+    let found = read(vec![Input::Path(path)], 1 << 20, 60);
+    assert_eq!(found.slug.as_deref(), Some("cuda-oom"));
+    assert!(found.evidence[0].file.ends_with("a.log, its last 128.0 KiB"), "{:?}", found.evidence);
+    assert!(found.not_read[0].contains("in the middle were not read"), "{:?}", found.not_read);
+    assert!(!found.finished);
 }
 
 #[test]
@@ -94,7 +131,7 @@ fn an_archive_that_unpacks_to_more_than_a_log_does_is_cut() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("bomb.log.gz");
     let mut member = GzEncoder::new(Vec::new(), Compression::best());
-    member.write_all(&vec![0; 64 << 20]).expect("memory takes all");
+    member.write_all(&b"y\n".repeat(32 << 20)).expect("memory takes all");
     let member = member.finish().expect("memory takes all");
     let mut file = File::create(&path).expect("a file");
     (0..64).for_each(|_| file.write_all(&member).expect("the disk takes it"));

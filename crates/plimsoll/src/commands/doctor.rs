@@ -1,12 +1,12 @@
 //! `doctor` finds what would end a run on this machine, `doctor RUN_DIR` how a run of this program is, `doctor --log` what ended
 //! the run that wrote some logs, `doctor --run` where another framework's run would fail. `plimsoll-doctor` makes the findings; the pages explain them.
 
-use super::{doctor_dir, doctor_run};
+use super::{doctor_dir, doctor_run, doctor_stacks};
 use crate::{output, pages};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_cuda as cuda;
 use plimsoll_doctor::log::self_test::Confusion;
-use plimsoll_doctor::log::{Diagnosis, Evidence, Input, Limits, diagnose, frameworks};
+use plimsoll_doctor::log::{Diagnosis, Evidence, Input, Limits, diagnose};
 use plimsoll_doctor::machine::{Card, Check, GpuFacts, HandOver, Machine, State, WorkerFacts};
 use plimsoll_reward::Offered;
 use serde_json::{Value, json};
@@ -40,10 +40,10 @@ pub struct Args {
     /// Logs, also gzipped, or folders of them (a Ray session); `-` is standard input.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     log: Vec<PathBuf>,
-    /// The most text that is read from logs, after unpacking [default: 64GiB].
+    /// The most text that is read from logs, after unpacking; of a larger file, its beginning and its end [default: 16GiB].
     #[arg(long, value_name = "BYTES", requires = "log")]
     bytes_max: Option<String>,
-    /// The longest time for which logs are read [default: 120].
+    /// How long a pipe may pause, all in all, before what has come is judged [default: 120].
     #[arg(long, value_name = "SECONDS", requires = "log")]
     seconds_max: Option<u64>,
     /// Where a run would write; its file system is checked.
@@ -85,13 +85,13 @@ fn logs(args: &Args) -> Result<ExitCode> {
     let bytes = args.bytes_max.as_deref().map(Bytes::parse).transpose()?;
     let limits = Limits {
         bytes: bytes.map_or(usual.bytes, |bytes| bytes.0),
-        time: args.seconds_max.map_or(usual.time, Duration::from_secs),
+        pauses: args.seconds_max.map_or(usual.pauses, Duration::from_secs),
     };
-    let diagnosis = diagnose(args.log.iter().map(input).collect(), limits)?;
+    let mut diagnosis = diagnose(args.log.iter().map(input).collect(), limits)?;
     let page = diagnosis.slug.as_deref().and_then(pages::page);
-    let known: Vec<&str> = frameworks().collect();
-    let remedies = page.map(|page| pages::remedies_for(page, &known, &diagnosis.frameworks));
-    let remedies = remedies.unwrap_or_default();
+    let remedies = page.map(|page| doctor_stacks::remedies(page, &diagnosis)).unwrap_or_default();
+    let first_steps = std::mem::take(&mut diagnosis.first_steps);
+    diagnosis.first_steps = doctor_stacks::that_help(first_steps, &diagnosis);
     output::either(args.json, &diagnosis.to_json(&remedies), |_| in_words(&diagnosis, page, &remedies))?;
     Ok(exit(!diagnosis.finished))
 }

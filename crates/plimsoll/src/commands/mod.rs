@@ -8,6 +8,7 @@ mod completions;
 mod doctor;
 mod doctor_dir;
 mod doctor_run;
+mod doctor_stacks;
 mod eval;
 mod explain;
 mod generate;

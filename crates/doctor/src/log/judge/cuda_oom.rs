@@ -36,7 +36,7 @@ const INNERMOST: usize = 18;
 static NUMBERS: LazyLock<[Regex; 8]> = LazyLock::new(|| {
     const SIZE: &str = r"([\d.]+)\s?([KMGTP]?i?B|bytes)";
     [
-        format!(r"(?i)tried to allocate (?:more than )?{SIZE}|Requested *: {SIZE}"),
+        format!(r"(?i)(?:tried|trying|attempting) to allocate (?:more than )?{SIZE}|Requested *: {SIZE}"),
         format!(r"total capaci?ty of {SIZE}|{SIZE} total capacity|Device limit *: {SIZE}"),
         format!(r"of which {SIZE} is free|{SIZE} free\b"),
         format!(r"this process has {SIZE} memory in use"),
@@ -47,13 +47,21 @@ static NUMBERS: LazyLock<[Regex; 8]> = LazyLock::new(|| {
     ]
     .map(|pattern| regex(&pattern))
 });
+/// XLA's sizes: `Used 21.95G of 15.48G hbm. Exceeded hbm capacity by 6.47G.`
+static HBM: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"(?i)\bUsed (?P<used>[\d.]+[KMGT]?i?B?) of (?P<all>[\d.]+[KMGT]?i?B?) hbm(?:[^\n]{0,40}?by (?P<over>[\d.]+[KMGT]?i?B?)\.)?",
+    )
+});
+static PHYSX: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"(?i)fail(?:ed)? to allocate memory (\d+) bytes|PhysX[^\n]*out of memory"));
 static PROCESSES: LazyLock<Regex> =
     LazyLock::new(|| regex(r"Process (\d+) has ([\d.]+)\s?([KMGTP]?i?B|bytes) memory in use"));
 
 /// Names in frames that show what asked for the memory.
 static FRAMES: LazyLock<Frames> = LazyLock::new(|| Frames {
     capture: regex(
-        r"cuda/graphs\.py|capture_model|capture_end|capture_one_batch_size|cuda_graph_runner|cudagraph_capture|apture cuda graph|graph_capture\(|capture_cudagraphs",
+        r"cuda/graphs\.py|CUDAGraph\w*\.(?:capture|replay)|torch\.cuda\.graph\(|capture_begin|in _?capture(?:_\w+)?\b|CudaGraphRunner|init_cuda_graphs|init_device_graphs|cudagraph_trees|capture_model|capture_end|capture_one_batch_size|cuda_graph_runner|cudagraph_capture|apture cuda graph|graph_capture\(|capture_cudagraphs",
     ),
     wake: regex(r"cumem\.py|in wake_up\b|create_and_map|\.wake_up\("),
     contexts: regex(r"tensordict/\w+\.py[^\n]*in _sync_all"),
@@ -71,6 +79,11 @@ static FRAMES: LazyLock<Frames> = LazyLock::new(|| Frames {
         r"vllm[^\n]*(in|\.)\s?(load_model|init_device|determine_num_available_blocks|determine_available_memory|profile_run|_initialize_kv_caches|initialize_kv_cache\w*|initialize_from_config|_allocate_kv_cache\w*|initialize_cache|_dummy_sampler_run|_dummy_run|run_engine_core)\b|sglang[^\n]*in (init_memory_pool|init_cublas|load_model)\b",
     ),
     serving: regex(r"in (execute_model|step|generate|_run_engine|sample_tokens|forward_batch\w*)\b"),
+    // Weights on their way to the card.
+    moving: regex(
+        r"in _apply\b|in convert\b|\.to\((?:self\.)?(?:device|args\.device|accelerator\.device|\W?cuda)|\.cuda\(\)|in _move_model_to_device|in place_model_on_device|set_module_tensor_to_device|_load_state_dict_into_\w+|in from_pretrained\b|in prepare_model\b",
+    ),
+    forward: regex(r"in (?:forward|backward|training_step|compute_loss)\b|\.backward\("),
     hand_over: regex(
         r"update_weights?\w*|full_tensor\(|_broadcast_to_vllm|sync_weights|weight_sync|broadcast_weights|load_weights|summon_full_params|GatheredParameters",
     ),
@@ -91,6 +104,8 @@ struct Frames {
     optimizer: Regex,
     startup: Regex,
     serving: Regex,
+    moving: Regex,
+    forward: Regex,
     hand_over: Regex,
     save: Regex,
 }
@@ -114,7 +129,11 @@ pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
     if ["torch_memory_saver", "cumem_allocator", "NCCL WARN"].iter().any(|name| moment.text.contains(name)) {
         return None;
     }
-    let numbers = Numbers::parse(&moment.near().replace('\n', " "));
+    let near = moment.near().replace('\n', " ");
+    let numbers = Numbers::parse(moment.unwrapped()).or(Numbers::parse(&near));
+    if let Some(verdict) = elsewhere(moment) {
+        return Some(verdict);
+    }
     let verdict = by_numbers(&numbers).or_else(|| by_frames(moment, state, &numbers));
     let verdict = verdict.unwrap_or_else(|| Verdict::of("cuda-oom"));
     let verdict =
@@ -122,6 +141,33 @@ pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
     Some(match numbers.words() {
         Some(words) => Verdict { reasons: [vec![words], verdict.reasons].concat(), ..verdict },
         None => verdict.not_shown("the numbers: the message holds none"),
+    })
+}
+
+/// Judges messages of allocators that are not PyTorch's: XLA's, the simulator PhysX's and Ascend's.
+fn elsewhere(moment: &Moment) -> Option<Verdict> {
+    let text = moment.unwrapped();
+    let verdict = Verdict::of("cuda-oom");
+    if let Some(found) = HBM.captures(text) {
+        let part = |name: &str| found.name(name).map(|part| part.as_str());
+        let (used, all) = (part("used")?, part("all")?);
+        let over = part("over").map_or(String::new(), |over| format!(", {over} too much"));
+        let reason = format!("size: the compiled program needs {used} of {all}{over}");
+        return Some(verdict.because(reason));
+    }
+    if let Some(found) = PHYSX.captures(text) {
+        let size = found.get(1).map_or("memory".into(), |bytes| {
+            bytes.as_str().parse().map_or("memory".into(), |bytes: u64| shown(bytes))
+        });
+        let reason = format!("the simulator PhysX was refused {size}: its buffers grow with the number of environments");
+        let step = "see with `nvidia-smi` who else is on that card; take another (`--device cuda:1`), or fewer environments (`--num_envs`)";
+        return Some(verdict.because(reason).first(step));
+    }
+    let is_driver = text.contains("vailable memory is insufficient");
+    is_driver.then(|| {
+        let reason = "Ascend's driver found too little free memory on the NPU";
+        let step = "see with `npu-smi info` who else is on that NPU, and end what is left of earlier runs";
+        verdict.because(reason).first(step)
     })
 }
 
@@ -180,6 +226,13 @@ fn by_frames(moment: &Moment, state: &FileState, numbers: &Numbers) -> Option<Ve
                 .because("weights were being handed over to the rollout engine: a gathered copy on top of both owners' memory")
                 .first("hand weights over in buckets, and let the engine sleep without its KV cache until they are there"),
         );
+    }
+    if frames.moving.is_match(&inner) && !frames.forward.is_match(&inner) {
+        let full = numbers.size().map(|verdict| verdict.reasons).unwrap_or_default();
+        let verdict = Verdict::of("cuda-oom")
+            .because("size: weights were being moved to the card, before the first step")
+            .first("put a smaller part of the weights on each card: shard them (ZeRO-3, FSDP, tensor parallel), load them in 4 or 8 bits, or take fewer models a card");
+        return Some(Verdict { reasons: [verdict.reasons.clone(), full].concat(), ..verdict });
     }
     pools(numbers).or_else(|| numbers.size())
 }
@@ -252,6 +305,23 @@ impl Numbers {
             pools: whole(7),
             processes: processes.map(|bytes| bytes as u64).collect(),
             texts: parts.map(|part| part.map(|(text, _)| text)),
+        }
+    }
+
+    /// Takes from `other` what it does not hold itself.
+    fn or(self, other: Numbers) -> Numbers {
+        let mut mine = self.texts.into_iter();
+        let texts = other.texts.clone().map(|other| mine.next().flatten().or(other));
+        Numbers {
+            wanted: self.wanted.or(other.wanted),
+            capacity: self.capacity.or(other.capacity),
+            free: self.free.or(other.free),
+            this: self.this.or(other.this),
+            allocated: self.allocated.or(other.allocated),
+            unallocated: self.unallocated.or(other.unallocated),
+            pools: self.pools.or(other.pools),
+            processes: if self.processes.is_empty() { other.processes } else { self.processes },
+            texts,
         }
     }
 

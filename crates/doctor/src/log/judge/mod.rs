@@ -30,11 +30,14 @@ pub fn judge(judge: Judge, moment: &Moment, state: &mut FileState) -> Option<Ver
             None
         }
         Judge::NanStep => {
-            state.progress.numbers(&moment.text, moment.line);
+            state.progress.numbers(moment.metrics(), moment.line);
             None
         }
         Judge::Collective => {
             state.collectives.read(&moment.text);
+            if !moment.text.contains("milliseconds") && moment.text.contains("WorkNCCL(") {
+                state.collectives.read_on(moment.unwrapped());
+            }
             None
         }
     }
