@@ -15,8 +15,8 @@ URL, TOKEN = os.environ["PLIMSOLL_URL"], os.environ["PLIMSOLL_TOKEN"]
 EPISODES_AT_ONCE = 32
 
 
-def post(address, body):
-    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+def post(address, body, token=TOKEN):
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     request = urllib.request.Request(address, json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request) as answer:
         return answer.status, json.loads(answer.read() or b"null")
@@ -29,7 +29,7 @@ def play(episode):
     messages = [question]
     for _ in range(2):
         body = {"model": episode["model"], "messages": messages}
-        _, answer = post(episode["base_url"] + "/chat/completions", body)
+        _, answer = post(episode["base_url"] + "/chat/completions", body, episode["token"])
         said = answer["choices"][0]["message"]
         if said["content"].strip() == str(a + b):
             return 1.0
@@ -45,7 +45,8 @@ def work():
             return  # 410: the run has ended.
         if status == 204:
             continue  # No episode is free yet.
-        post(f"{URL}/v1/episodes/{episode['id']}/reward", {"reward": play(episode)})
+        report = {"reward": play(episode)}
+        post(f"{URL}/v1/episodes/{episode['id']}/reward", report, episode["token"])
 
 
 threads = [threading.Thread(target=work) for _ in range(EPISODES_AT_ONCE)]

@@ -59,7 +59,10 @@ def task_of(episode):
 
 async def play(episode):
     """Returns the report of an episode."""
-    endpoint = vf.EvalClientConfig(base_url=episode["base_url"], api_key_var="PLIMSOLL_TOKEN")
+    # verifiers takes the name of a variable.
+    variable = f"PLIMSOLL_TOKEN_{episode['id'].replace('-', '_')}"
+    os.environ[variable] = episode["token"]
+    endpoint = vf.EvalClientConfig(base_url=episode["base_url"], api_key_var=variable)
     agent = vf.Agent(
         vf.AgentConfig(
             model=episode["model"], client=endpoint, harness={"id": "agent_verifiers"}, runtime=vf.SubprocessConfig()
@@ -69,8 +72,8 @@ async def play(episode):
     return {"reward": trace.reward} if trace.ok else {"error": trace.errors[-1].message}
 
 
-def post(path, body):
-    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+def post(path, body, token=TOKEN):
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     try:
         with urllib.request.urlopen(urllib.request.Request(URL + path, json.dumps(body).encode(), headers)) as answer:
             return answer.status, json.loads(answer.read() or b"null")
@@ -85,7 +88,8 @@ async def play_and_report(episode, room):
         report = await play(episode)
     except Exception as error:
         report = {"error": f"{type(error).__name__}: {error}"}
-    await asyncio.to_thread(post, f"/v1/episodes/{episode['id']}/reward", report)
+    await asyncio.to_thread(post, f"/v1/episodes/{episode['id']}/reward", report, episode["token"])
+    os.environ.pop(f"PLIMSOLL_TOKEN_{episode['id'].replace('-', '_')}", None)
     room.release()
 
 

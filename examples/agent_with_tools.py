@@ -48,7 +48,8 @@ async def play(episode):
     draw = random.Random(f"{episode['seed']} {episode['held_out']}")
     a, b, c = (draw.randint(10, 99) for _ in range(3))
     messages = [{"role": "user", "content": f"What is {a} * {b} + {c}? Use the tools, then answer with the number."}]
-    client = model_api.with_options(base_url=episode["base_url"])  # The connections are shared.
+    # The connections are shared.
+    client = model_api.with_options(base_url=episode["base_url"], api_key=episode["token"])
     while True:
         answer = await client.chat.completions.create(model=episode["model"], messages=messages, tools=TOOLS)
         said = answer.choices[0].message
@@ -61,8 +62,8 @@ async def play(episode):
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result_of(call)})
 
 
-def post(path, body):
-    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+def post(path, body, token=TOKEN):
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     try:
         with urllib.request.urlopen(urllib.request.Request(URL + path, json.dumps(body).encode(), headers)) as answer:
             return answer.status, json.loads(answer.read() or b"null")
@@ -79,7 +80,7 @@ async def play_and_report(episode, room):
         report = {"reward": 0.0} if refusal.code in OUT_OF_ROOM else {"error": str(refusal)}
     except Exception as error:
         report = {"error": f"{type(error).__name__}: {error}"}
-    await asyncio.to_thread(post, f"/v1/episodes/{episode['id']}/reward", report)
+    await asyncio.to_thread(post, f"/v1/episodes/{episode['id']}/reward", report, episode["token"])
     room.release()
 
 

@@ -1,7 +1,7 @@
 //! The nouns that every part of Plimsoll shares: bytes, dtypes, phases, model shapes, named errors,
 //! counter-based random numbers, and elementary functions whose bits we own.
 //!
-//! Nothing here allocates more than a message, touches a device, or reads a file.
+//! Nothing here touches a device. Of files it reads small ones, whole.
 
 #![warn(missing_docs)]
 
@@ -29,6 +29,7 @@ mod shown;
 #[allow(missing_docs, reason = "each constant is named after its slug, whose page explains it")]
 pub mod slugs;
 mod visible;
+mod small_file;
 
 pub use architecture::{ARCHITECTURES, Architecture, Family, Gate, Norms, QkNorms, Windows};
 pub use blocks::{Encoding, LayerEncodings};
@@ -48,6 +49,7 @@ pub use rope_factors::RopeFactors;
 pub use secret::{CommandWords, WITHHELD, is_name_of_secret, without_secrets};
 pub use shown::{shown, shown_number, shown_within};
 pub use visible::{is_hidden, visible, visible_json};
+pub use small_file::{read_small, read_small_text};
 
 /// How many optimizer updates the weights have seen; recorded with every sample.
 #[derive(

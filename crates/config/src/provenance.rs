@@ -55,16 +55,46 @@ pub(super) struct Source {
     pub kind: &'static FileKind,
 }
 
-impl Source {
-    /// Returns line and column of a byte offset, counted from 1.
-    pub fn position(&self, offset: usize) -> (usize, usize) {
-        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
-        let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-        let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
-        let column = String::from_utf8_lossy(&before[line_start..]).chars().count() + 1;
-        (line, column)
+/// Bytes between two marks of `Positions`.
+const MARK_BYTES: usize = 64;
+
+/// Lines and columns of a text, found without reading it from its beginning: a run file has one origin a value.
+pub(super) struct Positions<'t> {
+    text: &'t [u8],
+    /// Line and column at every `MARK_BYTES`th byte.
+    marks: Vec<(usize, usize)>,
+}
+
+impl<'t> Positions<'t> {
+    pub fn of(text: &'t str) -> Positions<'t> {
+        let (text, mut place) = (text.as_bytes(), (1, 1));
+        let mut marks = Vec::with_capacity(text.len() / MARK_BYTES + 1);
+        marks.push(place);
+        for piece in text.chunks_exact(MARK_BYTES) {
+            place = Self::after(place, piece);
+            marks.push(place);
+        }
+        Positions { text, marks }
     }
 
+    /// Returns line and column of a byte offset, counted from 1.
+    pub fn at(&self, offset: usize) -> (usize, usize) {
+        let offset = offset.min(self.text.len());
+        let mark = offset / MARK_BYTES;
+        Self::after(self.marks[mark], &self.text[mark * MARK_BYTES..offset])
+    }
+
+    fn after(place: (usize, usize), text: &[u8]) -> (usize, usize) {
+        text.iter().fold(place, |(line, column), byte| match byte {
+            b'\n' => (line + 1, 1),
+            // The further bytes of a character.
+            0x80..=0xbf => (line, column),
+            _ => (line, column + 1),
+        })
+    }
+}
+
+impl Source {
     /// Returns a usage error about the value at `origin`: `runs/x.toml:12:3: message`, with the line as a fact.
     pub fn error(&self, slug: &'static str, origin: &Origin, message: &str) -> Error {
         match origin {
@@ -121,5 +151,22 @@ impl Provenance {
     /// Returns a usage error about the value of `key`, pointing at the place where it was set.
     pub fn error(&self, slug: &'static str, key: &str, message: &str) -> Error {
         self.source.error(slug, self.of(key), message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_is_that_of_a_count_from_the_beginning() {
+        let text = "a = \"ä€😀\"\n\n[b]\n".repeat(40) + "last";
+        let positions = Positions::of(&text);
+        for (offset, _) in text.char_indices().chain([(text.len(), ' '), (text.len() + 9, ' ')]) {
+            let before = &text[..offset.min(text.len())];
+            let line = before.matches('\n').count() + 1;
+            let column = before.rsplit('\n').next().unwrap().chars().count() + 1;
+            assert_eq!(positions.at(offset), (line, column), "{offset}");
+        }
     }
 }

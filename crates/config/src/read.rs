@@ -2,8 +2,8 @@
 
 use super::provenance::{Provenance, Source};
 use super::tree;
-use plimsoll_base::{Error, Result};
-use std::io::Read;
+use plimsoll_base::{Error, Result, read_small};
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// Largest run file; a larger file is something else.
@@ -36,17 +36,14 @@ pub(super) fn read_text(path: &Path) -> Result<String> {
             false => error.hint("give the path of a readable TOML file"),
         }
     };
-    let file = match std::fs::File::open(path) {
-        Ok(file) => file,
-        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Err(missing_file(path)),
-        Err(err) => return Err(unreadable(&err)),
-    };
-    let mut bytes = Vec::new();
-    file.take(RUN_FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|err| unreadable(&err))?;
-    if bytes.len() as u64 > RUN_FILE_BYTES_MAX {
-        return Err(Error::usage("run-file-unreadable", format!("{} is larger than 1 MiB", path.display()))
-            .hint("give a run file, not a data or model file"));
-    }
+    let bytes = read_small(path, RUN_FILE_BYTES_MAX).map_err(|err| match err.kind() {
+        ErrorKind::NotFound => missing_file(path),
+        ErrorKind::FileTooLarge => {
+            Error::usage("run-file-unreadable", format!("{} is larger than 1 MiB", path.display()))
+                .hint("give a run file, not a data or model file")
+        }
+        _ => unreadable(&err),
+    })?;
     String::from_utf8(bytes).map_err(|err| {
         let message =
             format!("{} is not UTF-8 text: byte {}", path.display(), err.utf8_error().valid_up_to());

@@ -1,6 +1,6 @@
 //! Values with their origins: the form that all layers are read into, before the table of types.
 
-use super::provenance::{Origin, Source};
+use super::provenance::{Origin, Positions, Source};
 use plimsoll_base::{Error, Result};
 use toml::de::{DeTable, DeValue};
 
@@ -109,14 +109,15 @@ impl Node {
 /// Reads a whole run file; a syntax error is `run-file-syntax` with its position.
 pub(super) fn parse_file(source: &Source) -> Result<Table> {
     let table = DeTable::parse(&source.text).map_err(|err| {
-        let (line, column) = source.position(err.span().map_or(0, |span| span.start));
+        let (line, column) = Positions::of(&source.text).at(err.span().map_or(0, |span| span.start));
         let words = err.message().trim().replace('\n', "; ");
         source
             .error("run-file-syntax", &Origin::File { line, column }, &words)
             .hint("run files are TOML: strings in double quotes, tables as [section], lists as [1, 2]")
     })?;
+    let positions = Positions::of(&source.text);
     let origin_of = |offset: usize| {
-        let (line, column) = source.position(offset);
+        let (line, column) = positions.at(offset);
         Origin::File { line, column }
     };
     Ok(convert_table(table.get_ref(), &origin_of))

@@ -3,7 +3,7 @@
 //! It reads the `memory` events of the load line, and the peak in `summary.json`. A run that is still in progress, or
 //! that died, has events and no summary.
 
-use plimsoll_base::{Error, Phase, Result};
+use plimsoll_base::{Error, Phase, Result, read_small};
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -11,6 +11,8 @@ use std::path::Path;
 
 /// Longest line of an event log that is read; a longer line is no event.
 const LINE_BYTES_MAX: u64 = 16 << 20;
+/// Largest plan or summary.
+const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Highest readings of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,7 +31,7 @@ impl Measured {
     /// Errors: `run-dir-unreadable` without events.
     pub fn of_run(dir: &Path) -> Result<Measured> {
         let path = dir.join("events.jsonl");
-        let file = File::open(&path).map_err(|err| unreadable(&path, &err))?;
+        let file = open_regular(&path).map_err(|err| unreadable(&path, &err))?;
         let mut measured = Measured::default();
         let mut reader = BufReader::new(file);
         let mut line = Vec::new();
@@ -44,7 +46,7 @@ impl Measured {
                 measured.add(&event);
             }
         }
-        let summary = std::fs::read(dir.join("summary.json")).ok();
+        let summary = read_small(&dir.join("summary.json"), FILE_BYTES_MAX).ok();
         let summary: Option<Value> = summary.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let trainer = summary.and_then(|summary| summary["rss_peak_bytes"].as_u64());
         measured.peak = trainer.map(|bytes| bytes + measured.others).or(measured.peak);
@@ -77,12 +79,20 @@ impl Measured {
 /// Errors: `run-dir-unreadable`.
 pub fn plan_of_run(dir: &Path) -> Result<Value> {
     let path = dir.join("plan.json");
-    let bytes = std::fs::read(&path).map_err(|err| unreadable(&path, &err))?;
+    let bytes = read_small(&path, FILE_BYTES_MAX).map_err(|err| unreadable(&path, &err))?;
     let plan: Option<Value> = serde_json::from_slice(&bytes).ok();
     plan.filter(|plan| plan["regions"].is_array()).ok_or_else(|| {
         Error::new("run-dir-unreadable", format!("{}: this is not a plan", path.display()))
             .hint("give a run directory that `plimsoll train` made")
     })
+}
+
+/// Opens a file, and no pipe, which would block.
+fn open_regular(path: &Path) -> std::io::Result<File> {
+    match std::fs::metadata(path)?.is_file() {
+        true => File::open(path),
+        false => Err(std::io::Error::other("it is not a regular file")),
+    }
 }
 
 fn unreadable(path: &Path, err: &std::io::Error) -> Error {

@@ -328,13 +328,28 @@ fn ranks(numbers: &[u32]) -> String {
     text
 }
 
-/// What an address had to offer.
+/// What the addresses had to offer.
+#[derive(Default)]
+struct Found {
+    ours: Option<Wire>,
+    /// Where a rank 0 with another token is.
+    other_token: Option<SocketAddr>,
+}
+
+/// A connection whose listener has proved nothing yet.
+struct Dialled {
+    wire: Wire,
+    address: SocketAddr,
+    ours: Nonce,
+}
+
 enum Answer {
+    /// Nothing so far.
+    Wait,
     /// Nothing that speaks the protocol.
     Nothing,
-    /// A rank 0 with another token.
     OtherToken,
-    Ours(Wire),
+    Ours,
 }
 
 /// Finds rank 0 at one of `addresses` and waits with it for the others.
@@ -342,16 +357,14 @@ fn join(addresses: &[SocketAddr], token: &Token, own: &Hello, waiting: &mut Wait
     let (started, limit) = (Instant::now(), Duration::from_secs(waiting.seconds.into()));
     let mut other_token: Option<(Instant, SocketAddr)> = None;
     loop {
-        for address in addresses {
-            match dial(address, token, waiting)? {
-                Answer::Nothing => {}
-                Answer::OtherToken => drop(other_token.get_or_insert((Instant::now(), *address))),
-                Answer::Ours(wire) => {
-                    if let Some(meeting) = attend(wire, own, waiting)? {
-                        return Ok(meeting);
-                    }
-                }
-            }
+        let found = dial(addresses, token, started + limit, waiting)?;
+        if let Some(address) = found.other_token {
+            other_token.get_or_insert((Instant::now(), address));
+        }
+        if let Some(wire) = found.ours
+            && let Some(meeting) = attend(wire, own, waiting)?
+        {
+            return Ok(meeting);
         }
         if let Some((since, address)) = other_token
             && since.elapsed() >= OTHER_JOB_MAX.min(limit / 2)
@@ -385,35 +398,68 @@ fn check(waiting: &mut Waiting<'_>, doing: &str) -> Result<()> {
     (waiting.stopped)().map_or(Ok(()), |signal| Err(interrupted(signal, doing)))
 }
 
-/// Dials an address and exchanges proofs.
-fn dial(address: &SocketAddr, token: &Token, waiting: &mut Waiting<'_>) -> Result<Answer> {
-    let Some(mut wire) = TcpStream::connect_timeout(address, DIAL_MAX).and_then(Wire::new).ok() else {
-        return Ok(Answer::Nothing);
-    };
-    let ours: Nonce = random_bytes().map_err(|err| lost(format!("the kernel's random numbers: {err}")))?;
-    wire.put_bytes(&MAGIC);
-    wire.put_bytes(&ours);
-    let until = Instant::now() + HANDSHAKE_MAX;
-    loop {
-        wire.pump();
-        let begin = &wire.peek()[..wire.peek().len().min(MAGIC.len())];
-        if !MAGIC.starts_with(begin) {
-            return Ok(Answer::Nothing);
+/// Dials all addresses at once and exchanges proofs, so that one that is silent keeps no time from the others. It takes as long
+/// as a handshake may, or until `end` if that is sooner.
+fn dial(addresses: &[SocketAddr], token: &Token, end: Instant, waiting: &mut Waiting<'_>) -> Result<Found> {
+    let mut dialled = Vec::with_capacity(addresses.len());
+    let left = || end.saturating_duration_since(Instant::now());
+    for address in addresses {
+        check(waiting, "while looking for rank 0")?;
+        let longest = DIAL_MAX.min(left());
+        if longest.is_zero() {
+            break;
         }
-        if let Some(greeting) = wire.take_bytes::<{ MAGIC.len() + NONCE_BYTES + PROOF_BYTES }>() {
-            let (nonce, proof) = greeting[MAGIC.len()..].split_at(NONCE_BYTES);
-            let theirs: Nonce = nonce.try_into().expect("the greeting has a nonce");
-            if !token.is_proof(proof, Side::Listener, &ours, &theirs) {
-                return Ok(Answer::OtherToken);
+        let Ok(mut wire) = TcpStream::connect_timeout(address, longest).and_then(Wire::new) else { continue };
+        let ours: Nonce =
+            random_bytes().map_err(|err| lost(format!("the kernel's random numbers: {err}")))?;
+        wire.put_bytes(&MAGIC);
+        wire.put_bytes(&ours);
+        dialled.push(Dialled { wire, address: *address, ours });
+    }
+    let until = end.min(Instant::now() + HANDSHAKE_MAX);
+    let mut found = Found::default();
+    while !dialled.is_empty() {
+        let mut index = 0;
+        while index < dialled.len() {
+            match dialled[index].step(token) {
+                Answer::Wait => index += 1,
+                Answer::Nothing => drop(dialled.remove(index)),
+                Answer::OtherToken => {
+                    found.other_token.get_or_insert(dialled.remove(index).address);
+                }
+                Answer::Ours => {
+                    found.ours = Some(dialled.remove(index).wire);
+                    return Ok(found);
+                }
             }
-            wire.put_bytes(&token.proof(Side::Joiner, &ours, &theirs));
-            return Ok(Answer::Ours(wire));
         }
-        if wire.over().is_some() || Instant::now() >= until {
-            return Ok(Answer::Nothing);
+        if Instant::now() >= until {
+            break;
         }
         check(waiting, "while looking for rank 0")?;
-        wait(&[&wire], &[], TURN);
+        wait(&dialled.iter().map(|one| &one.wire).collect::<Vec<_>>(), &[], TURN.min(left()));
+    }
+    Ok(found)
+}
+
+impl Dialled {
+    /// Takes what has come: magic, nonce and the listener's proof, which is answered.
+    fn step(&mut self, token: &Token) -> Answer {
+        self.wire.pump();
+        let begin = &self.wire.peek()[..self.wire.peek().len().min(MAGIC.len())];
+        if !MAGIC.starts_with(begin) {
+            return Answer::Nothing;
+        }
+        let Some(greeting) = self.wire.take_bytes::<{ MAGIC.len() + NONCE_BYTES + PROOF_BYTES }>() else {
+            return if self.wire.over().is_some() { Answer::Nothing } else { Answer::Wait };
+        };
+        let (nonce, proof) = greeting[MAGIC.len()..].split_at(NONCE_BYTES);
+        let theirs: Nonce = nonce.try_into().expect("the greeting has a nonce");
+        if !token.is_proof(proof, Side::Listener, &self.ours, &theirs) {
+            return Answer::OtherToken;
+        }
+        self.wire.put_bytes(&token.proof(Side::Joiner, &self.ours, &theirs));
+        Answer::Ours
     }
 }
 

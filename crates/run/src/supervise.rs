@@ -8,7 +8,7 @@ use plimsoll_files::write_atomic;
 use plimsoll_memory::host::{Host, KernelLine, OomEvidence, OomWatch};
 use plimsoll_ranks::Ending;
 pub use plimsoll_worker::SignalPipe;
-use plimsoll_worker::{Ended, Seen};
+use plimsoll_worker::{Ended, Raise, Seen};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -230,7 +230,7 @@ impl Death<'_> {
             }
             Cause::Crashed(name) => {
                 let message = format!("the trainer, pid {pid}, died of {name} {place}");
-                Error::new("trainer-crashed", message).hint(crash_hint(self.signal))
+                Error::new("trainer-crashed", message).hint(crash_hint(self.signal, &self.ended.last_words))
             }
         };
         let error = self.facts(host).into_iter().fold(error, Error::fact);
@@ -346,7 +346,7 @@ pub(crate) fn place(last: &Value) -> String {
     }
 }
 
-/// A trainer that was stopped, or goes on.
+/// A trainer that was stopped, goes on, or has another out-of-memory score.
 pub(crate) struct Pause<'a>(pub(crate) &'a Seen);
 
 impl Pause<'_> {
@@ -365,6 +365,13 @@ impl Pause<'_> {
             }
             Seen::Continued { pid, stopped } => {
                 format!("the trainer, pid {pid}, goes on after {} s", stopped.as_secs())
+            }
+            Seen::Raised(Raise { pid, from, to, is_undone }) => {
+                let now = if *is_undone { "it is as before again" } else { "it cannot be put back" };
+                format!(
+                    "warning: something raised the out-of-memory score of this run's process {pid} from {from} to {to}, as code of \
+                     a reward can: {now}"
+                )
             }
         }
     }
@@ -396,10 +403,19 @@ fn kill_hint(signal: i32) -> &'static str {
     }
 }
 
-fn crash_hint(signal: i32) -> &'static str {
+/// `words`: the last lines of the trainer. A stack that is too small is named by Rust's runtime, or shows as a fault.
+fn crash_hint(signal: i32, words: &[String]) -> &'static str {
+    let says = |what: &str| words.iter().any(|line| line.contains(what));
     match signal {
+        SIGABRT | SIGSEGV if says("overflowed its stack") || says("stack overflow") => {
+            "its stack was too small: raise the limit, `ulimit -s 8192`; with that one, report it"
+        }
+        SIGABRT if says("memory allocation") => {
+            "it got no memory: raise `ulimit -v` or the container's limit; else report it"
+        }
         SIGABRT => {
-            "if its last words name an allocation, raise `ulimit -v` or the container's limit; else report it"
+            "if its last words name an allocation, raise `ulimit -v` or the container's limit; if they name a stack, `ulimit -s`; \
+             else report it"
         }
         SIGBUS => "a mapped file may have been cut short, or its disk failed: check the disk; else report it",
         SIGSEGV => {
@@ -481,5 +497,19 @@ mod tests {
         }
         assert_eq!(judge(11, 7, "plimsoll", &OomEvidence::default()).cause, Cause::Crashed("SIGSEGV"));
         assert_eq!(judge(15, 7, "plimsoll", &OomEvidence::default()).cause, Cause::Killed);
+    }
+
+    #[test]
+    fn the_hint_of_a_crash_follows_its_last_words() {
+        for (signal, words, hint) in [
+            (SIGABRT, "thread 'main' (7) has overflowed its stack", "ulimit -s 8192"),
+            (SIGABRT, "fatal runtime error: stack overflow, aborting", "ulimit -s 8192"),
+            (SIGABRT, "memory allocation of 4096 bytes failed", "raise `ulimit -v`"),
+            (SIGABRT, "", "if they name a stack, `ulimit -s`"),
+            (SIGSEGV, "", "report it with crash.json"),
+        ] {
+            let found = crash_hint(signal, &[words.to_string()]);
+            assert!(found.contains(hint), "{words}: {found}");
+        }
     }
 }

@@ -38,7 +38,10 @@ impl View {
         let all = resumes.then(|| of.join(VIEWS));
         let place = all.clone().unwrap_or_else(std::env::temp_dir);
         let made = fs::create_dir_all(&place).and_then(|()| folder_in(&place));
-        let (lock, folder) = made.map_err(|err| unwritable(&place, &err))?;
+        let (lock, folder) = made.map_err(|err| match resumes {
+            true => unwritable(&place, &err),
+            false => no_temporary(&place, &err),
+        })?;
         let own = folder.path().join("run");
         if resumes {
             see(of, &own).map_err(|err| unwritable(&own, &err))?;
@@ -70,6 +73,13 @@ impl Drop for View {
         // The last one removes it; for the others it is not empty.
         let _ = self.all.as_ref().map(fs::remove_dir);
     }
+}
+
+/// The error for a folder of temporary files that takes none.
+fn no_temporary(place: &Path, err: &std::io::Error) -> Error {
+    Error::io("run-dir-unwritable", place, err)
+        .fact("ranks other than 0 keep what they write in the folder for temporary files")
+        .hint("set TMPDIR to a writable folder, for all ranks")
 }
 
 /// Removes what killed ranks left in the run directory `of`, if it is one.
@@ -154,6 +164,13 @@ fn link_all(of: &Path, own: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_or_read_only_folder_of_temporary_files_is_named_with_its_variable() {
+        let error = no_temporary(Path::new("/tmp"), &std::io::Error::from_raw_os_error(30)).to_string();
+        assert!(error.contains("/tmp: Read-only") && error.contains("set TMPDIR"), "{error}");
+        assert!(!error.contains("run.dir"), "{error}");
+    }
 
     #[test]
     fn what_a_killed_rank_left_goes_and_what_a_living_one_holds_stays() {

@@ -1,82 +1,156 @@
-//! Connections: how many there are, and how long a client may take to send a head or to read what it asked for.
+//! Connections: how many there are, how long a client may take to send a head or to read what it asked for, and who goes when
+//! one more comes (`lines.rs`).
 
-use crate::house::House;
 use crate::limits::{BUFFER_BYTES, FAREWELL, HEAD_WAIT, WRITE_WAIT};
+use crate::lines::{Busy, Line, Lines};
+use crate::metrics::Count;
 use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::response::Response;
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use std::future::Future;
+use std::convert::Infallible;
+use std::future::{Future, pending};
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{Sleep, sleep};
 
 /// How long to wait when the process has no file for another connection.
 const NO_FILE_WAIT: Duration = Duration::from_millis(50);
 
+/// Answers at a listener until the process ends, `most` connections at one time. For pages of other commands.
+///
+/// # Errors
+/// Those of the listener.
+pub async fn answer(listener: std::net::TcpListener, app: Router, most: usize) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let (_never, stopping) = watch::channel(false);
+    accept(TcpListener::from_std(listener)?, app, most, Arc::default(), stopping).await;
+    Ok(())
+}
+
 /// Accepts connections until `stopping` says so, and then gives those that are open a while to end.
-pub async fn accept(
+pub(crate) async fn accept(
     listener: TcpListener,
     app: Router,
-    house: Arc<House>,
+    most: usize,
+    count: Arc<Count>,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let places = Arc::new(Semaphore::new(house.limits.connections()));
+    let lines = Lines::new(most);
     loop {
-        // Without a place nothing is accepted: the kernel's queue holds who comes next.
-        let place = places.clone().acquire_owned();
-        let accepted = async {
-            let place = place.await.expect("it is never closed");
-            (place, listener.accept().await)
-        };
-        let (place, accepted) = tokio::select! {
-            accepted = accepted => accepted,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
             _ = stopping.wait_for(|stops| *stops) => break,
         };
         let Ok((socket, _)) = accepted else {
             sleep(NO_FILE_WAIT).await;
             continue;
         };
+        let line = tokio::select! {
+            line = lines.enter() => line,
+            _ = stopping.wait_for(|stops| *stops) => break,
+        };
         // Tokens are small, and each is to arrive at once.
         let _ = socket.set_nodelay(true);
-        let (app, stopping, house) = (app.clone(), stopping.clone(), house.clone());
+        let (app, stopping, count) = (app.clone(), stopping.clone(), count.clone());
         tokio::spawn(async move {
-            house.metrics.connections.add(1);
-            connection(socket, app, stopping).await;
-            house.metrics.connections.sub(1);
-            drop(place);
+            count.add(1);
+            connection(socket, app, line, stopping).await;
+            count.sub(1);
         });
     }
     drop(listener);
-    let all = house.limits.connections() as u32;
-    let _ = tokio::time::timeout(FAREWELL, places.acquire_many(all)).await;
+    let _ = tokio::time::timeout(FAREWELL, lines.all_gone()).await;
 }
 
-async fn connection(socket: TcpStream, app: Router, mut stopping: watch::Receiver<bool>) {
-    let io = TokioIo::new(Patient { socket, stalled: None });
+async fn connection(socket: TcpStream, app: Router, line: Line, mut stopping: watch::Receiver<bool>) {
+    let io = TokioIo::new(Patient { socket, stalled: None, awaits: line.awaits() });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_WAIT).max_buf_size(BUFFER_BYTES);
-    let mut served = pin!(http.serve_connection(io, TowerToHyperService::new(app)));
+    let inner = TowerToHyperService::new(app);
+    let service = service_fn(|mut request: hyper::Request<Incoming>| {
+        let has_body = !request.body().is_end_stream();
+        // One whose body is still to come is idle until it has come.
+        let busy = line.begin(has_body);
+        request.extensions_mut().insert(busy.clone());
+        let answer = inner.call(request);
+        async move {
+            let Ok(response) = answer.await;
+            Ok::<Response, Infallible>(response.map(|body| Body::new(Kept { body, _busy: busy })))
+        }
+    });
+    let mut served = pin!(http.serve_connection(io, service));
     tokio::select! {
         // An error of a connection is its client's: it has gone, or it spoke no HTTP.
         _ = served.as_mut() => return,
+        () = line.told_to_go() => return,
         _ = stopping.wait_for(|stops| *stops) => {}
     }
     served.as_mut().graceful_shutdown();
-    let _ = served.await;
+    tokio::select! {
+        _ = served => {}
+        () = line.told_to_go() => {}
+    }
 }
 
-/// A socket that gives up on a client that does not read.
+/// Returns what keeps the connection of a request from being closed, once its body is there.
+pub(crate) fn busy(request: &Request) -> Option<Busy> {
+    request.extensions().get::<Busy>().cloned()
+}
+
+/// Waits until somebody else needs the place of this request.
+pub(crate) async fn told_to_end(busy: Option<&Busy>) {
+    match busy {
+        Some(busy) => busy.told_to_end().await,
+        None => pending().await,
+    }
+}
+
+/// The body of an answer, whose connection is busy as long as it is there.
+struct Kept {
+    body: Body,
+    _busy: Busy,
+}
+
+impl hyper::body::Body for Kept {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A socket that gives up on a client that does not read, and says when it has nothing to read.
 struct Patient {
     socket: TcpStream,
     /// Runs while there is something to write and no room for it.
     stalled: Option<Pin<Box<Sleep>>>,
+    /// True while it has nothing to read.
+    awaits: Arc<AtomicBool>,
 }
 
 impl Patient {
@@ -97,7 +171,9 @@ impl AsyncRead for Patient {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_read(cx, buf)
+        let read = Pin::new(&mut self.socket).poll_read(cx, buf);
+        self.awaits.store(read.is_pending(), Ordering::Relaxed);
+        read
     }
 }
 

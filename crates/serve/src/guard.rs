@@ -5,13 +5,15 @@
 
 use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::http::uri::Uri;
-use plimsoll_base::{Error, Result};
-use std::net::IpAddr;
+use plimsoll_base::{Error, Result, read_small_text};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 const COOKIE: &str = "plimsoll_token";
 /// Shortest token accepted from a file.
 const TOKEN_BYTES_MIN: usize = 16;
+/// Longest file with a token.
+const TOKEN_FILE_BYTES_MAX: u64 = 64 << 10;
 
 #[derive(Clone, Debug)]
 pub struct Guard {
@@ -33,11 +35,25 @@ pub enum Pass {
 impl Guard {
     /// Whether `Host` names this machine: an address, `localhost`, or one of the names.
     pub fn knows(&self, host: &str) -> bool {
-        let name = match host.strip_prefix('[') {
-            Some(rest) => rest.split(']').next().unwrap_or_default(),
-            None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+        let (name, port, is_address) = match host.strip_prefix('[') {
+            Some(rest) => {
+                let Some((name, port)) = rest.split_once(']') else { return false };
+                if name.parse::<Ipv6Addr>().is_err() {
+                    return false;
+                }
+                (name, port, true)
+            }
+            None => {
+                let (name, port) = host.split_at(host.find(':').unwrap_or(host.len()));
+                (name, port, name.parse::<Ipv4Addr>().is_ok())
+            }
         };
-        name.parse::<IpAddr>().is_ok()
+        let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+        // What follows a name is a port and nothing else.
+        if !port.is_empty() && !port.strip_prefix(':').is_some_and(is_port) {
+            return false;
+        }
+        is_address
             || name.eq_ignore_ascii_case("localhost")
             || self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
     }
@@ -69,7 +85,7 @@ pub fn has_one_host(headers: &HeaderMap, uri: &Uri) -> bool {
 }
 
 /// Compares in a time that does not depend on where the two differ.
-fn same(a: &[u8], b: &[u8]) -> bool {
+pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
     let differs = a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b));
     std::hint::black_box(differs) == 0 && a.len() == b.len()
 }
@@ -91,9 +107,10 @@ pub fn new_token() -> Result<String> {
 ///
 /// Errors: `bad-value`.
 pub fn token_of(path: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(path).map_err(|err| {
-        Error::io("bad-value", path, &err).hint("give a readable file whose first line is the token")
-    })?;
+    let refused = |err: &std::io::Error| {
+        Error::io("bad-value", path, err).hint("give a readable file whose first line is the token")
+    };
+    let text = read_small_text(path, TOKEN_FILE_BYTES_MAX).map_err(|err| refused(&err))?;
     checked_token(&path.display().to_string(), text.lines().next().unwrap_or_default())
         .map_err(|error| error.hint(format!("openssl rand -hex 16 > {}", path.display())))
 }
@@ -125,9 +142,16 @@ mod tests {
     #[test]
     fn names_of_other_sites_are_refused() {
         let guard = guard(None);
-        for host in
-            ["localhost", "LOCALHOST:80", "127.0.0.1:1876", "[::1]:1876", "[::1]", "10.0.0.7:1", "gpu7.lab:9"]
-        {
+        for host in [
+            "localhost",
+            "LOCALHOST:80",
+            "127.0.0.1:1876",
+            "[::1]:1876",
+            "[::1]",
+            "10.0.0.7:1",
+            "gpu7.lab:9",
+            "[fe80::1]:",
+        ] {
             assert!(guard.knows(host), "{host}");
         }
         for host in [
@@ -137,6 +161,16 @@ mod tests {
             "localhost.evil.example",
             "127.0.0.1.evil.example:80",
             "[evil]",
+            "[::1]evil.com",
+            "[::1].evil.com:80",
+            "[::1]:80evil.com",
+            "[::1",
+            "[localhost]",
+            "[127.0.0.1]",
+            "::1",
+            "127.0.0.1:80:80",
+            "localhost:evil.com",
+            "localhost:80.evil.com",
         ] {
             assert!(!guard.knows(host), "{host}");
         }
@@ -170,6 +204,11 @@ mod tests {
             assert_eq!(token_of(&file).is_ok(), fits, "{text}");
         }
         assert_eq!(token_of(&folder.path().join("none")).unwrap_err().slug, "bad-value");
+        std::fs::write(&file, "a".repeat(70_000)).unwrap();
+        for endless in [file.as_path(), Path::new("/dev/zero")] {
+            let error = token_of(endless).unwrap_err();
+            assert!(error.slug == "bad-value" && error.message.contains("more than 65536 bytes"), "{error}");
+        }
         assert_ne!(new_token().unwrap(), new_token().unwrap());
     }
 }

@@ -1,6 +1,7 @@
 //! What the requests share: the model's text side, the settings, the permits that bound how many are under way, and the
 //! way to the engine.
 
+use crate::arrivals::Arrivals;
 use crate::episodes::{Desk, Heard, Place, Seat};
 use crate::guard::Guard;
 use crate::limits::{BODIES_MAX, Limits};
@@ -101,7 +102,9 @@ pub struct House {
     pub metrics: Metrics,
     /// The episodes of a training run, if it is one that serves.
     pub desk: Option<Arc<Desk>>,
-    /// One for each body that is being read or made into tokens.
+    /// The bodies that have come or are coming.
+    pub arrivals: Arc<Arrivals>,
+    /// One for each body that is being made into tokens.
     pub bodies: Semaphore,
     /// Seconds since 1970 at the start.
     pub created: u64,
@@ -128,6 +131,7 @@ impl House {
             settings,
             limits,
             metrics: Metrics::default(),
+            arrivals: Arc::new(Arrivals::new(limits.arrivals_bytes())),
             bodies: Semaphore::new(BODIES_MAX),
             created: seconds_now(),
             places: Arc::new(Semaphore::new(limits.responses())),

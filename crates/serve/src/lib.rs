@@ -5,17 +5,19 @@
 //! file and no weights. Of a training run it serves episodes (`episodes/`). A request goes from `server.rs` through `asked.rs` and one of `chat.rs`, `completions.rs` and
 //! `tokens.rs` to `driver.rs`; what is drawn comes back through `outbox.rs`.
 
+mod arrivals;
 mod asked;
 mod bodies;
 mod chat;
 mod completions;
-mod connections;
+pub mod connections;
 mod driver;
 pub mod episodes;
 mod fields;
 pub mod guard;
 mod house;
 mod limits;
+mod lines;
 mod logprobs;
 mod messages;
 mod metrics;
@@ -135,7 +137,8 @@ fn run_http(listener: TcpListener, house: Arc<House>, stopping: watch::Receiver<
         sockopt::set_socket_send_buffer_size(&listener, SEND_BYTES)?;
         sockopt::set_socket_recv_buffer_size(&listener, RECEIVE_BYTES)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        connections::accept(listener, routes::router(house.clone()), house, stopping).await;
+        let (most, count) = (house.limits.connections(), house.metrics.connections.clone());
+        connections::accept(listener, routes::router(house), most, count, stopping).await;
         Ok(())
     })
 }

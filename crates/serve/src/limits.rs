@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Responses of one prompt.
 pub const CHOICES_MAX: usize = 128;
-/// Connections in addition to those of requests: for `/health`, `/metrics` and for being refused.
+/// Connections in addition to those of responses: for `/health`, `/metrics`, agents that wait and for being refused.
 const SPARE_CONNECTIONS: usize = 32;
 /// Buffers of a connection, for reading and for writing each.
 pub const BUFFER_BYTES: usize = 16 << 10;
@@ -20,8 +20,10 @@ const THREAD_BYTES: usize = 512 << 10;
 /// A body holds the longest prompt as token ids, or as text with the tools that it may call.
 const BODY_BYTES_LEAST: usize = 256 << 10;
 const BODY_BYTES_PER_TOKEN: usize = 32;
-/// Bodies that are read, rendered and tokenized at one time.
+/// Bodies that are parsed, rendered and tokenized at one time.
 pub const BODIES_MAX: usize = 4;
+/// Bodies of the largest size that are held while they come and while they wait for a reader.
+const BODIES_HELD: usize = 16;
 /// What a body becomes on its way to tokens: values, text, the tokenizer's pieces.
 const BODY_COPIES: usize = 24;
 /// The words that the tokenizer's library keeps for each thread.
@@ -73,12 +75,17 @@ impl Limits {
         BODY_BYTES_LEAST + self.context * BODY_BYTES_PER_TOKEN
     }
 
+    /// Returns the bytes of all bodies that are held at one time.
+    pub fn arrivals_bytes(&self) -> usize {
+        BODIES_HELD * self.body_bytes()
+    }
+
     /// Returns the host bytes of everything between the socket and the engine.
     pub fn host_bytes(&self) -> Bytes {
         let sockets = 2 * (SEND_BYTES + RECEIVE_BYTES);
         let connections = self.connections() * (2 * BUFFER_BYTES + sockets + TASK_BYTES);
         let body = self.body_bytes() * BODY_COPIES + TOKENIZER_BYTES_PER_THREAD + THREAD_BYTES;
-        let bodies = BODIES_MAX * body + THREAD_BYTES;
+        let bodies = self.arrivals_bytes() + BODIES_MAX * body + THREAD_BYTES;
         let drawn = self.new_tokens * (DRAWN_BYTES + WRITTEN_BYTES);
         let responses = self.responses() * (REQUEST_BYTES + 4 * self.context + drawn);
         Bytes((connections + bodies + responses) as u64)

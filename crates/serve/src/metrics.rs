@@ -1,6 +1,7 @@
 //! Counters and times of a server, as text for Prometheus.
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ pub struct Metrics {
     pub preemptions: Count,
     pub running: Count,
     pub waiting: Count,
-    pub connections: Count,
+    pub connections: Arc<Count>,
     pub kv_blocks_free: Count,
     pub kv_blocks: Count,
     pub first_token: Times,

@@ -1,22 +1,24 @@
-//! What answers requests, and what comes before it: who may ask, how large a body is, and how many are read at one time.
+//! What answers requests, and what comes before it: who may ask, and how many bodies are made into tokens at one time.
 
+use crate::arrivals::collect;
 use crate::asked::Asked;
-use crate::episodes::Seat;
+use crate::connections;
+use crate::episodes::{self, Seat};
 use crate::guard::Pass;
 use crate::house::House;
+use crate::lines::Busy;
 use crate::refusal::{Refusal, Reply};
 use crate::reply::{Form, json_response, send};
 
-use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use futures_util::StreamExt;
 use plimsoll_base::{Error, shown};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use tokio::sync::{Mutex, MutexGuard};
 
 pub type Shared = State<Arc<House>>;
 /// Reads a body into what one route answers, for an episode or for itself.
@@ -57,10 +59,15 @@ fn check(house: &House, request: &Request) -> Reply<()> {
     }
     // So that a supervisor can ask without the token; it learns nothing else.
     let is_open = request.uri().path() == "/health";
-    if !is_open && guard.pass(text(header::AUTHORIZATION), "", "") != Pass::Yes {
-        let error = Error::new("serve-token-wrong", "the request does not bring this server's token")
-            .hint("send the header Authorization: Bearer TOKEN; OpenAI's clients call it the API key");
-        return Err(error.into());
+    let authorization = text(header::AUTHORIZATION);
+    match house.desk.as_ref().and_then(|desk| Some((desk, episodes::named_in(request.uri().path())?))) {
+        Some((desk, id)) => desk.check_token(id, authorization, guard)?,
+        None if !is_open && guard.pass(authorization, "", "") != Pass::Yes => {
+            let error = Error::new("serve-token-wrong", "the request does not bring this server's token")
+                .hint("send the header Authorization: Bearer TOKEN; OpenAI's clients call it the API key");
+            return Err(error.into());
+        }
+        None => {}
     }
     let is_json =
         text(header::CONTENT_TYPE).split(';').next().is_some_and(|kind| kind.trim() == "application/json");
@@ -95,50 +102,46 @@ pub async fn answer_in<F: Form>(
     send(form, listening, delivery.stream).await
 }
 
-/// Reads a body and makes it into tokens, on a thread that may take its time.
+/// Reads a body, and then makes it into tokens, on a thread that may take its time.
 async fn receive<F: Form>(
     house: &Arc<House>,
     request: Request,
     read: Read<F>,
     seat: Option<Seat>,
 ) -> Reply<Asked<F>> {
-    let most = house.limits.body_bytes();
-    let length =
-        request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    if length.is_some_and(|length: u64| length > most as u64) {
-        return Err(too_large(&format!("{} bytes", length.unwrap_or_default()), most));
-    }
+    // An episode has one body at a time on its way, so that an agent with many requests leaves the others their turn.
+    let turn = seat.as_ref().map(Seat::turn);
+    let _turn = match &turn {
+        Some(turn) => Some(wait_for_turn(turn, connections::busy(&request)).await?),
+        None => None,
+    };
+    let body = collect(&house.arrivals, request, house.limits.body_bytes()).await?;
+    // Only now, so that none waits for a client that sends slowly.
     let _permit = house.bodies.acquire().await.expect("it is never closed");
-    let wait = crate::limits::BODY_WAIT;
-    let body = tokio::time::timeout(wait, collect(request.into_body(), most)).await.map_err(|_| {
-        let message = format!("the body did not come within {} s", wait.as_secs());
-        Box::<Refusal>::from(Error::new("serve-body-too-slow", message))
-    })??;
     let of = house.clone();
-    match tokio::task::spawn_blocking(move || read(&body, &of, seat.as_ref())).await {
+    match tokio::task::spawn_blocking(move || read(&body.bytes, &of, seat.as_ref())).await {
         Ok(asked) => asked,
         Err(_) => Err(Error::new("internal", "reading the request ended with a fault in plimsoll").into()),
     }
 }
 
-pub async fn collect(body: Body, most: usize) -> Reply<Vec<u8>> {
-    let (mut body, mut bytes) = (body.into_data_stream(), Vec::new());
-    while let Some(piece) = body.next().await {
-        let piece = piece.map_err(|err| {
-            Box::<Refusal>::from(Error::new("serve-bad-request", format!("the body broke off: {err}")))
-        })?;
-        if bytes.len() + piece.len() > most {
-            return Err(too_large("more", most));
-        }
-        bytes.extend_from_slice(&piece);
+/// Waits until an episode's earlier requests have been read. Where somebody else needs the connection meanwhile, it ends.
+async fn wait_for_turn(turn: &Mutex<()>, busy: Option<Busy>) -> Reply<MutexGuard<'_, ()>> {
+    if let Ok(turn) = turn.try_lock() {
+        return Ok(turn);
     }
-    Ok(bytes)
-}
-
-fn too_large(given: &str, most: usize) -> Box<Refusal> {
-    Error::new("serve-body-too-large", format!("the body has {given}, and {most} bytes is the most"))
-        .hint("the limit grows with --prompt-tokens and --max-new-tokens")
-        .into()
+    busy.iter().for_each(Busy::parks);
+    tokio::select! {
+        biased;
+        turn = turn.lock() => {
+            busy.iter().for_each(Busy::comes);
+            Ok(turn)
+        }
+        () = connections::told_to_end(busy.as_ref()) => {
+            let message = "earlier requests of this episode are still on their way, and other clients need the connection";
+            Err(Error::new("serve-queue-full", message).hint("send one request of an episode after the other").into())
+        }
+    }
 }
 
 pub async fn models(State(house): Shared) -> Response {

@@ -253,10 +253,7 @@ mod tests {
             ("{% for m in %}", "line 1"),
             ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
             ("{{ messages.nothing.there }}", "chat template"),
-            (
-                "{% for a in range(9999) %}{% for b in range(9999) %}{{ b }}{% endfor %}{% endfor %}",
-                "more than 20000000 steps",
-            ),
+            ("{% for a in range(9999) %}{% for b in range(9999) %}{{ b }}{% endfor %}{% endfor %}", " steps"),
             ("{% include 'x' %}", "chat template"),
         ] {
             let error = render(template, &[]).unwrap_err();

@@ -66,13 +66,13 @@ fn templates_that_grow() {
         (format!("{doubled}{{% set ns.s = ns.s + ns.s %}}{{% endfor %}}"), "128.0 MiB"),
         (format!("{doubled}{{% set ns.l = ns.l + ns.l %}}{{% endfor %}}"), "128.0 MiB"),
         (format!("{doubled}{{% set s %}}{{{{ ns.s }}}}{{{{ ns.s }}}}{{% endset %}}{{% set ns.s = s %}}{{% endfor %}}"), "128.0 MiB"),
-        (format!("{doubled}{{% set ns.s = ns.s | replace('x', 'xx') %}}{{% endfor %}}"), "20000000 steps"),
+        (format!("{doubled}{{% set ns.s = ns.s | replace('x', 'xx') %}}{{% endfor %}}"), " steps"),
         (format!("{doubled}{{% set ns.s = [ns.s, ns.s] | join %}}{{% endfor %}}"), "128.0 MiB"),
         (format!("{doubled}{{% set ns.s = '%s%s' | format(ns.s, ns.s) %}}{{% endfor %}}"), "128.0 MiB"),
         (format!("{doubled}{{% set ns.s = '{{}}{{}}'.format(ns.s, ns.s) %}}{{% endfor %}}"), "128.0 MiB"),
-        (format!("{doubled}{{% set ns.l = [ns.l, ns.l] %}}{{% endfor %}}{{{{ ns.l }}}}"), "20000000 steps"),
-        (format!("{doubled}{{% set ns.l = [ns.l, ns.l] %}}{{% endfor %}}{{{{ ns.l | tojson }}}}"), "20000000 steps"),
-        (format!("{doubled}{{% set ns.l = [ns.l, ns.l] %}}{{% endfor %}}{{{{ ns.l == ns.l }}}}"), "20000000 steps"),
+        (format!("{doubled}{{% set ns.l = [ns.l, ns.l] %}}{{% endfor %}}{{{{ ns.l }}}}"), " steps"),
+        (format!("{doubled}{{% set ns.l = [ns.l, ns.l] %}}{{% endfor %}}{{{{ ns.l | tojson }}}}"), " steps"),
+        (format!("{doubled}{{% set ns.l = [ns.l, ns.l] %}}{{% endfor %}}{{{{ ns.l == ns.l }}}}"), " steps"),
         (format!("{doubled}{{{{ ns.s * 10**6 }}}}{{% set ns.s = ns.s ~ ns.s %}}{{% endfor %}}"), "128.0 MiB"),
         ("{% macro d(s, n) %}{{ d(s ~ s, n - 1) if n else s }}{% endmacro %}{{ d('x', 60) }}".into(), "128.0 MiB"),
         ("{{ 'a\\nb'|indent(10**10) }}".into(), "128.0 MiB"),
@@ -91,8 +91,8 @@ fn templates_that_grow() {
         ("{{ 'x' * 10**7 }}".into(), "a text of 10000000 bytes for 18, the limit is 1048576"),
         ("{{ raise_exception('x' * 10**7) }}".into(), "xxx... (10000000 bytes)"),
         ("{{ {}['a' * 10**7].b.c }}{{ ('a' * 10**7).nothing() }}".into(), "undefined"),
-        ("{% for i in range(10**5) %}{% for j in range(10**5) %}{{ j }}{% endfor %}{% endfor %}".into(), "20000000 steps"),
-        ("{% for i in range(9**5) %}{% set x = dict(a=i) %}{% for j in range(9**5) %}{% endfor %}{% endfor %}".into(), "20000000 steps"),
+        ("{% for i in range(10**5) %}{% for j in range(10**5) %}{{ j }}{% endfor %}{% endfor %}".into(), " steps"),
+        ("{% for i in range(9**5) %}{% set x = dict(a=i) %}{% for j in range(9**5) %}{% endfor %}{% endfor %}".into(), " steps"),
     ] {
         refused(&template, "chat-template-invalid", words, || rendered(&template));
     }

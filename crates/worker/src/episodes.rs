@@ -8,6 +8,7 @@ use crate::ids::Ids;
 use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Stop};
 use crate::python::{Columns, line};
+use crate::raised::Raised;
 use crate::sandbox::Network;
 use plimsoll_base::{Bytes, Error, Result, slugs};
 use serde::Serialize;
@@ -222,13 +223,10 @@ impl PythonEpisodes {
                 return Err(self.bad_reply("wrote a line that is no answer to its request"));
             }
         };
-        if let Some(trace) = reply.get("raised").and_then(Value::as_str) {
-            let lines: Vec<&str> = trace.lines().filter(|line| !line.trim().is_empty()).collect();
-            let what = lines.last().copied().unwrap_or("an exception");
-            let message = format!("environment `{}` raised {what}", self.name);
+        if let Some(raised) = reply.get("raised").map(Raised::read) {
+            let message = format!("environment `{}` raised {}", self.name, raised.head());
             let error = Error::new(slugs::TEXT_ENVIRONMENT_RAISED, message);
-            let tail = &lines[lines.len().saturating_sub(7)..];
-            return Err(tail.iter().fold(error, |error, line| error.fact(*line)).hint("fix the environment"));
+            return Err(raised.facts(error).hint("fix the environment"));
         }
         if reply.get("memory").is_some() {
             return Err(of_environment(self.pool.over_budget(0)));
@@ -282,14 +280,10 @@ fn messages(reply: &Value) -> Option<Messages> {
 /// Reads the first line of a worker: `{"ready": true}`, or `{"load": traceback}`.
 fn check_loaded(name: &str, line: &str) -> Result<()> {
     let reply: Value = serde_json::from_str(line).unwrap_or_default();
-    let Some(trace) = reply.get("load").and_then(Value::as_str) else { return Ok(()) };
-    let lines: Vec<&str> = trace.lines().filter(|line| !line.trim().is_empty()).collect();
-    let what = lines.last().copied().unwrap_or("an exception");
-    let message = format!("environment `{name}` does not load: {what}");
-    let error = Error::usage("text-environment-missing", message);
-    Err(lines[lines.len().saturating_sub(5)..]
-        .iter()
-        .fold(error, |error, line| error.fact(*line))
+    let Some(raised) = reply.get("load").map(Raised::read) else { return Ok(()) };
+    let message = format!("environment `{name}` does not load: {}", raised.head());
+    Err(raised
+        .facts(Error::usage("text-environment-missing", message))
         .hint("import the file with the same interpreter to see why; `environment.python` names another"))
 }
 

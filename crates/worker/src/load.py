@@ -10,6 +10,10 @@ sys.path[:] = [entry for entry in sys.path if entry not in ("", _here)]
 import importlib.machinery
 import importlib.util
 import os
+import traceback
+
+# Characters of an exception's words, and of its frames, that are sent.
+_WORDS, _FRAMES = 10_000, 20_000
 
 
 class _Hidden:
@@ -23,6 +27,22 @@ class _Hidden:
             return None
         rest = [entry for entry in sys.path if entry not in self.folders]
         return importlib.machinery.PathFinder.find_spec(name, rest)
+
+
+def described(error, limit):
+    """Returns a caught exception: its type, what it says, and `limit` frames with the exceptions before it."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        said = str(error)[:_WORDS]
+    except Exception:
+        said = ""
+    try:
+        lines = traceback.TracebackException(kind, error, error.__traceback__, limit=limit).format()
+        *frames, _ = [line for line in lines]
+    except Exception:
+        frames = []
+    return {"kind": name, "said": said, "frames": "".join(frames)[-_FRAMES:]}
 
 
 def load_file(path):

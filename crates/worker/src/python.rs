@@ -5,6 +5,7 @@
 use crate::ids::Ids;
 use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Request, Stop};
+use crate::raised::Raised;
 use crate::sandbox::Network;
 use crate::words::Words;
 use plimsoll_base::{Bytes, Error, ExactSum, Result, slugs};
@@ -190,14 +191,10 @@ impl PythonFunction {
 
     fn read_reply(&mut self, worker: usize, reply: &Value, samples: usize) -> Result<Scores> {
         let name = &self.name;
-        if let Some(trace) = reply.get("raised").and_then(Value::as_str) {
-            let lines: Vec<&str> = trace.lines().filter(|line| !line.trim().is_empty()).collect();
-            let what = lines.last().copied().unwrap_or("an exception");
-            let error = Error::new(slugs::REWARD_FUNCTION_RAISED, format!("reward `{name}` raised {what}"));
-            let tail = &lines[lines.len().saturating_sub(7)..];
-            return Err(tail
-                .iter()
-                .fold(error, |error, line| error.fact(*line))
+        if let Some(raised) = reply.get("raised").map(Raised::read) {
+            let message = format!("reward `{name}` raised {}", raised.head());
+            return Err(raised
+                .facts(Error::new(slugs::REWARD_FUNCTION_RAISED, message))
                 .hint("fix the function, or set on_error = \"none\" to leave such samples out"));
         }
         if reply.get("memory").is_some() {
@@ -291,11 +288,9 @@ fn logged(reply: &Value) -> Vec<(String, ExactSum, u64)> {
 /// Reads the first line of a worker: `{"ready": true}`, or `{"load": traceback}`.
 fn check_loaded(name: &str, line: &str) -> Result<()> {
     let reply: Value = serde_json::from_str(line).unwrap_or_default();
-    let Some(trace) = reply.get("load").and_then(Value::as_str) else { return Ok(()) };
-    let lines: Vec<&str> = trace.lines().filter(|line| !line.trim().is_empty()).collect();
-    let what = lines.last().copied().unwrap_or("an exception");
-    let error = Error::usage("reward-function-missing", format!("reward `{name}` does not load: {what}"));
-    Err(lines[lines.len().saturating_sub(5)..].iter().fold(error, |error, line| error.fact(*line))
+    let Some(raised) = reply.get("load").map(Raised::read) else { return Ok(()) };
+    let message = format!("reward `{name}` does not load: {}", raised.head());
+    Err(raised.facts(Error::usage("reward-function-missing", message))
         .hint("import the file with the same interpreter to see why; `python` in the [[reward]] table names another"))
 }
 

@@ -9,7 +9,6 @@ import json
 import os
 import struct
 import sys
-import traceback
 import types
 
 METRICS_MAX = 32
@@ -158,8 +157,8 @@ def answer(function, names, request):
             results = called(function, [fitting(names, keywords)])
     except MemoryError:
         return {"memory": True}
-    except Exception:
-        return {"raised": traceback.format_exc(limit=8)}
+    except Exception as error:
+        return {"raised": described(error, 8)}
     try:
         if "calls" in request:
             scores = [one_score(result, metrics) for result in results]
@@ -179,8 +178,8 @@ def main():
     try:
         function = load(sys.argv[1], sys.argv[2])
         names = takes(function)
-    except BaseException:
-        reply(out, {"load": traceback.format_exc(limit=8)})
+    except BaseException as error:
+        reply(out, {"load": described(error, 8)})
         # The parent reads why and ends us; waiting here keeps the message from racing with the exit.
         sys.stdin.readline()
         return

@@ -9,7 +9,6 @@ reply repeats the `id` of its request. Standard output belongs to the protocol, 
 import json
 import os
 import sys
-import traceback
 
 
 def reply(out, message):
@@ -75,9 +74,9 @@ def answer(make, slots, request):
             result, read = slots[slot].end(), whole
     except MemoryError:
         return {"memory": True}
-    except Exception:
+    except Exception as error:
         slots.pop(slot, None)
-        return {"raised": traceback.format_exc(limit=-8)}
+        return {"raised": described(error, -8)}
     try:
         return read(result)
     except Exception as error:
@@ -91,8 +90,8 @@ def main():
     sys.stdout = sys.stderr
     try:
         make, first = open_shape(json.loads(sys.argv[1]))
-    except BaseException:
-        reply(out, {"load": traceback.format_exc(limit=8)})
+    except BaseException as error:
+        reply(out, {"load": described(error, 8)})
         # The parent reads why and ends us; waiting here keeps the message from racing with the exit.
         sys.stdin.readline()
         return

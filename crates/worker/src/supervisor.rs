@@ -2,6 +2,7 @@
 //! ended. It holds no model and no thread; one poll loop waits for everything. The crate `run` judges the end, and
 //! in a run of several ranks brings the other supervisors (`Others`).
 
+use crate::oom_scores::{OomScore, Raise};
 use crate::ring::Ring;
 use crate::status::{StatusPage, VARIABLE};
 use plimsoll_base::{Error, Result};
@@ -69,6 +70,8 @@ pub enum Seen {
     Stopped { pid: u32, note: Option<String> },
     /// It was continued, after this time.
     Continued { pid: u32, stopped: Duration },
+    /// Something raised the out-of-memory score of the trainer or of the supervisor.
+    Raised(Raise),
 }
 
 /// What a supervisor sees of its trainer, for the supervisors of other ranks.
@@ -136,6 +139,7 @@ pub fn supervise(
         note: page.as_ref().and_then(StatusPage::read),
         last_words: plain_lines(words),
     };
+    let mut scores = [std::process::id(), pid.as_raw_nonzero().get() as u32].map(OomScore::of);
     let mut is_dying = false;
     let status = loop {
         wait(forward, child_ended, open.then_some(&stderr), others);
@@ -147,7 +151,8 @@ pub fn supervise(
         child_ended.came();
         let Stat { state, fate } = Stat::of(pid);
         let seen = pause.look(state == 'T', Instant::now(), pid, || page.as_ref()?.read());
-        seen.iter().for_each(&mut *report);
+        let raises = scores.iter_mut().filter_map(OomScore::look).map(Seen::Raised);
+        seen.into_iter().chain(raises).for_each(|seen| report(&seen));
         if let Some(others) = others {
             let note = page.as_ref().and_then(StatusPage::read);
             let trainer = Trainer { pid: pid.as_raw_nonzero().get() as u32, state, note };

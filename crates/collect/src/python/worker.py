@@ -74,9 +74,10 @@ def about(error):
     kinds = {MemoryError: "memory", Bad: "bad", Unsupported: "unsupported", Changed: "changed"}
     kind = next((kind for of, kind in kinds.items() if isinstance(error, of)), "exception")
     if kind != "exception":
-        return kind, str(error) or type(error).__name__, ""
+        return kind, str(error).strip().partition("\n")[0] or type(error).__name__, ""
     lines = traceback.format_exception(type(error), error, theirs(error.__traceback__))
-    last = traceback.format_exception_only(type(error), error)[-1].strip()
+    # The first line of what it says: the others are in the traceback.
+    last = traceback.format_exception_only(type(error), error)[-1].strip().partition("\n")[0]
     return kind, last[-1000:], "".join(lines)[-TRACE_CHARS:]
 
 

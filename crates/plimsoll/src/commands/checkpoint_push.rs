@@ -1,7 +1,7 @@
 //! `checkpoint push`: uploads a checkpoint to a repository of the hub, with a model card, the curves and the run file.
 
 use crate::{card, output, terminal};
-use plimsoll_base::{Bytes, Result};
+use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_files::{Push, PushContent, PushFile, PushTarget, digest, push, push_endpoint, record_of};
 use plimsoll_run::checkpoint::{Published, published};
 use serde_json::json;
@@ -11,6 +11,7 @@ use std::path::PathBuf;
 const CARD: &str = "README.md";
 const CURVES: &str = "curves.svg";
 const RUN_FILE: &str = "run.toml";
+const TOKEN_VARIABLE: &str = "HF_TOKEN";
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -42,6 +43,8 @@ pub struct Args {
 
 pub fn run(args: &Args, as_json: bool, quiet: bool) -> Result<()> {
     let target = PushTarget::parse(&args.target)?;
+    let endpoint = push_endpoint()?;
+    check_way(&endpoint, std::env::var(TOKEN_VARIABLE).ok().as_deref())?;
     let found = published(&args.dir)?;
     let files = files(&found, &target, args.no_card)?;
     let summary = match found.step {
@@ -49,7 +52,7 @@ pub fn run(args: &Args, as_json: bool, quiet: bool) -> Result<()> {
         None => format!("By Plimsoll {}", env!("CARGO_PKG_VERSION")),
     };
     let wish = Push { target, files, create: args.create, public: args.public, summary };
-    let plan = plan_text(&wish, &found, &push_endpoint()?);
+    let plan = plan_text(&wish, &found, &endpoint);
     if args.dry_run {
         return output::either(as_json, &plan_value(&wish, &found)?, |_| plan);
     }
@@ -73,6 +76,28 @@ pub fn run(args: &Args, as_json: bool, quiet: bool) -> Result<()> {
             wish.target, pushed.commit, pushed.url, pushed.sent, pushed.already_there
         )
     })
+}
+
+/// Refuses what no attempt could send: another kind of address, and a token that is no header.
+fn check_way(endpoint: &str, token: Option<&str>) -> Result<()> {
+    if !["https://", "http://"].iter().any(|scheme| endpoint.starts_with(scheme)) {
+        let message =
+            format!("HF_ENDPOINT = {endpoint}: the address of a hub begins with https:// or http://");
+        return Err(
+            Error::usage("push-rejected", message).hint("unset HF_ENDPOINT, and the usual hub is meant")
+        );
+    }
+    let is_plain = |token: &str| token.bytes().all(|byte| byte.is_ascii_graphic());
+    match token.map(str::trim).filter(|token| !is_plain(token)) {
+        None => Ok(()),
+        Some(_) => {
+            let message = format!(
+                "{TOKEN_VARIABLE} holds a space, a line break or another character that no token has"
+            );
+            Err(Error::usage("push-refused", message)
+                .hint("copy the token again, as one line: `hf auth token` prints it"))
+        }
+    }
 }
 
 /// The files of the model, then the card, the curves and the run file.
@@ -129,4 +154,29 @@ fn plan_value(wish: &Push, found: &Published) -> Result<serde_json::Value> {
 
 fn total(wish: &Push) -> Bytes {
     Bytes(wish.files.iter().map(|file| file.bytes).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_sent_is_refused_before_it_is_tried() {
+        for (endpoint, token, expect) in [
+            ("https://hub.example", Some(" hf_abc\n"), None),
+            ("http://127.0.0.1:8080", None, None),
+            ("ftp://x", Some("hf_abc"), Some(("push-rejected", "ftp://x"))),
+            ("hub.example", None, Some(("push-rejected", "begins with https://"))),
+            ("https://hub.example", Some("hf_a\nb"), Some(("push-refused", "HF_TOKEN holds"))),
+            ("https://hub.example", Some("hf_ä"), Some(("push-refused", "HF_TOKEN holds"))),
+        ] {
+            match (check_way(endpoint, token), expect) {
+                (Ok(()), None) => {}
+                (Err(error), Some((slug, words))) => {
+                    assert!(error.slug == slug && error.message.contains(words), "{error}");
+                }
+                (found, _) => panic!("{endpoint} {token:?}: {found:?}"),
+            }
+        }
+    }
 }

@@ -5,7 +5,7 @@ use crate::{errors, limits, output};
 use plimsoll_agent::collecting::{Stop, plan_env};
 use plimsoll_agent::plan::AgentPlan;
 use plimsoll_agent::settings::AgentSettings;
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, read_small_text};
 use plimsoll_config::{Loaded, RunSpec, Setting, Trains, is_env_file};
 use plimsoll_memory::{Limits, Pool};
 use plimsoll_plan::grid::{self, Grid, plan_grid};
@@ -17,6 +17,9 @@ use plimsoll_run::run_dir::obstacle;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+/// Longest run file of a run's directory.
+const RUN_FILE_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -225,7 +228,7 @@ fn print_plan(
 
 fn draw_run(dir: &Path, file: &Path, json: bool, quiet: bool) -> Result<ExitCode> {
     let (plan, measured) = (plan_of_run(dir)?, Measured::of_run(dir)?);
-    let resolved = std::fs::read_to_string(dir.join("run.toml")).unwrap_or_default();
+    let resolved = read_small_text(&dir.join("run.toml"), RUN_FILE_BYTES_MAX).unwrap_or_default();
     let value = |key: &str| {
         let line = resolved.lines().find(|line| line.starts_with(key))?;
         Some(line.split_once('=')?.1.trim().trim_matches('"').to_string())

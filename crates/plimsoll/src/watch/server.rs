@@ -14,6 +14,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream::{self, Stream};
+use plimsoll_serve::connections;
 use plimsoll_serve::guard::{Guard, Pass, has_one_host};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -26,6 +27,8 @@ use tokio::sync::Semaphore;
 
 /// Pages that can follow changes at the same time.
 const LISTENERS_MAX: usize = 64;
+/// Connections at one time: those of pages that follow, and those of short requests.
+const CONNECTIONS_MAX: usize = LISTENERS_MAX + 192;
 /// Requests that can read files at the same time.
 const READERS_MAX: usize = 4;
 /// A page gets changes at most this often.
@@ -50,10 +53,7 @@ pub fn serve(runs: Arc<Runs>, listener: TcpListener, guard: Guard) -> io::Result
     std::thread::Builder::new().name("runs".into()).spawn(move || reader.follow())?;
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().max_blocking_threads(READERS_MAX).build()?;
-    runtime.block_on(async {
-        listener.set_nonblocking(true)?;
-        axum::serve(tokio::net::TcpListener::from_std(listener)?, router(runs, guard)).await
-    })
+    runtime.block_on(connections::answer(listener, router(runs, guard), CONNECTIONS_MAX))
 }
 
 fn router(runs: Arc<Runs>, guard: Guard) -> Router {

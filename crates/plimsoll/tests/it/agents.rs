@@ -31,11 +31,19 @@ def post(address, body, token=TOKEN):
     except urllib.error.HTTPError as refusal:
         return refusal.code, json.loads(refusal.read() or b"null")
 
+def get(address, token):
+    request = urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as refusal:
+        return refusal.code, json.loads(refusal.read() or b"null")
+
 def chat(episode, messages, **more):
-    return post(episode["base_url"] + "/chat/completions", {"messages": messages, **more})
+    return post(episode["base_url"] + "/chat/completions", {"messages": messages, **more}, episode["token"])
 
 def report(episode, body):
-    return post(f"{URL}/v1/episodes/{episode['id']}/reward", body)
+    return post(f"{URL}/v1/episodes/{episode['id']}/reward", body, episode["token"])
 
 def tell(what, answer):
     print(what, answer[0], answer[1]["error"]["code"] if "error" in (answer[1] or {}) else "ok", flush=True)
@@ -80,7 +88,18 @@ def chats(episode):
 
 def checks(episode):
     ask = [{"role": "user", "content": "123+456="}]
+    _, other = post(URL + "/v1/episodes", {})
     tell("no token", post(episode["base_url"] + "/chat/completions", {"messages": ask}, "wrong" * 4))
+    tell("run token", post(episode["base_url"] + "/chat/completions", {"messages": ask}))
+    tell("run reports", post(f"{URL}/v1/episodes/{episode['id']}/reward", {"reward": 9.0}))
+    encoded = episode["base_url"].replace(episode["id"], episode["id"].replace("-", "%2D"))
+    tell("run encodes", post(encoded + "/chat/completions", {"messages": ask}))
+    tell("run looks", get(episode["base_url"] + "/models", TOKEN))
+    tell("episode claims", post(URL + "/v1/episodes", {}, episode["token"]))
+    tell("other speaks", post(episode["base_url"] + "/chat/completions", {"messages": ask}, other["token"]))
+    tell("other reports", post(f"{URL}/v1/episodes/{episode['id']}/reward", {"reward": 9.0}, other["token"]))
+    tell("other ends", report(other, {"error": "not played"}))
+    tell("own models", get(episode["base_url"] + "/models", episode["token"]))
     tell("no episode", post(URL + "/v1/chat/completions", {"messages": ask}))
     tell("unknown", post(URL + "/episodes/1-999/v1/chat/completions", {"messages": ask}))
     tell("no number", post(URL + "/episodes/x/v1/chat/completions", {"messages": ask}))
@@ -124,6 +143,21 @@ def work():
         if MODE == "once":
             os._exit(0)
 
+if MODE == "hoards":
+    # One agent that holds what it can: claims and conversations that it never sends to their end.
+    import socket
+    host, port = URL.split("//")[1].split(":")
+    _, mine = post(URL + "/v1/episodes", {"agent": "hoarder"})
+    def half(path, token):
+        link = socket.create_connection((host, int(port)))
+        link.sendall(
+            f"POST {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
+            "Content-Type: application/json\r\nContent-Length: 500\r\n\r\n{".encode()
+        )
+        return link
+    chat_path = f"/episodes/{mine['id']}/v1/chat/completions"
+    hoard = [half("/v1/episodes", TOKEN) for _ in range(150)] + [half(chat_path, mine["token"]) for _ in range(150)]
+    report(mine, {"error": "not played"})
 if MODE == "broken":
     sys.exit("no such module")
 if MODE == "absent":
@@ -321,6 +355,15 @@ fn requests_that_the_run_cannot_train_on_are_refused_by_name() {
     let log = text(&folder.read("out/agents.log"));
     for words in [
         "no token 401 serve-token-wrong",
+        "run token 401 serve-token-wrong",
+        "run reports 401 serve-token-wrong",
+        "run encodes 401 serve-token-wrong",
+        "run looks 401 serve-token-wrong",
+        "episode claims 401 serve-token-wrong",
+        "other speaks 401 serve-token-wrong",
+        "other reports 401 serve-token-wrong",
+        "other ends 200 ok",
+        "own models 200 ok",
         "no episode 404 serve-unknown-path",
         "unknown 404 agent-episode-unknown",
         "no number 404 agent-episode-unknown",
@@ -380,6 +423,17 @@ fn agents_that_fail_cost_their_episodes_and_too_many_end_the_run() {
     let none = ["environment.command=[\"plimsoll-has-no-such-program\"]", "data.eval=none"];
     let output = folder.output("out", &none);
     check_train_fails(&output, &["error[agent-failing]: ", "plimsoll-has-no-such-program"]);
+}
+
+/// Half-sent claims and conversations held connections and readers, and the episodes of other agents timed out.
+#[test]
+fn r_one_agent_starved_the_others() {
+    let Some(folder) = folder() else { return };
+    let sets = ["data.eval=none", "train.steps=1", "environment.step_timeout_ms=10000"];
+    let begun = std::time::Instant::now();
+    check_done(&train(&folder, "out", "hoards", &sets));
+    assert_eq!(folder.metric("out", "environment/timeouts"), 0.0);
+    assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
 }
 
 #[test]

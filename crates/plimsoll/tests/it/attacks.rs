@@ -118,7 +118,7 @@ fn a_hostile_program_costs_only_its_own_score() {
 }
 
 const REWARDS: &str = r#"
-import ctypes, mmap, os, signal, subprocess, tempfile
+import ctypes, mmap, os, signal, subprocess, tempfile, time
 from multiprocessing import shared_memory
 
 kept = []
@@ -161,6 +161,18 @@ def leaves(completions, name, trainer_state, **columns):
     open(os.path.join(tempfile.gettempdir(), "left"), "w").close()
     return [1.0] * len(completions)
 
+def scores(completions, **columns):
+    """Whom the kernel kills first is the run's own business: what a reward raises is put back."""
+    paths = [f"/proc/{pid}/oom_score_adj" for pid in list(above())[1:]]
+    before = [open(path).read() for path in paths]
+    for path in paths:
+        with open(path, "w") as file:
+            file.write("1000")
+    until = time.monotonic() + 30
+    while [open(path).read() for path in paths] != before and time.monotonic() < until:
+        time.sleep(0.05)
+    return [float([open(path).read() for path in paths] == before)] * len(completions)
+
 def helps(completions, **columns):
     child = subprocess.Popen(["sleep", "100"], start_new_session=True)
     os.killpg(child.pid, signal.SIGTERM)
@@ -172,9 +184,9 @@ fn hostile_rewards_neither_end_the_run_nor_outlive_it() {
     if !python_is_there() {
         return;
     }
-    let tables: String = ["signals", "daemon", "leaves", "helps"]
-        .map(|name| format!("[[reward]]\nkind = \"python:rewards.py:{name}\"\nretries = 0\n"))
-        .concat();
+    let names = ["signals", "daemon", "leaves", "scores", "helps"];
+    let tables: String =
+        names.map(|name| format!("[[reward]]\nkind = \"python:rewards.py:{name}\"\nretries = 0\n")).concat();
     let folder = Run::new(&format!(
         "method = \"grpo\"\nmodel = \"builtin:nano\"\n[data]\nprompts = \"data.jsonl\"\n[rollout]\nprompts_per_step = 2\n\
          group_size = 2\nmax_new_tokens = 2\n[train]\nsteps = 2\nlearning_rate = 1e-6\n{tables}"
@@ -186,9 +198,10 @@ fn hostile_rewards_neither_end_the_run_nor_outlive_it() {
     fs::create_dir(folder.path("temp")).expect("a folder");
     let mut train = command(&["train", "x.toml", "--set", "run.dir=out"]);
     train.current_dir(folder.path(".")).env("TMPDIR", folder.path("temp"));
-    check_done(&train.output().expect("the binary runs"));
+    let said = check_done(&train.output().expect("the binary runs"));
+    assert!(said.contains("raised the out-of-memory score"), "{said}");
     for metrics in folder.metrics("out") {
-        for name in ["signals", "daemon", "leaves", "helps"] {
+        for name in names {
             assert_eq!(number(&metrics, &format!("rewards/{name}/mean")), 1.0, "{name}: {metrics}");
         }
     }

@@ -132,6 +132,12 @@ fn what_is_wrong_with_a_data_set_of_the_hub_is_named() {
         assert!(!folder.path("out").exists(), "{set}");
     }
     let fresh = Folder::with("run.toml", RUN);
+    // A plan fetches nothing. It needs the rows where no key bounds the prompts.
+    let unbounded = Folder::with("run.toml", &RUN.replace("prompt_tokens_max = 8\n", ""));
+    let args = ["plan", "run.toml"];
+    let words = ["error[data-not-local]", "hf:o/sums", "set data.prompt_tokens_max"];
+    check_error(&args, &run(&unbounded, "http://127.0.0.1:1", &args), 1, &words);
+    assert_eq!(run(&fresh, "http://127.0.0.1:1", &args).status.code(), Some(0));
     let args = ["train", "run.toml"];
     check_error(&args, &run(&fresh, "http://127.0.0.1:1", &args), 1, &["error[hub-unreachable]"]);
 }

@@ -245,6 +245,7 @@ fn newer_forms_links_short_logs_and_other_times_of_day() {
     for (name, code, contains) in [
         ("out/events.jsonl", 1, "error[symlink-refused]: "),
         ("out/lock", 1, "error[symlink-refused]: "),
+        ("out/samples", 1, "error[symlink-refused]: "),
         ("out/checkpoints/step-000003", 1, "error[checkpoint-damaged]: "),
     ] {
         fs::rename(folder.path(name), folder.path("aside")).expect("it is there");
@@ -282,6 +283,32 @@ fn newer_forms_links_short_logs_and_other_times_of_day() {
     folder.train_fails("out", &["--resume"], 1, &["error[run-dir-damaged]: ", "40 bytes"]);
     fs::write(folder.path("out/events.jsonl"), &events).expect("a file");
     folder.train("out", &["--resume"]);
+}
+
+/// Samples were written where a link led.
+#[test]
+fn r_a_link_in_place_of_a_folder_was_followed() {
+    let folder = Run::new(RUN);
+    folder.train("out", &["train.steps=1"]);
+    for name in ["out/samples", "out/checkpoints", "out/track"] {
+        let had = folder.path(name).exists();
+        if had {
+            fs::rename(folder.path(name), folder.path("aside")).expect("it is there");
+        } else {
+            fs::create_dir(folder.path("aside")).expect("a folder");
+        }
+        symlink(folder.path("aside"), folder.path(name)).expect("a link");
+        let words = ["error[symlink-refused]: ", "a symbolic link in place of a folder"];
+        folder.train_refused("out", &["--overwrite"], 1, &words);
+        if !name.ends_with("checkpoints") {
+            folder.train_refused("out", &["--resume"], 1, &words);
+        }
+        fs::remove_file(folder.path(name)).expect("a link");
+        match had {
+            true => fs::rename(folder.path("aside"), folder.path(name)).expect("it is there"),
+            false => fs::remove_dir(folder.path("aside")).expect("it is empty"),
+        }
+    }
 }
 
 #[test]

@@ -8,6 +8,8 @@ use plimsoll_files::{HubData, hub_file};
 /// What a name means where it says no split.
 const TRAINING: &str = "train";
 const HELD_OUT: &str = "test";
+/// The error for what is not on this machine.
+const NOT_LOCAL: &str = "data-not-local";
 
 /// Names of a run file, each with the same name at the commit that it was.
 pub(crate) type Pins = Vec<(String, String)>;
@@ -40,14 +42,21 @@ pub(crate) fn localise(run: &mut RunSpec, allow_download: bool) -> Result<Pins> 
     Ok(pins)
 }
 
-/// The same for the plan of a run: what is not on this machine stays a name.
+/// The same for the plan of a run. What is not on this machine stays a name where the plan `needs_rows` of nothing, and is
+/// refused where it does.
 ///
-/// Errors: `data-hub-name`.
-pub(crate) fn localised(run: &RunSpec) -> Result<RunSpec> {
+/// Errors: `data-hub-name`; `data-not-local`.
+pub(crate) fn localised(run: &RunSpec, needs_rows: bool) -> Result<RunSpec> {
     let mut local = run.clone();
     match localise(&mut local, false) {
         Ok(_) => Ok(local),
-        Err(error) if error.slug == "data-not-local" => Ok(run.clone()),
+        Err(error) if error.slug != NOT_LOCAL => Err(error),
+        Err(_) if !needs_rows => Ok(run.clone()),
+        // A method that samples is planned from a bound as well.
+        Err(error) if run.objective.is_some() => {
+            let hint = "or set data.prompt_tokens_max, which bounds the prompts: then the plan needs no data";
+            Err(error.hint(hint))
+        }
         Err(error) => Err(error),
     }
 }

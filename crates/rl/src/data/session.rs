@@ -240,7 +240,7 @@ fn longest_answer(sets: &[EvalSet]) -> usize {
 /// report, not an error.
 pub fn plan_run(run: &RunSpec, limits: Option<Limits>, ranks: usize) -> Result<PlanReport> {
     let mut checks = Checks::begin(if limits.is_some() { Before::PlanElsewhere } else { Before::Plan }, run)?;
-    let run = &hub::localised(run)?;
+    let run = &hub::localised(run, limits_of_data(run).is_none())?;
     let Known { mut facts, assumed, not_checked, columns } = Known::of(run)?;
     // The layout is that of every rank.
     facts.share = Share { rank: 0, ranks };
@@ -253,6 +253,7 @@ pub fn plan_run(run: &RunSpec, limits: Option<Limits>, ranks: usize) -> Result<P
 }
 
 pub fn smallest_limits(run: &RunSpec) -> Result<SmallestLimits> {
+    let run = &hub::localised(run, limits_of_data(run).is_none())?;
     let facts = Known::of(run)?.facts;
     check_lengths(run, &facts)?;
     plimsoll_plan::smallest_limits(run, &facts)

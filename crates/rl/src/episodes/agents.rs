@@ -9,7 +9,7 @@ use plimsoll_base::{Error, Result};
 use plimsoll_config::{Environment, RunSpec};
 use plimsoll_device::Sampling;
 use plimsoll_rollout::{EngineLimits, RolloutStats};
-use plimsoll_serve::episodes::{AgentSequence, Desk, EpisodeLimits, Played as OfAgent, Round};
+use plimsoll_serve::episodes::{AgentSequence, Desk, DeskSpec, EpisodeLimits, Played as OfAgent, Round};
 use plimsoll_serve::guard::{Guard, new_token};
 use plimsoll_serve::{Server, Settings, Texts};
 use plimsoll_textenv::{Agents, AgentsSpec, Start, Words};
@@ -178,7 +178,14 @@ impl AgentPlay {
             guard: Guard { token: Some(self.token.clone()), hosts: Vec::new() },
         };
         let [step, reset] = [section.step_timeout_ms, section.reset_timeout_ms].map(Duration::from_millis);
-        let desk = Arc::new(Desk::new(self.limits, step, reset));
+        let spec = DeskSpec {
+            limits: self.limits,
+            step_timeout: step,
+            claim_timeout: reset,
+            starts_agents: !section.command.is_empty(),
+        };
+        // Agents know the run's token; what the tokens of episodes follow from is known here alone.
+        let desk = Arc::new(Desk::new(spec, &new_token()?));
         let listener = self.listener.take().expect("a run serves once");
         let clients = EngineLimits { samples: self.at_once.min(engine.samples), ..*engine };
         let server = Server::start(&clients, texts, settings, listener, Some(desk.clone()))?;

@@ -1,12 +1,14 @@
 //! The episodes of a rollout: which are free, who plays which, and how each ended.
 
+use super::token::Tokens;
 use super::tree::{AgentSequence, Drawn, EpisodeLimits, Heard, Tree};
+use crate::guard::{Guard, Pass};
 use crate::refusal::Reply;
 use plimsoll_base::{Error, Result, shown, slugs};
 use plimsoll_device::Sampling;
 use plimsoll_text::Message;
 use serde_json::{Value, json};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
@@ -37,11 +39,22 @@ pub struct Played {
     pub was_limited: bool,
 }
 
+/// What a desk is for.
+#[derive(Clone, Copy, Debug)]
+pub struct DeskSpec {
+    pub limits: EpisodeLimits,
+    /// Longest time between two requests of an episode.
+    pub step_timeout: Duration,
+    /// Longest time until some agent takes an episode.
+    pub claim_timeout: Duration,
+    /// The run starts the agents; else somebody else does.
+    pub starts_agents: bool,
+}
+
 pub struct Desk {
-    limits: EpisodeLimits,
-    /// Longest time between two requests of an episode, and until some agent takes one.
-    step_timeout: Duration,
-    claim_timeout: Duration,
+    spec: DeskSpec,
+    /// Those of the episodes.
+    tokens: Tokens,
     state: Mutex<State>,
     /// Wakes agents that wait for an episode.
     offered: Notify,
@@ -68,6 +81,8 @@ struct Episode {
     last: Instant,
     agent: Option<String>,
     was_limited: bool,
+    /// Held while a request of it is made into tokens.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 enum Stage {
@@ -80,6 +95,8 @@ enum Stage {
 pub enum Claim {
     Episode {
         id: String,
+        /// What its agent shows to speak in it and to report.
+        token: String,
         start: Value,
     },
     /// None is free now.
@@ -89,7 +106,8 @@ pub enum Claim {
 }
 
 impl Desk {
-    pub fn new(limits: EpisodeLimits, step_timeout: Duration, claim_timeout: Duration) -> Desk {
+    /// `secret`: random words, from which the tokens of the episodes follow.
+    pub fn new(spec: DeskSpec, secret: &str) -> Desk {
         let sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
         let state = State {
             round: 0,
@@ -100,7 +118,7 @@ impl Desk {
             last: Instant::now(),
             is_over: false,
         };
-        Desk { limits, step_timeout, claim_timeout, state: Mutex::new(state), offered: Notify::new() }
+        Desk { spec, tokens: Tokens::new(secret), state: Mutex::new(state), offered: Notify::new() }
     }
 
     /// Offers the episodes of a rollout.
@@ -114,6 +132,7 @@ impl Desk {
             last: now,
             agent: None,
             was_limited: false,
+            turn: Arc::default(),
         };
         let mut state = self.lock();
         state.round += 1;
@@ -129,7 +148,7 @@ impl Desk {
         let mut state = self.lock();
         let episodes = std::mem::take(&mut state.episodes);
         drop(state);
-        episodes.into_iter().map(|episode| episode.played(self.limits.prompt_tokens)).collect()
+        episodes.into_iter().map(|episode| episode.played(self.spec.limits.prompt_tokens)).collect()
     }
 
     /// From now on agents that ask for an episode hear that the run has ended.
@@ -156,10 +175,10 @@ impl Desk {
         for episode in &mut state.episodes {
             let Stage::Open = episode.stage else { continue };
             let silent = now.saturating_duration_since(episode.last);
-            if episode.under_way == 0 && silent >= self.step_timeout {
+            if episode.under_way == 0 && silent >= self.spec.step_timeout {
                 let message = format!(
                     "an agent sent neither a request nor a reward for {} ms",
-                    self.step_timeout.as_millis()
+                    self.spec.step_timeout.as_millis()
                 );
                 episode.stage = Stage::Ended(Err(Error::new(slugs::TEXT_ENVIRONMENT_TIMEOUT, message).hint(
                     "raise environment.step_timeout_ms, or let the agent report a reward or an error",
@@ -169,15 +188,21 @@ impl Desk {
             is_played = true;
         }
         let has_free = state.next < state.episodes.len();
-        if has_free && !is_played && now.saturating_duration_since(state.last) >= self.claim_timeout {
+        if has_free && !is_played && now.saturating_duration_since(state.last) >= self.spec.claim_timeout {
             let message = format!(
                 "no agent has asked for an episode for {} ms, and {} are free",
-                self.claim_timeout.as_millis(),
+                self.spec.claim_timeout.as_millis(),
                 state.episodes.len() - state.next
             );
-            return Err(Error::new("agent-missing", message)
-                .hint("start agents; RUN/agent.json has the address and the token")
-                .hint("or set environment.command, and the run starts them"));
+            let error = Error::new("agent-missing", message);
+            return Err(match self.spec.starts_agents {
+                true => error
+                    .hint("environment.command runs and asks for nothing: is it stopped, or does it wait for something?")
+                    .hint("what it printed is in RUN/agents.log; environment.reset_timeout_ms is how long it may take"),
+                false => error
+                    .hint("start agents; RUN/agent.json has the address and the token")
+                    .hint("or set environment.command, and the run starts them"),
+            });
         }
         Ok(())
     }
@@ -220,7 +245,8 @@ impl Desk {
         (episode.stage, episode.last, episode.agent) = (Stage::Open, now, agent.map(str::to_string));
         let start = episode.start.clone();
         state.next += 1;
-        Claim::Episode { id: format!("{round}-{number}"), start }
+        let id = format!("{round}-{number}");
+        Claim::Episode { token: self.tokens.of(&id), id, start }
     }
 
     /// Ends an episode as its agent reports.
@@ -247,6 +273,43 @@ impl Desk {
         Ok(())
     }
 
+    /// Requires that a request of an episode brings the episode's token.
+    ///
+    /// Errors: `serve-token-wrong`.
+    pub(crate) fn check_token(&self, id: &str, authorization: &str, run: &Guard) -> Reply<()> {
+        if self.tokens.is_of(id, authorization.strip_prefix("Bearer ").unwrap_or_default()) {
+            return Ok(());
+        }
+        let is_of_run = run.pass(authorization, "", "") == Pass::Yes;
+        // `%2D` in the address is `-` where the episode is looked up.
+        let is_plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        if is_of_run && is_plain && !self.was_offered(id) {
+            // The answer says that there is no such episode.
+            return Ok(());
+        }
+        let error = Error::new("serve-token-wrong", "the request does not bring the token of this episode");
+        Err(match is_of_run {
+            true => error
+                .hint("the run's token only takes episodes: send `token` of the answer to POST /v1/episodes"),
+            false => error
+                .hint("send Authorization: Bearer TOKEN, with `token` of the answer to POST /v1/episodes"),
+        }
+        .into())
+    }
+
+    /// True if an episode of that id was ever given away.
+    fn was_offered(&self, id: &str) -> bool {
+        let state = self.lock();
+        slot_of(id).is_some_and(|(round, slot)| {
+            (1..=state.round).contains(&round) && (round < state.round || slot < state.next)
+        })
+    }
+
+    /// Returns what requests of an episode hold one after the other.
+    pub(super) fn turn(&self, id: &str) -> Arc<tokio::sync::Mutex<()>> {
+        self.lock().open(id).map(|episode| episode.turn.clone()).unwrap_or_default()
+    }
+
     pub(super) fn sampling(&self) -> Sampling {
         self.lock().sampling
     }
@@ -266,7 +329,7 @@ impl Desk {
         asked: Option<usize>,
         heard: &Heard,
     ) -> Reply<Vec<(usize, u64, usize)>> {
-        let limits = self.limits;
+        let limits = self.spec.limits;
         let mut state = self.lock();
         let first_sample_id = state.first_sample_id;
         let slot = slot_of(id).map_or(0, |(_, slot)| slot) as u64;
@@ -388,14 +451,49 @@ impl Episode {
 
 fn slot_of(id: &str) -> Option<(u64, usize)> {
     let (round, slot) = id.split_once('-')?;
-    Some((round.parse().ok()?, slot.parse().ok()?))
+    let found: (u64, usize) = (round.parse().ok()?, slot.parse().ok()?);
+    // One name an episode: no zeros before it, no sign.
+    (id == format!("{}-{}", found.0, found.1)).then_some(found)
+}
+
+/// Returns the episode that a path is of, apart from the one that gives episodes.
+pub(crate) fn named_in(path: &str) -> Option<&str> {
+    let rest = path.strip_prefix("/episodes/").or_else(|| path.strip_prefix("/v1/episodes/"))?;
+    Some(rest.split('/').next().unwrap_or_default())
 }
 
 /// Returns what an agent gets when it takes an episode.
-pub(super) fn offer(id: &str, start: Value, base: &str, model: &str) -> Value {
-    let mut offer = json!({ "id": id, "base_url": format!("{base}/episodes/{id}/v1"), "model": model });
+pub(super) fn offer(id: &str, token: &str, start: Value, base: &str, model: &str) -> Value {
+    let base_url = format!("{base}/episodes/{id}/v1");
+    let mut offer = json!({ "id": id, "token": token, "base_url": base_url, "model": model });
     if let (Value::Object(offer), Value::Object(start)) = (&mut offer, start) {
         offer.extend(start);
     }
     offer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_missing_depends_on_who_starts_the_agents() {
+        for (starts_agents, words, other) in [
+            (true, "is it stopped", "set environment.command"),
+            (false, "or set environment.command", "is it stopped"),
+        ] {
+            let limits =
+                EpisodeLimits { turns: 1, branches: 1, prompt_tokens: 1, response_tokens: 1, turn_tokens: 1 };
+            let second = Duration::from_secs(1);
+            let spec = DeskSpec { limits, step_timeout: second, claim_timeout: second, starts_agents };
+            let desk = Desk::new(spec, "s");
+            let sampling = desk.sampling();
+            desk.begin(Round { starts: vec![json!({})], first_sample_id: 0, sampling });
+            let error = desk.look(Instant::now() + 2 * second).unwrap_err().to_string();
+            assert!(
+                error.contains("agent-missing") && error.contains(words) && !error.contains(other),
+                "{error}"
+            );
+        }
+    }
 }

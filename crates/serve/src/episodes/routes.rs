@@ -3,11 +3,13 @@
 
 use super::desk::{Claim, Desk, offer};
 use super::seat::Seat;
+use crate::arrivals::collect;
+use crate::connections;
 use crate::fields::Fields;
 use crate::house::House;
 use crate::refusal::Reply;
 use crate::reply::json_response;
-use crate::server::{Shared, answer_in, collect, model, models};
+use crate::server::{Shared, answer_in, model, models};
 use crate::{chat, completions, tokens};
 use axum::Router;
 use axum::extract::{Path, Request, State};
@@ -68,16 +70,31 @@ fn seat(house: &House, id: String) -> Reply<Option<Seat>> {
 async fn claim(State(house): Shared, request: Request) -> Reply<Response> {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let base = format!("http://{host}");
-    let body = collect(request.into_body(), REPORT_BYTES_MAX).await?;
-    let mut fields = Fields::of_body(&body)?;
+    let busy = connections::busy(&request);
+    let body = collect(&house.arrivals, request, REPORT_BYTES_MAX).await?;
+    let mut fields = Fields::of_body(&body.bytes)?;
     let agent: Option<String> = fields.take("agent")?;
     fields.finish()?;
     if let Some(agent) = agent.as_ref().filter(|agent| agent.len() > NAME_BYTES_MAX) {
         let message = format!("agent = {:?}: {NAME_BYTES_MAX} bytes is the most", shown(agent));
         return Err(Error::new("serve-bad-request", message).into());
     }
-    Ok(match desk(&house).claim(agent.as_deref(), CLAIM_WAIT).await {
-        Claim::Episode { id, start } => json_response(&offer(&id, start, &base, &house.settings.names[0])),
+    drop(body);
+    if let Some(busy) = &busy {
+        busy.parks();
+    }
+    let claimed = tokio::select! {
+        biased;
+        claimed = desk(&house).claim(agent.as_deref(), CLAIM_WAIT) => claimed,
+        // Somebody else needs the connection.
+        () = connections::told_to_end(busy.as_ref()) => {
+            return Ok((StatusCode::NO_CONTENT, [(header::CONNECTION, "close")]).into_response());
+        }
+    };
+    Ok(match claimed {
+        Claim::Episode { id, token, start } => {
+            json_response(&offer(&id, &token, start, &base, &house.settings.names[0]))
+        }
         Claim::Later => StatusCode::NO_CONTENT.into_response(),
         Claim::Over => StatusCode::GONE.into_response(),
     })
@@ -85,11 +102,11 @@ async fn claim(State(house): Shared, request: Request) -> Reply<Response> {
 
 /// Takes `{"reward": 0.5}`, or `{"error": "why there is none"}`.
 async fn report(State(house): Shared, Path(id): Path<String>, request: Request) -> Reply<Response> {
-    let body = collect(request.into_body(), REPORT_BYTES_MAX).await?;
+    let body = collect(&house.arrivals, request, REPORT_BYTES_MAX).await?;
     let wrong = |what: String| {
         Error::new("agent-reward-invalid", what).hint("send {\"reward\": 0.5}, or {\"error\": \"why\"}")
     };
-    let value: Value = serde_json::from_slice(&body)
+    let value: Value = serde_json::from_slice(&body.bytes)
         .map_err(|err| wrong(format!("the report is no JSON: {err}; JSON has no NaN and no infinity")))?;
     let outcome = match (&value["reward"], &value["error"]) {
         (Value::Number(reward), Value::Null) => {

@@ -24,6 +24,11 @@ pub struct Place {
 }
 
 impl Seat {
+    /// Returns what requests of the episode hold one after the other while they are made into tokens.
+    pub fn turn(&self) -> Arc<tokio::sync::Mutex<()>> {
+        self.desk.turn(&self.id)
+    }
+
     /// Takes places for `count` responses to a prompt.
     ///
     /// Errors: `agent-limit`, `serve-too-long`, `agent-episode-over`.

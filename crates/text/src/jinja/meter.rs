@@ -1,8 +1,10 @@
-//! What one template may use. The steps that it takes, the bytes that its values hold at one time, and the depth to which
+//! What one template may use. The steps that it takes and their time, the bytes that its values hold at one time, and the depth to which
 //! calls nest are counted before they are spent, so memory, time and stack are bounded whatever the template says.
 
 use plimsoll_base::Bytes;
+use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
+use std::time::Duration;
 
 /// Longest source. The longest templates of published models have about 30 KiB.
 pub(crate) const SOURCE_BYTES_MAX: usize = 256 << 10;
@@ -12,9 +14,15 @@ pub(super) const TAGS_MAX: usize = 4096;
 pub(super) const NESTING_MAX: usize = 128;
 /// How deep evaluation may nest, macros that call macros included. Stack: at most 3 KiB a level.
 const DEPTH_MAX: u32 = 300;
-/// A step is one operation, or the handling of `BYTES_PER_STEP` bytes: 20 million take less than a second.
+/// A step is one operation, or the handling of `BYTES_PER_STEP` bytes. Steps differ: 20 million take one second or sixteen.
 const STEPS_MAX: u64 = 20_000_000;
 const BYTES_PER_STEP: usize = 64;
+/// Longest time on a processor. Published templates take milliseconds for the longest conversations; a server may render one
+/// four times for a request.
+/// Without optimization the same steps take five times as long.
+const TIME_MAX: Duration = Duration::from_millis(if cfg!(debug_assertions) { 2000 } else { 400 });
+/// Steps between two looks at the clock.
+const STEPS_PER_LOOK: u64 = 1 << 13;
 /// Bytes of all values and of the text so far. A buffer that grows holds up to twice its text, so the process stays
 /// below 256 MiB for a template.
 const HELD_BYTES_MAX: usize = 128 << 20;
@@ -36,11 +44,19 @@ pub(super) struct Meter {
     held_bytes: Cell<usize>,
     depth: Cell<u32>,
     line: Cell<u32>,
+    /// What this thread had used of a processor at the start.
+    begun: Duration,
 }
 
 impl Meter {
     pub(super) fn new() -> Meter {
-        Meter { steps: Cell::new(0), held_bytes: Cell::new(0), depth: Cell::new(0), line: Cell::new(1) }
+        Meter {
+            steps: Cell::new(0),
+            held_bytes: Cell::new(0),
+            depth: Cell::new(0),
+            line: Cell::new(1),
+            begun: processor_time(),
+        }
     }
 
     /// A fault in the line that is being evaluated.
@@ -54,12 +70,20 @@ impl Meter {
 
     /// Spends one step and those for handling `bytes`.
     pub(super) fn work(&self, bytes: usize) -> Result<()> {
-        let steps = self.steps.get() + 1 + (bytes / BYTES_PER_STEP) as u64;
+        let before = self.steps.get();
+        let steps = before + 1 + (bytes / BYTES_PER_STEP) as u64;
         self.steps.set(steps);
-        match steps > STEPS_MAX {
-            true => self.fault(format!("more than {STEPS_MAX} steps")),
-            false => Ok(()),
+        if steps > STEPS_MAX {
+            return self.fault(format!("more than {STEPS_MAX} steps"));
         }
+        let is_look = steps / STEPS_PER_LOOK != before / STEPS_PER_LOOK;
+        if is_look && processor_time().saturating_sub(self.begun) > TIME_MAX {
+            return self.fault(format!(
+                "more than {} ms of processor time, after {steps} steps",
+                TIME_MAX.as_millis()
+            ));
+        }
+        Ok(())
     }
 
     /// Enters one level of evaluation; `leave` ends it.
@@ -117,4 +141,10 @@ impl Drop for Charge<'_> {
     fn drop(&mut self) {
         self.meter.held_bytes.set(self.meter.held_bytes.get() - self.bytes);
     }
+}
+
+/// Returns the time that this thread has had a processor for.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }

@@ -153,6 +153,81 @@ fn clients_that_stall_do_not_keep_others_waiting() {
     drop((half_heads, deaf));
 }
 
+/// Four half-sent bodies held all permits of the readers, for 30 s each.
+#[test]
+fn r_slow_bodies_kept_everybody_waiting() {
+    let server = golden(&["--sequences", "2", "--queue", "40"]);
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
+         Content-Length: 100\r\n\r\n{{",
+        server.at
+    );
+    let slow: Vec<_> = (0..60).map(|_| server.send(head.as_bytes())).collect();
+    let begun = std::time::Instant::now();
+    for _ in 0..3 {
+        let answer = server.post("/v1/completions", &json!({ "prompt": "a", "max_tokens": 4 }));
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
+    drop(slow);
+}
+
+/// Connections that ask for nothing held all places until their heads were late.
+#[test]
+fn r_silent_clients_took_all_places() {
+    // 36 places.
+    let server = golden(&["--sequences", "2", "--queue", "2"]);
+    let half_head = format!("POST /v1/completions HTTP/1.1\r\nHost: {}\r\n", server.at);
+    let half_body = format!("{half_head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{");
+    let mut silent = Vec::new();
+    let begun = std::time::Instant::now();
+    for _ in 0..10 {
+        for bytes in ["", &half_head, &half_body] {
+            silent.extend((0..12).map(|_| server.send(bytes.as_bytes())));
+        }
+        let answer = server.post("/v1/completions", &json!({ "prompt": "a", "max_tokens": 4 }));
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    assert!(begun.elapsed().as_secs() < 15, "{:?}", begun.elapsed());
+    // One whose answer is being drawn keeps its place.
+    let mut reader = BufReader::new(server.begin("/v1/completions", &endless()));
+    first_event(&mut reader);
+    silent.extend((0..80).map(|_| server.send(b"")));
+    first_event(&mut reader);
+    drop(silent);
+}
+
+/// What has come of all bodies is bounded, and the slowest ones go: a body that comes at once is read.
+#[test]
+fn large_bodies_that_stop_half_way_are_held_within_the_plan() {
+    let (server, words) =
+        Server::start_with_words(&[GOLDEN, "--set", BYTES, "--sequences", "2", "--queue", "100"]);
+    let planned = words.split_once(" MiB planned").and_then(|(before, _)| before.rsplit_once(' '));
+    let planned: f64 = planned.and_then(|(_, mib)| mib.parse().ok()).unwrap_or_else(|| panic!("{words}"));
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
+         Content-Length: 260000\r\n\r\n",
+        server.at
+    );
+    let half = head + &" ".repeat(250_000);
+    let mut links = Vec::new();
+    for _ in 0..100 {
+        let mut link = std::net::TcpStream::connect(&server.at).expect("it listens");
+        link.set_write_timeout(Some(std::time::Duration::from_secs(10))).expect("a timeout");
+        // One that has been refused is closed.
+        let _ = link.write_all(half.as_bytes());
+        links.push(link);
+    }
+    let prompt = json!({ "prompt": "a", "max_tokens": 4, "user": "u".repeat(200_000) });
+    let begun = std::time::Instant::now();
+    let answer = server.post("/v1/completions", &prompt);
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
+    let peak = server.peak_mib();
+    assert!(peak <= planned, "{peak} MiB, planned {planned}");
+    drop(links);
+}
+
 #[test]
 fn names_of_other_sites_and_forms_of_other_pages_are_refused() {
     let server = Server::start(&["builtin:nano", "--host", "gpu7.lab"]);
@@ -162,6 +237,9 @@ fn names_of_other_sites_and_forms_of_other_pages_are_refused() {
         ("Host: evil.example\r\n", json, 421),
         ("Host: 127.0.0.1.evil.example:80\r\n", json, 421),
         ("Host: localhost, evil.example\r\n", json, 421),
+        ("Host: [::1]evil.com\r\n", json, 421),
+        ("Host: [::1].evil.com:80\r\n", json, 421),
+        ("Host: [::1]:80\r\n", json, 200),
         ("Host: localhost\r\nHost: evil.example\r\n", json, 421),
         ("Host: localhost:9\r\n", json, 200),
         ("Host: gpu7.lab\r\n", json, 200),
@@ -206,6 +284,11 @@ fn another_address_needs_the_token() {
         &["serve", "builtin:nano", "--bind", "0.0.0.0"],
         2,
         &["error[serve-token-missing]", "0.0.0.0"],
+    );
+    check_refused(
+        &["serve", "builtin:nano", "--token-file", "/dev/zero"],
+        1,
+        &["error[bad-value]", "more than 65536 bytes"],
     );
     let short = folder.write("short", "short");
     check_refused(

