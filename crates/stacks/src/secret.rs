@@ -2,11 +2,13 @@
 //! table knows is not shown at all: its name says too little about what it holds.
 
 use crate::launch::config::NOT_YAML;
-use crate::setting::{SURROUNDINGS, Setting, TRAINER};
+use crate::setting::{SURROUNDINGS, Setting, TRAINER, number};
 use crate::table::Table;
 use plimsoll_base::{WITHHELD, is_name_of_secret, without_secrets};
 use std::collections::{HashMap, HashSet};
 
+/// Longest number that is shown of an option that is known by a part of its name.
+const COUNT_CHARS_MAX: usize = 5;
 /// Fewest characters of a word with digits that may be a key.
 const KEY_CHARS_MIN: usize = 12;
 
@@ -34,7 +36,14 @@ pub(crate) fn withhold(table: &Table, settings: Vec<Setting>) -> Vec<Setting> {
             false if given.unreadable == Some(NOT_YAML) => format!("line {}", given.line),
             false => name_of(&given.key),
         };
-        if is_hidden && !is_switch(&given.value) {
+        // `logging_steps = 1`: an option that is known by a part of its name, and a number too short for a secret.
+        let is_count = || {
+            given.value.len() <= COUNT_CHARS_MAX
+                && number(&given.value).is_some()
+                && !is_name_of_secret(&given.key)
+                && table.reason_of_part(&given.key).is_some()
+        };
+        if is_hidden && !is_switch(&given.value) && !is_count() {
             // What it holds is not read, so that it does not matter whether it can be.
             return Setting { key, value: WITHHELD.into(), unreadable: None, is_withheld: true, ..given };
         }
@@ -48,7 +57,7 @@ fn is_ours(key: &str) -> bool {
     key == TRAINER || SURROUNDINGS.iter().any(|start| key.starts_with(start))
 }
 
-/// Returns a key that no table has: its name, without what stands after it where a line was not understood.
+/// Returns a key that no table has: its name, without what follows it where a line was not understood.
 fn name_of(key: &str) -> String {
     let clean = without_secrets(key);
     let end = clean.find([' ', '\t', '=', ':', '"', '\'', '{', '[']).filter(|end| *end > 0);
@@ -75,7 +84,7 @@ mod tests {
         rows: &[],
         used: "judge_url prompt_key",
         idle: "pad_token log_*",
-        elsewhere: &[],
+        elsewhere: &[("why", "_gpus")],
         secrets: "use_wandb",
     };
 
@@ -95,6 +104,9 @@ mod tests {
             ("openai", "k", "(not shown)"),
             ("headers", "X: k", "(not shown)"),
             ("pin", "123456", "(not shown)"),
+            ("all_gpus", "8", "8"),
+            ("all_gpus", "12345678", "(not shown)"),
+            ("all_gpus", "a", "(not shown)"),
             ("verbose", "false", "false"),
             ("trainer", "grpo", "grpo"),
             ("env.WANDB_API_KEY", "k", "(not shown)"),

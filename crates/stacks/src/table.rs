@@ -116,10 +116,15 @@ impl Table {
 
     /// Why an option without a row is left out of a run file.
     pub fn why_left(&self, key: &str) -> &'static str {
-        let is_part = |parts: &str| parts.split_whitespace().any(|part| key.contains(part));
         let is_named = self.names().any(|name| name == key);
         let unnamed = if is_named { NOTHING } else { UNKNOWN };
-        self.elsewhere.iter().find(|(_, parts)| is_part(parts)).map_or(unnamed, |(why, _)| why)
+        self.reason_of_part(key).unwrap_or(unnamed)
+    }
+
+    /// Why an option is left out whose name has a part that says what it is about.
+    pub fn reason_of_part(&self, key: &str) -> Option<&'static str> {
+        let is_part = |parts: &str| parts.split_whitespace().any(|part| key.contains(part));
+        self.elsewhere.iter().find(|(_, parts)| is_part(parts)).map(|(why, _)| *why)
     }
 
     /// True if `key` is marked as one that holds a key or a password.

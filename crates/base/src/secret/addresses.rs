@@ -1,6 +1,6 @@
 //! Addresses without users, passwords and queries: `http://host/path` for `http://user:password@host/path?key=...`.
 
-use super::WITHHELD;
+use super::values::WITHHELD;
 
 /// Hosts whose paths are keys, and how such paths begin.
 const HOOKS: [(&str, &str); 4] = [

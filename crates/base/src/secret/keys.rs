@@ -1,6 +1,6 @@
 //! Forms of keys: how well-known services begin them, tokens of three parts, keys after `Bearer`, blocks of private keys.
 
-use super::{WITHHELD, is_mixed};
+use super::values::{WITHHELD, is_mixed};
 
 /// What a form's keys consist of, besides letters and digits.
 #[derive(Clone, Copy)]
@@ -140,7 +140,7 @@ pub(super) fn without_keys(text: &str) -> String {
         if let Some(length) = length {
             clean += WITHHELD;
             rest = &rest[length..];
-        } else if let Some((before, key)) = scheme_at(rest).filter(|_| !is_inside) {
+        } else if !is_inside && let Some((before, key)) = scheme_at(rest) {
             clean += &rest[..before];
             clean += WITHHELD;
             rest = &rest[before + key..];
@@ -199,7 +199,7 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
             held &= (1 << bits) - 1;
         }
     }
-    // Words of letters decode too, to what nobody can type.
+    // Words of letters decode too, to characters that no keyboard has.
     bytes.iter().all(|byte| (0x20..0x7f).contains(byte)).then_some(bytes)
 }
 

@@ -1,7 +1,8 @@
-//! Values behind names of secrets, however they are written: `api_key="..."`, `"api_key": "..."`, `Authorization: Bearer ...`,
+//! Values after names of secrets, however they are written: `api_key="..."`, `"api_key": "..."`, `Authorization: Bearer ...`,
 //! `token: ...`, within other text too.
 
-use super::{WITHHELD, is_mixed, is_name_of_secret, is_open};
+use super::names::is_name_of_secret;
+use super::values::{WITHHELD, is_mixed, is_open};
 
 /// Names of one word that prose also has before a colon: what follows must look like a key.
 const OF_PROSE: [&str; 9] =
@@ -58,12 +59,17 @@ fn value_of(name: &str, after: &str) -> Option<(usize, usize)> {
     }
     let has_blank = opened.starts_with([' ', '\t']);
     let value = opened.trim_start_matches([' ', '\t']);
-    let (opening, length) = extent(name, value, has_blank);
+    if is_secret && is_call(value) {
+        return None;
+    }
+    // A word that is longer than a key of W&B is none, however long it is.
+    let end = if is_secret { value.len() } else { value.floor_char_boundary(2 * WANDB_KEY_CHARS) };
+    let (opening, length) = extent(name, &value[..end], has_blank);
     let shown = &value[opening..opening + length];
     let is_prose =
         colon && has_blank && opening == 0 && OF_PROSE.contains(&name.to_ascii_lowercase().as_str());
     let is_cut = match is_secret {
-        true => !is_open(shown) && !is_call(value) && (!is_prose || is_mixed(shown)),
+        true => !is_open(shown) && (!is_prose || is_mixed(shown)),
         false => is_wandb_key(shown),
     };
     (is_cut && length > 0).then_some((after.len() - value.len() + opening, length))

@@ -1,3 +1,5 @@
+//! Both ways: what must be cut, and what must stay. A secret in these tables is `ZQ` with a number.
+
 use super::*;
 
 #[test]
@@ -24,79 +26,83 @@ fn names_of_secrets() {
     assert!(cut.is_empty(), "are ordinary: {cut:?}");
 }
 
-/// `ZQ` and a number mark what must be gone.
+const IN_COMMANDS: &[&str] = &[
+    // Commands, as shells read them.
+    "command:python3 g.py --api-key ZQ1 --hf-token=ZQ2 OPENAI_KEY=ZQ3 --auth ZQ4 --pat ZQ5 --bearer ZQ6 --key ZQ7 --pw ZQ8",
+    "python3 g.py --header Authorization:ZQ1 --openai-key ZQ2",
+    "python3 g.py --api-key 'ZQ1 and ZQ2' --hf-token=\"ZQ3 ZQ4\" --steps 5",
+    "python3 g.py --api-key Z'Q1 'ZQ2",
+    "python3 g.py --api-key \\\n    ZQ1 --steps 3",
+    "python3 g.py --api-key ZQ1\\ ZQ2",
+    "python3 g.py '--api-key' \"ZQ1\" '--hf-token=ZQ2'",
+    "python3 g.py --api-key $'ZQ1\\'ZQ2'",
+    "env API_KEY=\"a b ZQ1\" HF_TOKEN='ZQ2' python3 g.py",
+    "command:API_KEY=ZQ1 python3 g.py",
+    "sh -c 'API_KEY=ZQ1 python3 g.py --token \"ZQ2 x\"'",
+    "bash -c \"sh -c 'curl --oauth-token ZQ1 host'\"",
+    "Don't stop: it's run as x --token ZQ1 and isn't kept",
+    "g.py -token ZQ1 -api_key=ZQ2 -apiKey ZQ3",
+    "g.py --api-key=ZQ1,ZQ2;ZQ3&ZQ4",
+    "curl -u me:ZQ1 --proxy-user me:ZQ2 host",
+    "curl -H 'Authorization: Bearer ZQ1' -H \"X-Api-Key: ZQ2\" -H Authorization:\\ Bearer\\ ZQ3 host",
+    "curl -H Authorization: Bearer ZQ1 host",
+    "curl -H 'Cookie: session=ZQ1; id=ZQ2' host",
+    "wandb login 0123456789abcdef0123456789abcdef01234567",
+    "machine api.wandb.ai login user password ZQ1",
+    "++trainer.wandb_api_key=ZQ1 +ray_init.runtime_env.env_vars.HF_TOKEN=ZQ2",
+    "g.py --secret ZQ1 --passwd ZQ2 --client-secret=ZQ3 --credential ZQ4 --sas ZQ5",
+    "g.py --token -ZQ1",
+    "command:g.py --api-key\n  ZQ1 --steps 5",
+    "curl --user=me:ZQ1 host",
+];
+
+const ELSEWHERE: &[&str] = &[
+    // Other notations.
+    "password: ZQ1 ZQ2 ZQ3\nmnemonic = ZQ4 ZQ5",
+    "Authorization: AWS4-HMAC-SHA256 Credential=ZQ1/x, SignedHeaders=host, Signature=ZQ2",
+    "login(token=\"\"\"ZQ1\"\"\", x=1) f(password='''ZQ2 \"x\" ZQ3''')",
+    "f(token=(a,b)ZQ1, x=1)",
+    "{\"api_key\": \"ZQ1 ZQ2\", \"b\": 1}",
+    "{'headers': {'Authorization': 'Bearer ZQ1'}}",
+    "{\\\"api_key\\\": \\\"ZQ1 ZQ2\\\", \\\"b\\\": 1}",
+    "--headers={\"Authorization\":\"Basic ZQ1\"}",
+    "{api_key: ZQ1, b: c}",
+    "api_key = \"ZQ1\"\npassword: 'ZQ2'\nmypassword: ZQ3",
+    "os.environ[\"WANDB_API_KEY\"] = \"ZQ1\"",
+    "login(token=f\"ZQ1\", add=True)",
+    "f(token=\"never closed ZQ1",
+    "api_keys=[ZQ1,ZQ2] auth=(\"me\", \"ZQ3\")",
+    "DefaultEndpointsProtocol=https;AccountName=x;AccountKey=ZQ1==;EndpointSuffix=y",
+    "Server=x;User=y;Password=ZQ1;",
+    "token: ZQ1abcdef",
+    "password: ZQ1",
+    // Addresses.
+    "http://me:ZQ1@host:80/x?key=ZQ2",
+    "see (https://ZQ1@host/x) and postgresql+psycopg2://me:ZQ2@db/x",
+    "http://me:ZQ1/ZQ2@host/x",
+    "http://me:ZQ1#ZQ2?ZQ3@host/x",
+    "http_proxy=me:ZQ1@proxy:3128 me:ZQ2@host.org",
+    "https://hooks.slack.com/services/ZQ1/ZQ2 https://discord.com/api/webhooks/1/ZQ3 https://api.telegram.org/bot1:ZQ4/send",
+    "openenv:http://me:ZQ1@host:80/x?key=ZQ2",
+    // Forms.
+    "run sk-ZQ1abcdefghijklmnopqrstuvwx now, sk-proj-ZQ2_abcdef-ghijk, (sk-ant-api03-ZQ3abcdef)",
+    "ghp_ZQ1abcdefghijklmnopqrstuvwxyz012345 gho_ZQ2abcdefghijklmnop github_pat_11ZQ3ABCDEFG_abcdefghij",
+    "AKIAZQ1ABCDEFGHIJKLM glpat-ZQ2abcdefghijklmnop hf_ZQ3abcdefghijklmnopqrstuvwx",
+    "xoxb-1234567890-ZQ1abcdef xoxp-ZQ2-123456 xapp-1-ZQ3ABCDEF",
+    "keyghp_ZQ1abcdefghijklmnopqrstuvwxyz012345",
+    "Bearer ZQ1abcdefgh, bearer ZQ2abcdefgh",
+    "Basic bWU6WlExMjM0NTY=",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJaUTEifQ.ZQ1abc_def-",
+    "text -----BEGIN OPENSSH PRIVATE KEY-----\nZQ1\nZQ2\n-----END OPENSSH PRIVATE KEY----- text",
+    "-----BEGIN RSA PRIVATE KEY-----\\nZQ1\\nZQ2",
+    "AIzaSyZQ1abcdefghijklmnopqrstuvwxyz1234 gsk_ZQ2abcdefghijklmnopqrst nvapi-ZQ3abcdefghijklmn",
+    "a line\\nsk-ZQ1abcdefghijklmnop",
+];
+
 #[test]
 fn secrets_are_cut_wherever_they_are() {
     let mut wrong: Vec<String> = Vec::new();
-    for text in [
-        // Commands, as shells read them.
-        "command:python3 g.py --api-key ZQ1 --hf-token=ZQ2 OPENAI_KEY=ZQ3 --auth ZQ4 --pat ZQ5 --bearer ZQ6 --key ZQ7 --pw ZQ8",
-        "python3 g.py --header Authorization:ZQ1 --openai-key ZQ2",
-        "python3 g.py --api-key 'ZQ1 and ZQ2' --hf-token=\"ZQ3 ZQ4\" --steps 5",
-        "python3 g.py --api-key Z'Q1 'ZQ2",
-        "python3 g.py --api-key \\\n    ZQ1 --steps 3",
-        "python3 g.py --api-key ZQ1\\ ZQ2",
-        "python3 g.py '--api-key' \"ZQ1\" '--hf-token=ZQ2'",
-        "python3 g.py --api-key $'ZQ1\\'ZQ2'",
-        "env API_KEY=\"a b ZQ1\" HF_TOKEN='ZQ2' python3 g.py",
-        "command:API_KEY=ZQ1 python3 g.py",
-        "sh -c 'API_KEY=ZQ1 python3 g.py --token \"ZQ2 x\"'",
-        "bash -c \"sh -c 'curl --oauth-token ZQ1 host'\"",
-        "Don't stop: it's run as x --token ZQ1 and isn't kept",
-        "g.py -token ZQ1 -api_key=ZQ2 -apiKey ZQ3",
-        "g.py --api-key=ZQ1,ZQ2;ZQ3&ZQ4",
-        "curl -u me:ZQ1 --proxy-user me:ZQ2 host",
-        "curl -H 'Authorization: Bearer ZQ1' -H \"X-Api-Key: ZQ2\" -H Authorization:\\ Bearer\\ ZQ3 host",
-        "curl -H Authorization: Bearer ZQ1 host",
-        "curl -H 'Cookie: session=ZQ1; id=ZQ2' host",
-        "wandb login 0123456789abcdef0123456789abcdef01234567",
-        "machine api.wandb.ai login user password ZQ1",
-        "++trainer.wandb_api_key=ZQ1 +ray_init.runtime_env.env_vars.HF_TOKEN=ZQ2",
-        "g.py --secret ZQ1 --passwd ZQ2 --client-secret=ZQ3 --credential ZQ4 --sas ZQ5",
-        "g.py --token -ZQ1",
-        "command:g.py --api-key\n  ZQ1 --steps 5",
-        "curl --user=me:ZQ1 host",
-        // Other notations.
-        "password: ZQ1 ZQ2 ZQ3\nmnemonic = ZQ4 ZQ5",
-        "Authorization: AWS4-HMAC-SHA256 Credential=ZQ1/x, SignedHeaders=host, Signature=ZQ2",
-        "login(token=\"\"\"ZQ1\"\"\", x=1) f(password='''ZQ2 \"x\" ZQ3''')",
-        "f(token=(a,b)ZQ1, x=1)",
-        "{\"api_key\": \"ZQ1 ZQ2\", \"b\": 1}",
-        "{'headers': {'Authorization': 'Bearer ZQ1'}}",
-        "{\\\"api_key\\\": \\\"ZQ1 ZQ2\\\", \\\"b\\\": 1}",
-        "--headers={\"Authorization\":\"Basic ZQ1\"}",
-        "{api_key: ZQ1, b: c}",
-        "api_key = \"ZQ1\"\npassword: 'ZQ2'\nmypassword: ZQ3",
-        "os.environ[\"WANDB_API_KEY\"] = \"ZQ1\"",
-        "login(token=f\"ZQ1\", add=True)",
-        "f(token=\"never closed ZQ1",
-        "api_keys=[ZQ1,ZQ2] auth=(\"me\", \"ZQ3\")",
-        "DefaultEndpointsProtocol=https;AccountName=x;AccountKey=ZQ1==;EndpointSuffix=y",
-        "Server=x;User=y;Password=ZQ1;",
-        "token: ZQ1abcdef",
-        "password: ZQ1",
-        // Addresses.
-        "http://me:ZQ1@host:80/x?key=ZQ2",
-        "see (https://ZQ1@host/x) and postgresql+psycopg2://me:ZQ2@db/x",
-        "http://me:ZQ1/ZQ2@host/x",
-        "http://me:ZQ1#ZQ2?ZQ3@host/x",
-        "http_proxy=me:ZQ1@proxy:3128 me:ZQ2@host.org",
-        "https://hooks.slack.com/services/ZQ1/ZQ2 https://discord.com/api/webhooks/1/ZQ3 https://api.telegram.org/bot1:ZQ4/send",
-        "openenv:http://me:ZQ1@host:80/x?key=ZQ2",
-        // Forms.
-        "run sk-ZQ1abcdefghijklmnopqrstuvwx now, sk-proj-ZQ2_abcdef-ghijk, (sk-ant-api03-ZQ3abcdef)",
-        "ghp_ZQ1abcdefghijklmnopqrstuvwxyz012345 gho_ZQ2abcdefghijklmnop github_pat_11ZQ3ABCDEFG_abcdefghij",
-        "AKIAZQ1ABCDEFGHIJKLM glpat-ZQ2abcdefghijklmnop hf_ZQ3abcdefghijklmnopqrstuvwx",
-        "xoxb-1234567890-ZQ1abcdef xoxp-ZQ2-123456 xapp-1-ZQ3ABCDEF",
-        "keyghp_ZQ1abcdefghijklmnopqrstuvwxyz012345",
-        "Bearer ZQ1abcdefgh, bearer ZQ2abcdefgh",
-        "Basic bWU6WlExMjM0NTY=",
-        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJaUTEifQ.ZQ1abc_def-",
-        "text -----BEGIN OPENSSH PRIVATE KEY-----\nZQ1\nZQ2\n-----END OPENSSH PRIVATE KEY----- text",
-        "-----BEGIN RSA PRIVATE KEY-----\\nZQ1\\nZQ2",
-        "AIzaSyZQ1abcdefghijklmnopqrstuvwxyz1234 gsk_ZQ2abcdefghijklmnopqrst nvapi-ZQ3abcdefghijklmn",
-        "a line\\nsk-ZQ1abcdefghijklmnop",
-    ] {
+    for text in IN_COMMANDS.iter().chain(ELSEWHERE) {
         let clean = without_secrets(text);
         let is_cut = ["ZQ", "WlEx", "0123456789abcdef0123"].iter().all(|part| !clean.contains(part));
         let is_marked = clean.contains(WITHHELD) || text.contains('@');
@@ -210,6 +216,10 @@ fn hostile_text_is_cleaned_in_time() {
         "{\"key\":[",
         "ö'",
         "hvs.",
+        "x",
+        "wandb=",
+        "token=f()",
+        "key={{",
     ] {
         let text = part.repeat(200_000 / part.len());
         let start = std::time::Instant::now();

@@ -2,7 +2,8 @@
 
 use super::keys::without_keys;
 use super::named::{is_call, is_of_wandb, is_wandb_key};
-use super::{WITHHELD, is_name_of_secret, is_open, within, without_secrets};
+use super::names::is_name_of_secret;
+use super::values::{WITHHELD, is_open};
 use std::mem;
 use std::ops::Range;
 
@@ -33,11 +34,6 @@ enum Before {
 }
 
 impl CommandWords {
-    /// Returns the next word of a list without secrets.
-    pub fn next(&mut self, word: &str) -> String {
-        self.replaced(word, word).unwrap_or_else(|| without_secrets(word))
-    }
-
     /// True if the next word is a secret, whatever it is.
     pub fn expects_secret(&self) -> bool {
         self.before == Before::Secret
@@ -46,7 +42,7 @@ impl CommandWords {
     /// Returns what is written instead of a word; `None` if it is no option, value or assignment with a secret.
     ///
     /// `word`: as a shell has understood it. `raw`: as it was written.
-    fn replaced(&mut self, word: &str, raw: &str) -> Option<String> {
+    pub(super) fn replaced(&mut self, word: &str, raw: &str) -> Option<String> {
         let before = mem::take(&mut self.before);
         let is_near_wandb = self.after_wandb > 0;
         self.after_wandb =
@@ -100,8 +96,8 @@ fn is_header(name: &str) -> bool {
     name.ends_with("authorization") || name.ends_with("cookie") || name.starts_with("x-")
 }
 
-/// Cuts the secrets among the words of a text; `depth`: of quotes within quotes.
-pub(super) fn without_arguments(text: &str, depth: u32) -> String {
+/// Cuts the secrets among the words of a text; `clean_quoted`: for what quotes hold.
+pub(super) fn without_arguments(text: &str, clean_quoted: &dyn Fn(&str) -> String) -> String {
     let (mut clean, mut at) = (String::with_capacity(text.len()), 0);
     let mut words = CommandWords::default();
     for word in split(text) {
@@ -112,14 +108,14 @@ pub(super) fn without_arguments(text: &str, depth: u32) -> String {
             Some(instead) if instead == word.cooked => clean += raw,
             Some(instead) => clean += &instead,
             None if raw == word.cooked => clean += raw,
-            None => clean += &requoted(text, &word, depth),
+            None => clean += &requoted(text, &word, clean_quoted),
         }
     }
     clean + &text[at..]
 }
 
 /// A word whose quotes hold no secrets: what is between them may be a command.
-fn requoted(text: &str, word: &Word, depth: u32) -> String {
+fn requoted(text: &str, word: &Word, clean_quoted: &dyn Fn(&str) -> String) -> String {
     let whole = without_keys(&word.cooked);
     if whole != word.cooked {
         // A key of several pieces.
@@ -128,7 +124,7 @@ fn requoted(text: &str, word: &Word, depth: u32) -> String {
     let (mut clean, mut at) = (String::new(), word.start);
     for Span { raw, cooked } in &word.spans {
         let held = &word.cooked[cooked.clone()];
-        let inner = within(held, depth + 1);
+        let inner = clean_quoted(held);
         clean += &text[at..raw.start];
         clean += &if inner == held { text[raw.clone()].to_string() } else { quoted(&inner) };
         at = raw.end;

@@ -470,7 +470,7 @@ fn orz_class() {
         &[
             "changed: critic_update_steps = 12: 8, which divides the 8192 sequences of a step",
             "left out: total_num_nodes = 32: cards are not in the run file here",
-            "left out: ckpt_path = f\"orz_ckpt/{file_name}\": an expression, which is not run",
+            "left out: ckpt_path = (not shown): checkpoints are in the run directory here",
             "left out: frobnicate = (not shown): this option is not known here",
         ],
     );

@@ -114,7 +114,7 @@ fn a_run_is_pushed_with_its_card_and_without_its_states() {
     assert!(committed(&hub.state(), "README.md").is_none());
 }
 
-/// Only lists were read as words of a command: a reward's command was sent with all its keys, and stood in the card.
+/// Only lists were read as words of a command: a reward's command was sent with all its keys, and was in the card.
 #[test]
 fn r_a_command_was_published_with_its_keys() {
     let Some(python) = python_with("json") else { return };
