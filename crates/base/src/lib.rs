@@ -28,8 +28,8 @@ mod secret;
 mod shown;
 #[allow(missing_docs, reason = "each constant is named after its slug, whose page explains it")]
 pub mod slugs;
-mod visible;
 mod small_file;
+mod visible;
 
 pub use architecture::{ARCHITECTURES, Architecture, Family, Gate, Norms, QkNorms, Windows};
 pub use blocks::{Encoding, LayerEncodings};
@@ -48,8 +48,8 @@ pub use published::preset_of;
 pub use rope_factors::RopeFactors;
 pub use secret::{CommandWords, WITHHELD, is_name_of_secret, without_secrets};
 pub use shown::{shown, shown_number, shown_within};
-pub use visible::{is_hidden, visible, visible_json};
 pub use small_file::{read_small, read_small_text};
+pub use visible::{is_hidden, visible, visible_json};
 
 /// How many optimizer updates the weights have seen; recorded with every sample.
 #[derive(

@@ -43,8 +43,9 @@ struct Body {
     bytes: usize,
     is_whole: bool,
     is_cut: bool,
-    /// It waits for room: that it does not go on is not its client's doing.
-    waits: bool,
+    /// Since when it waits for room, and for how long it has: that it does not go on then is not its client's doing.
+    waits: Option<Instant>,
+    waited: Duration,
     cut: Arc<Notify>,
 }
 
@@ -129,7 +130,8 @@ impl Arrivals {
             bytes: 0,
             is_whole: false,
             is_cut: false,
-            waits: false,
+            waits: None,
+            waited: Duration::ZERO,
             cut: cut.clone(),
         };
         state.bodies.insert(id, body);
@@ -144,28 +146,43 @@ impl Arrivals {
 
 impl State {
     fn wait(&mut self, id: u64, waits: bool) {
-        self.bodies.get_mut(&id).into_iter().for_each(|body| body.waits = waits);
+        let (Some(body), now) = (self.bodies.get_mut(&id), Instant::now()) else { return };
+        match (waits, body.waits) {
+            (true, None) => body.waits = Some(now),
+            (false, Some(since)) => (body.waits, body.waited) = (None, body.waited + (now - since)),
+            _ => {}
+        }
     }
 
-    /// Refuses the slowest body that is not whole and could go on, unless one is on its way out.
-    fn cut_slowest(&mut self) {
+    /// Makes room for body `own`, unless one is on its way out: the slowest body that is not whole and could go on goes; where
+    /// all wait for room, the one that began first.
+    fn cut_one(&mut self, own: u64) {
         if self.bodies.values().any(|body| body.is_cut) {
             return;
         }
         let now = Instant::now();
-        let rate = |body: &Body| {
-            let age = now.saturating_duration_since(body.begun).max(Duration::from_micros(1));
-            body.bytes as f64 / age.as_secs_f64()
+        let held = || self.bodies.iter().filter(|(_, body)| !body.is_whole && body.bytes > 0);
+        let rate = |body: &Body| body.bytes as f64 / body.awaited(now).as_secs_f64();
+        let slow = held().filter(|(_, body)| body.waits.is_none() && body.awaited(now) >= GRACE);
+        let slowest = slow.min_by(|(_, a), (_, b)| rate(a).total_cmp(&rate(b)));
+        let waiting = || {
+            let old =
+                held().filter(|(id, body)| **id != own && body.waits.is_some() && now - body.begun >= GRACE);
+            old.min_by_key(|(_, body)| body.begun)
         };
-        let is_slow = |body: &&mut Body| {
-            let is_old = now.saturating_duration_since(body.begun) >= GRACE;
-            !body.is_whole && !body.waits && body.bytes > 0 && is_old
-        };
-        let slow = self.bodies.values_mut().filter(is_slow);
-        if let Some(body) = slow.min_by(|a, b| rate(a).total_cmp(&rate(b))) {
+        let Some(id) = slowest.or_else(waiting).map(|(id, _)| *id) else { return };
+        self.bodies.get_mut(&id).into_iter().for_each(|body| {
             body.is_cut = true;
             body.cut.notify_one();
-        }
+        });
+    }
+}
+
+impl Body {
+    /// Returns for how long the server was ready for its bytes.
+    fn awaited(&self, now: Instant) -> Duration {
+        let waits = self.waits.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        now.saturating_duration_since(self.begun).saturating_sub(self.waited + waits)
     }
 }
 
@@ -185,7 +202,7 @@ impl Place {
         let mut state = self.arrivals.lock();
         if state.held + bytes > self.arrivals.most {
             state.wait(self.id, true);
-            state.cut_slowest();
+            state.cut_one(self.id);
             return false;
         }
         state.wait(self.id, false);
@@ -238,6 +255,20 @@ mod tests {
         assert!(quick.try_take(40));
         drop(quick);
         assert_eq!(arrivals.lock().held, 0);
+    }
+
+    #[test]
+    fn bodies_that_all_wait_for_room_do_not_wait_for_ever() {
+        let arrivals = Arc::new(Arrivals::new(100));
+        let [first, second, third] = [(); 3].map(|()| Arrivals::begin(&arrivals));
+        assert!([&first, &second].iter().all(|place| place.try_take(40)) && third.try_take(20));
+        assert!([&first, &second, &third].iter().all(|place| !place.try_take(40)));
+        arrivals.lock().bodies.values_mut().for_each(|body| body.begun -= GRACE);
+        assert!(!third.try_take(40));
+        let is_cut = |place: &Place| arrivals.lock().bodies[&place.id].is_cut;
+        assert!(is_cut(&first) && !is_cut(&second) && !is_cut(&third));
+        drop(first);
+        assert!(third.try_take(40));
     }
 
     #[test]

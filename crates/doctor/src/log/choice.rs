@@ -94,9 +94,12 @@ impl Choice<'_> {
 
     /// Faults of no class. A line that is an event is none.
     fn faults(&self) -> impl Iterator<Item = &Suspicion> {
-        self.suspicions.iter().filter(|fault| fault.rank == 0 && !is_report(fault) && !fault.is_in_thread).filter(|fault| {
-            !self.events.iter().any(|event| event.file == fault.file && event.line == fault.at.line)
-        })
+        self.suspicions
+            .iter()
+            .filter(|fault| fault.rank == 0 && !is_report(fault) && !fault.is_in_thread)
+            .filter(|fault| {
+                !self.events.iter().any(|event| event.file == fault.file && event.line == fault.at.line)
+            })
     }
 
     /// A fault of no class that came before `event`. One in another log without a clock is taken to have: what waits

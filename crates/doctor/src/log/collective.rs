@@ -81,7 +81,8 @@ impl Collectives {
 
     /// Reads a report again that a terminal broke over lines.
     pub fn read_on(&mut self, message: &str) {
-        let Some(timeout) = WORK.captures(message).and_then(|found| found.get(5)?.as_str().parse().ok()) else {
+        let Some(timeout) = WORK.captures(message).and_then(|found| found.get(5)?.as_str().parse().ok())
+        else {
             return;
         };
         if let Some(work) = self.reports.last_mut().and_then(|report| report.work.as_mut()) {

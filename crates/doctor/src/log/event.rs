@@ -74,7 +74,9 @@ const IGNORED: [&[u8]; 5] = [
 const IN_THREAD: [&[u8]; 2] = [b"Exception in thread ", b"Exception in threading."];
 /// Trackers send what they record from threads of their own.
 pub static TRACKER: LazyLock<Regex> = LazyLock::new(|| {
-    regex(r#"[/\\](?:wandb|swanlab|mlflow|comet_ml|neptune|clearml|tensorboardX?|tensorboard_data_server|aim|trackio)[/\\]"#)
+    regex(
+        r#"[/\\](?:wandb|swanlab|mlflow|comet_ml|neptune|clearml|tensorboardX?|tensorboard_data_server|aim|trackio)[/\\]"#,
+    )
 });
 
 /// The class of an event and the reasons for it.
@@ -157,7 +159,20 @@ impl<'w> Moment<'w> {
         let (near, unwrapped, before, after) =
             (OnceCell::new(), OnceCell::new(), OnceCell::new(), OnceCell::new());
         let (message_at, is_quiet) = (OnceCell::new(), OnceCell::new());
-        Moment { bytes, range, line, steps, shape, text, message_at, is_quiet, near, unwrapped, before, after }
+        Moment {
+            bytes,
+            range,
+            line,
+            steps,
+            shape,
+            text,
+            message_at,
+            is_quiet,
+            near,
+            unwrapped,
+            before,
+            after,
+        }
     }
 
     /// Returns what the line says, after what loggers put before it.
@@ -199,7 +214,8 @@ impl<'w> Moment<'w> {
             }
             let inner = widths.len().saturating_sub(1);
             is_hard &= inner > 0 && widths[..inner].iter().all(|own| own.abs_diff(width) <= 1)
-                || inner == 0 && widths.first().is_some_and(|last| *last < width && WRAP_WIDTHS.contains(&width));
+                || inner == 0
+                    && widths.first().is_some_and(|last| *last < width && WRAP_WIDTHS.contains(&width));
             lines.join(if is_hard { "" } else { " " })
         })
     }
@@ -322,7 +338,9 @@ impl<'w> Moment<'w> {
 
     /// Returns true if one of `words` is in the `count` lines before the head of the traceback that this line ends or begins.
     fn before_traceback(&self, count: usize, words: &[&[u8]]) -> bool {
-        let is_near = |raw: &[u8]| memmem::find(raw, b"File \"").is_some() || memmem::find(raw, "\u{2771}".as_bytes()).is_some();
+        let is_near = |raw: &[u8]| {
+            memmem::find(raw, b"File \"").is_some() || memmem::find(raw, "\u{2771}".as_bytes()).is_some()
+        };
         if !self.text.contains(TRACEBACK) && !self.lines_back().take(LINES_TO_FRAME).any(is_near) {
             return false;
         }

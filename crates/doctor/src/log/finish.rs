@@ -82,8 +82,7 @@ impl Scanner<'_> {
         let class = self.signatures.class("nan-not-memory");
         if let Some((line, text, reason)) = progress.nan_at_end() {
             self.found.counts[class] += 1;
-            let (verdict, level, steps) =
-                (Verdict::default().because(reason), Level::Survivable, u64::MAX);
+            let (verdict, level, steps) = (Verdict::default().because(reason), Level::Survivable, u64::MAX);
             self.keep(Event { class, file, line, text, stamp: None, level, steps, shape: 0, verdict });
         }
         let Some(line) = progress.lone_group() else { return };

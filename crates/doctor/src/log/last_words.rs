@@ -137,7 +137,9 @@ static NO_TIME_LEFT: LazyLock<Regex> =
     LazyLock::new(|| regex(r"(?i)\beta:? *(?:0 days?,? *)?0?0:00(?::00)?(?:\.0+)?(?:s\b|\s|,|$)"));
 /// What a program says at its very end.
 static DONE: LazyLock<Regex> = LazyLock::new(|| {
-    regex(r"(?i)^\W*(?:all )?(?:done|finished|completed?|success(?:fully)?|training (?:done|finished|completed?)|bye|goodbye)\W*$")
+    regex(
+        r"(?i)^\W*(?:all )?(?:done|finished|completed?|success(?:fully)?|training (?:done|finished|completed?)|bye|goodbye)\W*$",
+    )
 });
 /// Lines at the end of a log that are read for its last step.
 const COUNTED_LINES: usize = 80;
@@ -147,12 +149,13 @@ const COUNTED_LINES: usize = 80;
 pub fn last_counter(tail: &[u8]) -> Option<usize> {
     let tail = &tail[tail.len().saturating_sub(TAIL)..];
     let tail = tail.strip_suffix(b"\n").unwrap_or(tail);
-    let mut lines = tail.rsplit(|byte| *byte == b'\n').enumerate().take(COUNTED_LINES).filter_map(|(after, bytes)| {
-        let bytes = bytes.rsplit(|byte| *byte == b'\r').find(|part| !part.trim_ascii().is_empty())?;
-        let text = clean(bytes);
-        let message = message(&text).trim().to_string();
-        (!message.is_empty()).then_some((after, message))
-    });
+    let mut lines =
+        tail.rsplit(|byte| *byte == b'\n').enumerate().take(COUNTED_LINES).filter_map(|(after, bytes)| {
+            let bytes = bytes.rsplit(|byte| *byte == b'\r').find(|part| !part.trim_ascii().is_empty())?;
+            let text = clean(bytes);
+            let message = message(&text).trim().to_string();
+            (!message.is_empty()).then_some((after, message))
+        });
     let mut is_last = true;
     lines.find_map(|(after, text)| {
         let is_done = std::mem::take(&mut is_last) && DONE.is_match(&text);
@@ -176,7 +179,8 @@ pub fn last_counter(tail: &[u8]) -> Option<usize> {
 fn after_thread(tail: &[u8]) -> Option<usize> {
     let tail = &tail[tail.len().saturating_sub(TAIL)..];
     let at = memmem::rfind(tail, b"Exception in thread ")?;
-    let text = clean(&tail[at..].iter().map(|byte| if *byte == b'\n' { b' ' } else { *byte }).collect::<Vec<u8>>());
+    let text =
+        clean(&tail[at..].iter().map(|byte| if *byte == b'\n' { b' ' } else { *byte }).collect::<Vec<u8>>());
     let ended = tail.strip_suffix(b"\n").unwrap_or(tail);
     TRACKER.is_match(&text).then(|| memchr_iter(b'\n', &ended[at..]).count() + 1)
 }

@@ -49,8 +49,7 @@ impl Budget {
     /// Returns why nothing more is read, or `None` while the limit leaves something.
     pub fn spent(&self) -> Option<String> {
         let bytes = Bytes(self.limits.bytes);
-        (self.left == 0)
-            .then(|| format!("cut after {bytes} of text (--bytes-max), the rest was not read"))
+        (self.left == 0).then(|| format!("cut after {bytes} of text (--bytes-max), the rest was not read"))
     }
 
     /// Returns how much of `bytes` may be read at once.

@@ -80,7 +80,8 @@ static LONE_GROUP: LazyLock<Regex> = LazyLock::new(|| {
 
 /// Returns true for a line of metrics of a step.
 pub fn is_step(message: &str) -> bool {
-    (ALONE.is_match(message) || COUNTER.is_match(message) && METRIC.is_match(message)) && !NO_STEP.is_match(message)
+    (ALONE.is_match(message) || COUNTER.is_match(message) && METRIC.is_match(message))
+        && !NO_STEP.is_match(message)
 }
 
 #[derive(Debug, Default)]

@@ -197,7 +197,11 @@ pub struct General {
 impl General {
     fn of(class: usize, level: Level, sign: &SignRow) -> Option<General> {
         let pattern = sign.regex.as_deref().filter(|_| level == Level::General && sign.find.is_empty())?;
-        Some(General { class, pattern: Pattern::new(pattern), unless: sign.unless.as_deref().map(Pattern::new) })
+        Some(General {
+            class,
+            pattern: Pattern::new(pattern),
+            unless: sign.unless.as_deref().map(Pattern::new),
+        })
     }
 }
 
@@ -368,9 +372,7 @@ fn classes(rows: Vec<ClassRow>) -> Vec<Class> {
         let index_of = |name: &String| slugs.iter().position(|slug| slug == name);
         names.iter().map(|name| index_of(name).expect("a class names classes of the data")).collect()
     };
-    let read = |row: ReadRow| {
-        Read { pattern: Pattern::new(&row.regex), says: row.says, first: row.first }
-    };
+    let read = |row: ReadRow| Read { pattern: Pattern::new(&row.regex), says: row.says, first: row.first };
     rows.into_iter()
         .map(|row| Class {
             level: row.level,
@@ -451,7 +453,8 @@ mod tests {
         signatures.classes.iter().flat_map(|class| &class.reads).for_each(|read| drop(read.regex().clone()));
         let of_general = |general: &General| [Some(general.pattern.clone()), general.unless.clone()];
         let of_rule = |rule: &Rule| {
-            [&rule.regex, &rule.needs, &rule.unless, &rule.unless_before, &rule.unless_after].map(Clone::clone)
+            [&rule.regex, &rule.needs, &rule.unless, &rule.unless_before, &rule.unless_after]
+                .map(Clone::clone)
         };
         let all = signatures.generals.iter().flat_map(of_general);
         let all = all.chain(signatures.rules.iter().flat_map(of_rule));

@@ -76,7 +76,8 @@ fn ascii(pattern: &str) -> String {
 pub fn clean(bytes: &[u8]) -> String {
     let may_be_colour = |pair: &[u8]| pair[0] == b'[' && (pair[1].is_ascii_digit() || pair[1] == b'm');
     let has_colour = bytes.windows(2).any(may_be_colour);
-    let is_plain = !has_colour && !bytes.starts_with(b"{\"") && bytes.iter().all(|byte| (b' '..=b'~').contains(byte));
+    let is_plain =
+        !has_colour && !bytes.starts_with(b"{\"") && bytes.iter().all(|byte| (b' '..=b'~').contains(byte));
     let text = String::from_utf8_lossy(bytes);
     if is_plain {
         return text.into_owned();
@@ -243,7 +244,10 @@ mod tests {
                 r#"{"log":"KeyError: \"x\"\n","stream":"stderr","time":"2026-03-01T10:11:12.123456789Z"}"#,
                 r#"KeyError: "x""#,
             ),
-            (r#"{"timestamp":"2026-03-01T10:11:12Z","severity":"ERROR","message":"KeyError: 'x'"}"#, "KeyError: 'x'"),
+            (
+                r#"{"timestamp":"2026-03-01T10:11:12Z","severity":"ERROR","message":"KeyError: 'x'"}"#,
+                "KeyError: 'x'",
+            ),
             (r#"{"loss": 0.5, "epoch": 0.1}"#, r#"{"loss": 0.5, "epoch": 0.1}"#),
             (r#"{"log":"cut off"#, r#"cut off"#),
         ] {

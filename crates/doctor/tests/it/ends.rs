@@ -22,49 +22,88 @@ const ENDS: [(&str, &str); 46] = [
         " 100% ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 100,000/100,000  [ 0:01:40 < 0:00:00 , 1,002 it/s ]\n",
     ),
     ("a bar", "100%|##########| 500/500 [05:10<00:00,  1.61it/s]\n"),
-    ("verl's bar", "(TaskRunner pid=7) Training Progress: 100%|##########| 435/435 [4:10:01<00:00, 34.5s/it]\n"),
+    (
+        "verl's bar",
+        "(TaskRunner pid=7) Training Progress: 100%|##########| 435/435 [4:10:01<00:00, 34.5s/it]\n",
+    ),
     ("torchtune", "1|25|Loss: 0.8214: 100%|##########| 25/25 [01:10<00:00,  2.8s/it]\n"),
     (
         "mmengine",
         "2026/03/01 10:11:12 - mmengine - INFO - Epoch(train) [12][9000/9000]  lr: 1.0e-05  eta: 0:00:00  time: 0.41  loss: 0.51\n2026/03/01 10:11:12 - mmengine - INFO - Saving checkpoint at 12 epochs\n2026/03/01 10:15:12 - mmengine - INFO - Epoch(val) [12][500/500]    coco/bbox_mAP: 0.4120\n",
     ),
-    ("W&B", "wandb: Synced lively-sun-1: https://wandb.ai/a/b/runs/c\nwandb: Synced 5 W&B file(s), 0 media file(s)\n"),
+    (
+        "W&B",
+        "wandb: Synced lively-sun-1: https://wandb.ai/a/b/runs/c\nwandb: Synced 5 W&B file(s), 0 media file(s)\n",
+    ),
     (
         "W&B of today",
         "wandb: 🚀 View run lively-sun-1 at: https://wandb.ai/a/b/runs/c\nwandb: Find logs at: ./wandb/run-1/logs\n",
     ),
-    ("Transformers", "{'train_runtime': 812.3, 'train_samples_per_second': 1.2, 'train_loss': 0.31, 'epoch': 1.0}\n"),
+    (
+        "Transformers",
+        "{'train_runtime': 812.3, 'train_samples_per_second': 1.2, 'train_loss': 0.31, 'epoch': 1.0}\n",
+    ),
     ("Transformers, double quotes", "{\"train_runtime\": 812.3, \"train_loss\": 0.31}\n"),
     ("axolotl", "[INFO] [axolotl.train] Training Completed!!! Saving pre-trained model to ./outputs/out\n"),
-    ("RLlib", "Trial PPO_CartPole-v1_1 completed after 10 iterations at 2026-03-01. Total running time: 2min\nTotal run time: 123.4 seconds (123.1 seconds for the tuning loop).\n"),
+    (
+        "RLlib",
+        "Trial PPO_CartPole-v1_1 completed after 10 iterations at 2026-03-01. Total running time: 2min\nTotal run time: 123.4 seconds (123.1 seconds for the tuning loop).\n",
+    ),
     ("Ray Tune", "Number of trials: 4/4 (4 TERMINATED)\n"),
     ("Ray's job", "Job 'raysubmit_1a' succeeded\n"),
-    ("rsl_rl", "                      Learning iteration 1499/1500                       \n\n                       Computation: 90123 steps/s (collection: 0.3s, learning 0.1s)\n               Value function loss: 0.0112\n                       Mean reward: 21.31\n                   Total timesteps: 147456000\n                    Iteration time: 0.41s\n                        Total time: 812.31s\n                               ETA: 0.0s\n"),
-    ("rl_games", "fps step: 56789 fps step and policy inference: 45678 fps total: 30000 epoch: 1000/1000 frames: 131072000\nMAX EPOCHS NUM!\n"),
+    (
+        "rsl_rl",
+        "                      Learning iteration 1499/1500                       \n\n                       Computation: 90123 steps/s (collection: 0.3s, learning 0.1s)\n               Value function loss: 0.0112\n                       Mean reward: 21.31\n                   Total timesteps: 147456000\n                    Iteration time: 0.41s\n                        Total time: 812.31s\n                               ETA: 0.0s\n",
+    ),
+    (
+        "rl_games",
+        "fps step: 56789 fps step and policy inference: 45678 fps total: 30000 epoch: 1000/1000 frames: 131072000\nMAX EPOCHS NUM!\n",
+    ),
     ("Isaac Sim", "[812.1s] Simulation App Shutting Down\n"),
     ("Lightning", "`Trainer.fit` stopped: `max_epochs=10` reached.\n"),
-    ("Lightning, early", "Monitored metric val_loss did not improve in the last 3 records. Best score: 0.312. Signaling Trainer to stop.\n"),
+    (
+        "Lightning, early",
+        "Monitored metric val_loss did not improve in the last 3 records. Best score: 0.312. Signaling Trainer to stop.\n",
+    ),
     ("max_steps reached", "INFO: max_steps reached\n"),
     ("accelerate", "03/01/2026 10:11:12 - INFO - __main__ - ***** Training finished *****\n"),
     ("diffusers", "Steps: 100%|##########| 1000/1000 [10:10<00:00,  1.61it/s, lr=1e-5, step_loss=0.01]\n"),
-    ("DeepSpeed's launcher", "[2026-03-01 10:11:12,123] [INFO] [launch.py:351:main] Process 4711 exits successfully.\n"),
+    (
+        "DeepSpeed's launcher",
+        "[2026-03-01 10:11:12,123] [INFO] [launch.py:351:main] Process 4711 exits successfully.\n",
+    ),
     ("Megatron", "[after training is done] datetime: 2026-03-01 10:11:12\n"),
     ("Slurm", "State: COMPLETED (exit code 0)\n"),
-    ("torchelastic", "INFO torch.distributed.elastic.agent.server.api: [default] Local worker group finished (WorkerState.SUCCEEDED). Waiting 300 seconds for other agents to finish\n"),
-    ("ML-Agents", "[INFO] Exported results/ppo/3DBall/3DBall-500000.onnx\n[INFO] Copied results/ppo/3DBall/3DBall-500000.onnx to results/ppo/3DBall.onnx.\n"),
+    (
+        "torchelastic",
+        "INFO torch.distributed.elastic.agent.server.api: [default] Local worker group finished (WorkerState.SUCCEEDED). Waiting 300 seconds for other agents to finish\n",
+    ),
+    (
+        "ML-Agents",
+        "[INFO] Exported results/ppo/3DBall/3DBall-500000.onnx\n[INFO] Copied results/ppo/3DBall/3DBall-500000.onnx to results/ppo/3DBall.onnx.\n",
+    ),
     ("CleanRL", "model saved to runs/CartPole-v1__ppo__1/ppo.cleanrl_model\n"),
     ("LeRobot", "INFO 2026-03-01 10:11:12 ts/train.py:301 End of training\n"),
     ("a counter of epochs", "Epoch [50/50], Loss: 0.0123, Accuracy: 0.98\n"),
     ("a counter of steps", "step 1000 of 1000, loss 0.012\nsaving\n"),
     ("a counter of episodes", "Episode: 500/500, reward: 200.0\n"),
-    ("Keras", "Epoch 10/10\n100/100 [==============================] - 3s 30ms/step - loss: 0.0123 - accuracy: 0.98\n"),
+    (
+        "Keras",
+        "Epoch 10/10\n100/100 [==============================] - 3s 30ms/step - loss: 0.0123 - accuracy: 0.98\n",
+    ),
     ("done", "writing the report\nDone.\n"),
     ("done, in capitals", "ALL DONE!\n"),
-    ("Kubernetes", "pod/train-0 condition met\nState:          Terminated\n  Reason:       Completed\n  Exit Code:    0\n"),
+    (
+        "Kubernetes",
+        "pod/train-0 condition met\nState:          Terminated\n  Reason:       Completed\n  Exit Code:    0\n",
+    ),
     ("Hydra", "[2026-03-01 10:11:12,123][__main__][INFO] - Training finished\n"),
     ("MaxText", "completed step: 99, seconds: 3.2, TFLOP/s/device: 120.1, loss: 2.2\nTraining completed\n"),
     ("fairseq", "2026-03-01 10:11:12 | INFO | fairseq_cli.train | done training in 812.3 seconds\n"),
-    ("a server", "INFO:     Waiting for application shutdown.\nINFO:     Application shutdown complete.\nINFO:     Finished server process [77]\n"),
+    (
+        "a server",
+        "INFO:     Waiting for application shutdown.\nINFO:     Application shutdown complete.\nINFO:     Finished server process [77]\n",
+    ),
     ("Tianshou", "Experiment finished: best reward 200.0\n"),
     ("OpenRLHF", "Episode [20/20]: 100%|##########| 64/64 [10:10<00:00,  9.5s/it, reward=0.91]\n"),
 ];
@@ -91,7 +130,10 @@ fn what_the_run_survived_does_not_hide_its_end() {
             "Ray's workers go away",
             "Final validation metrics: {'val/acc': 0.61}\nTraining Progress: 100%|##########| 435/435 [4:10:01<00:00, 34.5s/it]\n(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file.\n",
         ),
-        ("peers go away", "{'train_runtime': 812.3, 'train_loss': 0.31}\n[W socket.cpp:663] [c10d] The client socket has failed to connect\n"),
+        (
+            "peers go away",
+            "{'train_runtime': 812.3, 'train_loss': 0.31}\n[W socket.cpp:663] [c10d] The client socket has failed to connect\n",
+        ),
     ] {
         let found = read(&format!("{STEPS}{text}"));
         assert!(found.finished && found.slug.is_none(), "{name}: {found:?}");
@@ -121,7 +163,11 @@ fn what_is_no_end() {
 fn steps_after_an_exception_show_that_it_was_survived() {
     const RAISED: &str = "Traceback (most recent call last):\n  File \"/app/data.py\", line 3, in clean\n    os.rmdir(path)\nOSError: [Errno 16] Device or resource busy: '.nfs0000'\n";
     let steps: [&dyn Fn(u32) -> String; 12] = [
-        &|n| format!("2026/03/01 10:1{n}:12 - mmengine - INFO - Epoch(train) [1][ {n}00/9000]  lr: 1.0e-03  eta: 1:02:03  time: 0.4  loss: 81.{n}\n"),
+        &|n| {
+            format!(
+                "2026/03/01 10:1{n}:12 - mmengine - INFO - Epoch(train) [1][ {n}00/9000]  lr: 1.0e-03  eta: 1:02:03  time: 0.4  loss: 81.{n}\n"
+            )
+        },
         &|n| format!("Epoch {n}: loss = 0.000\n"),
         &|n| format!("[   {n}0/100] | loss = 0.000\n"),
         &|n| format!("| epoch 001:     {n}2 / 300 loss=8.123, ppl=240.1, wps=3000\n"),

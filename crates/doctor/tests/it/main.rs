@@ -1,7 +1,7 @@
 //! The doctor from outside. `hostile` is a separate target: it measures the memory of its process.
 
 mod confusion;
-mod ends;
 mod endless;
+mod ends;
 mod machine;
 mod repeats;

@@ -110,9 +110,8 @@ pub fn that_help(steps: Vec<String>, diagnosis: &Diagnosis) -> Vec<String> {
         })
     };
     let has_reason = |words: &str| diagnosis.reasons.iter().any(|reason| reason.contains(words));
-    let is_pointless = |step: &str| {
-        POINTLESS.iter().any(|(reason, words)| step.contains(words) && has_reason(reason))
-    };
+    let is_pointless =
+        |step: &str| POINTLESS.iter().any(|(reason, words)| step.contains(words) && has_reason(reason));
     steps.into_iter().filter(|step| is_for(step) && !is_pointless(step)).collect()
 }
 
@@ -131,8 +130,18 @@ mod tests {
         for (slug, named, has, lacks) in [
             ("cuda-oom", &["JAX", "TPU"][..], "jax.checkpoint", "PYTORCH_CUDA_ALLOC_CONF"),
             ("cuda-oom", &["JAX"], "jax.checkpoint", "put the engine to sleep"),
-            ("cuda-oom", &["Isaac", "Environments", "PyTorch"], "fewer environments", "tokens per micro-batch"),
-            ("cuda-oom", &["PyTorch", "vLLM", "Language models"], "put the engine to sleep", "fewer environments"),
+            (
+                "cuda-oom",
+                &["Isaac", "Environments", "PyTorch"],
+                "fewer environments",
+                "tokens per micro-batch",
+            ),
+            (
+                "cuda-oom",
+                &["PyTorch", "vLLM", "Language models"],
+                "put the engine to sleep",
+                "fewer environments",
+            ),
             ("cuda-oom", &["PyTorch", "TRL"], "tokens per micro-batch", "put the engine to sleep"),
             ("nan-not-memory", &["Environments"], "log_std", "Pad on the left"),
             ("nan-not-memory", &["vLLM", "Language models"], "engine's weights", "log_std"),

@@ -159,7 +159,9 @@ fn elsewhere(moment: &Moment) -> Option<Verdict> {
         let size = found.get(1).map_or("memory".into(), |bytes| {
             bytes.as_str().parse().map_or("memory".into(), |bytes: u64| shown(bytes))
         });
-        let reason = format!("the simulator PhysX was refused {size}: its buffers grow with the number of environments");
+        let reason = format!(
+            "the simulator PhysX was refused {size}: its buffers grow with the number of environments"
+        );
         let step = "see with `nvidia-smi` who else is on that card; take another (`--device cuda:1`), or fewer environments (`--num_envs`)";
         return Some(verdict.because(reason).first(step));
     }
