@@ -19,7 +19,10 @@ impl Scanner<'_> {
         let last_words = self.last_words(file, &state, tail);
         let mut finished = state.progress.finish(state.lines + 1);
         if let Some(end) = finished {
-            state.suspicions.retain(|suspicion| !suspicion.is_farewell() && !suspicion.is_in_thread);
+            let goes = |suspicion: &Suspicion| suspicion.at.line > end && is_open(&suspicion.at.text);
+            state
+                .suspicions
+                .retain(|suspicion| !suspicion.is_farewell() && !suspicion.is_in_thread && !goes(suspicion));
             self.forget_farewells(file, end, state.progress.steps);
         } else if state.suspicions.iter().all(|suspicion| suspicion.rank > 0) {
             self.forget_outlived(file, state.progress.steps);

@@ -3,7 +3,7 @@
 
 use super::event::{TRACKER, is_frame};
 use super::progress::is_step;
-use super::text::{clean, is_quiet, message, regex};
+use super::text::{clean, is_quiet, message, metrics, regex};
 use memchr::{memchr_iter, memmem};
 use regex::Regex;
 use std::sync::LazyLock;
@@ -153,7 +153,7 @@ pub fn last_counter(tail: &[u8]) -> Option<usize> {
         tail.rsplit(|byte| *byte == b'\n').enumerate().take(COUNTED_LINES).filter_map(|(after, bytes)| {
             let bytes = bytes.rsplit(|byte| *byte == b'\r').find(|part| !part.trim_ascii().is_empty())?;
             let text = clean(bytes);
-            let message = message(&text).trim().to_string();
+            let message = metrics(&text).trim().to_string();
             (!message.is_empty()).then_some((after, message))
         });
     let mut is_last = true;
@@ -207,7 +207,7 @@ fn last_lines(tail: &[u8]) -> Vec<Line> {
     };
     let lines = tail.rsplit(|byte| *byte == b'\n').enumerate().filter_map(of);
     let mut lines: Vec<Line> =
-        lines.take(LAST_LINES).take_while(|line| !is_step(message(&line.text))).collect();
+        lines.take(LAST_LINES).take_while(|line| !is_step(metrics(&line.text))).collect();
     lines.reverse();
     lines
 }

@@ -144,7 +144,8 @@ impl<'s> Scanner<'s> {
         // The current piece of a line, and the rules to try on it.
         let (mut piece, mut pending): ((usize, usize), Vec<usize>) = ((0, 0), Vec::new());
         signatures.literals.candidates(bytes, from, to, |literal, at| {
-            if !state.active[literal] || !signatures.literals.holds(literal, bytes, at) {
+            let is_idle = signatures.is_of_steps[literal] && !state.progress.wants_more();
+            if !state.active[literal] || is_idle || !signatures.literals.holds(literal, bytes, at) {
                 return;
             }
             // What this line is looked at for may depend on the one before.
@@ -224,6 +225,7 @@ impl<'s> Scanner<'s> {
                 state.matches[index] += 1;
                 self.found.counts[class] += 1;
                 let (piece, shape, steps) = (here.piece, here.shape, state.progress.steps);
+                state.progress.watch(OUTLIVED);
                 state.last[index] = Some(PutOff { piece, line, steps, shape, rules: Vec::new() });
                 false
             }

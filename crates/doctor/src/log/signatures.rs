@@ -214,6 +214,8 @@ pub struct Signatures {
     pub literals: Literals,
     /// The rules of each literal.
     pub rules_of: Vec<Vec<usize>>,
+    /// Whether the only rule of each literal is that of steps.
+    pub is_of_steps: Vec<bool>,
     /// What a line that no class describes may say of its kind, the first that matches.
     pub generals: Vec<General>,
 }
@@ -322,7 +324,7 @@ impl Signatures {
         const SHAPE: &str = "the signatures are TOML of this shape";
         let files = THEMES.iter().map(|theme| toml::from_str::<ClassFile>(theme.signatures).expect(SHAPE));
         let rows: Vec<ClassRow> = files.flat_map(|file| file.class).collect();
-        let lines: LineFile = toml::from_str(&LINES).expect(SHAPE);
+        let lines: LineFile = toml::from_str(LINES).expect(SHAPE);
         let mut rules = Rules::default();
         // Marks first: a judgement sees the marks of its own line.
         for row in lines.mark {
@@ -425,7 +427,10 @@ impl Rules {
     }
 
     fn finish(self, classes: Vec<Class>, frameworks: Vec<String>, suspicious: Vec<Suspicious>) -> Signatures {
+        let is_step = |rule: &usize| self.rules[*rule].about == About::Mark(Mark::Step);
+        let is_of_steps = self.rules_of.iter().map(|rules| rules.iter().all(is_step)).collect();
         Signatures {
+            is_of_steps,
             classes,
             frameworks,
             suspicious,

@@ -110,6 +110,12 @@ pub fn message(line: &str) -> &str {
     after_prefix(line).trim_start()
 }
 
+/// Returns what may be metrics. A row of a table looks like what some loggers put before a message.
+pub fn metrics(line: &str) -> &str {
+    let text = line.trim_start();
+    if text.starts_with('|') { text } else { message(line) }
+}
+
 /// Returns the message with the spaces that it begins with.
 pub fn after_prefix(line: &str) -> &str {
     PREFIX.find(line).map_or(line, |found| &line[found.end()..])
