@@ -1,7 +1,7 @@
 //! Checks of the repository itself: `cargo xtask tidy`, which never changes a file, and `cargo xtask truth`, which writes
 //! `bench/results/plan_truth.*`; of the binary under faults: `cargo xtask soak`; of every parser under hostile files, and of
 //! the verifiers under hostile text: `cargo xtask fuzz`; of two binaries against each other:
-//! `cargo xtask same-bits`. `cargo xtask index` writes the list of error pages and of what imports leave out, `cargo xtask pages` the numbers and
+//! `cargo xtask same-bits`; of every key of the run file for an effect: `cargo xtask keys`. `cargo xtask index` writes the list of error pages and of what imports leave out, `cargo xtask pages` the numbers and
 //! pictures of the docs, `cargo xtask book` builds them.
 //! `cargo xtask dist` packs a release. `cargo xtask cycles` and `rooms` print what two of tidy's checks measure.
 
@@ -11,6 +11,7 @@ mod dist;
 mod edges;
 mod english;
 mod finding;
+mod keys;
 mod length;
 mod manifest;
 mod rooms;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         ["dist", ..] => dist::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["truth", ..] => truth_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["same-bits", ..] => same_bits::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
+        ["keys", ..] => keys::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["fuzz", ..] => cargo(&FUZZ, &arguments[1..]),
         ["soak", ..] => soak_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         _ => usage(),
@@ -122,6 +124,7 @@ fn usage() -> ExitCode {
     );
     eprintln!("       {}", dist::USAGE);
     eprintln!("       {}", same_bits::USAGE);
+    eprintln!("       {}", keys::USAGE);
     ExitCode::from(2)
 }
 

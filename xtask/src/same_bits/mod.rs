@@ -3,7 +3,7 @@
 //! It owns the verdict on "behaviour-preserving": plan, weights, samples, events, checkpoints and summaries of each case.
 //! It refuses to compare clocks, rates and memory readings, which `readings.rs` lists with reasons.
 
-mod artefacts;
+pub mod artefacts;
 mod cases;
 mod play;
 mod readings;

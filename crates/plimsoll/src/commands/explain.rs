@@ -13,7 +13,7 @@ Examples:
   plimsoll explain --search dev/shm docker")]
 pub struct Args {
     /// The name in the brackets of `error[...]`, or one that `doctor` printed.
-    #[arg(required_unless_present_any = ["list", "search"])]
+    #[arg(required_unless_present_any = ["list", "search", "keys"])]
     slug: Option<String>,
     /// List all names, with one sentence each.
     #[arg(long, conflicts_with = "slug")]
@@ -21,6 +21,9 @@ pub struct Args {
     /// Find pages with all of these words, best matches first.
     #[arg(long, value_name = "WORD", num_args = 1.., conflicts_with_all = ["slug", "list"])]
     search: Vec<String>,
+    /// List every key of a run file, one a line: what `cargo xtask keys` reads.
+    #[arg(long, hide = true, conflicts_with_all = ["slug", "list", "search", "json"])]
+    keys: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -30,6 +33,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.slug {
         Some(slug) => page(slug, args.json),
         None if args.list => list(args.json),
+        None if args.keys => output::text(&(plimsoll_config::keys().join("\n") + "\n")),
         None => search(&args.search, args.json),
     }?;
     Ok(ExitCode::SUCCESS)
