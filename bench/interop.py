@@ -194,9 +194,9 @@ def compare(binary, folder, model):
             out, logprobs = server.generate(ids)
             logits = model(input_ids=torch.tensor([ids + out]), use_cache=False).logits[0, length - 1 : -1].double()
             drawn = torch.tensor(out)[:, None]
-            behind = (logits.max(-1).values - logits.gather(1, drawn)[:, 0]).max().item()
-            if behind > TIE:
-                return f"after {length} tokens a greedy token is {behind:.1e} behind transformers' choice"
+            gap = (logits.max(-1).values - logits.gather(1, drawn)[:, 0]).max().item()
+            if gap > TIE:
+                return f"after {length} tokens the logit of a greedy token is {gap:.1e} less than that of transformers' choice"
             ours = torch.tensor(logprobs, dtype=torch.float64)
             off = (torch.log_softmax(logits, -1).gather(1, drawn)[:, 0] - ours).abs().max().item()
             if off > TOLERANCE:

@@ -4,6 +4,7 @@ use super::provenance::{FileKind, Provenance, Source};
 use super::read::{provenance_of, read_text};
 use super::schema::{all_keys, schema_properties};
 use super::sections::{RunFile, VerbFile};
+use super::values::{Auto, RunDevice};
 use super::{Origin, agent, aliases, de, defaults, layers, lora, not_built, tree, validate};
 use plimsoll_base::Result;
 use std::path::{Path, PathBuf};
@@ -93,8 +94,17 @@ pub fn load_text(
         seen.notes.push(words.into());
     }
     seen.notes.extend(lora::notes(&run));
+    seen.notes.extend(idle_on_cpu(&run));
     let source_text = provenance.source.text.clone();
     Ok(Loaded { run, provenance, source_text, path: path.to_path_buf(), notes: seen.notes })
+}
+
+/// Returns a note for each key of a card that is set where `run.device` asks for the CPU.
+fn idle_on_cpu(run: &RunFile) -> impl Iterator<Item = String> {
+    let on_cpu = run.run.device == Auto::Value(RunDevice::Cpu);
+    let set = [("run.checked", run.run.checked), ("memory.device", run.memory.device != Auto::Auto)];
+    let idle = set.into_iter().filter(move |(_, is_set)| on_cpu && *is_set);
+    idle.map(|(key, _)| format!("`{key}` changes nothing: run.device = \"cpu\""))
 }
 
 /// Reads `defaults` (key, TOML value), then the environment, then `sets`, into the sections that need no training.

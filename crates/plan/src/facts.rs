@@ -2,8 +2,9 @@
 
 use crate::lora::Lora;
 use crate::role_name::PerRole;
-use plimsoll_base::{Bytes, LayerEncodings, ModelSpec};
+use plimsoll_base::{Bytes, DType, LayerEncodings, ModelSpec};
 use plimsoll_config::{Auto, ByteSize, RunSpec};
+use plimsoll_cuda::Modules;
 use plimsoll_files::OpenModel;
 use plimsoll_memory::host::Host;
 use plimsoll_model::STAGING_BYTES_MIN;
@@ -70,6 +71,17 @@ pub struct DiskFacts {
     /// True if the one with the highest evaluation is kept as well.
     pub best: bool,
     pub records: Bytes,
+}
+
+impl Facts {
+    /// Returns the modules that a run on a card loads. `merge`: adapters are merged into the weights that it computes with.
+    pub(crate) fn modules(&self, run: &RunSpec, merge: bool) -> Modules {
+        let adapts = run.lora.is_some() && !merge;
+        // Each of them computes with weights that have no adapters.
+        let others = run.reference || run.critic.is_some() || self.models.values().next().is_some();
+        let is_own = run.model_options.dtype.dtype() == DType::F32 || (adapts && !others);
+        Modules::of(is_own, self.spec.hidden)
+    }
 }
 
 /// Returns the number of evaluation responses that are kept: all of a prompt's, so that pass@k can be read off them.

@@ -11,7 +11,7 @@ use crate::work::work;
 use crate::{devices, hints};
 use plimsoll_base::{DType, Error, Result};
 use plimsoll_config::{Auto, Positions, RunSpec};
-use plimsoll_cuda::{Held, Modules};
+use plimsoll_cuda::Held;
 use plimsoll_device::DeviceKind;
 use plimsoll_memory::{Limits, Plan, Pool, host::Host};
 use plimsoll_reward::{RewardMemory, RewardSpec};
@@ -119,21 +119,12 @@ pub(crate) fn with_planner<T>(
         DeviceKind::Cpu => Default::default(),
         DeviceKind::Cuda => {
             let [(apart, source), (merged, _)] =
-                [false, true].map(|merge| Held::known(modules(run, facts, merge)));
+                [false, true].map(|merge| Held::known(facts.modules(run, merge)));
             ([apart, merged], source)
         }
     };
     let (rewards, held) = (reward_memory(run), (held, source.as_str()));
     work(&Planner { facts, kind, threads, limits, rates: &rates, purpose, rewards, held })
-}
-
-/// Returns the modules that a run on a card loads. `merge`: adapters are merged into the weights that it computes with.
-pub(crate) fn modules(run: &RunSpec, facts: &Facts, merge: bool) -> Modules {
-    let adapts = run.lora.is_some() && !merge;
-    // Each of them computes with weights that have no adapters.
-    let others = run.reference || run.critic.is_some() || facts.models.values().next().is_some();
-    let is_own = run.model_options.dtype.dtype() == DType::F32 || (adapts && !others);
-    Modules::of(is_own, facts.spec.hidden)
 }
 
 pub(crate) fn report(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {

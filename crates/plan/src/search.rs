@@ -11,7 +11,6 @@ use super::report::Resolved;
 use crate::facts::Facts;
 use crate::facts::HostFacts;
 use crate::lora::{CriticAdapter, lora, merges};
-use crate::planning::modules;
 use crate::role_name::RoleName;
 use crate::shape::{Offload, RunShape, Scoring, Training};
 use crate::work::{check_sizes, response_tokens, work};
@@ -498,7 +497,7 @@ impl Planner<'_> {
             episodes: crate::facts::episode_memory(run),
             host: HostFacts { staging, ..self.facts.host },
             held: self.held.0[usize::from(knobs.merge)],
-            modules: modules(run, self.facts, knobs.merge),
+            modules: self.facts.modules(run, knobs.merge),
             recorded: engine.recorded_sizes().len() * self.ways_of_sampling(run),
         };
         (shape, resolved)

@@ -17,10 +17,6 @@ use tokio::sync::Notify;
 
 /// By how much a buffer grows at least.
 const GROWTH_BYTES_MIN: usize = 4 << 10;
-/// A body that began later may still be on its way at full speed.
-const GRACE: Duration = Duration::from_millis(300);
-/// How often one that waits for room looks whether another has become slow.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// The bodies that a server holds.
 pub struct Arrivals {
@@ -43,9 +39,6 @@ struct Body {
     bytes: usize,
     is_whole: bool,
     is_cut: bool,
-    /// Since when it waits for room, and for how long it has: that it does not go on then is not its client's doing.
-    waits: Option<Instant>,
-    waited: Duration,
     cut: Arc<Notify>,
 }
 
@@ -125,15 +118,7 @@ impl Arrivals {
         let mut state = all.lock();
         let (id, cut) = (state.next, Arc::new(Notify::new()));
         state.next += 1;
-        let body = Body {
-            begun: Instant::now(),
-            bytes: 0,
-            is_whole: false,
-            is_cut: false,
-            waits: None,
-            waited: Duration::ZERO,
-            cut: cut.clone(),
-        };
+        let body = Body { begun: Instant::now(), bytes: 0, is_whole: false, is_cut: false, cut: cut.clone() };
         state.bodies.insert(id, body);
         drop(state);
         Place { arrivals: all.clone(), id, cut }
@@ -145,44 +130,23 @@ impl Arrivals {
 }
 
 impl State {
-    fn wait(&mut self, id: u64, waits: bool) {
-        let (Some(body), now) = (self.bodies.get_mut(&id), Instant::now()) else { return };
-        match (waits, body.waits) {
-            (true, None) => body.waits = Some(now),
-            (false, Some(since)) => (body.waits, body.waited) = (None, body.waited + (now - since)),
-            _ => {}
-        }
-    }
-
-    /// Makes room for body `own`, unless one is on its way out: the slowest body that is not whole and could go on goes; where
-    /// all wait for room, the one that began first.
-    fn cut_one(&mut self, own: u64) {
+    /// Refuses the slowest body that is not whole, other than `own`, unless one is on its way out.
+    fn cut_slowest(&mut self, own: u64) {
         if self.bodies.values().any(|body| body.is_cut) {
             return;
         }
         let now = Instant::now();
-        let held = || self.bodies.iter().filter(|(_, body)| !body.is_whole && body.bytes > 0);
-        let rate = |body: &Body| body.bytes as f64 / body.awaited(now).as_secs_f64();
-        let slow = held().filter(|(_, body)| body.waits.is_none() && body.awaited(now) >= GRACE);
-        let slowest = slow.min_by(|(_, a), (_, b)| rate(a).total_cmp(&rate(b)));
-        let waiting = || {
-            let old =
-                held().filter(|(id, body)| **id != own && body.waits.is_some() && now - body.begun >= GRACE);
-            old.min_by_key(|(_, body)| body.begun)
+        let rate = |body: &Body| {
+            let age = now.saturating_duration_since(body.begun).max(Duration::from_micros(1));
+            body.bytes as f64 / age.as_secs_f64()
         };
-        let Some(id) = slowest.or_else(waiting).map(|(id, _)| *id) else { return };
-        self.bodies.get_mut(&id).into_iter().for_each(|body| {
+        let others =
+            self.bodies.iter_mut().filter(|(id, body)| **id != own && !body.is_whole && body.bytes > 0);
+        let slowest = others.min_by(|(_, a), (_, b)| rate(a).total_cmp(&rate(b)));
+        if let Some((_, body)) = slowest {
             body.is_cut = true;
             body.cut.notify_one();
-        });
-    }
-}
-
-impl Body {
-    /// Returns for how long the server was ready for its bytes.
-    fn awaited(&self, now: Instant) -> Duration {
-        let waits = self.waits.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        now.saturating_duration_since(self.begun).saturating_sub(self.waited + waits)
+        }
     }
 }
 
@@ -194,18 +158,16 @@ impl Place {
             if self.try_take(bytes) {
                 return;
             }
-            let _ = tokio::time::timeout(LOOK, freed).await;
+            freed.await;
         }
     }
 
     fn try_take(&self, bytes: usize) -> bool {
         let mut state = self.arrivals.lock();
         if state.held + bytes > self.arrivals.most {
-            state.wait(self.id, true);
-            state.cut_one(self.id);
+            state.cut_slowest(self.id);
             return false;
         }
-        state.wait(self.id, false);
         state.held += bytes;
         if let Some(body) = state.bodies.get_mut(&self.id) {
             body.bytes += bytes;
@@ -242,9 +204,6 @@ mod tests {
         assert!(slow.try_take(40) && whole.try_take(40));
         whole.is_whole();
         assert!(!quick.try_take(30));
-        assert!(arrivals.lock().bodies.values().all(|body| !body.is_cut), "none is old");
-        arrivals.lock().bodies.values_mut().for_each(|body| body.begun -= GRACE);
-        assert!(!quick.try_take(30));
         let is_cut = |place: &Place| arrivals.lock().bodies[&place.id].is_cut;
         assert!(is_cut(&slow) && !is_cut(&whole));
         drop(slow);
@@ -255,20 +214,6 @@ mod tests {
         assert!(quick.try_take(40));
         drop(quick);
         assert_eq!(arrivals.lock().held, 0);
-    }
-
-    #[test]
-    fn bodies_that_all_wait_for_room_do_not_wait_for_ever() {
-        let arrivals = Arc::new(Arrivals::new(100));
-        let [first, second, third] = [(); 3].map(|()| Arrivals::begin(&arrivals));
-        assert!([&first, &second].iter().all(|place| place.try_take(40)) && third.try_take(20));
-        assert!([&first, &second, &third].iter().all(|place| !place.try_take(40)));
-        arrivals.lock().bodies.values_mut().for_each(|body| body.begun -= GRACE);
-        assert!(!third.try_take(40));
-        let is_cut = |place: &Place| arrivals.lock().bodies[&place.id].is_cut;
-        assert!(is_cut(&first) && !is_cut(&second) && !is_cut(&third));
-        drop(first);
-        assert!(third.try_take(40));
     }
 
     #[test]

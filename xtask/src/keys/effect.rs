@@ -30,9 +30,13 @@ impl Left {
                 match kind {
                     Kind::Plan => left.plan.insert(name, value),
                     Kind::Weights => left.bits.insert(name, value),
-                    Kind::Samples => left.bits.insert(name.clone(), value).and(left.output.insert(name, "a file".into())),
+                    Kind::Samples => {
+                        left.bits.insert(name.clone(), value).and(left.output.insert(name, "a file".into()))
+                    }
                     // Its other files are copies, sums of them, and an account with clocks; that they are there is output.
-                    Kind::Checkpoints if name.contains("manifest.json") || name.contains("state.json") => None,
+                    Kind::Checkpoints if name.contains("manifest.json") || name.contains("state.json") => {
+                        None
+                    }
                     Kind::Checkpoints if name.ends_with(".safetensors") => {
                         left.output.insert(name.clone(), "a file".into());
                         left.bits.insert(name, value)
@@ -61,7 +65,13 @@ impl Left {
         {
             ours.retain(|name, value| theirs.get(name) == Some(value));
             // A name that only one of them has would be an effect of any key.
-            ours.extend(theirs.keys().filter(|name| !ours.contains_key(*name)).map(|name| (name.clone(), NOISE.into())).collect::<Vec<_>>());
+            ours.extend(
+                theirs
+                    .keys()
+                    .filter(|name| !ours.contains_key(*name))
+                    .map(|name| (name.clone(), NOISE.into()))
+                    .collect::<Vec<_>>(),
+            );
         }
         self
     }
@@ -97,7 +107,9 @@ pub fn effect(seen: &Seen, key: &str, value: &str, before: &Left, after: &Left) 
             && !is_echo(name, new.get(**name), key, value)
     };
     let name = names.iter().find(differs)?;
-    let short = |value: Option<&String>| value.map_or("absent".into(), |value| value.chars().take(40).collect::<String>());
+    let short = |value: Option<&String>| {
+        value.map_or("absent".into(), |value| value.chars().take(40).collect::<String>())
+    };
     Some(format!("{name}: {} -> {}", short(old.get(*name)), short(new.get(*name))))
 }
 
@@ -107,7 +119,8 @@ fn is_echo(name: &str, leaf: Option<&String>, key: &str, value: &str) -> bool {
     let plain = |text: &str| text.trim_matches('"').to_string();
     let same = |leaf: &String| {
         let (leaf, value) = (plain(leaf), plain(value));
-        leaf == value || matches!((leaf.parse::<f64>(), value.parse::<f64>()), (Ok(a), Ok(b)) if (a as f32) == (b as f32))
+        leaf == value
+            || matches!((leaf.parse::<f64>(), value.parse::<f64>()), (Ok(a), Ok(b)) if (a as f32) == (b as f32))
     };
     last(name) == last(key) && leaf.is_some_and(same)
 }
@@ -128,9 +141,15 @@ mod tests {
 
     #[test]
     fn an_echo_is_no_effect() {
-        let before = left(&[("model.safetensors", "a")], &[("events 1 train.adam_epsilon", "1e-8"), ("events 1 loss", "2")]);
+        let before = left(
+            &[("model.safetensors", "a")],
+            &[("events 1 train.adam_epsilon", "1e-8"), ("events 1 loss", "2")],
+        );
         for echo in ["1e-3", "0.001", "\"1e-3\""] {
-            let after = left(&[("model.safetensors", "a")], &[("events 1 train.adam_epsilon", echo), ("events 1 loss", "2")]);
+            let after = left(
+                &[("model.safetensors", "a")],
+                &[("events 1 train.adam_epsilon", echo), ("events 1 loss", "2")],
+            );
             assert_eq!(effect(&Seen::Output, KEY, "1e-3", &before, &after), None, "{echo}");
             assert_eq!(effect(&Seen::Bits, KEY, "1e-3", &before, &after), None, "{echo}");
         }
@@ -143,9 +162,21 @@ mod tests {
     fn copies_of_the_settings_are_left_out() {
         let mut artefacts = Artefacts::default();
         artefacts.insert(Kind::Plan, "out/run/run.toml", "digest".into());
-        artefacts.insert(Kind::Checkpoints, "out/run/checkpoints/step-000001/state/run.toml", "digest".into());
-        artefacts.insert(Kind::Checkpoints, "out/run/checkpoints/step-000001/manifest.json files.state/run.toml.sha256", "digest".into());
-        artefacts.insert(Kind::Checkpoints, "out/run/checkpoints/step-000001/state/state.json plan", "digest".into());
+        artefacts.insert(
+            Kind::Checkpoints,
+            "out/run/checkpoints/step-000001/state/run.toml",
+            "digest".into(),
+        );
+        artefacts.insert(
+            Kind::Checkpoints,
+            "out/run/checkpoints/step-000001/manifest.json files.state/run.toml.sha256",
+            "digest".into(),
+        );
+        artefacts.insert(
+            Kind::Checkpoints,
+            "out/run/checkpoints/step-000001/state/state.json plan",
+            "digest".into(),
+        );
         assert_eq!(Left::of(&artefacts, "/t"), Left::default());
         artefacts.insert(Kind::Events, "out/run/events.jsonl 1 saved path", "\"/t/out/run\"".into());
         assert_eq!(Left::of(&artefacts, "/t").output["out/run/events.jsonl 1 saved path"], "\"DIR/out/run\"");
@@ -165,7 +196,9 @@ mod tests {
         let ends = |slug: Option<&str>| Left { slug: slug.map(str::to_string), ..left(&[], &[]) };
         let seen = Seen::Ends("reward-failed".into());
         assert!(effect(&seen, KEY, "1", &ends(None), &ends(Some("reward-failed"))).is_some());
-        for (before, after) in [(None, None), (None, Some("bad-value")), (Some("reward-failed"), Some("reward-failed"))] {
+        for (before, after) in
+            [(None, None), (None, Some("bad-value")), (Some("reward-failed"), Some("reward-failed"))]
+        {
             assert_eq!(effect(&seen, KEY, "1", &ends(before), &ends(after)), None);
         }
         let whole = left(&[("model.safetensors", "a")], &[]);

@@ -70,12 +70,17 @@ fn findings(options: &Options, root: &Path, folder: &Path) -> Result<usize, Stri
     let keys = keys(&binary)?;
     let (without_row, without_key) = table.strangers(&keys);
     let mut lines: Vec<String> = Vec::new();
-    lines.extend(without_row.iter().map(|key| format!("{key}: no row tries it: add one to xtask/src/keys/table.toml")));
-    lines.extend(without_key.iter().map(|key| format!("{key}: a row tries it, and the program does not have it")));
+    lines.extend(
+        without_row.iter().map(|key| format!("{key}: no row tries it: add one to xtask/src/keys/table.toml")),
+    );
+    lines.extend(
+        without_key.iter().map(|key| format!("{key}: a row tries it, and the program does not have it")),
+    );
     let is_chosen = |row: &&Row| {
         (options.only.is_empty() || options.only.iter().any(|start| row.key.starts_with(start.as_str())))
             && options.base.as_ref().is_none_or(|base| *base == row.base)
     };
+    table.untried.iter().for_each(|(key, why)| println!("{key:<36} not tried: {why}"));
     let rows: Vec<&Row> = table.rows.iter().filter(is_chosen).collect();
     let player = Player::new(&table, &binary, root, folder)?;
     lines.extend(play_all(&player, &rows));

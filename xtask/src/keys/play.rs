@@ -43,19 +43,26 @@ pub enum Outcome {
 
 impl<'t> Player<'t> {
     /// Writes the table's files and makes the runs that others read.
-    pub fn new(table: &'t Table, binary: &'t Path, root: &'t Path, folder: &'t Path) -> Result<Player<'t>, String> {
+    pub fn new(
+        table: &'t Table,
+        binary: &'t Path,
+        root: &'t Path,
+        folder: &'t Path,
+    ) -> Result<Player<'t>, String> {
         let python = std::env::var("PLIMSOLL_TEST_PYTHON").ok();
         let (runs, bases) = (AtomicUsize::new(0), Mutex::new(HashMap::new()));
         let player = Player { table, binary, root, folder, python, runs, bases };
         for (name, text) in &table.files {
             let path = folder.join("files").join(name);
-            let written = fs::create_dir_all(path.parent().expect("it is in a folder")).and_then(|()| fs::write(&path, text));
+            let written = fs::create_dir_all(path.parent().expect("it is in a folder"))
+                .and_then(|()| fs::write(&path, text));
             written.map_err(|err| format!("{}: {err}", path.display()))?;
         }
         for (name, base) in &table.before {
             let dir = folder.join("before").join(name);
             let place = player.place()?;
-            let sets = base.set.iter().cloned().chain([format!("run.dir={}", dir.display())]).collect::<Vec<_>>();
+            let sets =
+                base.set.iter().cloned().chain([format!("run.dir={}", dir.display())]).collect::<Vec<_>>();
             let (code, words) = player.execute("train", base, &sets, &place, &[])?;
             let _ = fs::remove_dir_all(&place);
             if code != 0 {
@@ -110,7 +117,8 @@ impl<'t> Player<'t> {
         let out = place.join("out");
         let dir = format!("run.dir={}", out.join("run").display());
         let sets: Vec<String> = base.set.iter().cloned().chain([dir]).chain(sets.iter().cloned()).collect();
-        let (verb, flags): (_, &[&str]) = if is_plan { ("plan", &["--json"]) } else { ("train", &["--json", "-q"]) };
+        let (verb, flags): (_, &[&str]) =
+            if is_plan { ("plan", &["--json"]) } else { ("train", &["--json", "-q"]) };
         let (code, words) = self.execute(verb, base, &sets, &place, flags)?;
         let text = fs::read_to_string(place.join("stdout")).unwrap_or_default();
         let mut artefacts = Artefacts::default();
@@ -122,7 +130,10 @@ impl<'t> Player<'t> {
             false => {}
         }
         let mut left = Left::of(&artefacts, &place.display().to_string());
-        let slug = words.split_once("error[").and_then(|(_, rest)| rest.split_once(']')).map(|(slug, _)| slug.to_string());
+        let slug = words
+            .split_once("error[")
+            .and_then(|(_, rest)| rest.split_once(']'))
+            .map(|(slug, _)| slug.to_string());
         left.slug = match code {
             0 => None,
             code => slug.or(Some(format!("exit {code}"))),
@@ -140,7 +151,14 @@ impl<'t> Player<'t> {
     }
 
     /// Runs a command to its end; returns its exit code and what it said on stderr.
-    fn execute(&self, verb: &str, base: &Base, sets: &[String], place: &Path, flags: &[&str]) -> Result<(i32, String), String> {
+    fn execute(
+        &self,
+        verb: &str,
+        base: &Base,
+        sets: &[String],
+        place: &Path,
+        flags: &[&str],
+    ) -> Result<(i32, String), String> {
         let file = |name: &str| fs::File::create(place.join(name)).map_err(|err| format!("{name}: {err}"));
         let expand = |text: &String| {
             text.replace("FILES", &self.folder.join("files").display().to_string())
@@ -151,7 +169,11 @@ impl<'t> Player<'t> {
         let mut command = Command::new(self.binary);
         // `plan 2` ranks: flags that are not settings are written as such in the table.
         let (more, sets): (Vec<&String>, Vec<&String>) = sets.iter().partition(|set| set.starts_with("--"));
-        command.arg(verb).arg(expand(&base.run)).args(flags).args(more.iter().flat_map(|text| text.split(' ')));
+        command
+            .arg(verb)
+            .arg(expand(&base.run))
+            .args(flags)
+            .args(more.iter().flat_map(|text| text.split(' ')));
         sets.iter().for_each(|set| {
             command.arg("--set").arg(expand(set));
         });

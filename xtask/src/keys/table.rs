@@ -74,6 +74,7 @@ pub struct Row {
     pub value: String,
     pub seen: Seen,
     pub with: Vec<String>,
+    #[cfg_attr(not(test), expect(dead_code, reason = "a test reads it"))]
     pub why: Option<String>,
 }
 
@@ -85,6 +86,8 @@ pub struct Table {
     /// Runs that are made before, whose directories others read; by name.
     pub before: BTreeMap<String, Base>,
     pub bases: BTreeMap<String, Base>,
+    /// Keys that cannot be tried here, with the reason.
+    pub untried: BTreeMap<String, String>,
     pub rows: Vec<Row>,
 }
 
@@ -92,6 +95,8 @@ pub struct Table {
 #[serde(deny_unknown_fields)]
 struct Text {
     files: BTreeMap<String, String>,
+    #[serde(default)]
+    untried: BTreeMap<String, String>,
     before: BTreeMap<String, Base>,
     base: BTreeMap<String, Base>,
 }
@@ -116,13 +121,14 @@ impl Table {
         }
         // Rows of one base and one `with` follow each other: their base's run is made once.
         rows.sort_by(|a: &Row, b: &Row| (&a.base, &a.with).cmp(&(&b.base, &b.with)));
-        Ok(Table { files: text.files, before: text.before, bases: text.base, rows })
+        Ok(Table { files: text.files, before: text.before, bases: text.base, untried: text.untried, rows })
     }
 
     /// Returns the keys of the program without a row, and those of rows that the program does not have.
     pub fn strangers(&self, keys: &[String]) -> (Vec<String>, Vec<String>) {
         let known: BTreeSet<&str> = keys.iter().map(String::as_str).collect();
-        let tried: BTreeSet<&str> = self.rows.iter().map(|row| row.key.as_str()).collect();
+        let rows = self.rows.iter().map(|row| &row.key);
+        let tried: BTreeSet<&str> = rows.chain(self.untried.keys()).map(String::as_str).collect();
         let texts = |names: BTreeSet<&str>| names.into_iter().map(str::to_string).collect();
         (texts(&known - &tried), texts(&tried - &known))
     }
@@ -174,12 +180,15 @@ mod tests {
 
     #[test]
     fn keys_without_a_row_and_rows_without_a_key_are_named() {
-        let text = "[files]\n[before]\n[base.a]\nrun = \"r\"\n[base.a.keys]\n\"train.x\" = { bits = \"1\" }\n";
+        let text =
+            "[files]\n[before]\n[base.a]\nrun = \"r\"\n[base.a.keys]\n\"train.x\" = { bits = \"1\" }\n";
         let table = Table::parse(text).expect("it is understood");
         let keys = ["train.x", "train.y"].map(str::to_string);
         assert_eq!(table.strangers(&keys), (vec!["train.y".into()], vec![]));
         assert_eq!(table.strangers(&keys[1..]).1, ["train.x"]);
-        for bad in ["{ }", "{ bits = \"1\", plan = \"1\" }", "{ ends = \"1\" }", "{ bits = \"1\", slug = \"s\" }"] {
+        for bad in
+            ["{ }", "{ bits = \"1\", plan = \"1\" }", "{ ends = \"1\" }", "{ bits = \"1\", slug = \"s\" }"]
+        {
             assert!(Table::parse(&text.replace("{ bits = \"1\" }", bad)).is_err(), "{bad}");
         }
         assert_eq!(set_name("reward.weight"), "reward.0.weight");

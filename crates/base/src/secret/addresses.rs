@@ -95,8 +95,7 @@ fn pair_in(word: &str) -> Option<(usize, usize)> {
                 .is_some_and(|dot| host[dot + 1..].starts_with(|c: char| c.is_ascii_alphanumeric()))
             && !host.starts_with("sha256:"));
     let before = &word[..at];
-    let start =
-        before.rfind(|c| matches!(c, '"' | '\'' | '`' | '=' | ',' | '(' | '/')).map_or(0, |start| start + 1);
+    let start = before.rfind(['"', '\'', '`', '=', ',', '(', '/']).map_or(0, |start| start + 1);
     let (user, password) = before[start..].split_once(':')?;
     let is_name = !user.is_empty() && user.chars().all(|c| c.is_ascii_alphanumeric() || "._%+-".contains(c));
     (is_host && is_name && !password.is_empty() && !NO_USERS.contains(&user)).then_some((start, at + 1))

@@ -358,7 +358,7 @@ pub struct Memory {
     pub offload: Auto<Vec<Offload>>,
     /// The buffer through which files are read and written.
     pub staging: Auto<ByteSize>,
-    /// Refuse a limit that comes from free memory instead of a container.
+    /// End the run with an error, after a checkpoint, at the first reading above its row of the plan; else that is a warning.
     pub strict: bool,
 }
 

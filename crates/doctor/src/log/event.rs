@@ -19,7 +19,7 @@ const LINES_BEFORE: usize = 240;
 const LINES_WITHOUT_TRACEBACK: usize = 40;
 /// Lines after the first that a message may be wrapped over.
 const LINES_NEAR: usize = 3;
-/// Lines over which a terminal breaks a message whose numbers are wanted.
+/// Lines over which a terminal breaks a message whose numbers are read.
 const LINES_WRAPPED: usize = 12;
 /// No terminal is narrower.
 const WRAP_WIDTH_MIN: usize = 40;

@@ -15,7 +15,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// Bytes of a part of which it is told what the part is.
+    /// Bytes of a part from which its kind is judged.
     const SAMPLE: usize = 4 << 10;
 
     /// Looks at what was read.

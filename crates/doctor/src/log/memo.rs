@@ -6,7 +6,7 @@
 
 /// Shapes remembered. A further one takes the place of another.
 const SLOTS: usize = 1 << 15;
-/// Whole numbers of so many digits belong to the shape: exit codes, signals, answers of servers, numbers of errors.
+/// Whole numbers of up to three digits belong to the shape: exit codes, signals, answers of servers, numbers of errors.
 const DIGITS_KEPT: usize = 3;
 /// Letters and digits in a row, of both kinds, that are the name of a thing and no word: 16 are 64 bits.
 const NAME_BYTES: usize = 16;

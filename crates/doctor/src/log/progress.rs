@@ -195,7 +195,7 @@ impl Progress {
 
     /// Reads the numbers of a step, or of a line with one that is not a number.
     pub fn numbers(&mut self, text: &str, line: u64) {
-        // What did not end in so many lines does not end.
+        // What did not end within `NAN_LOOKS` lines does not end.
         if self.nan.as_ref().is_some_and(|run| run.looks >= NAN_LOOKS) {
             return;
         }

@@ -60,7 +60,7 @@ const STACKS: [&str; 11] = [
     "Environments",
     "Language models",
 ];
-/// Frameworks whose own settings help nobody else.
+/// Frameworks whose settings are of no use to others.
 const OWN: [&str; 2] = ["Ray", "Plimsoll"];
 
 /// What a reason says, and the steps that it makes pointless.
@@ -167,7 +167,7 @@ mod tests {
         assert!(!size.contains("ragmentation") && size.contains("tokens per micro-batch"), "{size}");
         let moved = steps("cuda-oom", &["PyTorch"], &["size: weights were being moved to the card"]);
         assert!(!moved.contains("tokens per micro-batch"), "{moved}");
-        let limited = steps("hub-unreachable", &[], &["https://huggingface.co/x answered 429 Too Many"]);
+        let limited = steps("hub-unreachable", &[], &["https://hub.example/x answered 429 Too Many"]);
         assert!(limited.contains("HF_TOKEN") && !limited.contains("no way out"), "{limited}");
     }
 }
