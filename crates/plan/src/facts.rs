@@ -2,8 +2,8 @@
 
 use crate::lora::Lora;
 use crate::role_name::PerRole;
-use plimsoll_base::{Bytes, DType, LayerEncodings, ModelSpec};
-use plimsoll_config::{Auto, ByteSize, RunSpec};
+use plimsoll_base::{Bytes, DType, LayerEncodings, LoraTargets, ModelSpec};
+use plimsoll_config::{Auto, ByteSize, LoraSpec, RunSpec};
 use plimsoll_cuda::Modules;
 use plimsoll_files::OpenModel;
 use plimsoll_memory::host::Host;
@@ -76,7 +76,9 @@ pub struct DiskFacts {
 impl Facts {
     /// Returns the modules that a run on a card loads. `merge`: adapters are merged into the weights that it computes with.
     pub(crate) fn modules(&self, run: &RunSpec, merge: bool) -> Modules {
-        let adapts = run.lora.is_some() && !merge;
+        // The layers without one compute as ever.
+        let has_all = |lora: &LoraSpec| lora.targets == LoraTargets::ALL && self.spec.delta.is_none();
+        let adapts = run.lora.as_ref().is_some_and(has_all) && !merge;
         // Each of them computes with weights that have no adapters.
         let others = run.reference || run.critic.is_some() || self.models.values().next().is_some();
         let is_own = run.model_options.dtype.dtype() == DType::F32 || (adapts && !others);

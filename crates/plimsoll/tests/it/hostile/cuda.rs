@@ -90,11 +90,17 @@ fn a_plan_for_a_card_needs_none_and_says_where_its_numbers_come_from() {
         let device = &plan["pools"]["device"];
         assert_eq!((code, &plan["fits"]), (0, &true.into()), "{args:?}");
         assert_eq!(device["limit_bytes"].is_u64(), limited, "{args:?}: {device}");
-        let libraries =
-            plan["regions"].as_array().expect("rows").iter().find(|r| r["name"] == "device.libraries");
-        let bytes = libraries.expect("a row of what the driver takes")["bytes"].as_u64().expect("bytes");
+        let row = |name: &str| {
+            let found = plan["regions"].as_array().expect("rows").iter().find(|row| row["name"] == name);
+            found.expect("a row of what the driver takes")["bytes"].as_u64().expect("bytes")
+        };
+        let bytes = row("device.libraries") + row("device.graphs");
         let (arena, peak) = (plan["arena_bytes"].as_u64(), device["peak_bytes"].as_u64());
-        assert_eq!(arena.map(|arena| arena + bytes), peak, "{args:?}: the arena and the libraries");
+        assert_eq!(
+            arena.map(|arena| arena + bytes),
+            peak,
+            "{args:?}: the arena, the libraries and recorded passes"
+        );
         assert!(plan["libraries_source"].as_str().is_some_and(|s| s.contains("table")), "{args:?}: {plan}");
     }
     let table = text(&plimsoll(&["plan", &run, "--limit", "device=8GiB"]).stdout);
