@@ -98,6 +98,7 @@ fn play_all(player: &Player, rows: &[&Row]) -> Vec<String> {
             scope.spawn(|| {
                 while let Some(row) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if let Some(line) = line(row, player.try_row(row)) {
+                        eprintln!("finding: {line}");
                         found.lock().expect("no thread panics with it").push(line);
                     }
                 }
