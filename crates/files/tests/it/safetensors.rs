@@ -158,9 +158,19 @@ fn tensors_must_be_those_of_the_config() {
         assert!(message.contains(words), "{message}");
     }
     let dir = tempfile::tempdir().unwrap();
-    for ignorable in ["lm_head.weight", "model.layers.0.self_attn.rotary_emb.inv_freq"] {
-        open(&directory(dir.path(), &plus(ignorable, vec![6, 4]))).unwrap();
-    }
+    open(&directory(dir.path(), &plus("model.layers.0.self_attn.rotary_emb.inv_freq", vec![6, 4]))).unwrap();
+    // The head of a tied model is left alone where it is the embedding, and refused where it is another.
+    let (slug, message) = refusal(&plus("lm_head.weight", vec![6, 4]));
+    assert_eq!(slug, "model-tensor-unexpected", "{message}");
+    assert!(message.contains("differs from the embedding in row 0"), "{message}");
+    let (mut header, mut data) = header_and_data(&shapes());
+    let mut entry = header["model.embed_tokens.weight"].clone();
+    let offsets = [0, 1].map(|i| entry["data_offsets"][i].as_u64().unwrap() as usize);
+    let end = data.len();
+    data.extend_from_within(offsets[0]..offsets[1]);
+    entry["data_offsets"] = json!([end, data.len()]);
+    header.insert("lm_head.weight".into(), entry);
+    open(&directory(dir.path(), &safetensors(&Value::Object(header).to_string(), &data))).unwrap();
 }
 
 #[test]
