@@ -2,7 +2,6 @@
 //! table knows is not shown at all: its name says too little about what it holds.
 
 use crate::launch::config::NOT_YAML;
-use crate::launch::python::EXPRESSION;
 use crate::setting::{SURROUNDINGS, Setting, TRAINER, number};
 use crate::table::Table;
 use plimsoll_base::{WITHHELD, is_name_of_secret, without_secrets};
@@ -49,8 +48,6 @@ pub(crate) fn withhold(table: &Table, settings: Vec<Setting>) -> Vec<Setting> {
             return Setting { key, value: WITHHELD.into(), unreadable: None, is_withheld: true, ..given };
         }
         let value = without_secrets(&given.value);
-        let is_code = given.unreadable == Some(EXPRESSION) || value.contains("lambda");
-        let value = if is_code { without_arguments(&value) } else { value };
         Setting { key, is_withheld: value != given.value, value, ..given }
     };
     settings.into_iter().map(one).collect()
@@ -73,29 +70,6 @@ fn name_of(key: &str) -> String {
         None if is_word => WITHHELD.into(),
         None => clean,
     }
-}
-
-/// Code without the texts that its calls are given by their place: `judge('KEY')` does not say what they are.
-fn without_arguments(code: &str) -> String {
-    let (mut clean, mut rest, mut depth) = (String::with_capacity(code.len()), code, 0_u32);
-    while let Some(at) = rest.find(['(', ')', '"', '\'']) {
-        let opener = rest[at..].chars().next().expect("it was found");
-        clean += &rest[..=at];
-        rest = &rest[at + 1..];
-        match opener {
-            '(' => depth += 1,
-            ')' => depth = depth.saturating_sub(1),
-            quote => {
-                let is_placed = depth > 0 && clean[..clean.len() - 1].trim_end().ends_with(['(', ',']);
-                let end = rest.find(quote).unwrap_or(rest.len());
-                clean += if is_placed && end > 0 { WITHHELD } else { &rest[..end] };
-                rest = &rest[end..];
-                clean.extend(rest.starts_with(quote).then_some(quote));
-                rest = rest.strip_prefix(quote).unwrap_or(rest);
-            }
-        }
-    }
-    clean + rest
 }
 
 fn is_switch(value: &str) -> bool {
@@ -122,7 +96,6 @@ mod tests {
             ("judge_url", "f(token=\"k\", split=\"train\")", "f(token=\"(not shown)\", split=\"train\")"),
             ("judge_url", "a, WANDB_API_KEY=k", "a, WANDB_API_KEY=(not shown)"),
             ("judge_url", "a, -u, me:k", "a, -u, (not shown)"),
-            ("judge_url", "[lambda c: ask('k', 5)]", "[lambda c: ask('(not shown)', 5)]"),
             ("prompt_key", "question", "question"),
             ("pad_token", "<pad>", "<pad>"),
             ("use_wandb", "k", "(not shown)"),

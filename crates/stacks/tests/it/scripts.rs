@@ -211,6 +211,7 @@ fn r_reading_was_quadratic() {
         let _ = settings(stack, &path);
         let _ = import(stack, &path, &Wishes::default());
         let took = begin.elapsed();
-        assert!(took < Duration::from_secs(2), "{stack:?} took {took:?}: {}...", &text[..60]);
+        // A search that grows with the square took 16 s.
+        assert!(took < Duration::from_secs(6), "{stack:?} took {took:?}: {}...", &text[..60]);
     }
 }
