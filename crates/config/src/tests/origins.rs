@@ -1,4 +1,4 @@
-//! Where a value of a run file stands.
+//! Where a value of a run file is from: its line and column.
 
 use super::{GOOD, load_text};
 
