@@ -22,6 +22,7 @@ fn a_log_is_named_with_evidence_and_remedies() {
     assert_eq!(found["follows"][0]["slug"], "nccl-device-oom");
     assert!(found["reasons"].to_string().contains("14.00 GiB are reserved but unallocated"), "{found}");
     assert!(found["remedies"].as_array().is_some_and(|steps| steps.len() >= 3), "{found}");
+    assert!(found["remedies"][0].to_string().contains("expandable_segments"), "{found}");
     assert!(found["unproven"].is_array() && found["evidence"][0]["file"].is_string(), "{found}");
     let words = text(&plimsoll(&["doctor", "--log", &folder.text_path("a.log")]).stdout);
     for part in ["first cause: cuda-oom\n", "\nseen\n", "\nbecause\n", "\nfollows\n", "\ndo\n  1. "] {

@@ -206,12 +206,21 @@ fn r_reading_was_quadratic() {
         let path = folder.path().join("x.py");
         let text = &text[..text.len().min(1 << 20)];
         std::fs::write(&path, text).expect("a file");
-        let begin = Instant::now();
         let stack = find(stack).expect("a stack");
-        let _ = settings(stack, &path);
-        let _ = import(stack, &path, &Wishes::default());
-        let took = begin.elapsed();
-        // A search that grows with the square took 16 s.
-        assert!(took < Duration::from_secs(6), "{stack:?} took {took:?}: {}...", &text[..60]);
+        let read = || {
+            let begin = Instant::now();
+            let _ = settings(stack, &path);
+            let _ = import(stack, &path, &Wishes::default());
+            begin.elapsed()
+        };
+        // What others do on this machine does not count: one of three is enough.
+        let limit = Duration::from_secs(2);
+        let mut took = read();
+        for _ in 0..2 {
+            if took >= limit {
+                took = read();
+            }
+        }
+        assert!(took < limit, "{stack:?} took {took:?}: {}...", &text[..60]);
     }
 }
