@@ -209,7 +209,8 @@ fn the_real_clients_of_wandb_and_tensorboard_work_offline() {
         runs.filter(|entry| entry.file_name().to_string_lossy().starts_with("offline-run-")).collect();
     // A worker that was too slow is started again, with a folder of its own: what W&B sees is one run, by its id.
     let id = |entry: &std::fs::DirEntry| {
-        entry.file_name().to_string_lossy().rsplit('-').next().unwrap_or_default().to_string()
+        // `offline-run-TIME-ID`, and `-1` after it for a second one of the same second.
+        entry.file_name().to_string_lossy().split('-').nth(3).unwrap_or_default().to_string()
     };
     let ids: std::collections::BTreeSet<String> = offline.iter().map(id).collect();
     assert_eq!(ids.len(), 1, "{offline:?}");
