@@ -3,7 +3,7 @@
 //! Every pass is linear in the text.
 
 /// Signs and their LaTeX; an empty string drops the sign.
-const SIGNS: [(char, &str); 56] = [
+const SIGNS: [(char, &str); 62] = [
     ('−', "-"),
     ('–', "-"),
     ('×', "\\times "),
@@ -57,6 +57,12 @@ const SIGNS: [(char, &str); 56] = [
     ('\u{200c}', ""),
     ('\u{200d}', ""),
     ('\u{feff}', ""),
+    ('\u{2009}', "\\,"),
+    ('\u{202f}', "\\,"),
+    ('△', "\\triangle "),
+    ('∠', "\\angle "),
+    ('∨', "\\lor "),
+    ('∧', "\\land "),
     ('。', "."),
     ('、', ","),
     ('％', "%"),
@@ -115,6 +121,8 @@ pub(crate) fn bare(text: &str) -> String {
             text = text.replace(mark, " ");
         }
     }
+    // `= 8` is the end of a line that says 8.
+    let text = text.trim_start().trim_start_matches('=');
     let trimmed = text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '.' | ',' | ';' | ':'));
     // A point that opens a decimal stays: `.5`.
     let start = text.find(trimmed).unwrap_or(0);
@@ -145,13 +153,17 @@ pub(crate) fn spelling(text: &str) -> String {
 /// `None` where digits, scripts or other commands mean that it is not: there braces tell `2^{n+1}` from `2^n+1`.
 pub(crate) fn words(text: &str) -> Option<String> {
     let letters = all_letters(text);
+    // Case tells variables apart, not words.
+    let word = letters.len() >= 2 && letters.chars().all(char::is_alphabetic);
+    let letters = if word { letters.to_lowercase() } else { letters };
     let plain = |c: char| {
         c.is_alphabetic() || matches!(c, '-' | ',' | '.' | '\'' | '(' | ')' | '!' | '?' | '/' | ':' | ';')
     };
     (letters.chars().any(char::is_alphabetic) && letters.chars().all(plain)).then_some(letters)
 }
 
-fn all_letters(text: &str) -> String {
+/// The text without commands of style, braces and white space.
+pub(crate) fn all_letters(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
@@ -203,7 +215,5 @@ fn all_letters(text: &str) -> String {
     }
     let inner = out.strip_prefix('(').and_then(|inner| inner.strip_suffix(')'));
     let choice = inner.filter(|inner| inner.len() == 1 && inner.bytes().all(|b| b.is_ascii_alphabetic()));
-    let out = choice.map(str::to_string).unwrap_or(out);
-    // Case tells variables apart, not words.
-    if out.len() >= 2 && out.chars().all(|c| c.is_alphabetic()) { out.to_lowercase() } else { out }
+    choice.map(str::to_string).unwrap_or(out)
 }

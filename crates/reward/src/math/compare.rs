@@ -5,6 +5,7 @@ use super::eval::{Fuel, Point, Value};
 use super::expr::{Expr, Rel};
 use super::number::Num;
 use super::region;
+use super::working::{Working, working};
 
 /// Points at which expressions with symbols are compared; at the first four every symbol is positive.
 const POINTS: u64 = 12;
@@ -17,9 +18,16 @@ const DEPTH_MAX: u32 = 8;
 
 pub(crate) struct Comparison<'a> {
     pub fuel: &'a Fuel,
+    /// One of the answers has values in different units.
+    pub mixed_units: bool,
 }
 
 impl Comparison<'_> {
+    /// True if `response` means what `truth` means; both are whole answers.
+    pub(crate) fn same_answer(&self, truth: &Expr, response: &Expr) -> bool {
+        super::integers::same(truth, response, self).unwrap_or_else(|| self.same(truth, response))
+    }
+
     /// True if `response` means what `truth` means.
     pub(crate) fn same(&self, truth: &Expr, response: &Expr) -> bool {
         self.same_at(truth, response, 0)
@@ -101,12 +109,28 @@ impl Comparison<'_> {
                 brackets && a.len() == b.len() && a.iter().zip(b).all(|(a, b)| self.same_at(a, b, depth + 1))
             }
             (Expr::Sets(..), _) | (_, Expr::Sets(..)) => region::same(truth, response, self),
+            (Expr::Tuple(..), Expr::Symbol(_)) | (Expr::Symbol(_), Expr::Tuple(..)) => {
+                region::same(truth, response, self)
+            }
+            (Expr::Modulo(a, m), Expr::Modulo(b, n)) => self.same_class((a, m), (b, n), depth),
+            (Expr::Modulo(..), _) | (_, Expr::Modulo(..)) => false,
+            (Expr::Ratio(a, _), Expr::Ratio(b, _)) if is_ratio(a) || is_ratio(b) => {
+                self.same_ratios(&ratio_terms(truth), &ratio_terms(response))
+            }
+            (Expr::Ratio(..), Expr::Ratio(..)) if is_time(truth) && is_time(response) => truth == response,
             (Expr::Tuple(..), _) | (_, Expr::Tuple(..)) => false,
             _ => self.same_value(truth, response),
         }
     }
 
     fn same_relation(&self, truth: &Expr, response: &Expr, depth: u32) -> bool {
+        match (working(truth, self), working(response, self)) {
+            (Working::False, _) | (_, Working::False) => return false,
+            (Working::Value(a), Working::Value(b)) => return self.same_at(a, b, depth + 1),
+            (Working::Value(a), Working::Other) => return self.same_at(a, response, depth + 1),
+            (Working::Other, Working::Value(b)) => return self.same_at(truth, b, depth + 1),
+            (Working::Other, Working::Other) => {}
+        }
         match (named(truth), named(response)) {
             (Some((a, x)), Some((b, y))) => {
                 let names = self.same_name(a, b);
@@ -122,6 +146,37 @@ impl Comparison<'_> {
                     || self.proportional(truth, response)
                     || region::same(truth, response, self)
             }
+        }
+    }
+
+    /// `1:2:3` is `2:4:6`: each term is to the first as on the other side.
+    fn same_ratios(&self, truth: &[&Expr], response: &[&Expr]) -> bool {
+        let product = |a: &Expr, b: &Expr| Expr::Product(vec![a.clone(), b.clone()]);
+        truth.len() == response.len()
+            && truth
+                .iter()
+                .zip(response)
+                .skip(1)
+                .all(|(a, b)| self.same_value(&product(a, response[0]), &product(b, truth[0])))
+    }
+
+    /// `16 \pmod{11}` is `x \equiv 5 \pmod{11}`.
+    fn same_class(&self, (a, m): (&Expr, &Expr), (b, n): (&Expr, &Expr), depth: u32) -> bool {
+        if !self.same_value(m, n) {
+            return false;
+        }
+        let (name, other) = (named(a), named(b));
+        if let (Some((x, _)), Some((y, _))) = (name, other)
+            && !self.same_name(x, y)
+        {
+            return false;
+        }
+        let (a, b) = (name.map_or(a, |(_, value)| value), other.map_or(b, |(_, value)| value));
+        let point = Point { index: 0, complex: false, fuel: self.fuel };
+        let whole = |e: &Expr| (!has_symbols(e)).then(|| point.number(e)?.as_int())?;
+        match (whole(a), whole(b), whole(m)) {
+            (Some(a), Some(b), Some(m)) if m > 0 => a.rem_euclid(m) == b.rem_euclid(m),
+            _ => self.same_at(a, b, depth + 1),
         }
     }
 
@@ -298,6 +353,30 @@ fn is_name(expr: &Expr) -> bool {
     }
 }
 
+fn is_ratio(expr: &Expr) -> bool {
+    matches!(expr, Expr::Ratio(..))
+}
+
+/// The terms of `a:b:c`.
+fn ratio_terms(expr: &Expr) -> Vec<&Expr> {
+    let (mut terms, mut rest) = (Vec::new(), expr);
+    while let Expr::Ratio(left, last) = rest {
+        terms.push(&**last);
+        rest = left;
+    }
+    terms.push(rest);
+    terms.reverse();
+    terms
+}
+
+/// `8:30`, which is no ratio that could be reduced to 4:15.
+fn is_time(expr: &Expr) -> bool {
+    let Expr::Ratio(hours, minutes) = expr else { return false };
+    let (Expr::Number(hours), Expr::Number(minutes)) = (&**hours, &**minutes) else { return false };
+    let hour = hours.parse::<u32>().is_ok_and(|hour| hour < 24);
+    hour && minutes.len() == 2 && minutes.parse::<u32>().is_ok_and(|minute| minute < 60)
+}
+
 /// The values of a list in which every entry is an equation with a different name.
 fn named_values(items: &[Expr]) -> Option<Vec<&Expr>> {
     let pairs = items.iter().map(named).collect::<Option<Vec<_>>>()?;
@@ -321,7 +400,7 @@ pub(crate) fn has_symbols(expr: &Expr) -> bool {
     })
 }
 
-fn imaginary(expr: &Expr) -> bool {
+pub(crate) fn imaginary(expr: &Expr) -> bool {
     expr.any(&|e| matches!(e, Expr::Symbol(name) if name == "i"))
 }
 

@@ -87,6 +87,11 @@ impl Point<'_> {
         self.scalar(expr, &None, false)
     }
 
+    /// The value of a scalar expression in which degrees are angles, not a unit.
+    pub(crate) fn number_in_radians(&self, expr: &Expr) -> Option<Num> {
+        self.scalar(expr, &None, true)
+    }
+
     fn scalar(&self, expr: &Expr, scope: &Scope, radians: bool) -> Option<Num> {
         match self.eval(expr, scope, radians)? {
             Value::Num(number) => Some(number),
@@ -300,7 +305,9 @@ impl Point<'_> {
         let w = a.wide;
         let re = w.re.hypot(w.im).ln() + w.exp as f64 * std::f64::consts::LN_2;
         let err = (w.err - w.exp).max(-52);
-        Num::approx(re, w.im.atan2(w.re), err)
+        // A negative zero would be the other side of the cut: the root of -9 is 3i.
+        let im = if w.im == 0.0 { 0.0 } else { w.im };
+        Num::approx(re, im.atan2(w.re), err)
     }
 
     fn exp(&self, a: Num) -> Option<Num> {
@@ -399,6 +406,9 @@ impl Point<'_> {
                     (g, r) = (r, g % r);
                 }
                 let g = i128::try_from(g).ok()?;
+                if name == "mod" {
+                    return (y > 0).then(|| Num::int(x.rem_euclid(y)));
+                }
                 Some(Num::int(if name == "gcd" || g == 0 { g } else { (x / g).checked_mul(y)?.abs() }))
             }
         })

@@ -89,7 +89,7 @@ pub(crate) enum Expr {
     Log(Box<Expr>, Box<Expr>),
     Binomial(Box<Expr>, Box<Expr>),
     Factorial(Box<Expr>),
-    /// `gcd`, `lcm`, `max`, `min`.
+    /// `gcd`, `lcm`, `max`, `min`, `mod`.
     Fold(&'static str, Vec<Expr>),
     Degrees(Box<Expr>),
     Percent(Box<Expr>),
@@ -105,6 +105,8 @@ pub(crate) enum Expr {
     Set(Vec<Expr>),
     List(Vec<Expr>),
     Sets(SetOp, Box<Expr>, Box<Expr>),
+    /// A class of residues, or a congruence, and its modulus.
+    Modulo(Box<Expr>, Box<Expr>),
     /// `parts[0] ops[0] parts[1] …`
     Relation(Vec<Expr>, Vec<Rel>),
 }
@@ -127,7 +129,8 @@ impl Expr {
             | Root(a, b)
             | Log(a, b)
             | Binomial(a, b)
-            | Sets(_, a, b) => {
+            | Sets(_, a, b)
+            | Modulo(a, b) => {
                 vec![a, b]
             }
             Sum(v)
@@ -150,12 +153,31 @@ impl Expr {
 
     /// A copy in which each `\pm` has its upper sign, or each its lower.
     pub(crate) fn with_sign(&self, upper: bool) -> Expr {
+        let sign = |e: &Expr| match e {
+            Expr::PlusMinus(minus_first, a) if *minus_first == upper => {
+                Some(Expr::Neg(Box::new(a.with_sign(upper))))
+            }
+            Expr::PlusMinus(_, a) => Some(a.with_sign(upper)),
+            _ => None,
+        };
+        self.replaced(&sign)
+    }
+
+    /// A copy in which a name has been replaced.
+    pub(crate) fn with_symbol(&self, name: &str, by: &Expr) -> Expr {
+        self.replaced(&|e| matches!(e, Expr::Symbol(found) if found == name).then(|| by.clone()))
+    }
+
+    /// A copy in which each node for which `new` returns one is that one.
+    fn replaced(&self, new: &dyn Fn(&Expr) -> Option<Expr>) -> Expr {
         use Expr::*;
-        let one = |a: &Expr| Box::new(a.with_sign(upper));
-        let all = |v: &[Expr]| v.iter().map(|a| a.with_sign(upper)).collect::<Vec<_>>();
+        if let Some(new) = new(self) {
+            return new;
+        }
+        let one = |a: &Expr| Box::new(a.replaced(new));
+        let all = |v: &[Expr]| v.iter().map(|a| a.replaced(new)).collect::<Vec<_>>();
         match self {
-            PlusMinus(minus_first, a) if *minus_first == upper => Neg(one(a)),
-            PlusMinus(_, a) => a.with_sign(upper),
+            PlusMinus(minus_first, a) => PlusMinus(*minus_first, one(a)),
             Neg(a) => Neg(one(a)),
             Call(f, a) => Call(*f, one(a)),
             Factorial(a) => Factorial(one(a)),
@@ -168,6 +190,7 @@ impl Expr {
             Log(a, b) => Log(one(a), one(b)),
             Binomial(a, b) => Binomial(one(a), one(b)),
             Sets(op, a, b) => Sets(*op, one(a), one(b)),
+            Modulo(a, b) => Modulo(one(a), one(b)),
             Sum(v) => Sum(all(v)),
             Product(v) => Product(all(v)),
             Fold(name, v) => Fold(name, all(v)),

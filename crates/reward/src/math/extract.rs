@@ -3,6 +3,7 @@
 //! One answer is chosen, never several to try: a response that lists candidates must not be right by one of them.
 
 use super::lex::UNITS;
+use super::working_text::with_working;
 
 /// Longest text between two boxes that belong together, as in `\boxed{1} and \boxed{2}`.
 const GAP_CHARS_MAX: usize = 40;
@@ -20,6 +21,9 @@ pub(crate) enum Found {
 
 /// Longest answer of a box without braces.
 const TOKEN_BYTES_MAX: usize = 39;
+
+/// Longest number whose groups of digits are told by spaces.
+const GROUPED_CHARS_MAX: usize = 32;
 
 /// Finds the answer.
 pub(crate) fn answer(text: &str) -> Found {
@@ -40,7 +44,9 @@ pub(crate) fn answer(text: &str) -> Found {
         _ => text,
     };
     let text = tagged(text).unwrap_or(text);
-    let found = if is_bare(text) { text.trim().to_string() } else { from_prose(text) };
+    let bare =
+        is_bare(text) && after_cue(text).is_none() && text.lines().filter(|l| l.contains('=')).count() < 2;
+    let found = if bare { text.trim().to_string() } else { from_prose(text) };
     if found.trim().is_empty() { Found::Nothing } else { Found::Text(found) }
 }
 
@@ -279,6 +285,9 @@ fn from_prose(text: &str) -> String {
             return found;
         }
     }
+    if let Some(phrase) = super::words::closing(text) {
+        return phrase.to_string();
+    }
     last_expression(text).unwrap_or_default()
 }
 
@@ -294,6 +303,8 @@ fn after_cue(text: &str) -> Option<&str> {
         "answer =",
         "final answer",
         "the result is",
+        "correct choice is",
+        "correct option is",
     ];
     let start = cues.iter().filter_map(|cue| lower.rfind(cue).map(|at| at + cue.len())).max()?;
     let rest = text[start..].trim_start_matches(|c: char| c.is_whitespace() || matches!(c, ':' | '*' | '='));
@@ -322,7 +333,7 @@ fn sentence_end(text: &str) -> usize {
 fn last_expression(text: &str) -> Option<String> {
     let formula = last_formula(text);
     let search_from = formula.as_ref().map_or(0, |f| f.1);
-    match (last_number(&text[search_from..]), formula) {
+    match (last_number(&text[search_from..], search_from == 0), formula) {
         (Some(number), _) => Some(number),
         (None, Some((formula, _))) => Some(formula),
         (None, None) => None,
@@ -390,7 +401,9 @@ fn is_money(inner: &str) -> bool {
 }
 
 /// The last number that is not part of a word or an exponent: sign, separators, decimals, fraction, per cent.
-fn last_number(text: &str) -> Option<String> {
+///
+/// An equation of numbers that ends with it is read with it, where the text does not begin `whole` only in part.
+fn last_number(text: &str, whole: bool) -> Option<String> {
     let chars: Vec<char> = text.chars().collect();
     let digit = |k: usize| chars.get(k).is_some_and(char::is_ascii_digit);
     let mut last = None;
@@ -408,8 +421,9 @@ fn last_number(text: &str) -> Option<String> {
                 && digit(at + 3)
                 && !digit(at + 4))
             || (matches!(chars.get(at), Some('.' | '/')) && digit(at + 1))
+            || group_after(&chars, start, at).is_some()
         {
-            at += 1;
+            at += group_after(&chars, start, at).unwrap_or(1);
         }
         let before = if start == 0 { ' ' } else { chars[start - 1] };
         if before.is_alphabetic() || matches!(before, '^' | '_' | '\\' | '{' | '}') {
@@ -439,7 +453,28 @@ fn last_number(text: &str) -> Option<String> {
         {
             number.push('%');
         }
-        last = Some(number);
+        last = Some((number, start - usize::from(signed)));
     }
-    last
+    let (number, start) = last?;
+    Some(with_working(&chars, start, whole).map_or(number.clone(), |working| working + &number))
+}
+
+/// The length of a space or a thin space at `at` and the digit after it, where they are between groups of three digits.
+fn group_after(chars: &[char], start: usize, at: usize) -> Option<usize> {
+    let space = match (chars.get(at)?, chars.get(at + 1)?) {
+        (' ', _) => 1,
+        ('\\', ',') => 2,
+        _ => return None,
+    };
+    // Each group looks back over those before it, of which a number has few.
+    if at - start > GROUPED_CHARS_MAX {
+        return None;
+    }
+    let digit = |k: usize| chars.get(k).is_some_and(char::is_ascii_digit);
+    let three = (0..3).all(|k| digit(at + space + k)) && !digit(at + space + 3);
+    let fraction = chars.get(at + space + 3) == Some(&'/');
+    let group = chars[start..at].iter().rev().take_while(|c| c.is_ascii_digit()).count();
+    let grouped = chars[start..at].iter().all(|c| c.is_ascii_digit() || matches!(c, ' ' | '\\' | ','));
+    let first = group == at - start && (1..=3).contains(&group);
+    (three && !fraction && (first || (group == 3 && grouped))).then_some(space + 1)
 }

@@ -14,8 +14,10 @@ pub(crate) enum Token {
     Text(String),
     /// A command, without its backslash; functions written without one too.
     Command(String),
-    /// `and`, `or`.
-    Connector,
+    /// `and`.
+    And,
+    /// `or`.
+    Or,
     /// Any other sign; `{` and `}` are LaTeX groups, `⦃` and `⦄` braces that show.
     Sign(char),
 }
@@ -34,7 +36,7 @@ const FUNCTIONS: [&str; 27] = [
 ];
 
 /// Words after a number that are units, and the unit that they all mean.
-pub(crate) const UNITS: [(&str, &str); 84] = [
+pub(crate) const UNITS: [(&str, &str); 110] = [
     ("%", "%"),
     ("percent", "%"),
     ("pct", "%"),
@@ -119,7 +121,54 @@ pub(crate) const UNITS: [(&str, &str); 84] = [
     ("square", "square"),
     ("cubic", "cubic"),
     ("radians", "rad"),
+    ("rad", "rad"),
+    ("ohm", "ohm"),
+    ("ohms", "ohm"),
+    ("N", "N"),
+    ("J", "J"),
+    ("W", "W"),
+    ("V", "V"),
+    ("A", "A"),
+    ("K", "K"),
+    ("L", "l"),
+    ("Pa", "Pa"),
+    ("Hz", "Hz"),
+    ("kJ", "kJ"),
+    ("kW", "kW"),
+    ("kN", "kN"),
+    ("kPa", "kPa"),
+    ("mol", "mol"),
+    ("mg", "mg"),
+    ("ms", "ms"),
+    ("newtons", "N"),
+    ("joules", "J"),
+    ("watts", "W"),
+    ("volts", "V"),
+    ("rpm", "rpm"),
+    ("km/h", "km/h"),
+    ("m/s", "m/s"),
 ];
+
+fn connector(word: &str) -> Option<Token> {
+    match word {
+        "and" => Some(Token::And),
+        "or" => Some(Token::Or),
+        _ => None,
+    }
+}
+
+/// `km/h`, `m/s^2`, `kg\cdot m^{-3}`: names of units with their powers, and nothing else.
+fn is_unit(text: &str) -> bool {
+    let spaced =
+        ["\\cdot", "\\,", "\\ ", "\\;"].iter().fold(text.to_string(), |text, mark| text.replace(mark, " "));
+    let mut names = spaced.split([' ', '/', '*', '(', ')']).filter(|name| !name.is_empty()).peekable();
+    names.peek().is_some()
+        && names.all(|name| {
+            let (name, power) = name.split_once('^').unwrap_or((name, "1"));
+            let power = power.trim_matches(['{', '}']).trim_start_matches('-');
+            UNITS.iter().any(|&(unit, _)| unit == name) && power.bytes().all(|b| b.is_ascii_digit())
+        })
+}
 
 struct Lexer<'a> {
     chars: Vec<char>,
@@ -188,7 +237,8 @@ impl Lexer<'_> {
                 self.at += 1;
                 self.push(Token::Sign('%'));
             }
-            '<' | '>' | '!' if self.peek(1) == '=' => {
+            // `5!=120` is a factorial, `x != 5` a relation.
+            '<' | '>' | '!' if self.peek(1) == '=' && !(c == '!' && self.follows_digit()) => {
                 let name = match c {
                     '<' => "le",
                     '>' => "ge",
@@ -208,6 +258,10 @@ impl Lexer<'_> {
             }
         }
         Some(())
+    }
+
+    fn follows_digit(&self) -> bool {
+        self.at > 0 && self.chars[self.at - 1].is_ascii_digit()
     }
 
     fn number(&mut self) {
@@ -240,6 +294,13 @@ impl Lexer<'_> {
         }
         if let Some(exponent) = self.exponent() {
             return self.push_all(["(", &text, "\\cdot", "10", "^", "{", &exponent, "}", ")"]);
+        }
+        // `4 x 10^5`: between two numbers the letter is a sign.
+        if let [.., before, Spaced { token: sign @ Token::Letter(_), .. }] = self.out.as_mut_slice()
+            && matches!(before.token, Token::Number(_))
+            && matches!(sign, Token::Letter(letter) if letter == "x" || letter == "X")
+        {
+            *sign = Token::Command("times".into());
         }
         self.push(Token::Number(text));
     }
@@ -304,11 +365,13 @@ impl Lexer<'_> {
     fn separator(&self, digits: &str, grouped: bool) -> Option<usize> {
         let ahead: String = (0..8).map(|k| self.peek(k)).collect();
         let comma = self.group_commas && self.depth == 0;
-        let length = ["{,}", ",\\!", "\\,", "\\!", "{\\,}", ","]
-            .into_iter()
-            .find(|mark| ahead.starts_with(mark))
-            .filter(|&mark| mark != "," || comma)
-            .map(str::len)?;
+        let marks = ["{,}", ",\\!", "\\,", "\\!", "{\\,}", "\\;", "\\:", "\\ ", ",", " ", "~"];
+        let mark =
+            marks.into_iter().find(|mark| ahead.starts_with(mark)).filter(|&mark| mark != "," || comma)?;
+        let length = mark.len();
+        if matches!(mark, " " | "~") && self.is_fraction_after(length) {
+            return None;
+        }
         // `,\! 111` has a space in it as well.
         let spaces = if ahead.starts_with(",\\!") {
             (length..).take_while(|&k| self.peek(k) == ' ').take(4).count()
@@ -323,13 +386,23 @@ impl Lexer<'_> {
         (three && well_placed).then_some(length)
     }
 
+    /// True if the digits from there on are those of a fraction: `2 300/400` is a mixed number.
+    fn is_fraction_after(&self, length: usize) -> bool {
+        let rest = &self.chars[(self.at + length).min(self.chars.len())..];
+        rest.iter().take(16).find(|c| !(c.is_ascii_digit() || **c == ' ')) == Some(&'/')
+    }
+
     fn letters(&mut self) {
         let run: String = self.chars[self.at..].iter().take_while(|c| c.is_ascii_alphabetic()).collect();
         let after_number =
             matches!(self.out.last().map(|last| &last.token), Some(Token::Number(_) | Token::Sign('}')));
-        if matches!(run.as_str(), "and" | "or") {
+        if let Some(connector) = connector(&run) {
             self.at += run.len();
-            return self.push(Token::Connector);
+            return self.push(connector);
+        }
+        if run == "mod" {
+            self.at += run.len();
+            return self.push(Token::Command(run));
         }
         let unit = run.len() >= 2 && UNITS.iter().any(|&(name, _)| name == run);
         if unit && after_number && run != "min" {
@@ -395,6 +468,11 @@ impl Lexer<'_> {
             "mathrm" | "operatorname" | "mathbf" | "mathit" | "boldsymbol" | "mathsf" | "bm" => {
                 return self.styled(false);
             }
+            "lor" | "vee" => self.push(Token::Or),
+            "land" | "wedge" => self.push(Token::And),
+            "Omega" if matches!(self.out.last().map(|last| &last.token), Some(Token::Number(_))) => {
+                self.push(Token::Text("ohm".into()));
+            }
             "langle" => {
                 self.depth += 1;
                 self.push(Token::Sign('('));
@@ -453,8 +531,16 @@ impl Lexer<'_> {
             self.space = true;
             return Some(());
         }
-        if matches!(trimmed, "and" | "or") {
-            self.push(Token::Connector);
+        if let Some(connector) = connector(trimmed) {
+            self.push(connector);
+            return Some(());
+        }
+        let latex = if words { super::words::phrase(trimmed) } else { None };
+        let variable = matches!(self.out.last().map(|last| &last.token), Some(Token::Letter(_)));
+        let infix = super::words::infix(trimmed).filter(|latex| variable || !latex.starts_with("\\in"));
+        if let Some(latex) = latex.or(infix) {
+            let tokens = lex(latex, self.group_commas, self.nested)?;
+            self.out.extend(tokens);
             return Some(());
         }
         let prose = words && trimmed.chars().filter(char::is_ascii_alphabetic).count() > 1;
@@ -464,7 +550,7 @@ impl Lexer<'_> {
         }
         let after_number =
             matches!(self.out.last().map(|last| &last.token), Some(Token::Number(_) | Token::Sign('}')));
-        if after_number && UNITS.iter().any(|&(name, _)| name == trimmed) {
+        if after_number && is_unit(trimmed) {
             // `5\,\mathrm{cm}`
             self.push(Token::Text(trimmed.to_string()));
             return Some(());

@@ -1,7 +1,7 @@
 //! The `math` verifier: is the answer in this response the ground truth, in whatever notation?
 //!
-//! Find the answer (`extract`), spell it one way (`clean`), cut it (`lex`), parse it (`parse`, `primary`) and compare
-//! (`compare`, `region`, with `eval` and `number`). What does not parse is compared as text. Every stage has a bound
+//! Find the answer (`extract`), spell it one way (`clean`, `words`), cut it (`lex`), parse it (`parse`, `primary`,
+//! `names`, `join`) and compare (`compare`, `region`, `working`, `integers`, with `eval` and `number`). What does not parse is compared as text. Every stage has a bound
 //! on size, depth or steps, so hostile text is wrong within milliseconds; nothing panics. Where two readings are
 //! possible, the stricter is taken: a right answer that is refused costs a sample, a wrong one that is taken is
 //! what the policy will learn.
@@ -11,11 +11,17 @@ mod compare;
 mod eval;
 mod expr;
 mod extract;
+mod integers;
+mod join;
 mod lex;
+mod names;
 mod number;
 mod parse;
 mod primary;
 mod region;
+mod words;
+mod working;
+mod working_text;
 
 use extract::Found;
 
@@ -32,22 +38,50 @@ const FUEL: u64 = 100_000;
 /// `ground_truth`: LaTeX, with or without dollar signs, or a worked solution that holds the answer the same way.
 pub fn grade_math(response: &str, ground_truth: &str) -> bool {
     let (Some(response), Some(truth)) = (read(response), read(ground_truth)) else { return false };
+    same_answer(&truth, &response) || same_choice(&truth, &response)
+}
+
+fn same_answer(truth: &Answer, response: &Answer) -> bool {
     if truth.spelling == response.spelling || (truth.words.is_some() && truth.words == response.words) {
         return true;
     }
     if truth.text.len() > ANSWER_BYTES_MAX || response.text.len() > ANSWER_BYTES_MAX {
         return false;
     }
+    if words::capitals(&truth.text).is_some() && words::capitals(&response.text).is_some() {
+        return false;
+    }
     let fuel = eval::Fuel::new(FUEL);
-    let comparison = compare::Comparison { fuel: &fuel };
     let Some(answer) = parse::parse(&response.text, true) else { return false };
     let same = |truth: &parse::Answer| {
         let units = truth.unit.is_none() || answer.unit.is_none() || truth.unit == answer.unit;
-        units && comparison.same(&truth.expr, &answer.expr)
+        let comparison =
+            compare::Comparison { fuel: &fuel, mixed_units: truth.mixed_units || answer.mixed_units };
+        units && comparison.same_answer(&truth.expr, &answer.expr)
     };
     // `1,234` of the ground truth is a number, or where the response shows a list, a list.
     parse::parse(&truth.text, true).is_some_and(|truth| same(&truth))
         || (truth.text.contains(',') && parse::parse(&truth.text, false).is_some_and(|truth| same(&truth)))
+}
+
+/// `(B) 12` for `B` or for `12`: the letters must be the same, and the texts, where both are given.
+fn same_choice(truth: &Answer, response: &Answer) -> bool {
+    if truth.text.len() > ANSWER_BYTES_MAX || response.text.len() > ANSWER_BYTES_MAX {
+        return false;
+    }
+    let text = |choice: words::Choice| choice.text.map(Answer::new);
+    match (words::choice(&truth.text), words::choice(&response.text)) {
+        (Some(a), Some(b)) => {
+            a.letter == b.letter
+                && match (text(a), text(b)) {
+                    (Some(a), Some(b)) => same_answer(&a, &b),
+                    _ => true,
+                }
+        }
+        (Some(a), None) => text(a).is_some_and(|a| same_answer(&a, response)),
+        (None, Some(b)) => text(b).is_some_and(|b| same_answer(truth, &b)),
+        (None, None) => false,
+    }
 }
 
 /// What was read of both and how far the comparison came, in words.
@@ -92,5 +126,12 @@ fn read(text: &str) -> Option<Answer> {
     if text.is_empty() {
         return None;
     }
-    Some(Answer { spelling: clean::spelling(&text), words: clean::words(&text), text })
+    Some(Answer::new(text))
+}
+
+impl Answer {
+    fn new(text: String) -> Answer {
+        let text = words::phrase(&text).map_or(text, str::to_string);
+        Answer { spelling: clean::spelling(&text), words: clean::words(&text), text }
+    }
 }

@@ -4,6 +4,7 @@
 //! bug in Plimsoll: the answer is then compared as text.
 
 use super::expr::{Expr, Func, Rel, SetOp, is_mixed, rows, without_colon};
+use super::join::{Join, joined};
 use super::lex::{Spaced, Token, UNITS, tokens};
 
 /// Deepest nesting of groups.
@@ -59,6 +60,8 @@ pub(crate) struct Answer {
     pub expr: Expr,
     /// The unit that was dropped, where it is a known one.
     pub unit: Option<&'static str>,
+    /// Another unit was dropped as well.
+    pub mixed_units: bool,
 }
 
 pub(super) struct Parser {
@@ -68,21 +71,23 @@ pub(super) struct Parser {
     /// Bars that wait for their other half.
     open_bars: u32,
     unit: Option<&'static str>,
+    mixed_units: bool,
 }
 
 /// Parses an answer; `group_commas` as in [`tokens`].
 pub(crate) fn parse(text: &str, group_commas: bool) -> Option<Answer> {
     let mut tokens = tokens(text, group_commas)?;
     let is_noise = |t: &Spaced| {
-        matches!(t.token, Token::Sign('.' | ',' | ';') | Token::Connector)
+        matches!(t.token, Token::Sign('.' | ',' | ';') | Token::And | Token::Or)
             || t.token == Token::Command("newline".into())
     };
     while tokens.last().is_some_and(is_noise) {
         tokens.pop();
     }
-    let mut parser = Parser { tokens, at: 0, depth: 0, open_bars: 0, unit: None };
+    let mut parser = Parser { tokens, at: 0, depth: 0, open_bars: 0, unit: None, mixed_units: false };
     let expr = parser.groups()?;
-    (parser.at == parser.tokens.len()).then_some(Answer { expr, unit: parser.unit })
+    let (unit, mixed_units) = (parser.unit, parser.mixed_units);
+    (parser.at == parser.tokens.len()).then_some(Answer { expr, unit, mixed_units })
 }
 
 impl Parser {
@@ -150,20 +155,26 @@ impl Parser {
 
     /// Relations between commas, `and` and `or`; with `semicolons`, between those too.
     fn items(&mut self, semicolons: bool) -> Option<Vec<Expr>> {
-        let mut items = vec![self.relation()?];
-        loop {
-            let mut between = false;
-            while matches!(self.peek(), Some(Token::Connector))
-                || self.sign() == ','
-                || (semicolons && self.sign() == ';')
-            {
-                self.at += 1;
-                between = true;
-            }
-            if !between {
-                return Some(items);
-            }
+        let (mut items, mut joins) = (vec![self.relation()?], Vec::new());
+        while let Some(join) = self.join(semicolons) {
+            joins.push(join);
             items.push(self.relation()?);
+        }
+        Some(joined(items, &joins))
+    }
+
+    /// Commas and words between two items; a word counts more than a comma before it.
+    fn join(&mut self, semicolons: bool) -> Option<Join> {
+        let mut join = None;
+        loop {
+            join = match self.peek() {
+                Some(Token::And) => Some(Join::And),
+                Some(Token::Or) => Some(Join::Or),
+                Some(Token::Sign(',')) => join.or(Some(Join::Comma)),
+                Some(Token::Sign(';')) if semicolons => join.or(Some(Join::Comma)),
+                _ => return join,
+            };
+            self.at += 1;
         }
     }
 
@@ -178,7 +189,28 @@ impl Parser {
                 return None;
             }
         }
-        Some(if ops.is_empty() { parts.remove(0) } else { Expr::Relation(parts, ops) })
+        let expr = if ops.is_empty() { parts.remove(0) } else { Expr::Relation(parts, ops) };
+        self.modulus(expr)
+    }
+
+    /// `\pmod{7}`, `\mod 7` or `(mod 7)` after a number or an equation.
+    fn modulus(&mut self, expr: Expr) -> Option<Expr> {
+        if self.at_modulus() {
+            self.at += 2;
+            let modulus = self.deeper(Parser::sum)?;
+            return self.eat(')').then(|| Expr::Modulo(Box::new(expr), Box::new(modulus)));
+        }
+        if self.eat_command("pmod") || self.eat_command("mod") {
+            let modulus = self.script()?;
+            return Some(Expr::Modulo(Box::new(expr), Box::new(modulus)));
+        }
+        Some(expr)
+    }
+
+    fn at_modulus(&self) -> bool {
+        let word =
+            |token: &Token| matches!(token, Token::Command(name) if matches!(name.as_str(), "mod" | "bmod"));
+        self.sign() == '(' && self.tokens.get(self.at + 1).is_some_and(|next| word(&next.token))
     }
 
     fn relation_sign(&mut self) -> Option<Rel> {
@@ -276,6 +308,14 @@ impl Parser {
                 let below = self.signed_factor()?;
                 let above = one_or(std::mem::take(&mut factors), Expr::Product);
                 factors.push(Expr::Quotient(Box::new(above), Box::new(below)));
+            } else if self.eat_command("bmod") {
+                quotients += 1;
+                if quotients > CHAIN_MAX {
+                    return None;
+                }
+                let modulus = self.signed_factor()?;
+                let value = one_or(std::mem::take(&mut factors), Expr::Product);
+                factors.push(Expr::Fold("mod", vec![value, modulus]));
             } else if self.starts_factor() {
                 let number_next = matches!(self.peek(), Some(Token::Number(_)));
                 // `5 5` is not 25; but `2^3 5` is not written either.
@@ -318,7 +358,8 @@ impl Parser {
     pub(super) fn starts_factor(&self) -> bool {
         match self.peek() {
             Some(Token::Number(_) | Token::Letter(_)) => true,
-            Some(Token::Sign('(' | '[' | '{' | '⦃')) => true,
+            Some(Token::Sign('(')) => !self.at_modulus(),
+            Some(Token::Sign('[' | '{' | '⦃')) => true,
             Some(Token::Sign('|')) => self.open_bars == 0,
             Some(Token::Command(name)) => {
                 !matches!(
@@ -364,6 +405,9 @@ impl Parser {
                         | "circ"
                         | "degree"
                         | "rbrace"
+                        | "mod"
+                        | "pmod"
+                        | "bmod"
                 ) && !name.starts_with("end ")
             }
             _ => false,
@@ -421,10 +465,18 @@ impl Parser {
             if words.iter().any(|word| CHANGING.contains(word)) || words.len() > 6 {
                 return None;
             }
+            match text.trim() {
+                "a.m." | "am" | "a.m" => self.note_unit("am"),
+                "p.m." | "pm" | "p.m" => self.note_unit("pm"),
+                _ => {}
+            }
             for word in words {
-                let known = UNITS.iter().find(|&&(name, _)| name == word).map(|&(_, unit)| unit);
-                percent |= known == Some("%");
-                self.unit = self.unit.or(known.filter(|&unit| unit != "%"));
+                let unit = |by: &str| UNITS.iter().find(|&&(name, _)| name == by).map(|&(_, unit)| unit);
+                match unit(word) {
+                    Some("%") => percent = true,
+                    Some(unit) => self.note_unit(unit),
+                    None => {}
+                }
             }
             self.at += 1;
             // `\text{ cm}^2`, `\text{m}/\text{s}`
@@ -439,6 +491,11 @@ impl Parser {
             }
         }
         Some(if percent { Expr::Percent(Box::new(value)) } else { value })
+    }
+
+    fn note_unit(&mut self, unit: &'static str) {
+        self.mixed_units |= self.unit.is_some_and(|known| known != unit);
+        self.unit = self.unit.or(Some(unit));
     }
 
     /// What follows `^` or `_`: one digit, one letter, a command or a group.
@@ -546,6 +603,14 @@ impl Parser {
         let token = self.peek()?.clone();
         self.at += 1;
         Some(token)
+    }
+
+    pub(super) fn ahead(&self, tokens: usize) -> Option<&Token> {
+        self.tokens.get(self.at + tokens).map(|spaced| &spaced.token)
+    }
+
+    pub(super) fn skip(&mut self, tokens: usize) {
+        self.at += tokens;
     }
 
     pub(super) fn at_bracket(&self) -> bool {

@@ -23,7 +23,11 @@ impl Parser {
                 self.take();
                 self.text(text)
             }
-            Token::Sign('(' | '[') => self.bracket(),
+            // `(204)_5`
+            Token::Sign('(' | '[') => match self.bracket()? {
+                Expr::Number(digits) if self.at_sign('_') => self.based(digits),
+                group => Some(group),
+            },
             Token::Sign('{') => match self.brace()? {
                 Expr::Number(digits) => self.based(digits),
                 group => Some(group),
@@ -98,6 +102,9 @@ impl Parser {
     }
 
     fn command(&mut self, name: &str) -> Option<Expr> {
+        if let Some(figure) = self.figure(name) {
+            return Some(figure);
+        }
         let pair = |a: Expr, b: Expr| (Box::new(a), Box::new(b));
         Some(match name {
             "frac" | "dfrac" | "tfrac" | "cfrac" | "sfrac" => {

@@ -35,9 +35,10 @@ impl Region {
 /// True if both are sets of real numbers and the same one. An inequality in one name is the set of its solutions.
 pub(crate) fn same(a: &Expr, b: &Expr, comparison: &Comparison) -> bool {
     // Two inequalities must speak of the same name.
-    if let (Some(x), Some(y)) = (subject(a), subject(b))
-        && x != y
-    {
+    let mut subjects = Vec::new();
+    collect_subjects(a, &mut subjects);
+    collect_subjects(b, &mut subjects);
+    if subjects.windows(2).any(|pair| pair[0] != pair[1]) {
         return false;
     }
     let point = Point { index: 0, complex: false, fuel: comparison.fuel };
@@ -146,6 +147,8 @@ fn region(expr: &Expr, point: &Point, depth: u32) -> Option<Region> {
             Box::new(region(b, point, depth + 1)?),
         )),
         Expr::Relation(parts, ops) => relation(expr, parts, ops, point, depth),
+        // `\mathbb{R} \setminus 3`, said in words; alone a number is no set.
+        _ if depth > 0 => Some(Region::Points(vec![constant(expr, point)?])),
         _ => None,
     }
 }
@@ -163,8 +166,18 @@ fn end(expr: &Expr, point: &Point, high: bool) -> Option<Option<Num>> {
     }
 }
 
+fn collect_subjects<'a>(expr: &'a Expr, subjects: &mut Vec<&'a Expr>) {
+    match expr {
+        Expr::Sets(_, a, b) => {
+            collect_subjects(a, subjects);
+            collect_subjects(b, subjects);
+        }
+        _ => subjects.extend(subject(expr)),
+    }
+}
+
 /// The name that an inequality or membership speaks of.
-fn subject(expr: &Expr) -> Option<&Expr> {
+pub(super) fn subject(expr: &Expr) -> Option<&Expr> {
     let Expr::Relation(parts, ops) = expr else { return None };
     if let Some((name, _)) = named(expr) {
         return Some(name);
@@ -190,8 +203,13 @@ fn relation(expr: &Expr, parts: &[Expr], ops: &[Rel], point: &Point, depth: u32)
             half_line(bound, op)
         }
         ([a, middle, b], [first, second]) if is_subject(middle) => {
-            let low = half_line(constant(a, point)?, first.flipped())?;
-            let high = half_line(constant(b, point)?, *second)?;
+            // `-\infty < x < 3`
+            let side = |bound: &Expr, op: Rel, high: bool| match end(bound, point, high)? {
+                Some(bound) => half_line(bound, op),
+                None => (op == if high { Rel::Lt } else { Rel::Gt }).then_some(Region::All),
+            };
+            let low = side(a, first.flipped(), false)?;
+            let high = side(b, *second, true)?;
             if !(first.is_order() && second.is_order()) {
                 return None;
             }

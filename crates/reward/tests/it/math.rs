@@ -20,6 +20,37 @@ fn our_cases_are_decided_as_a_reader_would() {
     assert!(cases.lines().count() > 500 && wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// Each pair with its verdict, in the box or in the sentence in which it was found.
+#[test]
+fn pairs_are_decided_as_a_careful_reader_would() {
+    let pairs = include_str!("../math_pairs.txt");
+    let mut wrong = Vec::new();
+    for line in pairs.lines().filter(|line| !line.starts_with('#')) {
+        let (answer, rest) = line.split_once(" ~~ ").expect("a pair has two sides");
+        let (truth, verdict) = rest.rsplit_once(' ').expect("a pair has a verdict");
+        let response = match answer.strip_prefix("> ") {
+            Some(whole) => whole.replace('⏎', "\n"),
+            None => format!("So $\\boxed{{{answer}}}$."),
+        };
+        if grade_math(&response, truth) != (verdict == "+") {
+            wrong.push(line);
+        }
+    }
+    assert!(pairs.lines().count() > 400 && wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// An equation alone was refused where the same one after a sentence was right, because only its last number was read.
+#[test]
+fn r_an_equation_depended_on_the_text_before_it() {
+    for before in ["", "Apte-te it. Love it!\n\n", "So the answer is ", "Total: "] {
+        for (equation, expect) in
+            [("3 + 4 = 7", true), ("3 + 5 = 7", false), ("3 + 4 = 8", false), ("= 7", true)]
+        {
+            assert_eq!(grade_math(&format!("{before}{equation}"), "7"), expect, "{before}{equation}");
+        }
+    }
+}
+
 /// Text that would cost exponential work, deep recursion or huge numbers if anything were unbounded.
 fn hostile() -> Vec<String> {
     let list = |n: usize, f: &dyn Fn(usize) -> String, by: &str| (0..n).map(f).collect::<Vec<_>>().join(by);
@@ -68,6 +99,16 @@ fn hostile() -> Vec<String> {
         "\\\\".repeat(100_000),
         "the answer is ".repeat(30_000),
         "\\pm 1".repeat(1000),
+        "1 = ".repeat(1 << 18),
+        format!("1+1=2{}", " = 2".repeat(1 << 18)),
+        format!("{}1 = 1", "(".repeat(100_000)),
+        "100 ".repeat(250_000),
+        "(mod ".repeat(100_000),
+        format!("1{}", " \\bmod 2".repeat(3000)),
+        "x<1 or ".repeat(1000),
+        "k\\in\\mathbb{Z}, ".repeat(1000),
+        "\\text{(A) ".repeat(50_000),
+        "\\triangle ".repeat(1500),
         format!(
             "\\begin{{pmatrix}}{}\\end{{pmatrix}}^{{16}}",
             list(30, &|i| list(30, &|j| (i * j).to_string(), "&"), "\\\\")

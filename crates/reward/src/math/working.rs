@@ -1,0 +1,69 @@
+//! Equations that show their working: `3 + 4 = 7` says 7, and a false one says nothing.
+
+use super::compare::{Comparison, has_symbols, imaginary, named};
+use super::eval::Point;
+use super::expr::{Expr, Rel};
+use super::number::Num;
+use std::cmp::Ordering;
+
+/// What an equation says.
+pub(crate) enum Working<'a> {
+    /// The last side, to which all others are equal.
+    Value(&'a Expr),
+    /// Nothing: two of its sides are different numbers.
+    False,
+    /// It is not one of numbers only, or none at all.
+    Other,
+}
+
+/// Reads an equation of numbers, or one of a name and two or more numbers.
+///
+/// What follows an approximation sign is a remark. Sides in different units are taken as they are.
+pub(crate) fn working<'a>(expr: &'a Expr, comparison: &Comparison) -> Working<'a> {
+    let Expr::Relation(parts, ops) = expr else { return Working::Other };
+    let equal = ops.iter().take_while(|&&op| op == Rel::Eq).count();
+    if ops[equal..].iter().any(|op| *op != Rel::Approx) {
+        return Working::Other;
+    }
+    let sides = &parts[..=equal];
+    let is_named = named(expr).is_some();
+    let sides = if is_named { &sides[1..] } else { sides };
+    let Some(last) = sides.last() else { return Working::Other };
+    if sides.len() < 2 && (is_named || parts.len() < 2) {
+        return Working::Other;
+    }
+    // `9 = 9` shows no working and says nothing.
+    if sides.len() > 1 && sides.iter().all(|side| side == last) {
+        return Working::Other;
+    }
+    let mut numbers = Vec::with_capacity(sides.len());
+    for side in sides {
+        let point = Point { index: 0, complex: imaginary(side), fuel: comparison.fuel };
+        match point.number(side) {
+            Some(number) if !has_symbols(side) => numbers.push((side, number, point.number_in_radians(side))),
+            _ => return Working::Other,
+        }
+    }
+    let holds = numbers.windows(2).all(|pair| {
+        let (a, b) = (&pair[0], &pair[1]);
+        let radians = matches!((a.2, b.2), (Some(x), Some(y)) if x.same(y) == Some(true));
+        // `45 + 55 = 100\%` counts in per cent from the beginning.
+        let percent = matches!(b.0, Expr::Percent(inner) if comparison.same_value(a.0, inner));
+        a.1.same(b.1) == Some(true) || radians || percent || rounds(a.0, a.1, b.1) || rounds(b.0, b.1, a.1)
+    });
+    match holds || comparison.mixed_units {
+        true if is_named => Working::Other,
+        true => Working::Value(last),
+        false => Working::False,
+    }
+}
+
+/// True if `side` is a decimal that differs from `exact` by less than one in its last place: `10 / 3 = 3.33`.
+fn rounds(side: &Expr, value: Num, exact: Num) -> bool {
+    let literal = if let Expr::Neg(inner) = side { inner } else { side };
+    let Expr::Number(text) = literal else { return false };
+    let Some(point) = text.find('.') else { return false };
+    let unit = Num::int(10).power_int(-((text.len() - 1 - point) as i128));
+    let difference = value.sub(exact).map(|d| if d.wide.re < 0.0 { d.neg() } else { d });
+    matches!((difference, unit), (Some(d), Some(unit)) if d.wide.im == 0.0 && d.order(unit) == Some(Ordering::Less))
+}
