@@ -2,10 +2,10 @@
 //! the rest by value.
 
 use super::eval::{Fuel, Point, Value};
-use super::expr::{Expr, Rel};
+use super::expr::{Expr, Rel, has_symbols, imaginary, named};
 use super::number::Num;
 use super::region;
-use super::working::{Working, working};
+use super::working::{Sides, Working, working};
 
 /// Points at which expressions with symbols are compared; at the first four every symbol is positive.
 const POINTS: u64 = 12;
@@ -23,11 +23,6 @@ pub(crate) struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    /// True if `response` means what `truth` means; both are whole answers.
-    pub(crate) fn same_answer(&self, truth: &Expr, response: &Expr) -> bool {
-        super::integers::same(truth, response, self).unwrap_or_else(|| self.same(truth, response))
-    }
-
     /// True if `response` means what `truth` means.
     pub(crate) fn same(&self, truth: &Expr, response: &Expr) -> bool {
         self.same_at(truth, response, 0)
@@ -124,7 +119,8 @@ impl Comparison<'_> {
     }
 
     fn same_relation(&self, truth: &Expr, response: &Expr, depth: u32) -> bool {
-        match (working(truth, self), working(response, self)) {
+        let sides = Sides { fuel: self.fuel, mixed_units: self.mixed_units };
+        match (working(truth, &sides), working(response, &sides)) {
             (Working::False, _) | (_, Working::False) => return false,
             (Working::Value(a), Working::Value(b)) => return self.same_at(a, b, depth + 1),
             (Working::Value(a), Working::Other) => return self.same_at(a, response, depth + 1),
@@ -320,39 +316,6 @@ fn signs(expr: &Expr) -> Vec<Expr> {
     }
 }
 
-/// `x = 2 + 3 = 5`: the name and the value, which is what comes last before an approximation; `x \in S`: x and S.
-pub(crate) fn named(expr: &Expr) -> Option<(&Expr, &Expr)> {
-    let Expr::Relation(parts, ops) = expr else { return None };
-    let about = ops.iter().position(|op| *op == Rel::Approx);
-    let (name, rest) = (parts.first()?, about.unwrap_or(ops.len()));
-    if rest == 0 {
-        // `x \approx 11` has no better value.
-        return (ops.len() == 1 && is_name(name)).then(|| (name, &parts[1]));
-    }
-    let all = |op: Rel| ops[..rest].iter().all(|o| *o == op);
-    if !(all(Rel::Eq) || (all(Rel::In) && rest == 1)) {
-        return None;
-    }
-    if is_name(name) {
-        return Some((name, &parts[rest]));
-    }
-    // `5 = x`
-    (rest == 1 && ops.len() == 1 && all(Rel::Eq) && matches!(parts[1], Expr::Symbol(_)))
-        .then(|| (&parts[1], name))
-}
-
-fn is_name(expr: &Expr) -> bool {
-    match expr {
-        Expr::Symbol(_) | Expr::Text(_) => true,
-        Expr::Opaque(name, _) => !name.starts_with("digits") && name != "dots",
-        Expr::Product(factors) => factors.iter().all(is_name),
-        Expr::Tuple(_, _, items) | Expr::List(items) => items.iter().all(is_name),
-        Expr::Quotient(a, b) | Expr::Ratio(a, b) => is_name(a) && is_name(b),
-        Expr::Call(super::expr::Func::Abs, a) => is_name(a),
-        _ => false,
-    }
-}
-
 fn is_ratio(expr: &Expr) -> bool {
     matches!(expr, Expr::Ratio(..))
 }
@@ -390,18 +353,6 @@ fn plain_equations(a: &Expr, b: &Expr) -> bool {
     // With a constant on one side the name decides: x = 5 is not y = 5, but y = 2x is 2x = y.
     let free = |e: &Expr| matches!(e, Expr::Relation(parts, _) if parts.iter().all(has_symbols));
     plain(a) && plain(b) && free(a) && free(b)
-}
-
-pub(crate) fn has_symbols(expr: &Expr) -> bool {
-    expr.any(&|e| match e {
-        Expr::Symbol(name) => !matches!(name.as_str(), "e" | "i" | "\\pi"),
-        Expr::Opaque(..) | Expr::Bound(..) => true,
-        _ => false,
-    })
-}
-
-pub(crate) fn imaginary(expr: &Expr) -> bool {
-    expr.any(&|e| matches!(e, Expr::Symbol(name) if name == "i"))
 }
 
 /// Infinities have no value: they equal themselves.

@@ -206,6 +206,53 @@ impl Expr {
     }
 }
 
+/// `x = 2 + 3 = 5`: the name and the value, which is what comes last before an approximation; `x \in S`: x and S.
+pub(crate) fn named(expr: &Expr) -> Option<(&Expr, &Expr)> {
+    let Expr::Relation(parts, ops) = expr else { return None };
+    let about = ops.iter().position(|op| *op == Rel::Approx);
+    let (name, rest) = (parts.first()?, about.unwrap_or(ops.len()));
+    if rest == 0 {
+        // `x \approx 11` has no better value.
+        return (ops.len() == 1 && is_name(name)).then(|| (name, &parts[1]));
+    }
+    let all = |op: Rel| ops[..rest].iter().all(|o| *o == op);
+    if !(all(Rel::Eq) || (all(Rel::In) && rest == 1)) {
+        return None;
+    }
+    if is_name(name) {
+        return Some((name, &parts[rest]));
+    }
+    // `5 = x`
+    (rest == 1 && ops.len() == 1 && all(Rel::Eq) && matches!(parts[1], Expr::Symbol(_)))
+        .then(|| (&parts[1], name))
+}
+
+fn is_name(expr: &Expr) -> bool {
+    match expr {
+        Expr::Symbol(_) | Expr::Text(_) => true,
+        Expr::Opaque(name, _) => !name.starts_with("digits") && name != "dots",
+        Expr::Product(factors) => factors.iter().all(is_name),
+        Expr::Tuple(_, _, items) | Expr::List(items) => items.iter().all(is_name),
+        Expr::Quotient(a, b) | Expr::Ratio(a, b) => is_name(a) && is_name(b),
+        Expr::Call(Func::Abs, a) => is_name(a),
+        _ => false,
+    }
+}
+
+/// True if an expression has a name without a value of its own.
+pub(crate) fn has_symbols(expr: &Expr) -> bool {
+    expr.any(&|e| match e {
+        Expr::Symbol(name) => !matches!(name.as_str(), "e" | "i" | "\\pi"),
+        Expr::Opaque(..) | Expr::Bound(..) => true,
+        _ => false,
+    })
+}
+
+/// True if an expression has the imaginary unit.
+pub(crate) fn imaginary(expr: &Expr) -> bool {
+    expr.any(&|e| matches!(e, Expr::Symbol(name) if name == "i"))
+}
+
 /// True for a whole number before a proper fraction: `1 2/3`.
 pub(super) fn is_mixed(whole: &str, fraction: &Expr) -> bool {
     let Expr::Quotient(above, below) = fraction else { return false };

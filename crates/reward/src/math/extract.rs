@@ -22,7 +22,7 @@ pub(crate) enum Found {
 /// Longest answer of a box without braces.
 const TOKEN_BYTES_MAX: usize = 39;
 
-/// Longest number whose groups of digits are told by spaces.
+/// Longest number with spaces between its groups of digits.
 const GROUPED_CHARS_MAX: usize = 32;
 
 /// Finds the answer.

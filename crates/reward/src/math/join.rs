@@ -1,7 +1,6 @@
 //! What `and`, `or` and commas join: conditions on one name to a set, residues to their modulus, the rest to a list.
 
-use super::compare::has_symbols;
-use super::expr::{Expr, Rel, SetOp};
+use super::expr::{Expr, Rel, SetOp, has_symbols};
 
 /// Most conditions or residues that are joined.
 const JOINED_MAX: usize = 8;

@@ -57,7 +57,10 @@ fn same_answer(truth: &Answer, response: &Answer) -> bool {
         let units = truth.unit.is_none() || answer.unit.is_none() || truth.unit == answer.unit;
         let comparison =
             compare::Comparison { fuel: &fuel, mixed_units: truth.mixed_units || answer.mixed_units };
-        units && comparison.same_answer(&truth.expr, &answer.expr)
+        let (truth, response) = (&truth.expr, &answer.expr);
+        units
+            && integers::same(truth, response, &comparison)
+                .unwrap_or_else(|| comparison.same(truth, response))
     };
     // `1,234` of the ground truth is a number, or where the response shows a list, a list.
     parse::parse(&truth.text, true).is_some_and(|truth| same(&truth))

@@ -1,8 +1,8 @@
 //! Sets of real numbers: intervals, unions and inequalities, compared by membership at and between their end points.
 
-use super::compare::{Comparison, named};
+use super::compare::Comparison;
 use super::eval::Point;
-use super::expr::{Expr, Rel, SetOp};
+use super::expr::{Expr, Rel, SetOp, has_symbols, named};
 use super::number::Num;
 use std::cmp::Ordering;
 
@@ -154,7 +154,7 @@ fn region(expr: &Expr, point: &Point, depth: u32) -> Option<Region> {
 }
 
 fn constant(expr: &Expr, point: &Point) -> Option<Num> {
-    (!super::compare::has_symbols(expr)).then(|| point.number(expr))?
+    (!has_symbols(expr)).then(|| point.number(expr))?
 }
 
 /// A finite end, or `None` for the infinity that belongs on that side.
@@ -177,14 +177,14 @@ fn collect_subjects<'a>(expr: &'a Expr, subjects: &mut Vec<&'a Expr>) {
 }
 
 /// The name that an inequality or membership speaks of.
-pub(super) fn subject(expr: &Expr) -> Option<&Expr> {
+fn subject(expr: &Expr) -> Option<&Expr> {
     let Expr::Relation(parts, ops) = expr else { return None };
     if let Some((name, _)) = named(expr) {
         return Some(name);
     }
     match (parts.as_slice(), ops.len()) {
         ([_, middle, _], 2) => Some(middle),
-        ([a, b], 1) => Some(if super::compare::has_symbols(a) { a } else { b }),
+        ([a, b], 1) => Some(if has_symbols(a) { a } else { b }),
         _ => None,
     }
 }

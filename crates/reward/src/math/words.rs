@@ -60,7 +60,7 @@ const INFIX: [(&str, &str); 16] = [
 
 /// Returns the LaTeX of an answer that is a phrase.
 pub(crate) fn phrase(text: &str) -> Option<&'static str> {
-    // Most answers are formulas; they are told by their first signs.
+    // Most answers are formulas; they have other signs or are longer.
     if text.len() > 4 * LETTERS_MAX || !text.contains(|c: char| c.is_ascii_alphabetic()) {
         return None;
     }

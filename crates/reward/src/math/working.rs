@@ -1,10 +1,16 @@
 //! Equations that show their working: `3 + 4 = 7` says 7, and a false one says nothing.
 
-use super::compare::{Comparison, has_symbols, imaginary, named};
-use super::eval::Point;
-use super::expr::{Expr, Rel};
+use super::eval::{Fuel, Point};
+use super::expr::{Expr, Rel, has_symbols, imaginary, named};
 use super::number::Num;
 use std::cmp::Ordering;
+
+/// What is known of the sides but their trees.
+pub(crate) struct Sides<'a> {
+    pub fuel: &'a Fuel,
+    /// Some have different units.
+    pub mixed_units: bool,
+}
 
 /// What an equation says.
 pub(crate) enum Working<'a> {
@@ -19,7 +25,7 @@ pub(crate) enum Working<'a> {
 /// Reads an equation of numbers, or one of a name and two or more numbers.
 ///
 /// What follows an approximation sign is a remark. Sides in different units are taken as they are.
-pub(crate) fn working<'a>(expr: &'a Expr, comparison: &Comparison) -> Working<'a> {
+pub(crate) fn working<'a>(expr: &'a Expr, given: &Sides) -> Working<'a> {
     let Expr::Relation(parts, ops) = expr else { return Working::Other };
     let equal = ops.iter().take_while(|&&op| op == Rel::Eq).count();
     if ops[equal..].iter().any(|op| *op != Rel::Approx) {
@@ -38,7 +44,7 @@ pub(crate) fn working<'a>(expr: &'a Expr, comparison: &Comparison) -> Working<'a
     }
     let mut numbers = Vec::with_capacity(sides.len());
     for side in sides {
-        let point = Point { index: 0, complex: imaginary(side), fuel: comparison.fuel };
+        let point = Point { index: 0, complex: imaginary(side), fuel: given.fuel };
         match point.number(side) {
             Some(number) if !has_symbols(side) => numbers.push((side, number, point.number_in_radians(side))),
             _ => return Working::Other,
@@ -48,10 +54,11 @@ pub(crate) fn working<'a>(expr: &'a Expr, comparison: &Comparison) -> Working<'a
         let (a, b) = (&pair[0], &pair[1]);
         let radians = matches!((a.2, b.2), (Some(x), Some(y)) if x.same(y) == Some(true));
         // `45 + 55 = 100\%` counts in per cent from the beginning.
-        let percent = matches!(b.0, Expr::Percent(inner) if comparison.same_value(a.0, inner));
+        let percent = matches!(b.0, Expr::Percent(_))
+            && b.1.mul(Num::int(100)).is_some_and(|b| a.1.same(b) == Some(true));
         a.1.same(b.1) == Some(true) || radians || percent || rounds(a.0, a.1, b.1) || rounds(b.0, b.1, a.1)
     });
-    match holds || comparison.mixed_units {
+    match holds || given.mixed_units {
         true if is_named => Working::Other,
         true => Working::Value(last),
         false => Working::False,
