@@ -1,6 +1,6 @@
 //! What happened in a log: an event with its verdict, and the moment it is judged by, a line with the lines around it.
 
-use super::signatures::{Level, Pattern, Rule};
+use super::signatures::{About, Level, Pattern, Rule};
 use super::text::{after_prefix, clean, is_quiet, message, regex, shown, tag};
 use super::time::{Stamp, stamp};
 use memchr::{memchr, memchr_iter, memchr2, memmem, memrchr, memrchr2};
@@ -447,8 +447,9 @@ impl<'w> Moment<'w> {
 
     /// Returns true if the rule cannot match, whatever is around the line.
     pub fn fails_alone(&self, rule: &Rule) -> bool {
+        let text = if matches!(rule.about, About::Mark(_)) { self.metrics() } else { self.message() };
         rule.is_loud && self.is_quiet()
-            || !rule.spans_lines && rule.regex.as_ref().is_some_and(|regex| !regex.is_match(self.message()))
+            || !rule.spans_lines && rule.regex.as_ref().is_some_and(|regex| !regex.is_match(text))
     }
 
     /// Returns true if a rule matches that does not fail alone.

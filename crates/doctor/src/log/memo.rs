@@ -97,7 +97,8 @@ impl Memo {
 
 /// Returns a hash of a shape and a rule, which is not 0.
 fn nearby(shape: u64, rule: usize) -> u64 {
-    let hash = (shape ^ (rule as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let hash =
+        (shape ^ (rule as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     (hash ^ hash >> 32).max(1)
 }
 

@@ -146,13 +146,13 @@ impl<'s> Scanner<'s> {
         // The current piece of a line, and the rules to try on it.
         let (mut piece, mut pending): ((usize, usize), Vec<usize>) = ((0, 0), Vec::new());
         signatures.literals.candidates(bytes, from, to, |literal, at| {
+            // What this line is looked at for, and whether it is, may depend on the one before.
+            if at >= piece.1 && !pending.is_empty() {
+                self.try_piece(bytes, piece, &mut pending, state);
+            }
             let is_idle = signatures.is_of_steps[literal] && !state.progress.wants_more();
             if !state.active[literal] || is_idle || !signatures.literals.holds(literal, bytes, at) {
                 return;
-            }
-            // What this line is looked at for may depend on the one before.
-            if at >= piece.1 {
-                self.try_piece(bytes, piece, &mut pending, state);
             }
             for &rule in &signatures.rules_of[literal] {
                 let is_idle = match signatures.rules[rule].about {
