@@ -120,6 +120,11 @@ impl Progress {
             || self.nan.as_ref().is_some_and(|nan| nan.looks < NAN_LOOKS)
     }
 
+    /// Returns true while any line may have a value that is a number again.
+    pub fn has_nan(&self) -> bool {
+        self.nan.is_some()
+    }
+
     /// Something suspicious was seen: the next `steps` show whether the run survived it.
     pub fn watch(&mut self, steps: u64) {
         self.until = self.until.max(self.steps + steps);

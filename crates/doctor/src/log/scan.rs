@@ -34,7 +34,7 @@ const CLOSE_LOOKS_A_RULE: u64 = 512;
 /// Lines put off until the run goes on, or does not; the first ones tell.
 const PUT_OFF_MAX: usize = 64;
 /// Lines of a rule that a run survived, whatever they say, before further ones of it are put off.
-const SURVIVED_A_RULE: u64 = 64;
+const SURVIVED_A_RULE: u64 = 16;
 /// Events kept over all files.
 const EVENTS_MAX: usize = 8192;
 
@@ -234,6 +234,7 @@ impl<'s> Scanner<'s> {
         state.tried_at[index] = state.tried_at[index].max(line);
         match about {
             _ if self.memo.has_failed(slot, index) => false,
+            About::Mark(Mark::Step) => state.progress.has_nan() || self.memo.is_step(slot) != Some(false),
             About::Class(class) if state.matches[index] >= EVENTS_A_RULE => {
                 // After that many, lines that hold the words are only counted.
                 state.matches[index] += 1;
@@ -344,7 +345,10 @@ impl<'s> Scanner<'s> {
             Mark::Step => {
                 let message = moment.metrics();
                 let is_step = self.memo.is_step(slot).unwrap_or_else(|| is_step(message));
-                self.memo.set_step(slot, is_step);
+                // A bar has no metrics, and is one by its numbers.
+                if is_step || !message.contains("%|") {
+                    self.memo.set_step(slot, is_step);
+                }
                 if state.progress.step(message, is_step, moment.line) {
                     self.settle(state);
                 }

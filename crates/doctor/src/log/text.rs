@@ -1,6 +1,6 @@
 //! Cleans a line of a log, strips what loggers put before the message, and finds which process wrote it.
 
-use memchr::memchr2;
+use memchr::{memchr_iter, memchr2};
 use regex::Regex;
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -77,14 +77,15 @@ fn ascii(pattern: &str) -> String {
 
 /// Decodes bytes of a log: broken UTF-8 is replaced, control characters and colours are dropped.
 pub fn clean(bytes: &[u8]) -> String {
-    let may_be_colour = |pair: &[u8]| pair[0] == b'[' && (pair[1].is_ascii_digit() || pair[1] == b'm');
-    let has_colour = bytes.windows(2).any(may_be_colour);
+    let may_be_colour =
+        |at: usize| bytes.get(at + 1).is_some_and(|next| next.is_ascii_digit() || *next == b'm');
+    let has_colour = memchr_iter(b'[', bytes).any(may_be_colour);
     let is_plain =
         !has_colour && !bytes.starts_with(b"{\"") && bytes.iter().all(|byte| (b' '..=b'~').contains(byte));
-    let text = String::from_utf8_lossy(bytes);
-    if is_plain {
-        return text.into_owned();
+    if is_plain && let Ok(text) = str::from_utf8(bytes) {
+        return text.to_owned();
     }
+    let text = String::from_utf8_lossy(bytes);
     let text = unpacked(&text).map_or(text, Cow::Owned);
     let text: Cow<str> = match has_colour {
         true => BARE_COLOUR.replace_all(&text, "$next"),
