@@ -1,9 +1,11 @@
-//! How fast logs are read: makes a log of a run with progress bars, tracebacks, colours and one death at its end, reads it
-//! several times, and prints bytes a second, least and median, and the memory that reading took.
+//! How fast logs are read: makes a log, reads it several times, and prints bytes a second, least and median, and the memory
+//! that reading took. `run` is a run with progress bars, tracebacks, colours and one death at its end; `steps` are lines of
+//! metrics of many trainers; `dense` are all examples of the self-test in turn, a failure on almost each line.
 //!
-//!     cargo run --release -p plimsoll-doctor --example log_speed -- [MIB] [READS] [FOLDER]
+//!     cargo run --release -p plimsoll-doctor --example log_speed -- [run|steps|dense] [MIB] [READS] [FOLDER]
 //!     cargo run --release -p plimsoll-doctor --example log_speed -- FILE [READS]
 
+use plimsoll_doctor::log::self_test::examples;
 use plimsoll_doctor::log::{Input, Limits, diagnose};
 use plimsoll_memory::host::RssReader;
 use std::fmt::Write as _;
@@ -13,7 +15,11 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let kinds = [("run", step as Make), ("steps", trainers), ("dense", failures)];
+    let named = arguments.first().and_then(|first| kinds.into_iter().find(|(name, _)| first == name));
+    let (kind, make) = named.unwrap_or(kinds[0]);
+    arguments.drain(..usize::from(named.is_some()));
     let number = |at: usize, default: u64| arguments.get(at).map_or(Ok(default), |text| text.parse());
     let reads = number(1, 5)?.max(1);
     if let Some(file) = arguments.first().filter(|first| Path::new(first).is_file()) {
@@ -21,11 +27,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let folder = arguments.get(2).map_or_else(std::env::temp_dir, PathBuf::from);
     let path = folder.join(format!("plimsoll-log-speed-{}.log", std::process::id()));
-    write(&path, number(0, 1024)? << 20)?;
-    let measured = measure(&path, reads, Some("cuda-oom-logits"));
+    write(&path, number(0, 1024)? << 20, make)?;
+    let measured = measure(&path, reads, (kind == "run").then_some("cuda-oom-logits"));
     std::fs::remove_file(&path)?;
     measured
 }
+
+/// Appends the part of a log with a number.
+type Make = fn(u64, &mut String) -> std::fmt::Result;
 
 /// Reads a log several times. Fails if the answer is not the `expected` one.
 fn measure(path: &Path, reads: u64, expected: Option<&str>) -> Result<(), Box<dyn std::error::Error>> {
@@ -98,7 +107,40 @@ fn step(number: u64, text: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-fn write(path: &Path, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
+/// A line of metrics of each of several trainers.
+fn trainers(number: u64, text: &mut String) -> std::fmt::Result {
+    // Fractions that differ from line to line.
+    let part = |factor: u64| (number * factor % 9973) as f64 / 9973.0;
+    let (a, b, c, all) = (part(31), part(57), part(91), number * 2048);
+    writeln!(
+        text,
+        "{{'loss': {a:.4}, 'grad_norm': {b:.4}, 'reward': {c:.4}, 'reward_std': {a:.4}, 'kl': {b:.5}, 'epoch': {c:.2}}}"
+    )?;
+    writeln!(
+        text,
+        "(TaskRunner pid=4711) step:{number} - actor/entropy:{a:.4} - actor/pg_loss:{b:.5} - critic/score/mean:{c:.3}"
+    )?;
+    writeln!(
+        text,
+        " iteration {number:8}/  500000 | consumed samples: {all} | global batch size: 256 | lm loss: {a:.5} | grad norm: {b:.3} |"
+    )?;
+    writeln!(text, "INFO trainer.py:412 step={number} reward={a:.4} kl={b:.5} grad_norm={c:.3} lr=1.00e-06")?;
+    writeln!(text, "global_step={number}, episodic_return={:.1}", c * 100.0)?;
+    writeln!(text, "|    total_timesteps      | {all}     |\n|    loss                 | {a:.4}     |")?;
+    writeln!(text, "Epoch {number}: loss = {a:.4}, acc = {b:.3}")?;
+    writeln!(
+        text,
+        "mmengine - INFO - Epoch(train) [1][{number}/9000]  lr: 1.0e-03  eta: 1:02:03  loss: {c:.4}"
+    )?;
+    writeln!(text, " 12%|#2        | {number}/900000 [05:10<38:02, {b:.2}s/it]")
+}
+
+/// All examples of the self-test.
+fn failures(_number: u64, text: &mut String) -> std::fmt::Result {
+    examples().try_for_each(|example| writeln!(text, "{}", example.text.trim_end()))
+}
+
+fn write(path: &Path, bytes: u64, make: Make) -> Result<(), Box<dyn std::error::Error>> {
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
     let (mut written, mut text) = (0, String::new());
     for number in 0.. {
@@ -106,7 +148,7 @@ fn write(path: &Path, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
             break;
         }
         text.clear();
-        step(number, &mut text)?;
+        make(number, &mut text)?;
         file.write_all(text.as_bytes())?;
         written += text.len() as u64;
     }

@@ -1,9 +1,9 @@
 //! What happened in a log: an event with its verdict, and the moment it is judged by, a line with the lines around it.
 
-use super::signatures::{Level, Pattern, Rule};
+use super::signatures::{About, Level, Pattern, Rule};
 use super::text::{after_prefix, clean, is_quiet, message, regex, shown, tag};
 use super::time::{Stamp, stamp};
-use memchr::{memchr, memchr2, memmem, memrchr, memrchr2};
+use memchr::{memchr, memchr_iter, memchr2, memmem, memrchr, memrchr2};
 use regex::Regex;
 use std::cell::OnceCell;
 use std::sync::LazyLock;
@@ -137,6 +137,8 @@ pub struct Moment<'w> {
     pub text: String,
     message_at: OnceCell<usize>,
     is_quiet: OnceCell<bool>,
+    /// Where the tag of its process is in `text`.
+    tag: OnceCell<Option<(usize, usize)>>,
     near: OnceCell<String>,
     unwrapped: OnceCell<String>,
     before: OnceCell<Vec<String>>,
@@ -158,7 +160,7 @@ impl<'w> Moment<'w> {
         let text = clean(&bytes[range.0..range.1]);
         let (near, unwrapped, before, after) =
             (OnceCell::new(), OnceCell::new(), OnceCell::new(), OnceCell::new());
-        let (message_at, is_quiet) = (OnceCell::new(), OnceCell::new());
+        let (message_at, is_quiet, tag) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
         Moment {
             bytes,
             range,
@@ -168,6 +170,7 @@ impl<'w> Moment<'w> {
             text,
             message_at,
             is_quiet,
+            tag,
             near,
             unwrapped,
             before,
@@ -198,7 +201,7 @@ impl<'w> Moment<'w> {
         self.unwrapped.get_or_init(|| {
             let mut lines = vec![self.message().to_string()];
             let width = self.text.trim_end().chars().count();
-            let own = tag(&self.text).map(str::to_string);
+            let own = self.tag().map(str::to_string);
             let rest = |line: &String| {
                 let message = message(line);
                 let is_tagged = message.trim_start().len() + 4 < line.trim_start().len();
@@ -255,8 +258,18 @@ impl<'w> Moment<'w> {
     }
 
     fn is_own(&self, line: &str) -> bool {
-        let own = tag(&self.text);
+        let own = self.tag();
         own.is_none() || tag(line) == own
+    }
+
+    /// Returns the tag of the process that wrote the line.
+    fn tag(&self) -> Option<&str> {
+        let range = || {
+            let found = tag(&self.text)?;
+            let start = found.as_ptr() as usize - self.text.as_ptr() as usize;
+            Some((start, start + found.len()))
+        };
+        self.tag.get_or_init(range).map(|(start, end)| &self.text[start..end])
     }
 
     /// Returns the lines after this one, cleaned, as far as the window reaches.
@@ -417,23 +430,31 @@ impl<'w> Moment<'w> {
         })
     }
 
+    /// Returns the line with what a rule that spans lines reads of those before and after it.
+    pub fn surroundings(&self) -> &'w [u8] {
+        let end = self.range.0.saturating_sub(1);
+        let floor = end.saturating_sub(PIECE_AFTER);
+        let start = memrchr(b'\n', &self.bytes[floor..end]).map_or(floor, |found| floor + found + 1);
+        let rest = &self.bytes[self.range.1..self.bytes.len().min(self.range.1 + LINES_NEAR * PIECE_AFTER)];
+        let stop = memchr_iter(b'\n', rest).nth(LINES_NEAR).unwrap_or(rest.len());
+        &self.bytes[start..self.range.1 + stop]
+    }
+
+    /// Returns true if a rule that spans lines finds nothing here, whatever is further away.
+    pub fn fails_nearby(&self, rule: &Rule) -> bool {
+        rule.spans_lines && !self.is_found(rule)
+    }
+
     /// Returns true if the rule cannot match, whatever is around the line.
     pub fn fails_alone(&self, rule: &Rule) -> bool {
+        let text = if matches!(rule.about, About::Mark(_)) { self.metrics() } else { self.message() };
         rule.is_loud && self.is_quiet()
-            || !rule.spans_lines && rule.regex.as_ref().is_some_and(|regex| !regex.is_match(self.message()))
+            || !rule.spans_lines && rule.regex.as_ref().is_some_and(|regex| !regex.is_match(text))
     }
 
     /// Returns true if a rule matches that does not fail alone.
     pub fn matches(&self, rule: &Rule) -> bool {
-        let is_match = match &rule.regex {
-            Some(pattern) if rule.spans_lines => {
-                let (near, own, regex) = (self.near(), self.message().len(), pattern.regex());
-                regex.find(near).is_some_and(|found| found.start() <= own)
-                    || rule.wraps && self.wrapped(near).is_some_and(|text| regex.is_match(&text))
-            }
-            _ => true,
-        };
-        is_match
+        self.is_found(rule)
             && rule.needs.as_ref().is_none_or(|regex| self.around(regex))
             && rule.unless.as_ref().is_none_or(|regex| !self.says(regex))
             && rule.unless_before.as_ref().is_none_or(|regex| !self.around(regex))
@@ -441,11 +462,19 @@ impl<'w> Moment<'w> {
             && !self.is_listed()
     }
 
+    /// Returns true unless the expression of a rule that spans lines is not in this one and its neighbours.
+    fn is_found(&self, rule: &Rule) -> bool {
+        let Some(pattern) = rule.regex.as_ref().filter(|_| rule.spans_lines) else { return true };
+        let (near, own, regex) = (self.near(), self.message().len(), pattern.regex());
+        regex.find(near).is_some_and(|found| found.start() <= own)
+            || rule.wraps && self.wrapped(near).is_some_and(|text| regex.is_match(&text))
+    }
+
     /// Returns true if the message, or what may be the rest of it, matches: a terminal that wraps a line repeats no tag.
     fn says(&self, regex: &Pattern) -> bool {
         let is_rest = |line: &String| tag(line).is_none();
         let rest = || self.lines_ahead().take(LINES_NEAR).filter(is_rest).collect::<Vec<String>>().join("\n");
-        regex.is_match(self.near()) || tag(&self.text).is_some() && regex.is_match(&rest())
+        regex.is_match(self.near()) || self.tag().is_some() && regex.is_match(&rest())
     }
 
     fn around(&self, regex: &Pattern) -> bool {

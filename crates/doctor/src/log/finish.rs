@@ -12,6 +12,9 @@ use super::state::{FileState, LAST_WORDS, Suspicion};
 use super::text::{message, shown};
 use super::time::stamp;
 
+/// What NCCL's watchdog says of a rank that ended before this one.
+const PEER_GONE: &str = "NCCL error: remote process exited";
+
 impl Scanner<'_> {
     /// Adds what only the whole file shows.
     pub fn finish(&mut self, mut state: FileState, tail: &[u8]) {
@@ -19,7 +22,10 @@ impl Scanner<'_> {
         let last_words = self.last_words(file, &state, tail);
         let mut finished = state.progress.finish(state.lines + 1);
         if let Some(end) = finished {
-            let goes = |suspicion: &Suspicion| suspicion.at.line > end && is_open(&suspicion.at.text);
+            let goes = |suspicion: &Suspicion| {
+                let text = &suspicion.at.text;
+                suspicion.at.line > end && (is_open(text) || text.contains(PEER_GONE))
+            };
             state
                 .suspicions
                 .retain(|suspicion| !suspicion.is_farewell() && !suspicion.is_in_thread && !goes(suspicion));
@@ -72,7 +78,8 @@ impl Scanner<'_> {
             let slug = classes[event.class].slug.as_str();
             let is_peer = ["network-failed", "rendezvous-timeout", "ray-node-dead"].contains(&slug);
             let is_worker = slug == "worker-sigkill-unknown" && is_open(&event.text);
-            event.line > end && (is_peer && !event.text.contains("Error: ") || is_worker)
+            let is_left = slug == "nccl-failed" && event.text.contains(PEER_GONE);
+            event.line > end && (is_peer && !event.text.contains("Error: ") || is_worker || is_left)
         };
         self.found.events.retain(|event| {
             event.file != file

@@ -203,11 +203,13 @@ fn last_lines(tail: &[u8]) -> Vec<Line> {
     let tail = tail.strip_suffix(b"\n").unwrap_or(tail);
     let of = |(after, bytes): (usize, &[u8])| {
         let bytes = bytes.rsplit(|byte| *byte == b'\r').find(|part| !part.trim_ascii().is_empty())?;
-        Some(Line { after, text: clean(bytes) }).filter(|line| !message(&line.text).trim().is_empty())
+        Some(Line { after, text: clean(bytes) })
     };
     let lines = tail.rsplit(|byte| *byte == b'\n').enumerate().filter_map(of);
-    let mut lines: Vec<Line> =
-        lines.take(LAST_LINES).take_while(|line| !is_step(metrics(&line.text))).collect();
+    // A row of a table may be a step, and has no message.
+    let since_step = lines.take_while(|line| !is_step(metrics(&line.text)));
+    let says = |line: &Line| !message(&line.text).trim().is_empty();
+    let mut lines: Vec<Line> = since_step.filter(says).take(LAST_LINES).collect();
     lines.reverse();
     lines
 }

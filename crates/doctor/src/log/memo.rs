@@ -25,6 +25,8 @@ pub struct Memo {
     survived: Vec<u8>,
     /// The file in which they were survived.
     files: Vec<usize>,
+    /// Rules that failed on lines with their neighbours: a hash of both.
+    nearby: Vec<u64>,
 }
 
 impl Memo {
@@ -37,6 +39,7 @@ impl Memo {
             steps: vec![None; SLOTS],
             survived: vec![0; SLOTS],
             files: vec![0; SLOTS],
+            nearby: vec![0; SLOTS],
         }
     }
 
@@ -59,6 +62,17 @@ impl Memo {
         self.failed[slot * self.words + rule / 64] |= 1 << (rule % 64);
     }
 
+    /// Returns true if a rule that spans lines failed on a line of this shape with neighbours of this shape.
+    pub fn has_failed_nearby(&self, shape: u64, rule: usize) -> bool {
+        let key = nearby(shape, rule);
+        self.nearby[key as usize % SLOTS] == key
+    }
+
+    pub fn fails_nearby(&mut self, shape: u64, rule: usize) {
+        let key = nearby(shape, rule);
+        self.nearby[key as usize % SLOTS] = key;
+    }
+
     pub fn is_step(&self, slot: usize) -> Option<bool> {
         self.steps[slot]
     }
@@ -79,6 +93,13 @@ impl Memo {
     pub fn is_survived(&self, slot: usize, file: usize) -> bool {
         self.survived[slot] >= SURVIVED_OFTEN && self.files[slot] == file
     }
+}
+
+/// Returns a hash of a shape and a rule, which is not 0.
+fn nearby(shape: u64, rule: usize) -> u64 {
+    let hash =
+        (shape ^ (rule as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    (hash ^ hash >> 32).max(1)
 }
 
 /// Returns the shape of a line, which is not 0.

@@ -23,7 +23,7 @@ const LINES_AFTER_FINISH: u64 = 200;
 static ALONE: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r#"(?i)^\{['"][^\n]{0,600}['"](?:\w*_)?loss['"]: |^\{['"](?:train_)?(?:actor_|policy_|critic_)?loss['"]: |\bstep: ?\d+ - "#,
-        r"|^\d+\|\d+\|loss: |\blearning iteration \d+ ?/|^=+ step \d+/\d+ =+$|^\| +(?:total_timesteps|total timesteps|total_env_steps|iterations) +\| +\d",
+        r"|^\d+\|\d+\|loss: |\blearning iteration \d+ ?/|^=+ step \d+/\d+ =+$|^\| +(?:time/)?(?:total_timesteps|total timesteps|total_env_steps|iterations) +\| +\d|^\| \S+ +\| RUNNING +\| \S[^\n]*\| +\d",
         r"|^train epoch \d+\s*$|^ *\d+/\d+ (?:\[[=>.]*\]|━+)[^\n]{0,80}loss: |^training_iteration: \d|^\(?[\w.]* ?training_iteration ?[=:] ?\d",
     ))
 });
@@ -118,6 +118,11 @@ impl Progress {
         self.steps < self.until.max(SURVIVED)
             || self.finish.is_some()
             || self.nan.as_ref().is_some_and(|nan| nan.looks < NAN_LOOKS)
+    }
+
+    /// Returns true while any line may have a value that is a number again.
+    pub fn has_nan(&self) -> bool {
+        self.nan.is_some()
     }
 
     /// Something suspicious was seen: the next `steps` show whether the run survived it.

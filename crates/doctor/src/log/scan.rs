@@ -32,7 +32,9 @@ const SUSPICIONS_A_FILE: u64 = 8;
 /// reading slow.
 const CLOSE_LOOKS_A_RULE: u64 = 512;
 /// Lines put off until the run goes on, or does not; the first ones tell.
-const PUT_OFF_MAX: usize = 32;
+const PUT_OFF_MAX: usize = 64;
+/// Lines of a rule that a run survived, whatever they say, before further ones of it are put off.
+const SURVIVED_A_RULE: u64 = 16;
 /// Events kept over all files.
 const EVENTS_MAX: usize = 8192;
 
@@ -144,13 +146,13 @@ impl<'s> Scanner<'s> {
         // The current piece of a line, and the rules to try on it.
         let (mut piece, mut pending): ((usize, usize), Vec<usize>) = ((0, 0), Vec::new());
         signatures.literals.candidates(bytes, from, to, |literal, at| {
+            // What this line is looked at for, and whether it is, may depend on the one before.
+            if at >= piece.1 && !pending.is_empty() {
+                self.try_piece(bytes, piece, &mut pending, state);
+            }
             let is_idle = signatures.is_of_steps[literal] && !state.progress.wants_more();
             if !state.active[literal] || is_idle || !signatures.literals.holds(literal, bytes, at) {
                 return;
-            }
-            // What this line is looked at for may depend on the one before.
-            if at >= piece.1 {
-                self.try_piece(bytes, piece, &mut pending, state);
             }
             for &rule in &signatures.rules_of[literal] {
                 let is_idle = match signatures.rules[rule].about {
@@ -189,15 +191,7 @@ impl<'s> Scanner<'s> {
         pending.sort_unstable();
         let here = Here { piece, line, shape, slot };
         pending.retain(|&rule| self.is_worth_a_try(rule, &here, state));
-        let is_put_off = self.memo.is_survived(slot, self.found.files.len() - 1);
-        if is_put_off && pending.iter().any(|&rule| self.may_be_survived(rule)) {
-            let rules: Vec<usize> = pending.extract_if(.., |rule| self.may_be_survived(*rule)).collect();
-            let steps = state.progress.steps;
-            state.progress.watch(SURVIVED);
-            if state.put_off.len() < PUT_OFF_MAX {
-                state.put_off.push(PutOff { piece, line, steps, shape, rules });
-            }
-        }
+        self.put_off(&here, pending, state);
         if pending.is_empty() {
             return;
         }
@@ -205,6 +199,26 @@ impl<'s> Scanner<'s> {
         for rule in pending.drain(..) {
             self.try_rule(rule, &moment, slot, state);
             moment.steps = state.progress.steps;
+        }
+    }
+
+    /// Puts off what the run has survived often: it is looked at if the run does not go on.
+    fn put_off(&mut self, here: &Here, pending: &mut Vec<usize>, state: &mut FileState) {
+        let is_known = self.memo.is_survived(here.slot, self.found.files.len() - 1);
+        let waits = |rule: &mut usize| {
+            (is_known || state.survived[*rule] >= SURVIVED_A_RULE) && self.may_be_survived(*rule)
+        };
+        let mut rules: Vec<usize> = pending.extract_if(.., waits).collect();
+        if rules.is_empty() {
+            return;
+        }
+        state.progress.watch(SURVIVED);
+        // No more are kept of a rule than would be looked at.
+        rules.retain(|&rule| state.waiting[rule] < EVENTS_A_RULE);
+        if !rules.is_empty() && state.put_off.len() < PUT_OFF_MAX {
+            rules.iter().for_each(|&rule| state.waiting[rule] += 1);
+            let (steps, line, shape) = (state.progress.steps, here.line, here.shape);
+            state.put_off.push(PutOff { piece: here.piece, line, steps, shape, rules });
         }
     }
 
@@ -220,6 +234,7 @@ impl<'s> Scanner<'s> {
         state.tried_at[index] = state.tried_at[index].max(line);
         match about {
             _ if self.memo.has_failed(slot, index) => false,
+            About::Mark(Mark::Step) => state.progress.has_nan() || self.memo.is_step(slot) != Some(false),
             About::Class(class) if state.matches[index] >= EVENTS_A_RULE => {
                 // After that many, lines that hold the words are only counted.
                 state.matches[index] += 1;
@@ -241,6 +256,7 @@ impl<'s> Scanner<'s> {
 
     /// Looks at what was put off and after which the run did not go on so far.
     fn look_again(&mut self, bytes: &[u8], state: &mut FileState) {
+        state.waiting.fill(0);
         for PutOff { piece, line, steps, shape, rules } in std::mem::take(&mut state.put_off) {
             let (moment, slot) = (Moment::new(bytes, piece, line, steps, shape), self.memo.slot(shape));
             for rule in rules {
@@ -269,6 +285,15 @@ impl<'s> Scanner<'s> {
         let rule = &self.signatures.rules[index];
         if moment.fails_alone(rule) {
             return self.memo.fails(slot, index);
+        }
+        if rule.spans_lines {
+            let around = shape(moment.surroundings());
+            if self.memo.has_failed_nearby(around, index) {
+                return;
+            }
+            if moment.fails_nearby(rule) {
+                return self.memo.fails_nearby(around, index);
+            }
         }
         let looks_closely = match rule.about {
             About::Class(_) => {
@@ -320,7 +345,10 @@ impl<'s> Scanner<'s> {
             Mark::Step => {
                 let message = moment.metrics();
                 let is_step = self.memo.is_step(slot).unwrap_or_else(|| is_step(message));
-                self.memo.set_step(slot, is_step);
+                // A bar has no metrics, and is one by its numbers.
+                if is_step || !message.contains("%|") {
+                    self.memo.set_step(slot, is_step);
+                }
                 if state.progress.step(message, is_step, moment.line) {
                     self.settle(state);
                 }
@@ -374,7 +402,10 @@ impl<'s> Scanner<'s> {
     fn settle(&mut self, state: &mut FileState) {
         let (file, steps) = (self.found.files.len() - 1, state.progress.steps);
         let is_over = |at: u64| at.saturating_add(SURVIVED) <= steps;
-        state.put_off.retain(|line| !is_over(line.steps));
+        let FileState { put_off, waiting, .. } = state;
+        for line in put_off.extract_if(.., |line| is_over(line.steps)) {
+            line.rules.iter().for_each(|&rule| waiting[rule] -= 1);
+        }
         let is_survived = |suspicion: &Suspicion| {
             is_over(suspicion.steps) || suspicion.is_in_thread && suspicion.steps < steps
         };
@@ -404,6 +435,7 @@ impl<'s> Scanner<'s> {
     fn open(&self, state: &mut FileState, which: impl Fn(&Rule) -> bool) {
         let rules = &self.signatures.rules;
         for (index, _) in rules.iter().enumerate().filter(|(_, rule)| which(rule)) {
+            state.survived[index] += state.matches[index].min(EVENTS_A_RULE);
             state.matches[index] = 0;
         }
         for index in state.closed.extract_if(.., |index| which(&rules[*index])) {

@@ -87,8 +87,12 @@ pub struct FileState {
     pub collectives: Collectives,
     /// The line and the time of the last line of which the time was asked.
     pub clock: (u64, Option<Stamp>),
-    /// Lines of shapes that were survived often.
+    /// Lines of shapes, or of rules, that were survived often.
     pub put_off: Vec<PutOff>,
+    /// How many of them each rule has.
+    pub waiting: Vec<u64>,
+    /// Lines of each rule that the run survived.
+    pub survived: Vec<u64>,
     /// The last line of each rule of which lines are only counted, in the window.
     pub last: Vec<Option<PutOff>>,
     /// Closed rules.
@@ -120,6 +124,8 @@ impl FileState {
             collectives: Collectives::default(),
             clock: (0, None),
             put_off: Vec::new(),
+            waiting: vec![0; rules],
+            survived: vec![0; rules],
             last: std::iter::repeat_with(|| None).take(rules).collect(),
             closed: Vec::new(),
             suspicions: Vec::new(),

@@ -1,5 +1,6 @@
 //! Cleans a line of a log, strips what loggers put before the message, and finds which process wrote it.
 
+use memchr::{memchr_iter, memchr2};
 use regex::Regex;
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -35,10 +36,12 @@ static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
         r"))+",
     ))
 });
-/// The process that wrote a line, where several write one log.
+/// The process that wrote a line, where several write one log, from the first bracket on.
 static TAG: LazyLock<Regex> = LazyLock::new(|| {
-    regex(r"^[^(\[]{0,40}(\((?:[A-Za-z_][\w.:<>*/\-,= ]*)?pid=\d+|\[rank ?\d+\]|\[default\d+\]|\[\d{1,3}\]:)")
+    regex(r"^(?:\((?:[A-Za-z_][\w.:<>*/\-,= ]*)?pid=\d+|\[rank ?\d+\]|\[default\d+\]|\[\d{1,3}\]:)")
 });
+/// Characters that may be before the bracket.
+const TAG_AT_MOST: usize = 40;
 /// Colours whose escape character was lost in a copy. Without a number, a word may begin there: `[multiproc_executor.py:1]`.
 static BARE_COLOUR: LazyLock<Regex> = LazyLock::new(|| {
     regex(
@@ -74,14 +77,15 @@ fn ascii(pattern: &str) -> String {
 
 /// Decodes bytes of a log: broken UTF-8 is replaced, control characters and colours are dropped.
 pub fn clean(bytes: &[u8]) -> String {
-    let may_be_colour = |pair: &[u8]| pair[0] == b'[' && (pair[1].is_ascii_digit() || pair[1] == b'm');
-    let has_colour = bytes.windows(2).any(may_be_colour);
+    let may_be_colour =
+        |at: usize| bytes.get(at + 1).is_some_and(|next| next.is_ascii_digit() || *next == b'm');
+    let has_colour = memchr_iter(b'[', bytes).any(may_be_colour);
     let is_plain =
         !has_colour && !bytes.starts_with(b"{\"") && bytes.iter().all(|byte| (b' '..=b'~').contains(byte));
-    let text = String::from_utf8_lossy(bytes);
-    if is_plain {
-        return text.into_owned();
+    if is_plain && let Ok(text) = str::from_utf8(bytes) {
+        return text.to_owned();
     }
+    let text = String::from_utf8_lossy(bytes);
     let text = unpacked(&text).map_or(text, Cow::Owned);
     let text: Cow<str> = match has_colour {
         true => BARE_COLOUR.replace_all(&text, "$next"),
@@ -123,7 +127,11 @@ pub fn after_prefix(line: &str) -> &str {
 
 /// Returns the tag of the process that wrote the line, if the line has one.
 pub fn tag(line: &str) -> Option<&str> {
-    TAG.captures(line).and_then(|found| found.get(1)).map(|found| found.as_str())
+    let at = memchr2(b'(', b'[', line.as_bytes())?;
+    if at > TAG_AT_MOST && line[..at].chars().count() > TAG_AT_MOST {
+        return None;
+    }
+    TAG.find(&line[at..]).map(|found| found.as_str())
 }
 
 /// What a logger calls a line that ends nothing, where loggers write it. NCCL's "NCCL WARN" is its word for a failure.

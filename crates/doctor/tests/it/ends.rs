@@ -11,7 +11,7 @@ fn read(text: &str) -> Diagnosis {
 const STEPS: &str = "step 1 loss 0.9\nstep 2 loss 0.8\nstep 3 loss 0.7\n";
 
 /// Ends of logs, the steps before them left out.
-const ENDS: [(&str, &str); 46] = [
+const ENDS: [(&str, &str); 47] = [
     ("robomimic", "Epoch 2000 Memory Usage: 3211 MB\n\nfinished run successfully!\n"),
     ("NeMo-RL", "Max number of steps has been reached, stopping training early\n"),
     ("NeMo-RL, epochs", "Max number of epochs has been reached, stopping training\n"),
@@ -97,6 +97,7 @@ const ENDS: [(&str, &str); 46] = [
         "Kubernetes",
         "pod/train-0 condition met\nState:          Terminated\n  Reason:       Completed\n  Exit Code:    0\n",
     ),
+    ("RL Zoo", "Saving to logs/rl_zoo3/ppo/Pendulum-v1_1\n"),
     ("Hydra", "[2026-03-01 10:11:12,123][__main__][INFO] - Training finished\n"),
     ("MaxText", "completed step: 99, seconds: 3.2, TFLOP/s/device: 120.1, loss: 2.2\nTraining completed\n"),
     ("fairseq", "2026-03-01 10:11:12 | INFO | fairseq_cli.train | done training in 812.3 seconds\n"),
@@ -131,6 +132,22 @@ fn what_the_run_survived_does_not_hide_its_end() {
             "Final validation metrics: {'val/acc': 0.61}\nTraining Progress: 100%|##########| 435/435 [4:10:01<00:00, 34.5s/it]\n(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file.\n",
         ),
         (
+            "a peer goes away, as NCCL sees it",
+            "{'train_runtime': 812.3, 'train_loss': 0.31}\n[rank3]:[E301 11:00:13.513456789 ProcessGroupNCCL.cpp:552] [Rank 3] Collective WorkNCCL(SeqNum=12, OpType=BROADCAST) raised the following async exception: NCCL error: remote process exited or there was a network error\n",
+        ),
+        (
+            "a node leaves and steps follow",
+            "2026-03-01 11:00:04,002 WARNING worker.py:2074 -- The node with node id: 6e1f90aa and address: 10.0.0.9 has been marked dead because the detector has missed too many heartbeats from it.\nstep 4 loss 0.7\nstep 5 loss 0.7\nstep 6 loss 0.6\nTraining complete\n",
+        ),
+        (
+            "an actor is put back into service",
+            "(PPO pid=7) 2026-03-01 10:13:40,119 ERROR actor_manager.py:522 -- Ray error, taking actor 3 out of service. The actor died unexpectedly before finishing this task.\n| PPO_Ant-v4_0ab1c_00000 | RUNNING  | 10.0.0.4:88123 |  14 | 403.2 | 54000 | 39.72 |\n| PPO_Ant-v4_0ab1c_00000 | RUNNING  | 10.0.0.4:88123 |  15 | 413.2 | 55000 | 39.72 |\n| PPO_Ant-v4_0ab1c_00000 | TERMINATED | 10.0.0.4:88123 | 15 | 413.2 | 55000 | 39.72 |\n",
+        ),
+        (
+            "a loader's worker is started again",
+            "RuntimeError: DataLoader worker (pid 71233) is killed by signal: Killed.\nstep 4 loss 0.7\nstep 5 loss 0.7\nstep 6 loss 0.6\nTraining complete\n",
+        ),
+        (
             "peers go away",
             "{'train_runtime': 812.3, 'train_loss': 0.31}\n[W socket.cpp:663] [c10d] The client socket has failed to connect\n",
         ),
@@ -162,7 +179,7 @@ fn what_is_no_end() {
 #[test]
 fn steps_after_an_exception_show_that_it_was_survived() {
     const RAISED: &str = "Traceback (most recent call last):\n  File \"/app/data.py\", line 3, in clean\n    os.rmdir(path)\nOSError: [Errno 16] Device or resource busy: '.nfs0000'\n";
-    let steps: [&dyn Fn(u32) -> String; 11] = [
+    let steps: [&dyn Fn(u32) -> String; 16] = [
         &|n| {
             format!(
                 "2026/03/01 10:1{n}:12 - mmengine - INFO - Epoch(train) [1][ {n}00/9000]  lr: 1.0e-03  eta: 1:02:03  time: 0.4  loss: 81.{n}\n"
@@ -171,7 +188,20 @@ fn steps_after_an_exception_show_that_it_was_survived() {
         &|n| format!("Epoch {n}: loss = 0.000\n"),
         &|n| format!("[   {n}0/100] | loss = 0.000\n"),
         &|n| format!("| epoch 001:     {n}2 / 300 loss=8.123, ppl=240.1, wps=3000\n"),
+        &|n| format!("|    total_timesteps      | 20{n}8     |\n"),
+        &|n| {
+            format!(
+                "| rollout/           |          |\n|    ep_rew_mean     | 2{n}       |\n| time/              |          |\n|    total_timesteps | 20{n}8     |\n"
+            )
+        },
+        &|n| format!("|    time/total_timesteps | 20{n}8     |\n"),
         &|n| format!("                       Learning iteration {n}/1500                        \n"),
+        &|n| format!("                       \x1b[1m Learning iteration {n}/1500 \x1b[0m\n"),
+        &|n| {
+            format!(
+                "| PPO_Ant-v4_0ab1c_00000 | RUNNING  | 10.0.0.4:88123 |  1{n} | 403.2 | 5{n}000 | 39.72 |\n"
+            )
+        },
         &|n| format!("global_step=30{n}2, episodic_return=[21.]\n"),
         &|n| format!("{{'loss': 0.{n}, 'grad_norm': 0.38, 'epoch': 0.05}}\n"),
         &|n| format!(" 12%|#2        | {n}/50 [05:10<38:02, 51.9s/it]\n"),

@@ -33,6 +33,10 @@ fn the_last_of_many_that_were_survived_is_found() {
     let found =
         read(&format!("{survived}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"));
     assert_eq!(found.slug.as_deref(), Some("cuda-oom"));
+    let ray = "(raylet) Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file.\n";
+    let survived: String = (0..100).map(|n| format!("{ray}{}", step(n).repeat(12))).collect();
+    assert_eq!(read(&survived).slug, None);
+    assert_eq!(read(&format!("{survived}{ray}")).slug.as_deref(), Some("worker-sigkill-unknown"));
 }
 
 /// The same answer with what launchers and runtimes put around each line.
