@@ -1,4 +1,5 @@
-//! The keys that `dpo` and `reward_model` read. Keys without effect on them are refused by name.
+//! The keys that methods read which learn from their data alone: `dpo`, `reward_model` and `sft`. Keys without effect on them
+//! are refused by name.
 
 use super::limits::{bad_value, contradiction};
 use super::provenance::Provenance;
@@ -21,35 +22,44 @@ fn loss_keys(method: Method) -> &'static [&'static str] {
     }
 }
 
-/// Checks the keys of methods over pairs, and that no other method sets them.
+/// Checks the keys of methods that sample nothing, and that no other method sets those of preferences.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     let (loss, needs, default) = (&run.loss, run.method.needs(), Loss::default());
-    if needs.learns_from != LearnsFrom::Pairs {
-        let of_dpo = [loss.loss_type != default.loss_type, loss.label_smoothing != default.label_smoothing];
-        if let Some((name, _)) = ["loss_type", "label_smoothing"].iter().zip(of_dpo).find(|(_, set)| *set) {
-            return Err(no_meaning(run, at, &format!("loss.{name}")).hint("they are of method = \"dpo\""));
+    match needs.learns_from {
+        LearnsFrom::Samples => return of_other_methods(run, at),
+        LearnsFrom::Completions => {}
+        LearnsFrom::Pairs if needs.scores => {
+            without_meaning(run, at, "rollout", &run.rollout, &Rollout::default(), &OF_SCORES)?;
+            without_meaning(run, at, "eval", &run.eval, &Eval::default(), &OF_PAIRS)?;
+            if !run.reward.is_empty() {
+                return Err(no_meaning(run, at, "reward"));
+            }
         }
-        return Ok(());
+        LearnsFrom::Pairs => preference(loss, at)?,
     }
-    let read = loss_keys(run.method);
-    if !read.is_empty() {
-        preference(loss, at)?;
+    without_meaning(run, at, "loss", loss, &default, loss_keys(run.method))?;
+    let of_samples = [
+        ("train.mini_batch", run.train.mini_batch.is_some()),
+        ("train.epochs_per_rollout", run.train.epochs_per_rollout != 1),
+    ];
+    match of_samples.into_iter().find(|(_, is_set)| *is_set) {
+        None => Ok(()),
+        Some((key, _)) => Err(no_meaning(run, at, key).hint("a step over rows of data is one update")),
     }
-    without_meaning(run, at, "loss", loss, &default, read)?;
-    if needs.scores {
-        without_meaning(run, at, "rollout", &run.rollout, &Rollout::default(), &OF_SCORES)?;
-        without_meaning(run, at, "eval", &run.eval, &Eval::default(), &OF_PAIRS)?;
-        if !run.reward.is_empty() {
-            return Err(no_meaning(run, at, "reward"));
-        }
+}
+
+/// Refuses the keys of preferences in a method that samples.
+fn of_other_methods(run: &RunFile, at: &Provenance) -> Result<()> {
+    let (loss, default) = (&run.loss, Loss::default());
+    let of_dpo = [
+        ("dpo_beta", loss.dpo_beta != default.dpo_beta),
+        ("loss_type", loss.loss_type != default.loss_type),
+        ("label_smoothing", loss.label_smoothing != default.label_smoothing),
+    ];
+    match of_dpo.into_iter().find(|(_, is_set)| *is_set) {
+        None => Ok(()),
+        Some((key, _)) => Err(no_meaning(run, at, &format!("loss.{key}")).hint("it is of method = \"dpo\"")),
     }
-    if run.train.mini_batch.is_some() {
-        return Err(no_meaning(run, at, "train.mini_batch").hint("a step over pairs is one update"));
-    }
-    if run.train.epochs_per_rollout != 1 {
-        return Err(no_meaning(run, at, "train.epochs_per_rollout").hint("a step over pairs is one update"));
-    }
-    Ok(())
 }
 
 /// Checks the values of the keys of preference losses.

@@ -227,6 +227,14 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["method=dpo", "train.epochs_per_rollout=2"], "contradictory-keys", "train.epochs_per_rollout"),
     (&["loss.loss_type=ipo"], "contradictory-keys", "means nothing to method `grpo`"),
     (&["loss.label_smoothing=0.1"], "contradictory-keys", "method = \"dpo\""),
+    (&["loss.dpo_beta=0.2"], "contradictory-keys", "method = \"dpo\""),
+    (
+        &["method=sft", "loss.kl_coef=0.1"],
+        "contradictory-keys",
+        "`loss.kl_coef` means nothing to method `sft`",
+    ),
+    (&["method=sft", "train.mini_batch=16"], "contradictory-keys", "is one update"),
+    (&["method=sft", "train.epochs_per_rollout=2"], "contradictory-keys", "is one update"),
     (&["method=reward_model"], "contradictory-keys", "`rollout."),
     (&["reward.0.kind=model"], "missing-key", "`reward.0.model` is missing"),
     (&["reward.0.kind=model", "reward.0.model="], "bad-value", "reward.0.model"),
@@ -409,7 +417,7 @@ fn a_file_that_is_no_run_file_is_named() {
 #[test]
 fn other_methods_take_what_they_need() {
     let sft = "method = \"sft\"\nmodel = \"random:x\"\n[data]\nprompts = \"a.jsonl\"\n[train]\nsteps = 9\nlearning_rate = 1\n";
-    let run = load_text(sft, &["train.mini_batch=16"], &[]).unwrap().run;
+    let run = load_text(sft, &[], &[]).unwrap().run;
     assert_eq!(
         (RunSpec::new(&run).sequences_per_step(), run.train.learning_rate, run.loss.advantage),
         (32, 1.0, None)
