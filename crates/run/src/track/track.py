@@ -8,8 +8,10 @@ sys.path[:] = [entry for entry in sys.path if entry]
 import importlib.util
 import json
 import os
+import time
 import uuid
 
+RETRY_SECONDS = 0.25  # before the first attempt after a failure at the end; each further one waits longer
 LINES_PER_LOOK = 2000  # so that a look after a long outage is answered in time
 LINE_BYTES_MAX = 1 << 20
 FAILURES_MAX = 3  # in a row, of one tracker
@@ -61,6 +63,13 @@ class Wandb:
     def finish(self, ok, summary):
         self.run.summary.update(summary)
         self.run.finish(exit_code=0 if ok else 1)
+
+    @staticmethod
+    def reset():
+        """Ends W&B's own process: the client never starts one again that is gone or whose pipe is broken."""
+        import wandb
+
+        wandb.teardown(exit_code=1)
 
 
 class Trackio:
@@ -167,6 +176,17 @@ class Follower:
                 self.offset = log.tell()
         return True
 
+    def reset(self):
+        """Lets the next attempt open a client of its own, where what this one keeps may be what is broken."""
+        reset = getattr(OPEN[self.name], "reset", None)
+        if reset is None:
+            return
+        self.client = None
+        try:
+            reset()
+        except Exception:
+            pass
+
     def attempt(self, work):
         """Runs `work`; a tracker that fails too often in a row is left out from then on."""
         if self.given_up:
@@ -177,6 +197,7 @@ class Follower:
             return bool(more)
         except Exception as error:
             self.failures += 1
+            self.reset()
             if self.failures >= FAILURES_MAX:
                 self.given_up = f"{type(error).__name__}: {error}".strip()[:500]
             return False
@@ -200,11 +221,12 @@ class Trackers:
         return any(more)
 
     def finish(self, ok, summary):
-        for _ in range(FAILURES_MAX):
+        for attempt in range(1, FAILURES_MAX + 1):
             while self.look():
                 pass
             if not any(one.failures and not one.given_up for one in self.followers):
                 break
+            time.sleep(RETRY_SECONDS * attempt)
         for one in self.followers:
             if one.client is not None and not one.given_up:
                 one.attempt(lambda one=one: one.client.finish(ok, summary))
