@@ -224,3 +224,14 @@ fn r_reading_was_quadratic() {
         assert!(took < limit, "{stack:?} took {took:?}: {}...", &text[..60]);
     }
 }
+
+#[test]
+fn texts_within_a_lambda_are_not_shown() {
+    let script = "from trl import GRPOConfig, GRPOTrainer\n\
+                  GRPOTrainer(model='Qwen/Qwen2.5-0.5B', args=GRPOConfig(output_dir='o'), train_dataset='x',\n\
+                  reward_funcs=[lambda c, **k: openai('very-own', 1), other('shown')])\n";
+    let given = read("trl", "x.py", script);
+    let one = given.iter().find(|one| one.key == "reward_funcs").expect("it is given");
+    assert!(one.value.contains("lambda c, **k: openai('...', 1)"), "{}", one.value);
+    assert!(!one.value.contains("very-own"), "{}", one.value);
+}

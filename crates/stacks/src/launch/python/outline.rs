@@ -145,9 +145,23 @@ impl<'a> Outline<'a> {
         (start..=at).map(|at| self.code.word(at)).collect()
     }
 
-    /// The text of an expression, as it is written.
+    /// The text of an expression, as it is written; texts in the body of a `lambda` are left out, since they may be anything,
+    /// a password among them.
     pub fn source(&self, range: &Range<usize>) -> String {
-        let text = &self.code.text[range.clone()];
+        let (mut text, mut from, mut in_lambda) = (String::new(), range.start, false);
+        let first = self.code.tokens.partition_point(|token| token.start < range.start);
+        for token in self.code.tokens[first..].iter().take_while(|token| token.end <= range.end) {
+            in_lambda |= token.kind == Kind::Name && &self.code.text[token.start..token.end] == "lambda";
+            if in_lambda && matches!(token.kind, Kind::Text(..)) {
+                text += &self.code.text[from..token.start];
+                text += "'...'";
+                from = token.end;
+            }
+            if text.len() > SOURCE_BYTES_MAX {
+                break;
+            }
+        }
+        text += &self.code.text[from..range.end];
         let end = (0..=SOURCE_BYTES_MAX.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
         text[..end.unwrap_or(0)].split_whitespace().collect::<Vec<_>>().join(" ")
     }
