@@ -1,11 +1,12 @@
 //! Checks of the repository itself: `cargo xtask tidy`, which never changes a file, and `cargo xtask truth`, which writes
-//! `bench/results/plan_truth.*`; of the binary under faults: `cargo xtask soak`; of every parser under hostile files, and of
+//! `bench/results/plan_truth.*`, on a card `plan_truth_cuda.*`; of the binary under faults: `cargo xtask soak`; of every parser under hostile files, and of
 //! the verifiers under hostile text: `cargo xtask fuzz`; of two binaries against each other:
 //! `cargo xtask same-bits`; of every key of the run file for an effect: `cargo xtask keys`. `cargo xtask index` writes the list of error pages and of what imports leave out, `cargo xtask pages` the numbers and
 //! pictures of the docs, `cargo xtask book` builds them.
 //! `cargo xtask dist` packs a release. `cargo xtask cycles` and `rooms` print what two of tidy's checks measure.
 
 mod book;
+mod cards;
 mod cycles;
 mod dist;
 mod edges;
@@ -114,7 +115,7 @@ const PAGES_RELEASE: [&str; 10] = [
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: cargo xtask tidy | cycles [CRATE] | rooms | index | pages [--release] | book | kernels --check | truth [--runs N] [--seed S]"
+        "usage: cargo xtask tidy | cycles [CRATE] | rooms | index | pages [--release] | book | kernels --check | truth [--runs N] [--seed S] | truth --device cuda [--binary PATH] [--only WORDS] [--out DIR]"
     );
     eprintln!(
         "       cargo xtask fuzz [--seconds N] [--seed S] [--seeds COUNT] [--jobs N] [--from N] [--target NAME] [--show] [--out FILE]"
@@ -129,6 +130,9 @@ fn usage() -> ExitCode {
 }
 
 /// The workspace, which is the folder above this package.
+/// Returns the repository that this was built in; where that is not there, as on a machine with a card, the working directory.
 fn repository_root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace")
+    let built_in =
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace");
+    if built_in.is_dir() { built_in } else { Path::new(".") }
 }
