@@ -8,6 +8,7 @@ mod effect;
 mod play;
 mod table;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Mutex;
@@ -18,7 +19,7 @@ use play::{Outcome, Player};
 use table::{Row, Table};
 
 /// What the user says when something is wrong with the command line.
-pub const USAGE: &str = "cargo xtask keys [--binary PATH] [--only KEY[,KEY]] [--base NAME]";
+pub const USAGE: &str = "cargo xtask keys [--binary PATH] [--only KEY[,KEY]] [--base NAME] [--quick]";
 
 /// Runs at a time: those of one take one thread.
 const JOBS: usize = 2;
@@ -29,6 +30,8 @@ struct Options {
     /// The beginnings of keys; all if empty.
     only: Vec<String>,
     base: Option<String>,
+    /// One row of each key instead of one for each trainer that reads it.
+    quick: bool,
 }
 
 /// Runs the command; `None` if the arguments are not its own.
@@ -49,6 +52,9 @@ pub fn run(arguments: &[String], root: &Path) -> Option<ExitCode> {
 
 fn options(arguments: &[String]) -> Option<Options> {
     let mut options = Options::default();
+    let (quick, arguments): (Vec<_>, Vec<_>) =
+        arguments.iter().cloned().partition(|argument| argument == "--quick");
+    options.quick = !quick.is_empty();
     for pair in arguments.chunks(2) {
         match pair {
             [flag, path] if flag == "--binary" => options.binary = Some(path.into()),
@@ -81,7 +87,9 @@ fn findings(options: &Options, root: &Path, folder: &Path) -> Result<usize, Stri
             && options.base.as_ref().is_none_or(|base| *base == row.base)
     };
     table.untried.iter().for_each(|(key, why)| println!("{key:<36} not tried: {why}"));
-    let rows: Vec<&Row> = table.rows.iter().filter(is_chosen).collect();
+    let mut seen = BTreeSet::new();
+    let is_first = |row: &&Row| !options.quick || seen.insert(row.key.clone());
+    let rows: Vec<&Row> = table.rows.iter().filter(is_chosen).filter(is_first).collect();
     let player = Player::new(&table, &binary, root, folder)?;
     lines.extend(play_all(&player, &rows));
     lines.iter().for_each(|line| println!("finding: {line}"));
