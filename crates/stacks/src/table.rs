@@ -61,6 +61,8 @@ pub(crate) type Row = (&'static str, Memory, Take);
 
 /// One stack's options; each name is in it once.
 pub(crate) struct Table {
+    /// The stack's name.
+    pub stack: &'static str,
     /// Options that become something in a run file, or are left out for a reason of their own.
     pub rows: &'static [Row],
     /// Names of the other options that rules of the plan read, as in a row, with white space between options.
@@ -139,6 +141,7 @@ pub(crate) mod why {
     pub const SHARDING: &str = "ranks split neither matrices nor sequences here; what they share out is the plan's choice, or run.zero_stage's";
     pub const ENGINE: &str =
         "no other engine samples here: rollout and trainer are one, and the plan sizes its cache";
+    pub const SAME: &str = "rollout and trainer share their weights and kernels: there is nothing to correct";
     pub const EAGER: &str = "there is no other engine here whose graphs could be switched off";
     pub const LOGGING: &str = "metrics are lines of events.jsonl here, and [track] says who else gets them";
     pub const PLANNED: &str = "the plan chooses it here";

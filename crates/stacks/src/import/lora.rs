@@ -41,7 +41,7 @@ pub(crate) fn lora(draft: &mut Draft, lora: &Lora) {
         unbuilt::asks(&Setting::new(name, taken.value.clone(), 0))
     };
     let Some((asked, silent)) = lora.asked_by.iter().find(|(name, _)| is_on(draft, name)) else {
-        let is_other = draft.not_built().iter().any(|(what, _)| *what == Unbuilt::Adapters);
+        let is_other = draft.not_built().iter().any(|(what, _)| what.is_adapter());
         if let Some(taken) = lora.four_bits.and_then(|name| draft.take(name))
             && flag(&taken.value).unwrap_or(false)
         {

@@ -34,6 +34,11 @@ fn combine(draft: &mut Draft) -> Result<()> {
     for name in ["top_entropy_quantile", "repetition_penalty"] {
         only_one(draft, name);
     }
+    if let Some(taken) = draft.take("multi_objective_aggregation")
+        && taken.value != "sum_then_normalize"
+    {
+        draft.is_not_built(&taken, Unbuilt::Objective);
+    }
     if draft.is_on("use_bias_correction_kl") {
         draft.set_toml("loss.kl_unbiased", "true", "use_bias_correction_kl");
     }

@@ -3,6 +3,7 @@
 use crate::import::draft::{Draft, Job, quoted};
 use crate::import::{data, parts, track};
 use crate::setting::flag;
+use crate::unbuilt::Unbuilt;
 use plimsoll_base::Result;
 
 pub(super) const PPO: Job = Job {
@@ -32,6 +33,12 @@ fn combine(draft: &mut Draft) -> Result<()> {
     method(draft)?;
     parts::model(draft, "actor_rollout_ref.model.path");
     parts::critic_model(draft, "critic.model.path");
+    // Any other loop plays several turns, or calls tools.
+    if let Some(taken) = draft.take_text("actor_rollout_ref.rollout.agent.default_agent_loop")
+        && taken.value != "single_turn_agent"
+    {
+        draft.is_not_built(&taken, Unbuilt::Turns);
+    }
     data(draft);
     trackers(draft);
     batches(draft);

@@ -6,6 +6,7 @@ use crate::table::{Table, why};
 use crate::unbuilt::Unbuilt::{Adapters, Images, Turns};
 
 pub(super) static TABLE: Table = Table {
+    stack: "verl",
     rows: &[
         ("trainer", Idle, Later),
         ("actor_rollout_ref.model.path", Used, Later),
@@ -38,6 +39,8 @@ pub(super) static TABLE: Table = Table {
         ("actor_rollout_ref.rollout.val_kwargs.do_sample", Idle, Lost("an evaluation with eval.temperature = 0 is greedy here")),
         ("actor_rollout_ref.rollout.free_cache_engine", Used, Lost("the KV cache has a fixed address in the plan, and is never freed or rebuilt")),
         ("actor_rollout_ref.rollout.multi_turn.enable", Idle, NotBuilt(Turns)),
+        ("actor_rollout_ref.rollout.agent.default_agent_loop", Idle, Later),
+        ("actor_rollout_ref.rollout.agent.num_workers", Idle, Lost(why::ENGINE)),
         ("data.image_key", Idle, NotBuilt(Images)),
         ("actor_rollout_ref.rollout.enforce_eager", Used, Lost(why::EAGER)),
         ("actor_rollout_ref.actor.ppo_mini_batch_size", Idle, Later),
@@ -84,12 +87,12 @@ pub(super) static TABLE: Table = Table {
         ("algorithm.filter_groups.enable", Idle, Later),
         ("algorithm.filter_groups.metric", Idle, Later),
         ("algorithm.filter_groups.max_num_gen_batches", Idle, Later),
-        ("reward_model.overlong_buffer.enable", Idle, Later),
-        ("reward_model.overlong_buffer.len", Idle, Later),
-        ("reward_model.overlong_buffer.penalty_factor", Idle, Later),
+        ("reward_model.overlong_buffer.enable|reward_model.reward_kwargs.overlong_buffer_cfg.enable|reward.reward_kwargs.overlong_buffer_cfg.enable", Idle, Later),
+        ("reward_model.overlong_buffer.len|reward_model.reward_kwargs.overlong_buffer_cfg.len|reward.reward_kwargs.overlong_buffer_cfg.len", Idle, Later),
+        ("reward_model.overlong_buffer.penalty_factor|reward_model.reward_kwargs.overlong_buffer_cfg.penalty_factor|reward.reward_kwargs.overlong_buffer_cfg.penalty_factor", Idle, Later),
         ("reward_model.reward_manager|reward.reward_manager.name", Idle, Later),
-        ("reward_model.enable", Idle, Later),
-        ("reward_model.model.path", Idle, Later),
+        ("reward_model.enable|reward.reward_model.enable", Idle, Later),
+        ("reward_model.model.path|reward.reward_model.model_path", Idle, Later),
         ("custom_reward_function.path|reward.custom_reward_function.path", Idle, Later),
         ("custom_reward_function.name|reward.custom_reward_function.name", Idle, Later),
         ("trainer.total_training_steps", Idle, Later),
@@ -163,6 +166,10 @@ pub(super) static TABLE: Table = Table {
         trainer.* transfer_queue.* ulysses_sequence_parallel_size use_remove_padding
     ",
     elsewhere: &[
+        (why::CLUSTER, "reward_model.n_gpus reward_model.nnodes reward_model.num_workers reward_model.enable_resource_pool"),
+        (why::PLANNED, "reward_model.micro_batch_size reward_model.forward_max reward_model.max_length"),
+        (why::ENGINE, "reward_model.rollout. reward_model.strategy reward_model.launch_reward_fn_async reward_model.sandbox_fusion"),
+        (why::TOKENIZER, "reward_model.model.input_tokenizer"),
         (why::CLUSTER, "trainer.n_gpus_per_node trainer.nnodes ray_"),
         (why::LOGGING, "trainer.log_val"),
         (why::ENGINE, "gpu_memory_utilization"),
