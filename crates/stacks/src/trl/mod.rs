@@ -38,6 +38,7 @@ static LORA: Lora = Lora {
     targets: "lora_target_modules",
     rslora: Some("use_rslora"),
     bias: Some("peft_config.bias"),
+    adapter: Some("peft_config.adapter_path"),
     four_bits: Some("load_in_4bit"),
     adapts_critic: false,
 };

@@ -105,6 +105,7 @@ pub(super) static TABLE: Table = Table {
         ("use_peft", Used, Adapter),
         ("peft_config", Used, NotBuilt(Adapters)),
         ("peft_config.peft_type", Used, Adapter),
+        ("peft_config.adapter_path", Idle, Adapter),
         ("lora_task_type|peft_config.task_type", Idle, Lost("the method says it here")),
         ("peft_config.init_lora_weights", Idle, Lost("A is random and B is 0 at the start here, as by default in peft")),
         ("peft_config.inference_mode", Idle, Lost("a run trains the adapter")),

@@ -112,17 +112,34 @@ impl Script<'_> {
         // A wrapped model is the model in it.
         for _ in 0..WRAPPERS.len() {
             let Value::Call(call) = &value else { break };
-            let Some(inner) = call.positional(0).filter(|_| WRAPPERS.contains(&call.last_name())) else {
+            self.saved_adapter(call);
+            let Some(inner) = call.positional(0).filter(|_| is_wrapper(call)) else {
                 break;
             };
             (value, at) = self.outline.origin(&inner.value, call.at.min(at));
         }
         match &value {
+            // The base model of a saved adapter is in the adapter's own file.
+            Value::Call(call) if call.name.starts_with("AutoPeftModel") => {}
             Value::Call(call) if call.last_name() == "from_pretrained" => self.loaded(key, call, argument),
             value => match self.outline.literal(value, at) {
                 Some(name) => self.given.push(Setting::new(key, name, argument.line)),
                 None => self.unknown(key, argument),
             },
+        }
+    }
+
+    /// The folder in `PeftModel.from_pretrained(model, FOLDER)` and `AutoPeftModelForCausalLM.from_pretrained(FOLDER)`.
+    fn saved_adapter(&mut self, call: &Call) {
+        let folder = match () {
+            () if is_saved(call) => call.argument("model_id").or(call.positional(1)),
+            () if call.name.starts_with("AutoPeftModel") => {
+                call.argument("pretrained_model_name_or_path").or(call.positional(0))
+            }
+            () => return,
+        };
+        if let Some(folder) = folder {
+            self.given.extend(python::settings(self.outline, "peft_config.adapter_path", folder, call.at));
         }
     }
 
@@ -330,6 +347,16 @@ impl Script<'_> {
         let arguments = python::arguments(self.outline, call).into_iter();
         self.given.extend(arguments.map(|one| Setting { key: format!("peft_config.{}", one.key), ..one }));
     }
+}
+
+/// True for a call that wraps the model of its first argument in an adapter.
+fn is_wrapper(call: &Call) -> bool {
+    WRAPPERS.contains(&call.last_name()) || is_saved(call)
+}
+
+/// True for a call that wraps a model in an adapter of a folder.
+fn is_saved(call: &Call) -> bool {
+    call.name.ends_with("PeftModel.from_pretrained")
 }
 
 fn quoted(text: &str) -> String {

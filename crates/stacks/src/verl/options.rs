@@ -12,6 +12,7 @@ pub(super) static TABLE: Table = Table {
         ("actor_rollout_ref.model.path", Used, Later),
         ("actor_rollout_ref.model.lora_rank|actor_rollout_ref.model.lora.rank|model.lora_rank", Used, Adapter),
         ("actor_rollout_ref.model.lora_alpha|actor_rollout_ref.model.lora.alpha|model.lora_alpha", Idle, Adapter),
+        ("actor_rollout_ref.model.lora_adapter_path|actor_rollout_ref.model.lora.adapter_path|model.lora_adapter_path", Idle, Adapter),
         ("actor_rollout_ref.model.lora.dropout", Idle, Adapter),
         ("actor_rollout_ref.model.target_modules|actor_rollout_ref.model.lora.target_modules|model.target_modules", Idle, Adapter),
         ("actor_rollout_ref.model.exclude_modules|actor_rollout_ref.model.lora.exclude_modules", Idle, NotBuilt(Adapters)),

@@ -124,3 +124,61 @@ fn a_file_of_defaults_is_imported() {
         }
     }
 }
+
+/// The lines of `[lora]` without their comments; none if there is no such section.
+fn lora(run_file: &str) -> Vec<&str> {
+    let section = run_file.split_once("\n[lora]\n").map_or("", |(_, rest)| rest);
+    let lines = section.lines().take_while(|line| !line.is_empty());
+    lines.map(|line| line.split("  #").next().unwrap_or_default()).collect()
+}
+
+/// It was left out, and every weight was trained.
+#[test]
+fn r_an_adapter_to_start_from_became_full_training() {
+    const FOLDER: &str = "adapter = \"out/adapter\"";
+    let verl = |more: &str| format!("{} {more}", command("verl"));
+    let path = "actor_rollout_ref.model.lora_adapter_path=out/adapter";
+    let python = |model: &str| {
+        format!(
+            "model = AutoModelForCausalLM.from_pretrained(\"a/b\")\nGRPOTrainer(model={model}, args=GRPOConfig(max_steps=4))\n"
+        )
+    };
+    for (stack, name, text, expect, model) in [
+        ("verl", "x.sh", verl(path), vec![FOLDER, "rank = \"\""], "hf:a/b"),
+        (
+            "verl",
+            "x.sh",
+            verl(&format!("{path} actor_rollout_ref.model.lora_rank=32 actor_rollout_ref.model.lora_alpha=64")),
+            vec![FOLDER, "rank = 32", "alpha = 64.0"],
+            "hf:a/b",
+        ),
+        (
+            "verl",
+            "x.sh",
+            "torchrun -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=a/b model.lora_adapter_path=out/adapter model.lora_rank=8".into(),
+            vec![FOLDER, "rank = 8"],
+            "hf:a/b",
+        ),
+        (
+            "trl",
+            "x.py",
+            python("PeftModel.from_pretrained(model, \"out/adapter\", is_trainable=True)"),
+            vec![FOLDER, "rank = \"\""],
+            "hf:a/b",
+        ),
+        (
+            "trl",
+            "x.py",
+            python("AutoPeftModelForCausalLM.from_pretrained(\"out/adapter\", is_trainable=True)"),
+            vec![FOLDER, "rank = \"\""],
+            "",
+        ),
+    ] {
+        let run = imported(stack, name, &text, false).expect(&text);
+        assert_eq!(lora(&run.run_file), expect, "{text}: {}", run.run_file);
+        let line = format!("\nmodel = \"{model}\"  #");
+        assert!(run.run_file.contains(&line), "{text}: {}", run.run_file);
+        let is_missing = run.remarks.iter().any(|line| line.starts_with("missing: lora.rank"));
+        assert_eq!(is_missing, expect.contains(&"rank = \"\""), "{text}: {:?}", run.remarks);
+    }
+}
