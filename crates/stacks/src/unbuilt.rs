@@ -21,6 +21,8 @@ pub(crate) enum Unbuilt {
     Images,
     /// Turns between the model and tools that are neither a class nor functions of a file that the launch file shows.
     Turns,
+    /// A class that plays episodes with other methods than an environment here.
+    Agent,
     /// An option that no table knows, whose name says what it decides.
     Unknown(Subject),
     /// An option that decides the job, whose value cannot be read.
@@ -37,6 +39,7 @@ impl Unbuilt {
             Unbuilt::Objective => "a part of the objective",
             Unbuilt::Images => "pictures",
             Unbuilt::Turns => "turns with tools",
+            Unbuilt::Agent => "an agent's class",
             Unbuilt::Unknown(subject) | Unbuilt::Unread(subject) => subject.name(),
         }
     }
@@ -66,6 +69,9 @@ impl Unbuilt {
             Unbuilt::Images => "prompts are text here",
             Unbuilt::Turns => {
                 "an episode is one response here, unless [environment] names a class whose methods are the tools, or functions written with `def`, of the script or of a module next to it: docs/environments.md"
+            }
+            Unbuilt::Agent => {
+                "its class has reset(states) and step(states), an environment here reset(seed) and step(response), and gets its prompts itself: write it as docs/environments.md says, and name it as environment.env"
             }
             Unbuilt::Unknown(_) => {
                 "this option is not known here, and its name says that the job is another one without it: if it is not, take it out of a copy of the file"

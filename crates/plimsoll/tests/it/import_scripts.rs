@@ -205,22 +205,17 @@ fn scripts_of_verl() {
     );
 }
 
+/// Its class has other methods than an environment here: it was imported as one that could not play.
 #[test]
-fn an_agent_is_an_environment() {
+fn r_an_agent_became_an_environment_that_cannot_play() {
     let output = import("openrlhf-agent.sh", &[]);
-    let run = text(&output.stdout);
-    assert!(
-        run.contains("[environment]\nenv = \"python:agents/guess.py:AgentInstance\"  # agent_func_path\n"),
-        "{run}"
-    );
-    assert!(run.contains("#   left out: prompt_data = data/train.jsonl: the environment's `reset`"), "{run}");
-    assert!(!run.contains("[[reward]]"), "{run}");
-    let file = Folder::new();
-    let sets = ["model=random:qwen2.5-0.5b", "environment.env=text:guess-number"];
-    let file = file.write("run.toml", &run);
-    let output =
-        plimsoll(&["plan", &file, "--limit", "host=512GiB,disk=4TiB", "--set", sets[0], "--set", sets[1]]);
-    assert!(matches!(output.status.code(), Some(0 | 3)), "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+    let error = text(&output.stderr);
+    for part in ["import-not-built", "agent_func_path = agents/guess.py", "reset(seed) and step(response)"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    let run = text(&import("openrlhf-agent.sh", &["--force"]).stdout);
+    assert!(!run.contains("[environment]") && run.contains("an agent's class"), "{run}");
 }
 
 /// What is not built is refused, and with --force named in the run file.

@@ -47,5 +47,5 @@ static IMPORT: Import = Import {
     title: "TRL",
     file: "a shell script with `trl grpo --flag value ...`, YAML or JSON, or a Python script; also of sft, dpo, reward and rloo",
     adapter: Some(|draft| lora(draft, &LORA)),
-    jobs: &[import::SAMPLES, pairs::SFT, pairs::DPO, pairs::REWARD],
+    jobs: &[import::GRPO, import::RLOO, pairs::SFT, pairs::DPO, pairs::REWARD],
 };

@@ -78,6 +78,8 @@ pub(super) static TABLE: Table = Table {
         ("center_rewards_coefficient", Idle, NotBuilt(Objective)),
         ("precompute_ref_log_probs", Idle, Lost("the reference scores each step's pairs here; memory.offload = [\"reference\"] makes it small")),
         ("loss_type", Idle, Later),
+        ("sapo_temperature_pos", Idle, Later),
+        ("sapo_temperature_neg", Idle, Later),
         ("scale_rewards", Idle, Later),
         ("importance_sampling_level", Idle, Later),
         ("mask_truncated_completions", Idle, Later),
@@ -143,7 +145,7 @@ pub(super) static TABLE: Table = Table {
         logging* lora_* low_cpu_mem_usage lr_scheduler* machine_rank main_process*
         multi_gpu num_completions_to_print num_generations_eval
         off_policy_* overwrite_output_dir packing_strategy pad_to_multiple_of pad_token padding_free peft_config.*
-        precompute_ref_batch_size ref_model_* remove_unused_columns reward_* sapo_*
+        precompute_ref_batch_size ref_model_* remove_unused_columns reward_*
         save_* tf32 top_* torch_* trackio_* truncation_mode trust_remote_code use_bnb_nested_quant use_cache
         vespo_* wandb.init.* vllm_group_port vllm_importance_* vllm_model_impl vllm_server_*
         vllm_structured_* warmup_*

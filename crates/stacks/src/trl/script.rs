@@ -8,7 +8,7 @@ use crate::setting::{Setting, TRAINER};
 use std::path::Path;
 
 /// Trainers, as the command line names them, and how their classes begin. Those without a job are refused by their name.
-pub(super) const TRAINERS: [(&str, &str); 9] = [
+pub(super) const TRAINERS: [(&str, &str); 10] = [
     ("grpo", "GRPO"),
     ("rloo", "RLOO"),
     ("sft", "SFT"),
@@ -18,6 +18,7 @@ pub(super) const TRAINERS: [(&str, &str); 9] = [
     ("orpo", "ORPO"),
     ("cpo", "CPO"),
     ("gkd", "GKD"),
+    ("distillation", "Distillation"),
 ];
 
 const CODE: &str = "code, which is not run: write its rows as JSON lines, or name the columns that they have before it: data.prompt_column, data.answer_column";

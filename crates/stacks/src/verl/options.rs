@@ -59,6 +59,8 @@ pub(super) static TABLE: Table = Table {
         ("actor_rollout_ref.actor.kl_loss_type", Idle, Later),
         ("actor_rollout_ref.actor.loss_agg_mode", Idle, Names( "loss.aggregation", &[ ("token-mean", "token_mean"), ("seq-mean-token-mean", "seq_mean_token_mean"), ("seq-mean-token-sum", "seq_mean_token_sum"), ("seq-mean-token-sum-norm", "seq_mean_token_sum_norm"), ], )),
         ("actor_rollout_ref.actor.policy_loss.loss_mode", Idle, Later),
+        ("actor_rollout_ref.actor.tau_pos", Idle, Later),
+        ("actor_rollout_ref.actor.tau_neg", Idle, Later),
         ("actor_rollout_ref.actor.entropy_checkpointing", Used, Lost("logits and entropy are computed in tiles here")),
         ("actor_rollout_ref.actor.optim.optimizer", Idle, Later),
         ("actor_rollout_ref.actor.grad_clip", Idle, Number("train.grad_clip")),

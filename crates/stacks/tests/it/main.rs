@@ -5,6 +5,7 @@ mod decides;
 mod import;
 mod launch;
 mod losses;
+mod objectives;
 mod options;
 mod plans;
 mod scripts;
