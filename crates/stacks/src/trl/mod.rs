@@ -13,7 +13,7 @@ use crate::stack::Stack;
 
 pub(crate) static STACK: Stack = Stack {
     name: "trl",
-    looked_for: "`trl grpo --flag value ...` or another of its trainers, YAML or JSON with the keys of its configuration, or a script that makes a trainer such as `GRPOTrainer(...)`",
+    looked_for: "`trl grpo --flag value ...` or another of its trainers, YAML or JSON with the keys of its configuration, or a script that makes a trainer such as `GRPOTrainer(...)`; one that reads its settings with TrlParser or HfArgumentParser needs its command: a shell script next to it with `accelerate launch FILE.py --flag value ...`",
     read: read::read,
     trainer: read::trainer,
     planned: &["grpo", "rloo"],

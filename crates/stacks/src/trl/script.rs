@@ -33,6 +33,18 @@ const OF_OTHERS: [&str; 4] = ["model", "args", "data_collator", "train_dataset"]
 /// Calls that wrap a model in an adapter.
 const WRAPPERS: [&str; 3] = ["get_peft_model", "prepare_model_for_kbit_training", "PeftModel"];
 
+/// True for a script whose settings a parser reads from its command: it has no configuration of its own.
+pub(super) fn is_parsed(text: &str) -> bool {
+    // A cheap look first: most files have no parser.
+    if !["TrlParser(", "HfArgumentParser("].iter().any(|name| text.contains(name))
+        || !text.contains("Trainer(")
+    {
+        return false;
+    }
+    let outline = Outline::of(text);
+    !TRAINERS.iter().any(|(_, class)| !outline.calls(&format!("{class}Config")).is_empty())
+}
+
 /// Returns the settings of the first trainer of a script; none if there is none.
 pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
     // A cheap look first: most files are no Python.

@@ -1,6 +1,7 @@
 //! Tests of the crate from outside: what is read, what is known of options, and rows computed by hand.
 
 mod carried;
+mod commands;
 mod decides;
 mod import;
 mod launch;
