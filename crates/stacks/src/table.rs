@@ -156,4 +156,11 @@ pub(crate) mod why {
     pub const QUANTISED: &str = "it describes quantised weights";
     pub const RESUME: &str = "plimsoll train RUN --resume does it";
     pub const TOKENIZER: &str = "the tokenizer is the model's own here, or model_options.tokenizer";
+
+    /// True for a reason that is about a machine, an engine or a logger, and not about the job.
+    pub fn is_of_machine(why: &str) -> bool {
+        let of_machine =
+            [CLUSTER, SHARDING, ENGINE, EAGER, LOGGING, PLANNED, PACKED, PLACEMENT, KERNELS, LOADING];
+        of_machine.contains(&why)
+    }
 }

@@ -12,7 +12,7 @@ fn import(name: &str, more: &[&str]) -> std::process::Output {
     let stack = name.split('-').next().expect("a part");
     let (path, home) = (launch_file(name), Folder::new());
     let args = [&["import", stack, path.as_str()][..], more].concat();
-    // So that `$HOME` is the same everywhere.
+    // The home of the machine that imports is in no run file.
     command(&args).current_dir(home.path("")).env("HOME", "/home/me").output().expect("the binary runs")
 }
 
@@ -131,7 +131,7 @@ fn jobs_of_verl_and_openrlhf_without_samples() {
         &[
             "method = \"sft\"",
             "model = \"hf:Qwen/Qwen2.5-0.5B-Instruct\"",
-            "prompts = \"/home/me/data/gsm8k/train.parquet\"",
+            "prompts = \"$HOME/data/gsm8k/train.parquet\"",
             "prompts_per_step = 64",
             "learning_rate = 0.0001",
             "warmup_steps = 10",
@@ -180,8 +180,8 @@ fn scripts_of_verl() {
         &[],
         &[
             "method = \"ppo\"",
-            "prompts = \"/home/me/data/gsm8k/train.parquet\"",
-            "eval = \"/home/me/data/gsm8k/test.parquet\"",
+            "prompts = \"$HOME/data/gsm8k/train.parquet\"",
+            "eval = \"$HOME/data/gsm8k/test.parquet\"",
             "prompts_per_step = 256",
         ],
         &[
@@ -197,9 +197,9 @@ fn scripts_of_verl() {
             "max_new_tokens = 20480",
             "overlong_buffer = 4096",
             "micro_batch_tokens = 22528",
-            "model = \"/home/me/verl/models/Qwen2.5-32B\"",
-            "prompts = \"/home/me/verl/data/sums.parquet\"",
-            "dir = \"/home/me/verl/ckpts/DAPO\"",
+            "model = \"$HOME/verl/models/Qwen2.5-32B\"",
+            "prompts = \"$HOME/verl/data/sums.parquet\"",
+            "dir = \"$HOME/verl/ckpts/DAPO\"",
         ],
         &["left out: data.gen_batch_size = 1536: "],
     );

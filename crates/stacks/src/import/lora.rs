@@ -1,6 +1,5 @@
 //! Adapters: what a stack calls rank, alpha and targets becomes `[lora]`. Any other kind of adapter is another job.
 
-use super::data::home_path;
 use super::draft::{Draft, Taken, quoted};
 use crate::setting::{Setting, flag, list};
 use crate::unbuilt::{self, Unbuilt};
@@ -104,7 +103,7 @@ fn size(draft: &mut Draft, lora: &Lora, silent: &Silent) {
 
 /// Writes the adapter to start from. Its own file says its rank, alpha and targets, and no default of the stack counts.
 fn start(draft: &mut Draft, lora: &Lora, adapter: &Taken) {
-    draft.set_text("lora.adapter", &home_path(&adapter.value), &adapter.from);
+    draft.set_text("lora.adapter", &adapter.value, &adapter.from);
     match draft.take_count(lora.rank) {
         Some((rank, taken)) => draft.set_toml("lora.rank", rank, &taken.from),
         None => draft.miss("lora.rank", lora.rank, "`r` of the adapter's adapter_config.json"),
