@@ -120,6 +120,15 @@ def table(wheels):
     return found
 
 
+def lines(found):
+    """Returns the table as JSON with a line for each trainer."""
+    packages = []
+    for package, one in sorted(found.items()):
+        trainers = [f"  {json.dumps(name)}: {json.dumps(values, sort_keys=True)}" for name, values in sorted(one["trainers"].items())]
+        packages.append(f'{json.dumps(package)}: {{"version": {json.dumps(one["version"])}, "trainers": {{\n' + ",\n".join(trainers) + "\n}}")
+    return "{\n" + ",\n".join(packages) + "\n}\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     action = parser.add_mutually_exclusive_group(required=True)
@@ -134,7 +143,7 @@ def main():
                            check=True)
         found = table(wheels)
     if given.write:
-        TABLE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        TABLE.write_text(lines(found))
         return 0
     there = json.loads(TABLE.read_text())
     differ = 0

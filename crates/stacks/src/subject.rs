@@ -76,7 +76,7 @@ pub(crate) fn subject_of(key: &str) -> Option<Subject> {
         Some((first, second)) => parts.iter().any(|part| part.windows(2).any(|two| two == [first, second])),
         None => parts.iter().flatten().any(|word| word == names),
     };
-    WORDS.iter().find(|(_, names)| names.iter().any(|name| has(&name))).map(|(subject, _)| *subject)
+    WORDS.iter().find(|(_, names)| names.iter().any(&has)).map(|(subject, _)| *subject)
 }
 
 #[cfg(test)]
