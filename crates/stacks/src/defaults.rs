@@ -54,4 +54,27 @@ mod tests {
         }
         assert_eq!(default_of("trl", "rloo", "beta"), Some("0.05"));
     }
+
+    /// A default that an import writes out is the one of the newest package.
+    #[test]
+    fn defaults_that_an_import_writes_out_are_those_of_the_packages() {
+        let mut wrong = Vec::new();
+        for stack in crate::STACKS {
+            let jobs = stack.import.map_or(&[][..], |import| import.jobs);
+            for (trainer, job) in jobs.iter().flat_map(|job| job.trainers.iter().map(move |name| (name, job)))
+            {
+                for (name, value) in job.defaults {
+                    let names = stack.table.names_of(name).split('|');
+                    let there = names.filter_map(|name| default_of(stack.name, trainer, name)).next();
+                    if there.is_some_and(|there| !is_same(there, value)) {
+                        wrong.push(format!(
+                            "{stack:?} {trainer}: {name} = {value}, {} there",
+                            there.unwrap_or("")
+                        ));
+                    }
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
 }

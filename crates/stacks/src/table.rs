@@ -93,6 +93,12 @@ impl Table {
         }
     }
 
+    /// Returns every name of the option that is also called `key`.
+    #[cfg(test)]
+    pub fn names_of(&self, key: &str) -> &'static str {
+        self.row_of(key).map_or("", |row| self.rows[row].0)
+    }
+
     pub fn used(&self) -> impl Iterator<Item = &'static str> {
         let rows = self.rows.iter().filter(|row| row.1 == Memory::Used).map(|row| row.0);
         rows.chain(self.used.split_whitespace())
