@@ -17,6 +17,7 @@ pub(super) const GRPO: Job = Job {
         ("lr_scheduler_type", "linear"),
         ("adam_beta1", "0.9"),
         ("adam_beta2", "0.999"),
+        ("use_bias_correction_kl", "True"),
         ("loss_type", "dapo"),
         ("scale_rewards", "group"),
     ],
@@ -57,8 +58,12 @@ fn combine(draft: &mut Draft) -> Result<()> {
     {
         draft.is_not_built(&taken, Unbuilt::Objective);
     }
-    if draft.is_on("use_bias_correction_kl") {
-        draft.set_toml("loss.kl_unbiased", "true", "use_bias_correction_kl");
+    let has_kl = draft.get("loss.kl_coef").and_then(number).is_some_and(|factor| factor != 0.0);
+    if let Some(taken) = draft.take("use_bias_correction_kl")
+        && has_kl
+        && flag(&taken.value) == Some(true)
+    {
+        draft.set_toml("loss.kl_unbiased", "true", &taken.from);
     }
     let tools = draft.take_text("tools");
     match (draft.take_text("environment_factory"), &tools) {
