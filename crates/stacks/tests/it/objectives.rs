@@ -87,6 +87,10 @@ fn losses_and_defaults_of_others_are_written_out() {
             assert!(run.contains(&format!("\n{part}")), "{text}: {part}: {run}");
         }
     }
+}
+
+#[test]
+fn a_factor_of_0_has_no_kl_term() {
     let off = imported("trl", &format!("{RLOO} --beta 0")).expect("a run file").run_file;
     assert!(!off.contains("kl_in") && !off.contains("kl_estimator"), "{off}");
 }
