@@ -65,7 +65,6 @@ fn losses_and_defaults_of_others_are_written_out() {
             "trl grpo --model_name_or_path a/b --max_steps 4 --dataset_name x.jsonl --beta 0.04".into(),
             &["kl_coef = 0.04", "kl_unbiased = true  # default of TRL: use_bias_correction_kl"],
         ),
-        ("verl", format!("{VERL} algorithm.adv_estimator=grpo"), &["group_norm_eps = 1e-6"]),
         (
             "verl",
             format!(
