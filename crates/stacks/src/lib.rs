@@ -3,6 +3,7 @@
 //! A stack is a folder (`openrlhf`, `verl`, ...) and a row of [`STACKS`]. What is known of its options is in one table that
 //! `import` and the plan both read. Nothing is run, nothing is fetched, and no type of a run file is known here: it leaves as text.
 
+mod defaults;
 mod import;
 mod launch;
 mod losses;
@@ -14,6 +15,7 @@ mod rules;
 mod secret;
 mod setting;
 mod stack;
+mod subject;
 mod table;
 mod torchrl;
 mod trl;

@@ -202,8 +202,14 @@ mod tests {
     use super::*;
 
     fn options(pairs: &[(&str, &str)]) -> Options {
-        static HERE: Table =
-            Table { rows: &[], used: "a.b|b c d e", idle: "log_* seed", elsewhere: &[], secrets: "" };
+        static HERE: Table = Table {
+            stack: "none",
+            rows: &[],
+            used: "a.b|b c d e",
+            idle: "log_* seed",
+            elsewhere: &[],
+            secrets: "",
+        };
         let one = |(index, (key, value)): (usize, &(&str, &str))| Setting {
             unreadable: (*value == "$X").then_some("holds a variable that the file does not set"),
             ..Setting::new(*key, *value, index + 1)

@@ -1,6 +1,7 @@
 //! Keys and passwords in launch files: they are cut out as soon as a file is read, so that nothing after it can repeat them. What no
 //! table knows is not shown at all: its name says too little about what it holds.
 
+use crate::defaults::is_default;
 use crate::launch::config::NOT_YAML;
 use crate::setting::{SURROUNDINGS, Setting, TRAINER, number};
 use crate::table::Table;
@@ -43,7 +44,9 @@ pub(crate) fn withhold(table: &Table, settings: Vec<Setting>) -> Vec<Setting> {
                 && !is_name_of_secret(&given.key)
                 && table.reason_of_part(&given.key).is_some()
         };
-        if is_hidden && !is_switch(&given.value) && !is_count() {
+        // What the stack's own package writes is no secret of the user.
+        let is_public = || !table.is_secret(&given.key) && is_default(table.stack, &given.key, &given.value);
+        if is_hidden && !is_switch(&given.value) && !is_count() && !is_public() {
             // What it holds is not read, so that it does not matter whether it can be.
             return Setting { key, value: WITHHELD.into(), unreadable: None, is_withheld: true, ..given };
         }
@@ -73,7 +76,8 @@ fn name_of(key: &str) -> String {
 }
 
 fn is_switch(value: &str) -> bool {
-    ["", "true", "false", "none", "null", "~"].contains(&value.trim().to_ascii_lowercase().as_str())
+    ["", "true", "false", "none", "null", "~", "0", "0.0"]
+        .contains(&value.trim().to_ascii_lowercase().as_str())
 }
 
 #[cfg(test)]
@@ -81,6 +85,7 @@ mod tests {
     use super::*;
 
     static TABLE: Table = Table {
+        stack: "trl",
         rows: &[],
         used: "judge_url prompt_key",
         idle: "pad_token log_*",
@@ -108,6 +113,10 @@ mod tests {
             ("all_gpus", "12345678", "(not shown)"),
             ("all_gpus", "a", "(not shown)"),
             ("verbose", "false", "false"),
+            ("factor", "0", "0"),
+            // A default of TRL's.
+            ("entropy_target", "0.2", "0.2"),
+            ("entropy_target", "0.3", "(not shown)"),
             ("trainer", "grpo", "grpo"),
             ("env.WANDB_API_KEY", "k", "(not shown)"),
             ("env.CUDA_VISIBLE_DEVICES", "0,1", "0,1"),

@@ -61,6 +61,8 @@ pub(crate) type Row = (&'static str, Memory, Take);
 
 /// One stack's options; each name is in it once.
 pub(crate) struct Table {
+    /// The stack's name.
+    pub stack: &'static str,
     /// Options that become something in a run file, or are left out for a reason of their own.
     pub rows: &'static [Row],
     /// Names of the other options that rules of the plan read, as in a row, with white space between options.
@@ -89,6 +91,12 @@ impl Table {
             Take::As(name) => self.row_of(name),
             _ => Some(index),
         }
+    }
+
+    /// Returns every name of the option that is also called `key`.
+    #[cfg(test)]
+    pub fn names_of(&self, key: &str) -> &'static str {
+        self.row_of(key).map_or("", |row| self.rows[row].0)
     }
 
     pub fn used(&self) -> impl Iterator<Item = &'static str> {
@@ -139,6 +147,7 @@ pub(crate) mod why {
     pub const SHARDING: &str = "ranks split neither matrices nor sequences here; what they share out is the plan's choice, or run.zero_stage's";
     pub const ENGINE: &str =
         "no other engine samples here: rollout and trainer are one, and the plan sizes its cache";
+    pub const SAME: &str = "rollout and trainer share their weights and kernels: there is nothing to correct";
     pub const EAGER: &str = "there is no other engine here whose graphs could be switched off";
     pub const LOGGING: &str = "metrics are lines of events.jsonl here, and [track] says who else gets them";
     pub const PLANNED: &str = "the plan chooses it here";
@@ -153,4 +162,11 @@ pub(crate) mod why {
     pub const QUANTISED: &str = "it describes quantised weights";
     pub const RESUME: &str = "plimsoll train RUN --resume does it";
     pub const TOKENIZER: &str = "the tokenizer is the model's own here, or model_options.tokenizer";
+
+    /// True for a reason that is about a machine, an engine or a logger, and not about the job.
+    pub fn is_of_machine(why: &str) -> bool {
+        let of_machine =
+            [CLUSTER, SHARDING, ENGINE, EAGER, LOGGING, PLANNED, PACKED, PLACEMENT, KERNELS, LOADING];
+        of_machine.contains(&why)
+    }
 }

@@ -2,6 +2,7 @@
 //! user asks for the rest of it.
 
 use crate::setting::{Setting, flag, number, one_line};
+use crate::subject::Subject;
 use plimsoll_base::Error;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,12 @@ pub(crate) enum Unbuilt {
     Images,
     /// Turns between the model and tools that are neither a class nor functions of a file that the launch file shows.
     Turns,
+    /// A class that plays episodes with other methods than an environment here.
+    Agent,
+    /// An option that no table knows, whose name says what it decides.
+    Unknown(Subject),
+    /// An option that decides the job, whose value cannot be read.
+    Unread(Subject),
 }
 
 impl Unbuilt {
@@ -32,7 +39,17 @@ impl Unbuilt {
             Unbuilt::Objective => "a part of the objective",
             Unbuilt::Images => "pictures",
             Unbuilt::Turns => "turns with tools",
+            Unbuilt::Agent => "an agent's class",
+            Unbuilt::Unknown(subject) | Unbuilt::Unread(subject) => subject.name(),
         }
+    }
+
+    /// True if it is about an adapter.
+    pub fn is_adapter(self) -> bool {
+        matches!(
+            self,
+            Unbuilt::Adapters | Unbuilt::Unknown(Subject::Adapter) | Unbuilt::Unread(Subject::Adapter)
+        )
     }
 
     /// What a run file without it does.
@@ -53,6 +70,15 @@ impl Unbuilt {
             Unbuilt::Turns => {
                 "an episode is one response here, unless [environment] names a class whose methods are the tools, or functions written with `def`, of the script or of a module next to it: docs/environments.md"
             }
+            Unbuilt::Agent => {
+                "its class has reset(states) and step(states), an environment here reset(seed) and step(response), and gets its prompts itself: write it as docs/environments.md says, and name it as environment.env"
+            }
+            Unbuilt::Unknown(_) => {
+                "this option is not known here, and its name says that the job is another one without it: if it is not, take it out of a copy of the file"
+            }
+            Unbuilt::Unread(_) => {
+                "what it holds decides the job, and cannot be read: write its value in a copy of the file"
+            }
         }
     }
 }
@@ -62,7 +88,7 @@ pub(crate) fn asks(given: &Setting) -> bool {
     let text = given.value.trim();
     match (number(text), flag(text)) {
         _ if given.unreadable.is_some() => true,
-        _ if given.is_unset() => false,
+        _ if given.is_unset() || text == "[]" => false,
         (Some(count), _) => count > 0.0,
         (None, Some(on)) => on,
         (None, None) => true,

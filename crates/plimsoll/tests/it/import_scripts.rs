@@ -12,7 +12,7 @@ fn import(name: &str, more: &[&str]) -> std::process::Output {
     let stack = name.split('-').next().expect("a part");
     let (path, home) = (launch_file(name), Folder::new());
     let args = [&["import", stack, path.as_str()][..], more].concat();
-    // So that `$HOME` is the same everywhere.
+    // The home of the machine that imports is in no run file.
     command(&args).current_dir(home.path("")).env("HOME", "/home/me").output().expect("the binary runs")
 }
 
@@ -131,7 +131,7 @@ fn jobs_of_verl_and_openrlhf_without_samples() {
         &[
             "method = \"sft\"",
             "model = \"hf:Qwen/Qwen2.5-0.5B-Instruct\"",
-            "prompts = \"/home/me/data/gsm8k/train.parquet\"",
+            "prompts = \"$HOME/data/gsm8k/train.parquet\"",
             "prompts_per_step = 64",
             "learning_rate = 0.0001",
             "warmup_steps = 10",
@@ -180,8 +180,8 @@ fn scripts_of_verl() {
         &[],
         &[
             "method = \"ppo\"",
-            "prompts = \"/home/me/data/gsm8k/train.parquet\"",
-            "eval = \"/home/me/data/gsm8k/test.parquet\"",
+            "prompts = \"$HOME/data/gsm8k/train.parquet\"",
+            "eval = \"$HOME/data/gsm8k/test.parquet\"",
             "prompts_per_step = 256",
         ],
         &[
@@ -197,30 +197,25 @@ fn scripts_of_verl() {
             "max_new_tokens = 20480",
             "overlong_buffer = 4096",
             "micro_batch_tokens = 22528",
-            "model = \"/home/me/verl/models/Qwen2.5-32B\"",
-            "prompts = \"/home/me/verl/data/sums.parquet\"",
-            "dir = \"/home/me/verl/ckpts/DAPO\"",
+            "model = \"$HOME/verl/models/Qwen2.5-32B\"",
+            "prompts = \"$HOME/verl/data/sums.parquet\"",
+            "dir = \"$HOME/verl/ckpts/DAPO\"",
         ],
         &["left out: data.gen_batch_size = 1536: "],
     );
 }
 
+/// Its class has other methods than an environment here: it was imported as one that could not play.
 #[test]
-fn an_agent_is_an_environment() {
+fn r_an_agent_became_an_environment_that_cannot_play() {
     let output = import("openrlhf-agent.sh", &[]);
-    let run = text(&output.stdout);
-    assert!(
-        run.contains("[environment]\nenv = \"python:agents/guess.py:AgentInstance\"  # agent_func_path\n"),
-        "{run}"
-    );
-    assert!(run.contains("#   left out: prompt_data = data/train.jsonl: the environment's `reset`"), "{run}");
-    assert!(!run.contains("[[reward]]"), "{run}");
-    let file = Folder::new();
-    let sets = ["model=random:qwen2.5-0.5b", "environment.env=text:guess-number"];
-    let file = file.write("run.toml", &run);
-    let output =
-        plimsoll(&["plan", &file, "--limit", "host=512GiB,disk=4TiB", "--set", sets[0], "--set", sets[1]]);
-    assert!(matches!(output.status.code(), Some(0 | 3)), "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+    let error = text(&output.stderr);
+    for part in ["import-not-built", "agent_func_path = agents/guess.py", "reset(seed) and step(response)"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    let run = text(&import("openrlhf-agent.sh", &["--force"]).stdout);
+    assert!(!run.contains("[environment]") && run.contains("an agent's class"), "{run}");
 }
 
 /// What is not built is refused, and with --force named in the run file.

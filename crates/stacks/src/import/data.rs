@@ -1,7 +1,6 @@
 //! `data.prompts` and `data.eval`: files as they are, data sets of the hub by their names there.
 
 use super::draft::{Draft, Taken, quoted};
-use crate::launch::source::home;
 use crate::setting::{list, number};
 use crate::table::why;
 
@@ -170,19 +169,11 @@ fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
 }
 
-/// `~/data` as the path that it is.
-pub(super) fn home_path(file: &str) -> String {
-    match (file.strip_prefix("~/"), home()) {
-        (Some(rest), Some(home)) => format!("{home}/{rest}"),
-        _ => file.to_string(),
-    }
-}
-
 /// Returns the path of a file here, and whether it is the one that is there.
 fn file_path(set: &Set) -> (String, bool) {
     let file = match &set.folder {
-        Some(folder) => home_path(&format!("{}/{folder}", set.path)),
-        None => home_path(&set.path),
+        Some(folder) => format!("{}/{folder}", set.path),
+        None => set.path.clone(),
     };
     let (stem, ending) = file.rsplit_once('.').unwrap_or((&file, ""));
     let path = match ending {

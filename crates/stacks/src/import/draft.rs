@@ -1,6 +1,8 @@
 //! The draft of a run file: which key of the launch file became which key here, and what happened to the rest.
 
+use crate::defaults::is_default;
 use crate::setting::{Setting, TRAINER, flag, integer, list, number};
+use crate::subject::{Subject, subject_of};
 use crate::table::{Table, Take, first_name};
 use crate::unbuilt::{self, Unbuilt};
 use plimsoll_base::{Error, Result, WITHHELD};
@@ -128,14 +130,46 @@ impl Draft {
                 (Some(_), Some(Take::Adapter)) => Fate::NotBuilt(Unbuilt::Adapters),
                 (Some(_), Some(Take::Environment)) => Fate::NotBuilt(Unbuilt::Turns),
                 (_, Some(Take::Lost(why))) => Fate::Left(why.into()),
-                (Some(why), _) => Fate::Left(why.into()),
-                (None, None) => Fate::Left(self.table.why_left(&given.key).into()),
+                (Some(why), take) => match subject_of(&given.key).filter(|_| take.is_some()) {
+                    Some(subject) => Fate::NotBuilt(Unbuilt::Unread(subject)),
+                    None => Fate::Left(why.into()),
+                },
+                (None, None) => self.without_row(given),
                 (None, Some(_)) if given.is_unset() => Fate::Left("not set there".into()),
                 (None, Some(take)) => self.apply(index, take),
             };
             self.entries[index].fate = fate;
         }
         (self.job.combine)(self)
+    }
+
+    /// What happens to an option without a row: one that decides the job refuses it, unless it is off or at its default.
+    fn without_row(&self, given: &Setting) -> Fate {
+        let (table, key) = (self.table, given.key.as_str());
+        let Some(subject) = subject_of(key) else { return Fate::Left(table.why_left(key).into()) };
+        match () {
+            () if !unbuilt::asks(given) || self.is_switched_off(key) => {
+                Fate::Left("switched off there".into())
+            }
+            () if is_default(table.stack, key, &given.value) => Fate::Left("as by default there".into()),
+            // How the engine of a grading model is sized.
+            () if subject == Subject::Judge && table.reason_of_part(key).is_some() => {
+                Fate::Left(table.why_left(key).into())
+            }
+            () => Fate::NotBuilt(Unbuilt::Unknown(subject)),
+        }
+    }
+
+    /// True if the file switches a section off that `key` is in: `section.enable = False`.
+    fn is_switched_off(&self, key: &str) -> bool {
+        let is_off = |section: &str| {
+            let is_switch = |one: &Setting| {
+                one.key.strip_prefix(section).is_some_and(|rest| matches!(rest, ".enable" | ".enabled"))
+            };
+            let switch = self.entries.iter().rev().map(|entry| &entry.given).find(|one| is_switch(one));
+            switch.is_some_and(|one| flag(&one.value) == Some(false))
+        };
+        key.match_indices('.').any(|(at, _)| is_off(&key[..at]))
     }
 
     /// What a row of the table becomes in this job.

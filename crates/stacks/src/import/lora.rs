@@ -1,6 +1,6 @@
 //! Adapters: what a stack calls rank, alpha and targets becomes `[lora]`. Any other kind of adapter is another job.
 
-use super::draft::{Draft, quoted};
+use super::draft::{Draft, Taken, quoted};
 use crate::setting::{Setting, flag, list};
 use crate::unbuilt::{self, Unbuilt};
 use plimsoll_base::{LoraTarget, Quantization};
@@ -15,6 +15,8 @@ pub(crate) struct Lora {
     pub targets: &'static str,
     pub rslora: Option<&'static str>,
     pub bias: Option<&'static str>,
+    /// The folder of an adapter to start from.
+    pub adapter: Option<&'static str>,
     /// What stores the frozen weights in 4 bits.
     pub four_bits: Option<&'static str>,
     /// True if PPO's critic gets an adapter wherever the actor does.
@@ -40,8 +42,12 @@ pub(crate) fn lora(draft: &mut Draft, lora: &Lora) {
         let Some(taken) = draft.take(name) else { return false };
         unbuilt::asks(&Setting::new(name, taken.value.clone(), 0))
     };
-    let Some((asked, silent)) = lora.asked_by.iter().find(|(name, _)| is_on(draft, name)) else {
-        let is_other = draft.not_built().iter().any(|(what, _)| *what == Unbuilt::Adapters);
+    let adapter = lora.adapter.and_then(|name| draft.take_text(name));
+    let found = lora.asked_by.iter().find(|(name, _)| is_on(draft, name));
+    // A folder to start from asks for an adapter by itself.
+    let found = found.or(adapter.as_ref().map(|_| &lora.asked_by[0]));
+    let Some((asked, silent)) = found else {
+        let is_other = draft.not_built().iter().any(|(what, _)| what.is_adapter());
         if let Some(taken) = lora.four_bits.and_then(|name| draft.take(name))
             && flag(&taken.value).unwrap_or(false)
         {
@@ -50,20 +56,15 @@ pub(crate) fn lora(draft: &mut Draft, lora: &Lora) {
         let why = if is_other { "the adapter there is not built here" } else { "there is no adapter there" };
         return lora.names().for_each(|name| draft.leave_out(name, why));
     };
-    let default = |name: &str| format!("default of {}: {name}", silent.of);
-    let (rank, from) = match draft.take_count(lora.rank) {
-        Some((rank, taken)) => (rank, taken.from),
-        None => (silent.rank, default(lora.rank)),
-    };
-    draft.set_toml("lora.rank", rank, &from);
-    let (alpha, from) = match draft.take_number(lora.alpha) {
-        Some((alpha, taken)) => (alpha, taken.from),
-        None => (silent.alpha, default(lora.alpha)),
-    };
-    draft.set_toml("lora.alpha", format!("{alpha:?}"), &from);
+    match &adapter {
+        Some(adapter) => start(draft, lora, adapter),
+        None => size(draft, lora, silent),
+    }
     let is_ppo = draft.get("method").is_some_and(|method| method.trim_matches('"') == "ppo");
     let adapts_critic = lora.adapts_critic && is_ppo;
-    targets(draft, lora.targets, silent);
+    if adapter.is_none() || draft.has(lora.targets) {
+        targets(draft, lora.targets, silent);
+    }
     let of_critic = adapts_critic.then_some("critic.model");
     if ["model"].into_iter().chain(of_critic).any(|key| has_experts(draft, key)) {
         leave_routers(draft, lora.targets, asked);
@@ -83,6 +84,36 @@ pub(crate) fn lora(draft: &mut Draft, lora: &Lora) {
     {
         draft.is_not_built(&taken, Unbuilt::Adapters);
     }
+}
+
+/// Writes rank and alpha, from the file or the stack's defaults.
+fn size(draft: &mut Draft, lora: &Lora, silent: &Silent) {
+    let default = |name: &str| format!("default of {}: {name}", silent.of);
+    let (rank, from) = match draft.take_count(lora.rank) {
+        Some((rank, taken)) => (rank, taken.from),
+        None => (silent.rank, default(lora.rank)),
+    };
+    draft.set_toml("lora.rank", rank, &from);
+    let (alpha, from) = match draft.take_number(lora.alpha) {
+        Some((alpha, taken)) => (alpha, taken.from),
+        None => (silent.alpha, default(lora.alpha)),
+    };
+    draft.set_toml("lora.alpha", format!("{alpha:?}"), &from);
+}
+
+/// Writes the adapter to start from. Its own file says its rank, alpha and targets, and no default of the stack counts.
+fn start(draft: &mut Draft, lora: &Lora, adapter: &Taken) {
+    draft.set_text("lora.adapter", &adapter.value, &adapter.from);
+    match draft.take_count(lora.rank) {
+        Some((rank, taken)) => draft.set_toml("lora.rank", rank, &taken.from),
+        None => draft.miss("lora.rank", lora.rank, "`r` of the adapter's adapter_config.json"),
+    }
+    if let Some((alpha, taken)) = draft.take_number(lora.alpha) {
+        draft.set_toml("lora.alpha", format!("{alpha:?}"), &taken.from);
+    }
+    draft.choose(
+        "lora.rank, lora.alpha and lora.targets are those of the adapter's adapter_config.json, which is not read here: any other value is refused",
+    );
 }
 
 fn targets(draft: &mut Draft, name: &'static str, silent: &Silent) {
@@ -146,7 +177,7 @@ impl Lora {
     fn names(&self) -> impl Iterator<Item = &'static str> {
         let asked_by = self.asked_by.iter().map(|(name, _)| *name);
         let others = [self.rank, self.alpha, self.dropout, self.targets];
-        asked_by.chain(others).chain(self.rslora).chain(self.bias).chain(self.four_bits)
+        asked_by.chain(others).chain(self.rslora).chain(self.bias).chain(self.adapter).chain(self.four_bits)
     }
 }
 

@@ -82,6 +82,11 @@ fn trainer_unknown(import: &Import, file: &str) -> Error {
 
 fn no_trainer(import: &Import, trainer: &str) -> Error {
     let message = format!("the trainer is `{}`, whose job is not built here", one_line(trainer));
+    if ["gkd", "distillation", "kd"].contains(&trainer) {
+        return Error::usage("import-no-method", message)
+            .fact("method = \"distill\" is the one here that learns from a teacher: its samples are its own, and its loss is another")
+            .hint("write its run file by hand: docs/methods.md describes `distill`");
+    }
     Error::usage("import-no-method", message)
         .fact(format!("built are the jobs of {}'s trainers {}", import.title, trainers(import)))
         .hint("docs/methods.md lists the methods; --trainer NAME names another trainer than the file")

@@ -1,6 +1,5 @@
 //! Parts of a run file that every stack has under other names: model, schedule, micro-batch, rewards.
 
-use super::data::home_path;
 use super::draft::{Draft, quoted};
 use crate::setting::one_line;
 use crate::unbuilt::{self, Unbuilt};
@@ -9,7 +8,7 @@ use crate::unbuilt::{self, Unbuilt};
 fn model_source(name: &str) -> String {
     let on_hub =
         name.matches('/').count() == 1 && !name.starts_with(['.', '/', '~', '$']) && !name.contains(':');
-    if on_hub { format!("hf:{name}") } else { home_path(name) }
+    if on_hub { format!("hf:{name}") } else { name.to_string() }
 }
 
 /// What a user writes as a model.

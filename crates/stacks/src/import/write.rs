@@ -2,6 +2,7 @@
 
 use super::draft::{Draft, Entry, Fate, Line};
 use crate::setting::{TRAINER, one_line, printable};
+use crate::table::why;
 use crate::unbuilt;
 use plimsoll_base::WITHHELD;
 
@@ -92,13 +93,23 @@ impl Draft {
 
     fn remarks(&self) -> Vec<String> {
         let mut remarks: Vec<String> = self.missing.iter().map(|what| format!("missing: {what}")).collect();
+        let values = self.lines.iter().map(|line| &line.value);
+        let mut values =
+            values.chain(self.rewards.iter().flat_map(|(_, lines)| lines.iter().map(|(_, value)| value)));
+        if values.any(|value| ["$HOME", "$(", "\"~/"].iter().any(|part| value.contains(part))) {
+            let what = "paths with $HOME, ~ or $(...) are as the file writes them: set them for the machine that trains";
+            remarks.push(format!("chosen: {what}"));
+        }
         remarks.extend(self.chosen.iter().map(|what| format!("chosen: {what}")));
         for entry in self.entries.iter().filter(|entry| !entry.is_default) {
             if let Fate::Changed(how) = &entry.fate {
                 remarks.push(format!("changed: {}: {how}", entry.given.shown()));
             }
         }
-        for entry in self.entries.iter().filter(|entry| !entry.is_default) {
+        let mut entries: Vec<&Entry> = self.entries.iter().filter(|entry| !entry.is_default).collect();
+        // What a machine or an engine decides comes last: it hides what matters.
+        entries.sort_by_key(|entry| matches!(&entry.fate, Fate::Left(why) if why::is_of_machine(why)));
+        for entry in entries {
             match &entry.fate {
                 Fate::Left(why) => remarks.push(format!("left out: {}: {why}", entry.given.shown())),
                 Fate::Pending => {

@@ -137,7 +137,7 @@ fn referenced(
     };
     let value = match resolver {
         "" | "oc.select" => values.get(name.trim()).cloned(),
-        "oc.env" if name.trim() == "HOME" => super::source::home(),
+        "oc.env" if name.trim() == "HOME" => Some(super::source::HOME.into()),
         "oc.env" => None,
         _ => return None,
     };

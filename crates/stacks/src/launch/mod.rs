@@ -17,7 +17,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Most keys of one file, for the same reason.
 pub(crate) const KEYS_MAX: usize = 4096;
 
-/// Reads the settings of the file at `path`, up to 1 MiB, with what it says of its surroundings before them.
+/// Reads the settings of the file at `path`, up to 1 MiB, with what it says of its surroundings before them, and this machine's home
+/// where the file has `$HOME`.
 ///
 /// Errors, exit code 2: `import-unreadable`, `import-nothing-found`.
 pub fn settings(stack: &Stack, path: &Path) -> Result<Vec<Setting>> {
@@ -26,7 +27,12 @@ pub fn settings(stack: &Stack, path: &Path) -> Result<Vec<Setting>> {
         return Err(nothing_found(stack, path, "doctor"));
     }
     let surroundings = surroundings::surroundings(&text).into_iter();
-    Ok(withhold(stack.table, surroundings.chain(settings).collect()))
+    let mut given = withhold(stack.table, surroundings.chain(settings).collect());
+    // The doctor looks at a model's folder on this machine.
+    if let Some(home) = std::env::var("HOME").ok().filter(|home| !home.is_empty()) {
+        given.iter_mut().for_each(|one| one.value = one.value.replace(source::HOME, &home));
+    }
+    Ok(given)
 }
 
 /// Returns the text of a file, and the stack's settings in it, keys and passwords included.

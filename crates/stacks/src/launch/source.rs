@@ -1,4 +1,4 @@
-//! A launch file as its stack reads it, and the one thing of the user's surroundings that is filled in: the home folder.
+//! A launch file as its stack reads it, and how it names the home folder.
 
 pub(crate) struct Source<'a> {
     /// As it was given.
@@ -6,7 +6,5 @@ pub(crate) struct Source<'a> {
     pub text: &'a str,
 }
 
-/// The user's home, which scripts write as `$HOME` and `~`.
-pub(crate) fn home() -> Option<String> {
-    std::env::var("HOME").ok().filter(|home| !home.is_empty())
-}
+/// The user's home as scripts write it. It is not filled in: the machine that trains may be another one than the machine that imports.
+pub(crate) const HOME: &str = "$HOME";

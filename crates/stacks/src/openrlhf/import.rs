@@ -1,8 +1,9 @@
 //! What takes several of OpenRLHF's options together: method, KL term, lengths, steps, rewards.
 
-use crate::import::draft::{Draft, Job, Taken, quoted};
+use crate::import::draft::{Draft, Job, quoted};
 use crate::import::{data, parts, track};
 use crate::setting::{flag, list};
+use crate::unbuilt::Unbuilt;
 use plimsoll_base::Result;
 
 pub(super) const PPO: Job = Job {
@@ -97,10 +98,13 @@ fn method(draft: &mut Draft) -> Result<()> {
         match (loss.value.as_str(), method) {
             ("ppo", _) => {}
             ("gspo", "grpo") => method = "gspo",
-            _ => draft.leave(&loss, "no method here joins this loss and this advantage"),
+            _ => draft.is_not_built(&loss, Unbuilt::Objective),
         }
     }
     draft.set_text("method", method, &taken.from);
+    if matches!(method, "grpo" | "gspo") {
+        draft.set_toml("loss.group_norm_eps", "1e-9", "as OpenRLHF has it");
+    }
     if method == "dr_grpo" {
         draft.set_text("loss.aggregation", "token_mean", "as there, whatever the estimator");
     }
@@ -171,21 +175,9 @@ fn rewards(draft: &mut Draft) {
         draft.add_reward(&taken.from, reward);
     }
     parts::reward_model(draft, "reward_pretrain");
-    match draft.take_text("agent_func_path") {
-        Some(taken) => agent(draft, &taken),
-        None => parts::no_reward(draft, "remote_rm_url"),
+    if let Some(taken) = draft.take_text("agent_func_path") {
+        // Its class has reset(states) and step(states), an environment here reset(seed) and step(response): it cannot play.
+        draft.is_not_built(&taken, Unbuilt::Agent);
     }
-}
-
-/// Its agent becomes an environment, which plays with `reset(seed)` and `step(response)` and gives the rewards.
-fn agent(draft: &mut Draft, taken: &Taken) {
-    let env = format!("python:{}:AgentInstance", taken.value);
-    draft.set_text("environment.env", &env, &taken.from);
-    draft.change(
-        taken,
-        "its class has reset(states) and step(states) there, reset(seed) and step(response) here, and gets its prompts itself: docs/environments.md",
-    );
-    if draft.get("data.prompt_tokens_max").is_none() {
-        draft.miss("data.prompt_tokens_max", "prompt_max_len", "the most tokens of a first message");
-    }
+    parts::no_reward(draft, "remote_rm_url");
 }

@@ -39,6 +39,7 @@ static LORA: Lora = Lora {
     targets: "target_modules",
     rslora: None,
     bias: None,
+    adapter: None,
     four_bits: Some("load_in_4bit"),
     adapts_critic: true,
 };

@@ -6,6 +6,7 @@ use crate::table::{Table, why};
 use crate::unbuilt::Unbuilt::{Images, Objective};
 
 pub(super) static TABLE: Table = Table {
+    stack: "openrlhf",
     rows: &[
         ("trainer", Idle, Later),
         ("pretrain|actor.model_name_or_path|model.model_name_or_path", Used, Later),
@@ -98,7 +99,16 @@ pub(super) static TABLE: Table = Table {
         ("normalize_reward|reward.normalize_enable", Idle, Lost("rewards are not normalised here")),
         ("dynamic_filtering|algo.dynamic_filtering_enable", Idle, Later),
         ("dynamic_filtering_reward_range|algo.dynamic_filtering_range", Idle, Later),
-        ("enable_vllm_is_correction", Idle, Lost("rollout and trainer share their weights and kernels: there is nothing to correct")),
+        ("enable_vllm_is_correction|algo.advantage.is_correction_enable", Idle, Lost(why::SAME)),
+        ("actor.loss_agg_mode", Idle, Names("loss.aggregation", &[("token-mean", "token_mean"), ("seq-mean-token-mean", "seq_mean_token_mean")])),
+        ("vllm_is_truncated_threshold|algo.advantage.is_correction_threshold", Idle, Lost(why::SAME)),
+        ("vllm_is_correction_type|algo.advantage.is_correction_type", Idle, Lost(why::SAME)),
+        ("algo.advantage.is_correction_mode", Idle, Lost(why::SAME)),
+        ("algo.advantage.is_correction_level", Idle, Lost(why::SAME)),
+        ("algo.advantage.is_correction_gating", Idle, Lost(why::SAME)),
+        ("ptx_coef", Idle, NotBuilt(Objective)),
+        ("stop_properly_penalty_coef|reward.stop_properly_penalty_coef", Idle, NotBuilt(Objective)),
+        ("balancing_loss_coef", Idle, Lost("it is `loss.balance_coef` here, which a model with experts takes")),
         ("gradient_checkpointing|actor.gradient_checkpointing_enable|model.gradient_checkpointing_enable", Used, Recompute),
         ("adam_offload|ds.adam_offload", Used, Offload("optimizer")),
         ("ref_reward_offload|ref.offload", Used, Offload("reference")),
@@ -110,6 +120,8 @@ pub(super) static TABLE: Table = Table {
         ("save_steps|ckpt.save_steps", Idle, Every("checkpoint.every")),
         ("max_ckpt_num|ckpt.max_num", Idle, Integer("checkpoint.keep")),
         ("eval_steps|eval.steps", Idle, Every("eval.every")),
+        ("eval_temperature|eval.temperature", Idle, Number("eval.temperature")),
+        ("eval_n_samples_per_prompt|eval.n_samples_per_prompt", Idle, Integer("eval.samples")),
         ("load_checkpoint|ckpt.load_enable", Idle, Lost(why::RESUME)),
         ("use_wandb|logger.wandb.key", Idle, Later),
         ("wandb_project|logger.wandb.project", Idle, Later),
@@ -133,8 +145,8 @@ pub(super) static TABLE: Table = Table {
     ",
     idle: "
         actor.adam.* actor.freeze_visual_encoder actor.gradient_checkpointing_reentrant actor.lr_* actor.muon.*
-        actor.optim* actor_init_on_gpu algo.advantage.is_correction* async_queue_size attn_implementation
-        balancing_loss_coef best_metric_key bos_token ckpt.best_metric_key ckpt.disable_ds ckpt.max_mem ckpt.path
+        actor.optim* actor_init_on_gpu async_queue_size attn_implementation
+        best_metric_key bos_token ckpt.best_metric_key ckpt.disable_ds ckpt.max_mem ckpt.path
         ckpt.save_hf ckpt_path critic.adam.* critic.lr_* critic.max_norm critic.min_lr_ratio critic.muon.*
         critic.optim* data.dataloader_num_workers data.disable_fast_tokenizer
         data.max_images_per_prompt dataloader_num_workers deepcompile disable_ds_ckpt
@@ -144,8 +156,8 @@ pub(super) static TABLE: Table = Table {
         eos_token eps_clip* eval* flash_attn full_determinism gradient_checkpointing_use_reentrant
         inference_tp_size kl_* local_rank logger.logging_steps logging_steps
         lr_* max_ckpt_* max_ckpt_mem model.gradient_checkpointing_reentrant muon.*
-        overlap_comm overlong_* pad_token perf pretrain_data_* pretrain_split ptx_coef reward.overlong_*
-        reward.stop_properly_penalty_coef ring_head_stride save_hf_ckpt stop_properly_penalty_coef
+        overlap_comm overlong_* pad_token perf pretrain_data_* pretrain_split reward.overlong_*
+        ring_head_stride save_hf_ckpt
         train.async_queue_size train.ema_beta train.full_determinism_enable train_split unk_token
         use_ds_universal_ckpt use_liger_kernel use_ms value_head_prefix
         vllm.enable_prefix_caching vllm.sync_with_ray vllm_is_* vllm_sync_with_ray zpg

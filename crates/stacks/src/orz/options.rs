@@ -3,8 +3,10 @@
 use crate::table::Memory::{Idle, Used};
 use crate::table::Take::*;
 use crate::table::{Table, why};
+use crate::unbuilt::Unbuilt::Objective;
 
 pub(super) static TABLE: Table = Table {
+    stack: "orz",
     rows: &[
         ("trainer", Idle, Later),
         ("use_grpo", Used, Later),
@@ -43,6 +45,10 @@ pub(super) static TABLE: Table = Table {
         ("kl_loss_coef", Used, Later),
         ("init_kl_coef", Used, Later),
         ("use_kl_estimator_k3", Idle, Later),
+        ("kl_target", Idle, Lost("the coefficient is fixed there, whatever the target")),
+        ("kl_max_coef", Idle, Lost("the coefficient is fixed there")),
+        ("use_abs_kl", Idle, NotBuilt(Objective)),
+        ("actor_loss_coef", Idle, Lost("Adam's steps do not grow with a factor of the whole loss")),
         ("freezing_actor_steps", Idle, Every("critic.warmup_steps")),
         ("update_ref_every_epoch", Idle, Lost("the reference keeps the weights that the run began with")),
         ("gradient_checkpointing", Used, Recompute),
@@ -63,10 +69,10 @@ pub(super) static TABLE: Table = Table {
         ref_reward_offload
     ",
     idle: "
-        actor_loss_coef ckpt* disable_fast_tokenizer enable_chunked_prefill enable_eval enable_prefix_caching
-        eval_* exp_name flash_attn kl_max_coef kl_target max_num_batched_tokens
+        ckpt* disable_fast_tokenizer enable_chunked_prefill enable_eval enable_prefix_caching
+        eval_* exp_name flash_attn max_num_batched_tokens
         micro_rollout_batch_size n_policy_evaluator_samples name normalize_reward
-        remote_rm_url reward_* skip_eos_token tensorboard_log_dir total_steps train_batch_size use_abs_kl
+        remote_rm_url reward_* skip_eos_token tensorboard_log_dir total_steps train_batch_size
         use_compute_reward_fn use_orm_score vllm_sync_backend zpg
     ",
     elsewhere: &[

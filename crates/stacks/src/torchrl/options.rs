@@ -3,6 +3,7 @@
 use crate::table::Table;
 
 pub(super) static TABLE: Table = Table {
+    stack: "torchrl",
     rows: &[],
     used: "
         collector create_env_fn num_workers|collector.num_workers|num_collectors|collector.num_collectors

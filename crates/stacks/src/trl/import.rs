@@ -6,8 +6,8 @@ use crate::setting::{flag, integer, list, number};
 use crate::unbuilt::Unbuilt;
 use plimsoll_base::Result;
 
-pub(super) const SAMPLES: Job = Job {
-    trainers: &["grpo", "rloo"],
+pub(super) const GRPO: Job = Job {
+    trainers: &["grpo"],
     defaults: &[
         ("max_completion_length", "512"),
         ("num_generations", "8"),
@@ -17,6 +17,7 @@ pub(super) const SAMPLES: Job = Job {
         ("lr_scheduler_type", "linear"),
         ("adam_beta1", "0.9"),
         ("adam_beta2", "0.999"),
+        ("use_bias_correction_kl", "True"),
         ("loss_type", "dapo"),
         ("scale_rewards", "group"),
     ],
@@ -24,8 +25,26 @@ pub(super) const SAMPLES: Job = Job {
     combine,
 };
 
+pub(super) const RLOO: Job = Job {
+    trainers: &["rloo"],
+    defaults: &[
+        ("max_completion_length", "512"),
+        ("num_generations", "2"),
+        ("per_device_train_batch_size", "8"),
+        ("gradient_accumulation_steps", "1"),
+        ("learning_rate", "1e-6"),
+        ("lr_scheduler_type", "linear"),
+        ("adam_beta1", "0.9"),
+        ("adam_beta2", "0.999"),
+        ("beta", "0.05"),
+    ],
+    takes: &[],
+    combine,
+};
+
 fn combine(draft: &mut Draft) -> Result<()> {
     method(draft)?;
+    temperatures(draft);
     common(draft);
     let updates = batches(draft);
     steps(draft, updates);
@@ -34,8 +53,17 @@ fn combine(draft: &mut Draft) -> Result<()> {
     for name in ["top_entropy_quantile", "repetition_penalty"] {
         only_one(draft, name);
     }
-    if draft.is_on("use_bias_correction_kl") {
-        draft.set_toml("loss.kl_unbiased", "true", "use_bias_correction_kl");
+    if let Some(taken) = draft.take("multi_objective_aggregation")
+        && taken.value != "sum_then_normalize"
+    {
+        draft.is_not_built(&taken, Unbuilt::Objective);
+    }
+    let has_kl = draft.get("loss.kl_coef").and_then(number).is_some_and(|factor| factor != 0.0);
+    if let Some(taken) = draft.take("use_bias_correction_kl")
+        && has_kl
+        && flag(&taken.value) == Some(true)
+    {
+        draft.set_toml("loss.kl_unbiased", "true", &taken.from);
     }
     let tools = draft.take_text("tools");
     match (draft.take_text("environment_factory"), &tools) {
@@ -245,15 +273,18 @@ fn method(draft: &mut Draft) -> Result<()> {
         match (level.value.as_str(), method) {
             ("token", _) => {}
             ("sequence", "grpo") => method = "gspo",
-            _ => draft.leave(&level, "no method here joins this ratio and this loss"),
+            _ => draft.is_not_built(&level, Unbuilt::Objective),
         }
     }
     if method == "cispo" {
         // Both bounds are absolute, and theirs has no lower one.
         draft.set_toml("loss.clip_low", "0.0", "no lower bound there");
     }
-    let from = trainer.map_or("its keys are those of GRPOConfig".to_string(), |taken| taken.from);
-    draft.set_text("method", method, &from);
+    let from = trainer.as_ref().map_or("its keys are those of GRPOConfig", |taken| &taken.from);
+    draft.set_text("method", method, from);
+    if let Some(taken) = trainer.filter(|_| is_rloo) {
+        rloo(draft, &taken);
+    }
     if let Some(mask) = draft.take("mask_truncated_completions")
         && flag(&mask.value) == Some(true)
     {
@@ -264,10 +295,38 @@ fn method(draft: &mut Draft) -> Result<()> {
             (_, "rloo") => draft.leave(&scale, "only GRPO has it"),
             ("group" | "true", _) => {}
             ("none" | "false", _) => draft.set_text("loss.advantage", "mean_baseline", &scale.from),
-            _ => draft.leave(&scale, "the standard deviation is of the group here"),
+            // The deviation of a batch is another advantage.
+            _ => draft.is_not_built(&scale, Unbuilt::Objective),
         }
     }
     Ok(())
+}
+
+/// RLOO's KL term is in its rewards, and its ratio is that of a whole sequence.
+fn rloo(draft: &mut Draft, taken: &Taken) {
+    draft.set_text("loss.kl_in", "reward", "as RLOO has it in TRL");
+    draft.set_text("loss.kl_estimator", "k1", "as RLOO has it in TRL");
+    draft.set_text(
+        "loss.aggregation",
+        "seq_mean_token_sum",
+        "as RLOO has it in TRL: its loss is of whole sequences",
+    );
+    draft.change(
+        taken,
+        "the clipped ratio is of the whole sequence there, of each token here, the same with one update a step; the KL term joins a reward before its baseline there, after it here",
+    );
+}
+
+/// SAPO's temperatures are those of its paper here.
+fn temperatures(draft: &mut Draft) {
+    for (name, value) in [("sapo_temperature_pos", 1.0), ("sapo_temperature_neg", 1.05)] {
+        if let Some((given, taken)) = draft.take_number(name)
+            && given != value
+            && draft.get("method") == Some("\"sapo\"")
+        {
+            draft.is_not_built(&taken, Unbuilt::Objective);
+        }
+    }
 }
 
 /// Prompts a step and sequences an update, from TRL's batch vocabulary; returns updates a step.

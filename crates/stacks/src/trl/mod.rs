@@ -13,7 +13,7 @@ use crate::stack::Stack;
 
 pub(crate) static STACK: Stack = Stack {
     name: "trl",
-    looked_for: "`trl grpo --flag value ...` or another of its trainers, YAML or JSON with the keys of its configuration, or a script that makes a trainer such as `GRPOTrainer(...)`",
+    looked_for: "`trl grpo --flag value ...` or another of its trainers, YAML or JSON with the keys of its configuration, or a script that makes a trainer such as `GRPOTrainer(...)`; one that reads its settings with TrlParser or HfArgumentParser needs its command: a shell script next to it with `accelerate launch FILE.py --flag value ...`",
     read: read::read,
     trainer: read::trainer,
     planned: &["grpo", "rloo"],
@@ -38,6 +38,7 @@ static LORA: Lora = Lora {
     targets: "lora_target_modules",
     rslora: Some("use_rslora"),
     bias: Some("peft_config.bias"),
+    adapter: Some("peft_config.adapter_path"),
     four_bits: Some("load_in_4bit"),
     adapts_critic: false,
 };
@@ -46,5 +47,5 @@ static IMPORT: Import = Import {
     title: "TRL",
     file: "a shell script with `trl grpo --flag value ...`, YAML or JSON, or a Python script; also of sft, dpo, reward and rloo",
     adapter: Some(|draft| lora(draft, &LORA)),
-    jobs: &[import::SAMPLES, pairs::SFT, pairs::DPO, pairs::REWARD],
+    jobs: &[import::GRPO, import::RLOO, pairs::SFT, pairs::DPO, pairs::REWARD],
 };

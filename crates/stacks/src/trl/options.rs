@@ -6,6 +6,7 @@ use crate::table::{Table, why};
 use crate::unbuilt::Unbuilt::{Adapters, Objective, Quantisation};
 
 pub(super) static TABLE: Table = Table {
+    stack: "trl",
     rows: &[
         ("trainer", Idle, Later),
         ("model_name_or_path|model", Used, Later),
@@ -77,10 +78,20 @@ pub(super) static TABLE: Table = Table {
         ("center_rewards_coefficient", Idle, NotBuilt(Objective)),
         ("precompute_ref_log_probs", Idle, Lost("the reference scores each step's pairs here; memory.offload = [\"reference\"] makes it small")),
         ("loss_type", Idle, Later),
+        ("sapo_temperature_pos", Idle, Later),
+        ("sapo_temperature_neg", Idle, Later),
         ("scale_rewards", Idle, Later),
         ("importance_sampling_level", Idle, Later),
         ("mask_truncated_completions", Idle, Later),
-        ("vllm_importance_sampling_correction", Idle, Lost("rollout and trainer share their weights and kernels: there is nothing to correct")),
+        ("vllm_importance_sampling_correction", Idle, Lost(why::SAME)),
+        ("vllm_importance_sampling_mode", Idle, Lost(why::SAME)),
+        ("vllm_importance_sampling_cap|vllm_importance_sampling_clip_max", Idle, Lost(why::SAME)),
+        ("vllm_importance_sampling_clip_min", Idle, Lost(why::SAME)),
+        ("use_liger_kernel|use_liger_loss", Used, Lost(why::KERNELS)),
+        ("router_aux_loss_coef", Idle, Lost("it is `loss.balance_coef` here, which a model with experts takes")),
+        ("multi_objective_aggregation", Idle, Later),
+        ("normalize_advantages", Idle, NotBuilt(Objective)),
+        ("reward_clip_range", Idle, NotBuilt(Objective)),
         ("reward_funcs", Idle, Later),
         ("reward_weights", Idle, Later),
         ("reward_model_name_or_path", Idle, Later),
@@ -96,8 +107,10 @@ pub(super) static TABLE: Table = Table {
         ("use_peft", Used, Adapter),
         ("peft_config", Used, NotBuilt(Adapters)),
         ("peft_config.peft_type", Used, Adapter),
-        ("peft_config.task_type", Idle, Lost("the method says it here")),
+        ("peft_config.adapter_path", Idle, Adapter),
+        ("lora_task_type|peft_config.task_type", Idle, Lost("the method says it here")),
         ("peft_config.init_lora_weights", Idle, Lost("A is random and B is 0 at the start here, as by default in peft")),
+        ("peft_config.inference_mode", Idle, Lost("a run trains the adapter")),
         ("lora_r|peft_config.r", Idle, Adapter),
         ("lora_alpha|peft_config.lora_alpha", Idle, Adapter),
         ("lora_dropout|peft_config.lora_dropout", Idle, Adapter),
@@ -122,7 +135,7 @@ pub(super) static TABLE: Table = Table {
     ],
     used: "
         num_machines accelerate_config deepspeed fsdp use_vllm vllm_mode vllm_gpu_memory_utilization
-        vllm_tensor_parallel_size vllm_enable_sleep_mode use_liger_kernel|use_liger_loss vllm_max_model_length
+        vllm_tensor_parallel_size vllm_enable_sleep_mode vllm_max_model_length
     ",
     idle: "
         activation_offloading adam_* args attn_implementation average_tokens_across_devices bf16_full_eval bnb_4bit_*
@@ -130,9 +143,9 @@ pub(super) static TABLE: Table = Table {
         disable_dropout do_eval do_train ds3_* entropy_* eos_token epsilon* eval_* f_alpha_divergence_coef
         formatting_func full_determinism gradient_checkpointing_kwargs* hub_* ignore_bias_buffers lm_* log_*
         logging* lora_* low_cpu_mem_usage lr_scheduler* machine_rank main_process*
-        multi_gpu multi_objective_aggregation num_completions_to_print num_generations_eval
+        multi_gpu num_completions_to_print num_generations_eval
         off_policy_* overwrite_output_dir packing_strategy pad_to_multiple_of pad_token padding_free peft_config.*
-        precompute_ref_batch_size ref_model_* remove_unused_columns reward_* sapo_*
+        precompute_ref_batch_size ref_model_* remove_unused_columns reward_*
         save_* tf32 top_* torch_* trackio_* truncation_mode trust_remote_code use_bnb_nested_quant use_cache
         vespo_* wandb.init.* vllm_group_port vllm_importance_* vllm_model_impl vllm_server_*
         vllm_structured_* warmup_*

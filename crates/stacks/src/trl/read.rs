@@ -5,6 +5,7 @@ use crate::launch::config;
 use crate::launch::shell::{self, word::Word};
 use crate::launch::source::Source;
 use crate::setting::{Setting, TRAINER, named_trainer};
+use std::path::Path;
 
 pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
     let text = source.text;
@@ -13,6 +14,10 @@ pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
     }
     let given = script::read(source);
     if !given.is_empty() {
+        // What a parser reads is in the command alone: without it every setting would be TRL's default.
+        return if script::is_parsed(text) { Vec::new() } else { given };
+    }
+    if let Some(given) = command_of_script(source) {
         return given;
     }
     if let Some(command) = shell::trainer(text, trainer_at) {
@@ -22,6 +27,35 @@ pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
     }
     let starts = |words: &Vec<Word>| matches!(words[0].text.as_str(), "trl" | "accelerate");
     if shell::script(text).commands.iter().any(starts) { Vec::new() } else { config::yaml(text) }
+}
+
+/// Longest script that a command names, as for the file itself.
+const SCRIPT_BYTES_MAX: u64 = 1 << 20;
+
+/// Reads `accelerate launch X.py FLAGS` with X.py next to the file: the script for its trainer, data and rewards, the flags for the rest.
+fn command_of_script(source: &Source<'_>) -> Option<Vec<Setting>> {
+    let folder = Path::new(source.path).parent()?;
+    let find = |word: &Word| {
+        let name = Path::new(&word.text).file_name()?;
+        let places = [folder.join(&word.text), folder.join(name)];
+        let place = places.into_iter().find(|place| place.is_file())?;
+        let is_short = place.metadata().is_ok_and(|file| file.len() <= SCRIPT_BYTES_MAX);
+        Some((std::fs::read_to_string(&place).ok().filter(|_| is_short)?, place))
+    };
+    let is_script = |word: &Word| {
+        word.text.ends_with(".py") && find(word).is_some_and(|(text, _)| script::is_parsed(&text))
+    };
+    let command = shell::trainer(source.text, |words| words.iter().position(is_script))?;
+    let (text, place) = find(command.word())?;
+    let given = script::read(&Source { path: &place.to_string_lossy(), text: &text });
+    // Names of the parser's are what the flags say, or defaults.
+    let is_parsed =
+        |one: &Setting| one.key == "args" || (one.unreadable.is_some() && one.value.contains("args."));
+    let given: Vec<Setting> = given.into_iter().filter(|one| !is_parsed(one)).collect();
+    // Lines are those of the file that was given.
+    let given = given.into_iter().map(|one| Setting { line: 0, ..one });
+    let flags = shell::flags(command.arguments());
+    Some(command.launcher().into_iter().chain(given).chain(flags).chain(command.others).collect())
 }
 
 /// Returns where in a command a trainer is named: `trl NAME`, or a script of TRL's name for it.

@@ -8,7 +8,7 @@ use crate::setting::{Setting, TRAINER};
 use std::path::Path;
 
 /// Trainers, as the command line names them, and how their classes begin. Those without a job are refused by their name.
-pub(super) const TRAINERS: [(&str, &str); 9] = [
+pub(super) const TRAINERS: [(&str, &str); 10] = [
     ("grpo", "GRPO"),
     ("rloo", "RLOO"),
     ("sft", "SFT"),
@@ -18,6 +18,7 @@ pub(super) const TRAINERS: [(&str, &str); 9] = [
     ("orpo", "ORPO"),
     ("cpo", "CPO"),
     ("gkd", "GKD"),
+    ("distillation", "Distillation"),
 ];
 
 const CODE: &str = "code, which is not run: write its rows as JSON lines, or name the columns that they have before it: data.prompt_column, data.answer_column";
@@ -31,6 +32,18 @@ const OF_DPO: [&str; 5] = ["model", "ref_model", "args", "data_collator", "train
 const OF_OTHERS: [&str; 4] = ["model", "args", "data_collator", "train_dataset"];
 /// Calls that wrap a model in an adapter.
 const WRAPPERS: [&str; 3] = ["get_peft_model", "prepare_model_for_kbit_training", "PeftModel"];
+
+/// True for a script whose settings a parser reads from its command: it has no configuration of its own.
+pub(super) fn is_parsed(text: &str) -> bool {
+    // A cheap look first: most files have no parser.
+    if !["TrlParser(", "HfArgumentParser("].iter().any(|name| text.contains(name))
+        || !text.contains("Trainer(")
+    {
+        return false;
+    }
+    let outline = Outline::of(text);
+    !TRAINERS.iter().any(|(_, class)| !outline.calls(&format!("{class}Config")).is_empty())
+}
 
 /// Returns the settings of the first trainer of a script; none if there is none.
 pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
@@ -112,17 +125,34 @@ impl Script<'_> {
         // A wrapped model is the model in it.
         for _ in 0..WRAPPERS.len() {
             let Value::Call(call) = &value else { break };
-            let Some(inner) = call.positional(0).filter(|_| WRAPPERS.contains(&call.last_name())) else {
+            self.saved_adapter(call);
+            let Some(inner) = call.positional(0).filter(|_| is_wrapper(call)) else {
                 break;
             };
             (value, at) = self.outline.origin(&inner.value, call.at.min(at));
         }
         match &value {
+            // The base model of a saved adapter is in the adapter's own file.
+            Value::Call(call) if call.name.starts_with("AutoPeftModel") => {}
             Value::Call(call) if call.last_name() == "from_pretrained" => self.loaded(key, call, argument),
             value => match self.outline.literal(value, at) {
                 Some(name) => self.given.push(Setting::new(key, name, argument.line)),
                 None => self.unknown(key, argument),
             },
+        }
+    }
+
+    /// The folder in `PeftModel.from_pretrained(model, FOLDER)` and `AutoPeftModelForCausalLM.from_pretrained(FOLDER)`.
+    fn saved_adapter(&mut self, call: &Call) {
+        let folder = match () {
+            () if is_saved(call) => call.argument("model_id").or(call.positional(1)),
+            () if call.name.starts_with("AutoPeftModel") => {
+                call.argument("pretrained_model_name_or_path").or(call.positional(0))
+            }
+            () => return,
+        };
+        if let Some(folder) = folder {
+            self.given.extend(python::settings(self.outline, "peft_config.adapter_path", folder, call.at));
         }
     }
 
@@ -330,6 +360,16 @@ impl Script<'_> {
         let arguments = python::arguments(self.outline, call).into_iter();
         self.given.extend(arguments.map(|one| Setting { key: format!("peft_config.{}", one.key), ..one }));
     }
+}
+
+/// True for a call that wraps the model of its first argument in an adapter.
+fn is_wrapper(call: &Call) -> bool {
+    WRAPPERS.contains(&call.last_name()) || is_saved(call)
+}
+
+/// True for a call that wraps a model in an adapter of a folder.
+fn is_saved(call: &Call) -> bool {
+    call.name.ends_with("PeftModel.from_pretrained")
 }
 
 fn quoted(text: &str) -> String {

@@ -2,7 +2,8 @@
 
 use crate::import::draft::{Draft, Job, quoted};
 use crate::import::{data, parts, track};
-use crate::setting::flag;
+use crate::setting::{flag, number};
+use crate::unbuilt::Unbuilt;
 use plimsoll_base::Result;
 
 pub(super) const PPO: Job = Job {
@@ -32,6 +33,12 @@ fn combine(draft: &mut Draft) -> Result<()> {
     method(draft)?;
     parts::model(draft, "actor_rollout_ref.model.path");
     parts::critic_model(draft, "critic.model.path");
+    // Any other loop plays several turns, or calls tools.
+    if let Some(taken) = draft.take_text("actor_rollout_ref.rollout.agent.default_agent_loop")
+        && taken.value != "single_turn_agent"
+    {
+        draft.is_not_built(&taken, Unbuilt::Turns);
+    }
     data(draft);
     trackers(draft);
     batches(draft);
@@ -84,20 +91,64 @@ fn method(draft: &mut Draft) -> Result<()> {
     if let Some(loss) = draft.take("actor_rollout_ref.actor.policy_loss.loss_mode") {
         match (loss.value.as_str(), method) {
             ("vanilla", _) => {}
-            ("gspo", "grpo") => method = "gspo",
-            _ => draft.leave(&loss, "no method here joins this loss and this advantage"),
+            (name @ ("gspo" | "cispo" | "sapo"), "grpo") => method = own_name(name),
+            _ => draft.is_not_built(&loss, Unbuilt::Objective),
         }
     }
     draft.set_text("method", method, &taken.from);
+    // SAPO's temperatures are those of its paper here.
+    for (name, value) in [("actor_rollout_ref.actor.tau_pos", 1.0), ("actor_rollout_ref.actor.tau_neg", 1.05)]
+    {
+        if let Some((given, tau)) = draft.take_number(name)
+            && given != value
+            && method == "sapo"
+        {
+            draft.is_not_built(&tau, Unbuilt::Objective);
+        }
+    }
+    if method == "cispo" {
+        absolute_clips(draft);
+    }
+    if ["grpo", "gspo", "cispo", "sapo"].contains(&method) {
+        draft.set_toml("loss.group_norm_eps", "1e-6", "as verl has it");
+    }
     if let Some(norm) = draft.take("algorithm.norm_adv_by_std_in_grpo")
         && flag(&norm.value) == Some(false)
     {
         match method {
-            "grpo" | "gspo" => draft.set_text("loss.advantage", "mean_baseline", &norm.from),
+            "grpo" | "gspo" | "cispo" | "sapo" => {
+                draft.set_text("loss.advantage", "mean_baseline", &norm.from)
+            }
             _ => draft.leave(&norm, "only GRPO divides by the deviation"),
         }
     }
     Ok(())
+}
+
+/// Returns the method that is called like a loss there.
+fn own_name(loss: &str) -> &'static str {
+    match loss {
+        "gspo" => "gspo",
+        "cispo" => "cispo",
+        _ => "sapo",
+    }
+}
+
+/// CISPO's bounds of the ratio are 1 - low and 1 + high there, and the bounds themselves here.
+fn absolute_clips(draft: &mut Draft) {
+    for (key, sign) in [("loss.clip_low", -1.0), ("loss.clip_high", 1.0)] {
+        let given = draft.get(key).and_then(number);
+        let bound = (1.0 + sign * given.unwrap_or(0.2)).max(0.0);
+        // 1 + 0.28 is 1.28, whatever the last bits of the sum.
+        let text = format!("{:?}", (bound * 1e9).round() / 1e9);
+        let from = match given {
+            Some(value) => {
+                format!("1 {} {value}: a bound of the ratio itself here", if sign < 0.0 { "-" } else { "+" })
+            }
+            None => "default of verl: clip_ratio = 0.2".to_string(),
+        };
+        draft.set_toml(key, text, &from);
+    }
 }
 
 const DATA: data::Of = data::Of {
@@ -156,19 +207,22 @@ pub(super) fn steps(draft: &mut Draft) {
 fn kl(draft: &mut Draft) {
     let in_loss = draft.is_on("actor_rollout_ref.actor.use_kl_loss");
     let in_reward = draft.is_on("algorithm.use_kl_in_reward");
+    if in_loss
+        && in_reward
+        && let Some(taken) = draft.take("algorithm.use_kl_in_reward")
+    {
+        // One KL term here.
+        draft.is_not_built(&taken, Unbuilt::Objective);
+    }
     let (loss_keys, reward_keys) = (
         ["actor_rollout_ref.actor.kl_loss_coef", "actor_rollout_ref.actor.kl_loss_type"],
         ["algorithm.kl_ctrl.kl_coef", "algorithm.kl_penalty"],
     );
     let (used, unused) = if in_loss { (loss_keys, reward_keys) } else { (reward_keys, loss_keys) };
     for name in unused {
-        let both = in_loss && in_reward;
-        let why = if both { "one KL term here: the one in the loss" } else { "switched off there" };
-        draft.leave_out(name, why);
+        draft.leave_out(name, "switched off there");
     }
-    for name in ["algorithm.kl_ctrl.type", "algorithm.kl_ctrl.target_kl", "algorithm.kl_ctrl.horizon"] {
-        draft.leave_out(name, "set loss.kl_target and loss.kl_horizon for a coefficient that adapts");
-    }
+    controller(draft, in_reward && !in_loss);
     if !in_loss && !in_reward {
         for name in used {
             draft.leave_out(name, "switched off there");
@@ -188,8 +242,28 @@ fn kl(draft: &mut Draft) {
             "low_var_kl" | "k3" => draft.set_text("loss.kl_estimator", "k3", &taken.from),
             "mse" | "k2" => draft.set_text("loss.kl_estimator", "k2", &taken.from),
             "kl" | "k1" => draft.set_text("loss.kl_estimator", "k1", &taken.from),
-            _ => draft.leave(&taken, "no such estimator here"),
+            _ => draft.is_not_built(&taken, Unbuilt::Objective),
         }
+    }
+}
+
+/// The coefficient in the reward may adapt; the rule is the same here.
+fn controller(draft: &mut Draft, is_in_reward: bool) {
+    let kind = draft.take("algorithm.kl_ctrl.type");
+    let adapts = is_in_reward && kind.is_some_and(|taken| taken.value == "adaptive");
+    for (name, key, default) in [
+        ("algorithm.kl_ctrl.target_kl", "loss.kl_target", 0.1),
+        ("algorithm.kl_ctrl.horizon", "loss.kl_horizon", 10000.0),
+    ] {
+        if !adapts {
+            draft.leave_out(name, "the coefficient is fixed there");
+            continue;
+        }
+        let (value, from) = match draft.take_number(name) {
+            Some((value, taken)) => (value, taken.from),
+            None => (default, format!("default of verl: {name}")),
+        };
+        draft.set_toml(key, format!("{value:?}"), &from);
     }
 }
 

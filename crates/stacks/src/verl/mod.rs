@@ -41,6 +41,7 @@ static LORA: Lora = Lora {
     targets: "actor_rollout_ref.model.target_modules",
     rslora: None,
     bias: None,
+    adapter: Some("actor_rollout_ref.model.lora_adapter_path"),
     four_bits: None,
     adapts_critic: false,
 };

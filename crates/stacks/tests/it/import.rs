@@ -202,3 +202,24 @@ fn dropout_is_named_and_other_adapters_are_refused() {
         assert_eq!(imported("trl", "x.py", &script).expect_err(config).slug, "import-not-built", "{config}");
     }
 }
+
+#[test]
+fn paths_of_the_importing_machine_stay_as_they_are_written() {
+    let script = "ROOT=\"$(cd \"$(dirname \"$0\")/../..\" && pwd)\"\npython3 -m openrlhf.cli.train_ppo_ray --pretrain $HOME/m --max_samples 8 \\\n\
+        --vllm_num_engines 4 --remote_rm_url $ROOT/r.py --save_path ~/out --prompt_data $ROOT/x.jsonl --best_metric_key k\n";
+    let run = imported("openrlhf", "x.sh", script).expect("a run file");
+    for part in [
+        "model = \"$HOME/m\"",
+        "dir = \"$HOME/out\"",
+        "/../..\" && pwd)/r.py:reward_func",
+        "/../..\" && pwd)/x.jsonl",
+    ] {
+        assert!(run.run_file.contains(part), "{part}: {}", run.run_file);
+    }
+    let notes = run.remarks.iter().filter(|line| line.contains("set them for the machine that trains"));
+    assert_eq!(notes.count(), 1, "{:?}", run.remarks);
+    // What an engine decides comes after what the job loses.
+    let at = |key: &str| run.remarks.iter().position(|line| line.starts_with(key));
+    let (job, engine) = (at("left out: best_metric_key"), at("left out: vllm_num_engines"));
+    assert!(job.is_some() && job < engine, "{:?}", run.remarks);
+}

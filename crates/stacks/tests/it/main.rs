@@ -1,9 +1,12 @@
 //! Tests of the crate from outside: what is read, what is known of options, and rows computed by hand.
 
 mod carried;
+mod commands;
+mod decides;
 mod import;
 mod launch;
 mod losses;
+mod objectives;
 mod options;
 mod plans;
 mod scripts;

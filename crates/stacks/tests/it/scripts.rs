@@ -52,6 +52,12 @@ fn variables_of_a_script() {
         ("A=1", "$A 2>&1 | tee log", Some("1")),
         ("A=1", "$A > log", Some("1")),
         ("", "$B", None),
+        (
+            "D=\"$(cd \"$(dirname \"$0\")/../..\" && pwd)\"",
+            "$D/x",
+            Some("$(cd \"$(dirname \"$0\")/../..\" && pwd)/x"),
+        ),
+        ("", "$(cd x && pwd; date)", None),
         ("", "$(date +%s)", None),
         ("A=`date`", "$A", None),
         ("", "$((B + 1))", None),

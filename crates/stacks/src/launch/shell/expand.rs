@@ -3,7 +3,7 @@
 
 use super::word::{VALUE_BYTES_MAX, VARIABLE, Word};
 use crate::launch::arithmetic;
-use crate::launch::source::home;
+use crate::launch::source::HOME;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most bytes that all variables of a script may fill in together: each use of a long one adds its length.
@@ -12,6 +12,8 @@ const FILLED_BYTES_MAX: usize = 16 << 20;
 const DEPTH_MAX: usize = 8;
 /// Longest arithmetic expression.
 const ARITHMETIC_CHARS_MAX: usize = 256;
+/// Longest command that is kept because it prints a folder.
+const FOLDER_CHARS_MAX: usize = 160;
 pub(super) const OUTPUT: &str = "holds the output of a command, and nothing is run here";
 const BRANCH: &str = "holds a variable that the script sets in one of several branches";
 
@@ -59,9 +61,7 @@ pub(super) struct Variables {
 impl Variables {
     pub fn new() -> Variables {
         let mut variables = Variables { known: BTreeMap::new(), branched: BTreeSet::new(), filled_bytes: 0 };
-        if let Some(home) = home() {
-            variables.set("HOME", known(home));
-        }
+        variables.set("HOME", known(HOME.into()));
         variables
     }
 
@@ -108,6 +108,10 @@ impl Variables {
             Some('(') => {
                 if let Some(close) = closings.of_bracket(start, chars.len()) {
                     *at = close + 1;
+                    let command: String = chars[start + 1..close].iter().take(FOLDER_CHARS_MAX).collect();
+                    if is_folder(&command) {
+                        return known(format!("$({command})"));
+                    }
                     // Enough to know it by.
                     let text: String = chars[start..=close].iter().take(160).collect();
                     return open(format!("${text}"), OUTPUT);
@@ -217,6 +221,14 @@ impl Variables {
 
 fn open(text: String, why: &'static str) -> Vec<Word> {
     vec![Word { text, open: Some(why), line: 0 }]
+}
+
+/// True for a command that prints a folder of the script's own surroundings: `cd "$(dirname "$0")/.." && pwd`.
+fn is_folder(command: &str) -> bool {
+    let command = command.trim();
+    let is_whole = command.len() < FOLDER_CHARS_MAX && !command.contains([';', '|', '`', '\n']);
+    let ends = command.ends_with("pwd") || command.ends_with("pwd -P");
+    is_whole && ((command.starts_with("cd ") && ends) || command == "pwd" || command.starts_with("dirname "))
 }
 
 fn known(text: String) -> Vec<Word> {

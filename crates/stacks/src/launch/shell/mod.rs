@@ -28,6 +28,11 @@ pub(crate) struct Command {
 }
 
 impl Command {
+    /// The word that names the trainer, with its line.
+    pub fn word(&self) -> &Word {
+        &self.words[self.at]
+    }
+
     /// The word that names the trainer.
     pub fn trainer(&self) -> &str {
         &self.words[self.at].text

@@ -356,7 +356,7 @@ fn join(word: &mut Word, pieces: Vec<Word>, splits: bool, into: &mut Vec<Word>) 
         if several {
             word.line = piece.line;
         }
-        if !splits || piece.open.is_some() {
+        if !splits || piece.open.is_some() || piece.text.contains("$(") {
             has_text |= !piece.text.is_empty() || !splits;
             word.text += &piece.text;
             continue;

@@ -1,0 +1,113 @@
+//! What an option is about, by the words of its name. Of an option that no table knows this alone tells one that changes the job, such
+//! as an adapter or a term of the loss, from one of an engine or a logger.
+
+/// Something that makes a job another one if it is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Adapter,
+    /// The loss: its objective, its KL term, its clips, its advantages.
+    Loss,
+    /// More than one turn an episode.
+    Turns,
+    Tools,
+    Teacher,
+    /// A model that grades.
+    Judge,
+}
+
+/// Words, or two words one after the other, that name a subject, in the order in which they count.
+const WORDS: [(Subject, &[&str]); 6] = [
+    (Subject::Adapter, &["lora", "qlora", "rslora", "dora", "peft", "adapter", "adapters"]),
+    (Subject::Teacher, &["teacher", "teachers", "distill", "distillation"]),
+    (Subject::Judge, &["judge", "judges", "critic model", "reward model", "reward models"]),
+    (Subject::Turns, &["multiturn", "turn", "turns", "agent loop", "agent func"]),
+    (Subject::Tools, &["tool", "tools", "mcp", "function call", "function calls", "function calling"]),
+    (
+        Subject::Loss,
+        &[
+            "loss",
+            "losses",
+            "objective",
+            "objectives",
+            "advantage",
+            "advantages",
+            "adv",
+            "kl",
+            "clip",
+            "clips",
+            "clipping",
+            "cliprange",
+            "beta",
+            "importance",
+            "entropy coef",
+            "entropy coeff",
+            "entropy bonus",
+        ],
+    ),
+];
+/// Words of parts of a name that measure or surround a job.
+const AROUND: [&str; 2] = ["profiler", "ema"];
+
+impl Subject {
+    /// Returns what a message says that the option decides.
+    pub fn name(self) -> &'static str {
+        match self {
+            Subject::Adapter => "an adapter",
+            Subject::Loss => "the loss",
+            Subject::Turns => "the turns of an episode",
+            Subject::Tools => "tools",
+            Subject::Teacher => "a teacher",
+            Subject::Judge => "a model that grades",
+        }
+    }
+}
+
+/// Returns what `key` is about; none if no word of it says so.
+pub(crate) fn subject_of(key: &str) -> Option<Subject> {
+    let key = key.to_ascii_lowercase();
+    let parts: Vec<Vec<&str>> = key.split(['.', '/']).map(|part| part.split(['_', '-']).collect()).collect();
+    // A clip of gradients is none of the loss.
+    let is_of_gradients = |part: &[&str]| part.contains(&"grad") && part.contains(&"clip");
+    let is_around = |part: &Vec<&str>| part.iter().any(|word| AROUND.contains(word)) || is_of_gradients(part);
+    if key.contains("env_vars") || parts.iter().any(is_around) {
+        return None;
+    }
+    let has = |names: &&str| match names.split_once(' ') {
+        Some((first, second)) => parts.iter().any(|part| part.windows(2).any(|two| two == [first, second])),
+        None => parts.iter().flatten().any(|word| word == names),
+    };
+    WORDS.iter().find(|(_, names)| names.iter().any(&has)).map(|(subject, _)| *subject)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_name_a_subject() {
+        for (key, expect) in [
+            ("actor_rollout_ref.model.lora_adapter_path", Some(Subject::Adapter)),
+            ("peft_config.layers_to_transform", Some(Subject::Adapter)),
+            ("actor_rollout_ref.rollout.multi_turn.max_user_turns", Some(Subject::Turns)),
+            ("actor_rollout_ref.rollout.agent.default_agent_loop", Some(Subject::Turns)),
+            ("tool_parser", Some(Subject::Tools)),
+            ("function_calling_format", Some(Subject::Tools)),
+            ("algorithm.kl_ctrl.warmup", Some(Subject::Loss)),
+            ("cliprange", Some(Subject::Loss)),
+            ("actor.entropy_coeff_end", Some(Subject::Loss)),
+            ("teacher_model_name_or_path", Some(Subject::Teacher)),
+            ("reward.reward_model.enable", Some(Subject::Judge)),
+            ("judge", Some(Subject::Judge)),
+            ("critic.model.use_shm", None),
+            ("actor_rollout_ref.actor.profiler.tool_config.torch", None),
+            ("critic.grad_clip", None),
+            ("exploration", None),
+            ("returns", None),
+            ("calculate_entropy", None),
+            ("logging_steps", None),
+            ("", None),
+        ] {
+            assert_eq!(subject_of(key), expect, "{key}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The loss of a run file is that of the job there: defaults that a file does not say, losses under other names, and what is refused.
+
+use plimsoll_base::Result;
+use plimsoll_stacks::{Imported, Wishes, find, import};
+
+fn imported(stack: &str, text: &str) -> Result<Imported> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join(if text.contains("Trainer(") { "x.py" } else { "x.sh" });
+    std::fs::write(&path, text).expect("a file");
+    import(find(stack).expect("a stack"), &path, &Wishes::default())
+}
+
+const VERL: &str =
+    "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=a/b data.train_files=x.parquet";
+const OPENRLHF: &str =
+    "python3 -m openrlhf.cli.train_ppo_ray --pretrain a/b --max_samples 8 --prompt_data x.jsonl";
+const RLOO: &str = "trl rloo --model_name_or_path a/b --max_steps 4 --dataset_name x.jsonl";
+
+#[test]
+fn losses_and_defaults_of_others_are_written_out() {
+    for (stack, text, parts) in [
+        (
+            "trl",
+            RLOO.to_string(),
+            &[
+                "method = \"rloo\"",
+                "kl_coef = 0.05  # default of TRL: beta",
+                "kl_in = \"reward\"",
+                "kl_estimator = \"k1\"",
+                "aggregation = \"seq_mean_token_sum\"",
+                "group_size = 2",
+            ][..],
+        ),
+        (
+            "trl",
+            "RLOOTrainer(model=\"a/b\", args=RLOOConfig(max_steps=4))".into(),
+            &["kl_coef = 0.05", "kl_in = \"reward\""],
+        ),
+        (
+            "trl",
+            format!("{RLOO} --beta 0.1"),
+            &["kl_coef = 0.1  # beta", "kl_in = \"reward\"", "kl_estimator = \"k1\""],
+        ),
+        (
+            "verl",
+            format!(
+                "{VERL} algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode=cispo \
+                     actor_rollout_ref.actor.clip_ratio_low=10 actor_rollout_ref.actor.clip_ratio_high=0.28"
+            ),
+            &["method = \"cispo\"", "clip_low = 0.0  #", "clip_high = 1.28  #"],
+        ),
+        (
+            "verl",
+            format!(
+                "{VERL} algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode=cispo"
+            ),
+            &[
+                "method = \"cispo\"",
+                "clip_low = 0.8  # default of verl",
+                "clip_high = 1.2  # default of verl",
+            ],
+        ),
+        (
+            "trl",
+            "trl grpo --model_name_or_path a/b --max_steps 4 --dataset_name x.jsonl --beta 0.04".into(),
+            &["kl_coef = 0.04", "kl_unbiased = true  # default of TRL: use_bias_correction_kl"],
+        ),
+        (
+            "verl",
+            format!(
+                "{VERL} algorithm.use_kl_in_reward=True algorithm.kl_ctrl.type=adaptive algorithm.kl_ctrl.target_kl=0.05"
+            ),
+            &["kl_in = \"reward\"", "kl_target = 0.05", "kl_horizon = 10000.0"],
+        ),
+        ("openrlhf", format!("{OPENRLHF} --advantage_estimator group_norm"), &["group_norm_eps = 1e-9"]),
+        (
+            "openrlhf",
+            format!(
+                "{OPENRLHF} --actor.loss_agg_mode seq-mean-token-mean --eval.dataset y.jsonl --eval.temperature 0.6 --eval.n_samples_per_prompt 4"
+            ),
+            &["aggregation = \"seq_mean_token_mean\"", "temperature = 0.6", "samples = 4"],
+        ),
+    ] {
+        let run = imported(stack, &text).expect(&text).run_file;
+        for part in parts {
+            assert!(run.contains(&format!("\n{part}")), "{text}: {part}: {run}");
+        }
+    }
+}
+
+#[test]
+fn a_factor_of_0_has_no_kl_term() {
+    let off = imported("trl", &format!("{RLOO} --beta 0")).expect("a run file").run_file;
+    assert!(!off.contains("kl_in") && !off.contains("kl_estimator"), "{off}");
+}
+
+/// They were left out with exit code 0.
+#[test]
+fn r_other_losses_were_left_out() {
+    let trl = "trl grpo --model_name_or_path a/b --max_steps 4 --dataset_name x.jsonl";
+    for (stack, text, part) in [
+        (
+            "verl",
+            format!(
+                "{VERL} algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode=kl_cov"
+            ),
+            "loss_mode = kl_cov",
+        ),
+        (
+            "verl",
+            format!("{VERL} algorithm.adv_estimator=rloo actor_rollout_ref.actor.policy_loss.loss_mode=gspo"),
+            "loss_mode = gspo",
+        ),
+        (
+            "verl",
+            format!(
+                "{VERL} algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode=sapo actor_rollout_ref.actor.tau_pos=2"
+            ),
+            "tau_pos = 2",
+        ),
+        (
+            "verl",
+            format!("{VERL} algorithm.use_kl_in_reward=True actor_rollout_ref.actor.use_kl_loss=True"),
+            "use_kl_in_reward = True",
+        ),
+        (
+            "verl",
+            format!("{VERL} algorithm.use_kl_in_reward=True algorithm.kl_penalty=abs"),
+            "kl_penalty = abs",
+        ),
+        (
+            "openrlhf",
+            format!("{OPENRLHF} --advantage_estimator rloo --policy_loss_type gspo"),
+            "policy_loss_type = gspo",
+        ),
+        (
+            "openrlhf",
+            format!("{OPENRLHF} --agent_func_path agents/guess.py"),
+            "reset(states) and step(states)",
+        ),
+        ("trl", format!("{trl} --scale_rewards batch"), "scale_rewards = batch"),
+        (
+            "trl",
+            format!("{trl} --loss_type cispo --importance_sampling_level sequence"),
+            "importance_sampling_level = sequence",
+        ),
+        ("trl", format!("{trl} --loss_type sapo --sapo_temperature_pos 2"), "sapo_temperature_pos = 2"),
+        (
+            "trl",
+            format!("{trl} --multi_objective_aggregation normalize_then_sum"),
+            "multi_objective_aggregation",
+        ),
+    ] {
+        let error = imported(stack, &text).expect_err(&text);
+        assert_eq!(error.slug, "import-not-built", "{text}: {error}");
+        assert!(error.to_string().contains(part), "{text}: {error}");
+    }
+}
+
+#[test]
+fn trainers_with_a_teacher_are_refused_by_the_method_that_is_near() {
+    for (stack, text) in [
+        ("trl", "DistillationTrainer(model=\"a/b\", args=DistillationConfig(max_steps=4))"),
+        ("trl", "GKDTrainer(model=\"a/b\", args=GKDConfig(max_steps=4))"),
+        ("openrlhf", "deepspeed --module openrlhf.cli.train_kd --pretrain a/b"),
+    ] {
+        let error = imported(stack, text).expect_err(text);
+        assert_eq!(error.slug, "import-no-method", "{text}: {error}");
+        assert!(error.to_string().contains("distill"), "{text}: {error}");
+    }
+}
