@@ -77,11 +77,11 @@ def main():
         for number in range(args.rounds):
             alone, _ = median(host, port, args.requests)
             clients = silent_clients(host, port, args.silent)
-            beside, refused = median(host, port, args.requests)
+            loaded, refused = median(host, port, args.requests)
             for client in clients:
                 client.close()
-            ratios.append(beside / alone)
-            print(f"round {number + 1}: {alone:.2f} ms alone, {beside:.2f} ms next to {args.silent} silent clients, {refused} refused")
+            ratios.append(loaded / alone)
+            print(f"round {number + 1}: {alone:.2f} ms alone, {loaded:.2f} ms next to {args.silent} silent clients, {refused} refused")
         print(f"median of the ratios {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
     finally:
         server.terminate()
