@@ -58,7 +58,7 @@ impl Modules {
         }
     }
 
-    /// Returns what they take of a card: 0 to 5, 4 to 14 (the most with micro-batches of 32,768 tokens) and 18 to 27 MiB were measured.
+    /// Returns what they take of a card: 0 to 5, 4 to 14 (the most in a whole step of 256 samples) and 18 to 27 MiB were measured.
     const fn bytes(self) -> Bytes {
         match self {
             Modules::Own => Bytes::mib(6),
