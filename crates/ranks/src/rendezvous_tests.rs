@@ -357,7 +357,7 @@ fn r_silent_listeners_took_more_time_than_there_was() {
         with_waiting(seconds, |waiting| join(addresses, &token("s"), &hello(1, ranks), waiting))
     };
     assert_eq!(slug(join_all(&addresses, 2, 1)), "rank-missing");
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     // And rank 0, the last of ten, is found.
     let zero = Place0::new();
     let all = [&addresses[..], &[zero.address]].concat();

@@ -22,7 +22,8 @@ const WORDS_MAX: usize = 4096;
 struct Branch {
     /// Each name that this arm of it has set, with its value before.
     touched: Vec<(String, Option<Vec<Word>>)>,
-    /// Names that earlier arms and inner branches have set.
+    /// Names that earlier arms have set. Those of inner branches are unknown already, and only an assignment, which
+    /// is noted here too, makes one known again.
     others: Vec<String>,
 }
 
@@ -192,9 +193,6 @@ impl Shell {
             return self.branches.push(branch);
         }
         branch.others.iter().for_each(|name| self.variables.depends(name));
-        if let Some(outer) = self.branches.last_mut() {
-            outer.others.append(&mut branch.others);
-        }
     }
 
     /// Skips `> file`, `2>&1`, `< file`, and takes note of `<< MARK`.
