@@ -44,7 +44,7 @@ pub use lora::{LoraShape, LoraTarget, LoraTargets, Quantization};
 pub use model_spec::{ModelSpec, PLAN_ONLY, PRESETS, RopeScaling};
 pub use near::nearest_path;
 pub use phase::{Phase, PhaseSet};
-pub use published::preset_of;
+pub use published::{nearest_preset, preset_of};
 pub use rope_factors::RopeFactors;
 pub use secret::{CommandWords, WITHHELD, is_name_of_secret, without_secrets};
 pub use shown::{shown, shown_number, shown_within};

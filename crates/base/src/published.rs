@@ -6,12 +6,11 @@ use crate::{ModelSpec, PRESETS};
 ///
 /// Fine-tuned kin of the same shape count as it: `Qwen2.5-Math-7B-Instruct` is `qwen2.5-7b`.
 pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
-    let last = name.trim_end_matches('/').rsplit(['/', ':']).next()?.to_ascii_lowercase();
+    let last = last_part(name)?;
     let mut base = last.as_str();
-    for suffix in ["-hf", "-chat", "-instruct", "-base", "-it", "-pt"] {
-        base = base.strip_suffix(suffix).unwrap_or(base);
+    while let Some(shorter) = without_suffix(base) {
+        base = shorter;
     }
-    let base = base.strip_prefix("meta-").unwrap_or(base);
     // (what a name begins with, what the preset's does); shapes are those of the published config.json.
     const KIN: [(&str, &str); 20] = [
         ("qwen2.5-math-", "qwen2.5-"),
@@ -44,6 +43,26 @@ pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
     PRESETS.iter().find(|(preset, _)| *preset == wanted).copied()
 }
 
+/// Returns the preset that a name without a shape of its own begins with: `Llama-3-8b-sft-mixture` is perhaps `llama-3-8b`.
+pub fn nearest_preset(name: &str) -> Option<&'static str> {
+    let last = last_part(name)?;
+    let begins = |preset: &str| last.strip_prefix(preset).is_some_and(|rest| rest.starts_with('-'));
+    PRESETS.iter().map(|(preset, _)| *preset).filter(|preset| begins(preset)).max_by_key(|preset| preset.len())
+}
+
+fn last_part(name: &str) -> Option<String> {
+    let last = name.trim_end_matches('/').rsplit(['/', ':']).next()?.to_ascii_lowercase();
+    Some(last.strip_prefix("meta-").unwrap_or(&last).to_string())
+}
+
+/// Takes off an ending that says how a model was trained on, or when: `-instruct`, `-2507`.
+fn without_suffix(name: &str) -> Option<&str> {
+    let (base, last) = name.rsplit_once('-')?;
+    let is_date = last.len() == 4 && last.bytes().all(|byte| byte.is_ascii_digit());
+    let of_training = ["hf", "chat", "instruct", "base", "it", "pt", "thinking", "sft", "dpo", "rlvr"];
+    (is_date || of_training.contains(&last)).then_some(base)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,6 +78,9 @@ mod tests {
             ("hf:meta-llama/Llama-3.1-70B", Some("llama-3.1-70b")),
             ("hf:Qwen/Qwen3-30B-A3B", Some("qwen3-30b-a3b")),
             ("Qwen/Qwen3.5-4B-Base", Some("qwen3.5-4b")),
+            ("hf:Qwen/Qwen3-30B-A3B-Instruct-2507", Some("qwen3-30b-a3b")),
+            ("Qwen/Qwen3-4B-Thinking-2507", Some("qwen3-4b")),
+            ("OpenRLHF/Llama-3-8b-sft-mixture", None),
             ("hf:Qwen/Qwen3.6-27B", Some("qwen3.5-27b")),
             ("Qwen/Qwen3.5-35B-A3B", None),
             ("Qwen/Qwen3.5-27B-FP8", None),
@@ -85,6 +107,19 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(preset_of(name).map(|(preset, _)| preset), expect, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_without_a_shape_may_begin_with_one() {
+        for (name, expect) in [
+            ("OpenRLHF/Llama-3-8b-sft-mixture", Some("llama-3-8b")),
+            ("hf:Qwen/Qwen2.5-7B-Instruct-AWQ", Some("qwen2.5-7b")),
+            ("Qwen/Qwen3-30B-A3B-FP8", Some("qwen3-30b-a3b")),
+            ("Qwen/Qwen2.5-VL-7B", None),
+            ("somebody/else", None),
+        ] {
+            assert_eq!(nearest_preset(name), expect, "{name}");
         }
     }
 }

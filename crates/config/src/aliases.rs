@@ -36,7 +36,7 @@ const EPOCHS: Becomes = Key("train.epochs_per_rollout");
 const KEEP: Becomes = Key("checkpoint.keep");
 
 /// (section, alias, meaning).
-const ALIASES: [(&str, &str, Becomes); 56] = [
+const ALIASES: [(&str, &str, Becomes); 57] = [
     ("rollout", "num_generations", GROUP),
     ("rollout", "n", GROUP),
     ("rollout", "n_samples_per_prompt", GROUP),
@@ -48,6 +48,7 @@ const ALIASES: [(&str, &str, Becomes); 56] = [
     ("rollout", "generate_max_len", RESPONSE),
     ("data", "max_prompt_length", PROMPT),
     ("data", "prompt_max_len", PROMPT),
+    ("data", "chat_template_kwargs", Key("data.template_args")),
     ("rollout", "free_cache_engine", Nothing),
     ("train", "micro_train_batch_size", Sequences),
     ("train", "ppo_micro_batch_size_per_gpu", Sequences),

@@ -284,7 +284,7 @@ impl RunSpec {
 
     /// Returns the number of evaluation episodes: 0 without an environment, or if the run file asks for no evaluation.
     pub fn eval_episodes(&self) -> usize {
-        match self.environment.is_some() && !self.data.asks_no_eval() {
+        match self.environment.is_some() && !self.eval_sets.is_empty() {
             true => self.eval.prompts_max.unwrap_or(EVAL_EPISODES) as usize,
             false => 0,
         }

@@ -2,7 +2,7 @@
 
 use super::data_sets::{DataSet, DataSets, SETS_MAX};
 use super::provenance::Provenance;
-use super::sections::{Data, RunFile};
+use super::sections::{Data, Eval, RunFile};
 use plimsoll_algo::method::LearnsFrom;
 use plimsoll_base::{Error, Result};
 use std::collections::BTreeSet;
@@ -39,11 +39,21 @@ impl Data {
 }
 
 impl RunFile {
+    /// True if episodes are evaluated: where `[eval]`, `data.eval` or `environment.eval_rows` say so. An episode can take
+    /// minutes, and nobody who names none of them asked for 256.
+    pub fn evaluates_episodes(&self) -> bool {
+        let asked = self.eval != Eval::default()
+            || self.data.eval.is_some()
+            || self.environment.as_ref().is_some_and(|environment| environment.eval_rows.is_some());
+        asked && !self.data.asks_no_eval()
+    }
+
     /// Returns the evaluation sets of the run with their names; a default test set only with a reward or pairs to measure by.
     pub fn eval_sets(&self) -> Vec<(String, String)> {
-        if let Some(environment) = self.environment.as_ref().filter(|_| !self.data.asks_no_eval()) {
+        if let Some(environment) = &self.environment {
             // Its evaluation episodes are a set with its name.
-            return vec![(environment.env.clone(), environment.env.clone())];
+            let set = (environment.env.clone(), environment.env.clone());
+            return if self.evaluates_episodes() { vec![set] } else { Vec::new() };
         }
         let measures = self.method.needs().learns_from == LearnsFrom::Pairs || !self.reward.is_empty();
         match (&self.data.eval, measures) {

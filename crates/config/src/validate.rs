@@ -471,6 +471,7 @@ fn data(data: &Data, at: &Provenance) -> Result<()> {
     for (key, sets, weighted) in [("data.prompts", &data.prompts, true), ("data.eval", &data.eval, false)] {
         sets.as_ref().map_or(Ok(()), |sets| super::sources::check(sets, key, weighted, at))?;
     }
+    template_args(data, at)?;
     pass_rates(data, at)?;
     for (key, text) in [
         ("data.pass_rate_column", data.pass_rate_column.as_deref()),
@@ -481,6 +482,24 @@ fn data(data: &Data, at: &Provenance) -> Result<()> {
             return Err(at
                 .error("bad-value", key, &format!("`{key}` is empty"))
                 .hint(format!("give `{key}` a value, or remove it")));
+        }
+    }
+    Ok(())
+}
+
+/// Requires that variables of the template reach it: that there is one, and that it does not have them from the conversation.
+fn template_args(data: &Data, at: &Provenance) -> Result<()> {
+    let refuse = |name: &str, what: &str, hint: &str| {
+        let key = format!("data.template_args.{name}");
+        Err(at.error("bad-value", &key, &format!("`{key}` {what}")).hint(hint.to_string()))
+    };
+    for name in data.template_args.keys() {
+        if ["messages", "tools", "add_generation_prompt"].contains(&name.as_str()) {
+            return refuse(name, "is what the conversation itself gives", "remove it");
+        }
+        if data.chat_template.as_deref() == Some("none") {
+            let hint = "remove it, or data.chat_template";
+            return refuse(name, "has no template to go to: data.chat_template is \"none\"", hint);
         }
     }
     Ok(())

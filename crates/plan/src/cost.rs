@@ -34,12 +34,35 @@ pub(crate) struct Work {
     pub(crate) critic: (f64, f64),
     /// True if the planner chooses whether adapters are merged: what follows from that alone is counted then.
     pub(crate) weighs_merge: bool,
+    /// Ranks that share it out.
+    pub(crate) ranks: f64,
 }
+
+/// The share of an update that a rank waits for the slowest and for what is exchanged in small pieces: 2 to 7 % of the
+/// updates on 2 to 8 H200 (`bench/results/h200_ranks.md`).
+const WAITED: f64 = 0.03;
+/// The share of the gradients' exchange that shows where it is shorter than the update that it is next to.
+const SHOWN: f64 = 0.25;
 
 /// How much longer sampling takes a card with adapters that are added: 1 / 0.96 and 1 / 0.93 on an H200 at rank 32 (docs/lora.md).
 const ADDED_ON_CARDS: f64 = 1.06;
 
 impl Work {
+    /// Returns the work as one rank would have it alone.
+    pub(crate) fn of_one_rank(self) -> Work {
+        Work { ranks: 1.0, ..self }
+    }
+
+    /// Returns the work of an evaluation.
+    pub(crate) fn of_evaluation(self, prompts: f64, samples: f64, response_tokens: f64) -> Work {
+        Work { prompts, group: samples, response_tokens, samples: true, ..self }
+    }
+
+    /// Returns the share of one rank in what is sampled: whole prompts.
+    fn sampled_by_one(&self) -> Work {
+        Work { prompts: (self.prompts / self.ranks).ceil(), ..*self }
+    }
+
     /// Returns the factor of sampling with adapters that are added. What a CPU takes longer is their arithmetic, which is counted.
     fn added(&self, shape: &RunShape) -> f64 {
         let is_added = self.weighs_merge && shape.lora.is_some_and(|lora| !lora.merge);
@@ -75,12 +98,19 @@ impl StepCost {
     }
 }
 
+/// Returns the seconds that sampling takes.
+pub(crate) fn sampling_s(work: &Work, shape: &RunShape, rates: &Rates) -> f64 {
+    let own = shape.encodings.get(RoleName::Actor);
+    let model = Model::new(&shape.spec, shape.weights).with(&shape.spec, shape.lora, own);
+    rollout(&work.sampled_by_one(), &model, &shape.engine, rates) * work.added(shape)
+}
+
 pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost {
     let own = shape.encodings.get(RoleName::Actor);
     let model = Model::new(&shape.spec, shape.weights).with(&shape.spec, shape.lora, own);
     let mut cost = StepCost::default();
     if work.samples {
-        cost.rollout_s = rollout(work, &model, &shape.engine, rates) * work.added(shape);
+        cost.rollout_s = sampling_s(work, shape, rates);
     }
     if let Some(training) = &shape.training {
         let cut = Cut::greedy(work, training.pack.micro_batch_tokens);
@@ -121,6 +151,9 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
 
 /// Work per row, from the model's shape.
 struct Model {
+    layers: f64,
+    width: f64,
+    vocab: f64,
     layer_flops: f64,
     context_flops: f64,
     head_flops: f64,
@@ -154,6 +187,9 @@ impl Model {
             .window
             .map_or((0.0, 0.0), |window| (f64::from(window.layers.len()), f64::from(window.keys)));
         Model {
+            layers,
+            width: f64::from(spec.hidden),
+            vocab: f64::from(spec.vocab),
             layer_flops: spec.layer_flops(0) as f64,
             context_flops: (spec.layer_flops(1) - spec.layer_flops(0)) as f64,
             head_flops: spec.head_flops() as f64,
@@ -210,6 +246,12 @@ impl Model {
         self.kv_token_bytes * (self.whole_layers * context + layers * context.min(keys))
     }
 
+    /// Returns the seconds of an update over `rows` rows between its products: nothing where they hide that.
+    fn outside_products(&self, rows: f64, rates: &Rates) -> f64 {
+        let Some(card) = rates.card else { return 0.0 };
+        rows * self.layers * self.width * card.activation_widths * self.dtype.bytes() as f64 / rates.bandwidth
+    }
+
     /// Returns the operations of all layers for a row with `context` keys.
     fn row(&self, context: f64) -> f64 {
         self.layer_flops + context * self.context_flops
@@ -221,9 +263,20 @@ fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> 
     let in_flight = in_flight(work, engine);
     let pass = |rows: f64, heads: f64, context: f64| {
         let rate = rates.flops(model.dtype) * rates.rollout_share * rows / (rows + rates.half_rows);
-        let flops = rows * model.row(context) + heads * model.head_flops;
-        let bytes = model.read_bytes(rows) + rows * model.kv_bytes(context) + heads * model.state_bytes;
-        (flops / rate).max(bytes / rates.bandwidth) + rates.pass_s
+        let computed = (rows * model.row(context) + heads * model.head_flops) / rate;
+        let (read, states) =
+            (model.read_bytes(rows), rows * model.kv_bytes(context) + heads * model.state_bytes);
+        rates.pass_s
+            + match rates.card {
+                None => computed.max((read + states) / rates.bandwidth),
+                Some(card) => {
+                    let bandwidth = rates.bandwidth * card.read_share;
+                    let logits = heads * model.vocab * card.logit_bytes;
+                    norm(card.overlap, computed, read / bandwidth)
+                        + (states + logits) / bandwidth
+                        + model.layers * card.layer_s
+                }
+            }
     };
     let prompt_rows = work.prompts * work.prompt_tokens;
     let prefill_passes = (prompt_rows / engine.rows as f64).ceil();
@@ -234,6 +287,11 @@ fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> 
     let rest = sequences - waves * in_flight;
     let last = if rest > 0.0 { pass(rest, rest, context) } else { 0.0 };
     prefill + work.response_tokens * (waves * pass(in_flight, in_flight, context) + last)
+}
+
+/// Returns the p-norm of two times that overlap in part.
+fn norm(p: f64, a: f64, b: f64) -> f64 {
+    (a.powf(p) + b.powf(p)).powf(1.0 / p)
 }
 
 /// Returns C: the engine's sequences, as far as its blocks hold them.
@@ -257,6 +315,11 @@ struct Cut {
 }
 
 impl Cut {
+    /// Returns the mean part of one rank. How evenly whole micro-batches are shared depends on the lengths, which are not known.
+    fn of_one(&self, work: &Work) -> Cut {
+        Cut { rows: self.rows / work.ranks, micro_batches: (self.micro_batches / work.ranks).max(work.updates) }
+    }
+
     /// As many micro-batches as needed.
     fn greedy(work: &Work, micro_batch_tokens: usize) -> Cut {
         Cut::of(work, micro_batch_tokens, |fewest, _| fewest)
@@ -293,9 +356,12 @@ fn head_rows(work: &Work) -> f64 {
 /// Returns the seconds of forward passes over all sequences; `is_offloaded`: the weights come from host memory.
 fn score(work: &Work, model: &Model, is_offloaded: bool, cut: &Cut, rates: &Rates) -> f64 {
     // The reference is scored once, whatever the number of epochs.
-    let flops = (cut.rows * model.row(mean_context(work)) + head_rows(work) * model.head_flops) / work.epochs;
-    let passes = cut.micro_batches / work.epochs;
+    let Cut { rows, micro_batches } = cut.of_one(work);
+    let heads = head_rows(work) / work.ranks;
+    let flops = (rows * model.row(mean_context(work)) + heads * model.head_flops) / work.epochs;
+    let passes = micro_batches / work.epochs;
     let computed = flops / (rates.flops(model.dtype) * rates.update_share)
+        + model.outside_products(rows / work.epochs, rates) / 3.0
         + passes * (model.weight_bytes / rates.bandwidth + rates.pass_s);
     // Layers are loaded while others are computed: the slower of the two counts.
     let moved = if is_offloaded { passes * model.weight_bytes / rates.bus() } else { 0.0 };
@@ -317,33 +383,47 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
     let again = if training.recompute.is_of_layers() { 1.0 } else { 0.0 };
     // Frozen weights have no gradients.
     let passes = if model.learns { 3.0 } else { 2.0 };
-    let flops = cut.rows * model.row(mean_context(work)) * (passes + again)
-        + head_rows(work) * model.head_flops * (passes + 1.0);
+    let Cut { rows, micro_batches } = cut.of_one(work);
+    let heads = head_rows(work) / work.ranks;
+    let flops = rows * model.row(mean_context(work)) * (passes + again)
+        + heads * model.head_flops * (passes + 1.0);
     let grads = model.parameters * training.dtypes.grads.bytes() as f64;
     // A micro-batch reads the weights in both directions, and reads and writes the gradients.
     let micro_batch = (2.0 * model.weight_bytes + 2.0 * grads) / rates.bandwidth + rates.micro_batch_s;
     let recomputed = match training.recompute {
         Recompute::None => 0.0,
         Recompute::Cheap | Recompute::Layer | Recompute::Offload => {
-            cut.rows * 2.0 * model.cheap_bytes / rates.bandwidth
+            rows * 2.0 * model.cheap_bytes / rates.bandwidth
         }
     };
     // At stage 3 every micro-batch reads the weights twice from where the ranks keep them, next to its own work; a quarter of it shows.
-    let gathered = if training.offload.weights { 0.5 * model.weight_bytes / rates.bus() } else { 0.0 };
+    let gathered = if training.offload.weights { 0.5 * model.weight_bytes / rates.link() } else { 0.0 };
     // Offloaded states are loaded while others are stored. A card's arithmetic on them is negligible in comparison; a
     // CPU copies first.
     let moved = if training.offload.optimizer { state_bytes(model, training) / rates.bus() } else { 0.0 };
-    let optimizer = work.updates * (moved + optimizer_bytes(model, training) / rates.bandwidth);
+    let optimizer = work.updates * (moved + optimizer_bytes(model, training) / rates.bandwidth) / work.ranks;
     // The inputs of layers leave and come back next to what is computed; a quarter of it shows.
     let inputs = match training.recompute {
-        Recompute::Offload => 2.0 * cut.rows * model.input_bytes / rates.bus(),
+        Recompute::Offload => 2.0 * rows * model.input_bytes / rates.bus(),
         _ => 0.0,
     };
-    (flops / (rates.flops(model.dtype) * rates.update_share)).max(0.75 * inputs)
+    let alone = (flops / (rates.flops(model.dtype) * rates.update_share)).max(0.75 * inputs)
         + 0.25 * inputs
-        + cut.micro_batches * (micro_batch + gathered)
+        + model.outside_products(rows, rates)
+        + micro_batches * (micro_batch + gathered)
         + recomputed
-        + optimizer
+        + optimizer;
+    alone + exchanged(work, model, grads * micro_batches, alone, rates)
+}
+
+/// Returns the seconds that ranks take longer than one with its share of the work: partial gradients of each micro-batch
+/// go to their owners, next to the backward pass, and new weights come from them.
+fn exchanged(work: &Work, model: &Model, grads: f64, alone: f64, rates: &Rates) -> f64 {
+    let elsewhere = (work.ranks - 1.0) / work.ranks;
+    let sent = grads * elsewhere / rates.link();
+    let weights = model.parameters * model.dtype.bytes() as f64 * elsewhere / rates.link();
+    let waited = if work.ranks > 1.0 { WAITED * alone } else { 0.0 };
+    (SHOWN * sent).max(sent - alone) + work.updates * weights + waited
 }
 
 fn state_bytes(model: &Model, training: &Training) -> f64 {
@@ -378,6 +458,7 @@ mod tests {
             epochs: 1.0,
             critic: (0.0, 1.0),
             weighs_merge: false,
+            ranks: 1.0,
         }
     }
 

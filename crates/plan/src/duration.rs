@@ -1,7 +1,7 @@
 //! Times for people.
 
 /// Formats a time in a suitable unit.
-pub(crate) fn duration(s: f64) -> String {
+pub fn duration(s: f64) -> String {
     match s {
         s if s >= 172_800.0 => format!("{:.1} days", s / 86_400.0),
         s if s >= 7200.0 => format!("{:.1} hours", s / 3600.0),

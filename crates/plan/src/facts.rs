@@ -1,5 +1,6 @@
 //! Facts about a run's model, data and directory that its plan depends on, known before anything is allocated.
 
+use crate::cards::Card;
 use crate::lora::Lora;
 use crate::role_name::PerRole;
 use plimsoll_base::{Bytes, DType, LayerEncodings, LoraTargets, ModelSpec};
@@ -44,6 +45,8 @@ pub struct Facts {
     pub host: HostFacts,
     /// The rank that is planned.
     pub share: Share,
+    /// The card that it has, if that is not this machine's.
+    pub card: Option<Card>,
 }
 
 /// Bytes of host memory outside the arena that do not follow from the run's own limits.

@@ -1,7 +1,7 @@
 //! `plan --table`: the peak for a grid of model, context and method, each cell planned as a separate run.
 
 use super::limits_of;
-use super::planning::{report, with_planner};
+use super::planning::{bare, with_planner};
 use super::search::Purpose;
 use crate::facts::HostFacts;
 use crate::facts::{self, Facts};
@@ -148,6 +148,7 @@ fn planned(run: &RunFile, spec: ModelSpec, prompt: u32, limits: &Limits) -> Resu
         completion_tokens: if run.objective.is_some() { 0 } else { response as usize },
         eval_prompts: 0,
         share: Share::WHOLE,
+        card: None,
         models: PerRole::none()
             .with(RoleName::Critic, run.needs.critic.then_some(spec))
             .with(RoleName::Teacher, run.needs.teacher.then_some(spec))
@@ -166,7 +167,7 @@ fn planned(run: &RunFile, spec: ModelSpec, prompt: u32, limits: &Limits) -> Resu
     };
     let limits = limits_of(&run, limits);
     with_planner(&run, &facts, &limits, Purpose::Train, |planner| {
-        let planned = report(planner, &run)?;
+        let planned = bare(planner, &run)?;
         let (host, device) = planner.smallest(&run)?;
         // With an accelerator, its memory is the one that the model's size matters to.
         let pool = if device > Bytes(0) { Pool::Device } else { Pool::Host };

@@ -1,10 +1,12 @@
 //! The plan of a whole run: what `"auto"` becomes, whether it fits, and which changes would make it fit.
 
+mod cards;
 mod cost;
 pub mod devices;
 mod disk;
 mod duration;
 mod engine;
+mod evaluations;
 mod facts;
 pub mod grid;
 mod hints;
@@ -15,6 +17,7 @@ mod planning;
 pub mod rates;
 mod regions;
 pub mod render;
+pub mod rent;
 mod report;
 mod role_name;
 mod roles;
@@ -22,10 +25,14 @@ mod search;
 mod shape;
 mod step_arrays;
 pub mod svg;
+mod tables;
 mod work;
 
+pub use cards::Card;
 pub use cost::StepCost;
 pub use disk::checkpoint_bytes;
+pub use duration::duration;
+pub use evaluations::Evaluations;
 pub use facts::{
     DiskFacts, Facts, HostFacts, SAMPLES_KEPT, disk_facts, environments_image_bytes, image_bytes, rows_kept,
     samples_kept, staging_bytes, tokenizer_bytes,

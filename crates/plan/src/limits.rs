@@ -1,5 +1,6 @@
 //! The limits that a run is planned against: given ones, those of the run file, or those of this machine.
 
+use crate::cards::Card;
 use crate::{devices, disk::bytes_on_disk};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Auto, ByteSize, RunSpec};
@@ -11,11 +12,19 @@ use std::path::Path;
 pub(crate) const OF_RUN_FILE: &str = "of the run file";
 /// The source of a limit of another machine.
 const OF_FLAG: &str = "--limit";
+/// How the source of a limit begins that is a card's memory.
+const OF_CARD: &str = "--card ";
 
 /// True if a plan is for a machine that is not this one.
 pub(crate) fn is_elsewhere(limits: &Limits) -> bool {
     let all = [&limits.host, &limits.device, &limits.disk, &limits.shm];
-    all.into_iter().flatten().any(|limit| limit.source == OF_FLAG)
+    all.into_iter().flatten().any(|limit| limit.source == OF_FLAG || limit.source.starts_with(OF_CARD))
+}
+
+/// Returns the limits of a machine with that card, of which no more is known.
+pub(crate) fn limits_of_card(card: &Card) -> Limits {
+    let device = Limit { bytes: card.memory, source: format!("{OF_CARD}{}", card.name) };
+    Limits { device: Some(device), ..Limits::default() }
 }
 
 /// Returns the limits of this machine for a run in `dir`. What earlier processes of the run have saved there belongs to
@@ -30,10 +39,14 @@ pub fn machine_limits(dir: &Path) -> Limits {
     limits
 }
 
-/// Returns the limits of a run: given, from the run file, or read from this machine.
+/// Returns the limits of a run: given, from the run file, or read from this machine. Of another machine only those that
+/// are given are known.
 pub fn limits_of(run: &RunSpec, given: &Limits) -> Limits {
     let mut limits = given.clone();
-    let here = machine_limits(Path::new(run.dir.as_deref().unwrap_or("runs/out")));
+    let here = match is_elsewhere(given) {
+        true => Limits::default(),
+        false => machine_limits(Path::new(run.dir.as_deref().unwrap_or("runs/out"))),
+    };
     let machine = limits.host.take().or(here.host);
     (limits.disk, limits.shm) = (limits.disk.or(here.disk), limits.shm.or(here.shm));
     limits.host = match (run.choices.host, machine) {
@@ -43,7 +56,8 @@ pub fn limits_of(run: &RunSpec, given: &Limits) -> Limits {
         (_, machine) => machine,
     };
     if devices::kind_of(run, &limits) == DeviceKind::Cuda {
-        let card = limits.device.take().or_else(devices::device_limit);
+        let card = limits.device.take();
+        let card = if is_elsewhere(given) { card } else { card.or_else(devices::device_limit) };
         limits.device = match (run.choices.device_memory, card) {
             (Auto::Value(ByteSize(bytes)), card) if card.as_ref().is_none_or(|c| bytes <= c.bytes) => {
                 Some(Limit { bytes, source: format!("memory.device {OF_RUN_FILE}") })

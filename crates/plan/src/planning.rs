@@ -2,13 +2,14 @@
 
 use crate::cost::{self, StepCost};
 use crate::facts::Facts;
-use crate::limits::{is_elsewhere, limits_of};
+use crate::evaluations::Evaluations;
+use crate::limits::{is_elsewhere, limits_of, limits_of_card};
 use crate::rates::Rates;
 use crate::report::{AutoReport, PlanReport, Resolved, Setting, SmallestLimits};
 use crate::search::{Candidate, Planner, Purpose};
 use crate::shape::RunShape;
 use crate::work::work;
-use crate::{devices, hints};
+use crate::{cards, devices, hints, tables};
 use plimsoll_base::{DType, Error, Result};
 use plimsoll_config::{Auto, Positions, RunSpec};
 use plimsoll_cuda::Held;
@@ -82,8 +83,23 @@ pub fn longest_sequence(run: &RunSpec, facts: &Facts) -> usize {
 ///
 /// Errors: `size-overflow`.
 pub fn plan_with(run: &RunSpec, facts: &Facts, given: &Limits) -> Result<PlanReport> {
-    let limits = limits_of(run, given).of_each(facts.share.ranks);
-    with_planner(run, facts, &limits, Purpose::Train, |planner| report(planner, run))
+    with_planner(run, facts, &limits_of_ranks(run, facts, given), Purpose::Train, |planner| report(planner, run))
+}
+
+/// As `plan_with`, without the search for changes that would make the run fit.
+///
+/// Errors: `size-overflow`.
+pub(crate) fn plan_without_hints(run: &RunSpec, facts: &Facts, given: &Limits) -> Result<PlanReport> {
+    with_planner(run, facts, &limits_of_ranks(run, facts, given), Purpose::Train, |planner| bare(planner, run))
+}
+
+/// Returns the limits of each rank, on the machine that the facts name.
+fn limits_of_ranks(run: &RunSpec, facts: &Facts, given: &Limits) -> Limits {
+    let mut given = given.clone();
+    if let Some(card) = &facts.card {
+        given.device = given.device.or(limits_of_card(card).device);
+    }
+    limits_of(run, &given).of_each(facts.share.ranks)
 }
 
 /// Plans a command that samples and does not train.
@@ -111,10 +127,15 @@ pub(crate) fn with_planner<T>(
     let kind = devices::kind_of(run, limits);
     // Threads that wait for a core add nothing. Another machine has as many cores as its run file names threads.
     let at_work = if is_elsewhere(limits) { threads } else { threads.min(cores) };
-    let rates = match kind {
-        DeviceKind::Cpu => Rates::of_this_machine(at_work),
-        DeviceKind::Cuda => Rates::of_a_card(),
+    let rates = match (kind, facts.card) {
+        (DeviceKind::Cpu, _) => Rates::of_this_machine(at_work),
+        (DeviceKind::Cuda, Some(card)) => card.rates(),
+        (DeviceKind::Cuda, None) => cards::rates_here(),
     };
+    // Ranks on one host share its cores, unless the run file gives each its own.
+    let own_threads = run.choices.threads.is_auto() && kind == DeviceKind::Cpu && facts.share.ranks > 1;
+    let of_rank = own_threads.then(|| Rates::of_this_machine((at_work / facts.share.ranks).max(1)));
+    let of_rank = of_rank.as_ref().unwrap_or(&rates);
     let (held, source) = match kind {
         DeviceKind::Cpu => Default::default(),
         DeviceKind::Cuda => {
@@ -124,12 +145,20 @@ pub(crate) fn with_planner<T>(
         }
     };
     let (rewards, held) = (reward_memory(run), (held, source.as_str()));
-    work(&Planner { facts, kind, threads, limits, rates: &rates, purpose, rewards, held })
+    tables::keeping(|| {
+        work(&Planner { facts, kind, threads, limits, rates: &rates, of_rank, purpose, rewards, held })
+    })
 }
 
 pub(crate) fn report(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
+    let report = bare(planner, run)?;
+    let hints = if report.fits { Vec::new() } else { hints::of(planner, run)? };
+    Ok(PlanReport { hints, ..report })
+}
+
+/// Returns the plan without changes that would make it fit.
+pub(crate) fn bare(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
     let solution = planner.solve(run)?;
-    let hints = if solution.fits { Vec::new() } else { hints::of(planner, run)? };
     let runner_up = solution.runner_up.map(|(candidate, plan)| setting(&candidate, &plan));
     let auto = AutoReport {
         chosen: setting(&solution.chosen, &solution.plan),
@@ -138,6 +167,7 @@ pub(crate) fn report(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
         gave_up: gave_up(run, &solution.chosen.resolved, solution.fits),
     };
     let Candidate { shape, resolved, .. } = solution.chosen;
+    let evaluations = Evaluations::of(run, planner, &shape);
     let held_source = planner.held.1.to_string();
     let steps = if planner.purpose == Purpose::Train { run.train.steps } else { 0 };
     Ok(PlanReport {
@@ -146,8 +176,9 @@ pub(crate) fn report(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
         resolved,
         auto,
         fits: solution.fits,
-        hints,
+        hints: Vec::new(),
         steps,
+        evaluations,
         assumed: Vec::new(),
         not_checked: Vec::new(),
         warnings: threads_without_cores(planner.threads, planner.limits).into_iter().collect(),

@@ -28,6 +28,28 @@ pub struct Rates {
     pub pass_s: f64,
     /// Seconds of a micro-batch outside its arithmetic.
     pub micro_batch_s: f64,
+    /// What only cards have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<CardRates>,
+}
+
+/// Rates of a card besides those that every machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CardRates {
+    /// p of the norm that joins the seconds of arithmetic and of reading weights: 1 is their sum, a large one the longer.
+    pub overlap: f64,
+    /// Share of the bandwidth at which weights are read by rollout passes.
+    pub read_share: f64,
+    /// Seconds of a layer of a rollout pass outside its arithmetic.
+    pub layer_s: f64,
+    /// Bytes that are moved for each logit that is drawn from.
+    pub logit_bytes: f64,
+    /// How often a row's width is moved in a layer by a whole update outside the products.
+    pub activation_widths: f64,
+    /// Bytes per second to another card, in one direction.
+    pub link: f64,
+    /// Bytes per second to the host's memory, in one direction.
+    pub bus: f64,
 }
 
 /// Machine type, GFLOP/s per thread on bf16 and on f32, GB/s per thread. Zen 4 with AVX512-BF16, measured; AVX2 from
@@ -38,15 +60,19 @@ const TABLE: [(&str, f64, f64, f64); 3] =
 const HALF_ROWS: f64 = 4.0;
 /// GB/s of a socket: more threads do not read faster.
 const SOCKET_BANDWIDTH: f64 = 200.0;
-
-/// Bytes per second between page-locked host memory and a card, in each direction: a table value, for PCIe 5 with 16 lanes.
+/// The most bytes per second that a CPU copies from one part of its memory to another.
 const BUS_BANDWIDTH: f64 = 50e9;
 
 impl Rates {
     /// Returns the bytes per second between the device's host memory and its arena, in each direction; on a CPU both
     /// are its memory.
     pub fn bus(&self) -> f64 {
-        BUS_BANDWIDTH.min(self.bandwidth / 2.0)
+        self.card.map_or(BUS_BANDWIDTH.min(self.bandwidth / 2.0), |card| card.bus)
+    }
+
+    /// Returns the bytes per second between two ranks of a host, in each direction.
+    pub(crate) fn link(&self) -> f64 {
+        self.card.map_or(self.bandwidth / 2.0, |card| card.link)
     }
 
     /// Returns this machine's rates: calibrated for this number of threads, or built in.
@@ -55,21 +81,6 @@ impl Rates {
         calibration_file(isa, threads)
             .and_then(|path| Rates::read(&path))
             .unwrap_or_else(|| Rates::built_in(isa, threads))
-    }
-
-    /// Returns the table's rates of a card: an H200, measured; f32 by kernels without tensor cores.
-    pub(crate) fn of_a_card() -> Rates {
-        Rates {
-            source: "built-in table for an H200".into(),
-            flops_bf16: 790e12,
-            flops_f32: 20e12,
-            bandwidth: 4.2e12,
-            rollout_share: 0.3,
-            update_share: 0.4,
-            half_rows: 64.0,
-            pass_s: 6e-4,
-            micro_batch_s: 3e-3,
-        }
     }
 
     /// Returns the table's rates of a machine type.
@@ -86,6 +97,7 @@ impl Rates {
             half_rows: HALF_ROWS,
             pass_s: 3e-4,
             micro_batch_s: 1e-3,
+            card: None,
         }
     }
 

@@ -35,6 +35,7 @@ impl PlanReport {
             "hints": self.hints,
             "steps": self.steps,
             "predicted_run_s": (self.steps > 0).then(|| self.run_s()),
+            "evaluations": self.evaluations,
             "assumed": self.assumed,
             "not_checked": self.not_checked,
             "warnings": self.warnings,
@@ -66,8 +67,8 @@ impl PlanReport {
             line(words);
         }
         if self.steps > 0 && self.fits {
-            let total = duration(self.run_s());
-            line(format!("  {} steps: {total}, if every response is as long as it may be", self.steps));
+            let (total, evaluations) = (duration(self.run_s()), self.evaluations.words());
+            line(format!("  {} steps{evaluations}: {total}, with every response at full length", self.steps));
         }
         self.warnings.iter().for_each(|words| line(format!("warning: {words}")));
         self.assumed.iter().for_each(|words| line(format!("assumed: {words}")));
@@ -82,9 +83,9 @@ impl PlanReport {
         text
     }
 
-    /// Returns the predicted seconds of all steps. Every response is assumed to have its longest length.
-    fn run_s(&self) -> f64 {
-        f64::from(self.steps) * self.auto.chosen.predicted_step_s
+    /// Returns the predicted seconds of all steps and evaluations. Every response is assumed to have its longest length.
+    pub fn run_s(&self) -> f64 {
+        f64::from(self.steps) * self.auto.chosen.predicted_step_s + self.evaluations.all_s()
     }
 
     fn held_source(&self) -> Option<&str> {

@@ -1,6 +1,7 @@
 //! The report of a plan: what `"auto"` became, whether the run fits, and which changes would make it fit.
 
 use crate::cost::StepCost;
+use crate::evaluations::Evaluations;
 use crate::shape::{Offload, RunShape};
 use plimsoll_base::{Bytes, DType};
 use plimsoll_config::{
@@ -73,6 +74,8 @@ pub struct PlanReport {
     pub hints: Vec<Hint>,
     /// Steps of the run; 0 for commands that do not train.
     pub steps: u32,
+    /// The evaluations next to them.
+    pub evaluations: Evaluations,
     /// What is assumed where facts are not known, for people.
     pub assumed: Vec<String>,
     /// Checks of `train` that the plan left out, for people.

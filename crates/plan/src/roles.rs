@@ -6,6 +6,7 @@
 use crate::lora::{CriticAdapter, Lora};
 use crate::role_name::RoleName;
 use crate::shape::{RunShape, Scoring, Training};
+use crate::tables::{self, Which};
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Quantization, Result};
 use plimsoll_device::DeviceKind;
 use plimsoll_files::Head;
@@ -16,6 +17,7 @@ use plimsoll_model::{
 use plimsoll_train::{
     Cut, Heads, OptimizerDType, Packing, Share, StateDTypes, landing_layout, optimizer_layout,
 };
+use std::rc::Rc;
 
 /// How sequences pass through a role.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,7 +89,7 @@ pub struct RoleShape {
 
 impl RoleShape {
     /// Returns the role's parameter table.
-    pub fn table(&self) -> ParamTable {
+    pub fn table(&self) -> Rc<ParamTable> {
         // What the first role has below adapters is a language model.
         let is_of_first = self.weights_are == WeightsAre::FirstRoles;
         let head = if is_of_first { Head::Vocabulary } else { self.head };
@@ -95,31 +97,35 @@ impl RoleShape {
             Head::Vocabulary => ParamTable::new,
             Head::Score => ParamTable::critic,
         };
-        let table = new(&self.spec, self.target.kind, self.weights);
-        match &self.quantize {
-            Some(coding) => table.coded(coding),
-            None => table,
-        }
+        tables::of(self, Which::Weights, head, || {
+            let table = new(&self.spec, self.target.kind, self.weights);
+            match &self.quantize {
+                Some(coding) => table.coded(coding),
+                None => table,
+            }
+        })
     }
 
     /// Returns the table of its adapters, and of the head that is learnt with them.
-    pub fn adapters(&self) -> Option<ParamTable> {
+    pub fn adapters(&self) -> Option<Rc<ParamTable>> {
         let lora = self.lora?;
         let new = match self.head {
             Head::Vocabulary => ParamTable::adapters,
             Head::Score => ParamTable::adapters_and_score,
         };
-        Some(new(&self.spec, self.target.kind, self.weights, lora.shape))
+        let make = || new(&self.spec, self.target.kind, self.weights, lora.shape);
+        Some(tables::of(self, Which::Adapters, self.head, make))
     }
 
     /// Returns the table of the weights that have its adapters in them.
-    pub fn merged(&self) -> Option<ParamTable> {
+    pub fn merged(&self) -> Option<Rc<ParamTable>> {
         let lora = self.lora.filter(|lora| lora.merge)?;
-        Some(ParamTable::merged(&self.spec, self.target.kind, self.weights, lora.shape))
+        let make = || ParamTable::merged(&self.spec, self.target.kind, self.weights, lora.shape);
+        Some(tables::of(self, Which::Merged, self.head, make))
     }
 
     /// Returns the table of what it learns: its adapters, or all its parameters.
-    pub fn trained(&self) -> ParamTable {
+    pub fn trained(&self) -> Rc<ParamTable> {
         self.adapters().unwrap_or_else(|| self.table())
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) threads: usize,
     pub(crate) limits: &'a Limits,
     pub(crate) rates: &'a Rates,
+    /// Those of one of several ranks, which share the host's cores.
+    pub(crate) of_rank: &'a Rates,
     pub(crate) purpose: Purpose,
     pub(crate) rewards: RewardMemory,
     /// What a card's driver and libraries hold, and the origin of that number.
@@ -286,8 +288,11 @@ impl Planner<'_> {
 
     fn candidate(&self, run: &RunSpec, axes: &Axes, point: Point) -> Result<Candidate> {
         let (shape, resolved) = self.shape(run, &axes.at(point));
-        let cost = predict(&work(run, self.facts), &shape, self.rates);
-        let rank = Rank { seconds: cost.total_s(), point };
+        let work = work(run, self.facts);
+        let cost = predict(&work, &shape, self.of_rank);
+        // Ranks choose as one would: what each of them computes then has the same bits.
+        let alone = if work.ranks > 1.0 { predict(&work.of_one_rank(), &shape, self.rates) } else { cost };
+        let rank = Rank { seconds: alone.total_s(), point };
         Ok(Candidate { shape, resolved, cost, rank })
     }
 

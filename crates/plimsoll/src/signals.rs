@@ -1,6 +1,7 @@
 //! SIGINT, SIGTERM and SIGHUP ask a run to stop after its step; a second one ends it at once. In the supervisor
 //! they become bytes in pipes, which its loop passes on.
 
+use crate::{output, terminal};
 use plimsoll_base::{Error, Exit, Result};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -16,8 +17,8 @@ const STACK_BYTES: usize = 64 << 10;
 /// A terminal, a service manager and the supervisor may each send the same request; within this time they count as one.
 const ONE_REQUEST: Duration = Duration::from_secs(1);
 
-/// Handles the signals from now on. The result will hold the number of the first one.
-pub fn install() -> Result<Arc<AtomicI32>> {
+/// Handles the signals from now on. The result will hold the number of the first one. `words`: what the user is told at once.
+pub fn install(words: Option<&'static str>) -> Result<Arc<AtomicI32>> {
     let asked = Arc::new(AtomicI32::new(0));
     let mut signals = Signals::new(wanted()).map_err(|err| refused(&err))?;
     let stop = asked.clone();
@@ -28,6 +29,11 @@ pub fn install() -> Result<Arc<AtomicI32>> {
                 None => {
                     first = Some(Instant::now());
                     stop.store(signal, Ordering::SeqCst);
+                    if let Some(words) = words {
+                        // A live line is written over, and comes back below.
+                        let over = if terminal::is_stderr() { "\r\x1b[2K" } else { "" };
+                        output::note(false, &format!("{over}{words}"));
+                    }
                 }
                 Some(first) if first.elapsed() < ONE_REQUEST => {}
                 // The user does not want to wait for the step. Every file of the run is complete at any moment.

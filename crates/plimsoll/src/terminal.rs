@@ -3,12 +3,19 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use plimsoll_base::visible;
+use plimsoll_run::under_way;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 /// "1" for the trainer if the supervisor's stderr is a terminal.
 const VARIABLE: &str = "PLIMSOLL_TERMINAL";
 const HZ: u8 = 8;
+/// How often a live line looks at what is under way.
+const TICK: Duration = Duration::from_millis(500);
+const TICK_STACK_BYTES: usize = 128 << 10;
 /// Columns of a terminal of unknown width.
 const COLUMNS: u16 = 80;
 
@@ -29,28 +36,67 @@ pub fn stdout_columns() -> Option<usize> {
 }
 
 /// A live line on stderr. What it shows may hold words of others, so all of it passes here as a terminal may have it.
-pub struct LiveLine(ProgressBar);
+pub struct LiveLine {
+    bar: ProgressBar,
+    /// What was shown last, without what is under way.
+    shown: Arc<Mutex<String>>,
+    /// The thread that adds what is under way ends when this goes.
+    ticks: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
+}
 
 impl LiveLine {
+    /// Shows how far the part of a step is that is under way, after the rest of the line, until this line ends.
+    fn tick(mut self) -> LiveLine {
+        let (stop, stopped) = mpsc::channel();
+        let (bar, shown) = (self.bar.clone(), Arc::clone(&self.shown));
+        let mut is_added = false;
+        let tick = move || {
+            while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
+                let words = under_way::words();
+                if words.is_some() || is_added {
+                    is_added = words.is_some();
+                    let before = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                    let joint = if before.is_empty() { "" } else { "  " };
+                    bar.set_message(words.map_or(before.clone(), |words| format!("{before}{joint}{words}")));
+                }
+            }
+        };
+        // Without the thread the line lacks those words alone.
+        let thread = thread::Builder::new().name("live-line".into()).stack_size(TICK_STACK_BYTES);
+        self.ticks = thread.spawn(tick).ok().map(|thread| (stop, thread));
+        self
+    }
+
     /// Prints a line above the live one.
     pub fn say(&self, line: &str) {
-        self.0.println(visible(line));
+        self.bar.println(visible(line));
     }
 
     pub fn show(&self, message: &str) {
-        self.0.set_message(visible(message).into_owned());
+        let message = visible(message).into_owned();
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&message);
+        self.bar.set_message(message);
     }
 
     pub fn set_position(&self, done: u64) {
-        self.0.set_position(done);
+        self.bar.set_position(done);
     }
 
     pub fn set_length(&self, all: u64) {
-        self.0.set_length(all);
+        self.bar.set_length(all);
     }
 
     pub fn finish(&self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Drop for LiveLine {
+    fn drop(&mut self) {
+        if let Some((stop, thread)) = self.ticks.take() {
+            drop(stop);
+            let _ = thread.join();
+        }
     }
 }
 
@@ -68,7 +114,7 @@ pub fn live_line(quiet: bool) -> Option<LiveLine> {
     };
     let bar = ProgressBar::with_draw_target(None, target);
     bar.set_style(ProgressStyle::with_template("{wide_msg}").expect("the template is a literal"));
-    Some(LiveLine(bar))
+    Some(LiveLine { bar, shown: Arc::default(), ticks: None }.tick())
 }
 
 fn is_piped_to_one() -> bool {

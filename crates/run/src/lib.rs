@@ -22,5 +22,6 @@ pub mod shareable;
 pub mod status;
 pub mod supervise;
 pub mod track;
+pub mod under_way;
 mod views;
 pub mod vitals;

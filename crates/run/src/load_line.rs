@@ -6,6 +6,7 @@
 
 use crate::events::{Event, MemoryEvent, PartMemory, TrendEvent, WarningEvent};
 use crate::status::{Doing, StatusWriter};
+use crate::under_way;
 use plimsoll_base::{Bytes, Error, Phase};
 use plimsoll_memory::CardMemory;
 use plimsoll_memory::host::{Host, Rss, RssReader};
@@ -160,6 +161,7 @@ impl Watch {
         self.peak = self.peak.max(rss.now);
         self.end_part(&rss);
         self.doing = doing;
+        under_way::begin(doing);
         let status = &mut self.status.status;
         (status.phase, status.step, status.rss, status.workers_bytes) =
             (doing, step, rss, self.workers_bytes);

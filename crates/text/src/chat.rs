@@ -6,6 +6,7 @@ use plimsoll_files::TokenizerFiles;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Special tokens that templates may name.
@@ -40,6 +41,8 @@ pub struct ChatTemplate {
     template: Template,
     source: String,
     special: Vec<(String, String)>,
+    /// Variables of every conversation that does not set them itself.
+    arguments: BTreeMap<String, Value>,
 }
 
 impl ChatTemplate {
@@ -49,7 +52,12 @@ impl ChatTemplate {
     pub fn new(source: &str, special: &[(&str, &str)]) -> Result<ChatTemplate> {
         let template = Template::parse(source).map_err(|what| invalid(&what))?;
         let special = special.iter().map(|(name, token)| (name.to_string(), token.to_string())).collect();
-        Ok(ChatTemplate { template, source: source.to_string(), special })
+        Ok(ChatTemplate { template, source: source.to_string(), special, arguments: BTreeMap::new() })
+    }
+
+    /// Gives every conversation these variables, unless it sets one itself.
+    pub fn with_arguments(self, arguments: &BTreeMap<String, Value>) -> ChatTemplate {
+        ChatTemplate { arguments: arguments.clone(), ..self }
     }
 
     /// Reads `data.chat_template`: a template, or the path of a file with one.
@@ -99,7 +107,10 @@ impl ChatTemplate {
     ) -> Result<String> {
         let special: Vec<(&str, &str)> =
             self.special.iter().map(|(name, token)| (&**name, &**token)).collect();
-        let context = Context { messages, variables, add_generation_prompt, special: &special };
+        let is_set = |name: &str| variables.iter().any(|(known, _)| *known == name);
+        let own = self.arguments.iter().filter(|(name, _)| !is_set(name)).map(|(name, value)| (&**name, value));
+        let variables: Vec<(&str, &Value)> = own.chain(variables.iter().copied()).collect();
+        let context = Context { messages, variables: &variables, add_generation_prompt, special: &special };
         self.template.render(&context).map_err(|what| invalid(&what))
     }
 }
@@ -217,6 +228,21 @@ mod tests {
         }
         let refused = Conversation { variables: &[("tools", &deep)], ..conversation };
         assert!(chat.render_json(&refused).unwrap_err().message.contains("nest deeper than 64"));
+    }
+
+    #[test]
+    fn arguments_reach_every_conversation_that_sets_none_of_its_own() {
+        let arguments = [("enable_thinking".to_string(), Value::Bool(false))].into();
+        let source = "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %} now{% endif %}";
+        let chat = ChatTemplate::new(source, &[]).unwrap();
+        let user = [Message::new("user", "hi")];
+        assert_eq!(chat.render(&user, true).unwrap(), "hi");
+        let chat = chat.with_arguments(&arguments);
+        assert_eq!(chat.render(&user, true).unwrap(), "hi now");
+        let (messages, on) = ([serde_json::json!({ "role": "user", "content": "hi" })], Value::Bool(true));
+        let variables = [("enable_thinking", &on)];
+        let own = Conversation { messages: &messages, variables: &variables, add_generation_prompt: true };
+        assert_eq!(chat.render_json(&own).unwrap(), "hi");
     }
 
     /// A path was taken for a template of its own letters: every prompt was the path.

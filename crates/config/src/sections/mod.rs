@@ -13,6 +13,7 @@ use plimsoll_algo::method::Method;
 use plimsoll_base::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 pub use distill::Distill;
 pub use environment::{Environment, is_python_env};
@@ -159,6 +160,9 @@ pub struct Data {
     /// template a string is one user message, unless it already contains the template's own marks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
+    /// Variables of the template by name, such as `enable_thinking = false`: what other stacks call `chat_template_kwargs`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub template_args: BTreeMap<String, serde_json::Value>,
     /// Longest prompt in tokens; the longest in the data if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_tokens_max: Option<u32>,
@@ -181,6 +185,7 @@ impl Default for Data {
             curriculum: Curriculum::None,
             system_prompt: None,
             chat_template: None,
+            template_args: BTreeMap::new(),
             prompt_tokens_max: None,
             overlong: Overlong::Error,
             shuffle: true,

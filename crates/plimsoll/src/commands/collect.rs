@@ -32,7 +32,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
-    let signal = signals::install()?;
+    let signal = signals::install(None)?;
     let loaded = args.sets.load_env(&args.env, quiet)?;
     let stopped = |error| ended_by(error, &signal);
     let plan = plan_env(&loaded, None, &Stop::on(&signal)).map_err(stopped)?;

@@ -95,9 +95,12 @@ fn pair(text: &str, flag: &str) -> Result<(String, String)> {
     }
 }
 
-/// This machine's readings, and over them what was given by hand.
+/// This machine's readings; of another machine, which one flag makes it, only what was given by hand: the memory of a
+/// laptop says nothing of a rented card.
 fn limits(flags: &Flags) -> Result<Limits> {
-    let mut limits = readings();
+    let given = [&flags.gpu_memory, &flags.host_memory, &flags.shm, &flags.gpus, &flags.kernel];
+    let is_elsewhere = given.into_iter().any(Option::is_some);
+    let mut limits = if is_elsewhere { Limits::default() } else { readings() };
     let hand = |flag: &str| format!("--{flag}");
     let bytes = |text: &Option<String>, flag: &str| -> Result<Option<Known<Bytes>>> {
         let Some(text) = text else { return Ok(None) };

@@ -6,12 +6,12 @@ use plimsoll_agent::collecting::{Stop, plan_env};
 use plimsoll_agent::plan::AgentPlan;
 use plimsoll_agent::settings::AgentSettings;
 use plimsoll_base::{Bytes, Error, Result, read_small_text};
-use plimsoll_config::{Loaded, RunSpec, Setting, Trains, is_env_file};
+use plimsoll_config::{Auto, Loaded, RunDevice, RunSpec, Setting, Trains, is_env_file};
 use plimsoll_memory::{Limits, Pool};
 use plimsoll_plan::grid::{self, Grid, plan_grid};
 use plimsoll_plan::measured::{Measured, plan_of_run};
-use plimsoll_plan::{PlanReport, parse_limits, svg};
-use plimsoll_rl::data::session::{plan_run, smallest_limits};
+use plimsoll_plan::{Card, PlanReport, duration, parse_limits, rent::table as table_of_offers, svg};
+use plimsoll_rl::data::session::{Machine, plan_run, rent, smallest_limits};
 use plimsoll_run::ending::run_dir_path;
 use plimsoll_run::run_dir::obstacle;
 use serde_json::{Value, json};
@@ -30,6 +30,8 @@ Examples:
   plimsoll plan runs/first.toml
   plimsoll plan runs/first.toml --min
   plimsoll plan runs/first.toml --svg plan.svg
+  plimsoll plan runs/qwen2.5-7b-grpo.toml --card h100 --ranks 1,2,4,8
+  plimsoll plan runs/qwen2.5-7b-grpo.toml --rent
   plimsoll plan --table --models qwen2.5-0.5b,qwen2.5-7b --limit host=64GiB
   plimsoll plan --svg measured.svg --run runs/out/first
   plimsoll plan runs/first.toml --limit host=8GiB --set train.micro_batch_tokens=4096")]
@@ -45,6 +47,13 @@ pub struct Args {
     /// Plan a run of N ranks on one host, which share its memory evenly: `train --ranks`. Several numbers give a table.
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with_all = ["min", "table", "of_run"])]
     ranks: Vec<u32>,
+    /// Plan for a card: l4, a10, 3090, 4090, 5090, l40s, a100-40, a100, h100-pcie, h100, h200, b200, or its numbers:
+    /// flops=150e12,bandwidth=900GB,memory=24GiB,link=64GB.
+    #[arg(long, value_name = "CARD", conflicts_with_all = ["min", "table", "of_run", "rent"])]
+    card: Option<String>,
+    /// Plan 1, 2, 4 and 8 of each card and show what the run takes on those that it fits on, by card hours.
+    #[arg(long, conflicts_with_all = ["min", "table", "of_run", "explain", "svg", "ranks"])]
+    rent: bool,
     /// Plan for a host with this memory, short for --limit host=BYTES.
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["limit", "min", "table", "of_run"])]
     host_memory: Option<String>,
@@ -91,6 +100,13 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         return print_grid(args, loaded.as_ref());
     }
     let loaded = loaded.expect("clap asks for a run file, a run directory or a table");
+    if args.card.is_some() || args.rent {
+        let kept = (&loaded.run.run.device, loaded.run.trains());
+        if kept.0 == &Auto::Value(RunDevice::Cpu) || kept.1 == Trains::Policy {
+            let message = "the run computes on the processor, and a card was asked for";
+            return Err(Error::usage("bad-usage", message).hint("add --set run.device=cuda, or leave the card out"));
+        }
+    }
     if loaded.run.plays_agents() && args.ranks != [1] {
         return Err(Error::usage("ranks-method", "agents that own their loop play with one rank alone"));
     }
@@ -107,8 +123,13 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let limit = args.limit.clone().or(args.host_memory.as_ref().map(|bytes| format!("host={bytes}")));
     let limits = limit.as_deref().map(parse_limits).transpose()?;
     let run = RunSpec::new(&loaded.run);
-    let &[ranks] = &args.ranks[..] else { return print_ranks(args, &run, limits.as_ref()) };
-    let mut planned = plan_run(&run, limits, ranks as usize)?;
+    if args.rent {
+        return print_offers(args, &run, limits.as_ref());
+    }
+    let card = args.card.as_deref().map(Card::parse).transpose()?;
+    let machine = Machine { limits, card, ranks: 1 };
+    let &[ranks] = &args.ranks[..] else { return print_ranks(args, &run, &machine) };
+    let mut planned = plan_run(&run, &Machine { ranks: ranks as usize, ..machine })?;
     planned.warnings.extend(obstacle_here(args, &loaded));
     draw_plan(args, &loaded, &planned.to_json(), quiet)?;
     // A plan for another machine ignores this one's limits.
@@ -119,35 +140,53 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
 }
 
 /// Prints which numbers of ranks fit. Exit code: 0 if all do.
-fn print_ranks(args: &Args, run: &RunSpec, limits: Option<&Limits>) -> Result<ExitCode> {
+fn print_ranks(args: &Args, run: &RunSpec, machine: &Machine) -> Result<ExitCode> {
     let mut text = format!(
-        "{:>5} {:>12} {:>12} {:>12}  {}\n",
-        "ranks", "host, each", "together", "card, each", "verdict"
+        "{:>5} {:>12} {:>12} {:>12} {:>10} {:>12}  {}\n",
+        "ranks", "host, each", "together", "card, each", "step", "run", "verdict"
     );
+    let mut rates = String::new();
     let (mut rows, mut fit) = (Vec::new(), true);
     for &ranks in &args.ranks {
-        let planned = plan_run(run, limits.cloned(), ranks as usize)?;
+        let planned = plan_run(run, &Machine { ranks: ranks as usize, ..machine.clone() })?;
         let [host, card] = [Pool::Host, Pool::Device].map(|pool| planned.plan.peak(pool).peak);
         let all = Bytes(host.0 * u64::from(ranks));
         let verdict = if planned.fits { "fits" } else { "does not fit" };
         let [each, together, on_card] = [host, all, card].map(|bytes| bytes.to_string());
-        text += &format!("{ranks:>5} {each:>12} {together:>12} {on_card:>12}  {verdict}\n");
+        let (step_s, run_s) = (planned.auto.chosen.predicted_step_s, planned.run_s());
+        let [step, whole] = [step_s, run_s].map(duration);
+        text += &format!(
+            "{ranks:>5} {each:>12} {together:>12} {on_card:>12} {step:>10} {whole:>12}  {verdict}\n"
+        );
+        rates.clone_from(&planned.auto.rates);
         fit &= planned.fits;
         rows.push(json!({
             "ranks": ranks,
             "host_bytes": host,
             "host_bytes_together": all,
             "card_bytes": card,
+            "predicted_step_s": step_s,
+            "predicted_run_s": run_s,
             "fits": planned.fits,
         }));
     }
-    output::either(args.json, &json!({ "ranks": rows }), |_| text.clone())?;
+    text += &format!("step and run: predicted, with every response at full length ({rates})\n");
+    output::either(args.json, &json!({ "ranks": rows, "rates": rates }), |_| text.clone())?;
     Ok(if fit { ExitCode::SUCCESS } else { ExitCode::from(plimsoll_base::Exit::DoesNotFit as u8) })
+}
+
+/// Prints what the run takes on each card of the table. Exit code: 0 if it fits on one of them.
+fn print_offers(args: &Args, run: &RunSpec, limits: Option<&Limits>) -> Result<ExitCode> {
+    // Agents that own their loop are played by one rank.
+    let offers = rent(run, run.plays_agents(), limits.and_then(|limits| limits.host.as_ref()))?;
+    output::either(args.json, &json!({ "offers": offers }), |_| table_of_offers(&offers))?;
+    let fits = offers.iter().any(|offer| offer.fits);
+    Ok(if fits { ExitCode::SUCCESS } else { ExitCode::from(plimsoll_base::Exit::DoesNotFit as u8) })
 }
 
 /// Whether the plan is for this machine.
 fn is_for_here(args: &Args) -> bool {
-    args.limit.is_none() && args.host_memory.is_none()
+    args.limit.is_none() && args.host_memory.is_none() && args.card.is_none()
 }
 
 /// Returns what `train` would refuse about its directory, where the plan is for this machine.

@@ -79,7 +79,7 @@ pub struct Args {
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let token = token(args)?;
     let (verb, is_length_open) = settings(args, quiet)?;
-    let stop = signals::install()?;
+    let stop = signals::install(None)?;
     let names: Vec<String> =
         std::iter::once(args.model.trim_end_matches('/').to_string()).chain(args.names.clone()).collect();
     let shown = names.join(", ");

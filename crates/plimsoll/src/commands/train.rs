@@ -4,7 +4,7 @@ use super::layers::{Sets, flag};
 use crate::{closing, output, progress::Progress, ranks, signals, terminal};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Trains;
-use plimsoll_ranks::{Found, RANKS_MAX};
+use plimsoll_ranks::{Found, Place, RANKS_MAX};
 use plimsoll_run::events::Silent;
 use plimsoll_run::{resume::Start, several, supervise};
 use std::path::PathBuf;
@@ -88,6 +88,9 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         .map(ExitCode::from)
 }
 
+/// What a run says at once after a first signal.
+const STOPPING: &str = "stopping: this step is finished and saved, then the run ends; ctrl-c again ends it at once";
+
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Resume {
     Newest,
@@ -95,7 +98,9 @@ enum Resume {
 }
 
 fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
-    let signal = signals::install()?;
+    // Every rank gets the signal; one says so.
+    let is_first = Place::of_environment().ok().flatten().is_none_or(|place| place.rank == 0);
+    let signal = signals::install((is_first && !quiet).then_some(STOPPING))?;
     let mut loaded =
         args.sets.and(flag("run.checked", args.checked.then_some(true))).load(&args.run, quiet)?;
     let start = match args.resume {

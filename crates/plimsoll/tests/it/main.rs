@@ -40,6 +40,7 @@ mod lora_scores;
 mod methods;
 mod outputs;
 mod pairs;
+mod plan_cards;
 mod plan_checks;
 mod planning;
 mod ppo;

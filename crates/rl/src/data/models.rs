@@ -4,7 +4,7 @@
 use crate::data::dataset::TextModel;
 use plimsoll_base::{
     Error, LayerEncodings, LoraShape, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Quantization, Result,
-    preset_of, slugs,
+    nearest_preset, preset_of, slugs,
 };
 use plimsoll_config::{Data, LoraSpec, ModelOptions, ModelReward, RunSpec};
 use plimsoll_files::{
@@ -314,7 +314,11 @@ pub(crate) fn model_of_plan(run: &RunSpec) -> Result<(OpenModel, Option<String>)
         }
         None => {
             let planned_only = name.strip_prefix("random:").and_then(planned_only);
-            Ok((trained_model(run, name, options)?, planned_only))
+            let of_shape = |error: Error| match nearest_preset(name) {
+                Some(preset) => error.hint(format!("to plan with a published shape: --set model=random:{preset}")),
+                None => error,
+            };
+            Ok((trained_model(run, name, options).map_err(of_shape)?, planned_only))
         }
     }
 }
@@ -552,6 +556,7 @@ pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
         Some("none") => None,
         Some(setting) => Some(ChatTemplate::from_setting(setting)?),
     };
+    let template = template.map(|template| template.with_arguments(&data.template_args));
     let strings = Strings::of(template.as_ref());
     let system_prompt = data.system_prompt.clone();
     Ok(TextModel {

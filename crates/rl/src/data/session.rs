@@ -15,8 +15,9 @@ use crate::eval::EvalSet;
 use plimsoll_base::{Bytes, Error, Result, nearest_path};
 use plimsoll_config::{DataSets, Environment, LearnsFrom, LoraSpec, ModelOptions, RunSpec};
 use plimsoll_files::OpenModel;
-use plimsoll_memory::Limits;
-use plimsoll_plan::{
+use plimsoll_memory::{Limit, Limits};
+use plimsoll_plan::rent::{self, Offer, RANKS};
+use plimsoll_plan::{Card,
     Facts, HostFacts, PerRole, PlanReport, Share, SmallestLimits, check_lengths, disk_facts, image_bytes,
     rows_kept, staging_bytes, tokenizer_bytes,
 };
@@ -128,6 +129,7 @@ impl Session {
                 eval_prompts
             },
             share: Share::WHOLE,
+            card: None,
             models: other_specs(run, &model, &others),
             adapters: reward_adapters(&others),
             encodings: encodings_of(&model, &others),
@@ -183,6 +185,7 @@ impl Known {
             completion_tokens: 0,
             eval_prompts,
             share: Share::WHOLE,
+            card: None,
             models: other_specs(run, &model, &others),
             adapters: reward_adapters(&others),
             encodings: encodings_of(&model, &others),
@@ -238,18 +241,46 @@ fn longest_answer(sets: &[EvalSet]) -> usize {
 ///
 /// Errors: those of opening the model and the data, and of the checks; `size-overflow`; a run that does not fit is a
 /// report, not an error.
-pub fn plan_run(run: &RunSpec, limits: Option<Limits>, ranks: usize) -> Result<PlanReport> {
-    let mut checks = Checks::begin(if limits.is_some() { Before::PlanElsewhere } else { Before::Plan }, run)?;
+pub fn plan_run(run: &RunSpec, machine: &Machine) -> Result<PlanReport> {
+    let when = if machine.is_here() { Before::Plan } else { Before::PlanElsewhere };
+    let mut checks = Checks::begin(when, run)?;
     let run = &hub::localised(run, limits_of_data(run).is_none())?;
     let Known { mut facts, assumed, not_checked, columns } = Known::of(run)?;
     // The layout is that of every rank.
-    facts.share = Share { rank: 0, ranks };
+    facts.share = Share { rank: 0, ranks: machine.ranks };
+    facts.card = machine.card;
     checks.rewards(run, &columns)?;
     checks.environment(run, facts.prompt_tokens)?;
     check_lengths(run, &facts)?;
-    let report = plimsoll_plan::plan_with(run, &facts, &limits.unwrap_or_default())?;
+    let limits = machine.limits.clone().unwrap_or_default();
+    let report = plimsoll_plan::plan_with(run, &facts, &limits)?;
     let not_checked = not_checked.into_iter().chain(checks.not_checked).collect();
     Ok(PlanReport { assumed, not_checked, ..report })
+}
+
+/// A machine that a run is planned for: this one, where nothing is given.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pub limits: Option<Limits>,
+    pub card: Option<Card>,
+    /// Ranks on its host.
+    pub ranks: usize,
+}
+
+impl Machine {
+    fn is_here(&self) -> bool {
+        self.limits.is_none() && self.card.is_none()
+    }
+}
+
+/// Plans a run on each number of each card of the table, cheapest first. `one_rank`: the run can have no more.
+///
+/// Errors: as `plan_run`.
+pub fn rent(run: &RunSpec, one_rank: bool, host: Option<&Limit>) -> Result<Vec<Offer>> {
+    let run = &hub::localised(run, limits_of_data(run).is_none())?;
+    let facts = Known::of(run)?.facts;
+    check_lengths(run, &facts)?;
+    rent::offers(run, &facts, if one_rank { &RANKS[..1] } else { &RANKS }, host)
 }
 
 pub fn smallest_limits(run: &RunSpec) -> Result<SmallestLimits> {

@@ -7,6 +7,7 @@ use plimsoll_base::Result;
 use plimsoll_plan::samples_kept;
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_run::scores::EvalReport;
+use plimsoll_run::under_way;
 use plimsoll_textenv::Start;
 use std::time::Instant;
 
@@ -24,6 +25,9 @@ pub(crate) fn evaluate_episodes(
     let at_once = (trainer.shape.engine.samples / (how.samples * episodes.branches_max())).max(1);
     let kept = samples_kept(how.samples);
     let starts: Vec<Start> = (0..count as u64).map(Start::eval).collect();
+    if trainer.group.is_none() {
+        under_way::expect(count * how.samples);
+    }
     for (i, starts) in starts.chunks(at_once).enumerate() {
         let room = kept.saturating_sub(examples.len()).min(starts.len() * how.samples);
         let asked = Asked {

@@ -163,6 +163,7 @@ fn play_part(
         first_sample_id: asked.first_sample_id,
         numbers,
     };
+    plimsoll_run::under_way::expect(numbers.len() * asked.group_size);
     let version = trainer.updates();
     let stats = trainer.rollout(&request, &mut episodes.talk(asked.text, asked.rollout, version)?)?;
     episodes.settle()?;

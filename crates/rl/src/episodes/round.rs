@@ -10,6 +10,7 @@ use crate::rollout::responses::{TextStop, response_text};
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_config::{Credit, Environment, Overlong, RolloutSpec, RunSpec};
 use plimsoll_rollout::{Finish, Samples, StopCondition, Turn};
+use plimsoll_run::under_way;
 use plimsoll_text::Message;
 use plimsoll_textenv::{About, EnvironmentTally, Hosts, Job, Kind, Said, Start};
 use serde_json::json;
@@ -403,6 +404,7 @@ impl StopCondition for Talk<'_> {
     }
 
     fn ended(&mut self, sample: usize, _response: &[u32], _finish: Finish) {
+        under_way::ended();
         let episode = &mut self.episodes.played[sample];
         if episode.goes_on {
             // The answer had no room in the episode and is not part of it.

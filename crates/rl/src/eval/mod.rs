@@ -33,6 +33,7 @@ use plimsoll_plan::{
 };
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::{Finish, Request};
+use plimsoll_run::under_way;
 use plimsoll_run::scores::{EvalReport, mean_pass_at_k, mean_where_measured};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -88,6 +89,10 @@ pub fn evaluate(
     let at_once = (trainer.shape.engine.samples / how.samples).max(1);
     let kept = samples_kept(how.samples);
     let max_new_tokens = how.rollout.max_new_tokens as usize;
+    // Several ranks share them out, and each counts its own.
+    if trainer.group.is_none() {
+        under_way::expect(items.len() * how.samples);
+    }
     for (i, items) in items.chunks(at_once).enumerate() {
         let prompts: Vec<&[u32]> = items.iter().map(|i| i.ids.as_slice()).collect();
         let request = Request {
@@ -315,6 +320,7 @@ pub fn verb_facts(
         completion_tokens: 0,
         eval_prompts: prompts,
         share: plimsoll_plan::Share::WHOLE,
+        card: None,
         models: PerRole::none(),
         adapters: PerRole::none(),
         encodings: PerRole::none().with(RoleName::Actor, model.encodings),

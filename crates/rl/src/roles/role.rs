@@ -23,6 +23,7 @@ use plimsoll_train::{
     Optimizer, Packer, Sequence, Share, Units, UpdateOptions, first_not_finite, gradient_not_finite,
 };
 use std::ops::Range;
+use std::rc::Rc;
 use std::time::Instant;
 
 /// A model with a purpose, bound to the arena.
@@ -116,7 +117,7 @@ impl<'a> Role<'a> {
         model: &OpenModel,
         how: Loading,
     ) -> Result<Role<'a>> {
-        let (name, table) = (shape.name.name(), shape.table());
+        let (name, table) = (shape.name.name(), Rc::unwrap_or_clone(shape.table()));
         let own_rope = resident.get(&format!("{name}.rope"));
         let rope = match first {
             None => resident.buf("rope.table"),
@@ -148,6 +149,7 @@ impl<'a> Role<'a> {
             load(dev, model, &table, &params, how.seed, how.staging)?;
         }
         let adapters = shape.lora.zip(shape.adapters()).map(|(lora, table)| {
+            let table = Rc::unwrap_or_clone(table);
             let all = resident.buf(&format!("{name}.adapters"));
             let of = Adapters::bind(&shape.spec, &table, shape.weights, lora.shape, lora.scale, all);
             (table, of)

@@ -6,6 +6,7 @@ use plimsoll_base::Result;
 use plimsoll_config::RolloutSpec;
 use plimsoll_reward::{Case, Prompt, Rewards};
 use plimsoll_rollout::{Finish, StopCondition};
+use plimsoll_run::under_way;
 use std::sync::Arc;
 
 /// The stop condition of a rollout whose responses are graded as they end.
@@ -34,6 +35,7 @@ impl<'s> Grading<'s> {
     ) -> Result<Grading<'s>> {
         let samples = items.len() * group;
         rewards.begin(samples, group, steps);
+        under_way::expect(samples);
         let prompt = |item: &Item| {
             Arc::new(Prompt {
                 text: item.text.clone(),
@@ -76,5 +78,6 @@ impl StopCondition for Grading<'_> {
             ended: finish != Finish::Length,
         };
         self.rewards.submit(sample, case);
+        under_way::ended();
     }
 }

@@ -1,0 +1,53 @@
+//! The evaluations of a run: how many there are, and what one takes.
+
+use crate::cost;
+use crate::duration::duration;
+use crate::search::{Planner, Purpose};
+use crate::shape::RunShape;
+use crate::work::work;
+use plimsoll_config::RunSpec;
+use serde::Serialize;
+
+/// Evaluations before the first step, after the last, and between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Evaluations {
+    pub count: u32,
+    /// Sequences that one samples; none where the number of held-out rows is not known.
+    pub sequences: Option<u64>,
+    /// Predicted seconds of one, every response at full length.
+    pub each_s: f64,
+}
+
+impl Evaluations {
+    pub(crate) fn of(run: &RunSpec, planner: &Planner, shape: &RunShape) -> Evaluations {
+        let prompts = planner.facts.eval_prompts;
+        // A supervised run without a reward scores pairs, which costs less than a step.
+        if planner.purpose != Purpose::Train || run.eval_sets.is_empty() || prompts == 0 || !run.has_rewards() && run.environment.is_none() {
+            return Evaluations::default();
+        }
+        let between = run.eval.every.map_or(0, |every| run.train.steps.saturating_sub(1) / every.max(1));
+        let count = 2 + between;
+        if prompts == usize::MAX {
+            return Evaluations { count, sequences: None, each_s: 0.0 };
+        }
+        let (sets, samples) = (run.eval_sets.len().max(1) as f64, f64::from(run.eval.samples.max(1)));
+        let one = work(run, planner.facts).of_evaluation(sets * prompts as f64, samples, f64::from(run.rollout.max_new_tokens));
+        let each_s = cost::sampling_s(&one, shape, planner.of_rank);
+        Evaluations { count, sequences: Some((sets * prompts as f64 * samples) as u64), each_s }
+    }
+
+    pub(crate) fn all_s(&self) -> f64 {
+        f64::from(self.count) * self.each_s
+    }
+
+    /// Names them after the steps: ` and 12 evaluations of 8.3 s`.
+    pub(crate) fn words(&self) -> String {
+        match (self.count, self.sequences) {
+            (0, _) => String::new(),
+            (count, None) => format!(" without {count} evaluations, whose rows are not counted here"),
+            (count, Some(sequences)) => {
+                format!(" and {count} evaluations of {sequences} responses ({} each)", duration(self.each_s))
+            }
+        }
+    }
+}

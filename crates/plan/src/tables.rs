@@ -1,0 +1,97 @@
+//! Parameter tables while a run is planned, each made once. A search lays out thousands of settings, and the table of a
+//! model of experts has tens of thousands of names.
+
+use crate::lora::Lora;
+use crate::roles::RoleShape;
+use plimsoll_base::{DType, ModelSpec};
+use plimsoll_device::DeviceKind;
+use plimsoll_files::Head;
+use plimsoll_model::{Coding, ParamTable};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Which of a role's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    Weights,
+    Adapters,
+    Merged,
+}
+
+/// Everything that a table depends on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Key {
+    which: Which,
+    spec: ModelSpec,
+    head: Head,
+    device: DeviceKind,
+    weights: DType,
+    lora: Option<Lora>,
+    quantize: Option<Coding>,
+}
+
+thread_local! {
+    /// The tables of the plan that this thread is making; none while it makes none.
+    static KEPT: RefCell<Option<Vec<(Key, Rc<ParamTable>)>>> = const { RefCell::new(None) };
+}
+
+/// Forgets the tables when a plan is made, also by a panic: they take megabytes that no plan counts.
+struct Forget;
+
+impl Drop for Forget {
+    fn drop(&mut self) {
+        KEPT.set(None);
+    }
+}
+
+/// Does `work`, during which each table is made once.
+pub(crate) fn keeping<T>(work: impl FnOnce() -> T) -> T {
+    if KEPT.with_borrow(Option::is_some) {
+        return work();
+    }
+    KEPT.set(Some(Vec::new()));
+    let _forget = Forget;
+    work()
+}
+
+/// Returns a table of `role`: the kept one, or what `make` makes.
+pub(crate) fn of(role: &RoleShape, which: Which, head: Head, make: impl FnOnce() -> ParamTable) -> Rc<ParamTable> {
+    let key = Key {
+        which,
+        spec: role.spec,
+        head,
+        device: role.target.kind,
+        weights: role.weights,
+        lora: role.lora.filter(|_| which != Which::Weights),
+        quantize: role.quantize.filter(|_| which == Which::Weights),
+    };
+    let find = |kept: &Option<Vec<(Key, Rc<ParamTable>)>>| {
+        let (_, table) = kept.as_ref()?.iter().find(|(known, _)| *known == key)?;
+        Some(Rc::clone(table))
+    };
+    if let Some(table) = KEPT.with_borrow(find) {
+        return table;
+    }
+    let table = Rc::new(make());
+    KEPT.with_borrow_mut(|kept| {
+        if let Some(kept) = kept {
+            kept.push((key, Rc::clone(&table)));
+        }
+    });
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_forgotten_after_a_plan() {
+        let is_keeping = || KEPT.with_borrow(Option::is_some);
+        assert!(!is_keeping());
+        assert!(keeping(|| keeping(is_keeping) && is_keeping()), "the outer plan goes on");
+        assert!(!is_keeping());
+        assert!(std::panic::catch_unwind(|| keeping(|| panic!("a plan"))).is_err());
+        assert!(!is_keeping());
+    }
+}
