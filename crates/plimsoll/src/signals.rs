@@ -30,9 +30,8 @@ pub fn install(words: Option<&'static str>) -> Result<Arc<AtomicI32>> {
                     first = Some(Instant::now());
                     stop.store(signal, Ordering::SeqCst);
                     if let Some(words) = words {
-                        // A live line is written over, and comes back below.
-                        let over = if terminal::is_stderr() { "\r\x1b[2K" } else { "" };
-                        output::note(false, &format!("{over}{words}"));
+                        terminal::clear_line();
+                        output::note(false, words);
                     }
                 }
                 Some(first) if first.elapsed() < ONE_REQUEST => {}

@@ -28,6 +28,14 @@ pub fn is_stderr() -> bool {
     io::stderr().is_terminal() || is_piped_to_one()
 }
 
+/// Clears the live line of stderr's terminal, which comes back below what is printed next.
+pub fn clear_line() {
+    if is_stderr() {
+        // Whoever has closed stderr reads nothing that follows either.
+        let _ = io::stderr().write_all(b"\r\x1b[2K");
+    }
+}
+
 /// Returns the width of stdout's terminal; `None` if it is a file or a pipe.
 pub fn stdout_columns() -> Option<usize> {
     let stdout = io::stdout();
@@ -45,7 +53,7 @@ pub struct LiveLine {
 }
 
 impl LiveLine {
-    /// Shows how far the part of a step is that is under way, after the rest of the line, until this line ends.
+    /// Shows how far the part of a step is that is under way, before the rest of the line, until this line ends.
     fn tick(mut self) -> LiveLine {
         let (stop, stopped) = mpsc::channel();
         let (bar, shown) = (self.bar.clone(), Arc::clone(&self.shown));
@@ -56,8 +64,10 @@ impl LiveLine {
                 if words.is_some() || is_added {
                     is_added = words.is_some();
                     let before = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                    let joint = if before.is_empty() { "" } else { "  " };
-                    bar.set_message(words.map_or(before.clone(), |words| format!("{before}{joint}{words}")));
+                    bar.set_message(match words {
+                        Some(words) => format!("{words}  {before}"),
+                        None => before,
+                    });
                 }
             }
         };

@@ -1,6 +1,6 @@
 //! `init [NAME]`: writes a run file to begin with.
 
-use crate::init::{embedded, needs, own};
+use crate::init::{columns::Columns, embedded, needs, own};
 use crate::{new_file, output};
 use plimsoll_base::Result;
 use plimsoll_config::{is_env_file, load_text};
@@ -69,6 +69,7 @@ fn own_text(args: &Args, path: &Path) -> Result<String> {
         rewards: &args.reward,
         output: &output,
         name: &name,
+        columns: Columns::of(&args.data),
     };
     let text = own::text(&own);
     plimsoll_files::Source::parse(&args.model, None)?;

@@ -1,5 +1,6 @@
 //! The run file of `plimsoll init` without a name: every key that most runs set, each with a comment of one line.
 
+use super::columns::Columns;
 use std::fmt::Write;
 
 /// What the user names.
@@ -13,6 +14,8 @@ pub struct Own<'a> {
     pub output: &'a str,
     /// The last part of the run directory.
     pub name: &'a str,
+    /// Those of the data, if it is here.
+    pub columns: Option<Columns>,
 }
 
 /// Lengths and a learning rate that suit a model.
@@ -42,9 +45,7 @@ model  = {model}
 prompts           = {data}
 #                   rows of JSONL or Parquet: the prompt (text or chat messages), the answer, any column of your reward
 # eval            = \"test.jsonl\"    # held-out rows of the same form, to see whether it learns
-prompt_column     = \"prompt\"        # where the prompt is
-answer_column     = \"ground_truth\"  # where the answer is, for rewards that compare with one
-prompt_tokens_max = {prompt_tokens_max:<16} # longest prompt
+{columns}prompt_tokens_max = {prompt_tokens_max:<16} # longest prompt
 overlong          = \"drop\"          # a longer one is left out; \"error\" ends the run instead
 
 [rollout]
@@ -55,6 +56,7 @@ temperature      = 1.0               # 1 samples from the model's own distributi
 ",
         model = quoted(own.model),
         data = quoted(own.data),
+        columns = columns(own.columns.as_ref()),
         prompt_tokens_max = scale.prompt_tokens_max,
         max_new_tokens = scale.max_new_tokens,
     );
@@ -73,9 +75,13 @@ temperature      = 1.0               # 1 samples from the model's own distributi
 [train]
 steps              = 200             # each samples, grades and updates
 learning_rate      = {learning_rate:<15} # lower it if the reward falls or the KL grows quickly
-schedule           = \"linear\"        # falls to 0 at the last step; \"constant\" stays
+schedule           = \"constant\"      # \"linear\" falls to 0 at the last step; a run with it cannot be made longer later
 micro_batch_tokens = \"auto\"          # the planner chooses what fits and is fast
 recompute          = \"auto\"          # \"layer\" trades time for memory, if it must
+
+# [lora]                             # trains adapters instead of all weights: a fraction of the memory
+# rank  = 16                         # `plimsoll plan` says what it saves; 4 bits below it: quantize = \"nf4\"
+# alpha = 32.0
 
 [eval]
 every = 20                           # steps between two evaluations
@@ -83,6 +89,10 @@ every = 20                           # steps between two evaluations
 [checkpoint]
 every = 50                           # steps between two; the last step is always saved
 keep  = 2                            # older ones are removed, but for the best
+
+# [track]                            # where the numbers go besides the run directory
+# to      = [\"tensorboard\"]          # and wandb, trackio, mlflow: each needs its own package of Python
+# project = \"my-project\"
 
 [memory]
 host   = \"auto\"                      # or an amount, as \"16GiB\"; auto is what the container or machine has
@@ -96,6 +106,20 @@ dir    = {dir}
         dir = quoted(&format!("runs/out/{name}")),
     );
     text
+}
+
+/// Returns the lines of both columns, from what the data has.
+fn columns(found: Option<&Columns>) -> String {
+    let prompt = found.and_then(|columns| columns.prompt).unwrap_or("prompt");
+    let answer = found.and_then(|columns| columns.answer).unwrap_or("ground_truth");
+    let has = found.map_or(String::new(), |columns| format!("; the data has {}", columns.names.join(", ")));
+    // A long list, or a name with a line break, is no comment of a line.
+    let has = if has.len() < 90 && !has.contains(char::is_control) { has } else { String::new() };
+    let [prompt, answer] = [prompt, answer].map(|name| format!("{:<15}", quoted(name)));
+    format!(
+        "prompt_column     = {prompt} # where the prompt is{has}\n\
+         answer_column     = {answer} # where the answer is, for rewards that compare with one\n"
+    )
 }
 
 /// Returns a string of TOML. Those of JSON are the same, but for one character.
@@ -115,7 +139,7 @@ mod tests {
 
     fn own(model: &str, data: &str, rewards: &[&str]) -> String {
         let rewards: Vec<String> = rewards.iter().map(|kind| kind.to_string()).collect();
-        text(&Own { model, data, rewards: &rewards, output: "a/mine.toml", name: "mine" })
+        text(&Own { model, data, rewards: &rewards, output: "a/mine.toml", name: "mine", columns: None })
     }
 
     #[test]

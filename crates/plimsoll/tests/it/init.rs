@@ -126,3 +126,32 @@ fn man_writes_a_page_for_each_command() {
     folder.write("file", "");
     check_refused(&["man", &folder.text_path("file")], 1, &["error[write-failed]"]);
 }
+
+/// The file had `question` and `answer`, the run file `prompt`, and `plan` failed.
+#[test]
+fn columns_of_the_data_are_those_of_the_run_file() {
+    let folder = Folder::new();
+    folder.write("sums.jsonl", "{\"question\": \"1+2=\", \"answer\": \"3\", \"level\": 1}\n");
+    let names = ["--model", "builtin:nano", "--data", "sums.jsonl", "--reward", "exact"];
+    let output = within(&folder, &[&["init"], &names[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let written = std::fs::read_to_string(folder.path("run.toml")).expect("it is there");
+    assert!(written.contains("prompt_column     = \"question\""), "{written}");
+    assert!(written.contains("the data has question, answer, level"), "{written}");
+    let plan = within(&folder, &["plan", "run.toml"]);
+    assert_eq!(plan.status.code(), Some(0), "{}", text(&plan.stderr));
+    // What is in comments works too, and the run may be made longer.
+    let all: String = written
+        .lines()
+        .map(|line| line.strip_prefix("# ").filter(|line| line.contains(" = ") || line.starts_with('[')).unwrap_or(line))
+        .filter(|line| !line.starts_with("eval "))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    folder.write("all.toml", &all);
+    let plan = within(&folder, &["plan", "all.toml", "--set", "track.to=[]"]);
+    assert_eq!(plan.status.code(), Some(0), "{all}\n{}", text(&plan.stderr));
+    let short = ["--set", "train.steps=1", "--set", "rollout.prompts_per_step=1", "--set", "eval.every=9"];
+    trained(&folder, &[&["run.toml"], &short[..]].concat());
+    let longer = ["--resume", "--set", "train.steps=2", "--set", "rollout.prompts_per_step=1", "--set", "eval.every=9"];
+    trained(&folder, &[&["run.toml"], &longer[..]].concat());
+}

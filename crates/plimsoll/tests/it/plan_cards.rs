@@ -121,7 +121,7 @@ fn the_total_counts_evaluations() {
 #[test]
 fn r_episodes_were_evaluated_unasked() {
     let folder = Run::new(
-        "method = \"grpo\"\nmodel = \"builtin:nano\"\n[environment]\nenv = \"text:second-try\"\nturns_max = 2\n\
+        "method = \"grpo\"\nmodel = \"builtin:nano\"\n[environment]\nenv = \"text:second-try\"\nturns_max = 2\nturn_tokens_max = 8\n\
          [rollout]\nprompts_per_step = 2\ngroup_size = 4\nmax_new_tokens = 4\n\
          [train]\nsteps = 1\nlearning_rate = 1e-6\n",
     );

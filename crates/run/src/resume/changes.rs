@@ -60,17 +60,24 @@ pub fn merge(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<RunFil
             continue;
         }
         let show = |value: Option<&Value>| value.map_or("absent".to_string(), Value::to_string);
-        changed.push(format!("{key} is {}, the run began with {}", show(value), show(before)));
+        let schedule = old.get("train.schedule").and_then(Value::as_str).unwrap_or_default();
+        let why = match steps_decide_rates(key, recorded) {
+            true => format!(": train.schedule = \"{}\" ends there", schedule),
+            false => String::new(),
+        };
+        changed.push(format!("{key} is {}, the run began with {}{why}", show(value), show(before)));
     }
     if changed.is_empty() {
         return Ok(merged.try_into().expect("keys of two run files make a run file"));
     }
+    let may_change: Vec<&str> =
+        MAY_CHANGE.iter().copied().filter(|key| !steps_decide_rates(key, recorded)).collect();
     let message = format!("{} of the run file changed since the run began", count(changed.len()));
     let error = Error::usage("run-file-changed", message);
     Err(changed
         .into_iter()
         .fold(error, Error::fact)
-        .fact(format!("may change: {}", MAY_CHANGE.join(", ")))
+        .fact(format!("may change: {}", may_change.join(", ")))
         .hint("restore these keys to resume the run")
         .hint("start a separate run from these weights: model = \"RUN_DIR/checkpoints/latest\" and another run.dir"))
 }
@@ -224,6 +231,9 @@ mod tests {
             false,
         )
         .unwrap_err();
-        assert!(error.to_string().contains("train.steps is 20"), "{error}");
+        // It said that this very key may change.
+        let words = error.to_string();
+        assert!(words.contains("train.steps is 20, the run began with") && words.contains("train.schedule = \"linear\" ends there"), "{error}");
+        assert!(words.contains("may change: train.dead_steps_max"), "{error}");
     }
 }

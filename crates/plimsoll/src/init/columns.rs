@@ -1,0 +1,80 @@
+//! Which columns of a data file hold the prompt and the answer: what its first row has.
+
+use plimsoll_text::{Part, first_rows_of};
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// Names of a prompt's column, the likeliest first.
+const PROMPTS: [&str; 9] =
+    ["prompt", "question", "problem", "messages", "query", "instruction", "input", "conversation", "text"];
+/// Names of an answer's. A column of a column is written `a.b`, as verl's data has it.
+const ANSWERS: [&str; 9] = [
+    "ground_truth",
+    "answer",
+    "reward_model.ground_truth",
+    "solution",
+    "target",
+    "label",
+    "final_answer",
+    "expected",
+    "output",
+];
+
+/// One row; a longer one than this is no row of a first look.
+const FIRST: Part = Part { rows: 1, bytes: 1 << 20 };
+
+/// The columns of a file's first row.
+#[derive(Debug, Default, PartialEq)]
+pub struct Columns {
+    pub prompt: Option<&'static str>,
+    pub answer: Option<&'static str>,
+    /// All of them.
+    pub names: Vec<String>,
+}
+
+impl Columns {
+    /// Reads the first row of a file that is here; nothing is known of others, and `plan` says what is wrong with one.
+    pub fn of(data: &str) -> Option<Columns> {
+        let path = Path::new(data);
+        let mut found = None;
+        let look = |_: usize, row: Map<String, Value>| {
+            found.get_or_insert_with(|| Columns::of_row(&row));
+            Ok(())
+        };
+        (path.is_file() && first_rows_of(path, FIRST, look).is_ok()).then_some(found?)
+    }
+
+    fn of_row(row: &Map<String, Value>) -> Columns {
+        let has = |name: &&str| match name.split_once('.') {
+            Some((outer, inner)) => row.get(outer).is_some_and(|value| value.get(inner).is_some()),
+            None => row.contains_key(*name),
+        };
+        let first = |names: &[&'static str]| names.iter().copied().find(|name| has(name));
+        Columns { prompt: first(&PROMPTS), answer: first(&ANSWERS), names: row.keys().cloned().collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn columns_have_the_names_that_people_give_them() {
+        for (row, prompt, answer) in [
+            (json!({ "question": "1+1", "answer": "2" }), Some("question"), Some("answer")),
+            (json!({ "problem": "x", "solution": "y", "level": 3 }), Some("problem"), Some("solution")),
+            (
+                json!({ "prompt": [], "reward_model": { "ground_truth": "4" } }),
+                Some("prompt"),
+                Some("reward_model.ground_truth"),
+            ),
+            (json!({ "messages": [] }), Some("messages"), None),
+            (json!({ "a": 1 }), None, None),
+        ] {
+            let found = Columns::of_row(row.as_object().expect("a row"));
+            assert_eq!((found.prompt, found.answer), (prompt, answer), "{row}");
+        }
+        assert_eq!(Columns::of("no such file.jsonl"), None);
+    }
+}
