@@ -71,11 +71,11 @@ impl Hosts {
         Hosts::with_rows(kind, settings, Rows::open(kind, settings)?)
     }
 
-    /// Starts the workers as `start` does, without the rows, and ends them.
+    /// Starts the workers as `start` does, without the rows, and ends them. Returns true if the environment has tools.
     ///
     /// Errors: `thread-not-started`; those of starting a worker.
-    pub fn check(kind: &Kind, settings: &Settings) -> Result<()> {
-        Hosts::with_rows(kind, settings, Rows::default()).map(drop)
+    pub fn check(kind: &Kind, settings: &Settings) -> Result<bool> {
+        Hosts::with_rows(kind, settings, Rows::default()).map(|hosts| !hosts.about.tools.is_empty())
     }
 
     fn with_rows(kind: &Kind, settings: &Settings, rows: Rows) -> Result<Hosts> {
