@@ -163,10 +163,28 @@ pub(crate) mod why {
     pub const RESUME: &str = "plimsoll train RUN --resume does it";
     pub const TOKENIZER: &str = "the tokenizer is the model's own here, or model_options.tokenizer";
 
-    /// True for a reason that is about a machine, an engine or a logger, and not about the job.
-    pub fn is_of_machine(why: &str) -> bool {
-        let of_machine =
-            [CLUSTER, SHARDING, ENGINE, EAGER, LOGGING, PLANNED, PACKED, PLACEMENT, KERNELS, LOADING];
-        of_machine.contains(&why)
+    pub const OFF: &str = "switched off there";
+    pub const DEFAULT: &str = "as by default there";
+    pub const UNSET: &str = "not set there";
+
+    /// What leaving an option out for a reason means for the job.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Class {
+        /// It may change what is learnt: data, rewards, the loss, lengths, an adapter.
+        Job,
+        /// It is about the machines, the engine or the logger there.
+        Engine,
+        /// It does nothing there.
+        Idle,
+    }
+
+    pub fn class_of(why: &str) -> Class {
+        const OF_ENGINE: [&str; 11] =
+            [CLUSTER, SHARDING, ENGINE, SAME, EAGER, LOGGING, PLANNED, PACKED, PLACEMENT, KERNELS, LOADING];
+        match why {
+            why if OF_ENGINE.contains(&why) => Class::Engine,
+            OFF | DEFAULT | UNSET => Class::Idle,
+            _ => Class::Job,
+        }
     }
 }

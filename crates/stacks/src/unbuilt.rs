@@ -111,7 +111,7 @@ pub(crate) fn refusal(file: &str, found: &[(Unbuilt, &Setting)]) -> Error {
     let message = format!("{} asks for what is not built here: {}", one_line(file), names.join(", "));
     let error = Error::usage("import-not-built", message);
     let place =
-        |given: &Setting| if given.line == 0 { String::new() } else { format!("line {}: ", given.line) };
+        |given: &Setting| if given.line == 0 { String::new() } else { given.place() + ": " };
     let error = found.iter().fold(error, |error, (what, given)| {
         error.fact(format!("{}{}: {}", place(given), given.shown(), what.without()))
     });

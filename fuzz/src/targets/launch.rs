@@ -79,7 +79,7 @@ impl Subject for Launches {
         for stack in STACKS {
             results.push(settings(stack, &path).map(drop));
             for force in [false, true] {
-                results.push(import(stack, &path, &Wishes { force, trainer: None }).map(|run| {
+                results.push(import(stack, &path, &Wishes { force, ..Wishes::default() }).map(|run| {
                     let parsed = run.run_file.parse::<toml::Table>();
                     parsed.unwrap_or_else(|err| panic!("{stack:?}: the run file is no TOML: {err}"));
                 }));

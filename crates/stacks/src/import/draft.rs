@@ -3,6 +3,7 @@
 use crate::defaults::is_default;
 use crate::setting::{Setting, TRAINER, flag, integer, list, number};
 use crate::subject::{Subject, subject_of};
+use crate::table::why::{self, Class, class_of};
 use crate::table::{Table, Take, first_name};
 use crate::unbuilt::{self, Unbuilt};
 use plimsoll_base::{Error, Result, WITHHELD};
@@ -125,17 +126,21 @@ impl Draft {
             let fate = match (given.unreadable, take) {
                 _ if !matches!(fate, Fate::Pending) => continue,
                 (_, Some(Take::NotBuilt(what))) if unbuilt::asks(given) => Fate::NotBuilt(what),
-                (_, Some(Take::NotBuilt(_))) => Fate::Left("switched off there".into()),
+                (_, Some(Take::NotBuilt(_))) => Fate::Left(why::OFF.into()),
                 // What cannot be read may be any adapter.
                 (Some(_), Some(Take::Adapter)) => Fate::NotBuilt(Unbuilt::Adapters),
                 (Some(_), Some(Take::Environment)) => Fate::NotBuilt(Unbuilt::Turns),
                 (_, Some(Take::Lost(why))) => Fate::Left(why.into()),
-                (Some(why), take) => match subject_of(&given.key).filter(|_| take.is_some()) {
+                (Some(why), Some(_)) => match subject_of(&given.key) {
                     Some(subject) => Fate::NotBuilt(Unbuilt::Unread(subject)),
                     None => Fate::Left(why.into()),
                 },
+                (Some(why), None) => match self.without_row(given) {
+                    Fate::Left(reason) if class_of(&reason) == Class::Job => Fate::Left(why.into()),
+                    fate => fate,
+                },
                 (None, None) => self.without_row(given),
-                (None, Some(_)) if given.is_unset() => Fate::Left("not set there".into()),
+                (None, Some(_)) if given.is_unset() => Fate::Left(why::UNSET.into()),
                 (None, Some(take)) => self.apply(index, take),
             };
             self.entries[index].fate = fate;
@@ -149,9 +154,9 @@ impl Draft {
         let Some(subject) = subject_of(key) else { return Fate::Left(table.why_left(key).into()) };
         match () {
             () if !unbuilt::asks(given) || self.is_switched_off(key) => {
-                Fate::Left("switched off there".into())
+                Fate::Left(why::OFF.into())
             }
-            () if is_default(table.stack, key, &given.value) => Fate::Left("as by default there".into()),
+            () if is_default(table.stack, key, &given.value) => Fate::Left(why::DEFAULT.into()),
             // How the engine of a grading model is sized.
             () if subject == Subject::Judge && table.reason_of_part(key).is_some() => {
                 Fate::Left(table.why_left(key).into())

@@ -3,6 +3,7 @@
 use crate::import::draft::{Draft, Job, quoted};
 use crate::import::{data, parts, track};
 use crate::setting::{flag, list};
+use crate::table::why;
 use crate::unbuilt::Unbuilt;
 use plimsoll_base::Result;
 
@@ -132,7 +133,7 @@ fn filter(draft: &mut Draft) {
             }
             draft.change(&enable, "the rounds of further prompts are bounded here");
         }
-        (false, _, Some(range)) => draft.leave(&range, "switched off there"),
+        (false, _, Some(range)) => draft.leave(&range, why::OFF),
         _ => {}
     }
 }

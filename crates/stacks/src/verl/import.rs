@@ -3,6 +3,7 @@
 use crate::import::draft::{Draft, Job, quoted};
 use crate::import::{data, parts, track};
 use crate::setting::{flag, number};
+use crate::table::why;
 use crate::unbuilt::Unbuilt;
 use plimsoll_base::Result;
 
@@ -59,7 +60,7 @@ fn filter(draft: &mut Draft) {
     let batches = draft.take_count("algorithm.filter_groups.max_num_gen_batches");
     if !draft.is_on("algorithm.filter_groups.enable") {
         for taken in [metric, batches.map(|(_, taken)| taken)].into_iter().flatten() {
-            draft.leave(&taken, "switched off there");
+            draft.leave(&taken, why::OFF);
         }
         return;
     }
@@ -220,12 +221,12 @@ fn kl(draft: &mut Draft) {
     );
     let (used, unused) = if in_loss { (loss_keys, reward_keys) } else { (reward_keys, loss_keys) };
     for name in unused {
-        draft.leave_out(name, "switched off there");
+        draft.leave_out(name, why::OFF);
     }
     controller(draft, in_reward && !in_loss);
     if !in_loss && !in_reward {
         for name in used {
-            draft.leave_out(name, "switched off there");
+            draft.leave_out(name, why::OFF);
         }
         return;
     }
@@ -274,7 +275,7 @@ fn rewards(draft: &mut Draft) {
         ("reward_model.overlong_buffer.penalty_factor", "loss.overlong_factor"),
     ] {
         match draft.take_number(name) {
-            Some((_, taken)) if !is_on => draft.leave(&taken, "switched off there"),
+            Some((_, taken)) if !is_on => draft.leave(&taken, why::OFF),
             Some((value, taken)) if key == "loss.overlong_factor" => {
                 draft.set_toml(key, format!("{value:?}"), &taken.from);
             }
@@ -295,7 +296,7 @@ fn rewards(draft: &mut Draft) {
     manager(draft);
     match draft.is_on("reward_model.enable") {
         true => parts::reward_model(draft, "reward_model.model.path"),
-        false => draft.leave_out("reward_model.model.path", "switched off there"),
+        false => draft.leave_out("reward_model.model.path", why::OFF),
     }
     if !draft.has_reward() {
         let why = "verl picks a scorer by each row's data_source, which the file does not say";
