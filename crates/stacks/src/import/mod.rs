@@ -10,10 +10,10 @@ mod write;
 
 pub use write::Imported;
 
+use crate::launch::{self, Launch};
 use crate::secret::withhold;
 use crate::setting::{SURROUNDINGS, Setting, TRAINER, one_line};
 use crate::stack::Stack;
-use crate::launch::{self, Launch};
 use crate::unbuilt;
 use draft::{Draft, Import};
 use plimsoll_base::{Error, Result};
@@ -71,7 +71,8 @@ fn draft_of(
     let (surroundings, mut settings): (Vec<Setting>, Vec<Setting>) =
         settings.partition(|one| SURROUNDINGS.iter().any(|start| one.key.starts_with(start)));
     let is_of_stack = |one: &Setting| one.key != TRAINER && stack.table.row_of(&one.key).is_some();
-    if !settings.iter().any(is_of_stack) {
+    let is_without_job = |one: &Setting| one.key == TRAINER && import.job(&one.value).is_none();
+    if !settings.iter().any(|one| is_of_stack(one) || is_without_job(one)) {
         return Ok(None);
     }
     settings.extend(wishes.trainer.iter().map(|name| Setting::new(TRAINER, name, 0)));
@@ -102,12 +103,17 @@ fn trainer_unknown(import: &Import, file: &str) -> Error {
 
 fn no_trainer(import: &Import, trainer: &str) -> Error {
     let message = format!("the trainer is `{}`, whose job is not built here", one_line(trainer));
-    if ["gkd", "distillation", "kd"].contains(&trainer) {
-        return Error::usage("import-no-method", message)
-            .fact("method = \"distill\" is the one here that learns from a teacher: its samples are its own, and its loss is another")
-            .hint("write its run file by hand: docs/methods.md describes `distill`");
-    }
-    Error::usage("import-no-method", message)
-        .fact(format!("built are the jobs of {}'s trainers {}", import.title, trainers(import)))
-        .hint("docs/methods.md lists the methods; --trainer NAME names another trainer than the file")
+    let error = Error::usage("import-no-method", message);
+    let Some((_, method)) = import.nearest.iter().find(|(name, _)| *name == trainer) else {
+        return error
+            .fact(format!("built are the jobs of {}'s trainers {}", import.title, trainers(import)))
+            .hint("docs/methods.md lists the methods; --trainer NAME names another trainer than the file");
+    };
+    let what = match *method {
+        "distill" => "it learns from a teacher too: its samples are its own, and its loss is another",
+        _ => "its loss is another",
+    };
+    error
+        .fact(format!("the nearest method here is `{method}`: {what}"))
+        .hint(format!("write its run file by hand: docs/methods.md describes `{method}`"))
 }

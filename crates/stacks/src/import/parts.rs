@@ -23,7 +23,15 @@ pub(crate) fn model(draft: &mut Draft, name: &str) {
                 draft.is_not_built(&taken, what);
             }
         }
-        None => draft.miss("model", name, MODEL),
+        None => {
+            // A path of which a part is not known still says in its last part what it is.
+            if let Some((taken, what)) =
+                draft.unread(name).and_then(|one| Some((one.clone(), unbuilt::of_model(&one.value)?)))
+            {
+                draft.refuse(&taken, what);
+            }
+            draft.miss("model", name, MODEL);
+        }
     }
 }
 

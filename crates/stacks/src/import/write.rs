@@ -145,7 +145,9 @@ fn counted(engine: usize, idle: usize) -> Option<String> {
         (0, 0) => return None,
         (engine, 0) => format!("{} of the engine there", options(engine)),
         (0, idle) => format!("{} off or at the default there", options(idle)),
-        (engine, idle) => format!("{} of the engine there, {idle} off or at the default there", options(engine)),
+        (engine, idle) => {
+            format!("{} of the engine there, {idle} off or at the default there", options(engine))
+        }
     };
     Some(format!("left out: {what} (--all lists them)"))
 }

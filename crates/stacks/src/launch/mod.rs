@@ -92,8 +92,9 @@ fn read_text(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|err| unreadable(&err))?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(other_file(path, "is larger than 1 MiB")
-            .hint("give a script or a configuration, not a model or data file; a notebook without its outputs"));
+        return Err(other_file(path, "is larger than 1 MiB").hint(
+            "give a script or a configuration, not a model or data file; a notebook without its outputs",
+        ));
     }
     String::from_utf8(bytes).map_err(|err| {
         other_file(path, &format!("is not UTF-8 text: byte {}", err.utf8_error().valid_up_to()))

@@ -59,7 +59,9 @@ fn python(source: &str) -> String {
     for line in source.lines() {
         let start = line.trim_start();
         // `%` before a name is a magic; before anything else it is the remainder of a division.
-        let is_magic = start.strip_prefix('%').is_some_and(|rest| rest.starts_with(|c: char| c == '%' || c.is_alphabetic()));
+        let is_magic = start
+            .strip_prefix('%')
+            .is_some_and(|rest| rest.starts_with(|c: char| c == '%' || c.is_alphabetic()));
         let is_skipped = is_other || goes_on || is_magic || start.starts_with(['!', '?']);
         goes_on = is_skipped && line.ends_with('\\');
         code += if is_skipped { "" } else { line };

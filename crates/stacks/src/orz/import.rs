@@ -24,6 +24,7 @@ pub(super) static IMPORT: Import = Import {
         takes: &[],
         combine,
     }],
+    nearest: &[],
 };
 
 const DATA: data::Of = data::Of {

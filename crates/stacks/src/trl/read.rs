@@ -15,7 +15,13 @@ pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
     let given = script::read(source);
     if !given.is_empty() {
         // What a parser reads is in the command alone: without it every setting would be TRL's default.
-        return if script::is_parsed(text) { Vec::new() } else { given };
+        let is_built = |name: &str| super::IMPORT.job(name).is_some();
+        let trainer = named_trainer(&given).filter(|name| !is_built(name));
+        return match (trainer, script::is_parsed(text)) {
+            (Some(name), _) => vec![Setting::new(TRAINER, name, 0)],
+            (None, true) => Vec::new(),
+            (None, false) => given,
+        };
     }
     if let Some(given) = command_of_script(source) {
         return given;

@@ -96,6 +96,13 @@ fn method(draft: &mut Draft) -> Result<()> {
             _ => draft.is_not_built(&loss, Unbuilt::Objective),
         }
     }
+    // Without a correction the ratio is clipped as it is here.
+    if let Some(loss) = draft.take("algorithm.rollout_correction.loss_type") {
+        match loss.value.as_str() {
+            "ppo_clip" => draft.leave(&loss, why::SAME),
+            _ => draft.is_not_built(&loss, Unbuilt::Objective),
+        }
+    }
     draft.set_text("method", method, &taken.from);
     // SAPO's temperatures are those of its paper here.
     for (name, value) in [("actor_rollout_ref.actor.tau_pos", 1.0), ("actor_rollout_ref.actor.tau_neg", 1.05)]

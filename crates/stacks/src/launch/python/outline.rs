@@ -30,7 +30,10 @@ pub(crate) struct Outline<'a> {
     code: Code<'a>,
     assignments: BTreeMap<String, Vec<Assignment>>,
     functions: BTreeSet<String>,
-    classes: BTreeSet<String>,
+    /// Classes, and the text of what each derives from.
+    classes: BTreeMap<String, String>,
+    /// Classes and functions that are defined within others.
+    nested: BTreeSet<String>,
     /// A name, and the module and name that it was imported from.
     imports: BTreeMap<String, (String, String)>,
     cost: Cell<usize>,
@@ -43,7 +46,8 @@ impl<'a> Outline<'a> {
             code,
             assignments: BTreeMap::new(),
             functions: BTreeSet::new(),
-            classes: BTreeSet::new(),
+            classes: BTreeMap::new(),
+            nested: BTreeSet::new(),
             imports: BTreeMap::new(),
             cost: Cell::new(0),
         };
@@ -82,7 +86,11 @@ impl<'a> Outline<'a> {
                 self.functions.insert(code.word(range.start + 2).into());
             }
             "class" if indent == 0 => {
-                self.classes.insert(code.word(range.start + 1).into());
+                let bases = code.source(&(range.start + 2..range.end));
+                self.classes.insert(code.word(range.start + 1).into(), code.text[bases].into());
+            }
+            "def" | "class" => {
+                self.nested.insert(code.word(range.start + 1).into());
             }
             "from" => self.import(range),
             _ => self.assignment(range, !branches.is_empty()),
@@ -108,9 +116,13 @@ impl<'a> Outline<'a> {
         let Some(sign) = self.code.find(&range, "=") else { return };
         let left = range.start..sign;
         let typed = self.code.find(&left, ":").unwrap_or(left.end);
-        for part in self.code.parts(left.start..typed) {
+        let (names, whole) = (self.code.parts(left.start..typed), sign + 1..range.end);
+        // `A, B = 1, 2`; all names of `A, B = f()` mean the call.
+        let values = if names.len() > 1 { self.code.items(whole.clone()) } else { Vec::new() };
+        for (index, part) in names.iter().enumerate() {
             if part.len() == 1 && self.code.is_name(part.start) {
-                let one = Assignment { at: range.start, value: sign + 1..range.end, in_branch };
+                let own = values.get(index).filter(|_| values.len() == names.len()).unwrap_or(&whole);
+                let one = Assignment { at: range.start, value: own.clone(), in_branch };
                 self.assignments.entry(self.code.word(part.start).into()).or_default().push(one);
             }
         }
@@ -125,6 +137,12 @@ impl<'a> Outline<'a> {
         let defines = |at: usize| matches!(before(at), "def" | "class");
         let found = (0..self.code.tokens.len()).filter(is_call).filter(|&at| !defines(at)).take(CALLS_MAX);
         found.map(|at| self.code.call(self.whole_name(at), at, at + 1)).collect()
+    }
+
+    /// Returns the first name of the file, imported ones among them, that `is_it` is true for.
+    pub fn name(&self, is_it: impl Fn(&str) -> bool) -> Option<&str> {
+        let names = (0..self.code.tokens.len()).filter(|&at| self.code.is_name(at));
+        names.map(|at| self.code.word(at)).find(|name| is_it(name))
     }
 
     /// The line of a token, from 1.
@@ -190,7 +208,35 @@ impl<'a> Outline<'a> {
     }
 
     pub fn is_class(&self, name: &str) -> bool {
-        self.classes.contains(name)
+        self.classes.contains_key(name)
+    }
+
+    /// True for a class or a function that is defined within another one, and not at the top level too.
+    pub fn is_nested(&self, name: &str) -> bool {
+        self.nested.contains(name) && !self.is_class(name) && !self.is_function(name)
+    }
+
+    /// Returns the class of the file that derives from one whose name ends in `ending`.
+    pub fn derives_from(&self, ending: &str) -> Option<&str> {
+        let is_it = |bases: &str| {
+            bases.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word.ends_with(ending))
+        };
+        self.classes.iter().find(|(_, bases)| is_it(bases)).map(|(name, _)| name.as_str())
+    }
+
+    /// Names that are imported from a package or its modules, as the file knows them.
+    pub fn names_of_package<'b>(&'b self, package: &'b str) -> impl Iterator<Item = &'b str> {
+        let is_in = move |module: &str| {
+            module.strip_prefix(package).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        self.imports.iter().filter(move |(_, (module, _))| is_in(module)).map(|(name, _)| name.as_str())
+    }
+
+    /// The text of each item of a list or tuple that is written in the bytes of `range`.
+    pub fn items(&self, range: &Range<usize>) -> Vec<String> {
+        let before = |end: usize| self.code.tokens.partition_point(|token| token.start < end);
+        let parts = self.code.items(before(range.start)..before(range.end));
+        parts.iter().map(|part| self.source(&self.code.source(part))).collect()
     }
 
     /// The module and the name there that a name was imported from.
