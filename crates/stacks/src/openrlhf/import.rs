@@ -176,6 +176,12 @@ fn rewards(draft: &mut Draft) {
         draft.add_reward(&taken.from, reward);
     }
     parts::reward_model(draft, "reward_pretrain");
+    // The score of a cut response is multiplied by it, or is it: 0 is no switch, 1 changes nothing.
+    if let Some((factor, taken)) = draft.take_number("stop_properly_penalty_coef")
+        && factor != 1.0
+    {
+        draft.is_not_built(&taken, Unbuilt::Objective);
+    }
     if let Some(taken) = draft.take_text("agent_func_path") {
         // Its class has reset(states) and step(states), an environment here reset(seed) and step(response): it cannot play.
         draft.is_not_built(&taken, Unbuilt::Agent);

@@ -107,7 +107,7 @@ pub(super) static TABLE: Table = Table {
         ("algo.advantage.is_correction_level", Idle, Lost(why::SAME)),
         ("algo.advantage.is_correction_gating", Idle, Lost(why::SAME)),
         ("ptx_coef", Idle, NotBuilt(Objective)),
-        ("stop_properly_penalty_coef|reward.stop_properly_penalty_coef", Idle, NotBuilt(Objective)),
+        ("stop_properly_penalty_coef|reward.stop_properly_penalty_coef", Idle, Later),
         ("balancing_loss_coef", Idle, Lost("it is `loss.balance_coef` here, which a model with experts takes")),
         ("gradient_checkpointing|actor.gradient_checkpointing_enable|model.gradient_checkpointing_enable", Used, Recompute),
         ("adam_offload|ds.adam_offload", Used, Offload("optimizer")),

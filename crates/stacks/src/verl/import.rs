@@ -214,7 +214,8 @@ pub(super) fn steps(draft: &mut Draft) {
 
 fn kl(draft: &mut Draft) {
     let in_loss = draft.is_on("actor_rollout_ref.actor.use_kl_loss");
-    let in_reward = draft.is_on("algorithm.use_kl_in_reward");
+    let is_older = !in_loss && is_before_the_switch(draft);
+    let in_reward = is_older || draft.is_on("algorithm.use_kl_in_reward");
     if in_loss
         && in_reward
         && let Some(taken) = draft.take("algorithm.use_kl_in_reward")
@@ -240,10 +241,20 @@ fn kl(draft: &mut Draft) {
     draft.set_text(
         "loss.kl_in",
         if in_loss { "loss" } else { "reward" },
-        if in_loss { "use_kl_loss" } else { "use_kl_in_reward" },
+        match in_loss {
+            true => "use_kl_loss",
+            false if is_older => "as before verl 0.3",
+            false => "use_kl_in_reward",
+        },
     );
     if let Some((coef, taken)) = draft.take_number(used[0]) {
         draft.set_toml("loss.kl_coef", format!("{coef:?}"), &taken.from);
+        if is_older {
+            draft.change(&taken, "it is in the reward, as before verl 0.3; since then only use_kl_in_reward puts it there");
+            if !is_of_old_version(draft) {
+                draft.is_not_built(&taken, Unbuilt::Version);
+            }
+        }
     }
     if let Some(taken) = draft.take(used[1]) {
         match taken.value.as_str() {
@@ -253,6 +264,19 @@ fn kl(draft: &mut Draft) {
             _ => draft.is_not_built(&taken, Unbuilt::Objective),
         }
     }
+}
+
+/// True if a file writes the coefficient and not the switch, which came with 0.3: until then the term was in the reward, unless it was
+/// in the loss.
+fn is_before_the_switch(draft: &Draft) -> bool {
+    let coef = "algorithm.kl_ctrl.kl_coef";
+    !draft.has("algorithm.use_kl_in_reward") && draft.is_written(coef) && !draft.is_zero(coef)
+}
+
+/// True for a file with what only versions before 0.3 take.
+fn is_of_old_version(draft: &Draft) -> bool {
+    draft.is_given("actor_rollout_ref.actor.fsdp_config.grad_offload")
+        || draft.variable("VLLM_ATTENTION_BACKEND") == Some("XFORMERS")
 }
 
 /// The coefficient in the reward may adapt; the rule is the same here.

@@ -167,6 +167,51 @@ fn r_options_of_a_branch_are_sure_or_refused_one_by_one() {
     check(&npu, "data.train_batch_size=$N ${B[@]}", "prompts_per_step = 4");
 }
 
+/// 0.0 was taken for a switch that is off: there a cut response has no reward then.
+#[test]
+fn r_a_factor_of_cut_responses_was_left_out() {
+    let script = |factor: &str| {
+        format!("python3 -m openrlhf.cli.train_ppo_ray --pretrain a/b --reward.stop_properly_penalty_coef {factor}\n")
+    };
+    for factor in ["0.0", "-1", "0.5"] {
+        assert_eq!(refused("openrlhf", "x.sh", &script(factor)).slug, "import-not-built", "{factor}");
+    }
+    assert!(imported("openrlhf", "x.sh", &script("1.0"), false).is_ok());
+}
+
+/// Files for verl before 0.3 lost their KL term.
+#[test]
+fn r_a_coefficient_without_a_switch_was_left_out() {
+    let error = refused("verl", "x.sh", &format!("{VERL} algorithm.kl_ctrl.kl_coef=0.002\n"));
+    assert!(error.to_string().contains("write algorithm.use_kl_in_reward, True or False"), "{error}");
+    let old = "algorithm.kl_ctrl.kl_coef=0.002 actor_rollout_ref.actor.fsdp_config.grad_offload=False";
+    for (more, expect) in [
+        (old, Some("reward")),
+        ("algorithm.kl_ctrl.kl_coef=0.0", None),
+        ("algorithm.kl_ctrl.kl_coef=0.002 algorithm.use_kl_in_reward=True", Some("reward")),
+        ("algorithm.kl_ctrl.kl_coef=0.002 algorithm.use_kl_in_reward=False", None),
+        ("algorithm.kl_ctrl.kl_coef=0.002 actor_rollout_ref.actor.use_kl_loss=True", Some("loss")),
+        ("", None),
+    ] {
+        let run = imported("verl", "x.sh", &format!("{VERL} {more}\n"), false).expect(more).run_file;
+        let place = ["reward", "loss"].into_iter().find(|place| run.contains(&format!("kl_in = \"{place}\"")));
+        assert_eq!(place, expect, "{more}: {run}");
+        assert_eq!(run.contains("kl_coef = 0.002"), expect == Some("reward"), "{more}: {run}");
+    }
+}
+
+/// The last turn alone was learnt, with exit code 0.
+#[test]
+fn r_sft_of_every_turn_is_refused() {
+    for (stack, script) in [
+        ("openrlhf", "python3 -m openrlhf.cli.train_sft --pretrain a/b --dataset x.jsonl --multiturn\n"),
+        ("verl", "torchrun -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=a/b data.multiturn.enable=true\n"),
+    ] {
+        let error = refused(stack, "x.sh", script);
+        assert!(error.to_string().contains("there every turn of the assistant"), "{error}");
+    }
+}
+
 #[test]
 fn names_of_a_tuple_are_its_items() {
     let script = "from trl import GRPOConfig, GRPOTrainer\nname, (out) = (\"a/b\", \"runs/x\")\n\
