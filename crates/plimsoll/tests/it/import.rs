@@ -248,7 +248,7 @@ fn keys(content: &str) -> impl Iterator<Item = &str> {
 /// Imports `content`: the run file must hold `lines`, its end and stderr `remarks`, and it must plan.
 fn check(stack: &str, name: &str, content: &str, lines: &[&str], remarks: &[&str]) {
     let folder = Folder::new();
-    let output = plimsoll(&["import", stack, &folder.write(name, content)]);
+    let output = plimsoll(&["import", stack, &folder.write(name, content), "--all"]);
     let (run, notes) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{notes}");
     // No key is dropped silently: each is in the run file, as a key's origin or as a remark.

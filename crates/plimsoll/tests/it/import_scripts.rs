@@ -18,7 +18,7 @@ fn import(name: &str, more: &[&str]) -> std::process::Output {
 
 /// Imports a launch file: the run file must hold `lines`, its remarks `remarks`, and the plan must read it.
 fn check(name: &str, more: &[&str], lines: &[&str], remarks: &[&str]) {
-    let output = import(name, more);
+    let output = import(name, &[more, &["--all"]].concat());
     let (run, notes) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{name}: {notes}");
     for line in lines {
@@ -59,6 +59,22 @@ fn scripts_of_trl() {
             &reward("reward_words"),
         ],
         &["changed: reward_funcs = "],
+    );
+    check(
+        "trl-grpo-notebook.ipynb",
+        &[],
+        &[
+            "method = \"grpo\"",
+            "model = \"hf:Qwen/Qwen2.5-0.5B-Instruct\"",
+            "aggregation = \"seq_mean_token_sum_norm\"",
+            "rank = 16",
+            "dir = \"out/stories\"",
+            "steps = 200",
+        ],
+        &[
+            &format!("missing: {}: Python loads no function", launch_file("trl-grpo-notebook.py")),
+            "left out: use_vllm = True: no other engine",
+        ],
     );
     check(
         "trl-grpo-readme.py",

@@ -290,13 +290,17 @@ impl Draft {
     /// True if the file itself writes this setting.
     pub fn is_written(&self, name: &str) -> bool {
         let of = |entry: &Entry| entry.row.map(|row| first_name(self.table.rows[row].0));
-        self.entries.iter().any(|entry| of(entry) == Some(name) && !entry.is_default && !entry.given.is_unset())
+        self.entries
+            .iter()
+            .any(|entry| of(entry) == Some(name) && !entry.is_default && !entry.given.is_unset())
     }
 
     /// True if a setting of the file is the number 0.
     pub fn is_zero(&self, name: &str) -> bool {
         let is_it = |entry: &Entry| entry.row.is_some_and(|row| first_name(self.table.rows[row].0) == name);
-        self.entries.iter().any(|entry| is_it(entry) && !entry.is_default && number(&entry.given.value) == Some(0.0))
+        self.entries
+            .iter()
+            .any(|entry| is_it(entry) && !entry.is_default && number(&entry.given.value) == Some(0.0))
     }
 
     /// True if the file has an option of this very name, known or not.

@@ -250,7 +250,10 @@ fn kl(draft: &mut Draft) {
     if let Some((coef, taken)) = draft.take_number(used[0]) {
         draft.set_toml("loss.kl_coef", format!("{coef:?}"), &taken.from);
         if is_older {
-            draft.change(&taken, "it is in the reward, as before verl 0.3; since then only use_kl_in_reward puts it there");
+            draft.change(
+                &taken,
+                "it is in the reward, as before verl 0.3; since then only use_kl_in_reward puts it there",
+            );
             if !is_of_old_version(draft) {
                 draft.is_not_built(&taken, Unbuilt::Version);
             }

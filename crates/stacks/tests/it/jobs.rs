@@ -171,7 +171,9 @@ fn r_options_of_a_branch_are_sure_or_refused_one_by_one() {
 #[test]
 fn r_a_factor_of_cut_responses_was_left_out() {
     let script = |factor: &str| {
-        format!("python3 -m openrlhf.cli.train_ppo_ray --pretrain a/b --reward.stop_properly_penalty_coef {factor}\n")
+        format!(
+            "python3 -m openrlhf.cli.train_ppo_ray --pretrain a/b --reward.stop_properly_penalty_coef {factor}\n"
+        )
     };
     for factor in ["0.0", "-1", "0.5"] {
         assert_eq!(refused("openrlhf", "x.sh", &script(factor)).slug, "import-not-built", "{factor}");
@@ -194,7 +196,8 @@ fn r_a_coefficient_without_a_switch_was_left_out() {
         ("", None),
     ] {
         let run = imported("verl", "x.sh", &format!("{VERL} {more}\n"), false).expect(more).run_file;
-        let place = ["reward", "loss"].into_iter().find(|place| run.contains(&format!("kl_in = \"{place}\"")));
+        let place =
+            ["reward", "loss"].into_iter().find(|place| run.contains(&format!("kl_in = \"{place}\"")));
         assert_eq!(place, expect, "{more}: {run}");
         assert_eq!(run.contains("kl_coef = 0.002"), expect == Some("reward"), "{more}: {run}");
     }
@@ -205,7 +208,10 @@ fn r_a_coefficient_without_a_switch_was_left_out() {
 fn r_sft_of_every_turn_is_refused() {
     for (stack, script) in [
         ("openrlhf", "python3 -m openrlhf.cli.train_sft --pretrain a/b --dataset x.jsonl --multiturn\n"),
-        ("verl", "torchrun -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=a/b data.multiturn.enable=true\n"),
+        (
+            "verl",
+            "torchrun -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=a/b data.multiturn.enable=true\n",
+        ),
     ] {
         let error = refused(stack, "x.sh", script);
         assert!(error.to_string().contains("there every turn of the assistant"), "{error}");
