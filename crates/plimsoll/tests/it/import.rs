@@ -484,7 +484,7 @@ fn output_is_never_overwritten() {
     let first = plimsoll(&["import", "trl", &file, "--output", out, "--quiet"]);
     assert_eq!((first.status.code(), first.stdout.len(), first.stderr.len()), (Some(0), 0, 0));
     let written = std::fs::read(out).expect("the run file");
-    check_refused(&["import", "trl", &file, "--output", out], 2, &["error[run-file-exists]"]);
+    check_refused(&["import", "trl", &file, "-o", out], 2, &["error[run-file-exists]"]);
     assert_eq!(std::fs::read(out).expect("the run file"), written);
 }
 

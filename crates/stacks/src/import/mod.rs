@@ -103,10 +103,10 @@ fn trainer_unknown(import: &Import, file: &str) -> Error {
 
 fn no_trainer(import: &Import, trainer: &str) -> Error {
     let message = format!("the trainer is `{}`, whose job is not built here", one_line(trainer));
-    let error = Error::usage("import-no-method", message);
+    let built = format!("built are the jobs of {}'s trainers {}", import.title, trainers(import));
+    let error = Error::usage("import-no-method", message).fact(built);
     let Some((_, method)) = import.nearest.iter().find(|(name, _)| *name == trainer) else {
         return error
-            .fact(format!("built are the jobs of {}'s trainers {}", import.title, trainers(import)))
             .hint("docs/methods.md lists the methods; --trainer NAME names another trainer than the file");
     };
     let what = match *method {

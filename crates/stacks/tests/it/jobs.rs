@@ -159,6 +159,7 @@ fn r_options_of_a_branch_are_sure_or_refused_one_by_one() {
         format!("A=()\nif [ $1 ]; then A+=({lora}); fi"),
         format!("A=\"x=1 y=2\"\nif [ $1 ]; then A=\"$A {lora}\"; fi"),
         format!("case $1 in x) A=(a=1 {lora});; *) A=(a=1);; esac"),
+        format!("[ $1 = x ] && A+=({lora})"),
     ] {
         check(&before, "${A[@]}", "lora_rank = 8: what it holds decides the job, and cannot be read");
     }

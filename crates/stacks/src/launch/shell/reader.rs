@@ -1,8 +1,9 @@
 //! Reads a script into commands: words, quotes, comments, redirections, here documents, assignments and branches.
 
-use super::expand::{BRANCH, Closings, Variables};
-use super::word::{VALUE_BYTES_MAX, Word};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use super::branches::{Branch, holds_options, parts};
+use super::expand::{Closings, Variables};
+use super::word::{VALUE_BYTES_MAX, WORDS_MAX, Word};
+use std::collections::VecDeque;
 
 /// What a script says: its commands, and the variables that it sets.
 pub(crate) struct Script {
@@ -14,27 +15,6 @@ pub(crate) struct Script {
 const TOO_LONG: &str = "holds more than a variable may hold here";
 /// Deepest branches that are followed.
 const BRANCHES_MAX: usize = 64;
-/// Most words of an array that grows.
-const WORDS_MAX: usize = 4096;
-
-/// A branch of the script, whose variables are not known after it.
-#[derive(Default)]
-struct Branch {
-    /// Each name that this arm of it has set, with its value before.
-    touched: Vec<(String, Option<Vec<Word>>)>,
-    /// Names that earlier arms have set, and the words that they may have added. Names of inner branches are unknown already, and
-    /// only an assignment, which is noted here too, makes one known again.
-    others: BTreeMap<String, Arms>,
-    is_case: bool,
-    /// How many arms there are, and whether one of them is run in any case.
-    arms: usize,
-    has_default: bool,
-    /// True in an arm for other machines than those of the product.
-    is_elsewhere: bool,
-}
-
-/// What a variable is after each arm of a branch that sets it; nothing after one that makes it unknown.
-type Arms = Vec<Option<Vec<Word>>>;
 
 /// What an assignment does to the value that a variable had.
 enum Before {
@@ -43,63 +23,6 @@ enum Before {
     Grows {
         is_list: bool,
     },
-}
-
-/// The words of a variable that is one of `all` after a branch: those that it has in any case are known. Nothing if it is no list of
-/// options.
-fn joined(all: &[Vec<Word>]) -> Option<Vec<Word>> {
-    let all: Vec<Vec<Word>> = all.iter().map(|words| options(words)).collect();
-    if all.windows(2).all(|two| two[0] == two[1]) {
-        return all.into_iter().next();
-    }
-    let count: usize = all.iter().map(Vec::len).sum();
-    if count > WORDS_MAX || all.iter().all(|words| words.len() == 1) {
-        return None;
-    }
-    let texts = |words: &[Word]| words.iter().map(|word| word.text.clone()).collect::<BTreeSet<String>>();
-    let common = all.iter().map(|words| texts(words)).reduce(|some, more| &some & &more)?;
-    let is_sure = |word: &Word| common.contains(&word.text);
-    let (mut before, mut after) = (Vec::new(), Vec::new());
-    for words in &all {
-        let first = words.iter().position(is_sure).unwrap_or(0);
-        for (index, word) in words.iter().enumerate().filter(|(_, word)| !is_sure(word)) {
-            let open = Word { open: word.open.or(Some(BRANCH)), ..word.clone() };
-            if index < first { before.push(open) } else { after.push(open) }
-        }
-    }
-    let sure = all[0].iter().filter(|word| is_sure(word)).cloned();
-    Some(before.into_iter().chain(sure).chain(after).collect())
-}
-
-/// The words of a variable; a text that holds options is cut at its spaces.
-fn options(words: &[Word]) -> Vec<Word> {
-    match words {
-        [one] if holds_options(one) => parts(one).collect(),
-        words => words.to_vec(),
-    }
-}
-
-/// True for a text of several options, each of which is known by itself, whatever else in the text is not.
-fn holds_options(word: &Word) -> bool {
-    let is_option = |text: &&str| text.contains('=') || text.starts_with("--");
-    let (all, first) = (word.text.split_whitespace(), word.text.split_whitespace().next());
-    let is_first = first.as_ref().is_some_and(is_option);
-    // One option may have a value with spaces.
-    let has_several = match first.is_some_and(|first| first.starts_with("--")) {
-        true => all.count() > 1,
-        false => all.filter(|text| text.contains('=')).count() > 1,
-    };
-    is_first && has_several && !word.text.contains('`') && !word.text.contains("$(")
-}
-
-/// The parts of a text, of which one is not known if it has a variable that is not.
-fn parts(word: &Word) -> impl Iterator<Item = Word> {
-    let one = |text: &str| Word {
-        text: text.into(),
-        open: word.open.filter(|_| text.contains('$')),
-        line: word.line,
-    };
-    word.text.split_whitespace().map(one)
 }
 
 pub(super) struct Shell {
@@ -114,6 +37,8 @@ pub(super) struct Shell {
     branches: Vec<Branch>,
     /// Branches within the deepest one that is followed.
     deeper: usize,
+    /// True after `[ a = b ] &&`.
+    is_condition: bool,
     /// Where the text of here documents ends that the current line announces.
     documents: VecDeque<String>,
     assigned: Vec<(String, String, usize)>,
@@ -136,6 +61,7 @@ pub(super) fn read(text: &str) -> Script {
         variables: Variables::new(),
         branches: Vec::new(),
         deeper: 0,
+        is_condition: false,
         documents: VecDeque::new(),
         assigned: Vec::new(),
     };
@@ -203,14 +129,13 @@ impl Shell {
                 }
                 '\n' | ';' | '&' | '|' | '(' | ')' => {
                     self.at += 1;
-                    // The end of an arm.
-                    if let Some(branch) = self.branches.last_mut().filter(|one| one.touched.is_empty()) {
-                        branch.is_elsewhere |= Shell::is_elsewhere(&words);
-                        // Of kinds of machines one is this one.
-                        branch.has_default |= branch.is_case && branch.is_elsewhere;
-                        branch.has_default |=
-                            branch.is_case && matches!(words.as_slice(), [one] if one.text == "*");
+                    // The end of a pattern, of a condition, or of an arm.
+                    if let Some(branch) = self.branches.last_mut() {
+                        branch.begin_arm(&words);
                     }
+                    let is_joined = "&|".contains(c) && self.peek(0) == Some(c);
+                    self.at += usize::from(is_joined);
+                    self.is_condition = is_joined && is_condition(&words);
                     if c == ';'
                         && self.peek(0) == Some(';')
                         && self.branches.last().is_some_and(|one| one.is_case)
@@ -244,9 +169,7 @@ impl Shell {
     fn is_opener(&mut self, word: &str) -> bool {
         match word {
             "if" | "for" | "while" | "until" | "case" | "select" => match self.branches.len() {
-                0..BRANCHES_MAX => {
-                    self.branches.push(Branch { is_case: word == "case", ..Branch::default() })
-                }
+                0..BRANCHES_MAX => self.branches.push(Branch::new(word == "case")),
                 _ => self.deeper += 1,
             },
             "else" | "elif" => {
@@ -268,44 +191,11 @@ impl Shell {
             return;
         }
         let Some(mut branch) = self.branches.pop() else { return };
-        // What this arm leaves of each name, and before it the oldest value, which is the last one taken back.
-        let mut after: BTreeMap<String, Option<Vec<Word>>> = BTreeMap::new();
-        for (name, before) in branch.touched.drain(..).rev() {
-            let now = self.variables.take(&name);
-            after.entry(name.clone()).or_insert(now);
-            match before {
-                Some(words) => self.variables.set(&name, words),
-                None => self.variables.forget(&name),
-            }
+        branch.end_arm(&mut self.variables, is_end);
+        match is_end {
+            true => branch.end(&mut self.variables),
+            false => self.branches.push(branch),
         }
-        let is_elsewhere = std::mem::take(&mut branch.is_elsewhere);
-        branch.arms += usize::from(!is_elsewhere && !(is_end && branch.is_case && after.is_empty()));
-        for (name, words) in after.into_iter().filter(|_| !is_elsewhere) {
-            branch.others.entry(name).or_default().push(words);
-        }
-        if !is_end {
-            return self.branches.push(branch);
-        }
-        for (name, arms) in branch.others {
-            self.settle(&name, arms, branch.arms, branch.has_default);
-        }
-    }
-
-    /// Gives a variable what it has after a branch, whose arms have set it to `set`.
-    fn settle(&mut self, name: &str, set: Arms, arms: usize, has_default: bool) {
-        let keeps = !has_default || set.len() < arms;
-        let before = keeps.then(|| self.variables.take(name).unwrap_or_default());
-        let all: Option<Vec<Vec<Word>>> = before.map(Some).into_iter().chain(set).collect();
-        match all.and_then(|all| joined(&all)) {
-            Some(words) => self.variables.set(name, words),
-            None => self.variables.depends(name),
-        }
-    }
-
-    /// True if a branch goes on only where the file runs on a machine of another kind: `npu)`, `if [ "$DEVICE" = npu ]`.
-    fn is_elsewhere(words: &[Word]) -> bool {
-        let texts: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
-        matches!(texts.as_slice(), ["npu"] | ["[" | "[[", _, "=" | "==", "npu", ..])
     }
 
     /// Skips `> file`, `2>&1`, `< file`, and takes note of `<< MARK`.
@@ -361,7 +251,15 @@ impl Shell {
             }
         }
         let before = if adds { Before::Grows { is_list } } else { Before::Goes };
+        // `[ a = b ] && NAME=value` is a branch of its own.
+        let is_branch = self.is_condition && self.branches.len() < BRANCHES_MAX && self.deeper == 0;
+        if is_branch {
+            self.branches.push(Branch::new(false));
+        }
         self.keep(&name, words, before);
+        if is_branch {
+            self.restore(true);
+        }
         true
     }
 
@@ -452,6 +350,11 @@ impl Shell {
             into.push(word);
         }
     }
+}
+
+/// True for a command that only asks: `[ a = b ]`, `test a`.
+fn is_condition(words: &[Word]) -> bool {
+    words.first().is_some_and(|word| matches!(word.text.as_str(), "[" | "[[" | "test"))
 }
 
 /// Appends what a variable holds; true if a word has begun or goes on.
