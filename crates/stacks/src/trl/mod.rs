@@ -47,7 +47,7 @@ static IMPORT: Import = Import {
     title: "TRL",
     file: "a shell script with `trl grpo --flag value ...`, YAML or JSON, a Python script or a notebook; also of sft, dpo, reward and rloo",
     adapter: Some(|draft| lora(draft, &LORA)),
-    jobs: &[import::GRPO, import::RLOO, pairs::SFT, pairs::DPO, pairs::REWARD],
+    jobs: pairs::JOBS,
     nearest: &[
         ("gkd", "distill"),
         ("distillation", "distill"),

@@ -1,5 +1,5 @@
 //! Jobs that were another one with exit code 0, or refused for a reason that was not theirs: trainers, classes within functions,
-//! pictures, options of branches; and the order of what is said of the rest.
+//! pictures, options of branches; and the order of the notes.
 
 use plimsoll_base::{Error, Result};
 use plimsoll_stacks::{Imported, Wishes, find, import, settings};

@@ -53,7 +53,7 @@ impl Branch {
             }
         }
         let is_elsewhere = std::mem::take(&mut self.is_elsewhere);
-        self.arms += usize::from(!is_elsewhere && !(is_end && self.is_case && after.is_empty()));
+        self.arms += usize::from(!(is_elsewhere || is_end && self.is_case && after.is_empty()));
         for (name, words) in after.into_iter().filter(|_| !is_elsewhere) {
             self.others.entry(name).or_default().push(words);
         }
