@@ -120,7 +120,7 @@ def page(rows):
         "# Published scripts, imported", "",
         f"`bench/import_scripts.py` has imported {len(rows)} published scripts, each as its commit has it. {count('whole')} are whole: exit code 0, and"
         f" method, adapter, turns and loss are those of the script. {count('another job')} are another job with exit code 0.", "",
-        "What a job is was written from reading the script (`bench/import_scripts.json`), before it was imported. A key that is missing is one"
+        "What a job is was written from reading the script (`bench/import_scripts.json`), and not from what the import made of it. A key that is missing is one"
         " that only the user knows, such as a reward that no file names; the plan refuses the run file by its name until it is filled in.", "",
         "| script | commit | job | exit code | method | verdict | why |", "|---|---|---|---|---|---|---|",
     ]

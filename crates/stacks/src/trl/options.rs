@@ -3,7 +3,7 @@
 use crate::table::Memory::{Idle, Used};
 use crate::table::Take::*;
 use crate::table::{Table, why};
-use crate::unbuilt::Unbuilt::{Adapters, Images, Objective, Quantisation, Trainer};
+use crate::unbuilt::Unbuilt::{Adapters, Images, Objective, Optimizer, Quantisation, Trainer};
 
 pub(super) static TABLE: Table = Table {
     stack: "trl",
@@ -49,6 +49,8 @@ pub(super) static TABLE: Table = Table {
         ("adam_beta1", Idle, Later),
         ("adam_beta2", Idle, Later),
         ("optim", Used, Later),
+        ("optimizers", Idle, NotBuilt(Optimizer)),
+        ("optimizer_cls_and_kwargs", Idle, NotBuilt(Optimizer)),
         ("adam_epsilon", Idle, Number("train.adam_epsilon")),
         ("weight_decay", Idle, Number("train.weight_decay")),
         ("max_grad_norm", Idle, Number("train.grad_clip")),

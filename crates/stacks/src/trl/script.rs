@@ -73,6 +73,7 @@ pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
     if let Some(config) = config {
         script.given.extend(python::arguments(&outline, &config));
     }
+    script.attributes();
     if let Some(trainer) = trainer {
         script.trainer(name, &trainer);
     }
@@ -341,6 +342,22 @@ impl Script<'_> {
                 (Value::Name(name), _) => name,
                 (other, at) => self.outline.literal(&other, at).unwrap_or_else(|| name.clone()),
             },
+        }
+    }
+
+    /// What the file sets of its configuration after it is made: `config.beta = 0.1`. What a parser makes is `NAME_args`.
+    fn attributes(&mut self) {
+        let is_configuration = |object: &str, value: &Value| match value {
+            Value::Call(call) => call.last_name().ends_with("Config") || object.ends_with("_args"),
+            _ => false,
+        };
+        for (argument, at, in_branch) in self.outline.attributes(is_configuration) {
+            let key = argument.name.clone().unwrap_or_default();
+            let mut given = python::settings(self.outline, &key, &argument, at);
+            if in_branch {
+                given.iter_mut().for_each(|one| one.unreadable = Some(python::EXPRESSION));
+            }
+            self.given.extend(given);
         }
     }
 

@@ -219,6 +219,26 @@ fn r_sft_of_every_turn_is_refused() {
     }
 }
 
+/// What a script sets of its configuration later was lost.
+#[test]
+fn r_attributes_of_a_configuration_were_left_out() {
+    let script = |more: &str| {
+        format!(
+            "from trl import GRPOConfig, GRPOTrainer\nconfig = GRPOConfig(max_steps=4)\n{more}\n\
+             GRPOTrainer(model=\"a/b\", args=config, reward_funcs=\"c\")\n"
+        )
+    };
+    let run = imported("trl", "x.py", &script("config.loss_type = \"dr_grpo\"\nother.max_steps = 9"), false);
+    let run = run.expect("a run file").run_file;
+    assert!(run.contains("aggregation = \"seq_mean_token_sum_norm\"") && run.contains("steps = 4"), "{run}");
+    for more in ["if x:\n    config.beta = 0.1", "config.use_adaptive_entropy = True"] {
+        assert_eq!(refused("trl", "x.py", &script(more)).slug, "import-not-built", "{more}");
+    }
+    let optimizer = script("").replace("args=config", "args=config, optimizers=(own, None), rollout_func=f");
+    let text = refused("trl", "x.py", &optimizer).to_string();
+    assert!(text.contains("optimizers = (own, None)") && text.contains("rollout_func = "), "{text}");
+}
+
 #[test]
 fn names_of_a_tuple_are_its_items() {
     let script = "from trl import GRPOConfig, GRPOTrainer\nname, (out) = (\"a/b\", \"runs/x\")\n\

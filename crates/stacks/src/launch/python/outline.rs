@@ -1,7 +1,7 @@
 //! What a Python file says without being run: its constants, its functions, its imports, and the calls in it. A name means what
 //! was assigned to it last before it is used; one that is assigned in one of several branches means nothing.
 
-use super::expression::{Call, Code, Value};
+use super::expression::{Argument, Call, Code, Value};
 use super::tokens::{Kind, tokens};
 use crate::launch::shell::word::VALUE_BYTES_MAX;
 use crate::setting::number;
@@ -29,6 +29,8 @@ struct Assignment {
 pub(crate) struct Outline<'a> {
     code: Code<'a>,
     assignments: BTreeMap<String, Vec<Assignment>>,
+    /// `NAME.KEY = value`.
+    attributes: Vec<(String, String, Assignment)>,
     functions: BTreeSet<String>,
     /// Classes, and the text of what each derives from.
     classes: BTreeMap<String, String>,
@@ -45,6 +47,7 @@ impl<'a> Outline<'a> {
         let mut outline = Outline {
             code,
             assignments: BTreeMap::new(),
+            attributes: Vec::new(),
             functions: BTreeSet::new(),
             classes: BTreeMap::new(),
             nested: BTreeSet::new(),
@@ -125,7 +128,27 @@ impl<'a> Outline<'a> {
                 let one = Assignment { at: range.start, value: own.clone(), in_branch };
                 self.assignments.entry(self.code.word(part.start).into()).or_default().push(one);
             }
+            if let [object, dot, key] = [0, 1, 2].map(|index| self.code.word(part.start + index))
+                && part.len() == 3
+                && dot == "."
+            {
+                let one = Assignment { at: range.start, value: whole.clone(), in_branch };
+                self.attributes.push((object.into(), key.into(), one));
+            }
         }
+    }
+
+    /// The settings that `NAME.KEY = value` gives to objects that `is_it` is true for; one in a branch is not known.
+    pub fn attributes(&self, is_it: impl Fn(&str, &Value) -> bool) -> Vec<(Argument, usize, bool)> {
+        let one = |(object, key, set): &(String, String, Assignment)| {
+            let (meaning, _) = self.meaning(&Value::Name(object.clone()), set.at);
+            is_it(object, &meaning).then(|| {
+                let (value, source) = (self.code.value(set.value.clone()), self.code.source(&set.value));
+                let argument = Argument { name: Some(key.clone()), value, source, line: self.line(set.at) };
+                (argument, set.at, set.in_branch)
+            })
+        };
+        self.attributes.iter().take(CALLS_MAX).filter_map(one).collect()
     }
 
     /// The calls whose last name is `name`, in the order of the file.
