@@ -150,6 +150,7 @@ pub(crate) mod why {
     pub const SAME: &str = "rollout and trainer share their weights and kernels: there is nothing to correct";
     pub const EAGER: &str = "there is no other engine here whose graphs could be switched off";
     pub const LOGGING: &str = "metrics are lines of events.jsonl here, and [track] says who else gets them";
+    pub const CHECKPOINTS: &str = "checkpoints are in the run directory here: run.dir";
     pub const FILES: &str = "a model is the files of its folder here, and none of its code is run";
     pub const IN_TURN: &str = "one process samples and trains in turn here";
     pub const PLANNED: &str = "the plan chooses it here";
@@ -181,9 +182,20 @@ pub(crate) mod why {
     }
 
     pub fn class_of(why: &str) -> Class {
-        const OF_ENGINE: [&str; 12] = [
-            CLUSTER, SHARDING, ENGINE, SAME, EAGER, LOGGING, PLANNED, PACKED, PLACEMENT, KERNELS, LOADING,
+        const OF_ENGINE: [&str; 13] = [
+            CLUSTER,
+            SHARDING,
+            ENGINE,
+            SAME,
+            EAGER,
+            LOGGING,
+            PLANNED,
+            PACKED,
+            PLACEMENT,
+            KERNELS,
+            LOADING,
             FILES,
+            CHECKPOINTS,
         ];
         match why {
             why if OF_ENGINE.contains(&why) => Class::Engine,

@@ -175,7 +175,7 @@ pub(super) static TABLE: Table = Table {
         (why::ADAPTER, "lora"),
         (why::TOKENIZER, "bos_token eos_token pad_token unk_token fast_tokenizer"),
         (why::PART, "_split"),
-        (why::PLANNED, "save_hf ckpt.path ckpt_path"),
+        (why::CHECKPOINTS, "save_hf ckpt.path ckpt_path"),
         (why::LOADING, "dataloader"),
     ],
     secrets: "use_wandb logger.wandb.key",
