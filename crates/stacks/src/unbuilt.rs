@@ -27,8 +27,6 @@ pub(crate) enum Unbuilt {
     Nested,
     /// A class of the file that derives from a trainer.
     Trainer,
-    /// A KL term that some versions have and others not.
-    Version,
     /// Every turn of a conversation as what is learnt.
     EveryTurn,
     /// A class that plays episodes with other methods than an environment here.
@@ -52,7 +50,6 @@ impl Unbuilt {
             Unbuilt::Routers => "an adapter of the router",
             Unbuilt::Nested => "a class or a function within another function",
             Unbuilt::Trainer => "a trainer of the file's own",
-            Unbuilt::Version => "a KL term of some versions",
             Unbuilt::EveryTurn => "every turn of a conversation",
             Unbuilt::Agent => "an agent's class",
             Unbuilt::Unknown(subject) | Unbuilt::Unread(subject) => subject.name(),
@@ -96,9 +93,6 @@ impl Unbuilt {
             }
             Unbuilt::Trainer => {
                 "its methods may change the loss and the episodes, and are not read: use the class that it derives from in a copy of the file"
-            }
-            Unbuilt::Version => {
-                "it is in the reward before verl 0.3, and since then nowhere: write algorithm.use_kl_in_reward, True or False, in a copy of the file"
             }
             Unbuilt::EveryTurn => {
                 "the last message of a row is learnt here, and there every turn of the assistant: write a row for each turn"

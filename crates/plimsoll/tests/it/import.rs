@@ -365,7 +365,7 @@ fn verl_configuration() {
         ],
         &[
             "left out: actor_rollout_ref.actor.ppo_mini_batch_size = 16: one update a step",
-            "left out: actor_rollout_ref.rollout.prompt_length = ${env.of_the_node}: holds a variable",
+            "left out: actor_rollout_ref.rollout.prompt_length = ${env.of_the_node}: no other engine",
             "left out: actor_rollout_ref.hybrid_engine = true: nothing here corresponds to it",
             "left out: trainer.project_name = sums: no tracker of [track] has it",
         ],

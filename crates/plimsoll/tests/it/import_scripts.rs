@@ -239,7 +239,8 @@ fn r_an_agent_became_an_environment_that_cannot_play() {
 fn experts_became_a_full_fine_tune() {
     // Adapters there are of routers too, which are not built; those of all other linear layers are.
     let moe = "verl-lora-moe.sh";
-    let asked = "line 5: actor_rollout_ref.model.lora_rank = 64: an adapter here is plain LoRA";
+    let asked =
+        "line 5: actor_rollout_ref.model.lora_rank = 64: the model has experts, and the adapter is of all";
     check_refused(&["import", "verl", &launch_file(moe)], 2, &["error[import-not-built]: ", asked]);
     let built = text(&import(moe, &["--force"]).stdout);
     for part in ["hf:Qwen/Qwen3-30B-A3B", "\n[lora]\n", "targets = \"all-linear\""] {

@@ -214,7 +214,8 @@ pub(super) fn steps(draft: &mut Draft) {
 
 fn kl(draft: &mut Draft) {
     let in_loss = draft.is_on("actor_rollout_ref.actor.use_kl_loss");
-    let is_older = !in_loss && is_before_the_switch(draft);
+    let has_no_switch = !in_loss && has_coefficient_alone(draft);
+    let is_older = has_no_switch && is_of_old_version(draft);
     let in_reward = is_older || draft.is_on("algorithm.use_kl_in_reward");
     if in_loss
         && in_reward
@@ -233,9 +234,9 @@ fn kl(draft: &mut Draft) {
     }
     controller(draft, in_reward && !in_loss);
     if !in_loss && !in_reward {
-        for name in used {
-            draft.leave_out(name, why::OFF);
-        }
+        let [coef, estimator] = used;
+        draft.leave_out(coef, if has_no_switch { ONLY_BEFORE } else { why::OFF });
+        draft.leave_out(estimator, why::OFF);
         return;
     }
     draft.set_text(
@@ -254,9 +255,6 @@ fn kl(draft: &mut Draft) {
                 &taken,
                 "it is in the reward, as before verl 0.3; since then only use_kl_in_reward puts it there",
             );
-            if !is_of_old_version(draft) {
-                draft.is_not_built(&taken, Unbuilt::Version);
-            }
         }
     }
     if let Some(taken) = draft.take(used[1]) {
@@ -269,16 +267,23 @@ fn kl(draft: &mut Draft) {
     }
 }
 
-/// True if a file writes the coefficient and not the switch, which came with 0.3: until then the term was in the reward, unless it was
-/// in the loss.
-fn is_before_the_switch(draft: &Draft) -> bool {
+/// Why a coefficient without the switch has no effect, unless the file is one for an old version.
+const ONLY_BEFORE: &str = "only use_kl_in_reward puts it into the reward since verl 0.3; before, it was there: if yours is older, set loss.kl_coef and loss.kl_in = \"reward\"";
+
+/// True if a file writes the coefficient and not the switch, which came with 0.3.
+fn has_coefficient_alone(draft: &Draft) -> bool {
     let coef = "algorithm.kl_ctrl.kl_coef";
     !draft.has("algorithm.use_kl_in_reward") && draft.is_written(coef) && !draft.is_zero(coef)
 }
 
 /// True for a file with what only versions before 0.3 take.
 fn is_of_old_version(draft: &Draft) -> bool {
-    draft.is_given("actor_rollout_ref.actor.fsdp_config.grad_offload")
+    let given = [
+        "actor_rollout_ref.actor.fsdp_config.grad_offload",
+        "actor_rollout_ref.actor.ppo_micro_batch_size",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size",
+    ];
+    given.iter().any(|key| draft.is_given(key))
         || draft.variable("VLLM_ATTENTION_BACKEND") == Some("XFORMERS")
 }
 

@@ -185,12 +185,16 @@ fn r_a_factor_of_cut_responses_was_left_out() {
 /// Files for verl before 0.3 lost their KL term.
 #[test]
 fn r_a_coefficient_without_a_switch_was_left_out() {
-    let error = refused("verl", "x.sh", &format!("{VERL} algorithm.kl_ctrl.kl_coef=0.002\n"));
-    assert!(error.to_string().contains("write algorithm.use_kl_in_reward, True or False"), "{error}");
+    let alone = imported("verl", "x.sh", &format!("{VERL} algorithm.kl_ctrl.kl_coef=0.002\n"), false);
+    let remarks = alone.expect("a run file").remarks;
+    assert!(
+        remarks.iter().any(|line| line.contains("before, it was there: if yours is older")),
+        "{remarks:?}"
+    );
     let old = "algorithm.kl_ctrl.kl_coef=0.002 actor_rollout_ref.actor.fsdp_config.grad_offload=False";
     for (more, expect) in [
         (old, Some("reward")),
-        ("algorithm.kl_ctrl.kl_coef=0.0", None),
+        ("algorithm.kl_ctrl.kl_coef=0.002", None),
         ("algorithm.kl_ctrl.kl_coef=0.002 algorithm.use_kl_in_reward=True", Some("reward")),
         ("algorithm.kl_ctrl.kl_coef=0.002 algorithm.use_kl_in_reward=False", None),
         ("algorithm.kl_ctrl.kl_coef=0.002 actor_rollout_ref.actor.use_kl_loss=True", Some("loss")),
@@ -198,9 +202,9 @@ fn r_a_coefficient_without_a_switch_was_left_out() {
     ] {
         let run = imported("verl", "x.sh", &format!("{VERL} {more}\n"), false).expect(more).run_file;
         let place =
-            ["reward", "loss"].into_iter().find(|place| run.contains(&format!("kl_in = \"{place}\"")));
+            ["reward", "loss"].into_iter().find(|place| run.contains(&format!("\nkl_in = \"{place}\"")));
         assert_eq!(place, expect, "{more}: {run}");
-        assert_eq!(run.contains("kl_coef = 0.002"), expect == Some("reward"), "{more}: {run}");
+        assert_eq!(run.contains("\nkl_coef = 0.002"), expect == Some("reward"), "{more}: {run}");
     }
 }
 
