@@ -179,16 +179,16 @@ impl Options {
     pub fn unknown(&self) -> Vec<String> {
         let is_ours = |key: &str| SURROUNDINGS.iter().any(|start| key.starts_with(start));
         let is_known = |key: &str| is_ours(key) || self.table.is_known(key);
-        let shown = |one: &Setting| match one.line {
-            0 => one.key.clone(),
-            line => format!("{} (line {line})", one.key),
+        let shown = |one: &Setting| match one.place() {
+            place if place.is_empty() => one.key.clone(),
+            place => format!("{} ({place})", one.key),
         };
         self.settings.iter().filter(|one| !is_known(&one.key)).map(shown).collect()
     }
 }
 
 pub(crate) fn invalid(one: &Setting, why: &str) -> Error {
-    let place = if one.line == 0 { String::new() } else { format!("line {}: ", one.line) };
+    let place = if one.line == 0 { String::new() } else { one.place() + ": " };
     Error::usage("run-value-invalid", format!("{place}`{}` = `{}`: {why}", one.key, one.value))
 }
 

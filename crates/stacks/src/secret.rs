@@ -34,7 +34,7 @@ pub(crate) fn withhold(table: &Table, settings: Vec<Setting>) -> Vec<Setting> {
         let is_hidden = is_hidden(&given.key);
         let key = match is_named(&given.key) || is_ours(&given.key) {
             true => given.key.clone(),
-            false if given.unreadable == Some(NOT_YAML) => format!("line {}", given.line),
+            false if given.unreadable == Some(NOT_YAML) => given.place(),
             false => name_of(&given.key),
         };
         // `logging_steps = 1`: an option that is known by a part of its name, and a number too short for a secret.

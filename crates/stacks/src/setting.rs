@@ -8,6 +8,8 @@ pub struct Setting {
     pub value: String,
     /// The line that it begins on, from 1; 0 if it was given by hand, or in JSON.
     pub line: usize,
+    /// In a notebook the cell of that line, from 1; 0 in any other file.
+    pub cell: usize,
     /// Why the value cannot be taken as it is, if so.
     pub unreadable: Option<&'static str>,
     /// True if a secret was cut out of its value, or if its value is not shown at all.
@@ -16,7 +18,7 @@ pub struct Setting {
 
 impl Setting {
     pub fn new(key: impl Into<String>, value: impl Into<String>, line: usize) -> Setting {
-        Setting { key: key.into(), value: value.into(), line, unreadable: None, is_withheld: false }
+        Setting { key: key.into(), value: value.into(), line, cell: 0, unreadable: None, is_withheld: false }
     }
 
     /// `key = value` for a message, on one line.
@@ -24,6 +26,15 @@ impl Setting {
         match self.value.is_empty() {
             true => one_line(&self.key),
             false => format!("{} = {}", one_line(&self.key), one_line(&self.value)),
+        }
+    }
+
+    /// Returns where it is in its file: `line 4`, `cell 3 line 4` in a notebook, nothing if it has no line.
+    pub(crate) fn place(&self) -> String {
+        match (self.cell, self.line) {
+            (_, 0) => String::new(),
+            (0, line) => format!("line {line}"),
+            (cell, line) => format!("cell {cell} line {line}"),
         }
     }
 

@@ -20,7 +20,7 @@ const WORDS: [(Subject, &[&str]); 6] = [
     (Subject::Adapter, &["lora", "qlora", "rslora", "dora", "peft", "adapter", "adapters"]),
     (Subject::Teacher, &["teacher", "teachers", "distill", "distillation"]),
     (Subject::Judge, &["judge", "judges", "critic model", "reward model", "reward models"]),
-    (Subject::Turns, &["multiturn", "turn", "turns", "agent loop", "agent func"]),
+    (Subject::Turns, &["multiturn", "turn", "turns", "agent loop", "agent func", "rollout func"]),
     (Subject::Tools, &["tool", "tools", "mcp", "function call", "function calls", "function calling"]),
     (
         Subject::Loss,
@@ -39,6 +39,7 @@ const WORDS: [(Subject, &[&str]); 6] = [
             "cliprange",
             "beta",
             "importance",
+            "pf ppo",
             "entropy coef",
             "entropy coeff",
             "entropy bonus",

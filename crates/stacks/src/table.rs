@@ -150,6 +150,9 @@ pub(crate) mod why {
     pub const SAME: &str = "rollout and trainer share their weights and kernels: there is nothing to correct";
     pub const EAGER: &str = "there is no other engine here whose graphs could be switched off";
     pub const LOGGING: &str = "metrics are lines of events.jsonl here, and [track] says who else gets them";
+    pub const CHECKPOINTS: &str = "checkpoints are in the run directory here: run.dir";
+    pub const FILES: &str = "a model is the files of its folder here, and none of its code is run";
+    pub const IN_TURN: &str = "one process samples and trains in turn here";
     pub const PLANNED: &str = "the plan chooses it here";
     pub const PACKED: &str = "rows are always packed without padding here";
     pub const PLACEMENT: &str = "all roles share one process here and take turns";
@@ -163,10 +166,41 @@ pub(crate) mod why {
     pub const RESUME: &str = "plimsoll train RUN --resume does it";
     pub const TOKENIZER: &str = "the tokenizer is the model's own here, or model_options.tokenizer";
 
-    /// True for a reason that is about a machine, an engine or a logger, and not about the job.
-    pub fn is_of_machine(why: &str) -> bool {
-        let of_machine =
-            [CLUSTER, SHARDING, ENGINE, EAGER, LOGGING, PLANNED, PACKED, PLACEMENT, KERNELS, LOADING];
-        of_machine.contains(&why)
+    pub const OFF: &str = "switched off there";
+    pub const DEFAULT: &str = "as by default there";
+    pub const UNSET: &str = "not set there";
+
+    /// What leaving an option out for a reason means for the job.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Class {
+        /// It may change what is learnt: data, rewards, the loss, lengths, an adapter.
+        Job,
+        /// It is about the machines, the engine or the logger there.
+        Engine,
+        /// It does nothing there.
+        Idle,
+    }
+
+    pub fn class_of(why: &str) -> Class {
+        const OF_ENGINE: [&str; 13] = [
+            CLUSTER,
+            SHARDING,
+            ENGINE,
+            SAME,
+            EAGER,
+            LOGGING,
+            PLANNED,
+            PACKED,
+            PLACEMENT,
+            KERNELS,
+            LOADING,
+            FILES,
+            CHECKPOINTS,
+        ];
+        match why {
+            why if OF_ENGINE.contains(&why) => Class::Engine,
+            OFF | DEFAULT | UNSET => Class::Idle,
+            _ => Class::Job,
+        }
     }
 }

@@ -21,6 +21,14 @@ pub(crate) enum Unbuilt {
     Images,
     /// Turns between the model and tools that are neither a class nor functions of a file that the launch file shows.
     Turns,
+    /// An adapter of all linear layers, of a model whose routers are among them.
+    Routers,
+    /// A class or a function that only a call of another one makes.
+    Nested,
+    /// A class of the file that derives from a trainer.
+    Trainer,
+    /// Every turn of a conversation as what is learnt.
+    EveryTurn,
     /// A class that plays episodes with other methods than an environment here.
     Agent,
     /// An option that no table knows, whose name says what it decides.
@@ -39,6 +47,10 @@ impl Unbuilt {
             Unbuilt::Objective => "a part of the objective",
             Unbuilt::Images => "pictures",
             Unbuilt::Turns => "turns with tools",
+            Unbuilt::Routers => "an adapter of the router",
+            Unbuilt::Nested => "a class or a function within another function",
+            Unbuilt::Trainer => "a trainer of the file's own",
+            Unbuilt::EveryTurn => "every turn of a conversation",
             Unbuilt::Agent => "an agent's class",
             Unbuilt::Unknown(subject) | Unbuilt::Unread(subject) => subject.name(),
         }
@@ -48,7 +60,10 @@ impl Unbuilt {
     pub fn is_adapter(self) -> bool {
         matches!(
             self,
-            Unbuilt::Adapters | Unbuilt::Unknown(Subject::Adapter) | Unbuilt::Unread(Subject::Adapter)
+            Unbuilt::Adapters
+                | Unbuilt::Routers
+                | Unbuilt::Unknown(Subject::Adapter)
+                | Unbuilt::Unread(Subject::Adapter)
         )
     }
 
@@ -69,6 +84,18 @@ impl Unbuilt {
             Unbuilt::Images => "prompts are text here",
             Unbuilt::Turns => {
                 "an episode is one response here, unless [environment] names a class whose methods are the tools, or functions written with `def`, of the script or of a module next to it: docs/environments.md"
+            }
+            Unbuilt::Routers => {
+                "the model has experts, and the adapter is of all its linear layers, the router among them, which stays frozen here: name the layers in a copy of the file, such as q_proj, k_proj, v_proj, o_proj"
+            }
+            Unbuilt::Nested => {
+                "it is defined within another function, so that no worker can import it: move it to the top level of a copy of the file, or to a file of its own"
+            }
+            Unbuilt::Trainer => {
+                "its methods may change the loss and the episodes, and are not read: use the class that it derives from in a copy of the file"
+            }
+            Unbuilt::EveryTurn => {
+                "the last message of a row is learnt here, and there every turn of the assistant: write a row for each turn"
             }
             Unbuilt::Agent => {
                 "its class has reset(states) and step(states), an environment here reset(seed) and step(response), and gets its prompts itself: write it as docs/environments.md says, and name it as environment.env"
@@ -110,8 +137,7 @@ pub(crate) fn refusal(file: &str, found: &[(Unbuilt, &Setting)]) -> Error {
     }
     let message = format!("{} asks for what is not built here: {}", one_line(file), names.join(", "));
     let error = Error::usage("import-not-built", message);
-    let place =
-        |given: &Setting| if given.line == 0 { String::new() } else { format!("line {}: ", given.line) };
+    let place = |given: &Setting| if given.line == 0 { String::new() } else { given.place() + ": " };
     let error = found.iter().fold(error, |error, (what, given)| {
         error.fact(format!("{}{}: {}", place(given), given.shown(), what.without()))
     });
@@ -129,8 +155,13 @@ pub(crate) fn of_model(name: &str) -> Option<Unbuilt> {
     let last = last_of(name);
     let parts = parts_of(&last);
     let is_built = BUILT.iter().any(|name| last.starts_with(name)) && !parts.contains(&"gguf");
+    const OF_PICTURES: [&str; 12] = [
+        "vl", "vlm", "vision", "omni", "llava", "smolvlm", "smolvlm2", "pixtral", "internvl", "idefics",
+        "idefics2", "idefics3",
+    ];
     match () {
         () if has_experts(name) && !is_built => Some(Unbuilt::Experts),
+        () if parts.iter().any(|part| OF_PICTURES.contains(part)) => Some(Unbuilt::Images),
         () if parts.iter().any(|part| QUANTISED.contains(part)) => Some(Unbuilt::Quantisation),
         () => None,
     }
@@ -157,7 +188,7 @@ pub(crate) fn has_experts(name: &str) -> bool {
             .and_then(|rest| rest.split_once('x'))
             .is_some_and(|(a, b)| is_count(a) && is_count(b))
     };
-    const EXPERTS: [&str; 14] = [
+    const EXPERTS: [&str; 16] = [
         "mixtral",
         "dbrx",
         "grok",
@@ -166,6 +197,8 @@ pub(crate) fn has_experts(name: &str) -> bool {
         "olmoe",
         "deepseek-v2",
         "deepseek-v3",
+        "deepseek-v4",
+        "glm-5",
         "deepseek-moe",
         "gpt-oss",
         "kimi-k2",
@@ -199,6 +232,9 @@ mod tests {
             ("Qwen/Qwen3-8B-GGUF", None),
             ("Qwen/Qwen3-Next-80B-A3B-Instruct", experts),
             ("Qwen/Qwen3-VL-30B-A3B-Instruct", experts),
+            ("Qwen/Qwen2.5-VL-7B-Instruct", Some(Unbuilt::Images)),
+            ("$ROOT/models/Qwen3-VL-2B-Instruct", Some(Unbuilt::Images)),
+            ("llava-hf/llava-1.5-7b-hf", Some(Unbuilt::Images)),
             ("Qwen/Qwen1.5-MoE-A2.7B", experts),
             ("mistralai/Mixtral-8x7B-v0.1", experts),
             ("deepseek-ai/DeepSeek-V3-0324", experts),

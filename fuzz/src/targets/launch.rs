@@ -55,7 +55,7 @@ pub(super) const TARGET: Target = Target {
     ],
     open: || {
         let mut corpus = files("runs/other-stacks", &[".sh", ".py"]);
-        corpus.extend(files("crates/stacks/tests/launch-files", &[".sh", ".py", ".yaml"]));
+        corpus.extend(files("crates/stacks/tests/launch-files", &[".sh", ".py", ".yaml", ".ipynb"]));
         corpus.push(b"data:\n  train_batch_size: 4\nactor_rollout_ref:\n  rollout: {n: 8}\n".to_vec());
         corpus.push(b"{\"model_name_or_path\": \"a/b\", \"max_steps\": 4}".to_vec());
         Box::new(Launches { folder: tempfile::tempdir().expect("a folder for one file"), corpus })
@@ -79,7 +79,7 @@ impl Subject for Launches {
         for stack in STACKS {
             results.push(settings(stack, &path).map(drop));
             for force in [false, true] {
-                results.push(import(stack, &path, &Wishes { force, trainer: None }).map(|run| {
+                results.push(import(stack, &path, &Wishes { force, ..Wishes::default() }).map(|run| {
                     let parsed = run.run_file.parse::<toml::Table>();
                     parsed.unwrap_or_else(|err| panic!("{stack:?}: the run file is no TOML: {err}"));
                 }));
@@ -94,6 +94,7 @@ impl Subject for Launches {
 fn name_of(input: &[u8]) -> &'static str {
     let holds = |word: &[u8]| input.windows(word.len()).any(|part| part == word);
     match input {
+        [b'{', ..] if holds(b"\"nbformat\"") => "a.ipynb",
         [b'{', ..] => "a.json",
         _ if input.starts_with(b"#!") || holds(b"\\\n") => "a.sh",
         _ if holds(b"import ") || holds(b"(") => "a.py",

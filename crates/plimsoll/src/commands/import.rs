@@ -17,7 +17,7 @@ pub struct Args {
     /// The script or configuration.
     file: PathBuf,
     /// Write the run file here instead of on stdout; a file that is there already is never overwritten.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Which of the stack's trainers FILE is for, where it does not say: sft, dpo, ...
     #[arg(long, value_name = "NAME")]
@@ -25,6 +25,9 @@ pub struct Args {
     /// Import the rest of a job that needs what is not built: weights in 8 bits, experts, ...
     #[arg(long)]
     force: bool,
+    /// List each option of the stack's engine that is left out, which are one count otherwise.
+    #[arg(long)]
+    all: bool,
 }
 
 /// The name of each stack that is imported, and what its file is.
@@ -38,12 +41,14 @@ fn after_help() -> String {
         "\
 FILE is read and never run:
 {files}
-Comments at the end of the run file, and stderr, list what was changed, chosen or left out, and keys that only you can fill in.
+Comments at the end of the run file, and stderr, list keys that only you can fill in, and what was changed, left out or chosen.
+Options of the stack's engine, its cards and its logger are one count there; --all lists them.
 A job that needs what is not built here, such as weights in 8 bits, is refused. Keys and passwords are never repeated.
 
 Examples:
   plimsoll import openrlhf train_ppo.sh
   plimsoll import trl grpo.yaml --output runs/mine.toml
+  plimsoll import trl notebook.ipynb
   plimsoll import trl --trainer sft config.yaml
   plimsoll plan runs/mine.toml"
     )
@@ -51,7 +56,7 @@ Examples:
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let stack = find(&args.stack).expect("clap takes names of stacks only");
-    let wishes = Wishes { force: args.force, trainer: args.trainer.clone() };
+    let wishes = Wishes { force: args.force, trainer: args.trainer.clone(), all: args.all };
     let imported = import(stack, &args.file, &wishes)?;
     match &args.output {
         Some(path) => new_file::write(path, &imported.run_file)?,

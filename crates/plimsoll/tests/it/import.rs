@@ -248,7 +248,7 @@ fn keys(content: &str) -> impl Iterator<Item = &str> {
 /// Imports `content`: the run file must hold `lines`, its end and stderr `remarks`, and it must plan.
 fn check(stack: &str, name: &str, content: &str, lines: &[&str], remarks: &[&str]) {
     let folder = Folder::new();
-    let output = plimsoll(&["import", stack, &folder.write(name, content)]);
+    let output = plimsoll(&["import", stack, &folder.write(name, content), "--all"]);
     let (run, notes) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{notes}");
     // No key is dropped silently: each is in the run file, as a key's origin or as a remark.
@@ -365,7 +365,7 @@ fn verl_configuration() {
         ],
         &[
             "left out: actor_rollout_ref.actor.ppo_mini_batch_size = 16: one update a step",
-            "left out: actor_rollout_ref.rollout.prompt_length = ${env.of_the_node}: holds a variable",
+            "left out: actor_rollout_ref.rollout.prompt_length = ${env.of_the_node}: no other engine",
             "left out: actor_rollout_ref.hybrid_engine = true: nothing here corresponds to it",
             "left out: trainer.project_name = sums: no tracker of [track] has it",
         ],
@@ -484,7 +484,7 @@ fn output_is_never_overwritten() {
     let first = plimsoll(&["import", "trl", &file, "--output", out, "--quiet"]);
     assert_eq!((first.status.code(), first.stdout.len(), first.stderr.len()), (Some(0), 0, 0));
     let written = std::fs::read(out).expect("the run file");
-    check_refused(&["import", "trl", &file, "--output", out], 2, &["error[run-file-exists]"]);
+    check_refused(&["import", "trl", &file, "-o", out], 2, &["error[run-file-exists]"]);
     assert_eq!(std::fs::read(out).expect("the run file"), written);
 }
 

@@ -18,7 +18,7 @@ fn import(name: &str, more: &[&str]) -> std::process::Output {
 
 /// Imports a launch file: the run file must hold `lines`, its remarks `remarks`, and the plan must read it.
 fn check(name: &str, more: &[&str], lines: &[&str], remarks: &[&str]) {
-    let output = import(name, more);
+    let output = import(name, &[more, &["--all"]].concat());
     let (run, notes) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{name}: {notes}");
     for line in lines {
@@ -59,6 +59,22 @@ fn scripts_of_trl() {
             &reward("reward_words"),
         ],
         &["changed: reward_funcs = "],
+    );
+    check(
+        "trl-grpo-notebook.ipynb",
+        &[],
+        &[
+            "method = \"grpo\"",
+            "model = \"hf:Qwen/Qwen2.5-0.5B-Instruct\"",
+            "aggregation = \"seq_mean_token_sum_norm\"",
+            "rank = 16",
+            "dir = \"out/stories\"",
+            "steps = 200",
+        ],
+        &[
+            &format!("missing: {}: Python loads no function", launch_file("trl-grpo-notebook.py")),
+            "left out: use_vllm = True: no other engine",
+        ],
     );
     check(
         "trl-grpo-readme.py",
@@ -223,7 +239,8 @@ fn r_an_agent_became_an_environment_that_cannot_play() {
 fn experts_became_a_full_fine_tune() {
     // Adapters there are of routers too, which are not built; those of all other linear layers are.
     let moe = "verl-lora-moe.sh";
-    let asked = "line 5: actor_rollout_ref.model.lora_rank = 64: an adapter here is plain LoRA";
+    let asked =
+        "line 5: actor_rollout_ref.model.lora_rank = 64: the model has experts, and the adapter is of all";
     check_refused(&["import", "verl", &launch_file(moe)], 2, &["error[import-not-built]: ", asked]);
     let built = text(&import(moe, &["--force"]).stdout);
     for part in ["hf:Qwen/Qwen3-30B-A3B", "\n[lora]\n", "targets = \"all-linear\""] {

@@ -1,8 +1,10 @@
 //! The draft of a run file: which key of the launch file became which key here, and what happened to the rest.
 
 use crate::defaults::is_default;
+use crate::launch::python::{EXPRESSION, NESTED};
 use crate::setting::{Setting, TRAINER, flag, integer, list, number};
 use crate::subject::{Subject, subject_of};
+use crate::table::why::{self, Class, class_of};
 use crate::table::{Table, Take, first_name};
 use crate::unbuilt::{self, Unbuilt};
 use plimsoll_base::{Error, Result, WITHHELD};
@@ -17,6 +19,8 @@ pub(crate) struct Import {
     /// Takes the settings of an adapter, if the stack has any.
     pub adapter: Option<fn(&mut Draft)>,
     pub jobs: &'static [Job],
+    /// (trainer, method) for trainers without a job: the method here that is the nearest to theirs.
+    pub nearest: &'static [(&'static str, &'static str)],
 }
 
 /// What one or several trainers of a stack do.
@@ -125,17 +129,23 @@ impl Draft {
             let fate = match (given.unreadable, take) {
                 _ if !matches!(fate, Fate::Pending) => continue,
                 (_, Some(Take::NotBuilt(what))) if unbuilt::asks(given) => Fate::NotBuilt(what),
-                (_, Some(Take::NotBuilt(_))) => Fate::Left("switched off there".into()),
+                (_, Some(Take::NotBuilt(_))) => Fate::Left(why::OFF.into()),
                 // What cannot be read may be any adapter.
-                (Some(_), Some(Take::Adapter)) => Fate::NotBuilt(Unbuilt::Adapters),
+                (Some(EXPRESSION), Some(Take::Adapter)) => Fate::NotBuilt(Unbuilt::Adapters),
+                (Some(_), Some(Take::Adapter)) => Fate::NotBuilt(Unbuilt::Unread(Subject::Adapter)),
+                (Some(NESTED), Some(Take::Environment)) => Fate::NotBuilt(Unbuilt::Nested),
                 (Some(_), Some(Take::Environment)) => Fate::NotBuilt(Unbuilt::Turns),
                 (_, Some(Take::Lost(why))) => Fate::Left(why.into()),
-                (Some(why), take) => match subject_of(&given.key).filter(|_| take.is_some()) {
+                (Some(why), Some(_)) => match subject_of(&given.key) {
                     Some(subject) => Fate::NotBuilt(Unbuilt::Unread(subject)),
                     None => Fate::Left(why.into()),
                 },
+                (Some(why), None) => match self.without_row(given) {
+                    Fate::Left(reason) if class_of(&reason) == Class::Job => Fate::Left(why.into()),
+                    fate => fate,
+                },
                 (None, None) => self.without_row(given),
-                (None, Some(_)) if given.is_unset() => Fate::Left("not set there".into()),
+                (None, Some(_)) if given.is_unset() => Fate::Left(why::UNSET.into()),
                 (None, Some(take)) => self.apply(index, take),
             };
             self.entries[index].fate = fate;
@@ -148,10 +158,8 @@ impl Draft {
         let (table, key) = (self.table, given.key.as_str());
         let Some(subject) = subject_of(key) else { return Fate::Left(table.why_left(key).into()) };
         match () {
-            () if !unbuilt::asks(given) || self.is_switched_off(key) => {
-                Fate::Left("switched off there".into())
-            }
-            () if is_default(table.stack, key, &given.value) => Fate::Left("as by default there".into()),
+            () if !unbuilt::asks(given) || self.is_switched_off(key) => Fate::Left(why::OFF.into()),
+            () if is_default(table.stack, key, &given.value) => Fate::Left(why::DEFAULT.into()),
             // How the engine of a grading model is sized.
             () if subject == Subject::Judge && table.reason_of_part(key).is_some() => {
                 Fate::Left(table.why_left(key).into())
@@ -279,6 +287,27 @@ impl Draft {
         self.entries.iter().any(|entry| of(entry) == Some(name) && !entry.given.is_unset())
     }
 
+    /// True if the file itself writes this setting.
+    pub fn is_written(&self, name: &str) -> bool {
+        let of = |entry: &Entry| entry.row.map(|row| first_name(self.table.rows[row].0));
+        self.entries
+            .iter()
+            .any(|entry| of(entry) == Some(name) && !entry.is_default && !entry.given.is_unset())
+    }
+
+    /// True if a setting of the file is the number 0.
+    pub fn is_zero(&self, name: &str) -> bool {
+        let is_it = |entry: &Entry| entry.row.is_some_and(|row| first_name(self.table.rows[row].0) == name);
+        self.entries
+            .iter()
+            .any(|entry| is_it(entry) && !entry.is_default && number(&entry.given.value) == Some(0.0))
+    }
+
+    /// True if the file has an option of this very name, known or not.
+    pub fn is_given(&self, key: &str) -> bool {
+        self.entries.iter().any(|entry| entry.given.key == key)
+    }
+
     pub fn is_on(&mut self, name: &str) -> bool {
         self.take(name).is_some_and(|taken| flag(&taken.value).unwrap_or(false))
     }
@@ -329,6 +358,19 @@ impl Draft {
         let why = self.why_missing(name);
         self.set_toml(key, "\"\"", &format!("{why}: write {write}"));
         self.missing.push(format!("{key}: {why}: write {write}"));
+    }
+
+    /// Returns the setting `name` if its value cannot be read.
+    pub fn unread(&self, name: &str) -> Option<&Setting> {
+        let is_it = |entry: &&Entry| entry.row.is_some_and(|row| first_name(self.table.rows[row].0) == name);
+        self.entries.iter().rev().find(is_it).map(|entry| &entry.given).filter(|one| one.unreadable.is_some())
+    }
+
+    /// Lists a setting that asks for what is not built, whatever became of it.
+    pub fn refuse(&mut self, given: &Setting, what: Unbuilt) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.given == *given) {
+            entry.fate = Fate::NotBuilt(what);
+        }
     }
 
     /// Says why nothing was taken from the setting `name`: what it holds, or that it is not there.

@@ -138,7 +138,7 @@ fn leave_routers(draft: &mut Draft, name: &'static str, asked: &'static str) {
         return;
     }
     if let Some(taken) = draft.take_text(name).or_else(|| draft.take(asked)) {
-        draft.is_not_built(&taken, Unbuilt::Adapters);
+        draft.is_not_built(&taken, Unbuilt::Routers);
     }
 }
 

@@ -10,10 +10,11 @@ mod write;
 
 pub use write::Imported;
 
+use crate::launch::{self, Launch};
 use crate::secret::withhold;
 use crate::setting::{SURROUNDINGS, Setting, TRAINER, one_line};
 use crate::stack::Stack;
-use crate::{launch, unbuilt};
+use crate::unbuilt;
 use draft::{Draft, Import};
 use plimsoll_base::{Error, Result};
 use std::path::Path;
@@ -25,16 +26,26 @@ pub struct Wishes {
     pub force: bool,
     /// Which trainer the file is for, where it does not say.
     pub trainer: Option<String>,
+    /// Lists each option of the engine there that is left out, which are one count otherwise.
+    pub all: bool,
 }
 
 /// Reads the file at `path` as `stack` would, up to 1 MiB, and makes a run file of it.
 ///
 /// Errors, exit code 2: `import-unreadable`, `import-nothing-found`, those of `translate`.
 pub fn import(stack: &'static Stack, path: &Path, wishes: &Wishes) -> Result<Imported> {
-    let (text, settings) = launch::read(stack, path)?;
-    let settings = launch::surroundings::surroundings(&text).into_iter().chain(settings).collect();
+    let Launch { surroundings, settings, functions } = launch::read(stack, path)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    translate(stack, settings, &name, wishes)?.ok_or_else(|| launch::nothing_found(stack, path, "import"))
+    let settings = surroundings.into_iter().chain(settings).collect();
+    let draft = draft_of(stack, settings, &name, wishes)?;
+    let mut draft = draft.ok_or_else(|| launch::nothing_found(stack, path, "import"))?;
+    if let Some(file) = functions {
+        draft.missing.push(format!(
+            "{}: Python loads no function of a notebook: write the cells that define them to this file, without those that train",
+            file.display()
+        ));
+    }
+    Ok(draft.finish(&name, wishes.all))
 }
 
 /// Makes a run file of settings; `None` if there are no settings of `stack` among them, or if it is not imported.
@@ -46,12 +57,22 @@ pub fn translate(
     file: &str,
     wishes: &Wishes,
 ) -> Result<Option<Imported>> {
+    Ok(draft_of(stack, settings, file, wishes)?.map(|draft| draft.finish(file, wishes.all)))
+}
+
+fn draft_of(
+    stack: &'static Stack,
+    settings: Vec<Setting>,
+    file: &str,
+    wishes: &Wishes,
+) -> Result<Option<Draft>> {
     let Some(import) = stack.import else { return Ok(None) };
     let settings = withhold(stack.table, settings).into_iter();
     let (surroundings, mut settings): (Vec<Setting>, Vec<Setting>) =
         settings.partition(|one| SURROUNDINGS.iter().any(|start| one.key.starts_with(start)));
     let is_of_stack = |one: &Setting| one.key != TRAINER && stack.table.row_of(&one.key).is_some();
-    if !settings.iter().any(is_of_stack) {
+    let is_without_job = |one: &Setting| one.key == TRAINER && import.job(&one.value).is_none();
+    if !settings.iter().any(|one| is_of_stack(one) || is_without_job(one)) {
         return Ok(None);
     }
     settings.extend(wishes.trainer.iter().map(|name| Setting::new(TRAINER, name, 0)));
@@ -67,7 +88,7 @@ pub fn translate(
         return Err(unbuilt::refusal(file, &not_built));
     }
     draft.settle();
-    Ok(Some(draft.finish(file)))
+    Ok(Some(draft))
 }
 
 fn trainers(import: &Import) -> String {
@@ -82,12 +103,17 @@ fn trainer_unknown(import: &Import, file: &str) -> Error {
 
 fn no_trainer(import: &Import, trainer: &str) -> Error {
     let message = format!("the trainer is `{}`, whose job is not built here", one_line(trainer));
-    if ["gkd", "distillation", "kd"].contains(&trainer) {
-        return Error::usage("import-no-method", message)
-            .fact("method = \"distill\" is the one here that learns from a teacher: its samples are its own, and its loss is another")
-            .hint("write its run file by hand: docs/methods.md describes `distill`");
-    }
-    Error::usage("import-no-method", message)
-        .fact(format!("built are the jobs of {}'s trainers {}", import.title, trainers(import)))
-        .hint("docs/methods.md lists the methods; --trainer NAME names another trainer than the file")
+    let built = format!("built are the jobs of {}'s trainers {}", import.title, trainers(import));
+    let error = Error::usage("import-no-method", message).fact(built);
+    let Some((_, method)) = import.nearest.iter().find(|(name, _)| *name == trainer) else {
+        return error
+            .hint("docs/methods.md lists the methods; --trainer NAME names another trainer than the file");
+    };
+    let what = match *method {
+        "distill" => "it learns from a teacher too: its samples are its own, and its loss is another",
+        _ => "its loss is another",
+    };
+    error
+        .fact(format!("the nearest method here is `{method}`: {what}"))
+        .hint(format!("write its run file by hand: docs/methods.md describes `{method}`"))
 }

@@ -1,7 +1,7 @@
 //! Parts of a run file that every stack has under other names: model, schedule, micro-batch, rewards.
 
 use super::draft::{Draft, quoted};
-use crate::setting::one_line;
+use crate::setting::{flag, one_line};
 use crate::unbuilt::{self, Unbuilt};
 
 /// A model's name as `model` takes it: `org/name` is of the hub.
@@ -23,7 +23,15 @@ pub(crate) fn model(draft: &mut Draft, name: &str) {
                 draft.is_not_built(&taken, what);
             }
         }
-        None => draft.miss("model", name, MODEL),
+        None => {
+            // A path of which a part is not known still says in its last part what it is.
+            if let Some((taken, what)) =
+                draft.unread(name).and_then(|one| Some((one.clone(), unbuilt::of_model(&one.value)?)))
+            {
+                draft.refuse(&taken, what);
+            }
+            draft.miss("model", name, MODEL);
+        }
     }
 }
 
@@ -115,6 +123,15 @@ pub(crate) fn micro_batch_of_rows(draft: &mut Draft, name: &str, tokens: Option<
     draft.set_toml("train.micro_batch_tokens", limit, &taken.from);
     let what = if texts == 1 { "rows" } else { "pairs" };
     draft.change(&taken, &format!("{what} of up to {tokens} tokens a text: {limit} tokens here"));
+}
+
+/// Names a switch that lets every turn of a conversation be learnt; true if it is on.
+pub(crate) fn every_turn(draft: &mut Draft, name: &str) -> bool {
+    let taken = draft.take(name).filter(|taken| flag(&taken.value) == Some(true));
+    if let Some(taken) = &taken {
+        draft.is_not_built(taken, Unbuilt::EveryTurn);
+    }
+    taken.is_some()
 }
 
 /// A reward model, whose tokens must be the actor's.

@@ -2,7 +2,7 @@
 
 use super::draft::{Draft, Entry, Fate, Line};
 use crate::setting::{TRAINER, one_line, printable};
-use crate::table::why;
+use crate::table::why::{Class, class_of};
 use crate::unbuilt;
 use plimsoll_base::WITHHELD;
 
@@ -36,8 +36,8 @@ const SECTIONS: [&str; 14] = [
 ];
 
 impl Draft {
-    /// Writes the run file; `file` is the name of the launch file.
-    pub fn finish(self, file: &str) -> Imported {
+    /// Writes the run file; `file` is the name of the launch file, and `all` lists what does not change the job too.
+    pub fn finish(self, file: &str, all: bool) -> Imported {
         let title = self.import.title;
         // A line break in a name would end the comment.
         let mut text = format!("# Imported from {title}: {}\n", one_line(file));
@@ -56,7 +56,7 @@ impl Draft {
                 }
             }
         }
-        let remarks = self.remarks();
+        let remarks = self.remarks(all);
         if !remarks.is_empty() {
             text += &format!("\n# What is not as it was in {}:\n", one_line(file));
             remarks.iter().for_each(|remark| text += &format!("#   {remark}\n"));
@@ -91,39 +91,63 @@ impl Draft {
         }
     }
 
-    fn remarks(&self) -> Vec<String> {
+    /// Lists what is missing, what was changed and what is left out of the job, then what was chosen; options of the engine there and
+    /// those that do nothing are one count, unless `all` are asked for.
+    fn remarks(&self, all: bool) -> Vec<String> {
         let mut remarks: Vec<String> = self.missing.iter().map(|what| format!("missing: {what}")).collect();
-        let values = self.lines.iter().map(|line| &line.value);
-        let mut values =
-            values.chain(self.rewards.iter().flat_map(|(_, lines)| lines.iter().map(|(_, value)| value)));
-        if values.any(|value| ["$HOME", "$(", "\"~/"].iter().any(|part| value.contains(part))) {
-            let what = "paths with $HOME, ~ or $(...) are as the file writes them: set them for the machine that trains";
-            remarks.push(format!("chosen: {what}"));
-        }
-        remarks.extend(self.chosen.iter().map(|what| format!("chosen: {what}")));
-        for entry in self.entries.iter().filter(|entry| !entry.is_default) {
+        let entries = || self.entries.iter().filter(|entry| !entry.is_default);
+        for entry in entries() {
             if let Fate::Changed(how) = &entry.fate {
                 remarks.push(format!("changed: {}: {how}", entry.given.shown()));
             }
         }
-        let mut entries: Vec<&Entry> = self.entries.iter().filter(|entry| !entry.is_default).collect();
-        // What a machine or an engine decides comes last: it hides what matters.
-        entries.sort_by_key(|entry| matches!(&entry.fate, Fate::Left(why) if why::is_of_machine(why)));
-        for entry in entries {
-            match &entry.fate {
-                Fate::Left(why) => remarks.push(format!("left out: {}: {why}", entry.given.shown())),
-                Fate::Pending => {
-                    remarks.push(format!("left out: {}: this job has no use for it", entry.given.shown()));
-                }
-                Fate::Carried | Fate::Changed(_)
-                    if entry.given.is_withheld && entry.given.value != WITHHELD =>
-                {
-                    remarks.push(format!("left out: {}: {CUT}", entry.given.shown()));
-                }
-                Fate::Carried | Fate::Changed(_) | Fate::NotBuilt(_) => {}
-            }
-        }
+        let left: Vec<(Class, String)> = entries().filter_map(left_out).collect();
+        let of = |class: Class| left.iter().filter(move |(own, _)| *own == class).map(|(_, line)| line);
+        remarks.extend(of(Class::Job).cloned());
         remarks.extend(self.further.iter().cloned());
+        if self.has_path_of_there() {
+            let what = "paths with $HOME, ~ or $(...) are as the file writes them: set them for the machine that trains";
+            remarks.push(format!("chosen: {what}"));
+        }
+        remarks.extend(self.chosen.iter().map(|what| format!("chosen: {what}")));
+        match all {
+            true => remarks.extend(of(Class::Engine).chain(of(Class::Idle)).cloned()),
+            false => remarks.extend(counted(of(Class::Engine).count(), of(Class::Idle).count())),
+        }
         remarks.iter().map(|remark| printable(remark)).collect()
     }
+
+    fn has_path_of_there(&self) -> bool {
+        let of_rewards = self.rewards.iter().flat_map(|(_, lines)| lines.iter().map(|(_, value)| value));
+        let mut values = self.lines.iter().map(|line| &line.value).chain(of_rewards);
+        values.any(|value| ["$HOME", "$(", "\"~/"].iter().any(|part| value.contains(part)))
+    }
+}
+
+/// The line of a setting that is left out, or of which a part is.
+fn left_out(entry: &Entry) -> Option<(Class, String)> {
+    let line = |why: &str| format!("left out: {}: {why}", entry.given.shown());
+    match &entry.fate {
+        Fate::Left(why) => Some((class_of(why), line(why))),
+        Fate::Pending => Some((Class::Job, line("this job has no use for it"))),
+        Fate::Carried | Fate::Changed(_) => {
+            let is_cut = entry.given.is_withheld && entry.given.value != WITHHELD;
+            is_cut.then(|| (Class::Job, line(CUT)))
+        }
+        Fate::NotBuilt(_) => None,
+    }
+}
+
+/// One line for what does not change the job; nothing if there is none.
+fn counted(engine: usize, idle: usize) -> Option<String> {
+    let options = |count: usize| format!("{count} option{}", if count == 1 { "" } else { "s" });
+    let what = match (engine, idle) {
+        (0, 0) => return None,
+        (engine, 0) => format!("{} of the engine there", options(engine)),
+        (0, idle) => format!("{} off or at the default there", options(idle)),
+        (engine, idle) => {
+            format!("{} of the engine there, {idle} off or at the default there", options(engine))
+        }
+    };
+    Some(format!("left out: {what} (--all lists them)"))
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod arithmetic;
 pub(crate) mod config;
+pub(crate) mod notebook;
 pub(crate) mod python;
 pub(crate) mod shell;
 pub(crate) mod source;
@@ -10,7 +11,7 @@ pub(crate) mod surroundings;
 use crate::{secret::withhold, setting::Setting, stack::Stack};
 use plimsoll_base::{Error, Result};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Longest file that is read; a larger one is no command line and no configuration.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -22,12 +23,11 @@ pub(crate) const KEYS_MAX: usize = 4096;
 ///
 /// Errors, exit code 2: `import-unreadable`, `import-nothing-found`.
 pub fn settings(stack: &Stack, path: &Path) -> Result<Vec<Setting>> {
-    let (text, settings) = read(stack, path)?;
+    let Launch { surroundings, settings, .. } = read(stack, path)?;
     if settings.is_empty() {
         return Err(nothing_found(stack, path, "doctor"));
     }
-    let surroundings = surroundings::surroundings(&text).into_iter();
-    let mut given = withhold(stack.table, surroundings.chain(settings).collect());
+    let mut given = withhold(stack.table, surroundings.into_iter().chain(settings).collect());
     // The doctor looks at a model's folder on this machine.
     if let Some(home) = std::env::var("HOME").ok().filter(|home| !home.is_empty()) {
         given.iter_mut().for_each(|one| one.value = one.value.replace(source::HOME, &home));
@@ -35,13 +35,45 @@ pub fn settings(stack: &Stack, path: &Path) -> Result<Vec<Setting>> {
     Ok(given)
 }
 
-/// Returns the text of a file, and the stack's settings in it, keys and passwords included.
-pub(crate) fn read(stack: &Stack, path: &Path) -> Result<(String, Vec<Setting>)> {
+/// What a launch file says, keys and passwords included.
+pub(crate) struct Launch {
+    pub surroundings: Vec<Setting>,
+    /// Those of the stack.
+    pub settings: Vec<Setting>,
+    /// Where a run looks for the functions and classes of a notebook, if settings name some: in a file next to it.
+    pub functions: Option<PathBuf>,
+}
+
+pub(crate) fn read(stack: &Stack, path: &Path) -> Result<Launch> {
     let text = read_text(path)?;
-    let settings = (stack.read)(&source::Source { path: &path.to_string_lossy(), text: &text });
+    let is_notebook = path.to_string_lossy().to_ascii_lowercase().ends_with(notebook::ENDING);
+    if !is_notebook {
+        return Ok(Launch { functions: None, ..found(stack, path, &text)? });
+    }
+    let notebook = notebook::notebook(&text).map_err(|what| {
+        other_file(path, &what).hint("open it in Jupyter and save it, which writes nbformat 4")
+    })?;
+    // Python loads no function of a notebook.
+    let file = path.with_extension("py");
+    let Launch { surroundings, settings, .. } = found(stack, &file, &notebook.script)?;
+    let place = format!("python:{}:", file.display());
+    let is_own = settings.iter().any(|one| one.value.contains(&place));
+    let placed = |given: Vec<Setting>| given.into_iter().map(|one| notebook.place(one)).collect();
+    Ok(Launch {
+        surroundings: placed(surroundings),
+        settings: placed(settings),
+        functions: (is_own && !file.exists()).then_some(file),
+    })
+}
+
+fn found(stack: &Stack, path: &Path, text: &str) -> Result<Launch> {
+    let settings = (stack.read)(&source::Source { path: &path.to_string_lossy(), text });
     match settings.len() {
-        0..=KEYS_MAX => Ok((text, settings)),
-        count => Err(other_file(path, &format!("has {count} keys, more than {KEYS_MAX}"))),
+        0..=KEYS_MAX => {
+            Ok(Launch { surroundings: surroundings::surroundings(text), settings, functions: None })
+        }
+        count => Err(other_file(path, &format!("has {count} keys, more than {KEYS_MAX}"))
+            .hint("give a script or a configuration, not a model or data file")),
     }
 }
 
@@ -60,14 +92,16 @@ fn read_text(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|err| unreadable(&err))?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(other_file(path, "is larger than 1 MiB"));
+        return Err(other_file(path, "is larger than 1 MiB").hint(
+            "give a script or a configuration, not a model or data file; a notebook without its outputs",
+        ));
     }
     String::from_utf8(bytes).map_err(|err| {
         other_file(path, &format!("is not UTF-8 text: byte {}", err.utf8_error().valid_up_to()))
+            .hint("give a script or a configuration, not a model or data file")
     })
 }
 
 fn other_file(path: &Path, what: &str) -> Error {
     Error::usage("import-unreadable", format!("{} {what}", path.display()))
-        .hint("give a script or a configuration, not a model or data file")
 }

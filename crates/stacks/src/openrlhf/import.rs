@@ -3,6 +3,7 @@
 use crate::import::draft::{Draft, Job, quoted};
 use crate::import::{data, parts, track};
 use crate::setting::{flag, list};
+use crate::table::why;
 use crate::unbuilt::Unbuilt;
 use plimsoll_base::Result;
 
@@ -132,7 +133,7 @@ fn filter(draft: &mut Draft) {
             }
             draft.change(&enable, "the rounds of further prompts are bounded here");
         }
-        (false, _, Some(range)) => draft.leave(&range, "switched off there"),
+        (false, _, Some(range)) => draft.leave(&range, why::OFF),
         _ => {}
     }
 }
@@ -175,6 +176,12 @@ fn rewards(draft: &mut Draft) {
         draft.add_reward(&taken.from, reward);
     }
     parts::reward_model(draft, "reward_pretrain");
+    // The score of a cut response is multiplied by it, or is it: 0 is no switch, 1 changes nothing.
+    if let Some((factor, taken)) = draft.take_number("stop_properly_penalty_coef")
+        && factor != 1.0
+    {
+        draft.is_not_built(&taken, Unbuilt::Objective);
+    }
     if let Some(taken) = draft.take_text("agent_func_path") {
         // Its class has reset(states) and step(states), an environment here reset(seed) and step(response): it cannot play.
         draft.is_not_built(&taken, Unbuilt::Agent);

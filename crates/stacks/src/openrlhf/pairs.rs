@@ -64,9 +64,7 @@ fn sft(draft: &mut Draft) -> Result<()> {
     for name in ["input_key", "output_key"] {
         draft.leave_out(name, "a row has `messages`, or `prompt` and `completion` here");
     }
-    if draft.is_on("multiturn") {
-        draft.choose("the last message of a row is learnt: there every turn of the assistant is");
-    }
+    parts::every_turn(draft, "multiturn");
     if draft.get("data.chat_template") == Some("\"none\"") {
         draft.choose("prompts are as they are: unless --input_template says otherwise, they are wrapped in `User: ... Assistant: ` there");
     }

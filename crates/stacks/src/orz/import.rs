@@ -3,6 +3,7 @@
 use crate::import::draft::{Draft, Import, Job, quoted};
 use crate::import::{data, parts};
 use crate::setting::{flag, list};
+use crate::table::why;
 use plimsoll_base::Result;
 
 pub(super) static IMPORT: Import = Import {
@@ -23,6 +24,7 @@ pub(super) static IMPORT: Import = Import {
         takes: &[],
         combine,
     }],
+    nearest: &[],
 };
 
 const DATA: data::Of = data::Of {
@@ -89,5 +91,5 @@ fn kl(draft: &mut Draft) {
         draft.set_text("loss.kl_in", if in_loss { "loss" } else { "reward" }, "use_kl_loss");
         draft.set_text("loss.kl_estimator", if is_k3 { "k3" } else { "k1" }, "use_kl_estimator_k3");
     }
-    draft.leave_out(unused, "switched off there");
+    draft.leave_out(unused, why::OFF);
 }

@@ -82,7 +82,7 @@ pub(super) static TABLE: Table = Table {
         (why::SHARDING, "zero_stage zpg"),
         (why::PLANNED, "micro_"),
         (why::LOGGING, "tensorboard"),
-        ("checkpoints are in the run directory here: run.dir", "ckpt_path"),
+        (why::CHECKPOINTS, "ckpt_path"),
         (why::KERNELS, "flash_attn"),
     ],
     secrets: "",

@@ -32,7 +32,7 @@ impl Limits {
     pub(crate) fn with_settings(&self, settings: &[Setting]) -> Result<Limits> {
         let mut limits = self.clone();
         for one in settings {
-            let source = format!("line {} of the file", one.line);
+            let source = format!("{} of the file", one.place());
             if let Some(name) = one.key.strip_prefix("env.") {
                 let known = Known { value: one.value.clone(), source, by_hand: false };
                 if !limits.variables.iter().any(|(own, known)| own == name && known.by_hand) {

@@ -88,7 +88,7 @@ fn version_of(stack: &Stack, by_hand: Option<&str>, options: &Options) -> Result
         return Ok(known(version, "--stack-version".into()));
     }
     Ok(match options.version(stack.name) {
-        Some(one) => known(&one.value, format!("line {} of the file", one.line)),
+        Some(one) => known(&one.value, format!("{} of the file", one.place())),
         None => {
             let (newest, why) = (stack.newest)(options);
             known(newest, why.into())

@@ -13,7 +13,7 @@ use crate::stack::Stack;
 
 pub(crate) static STACK: Stack = Stack {
     name: "trl",
-    looked_for: "`trl grpo --flag value ...` or another of its trainers, YAML or JSON with the keys of its configuration, or a script that makes a trainer such as `GRPOTrainer(...)`; one that reads its settings with TrlParser or HfArgumentParser needs its command: a shell script next to it with `accelerate launch FILE.py --flag value ...`",
+    looked_for: "`trl grpo --flag value ...` or another of its trainers, YAML or JSON with the keys of its configuration, or a script or notebook that makes a trainer such as `GRPOTrainer(...)`; one that reads its settings with TrlParser or HfArgumentParser needs its command: a shell script next to it with `accelerate launch FILE.py --flag value ...`",
     read: read::read,
     trainer: read::trainer,
     planned: &["grpo", "rloo"],
@@ -45,7 +45,26 @@ static LORA: Lora = Lora {
 
 static IMPORT: Import = Import {
     title: "TRL",
-    file: "a shell script with `trl grpo --flag value ...`, YAML or JSON, or a Python script; also of sft, dpo, reward and rloo",
+    file: "a shell script with `trl grpo --flag value ...`, YAML or JSON, a Python script or a notebook; also of sft, dpo, reward and rloo",
     adapter: Some(|draft| lora(draft, &LORA)),
-    jobs: &[import::GRPO, import::RLOO, pairs::SFT, pairs::DPO, pairs::REWARD],
+    jobs: pairs::JOBS,
+    nearest: &[
+        ("gkd", "distill"),
+        ("distillation", "distill"),
+        ("GOLDTrainer", "distill"),
+        ("MiniLLMTrainer", "distill"),
+        ("SDFTTrainer", "distill"),
+        ("SDPOTrainer", "distill"),
+        ("kto", "dpo"),
+        ("orpo", "dpo"),
+        ("cpo", "dpo"),
+        ("BCOTrainer", "dpo"),
+        ("OnlineDPOTrainer", "dpo"),
+        ("NashMDTrainer", "dpo"),
+        ("XPOTrainer", "dpo"),
+        ("TPOTrainer", "dpo"),
+        ("PRMTrainer", "reward_model"),
+        ("PPOTrainer", "ppo"),
+        ("AsyncGRPOTrainer", "grpo"),
+    ],
 };

@@ -3,7 +3,7 @@
 use crate::table::Memory::{Idle, Used};
 use crate::table::Take::*;
 use crate::table::{Table, why};
-use crate::unbuilt::Unbuilt::{Adapters, Objective, Quantisation};
+use crate::unbuilt::Unbuilt::{Adapters, Images, Objective, Optimizer, Quantisation, Trainer};
 
 pub(super) static TABLE: Table = Table {
     stack: "trl",
@@ -49,6 +49,8 @@ pub(super) static TABLE: Table = Table {
         ("adam_beta1", Idle, Later),
         ("adam_beta2", Idle, Later),
         ("optim", Used, Later),
+        ("optimizers", Idle, NotBuilt(Optimizer)),
+        ("optimizer_cls_and_kwargs", Idle, NotBuilt(Optimizer)),
         ("adam_epsilon", Idle, Number("train.adam_epsilon")),
         ("weight_decay", Idle, Number("train.weight_decay")),
         ("max_grad_norm", Idle, Number("train.grad_clip")),
@@ -121,6 +123,8 @@ pub(super) static TABLE: Table = Table {
         ("lora_modules_to_save|peft_config.modules_to_save", Idle, NotBuilt(Adapters)),
         ("load_in_4bit", Used, Adapter),
         ("load_in_8bit", Used, NotBuilt(Quantisation)),
+        ("images", Idle, NotBuilt(Images)),
+        ("trainer_class", Idle, NotBuilt(Trainer)),
         ("tools", Idle, Environment),
         ("environment_factory", Idle, Environment),
         ("max_tool_calling_iterations", Idle, Later),
@@ -154,7 +158,10 @@ pub(super) static TABLE: Table = Table {
         (why::ENGINE, "vllm"),
         (why::SHARDING, "deepspeed fsdp ds3_"),
         (why::CLUSTER, "accelerate_config num_machines machine_rank main_process ddp_ multi_gpu"),
-        (why::LOADING, "dataloader dataset_num_proc"),
+        (why::LOADING, "dataloader dataset_num_proc remove_unused_columns"),
+        (why::FILES, "trust_remote_code device_map low_cpu_mem_usage use_cache"),
+        (why::PLANNED, "gradient_checkpointing_kwargs activation_offloading per_device_eval_batch_size"),
+        (why::CHECKPOINTS, "overwrite_output_dir"),
         (why::KERNELS, "attn_implementation liger torch_compile tf32"),
         (why::LOGGING, "logging log_ num_completions_to_print trackio wandb.init"),
         (why::PUBLISHING, "hub_"),

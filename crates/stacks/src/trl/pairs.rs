@@ -1,6 +1,6 @@
 //! TRL's trainers that learn from their data alone: SFT, DPO and the reward model. A step here is one of their updates.
 
-use super::import::{common, processes, raw_strings, schedule, steps};
+use super::import::{GRPO, RLOO, common, processes, raw_strings, schedule, steps};
 use crate::import::draft::{Draft, Job};
 use crate::import::parts;
 use crate::setting::{flag, list};
@@ -9,6 +9,9 @@ use crate::unbuilt::Unbuilt;
 use plimsoll_base::Result;
 
 const NO_SAMPLES: &str = "this trainer samples nothing";
+
+/// Every job of TRL.
+pub(super) const JOBS: &[Job] = &[GRPO, RLOO, SFT, DPO, REWARD];
 
 pub(super) const SFT: Job = Job {
     trainers: &["sft"],

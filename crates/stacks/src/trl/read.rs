@@ -1,5 +1,6 @@
 //! Finds TRL's settings in a command line, in YAML or JSON, or in a script; and which trainer they are for.
 
+use super::pairs::JOBS;
 use super::script::{self, TRAINERS};
 use crate::launch::config;
 use crate::launch::shell::{self, word::Word};
@@ -15,7 +16,13 @@ pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
     let given = script::read(source);
     if !given.is_empty() {
         // What a parser reads is in the command alone: without it every setting would be TRL's default.
-        return if script::is_parsed(text) { Vec::new() } else { given };
+        let is_built = |name: &str| JOBS.iter().any(|job| job.trainers.contains(&name));
+        let trainer = named_trainer(&given).filter(|name| !is_built(name));
+        return match (trainer, script::is_parsed(text)) {
+            (Some(name), _) => vec![Setting::new(TRAINER, name, 0)],
+            (None, true) => Vec::new(),
+            (None, false) => given,
+        };
     }
     if let Some(given) = command_of_script(source) {
         return given;

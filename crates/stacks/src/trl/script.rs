@@ -30,6 +30,8 @@ const FURTHER: &str =
 const OF_GRPO: [&str; 4] = ["model", "reward_funcs", "args", "train_dataset"];
 const OF_DPO: [&str; 5] = ["model", "ref_model", "args", "data_collator", "train_dataset"];
 const OF_OTHERS: [&str; 4] = ["model", "args", "data_collator", "train_dataset"];
+/// Classes of models that take pictures, and the one that holds a picture.
+const OF_PICTURES: [&str; 3] = ["AutoModelForImageTextToText", "AutoModelForVision2Seq", "PIL"];
 /// Calls that wrap a model in an adapter.
 const WRAPPERS: [&str; 3] = ["get_peft_model", "prepare_model_for_kbit_training", "PeftModel"];
 
@@ -61,11 +63,17 @@ pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
     }
     found.sort_by_key(|(at, ..)| *at);
     let mut found = found.into_iter();
-    let Some((_, name, trainer, config)) = found.next() else { return Vec::new() };
+    let Some((_, name, trainer, config)) = found.next() else {
+        return other_trainer(&outline).map(|name| Setting::new(TRAINER, name, 0)).into_iter().collect();
+    };
     let mut script = Script { source, outline: &outline, given: vec![Setting::new(TRAINER, name, 0)] };
+    if let Some(class) = outline.derives_from("Trainer") {
+        script.given.push(Setting::new("trainer_class", class, 0));
+    }
     if let Some(config) = config {
         script.given.extend(python::arguments(&outline, &config));
     }
+    script.attributes();
     if let Some(trainer) = trainer {
         script.trainer(name, &trainer);
     }
@@ -73,6 +81,12 @@ pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
     let further =
         found.map(|(_, name, ..)| Setting { unreadable: Some(FURTHER), ..Setting::new(name, "", 0) });
     script.given.into_iter().chain(further).collect()
+}
+
+/// The class of a trainer of TRL that no table names, which the file makes an object of.
+fn other_trainer<'a>(outline: &'a Outline<'_>) -> Option<&'a str> {
+    let mut names = outline.names_of_package("trl").filter(|name| name.ends_with("Trainer"));
+    names.find(|name| !outline.calls(name).is_empty())
 }
 
 struct Script<'a> {
@@ -118,6 +132,10 @@ impl Script<'_> {
 
     fn unknown(&mut self, key: &str, argument: &Argument) {
         self.given.push(python::expression(key, &self.outline.source(&argument.source), argument.line));
+    }
+
+    fn nested(&mut self, key: &str, name: &str, line: usize) {
+        self.given.push(Setting { unreadable: Some(python::NESTED), ..Setting::new(key, name, line) });
     }
 
     fn model(&mut self, key: &str, argument: &Argument, at: usize) {
@@ -243,6 +261,7 @@ impl Script<'_> {
         };
         match found {
             Some(env) => self.given.push(Setting::new("environment_factory", env, argument.line)),
+            None if self.outline.is_nested(name) => self.nested("environment_factory", name, argument.line),
             None => self.unknown("environment_factory", argument),
         }
     }
@@ -260,6 +279,9 @@ impl Script<'_> {
             match item {
                 Value::Name(name) => match self.tool(name) {
                     Some(place) => places.push(quoted(&place)),
+                    None if self.outline.is_nested(name) => {
+                        return self.nested("tools", name, argument.line);
+                    }
                     None => return self.given.push(python::expression("tools", name, argument.line)),
                 },
                 _ => return self.unknown("tools", argument),
@@ -285,12 +307,17 @@ impl Script<'_> {
             Value::List(items) => items,
             one => vec![one],
         };
-        let names: Vec<String> = items.iter().map(|item| self.reward(item, argument, at)).collect();
+        let sources = self.outline.items(&argument.source);
+        let whole = self.outline.source(&argument.source);
+        let source =
+            |index: usize| sources.get(index).filter(|_| sources.len() == items.len()).unwrap_or(&whole);
+        let rewards = items.iter().enumerate();
+        let names: Vec<String> = rewards.map(|(index, item)| self.reward(item, source(index), at)).collect();
         self.given.push(Setting::new("reward_funcs", format!("[{}]", names.join(", ")), argument.line));
     }
 
     /// One reward: a function of this file as `python:FILE:NAME`, an imported one as `module.NAME`, one of TRL's by its name.
-    fn reward(&self, item: &Value, argument: &Argument, at: usize) -> String {
+    fn reward(&self, item: &Value, source: &str, at: usize) -> String {
         let Value::Name(name) = item else {
             return match item {
                 Value::Call(call) if call.last_name() == "get_soft_overlong_punishment" => {
@@ -302,10 +329,7 @@ impl Script<'_> {
                     let buffer = number(of("soft_punish_cache", 1)).unwrap_or("256".into());
                     format!("get_soft_overlong_punishment {longest} {buffer}")
                 }
-                _ => self
-                    .outline
-                    .literal(item, at)
-                    .unwrap_or_else(|| quoted(&self.outline.source(&argument.source))),
+                _ => self.outline.literal(item, at).unwrap_or_else(|| quoted(source)),
             };
         };
         if self.outline.is_function(name) {
@@ -318,6 +342,22 @@ impl Script<'_> {
                 (Value::Name(name), _) => name,
                 (other, at) => self.outline.literal(&other, at).unwrap_or_else(|| name.clone()),
             },
+        }
+    }
+
+    /// What the file sets of its configuration after it is made: `config.beta = 0.1`. What a parser makes is `NAME_args`.
+    fn attributes(&mut self) {
+        let is_configuration = |object: &str, value: &Value| match value {
+            Value::Call(call) => call.last_name().ends_with("Config") || object.ends_with("_args"),
+            _ => false,
+        };
+        for (argument, at, in_branch) in self.outline.attributes(is_configuration) {
+            let key = argument.name.clone().unwrap_or_default();
+            let mut given = python::settings(self.outline, &key, &argument, at);
+            if in_branch {
+                given.iter_mut().for_each(|one| one.unreadable = Some(python::EXPRESSION));
+            }
+            self.given.extend(given);
         }
     }
 
@@ -336,6 +376,11 @@ impl Script<'_> {
 
     /// Calls anywhere that make the model another one, adapters and quantised weights, or that name the run for a tracker.
     fn surroundings(&mut self) {
+        let is_of_pictures =
+            |name: &str| OF_PICTURES.contains(&name) || name.ends_with("ForConditionalGeneration");
+        if let Some(class) = self.outline.name(is_of_pictures) {
+            self.given.push(Setting::new("images", class, 0));
+        }
         for call in self.outline.calls("init").iter().filter(|call| call.name == "wandb.init").take(1) {
             let arguments = python::arguments(self.outline, call).into_iter();
             self.given.extend(arguments.map(|one| Setting { key: format!("wandb.init.{}", one.key), ..one }));

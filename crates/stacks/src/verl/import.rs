@@ -3,6 +3,7 @@
 use crate::import::draft::{Draft, Job, quoted};
 use crate::import::{data, parts, track};
 use crate::setting::{flag, number};
+use crate::table::why;
 use crate::unbuilt::Unbuilt;
 use plimsoll_base::Result;
 
@@ -59,7 +60,7 @@ fn filter(draft: &mut Draft) {
     let batches = draft.take_count("algorithm.filter_groups.max_num_gen_batches");
     if !draft.is_on("algorithm.filter_groups.enable") {
         for taken in [metric, batches.map(|(_, taken)| taken)].into_iter().flatten() {
-            draft.leave(&taken, "switched off there");
+            draft.leave(&taken, why::OFF);
         }
         return;
     }
@@ -92,6 +93,13 @@ fn method(draft: &mut Draft) -> Result<()> {
         match (loss.value.as_str(), method) {
             ("vanilla", _) => {}
             (name @ ("gspo" | "cispo" | "sapo"), "grpo") => method = own_name(name),
+            _ => draft.is_not_built(&loss, Unbuilt::Objective),
+        }
+    }
+    // Without a correction the ratio is clipped as it is here.
+    if let Some(loss) = draft.take("algorithm.rollout_correction.loss_type") {
+        match loss.value.as_str() {
+            "ppo_clip" => draft.leave(&loss, why::SAME),
             _ => draft.is_not_built(&loss, Unbuilt::Objective),
         }
     }
@@ -206,7 +214,9 @@ pub(super) fn steps(draft: &mut Draft) {
 
 fn kl(draft: &mut Draft) {
     let in_loss = draft.is_on("actor_rollout_ref.actor.use_kl_loss");
-    let in_reward = draft.is_on("algorithm.use_kl_in_reward");
+    let has_no_switch = !in_loss && has_coefficient_alone(draft);
+    let is_older = has_no_switch && is_of_old_version(draft);
+    let in_reward = is_older || draft.is_on("algorithm.use_kl_in_reward");
     if in_loss
         && in_reward
         && let Some(taken) = draft.take("algorithm.use_kl_in_reward")
@@ -220,22 +230,32 @@ fn kl(draft: &mut Draft) {
     );
     let (used, unused) = if in_loss { (loss_keys, reward_keys) } else { (reward_keys, loss_keys) };
     for name in unused {
-        draft.leave_out(name, "switched off there");
+        draft.leave_out(name, why::OFF);
     }
     controller(draft, in_reward && !in_loss);
     if !in_loss && !in_reward {
-        for name in used {
-            draft.leave_out(name, "switched off there");
-        }
+        let [coef, estimator] = used;
+        draft.leave_out(coef, if has_no_switch { ONLY_BEFORE } else { why::OFF });
+        draft.leave_out(estimator, why::OFF);
         return;
     }
     draft.set_text(
         "loss.kl_in",
         if in_loss { "loss" } else { "reward" },
-        if in_loss { "use_kl_loss" } else { "use_kl_in_reward" },
+        match in_loss {
+            true => "use_kl_loss",
+            false if is_older => "as before verl 0.3",
+            false => "use_kl_in_reward",
+        },
     );
     if let Some((coef, taken)) = draft.take_number(used[0]) {
         draft.set_toml("loss.kl_coef", format!("{coef:?}"), &taken.from);
+        if is_older {
+            draft.change(
+                &taken,
+                "it is in the reward, as before verl 0.3; since then only use_kl_in_reward puts it there",
+            );
+        }
     }
     if let Some(taken) = draft.take(used[1]) {
         match taken.value.as_str() {
@@ -245,6 +265,26 @@ fn kl(draft: &mut Draft) {
             _ => draft.is_not_built(&taken, Unbuilt::Objective),
         }
     }
+}
+
+/// Why a coefficient without the switch has no effect, unless the file is one for an old version.
+const ONLY_BEFORE: &str = "only use_kl_in_reward puts it into the reward since verl 0.3; before, it was there: if yours is older, set loss.kl_coef and loss.kl_in = \"reward\"";
+
+/// True if a file writes the coefficient and not the switch, which came with 0.3.
+fn has_coefficient_alone(draft: &Draft) -> bool {
+    let coef = "algorithm.kl_ctrl.kl_coef";
+    !draft.has("algorithm.use_kl_in_reward") && draft.is_written(coef) && !draft.is_zero(coef)
+}
+
+/// True for a file with what only versions before 0.3 take.
+fn is_of_old_version(draft: &Draft) -> bool {
+    let given = [
+        "actor_rollout_ref.actor.fsdp_config.grad_offload",
+        "actor_rollout_ref.actor.ppo_micro_batch_size",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size",
+    ];
+    given.iter().any(|key| draft.is_given(key))
+        || draft.variable("VLLM_ATTENTION_BACKEND") == Some("XFORMERS")
 }
 
 /// The coefficient in the reward may adapt; the rule is the same here.
@@ -274,7 +314,7 @@ fn rewards(draft: &mut Draft) {
         ("reward_model.overlong_buffer.penalty_factor", "loss.overlong_factor"),
     ] {
         match draft.take_number(name) {
-            Some((_, taken)) if !is_on => draft.leave(&taken, "switched off there"),
+            Some((_, taken)) if !is_on => draft.leave(&taken, why::OFF),
             Some((value, taken)) if key == "loss.overlong_factor" => {
                 draft.set_toml(key, format!("{value:?}"), &taken.from);
             }
@@ -295,7 +335,7 @@ fn rewards(draft: &mut Draft) {
     manager(draft);
     match draft.is_on("reward_model.enable") {
         true => parts::reward_model(draft, "reward_model.model.path"),
-        false => draft.leave_out("reward_model.model.path", "switched off there"),
+        false => draft.leave_out("reward_model.model.path", why::OFF),
     }
     if !draft.has_reward() {
         let why = "verl picks a scorer by each row's data_source, which the file does not say";

@@ -51,6 +51,7 @@ static IMPORT: Import = Import {
     file: "a shell script with `python3 -m verl.trainer.main_ppo key=value ...`, or the YAML that Hydra writes; also of fsdp_sft_trainer",
     adapter: Some(|draft| lora(draft, &LORA)),
     jobs: &[import::PPO, sft::SFT],
+    nearest: &[],
 };
 
 /// The trainer of `main_ppo`, whatever its estimator, and that of `fsdp_sft_trainer`.

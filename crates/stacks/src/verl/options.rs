@@ -3,7 +3,7 @@
 use crate::table::Memory::{Idle, Used};
 use crate::table::Take::*;
 use crate::table::{Table, why};
-use crate::unbuilt::Unbuilt::{Adapters, Images, Turns};
+use crate::unbuilt::Unbuilt::{Adapters, Images, Objective, Turns};
 
 pub(super) static TABLE: Table = Table {
     stack: "verl",
@@ -59,11 +59,13 @@ pub(super) static TABLE: Table = Table {
         ("actor_rollout_ref.actor.kl_loss_type", Idle, Later),
         ("actor_rollout_ref.actor.loss_agg_mode", Idle, Names( "loss.aggregation", &[ ("token-mean", "token_mean"), ("seq-mean-token-mean", "seq_mean_token_mean"), ("seq-mean-token-sum", "seq_mean_token_sum"), ("seq-mean-token-sum-norm", "seq_mean_token_sum_norm"), ], )),
         ("actor_rollout_ref.actor.policy_loss.loss_mode", Idle, Later),
-        ("actor_rollout_ref.actor.tau_pos", Idle, Later),
-        ("actor_rollout_ref.actor.tau_neg", Idle, Later),
+        ("actor_rollout_ref.actor.tau_pos|actor_rollout_ref.actor.policy_loss.tau_pos", Idle, Later),
+        ("actor_rollout_ref.actor.tau_neg|actor_rollout_ref.actor.policy_loss.tau_neg", Idle, Later),
+        ("algorithm.rollout_correction.loss_type", Idle, Later),
+        ("actor_rollout_ref.model.mtp.enable_train", Idle, NotBuilt(Objective)),
         ("actor_rollout_ref.actor.entropy_checkpointing", Used, Lost("logits and entropy are computed in tiles here")),
         ("actor_rollout_ref.actor.optim.optimizer", Idle, Later),
-        ("actor_rollout_ref.actor.grad_clip", Idle, Number("train.grad_clip")),
+        ("actor_rollout_ref.actor.grad_clip|actor_rollout_ref.actor.optim.clip_grad", Idle, Number("train.grad_clip")),
         ("actor_rollout_ref.actor.optim.lr", Idle, Number("train.learning_rate")),
         ("actor_rollout_ref.actor.optim.lr_warmup_steps_ratio", Idle, Later),
         ("actor_rollout_ref.actor.optim.lr_warmup_steps", Idle, Every("train.warmup_steps")),
@@ -93,6 +95,8 @@ pub(super) static TABLE: Table = Table {
         ("reward_model.overlong_buffer.enable|reward_model.reward_kwargs.overlong_buffer_cfg.enable|reward.reward_kwargs.overlong_buffer_cfg.enable", Idle, Later),
         ("reward_model.overlong_buffer.len|reward_model.reward_kwargs.overlong_buffer_cfg.len|reward.reward_kwargs.overlong_buffer_cfg.len", Idle, Later),
         ("reward_model.overlong_buffer.penalty_factor|reward_model.reward_kwargs.overlong_buffer_cfg.penalty_factor|reward.reward_kwargs.overlong_buffer_cfg.penalty_factor", Idle, Later),
+        ("reward_model.reward_kwargs.max_resp_len|reward.reward_kwargs.max_resp_len", Idle, Lost("the penalty of long responses counts back from rollout.max_new_tokens here")),
+        ("reward_model.reward_kwargs.overlong_buffer_cfg.log|reward.reward_kwargs.overlong_buffer_cfg.log", Idle, Lost(why::LOGGING)),
         ("reward_model.reward_manager|reward.reward_manager.name", Idle, Later),
         ("reward_model.enable|reward.reward_model.enable", Idle, Later),
         ("reward_model.model.path|reward.reward_model.model_path", Idle, Later),
@@ -169,12 +173,19 @@ pub(super) static TABLE: Table = Table {
         trainer.* transfer_queue.* ulysses_sequence_parallel_size use_remove_padding
     ",
     elsewhere: &[
+        (why::SAME, "rollout_correction."),
         (why::CLUSTER, "reward_model.n_gpus reward_model.nnodes reward_model.num_workers reward_model.enable_resource_pool"),
         (why::PLANNED, "reward_model.micro_batch_size reward_model.forward_max reward_model.max_length"),
         (why::ENGINE, "reward_model.rollout. reward_model.strategy reward_model.launch_reward_fn_async reward_model.sandbox_fusion"),
         (why::TOKENIZER, "reward_model.model.input_tokenizer"),
         (why::CLUSTER, "trainer.n_gpus_per_node trainer.nnodes ray_"),
+        (why::CLUSTER, "reward.num_workers reward.reward_model.n_gpus reward.reward_model.nnodes"),
         (why::LOGGING, "trainer.log_val"),
+        (why::LOADING, "filter_overlong_prompts_workers dataloader_num_workers"),
+        (why::FILES, "trust_remote_code"),
+        (why::PLANNED, "balance_batch use_prefix_grouper"),
+        (why::ENGINE, "use_legacy_worker_impl model_engine"),
+        (why::IN_TURN, "trainer.use_v1 trainer.v1. transfer_queue"),
         (why::ENGINE, "gpu_memory_utilization"),
         (why::SHARDING, "tensor_model_parallel_size ulysses_sequence_parallel_size megatron fsdp"),
         (why::PLANNED, "log_prob_ use_dynamic_bsz ppo_micro_batch_size ppo_max_token_len forward_max_token_len"),

@@ -29,13 +29,11 @@ fn combine(draft: &mut Draft) -> Result<()> {
     parts::model(draft, "model.partial_pretrain");
     data(draft);
     trackers(draft);
-    if !draft.is_on("data.multiturn.enable") {
+    if !parts::every_turn(draft, "data.multiturn.enable") {
         draft.leave_out("data.prompt_key", "a row has `messages`, or `prompt` and `completion` here");
         draft.choose(
             "a row has `prompt`, as messages, and `completion`: there the prompt is made a user's message, and the model's template is applied",
         );
-    } else {
-        draft.choose("the last message of a row is learnt: there every turn of the assistant is");
     }
     let longest = draft.take_count("data.max_length");
     let tokens = longest.map(|(count, _)| count);

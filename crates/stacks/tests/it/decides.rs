@@ -7,7 +7,7 @@ fn imported(stack: &str, name: &str, text: &str, force: bool) -> Result<Imported
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join(name);
     std::fs::write(&path, text).expect("a file");
-    import(find(stack).expect("a stack"), &path, &Wishes { force, trainer: None })
+    import(find(stack).expect("a stack"), &path, &Wishes { force, ..Wishes::default() })
 }
 
 fn command(stack: &str) -> &'static str {

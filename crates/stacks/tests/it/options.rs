@@ -38,7 +38,7 @@ fn plan_knows(stack: &'static Stack, key: &str) -> bool {
 fn import_knows(stack: &'static Stack, key: &str) -> bool {
     let mut settings = base(stack);
     settings.push(Setting::new(key, "1", 2));
-    match translate(stack, settings, "x.sh", &Wishes::default()) {
+    match translate(stack, settings, "x.sh", &Wishes { all: true, ..Wishes::default() }) {
         Ok(imported) => {
             let run_file = imported.expect("a file of this stack").run_file;
             run_file.split([' ', '\n', ',', ':']).any(|word| word == key)

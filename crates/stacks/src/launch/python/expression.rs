@@ -96,9 +96,21 @@ impl Code<'_> {
             if self.is_operator(at, operator) {
                 return Some(at);
             }
+            // What comes before the colon of a `lambda` are its own names and commas.
+            if operator != ":" && self.is_name(at) && self.word(at) == "lambda" {
+                at = self.find(&(at + 1..range.end), ":")?;
+            }
             at = self.tokens[at].close.max(at) + 1;
         }
         None
+    }
+
+    /// The parts of a list or a tuple, with its brackets or without.
+    pub fn items(&self, range: Range<usize>) -> Vec<Range<usize>> {
+        let is_bracketed = range.len() > 1
+            && matches!(self.word(range.start), "(" | "[")
+            && self.tokens[range.start].close == range.end - 1;
+        self.parts(if is_bracketed { range.start + 1..range.end - 1 } else { range })
     }
 
     /// Cuts `range` at commas outside brackets.

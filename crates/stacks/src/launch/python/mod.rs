@@ -13,6 +13,9 @@ use crate::setting::Setting;
 
 pub(crate) const EXPRESSION: &str = "an expression, which is not run";
 
+/// Why a class or a function cannot be named that another function makes.
+pub(crate) const NESTED: &str = "it is defined within a function";
+
 /// The arguments of a call: `key=literal`, and `key.inner` for the entries of a dictionary. One without a name has its text as the key.
 pub(crate) fn arguments(outline: &Outline<'_>, call: &Call) -> Vec<Setting> {
     let mut given = Vec::new();

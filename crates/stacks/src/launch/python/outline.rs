@@ -1,7 +1,7 @@
 //! What a Python file says without being run: its constants, its functions, its imports, and the calls in it. A name means what
 //! was assigned to it last before it is used; one that is assigned in one of several branches means nothing.
 
-use super::expression::{Call, Code, Value};
+use super::expression::{Argument, Call, Code, Value};
 use super::tokens::{Kind, tokens};
 use crate::launch::shell::word::VALUE_BYTES_MAX;
 use crate::setting::number;
@@ -29,8 +29,13 @@ struct Assignment {
 pub(crate) struct Outline<'a> {
     code: Code<'a>,
     assignments: BTreeMap<String, Vec<Assignment>>,
+    /// `NAME.KEY = value`.
+    attributes: Vec<(String, String, Assignment)>,
     functions: BTreeSet<String>,
-    classes: BTreeSet<String>,
+    /// Classes, and the text of what each derives from.
+    classes: BTreeMap<String, String>,
+    /// Classes and functions that are defined within others.
+    nested: BTreeSet<String>,
     /// A name, and the module and name that it was imported from.
     imports: BTreeMap<String, (String, String)>,
     cost: Cell<usize>,
@@ -42,8 +47,10 @@ impl<'a> Outline<'a> {
         let mut outline = Outline {
             code,
             assignments: BTreeMap::new(),
+            attributes: Vec::new(),
             functions: BTreeSet::new(),
-            classes: BTreeSet::new(),
+            classes: BTreeMap::new(),
+            nested: BTreeSet::new(),
             imports: BTreeMap::new(),
             cost: Cell::new(0),
         };
@@ -82,7 +89,11 @@ impl<'a> Outline<'a> {
                 self.functions.insert(code.word(range.start + 2).into());
             }
             "class" if indent == 0 => {
-                self.classes.insert(code.word(range.start + 1).into());
+                let bases = code.source(&(range.start + 2..range.end));
+                self.classes.insert(code.word(range.start + 1).into(), code.text[bases].into());
+            }
+            "def" | "class" => {
+                self.nested.insert(code.word(range.start + 1).into());
             }
             "from" => self.import(range),
             _ => self.assignment(range, !branches.is_empty()),
@@ -108,12 +119,36 @@ impl<'a> Outline<'a> {
         let Some(sign) = self.code.find(&range, "=") else { return };
         let left = range.start..sign;
         let typed = self.code.find(&left, ":").unwrap_or(left.end);
-        for part in self.code.parts(left.start..typed) {
+        let (names, whole) = (self.code.parts(left.start..typed), sign + 1..range.end);
+        // `A, B = 1, 2`; all names of `A, B = f()` mean the call.
+        let values = if names.len() > 1 { self.code.items(whole.clone()) } else { Vec::new() };
+        for (index, part) in names.iter().enumerate() {
             if part.len() == 1 && self.code.is_name(part.start) {
-                let one = Assignment { at: range.start, value: sign + 1..range.end, in_branch };
+                let own = values.get(index).filter(|_| values.len() == names.len()).unwrap_or(&whole);
+                let one = Assignment { at: range.start, value: own.clone(), in_branch };
                 self.assignments.entry(self.code.word(part.start).into()).or_default().push(one);
             }
+            if let [object, dot, key] = [0, 1, 2].map(|index| self.code.word(part.start + index))
+                && part.len() == 3
+                && dot == "."
+            {
+                let one = Assignment { at: range.start, value: whole.clone(), in_branch };
+                self.attributes.push((object.into(), key.into(), one));
+            }
         }
+    }
+
+    /// The settings that `NAME.KEY = value` gives to objects that `is_it` is true for; one in a branch is not known.
+    pub fn attributes(&self, is_it: impl Fn(&str, &Value) -> bool) -> Vec<(Argument, usize, bool)> {
+        let one = |(object, key, set): &(String, String, Assignment)| {
+            let (meaning, _) = self.meaning(&Value::Name(object.clone()), set.at);
+            is_it(object, &meaning).then(|| {
+                let (value, source) = (self.code.value(set.value.clone()), self.code.source(&set.value));
+                let argument = Argument { name: Some(key.clone()), value, source, line: self.line(set.at) };
+                (argument, set.at, set.in_branch)
+            })
+        };
+        self.attributes.iter().take(CALLS_MAX).filter_map(one).collect()
     }
 
     /// The calls whose last name is `name`, in the order of the file.
@@ -125,6 +160,12 @@ impl<'a> Outline<'a> {
         let defines = |at: usize| matches!(before(at), "def" | "class");
         let found = (0..self.code.tokens.len()).filter(is_call).filter(|&at| !defines(at)).take(CALLS_MAX);
         found.map(|at| self.code.call(self.whole_name(at), at, at + 1)).collect()
+    }
+
+    /// Returns the first name of the file, imported ones among them, that `is_it` is true for.
+    pub fn name(&self, is_it: impl Fn(&str) -> bool) -> Option<&str> {
+        let names = (0..self.code.tokens.len()).filter(|&at| self.code.is_name(at));
+        names.map(|at| self.code.word(at)).find(|name| is_it(name))
     }
 
     /// The line of a token, from 1.
@@ -190,7 +231,35 @@ impl<'a> Outline<'a> {
     }
 
     pub fn is_class(&self, name: &str) -> bool {
-        self.classes.contains(name)
+        self.classes.contains_key(name)
+    }
+
+    /// True for a class or a function that is defined within another one, and not at the top level too.
+    pub fn is_nested(&self, name: &str) -> bool {
+        self.nested.contains(name) && !self.is_class(name) && !self.is_function(name)
+    }
+
+    /// Returns the class of the file that derives from one whose name ends in `ending`.
+    pub fn derives_from(&self, ending: &str) -> Option<&str> {
+        let is_it = |bases: &str| {
+            bases.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word.ends_with(ending))
+        };
+        self.classes.iter().find(|(_, bases)| is_it(bases)).map(|(name, _)| name.as_str())
+    }
+
+    /// Names that are imported from a package or its modules, as the file knows them.
+    pub fn names_of_package<'b>(&'b self, package: &'b str) -> impl Iterator<Item = &'b str> {
+        let is_in = move |module: &str| {
+            module.strip_prefix(package).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        self.imports.iter().filter(move |(_, (module, _))| is_in(module)).map(|(name, _)| name.as_str())
+    }
+
+    /// The text of each item of a list or tuple that is written in the bytes of `range`.
+    pub fn items(&self, range: &Range<usize>) -> Vec<String> {
+        let before = |end: usize| self.code.tokens.partition_point(|token| token.start < end);
+        let parts = self.code.items(before(range.start)..before(range.end));
+        parts.iter().map(|part| self.source(&self.code.source(part))).collect()
     }
 
     /// The module and the name there that a name was imported from.

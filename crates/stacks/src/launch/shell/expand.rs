@@ -15,7 +15,7 @@ const ARITHMETIC_CHARS_MAX: usize = 256;
 /// Longest command that is kept because it prints a folder.
 const FOLDER_CHARS_MAX: usize = 160;
 pub(super) const OUTPUT: &str = "holds the output of a command, and nothing is run here";
-const BRANCH: &str = "holds a variable that the script sets in one of several branches";
+pub(super) const BRANCH: &str = "holds a variable that the script sets in one of several branches";
 
 /// Where each `${` and `$(` closes, by the index of its bracket.
 pub(super) struct Closings(BTreeMap<usize, usize>);

@@ -1,5 +1,6 @@
 //! Shell scripts: their commands, with the script's own variables filled in, and the settings on a command line.
 
+mod branches;
 mod expand;
 mod reader;
 pub(crate) mod word;

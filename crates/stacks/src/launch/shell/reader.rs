@@ -1,7 +1,8 @@
 //! Reads a script into commands: words, quotes, comments, redirections, here documents, assignments and branches.
 
+use super::branches::{Branch, holds_options, parts};
 use super::expand::{Closings, Variables};
-use super::word::{VALUE_BYTES_MAX, Word};
+use super::word::{VALUE_BYTES_MAX, WORDS_MAX, Word};
 use std::collections::VecDeque;
 
 /// What a script says: its commands, and the variables that it sets.
@@ -14,18 +15,6 @@ pub(crate) struct Script {
 const TOO_LONG: &str = "holds more than a variable may hold here";
 /// Deepest branches that are followed.
 const BRANCHES_MAX: usize = 64;
-/// Most words of an array that grows.
-const WORDS_MAX: usize = 4096;
-
-/// A branch of the script, whose variables are not known after it.
-#[derive(Default)]
-struct Branch {
-    /// Each name that this arm of it has set, with its value before.
-    touched: Vec<(String, Option<Vec<Word>>)>,
-    /// Names that earlier arms have set. Those of inner branches are unknown already, and only an assignment, which
-    /// is noted here too, makes one known again.
-    others: Vec<String>,
-}
 
 /// What an assignment does to the value that a variable had.
 enum Before {
@@ -48,6 +37,8 @@ pub(super) struct Shell {
     branches: Vec<Branch>,
     /// Branches within the deepest one that is followed.
     deeper: usize,
+    /// True after `[ a = b ] &&`.
+    is_condition: bool,
     /// Where the text of here documents ends that the current line announces.
     documents: VecDeque<String>,
     assigned: Vec<(String, String, usize)>,
@@ -70,6 +61,7 @@ pub(super) fn read(text: &str) -> Script {
         variables: Variables::new(),
         branches: Vec::new(),
         deeper: 0,
+        is_condition: false,
         documents: VecDeque::new(),
         assigned: Vec::new(),
     };
@@ -137,6 +129,19 @@ impl Shell {
                 }
                 '\n' | ';' | '&' | '|' | '(' | ')' => {
                     self.at += 1;
+                    // The end of a pattern, of a condition, or of an arm.
+                    if let Some(branch) = self.branches.last_mut() {
+                        branch.begin_arm(&words);
+                    }
+                    let is_joined = "&|".contains(c) && self.peek(0) == Some(c);
+                    self.at += usize::from(is_joined);
+                    self.is_condition = is_joined && is_condition(&words);
+                    if c == ';'
+                        && self.peek(0) == Some(';')
+                        && self.branches.last().is_some_and(|one| one.is_case)
+                    {
+                        self.restore(false);
+                    }
                     break;
                 }
                 '#' => {
@@ -164,10 +169,15 @@ impl Shell {
     fn is_opener(&mut self, word: &str) -> bool {
         match word {
             "if" | "for" | "while" | "until" | "case" | "select" => match self.branches.len() {
-                0..BRANCHES_MAX => self.branches.push(Branch::default()),
+                0..BRANCHES_MAX => self.branches.push(Branch::new(word == "case")),
                 _ => self.deeper += 1,
             },
-            "else" | "elif" => self.restore(false),
+            "else" | "elif" => {
+                self.restore(false);
+                if let Some(branch) = self.branches.last_mut() {
+                    branch.has_default |= word == "else" && self.deeper == 0;
+                }
+            }
             "fi" | "done" | "esac" => self.restore(true),
             _ => {}
         }
@@ -181,18 +191,11 @@ impl Shell {
             return;
         }
         let Some(mut branch) = self.branches.pop() else { return };
-        // The last one first, so that the oldest value is what remains.
-        for (name, before) in branch.touched.drain(..).rev() {
-            match before {
-                Some(words) => self.variables.set(&name, words),
-                None => self.variables.forget(&name),
-            }
-            branch.others.push(name);
+        branch.end_arm(&mut self.variables, is_end);
+        match is_end {
+            true => branch.end(&mut self.variables),
+            false => self.branches.push(branch),
         }
-        if !is_end {
-            return self.branches.push(branch);
-        }
-        branch.others.iter().for_each(|name| self.variables.depends(name));
     }
 
     /// Skips `> file`, `2>&1`, `< file`, and takes note of `<< MARK`.
@@ -248,7 +251,15 @@ impl Shell {
             }
         }
         let before = if adds { Before::Grows { is_list } } else { Before::Goes };
+        // `[ a = b ] && NAME=value` is a branch of its own.
+        let is_branch = self.is_condition && self.branches.len() < BRANCHES_MAX && self.deeper == 0;
+        if is_branch {
+            self.branches.push(Branch::new(false));
+        }
         self.keep(&name, words, before);
+        if is_branch {
+            self.restore(true);
+        }
         true
     }
 
@@ -341,6 +352,11 @@ impl Shell {
     }
 }
 
+/// True for a command that only asks: `[ a = b ]`, `test a`.
+fn is_condition(words: &[Word]) -> bool {
+    words.first().is_some_and(|word| matches!(word.text.as_str(), "[" | "[[" | "test"))
+}
+
 /// Appends what a variable holds; true if a word has begun or goes on.
 fn join(word: &mut Word, pieces: Vec<Word>, splits: bool, into: &mut Vec<Word>) -> bool {
     let mut has_text = false;
@@ -350,22 +366,24 @@ fn join(word: &mut Word, pieces: Vec<Word>, splits: bool, into: &mut Vec<Word>) 
             let line = word.line;
             into.push(std::mem::replace(word, Word { line, ..Word::default() }));
         }
-        word.open = word.open.or(piece.open);
         if several {
             word.line = piece.line;
         }
-        if !splits || piece.open.is_some() || piece.text.contains("$(") {
+        let is_open = piece.open.is_some() && !holds_options(&piece);
+        if !splits || is_open || piece.text.contains("$(") {
+            word.open = word.open.or(piece.open);
             has_text |= !piece.text.is_empty() || !splits;
             word.text += &piece.text;
             continue;
         }
-        for (part, text) in piece.text.split_whitespace().enumerate() {
+        for (part, one) in parts(&piece).enumerate() {
             let begins_with_space = part == 0 && piece.text.starts_with(char::is_whitespace);
             if (part > 0 || begins_with_space) && !word.text.is_empty() {
                 let line = word.line;
                 into.push(std::mem::replace(word, Word { line, ..Word::default() }));
             }
-            word.text += text;
+            word.text += &one.text;
+            word.open = word.open.or(one.open);
             has_text = true;
         }
     }

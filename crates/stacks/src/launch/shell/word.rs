@@ -2,6 +2,8 @@
 
 /// Longest value after a variable is filled in: variables may name each other, and must not grow without end.
 pub(crate) const VALUE_BYTES_MAX: usize = 1 << 16;
+/// Most words of an array that grows.
+pub(super) const WORDS_MAX: usize = 4096;
 pub(crate) const VARIABLE: &str = "holds a variable that the file does not set";
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Word {

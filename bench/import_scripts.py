@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Imports published scripts of other stacks and compares each run file with the job that the script describes.
+
+    bench/import_scripts.py REPOSITORIES [--binary target/debug/plimsoll] [--write]
+
+REPOSITORIES is a folder with the git repositories that import_scripts.json names, as OWNER/NAME, OWNER+NAME or OWNER+NAME/repo, bare or
+not. A script is taken from its commit; none of its code is run, and none is kept. What a job is (method, adapter, turns, the KL term,
+clips) was written by hand from reading the script. With `command` N the Nth command in the text at the top of a script is imported with
+the script next to it, since the script alone has no settings.
+
+A script is imported whole if the exit code is 0 and everything that is expected is in the run file. Exit code 0 with anything else is
+another job, which must never be. Exit code 1 if there is one, if a script that should be refused is not, or if fewer than 30 are whole.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+BENCH = Path(__file__).resolve().parent
+SCRIPTS = BENCH / "import_scripts.json"
+PAGE = BENCH / "results/import.md"
+WHOLE_MIN = 30
+
+
+def repository(folder, name):
+    """Returns the git directory of a repository."""
+    owner, last = name.split("/")
+    places = [folder / f"{owner}+{last}/repo", folder / f"{owner}+{last}", folder / owner / last]
+    for place in places:
+        if place.is_dir():
+            return place
+    raise SystemExit(f"{name} is not in {folder}: git clone https://github.com/{name} {folder / owner / last}")
+
+
+def text_of(folder, one):
+    """Returns a script as its commit has it."""
+    there = repository(folder, one["repository"])
+    return subprocess.run(["git", "-C", there, "show", f"{one['commit']}:{one['path']}"], check=True, capture_output=True).stdout
+
+
+def commands(text):
+    """Returns the commands in the text at the top of a script, each with the lines that go on from it."""
+    found, lines = [], iter(text.splitlines())
+    for line in lines:
+        if line.startswith(("import ", "from ")):
+            break
+        if re.match(r"\s*(accelerate launch|python) ", line):
+            whole = [line]
+            while whole[-1].rstrip().endswith("\\"):
+                # In a docstring a backslash may be written twice.
+                whole[-1] = whole[-1].rstrip().rstrip("\\") + "\\"
+                whole.append(next(lines))
+            found.append("\n".join(whole) + "\n")
+    return found
+
+
+def imported(binary, folder, one):
+    """Imports a script; returns the exit code, the run file and the messages."""
+    name = Path(one["path"]).name
+    with tempfile.TemporaryDirectory() as place:
+        script = Path(place) / name
+        script.write_bytes(text_of(folder, one))
+        if "command" in one:
+            (Path(place) / "launch.sh").write_text(commands(script.read_text())[one["command"] - 1])
+            script = Path(place) / "launch.sh"
+        run = subprocess.run([binary, "import", one["stack"], script], capture_output=True, text=True, cwd=place)
+        # The folder is another one each time.
+        texts = [text.replace(f"{place}/", "") for text in (run.stdout, run.stderr)]
+    return run.returncode, *texts
+
+
+def adapter(run):
+    """Says which adapter a run file has."""
+    lora = run.get("lora")
+    if lora is None:
+        return "none"
+    if "adapter" in lora:
+        return "lora of a folder"
+    return " ".join(["lora", str(lora["rank"]), *([lora["quantize"]] if "quantize" in lora else [])])
+
+
+def kl(run):
+    """Says which KL term a run file has."""
+    loss = run.get("loss", {})
+    if not loss.get("kl_coef"):
+        return "none"
+    return f"{loss.get('kl_in', 'loss')} {loss['kl_coef']} {loss.get('kl_estimator', 'k1')}"
+
+
+def job(run):
+    """Returns what a run file trains, under the names of an expectation."""
+    turns = "many" if "env" in run.get("environment", {}) else "one"
+    return {**run.get("loss", {}), "method": run["method"], "adapter": adapter(run), "turns": turns, "kl": kl(run)}
+
+
+def judged(one, code, run_file, messages):
+    """Returns a verdict and its reason."""
+    first = messages.splitlines()[0] if messages else ""
+    if code != 0:
+        if "refused" in one:
+            return ("refused", one["refused"]) if one["refused"] in messages else ("refused for another reason", first)
+        return "refused, though it is built", first
+    have = job(tomllib.loads(run_file))
+    if "refused" in one:
+        return "another job", f"exit code 0 without what is not built: {one['refused']}"
+    wrong = [f"{key} is {have.get(key)}, {value} there" for key, value in one["expect"].items() if have.get(key) != value]
+    missing = [line.split(": ")[2] for line in messages.splitlines() if line.startswith("note: missing: ")]
+    return ("another job", "; ".join(wrong)) if wrong else ("whole", "missing: " + ", ".join(missing) if missing else "")
+
+
+def page(rows):
+    """Returns the table as a page."""
+    count = lambda verdict: sum(row[1] == verdict for row in rows)
+    lines = [
+        "# Published scripts, imported", "",
+        f"`bench/import_scripts.py` has imported {len(rows)} published scripts, each as its commit has it. {count('whole')} are whole: exit code 0, and"
+        f" method, adapter, turns and loss are those of the script. {count('another job')} are another job with exit code 0.", "",
+        "What a job is was written from reading the script (`bench/import_scripts.json`), and not from what the import made of it. A key that is missing is one"
+        " that only the user knows, such as a reward that no file names; the plan refuses the run file by its name until it is filled in.", "",
+        "| script | commit | job | exit code | method | verdict | why |", "|---|---|---|---|---|---|---|",
+    ]
+    for one, verdict, why, code, method in rows:
+        place = f"`{one['repository']}`: `{one['path']}`" + (f", its command {one['command']}" if "command" in one else "")
+        cells = [place, f"`{one['commit'][:8]}`", one["job"], str(code), method, verdict, why.replace("|", "\\|")]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("repositories", type=Path)
+    parser.add_argument("--binary", type=Path, default=BENCH.parent / "target/debug/plimsoll")
+    parser.add_argument("--write", action="store_true", help="write bench/results/import.md")
+    given = parser.parse_args()
+    rows = []
+    for one in json.loads(SCRIPTS.read_text()):
+        code, run_file, messages = imported(given.binary.resolve(), given.repositories, one)
+        verdict, why = judged(one, code, run_file, messages)
+        method = tomllib.loads(run_file)["method"] if code == 0 else ""
+        rows.append((one, verdict, why, code, method))
+        print(f"{verdict:12} {code} {method:18} {one['repository']}/{one['path']}: {why}")
+    if given.write:
+        PAGE.write_text(page(rows))
+    whole = sum(row[1] == "whole" for row in rows)
+    print(f"{len(rows)} scripts, {whole} whole, {sum(row[1] == 'another job' for row in rows)} another job")
+    return 0 if whole >= WHOLE_MIN and all(row[1] in ("whole", "refused") for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
