@@ -37,6 +37,10 @@ pub(crate) enum Take {
     Betas,
     /// -1 is 0: all tokens.
     TopK,
+    /// Variables of the chat template, as one value: `{"enable_thinking": False}`.
+    Variables,
+    /// One of them that is on or off.
+    Variable(&'static str),
     /// True is `recompute = "layer"`, false `"none"`.
     Recompute,
     /// True adds this to `memory.offload`.

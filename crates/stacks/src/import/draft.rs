@@ -217,6 +217,10 @@ impl Draft {
                 _ => None,
             },
             Take::TopK => integer(&text).map(|value| one("rollout.top_k", value.max(0).to_string())),
+            Take::Variables => variables(&text).map(|value| one("data.template_args", value)),
+            Take::Variable(name) => {
+                flag(&text).map(|on| one("data.template_args", format!("{{ {name} = {on} }}")))
+            }
             Take::Recompute => {
                 flag(&text).map(|on| one("train.recompute", quoted(if on { "layer" } else { "none" })))
             }
@@ -451,4 +455,37 @@ fn clips(low: String, high: String) -> Vec<(&'static str, String)> {
 /// Returns the TOML of a string.
 pub(crate) fn quoted(text: &str) -> String {
     toml::Value::String(text.into()).to_string()
+}
+
+/// Returns a dict of Python or JSON as an inline table, if all its values are simple.
+fn variables(text: &str) -> Option<String> {
+    let word = |word: &str| match word {
+        "True" => "true".to_string(),
+        "False" => "false".to_string(),
+        other => other.to_string(),
+    };
+    let mut json = String::new();
+    for (index, part) in text.split('\'').enumerate() {
+        if index > 0 {
+            json.push('"');
+        }
+        json += &part
+            .split_inclusive(|c: char| !c.is_alphanumeric())
+            .map(|piece| {
+                let end = piece.trim_end_matches(|c: char| !c.is_alphanumeric());
+                word(end) + &piece[end.len()..]
+            })
+            .collect::<String>();
+    }
+    let found: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&json).ok()?;
+    let is_bare =
+        |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let pairs: Option<Vec<String>> = found
+        .iter()
+        .map(|(name, value)| {
+            let is_simple = value.is_boolean() || value.is_number() || value.is_string();
+            (is_simple && is_bare(name)).then(|| format!("{name} = {value}"))
+        })
+        .collect();
+    Some(format!("{{ {} }}", pairs?.join(", ")))
 }

@@ -105,6 +105,8 @@ pub(super) static TABLE: Table = Table {
         ("config", Idle, Lost("it is a file of its own: import that")),
         ("resume_from_checkpoint", Idle, Lost(why::RESUME)),
         ("processing_class|tokenizer", Idle, Lost(why::TOKENIZER)),
+        ("chat_template_kwargs", Idle, Variables),
+        ("chat_template_kwargs.enable_thinking", Idle, Variable("enable_thinking")),
         ("chat_template_path", Idle, Lost("write it as data.chat_template, a Jinja template")),
         ("use_peft", Used, Adapter),
         ("peft_config", Used, NotBuilt(Adapters)),

@@ -99,7 +99,9 @@ pub(super) fn rules(
         run.trained("critic", &Shape::value(spec))?;
     }
     let by_loss = options.flag_or("actor_rollout_ref.actor.use_kl_loss", false)?;
-    if by_loss || options.flag_or("algorithm.use_kl_in_reward", false)? {
+    // With adapters the actor without them is the reference: `ref_in_actor` of main_ppo, since the first version with adapters.
+    let adapts = options.whole("actor_rollout_ref.model.lora_rank")?.unwrap_or(0) > 0;
+    if !adapts && (by_loss || options.flag_or("algorithm.use_kl_in_reward", false)?) {
         run.reference(&actor);
     }
     run.engine(&actor)?;
@@ -107,7 +109,7 @@ pub(super) fn rules(
     run.save(&actor)?;
     run.judge_longest()?;
     run.ledger.goes_through(|phase| phase != Phase::Critic || has_critic);
-    if options.whole("actor_rollout_ref.model.lora_rank")?.unwrap_or(0) > 0 {
+    if adapts {
         run.ledger.note("lora_rank: adapters are planned as training of all weights, which is more");
     }
     run.ledger.note("Ray's monitor kills from 95 % of the limit on; its object store keeps every page that it has touched, up to 30 % of memory");

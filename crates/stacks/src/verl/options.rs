@@ -20,6 +20,8 @@ pub(super) static TABLE: Table = Table {
         ("data.train_files", Idle, Later),
         ("data.val_files", Idle, Later),
         ("data.prompt_key", Idle, Text("data.prompt_column")),
+        ("data.apply_chat_template_kwargs", Idle, Variables),
+        ("data.apply_chat_template_kwargs.enable_thinking", Idle, Variable("enable_thinking")),
         ("data.max_prompt_length", Used, Integer("data.prompt_tokens_max")),
         ("data.max_response_length", Used, Integer("rollout.max_new_tokens")),
         ("data.train_batch_size", Used, Integer("rollout.prompts_per_step")),

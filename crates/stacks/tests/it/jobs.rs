@@ -288,3 +288,26 @@ fn corrections_have_nothing_to_correct_unless_they_are_another_loss() {
     let run = imported("verl", "x.sh", &more(sapo), true).expect("a run file").run_file;
     assert!(run.contains("method = \"sapo\""), "{run}");
 }
+
+#[test]
+fn variables_of_the_template_are_carried() {
+    let script = "from trl import GRPOConfig, GRPOTrainer\n\
+                  args = GRPOConfig(output_dir='o', chat_template_kwargs={'enable_thinking': False})\n\
+                  GRPOTrainer(model='Qwen/Qwen3-0.6B', args=args, train_dataset='d.jsonl', reward_funcs='e/rm')\n";
+    let written = imported("trl", "x.py", script, false).expect("an import").run_file;
+    assert!(squeezed(&written).contains("template_args = { enable_thinking = false }"), "{written}");
+    let command = "trl grpo --model_name_or_path a/b --dataset_name d --reward_funcs e/rm \
+                   --chat_template_kwargs '{\"effort\": \"low\", \"enable_thinking\": false}'\n";
+    let written = imported("trl", "x.sh", command, false).expect("an import").run_file;
+    let expect = "template_args = { effort = \"low\", enable_thinking = false }";
+    assert!(squeezed(&written).contains(expect), "{written}");
+    let command = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B \
+                   +data.apply_chat_template_kwargs.enable_thinking=False data.train_files=a.parquet\n";
+    let written = imported("verl", "x.sh", command, false).expect("an import").run_file;
+    assert!(squeezed(&written).contains("template_args = { enable_thinking = false }"), "{written}");
+}
+
+/// One blank where there are several: values of a section are in columns.
+fn squeezed(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
