@@ -8,7 +8,7 @@ mod names;
 mod refusal;
 
 use crate::Head;
-use crate::source::is_repo;
+use crate::source::{is_repo, of_run};
 use crate::tensor_file::TensorFile;
 use crate::tensors::TensorInfo;
 use config::Modules;
@@ -62,11 +62,12 @@ fn check_fused(path: &Path, targets: LoraTargets, model: &ModelSpec) -> Result<(
 type Tensors = BTreeMap<(u32, Option<u32>, LoraTarget, LoraPart), (String, Vec<u64>)>;
 
 impl Adapter {
-    /// Opens the adapter in `folder`, which must be one of a model of shape `model`.
+    /// Opens the adapter in `folder`, or of the run whose directory that is, which must be one of a model of shape `model`.
     ///
     /// Errors: `adapter-unsupported` (another kind of adapter), `adapter-damaged` (files that contradict themselves),
     /// `adapter-other-base` (shapes of another model), `model-file-missing` and the errors of `TensorFile::open`.
     pub fn open(folder: &Path, model: &ModelSpec) -> Result<Adapter> {
+        let folder = &of_run(folder)?;
         require_files(folder)?;
         let path = folder.join(ADAPTER_CONFIG);
         let read = config::read(&path)?;
@@ -147,7 +148,8 @@ pub fn adapter_base(source: &str) -> String {
     if let Some(repo) = source.strip_prefix("hf:") {
         return repo.to_string();
     }
-    let whole = Path::new(source).canonicalize();
+    let path = Path::new(source);
+    let whole = of_run(path).unwrap_or_else(|_| path.into()).canonicalize();
     whole.map_or_else(|_| source.to_string(), |path| path.display().to_string())
 }
 
