@@ -36,7 +36,7 @@ mod writer;
 
 pub use adapter::{
     ADAPTER_CONFIG, ADAPTER_SCORE, ADAPTER_TENSORS_MAX, ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraPart,
-    adapter_base, adapter_config_json, adapter_quantization, adapter_tensor_name, adapter_tensors,
+    adapter_base, adapter_base_of, adapter_config_json, adapter_quantization, adapter_tensor_name, adapter_tensors,
 };
 pub use base64::base64;
 pub use check::check_against;

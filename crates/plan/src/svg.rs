@@ -306,15 +306,17 @@ impl<'p> Panel<'p> {
 
     /// Draws the line of the plan with the mark of a ship's side: a disc under a line.
     fn load_line(&self, out: &mut String) {
+        // The mark is in the margin, where it covers no number of a band.
         let (x, y) = (WIDTH - RIGHT, self.y_of(self.planned as f64));
         let _ = writeln!(
             out,
-            "<path class=\"line\" d=\"M{LEFT} {y:.1}H{x}\"/><circle class=\"line disc\" cx=\"{}\" cy=\"{y:.1}\" r=\"7\"/><path class=\"line\" d=\"M{} {y:.1}h22\"/>",
-            x - 22.0,
-            x - 33.0
+            "<path class=\"line\" d=\"M{LEFT} {y:.1}H{}\"/><circle class=\"line disc\" cx=\"{}\" cy=\"{y:.1}\" r=\"7\"/><path class=\"line\" d=\"M{} {y:.1}h22\"/>",
+            x + 23.0,
+            x + 12.0,
+            x + 1.0
         );
-        text(out, x + 6.0, y - 2.0, "linetext", "load line");
-        text(out, x + 6.0, y + 13.0, "linetext", &Bytes(self.planned).to_string());
+        text(out, x + 27.0, y - 2.0, "linetext", "load line");
+        text(out, x + 27.0, y + 13.0, "linetext", &Bytes(self.planned).to_string());
     }
 
     /// Draws the limit, which the plan may fill or not.

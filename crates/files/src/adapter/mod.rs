@@ -132,6 +132,16 @@ pub(crate) fn base_of(folder: &Path) -> Result<String> {
     Ok(if is_of_the_hub { format!("hf:{base}") } else { base })
 }
 
+/// Returns the base that an adapter in `folder` names: `None` where it names none, or where the folder is no adapter.
+///
+/// Errors: those of reading its configuration.
+pub fn adapter_base_of(folder: &Path) -> Result<Option<String>> {
+    match is_adapter(folder) {
+        true => Ok(config::read(&folder.join(ADAPTER_CONFIG))?.base),
+        false => Ok(None),
+    }
+}
+
 /// Returns how the linear layers of the base of an adapter in `folder` are quantized: `None` where they are in full, or where the folder
 /// is no adapter.
 ///

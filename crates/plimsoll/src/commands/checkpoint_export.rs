@@ -2,7 +2,7 @@
 
 use crate::{output, terminal};
 use plimsoll_base::{Bytes, DType, Error, Quantization, Result};
-use plimsoll_files::{ADAPTER_CONFIG, Source, adapter_quantization};
+use plimsoll_files::{ADAPTER_CONFIG, Source, adapter_base_of, adapter_quantization};
 use plimsoll_rl::save::export::export_named;
 use plimsoll_run::checkpoint::Merged;
 use plimsoll_run::checkpoint::export::{Ask, Exported, export, is_of_run};
@@ -102,8 +102,21 @@ fn copy(path: &Path, to: &Path, as_json: bool, quiet: bool) -> Result<()> {
         );
         output::note(quiet, &words);
     }
+    if let Some(base) = adapter_base_name(to)? {
+        let words = format!(
+            "note: the base of this adapter is {base}, a name that peft does not know: `plimsoll checkpoint export {base} --to DIR` \
+             writes a folder to name in its {ADAPTER_CONFIG}"
+        );
+        output::note(quiet, &words);
+    }
     let found = json!({ "from": from.path, "to": to, "step": from.step });
     output::either(as_json, &found, |_| format!("{} from {}\n", to.display(), from.path.display()))
+}
+
+/// Returns the base of an adapter, if its name is one of Plimsoll's own.
+fn adapter_base_name(folder: &Path) -> Result<Option<String>> {
+    let is_own = |base: &String| ["pypi:", "builtin:", "random:"].iter().any(|kind| base.starts_with(kind));
+    Ok(adapter_base_of(folder)?.filter(is_own))
 }
 
 /// Adds what else may be exported to an error about a directory without checkpoints.
