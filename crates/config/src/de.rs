@@ -407,3 +407,31 @@ impl<'de> de::SeqAccess<'de> for Items<'_> {
         seed.deserialize(reader).map(Some).map_err(|failure| failure.at(&path, &node.origin))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_found_by_what_people_shorten_them_to() {
+        let keys = [
+            "loss.lambda",
+            "critic.learning_rate",
+            "train.learning_rate",
+            "train.weight_decay",
+            "rollout.max_new_tokens",
+        ];
+        let keys = keys.map(str::to_string);
+        for (word, key) in [
+            ("lr", Some("train.learning_rate")),
+            ("wd", Some("train.weight_decay")),
+            ("lambda", Some("loss.lambda")),
+            ("max_tokens", Some("rollout.max_new_tokens")),
+            ("weight", Some("train.weight_decay")),
+            ("l", None),
+            ("tokens", None),
+        ] {
+            assert_eq!(elsewhere(word, &keys).as_deref(), key, "{word}");
+        }
+    }
+}

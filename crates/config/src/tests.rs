@@ -154,10 +154,7 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["train.group_size=8"], "unknown-key", "`rollout.group_size`"),
     (&["rolout.group_size=8"], "unknown-key", "did you mean `rollout`?"),
     (&["train.lr=8"], "unknown-key", "hint: did you mean `train.learning_rate`?"),
-    (&["train.wd=8"], "unknown-key", "hint: did you mean `train.weight_decay`?"),
-    (&["rollout.temp=8"], "unknown-key", "hint: did you mean `rollout.temperature`?"),
     (&["rollout.max_tokens=8"], "unknown-key", "hint: did you mean `rollout.max_new_tokens`?"),
-    (&["loss.lr=8"], "unknown-key", "hint: did you mean `train.learning_rate`?"),
     (
         &["train.max_steps=8"],
         "unknown-key",

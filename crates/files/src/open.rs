@@ -5,7 +5,7 @@ use crate::adapter::{self, Adapter};
 use crate::config::{Head, TokenIds, model_from_config, spec_from_config, token_ids};
 use crate::gguf::header::Gguf;
 use crate::gguf::model::{self, GgufTokenizer};
-use crate::source::{Local, is_repo, resolve};
+use crate::source::{ADAPTER_CONFIG, Local, is_repo, resolve};
 use crate::storage::{Storage, read_small, read_small_if_present};
 use crate::tensors::{RowOrder, TensorInfo};
 use crate::{builtin, safetensors_dir, wrapped};
@@ -95,7 +95,7 @@ impl OpenModel {
             return Err(adapter::damaged(format!("{base} is an adapter, no base of one")));
         }
         let mut model = adapted(&folder.display().to_string(), folder, model)?;
-        model.adapter.iter_mut().for_each(|adapter| adapter.config.base = Some(base.to_string()));
+        model.adapter.as_mut().expect("it was added").config.base = Some(base.to_string());
         Ok(model)
     }
 
@@ -323,10 +323,9 @@ fn tokenizer_of(dir: &Path) -> Result<TokenizerFiles> {
 /// Errors: those of opening; `model-not-local` for a base that is not here; `adapter-damaged` for another adapter.
 fn base_of_adapter(folder: &Path, base: &str, revision: Option<&str>) -> Result<OpenModel> {
     let of_adapter = |error: Error| {
-        error.fact(format!("it is the base of the adapter {}", folder.display())).hint(format!(
-            "base_model_name_or_path in its {} says where the base is",
-            adapter::ADAPTER_CONFIG
-        ))
+        error
+            .fact(format!("it is the base of the adapter {}", folder.display()))
+            .hint(format!("base_model_name_or_path in its {} says where the base is", ADAPTER_CONFIG))
     };
     match resolve(base, revision, false).map_err(of_adapter)? {
         Local::Directory(path) if adapter::is_adapter(&path) => {

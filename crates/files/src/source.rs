@@ -1,11 +1,13 @@
 //! Where a model comes from: the words of `model = "..."`, and the local files that they lead to.
 //! A name that could leave its folder or become an option of another program is refused here.
 
-use crate::adapter::ADAPTER_CONFIG;
 use plimsoll_base::{Error, ModelSpec, PRESETS, Result};
 use std::path::{Path, PathBuf};
 
+/// The file that makes a folder a model's.
 const CONFIG: &str = "config.json";
+/// The file that makes it an adapter's.
+pub const ADAPTER_CONFIG: &str = "adapter_config.json";
 
 /// A parsed `model = "..."`.
 #[derive(Clone, Debug, PartialEq, Eq)]

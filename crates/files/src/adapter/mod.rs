@@ -8,7 +8,7 @@ mod names;
 mod refusal;
 
 use crate::Head;
-use crate::source::{is_repo, of_run};
+use crate::source::{ADAPTER_CONFIG, is_repo, of_run};
 use crate::tensor_file::TensorFile;
 use crate::tensors::TensorInfo;
 use config::Modules;
@@ -22,8 +22,6 @@ use std::path::{Path, PathBuf};
 pub use config::{AdapterConfig, adapter_config_json};
 pub use names::{ADAPTER_SCORE, ADAPTER_TENSORS_MAX, LoraPart, adapter_tensor_name, adapter_tensors};
 
-/// The configuration's file name.
-pub const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// The weights' file name.
 pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 

@@ -209,11 +209,10 @@ fn words(queue: u32, is_run: bool, report: &PlanReport) -> String {
     let (context, positions) = (engine.context(), report.shape.spec.max_positions as usize);
     let whose = if is_run { " (the lengths of the run)" } else { "" };
     let longer = match context < positions {
-        true => {
-            format!(
-                "; --prompt-tokens N and --max-new-tokens N allow more, up to the model's {positions} in all"
-            )
-        }
+        true => format!(
+            "; --prompt-tokens N and --max-new-tokens N allow more, up to the model's {positions} in all"
+        ),
+        false if is_run => "; --max-new-tokens N allows longer responses".to_string(),
         false => String::new(),
     };
     format!(

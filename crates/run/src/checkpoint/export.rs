@@ -2,7 +2,7 @@
 //! can be opened. The result gets its name when it is complete.
 
 use super::gguf::{check_name, write_gguf};
-use super::merge::{Merged, is_left_out, merged, open_adapted, tensors_of};
+use super::merge::{Merged, is_left_out, merged, nothing_to_merge, open_adapted, tensors_of};
 use super::weights::{Dtypes, Made, Progress, Sums, each_rows};
 use super::{MANIFEST, Manifest, RUN_FILE, STATE, verbs};
 use plimsoll_base::{Bytes, DType, Error, Result, read_small_text};
@@ -172,9 +172,4 @@ fn trained_dtype(checkpoint: &Path) -> Option<DType> {
 fn needs_merge(name: &str) -> Error {
     let message = format!("{name}: it holds an adapter, and this export writes a whole model");
     Error::usage("merge-refused", message).hint("add --merge")
-}
-
-pub(super) fn nothing_to_merge(name: &str) -> Error {
-    let message = format!("{name}: it holds a whole model, and no adapter to merge");
-    Error::usage("merge-refused", message).hint("leave out --merge")
 }

@@ -1,6 +1,5 @@
 //! Merging: an adapter added to the weights that it was trained on, as a model without adapters.
 
-use super::export::nothing_to_merge;
 use super::weights::{Dtypes, Sums, is_packed};
 use super::{MANIFEST, Manifest, STATE, verbs};
 use plimsoll_base::{Error, Quantization, Result};
@@ -90,4 +89,9 @@ pub(super) fn merged(from: PathBuf, model: &OpenModel, dtypes: Dtypes, sums: Sum
     let Sums { tensors, elements, undone, rounding_max, change_max } = sums;
     let left_out = model.tensors.iter().filter(|tensor| is_left_out(tensor)).count();
     Merged { from, base, quantize, decoded, tensors, elements, undone, rounding_max, change_max, left_out }
+}
+
+pub(super) fn nothing_to_merge(name: &str) -> Error {
+    let message = format!("{name}: it holds a whole model, and no adapter to merge");
+    Error::usage("merge-refused", message).hint("leave out --merge")
 }
