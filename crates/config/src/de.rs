@@ -169,10 +169,10 @@ fn shortened<'a>(word: &str, names: impl Iterator<Item = &'a str> + Clone) -> Op
         .or_else(|| only(&|name| word.contains('_') && has_all(name)))
 }
 
-/// Returns the key among `keys` whose last name is `word`, or that `word` shortens: one of [train] before others, because several
+/// Returns the key among `keys` that is called `word`, in whole or by its last name, or that `word` shortens: one of [train] before others, because several
 /// sections have a `learning_rate`.
 pub(super) fn elsewhere(word: &str, keys: &[String]) -> Option<String> {
-    let is_named = |key: &&String| last(key) == word;
+    let is_named = |key: &&String| *key == word || last(key) == word;
     let of_train = || keys.iter().filter(|key| key.starts_with("train."));
     if let Some(key) = of_train().find(is_named).or_else(|| keys.iter().find(is_named)) {
         return Some(key.clone());
@@ -425,6 +425,7 @@ mod tests {
         for (word, key) in [
             ("lr", Some("train.learning_rate")),
             ("wd", Some("train.weight_decay")),
+            ("loss.lambda", Some("loss.lambda")),
             ("lambda", Some("loss.lambda")),
             ("max_tokens", Some("rollout.max_new_tokens")),
             ("weight", Some("train.weight_decay")),

@@ -1,6 +1,5 @@
 //! Shows errors: `error[slug]: ...`, facts, hints, and the exit code. A panic becomes `error[internal]`.
 
-use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use plimsoll_base::{Error, Exit, Result, visible};
 use std::io::Write;
@@ -71,8 +70,8 @@ pub fn install_panic_hook() {
     }));
 }
 
-/// Prints a message of clap as an error of Plimsoll; `--help` and `--version` are no errors.
-pub fn usage(err: &clap::Error) -> ExitCode {
+/// Prints a message of clap about this command line as an error of Plimsoll; `--help` and `--version` are no errors.
+pub fn usage(err: &clap::Error, cli: &clap::Command) -> ExitCode {
     if matches!(
         err.kind(),
         ErrorKind::DisplayHelp
@@ -96,7 +95,7 @@ pub fn usage(err: &clap::Error) -> ExitCode {
             None => error = error.fact(line.trim_start()),
         }
     }
-    if let Some(hint) = known_otherwise(err) {
+    if let Some(hint) = known_otherwise(err, cli) {
         // What it means is known: a name that looks like it is not meant.
         error.hints = vec![hint];
     } else if let Some(key) = key_of_flag(err) {
@@ -132,11 +131,10 @@ const COMMANDS: [(&str, &str); 8] = [
 ];
 
 /// Returns what an unknown flag or command is called here, if it has another name or place.
-fn known_otherwise(err: &clap::Error) -> Option<String> {
+fn known_otherwise(err: &clap::Error, cli: &clap::Command) -> Option<String> {
     let of = |table: &[(&str, &'static str)], word: &str| -> Option<&'static str> {
         table.iter().find(|(words, _)| words.split(' ').any(|known| known == word)).map(|(_, ours)| *ours)
     };
-    let cli = crate::Cli::command();
     match (err.get(ContextKind::InvalidSubcommand), err.get(ContextKind::InvalidArg)) {
         (Some(ContextValue::String(word)), _) => {
             let nested = cli.get_subcommands().find(|command| command.find_subcommand(word).is_some());
