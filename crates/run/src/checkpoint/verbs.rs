@@ -250,9 +250,11 @@ mod tests {
         let to = folder.path().join("m.gguf");
         let failed = || Error::new("write-failed", "no");
         assert_eq!(
-            fill_folder(&to, |part| fs::write(part.join("x"), "y").map_err(|_| failed()).and(Err(failed())))
-                .unwrap_err()
-                .slug,
+            fill_folder(&to, |part| fs::write(part.join("x"), "y")
+                .map_err(|_| failed())
+                .and(Err::<(), _>(failed())))
+            .unwrap_err()
+            .slug,
             "write-failed"
         );
         assert_eq!(names(), 0);
