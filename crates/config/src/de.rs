@@ -104,9 +104,12 @@ fn unknown_key(
     if let Some(name) = nearest(key, known.iter().copied()) {
         return error.hint(format!("did you mean `{}`?", join(section, name)));
     }
-    let elsewhere = (source.kind.keys)().into_iter().find(|other| last(other) == key);
-    match elsewhere {
-        Some(other) => error.hint(format!("`{key}` belongs elsewhere: `{other}`")),
+    if let Some(name) = shortened(key, known.iter().copied()) {
+        return error.hint(format!("did you mean `{}`?", join(section, name)));
+    }
+    match elsewhere(key, &(source.kind.keys)()) {
+        Some(other) if last(&other) == key => error.hint(format!("`{key}` belongs elsewhere: `{other}`")),
+        Some(other) => error.hint(format!("did you mean `{other}`?")),
         None => error.hint(format!("remove `{key}`")),
     }
 }
@@ -148,6 +151,35 @@ pub(super) fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> O
         // Up to a third of the letters may be wrong.
         .filter(|&(distance, name)| distance <= (name.len() / 3).max(1))
         .map(|(_, name)| name)
+}
+
+/// Returns the one name that `word` shortens: by the first letters of its words (`lr`), by its beginning (`temp`), or by some of its words
+/// (`max_tokens`).
+fn shortened<'a>(word: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
+    const BEGINNING_MIN: usize = 3;
+    let word = word.to_ascii_lowercase().replace('-', "_");
+    let only = |fits: &dyn Fn(&str) -> bool| {
+        let mut found = names.clone().filter(|name| fits(name));
+        found.next().filter(|_| found.next().is_none())
+    };
+    let initials = |name: &str| name.split('_').filter_map(|part| part.chars().next()).collect::<String>();
+    let has_all = |name: &str| word.split('_').all(|part| name.split('_').any(|own| own == part));
+    only(&|name| name.contains('_') && initials(name) == word)
+        .or_else(|| only(&|name| word.len() >= BEGINNING_MIN && name.starts_with(&word)))
+        .or_else(|| only(&|name| word.contains('_') && has_all(name)))
+}
+
+/// Returns the key among `keys` that is called `word`, in whole or by its last name, or that `word` shortens: one of [train] before others, because several
+/// sections have a `learning_rate`.
+pub(super) fn elsewhere(word: &str, keys: &[String]) -> Option<String> {
+    let is_named = |key: &&String| *key == word || last(key) == word;
+    let of_train = || keys.iter().filter(|key| key.starts_with("train."));
+    if let Some(key) = of_train().find(is_named).or_else(|| keys.iter().find(is_named)) {
+        return Some(key.clone());
+    }
+    let name = shortened(word, of_train().map(|key| last(key)))
+        .or_else(|| shortened(word, keys.iter().map(|key| last(key))))?;
+    of_train().chain(keys).find(|key| last(key) == name).cloned()
 }
 
 fn join(section: &str, key: &str) -> String {
@@ -373,5 +405,34 @@ impl<'de> de::SeqAccess<'de> for Items<'_> {
         self.next += 1;
         let reader = Reader::Node { node, path: path.clone() };
         seed.deserialize(reader).map(Some).map_err(|failure| failure.at(&path, &node.origin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_found_by_what_people_shorten_them_to() {
+        let keys = [
+            "loss.lambda",
+            "critic.learning_rate",
+            "train.learning_rate",
+            "train.weight_decay",
+            "rollout.max_new_tokens",
+        ];
+        let keys = keys.map(str::to_string);
+        for (word, key) in [
+            ("lr", Some("train.learning_rate")),
+            ("wd", Some("train.weight_decay")),
+            ("loss.lambda", Some("loss.lambda")),
+            ("lambda", Some("loss.lambda")),
+            ("max_tokens", Some("rollout.max_new_tokens")),
+            ("weight", Some("train.weight_decay")),
+            ("l", None),
+            ("tokens", None),
+        ] {
+            assert_eq!(elsewhere(word, &keys).as_deref(), key, "{word}");
+        }
     }
 }

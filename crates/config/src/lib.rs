@@ -39,7 +39,9 @@ pub use env_file::{
     PolicyKind, PolicySection, ReplaySection, Reseed, is_env_file, load_env,
 };
 pub use eval_metric::{EvalMetric, EvalNumber};
-pub use load::{Loaded, LoadedVerb, Setting, json_schema, keys, load, load_text, load_verb};
+pub use load::{
+    Loaded, LoadedVerb, Setting, json_schema, key_named, keys, load, load_text, load_verb, weights_of_text,
+};
 pub use model_reward::REWARD_MODELS_MAX;
 pub use not_built::error as not_built;
 pub use objective::{KlTerm, Objective};

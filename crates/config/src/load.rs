@@ -3,8 +3,8 @@
 use super::provenance::{FileKind, Provenance, Source};
 use super::read::{provenance_of, read_text};
 use super::schema::{all_keys, schema_properties};
-use super::sections::{RunFile, VerbFile};
-use super::values::{Auto, RunDevice};
+use super::sections::{ModelOptions, RunFile, VerbFile};
+use super::values::{Auto, ModelDtype, RunDevice};
 use super::{Origin, agent, aliases, de, defaults, layers, lora, not_built, tree, validate};
 use plimsoll_base::Result;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,21 @@ pub fn json_schema() -> serde_json::Value {
 /// Returns every key of a run file, as `section.key`.
 pub fn keys() -> Vec<String> {
     all_keys(&json_schema())
+}
+
+/// Returns the key of a run file whose last name is `word`, or that `word` shortens.
+pub fn key_named(word: &str) -> Option<String> {
+    de::elsewhere(word, &keys())
+}
+
+/// Returns the storage of the weights that a run file sets, or its default; none of a text that is no run file.
+pub fn weights_of_text(text: &str) -> Option<ModelDtype> {
+    #[derive(serde::Deserialize)]
+    struct Part {
+        #[serde(default)]
+        model_options: ModelOptions,
+    }
+    toml::from_str::<Part>(text).ok().map(|part| part.model_options.dtype)
 }
 
 /// A run file with all its layers, checked.

@@ -153,6 +153,8 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["rollout.grup_size=8"], "unknown-key", "did you mean `rollout.group_size`?"),
     (&["train.group_size=8"], "unknown-key", "`rollout.group_size`"),
     (&["rolout.group_size=8"], "unknown-key", "did you mean `rollout`?"),
+    (&["train.lr=8"], "unknown-key", "hint: did you mean `train.learning_rate`?"),
+    (&["rollout.max_tokens=8"], "unknown-key", "hint: did you mean `rollout.max_new_tokens`?"),
     (
         &["train.max_steps=8"],
         "unknown-key",

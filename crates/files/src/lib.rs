@@ -35,8 +35,8 @@ mod wrapped;
 mod writer;
 
 pub use adapter::{
-    ADAPTER_CONFIG, ADAPTER_SCORE, ADAPTER_TENSORS_MAX, ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraPart,
-    adapter_base, adapter_config_json, adapter_quantization, adapter_tensor_name, adapter_tensors,
+    ADAPTER_SCORE, ADAPTER_TENSORS_MAX, ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraPart, adapter_base,
+    adapter_base_of, adapter_config_json, adapter_quantization, adapter_tensor_name, adapter_tensors,
 };
 pub use base64::base64;
 pub use check::check_against;
@@ -56,7 +56,7 @@ pub use open::{OpenModel, TokenizerFiles, not_gguf};
 pub use output::{check_folder, check_output_file, check_output_folder, output_error, rename_new};
 pub use pieces::{FileRecord, Pieces};
 pub use shared::SharedWriter;
-pub use source::{Local, Source, resolve};
+pub use source::{ADAPTER_CONFIG, Local, Source, resolve};
 pub use stream::{stored, write_error};
 pub use tensor_file::TensorFile;
 pub use tensors::{RowOrder, SCORE, TensorInfo, ValueHeads, expected_tensors};

@@ -5,7 +5,7 @@ use crate::adapter::{self, Adapter};
 use crate::config::{Head, TokenIds, model_from_config, spec_from_config, token_ids};
 use crate::gguf::header::Gguf;
 use crate::gguf::model::{self, GgufTokenizer};
-use crate::source::{Local, is_repo, resolve};
+use crate::source::{ADAPTER_CONFIG, Local, is_repo, resolve};
 use crate::storage::{Storage, read_small, read_small_if_present};
 use crate::tensors::{RowOrder, TensorInfo};
 use crate::{builtin, safetensors_dir, wrapped};
@@ -74,12 +74,29 @@ impl OpenModel {
     /// Opens a model by the words of `model = "..."`, reading headers only.
     pub fn open(source: &str, revision: Option<&str>, allow_download: bool) -> Result<OpenModel> {
         match resolve(source, revision, allow_download)? {
-            Local::Directory(path) if adapter::is_adapter(&path) => open_adapted(source, &path, revision),
+            Local::Directory(path) if adapter::is_adapter(&path) => {
+                let base = adapter::base_of(&path)?;
+                let model = base_of_adapter(&path, &base, revision)?;
+                adapted(source, &path, model)
+            }
             Local::Directory(path) => open_directory(source, &path),
             Local::Gguf(path) => open_gguf(source, &path),
             Local::Builtin(name) => open_builtin(source, &name),
             Local::Random(preset) => open_random(source, &preset),
         }
+    }
+
+    /// Opens the adapter in `folder` on `base` instead of the model that it names. The base may be fetched: the user named it.
+    ///
+    /// Errors: as `open`; `adapter-damaged` for a base that is an adapter.
+    pub fn open_on(folder: &Path, base: &str) -> Result<OpenModel> {
+        let model = OpenModel::open(base, None, true)?;
+        if model.adapter.is_some() {
+            return Err(adapter::damaged(format!("{base} is an adapter, no base of one")));
+        }
+        let mut model = adapted(&folder.display().to_string(), folder, model)?;
+        model.adapter.as_mut().expect("it was added").config.base = Some(base.to_string());
+        Ok(model)
     }
 
     /// The tensor of that Hugging Face name.
@@ -300,19 +317,28 @@ fn tokenizer_of(dir: &Path) -> Result<TokenizerFiles> {
     })
 }
 
-/// Opens an adapter's folder as the model that it names, with the adapter, and with the tokenizer that lies next to it.
-/// The base has to be on this machine: the folder's author named it, not the user, so it is not fetched.
+/// Opens the model that an adapter's folder names. It has to be on this machine: the folder's author named it, not the user, so it is
+/// not fetched.
 ///
-/// Errors: those of both, `model-not-local` for a base that is not here; `adapter-damaged` where it names none, or another adapter.
-fn open_adapted(source: &str, folder: &Path, revision: Option<&str>) -> Result<OpenModel> {
-    let base = adapter::base_of(folder)?;
-    let of_adapter = |error: Error| error.fact(format!("it is the base of the adapter {}", folder.display()));
-    let model = match resolve(&base, revision, false).map_err(of_adapter)? {
-        Local::Directory(path) if adapter::is_adapter(&path) => {
-            return Err(adapter::damaged(format!("{}: its base {base} is an adapter", folder.display())));
-        }
-        _ => OpenModel::open(&base, revision, false).map_err(of_adapter)?,
+/// Errors: those of opening; `model-not-local` for a base that is not here; `adapter-damaged` for another adapter.
+fn base_of_adapter(folder: &Path, base: &str, revision: Option<&str>) -> Result<OpenModel> {
+    let of_adapter = |error: Error| {
+        error
+            .fact(format!("it is the base of the adapter {}", folder.display()))
+            .hint(format!("base_model_name_or_path in its {} says where the base is", ADAPTER_CONFIG))
     };
+    match resolve(base, revision, false).map_err(of_adapter)? {
+        Local::Directory(path) if adapter::is_adapter(&path) => {
+            Err(adapter::damaged(format!("{}: its base {base} is an adapter", folder.display())))
+        }
+        _ => OpenModel::open(base, revision, false).map_err(of_adapter),
+    }
+}
+
+/// Adds the adapter in a folder to its base, with the tokenizer that lies next to it.
+///
+/// Errors: those of opening an adapter, `model-not-gguf`.
+fn adapted(source: &str, folder: &Path, model: OpenModel) -> Result<OpenModel> {
     let adapter = Adapter::open(folder, &model.spec)?;
     if adapter.config.quantize == Some(Quantization::Gguf) && model.encodings.is_none() {
         let wants = format!("{}, with base_quantization = \"gguf\",", folder.display());

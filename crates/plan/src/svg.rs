@@ -1,5 +1,5 @@
 //! `plan --svg`: memory over the phases of one step, region by region, under the load line, with a run's measurements
-//! where there are any.
+//! where there are any. The load line is what the plan needs at one time, as on the page of `plimsoll watch`; the limit is another line.
 //!
 //! It draws what `plan --json` prints, so a plan and a run directory's `plan.json` look alike. One panel per pool. The drawing is
 //! one file without outside resources, for light and dark backgrounds, and describes its content in words (`title`, `desc`).
@@ -43,11 +43,11 @@ const STYLE: &str = "\
 text{font:12px system-ui,sans-serif;fill:#1b2733}.title{font-size:15px;font-weight:600}.soft{fill:#5d6b78}.end{text-anchor:end}\
 .mid{text-anchor:middle}.bold{font-weight:600}.back{fill:#fff}.grid{stroke:#e3e8ec}.axis{stroke:#8a97a3}\
 .band{stroke:#fff;stroke-width:1}.weights{fill:#9ecae9}.states{fill:#cbb8ea}.kv{fill:#a9dbb4}.acts{fill:#fbd5a0}.head{fill:#f5b7a9}\
-.process{fill:#d3dae1}.outside{fill:#ece5cf}.line{stroke:#b3261e;stroke-width:2;fill:none}.linetext{fill:#b3261e;font-weight:600}\
+.process{fill:#d3dae1}.outside{fill:#ece5cf}.line{stroke:#b3261e;stroke-width:2;fill:none}.linetext{fill:#b3261e;font-weight:600}.limit{stroke:#5d6b78;fill:none}\
 .meas{stroke:#0b2e4a;stroke-width:3}.meastext{fill:#0b2e4a;font-weight:600}.halo{fill:#fff;opacity:.86}.mixed{fill:#eef1f4}.idle{fill:none;stroke:#8a97a3;stroke-dasharray:3 4}.small{font-size:9.5px}.disc{fill:#fff}\
 @media (prefers-color-scheme:dark){text{fill:#e6edf3}.soft{fill:#9aa7b3}.back{fill:#0d1117}.grid{stroke:#222b35}.axis{stroke:#6b7885}\
 .band{stroke:#0d1117}.weights{fill:#1f5f8b}.states{fill:#5c4796}.kv{fill:#2c6b45}.acts{fill:#85591f}.head{fill:#8f4236}\
-.process{fill:#46505b}.outside{fill:#5f5942}.line{stroke:#ff8077}.linetext{fill:#ff8077}.meas{stroke:#dceaf7}.meastext{fill:#dceaf7}\
+.process{fill:#46505b}.outside{fill:#5f5942}.line{stroke:#ff8077}.linetext{fill:#ff8077}.limit{stroke:#9aa7b3}.meas{stroke:#dceaf7}.meastext{fill:#dceaf7}\
 .halo{fill:#0d1117}.mixed{fill:#2b333c}.idle{stroke:#6b7885}.disc{fill:#0d1117}}";
 
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +65,8 @@ struct Row {
 struct Panel<'p> {
     pool: &'p str,
     rows: Vec<Row>,
+    /// What the plan needs at one time.
+    planned: u64,
     limit: Option<(u64, String)>,
     /// Phases with bytes of their own, or the one that every step has.
     phases: Vec<Phase>,
@@ -139,9 +141,10 @@ impl<'p> Panel<'p> {
         let source = entry["limit_source"].as_str().unwrap_or_default().to_string();
         let limit = entry["limit_bytes"].as_u64().map(|bytes| (bytes, source));
         let peak = entry["peak_bytes"].as_u64().unwrap_or(1).max(measured.peak.unwrap_or(0)) as f64;
+        let planned = entry["peak_bytes"].as_u64().unwrap_or(0);
         let on_scale = limit.as_ref().map(|(bytes, _)| *bytes as f64).filter(|&b| b <= LIMIT_ON_SCALE * peak);
         let top = peak.max(on_scale.unwrap_or(0.0)) * HEADROOM;
-        Panel { pool, rows, limit, phases, measured, top, y }
+        Panel { pool, rows, planned, limit, phases, measured, top, y }
     }
 
     /// Describes the panel in words.
@@ -220,20 +223,21 @@ impl<'p> Panel<'p> {
         if let (true, Some(peak)) = (self.measured.phases.is_empty(), self.measured.peak) {
             self.measured_mark(out, peak, "measured peak", LEFT, width);
         }
+        self.limit_line(out);
         self.load_line(out);
         let _ = writeln!(out, "</g>");
     }
 
     /// Draws gridlines at round numbers of bytes.
     fn axis(&self, out: &mut String) {
-        let step = round_step(self.top / 5.0);
-        let mut bytes = 0.0;
-        while bytes <= self.top * 0.98 {
-            let y = self.y_of(bytes);
-            let class = if bytes == 0.0 { "axis" } else { "grid" };
+        let (step, unit, name) = round_step(self.top);
+        let mut count = 0.0;
+        while count * step * unit <= self.top * 0.98 {
+            let y = self.y_of(count * step * unit);
+            let class = if count == 0.0 { "axis" } else { "grid" };
             line(out, LEFT, y, WIDTH - RIGHT, y, class);
-            text(out, LEFT - 8.0, y + 4.0, "soft end", &tick(bytes as u64));
-            bytes += step;
+            text(out, LEFT - 8.0, y + 4.0, "soft end", &tick(count * step, name));
+            count += 1.0;
         }
         let words = format!("{} memory", self.pool);
         text(out, LEFT, self.y + TOP - 10.0, "bold", &words);
@@ -300,22 +304,34 @@ impl<'p> Panel<'p> {
         text(out, middle, y + 17.0, "mid meastext", &words);
     }
 
-    /// Draws the limit with the mark of a ship's side: a disc under a line.
+    /// Draws the line of the plan with the mark of a ship's side: a disc under a line.
     fn load_line(&self, out: &mut String) {
+        // The mark is in the margin, where it covers no number of a band.
+        let (x, y) = (WIDTH - RIGHT, self.y_of(self.planned as f64));
+        let _ = writeln!(
+            out,
+            "<path class=\"line\" d=\"M{LEFT} {y:.1}H{}\"/><circle class=\"line disc\" cx=\"{}\" cy=\"{y:.1}\" r=\"7\"/><path class=\"line\" d=\"M{} {y:.1}h22\"/>",
+            x + 23.0,
+            x + 12.0,
+            x + 1.0
+        );
+        text(out, x + 27.0, y - 2.0, "linetext", "load line");
+        text(out, x + 27.0, y + 13.0, "linetext", &Bytes(self.planned).to_string());
+    }
+
+    /// Draws the limit, which the plan may fill or not.
+    fn limit_line(&self, out: &mut String) {
         let Some((bytes, source)) = &self.limit else { return };
         let on_scale = *bytes as f64 <= self.top;
         let y = if on_scale { self.y_of(*bytes as f64) } else { self.y + TOP };
-        let dash = if on_scale { "" } else { " stroke-dasharray=\"7 5\"" };
         let _ = writeln!(
             out,
-            "<path class=\"line\" d=\"M{LEFT} {y:.1}H{}\"{dash}/><circle class=\"line disc\" cx=\"{}\" cy=\"{y:.1}\" r=\"7\"/><path class=\"line\" d=\"M{} {y:.1}h22\"/>",
-            WIDTH - RIGHT,
-            WIDTH - RIGHT - 22.0,
-            WIDTH - RIGHT - 33.0
+            "<path class=\"limit\" d=\"M{LEFT} {y:.1}H{}\" stroke-dasharray=\"7 5\"/>",
+            WIDTH - RIGHT
         );
         let far = if on_scale { "" } else { ", above this scale" };
-        let words = format!("load line {}{far}: {source}", Bytes(*bytes));
-        text(out, WIDTH - RIGHT - 40.0, y - 7.0, "linetext end", &words);
+        let words = format!("limit {}{far}: {source}", Bytes(*bytes));
+        text(out, WIDTH - RIGHT - 8.0, y - 7.0, "soft end", &words);
     }
 }
 
@@ -398,23 +414,22 @@ fn legend(out: &mut String, panels: &[Panel]) {
     }
 }
 
-/// Returns 1, 2 or 5 times a power of ten of a binary unit, rounded up.
-fn round_step(bytes: f64) -> f64 {
-    let unit =
-        [1u64 << 40, 1 << 30, 1 << 20, 1 << 10].into_iter().find(|&u| bytes >= u as f64).unwrap_or(1) as f64;
-    let mut step = 1.0;
-    for factor in [2.0, 2.5, 2.0].into_iter().cycle() {
-        if step * unit >= bytes {
-            break;
-        }
-        step *= factor;
-    }
-    step * unit
+/// Returns the distance of about five gridlines up to `top` bytes, the unit that it is in, and the unit's name: 1, 2 or 5 times a power of
+/// ten of one unit, so that equal distances have equal numbers.
+fn round_step(top: f64) -> (f64, f64, &'static str) {
+    const UNITS: [(u64, &str); 5] =
+        [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")];
+    let (unit, name) = UNITS.into_iter().find(|(unit, _)| top >= *unit as f64).unwrap_or((1, "B"));
+    let least = top / 5.0 / unit as f64;
+    let power = 10f64.powi(least.log10().floor() as i32);
+    let step = [1.0, 2.0, 5.0].map(|step| step * power).into_iter().find(|step| *step >= least);
+    (step.unwrap_or(10.0 * power), unit as f64, name)
 }
 
 /// Formats a gridline's number, without needless decimals.
-fn tick(bytes: u64) -> String {
-    Bytes(bytes).to_string().replace(".0 ", " ")
+fn tick(number: f64, unit: &str) -> String {
+    let number = format!("{number:.2}");
+    format!("{} {unit}", number.trim_end_matches('0').trim_end_matches('.'))
 }
 
 /// Truncates words to a band's width, at about 6.3 pixels per letter.
@@ -478,14 +493,19 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_on_the_scale_when_it_is_near() {
+    fn the_load_line_is_the_plan_and_the_limit_is_another() {
         let mut plan = plan();
         let svg = draw(&plan, "x", &Measured::default());
-        assert!(svg.contains("load line 1.2 KiB: a &lt;b&gt; &amp; c"), "{svg}");
+        assert!(svg.contains("limit 1.2 KiB: a &lt;b&gt; &amp; c"), "{svg}");
         plan["pools"]["host"]["limit_bytes"] = json!(1 << 30);
-        assert!(draw(&plan, "x", &Measured::default()).contains("above this scale"));
+        let far = draw(&plan, "x", &Measured::default());
+        assert!(far.contains(">limit 1.0 GiB, above this scale: a"), "{far}");
         plan["pools"]["host"]["limit_bytes"] = Value::Null;
-        assert!(!draw(&plan, "x", &Measured::default()).contains("load line"));
+        let none = draw(&plan, "x", &Measured::default());
+        assert!(!none.contains(">limit "), "{none}");
+        for svg in [svg, far, none] {
+            assert!(svg.contains(">load line</text>") && svg.contains("\"linetext\">1000 B</text>"), "{svg}");
+        }
     }
 
     #[test]
@@ -497,9 +517,17 @@ mod tests {
     }
 
     #[test]
-    fn steps_of_the_axis_are_round() {
-        for (bytes, step) in [(3.0, 5.0), (17.0, 20.0), (1100.0, 2048.0), (0.7e9, 1000.0 * 1048576.0)] {
-            assert_eq!(round_step(bytes), step, "{bytes}");
+    fn steps_of_the_axis_are_even_in_one_unit() {
+        for (top, ticks) in [
+            (17.0, ["0 B", "5 B", "10 B"]),
+            (1100.0, ["0 KiB", "0.5 KiB", "1 KiB"]),
+            (3.4 * 1073741824.0, ["0 GiB", "1 GiB", "2 GiB"]),
+            (2.4 * 1073741824.0, ["0 GiB", "0.5 GiB", "1 GiB"]),
+            (1.1 * 1073741824.0, ["0 GiB", "0.5 GiB", "1 GiB"]),
+            (999.0 * 1048576.0, ["0 MiB", "200 MiB", "400 MiB"]),
+        ] {
+            let (step, _, unit) = round_step(top);
+            assert_eq!([0.0, 1.0, 2.0].map(|count| tick(count * step, unit)), ticks, "{top}");
         }
     }
 }

@@ -70,8 +70,8 @@ pub fn install_panic_hook() {
     }));
 }
 
-/// Prints a message of clap as an error of Plimsoll; `--help` and `--version` are no errors.
-pub fn usage(err: &clap::Error) -> ExitCode {
+/// Prints a message of clap about this command line as an error of Plimsoll; `--help` and `--version` are no errors.
+pub fn usage(err: &clap::Error, cli: &clap::Command) -> ExitCode {
     if matches!(
         err.kind(),
         ErrorKind::DisplayHelp
@@ -88,13 +88,18 @@ pub fn usage(err: &clap::Error) -> ExitCode {
     let mut error = Error::usage("bad-usage", first.trim_start_matches("error: "));
     for line in lines {
         match line.trim_start().split_once("tip: ") {
+            // No command takes a value that begins with a dash.
+            Some((_, tip)) if tip.starts_with("to pass ") => {}
             Some((_, tip)) => error = error.hint(tip),
             None if line.starts_with("For more information") => {}
             None => error = error.fact(line.trim_start()),
         }
     }
-    if let Some(key) = key_of_flag(err) {
-        error.hints.insert(0, format!("`{key}` is a key of the run file: --set {key}=VALUE"));
+    if let Some(hint) = known_otherwise(err, cli) {
+        // What it means is known: a name that looks like it is not meant.
+        error.hints = vec![hint];
+    } else if let Some(key) = key_of_flag(err) {
+        error.hints = vec![format!("`{key}` is a key of the run file: --set {key}=VALUE")];
     }
     if error.hints.is_empty() {
         let known =
@@ -105,15 +110,54 @@ pub fn usage(err: &clap::Error) -> ExitCode {
     print(&error)
 }
 
+/// (flags of other launchers, ours).
+const FLAGS: [(&str, &str); 1] = [(
+    "gpus num-gpus n-gpus ngpus gpu nproc nproc-per-node num-processes n-gpus-per-node world-size devices cards tp",
+    "--ranks N trains on N cards, one process each",
+)];
+/// (commands of other programs, ours).
+const COMMANDS: [(&str, &str); 8] = [
+    ("merge convert save", "`plimsoll checkpoint export RUN --to DIR`, with --merge for an adapter"),
+    ("upload publish", "`plimsoll checkpoint push RUN hf:org/name`"),
+    ("resume continue", "`plimsoll train RUN.toml --resume`"),
+    (
+        "chat infer complete sample",
+        "`plimsoll generate --model MODEL --prompt TEXT`, or `plimsoll serve MODEL`",
+    ),
+    ("run launch sft grpo dpo ppo rloo", "`plimsoll train RUN.toml`; `plimsoll init` writes the file"),
+    ("evaluate test score", "`plimsoll eval --model MODEL --data FILE`"),
+    ("env check info", "`plimsoll doctor`"),
+    ("dashboard ui tensorboard", "`plimsoll watch RUN_DIR`"),
+];
+
+/// Returns what an unknown flag or command is called here, if it has another name or place.
+fn known_otherwise(err: &clap::Error, cli: &clap::Command) -> Option<String> {
+    let of = |table: &[(&str, &'static str)], word: &str| -> Option<&'static str> {
+        table.iter().find(|(words, _)| words.split(' ').any(|known| known == word)).map(|(_, ours)| *ours)
+    };
+    match (err.get(ContextKind::InvalidSubcommand), err.get(ContextKind::InvalidArg)) {
+        (Some(ContextValue::String(word)), _) => {
+            let nested = cli.get_subcommands().find(|command| command.find_subcommand(word).is_some());
+            match nested {
+                Some(command) => Some(format!("it is `plimsoll {} {word}`", command.get_name())),
+                None => of(&COMMANDS, word).map(|ours| format!("it is {ours}")),
+            }
+        }
+        (_, Some(ContextValue::String(flag))) => {
+            let name = flag.trim_start_matches('-').split('=').next()?.replace('_', "-");
+            let command = std::env::args().nth(1).and_then(|word| cli.find_subcommand(word).cloned())?;
+            let has_ranks = command.get_arguments().any(|arg| arg.get_long() == Some("ranks"));
+            of(&FLAGS, &name).filter(|_| has_ranks).map(str::to_string)
+        }
+        _ => None,
+    }
+}
+
 /// Returns the key of run files that an unknown flag such as `--steps` was meant for.
 fn key_of_flag(err: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(flag)) = err.get(ContextKind::InvalidArg) else { return None };
     let name = flag.strip_prefix("--")?.split('=').next()?.replace('-', "_");
-    let mut keys = plimsoll_config::keys();
-    // Several sections have a `learning_rate`; the one of `train` is meant.
-    keys.sort_by_key(|key| !key.starts_with("train."));
-    let is_named = |key: &&String| **key == name || key.rsplit('.').next() == Some(name.as_str());
-    (err.kind() == ErrorKind::UnknownArgument).then(|| keys.iter().find(is_named).cloned())?
+    (err.kind() == ErrorKind::UnknownArgument).then(|| plimsoll_config::key_named(&name))?
 }
 
 fn colour() -> bool {

@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     errors::install_panic_hook();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(err) => return errors::usage(&err),
+        Err(err) => return errors::usage(&err, &Cli::command()),
     };
     let quiet = cli.quiet;
     errors::guard(move || cli.command.run(quiet, Cli::command))

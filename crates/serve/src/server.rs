@@ -171,11 +171,18 @@ pub async fn metrics(State(house): Shared) -> Response {
     (kind, house.metrics.text()).into_response()
 }
 
-pub async fn nothing(request: Request) -> Box<Refusal> {
-    let message = format!("{} {} is nothing here", request.method(), shown(request.uri().path()));
-    Error::new("serve-unknown-path", message)
-        .hint("there are POST /v1/chat/completions, /v1/completions and /inference/v1/generate")
-        .hint("and GET /v1/models, /health and /metrics")
-        .hint("during a training run, POST /v1/episodes gives an episode with an address of its own")
-        .into()
+pub async fn nothing(State(house): Shared, request: Request) -> Box<Refusal> {
+    let message = format!("this server has no {} {}", request.method(), shown(request.uri().path()));
+    let error = Error::new("serve-unknown-path", message);
+    let error = match request.uri().path().contains("/responses") {
+        true => error.hint("send the messages to POST /v1/chat/completions: the Responses API is not built"),
+        false => {
+            error.hint("it answers POST /v1/chat/completions, /v1/completions and /inference/v1/generate")
+        }
+    };
+    let error = error.hint("it also answers GET /v1/models, /health and /metrics");
+    match house.desk.is_some() {
+        true => error.hint("POST /v1/episodes gives an episode with an address of its own").into(),
+        false => error.into(),
+    }
 }

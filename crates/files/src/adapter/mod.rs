@@ -8,7 +8,7 @@ mod names;
 mod refusal;
 
 use crate::Head;
-use crate::source::is_repo;
+use crate::source::{ADAPTER_CONFIG, is_repo, of_run};
 use crate::tensor_file::TensorFile;
 use crate::tensors::TensorInfo;
 use config::Modules;
@@ -22,8 +22,6 @@ use std::path::{Path, PathBuf};
 pub use config::{AdapterConfig, adapter_config_json};
 pub use names::{ADAPTER_SCORE, ADAPTER_TENSORS_MAX, LoraPart, adapter_tensor_name, adapter_tensors};
 
-/// The configuration's file name.
-pub const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// The weights' file name.
 pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 
@@ -62,11 +60,12 @@ fn check_fused(path: &Path, targets: LoraTargets, model: &ModelSpec) -> Result<(
 type Tensors = BTreeMap<(u32, Option<u32>, LoraTarget, LoraPart), (String, Vec<u64>)>;
 
 impl Adapter {
-    /// Opens the adapter in `folder`, which must be one of a model of shape `model`.
+    /// Opens the adapter in `folder`, or of the run whose directory that is, which must be one of a model of shape `model`.
     ///
     /// Errors: `adapter-unsupported` (another kind of adapter), `adapter-damaged` (files that contradict themselves),
     /// `adapter-other-base` (shapes of another model), `model-file-missing` and the errors of `TensorFile::open`.
     pub fn open(folder: &Path, model: &ModelSpec) -> Result<Adapter> {
+        let folder = &of_run(folder)?;
         require_files(folder)?;
         let path = folder.join(ADAPTER_CONFIG);
         let read = config::read(&path)?;
@@ -131,6 +130,16 @@ pub(crate) fn base_of(folder: &Path) -> Result<String> {
     Ok(if is_of_the_hub { format!("hf:{base}") } else { base })
 }
 
+/// Returns the base that an adapter in `folder` names: `None` where it names none, or where the folder is no adapter.
+///
+/// Errors: those of reading its configuration.
+pub fn adapter_base_of(folder: &Path) -> Result<Option<String>> {
+    match is_adapter(folder) {
+        true => Ok(config::read(&folder.join(ADAPTER_CONFIG))?.base),
+        false => Ok(None),
+    }
+}
+
 /// Returns how the linear layers of the base of an adapter in `folder` are quantized: `None` where they are in full, or where the folder
 /// is no adapter.
 ///
@@ -147,7 +156,8 @@ pub fn adapter_base(source: &str) -> String {
     if let Some(repo) = source.strip_prefix("hf:") {
         return repo.to_string();
     }
-    let whole = Path::new(source).canonicalize();
+    let path = Path::new(source);
+    let whole = of_run(path).unwrap_or_else(|_| path.into()).canonicalize();
     whole.map_or_else(|_| source.to_string(), |path| path.display().to_string())
 }
 

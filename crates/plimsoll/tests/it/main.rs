@@ -56,6 +56,7 @@ mod serve;
 mod short_forms;
 mod silence;
 mod supervisor;
+mod take_home;
 mod tiny;
 mod track;
 mod training;

@@ -228,7 +228,9 @@ fn a_run_is_drawn_before_and_after() {
     let output = plimsoll(&["plan", FIRST, "--svg", &path("plan.svg"), "--set", "memory.host=200MiB"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let drawn = fs::read_to_string(path("plan.svg")).expect("a drawing");
-    for part in ["load line 200.0 MiB", "prefers-color-scheme", "<title", "<desc", "grpo on builtin:nano"] {
+    for part in
+        [">load line<", "limit 200.0 MiB", "prefers-color-scheme", "<title", "<desc", "grpo on builtin:nano"]
+    {
         assert!(drawn.contains(part), "no {part}");
     }
     assert!(!drawn.contains("measured "), "nothing was measured yet");

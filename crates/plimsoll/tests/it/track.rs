@@ -241,8 +241,7 @@ fn the_real_clients_of_wandb_and_tensorboard_work_offline() {
 import sys, json
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 log = EventAccumulator(sys.argv[1]); log.Reload()
-tensor = lambda e: float(e.tensor_proto.float_val[0]) if e.tensor_proto.float_val else __import__('struct').unpack('<f', e.tensor_proto.tensor_content)[0]
-print(json.dumps({e.step: tensor(e) for e in log.Tensors('reward')}))
+print(json.dumps({e.step: e.value for e in log.Scalars('reward')}))
 ";
     let read =
         Command::new(&python).args(["-c", script, &folder.text_path("out/track/tensorboard/out")]).output();

@@ -78,6 +78,10 @@ def look_at(page, url, is_live):
         words = page.run(f"document.querySelector('{place}').textContent")
         # Numbers and their units have a space between them that does not break.
         assert below in " ".join(words.split()), words
+    # Equal distances have equal numbers, in one unit.
+    ticks = page.run("[...document.querySelector('.hull').querySelectorAll('.tick span')].map((n) => n.textContent.split('\\u00a0'))")
+    steps = {round(float(b[0]) - float(a[0]), 6) for a, b in zip(ticks, ticks[1:])}
+    assert len(ticks) > 2 and len(steps) == 1 and len({unit for _, unit in ticks}) == 1, ticks
     titles = page.run("[...document.querySelectorAll('.chart h3')].map((n) => n.firstChild.textContent)")
     assert "KL to the policy of the rollout" in titles and "KL to the reference" not in titles, titles
     assert "Response length" in titles and "Episode length" not in titles, titles

@@ -373,7 +373,7 @@ pub fn open_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
 }
 
 /// Opens a model with either kind of head.
-fn open_any_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
+pub(crate) fn open_any_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
     let mut model = OpenModel::open(name, options.revision.as_deref(), true)?;
     match options.tokenizer.as_deref() {
         None => {}

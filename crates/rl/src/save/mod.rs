@@ -1,6 +1,8 @@
 //! Writes a checkpoint: small files at once, tensors streamed through the planned staging buffer by the thread that
 //! runs the job, which is this one or one that works during the next rollout. Several ranks write them together, at once.
 
+pub mod export;
+
 use crate::roles::{Role, Trainer};
 use crate::rollout::held::Held;
 use plimsoll_base::{Bytes, Result};

@@ -6,9 +6,10 @@
 //! under Hugging Face names, never in a device's element order, so a checkpoint does not depend on the machine; the
 //! bits of later steps do, which is why `state.json` records the machine, build and plan.
 
-pub mod gguf;
+pub mod export;
+mod gguf;
 mod manifest;
-pub mod merge;
+mod merge;
 mod numbers;
 mod publish;
 mod retention;
@@ -19,6 +20,7 @@ pub mod verbs;
 mod weights;
 
 pub use manifest::{FORMAT, Finding, MANIFEST, Manifest};
+pub use merge::Merged;
 pub use numbers::{exact, exact_list, exact_map, exact_option};
 pub use plimsoll_files::ADAPTER_WEIGHTS;
 pub use publish::{Published, published};
@@ -26,7 +28,7 @@ pub use retention::Retention;
 pub use saver::Saver;
 pub use state::{Best, HeldState, RunState};
 pub use store::Store;
-pub use weights::Progress;
+pub use weights::{Made, Progress};
 
 /// The subfolder of files that transformers does not read.
 pub const STATE: &str = "state";

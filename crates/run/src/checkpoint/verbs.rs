@@ -135,7 +135,7 @@ pub(super) fn check_room(to: &Path, needed: Bytes) -> Result<()> {
 }
 
 /// Makes the folder `to`: `fill` writes into one of another name, which gets its own when all is there. No partial folder is left.
-pub(super) fn fill_folder(to: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+pub(super) fn fill_folder<T>(to: &Path, fill: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     finish(to, |part| {
         fs::create_dir(part).map_err(|err| output_error(to, &err))?;
         fill(part).inspect_err(|_| drop(fs::remove_dir_all(part)))
@@ -250,9 +250,11 @@ mod tests {
         let to = folder.path().join("m.gguf");
         let failed = || Error::new("write-failed", "no");
         assert_eq!(
-            fill_folder(&to, |part| fs::write(part.join("x"), "y").map_err(|_| failed()).and(Err(failed())))
-                .unwrap_err()
-                .slug,
+            fill_folder(&to, |part| fs::write(part.join("x"), "y")
+                .map_err(|_| failed())
+                .and(Err::<(), _>(failed())))
+            .unwrap_err()
+            .slug,
             "write-failed"
         );
         assert_eq!(names(), 0);

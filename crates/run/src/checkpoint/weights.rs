@@ -1,5 +1,6 @@
 //! The weights of a model on their way into a file: rows as f32, in bounded memory, with what an adapter adds to them.
-//! W + scale B A is computed in f32 and rounded once, to the dtype of W. Rounding may undo small changes, so it is counted.
+//! W + scale B A is computed in f32 and rounded once, to the dtype of the file. W is what the run computed with: what codes mean, in the
+//! dtype of the run. Rounding may undo small changes, so it is counted.
 
 use plimsoll_base::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
 use plimsoll_base::{Bytes, DType, Encoding, Error, LoraTarget, Quantization, Result};
@@ -32,44 +33,62 @@ pub(super) struct Sums {
     pub(super) change_max: f32,
 }
 
-/// Returns the dtype of the written weights: bf16 if all of the model's are, or if the adapter was trained on the blocks of a GGUF file;
-/// else f32.
-///
-/// Errors: `merge-refused` for a quantised or a random base.
-pub(super) fn dtype_of(model: &OpenModel) -> Result<DType> {
-    let is_plain = |t: &&TensorInfo| matches!(t.encoding, Encoding::F32 | Encoding::F16 | Encoding::Bf16);
-    if quantization(model) == Some(Quantization::Gguf) {
-        return Ok(DType::Bf16);
-    }
-    if let Some(tensor) = model.tensors.iter().find(|tensor| !is_plain(tensor)) {
-        let (name, encoding) = (&tensor.name, tensor.encoding.name());
-        let message =
-            format!("the base model is quantised: `{name}` is {encoding}, so a sum would be rounded twice");
-        return Err(Error::new("merge-refused", message)
-            .hint("set base_model_name_or_path in adapter_config.json to the model before it was quantised")
-            .hint("or export the adapter alone: leave out --merge"));
-    }
-    if model.tensors.is_empty() {
-        let message = "the base model is random: it has no files to add to";
-        return Err(Error::new("merge-refused", message).hint("export the adapter alone: leave out --merge"));
-    }
-    let is_bf16 = model.tensors.iter().all(|tensor| tensor.encoding == Encoding::Bf16);
-    Ok(if is_bf16 { DType::Bf16 } else { DType::F32 })
+/// The dtypes of weights on their way into a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Dtypes {
+    /// What an adapter is added to: the base's own where it is in full, that of the run where it was decoded or packed.
+    pub(super) base: DType,
+    /// What is written.
+    pub(super) written: DType,
 }
 
-/// Passes the rows of these tensors to `write`, in order and in whole heads, with what the model's adapter adds to them. `write` gets
-/// the name, the values and a buffer for their stored form.
+impl Dtypes {
+    /// Returns those of a model. Unless `asked` says otherwise, weights are written in the dtype of the base: bf16 if all of it is;
+    /// that of the run, `trained`, if it was decoded from a quantised file or trained on its blocks; else f32.
+    ///
+    /// Errors: `merge-refused` for an adapter of a random base.
+    pub(super) fn of(model: &OpenModel, trained: Option<DType>, asked: Option<DType>) -> Result<Dtypes> {
+        let is_bf16 = model.tensors.iter().all(|tensor| tensor.encoding == Encoding::Bf16);
+        if model.tensors.is_empty() && model.adapter.is_some() {
+            let message = "the base model is random: it has no files to add to";
+            return Err(
+                Error::new("merge-refused", message).hint("export the adapter alone: leave out --merge")
+            );
+        }
+        let base = match is_packed(model) {
+            true => trained.unwrap_or(DType::Bf16),
+            false if is_bf16 => DType::Bf16,
+            false => DType::F32,
+        };
+        let written = asked.unwrap_or(base);
+        // Without an adapter nothing was computed: values are rounded once.
+        Ok(Dtypes { base: if model.adapter.is_some() { base } else { written }, written })
+    }
+}
+
+/// True of a model whose file is quantised: a run decodes it, or trains on its blocks.
+pub(super) fn is_packed(model: &OpenModel) -> bool {
+    let is_full = |t: &TensorInfo| matches!(t.encoding, Encoding::F32 | Encoding::F16 | Encoding::Bf16);
+    quantization(model) == Some(Quantization::Gguf) || !model.tensors.iter().all(is_full)
+}
+
+/// Gives rows of a tensor of a `random:` model from a row on.
+pub type Made<'a> = &'a dyn Fn(&str, u64, &mut [f32]);
+
+/// Passes the rows of these tensors to `write`, in order and in whole heads, with what the model's adapter adds to them. `made` gives
+/// those of a random model. `write` gets the name, the values and a buffer for their stored form.
 ///
 /// Errors: those of reading and of `write`.
 pub(super) fn each_rows(
-    model: &OpenModel,
-    dtype: DType,
+    (model, made): (&OpenModel, Option<Made<'_>>),
+    dtypes: Dtypes,
     tensors: &[(String, Vec<u64>)],
     progress: Progress<'_>,
     mut write: impl FnMut(&str, &[f32], &mut [u8]) -> Result<()>,
 ) -> Result<Sums> {
     let (mut sums, mut done) = (Sums::default(), 0);
     let elements = |shape: &[u64]| shape.iter().product::<u64>();
+    let Dtypes { base, written: dtype } = dtypes;
     let all = Bytes(tensors.iter().map(|(_, shape)| elements(shape)).sum::<u64>() * dtype.bytes());
     let how = quantization(model);
     let (mut stored, mut values) = (vec![0; BUFFER.0 as usize], vec![0.0f32; BUFFER.0 as usize / 4]);
@@ -86,12 +105,16 @@ pub(super) fn each_rows(
         for first in (0..shape[0]).step_by(rows_max as usize) {
             let rows = first..shape[0].min(first + rows_max);
             let out = &mut values[..(rows.end - rows.start) as usize * width];
-            read_rows(model, name, rows, &mut stored, out)?;
+            match made {
+                Some(made) => made(name, first, out),
+                None => read_rows(model, name, rows, &mut stored, out)?,
+            }
             match how.filter(|_| is_linear(name)) {
-                Some(Quantization::Nf4) => through_codes(out, dtype),
-                // What is read is what the blocks stand for, which products round.
-                Some(Quantization::Gguf) => round(out, dtype),
-                None => {}
+                Some(Quantization::Nf4) => through_codes(out, base),
+                // The head of a reward model is the adapter's own.
+                None if name == SCORE => {}
+                // What is read is what blocks stand for, which a run rounds.
+                _ => round(out, base),
             }
             if let Some(factors) = &factors {
                 factors.add(first as usize, out, dtype, &mut sums);
@@ -218,7 +241,7 @@ impl Factors {
                 let sum = *weight + change;
                 let rounded = stored(dtype, sum);
                 sums.elements += 1;
-                sums.undone += u64::from(rounded == *weight && *change != 0.0);
+                sums.undone += u64::from(rounded == stored(dtype, *weight) && *change != 0.0);
                 sums.rounding_max = sums.rounding_max.max((rounded - sum).abs());
                 sums.change_max = sums.change_max.max(change.abs());
                 *weight = sum;

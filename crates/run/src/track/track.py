@@ -15,7 +15,7 @@ RETRY_SECONDS = 0.25  # before the first attempt after a failure at the end; eac
 LINES_PER_LOOK = 2000  # so that a look after a long outage is answered in time
 LINE_BYTES_MAX = 1 << 20
 FAILURES_MAX = 3  # in a row, of one tracker
-CLIENTS = {"wandb": "wandb", "trackio": "trackio", "mlflow": "mlflow", "tensorboard": "tensorboard.summary"}
+CLIENTS = {"wandb": "wandb", "trackio": "trackio", "mlflow": "mlflow", "tensorboard": "tensorboard.summary.writer"}
 
 
 def flat(value, path=""):
@@ -118,14 +118,18 @@ class Mlflow:
 
 
 class Tensorboard:
-    def __init__(self, spec, state):
-        from tensorboard.summary import Writer
+    """Writes what transformers' and verl's logs hold: scalars, which every reader of event files knows, not tensors."""
 
-        self.writer = Writer(os.path.join(spec["dir"], "tensorboard", spec["name"]))
+    def __init__(self, spec, state):
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self.event, self.summary = event_pb2.Event, summary_pb2.Summary
+        self.writer = EventFileWriter(os.path.join(spec["dir"], "tensorboard", spec["name"]))
 
     def log(self, named, step):
-        for name, value in named.items():
-            self.writer.add_scalar(name, value, step)
+        values = [self.summary.Value(tag=name, simple_value=float(value)) for name, value in named.items()]
+        self.writer.add_event(self.event(wall_time=time.time(), step=step, summary=self.summary(value=values)))
         self.writer.flush()
 
     def finish(self, ok, summary):

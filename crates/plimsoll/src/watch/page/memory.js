@@ -37,7 +37,7 @@ function poolCard(detail, pool) {
   const words = most ? (over ? bytes(most - line) + " over the load line" : bytes(line - most) + " below the load line at the highest") : "not measured";
   const kinds = Object.keys(KINDS).filter((kind) => phases.some((p) => p.bands.some((b) => b.kind === kind)));
   const plot = el("div", { class: "hull", role: "group", "aria-label": POOL_NAMES[pool.pool] + " by phase; the table next to it has the numbers" },
-    ticks(top).map((tick) => el("div", { class: "tick", "aria-hidden": "true", css: { bottom: at(tick) } }, el("span", {}, bytes(tick)))),
+    ticks(top).map((tick) => el("div", { class: "tick", "aria-hidden": "true", css: { bottom: at(tick.bytes) } }, el("span", {}, tick.words))),
     el("div", { class: "columns" }, phases.map((p) => column(p, at))),
     el("div", { class: "load", css: { bottom: at(line) }, "aria-hidden": "true" },
       svgMark(), el("span", {}, el("b", {}, "load line"), " " + bytes(line))),
@@ -87,10 +87,12 @@ function column(p, at) {
 }
 
 function ticks(top) {
-  const rough = top / 4;
-  const unit = 1024 ** Math.max(0, Math.floor(Math.log(rough) / Math.log(1024)));
-  const step = [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000].map((n) => n * unit).find((n) => n >= rough) || rough;
-  return [...Array(6).keys()].map((i) => i * step).filter((t) => t < top);
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const power = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log(top) / Math.log(1024))));
+  const unit = 1024 ** power, least = top / 4 / unit, ten = 10 ** Math.floor(Math.log10(least));
+  const step = [1, 2, 5, 10].map((n) => n * ten).find((n) => n >= least) || 10 * ten;
+  return [...Array(6).keys()].map((i) => i * step).filter((n) => n * unit < top)
+    .map((n) => ({ bytes: n * unit, words: Number(n.toFixed(2)) + "\u00a0" + units[power] }));
 }
 
 function svgMark() {

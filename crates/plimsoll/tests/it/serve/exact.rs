@@ -67,7 +67,15 @@ fn concurrent_clients_get_the_bits_that_generate_prints() {
 fn a_run_is_served_by_its_directory_with_the_bits_of_its_evaluation() {
     let folder = Run::new(&std::fs::read_to_string("../../runs/first-lora.toml").expect("a recipe"));
     folder.summary("out", &["train.steps=3", "eval.prompts_max=12", "eval.every=3"]);
-    let server = Server::start(&[&folder.text_path("out"), "--name", "mine"]);
+    let (server, words) = Server::start_with_words(&[&folder.text_path("out"), "--name", "mine"]);
+    // Whose lengths these are, and how to get longer ones.
+    let said =
+        "64 tokens each, 5 of them new (the lengths of the run); --max-new-tokens N allows longer responses;";
+    assert!(words.contains(said), "{words}");
+    let (_, words) = Server::start_with_words(&[&folder.text_path("out"), "--prompt-tokens", "20"]);
+    let said = "25 tokens each, 5 of them new (the lengths of the run); --prompt-tokens N and --max-new-tokens N allow \
+                more, up to the model's 64 in all;";
+    assert!(words.contains(said), "{words}");
     assert_eq!(server.post("/v1/completions", &json!({ "prompt": "1+1=", "model": "mine" })).status, 200);
     let own = folder.read_lines("out/samples/eval-000003.jsonl");
     assert!(!own.is_empty());

@@ -83,7 +83,10 @@ fn the_process_stays_within_its_plan_under_a_crowd() {
         Server::start_with_words(&[GOLDEN, "--set", BYTES, "--sequences", "8", "--queue", "24"]);
     let planned = words.split_once(" MiB planned").and_then(|(before, _)| before.rsplit_once(' '));
     let planned: f64 = planned.and_then(|(_, mib)| mib.parse().ok()).unwrap_or_else(|| panic!("{words}"));
-    assert!(words.contains("8 responses at one time and 24 waiting, 256 tokens each, 128 new"), "{words}");
+    assert!(
+        words.contains("8 responses at one time and 24 waiting, 256 tokens each, 128 of them new"),
+        "{words}"
+    );
     let text = "x".repeat(100);
     std::thread::scope(|scope| {
         for client in 0..40 {

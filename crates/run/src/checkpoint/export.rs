@@ -1,0 +1,175 @@
+//! Exports a model as a Hugging Face folder or as one GGUF file: a checkpoint, an adapter added to its base, or any other model that
+//! can be opened. The result gets its name when it is complete.
+
+use super::gguf::{check_name, write_gguf};
+use super::merge::{Merged, is_left_out, merged, nothing_to_merge, open_adapted, tensors_of};
+use super::weights::{Dtypes, Made, Progress, Sums, each_rows};
+use super::{MANIFEST, Manifest, RUN_FILE, STATE, verbs};
+use plimsoll_base::{Bytes, DType, Error, Result, read_small_text};
+use plimsoll_files::{
+    ADAPTER_CONFIG, FileRecord, Head, OpenModel, SafetensorsWriter, TensorDecl, check_against, config_json,
+    expected_tensors, generation_config_json, score_config_json, write_new,
+};
+use plimsoll_text::files_to_save;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Largest run file of a checkpoint that is read.
+const RUN_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What is asked of an export.
+pub struct Ask<'a> {
+    /// The folder or the file that is made.
+    pub to: &'a Path,
+    /// True for a GGUF file, whose name ends in .gguf.
+    pub is_gguf: bool,
+    /// True to add an adapter to its base model.
+    pub merge: bool,
+    /// The model that the adapter was trained on, if it is not where the adapter says.
+    pub base: Option<&'a str>,
+    /// How weights are written, f32 or bf16; by default as the model has them.
+    pub dtype: Option<DType>,
+    pub progress: Progress<'a>,
+}
+
+/// What an export has made.
+#[derive(Clone, Debug, Serialize)]
+pub struct Exported {
+    /// The checkpoint, the adapter's folder, or the name of the model.
+    pub from: String,
+    /// How its weights are written.
+    pub dtype: &'static str,
+    /// Length and sum of the GGUF file, or of the folder's weights.
+    pub bytes: u64,
+    pub sha256: String,
+    /// What `merge` did.
+    pub merged: Option<Merged>,
+    /// Tensors that are not written: what predicts further tokens (`mtp.*`).
+    pub left_out: usize,
+}
+
+/// True if `path` is a directory that holds a checkpoint or an adapter, or could: a model of another kind has a `config.json` and
+/// no manifest.
+pub fn is_of_run(path: &Path) -> bool {
+    path.is_dir() && (path.join(MANIFEST).exists() || !path.join("config.json").is_file())
+}
+
+/// Exports a run's newest checkpoint, or the one at `path`. With `merge` it holds an adapter, which is added to its base model; so does
+/// a folder of peft's.
+///
+/// Errors: `merge-refused` for an adapter without `merge`, `merge` without an adapter, and a random base; `model-unsupported` and
+/// `tokenizer-unsupported` for what a GGUF file cannot hold; those of `verbs::export` and of opening.
+pub fn export(path: &Path, ask: Ask<'_>) -> Result<Exported> {
+    check(&ask)?;
+    let (from, model) = if ask.merge { open_adapted(path, ask.base)? } else { open_whole(path)? };
+    export_opened(&from.display().to_string(), &model, trained_dtype(&from), None, ask)
+}
+
+/// Exports a model that is open. `made` gives the weights of a random one.
+///
+/// Errors: as `export`.
+pub fn export_model(model: &OpenModel, made: Option<Made<'_>>, ask: Ask<'_>) -> Result<Exported> {
+    check(&ask)?;
+    match (&model.adapter, ask.merge) {
+        (Some(_), false) => return Err(needs_merge(&model.source)),
+        (None, true) => return Err(nothing_to_merge(&model.source)),
+        _ => {}
+    }
+    export_opened(&model.source, model, None, made, ask)
+}
+
+/// Requires that a name may be given to what is exported, before anything is opened.
+///
+/// Errors: `bad-value`, `export-exists`, `output-unwritable`.
+fn check(ask: &Ask<'_>) -> Result<()> {
+    if ask.is_gguf {
+        check_name(ask.to)?;
+    }
+    verbs::check_target(ask.to)
+}
+
+fn export_opened(
+    from: &str,
+    model: &OpenModel,
+    trained: Option<DType>,
+    made: Option<Made<'_>>,
+    ask: Ask<'_>,
+) -> Result<Exported> {
+    let dtypes = Dtypes::of(model, trained, ask.dtype)?;
+    check_against(model)?;
+    let (record, sums) = match ask.is_gguf {
+        true => write_gguf((model, made), dtypes, ask.to, ask.progress)?,
+        false => write_folder((model, made), dtypes, ask.to, ask.progress)?,
+    };
+    Ok(Exported {
+        from: from.to_string(),
+        dtype: dtypes.written.name(),
+        bytes: record.bytes,
+        sha256: record.sha256,
+        merged: ask.merge.then(|| merged(PathBuf::from(from), model, dtypes, sums)),
+        left_out: model.tensors.iter().filter(|tensor| is_left_out(tensor)).count(),
+    })
+}
+
+/// Writes a folder as `save_pretrained` does.
+fn write_folder(
+    (model, made): (&OpenModel, Option<Made<'_>>),
+    dtypes: Dtypes,
+    to: &Path,
+    progress: Progress<'_>,
+) -> Result<(FileRecord, Sums)> {
+    let dtype = dtypes.written;
+    let tensors = if made.is_some() { expected_tensors(&model.spec) } else { tensors_of(model) };
+    let files = files_to_save(&model.tokenizer)?;
+    let elements: u64 = tensors.iter().map(|(_, shape)| shape.iter().product::<u64>()).sum();
+    let small: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+    verbs::check_room(to, Bytes(elements * dtype.bytes() + small))?;
+    verbs::fill_folder(to, |part| {
+        let ids = model.token_ids();
+        let pretty = |value: &serde_json::Value| {
+            serde_json::to_vec_pretty(value).expect("it is the JSON that was just written")
+        };
+        let config = match model.head {
+            Head::Vocabulary => config_json(&model.spec, dtype, &ids),
+            Head::Score => score_config_json(&model.spec, dtype, &ids),
+        };
+        write_new(&part.join("config.json"), &pretty(&config))?;
+        write_new(&part.join("generation_config.json"), &pretty(&generation_config_json(&ids)))?;
+        for (name, bytes) in &files {
+            write_new(&part.join(name), bytes)?;
+        }
+        let declared = tensors.iter().cloned().map(|(name, shape)| TensorDecl { name, dtype, shape });
+        let declared: Vec<TensorDecl> = declared.collect();
+        let mut writer = SafetensorsWriter::create(&part.join(super::WEIGHTS), &declared, &[])?;
+        let sums = each_rows((model, made), dtypes, &tensors, progress, |_, values, scratch| {
+            writer.write_f32_as(dtype, values, scratch)
+        })?;
+        Ok((writer.finish()?, sums))
+    })
+}
+
+/// Opens a checkpoint of a whole model, after its files were compared with its manifest.
+fn open_whole(path: &Path) -> Result<(PathBuf, OpenModel)> {
+    if path.join(ADAPTER_CONFIG).exists() && !path.join(MANIFEST).exists() {
+        return Err(needs_merge(&path.display().to_string()));
+    }
+    let folder = verbs::newest(path)?.path;
+    Manifest::read(&folder)?.verify(&folder)?;
+    if folder.join(ADAPTER_CONFIG).exists() {
+        return Err(needs_merge(&folder.display().to_string()));
+    }
+    let model = OpenModel::open(&folder.display().to_string(), None, false)?;
+    Ok((folder, model))
+}
+
+/// Returns how the run of a checkpoint stored its weights, if the checkpoint has a run file.
+fn trained_dtype(checkpoint: &Path) -> Option<DType> {
+    debug_assert!(RUN_FILE.starts_with(STATE));
+    let text = read_small_text(&checkpoint.join(RUN_FILE), RUN_FILE_BYTES_MAX).ok()?;
+    plimsoll_config::weights_of_text(&text).map(plimsoll_config::ModelDtype::dtype)
+}
+
+fn needs_merge(name: &str) -> Error {
+    let message = format!("{name}: it holds an adapter, and this export writes a whole model");
+    Error::usage("merge-refused", message).hint("add --merge")
+}
