@@ -47,7 +47,11 @@ pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
 pub fn nearest_preset(name: &str) -> Option<&'static str> {
     let last = last_part(name)?;
     let begins = |preset: &str| last.strip_prefix(preset).is_some_and(|rest| rest.starts_with('-'));
-    PRESETS.iter().map(|(preset, _)| *preset).filter(|preset| begins(preset)).max_by_key(|preset| preset.len())
+    PRESETS
+        .iter()
+        .map(|(preset, _)| *preset)
+        .filter(|preset| begins(preset))
+        .max_by_key(|preset| preset.len())
 }
 
 fn last_part(name: &str) -> Option<String> {

@@ -120,12 +120,11 @@ const VALUES: [(&str, &str); 13] = [
 const HALF: [&str; 5] = ["float16", "torch.float16", "fp16", "f16", "half"];
 
 /// (name, where it belongs): names of other stacks whose values mean something else here, so that no value is taken over.
-const HINTS: [(&str, &str); 32] = [
+const HINTS: [(&str, &str); 31] = [
     ("max_steps", "set `train.steps`: rollouts here, where TRL counts updates"),
     ("num_train_epochs", PASSES),
     ("total_epochs", PASSES),
     ("num_episodes", PASSES),
-    ("epochs", PASSES),
     ("save_steps", "set `checkpoint.every`: steps are rollouts here, where TRL counts updates"),
     ("save_freq", "set `checkpoint.every`"),
     ("eval_steps", "set `eval.every`: steps are rollouts here, where TRL counts updates"),
@@ -157,7 +156,7 @@ const HINTS: [(&str, &str); 32] = [
     ("use_peft", "write a section [lora] with `rank`: docs/lora.md"),
     ("load_in_4bit", "remove it: weights are bf16 or f32, quantised ones are not built"),
 ];
-const PASSES: &str = "set `train.steps`: passes over the data are not counted here";
+const PASSES: &str = "set `train.epochs`: passes over the data";
 const TRACKERS: &str = "set `track.to`, a list such as [\"wandb\"]; every number is in events.jsonl too";
 
 /// Returns the hint for a value that other stacks know, of a key that takes the names `known`.

@@ -5,6 +5,7 @@
 
 mod agent;
 mod aliases;
+mod data_checks;
 mod data_sets;
 mod de;
 mod defaults;

@@ -40,7 +40,7 @@ impl Data {
 
 impl RunFile {
     /// True if episodes are evaluated: where `[eval]`, `data.eval` or `environment.eval_rows` say so. An episode can take
-    /// minutes, and nobody who names none of them asked for 256.
+    /// minutes, so 256 of them are not a default.
     pub fn evaluates_episodes(&self) -> bool {
         let asked = self.eval != Eval::default()
             || self.data.eval.is_some()

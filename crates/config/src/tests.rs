@@ -161,7 +161,7 @@ const BAD: &[(&[&str], &str, &str)] = &[
         "hint: set `train.steps`: rollouts here, where TRL counts updates",
     ),
     (&["max_steps=8"], "unknown-key", "hint: set `train.steps`"),
-    (&["train.num_train_epochs=3"], "unknown-key", "set `train.steps`: passes over the data"),
+    (&["train.num_train_epochs=3"], "unknown-key", "set `train.epochs`: passes over the data"),
     (&["train.optim=adamw_8bit"], "unknown-key", "train.optimizer_dtype"),
     (&["checkpoint.save_steps=5"], "unknown-key", "set `checkpoint.every`"),
     (&["train.num_generations=8"], "unknown-key", "hint: `num_generations` belongs in [rollout]"),

@@ -80,8 +80,12 @@ fn required(run: &RunFile, at: &Provenance) -> Result<()> {
     if run.trains() == Trains::Policy {
         return super::agent::required(run, at);
     }
-    if run.train.steps == 0 && !at.origins.contains_key("train.steps") {
+    let has_steps = at.origins.contains_key("train.steps");
+    if run.train.steps == 0 && !has_steps && run.train.epochs.is_none() {
         return Err(missing("train.steps"));
+    }
+    if let Some(epochs) = run.train.epochs {
+        super::data_checks::epochs(run, epochs, has_steps, at)?;
     }
     if run.environment.is_some() {
         return super::environment::check(run, at);
@@ -100,7 +104,7 @@ fn required(run: &RunFile, at: &Provenance) -> Result<()> {
 const CUT_MULTIPLE_MAX: f64 = 1024.0;
 
 fn train(train: &Train, at: &Provenance) -> Result<()> {
-    not_zero(Some(train.steps), at, "train.steps")?;
+    not_zero(Some(train.steps).filter(|_| train.epochs.is_none()), at, "train.steps")?;
     not_zero(train.mini_batch, at, "train.mini_batch")?;
     not_zero(Some(train.epochs_per_rollout), at, "train.epochs_per_rollout")?;
     if let Auto::Value(tokens) = train.micro_batch_tokens {
@@ -471,7 +475,7 @@ fn data(data: &Data, at: &Provenance) -> Result<()> {
     for (key, sets, weighted) in [("data.prompts", &data.prompts, true), ("data.eval", &data.eval, false)] {
         sets.as_ref().map_or(Ok(()), |sets| super::sources::check(sets, key, weighted, at))?;
     }
-    template_args(data, at)?;
+    super::data_checks::template_args(data, at)?;
     pass_rates(data, at)?;
     for (key, text) in [
         ("data.pass_rate_column", data.pass_rate_column.as_deref()),
@@ -482,24 +486,6 @@ fn data(data: &Data, at: &Provenance) -> Result<()> {
             return Err(at
                 .error("bad-value", key, &format!("`{key}` is empty"))
                 .hint(format!("give `{key}` a value, or remove it")));
-        }
-    }
-    Ok(())
-}
-
-/// Requires that variables of the template reach it: that there is one, and that it does not have them from the conversation.
-fn template_args(data: &Data, at: &Provenance) -> Result<()> {
-    let refuse = |name: &str, what: &str, hint: &str| {
-        let key = format!("data.template_args.{name}");
-        Err(at.error("bad-value", &key, &format!("`{key}` {what}")).hint(hint.to_string()))
-    };
-    for name in data.template_args.keys() {
-        if ["messages", "tools", "add_generation_prompt"].contains(&name.as_str()) {
-            return refuse(name, "is what the conversation itself gives", "remove it");
-        }
-        if data.chat_template.as_deref() == Some("none") {
-            let hint = "remove it, or data.chat_template";
-            return refuse(name, "has no template to go to: data.chat_template is \"none\"", hint);
         }
     }
     Ok(())

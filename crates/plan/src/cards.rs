@@ -100,7 +100,10 @@ impl Card {
         let source = match self.name {
             MEASURED => "rates measured on an H200".to_string(),
             GIVEN => "from the numbers given, with the shares that an H200 reaches of its own".to_string(),
-            name => format!("{}: its data sheet, with the shares that an H200 reaches of its own", name.to_ascii_uppercase()),
+            name => format!(
+                "{}: its data sheet, with the shares that an H200 reaches of its own",
+                name.to_ascii_uppercase()
+            ),
         };
         Rates {
             source,
@@ -147,13 +150,23 @@ fn given(text: &str) -> Result<Card> {
         Error::usage("card-unknown", format!("--card {text}: {what}"))
             .hint("write --card flops=150e12,bandwidth=900GB,memory=24GiB,link=64GB")
     };
-    let mut card =
-        Card { name: GIVEN, memory: Bytes(0), flops_bf16: 0.0, flops_f32: 0.0, bandwidth: 0.0, link: 0.0, bus: 25e9 };
+    let mut card = Card {
+        name: GIVEN,
+        memory: Bytes(0),
+        flops_bf16: 0.0,
+        flops_f32: 0.0,
+        bandwidth: 0.0,
+        link: 0.0,
+        bus: 25e9,
+    };
     for part in text.split(',') {
         let (key, value) = part.split_once('=').ok_or_else(|| bad(format!("`{part}` is not KEY=NUMBER")))?;
         let number = match value.trim().parse::<f64>() {
             Ok(number) => number,
-            Err(_) => Bytes::parse(value.trim().trim_end_matches("/s")).map_err(|error| bad(error.message))?.0 as f64,
+            Err(_) => {
+                Bytes::parse(value.trim().trim_end_matches("/s")).map_err(|error| bad(error.message))?.0
+                    as f64
+            }
         };
         if !(number.is_finite() && number > 0.0 && number < 1e18) {
             return Err(bad(format!("{} is {value}", key.trim())));
@@ -167,7 +180,8 @@ fn given(text: &str) -> Result<Card> {
             other => return Err(bad(format!("`{other}` is none of flops, bandwidth, memory, link and bus"))),
         }
     }
-    let needed = [("flops", card.flops_bf16), ("bandwidth", card.bandwidth), ("memory", card.memory.0 as f64)];
+    let needed =
+        [("flops", card.flops_bf16), ("bandwidth", card.bandwidth), ("memory", card.memory.0 as f64)];
     if let Some((name, _)) = needed.into_iter().find(|(_, value)| *value == 0.0) {
         return Err(bad(format!("{name} is missing")));
     }

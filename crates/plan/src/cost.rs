@@ -317,7 +317,10 @@ struct Cut {
 impl Cut {
     /// Returns the mean part of one rank. How evenly whole micro-batches are shared depends on the lengths, which are not known.
     fn of_one(&self, work: &Work) -> Cut {
-        Cut { rows: self.rows / work.ranks, micro_batches: (self.micro_batches / work.ranks).max(work.updates) }
+        Cut {
+            rows: self.rows / work.ranks,
+            micro_batches: (self.micro_batches / work.ranks).max(work.updates),
+        }
     }
 
     /// As many micro-batches as needed.
@@ -385,8 +388,8 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
     let passes = if model.learns { 3.0 } else { 2.0 };
     let Cut { rows, micro_batches } = cut.of_one(work);
     let heads = head_rows(work) / work.ranks;
-    let flops = rows * model.row(mean_context(work)) * (passes + again)
-        + heads * model.head_flops * (passes + 1.0);
+    let flops =
+        rows * model.row(mean_context(work)) * (passes + again) + heads * model.head_flops * (passes + 1.0);
     let grads = model.parameters * training.dtypes.grads.bytes() as f64;
     // A micro-batch reads the weights in both directions, and reads and writes the gradients.
     let micro_batch = (2.0 * model.weight_bytes + 2.0 * grads) / rates.bandwidth + rates.micro_batch_s;

@@ -2,7 +2,8 @@
 
 use crate::cost;
 use crate::duration::duration;
-use crate::search::{Planner, Purpose};
+use crate::facts::Facts;
+use crate::rates::Rates;
 use crate::shape::RunShape;
 use crate::work::work;
 use plimsoll_config::RunSpec;
@@ -19,10 +20,12 @@ pub struct Evaluations {
 }
 
 impl Evaluations {
-    pub(crate) fn of(run: &RunSpec, planner: &Planner, shape: &RunShape) -> Evaluations {
-        let prompts = planner.facts.eval_prompts;
+    /// Returns those of a run that trains, one rank of which has these rates.
+    pub(crate) fn of(run: &RunSpec, facts: &Facts, shape: &RunShape, rates: &Rates) -> Evaluations {
+        let prompts = facts.eval_prompts;
         // A supervised run without a reward scores pairs, which costs less than a step.
-        if planner.purpose != Purpose::Train || run.eval_sets.is_empty() || prompts == 0 || !run.has_rewards() && run.environment.is_none() {
+        let samples_any = run.has_rewards() || run.environment.is_some();
+        if run.eval_sets.is_empty() || prompts == 0 || !samples_any {
             return Evaluations::default();
         }
         let between = run.eval.every.map_or(0, |every| run.train.steps.saturating_sub(1) / every.max(1));
@@ -31,8 +34,12 @@ impl Evaluations {
             return Evaluations { count, sequences: None, each_s: 0.0 };
         }
         let (sets, samples) = (run.eval_sets.len().max(1) as f64, f64::from(run.eval.samples.max(1)));
-        let one = work(run, planner.facts).of_evaluation(sets * prompts as f64, samples, f64::from(run.rollout.max_new_tokens));
-        let each_s = cost::sampling_s(&one, shape, planner.of_rank);
+        let one = work(run, facts).of_evaluation(
+            sets * prompts as f64,
+            samples,
+            f64::from(run.rollout.max_new_tokens),
+        );
+        let each_s = cost::sampling_s(&one, shape, rates);
         Evaluations { count, sequences: Some((sets * prompts as f64 * samples) as u64), each_s }
     }
 

@@ -1,8 +1,8 @@
 //! Planning a run: the search, its report, and the smallest limits.
 
 use crate::cost::{self, StepCost};
-use crate::facts::Facts;
 use crate::evaluations::Evaluations;
+use crate::facts::Facts;
 use crate::limits::{is_elsewhere, limits_of, limits_of_card};
 use crate::rates::Rates;
 use crate::report::{AutoReport, PlanReport, Resolved, Setting, SmallestLimits};
@@ -83,14 +83,18 @@ pub fn longest_sequence(run: &RunSpec, facts: &Facts) -> usize {
 ///
 /// Errors: `size-overflow`.
 pub fn plan_with(run: &RunSpec, facts: &Facts, given: &Limits) -> Result<PlanReport> {
-    with_planner(run, facts, &limits_of_ranks(run, facts, given), Purpose::Train, |planner| report(planner, run))
+    with_planner(run, facts, &limits_of_ranks(run, facts, given), Purpose::Train, |planner| {
+        report(planner, run)
+    })
 }
 
 /// As `plan_with`, without the search for changes that would make the run fit.
 ///
 /// Errors: `size-overflow`.
 pub(crate) fn plan_without_hints(run: &RunSpec, facts: &Facts, given: &Limits) -> Result<PlanReport> {
-    with_planner(run, facts, &limits_of_ranks(run, facts, given), Purpose::Train, |planner| bare(planner, run))
+    with_planner(run, facts, &limits_of_ranks(run, facts, given), Purpose::Train, |planner| {
+        bare(planner, run)
+    })
 }
 
 /// Returns the limits of each rank, on the machine that the facts name.
@@ -167,7 +171,10 @@ pub(crate) fn bare(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
         gave_up: gave_up(run, &solution.chosen.resolved, solution.fits),
     };
     let Candidate { shape, resolved, .. } = solution.chosen;
-    let evaluations = Evaluations::of(run, planner, &shape);
+    let evaluations = match planner.purpose {
+        Purpose::Train => Evaluations::of(run, planner.facts, &shape, planner.of_rank),
+        Purpose::Sample => Evaluations::default(),
+    };
     let held_source = planner.held.1.to_string();
     let steps = if planner.purpose == Purpose::Train { run.train.steps } else { 0 };
     Ok(PlanReport {

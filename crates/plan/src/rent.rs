@@ -83,7 +83,8 @@ pub fn table(offers: &[Offer]) -> String {
     {
         let [each, host] = [card_bytes, host_bytes].map(|bytes| bytes.to_string());
         let [step, run] = [*step_s, *run_s].map(duration);
-        text += &format!("{card:<10} {ranks:>5} {each:>10} {host:>11} {step:>10} {run:>12} {card_hours:>10.1}\n");
+        text +=
+            &format!("{card:<10} {ranks:>5} {each:>10} {host:>11} {step:>10} {run:>12} {card_hours:>10.1}\n");
     }
     let not = offers.iter().filter(|offer| !offer.fits).map(|offer| match offer.ranks {
         1 => offer.card.to_string(),

@@ -6,7 +6,7 @@
 use crate::lora::{CriticAdapter, Lora};
 use crate::role_name::RoleName;
 use crate::shape::{RunShape, Scoring, Training};
-use crate::tables::{self, Which};
+use crate::tables::{self, Key, Which};
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Quantization, Result};
 use plimsoll_device::DeviceKind;
 use plimsoll_files::Head;
@@ -88,6 +88,20 @@ pub struct RoleShape {
 }
 
 impl RoleShape {
+    /// Returns everything that one of its tables depends on.
+    fn key(&self, which: Which, head: Head) -> Key {
+        let of_weights = which == Which::Weights;
+        Key {
+            which,
+            spec: self.spec,
+            head,
+            device: self.target.kind,
+            weights: self.weights,
+            lora: self.lora.filter(|_| !of_weights),
+            quantize: self.quantize.filter(|_| of_weights),
+        }
+    }
+
     /// Returns the role's parameter table.
     pub fn table(&self) -> Rc<ParamTable> {
         // What the first role has below adapters is a language model.
@@ -97,7 +111,7 @@ impl RoleShape {
             Head::Vocabulary => ParamTable::new,
             Head::Score => ParamTable::critic,
         };
-        tables::of(self, Which::Weights, head, || {
+        tables::of(self.key(Which::Weights, head), || {
             let table = new(&self.spec, self.target.kind, self.weights);
             match &self.quantize {
                 Some(coding) => table.coded(coding),
@@ -114,14 +128,14 @@ impl RoleShape {
             Head::Score => ParamTable::adapters_and_score,
         };
         let make = || new(&self.spec, self.target.kind, self.weights, lora.shape);
-        Some(tables::of(self, Which::Adapters, self.head, make))
+        Some(tables::of(self.key(Which::Adapters, self.head), make))
     }
 
     /// Returns the table of the weights that have its adapters in them.
     pub fn merged(&self) -> Option<Rc<ParamTable>> {
         let lora = self.lora.filter(|lora| lora.merge)?;
         let make = || ParamTable::merged(&self.spec, self.target.kind, self.weights, lora.shape);
-        Some(tables::of(self, Which::Merged, self.head, make))
+        Some(tables::of(self.key(Which::Merged, self.head), make))
     }
 
     /// Returns the table of what it learns: its adapters, or all its parameters.

@@ -2,7 +2,6 @@
 //! model of experts has tens of thousands of names.
 
 use crate::lora::Lora;
-use crate::roles::RoleShape;
 use plimsoll_base::{DType, ModelSpec};
 use plimsoll_device::DeviceKind;
 use plimsoll_files::Head;
@@ -20,14 +19,15 @@ pub(crate) enum Which {
 
 /// Everything that a table depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Key {
-    which: Which,
-    spec: ModelSpec,
-    head: Head,
-    device: DeviceKind,
-    weights: DType,
-    lora: Option<Lora>,
-    quantize: Option<Coding>,
+pub(crate) struct Key {
+    pub(crate) which: Which,
+    pub(crate) spec: ModelSpec,
+    pub(crate) head: Head,
+    pub(crate) device: DeviceKind,
+    pub(crate) weights: DType,
+    /// The adapters of a table that has some.
+    pub(crate) lora: Option<Lora>,
+    pub(crate) quantize: Option<Coding>,
 }
 
 thread_local! {
@@ -54,17 +54,8 @@ pub(crate) fn keeping<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Returns a table of `role`: the kept one, or what `make` makes.
-pub(crate) fn of(role: &RoleShape, which: Which, head: Head, make: impl FnOnce() -> ParamTable) -> Rc<ParamTable> {
-    let key = Key {
-        which,
-        spec: role.spec,
-        head,
-        device: role.target.kind,
-        weights: role.weights,
-        lora: role.lora.filter(|_| which != Which::Weights),
-        quantize: role.quantize.filter(|_| which == Which::Weights),
-    };
+/// Returns the table of `key`: the kept one, or what `make` makes.
+pub(crate) fn of(key: Key, make: impl FnOnce() -> ParamTable) -> Rc<ParamTable> {
     let find = |kept: &Option<Vec<(Key, Rc<ParamTable>)>>| {
         let (_, table) = kept.as_ref()?.iter().find(|(known, _)| *known == key)?;
         Some(Rc::clone(table))

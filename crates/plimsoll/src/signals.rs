@@ -17,7 +17,7 @@ const STACK_BYTES: usize = 64 << 10;
 /// A terminal, a service manager and the supervisor may each send the same request; within this time they count as one.
 const ONE_REQUEST: Duration = Duration::from_secs(1);
 
-/// Handles the signals from now on. The result will hold the number of the first one. `words`: what the user is told at once.
+/// Handles the signals from now on. The result will hold the number of the first one. `words` are printed at once.
 pub fn install(words: Option<&'static str>) -> Result<Arc<AtomicI32>> {
     let asked = Arc::new(AtomicI32::new(0));
     let mut signals = Signals::new(wanted()).map_err(|err| refused(&err))?;

@@ -31,7 +31,7 @@ pub fn is_stderr() -> bool {
 /// Clears the live line of stderr's terminal, which comes back below what is printed next.
 pub fn clear_line() {
     if is_stderr() {
-        // Whoever has closed stderr reads nothing that follows either.
+        // A closed stderr shows nothing that follows either.
         let _ = io::stderr().write_all(b"\r\x1b[2K");
     }
 }

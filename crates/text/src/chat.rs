@@ -108,7 +108,8 @@ impl ChatTemplate {
         let special: Vec<(&str, &str)> =
             self.special.iter().map(|(name, token)| (&**name, &**token)).collect();
         let is_set = |name: &str| variables.iter().any(|(known, _)| *known == name);
-        let own = self.arguments.iter().filter(|(name, _)| !is_set(name)).map(|(name, value)| (&**name, value));
+        let own =
+            self.arguments.iter().filter(|(name, _)| !is_set(name)).map(|(name, value)| (&**name, value));
         let variables: Vec<(&str, &Value)> = own.chain(variables.iter().copied()).collect();
         let context = Context { messages, variables: &variables, add_generation_prompt, special: &special };
         self.template.render(&context).map_err(|what| invalid(&what))

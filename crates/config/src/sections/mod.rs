@@ -252,9 +252,12 @@ impl Default for Rollout {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Train {
-    /// Steps of the run; of an environment policy they follow from `environment.total_frames`.
+    /// Steps of the run; of an environment policy they follow from `environment.total_frames`, with `epochs` from the data.
     #[serde(default)]
     pub steps: u32,
+    /// Passes over the data, instead of `steps`: as many steps as they take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<f64>,
     /// Sequences of one optimizer update, of an environment policy frames; all of the step if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mini_batch: Option<u32>,
@@ -332,6 +335,7 @@ impl Train {
     pub fn new(steps: u32, learning_rate: f64) -> Train {
         Train {
             steps,
+            epochs: None,
             mini_batch: None,
             micro_batch_tokens: Auto::Auto,
             cut_multiple: Auto::Auto,

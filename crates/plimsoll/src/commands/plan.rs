@@ -11,6 +11,7 @@ use plimsoll_memory::{Limits, Pool};
 use plimsoll_plan::grid::{self, Grid, plan_grid};
 use plimsoll_plan::measured::{Measured, plan_of_run};
 use plimsoll_plan::{Card, PlanReport, duration, parse_limits, rent::table as table_of_offers, svg};
+use plimsoll_rl::data::epochs;
 use plimsoll_rl::data::session::{Machine, plan_run, rent, smallest_limits};
 use plimsoll_run::ending::run_dir_path;
 use plimsoll_run::run_dir::obstacle;
@@ -95,7 +96,11 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     if let Some(path) = args.run.as_deref().filter(|path| is_env_file(path)) {
         return plan_environments(args, path, quiet);
     }
-    let loaded = args.run.as_deref().map(|path| args.sets.load(path, quiet)).transpose()?;
+    let mut loaded = args.run.as_deref().map(|path| args.sets.load(path, quiet)).transpose()?;
+    if let Some(words) = loaded.as_mut().map(|loaded| epochs::resolve(&mut loaded.run)).transpose()?.flatten()
+    {
+        output::note(quiet, &words);
+    }
     if args.table {
         return print_grid(args, loaded.as_ref());
     }
@@ -104,7 +109,9 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         let kept = (&loaded.run.run.device, loaded.run.trains());
         if kept.0 == &Auto::Value(RunDevice::Cpu) || kept.1 == Trains::Policy {
             let message = "the run computes on the processor, and a card was asked for";
-            return Err(Error::usage("bad-usage", message).hint("add --set run.device=cuda, or leave the card out"));
+            return Err(
+                Error::usage("bad-usage", message).hint("add --set run.device=cuda, or leave the card out")
+            );
         }
     }
     if loaded.run.plays_agents() && args.ranks != [1] {
@@ -154,7 +161,8 @@ fn print_ranks(args: &Args, run: &RunSpec, machine: &Machine) -> Result<ExitCode
         let verdict = if planned.fits { "fits" } else { "does not fit" };
         let [each, together, on_card] = [host, all, card].map(|bytes| bytes.to_string());
         let (step_s, run_s) = (planned.auto.chosen.predicted_step_s, planned.run_s());
-        let [step, whole] = [step_s, run_s].map(duration);
+        // Where it does not fit they are those of the smallest setting, which does not run there.
+        let [step, whole] = [step_s, run_s].map(|s| if planned.fits { duration(s) } else { "-".into() });
         text += &format!(
             "{ranks:>5} {each:>12} {together:>12} {on_card:>12} {step:>10} {whole:>12}  {verdict}\n"
         );

@@ -89,7 +89,8 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
 }
 
 /// What a run says at once after a first signal.
-const STOPPING: &str = "stopping: this step is finished and saved, then the run ends; ctrl-c again ends it at once";
+const STOPPING: &str =
+    "stopping: this step is finished and saved, then the run ends; ctrl-c again ends it at once";
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Resume {
@@ -103,6 +104,11 @@ fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
     let signal = signals::install((is_first && !quiet).then_some(STOPPING))?;
     let mut loaded =
         args.sets.and(flag("run.checked", args.checked.then_some(true))).load(&args.run, quiet)?;
+    let words = plimsoll_rl::data::epochs::resolve(&mut loaded.run)?;
+    // Every rank counts; one says so.
+    if let Some(words) = words.filter(|_| is_first) {
+        output::note(quiet, &words);
+    }
     let start = match args.resume {
         None => Start::New { overwrite: args.overwrite },
         Some(how) => Start::Resume { previous_good: how == Resume::PreviousGood, replan: args.replan },

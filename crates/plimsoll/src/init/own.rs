@@ -60,7 +60,15 @@ temperature      = 1.0               # 1 samples from the model's own distributi
         prompt_tokens_max = scale.prompt_tokens_max,
         max_new_tokens = scale.max_new_tokens,
     );
-    for (index, kind) in own.rewards.iter().enumerate() {
+    text += &rewards(own.rewards);
+    text += &settings(&scale, name);
+    text
+}
+
+/// Returns a table for each reward.
+fn rewards(kinds: &[String]) -> String {
+    let mut text = String::new();
+    for (index, kind) in kinds.iter().enumerate() {
         let comment = match index {
             0 => {
                 "# math, gsm8k, exact, code, format, regex:PATTERN, python:FILE.py:FUNCTION, http:...; several are summed\n"
@@ -70,7 +78,12 @@ temperature      = 1.0               # 1 samples from the model's own distributi
         write!(text, "\n[[reward]]\n{comment}kind   = {}\nweight = 1.0\n", quoted(kind))
             .expect("a String takes any text");
     }
-    text += &format!(
+    text
+}
+
+/// Returns the sections after the rewards.
+fn settings(scale: &Scale, name: &str) -> String {
+    format!(
         "
 [train]
 steps              = 200             # each samples, grades and updates
@@ -104,8 +117,7 @@ dir    = {dir}
 ",
         learning_rate = scale.learning_rate,
         dir = quoted(&format!("runs/out/{name}")),
-    );
-    text
+    )
 }
 
 /// Returns the lines of both columns, from what the data has.

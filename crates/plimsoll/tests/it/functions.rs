@@ -193,7 +193,10 @@ fn a_function_that_is_no_tool_is_named_before_the_first_step() {
     // A plan, which does not render prompts, says that it did not look.
     let of_plan = words(&folder, "adds", &["data.chat_template=none"]);
     let planned = folder.plan(&of_plan.iter().map(String::as_str).collect::<Vec<_>>());
-    assert!(planned["not_checked"].to_string().contains("chat template writes the environment's tools"), "{planned}");
+    assert!(
+        planned["not_checked"].to_string().contains("chat template writes the environment's tools"),
+        "{planned}"
+    );
     folder.write("rows.jsonl", "{\"answer\": \"5\"}\n");
     fails("adds", &[], &["error[", "prompt"]);
 }

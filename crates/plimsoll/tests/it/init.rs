@@ -143,7 +143,11 @@ fn columns_of_the_data_are_those_of_the_run_file() {
     // What is in comments works too, and the run may be made longer.
     let all: String = written
         .lines()
-        .map(|line| line.strip_prefix("# ").filter(|line| line.contains(" = ") || line.starts_with('[')).unwrap_or(line))
+        .map(|line| {
+            line.strip_prefix("# ")
+                .filter(|line| line.contains(" = ") || line.starts_with('['))
+                .unwrap_or(line)
+        })
         .filter(|line| !line.starts_with("eval "))
         .map(|line| format!("{line}\n"))
         .collect();
@@ -152,6 +156,14 @@ fn columns_of_the_data_are_those_of_the_run_file() {
     assert_eq!(plan.status.code(), Some(0), "{all}\n{}", text(&plan.stderr));
     let short = ["--set", "train.steps=1", "--set", "rollout.prompts_per_step=1", "--set", "eval.every=9"];
     trained(&folder, &[&["run.toml"], &short[..]].concat());
-    let longer = ["--resume", "--set", "train.steps=2", "--set", "rollout.prompts_per_step=1", "--set", "eval.every=9"];
+    let longer = [
+        "--resume",
+        "--set",
+        "train.steps=2",
+        "--set",
+        "rollout.prompts_per_step=1",
+        "--set",
+        "eval.every=9",
+    ];
     trained(&folder, &[&["run.toml"], &longer[..]].concat());
 }

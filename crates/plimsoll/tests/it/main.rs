@@ -20,6 +20,7 @@ mod delta;
 mod distill;
 mod doctor;
 mod doctor_run;
+mod epochs;
 mod escapes;
 mod experts;
 mod founding;

@@ -65,7 +65,10 @@ fn the_table_of_ranks_has_times_that_fall() {
         .map(|row| row["predicted_step_s"].as_f64().expect("seconds"))
         .collect();
     assert!(steps.windows(2).all(|pair| pair[1] < pair[0]), "{steps:?}");
-    assert!(table["rates"].as_str().is_some_and(|words| words.starts_with("H100: its data sheet")), "{table}");
+    assert!(
+        table["rates"].as_str().is_some_and(|words| words.starts_with("H100: its data sheet")),
+        "{table}"
+    );
 }
 
 #[test]
@@ -78,7 +81,8 @@ fn what_to_rent_comes_by_card_hours() {
     let fit: Vec<&Value> = offers.iter().take_while(|offer| offer["fits"] == true).collect();
     assert!(fit.len() > 8 && fit.windows(2).all(|pair| hours(pair[0]) <= hours(pair[1])), "{found}");
     assert!(offers[fit.len()..].iter().all(|offer| offer["fits"] == false));
-    let find = |card: &str, ranks: u64| offers.iter().find(|one| one["card"] == card && one["ranks"] == ranks);
+    let find =
+        |card: &str, ranks: u64| offers.iter().find(|one| one["card"] == card && one["ranks"] == ranks);
     let step = |card, ranks| find(card, ranks).expect("an offer")["step_s"].as_f64().expect("seconds");
     assert!(step("h200", 1) < step("a100", 1), "faster memory and arithmetic");
     assert!(step("h100", 2) < step("h100", 1));
@@ -117,7 +121,7 @@ fn the_total_counts_evaluations() {
     assert_eq!(of(&["data.eval=none"]).0["count"], 0);
 }
 
-/// 256 episodes before and after, which nobody asked for.
+/// 256 episodes before and after, without a word of them in the run file.
 #[test]
 fn r_episodes_were_evaluated_unasked() {
     let folder = Run::new(

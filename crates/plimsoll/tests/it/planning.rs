@@ -446,7 +446,11 @@ fn a_plan_shows_what_it_assumed_and_the_time_of_the_run() {
     assert!(said.contains("is not there: data.prompt_tokens_max = "), "{said}");
     let output = plimsoll(&["plan", FIRST]);
     let said = text(&output.stdout);
-    assert!(said.contains("  200 steps and 11 evaluations of 1000 responses (") && said.contains("\nverdict: fits\n"), "{said}");
+    assert!(
+        said.contains("  200 steps and 11 evaluations of 1000 responses (")
+            && said.contains("\nverdict: fits\n"),
+        "{said}"
+    );
     // What trains needs the files themselves.
     let set = ["train", recipe, "--set", "run.dir=/nowhere/at/all"];
     assert_ne!(plimsoll(&set).status.code(), Some(0));

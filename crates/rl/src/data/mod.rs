@@ -1,6 +1,7 @@
 //! Prompts, completions and pairs as tokens, and the files that a run names.
 
 pub mod dataset;
+pub mod epochs;
 mod first_rows;
 pub(crate) mod hub;
 mod mixture;

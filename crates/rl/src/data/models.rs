@@ -315,7 +315,9 @@ pub(crate) fn model_of_plan(run: &RunSpec) -> Result<(OpenModel, Option<String>)
         None => {
             let planned_only = name.strip_prefix("random:").and_then(planned_only);
             let of_shape = |error: Error| match nearest_preset(name) {
-                Some(preset) => error.hint(format!("to plan with a published shape: --set model=random:{preset}")),
+                Some(preset) => {
+                    error.hint(format!("to plan with a published shape: --set model=random:{preset}"))
+                }
                 None => error,
             };
             Ok((trained_model(run, name, options).map_err(of_shape)?, planned_only))

@@ -17,9 +17,9 @@ use plimsoll_config::{DataSets, Environment, LearnsFrom, LoraSpec, ModelOptions,
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Limit, Limits};
 use plimsoll_plan::rent::{self, Offer, RANKS};
-use plimsoll_plan::{Card,
-    Facts, HostFacts, PerRole, PlanReport, Share, SmallestLimits, check_lengths, disk_facts, image_bytes,
-    rows_kept, staging_bytes, tokenizer_bytes,
+use plimsoll_plan::{
+    Card, Facts, HostFacts, PerRole, PlanReport, Share, SmallestLimits, check_lengths, disk_facts,
+    image_bytes, rows_kept, staging_bytes, tokenizer_bytes,
 };
 use plimsoll_text::file_size;
 use serde_json::{Map, Value};

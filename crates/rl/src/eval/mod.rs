@@ -33,8 +33,8 @@ use plimsoll_plan::{
 };
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::{Finish, Request};
-use plimsoll_run::under_way;
 use plimsoll_run::scores::{EvalReport, mean_pass_at_k, mean_where_measured};
+use plimsoll_run::under_way;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;

@@ -233,7 +233,11 @@ mod tests {
         .unwrap_err();
         // It said that this very key may change.
         let words = error.to_string();
-        assert!(words.contains("train.steps is 20, the run began with") && words.contains("train.schedule = \"linear\" ends there"), "{error}");
+        assert!(
+            words.contains("train.steps is 20, the run began with")
+                && words.contains("train.schedule = \"linear\" ends there"),
+            "{error}"
+        );
         assert!(words.contains("may change: train.dead_steps_max"), "{error}");
     }
 }

@@ -1,0 +1,52 @@
+//! Checks of keys that say how the data is used: passes over it, and variables of the chat template.
+
+use super::provenance::Provenance;
+use super::sections::{Data, RunFile};
+use plimsoll_base::Result;
+
+/// Largest number of passes over the data.
+const EPOCHS_MAX: f64 = 100_000.0;
+
+/// Requires passes over data that has an end, and that nothing else says how long the run is.
+pub(super) fn epochs(run: &RunFile, epochs: f64, has_steps: bool, at: &Provenance) -> Result<()> {
+    let key = "train.epochs";
+    super::limits::in_range(epochs, 1e-6, EPOCHS_MAX, at, key)?;
+    let sets = run.data.prompts.as_ref().map_or(&[][..], |prompts| prompts.sets());
+    let refused = match sets {
+        _ if has_steps => {
+            Some(("is there next to train.steps, which says how long the run is too", "remove one of them"))
+        }
+        _ if run.environment.is_some() => {
+            Some(("counts passes over data, and an environment has no end", "set train.steps"))
+        }
+        [set] if set.is_builtin() => {
+            Some(("counts passes over data, and a built-in task has no end", "set train.steps"))
+        }
+        [_, _, ..] => {
+            Some(("counts passes over one data set, and there are several with weights", "set train.steps"))
+        }
+        _ => None,
+    };
+    match refused {
+        Some((what, hint)) => Err(at.error("bad-value", key, &format!("`{key}` {what}")).hint(hint)),
+        None => Ok(()),
+    }
+}
+
+/// Requires that variables of the template reach it: that there is one, and that it does not have them from the conversation.
+pub(super) fn template_args(data: &Data, at: &Provenance) -> Result<()> {
+    let refuse = |name: &str, what: &str, hint: &str| {
+        let key = format!("data.template_args.{name}");
+        Err(at.error("bad-value", &key, &format!("`{key}` {what}")).hint(hint.to_string()))
+    };
+    for name in data.template_args.keys() {
+        if ["messages", "tools", "add_generation_prompt"].contains(&name.as_str()) {
+            return refuse(name, "is what the conversation itself gives", "remove it");
+        }
+        if data.chat_template.as_deref() == Some("none") {
+            let hint = "remove it, or data.chat_template";
+            return refuse(name, "has no template to go to: data.chat_template is \"none\"", hint);
+        }
+    }
+    Ok(())
+}

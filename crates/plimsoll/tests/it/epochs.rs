@@ -1,0 +1,65 @@
+//! `train.epochs`: passes over the data instead of steps.
+
+use crate::common::text;
+use crate::run::{Run, SMALL, check_done};
+
+/// Ten rows, two a step.
+fn folder(lines: &str) -> Run {
+    let folder = Run::new("");
+    let rows = folder.write("rows.jsonl", lines);
+    folder.write("x.toml", &SMALL.replace("builtin:addition", &rows).replace("steps = 3", "epochs = 1"));
+    folder
+}
+
+fn rows() -> String {
+    (0..10)
+        .map(|i| format!("{{\"prompt\": \"1+{i}=\", \"ground_truth\": \"{}\", \"rate\": 0.{i}}}\n", i + 1))
+        .collect()
+}
+
+#[test]
+fn passes_over_the_data_are_steps() {
+    let folder = folder(&rows());
+    assert_eq!(folder.plan(&[])["steps"], 5);
+    assert_eq!(folder.plan(&["train.epochs=2.5"])["steps"], 13, "begun steps count");
+    let filtered = ["data.pass_rate_column=rate", "data.pass_rate_min=0.6"];
+    assert_eq!(folder.plan(&filtered)["steps"], 2, "four rows are left");
+    let said = check_done(&folder.output("out", &[]));
+    assert!(said.contains("train.epochs = 1: 10 rows, 2 a step, so 5 steps"), "{said}");
+    assert_eq!(folder.metrics("out").len(), 5);
+    // The run goes on by the same key, and its own file has the steps.
+    check_done(&folder.output("out", &["--resume", "train.epochs=1.4"]));
+    assert_eq!(folder.metrics("out").len(), 7);
+    assert!(text(&folder.read("out/run.toml")).contains("steps = 7"));
+}
+
+#[test]
+fn data_of_completions_and_pairs_has_passes_too() {
+    let folder = folder(
+        "{\"prompt\": \"1+1=\", \"completion\": \"2\", \"chosen\": \"2\", \"rejected\": \"3\"}\n"
+            .repeat(6)
+            .as_str(),
+    );
+    for method in ["sft", "dpo"] {
+        let run =
+            text(&folder.read("x.toml")).replace("grpo", method).replace("[[reward]]\nkind = \"hash\"\n", "");
+        folder.write("x.toml", &run.replace("group_size = 4\n", "").replace("max_new_tokens = 4\n", ""));
+        assert_eq!(folder.plan(&["train.epochs=2"])["steps"], 6, "{method}");
+        folder.write("x.toml", &run.replace(method, "grpo"));
+    }
+}
+
+#[test]
+fn what_has_no_end_or_two_lengths_is_refused() {
+    let folder = folder(&rows());
+    for (sets, words) in [
+        (&["train.steps=3"][..], "`train.epochs` is there next to train.steps"),
+        (&["data.prompts=builtin:addition"], "a built-in task has no end"),
+        (&["train.epochs=0"], "train.epochs"),
+        (&["train.epochs=nan"], "train.epochs"),
+        (&["data.prompts=[\"a.jsonl\", \"b.jsonl\"]"], "there are several with weights"),
+    ] {
+        folder.plan_refused(sets, 2, &["error[bad-value]: ", words]);
+    }
+    folder.plan_refused(&["data.prompts=absent.jsonl"], 2, &["absent.jsonl"]);
+}

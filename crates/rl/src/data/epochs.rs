@@ -1,0 +1,36 @@
+//! `train.epochs`: how many steps its passes over the data are.
+
+use super::dataset::{is_wanted, pass_rate};
+use super::hub;
+use plimsoll_base::Result;
+use plimsoll_config::{LearnsFrom, RunFile, RunSpec};
+use plimsoll_text::{each_prompt, each_row_of};
+use std::path::Path;
+
+/// Turns `train.epochs` into `train.steps`, and returns words about it; nothing without that key. Rows that a pass rate
+/// leaves out do not count. Those that are too long do: they are known only with the model's tokenizer.
+///
+/// Errors: those of reading the data.
+pub fn resolve(run: &mut RunFile) -> Result<Option<String>> {
+    let Some(epochs) = run.train.epochs else { return Ok(None) };
+    let spec = hub::localised(&RunSpec::new(run), true)?;
+    let sets = spec.data.prompts.as_ref().map_or(&[][..], |prompts| prompts.sets());
+    let Some(set) = sets.first() else { return Ok(None) };
+    let (path, mut rows) = (Path::new(&set.path), 0u64);
+    match spec.needs.learns_from {
+        LearnsFrom::Samples => each_prompt(path, &spec.data.prompt_column, |i, row| {
+            rows += u64::from(is_wanted(pass_rate(&row, &spec.data, path, i)?, &spec.data));
+            Ok(())
+        })?,
+        LearnsFrom::Completions | LearnsFrom::Pairs => each_row_of(path, |_, _| {
+            rows += 1;
+            Ok(())
+        })?,
+    }
+    let a_step = run.rollout.prompts_per_step.max(1);
+    // The product is exact for any file that can be read: below 2^53.
+    let steps = (epochs * rows as f64 / f64::from(a_step)).ceil().clamp(1.0, f64::from(u32::MAX));
+    run.train.steps = steps as u32;
+    run.train.epochs = None;
+    Ok(Some(format!("train.epochs = {epochs}: {rows} rows, {a_step} a step, so {steps} steps")))
+}
