@@ -130,7 +130,7 @@ impl Card {
 
 /// Returns the rates of the card at hand; those of an H200, which they say, where it has no row.
 pub(crate) fn rates_here() -> Rates {
-    let product = plimsoll_cuda::cards().into_iter().next().map(|card| card.name);
+    let product = plimsoll_cuda::probe().ok().map(|info| info.name);
     match product.as_deref().map(|product| (product, Card::of_product(product))) {
         Some((_, Some(card))) => card.rates(),
         Some((product, None)) => {
