@@ -215,6 +215,17 @@ fn python_of_the_docs_compiles() {
     assert!(compile.status.success(), "{}", String::from_utf8_lossy(&compile.stderr));
 }
 
+/// `docs/notebooks.py` makes them, and runs every cell.
+#[test]
+fn notebooks_are_their_pages() {
+    let python = Command::new("python3").arg(repository().join("docs/notebooks.py")).arg("--check").output();
+    let Ok(checked) = python else {
+        eprintln!("not checked: notebooks, which need python3");
+        return;
+    };
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+}
+
 #[test]
 fn run_files_that_pages_name_are_there() {
     let pages = pages();
