@@ -1,4 +1,4 @@
-"""Makes examples/notebooks/ from pages of the cookbook: text as it is, files and commands as cells, with what they print.
+"""Makes docs/notebooks/ from pages of the cookbook: text as it is, files and commands as cells, with what they print.
 
     python docs/notebooks.py BINARY      # makes them, running every cell in an empty folder
     python docs/notebooks.py --check     # says which of them no longer are the pages; runs nothing
@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-NOTEBOOKS = ROOT / "examples" / "notebooks"
+NOTEBOOKS = ROOT / "docs" / "notebooks"
 PAGES = ["own-reward", "lora-24gb", "agent", "from-trl", "serve"]
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.M | re.S)
 # Lines of an output that are kept: its end.

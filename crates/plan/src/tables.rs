@@ -30,9 +30,12 @@ pub(crate) struct Key {
     pub(crate) quantize: Option<Coding>,
 }
 
+/// Each table with what it depends on; there are a few.
+type Kept = Vec<(Key, Rc<ParamTable>)>;
+
 thread_local! {
     /// The tables of the plan that this thread is making; none while it makes none.
-    static KEPT: RefCell<Option<Vec<(Key, Rc<ParamTable>)>>> = const { RefCell::new(None) };
+    static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };
 }
 
 /// Forgets the tables when a plan is made, also by a panic: they take megabytes that no plan counts.
@@ -56,7 +59,7 @@ pub(crate) fn keeping<T>(work: impl FnOnce() -> T) -> T {
 
 /// Returns the table of `key`: the kept one, or what `make` makes.
 pub(crate) fn of(key: Key, make: impl FnOnce() -> ParamTable) -> Rc<ParamTable> {
-    let find = |kept: &Option<Vec<(Key, Rc<ParamTable>)>>| {
+    let find = |kept: &Option<Kept>| {
         let (_, table) = kept.as_ref()?.iter().find(|(known, _)| *known == key)?;
         Some(Rc::clone(table))
     };

@@ -61,5 +61,5 @@ fn what_has_no_end_or_two_lengths_is_refused() {
     ] {
         folder.plan_refused(sets, 2, &["error[bad-value]: ", words]);
     }
-    folder.plan_refused(&["data.prompts=absent.jsonl"], 2, &["absent.jsonl"]);
+    folder.plan_refused(&["data.prompts=absent.jsonl"], 1, &["absent.jsonl"]);
 }
