@@ -192,6 +192,11 @@ impl Planner<'_> {
             return Err(Error::usage("ranks-method", message)
                 .hint("set memory.offload = [] or [\"reference\"], or plan one rank"));
         }
+        // Where the smallest does not fit, no other is tried.
+        let (chosen, plan) = self.least(run, &axes)?;
+        if !plan.fits() {
+            return Ok(Solution { chosen, plan, runner_up: None, fits: false });
+        }
         let mut too_large: Vec<Point> = Vec::new();
         let mut found: Vec<(Candidate, Plan)> = Vec::new();
         for rank in self.ranked(run, &axes)? {
@@ -219,13 +224,7 @@ impl Planner<'_> {
                 false => too_large.push(rank.point),
             }
         }
-        match choose(found) {
-            Some(solution) => Ok(solution),
-            None => {
-                let (chosen, plan) = self.least(run, &axes)?;
-                Ok(Solution { chosen, plan, runner_up: None, fits: false })
-            }
-        }
+        Ok(choose(found).unwrap_or(Solution { chosen, plan, runner_up: None, fits: true }))
     }
 
     /// Returns the predicted time of the fastest setting, whatever the limits.
