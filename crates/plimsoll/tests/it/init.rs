@@ -137,7 +137,10 @@ fn columns_of_the_data_are_those_of_the_run_file() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let written = std::fs::read_to_string(folder.path("run.toml")).expect("it is there");
     assert!(written.contains("prompt_column     = \"question\""), "{written}");
-    assert!(written.contains("the data has question, answer, level"), "{written}");
+    assert!(
+        written.lines().any(|line| line.contains("the data has ") && line.contains("level")),
+        "{written}"
+    );
     let plan = within(&folder, &["plan", "run.toml"]);
     assert_eq!(plan.status.code(), Some(0), "{}", text(&plan.stderr));
     // What is in comments works too, and the run may be made longer.
