@@ -13,11 +13,11 @@ pub(super) fn epochs(run: &RunFile, epochs: f64, has_steps: bool, at: &Provenanc
     super::limits::in_range(epochs, 1e-6, EPOCHS_MAX, at, key)?;
     let sets = run.data.prompts.as_ref().map_or(&[][..], |prompts| prompts.sets());
     let refused = match sets {
-        _ if has_steps => {
-            Some(("is there next to train.steps, which says how long the run is too", "remove one of them"))
-        }
         _ if run.environment.is_some() => {
             Some(("counts passes over data, and an environment has no end", "set train.steps"))
+        }
+        _ if has_steps => {
+            Some(("is there next to train.steps, which says how long the run is too", "remove one of them"))
         }
         [set] if set.is_builtin() => {
             Some(("counts passes over data, and a built-in task has no end", "set train.steps"))

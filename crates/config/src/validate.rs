@@ -77,15 +77,15 @@ fn required(run: &RunFile, at: &Provenance) -> Result<()> {
             .error("bad-value", "model", "`model` is empty")
             .hint("set model to hf:org/name, a folder, a GGUF file or \"builtin:nano\""));
     }
+    let has_steps = at.origins.contains_key("train.steps");
+    if let Some(epochs) = run.train.epochs {
+        super::data_checks::epochs(run, epochs, has_steps, at)?;
+    }
     if run.trains() == Trains::Policy {
         return super::agent::required(run, at);
     }
-    let has_steps = at.origins.contains_key("train.steps");
     if run.train.steps == 0 && !has_steps && run.train.epochs.is_none() {
         return Err(missing("train.steps"));
-    }
-    if let Some(epochs) = run.train.epochs {
-        super::data_checks::epochs(run, epochs, has_steps, at)?;
     }
     if run.environment.is_some() {
         return super::environment::check(run, at);

@@ -43,8 +43,8 @@ const TABLE: [(&str, u64, f64, f64, f64, f64, f64); 12] = [
     ("b200", 182_500, 2250.0, 75.0, 8000.0, 900.0, 50.0),
 ];
 
-/// Shares of the data sheet's numbers that an H200 reached, fitted to 13 updates and 19 rollouts of five models from 135M
-/// to 7B (`bench/results/h200.md`, `h200_ranks.md`): updates within 9 %, rollouts within 15 %.
+/// Shares of the data sheet's numbers that an H200 reached, fitted to its measured updates and rollouts of five models from
+/// 135M to 7B. `bench/predicted.py` compares what follows with `bench/results/h200_ranks.md`.
 const UPDATE_SHARE: f64 = 0.865;
 const ROLLOUT_SHARE: f64 = 0.93;
 const BANDWIDTH_SHARE: f64 = 0.875;
@@ -95,7 +95,7 @@ impl Card {
         Card::all().filter(is_it).max_by_key(|card| card.name.len())
     }
 
-    /// Returns the rates that a run is predicted with. `link` and `bus` are as in the table.
+    /// Returns the rates that a run is predicted with.
     pub(crate) fn rates(&self) -> Rates {
         let source = match self.name {
             MEASURED => "rates measured on an H200".to_string(),

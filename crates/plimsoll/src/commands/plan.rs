@@ -6,7 +6,7 @@ use plimsoll_agent::collecting::{Stop, plan_env};
 use plimsoll_agent::plan::AgentPlan;
 use plimsoll_agent::settings::AgentSettings;
 use plimsoll_base::{Bytes, Error, Result, read_small_text};
-use plimsoll_config::{Auto, Loaded, RunDevice, RunSpec, Setting, Trains, is_env_file};
+use plimsoll_config::{Auto, Loaded, Offload, RunDevice, RunSpec, Setting, Trains, is_env_file};
 use plimsoll_memory::{Limits, Pool};
 use plimsoll_plan::grid::{self, Grid, plan_grid};
 use plimsoll_plan::measured::{Measured, plan_of_run};
@@ -185,8 +185,9 @@ fn print_ranks(args: &Args, run: &RunSpec, machine: &Machine) -> Result<ExitCode
 
 /// Prints what the run takes on each card of the table. Exit code: 0 if it fits on one of them.
 fn print_offers(args: &Args, run: &RunSpec, limits: Option<&Limits>) -> Result<ExitCode> {
-    // Agents that own their loop are played by one rank.
-    let offers = rent(run, run.plays_agents(), limits.and_then(|limits| limits.host.as_ref()))?;
+    // What one rank alone can do is planned for one.
+    let one_rank = run.plays_agents() || run.choices.offloads(Offload::Optimizer);
+    let offers = rent(run, one_rank, limits.and_then(|limits| limits.host.as_ref()))?;
     output::either(args.json, &json!({ "offers": offers }), |_| table_of_offers(&offers))?;
     let fits = offers.iter().any(|offer| offer.fits);
     Ok(if fits { ExitCode::SUCCESS } else { ExitCode::from(plimsoll_base::Exit::DoesNotFit as u8) })

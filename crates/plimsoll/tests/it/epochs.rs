@@ -1,6 +1,6 @@
 //! `train.epochs`: passes over the data instead of steps.
 
-use crate::common::text;
+use crate::common::{check_refused, text};
 use crate::run::{Run, SMALL, check_done};
 
 /// Ten rows, two a step.
@@ -61,5 +61,16 @@ fn what_has_no_end_or_two_lengths_is_refused() {
     ] {
         folder.plan_refused(sets, 2, &["error[bad-value]: ", words]);
     }
+    let policy = concat!(env!("CARGO_MANIFEST_DIR"), "/../../runs/cartpole-ppo.toml");
+    check_refused(
+        &["plan", policy, "--set", "train.epochs=2"],
+        2,
+        &["error[bad-value]: ", "an environment has no end"],
+    );
+    folder.plan_refused(
+        &["data.template_args.effort=low"],
+        2,
+        &["data.template_args.effort has no template to go to"],
+    );
     folder.plan_refused(&["data.prompts=absent.jsonl"], 1, &["absent.jsonl"]);
 }

@@ -86,6 +86,9 @@ fn what_to_rent_comes_by_card_hours() {
     let step = |card, ranks| find(card, ranks).expect("an offer")["step_s"].as_f64().expect("seconds");
     assert!(step("h200", 1) < step("a100", 1), "faster memory and arithmetic");
     assert!(step("h100", 2) < step("h100", 1));
+    // One rank alone offloads its states: several are no offers, and no error.
+    let alone = json(&plan(&[RUN, "--rent", "--json"], &[sets[0], "memory.offload=[\"optimizer\"]"]));
+    assert_eq!(alone["offers"].as_array().map(Vec::len), Some(12), "{alone}");
     // No card takes it.
     let args = plan(&[RUN, "--rent"], &["model=random:llama-3.1-70b"]);
     let none = plimsoll(&args);

@@ -558,6 +558,11 @@ pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
         Some("none") => None,
         Some(setting) => Some(ChatTemplate::from_setting(setting)?),
     };
+    if let (None, Some(name)) = (&template, data.template_args.keys().next()) {
+        let message =
+            format!("data.template_args.{name} has no template to go to: {} has none", model.source);
+        return Err(Error::usage("bad-value", message).hint("set data.chat_template, or remove it"));
+    }
     let template = template.map(|template| template.with_arguments(&data.template_args));
     let strings = Strings::of(template.as_ref());
     let system_prompt = data.system_prompt.clone();

@@ -477,7 +477,9 @@ fn variables(text: &str) -> Option<String> {
             })
             .collect::<String>();
     }
-    let found: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&json).ok()?;
+    // JSON is taken as it is written.
+    let found: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(text).or_else(|_| serde_json::from_str(&json)).ok()?;
     let is_bare =
         |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     let pairs: Option<Vec<String>> = found
