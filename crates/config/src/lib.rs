@@ -57,7 +57,7 @@ pub use spec::{Choices, LoraSpec, ModelReward, RolloutSpec, RunSpec, TrainSpec};
 pub use values::{
     Auto, ByteSize, Credit, CriticLearns, Curriculum, DynamicSampling, Expecting, KlIn, LossType, ModelDtype,
     Network, Offload, OnFull, OptimizerDtype, Overlong, Positions, Recompute, RewardFailure, RunDevice,
-    Schedule, Signature, TrackMode, Tracker, WorkerGpu,
+    Schedule, Signature, TrackMode, Tracker, TrainOn, WorkerGpu,
 };
 
 #[cfg(test)]

@@ -25,6 +25,9 @@ fn loss_keys(method: Method) -> &'static [&'static str] {
 /// Checks the keys of methods that sample nothing, and that no other method sets those of preferences.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     let (loss, needs, default) = (&run.loss, run.method.needs(), Loss::default());
+    if needs.learns_from != LearnsFrom::Completions && !run.data.train_on.is_last() {
+        return Err(no_meaning(run, at, "data.train_on").hint("it is of method = \"sft\""));
+    }
     match needs.learns_from {
         LearnsFrom::Samples => return of_other_methods(run, at),
         LearnsFrom::Completions => {}

@@ -482,6 +482,22 @@ names!(
 );
 
 names!(
+    /// The turns of a conversation that a supervised run learns.
+    TrainOn, "\"last\" or \"assistant\"", {
+        /// The last turn.
+        Last = "last",
+        /// Every turn of the assistant.
+        Assistant = "assistant",
+    }
+);
+
+impl TrainOn {
+    pub(crate) fn is_last(&self) -> bool {
+        *self == TrainOn::Last
+    }
+}
+
+names!(
     /// Where the run computes.
     RunDevice, "\"cpu\" or \"cuda\"", {
         /// The CPU.

@@ -27,8 +27,6 @@ pub(crate) enum Unbuilt {
     Nested,
     /// A class of the file that derives from a trainer.
     Trainer,
-    /// Every turn of a conversation as what is learnt.
-    EveryTurn,
     /// A class that plays episodes with other methods than an environment here.
     Agent,
     /// An option that no table knows, whose name says what it decides.
@@ -50,7 +48,6 @@ impl Unbuilt {
             Unbuilt::Routers => "an adapter of the router",
             Unbuilt::Nested => "a class or a function within another function",
             Unbuilt::Trainer => "a trainer of the file's own",
-            Unbuilt::EveryTurn => "every turn of a conversation",
             Unbuilt::Agent => "an agent's class",
             Unbuilt::Unknown(subject) | Unbuilt::Unread(subject) => subject.name(),
         }
@@ -93,9 +90,6 @@ impl Unbuilt {
             }
             Unbuilt::Trainer => {
                 "its methods may change the loss and the episodes, and are not read: use the class that it derives from in a copy of the file"
-            }
-            Unbuilt::EveryTurn => {
-                "the last message of a row is learnt here, and there every turn of the assistant: write a row for each turn"
             }
             Unbuilt::Agent => {
                 "its class has reset(states) and step(states), an environment here reset(seed) and step(response), and gets its prompts itself: write it as docs/environments.md says, and name it as environment.env"

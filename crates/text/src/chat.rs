@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 /// Special tokens that templates may name.
@@ -94,6 +95,27 @@ impl ChatTemplate {
         self.rendered(Messages::Json(messages), variables, add_generation_prompt)
     }
 
+    /// True if the template marks the assistant's own text: `{% generation %}...{% endgeneration %}`.
+    pub(crate) fn has_marks(&self) -> bool {
+        self.template.has_marks
+    }
+
+    /// Renders a conversation without a generation prompt. Returns its text and the bytes that the template marks as the assistant's
+    /// own.
+    ///
+    /// Errors: as `render`; also where a mark has no place in the text.
+    pub(crate) fn render_marked(&self, messages: &[Message]) -> Result<(String, Vec<Range<usize>>)> {
+        let messages: Vec<(&str, &str)> = messages.iter().map(|m| (&*m.role, &*m.content)).collect();
+        let render = |context: &Context<'_>| self.template.render_marked(context);
+        let (text, marks) = self.in_context(Messages::Plain(&messages), &[], false, render)?;
+        let lost = || {
+            invalid(
+                ": `{% generation %}` is in a macro, a filter or a `set`, so that its place in the text is not known",
+            )
+        };
+        Ok((text, marks.ok_or_else(lost)?))
+    }
+
     /// True if the template's source contains `words`: which form of tool calls it teaches can be read off it.
     pub fn mentions(&self, words: &str) -> bool {
         self.source.contains(words)
@@ -105,6 +127,16 @@ impl ChatTemplate {
         variables: &[(&str, &Value)],
         add_generation_prompt: bool,
     ) -> Result<String> {
+        self.in_context(messages, variables, add_generation_prompt, |context| self.template.render(context))
+    }
+
+    fn in_context<T>(
+        &self,
+        messages: Messages<'_>,
+        variables: &[(&str, &Value)],
+        add_generation_prompt: bool,
+        render: impl FnOnce(&Context<'_>) -> std::result::Result<T, String>,
+    ) -> Result<T> {
         let special: Vec<(&str, &str)> =
             self.special.iter().map(|(name, token)| (&**name, &**token)).collect();
         let is_set = |name: &str| variables.iter().any(|(known, _)| *known == name);
@@ -112,7 +144,7 @@ impl ChatTemplate {
             self.arguments.iter().filter(|(name, _)| !is_set(name)).map(|(name, value)| (&**name, value));
         let variables: Vec<(&str, &Value)> = own.chain(variables.iter().copied()).collect();
         let context = Context { messages, variables: &variables, add_generation_prompt, special: &special };
-        self.template.render(&context).map_err(|what| invalid(&what))
+        render(&context).map_err(|what| invalid(&what))
     }
 }
 

@@ -28,14 +28,6 @@ pub struct Row {
     pub columns: Map<String, Value>,
 }
 
-/// One row of supervised data.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SftRow {
-    pub prompt: Prompt,
-    /// The text to learn.
-    pub completion: String,
-}
-
 /// Reads prompts from JSON lines or Parquet, and passes each row and its index to `visit`.
 ///
 /// Errors: `data-missing`, `data-empty`, `data-bad-json`, `data-bad-parquet`, `data-column-missing`, `data-bad-prompt`;
@@ -157,36 +149,6 @@ fn size_of_lines(mut file: File) -> std::io::Result<FileSize> {
     }
 }
 
-/// Reads supervised rows from JSON lines or Parquet: `messages`, of which the last one is to learn, or `prompt` and
-/// `completion`.
-///
-/// Errors: as `each_prompt`.
-pub fn load_sft(path: &Path) -> Result<Vec<SftRow>> {
-    load(path, |mut object, place| {
-        if object.contains_key("messages") {
-            let value = take(&mut object, "messages", place)?;
-            let Prompt::Messages(mut messages) = prompt_of(value, "messages", place)? else {
-                return Err(bad_prompt(place, "messages", "expected a list of messages"));
-            };
-            let last = messages.pop().filter(|m| m.role == "assistant" && !messages.is_empty());
-            let last = last.ok_or_else(|| {
-                bad_prompt(place, "messages", "the last of two or more must be the assistant's")
-            })?;
-            return Ok(SftRow { prompt: Prompt::Messages(messages), completion: last.content });
-        }
-        let prompt = prompt_of(take(&mut object, "prompt", place)?, "prompt", place)?;
-        let completion = match take(&mut object, "completion", place)? {
-            Value::String(text) => text,
-            // TRL writes the completion of a conversation as a list of one message.
-            list => match prompt_of(list, "completion", place)? {
-                Prompt::Messages(mut list) if list.len() == 1 => list.remove(0).content,
-                _ => return Err(bad_prompt(place, "completion", "expected a string or one message")),
-            },
-        };
-        Ok(SftRow { prompt, completion })
-    })
-}
-
 /// Tokenizes a prompt.
 ///
 /// A string is used unchanged, unless `strings` or a system prompt asks for the chat template: then it is one user
@@ -205,40 +167,8 @@ pub fn tokenize_prompt(
     }
 }
 
-/// Tokenizes a supervised row. Returns the prompt's tokens and those to learn.
-///
-/// `eos` follows plain text; a conversation ends as its template ends the assistant's turn.
-/// Errors: as `tokenize_prompt`; `chat-template-invalid` where the prompt's text does not begin the whole text.
-pub fn tokenize_sft(
-    tokenizer: &Tokenizer,
-    template: Option<&ChatTemplate>,
-    row: &SftRow,
-    system_prompt: Option<&str>,
-    strings: &Strings,
-    eos: Option<u32>,
-) -> Result<(Vec<u32>, Vec<u32>)> {
-    match conversation(&row.prompt, system_prompt, strings) {
-        Err(text) => {
-            let mut completion = tokenizer.encode(&row.completion)?;
-            completion.extend(eos);
-            Ok((tokenizer.encode(text)?, completion))
-        }
-        Ok(mut messages) => {
-            let template = required(template)?;
-            let prompt = template.render(&messages, true)?;
-            messages.push(Message::new("assistant", row.completion.clone()));
-            let whole = template.render(&messages, false)?;
-            let completion = whole.strip_prefix(&prompt).ok_or_else(|| {
-                Error::new("chat-template-invalid", "chat template: an answer changes the text of its prompt")
-                    .hint("set data.chat_template to one whose generation prompt begins the assistant's turn")
-            })?;
-            Ok((tokenizer.encode(&prompt)?, tokenizer.encode(completion)?))
-        }
-    }
-}
-
 /// Returns the messages for the template, or the text to use unchanged.
-fn conversation<'a>(
+pub(crate) fn conversation<'a>(
     prompt: &'a Prompt,
     system_prompt: Option<&str>,
     strings: &Strings,
@@ -256,7 +186,7 @@ fn conversation<'a>(
     Ok(messages)
 }
 
-fn required(template: Option<&ChatTemplate>) -> Result<&ChatTemplate> {
+pub(crate) fn required(template: Option<&ChatTemplate>) -> Result<&ChatTemplate> {
     template.ok_or_else(|| {
         Error::new("chat-template-missing", "the prompts are conversations, the model has no chat template")
             .hint("set data.chat_template, or write prompts as strings")

@@ -19,14 +19,15 @@ mod stop;
 mod stream;
 mod strftime;
 mod strings;
+mod supervised;
 mod tasks;
 mod tokenizer;
 mod turns;
 
 pub use chat::{ChatTemplate, Conversation, Message, template_text};
 pub use data::{
-    FileSize, Part, Prompt, Row, SftRow, each_line_of, each_prompt, each_row_of, file_size, first_prompts,
-    first_rows_of, load_sft, tokenize_prompt, tokenize_sft,
+    FileSize, Part, Prompt, Row, each_line_of, each_prompt, each_row_of, file_size, first_prompts,
+    first_rows_of, tokenize_prompt,
 };
 pub use files_to_save::files_to_save;
 pub use gguf::tables::gguf_tables;
@@ -36,6 +37,7 @@ pub use parquet_file::PARQUET_THREAD;
 pub use stop::{StopMatch, StopMatcher};
 pub use stream::StreamDecoder;
 pub use strings::Strings;
+pub use supervised::{SftRow, SftTokens, load_sft, tokenize_sft};
 pub use tasks::{TASKS, Task};
 pub use tokenizer::Tokenizer;
 pub use turns::written_after;

@@ -62,10 +62,12 @@ pub fn tokenize_pair(
     eos: Option<u32>,
 ) -> Result<PairTokens> {
     let half = |completion: &str| {
-        let row = SftRow { prompt: row.prompt.clone(), completion: completion.to_string() };
+        let (prompt, completion) = (row.prompt.clone(), completion.to_string());
+        let row = SftRow::Answer { prompt, completion };
         tokenize_sft(tokenizer, template, &row, system_prompt, strings, eos)
     };
-    let ((prompt, chosen), (_, rejected)) = (half(&row.chosen)?, half(&row.rejected)?);
+    let (chosen, rejected) = (half(&row.chosen)?, half(&row.rejected)?);
+    let (prompt, chosen, rejected) = (chosen.prompt, chosen.completion, rejected.completion);
     match chosen == rejected {
         true => Err(equal("as tokens", &row.chosen)),
         false => Ok(PairTokens { prompt, chosen, rejected }),

@@ -83,7 +83,7 @@ impl Task {
     pub fn sft_row(&self, seed: u64, index: u64) -> SftRow {
         let Row { prompt, columns } = self.train_row(seed, index);
         let text = columns.get("completion").or(columns.get("ground_truth")).and_then(Value::as_str);
-        SftRow { prompt, completion: text.expect("every row has an answer").to_string() }
+        SftRow::Answer { prompt, completion: text.expect("every row has an answer").to_string() }
     }
 
     /// Returns row `index` of the training stream as a pair: the right sum against one with a digit changed.

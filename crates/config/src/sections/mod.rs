@@ -163,6 +163,9 @@ pub struct Data {
     /// Variables of the template by name, such as `enable_thinking = false`: what other stacks call `chat_template_kwargs`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub template_args: BTreeMap<String, serde_json::Value>,
+    /// What `sft` learns of a row with `messages`: the last turn, or every turn of the assistant.
+    #[serde(skip_serializing_if = "TrainOn::is_last")]
+    pub train_on: TrainOn,
     /// Longest prompt in tokens; the longest in the data if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_tokens_max: Option<u32>,
@@ -186,6 +189,7 @@ impl Default for Data {
             system_prompt: None,
             chat_template: None,
             template_args: BTreeMap::new(),
+            train_on: TrainOn::Last,
             prompt_tokens_max: None,
             overlong: Overlong::Error,
             shuffle: true,

@@ -116,11 +116,9 @@ fn jobs_of_trl_without_samples_are_imported_as_what_they_are() {
             "micro_batch_tokens = 4096",
             "steps = 500",
             "warmup_steps = 50",
+            "train_on = \"assistant\"",
         ],
-        &[
-            "changed: assistant_only_loss = true: every turn",
-            "left out: packing = true: rows are always packed",
-        ],
+        &["left out: packing = true: rows are always packed"],
     );
     check(
         "trl-dpo.py",

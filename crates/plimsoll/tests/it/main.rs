@@ -22,6 +22,7 @@ mod doctor;
 mod doctor_run;
 mod epochs;
 mod escapes;
+mod every_turn;
 mod experts;
 mod founding;
 mod functions;

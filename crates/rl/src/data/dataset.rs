@@ -4,13 +4,16 @@
 use crate::{data::mixture::Mixture, data::pairs};
 use plimsoll_base::rng::{Stream, permutation, philox};
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_config::{Curriculum, Data, DataSet, DataSets, LearnsFrom, Overlong, no_rows_to_filter};
+use plimsoll_config::{
+    Curriculum, Data, DataSet, DataSets, LearnsFrom, Overlong, TrainOn, no_rows_to_filter,
+};
 use plimsoll_reward::column;
 use plimsoll_text::{
-    ChatTemplate, Prompt, Row, SftRow, Strings, Task, Tokenizer, each_prompt, load_sft, tokenize_prompt,
-    tokenize_sft,
+    ChatTemplate, Prompt, Row, SftRow, SftTokens, Strings, Task, Tokenizer, each_prompt, load_sft,
+    tokenize_prompt, tokenize_sft,
 };
 use serde_json::{Map, Value};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -42,6 +45,8 @@ pub struct Item {
     pub columns: Map<String, Value>,
     /// The target of a supervised run, or the chosen answer of a pair; otherwise empty.
     pub completion: Vec<u32>,
+    /// The tokens of `completion` that are learnt; the whole of it if there is none.
+    pub learnt: Vec<Range<u32>>,
     pub set: usize,
     pub rejected: Vec<u32>,
     /// The amount by which the chosen answer should score higher.
@@ -186,7 +191,7 @@ impl Dataset {
                 .as_ref()
                 .map_or(0, |m| m.to_string().len() + 320 * m.as_array().map_or(0, Vec::len));
             size_of::<Item>()
-                + 4 * (i.ids.len() + i.completion.len() + i.rejected.len())
+                + 4 * (i.ids.len() + i.completion.len() + i.rejected.len() + 2 * i.learnt.len())
                 + i.text.len()
                 + messages
                 + columns
@@ -287,8 +292,12 @@ impl Set {
                 }
             })?,
             LearnsFrom::Completions => {
-                let mut rows = load_sft(path)?.into_iter().enumerate();
-                rows.try_for_each(|(i, row)| keep(i, text.sft_item(&row)?, None))?;
+                let every_turn = data.train_on == TrainOn::Assistant;
+                let mut rows = load_sft(path, every_turn)?.into_iter().enumerate();
+                rows.try_for_each(|(i, row)| {
+                    let item = text.sft_item(&row).map_err(|e| e.fact(format!("row {} of {file}", i + 1)))?;
+                    keep(i, item, None)
+                })?;
             }
             LearnsFrom::Pairs => {
                 let mut items = pairs::items(path, data, text)?.into_iter().enumerate();
@@ -422,7 +431,7 @@ impl TextModel {
     }
 
     fn sft_item(&self, row: &SftRow) -> Result<Item> {
-        let (ids, completion) = tokenize_sft(
+        let SftTokens { prompt: ids, completion, learnt } = tokenize_sft(
             &self.tokenizer,
             self.template.as_deref(),
             row,
@@ -430,7 +439,15 @@ impl TextModel {
             &self.strings,
             self.eos,
         )?;
-        Ok(Item { ids, text: prompt_text(&row.prompt), completion, ..Item::default() })
+        let text = match row {
+            SftRow::Answer { prompt, .. } => prompt_text(prompt),
+            // The message before the first that is learnt.
+            SftRow::Turns(messages) => {
+                let first = messages.iter().position(|m| m.role == "assistant").unwrap_or(0);
+                first.checked_sub(1).map_or_else(String::new, |before| messages[before].content.clone())
+            }
+        };
+        Ok(Item { ids, text, completion, learnt, ..Item::default() })
     }
 }
 

@@ -167,6 +167,14 @@ impl StepBuffers {
         mask[end..].fill(0.0);
     }
 
+    /// Sets a sequence's mask to 0 outside these tokens, if there is one: the other turns of a supervised row are not learnt.
+    pub(crate) fn learn_only(&mut self, sequence: usize, learnt: &[Range<u32>]) {
+        let mask = &mut self.mask[self.offsets[sequence]..self.offsets[sequence + 1]];
+        for gap in learnt.windows(2) {
+            mask[gap[0].end as usize..gap[1].start as usize].fill(0.0);
+        }
+    }
+
     pub fn tokens(&self, sequences: &Range<usize>) -> Range<usize> {
         self.offsets[sequences.start]..self.offsets[sequences.end]
     }

@@ -30,10 +30,11 @@ pub(crate) fn sft_step(
         .map(|(group, item)| Sequence { group, prompt: &item.ids, response: &item.completion })
         .collect();
     trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
-    let total_tokens: usize = sequences.iter().map(|s| s.response.len()).sum();
+    items.iter().enumerate().for_each(|(sequence, item)| trainer.buffers.learn_only(sequence, &item.learnt));
+    let (learnt, _) = trainer.buffers.trained(&(0..items.len())).expect("every row has a token to learn");
     let aggregation = Aggregation {
         kind: AggregationKind::TokenMean,
-        total_tokens: total_tokens as f64,
+        total_tokens: learnt,
         total_sequences: sequences.len() as f64,
         length_norm: 1.0,
     };

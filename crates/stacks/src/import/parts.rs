@@ -125,11 +125,11 @@ pub(crate) fn micro_batch_of_rows(draft: &mut Draft, name: &str, tokens: Option<
     draft.change(&taken, &format!("{what} of up to {tokens} tokens a text: {limit} tokens here"));
 }
 
-/// Names a switch that lets every turn of a conversation be learnt; true if it is on.
+/// Takes a switch that lets every turn of a conversation be learnt; true if it is on.
 pub(crate) fn every_turn(draft: &mut Draft, name: &str) -> bool {
     let taken = draft.take(name).filter(|taken| flag(&taken.value) == Some(true));
     if let Some(taken) = &taken {
-        draft.is_not_built(taken, Unbuilt::EveryTurn);
+        draft.set_text("data.train_on", "assistant", &taken.from);
     }
     taken.is_some()
 }

@@ -81,16 +81,10 @@ fn learnt_tokens(draft: &mut Draft) {
         (Some(taken), Some(false)) => draft.is_not_built(taken, Unbuilt::Objective),
         _ => {}
     }
-    let assistant = draft.take("assistant_only_loss");
-    let is_assistant = assistant.as_ref().is_some_and(|taken| flag(&taken.value) == Some(true));
-    match assistant {
-        Some(taken) if is_assistant => {
-            draft.change(&taken, "every turn of the assistant is learnt there, the last one of a row here");
-        }
-        _ if on == Some(true) => {}
-        _ => draft.choose(
+    if !parts::every_turn(draft, "assistant_only_loss") && on != Some(true) {
+        draft.choose(
             "a row has `messages`, whose last one is learnt, or `prompt` and `completion`; there every token of a conversation is learnt",
-        ),
+        );
     }
     if let Some(taken) = draft.take("dataset_text_field") {
         draft.leave(

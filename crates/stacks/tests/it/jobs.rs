@@ -208,18 +208,27 @@ fn r_a_coefficient_without_a_switch_was_left_out() {
     }
 }
 
-/// The last turn alone was learnt, with exit code 0.
+/// The last turn alone was learnt, with exit code 0; later such a job was refused.
 #[test]
-fn r_sft_of_every_turn_is_refused() {
-    for (stack, script) in [
-        ("openrlhf", "python3 -m openrlhf.cli.train_sft --pretrain a/b --dataset x.jsonl --multiturn\n"),
-        (
-            "verl",
-            "torchrun -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=a/b data.multiturn.enable=true\n",
-        ),
+fn r_sft_of_every_turn_is_imported_as_that() {
+    let trl = |more: &str| {
+        format!(
+            "from trl import SFTConfig, SFTTrainer\nSFTTrainer(model=\"a/b\", args=SFTConfig(max_steps=4{more}))\n"
+        )
+    };
+    let openrlhf = "python3 -m openrlhf.cli.train_sft --pretrain a/b --dataset x.jsonl";
+    let verl = "torchrun -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=a/b";
+    for (stack, file, script, is_every) in [
+        ("openrlhf", "x.sh", format!("{openrlhf} --multiturn\n"), true),
+        ("openrlhf", "x.sh", format!("{openrlhf}\n"), false),
+        ("verl", "x.sh", format!("{verl} data.multiturn.enable=true\n"), true),
+        ("verl", "x.sh", format!("{verl} data.multiturn.enable=false\n"), false),
+        ("trl", "x.py", trl(", assistant_only_loss=True"), true),
+        ("trl", "x.py", trl(", assistant_only_loss=False"), false),
+        ("trl", "x.py", trl(""), false),
     ] {
-        let error = refused(stack, "x.sh", script);
-        assert!(error.to_string().contains("there every turn of the assistant"), "{error}");
+        let run = imported(stack, file, &script, false).expect(&script).run_file;
+        assert_eq!(run.contains("\ntrain_on = \"assistant\""), is_every, "{script}: {run}");
     }
 }
 

@@ -23,6 +23,8 @@ pub(super) enum Statement {
     Macro(Box<Macro>),
     /// `{% call(parameters) macro(...) %}...{% endcall %}`: the call, and its block as a macro without a name.
     CallBlock(Node, Box<Macro>),
+    /// `{% generation %}...{% endgeneration %}`: the assistant's own text.
+    Generation(Block),
     Break(u32),
     Continue(u32),
 }

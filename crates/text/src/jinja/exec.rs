@@ -81,6 +81,7 @@ impl<'r> Renderer<'r> {
                 self.scopes.set(&code.name, Value::Macro(Rc::new(closure)))?;
             }
             Statement::CallBlock(call, block) => self.call_block(call, block)?,
+            Statement::Generation(block) => return self.generation(block),
             Statement::Break(line) | Statement::Continue(line) => {
                 let is_break = matches!(statement, Statement::Break(_));
                 self.meter.at(*line);
@@ -92,6 +93,21 @@ impl<'r> Renderer<'r> {
             }
         }
         Ok(Flow::Next)
+    }
+
+    /// Runs a block of the assistant's own text and notes its place. Hugging Face runs it as the block of a call, so that what it
+    /// sets is forgotten at its end.
+    fn generation(&mut self, block: &'r Block) -> Result<Flow> {
+        let start = self.output().len();
+        self.scopes.push();
+        let flow = self.run(block)?;
+        self.scopes.pop();
+        let end = self.output().len();
+        match self.outputs.len() {
+            1 => self.marks.push(start..end),
+            _ => self.has_lost_marks = true,
+        }
+        Ok(flow)
     }
 
     fn assign(&mut self, target: &'r Target, value: Value<'r>) -> Result<()> {

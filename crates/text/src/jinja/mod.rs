@@ -31,12 +31,15 @@ use crate::growth::grown_bytes_max;
 use crate::strftime::now_seconds;
 pub(crate) use meter::SOURCE_BYTES_MAX;
 use meter::{Fault, Meter};
+use std::ops::Range;
 use value::{Items, Value};
 
 /// A parsed template.
 #[derive(Debug)]
 pub(crate) struct Template {
     block: ast::Block,
+    /// It says which of its text is the assistant's own.
+    pub(crate) has_marks: bool,
     /// The moment that `strftime_now` gives, in seconds since 1970.
     now: u64,
 }
@@ -59,6 +62,9 @@ pub(crate) enum Messages<'a> {
     Json(&'a [serde_json::Value]),
 }
 
+/// Bytes of a text.
+pub(crate) type Marks = Vec<Range<usize>>;
+
 impl Template {
     /// Parses a template. An error says where and what.
     pub(crate) fn parse(source: &str) -> Result<Template, String> {
@@ -67,17 +73,32 @@ impl Template {
         }
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
         let tokens = lexer::tokens(&source).map_err(|fault| words(&fault))?;
+        let marks = |pair: &[(lexer::Token, u32)]| {
+            matches!(pair, [(lexer::Token::TagBegin, _), (lexer::Token::Name("generation"), _)])
+        };
+        let has_marks = tokens.windows(2).any(marks);
         let block = expressions::Parser::new(tokens).template().map_err(|fault| words(&fault))?;
-        Ok(Template { block, now: now_seconds() })
+        Ok(Template { block, has_marks, now: now_seconds() })
     }
 
     /// Renders a conversation. An error says where and what.
     pub(crate) fn render(&self, context: &Context) -> Result<String, String> {
         let meter = Meter::new();
+        self.rendered(&meter, context).map(|(text, _)| text).map_err(|fault| words(&fault))
+    }
+
+    /// Renders a conversation. Returns the text, and the bytes of it that the template marks as the assistant's own, in their order;
+    /// `None` in place of these if a mark is in a text that is a value (a macro, `{% set %}`), whose place is not known.
+    pub(crate) fn render_marked(&self, context: &Context) -> Result<(String, Option<Marks>), String> {
+        let meter = Meter::new();
         self.rendered(&meter, context).map_err(|fault| words(&fault))
     }
 
-    fn rendered<'r>(&'r self, meter: &'r Meter, context: &Context<'r>) -> meter::Result<String> {
+    fn rendered<'r>(
+        &'r self,
+        meter: &'r Meter,
+        context: &Context<'r>,
+    ) -> meter::Result<(String, Option<Marks>)> {
         let mut renderer = render::Renderer::new(meter, self.now);
         // First, so that no variable takes the place of what follows.
         for (name, variable) in context.variables {
@@ -95,7 +116,7 @@ impl Template {
         let limit = grown_bytes_max(given);
         match text.len() > limit {
             true => meter.fault(format!("a text of {} bytes for {given}, the limit is {limit}", text.len())),
-            false => Ok(text),
+            false => Ok((text, (!renderer.has_lost_marks).then_some(renderer.marks))),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::meter::{Meter, Result};
 use super::scopes::Scopes;
 use super::value::{Buffer, Value};
+use std::ops::Range;
 
 /// Functions of the environment, as Hugging Face's has them.
 pub(super) const FUNCTIONS: [&str; 5] = ["range", "namespace", "dict", "raise_exception", "strftime_now"];
@@ -12,6 +13,10 @@ pub(super) struct Renderer<'r> {
     pub(super) scopes: Scopes<'r>,
     /// Where text goes: a block whose text is a value pushes one.
     pub(super) outputs: Vec<Buffer<'r>>,
+    /// Bytes of the template's output that are the assistant's own.
+    pub(super) marks: Vec<Range<usize>>,
+    /// A mark was within a text that is a value, so that its place in the output is not known.
+    pub(super) has_lost_marks: bool,
     /// Loops that run.
     pub(super) loops: usize,
     /// Seconds since 1970 for `strftime_now`.
@@ -20,7 +25,8 @@ pub(super) struct Renderer<'r> {
 
 impl<'r> Renderer<'r> {
     pub(super) fn new(meter: &'r Meter, now: u64) -> Renderer<'r> {
-        Renderer { meter, scopes: Scopes::new(meter), outputs: vec![Buffer::new(meter)], loops: 0, now }
+        let (scopes, outputs) = (Scopes::new(meter), vec![Buffer::new(meter)]);
+        Renderer { meter, scopes, outputs, marks: Vec::new(), has_lost_marks: false, loops: 0, now }
     }
 
     pub(super) fn output(&mut self) -> &mut Buffer<'r> {

@@ -66,11 +66,9 @@ impl Parser<'_> {
                 self.tag_end()?;
                 if name == "break" { Statement::Break(line) } else { Statement::Continue(line) }
             }
-            // Marks the assistant's text for a mask of losses; it changes nothing in the text itself.
             "generation" => {
                 self.tag_end()?;
-                block.extend(self.body(&["endgeneration"])?);
-                return Ok(());
+                Statement::Generation(self.body(&["endgeneration"])?)
             }
             "include" | "import" | "from" | "extends" | "block" => {
                 return self.fault(format!("the tag `{name}` is not read: a chat template is one file"));

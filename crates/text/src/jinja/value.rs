@@ -200,6 +200,10 @@ impl<'r> Buffer<'r> {
         self.charge.meter()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.text.len()
+    }
+
     pub(super) fn push(&mut self, text: &str) -> Result<()> {
         self.charge.grow(text.len())?;
         self.text.push_str(text);

@@ -17,8 +17,9 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::Duration;
-use tokenizers::{OffsetReferential, OffsetType, PreTokenizer};
+use tokenizers::{Encoding, OffsetReferential, OffsetType, PreTokenizer};
 
 /// Longest text, as the longest line of data. The library takes about 200 bytes for each of its bytes.
 const INPUT_BYTES_MAX: usize = 16 << 20;
@@ -98,18 +99,33 @@ impl Tokenizer {
     ///
     /// Errors: `tokenizer-unknown-character`, `tokenizer-invalid`.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        Ok(self.encoding(text, self.loses_unknown)?.get_ids().to_vec())
+    }
+
+    /// Encodes `text` as `encode` does. Returns each token with the bytes of the text that it is made from; none for a token of
+    /// space that the tokenizer's file trims.
+    ///
+    /// Errors: `tokenizer-unknown-character`, `tokenizer-invalid`.
+    pub fn encode_with_bytes(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>> {
+        let encoding = self.encoding(text, true)?;
+        let bytes = encoding.get_offsets().iter().map(|&(from, to)| from..to);
+        Ok(encoding.get_ids().iter().copied().zip(bytes).collect())
+    }
+
+    /// Without `offsets` the library keeps none, which takes less time.
+    fn encoding(&self, text: &str, offsets: bool) -> Result<Encoding> {
         if text.len() > INPUT_BYTES_MAX {
             return Err(invalid(&format!("a text of {} bytes, the limit is {INPUT_BYTES_MAX}", text.len())));
         }
         self.check_expansion(text)?;
-        let encoded = guarded(|| match self.loses_unknown {
+        let encoded = guarded(|| match offsets {
             true => self.inner.encode(text, false),
             false => self.inner.encode_fast(text, false),
         });
         let encoded = encoded.ok_or_else(|| invalid("the library cannot use it"))?;
         let encoding = encoded.map_err(|e| invalid(&e.to_string()))?;
         if !self.loses_unknown {
-            return Ok(encoding.get_ids().to_vec());
+            return Ok(encoding);
         }
         let (mut end, mut whole) = (0, true);
         for &(from, to) in encoding.get_offsets() {
@@ -119,7 +135,7 @@ impl Tokenizer {
         if !whole || end != text.len() {
             return Err(self.unknown_character(text));
         }
-        Ok(encoding.get_ids().to_vec())
+        Ok(encoding)
     }
 
     /// Encodes a few texts, so that a tokenizer that cannot, or takes minutes, is refused when it is opened.

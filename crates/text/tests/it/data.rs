@@ -3,8 +3,8 @@
 use plimsoll_base::Result;
 use plimsoll_files::OpenModel;
 use plimsoll_text::{
-    ChatTemplate, Message, Prompt, Row, SftRow, Strings, Tokenizer, each_prompt, file_size, load_sft,
-    tokenize_prompt, tokenize_sft,
+    ChatTemplate, Message, Prompt, Row, SftRow, SftTokens, Strings, Tokenizer, each_prompt, file_size,
+    load_sft, tokenize_prompt, tokenize_sft,
 };
 use std::path::{Path, PathBuf};
 
@@ -101,11 +101,12 @@ fn supervised_rows_have_three_forms() {
         "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n",
         "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": \"assistant\", \"content\": \"b\"}]}\n",
     );
-    let rows = load_sft(&file(&dir, text.as_bytes())).unwrap();
-    let chat = SftRow { prompt: Prompt::Messages(vec![Message::new("user", "a")]), completion: "b".into() };
+    let rows = load_sft(&file(&dir, text.as_bytes()), false).unwrap();
+    let chat =
+        SftRow::Answer { prompt: Prompt::Messages(vec![Message::new("user", "a")]), completion: "b".into() };
     assert_eq!(
         rows,
-        [SftRow { prompt: Prompt::Text("2+2=".into()), completion: "4".into() }, chat.clone(), chat]
+        [SftRow::Answer { prompt: Prompt::Text("2+2=".into()), completion: "4".into() }, chat.clone(), chat]
     );
     for (text, slug) in [
         ("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "data-bad-prompt"),
@@ -114,7 +115,7 @@ fn supervised_rows_have_three_forms() {
         ("{\"prompt\": \"a\"}", "data-column-missing"),
         ("{\"prompt\": \"a\", \"completion\": 4}", "data-bad-prompt"),
     ] {
-        assert_eq!(load_sft(&file(&dir, text.as_bytes())).unwrap_err().slug, slug, "{text}");
+        assert_eq!(load_sft(&file(&dir, text.as_bytes()), false).unwrap_err().slug, slug, "{text}");
     }
 }
 
@@ -170,10 +171,11 @@ fn a_supervised_row_ends_with_eos_or_as_its_template_ends() {
     let model = OpenModel::open("random:smollm2-135m", None, false).unwrap();
     let tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab).unwrap();
     let template = ChatTemplate::new(TEMPLATE, &[]).unwrap();
-    let row = SftRow { prompt: Prompt::Text("x".into()), completion: "y".into() };
+    let row = SftRow::Answer { prompt: Prompt::Text("x".into()), completion: "y".into() };
     for (apply_chat, expect) in [(false, ("x", "y<eos>")), (true, ("u:x;a:", "y;"))] {
-        let (prompt, completion) =
+        let SftTokens { prompt, completion, learnt } =
             tokenize_sft(&tokenizer, Some(&template), &row, None, &strings(apply_chat), Some(257)).unwrap();
+        assert_eq!(learnt, []);
         assert_eq!(
             (tokenizer.decode(&prompt, false).as_str(), tokenizer.decode(&completion, false).as_str()),
             expect

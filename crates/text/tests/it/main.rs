@@ -4,3 +4,4 @@ mod data;
 mod jinja;
 mod smollm2;
 mod tokenizer;
+mod turns;

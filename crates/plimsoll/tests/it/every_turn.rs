@@ -1,0 +1,74 @@
+//! `data.train_on = "assistant"`: supervised runs that learn every turn of the assistant.
+
+use crate::common::check_refused;
+use crate::run::{Run, check_done};
+
+const FILE: &str = r#"
+method = "sft"
+model = "builtin:nano"
+[data]
+prompts = "ROWS"
+shuffle = false
+chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+[rollout]
+prompts_per_step = 1
+[train]
+steps = 1
+learning_rate = 0.001
+[memory]
+host = "4GiB"
+[run]
+threads = 1
+"#;
+
+fn message(role: &str, content: &str) -> String {
+    format!("{{\"role\": \"{role}\", \"content\": \"{content}\"}}")
+}
+
+fn row(turns: &[(&str, &str)]) -> String {
+    let messages: Vec<String> =
+        turns.iter().flat_map(|(user, own)| [message("user", user), message("assistant", own)]).collect();
+    format!("{{\"messages\": [{}]}}\n", messages.join(", "))
+}
+
+const TURNS: [(&str, &str); 3] = [("1+2=", "3"), ("+40=", "43"), ("+5=", "48")];
+
+/// One row with three turns, against three rows of which the last turn is learnt: the same tokens after the same texts.
+#[test]
+fn every_turn_is_learnt_as_rows_that_end_with_it_are() {
+    let run = Run::new("");
+    let one = run.write("one.jsonl", &row(&TURNS));
+    let three: String = (1..=3).map(|turns| row(&TURNS[..turns])).collect();
+    let three = run.write("three.jsonl", &three);
+    let mut losses = Vec::new();
+    for (name, rows, sets) in [
+        ("one", &one, &["data.train_on=assistant"][..]),
+        ("three", &three, &["rollout.prompts_per_step=3"]),
+        ("last", &one, &[]),
+    ] {
+        run.write("x.toml", &FILE.replace("ROWS", rows));
+        check_done(&run.output(name, sets));
+        losses.push(run.metrics(name)[0]["loss"].as_f64().expect("a loss"));
+    }
+    assert!((losses[0] - losses[1]).abs() < 1e-6, "{losses:?}");
+    assert!((losses[0] - losses[2]).abs() > 1e-3, "the last turn alone has another loss: {losses:?}");
+}
+
+#[test]
+fn other_methods_and_templates_that_hide_turns_are_refused() {
+    let run = Run::new("");
+    let rows = run.write("rows.jsonl", &row(&TURNS));
+    run.write("x.toml", &FILE.replace("ROWS", &rows));
+    let hides = "data.chat_template={% for m in messages %}{{ loop.revindex }}{{ m.content }}{% endfor %}";
+    for (sets, slug, words) in [
+        (&["data.train_on=assistant", hides][..], "turns-not-found", "row 1 of"),
+        (
+            &["data.train_on=assistant", "method=dpo"],
+            "contradictory-keys",
+            "`data.train_on` means nothing to method `dpo`",
+        ),
+        (&["data.train_on=all"], "bad-value", "\"last\" or \"assistant\""),
+    ] {
+        check_refused(&run.output("out", sets), slug, words);
+    }
+}
