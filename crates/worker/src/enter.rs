@@ -6,9 +6,9 @@
 
 use crate::child::Bounds;
 use crate::groups::Joined;
-use crate::keeper;
 use crate::sandbox::{Author, Gpu, Network, Rules};
 use crate::tree::Tree;
+use crate::{inherited, keeper};
 use plimsoll_base::Bytes;
 use rustix::fs::MemfdFlags;
 use rustix::process::Pid;
@@ -97,6 +97,7 @@ impl Place {
 /// after the verb. Errors go to stderr.
 pub fn become_env_worker(arguments: &[OsString], script: &str) -> ExitCode {
     let Some(place) = Place::read(arguments) else { return not_by_hand() };
+    inherited::close();
     let group = place.join();
     let started =
         keeper::stay(place.parent).and_then(|()| prepare(&place.confined, script)).and_then(|ready| {
@@ -114,6 +115,7 @@ pub fn become_env_worker(arguments: &[OsString], script: &str) -> ExitCode {
 /// parents are safe from its signals, where the kernel does not keep signals inside.
 pub fn exec_env_worker(arguments: &[OsString], script: &str) -> ExitCode {
     let Some(place) = Place::read(arguments) else { return not_by_hand() };
+    inherited::close();
     place.join();
     let prepared = prepare(&place.confined, script).and_then(|mut ready| {
         place.confined.bounds().enter(Pid::from_raw(place.parent), None, &[place.parent as u32])?;

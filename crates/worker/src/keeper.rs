@@ -11,6 +11,7 @@
 
 use crate::budget::Over;
 use crate::groups::Joined;
+use crate::inherited;
 use crate::job::{Job, JobEnd, Order, Report};
 use crate::message::{self, MESSAGE_BYTES_MAX};
 use crate::sandbox::Author;
@@ -43,6 +44,7 @@ const SIGNALLED: i32 = 128;
 pub fn become_keeper(arguments: &[OsString]) -> ExitCode {
     let [parent, group, own] = arguments else { return not_by_hand() };
     let Some(parent) = parent.to_str().and_then(|pid| pid.parse::<i32>().ok()) else { return not_by_hand() };
+    inherited::close();
     let ready = stay(parent).and_then(|()| {
         let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
         // What is started inherits nothing of it.

@@ -25,6 +25,7 @@ mod filter;
 mod folder;
 mod groups;
 mod ids;
+mod inherited;
 mod job;
 mod judged;
 mod keeper;

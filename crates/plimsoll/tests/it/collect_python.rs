@@ -40,6 +40,30 @@ fn python_environments_are_planned_and_collected() {
     assert!(peak.unwrap() <= line.unwrap(), "{summary}");
 }
 
+/// `make` keeps descriptors 3 and 4 for its jobserver, and shells and launchers theirs: a worker did not start then.
+#[test]
+fn workers_get_nothing_that_was_open_where_the_run_was_started() {
+    let Some(python) = python_with("numpy") else { return };
+    let envs = std::path::Path::new(ENVS).parent().expect("a folder").display().to_string();
+    let checked = format!(
+        "import os, sys\nsys.path.insert(0, {envs:?})\nfrom envs import Count\n\n\nclass Checked(Count):\n    def __init__(self):\n\
+         \x20       links = [f'/proc/self/fd/{{n}}' for n in os.listdir('/proc/self/fd')]\n\
+         \x20       found = [os.readlink(link) for link in links if os.path.lexists(link)]\n\
+         \x20       assert not any('theirs.txt' in path for path in found), found\n\
+         \x20       super().__init__()\n"
+    );
+    let folder = Folder::with("checked.py", &checked);
+    folder.write("theirs.txt", "a line");
+    let of_it = file(&python, "Count", "total_frames = 160")
+        .replace(&format!("{ENVS}:Count"), &format!("{}:Checked", folder.text_path("checked.py")));
+    folder.write("env.toml", &of_it);
+    let script = "exec 3< \"$1\" 4< \"$1\" 9< \"$1\"; exec \"$0\" collect \"$2\" --json";
+    let args = ["-c", script, env!("CARGO_BIN_EXE_plimsoll")].map(String::from);
+    let args = args.into_iter().chain(["theirs.txt", "env.toml"].map(|name| folder.text_path(name)));
+    let out = std::process::Command::new("bash").args(args).output().expect("bash is everywhere");
+    assert!(out.status.success(), "{}", text(&out.stderr));
+}
+
 #[test]
 fn episodes_are_truncated_where_the_environment_goes_on() {
     let Some(python) = python_with("numpy") else { return };

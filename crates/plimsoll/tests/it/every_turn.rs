@@ -1,6 +1,6 @@
 //! `data.train_on = "assistant"`: supervised runs that learn every turn of the assistant.
 
-use crate::common::check_refused;
+use crate::common::text;
 use crate::run::{Run, check_done};
 
 const FILE: &str = r#"
@@ -67,8 +67,11 @@ fn other_methods_and_templates_that_hide_turns_are_refused() {
             "contradictory-keys",
             "`data.train_on` means nothing to method `dpo`",
         ),
-        (&["data.train_on=all"], "bad-value", "\"last\" or \"assistant\""),
+        (&["data.train_on=all"], "bad-value", "takes last, assistant"),
     ] {
-        check_refused(&run.output("out", sets), slug, words);
+        let output = run.output("out", sets);
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains(&format!("error[{slug}]")) && stderr.contains(words), "{sets:?}: {stderr}");
+        assert!(!output.status.success());
     }
 }
