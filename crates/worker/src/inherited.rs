@@ -1,4 +1,4 @@
-//! Descriptors that whoever started the run left open: a shell's `exec 3<`, the jobserver of `make`, a lock. Other people's code
+//! Descriptors that were left open where the run was started: a shell's `exec 3<`, the jobserver of `make`, a lock. Other people's code
 //! gets none of them.
 
 use std::os::raw::c_int;
