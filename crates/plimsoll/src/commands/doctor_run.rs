@@ -171,29 +171,16 @@ fn device_files() -> u64 {
     entries.filter(|entry| entry.file_name().to_str().is_some_and(is_card)).count() as u64
 }
 
-/// A model's shape: a folder with a config.json, a known name, or what the user points at, also where the known shape has experts.
-/// Nothing is fetched.
+/// A model's shape: a folder with a config.json, a known name, or what the user points at. Nothing is fetched.
 fn shape_of(name: &str, otherwise: Option<&str>) -> Result<ModelSpec> {
-    let spec = match (known_shape_of(name)?, otherwise) {
-        (Some(spec), None) => spec,
-        (Some(spec), Some(_)) if spec.experts.is_none() => spec,
-        (_, Some(given)) => given_shape(given)?,
-        (None, None) => {
-            return Err(Error::usage("run-model-unknown", format!("the shape of `{name}` is not known"))
-                .fact("it is no folder with a config.json here, and no published name of a known shape")
-                .hint("give its config.json, or a preset of its shape: --model-config PATH")
-                .hint("nothing is fetched: download config.json alone if the model is elsewhere"));
-        }
-    };
-    if spec.experts.is_none() {
-        return Ok(spec);
+    match (known_shape_of(name)?, otherwise) {
+        (Some(spec), _) => Ok(spec),
+        (None, Some(given)) => given_shape(given),
+        (None, None) => Err(Error::usage("run-model-unknown", format!("the shape of `{name}` is not known"))
+            .fact("it is no folder with a config.json here, and no published name of a known shape")
+            .hint("give its config.json, or a preset of its shape: --model-config PATH")
+            .hint("nothing is fetched: download config.json alone if the model is elsewhere")),
     }
-    let what = otherwise.map_or(format!("`{name}`"), |given| format!("--model-config {given}"));
-    Err(Error::usage(
-        "run-model-unknown",
-        format!("{what} has experts, of which other stacks' memory is not known"),
-    )
-    .hint("give the shape of a dense model of its size: --model-config PRESET"))
 }
 
 /// The shape of a folder or of a published name, if it is known.

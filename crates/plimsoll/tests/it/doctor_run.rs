@@ -260,19 +260,8 @@ fn a_model_is_a_folder_a_name_or_what_the_user_points_at() {
     };
     assert_eq!(of(&[]), Some(494_032_768));
     assert_eq!(of(&["--set", "pretrain=x/y", "--model-config", "smollm2-135m"]), Some(134_515_008));
-    // The flag counts where the known shape has experts, and nowhere else.
-    let experts = ["--set", "pretrain=Qwen/Qwen3-30B-A3B"];
-    let with = |preset: &'static str| [&experts[..], &["--model-config", preset]].concat();
-    assert_eq!(of(&with("smollm2-135m")), Some(134_515_008));
+    // The flag counts where the shape is not known.
     assert_eq!(of(&["--model-config", "smollm2-135m"]), Some(494_032_768));
-    let file = folder.text_path("a.sh");
-    for (more, expect) in [
-        (experts.to_vec(), "`Qwen/Qwen3-30B-A3B` has experts"),
-        (with("qwen3-30b-a3b"), "--model-config qwen3-30b-a3b has experts"),
-    ] {
-        let line = [&["doctor", "--run", "openrlhf", file.as_str()], &machine[..], &more].concat();
-        check_refused(&line, 2, &["error[run-model-unknown]: ", expect, "--model-config PRESET"]);
-    }
     let config = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 49152, "hidden_size": 576,
         "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "intermediate_size": 1536,
         "rms_norm_eps": 1e-5, "rope_theta": 100000.0, "tie_word_embeddings": true, "max_position_embeddings": 8192, "hidden_act": "silu"}"#;
@@ -283,6 +272,22 @@ fn a_model_is_a_folder_a_name_or_what_the_user_points_at() {
         of(&["--set", "pretrain=x/y", "--model-config", &model.text_path("config.json")]),
         Some(134_515_008)
     );
+}
+
+#[test]
+fn a_model_of_experts_is_planned_with_all_of_its_weights() {
+    let folder = Folder::with("a.sh", PPO);
+    let file = folder.text_path("a.sh");
+    let machine = ["--gpus", "8", "--gpu-memory", "140GiB", "--host-memory", "2TB", "--shm", "64GiB"];
+    let of = |name: &str| {
+        let (_, plan) =
+            planned("openrlhf", &file, &[&machine[..], &["--set", &format!("pretrain={name}")]].concat());
+        plan
+    };
+    let plan = of("Qwen/Qwen3-30B-A3B-Instruct-2507");
+    assert_eq!(plan["models"][0]["parameters"].as_u64(), Some(30_532_122_624));
+    assert!(plan["notes"].to_string().contains("expert"), "{}", plan["notes"]);
+    assert!(!of("Qwen/Qwen2.5-7B").to_string().contains("expert"));
 }
 
 #[test]

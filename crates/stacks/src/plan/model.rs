@@ -50,19 +50,68 @@ impl Shape {
 
     /// Parameters of the largest tensor: the embedding, or a feed-forward matrix.
     pub fn largest(&self) -> u64 {
-        let (h, f) = (u64::from(self.spec.hidden), u64::from(self.spec.ffn));
-        (u64::from(self.spec.vocab) * h).max(h * f)
+        let embedding = u64::from(self.spec.vocab) * u64::from(self.spec.hidden);
+        self.ffn().into_iter().flat_map(|part| part.matrices()).fold(embedding, u64::max)
     }
 
+    /// Parameters of a layer; of layers that differ, the largest.
     pub fn layer(&self) -> u64 {
-        let (h, f) = (u64::from(self.spec.hidden), u64::from(self.spec.ffn));
+        let h = u64::from(self.spec.hidden);
         let (q, kv) = (u64::from(self.spec.q_width()), u64::from(self.spec.kv_width()));
-        2 * h * q + 2 * h * kv + 3 * h * f + 2 * h
+        let ffn = self.ffn().into_iter().map(|part| part.parameters());
+        2 * h * q + 2 * h * kv + 2 * h + ffn.fold(0, u64::max)
+    }
+
+    /// Returns the kinds of feed-forward parts that the layers have.
+    pub fn ffn(&self) -> Vec<Ffn> {
+        Ffn::of(&self.spec)
     }
 
     /// Bytes of keys and values of a token in bf16: 2 L k d 2.
     pub fn kv_token(&self) -> u64 {
         4 * u64::from(self.spec.layers) * u64::from(self.spec.kv_width())
+    }
+}
+
+/// A kind of feed-forward part: one of a model's width, or experts with their router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ffn {
+    pub layers: u64,
+    pub hidden: u64,
+    /// Width of one; of experts, of each.
+    pub width: u64,
+    /// (experts of a layer, those that a token goes to).
+    pub experts: Option<(u64, u64)>,
+}
+
+impl Ffn {
+    pub fn of(spec: &ModelSpec) -> Vec<Ffn> {
+        let hidden = u64::from(spec.hidden);
+        let with = u64::from(spec.expert_layers());
+        let without = u64::from(spec.layers) - with;
+        let dense = Ffn { layers: without, hidden, width: spec.ffn.into(), experts: None };
+        let experts = spec.experts.map(|experts| Ffn {
+            layers: with,
+            width: experts.ffn.into(),
+            experts: Some((experts.count.into(), experts.chosen.into())),
+            ..dense
+        });
+        [Some(dense), experts].into_iter().flatten().filter(|part| part.layers > 0).collect()
+    }
+
+    /// Returns the elements of its tensors. All experts of a layer are two tensors, gate with up and down, in transformers since 5
+    /// (`models/qwen3_moe/modeling_qwen3_moe.py`, `Qwen3MoeExperts`) and in vLLM (`fused_moe/layer.py`, `w13_weight`, `w2_weight`);
+    /// transformers 4 had three tensors an expert, which is less at a time. The router comes last.
+    pub fn matrices(&self) -> Vec<u64> {
+        let one = self.hidden * self.width;
+        match self.experts {
+            None => vec![one; 3],
+            Some((count, _)) => vec![2 * count * one, count * one, count * self.hidden],
+        }
+    }
+
+    pub fn parameters(&self) -> u64 {
+        self.matrices().iter().sum()
     }
 }
 
@@ -81,6 +130,24 @@ mod tests {
         assert_eq!(
             (Shape::policy(seven).kv_token(), Shape::policy(seven).largest()),
             (57_344, 152_064 * 3584)
+        );
+    }
+
+    #[test]
+    fn experts_count_with_all_of_their_weights() {
+        let (_, spec) = preset_of("qwen3-30b-a3b").unwrap();
+        let shape = Shape::policy(spec);
+        // 128 experts of three [768, 2048] and a router, 32 heads for queries and 4 for keys of 128, two norms.
+        let layer = 128 * 3 * 768 * 2048 + 128 * 2048 + 2 * 2048 * 4096 + 2 * 2048 * 512 + 2 * 2048;
+        assert_eq!(shape.layer(), layer);
+        assert_eq!(shape.largest(), 128 * 2 * 768 * 2048);
+        // With embedding, head and the norms of heads: as published.
+        assert_eq!(shape.params, 48 * (layer + 2 * 128) + 2 * 151_936 * 2048 + 2048);
+        assert_eq!(shape.params, 30_532_122_624);
+        let (_, dense) = preset_of("qwen2.5-7b").unwrap();
+        assert_eq!(
+            Shape::policy(dense).layer(),
+            2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18_944 + 2 * 3584
         );
     }
 }

@@ -7,6 +7,11 @@ use super::model::ModelOf;
 use super::verdict::{self, Comparison, Verdict};
 use crate::{options::Options, setting::Setting, stack::Stack};
 use plimsoll_base::{Error, Result};
+use std::cell::Cell;
+
+/// What a plan of a model with experts does not look at.
+const EXPERTS: &str = "experts: all of a layer's are planned with it, activations for those that a token goes to, by formula; expert \
+    parallelism and experts that get more tokens than others are not looked at";
 
 #[derive(Clone, Debug)]
 pub struct RunPlan {
@@ -48,8 +53,15 @@ pub fn plan(
     let limits = limits.with_settings(&settings)?;
     let options = Options::new(stack.table, settings);
     let version = version_of(stack, version, &options)?;
-    let rows = |options: &Options| (stack.rules)(options, limits::numbers(&version.value), &limits, models);
-    let ledger = rows(&options)?;
+    let has_experts = Cell::new(false);
+    let models = |name: &str| {
+        models(name).inspect(|spec| has_experts.set(has_experts.get() || spec.experts.is_some()))
+    };
+    let rows = |options: &Options| (stack.rules)(options, limits::numbers(&version.value), &limits, &models);
+    let mut ledger = rows(&options)?;
+    if has_experts.get() {
+        ledger.note(EXPERTS);
+    }
     let peaks = verdict::peaks(&ledger)?;
     let over = verdict::first_over(&ledger, &limits)?;
     let remedies = match &over {

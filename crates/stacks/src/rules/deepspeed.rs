@@ -5,7 +5,7 @@
 
 use super::torch::pinned;
 use crate::plan::ledger::{Holder, Item, Phase, When};
-use crate::plan::model::Shape;
+use crate::plan::model::{Ffn, Shape};
 
 /// `reduce_bucket_size`, elements.
 const BUCKET: u128 = 500_000_000;
@@ -150,11 +150,15 @@ fn sub_groups(shard: u128) -> u128 {
 /// One pinned buffer of 2 B a parameter for each tensor of a rank's part: matrices are rounded one by one.
 fn accumulated(shape: &Shape, shard: u128, ranks: u64) -> u128 {
     let spec = &shape.spec;
-    let (h, f) = (u128::from(spec.hidden), u128::from(spec.ffn));
+    let h = u128::from(spec.hidden);
     let (q, kv) = (u128::from(spec.q_width()), u128::from(spec.kv_width()));
-    let layer = 2 * pinned(2 * h * q) + 2 * pinned(2 * h * kv) + 3 * pinned(2 * h * f);
+    let attention = 2 * pinned(2 * h * q) + 2 * pinned(2 * h * kv);
+    let ffn = |part: Ffn| -> u128 {
+        let each = part.matrices().into_iter().map(|elements| pinned(2 * u128::from(elements)));
+        u128::from(part.layers) * each.sum::<u128>()
+    };
     let ends = if spec.tied { 1 } else { 2 } * pinned(2 * u128::from(spec.vocab) * h);
-    let whole = u128::from(spec.layers) * layer + ends;
+    let whole = u128::from(spec.layers) * attention + shape.ffn().into_iter().map(ffn).sum::<u128>() + ends;
     (whole / u128::from(ranks.max(1))).max(2 * shard)
 }
 

@@ -3,7 +3,7 @@
 //! Legend: N tokens of a pass, V vocab, L layers, h hidden, a query heads, k key-value heads, d head dim, f feed-forward.
 
 use crate::plan::ledger::{Holder, Item, Phase, When, shown};
-use crate::plan::model::Shape;
+use crate::plan::model::{Ffn, Shape};
 use plimsoll_base::ModelSpec;
 
 /// A CUDA context with its modules: 246 to 516 MiB have been reported; the upper end is planned with.
@@ -59,11 +59,19 @@ pub(crate) fn nccl(holder: Holder, ranks: u64) -> Option<Item> {
     (ranks > 1).then(row)
 }
 
-/// Bytes of one layer's saved tensors for a token in bf16: 2 (4h + 2ad + 2kd + 3f) + 8 + 4a.
+/// Bytes of one layer's saved tensors for a token in bf16: 2 (4h + 2ad + 2kd + 3f) + 8 + 4a. Experts keep their input, gate, up, product
+/// and output for each of the x that a token goes to, and the router's E logits in f32, in place of 3f: 2 x (2h + 3f) + 4E.
 pub(crate) fn layer_token_bytes(spec: &ModelSpec) -> u128 {
-    let (h, f, a) = (u128::from(spec.hidden), u128::from(spec.ffn), u128::from(spec.heads));
+    let (h, a) = (u128::from(spec.hidden), u128::from(spec.heads));
     let (q, kv) = (u128::from(spec.q_width()), u128::from(spec.kv_width()));
-    2 * (4 * h + 2 * q + 2 * kv + 3 * f) + 8 + 4 * a
+    let ffn = |part: Ffn| -> u128 {
+        let f = u128::from(part.width);
+        match part.experts {
+            None => 2 * 3 * f,
+            Some((count, chosen)) => 2 * u128::from(chosen) * (2 * h + 3 * f) + 4 * u128::from(count),
+        }
+    };
+    2 * (4 * h + 2 * q + 2 * kv) + Ffn::of(spec).into_iter().map(ffn).fold(0, u128::max) + 8 + 4 * a
 }
 
 /// Bytes of logits for a token and word of the vocabulary.

@@ -5,7 +5,7 @@
 use super::torch::{Process, pinned, process};
 use crate::plan::hazards::{Hazard, Verdict};
 use crate::plan::ledger::{Holder, Item, Phase, When, shown};
-use crate::plan::model::Shape;
+use crate::plan::model::{Ffn, Shape};
 use plimsoll_base::{Bytes, ModelSpec};
 
 /// What an engine keeps of a card while it sleeps: 0.8 to 1.2 GiB have been reported at T = 1.
@@ -137,17 +137,22 @@ pub(crate) fn swap_layer(spec: &ModelSpec, tensor_parallel: u64, gib: f64) -> (u
 /// Pinned bytes of one card's weights asleep: segments of 2 MiB steps from 10 MiB on, others together in 20 MiB.
 pub(crate) fn sleep_copy(spec: &ModelSpec, tensor_parallel: u64) -> u128 {
     const MIB: u128 = 1 << 20;
-    let (h, f) = (u128::from(spec.hidden), u128::from(spec.ffn));
+    let h = u128::from(spec.hidden);
     let (q, kv) = (u128::from(spec.q_width()), u128::from(spec.kv_width()));
     let (layers, ends) = (u128::from(spec.layers), if spec.tied { 1 } else { 2 });
     let split = |elements: u128| (2 * elements).div_ceil(u128::from(tensor_parallel));
-    let tensors = [
+    let mut tensors = vec![
         (layers, split(h * (q + 2 * kv))),
         (layers, split(q * h)),
-        (layers, split(2 * h * f)),
-        (layers, split(f * h)),
         (ends, split(u128::from(spec.vocab) * h)),
     ];
+    for part in Ffn::of(spec) {
+        // Gate and up are one tensor; so are those of all experts of a layer, whose router is whole on every card.
+        let (count, one) = (u128::from(part.layers), u128::from(part.hidden * part.width));
+        let experts = part.experts.map_or(1, |(experts, _)| u128::from(experts));
+        tensors.extend([(count, split(2 * experts * one)), (count, split(experts * one))]);
+        tensors.extend(part.experts.map(|_| (count, 2 * experts * u128::from(part.hidden))));
+    }
     let large = |bytes: u128| bytes >= 10 * MIB;
     let own: u128 = tensors
         .iter()
