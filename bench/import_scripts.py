@@ -95,7 +95,8 @@ def kl(run):
 def job(run):
     """Returns what a run file trains, under the names of an expectation."""
     turns = "many" if "env" in run.get("environment", {}) else "one"
-    return {**run.get("loss", {}), "method": run["method"], "adapter": adapter(run), "turns": turns, "kl": kl(run)}
+    return {**run.get("loss", {}), "method": run["method"], "adapter": adapter(run), "turns": turns, "kl": kl(run),
+            "train_on": run.get("data", {}).get("train_on", "last")}
 
 
 def judged(one, code, run_file, messages):
