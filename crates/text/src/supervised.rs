@@ -67,9 +67,28 @@ pub fn load_sft(path: &Path, every_turn: bool) -> Result<Vec<SftRow>> {
 /// Tokenizes a supervised row.
 ///
 /// `eos` follows plain text; a conversation ends as its template ends the assistant's turn.
-/// Errors: as `tokenize_prompt`; `chat-template-invalid` where the prompt's text does not begin the whole text;
+/// Errors: as `tokenize_prompt`; `data-bad-prompt` for an answer without a token; `chat-template-invalid` where the prompt's text does not begin the whole text;
 /// `turns-not-found` where the text does not show which of it is the assistant's.
 pub fn tokenize_sft(
+    tokenizer: &Tokenizer,
+    template: Option<&ChatTemplate>,
+    row: &SftRow,
+    system_prompt: Option<&str>,
+    strings: &Strings,
+    eos: Option<u32>,
+) -> Result<SftTokens> {
+    let tokens = tokens_of(tokenizer, template, row, system_prompt, strings, eos)?;
+    match tokens.completion.is_empty() {
+        true => Err(Error::usage(
+            "data-bad-prompt",
+            "the answer of a row has no token, so nothing of it can be learnt",
+        )
+        .hint("give the row an answer, or take it out of the file")),
+        false => Ok(tokens),
+    }
+}
+
+fn tokens_of(
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
     row: &SftRow,

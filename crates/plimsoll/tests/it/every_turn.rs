@@ -75,3 +75,14 @@ fn other_methods_and_templates_that_hide_turns_are_refused() {
         assert!(!output.status.success());
     }
 }
+
+/// Such a row ended the run with an internal error.
+#[test]
+fn an_answer_without_a_token_is_named_with_its_row() {
+    let run = Run::new("");
+    let rows = ["3", ""].map(|answer| format!("{{\"prompt\": \"1+2=\", \"completion\": \"{answer}\"}}\n"));
+    let rows = run.write("rows.jsonl", &rows.concat());
+    run.write("x.toml", &FILE.replace("ROWS", &rows));
+    let stderr = text(&run.output("out", &[]).stderr);
+    assert!(stderr.contains("error[data-bad-prompt]") && stderr.contains("row 2 of"), "{stderr}");
+}

@@ -48,10 +48,13 @@ impl Shape {
         Shape { spec, params: spec.parameters() - head + u64::from(spec.hidden) }
     }
 
+    pub fn embedding(&self) -> u64 {
+        u64::from(self.spec.vocab) * u64::from(self.spec.hidden)
+    }
+
     /// Parameters of the largest tensor: the embedding, or a feed-forward matrix.
     pub fn largest(&self) -> u64 {
-        let embedding = u64::from(self.spec.vocab) * u64::from(self.spec.hidden);
-        self.ffn().into_iter().flat_map(|part| part.matrices()).fold(embedding, u64::max)
+        self.ffn().into_iter().flat_map(|part| part.matrices()).fold(self.embedding(), u64::max)
     }
 
     /// Parameters of a layer; of layers that differ, the largest.

@@ -128,7 +128,8 @@ impl Run<'_> {
 
     /// bf16 weights of the largest unit, gathered for a pass while the next one is prefetched.
     fn gathered(&self, role: &'static str, shape: &Shape, passes: When) -> Item {
-        let unit = u128::from(shape.layer().max(2 * shape.largest()));
+        // Embedding and head are in the root's unit; all experts of a layer are in the layer's.
+        let unit = u128::from(shape.layer().max(2 * shape.embedding()));
         let formula = format!("2 B x {unit} of the largest unit, twice (prefetch)");
         self.holder(role).card("gathered weights", 4 * unit, passes, formula, FSDP)
     }
