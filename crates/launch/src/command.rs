@@ -15,7 +15,8 @@ pub(crate) fn of_host(job: &Job, host_rank: &str, join: &str) -> Vec<String> {
     let mut words = vec![job.program.clone(), "train".into(), job.run.clone()];
     words.extend(["--ranks".into(), job.ranks().to_string()]);
     if job.hosts > 1 {
-        let place = [("--hosts", job.hosts.to_string()), ("--host-rank", host_rank.into()), ("--join", join.into())];
+        let place =
+            [("--hosts", job.hosts.to_string()), ("--host-rank", host_rank.into()), ("--join", join.into())];
         words.extend(place.into_iter().flat_map(|(flag, value)| [flag.to_string(), value]));
     }
     words.extend(resuming(job));

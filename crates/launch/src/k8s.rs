@@ -48,8 +48,6 @@ pub struct K8s {
 const PORT: u16 = 23_456;
 /// The replicated job of a JobSet, which is a part of the pods' names.
 const HOSTS: &str = "host";
-/// The container's name is the one by which the PyTorchJob's controller finds it.
-const CONTAINER: &str = "pytorch";
 /// After SIGTERM the ranks finish a step and save.
 const GRACE_S: u32 = 300;
 /// The Secret's only key.
@@ -63,7 +61,9 @@ pub fn files(job: &Job, k8s: &K8s) -> Result<Vec<File>> {
     for (flag, value) in [("--image", Some(&k8s.image)), ("--namespace", k8s.namespace.as_ref())] {
         if value.is_some_and(|value| value.is_empty() || value.contains(char::is_whitespace)) {
             let message = format!("{flag} is {:?}", value.map_or("", String::as_str));
-            return Err(Error::usage("launch-word", message).hint(format!("give {flag} a name without spaces")));
+            return Err(
+                Error::usage("launch-word", message).hint(format!("give {flag} a name without spaces"))
+            );
         }
     }
     let object = match k8s.controller {
@@ -162,15 +162,23 @@ fn with_policy(mut pod: Value, policy: &str) -> Value {
 
 fn pod(job: &Job, k8s: &K8s, host_rank: &str, first: &str, number: Option<Value>) -> Value {
     let port = job.port.unwrap_or(PORT);
+    let (container, port_name) = match k8s.controller {
+        Controller::JobSet => ("train", "ranks"),
+        // By these names its controller finds them.
+        Controller::PyTorchJob => ("pytorch", "pytorchjob-port"),
+    };
     let mebibytes = |bytes: Bytes| format!("{}Mi", bytes.0.div_ceil(1 << 20));
-    let mut resources = json!({ "cpu": job.host.cpus.to_string(), "memory": mebibytes(job.memory_asked(Bytes(0))) });
+    let mut resources =
+        json!({ "cpu": job.host.cpus.to_string(), "memory": mebibytes(job.memory_asked(Bytes(0))) });
     if job.host.cards > 0 {
         resources["nvidia.com/gpu"] = json!(job.host.cards.to_string());
     }
     let token = json!({ "secretKeyRef": { "name": secret_name(job), "key": TOKEN_KEY } });
     let mut env = vec![json!({ "name": "PLIMSOLL_TOKEN", "valueFrom": token })];
     env.extend(number);
-    let mut volumes = vec![json!({ "name": "shm", "emptyDir": { "medium": "Memory", "sizeLimit": mebibytes(job.host.shm) } })];
+    let mut volumes = vec![
+        json!({ "name": "shm", "emptyDir": { "medium": "Memory", "sizeLimit": mebibytes(job.host.shm) } }),
+    ];
     let mut mounts = vec![json!({ "name": "shm", "mountPath": "/dev/shm" })];
     if let Some(claim) = &k8s.claim {
         volumes.push(json!({ "name": "data", "persistentVolumeClaim": { "claimName": claim } }));
@@ -182,13 +190,13 @@ fn pod(job: &Job, k8s: &K8s, host_rank: &str, first: &str, number: Option<Value>
     json!({
         "terminationGracePeriodSeconds": GRACE_S,
         "containers": [{
-            "name": CONTAINER,
+            "name": container,
             "image": k8s.image,
             "workingDir": job.workdir,
             "command": ["/bin/sh", "-c", raise, "sh"],
             "args": arguments(job, host_rank, &format!("{first}:{port}")),
             "env": env,
-            "ports": [{ "name": "pytorchjob-port", "containerPort": port }],
+            "ports": [{ "name": port_name, "containerPort": port }],
             "resources": { "requests": resources, "limits": resources },
             "volumeMounts": mounts,
         }],

@@ -107,8 +107,10 @@ impl Job {
         let words = [&self.program, &self.run, &self.workdir].into_iter().chain(&self.args);
         for word in words {
             if word.is_empty() || word.chars().any(char::is_control) {
-                let message = format!("{word:?} is empty or has control characters, which no launcher passes on");
-                return Err(Error::usage("launch-word", message).hint("give it another name, or set the key in the run file"));
+                let message =
+                    format!("{word:?} is empty or has control characters, which no launcher passes on");
+                return Err(Error::usage("launch-word", message)
+                    .hint("give it another name, or set the key in the run file"));
             }
         }
         Ok(())

@@ -13,7 +13,9 @@ pub fn label_of(stem: &str) -> String {
     match label.chars().next() {
         None => "run".into(),
         // A service's name begins with a letter.
-        Some(first) if first.is_ascii_digit() => format!("run-{label}").chars().take(NAME_CHARS_MAX).collect(),
+        Some(first) if first.is_ascii_digit() => {
+            format!("run-{label}").chars().take(NAME_CHARS_MAX).collect()
+        }
         Some(_) => label.into(),
     }
 }

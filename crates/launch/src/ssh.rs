@@ -30,7 +30,9 @@ pub fn files(job: &Job, ssh: &Ssh) -> Result<Vec<File>> {
         return Err(Error::usage("launch-shape", message).hint(format!("--hosts {}", ssh.hosts.len())));
     }
     let is_name = |host: &&String| {
-        !host.is_empty() && !host.starts_with('-') && !host.contains(|c: char| c.is_whitespace() || c.is_control())
+        !host.is_empty()
+            && !host.starts_with('-')
+            && !host.contains(|c: char| c.is_whitespace() || c.is_control())
     };
     if let Some(host) = ssh.hosts.iter().find(|host| !is_name(host)) {
         let message = format!("{host:?} is no name of a host: it is empty, begins with `-` or has spaces");

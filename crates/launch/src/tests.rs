@@ -81,9 +81,19 @@ fn a_pod_is_a_host() {
     ] {
         let manifest = text(k8s::files(&job(2, 4), &k8s(controller)), "job.yaml");
         for part in [
-            "- --ranks\n", "- \"8\"\n", "- --hosts\n", "- --host-rank\n", rank, first,
-            "memory: \"20736Mi\"", "nvidia.com/gpu: \"4\"", "sizeLimit: \"64Mi\"",
-            "\"run.dir=it's $$(here)\"", "\"runs/my first.toml\"", "claimName: project", "namespace: training",
+            "- --ranks\n",
+            "- \"8\"\n",
+            "- --hosts\n",
+            "- --host-rank\n",
+            rank,
+            first,
+            "memory: \"20736Mi\"",
+            "nvidia.com/gpu: \"4\"",
+            "sizeLimit: \"64Mi\"",
+            "\"run.dir=it's $$(here)\"",
+            "\"runs/my first.toml\"",
+            "claimName: project",
+            "namespace: training",
         ] {
             let part = part.trim_end();
             assert!(manifest.contains(part), "{part}\n{manifest}");
@@ -102,7 +112,8 @@ fn a_pod_is_a_host() {
 #[test]
 fn the_scripts_are_shell() {
     let ray = text(ray::files(&job(2, 4), &ray::Ray::default()), "submit.sh");
-    let words = "plimsoll-ray 'runs/my first.toml' --hosts 2 --ranks-per-host 4 --cpus-per-rank 8 --gpus-per-rank 1";
+    let words =
+        "plimsoll-ray 'runs/my first.toml' --hosts 2 --ranks-per-host 4 --cpus-per-rank 8 --gpus-per-rank 1";
     assert!(ray.contains(words), "{ray}");
     // 20,720 MiB, and 256 a rank.
     assert!(ray.contains(&format!("--memory-per-host {}", Bytes::mib(21_760).0)), "{ray}");

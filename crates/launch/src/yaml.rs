@@ -57,7 +57,9 @@ const WORDS: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y"
 
 fn scalar(value: &Value) -> String {
     let Value::String(text) = value else { return value.to_string() };
-    let is_plain = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
+    // A dash with a letter after it begins no list: `--ranks`.
+    let begins = text.strip_prefix("--").or(text.strip_prefix('-')).unwrap_or(text);
+    let is_plain = begins.starts_with(|c: char| c.is_ascii_alphabetic() || (c == '/' && begins == text))
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "_./-".contains(c))
         && !WORDS.contains(&text.to_ascii_lowercase().as_str());
     if is_plain { text.clone() } else { value.to_string() }
@@ -74,7 +76,7 @@ mod tests {
             "a": { "b": 1, "c": [], "d": {} },
             "list": ["x", { "k": "no", "l": ["1", "-"] }, ["p", "q"]],
             "nvidia.com/gpu": "4",
-            "words": ["true", "it's: $(RANK)", "a b", "", "1e3", "ä\n#"],
+            "words": ["--ranks", "-c", "---", "-1", "true", "it's: $(RANK)", "a b", "", "1e3", "ä\n#"],
             "on": true,
         });
         let expect = "\
@@ -92,6 +94,10 @@ list:
     - q
 nvidia.com/gpu: \"4\"
 words:
+  - --ranks
+  - -c
+  - \"---\"
+  - \"-1\"
   - \"true\"
   - \"it's: $(RANK)\"
   - \"a b\"

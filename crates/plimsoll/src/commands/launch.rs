@@ -299,15 +299,20 @@ impl Common {
         let (hosts, each) = (self.hosts, self.ranks_per_host);
         let ranks = hosts * each;
         if ranks > RANKS_MAX {
-            let message = format!("{hosts} hosts with {each} ranks each are {ranks} ranks, and at most {RANKS_MAX} are built");
+            let message = format!(
+                "{hosts} hosts with {each} ranks each are {ranks} ranks, and at most {RANKS_MAX} are built"
+            );
             let fewer = (RANKS_MAX / hosts).max(1);
             return Err(Error::usage("launch-shape", message).hint(format!("--ranks-per-host {fewer}")));
         }
         match self.cards_per_host {
             Some(cards) if cards < each => {
-                let message = format!("{each} ranks a host, and a host has {cards} cards: a rank trains on one of its own");
-                Err(Error::usage("launch-shape", message)
-                    .hint(format!("--ranks-per-host {cards}, with more hosts if the run needs as many ranks")))
+                let message = format!(
+                    "{each} ranks a host, and a host has {cards} cards: a rank trains on one of its own"
+                );
+                Err(Error::usage("launch-shape", message).hint(format!(
+                    "--ranks-per-host {cards}, with more hosts if the run needs as many ranks"
+                )))
             }
             _ => Ok(()),
         }
@@ -326,14 +331,16 @@ impl Common {
         }
         let run = RunSpec::new(&loaded.run);
         let card = self.card.as_deref().map(Card::parse).transpose()?;
-        let memory = self.host_memory.as_ref().map(|bytes| parse_limits(&format!("host={bytes}"))).transpose()?;
+        let memory =
+            self.host_memory.as_ref().map(|bytes| parse_limits(&format!("host={bytes}"))).transpose()?;
         let of_one = Machine { limits: memory, card, ranks: self.ranks_per_host as usize };
         let planned = plan_run(&run, &of_one)?;
         if self.hosts == 1 {
             return Ok(planned);
         }
         // Each of all ranks has the part of a host's memory that each rank of one host has.
-        let of_all = |limit: &Limit| Limit { bytes: Bytes(limit.bytes.0 * u64::from(ranks)), ..limit.clone() };
+        let of_all =
+            |limit: &Limit| Limit { bytes: Bytes(limit.bytes.0 * u64::from(ranks)), ..limit.clone() };
         let limits = Limits { host: planned.plan.limits.host.as_ref().map(of_all), ..planned.plan.limits };
         plan_run(&run, &Machine { limits: Some(limits), ranks: ranks as usize, ..of_one })
     }
@@ -369,7 +376,8 @@ const FILES_MIN: u64 = 1024;
 
 /// Returns the descriptors of the process of a run that opens the most.
 fn open_files(loaded: &Loaded, ranks: u64) -> u64 {
-    let of_environment = loaded.run.environment.as_ref().map(|section| section.num_workers.value().unwrap_or(1));
+    let of_environment =
+        loaded.run.environment.as_ref().map(|section| section.num_workers.value().unwrap_or(1));
     let workers = u64::from(of_environment.unwrap_or(0));
     let needed = FILES_OF_A_RANK + workers * FILES_OF_A_WORKER + ranks * FILES_OF_ANOTHER_RANK;
     needed.next_power_of_two().max(FILES_MIN)

@@ -45,7 +45,8 @@ impl Submit {
 
     /// Returns it as one types it.
     pub fn shown(&self) -> String {
-        let quoted = |word: &String| match word.contains(|c: char| c.is_whitespace() || "'\"$`\\".contains(c)) {
+        let quoted = |word: &String| match word.contains(|c: char| c.is_whitespace() || "'\"$`\\".contains(c))
+        {
             true => format!("'{}'", word.replace('\'', r"'\''")),
             false => word.clone(),
         };
@@ -60,8 +61,10 @@ pub fn check_tool(tool: &str) -> Result<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     match is_in(&path, tool) {
         true => Ok(()),
-        false => Err(Error::new("launch-tool-missing", format!("--submit runs `{tool}`, which is not in PATH"))
-            .hint("leave out --submit, and submit the files from a machine that has it")),
+        false => {
+            Err(Error::new("launch-tool-missing", format!("--submit runs `{tool}`, which is not in PATH"))
+                .hint("leave out --submit, and submit the files from a machine that has it"))
+        }
     }
 }
 
