@@ -117,7 +117,7 @@ struct Common {
     /// Cards that a host has: more ranks than that are refused.
     #[arg(long, value_name = "N")]
     cards_per_host: Option<u32>,
-    /// Processors for each rank [default: 4 next to a card, else the run's threads].
+    /// Processors for each rank [default: 4 next to a card, else the run's threads or a part of this machine's].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     cpus_per_rank: Option<u32>,
     /// Name of the job [default: from the run file's name].
@@ -349,9 +349,12 @@ impl Common {
         let each = u64::from(self.ranks_per_host);
         let peak = |pool: Pool| planned.plan.peak(pool).peak.0;
         let has_cards = peak(Pool::Device) > 0;
-        let cpus = self.cpus_per_rank.unwrap_or(match has_cards {
-            true => CPUS_NEXT_TO_A_CARD,
-            false => planned.resolved.threads as u32,
+        let threads = planned.resolved.threads as u32;
+        let cpus = self.cpus_per_rank.unwrap_or(match (has_cards, loaded.run.run.threads.value()) {
+            (true, _) => CPUS_NEXT_TO_A_CARD,
+            (false, Some(own)) => *own,
+            // Ranks share the processors of their host.
+            (false, None) => (threads / self.ranks_per_host).max(1),
         });
         HostNeeds {
             memory: Bytes((peak(Pool::Host) + peak(Pool::Pinned)) * each),
@@ -386,9 +389,9 @@ fn open_files(loaded: &Loaded, ranks: u64) -> u64 {
 fn needs_words(job: &Job) -> String {
     let HostNeeds { memory, shm, open_files, cards, cpus } = job.host;
     let cards = if cards == 0 { String::new() } else { format!(", {cards} cards") };
+    let hosts = if job.hosts == 1 { "the host".into() } else { format!("each of {} hosts", job.hosts) };
     format!(
-        "each of {} hosts: {} ranks{cards}, {cpus} processors, {} of memory ({memory} planned), {shm} in /dev/shm, {open_files} open files",
-        job.hosts,
+        "{hosts}: {} ranks{cards}, {cpus} processors, {} of memory ({memory} planned), {shm} in /dev/shm, {open_files} open files",
         job.ranks_per_host,
         job.memory_asked(Bytes(0)),
     )
