@@ -15,14 +15,17 @@ weights() { # run directory
     cat "$folder/project/$1"/checkpoints/latest/*.safetensors 2>/dev/null | sha256sum | cut -c 1-16
 }
 
-# Returns the pid of the trainer of a rank: its supervisor started it, and both run the binary. $1: the variable and its value.
-trainer_of() {
+# Returns the pid of the trainer of a rank: the child of the supervisor, which is the first process of the binary with this variable.
+trainer_of() { # variable=value
     for process in /proc/[0-9]*; do
-        pid="${process#/proc/}"
+        supervisor="${process#/proc/}"
         parent="$(sed -n 's/^PPid:[[:space:]]*//p' "$process/status" 2>/dev/null)" || continue
-        grep -qz "^$1\$" "$process/environ" 2>/dev/null || continue
         [ "$(cat "$process/comm" 2>/dev/null)" = plimsoll ] || continue
-        [ "$(cat "/proc/$parent/comm" 2>/dev/null)" = plimsoll ] && echo "$pid" && return
+        grep -qz "^$1\$" "$process/environ" 2>/dev/null || continue
+        grep -qz "^$1\$" "/proc/$parent/environ" 2>/dev/null && [ "$(cat "/proc/$parent/comm")" = plimsoll ] && continue
+        for child in $(cat "$process/task/$supervisor/children" 2>/dev/null); do
+            [ "$(cat "/proc/$child/comm" 2>/dev/null)" = plimsoll ] && echo "$child" && return
+        done
     done
 }
 

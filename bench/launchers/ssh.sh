@@ -73,7 +73,8 @@ for signal in TERM KILL; do
         sleep 0.1
     done
     fact "SIG$signal of the script ends the run (exit code $code)" [ -z "$(trainer_of 'PLIMSOLL_LAUNCH=0/2:.*')" ]
-    fact "which saves first" [ -e "$folder/project/stopped$signal/checkpoints/latest" ]
+    fact "before its end, with a checkpoint" \
+        sh -c "cd '$folder/project/stopped$signal' && [ -e checkpoints/latest ] && [ ! -e summary.json ]"
 done
 
 if [ "$hosts" -gt 1 ]; then

@@ -44,10 +44,14 @@ start() {
     while read -r name address; do
         [ "$number" -gt 0 ] || first="${address:-${name#*@}}"
         mkfifo "$work/in.$number"
-        { printf '%s\n' "$PLIMSOLL_TOKEN"; exec cat; } 9>&- <"$work/hold" >"$work/in.$number" &
-        host "$number" "$name" "$first" 9>&- | while IFS= read -r line; do
-            printf '%s: %s\n' "$name" "$line"
-        done 9>&- &
+        # By `exec`, because a shell keeps a copy of what it closes for one command.
+        (exec 9>&-; printf '%s\n' "$PLIMSOLL_TOKEN"; exec cat) <"$work/hold" >"$work/in.$number" &
+        (
+            exec 9>&-
+            host "$number" "$name" "$first" | while IFS= read -r line; do
+                printf '%s: %s\n' "$name" "$line"
+            done
+        ) &
         number=$((number + 1))
     done <"$work/list"
     ended=0 since=0

@@ -352,7 +352,7 @@ impl Common {
         let threads = planned.resolved.threads as u32;
         let cpus = self.cpus_per_rank.unwrap_or(match (has_cards, loaded.run.run.threads.value()) {
             (true, _) => CPUS_NEXT_TO_A_CARD,
-            (false, Some(own)) => *own,
+            (false, Some(own)) => own,
             // Ranks share the processors of their host.
             (false, None) => (threads / self.ranks_per_host).max(1),
         });
