@@ -36,6 +36,7 @@ mod import;
 mod import_scripts;
 mod init;
 mod load_line;
+mod launch;
 mod lora;
 mod lora_forms;
 mod lora_scores;
