@@ -11,7 +11,10 @@ use std::process::{Command, Output};
 const EXAMPLES: [(&str, &str); 5] = [
     ("slurm", "slurm --time 8:00:00"),
     ("jobset", "k8s --image registry.example/plimsoll:0.1 --claim project --workdir /data"),
-    ("pytorchjob", "k8s --kind pytorchjob --image registry.example/plimsoll:0.1 --claim project --workdir /data"),
+    (
+        "pytorchjob",
+        "k8s --kind pytorchjob --image registry.example/plimsoll:0.1 --claim project --workdir /data",
+    ),
     ("ssh", "ssh"),
     ("ray", "ray"),
 ];
@@ -77,7 +80,8 @@ fn manifests_are_yaml_and_the_secret_is_its_owners() {
     let folder = Folder::new();
     let out = folder.text_path("k8s");
     let run = "runs/first.toml";
-    let words = ["launch", "k8s", run, "--hosts", "2", "--ranks-per-host", "2", "--image", "a:1", "--out", &out];
+    let words =
+        ["launch", "k8s", run, "--hosts", "2", "--ranks-per-host", "2", "--image", "a:1", "--out", &out];
     let output = command(&words).current_dir(root()).output().expect("the binary runs");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let secret = folder.path("k8s/secret.yaml");
@@ -106,8 +110,19 @@ fn what_is_asked_for_is_enough_for_the_plan() {
     for ranks in ["1", "4"] {
         let out = folder.text_path(ranks);
         let run = root().join("runs/first.toml").display().to_string();
-        let words =
-            ["launch", "slurm", &run, "--hosts", "1", "--ranks-per-host", ranks, "--host-memory", "64GiB", "--out", &out];
+        let words = [
+            "launch",
+            "slurm",
+            &run,
+            "--hosts",
+            "1",
+            "--ranks-per-host",
+            ranks,
+            "--host-memory",
+            "64GiB",
+            "--out",
+            &out,
+        ];
         let output = plimsoll(&words);
         assert!(output.status.success(), "{}", text(&output.stderr));
         let script = fs::read_to_string(folder.path(ranks).join("first.sbatch")).expect("a script");
@@ -125,9 +140,24 @@ fn submitted(folder: &Folder, launcher: &str, tool: &str, script: &str, more: &[
     fs::write(bin.join(tool), script).expect("a tool");
     fs::set_permissions(bin.join(tool), fs::Permissions::from_mode(0o755)).expect("a mode");
     let out = folder.text_path(launcher);
-    let words = ["launch", launcher, "runs/first.toml", "--hosts", "1", "--ranks-per-host", "2", "--submit", "--out", &out];
+    let words = [
+        "launch",
+        launcher,
+        "runs/first.toml",
+        "--hosts",
+        "1",
+        "--ranks-per-host",
+        "2",
+        "--submit",
+        "--out",
+        &out,
+    ];
     let path = format!("{}:/usr/bin:/bin", bin.display());
-    command(&[&words[..], more].concat()).env("PATH", path).current_dir(root()).output().expect("the binary runs")
+    command(&[&words[..], more].concat())
+        .env("PATH", path)
+        .current_dir(root())
+        .output()
+        .expect("the binary runs")
 }
 
 #[test]
@@ -137,19 +167,42 @@ fn tools_are_run_and_what_they_refuse_is_named() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).ends_with("slurm/first.sbatch\n"), "{}", text(&output.stdout));
 
-    let output = submitted(&Folder::new(), "slurm", "sbatch", "#!/bin/sh\necho 'no such partition' >&2; exit 1\n", &[]);
+    let output = submitted(
+        &Folder::new(),
+        "slurm",
+        "sbatch",
+        "#!/bin/sh\necho 'no such partition' >&2; exit 1\n",
+        &[],
+    );
     check_error(&["sbatch"], &output, 1, &["error[launch-refused]", "exit code 1", "no such partition"]);
 
     let missing = "#!/bin/sh\necho \"$@\" >>\"$0.asked\"\n\
         echo 'error: resource mapping not found: no matches for kind \"JobSet\" in version \"jobset.x-k8s.io/v1alpha2\"' >&2; exit 1\n";
     let folder = Folder::new();
     let output = submitted(&folder, "k8s", "kubectl", missing, &["--image", "a:1"]);
-    check_error(&["kubectl"], &output, 1, &["error[launch-crd-missing]", "jobsets.jobset.x-k8s.io", "--kind pytorchjob"]);
+    check_error(
+        &["kubectl"],
+        &output,
+        1,
+        &["error[launch-crd-missing]", "jobsets.jobset.x-k8s.io", "--kind pytorchjob"],
+    );
     let asked = fs::read_to_string(folder.path("bin/kubectl.asked")).expect("it was asked");
     assert!(asked.lines().count() == 1 && asked.contains("--dry-run=server"), "nothing was made: {asked}");
 
-    let words = ["launch", "slurm", "runs/first.toml", "--hosts", "1", "--ranks-per-host", "2", "--submit", "--out", "never"];
-    let output = command(&words).env("PATH", "/nowhere").current_dir(root()).output().expect("the binary runs");
+    let words = [
+        "launch",
+        "slurm",
+        "runs/first.toml",
+        "--hosts",
+        "1",
+        "--ranks-per-host",
+        "2",
+        "--submit",
+        "--out",
+        "never",
+    ];
+    let output =
+        command(&words).env("PATH", "/nowhere").current_dir(root()).output().expect("the binary runs");
     check_error(&words, &output, 1, &["error[launch-tool-missing]", "`sbatch`"]);
     assert!(!root().join("never").exists());
 }
@@ -176,18 +229,29 @@ fn jobs_that_cannot_be_are_refused_by_name() {
     ssh(&["--hosts", "1", "--host-memory", "1MiB", "--out", &out], 3, &["error[host-pool-exceeded]"]);
 }
 
-/// The script itself runs, with a shell in the place of a connection.
+/// The script itself runs, with a shell instead of a connection.
 #[test]
 fn hosts_are_started_and_their_lines_carry_their_names() {
-    let folder = Folder::with("first.toml", &fs::read_to_string(root().join("runs/first.toml")).expect("a run file"));
+    let folder =
+        Folder::with("first.toml", &fs::read_to_string(root().join("runs/first.toml")).expect("a run file"));
     let shell = folder.write("ssh", "#!/bin/sh\nshift\nexec sh -c \"$1\"\n");
     fs::set_permissions(&shell, fs::Permissions::from_mode(0o755)).expect("a mode");
     let program = env!("CARGO_BIN_EXE_plimsoll");
-    let output = command(&["launch", "ssh", "first.toml", "--hosts", "1", "--ranks-per-host", "2", "--host", "me@here"])
-        .args(["--program", program, "--set", "train.steps=2", "--set", "eval.every=0", "--set", "run.dir=out"])
-        .current_dir(folder.path("."))
-        .output()
-        .expect("the binary runs");
+    let output = command(&[
+        "launch",
+        "ssh",
+        "first.toml",
+        "--hosts",
+        "1",
+        "--ranks-per-host",
+        "2",
+        "--host",
+        "me@here",
+    ])
+    .args(["--program", program, "--set", "train.steps=2", "--set", "run.dir=out"])
+    .current_dir(folder.path("."))
+    .output()
+    .expect("the binary runs");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let start = || {
         let mut script = Command::new("sh");
