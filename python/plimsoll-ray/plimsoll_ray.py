@@ -94,7 +94,9 @@ def run(args):
             break
         say(f"{sentence}\nthe run ended with exit code {code}: restart {restart + 1} of {args.restarts}")
     if code != 0:
-        raise Refused(code, sentence if args.restarts == 0 else f"{sentence}\nafter {restart} of {args.restarts} restarts")
+        say(f"the run ended with exit code {code} after {restart} of {count(args.restarts, 'restart')}")
+        # Last, because Ray shows the end of the output as the job's failure.
+        raise Refused(code, sentence)
     return 0
 
 
@@ -126,12 +128,13 @@ def needs_of_host(args):
 def check(hosts, bundle):
     """Refuses what no wait can change: fewer nodes than hosts that have what a host needs."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    lacks = {node["NodeManagerHostname"] + " " + node["NodeManagerAddress"]: lacking(node["Resources"], bundle) for node in nodes}
-    fit = sum(not words for words in lacks.values())
+    # A list, because nodes for tests have one name.
+    lacks = [(f"{node['NodeManagerHostname']} {node['NodeManagerAddress']}", lacking(node["Resources"], bundle)) for node in nodes]
+    fit = sum(not words for _, words in lacks)
     if fit >= hosts:
         return
     sentence = f"error[ray-unschedulable]: {count(hosts, 'host')} with {shown(bundle)} each, and {fit} of {count(len(nodes), 'node')} can be one"
-    for node, words in lacks.items():
+    for node, words in lacks:
         sentence += f"\n  {node}: {words or 'fits'}"
     raise Refused(USAGE, sentence + "\nhint: ask for what a node has, or start Ray with what it does not find by itself: ray start --num-gpus N")
 
