@@ -18,6 +18,12 @@ const WARNING_S: u32 = 300;
 /// Ports by the job's number, so that two jobs on one host seldom try the same.
 const PORTS: &str = "20000 + SLURM_JOB_ID % 10000";
 
+/// Finds where Slurm itself reaches the first node, because its name need not be known to others.
+const FIRST_NODE: &str = r#"first="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
+MASTER_ADDR="$(scontrol show node "$first" --oneliner | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')"
+export MASTER_ADDR
+"#;
+
 /// Returns the script.
 ///
 /// Errors: `launch-word`.
@@ -64,7 +70,7 @@ fn body(job: &Job) -> String {
     let port = job.port.map_or_else(|| format!("$(({PORTS}))"), |port| port.to_string());
     let mut text = sh::open_files(job.host.open_files);
     if job.hosts > 1 {
-        text += "MASTER_ADDR=\"$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\"\nexport MASTER_ADDR\n";
+        text += FIRST_NODE;
     }
     text += &format!("MASTER_PORT={port}\n{}\nexport MASTER_PORT PLIMSOLL_TOKEN\n\n", sh::TOKEN);
     text += &format!("srun --kill-on-bad-exit=1 {}\ncode=$?\n\n", sh::line(&command::of_rank(job)));
