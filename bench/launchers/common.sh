@@ -3,9 +3,9 @@
 failures=0
 run_file="$folder/project/first.toml"
 
-# A short run on processors, with as many micro-batches as ranks, so that each has work. $1: its name, by which its directory goes.
+# A short run on processors, with as many micro-batches as ranks, so that each has work. $1: its name, by which its directory goes; one of an earlier time is removed.
 project() {
-    mkdir -p "$folder/project"
+    mkdir -p "$folder/project" && rm -rf "${folder:?}/project/$1"
     sed -e 's/^steps  *=.*/steps = 24/' -e 's/^every = 20/every = 8/' -e '/^\[train\]/a cut_multiple = 4' \
         -e 's/^device = .*/device = "cpu"/' -e "s|^dir .*|dir = \"$1\"|" runs/first.toml >"$run_file"
     printf '\n[checkpoint]\nevery = 4\n' >>"$run_file"

@@ -49,7 +49,7 @@ wait
 fact "a job whose rank was killed fails (exit code $code)" [ "$code" -ne 0 ]
 fact "its message is the rank's sentence" sh -c "ray job list | grep -q 'rank 1 .* was killed'"
 rm -rf "$folder/launch-again"
-project job && (cd "$folder/project" && plimsoll launch ray first.toml --out "$folder/launch-again" --hosts 1 --ranks-per-host 2 \
+(cd "$folder/project" && plimsoll launch ray first.toml --out "$folder/launch-again" --hosts 1 --ranks-per-host 2 \
     --cpus-per-rank 1 --host-memory 4GiB --submit) >"$folder/again.log" 2>&1
 fact "a job of launch ray --submit goes on and leaves the same weights" [ "$(weights job)" = "$wanted" ]
 

@@ -103,6 +103,26 @@ fact "a killed rank of 4 is named: $(grep -m 1 -o 'rank 2 .* was killed: SIGKILL
 fact "the job comes back ($(echo "$state" | grep -o 'Restarts=[0-9]*')) and goes on from a checkpoint" grep -q 'resumes after step' "$log"
 fact "a run that was killed leaves the same weights" [ "$(weights four)" = "$wanted" ]
 
+# A minute until the signal, and Slurm looks once in half a minute.
+project long && sed -i 's/^steps = .*/steps = 1000000/' "$run_file"
+rm -rf "$folder/launch-long"
+(cd "$folder/project" && plimsoll -q launch slurm first.toml --name long --out "$folder/launch-long" --cpus-per-rank 1 \
+    --host-memory 4GiB --hosts 1 --ranks-per-host 2 --time 0:06:00 --submit >/dev/null)
+for _ in $(seq 240); do
+    log="$(ls "$folder"/project/long-*.log 2>/dev/null)"
+    [ -n "$log" ] && grep -q 'resumes after step' "$log" && break
+    sleep 1
+done
+fact "a job whose time is nearly over saves, comes back and goes on: $(grep -m 1 'resumes after' "$log")" \
+    grep -q 'restart 1 of 3' "$log"
+scancel --name long
+for _ in $(seq 60); do
+    [ -z "$(squeue -h -n long)" ] && break
+    sleep 1
+done
+fact "a job that scancel ends does not come back" \
+    sh -c "[ -z \"\$(squeue -h -n long)\" ] && scontrol show job -o | grep 'JobName=long ' | grep -q 'JobState=CANCELLED'"
+
 if [ "$nodes" -gt 1 ]; then
     project hosts && job hosts --hosts 2 --ranks-per-host 2
     fact "2 nodes with 2 ranks each leave the same weights" [ "$(weights hosts)" = "$wanted" ]

@@ -104,12 +104,17 @@ fn job_set(job: &Job, k8s: &K8s) -> Value {
     let index = json!({ "fieldRef": { "fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']" } });
     let number = json!({ "name": "HOST_RANK", "valueFrom": index });
     let pod = pod(job, k8s, "$(HOST_RANK)", &first, Some(number));
+    // The run file, or memory: another start would end in the same way.
+    let final_codes = json!({ "containerName": "train", "operator": "In", "values": [2, 3] });
     json!({
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": metadata(name.clone(), k8s),
         "spec": {
-            "failurePolicy": { "maxRestarts": job.restarts },
+            "failurePolicy": {
+                "maxRestarts": job.restarts,
+                "rules": [{ "name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"] }],
+            },
             "network": { "enableDNSHostnames": true, "publishNotReadyAddresses": true },
             "replicatedJobs": [{
                 "name": HOSTS,
@@ -121,6 +126,7 @@ fn job_set(job: &Job, k8s: &K8s) -> Value {
                         "completionMode": "Indexed",
                         // A host that fails ends all: the set starts them again together.
                         "backoffLimit": 0,
+                        "podFailurePolicy": { "rules": [{ "action": "FailJob", "onExitCodes": final_codes }] },
                         "template": { "spec": with_policy(pod, "Never") },
                     },
                 },
