@@ -104,7 +104,7 @@ fact "the job comes back ($(echo "$state" | grep -o 'Restarts=[0-9]*')) and goes
 fact "a run that was killed leaves the same weights" [ "$(weights four)" = "$wanted" ]
 
 # A minute until the signal, and Slurm looks once in half a minute.
-project long && sed -i 's/^steps = .*/steps = 1000000/' "$run_file"
+project long && sed -i 's/^steps = .*/steps = 20000/' "$run_file"
 rm -rf "$folder/launch-long"
 (cd "$folder/project" && plimsoll -q launch slurm first.toml --name long --out "$folder/launch-long" --cpus-per-rank 1 \
     --host-memory 4GiB --hosts 1 --ranks-per-host 2 --time 0:06:00 --submit >/dev/null)
