@@ -26,7 +26,7 @@ const GRACE_S: u32 = 20;
 pub fn files(job: &Job, ssh: &Ssh) -> Result<Vec<File>> {
     job.check()?;
     if !ssh.hosts.is_empty() && ssh.hosts.len() != job.hosts as usize {
-        let message = format!("{} hosts are named, and --hosts is {}", ssh.hosts.len(), job.hosts);
+        let message = format!("--host names {} of them, and --hosts is {}", ssh.hosts.len(), job.hosts);
         return Err(Error::usage("launch-shape", message).hint(format!("--hosts {}", ssh.hosts.len())));
     }
     let is_name = |host: &&String| {

@@ -222,8 +222,16 @@ fn jobs_that_cannot_be_are_refused_by_name() {
     ssh(&["--hosts", "1", "--out", &there], 2, &["error[launch-out-exists]", "there"]);
     ssh(&["--hosts", "0", "--out", &out], 2, &["error[bad-usage]", "'0'", "--hosts"]);
     ssh(&["--hosts", "40", "--out", &out], 2, &["error[launch-shape]", "80 ranks", "at most 64"]);
-    ssh(&["--hosts", "1", "--cards-per-host", "1", "--out", &out], 2, &["error[launch-shape]", "1 cards"]);
-    ssh(&["--hosts", "2", "--host", "a", "--out", &out], 2, &["error[launch-shape]", "1 hosts are named"]);
+    ssh(
+        &["--hosts", "1", "--cards-per-host", "1", "--out", &out],
+        2,
+        &["error[launch-shape]", "--cards-per-host is 1"],
+    );
+    ssh(
+        &["--hosts", "2", "--host", "a", "--out", &out],
+        2,
+        &["error[launch-shape]", "--host names 1 of them"],
+    );
     ssh(&["--hosts", "1", "--name", "My run", "--out", &out], 2, &["error[launch-word]", "--name my-run"]);
     ssh(&["--hosts", "1", "--set", "train.tokenizer=1", "--out", &out], 2, &["error[unknown-key]"]);
     ssh(&["--hosts", "1", "--host-memory", "1MiB", "--out", &out], 3, &["error[host-pool-exceeded]"]);
