@@ -15,7 +15,7 @@ COLUMN = {
     "plimsoll": 7.0, "bench": 5.9, "agent": 2.4, "rl": 5.1, "run": 4.4, "plan": 4.9, "config": 3.5,
     "python": 0.3, "textenv": 2.6, "rollout": 4.9, "train": 6.4, "serve": 6.9,
     "collect": 0.7, "reward": 2.3, "model": 5.6, "cpu": 7.0, "cuda": 8.05,
-    "worker": 1.6, "ranks": 4.1, "text": 3.4, "device": 6.6, "stacks": 8.95, "doctor": 9.95,
+    "worker": 1.6, "ranks": 4.1, "text": 3.4, "device": 6.6, "launch": 8.05, "stacks": 9.03, "doctor": 9.95,
     "env": 0.5, "files": 3.15, "memory": 6.15, "algo": 5.13, "base": 5.0,
 }
 # Floors above the lowest possible one, so that no line passes behind a box.
@@ -25,7 +25,7 @@ COLOURS = {
     "other people's code": ("#e6f4ea", "#3c8a57", "env worker reward collect textenv python"),
     "the engine": ("#e5f0f8", "#0b6e99", "device cpu cuda model rollout train"),
     "a run": ("#fdf3e1", "#b7791f", "ranks config plan run serve rl agent bench plimsoll"),
-    "runs elsewhere": ("#f3eafa", "#7b4fa3", "stacks doctor"),
+    "runs elsewhere": ("#f3eafa", "#7b4fa3", "stacks doctor launch"),
 }
 WIDTH, BOX_W, BOX_H, FLOOR, LEFT, TOP = 900, 74, 28, 58, 50, 24
 INK, SOFT = "#1b2733", "#9aa7b3"

@@ -34,8 +34,9 @@ pub const ALLOWED: &str = "
     bench    <- base memory algo files reward device cpu cuda rollout train config plan run rl
     doctor   <- base memory
     stacks   <- base
+    launch   <- base
     python   <- base memory env worker collect
-    plimsoll <- base memory files text env reward collect ranks config plan run cuda doctor stacks serve rl agent bench
+    plimsoll <- base memory files text env reward collect ranks config plan run cuda doctor stacks launch serve rl agent bench
 ";
 
 type Table = BTreeMap<String, BTreeSet<String>>;

@@ -124,7 +124,7 @@ const COMMANDS: [(&str, &str); 8] = [
         "chat infer complete sample",
         "`plimsoll generate --model MODEL --prompt TEXT`, or `plimsoll serve MODEL`",
     ),
-    ("run launch sft grpo dpo ppo rloo", "`plimsoll train RUN.toml`; `plimsoll init` writes the file"),
+    ("run sft grpo dpo ppo rloo", "`plimsoll train RUN.toml`; `plimsoll init` writes the file"),
     ("evaluate test score", "`plimsoll eval --model MODEL --data FILE`"),
     ("env check info", "`plimsoll doctor`"),
     ("dashboard ui tensorboard", "`plimsoll watch RUN_DIR`"),

@@ -82,6 +82,7 @@ const ERRORS: [Theme; 10] = [
             "trainer-",
             "rank-",
             "ranks-",
+            "launch-",
             "card-missing",
             "card-shared",
             "container-oom-",

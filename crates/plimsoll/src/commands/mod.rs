@@ -16,6 +16,8 @@ mod generate;
 mod grade;
 mod import;
 mod init;
+mod launch;
+mod launch_submit;
 mod layers;
 mod man;
 mod plan;
@@ -35,6 +37,8 @@ pub enum Command {
     Plan(plan::Args),
     /// Train: a run directory with checkpoints, metrics and samples.
     Train(train::Args),
+    /// Write what starts a run on several hosts by Slurm, Kubernetes, SSH or Ray, with memory and cards from the plan.
+    Launch(launch::Args),
     /// Show runs in a browser, live or as one file.
     Watch(watch::Args),
     /// Generate a response to a prompt, as a stream.
@@ -73,6 +77,7 @@ impl Command {
             Command::Init(args) => init::run(&args, quiet),
             Command::Plan(args) => plan::run(&args, quiet),
             Command::Train(args) => train::run(&args, quiet),
+            Command::Launch(args) => launch::run(&args, quiet),
             Command::Watch(args) => watch::run(&args, quiet),
             Command::Generate(args) => generate::run(&args, quiet),
             Command::Serve(args) => serve::run(&args, quiet),

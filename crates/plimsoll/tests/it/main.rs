@@ -35,6 +35,7 @@ mod hub_rows;
 mod import;
 mod import_scripts;
 mod init;
+mod launch;
 mod load_line;
 mod lora;
 mod lora_forms;

@@ -1,0 +1,219 @@
+//! Kubernetes: a JobSet or a PyTorchJob with one pod a host, and a Secret. A pod starts the ranks of its host itself, so it needs all
+//! of that host's cards in one container, and no other namespace is shared.
+//!
+//! Sources: kubernetes-sigs/jobset `config/components/crd/bases`, kubeflow/training-operator `manifests/base/crds` and
+//! `pkg/controller.v1/pytorch/envvar.go`.
+
+use crate::{File, Job, Kind, command, yaml};
+use plimsoll_base::{Bytes, Error, Result};
+use serde_json::{Value, json};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Controller {
+    #[default]
+    JobSet,
+    PyTorchJob,
+}
+
+impl Controller {
+    /// Returns the name of its resource, as `kubectl get crd` has it.
+    pub fn crd(self) -> &'static str {
+        match self {
+            Controller::JobSet => "jobsets.jobset.x-k8s.io",
+            Controller::PyTorchJob => "pytorchjobs.kubeflow.org",
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Controller::JobSet => "JobSet",
+            Controller::PyTorchJob => "PyTorchJob",
+        }
+    }
+}
+
+/// What only Kubernetes asks.
+#[derive(Clone, Debug)]
+pub struct K8s {
+    pub controller: Controller,
+    pub image: String,
+    pub namespace: Option<String>,
+    /// A claim on a volume that all hosts mount at `workdir`, with the run file and the run's directory.
+    pub claim: Option<String>,
+    /// What the pods of this job share, 32 hexadecimal digits.
+    pub token: String,
+}
+
+/// Where host 0 listens unless the job says otherwise: the port of a PyTorchJob's service.
+const PORT: u16 = 23_456;
+/// The replicated job of a JobSet, which is a part of the pods' names.
+const HOSTS: &str = "host";
+/// After SIGTERM the ranks finish a step and save.
+const GRACE_S: u32 = 300;
+/// The Secret's only key.
+const TOKEN_KEY: &str = "token";
+
+/// Returns the Secret and the job.
+///
+/// Errors: `launch-word`.
+pub fn files(job: &Job, k8s: &K8s) -> Result<Vec<File>> {
+    job.check()?;
+    for (flag, value) in [("--image", Some(&k8s.image)), ("--namespace", k8s.namespace.as_ref())] {
+        if value.is_some_and(|value| value.is_empty() || value.contains(char::is_whitespace)) {
+            let message = format!("{flag} is {:?}", value.map_or("", String::as_str));
+            return Err(
+                Error::usage("launch-word", message).hint(format!("give {flag} a name without spaces"))
+            );
+        }
+    }
+    let object = match k8s.controller {
+        Controller::JobSet => job_set(job, k8s),
+        Controller::PyTorchJob => pytorch_job(job, k8s),
+    };
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata(secret_name(job), k8s),
+        "type": "Opaque",
+        "stringData": { TOKEN_KEY: k8s.token },
+    });
+    let headline = job.headline("k8s");
+    let text = |value: &Value| format!("# {headline}\n{}", yaml::text(value));
+    Ok(vec![
+        File { name: "secret.yaml".into(), text: text(&secret), kind: Kind::Secret },
+        File { name: "job.yaml".into(), text: text(&object), kind: Kind::Data },
+    ])
+}
+
+fn secret_name(job: &Job) -> String {
+    format!("{}-token", job.name)
+}
+
+fn metadata(name: String, k8s: &K8s) -> Value {
+    let mut metadata = json!({ "name": name });
+    if let Some(namespace) = &k8s.namespace {
+        metadata["namespace"] = json!(namespace);
+    }
+    metadata
+}
+
+fn job_set(job: &Job, k8s: &K8s) -> Value {
+    let name = &job.name;
+    // The pod of completion index 0, in the set's headless service.
+    let first = format!("{name}-{HOSTS}-0-0.{name}");
+    let index = json!({ "fieldRef": { "fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']" } });
+    let number = json!({ "name": "HOST_RANK", "valueFrom": index });
+    let pod = pod(job, k8s, "$(HOST_RANK)", &first, Some(number));
+    // The run file, or memory: another start would end in the same way.
+    let final_codes = json!({ "containerName": "train", "operator": "In", "values": [2, 3] });
+    json!({
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": metadata(name.clone(), k8s),
+        "spec": {
+            "failurePolicy": {
+                "maxRestarts": job.restarts,
+                "rules": [{ "name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"] }],
+            },
+            "network": { "enableDNSHostnames": true, "publishNotReadyAddresses": true },
+            "replicatedJobs": [{
+                "name": HOSTS,
+                "replicas": 1,
+                "template": {
+                    "spec": {
+                        "parallelism": job.hosts,
+                        "completions": job.hosts,
+                        "completionMode": "Indexed",
+                        // A host that fails ends all: the set starts them again together.
+                        "backoffLimit": 0,
+                        "podFailurePolicy": { "rules": [{ "action": "FailJob", "onExitCodes": final_codes }] },
+                        "template": { "spec": with_policy(pod, "Never") },
+                    },
+                },
+            }],
+        },
+    })
+}
+
+fn pytorch_job(job: &Job, k8s: &K8s) -> Value {
+    // The controller makes a service for each pod, and sets RANK to the pod's number.
+    let first = format!("{}-master-0", job.name);
+    let replicas = |number: u32| {
+        json!({
+            "replicas": number,
+            "restartPolicy": "OnFailure",
+            "template": { "spec": pod(job, k8s, "$(RANK)", &first, None) },
+        })
+    };
+    let mut specs = json!({ "Master": replicas(1) });
+    if job.hosts > 1 {
+        specs["Worker"] = replicas(job.hosts - 1);
+    }
+    json!({
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": metadata(job.name.clone(), k8s),
+        "spec": {
+            // It counts restarts of all pods, and they restart together.
+            "runPolicy": { "backoffLimit": job.restarts * job.hosts, "cleanPodPolicy": "Running" },
+            "pytorchReplicaSpecs": specs,
+        },
+    })
+}
+
+fn with_policy(mut pod: Value, policy: &str) -> Value {
+    pod["restartPolicy"] = json!(policy);
+    pod
+}
+
+fn pod(job: &Job, k8s: &K8s, host_rank: &str, first: &str, number: Option<Value>) -> Value {
+    let port = job.port.unwrap_or(PORT);
+    let (container, port_name) = match k8s.controller {
+        Controller::JobSet => ("train", "ranks"),
+        // By these names its controller finds them.
+        Controller::PyTorchJob => ("pytorch", "pytorchjob-port"),
+    };
+    let mebibytes = |bytes: Bytes| format!("{}Mi", bytes.0.div_ceil(1 << 20));
+    let mut resources =
+        json!({ "cpu": job.host.cpus.to_string(), "memory": mebibytes(job.memory_asked(Bytes(0))) });
+    if job.host.cards > 0 {
+        resources["nvidia.com/gpu"] = json!(job.host.cards.to_string());
+    }
+    let token = json!({ "secretKeyRef": { "name": secret_name(job), "key": TOKEN_KEY } });
+    let mut env = vec![json!({ "name": "PLIMSOLL_TOKEN", "valueFrom": token })];
+    env.extend(number);
+    let mut volumes = vec![
+        json!({ "name": "shm", "emptyDir": { "medium": "Memory", "sizeLimit": mebibytes(job.host.shm) } }),
+    ];
+    let mut mounts = vec![json!({ "name": "shm", "mountPath": "/dev/shm" })];
+    if let Some(claim) = &k8s.claim {
+        volumes.push(json!({ "name": "data", "persistentVolumeClaim": { "claimName": claim } }));
+        mounts.push(json!({ "name": "data", "mountPath": job.workdir }));
+    }
+    // Kubernetes has no limit on open files of its own.
+    let files = job.host.open_files;
+    let raise = format!("ulimit -S -n {files} || exit 2; exec \"$@\"");
+    json!({
+        "terminationGracePeriodSeconds": GRACE_S,
+        "containers": [{
+            "name": container,
+            "image": k8s.image,
+            "workingDir": job.workdir,
+            "command": ["/bin/sh", "-c", raise, "sh"],
+            "args": arguments(job, host_rank, &format!("{first}:{port}")),
+            "env": env,
+            "ports": [{ "name": port_name, "containerPort": port }],
+            "resources": { "requests": resources, "limits": resources },
+            "volumeMounts": mounts,
+        }],
+        "volumes": volumes,
+    })
+}
+
+/// Returns the command of a host. Kubernetes replaces `$(NAME)` in it, and takes `$$` for a dollar sign.
+fn arguments(job: &Job, host_rank: &str, join: &str) -> Vec<String> {
+    const PLACE: &str = "\0";
+    let words = command::of_host(job, PLACE, join);
+    let one = |word: String| if word == PLACE { host_rank.to_string() } else { word.replace("$(", "$$(") };
+    words.into_iter().map(one).collect()
+}

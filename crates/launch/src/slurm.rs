@@ -1,0 +1,92 @@
+//! Slurm: a batch script with one task a rank. A job that fails is put back into the queue by its own script, and goes on from its
+//! last checkpoint.
+
+use crate::{File, Job, Kind, command, sh};
+use plimsoll_base::{Bytes, Result};
+
+/// What only Slurm asks.
+#[derive(Clone, Debug, Default)]
+pub struct Slurm {
+    pub partition: Option<String>,
+    pub account: Option<String>,
+    /// As sbatch takes it: `4:00:00`.
+    pub time: Option<String>,
+}
+
+/// A step's end is asked for this long before the job's time is over: a step and a checkpoint fit in it.
+const WARNING_S: u32 = 300;
+/// Ports by the job's number, so that two jobs on one host seldom try the same.
+const PORTS: &str = "20000 + SLURM_JOB_ID % 10000";
+
+/// Finds where Slurm itself reaches the first node, because its name need not be known to others.
+const FIRST_NODE: &str = r#"first="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
+MASTER_ADDR="$(scontrol show node "$first" --oneliner | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')"
+export MASTER_ADDR
+"#;
+
+/// Returns the script.
+///
+/// Errors: `launch-word`.
+pub fn files(job: &Job, slurm: &Slurm) -> Result<Vec<File>> {
+    job.check()?;
+    let name = format!("{}.sbatch", job.name);
+    let text = format!("#!/bin/sh\n# {}\n{}\n{}", job.headline("slurm"), directives(job, slurm), body(job));
+    Ok(vec![File { name, text, kind: Kind::Script }])
+}
+
+fn directives(job: &Job, slurm: &Slurm) -> String {
+    let memory = job.memory_asked(Bytes(0)).0 >> 20;
+    let mut lines = vec![
+        format!("job-name={}", job.name),
+        format!("chdir={}", job.workdir),
+        format!("nodes={}", job.hosts),
+        format!("ntasks-per-node={}", job.ranks_per_host),
+        format!("cpus-per-task={}", job.host.cpus.div_ceil(job.ranks_per_host)),
+        format!("mem={memory}M"),
+    ];
+    if job.host.cards > 0 {
+        // Not for each task: ranks of a host open one another's memory, and Slurm may hide other tasks' cards from a task.
+        lines.push(format!("gpus-per-node={}", job.host.cards));
+    }
+    let own = [("partition", &slurm.partition), ("account", &slurm.account), ("time", &slurm.time)];
+    lines.extend(own.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value.as_ref()?))));
+    lines.extend(["requeue", "open-mode=append"].map(String::from));
+    lines.push(format!("output={}-%j.log", job.name));
+    // To the ranks, which save after their step and end.
+    lines.push(format!("signal=TERM@{WARNING_S}"));
+    lines.iter().map(|line| format!("#SBATCH --{}\n", directive(line))).collect()
+}
+
+/// sbatch reads the words of its lines as a shell would, without variables.
+fn directive(line: &str) -> String {
+    match line.split_once('=') {
+        Some((key, value)) => format!("{key}={}", sh::quoted(value)),
+        None => line.to_string(),
+    }
+}
+
+fn body(job: &Job) -> String {
+    let restarts = job.restarts;
+    let port = job.port.map_or_else(|| format!("$(({PORTS}))"), |port| port.to_string());
+    let mut text = sh::open_files(job.host.open_files);
+    if job.hosts > 1 {
+        text += FIRST_NODE;
+    }
+    text += &format!("MASTER_PORT={port}\n{}\nexport MASTER_PORT PLIMSOLL_TOKEN\n\n", sh::TOKEN);
+    text += &format!("srun --kill-on-bad-exit=1 {}\ncode=$?\n\n", sh::line(&command::of_rank(job)));
+    text += "\
+# 2 and 3: the run file, or memory; another start would end in the same way. A job that was cancelled does not come here.
+case $code in
+    0|2|3) exit $code ;;
+esac
+";
+    text += &format!("restarts_max={restarts}\ndone=${{SLURM_RESTART_COUNT:-0}}\n");
+    text += r#"if [ "$done" -ge "$restarts_max" ]; then
+    echo "the run ended with exit code $code after $done of $restarts_max restarts" >&2
+    exit $code
+fi
+echo "the run ended with exit code $code: restart $((done + 1)) of $restarts_max" >&2
+scontrol requeue "$SLURM_JOB_ID" || exit $code
+"#;
+    text
+}

@@ -1,0 +1,111 @@
+//! Values as YAML in block style, which `kubectl` and people read. What could be read as something else is quoted as JSON quotes
+//! it, which is YAML too.
+
+use serde_json::Value;
+
+/// Returns a document without its `---`.
+pub(crate) fn text(value: &Value) -> String {
+    let mut text = String::new();
+    block(value, 0, &mut text);
+    text
+}
+
+fn block(value: &Value, indent: usize, text: &mut String) {
+    let margin = " ".repeat(indent);
+    match value {
+        Value::Object(entries) => {
+            for (key, value) in entries {
+                text.push_str(&format!("{margin}{}:", scalar(&Value::from(key.as_str()))));
+                nested(value, indent + 2, text);
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                let mut inner = String::new();
+                match is_block(item) {
+                    true => block(item, indent + 2, &mut inner),
+                    false => inner = format!("{margin}  {}\n", scalar(item)),
+                }
+                // The first line of an item follows its dash.
+                text.push_str(&format!("{margin}- {}", &inner[indent + 2..]));
+            }
+        }
+        _ => text.push_str(&format!("{margin}{}\n", scalar(value))),
+    }
+}
+
+fn nested(value: &Value, indent: usize, text: &mut String) {
+    match is_block(value) {
+        true => {
+            text.push('\n');
+            block(value, indent, text);
+        }
+        false => text.push_str(&format!(" {}\n", scalar(value))),
+    }
+}
+
+fn is_block(value: &Value) -> bool {
+    match value {
+        Value::Object(entries) => !entries.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        _ => false,
+    }
+}
+
+/// Words that YAML 1.1 reads as truth values or as nothing.
+const WORDS: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+
+fn scalar(value: &Value) -> String {
+    let Value::String(text) = value else { return value.to_string() };
+    // A dash with a letter after it begins no list: `--ranks`.
+    let begins = text.strip_prefix("--").or(text.strip_prefix('-')).unwrap_or(text);
+    let is_plain = begins.starts_with(|c: char| c.is_ascii_alphabetic() || (c == '/' && begins == text))
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "_./-".contains(c))
+        && !WORDS.contains(&text.to_ascii_lowercase().as_str());
+    if is_plain { text.clone() } else { value.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn blocks_are_indented_and_what_could_be_misread_is_quoted() {
+        let value = json!({
+            "a": { "b": 1, "c": [], "d": {} },
+            "list": ["x", { "k": "no", "l": ["1", "-"] }, ["p", "q"]],
+            "nvidia.com/gpu": "4",
+            "words": ["--ranks", "-c", "---", "-1", "true", "it's: $(RANK)", "a b", "", "1e3", "ä\n#"],
+            "on": true,
+        });
+        let expect = "\
+a:
+  b: 1
+  c: []
+  d: {}
+list:
+  - x
+  - k: \"no\"
+    l:
+      - \"1\"
+      - \"-\"
+  - - p
+    - q
+nvidia.com/gpu: \"4\"
+words:
+  - --ranks
+  - -c
+  - \"---\"
+  - \"-1\"
+  - \"true\"
+  - \"it's: $(RANK)\"
+  - \"a b\"
+  - \"\"
+  - \"1e3\"
+  - \"ä\\n#\"
+\"on\": true
+";
+        assert_eq!(text(&value), expect);
+    }
+}
