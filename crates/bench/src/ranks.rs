@@ -233,7 +233,8 @@ mod tests {
             std::thread::scope(|scope| {
                 let start = |rank: usize| {
                     scope.spawn(move || {
-                        let group = Group::over(rank, ranks, file)?.delayed(1 + (ranks * 100 + rank) as u64);
+                        let group =
+                            Group::on_one_host(rank, ranks, file)?.delayed(1 + (ranks * 100 + rank) as u64);
                         trained(case, Share { rank, ranks }, Some(&group)).inspect_err(|_| group.fail())
                     })
                 };

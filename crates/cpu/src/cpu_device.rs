@@ -3,11 +3,11 @@
 use crate::isa::Isa;
 use crate::pool::Pool;
 use plimsoll_base::{Bytes, DType, Result};
-use plimsoll_device::Claims;
+use plimsoll_device::{Away, Claims};
 use plimsoll_memory::{Buf, Mapping};
 use std::fs::File;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 /// Results of passes that run ahead.
 pub(crate) type Slots = [Mutex<Vec<u32>>; 2];
@@ -52,9 +52,13 @@ impl CpuDevice {
         CpuDevice::over(Mapping::shared(file, arena_bytes)?, threads, isa)
     }
 
-    /// Takes the arenas of the other ranks, by rank; none for this one. They have this one's layout.
-    pub fn join(&mut self, others: Vec<Option<Mapping>>) {
+    /// Takes the arenas of the other ranks, by rank; none for this one. They have this one's layout. `away`: what brings parts of those
+    /// that are on other hosts into the mappings given for them.
+    pub fn join(&mut self, others: Vec<Option<Mapping>>, away: Option<Arc<dyn Away>>) {
         self.others = others;
+        if let Some(away) = away {
+            self.claims.read_by(away);
+        }
     }
 
     fn over(arena: Mapping, threads: usize, isa: Isa) -> Result<CpuDevice> {

@@ -138,6 +138,9 @@ impl Backend for CpuDevice {
     fn claims(&self) -> &Claims {
         &self.claims
     }
+    fn check(&self) -> Result<()> {
+        self.claims.check()
+    }
 
     fn launch(&self, op: Checked<'_, '_>) {
         match op.op() {

@@ -107,7 +107,7 @@ pub trait Backend: Sync {
 
     /// Returns the first failure of an operation since the last check. Operations after it did nothing.
     ///
-    /// Errors: those of the device; the CPU has none.
+    /// Errors: those of the device; of the CPU those of reading other hosts' ranks, `rank-lost` and `ranks-unreachable`.
     fn check(&self) -> Result<()> {
         Ok(())
     }

@@ -4,9 +4,22 @@
 //! off each other. Claims do, in every build: what an operation writes overlaps nothing else that it or any operation
 //! under way on another thread uses. Everything that a device does goes through `Claims::claim`.
 
+use plimsoll_base::Result;
 use plimsoll_memory::{Buf, Home};
+use std::fmt::Debug;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How memory of ranks on other hosts comes to where an operation reads it.
+pub trait Away: Debug + Send + Sync {
+    /// Brings bytes of other ranks' arenas, by rank; of ranks of this host nothing has to come. It fails in silence.
+    fn bring(&self, wanted: &[(usize, Range<u64>)]);
+
+    /// Returns what has kept bytes from coming.
+    ///
+    /// Errors: `rank-lost`, `ranks-unreachable`.
+    fn check(&self) -> Result<()>;
+}
 
 /// How an operation uses a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +57,13 @@ impl Span {
         assert!(access == Access::Read || !matches!(buf.home(), Home::Rank(_)), "{name} is another rank's");
         let end = start + buf.len() as u64 * buf.dtype().bytes();
         Span { start, end, writes: access == Access::Write, name }
+    }
+
+    /// Returns the bytes as another rank's, if they are.
+    fn of_rank(&self) -> Option<(usize, Range<u64>)> {
+        let rank = (self.start & !OFFLOADED) / RANK;
+        let at = |offset: u64| offset - RANK * rank;
+        (self.start < OFFLOADED && rank > 0).then(|| (rank as usize - 1, at(self.start)..at(self.end)))
     }
 
     fn conflicts(&self, other: &Span) -> bool {
@@ -145,6 +165,8 @@ pub struct Claims {
     scratch: Vec<Range<u64>>,
     /// At most one operation at a time: operations share the scratch.
     is_serial: bool,
+    /// If ranks of other hosts are read.
+    away: Option<Arc<dyn Away>>,
 }
 
 /// What the operations under way use.
@@ -169,13 +191,32 @@ impl Claims {
     /// host is not an operation.
     pub fn new(is_serial: bool) -> Claims {
         let under_way = UnderWay { claimed: Vec::with_capacity(SPANS), ticket: 0 };
-        Claims { under_way: Mutex::new(under_way), scratch: Vec::new(), is_serial }
+        Claims { under_way: Mutex::new(under_way), scratch: Vec::new(), is_serial, away: None }
     }
 
     /// Reserves a region as the device's own scratch.
     pub fn reserve(&mut self, scratch: Buf<'_>) {
         let span = Span::of(scratch, Access::Write, "scratch");
         self.scratch.push(span.start..span.end);
+    }
+
+    /// From here on brings what operations read of other hosts' ranks, before they run.
+    pub fn read_by(&mut self, away: Arc<dyn Away>) {
+        self.away = Some(away);
+    }
+
+    /// Brings what of these buffers other hosts' ranks have, at once: an operation brings its own alone.
+    pub fn prefetch<'a>(&self, bufs: &mut dyn Iterator<Item = Buf<'a>>) {
+        let Some(away) = &self.away else { return };
+        let span = |buf: Buf<'a>| Span::of(buf, Access::Read, "what is prefetched").of_rank();
+        away.bring(&bufs.filter_map(span).collect::<Vec<_>>());
+    }
+
+    /// Returns what has kept other ranks' memory from coming.
+    ///
+    /// Errors: `rank-lost`, `ranks-unreachable`.
+    pub fn check(&self) -> Result<()> {
+        self.away.as_ref().map_or(Ok(()), |away| away.check())
     }
 
     /// Claims what `operation` uses, which `note` lists, until the claim is dropped.
@@ -203,7 +244,14 @@ impl Claims {
         if is_operation && self.is_serial {
             uses.push(SERIAL);
         }
+        let wanted = self.away.as_ref().map(|away| {
+            let spans = claimed[first..].iter().filter_map(|claimed| claimed.span.of_rank());
+            (away, spans.collect::<Vec<_>>())
+        });
         drop(under_way);
+        if let Some((away, wanted)) = wanted.filter(|(_, wanted)| !wanted.is_empty()) {
+            away.bring(&wanted);
+        }
         Claim { claims: self, ticket }
     }
 

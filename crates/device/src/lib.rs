@@ -33,7 +33,7 @@ pub use args::{
 };
 pub use backend::{Aside, Backend, Checked, HostBytes, Pipeline, Transfer};
 pub use blocks::{BLOCK_PARTS_MAX, Blocks, Codes, block_words};
-pub use claims::{Claim, Claims};
+pub use claims::{Away, Claim, Claims};
 pub use codes::{CODE_BLOCK, Coded};
 pub use delta::{
     CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaHeads, DeltaInputs, DeltaInputsBackward, DeltaRule,

@@ -280,6 +280,12 @@ operations! {
             self.launch(Checked::new(op, claim));
         }
 
+        /// Brings what of these buffers lies in the memory of ranks on other hosts, at once. Operations bring what they read in any case,
+        /// each when it comes.
+        fn prefetch<'a>(&self, bufs: &mut dyn Iterator<Item = Buf<'a>>) {
+            self.claims().prefetch(bufs);
+        }
+
         /// Copies token ids, positions or tables into a u32 buffer of at least that length, from element `start`.
         fn write_u32(&self, dst: Buf<'_>, start: usize, src: &[u32]) {
             let dst = dst.slice(start, src.len());

@@ -9,6 +9,7 @@ mod card;
 pub mod host;
 mod layout;
 mod mapping;
+mod mirror;
 mod piece;
 mod plan;
 mod shared;
@@ -18,6 +19,7 @@ pub use arena::{Arena, ArenaMap, Binding, Buf, Home, InPhase, Overlay, ReadLease
 pub use card::CardMemory;
 pub use layout::{Layout, Place, Pool, REGION_ALIGN, Region, Turn};
 pub use mapping::Mapping;
+pub use mirror::Mirror;
 pub use piece::{PIECE_ALIGN, Piece, Plain};
 pub use plan::{Limit, Limits, Plan, PoolPeak};
 pub use shared::{SharedWords, shared_file};

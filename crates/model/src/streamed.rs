@@ -86,6 +86,7 @@ impl<'p> Streamed<'p> {
             copies(source, part, buf.slice(at as usize, len))
         });
         dev.offload_begin();
+        dev.prefetch(&mut parts.clone().map(|(from, _)| from));
         dev.offload_in(LAYER_SLOTS, &mut { parts });
         dev.offload_wait(LAYER_SLOTS);
         let dtype = buf.dtype();
@@ -154,7 +155,9 @@ impl<'p> Streamed<'p> {
 
     fn bring(&self, dev: &dyn Device, index: usize) {
         let part = layer(self.table, index as u32);
-        dev.offload_in(index % LAYER_SLOTS, &mut copies(self.source, part, self.slot(index)));
+        let mut parts = copies(self.source, part, self.slot(index));
+        dev.prefetch(&mut parts.clone().map(|(from, _)| from));
+        dev.offload_in(index % LAYER_SLOTS, &mut parts);
     }
 
     fn layer_params(&self, index: usize) -> LayerParams<'p> {
@@ -171,7 +174,7 @@ fn copies<'p>(
     source: &Source<'p>,
     part: Range<u64>,
     to: Buf<'p>,
-) -> impl Iterator<Item = (Buf<'p>, Buf<'p>)> {
+) -> impl Iterator<Item = (Buf<'p>, Buf<'p>)> + Clone {
     let first = source.partition_point(|(run, _)| run.end() <= part.start);
     source[first..].iter().take_while(move |(run, _)| run.start < part.end).map(move |(run, buf)| {
         let (start, end) = (run.start.max(part.start), run.end().min(part.end));

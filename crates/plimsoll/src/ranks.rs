@@ -8,7 +8,8 @@ use plimsoll_cuda::{self as cuda, Card};
 use plimsoll_memory::host::Host;
 use plimsoll_plan::devices;
 use plimsoll_ranks::{
-    Flags, Found, Hello, LAUNCH_VARIABLE, Launch, Link, Start, TOKEN_VARIABLE, Token, Waiting,
+    Flags, Found, Hello, LAUNCH_VARIABLE, Launch, Link, RANKS_MAX, Start, Starts, TOKEN_VARIABLE, Token,
+    Waiting,
 };
 use plimsoll_run::several;
 use std::os::fd::AsFd;
@@ -24,19 +25,52 @@ fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// Returns how this process was started.
-pub fn found(ranks: Option<u32>) -> Result<Found> {
-    plimsoll_ranks::read(&variable, &Flags { ranks, parent: parent_id() })
+/// Which part of a run this process is to start, by its flags.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Part {
+    /// Train with N ranks, of all hosts together. Without it a launcher (torchrun, srun, mpirun, Kubernetes) says which rank or host
+    /// this is; without one it is the only rank.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(RANKS_MAX)), conflicts_with = "no_supervisor")]
+    ranks: Option<u32>,
+    /// Train on H hosts: start the same command on each, with its --host-rank, one --join and one secret in PLIMSOLL_TOKEN.
+    #[arg(long, value_name = "H", conflicts_with = "no_supervisor")]
+    hosts: Option<u32>,
+    /// Which of the hosts this is, from 0.
+    #[arg(long, value_name = "h")]
+    host_rank: Option<u32>,
+    /// Where the others find the first host. Port 29500 unless it names another.
+    #[arg(long, value_name = "ADDRESS[:PORT]")]
+    join: Option<String>,
 }
 
-/// Starts `ranks` processes with this process's arguments. Returns the exit code of the run.
-pub fn start(ranks: u32) -> Result<u8> {
+/// Returns how this process was started.
+pub fn found(part: &Part) -> Result<Found> {
+    let Part { ranks, hosts, host_rank, join } = part;
+    let (join, parent) = (join.as_deref(), parent_id());
+    plimsoll_ranks::read(
+        &variable,
+        &Flags { ranks: *ranks, hosts: *hosts, host_rank: *host_rank, join, parent },
+    )
+}
+
+/// Starts the ranks of this host as processes with this process's arguments. Returns the exit code of the run.
+pub fn start(starts: &Starts, quiet: bool) -> Result<u8> {
     let (forward, child_ended) = signals::pipes()?;
     let forward: Vec<_> = forward.iter().map(|pipe| (pipe.signal, pipe.read.as_fd())).collect();
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     let env = terminal::for_child();
+    let Starts { first, count, ranks, address, port, .. } = starts;
+    if *first > 0 {
+        let last = first + count - 1;
+        output::note(
+            quiet,
+            &format!("starts ranks {first} to {last} of {ranks}; rank 0, at {address}:{port}, shows the run"),
+        );
+    }
+    let secret = variable(TOKEN_VARIABLE).filter(|secret| !secret.is_empty());
     plimsoll_ranks::launch(&Start {
-        ranks,
+        starts,
+        secret: secret.as_deref(),
         args: &args,
         env: &env,
         forward: &forward,

@@ -4,14 +4,19 @@
 //! sets that disagree and no value that is no number: a wrong rank would wait for others that never come.
 //!
 //! Sources: torchrun, pytorch `torch/distributed/run.py` and `elastic/agent/server`; srun(1), "OUTPUT ENVIRONMENT VARIABLES";
-//! Open MPI 5 manual, 11.1; MPICH's Hydra; kubeflow/training-operator `pkg/controller.v1/pytorch/envvar.go`.
+//! Open MPI 5 manual, 11.1; MPICH's Hydra. Launchers that count hosts are in `environment_hosts.rs`.
 
+#[path = "environment_hosts.rs"]
+mod hosts;
+
+pub use hosts::Starts;
 use plimsoll_base::{Error, Result};
 use sha2::{Digest, Sha256};
 
 /// More ranks than this are refused; as many are on one large host.
 pub const RANKS_MAX: u32 = 64;
-/// The variable of `train --ranks N` for the ranks that it starts: `RANK/RANKS:PORT:PID`, with its own process id.
+/// The variable of `train --ranks N` for the ranks that it starts: `RANK/RANKS:FIRST/COUNT:PORT:PID:ADDRESS`, with the ranks of its
+/// host, its own process id, and where rank 0 listens.
 pub const LAUNCH_VARIABLE: &str = "PLIMSOLL_LAUNCH";
 /// Ports for launchers that name none: 20000 to 29999, by the job's id.
 const PORT_FIRST: u16 = 20_000;
@@ -23,9 +28,15 @@ type Get<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// What is known besides the environment.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Flags {
-    /// `--ranks N`.
+pub struct Flags<'a> {
+    /// `--ranks N`: of all hosts together.
     pub ranks: Option<u32>,
+    /// `--hosts H`.
+    pub hosts: Option<u32>,
+    /// `--host-rank h`.
+    pub host_rank: Option<u32>,
+    /// `--join ADDRESS[:PORT]`: where rank 0 listens.
+    pub join: Option<&'a str>,
     /// Process id of this process's parent.
     pub parent: u32,
 }
@@ -72,17 +83,17 @@ pub struct Launch {
 pub enum Found {
     /// The run is one process with its supervisor.
     One,
-    /// This process starts the ranks.
-    Start(u32),
+    /// This process starts the ranks of its host.
+    Start(Starts),
     Rank(Launch),
 }
 
 /// Returns how this process was started.
 ///
-/// Precedence: the variable of `train --ranks`, then torchrun, srun (within a step only), Open MPI, MPICH. A launcher that
-/// started one process leaves `--ranks` to decide.
+/// Precedence: the variable of `train --ranks`, then torchrun, srun (within a step only), Open MPI, MPICH, then launchers that count
+/// hosts, with the flags before them. A launcher that started one process leaves the flags to decide.
 /// Errors: `ranks-environment`, `ranks-hosts`.
-pub fn read(get: Get<'_>, flags: &Flags) -> Result<Found> {
+pub fn read(get: Get<'_>, flags: &Flags<'_>) -> Result<Found> {
     if let Some(launch) = own(get, flags.parent)? {
         return Ok(Found::Rank(launch));
     }
@@ -95,17 +106,16 @@ pub fn read(get: Get<'_>, flags: &Flags) -> Result<Found> {
     }
     sets.retain(|set| set.launch.ranks > 1);
     let Some(first) = sets.first() else {
-        one_host(get)?;
-        return Ok(match flags.ranks {
-            Some(ranks @ 2..) => Found::Start(ranks),
-            _ => Found::One,
-        });
+        return Ok(hosts::read(get, flags)?.map_or(Found::One, Found::Start));
     };
     if let Some(other) = sets.iter().find(|set| set.numbers() != first.numbers()) {
         return Err(disagree(&first.words(), &other.words()));
     }
     if let Some(ranks) = flags.ranks.filter(|&ranks| ranks != first.launch.ranks) {
         return Err(disagree(&first.words(), &format!("--ranks {ranks}")));
+    }
+    if let Some(hosts) = flags.hosts.filter(|&hosts| hosts > 1) {
+        return Err(disagree(&first.words(), &format!("--hosts {hosts}")));
     }
     Ok(Found::Rank(first.launch.clone()))
 }
@@ -140,12 +150,6 @@ impl Set {
                 "local rank {local_rank} of {local_ranks} cannot be a part of {ranks} ranks"
             ));
         }
-        if local_ranks < ranks {
-            return Err(hosts_error(&format!(
-                "{}: {ranks} ranks, {local_ranks} of them on this host",
-                self.words()
-            )));
-        }
         if ranks > RANKS_MAX {
             return wrong(format!("{ranks} ranks, and at most {RANKS_MAX} are built"));
         }
@@ -156,43 +160,37 @@ impl Set {
 /// The set of `train --ranks`. One that names another parent was inherited from a run further up and is not believed.
 fn own(get: Get<'_>, parent: u32) -> Result<Option<Launch>> {
     let Some(text) = get(LAUNCH_VARIABLE).filter(|text| !text.is_empty()) else { return Ok(None) };
-    let parsed = || -> Option<(u32, u32, u16, u32)> {
-        let (place, rest) = text.split_once(':')?;
-        let ((rank, ranks), (port, pid)) = (place.split_once('/')?, rest.split_once(':')?);
-        Some((rank.parse().ok()?, ranks.parse().ok()?, port.parse().ok()?, pid.parse().ok()?))
+    let parsed = || -> Option<([u32; 4], u16, u32, &str)> {
+        let mut parts = text.splitn(5, ':');
+        let mut pair = || {
+            let (one, other) = parts.next()?.split_once('/')?;
+            Some([one.parse::<u32>().ok()?, other.parse::<u32>().ok()?])
+        };
+        let ([rank, ranks], [first, count]) = (pair()?, pair()?);
+        let (port, pid) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(([rank, ranks, rank.checked_sub(first)?, count], port, pid, parts.next()?))
     };
-    let Some((rank, ranks, port, pid)) = parsed() else {
-        return Err(environment_error(format!("{LAUNCH_VARIABLE} = {text:?} is not RANK/RANKS:PORT:PID")));
+    let Some(([rank, ranks, local_rank, local_ranks], port, pid, address)) = parsed() else {
+        let form = "RANK/RANKS:FIRST/COUNT:PORT:PID:ADDRESS";
+        return Err(environment_error(format!("{LAUNCH_VARIABLE} = {text:?} is not {form}")));
     };
     if pid != parent {
         return Ok(None);
     }
-    let launch = Launch {
-        rank,
-        ranks,
-        local_rank: rank,
-        local_ranks: ranks,
-        address: LOOPBACK.into(),
-        port,
-        id: format!("plimsoll:{pid}"),
-        launcher: Launcher::Plimsoll(pid),
-    };
+    // Of several hosts each has a process that starts ranks.
+    let id = if local_ranks == ranks { format!("plimsoll:{pid}") } else { "plimsoll".into() };
+    let launcher = Launcher::Plimsoll(pid);
+    let launch = Launch { rank, ranks, local_rank, local_ranks, address: address.into(), port, id, launcher };
     let set = Set { launch, read: format!("{LAUNCH_VARIABLE} = {text}") };
     set.check().map(|()| Some(set.launch))
 }
 
-fn torchrun(get: Get<'_>, _: &Flags) -> Result<Option<Set>> {
+fn torchrun(get: Get<'_>, _: &Flags<'_>) -> Result<Option<Set>> {
     const NAMES: [&str; 4] = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"];
     let there = NAMES.map(|name| get(name).is_some());
     if let [true, true, false, false] = there {
         // A PyTorchJob counts its pods in this way.
-        let pods = number(get, "WORLD_SIZE")?.unwrap_or(1);
-        let read = shown(get, &NAMES);
-        number(get, "RANK")?;
-        return match pods {
-            0 | 1 => Ok(None),
-            _ => Err(hosts_error(&format!("{read}, without LOCAL_RANK: these are {pods} pods"))),
-        };
+        return Ok(None);
     }
     let Some([rank, ranks, local_rank, local_ranks]) = whole(get, Launcher::Torchrun, NAMES)? else {
         return Ok(None);
@@ -213,7 +211,7 @@ fn torchrun(get: Get<'_>, _: &Flags) -> Result<Option<Set>> {
 }
 
 /// A batch script has SLURM_PROCID = 0 and SLURM_NTASKS = N as well, without being a task: only a step is believed.
-fn slurm(get: Get<'_>, _: &Flags) -> Result<Option<Set>> {
+fn slurm(get: Get<'_>, _: &Flags<'_>) -> Result<Option<Set>> {
     const NAMES: [&str; 3] = ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"];
     let Some(step) = get("SLURM_STEP_ID") else { return Ok(None) };
     let Some([rank, ranks, local_rank]) = whole(get, Launcher::Slurm, NAMES)? else { return Ok(None) };
@@ -232,8 +230,25 @@ fn slurm(get: Get<'_>, _: &Flags) -> Result<Option<Set>> {
     };
     let text = |name: &str| get(name).unwrap_or_default();
     let id = format!("slurm:{}.{step}:{}", text("SLURM_JOB_ID"), text("SLURM_RESTART_COUNT"));
-    let launch = anywhere(get, Launcher::Slurm, [rank, ranks, local_rank, local_ranks], id)?;
+    let first = get("SLURM_STEP_NODELIST").and_then(|list| first_node(&list));
+    let launch = anywhere(get, Launcher::Slurm, [rank, ranks, local_rank, local_ranks], id, first)?;
     Ok(Some(Set { launch, read: shown(get, &[&NAMES[..], &["SLURM_STEP_TASKS_PER_NODE"]].concat()) }))
+}
+
+/// Returns the first of `n[1-3,7],m2`: `n1`, on which rank 0 is.
+fn first_node(list: &str) -> Option<String> {
+    let end = list.find(['[', ',']).unwrap_or(list.len());
+    let (name, rest) = list.split_at(end);
+    let Some(inside) = rest.strip_prefix('[') else {
+        return (!name.is_empty()).then(|| name.to_string());
+    };
+    let (ranges, after) = inside.split_once(']')?;
+    let number = ranges.split([',', '-']).next().filter(|number| !number.is_empty())?;
+    // A name may go on after the brackets, with further ones: `a[1-2]b[3-4]`.
+    match after.split(',').next() {
+        None | Some("") => Some(format!("{name}{number}")),
+        Some(_) => first_node(after).map(|after| format!("{name}{number}{after}")),
+    }
 }
 
 /// Reads `4(x2),3` as 4, 4, 3. The list is bounded by the largest cluster, not by the text.
@@ -254,7 +269,7 @@ fn tasks_per_node(text: &str) -> Option<Vec<u32>> {
     Some(tasks)
 }
 
-fn open_mpi(get: Get<'_>, flags: &Flags) -> Result<Option<Set>> {
+fn open_mpi(get: Get<'_>, flags: &Flags<'_>) -> Result<Option<Set>> {
     const NAMES: [&str; 4] = [
         "OMPI_COMM_WORLD_RANK",
         "OMPI_COMM_WORLD_SIZE",
@@ -265,12 +280,12 @@ fn open_mpi(get: Get<'_>, flags: &Flags) -> Result<Option<Set>> {
     // Without a name of the job, the process that started all of its ranks on this host tells jobs apart.
     let job = get("PMIX_NAMESPACE").or_else(|| get("OMPI_MCA_ess_base_jobid"));
     let id = format!("openmpi:{}", job.unwrap_or_else(|| flags.parent.to_string()));
-    let launch = anywhere(get, Launcher::OpenMpi, numbers, id)?;
+    let launch = anywhere(get, Launcher::OpenMpi, numbers, id, None)?;
     Ok(Some(Set { launch, read: shown(get, &NAMES) }))
 }
 
 /// srun with `--mpi=pmi2` sets PMI_RANK too; there srun's own set counts.
-fn mpich(get: Get<'_>, flags: &Flags) -> Result<Option<Set>> {
+fn mpich(get: Get<'_>, flags: &Flags<'_>) -> Result<Option<Set>> {
     const NAMES: [&str; 4] = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
     let is_local = get("MPI_LOCALRANKID").is_some() || get("MPI_LOCALNRANKS").is_some();
     if !is_local && get("SLURM_STEP_ID").is_some() {
@@ -278,32 +293,36 @@ fn mpich(get: Get<'_>, flags: &Flags) -> Result<Option<Set>> {
     }
     let Some(numbers) = whole(get, Launcher::Mpich, NAMES)? else { return Ok(None) };
     let job = get("PMI_JOBID").unwrap_or_else(|| flags.parent.to_string());
-    let launch = anywhere(get, Launcher::Mpich, numbers, format!("mpich:{job}"))?;
+    let launch = anywhere(get, Launcher::Mpich, numbers, format!("mpich:{job}"), None)?;
     Ok(Some(Set { launch, read: shown(get, &NAMES) }))
 }
 
-/// A launch by a launcher that names no address: this host, and a port by the job's id.
-fn anywhere(get: Get<'_>, launcher: Launcher, numbers: [u32; 4], id: String) -> Result<Launch> {
+/// A launch by a launcher that names no address: this host if all ranks are on it, else MASTER_ADDR or the host of rank 0 that is
+/// known, and a port by the job's id.
+fn anywhere(
+    get: Get<'_>,
+    launcher: Launcher,
+    numbers: [u32; 4],
+    id: String,
+    first: Option<String>,
+) -> Result<Launch> {
     let [rank, ranks, local_rank, local_ranks] = numbers;
-    let sum = Sha256::digest(id.as_bytes());
-    let by_id = PORT_FIRST + u16::from_le_bytes([sum[0], sum[1]]) % PORTS;
-    let port = port_of(get, "MASTER_PORT")?.unwrap_or(by_id);
-    Ok(Launch { rank, ranks, local_rank, local_ranks, address: LOOPBACK.into(), port, id, launcher })
+    let port = port_of(get, "MASTER_PORT")?.unwrap_or_else(|| port_by(&id));
+    let address = match local_ranks < ranks {
+        false => LOOPBACK.into(),
+        true => get("MASTER_ADDR").filter(|text| !text.is_empty()).or(first).ok_or_else(|| {
+            let message = format!("{}: {ranks} ranks, {local_ranks} of them on this host", launcher.name());
+            Error::usage("ranks-environment", format!("{message}, and no address of rank 0's host"))
+                .hint("set MASTER_ADDR to an address of rank 0's host, for all ranks")
+        })?,
+    };
+    Ok(Launch { rank, ranks, local_rank, local_ranks, address, port, id, launcher })
 }
 
-/// Refuses sets that count hosts, unless they count one. JOB_COMPLETION_INDEX alone is none of them: a Kubernetes Job of
-/// independent runs sets it as well.
-fn one_host(get: Get<'_>) -> Result<()> {
-    for name in ["PET_NNODES", "SKYPILOT_NUM_NODES", "DSTACK_NODES_NUM", "LWS_GROUP_SIZE"] {
-        let Some(text) = get(name).filter(|text| !text.is_empty()) else { continue };
-        // An elastic job writes a range, `1:4`.
-        let most = text.rsplit(':').next().unwrap_or(&text).to_string();
-        let hosts = number(&|_| Some(most.clone()), name)?.unwrap_or(1);
-        if hosts > 1 {
-            return Err(hosts_error(&format!("{name} = {text}")));
-        }
-    }
-    Ok(())
+/// Returns the port for a job without one.
+fn port_by(id: &str) -> u16 {
+    let sum = Sha256::digest(id.as_bytes());
+    PORT_FIRST + u16::from_le_bytes([sum[0], sum[1]]) % PORTS
 }
 
 /// Reads all of `names`, or none of them.
@@ -361,11 +380,6 @@ fn environment_error(message: String) -> Error {
 
 fn disagree(one: &str, other: &str) -> Error {
     environment_error(format!("two launchers disagree: {one}; {other}"))
-}
-
-fn hosts_error(read: &str) -> Error {
-    Error::usage("ranks-hosts", format!("{read}: several hosts are not built yet"))
-        .hint("start all ranks on one host: `plimsoll train RUN --ranks N`")
 }
 
 #[cfg(test)]

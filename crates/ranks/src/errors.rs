@@ -4,13 +4,14 @@ use plimsoll_base::{Error, Exit, slugs};
 use serde::{Deserialize, Serialize};
 
 /// Slugs that one rank may give another. A slug is a literal in its reader too: text from a socket never becomes one.
-const SLUGS: [&str; 7] = [
+const SLUGS: [&str; 8] = [
     "ranks-environment",
     "ranks-differ",
     "ranks-hosts",
     "ranks-token",
     "rank-missing",
     "card-shared",
+    "ranks-unreachable",
     "rank-lost",
 ];
 

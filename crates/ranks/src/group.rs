@@ -1,17 +1,22 @@
-//! The group: how trainers of one host exchange bytes of the host, through the window. Never sums: who adds, adds in order.
+//! The group: how trainers exchange bytes of the host, on one host through the window. Never sums: who adds, adds in order.
+//!
+//! Of several hosts the first ranks exchange what all of theirs have, and then tell those: two levels, in which every barrier and
+//! every gather consists of those of the hosts.
 //!
 //! The window is words of 64 bits. Word 0 holds the flag by which supervisors end trainers, and the mark of a trainer that
 //! failed. Each rank counts its arrivals in a word of its own, so a barrier is a comparison of counters; a message goes piece by
 //! piece through a mailbox that its rank alone writes. How long a rank has waited is next to its arrivals, where supervisors read
 //! it too: they tell a rank that computes from those that wait for it.
 
+use crate::hosts::{Between, Callers, Door, Letter, Reach};
 use crate::place::Place;
-use plimsoll_base::{Error, Exit, Result};
+use plimsoll_base::{Bytes, Error, Exit, Result};
 use plimsoll_memory::SharedWords;
 use std::fs::{File, OpenOptions};
+use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Words of a rank's mailbox: 256 KiB, so that a step's samples take few rounds.
@@ -28,31 +33,90 @@ const SPINS: u32 = 2_000;
 const YIELDS: u32 = SPINS + 200;
 const NAP: Duration = Duration::from_micros(100);
 
+/// The window of this host, by which a thread that waits learns that the run is over.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    words: Arc<SharedWords>,
+}
+
+impl Watch {
+    fn words(&self) -> &[AtomicU64] {
+        self.words.words()
+    }
+
+    /// Requires that the run goes on.
+    ///
+    /// Errors: `rank-lost`.
+    pub fn check(&self) -> Result<()> {
+        if self.words()[0].load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        let error = Error::new("rank-lost", "another rank has ended; its supervisor says why");
+        Err(Error { exit: Exit::OtherRank, ..error })
+    }
+}
+
 /// A rank among the others of its run.
 #[derive(Debug)]
 pub struct Group {
-    rank: usize,
-    ranks: usize,
-    window: SharedWords,
+    place: Place,
+    /// The ranks of this host, ascending; the first of them speaks for them.
+    near: Vec<usize>,
+    window: Watch,
+    /// If there are other hosts.
+    far: Option<Far>,
     /// Of random delays before each barrier; tests show with them that nothing depends on who comes first.
     delays: Option<Mutex<u64>>,
 }
 
+/// How this rank reaches other hosts.
+#[derive(Debug)]
+struct Far {
+    letter: Arc<Letter>,
+    /// Where ranks of other hosts knock; until the door takes it.
+    callers: Mutex<Option<Callers>>,
+    /// At the first rank of a host.
+    between: Option<Mutex<Between>>,
+    reach: OnceLock<Arc<Reach>>,
+}
+
 impl Group {
-    /// Maps the window. Every rank must call it, and then the same methods in the same order.
+    /// Maps the window, and at a host's first rank meets those of other hosts. Every rank must call it, and then the same methods in the
+    /// same order. `listener`: the one that `place.away` names, if there are other hosts.
     ///
-    /// Errors: `ranks-window`, `host-allocation-failed`.
-    pub fn open(place: &Place) -> Result<Group> {
+    /// Errors: `ranks-window`, `host-allocation-failed`, `ranks-unreachable`, `rank-lost`.
+    pub fn open(place: &Place, listener: Option<TcpListener>) -> Result<Group> {
         let file = OpenOptions::new().read(true).write(true).open(&place.window).map_err(|err| {
             Error::new("ranks-window", format!("{}: {err}", place.window.display()))
                 .hint("ranks share memory through /proc: it must be mounted, and all ranks run as one user")
         })?;
-        Group::over(place.rank as usize, place.ranks as usize, &file)
+        let mut group = Group::over(place.clone(), &file)?;
+        if let (Some(away), Some(listener)) = (&place.away, listener) {
+            let letter = Letter::read(&away.letter)?;
+            let callers = Callers::new(listener, letter.token()?);
+            let mut callers =
+                callers.map_err(|err| Error::new("ranks-window", format!("its listener: {err}")))?;
+            let is_first = group.near[0] == group.rank();
+            let open = |callers: &mut Callers| Between::open(place, &letter, callers, &|| group.check());
+            // The others of this host are not to wait for it.
+            let between = is_first.then(|| open(&mut callers)).transpose().inspect_err(|_| group.fail())?;
+            let (letter, callers) = (Arc::new(letter), Mutex::new(Some(callers)));
+            group.far =
+                Some(Far { letter, callers, between: between.map(Mutex::new), reach: OnceLock::new() });
+        }
+        Ok(group)
     }
 
-    /// The same over a file in memory; for tests.
-    pub fn over(rank: usize, ranks: usize, file: &File) -> Result<Group> {
-        Ok(Group { rank, ranks, window: SharedWords::map(file, words(ranks))?, delays: None })
+    /// The same over a file in memory, for ranks of one host; for tests.
+    pub fn on_one_host(rank: usize, ranks: usize, file: &File) -> Result<Group> {
+        Group::over(Place::on_one_host(rank as u32, ranks as u32, std::path::PathBuf::new()), file)
+    }
+
+    fn over(place: Place, file: &File) -> Result<Group> {
+        let near = place.near();
+        let words = SharedWords::map(file, words(place.ranks as usize, near.len()))?;
+        let window = Watch { words: Arc::new(words) };
+        Ok(Group { place, near, window, far: None, delays: None })
     }
 
     /// Waits up to 200 microseconds before each barrier, by a seed; for tests.
@@ -60,72 +124,172 @@ impl Group {
         Group { delays: Some(Mutex::new(seed)), ..self }
     }
 
-    /// Bytes of the window of `ranks` ranks.
+    /// Bytes of the window of a host that has all of `ranks` ranks.
     pub fn window_bytes(ranks: usize) -> u64 {
-        words(ranks) as u64 * 8
+        words(ranks, ranks) as u64 * 8
     }
 
     pub fn rank(&self) -> usize {
-        self.rank
+        self.place.rank as usize
     }
 
     pub fn ranks(&self) -> usize {
-        self.ranks
+        self.place.ranks as usize
+    }
+
+    /// Returns the ranks of this host, ascending.
+    pub fn near(&self) -> &[usize] {
+        &self.near
     }
 
     /// Waits until every rank has called it as often. What a rank wrote before, all see after.
     ///
-    /// Errors: `rank-lost` if the run is ending for another rank.
+    /// Errors: `rank-lost` if the run is ending for another rank, `ranks-unreachable`.
     pub fn barrier(&self) -> Result<()> {
+        self.near_barrier()?;
+        let Some(far) = &self.far else { return Ok(()) };
+        if let Some(between) = &far.between {
+            let waited = |rank: &usize| self.counter(*rank, WAITED).load(Ordering::Relaxed).to_le_bytes();
+            let own: Vec<u8> = self.near.iter().flat_map(waited).collect();
+            for (host, waited) in self.across(between, &own)?.iter().enumerate() {
+                let ranks = self.ranks_of(host);
+                for (rank, waited) in
+                    ranks.zip(waited.as_chunks::<8>().0).filter(|(rank, _)| !self.near.contains(rank))
+                {
+                    self.counter(rank, WAITED).store(u64::from_le_bytes(*waited), Ordering::Relaxed);
+                }
+            }
+        }
+        self.near_barrier()?;
+        self.met(far)
+    }
+
+    /// Takes up what the ranks do once they have met.
+    fn met(&self, far: &Far) -> Result<()> {
+        let Some(reach) = far.reach.get() else { return Ok(()) };
+        reach.forget();
+        reach.check().inspect_err(|_| self.fail())
+    }
+
+    /// Exchanges what this host has for what the others have, as its first rank.
+    fn across(&self, between: &Mutex<Between>, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let begun = Instant::now();
+        self.counter(self.rank(), WAITS).store(1, Ordering::Relaxed);
+        let all = lock(between).exchange(own, &|| self.check());
+        self.has_waited(begun);
+        // The others of this host wait for it.
+        all.inspect_err(|_| self.fail())
+    }
+
+    /// The barrier of this host's ranks.
+    fn near_barrier(&self) -> Result<()> {
         self.delay();
-        let own = self.counter(self.rank, ARRIVALS);
+        let own = self.counter(self.rank(), ARRIVALS);
         let turn = own.load(Ordering::Relaxed) + 1;
         own.store(turn, Ordering::Release);
         // None while it only spins: that is shorter than reading a clock is worth.
         let mut since = None;
         let here = |other| self.counter(other, ARRIVALS).load(Ordering::Acquire) >= turn;
-        let met = (0..self.ranks).try_for_each(|other| self.wait(|| here(other), &mut since));
+        let met = self.near.iter().try_for_each(|other| self.wait(|| here(*other), &mut since));
         if let Some(since) = since {
-            let waited = self.counter(self.rank, WAITED);
-            let micros = since.elapsed().as_micros() as u64;
-            waited.store(waited.load(Ordering::Relaxed) + micros, Ordering::Relaxed);
-            self.counter(self.rank, WAITS).store(0, Ordering::Relaxed);
+            self.has_waited(since);
         }
         met
     }
 
-    /// Returns how long each rank has waited for others so far, by rank.
+    /// Notes that this rank waited for others until now.
+    fn has_waited(&self, since: Instant) {
+        let waited = self.counter(self.rank(), WAITED);
+        let micros = since.elapsed().as_micros() as u64;
+        waited.store(waited.load(Ordering::Relaxed) + micros, Ordering::Relaxed);
+        self.counter(self.rank(), WAITS).store(0, Ordering::Relaxed);
+    }
+
+    /// Returns how long each rank has waited for others so far, by rank; of other hosts as of the last barrier.
     pub fn waited(&self) -> Vec<Duration> {
         let of = |rank| Duration::from_micros(self.counter(rank, WAITED).load(Ordering::Relaxed));
-        (0..self.ranks).map(of).collect()
+        (0..self.ranks()).map(of).collect()
     }
 
     /// Returns the bytes of every rank, by rank.
     ///
-    /// Errors: `rank-lost` if the run is ending for another rank.
+    /// Errors: `rank-lost` if the run is ending for another rank, `ranks-unreachable`.
     pub fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.counter(self.rank, LENGTH).store(own.len() as u64, Ordering::Relaxed);
-        self.barrier()?;
-        let lengths: Vec<usize> =
-            (0..self.ranks).map(|rank| self.counter(rank, LENGTH).load(Ordering::Relaxed) as usize).collect();
+        let near = self.near_gather(own)?;
+        let Some(far) = &self.far else { return Ok(near) };
+        let bundles = match &far.between {
+            Some(between) => bundle(&self.across(between, &bundle(&near))?),
+            None => Vec::new(),
+        };
+        drop(near);
+        let hosts = unbundle(&self.near_gather(&bundles)?.swap_remove(0))?;
+        let mut all = vec![Vec::new(); self.ranks()];
+        for (host, of_host) in hosts.iter().enumerate() {
+            self.ranks_of(host).zip(unbundle(of_host)?).for_each(|(rank, bytes)| all[rank] = bytes);
+        }
+        self.met(far)?;
+        Ok(all)
+    }
+
+    /// Returns the bytes of every rank of this host, in their order.
+    ///
+    /// Errors: `rank-lost` if the run is ending for another rank.
+    pub fn near_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.counter(self.rank(), LENGTH).store(own.len() as u64, Ordering::Relaxed);
+        self.near_barrier()?;
+        let length = |rank: &usize| self.counter(*rank, LENGTH).load(Ordering::Relaxed) as usize;
+        let lengths: Vec<usize> = self.near.iter().map(length).collect();
         let mut all: Vec<Vec<u8>> = lengths.iter().map(|length| Vec::with_capacity(*length)).collect();
         let longest = lengths.iter().max().copied().unwrap_or(0);
         for start in (0..longest).step_by(MAILBOX * 8) {
             let piece = |length: usize| start.min(length)..(start + MAILBOX * 8).min(length);
-            put(self.mailbox(self.rank), &own[piece(own.len())]);
-            self.barrier()?;
-            for (rank, (into, length)) in all.iter_mut().zip(&lengths).enumerate() {
+            put(self.mailbox(self.rank()), &own[piece(own.len())]);
+            self.near_barrier()?;
+            for ((rank, into), length) in self.near.iter().zip(&mut all).zip(&lengths) {
                 let at = into.len();
                 into.resize(piece(*length).end, 0);
-                take(self.mailbox(rank), &mut into[at..]);
+                take(self.mailbox(*rank), &mut into[at..]);
             }
-            self.barrier()?;
+            self.near_barrier()?;
         }
         if longest == 0 {
             // The next length is not written before all have read this one.
-            self.barrier()?;
+            self.near_barrier()?;
         }
         Ok(all)
+    }
+
+    /// Opens this rank's memory to ranks of other hosts and theirs to this one. Returns how it is read; `None` where all are on one host.
+    /// Every rank must call it. `memory`: a file in memory of `bytes` bytes, as many as each rank's.
+    ///
+    /// Errors: `ranks-unreachable`, `rank-lost`, `thread-not-started`, `host-allocation-failed`.
+    pub fn reach(&self, memory: &File, bytes: Bytes) -> Result<Option<Arc<Reach>>> {
+        let Some(far) = &self.far else { return Ok(None) };
+        let callers = lock(&far.callers).take().expect("memory is opened once");
+        let memory = memory.try_clone().map_err(|err| Error::new("ranks-window", err.to_string()))?;
+        let door = Door::open(callers, Arc::clone(&far.letter), memory, bytes.0)?;
+        let reach = Reach::open(&self.place, &far.letter, door, bytes, &|| self.check());
+        let reach = Arc::new(reach.inspect_err(|_| self.fail())?);
+        let _ = far.reach.set(Arc::clone(&reach));
+        // What is asked before all have met would be of memory that is not filled.
+        self.barrier()?;
+        Ok(Some(reach))
+    }
+
+    fn ranks_of(&self, host: usize) -> impl Iterator<Item = usize> {
+        (0..self.ranks()).filter(move |rank| self.place.hosts[*rank] as usize == host)
+    }
+
+    /// Returns what tells a thread that waits whether the run goes on.
+    pub fn watch(&self) -> Watch {
+        self.window.clone()
+    }
+
+    /// Requires that the run goes on.
+    ///
+    /// Errors: `rank-lost`.
+    pub fn check(&self) -> Result<()> {
+        self.window.check()
     }
 
     /// Tells the others that this rank's trainer has failed, so that they do not wait for it.
@@ -148,14 +312,9 @@ impl Group {
             }
             if look == SPINS && since.is_none() {
                 *since = Some(Instant::now());
-                self.counter(self.rank, WAITS).store(1, Ordering::Relaxed);
+                self.counter(self.rank(), WAITS).store(1, Ordering::Relaxed);
             }
-            if self.window.words()[0].load(Ordering::Relaxed) != 0 {
-                return Err(Error {
-                    exit: Exit::OtherRank,
-                    ..Error::new("rank-lost", "another rank has ended; its supervisor says why")
-                });
-            }
+            self.check()?;
             match look {
                 0..SPINS => std::hint::spin_loop(),
                 SPINS..YIELDS => std::thread::yield_now(),
@@ -170,8 +329,42 @@ impl Group {
     }
 
     fn mailbox(&self, rank: usize) -> &[AtomicU64] {
-        &self.window.words()[STRIDE * (1 + self.ranks) + rank * MAILBOX..][..MAILBOX]
+        let place = self.near.iter().position(|near| *near == rank).expect("a rank of this host");
+        &self.window.words()[STRIDE * (1 + self.ranks()) + place * MAILBOX..][..MAILBOX]
     }
+}
+
+/// A panic of another thread leaves plain data.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes several messages one after the other, each after its length.
+fn bundle(all: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(all.iter().map(|one| 8 + one.len()).sum());
+    for one in all {
+        out.extend((one.len() as u64).to_le_bytes());
+        out.extend(one);
+    }
+    out
+}
+
+/// Reads what `bundle` wrote.
+///
+/// Errors: `rank-lost`.
+fn unbundle(mut bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let mut all = Vec::new();
+    while !bytes.is_empty() {
+        let cut = bytes.split_first_chunk::<8>().and_then(|(length, rest)| {
+            rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)
+        });
+        let Some((one, rest)) = cut else {
+            return Err(crate::errors::lost("another host sent half a message"));
+        };
+        all.push(one.to_vec());
+        bytes = rest;
+    }
+    Ok(all)
 }
 
 /// Writes bytes into a mailbox, which they fit.
@@ -220,8 +413,9 @@ impl Waits {
     }
 }
 
-fn words(ranks: usize) -> usize {
-    STRIDE * (1 + ranks) + ranks * MAILBOX
+/// `near`: the ranks of the host.
+fn words(ranks: usize, near: usize) -> usize {
+    STRIDE * (1 + ranks) + near * MAILBOX
 }
 
 #[cfg(test)]
@@ -235,7 +429,7 @@ mod tests {
         let (file, body) = (File::from(fd), &body);
         std::thread::scope(|scope| {
             let start = |rank| {
-                let group = Group::over(rank, ranks, &file).expect("a window");
+                let group = Group::on_one_host(rank, ranks, &file).expect("a window");
                 scope.spawn(move || body(group))
             };
             let threads: Vec<_> = (0..ranks).map(start).collect();
@@ -271,9 +465,9 @@ mod tests {
         let fd = rustix::fs::memfd_create("plimsoll-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
         let file = File::from(fd);
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-        let place = |rank| Place { rank, ranks: 2, window: path.clone().into() };
+        let place = |rank| Place::on_one_host(rank, 2, path.clone().into());
         assert_eq!(Waits::read(&place(0)), None, "no trainer has come yet");
-        let [zero, one] = [0, 1].map(|rank| Group::over(rank, 2, &file).expect("a window"));
+        let [zero, one] = [0, 1].map(|rank| Group::on_one_host(rank as usize, 2, &file).expect("a window"));
         assert_eq!(Waits::read(&place(1)), Some(Waits::default()));
         let waits = |rank| Waits::read(&place(rank)).expect("it is there");
         std::thread::scope(|scope| {

@@ -5,6 +5,8 @@ use plimsoll_base::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// Bytes of a value that is compared; longer ones are compared by their beginning and length.
 const VALUE_BYTES_MAX: usize = 256;
@@ -17,14 +19,21 @@ const ALIKE_BYTES_MAX: usize = 48 << 10;
 pub struct Hello {
     pub rank: u32,
     pub ranks: u32,
+    /// Ranks that its launcher counts on its host.
+    pub local_ranks: u32,
     pub host: String,
     pub pid: u32,
-    /// The kernel's id of this boot: equal on one host only.
-    pub boot_id: String,
+    /// What tells hosts apart: the kernel's boot, and the namespaces of processes and of the network. Ranks of one site see
+    /// each other in /proc and share memory.
+    pub site: String,
     /// Processors that this process may use, as `0-3,8`.
     pub cpus: String,
     /// UUID of the card; none on CPUs.
     pub card: Option<String>,
+    /// The window that its supervisor made.
+    pub window: PathBuf,
+    /// Where its trainer listens for those of other hosts, if its launcher counts several.
+    pub address: Option<SocketAddr>,
     /// What must be equal on all ranks, by name: build, machine type, driver, keys of the run file.
     pub alike: BTreeMap<String, String>,
 }
@@ -34,13 +43,17 @@ pub struct Hello {
 pub struct Member {
     pub rank: u32,
     pub host: String,
+    /// The number of its host: hosts count from 0 in the order of their first ranks.
+    pub site: u32,
+    /// Where its trainer listens for those of other hosts.
+    pub address: Option<SocketAddr>,
     /// Of its supervisor.
     pub pid: u32,
     pub cpus: String,
 }
 
 impl Hello {
-    /// Describes this process. `alike`: what must be equal on all ranks; the process-id namespace is added.
+    /// Describes this process. `alike`: what must be equal on all ranks.
     pub fn of_this_process(
         launch: &Launch,
         card: Option<String>,
@@ -49,24 +62,55 @@ impl Hello {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_string();
         let status = read("/proc/self/status");
         let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-        let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        let alike = alike.into_iter().chain([("pid namespace".into(), namespace.display().to_string())]);
+        let link = |path: &str| fs::read_link(path).unwrap_or_default().display().to_string();
+        let boot = read("/proc/sys/kernel/random/boot_id");
+        let site = format!("{boot} {} {}", link("/proc/self/ns/pid"), link("/proc/self/ns/net"));
         Hello {
             rank: launch.rank,
             ranks: launch.ranks,
+            local_ranks: launch.local_ranks,
             host: short(&read("/proc/sys/kernel/hostname")),
             pid: std::process::id(),
-            boot_id: short(&read("/proc/sys/kernel/random/boot_id")),
+            site: short(&site),
             cpus: short(cpus.unwrap_or_default().trim()),
             card,
-            alike: bounded(alike),
+            window: PathBuf::new(),
+            address: None,
+            alike: bounded(alike.into_iter()),
         }
     }
 
-    pub fn member(&self) -> Member {
-        let Hello { rank, host, pid, cpus, .. } = self;
-        Member { rank: *rank, host: host.clone(), pid: *pid, cpus: cpus.clone() }
+    /// Returns what the others learn of it. `site`: the number of its host.
+    pub(crate) fn member(&self, site: u32) -> Member {
+        let Hello { rank, host, pid, cpus, address, .. } = self;
+        let (host, cpus) = (host.clone(), cpus.clone());
+        Member { rank: *rank, host, site, address: *address, pid: *pid, cpus }
     }
+
+    /// Returns `rank 2 (host a, pid 1234)`.
+    pub(crate) fn words(&self) -> String {
+        self.member(0).words()
+    }
+
+    /// Whether its launcher counts all ranks on one host.
+    pub(crate) fn is_of_one_host(&self) -> bool {
+        self.local_ranks == self.ranks
+    }
+}
+
+/// Returns all ranks as members, and for each the window of its host, which is that of its first rank. `all`: in order of rank.
+pub(crate) fn members_of(all: &[&Hello]) -> Vec<(Member, PathBuf)> {
+    let mut sites: Vec<&Hello> = Vec::new();
+    let mut members = Vec::with_capacity(all.len());
+    for &hello in all {
+        let known = sites.iter().position(|first| first.site == hello.site);
+        let site = known.unwrap_or_else(|| {
+            sites.push(hello);
+            sites.len() - 1
+        });
+        members.push((hello.member(site as u32), sites[site].window.clone()));
+    }
+    members
 }
 
 impl Member {
@@ -98,7 +142,7 @@ fn bounded(alike: impl Iterator<Item = (String, String)>) -> BTreeMap<String, St
 ///
 /// Errors: `ranks-environment`, `ranks-hosts`, `card-shared`, `ranks-differ`.
 pub(crate) fn admit(joined: &[&Hello], new: &Hello) -> Result<()> {
-    let (first, who) = (joined[0], new.member().words());
+    let (first, who) = (joined[0], new.words());
     if new.ranks != first.ranks || new.rank >= first.ranks {
         let message = format!("{who} is one of {} ranks, and rank 0 of {}", new.ranks, first.ranks);
         return Err(Error::usage("ranks-environment", message).hint(
@@ -111,10 +155,12 @@ pub(crate) fn admit(joined: &[&Hello], new: &Hello) -> Result<()> {
             .fact(format!("hosts {} and {}", twin.host, new.host))
             .hint("give each process its own rank; a process of an earlier start may still be there"));
     }
-    if new.boot_id != first.boot_id {
-        let message = format!("{who} is on another host than rank 0 (host {})", first.host);
-        return Err(Error::usage("ranks-hosts", format!("{message}: several hosts are not built yet"))
-            .hint("start all ranks on one host: `plimsoll train RUN --ranks N`"));
+    if new.site != first.site && (new.address.is_none() || first.address.is_none()) {
+        let message =
+            format!("{who} is on another host or in another container than rank 0 (host {})", first.host);
+        return Err(Error::usage("ranks-hosts", format!("{message}, and its launcher counts all ranks on one"))
+            .hint("start all ranks of a host in one container")
+            .hint("start several hosts with --hosts H --host-rank h --join ADDRESS on each, or with a launcher that counts them"));
     }
     let shares = |other: &&&Hello| other.card.is_some() && other.card == new.card;
     if let Some(other) = joined.iter().find(shares) {
@@ -143,13 +189,8 @@ fn differs(first: &Hello, new: &Hello, name: &str, here: Option<&str>, there: Op
     let shown = |value: Option<&str>| value.unwrap_or("nothing").to_string();
     let message =
         format!("{name} is {} on rank {} and {} on rank {}", shown(here), first.rank, shown(there), new.rank);
-    let hint = match name {
-        "pid namespace" => "start all ranks in one container",
-        _ => "start all ranks with the same program, run file, --set and PLIMSOLL__ variables",
-    };
-    Error::usage("ranks-differ", message)
-        .fact(format!("{}, {}", first.member().words(), new.member().words()))
-        .hint(hint)
+    let hint = "start all ranks with the same program, run file, --set and PLIMSOLL__ variables";
+    Error::usage("ranks-differ", message).fact(format!("{}, {}", first.words(), new.words())).hint(hint)
 }
 
 #[cfg(test)]
@@ -160,11 +201,14 @@ mod tests {
         Hello {
             rank,
             ranks: 4,
+            local_ranks: 4,
             host: "a".into(),
             pid: 100 + rank,
-            boot_id: "b".into(),
+            site: "b".into(),
             cpus: "0-3".into(),
             card: Some(format!("GPU-{rank}")),
+            window: format!("/proc/{rank}/fd/3").into(),
+            address: None,
             alike: BTreeMap::from([("build".into(), "1".into()), ("run file: seed".into(), "7".into())]),
         }
     }
@@ -190,9 +234,9 @@ mod tests {
                 "two processes are rank 1: pid 101 and pid 102",
             ),
             (
-                Hello { boot_id: "c".into(), ..hello(2) },
+                Hello { site: "c".into(), ..hello(2) },
                 "ranks-hosts",
-                "rank 2 (host a, pid 102) is on another host",
+                "rank 2 (host a, pid 102) is on another host or in another container than rank 0 (host a), and",
             ),
             (
                 Hello { card: Some("GPU-1".into()), ..hello(2) },
@@ -216,6 +260,22 @@ mod tests {
         let free = Hello { card: None, cpus: "4".into(), ..hello(2) };
         let first = Hello { card: None, ..hello(0) };
         assert_eq!(admit(&[&first], &free), Ok(()));
+        // Of several hosts all listen.
+        let far = |rank: u32| Hello { address: Some(([10, 0, 0, 1], 7).into()), ..hello(rank) };
+        assert_eq!(admit(&[&far(0)], &Hello { site: "c".into(), ..far(2) }), Ok(()));
+    }
+
+    #[test]
+    fn hosts_count_in_the_order_of_their_first_ranks_whose_windows_they_use() {
+        let on = |rank: u32, site: &str| Hello { site: site.into(), ..hello(rank) };
+        let all = [on(0, "x"), on(1, "y"), on(2, "x"), on(3, "z")];
+        let found = members_of(&all.iter().collect::<Vec<_>>());
+        let found: Vec<(u32, &str)> =
+            found.iter().map(|(member, window)| (member.site, window.to_str().expect("plain"))).collect();
+        assert_eq!(
+            found,
+            [(0, "/proc/0/fd/3"), (1, "/proc/1/fd/3"), (0, "/proc/0/fd/3"), (2, "/proc/3/fd/3")]
+        );
     }
 
     #[test]
@@ -234,11 +294,8 @@ mod tests {
         let hello = Hello::of_this_process(&launch, None, long);
         let bytes = serde_json::to_vec(&hello).expect("plain data").len();
         assert!(bytes <= crate::wire::FRAME_BYTES_MAX, "{bytes}");
-        assert!(!hello.boot_id.is_empty() && !hello.cpus.is_empty() && !hello.host.is_empty(), "{hello:?}");
-        let again = Hello::of_this_process(&launch, None, []);
-        assert_eq!(
-            again.alike["pid namespace"],
-            std::fs::read_link("/proc/self/ns/pid").expect("/proc").display().to_string()
-        );
+        assert!(!hello.site.is_empty() && !hello.cpus.is_empty() && !hello.host.is_empty(), "{hello:?}");
+        let namespace = std::fs::read_link("/proc/self/ns/pid").expect("/proc").display().to_string();
+        assert!(hello.site.contains(&namespace), "{}", hello.site);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Nothing outlives it: a rank dies with it, as a trainer dies with its supervisor.
 
-use crate::environment::{LAUNCH_VARIABLE, Launcher};
+use crate::environment::{LAUNCH_VARIABLE, Launcher, Starts};
 use crate::lines::Lines;
 use crate::token::{TOKEN_VARIABLE, random_secret};
 use plimsoll_base::{Error, Exit, Result};
@@ -27,7 +27,9 @@ const KILL_AFTER: Duration = Duration::from_secs(12);
 
 /// What to start, and by which descriptors this process hears of signals.
 pub struct Start<'a> {
-    pub ranks: u32,
+    pub starts: &'a Starts,
+    /// What the user gave all hosts as the job's secret.
+    pub secret: Option<&'a str>,
     /// Arguments of this program for each rank.
     pub args: &'a [OsString],
     pub env: &'a [(String, String)],
@@ -40,20 +42,50 @@ pub struct Start<'a> {
 /// Starts the ranks and waits for their ends. Returns the exit code of the rank that failed first for a reason of its own,
 /// else 0.
 ///
-/// Errors: `rank-not-started`.
+/// Errors: `rank-not-started`; `ranks-token` where several hosts have no secret.
 pub fn launch(start: &Start<'_>) -> Result<u8> {
-    let secret = random_secret().map_err(|err| not_started("the kernel's random numbers", &err))?;
-    // Free at this moment; the rank that finds it taken tries the next ones, and the others find it by the token.
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    let port = port.map_err(|err| not_started("a port of 127.0.0.1", &err))?.port();
-    let mut running =
-        Running { ranks: Vec::new(), lines: Lines::new(start.ranks as usize), ends: Vec::new() };
-    for rank in 0..start.ranks {
+    let at = Joining::of(start)?;
+    let Starts { first, count, ranks, .. } = *start.starts;
+    let lines = Lines::of_ranks(first as usize, count as usize);
+    let mut running = Running { ranks: Vec::new(), first, lines, ends: Vec::new() };
+    for rank in first..first + count {
         // Those that were started before die with their handles; see `Drop`.
-        running.ranks.push(one(start, rank, port, &secret)?);
+        running.ranks.push(one(start, (rank, ranks), &at)?);
     }
     running.wait_for_all(start);
     Ok(exit_code(&running.ends))
+}
+
+/// How the ranks find one another, and what keeps strangers out.
+struct Joining {
+    address: String,
+    port: u16,
+    secret: String,
+}
+
+impl Joining {
+    fn of(start: &Start<'_>) -> Result<Joining> {
+        let Starts { hosts, address, port, id, .. } = start.starts;
+        if *hosts == 1 {
+            let secret = random_secret().map_err(|err| not_started("the kernel's random numbers", &err))?;
+            // Free at this moment; the rank that finds it taken tries the next ones, and the others find it by the token.
+            let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+            let port = free.map_err(|err| not_started("a port of 127.0.0.1", &err))?.port();
+            return Ok(Joining { address: address.clone(), port, secret });
+        }
+        match (start.secret, id.is_empty()) {
+            (None, true) => {
+                let message = "--join without PLIMSOLL_TOKEN: all who reach the port could join the run";
+                Err(Error::usage("ranks-token", message).hint(
+                    "set PLIMSOLL_TOKEN to one secret on all hosts, a new one for each start of the job",
+                ))
+            }
+            (secret, _) => {
+                let secret = format!("{}:{id}", secret.unwrap_or_default());
+                Ok(Joining { address: address.clone(), port: *port, secret })
+            }
+        }
+    }
 }
 
 /// Makes a rank that `train --ranks` started die with it. Called by each rank when it begins.
@@ -82,17 +114,19 @@ struct Rank {
     status: Option<ExitStatus>,
 }
 
-fn one(start: &Start<'_>, rank: u32, port: u16, secret: &str) -> Result<Rank> {
+fn one(start: &Start<'_>, (rank, ranks): (u32, u32), at: &Joining) -> Result<Rank> {
     let program = std::env::current_exe().ok().filter(|path| path.is_file());
     let mut command = Command::new(program.unwrap_or_else(|| "/proc/self/exe".into()));
     command.args(start.args).envs(start.env.iter().map(|(key, value)| (key, value)));
-    command.env(LAUNCH_VARIABLE, format!("{rank}/{}:{port}:{}", start.ranks, std::process::id()));
+    let (Starts { first, count, .. }, pid) = (start.starts, std::process::id());
+    let Joining { address, port, secret } = at;
+    command.env(LAUNCH_VARIABLE, format!("{rank}/{ranks}:{first}/{count}:{port}:{pid}:{address}"));
     command.env(TOKEN_VARIABLE, secret).stderr(Stdio::piped());
     if rank > 0 {
         // The summary is rank 0's.
         command.stdin(Stdio::null()).stdout(Stdio::null());
     }
-    let failed = |err: std::io::Error| not_started(&format!("rank {rank} of {}", start.ranks), &err);
+    let failed = |err: std::io::Error| not_started(&format!("rank {rank} of {ranks}"), &err);
     let mut child = command.spawn().map_err(failed)?;
     let stderr = child.stderr.take().expect("it was asked for as a pipe");
     let flags = rustix::fs::fcntl_getfl(&stderr).unwrap_or(OFlags::empty());
@@ -104,6 +138,8 @@ fn one(start: &Start<'_>, rank: u32, port: u16, secret: &str) -> Result<Rank> {
 
 struct Running {
     ranks: Vec<Rank>,
+    /// The number of the first.
+    first: u32,
     lines: Lines,
     /// Codes of the ranks that ended, in that order.
     ends: Vec<u8>,
@@ -167,7 +203,7 @@ impl Running {
                         break;
                     }
                     Ok(length) => {
-                        if number == 0 {
+                        if number == 0 && self.first == 0 {
                             // The terminal may be gone; the run continues.
                             let _ = std::io::stderr().write_all(&chunk[..length]);
                         }
@@ -184,12 +220,14 @@ impl Running {
     fn reap(&mut self) -> bool {
         let mut has_failed = false;
         let running = self.ranks.iter_mut().enumerate().filter(|(_, rank)| rank.status.is_none());
+        let first = self.first as usize;
         for (number, rank) in running {
             if let Ok(Some(status)) = rank.child.try_wait() {
                 rank.status = Some(status);
                 let code = status.code().map_or(Exit::Killed as u8, |code| code as u8);
                 if let Some(signal) = status.signal() {
                     let pid = rank.child.id();
+                    let number = first + number;
                     print(&[format!(
                         "rank {number}: its supervisor, pid {pid}, was killed by signal {signal}"
                     )]);

@@ -1,6 +1,6 @@
-//! The ranks of a run: processes on one host that train one model. Owns how a rank learns its number (`environment.rs`), how
+//! The ranks of a run: processes on one host or several that train one model. Owns how a rank learns its number (`environment.rs`), how
 //! ranks are started (`launch.rs`), find and check one another (`rendezvous.rs`, `hello.rs`, `token.rs`), hear that all live
-//! (`link.rs`), agree on what ended the run (`verdict.rs`), what a trainer gets of it (`place.rs`), and what those who watch the
+//! (`link.rs`), reach those of other hosts (`hosts/`), agree on what ended the run (`verdict.rs`), what a trainer gets of it (`place.rs`), and what those who watch the
 //! run see of all ranks (`board.rs`).
 //!
 //! Every message is bounded, every wait has a deadline, every failure has a name. Clocks are monotonic and never compared
@@ -11,6 +11,8 @@ mod environment;
 mod errors;
 mod group;
 mod hello;
+mod hosts;
+mod knock;
 mod launch;
 mod lines;
 mod link;
@@ -23,9 +25,10 @@ mod window;
 mod wire;
 
 pub use board::{Beat, Row, State, slowest};
-pub use environment::{Flags, Found, LAUNCH_VARIABLE, Launch, Launcher, RANKS_MAX, read};
-pub use group::{Group, Waits};
+pub use environment::{Flags, Found, LAUNCH_VARIABLE, Launch, Launcher, RANKS_MAX, Starts, read};
+pub use group::{Group, Waits, Watch};
 pub use hello::{Hello, Member};
+pub use hosts::Reach;
 pub use launch::{Start, die_with_launcher, launch};
 pub use link::{Link, Order, Outcome};
 pub use place::Place;

@@ -74,6 +74,8 @@ struct Block {
 
 #[derive(Debug)]
 pub(crate) struct Lines {
+    /// The number of the first rank of this host; ranks are given by their places after it.
+    first: usize,
     splitters: Vec<Splitter>,
     /// The block that a rank's next line may belong to.
     open: Vec<Option<Block>>,
@@ -83,8 +85,9 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    pub(crate) fn new(ranks: usize) -> Lines {
+    pub(crate) fn of_ranks(first: usize, ranks: usize) -> Lines {
         Lines {
+            first,
             splitters: (0..ranks).map(|_| Splitter::default()).collect(),
             open: (0..ranks).map(|_| None).collect(),
             held: VecDeque::new(),
@@ -97,7 +100,7 @@ impl Lines {
         let mut lines = Vec::new();
         self.splitters[rank].push(bytes, |line| lines.push(line));
         for line in lines {
-            if rank == 0 {
+            if self.first + rank == 0 {
                 if is_head(&line) {
                     self.remember(line);
                 }
@@ -136,7 +139,9 @@ impl Lines {
                 continue;
             }
             if !self.shown.contains(&block.lines[0]) {
-                text.extend(block.lines.iter().map(|line| format!("rank {}: {line}", block.rank)));
+                text.extend(
+                    block.lines.iter().map(|line| format!("rank {}: {line}", self.first + block.rank)),
+                );
                 self.remember(block.lines[0].clone());
             }
         }
@@ -166,7 +171,7 @@ mod tests {
     #[test]
     fn errors_and_warnings_of_the_others_are_shown_once_with_their_rank() {
         let now = Instant::now();
-        let mut lines = Lines::new(3);
+        let mut lines = Lines::of_ranks(0, 3);
         lines.push(1, b"step 1/9 reward 0.5\nwarning[no-score]: no sam", now);
         lines.push(1, b"ple\n  fact\nhint: grade one\nstep 2/9\nnote: x\n", now);
         let warning = ["rank 1: warning[no-score]: no sample", "rank 1:   fact", "rank 1: hint: grade one"];
@@ -180,7 +185,7 @@ mod tests {
     #[test]
     fn what_rank_0_says_is_not_said_again() {
         let now = Instant::now();
-        let mut lines = Lines::new(3);
+        let mut lines = Lines::of_ranks(0, 3);
         lines.push(1, b"error[ranks-method]: not yet\nhint: one rank\n", now);
         lines.push(2, b"error[ranks-method]: not yet\nhint: one rank\n", now);
         assert_eq!(lines.show(now, false), [""; 0]);
@@ -195,12 +200,16 @@ mod tests {
         lines.push(1, b"error[rank-lost]: rank 0 is gone\n", now);
         lines.push(2, b"error[rank-lost]: rank 0 is gone\n", now);
         assert_eq!(lines.show(now, true), ["rank 1: error[rank-lost]: rank 0 is gone"]);
+        // Where rank 0 is on another host, the first of this one has no voice of its own.
+        let mut lines = Lines::of_ranks(2, 2);
+        lines.push(0, b"error[x]: y\n", now);
+        assert_eq!(lines.show(now, true), ["rank 2: error[x]: y"]);
     }
 
     #[test]
     fn a_rank_that_writes_without_end_costs_a_bounded_buffer() {
         let now = Instant::now();
-        let mut lines = Lines::new(2);
+        let mut lines = Lines::of_ranks(0, 2);
         lines.push(1, &vec![b'x'; 1 << 20], now);
         lines.push(1, b"\nerror[a]: b\n", now);
         (0..1000).for_each(|_| lines.push(1, b"  fact\n", now));

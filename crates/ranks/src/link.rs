@@ -8,7 +8,7 @@ use crate::board::{Beat, Row};
 use crate::hello::Member;
 use crate::message::Message;
 use crate::place::Place;
-use crate::rendezvous::{Meeting, Wires};
+use crate::rendezvous::{Mail, Meeting, Wires};
 use crate::verdict::{Cause, Ending, News, Ranks, SILENCE_MAX, Verdict};
 use crate::window::{Window, abort};
 use crate::wire::{Wire, wait};
@@ -68,6 +68,8 @@ pub struct Link {
     /// Wakes the thread.
     wake: UnixStream,
     thread: Option<thread::JoinHandle<()>>,
+    /// Kept for the trainer.
+    _mail: Option<Mail>,
 }
 
 #[derive(Debug, Default)]
@@ -115,7 +117,7 @@ impl Link {
     ///
     /// Errors: `thread-not-started`.
     pub fn start(meeting: Meeting, wait_max: Duration) -> Result<Link> {
-        let Meeting { place, members, wires } = meeting;
+        let Meeting { place, members, wires, window, mail } = meeting;
         let refused = |err: std::io::Error| {
             Error::new("thread-not-started", format!("the link between ranks: {err}"))
                 .hint("check the limits on threads and open files: ulimit -u, ulimit -n")
@@ -130,19 +132,19 @@ impl Link {
         let shared = Arc::new(Mutex::new(Shared::default()));
         let end = End { shared: Arc::clone(&shared), ring, woken, window: place.window.clone(), asked: 0 };
         let work: Box<dyn FnOnce() + Send> = match wires {
-            Wires::Hub { window, others } => {
+            Wires::Hub(others) => {
                 let ranks = Ranks::new(&members, wait_max, Instant::now());
-                let hub = Hub { end, ranks, others, window };
+                let hub = Hub { end, ranks, others, _window: window };
                 Box::new(move || hub.run())
             }
             Wires::Joined(wire) => {
-                let joined = Joined { end, wire, hub: members[0].clone(), ranks: place.ranks };
+                let joined = Joined { end, wire, hub: members[0].clone(), ranks: place.ranks, window };
                 Box::new(move || joined.run())
             }
         };
         let thread = thread::Builder::new().name("link".into()).stack_size(STACK_BYTES);
         let thread = Some(thread.spawn(work).map_err(refused)?);
-        Ok(Link { place, members, shared, bell, wake, thread })
+        Ok(Link { place, members, shared, bell, wake, thread, _mail: mail })
     }
 
     /// Returns a descriptor that becomes readable when there is an order.
@@ -285,7 +287,7 @@ struct Hub {
     /// Connections to the ranks from 1.
     others: Vec<Wire>,
     /// Kept open as long as the run lasts.
-    window: Window,
+    _window: Option<Window>,
 }
 
 impl Hub {
@@ -317,7 +319,8 @@ impl Hub {
                 match news {
                     News::Verdict(mut verdict) => {
                         decided = Some(now);
-                        if verdict.cause == Cause::Silent && is_stopped(verdict.member.pid) {
+                        let member = &verdict.member;
+                        if verdict.cause == Cause::Silent && member.site == 0 && is_stopped(member.pid) {
                             verdict.sentence += ", because a signal has stopped it";
                         }
                         self.tell(&Message::Verdict(verdict.clone()));
@@ -338,8 +341,6 @@ impl Hub {
         self.others.iter_mut().for_each(|wire| wire.flush(FAREWELL));
         lock(&self.end.shared).rows = self.ranks.rows(Instant::now());
         self.end.settle();
-        // The window lives until here.
-        drop(self.window);
     }
 
     fn read(&mut self, now: Instant) {
@@ -398,6 +399,8 @@ struct Joined {
     wire: Wire,
     hub: Member,
     ranks: u32,
+    /// The window of this host, at its first rank.
+    window: Option<Window>,
 }
 
 impl Joined {
@@ -438,7 +441,10 @@ impl Joined {
             }
             let has_verdict = lock(&self.end.shared).verdict.is_some();
             let is_late = told.is_some_and(|at| now.saturating_duration_since(at) >= VERDICT_MAX);
-            if self.end.is_dropped() || told.is_some() && (is_well || has_verdict || is_late) {
+            // Others of this host use the window until the run is over; then rank 0 closes the connection.
+            let silent = now.saturating_duration_since(heard) >= SILENCE_MAX;
+            let may_go = is_well && (self.window.is_none() || self.wire.over().is_some() || silent);
+            if self.end.is_dropped() || told.is_some() && (may_go || has_verdict || !is_well && is_late) {
                 break;
             }
         }

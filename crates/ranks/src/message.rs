@@ -7,6 +7,16 @@ use crate::verdict::{Ending, Verdict};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+/// What a connection between trainers is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Way {
+    /// For what first ranks of hosts exchange.
+    Group,
+    /// To read the memory of who is dialled.
+    Read,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Message {
@@ -14,7 +24,7 @@ pub(crate) enum Message {
     Hello(Hello),
     /// To those that joined: who is not there yet.
     Wait { missing: Vec<u32> },
-    /// To all: who they are.
+    /// To each: who they are, and the window of its host.
     Welcome { members: Vec<Member>, window: PathBuf },
     /// The run does not begin.
     Refuse(Told),
@@ -26,4 +36,8 @@ pub(crate) enum Message {
     Ended(Ending),
     /// The run ends, and why.
     Verdict(Verdict),
+    /// A trainer's first message to one of another host: who it is, and what the connection is for.
+    Knock { rank: u32, way: Way },
+    /// The answer to it.
+    Open,
 }

@@ -1,4 +1,5 @@
-//! What a trainer knows of the other ranks: its number, how many they are, and the memory that all of them share.
+//! What a trainer knows of the other ranks: its number, how many they are, which are on its host, the memory that those share,
+//! and how it reaches the others.
 
 use plimsoll_base::{Error, Result};
 use std::fs::File;
@@ -9,15 +10,32 @@ use std::path::PathBuf;
 const RANK: &str = "PLIMSOLL_RANK";
 /// Path of the window.
 const WINDOW: &str = "PLIMSOLL_WINDOW";
+/// The hosts of all ranks, by rank, as `0 0 1 1`; empty where all are on one.
+const HOSTS: &str = "PLIMSOLL_RANK_HOSTS";
+/// `NUMBER PATH`: the descriptor at which this trainer listens for those of other hosts, and the path of the letter on them.
+const LETTER: &str = "PLIMSOLL_RANK_LETTER";
 
 /// The place of a trainer among the ranks of its run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub rank: u32,
     pub ranks: u32,
-    /// A file in memory, of one page until a trainer makes it larger: `/proc/PID/fd/N` of rank 0's supervisor. Its first four
-    /// bytes are a `u32` that is not 0 once a supervisor wants all trainers to end.
+    /// The host of each rank, by rank; they count from 0 in the order of their first ranks.
+    pub hosts: Vec<u32>,
+    /// A file in memory, of one page until a trainer makes it larger: `/proc/PID/fd/N` of the supervisor of this host's first
+    /// rank. Its first four bytes are a `u32` that is not 0 once a supervisor wants all trainers to end.
     pub window: PathBuf,
+    /// How it reaches the trainers of other hosts, if there are any.
+    pub away: Option<Away>,
+}
+
+/// What a supervisor leaves its trainer, so that it finds those of other hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Away {
+    /// Of the socket at which this trainer listens, which its supervisor opened.
+    pub listener: i32,
+    /// A file in memory with the addresses of all trainers and the job's token; see `hosts::Letter`.
+    pub letter: PathBuf,
 }
 
 impl Place {
@@ -28,39 +46,82 @@ impl Place {
         Place::of(&|name| std::env::var(name).ok())
     }
 
+    /// Returns a place where all ranks are on one host.
+    pub fn on_one_host(rank: u32, ranks: u32, window: PathBuf) -> Place {
+        Place { rank, ranks, hosts: vec![0; ranks as usize], window, away: None }
+    }
+
+    /// Returns the ranks of this rank's host, ascending.
+    pub fn near(&self) -> Vec<usize> {
+        let own = self.hosts[self.rank as usize];
+        (0..self.hosts.len()).filter(|&rank| self.hosts[rank] == own).collect()
+    }
+
+    /// Whether hosts count from 0 in the order of their first ranks.
+    fn counts_hosts(&self) -> bool {
+        let mut next = 0;
+        self.hosts.iter().all(|&host| {
+            let is_next = host <= next;
+            next = next.max(host + 1);
+            is_next
+        })
+    }
+
+    /// Returns the first rank of each host, by host.
+    pub(crate) fn firsts(&self) -> Vec<usize> {
+        let hosts = self.hosts.iter().max().map_or(0, |last| *last as usize + 1);
+        (0..hosts).filter_map(|host| self.hosts.iter().position(|of| *of as usize == host)).collect()
+    }
+
     /// True once the supervisors have decided that the run is over: what this trainer does is of no use any more.
     pub fn is_over(&self) -> bool {
         let mut flag = [0; 4];
-        // Without rank 0's supervisor there is no window, and no run.
+        // Without the supervisor of the host's first rank there is no window, and no run.
         let read = File::open(&self.window).and_then(|file| file.read_exact_at(&mut flag, 0));
         read.is_err() || flag != [0; 4]
     }
 
     pub fn of(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Place>> {
         let Some(text) = get(RANK).filter(|text| !text.is_empty()) else { return Ok(None) };
-        let parsed = text
-            .split_once('/')
-            .and_then(|(rank, ranks)| Some((rank.parse::<u32>().ok()?, ranks.parse::<u32>().ok()?)));
-        match (parsed, get(WINDOW).filter(|path| !path.is_empty())) {
-            (Some((rank, ranks)), Some(window)) if rank < ranks => {
-                Ok(Some(Place { rank, ranks, window: window.into() }))
-            }
-            (_, window) => {
-                let message = format!("{RANK} = {text:?}, {WINDOW} = {:?}", window.unwrap_or_default());
-                Err(Error::usage("ranks-environment", message)
-                    .hint(format!("unset {RANK}: supervisors set it for their trainers")))
-            }
-        }
+        let value = |name: &str| get(name).unwrap_or_default();
+        let parsed = || -> Option<Place> {
+            let (rank, ranks) = text.split_once('/')?;
+            let (rank, ranks) = (rank.parse::<u32>().ok()?, ranks.parse::<u32>().ok()?);
+            let window = Some(value(WINDOW)).filter(|path| !path.is_empty())?.into();
+            let hosts = value(HOSTS);
+            let place = match hosts.is_empty() {
+                true => Place::on_one_host(rank, ranks, window),
+                false => {
+                    let hosts = hosts.split(' ').map(|host| host.parse().ok()).collect::<Option<_>>()?;
+                    let (letter, number) = (value(LETTER), |text: &str| text.parse().ok());
+                    let (listener, path) = letter.split_once(' ')?;
+                    let away = Away { listener: number(listener)?, letter: path.into() };
+                    Place { rank, ranks, hosts, window, away: Some(away) }
+                }
+            };
+            let is_whole = rank < ranks && place.hosts.len() == ranks as usize && place.counts_hosts();
+            is_whole.then_some(place)
+        };
+        parsed().map(Some).ok_or_else(|| {
+            let read = [WINDOW, HOSTS, LETTER].map(|name| format!(", {name} = {:?}", value(name)));
+            Error::usage("ranks-environment", format!("{RANK} = {text:?}{}", read.concat()))
+                .hint(format!("unset {RANK}: supervisors set it for their trainers"))
+        })
     }
 
     /// Returns the variables by which a supervisor tells its trainer its place; empty values for a run of one rank, so that
     /// a run within a run does not take its parent's.
     pub fn variables(place: Option<&Place>) -> Vec<(String, String)> {
-        let (rank, window) = match place {
-            Some(Place { rank, ranks, window }) => (format!("{rank}/{ranks}"), window.display().to_string()),
-            None => (String::new(), String::new()),
-        };
-        vec![(RANK.into(), rank), (WINDOW.into(), window)]
+        let mut values = [const { String::new() }; 4];
+        if let Some(Place { rank, ranks, hosts, window, away }) = place {
+            values[0] = format!("{rank}/{ranks}");
+            values[1] = window.display().to_string();
+            if let Some(Away { listener, letter }) = away {
+                values[2] = hosts.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+                values[3] = format!("{listener} {}", letter.display());
+            }
+        }
+        [RANK, WINDOW, HOSTS, LETTER].map(String::from).into_iter().zip(values).collect()
     }
 }
 
@@ -70,11 +131,21 @@ mod tests {
 
     #[test]
     fn a_place_is_read_as_it_was_written() {
-        let place = Place { rank: 2, ranks: 4, window: "/proc/7/fd/5".into() };
+        let one = Place::on_one_host(2, 4, "/proc/7/fd/5".into());
+        let away = Some(Away { listener: 9, letter: "/proc/7/fd/8".into() });
+        let two = Place { hosts: vec![0, 1, 1, 0], away, ..one.clone() };
         let read = |written: Vec<(String, String)>| {
             Place::of(&|name| Some(written.iter().find(|(key, _)| key == name)?.1.clone()))
         };
-        assert_eq!(read(Place::variables(Some(&place))), Ok(Some(place)));
+        for place in [&one, &two] {
+            assert_eq!(read(Place::variables(Some(place))).as_ref(), Ok(&Some(place.clone())));
+        }
+        assert_eq!((one.near(), two.near()), (vec![0, 1, 2, 3], vec![1, 2]));
+        assert_eq!((one.firsts(), two.firsts()), (vec![0], vec![0, 1]));
+        for hosts in [vec![0, 1], vec![0, 2, 1, 0], vec![1, 0, 0, 0]] {
+            let wrong = Place { hosts, ..two.clone() };
+            assert_eq!(read(Place::variables(Some(&wrong))).expect_err("no hosts").slug, "ranks-environment");
+        }
         assert_eq!(read(Place::variables(None)), Ok(None));
         assert_eq!(read(Vec::new()), Ok(None));
         for (rank, window) in [("4/4", "/x"), ("1", "/x"), ("1/4", ""), ("a/4", "/x")] {

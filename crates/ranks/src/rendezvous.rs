@@ -6,28 +6,28 @@
 
 use crate::environment::Launch;
 use crate::errors::{Told, interrupted, lost};
-use crate::hello::{Hello, Member, admit};
+use crate::hello::{Hello, Member, admit, members_of};
+use crate::hosts::{Letter, Posted};
+use crate::knock::{ACCEPTS_MAX, Answer, Dialled, HANDSHAKE_MAX, STRANGERS_MAX, Step, Stranger};
 use crate::message::Message;
 use crate::place::Place;
-use crate::token::{NONCE_BYTES, Nonce, PROOF_BYTES, Side, Token, random_bytes};
+use crate::token::Token;
 use crate::window::Window;
 use crate::wire::{Wire, wait};
 use plimsoll_base::{Error, Result};
 use std::fmt::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::AsFd;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// First bytes of both sides: the protocol and its version.
-const MAGIC: [u8; 16] = *b"plimsoll-ranks/1";
 /// Ports that rank 0 tries: torchrun's agent may hold the first one itself.
 const PORTS_TRIED: u16 = 9;
-/// From a connection's start until it has proved that it belongs to the job and said hello.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-/// Connections without proof that are held; one more drops the oldest.
-const STRANGERS_MAX: usize = 32;
-/// Connections taken per turn of the loop.
-const ACCEPTS_MAX: usize = 16;
+/// Addresses of a name that are tried.
+const IPS_TRIED: usize = 8;
+/// All interfaces: of both families, or where there is no IPv6 of one.
+const EVERYWHERE: [IpAddr; 2] = [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
 const TURN: Duration = Duration::from_millis(100);
 /// How often those that joined hear who is missing.
 const WAIT_EVERY: Duration = Duration::from_millis(500);
@@ -58,54 +58,123 @@ pub struct Meeting {
     /// In order of rank.
     pub members: Vec<Member>,
     pub(crate) wires: Wires,
+    /// The window of this host, at its first rank.
+    pub(crate) window: Option<Window>,
+    /// What is kept for the trainer as long as it lives.
+    pub(crate) mail: Option<Mail>,
 }
 
 #[derive(Debug)]
 pub(crate) enum Wires {
     /// Rank 0, with the others' connections in order of rank from 1.
-    Hub {
-        window: Window,
-        others: Vec<Wire>,
-    },
+    Hub(Vec<Wire>),
     Joined(Wire),
+}
+
+/// Where this rank's trainer finds those of other hosts, and they find it.
+#[derive(Debug)]
+pub(crate) struct Mail {
+    _letter: Posted,
+    _listener: TcpListener,
 }
 
 /// Waits until all ranks of `launch` are there.
 ///
 /// Errors: `rank-missing`, `ranks-token`, `ranks-differ`, `ranks-environment`, `ranks-hosts`, `card-shared`, `ranks-port`,
-/// `rank-lost`, `interrupted`.
+/// `ranks-window`, `rank-lost`, `interrupted`.
 pub fn meet(launch: &Launch, token: &Token, hello: &Hello, mut waiting: Waiting<'_>) -> Result<Meeting> {
-    let addresses = addresses(launch)?;
     match launch.rank {
-        0 => gather(&listen(&addresses)?, token, hello, &mut waiting),
-        _ => join(&addresses, token, hello, &mut waiting),
+        0 => gather(&listen(launch)?, token, hello.clone(), &mut waiting),
+        _ => join(&|| addresses(launch), token, hello.clone(), &mut waiting),
     }
 }
 
-/// Returns where rank 0 may listen, in the order of its tries: on this host alone if all ranks are on it, so that no other
-/// host can dial.
+/// Returns where rank 0 may listen, the first port on all its addresses first: on this host alone if all ranks are on it, so that no
+/// other host can dial.
+///
+/// Errors: `ranks-port`.
 fn addresses(launch: &Launch) -> Result<Vec<SocketAddr>> {
     let name = if launch.local_ranks == launch.ranks { "127.0.0.1" } else { &launch.address };
-    let found = (name, launch.port).to_socket_addrs();
-    let host = found.map_err(|err| err.to_string()).and_then(|mut all| all.next().ok_or("no address".into()));
-    let host = host.map_err(|why| {
-        Error::new("ranks-port", format!("{name}, where rank 0 listens, is no address here: {why}"))
-            .hint("set MASTER_ADDR to an address of rank 0's host, for all ranks")
-    })?;
-    let last = launch.port.saturating_add(PORTS_TRIED - 1);
-    Ok((launch.port..=last).map(|port| SocketAddr::new(host.ip(), port)).collect())
+    let found = (name, launch.port).to_socket_addrs().map_err(|err| err.to_string());
+    let mut ips: Vec<IpAddr> = Vec::new();
+    for address in found.as_ref().map_or(Vec::new(), |all| all.clone().take(IPS_TRIED).collect()) {
+        if !ips.contains(&address.ip()) {
+            ips.push(address.ip());
+        }
+    }
+    if ips.is_empty() {
+        let why = found.err().unwrap_or_else(|| "no address".into());
+        return Err(Error::new(
+            "ranks-port",
+            format!("{name}, where rank 0 listens, is no address here: {why}"),
+        )
+        .hint("set MASTER_ADDR, or --join, to an address of rank 0's host, for all ranks"));
+    }
+    let at = |port| ips.iter().map(move |ip| SocketAddr::new(*ip, port));
+    Ok(ports(launch.port).flat_map(at).collect())
 }
 
-fn listen(addresses: &[SocketAddr]) -> Result<TcpListener> {
+fn ports(first: u16) -> impl Iterator<Item = u16> {
+    first..=first.saturating_add(PORTS_TRIED - 1)
+}
+
+/// Listens where the others look: at the address that they are given if this host has it, else at all of its own, because a name may
+/// stand for another one here, or for none yet.
+///
+/// Errors: `ranks-port`.
+fn listen(launch: &Launch) -> Result<TcpListener> {
+    let found = addresses(launch);
+    let mut ips: Vec<IpAddr> = Vec::new();
+    if launch.local_ranks == launch.ranks {
+        ips.push(Ipv4Addr::LOCALHOST.into());
+    } else {
+        let own = found.iter().flatten().map(SocketAddr::ip);
+        let own: Vec<IpAddr> = own.take_while(|ip| !ip.is_loopback()).take(1).collect();
+        ips.extend(own);
+        ips.extend(EVERYWHERE);
+    }
     let mut why = String::new();
-    for address in addresses {
-        match TcpListener::bind(address) {
-            Ok(listener) => return Ok(listener),
+    for port in ports(launch.port) {
+        for ip in &ips {
+            match TcpListener::bind((*ip, port)) {
+                Ok(listener) => return Ok(listener),
+                Err(err) => {
+                    why = err.to_string();
+                    if err.kind() == ErrorKind::AddrInUse {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    let tried: Vec<SocketAddr> = ports(launch.port).map(|port| SocketAddr::new(ips[0], port)).collect();
+    let message = format!("rank 0 can listen on none of {}: {why}", shown(&tried));
+    Err(Error::new("ranks-port", message)
+        .hint("set MASTER_PORT, or the port of --join, to a free one, for all ranks"))
+}
+
+/// Opens the listener of this rank's trainer, on the interface by which its supervisor speaks with the others.
+///
+/// Errors: `ranks-port`.
+fn listen_for_trainer(ip: Option<IpAddr>) -> Result<TcpListener> {
+    let known = ip.filter(|ip| !ip.is_loopback() && !ip.is_unspecified());
+    let mut why = String::new();
+    for ip in known.into_iter().chain(EVERYWHERE) {
+        match TcpListener::bind((ip, 0)) {
+            Ok(listener) => {
+                // The trainer takes it over.
+                let kept = rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty());
+                return kept.map(|()| listener).map_err(|err| no_port(&err.to_string()));
+            }
             Err(err) => why = err.to_string(),
         }
     }
-    let message = format!("rank 0 can listen on none of {}: {why}", shown(addresses));
-    Err(Error::new("ranks-port", message).hint("set MASTER_PORT to a free port, for all ranks"))
+    Err(no_port(&why))
+}
+
+fn no_port(why: &str) -> Error {
+    Error::new("ranks-port", format!("no port for the trainers of other hosts: {why}"))
+        .hint("check the limits on open files: ulimit -n")
 }
 
 fn shown(addresses: &[SocketAddr]) -> String {
@@ -116,74 +185,41 @@ fn shown(addresses: &[SocketAddr]) -> String {
     }
 }
 
-/// A connection that has proved nothing yet.
-struct Stranger {
-    wire: Wire,
-    since: Instant,
-    ours: Nonce,
-    /// Its nonce, once it sent it.
-    theirs: Option<Nonce>,
-    is_proved: bool,
+/// Returns a member's address as it is reached from here: one that is no other host's is on that of rank 0, which this rank reaches
+/// at `hub`.
+fn as_seen(address: Option<SocketAddr>, hub: Option<SocketAddr>) -> Option<SocketAddr> {
+    let is_bare = |ip: IpAddr| ip.is_unspecified() || ip.is_loopback();
+    let address = address?;
+    Some(
+        hub.filter(|_| is_bare(address.ip()))
+            .map_or(address, |hub| SocketAddr::new(hub.ip(), address.port())),
+    )
 }
 
-enum Step {
-    Wait,
-    Drop,
-    Enter(Hello),
-}
-
-impl Stranger {
-    fn new(stream: TcpStream) -> std::io::Result<Stranger> {
-        let wire = Wire::new(stream)?;
-        Ok(Stranger { wire, since: Instant::now(), ours: random_bytes()?, theirs: None, is_proved: false })
-    }
-
-    /// Takes what has come: magic and nonce, then the proof, then the hello.
-    fn step(&mut self, token: &Token) -> Step {
-        self.wire.pump();
-        let Some(theirs) = self.theirs else {
-            let begin = &self.wire.peek()[..self.wire.peek().len().min(MAGIC.len())];
-            if !MAGIC.starts_with(begin) {
-                return Step::Drop;
-            }
-            let Some(greeting) = self.wire.take_bytes::<{ MAGIC.len() + NONCE_BYTES }>() else {
-                return self.rest();
-            };
-            let mut theirs = [0; NONCE_BYTES];
-            theirs.copy_from_slice(&greeting[MAGIC.len()..]);
-            self.theirs = Some(theirs);
-            self.wire.put_bytes(&MAGIC);
-            self.wire.put_bytes(&self.ours);
-            self.wire.put_bytes(&token.proof(Side::Listener, &theirs, &self.ours));
-            self.wire.pump();
-            return self.rest();
-        };
-        if !self.is_proved {
-            let Some(proof) = self.wire.take_bytes::<PROOF_BYTES>() else { return self.rest() };
-            if !token.is_proof(&proof, Side::Joiner, &theirs, &self.ours) {
-                return Step::Drop;
-            }
-            self.is_proved = true;
-        }
-        match self.wire.take() {
-            Some(Message::Hello(hello)) => Step::Enter(hello),
-            Some(_) => Step::Drop,
-            None => self.rest(),
-        }
-    }
-
-    fn rest(&self) -> Step {
-        match self.wire.over().is_some() || self.since.elapsed() >= HANDSHAKE_MAX {
-            true => Step::Drop,
-            false => Step::Wait,
-        }
-    }
+/// Returns what the trainer of `rank` gets, and what is kept for it. `listener`: where it listens, if there are several hosts.
+///
+/// Errors: `ranks-window`.
+fn settle(
+    rank: u32,
+    members: &[Member],
+    window: PathBuf,
+    listener: Option<TcpListener>,
+    token: &Token,
+) -> Result<(Place, Option<Mail>)> {
+    let hosts: Vec<u32> = members.iter().map(|member| member.site).collect();
+    let mut place = Place { rank, ranks: members.len() as u32, hosts, window, away: None };
+    // A launcher may count hosts where processes see each other all the same.
+    let has_others = place.hosts.iter().any(|host| *host > 0);
+    let Some(listener) = listener.filter(|_| has_others) else { return Ok((place, None)) };
+    let letter = Letter::of(members, token).post()?;
+    place.away = Some(letter.away(listener.as_raw_fd()));
+    Ok((place, Some(Mail { _letter: letter, _listener: listener })))
 }
 
 /// Rank 0 while it waits.
 struct Gathering<'a> {
     token: &'a Token,
-    own: &'a Hello,
+    own: Hello,
     strangers: Vec<Stranger>,
     joined: Vec<(Hello, Wire)>,
     /// Connections that spoke the protocol and did not prove the token.
@@ -191,12 +227,21 @@ struct Gathering<'a> {
 }
 
 /// Waits for all ranks at `listener`.
-fn gather(listener: &TcpListener, token: &Token, own: &Hello, waiting: &mut Waiting<'_>) -> Result<Meeting> {
+fn gather(
+    listener: &TcpListener,
+    token: &Token,
+    mut own: Hello,
+    waiting: &mut Waiting<'_>,
+) -> Result<Meeting> {
     let window = Window::new()?;
+    own.window = window.path();
     listener.set_nonblocking(true).map_err(|err| lost(format!("rank 0 cannot listen: {err}")))?;
+    let ip = listener.local_addr().ok().map(|address| address.ip());
+    let trainers = (!own.is_of_one_host()).then(|| listen_for_trainer(ip)).transpose()?;
+    own.address = trainers.as_ref().and_then(|trainers| trainers.local_addr().ok());
     let mut all = Gathering { token, own, strangers: Vec::new(), joined: Vec::new(), unproved: 0 };
     match all.wait_for_all(listener, waiting) {
-        Ok(()) => Ok(all.welcome(window)),
+        Ok(()) => all.welcome(window, trainers),
         Err(error) => {
             let refuse = Message::Refuse(Told::of(&error));
             for (_, wire) in &mut all.joined {
@@ -252,20 +297,25 @@ impl Gathering<'_> {
                 Step::Wait => index += 1,
                 Step::Drop => {
                     let gone = self.strangers.remove(index);
-                    self.unproved += u32::from(gone.theirs.is_some() && !gone.is_proved);
+                    self.unproved += u32::from(gone.is_unproved());
                 }
-                Step::Enter(hello) => {
+                Step::Enter(message) => {
                     let wire = self.strangers.remove(index).wire;
-                    self.enter(hello, wire)?;
+                    if let Message::Hello(hello) = message {
+                        self.enter(hello, wire)?;
+                    }
                 }
             }
         }
         self.joined.iter_mut().try_for_each(|(hello, wire)| still_there(hello, wire))
     }
 
-    fn enter(&mut self, hello: Hello, wire: Wire) -> Result<()> {
+    fn enter(&mut self, mut hello: Hello, wire: Wire) -> Result<()> {
+        if hello.address.is_some_and(|address| address.ip().is_unspecified()) {
+            hello.address = as_seen(hello.address, wire.peer_addr());
+        }
         let others: Vec<&Hello> =
-            [self.own].into_iter().chain(self.joined.iter().map(|(it, _)| it)).collect();
+            [&self.own].into_iter().chain(self.joined.iter().map(|(it, _)| it)).collect();
         let admitted = admit(&others, &hello);
         // It joins in any case, so that it learns why the run does not begin.
         self.joined.push((hello, wire));
@@ -280,8 +330,8 @@ impl Gathering<'_> {
     fn rank_missing(&self, seconds: u32) -> Error {
         let missing = self.missing();
         let message = format!("{} of {} did not come within {seconds} s", ranks(&missing), self.own.ranks);
-        let there = [self.own].into_iter().chain(self.joined.iter().map(|(hello, _)| hello));
-        let there: Vec<String> = there.map(|hello| hello.member().words()).collect();
+        let there = [&self.own].into_iter().chain(self.joined.iter().map(|(hello, _)| hello));
+        let there: Vec<String> = there.map(Hello::words).collect();
         let error = Error::new("rank-missing", message).fact(format!("there: {}", there.join(", ")));
         let error = match self.unproved {
             0 => error,
@@ -292,18 +342,17 @@ impl Gathering<'_> {
             .hint("--join-seconds N waits longer")
     }
 
-    fn welcome(mut self, window: Window) -> Meeting {
+    fn welcome(mut self, window: Window, trainers: Option<TcpListener>) -> Result<Meeting> {
         self.joined.sort_by_key(|(hello, _)| hello.rank);
-        let members: Vec<Member> =
-            [self.own].into_iter().chain(self.joined.iter().map(|(it, _)| it)).map(Hello::member).collect();
-        let welcome = Message::Welcome { members: members.clone(), window: window.path() };
+        let all: Vec<&Hello> = [&self.own].into_iter().chain(self.joined.iter().map(|(it, _)| it)).collect();
+        let (members, windows): (Vec<Member>, Vec<PathBuf>) = members_of(&all).into_iter().unzip();
         let mut others: Vec<Wire> = self.joined.into_iter().map(|(_, wire)| wire).collect();
-        others.iter_mut().for_each(|wire| {
-            wire.put(&welcome);
+        others.iter_mut().zip(&windows[1..]).for_each(|(wire, window)| {
+            wire.put(&Message::Welcome { members: members.clone(), window: window.clone() });
             wire.pump();
         });
-        let place = Place { rank: 0, ranks: self.own.ranks, window: window.path() };
-        Meeting { place, members, wires: Wires::Hub { window, others } }
+        let (place, mail) = settle(0, &members, window.path(), trainers, self.token)?;
+        Ok(Meeting { place, members, wires: Wires::Hub(others), window: Some(window), mail })
     }
 }
 
@@ -315,7 +364,7 @@ fn still_there(hello: &Hello, wire: &mut Wire) -> Result<()> {
         (None, Some(why)) => why.to_string(),
         (None, None) => return Ok(()),
     };
-    let message = format!("{} ended before all ranks were there: {why}", hello.member().words());
+    let message = format!("{} ended before all ranks were there: {why}", hello.words());
     Err(lost(message).hint("look at its output: it says why it ended"))
 }
 
@@ -336,34 +385,29 @@ struct Found {
     other_token: Option<SocketAddr>,
 }
 
-/// A connection whose listener has proved nothing yet.
-struct Dialled {
-    wire: Wire,
-    address: SocketAddr,
-    ours: Nonce,
-}
-
-enum Answer {
-    /// Nothing so far.
-    Wait,
-    /// Nothing that speaks the protocol.
-    Nothing,
-    OtherToken,
-    Ours,
-}
-
-/// Finds rank 0 at one of `addresses` and waits with it for the others.
-fn join(addresses: &[SocketAddr], token: &Token, own: &Hello, waiting: &mut Waiting<'_>) -> Result<Meeting> {
+/// Finds rank 0 at one of the addresses that `look` returns, and waits with it for the others.
+fn join(
+    look: &dyn Fn() -> Result<Vec<SocketAddr>>,
+    token: &Token,
+    mut own: Hello,
+    waiting: &mut Waiting<'_>,
+) -> Result<Meeting> {
     let (started, limit) = (Instant::now(), Duration::from_secs(waiting.seconds.into()));
     let mut other_token: Option<(Instant, SocketAddr)> = None;
+    let window = Window::new()?;
+    own.window = window.path();
     loop {
-        let found = dial(addresses, token, started + limit, waiting)?;
+        // A name may get its address later than this rank starts.
+        let addresses = look();
+        let found = dial(addresses.as_deref().unwrap_or_default(), token, started + limit, waiting)?;
         if let Some(address) = found.other_token {
             other_token.get_or_insert((Instant::now(), address));
         }
         if let Some(wire) = found.ours
-            && let Some(meeting) = attend(wire, own, waiting)?
+            && let Some(meeting) = attend(wire, &mut own, token, waiting)?
         {
+            let is_first = meeting.place.window == own.window;
+            let meeting = Meeting { window: is_first.then_some(window), ..meeting };
             return Ok(meeting);
         }
         if let Some((since, address)) = other_token
@@ -375,14 +419,11 @@ fn join(addresses: &[SocketAddr], token: &Token, own: &Hello, waiting: &mut Wait
                 .hint("if it is another job's, give this job another MASTER_PORT"));
         }
         if started.elapsed() >= limit {
-            let message = format!(
-                "rank 0 of {} was not found at {} within {} s",
-                own.ranks,
-                shown(addresses),
-                waiting.seconds
-            );
+            let (addresses, seconds) = (addresses?, waiting.seconds);
+            let at = shown(&addresses);
+            let message = format!("rank 0 of {} was not found at {at} within {seconds} s", own.ranks);
             return Err(Error::new("rank-missing", message)
-                .fact(format!("there: {}", own.member().words()))
+                .fact(format!("there: {}", own.words()))
                 .hint("look at the output of rank 0: one that ended before it listened says why")
                 .hint("--join-seconds N waits longer"));
         }
@@ -409,12 +450,7 @@ fn dial(addresses: &[SocketAddr], token: &Token, end: Instant, waiting: &mut Wai
         if longest.is_zero() {
             break;
         }
-        let Ok(mut wire) = TcpStream::connect_timeout(address, longest).and_then(Wire::new) else { continue };
-        let ours: Nonce =
-            random_bytes().map_err(|err| lost(format!("the kernel's random numbers: {err}")))?;
-        wire.put_bytes(&MAGIC);
-        wire.put_bytes(&ours);
-        dialled.push(Dialled { wire, address: *address, ours });
+        dialled.extend(Dialled::dial(*address, longest).ok());
     }
     let until = end.min(Instant::now() + HANDSHAKE_MAX);
     let mut found = Found::default();
@@ -442,39 +478,28 @@ fn dial(addresses: &[SocketAddr], token: &Token, end: Instant, waiting: &mut Wai
     Ok(found)
 }
 
-impl Dialled {
-    /// Takes what has come: magic, nonce and the listener's proof, which is answered.
-    fn step(&mut self, token: &Token) -> Answer {
-        self.wire.pump();
-        let begin = &self.wire.peek()[..self.wire.peek().len().min(MAGIC.len())];
-        if !MAGIC.starts_with(begin) {
-            return Answer::Nothing;
-        }
-        let Some(greeting) = self.wire.take_bytes::<{ MAGIC.len() + NONCE_BYTES + PROOF_BYTES }>() else {
-            return if self.wire.over().is_some() { Answer::Nothing } else { Answer::Wait };
-        };
-        let (nonce, proof) = greeting[MAGIC.len()..].split_at(NONCE_BYTES);
-        let theirs: Nonce = nonce.try_into().expect("the greeting has a nonce");
-        if !token.is_proof(proof, Side::Listener, &self.ours, &theirs) {
-            return Answer::OtherToken;
-        }
-        self.wire.put_bytes(&token.proof(Side::Joiner, &self.ours, &theirs));
-        Answer::Ours
-    }
-}
-
 /// Says hello and waits for the welcome; from here rank 0's deadline counts. `None` if rank 0 let this connection go before it
 /// had answered.
-fn attend(mut wire: Wire, own: &Hello, waiting: &mut Waiting<'_>) -> Result<Option<Meeting>> {
+fn attend(
+    mut wire: Wire,
+    own: &mut Hello,
+    token: &Token,
+    waiting: &mut Waiting<'_>,
+) -> Result<Option<Meeting>> {
+    let ip = wire.local_addr().map(|address| address.ip());
+    let trainers = (!own.is_of_one_host()).then(|| listen_for_trainer(ip)).transpose()?;
+    own.address = trainers.as_ref().and_then(|trainers| trainers.local_addr().ok());
     wire.put(&Message::Hello(own.clone()));
     let (mut heard, mut is_in) = (Instant::now(), false);
     loop {
         wire.pump();
         match wire.take() {
             Some(Message::Wait { .. }) => (heard, is_in) = (Instant::now(), true),
-            Some(Message::Welcome { members, window }) => {
-                let place = Place { rank: own.rank, ranks: own.ranks, window };
-                return Ok(Some(Meeting { place, members, wires: Wires::Joined(wire) }));
+            Some(Message::Welcome { mut members, window }) => {
+                members.iter_mut().for_each(|it| it.address = as_seen(it.address, wire.peer_addr()));
+                let (place, mail) = settle(own.rank, &members, window, trainers, token)?;
+                let wires = Wires::Joined(wire);
+                return Ok(Some(Meeting { place, members, wires, window: None, mail }));
             }
             Some(Message::Refuse(told)) => return Err(told.error()),
             Some(_) => return Err(lost("rank 0 sent a message out of turn")),

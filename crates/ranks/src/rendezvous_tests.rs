@@ -2,8 +2,11 @@
 
 use super::*;
 use crate::environment::Launcher;
+use crate::knock::MAGIC;
+use crate::token::{NONCE_BYTES, PROOF_BYTES};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -51,12 +54,12 @@ impl Place0 {
     }
 
     fn gather(&self, ranks: u32, seconds: u32) -> Result<Meeting> {
-        with_waiting(seconds, |waiting| gather(&self.listener, &token("s"), &hello(0, ranks), waiting))
+        with_waiting(seconds, |waiting| gather(&self.listener, &token("s"), hello(0, ranks), waiting))
     }
 }
 
 fn joins(address: SocketAddr, secret: &str, hello: &Hello, seconds: u32) -> Result<Meeting> {
-    with_waiting(seconds, |waiting| join(&[address], &token(secret), hello, waiting))
+    with_waiting(seconds, |waiting| join(&|| Ok(vec![address]), &token(secret), hello.clone(), waiting))
 }
 
 fn slug(result: Result<Meeting>) -> &'static str {
@@ -154,7 +157,7 @@ fn a_rank_that_differs_ends_all_with_one_error() {
     };
     for (other, expect) in [
         (changed(|it| it.alike = BTreeMap::from([("build".into(), "2".into())])), "ranks-differ"),
-        (changed(|it| it.boot_id = "other".into()), "ranks-hosts"),
+        (changed(|it| it.site = "other".into()), "ranks-hosts"),
         (changed(|it| it.rank = 1), "ranks-environment"),
         (changed(|it| it.ranks = 4), "ranks-environment"),
     ] {
@@ -188,7 +191,8 @@ fn one_that_leaves_before_all_are_there_ends_the_wait() {
                 (waits > 10).then_some(15)
             };
             let mut waiting = Waiting { seconds: LONG, stopped: &mut stopped, say: &mut |_| {} };
-            let error = join(&[address], &token("s"), &hello(1, 3), &mut waiting).expect_err("stopped");
+            let error =
+                join(&|| Ok(vec![address]), &token("s"), hello(1, 3), &mut waiting).expect_err("stopped");
             assert_eq!((error.slug, error.exit), ("interrupted", plimsoll_base::Exit::Terminated));
         });
         let error = zero.gather(3, LONG).expect_err("rank 1 left");
@@ -317,15 +321,17 @@ fn a_listener_that_is_no_rank_0_is_passed_over() {
             }
         });
         let one = scope.spawn(move || {
-            with_waiting(LONG, |waiting| join(&addresses, &token("s"), &hello(1, 2), waiting))
+            with_waiting(LONG, |waiting| join(&|| Ok(addresses.to_vec()), &token("s"), hello(1, 2), waiting))
         });
         assert_eq!(slug(zero.gather(2, LONG)), "met");
         assert_eq!(slug(one.join().expect("no panic")), "met");
         is_over.store(true, Ordering::Relaxed);
     });
-    let taken = [agent_address];
-    let _again = TcpListener::bind(agent_address).expect("free now");
-    assert_eq!(listen(&taken).expect_err("it is taken").slug, "ranks-port");
+    let again: Vec<TcpListener> =
+        ports(agent_address.port()).filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).collect();
+    let taken = Launch { port: agent_address.port(), ..launch(0, 2) };
+    assert_eq!(listen(&taken).expect_err("all are taken").slug, "ranks-port");
+    drop(again);
 }
 
 #[test]
@@ -354,7 +360,9 @@ fn r_silent_listeners_took_more_time_than_there_was() {
         silent.iter().map(|one| one.local_addr().expect("it is bound")).collect();
     let begun = Instant::now();
     let join_all = |addresses: &[SocketAddr], ranks, seconds| {
-        with_waiting(seconds, |waiting| join(addresses, &token("s"), &hello(1, ranks), waiting))
+        with_waiting(seconds, |waiting| {
+            join(&|| Ok(addresses.to_vec()), &token("s"), hello(1, ranks), waiting)
+        })
     };
     assert_eq!(slug(join_all(&addresses, 2, 1)), "rank-missing");
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());

@@ -47,6 +47,23 @@ impl Token {
         Token { key: sum.finalize().into() }
     }
 
+    /// Returns it as 64 hexadecimal digits, for another process of this job.
+    pub(crate) fn to_hex(&self) -> String {
+        self.key.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Reads what `to_hex` wrote.
+    pub(crate) fn of_hex(text: &str) -> Option<Token> {
+        let mut key = [0; 32];
+        if text.len() != 2 * key.len() || !text.is_ascii() {
+            return None;
+        }
+        for (at, byte) in key.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+        }
+        Some(Token { key })
+    }
+
     pub(crate) fn proof(&self, side: Side, joiner: &Nonce, listener: &Nonce) -> Proof {
         self.mac(side, joiner, listener).finalize().into_bytes().into()
     }

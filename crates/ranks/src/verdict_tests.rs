@@ -6,7 +6,16 @@ const SECOND: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
 fn members(count: u32) -> Vec<Member> {
-    (0..count).map(|rank| Member { rank, host: "a".into(), pid: 100 + rank, cpus: "0".into() }).collect()
+    (0..count)
+        .map(|rank| Member {
+            rank,
+            host: "a".into(),
+            site: 0,
+            address: None,
+            pid: 100 + rank,
+            cpus: "0".into(),
+        })
+        .collect()
 }
 
 fn ending(cause: Cause) -> Ending {

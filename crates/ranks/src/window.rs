@@ -1,5 +1,5 @@
-//! The window: a file in memory that all ranks of a host share. Rank 0's supervisor makes it, so that it lives as long as the
-//! run; trainers size and map it. Its first four bytes are the flag by which supervisors end trainers.
+//! The window: a file in memory that all ranks of a host share. The supervisor of the host's first rank makes it, so that it lives
+//! as long as the run there; trainers size and map it. Its first four bytes are the flag by which supervisors end trainers.
 
 use plimsoll_base::{Error, Result};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -20,19 +20,24 @@ pub(crate) struct Window {
 impl Window {
     /// Errors: `ranks-window`.
     pub(crate) fn new() -> Result<Window> {
-        let made = memfd_create("plimsoll-window", MemfdFlags::CLOEXEC)
-            .and_then(|fd| ftruncate(&fd, WINDOW_BYTES).map(|()| fd));
-        let fd = made.map_err(|err| {
-            Error::new("ranks-window", format!("memory that all ranks share: {err}"))
-                .hint("check the limits on memory and open files: ulimit -n, and the container's limit")
-        })?;
-        Ok(Window { file: File::from(fd) })
+        memory_file("plimsoll-window", WINDOW_BYTES).map(|file| Window { file })
     }
 
     /// Returns the path by which other processes of this user open it.
     pub(crate) fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
     }
+}
+
+/// Makes a file in memory of that many bytes, which other processes of this user may open.
+///
+/// Errors: `ranks-window`.
+pub(crate) fn memory_file(name: &str, bytes: u64) -> Result<File> {
+    let made = memfd_create(name, MemfdFlags::CLOEXEC).and_then(|fd| ftruncate(&fd, bytes).map(|()| fd));
+    made.map(File::from).map_err(|err| {
+        Error::new("ranks-window", format!("memory that ranks share: {err}"))
+            .hint("check the limits on memory and open files: ulimit -n, and the container's limit")
+    })
 }
 
 /// Sets the flag of the window at `path`. Best effort: trainers are ended by signals as well.
@@ -57,12 +62,12 @@ mod tests {
             u32::from_le_bytes(bytes)
         };
         assert_eq!((flag(), other.metadata().expect("a file").len()), (0, WINDOW_BYTES));
-        let place = Place { rank: 1, ranks: 2, window: window.path() };
+        let place = Place::on_one_host(1, 2, window.path());
         assert!(!place.is_over());
         abort(&window.path());
         assert_eq!((flag(), place.is_over()), (1, true));
         drop(window);
-        assert!(place.is_over(), "rank 0 is gone");
+        assert!(place.is_over(), "its supervisor is gone");
         abort(Path::new("/no/such/window"));
     }
 }

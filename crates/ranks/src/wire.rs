@@ -122,7 +122,20 @@ impl Wire {
         }
     }
 
-    fn interest(&self) -> PollFd<'_> {
+    pub(crate) fn local_addr(&self) -> Option<std::net::SocketAddr> {
+        self.stream.local_addr().ok()
+    }
+
+    pub(crate) fn peer_addr(&self) -> Option<std::net::SocketAddr> {
+        self.stream.peer_addr().ok()
+    }
+
+    /// Gives up the protocol for the connection itself, and what came of it after the last message.
+    pub(crate) fn into_parts(self) -> (TcpStream, Vec<u8>) {
+        (self.stream, self.inbox)
+    }
+
+    pub(crate) fn interest(&self) -> PollFd<'_> {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, self.inbox.len() < INBOX_BYTES_MAX);
         flags.set(PollFlags::OUT, !self.outbox.is_empty());

@@ -1,28 +1,37 @@
-//! A run's device and numbers where several ranks of one host train one model. Each has an arena of one layout that the others may
-//! read: a file in memory, or a card's memory.
+//! A run's device and numbers where several ranks train one model. Each has an arena of one layout that the others may read: a file in
+//! memory, or a card's memory. What ranks of other hosts have comes over the network, before it is read.
 
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::RunSpec;
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_cuda::{CudaDevice, CudaOptions};
-use plimsoll_device::{Device, DeviceKind};
+use plimsoll_device::{Away, Device, DeviceKind};
 use plimsoll_files::digest;
 use plimsoll_memory::{Arena, ArenaMap, Limit, Limits, Mapping, shared_file};
 use plimsoll_plan::{RunShape, devices, machine_limits};
-use plimsoll_ranks::Group;
+use plimsoll_ranks::{Group, Reach, Watch};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Opens the rank's device, with the arenas of all others.
 ///
-/// Errors: `host-allocation-failed`; `ranks-method`, `ranks-window`, `ranks-differ`, `rank-lost`; those of `CudaDevice::new`.
+/// Errors: `host-allocation-failed`; `ranks-method`, `ranks-hosts`, `ranks-unreachable`, `ranks-window`, `ranks-differ`, `rank-lost`; those of `CudaDevice::new`.
 pub fn open(shape: &RunShape, options: CudaOptions, group: &Group) -> Result<(Box<dyn Device>, Arena)> {
     let mut arena = Arena::new(ArenaMap::new(&shape.layout()?, 0));
     check_layout(group, shape, arena.map())?;
     let dev: Box<dyn Device> = match shape.target.kind {
         DeviceKind::Cpu => Box::new(open_cpu(shape, &mut arena, group)?),
+        DeviceKind::Cuda if group.near().len() < group.ranks() => {
+            let message = format!("{} of {} ranks are on this host", group.near().len(), group.ranks());
+            return Err(Error::usage(
+                "ranks-hosts",
+                format!("{message}: cards exchange gradients on one host alone"),
+            )
+            .hint("start all ranks on one host, or train on CPUs: --set run.device=cpu"));
+        }
         DeviceKind::Cuda => {
             let mut dev = CudaDevice::new(Bytes(arena.map().used_bytes()), options)?;
             dev.take_offloaded(Bytes(arena.map().offloaded_bytes()))?;
@@ -52,24 +61,49 @@ fn open_cpu(shape: &RunShape, arena: &mut Arena, group: &Group) -> Result<CpuDev
         dev.bind_scratch(scratch);
     }
     let own = [std::process::id().to_le_bytes(), file.as_raw_fd().to_le_bytes()].concat();
-    let all = group.all_gather(&own)?;
+    let all = group.near_gather(&own)?;
+    let reach = group.reach(&file, Bytes(file.metadata().map_err(|err| unseen(&err))?.len()))?;
     let of = |rank: usize| -> Result<Option<Mapping>> {
+        let Some(place) = group.near().iter().position(|near| *near == rank) else {
+            return reach.as_ref().map_or(Ok(None), |reach| reach.view(rank));
+        };
         if rank == group.rank() {
             return Ok(None);
         }
-        let (words, _) = all[rank].as_chunks::<4>();
+        let (words, _) = all[place].as_chunks::<4>();
         let [pid, fd] = [words[0], words[1]].map(u32::from_le_bytes);
         let path = format!("/proc/{pid}/fd/{fd}");
-        let file = File::open(&path).map_err(|err| {
-            Error::new("ranks-window", format!("the memory of rank {rank} at {path}: {err}"))
-                .hint("all ranks must run as one user and see each other's processes in /proc")
-        })?;
+        let file = File::open(&path).map_err(|err| unseen(&format!("rank {rank} at {path}: {err}")))?;
         Mapping::of_another(&file, bytes).map(Some)
     };
-    dev.join((0..group.ranks()).map(of).collect::<Result<_>>()?);
+    let others = (0..group.ranks()).map(of).collect::<Result<_>>()?;
+    let away = reach.map(|reach| Arc::new(Reached { reach, watch: group.watch() }) as Arc<dyn Away>);
+    dev.join(others, away);
     // A descriptor may be closed once all have opened it.
     group.barrier()?;
     Ok(dev)
+}
+
+fn unseen(why: &dyn std::fmt::Display) -> Error {
+    Error::new("ranks-window", format!("the memory of another rank: {why}"))
+        .hint("all ranks of a host must run as one user and see each other's processes in /proc")
+}
+
+/// The memory of ranks on other hosts, for operations.
+#[derive(Debug)]
+struct Reached {
+    reach: Arc<Reach>,
+    watch: Watch,
+}
+
+impl Away for Reached {
+    fn bring(&self, wanted: &[(usize, Range<u64>)]) {
+        self.reach.bring(wanted, &|| self.watch.check());
+    }
+
+    fn check(&self) -> Result<()> {
+        self.reach.check()
+    }
 }
 
 /// Returns the limits of the host and of a card as the rank that sees the least of each does, so that all ranks make one plan.

@@ -64,7 +64,9 @@ pub fn join(loaded: &mut Loaded, start: &Start) -> Result<Option<Joined>> {
     if loaded.run.memory.offloads(Offload::Optimizer) {
         return refused("memory.offload = [\"optimizer\"]");
     }
-    let group = Group::open(&place)?;
+    let listener =
+        place.away.as_ref().map(|away| plimsoll_worker::inherited_listener(away.listener)).transpose()?;
+    let group = Group::open(&place, listener)?;
     let of = run_dir_path(loaded);
     let resumes = matches!(start, Start::Resume { .. }) && of.join("run.toml").exists();
     if place.rank == 0 {
@@ -131,8 +133,9 @@ pub fn alike(loaded: &Loaded) -> Vec<(String, String)> {
 /// `threads`: what this process may use. Ranks that a launcher bound to processors share with those bound to the same.
 pub fn share_of_threads(rank: u32, members: &[Member], threads: usize, quota: Option<f64>) -> usize {
     let Some(own) = members.iter().find(|member| member.rank == rank) else { return threads };
-    let sharing = members.iter().filter(|member| member.cpus == own.cpus).count();
-    let of_quota = quota.map_or(usize::MAX, |quota| (quota / members.len() as f64).floor() as usize);
+    let near = || members.iter().filter(|member| member.site == own.site);
+    let sharing = near().filter(|member| member.cpus == own.cpus).count();
+    let of_quota = quota.map_or(usize::MAX, |quota| (quota / near().count() as f64).floor() as usize);
     (threads / sharing.max(1)).min(of_quota).max(1)
 }
 
@@ -401,13 +404,20 @@ mod tests {
 
     #[test]
     fn ranks_on_the_same_processors_share_them() {
-        let member = |rank: u32, cpus: &str| Member { rank, host: "a".into(), pid: rank, cpus: cpus.into() };
+        let on = |site: u32, rank: u32, cpus: &str| {
+            let (host, cpus) = ("a".into(), cpus.into());
+            Member { rank, host, site, address: None, pid: rank, cpus }
+        };
+        let member = |rank: u32, cpus: &str| on(0, rank, cpus);
+        let hosts: Vec<Member> = (0..4).map(|rank| on(rank / 2, rank, "0-7")).collect();
         let shared: Vec<Member> = (0..4).map(|rank| member(rank, "0-7")).collect();
         let bound: Vec<Member> = (0..4).map(|rank| member(rank, &format!("{rank}"))).collect();
         for (members, threads, quota, expect) in [
             (&shared, 8, None, 2),
             (&shared, 2, None, 1),
             (&shared, 8, Some(4.0), 1),
+            (&hosts, 8, None, 4),
+            (&hosts, 8, Some(4.0), 2),
             (&bound, 1, None, 1),
             (&bound, 6, None, 6),
             (&bound, 6, Some(8.0), 2),

@@ -98,6 +98,9 @@ impl Optimizer<'_> {
         within: Run,
     ) {
         let mut here: Vec<Buf<'_>> = Vec::with_capacity(parts.len());
+        let owned = self.owned().iter().filter_map(|owned| owned.inside(within));
+        let all = owned.flat_map(|Owned { run, .. }| parts.iter().map(move |part| (part, run)));
+        dev.prefetch(&mut all.map(|(part, run)| part.elements(run.start, run.elements)));
         for Owned { run, at } in self.owned().iter().filter_map(|owned| owned.inside(within)) {
             let len = run.elements as usize;
             let place = |part: &Part<'_>| Some(self.slot_of(landing?.slots, part.of?).slice(0, len));

@@ -1,7 +1,41 @@
-//! Descriptors that were left open where the run was started: a shell's `exec 3<`, the jobserver of `make`, a lock. Other people's code
-//! gets none of them.
+//! Descriptors that were left open where a process was started. Other people's code gets none of them: a shell's `exec 3<`, the
+//! jobserver of `make`, a lock. A trainer gets the listener that its supervisor opened for it.
 
+use plimsoll_base::{Error, Result};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::net::sockopt::socket_acceptconn;
+use std::net::TcpListener;
+use std::os::fd::{BorrowedFd, FromRawFd};
 use std::os::raw::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether the listener was taken: it has one owner.
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// Takes the listener that the supervisor left this process at descriptor `number`, once.
+///
+/// Errors: `ranks-environment` where none is.
+pub fn inherited_listener(number: i32) -> Result<TcpListener> {
+    let refused = || {
+        Error::usage(
+            "ranks-environment",
+            format!("descriptor {number} is no listener of this process's supervisor"),
+        )
+        .hint("unset PLIMSOLL_RANK_LETTER: supervisors set it for their trainers")
+    };
+    if number <= 2 || IS_TAKEN.swap(true, Ordering::Relaxed) {
+        return Err(refused());
+    }
+    // SAFETY: it is asked about alone; a number without a descriptor is an error of the calls below.
+    let there = unsafe { BorrowedFd::borrow_raw(number) };
+    match socket_acceptconn(there) {
+        Ok(true) => {}
+        _ => return Err(refused()),
+    }
+    fcntl_setfd(there, FdFlags::CLOEXEC).map_err(|_| refused())?;
+    // SAFETY: it was open when this process began, as a listener, which no value here owns; the flag above gives it one owner.
+    Ok(unsafe { TcpListener::from_raw_fd(number) })
+}
 
 // SAFETY: this is the C library's declaration; arguments are machine words, of which a call may use fewer.
 unsafe extern "C" {

@@ -60,6 +60,7 @@ pub use enter::{Confined, ENV_WORKER, become_env_worker, exec_env_worker};
 pub use episodes::{About, EpisodesOf, EpisodesSpec, Messages, PythonEpisodes, ToolFunction, Turn};
 pub use groups::{GroupHome, GroupKill, WorkerGroup};
 pub use ids::Ids;
+pub use inherited::inherited_listener;
 pub use judged::{Judge, Judged};
 pub use keeper::{KEEPER, OVER_WORDS, become_keeper};
 pub use kept::keep_with;

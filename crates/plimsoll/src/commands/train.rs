@@ -4,7 +4,7 @@ use super::layers::{Sets, flag};
 use crate::{closing, output, progress::Progress, ranks, signals, terminal};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Trains;
-use plimsoll_ranks::{Found, Place, RANKS_MAX};
+use plimsoll_ranks::{Found, Place};
 use plimsoll_run::events::Silent;
 use plimsoll_run::{resume::Start, several, supervise};
 use std::path::PathBuf;
@@ -14,14 +14,16 @@ use std::process::ExitCode;
 #[command(after_help = "\
 SIGINT and SIGTERM end the run after its step, with a checkpoint (exit codes 130 and 143); a second one ends it at once.
 The run is two processes: the trainer, and a supervisor of a few megabytes that reports why the trainer died, if it does
-(exit code 4). With --ranks N it is N of these pairs, which this command starts and which end together.
+(exit code 4). With --ranks N it is N of these pairs, which this command starts and which end together; with --hosts H each host starts
+its part of them.
 
 Examples:
   plimsoll train runs/first.toml
   plimsoll train runs/first.toml --set train.steps=20 --set run.dir=/tmp/first
   plimsoll train runs/first.toml --resume                  go on after a kill or a stop, bit for bit
   plimsoll train runs/first.toml --resume=previous-good    pass over a damaged checkpoint
-  plimsoll train runs/first.toml --resume --set train.steps=200")]
+  plimsoll train runs/first.toml --resume --set train.steps=200
+  PLIMSOLL_TOKEN=... plimsoll train runs/first.toml --ranks 4 --hosts 2 --host-rank 1 --join 10.0.0.1")]
 pub struct Args {
     /// The run file.
     run: PathBuf,
@@ -45,9 +47,8 @@ pub struct Args {
     /// Train in this process; if it is killed, nothing reports why.
     #[arg(long)]
     no_supervisor: bool,
-    /// Train with this number of processes on this host, which are started here. Under torchrun, srun or mpirun leave it out.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(RANKS_MAX)), conflicts_with = "no_supervisor")]
-    ranks: Option<u32>,
+    #[command(flatten)]
+    part: ranks::Part,
     /// With several ranks: how long each waits for the others.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     join_seconds: u32,
@@ -63,10 +64,12 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     }
     // A run file that is refused is refused once, before any rank waits for others.
     let load = || args.sets.load(&args.run, true);
-    match ranks::found(args.ranks)? {
+    match ranks::found(&args.part)? {
         Found::One if args.no_supervisor => return train(args, quiet),
         Found::One => {}
-        Found::Start(number) => return load().and_then(|_| ranks::start(number)).map(ExitCode::from),
+        Found::Start(starts) => {
+            return load().and_then(|_| ranks::start(&starts, quiet)).map(ExitCode::from);
+        }
         Found::Rank(_) if args.no_supervisor => {
             return Err(Error::usage(
                 "bad-usage",

@@ -30,6 +30,7 @@ mod gguf;
 mod gguf_base;
 mod grade;
 mod hostile;
+mod hosts;
 mod hub_data;
 mod hub_rows;
 mod import;

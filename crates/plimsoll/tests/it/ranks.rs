@@ -38,7 +38,7 @@ pub fn ended(output: Output) -> (Option<i32>, String) {
     (output.status.code(), text(&output.stderr))
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a free port").port()
 }
 
@@ -378,13 +378,16 @@ fn a_wrong_token_and_another_run_file_are_named() {
 }
 
 #[test]
-fn half_of_an_environment_and_several_hosts_are_refused() {
+fn half_of_an_environment_and_an_elastic_number_of_hosts_are_refused() {
     let folder = Run::new(SMALL);
     let args = folder.train_args("out", &[]);
     for (variables, contains) in [
         (&[("RANK", "0")][..], "error[ranks-environment]: half of an environment of torchrun: RANK = 0"),
-        (&[("RANK", "1"), ("WORLD_SIZE", "2")], "error[ranks-hosts]: RANK = 1, WORLD_SIZE = 2"),
-        (&[("PET_NNODES", "2")], "error[ranks-hosts]: PET_NNODES = 2"),
+        (
+            &[("RANK", "1"), ("WORLD_SIZE", "2")],
+            "error[ranks-environment]: WORLD_SIZE = 2, RANK = 1: 2 hosts, and no",
+        ),
+        (&[("PET_NNODES", "1:2")], "error[ranks-hosts]: PET_NNODES = 1:2: from 1 to 2 hosts"),
     ] {
         let output = command(&refs(&args)).envs(variables.iter().copied()).output().expect("the binary runs");
         let (code, words) = ended(output);

@@ -115,6 +115,13 @@ impl Role<'_> {
         let others: Vec<(usize, Vec<Owned>)> =
             own.others().map(|rank| (rank, (Share { rank, ..own }).owned(table))).collect();
         let copy = |within: Run| {
+            let all = others.iter().flat_map(|(rank, owned)| owned.iter().map(move |owned| (rank, owned)));
+            let there = all.filter_map(|(rank, owned)| Some((rank, owned.inside(within)?.run)));
+            dev.prefetch(
+                &mut there.map(|(rank, run)| {
+                    weights.slice(run.start as usize, run.elements as usize).of_rank(*rank)
+                }),
+            );
             for (rank, owned) in &others {
                 for Owned { run, .. } in owned.iter().filter_map(|owned| owned.inside(within)) {
                     let updated = weights.slice(run.start as usize, run.elements as usize);

@@ -38,6 +38,7 @@ pub struct Loading {
 impl Elsewhere<'_> {
     /// Copies all weights into one buffer.
     pub(super) fn gather(&self, dev: &dyn Device, all: Buf<'_>) {
+        dev.prefetch(&mut self.source.iter().map(|(_, part)| *part));
         for (run, part) in &self.source {
             dev.accumulate(*part, all.slice(run.start as usize, part.len()), false);
         }

@@ -105,8 +105,9 @@ impl SaveJob<'_> {
     }
 }
 
-/// Saves a checkpoint of several ranks, now: rank 0 makes its folder and small files, and each writes its pieces of the tensors. The files
-/// are those that one rank writes. Rank 0 can do it alone, because it reads what the others have in their memory.
+/// Saves a checkpoint of several ranks, now: rank 0 makes its folder and small files, and each of its host writes its pieces of the tensors.
+/// The files are those that one rank writes. Rank 0 can do it alone, because it reads what the others have in their memory; so ranks of
+/// other hosts wait, who need not see the folder.
 ///
 /// Errors: as `prepare`; `rank-lost`; no partial folder is left.
 pub fn save_of_ranks(
@@ -121,6 +122,10 @@ pub fn save_of_ranks(
     if is_alone && group.rank() > 0 {
         return Ok(path);
     }
+    let near = group.near();
+    if near[0] > 0 {
+        return group.barrier().map(|()| path);
+    }
     let mut job = if group.rank() == 0 { Some(prepare(trainer, model, held, saving)?) } else { None };
     let part = job.as_ref().map_or(PathBuf::new(), |job| job.part.clone());
     let mut write = || -> Result<()> {
@@ -131,12 +136,13 @@ pub fn save_of_ranks(
             let record = trainer.with_passage(role, |dev, role, passage| {
                 let of = (role.learned().0, role.layout());
                 let sets = tensors_of_ranks(role, is_weights);
-                let ranks = if is_alone { 1 } else { group.ranks() };
+                let ranks = if is_alone { 1 } else { near.len() };
                 let exchange = &mut |own: &[u8]| match is_alone {
                     true => Ok(vec![own.to_vec()]),
-                    false => group.all_gather(own),
+                    false => group.near_gather(own),
                 };
-                let with = Together { rank: group.rank(), ranks, exchange };
+                let rank = near.iter().position(|rank| *rank == group.rank()).expect("a rank of its host");
+                let with = Together { rank, ranks, exchange };
                 save_together(dev, of, &sets, path, passage, with)
             })?;
             if let Some((job, record)) = job.as_mut().zip(record) {

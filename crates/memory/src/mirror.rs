@@ -1,0 +1,59 @@
+//! A copy of parts of another process's memory, where both are on different hosts.
+
+use crate::{Mapping, shared_file};
+use plimsoll_base::{Bytes, Result};
+use std::fs::File;
+use std::ops::Range;
+
+/// A file in memory into which parts of another process's memory are copied, each to its place. It has pages only where something
+/// was copied.
+#[derive(Debug)]
+pub struct Mirror {
+    file: File,
+    bytes: Bytes,
+    mapping: Mapping,
+}
+
+impl Mirror {
+    /// Makes one of `bytes` bytes.
+    ///
+    /// Errors: `host-allocation-failed`.
+    pub fn new(name: &str, bytes: Bytes) -> Result<Mirror> {
+        let file = shared_file(name)?;
+        let mapping = Mapping::shared_as_it_is(&file, bytes)?;
+        Ok(Mirror { file, bytes, mapping })
+    }
+
+    /// Maps it to be read.
+    ///
+    /// Errors: `host-allocation-failed`.
+    pub fn view(&self) -> Result<Mapping> {
+        Mapping::of_another(&self.file, self.bytes)
+    }
+
+    /// Returns bytes of it, to write what was copied. Who reads a view must not read them meanwhile. Panics beyond its end.
+    pub fn part(&mut self, range: Range<u64>) -> &mut [u8] {
+        let (start, len) = (range.start as usize, (range.end - range.start) as usize);
+        assert!(start + len <= self.mapping.len(), "bytes {range:?} of {}", self.bytes);
+        // SAFETY: inside the mapping by the assertion, and `&mut self` excludes another slice of this mapping. Views are other mappings,
+        // which devices read only where a read has been brought before, and nothing is brought twice while it may be read.
+        unsafe { std::slice::from_raw_parts_mut(self.mapping.base().add(start), len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_shows_what_was_copied() {
+        let mut mirror = Mirror::new("plimsoll-test", Bytes::mib(8)).unwrap();
+        let view = mirror.view().unwrap();
+        mirror.part(5_000_000..5_000_003).copy_from_slice(&[1, 2, 3]);
+        // SAFETY: the mapping is len bytes long and only this test uses it.
+        let bytes = unsafe { std::slice::from_raw_parts(view.base(), view.len()) };
+        assert_eq!((&bytes[4_999_999..5_000_004], bytes.len()), (&[0, 1, 2, 3, 0][..], 8 << 20));
+        let kept = mirror.file.metadata().map(|it| std::os::unix::fs::MetadataExt::blocks(&it)).unwrap();
+        assert!(kept <= 4096, "{kept} blocks");
+    }
+}

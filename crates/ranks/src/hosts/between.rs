@@ -1,0 +1,187 @@
+//! What the first ranks of hosts exchange, each for all ranks of its host: frames over one connection a pair.
+
+use super::dial::{Callers, Target, dial_all};
+use super::stream::{Stream, sleep, unreachable};
+use super::{Caller, Letter};
+use crate::errors::lost;
+use crate::message::Way;
+use crate::place::Place;
+use plimsoll_base::Result;
+use std::time::Instant;
+
+/// The number of the exchange, and the bytes that follow.
+const HEAD_BYTES: usize = 16;
+/// More of one host is refused: no step's samples are as large.
+const FRAME_BYTES_MAX: u64 = 4 << 30;
+/// What is read at once.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// The connections of a host's first rank to those of all other hosts.
+#[derive(Debug)]
+pub(crate) struct Between {
+    own: usize,
+    /// By host; none for the own one.
+    hosts: Vec<Option<Lane>>,
+    turn: u64,
+}
+
+#[derive(Debug)]
+struct Lane {
+    stream: Stream,
+    /// Bytes sent and received of the exchange under way, heads included.
+    sent: usize,
+    head: [u8; HEAD_BYTES],
+    received: usize,
+    /// Bytes of the frame without its head, once that is known.
+    length: Option<usize>,
+    frame: Vec<u8>,
+}
+
+impl Between {
+    /// Connects the first ranks of all hosts: each dials those of the hosts before its own. `check` is asked while it waits.
+    ///
+    /// Errors: `ranks-unreachable`; those of `check`.
+    pub(crate) fn open(
+        place: &Place,
+        letter: &Letter,
+        callers: &mut Callers,
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<Between> {
+        let firsts = place.firsts();
+        let own = place.hosts[place.rank as usize] as usize;
+        let target =
+            |rank: &usize| Target { address: letter.ranks[*rank].0, who: letter.ranks[*rank].1.clone() };
+        let before: Vec<Target> = firsts[..own].iter().map(target).collect();
+        let dialled = dial_all(&before, &letter.token()?, (place.rank, Way::Group), check)?;
+        let mut hosts: Vec<Option<Lane>> =
+            dialled.into_iter().map(|stream| Some(Lane::new(stream))).collect();
+        hosts.resize_with(firsts.len(), || None);
+        let begun = Instant::now();
+        while let Some(missing) = (own + 1..firsts.len()).find(|host| hosts[*host].is_none()) {
+            check()?;
+            if begun.elapsed() >= super::dial::OPEN_MAX {
+                let (who, seconds) = (&letter.ranks[firsts[missing]].1, begun.elapsed().as_secs());
+                return Err(unreachable(&format!("{who} did not reach this rank within {seconds} s")));
+            }
+            callers.sleep();
+            // Those who come to read must wait for the door.
+            let expects = |rank: u32, way: Way| {
+                let is_later = firsts[own + 1..].contains(&(rank as usize));
+                (is_later && way == Way::Group).then(|| letter.ranks[rank as usize].1.clone())
+            };
+            for Caller { rank, stream } in callers.turn(&expects) {
+                let host = firsts.iter().position(|first| *first == rank as usize);
+                hosts[host.expect("a first rank")] = Some(Lane::new(stream));
+            }
+        }
+        Ok(Between { own, hosts, turn: 0 })
+    }
+
+    /// Gives every host's bytes to every host, by host. Returns once all have come to the same exchange; without bytes it is a
+    /// barrier.
+    ///
+    /// Errors: `rank-lost`, `ranks-unreachable`; those of `check`.
+    pub(crate) fn exchange(&mut self, own: &[u8], check: &dyn Fn() -> Result<()>) -> Result<Vec<Vec<u8>>> {
+        self.turn += 1;
+        let mut head = [0; HEAD_BYTES];
+        head[..8].copy_from_slice(&self.turn.to_le_bytes());
+        head[8..].copy_from_slice(&(own.len() as u64).to_le_bytes());
+        loop {
+            let mut is_over = true;
+            for lane in self.hosts.iter_mut().flatten() {
+                lane.send(&head, own)?;
+                lane.receive(self.turn)?;
+                is_over &= lane.is_over(own.len());
+            }
+            if is_over {
+                break;
+            }
+            check()?;
+            let lanes = self.hosts.iter().flatten().filter(|lane| !lane.is_over(own.len()));
+            let interest = |lane: &'_ Lane| (!lane.has_received(), !lane.has_sent(own.len()));
+            let mut fds: Vec<_> = lanes
+                .map(|lane| {
+                    let (reads, writes) = interest(lane);
+                    lane.stream.interest(reads, writes)
+                })
+                .collect();
+            sleep(&mut fds);
+        }
+        let taken = self.hosts.iter_mut().map(|lane| lane.as_mut().map(Lane::take));
+        let mut all: Vec<Vec<u8>> = taken.map(Option::unwrap_or_default).collect();
+        all[self.own] = own.to_vec();
+        Ok(all)
+    }
+}
+
+impl Lane {
+    fn new(stream: Stream) -> Lane {
+        Lane { stream, sent: 0, head: [0; HEAD_BYTES], received: 0, length: None, frame: Vec::new() }
+    }
+
+    fn send(&mut self, head: &[u8], own: &[u8]) -> Result<()> {
+        while !self.has_sent(own.len()) {
+            let from = match self.sent < HEAD_BYTES {
+                true => &head[self.sent..],
+                false => &own[self.sent - HEAD_BYTES..],
+            };
+            match self.stream.write(from)? {
+                0 => break,
+                length => self.sent += length,
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, turn: u64) -> Result<()> {
+        while self.received < HEAD_BYTES {
+            match self.stream.read(&mut self.head[self.received..])? {
+                0 => return Ok(()),
+                length => self.received += length,
+            }
+        }
+        let length = match self.length {
+            Some(length) => length,
+            None => {
+                let [of, length] =
+                    [0, 8].map(|at| u64::from_le_bytes(*self.head[at..].first_chunk().expect("16 bytes")));
+                if of != turn || length > FRAME_BYTES_MAX {
+                    let who = &self.stream.who;
+                    return Err(lost(format!(
+                        "{who} sent {length} bytes of exchange {of}, and this rank is at {turn}"
+                    )));
+                }
+                self.length = Some(length as usize);
+                length as usize
+            }
+        };
+        while self.frame.len() < length {
+            let at = self.frame.len();
+            self.frame.resize(length.min(at + CHUNK_BYTES), 0);
+            let read = self.stream.read(&mut self.frame[at..]);
+            self.frame.truncate(at + *read.as_ref().unwrap_or(&0));
+            if read? == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn has_sent(&self, length: usize) -> bool {
+        self.sent == HEAD_BYTES + length
+    }
+
+    fn has_received(&self) -> bool {
+        self.length.is_some_and(|length| self.frame.len() == length)
+    }
+
+    fn is_over(&self, length: usize) -> bool {
+        self.has_sent(length) && self.has_received()
+    }
+
+    /// Takes the frame, for the next exchange.
+    fn take(&mut self) -> Vec<u8> {
+        (self.sent, self.received, self.length) = (0, 0, None);
+        std::mem::take(&mut self.frame)
+    }
+}

@@ -1,0 +1,162 @@
+//! How a trainer finds those of other hosts: it dials them, or they knock. Both prove the job's token first.
+
+use super::stream::{Stream, sleep, unreachable};
+use crate::knock::{ACCEPTS_MAX, Answer, Dialled, STRANGERS_MAX, Step, Stranger};
+use crate::message::{Message, Way};
+use crate::token::Token;
+use crate::wire::Wire;
+use plimsoll_base::Result;
+use rustix::event::{PollFd, PollFlags};
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+/// Trainers start together, and open their models first.
+pub(crate) const OPEN_MAX: Duration = Duration::from_secs(120);
+const DIAL_MAX: Duration = Duration::from_secs(2);
+const DIAL_AGAIN: Duration = Duration::from_millis(300);
+
+/// Whom to dial.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) address: Option<SocketAddr>,
+    /// In words.
+    pub(crate) who: String,
+}
+
+/// A dialled connection on its way to be taken.
+enum Dialling {
+    /// To be dialled at this time, again or for the first time.
+    At(Instant),
+    Greeting(Dialled),
+    /// Knocked; the listener has not answered.
+    Knocking(Wire),
+    There(Wire),
+}
+
+/// Dials all targets at once until each has let this rank in.
+///
+/// Errors: `ranks-unreachable`; those of `check`, which is asked while it waits.
+pub(crate) fn dial_all(
+    targets: &[Target],
+    token: &Token,
+    knock: (u32, Way),
+    check: &dyn Fn() -> Result<()>,
+) -> Result<Vec<Stream>> {
+    let begun = Instant::now();
+    let mut all: Vec<Dialling> = targets.iter().map(|_| Dialling::At(begun)).collect();
+    loop {
+        let mut missing = None;
+        for (one, target) in all.iter_mut().zip(targets) {
+            *one = step(std::mem::replace(one, Dialling::At(begun)), target, token, knock);
+            if !matches!(one, Dialling::There(_)) {
+                missing.get_or_insert(target);
+            }
+        }
+        let Some(missing) = missing else { break };
+        check()?;
+        if begun.elapsed() >= OPEN_MAX {
+            let at = missing.address.map_or("no address".into(), |address| address.to_string());
+            let seconds = OPEN_MAX.as_secs();
+            return Err(unreachable(&format!("{} was not reached at {at} within {seconds} s", missing.who)));
+        }
+        let wires = all.iter().filter_map(|one| match one {
+            Dialling::Greeting(Dialled { wire, .. }) | Dialling::Knocking(wire) => Some(wire),
+            _ => None,
+        });
+        crate::wire::wait(&wires.collect::<Vec<_>>(), &[], Duration::from_millis(20));
+    }
+    let streams = all.into_iter().zip(targets).filter_map(|(one, target)| match one {
+        Dialling::There(wire) => Some(Stream::new(wire.into_parts(), &target.who)),
+        _ => None,
+    });
+    Ok(streams.collect())
+}
+
+fn step(one: Dialling, target: &Target, token: &Token, (rank, way): (u32, Way)) -> Dialling {
+    let again = || Dialling::At(Instant::now() + DIAL_AGAIN);
+    match one {
+        Dialling::At(when) if Instant::now() < when => Dialling::At(when),
+        Dialling::At(_) => {
+            let dialled = target.address.and_then(|address| Dialled::dial(address, DIAL_MAX).ok());
+            dialled.map_or_else(again, Dialling::Greeting)
+        }
+        Dialling::Greeting(mut dialled) => match dialled.step(token) {
+            Answer::Wait => Dialling::Greeting(dialled),
+            Answer::Nothing | Answer::OtherToken => again(),
+            Answer::Ours => {
+                let mut wire = dialled.wire;
+                wire.put(&Message::Knock { rank, way });
+                wire.pump();
+                Dialling::Knocking(wire)
+            }
+        },
+        Dialling::Knocking(mut wire) => {
+            wire.pump();
+            match (wire.take(), wire.over().is_some()) {
+                (Some(Message::Open), _) => Dialling::There(wire),
+                (Some(_), _) | (None, true) => again(),
+                (None, false) => Dialling::Knocking(wire),
+            }
+        }
+        Dialling::There(wire) => Dialling::There(wire),
+    }
+}
+
+/// Who knocked and was let in.
+pub(crate) struct Caller {
+    pub(crate) rank: u32,
+    pub(crate) stream: Stream,
+}
+
+/// A listener with those that have proved nothing yet.
+#[derive(Debug)]
+pub(crate) struct Callers {
+    listener: TcpListener,
+    strangers: Vec<Stranger>,
+    token: Token,
+}
+
+impl Callers {
+    pub(crate) fn new(listener: TcpListener, token: Token) -> std::io::Result<Callers> {
+        listener.set_nonblocking(true)?;
+        Ok(Callers { listener, strangers: Vec::new(), token })
+    }
+
+    /// Returns what to sleep on.
+    pub(crate) fn interest(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let strangers = self.strangers.iter().map(|stranger| stranger.wire.interest());
+        strangers.chain([PollFd::new(&self.listener, PollFlags::IN)])
+    }
+
+    /// Takes what has come. Returns those of whom `expects` has words: others are not let in, and may knock again.
+    pub(crate) fn turn(&mut self, expects: &dyn Fn(u32, Way) -> Option<String>) -> Vec<Caller> {
+        for _ in 0..ACCEPTS_MAX {
+            let Ok((stream, _)) = self.listener.accept() else { break };
+            if self.strangers.len() >= STRANGERS_MAX {
+                self.strangers.remove(0);
+            }
+            self.strangers.extend(Stranger::new(stream).ok());
+        }
+        let (mut index, mut callers) = (0, Vec::new());
+        while index < self.strangers.len() {
+            match self.strangers[index].step(&self.token) {
+                Step::Wait => index += 1,
+                Step::Drop => drop(self.strangers.remove(index)),
+                Step::Enter(message) => {
+                    let mut wire = self.strangers.remove(index).wire;
+                    let Message::Knock { rank, way } = message else { continue };
+                    let Some(who) = expects(rank, way) else { continue };
+                    wire.put(&Message::Open);
+                    wire.flush(Duration::from_secs(1));
+                    callers.push(Caller { rank, stream: Stream::new(wire.into_parts(), &who) });
+                }
+            }
+        }
+        callers
+    }
+
+    /// Sleeps until something comes or it is time to look whether the run is over.
+    pub(crate) fn sleep(&self) {
+        sleep(&mut self.interest().collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,145 @@
+//! A thread that gives the ranks of other hosts what they ask of this rank's memory. It reads a file in memory alone, of which it
+//! knows the length, and owns no bytes itself: the kernel sends them.
+
+use super::dial::Callers;
+use super::{Caller, Letter};
+use crate::errors::lost;
+use crate::message::Way;
+use plimsoll_base::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::sendfile;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+
+/// Of a request: where it begins in the memory, and its bytes.
+pub(crate) const REQUEST_BYTES: usize = 16;
+/// Connections that are answered; more are refused.
+const GUESTS_MAX: usize = 4096;
+/// Sent for one guest before the next has its turn.
+const TURN_BYTES: usize = 1 << 20;
+const STACK_BYTES: usize = 256 << 10;
+
+/// The thread, which ends with it.
+#[derive(Debug)]
+pub(crate) struct Door {
+    wake: UnixStream,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Door {
+    /// Starts it over `bytes` bytes of `memory`. `near`: the ranks of this host, who read it themselves.
+    ///
+    /// Errors: `thread-not-started`.
+    pub(crate) fn open(callers: Callers, letter: Arc<Letter>, memory: File, bytes: u64) -> Result<Door> {
+        let refused = |err: std::io::Error| {
+            Error::new("thread-not-started", format!("the thread that answers ranks of other hosts: {err}"))
+                .hint("check the limits on threads and open files: ulimit -u, ulimit -n")
+        };
+        let (wake, woken) = UnixStream::pair().map_err(refused)?;
+        let inside = Inside { callers, letter, memory, bytes, guests: Vec::new(), woken };
+        let thread = thread::Builder::new().name("door".into()).stack_size(STACK_BYTES);
+        let thread = Some(thread.spawn(move || inside.run()).map_err(refused)?);
+        Ok(Door { wake, thread })
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = (&self.wake).write(&[1]);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Inside {
+    callers: Callers,
+    letter: Arc<Letter>,
+    memory: File,
+    bytes: u64,
+    guests: Vec<Guest>,
+    woken: UnixStream,
+}
+
+/// A rank that reads.
+struct Guest {
+    stream: super::stream::Stream,
+    request: [u8; REQUEST_BYTES],
+    received: usize,
+    /// What is left of the request that is answered.
+    offset: u64,
+    left: usize,
+}
+
+impl Inside {
+    fn run(mut self) {
+        loop {
+            let guests =
+                self.guests.iter().map(|guest| guest.stream.interest(guest.left == 0, guest.left > 0));
+            let wake = PollFd::new(&self.woken, PollFlags::IN);
+            let mut fds: Vec<PollFd<'_>> = guests.chain(self.callers.interest()).chain([wake]).collect();
+            let long = Timespec { tv_sec: 1, tv_nsec: 0 };
+            let _ = rustix::event::poll(&mut fds, Some(&long));
+            if fds.last().is_some_and(|wake| !wake.revents().is_empty()) {
+                return;
+            }
+            let (memory, bytes) = (&self.memory, self.bytes);
+            // One that asks for what is not there, or is gone, has no more to be told: its supervisor says why it ended.
+            self.guests.retain_mut(|guest| guest.serve(memory, bytes).is_ok());
+            let letter = &self.letter;
+            let is_full = self.guests.len() >= GUESTS_MAX;
+            let expects = |rank: u32, way: Way| {
+                let known = letter.ranks.get(rank as usize).filter(|_| way == Way::Read && !is_full);
+                known.map(|(_, who)| who.clone())
+            };
+            let guest = |Caller { stream, .. }: Caller| {
+                let (request, received) = ([0; REQUEST_BYTES], 0);
+                Guest { stream, request, received, offset: 0, left: 0 }
+            };
+            self.guests.extend(self.callers.turn(&expects).into_iter().map(guest));
+        }
+    }
+}
+
+impl Guest {
+    /// Answers what it has asked, as far as the connection takes it.
+    fn serve(&mut self, memory: &File, bytes: u64) -> Result<()> {
+        let mut room = TURN_BYTES;
+        while room > 0 {
+            if self.left == 0 && !self.next(bytes)? {
+                return Ok(());
+            }
+            match sendfile(self.stream.fd(), memory.as_fd(), Some(&mut self.offset), self.left.min(room)) {
+                Ok(0) => return Err(lost("its memory is shorter than its plan")),
+                Ok(sent) => (self.left, room) = (self.left - sent, room.saturating_sub(sent)),
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(err) => return Err(lost(err.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the next request. Returns false if it is not there yet.
+    fn next(&mut self, bytes: u64) -> Result<bool> {
+        while self.received < REQUEST_BYTES {
+            match self.stream.read(&mut self.request[self.received..])? {
+                0 => return Ok(false),
+                length => self.received += length,
+            }
+        }
+        self.received = 0;
+        let [offset, length] =
+            [0, 8].map(|at| u64::from_le_bytes(*self.request[at..].first_chunk().expect("16 bytes")));
+        if length == 0 || offset.checked_add(length).is_none_or(|end| end > bytes) {
+            return Err(lost(format!("{} asked for {length} bytes at {offset} of {bytes}", self.stream.who)));
+        }
+        (self.offset, self.left) = (offset, length as usize);
+        Ok(true)
+    }
+}

@@ -1,0 +1,277 @@
+//! Reading the memory of ranks on other hosts: what an operation is about to read is asked for, and lies in a copy of that rank's memory when it
+//! runs. The copy has pages only where something was read.
+//!
+//! What has come stays until the ranks meet: until then no rank writes what others read.
+
+use super::dial::{Target, dial_all};
+use super::door::REQUEST_BYTES;
+use super::stream::{Stream, sleep};
+use super::{Door, Letter};
+use crate::message::Way;
+use crate::place::Place;
+use plimsoll_base::{Bytes, Result};
+use plimsoll_memory::{Mapping, Mirror};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Connections to all ranks of other hosts together, and to one of them at most: several, because a long path carries more by several.
+const STREAMS: usize = 16;
+const STREAMS_OF_A_RANK: usize = 4;
+/// One request's; larger reads are cut, so that all connections share them.
+const REQUEST_MAX: u64 = 1 << 20;
+/// Asked for and not arrived, a connection: enough for 10 Gbit/s over 20 ms with four.
+const UNDER_WAY_MAX: u64 = 8 << 20;
+
+/// The memory of all ranks of other hosts, as this rank reads it.
+#[derive(Debug)]
+pub struct Reach {
+    inside: Mutex<Inside>,
+    /// Answers what they ask of this rank.
+    _door: Door,
+}
+
+#[derive(Debug)]
+struct Inside {
+    /// By rank; none for those of this host.
+    ranks: Vec<Option<Far>>,
+    /// What ended the run meanwhile: operations cannot fail, so it is returned where ranks meet.
+    failed: Result<()>,
+}
+
+/// A rank of another host.
+#[derive(Debug)]
+struct Far {
+    mirror: Mirror,
+    streams: Vec<Asked>,
+    /// What has come since the ranks met last, sorted, apart from each other.
+    brought: Vec<Range<u64>>,
+}
+
+/// A connection with what it was asked.
+#[derive(Debug)]
+struct Asked {
+    stream: Stream,
+    /// Requests, as far as they are not sent yet.
+    unsent: Vec<u8>,
+    /// Answers that are due, in order, without what has come of the first.
+    due: VecDeque<Range<u64>>,
+}
+
+impl Reach {
+    /// Dials the ranks of other hosts. `door` answers them, and all ranks must have opened theirs. `bytes`: of each rank's memory.
+    ///
+    /// Errors: `ranks-unreachable`, `host-allocation-failed`; those of `check`.
+    pub(crate) fn open(
+        place: &Place,
+        letter: &Letter,
+        door: Door,
+        bytes: Bytes,
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<Reach> {
+        let near = place.near();
+        let far: Vec<usize> = (0..place.hosts.len()).filter(|rank| !near.contains(rank)).collect();
+        let each = (STREAMS / far.len().max(1)).clamp(1, STREAMS_OF_A_RANK);
+        let of = |rank: &usize| Target { address: letter.ranks[*rank].0, who: letter.ranks[*rank].1.clone() };
+        let targets: Vec<Target> = far.iter().flat_map(|rank| std::iter::repeat_n(of(rank), each)).collect();
+        let mut streams = dial_all(&targets, &letter.token()?, (place.rank, Way::Read), check)?.into_iter();
+        let mut ranks: Vec<Option<Far>> = place.hosts.iter().map(|_| None).collect();
+        for rank in far {
+            let mirror = Mirror::new("plimsoll-mirror", bytes)?;
+            let asked = |stream| Asked { stream, unsent: Vec::new(), due: VecDeque::new() };
+            let streams = streams.by_ref().take(each).map(asked).collect();
+            ranks[rank] = Some(Far { mirror, streams, brought: Vec::new() });
+        }
+        Ok(Reach { inside: Mutex::new(Inside { ranks, failed: Ok(()) }), _door: door })
+    }
+
+    /// Maps the copy of a rank's memory, to read it; `None` for ranks of this host.
+    ///
+    /// Errors: `host-allocation-failed`.
+    pub fn view(&self, rank: usize) -> Result<Option<Mapping>> {
+        self.lock().ranks[rank].as_ref().map(|far| far.mirror.view()).transpose()
+    }
+
+    /// Returns what has come of a rank's memory.
+    #[cfg(test)]
+    pub(crate) fn seen(&self, rank: usize, range: Range<u64>) -> Vec<u8> {
+        self.lock().ranks[rank].as_mut().expect("of another host").mirror.part(range).to_vec()
+    }
+
+    /// Brings bytes of other ranks' memory, by rank, unless they came since the ranks met last. After an error it brings nothing.
+    pub fn bring(&self, wanted: &[(usize, Range<u64>)], check: &dyn Fn() -> Result<()>) {
+        let mut inside = self.lock();
+        if inside.failed.is_ok() {
+            inside.failed = inside.bring(wanted, check);
+        }
+    }
+
+    /// Returns what has kept bytes from coming.
+    ///
+    /// Errors: `rank-lost`, `ranks-unreachable`.
+    pub fn check(&self) -> Result<()> {
+        self.lock().failed.clone()
+    }
+
+    /// Forgets what has come: ranks met, and write again.
+    pub(crate) fn forget(&self) {
+        self.lock().ranks.iter_mut().flatten().for_each(|far| far.brought.clear());
+    }
+
+    /// Nothing under the lock panics.
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inside {
+    fn bring(&mut self, wanted: &[(usize, Range<u64>)], check: &dyn Fn() -> Result<()>) -> Result<()> {
+        let mut missing: Vec<VecDeque<Range<u64>>> = self.ranks.iter().map(|_| VecDeque::new()).collect();
+        for (rank, range) in wanted {
+            if let Some(far) = &mut self.ranks[*rank] {
+                missing[*rank].extend(add(&mut far.brought, range.clone()).into_iter().flat_map(requests));
+            }
+        }
+        loop {
+            let mut is_over = true;
+            for (far, missing) in self.ranks.iter_mut().zip(&mut missing) {
+                let Some(far) = far else { continue };
+                far.ask(missing);
+                far.receive()?;
+                is_over &= missing.is_empty() && far.streams.iter().all(|asked| asked.due.is_empty());
+            }
+            if is_over {
+                return Ok(());
+            }
+            check()?;
+            let streams = self.ranks.iter().flatten().flat_map(|far| &far.streams);
+            let asked = streams.filter(|asked| !asked.due.is_empty());
+            sleep(
+                &mut asked
+                    .map(|asked| asked.stream.interest(true, !asked.unsent.is_empty()))
+                    .collect::<Vec<_>>(),
+            );
+        }
+    }
+}
+
+impl Far {
+    /// Spreads requests over the connections that have room for them.
+    fn ask(&mut self, missing: &mut VecDeque<Range<u64>>) {
+        while let Some(first) = missing.front() {
+            let under_way =
+                |asked: &Asked| asked.due.iter().map(|range| range.end - range.start).sum::<u64>();
+            let least = self.streams.iter_mut().min_by_key(|asked| under_way(asked));
+            let Some(asked) = least.filter(|asked| under_way(asked) < UNDER_WAY_MAX) else { return };
+            asked.unsent.extend(first.start.to_le_bytes());
+            asked.unsent.extend((first.end - first.start).to_le_bytes());
+            asked.due.extend(missing.pop_front());
+        }
+    }
+
+    /// Takes what has come.
+    fn receive(&mut self) -> Result<()> {
+        let Far { mirror, streams, .. } = self;
+        for asked in streams {
+            asked.send()?;
+            while let Some(due) = asked.due.front_mut() {
+                let length = asked.stream.read(mirror.part(due.clone()))? as u64;
+                due.start += length;
+                match (length, due.is_empty()) {
+                    (0, _) => break,
+                    (_, true) => drop(asked.due.pop_front()),
+                    (_, false) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Asked {
+    fn send(&mut self) -> Result<()> {
+        while !self.unsent.is_empty() {
+            match self.stream.write(&self.unsent)? {
+                0 => break,
+                length => drop(self.unsent.drain(..length)),
+            }
+        }
+        debug_assert!(self.unsent.len() <= REQUEST_BYTES * (UNDER_WAY_MAX as usize));
+        Ok(())
+    }
+}
+
+/// Cuts a range.
+fn requests(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    (range.start..range.end)
+        .step_by(REQUEST_MAX as usize)
+        .map(move |start| start..range.end.min(start + REQUEST_MAX))
+}
+
+/// Adds a range to sorted ones that do not touch. Returns what they did not have of it.
+fn add(all: &mut Vec<Range<u64>>, range: Range<u64>) -> Vec<Range<u64>> {
+    if range.is_empty() {
+        return Vec::new();
+    }
+    // Those that overlap or touch it.
+    let first = all.partition_point(|one| one.end < range.start);
+    let last = first + all[first..].partition_point(|one| one.start <= range.end);
+    let (mut missing, mut at) = (Vec::new(), range.start);
+    for one in &all[first..last] {
+        if one.start > at {
+            missing.push(at..one.start);
+        }
+        at = at.max(one.end);
+    }
+    if at < range.end {
+        missing.push(at..range.end);
+    }
+    let whole = match (all[first..last].first(), all[first..last].last()) {
+        (Some(one), Some(other)) => range.start.min(one.start)..range.end.max(other.end),
+        _ => range,
+    };
+    all.splice(first..last, [whole]);
+    missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_brought_once() {
+        let mut all = Vec::new();
+        let mut missing = |range: Range<u64>| {
+            let missing = add(&mut all, range).into_iter().map(|range| (range.start, range.end));
+            (
+                missing.collect::<Vec<_>>(),
+                all.iter().map(|range| (range.start, range.end)).collect::<Vec<_>>(),
+            )
+        };
+        for (range, expect, known) in [
+            (10..20, &[(10, 20)][..], &[(10, 20)][..]),
+            (12..18, &[], &[(10, 20)]),
+            (30..40, &[(30, 40)], &[(10, 20), (30, 40)]),
+            (15..35, &[(20, 30)], &[(10, 40)]),
+            (40..50, &[(40, 50)], &[(10, 50)]),
+            (0..5, &[(0, 5)], &[(0, 5), (10, 50)]),
+            (0..60, &[(5, 10), (50, 60)], &[(0, 60)]),
+            (7..7, &[], &[(0, 60)]),
+        ] {
+            assert_eq!(missing(range.clone()), (expect.to_vec(), known.to_vec()), "{range:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_read_is_cut_into_requests() {
+        let all: Vec<_> = requests(3..3 + 2 * REQUEST_MAX + 1).collect();
+        assert_eq!(
+            all,
+            [
+                3..3 + REQUEST_MAX,
+                3 + REQUEST_MAX..3 + 2 * REQUEST_MAX,
+                3 + 2 * REQUEST_MAX..4 + 2 * REQUEST_MAX
+            ]
+        );
+    }
+}

@@ -1,0 +1,113 @@
+//! A connection between trainers, and what its failures are called.
+
+use crate::errors::lost;
+use plimsoll_base::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::sockopt;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+/// What is not taken by the other side for this long ends a connection. Supervisors notice a host that is gone sooner.
+const UNTAKEN_MAX: Duration = Duration::from_secs(20);
+/// A connection without traffic is tried after this time, as often, before it counts as ended.
+const IDLE: Duration = Duration::from_secs(5);
+const TRIES: u32 = 3;
+/// How long a wait sleeps before it looks whether the run is over.
+const LOOK: Duration = Duration::from_millis(50);
+
+#[derive(Debug)]
+pub(crate) struct Stream {
+    socket: TcpStream,
+    /// What has come already.
+    ahead: Vec<u8>,
+    /// Whose trainer is at the other end, in words.
+    pub(crate) who: String,
+}
+
+impl Stream {
+    pub(crate) fn new((socket, ahead): (TcpStream, Vec<u8>), who: &str) -> Stream {
+        // Best effort: an ended connection is noticed in any case, later.
+        let _ = socket.set_nodelay(true);
+        let _ = socket.set_nonblocking(true);
+        let _ = sockopt::set_socket_keepalive(&socket, true);
+        let _ = sockopt::set_tcp_keepidle(&socket, IDLE);
+        let _ = sockopt::set_tcp_keepintvl(&socket, IDLE);
+        let _ = sockopt::set_tcp_keepcnt(&socket, TRIES);
+        let _ = sockopt::set_tcp_user_timeout(&socket, UNTAKEN_MAX.as_millis() as u32);
+        Stream { socket, ahead, who: who.into() }
+    }
+
+    /// Reads what is there into `to`. Returns its length; 0 where nothing has come.
+    ///
+    /// Errors: `rank-lost`, `ranks-unreachable`.
+    pub(crate) fn read(&mut self, to: &mut [u8]) -> Result<usize> {
+        if !self.ahead.is_empty() {
+            let length = to.len().min(self.ahead.len());
+            to[..length].copy_from_slice(&self.ahead[..length]);
+            self.ahead.drain(..length);
+            return Ok(length);
+        }
+        loop {
+            match self.socket.read(to) {
+                Ok(0) if !to.is_empty() => return Err(self.closed()),
+                Ok(length) => return Ok(length),
+                Err(err) if err.kind() == ErrorKind::WouldBlock => return Ok(0),
+                Err(err) if err.kind() == ErrorKind::Interrupted => {}
+                Err(err) => return Err(self.failed(&err)),
+            }
+        }
+    }
+
+    /// Writes what fits of `from`. Returns its length.
+    ///
+    /// Errors: as `read`.
+    pub(crate) fn write(&mut self, from: &[u8]) -> Result<usize> {
+        loop {
+            match self.socket.write(from) {
+                Ok(length) => return Ok(length),
+                Err(err) if err.kind() == ErrorKind::WouldBlock => return Ok(0),
+                Err(err) if err.kind() == ErrorKind::Interrupted => {}
+                Err(err) => return Err(self.failed(&err)),
+            }
+        }
+    }
+
+    pub(crate) fn interest(&self, reads: bool, writes: bool) -> PollFd<'_> {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, reads);
+        flags.set(PollFlags::OUT, writes);
+        PollFd::from_borrowed_fd(self.socket.as_fd(), flags)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn closed(&self) -> Error {
+        lost(format!("{} closed its connection; its supervisor says why", self.who))
+    }
+
+    fn failed(&self, err: &std::io::Error) -> Error {
+        if err.kind() != ErrorKind::TimedOut {
+            return lost(format!("the connection to {} broke: {err}", self.who));
+        }
+        let seconds = UNTAKEN_MAX.as_secs();
+        unreachable(&format!("nothing passes to {} any more, for {seconds} s", self.who))
+    }
+}
+
+/// Returns the error of a network that lets through what supervisors say, and not what trainers exchange.
+pub(crate) fn unreachable(message: &str) -> Error {
+    Error::new("ranks-unreachable", message)
+        .hint("trainers exchange gradients over ports that the kernel chooses: hosts of a run must let each other's traffic through")
+        .hint("`plimsoll doctor --ranks` tries the paths between hosts before a run")
+}
+
+/// Sleeps until one of `fds` is ready or it is time to look whether the run is over.
+pub(crate) fn sleep(fds: &mut [PollFd<'_>]) {
+    let look = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
+    // An interrupted poll is fine: callers look at everything in any case.
+    let _ = rustix::event::poll(fds, Some(&look));
+}

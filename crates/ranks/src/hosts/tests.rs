@@ -1,0 +1,185 @@
+//! Groups whose ranks are on several hosts as far as they know: threads, each with its place, and a window a host.
+
+use super::letter::{Letter, Posted};
+use crate::group::Group;
+use crate::hello::Member;
+use crate::place::Place;
+use crate::token::Token;
+use crate::window::Window;
+use plimsoll_base::Bytes;
+use std::fs::File;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::thread;
+use std::time::Duration;
+
+/// What the supervisors of a run keep.
+struct Run {
+    windows: Vec<Window>,
+    listeners: Vec<TcpListener>,
+    posted: Posted,
+    hosts: Vec<u32>,
+}
+
+impl Run {
+    fn new(hosts: &[u32]) -> Run {
+        let count = *hosts.iter().max().expect("a rank") as usize + 1;
+        let windows = (0..count).map(|_| Window::new().expect("memory")).collect();
+        let listeners: Vec<TcpListener> =
+            hosts.iter().map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
+        let member = |(rank, site): (usize, &u32)| Member {
+            rank: rank as u32,
+            host: format!("h{site}"),
+            site: *site,
+            address: listeners[rank].local_addr().ok(),
+            pid: 1,
+            cpus: "0".into(),
+        };
+        let members: Vec<Member> = hosts.iter().enumerate().map(member).collect();
+        let token = Token::of_hex(&"a5".repeat(32)).expect("32 bytes");
+        let posted = Letter::of(&members, &token).post().expect("memory");
+        Run { windows, listeners, posted, hosts: hosts.to_vec() }
+    }
+
+    fn place(&self, rank: usize) -> Place {
+        let window = self.windows[self.hosts[rank] as usize].path();
+        let (ranks, away) = (self.hosts.len() as u32, Some(self.posted.away(99)));
+        Place { rank: rank as u32, ranks, hosts: self.hosts.clone(), window, away }
+    }
+
+    /// Runs `body` on every rank. Returns what it returned, by rank.
+    fn run<T: Send>(&self, body: impl Fn(Group) -> T + Sync) -> Vec<T> {
+        let one = |rank: usize| {
+            let listener = self.listeners[rank].try_clone().expect("a descriptor");
+            body(Group::open(&self.place(rank), Some(listener)).expect("all come"))
+        };
+        thread::scope(|scope| {
+            let all: Vec<_> = (0..self.hosts.len()).map(|rank| scope.spawn(move || one(rank))).collect();
+            all.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        })
+    }
+}
+
+const LAYOUTS: [&[u32]; 5] = [&[0, 1], &[0, 0, 1, 1], &[0, 1, 2], &[0, 1, 1, 0, 2], &[0, 0, 0, 1]];
+
+#[test]
+fn every_rank_has_the_bytes_of_every_rank_wherever_it_is() {
+    for hosts in LAYOUTS {
+        let bytes = |rank: usize, round: usize| -> Vec<u8> {
+            let length = [0, 1, 7, 4096, 300_000, 1_000_003][(rank + round) % 6];
+            (0..length).map(|i| (i * 31 + rank * 7 + round) as u8).collect()
+        };
+        Run::new(hosts).run(|group| {
+            for round in 0..8 {
+                if (group.rank() + round) % 3 == 0 {
+                    thread::sleep(Duration::from_millis(2));
+                }
+                group.barrier().expect("all live");
+                let all = group.all_gather(&bytes(group.rank(), round)).expect("all live");
+                assert_eq!(all.len(), hosts.len());
+                for (rank, got) in all.iter().enumerate() {
+                    assert!(*got == bytes(rank, round), "{hosts:?} {round}: of rank {rank}");
+                }
+            }
+            assert!(group.all_gather(&[]).expect("all live").iter().all(Vec::is_empty));
+            let near = group.near_gather(&[group.rank() as u8]).expect("all live");
+            assert!(near.iter().map(|one| usize::from(one[0])).eq(group.near().iter().copied()));
+        });
+    }
+}
+
+/// Bytes of a rank's memory in a round.
+fn at(rank: usize, round: usize, offset: usize) -> u8 {
+    (offset.wrapping_mul(131) ^ (offset >> 9) ^ (rank * 57) ^ (round * 11)) as u8
+}
+
+const MEMORY: usize = 3 << 20;
+
+#[test]
+fn a_rank_reads_what_those_of_other_hosts_have_written_since_they_met() {
+    for hosts in LAYOUTS {
+        Run::new(hosts).run(|group| {
+            let file: File = plimsoll_memory::shared_file("plimsoll-test").expect("memory");
+            file.set_len(MEMORY as u64).expect("memory");
+            let (rank, ranks) = (group.rank(), group.ranks());
+            let write = |round: usize| {
+                let bytes: Vec<u8> = (0..MEMORY).map(|offset| at(rank, round, offset)).collect();
+                file.write_all_at(&bytes, 0).expect("memory");
+            };
+            let reach = group.reach(&file, Bytes(MEMORY as u64)).expect("all come").expect("other hosts");
+            for round in 0..3 {
+                write(round);
+                group.barrier().expect("all live");
+                for other in (0..ranks).filter(|other| !group.near().contains(other)) {
+                    assert!(
+                        reach.view(other).expect("memory").is_some()
+                            && reach.view(rank).expect("none").is_none()
+                    );
+                    // Apart, overlapping, longer than a request, and at the end.
+                    for range in
+                        [5..9, 7..100, 4096..1_500_000, 10..2_000_000, MEMORY as u64 - 3..MEMORY as u64]
+                    {
+                        reach.bring(&[(other, range.clone()), (rank, range.clone())], &|| group.check());
+                        reach.check().expect("all live");
+                        let seen = reach.seen(other, range.clone());
+                        let of =
+                            |(n, byte): (usize, &u8)| *byte != at(other, round, range.start as usize + n);
+                        let mut wrong = seen.iter().enumerate().filter(|one| of(*one));
+                        assert_eq!(wrong.next(), None, "{hosts:?}: rank {rank} of {other}, round {round}");
+                    }
+                }
+                group.barrier().expect("all live");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_is_gone_ends_the_wait_of_all() {
+    let run = Run::new(&[0, 0, 1, 1]);
+    let ended = run.run(|group| {
+        group.barrier().expect("all live");
+        match group.rank() {
+            3 => {
+                group.fail();
+                None
+            }
+            _ => Some(group.barrier().expect_err("rank 3 never comes")),
+        }
+    });
+    let slugs: Vec<&str> = ended.iter().flatten().map(|error| error.slug).collect();
+    assert_eq!(slugs, ["rank-lost"; 3]);
+}
+
+#[test]
+fn one_that_asks_for_what_is_not_there_is_told_at_the_next_meeting() {
+    let run = Run::new(&[0, 1]);
+    let ended = run.run(|group| {
+        let file: File = plimsoll_memory::shared_file("plimsoll-test").expect("memory");
+        file.set_len(4096).expect("memory");
+        // Rank 1 lays out more than rank 0 has.
+        let bytes = Bytes(if group.rank() == 0 { 4096 } else { 8192 });
+        let reach = group.reach(&file, bytes).expect("all come").expect("other hosts");
+        if group.rank() == 1 {
+            reach.bring(&[(0, 4000..5000)], &|| group.check());
+        }
+        group.barrier().err().map(|error| error.slug)
+    });
+    assert_eq!(ended[1], Some("rank-lost"));
+}
+
+/// A port scanner and a slow stranger find the listeners of trainers.
+#[test]
+fn strangers_do_not_keep_trainers_apart() {
+    let run = Run::new(&[0, 1]);
+    let addresses: Vec<_> = run.listeners.iter().map(|one| one.local_addr().expect("bound")).collect();
+    let strangers: Vec<TcpStream> = addresses
+        .iter()
+        .flat_map(|address| (0..8).map(move |_| TcpStream::connect(address).expect("it listens")))
+        .collect();
+    for (index, mut stranger) in strangers.iter().enumerate() {
+        let _ = stranger.write_all(if index % 2 == 0 { b"GET / HTTP/1.1\r\n\r\n" } else { b"plimsoll-ran" });
+    }
+    run.run(|group| group.all_gather(b"x").expect("all live"));
+}

@@ -1,0 +1,132 @@
+//! How two processes of a job prove to each other that they know its token, before either takes a message of the other: the one
+//! that listens, for which a connection is a stranger until then, and the one that dials.
+
+use crate::message::Message;
+use crate::token::{NONCE_BYTES, Nonce, PROOF_BYTES, Side, Token, random_bytes};
+use crate::wire::Wire;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// First bytes of both sides: the protocol and its version.
+pub(crate) const MAGIC: [u8; 16] = *b"plimsoll-ranks/2";
+/// From a connection's start until it has proved that it belongs to the job and said hello.
+pub(crate) const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+/// Connections without proof that are held; one more drops the oldest.
+pub(crate) const STRANGERS_MAX: usize = 32;
+/// Connections taken per turn of a loop.
+pub(crate) const ACCEPTS_MAX: usize = 16;
+
+/// A connection that has proved nothing yet.
+#[derive(Debug)]
+pub(crate) struct Stranger {
+    pub(crate) wire: Wire,
+    since: Instant,
+    ours: Nonce,
+    /// Its nonce, once it sent it.
+    theirs: Option<Nonce>,
+    is_proved: bool,
+}
+
+pub(crate) enum Step {
+    Wait,
+    Drop,
+    Enter(Message),
+}
+
+impl Stranger {
+    pub(crate) fn new(stream: TcpStream) -> std::io::Result<Stranger> {
+        let wire = Wire::new(stream)?;
+        Ok(Stranger { wire, since: Instant::now(), ours: random_bytes()?, theirs: None, is_proved: false })
+    }
+
+    /// Takes what has come: magic and nonce, then the proof, then the first message.
+    pub(crate) fn step(&mut self, token: &Token) -> Step {
+        self.wire.pump();
+        let Some(theirs) = self.theirs else {
+            let begin = &self.wire.peek()[..self.wire.peek().len().min(MAGIC.len())];
+            if !MAGIC.starts_with(begin) {
+                return Step::Drop;
+            }
+            let Some(greeting) = self.wire.take_bytes::<{ MAGIC.len() + NONCE_BYTES }>() else {
+                return self.rest();
+            };
+            let mut theirs = [0; NONCE_BYTES];
+            theirs.copy_from_slice(&greeting[MAGIC.len()..]);
+            self.theirs = Some(theirs);
+            self.wire.put_bytes(&MAGIC);
+            self.wire.put_bytes(&self.ours);
+            self.wire.put_bytes(&token.proof(Side::Listener, &theirs, &self.ours));
+            self.wire.pump();
+            return self.rest();
+        };
+        if !self.is_proved {
+            let Some(proof) = self.wire.take_bytes::<PROOF_BYTES>() else { return self.rest() };
+            if !token.is_proof(&proof, Side::Joiner, &theirs, &self.ours) {
+                return Step::Drop;
+            }
+            self.is_proved = true;
+        }
+        match self.wire.take() {
+            Some(message) => Step::Enter(message),
+            None => self.rest(),
+        }
+    }
+
+    /// Whether it spoke the protocol, and did not prove the token.
+    pub(crate) fn is_unproved(&self) -> bool {
+        self.theirs.is_some() && !self.is_proved
+    }
+
+    fn rest(&self) -> Step {
+        match self.wire.over().is_some() || self.since.elapsed() >= HANDSHAKE_MAX {
+            true => Step::Drop,
+            false => Step::Wait,
+        }
+    }
+}
+
+/// A connection whose listener has proved nothing yet.
+pub(crate) struct Dialled {
+    pub(crate) wire: Wire,
+    pub(crate) address: SocketAddr,
+    ours: Nonce,
+}
+
+pub(crate) enum Answer {
+    /// Nothing so far.
+    Wait,
+    /// Nothing that speaks the protocol.
+    Nothing,
+    OtherToken,
+    Ours,
+}
+
+impl Dialled {
+    /// Connects within `longest`, and says who speaks.
+    pub(crate) fn dial(address: SocketAddr, longest: Duration) -> std::io::Result<Dialled> {
+        let mut wire = TcpStream::connect_timeout(&address, longest).and_then(Wire::new)?;
+        let ours: Nonce = random_bytes()?;
+        wire.put_bytes(&MAGIC);
+        wire.put_bytes(&ours);
+        Ok(Dialled { wire, address, ours })
+    }
+
+    /// Takes what has come: magic, nonce and the listener's proof, which is answered.
+    pub(crate) fn step(&mut self, token: &Token) -> Answer {
+        self.wire.pump();
+        let begin = &self.wire.peek()[..self.wire.peek().len().min(MAGIC.len())];
+        if !MAGIC.starts_with(begin) {
+            return Answer::Nothing;
+        }
+        let Some(greeting) = self.wire.take_bytes::<{ MAGIC.len() + NONCE_BYTES + PROOF_BYTES }>() else {
+            return if self.wire.over().is_some() { Answer::Nothing } else { Answer::Wait };
+        };
+        let (nonce, proof) = greeting[MAGIC.len()..].split_at(NONCE_BYTES);
+        let theirs: Nonce = nonce.try_into().expect("the greeting has a nonce");
+        if !token.is_proof(proof, Side::Listener, &self.ours, &theirs) {
+            return Answer::OtherToken;
+        }
+        self.wire.put_bytes(&token.proof(Side::Joiner, &self.ours, &theirs));
+        Answer::Ours
+    }
+}
