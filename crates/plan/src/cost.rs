@@ -6,6 +6,7 @@
 //! Legend: P prompts, G samples each, S = P G sequences, C sequences in flight, M rows of a micro-batch.
 
 use super::rates::Rates;
+use crate::hosts::Hosts;
 use crate::lora::Lora;
 use crate::role_name::RoleName;
 use crate::shape::{RunShape, Training};
@@ -36,6 +37,8 @@ pub(crate) struct Work {
     pub(crate) weighs_merge: bool,
     /// Ranks that share it out.
     pub(crate) ranks: f64,
+    /// Where they are.
+    pub(crate) hosts: Hosts,
 }
 
 /// The share of an update that a rank waits for the slowest and for what is exchanged in small pieces: 2 to 7 % of the
@@ -50,7 +53,7 @@ const ADDED_ON_CARDS: f64 = 1.06;
 impl Work {
     /// Returns the work as one rank would have it alone.
     pub(crate) fn of_one_rank(self) -> Work {
-        Work { ranks: 1.0, ..self }
+        Work { ranks: 1.0, hosts: Hosts::one(1), ..self }
     }
 
     /// Returns the work of an evaluation.
@@ -416,17 +419,27 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
         + micro_batches * (micro_batch + gathered)
         + recomputed
         + optimizer;
-    alone + exchanged(work, model, grads * micro_batches, alone, rates)
+    alone + exchanged(work, model, (grads, micro_batches), alone, rates)
 }
 
 /// Returns the seconds that ranks take longer than one with its share of the work: partial gradients of each micro-batch
-/// go to their owners, next to the backward pass, and new weights come from them.
-fn exchanged(work: &Work, model: &Model, grads: f64, alone: f64, rates: &Rates) -> f64 {
-    let elsewhere = (work.ranks - 1.0) / work.ranks;
-    let sent = grads * elsewhere / rates.link();
-    let weights = model.parameters * model.dtype.bytes() as f64 * elsewhere / rates.link();
+/// go to their owners, next to the backward pass, and new weights come from them. Between hosts nothing runs next to it. `grads`: bytes of
+/// one of `micro_batches`.
+fn exchanged(
+    work: &Work,
+    model: &Model,
+    (grads, micro_batches): (f64, f64),
+    alone: f64,
+    rates: &Rates,
+) -> f64 {
+    let grads = grads * micro_batches;
+    let sent = work.hosts.receive_s(grads, rates.link());
+    let weights = work.hosts.receive_s(model.parameters * model.dtype.bytes() as f64, rates.link());
     let waited = if work.ranks > 1.0 { WAITED * alone } else { 0.0 };
-    (SHOWN * sent).max(sent - alone) + work.updates * weights + waited
+    // Ranks meet after each layer of each micro-batch, and around it.
+    let meetings = work.hosts.barriers_s(micro_batches * (model.layers + 4.0));
+    let shown = if work.hosts.count > 1 { sent } else { (SHOWN * sent).max(sent - alone) };
+    shown + work.updates * weights + waited + meetings
 }
 
 fn state_bytes(model: &Model, training: &Training) -> f64 {
@@ -462,6 +475,7 @@ mod tests {
             critic: (0.0, 1.0),
             weighs_merge: false,
             ranks: 1.0,
+            hosts: Hosts::one(1),
         }
     }
 
@@ -479,6 +493,7 @@ mod tests {
             pack,
             packing: Default::default(),
             share: plimsoll_train::Share::WHOLE,
+            hosts: Hosts::one(1),
             cut: plimsoll_train::Cut::multiple(1),
             recompute,
             reference: false,

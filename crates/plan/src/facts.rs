@@ -1,6 +1,7 @@
 //! Facts about a run's model, data and directory that its plan depends on, known before anything is allocated.
 
 use crate::cards::Card;
+use crate::hosts::Hosts;
 use crate::lora::Lora;
 use crate::role_name::PerRole;
 use plimsoll_base::{Bytes, DType, LayerEncodings, LoraTargets, ModelSpec};
@@ -45,6 +46,8 @@ pub struct Facts {
     pub host: HostFacts,
     /// The rank that is planned.
     pub share: Share,
+    /// Where the others are.
+    pub hosts: Hosts,
     /// The card that it has, if that is not this machine's.
     pub card: Option<Card>,
 }

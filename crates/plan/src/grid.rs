@@ -5,6 +5,7 @@ use super::planning::{bare, with_planner};
 use super::search::Purpose;
 use crate::facts::HostFacts;
 use crate::facts::{self, Facts};
+use crate::hosts::Hosts;
 use crate::role_name::{PerRole, RoleName};
 use plimsoll_base::{Bytes, Error, LoraTargets, ModelSpec, PRESETS, Quantization, Result};
 use plimsoll_config::{Auto, Lora, Method, RunFile, RunSpec, Train};
@@ -148,6 +149,7 @@ fn planned(run: &RunFile, spec: ModelSpec, prompt: u32, limits: &Limits) -> Resu
         completion_tokens: if run.objective.is_some() { 0 } else { response as usize },
         eval_prompts: 0,
         share: Share::WHOLE,
+        hosts: Hosts::one(1),
         card: None,
         models: PerRole::none()
             .with(RoleName::Critic, run.needs.critic.then_some(spec))

@@ -121,7 +121,7 @@ fn smallest_limits(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
     let limits = planner.limits;
     let exceeds = |bytes: Bytes, limit: &Option<Limit>| limit.as_ref().is_some_and(|l| l.bytes < bytes);
     // The limits are those of one rank; the hint names what all that share the host need.
-    let ranks = planner.facts.share.ranks as u64;
+    let ranks = planner.facts.hosts.near as u64;
     let pools = [("host", host, &limits.host, ranks), ("device", device, &limits.device, 1)];
     let short = pools.into_iter().filter(|(_, bytes, limit, _)| exceeds(*bytes, limit));
     let hint = |(pool, bytes, limit, sharing): (_, Bytes, &Option<Limit>, u64)| {

@@ -10,6 +10,7 @@ mod evaluations;
 mod facts;
 pub mod grid;
 mod hints;
+mod hosts;
 mod limits;
 mod lora;
 pub mod measured;
@@ -37,6 +38,7 @@ pub use facts::{
     DiskFacts, Facts, HostFacts, SAMPLES_KEPT, disk_facts, environments_image_bytes, image_bytes, rows_kept,
     samples_kept, staging_bytes, tokenizer_bytes,
 };
+pub use hosts::Hosts;
 pub use limits::{limits_of, machine_limits, parse_limits};
 pub use lora::{CriticAdapter, Lora};
 pub use planning::{

@@ -103,7 +103,7 @@ fn limits_of_ranks(run: &RunSpec, facts: &Facts, given: &Limits) -> Limits {
     if let Some(card) = &facts.card {
         given.device = given.device.or(limits_of_card(card).device);
     }
-    limits_of(run, &given).of_each(facts.share.ranks)
+    limits_of(run, &given).of_each(facts.hosts.near)
 }
 
 /// Plans a command that samples and does not train.
@@ -137,8 +137,8 @@ pub(crate) fn with_planner<T>(
         (DeviceKind::Cuda, None) => cards::rates_here(),
     };
     // Ranks on one host share its cores, unless the run file gives each its own.
-    let own_threads = run.choices.threads.is_auto() && kind == DeviceKind::Cpu && facts.share.ranks > 1;
-    let of_rank = own_threads.then(|| Rates::of_this_machine((at_work / facts.share.ranks).max(1)));
+    let own_threads = run.choices.threads.is_auto() && kind == DeviceKind::Cpu && facts.hosts.near > 1;
+    let of_rank = own_threads.then(|| Rates::of_this_machine((at_work / facts.hosts.near).max(1)));
     let of_rank = of_rank.as_ref().unwrap_or(&rates);
     let (held, source) = match kind {
         DeviceKind::Cpu => Default::default(),

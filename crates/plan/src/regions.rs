@@ -2,6 +2,7 @@
 
 use crate::disk::checkpoint_bytes;
 use crate::facts::{SAMPLES_KEPT, environments_image_bytes, line_bytes_max};
+use crate::hosts::Hosts;
 use crate::roles::{PassShape, RoleShape, WeightsAre};
 use crate::shape::RunShape;
 use crate::step_arrays::{StepArrays, step_bytes};
@@ -293,7 +294,13 @@ impl RunShape {
         }
         if let Some(bytes) = self.others_bytes() {
             row("ranks.others", "ranks", Place::Process, bytes);
-            row("ranks.exchange", "ranks", Place::Heap, self.exchanged_bytes());
+            let hosts = self.training.as_ref().map_or(Hosts::one(1), |training| training.hosts);
+            // Between hosts it goes twice more: with what other ranks of the host have, and with what those of others have.
+            let copies = if hosts.count > 1 { 3 } else { 1 };
+            row("ranks.exchange", "ranks", Place::Heap, copies * self.exchanged_bytes());
+            if hosts.count > 1 {
+                row("ranks.sockets", "ranks", Place::Kernel, hosts.socket_bytes().0);
+            }
             row("ranks.lengths", "rollout", Place::Heap, Lengths::bytes());
         }
         row("rl.text", "rl", Place::Heap, self.text_bytes());

@@ -2,6 +2,7 @@
 
 use super::{PlanReport, Setting};
 use crate::duration::duration;
+use crate::hosts::Hosts;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_memory::{Plan, Pool};
 use serde_json::{Value, json};
@@ -26,7 +27,8 @@ impl PlanReport {
     pub fn to_json(&self) -> Value {
         json!({
             "fits": self.fits,
-            "ranks": self.ranks(),
+            "ranks": self.hosts().ranks,
+            "hosts": self.hosts().count,
             "pools": pools_json(&self.plan),
             "arena_bytes": self.plan.arena_bytes(),
             "regions": self.plan.layout.regions,
@@ -43,17 +45,19 @@ impl PlanReport {
         })
     }
 
-    /// Returns the ranks that share the host, each with this plan.
-    fn ranks(&self) -> usize {
-        self.shape.training.as_ref().map_or(1, |training| training.share.ranks)
+    /// Returns where the ranks are, each with this plan.
+    fn hosts(&self) -> Hosts {
+        self.shape.training.as_ref().map_or(Hosts::one(1), |training| training.hosts)
     }
 
     /// Returns the table that `plan` prints.
     pub fn table(&self) -> String {
         let mut text = region_lines(&self.plan) + &pool_lines(&self.plan);
-        if self.ranks() > 1 {
-            let all = Bytes(self.plan.peak(Pool::Host).peak.0 * self.ranks() as u64);
-            text += &format!("{} ranks on this host: {all} together; the rows are of each\n", self.ranks());
+        let Hosts { ranks, count, near, .. } = self.hosts();
+        if ranks > 1 {
+            let all = Bytes(self.plan.peak(Pool::Host).peak.0 * near as u64);
+            let which = if count > 1 { format!("each of {count} hosts") } else { "this host".into() };
+            text += &format!("{near} ranks on {which}: {all} together; the rows are of each\n");
         }
         let mut line = |s: String| {
             text.push_str(&s);

@@ -3,13 +3,13 @@
 use crate::cards::Card;
 use crate::duration::duration;
 use crate::facts::Facts;
+use crate::hosts::Hosts;
 use crate::limits::limits_of_card;
 use crate::planning::plan_without_hints;
 use crate::tables;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::RunSpec;
 use plimsoll_memory::{Limit, Pool};
-use plimsoll_train::Share;
 use serde::Serialize;
 
 /// Cards of one host that are tried.
@@ -55,7 +55,8 @@ pub fn offers(run: &RunSpec, facts: &Facts, ranks: &[usize], host: Option<&Limit
 }
 
 fn offer(run: &RunSpec, facts: &Facts, card: Card, ranks: usize, host: Option<&Limit>) -> Result<Offer> {
-    let facts = Facts { share: Share { rank: 0, ranks }, card: Some(card), ..*facts };
+    let hosts = Hosts::one(ranks);
+    let facts = Facts { share: hosts.share(), hosts, card: Some(card), ..*facts };
     let mut limits = limits_of_card(&card);
     limits.host = host.cloned();
     let report = plan_without_hints(run, &facts, &limits)?;

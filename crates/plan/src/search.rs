@@ -434,6 +434,7 @@ impl Planner<'_> {
                 whole_groups: run.needs.learns_from == LearnsFrom::Pairs,
             },
             share: self.facts.share,
+            hosts: self.facts.hosts,
             cut: match run.train.cut_multiple {
                 Auto::Auto => Cut::auto(self.target().kind),
                 Auto::Value(multiple) => Cut::multiple(multiple as usize),

@@ -1,5 +1,6 @@
 //! The shape of a run: every number that its memory depends on. `regions` turns them into the rows of the plan.
 
+use crate::hosts::Hosts;
 use crate::lora::{CriticAdapter, Lora};
 use crate::role_name::PerRole;
 use crate::{facts::HostFacts, step_arrays::StepArrays};
@@ -47,6 +48,8 @@ pub struct Training {
     pub packing: Packing,
     /// Which part of gradients and states this rank has.
     pub share: Share,
+    /// Where the other ranks are.
+    pub hosts: Hosts,
     /// How updates are cut into micro-batches.
     pub cut: Cut,
     pub recompute: Recompute,

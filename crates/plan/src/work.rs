@@ -28,7 +28,8 @@ pub(crate) fn work(run: &RunSpec, facts: &Facts) -> Work {
             None => (updates, epochs),
         },
         weighs_merge: run.choices.merge.is_auto(),
-        ranks: facts.share.ranks.max(1) as f64,
+        ranks: facts.hosts.ranks.max(1) as f64,
+        hosts: facts.hosts,
     }
 }
 

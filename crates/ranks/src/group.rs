@@ -142,6 +142,12 @@ impl Group {
         &self.near
     }
 
+    /// Returns how many hosts there are, and the most ranks that one of them has.
+    pub fn hosts(&self) -> (usize, usize) {
+        let hosts = self.place.firsts().len();
+        (hosts, (0..hosts).map(|host| self.ranks_of(host).count()).max().unwrap_or(1))
+    }
+
     /// Waits until every rank has called it as often. What a rank wrote before, all see after.
     ///
     /// Errors: `rank-lost` if the run is ending for another rank, `ranks-unreachable`.

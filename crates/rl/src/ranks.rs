@@ -8,7 +8,7 @@ use plimsoll_cuda::{CudaDevice, CudaOptions};
 use plimsoll_device::{Away, Device, DeviceKind};
 use plimsoll_files::digest;
 use plimsoll_memory::{Arena, ArenaMap, Limit, Limits, Mapping, shared_file};
-use plimsoll_plan::{RunShape, devices, machine_limits};
+use plimsoll_plan::{Hosts, RunShape, devices, machine_limits};
 use plimsoll_ranks::{Group, Reach, Watch};
 use std::fs::File;
 use std::ops::Range;
@@ -104,6 +104,12 @@ impl Away for Reached {
     fn check(&self) -> Result<()> {
         self.reach.check()
     }
+}
+
+/// Returns where the ranks are, for the plan, which is that of the host with the most of them.
+pub fn hosts_of(group: &Group) -> Hosts {
+    let (count, near) = group.hosts();
+    Hosts { count, near, ..Hosts::one(group.ranks()) }
 }
 
 /// Returns the limits of the host and of a card as the rank that sees the least of each does, so that all ranks make one plan.

@@ -54,6 +54,7 @@ pub fn train(
     };
     if let Some(group) = group {
         session.facts.share = Share { rank: group.rank(), ranks: group.ranks() };
+        session.facts.hosts = ranks::hosts_of(group);
     }
     let rewards =
         checks.rewards(&run, &session.first_columns(&run)?)?.expect("they are started before training");

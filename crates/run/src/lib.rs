@@ -17,6 +17,7 @@ pub mod report;
 pub mod resume;
 pub mod run_dir;
 pub mod scores;
+mod sent;
 pub mod several;
 pub mod shareable;
 pub mod status;

@@ -6,6 +6,7 @@ use crate::ending::run_dir_path;
 pub use crate::linked::User;
 use crate::linked::{Linked, lost, named, write_last};
 use crate::resume::Start;
+use crate::sent;
 use crate::supervise::{Death, Pause, SignalPipe, place, read_note, signal_name};
 use crate::views::{View, sweep, sweep_temporary};
 use plimsoll_base::{Error, Exit, Result};
@@ -30,6 +31,8 @@ pub struct Joined {
     pub group: Group,
     /// What a rank other than 0 writes is thrown away: rank 0 writes the same.
     view: Option<View>,
+    /// What rank 0 tells the user.
+    pub note: Option<String>,
 }
 
 impl Joined {
@@ -68,13 +71,19 @@ pub fn join(loaded: &mut Loaded, start: &Start) -> Result<Option<Joined>> {
         place.away.as_ref().map(|away| plimsoll_worker::inherited_listener(away.listener)).transpose()?;
     let group = Group::open(&place, listener)?;
     let of = run_dir_path(loaded);
-    let resumes = matches!(start, Start::Resume { .. }) && of.join("run.toml").exists();
     if place.rank == 0 {
         sweep(&of);
         sweep_temporary();
     }
     group.barrier()?;
-    let view = (place.rank > 0).then(|| View::make(&of, resumes)).transpose()?;
+    // Rank 0's directory is the run's.
+    let is_there = group.all_gather(&[u8::from(of.join("run.toml").exists())])?[0] == [1];
+    let sent = match start {
+        Start::Resume { previous_good, .. } if is_there => Some(sent::send(&group, &of, *previous_good)?),
+        _ => None,
+    };
+    let (path, note) = sent.as_ref().map_or((None, None), |sent| (sent.path.as_deref(), sent.note.clone()));
+    let view = (place.rank > 0).then(|| View::make(&of, sent.is_some(), path)).transpose()?;
     if let Some(view) = &view {
         loaded.run.run.dir = Some(view.dir().display().to_string());
         // Rank 0's numbers are those of all.
@@ -82,7 +91,7 @@ pub fn join(loaded: &mut Loaded, start: &Start) -> Result<Option<Joined>> {
     }
     // Rank 0 may change the directory once the others have looked.
     group.barrier()?;
-    Ok(Some(Joined { group, view }))
+    Ok(Some(Joined { group, view, note }))
 }
 
 /// Refuses to go on in a trainer whose run another rank has ended: it saves nothing, and its supervisor says why.

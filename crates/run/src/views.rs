@@ -11,6 +11,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// Files of a run directory that a view of it has, besides those of checkpoints.
+pub(crate) const FILES: [&str; 4] = ["run.toml", "plan.json", "events.jsonl", "summary.json"];
 /// What the name of a rank's folder begins with.
 const PREFIX: &str = "plimsoll-rank-";
 /// Folders that a rank makes until one is not removed by another run's start.
@@ -31,20 +33,20 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Makes one; of the run in `of` if that is taken up.
+    /// Makes one; of the run in `of` if that is taken up. `sent`: where that lies if this host does not see it there.
     ///
     /// Errors: `run-dir-unwritable`.
-    pub(crate) fn make(of: &Path, resumes: bool) -> Result<View> {
-        let all = resumes.then(|| of.join(VIEWS));
+    pub(crate) fn make(of: &Path, resumes: bool, sent: Option<&Path>) -> Result<View> {
+        let all = (resumes && sent.is_none()).then(|| of.join(VIEWS));
         let place = all.clone().unwrap_or_else(std::env::temp_dir);
         let made = fs::create_dir_all(&place).and_then(|()| folder_in(&place));
-        let (lock, folder) = made.map_err(|err| match resumes {
+        let (lock, folder) = made.map_err(|err| match all.is_some() {
             true => unwritable(&place, &err),
             false => no_temporary(&place, &err),
         })?;
         let own = folder.path().join("run");
         if resumes {
-            see(of, &own).map_err(|err| unwritable(&own, &err))?;
+            see(sent.unwrap_or(of), &own).map_err(|err| unwritable(&own, &err))?;
         }
         Ok(View { folder, _lock: lock, own, of: of.to_path_buf(), all })
     }
@@ -73,6 +75,14 @@ impl Drop for View {
         // The last one removes it; for the others it is not empty.
         let _ = self.all.as_ref().map(fs::remove_dir);
     }
+}
+
+/// Makes a folder for temporary files, which is removed with it; one of a rank that was killed goes with the next start of any run.
+///
+/// Errors: `run-dir-unwritable`.
+pub(crate) fn temporary() -> Result<(File, tempfile::TempDir)> {
+    let place = std::env::temp_dir();
+    folder_in(&place).map_err(|err| no_temporary(&place, &err))
 }
 
 /// The error for a folder of temporary files that takes none.
@@ -132,7 +142,7 @@ fn lock(folder: &Path) -> std::io::Result<File> {
 fn see(of: &Path, own: &Path) -> std::io::Result<()> {
     fs::create_dir_all(own.join("samples"))?;
     fs::create_dir_all(own.join("checkpoints"))?;
-    for name in ["run.toml", "plan.json", "events.jsonl", "summary.json"] {
+    for name in FILES {
         if of.join(name).exists() {
             fs::copy(of.join(name), own.join(name))?;
         }
@@ -183,7 +193,7 @@ mod tests {
         let [other, link] = ["theirs".into(), format!("{PREFIX}link")].map(|name| of.join(VIEWS).join(name));
         fs::create_dir(&other).expect("a folder");
         std::os::unix::fs::symlink(of.join("checkpoints"), &link).expect("a link");
-        let view = View::make(of, true).expect("a view");
+        let view = View::make(of, true, None).expect("a view");
         sweep(of);
         assert!(!left.exists() && other.exists() && link.symlink_metadata().is_ok());
         assert!(view.dir().join("checkpoints/step-000002/model.safetensors").is_file());
@@ -196,7 +206,7 @@ mod tests {
     #[test]
     fn an_error_names_the_directory_that_the_user_knows() {
         let run = tempfile::tempdir().expect("a folder");
-        let view = View::make(run.path(), false).expect("a view");
+        let view = View::make(run.path(), false, None).expect("a view");
         let file = view.dir().join("checkpoints/step-1/model.safetensors");
         let error = Error::new("checkpoint-damaged", format!("{}: bytes differ", file.display()))
             .fact(format!("in {}", view.dir().display()))

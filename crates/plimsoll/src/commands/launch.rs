@@ -11,8 +11,8 @@ use plimsoll_launch::ray::Ray;
 use plimsoll_launch::slurm::Slurm;
 use plimsoll_launch::ssh::Ssh;
 use plimsoll_launch::{File, HostNeeds, Job, RESTARTS_MAX, k8s, label_of, ray, slurm, ssh};
-use plimsoll_memory::{Limit, Limits, Pool};
-use plimsoll_plan::{Card, PlanReport, parse_limits};
+use plimsoll_memory::Pool;
+use plimsoll_plan::{Card, Hosts, PlanReport, parse_limits};
 use plimsoll_ranks::RANKS_MAX;
 use plimsoll_rl::data::epochs;
 use plimsoll_rl::data::session::{Machine, plan_run};
@@ -333,16 +333,8 @@ impl Common {
         let card = self.card.as_deref().map(Card::parse).transpose()?;
         let memory =
             self.host_memory.as_ref().map(|bytes| parse_limits(&format!("host={bytes}"))).transpose()?;
-        let of_one = Machine { limits: memory, card, ranks: self.ranks_per_host as usize };
-        let planned = plan_run(&run, &of_one)?;
-        if self.hosts == 1 {
-            return Ok(planned);
-        }
-        // Each of all ranks has the part of a host's memory that each rank of one host has.
-        let of_all =
-            |limit: &Limit| Limit { bytes: Bytes(limit.bytes.0 * u64::from(ranks)), ..limit.clone() };
-        let limits = Limits { host: planned.plan.limits.host.as_ref().map(of_all), ..planned.plan.limits };
-        plan_run(&run, &Machine { limits: Some(limits), ranks: ranks as usize, ..of_one })
+        let hosts = Hosts::even(self.hosts as usize, self.ranks_per_host as usize, None)?;
+        plan_run(&run, &Machine { limits: memory, card, hosts })
     }
 
     fn needs(&self, loaded: &Loaded, planned: &PlanReport) -> HostNeeds {

@@ -10,7 +10,8 @@ use plimsoll_config::{Auto, Loaded, Offload, RunDevice, RunSpec, Setting, Trains
 use plimsoll_memory::{Limits, Pool};
 use plimsoll_plan::grid::{self, Grid, plan_grid};
 use plimsoll_plan::measured::{Measured, plan_of_run};
-use plimsoll_plan::{Card, PlanReport, duration, parse_limits, rent::table as table_of_offers, svg};
+use plimsoll_plan::{Card, Hosts, PlanReport, duration, parse_limits, rent::table as table_of_offers, svg};
+use plimsoll_ranks::RANKS_MAX;
 use plimsoll_rl::data::epochs;
 use plimsoll_rl::data::session::{Machine, plan_run, rent, smallest_limits};
 use plimsoll_run::ending::run_dir_path;
@@ -32,6 +33,7 @@ Examples:
   plimsoll plan runs/first.toml --min
   plimsoll plan runs/first.toml --svg plan.svg
   plimsoll plan runs/qwen2.5-7b-grpo.toml --card h100 --ranks 1,2,4,8
+  plimsoll plan runs/qwen2.5-7b-grpo.toml --card h100 --hosts 1,2,8,32,128 --ranks-per-host 8 --network 45GB/s
   plimsoll plan runs/qwen2.5-7b-grpo.toml --rent
   plimsoll plan --table --models qwen2.5-0.5b,qwen2.5-7b --limit host=64GiB
   plimsoll plan --svg measured.svg --run runs/out/first
@@ -45,15 +47,14 @@ pub struct Args {
     /// Plan for another machine: host=8GiB,disk=100GiB.
     #[arg(long, value_name = "POOL=BYTES,...")]
     limit: Option<String>,
-    /// Plan a run of N ranks on one host, which share its memory evenly: `train --ranks`. Several numbers give a table.
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with_all = ["min", "table", "of_run"])]
-    ranks: Vec<u32>,
+    #[command(flatten)]
+    spread: Spread,
     /// Plan for a card: l4, a10, 3090, 4090, 5090, l40s, a100-40, a100, h100-pcie, h100, h200, b200, or its numbers:
     /// flops=150e12,bandwidth=900GB,memory=24GiB,link=64GB.
     #[arg(long, value_name = "CARD", conflicts_with_all = ["min", "table", "of_run", "rent"])]
     card: Option<String>,
     /// Plan 1, 2, 4 and 8 of each card and show what the run takes on those that it fits on, by card hours.
-    #[arg(long, conflicts_with_all = ["min", "table", "of_run", "explain", "svg", "ranks"])]
+    #[arg(long, conflicts_with_all = ["min", "table", "of_run", "explain", "svg", "ranks", "hosts"])]
     rent: bool,
     /// Plan for a host with this memory, short for --limit host=BYTES.
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["limit", "min", "table", "of_run"])]
@@ -114,11 +115,11 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             );
         }
     }
-    if loaded.run.plays_agents() && args.ranks != [1] {
+    if loaded.run.plays_agents() && !args.spread.is_one() {
         return Err(Error::usage("ranks-method", "agents that own their loop play with one rank alone"));
     }
     if loaded.run.trains() == Trains::Policy {
-        if args.ranks != [1] {
+        if !args.spread.is_one() {
             return Err(Error::usage("ranks-method", "a policy in an environment trains on one rank alone"));
         }
         return plan_agent(args, &loaded, quiet);
@@ -134,9 +135,12 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         return print_offers(args, &run, limits.as_ref());
     }
     let card = args.card.as_deref().map(Card::parse).transpose()?;
-    let machine = Machine { limits, card, ranks: 1 };
-    let &[ranks] = &args.ranks[..] else { return print_ranks(args, &run, &machine) };
-    let mut planned = plan_run(&run, &Machine { ranks: ranks as usize, ..machine })?;
+    let spreads = args.spread.all()?;
+    let machine = Machine { limits, card, hosts: spreads[0] };
+    if spreads.len() > 1 {
+        return print_ranks(args, &run, &machine, &spreads);
+    }
+    let mut planned = plan_run(&run, &machine)?;
     planned.warnings.extend(obstacle_here(args, &loaded));
     draw_plan(args, &loaded, &planned.to_json(), quiet)?;
     // A plan for another machine ignores this one's limits.
@@ -146,32 +150,34 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     Ok(verdict(planned.refuse()))
 }
 
-/// Prints which numbers of ranks fit. Exit code: 0 if all do.
-fn print_ranks(args: &Args, run: &RunSpec, machine: &Machine) -> Result<ExitCode> {
+/// Prints which numbers of ranks and hosts fit. Exit code: 0 if all do.
+fn print_ranks(args: &Args, run: &RunSpec, machine: &Machine, spreads: &[Hosts]) -> Result<ExitCode> {
     let mut text = format!(
-        "{:>5} {:>12} {:>12} {:>12} {:>10} {:>12}  {}\n",
-        "ranks", "host, each", "together", "card, each", "step", "run", "verdict"
+        "{:>5} {:>5} {:>12} {:>12} {:>12} {:>10} {:>12}  {}\n",
+        "hosts", "ranks", "rank, each", "host, each", "card, each", "step", "run", "verdict"
     );
     let mut rates = String::new();
     let (mut rows, mut fit) = (Vec::new(), true);
-    for &ranks in &args.ranks {
-        let planned = plan_run(run, &Machine { ranks: ranks as usize, ..machine.clone() })?;
+    for &hosts in spreads {
+        let planned = plan_run(run, &Machine { hosts, ..machine.clone() })?;
+        let Hosts { ranks, count, near, .. } = hosts;
         let [host, card] = [Pool::Host, Pool::Device].map(|pool| planned.plan.peak(pool).peak);
-        let all = Bytes(host.0 * u64::from(ranks));
+        let all = Bytes(host.0 * near as u64);
         let verdict = if planned.fits { "fits" } else { "does not fit" };
         let [each, together, on_card] = [host, all, card].map(|bytes| bytes.to_string());
         let (step_s, run_s) = (planned.auto.chosen.predicted_step_s, planned.run_s());
         // Where it does not fit they are those of the smallest setting, which does not run there.
         let [step, whole] = [step_s, run_s].map(|s| if planned.fits { duration(s) } else { "-".into() });
         text += &format!(
-            "{ranks:>5} {each:>12} {together:>12} {on_card:>12} {step:>10} {whole:>12}  {verdict}\n"
+            "{count:>5} {ranks:>5} {each:>12} {together:>12} {on_card:>12} {step:>10} {whole:>12}  {verdict}\n"
         );
         rates.clone_from(&planned.auto.rates);
         fit &= planned.fits;
         rows.push(json!({
+            "hosts": count,
             "ranks": ranks,
-            "host_bytes": host,
-            "host_bytes_together": all,
+            "rank_bytes": host,
+            "host_bytes": all,
             "card_bytes": card,
             "predicted_step_s": step_s,
             "predicted_run_s": run_s,
@@ -179,8 +185,71 @@ fn print_ranks(args: &Args, run: &RunSpec, machine: &Machine) -> Result<ExitCode
         }));
     }
     text += &format!("step and run: predicted, with every response at full length ({rates})\n");
+    text += &assumed(spreads);
     output::either(args.json, &json!({ "ranks": rows, "rates": rates }), |_| text.clone())?;
     Ok(if fit { ExitCode::SUCCESS } else { ExitCode::from(plimsoll_base::Exit::DoesNotFit as u8) })
+}
+
+/// Returns what is assumed of hosts, if there are several.
+fn assumed(spreads: &[Hosts]) -> String {
+    let Some(several) = spreads.iter().find(|hosts| hosts.count > 1) else { return String::new() };
+    let network = several.network / 1e9;
+    let mut text = format!(
+        "between hosts: {network} GB/s for each host in each direction, and 0.1 ms for all to meet; nothing runs next to it\n"
+    );
+    if spreads.iter().any(|hosts| hosts.ranks > RANKS_MAX as usize) {
+        text += &format!(
+            "more than {RANKS_MAX} ranks are arithmetic: this build trains on {RANKS_MAX} at most\n"
+        );
+    }
+    text
+}
+
+/// How ranks are spread over hosts.
+#[derive(Clone, Debug, clap::Args)]
+struct Spread {
+    /// Plan a run of N ranks, of all hosts together, which share their host's memory evenly: `train --ranks`. Several numbers give a table.
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=4096), conflicts_with_all = ["min", "table", "of_run"])]
+    ranks: Vec<u32>,
+    /// Plan a run on H hosts: `train --hosts`. Several numbers give a table.
+    #[arg(long, value_name = "H,...", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=4096), conflicts_with_all = ["min", "table", "of_run", "rent"])]
+    hosts: Vec<u32>,
+    /// The ranks of each host, instead of --ranks.
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with_all = ["ranks", "rent"])]
+    ranks_per_host: Option<u32>,
+    /// What each host sends to others in a second, and receives. Default: 10 Gbit/s.
+    #[arg(long, value_name = "BYTES/s", requires = "hosts")]
+    network: Option<String>,
+}
+
+impl Spread {
+    /// Whether one rank is planned, as without flags.
+    fn is_one(&self) -> bool {
+        self.ranks == [1] && self.hosts == [1] && self.ranks_per_host.is_none_or(|each| each == 1)
+    }
+
+    /// Returns the hosts to plan for, each number of them with each number of ranks.
+    fn all(&self) -> Result<Vec<Hosts>> {
+        let mut all = Vec::new();
+        for &hosts in &self.hosts {
+            let each = |ranks: &u32| match ranks.is_multiple_of(hosts) {
+                true => Ok(ranks / hosts),
+                false => Err(Error::usage(
+                    "bad-usage",
+                    format!("--ranks {ranks} are all ranks of {hosts} hosts, each with as many"),
+                )
+                .hint(format!("--ranks {}, or --ranks-per-host R", ranks.next_multiple_of(hosts)))),
+            };
+            let near: Vec<u32> = match self.ranks_per_host {
+                Some(near) => vec![near],
+                None => self.ranks.iter().map(each).collect::<Result<_>>()?,
+            };
+            for near in near {
+                all.push(Hosts::even(hosts as usize, near as usize, self.network.as_deref())?);
+            }
+        }
+        Ok(all)
+    }
 }
 
 /// Prints what the run takes on each card of the table. Exit code: 0 if it fits on one of them.

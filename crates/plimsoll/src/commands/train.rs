@@ -118,6 +118,9 @@ fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
     };
     let joined = several::join(&mut loaded, &start)?;
     let group = joined.as_ref().map(|joined| &joined.group);
+    if let Some(note) = joined.as_ref().and_then(|joined| joined.note.as_deref()) {
+        output::note(quiet, note);
+    }
     if let Some(joined) = joined.as_ref().filter(|joined| joined.group.rank() > 0) {
         let made = plimsoll_rl::train::train(&loaded, start, group, &mut Silent, &signal);
         return made.map(|_| ExitCode::SUCCESS).map_err(|error| joined.of_the_run(error));

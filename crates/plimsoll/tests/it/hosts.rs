@@ -169,6 +169,45 @@ fn a_host_that_dies_is_named_on_the_others_and_the_run_goes_on_with_fewer() {
 }
 
 #[test]
+fn a_run_goes_on_where_a_host_does_not_see_its_directory() {
+    let Some(host) = as_host() else { return };
+    let folder = Run::new(SMALL);
+    std::fs::create_dir(folder.path("disk")).expect("a folder");
+    // Host 1 has a disk of its own there.
+    let script = format!("mount -t tmpfs none {} && exec \"$@\"", folder.text_path("disk"));
+    let apart = [&host[..], &["sh", "-c", &script, "sh"]].concat();
+    let train = |steps: &str, resume: &[&str]| {
+        let join = format!("--join=127.0.0.1:{}", free_port());
+        let start = |host: &[&str], rank: &str| {
+            let words = [
+                "--ranks=4",
+                "--hosts=2",
+                rank,
+                &join,
+                "train.cut_multiple=4",
+                "train.schedule=constant",
+                steps,
+            ];
+            Started::new(host, &folder.train_args("disk/out", &[&words, resume].concat()), &[TOKEN])
+        };
+        [start(&apart, "--host-rank=1"), start(&host, "--host-rank=0")].map(Started::end)
+    };
+    for (code, said) in train("train.steps=2", &[]) {
+        assert_eq!(code, Some(0), "{said}");
+    }
+    let [(_, other), (code, said)] = train("train.steps=4", &["--resume"]);
+    assert_eq!(code, Some(0), "{said}\n{other}");
+    assert!(
+        said.contains("/disk/out is not what ranks 2, 3 see there: ") && said.contains("went to them"),
+        "{said}"
+    );
+    let one = ["train.cut_multiple=4", "train.schedule=constant", "train.steps=4"];
+    let (code, said) = ended(folder.output("one", &one));
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(left(&folder, "disk/out"), left(&folder, "one"));
+}
+
+#[test]
 fn what_keeps_hosts_apart_is_named() {
     let Some(host) = as_host() else { return };
     let folder = Run::new(SMALL);

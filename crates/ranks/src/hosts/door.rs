@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::thread;
 
 /// Of a request: where it begins in the memory, and its bytes.
-pub(crate) const REQUEST_BYTES: usize = 16;
+const REQUEST_BYTES: usize = 16;
 /// Connections that are answered; more are refused.
 const GUESTS_MAX: usize = 4096;
 /// Sent for one guest before the next has its turn.

@@ -4,7 +4,6 @@
 //! What has come stays until the ranks meet: until then no rank writes what others read.
 
 use super::dial::{Target, dial_all};
-use super::door::REQUEST_BYTES;
 use super::stream::{Stream, sleep};
 use super::{Door, Letter};
 use crate::message::Way;
@@ -20,8 +19,9 @@ const STREAMS: usize = 16;
 const STREAMS_OF_A_RANK: usize = 4;
 /// One request's; larger reads are cut, so that all connections share them.
 const REQUEST_MAX: u64 = 1 << 20;
-/// Asked for and not arrived, a connection: enough for 10 Gbit/s over 20 ms with four.
-const UNDER_WAY_MAX: u64 = 8 << 20;
+/// Asked for and not arrived, of all connections together: enough for 10 Gbit/s over 20 ms. A connection has one request's at least. The plan
+/// counts with it: `plan::Hosts`.
+const UNDER_WAY_MAX: u64 = 32 << 20;
 
 /// The memory of all ranks of other hosts, as this rank reads it.
 #[derive(Debug)]
@@ -44,6 +44,8 @@ struct Inside {
 struct Far {
     mirror: Mirror,
     streams: Vec<Asked>,
+    /// Asked for and not arrived, at most, of each.
+    under_way_max: u64,
     /// What has come since the ranks met last, sorted, apart from each other.
     brought: Vec<Range<u64>>,
 }
@@ -80,7 +82,8 @@ impl Reach {
             let mirror = Mirror::new("plimsoll-mirror", bytes)?;
             let asked = |stream| Asked { stream, unsent: Vec::new(), due: VecDeque::new() };
             let streams = streams.by_ref().take(each).map(asked).collect();
-            ranks[rank] = Some(Far { mirror, streams, brought: Vec::new() });
+            let under_way_max = (UNDER_WAY_MAX / targets.len() as u64).max(REQUEST_MAX);
+            ranks[rank] = Some(Far { mirror, streams, under_way_max, brought: Vec::new() });
         }
         Ok(Reach { inside: Mutex::new(Inside { ranks, failed: Ok(()) }), _door: door })
     }
@@ -162,7 +165,7 @@ impl Far {
             let under_way =
                 |asked: &Asked| asked.due.iter().map(|range| range.end - range.start).sum::<u64>();
             let least = self.streams.iter_mut().min_by_key(|asked| under_way(asked));
-            let Some(asked) = least.filter(|asked| under_way(asked) < UNDER_WAY_MAX) else { return };
+            let Some(asked) = least.filter(|asked| under_way(asked) < self.under_way_max) else { return };
             asked.unsent.extend(first.start.to_le_bytes());
             asked.unsent.extend((first.end - first.start).to_le_bytes());
             asked.due.extend(missing.pop_front());
@@ -196,7 +199,6 @@ impl Asked {
                 length => drop(self.unsent.drain(..length)),
             }
         }
-        debug_assert!(self.unsent.len() <= REQUEST_BYTES * (UNDER_WAY_MAX as usize));
         Ok(())
     }
 }

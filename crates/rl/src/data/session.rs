@@ -18,7 +18,7 @@ use plimsoll_files::OpenModel;
 use plimsoll_memory::{Limit, Limits};
 use plimsoll_plan::rent::{self, Offer, RANKS};
 use plimsoll_plan::{
-    Card, Facts, HostFacts, PerRole, PlanReport, Share, SmallestLimits, check_lengths, disk_facts,
+    Card, Facts, HostFacts, Hosts, PerRole, PlanReport, Share, SmallestLimits, check_lengths, disk_facts,
     image_bytes, rows_kept, staging_bytes, tokenizer_bytes,
 };
 use plimsoll_text::file_size;
@@ -129,6 +129,7 @@ impl Session {
                 eval_prompts
             },
             share: Share::WHOLE,
+            hosts: Hosts::one(1),
             card: None,
             models: other_specs(run, &model, &others),
             adapters: reward_adapters(&others),
@@ -185,6 +186,7 @@ impl Known {
             completion_tokens: 0,
             eval_prompts,
             share: Share::WHOLE,
+            hosts: Hosts::one(1),
             card: None,
             models: other_specs(run, &model, &others),
             adapters: reward_adapters(&others),
@@ -247,7 +249,7 @@ pub fn plan_run(run: &RunSpec, machine: &Machine) -> Result<PlanReport> {
     let run = &hub::localised(run, limits_of_data(run).is_none())?;
     let Known { mut facts, assumed, not_checked, columns } = Known::of(run)?;
     // The layout is that of every rank.
-    facts.share = Share { rank: 0, ranks: machine.ranks };
+    (facts.share, facts.hosts) = (machine.hosts.share(), machine.hosts);
     facts.card = machine.card;
     checks.rewards(run, &columns)?;
     checks.environment(run, facts.prompt_tokens)?;
@@ -263,8 +265,8 @@ pub fn plan_run(run: &RunSpec, machine: &Machine) -> Result<PlanReport> {
 pub struct Machine {
     pub limits: Option<Limits>,
     pub card: Option<Card>,
-    /// Ranks on its host.
-    pub ranks: usize,
+    /// The ranks, and the hosts over which they are spread.
+    pub hosts: Hosts,
 }
 
 impl Machine {

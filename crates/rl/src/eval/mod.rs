@@ -320,6 +320,7 @@ pub fn verb_facts(
         completion_tokens: 0,
         eval_prompts: prompts,
         share: plimsoll_plan::Share::WHOLE,
+        hosts: plimsoll_plan::Hosts::one(1),
         card: None,
         models: PerRole::none(),
         adapters: PerRole::none(),

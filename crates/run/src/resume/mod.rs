@@ -1,7 +1,7 @@
 //! Resuming a run: which checkpoint, whether its run file still describes the same run, and what would change the bits.
 //! It never silently starts over: what it finds and does is reported.
 
-use crate::checkpoint::{Manifest, RUN_FILE, RunState};
+use crate::checkpoint::{Manifest, RUN_FILE, RunState, Store};
 use crate::run_dir::{RunDir, step_name};
 use plimsoll_base::{DType, Error, Result};
 use plimsoll_config::{Loaded, RunFile, RunSpec};
@@ -147,6 +147,21 @@ fn newest(dir: &RunDir, previous_good: bool, say: &mut dyn FnMut(String)) -> Res
             .hint("start again in another directory: --set run.dir=PATH"));
     }
     Ok(good.map(|(_, good)| good))
+}
+
+/// Returns the steps of the checkpoints that a run in `of` looks at before it resumes: down to the one that it takes.
+pub(crate) fn candidates(of: &Path, previous_good: bool) -> Vec<u32> {
+    let store = Store::of_run(of);
+    let mut steps = Vec::new();
+    for step in store.steps().into_iter().rev() {
+        steps.push(step);
+        match read(&store.path(step), step) {
+            Ok(None) => {}
+            Err(_) if previous_good => {}
+            Ok(Some(_)) | Err(_) => break,
+        }
+    }
+    steps
 }
 
 /// Reads the state of an undamaged checkpoint; `None` if it holds weights alone.

@@ -1,0 +1,99 @@
+//! The hosts over which a run's ranks are spread, as far as memory and time depend on them.
+
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_train::Share;
+
+/// 10 Gbit/s: what hosts have that are not made for this.
+const NETWORK: f64 = 1.25e9;
+/// Seconds of a barrier between hosts.
+const BARRIER_S: f64 = 1e-4;
+/// Ranks that a plan counts for memory: as many as own something.
+const OWNERS_MAX: usize = 64;
+/// What a rank has on its way from ranks of other hosts, and they from it, in the kernel: `ranks::Reach` asks for no more at once, but for
+/// a request of each.
+const UNDER_WAY: u64 = 32 << 20;
+const REQUEST: u64 = 1 << 20;
+
+/// The hosts of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hosts {
+    /// Of all of them.
+    pub ranks: usize,
+    pub count: usize,
+    /// Ranks of one of them, at most.
+    pub near: usize,
+    /// Bytes per second that each sends to others and receives.
+    pub network: f64,
+}
+
+impl Hosts {
+    /// One host.
+    pub fn one(ranks: usize) -> Hosts {
+        Hosts { ranks, count: 1, near: ranks, network: NETWORK }
+    }
+
+    /// Hosts with as many ranks each. `network`: `45GB/s`, if it is known.
+    ///
+    /// Errors: `bad-limit`.
+    pub fn even(count: usize, near: usize, network: Option<&str>) -> Result<Hosts> {
+        let network = network.map_or(Ok(NETWORK), |text| {
+            let bytes = Bytes::parse(text.strip_suffix("/s").unwrap_or(text))?;
+            match bytes.0 {
+                0 => Err(Error::usage("bad-limit", format!("--network {text}: nothing passes"))
+                    .hint("write what a host sends in a second: --network 45GB/s")),
+                bytes => Ok(bytes as f64),
+            }
+        })?;
+        Ok(Hosts { ranks: count * near, count, near, network })
+    }
+
+    /// Returns the part of a model that a rank has, on one of all hosts.
+    pub fn share(&self) -> Share {
+        Share { rank: 0, ranks: self.ranks.clamp(1, OWNERS_MAX) }
+    }
+
+    /// Returns the ranks of other hosts.
+    fn far(&self) -> usize {
+        self.ranks - self.near
+    }
+
+    /// Returns what sockets to other hosts hold for a rank.
+    pub(crate) fn socket_bytes(&self) -> Bytes {
+        let far = self.far() as u64;
+        Bytes(if far == 0 { 0 } else { 2 * UNDER_WAY.max(far * REQUEST) })
+    }
+
+    /// Returns the seconds in which every rank receives its part of `bytes` bytes of all others, of which those of other hosts share the
+    /// network, and those of its own a link.
+    pub(crate) fn receive_s(&self, bytes: f64, link: f64) -> f64 {
+        let (ranks, near) = (self.ranks as f64, self.near as f64);
+        let far = self.far() as f64;
+        bytes * (near - 1.0) / ranks / link + bytes * far / ranks * near / self.network
+    }
+
+    /// Returns the seconds of barriers between hosts.
+    pub(crate) fn barriers_s(&self, barriers: f64) -> f64 {
+        if self.count > 1 { barriers * BARRIER_S } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_is_shared_by_the_ranks_of_a_host() {
+        let of = |count, near| Hosts::even(count, near, Some("10GB/s")).expect("a rate");
+        assert_eq!(Hosts::one(1).receive_s(1e9, 1e9), 0.0);
+        assert_eq!(of(1, 4).receive_s(1e9, 1e9), 0.75);
+        // Two ranks of each host receive half of all from the other.
+        let seconds = of(2, 2).receive_s(1e9, 1e9);
+        assert!((seconds - (0.25 + 0.5 * 2.0 / 10.0)).abs() < 1e-12, "{seconds}");
+        assert_eq!((of(1, 4).barriers_s(9.0), of(2, 2).barriers_s(10.0)), (0.0, 1e-3));
+        assert_eq!((of(1, 4).socket_bytes(), of(2, 2).socket_bytes()), (Bytes(0), Bytes::mib(64)));
+        assert_eq!(of(128, 8).share().ranks, 64);
+        for text in ["0", "fast"] {
+            assert!(Hosts::even(2, 1, Some(text)).is_err(), "{text}");
+        }
+    }
+}
