@@ -60,7 +60,10 @@ daemon slurmctld -D
 sleep 1
 for node in $(seq 0 $((nodes - 1))); do
     mkdir -p "$folder/spool.n$node"
-    daemon slurmd -D -N "n$node"
+    # Nodes that neither see each other's processes nor share memory.
+    apart=
+    [ "$nodes" -gt 1 ] && apart="unshare --pid --fork --mount-proc --kill-child"
+    daemon $apart slurmd -D -N "n$node"
 done
 for _ in $(seq 30); do
     [ "$(sinfo -h -t idle -o %D 2>/dev/null)" = "$nodes" ] && break
@@ -103,6 +106,18 @@ fact "a killed rank of 4 is named: $(grep -m 1 -o 'rank 2 .* was killed: SIGKILL
 fact "the job comes back ($(echo "$state" | grep -o 'Restarts=[0-9]*')) and goes on from a checkpoint" grep -q 'resumes after step' "$log"
 fact "a run that was killed leaves the same weights" [ "$(weights four)" = "$wanted" ]
 
+if [ "$nodes" -gt 1 ]; then
+    project hosts
+    kill_rank SLURM_PROCID=3 hosts &
+    killer=$!
+    job hosts --hosts 2 --ranks-per-host 2 --restarts 1
+    wait "$killer"
+    log="$(ls "$folder"/project/hosts-*.log)"
+    fact "a killed rank of 2 nodes is named: $(grep -m 1 -o 'rank 3 .* was killed: SIGKILL[a-z ]*' "$log")" grep -q 'rank 3 .* was killed' "$log"
+    fact "the job comes back ($(echo "$state" | grep -o 'Restarts=[0-9]*')) and goes on from a checkpoint" grep -q 'resumes after step' "$log"
+    fact "2 nodes with 2 ranks each leave the same weights" [ "$(weights hosts)" = "$wanted" ]
+fi
+
 # A minute until the signal, and Slurm looks once in half a minute.
 project long && sed -i 's/^steps = .*/steps = 20000/' "$run_file"
 rm -rf "$folder/launch-long"
@@ -122,9 +137,4 @@ for _ in $(seq 60); do
 done
 fact "a job that scancel ends does not come back" \
     sh -c "[ -z \"\$(squeue -h -n long)\" ] && scontrol show job -o | grep 'JobName=long ' | grep -q 'JobState=CANCELLED'"
-
-if [ "$nodes" -gt 1 ]; then
-    project hosts && job hosts --hosts 2 --ranks-per-host 2
-    fact "2 nodes with 2 ranks each leave the same weights" [ "$(weights hosts)" = "$wanted" ]
-fi
 exit "$((failures > 0))"

@@ -10,9 +10,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 /// What is not taken by the other side for this long ends a connection. Supervisors notice a host that is gone sooner.
-const UNTAKEN_MAX: Duration = Duration::from_secs(20);
+const UNTAKEN_MAX: Duration = Duration::from_secs(10);
 /// A connection without traffic is tried after this time, as often, before it counts as ended.
-const IDLE: Duration = Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(3);
 const TRIES: u32 = 3;
 /// How long a wait sleeps before it looks whether the run is over.
 const LOOK: Duration = Duration::from_millis(50);
