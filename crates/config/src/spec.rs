@@ -3,9 +3,9 @@
 
 use crate::rewards::reward_specs;
 use crate::{
-    Auto, ByteSize, Checkpoint, Critic, CriticLearns, Data, Distill, Environment, Eval, EvalMetric, Lora,
-    Loss, LossType, ModelDtype, ModelOptions, Objective, Offload, OnFull, OptimizerDtype, Recompute, Reward,
-    Rollout, RunDevice, RunFile, Schedule, Track, Train, VerbFile,
+    Auto, ByteSize, Checkpoint, Critic, CriticLearns, Data, Distill, Environment, Eval, EvalMetric, Exchange,
+    Lora, Loss, LossType, ModelDtype, ModelOptions, Objective, Offload, OnFull, OptimizerDtype, Recompute,
+    Reward, Rollout, RunDevice, RunFile, Schedule, Track, Train, VerbFile,
 };
 use plimsoll_algo::method::{LearnsFrom, Method, Needs, Reference};
 use plimsoll_algo::preference::PreferenceLoss;
@@ -168,6 +168,8 @@ pub struct Choices {
     pub threads: Auto<u32>,
     /// What several ranks share out.
     pub zero_stage: Auto<u32>,
+    /// How cards of different hosts exchange.
+    pub exchange: Auto<Exchange>,
 }
 
 impl RunSpec {
@@ -377,6 +379,7 @@ impl Choices {
             staging: run.memory.staging,
             device: run.run.device,
             threads: run.run.threads,
+            exchange: run.run.exchange,
             zero_stage: if run.run.zero_stage == Auto::Value(0) { Auto::Auto } else { run.run.zero_stage },
         }
     }

@@ -508,6 +508,16 @@ names!(
 );
 
 names!(
+    /// How cards of different hosts exchange.
+    Exchange, "\"nccl\" or \"sockets\"", {
+        /// Over NVIDIA's library, which takes the fastest network that it finds.
+        Nccl = "nccl",
+        /// Over TCP, through the memory of the host.
+        Sockets = "sockets",
+    }
+);
+
+names!(
     /// What may live in pinned host memory instead of on the device.
     Offload, "\"optimizer\", \"reference\" or \"gradients\"", {
         /// Optimizer states.

@@ -1,9 +1,10 @@
-//! The functions of NVRTC and cuBLASLt that are used, each taken from the very library that was opened.
+//! The functions of NVRTC, cuBLASLt and NCCL that are used, each taken from the very library that was opened.
 //!
 //! Their types are cudarc's. Its functions would look the libraries up by name once more, and might find others.
 
 use super::library::{self, Lib};
 use cudarc::cublaslt::sys as lt;
+use cudarc::driver::sys::CUstream;
 use cudarc::nvrtc::sys as nvrtc;
 use plimsoll_base::Result;
 use std::ffi::{c_char, c_int, c_void};
@@ -28,7 +29,7 @@ macro_rules! table {
                     return Ok(table);
                 }
                 let library = library::open(Lib::$lib)?;
-                // SAFETY: the signatures are those of the library's headers, alike in CUDA 12 and 13.
+                // SAFETY: the signatures are those of the library's headers, alike in all versions that are opened.
                 let table = unsafe { $table { $($function: library.function(stringify!($function))?,)* } };
                 Ok(TABLE.get_or_init(|| table))
             }
@@ -51,6 +52,45 @@ table! {
         nvrtcGetProgramLogSize(nvrtc::nvrtcProgram, *mut usize) -> nvrtc::nvrtcResult;
         nvrtcGetProgramLog(nvrtc::nvrtcProgram, *mut c_char) -> nvrtc::nvrtcResult;
         nvrtcDestroyProgram(*mut nvrtc::nvrtcProgram) -> nvrtc::nvrtcResult;
+    }
+}
+
+/// A communicator of NCCL.
+pub(crate) type Comm = *mut c_void;
+/// How ranks of one communicator find each other.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NcclId(pub [u8; 128]);
+
+/// `ncclConfig_t` of version 2.18: later ones take it, with defaults for what it lacks.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) size: usize,
+    pub(crate) magic: u32,
+    pub(crate) version: u32,
+    pub(crate) blocking: c_int,
+    pub(crate) cga_cluster_size: c_int,
+    pub(crate) min_ctas: c_int,
+    pub(crate) max_ctas: c_int,
+    pub(crate) network: *const c_char,
+    pub(crate) split_share: c_int,
+}
+
+table! {
+    /// Sends and receives between cards. A result is a number, of which 0 is success.
+    Nccl of Nccl {
+        ncclGetVersion(*mut c_int) -> c_int;
+        ncclGetUniqueId(*mut NcclId) -> c_int;
+        ncclGetErrorString(c_int) -> *const c_char;
+        ncclGetLastError(Comm) -> *const c_char;
+        ncclCommInitRankConfig(*mut Comm, c_int, NcclId, c_int, *mut Settings) -> c_int;
+        ncclCommGetAsyncError(Comm, *mut c_int) -> c_int;
+        ncclCommAbort(Comm) -> c_int;
+        ncclGroupStart() -> c_int;
+        ncclGroupEnd() -> c_int;
+        ncclSend(*const c_void, usize, c_int, c_int, Comm, CUstream) -> c_int;
+        ncclRecv(*mut c_void, usize, c_int, c_int, Comm, CUstream) -> c_int;
     }
 }
 

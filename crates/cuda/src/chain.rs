@@ -1,5 +1,6 @@
 //! Launchers of `chain.cu`: what a rank adds to the part of a gradient that it owns.
 
+use super::cuda_device::WORKSPACE_BYTES;
 use super::rows::{self, blocks, count, typed, wide};
 use super::{Arg, CudaDevice, Launch};
 use cudarc::driver::sys;
@@ -19,9 +20,19 @@ pub(crate) fn scratch_bytes(rows: u64) -> u64 {
 pub(crate) fn accumulate(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>, add: bool) {
     assert_eq!(src.len(), dst.len(), "lengths of a sum");
     if !add && src.dtype() == dst.dtype() {
-        return copy(dev, dev.address(src), dev.address(dst), dst.len() as u64 * dst.dtype().bytes());
+        return copy(dev, src, dev.address(dst));
     }
-    fold(dev, &[src], dst, add);
+    let Some(from) = dev.far_away(src) else { return fold(dev, &[src], dst, add) };
+    // A kernel reads what is on the card: it comes through the scratch.
+    let size = src.dtype().bytes();
+    let part = (WORKSPACE_BYTES / size) as usize;
+    for start in (0..src.len()).step_by(part) {
+        let len = part.min(src.len() - start);
+        let (at, bytes) = (start as u64 * size, len as u64 * size);
+        let here = dev.scratch(bytes);
+        dev.copy_far(from.wrapping_add(at as usize), here, bytes, dev.stream());
+        fold_at(dev, src.dtype(), &[here], dst.slice(start, len), add);
+    }
 }
 
 /// Parts that a launch adds, at most.
@@ -30,35 +41,50 @@ const PARTS_MAX: usize = 8;
 pub(crate) fn fold(dev: &CudaDevice, parts: &[Buf<'_>], dst: Buf<'_>, add: bool) {
     let alike = |part: &Buf<'_>| (part.len(), part.dtype()) == (dst.len(), parts[0].dtype());
     assert!(parts.iter().all(alike), "parts of one dtype, as long as their sum");
-    let kernel = match (parts[0].dtype(), dst.dtype()) {
+    let mut addresses = [0; PARTS_MAX];
+    for (index, some) in parts.chunks(PARTS_MAX).enumerate() {
+        for (address, part) in addresses.iter_mut().zip(some) {
+            *address = dev.address(*part);
+        }
+        fold_at(dev, parts[0].dtype(), &addresses[..some.len()], dst, add || index > 0);
+    }
+}
+
+/// Adds at most `PARTS_MAX` parts at addresses, each as long as `dst`.
+fn fold_at(dev: &CudaDevice, dtype: DType, parts: &[u64], dst: Buf<'_>, add: bool) {
+    let kernel = match (dtype, dst.dtype()) {
         (DType::F32, DType::F32) => "fold_float_float",
         (DType::F32, DType::Bf16) => "fold_float_bf16",
         (DType::Bf16, DType::F32) => "fold_bf16_float",
         (DType::Bf16, DType::Bf16) => "fold_bf16_bf16",
         (from, to) => panic!("a sum of {} in {}", from.name(), to.name()),
     };
-    for (index, parts) in parts.chunks(PARTS_MAX).enumerate() {
-        let wide = wide(dev, 4, 4, parts) && wide(dev, 4, 4, &[dst]);
-        let mut args = [Arg::Ptr(0); PARTS_MAX + 5];
-        for (arg, part) in args.iter_mut().zip(parts) {
-            *arg = dev.arg(*part);
-        }
-        args[PARTS_MAX..].copy_from_slice(&[
-            count(parts.len()),
-            dev.arg(dst),
-            Arg::U64(dst.len() as u64),
-            Arg::U32(wide.into()),
-            Arg::U32((add || index > 0).into()),
-        ]);
-        dev.launch("chain", kernel, blocks(dst.len(), 4 * 256, 256), &args);
+    let aligned = |address: &u64, dtype: DType| address.is_multiple_of(4 * dtype.bytes());
+    let wide = parts.iter().all(|part| aligned(part, dtype)) && aligned(&dev.address(dst), dst.dtype());
+    let mut args = [Arg::Ptr(0); PARTS_MAX + 5];
+    for (arg, part) in args.iter_mut().zip(parts) {
+        *arg = Arg::Ptr(*part);
     }
+    args[PARTS_MAX..].copy_from_slice(&[
+        count(parts.len()),
+        dev.arg(dst),
+        Arg::U64(dst.len() as u64),
+        Arg::U32(wide.into()),
+        Arg::U32(add.into()),
+    ]);
+    dev.launch("chain", kernel, blocks(dst.len(), 4 * 256, 256), &args);
 }
 
-/// Copies bytes from any card to this one, by its copy engines.
-fn copy(dev: &CudaDevice, from: u64, to: u64, bytes: u64) {
+/// Copies a buffer from any card to an address of this one, by its copy engines.
+fn copy(dev: &CudaDevice, from: Buf<'_>, to: u64) {
+    let bytes = from.len() as u64 * from.dtype().bytes();
     if bytes == 0 || dev.has_failed() {
         return;
     }
+    if let Some(from) = dev.far_away(from) {
+        return dev.copy_far(from, to, bytes, dev.stream());
+    }
+    let from = dev.address(from);
     dev.gpu.bind();
     // SAFETY: both ends were checked to lie in arenas, which live as long as the device.
     let copied = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, dev.stream()) };
@@ -83,7 +109,7 @@ pub(crate) fn embed_backward_part(
     let (runs, targets) = (order + 4 * rows as u64, order + 8 * rows as u64);
     let table = (targets + 4 * rows as u64).next_multiple_of(16);
     // Every row is compared with all others: they are read here, not on another card.
-    copy(dev, dev.address(ids), targets, 4 * rows as u64);
+    copy(dev, ids, targets);
     let [order, runs, targets] = [order, runs, targets].map(Arg::Ptr);
     dev.launch("rows", "order_rows", blocks(rows, 8, 256), &[targets, order, runs, count(rows)]);
     let launch = Launch { grid: [rows as u32, h.div_ceil(128) as u32, 1], block: 32, shared: 0 };

@@ -4,7 +4,9 @@ use crate::aside::AsideStream;
 use crate::compile::SOURCES;
 use crate::driver::Gpu;
 use crate::driver::GpuInfo;
+use crate::far::Far;
 use crate::kernels::Kernels;
+use crate::nccl::Cards;
 use crate::peers::Peer;
 use crate::queue::Queue;
 use crate::side::Side;
@@ -13,8 +15,8 @@ use crate::{blas, driver, lt, profile};
 use plimsoll_base::{Bytes, DType, Error, LoraShape, Phase, Result};
 use plimsoll_device::Claims;
 use plimsoll_memory::{Buf, CardMemory};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// How a card is opened.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,8 +69,16 @@ pub struct CudaDevice {
     /// Of what is put aside.
     pub(crate) aside_scratch: Option<(u64, u64)>,
     pub(crate) others: Bytes,
-    /// The arenas of the other ranks, by rank.
+    /// The arenas of the other ranks of this host, by rank.
     pub(crate) peers: Vec<Option<Peer>>,
+    /// The memory of ranks of other hosts.
+    pub(crate) far: Option<Far>,
+    /// Their cards, if NCCL reaches them.
+    pub(crate) network: Option<Cards>,
+    /// Whether other ranks are on this card too: what is beyond the arena is then theirs as well.
+    pub(crate) is_divided: bool,
+    /// The arena's address as other threads have it, until it is freed.
+    pub(crate) shown: Option<Arc<Mutex<Option<u64>>>>,
     pub(crate) failed: AtomicBool,
     pub(crate) failure: Mutex<Option<Error>>,
     pub(crate) checked: bool,
@@ -120,6 +130,10 @@ impl CudaDevice {
             aside_scratch: None,
             others,
             peers: Vec::new(),
+            far: None,
+            network: None,
+            is_divided: false,
+            shown: None,
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             checked: options.checked,
@@ -176,20 +190,30 @@ impl CudaDevice {
     /// Versions that a result depends on, for people: driver, compiler, cuBLASLt, and how many kernels were compiled.
     pub fn versions(&self) -> String {
         format!(
-            "driver {}.{}, NVRTC {}, cuBLASLt {}, {} of {} kernel files compiled now",
+            "driver {}.{}, NVRTC {}, cuBLASLt {}{}, {} of {} kernel files compiled now",
             self.gpu.info.driver / 1000,
             self.gpu.info.driver % 1000 / 10,
             self.kernels.compiler,
             lt::dotted(self.blas.version()),
+            self.nccl().map_or(String::new(), |network| format!(", {}", network.name)),
             self.kernels.compiled,
             SOURCES.len()
         )
     }
 
-    /// Who holds the card's memory now.
+    /// Takes note that other ranks are on this card too.
+    pub fn divide(&mut self) {
+        self.is_divided = true;
+    }
+
+    /// Who holds the card's memory now. Of a card that ranks divide nothing is told apart but the arena.
     pub fn memory(&self) -> CardMemory {
         let (free, total) = self.gpu.memory();
         let used = total.0 - free.0;
+        if self.is_divided {
+            let others = Bytes(used.saturating_sub(self.arena_bytes));
+            return CardMemory { others, libraries: Bytes(0), free, total };
+        }
         let libraries = used.saturating_sub(self.arena_bytes + self.others.0);
         CardMemory { others: self.others, libraries: Bytes(libraries), free, total }
     }
@@ -225,11 +249,17 @@ impl CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
+        if self.has_failed() {
+            // What waits for ranks that are gone ends with it.
+            self.network = None;
+        }
         let _ = self.gpu.wait();
         let _ = self.transfers.wait();
         let _ = self.side.wait();
         let _ = self.aside.as_ref().map(AsideStream::wait);
+        self.network = None;
         self.peers.clear();
+        self.hide();
         self.gpu.free(self.arena);
     }
 }

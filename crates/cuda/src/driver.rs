@@ -323,6 +323,12 @@ impl Mark {
         event.map(Mark).map_err(|e| failed("making an event", e))
     }
 
+    /// Waits until the card has passed it, if it was ever recorded. The caller has bound the context.
+    pub(crate) fn wait(&self) -> std::result::Result<(), result::DriverError> {
+        // SAFETY: the event is alive.
+        unsafe { result::event::synchronize(self.0) }
+    }
+
     /// Returns the seconds from `begin` to this mark, both on one stream, once the card has passed it. None if the driver has failed.
     pub(crate) fn seconds_since(&self, begin: &Mark) -> Option<f64> {
         // SAFETY: both events are alive.

@@ -38,13 +38,13 @@ impl CudaDevice {
         Ok(window)
     }
 
-    /// Opens the arenas of the other ranks by their windows, by rank; they have this one's layout and live as long.
+    /// Opens the arenas of other ranks of this host by their windows, by rank; they have this one's layout and live as long.
     ///
     /// Errors: `ranks-window` with the words of the driver that refuses.
-    pub fn join(&mut self, rank: usize, windows: &[Vec<u8>]) -> Result<()> {
+    pub fn join(&mut self, windows: &[Option<Vec<u8>>]) -> Result<()> {
         self.gpu.bind();
         for (of, window) in windows.iter().enumerate() {
-            let peer = if of == rank { None } else { Some(Peer::open(of, window)?) };
+            let peer = window.as_ref().map(|window| Peer::open(of, window)).transpose()?;
             self.peers.push(peer);
         }
         Ok(())
@@ -79,7 +79,12 @@ impl CudaDevice {
 
 impl Aside for CudaDevice {
     fn mark(&self, turn: usize) {
-        self.record(&self.aside_stream().marks[turn % TURNS], self.gpu.stream);
+        let mark = &self.aside_stream().marks[turn % TURNS];
+        self.record(mark, self.gpu.stream);
+        // Sockets do not wait for it: it has passed when ranks meet.
+        if self.far.is_some() && self.network.is_none() && !self.has_failed() {
+            self.keep(mark.wait(), "waiting for what other hosts read");
+        }
     }
 
     fn run(&self, turn: usize, ops: &mut dyn FnMut()) {

@@ -1,4 +1,4 @@
-//! Finding the libraries of CUDA at run time: the driver, the compiler NVRTC, and cuBLASLt.
+//! Finding the libraries of CUDA at run time: the driver, the compiler NVRTC, cuBLASLt, and NCCL.
 //!
 //! One binary runs with and without them, and with those of CUDA 12 and 13: the newest that the driver can use is taken. What
 //! is absent is a named error that says where it was looked for. The driver is opened before cudarc looks it up by name, so
@@ -12,6 +12,8 @@ use std::sync::Mutex;
 
 /// Versions of CUDA whose libraries are used, the newest first. A driver loads what compilers up to its own version made.
 const MAJORS: [u32; 2] = [13, 12];
+/// Of NCCL, which counts by itself.
+const NCCL_MAJOR: u32 = 2;
 
 /// A library that is opened at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +21,7 @@ pub(crate) enum Lib {
     Driver,
     Nvrtc,
     CublasLt,
+    Nccl,
 }
 
 impl Lib {
@@ -28,12 +31,17 @@ impl Lib {
             Lib::Driver => "libcuda.so",
             Lib::Nvrtc => "libnvrtc.so",
             Lib::CublasLt => "libcublasLt.so",
+            Lib::Nccl => "libnccl.so",
         }
     }
 
     /// True if a file of this version, 0 where its name has none, is one that a driver up to `newest` can use.
     fn takes(self, version: u32, newest: u32) -> bool {
-        self == Lib::Driver || MAJORS.contains(&version) && version <= newest
+        match self {
+            Lib::Driver => true,
+            Lib::Nccl => version == NCCL_MAJOR,
+            _ => MAJORS.contains(&version) && version <= newest,
+        }
     }
 
     /// Names that the system's loader may know, the newest first.
@@ -41,6 +49,7 @@ impl Lib {
         let stem = self.stem();
         match self {
             Lib::Driver => vec![format!("{stem}.1"), stem.to_string()],
+            Lib::Nccl => vec![format!("{stem}.{NCCL_MAJOR}")],
             _ => {
                 let majors = MAJORS.into_iter().filter(|&major| self.takes(major, newest));
                 majors.map(|major| format!("{stem}.{major}")).collect()
@@ -76,6 +85,9 @@ impl Lib {
                 Error::new("cuda-library-missing", format!("cuBLASLt, {names}, was not found: {reason}"))
                     .hint(hint("nvidia-cublas"))
             }
+            Lib::Nccl => Error::new("cuda-library-missing", format!("NCCL, {names}, was not found: {reason}"))
+                .hint(format!("pip install nvidia-nccl-cu{}", newest.min(MAJORS[0])))
+                .hint("or set run.exchange = \"sockets\", which needs no library"),
         };
         let folders: Vec<String> = looked.iter().map(|p| p.display().to_string()).collect();
         let then = match folders.is_empty() {
@@ -236,7 +248,7 @@ fn chosen_folders() -> Vec<PathBuf> {
 /// Where CUDA's libraries usually are: pip's `nvidia` folders, conda, the toolkit, and the system.
 fn usual_folders() -> Vec<PathBuf> {
     let sites = python_prefixes().into_iter().flat_map(|prefix| site_packages(&prefix));
-    let packages = ["cu13/lib", "cuda_nvrtc/lib", "cublas/lib"];
+    let packages = ["cu13/lib", "cuda_nvrtc/lib", "cublas/lib", "nccl/lib"];
     let pip = sites.flat_map(|site| packages.map(|package| site.join("nvidia").join(package)));
     let conda = variable("CONDA_PREFIX").map(|conda| conda.join("lib"));
     let system = [

@@ -73,7 +73,19 @@ pub(crate) fn write_u32(dev: &CudaDevice, dst: Buf<'_>, src: &[u32]) {
 
 pub(crate) fn read_u32(dev: &CudaDevice, src: Buf<'_>, dst: &mut [u32]) {
     assert_eq!(src.dtype(), DType::U32);
-    dev.receive(dev.address(src), dst);
+    receive_buf(dev, src, dst);
+}
+
+/// Copies a buffer as it is, this rank's or another's.
+fn receive_buf<T: Copy>(dev: &CudaDevice, src: Buf<'_>, dst: &mut [T]) {
+    match dev.far_away(src) {
+        None => dev.receive(dev.address(src), dst),
+        Some(from) => {
+            assert_eq!(size_of_val(dst) as u64, src.len() as u64 * src.dtype().bytes());
+            // SAFETY: that many bytes were brought, and are not written until ranks meet; any bits are a number.
+            unsafe { std::ptr::copy_nonoverlapping(from, dst.as_mut_ptr().cast(), size_of_val(dst)) };
+        }
+    }
 }
 
 pub(crate) fn write_f32(dev: &CudaDevice, dst: Buf<'_>, src: &[f32]) {
@@ -94,15 +106,14 @@ pub(crate) fn write_f32(dev: &CudaDevice, dst: Buf<'_>, src: &[f32]) {
 }
 
 pub(crate) fn read_f32(dev: &CudaDevice, src: Buf<'_>, dst: &mut [f32]) {
-    let address = dev.address(src);
     match src.dtype() {
-        DType::F32 => dev.receive(address, dst),
+        DType::F32 => receive_buf(dev, src, dst),
         DType::Bf16 => {
             // One copy into the upper half of `dst`, widened from the front: a place is read before it is written.
             let half = dst.len();
             // SAFETY: f32 may be seen as pairs of u16, and any bits are both.
             let (_, words, _) = unsafe { dst.align_to_mut::<u16>() };
-            dev.receive(address, &mut words[half..]);
+            receive_buf(dev, src, &mut words[half..]);
             widen(words);
         }
         other => panic!("reading {} as f32", other.name()),
@@ -142,8 +153,8 @@ pub(crate) fn read_codes(dev: &CudaDevice, src: Coded<'_>, start: usize, dst: &m
             let start = start + i * PART;
             let blocks = start / CODE_BLOCK..(start + values.len()).div_ceil(CODE_BLOCK);
             let (codes, scales) = (&mut codes[..values.len()], &mut scales[..blocks.len()]);
-            dev.receive(element(src.codes, dev, start, codes.len()), codes);
-            dev.receive(element(src.scales, dev, blocks.start, scales.len()), scales);
+            receive_buf(dev, src.codes.slice(start, codes.len()), codes);
+            receive_buf(dev, src.scales.slice(blocks.start, scales.len()), scales);
             decode_from(codes, scales, start, values);
         }
     });

@@ -26,6 +26,11 @@ pub fn free_memory() -> Option<(Bytes, String)> {
     }
 }
 
+/// Returns a name that no card but the first visible one has; `None` without a card.
+pub fn card_name() -> Option<String> {
+    driver::first_device().ok().and_then(|(device, _)| uuid_of(device))
+}
+
 /// One card as NVML sees it. It and the driver's own `cuMemGetInfo` differ by some MiB: numbers that are compared come
 /// from one of them.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use crate::{
 };
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::{
-    Aside, Backend, Checked, Claim, Claims, Coded, DeviceKind, HostBytes, Matrix, MatrixLayout, Op, Pipeline,
-    Run, Transfer,
+    Aside, Backend, Checked, Claim, Claims, Coded, DeviceKind, HostBytes, Matrix, MatrixLayout, Network, Op,
+    Pipeline, Run, Trade, Transfer,
 };
 use plimsoll_memory::{Buf, CardMemory, Layout, Pool};
 use std::sync::atomic::Ordering;
@@ -156,6 +156,9 @@ impl Backend for CudaDevice {
         checked::begin_phase(self, phase, shared);
     }
     fn check(&self) -> Result<()> {
+        if let Err(error) = self.check_network() {
+            self.fail(error);
+        }
         let mut failure = self.failure.lock().unwrap_or_else(|e| e.into_inner());
         match failure.take() {
             None => Ok(()),
@@ -177,6 +180,14 @@ impl Backend for CudaDevice {
     fn aside(&self) -> Option<&dyn Aside> {
         let plain = !self.checked && self.profile.is_none();
         (plain && self.aside.is_some()).then_some(self)
+    }
+
+    fn network(&self) -> Option<Network> {
+        self.nccl()
+    }
+
+    fn trade(&self) -> Option<&dyn Trade> {
+        self.network.is_some().then_some(self)
     }
 
     fn offload_begin(&self) {

@@ -49,6 +49,9 @@ fn copy(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>, stream: sys::CUstream) {
     }
     dev.gpu.bind();
     let bytes = src.len() * src.dtype().bytes() as usize;
+    if let Some(from) = dev.far_away(src) {
+        return dev.copy_far(from, dev.address(dst), bytes as u64, stream);
+    }
     let (from, to) = (dev.address(src), dev.address(dst));
     // SAFETY: both ends were checked to lie in an arena or in the page-locked memory, which live as long as the device;
     // events keep operations and other copies off them meanwhile.

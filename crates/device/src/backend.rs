@@ -2,7 +2,8 @@
 
 use crate::claims::{Claim, Claims};
 use crate::{Coded, DeviceKind, Matrix, MatrixLayout, Op, Run};
-use plimsoll_base::{Phase, Result};
+use plimsoll_base::{Bytes, Phase, Result};
+use plimsoll_memory::host::Rss;
 use plimsoll_memory::{Buf, CardMemory};
 use std::ops::DerefMut;
 
@@ -129,6 +130,16 @@ pub trait Backend: Sync {
         None
     }
 
+    /// How it exchanges with ranks of other hosts, if each gives what others take; `None` where every rank takes what it needs by itself.
+    fn trade(&self) -> Option<&dyn Trade> {
+        None
+    }
+
+    /// The library that exchanges with other hosts; `None` without one.
+    fn network(&self) -> Option<Network> {
+        None
+    }
+
     /// Frees the slots that copies arrive in: copies into them start after the operations so far.
     fn offload_begin(&self);
     /// Makes the operations from here on wait for what the last `offload_in` started for the slot.
@@ -147,6 +158,25 @@ pub trait Aside {
     /// Makes the operations from here on wait for what all ranks have put aside in a turn. Every rank must have set the mark of the turn after
     /// it, and that of no later one.
     fn wait(&self, turn: usize);
+}
+
+/// A library by which a device exchanges with other hosts.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// For people, with its version.
+    pub name: String,
+    /// What it has taken of the card.
+    pub card: Bytes,
+    /// What it has taken of the host, by kinds of pages.
+    pub host: Rss,
+}
+
+/// An exchange in which a rank gives what another takes. All ranks call it alike.
+pub trait Trade {
+    /// Whether what a rank has comes so.
+    fn is_with(&self, rank: usize) -> bool;
+    /// Copies buffers of other ranks here, and gives each rank what it copies of this one: for two ranks in the same order on both.
+    fn trade(&self, claim: &Claim<'_>, taken: &[(Buf<'_>, Buf<'_>)], given: &[(usize, Buf<'_>)]);
 }
 
 /// Running ahead of the host: operations recorded once and replayed, results fetched while the next pass runs.

@@ -31,7 +31,7 @@ pub use args::{
     AdapterBlock, AttentionBackward, Batch, GateHeadsBackward, HeadBackward, HeadOut, Heads, Logits, Norm,
     NormGrads, QkNorm, QkNormBackward, RopeBackward, Rotation, Sample, Sampling, Scores, Slots,
 };
-pub use backend::{Aside, Backend, Checked, HostBytes, Pipeline, Transfer};
+pub use backend::{Aside, Backend, Checked, HostBytes, Network, Pipeline, Trade, Transfer};
 pub use blocks::{BLOCK_PARTS_MAX, Blocks, Codes, block_words};
 pub use claims::{Away, Claim, Claims};
 pub use codes::{CODE_BLOCK, Coded};

@@ -286,6 +286,25 @@ operations! {
             self.claims().prefetch(bufs);
         }
 
+        /// Copies buffers of other ranks here. `given` is what other ranks copy of this one in their calls, with their numbers: for each
+        /// of them in its order. All ranks call it alike, those that copy nothing too.
+        fn exchange<'a>(&self, taken: &[(Buf<'a>, Buf<'a>)], given: &[(usize, Buf<'a>)]) {
+            let trade = self.trade();
+            let is_traded = |rank: usize| trade.is_some_and(|trade| trade.is_with(rank));
+            let of = |(from, _): &(Buf<'a>, Buf<'a>)| is_traded(from.rank().expect("another rank's"));
+            for (from, to) in taken.iter().filter(|copy| !of(copy)) {
+                self.accumulate(*from, *to, false);
+            }
+            let Some(trade) = trade else { return };
+            let taken: Vec<_> = taken.iter().copied().filter(of).collect();
+            let given: Vec<_> = given.iter().copied().filter(|(rank, _)| is_traded(*rank)).collect();
+            let claim = self.claims().claim("exchange", true, |uses| {
+                taken.iter().for_each(|(_, to)| uses.note(*to, Access::Write, "what is taken"));
+                given.iter().for_each(|(_, buf)| uses.note(*buf, Access::Read, "what is given"));
+            });
+            trade.trade(&claim, &taken, &given);
+        }
+
         /// Copies token ids, positions or tables into a u32 buffer of at least that length, from element `start`.
         fn write_u32(&self, dst: Buf<'_>, start: usize, src: &[u32]) {
             let dst = dst.slice(start, src.len());

@@ -79,6 +79,14 @@ impl<'a> Buf<'a> {
         self.home == Home::Offloaded
     }
 
+    /// Returns the rank in whose arena it lies; none for this one's.
+    pub fn rank(self) -> Option<usize> {
+        match self.home {
+            Home::Rank(rank) => Some(rank.into()),
+            _ => None,
+        }
+    }
+
     /// Returns the same elements in the arena of another rank. What they hold, and until when, the ranks must have agreed.
     pub fn of_rank(self, rank: usize) -> Buf<'a> {
         assert!(self.home == Home::Arena, "only arenas are shared");

@@ -494,6 +494,7 @@ mod tests {
             packing: Default::default(),
             share: plimsoll_train::Share::WHOLE,
             hosts: Hosts::one(1),
+            exchange: plimsoll_config::Auto::Auto,
             cut: plimsoll_train::Cut::multiple(1),
             recompute,
             reference: false,

@@ -89,8 +89,15 @@ pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss, note: b
     let peers = report.plan.layout.sum(|r| r.name == "device.peers");
     // So have recorded passes, whose number differs from run to run.
     let graphs = report.plan.layout.sum(|r| r.name == "device.graphs");
-    let libraries = Bytes(memory.libraries.0.saturating_sub(peers.0 + graphs.0));
-    let held = held_of(libraries, before, Host::this().rss(), offloaded);
+    let nccl = dev.network();
+    let nccl_card = nccl.as_ref().map_or(Bytes(0), |nccl| nccl.card);
+    let libraries = match memory.libraries {
+        // Of a card that ranks divide nothing is known but the arena.
+        Bytes(0) => Bytes(planned.0.saturating_sub(CARD_SETTLING)),
+        libraries => Bytes(libraries.0.saturating_sub(peers.0 + graphs.0 + nccl_card.0)),
+    };
+    let of_nccl = nccl.as_ref().map_or(Rss::default(), |nccl| nccl.host);
+    let held = held_of(libraries, before, Host::this().rss().since(of_nccl), offloaded);
     if note {
         held.note(report.shape.modules);
     }
@@ -100,11 +107,17 @@ pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss, note: b
             "cuda.host" => Bytes(held.host.0 + SETTLING),
             "cuda.files" => Bytes(held.files.0 + SETTLING),
             "cuda.shared" => held.shared,
+            // Of a card that ranks divide it counts what all of them took.
+            "device.nccl" if memory.libraries > Bytes(0) => nccl_card,
+            "cuda.nccl" => Bytes(of_nccl.anon.0 + of_nccl.file.0 + of_nccl.shmem.0),
             _ => continue,
         };
         (region.bytes, region.shape) = (bytes, vec![bytes.0]);
     }
     report.held_source = "measured by this run before its first step".into();
+    if let Some(nccl) = &nccl {
+        report.held_source += &format!("; cards of different hosts exchange by {}", nccl.name);
+    }
     report.plan.refusal().map_err(|error| match note {
         true => error
             .fact(format!("driver and libraries hold {} of the card, {planned} were planned", held.card))

@@ -53,7 +53,7 @@ impl Hosts {
     }
 
     /// Returns the ranks of other hosts.
-    fn far(&self) -> usize {
+    pub(crate) fn far(&self) -> usize {
         self.ranks - self.near
     }
 

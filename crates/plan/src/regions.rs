@@ -4,11 +4,12 @@ use crate::disk::checkpoint_bytes;
 use crate::facts::{SAMPLES_KEPT, environments_image_bytes, line_bytes_max};
 use crate::hosts::Hosts;
 use crate::roles::{PassShape, RoleShape, WeightsAre};
-use crate::shape::RunShape;
+use crate::shape::{RunShape, Training};
 use crate::step_arrays::{StepArrays, step_bytes};
 use plimsoll_base::{Bytes, ModelSpec, Result};
+use plimsoll_config::{Auto, Exchange};
 use plimsoll_cpu::CpuDevice;
-use plimsoll_cuda::{CudaDevice, ScratchLimits, graph_bytes};
+use plimsoll_cuda::{CudaDevice, FAR_BYTES, ScratchLimits, graph_bytes, nccl_bytes};
 use plimsoll_device::DeviceKind;
 use plimsoll_files::Head;
 use plimsoll_memory::{Layout, Place, Pool};
@@ -97,10 +98,21 @@ impl RunShape {
             if peers > Bytes(0) {
                 layout.outside("device.peers", "device", Pool::Device, Place::Process, peers);
             }
+            if self.may_use_nccl() {
+                layout.outside("device.nccl", "device", Pool::Device, Place::Process, nccl_bytes().0);
+            }
         }
         self.host_rows(&mut layout);
         self.disk_rows(&mut layout);
         Ok(layout)
+    }
+
+    /// Whether cards of different hosts may exchange by NCCL.
+    fn may_use_nccl(&self) -> bool {
+        let of_training = |training: &Training| {
+            training.hosts.count > 1 && training.exchange != Auto::Value(Exchange::Sockets)
+        };
+        self.target.kind == DeviceKind::Cuda && self.training.as_ref().is_some_and(of_training)
     }
 
     /// Returns the ranks that train: 1 where nothing is trained.
@@ -218,7 +230,7 @@ impl RunShape {
     /// them. Of every other rank these are the gradients and weights of what this one or that one owns, the gradients of a pass's
     /// rows, its part of a reference that is spread and, in a save, the optimizer's states. Cards read each other's memory themselves. `None` in a run of one rank.
     fn others_bytes(&self) -> Option<u64> {
-        let share = self.training.as_ref()?.share;
+        let Training { share, hosts, .. } = self.training.as_ref()?;
         if share.ranks == 1 {
             return None;
         }
@@ -232,9 +244,10 @@ impl RunShape {
             let rows = update.pass.limits.rows as u64 * (4 * u64::from(role.spec.hidden) + 4);
             Some(elements * (4 + role.weights.bytes()) + states + rows)
         };
-        let of_cpus = self.roles().into_iter().filter_map(of).sum();
-        let each = if self.target.kind == DeviceKind::Cpu { of_cpus } else { 0 };
-        Some(share.ranks as u64 * (each + WINDOW_OF_A_RANK + FAULT_AROUND))
+        let each: u64 = self.roles().into_iter().filter_map(of).sum();
+        // A card reads those of its host without the host's memory.
+        let read = if self.target.kind == DeviceKind::Cpu { share.ranks } else { hosts.far() };
+        Some(read as u64 * each + share.ranks as u64 * (WINDOW_OF_A_RANK + FAULT_AROUND))
     }
 
     /// Returns the bytes of what all ranks sampled, on its way and as it is read. Episodes bring their prompts along.
@@ -300,6 +313,12 @@ impl RunShape {
             row("ranks.exchange", "ranks", Place::Heap, copies * self.exchanged_bytes());
             if hosts.count > 1 {
                 row("ranks.sockets", "ranks", Place::Kernel, hosts.socket_bytes().0);
+                if self.target.kind == DeviceKind::Cuda {
+                    row("ranks.staging", "ranks", Place::Process, FAR_BYTES.0);
+                }
+                if self.may_use_nccl() {
+                    row("cuda.nccl", "device", Place::Process, nccl_bytes().1.0);
+                }
             }
             row("ranks.lengths", "rollout", Place::Heap, Lengths::bytes());
         }

@@ -15,7 +15,7 @@ use plimsoll_model::{
     Coding, Mode, ParamTable, PassLimits, Target, activations_layout, adapters_layout, rope, streamed_layout,
 };
 use plimsoll_train::{
-    Cut, Heads, OptimizerDType, Packing, Share, StateDTypes, landing_layout, optimizer_layout,
+    Cut, Heads, OptimizerDType, Packing, Share, Spread, StateDTypes, landing_layout, optimizer_layout,
 };
 use std::rc::Rc;
 
@@ -34,6 +34,7 @@ pub struct PassShape {
 pub struct UpdateShape {
     pub pass: PassShape,
     pub share: Share,
+    pub spread: Spread,
     pub cut: Cut,
     pub dtypes: StateDTypes,
     /// True if the optimizer's states are in the device's host memory.
@@ -192,13 +193,13 @@ impl RoleShape {
         if let Some(merged) = self.merged() {
             resident(&mut layout, "merged", merged.elements, self.weights)?;
         }
-        if let Some(UpdateShape { pass, share, dtypes, offloads_states, .. }) = self.update {
+        if let Some(UpdateShape { pass, share, spread, dtypes, offloads_states, .. }) = self.update {
             let phase = pass.mode.phase();
             let table = self.trained();
             layout.extend(optimizer_layout(name, &table, dtypes, pool, phase, offloads_states, share.ranks)?);
             if share.ranks > 1 && self.target.kind == DeviceKind::Cuda {
-                let rows = pass.limits.rows;
-                layout.extend(landing_layout(name, &table, pool, phase, dtypes.grads, share.ranks, rows)?);
+                let (ranks, rows) = ((share.ranks, spread), (pass.limits.rows, self.spec.hidden));
+                layout.extend(landing_layout(name, &table, pool, phase, dtypes.grads, ranks, rows)?);
             }
         }
         Ok(layout)
@@ -298,6 +299,7 @@ impl RunShape {
         let update = |mode, packing: Packing| UpdateShape {
             pass: PassShape { mode, packing, limits: training.pack.pass_of(packing.heads) },
             share: training.share,
+            spread: if training.hosts.count > 1 { Spread::Hosts } else { Spread::Host },
             cut: training.cut,
             dtypes: training.dtypes,
             offloads_states: training.offload.optimizer,

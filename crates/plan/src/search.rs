@@ -435,6 +435,7 @@ impl Planner<'_> {
             },
             share: self.facts.share,
             hosts: self.facts.hosts,
+            exchange: run.choices.exchange,
             cut: match run.train.cut_multiple {
                 Auto::Auto => Cut::auto(self.target().kind),
                 Auto::Value(multiple) => Cut::multiple(multiple as usize),

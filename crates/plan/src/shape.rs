@@ -5,6 +5,7 @@ use crate::lora::{CriticAdapter, Lora};
 use crate::role_name::PerRole;
 use crate::{facts::HostFacts, step_arrays::StepArrays};
 use plimsoll_base::{Bytes, DType, LayerEncodings, ModelSpec, Quantization};
+use plimsoll_config::{Auto, Exchange};
 use plimsoll_cuda::{self as cuda};
 use plimsoll_files::Head;
 use plimsoll_model::{Recompute, Target};
@@ -50,6 +51,8 @@ pub struct Training {
     pub share: Share,
     /// Where the other ranks are.
     pub hosts: Hosts,
+    /// How cards of different hosts exchange.
+    pub exchange: Auto<Exchange>,
     /// How updates are cut into micro-batches.
     pub cut: Cut,
     pub recompute: Recompute,

@@ -8,7 +8,7 @@
 //! piece through a mailbox that its rank alone writes. How long a rank has waited is next to its arrivals, where supervisors read
 //! it too: they tell a rank that computes from those that wait for it.
 
-use crate::hosts::{Between, Callers, Door, Letter, Reach};
+use crate::hosts::{Between, Callers, Door, Letter, Memory, Reach};
 use crate::place::Place;
 use plimsoll_base::{Bytes, Error, Exit, Result};
 use plimsoll_memory::SharedWords;
@@ -266,13 +266,12 @@ impl Group {
     }
 
     /// Opens this rank's memory to ranks of other hosts and theirs to this one. Returns how it is read; `None` where all are on one host.
-    /// Every rank must call it. `memory`: a file in memory of `bytes` bytes, as many as each rank's.
+    /// Every rank must call it. `memory`: of `bytes` bytes, as many as each rank's.
     ///
     /// Errors: `ranks-unreachable`, `rank-lost`, `thread-not-started`, `host-allocation-failed`.
-    pub fn reach(&self, memory: &File, bytes: Bytes) -> Result<Option<Arc<Reach>>> {
+    pub fn reach(&self, memory: Memory, bytes: Bytes) -> Result<Option<Arc<Reach>>> {
         let Some(far) = &self.far else { return Ok(None) };
         let callers = lock(&far.callers).take().expect("memory is opened once");
-        let memory = memory.try_clone().map_err(|err| Error::new("ranks-window", err.to_string()))?;
         let door = Door::open(callers, Arc::clone(&far.letter), memory, bytes.0)?;
         let reach = Reach::open(&self.place, &far.letter, door, bytes, &|| self.check());
         let reach = Arc::new(reach.inspect_err(|_| self.fail())?);

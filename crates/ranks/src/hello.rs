@@ -162,12 +162,16 @@ pub(crate) fn admit(joined: &[&Hello], new: &Hello) -> Result<()> {
             .hint("start all ranks of a host in one container")
             .hint("start several hosts with --hosts H --host-rank h --join ADDRESS on each, or with a launcher that counts them"));
     }
-    let shares = |other: &&&Hello| other.card.is_some() && other.card == new.card;
+    // What the run file says of a card's memory is a rank's part of it.
+    let of_card = new.alike.get("run file: memory.device");
+    let is_divided = of_card.is_some_and(|value| !value.contains("auto"));
+    let shares = |other: &&&Hello| !is_divided && other.card.is_some() && other.card == new.card;
     if let Some(other) = joined.iter().find(shares) {
         let card = new.card.as_deref().unwrap_or_default();
         let message = format!("rank {} and rank {} were given one card, {card}", other.rank, new.rank);
         return Err(Error::usage("card-shared", message)
-            .hint("give each rank its own card: unset CUDA_VISIBLE_DEVICES, or let the launcher set it for each rank"));
+            .hint("give each rank its own card: unset CUDA_VISIBLE_DEVICES, or let the launcher set it for each rank")
+            .hint("or, to try several ranks on one card, say how much of it each has: --set memory.device=20GiB"));
     }
     match first_difference(&first.alike, &new.alike) {
         Some((name, [here, there])) => Err(differs(first, new, name, here, there)),

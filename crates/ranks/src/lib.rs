@@ -28,7 +28,7 @@ pub use board::{Beat, Row, State, slowest};
 pub use environment::{Flags, Found, LAUNCH_VARIABLE, Launch, Launcher, RANKS_MAX, Starts, read};
 pub use group::{Group, Waits, Watch};
 pub use hello::{Hello, Member};
-pub use hosts::Reach;
+pub use hosts::{Memory, Reach, Shown};
 pub use launch::{Start, die_with_launcher, launch};
 pub use link::{Link, Order, Outcome};
 pub use place::Place;

@@ -2,14 +2,14 @@
 //! memory, or a card's memory. What ranks of other hosts have comes over the network, before it is read.
 
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_config::RunSpec;
+use plimsoll_config::{Auto, Exchange, RunSpec};
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_cuda::{CudaDevice, CudaOptions};
+use plimsoll_cuda::{CudaDevice, CudaOptions, NcclId, ShownArena, card_name, nccl_id, nccl_version};
 use plimsoll_device::{Away, Device, DeviceKind};
 use plimsoll_files::digest;
 use plimsoll_memory::{Arena, ArenaMap, Limit, Limits, Mapping, shared_file};
 use plimsoll_plan::{Hosts, RunShape, devices, machine_limits};
-use plimsoll_ranks::{Group, Reach, Watch};
+use plimsoll_ranks::{Group, Memory, Reach, Shown, Watch};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -18,39 +18,89 @@ use std::sync::Arc;
 
 /// Opens the rank's device, with the arenas of all others.
 ///
-/// Errors: `host-allocation-failed`; `ranks-method`, `ranks-hosts`, `ranks-unreachable`, `ranks-window`, `ranks-differ`, `rank-lost`; those of `CudaDevice::new`.
+/// Errors: `host-allocation-failed`; `ranks-method`, `ranks-unreachable`, `ranks-window`, `ranks-differ`, `rank-lost`; those of `CudaDevice::new`.
 pub fn open(shape: &RunShape, options: CudaOptions, group: &Group) -> Result<(Box<dyn Device>, Arena)> {
     let mut arena = Arena::new(ArenaMap::new(&shape.layout()?, 0));
     check_layout(group, shape, arena.map())?;
     let dev: Box<dyn Device> = match shape.target.kind {
         DeviceKind::Cpu => Box::new(open_cpu(shape, &mut arena, group)?),
-        DeviceKind::Cuda if group.near().len() < group.ranks() => {
-            let message = format!("{} of {} ranks are on this host", group.near().len(), group.ranks());
-            return Err(Error::usage(
-                "ranks-hosts",
-                format!("{message}: cards exchange gradients on one host alone"),
-            )
-            .hint("start all ranks on one host, or train on CPUs: --set run.device=cpu"));
-        }
-        DeviceKind::Cuda => {
-            let mut dev = CudaDevice::new(Bytes(arena.map().used_bytes()), options)?;
-            dev.take_offloaded(Bytes(arena.map().offloaded_bytes()))?;
-            if let Some(training) = &shape.training {
-                dev.require_equal_parts(training.dtypes.grads)?;
-            }
-            dev.bind_scratch(arena.split().0.buf("device.scratch"));
-            if let Some(scratch) = arena.split().0.get("device.aside") {
-                dev.bind_aside(scratch);
-            }
-            dev.name_regions(arena.map());
-            let windows = group.all_gather(&dev.window()?)?;
-            dev.join(group.rank(), &windows)?;
-            // No rank ends before all have opened its memory.
-            group.barrier()?;
-            Box::new(dev)
-        }
+        DeviceKind::Cuda => Box::new(open_card(shape, &mut arena, options, group)?),
     };
     Ok((dev, arena))
+}
+
+fn open_card(shape: &RunShape, arena: &mut Arena, options: CudaOptions, group: &Group) -> Result<CudaDevice> {
+    let bytes = Bytes(arena.map().used_bytes());
+    let mut dev = CudaDevice::new(bytes, options)?;
+    dev.take_offloaded(Bytes(arena.map().offloaded_bytes()))?;
+    if let Some(training) = &shape.training {
+        dev.require_equal_parts(training.dtypes.grads)?;
+    }
+    dev.bind_scratch(arena.split().0.buf("device.scratch"));
+    if let Some(scratch) = arena.split().0.get("device.aside") {
+        dev.bind_aside(scratch);
+    }
+    dev.name_regions(arena.map());
+    let windows = group.near_gather(&dev.window()?)?;
+    let mut others = vec![None; group.ranks()];
+    for (rank, window) in group.near().iter().zip(windows).filter(|(rank, _)| **rank != group.rank()) {
+        others[*rank] = Some(window);
+    }
+    dev.join(&others)?;
+    let name = card_name().unwrap_or_default();
+    let names = group.all_gather(name.as_bytes())?;
+    if names.iter().filter(|other| **other == name.as_bytes()).count() > 1 {
+        dev.divide();
+    }
+    if group.near().len() < group.ranks() {
+        let shown = Memory::Shown(Box::new(Card(dev.shown()?)));
+        let reach = group.reach(shown, bytes)?.expect("ranks of other hosts");
+        let views = (0..group.ranks()).map(|rank| reach.view(rank)).collect::<Result<_>>()?;
+        dev.join_far(views, Arc::new(Reached { reach, watch: group.watch() }))?;
+        let exchange = shape.training.as_ref().map_or(Auto::Auto, |training| training.exchange);
+        join_nccl(&mut dev, exchange, group)?;
+    }
+    // No rank ends before all have opened its memory.
+    group.barrier()?;
+    Ok(dev)
+}
+
+/// Connects the cards by NCCL, unless the run file says otherwise or none of the ranks has it.
+///
+/// Errors: `ranks-differ` where ranks have different versions; `ranks-nccl`, `rank-lost`; `cuda-library-missing` where it is asked for.
+fn join_nccl(dev: &mut CudaDevice, exchange: Auto<Exchange>, group: &Group) -> Result<()> {
+    if exchange == Auto::Value(Exchange::Sockets) {
+        return Ok(());
+    }
+    let found = nccl_version();
+    let words = |found: &Result<String>| found.clone().unwrap_or_else(|error| error.message);
+    let all = group.all_gather(words(&found).as_bytes())?;
+    if let Some(other) = (1..all.len()).find(|rank| all[*rank] != all[0]) {
+        let [here, there] = [0, other].map(|rank| String::from_utf8_lossy(&all[rank]).into_owned());
+        return Err(Error::usage(
+            "ranks-differ",
+            format!("NCCL is {here} on rank 0 and {there} on rank {other}"),
+        )
+        .hint("install the same version on all hosts, or set run.exchange = \"sockets\""));
+    }
+    match found {
+        Err(_) if exchange == Auto::Auto => return Ok(()),
+        found => found?,
+    };
+    let own = if group.rank() == 0 { nccl_id()?.0.to_vec() } else { Vec::new() };
+    let id = group.all_gather(&own)?.swap_remove(0);
+    let id = id.try_into().map_err(|_| Error::new("rank-lost", "rank 0 made no name for NCCL"))?;
+    dev.join_nccl(NcclId(id), group.rank(), group.ranks(), group.near())
+}
+
+/// A card's memory, as ranks of other hosts read it.
+#[derive(Debug)]
+struct Card(ShownArena);
+
+impl Shown for Card {
+    fn read(&mut self, at: u64, len: usize) -> Result<&[u8]> {
+        self.0.read(at, len)
+    }
 }
 
 fn open_cpu(shape: &RunShape, arena: &mut Arena, group: &Group) -> Result<CpuDevice> {
@@ -62,7 +112,9 @@ fn open_cpu(shape: &RunShape, arena: &mut Arena, group: &Group) -> Result<CpuDev
     }
     let own = [std::process::id().to_le_bytes(), file.as_raw_fd().to_le_bytes()].concat();
     let all = group.near_gather(&own)?;
-    let reach = group.reach(&file, Bytes(file.metadata().map_err(|err| unseen(&err))?.len()))?;
+    let length = file.metadata().map_err(|err| unseen(&err))?.len();
+    let memory = Memory::File(file.try_clone().map_err(|err| unseen(&err))?);
+    let reach = group.reach(memory, Bytes(length))?;
     let of = |rank: usize| -> Result<Option<Mapping>> {
         let Some(place) = group.near().iter().position(|near| *near == rank) else {
             return reach.as_ref().map_or(Ok(None), |reach| reach.view(rank));

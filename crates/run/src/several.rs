@@ -148,6 +148,16 @@ pub fn share_of_threads(rank: u32, members: &[Member], threads: usize, quota: Op
     (threads / sharing.max(1)).min(of_quota).max(1)
 }
 
+/// Returns what NCCL reads from the environment of trainers: multicast, which hangs where only some ranks have it, is never used, and
+/// few channels bound its memory.
+fn nccl_variables() -> Vec<(String, String)> {
+    let channels = std::env::var(CHANNELS).unwrap_or_else(|_| "4".into());
+    vec![("NCCL_NVLS_ENABLE".into(), "0".into()), (CHANNELS.into(), channels)]
+}
+
+/// NCCL's own variable: channels between two ranks.
+const CHANNELS: &str = "NCCL_MAX_P2P_NCHANNELS";
+
 /// Runs this program with `args` as the trainer of one rank, to the end of the run. Returns its exit code.
 ///
 /// Errors: as `supervise::supervise`; `rank-lost`, with exit code 5, if another rank ended the run.
@@ -161,7 +171,7 @@ pub fn supervise_rank(
 ) -> Result<u8> {
     let host = Host::this();
     let mut watch = OomWatch::begin(&host);
-    let env = [env, &Place::variables(Some(&link.place))].concat();
+    let env = [env, &Place::variables(Some(&link.place)), &nccl_variables()].concat();
     let User { say, tell } = user;
     let (ended, has_told) = {
         let mut user = User { say: &mut *say, tell: &mut *tell };

@@ -37,8 +37,9 @@ impl<'p> Part<'p> {
     }
 }
 
-/// The regions of a role for what arrives of other ranks on a card, which copies before it adds: `ROLE.landing`, `ROLE.heads` and
-/// `ROLE.row_ids`. `rows`: of a micro-batch, at most; `dtype`: of partial gradients.
+/// The regions of a role for what arrives of other ranks on a card, which copies before it adds: `ROLE.landing`, `ROLE.heads`,
+/// `ROLE.row_ids`, and `ROLE.rows` if some are on other hosts. `rows`: of a micro-batch, at most, each of `hidden` numbers; `dtype`: of
+/// partial gradients.
 ///
 /// Errors: `size-overflow`.
 pub fn landing_layout(
@@ -47,9 +48,10 @@ pub fn landing_layout(
     pool: Pool,
     phase: Phase,
     dtype: DType,
-    ranks: usize,
-    rows: usize,
+    ranks: (usize, Spread),
+    (rows, hidden): (usize, u32),
 ) -> Result<Layout> {
+    let (ranks, spread) = ranks;
     let mut layout = Layout::new();
     let (largest, of_embed) = landing_elements(table, ranks);
     let mut add = |name: &str, shape: [u64; 2], dtype: DType| {
@@ -61,8 +63,19 @@ pub fn landing_layout(
     }
     if table.find(ParamKind::Embed, 0).is_some() {
         add("row_ids", [ranks as u64, rows as u64], DType::U32)?;
+        if spread == Spread::Hosts {
+            add("rows", [rows as u64, hidden.into()], DType::F32)?;
+        }
     }
     Ok(layout)
+}
+
+/// Over what ranks are spread: which of them a card reads in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// All of one host.
+    Host,
+    Hosts,
 }
 
 /// Where pieces of other ranks' partial gradients arrive, on a device that copies them before it adds them.
@@ -74,6 +87,8 @@ pub struct Landing<'p> {
     heads: Option<Buf<'p>>,
     /// Every rank's tokens of rows, by rank, this one's too: its next pass writes them while rows are still added.
     row_ids: Option<Buf<'p>>,
+    /// The rows of one rank, where some are on other hosts.
+    rows: Option<Buf<'p>>,
 }
 
 impl<'p> Landing<'p> {
@@ -81,7 +96,7 @@ impl<'p> Landing<'p> {
     pub fn bind(phase: &InPhase<'p>, role: &str) -> Option<Landing<'p>> {
         let slots = phase.get(&format!("{role}.landing"))?;
         let of = |what: &str| phase.get(&format!("{role}.{what}"));
-        Some(Landing { slots, heads: of("heads"), row_ids: of("row_ids") })
+        Some(Landing { slots, heads: of("heads"), row_ids: of("row_ids"), rows: of("rows") })
     }
 }
 
@@ -98,61 +113,106 @@ impl Optimizer<'_> {
         within: Run,
     ) {
         let mut here: Vec<Buf<'_>> = Vec::with_capacity(parts.len());
-        let owned = self.owned().iter().filter_map(|owned| owned.inside(within));
-        let all = owned.flat_map(|Owned { run, .. }| parts.iter().map(move |part| (part, run)));
-        dev.prefetch(&mut all.map(|(part, run)| part.elements(run.start, run.elements)));
-        for Owned { run, at } in self.owned().iter().filter_map(|owned| owned.inside(within)) {
+        let inside = |rank: usize| self.owned_by(rank).iter().filter_map(move |owned| owned.inside(within));
+        let rank = self.share().rank;
+        if dev.trade().is_none() {
+            let all = inside(rank).flat_map(|Owned { run, .. }| parts.iter().map(move |part| (part, run)));
+            dev.prefetch(&mut all.map(|(part, run)| part.elements(run.start, run.elements)));
+        }
+        for turn in 0..self.turns(dev, &|rank| inside(rank).count()) {
+            let own = inside(rank).nth(turn);
+            let slot = |part: &Part<'_>, len| Some(self.slot_of(landing?.slots, part.of?).slice(0, len));
+            let there = |part: &Part<'p>, run: Run| part.elements(run.start, run.elements);
+            let copies = own.into_iter().flat_map(|Owned { run, .. }| {
+                let slot = move |part| slot(part, run.elements as usize);
+                self.in_turn(parts).filter_map(move |part| Some((there(part, run), slot(part)?)))
+            });
+            let given = self.given(dev, parts, &|mine, rank| {
+                inside(rank).nth(turn).map(|Owned { run, .. }| there(mine, run))
+            });
+            dev.exchange(&copies.collect::<Vec<_>>(), &given);
+            let Some(Owned { run, at }) = own else { continue };
             let len = run.elements as usize;
-            let place = |part: &Part<'_>| Some(self.slot_of(landing?.slots, part.of?).slice(0, len));
-            let there = |part: &Part<'p>| part.elements(run.start, run.elements);
-            for part in self.in_turn(parts) {
-                if let Some(slot) = place(part) {
-                    dev.accumulate(there(part), slot, false);
-                }
-            }
             here.clear();
-            here.extend(parts.iter().map(|part| place(part).unwrap_or_else(|| there(part))));
+            here.extend(parts.iter().map(|part| slot(part, len).unwrap_or_else(|| there(part, run))));
             dev.fold(&here, shard.slice(at as usize, len), add);
         }
     }
 
+    /// Returns the turns of an exchange in which each rank takes one of its `runs`: those of the rank with the most, where others give what
+    /// it takes.
+    fn turns(&self, dev: &dyn Device, runs: &dyn Fn(usize) -> usize) -> usize {
+        let Share { rank, ranks } = self.share();
+        match dev.trade() {
+            None => runs(rank),
+            Some(_) => (0..ranks).map(runs).max().unwrap_or(0),
+        }
+    }
+
+    /// Returns what other ranks take of this rank's part, if it has one among `parts` and the device is to give it.
+    fn given<'p>(
+        &self,
+        dev: &dyn Device,
+        parts: &[Part<'p>],
+        of: &dyn Fn(&Part<'p>, usize) -> Option<Buf<'p>>,
+    ) -> Vec<(usize, Buf<'p>)> {
+        let mine = parts.iter().find(|part| part.of.is_none() && dev.trade().is_some());
+        let others = mine.into_iter().flat_map(|mine| self.share().others().map(move |rank| (rank, mine)));
+        others.filter_map(|(rank, mine)| Some((rank, of(mine, rank)?))).collect()
+    }
+
     /// Copies what other ranks' partial gradients have of the embedding's part, once their heads are there, and all ranks' tokens of
     /// rows, for `fold_embed`. Parts have as many rows as fit.
-    pub fn take_heads(&self, dev: &dyn Device, parts: &[Part<'_>], landing: Landing<'_>) {
-        for part in parts {
-            let Some(ids) = self.ids_of(*part, landing) else { continue };
-            dev.accumulate(part.there(part.ids), ids.slice(0, part.ids.len()), false);
+    pub fn take_heads<'p>(&self, dev: &dyn Device, parts: &[Part<'p>], landing: Landing<'p>) {
+        let ids = |part: &Part<'p>| {
+            Some((part.there(part.ids), self.ids_of(*part, landing)?.slice(0, part.ids.len())))
+        };
+        let (others, own): (Vec<&Part<'p>>, Vec<_>) = parts.iter().partition(|part| part.of.is_some());
+        own.into_iter().filter_map(ids).for_each(|(from, to)| dev.accumulate(from, to, false));
+        let taken: Vec<_> = others.into_iter().filter_map(ids).collect();
+        dev.exchange(&taken, &self.given(dev, parts, &|mine, _| landing.row_ids.map(|_| mine.ids)));
+        if landing.heads.is_none() {
+            return;
         }
-        for part in self.in_turn(parts) {
-            let Some(head) = self.head_of(*part, landing) else { continue };
-            for Owned { run, at } in self.owned_of_embed() {
-                let first = (at - self.owned_of_embed()[0].at) as usize;
-                let there = part.elements(run.start, run.elements);
-                dev.accumulate(there, head.slice(first, run.elements as usize), false);
-            }
+        let rank = self.share().rank;
+        let there = |part: &Part<'p>, Owned { run, .. }| part.elements(run.start, run.elements);
+        for turn in 0..self.turns(dev, &|rank| self.owned_of_embed(rank).len()) {
+            let own = self.owned_of_embed(rank).get(turn);
+            let copies = own.into_iter().flat_map(|owned| {
+                let first = (owned.at - self.owned_of_embed(rank)[0].at) as usize;
+                let to = move |part: &Part<'p>| {
+                    Some(self.head_of(*part, landing)?.slice(first, owned.run.elements as usize))
+                };
+                self.in_turn(parts).filter_map(move |part| Some((there(part, *owned), to(part)?)))
+            });
+            let given = self.given(dev, parts, &|mine, rank| {
+                self.owned_of_embed(rank).get(turn).map(|owned| there(mine, *owned))
+            });
+            dev.exchange(&copies.collect::<Vec<_>>(), &given);
         }
     }
 
     /// Adds a partial gradient of the embedding, after those before it: what it gets as the head, if it is one, then its rows. Does
     /// nothing where that is frozen.
-    pub fn fold_embed(
+    pub fn fold_embed<'p>(
         &self,
         dev: &dyn Device,
         table: &ParamTable,
-        part: Part<'_>,
-        landing: Option<Landing<'_>>,
+        part: Part<'p>,
+        landing: Option<Landing<'p>>,
         shard: Buf<'_>,
         add: bool,
     ) {
         let Some(embed) = table.find(ParamKind::Embed, 0) else { return };
         let is_tied = table.is_tied();
         let head = landing.and_then(|landing| self.head_of(part, landing));
-        for Owned { run, at } in self.owned_of_embed().iter() {
+        let own = self.owned_of_embed(self.share().rank);
+        for Owned { run, at } in own {
             let len = run.elements as usize;
             let dst = shard.slice(*at as usize, len);
             match (is_tied, head, add) {
                 (true, Some(head), _) => {
-                    let first = (at - self.owned_of_embed()[0].at) as usize;
+                    let first = (at - own[0].at) as usize;
                     dev.accumulate(head.slice(first, len), dst, add);
                 }
                 (true, None, _) => {
@@ -168,8 +228,14 @@ impl Optimizer<'_> {
         self.fold_run(dev, &[part], landing, shard, add, padding);
         let copied = landing.and_then(|landing| self.ids_of(part, landing));
         let ids = copied.map_or(part.there(part.ids), |ids| ids.slice(0, part.ids.len()));
-        let d_input = part.there(part.d_input);
-        dev.embed_backward_part(d_input, ids, embed.k as usize, part.layout, self.owned_of_embed(), shard);
+        let mut d_input = part.there(part.d_input);
+        if let Some(rows) = landing.and_then(|landing| landing.rows) {
+            let to = rows.slice(0, d_input.len());
+            let taken: Vec<_> = part.of.map(|_| (d_input, to)).into_iter().collect();
+            dev.exchange(&taken, &self.given(dev, &[part], &|mine, _| Some(mine.d_input)));
+            d_input = if part.of.is_some() { to } else { d_input };
+        }
+        dev.embed_backward_part(d_input, ids, embed.k as usize, part.layout, own, shard);
     }
 
     /// Returns the parts of other ranks in the order in which this one copies them. They are added in the order of `parts`.

@@ -12,7 +12,7 @@ mod packing;
 mod partial;
 mod share;
 
-pub use chain::{Landing, Part, landing_layout};
+pub use chain::{Landing, Part, Spread, landing_layout};
 pub use cut::{Cut, Units};
 pub use diverged::{finite_weights, first_not_finite, gradient_not_finite, name_tensor};
 pub use optimizer::{Optimizer, OptimizerDType, StateDTypes, States, layout as optimizer_layout};

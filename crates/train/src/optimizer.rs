@@ -170,14 +170,29 @@ impl<'a> States<'a> {
 pub struct Optimizer<'a> {
     states: States<'a>,
     share: Share,
-    owned: Vec<Owned>,
-    /// Of the embedding, by their places in it.
-    owned_of_embed: Vec<Owned>,
+    /// What every rank owns, by rank.
+    owned: Vec<OwnedBy>,
     buckets: Vec<Run>,
     padding: Vec<Run>,
     /// True if the weights too are those of the shard alone.
     weights_are_shard: bool,
     pub step: u64,
+}
+
+/// What a rank owns.
+#[derive(Clone, Debug)]
+struct OwnedBy {
+    all: Vec<Owned>,
+    /// Of the embedding, by their places in it.
+    of_embed: Vec<Owned>,
+}
+
+impl OwnedBy {
+    fn new(table: &ParamTable, share: Share) -> OwnedBy {
+        let all = share.owned(table);
+        let of_embed = owned_of(&all, table.find(ParamKind::Embed, 0));
+        OwnedBy { all, of_embed }
+    }
 }
 
 impl<'a> Optimizer<'a> {
@@ -198,17 +213,17 @@ impl<'a> Optimizer<'a> {
         };
         let states = States::bind(get).expect("the layout has an optimizer's states");
         states.bufs().for_each(|state| dev.zero(state));
-        let owned = share.owned(table);
+        let owned = (0..share.ranks).map(|rank| OwnedBy::new(table, Share { rank, ..share }));
+        let owned: Vec<OwnedBy> = owned.collect();
         if let Some(master) = states.master {
-            for Owned { run, at } in &owned {
+            for Owned { run, at } in &owned[share.rank].all {
                 let len = run.elements as usize;
                 let from = if weights_are_shard { *at } else { run.start };
                 copy_elements(dev, weights.slice(from as usize, len), master.slice(*at as usize, len));
             }
         }
-        let owned_of_embed = owned_of(&owned, table.find(ParamKind::Embed, 0));
         let (buckets, padding) = (buckets(table), padding(table));
-        Optimizer { states, share, owned, owned_of_embed, buckets, padding, weights_are_shard, step: 0 }
+        Optimizer { states, share, owned, buckets, padding, weights_are_shard, step: 0 }
     }
 
     /// The slots through which offloaded states pass; `None` where states are resident.
@@ -311,7 +326,7 @@ impl<'a> Optimizer<'a> {
 
     /// The elements that the rank owns.
     pub fn owned(&self) -> &[Owned] {
-        &self.owned
+        self.owned_by(self.share.rank)
     }
 
     /// The rank whose states it has, among how many.
@@ -319,9 +334,14 @@ impl<'a> Optimizer<'a> {
         self.share
     }
 
+    /// The elements that a rank owns.
+    pub(crate) fn owned_by(&self, rank: usize) -> &[Owned] {
+        &self.owned[rank].all
+    }
+
     /// Those of the embedding, by their places in it.
-    pub(crate) fn owned_of_embed(&self) -> &[Owned] {
-        &self.owned_of_embed
+    pub(crate) fn owned_of_embed(&self, rank: usize) -> &[Owned] {
+        &self.owned[rank].of_embed
     }
 
     /// Runs the optimizer's operations once on zero gradients with a rate of zero: no weight and no state moves. `grads`: of what the rank
@@ -389,7 +409,7 @@ impl<'a> Optimizer<'a> {
 
     /// Updates what the rank owns in `within`; its states are in the arena.
     fn apply_within(&self, dev: &dyn Device, weights: Buf<'_>, grads: Buf<'_>, how: AdamW, within: Run) {
-        for Owned { run, at } in self.owned.iter().filter_map(|owned| owned.inside(within)) {
+        for Owned { run, at } in self.owned().iter().filter_map(|owned| owned.inside(within)) {
             let (at, len) = (at as usize, run.elements as usize);
             let how = AdamW { first_element: run.start, ..how };
             let (states, grads) = (self.states.slice(at, len), grads.slice(at, len));

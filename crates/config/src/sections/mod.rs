@@ -449,6 +449,8 @@ pub struct Run {
     /// What several ranks share out: 2 gradients and optimizer states, 3 the weights too; auto is 3 where 2 does not fit. No bit
     /// depends on it.
     pub zero_stage: Auto<u32>,
+    /// How cards of different hosts exchange; auto is NCCL where it is there. No bit depends on it.
+    pub exchange: Auto<Exchange>,
     /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub checked: bool,

@@ -21,6 +21,18 @@ pub struct Rss {
 }
 
 impl Rss {
+    /// Returns by how much it has grown, kind by kind.
+    pub fn since(self, before: Rss) -> Rss {
+        let grown = |now: Bytes, then: Bytes| Bytes(now.0.saturating_sub(then.0));
+        Rss {
+            now: grown(self.now, before.now),
+            peak: grown(self.peak, before.peak),
+            anon: grown(self.anon, before.anon),
+            file: grown(self.file, before.file),
+            shmem: grown(self.shmem, before.shmem),
+        }
+    }
+
     /// Parses a /proc/PID/status; missing values are 0.
     pub fn parse(status: &str) -> Rss {
         let field = |name: &str| Bytes(kib_field(status, name).unwrap_or(0));

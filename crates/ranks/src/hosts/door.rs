@@ -1,5 +1,5 @@
-//! A thread that gives the ranks of other hosts what they ask of this rank's memory. It reads a file in memory alone, of which it
-//! knows the length, and owns no bytes itself: the kernel sends them.
+//! A thread that gives the ranks of other hosts what they ask of this rank's memory, of which it knows the length. Of a file in memory
+//! it owns no bytes itself: the kernel sends them. A card's comes through its device.
 
 use super::dial::Callers;
 use super::{Caller, Letter};
@@ -9,6 +9,7 @@ use plimsoll_base::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::sendfile;
 use rustix::io::Errno;
+use std::fmt::Debug;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -24,6 +25,22 @@ const GUESTS_MAX: usize = 4096;
 const TURN_BYTES: usize = 1 << 20;
 const STACK_BYTES: usize = 256 << 10;
 
+/// A rank's memory that is no file.
+pub trait Shown: Debug + Send {
+    /// Returns bytes from `at` on, which lie inside: at least one, at most `len`.
+    ///
+    /// Errors: why they can't be read, once the device is gone too.
+    fn read(&mut self, at: u64, len: usize) -> Result<&[u8]>;
+}
+
+/// A rank's memory, as ranks of other hosts read it.
+#[derive(Debug)]
+pub enum Memory {
+    /// A file in memory.
+    File(File),
+    Shown(Box<dyn Shown>),
+}
+
 /// The thread, which ends with it.
 #[derive(Debug)]
 pub(crate) struct Door {
@@ -35,7 +52,7 @@ impl Door {
     /// Starts it over `bytes` bytes of `memory`. `near`: the ranks of this host, who read it themselves.
     ///
     /// Errors: `thread-not-started`.
-    pub(crate) fn open(callers: Callers, letter: Arc<Letter>, memory: File, bytes: u64) -> Result<Door> {
+    pub(crate) fn open(callers: Callers, letter: Arc<Letter>, memory: Memory, bytes: u64) -> Result<Door> {
         let refused = |err: std::io::Error| {
             Error::new("thread-not-started", format!("the thread that answers ranks of other hosts: {err}"))
                 .hint("check the limits on threads and open files: ulimit -u, ulimit -n")
@@ -60,7 +77,7 @@ impl Drop for Door {
 struct Inside {
     callers: Callers,
     letter: Arc<Letter>,
-    memory: File,
+    memory: Memory,
     bytes: u64,
     guests: Vec<Guest>,
     woken: UnixStream,
@@ -88,7 +105,7 @@ impl Inside {
             if fds.last().is_some_and(|wake| !wake.revents().is_empty()) {
                 return;
             }
-            let (memory, bytes) = (&self.memory, self.bytes);
+            let (memory, bytes) = (&mut self.memory, self.bytes);
             // One that asks for what is not there, or is gone, has no more to be told: its supervisor says why it ended.
             self.guests.retain_mut(|guest| guest.serve(memory, bytes).is_ok());
             let letter = &self.letter;
@@ -108,21 +125,39 @@ impl Inside {
 
 impl Guest {
     /// Answers what it has asked, as far as the connection takes it.
-    fn serve(&mut self, memory: &File, bytes: u64) -> Result<()> {
+    fn serve(&mut self, memory: &mut Memory, bytes: u64) -> Result<()> {
         let mut room = TURN_BYTES;
         while room > 0 {
             if self.left == 0 && !self.next(bytes)? {
                 return Ok(());
             }
-            match sendfile(self.stream.fd(), memory.as_fd(), Some(&mut self.offset), self.left.min(room)) {
-                Ok(0) => return Err(lost("its memory is shorter than its plan")),
-                Ok(sent) => (self.left, room) = (self.left - sent, room.saturating_sub(sent)),
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(err) => return Err(lost(err.to_string())),
+            match self.send(memory, self.left.min(room))? {
+                0 => return Ok(()),
+                sent => (self.left, room) = (self.left - sent, room.saturating_sub(sent)),
             }
         }
         Ok(())
+    }
+
+    /// Sends at most `len` bytes from its offset on. Returns how many the connection has taken: 0 if it is full.
+    fn send(&mut self, memory: &mut Memory, len: usize) -> Result<usize> {
+        let file = match memory {
+            Memory::File(file) => file,
+            Memory::Shown(shown) => {
+                let sent = self.stream.write(shown.read(self.offset, len)?)?;
+                self.offset += sent as u64;
+                return Ok(sent);
+            }
+        };
+        loop {
+            return match sendfile(self.stream.fd(), file.as_fd(), Some(&mut self.offset), len) {
+                Ok(0) => Err(lost("its memory is shorter than its plan")),
+                Ok(sent) => Ok(sent),
+                Err(Errno::AGAIN) => Ok(0),
+                Err(Errno::INTR) => continue,
+                Err(err) => Err(lost(err.to_string())),
+            };
+        }
     }
 
     /// Reads the next request. Returns false if it is not there yet.

@@ -15,6 +15,7 @@ mod stream;
 pub(crate) use between::Between;
 pub(crate) use dial::{Caller, Callers};
 pub(crate) use door::Door;
+pub use door::{Memory, Shown};
 pub(crate) use letter::{Letter, Posted};
 pub use reach::Reach;
 

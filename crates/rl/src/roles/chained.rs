@@ -114,20 +114,26 @@ impl Role<'_> {
         let own = Share { rank: group.rank(), ranks: group.ranks() };
         let others: Vec<(usize, Vec<Owned>)> =
             own.others().map(|rank| (rank, (Share { rank, ..own }).owned(table))).collect();
+        let of_own = own.owned(table);
         let copy = |within: Run| {
-            let all = others.iter().flat_map(|(rank, owned)| owned.iter().map(move |owned| (rank, owned)));
-            let there = all.filter_map(|(rank, owned)| Some((rank, owned.inside(within)?.run)));
-            dev.prefetch(
-                &mut there.map(|(rank, run)| {
-                    weights.slice(run.start as usize, run.elements as usize).of_rank(*rank)
-                }),
-            );
-            for (rank, owned) in &others {
-                for Owned { run, .. } in owned.iter().filter_map(|owned| owned.inside(within)) {
-                    let updated = weights.slice(run.start as usize, run.elements as usize);
-                    dev.accumulate(updated.of_rank(*rank), updated, false);
-                }
+            let updated = |owned: &Owned| {
+                let Run { start, elements } = owned.inside(within)?.run;
+                Some(weights.slice(start as usize, elements as usize))
+            };
+            let all = others.iter().flat_map(|(rank, owned)| owned.iter().map(move |owned| (*rank, owned)));
+            let taken =
+                all.filter_map(|(rank, owned)| Some((updated(owned)?.of_rank(rank), updated(owned)?)));
+            let taken: Vec<_> = taken.collect();
+            let mut given = Vec::new();
+            match dev.trade() {
+                None => dev.prefetch(&mut taken.iter().map(|(there, _)| *there)),
+                Some(_) => given.extend(
+                    others
+                        .iter()
+                        .flat_map(|(rank, _)| of_own.iter().filter_map(updated).map(|buf| (*rank, buf))),
+                ),
             }
+            dev.exchange(&taken, &given);
         };
         let (mut turn, mut met) = (0, Ok(()));
         let mut done = |part: Run| {

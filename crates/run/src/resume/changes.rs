@@ -20,6 +20,7 @@ const MAY_CHANGE: &[&str] = &[
     "run.dir",
     "run.threads",
     "run.zero_stage",
+    "run.exchange",
     "track.*",
     "reward.*.workers",
     "reward.*.timeout_ms",
