@@ -1,15 +1,19 @@
 #!/bin/sh
 # Measures the sockets between ranks of two hosts against iperf3 with as many streams, and writes bench/results/sockets.md:
-# over loopback, where a rank's reads are also next to plain streams of the same process, and over a link between two network
-# namespaces that is shaped to 1 Gbit/s. It needs root, iperf3, iproute2 and a binary: bench/sockets.sh [BINARY]
+# over loopback, where a rank's reads are also next to plain streams of the same process, and over links between network
+# namespaces that are shaped to 1 Gbit/s, the second with a round trip of 20 ms. It needs root, iperf3, iproute2, ethtool and a binary:
+# bench/sockets.sh [BINARY]
 set -eu
 cd "$(dirname "$0")/.."
 binary=$(realpath "${1:-target/release/plimsoll}")
 work=$(mktemp -d)
-near=plimsoll-a-$$ far=plimsoll-b-$$
+near=plimsoll-a-$$ far=plimsoll-b-$$ left=plimsoll-c-$$ right=plimsoll-d-$$ middle=plimsoll-m-$$
+relay=
 clean() {
-    ip netns del "$near" 2>/dev/null || true
-    ip netns del "$far" 2>/dev/null || true
+    [ -z "$relay" ] || kill "$relay"
+    for name in "$near" "$far" "$left" "$right" "$middle"; do
+        ip netns del "$name" 2>/dev/null || true
+    done
     rm -rf "$work"
 }
 trap clean EXIT INT TERM
@@ -17,25 +21,44 @@ trap clean EXIT INT TERM
 rounds=5
 streams=4
 
-# The link: both ends shaped, a burst of a millisecond.
-ip netns add "$near"
-ip netns add "$far"
-ip link add plimsoll0 netns "$near" type veth peer name plimsoll0 netns "$far"
-for end in "$near 10.77.0.1" "$far 10.77.0.2"; do
-    # shellcheck disable=SC2086 # A name and an address.
-    set -- $end
+for name in "$near" "$far" "$left" "$right" "$middle"; do
+    ip netns add "$name"
+    ip -n "$name" link set lo up
+done
+
+# end NAMESPACE ADDRESS: an end of a link of 1 Gbit/s, with a burst of two milliseconds.
+end() {
     ip -n "$1" addr add "$2/24" dev plimsoll0
     ip -n "$1" link set plimsoll0 up
-    ip -n "$1" link set lo up
-    ip netns exec "$1" tc qdisc add dev plimsoll0 root tbf rate 1gbit burst 256kb latency 20ms
-done
+    ip netns exec "$1" tc qdisc add dev plimsoll0 root tbf rate 1gbit burst 256kb latency 50ms
+}
+ip link add plimsoll0 netns "$near" type veth peer name plimsoll0 netns "$far"
+end "$near" 10.77.0.1
+end "$far" 10.77.0.2
+
+# The long link leads through a process that holds each frame for 10 ms in each direction. Large frames, so that it keeps up.
+raw() {
+    ip -n "$1" link set "$2" mtu 9000
+    ip netns exec "$1" ethtool -K "$2" tx off tso off gso off gro off >/dev/null
+    ip -n "$1" link set "$2" up
+}
+ip link add plimsoll0 netns "$left" type veth peer name one netns "$middle"
+ip link add plimsoll0 netns "$right" type veth peer name other netns "$middle"
+raw "$left" plimsoll0
+raw "$right" plimsoll0
+raw "$middle" one
+raw "$middle" other
+end "$left" 10.78.0.1
+end "$right" 10.78.0.2
+ip netns exec "$middle" python3 bench/delay.py one other 10 &
+relay=$!
 
 # iperf3 NAME SERVER_PREFIX CLIENT_PREFIX ADDRESS: bytes per second as received.
 iperf() {
     $2 iperf3 -s -1 -p 5299 >/dev/null 2>&1 &
     server=$!
     sleep 0.5
-    $3 iperf3 -c "$4" -p 5299 -P "$streams" -t 4 -J >"$work/iperf.json"
+    $3 iperf3 -c "$4" -p 5299 -P "$streams" -O 1 -t 4 -J >"$work/iperf.json"
     wait "$server"
     python3 - "$1" "$work/iperf.json" >>"$work/numbers" <<'END'
 import json, sys
@@ -55,7 +78,9 @@ doctor() {
     python3 - "$1" "$work/doctor.json" >>"$work/numbers" <<'END'
 import json, sys
 ranks = json.load(open(sys.argv[2]))["ranks"]
-print(sys.argv[1], min(read["bytes_per_second"] for rank in ranks for read in rank["network"]["reads"]))
+reads = [read for rank in ranks for read in rank["network"]["reads"]]
+print(sys.argv[1], min(read["bytes_per_second"] for read in reads))
+print(sys.argv[1] + "-trip", max(read["round_trip_seconds"] for read in reads))
 END
 }
 
@@ -67,6 +92,8 @@ for round in $(seq "$rounds"); do
     iperf loopback-iperf "" "" 127.0.0.1
     doctor link-reads "ip netns exec $near" "ip netns exec $far" 10.77.0.1
     iperf link-iperf "ip netns exec $near" "ip netns exec $far" 10.77.0.1
+    doctor long-reads "ip netns exec $left" "ip netns exec $right" 10.78.0.1
+    iperf long-iperf "ip netns exec $left" "ip netns exec $right" 10.78.0.1
 done
 
 python3 - "$work/numbers" "$rounds" "$streams" "$binary" <<'END'
@@ -109,9 +136,18 @@ packets, of which TCP's and IP's headers are 4 %.
 """
 text += row("a rank reads another's memory", "link-reads", "link-iperf")
 text += row(f"iperf3 -P {streams}", "link-iperf", None)
-text += """
-A delay of 20 ms was not measured: this kernel has no netem. By arithmetic a rank has up to 32 MiB asked for and not arrived, and 1 Gbit/s over 20 ms holds 2.5 MB.
+trip = middle["long-reads-trip"] * 1e3
+text += f"""
+## A link of 1 Gbit/s with a round trip of 20 ms
+
+The same, through a process that holds each frame for 10 ms in each direction (`bench/delay.py`: this kernel has no netem), with packets of 9,000 bytes, so that the process keeps up. The round trip of a small read is
+{trip:.1f} ms. Floor: 90 %.
+
+| what | MB/s | from, to | of iperf3 |
+|---|---|---|---|
 """
+text += row("a rank reads another's memory", "long-reads", "long-iperf")
+text += row(f"iperf3 -P {streams}", "long-iperf", None)
 open("bench/results/sockets.md", "w").write(text)
 print(text)
 END

@@ -301,7 +301,12 @@ fn network(firsts: &[&Facts]) -> String {
     }
     let mut text = format!("\nmeeting takes {:.2} ms\n\n", firsts[0].network.barrier_seconds * 1e3);
     let cell = |read: &Read| {
-        format!("{}/s, {:.2} ms", Bytes(read.bytes_per_second as u64), read.round_trip_seconds * 1e3)
+        let round_trip = format!("{:.2} ms", read.round_trip_seconds * 1e3);
+        match read.bytes_per_second > 0.0 {
+            true => format!("{}/s, {round_trip}", Bytes(read.bytes_per_second as u64)),
+            // Of many hosts each reads from one.
+            false => round_trip,
+        }
     };
     if firsts.len() > MATRIX_HOSTS_MAX {
         // Writing to a `String` cannot fail.
