@@ -64,18 +64,22 @@ fn host(facts: &Facts) -> String {
     format!("host {} ({})", facts.host, facts.host_name)
 }
 
+/// Returns a value of a rank, in words.
+fn shown<'f>(facts: &'f Facts, name: &str) -> &'f str {
+    facts.alike.get(name).map(String::as_str).filter(|text| !text.is_empty()).unwrap_or("nothing")
+}
+
 fn differences(facts: &[Facts]) -> Check {
     let first = &facts[0].alike;
     let mut apart: BTreeMap<[&str; 2], Vec<String>> = BTreeMap::new();
     for other in &facts[1..] {
         let names: BTreeSet<&String> = first.keys().chain(other.alike.keys()).collect();
         for name in names.into_iter().filter(|name| first.get(*name) != other.alike.get(*name)) {
-            let value = other.alike.get(name).map_or("nothing", |text| text.as_str());
-            apart.entry([name, value]).or_default().push(other.rank.to_string());
+            apart.entry([name, shown(other, name)]).or_default().push(other.rank.to_string());
         }
     }
     let words = |([name, value], ranks): (&[&str; 2], &Vec<String>)| {
-        let own = first.get(*name).map_or("nothing", |text| text.as_str());
+        let own = shown(&facts[0], name);
         format!("{name} is {own} on rank 0 and {value} on rank {}", ranks.join(", "))
     };
     let found: Vec<String> = apart.iter().map(words).collect();
@@ -97,8 +101,8 @@ fn clocks(firsts: &[&Facts]) -> Check {
     };
     let words = |facts: &&Facts| {
         let seconds = facts.network.clock_seconds;
-        let where_ = if seconds > 0.0 { "ahead of" } else { "late against" };
-        format!("the clock of {} is {:.1} s {where_} that of rank 0's host", host(facts), seconds.abs())
+        let way = if seconds > 0.0 { "ahead of" } else { "late against" };
+        format!("the clock of {} is {:.1} s {way} that of rank 0's host", host(facts), seconds.abs())
     };
     let found: Vec<String> = firsts.iter().filter(apart).map(words).collect();
     let most = firsts.iter().map(|facts| facts.network.clock_seconds.abs()).fold(0.0, f64::max);
@@ -387,7 +391,7 @@ mod tests {
         Needs { open_files: 1024, shm: Some(Bytes(1 << 20)), checkpoint: Some(Bytes(1 << 30)) };
 
     #[test]
-    fn nothing_is_found_where_nothing_is_wrong() {
+    fn nothing_is_found_waynothing_is_wrong() {
         let found = checks(&hosts(), &NEEDS);
         assert!(found.iter().all(|check| check.state == State::Fine), "{found:?}");
         let text = table(&hosts());

@@ -97,7 +97,7 @@ fn what_is_wrong_between_hosts_is_named_in_words() {
     for part in [
         "host  name",
         "reads   of host 0",
-        "problem  ranks-differ                 PLIMSOLL_ISA is  on rank 0 and avx2 on rank 1\n",
+        "problem  ranks-differ                 PLIMSOLL_ISA is nothing on rank 0 and avx2 on rank 1\n",
         "problem  machine-open-files           host 0 (",
         "ulimit -n 200, and the run may need 1024",
         "note     ranks-directory              ",

@@ -24,6 +24,8 @@ use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+/// All have met, and have no model to open first: hosts that do not reach one another by then never do.
+const OPEN_MAX: Duration = Duration::from_secs(20);
 /// After this time a survey ends, whatever it waits for.
 const SURVEY_MAX: Duration = Duration::from_secs(240);
 
@@ -64,7 +66,7 @@ pub fn survey(met: &Meeting, folder: &Path, alike: BTreeMap<String, String>) -> 
             .hint("check the limits on threads: ulimit -u")
     })?;
     let listener = met.listener().map_err(|err| lost(format!("its listener: {err}")))?;
-    let group = Group::open(&met.place, listener)?;
+    let group = Group::open_within(&met.place, listener, OPEN_MAX)?;
     let found = all_of(met, &group, folder, alike).inspect_err(|_| group.fail());
     drop(done);
     let _ = watch.join();

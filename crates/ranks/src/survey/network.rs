@@ -22,6 +22,8 @@ const QUICK: Duration = Duration::from_secs(1);
 const READS_MAX: usize = 3;
 /// Of one read when all read at once.
 const AT_ONCE_MIN: u64 = 256 << 10;
+/// Of all of a host's reads together: they take memory.
+const AT_ONCE_MAX: u64 = 256 << 20;
 const BARRIERS: usize = 40;
 const CLOCK_READINGS: usize = 7;
 const ROUND_TRIPS: u64 = 20;
@@ -192,7 +194,8 @@ impl Reader<'_> {
     /// Reads of all `others` together what takes about as long as one of the reads in turn.
     fn at_once(&self, others: &[usize], rate: f64) -> Result<f64> {
         let each = (rate * LONG_ENOUGH.as_secs_f64() / others.len() as f64) as u64;
-        let each = each.clamp(AT_ONCE_MIN, BYTES);
+        let most = (AT_ONCE_MAX / others.len() as u64).clamp(AT_ONCE_MIN, BYTES);
+        let each = each.clamp(AT_ONCE_MIN, most);
         let wanted: Vec<(usize, Range<u64>)> = others.iter().map(|rank| (*rank, 0..each)).collect();
         let taken = self.read(&wanted)?;
         Ok((each * others.len() as u64) as f64 / taken.as_secs_f64().max(1e-9))

@@ -18,7 +18,7 @@ use super::bench::Bench;
 /// One start of all hosts takes at most this.
 const ROUND_SECONDS_MAX: u64 = 90;
 /// How long the hosts that were not killed wait for one that was before they met.
-const JOIN_SECONDS: &str = "15";
+const JOIN_SECONDS: &str = "6";
 /// Starts in a row that end before the kill, after which the machine is too fast for this run.
 const MISSES_MAX: u32 = 20;
 /// Every fourth round, by chance, goes on on fewer hosts.
