@@ -19,7 +19,9 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
         faults: true,
         short: false,
         ranks: 0,
+        hosts: 1,
         rounds: 0,
+        minutes: 0,
         only: String::new(),
     };
     let mut flags = arguments.iter();
@@ -31,6 +33,10 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
             "--ranks" => {
                 options.ranks = flags.next()?.parse().ok().filter(|ranks| (2..=64).contains(ranks))?
             }
+            "--hosts" => {
+                options.hosts = flags.next()?.parse().ok().filter(|hosts| (1..=64).contains(hosts))?
+            }
+            "--minutes" => options.minutes = flags.next()?.parse().ok()?,
             "--rounds" => options.rounds = flags.next()?.parse().ok()?,
             "--only" => options.only = flags.next()?.clone(),
             "--seed" => options.seed = flags.next()?.parse().ok()?,
@@ -39,7 +45,9 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
             _ => return None,
         }
     }
-    (options.rounds == 0 || options.ranks > 0).then_some(options)
+    let is_of_rounds = options.rounds > 0 && options.ranks.is_multiple_of(options.hosts);
+    let fits = (options.rounds == 0 || options.ranks > 0) && (options.hosts == 1 || is_of_rounds);
+    fits.then_some(options)
 }
 
 fn make(options: &Options, root: &Path) -> ExitCode {
@@ -74,6 +82,8 @@ fn make_ranks(options: &Options, root: &Path) -> ExitCode {
     let made = match options.rounds {
         0 => soak::ranks::soak(options, options.ranks, say)
             .map(|rows| ("soak_ranks.md", soak::ranks::table(options, options.ranks, &rows))),
+        _ if options.hosts > 1 => soak::ranks::hosts::rounds(options, say)
+            .map(|report| ("soak_ranks_hosts.md", soak::ranks::hosts::table(options, &report))),
         _ => soak::ranks::rounds::rounds(options, say)
             .map(|report| ("soak_ranks_rounds.md", soak::ranks::rounds::table(options, &report))),
     };
@@ -109,6 +119,15 @@ mod tests {
         let found = read(&["--kills", "200", "--no-faults", "--seed", "3"]).expect("flags of its own");
         assert_eq!((found.kills, found.seed, found.faults), (200, 3, false));
         assert_eq!(found.binary, Path::new("/r/target/release/plimsoll"));
+        let found = read(&["--ranks", "4", "--hosts", "2", "--rounds", "9"]).expect("flags of its own");
+        assert_eq!((found.ranks, found.hosts, found.rounds), (4, 2, 9));
+        for bad in [
+            &["--ranks", "4", "--hosts", "2"][..],
+            &["--ranks", "4", "--hosts", "3", "--rounds", "9"],
+            &["--ranks", "4", "--hosts", "0", "--rounds", "9"],
+        ] {
+            assert!(read(bad).is_none(), "{bad:?}");
+        }
         for bad in [&["--kills"][..], &["--rounds", "3"], &["--kills", "many"], &["--kill", "3"], &["3"]] {
             assert!(read(bad).is_none(), "{bad:?}");
         }

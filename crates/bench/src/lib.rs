@@ -3,6 +3,7 @@
 
 pub mod calibrate;
 mod errors;
+mod hosts;
 mod methods;
 mod peak;
 pub mod ranks;

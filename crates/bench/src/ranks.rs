@@ -1,5 +1,6 @@
-//! `bench ranks`: one run on several numbers of ranks, each as real processes: its time, and what it left, which must be equal.
+//! `bench ranks`: one run on several numbers of ranks and hosts, each as real processes: its time, and what it left, which must be equal.
 
+use crate::hosts::on_hosts;
 use plimsoll_base::{Error, Result};
 use plimsoll_files::digest;
 use serde_json::{Value, json};
@@ -14,6 +15,8 @@ pub struct RanksOptions {
     pub runs: Vec<PathBuf>,
     /// Numbers of ranks.
     pub ranks: Vec<usize>,
+    /// Numbers of hosts, each a process namespace on this machine. Those that do not divide a number of ranks are left out.
+    pub hosts: Vec<usize>,
     pub steps: usize,
     /// Further settings, `key=value`.
     pub sets: Vec<String>,
@@ -30,12 +33,13 @@ pub fn ranks(options: &RanksOptions) -> Result<Value> {
     let mut rows = Vec::new();
     for run in &options.runs {
         let mut first: Option<(usize, BTreeMap<String, String>)> = None;
-        for &ranks in &options.ranks {
+        for (ranks, hosts) in layouts(options) {
             let folder = tempfile::tempdir().map_err(|err| failed(format!("a temporary folder: {err}")))?;
+            let dir = folder.path().join("run");
             let started = Instant::now();
-            let summary = train(options, run, ranks, &folder.path().join("run"))?;
+            let summary = train(options, run, (ranks, hosts), &dir)?;
             let seconds = started.elapsed().as_secs_f64();
-            let left = left(&folder.path().join("run"))?;
+            let left = left(&dir)?;
             let (than, expect) = first.get_or_insert_with(|| (ranks, left.clone()));
             let differ: Vec<&String> = expect
                 .keys()
@@ -45,7 +49,9 @@ pub fn ranks(options: &RanksOptions) -> Result<Value> {
             rows.push(json!({
                 "run": run.display().to_string(),
                 "ranks": ranks,
+                "hosts": hosts,
                 "seconds": seconds,
+                "step_seconds": step_seconds(&dir)?,
                 "tokens_per_second_update": summary["tokens_per_second_update"],
                 "tokens_per_second_rollout": summary["tokens_per_second_rollout"],
                 "compared_with": than,
@@ -58,26 +64,52 @@ pub fn ranks(options: &RanksOptions) -> Result<Value> {
     Ok(json!({ "bench": "ranks", "steps": options.steps, "equal": equal, "rows": rows }))
 }
 
-/// Trains in a process of its own, as a user would. Returns its summary.
-fn train(options: &RanksOptions, run: &Path, ranks: usize, dir: &Path) -> Result<Value> {
-    let program = std::env::current_exe().map_err(|err| failed(format!("this program: {err}")))?;
-    let mut command = Command::new(program);
-    command.arg("train").arg(run).args(["--json", "-q", "--ranks", &ranks.to_string()]);
+/// Returns the numbers of ranks and hosts that go together.
+fn layouts(options: &RanksOptions) -> Vec<(usize, usize)> {
+    let all = options.hosts.iter().flat_map(|hosts| options.ranks.iter().map(move |ranks| (*ranks, *hosts)));
+    all.filter(|(ranks, hosts)| ranks.is_multiple_of(*hosts)).collect()
+}
+
+/// Trains in processes of its own, as a user would. Returns the summary.
+fn train(options: &RanksOptions, run: &Path, (ranks, hosts): (usize, usize), dir: &Path) -> Result<Value> {
+    let mut words: Vec<String> =
+        vec!["train".into(), run.display().to_string(), "--json".into(), "-q".into()];
     let own = [
         format!("run.dir={}", dir.display()),
         format!("train.steps={}", options.steps),
         "train.cut_multiple=8".to_string(),
         "run.device=cpu".to_string(),
     ];
-    own.iter().chain(&options.sets).for_each(|set| {
-        command.args(["--set", set]);
-    });
-    let output = command.output().map_err(|err| failed(format!("starting a run: {err}")))?;
-    if !output.status.success() {
-        let words = String::from_utf8_lossy(&output.stderr);
-        return Err(failed(format!("{} on {ranks} ranks: {}", run.display(), words.trim_end())));
+    own.iter().chain(&options.sets).for_each(|set| words.extend(["--set".into(), set.clone()]));
+    let outputs = match hosts {
+        1 => {
+            let program = std::env::current_exe().map_err(|err| failed(format!("this program: {err}")))?;
+            let output = Command::new(program).args(words).args(["--ranks", &ranks.to_string()]).output();
+            vec![output.map_err(|err| failed(format!("starting a run: {err}")))?]
+        }
+        _ => on_hosts(ranks, hosts, &words)?,
+    };
+    if let Some(output) = outputs.iter().find(|output| !output.status.success()) {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let message = format!("{} on {ranks} ranks of {hosts} hosts: {}", run.display(), said.trim_end());
+        return Err(failed(message));
     }
-    serde_json::from_slice(&output.stdout).map_err(|err| failed(format!("its summary: {err}")))
+    serde_json::from_slice(&outputs[0].stdout).map_err(|err| failed(format!("its summary: {err}")))
+}
+
+/// Returns the median of the steps' seconds, without the first, which pages in.
+fn step_seconds(dir: &Path) -> Result<f64> {
+    let events = read(&dir.join("events.jsonl"))?;
+    let times = events.split(|byte| *byte == b'\n').filter_map(|line| {
+        let event: Value = serde_json::from_slice(line).ok()?;
+        event["metrics"]["step_time"].as_f64()
+    });
+    let mut times: Vec<f64> = times.collect();
+    if times.len() > 1 {
+        times.remove(0);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times.get(times.len() / 2).copied().unwrap_or(f64::NAN))
 }
 
 /// Returns the SHA-256 of what a run left and the clock does not change: tensors, samples, and metrics step by step.
@@ -114,8 +146,10 @@ fn failed(message: String) -> Error {
 
 /// Returns the table for people.
 pub fn words(found: &Value) -> String {
-    let mut text =
-        format!("{:<32} {:>5} {:>9} {:>12}  {}\n", "run", "ranks", "seconds", "update tok/s", "bits");
+    let mut text = format!(
+        "{:<32} {:>5} {:>5} {:>9} {:>9} {:>12}  {}\n",
+        "run", "ranks", "hosts", "seconds", "step, s", "update tok/s", "bits"
+    );
     for row in found["rows"].as_array().into_iter().flatten() {
         let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
         let differ: Vec<&str> =
@@ -128,9 +162,11 @@ pub fn words(found: &Value) -> String {
         };
         let name = row["run"].as_str().unwrap_or_default();
         text += &format!(
-            "{name:<32} {:>5} {:>9.2} {:>12.0}  {bits}\n",
+            "{name:<32} {:>5} {:>5} {:>9.2} {:>9.3} {:>12.0}  {bits}\n",
             number("ranks"),
+            number("hosts"),
             number("seconds"),
+            number("step_seconds"),
             number("tokens_per_second_update")
         );
     }
@@ -255,6 +291,18 @@ mod tests {
                 }
             });
         }
+    }
+
+    #[test]
+    fn hosts_have_as_many_ranks_each() {
+        let options = super::RanksOptions {
+            runs: Vec::new(),
+            ranks: vec![1, 2, 4, 3],
+            hosts: vec![1, 2],
+            steps: 1,
+            sets: Vec::new(),
+        };
+        assert_eq!(super::layouts(&options), [(1, 1), (2, 1), (4, 1), (3, 1), (2, 2), (4, 2)]);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod rank_rows;
 mod ranks;
 mod signals;
 mod sparkline;
+mod survey;
 mod terminal;
 mod watch;
 

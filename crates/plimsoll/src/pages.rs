@@ -1,6 +1,7 @@
 //! The pages of `docs/errors/`, embedded and sorted by slug, and their parts.
 
 use plimsoll_doctor::log;
+use plimsoll_doctor::machine::{Check, State};
 
 /// (slug, page).
 pub const PAGES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/pages.in"));
@@ -82,6 +83,20 @@ pub fn remedies(page: &str) -> Vec<String> {
         }
     }
     steps
+}
+
+/// Formats a check: a problem with its reason and remedy, a note with its remedy, others in one line.
+pub fn check_row(check: &Check) -> String {
+    let mut text = format!("{:<8} {:<28} {}\n", check.state.name(), check.slug, check.finding);
+    let page = page(check.slug).unwrap_or_default();
+    if check.state == State::Problem {
+        text += &format!("         why: {}\n", why(page));
+    }
+    if check.state >= State::Note {
+        let first = remedies(page).into_iter().next().unwrap_or_default();
+        text += &format!("         do:  {first}\n");
+    }
+    text
 }
 
 /// Returns the steps that help a run of `frameworks`. A step that begins with "In NAME," is for the logs that name it; the

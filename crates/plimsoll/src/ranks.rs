@@ -31,16 +31,16 @@ pub struct Part {
     /// Train with N ranks, of all hosts together. Without it a launcher (torchrun, srun, mpirun, Kubernetes) says which rank or host
     /// this is; without one it is the only rank.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(RANKS_MAX)), conflicts_with = "no_supervisor")]
-    ranks: Option<u32>,
+    pub ranks: Option<u32>,
     /// Train on H hosts: start the same command on each, with its --host-rank, one --join and one secret in PLIMSOLL_TOKEN.
     #[arg(long, value_name = "H", conflicts_with = "no_supervisor")]
-    hosts: Option<u32>,
+    pub hosts: Option<u32>,
     /// Which of the hosts this is, from 0.
     #[arg(long, value_name = "h")]
-    host_rank: Option<u32>,
+    pub host_rank: Option<u32>,
     /// Where the others find the first host. Port 29500 unless it names another.
     #[arg(long, value_name = "ADDRESS[:PORT]")]
-    join: Option<String>,
+    pub join: Option<String>,
 }
 
 /// Returns how this process was started.
@@ -51,6 +51,11 @@ pub fn found(part: &Part) -> Result<Found> {
         &variable,
         &Flags { ranks: *ranks, hosts: *hosts, host_rank: *host_rank, join, parent },
     )
+}
+
+/// Returns the secret that the user or the process that started this one gave the job.
+pub fn secret() -> Option<String> {
+    variable(TOKEN_VARIABLE)
 }
 
 /// Starts the ranks of this host as processes with this process's arguments. Returns the exit code of the run.
@@ -81,7 +86,7 @@ pub fn start(starts: &Starts, quiet: bool) -> Result<u8> {
 /// Returns the card of a rank: the only one that it sees, or the one with its number on this host. None on CPUs.
 ///
 /// Errors: `card-missing`.
-fn card_of(launch: &Launch, loaded: &Loaded) -> Result<Option<Card>> {
+pub fn card_of(launch: &Launch, loaded: &Loaded) -> Result<Option<Card>> {
     if !devices::uses_card(&RunSpec::new(&loaded.run)) {
         return Ok(None);
     }
@@ -113,7 +118,7 @@ pub fn join(launch: &Launch, loaded: &Loaded, times: Times) -> Result<u8> {
     let forward: Vec<_> = forward.iter().map(signals::Pipe::as_signal).collect();
     // Warnings, which `--quiet` leaves in.
     let mut say = |words: &str| output::note(false, words);
-    let token = Token::new(launch, variable(TOKEN_VARIABLE).as_deref());
+    let token = Token::new(launch, secret().as_deref());
     let card = card_of(launch, loaded)?;
     let mut alike = several::alike(loaded);
     alike.extend(card.as_ref().map(|card| ("card".to_string(), format!("{}, {}", card.name, card.total))));

@@ -8,7 +8,7 @@
 //! piece through a mailbox that its rank alone writes. How long a rank has waited is next to its arrivals, where supervisors read
 //! it too: they tell a rank that computes from those that wait for it.
 
-use crate::hosts::{Between, Callers, Door, Letter, Memory, Reach};
+use crate::hosts::{Between, Callers, Door, Letter, Memory, OPEN_MAX, Reach};
 use crate::place::Place;
 use plimsoll_base::{Bytes, Error, Exit, Result};
 use plimsoll_memory::SharedWords;
@@ -86,6 +86,17 @@ impl Group {
     ///
     /// Errors: `ranks-window`, `host-allocation-failed`, `ranks-unreachable`, `rank-lost`.
     pub fn open(place: &Place, listener: Option<TcpListener>) -> Result<Group> {
+        Group::open_within(place, listener, OPEN_MAX)
+    }
+
+    /// Does so, and waits for other hosts for at most `longest`.
+    ///
+    /// Errors: as `open`.
+    pub(crate) fn open_within(
+        place: &Place,
+        listener: Option<TcpListener>,
+        longest: Duration,
+    ) -> Result<Group> {
         let file = OpenOptions::new().read(true).write(true).open(&place.window).map_err(|err| {
             Error::new("ranks-window", format!("{}: {err}", place.window.display()))
                 .hint("ranks share memory through /proc: it must be mounted, and all ranks run as one user")
@@ -97,7 +108,8 @@ impl Group {
             let mut callers =
                 callers.map_err(|err| Error::new("ranks-window", format!("its listener: {err}")))?;
             let is_first = group.near[0] == group.rank();
-            let open = |callers: &mut Callers| Between::open(place, &letter, callers, &|| group.check());
+            let open =
+                |callers: &mut Callers| Between::open(place, &letter, callers, longest, &|| group.check());
             // The others of this host are not to wait for it.
             let between = is_first.then(|| open(&mut callers)).transpose().inspect_err(|_| group.fail())?;
             let (letter, callers) = (Arc::new(letter), Mutex::new(Some(callers)));

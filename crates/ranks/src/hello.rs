@@ -1,6 +1,7 @@
 //! What a rank says of itself when it joins, and what rank 0 refuses before a run begins on processes that differ.
 
 use crate::environment::Launch;
+use crate::interface::Interface;
 use plimsoll_base::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -14,6 +15,9 @@ const VALUE_BYTES_MAX: usize = 256;
 const VALUES_MAX: usize = 256;
 /// Bytes of all names and values: with the rest of a hello they fit into a frame.
 const ALIKE_BYTES_MAX: usize = 48 << 10;
+
+/// Clocks that are further apart are named. A hello may take a second to be read.
+const CLOCK_SECONDS_MAX: f64 = 2.0;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
@@ -34,6 +38,11 @@ pub struct Hello {
     pub window: PathBuf,
     /// Where its trainer listens for those of other hosts, if its launcher counts several.
     pub address: Option<SocketAddr>,
+    /// The interface by which it reaches rank 0, and its wall clock when it said hello, in microseconds.
+    #[serde(default)]
+    pub interface: Interface,
+    #[serde(default)]
+    pub clock_micros: u64,
     /// What must be equal on all ranks, by name: build, machine type, driver, keys of the run file.
     pub alike: BTreeMap<String, String>,
 }
@@ -76,6 +85,8 @@ impl Hello {
             card,
             window: PathBuf::new(),
             address: None,
+            interface: Interface::default(),
+            clock_micros: 0,
             alike: bounded(alike.into_iter()),
         }
     }
@@ -179,6 +190,31 @@ pub(crate) fn admit(joined: &[&Hello], new: &Hello) -> Result<()> {
     }
 }
 
+/// Returns warnings about a rank of another host that was let in: its clock against this one, and its packets against those of `interface`,
+/// which leads to it.
+pub(crate) fn oddities(new: &Hello, interface: &Interface, now_micros: u64) -> Vec<String> {
+    let (who, mut found) = (new.words(), Vec::new());
+    let seconds = (new.clock_micros as f64 - now_micros as f64) * 1e-6;
+    if new.clock_micros > 0 && seconds.abs() > CLOCK_SECONDS_MAX {
+        let way = if seconds > 0.0 { "ahead of" } else { "late against" };
+        let seconds = seconds.abs();
+        found.push(format!(
+            "warning[ranks-clocks]: the clock of {who} is {seconds:.0} s {way} rank 0's: times in their logs do not compare"
+        ));
+    }
+    if let (Some(there), Some(here)) = (new.interface.mtu_bytes, interface.mtu_bytes)
+        && there != here
+    {
+        let name = |of: &Interface| of.name.clone().unwrap_or_default();
+        found.push(format!(
+            "warning[ranks-mtu]: {who} sends packets of {there} bytes on {}, and rank 0 of {here} on {}: large ones may be lost",
+            name(&new.interface),
+            name(interface)
+        ));
+    }
+    found
+}
+
 /// Returns the first name whose values differ.
 fn first_difference<'a>(
     one: &'a BTreeMap<String, String>,
@@ -213,6 +249,8 @@ mod tests {
             card: Some(format!("GPU-{rank}")),
             window: format!("/proc/{rank}/fd/3").into(),
             address: None,
+            interface: Interface::default(),
+            clock_micros: 0,
             alike: BTreeMap::from([("build".into(), "1".into()), ("run file: seed".into(), "7".into())]),
         }
     }
@@ -221,6 +259,23 @@ mod tests {
         let mut hello = hello(2);
         hello.alike.insert(name.into(), value.into());
         hello
+    }
+
+    #[test]
+    fn a_clock_and_packets_that_differ_are_named() {
+        let on = |name: &str, mtu: u32| Interface { name: Some(name.into()), mtu_bytes: Some(mtu) };
+        let new = |clock_micros, interface| Hello { clock_micros, interface, ..hello(2) };
+        let found = |new: &Hello| oddities(new, &on("eth0", 1500), 100_000_000).join("; ");
+        for usual in [new(0, on("eth1", 1500)), new(101_500_000, on("eth0", 1500)), hello(2)] {
+            assert_eq!(found(&usual), "");
+        }
+        let late = found(&new(40_000_000, on("eth0", 1500)));
+        assert!(
+            late.starts_with("warning[ranks-clocks]: the clock of rank 2 (") && late.contains("60 s late"),
+            "{late}"
+        );
+        let large = found(&new(100_000_000, on("ib0", 9000)));
+        assert!(large.contains("packets of 9000 bytes on ib0, and rank 0 of 1500 on eth0"), "{large}");
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! The ranks of a run: processes on one host or several that train one model. Owns how a rank learns its number (`environment.rs`), how
 //! ranks are started (`launch.rs`), find and check one another (`rendezvous.rs`, `hello.rs`, `token.rs`), hear that all live
-//! (`link.rs`), reach those of other hosts (`hosts/`), agree on what ended the run (`verdict.rs`), what a trainer gets of it (`place.rs`), and what those who watch the
-//! run see of all ranks (`board.rs`).
+//! (`link.rs`), reach those of other hosts (`hosts/`), agree on what ended the run (`verdict.rs`), what a trainer gets of it (`place.rs`), what those who watch the
+//! run see of all ranks (`board.rs`), and what is measured between hosts before a run (`survey/`).
 //!
 //! Every message is bounded, every wait has a deadline, every failure has a name. Clocks are monotonic and never compared
-//! between processes. It knows no device, file of a model or tensor.
+//! between processes, but in a survey, which says how far they are apart. It knows no device, file of a model or tensor.
 
 mod board;
 mod environment;
@@ -12,6 +12,7 @@ mod errors;
 mod group;
 mod hello;
 mod hosts;
+mod interface;
 mod knock;
 mod launch;
 mod lines;
@@ -19,6 +20,7 @@ mod link;
 mod message;
 mod place;
 mod rendezvous;
+mod survey;
 mod token;
 mod verdict;
 mod window;
@@ -29,9 +31,11 @@ pub use environment::{Flags, Found, LAUNCH_VARIABLE, Launch, Launcher, RANKS_MAX
 pub use group::{Group, Waits, Watch};
 pub use hello::{Hello, Member};
 pub use hosts::{Memory, Reach, Shown};
+pub use interface::Interface;
 pub use launch::{Start, die_with_launcher, launch};
 pub use link::{Link, Order, Outcome};
 pub use place::Place;
 pub use rendezvous::{Meeting, Waiting, meet};
+pub use survey::{Directory, Facts, Limits, Network, Read, SharedMemory, survey};
 pub use token::{TOKEN_VARIABLE, Token};
 pub use verdict::{Cause, Ending, Verdict};

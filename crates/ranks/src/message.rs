@@ -21,7 +21,7 @@ pub(crate) enum Way {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Message {
     /// A joiner's first message.
-    Hello(Hello),
+    Hello(Box<Hello>),
     /// To those that joined: who is not there yet.
     Wait { missing: Vec<u32> },
     /// To each: who they are, and the window of its host.

@@ -6,8 +6,9 @@
 
 use crate::environment::Launch;
 use crate::errors::{Told, interrupted, lost};
-use crate::hello::{Hello, Member, admit, members_of};
+use crate::hello::{Hello, Member, admit, members_of, oddities};
 use crate::hosts::{Letter, Posted};
+use crate::interface::Interface;
 use crate::knock::{ACCEPTS_MAX, Answer, Dialled, HANDSHAKE_MAX, STRANGERS_MAX, Step, Stranger};
 use crate::message::Message;
 use crate::place::Place;
@@ -20,7 +21,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Ports that rank 0 tries: torchrun's agent may hold the first one itself.
 const PORTS_TRIED: u16 = 9;
@@ -75,7 +76,14 @@ pub(crate) enum Wires {
 #[derive(Debug)]
 pub(crate) struct Mail {
     _letter: Posted,
-    _listener: TcpListener,
+    listener: TcpListener,
+}
+
+impl Meeting {
+    /// Returns another descriptor of the socket at which this rank's trainer listens, if there are several hosts.
+    pub(crate) fn listener(&self) -> std::io::Result<Option<TcpListener>> {
+        self.mail.as_ref().map(|mail| mail.listener.try_clone()).transpose()
+    }
 }
 
 /// Waits until all ranks of `launch` are there.
@@ -213,7 +221,7 @@ fn settle(
     let Some(listener) = listener.filter(|_| has_others) else { return Ok((place, None)) };
     let letter = Letter::of(members, token).post()?;
     place.away = Some(letter.away(listener.as_raw_fd()));
-    Ok((place, Some(Mail { _letter: letter, _listener: listener })))
+    Ok((place, Some(Mail { _letter: letter, listener })))
 }
 
 /// Rank 0 while it waits.
@@ -224,6 +232,8 @@ struct Gathering<'a> {
     joined: Vec<(Hello, Wire)>,
     /// Connections that spoke the protocol and did not prove the token.
     unproved: u32,
+    /// For the user, about those who came.
+    warnings: Vec<String>,
 }
 
 /// Waits for all ranks at `listener`.
@@ -239,7 +249,14 @@ fn gather(
     let ip = listener.local_addr().ok().map(|address| address.ip());
     let trainers = (!own.is_of_one_host()).then(|| listen_for_trainer(ip)).transpose()?;
     own.address = trainers.as_ref().and_then(|trainers| trainers.local_addr().ok());
-    let mut all = Gathering { token, own, strangers: Vec::new(), joined: Vec::new(), unproved: 0 };
+    let mut all = Gathering {
+        token,
+        own,
+        strangers: Vec::new(),
+        joined: Vec::new(),
+        unproved: 0,
+        warnings: Vec::new(),
+    };
     match all.wait_for_all(listener, waiting) {
         Ok(()) => all.welcome(window, trainers),
         Err(error) => {
@@ -276,6 +293,7 @@ impl Gathering<'_> {
                 self.joined.iter_mut().for_each(|(_, wire)| wire.put(&missing));
             }
             self.turn(listener)?;
+            self.warnings.drain(..).for_each(|words| (waiting.say)(&words));
         }
         Ok(())
     }
@@ -302,7 +320,7 @@ impl Gathering<'_> {
                 Step::Enter(message) => {
                     let wire = self.strangers.remove(index).wire;
                     if let Message::Hello(hello) = message {
-                        self.enter(hello, wire)?;
+                        self.enter(*hello, wire)?;
                     }
                 }
             }
@@ -317,6 +335,11 @@ impl Gathering<'_> {
         let others: Vec<&Hello> =
             [&self.own].into_iter().chain(self.joined.iter().map(|(it, _)| it)).collect();
         let admitted = admit(&others, &hello);
+        // Once for a host.
+        let is_first = others.iter().all(|other| other.site != hello.site);
+        if let Some(peer) = wire.peer_addr().filter(|_| is_first && admitted.is_ok()) {
+            self.warnings.extend(oddities(&hello, &Interface::towards(peer.ip()), clock_micros()));
+        }
         // It joins in any case, so that it learns why the run does not begin.
         self.joined.push((hello, wire));
         admitted
@@ -478,6 +501,11 @@ fn dial(addresses: &[SocketAddr], token: &Token, end: Instant, waiting: &mut Wai
     Ok(found)
 }
 
+/// Returns the wall clock.
+fn clock_micros() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64
+}
+
 /// Says hello and waits for the welcome; from here rank 0's deadline counts. `None` if rank 0 let this connection go before it
 /// had answered.
 fn attend(
@@ -489,7 +517,9 @@ fn attend(
     let ip = wire.local_addr().map(|address| address.ip());
     let trainers = (!own.is_of_one_host()).then(|| listen_for_trainer(ip)).transpose()?;
     own.address = trainers.as_ref().and_then(|trainers| trainers.local_addr().ok());
-    wire.put(&Message::Hello(own.clone()));
+    own.interface = wire.peer_addr().map_or(Interface::default(), |peer| Interface::towards(peer.ip()));
+    own.clock_micros = clock_micros();
+    wire.put(&Message::Hello(Box::new(own.clone())));
     let (mut heard, mut is_in) = (Instant::now(), false);
     loop {
         wire.pump();

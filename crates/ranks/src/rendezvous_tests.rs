@@ -285,7 +285,7 @@ fn a_member_that_sends_what_no_rank_sends_ends_the_wait() {
                     let end = Instant::now() + HANDSHAKE_MAX;
                     let found = dial(&[address], &token("s"), end, waiting).expect("no signal");
                     let mut wire = found.ours.expect("an answer");
-                    wire.put(&Message::Hello(hello(1, 3)));
+                    wire.put(&Message::Hello(Box::new(hello(1, 3))));
                     wire.put_bytes(bytes);
                     wire.flush(FAREWELL);
                     while wire.over().is_none() {

@@ -113,18 +113,7 @@ pub fn check_others() -> Result<()> {
 /// Returns what must be equal on all ranks: the build, the processor, the card's driver, and every key of the run file but the
 /// number of threads, on which no bit depends.
 pub fn alike(loaded: &Loaded) -> Vec<(String, String)> {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let binary = record_of(Path::new("/proc/self/exe"));
-    let binary = binary.map_or_else(|_| "unknown".into(), |record| record.sha256[..16].to_string());
-    let cpuinfo = read("/proc/cpuinfo");
-    let cpu = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
-    let driver = read("/proc/driver/nvidia/version");
-    let mut alike = vec![
-        ("build".into(), format!("{} ({binary})", env!("CARGO_PKG_VERSION"))),
-        ("machine".into(), cpu.trim_start_matches([' ', '\t', ':']).to_string()),
-        ("driver".into(), driver.lines().next().unwrap_or("none").to_string()),
-        ("PLIMSOLL_ISA".into(), std::env::var("PLIMSOLL_ISA").unwrap_or_default()),
-    ];
+    let mut alike = alike_processes();
     let keys: Vec<(String, String)> = loaded
         .settings()
         .into_iter()
@@ -135,6 +124,22 @@ pub fn alike(loaded: &Loaded) -> Vec<(String, String)> {
     alike.push(("run files (SHA-256)".into(), digest(format!("{keys:?}").as_bytes())));
     alike.extend(keys.into_iter().map(|(key, value)| (format!("run file: {key}"), value)));
     alike
+}
+
+/// Returns what must be equal on all ranks whatever they run, by name.
+pub fn alike_processes() -> Vec<(String, String)> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let binary = record_of(Path::new("/proc/self/exe"));
+    let binary = binary.map_or_else(|_| "unknown".into(), |record| record.sha256[..16].to_string());
+    let cpuinfo = read("/proc/cpuinfo");
+    let cpu = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    let driver = read("/proc/driver/nvidia/version");
+    vec![
+        ("build".into(), format!("{} ({binary})", env!("CARGO_PKG_VERSION"))),
+        ("machine".into(), cpu.trim_start_matches([' ', '\t', ':']).to_string()),
+        ("driver".into(), driver.lines().next().unwrap_or("none").to_string()),
+        ("PLIMSOLL_ISA".into(), std::env::var("PLIMSOLL_ISA").unwrap_or_default()),
+    ]
 }
 
 /// Returns the threads of a rank whose run file sets none: its part of the processors that it shares with other ranks.

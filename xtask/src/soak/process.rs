@@ -24,8 +24,12 @@ pub struct Options {
     pub short: bool,
     /// Ranks whose processes are hit instead; 0 for a run of one.
     pub ranks: usize,
+    /// On which the ranks are; 1 unless asked for.
+    pub hosts: usize,
     /// With ranks: kills at random instants instead of the faults; 0 for the faults.
     pub rounds: u32,
+    /// After which no further round begins; 0 for no limit. Of rounds on several hosts.
+    pub minutes: u32,
     /// Only faults of ranks whose names contain it.
     pub only: String,
 }

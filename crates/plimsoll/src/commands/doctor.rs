@@ -1,7 +1,7 @@
 //! `doctor` finds what would end a run on this machine, `doctor RUN_DIR` how a run of this program is, `doctor --log` what ended
-//! the run that wrote some logs, `doctor --run` where another framework's run would fail. `plimsoll-doctor` makes the findings; the pages explain them.
+//! the run that wrote some logs, `doctor --run` where another framework's run would fail, `doctor --ranks` what lies between the hosts of a run. `plimsoll-doctor` makes the findings; the pages explain them.
 
-use super::{doctor_dir, doctor_run, doctor_stacks};
+use super::{doctor_dir, doctor_ranks, doctor_run, doctor_stacks};
 use crate::{output, pages};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_cuda as cuda;
@@ -29,6 +29,8 @@ Examples:
   kubectl logs trainer-0 | plimsoll doctor --log -
   plimsoll doctor --run openrlhf train.sh --gpus 8 --gpu-memory 80GiB --host-memory 500GB
   plimsoll doctor --run verl run.sh --set data.max_response_length=8192 --json
+  PLIMSOLL_TOKEN=... plimsoll doctor runs/first.toml --ranks 4 --hosts 2 --host-rank 1 --join 10.0.0.1
+                                               what lies between hosts, before a run, as `train` is started
   plimsoll explain cuda-oom-logits             the page of what was named
 
 --run reads FILE and never runs it, as `plimsoll import` does; torchrl takes the script that makes the collector. What a
@@ -54,12 +56,17 @@ pub struct Args {
     self_test: bool,
     #[command(flatten)]
     plan: doctor_run::Flags,
+    #[command(flatten)]
+    ranks: doctor_ranks::RankFlags,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
+    if args.ranks.is_meant() {
+        return doctor_ranks::run(&args.ranks, args.run_dir.as_deref(), &args.dir, args.json, quiet);
+    }
     if args.self_test {
         return self_test(args.json);
     }
@@ -146,22 +153,8 @@ fn machine(dir: &Path, as_json: bool) -> Result<ExitCode> {
     };
     let objects: Vec<Value> = checks.iter().map(object).collect();
     let found = json!({ "problem": has_problem, "checks": objects });
-    output::either(as_json, &found, |_| checks.iter().map(row).collect())?;
+    output::either(as_json, &found, |_| checks.iter().map(pages::check_row).collect())?;
     Ok(exit(has_problem))
-}
-
-/// Formats a check: a problem with its reason and remedy, a note with its remedy, others in one line.
-fn row(check: &Check) -> String {
-    let mut text = format!("{:<8} {:<28} {}\n", check.state.name(), check.slug, check.finding);
-    let page = pages::page(check.slug).unwrap_or_default();
-    if check.state == State::Problem {
-        text += &format!("         why: {}\n", pages::why(page));
-    }
-    if check.state >= State::Note {
-        let first = pages::remedies(page).into_iter().next().unwrap_or_default();
-        text += &format!("         do:  {first}\n");
-    }
-    text
 }
 
 /// Asks the kernel what it offers to keep workers in.

@@ -370,7 +370,7 @@ const FILES_OF_ANOTHER_RANK: u64 = 16;
 const FILES_MIN: u64 = 1024;
 
 /// Returns the descriptors of the process of a run that opens the most.
-fn open_files(loaded: &Loaded, ranks: u64) -> u64 {
+pub fn open_files(loaded: &Loaded, ranks: u64) -> u64 {
     let of_environment =
         loaded.run.environment.as_ref().map(|section| section.num_workers.value().unwrap_or(1));
     let workers = u64::from(of_environment.unwrap_or(0));

@@ -8,6 +8,7 @@ mod collect;
 mod completions;
 mod doctor;
 mod doctor_dir;
+mod doctor_ranks;
 mod doctor_run;
 mod doctor_stacks;
 mod eval;
@@ -87,7 +88,7 @@ impl Command {
             Command::Import(args) => import::run(&args, quiet),
             Command::Checkpoint(args) => checkpoint::run(&args, quiet),
             Command::Bench(args) => bench::run(&args, quiet),
-            Command::Doctor(args) => doctor::run(&args),
+            Command::Doctor(args) => doctor::run(&args, quiet),
             Command::Explain(args) => explain::run(&args),
             Command::Completions(args) => completions::run(&args, cli()),
             Command::Man(args) => man::run(&args, cli()),

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Words before a command that make it a host of its own; none where this user may not.
-fn as_host() -> Option<Vec<&'static str>> {
+pub fn as_host() -> Option<Vec<&'static str>> {
     let plain = vec!["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
     let mapped = [&plain[..1], &["--map-root-user"], &plain[1..]].concat();
     let works = |words: &Vec<&str>| {
@@ -242,4 +242,26 @@ fn what_keeps_hosts_apart_is_named() {
         said.iter().all(|(_, said)| said.contains("run file: seed is 0 on rank 0 and 8 on rank 1")),
         "{said:?}"
     );
+}
+
+#[test]
+fn bench_ranks_compares_hosts() {
+    if as_host().is_none() {
+        return;
+    }
+    let folder = Run::new(SMALL);
+    let file = folder.text_path("x.toml");
+    let words = ["bench", "ranks", &file, "--ranks", "1,2", "--hosts", "1,2", "--steps", "2", "--json"];
+    let output = command(&words).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let rows = found["rows"].as_array().expect("rows");
+    let layouts: Vec<_> =
+        rows.iter().map(|row| [&row["ranks"], &row["hosts"]].map(|it| it.as_u64())).collect();
+    assert_eq!(layouts, [[Some(1), Some(1)], [Some(2), Some(1)], [Some(2), Some(2)]], "{found}");
+    assert!(
+        rows.iter().all(|row| row["step_seconds"].as_f64().is_some_and(|seconds| seconds > 0.0)),
+        "{found}"
+    );
+    assert!(String::from_utf8_lossy(&output.stderr).contains("hosts"), "{output:?}");
 }

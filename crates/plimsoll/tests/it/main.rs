@@ -60,6 +60,7 @@ mod serve;
 mod short_forms;
 mod silence;
 mod supervisor;
+mod survey;
 mod take_home;
 mod tiny;
 mod track;

@@ -21,7 +21,9 @@ fn a_killed_run_that_is_taken_up_equals_one_that_was_left_alone() {
         faults: true,
         short: true,
         ranks: 0,
+        hosts: 1,
         rounds: 0,
+        minutes: 0,
         only: String::new(),
     };
     let report =
@@ -43,7 +45,9 @@ fn faults_of_a_rank_are_named_and_taken_up_from_on_another_number_of_ranks() {
         faults: false,
         short: true,
         ranks: 2,
+        hosts: 1,
         rounds: 0,
+        minutes: 0,
         only: String::new(),
     };
     let rows = soak::ranks::soak(&options, options.ranks, &mut |line| eprintln!("{line}"))
@@ -63,12 +67,40 @@ fn ranks_that_are_killed_at_random_instants_go_on_with_another_number() {
         faults: false,
         short: true,
         ranks: 3,
+        hosts: 1,
         rounds: 3,
+        minutes: 0,
         only: String::new(),
     };
     let report = soak::ranks::rounds::rounds(&options, &mut |line| eprintln!("{line}"))
         .unwrap_or_else(|what| panic!("{what}"));
     assert!(soak::ranks::rounds::table(&options, &report).contains("**3 rounds, 0 differ.**"));
+}
+
+#[test]
+fn hosts_that_are_killed_at_random_instants_go_on_with_the_same_bits() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = soak::Options {
+        binary: PathBuf::from(env!("CARGO_BIN_EXE_plimsoll")),
+        folder: folder.path().join("soak"),
+        kills: 0,
+        steps: 60,
+        seed: 2,
+        faults: false,
+        short: true,
+        ranks: 2,
+        hosts: 2,
+        rounds: 2,
+        minutes: 0,
+        only: String::new(),
+    };
+    if !soak::ranks::hosts::can_run() {
+        eprintln!("skipped: this user may not make namespaces of processes");
+        return;
+    }
+    let report = soak::ranks::hosts::rounds(&options, &mut |line| eprintln!("{line}"))
+        .unwrap_or_else(|what| panic!("{what}"));
+    assert!(soak::ranks::hosts::table(&options, &report).contains("**2 rounds in "));
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! What the first ranks of hosts exchange, each for all ranks of its host: frames over one connection a pair.
 
-use super::dial::{Callers, Target, dial_all};
+use super::dial::{Callers, Target, dial_within};
 use super::stream::{Stream, sleep, unreachable};
 use super::{Caller, Letter};
 use crate::errors::lost;
 use crate::message::Way;
 use crate::place::Place;
 use plimsoll_base::Result;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The number of the exchange, and the bytes that follow.
 const HEAD_BYTES: usize = 16;
@@ -38,13 +38,14 @@ struct Lane {
 }
 
 impl Between {
-    /// Connects the first ranks of all hosts: each dials those of the hosts before its own. `check` is asked while it waits.
+    /// Connects the first ranks of all hosts: each dials those of the hosts before its own, for at most `longest`. `check` is asked while it waits.
     ///
     /// Errors: `ranks-unreachable`; those of `check`.
     pub(crate) fn open(
         place: &Place,
         letter: &Letter,
         callers: &mut Callers,
+        longest: Duration,
         check: &dyn Fn() -> Result<()>,
     ) -> Result<Between> {
         let firsts = place.firsts();
@@ -52,14 +53,14 @@ impl Between {
         let target =
             |rank: &usize| Target { address: letter.ranks[*rank].0, who: letter.ranks[*rank].1.clone() };
         let before: Vec<Target> = firsts[..own].iter().map(target).collect();
-        let dialled = dial_all(&before, &letter.token()?, (place.rank, Way::Group), check)?;
+        let dialled = dial_within(&before, &letter.token()?, (place.rank, Way::Group), longest, check)?;
         let mut hosts: Vec<Option<Lane>> =
             dialled.into_iter().map(|stream| Some(Lane::new(stream))).collect();
         hosts.resize_with(firsts.len(), || None);
         let begun = Instant::now();
         while let Some(missing) = (own + 1..firsts.len()).find(|host| hosts[*host].is_none()) {
             check()?;
-            if begun.elapsed() >= super::dial::OPEN_MAX {
+            if begun.elapsed() >= longest {
                 let (who, seconds) = (&letter.ranks[firsts[missing]].1, begun.elapsed().as_secs());
                 return Err(unreachable(&format!("{who} did not reach this rank within {seconds} s")));
             }

@@ -42,6 +42,19 @@ pub(crate) fn dial_all(
     knock: (u32, Way),
     check: &dyn Fn() -> Result<()>,
 ) -> Result<Vec<Stream>> {
+    dial_within(targets, token, knock, OPEN_MAX, check)
+}
+
+/// Does so for at most `longest`.
+///
+/// Errors: as `dial_all`.
+pub(crate) fn dial_within(
+    targets: &[Target],
+    token: &Token,
+    knock: (u32, Way),
+    longest: Duration,
+    check: &dyn Fn() -> Result<()>,
+) -> Result<Vec<Stream>> {
     let begun = Instant::now();
     let mut all: Vec<Dialling> = targets.iter().map(|_| Dialling::At(begun)).collect();
     loop {
@@ -54,9 +67,9 @@ pub(crate) fn dial_all(
         }
         let Some(missing) = missing else { break };
         check()?;
-        if begun.elapsed() >= OPEN_MAX {
+        if begun.elapsed() >= longest {
             let at = missing.address.map_or("no address".into(), |address| address.to_string());
-            let seconds = OPEN_MAX.as_secs();
+            let seconds = longest.as_secs();
             return Err(unreachable(&format!("{} was not reached at {at} within {seconds} s", missing.who)));
         }
         let wires = all.iter().filter_map(|one| match one {

@@ -13,7 +13,7 @@ mod reach;
 mod stream;
 
 pub(crate) use between::Between;
-pub(crate) use dial::{Caller, Callers};
+pub(crate) use dial::{Caller, Callers, OPEN_MAX};
 pub(crate) use door::Door;
 pub use door::{Memory, Shown};
 pub(crate) use letter::{Letter, Posted};

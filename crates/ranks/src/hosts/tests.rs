@@ -6,14 +6,14 @@ use crate::group::Group;
 use crate::hello::Member;
 use crate::place::Place;
 use crate::token::Token;
-use crate::window::Window;
+use crate::window::{Window, memory_file};
 use plimsoll_base::{Bytes, Result};
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the supervisors of a run keep.
 struct Run {
@@ -205,4 +205,68 @@ fn strangers_do_not_keep_trainers_apart() {
         let _ = stranger.write_all(if index % 2 == 0 { b"GET / HTTP/1.1\r\n\r\n" } else { b"plimsoll-ran" });
     }
     run.run(|group| group.all_gather(b"x").expect("all live"));
+}
+
+/// What a rank reads of another host in a round, and how often.
+const READ_BYTES: u64 = 256 << 20;
+const READ_ROUNDS: usize = 9;
+/// As many as a rank has to another.
+const PLAIN_STREAMS: u64 = 4;
+
+/// The reads of a run over loopback, and plain streams in the same process: `bench/sockets.sh` runs it and reads the line that it prints.
+#[test]
+#[ignore = "a measurement: bench/sockets.sh"]
+fn reads_next_to_plain_streams() {
+    let read = Run::new(&[0, 1]).run(|group| {
+        let memory = memory_file("plimsoll-test", 0).expect("memory");
+        let block = vec![0xa5; 1 << 20];
+        (0..READ_BYTES >> 20).for_each(|_| (&memory).write_all(&block).expect("memory"));
+        let memory = Memory::File(memory);
+        let reach = group.reach(memory, Bytes(READ_BYTES)).expect("all come").expect("another host");
+        let mut times = Vec::new();
+        for _ in 0..READ_ROUNDS {
+            group.barrier().expect("all live");
+            let begun = Instant::now();
+            if group.rank() == 0 {
+                reach.bring(&[(1, 0..READ_BYTES)], &|| Ok(()));
+            }
+            times.push(begun.elapsed().as_secs_f64());
+            group.barrier().expect("all live");
+        }
+        median_rate(times)
+    });
+    let plain = median_rate((0..READ_ROUNDS).map(|_| plain_streams()).collect());
+    println!("sockets: {:.0} bytes/s read by a rank, {plain:.0} by plain streams", read[0]);
+}
+
+fn median_rate(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    READ_BYTES as f64 / times[times.len() / 2]
+}
+
+/// Returns the seconds of as many bytes over plain streams, a thread at each end.
+fn plain_streams() -> f64 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("a port");
+    let pairs: Vec<(TcpStream, TcpStream)> = (0..PLAIN_STREAMS)
+        .map(|_| {
+            let one = TcpStream::connect(address).expect("it listens");
+            (one, listener.accept().expect("a connection").0)
+        })
+        .collect();
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        for (mut from, mut to) in pairs {
+            scope.spawn(move || {
+                let block = vec![0xa5; 1 << 20];
+                (0..(READ_BYTES / PLAIN_STREAMS) >> 20)
+                    .for_each(|_| from.write_all(&block).expect("it reads"));
+            });
+            scope.spawn(move || {
+                let mut block = vec![0; 1 << 20];
+                while to.read(&mut block).expect("it writes") > 0 {}
+            });
+        }
+    });
+    begun.elapsed().as_secs_f64()
 }

@@ -1,11 +1,12 @@
 //! `cargo xtask soak --ranks N`: what happens to one process of a run of several ranks, for every rank: killed, crashed, stopped, slow, out
 //! of memory, cut off, its disk full, and killed in each phase by intent. All must end within a bound with one sentence that names the rank,
 //! nothing may live on, and the run goes on with another number of ranks to the bits of a run that was left alone. With `--rounds M`
-//! all or one of its processes are killed at random instants instead.
+//! all or one of its processes are killed at random instants instead, with `--hosts H` on several hosts.
 
 mod bench;
 mod faults;
 mod groups;
+pub mod hosts;
 pub mod rounds;
 mod scene;
 

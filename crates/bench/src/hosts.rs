@@ -1,0 +1,65 @@
+//! Runs on several hosts of this machine: each is a process namespace of its own, whose processes neither see those of another nor share
+//! memory with them, so that all goes over the network as between machines.
+
+use plimsoll_base::{Error, Result};
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+/// Starts `train` with `words` on each host, with its number. Returns what each left, by host.
+///
+/// Errors: `bench-failed`.
+pub(crate) fn on_hosts(ranks: usize, hosts: usize, words: &[String]) -> Result<Vec<Output>> {
+    let namespace = namespace().ok_or_else(|| {
+        failed("this user may not make namespaces of processes".into())
+            .hint("run it as root, or allow user namespaces: sysctl kernel.unprivileged_userns_clone=1")
+    })?;
+    let program = std::env::current_exe().map_err(|err| failed(format!("this program: {err}")))?;
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
+    let port = port.map_err(|err| failed(format!("a port of 127.0.0.1: {err}")))?.port();
+    let secret = secret();
+    let start = |host: usize| {
+        Command::new(namespace[0])
+            .args(&namespace[1..])
+            .arg(&program)
+            .args(words)
+            .args([format!("--ranks={ranks}"), format!("--hosts={hosts}"), format!("--host-rank={host}")])
+            .arg(format!("--join=127.0.0.1:{port}"))
+            .env("PLIMSOLL_TOKEN", &secret)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|err| failed(format!("starting host {host}: {err}")))
+    };
+    let children: Vec<Child> = (0..hosts).map(start).collect::<Result<_>>()?;
+    // Read at once, or one would block on its own words while another is waited for.
+    let threads: Vec<_> =
+        children.into_iter().map(|child| thread::spawn(move || child.wait_with_output())).collect();
+    let ended = |thread: thread::JoinHandle<std::io::Result<Output>>| {
+        thread.join().expect("it only reads").map_err(|err| failed(format!("a host: {err}")))
+    };
+    threads.into_iter().map(ended).collect()
+}
+
+/// Returns words before a command that make it a host of its own; none where this user may not.
+pub(crate) fn namespace() -> Option<Vec<&'static str>> {
+    let plain = vec!["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
+    let mapped = [&plain[..1], &["--map-root-user"], &plain[1..]].concat();
+    let works = |words: &Vec<&str>| {
+        let ran = Command::new(words[0]).args(&words[1..]).arg("true").stderr(Stdio::null()).status();
+        ran.is_ok_and(|status| status.success())
+    };
+    [plain, mapped].into_iter().find(works)
+}
+
+/// Returns another secret for each start: only this process's children need to know it.
+fn secret() -> String {
+    static STARTS: AtomicU64 = AtomicU64::new(0);
+    format!("bench {} {}", std::process::id(), STARTS.fetch_add(1, Ordering::Relaxed))
+}
+
+fn failed(message: String) -> Error {
+    Error::new("bench-failed", message)
+}

@@ -1,0 +1,136 @@
+//! `doctor --ranks`: starts the ranks of a run as `train` would, lets them measure what lies between their hosts, and shows on rank 0 what
+//! would end the run or slow it down.
+
+use super::layers::Sets;
+use crate::survey::{Needs, checks, table};
+use crate::{output, pages, ranks};
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_config::{Loaded, RunSpec, Trains};
+use plimsoll_doctor::machine::{Check, State};
+use plimsoll_memory::Pool;
+use plimsoll_plan::{Hosts, checkpoint_bytes};
+use plimsoll_ranks::{Facts, Found, Hello, Launch, RANKS_MAX, Token, Waiting};
+use plimsoll_rl::data::session::{Machine, plan_run};
+use plimsoll_run::{ending, several};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The flags of `doctor --ranks`.
+#[derive(clap::Args)]
+pub struct RankFlags {
+    /// Measure between the hosts of a run before it, started as `train` is: with N, the number of all ranks, or without it by a launcher.
+    /// RUN_DIR is then a run file, if it is given.
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0", value_parser = clap::value_parser!(u32).range(0..=i64::from(RANKS_MAX)), conflicts_with_all = ["log", "self_test", "run"])]
+    ranks: Option<u32>,
+    /// Hosts, each of which is started with the same command and its --host-rank.
+    #[arg(long, value_name = "H", requires = "ranks")]
+    hosts: Option<u32>,
+    /// Which of the hosts this is, from 0.
+    #[arg(long, value_name = "h", requires = "ranks")]
+    host_rank: Option<u32>,
+    /// Where the others find the first host. Port 29500 unless it names another.
+    #[arg(long, value_name = "ADDRESS[:PORT]", requires = "ranks")]
+    join: Option<String>,
+    /// How long the ranks wait for one another.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "ranks", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    join_seconds: u32,
+}
+
+impl RankFlags {
+    pub fn is_meant(&self) -> bool {
+        self.ranks.is_some()
+    }
+
+    fn part(&self) -> ranks::Part {
+        let RankFlags { ranks, hosts, host_rank, join, .. } = self;
+        ranks::Part {
+            ranks: ranks.filter(|ranks| *ranks > 0),
+            hosts: *hosts,
+            host_rank: *host_rank,
+            join: join.clone(),
+        }
+    }
+}
+
+/// Measures, as one of the ranks or as the process that starts them. `run`: the run file; `folder`: where a run without one would write.
+/// Exit code 1 if something would refuse the run.
+pub fn run(
+    flags: &RankFlags,
+    run: Option<&Path>,
+    folder: &Path,
+    as_json: bool,
+    quiet: bool,
+) -> Result<ExitCode> {
+    let sets = Sets { sets: Vec::new() };
+    let load = || run.map(|path| sets.load(path, true)).transpose();
+    match ranks::found(&flags.part())? {
+        Found::One => Err(Error::usage("bad-usage", "--ranks: one rank has nothing between itself and others")
+            .hint("start it as `train`: with --ranks N, with --hosts H --host-rank h --join ADDRESS on each host, or by a launcher")),
+        Found::Start(starts) => load().and_then(|_| ranks::start(&starts, quiet)).map(ExitCode::from),
+        Found::Rank(launch) => one(&launch, flags, load()?.as_ref(), folder, as_json),
+    }
+}
+
+/// Takes part as one rank.
+fn one(
+    launch: &Launch,
+    flags: &RankFlags,
+    loaded: Option<&Loaded>,
+    folder: &Path,
+    as_json: bool,
+) -> Result<ExitCode> {
+    plimsoll_ranks::die_with_launcher(launch.launcher)?;
+    let needs = loaded.map(|loaded| needs(loaded, launch)).transpose()?.unwrap_or_default();
+    let folder = loaded.map_or(PathBuf::from(folder), ending::run_dir_path);
+    let card = loaded.map(|loaded| ranks::card_of(launch, loaded)).transpose()?.flatten();
+    // What differs is a finding here; a rank of `train` is refused all the same.
+    let own = [("command".to_string(), "doctor --ranks".to_string())];
+    let hello = Hello::of_this_process(launch, card.as_ref().map(|card| card.uuid.clone()), own);
+    let token = Token::new(launch, ranks::secret().as_deref());
+    let mut say = |words: &str| output::note(false, words);
+    // A signal ends this process: there is nothing to save.
+    let waiting = Waiting { seconds: flags.join_seconds, stopped: &mut || None, say: &mut say };
+    let met = plimsoll_ranks::meet(launch, &token, &hello, waiting)?;
+    let mut alike = loaded.map_or_else(several::alike_processes, several::alike);
+    alike.extend(card.map(|card| ("card".to_string(), format!("{}, {}", card.name, card.total))));
+    let facts = plimsoll_ranks::survey(&met, &folder, alike.into_iter().collect())?;
+    let mut checks = checks(&facts, &needs);
+    checks.sort_by_key(|check| std::cmp::Reverse(check.state));
+    let has_problem = checks.iter().any(|check| check.state == State::Problem);
+    if launch.rank == 0 {
+        show(&facts, &checks, has_problem, as_json)?;
+    }
+    // All have the same facts, so that all end with the same code.
+    Ok(ExitCode::from(u8::from(has_problem)))
+}
+
+fn show(facts: &[Facts], checks: &[Check], has_problem: bool, as_json: bool) -> Result<()> {
+    let object = |check: &Check| {
+        let page = pages::page(check.slug).unwrap_or_default();
+        check.to_json(&pages::why(page), &pages::remedies(page))
+    };
+    let objects: Vec<Value> = checks.iter().map(object).collect();
+    let mut found = json!({ "problem": has_problem, "ranks": facts, "checks": objects });
+    // Whole run files: the checks say what of them differs.
+    for rank in found["ranks"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        rank.remove("alike");
+    }
+    let rows = |_: &Value| table(facts) + "\n" + &checks.iter().map(pages::check_row).collect::<String>();
+    output::either(as_json, &found, rows)
+}
+
+/// Returns what a run needs of each host, by its plan.
+fn needs(loaded: &Loaded, launch: &Launch) -> Result<Needs> {
+    let open_files = super::launch::open_files(loaded, u64::from(launch.local_ranks));
+    if loaded.run.trains() == Trains::Policy {
+        return Ok(Needs { open_files, ..Needs::default() });
+    }
+    let hosts = launch.ranks / launch.local_ranks.max(1);
+    let hosts = Hosts::even(hosts.max(1) as usize, launch.local_ranks as usize, None)?;
+    let planned = plan_run(&RunSpec::new(&loaded.run), &Machine { limits: None, card: None, hosts })?;
+    let shm = planned.plan.peak(Pool::Shm).peak.0 * u64::from(launch.local_ranks);
+    let checkpoint =
+        planned.shape.training.as_ref().map(|training| checkpoint_bytes(&planned.shape, training));
+    Ok(Needs { open_files, shm: Some(Bytes(shm)), checkpoint })
+}

@@ -1,0 +1,513 @@
+//! What a survey of a run's hosts means: the findings of `doctor --ranks`, and its table.
+
+use plimsoll_base::Bytes;
+use plimsoll_doctor::machine::{Check, State};
+use plimsoll_ranks::{Facts, Read};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+/// What a run needs of each host.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs {
+    /// Descriptors of a process.
+    pub open_files: u64,
+    /// In /dev/shm, if the run is known.
+    pub shm: Option<Bytes>,
+    /// One checkpoint, if the run is known.
+    pub checkpoint: Option<Bytes>,
+}
+
+impl Default for Needs {
+    fn default() -> Needs {
+        Needs { open_files: 1024, shm: None, checkpoint: None }
+    }
+}
+
+/// Clocks that are further apart make logs of two hosts misleading; nothing else depends on them.
+const CLOCK_SECONDS_MAX: f64 = 1.0;
+/// Threads and workers of a rank.
+const PROCESSES_MIN: u64 = 512;
+/// A checkpoint that takes longer is worth knowing of before the run.
+const CHECKPOINT_SECONDS_MAX: f64 = 60.0;
+/// A path with less than this part of the fastest one's bytes keeps all ranks waiting.
+const UNEVEN: f64 = 1.0 / 3.0;
+/// Of what differs, shown.
+const DIFFERENCES_MAX: usize = 4;
+/// With more hosts only the slowest paths are shown.
+const MATRIX_HOSTS_MAX: usize = 8;
+const PATHS_SHOWN: usize = 8;
+
+/// Judges what each rank knows, by rank.
+pub fn checks(facts: &[Facts], needs: &Needs) -> Vec<Check> {
+    let firsts = firsts(facts);
+    vec![
+        differences(facts),
+        clocks(&firsts),
+        packets(&firsts),
+        open_files(facts, needs),
+        processes(facts),
+        shared_memory(&firsts, needs),
+        shared_directory(&firsts),
+        directory_speed(&facts[0], needs),
+        paths(&firsts),
+    ]
+}
+
+/// Returns the first rank of each host, by host.
+fn firsts(facts: &[Facts]) -> Vec<&Facts> {
+    let mut seen = BTreeSet::new();
+    facts.iter().filter(|one| seen.insert(one.host)).collect()
+}
+
+/// Returns `host 1 (b)`.
+fn host(facts: &Facts) -> String {
+    format!("host {} ({})", facts.host, facts.host_name)
+}
+
+/// Returns a value of a rank, in words.
+fn shown<'f>(facts: &'f Facts, name: &str) -> &'f str {
+    facts.alike.get(name).map(String::as_str).filter(|text| !text.is_empty()).unwrap_or("nothing")
+}
+
+fn differences(facts: &[Facts]) -> Check {
+    let first = &facts[0].alike;
+    let mut apart: BTreeMap<[&str; 2], Vec<String>> = BTreeMap::new();
+    for other in &facts[1..] {
+        let names: BTreeSet<&String> = first.keys().chain(other.alike.keys()).collect();
+        for name in names.into_iter().filter(|name| first.get(*name) != other.alike.get(*name)) {
+            apart.entry([name, shown(other, name)]).or_default().push(other.rank.to_string());
+        }
+    }
+    let words = |([name, value], ranks): (&[&str; 2], &Vec<String>)| {
+        let own = shown(&facts[0], name);
+        format!("{name} is {own} on rank 0 and {value} on rank {}", ranks.join(", "))
+    };
+    let found: Vec<String> = apart.iter().map(words).collect();
+    let build = first.get("build").map_or("unknown", |build| build.as_str());
+    let (state, finding) = match found.len() {
+        0 => (State::Fine, format!("{} ranks have build {build}", facts.len())),
+        n if n > DIFFERENCES_MAX => (
+            State::Problem,
+            format!("{}; and {} more", found[..DIFFERENCES_MAX].join("; "), n - DIFFERENCES_MAX),
+        ),
+        _ => (State::Problem, found.join("; ")),
+    };
+    Check { slug: "ranks-differ", state, finding }
+}
+
+fn clocks(firsts: &[&Facts]) -> Check {
+    let apart = |facts: &&&Facts| {
+        facts.network.clock_seconds.abs() - facts.network.clock_within_seconds > CLOCK_SECONDS_MAX
+    };
+    let words = |facts: &&Facts| {
+        let seconds = facts.network.clock_seconds;
+        let way = if seconds > 0.0 { "ahead of" } else { "late against" };
+        format!("the clock of {} is {:.1} s {way} that of rank 0's host", host(facts), seconds.abs())
+    };
+    let found: Vec<String> = firsts.iter().filter(apart).map(words).collect();
+    let most = firsts.iter().map(|facts| facts.network.clock_seconds.abs()).fold(0.0, f64::max);
+    let (state, finding) = match found.is_empty() {
+        true => (State::Fine, format!("clocks are {:.1} ms apart at most", most * 1e3)),
+        false => (State::Note, format!("{}: times in their logs do not compare", found.join("; "))),
+    };
+    Check { slug: "ranks-clocks", state, finding }
+}
+
+fn packets(firsts: &[&Facts]) -> Check {
+    let known: Vec<(&Facts, u32)> =
+        firsts.iter().filter_map(|facts| Some((*facts, facts.interface.mtu_bytes?))).collect();
+    let sizes: BTreeSet<u32> = known.iter().map(|(_, mtu)| *mtu).collect();
+    let (state, finding) = match (sizes.len(), sizes.first()) {
+        (_, None) => (State::Unknown, "the size of packets cannot be read".into()),
+        (1, Some(size)) => (State::Fine, format!("packets of {size} bytes on all interfaces")),
+        _ => {
+            let of = |(facts, mtu): &(&Facts, u32)| {
+                let name = facts.interface.name.as_deref().unwrap_or("unknown");
+                format!("{mtu} on {name} of {}", host(facts))
+            };
+            let all: Vec<String> = known.iter().map(of).collect();
+            (State::Note, format!("packets have different sizes, in bytes: {}", all.join(", ")))
+        }
+    };
+    Check { slug: "ranks-mtu", state, finding }
+}
+
+fn open_files(facts: &[Facts], needs: &Needs) -> Check {
+    let least =
+        facts.iter().filter_map(|facts| Some((facts.limits.open_files?, facts))).min_by_key(|(n, _)| *n);
+    let (state, finding) = match least {
+        Some((count, facts)) if count < needs.open_files => (
+            State::Problem,
+            format!("{}: ulimit -n {count}, and the run may need {}", host(facts), needs.open_files),
+        ),
+        Some((count, _)) => (State::Fine, format!("ulimit -n {count} or more on all hosts")),
+        None => (State::Fine, "ulimit -n unlimited".into()),
+    };
+    Check { slug: "machine-open-files", state, finding }
+}
+
+fn processes(facts: &[Facts]) -> Check {
+    let least =
+        facts.iter().filter_map(|facts| Some((facts.limits.processes?, facts))).min_by_key(|(n, _)| *n);
+    let (state, finding) = match least {
+        Some((count, facts)) if count < PROCESSES_MIN => {
+            (State::Problem, format!("{}: ulimit -u {count}", host(facts)))
+        }
+        Some((count, _)) => (State::Fine, format!("ulimit -u {count} or more on all hosts")),
+        None => (State::Fine, "ulimit -u unlimited".into()),
+    };
+    Check { slug: "machine-processes", state, finding }
+}
+
+fn shared_memory(firsts: &[&Facts], needs: &Needs) -> Check {
+    let least = firsts.iter().min_by_key(|facts| facts.shared_memory.free_bytes);
+    let (state, finding) = match (least, needs.shm) {
+        (Some(facts), Some(needed)) => {
+            let free = Bytes(facts.shared_memory.free_bytes.unwrap_or(0));
+            let state = if free < needed { State::Problem } else { State::Fine };
+            (state, format!("{}: {free} free in /dev/shm, and the run plans {needed}", host(facts)))
+        }
+        (Some(facts), None) => {
+            (State::Fine, format!("{}: {} in /dev/shm", host(facts), facts.shared_memory.words()))
+        }
+        (None, _) => (State::Unknown, "no host".into()),
+    };
+    Check { slug: "machine-shared-memory", state, finding }
+}
+
+fn shared_directory(firsts: &[&Facts]) -> Check {
+    let own = &firsts[0].directory;
+    let path = own.path.display();
+    let apart: Vec<String> = firsts
+        .iter()
+        .filter(|facts| !facts.directory.is_shared)
+        .map(|facts| facts.host.to_string())
+        .collect();
+    let (state, finding) = match &own.refused {
+        Some(why) => {
+            let finding = format!("{path} on rank 0's host: {why}");
+            return Check { slug: "run-dir-unwritable", state: State::Problem, finding };
+        }
+        None if apart.is_empty() => (State::Fine, format!("all hosts see {path}")),
+        None => {
+            let words =
+                format!("{path} of rank 0's host, which writes it, is not seen by host {}", apart.join(", "));
+            (State::Note, words)
+        }
+    };
+    Check { slug: "ranks-directory", state, finding }
+}
+
+fn directory_speed(first: &Facts, needs: &Needs) -> Check {
+    let path = first.directory.path.display();
+    let (state, finding) = match (first.directory.bytes_per_second, needs.checkpoint) {
+        (None, _) => (State::Unknown, format!("nothing was written to {path}")),
+        (Some(rate), None) => (State::Fine, format!("{path} takes {}/s with fsync", Bytes(rate as u64))),
+        (Some(rate), Some(bytes)) => {
+            let seconds = bytes.0 as f64 / rate.max(1.0);
+            let state = if seconds > CHECKPOINT_SECONDS_MAX { State::Note } else { State::Fine };
+            let words = format!(
+                "{path} takes {}/s with fsync: {seconds:.1} s for a checkpoint of {bytes}",
+                Bytes(rate as u64)
+            );
+            (state, words)
+        }
+    };
+    Check { slug: "ranks-directory-slow", state, finding }
+}
+
+/// Returns every measured path, slowest first.
+fn measured<'f>(firsts: &[&'f Facts]) -> Vec<(&'f Facts, Read)> {
+    let of = |facts: &&'f Facts| {
+        let facts = *facts;
+        facts.network.reads.iter().filter(|read| read.bytes_per_second > 0.0).map(move |read| (facts, *read))
+    };
+    let mut all: Vec<(&Facts, Read)> = firsts.iter().flat_map(of).collect();
+    all.sort_by(|a, b| a.1.bytes_per_second.total_cmp(&b.1.bytes_per_second));
+    all
+}
+
+fn paths(firsts: &[&Facts]) -> Check {
+    let all = measured(firsts);
+    let (state, finding) = match (all.first(), all.last()) {
+        (Some((facts, slow)), Some((_, fast))) => {
+            let uneven = slow.bytes_per_second < fast.bytes_per_second * UNEVEN;
+            let words = format!(
+                "from host {} to host {} pass {}/s, over the fastest path {}/s",
+                slow.from_host,
+                facts.host,
+                Bytes(slow.bytes_per_second as u64),
+                Bytes(fast.bytes_per_second as u64)
+            );
+            (if uneven { State::Note } else { State::Fine }, words)
+        }
+        _ => (State::Fine, "all ranks are on one host".into()),
+    };
+    Check { slug: "ranks-paths-uneven", state, finding }
+}
+
+/// Formats the hosts, and what passes between them.
+pub fn table(facts: &[Facts]) -> String {
+    let firsts = firsts(facts);
+    let head = [
+        "host",
+        "name",
+        "ranks",
+        "reached at",
+        "interface",
+        "clock",
+        "files",
+        "processes",
+        "locked",
+        "/dev/shm",
+        "run directory",
+    ];
+    let rows = firsts.iter().map(|first| row(first, facts).to_vec());
+    let lines: Vec<Vec<String>> = [head.map(String::from).to_vec()].into_iter().chain(rows).collect();
+    aligned(&lines) + &network(&firsts)
+}
+
+fn row(first: &Facts, facts: &[Facts]) -> [String; 11] {
+    let ranks: Vec<u32> =
+        facts.iter().filter(|facts| facts.host == first.host).map(|facts| facts.rank).collect();
+    let is_whole = ranks.windows(2).all(|two| two[1] == two[0] + 1);
+    let ranks = match (ranks.as_slice(), is_whole) {
+        ([one, .., last], true) => format!("{one}-{last}"),
+        (all, _) => all.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
+    };
+    let Facts { interface, limits, network, directory, .. } = first;
+    let unlimited = |count: Option<u64>| count.map_or("unlimited".into(), |count| count.to_string());
+    let packets = interface.mtu_bytes.map_or(String::new(), |mtu| format!(", packets {mtu}"));
+    [
+        first.host.to_string(),
+        first.host_name.clone(),
+        ranks,
+        first.address.map_or("-".into(), |address| address.to_string()),
+        interface.name.clone().unwrap_or("-".into()) + &packets,
+        if first.host == 0 { "-".into() } else { format!("{:+.1} ms", network.clock_seconds * 1e3) },
+        unlimited(limits.open_files),
+        unlimited(limits.processes),
+        limits.locked_bytes.map_or("unlimited".into(), |bytes| Bytes(bytes).to_string()),
+        first.shared_memory.words(),
+        match (directory.bytes_per_second, directory.is_shared) {
+            (Some(rate), _) => format!("writes {}/s", Bytes(rate as u64)),
+            (None, true) => "seen".into(),
+            (None, false) => "not seen".into(),
+        },
+    ]
+}
+
+/// Formats what each host reads of each other, or of many hosts the slowest paths.
+fn network(firsts: &[&Facts]) -> String {
+    let all = measured(firsts);
+    if all.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("\nmeeting takes {:.2} ms\n\n", firsts[0].network.barrier_seconds * 1e3);
+    let cell = |read: &Read| {
+        let round_trip = format!("{:.2} ms", read.round_trip_seconds * 1e3);
+        match read.bytes_per_second > 0.0 {
+            true => format!("{}/s, {round_trip}", Bytes(read.bytes_per_second as u64)),
+            // Of many hosts each reads from one.
+            false => round_trip,
+        }
+    };
+    if firsts.len() > MATRIX_HOSTS_MAX {
+        // Writing to a `String` cannot fail.
+        let _ = writeln!(text, "the slowest of {} paths", all.len());
+        for (facts, read) in all.iter().take(PATHS_SHOWN) {
+            let _ = writeln!(text, "  host {} reads of host {}: {}", facts.host, read.from_host, cell(read));
+        }
+        return text;
+    }
+    let head =
+        ["reads".to_string()].into_iter().chain(firsts.iter().map(|one| format!("of host {}", one.host)));
+    let mut lines = vec![head.chain(["of all at once".to_string()]).collect::<Vec<String>>()];
+    for facts in firsts {
+        let of = |from: &&Facts| {
+            let reads = facts.network.reads.iter();
+            reads.clone().find(|read| read.from_host == from.host).map_or("-".into(), &cell)
+        };
+        let at_once = facts.network.at_once_bytes_per_second;
+        let at_once = at_once.map_or("-".into(), |rate| format!("{}/s", Bytes(rate as u64)));
+        let cells = firsts.iter().map(of).chain([at_once]);
+        lines.push([format!("host {}", facts.host)].into_iter().chain(cells).collect());
+    }
+    text + &aligned(&lines)
+}
+
+fn aligned(lines: &[Vec<String>]) -> String {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |cells: &Vec<String>| {
+        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_string() + "\n"
+    };
+    lines.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_ranks::{Directory, Interface, Limits, Network, SharedMemory};
+
+    /// Two hosts with two ranks each, on which nothing is wrong.
+    fn hosts() -> Vec<Facts> {
+        let one = |rank: u32| Facts {
+            rank,
+            host: rank / 2,
+            host_name: ["a", "b"][rank as usize / 2].into(),
+            pid: 100 + rank,
+            address: Some([10, 0, 0, 1 + rank as u8 / 2].into()),
+            interface: Interface { name: Some("eth0".into()), mtu_bytes: Some(1500) },
+            limits: Limits { open_files: Some(4096), processes: None, locked_bytes: Some(8 << 20) },
+            shared_memory: SharedMemory { bytes: Some(1 << 30), free_bytes: Some(1 << 29) },
+            network: Network {
+                clock_seconds: if rank < 2 { 0.0 } else { 0.004 },
+                clock_within_seconds: 0.001,
+                barrier_seconds: 0.0003,
+                reads: match rank {
+                    0 => vec![Read { from_host: 1, round_trip_seconds: 0.0002, bytes_per_second: 1e8 }],
+                    2 => vec![Read { from_host: 0, round_trip_seconds: 0.0002, bytes_per_second: 1.1e8 }],
+                    _ => Vec::new(),
+                },
+                at_once_bytes_per_second: None,
+            },
+            directory: Directory {
+                path: "/runs".into(),
+                is_shared: true,
+                bytes_per_second: (rank == 0).then_some(5e8),
+                refused: None,
+            },
+            alike: [("build".to_string(), "0.1.0 (ab)".to_string())].into(),
+        };
+        (0..4).map(one).collect()
+    }
+
+    const NEEDS: Needs =
+        Needs { open_files: 1024, shm: Some(Bytes(1 << 20)), checkpoint: Some(Bytes(1 << 30)) };
+
+    #[test]
+    fn nothing_is_found_waynothing_is_wrong() {
+        let found = checks(&hosts(), &NEEDS);
+        assert!(found.iter().all(|check| check.state == State::Fine), "{found:?}");
+        let text = table(&hosts());
+        for part in [
+            "\n1     b     2-3    10.0.0.2    eth0, packets 1500",
+            "+4.0 ms",
+            "writes 476.8 MiB/s",
+            "host 0  -",
+        ] {
+            assert!(text.contains(part), "{part:?}: {text}");
+        }
+    }
+
+    /// What is done to the hosts, and what must be found then.
+    type Case = (fn(&mut [Facts]), &'static str, State, &'static str);
+
+    const OF_HOSTS: [Case; 10] = [
+        (
+            |all| drop(all[3].alike.insert("build".into(), "0.1.0 (cd)".into())),
+            "ranks-differ",
+            State::Problem,
+            "build is 0.1.0 (ab) on rank 0 and 0.1.0 (cd) on rank 3",
+        ),
+        (
+            |all| all[2].network.clock_seconds = -86_400.0,
+            "ranks-clocks",
+            State::Note,
+            "the clock of host 1 (b) is 86400.0 s late against that of rank 0's host",
+        ),
+        (
+            |all| all[2].interface.mtu_bytes = Some(9000),
+            "ranks-mtu",
+            State::Note,
+            "1500 on eth0 of host 0 (a), 9000 on eth0 of host 1 (b)",
+        ),
+        (
+            |all| all[3].limits.open_files = Some(256),
+            "machine-open-files",
+            State::Problem,
+            "host 1 (b): ulimit -n 256, and the run may need 1024",
+        ),
+        (
+            |all| all[1].limits.processes = Some(64),
+            "machine-processes",
+            State::Problem,
+            "host 0 (a): ulimit -u 64",
+        ),
+        (
+            |all| all[2].shared_memory.free_bytes = Some(1000),
+            "machine-shared-memory",
+            State::Problem,
+            "host 1 (b): 1000 B free in /dev/shm, and the run plans 1.0 MiB",
+        ),
+        (
+            |all| all[2].directory.is_shared = false,
+            "ranks-directory",
+            State::Note,
+            "/runs of rank 0's host, which writes it, is not seen by host 1",
+        ),
+        (
+            |all| all[0].directory.refused = Some("read-only".into()),
+            "run-dir-unwritable",
+            State::Problem,
+            "/runs on rank 0's host: read-only",
+        ),
+        (
+            |all| all[0].directory.bytes_per_second = Some(1e7),
+            "ranks-directory-slow",
+            State::Note,
+            "107.4 s for a checkpoint of 1.0 GiB",
+        ),
+        (
+            |all| all[2].network.reads[0].bytes_per_second = 2e7,
+            "ranks-paths-uneven",
+            State::Note,
+            "from host 0 to host 1 pass 19.1 MiB/s, over the fastest path 95.4 MiB/s",
+        ),
+    ];
+
+    #[test]
+    fn what_is_wrong_is_found_and_named() {
+        for (break_it, slug, state, words) in OF_HOSTS {
+            let mut all = hosts();
+            break_it(&mut all);
+            let found: Vec<Check> =
+                checks(&all, &NEEDS).into_iter().filter(|check| check.state != State::Fine).collect();
+            assert_eq!(found.len(), 1, "{slug}: {found:?}");
+            assert_eq!((found[0].slug, found[0].state), (slug, state));
+            assert!(found[0].finding.contains(words), "{words:?}: {}", found[0].finding);
+        }
+    }
+
+    #[test]
+    fn a_clock_is_as_exact_as_the_path_to_it() {
+        let mut all = hosts();
+        (all[2].network.clock_seconds, all[2].network.clock_within_seconds) = (1.2, 0.3);
+        assert!(checks(&all, &NEEDS).iter().all(|check| check.state == State::Fine));
+    }
+
+    #[test]
+    fn many_hosts_show_their_slowest_paths() {
+        let mut all = Vec::new();
+        for host in 0..9 {
+            let mut facts = hosts().swap_remove(0);
+            (facts.host, facts.rank) = (host, host);
+            facts.network.reads = vec![Read {
+                from_host: (host + 1) % 9,
+                round_trip_seconds: 0.001,
+                bytes_per_second: 1e8 + f64::from(host),
+            }];
+            all.push(facts);
+        }
+        let text = table(&all);
+        assert!(
+            text.contains("the slowest of 9 paths\n  host 0 reads of host 1: 95.4 MiB/s, 1.00 ms\n"),
+            "{text}"
+        );
+    }
+}
