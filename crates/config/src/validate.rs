@@ -51,6 +51,7 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
     memory(&run.memory, at)?;
     not_zero(run.checkpoint.every, at, "checkpoint.every")?;
     not_zero(Some(run.checkpoint.keep), at, "checkpoint.keep")?;
+    in_range(run.checkpoint.stall_seconds_max, 1e-3, 86_400.0, at, "checkpoint.stall_seconds_max")?;
     if run.checkpoint.keep_bytes.is_some_and(|limit| limit.0.0 == 0) {
         return Err(bad_value(at, "checkpoint.keep_bytes", 0, "bytes above 0, such as \"60GiB\""));
     }

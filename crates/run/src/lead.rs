@@ -12,6 +12,7 @@ use crate::report;
 use crate::resume::{Fingerprint, Good};
 use crate::run_dir::RunDir;
 use crate::several::check_others;
+use crate::stall::Stall;
 use crate::status::Doing;
 use crate::track::Tracking;
 use crate::vitals::{Verdict, Vitals};
@@ -22,7 +23,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::Scope;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The part of a run that differs between language models and policies in environments.
 pub trait Job<'scope> {
@@ -384,6 +385,8 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         savers: Savers,
     ) -> Result<()> {
         self.part(Doing::Save, step);
+        let limit = Duration::from_secs_f64(self.run.checkpoint.stall_seconds_max);
+        let stall = Stall::begin(step, limit);
         self.settle()?;
         let mut progress = self.progress.clone();
         progress.saved_step = Some(step);
@@ -409,6 +412,9 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         };
         self.progress.saved_step = Some(step);
         self.progress.best = best;
+        if let Some(error) = stall.end() {
+            self.say(&Event::Warning(WarningEvent::of(&error, step)))?;
+        }
         match done {
             Some(path) => self.say(&Event::Saved { step, path }),
             None => Ok(()),

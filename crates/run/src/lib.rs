@@ -20,6 +20,7 @@ pub mod scores;
 mod sent;
 pub mod several;
 pub mod shareable;
+mod stall;
 pub mod status;
 pub mod supervise;
 pub mod track;

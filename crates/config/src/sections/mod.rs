@@ -427,11 +427,13 @@ pub struct Checkpoint {
     /// How many bytes of them are kept; the newest and the best are kept in any case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_bytes: Option<ByteSize>,
+    /// Seconds that the run may wait for a checkpoint before it warns.
+    pub stall_seconds_max: f64,
 }
 
 impl Default for Checkpoint {
     fn default() -> Checkpoint {
-        Checkpoint { every: None, keep: 2, keep_bytes: None }
+        Checkpoint { every: None, keep: 2, keep_bytes: None, stall_seconds_max: 60.0 }
     }
 }
 
