@@ -46,7 +46,7 @@ pub use experts_adapter::{AdaptExpertsBackward, EXPERTS_BLOCKS_MAX, ExpertsAdapt
 pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, PANEL, matrix_elements};
 pub use nf4::{NF4_BLOCK, Nf4, nf4_elements};
 pub use op::{Device, Op};
-pub use pieces::{BUCKET_ELEMENTS_MAX, Owned, PIECES, Run};
+pub use pieces::{BUCKET_ELEMENTS_MAX, Owned, PIECES, PORTION_BYTES, Run, portions};
 pub use update::Update;
 
 /// Slots of the arena through which offloaded weights and states pass.

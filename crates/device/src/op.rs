@@ -3,6 +3,7 @@
 
 use crate::claims::{Access, Claim, Operand, Uses};
 use crate::nf4;
+use crate::pieces::portions;
 use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, AttentionBackward,
     Backend, Batch, Blocks, Checked, Coded, Codes, DeltaInputs, DeltaInputsBackward, DeltaRule,
@@ -292,8 +293,10 @@ operations! {
             let trade = self.trade();
             let is_traded = |rank: usize| trade.is_some_and(|trade| trade.is_with(rank));
             let of = |(from, _): &(Buf<'a>, Buf<'a>)| is_traded(from.rank().expect("another rank's"));
-            for (from, to) in taken.iter().filter(|copy| !of(copy)) {
-                self.accumulate(*from, *to, false);
+            let near: Vec<_> = taken.iter().copied().filter(|copy| !of(copy)).collect();
+            for portion in portions(&near, |(from, _)| from.bytes()) {
+                self.prefetch(&mut portion.iter().map(|(from, _)| *from));
+                portion.iter().for_each(|(from, to)| self.accumulate(*from, *to, false));
             }
             let Some(trade) = trade else { return };
             let taken: Vec<_> = taken.iter().copied().filter(of).collect();

@@ -54,8 +54,42 @@ impl Run {
     }
 }
 
+/// Bytes of other hosts' ranks that are brought at once, where they are copied as soon as they have come; one buffer may be larger.
+pub const PORTION_BYTES: u64 = 256 << 20;
+
+/// Splits what is to be brought into portions of at most `PORTION_BYTES`, of one item at least.
+pub fn portions<'x, T>(all: &'x [T], bytes: impl Fn(&T) -> u64 + 'x) -> impl Iterator<Item = &'x [T]> {
+    let mut rest = all;
+    std::iter::from_fn(move || {
+        let mut sum = 0;
+        let fits = |item: &&T| {
+            sum += bytes(item);
+            sum <= PORTION_BYTES
+        };
+        let len = rest.iter().take_while(fits).count().max(1).min(rest.len());
+        let (portion, after) = rest.split_at(len);
+        rest = after;
+        (!portion.is_empty()).then_some(portion)
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn portions_are_all_of_it_in_order() {
+        let (half, whole) = (PORTION_BYTES / 2, PORTION_BYTES);
+        for (all, expect) in [
+            (vec![], vec![]),
+            (vec![1, 2, 3], vec![3]),
+            (vec![half, half, 1], vec![2, 1]),
+            (vec![3 * whole, 1, whole, 1], vec![1, 1, 1, 1]),
+        ] {
+            let found: Vec<&[u64]> = portions(&all, |bytes| *bytes).collect();
+            assert_eq!(found.iter().map(|portion| portion.len()).collect::<Vec<_>>(), expect, "{all:?}");
+            assert_eq!(found.concat(), all);
+        }
+    }
+
     use super::*;
 
     #[test]

@@ -74,6 +74,11 @@ impl<'a> Buf<'a> {
         self.home
     }
 
+    /// Returns the bytes that its elements take.
+    pub fn bytes(self) -> u64 {
+        self.len as u64 * self.dtype.bytes()
+    }
+
     /// Whether the region is in the device's host memory.
     pub fn is_offloaded(self) -> bool {
         self.home == Home::Offloaded

@@ -1,7 +1,8 @@
 //! A copy of parts of another process's memory, where both are on different hosts.
 
 use crate::{Mapping, shared_file};
-use plimsoll_base::{Bytes, Result};
+use plimsoll_base::{Bytes, Error, Result};
+use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
 use std::ops::Range;
 
@@ -31,6 +32,16 @@ impl Mirror {
         Mapping::of_another(&self.file, self.bytes)
     }
 
+    /// Gives all its pages back: it holds zeros again.
+    ///
+    /// Errors: `host-allocation-failed` when the system refuses.
+    pub fn clear(&mut self) -> Result<()> {
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&self.file, how, 0, self.mapping.len() as u64).map_err(|err| {
+            Error::new("host-allocation-failed", format!("giving back memory of {}: {err}", self.bytes))
+        })
+    }
+
     /// Returns bytes of it, to write what was copied. Who reads a view must not read them meanwhile. Panics beyond its end.
     pub fn part(&mut self, range: Range<u64>) -> &mut [u8] {
         let (start, len) = (range.start as usize, (range.end - range.start) as usize);
@@ -44,6 +55,7 @@ impl Mirror {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn a_view_shows_what_was_copied() {
@@ -53,7 +65,11 @@ mod tests {
         // SAFETY: the mapping is len bytes long and only this test uses it.
         let bytes = unsafe { std::slice::from_raw_parts(view.base(), view.len()) };
         assert_eq!((&bytes[4_999_999..5_000_004], bytes.len()), (&[0, 1, 2, 3, 0][..], 8 << 20));
-        let kept = mirror.file.metadata().map(|it| std::os::unix::fs::MetadataExt::blocks(&it)).unwrap();
-        assert!(kept <= 4096, "{kept} blocks");
+        let kept = |mirror: &Mirror| mirror.file.metadata().map(|it| it.blocks()).unwrap();
+        assert!((1..=4096).contains(&kept(&mirror)), "{} blocks", kept(&mirror));
+        mirror.clear().unwrap();
+        assert_eq!((kept(&mirror), bytes[5_000_000]), (0, 0));
+        mirror.part(0..1)[0] = 7;
+        assert_eq!(bytes[0], 7);
     }
 }

@@ -13,7 +13,7 @@ use crate::params::{ParamKind, ParamTable};
 use crate::pass::Pass;
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
-use plimsoll_device::{Device, MatrixLayout, Run};
+use plimsoll_device::{Device, MatrixLayout, Run, portions};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
 use std::ops::Range;
 
@@ -86,8 +86,7 @@ impl<'p> Streamed<'p> {
             copies(source, part, buf.slice(at as usize, len))
         });
         dev.offload_begin();
-        dev.prefetch(&mut parts.clone().map(|(from, _)| from));
-        dev.offload_in(LAYER_SLOTS, &mut { parts });
+        bring(dev, LAYER_SLOTS, parts);
         dev.offload_wait(LAYER_SLOTS);
         let dtype = buf.dtype();
         let params = Params::bind_ends(spec, table, dtype, buf, first.end..last.start);
@@ -155,9 +154,7 @@ impl<'p> Streamed<'p> {
 
     fn bring(&self, dev: &dyn Device, index: usize) {
         let part = layer(self.table, index as u32);
-        let mut parts = copies(self.source, part, self.slot(index));
-        dev.prefetch(&mut parts.clone().map(|(from, _)| from));
-        dev.offload_in(index % LAYER_SLOTS, &mut parts);
+        bring(dev, index % LAYER_SLOTS, copies(self.source, part, self.slot(index)));
     }
 
     fn layer_params(&self, index: usize) -> LayerParams<'p> {
@@ -166,6 +163,15 @@ impl<'p> Streamed<'p> {
         LayerParams::bind(self.table, layout, index as u32, |param| {
             self.slot(index).slice((param.offset - start) as usize, param.elements as usize)
         })
+    }
+}
+
+/// Begins copies into a slot, of other hosts' ranks a portion after the other.
+fn bring<'p>(dev: &dyn Device, slot: usize, copies: impl Iterator<Item = (Buf<'p>, Buf<'p>)>) {
+    let copies: Vec<_> = copies.collect();
+    for portion in portions(&copies, |(from, _)| from.bytes()) {
+        dev.prefetch(&mut portion.iter().map(|(from, _)| *from));
+        dev.offload_in(slot, &mut portion.iter().copied());
     }
 }
 

@@ -10,7 +10,7 @@ use plimsoll_base::{Bytes, ModelSpec, Result};
 use plimsoll_config::{Auto, Exchange};
 use plimsoll_cpu::CpuDevice;
 use plimsoll_cuda::{CudaDevice, FAR_BYTES, ScratchLimits, graph_bytes, nccl_bytes};
-use plimsoll_device::DeviceKind;
+use plimsoll_device::{DeviceKind, PORTION_BYTES};
 use plimsoll_files::Head;
 use plimsoll_memory::{Layout, Place, Pool};
 use plimsoll_model::{Mode, PassLimits, adapters_layout, rope};
@@ -43,6 +43,8 @@ const TEXT_BYTES_PER_TOKEN: u64 = 6;
 const SUPERVISOR: Bytes = Bytes::mib(12);
 /// That of one of several ranks, which speaks with the others: measured at 15.3 MiB in test builds.
 const SUPERVISOR_OF_A_RANK: Bytes = Bytes::mib(17);
+/// Buffers of other hosts' ranks do not fill their pages.
+const PAGES_APART: u64 = 16 << 20;
 /// A rank's part of the window through which ranks exchange numbers: `ranks::Group`.
 const WINDOW_OF_A_RANK: u64 = 260 << 10;
 /// A token of a sample that ranks exchange: an id, a log-probability and its text, twice while messages are gathered or read, and its text
@@ -244,10 +246,18 @@ impl RunShape {
             let rows = update.pass.limits.rows as u64 * (4 * u64::from(role.spec.hidden) + 4);
             Some(elements * (4 + role.weights.bytes()) + states + rows)
         };
-        let each: u64 = self.roles().into_iter().filter_map(of).sum();
-        // A card reads those of its host without the host's memory.
-        let read = if self.target.kind == DeviceKind::Cpu { share.ranks } else { hosts.far() };
-        Some(read as u64 * each + share.ranks as u64 * (WINDOW_OF_A_RANK + FAULT_AROUND))
+        let others = match self.target.kind {
+            DeviceKind::Cpu => share.ranks as u64 * self.roles().into_iter().filter_map(of).sum::<u64>(),
+            // A card reads those of its host without the host's memory, and of the others one portion after the other.
+            DeviceKind::Cuda if hosts.count > 1 => {
+                let rows = |role: RoleShape| {
+                    Some(role.update?.pass.limits.rows as u64 * 4 * u64::from(role.spec.hidden))
+                };
+                PORTION_BYTES.max(self.roles().into_iter().filter_map(rows).max().unwrap_or(0)) + PAGES_APART
+            }
+            DeviceKind::Cuda => 0,
+        };
+        Some(others + share.ranks as u64 * (WINDOW_OF_A_RANK + FAULT_AROUND))
     }
 
     /// Returns the bytes of what all ranks sampled, on its way and as it is read. Episodes bring their prompts along.

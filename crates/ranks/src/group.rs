@@ -278,14 +278,15 @@ impl Group {
     }
 
     /// Opens this rank's memory to ranks of other hosts and theirs to this one. Returns how it is read; `None` where all are on one host.
-    /// Every rank must call it. `memory`: of `bytes` bytes, as many as each rank's.
+    /// Every rank must call it. `memory`: of `bytes` bytes, as many as each rank's. `kept_max`: how much of all ranks may stay in this host's
+    /// memory, if operations copy it as soon as it has come; else it stays until the ranks meet.
     ///
     /// Errors: `ranks-unreachable`, `rank-lost`, `thread-not-started`, `host-allocation-failed`.
-    pub fn reach(&self, memory: Memory, bytes: Bytes) -> Result<Option<Arc<Reach>>> {
+    pub fn reach(&self, memory: Memory, bytes: Bytes, kept_max: Option<Bytes>) -> Result<Option<Arc<Reach>>> {
         let Some(far) = &self.far else { return Ok(None) };
         let callers = lock(&far.callers).take().expect("memory is opened once");
         let door = Door::open(callers, Arc::clone(&far.letter), memory, bytes.0)?;
-        let reach = Reach::open(&self.place, &far.letter, door, bytes, &|| self.check());
+        let reach = Reach::open(&self.place, &far.letter, door, (bytes, kept_max), &|| self.check());
         let reach = Arc::new(reach.inspect_err(|_| self.fail())?);
         let _ = far.reach.set(Arc::clone(&reach));
         // What is asked before all have met would be of memory that is not filled.

@@ -5,7 +5,7 @@ use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Auto, Exchange, RunSpec};
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_cuda::{CudaDevice, CudaOptions, NcclId, ShownArena, card_name, nccl_id, nccl_version};
-use plimsoll_device::{Away, Device, DeviceKind};
+use plimsoll_device::{Away, Device, DeviceKind, PORTION_BYTES};
 use plimsoll_files::digest;
 use plimsoll_memory::{Arena, ArenaMap, Limit, Limits, Mapping, shared_file};
 use plimsoll_plan::{Hosts, RunShape, devices, machine_limits};
@@ -54,7 +54,8 @@ fn open_card(shape: &RunShape, arena: &mut Arena, options: CudaOptions, group: &
     }
     if group.near().len() < group.ranks() {
         let shown = Memory::Shown(Box::new(Card(dev.shown()?)));
-        let reach = group.reach(shown, bytes)?.expect("ranks of other hosts");
+        let kept = Some(Bytes(PORTION_BYTES));
+        let reach = group.reach(shown, bytes, kept)?.expect("ranks of other hosts");
         let views = (0..group.ranks()).map(|rank| reach.view(rank)).collect::<Result<_>>()?;
         dev.join_far(views, Arc::new(Reached { reach, watch: group.watch() }))?;
         let exchange = shape.training.as_ref().map_or(Auto::Auto, |training| training.exchange);
@@ -114,7 +115,7 @@ fn open_cpu(shape: &RunShape, arena: &mut Arena, group: &Group) -> Result<CpuDev
     let all = group.near_gather(&own)?;
     let length = file.metadata().map_err(|err| unseen(&err))?.len();
     let memory = Memory::File(file.try_clone().map_err(|err| unseen(&err))?);
-    let reach = group.reach(memory, Bytes(length))?;
+    let reach = group.reach(memory, Bytes(length), None)?;
     let of = |rank: usize| -> Result<Option<Mapping>> {
         let Some(place) = group.near().iter().position(|near| *near == rank) else {
             return reach.as_ref().map_or(Ok(None), |reach| reach.view(rank));

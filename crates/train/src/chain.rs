@@ -7,7 +7,7 @@ use crate::optimizer::Optimizer;
 use crate::partial::Partial;
 use crate::share::{Share, landing_elements};
 use plimsoll_base::{DType, Phase, PhaseSet, Result};
-use plimsoll_device::{Device, MatrixLayout, Owned, Run};
+use plimsoll_device::{Device, MatrixLayout, Owned, Run, portions};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool};
 use plimsoll_model::{ParamKind, ParamTable};
 
@@ -115,12 +115,20 @@ impl Optimizer<'_> {
         let mut here: Vec<Buf<'_>> = Vec::with_capacity(parts.len());
         let inside = |rank: usize| self.owned_by(rank).iter().filter_map(move |owned| owned.inside(within));
         let rank = self.share().rank;
-        if dev.trade().is_none() {
-            let all = inside(rank).flat_map(|Owned { run, .. }| parts.iter().map(move |part| (part, run)));
-            dev.prefetch(&mut all.map(|(part, run)| part.elements(run.start, run.elements)));
-        }
+        let all: Vec<Owned> = inside(rank).collect();
+        let bytes = |owned: &Owned| {
+            parts.iter().map(|part| part.elements(owned.run.start, owned.run.elements).bytes()).sum()
+        };
+        let mut portions = portions(&all, bytes);
+        let mut brought = 0;
         for turn in 0..self.turns(dev, &|rank| inside(rank).count()) {
-            let own = inside(rank).nth(turn);
+            if turn == brought && dev.trade().is_none() {
+                let portion = portions.next().unwrap_or_default();
+                let runs = portion.iter().flat_map(|owned| parts.iter().map(move |part| (part, owned.run)));
+                dev.prefetch(&mut runs.map(|(part, run)| part.elements(run.start, run.elements)));
+                brought += portion.len();
+            }
+            let own = all.get(turn).copied();
             let slot = |part: &Part<'_>, len| Some(self.slot_of(landing?.slots, part.of?).slice(0, len));
             let there = |part: &Part<'p>, run: Run| part.elements(run.start, run.elements);
             let copies = own.into_iter().flat_map(|Owned { run, .. }| {

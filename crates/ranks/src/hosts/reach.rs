@@ -1,7 +1,8 @@
 //! Reading the memory of ranks on other hosts: what an operation is about to read is asked for, and lies in a copy of that rank's memory when it
 //! runs. The copy has pages only where something was read.
 //!
-//! What has come stays until the ranks meet: until then no rank writes what others read.
+//! What has come stays until the ranks meet: until then no rank writes what others read. Where operations copy it at once, as onto a card, its
+//! pages are given back once there are many.
 
 use super::dial::{Target, dial_all};
 use super::stream::{Stream, sleep};
@@ -35,6 +36,10 @@ pub struct Reach {
 struct Inside {
     /// By rank; none for those of this host.
     ranks: Vec<Option<Far>>,
+    /// How much of all ranks may stay, if operations copy it as soon as it has come; one read may be larger.
+    kept_max: Option<Bytes>,
+    /// Bytes with pages, of all ranks.
+    kept: u64,
     /// What ended the run meanwhile: operations cannot fail, so it is returned where ranks meet.
     failed: Result<()>,
 }
@@ -61,14 +66,15 @@ struct Asked {
 }
 
 impl Reach {
-    /// Dials the ranks of other hosts. `door` answers them, and all ranks must have opened theirs. `bytes`: of each rank's memory.
+    /// Dials the ranks of other hosts. `door` answers them, and all ranks must have opened theirs. `bytes`: of each rank's memory;
+    /// `kept_max`: as with `Group::reach`.
     ///
     /// Errors: `ranks-unreachable`, `host-allocation-failed`; those of `check`.
     pub(crate) fn open(
         place: &Place,
         letter: &Letter,
         door: Door,
-        bytes: Bytes,
+        (bytes, kept_max): (Bytes, Option<Bytes>),
         check: &dyn Fn() -> Result<()>,
     ) -> Result<Reach> {
         let near = place.near();
@@ -85,7 +91,7 @@ impl Reach {
             let under_way_max = (UNDER_WAY_MAX / targets.len() as u64).max(REQUEST_MAX);
             ranks[rank] = Some(Far { mirror, streams, under_way_max, brought: Vec::new() });
         }
-        Ok(Reach { inside: Mutex::new(Inside { ranks, failed: Ok(()) }), _door: door })
+        Ok(Reach { inside: Mutex::new(Inside { ranks, kept_max, kept: 0, failed: Ok(()) }), _door: door })
     }
 
     /// Maps the copy of a rank's memory, to read it; `None` for ranks of this host.
@@ -128,7 +134,25 @@ impl Reach {
 }
 
 impl Inside {
+    /// Gives back what has come before, if with what is missing of `wanted` it would be too much.
+    fn give_back(&mut self, wanted: &[(usize, Range<u64>)]) -> Result<()> {
+        let lacking = |(rank, range): &(usize, Range<u64>)| {
+            self.ranks[*rank].as_ref().map_or(0, |far| lacking(&far.brought, range))
+        };
+        let lacking: u64 = wanted.iter().map(lacking).sum();
+        if lacking > 0 && self.kept_max.is_some_and(|most| self.kept + lacking > most.0) {
+            self.kept = 0;
+            for far in self.ranks.iter_mut().flatten() {
+                far.brought.clear();
+                far.mirror.clear()?;
+            }
+        }
+        self.kept += lacking;
+        Ok(())
+    }
+
     fn bring(&mut self, wanted: &[(usize, Range<u64>)], check: &dyn Fn() -> Result<()>) -> Result<()> {
+        self.give_back(wanted)?;
         let mut missing: Vec<VecDeque<Range<u64>>> = self.ranks.iter().map(|_| VecDeque::new()).collect();
         for (rank, range) in wanted {
             if let Some(far) = &mut self.ranks[*rank] {
@@ -210,6 +234,14 @@ fn requests(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         .map(move |start| start..range.end.min(start + REQUEST_MAX))
 }
 
+/// Returns the bytes of a range that sorted ones do not have.
+fn lacking(all: &[Range<u64>], range: &Range<u64>) -> u64 {
+    let first = all.partition_point(|one| one.end <= range.start);
+    let overlaps = all[first..].iter().take_while(|one| one.start < range.end);
+    let had: u64 = overlaps.map(|one| one.end.min(range.end) - one.start.max(range.start)).sum();
+    (range.end - range.start).saturating_sub(had)
+}
+
 /// Adds a range to sorted ones that do not touch. Returns what they did not have of it.
 fn add(all: &mut Vec<Range<u64>>, range: Range<u64>) -> Vec<Range<u64>> {
     if range.is_empty() {
@@ -250,6 +282,7 @@ mod tests {
                 all.iter().map(|range| (range.start, range.end)).collect::<Vec<_>>(),
             )
         };
+        let mut had: Vec<Range<u64>> = Vec::new();
         for (range, expect, known) in [
             (10..20, &[(10, 20)][..], &[(10, 20)][..]),
             (12..18, &[], &[(10, 20)]),
@@ -260,7 +293,10 @@ mod tests {
             (0..60, &[(5, 10), (50, 60)], &[(0, 60)]),
             (7..7, &[], &[(0, 60)]),
         ] {
+            let bytes = expect.iter().map(|(start, end)| end - start).sum::<u64>();
+            assert_eq!(lacking(&had, &range), bytes, "{range:?}");
             assert_eq!(missing(range.clone()), (expect.to_vec(), known.to_vec()), "{range:?}");
+            had = known.iter().map(|(start, end)| *start..*end).collect();
         }
     }
 

@@ -74,7 +74,7 @@ pub(crate) fn measure(group: &Group, place: &Place) -> Result<Network> {
             .try_for_each(|_| (&memory).write_all(&block))
             .map_err(|err| no_memory(&err))?;
     }
-    let Some(reach) = group.reach(Memory::File(memory), Bytes(BYTES))? else { return Ok(network) };
+    let Some(reach) = group.reach(Memory::File(memory), Bytes(BYTES), None)? else { return Ok(network) };
     let reader = Reader { group, reach };
     if is_first {
         network.reads = round_trips(&reader, &firsts, own)?;

@@ -125,13 +125,11 @@ impl Role<'_> {
                 all.filter_map(|(rank, owned)| Some((updated(owned)?.of_rank(rank), updated(owned)?)));
             let taken: Vec<_> = taken.collect();
             let mut given = Vec::new();
-            match dev.trade() {
-                None => dev.prefetch(&mut taken.iter().map(|(there, _)| *there)),
-                Some(_) => given.extend(
-                    others
-                        .iter()
-                        .flat_map(|(rank, _)| of_own.iter().filter_map(updated).map(|buf| (*rank, buf))),
-                ),
+            if dev.trade().is_some() {
+                let ranks = others.iter().map(|(rank, _)| *rank);
+                given.extend(
+                    ranks.flat_map(|rank| of_own.iter().filter_map(updated).map(move |buf| (rank, buf))),
+                );
             }
             dev.exchange(&taken, &given);
         };

@@ -3,7 +3,7 @@
 
 use super::phases::enter;
 use plimsoll_base::{Bytes, Result};
-use plimsoll_device::{Device, Owned, Run};
+use plimsoll_device::{Device, Owned, Run, portions};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Buf, Overlay, Resident};
 use plimsoll_model::{CodeBufs, Decoder, ParamTable, Params, Source, load};
@@ -38,9 +38,11 @@ pub struct Loading {
 impl Elsewhere<'_> {
     /// Copies all weights into one buffer.
     pub(super) fn gather(&self, dev: &dyn Device, all: Buf<'_>) {
-        dev.prefetch(&mut self.source.iter().map(|(_, part)| *part));
-        for (run, part) in &self.source {
-            dev.accumulate(*part, all.slice(run.start as usize, part.len()), false);
+        for portion in portions(&self.source, |(_, part)| part.bytes()) {
+            dev.prefetch(&mut portion.iter().map(|(_, part)| *part));
+            for (run, part) in portion {
+                dev.accumulate(*part, all.slice(run.start as usize, part.len()), false);
+            }
         }
     }
 }
