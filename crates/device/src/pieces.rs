@@ -55,7 +55,7 @@ impl Run {
 }
 
 /// Bytes of other hosts' ranks that are brought at once, where they are copied as soon as they have come; one buffer may be larger.
-pub const PORTION_BYTES: u64 = 256 << 20;
+pub const PORTION_BYTES: u64 = 128 << 20;
 
 /// Splits what is to be brought into portions of at most `PORTION_BYTES`, of one item at least.
 pub fn portions<'x, T>(all: &'x [T], bytes: impl Fn(&T) -> u64 + 'x) -> impl Iterator<Item = &'x [T]> {

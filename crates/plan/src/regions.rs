@@ -253,7 +253,9 @@ impl RunShape {
                 let rows = |role: RoleShape| {
                     Some(role.update?.pass.limits.rows as u64 * 4 * u64::from(role.spec.hidden))
                 };
-                PORTION_BYTES.max(self.roles().into_iter().filter_map(rows).max().unwrap_or(0)) + PAGES_APART
+                let largest = self.roles().into_iter().filter_map(rows).max().unwrap_or(0);
+                // Mapped twice, to be written and to be read: the system counts both.
+                2 * PORTION_BYTES.max(largest) + PAGES_APART
             }
             DeviceKind::Cuda => 0,
         };
