@@ -1,9 +1,11 @@
 """Carries frames between two interfaces and holds each for a time: a long path, where the kernel has no netem.
 
-Used by sockets.sh as root, in a namespace of its own: delay.py ONE OTHER MILLISECONDS. Frames must be no larger than the interfaces' MTU
+Used by sockets.sh and bad_network.sh as root, in a namespace of its own: delay.py ONE OTHER MILLISECONDS [LOST]. LOST is the part of
+frames that is lost. Frames must be no larger than the interfaces' MTU
 and have their checksums: `ethtool -K DEV tx off tso off gso off gro off` at all ends.
 """
 
+import random
 import select
 import socket
 import sys
@@ -35,6 +37,7 @@ def opened(name):
 def main():
     ends = [opened(sys.argv[1]), opened(sys.argv[2])]
     hold = float(sys.argv[3]) / 1e3
+    lost = float(sys.argv[4]) if len(sys.argv) > 4 else 0.0
     waiting = [deque(), deque()]
     while True:
         moved = False
@@ -46,7 +49,7 @@ def main():
                     if source[2] == socket.PACKET_OUTGOING:
                         continue
                     moved = True
-                    if len(waiting[at]) < FRAMES_MAX:
+                    if len(waiting[at]) < FRAMES_MAX and random.random() >= lost:
                         waiting[at].append((time.monotonic() + hold, frame))
             except BlockingIOError:
                 pass
