@@ -161,6 +161,7 @@ fn unused(run: &RunFile, at: &Provenance) -> Result<()> {
         "train.micro_batch_tokens",
         "train.cut_multiple",
         "train.grad_dtype",
+        "train.gradient_wire",
         "train.optimizer_dtype",
         "train.recompute",
         "loss.aggregation",

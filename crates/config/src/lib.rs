@@ -55,9 +55,9 @@ pub use sections::{
 pub use sources::no_rows_to_filter;
 pub use spec::{Choices, LoraSpec, ModelReward, RolloutSpec, RunSpec, TrainSpec};
 pub use values::{
-    Auto, ByteSize, Credit, CriticLearns, Curriculum, DynamicSampling, Exchange, Expecting, KlIn, LossType,
-    ModelDtype, Network, Offload, OnFull, OptimizerDtype, Overlong, Positions, Recompute, RewardFailure,
-    RunDevice, Schedule, Signature, TrackMode, Tracker, TrainOn, WorkerGpu,
+    Auto, ByteSize, Credit, CriticLearns, Curriculum, DynamicSampling, Exchange, Expecting, GradientWire,
+    KlIn, LossType, ModelDtype, Network, Offload, OnFull, OptimizerDtype, Overlong, Positions, Recompute,
+    RewardFailure, RunDevice, Schedule, Signature, TrackMode, Tracker, TrainOn, WorkerGpu,
 };
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::limits::{bad_value, contradiction, in_range};
 use super::provenance::{Origin, Provenance, Source};
 use super::sections::{Lora, RunFile};
 use super::tree::{Node, Table, Value};
-use super::values::{Auto, ModelDtype, Offload, OptimizerDtype};
+use super::values::{Auto, GradientWire, ModelDtype, Offload, OptimizerDtype};
 use crate::Trains;
 use plimsoll_base::{Error, LoraShape, LoraTarget, LoraTargets, Quantization, Result, shown};
 
@@ -241,6 +241,7 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     }
     let dtypes = [
         ("train.grad_dtype", run.train.grad_dtype == Auto::Value(ModelDtype::Bf16)),
+        ("train.gradient_wire", run.train.gradient_wire == GradientWire::Bf16),
         (
             "train.optimizer_dtype",
             run.train.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::F32),

@@ -4,8 +4,8 @@
 use crate::rewards::reward_specs;
 use crate::{
     Auto, ByteSize, Checkpoint, Critic, CriticLearns, Data, Distill, Environment, Eval, EvalMetric, Exchange,
-    Lora, Loss, LossType, ModelDtype, ModelOptions, Objective, Offload, OnFull, OptimizerDtype, Recompute,
-    Reward, Rollout, RunDevice, RunFile, Schedule, Track, Train, VerbFile,
+    GradientWire, Lora, Loss, LossType, ModelDtype, ModelOptions, Objective, Offload, OnFull, OptimizerDtype,
+    Recompute, Reward, Rollout, RunDevice, RunFile, Schedule, Track, Train, VerbFile,
 };
 use plimsoll_algo::method::{LearnsFrom, Method, Needs, Reference};
 use plimsoll_algo::preference::PreferenceLoss;
@@ -149,6 +149,7 @@ pub struct Choices {
     /// Token limit of one forward pass in training.
     pub micro_batch_tokens: Auto<u32>,
     pub grad_dtype: Auto<ModelDtype>,
+    pub gradient_wire: GradientWire,
     pub optimizer_dtype: Auto<OptimizerDtype>,
     /// What the backward pass computes again.
     pub recompute: Auto<Recompute>,
@@ -367,6 +368,7 @@ impl Choices {
         Choices {
             micro_batch_tokens: run.train.micro_batch_tokens,
             grad_dtype: run.train.grad_dtype,
+            gradient_wire: run.train.gradient_wire,
             optimizer_dtype: run.train.optimizer_dtype,
             recompute: run.train.recompute,
             merge: run.lora.as_ref().map_or(Auto::Value(false), |lora| lora.merge),

@@ -394,6 +394,7 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
     let flops =
         rows * model.row(mean_context(work)) * (passes + again) + heads * model.head_flops * (passes + 1.0);
     let grads = model.parameters * training.dtypes.grads.bytes() as f64;
+    let sent = training.dtypes.partial.unwrap_or(training.dtypes.grads).bytes() as f64 * model.parameters;
     // A micro-batch reads the weights in both directions, and reads and writes the gradients.
     let micro_batch = (2.0 * model.weight_bytes + 2.0 * grads) / rates.bandwidth + rates.micro_batch_s;
     let recomputed = match training.recompute {
@@ -419,7 +420,7 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
         + micro_batches * (micro_batch + gathered)
         + recomputed
         + optimizer;
-    alone + exchanged(work, model, (grads, micro_batches), alone, rates)
+    alone + exchanged(work, model, (sent, micro_batches), alone, rates)
 }
 
 /// Returns the seconds that ranks take longer than one with its share of the work: partial gradients of each micro-batch
@@ -483,6 +484,7 @@ mod tests {
         let dtypes = plimsoll_train::StateDTypes {
             weights: DType::Bf16,
             grads: DType::Bf16,
+            partial: None,
             optimizer: OptimizerDType::Bf16,
         };
         let pack = PackLimits { micro_batch_tokens, prompt_tokens: 46, segments: 40, has_states: false };

@@ -48,7 +48,7 @@ impl UpdateShape {
     fn of_adapters(self) -> UpdateShape {
         let (grads, optimizer) = (DType::F32, OptimizerDType::F32);
         UpdateShape {
-            dtypes: StateDTypes { grads, optimizer, ..self.dtypes },
+            dtypes: StateDTypes { grads, partial: None, optimizer, ..self.dtypes },
             offloads_states: false,
             ..self
         }
@@ -199,7 +199,15 @@ impl RoleShape {
             layout.extend(optimizer_layout(name, &table, dtypes, pool, phase, offloads_states, share.ranks)?);
             if share.ranks > 1 && self.target.kind == DeviceKind::Cuda {
                 let (ranks, rows) = ((share.ranks, spread), (pass.limits.rows, self.spec.hidden));
-                layout.extend(landing_layout(name, &table, pool, phase, dtypes.grads, ranks, rows)?);
+                layout.extend(landing_layout(
+                    name,
+                    &table,
+                    pool,
+                    phase,
+                    dtypes.partial_on(table.device, share.ranks),
+                    ranks,
+                    rows,
+                )?);
             }
         }
         Ok(layout)

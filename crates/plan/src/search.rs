@@ -16,8 +16,8 @@ use crate::shape::{Offload, RunShape, Scoring, Training};
 use crate::work::{check_sizes, response_tokens, work};
 use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_config::{
-    Auto, ByteSize, LearnsFrom, Offload as RunOffload, OnFull as RunOnFull, OptimizerDtype as RunOptimizer,
-    Recompute as RunRecompute, RunSpec,
+    Auto, ByteSize, GradientWire, LearnsFrom, Offload as RunOffload, OnFull as RunOnFull,
+    OptimizerDtype as RunOptimizer, Recompute as RunRecompute, RunSpec,
 };
 use plimsoll_cuda::Held;
 use plimsoll_device::DeviceKind;
@@ -185,10 +185,13 @@ impl Planner<'_> {
         check_sizes(run, self.facts)?;
         let axes = self.axes(run);
         let ranks = self.facts.share.ranks;
-        if ranks > 1 && run.choices.offloads(RunOffload::Optimizer) {
-            let message = format!(
-                "memory.offload = [\"optimizer\"] with {ranks} ranks: each has its part of the states alone"
-            );
+        if self.is_chained(run) && run.choices.offloads(RunOffload::Optimizer) {
+            let message = match ranks {
+                1 => "memory.offload = [\"optimizer\"] with train.gradient_wire = \"bf16\"".to_string(),
+                ranks => format!(
+                    "memory.offload = [\"optimizer\"] with {ranks} ranks: each has its part of the states alone"
+                ),
+            };
             return Err(Error::usage("ranks-method", message)
                 .hint("set memory.offload = [] or [\"reference\"], or plan one rank"));
         }
@@ -244,7 +247,7 @@ impl Planner<'_> {
     fn least(&self, run: &RunSpec, axes: &Axes) -> Result<(Candidate, Plan)> {
         let mut least: Option<((u64, u64), Candidate, Plan)> = None;
         let smallest = axes.smallest();
-        let first = if self.facts.share.ranks > 1 { 0 } else { smallest[OFFLOAD] };
+        let first = if self.is_chained(run) { 0 } else { smallest[OFFLOAD] };
         let last = smallest[RECOMPUTE];
         let levels = last - usize::from(axes.moves_inputs(smallest) && last > 0)..=last;
         let points = (first..axes.offload.len()).flat_map(|index| levels.clone().map(move |l| (index, l)));
@@ -337,6 +340,11 @@ impl Planner<'_> {
         }
     }
 
+    /// Whether each micro-batch's gradient is formed by itself: then states stay where the sums are.
+    fn is_chained(&self, run: &RunSpec) -> bool {
+        self.facts.share.ranks > 1 || partial_of(run).is_some()
+    }
+
     /// Returns what `"auto"` may move to the host's memory: nothing on a CPU, whose memory that is.
     fn offloads(&self, run: &RunSpec) -> Vec<Offload> {
         let of = |optimizer: bool, reference: bool| Offload { optimizer, reference, weights: false };
@@ -346,7 +354,7 @@ impl Planner<'_> {
         if self.facts.share.ranks > 1 {
             return self.spreads(run, reference);
         }
-        match (&run.choices.offload, self.kind) {
+        let mut offloads = match (&run.choices.offload, self.kind) {
             (Auto::Value(list), _) => {
                 let lies = |what| list.contains(&what);
                 vec![of(states && lies(RunOffload::Optimizer), reference && lies(RunOffload::Reference))]
@@ -357,7 +365,9 @@ impl Planner<'_> {
                 vec![of(false, false), of(false, true), of(true, false), of(true, true)]
             }
             (Auto::Auto, DeviceKind::Cuda) => vec![of(false, false), of(true, false)],
-        }
+        };
+        offloads.retain(|offload| !offload.optimizer || !self.is_chained(run));
+        offloads
     }
 
     fn micro_batches(&self, run: &RunSpec) -> Vec<usize> {
@@ -421,7 +431,7 @@ impl Planner<'_> {
         };
         let segments = PackLimits::segments_of(knobs.micro_batch_tokens, packed.0, packed.1);
         Training {
-            dtypes: StateDTypes { weights, grads, optimizer },
+            dtypes: StateDTypes { weights, grads, partial: partial_of(run), optimizer },
             pack: PackLimits {
                 micro_batch_tokens: knobs.micro_batch_tokens,
                 prompt_tokens: self.facts.prompt_tokens,
@@ -562,4 +572,9 @@ fn on_full(how: RunOnFull) -> OnFull {
         RunOnFull::WorstCase => OnFull::WorstCase,
         RunOnFull::Preempt => OnFull::Preempt,
     }
+}
+
+/// Returns what the run file rounds each micro-batch's gradient to.
+fn partial_of(run: &RunSpec) -> Option<DType> {
+    (run.choices.gradient_wire == GradientWire::Bf16).then_some(DType::Bf16)
 }

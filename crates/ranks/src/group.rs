@@ -10,6 +10,7 @@
 
 use crate::hosts::{Between, Callers, Door, Letter, Memory, OPEN_MAX, Reach};
 use crate::place::Place;
+use crate::window::memory_file;
 use plimsoll_base::{Bytes, Error, Exit, Result};
 use plimsoll_memory::SharedWords;
 use std::fs::{File, OpenOptions};
@@ -122,6 +123,13 @@ impl Group {
     /// The same over a file in memory, for ranks of one host; for tests.
     pub fn on_one_host(rank: usize, ranks: usize, file: &File) -> Result<Group> {
         Group::over(Place::on_one_host(rank as u32, ranks as u32, std::path::PathBuf::new()), file)
+    }
+
+    /// Returns a group of one rank.
+    ///
+    /// Errors: `ranks-window`, `host-allocation-failed`.
+    pub fn alone() -> Result<Group> {
+        Group::on_one_host(0, 1, &memory_file("plimsoll-alone", Group::window_bytes(1))?)
     }
 
     fn over(place: Place, file: &File) -> Result<Group> {

@@ -28,7 +28,7 @@ enum Save {
 fn plan(optimizer: OptimizerDType, grads: DType, save: Save) -> Plan {
     let spec = ModelSpec::preset("baichuan-13b").expect("a preset");
     let table = ParamTable::new(&spec, DeviceKind::Cuda, DType::Bf16);
-    let dtypes = StateDTypes { weights: DType::Bf16, grads, optimizer };
+    let dtypes = StateDTypes { weights: DType::Bf16, grads, partial: None, optimizer };
     let mut layout = Layout::new();
     for (role, processes) in [("actor", ACTOR_PROCESSES), ("critic", CRITIC_PROCESSES)] {
         // The GPUs hold the weights of all four roles; the host holds what Adam works on.

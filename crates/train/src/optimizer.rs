@@ -29,6 +29,8 @@ pub enum OptimizerDType {
 pub struct StateDTypes {
     pub weights: DType,
     pub grads: DType,
+    /// To which a micro-batch's gradient is rounded before it is added, wherever it was computed; `None` where one rank adds it as it comes.
+    pub partial: Option<DType>,
     /// AdamW's moments.
     pub optimizer: OptimizerDType,
 }
@@ -59,6 +61,17 @@ impl StateDTypes {
     /// True if moments are codes.
     fn has_scales(self) -> bool {
         self.optimizer == OptimizerDType::Int8
+    }
+
+    /// True if each micro-batch's gradient is formed by itself, and then added to the sum.
+    pub fn is_chained(self, ranks: usize) -> bool {
+        ranks > 1 || self.partial.is_some()
+    }
+
+    /// Returns the dtype of a micro-batch's gradient: on one rank that of the sum, to which it is added.
+    pub fn partial_on(self, device: DeviceKind, ranks: usize) -> DType {
+        let of_ranks = if ranks > 1 && device == DeviceKind::Cpu { DType::F32 } else { self.grads };
+        self.partial.unwrap_or(of_ranks)
     }
 
     /// True if an f32 copy of the weights is kept.
@@ -97,17 +110,17 @@ pub fn layout(
     is_offloaded: bool,
     ranks: usize,
 ) -> Result<Layout> {
-    assert!(ranks == 1 || !is_offloaded, "a plan for several ranks offloads no states");
+    assert!(!dtypes.is_chained(ranks) || !is_offloaded, "a plan for several ranks offloads no states");
     let (all, [m, v]) = (shard_elements(table, ranks), dtypes.moments());
     let mut layout = Layout::new();
     let update = PhaseSet::of(&[phase]);
-    let grads = if ranks > 1 && table.device == DeviceKind::Cpu { DType::F32 } else { dtypes.grads };
-    if ranks > 1 && table.find(ParamKind::Embed, 0).is_some() {
+    let (grads, is_chained) = (dtypes.partial_on(table.device, ranks), dtypes.is_chained(ranks));
+    if is_chained && table.find(ParamKind::Embed, 0).is_some() {
         layout.extend(partial::layout(role, table, pool, update, grads)?);
     } else {
         layout.arena(&format!("{role}.grads"), "train", pool, update, &[table.elements], grads)?;
     }
-    if ranks > 1 {
+    if is_chained {
         layout.arena(&format!("{role}.shard"), "train", pool, update, &[all], dtypes.grads)?;
         layout.extend(passage_layout(role, table, pool, update)?);
     }

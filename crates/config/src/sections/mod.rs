@@ -298,6 +298,9 @@ pub struct Train {
     /// Storage of accumulated gradients.
     #[serde(default)]
     pub grad_dtype: Auto<ModelDtype>,
+    /// What each micro-batch's gradient is rounded to before it is added, on one rank as on many: in bf16 ranks send each other half the bytes.
+    #[serde(default)]
+    pub gradient_wire: GradientWire,
     /// Storage of optimizer states.
     #[serde(default)]
     pub optimizer_dtype: Auto<OptimizerDtype>,
@@ -352,6 +355,7 @@ impl Train {
             weight_decay: 0.0,
             grad_clip: 1.0,
             grad_dtype: Auto::Auto,
+            gradient_wire: GradientWire::default(),
             optimizer_dtype: Auto::Auto,
             recompute: Auto::Auto,
             dead_steps_max: dead_steps(),

@@ -94,6 +94,7 @@ fn the_number_of_ranks_changes_no_bit() {
         ("spread", &["loss.kl_coef=0.05", "memory.offload=[\"reference\"]", "train.steps=3"]),
         ("ppo-stage-3", &["method=ppo", "run.zero_stage=3", "loss.kl_coef=0.05"]),
         ("stage-3", &["loss.kl_coef=0.05", "run.zero_stage=3", "train.recompute=layer", "train.steps=3"]),
+        ("wire", &["train.gradient_wire=bf16", "run.zero_stage=3", "train.steps=3"]),
         // Held-out prompts come again, and are then dealt by the lengths of their responses.
         (
             "again",

@@ -279,6 +279,12 @@ impl<'a> Role<'a> {
     ) -> Result<UpdateStats> {
         let Passes { dev, group, overlay, packer, .. } = with;
         let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
+        // A sum of gradients that are rounded one by one is that of several ranks, of which there is one.
+        let alone = match self.update_shape().dtypes.partial.filter(|_| group.is_none()) {
+            Some(_) => Some(Group::alone()?),
+            None => None,
+        };
+        let group = group.or(alone.as_ref());
         let (sum, stats) = match group {
             None => self.gradients(dev, &phase, packer, buffers, of)?,
             Some(group) => self.chained(dev, &phase, packer, buffers, of, group)?,

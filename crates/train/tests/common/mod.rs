@@ -393,7 +393,7 @@ impl<'a> Parts<'a> {
 
 /// f32 states, gradients of f32.
 pub fn dtypes(weights: DType) -> StateDTypes {
-    StateDTypes { weights, grads: DType::F32, optimizer: OptimizerDType::F32 }
+    StateDTypes { weights, grads: DType::F32, partial: None, optimizer: OptimizerDType::F32 }
 }
 
 /// The layout with its gradients resident, so that a test may read them when the phase is over.

@@ -27,7 +27,8 @@ impl World {
         let table = ParamTable::critic(&spec, setup.machine.kind(), dtype);
         let mut layout = Layout::new();
         layout.arena("critic.weights", "test", pool, PhaseSet::RESIDENT, &[table.elements], dtype).unwrap();
-        let states = StateDTypes { weights: dtype, grads: DType::F32, optimizer: OptimizerDType::F32 };
+        let states =
+            StateDTypes { weights: dtype, grads: DType::F32, partial: None, optimizer: OptimizerDType::F32 };
         let states = optimizer_layout("critic", &table, states, pool, Phase::Critic, false, 1).unwrap();
         layout.extend(resident_gradients(states));
         layout.extend(rope::layout(&spec, setup.positions, pool).unwrap());

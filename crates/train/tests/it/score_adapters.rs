@@ -55,7 +55,8 @@ impl World {
         for (region, table) in [("weights", &base), ("adapters", &table)] {
             layout.arena(region, "test", pool, PhaseSet::RESIDENT, &[table.elements], dtype).unwrap();
         }
-        let states = StateDTypes { weights: dtype, grads: DType::F32, optimizer: OptimizerDType::F32 };
+        let states =
+            StateDTypes { weights: dtype, grads: DType::F32, partial: None, optimizer: OptimizerDType::F32 };
         let states = optimizer_layout("adapters", &table, states, pool, Phase::Critic, false, 1).unwrap();
         layout.extend(resident_gradients(states));
         layout.extend(rope::layout(&spec, setup.positions, pool).unwrap());
