@@ -6,6 +6,7 @@ use crate::survey::{Needs, checks, table};
 use crate::{output, pages, ranks};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Loaded, RunSpec, Trains};
+use plimsoll_cuda as cuda;
 use plimsoll_doctor::machine::{Check, State};
 use plimsoll_memory::Pool;
 use plimsoll_plan::{Hosts, checkpoint_bytes};
@@ -93,7 +94,11 @@ fn one(
     let waiting = Waiting { seconds: flags.join_seconds, stopped: &mut || None, say: &mut say };
     let met = plimsoll_ranks::meet(launch, &token, &hello, waiting)?;
     let mut alike = loaded.map_or_else(several::alike_processes, several::alike);
-    alike.extend(card.map(|card| ("card".to_string(), format!("{}, {}", card.name, card.total))));
+    if let Some(card) = card {
+        alike.push(("card".into(), format!("{}, {}", card.name, card.total)));
+        // Trainers of several hosts refuse another version, but only once all have begun.
+        alike.push(("NCCL".into(), cuda::nccl_version().unwrap_or_else(|_| "none".into())));
+    }
     let facts = plimsoll_ranks::survey(&met, &folder, alike.into_iter().collect())?;
     let mut checks = checks(&facts, &needs);
     checks.sort_by_key(|check| std::cmp::Reverse(check.state));
