@@ -77,7 +77,7 @@ fn fold_at(dev: &CudaDevice, dtype: DType, parts: &[u64], dst: Buf<'_>, add: boo
 
 /// Copies a buffer from any card to an address of this one, by its copy engines.
 fn copy(dev: &CudaDevice, from: Buf<'_>, to: u64) {
-    let bytes = from.len() as u64 * from.dtype().bytes();
+    let bytes = from.bytes();
     if bytes == 0 || dev.has_failed() {
         return;
     }

@@ -45,7 +45,7 @@ impl CudaDevice {
             return self.transfers.address(buf);
         }
         self.check_phase(buf);
-        let end = buf.offset() + buf.len() as u64 * buf.dtype().bytes();
+        let end = buf.offset() + buf.bytes();
         assert!(end <= self.arena_bytes, "bytes {}..{end} of an arena of {}", buf.offset(), self.arena_bytes);
         match buf.home() {
             Home::Rank(_) => self.address_there(buf),

@@ -81,7 +81,7 @@ fn receive_buf<T: Copy>(dev: &CudaDevice, src: Buf<'_>, dst: &mut [T]) {
     match dev.far_away(src) {
         None => dev.receive(dev.address(src), dst),
         Some(from) => {
-            assert_eq!(size_of_val(dst) as u64, src.len() as u64 * src.dtype().bytes());
+            assert_eq!(size_of_val(dst) as u64, src.bytes());
             // SAFETY: that many bytes were brought, and are not written until ranks meet; any bits are a number.
             unsafe { std::ptr::copy_nonoverlapping(from, dst.as_mut_ptr().cast(), size_of_val(dst)) };
         }

@@ -35,7 +35,7 @@ impl CudaDevice {
     pub(crate) fn far_away(&self, buf: Buf<'_>) -> Option<*const u8> {
         let (Home::Rank(rank), Some(far)) = (buf.home(), &self.far) else { return None };
         let view = far.views.get(usize::from(rank))?.as_ref()?;
-        let end = buf.offset() + buf.len() as u64 * buf.dtype().bytes();
+        let end = buf.offset() + buf.bytes();
         assert!(end <= view.len() as u64, "bytes {}..{end} of {} of rank {rank}", buf.offset(), view.len());
         Some(view.base().cast_const().wrapping_add(buf.offset() as usize))
     }

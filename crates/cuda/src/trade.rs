@@ -5,8 +5,8 @@ use super::bindings::NcclId;
 use super::nccl::Cards;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Backend, Claim, Network, Trade};
+use plimsoll_memory::Buf;
 use plimsoll_memory::host::Host;
-use plimsoll_memory::{Buf, Home};
 
 /// What every pair of ranks exchanges before the first step, so that NCCL takes then what it needs.
 const REHEARSED_BYTES: u64 = 1 << 20;
@@ -55,13 +55,12 @@ impl Trade for CudaDevice {
     fn trade(&self, _: &Claim<'_>, taken: &[(Buf<'_>, Buf<'_>)], given: &[(usize, Buf<'_>)]) {
         let Some(network) = self.network.as_ref().filter(|_| !self.has_failed()) else { return };
         self.gpu.bind();
-        let bytes = |buf: Buf<'_>| buf.len() as u64 * buf.dtype().bytes();
         let taken = taken.iter().map(|(from, to)| {
-            let Home::Rank(rank) = from.home() else { unreachable!("a buffer of another rank") };
-            assert_eq!(bytes(*from), bytes(*to), "lengths of a copy");
-            (self.address(*to), bytes(*to), usize::from(rank))
+            let rank = from.rank().expect("a buffer of another rank");
+            assert_eq!(from.bytes(), to.bytes(), "lengths of a copy");
+            (self.address(*to), to.bytes(), rank)
         });
-        let given = given.iter().map(|(rank, buf)| (self.address(*buf), bytes(*buf), *rank));
+        let given = given.iter().map(|(rank, buf)| (self.address(*buf), buf.bytes(), *rank));
         if let Err(error) = network.exchange(self.stream(), taken, given) {
             self.fail(error);
         }

@@ -84,7 +84,7 @@ impl Transfers {
     /// The address of an offloaded buffer, the same on the host and on the card.
     pub(crate) fn address(&self, buf: Buf<'_>) -> u64 {
         let memory = self.memory.as_ref().expect("`take_offloaded` comes before offloaded buffers");
-        let end = buf.offset() + buf.len() as u64 * buf.dtype().bytes();
+        let end = buf.offset() + buf.bytes();
         assert!(end <= memory.len() as u64, "bytes {}..{end} of {} offloaded", buf.offset(), memory.len());
         memory.address() + buf.offset()
     }

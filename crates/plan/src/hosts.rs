@@ -53,7 +53,7 @@ impl Hosts {
     }
 
     /// Returns the ranks of other hosts.
-    pub(crate) fn far(&self) -> usize {
+    fn far(&self) -> usize {
         self.ranks - self.near
     }
 

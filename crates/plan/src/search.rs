@@ -186,14 +186,15 @@ impl Planner<'_> {
         let axes = self.axes(run);
         let ranks = self.facts.share.ranks;
         if self.is_chained(run) && run.choices.offloads(RunOffload::Optimizer) {
-            let message = match ranks {
-                1 => "memory.offload = [\"optimizer\"] with train.gradient_wire = \"bf16\"".to_string(),
-                ranks => format!(
-                    "memory.offload = [\"optimizer\"] with {ranks} ranks: each has its part of the states alone"
+            let (why, instead) = match ranks {
+                1 => (
+                    "train.gradient_wire = \"bf16\": states lie where their sums are".to_string(),
+                    "set train.gradient_wire = \"f32\"",
                 ),
+                ranks => (format!("{ranks} ranks: each has its part of the states alone"), "plan one rank"),
             };
-            return Err(Error::usage("ranks-method", message)
-                .hint("set memory.offload = [] or [\"reference\"], or plan one rank"));
+            return Err(Error::usage("ranks-method", format!("memory.offload = [\"optimizer\"] with {why}"))
+                .hint(format!("set memory.offload = [] or [\"reference\"], or {instead}")));
         }
         // Where the smallest does not fit, no other is tried.
         let (chosen, plan) = self.least(run, &axes)?;

@@ -287,6 +287,12 @@ fn what_one_rank_alone_can_do_is_named() {
             &["--ranks=2", "memory.offload=[\"optimizer\"]"][..],
             "memory.offload = [\"optimizer\"] with 2 ranks",
         ),
+        // One rank that rounds each gradient sums like several.
+        (
+            &small,
+            &["train.gradient_wire=bf16", "memory.offload=[\"optimizer\"]"],
+            "memory.offload = [\"optimizer\"] with train.gradient_wire = \"bf16\"",
+        ),
         (&agent, &["--ranks=2"], "a policy in an environment with 2 ranks"),
     ] {
         let (code, words) = ended(folder.output("out", sets));
