@@ -162,6 +162,7 @@ fn unused(run: &RunFile, at: &Provenance) -> Result<()> {
         "train.cut_multiple",
         "train.grad_dtype",
         "train.gradient_wire",
+        "train.fold",
         "train.optimizer_dtype",
         "train.recompute",
         "loss.aggregation",

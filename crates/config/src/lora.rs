@@ -247,6 +247,13 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
             run.train.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::F32),
         ),
     ];
+    if run.train.fold > 1 {
+        let message = format!(
+            "`train.fold` = {} with [lora]: gradients of adapters are added as they come",
+            run.train.fold
+        );
+        return Err(contradiction(at, "train.fold", &message).hint("remove train.fold: adapters are small"));
+    }
     if let Some((key, _)) = dtypes.into_iter().find(|(_, is_narrow)| *is_narrow) {
         let message = format!("`{key}` with [lora]: gradients and optimizer states of adapters are f32");
         return Err(contradiction(at, key, &message).hint(format!("remove {key}, or set it to \"f32\"")));

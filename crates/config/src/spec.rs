@@ -150,6 +150,7 @@ pub struct Choices {
     pub micro_batch_tokens: Auto<u32>,
     pub grad_dtype: Auto<ModelDtype>,
     pub gradient_wire: GradientWire,
+    pub fold: u32,
     pub optimizer_dtype: Auto<OptimizerDtype>,
     /// What the backward pass computes again.
     pub recompute: Auto<Recompute>,
@@ -369,6 +370,7 @@ impl Choices {
             micro_batch_tokens: run.train.micro_batch_tokens,
             grad_dtype: run.train.grad_dtype,
             gradient_wire: run.train.gradient_wire,
+            fold: run.train.fold,
             optimizer_dtype: run.train.optimizer_dtype,
             recompute: run.train.recompute,
             merge: run.lora.as_ref().map_or(Auto::Value(false), |lora| lora.merge),

@@ -103,6 +103,8 @@ fn required(run: &RunFile, at: &Provenance) -> Result<()> {
 
 /// Of micro-batches of an update.
 const CUT_MULTIPLE_MAX: f64 = 1024.0;
+/// The same, of those that are added to each other first.
+const FOLD_MAX: f64 = 1024.0;
 
 fn train(train: &Train, at: &Provenance) -> Result<()> {
     not_zero(Some(train.steps).filter(|_| train.epochs.is_none()), at, "train.steps")?;
@@ -111,6 +113,7 @@ fn train(train: &Train, at: &Provenance) -> Result<()> {
     if let Auto::Value(tokens) = train.micro_batch_tokens {
         in_range(f64::from(tokens), 1.0, f64::from(TOKENS_MAX), at, "train.micro_batch_tokens")?;
     }
+    in_range(f64::from(train.fold), 1.0, FOLD_MAX, at, "train.fold")?;
     if let Auto::Value(multiple) = train.cut_multiple {
         in_range(f64::from(multiple), 1.0, CUT_MULTIPLE_MAX, at, "train.cut_multiple")?;
     }

@@ -80,7 +80,7 @@ impl CudaDevice {
 impl Aside for CudaDevice {
     fn mark(&self, turn: usize) {
         let mark = &self.aside_stream().marks[turn % TURNS];
-        self.record(mark, self.gpu.stream);
+        self.record(mark, self.stream());
         // Sockets do not wait for it: it has passed when ranks meet.
         if self.far.is_some() && self.network.is_none() && !self.has_failed() {
             self.keep(mark.wait(), "waiting for what other hosts read");

@@ -150,13 +150,13 @@ pub trait Backend: Sync {
 
 /// Work next to the operations, on what other ranks have computed. All ranks call the same methods in the same order.
 pub trait Aside {
-    /// Marks the operations so far, for all ranks. A mark may be set again once all ranks have called `run` for the turn after it.
+    /// Marks the operations so far, for all ranks; within `run` those that are put aside. A mark may be set again once all ranks have called `run` for the turn after it.
     fn mark(&self, turn: usize);
     /// Puts `ops` aside: they start after what came before every rank's mark of this turn, and after what was put aside before.
     /// Every rank must have set its mark.
     fn run(&self, turn: usize, ops: &mut dyn FnMut());
     /// Makes the operations from here on wait for what all ranks have put aside in a turn. Every rank must have set the mark of the turn after
-    /// it, and that of no later one.
+    /// it, and that of no turn more than two after it.
     fn wait(&self, turn: usize);
 }
 

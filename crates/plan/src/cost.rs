@@ -394,7 +394,9 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
     let flops =
         rows * model.row(mean_context(work)) * (passes + again) + heads * model.head_flops * (passes + 1.0);
     let grads = model.parameters * training.dtypes.grads.bytes() as f64;
-    let sent = training.dtypes.partial.unwrap_or(training.dtypes.grads).bytes() as f64 * model.parameters;
+    let summing = training.dtypes.summing;
+    let sent = summing.partial.unwrap_or(training.dtypes.grads).bytes() as f64 * model.parameters;
+    let far = if summing.near.is_some() { grads / summing.fold as f64 } else { sent };
     // A micro-batch reads the weights in both directions, and reads and writes the gradients.
     let micro_batch = (2.0 * model.weight_bytes + 2.0 * grads) / rates.bandwidth + rates.micro_batch_s;
     let recomputed = match training.recompute {
@@ -420,22 +422,22 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
         + micro_batches * (micro_batch + gathered)
         + recomputed
         + optimizer;
-    alone + exchanged(work, model, (sent, micro_batches), alone, rates)
+    alone + exchanged(work, model, ([sent, far], micro_batches), alone, rates)
 }
 
 /// Returns the seconds that ranks take longer than one with its share of the work: partial gradients of each micro-batch
 /// go to their owners, next to the backward pass, and new weights come from them. Between hosts nothing runs next to it. `grads`: bytes of
-/// one of `micro_batches`.
+/// one of `micro_batches`, within a host and between hosts.
 fn exchanged(
     work: &Work,
     model: &Model,
-    (grads, micro_batches): (f64, f64),
+    (grads, micro_batches): ([f64; 2], f64),
     alone: f64,
     rates: &Rates,
 ) -> f64 {
-    let grads = grads * micro_batches;
-    let sent = work.hosts.receive_s(grads, rates.link());
-    let weights = work.hosts.receive_s(model.parameters * model.dtype.bytes() as f64, rates.link());
+    let sent = work.hosts.receive_s(grads.map(|bytes| bytes * micro_batches), rates.link());
+    let weights = model.parameters * model.dtype.bytes() as f64;
+    let weights = work.hosts.receive_s([weights; 2], rates.link());
     let waited = if work.ranks > 1.0 { WAITED * alone } else { 0.0 };
     // Ranks meet after each layer of each micro-batch, and around it.
     let meetings = work.hosts.barriers_s(micro_batches * (model.layers + 4.0));
@@ -484,7 +486,7 @@ mod tests {
         let dtypes = plimsoll_train::StateDTypes {
             weights: DType::Bf16,
             grads: DType::Bf16,
-            partial: None,
+            summing: plimsoll_train::Summing::default(),
             optimizer: OptimizerDType::Bf16,
         };
         let pack = PackLimits { micro_batch_tokens, prompt_tokens: 46, segments: 40, has_states: false };

@@ -22,6 +22,8 @@ pub struct Hosts {
     pub count: usize,
     /// Ranks of one of them, at most.
     pub near: usize,
+    /// True if all have as many, with neighbouring numbers.
+    pub are_even: bool,
     /// Bytes per second that each sends to others and receives.
     pub network: f64,
 }
@@ -29,7 +31,7 @@ pub struct Hosts {
 impl Hosts {
     /// One host.
     pub fn one(ranks: usize) -> Hosts {
-        Hosts { ranks, count: 1, near: ranks, network: NETWORK }
+        Hosts { ranks, count: 1, near: ranks, are_even: true, network: NETWORK }
     }
 
     /// Hosts with as many ranks each. `network`: `45GB/s`, if it is known.
@@ -44,12 +46,18 @@ impl Hosts {
                 bytes => Ok(bytes as f64),
             }
         })?;
-        Ok(Hosts { ranks: count * near, count, near, network })
+        Ok(Hosts { ranks: count * near, count, near, are_even: true, network })
     }
 
     /// Returns the part of a model that a rank has, on one of all hosts.
     pub fn share(&self) -> Share {
         Share { rank: 0, ranks: self.ranks.clamp(1, OWNERS_MAX) }
+    }
+
+    /// Returns the ranks of each host, if those of several sum `fold` micro-batches on their own.
+    pub(crate) fn folds(&self, fold: usize) -> Option<usize> {
+        let folds = fold > 1 && self.count > 1 && self.are_even && self.near.is_multiple_of(fold);
+        folds.then_some(self.near)
     }
 
     /// Returns the ranks of other hosts.
@@ -63,12 +71,12 @@ impl Hosts {
         Bytes(if far == 0 { 0 } else { 2 * UNDER_WAY.max(far * REQUEST) })
     }
 
-    /// Returns the seconds in which every rank receives its part of `bytes` bytes of all others, of which those of other hosts share the
-    /// network, and those of its own a link.
-    pub(crate) fn receive_s(&self, bytes: f64, link: f64) -> f64 {
+    /// Returns the seconds in which every rank receives its part of `of_near` bytes of the others of its host, over a link, and of `of_far` bytes
+    /// of those of other hosts, which share the network.
+    pub(crate) fn receive_s(&self, [of_near, of_far]: [f64; 2], link: f64) -> f64 {
         let (ranks, near) = (self.ranks as f64, self.near as f64);
         let far = self.far() as f64;
-        bytes * (near - 1.0) / ranks / link + bytes * far / ranks * near / self.network
+        of_near * (near - 1.0) / ranks / link + of_far * far / ranks * near / self.network
     }
 
     /// Returns the seconds of barriers between hosts.
@@ -84,10 +92,10 @@ mod tests {
     #[test]
     fn a_network_is_shared_by_the_ranks_of_a_host() {
         let of = |count, near| Hosts::even(count, near, Some("10GB/s")).expect("a rate");
-        assert_eq!(Hosts::one(1).receive_s(1e9, 1e9), 0.0);
-        assert_eq!(of(1, 4).receive_s(1e9, 1e9), 0.75);
+        assert_eq!(Hosts::one(1).receive_s([1e9; 2], 1e9), 0.0);
+        assert_eq!(of(1, 4).receive_s([1e9; 2], 1e9), 0.75);
         // Two ranks of each host receive half of all from the other.
-        let seconds = of(2, 2).receive_s(1e9, 1e9);
+        let seconds = of(2, 2).receive_s([1e9; 2], 1e9);
         assert!((seconds - (0.25 + 0.5 * 2.0 / 10.0)).abs() < 1e-12, "{seconds}");
         assert_eq!((of(1, 4).barriers_s(9.0), of(2, 2).barriers_s(10.0)), (0.0, 1e-3));
         assert_eq!((of(1, 4).socket_bytes(), of(2, 2).socket_bytes()), (Bytes(0), Bytes::mib(64)));

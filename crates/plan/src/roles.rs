@@ -15,7 +15,8 @@ use plimsoll_model::{
     Coding, Mode, ParamTable, PassLimits, Target, activations_layout, adapters_layout, rope, streamed_layout,
 };
 use plimsoll_train::{
-    Cut, Heads, OptimizerDType, Packing, Share, Spread, StateDTypes, landing_layout, optimizer_layout,
+    Cut, Heads, LandingShape, OptimizerDType, Packing, Share, Spread, StateDTypes, Summing, landing_layout,
+    optimizer_layout,
 };
 use std::rc::Rc;
 
@@ -48,7 +49,7 @@ impl UpdateShape {
     fn of_adapters(self) -> UpdateShape {
         let (grads, optimizer) = (DType::F32, OptimizerDType::F32);
         UpdateShape {
-            dtypes: StateDTypes { grads, partial: None, optimizer, ..self.dtypes },
+            dtypes: StateDTypes { grads, summing: Summing::default(), optimizer, ..self.dtypes },
             offloads_states: false,
             ..self
         }
@@ -198,16 +199,16 @@ impl RoleShape {
             let table = self.trained();
             layout.extend(optimizer_layout(name, &table, dtypes, pool, phase, offloads_states, share.ranks)?);
             if share.ranks > 1 && self.target.kind == DeviceKind::Cuda {
-                let (ranks, rows) = ((share.ranks, spread), (pass.limits.rows, self.spec.hidden));
-                layout.extend(landing_layout(
-                    name,
-                    &table,
-                    pool,
-                    phase,
-                    dtypes.partial_on(table.device, share.ranks),
-                    ranks,
-                    rows,
-                )?);
+                let shape = LandingShape {
+                    ranks: share.ranks,
+                    spread,
+                    summing: dtypes.summing,
+                    partial: dtypes.partial_on(table.device, share.ranks),
+                    sums: dtypes.grads,
+                    rows: pass.limits.rows as u32,
+                    hidden: self.spec.hidden,
+                };
+                layout.extend(landing_layout(name, &table, pool, phase, shape)?);
             }
         }
         Ok(layout)

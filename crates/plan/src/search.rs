@@ -26,7 +26,7 @@ use plimsoll_memory::{Limits, Plan, Pool};
 use plimsoll_model::{Recompute, STAGING_BYTES_MIN, Target};
 use plimsoll_reward::RewardMemory;
 use plimsoll_rollout::OnFull;
-use plimsoll_train::{Cut, Heads, OptimizerDType, PackLimits, Packing, StateDTypes};
+use plimsoll_train::{Cut, Heads, OptimizerDType, PackLimits, Packing, StateDTypes, Summing};
 
 /// Micro-batches that `"auto"` chooses from: powers of two.
 const MICRO_BATCH: std::ops::RangeInclusive<usize> = 256..=16_384;
@@ -187,10 +187,18 @@ impl Planner<'_> {
         let ranks = self.facts.share.ranks;
         if self.is_chained(run) && run.choices.offloads(RunOffload::Optimizer) {
             let (why, instead) = match ranks {
-                1 => (
-                    "train.gradient_wire = \"bf16\": states lie where their sums are".to_string(),
-                    "set train.gradient_wire = \"f32\"",
-                ),
+                1 => {
+                    let (key, instead) = match run.choices.gradient_wire {
+                        GradientWire::Bf16 => (
+                            "train.gradient_wire = \"bf16\"".to_string(),
+                            "set train.gradient_wire = \"f32\"",
+                        ),
+                        GradientWire::F32 => {
+                            (format!("train.fold = {}", run.choices.fold), "set train.fold = 1")
+                        }
+                    };
+                    (format!("{key}: states lie where their sums are"), instead)
+                }
                 ranks => (format!("{ranks} ranks: each has its part of the states alone"), "plan one rank"),
             };
             return Err(Error::usage("ranks-method", format!("memory.offload = [\"optimizer\"] with {why}"))
@@ -341,9 +349,14 @@ impl Planner<'_> {
         }
     }
 
+    fn summing(&self, run: &RunSpec) -> Summing {
+        let fold = run.choices.fold as usize;
+        Summing { partial: partial_of(run), fold, near: self.facts.hosts.folds(fold) }
+    }
+
     /// Whether each micro-batch's gradient is formed by itself: then states stay where the sums are.
     fn is_chained(&self, run: &RunSpec) -> bool {
-        self.facts.share.ranks > 1 || partial_of(run).is_some()
+        self.facts.share.ranks > 1 || partial_of(run).is_some() || run.choices.fold > 1
     }
 
     /// Returns what `"auto"` may move to the host's memory: nothing on a CPU, whose memory that is.
@@ -432,7 +445,7 @@ impl Planner<'_> {
         };
         let segments = PackLimits::segments_of(knobs.micro_batch_tokens, packed.0, packed.1);
         Training {
-            dtypes: StateDTypes { weights, grads, partial: partial_of(run), optimizer },
+            dtypes: StateDTypes { weights, grads, summing: self.summing(run), optimizer },
             pack: PackLimits {
                 micro_batch_tokens: knobs.micro_batch_tokens,
                 prompt_tokens: self.facts.prompt_tokens,

@@ -162,6 +162,12 @@ impl Group {
         &self.near
     }
 
+    /// Returns whether all hosts have as many ranks, each with neighbouring numbers.
+    pub fn is_even(&self) -> bool {
+        let (_, near) = self.hosts();
+        self.place.hosts.iter().enumerate().all(|(rank, host)| rank / near == *host as usize)
+    }
+
     /// Returns how many hosts there are, and the most ranks that one of them has.
     pub fn hosts(&self) -> (usize, usize) {
         let hosts = self.place.firsts().len();

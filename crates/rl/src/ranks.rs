@@ -162,7 +162,7 @@ impl Away for Reached {
 /// Returns where the ranks are, for the plan, which is that of the host with the most of them.
 pub fn hosts_of(group: &Group) -> Hosts {
     let (count, near) = group.hosts();
-    Hosts { count, near, ..Hosts::one(group.ranks()) }
+    Hosts { count, near, are_even: group.is_even(), ..Hosts::one(group.ranks()) }
 }
 
 /// Returns the limits of the host and of a card as the rank that sees the least of each does, so that all ranks make one plan.

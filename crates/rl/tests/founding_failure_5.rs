@@ -6,7 +6,7 @@ use plimsoll_base::{Bytes, DType, ModelSpec, Phase, PhaseSet};
 use plimsoll_device::DeviceKind;
 use plimsoll_memory::{Layout, Limit, Limits, Place, Plan, Pool};
 use plimsoll_model::ParamTable;
-use plimsoll_train::{OptimizerDType, StateDTypes, optimizer_layout};
+use plimsoll_train::{OptimizerDType, StateDTypes, Summing, optimizer_layout};
 
 /// The container of the report.
 const CONTAINER: Bytes = Bytes(500_000_000_000);
@@ -28,7 +28,7 @@ enum Save {
 fn plan(optimizer: OptimizerDType, grads: DType, save: Save) -> Plan {
     let spec = ModelSpec::preset("baichuan-13b").expect("a preset");
     let table = ParamTable::new(&spec, DeviceKind::Cuda, DType::Bf16);
-    let dtypes = StateDTypes { weights: DType::Bf16, grads, partial: None, optimizer };
+    let dtypes = StateDTypes { weights: DType::Bf16, grads, summing: Summing::default(), optimizer };
     let mut layout = Layout::new();
     for (role, processes) in [("actor", ACTOR_PROCESSES), ("critic", CRITIC_PROCESSES)] {
         // The GPUs hold the weights of all four roles; the host holds what Adam works on.

@@ -3,13 +3,15 @@
 //! A partial gradient is what a micro-batch adds to the gradient: of every parameter one sum, but of the embedding the sums of its
 //! tokens' rows, which are added after what it gets as the head. So the chain gives the bits that one process accumulates.
 
+use crate::landing::Landing;
+use crate::levels::{Area, Levels};
 use crate::optimizer::Optimizer;
 use crate::partial::Partial;
-use crate::share::{Share, landing_elements};
-use plimsoll_base::{DType, Phase, PhaseSet, Result};
+use crate::share::Share;
+use crate::sums::Sum;
 use plimsoll_device::{Device, MatrixLayout, Owned, Run, portions};
-use plimsoll_memory::{Buf, InPhase, Layout, Pool};
-use plimsoll_model::{ParamKind, ParamTable};
+use plimsoll_memory::Buf;
+use plimsoll_model::{Param, ParamKind, ParamTable};
 
 /// The partial gradient of a micro-batch, as `backward_part` leaves it in the arena of one rank.
 #[derive(Clone, Copy, Debug)]
@@ -27,244 +29,351 @@ pub struct Part<'p> {
 }
 
 impl<'p> Part<'p> {
-    fn there(&self, buf: Buf<'p>) -> Buf<'p> {
+    pub(crate) fn there(&self, buf: Buf<'p>) -> Buf<'p> {
         self.of.map_or(buf, |rank| buf.of_rank(rank))
     }
 
     /// Returns elements of the flat buffer, where they are: of one layer or outside of layers.
-    fn elements(&self, start: u64, elements: u64) -> Buf<'p> {
-        self.there(self.grads.place(start, elements))
+    pub(crate) fn elements(&self, run: Run) -> Buf<'p> {
+        self.there(self.grads.place(run.start, run.elements))
     }
 }
 
-/// The regions of a role for what arrives of other ranks on a card, which copies before it adds: `ROLE.landing`, `ROLE.heads`,
-/// `ROLE.row_ids`, and `ROLE.rows` if some are on other hosts. `rows`: of a micro-batch, at most, each of `hidden` numbers; `dtype`: of
-/// partial gradients.
-///
-/// Errors: `size-overflow`.
-pub fn landing_layout(
-    role: &str,
-    table: &ParamTable,
-    pool: Pool,
-    phase: Phase,
-    dtype: DType,
-    ranks: (usize, Spread),
-    (rows, hidden): (usize, u32),
-) -> Result<Layout> {
-    let (ranks, spread) = ranks;
-    let mut layout = Layout::new();
-    let (largest, of_embed) = landing_elements(table, ranks);
-    let mut add = |name: &str, shape: [u64; 2], dtype: DType| {
-        layout.arena(&format!("{role}.{name}"), "train", pool, PhaseSet::of(&[phase]), &shape, dtype)
-    };
-    add("landing", [ranks as u64 - 1, largest], dtype)?;
-    if table.is_tied() {
-        add("heads", [ranks as u64 - 1, of_embed], dtype)?;
-    }
-    if table.find(ParamKind::Embed, 0).is_some() {
-        add("row_ids", [ranks as u64, rows as u64], DType::U32)?;
-        if spread == Spread::Hosts {
-            add("rows", [rows as u64, hidden.into()], DType::F32)?;
-        }
-    }
-    Ok(layout)
-}
-
-/// Over what ranks are spread: which of them a card reads in place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spread {
-    /// All of one host.
-    Host,
-    Hosts,
-}
-
-/// Where pieces of other ranks' partial gradients arrive, on a device that copies them before it adds them.
+/// The partial gradients of a round of the ranks, and what they are added to.
 #[derive(Clone, Copy, Debug)]
-pub struct Landing<'p> {
-    /// A slot for each other rank, by rank, of the largest run that one owns.
-    slots: Buf<'p>,
-    /// What each other rank has of the embedding's part, by rank, where the embedding is the head too: rows are added between them.
-    heads: Option<Buf<'p>>,
-    /// Every rank's tokens of rows, by rank, this one's too: its next pass writes them while rows are still added.
-    row_ids: Option<Buf<'p>>,
-    /// The rows of one rank, where some are on other hosts.
-    rows: Option<Buf<'p>>,
+pub struct Links<'x, 'p> {
+    /// Of every rank that has one, by rank: the first ranks.
+    pub parts: &'x [Part<'p>],
+    /// The micro-batch of the first of them.
+    pub first: usize,
+    pub sum: Sum<'p>,
+    /// Where the others' arrive, on a device that copies them before it adds them.
+    pub landing: Option<Landing<'p>>,
+    /// Sums of whole hosts, if hosts fold.
+    pub levels: Option<Levels<'p>>,
 }
 
-impl<'p> Landing<'p> {
-    /// Resolves the regions of `layout`; `None` where others' memory is read in place.
-    pub fn bind(phase: &InPhase<'p>, role: &str) -> Option<Landing<'p>> {
-        let slots = phase.get(&format!("{role}.landing"))?;
-        let of = |what: &str| phase.get(&format!("{role}.{what}"));
-        Some(Landing { slots, heads: of("heads"), row_ids: of("row_ids"), rows: of("rows") })
+/// What an owner adds: what is there of some of its elements.
+#[derive(Clone, Copy)]
+struct Addend<'p> {
+    there: Buf<'p>,
+    /// The rank of its first micro-batch.
+    first: usize,
+    /// The rank in whose arena it lies; none for this one's.
+    of: Option<usize>,
+    /// A sum that other hosts have folded, by its place among those.
+    folded: Option<usize>,
+}
+
+/// The rows of an embedding's gradient.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'p> {
+    /// [M, h] f32.
+    pub d_input: Buf<'p>,
+    /// The token of each, if they were copied.
+    pub ids: Option<Buf<'p>>,
+}
+
+/// A run of elements that an owner adds at once.
+struct Turn<'p> {
+    own: Owned,
+    addends: Vec<Addend<'p>>,
+}
+
+impl Links<'_, '_> {
+    /// Returns whether a rank's gradient itself goes to an owner, not a sum that it is folded into.
+    fn is_taken_as_it_is(&self, rank: usize, owner: usize) -> bool {
+        self.levels.is_none_or(|levels| levels.are_near(rank, owner))
     }
 }
 
 impl Optimizer<'_> {
-    /// Adds partial gradients to the shard, one after the other, or begins the chain with the first unless `add`: the elements in
-    /// `within`, without the embedding's.
-    pub fn fold_run<'p>(
-        &self,
-        dev: &dyn Device,
-        parts: &[Part<'p>],
-        landing: Option<Landing<'p>>,
-        shard: Buf<'_>,
-        add: bool,
-        within: Run,
-    ) {
-        let mut here: Vec<Buf<'_>> = Vec::with_capacity(parts.len());
-        let inside = |rank: usize| self.owned_by(rank).iter().filter_map(move |owned| owned.inside(within));
-        let rank = self.share().rank;
-        let all: Vec<Owned> = inside(rank).collect();
-        let bytes = |owned: &Owned| {
-            parts.iter().map(|part| part.elements(owned.run.start, owned.run.elements).bytes()).sum()
-        };
-        let mut portions = portions(&all, bytes);
+    /// Adds partial gradients to the sum, one after the other: the elements of `within`, without the embedding's. Where hosts fold, all
+    /// ranks must have called `fold_near` of the same elements before.
+    pub fn fold_run(&self, dev: &dyn Device, links: &Links<'_, '_>, at: (Area, Run)) {
+        let Links { first, sum, .. } = *links;
+        let mine = self.turns(links, at);
+        let given = dev.trade().map_or(Vec::new(), |_| self.given_in_turns(links, at));
+        let bytes = |turn: &Turn<'_>| turn.addends.iter().map(|addend| addend.there.bytes()).sum();
+        let mut portions = portions(&mine, bytes);
         let mut brought = 0;
-        for turn in 0..self.turns(dev, &|rank| inside(rank).count()) {
-            if turn == brought && dev.trade().is_none() {
+        for index in 0..mine.len().max(given.len()) {
+            if index == brought && dev.trade().is_none() {
                 let portion = portions.next().unwrap_or_default();
-                let runs = portion.iter().flat_map(|owned| parts.iter().map(move |part| (part, owned.run)));
-                dev.prefetch(&mut runs.map(|(part, run)| part.elements(run.start, run.elements)));
+                dev.prefetch(&mut portion.iter().flat_map(|turn| &turn.addends).map(|addend| addend.there));
                 brought += portion.len();
             }
-            let own = all.get(turn).copied();
-            let slot = |part: &Part<'_>, len| Some(self.slot_of(landing?.slots, part.of?).slice(0, len));
-            let there = |part: &Part<'p>, run: Run| part.elements(run.start, run.elements);
-            let copies = own.into_iter().flat_map(|Owned { run, .. }| {
-                let slot = move |part| slot(part, run.elements as usize);
-                self.in_turn(parts).filter_map(move |part| Some((there(part, run), slot(part)?)))
-            });
-            let given = self.given(dev, parts, &|mine, rank| {
-                inside(rank).nth(turn).map(|Owned { run, .. }| there(mine, run))
-            });
-            dev.exchange(&copies.collect::<Vec<_>>(), &given);
-            let Some(Owned { run, at }) = own else { continue };
-            let len = run.elements as usize;
-            here.clear();
-            here.extend(parts.iter().map(|part| slot(part, len).unwrap_or_else(|| there(part, run))));
-            dev.fold(&here, shard.slice(at as usize, len), add);
+            let turn = mine.get(index);
+            let mut copies: Vec<_> = turn
+                .into_iter()
+                .flat_map(|turn| &turn.addends)
+                .filter_map(|addend| Some((addend.there, self.slot(links, addend)?)))
+                .collect();
+            copies.sort_by_key(|(from, _)| from.rank().map(|rank| self.share().steps_to(rank)));
+            dev.exchange(&copies, given.get(index).map_or(&[], Vec::as_slice));
+            let Some(Turn { own, addends }) = turn else { continue };
+            let here: Vec<Buf<'_>> =
+                addends.iter().map(|addend| self.slot(links, addend).unwrap_or(addend.there)).collect();
+            let mut at = 0;
+            while let Some(addend) = addends.get(at) {
+                let parts = addends[at..].iter().take_while(|addend| addend.folded.is_none()).count();
+                match addend.folded {
+                    Some(_) => sum.add_folded(dev, here[at], first + addend.first, own.at),
+                    None => sum.add(dev, &here[at..at + parts], first + addend.first, own.at),
+                }
+                at += parts.max(1);
+            }
         }
     }
 
-    /// Returns the turns of an exchange in which each rank takes one of its `runs`: those of the rank with the most, where others give what
-    /// it takes.
-    fn turns(&self, dev: &dyn Device, runs: &dyn Fn(usize) -> usize) -> usize {
+    /// Returns where what an addend has is copied to; `None` of what is read in place.
+    fn slot<'p>(&self, links: &Links<'_, 'p>, addend: &Addend<'p>) -> Option<Buf<'p>> {
+        let (landing, rank) = (links.landing?, addend.of?);
+        let slot = match (addend.folded, links.levels) {
+            (Some(place), Some(levels)) => landing.folded(place, levels.folds_elsewhere(self.share())),
+            _ => landing.slot(rank),
+        };
+        Some(slot.slice(0, addend.there.len()))
+    }
+
+    /// Returns what this rank adds of `within`, a run of its elements after the other.
+    fn turns<'p>(&self, links: &Links<'_, 'p>, (area, within): (Area, Run)) -> Vec<Turn<'p>> {
+        let rank = self.share().rank;
+        let own = self.owned_by(rank).iter().filter_map(|owned| owned.inside(within));
+        let mut turns: Vec<Turn<'p>> = own.map(|own| Turn { own, addends: Vec::new() }).collect();
+        let mut folded = 0;
+        for (first, part) in links.parts.iter().enumerate() {
+            if links.is_taken_as_it_is(first, rank) {
+                for Turn { own, addends } in &mut turns {
+                    let there = part.elements(own.run);
+                    addends.push(Addend { there, first, of: part.of, folded: None });
+                }
+            } else if let Some(levels) = links.levels.filter(|_| first.is_multiple_of(links.sum.fold)) {
+                let of = levels.adder(first, rank);
+                let sums = self.sums_of(levels, of, rank, (area, within));
+                for (turn, there) in turns.iter_mut().zip(sums) {
+                    turn.addends.push(Addend { there, first, of: Some(of), folded: Some(folded) });
+                }
+                folded += 1;
+            }
+        }
+        turns
+    }
+
+    /// Returns what other ranks take of this one in each of their turns; of as many turns as the rank with the most has.
+    fn given_in_turns<'p>(
+        &self,
+        links: &Links<'_, 'p>,
+        (area, within): (Area, Run),
+    ) -> Vec<Vec<(usize, Buf<'p>)>> {
         let Share { rank, ranks } = self.share();
-        match dev.trade() {
-            None => runs(rank),
-            Some(_) => (0..ranks).map(runs).max().unwrap_or(0),
+        let inside = |rank: usize| self.owned_by(rank).iter().filter_map(move |owned| owned.inside(within));
+        let turns = (0..ranks).map(|rank| inside(rank).count()).max().unwrap_or(0);
+        let mut given = vec![Vec::new(); turns];
+        for owner in self.share().others() {
+            let of_owner: Vec<Buf<'p>> = match (links.is_taken_as_it_is(rank, owner), links.levels) {
+                (false, Some(levels)) if levels.adds(rank, owner, links.parts.len()) => {
+                    self.sums_of(levels, rank, owner, (area, within))
+                }
+                (true, _) => {
+                    let mine = links.parts.get(rank);
+                    let elements = |owned: Owned| Some(mine?.elements(owned.run));
+                    inside(owner).filter_map(elements).collect()
+                }
+                _ => Vec::new(),
+            };
+            given.iter_mut().zip(of_owner).for_each(|(turn, buf)| turn.push((owner, buf)));
         }
+        given
     }
 
-    /// Returns what other ranks take of this rank's part, if it has one among `parts` and the device is to give it.
+    /// Returns what other ranks take of this rank's part, if it has one and the device is to give it.
     fn given<'p>(
         &self,
         dev: &dyn Device,
-        parts: &[Part<'p>],
+        links: &Links<'_, 'p>,
         of: &dyn Fn(&Part<'p>, usize) -> Option<Buf<'p>>,
     ) -> Vec<(usize, Buf<'p>)> {
-        let mine = parts.iter().find(|part| part.of.is_none() && dev.trade().is_some());
-        let others = mine.into_iter().flat_map(|mine| self.share().others().map(move |rank| (rank, mine)));
-        others.filter_map(|(rank, mine)| Some((rank, of(mine, rank)?))).collect()
+        let rank = self.share().rank;
+        let mine = links.parts.get(rank).filter(|_| dev.trade().is_some());
+        let Some(mine) = mine else { return Vec::new() };
+        let takers = self.share().others().filter(|owner| links.is_taken_as_it_is(rank, *owner));
+        takers.filter_map(|owner| Some((owner, of(mine, owner)?))).collect()
+    }
+
+    /// Returns what a rank adds of a run for owners on other hosts: each owner with elements and their place among the rank's sums.
+    pub(crate) fn added_by(
+        &self,
+        levels: Levels<'_>,
+        adder: usize,
+        within: Run,
+    ) -> impl Iterator<Item = (usize, Owned)> {
+        let mut at = 0;
+        let ranks = self.share().ranks;
+        let owners = (adder % levels.fold..ranks).step_by(levels.fold);
+        let far = owners.filter(move |owner| !levels.are_near(*owner, adder));
+        let inside = far.flat_map(move |owner| {
+            let all = self.owned_by(owner);
+            let first = all.partition_point(|owned| owned.run.end() <= within.start);
+            all[first..].iter().map_while(move |owned| owned.inside(within)).map(move |owned| (owner, owned))
+        });
+        inside.map(move |(owner, Owned { run, .. })| {
+            at += run.elements;
+            (owner, Owned { run, at: at - run.elements })
+        })
+    }
+
+    /// Returns where `adder` has the sums of what this rank owns of a run, in the order of its elements.
+    pub(crate) fn sums_of<'p>(
+        &self,
+        levels: Levels<'p>,
+        adder: usize,
+        owner: usize,
+        (area, within): (Area, Run),
+    ) -> Vec<Buf<'p>> {
+        let sums = levels.place(area);
+        let sums = if adder == self.share().rank { sums } else { sums.of_rank(adder) };
+        let place = |Owned { run, at }: Owned| sums.slice(at as usize, run.elements as usize);
+        let of_owner = self.added_by(levels, adder, within).filter(|(of, _)| *of == owner);
+        of_owner.map(|(_, owned)| place(owned)).collect()
     }
 
     /// Copies what other ranks' partial gradients have of the embedding's part, once their heads are there, and all ranks' tokens of
-    /// rows, for `fold_embed`. Parts have as many rows as fit.
-    pub fn take_heads<'p>(&self, dev: &dyn Device, parts: &[Part<'p>], landing: Landing<'p>) {
-        let ids = |part: &Part<'p>| {
-            Some((part.there(part.ids), self.ids_of(*part, landing)?.slice(0, part.ids.len())))
-        };
-        let (others, own): (Vec<&Part<'p>>, Vec<_>) = parts.iter().partition(|part| part.of.is_some());
-        own.into_iter().filter_map(ids).for_each(|(from, to)| dev.accumulate(from, to, false));
-        let taken: Vec<_> = others.into_iter().filter_map(ids).collect();
-        dev.exchange(&taken, &self.given(dev, parts, &|mine, _| landing.row_ids.map(|_| mine.ids)));
-        if landing.heads.is_none() {
+    /// rows, for `fold_embed`; of the ranks that this one takes as they are. Parts have as many rows as fit. Does nothing where others'
+    /// memory is read in place.
+    pub fn take_heads(&self, dev: &dyn Device, links: &Links<'_, '_>) {
+        let Some(landing) = links.landing else { return };
+        let rank = self.share().rank;
+        let ids = |of: usize| Some((links.parts.get(of).map(|part| part.there(part.ids))?, landing.ids(of)?));
+        let ids = |of| ids(of).map(|(from, to)| (from, to.slice(0, from.len())));
+        if let Some((from, to)) = ids(rank) {
+            dev.accumulate(from, to, false);
+        }
+        let others: Vec<usize> =
+            self.share().others().filter(|of| links.is_taken_as_it_is(*of, rank)).collect();
+        let taken: Vec<_> = others.iter().filter_map(|of| ids(*of)).collect();
+        dev.exchange(&taken, &self.given(dev, links, &|mine, _| landing.ids(rank).map(|_| mine.ids)));
+        if !landing.has_heads() {
             return;
         }
-        let rank = self.share().rank;
-        let there = |part: &Part<'p>, Owned { run, .. }| part.elements(run.start, run.elements);
-        for turn in 0..self.turns(dev, &|rank| self.owned_of_embed(rank).len()) {
-            let own = self.owned_of_embed(rank).get(turn);
+        let of = |owner: usize| self.owned_of_embed(owner);
+        let turns = match dev.trade() {
+            Some(_) => (0..self.share().ranks).map(|owner| of(owner).len()).max().unwrap_or(0),
+            None => of(rank).len(),
+        };
+        for turn in 0..turns {
+            let own = of(rank).get(turn);
             let copies = own.into_iter().flat_map(|owned| {
-                let first = (owned.at - self.owned_of_embed(rank)[0].at) as usize;
-                let to = move |part: &Part<'p>| {
-                    Some(self.head_of(*part, landing)?.slice(first, owned.run.elements as usize))
-                };
-                self.in_turn(parts).filter_map(move |part| Some((there(part, *owned), to(part)?)))
+                let first = (owned.at - of(rank)[0].at) as usize;
+                others.iter().filter_map(move |other| {
+                    let head = landing.head(*other)?.slice(first, owned.run.elements as usize);
+                    Some((links.parts.get(*other)?.elements(owned.run), head))
+                })
             });
-            let given = self.given(dev, parts, &|mine, rank| {
-                self.owned_of_embed(rank).get(turn).map(|owned| there(mine, *owned))
-            });
+            let given = self
+                .given(dev, links, &|mine, owner| of(owner).get(turn).map(|owned| mine.elements(owned.run)));
             dev.exchange(&copies.collect::<Vec<_>>(), &given);
         }
     }
 
-    /// Adds a partial gradient of the embedding, after those before it: what it gets as the head, if it is one, then its rows. Does
-    /// nothing where that is frozen.
-    pub fn fold_embed<'p>(
+    /// Adds all partial gradients of the embedding in their order: of each what it gets as the head, if it is one, then its rows. Does
+    /// nothing where that is frozen. Where hosts fold, all ranks must have called `fold_embed_near` before.
+    pub fn fold_embed(&self, dev: &dyn Device, table: &ParamTable, links: &Links<'_, '_>) {
+        let Some(embed) = table.find(ParamKind::Embed, 0) else { return };
+        let Links { parts, first, sum, landing, levels } = *links;
+        let rank = self.share().rank;
+        let own = self.owned_of_embed(rank);
+        for (of, part) in parts.iter().enumerate() {
+            if let Some(levels) = levels.filter(|_| of.is_multiple_of(sum.fold)) {
+                self.exchange_folded_embed(dev, embed, links, (of, levels));
+            }
+            if !links.is_taken_as_it_is(of, rank) {
+                continue;
+            }
+            let mut d_input = part.there(part.d_input);
+            if let Some(rows) = landing.and_then(|landing| landing.rows) {
+                let to = rows.slice(0, d_input.len());
+                let taken: Vec<_> = part.of.map(|_| (d_input, to)).into_iter().collect();
+                let given = self.given(dev, links, &|mine, _| part.of.is_none().then_some(mine.d_input));
+                dev.exchange(&taken, &given);
+                d_input = if part.of.is_some() { to } else { d_input };
+            }
+            let head = landing.and_then(|landing| landing.head(part.of?));
+            let rows = Rows { d_input, ids: landing.and_then(|landing| landing.ids(of)) };
+            self.add_embed(dev, table, (*part, head, rows), own, sum.target(first + of));
+            own.iter().for_each(|Owned { run, at }| sum.close(dev, first + of, *at, run.elements as usize));
+        }
+        let end = embed.offset + embed.elements;
+        let padding = Run { start: end, elements: table.layer_run(0).start - end };
+        let own = self.owned_by(rank).iter().filter_map(|owned| owned.inside(padding));
+        own.for_each(|Owned { run, at }| dev.zero(sum.shard.slice(at as usize, run.elements as usize)));
+    }
+
+    /// Adds a sum of the embedding that ranks from `of` on have folded, if they are on another host. They give it meanwhile.
+    fn exchange_folded_embed(
+        &self,
+        dev: &dyn Device,
+        embed: &Param,
+        links: &Links<'_, '_>,
+        (of, levels): (usize, Levels<'_>),
+    ) {
+        let rank = self.share().rank;
+        let at = (Area::Ends, Run { start: embed.offset, elements: embed.elements });
+        let takes = !links.is_taken_as_it_is(of, rank);
+        let adder = levels.adder(of, rank);
+        let there = if takes { self.sums_of(levels, adder, rank, at) } else { Vec::new() };
+        let mut here = there.clone();
+        if let Some(landing) = links.landing {
+            let mut free = landing.folded_embed();
+            for buf in &mut here {
+                *buf = free.slice(0, buf.len());
+                free = free.slice(buf.len(), free.len() - buf.len());
+            }
+            let mut given = Vec::new();
+            if dev.trade().is_some() && levels.first_of(rank) == of {
+                let owners =
+                    self.share().others().filter(|owner| levels.adds(rank, *owner, links.parts.len()));
+                let sums =
+                    |owner| self.sums_of(levels, rank, owner, at).into_iter().map(move |buf| (owner, buf));
+                given.extend(owners.flat_map(sums));
+            }
+            dev.exchange(&there.into_iter().zip(here.iter().copied()).collect::<Vec<_>>(), &given);
+        }
+        for (own, sum) in self.owned_of_embed(rank).iter().zip(here) {
+            links.sum.add_folded(dev, sum, links.first + of, own.at);
+        }
+    }
+
+    /// Adds a partial gradient of the embedding to what is in `to`, or begins with it unless `add`: what it gets as the head, if it is one,
+    /// then its rows. `owned`: which elements, by their places in `to`. `head`: those, if they were copied, from the first on.
+    pub(crate) fn add_embed(
         &self,
         dev: &dyn Device,
         table: &ParamTable,
-        part: Part<'p>,
-        landing: Option<Landing<'p>>,
-        shard: Buf<'_>,
-        add: bool,
+        (part, head, rows): (Part<'_>, Option<Buf<'_>>, Rows<'_>),
+        owned: &[Owned],
+        (to, add): (Buf<'_>, bool),
     ) {
         let Some(embed) = table.find(ParamKind::Embed, 0) else { return };
-        let is_tied = table.is_tied();
-        let head = landing.and_then(|landing| self.head_of(part, landing));
-        let own = self.owned_of_embed(self.share().rank);
-        for Owned { run, at } in own {
+        for Owned { run, at } in owned {
             let len = run.elements as usize;
-            let dst = shard.slice(*at as usize, len);
-            match (is_tied, head, add) {
+            let dst = to.slice(*at as usize, len);
+            match (table.is_tied(), head, add) {
                 (true, Some(head), _) => {
-                    let first = (at - own[0].at) as usize;
+                    let first = (at - owned[0].at) as usize;
                     dev.accumulate(head.slice(first, len), dst, add);
                 }
-                (true, None, _) => {
-                    dev.accumulate(part.elements(run.start, run.elements), dst, add);
-                }
+                (true, None, _) => dev.accumulate(part.elements(*run), dst, add),
                 // Only rows are added to it.
                 (false, _, true) => {}
                 (false, _, false) => dev.zero(dst),
             }
         }
-        let end = embed.offset + embed.elements;
-        let padding = Run { start: end, elements: table.layer_run(0).start - end };
-        self.fold_run(dev, &[part], landing, shard, add, padding);
-        let copied = landing.and_then(|landing| self.ids_of(part, landing));
-        let ids = copied.map_or(part.there(part.ids), |ids| ids.slice(0, part.ids.len()));
-        let mut d_input = part.there(part.d_input);
-        if let Some(rows) = landing.and_then(|landing| landing.rows) {
-            let to = rows.slice(0, d_input.len());
-            let taken: Vec<_> = part.of.map(|_| (d_input, to)).into_iter().collect();
-            dev.exchange(&taken, &self.given(dev, &[part], &|mine, _| Some(mine.d_input)));
-            d_input = if part.of.is_some() { to } else { d_input };
-        }
-        dev.embed_backward_part(d_input, ids, embed.k as usize, part.layout, own, shard);
-    }
-
-    /// Returns the parts of other ranks in the order in which this one copies them. They are added in the order of `parts`.
-    fn in_turn<'x, 'p>(&self, parts: &'x [Part<'p>]) -> impl Iterator<Item = &'x Part<'p>> + use<'x, 'p> {
-        self.share().others().filter_map(|rank| parts.iter().find(|part| part.of == Some(rank)))
-    }
-
-    /// Returns where `take_heads` leaves what it copies of a part; `None` of this rank's own.
-    fn head_of<'l>(&self, part: Part<'_>, landing: Landing<'l>) -> Option<Buf<'l>> {
-        Some(self.slot_of(landing.heads?, part.of?))
-    }
-
-    /// Returns where `take_heads` leaves a rank's tokens of rows.
-    fn ids_of<'l>(&self, part: Part<'_>, landing: Landing<'l>) -> Option<Buf<'l>> {
-        let (ids, Share { rank, ranks }) = (landing.row_ids?, self.share());
-        Some(ids.part(part.of.unwrap_or(rank), ids.len() / ranks))
-    }
-
-    /// Returns the part of a region that is another rank's.
-    fn slot_of<'l>(&self, slots: Buf<'l>, of: usize) -> Buf<'l> {
-        let Share { rank, ranks } = self.share();
-        slots.part(of - usize::from(of > rank), slots.len() / (ranks - 1))
+        let ids = rows.ids.map_or(part.there(part.ids), |ids| ids.slice(0, part.ids.len()));
+        dev.embed_backward_part(rows.d_input, ids, embed.k as usize, part.layout, owned, to);
     }
 }
+
+#[cfg(test)]
+#[path = "chain_tests.rs"]
+mod tests;

@@ -1,8 +1,10 @@
 //! Gradients and AdamW states: flat buffers in the order of the weights, one element-wise pass a step.
 
 use crate::buckets::{buckets, padding};
+use crate::levels;
 use crate::partial::{self, Partial};
 use crate::share::{Share, shard_elements};
+use crate::sums::Summing;
 use plimsoll_algo::update::UpdateOptions;
 use plimsoll_base::{DType, Phase, PhaseSet, Result};
 use plimsoll_device::{
@@ -29,8 +31,8 @@ pub enum OptimizerDType {
 pub struct StateDTypes {
     pub weights: DType,
     pub grads: DType,
-    /// To which a micro-batch's gradient is rounded before it is added, wherever it was computed; `None` where one rank adds it as it comes.
-    pub partial: Option<DType>,
+    /// How micro-batches' gradients become their sum.
+    pub summing: Summing,
     /// AdamW's moments.
     pub optimizer: OptimizerDType,
 }
@@ -65,13 +67,13 @@ impl StateDTypes {
 
     /// True if each micro-batch's gradient is formed by itself, and then added to the sum.
     pub fn is_chained(self, ranks: usize) -> bool {
-        ranks > 1 || self.partial.is_some()
+        ranks > 1 || self.summing.partial.is_some() || self.summing.fold > 1
     }
 
     /// Returns the dtype of a micro-batch's gradient: on one rank that of the sum, to which it is added.
     pub fn partial_on(self, device: DeviceKind, ranks: usize) -> DType {
-        let of_ranks = if ranks > 1 && device == DeviceKind::Cpu { DType::F32 } else { self.grads };
-        self.partial.unwrap_or(of_ranks)
+        let is_whole = self.is_chained(ranks) && device == DeviceKind::Cpu;
+        self.summing.partial.unwrap_or(if is_whole { DType::F32 } else { self.grads })
     }
 
     /// True if an f32 copy of the weights is kept.
@@ -97,7 +99,8 @@ fn slot_elements(table: &ParamTable) -> u64 {
 /// or they lie in the device's host memory, as `offload.ROLE.adam_m` and so on, and pass through slots in the phase.
 ///
 /// One of several `ranks` has states for its shard alone. Its gradients are those of a micro-batch, with two layers at a time (`Partial`): in
-/// f32 on a CPU, on a card in the dtype of sums, to which a card rounds each partial gradient. `ROLE.shard` is the sum of what it owns. States pass through
+/// f32 on a CPU, on a card in the dtype of sums, to which a card rounds each partial gradient. `ROLE.shard` is the sum of what it owns, and
+/// `ROLE.folded` that of the micro-batches that are folded. States pass through
 /// `ROLE.passage` on their way to files. What arrives on a card has regions of its own (`landing_layout`).
 ///
 /// Errors: `size-overflow`.
@@ -122,6 +125,11 @@ pub fn layout(
     }
     if is_chained {
         layout.arena(&format!("{role}.shard"), "train", pool, update, &[all], dtypes.grads)?;
+        if dtypes.summing.fold > 1 {
+            layout.arena(&format!("{role}.folded"), "train", pool, update, &[all], dtypes.grads)?;
+        }
+        let summing = dtypes.summing;
+        layout.extend(levels::layout(role, table, (pool, update), summing, ranks, dtypes.grads)?);
         layout.extend(passage_layout(role, table, pool, update)?);
     }
     let scales = dtypes.has_scales().then_some(DType::F32);

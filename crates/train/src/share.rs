@@ -27,6 +27,11 @@ impl Share {
         (1..ranks).map(move |step| (rank + step) % ranks)
     }
 
+    /// Returns how many ranks come before another in that order.
+    pub(crate) fn steps_to(self, other: usize) -> usize {
+        (other + self.ranks - self.rank) % self.ranks
+    }
+
     pub(crate) fn has(self, piece: usize) -> bool {
         piece * self.ranks / PIECES == self.rank
     }

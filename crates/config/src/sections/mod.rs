@@ -301,6 +301,10 @@ pub struct Train {
     /// What each micro-batch's gradient is rounded to before it is added, on one rank as on many: in bf16 ranks send each other half the bytes.
     #[serde(default)]
     pub gradient_wire: GradientWire,
+    /// Consecutive micro-batches whose gradients are added to each other first, on one rank as on many; their sums are added in order. If
+    /// it divides the ranks of each of several hosts, those take one sum of another host in place of its gradients.
+    #[serde(default = "one_fold")]
+    pub fold: u32,
     /// Storage of optimizer states.
     #[serde(default)]
     pub optimizer_dtype: Auto<OptimizerDtype>,
@@ -319,6 +323,10 @@ fn dead_steps() -> u32 {
 
 fn one() -> f64 {
     1.0
+}
+
+fn one_fold() -> u32 {
+    1
 }
 
 fn one_epoch() -> u32 {
@@ -356,6 +364,7 @@ impl Train {
             grad_clip: 1.0,
             grad_dtype: Auto::Auto,
             gradient_wire: GradientWire::default(),
+            fold: one_fold(),
             optimizer_dtype: Auto::Auto,
             recompute: Auto::Auto,
             dead_steps_max: dead_steps(),

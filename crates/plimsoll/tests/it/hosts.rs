@@ -87,6 +87,8 @@ fn the_number_of_hosts_changes_no_bit() {
     for (name, sets) in [
         ("grpo", &["train.optimizer_dtype=int8", "train.grad_dtype=bf16"][..]),
         ("ppo-stage-3", &["method=ppo", "run.zero_stage=3", "loss.kl_coef=0.05"]),
+        // Each of two hosts folds on its own, and three hosts of a rank take every gradient.
+        ("fold", &["train.fold=2", "train.gradient_wire=bf16", "train.cut_multiple=7"]),
         (
             "again",
             &[

@@ -94,6 +94,7 @@ fn the_number_of_ranks_changes_no_bit() {
         ("spread", &["loss.kl_coef=0.05", "memory.offload=[\"reference\"]", "train.steps=3"]),
         ("ppo-stage-3", &["method=ppo", "run.zero_stage=3", "loss.kl_coef=0.05"]),
         ("stage-3", &["loss.kl_coef=0.05", "run.zero_stage=3", "train.recompute=layer", "train.steps=3"]),
+        ("fold", &["train.fold=3", "train.steps=3"]),
         ("wire", &["train.gradient_wire=bf16", "run.zero_stage=3", "train.steps=3"]),
         // Held-out prompts come again, and are then dealt by the lengths of their responses.
         (
@@ -292,6 +293,11 @@ fn what_one_rank_alone_can_do_is_named() {
             &small,
             &["train.gradient_wire=bf16", "memory.offload=[\"optimizer\"]"],
             "memory.offload = [\"optimizer\"] with train.gradient_wire = \"bf16\"",
+        ),
+        (
+            &small,
+            &["train.fold=4", "memory.offload=[\"optimizer\"]"],
+            "memory.offload = [\"optimizer\"] with train.fold = 4",
         ),
         (&agent, &["--ranks=2"], "a policy in an environment with 2 ranks"),
     ] {

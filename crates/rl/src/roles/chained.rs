@@ -13,7 +13,7 @@ use plimsoll_memory::{Buf, InPhase};
 use plimsoll_model::{Activations, ExpertLoad, Pass, PassIndex, RowGradients, Scorer, Stage};
 use plimsoll_plan::UpdateShape;
 use plimsoll_ranks::Group;
-use plimsoll_train::{Landing, Packer, Part, Partial, Share, Units, UpdateOptions};
+use plimsoll_train::{Area, Landing, Levels, Links, Packer, Part, Partial, Share, Sum, Units, UpdateOptions};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::time::Instant;
@@ -30,9 +30,11 @@ struct Chain<'x, 'a, 'p> {
     /// The same by places in the flat buffer.
     partial: Partial<'p>,
     /// The sum of what this rank owns.
-    shard: Buf<'p>,
+    sum: Sum<'p>,
     /// Where pieces of the others' arrive, on cards.
     landing: Option<Landing<'p>>,
+    /// What this host adds for others, if hosts fold.
+    levels: Option<Levels<'p>>,
     inv_temperature: f32,
     /// As `Balance::factor`.
     balance: f32,
@@ -58,11 +60,15 @@ impl Role<'_> {
         of: LossOf<'_, '_>,
         group: &Group,
     ) -> Result<(Buf<'p>, UpdateStats)> {
-        let UpdateShape { pass: shape, .. } = self.update_shape();
+        let UpdateShape { pass: shape, dtypes, .. } = self.update_shape();
+        let (name, summing) = (self.shape.name.name(), dtypes.summing);
         let shard = phase.buf(&shard_region(&self.shape));
+        let sum = Sum { shard, folded: phase.get(&format!("{name}.folded")), fold: summing.fold, count: 0 };
         let acts = Activations::bind(phase, shape.mode, shape.limits);
         let grads = self.bind_gradients(phase);
-        let landing = Landing::bind(phase, self.shape.name.name());
+        let share = Share { rank: group.rank(), ranks: group.ranks() };
+        let levels = Levels::bind(phase, name, self.learned().0, summing, share.ranks);
+        let landing = Landing::bind(phase, name, share, levels);
         let scorer = self.scorer(dev, phase);
         let partial = self.partial(phase);
         let chain = Chain {
@@ -73,8 +79,9 @@ impl Role<'_> {
             acts,
             grads,
             partial,
-            shard,
+            sum,
             landing,
+            levels,
             inv_temperature: of.inv_temperature,
             balance: self.balance_factor(of.sequences, &of.which),
             turn: Cell::new(0),
@@ -184,7 +191,7 @@ impl<'p> Chain<'_, '_, 'p> {
         packer.cut(cut, units, sequences, which.clone())?;
         let (mut stats, count) = (UpdateStats::default(), packer.num_micro_batches());
         if count == 0 {
-            dev.zero(self.shard);
+            dev.zero(self.sum.shard);
         }
         let mut load = ExpertLoad::of(&role.shape.spec);
         for first in (0..count).step_by(group.ranks()) {
@@ -207,7 +214,7 @@ impl<'p> Chain<'_, '_, 'p> {
             }
             stats.forward_s += started.elapsed().as_secs_f64();
             let started = Instant::now();
-            let round = Round { chain: self, ranks: batches.len(), add: first > 0 };
+            let round = Round { chain: self, ranks: batches.len(), first, count };
             round.backward(buffers, own.zip(pass.as_ref()));
             for (load, pass) in load.iter_mut().zip(&pass) {
                 pass.add_load(dev, load);
@@ -269,6 +276,33 @@ impl<'p> Chain<'_, '_, 'p> {
         self.lost.borrow().is_ok().then_some(turn)
     }
 
+    /// Puts `folded` and then `ops` aside, if the device can, after the mark `turn`. Where hosts fold, ranks meet between both. Returns the
+    /// turn of `ops`; `None` if a rank was lost.
+    fn add_aside(&self, turn: usize, folded: impl Fn(), ops: impl Fn()) -> Option<usize> {
+        let mut last = turn;
+        if self.levels.is_some() {
+            last = match self.dev.aside() {
+                Some(aside) => {
+                    let mut met = None;
+                    aside.run(turn, &mut || {
+                        folded();
+                        met = self.meet();
+                    });
+                    met?
+                }
+                None => {
+                    folded();
+                    self.meet()?
+                }
+            };
+        }
+        match self.dev.aside() {
+            Some(aside) => aside.run(last, &mut { ops }),
+            None => ops(),
+        }
+        Some(last)
+    }
+
     /// Makes the operations from here on wait for what all ranks put aside last in a round: until then no rank may write what others read
     /// of each other.
     fn settle(&self) -> Result<()> {
@@ -293,8 +327,9 @@ struct Round<'x, 'a, 'p> {
     chain: &'x Chain<'x, 'a, 'p>,
     /// Ranks that have a micro-batch: the first ones.
     ranks: usize,
-    /// Whether the sums have begun.
-    add: bool,
+    /// The micro-batch of the first of them, of `count`.
+    first: usize,
+    count: usize,
 }
 
 impl<'p> Round<'_, '_, 'p> {
@@ -317,31 +352,33 @@ impl<'p> Round<'_, '_, 'p> {
 
     /// Adds what a stage has left on all ranks: on cards next to the stages after it.
     fn after(&self, stage: Stage) {
-        let Chain { dev, role, shard, landing, .. } = *self.chain;
+        let Chain { dev, role, .. } = *self.chain;
         let Some(turn) = self.chain.meet() else { return };
         let (table, _) = role.learned();
-        let within = match stage {
-            Stage::Head => table.head_run(),
-            Stage::Layer(layer) => table.layer_run(layer),
+        let at = match stage {
+            Stage::Head => (Area::Ends, table.head_run()),
+            Stage::Layer(layer) => (Area::Layer(layer), table.layer_run(layer)),
         };
-        let fold = || {
-            let parts: Vec<Part<'_>> = self.parts(|_| role.update_shape().pass.limits.rows).collect();
-            role.trained().fold_run(dev, &parts, landing, shard, self.add, within);
-            if let Some(landing) = landing.filter(|_| stage == Stage::Head) {
-                role.trained().take_heads(dev, &parts, landing);
+        let parts: Vec<Part<'_>> = self.parts(|_| role.update_shape().pass.limits.rows).collect();
+        let links = self.links(&parts);
+        let optimizer = role.trained();
+        let folded = || optimizer.fold_near(dev, &links, at);
+        let is_folded = self.chain.add_aside(turn, folded, || {
+            optimizer.fold_run(dev, &links, at);
+            if stage == Stage::Head {
+                optimizer.take_heads(dev, &links);
             }
-        };
-        // Without a second stream all have added the layer before when they meet after this one.
+        });
+        if is_folded.is_none() {
+            return;
+        }
+        // Without a second stream all have added the layer before when they meet after this one. The next layer uses the slot of the one
+        // before, and the next pass the tokens that are taken with the head.
         let layers = role.shape.spec.layers;
-        match dev.aside() {
-            Some(aside) => {
-                aside.run(turn, &mut { fold });
-                // The next layer uses the slot of the one before, and the next pass the tokens that are taken with the head.
-                if matches!(stage, Stage::Layer(layer) if layer + 1 < layers || layers == 1) {
-                    aside.wait(turn - 1);
-                }
-            }
-            None => fold(),
+        if let Some(aside) = dev.aside()
+            && matches!(stage, Stage::Layer(layer) if layer + 1 < layers || layers == 1)
+        {
+            aside.wait(turn - 1);
         }
         let next = match stage {
             Stage::Head => layers,
@@ -355,27 +392,26 @@ impl<'p> Round<'_, '_, 'p> {
     /// Adds what is left, once all ranks have put their passes on the way: on cards next to the next forward pass. `all`: the numbers of
     /// each rank.
     fn end(self, all: &[Vec<f32>]) -> Result<()> {
-        let Chain { dev, role, shard, landing, .. } = *self.chain;
+        let Chain { dev, role, .. } = *self.chain;
         let (table, _) = role.learned();
-        let fold = || {
-            for (rank, part) in self.parts(|rank| rows_of(&all[rank])).enumerate() {
-                role.trained().fold_embed(dev, table, part, landing, shard, self.add || rank > 0);
-            }
-        };
+        let parts: Vec<Part<'_>> = self.parts(|rank| rows_of(&all[rank])).collect();
+        let links = self.links(&parts);
         if let Some(turn) = self.chain.meet() {
+            let optimizer = role.trained();
+            let folded = || optimizer.fold_embed_near(dev, table, &links);
+            let last = self.chain.add_aside(turn, folded, || optimizer.fold_embed(dev, table, &links));
             match dev.aside() {
-                Some(aside) => {
-                    aside.run(turn, &mut { fold });
-                    self.chain.left.set(Some(turn));
-                }
-                None => {
-                    fold();
-                    // What the others read of this rank may be overwritten from here on.
-                    self.chain.meet();
-                }
+                Some(_) => self.chain.left.set(last),
+                // What the others read of this rank may be overwritten from here on.
+                None => drop(self.chain.meet()),
             }
         }
         self.chain.check()
+    }
+
+    fn links<'x>(&self, parts: &'x [Part<'p>]) -> Links<'x, 'p> {
+        let Chain { sum, landing, levels, .. } = *self.chain;
+        Links { parts, first: self.first, sum: Sum { count: self.count, ..sum }, landing, levels }
     }
 
     /// Returns the partial gradient of each rank that has one, with as many rows as `rows` says of a rank.

@@ -279,10 +279,10 @@ impl<'a> Role<'a> {
     ) -> Result<UpdateStats> {
         let Passes { dev, group, overlay, packer, .. } = with;
         let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
-        // A sum of gradients that are rounded one by one is that of several ranks, of which there is one.
-        let alone = match self.update_shape().dtypes.partial.filter(|_| group.is_none()) {
-            Some(_) => Some(Group::alone()?),
-            None => None,
+        // A sum of gradients that are formed one by one is that of several ranks, of which there is one.
+        let alone = match group.is_none() && self.update_shape().dtypes.is_chained(1) {
+            true => Some(Group::alone()?),
+            false => None,
         };
         let group = group.or(alone.as_ref());
         let (sum, stats) = match group {

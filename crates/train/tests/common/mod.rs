@@ -14,7 +14,7 @@ use plimsoll_model::{
     load, load_adapters, rope,
 };
 use plimsoll_train::{
-    Optimizer, OptimizerDType, Packer, Sequence, Share, StateDTypes, UpdateOptions, optimizer_layout,
+    Optimizer, OptimizerDType, Packer, Sequence, Share, StateDTypes, Summing, UpdateOptions, optimizer_layout,
 };
 
 #[path = "../../../model/tests/common/machine.rs"]
@@ -393,7 +393,7 @@ impl<'a> Parts<'a> {
 
 /// f32 states, gradients of f32.
 pub fn dtypes(weights: DType) -> StateDTypes {
-    StateDTypes { weights, grads: DType::F32, partial: None, optimizer: OptimizerDType::F32 }
+    StateDTypes { weights, grads: DType::F32, summing: Summing::default(), optimizer: OptimizerDType::F32 }
 }
 
 /// The layout with its gradients resident, so that a test may read them when the phase is over.

@@ -8,7 +8,7 @@ use plimsoll_model::{
     Activations, Decoder, Derivatives, Mode, ParamKind, ParamTable, Params, Pass, Recompute,
     activations_layout, backward, layers, load, rope, values,
 };
-use plimsoll_train::{OptimizerDType, PackLimits, Packer, Sequence, StateDTypes, optimizer_layout};
+use plimsoll_train::{OptimizerDType, PackLimits, Packer, Sequence, StateDTypes, Summing, optimizer_layout};
 
 const MODELS: [&str; 3] = ["qwen3", "qwen2", "llama3_rope"];
 
@@ -27,8 +27,12 @@ impl World {
         let table = ParamTable::critic(&spec, setup.machine.kind(), dtype);
         let mut layout = Layout::new();
         layout.arena("critic.weights", "test", pool, PhaseSet::RESIDENT, &[table.elements], dtype).unwrap();
-        let states =
-            StateDTypes { weights: dtype, grads: DType::F32, partial: None, optimizer: OptimizerDType::F32 };
+        let states = StateDTypes {
+            weights: dtype,
+            grads: DType::F32,
+            summing: Summing::default(),
+            optimizer: OptimizerDType::F32,
+        };
         let states = optimizer_layout("critic", &table, states, pool, Phase::Critic, false, 1).unwrap();
         layout.extend(resident_gradients(states));
         layout.extend(rope::layout(&spec, setup.positions, pool).unwrap());

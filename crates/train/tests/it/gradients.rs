@@ -9,7 +9,9 @@ use plimsoll_model::{
     Derivatives, ParamTable, Params, Pass, PassLimits, Recompute, RowGradients, Stage, backward,
     backward_part, head,
 };
-use plimsoll_train::{HeadRow, Optimizer, PackLimits, Part, Partial, Sequence, Share, partial_layout};
+use plimsoll_train::{
+    Area, HeadRow, Links, Optimizer, PackLimits, Part, Partial, Sequence, Share, Sum, partial_layout,
+};
 
 const MODELS: [&str; 3] = ["qwen3", "qwen2", "llama3_rope"];
 
@@ -220,18 +222,20 @@ fn sum_parts(
             let layout = MatrixLayout::of_weights(dev.kind(), dtype);
             let rows = shard.slice(0, 0);
             let part = Part { grads: partial, layout, d_input: rows, ids: rows, of: None };
-            let add = passes > 0;
+            let sum = Sum { shard, folded: None, fold: 1, count: passes + 1 };
+            let without_rows = [part];
+            let links = Links { parts: &without_rows, first: passes, sum, landing: None, levels: None };
             let after = &mut |stage: Stage| {
-                let within = match stage {
-                    Stage::Head => table.head_run(),
-                    Stage::Layer(layer) => table.layer_run(layer),
+                let at = match stage {
+                    Stage::Head => (Area::Ends, table.head_run()),
+                    Stage::Layer(layer) => (Area::Layer(layer), table.layer_run(layer)),
                 };
-                optimizer.fold_run(dev, &[part], None, shard, add, within);
+                optimizer.fold_run(dev, &links, at);
             };
             let RowGradients { d_input, ids } =
                 backward_part(open.dev, open.decoder, &grads, false, pass, of, after);
-            let part = Part { d_input, ids, ..part };
-            optimizer.fold_embed(dev, table, part, None, shard, add);
+            let with_rows = [Part { d_input, ids, ..part }];
+            optimizer.fold_embed(dev, table, &Links { parts: &with_rows, ..links });
             passes += 1;
         })
         .unwrap();

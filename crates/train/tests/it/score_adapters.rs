@@ -15,7 +15,7 @@ use plimsoll_model::{
     Recompute, activations_layout, adapters_layout, backward, layers, load, load_adapters, rope, values,
 };
 use plimsoll_train::{
-    Heads, Optimizer, OptimizerDType, PackLimits, Packer, Packing, Sequence, Share, StateDTypes,
+    Heads, Optimizer, OptimizerDType, PackLimits, Packer, Packing, Sequence, Share, StateDTypes, Summing,
     UpdateOptions, optimizer_layout,
 };
 
@@ -55,8 +55,12 @@ impl World {
         for (region, table) in [("weights", &base), ("adapters", &table)] {
             layout.arena(region, "test", pool, PhaseSet::RESIDENT, &[table.elements], dtype).unwrap();
         }
-        let states =
-            StateDTypes { weights: dtype, grads: DType::F32, partial: None, optimizer: OptimizerDType::F32 };
+        let states = StateDTypes {
+            weights: dtype,
+            grads: DType::F32,
+            summing: Summing::default(),
+            optimizer: OptimizerDType::F32,
+        };
         let states = optimizer_layout("adapters", &table, states, pool, Phase::Critic, false, 1).unwrap();
         layout.extend(resident_gradients(states));
         layout.extend(rope::layout(&spec, setup.positions, pool).unwrap());
