@@ -14,14 +14,14 @@ from pathlib import Path
 COLUMN = {
     "plimsoll": 7.0, "bench": 5.9, "agent": 2.4, "rl": 5.1, "run": 4.4, "plan": 4.9, "config": 3.5,
     "python": 0.3, "textenv": 2.6, "rollout": 4.9, "train": 6.4, "serve": 6.9,
-    "collect": 0.7, "reward": 2.3, "model": 5.6, "cpu": 7.0, "cuda": 8.05,
-    "worker": 1.6, "ranks": 4.1, "text": 3.4, "device": 6.6, "launch": 8.05, "stacks": 9.03, "doctor": 9.95,
-    "env": 0.5, "files": 3.15, "memory": 6.15, "algo": 5.13, "base": 5.0,
+    "collect": 0.7, "reward": 2.3, "model": 5.6, "cpu": 6.8, "cuda": 7.75,
+    "worker": 1.6, "ranks": 4.25, "text": 3.4, "device": 6.6, "launch": 8.6, "stacks": 9.12, "doctor": 10.07,
+    "env": 0.5, "files": 3.3, "memory": 6.15, "algo": 5.13, "base": 5.0, "arch": 3.9,
 }
 # Floors above the lowest possible one, so that no line passes behind a box.
 RAISED = {"agent": 1}
 COLOURS = {
-    "what everything uses": ("#eef1f4", "#66788a", "base memory algo files text"),
+    "what everything uses": ("#eef1f4", "#66788a", "base arch memory algo files text"),
     "other people's code": ("#e6f4ea", "#3c8a57", "env worker reward collect textenv python"),
     "the engine": ("#e5f0f8", "#0b6e99", "device cpu cuda model rollout train"),
     "a run": ("#fdf3e1", "#b7791f", "ranks config plan run serve rl agent bench plimsoll"),

@@ -1,7 +1,7 @@
 """The common parts of the transformers peers: model, tokenizer, and the device's clock and memory.
 
 `random:PRESET` is the shape that Plimsoll knows under that name, with random weights, so nothing is downloaded. A test
-compares the table with crates/base/src/model_spec.rs. The tokenizer of such a model has as many tokens as the model.
+compares the table with crates/arch/src/model_spec.rs. The tokenizer of such a model has as many tokens as the model.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Shapes of the models that `random:PRESET` names, as crates/base/src/model_spec.rs has them. Imports nothing heavy."""
+"""Shapes of the models that `random:PRESET` names, as crates/arch/src/model_spec.rs has them. Imports nothing heavy."""
 
 from typing import NamedTuple
 

@@ -9,34 +9,35 @@ use crate::tree::Tree;
 
 /// The table, in the notation of ARCHITECTURE.md: `left <- what it may depend on`.
 pub const ALLOWED: &str = "
+    arch     <- base
     memory   <- base
     algo     <- base
     env      <- base
-    files    <- base
+    files    <- base arch
     text     <- base files
     worker   <- base memory
     reward   <- base memory worker
     collect  <- base memory files env worker
-    device   <- base memory
-    cpu      <- base memory device
-    cuda     <- base memory device
-    model    <- base memory files device
-    rollout  <- base memory device model
-    train    <- base memory algo files device model
+    device   <- base arch memory
+    cpu      <- base arch memory device
+    cuda     <- base arch memory device
+    model    <- base arch memory files device
+    rollout  <- base arch memory device model
+    train    <- base arch memory algo files device model
     textenv  <- base text worker reward
     ranks    <- base memory
-    config   <- base algo reward textenv
-    plan     <- base memory files device cpu cuda model rollout train reward textenv config
-    run      <- base memory files text worker ranks config plan
-    serve    <- base text device rollout
-    rl       <- base memory algo files text reward textenv ranks config plan run device cpu cuda model rollout train serve
+    config   <- base arch algo reward textenv
+    plan     <- base arch memory files device cpu cuda model rollout train reward textenv config
+    run      <- base arch memory files text worker ranks config plan
+    serve    <- base arch text device rollout
+    rl       <- base arch memory algo files text reward textenv ranks config plan run device cpu cuda model rollout train serve
     agent    <- base memory env files worker collect algo device cpu model train config plan run
-    bench    <- base memory algo files reward device cpu cuda rollout train config plan run rl
+    bench    <- base arch memory algo files reward device cpu cuda rollout train config plan run rl
     doctor   <- base memory
-    stacks   <- base
+    stacks   <- base arch
     launch   <- base
     python   <- base memory env worker collect
-    plimsoll <- base memory files text env reward collect ranks config plan run cuda doctor stacks launch serve rl agent bench
+    plimsoll <- base arch memory files text env reward collect ranks config plan run cuda doctor stacks launch serve rl agent bench
 ";
 
 type Table = BTreeMap<String, BTreeSet<String>>;

@@ -9,8 +9,9 @@ mod peak;
 pub mod ranks;
 mod save;
 
+use plimsoll_arch::{LoraTargets, ModelSpec};
+use plimsoll_base::Result;
 use plimsoll_base::rng::{Stream, below, philox};
-use plimsoll_base::{LoraTargets, ModelSpec, Result};
 use plimsoll_config::{
     Auto, Lora, ModelDtype, OnFull, OptimizerDtype, Recompute, RunDevice, RunFile, RunSpec, Train,
 };

@@ -1,8 +1,9 @@
 //! `bench peak`: the peak rates of this machine, to which shares refer.
 
 use super::{BANDWIDTH_BYTES, BenchOptions, PEAK_SECONDS, add, finish, spread, threads};
+use plimsoll_arch::ModelSpec;
 use plimsoll_base::rng::{Stream, philox, unit_f32};
-use plimsoll_base::{Bytes, DType, ModelSpec, PhaseSet, Result};
+use plimsoll_base::{Bytes, DType, PhaseSet, Result};
 use plimsoll_cpu::peak::{measure_bandwidth, measure_flops};
 use plimsoll_cpu::{self as cpu, Isa};
 use plimsoll_cuda::{CudaDevice, ScratchLimits};

@@ -9,7 +9,8 @@ use super::sections::{Lora, RunFile};
 use super::tree::{Node, Table, Value};
 use super::values::{Auto, GradientWire, ModelDtype, Offload, OptimizerDtype};
 use crate::Trains;
-use plimsoll_base::{Error, LoraShape, LoraTarget, LoraTargets, Quantization, Result, shown};
+use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, Quantization};
+use plimsoll_base::{Error, Result, shown};
 
 /// Learning rates of adapters are about ten times those of full fine-tuning, which begin at 1e-6.
 const LEARNING_RATE_LOW: f64 = 1e-5;

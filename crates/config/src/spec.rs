@@ -9,7 +9,7 @@ use crate::{
 };
 use plimsoll_algo::method::{LearnsFrom, Method, Needs, Reference};
 use plimsoll_algo::preference::PreferenceLoss;
-use plimsoll_base::{LoraShape, LoraTargets, Quantization};
+use plimsoll_arch::{LoraShape, LoraTargets, Quantization};
 use plimsoll_reward::RewardSpec;
 use std::path::PathBuf;
 

@@ -9,7 +9,7 @@ use super::gate::{gated, slopes};
 use super::lanes::{LANES, Lanes, by_dtype, exp_in_place, simd_fn};
 use super::matmul::experts as products;
 use super::{CpuDevice, Real, Shared};
-use plimsoll_base::{EXPERTS_MAX, Gate};
+use plimsoll_arch::{EXPERTS_MAX, Gate};
 use plimsoll_device::{Balance, GluExpertsBackward, Op, RouteBackward, Routes, Routing, SEGMENT_FIELDS};
 use plimsoll_memory::Buf;
 use std::ops::Range;

@@ -3,7 +3,7 @@
 use super::CpuDevice;
 use super::elementwise::split;
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
-use plimsoll_base::Gate;
+use plimsoll_arch::Gate;
 use plimsoll_memory::Buf;
 
 /// sqrt(2/pi), and the weight of the cube: Hendrycks and Gimpel's approximation of GELU.

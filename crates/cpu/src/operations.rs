@@ -5,7 +5,8 @@ use crate::{
     activation, adamw, adamw8, attention, attention_backward, blocks, delta, elementwise, experts, gate,
     head, head_gates, lanes, matmul, norm, peak, rope, sample,
 };
-use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
+use plimsoll_arch::{ModelSpec, ParamKind, Product, products};
+use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::{
     ADAPTER_BLOCKS_MAX, Backend, Checked, Claim, Claims, Coded, DeviceKind, Matrix, MatrixLayout, Op,
     Pipeline, Run, Transfer,
@@ -26,7 +27,8 @@ impl CpuDevice {
     /// Errors: `size-overflow`.
     pub fn scratch_layout(spec: &ModelSpec, weights: DType, threads: usize, update: bool) -> Result<Layout> {
         let mut layout = Layout::new();
-        let gathered = spec.experts.map_or(0, |_| matmul::experts::gathered_elements(spec.hidden.into()));
+        let has_experts = u64::from(spec.has_experts());
+        let gathered = has_experts * matmul::experts::gathered_elements(spec.hidden.into());
         let elements = if update { scratch_elements(spec, weights) } else { gathered };
         if elements > 0 {
             let shape = [threads as u64, elements];
@@ -44,14 +46,14 @@ impl CpuDevice {
         threads: usize,
         rank: u64,
     ) -> Result<Layout> {
-        let adapters =
-            linear(spec).into_iter().flat_map(|(n, k)| [(n, rank), (ADAPTER_BLOCKS_MAX as u64 * rank, k)]);
+        let adapters = linear(spec).flat_map(|(n, k)| [(n, rank), (ADAPTER_BLOCKS_MAX as u64 * rank, k)]);
         let each = adapters.map(|(n, k)| matmul::transpose_elements(n, k, weights));
         // Gradients of rows are gathered while the B of an expert's down is transposed.
-        let experts = spec.experts.map_or(0, |_| {
-            let h = u64::from(spec.hidden);
-            matmul::experts::gathered_elements(h) + matmul::transpose_elements(h, rank, weights)
-        });
+        let h = u64::from(spec.hidden);
+        let experts = match spec.has_experts() {
+            true => matmul::experts::gathered_elements(h) + matmul::transpose_elements(h, rank, weights),
+            false => 0,
+        };
         let shape = [threads as u64, each.fold(scratch_elements(spec, weights).max(experts), u64::max)];
         let mut layout = Layout::new();
         layout.arena("device.scratch", "device", HostPool::Host, PhaseSet::RESIDENT, &shape, weights)?;
@@ -70,33 +72,26 @@ impl CpuDevice {
     }
 }
 
-/// The shapes [n, k] of a block's linear layers; of experts those of one.
-fn linear(spec: &ModelSpec) -> Vec<(u64, u64)> {
-    let (h, f, q) = (u64::from(spec.hidden), u64::from(spec.ffn), u64::from(spec.q_width()));
-    let mut all = vec![(spec.qkv_width().into(), h), (h, q)];
-    if let Some(delta) = spec.delta {
-        all.extend([(delta.input_width().into(), h), (h, delta.value_width().into())]);
-    }
-    if spec.expert_layers() < spec.layers {
-        all.extend([(2 * f, h), (h, f)]);
-    }
-    if let Some(experts) = spec.experts {
-        let f = u64::from(experts.ffn);
-        all.extend([(u64::from(experts.count), h), (2 * f, h), (h, f)]);
-    }
-    all
+/// The shapes [n, k] of the linear layers of all blocks; of experts those of one.
+fn linear(spec: &ModelSpec) -> impl Iterator<Item = (u64, u64)> {
+    all_products(spec).map(|product| (product.n.into(), product.k.into()))
+}
+
+fn all_products(spec: &ModelSpec) -> impl Iterator<Item = Product> {
+    (0..spec.layers).flat_map(|layer| products(spec, layer))
 }
 
 /// Elements of one thread's scratch: the largest transposed group of panels among the model's matrices.
 fn scratch_elements(spec: &ModelSpec, weights: DType) -> u64 {
     let head = u64::from(spec.vocab).min(plimsoll_device::HEAD_TILE as u64);
-    let matrices = linear(spec).into_iter().chain([(head, u64::from(spec.hidden))]);
+    let matrices = linear(spec).chain([(head, u64::from(spec.hidden))]);
     let each = matrices.map(|(n, k)| matmul::transpose_elements(n, k, weights));
     // Gradients of rows are gathered for the pairs of an expert while its down is transposed.
-    let experts = spec.experts.map_or(0, |experts| {
-        let h = u64::from(spec.hidden);
-        matmul::experts::gathered_elements(h) + matmul::transpose_elements(h, experts.ffn.into(), weights)
-    });
+    let of_expert = |product: &Product| product.kind == ParamKind::Down && product.experts.is_some();
+    let gathered = |Product { n, k, .. }: Product| {
+        matmul::experts::gathered_elements(n.into()) + matmul::transpose_elements(n.into(), k.into(), weights)
+    };
+    let experts = all_products(spec).filter(of_expert).map(gathered).max().unwrap_or(0);
     each.fold(experts, u64::max)
 }
 

@@ -7,7 +7,7 @@ use super::elementwise::split;
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::norm::{load_any, reciprocal_rms, store_any};
 use super::{CpuDevice, Element, Real, Shared};
-use plimsoll_base::QkNorms;
+use plimsoll_arch::QkNorms;
 use plimsoll_device::{Batch, Heads, KV_BLOCK, Kv, QkNorm, RopeBackward, Rotation};
 use plimsoll_memory::Buf;
 

@@ -6,7 +6,8 @@ use super::hopper::{ring, tensor_map};
 use super::matmul::by_library;
 use super::rows::count;
 use super::{Arg, CudaDevice, Launch};
-use plimsoll_base::{DType, LoraShape, LoraTarget, ModelSpec};
+use plimsoll_arch::{LoraShape, LoraTarget, ModelSpec};
+use plimsoll_base::DType;
 use plimsoll_device::{AdaptBackward, Adapter};
 use plimsoll_memory::Buf;
 
@@ -59,7 +60,8 @@ fn runs(tiles: usize, m: usize) -> (usize, usize) {
 pub(crate) fn scratch_bytes(spec: &ModelSpec, lora: LoraShape) -> u64 {
     use LoraTarget::{Down, Gate, K, O, Q, Up, V};
     // Those of experts need none.
-    let dense = (0..spec.layers).find(|&layer| spec.experts_of(layer).is_none());
+    let is_dense = |layer: &u32| Gate.row(spec, *layer).is_some_and(|row| row.experts.is_none());
+    let dense = (0..spec.layers).find(is_dense);
     let of = |(targets, layer): (&[LoraTarget], Option<u32>)| {
         let Some(layer) = layer else { return 0 };
         let there = || targets.iter().filter(|target| lora.targets.contains(**target));

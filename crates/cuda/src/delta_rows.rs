@@ -5,7 +5,8 @@
 use super::delta::{check_heads, head_args, placed, segments};
 use super::rows::{add_partials, blocks, count, typed};
 use super::{Arg, CudaDevice, Launch};
-use plimsoll_base::{DType, DeltaSpec};
+use plimsoll_arch::DeltaSpec;
+use plimsoll_base::DType;
 use plimsoll_device::{
     CONV_TAPS, DeltaHeads, DeltaInputs, DeltaInputsBackward, DeltaWeights, NormGated, NormGatedBackward,
 };

@@ -8,7 +8,8 @@ use super::experts_plain::{check_routes, chosen, slots};
 use super::rows::{blocks, count, is_gelu, typed, wide};
 use super::sgemm::{Columns, Sum};
 use super::{Arg, CudaDevice, Launch, experts_plain};
-use plimsoll_base::{DType, Gate};
+use plimsoll_arch::Gate;
+use plimsoll_base::DType;
 use plimsoll_device::{Experts, ExpertsBackward, GluExpertsBackward, MatrixLayout, Routes, RowsOf};
 use plimsoll_memory::Buf;
 

@@ -11,7 +11,8 @@ use crate::{
     driver, experts, experts_adapter, head, head_gates, matmul, memory, optimizer, pipeline, rotation, route,
     rows, sample, transfer,
 };
-use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result, slugs};
+use plimsoll_arch::ModelSpec;
+use plimsoll_base::{DType, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::{
     Aside, Backend, Checked, Claim, Claims, Coded, DeviceKind, HostBytes, Matrix, MatrixLayout, Network, Op,
     Pipeline, Run, Trade, Transfer,

@@ -2,7 +2,8 @@
 
 use super::rows::{add_partials, blocks, count, sum_scratch_bytes, typed, wide};
 use super::{Arg, CudaDevice, Launch};
-use plimsoll_base::{DType, QkNorms};
+use plimsoll_arch::QkNorms;
+use plimsoll_base::DType;
 use plimsoll_device::{Batch, Heads, KV_BLOCK, Kv, QkNorm, RopeBackward, Rotation};
 use plimsoll_memory::Buf;
 

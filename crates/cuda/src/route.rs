@@ -3,7 +3,8 @@
 use super::experts_plain::check_routes;
 use super::rows::{blocks, count, typed};
 use super::{Arg, CudaDevice, Launch};
-use plimsoll_base::{DType, EXPERTS_CHOSEN_MAX, EXPERTS_MAX};
+use plimsoll_arch::{EXPERTS_CHOSEN_MAX, EXPERTS_MAX};
+use plimsoll_base::DType;
 use plimsoll_device::{Balance, RouteBackward, Routes, Routing, SEGMENT_FIELDS};
 use plimsoll_memory::Buf;
 

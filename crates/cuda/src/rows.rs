@@ -3,7 +3,8 @@
 //! Sums over rows go through partial sums in the scratch; how rows are cut into chunks depends on their number alone.
 
 use super::{Arg, CudaDevice, Launch};
-use plimsoll_base::{DType, Gate};
+use plimsoll_arch::Gate;
+use plimsoll_base::DType;
 use plimsoll_device::{Activation, Matrix, MatrixLayout, Norm, NormGrads};
 use plimsoll_memory::Buf;
 use std::sync::atomic::Ordering;

@@ -6,7 +6,7 @@ use crate::{
     Experts, ExpertsBackward, GluExpertsBackward, Kv, Matrix, MatrixLayout, Nf4, NormGated,
     NormGatedBackward, Owned, Places, RouteBackward, Routes, Routing, RowsOf,
 };
-use plimsoll_base::{Gate, QkNorms};
+use plimsoll_arch::{Gate, QkNorms};
 use plimsoll_memory::Buf;
 
 /// Positions and cache slots of the rows of a forward pass, as index arrays in the arena.

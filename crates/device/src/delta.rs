@@ -15,15 +15,15 @@
 use plimsoll_memory::Buf;
 
 /// Inputs that the convolution before q, k and v reads: a row's own and those of the rows before it.
-pub const CONV_TAPS: usize = plimsoll_base::CONV_TAPS as usize;
+pub const CONV_TAPS: usize = plimsoll_arch::CONV_TAPS as usize;
 /// Rows of a segment between states that are kept for its backward pass.
 pub const STATE_CHUNK: usize = 64;
 /// "No state": a segment begins with zeros, or what it leaves is not read.
 pub const NO_STATE: u32 = u32::MAX;
 /// Elements of a head, at most; a multiple of `HEAD_STEP`.
-pub const DELTA_HEAD_MAX: usize = plimsoll_base::DELTA_HEAD_MAX as usize;
+pub const DELTA_HEAD_MAX: usize = plimsoll_arch::DELTA_HEAD_MAX as usize;
 /// What elements of a head are a multiple of.
-pub const DELTA_HEAD_STEP: usize = plimsoll_base::DELTA_HEAD_STEP as usize;
+pub const DELTA_HEAD_STEP: usize = plimsoll_arch::DELTA_HEAD_STEP as usize;
 
 /// The heads of a layer with linear attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

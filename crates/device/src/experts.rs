@@ -5,7 +5,7 @@
 //! depends neither on the other rows nor on how many an expert got.
 
 use crate::{Matrix, MatrixLayout};
-use plimsoll_base::Gate;
+use plimsoll_arch::Gate;
 use plimsoll_memory::Buf;
 
 /// How a router chooses: the k largest of E logits, of `EXPERTS_MAX` at most, ties by the lower number, NaN before all numbers, so that it is not lost.

@@ -12,7 +12,7 @@ use crate::{
     NormGrads, Owned, QkNorm, RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Run, Sample,
     Scores, Slots, Transfer,
 };
-use plimsoll_base::Gate;
+use plimsoll_arch::Gate;
 use plimsoll_memory::Buf;
 
 /// Declares operations. Operands are read or written (`Write` includes reading); `in_place(a => b)` permits the output `b`

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 
-use plimsoll_base::{Error, ModelSpec, Result, slugs};
+use plimsoll_arch::ModelSpec;
+use plimsoll_base::{Error, Result, slugs};
 
 use crate::Head;
 use crate::open::OpenModel;
-use crate::tensors::{SCORE, TensorInfo, expected_tensors};
+use crate::tensors::{SCORE, TensorInfo};
+use plimsoll_arch::expected_tensors;
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";

@@ -13,7 +13,8 @@ use keys::{
     Config, FFN_MAX, HEADS_MAX, LAYERS_MAX, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, WIDTH_MAX, out_of_range,
 };
 pub(crate) use keys::{either, short, unsupported, unsupported_family};
-use plimsoll_base::{ARCHITECTURES, Architecture, DType, Error, Gate, ModelSpec, Multipliers, Result};
+use plimsoll_arch::{ARCHITECTURES, Architecture, Gate, ModelSpec, Multipliers};
+use plimsoll_base::{DType, Error, Result};
 use serde_json::{Map, Value, json};
 
 const VOCAB_MAX: u64 = 1 << 22;

@@ -59,7 +59,7 @@ pub use shared::SharedWriter;
 pub use source::{ADAPTER_CONFIG, Local, Source, resolve};
 pub use stream::{stored, write_error};
 pub use tensor_file::TensorFile;
-pub use tensors::{RowOrder, SCORE, TensorInfo, ValueHeads, expected_tensors};
+pub use tensors::{RowOrder, SCORE, TensorInfo, ValueHeads};
 pub use writer::{
     ArrayDecl, ArrayElement, SafetensorsWriter, TensorDecl, digest, fsync_dir, record_of, write_atomic,
     write_new, write_new_lines,

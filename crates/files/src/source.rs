@@ -1,7 +1,8 @@
 //! Where a model comes from: the words of `model = "..."`, and the local files that they lead to.
 //! A name that could leave its folder or become an option of another program is refused here.
 
-use plimsoll_base::{Error, ModelSpec, PRESETS, Result};
+use plimsoll_arch::{ModelSpec, PRESETS};
+use plimsoll_base::{Error, Result};
 use std::path::{Path, PathBuf};
 
 /// The file that makes a folder a model's.

@@ -2,7 +2,8 @@
 
 use crate::config::{defaults, unsupported};
 use crate::tensors::TensorInfo;
-use plimsoll_base::{Error, Family, Result, shown};
+use plimsoll_arch::Family;
+use plimsoll_base::{Error, Result, shown};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 

@@ -16,7 +16,8 @@ use crate::gates::{self, GateRegions};
 use crate::kept::{self, Kept};
 use bufs::{Backward, HeadBufs, LayerBufs, WindowBufs};
 pub use mode::{Mode, Recompute};
-use plimsoll_base::{DType, LayerSet, ModelSpec, PhaseSet, Result};
+use plimsoll_arch::{LayerSet, ModelSpec, products};
+use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::{
     Batch, DeviceKind, HEAD_TILE, HeadOut, INPUT_SLOTS, KV_BLOCK, Kv, SEGMENT_FIELDS, sizes,
 };
@@ -274,23 +275,12 @@ fn largest_pack(
     limits: PassLimits,
     outputs: usize,
 ) -> u64 {
-    let (h, f) = (spec.hidden as usize, spec.ffn as usize);
-    let attends = [(spec.qkv_width() as usize, h), (h, spec.q_width() as usize)];
-    let delta =
-        spec.delta.map(|delta| [(delta.input_width() as usize, h), (h, delta.value_width() as usize)]);
-    let mixers = attends.into_iter().chain(delta.into_iter().flatten()).map(|(n, k)| (limits.rows, n, k));
-    let dense =
-        (spec.expert_layers() < spec.layers).then_some([(limits.rows, 2 * f, h), (limits.rows, h, f)]);
-    let experts = spec.experts.map(|experts| {
-        // One expert at a time, which no row goes to twice.
-        let f = experts.ffn as usize;
-        [(limits.rows, 2 * f, h), (limits.rows, h, f), (limits.rows, experts.count as usize, h)]
-    });
-    mixers
-        .chain([(limits.head_rows, outputs, h)])
-        .chain(dense.into_iter().flatten())
-        .chain(experts.into_iter().flatten())
-        .map(|(m, n, k)| sizes::pack(kind, m as u64, n as u64, k as u64, weights))
+    // Of experts one at a time, which no row goes to twice.
+    let of = |layer| products(spec, layer).into_iter().map(|product| (limits.rows, product.n, product.k));
+    (0..spec.layers)
+        .flat_map(of)
+        .chain([(limits.head_rows, outputs as u32, spec.hidden)])
+        .map(|(m, n, k)| sizes::pack(kind, m as u64, n.into(), k.into(), weights))
         .max()
         .unwrap_or(0)
 }

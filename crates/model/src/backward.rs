@@ -2,7 +2,7 @@
 
 use crate::activations::bufs::{Backward, HeadGradBufs, LayerBufs};
 use crate::activations::{Activations, Recompute};
-use crate::adapters::{Adapters, LayerAdapters, Site};
+use crate::adapters::{Adapters, LayerAdapters};
 use crate::decoder::Decoder;
 use crate::delta::DeltaGradients;
 use crate::experts::ExpertGradients;
@@ -10,7 +10,7 @@ use crate::forward;
 use crate::mixer::{self, qk_norm};
 use crate::pass::Pass;
 use crate::weights::{LayerParams, Params};
-use plimsoll_base::ModelSpec;
+use plimsoll_arch::{ModelSpec, Site};
 use plimsoll_device::{
     AdaptBackward, Adapter, AttentionBackward, Device, GateHeadsBackward, HeadBackward, Matrix, NormGrads,
     QkNormBackward, RopeBackward, sizes,

@@ -2,7 +2,8 @@
 
 use crate::rope;
 use crate::weights::Params;
-use plimsoll_base::{DType, ModelSpec, Multipliers};
+use plimsoll_arch::{ModelSpec, Multipliers};
+use plimsoll_base::DType;
 use plimsoll_device::{ALL_KEYS, Logits, Norm, Rotation, Scores};
 use plimsoll_memory::Buf;
 

@@ -3,7 +3,8 @@
 //! Legend: as in `plimsoll_device::DeltaHeads`; L layers with linear attention.
 
 use crate::weights::LayerDelta;
-use plimsoll_base::{DType, DeltaSpec, ModelSpec, Result};
+use plimsoll_arch::{DeltaSpec, ModelSpec};
+use plimsoll_base::{DType, Result};
 use plimsoll_device::{
     CONV_TAPS, DeltaHeads, DeltaInputs, DeltaInputsBackward, DeltaRule, DeltaRuleBackward, Device, NO_STATE,
     NormGated, NormGatedBackward, Places, SEGMENT_FIELDS, STATE_CHUNK, edges,
@@ -282,7 +283,8 @@ pub(crate) fn push_any(places: &mut Vec<u32>, next: &mut usize, rows: usize, lim
 #[cfg(test)]
 mod tests {
     use crate::{Mode, PassLimits, Recompute, Target, activations_layout};
-    use plimsoll_base::{DType, ModelSpec};
+    use plimsoll_arch::ModelSpec;
+    use plimsoll_base::DType;
     use plimsoll_device::DeviceKind;
     use plimsoll_memory::Pool;
 

@@ -2,9 +2,10 @@
 //!
 //! Legend: M rows, E experts of which each row has k, P = M k pairs, h hidden, f feed-forward width of an expert.
 
-use crate::adapters::{LayerAdapters, Site};
+use crate::adapters::LayerAdapters;
 use crate::weights::LayerParams;
-use plimsoll_base::{DType, ExpertsSpec, Gate, ModelSpec, Result};
+use plimsoll_arch::{ExpertsSpec, Gate, ModelSpec, Site};
+use plimsoll_base::{DType, Result};
 use plimsoll_device::{
     AdaptExpertsBackward, Balance, Device, Experts, ExpertsAdapter, ExpertsBackward, GluExpertsBackward,
     Matrix, RouteBackward, Routes, Routing, RowsOf,

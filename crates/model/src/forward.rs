@@ -2,13 +2,12 @@
 
 use crate::activations::bufs::LayerBufs;
 use crate::activations::{Mode, Recompute};
-use crate::adapters::Site;
 use crate::decoder::Decoder;
 use crate::experts::ExpertLayer;
 use crate::mixer;
 use crate::pass::{Cache, Pass};
 use crate::weights::LayerParams;
-use plimsoll_base::ModelSpec;
+use plimsoll_arch::{ModelSpec, Site};
 use plimsoll_device::{Batch, Device, HeadOut, Norm, Sample, Sampling, Slots};
 use plimsoll_memory::Buf;
 

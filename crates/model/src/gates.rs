@@ -1,6 +1,7 @@
 //! Attention whose heads have output gates: its regions in a pass, and the handles to them.
 
-use plimsoll_base::{DType, ModelSpec, Result};
+use plimsoll_arch::ModelSpec;
+use plimsoll_base::{DType, Result};
 use plimsoll_memory::{Buf, Turn};
 
 /// Handles to the regions of a pass through layers with gates, which all of them share.

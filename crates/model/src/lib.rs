@@ -25,14 +25,14 @@ mod streamed;
 mod weights;
 
 pub use activations::{Activations, Mode, PassLimits, Recompute, Target, layout as activations_layout};
-pub use adapters::{Adapters, AdaptersFrom, Merged, Site, layout as adapters_layout, load_adapters};
+pub use adapters::{Adapters, AdaptersFrom, Merged, layout as adapters_layout, load_adapters};
 pub use backward::{Derivatives, Gradients, RowGradients, Stage, backward, backward_part};
 pub use decoder::Decoder;
 pub use delta::places_for;
 pub use experts::{ExpertLoad, ExpertUse};
 pub use forward::{advance, draw, draw_runs, head, layers, sample, upload_keys, values};
 pub use load::{RandomWeights, STAGING_BYTES_MIN, load};
-pub use params::{CodesAt, Param, ParamKind, ParamTable, Part};
+pub use params::{CodesAt, Param, ParamTable, Part};
 pub use pass::{Pass, PassIndex, WindowIndex, rehearsal_sizes};
 pub use passage::{Place, SpreadTensors, Together, layout as passage_layout, restore_own, save_together};
 pub use quantized::Coding;

@@ -1,11 +1,12 @@
 //! Weights into the arena: from files through fixed buffers, or from a seed.
 
-use crate::params::{Param, ParamKind, ParamTable, Part};
+use crate::params::{Param, ParamTable, Part};
 use crate::weights::Params;
 use half::bf16;
+use plimsoll_arch::{ModelSpec, ParamKind};
 use plimsoll_base::blocks::{Encoding, decode};
 use plimsoll_base::rng::{Stream, normal_pair, philox, unit_f32};
-use plimsoll_base::{Bytes, DType, Error, ModelSpec, Result, slugs};
+use plimsoll_base::{Bytes, DType, Error, Result, slugs};
 use plimsoll_device::{Blocks, Codes, Device, DeviceKind, HostBytes, Matrix, MatrixLayout, Nf4};
 use plimsoll_files::{OpenModel, RowOrder};
 use plimsoll_memory::Buf;

@@ -5,7 +5,7 @@ use crate::decoder::Decoder;
 use crate::delta::DeltaLayer;
 use crate::pass::{Cache, Pass};
 use crate::weights::LayerParams;
-use plimsoll_base::ModelSpec;
+use plimsoll_arch::ModelSpec;
 use plimsoll_device::{Device, Heads, QkNorm};
 
 /// From what the layer's first product gave to what its last one reads.

@@ -11,7 +11,8 @@ mod init;
 
 pub use file::PolicyFile;
 
-use crate::params::{Param, ParamKind, ParamTable};
+use crate::params::{Param, ParamTable};
+use plimsoll_arch::ParamKind;
 use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::sizes::cpu::pack_elements;
 use plimsoll_device::{Activation, Device, DeviceKind, Matrix, MatrixLayout};

@@ -4,90 +4,12 @@
 //! q, k and v are one matrix, gate and up another: a product reads its input once. The buffer is flat, so that the
 //! optimizer is one element-wise pass over all parameters.
 
-use crate::adapters::Site;
-use plimsoll_base::{DType, DeltaSpec, Encoding, ExpertsSpec, LoraTarget, ModelSpec, QkNorms};
-use plimsoll_device::{CODE_BLOCK, CONV_TAPS, DeviceKind, Run, matrix_elements};
+use plimsoll_arch::{ModelSpec, ParamKind, TensorRow, layer_tensors};
+use plimsoll_base::{DType, Encoding};
+use plimsoll_device::{CODE_BLOCK, DeviceKind, Run, matrix_elements};
 
 /// Elements to which each parameter is aligned, so that no block of 8-bit moments holds numbers of two.
 pub(crate) const ALIGN: u64 = CODE_BLOCK as u64;
-
-/// Which parameter of the decoder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ParamKind {
-    /// [V, h]
-    Embed,
-    /// [h]: before attention
-    AttnNorm,
-    /// [(a + 2k) d, h]
-    Qkv,
-    /// [(a + 2k) d]
-    QkvBias,
-    /// [d], or [a d] of a norm over rows
-    QNorm,
-    /// [d], or [k d] of a norm over rows
-    KNorm,
-    /// [4 C], linear attention only: C rows of taps
-    DeltaConv,
-    /// [H], linear attention only: the logarithm of A
-    DeltaDecay,
-    /// [H], linear attention only
-    DeltaBias,
-    /// [dv], linear attention only: the norm before `Output`
-    DeltaNorm,
-    /// [h, a d]
-    Output,
-    /// [h]
-    OutputBias,
-    /// [h]: after attention
-    AttnPostNorm,
-    /// [h]: before the feed-forward part
-    FfnNorm,
-    /// [E, h]: which experts compute a row
-    Router,
-    /// [2f, h], or [E 2f, h]: those of all experts, one after the other
-    GateUp,
-    /// [2f]
-    GateUpBias,
-    /// [h, f], or [E h, f]
-    Down,
-    /// [h]
-    DownBias,
-    /// [h]: after the feed-forward part
-    FfnPostNorm,
-    /// [h]
-    FinalNorm,
-    /// [V, h], untied models only
-    Head,
-    /// [1, h], critics and reward models only
-    ValueHead,
-    /// [S r, K]: A of the adapters of a product
-    AdapterA(Site),
-    /// [n, r]: B of one
-    AdapterB(LoraTarget),
-    /// [n, k], a linear map of an MLP's actor; `layer` counts them
-    ActorLinear,
-    /// [n]
-    ActorBias,
-    /// [n, k], of its critic
-    CriticLinear,
-    /// [n]
-    CriticBias,
-    /// [A], Gaussian actors only
-    LogStd,
-}
-
-impl ParamKind {
-    /// Returns the product that it is the weights of.
-    pub(crate) fn site(self) -> Option<Site> {
-        match self {
-            ParamKind::Qkv => Some(Site::Qkv),
-            ParamKind::Output => Some(Site::Output),
-            ParamKind::GateUp => Some(Site::GateUp),
-            ParamKind::Down => Some(Site::Down),
-            _ => None,
-        }
-    }
-}
 
 /// A tensor on disk that is some rows of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,10 +115,15 @@ impl ParamTable {
         };
         add(ParamKind::Embed, 0, h, vec![("model.embed_tokens.weight".into(), v)]);
         for layer in 0..spec.layers {
-            of_layer(spec, layer, |kind, k, parts| {
-                let name = |(rest, rows): (String, u32)| (format!("model.layers.{layer}.{rest}"), rows);
-                add(kind, layer, k, parts.into_iter().map(name).collect());
-            });
+            for tensors in layer_tensors(spec, layer).chunk_by(|(a, _), (b, _)| a.kind == b.kind) {
+                let (TensorRow { kind, cols, .. }, _) = tensors[0];
+                // What no rows are multiplied by is a vector.
+                let (k, each) = if kind.is_product() { (cols, 1) } else { (0, cols.max(1)) };
+                let part = |(row, expert): &(TensorRow, Option<u32>)| {
+                    (format!("model.layers.{layer}.{}", row.name(*expert)), row.rows * each)
+                };
+                add(kind, layer, k, tensors.iter().map(part).collect());
+            }
         }
         add(ParamKind::FinalNorm, 0, 0, vec![("model.norm.weight".into(), h)]);
         table
@@ -259,97 +186,6 @@ impl ParamTable {
     pub fn find(&self, kind: ParamKind, layer: u32) -> Option<&Param> {
         self.params.iter().find(|p| p.kind == kind && p.layer == layer)
     }
-}
-
-/// What a parameter of a layer is stored as: names in the layer with the rows of each.
-type Parts = Vec<(String, u32)>;
-
-/// The parameters of a layer, in their order: kinds, columns, and what they are stored as.
-fn of_layer(spec: &ModelSpec, layer: u32, mut add: impl FnMut(ParamKind, u32, Parts)) {
-    let (h, norms) = (spec.hidden, spec.architecture().norms);
-    let norm = |names: [&str; 2], part: usize| vec![(format!("{}.weight", names[part]), h)];
-    if let Some(names) = norms.before {
-        add(ParamKind::AttnNorm, 0, norm(names, 0));
-    }
-    match spec.delta_of(layer) {
-        Some(delta) => of_delta(delta, h, &mut add),
-        None => of_attention(spec, &mut add),
-    }
-    if let Some(names) = norms.after {
-        add(ParamKind::AttnPostNorm, 0, norm(names, 0));
-    }
-    if let Some(names) = norms.before {
-        add(ParamKind::FfnNorm, 0, norm(names, 1));
-    }
-    let f = spec.ffn;
-    let gate_up = |what| split(spec, ("mlp", "gate_up"), &[("gate", f), ("up", f)], what);
-    if let Some(experts) = spec.experts_of(layer) {
-        of_experts(experts, h, &mut add);
-    } else {
-        add(ParamKind::GateUp, h, gate_up("weight"));
-        add(ParamKind::Down, f, vec![("mlp.down_proj.weight".into(), h)]);
-    }
-    if spec.mlp_bias {
-        add(ParamKind::GateUpBias, 0, gate_up("bias"));
-        add(ParamKind::DownBias, 0, vec![("mlp.down_proj.bias".into(), h)]);
-    }
-    if let Some(names) = norms.after {
-        add(ParamKind::FfnPostNorm, 0, norm(names, 1));
-    }
-}
-
-/// Products that are one matrix here. The rows lie in files as they do here: whether they are one tensor or several changes names alone.
-fn split(spec: &ModelSpec, (of, all): (&str, &str), each: &[(&str, u32)], what: &str) -> Parts {
-    let part = |p: &str| format!("{of}.{p}_proj.{what}");
-    match spec.architecture().is_fused {
-        true => vec![(part(all), each.iter().map(|(_, rows)| rows).sum())],
-        false => each.iter().map(|&(p, rows)| (part(p), rows)).collect(),
-    }
-}
-
-/// Those of attention over keys.
-fn of_attention(spec: &ModelSpec, add: &mut impl FnMut(ParamKind, u32, Parts)) {
-    let (h, d, q, kv) = (spec.hidden, spec.head_dim, spec.q_width(), spec.kv_width());
-    let of_q = if spec.attention.gated { 2 * q } else { q };
-    let qkv = |what| split(spec, ("self_attn", "qkv"), &[("q", of_q), ("k", kv), ("v", kv)], what);
-    add(ParamKind::Qkv, h, qkv("weight"));
-    if spec.qkv_bias {
-        add(ParamKind::QkvBias, 0, qkv("bias"));
-    }
-    if let Some(of) = spec.qk_norms {
-        let [q, k] = if of == QkNorms::Rows { [q, kv] } else { [d, d] };
-        add(ParamKind::QNorm, 0, vec![("self_attn.q_norm.weight".into(), q)]);
-        add(ParamKind::KNorm, 0, vec![("self_attn.k_norm.weight".into(), k)]);
-    }
-    add(ParamKind::Output, q, vec![("self_attn.o_proj.weight".into(), h)]);
-    if spec.output_bias {
-        add(ParamKind::OutputBias, 0, vec![("self_attn.o_proj.bias".into(), h)]);
-    }
-}
-
-/// Those of linear attention over rows of `h`.
-fn of_delta(delta: DeltaSpec, h: u32, add: &mut impl FnMut(ParamKind, u32, Parts)) {
-    let (conv, v, heads) = (delta.conv_width(), delta.value_width(), delta.value_heads);
-    let part = |rest: &str, rows: u32| (format!("linear_attn.{rest}"), rows);
-    let first = [("qkv", conv), ("z", v), ("b", heads), ("a", heads)];
-    let first = first.map(|(of, rows)| part(&format!("in_proj_{of}.weight"), rows));
-    add(ParamKind::Qkv, h, first.to_vec());
-    add(ParamKind::DeltaConv, 0, vec![part("conv1d.weight", CONV_TAPS as u32 * conv)]);
-    add(ParamKind::DeltaDecay, 0, vec![part("A_log", heads)]);
-    add(ParamKind::DeltaBias, 0, vec![part("dt_bias", heads)]);
-    add(ParamKind::DeltaNorm, 0, vec![part("norm.weight", delta.value_dim)]);
-    add(ParamKind::Output, v, vec![part("out_proj.weight", h)]);
-}
-
-/// Those of experts over rows of `h`.
-fn of_experts(experts: ExpertsSpec, h: u32, add: &mut impl FnMut(ParamKind, u32, Parts)) {
-    let each = |of: &[(&str, u32)]| -> Parts {
-        let all = (0..experts.count).flat_map(|e| of.iter().map(move |&(p, rows)| (e, p, rows)));
-        all.map(|(e, p, rows)| (format!("mlp.experts.{e}.{p}_proj.weight"), rows)).collect()
-    };
-    add(ParamKind::Router, h, vec![("mlp.gate.weight".into(), experts.count)]);
-    add(ParamKind::GateUp, h, each(&[("gate", experts.ffn), ("up", experts.ffn)]));
-    add(ParamKind::Down, experts.ffn, each(&[("down", h)]));
 }
 
 #[cfg(test)]

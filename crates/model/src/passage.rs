@@ -289,7 +289,7 @@ fn read_rows_of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::ModelSpec;
+    use plimsoll_arch::ModelSpec;
 
     #[test]
     fn pieces_are_the_file_in_order_and_fit_the_passage() {

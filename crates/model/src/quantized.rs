@@ -1,10 +1,10 @@
 //! Frozen weights whose products are stored in codes: in NF4, or in the blocks of their file. Each is widened into one buffer right before it is read, in rollout and update
 //! alike; embeddings, norms, biases and the head stay as they are.
 
-use crate::adapters::Site;
 use crate::params::{CodesAt, Param, ParamTable};
 use crate::weights::{CodeBufs, LayerParams, Params};
-use plimsoll_base::{DType, LayerEncodings, ModelSpec};
+use plimsoll_arch::{LayerEncodings, ModelSpec, Site};
+use plimsoll_base::DType;
 use plimsoll_device::{
     BLOCK_PARTS_MAX, Blocks, Codes, Device, Matrix, Nf4, block_words, matrix_elements, nf4_elements,
 };

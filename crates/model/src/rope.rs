@@ -1,7 +1,8 @@
 //! The rotary table: cosine and sine of every position and frequency, by our own arithmetic.
 
+use plimsoll_arch::{ModelSpec, RopeScaling};
 use plimsoll_base::math::{ln, pow, sin_cos};
-use plimsoll_base::{DType, ModelSpec, PhaseSet, Result, RopeScaling};
+use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::Device;
 use plimsoll_memory::{Buf, Layout, Pool};
 

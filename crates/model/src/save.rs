@@ -3,7 +3,8 @@
 //! order, so they mean the same on every machine.
 
 use crate::load::Staging;
-use crate::params::{Param, ParamKind, ParamTable};
+use crate::params::{Param, ParamTable};
+use plimsoll_arch::ParamKind;
 use plimsoll_base::{Bytes, DType, Encoding, Error, Result};
 use plimsoll_device::{CONV_TAPS, Coded, Device, Matrix, MatrixLayout};
 use plimsoll_files::{FileRecord, SafetensorsWriter, TensorDecl, TensorFile};

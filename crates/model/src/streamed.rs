@@ -9,10 +9,11 @@ use crate::backward::{
 };
 use crate::decoder::Decoder;
 use crate::forward::layers_of;
-use crate::params::{ParamKind, ParamTable};
+use crate::params::ParamTable;
 use crate::pass::Pass;
 use crate::weights::{LayerParams, Params};
-use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
+use plimsoll_arch::{ModelSpec, ParamKind};
+use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::{Device, MatrixLayout, Run, portions};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
 use std::ops::Range;

@@ -1,8 +1,9 @@
 //! Handles of one role's parameters (or gradients), resolved once at start.
 
-use crate::adapters::{Adapters, LayerAdapters, Site};
-use crate::params::{Param, ParamKind, ParamTable};
-use plimsoll_base::{DType, ModelSpec};
+use crate::adapters::{Adapters, LayerAdapters};
+use crate::params::{Param, ParamTable};
+use plimsoll_arch::{ModelSpec, ParamKind, Site};
+use plimsoll_base::DType;
 use plimsoll_device::{Adapted, Adapter, Codes, DeltaWeights, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 use std::ops::Range;

@@ -2,7 +2,8 @@
 
 use crate::role_name::RoleName;
 use crate::search::{Planner, Purpose};
-use plimsoll_base::{Bytes, Window};
+use plimsoll_arch::{ModelSpec, Window};
+use plimsoll_base::Bytes;
 use plimsoll_config::RunSpec;
 use plimsoll_device::DeviceKind;
 use plimsoll_rollout::{EngineLimits, WindowLimits};
@@ -35,9 +36,9 @@ impl Planner<'_> {
             new_tokens,
             ahead: gpu,
             window: None,
-            states: match self.facts.spec.delta {
-                Some(_) => self.states(run, sequences, group),
-                None => 0,
+            states: match self.facts.spec.has_states() {
+                true => self.states(run, sequences, group),
+                false => 0,
             },
         };
         self.with_windows(run, limits, group)
@@ -79,6 +80,6 @@ impl Planner<'_> {
     /// True if a model that computes whole sequences has states of linear attention.
     pub(crate) fn has_states(&self) -> bool {
         let models = RoleName::ALL.iter().filter_map(|&role| self.facts.models.get(role));
-        models.chain([&self.facts.spec]).any(|spec| spec.delta.is_some())
+        models.chain([&self.facts.spec]).any(ModelSpec::has_states)
     }
 }

@@ -4,7 +4,8 @@ use crate::cards::Card;
 use crate::hosts::Hosts;
 use crate::lora::Lora;
 use crate::role_name::PerRole;
-use plimsoll_base::{Bytes, DType, LayerEncodings, LoraTargets, ModelSpec};
+use plimsoll_arch::{LayerEncodings, LoraTargets, ModelSpec};
+use plimsoll_base::{Bytes, DType};
 use plimsoll_config::{Auto, ByteSize, LoraSpec, RunSpec};
 use plimsoll_cuda::Modules;
 use plimsoll_files::OpenModel;
@@ -83,7 +84,8 @@ impl Facts {
     /// Returns the modules that a run on a card loads. `merge`: adapters are merged into the weights that it computes with.
     pub(crate) fn modules(&self, run: &RunSpec, merge: bool) -> Modules {
         // The layers without one compute as ever.
-        let has_all = |lora: &LoraSpec| lora.targets == LoraTargets::ALL && self.spec.delta.is_none();
+        let has_all =
+            |lora: &LoraSpec| lora.targets == LoraTargets::ALL && lora.targets.unfit(&self.spec).is_none();
         let adapts = run.lora.as_ref().is_some_and(has_all) && !merge;
         // Each of them computes with weights that have no adapters.
         let others = run.reference || run.critic.is_some() || self.models.values().next().is_some();

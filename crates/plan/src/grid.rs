@@ -7,7 +7,8 @@ use crate::facts::HostFacts;
 use crate::facts::{self, Facts};
 use crate::hosts::Hosts;
 use crate::role_name::{PerRole, RoleName};
-use plimsoll_base::{Bytes, Error, LoraTargets, ModelSpec, PRESETS, Quantization, Result};
+use plimsoll_arch::{LoraTargets, ModelSpec, PRESETS, Quantization};
+use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Auto, Lora, Method, RunFile, RunSpec, Train};
 use plimsoll_memory::{Limits, Pool};
 use plimsoll_train::Share;
@@ -255,7 +256,7 @@ fn setting(planned: &Planned) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::LoraTarget;
+    use plimsoll_arch::LoraTarget;
     use plimsoll_memory::Limit;
 
     fn limits(gib: u64) -> Limits {

@@ -5,7 +5,8 @@ use crate::duration::duration;
 use crate::facts::{Facts, HostFacts};
 use crate::role_name::RoleName;
 use crate::search::Purpose;
-use plimsoll_base::{Bytes, LoraTargets, Quantization, Result};
+use plimsoll_arch::{LoraTargets, Quantization};
+use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{
     Auto, ByteSize, Lora, LoraSpec, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute, RunSpec,
 };

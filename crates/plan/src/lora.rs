@@ -1,6 +1,6 @@
 //! Adapters as the plan sees them: of the model that is trained, of its critic, and of reward models that score.
 
-use plimsoll_base::{LoraShape, Quantization};
+use plimsoll_arch::{LoraShape, Quantization};
 use plimsoll_config::{Auto, LoraSpec, RunSpec};
 
 /// Adapters of a model whose weights are frozen.

@@ -6,7 +6,8 @@ use crate::hosts::Hosts;
 use crate::roles::{PassShape, RoleShape, WeightsAre};
 use crate::shape::{RunShape, Training};
 use crate::step_arrays::{StepArrays, step_bytes};
-use plimsoll_base::{Bytes, ModelSpec, Result};
+use plimsoll_arch::{ModelSpec, TensorRow, layer_rows};
+use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Auto, Exchange};
 use plimsoll_cpu::CpuDevice;
 use plimsoll_cuda::{CudaDevice, FAR_BYTES, ScratchLimits, graph_bytes, nccl_bytes};
@@ -277,17 +278,17 @@ impl RunShape {
     /// hundred tensors, which the heap's slack holds. With adapters their states alone are saved.
     fn header_bytes(&self) -> u64 {
         // Of an expert, and of a layer besides.
-        let (each, rest) = match self.lora {
-            Some(crate::Lora { shape, .. }) => {
-                let of_experts = 2 * shape.targets.of_ffn().len() as u64;
-                (of_experts, if of_experts > 0 { TENSORS_OF_LAYER } else { 0 })
-            }
-            None => (3, TENSORS_OF_LAYER),
+        let shape = self.lora.map(|lora| lora.shape);
+        let each = |row: TensorRow| match shape {
+            Some(shape) => 2 * u64::from(row.target.is_some_and(|target| shape.targets.contains(target))),
+            None => 1,
         };
-        let tensors = |spec: &ModelSpec| {
-            let of_experts = spec.experts.map_or(0, |experts| each * u64::from(experts.count));
-            u64::from(spec.expert_layers()) * (of_experts + rest)
+        let of_layer = |spec: &ModelSpec, layer| {
+            let rows = layer_rows(spec, layer).into_iter();
+            let of_experts: u64 = rows.map(|row| each(row) * u64::from(row.experts.unwrap_or(0))).sum();
+            of_experts + if of_experts > 0 { TENSORS_OF_LAYER } else { 0 }
         };
+        let tensors = |spec: &ModelSpec| (0..spec.layers).map(|layer| of_layer(spec, layer)).sum::<u64>();
         let trained = self.training.as_ref();
         let specs = trained.into_iter().flat_map(|training| [Some(self.spec), training.critic]).flatten();
         specs.map(|spec| tensors(&spec)).max().unwrap_or(0) * STATE_SETS * HEADER_BYTES

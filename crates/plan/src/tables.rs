@@ -2,7 +2,8 @@
 //! model of experts has tens of thousands of names.
 
 use crate::lora::Lora;
-use plimsoll_base::{DType, ModelSpec};
+use plimsoll_arch::ModelSpec;
+use plimsoll_base::DType;
 use plimsoll_device::DeviceKind;
 use plimsoll_files::Head;
 use plimsoll_model::{Coding, ParamTable};

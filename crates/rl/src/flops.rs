@@ -1,6 +1,6 @@
 //! The operations of a step, counted from the definition of the work; recomputation does not count.
 
-use plimsoll_base::ModelSpec;
+use plimsoll_arch::ModelSpec;
 use plimsoll_train::Sequence;
 
 /// Returns the operations of one forward pass over the sequences of a step: each prompt once.

@@ -2,7 +2,8 @@
 //! is killed while it saves. The roles of that run as rows of one plan: it is refused, the save's row is named, and the
 //! changes that fit are those that the report needed.
 
-use plimsoll_base::{Bytes, DType, ModelSpec, Phase, PhaseSet};
+use plimsoll_arch::ModelSpec;
+use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_device::DeviceKind;
 use plimsoll_memory::{Layout, Limit, Limits, Place, Plan, Pool};
 use plimsoll_model::ParamTable;

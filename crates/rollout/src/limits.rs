@@ -1,6 +1,7 @@
 //! What an engine may hold at most, and the regions that follow from it.
 
-use plimsoll_base::{DType, ModelSpec, Result};
+use plimsoll_arch::ModelSpec;
+use plimsoll_base::{DType, Result};
 use plimsoll_device::{ATTENTION_CHUNK, KV_BLOCK};
 use plimsoll_memory::Layout;
 use plimsoll_model::{Mode, PassLimits, Target, activations_layout};

@@ -1,6 +1,7 @@
 //! What the server holds at most, and the bytes of it: known before it listens.
 
-use plimsoll_base::{Bytes, Error, ModelSpec};
+use plimsoll_arch::ModelSpec;
+use plimsoll_base::{Bytes, Error};
 use plimsoll_rollout::{EngineLimits, Live, WindowLimits};
 use std::time::Duration;
 
@@ -135,7 +136,7 @@ pub fn host_bytes(
         new_tokens,
         ahead: true, // Which has the most rows.
         window: window.map(|keys| WindowLimits { keys, blocks: 0 }),
-        states: if spec.delta.is_some() { EngineLimits::states_for(slots, 1) } else { 0 },
+        states: if spec.has_states() { EngineLimits::states_for(slots, 1) } else { 0 },
     };
     Bytes(Limits::of(&engine, queue).host_bytes().0 + Live::host_bytes(&engine))
 }

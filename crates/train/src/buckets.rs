@@ -40,7 +40,8 @@ pub(crate) fn padding(table: &ParamTable) -> Vec<Run> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::{DType, ModelSpec};
+    use plimsoll_arch::ModelSpec;
+    use plimsoll_base::DType;
     use plimsoll_device::DeviceKind;
 
     #[test]

@@ -9,9 +9,10 @@ use crate::optimizer::Optimizer;
 use crate::partial::Partial;
 use crate::share::Share;
 use crate::sums::Sum;
+use plimsoll_arch::ParamKind;
 use plimsoll_device::{Device, MatrixLayout, Owned, Run, portions};
 use plimsoll_memory::Buf;
-use plimsoll_model::{Param, ParamKind, ParamTable};
+use plimsoll_model::{Param, ParamTable};
 
 /// The partial gradient of a micro-batch, as `backward_part` leaves it in the arena of one rank.
 #[derive(Clone, Copy, Debug)]

@@ -3,9 +3,10 @@
 use crate::levels::Levels;
 use crate::share::{Share, landing_elements};
 use crate::sums::Summing;
+use plimsoll_arch::ParamKind;
 use plimsoll_base::{DType, Phase, PhaseSet, Result};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool};
-use plimsoll_model::{ParamKind, ParamTable};
+use plimsoll_model::ParamTable;
 
 /// Over what ranks are spread: which of them a card reads in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,11 @@
 
 use crate::share::Share;
 use crate::sums::Summing;
+use plimsoll_arch::ParamKind;
 use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::{Owned, Run};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool};
-use plimsoll_model::{ParamKind, ParamTable};
+use plimsoll_model::ParamTable;
 
 /// Layers whose sums are there at once: one is written while those of the other are taken.
 const SLOTS: u64 = 2;
@@ -146,7 +147,7 @@ impl<'p> Levels<'p> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::ModelSpec;
+    use plimsoll_arch::ModelSpec;
     use plimsoll_device::DeviceKind;
 
     #[test]

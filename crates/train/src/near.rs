@@ -3,8 +3,9 @@
 use crate::chain::{Links, Part, Rows};
 use crate::levels::{Area, Levels};
 use crate::optimizer::Optimizer;
+use plimsoll_arch::ParamKind;
 use plimsoll_device::{Device, Owned, Run};
-use plimsoll_model::{ParamKind, ParamTable};
+use plimsoll_model::ParamTable;
 
 impl Optimizer<'_> {
     /// Returns the parts that are folded with this rank's, which it adds for others.

@@ -6,12 +6,13 @@ use crate::partial::{self, Partial};
 use crate::share::{Share, shard_elements};
 use crate::sums::Summing;
 use plimsoll_algo::update::UpdateOptions;
+use plimsoll_arch::ParamKind;
 use plimsoll_base::{DType, Phase, PhaseSet, Result};
 use plimsoll_device::{
     AdamW, AdamWBufs, CODE_BLOCK, Coded, Device, DeviceKind, OFFLOAD_SLOTS, Owned, PIECES, Run,
 };
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Resident, Turn};
-use plimsoll_model::{FlatTensors, Param, ParamKind, ParamTable, Place, SpreadTensors, passage_layout};
+use plimsoll_model::{FlatTensors, Param, ParamTable, Place, SpreadTensors, passage_layout};
 use serde::{Deserialize, Serialize};
 
 /// How optimizer states are stored.

@@ -2,9 +2,10 @@
 //! use two slots in turn, and only what lies before and after them is there all the time. An embedding that is not the head too has
 //! nothing there: its gradient is the rows of tokens.
 
-use plimsoll_base::{DType, LayerSet, ModelSpec, PhaseSet, Result};
+use plimsoll_arch::{LayerSet, ModelSpec, ParamKind};
+use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool};
-use plimsoll_model::{Param, ParamKind, ParamTable, Params};
+use plimsoll_model::{Param, ParamTable, Params};
 
 /// Slots of layers: one is written while what the other holds is summed.
 pub const LAYER_SLOTS: usize = 2;

@@ -5,8 +5,9 @@
 //! other in its shard.
 
 use crate::buckets::buckets;
+use plimsoll_arch::ParamKind;
 use plimsoll_device::{CODE_BLOCK, Owned, PIECES, Run};
-use plimsoll_model::{ParamKind, ParamTable};
+use plimsoll_model::ParamTable;
 
 /// A rank among the ranks of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +86,8 @@ pub(crate) fn landing_elements(table: &ParamTable, ranks: usize) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::{DType, ModelSpec};
+    use plimsoll_arch::ModelSpec;
+    use plimsoll_base::DType;
     use plimsoll_device::DeviceKind;
 
     #[test]

@@ -1,6 +1,6 @@
 //! `[distill]`.
 
-use plimsoll_base::Quantization;
+use plimsoll_arch::Quantization;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! `[lora]`.
 
 use crate::{Auto, CriticLearns};
-use plimsoll_base::{LoraTargets, Quantization};
+use plimsoll_arch::{LoraTargets, Quantization};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! `[lora]`, good and bad.
 
 use super::*;
-use plimsoll_base::{LoraTarget, LoraTargets};
+use plimsoll_arch::{LoraTarget, LoraTargets};
 use std::path::Path;
 
 fn spec(sets: &[&str]) -> LoraSpec {

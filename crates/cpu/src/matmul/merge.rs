@@ -6,7 +6,7 @@ use super::operand::{Operand, Panels};
 use crate::elementwise::{copy_bytes, panel_elements};
 use crate::lanes::by_dtype;
 use crate::{CpuDevice, Shared};
-use plimsoll_base::LoraShape;
+use plimsoll_arch::LoraShape;
 use plimsoll_device::{Adapter, AdapterBlock, Matrix, PANEL};
 
 /// out = w + scale B_i A_i at the outputs of each block, w elsewhere: a chain of r additions in f32, rounded once. `w`, `out`: [N, K].

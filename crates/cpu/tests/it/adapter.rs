@@ -4,8 +4,8 @@ use crate::both::adapter::{
     CASES, Case, check_codes, check_gradients, check_merge, check_outputs, check_zeros,
 };
 use crate::both::{Rig, Sized, bits, paths, round};
+use plimsoll_arch::ModelSpec;
 use plimsoll_base::DType::{self, Bf16, F32};
-use plimsoll_base::ModelSpec;
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_device::{Device, DeviceKind};
 

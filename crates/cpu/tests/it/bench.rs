@@ -2,7 +2,8 @@
 
 use crate::attention::{Sequence, Shape, batch, fill_cache, write};
 use crate::both::{Rig, numbers};
-use plimsoll_base::{DType, Gate};
+use plimsoll_arch::Gate;
+use plimsoll_base::DType;
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_device::{
     ALL_KEYS, AttentionBackward, Device, KV_BLOCK, Kv, NO_PARENT, Norm, NormGrads, RopeBackward, Rotation,

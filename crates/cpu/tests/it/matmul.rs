@@ -1,8 +1,8 @@
 //! Products against f64, for every path of the machine, odd shapes, and bits that must not depend on M or threads.
 
 use crate::both::{Rig, check_close, matrix_len, normal, paths, round};
+use plimsoll_arch::ModelSpec;
 use plimsoll_base::DType::{self, Bf16, F32};
-use plimsoll_base::ModelSpec;
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_device::Device;
 use plimsoll_device::sizes::cpu::pack_elements;

@@ -1,7 +1,8 @@
 //! RoPE with and without head norms: values, the cache's layout, gradients.
 
 use crate::both::{Rig, bits, close, get, numbers, paths, stored};
-use plimsoll_base::{DType, QkNorms};
+use plimsoll_arch::QkNorms;
+use plimsoll_base::DType;
 use plimsoll_cpu::Isa;
 use plimsoll_device::{Batch, Device, Heads, KV_BLOCK, Kv, QkNorm, QkNormBackward, RopeBackward, Rotation};
 

@@ -2,8 +2,9 @@
 
 use crate::both::{bits, check_norm, get, normal, round};
 use crate::rig::{on_card, twin};
+use plimsoll_arch::QkNorms;
+use plimsoll_base::DType;
 use plimsoll_base::DType::{Bf16, F32, U32};
-use plimsoll_base::{DType, QkNorms};
 use plimsoll_device::{Batch, Device, Heads, KV_BLOCK, Kv, QkNorm, QkNormBackward, RopeBackward, Rotation};
 use plimsoll_memory::Buf;
 

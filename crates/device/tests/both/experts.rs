@@ -2,8 +2,8 @@
 #![allow(dead_code)] // Each binary uses its part.
 
 use super::{Machine, Rig, Sized, bits, check_close, check_norm, f64s, normal, round};
+use plimsoll_arch::Gate;
 use plimsoll_base::DType::{self, Bf16, F32, U32};
-use plimsoll_base::Gate;
 use plimsoll_device::{
     Balance, DeviceKind, Experts, ExpertsBackward, GluExpertsBackward, MatrixLayout, NO_PARENT,
     RouteBackward, Routes, Routing, RowsOf, SEGMENT_FIELDS, matrix_elements, sizes,

@@ -1,8 +1,8 @@
 //! Norms, gates, rows picked and added, casts and sums over rows, against f64.
 
 use super::{Machine, Open, Rig, bits, check_norm, f64s, normal, round};
+use plimsoll_arch::Gate;
 use plimsoll_base::DType::{self, Bf16, F32, U32};
-use plimsoll_base::Gate;
 use plimsoll_device::{DeviceKind, Norm, NormGrads};
 
 const BOTH: [DType; 2] = [F32, Bf16];

@@ -1,6 +1,7 @@
 //! No operation reaches a device while its outputs overlap another operand, the scratch, or an operation of another thread.
 
-use plimsoll_base::{DType, Gate, PhaseSet, QkNorms};
+use plimsoll_arch::{Gate, QkNorms};
+use plimsoll_base::{DType, PhaseSet};
 use plimsoll_device::*;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Pool};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -3,7 +3,8 @@
 use super::refusal::{damaged, unsupported};
 use crate::Head;
 use crate::storage::read_small;
-use plimsoll_base::{LoraShape, LoraTarget, LoraTargets, Quantization, Result, shown, shown_number};
+use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, Quantization};
+use plimsoll_base::{Result, shown, shown_number};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 

@@ -13,7 +13,8 @@ use crate::tensor_file::TensorFile;
 use crate::tensors::TensorInfo;
 use config::Modules;
 use names::{Name, Part};
-use plimsoll_base::{Error, LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization, Result, shown};
+use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization, Unfit};
+use plimsoll_base::{Error, Result, shown};
 pub(crate) use refusal::damaged;
 use refusal::unsupported;
 use std::collections::BTreeMap;
@@ -35,25 +36,13 @@ pub struct Adapter {
 
 /// Requires that each target is a tensor of its own in the base, in every layer: a merge would find no weight to add it to.
 fn check_fused(path: &Path, targets: LoraTargets, model: &ModelSpec) -> Result<()> {
-    let of_attention = targets.of_attention();
-    if model.delta.is_some() && !of_attention.is_empty() {
-        return Err(unsupported(format!(
-            "{}: adapters of {} on a {} model, whose layers do not all have these",
-            path.display(),
-            of_attention.join(", "),
-            model.family
-        )));
-    }
-    let is_own = |target: &LoraTarget| matches!(target, LoraTarget::O | LoraTarget::Down);
-    let fused: Vec<&str> = targets.iter().filter(|target| !is_own(target)).map(LoraTarget::name).collect();
-    if !model.architecture().is_fused || fused.is_empty() {
-        return Ok(());
-    }
-    let (path, fused) = (path.display(), fused.join(", "));
-    Err(unsupported(format!(
-        "{path}: adapters of {fused} on a {} model, where these are part of `qkv_proj` and `gate_up_proj`",
-        model.family
-    )))
+    let (targets, why) = match targets.unfit(model) {
+        None => return Ok(()),
+        Some(Unfit::NotInEveryLayer(targets)) => (targets, "whose layers do not all have these"),
+        Some(Unfit::Fused(targets)) => (targets, "where these are part of `qkv_proj` and `gate_up_proj`"),
+    };
+    let (path, names) = (path.display(), targets.names().join(", "));
+    Err(unsupported(format!("{path}: adapters of {names} on a {} model, {why}", model.family)))
 }
 
 /// The tensors of an adapter by their place, with their names and shapes.

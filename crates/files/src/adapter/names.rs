@@ -1,7 +1,7 @@
 //! Names of an adapter's tensors, as peft saves them.
 
 use crate::safetensors_dir::TENSORS_MAX;
-use plimsoll_base::{LoraShape, LoraTarget, ModelSpec};
+use plimsoll_arch::{LoraShape, LoraTarget, ModelSpec};
 
 const PREFIX: &str = "base_model.model.";
 /// Before the number of a layer: of a language model, of one inside a model of text and images, and the latter's name until

@@ -1,6 +1,6 @@
 //! What a `config.json` leaves out: the defaults of transformers' configuration classes, as `bench/defaults.py` reads them.
 
-use plimsoll_base::Architecture;
+use plimsoll_arch::Architecture;
 use serde_json::{Map, Value};
 use std::sync::OnceLock;
 
@@ -44,7 +44,7 @@ pub(super) fn none() -> &'static Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::{ARCHITECTURES, Windows};
+    use plimsoll_arch::{ARCHITECTURES, Windows};
 
     #[test]
     fn every_family_has_a_row_and_every_row_a_family() {

@@ -1,9 +1,10 @@
 //! Layers with linear attention: which they are, and their heads.
 
 use super::keys::{Config, FULL, HEADS_MAX, LAYERS_MAX, WIDTH_MAX, brief, out_of_range, unsupported};
-use plimsoll_base::{
-    Architecture, CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaSpec, Error, LayerSet, ModelSpec, Result,
+use plimsoll_arch::{
+    Architecture, CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaSpec, LayerSet, ModelSpec,
 };
+use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value, json};
 
 const LINEAR: &str = "linear_attention";

@@ -2,10 +2,9 @@
 
 use super::keys::{Config, FFN_MAX, POSITIONS_MAX, brief, out_of_range, short, unsupported};
 use crate::safetensors_dir::TENSORS_MAX;
-use crate::tensors::expected_tensors;
-use plimsoll_base::{
-    Architecture, EXPERTS_CHOSEN_MAX, EXPERTS_MAX, Error, ExpertsSpec, LayerSet, ModelSpec, Result,
-};
+use plimsoll_arch::expected_tensors;
+use plimsoll_arch::{Architecture, EXPERTS_CHOSEN_MAX, EXPERTS_MAX, ExpertsSpec, LayerSet, ModelSpec};
+use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value, json};
 
 /// Names of the number of experts.
@@ -159,7 +158,7 @@ pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::{Family, Multipliers};
+    use plimsoll_arch::{Family, Multipliers};
 
     fn large() -> ModelSpec {
         ModelSpec::preset("qwen3-30b-a3b").expect("a preset")

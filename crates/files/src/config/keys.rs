@@ -1,7 +1,8 @@
 //! The keys of a configuration: read as what they have to be, or refused by name and value.
 
 use super::defaults::{self, NULL_IS_A_VALUE, WRITTEN};
-use plimsoll_base::{ARCHITECTURES, Architecture, Error, Result};
+use plimsoll_arch::{ARCHITECTURES, Architecture};
+use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value};
 
 /// Keys of caps: of scores, and of logits.
@@ -9,7 +10,7 @@ pub(super) const SCORE_CAP: &str = "attn_logit_softcapping";
 pub(super) const LOGIT_CAP: &str = "final_logit_softcapping";
 /// A layer whose rows see all keys before them, in `layer_types`.
 pub(super) const FULL: &str = "full_attention";
-pub(super) const LAYERS_MAX: u64 = plimsoll_base::LAYERS_MAX as u64;
+pub(super) const LAYERS_MAX: u64 = plimsoll_arch::LAYERS_MAX as u64;
 pub(super) const WIDTH_MAX: u64 = 1 << 17; // hidden, heads * head_dim
 pub(super) const HEADS_MAX: u64 = 1 << 12;
 pub(super) const POSITIONS_MAX: u64 = 1 << 30;

@@ -2,7 +2,8 @@
 
 use super::keys::{Config, FULL, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, brief, short, unsupported};
 use super::rope::Rope;
-use plimsoll_base::{Architecture, Attention, Family, LayerSet, ModelSpec, Result, Window, Windows};
+use plimsoll_arch::{Architecture, Attention, Family, LayerSet, ModelSpec, Window, Windows};
+use plimsoll_base::Result;
 use serde_json::{Map, Value, json};
 
 const SLIDING: &str = "sliding_attention";

@@ -1,7 +1,8 @@
 //! Rotary rules: base, stretching, and the rule of layers with windows.
 
 use super::keys::{Config, POSITIONS_MAX, brief, unsupported};
-use plimsoll_base::{Architecture, ModelSpec, Result, RopeFactors, RopeScaling, Windows, math};
+use plimsoll_arch::{Architecture, ModelSpec, RopeFactors, RopeScaling, Windows};
+use plimsoll_base::{Result, math};
 use serde_json::{Map, Value, json};
 
 /// What a file says of rotation.

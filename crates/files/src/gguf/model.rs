@@ -3,17 +3,15 @@
 
 use crate::config::{TokenIds, check_spec, defaults, either, short, unsupported, unsupported_family};
 use crate::gguf::header::{Gguf, GgufTensor, GgufValue};
-use crate::gguf::names::{
-    CONVOLUTION, EMBEDDING, HEAD, ROPE_FREQS, added, attention, hf_expert_name, hf_name, key, row_order,
-};
+use crate::gguf::names::{EMBEDDING, HEAD, ROPE_FREQS, Stored, added, attention, key, row_order, stored};
 use crate::gguf::rope;
 use crate::storage::Storage;
 use crate::tensors::{RowOrder, TensorInfo};
-use plimsoll_base::{
-    ARCHITECTURES, Architecture, Attention, CONV_TAPS, DeltaSpec, Encoding, Error, ExpertsSpec, Family,
-    LayerEncodings, LayerSet, LoraTarget, ModelSpec, Multipliers, Result, RopeScaling, Window, Windows,
-    blocks,
+use plimsoll_arch::{
+    ARCHITECTURES, Architecture, Attention, CONV_TAPS, DeltaSpec, ExpertsSpec, Family, LayerEncodings,
+    LayerSet, ModelSpec, Multipliers, ParamKind, RopeScaling, Window, Windows,
 };
+use plimsoll_base::{Encoding, Error, Result, blocks};
 use serde_json::json;
 use std::collections::HashMap;
 
@@ -471,38 +469,29 @@ fn bad_experts(gguf: &Gguf, tensor: &GgufTensor, count: u32) -> Error {
 fn encodings(spec: &ModelSpec, tensors: &[TensorInfo]) -> LayerEncodings {
     let stored: HashMap<&str, Encoding> = tensors.iter().map(|t| (t.name.as_str(), t.encoding)).collect();
     LayerEncodings::of(spec.layers, |layer, target| {
-        let module = match target {
-            LoraTarget::Q | LoraTarget::K | LoraTarget::V if spec.architecture().is_fused => {
-                "self_attn.qkv_proj"
-            }
-            LoraTarget::Gate | LoraTarget::Up if spec.architecture().is_fused => "mlp.gate_up_proj",
-            _ => target.module(),
-        };
         // Experts of a layer share a tensor.
-        let module = match module.strip_prefix("mlp.").filter(|_| spec.experts_of(layer).is_some()) {
-            Some(part) => format!("mlp.experts.0.{part}"),
-            None => module.to_string(),
-        };
-        let name = format!("model.layers.{layer}.{module}.weight");
+        let name = target.row(spec, layer).map(|row| row.name(row.experts.map(|_| 0)));
+        let name = name.map_or(String::new(), |name| format!("model.layers.{layer}.{name}"));
         // A file without it is refused when it is compared with its shape.
         stored.get(name.as_str()).copied().unwrap_or(Encoding::F32)
     })
 }
 
 fn hf_tensors(gguf: &Gguf, spec: &ModelSpec) -> Result<Vec<TensorInfo>> {
+    let of_model = stored(spec);
+    let known: HashMap<&str, &Stored> = of_model.iter().map(|one| (one.gguf.as_str(), one)).collect();
     let mut tensors = Vec::with_capacity(gguf.tensors.len());
     for tensor in &gguf.tensors {
         if tensor.name == ROPE_FREQS {
             continue; // read as the spec's rope scaling
         }
-        if let Some(name) = hf_expert_name(spec.architecture(), &tensor.name) {
-            tensors.extend(
-                of_experts(gguf, spec, tensor)?
-                    .map(|(expert, info)| TensorInfo { name: name(expert), ..info }),
-            );
+        let known = known.get(tensor.name.as_str());
+        if let Some(known) = known.filter(|known| known.has_experts) {
+            let each = of_experts(gguf, spec, tensor)?.zip(&known.parts);
+            tensors.extend(each.map(|((_, info), name)| TensorInfo { name: name.clone(), ..info }));
             continue;
         }
-        let name = hf_name(spec.architecture(), &tensor.name).unwrap_or_else(|| tensor.name.clone());
+        let name = known.map_or(&tensor.name, |known| &known.parts[0]).clone();
         // What predicts further tokens lies after the layers, and is not read.
         let layer =
             tensor.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse::<u32>().ok());
@@ -520,7 +509,9 @@ fn hf_tensors(gguf: &Gguf, spec: &ModelSpec) -> Result<Vec<TensorInfo>> {
         tensors.push(TensorInfo {
             added: added(spec, &name),
             shape: match tensor.shape[..] {
-                [channels, taps] if name.ends_with(CONVOLUTION) => vec![channels, 1, taps],
+                [channels, taps] if known.is_some_and(|known| known.kind == ParamKind::DeltaConv) => {
+                    vec![channels, 1, taps]
+                }
                 _ => tensor.shape.clone(),
             },
             name,

@@ -1,10 +1,12 @@
 //! What things are called in a GGUF file. The reader and the writer use these tables, so that neither knows a name that the
 //! other does not.
 
-use crate::tensors::{RowOrder, ValueHeads, expected_tensors};
-use plimsoll_base::{
-    ARCHITECTURES, Architecture, Attention, DeltaSpec, Encoding, Family, LayerSet, ModelSpec, Window, Windows,
+use crate::tensors::{RowOrder, ValueHeads};
+use plimsoll_arch::{
+    ARCHITECTURES, Architecture, Attention, DeltaSpec, Family, LayerSet, ModelSpec, ParamKind, Window,
+    Windows, file_rows,
 };
+use plimsoll_base::Encoding;
 
 /// The first bytes of a file.
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
@@ -86,71 +88,8 @@ pub(crate) mod key {
 /// The table of divisors for Llama 3's rule, which is no weight.
 pub(crate) const ROPE_FREQS: &str = "rope_freqs.weight";
 pub(crate) const EMBEDDING: &str = "token_embd.weight";
+const NORM: &str = "output_norm.weight";
 pub(crate) const HEAD: &str = "output.weight";
-
-/// GGUF name -> Hugging Face name, of tensors outside the layers.
-const MODEL_NAMES: [(&str, &str); 3] = [
-    (EMBEDDING, "model.embed_tokens.weight"),
-    ("output_norm.weight", "model.norm.weight"),
-    (HEAD, "lm_head.weight"),
-];
-
-/// GGUF name inside a block -> Hugging Face name inside a layer.
-const LAYER_NAMES: [(&str, &str); 9] = [
-    ("attn_q", "self_attn.q_proj"),
-    ("attn_k", "self_attn.k_proj"),
-    ("attn_v", "self_attn.v_proj"),
-    ("attn_q_norm", "self_attn.q_norm"),
-    ("attn_k_norm", "self_attn.k_norm"),
-    ("attn_output", "self_attn.o_proj"),
-    ("ffn_gate", "mlp.gate_proj"),
-    ("ffn_up", "mlp.up_proj"),
-    ("ffn_down", "mlp.down_proj"),
-];
-
-/// Of fused tensors: llama.cpp cuts `ffn_up` in halves where there is no `ffn_gate`.
-const FUSED_NAMES: [(&str, &str); 2] = [("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")];
-
-/// The tensor that chooses experts.
-const ROUTER_NAMES: [(&str, &str); 1] = [("ffn_gate_inp", "mlp.gate")];
-
-/// Of experts: a tensor holds the matrices of all experts of a layer, one after the other.
-const EXPERT_NAMES: [(&str, &str); 3] =
-    [("ffn_gate_exps", "gate_proj"), ("ffn_up_exps", "up_proj"), ("ffn_down_exps", "down_proj")];
-
-/// Of linear attention.
-const DELTA_NAMES: [(&str, &str); 7] = [
-    ("attn_qkv", "linear_attn.in_proj_qkv"),
-    ("attn_gate", "linear_attn.in_proj_z"),
-    ("ssm_beta", "linear_attn.in_proj_b"),
-    ("ssm_alpha", "linear_attn.in_proj_a"),
-    ("ssm_conv1d", "linear_attn.conv1d"),
-    ("ssm_norm", "linear_attn.norm"),
-    ("ssm_out", "linear_attn.out_proj"),
-];
-
-/// Whole names of linear attention.
-const DELTA_WHOLE: [(&str, &str); 2] =
-    [("ssm_a", "linear_attn.A_log"), ("ssm_dt.bias", "linear_attn.dt_bias")];
-
-/// Of the second norm before a part of a family with linear attention.
-const DELTA_NORM: (&str, &str) = ("post_attention_norm", "post_attention_layernorm");
-
-/// The end of the name of a convolution, whose middle axis of 1 no file has.
-pub(crate) const CONVOLUTION: &str = "linear_attn.conv1d.weight";
-
-/// Norms before the parts of a layer, and after them.
-const NORM_NAMES: [[&str; 2]; 2] = [["attn_norm", "ffn_norm"], ["post_attention_norm", "post_ffw_norm"]];
-
-/// Returns the names inside a layer of an architecture, the more special ones first.
-fn layer_names(row: &Architecture) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let fused = FUSED_NAMES.into_iter().filter(|_| row.is_fused);
-    let norms = NORM_NAMES.into_iter().zip([row.norms.before, row.norms.after]);
-    let norms = norms.filter_map(|(gguf, hf)| Some(gguf.into_iter().zip(hf?))).flatten();
-    let routers = ROUTER_NAMES.into_iter().filter(|_| row.has_experts);
-    let delta = std::iter::once(DELTA_NORM).chain(DELTA_NAMES).filter(|_| row.has_delta);
-    fused.chain(delta).chain(norms).chain(routers).chain(LAYER_NAMES)
-}
 
 /// Numbers of the encodings.
 const ENCODINGS: [(u32, Encoding); 11] = [
@@ -178,62 +117,52 @@ pub(crate) fn number_of(encoding: Encoding) -> u32 {
     row.expect("every encoding has a row").0
 }
 
-/// Returns the Hugging Face name of a tensor; none of one that the architecture does not have.
-pub(crate) fn hf_name(row: &Architecture, name: &str) -> Option<String> {
-    if let Some((_, hf)) = MODEL_NAMES.iter().find(|(gguf, _)| *gguf == name) {
-        return Some((*hf).into());
-    }
-    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
-    let layer: u32 = layer.parse().ok()?;
-    if let Some((_, hf)) = DELTA_WHOLE.iter().find(|(gguf, _)| row.has_delta && *gguf == rest) {
-        return Some(format!("model.layers.{layer}.{hf}"));
-    }
-    let (part, kind) = rest.rsplit_once('.')?;
-    let (_, hf) = layer_names(row).find(|(gguf, _)| *gguf == part)?;
-    Some(format!("model.layers.{layer}.{hf}.{kind}"))
+/// A tensor of a model in a GGUF file.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) gguf: String,
+    /// Hugging Face names of what it holds: of experts one after the other, else one.
+    pub(crate) parts: Vec<String>,
+    /// Of a part, slowest axis first.
+    pub(crate) shape: Vec<u64>,
+    pub(crate) kind: ParamKind,
+    pub(crate) has_experts: bool,
 }
 
-/// Returns the Hugging Face name of an expert's matrix in a tensor that holds those of all; none of any other tensor.
-pub(crate) fn hf_expert_name(row: &Architecture, name: &str) -> Option<impl Fn(u32) -> String> {
-    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
-    let layer: u32 = layer.parse().ok()?;
-    let part = rest.strip_suffix(".weight").filter(|_| row.has_experts)?;
-    let (_, hf) = EXPERT_NAMES.iter().find(|(gguf, _)| *gguf == part)?;
-    Some(move |expert| format!("model.layers.{layer}.mlp.experts.{expert}.{hf}.weight"))
-}
-
-/// True of a matrix of an expert, by its Hugging Face name.
-pub(crate) fn is_of_expert(name: &str) -> bool {
-    name.contains(".mlp.experts.")
-}
-
-/// Returns the tensors of a model as `expected_tensors` does, in the order of a GGUF file: of a layer's experts all gates, then all ups,
-/// then all downs.
-pub fn gguf_order(spec: &ModelSpec) -> Vec<(String, Vec<u64>)> {
-    let mut list = expected_tensors(spec);
-    let place = |name: &str| EXPERT_NAMES.iter().position(|(_, hf)| name.contains(&format!(".{hf}.")));
-    for run in list.chunk_by_mut(|(a, _), (b, _)| is_of_expert(a) && is_of_expert(b)) {
-        run.sort_by_key(|(name, _)| place(name));
-    }
-    list
-}
-
-/// Returns the GGUF name of a tensor: the inverse of `hf_name` and `hf_expert_name`.
-pub(crate) fn gguf_name(row: &Architecture, name: &str) -> Option<String> {
-    if let Some((gguf, _)) = MODEL_NAMES.iter().find(|(_, hf)| *hf == name) {
-        return Some((*gguf).into());
-    }
-    let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
-    let layer: u32 = layer.parse().ok()?;
-    if let Some((gguf, _)) = DELTA_WHOLE.iter().find(|(_, hf)| row.has_delta && *hf == rest) {
-        return Some(format!("blk.{layer}.{gguf}"));
-    }
-    let (part, kind) = rest.rsplit_once('.')?;
-    let gguf = match part.strip_prefix("mlp.experts.").and_then(|rest| rest.split_once('.')) {
-        Some((_, part)) => EXPERT_NAMES.into_iter().find(|(_, hf)| row.has_experts && *hf == part)?.0,
-        None => layer_names(row).find(|(_, hf)| *hf == part)?.0,
+/// Returns the tensors of a model in the order of a GGUF file: of a layer's experts all gates, then all ups, then all downs.
+pub(crate) fn stored(spec: &ModelSpec) -> Vec<Stored> {
+    let (v, h) = (u64::from(spec.vocab), u64::from(spec.hidden));
+    let end = |kind, gguf: &str, name: &str, shape: &[u64]| {
+        let (gguf, parts, shape) = (gguf.to_string(), vec![name.to_string()], shape.to_vec());
+        Stored { gguf, parts, shape, kind, has_experts: false }
     };
-    Some(format!("blk.{layer}.{gguf}.{kind}"))
+    let mut all = vec![end(ParamKind::Embed, EMBEDDING, "model.embed_tokens.weight", &[v, h])];
+    for layer in 0..spec.layers {
+        all.extend(file_rows(spec, layer).into_iter().map(|row| {
+            let name = |expert| format!("model.layers.{layer}.{}", row.name(expert));
+            Stored {
+                gguf: format!("blk.{layer}.{}", row.gguf_name()),
+                parts: match row.experts {
+                    Some(count) => (0..count).map(|expert| name(Some(expert))).collect(),
+                    None => vec![name(None)],
+                },
+                shape: row.shape(),
+                kind: row.kind,
+                has_experts: row.experts.is_some(),
+            }
+        }));
+    }
+    all.push(end(ParamKind::FinalNorm, NORM, "model.norm.weight", &[h]));
+    if !spec.tied {
+        all.push(end(ParamKind::Head, HEAD, "lm_head.weight", &[v, h]));
+    }
+    all
+}
+
+/// Returns the tensors of a model as `expected_tensors` does, in the order of a GGUF file.
+pub fn gguf_order(spec: &ModelSpec) -> Vec<(String, Vec<u64>)> {
+    let each = |of: Stored| of.parts.into_iter().map(move |name| (name, of.shape.clone()));
+    stored(spec).into_iter().flat_map(each).collect()
 }
 
 /// Returns the architecture under whose name GGUF files hold a family, if they are read and written: Mistral is stored as Llama.
@@ -321,10 +250,10 @@ pub(crate) fn interval(spec: &ModelSpec) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::{ExpertsSpec, QkNorms};
+    use plimsoll_arch::{ExpertsSpec, QkNorms, expected_tensors};
 
     #[test]
-    fn names_and_numbers_are_their_own_inverse() {
+    fn every_tensor_has_a_name_of_its_own_and_every_encoding_a_number() {
         for (number, encoding) in ENCODINGS {
             assert_eq!((encoding_of(number), number_of(encoding)), (Some(encoding), number));
         }
@@ -336,14 +265,16 @@ mod tests {
             let row = family.architecture();
             let delta = ModelSpec::preset("qwen3.5-0.8b").unwrap().delta.filter(|_| row.has_delta);
             let spec = ModelSpec { family, delta, experts: row.has_experts.then_some(of), ..spec };
-            for (name, _) in expected_tensors(&spec) {
-                let gguf = gguf_name(row, &name).unwrap_or_else(|| panic!("{family}: {name} has no name"));
-                match hf_expert_name(row, &gguf) {
-                    Some(each) => assert!((0..3).any(|expert| each(expert) == name), "{family}: {gguf}"),
-                    None => assert_eq!(hf_name(row, &gguf), Some(name), "{family}"),
-                }
-            }
-            assert_eq!(gguf_name(row, "model.layers.0.mlp.experts.weight"), None);
+            let mut names: Vec<String> = stored(&spec).into_iter().map(|tensor| tensor.gguf).collect();
+            let count = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), count, "{family}: a name that two tensors have");
+            let mut listed = gguf_order(&spec);
+            let mut expected = expected_tensors(&spec);
+            listed.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(listed, expected, "{family}");
         }
     }
 }

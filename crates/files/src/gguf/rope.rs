@@ -1,6 +1,7 @@
 //! Llama 3's rule for rotary frequencies, which a GGUF file holds as a table of divisors instead of as its parameters.
 
-use plimsoll_base::{ModelSpec, RopeScaling, math};
+use plimsoll_arch::{ModelSpec, RopeScaling};
+use plimsoll_base::math;
 
 /// The parameters of all of Llama 3.1 and later, which were first trained with 8192 positions; only the factor differs.
 const LOW: f64 = 1.0;

@@ -7,16 +7,15 @@
 use crate::config::TokenIds;
 use crate::gguf::model::GgufTokenizer;
 use crate::gguf::names::{
-    ALIGNMENT, CONVOLUTION, MAGIC, ROPE_FREQS, VERSION, added, attention, gguf_name, gguf_order, interval,
-    is_of_expert, key, kind, number_of, row_order, stored_as,
+    ALIGNMENT, MAGIC, ROPE_FREQS, Stored, VERSION, added, attention, interval, key, kind, number_of,
+    row_order, stored, stored_as,
 };
 use crate::gguf::rope;
 use crate::pieces::FileRecord;
 use crate::stream::{Stream, each_stored};
 use crate::tensors::RowOrder;
-use plimsoll_base::{
-    Bytes, CONV_TAPS, DType, Encoding, Error, LayerSet, ModelSpec, Result, RopeScaling, Windows,
-};
+use plimsoll_arch::{CONV_TAPS, LayerSet, ModelSpec, ParamKind, RopeScaling, Windows};
+use plimsoll_base::{Bytes, DType, Encoding, Error, Result};
 use std::path::Path;
 
 /// `general.file_type` of files whose matrices are f32 and bf16.
@@ -110,26 +109,19 @@ impl GgufDecl<'_> {
                 bytes: u64::from(self.spec.head_dim / 2) * 4,
             });
         }
-        for (name, mut shape) in gguf_order(self.spec) {
+        for Stored { gguf, parts, mut shape, kind, has_experts } in stored(self.spec) {
             // As llama.cpp has them: its kernels add biases, multiply by norms and choose experts in f32.
-            let is_f32 =
-                shape.len() == 1 || [".mlp.gate.weight", CONVOLUTION].iter().any(|end| name.ends_with(end));
+            let is_f32 = shape.len() == 1 || matches!(kind, ParamKind::Router | ParamKind::DeltaConv);
             let dtype = if is_f32 { DType::F32 } else { self.dtype };
-            let bytes = Bytes::checked(&shape, dtype.bytes())?.0;
-            let gguf = gguf_name(self.spec.architecture(), &name)
-                .expect("every tensor of a built architecture has a name");
-            if let Some(all) = tensors.last_mut().filter(|all| all.gguf == gguf) {
-                (all.shape[0], all.bytes) = (all.shape[0] + 1, all.bytes + bytes);
-                all.parts.push(name);
-                continue;
-            }
-            if is_of_expert(&name) {
-                shape.insert(0, 1);
-            } else if name.ends_with(CONVOLUTION) {
+            if has_experts {
+                shape.insert(0, parts.len() as u64);
+            } else if kind == ParamKind::DeltaConv {
+                // No file has its middle axis of 1.
                 shape.remove(1);
             }
-            let (added, order) = (added(self.spec, &name), row_order(self.spec, &name));
-            tensors.push(Listed { parts: vec![name], gguf, shape, dtype, order, added, bytes });
+            let bytes = Bytes::checked(&shape, dtype.bytes())?.0;
+            let (added, order) = (added(self.spec, &parts[0]), row_order(self.spec, &parts[0]));
+            tensors.push(Listed { parts, gguf, shape, dtype, order, added, bytes });
         }
         Ok(tensors)
     }

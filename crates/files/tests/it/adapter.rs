@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::safetensors;
-use plimsoll_base::{Family, LoraShape, LoraTarget, LoraTargets, ModelSpec};
+use plimsoll_arch::{Family, LoraShape, LoraTarget, LoraTargets, ModelSpec};
 use plimsoll_files::{
     ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, Head, LoraPart, OpenModel, adapter_config_json,
     adapter_tensor_name, adapter_tensors, spec_from_config,

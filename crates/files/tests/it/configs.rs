@@ -1,8 +1,9 @@
 //! `config.json` to a spec and back: the golden models, what is refused, what is wrong.
 
-use plimsoll_base::{
-    Attention, DType, ExpertsSpec, Family, LayerSet, ModelSpec, Multipliers, QkNorms, RopeScaling, Window,
+use plimsoll_arch::{
+    Attention, ExpertsSpec, Family, LayerSet, ModelSpec, Multipliers, QkNorms, RopeScaling, Window,
 };
+use plimsoll_base::DType;
 use plimsoll_files::{TokenIds, config_json, generation_config_json, spec_from_config, token_ids};
 use serde_json::{Value, json};
 

@@ -1,7 +1,8 @@
 //! `config.json` of models with linear attention: what is read, what is wrong, and what is not built.
 
 use crate::configs::{golden, spec, with};
-use plimsoll_base::{DType, DeltaSpec, Family, LayerSet, ModelSpec, RopeScaling};
+use plimsoll_arch::{DeltaSpec, Family, LayerSet, ModelSpec, RopeScaling};
+use plimsoll_base::DType;
 use plimsoll_files::{TokenIds, config_json, spec_from_config};
 use serde_json::{Value, json};
 

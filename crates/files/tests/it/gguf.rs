@@ -3,8 +3,9 @@
 use crate::common;
 
 use common::*;
+use plimsoll_arch::{Family, LoraTarget, RopeScaling};
 use plimsoll_base::Encoding::{Q4K, Q5K, Q6K, Q8_0};
-use plimsoll_base::{Family, LoraTarget, RopeScaling, blocks};
+use plimsoll_base::blocks;
 use plimsoll_files::{OpenModel, check_against};
 use proptest::prelude::*;
 

@@ -1,9 +1,9 @@
 //! GGUF files written and read again: the same model, bit for bit, in the layout of llama.cpp's converter.
 
-use plimsoll_base::{DType, DeltaSpec, ExpertsSpec, Family, LayerSet, ModelSpec, RopeScaling, Window};
-use plimsoll_files::{
-    GgufDecl, GgufTokenizer, GgufWriter, OpenModel, TokenIds, check_against, expected_tensors, gguf_order,
-};
+use plimsoll_arch::expected_tensors;
+use plimsoll_arch::{DeltaSpec, ExpertsSpec, Family, LayerSet, ModelSpec, RopeScaling, Window};
+use plimsoll_base::DType;
+use plimsoll_files::{GgufDecl, GgufTokenizer, GgufWriter, OpenModel, TokenIds, check_against, gguf_order};
 use std::path::{Path, PathBuf};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/tests/golden");

@@ -1,7 +1,8 @@
 //! Models without files of the user's: the embedded one and random presets.
 
-use plimsoll_base::ModelSpec;
-use plimsoll_files::{OpenModel, check_against, expected_tensors};
+use plimsoll_arch::ModelSpec;
+use plimsoll_arch::expected_tensors;
+use plimsoll_files::{OpenModel, check_against};
 
 #[test]
 fn the_builtin_model_is_whole() {
@@ -30,7 +31,7 @@ fn a_random_preset_has_a_shape_and_no_tensors() {
 
 #[test]
 fn expected_tensors_hold_all_parameters() {
-    for (name, spec) in plimsoll_base::PRESETS {
+    for (name, spec) in plimsoll_arch::PRESETS {
         let sum: u64 = expected_tensors(spec).iter().map(|(_, s)| s.iter().product::<u64>()).sum();
         assert_eq!(sum, spec.parameters(), "{name}");
     }

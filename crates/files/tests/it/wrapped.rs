@@ -1,7 +1,8 @@
 //! A language model inside a model of text and images opens as the language model alone.
 
 use crate::common::safetensors;
-use plimsoll_base::{Family, LayerSet, ModelSpec, Result};
+use plimsoll_arch::{Family, LayerSet, ModelSpec};
+use plimsoll_base::Result;
 use plimsoll_files::{OpenModel, check_against};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};

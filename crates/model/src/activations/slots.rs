@@ -1,9 +1,8 @@
 //! How many layers' worth of its buffers a pass holds, by what it is for.
 
 use super::mode::{Mode, Recompute};
-use crate::adapters::Site;
 use crate::kept;
-use plimsoll_base::ModelSpec;
+use plimsoll_arch::{ModelSpec, Site};
 use plimsoll_device::INPUT_SLOTS;
 
 /// How many layers' worth of each kept tensor a mode holds.

@@ -1,6 +1,7 @@
 //! Handles to the regions that adapters add to those of a pass.
 
-use super::site::Site;
+use super::site::region_of;
+use plimsoll_arch::Site;
 use plimsoll_memory::Buf;
 
 /// U of each product, and what the backward pass takes.
@@ -16,7 +17,7 @@ pub(crate) struct AdaptBufs<'p> {
 impl<'p> AdaptBufs<'p> {
     pub(crate) fn bind(get: impl Fn(&str) -> Option<Buf<'p>>) -> AdaptBufs<'p> {
         AdaptBufs {
-            u: Site::ALL.map(|site| get(site.region())),
+            u: Site::ALL.map(|site| get(region_of(site))),
             u_once: get("adapt.u"),
             d_u: get("adapt.d_u"),
             pack: get("adapt.pack"),

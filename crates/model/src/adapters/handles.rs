@@ -1,8 +1,8 @@
 //! Handles of adapters, or of their gradients, resolved once at start.
 
-use super::site::Site;
-use crate::params::{ALIGN, Param, ParamKind, ParamTable};
-use plimsoll_base::{DType, LoraShape, ModelSpec};
+use crate::params::{ALIGN, Param, ParamTable};
+use plimsoll_arch::{LoraShape, ModelSpec, ParamKind, Site};
+use plimsoll_base::DType;
 use plimsoll_device::{
     ADAPTER_BLOCKS_MAX, Adapter, AdapterBlock, EXPERTS_BLOCKS_MAX, Experts, ExpertsAdapter, Matrix,
     MatrixLayout,

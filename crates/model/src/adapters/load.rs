@@ -1,7 +1,8 @@
 //! Adapters into the arena: from files through fixed buffers, or from a seed.
 
 use crate::load::{Staging, check_finite, uniform, value_head_values};
-use crate::params::{Param, ParamKind, ParamTable};
+use crate::params::{Param, ParamTable};
+use plimsoll_arch::ParamKind;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Device, Matrix, MatrixLayout};
 use plimsoll_files::{ADAPTER_SCORE, Adapter as AdapterFiles, Head, OpenModel, SCORE};

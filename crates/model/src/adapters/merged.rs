@@ -3,11 +3,11 @@
 //! The frozen weights stay as they are next to it. It is computed from them after each update, so that no rounding adds up.
 
 use super::handles::Adapters;
-use super::site::Site;
 use crate::experts;
 use crate::params::ParamTable;
 use crate::weights::Params;
-use plimsoll_base::{DType, LoraShape, ModelSpec};
+use plimsoll_arch::{LoraShape, ModelSpec, Site};
+use plimsoll_base::DType;
 use plimsoll_device::{Device, DeviceKind, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 

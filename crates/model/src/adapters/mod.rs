@@ -19,4 +19,3 @@ pub use handles::{Adapters, LayerAdapters};
 pub use load::{AdaptersFrom, load_adapters};
 pub use merged::Merged;
 pub use regions::layout;
-pub use site::Site;

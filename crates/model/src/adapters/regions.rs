@@ -1,8 +1,9 @@
 //! The regions that adapters add to those of a pass.
 
-use super::site::Site;
+use super::site::region_of;
 use crate::activations::{Mode, PassLimits, Target, adapter_slots};
-use plimsoll_base::{DType, LoraShape, ModelSpec, PhaseSet, Result};
+use plimsoll_arch::{LoraShape, ModelSpec, Site};
+use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::sizes;
 use plimsoll_memory::{Layout, Turn};
 
@@ -34,7 +35,7 @@ pub fn layout(
         }
         let slots = adapter_slots(spec, mode, site);
         if !is_merged && slots > 0 {
-            add(Turn::Whole, site.region(), &[slots as u64, rows, width as u64])?;
+            add(Turn::Whole, region_of(site), &[slots as u64, rows, width as u64])?;
         }
         let experts = spec.experts.filter(|_| site.is_of_experts());
         let of_pairs = experts.map_or(0, |experts| experts.chosen as usize * width);

@@ -1,8 +1,8 @@
 //! The table of adapters: which tensors they are, under peft's names, and where each lies in their flat buffer.
 
-use super::site::Site;
-use crate::params::{Param, ParamKind, ParamTable};
-use plimsoll_base::{DType, LoraShape, ModelSpec};
+use crate::params::{Param, ParamTable};
+use plimsoll_arch::{LoraShape, ModelSpec, ParamKind, Site};
+use plimsoll_base::DType;
 use plimsoll_device::DeviceKind;
 use plimsoll_files::{ADAPTER_SCORE, LoraPart, adapter_tensor_name};
 

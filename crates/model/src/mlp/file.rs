@@ -3,7 +3,8 @@
 //! critic is a policy that acts and gives no values.
 
 use super::{MlpHead, MlpParams, MlpSpec};
-use crate::params::{Param, ParamKind, ParamTable};
+use crate::params::{Param, ParamTable};
+use plimsoll_arch::ParamKind;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Matrix, MatrixLayout};
 use plimsoll_files::TensorFile;

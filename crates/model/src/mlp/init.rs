@@ -2,7 +2,8 @@
 //! last map 0.01, of the critic's 1; standard deviations of a Gaussian actor begin at 1.
 
 use super::{MlpParams, MlpSpec};
-use crate::params::{ParamKind, ParamTable};
+use crate::params::ParamTable;
+use plimsoll_arch::ParamKind;
 use plimsoll_base::rng::{Stream, normal_pair, philox};
 use plimsoll_device::{Device, Matrix, MatrixLayout};
 

@@ -1,6 +1,7 @@
 //! The devices that tests run on: the instruction paths of this processor, or with PLIMSOLL_TEST_DEVICE=cuda a card.
 
-use plimsoll_base::{Bytes, DType, LoraShape, LoraTargets, ModelSpec};
+use plimsoll_arch::{LoraShape, LoraTargets, ModelSpec};
+use plimsoll_base::{Bytes, DType};
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_cuda::{CudaDevice, CudaOptions, ScratchLimits};
 use plimsoll_device::{Device, DeviceKind};

@@ -2,7 +2,8 @@
 
 #![allow(dead_code)] // Each test file uses its part.
 
-use plimsoll_base::{DType, ModelSpec, PhaseSet};
+use plimsoll_arch::ModelSpec;
+use plimsoll_base::{DType, PhaseSet};
 use plimsoll_device::{KV_BLOCK, NO_PARENT, NO_STATE, edges};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Layout};

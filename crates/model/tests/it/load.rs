@@ -1,6 +1,7 @@
 //! Weights into the arena: threads and the size of the staging buffers move no bit.
 
-use plimsoll_base::{Bytes, DType, ModelSpec, PhaseSet, Result};
+use plimsoll_arch::ModelSpec;
+use plimsoll_base::{Bytes, DType, PhaseSet, Result};
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_device::{Device, DeviceKind, MatrixLayout};
 use plimsoll_files::{OpenModel, config_json};

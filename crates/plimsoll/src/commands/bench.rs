@@ -2,7 +2,8 @@
 
 use crate::output;
 use clap::builder::RangedU64ValueParser;
-use plimsoll_base::{Quantization, Result};
+use plimsoll_arch::Quantization;
+use plimsoll_base::Result;
 use plimsoll_bench::{self as bench, BenchOptions, calibrate::calibrate, ranks::RanksOptions};
 use plimsoll_config::{Auto, Lora, ModelDtype, Recompute, RunDevice};
 use serde_json::Value;

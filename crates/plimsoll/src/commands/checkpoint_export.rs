@@ -1,7 +1,8 @@
 //! `checkpoint export`: a checkpoint, an adapter with its base, or any other model, as a Hugging Face folder or a GGUF file.
 
 use crate::{output, terminal};
-use plimsoll_base::{Bytes, DType, Error, Quantization, Result};
+use plimsoll_arch::Quantization;
+use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_files::{ADAPTER_CONFIG, Source, adapter_base_of, adapter_quantization};
 use plimsoll_rl::save::export::export_named;
 use plimsoll_run::checkpoint::Merged;

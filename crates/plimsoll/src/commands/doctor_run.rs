@@ -1,7 +1,8 @@
 //! `doctor --run`: reads another framework's launch file and this machine, and shows the plan of that run.
 
 use crate::output;
-use plimsoll_base::{Bytes, Error, ModelSpec, Result};
+use plimsoll_arch::ModelSpec;
+use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_cuda as cuda;
 use plimsoll_memory::host::Host;
 use plimsoll_stacks::{Known, Limits, STACKS, Setting, Stack, find, plan, preset_of, settings};

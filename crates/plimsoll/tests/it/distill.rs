@@ -4,7 +4,8 @@
 use crate::made;
 use crate::ranks::left;
 use crate::run::{Run, export, number, region, regions};
-use plimsoll_files::{expected_tensors, spec_from_config};
+use plimsoll_arch::expected_tensors;
+use plimsoll_files::spec_from_config;
 use serde_json::{Value, json};
 use std::fs;
 

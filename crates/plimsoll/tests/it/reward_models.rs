@@ -4,7 +4,8 @@
 use crate::common::check_refused;
 use crate::made;
 use crate::run::{Run, json, number, region};
-use plimsoll_files::{expected_tensors, spec_from_config};
+use plimsoll_arch::expected_tensors;
+use plimsoll_files::spec_from_config;
 use serde_json::{Value, json};
 use std::fs;
 

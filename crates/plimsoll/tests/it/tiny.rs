@@ -3,7 +3,8 @@
 use crate::made;
 use crate::ranks::{ended, left};
 use crate::run::{Run, SMALL, number};
-use plimsoll_files::{expected_tensors, spec_from_config};
+use plimsoll_arch::expected_tensors;
+use plimsoll_files::spec_from_config;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

@@ -2,10 +2,11 @@
 //! samples; and the text side of a model.
 
 use crate::data::dataset::TextModel;
-use plimsoll_base::{
-    Error, LayerEncodings, LoraShape, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Quantization, Result,
-    nearest_preset, preset_of, slugs,
+use plimsoll_arch::{
+    Ffn, LayerEncodings, LoraShape, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Quantization, Unfit,
+    nearest_preset, preset_of,
 };
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_config::{Data, LoraSpec, ModelOptions, ModelReward, RunSpec};
 use plimsoll_files::{
     ADAPTER_TENSORS_MAX, Adapter, AdapterConfig, Head, OpenModel, TokenizerFiles, adapter_tensors,
@@ -128,8 +129,7 @@ fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
 /// Errors: `lora-unsupported`.
 fn check_rank(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
     let Some(LoraSpec { rank, targets, .. }) = run.lora.as_ref() else { return Ok(()) };
-    check_fused(*targets, spec)?;
-    check_attention(*targets, spec)?;
+    check_targets(*targets, spec)?;
     check_tensors(LoraShape { rank: *rank, targets: *targets }, spec)?;
     let most = |target: &LoraTarget| {
         let (inputs, outputs) = target.narrowest(spec);
@@ -153,34 +153,36 @@ fn check_rank(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
     })
 }
 
-/// Requires that each target is a tensor of its own: peft names adapters by the tensors that files have.
+/// Requires that each target is a tensor of its own in every layer: peft names adapters by the tensors that files have, and most layers of a
+/// model with linear attention have other products than q, k, v and o.
 ///
 /// Errors: `lora-unsupported`.
-fn check_fused(targets: LoraTargets, spec: &ModelSpec) -> Result<()> {
-    let own = [LoraTarget::O, LoraTarget::Down];
-    let fused: Vec<&str> =
-        targets.iter().filter(|target| !own.contains(target)).map(LoraTarget::name).collect();
-    if !spec.architecture().is_fused || fused.is_empty() {
-        return Ok(());
-    }
-    let message = format!(
-        "{} of a {} model are part of `qkv_proj` and `gate_up_proj`, whose adapters are not built",
-        fused.join(", "),
-        spec.family
-    );
-    Err(Error::usage("lora-unsupported", message)
-        .hint("set lora.targets = [\"o_proj\", \"down_proj\"], or remove [lora]"))
+fn check_targets(targets: LoraTargets, spec: &ModelSpec) -> Result<()> {
+    let Some(unfit) = targets.unfit(spec) else { return Ok(()) };
+    let (Unfit::Fused(which) | Unfit::NotInEveryLayer(which)) = unfit;
+    let (names, built) = (which.names().join(", "), LoraTargets::built_for(spec).in_toml());
+    let of = format!("{names} of a {} model", spec.family);
+    let error = |why: &str| Error::usage("lora-unsupported", format!("{of} are {why}"));
+    Err(match unfit {
+        Unfit::Fused(_) => error("part of `qkv_proj` and `gate_up_proj`, whose adapters are not built")
+            .hint(format!("set lora.targets = {built}, or remove [lora]")),
+        Unfit::NotInEveryLayer(_) => {
+            error("in some layers alone, and the others have linear attention: their adapters are not built")
+                .fact("attention stays frozen under adapters of the feed-forward part")
+                .hint(format!("set lora.targets = {built}"))
+        }
+    })
 }
 
 /// Requires that a loss of balance has experts to balance, whose router is trained.
 ///
 /// Errors: `contradictory-keys`.
 fn check_balance(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
-    let why = match (spec.experts, &run.lora) {
+    let why = match (spec.has_experts(), &run.lora) {
         _ if run.balance_coef == 0.0 => return Ok(()),
-        (None, _) => format!("{} has no experts", run.model),
-        (Some(_), Some(_)) => "routers are frozen under [lora]".to_string(),
-        (Some(_), None) => return Ok(()),
+        (false, _) => format!("{} has no experts", run.model),
+        (true, Some(_)) => "routers are frozen under [lora]".to_string(),
+        (true, None) => return Ok(()),
     };
     let message = format!("loss.balance_coef = {} keeps experts equally loaded, and {why}", run.balance_coef);
     Err(Error::usage("contradictory-keys", message).hint("remove loss.balance_coef"))
@@ -202,24 +204,6 @@ fn check_tensors(lora: LoraShape, spec: &ModelSpec) -> Result<()> {
         .hint("name fewer of gate_proj, up_proj and down_proj in lora.targets"))
 }
 
-/// Requires that every layer has what a target changes: most layers of a model with linear attention have other products than q, k, v and o.
-///
-/// Errors: `lora-unsupported`.
-fn check_attention(targets: LoraTargets, spec: &ModelSpec) -> Result<()> {
-    let of_attention = targets.of_attention();
-    if spec.delta.is_none() || of_attention.is_empty() {
-        return Ok(());
-    }
-    let message = format!(
-        "{} of a {} model are in some layers alone, and the others have linear attention: their adapters are not built",
-        of_attention.join(", "),
-        spec.family
-    );
-    Err(Error::usage("lora-unsupported", message)
-        .fact("attention stays frozen under adapters of the feed-forward part")
-        .hint(format!("set lora.targets = {}", LoraTargets::FFN.in_toml())))
-}
-
 /// Requires that the frozen weights of a run's model can be stored as `lora.quantize` says.
 ///
 /// Errors: `lora-unsupported`, `model-not-gguf`.
@@ -237,14 +221,15 @@ fn check_codes(slug: &'static str, key: &str, how: Option<Quantization>, model: 
             .hint(format!("name a .gguf file, set {key} = \"nf4\", or remove {key}")));
     }
     let spec = &model.spec;
-    if how == Some(Quantization::Gguf) && spec.delta.is_some() {
+    if how == Some(Quantization::Gguf) && spec.has_states() {
         let message =
             format!("{key} = \"gguf\": files of models with linear attention have columns in another order");
         return Err(Error::usage(slug, message).hint(format!("set {key} = \"nf4\", or remove {key}")));
     }
     if let Some(encodings) = model.encodings.filter(|_| how == Some(Quantization::Gguf)) {
         let of = |layer| [LoraTarget::Gate, LoraTarget::Up].map(|target| encodings.get(layer, target).name());
-        let mut of_experts = (0..spec.layers).filter(|&layer| spec.experts_of(layer).is_some());
+        let has_experts = |layer: &u32| matches!(spec.layer(*layer).ffn, Ffn::Experts(_));
+        let mut of_experts = (0..spec.layers).filter(has_experts);
         if let Some(layer) = of_experts.find(|&layer| of(layer)[0] != of(layer)[1]) {
             let [gates, ups] = of(layer);
             let message =

@@ -6,7 +6,8 @@
 pub mod harness;
 
 use harness::{Harness, Setup};
-use plimsoll_base::{Attention, DeltaSpec, Family, LayerSet, ModelSpec, Phase, Result, Window};
+use plimsoll_arch::{Attention, DeltaSpec, Family, LayerSet, ModelSpec, Window};
+use plimsoll_base::{Phase, Result};
 use plimsoll_device::Sampling;
 use plimsoll_memory::Layout;
 use plimsoll_model::{Activations, Mode, adapters_layout};

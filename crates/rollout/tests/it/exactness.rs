@@ -1,12 +1,12 @@
-//! The promise: the log-probability that the rollout records is, to the bit, the one that training computes, and
-//! samples do not depend on how they were scheduled.
+//! The log-probability that the rollout records is, to the bit, the one that training computes, however samples were scheduled.
 //!
 //! Every case draws the same request many ways (sequences in flight, rows of a pass, preemption, threads) and packs
 //! the responses many ways (cuts, recompute levels, threads); all must give the same bits.
 
 use crate::common::harness::{MIXED, Machine, Numbers, Setup, same_bits};
 use crate::common::{World, sampling, sequences};
-use plimsoll_base::{DType, LoraShape, LoraTarget, LoraTargets, Quantization};
+use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, Quantization};
+use plimsoll_base::DType;
 use plimsoll_cpu::Isa;
 use plimsoll_model::{PassLimits, Recompute};
 use plimsoll_rollout::{EngineLimits, OnFull, Request, Samples, WindowLimits};

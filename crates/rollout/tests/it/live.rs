@@ -3,7 +3,8 @@
 
 use crate::common::harness::{Numbers, Setup};
 use crate::common::{KEYS, World, sampling, with_states, with_windows};
-use plimsoll_base::{DType, ModelSpec, Result};
+use plimsoll_arch::ModelSpec;
+use plimsoll_base::{DType, Result};
 use plimsoll_device::Sampling;
 use plimsoll_model::PassLimits;
 use plimsoll_rollout::{Ask, EngineLimits, Finish, Listener, Live, OnFull, Request, WindowLimits};

@@ -6,10 +6,8 @@
 
 use crate::common::harness::{Harness, Machine, Numbers, Setup, dtypes, resident_gradients};
 use crate::common::{World, sampling};
-use plimsoll_base::{
-    Attention, Bytes, DType, DeltaSpec, ExpertsSpec, Family, LayerSet, ModelSpec, Phase, PhaseSet, Window,
-    Windows,
-};
+use plimsoll_arch::{Attention, DeltaSpec, ExpertsSpec, Family, LayerSet, ModelSpec, Window, Windows};
+use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_device::Sampling;
 use plimsoll_memory::{Binding, Layout};
 use plimsoll_model::{

@@ -3,7 +3,8 @@
 
 use crate::common::harness::{Numbers, Setup};
 use crate::common::{KEYS, World, sampling, sequences, with_states, with_windows};
-use plimsoll_base::{DType, ModelSpec, Result};
+use plimsoll_arch::ModelSpec;
+use plimsoll_base::{DType, Result};
 use plimsoll_model::{PassLimits, Recompute};
 use plimsoll_rollout::{
     Engine, EngineLimits, Finish, OnFull, Request, RolloutStats, Samples, StopCondition, Turn, WindowLimits,

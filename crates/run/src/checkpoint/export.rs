@@ -5,10 +5,11 @@ use super::gguf::{check_name, write_gguf};
 use super::merge::{Merged, is_left_out, merged, nothing_to_merge, open_adapted, tensors_of};
 use super::weights::{Dtypes, Made, Progress, Sums, each_rows};
 use super::{MANIFEST, Manifest, RUN_FILE, STATE, verbs};
+use plimsoll_arch::expected_tensors;
 use plimsoll_base::{Bytes, DType, Error, Result, read_small_text};
 use plimsoll_files::{
     ADAPTER_CONFIG, FileRecord, Head, OpenModel, SafetensorsWriter, TensorDecl, check_against, config_json,
-    expected_tensors, generation_config_json, score_config_json, write_new,
+    generation_config_json, score_config_json, write_new,
 };
 use plimsoll_text::files_to_save;
 use serde::Serialize;

@@ -2,7 +2,8 @@
 
 use super::weights::{Dtypes, Sums, is_packed};
 use super::{MANIFEST, Manifest, STATE, verbs};
-use plimsoll_base::{Error, Quantization, Result};
+use plimsoll_arch::Quantization;
+use plimsoll_base::{Error, Result};
 use plimsoll_files::{ADAPTER_CONFIG, Head, OpenModel, SCORE, TensorInfo};
 use serde::Serialize;
 use std::path::{Path, PathBuf};

@@ -2,8 +2,9 @@
 //! W + scale B A is computed in f32 and rounded once, to the dtype of the file. W is what the run computed with: what codes mean, in the
 //! dtype of the run. Rounding may undo small changes, so it is counted.
 
+use plimsoll_arch::{LoraTarget, Quantization};
 use plimsoll_base::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
-use plimsoll_base::{Bytes, DType, Encoding, Error, LoraTarget, Quantization, Result};
+use plimsoll_base::{Bytes, DType, Encoding, Error, Result};
 use plimsoll_files::{
     ADAPTER_SCORE, Adapter, AdapterConfig, Head, LoraPart, OpenModel, SCORE, TensorInfo, adapter_tensor_name,
     stored,

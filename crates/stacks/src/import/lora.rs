@@ -3,7 +3,7 @@
 use super::draft::{Draft, Taken, quoted};
 use crate::setting::{Setting, flag, list};
 use crate::unbuilt::{self, Unbuilt};
-use plimsoll_base::{LoraTarget, Quantization};
+use plimsoll_arch::{LoraTarget, Quantization};
 
 /// How one stack describes an adapter, by the first names of its settings.
 pub(crate) struct Lora {

@@ -1,9 +1,10 @@
 //! Shapes of models by the names that launch files give them. Nothing is fetched: a name that is no known shape is asked for.
 
 use crate::options::Options;
-use plimsoll_base::{Error, ModelSpec, Result};
+use plimsoll_arch::ModelSpec;
+use plimsoll_base::{Error, Result};
 
-pub use plimsoll_base::preset_of;
+pub use plimsoll_arch::preset_of;
 
 /// Finds the shape of a model by its name or path.
 pub type ModelOf<'a> = dyn Fn(&str) -> Result<ModelSpec> + 'a;

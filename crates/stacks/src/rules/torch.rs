@@ -4,7 +4,7 @@
 
 use crate::plan::ledger::{Holder, Item, Phase, When, shown};
 use crate::plan::model::{Ffn, Shape};
-use plimsoll_base::ModelSpec;
+use plimsoll_arch::ModelSpec;
 
 /// A CUDA context with its modules: 246 to 516 MiB have been reported; the upper end is planned with.
 pub(crate) const CONTEXT_BYTES: u128 = 512 << 20;

@@ -6,7 +6,8 @@ use super::torch::{Process, pinned, process};
 use crate::plan::hazards::{Hazard, Verdict};
 use crate::plan::ledger::{Holder, Item, Phase, When, shown};
 use crate::plan::model::{Ffn, Shape};
-use plimsoll_base::{Bytes, ModelSpec};
+use plimsoll_arch::ModelSpec;
+use plimsoll_base::Bytes;
 
 /// What an engine keeps of a card while it sleeps: 0.8 to 1.2 GiB have been reported at T = 1.
 const ASLEEP_BYTES: u128 = 1 << 30;

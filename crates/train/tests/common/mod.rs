@@ -4,7 +4,8 @@
 
 #![allow(dead_code)] // Each test file uses its part.
 
-use plimsoll_base::{Bytes, DType, LoraShape, ModelSpec, Phase, PhaseSet, Quantization, Result};
+use plimsoll_arch::{LoraShape, ModelSpec, Quantization};
+use plimsoll_base::{Bytes, DType, Phase, PhaseSet, Result};
 use plimsoll_device::{Device, Matrix};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Overlay, Resident};

@@ -2,11 +2,12 @@
 //! may depend on, and bits that neither threads, nor recompute, nor the cut into micro-batches change.
 
 use crate::common::{AnyDevice, Machine, Numbers, Setup, read, resident_gradients, same_bits};
+use plimsoll_arch::ParamKind;
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_memory::{Arena, ArenaMap, Layout};
 use plimsoll_model::{
-    Activations, Decoder, Derivatives, Mode, ParamKind, ParamTable, Params, Pass, Recompute,
-    activations_layout, backward, layers, load, rope, values,
+    Activations, Decoder, Derivatives, Mode, ParamTable, Params, Pass, Recompute, activations_layout,
+    backward, layers, load, rope, values,
 };
 use plimsoll_train::{OptimizerDType, PackLimits, Packer, Sequence, StateDTypes, Summing, optimizer_layout};
 

@@ -2,7 +2,8 @@
 //! differences of the packed loss agree.
 
 use crate::common::{Harness, Machine, Numbers, Open, Parts, Setup, read, same_bits, tensors};
-use plimsoll_base::{DType, ModelSpec, PhaseSet};
+use plimsoll_arch::ModelSpec;
+use plimsoll_base::{DType, PhaseSet};
 use plimsoll_device::{MatrixLayout, Owned};
 use plimsoll_memory::{Buf, Layout};
 use plimsoll_model::{

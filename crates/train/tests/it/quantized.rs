@@ -1,11 +1,12 @@
 //! Products in 4 bits against the same numbers in full: log-probabilities, and gradients of adapters, to the bit.
 
 use crate::common::{Harness, MIXED, Machine, Setup, read, same_bits};
-use plimsoll_base::{DType, LoraShape, LoraTargets, Quantization};
+use plimsoll_arch::{LoraShape, LoraTargets, ParamKind, Quantization};
+use plimsoll_base::DType;
 use plimsoll_device::Matrix;
 use plimsoll_device::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
 use plimsoll_memory::Layout;
-use plimsoll_model::{Adapters, Derivatives, ParamKind, PassLimits, Recompute, backward, head};
+use plimsoll_model::{Adapters, Derivatives, PassLimits, Recompute, backward, head};
 use plimsoll_train::Sequence;
 
 const PASS: PassLimits = PassLimits {

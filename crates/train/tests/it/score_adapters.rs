@@ -6,7 +6,8 @@
 //! these.
 
 use crate::common::{AnyDevice, Machine, Reference, Setup, golden_dir, read, resident_gradients, same_bits};
-use plimsoll_base::{Bytes, DType, LoraShape, Phase, PhaseSet};
+use plimsoll_arch::LoraShape;
+use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_device::{Matrix, MatrixLayout};
 use plimsoll_files::{Adapter, Head};
 use plimsoll_memory::{Arena, ArenaMap, Layout};

@@ -6,7 +6,7 @@ use crate::ModelSpec;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-crate::names! {
+plimsoll_base::names! {
     /// A linear layer of a decoder layer, under the name that peft and transformers give it.
     #[derive(PartialOrd, Ord)]
     LoraTarget {
@@ -54,31 +54,6 @@ impl LoraTarget {
         }
     }
 
-    /// Returns (in, out) in a layer: the weight is [out, in], and each expert has one if the layer has experts.
-    pub fn widths(self, model: &ModelSpec, layer: u32) -> (u32, u32) {
-        let ffn = model.experts_of(layer).map_or(model.ffn, |experts| experts.ffn);
-        match self {
-            LoraTarget::Q => (model.hidden, model.q_width()),
-            LoraTarget::K | LoraTarget::V => (model.hidden, model.kv_width()),
-            LoraTarget::O => (model.q_width(), model.hidden),
-            LoraTarget::Gate | LoraTarget::Up => (model.hidden, ffn),
-            LoraTarget::Down => (ffn, model.hidden),
-        }
-    }
-
-    /// Returns the widths in the layer where the smaller of them is smallest.
-    pub fn narrowest(self, model: &ModelSpec) -> (u32, u32) {
-        let all = (0..model.layers).map(|layer| self.widths(model, layer));
-        all.min_by_key(|(inputs, outputs)| *inputs.min(outputs)).expect("a model has layers")
-    }
-
-    /// Returns the experts of a layer that have it, each with its number; `None` where the layer itself has it.
-    pub fn of_experts(self, model: &ModelSpec, layer: u32) -> impl Iterator<Item = Option<u32>> {
-        let experts = model.experts_of(layer).filter(|_| LoraTargets::FFN.contains(self));
-        let count = experts.map_or(1, |experts| experts.count);
-        (0..count).map(move |expert| experts.map(|_| expert))
-    }
-
     const fn bit(self) -> u8 {
         1 << self as u8
     }
@@ -105,15 +80,6 @@ impl LoraTargets {
     /// Those of the feed-forward part.
     pub const FFN: LoraTargets = LoraTargets(0x70);
 
-    /// Returns those that adapters of this model can have: each is a tensor of its own, in every layer, or in every expert of it.
-    pub fn built_for(model: &ModelSpec) -> LoraTargets {
-        match model.architecture().is_fused {
-            _ if model.delta.is_some() => LoraTargets::FFN,
-            true => LoraTargets(LoraTarget::O.bit() | LoraTarget::Down.bit()),
-            false => LoraTargets::ALL,
-        }
-    }
-
     /// True if the set has `target`.
     pub const fn contains(self, target: LoraTarget) -> bool {
         self.0 & target.bit() != 0
@@ -124,9 +90,9 @@ impl LoraTargets {
         LoraTarget::ALL.into_iter().filter(move |&target| self.contains(target))
     }
 
-    /// Returns the names of those that are in attention.
-    pub fn of_attention(self) -> Vec<&'static str> {
-        self.iter().filter(|&target| LoraTargets::ATTENTION.contains(target)).map(LoraTarget::name).collect()
+    /// Returns their names, as peft has them.
+    pub fn names(self) -> Vec<&'static str> {
+        self.iter().map(LoraTarget::name).collect()
     }
 
     /// Returns the names of those that are not in attention.
@@ -182,7 +148,7 @@ pub struct LoraShape {
     pub targets: LoraTargets,
 }
 
-crate::names! {
+plimsoll_base::names! {
     /// How the frozen weights of linear layers are stored.
     Quantization {
         /// 4 bits and a scale in f32 for each 64 of a row, as bitsandbytes defines it.
@@ -194,7 +160,7 @@ crate::names! {
 
 impl Quantization {
     /// Elements of a row that share a scale of NF4.
-    pub const BLOCK: u32 = crate::nf4::NF4_BLOCK as u32;
+    pub const BLOCK: u32 = plimsoll_base::nf4::NF4_BLOCK as u32;
 
     /// True if the rows of every linear layer are whole blocks; those of a file are.
     pub const fn takes(self, model: &ModelSpec) -> bool {
@@ -216,34 +182,6 @@ impl Quantization {
 impl LoraShape {
     /// Largest rank that is built; full-rank matrices of small models are hardly larger.
     pub const RANK_MAX: u32 = 256;
-
-    /// Returns the shapes of A, [r, in], and of B, [out, r], in a layer.
-    pub fn shapes(self, target: LoraTarget, model: &ModelSpec, layer: u32) -> ([u32; 2], [u32; 2]) {
-        let (width_in, width_out) = target.widths(model, layer);
-        ([self.rank, width_in], [width_out, self.rank])
-    }
-
-    /// Number of trained parameters: r (in + out), summed over layers, targets and experts.
-    pub fn parameters(self, model: &ModelSpec) -> u64 {
-        self.sum(model, |target, layer| target.of_experts(model, layer).count() as u64)
-    }
-
-    /// Number of trained parameters that a row is computed with: of experts those that it goes to.
-    pub fn active_parameters(self, model: &ModelSpec) -> u64 {
-        self.sum(model, |target, layer| {
-            let experts = model.experts_of(layer).filter(|_| LoraTargets::FFN.contains(target));
-            experts.map_or(1, |experts| experts.chosen.into())
-        })
-    }
-
-    fn sum(self, model: &ModelSpec, times: impl Fn(LoraTarget, u32) -> u64) -> u64 {
-        let each = (0..model.layers).flat_map(|layer| self.targets.iter().map(move |target| (target, layer)));
-        let elements = each.map(|(target, layer)| {
-            let (width_in, width_out) = target.widths(model, layer);
-            times(target, layer) * (u64::from(width_in) + u64::from(width_out))
-        });
-        u64::from(self.rank) * elements.sum::<u64>()
-    }
 }
 
 #[cfg(test)]

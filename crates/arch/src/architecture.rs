@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-crate::names! {
+plimsoll_base::names! {
     /// Which Hugging Face architecture a model is written as; the name is its `model_type`.
     Family {
         /// SmolLM2 included.

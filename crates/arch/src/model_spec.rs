@@ -3,9 +3,7 @@
 //! Legend: V vocab, L layers, h hidden, a query heads, k key-value heads, d head dim, f feed-forward.
 
 use crate::architecture::{Architecture, QkNorms};
-use crate::{
-    Attention, CONV_TAPS, DeltaSpec, ExpertsSpec, Family, LayerSet, Multipliers, RopeFactors, Window,
-};
+use crate::{Attention, DeltaSpec, ExpertsSpec, Family, LayerSet, Multipliers, RopeFactors, Window};
 use serde::{Deserialize, Serialize};
 
 /// How rotary frequencies are stretched beyond the trained context.
@@ -209,78 +207,6 @@ impl ModelSpec {
     pub fn gate_up_width(&self) -> u32 {
         let dense = if self.expert_layers() < self.layers { 2 * self.ffn } else { 0 };
         self.experts.map_or(dense, |experts| dense.max(experts.gate_up_width()))
-    }
-
-    /// Number of parameters; a tied head is counted once.
-    ///
-    /// P = V h (1 if tied else 2) + h + L (h a d + 2 h k d + a d h + F + n h + [bias: a d + 2 k d, h, 2 f + h] + [qk-norm]), with n
-    /// norms a layer and 2 d weights of norms of heads, or (a + k) d of rows; F = 3 h f, or E h + 3 E h f' where there are experts.
-    pub fn parameters(&self) -> u64 {
-        self.parameters_with(|experts| experts.count)
-    }
-
-    /// Number of parameters that compute a token: those of its experts, and all others.
-    pub fn active_parameters(&self) -> u64 {
-        self.parameters_with(|experts| experts.chosen)
-    }
-
-    /// Parameters, of the experts of a layer those that `of_layer` counts.
-    fn parameters_with(&self, of_layer: impl Fn(&ExpertsSpec) -> u32) -> u64 {
-        let (v, h, f) = (u64::from(self.vocab), u64::from(self.hidden), u64::from(self.ffn));
-        let (q, kv, d) = (u64::from(self.q_width()), u64::from(self.kv_width()), u64::from(self.head_dim));
-        let biases = [(self.qkv_bias, q + 2 * kv), (self.output_bias, h), (self.mlp_bias, 2 * f + h)];
-        let bias: u64 = biases.into_iter().filter(|(has, _)| *has).map(|(_, n)| n).sum();
-        let qk_norm = match self.qk_norms {
-            None => 0,
-            Some(QkNorms::Heads) => 2 * d,
-            Some(QkNorms::Rows) => q + kv,
-        };
-        let norms = self.architecture().norms;
-        let norms = 2 * [norms.before, norms.after].into_iter().flatten().count() as u64;
-        let gates = if self.attention.gated { h * q } else { 0 };
-        let attends = 2 * h * q + 2 * h * kv + gates + bias + qk_norm;
-        let delta = self.delta.map_or(0, |delta| {
-            let (first, mixed) = (u64::from(delta.input_width()), u64::from(delta.value_width()));
-            let taps = u64::from(CONV_TAPS) * u64::from(delta.conv_width());
-            h * (first + mixed) + taps + 2 * u64::from(delta.value_heads) + u64::from(delta.value_dim)
-        });
-        let mixers = u64::from(self.attention_layers()) * attends + u64::from(self.delta_layers()) * delta;
-        let experts = self.experts.map_or(0, |experts| {
-            h * u64::from(experts.count) + 3 * h * u64::from(of_layer(&experts)) * u64::from(experts.ffn)
-        });
-        let sparse = u64::from(self.expert_layers());
-        let ffn = (u64::from(self.layers) - sparse) * 3 * h * f + sparse * experts;
-        v * h * if self.tied { 1 } else { 2 } + h + u64::from(self.layers) * norms * h + mixers + ffn
-    }
-
-    /// Floating-point operations of one token's forward pass through the layers with `context` keys, head excluded.
-    pub fn layer_flops(&self, context: u64) -> u64 {
-        let (h, f) = (u64::from(self.hidden), u64::from(self.ffn));
-        let (q, kv) = (u64::from(self.q_width()), u64::from(self.kv_width()));
-        let keys =
-            |layer| self.attention.window_of(layer).map_or(context, |keys| context.min(u64::from(keys)));
-        let attends = u64::from(self.attention_layers());
-        let all_keys = match self.attention.window {
-            None => attends * context,
-            Some(_) => (0..self.layers).map(keys).sum(),
-        };
-        let sparse = u64::from(self.expert_layers());
-        let experts = self
-            .experts
-            .map_or(0, |experts| h * u64::from(experts.count) + 3 * h * u64::from(experts.product_width()));
-        let ffn = (u64::from(self.layers) - sparse) * 3 * h * f + sparse * experts;
-        let gates = if self.attention.gated { h * q } else { 0 };
-        // A state is decayed, read twice and added to.
-        let delta = self.delta.map_or(0, |delta| {
-            h * u64::from(delta.input_width() + delta.value_width()) + 4 * u64::from(delta.state())
-        });
-        let mixers = attends * (2 * h * q + 2 * h * kv + gates) + u64::from(self.delta_layers()) * delta;
-        2 * (mixers + ffn) + 4 * q * all_keys
-    }
-
-    /// Floating-point operations of one row through the head.
-    pub fn head_flops(&self) -> u64 {
-        2 * u64::from(self.vocab) * u64::from(self.hidden)
     }
 
     /// The spec of a preset in `PRESETS`.

@@ -1,0 +1,55 @@
+//! A decoder layer as a value: what mixes its rows, and what follows.
+
+use crate::{DeltaSpec, ExpertsSpec, ModelSpec};
+
+/// What a decoder layer consists of, besides its norms.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayerSpec {
+    /// What lets a row see the rows before it.
+    pub mixer: Mixer,
+    /// What a row goes through by itself.
+    pub ffn: Ffn,
+}
+
+/// What lets a row see the rows before it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Mixer {
+    /// Attention over keys, in the model's widths.
+    Attention,
+    /// Linear attention: a state that each row changes.
+    Delta(DeltaSpec),
+}
+
+/// What a row goes through by itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ffn {
+    /// One gated part of the model's width.
+    Dense,
+    /// Some of many such parts, which a router chooses.
+    Experts(ExpertsSpec),
+}
+
+impl ModelSpec {
+    /// Returns what a layer consists of.
+    pub fn layer(&self, layer: u32) -> LayerSpec {
+        LayerSpec {
+            mixer: self.delta_of(layer).map_or(Mixer::Attention, Mixer::Delta),
+            ffn: self.experts_of(layer).map_or(Ffn::Dense, Ffn::Experts),
+        }
+    }
+
+    /// Returns its layers, the first one first.
+    pub fn each_layer(&self) -> impl Iterator<Item = LayerSpec> {
+        (0..self.layers).map(|layer| self.layer(layer))
+    }
+
+    /// Returns whether a sequence has a state in some layer.
+    pub fn has_states(&self) -> bool {
+        self.each_layer().any(|layer| matches!(layer.mixer, Mixer::Delta(_)))
+    }
+
+    /// Returns whether rows go to experts in some layer.
+    pub fn has_experts(&self) -> bool {
+        self.each_layer().any(|layer| matches!(layer.ffn, Ffn::Experts(_)))
+    }
+}

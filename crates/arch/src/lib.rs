@@ -1,0 +1,35 @@
+//! What a model is, layer by layer: its shape, the architectures that are built, and the table of tensors that a layer consists of, under
+//! the names of every file format.
+//!
+//! Parameters, arithmetic, names, checks and what an adapter fits are folds over that table. Nothing here reads files or computes.
+
+#![warn(missing_docs)]
+
+mod adaptable;
+mod architecture;
+mod counts;
+mod delta;
+mod encodings;
+mod experts;
+mod layer;
+mod layers;
+mod lora;
+mod model_spec;
+mod param;
+mod published;
+mod rope_factors;
+mod table;
+
+pub use adaptable::Unfit;
+pub use architecture::{ARCHITECTURES, Architecture, Family, Gate, Norms, QkNorms, Windows};
+pub use delta::{CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaSpec};
+pub use encodings::LayerEncodings;
+pub use experts::{EXPERTS_CHOSEN_MAX, EXPERTS_MAX, ExpertsSpec};
+pub use layer::{Ffn, LayerSpec, Mixer};
+pub use layers::{Attention, LAYERS_MAX, LayerSet, Multipliers, Window};
+pub use lora::{LoraShape, LoraTarget, LoraTargets, Quantization};
+pub use model_spec::{ModelSpec, PLAN_ONLY, PRESETS, RopeScaling};
+pub use param::{ParamKind, Site};
+pub use published::{nearest_preset, preset_of};
+pub use rope_factors::RopeFactors;
+pub use table::{Product, TensorRow, expected_tensors, file_rows, layer_rows, layer_tensors, products};
