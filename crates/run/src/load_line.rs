@@ -203,7 +203,10 @@ impl Watch {
     fn read_others(&mut self) {
         let host = Host::this();
         let held = |pid: u32| host.rss_of(pid).map_or(0, |rss| rss.now.0);
-        self.supervisor_bytes = self.supervisor.map_or(0, held);
+        // The pages of its binary are those of the trainer's, which have a row: the kernel has them once. How many of them it maps at a time
+        // depends on the file system.
+        let own = |pid: u32| host.rss_of(pid).map_or(0, |rss| rss.anon.0 + rss.shmem.0);
+        self.supervisor_bytes = self.supervisor.map_or(0, own);
         if self.has_workers {
             // Processes that a worker starts are counted with it.
             let ours = [Some(std::process::id()), self.supervisor];
@@ -236,7 +239,7 @@ impl Watch {
         self.peak
     }
 
-    /// Returns the supervisor's resident memory; 0 without one.
+    /// Returns the supervisor's resident memory besides the pages of the binary; 0 without one.
     pub fn supervisor_bytes(&self) -> u64 {
         self.supervisor_bytes
     }
