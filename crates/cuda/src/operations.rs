@@ -12,6 +12,7 @@ use crate::{
     rows, sample, transfer,
 };
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result, slugs};
+use plimsoll_device::claims::Access;
 use plimsoll_device::{
     Aside, Backend, BackwardOp, Checked, Claim, Claims, Coded, DeltaOp, DeviceKind, ExpertsOp, ForwardOp,
     HeadGatesOp, HostBytes, Matrix, MatrixLayout, Network, Op, Pipeline, Run, Trade, Transfer, UpdateOp,
@@ -87,7 +88,10 @@ impl Backend for CudaDevice {
         let op = checked.op();
         self.queue(op);
         if self.checked {
-            inspected(op).into_iter().flatten().for_each(|out| self.inspect(op.name(), out));
+            op.each_buffer(&mut |buf, access, _| match access {
+                Access::Write => self.inspect(op.name(), buf),
+                Access::Read | Access::WriteAny => {}
+            });
         }
     }
 
@@ -329,76 +333,5 @@ impl CudaDevice {
             ExpertsOp::GluExpertsBackward { args } => experts::glu_backward(self, args),
             ExpertsOp::RouteBackward { args } => route::backward(self, args),
         }
-    }
-}
-
-/// Outputs that a checked build requires to be finite.
-fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 4] {
-    let two = |first, second| [first, second, None, None];
-    match op {
-        Op::Forward(ForwardOp::Embed { out, .. })
-        | Op::Forward(ForwardOp::AddBias { x: out, .. })
-        | Op::Forward(ForwardOp::RmsNorm { out, .. })
-        | Op::Forward(ForwardOp::RmsNormAdd { out, .. })
-        | Op::Forward(ForwardOp::Matmul { out, .. })
-        | Op::Forward(ForwardOp::MatmulAdd { out, .. })
-        | Op::Forward(ForwardOp::Rope { q_out: out, .. })
-        | Op::Forward(ForwardOp::Attention { out, .. })
-        | Op::Forward(ForwardOp::Glu { out, .. })
-        | Op::Forward(ForwardOp::Activate { out, .. })
-        | Op::Forward(ForwardOp::GatherRows { out, .. })
-        | Op::Experts(ExpertsOp::MatmulExperts { out, .. })
-        | Op::Experts(ExpertsOp::GluExperts { out, .. })
-        | Op::Experts(ExpertsOp::Combine { out, .. })
-        | Op::HeadGates(HeadGatesOp::SplitGates { out, .. })
-        | Op::HeadGates(HeadGatesOp::GateHeads { out, .. })
-        | Op::Backward(BackwardOp::MatmulDx { out, .. })
-        | Op::Experts(ExpertsOp::MatmulExpertsDx { out, .. })
-        | Op::Backward(BackwardOp::BiasBackward { grad: out, .. })
-        | Op::Backward(BackwardOp::GluBackward { d_gate_up: out, .. })
-        | Op::Backward(BackwardOp::ActivateBackward { dx: out, .. }) => two(Some(out), None),
-        Op::Backward(BackwardOp::MatmulDw { grad, .. })
-        | Op::Backward(BackwardOp::EmbedBackward { grad, .. }) => two(Some(grad.buf), None),
-        Op::Experts(ExpertsOp::MatmulExpertsDw { args }) => two(Some(args.grad.buf), None),
-        Op::Experts(ExpertsOp::AdaptExperts { u, out, .. })
-        | Op::Experts(ExpertsOp::AdaptExpertsDx { du: u, out, .. }) => two(Some(u), out),
-        Op::Experts(ExpertsOp::AdaptExpertsDw { args }) => {
-            let [first, second] = args.grads.blocks.map(|block| block.map(|(b, _)| b.buf));
-            [Some(args.grads.a.buf), first, second, None]
-        }
-        Op::Experts(ExpertsOp::GluExpertsBackward { args }) => {
-            [Some(args.gate_up), Some(args.dout), Some(args.d_weights), None]
-        }
-        Op::Experts(ExpertsOp::RouteBackward { args }) => {
-            two(Some(args.d_logits), args.balance.map(|balance| balance.rows))
-        }
-        Op::Experts(ExpertsOp::Route { to, .. }) => two(Some(to.weights), None),
-        Op::Forward(ForwardOp::AdaptDown { u, .. }) => two(Some(u), None),
-        Op::Forward(ForwardOp::Adapted { u, out, .. }) => two(Some(u), Some(out)),
-        Op::Backward(BackwardOp::AdaptedDx { out, .. }) => two(Some(out), None),
-        Op::Backward(BackwardOp::AdaptBackwardU { du, .. }) => two(Some(du), None),
-        Op::Forward(ForwardOp::Merge { out, .. }) | Op::Forward(ForwardOp::Dequantize { out, .. }) => {
-            two(Some(out.buf), None)
-        }
-        Op::Backward(BackwardOp::AdaptBackwardW { args }) => {
-            let [first, second, third] = args.grads.blocks.map(|block| block.map(|block| block.b.buf));
-            [Some(args.grads.a.buf), first, second, third]
-        }
-        Op::Forward(ForwardOp::Head { out, .. }) => two(Some(out.logprobs), Some(out.entropy)),
-        Op::Backward(BackwardOp::RmsNormBackward { to, .. }) => two(Some(to.dx), to.dw),
-        Op::Backward(BackwardOp::AttentionBackward { args }) => two(Some(args.dq), Some(args.dkv)),
-        Op::Backward(BackwardOp::RopeBackward { args }) => two(Some(args.dqkv), None),
-        Op::HeadGates(HeadGatesOp::GateHeadsBackward { args }) => two(Some(args.d), args.out),
-        Op::Delta(DeltaOp::DeltaInputs { args }) => two(Some(args.qkv), Some(args.gates)),
-        Op::Delta(DeltaOp::DeltaRule { args }) => two(Some(args.out), args.rest),
-        Op::Delta(DeltaOp::NormGated { args }) => two(Some(args.y), None),
-        Op::Delta(DeltaOp::NormGatedBackward { args }) => two(Some(args.d), args.dw),
-        Op::Delta(DeltaOp::DeltaRuleBackward { args }) => two(Some(args.d_qkv), Some(args.d_gates)),
-        Op::Delta(DeltaOp::DeltaInputsBackward { args }) => {
-            let [conv, decay, bias] = args.grads.map_or([None; 3], |g| [g.conv, g.decay, g.bias].map(Some));
-            [Some(args.d_qkv), conv, decay, bias]
-        }
-        Op::Backward(BackwardOp::HeadBackward { args }) => two(Some(args.dx), args.grad.map(|grad| grad.buf)),
-        _ => [None; 4],
     }
 }

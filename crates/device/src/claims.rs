@@ -25,8 +25,10 @@ pub trait Away: Debug + Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
-    /// Written, or read and written.
+    /// Written, or read and written: all its floats are numbers then, which a checked device requires.
     Write,
+    /// Written, and what lies there may be anything: scratch, a cache that fills, a copy, rows that are not finite.
+    WriteAny,
 }
 
 /// Bytes that an operation uses.
@@ -56,7 +58,7 @@ impl Span {
             };
         assert!(access == Access::Read || !matches!(buf.home(), Home::Rank(_)), "{name} is another rank's");
         let end = start + buf.len() as u64 * buf.dtype().bytes();
-        Span { start, end, writes: access == Access::Write, name }
+        Span { start, end, writes: access != Access::Read, name }
     }
 
     /// Returns the bytes as another rank's, if they are.
@@ -125,35 +127,45 @@ fn words(a: (&str, &Span), b: (&str, &Span), when: &str) -> String {
     )
 }
 
+/// Takes the buffers of operands, with their names.
+pub type Each<'e> = dyn FnMut(Buf<'_>, Access, &'static str) + 'e;
+
 /// An operand of an operation: notes the buffers that it consists of. Numbers and options are operands without buffers.
 pub trait Operand {
     /// `access`: that of the whole operand; one that is read in part and written in part knows its own.
-    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>);
+    fn note(&self, access: Access, name: &'static str, each: &mut Each<'_>);
 }
 
 impl Operand for Buf<'_> {
-    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
-        uses.note(*self, access, name);
+    fn note(&self, access: Access, name: &'static str, each: &mut Each<'_>) {
+        each(*self, access, name);
     }
 }
 
 impl Operand for &[Buf<'_>] {
-    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
-        self.iter().for_each(|buf| uses.note(*buf, access, name));
+    fn note(&self, access: Access, name: &'static str, each: &mut Each<'_>) {
+        self.iter().for_each(|buf| each(*buf, access, name));
     }
 }
 
 impl<T: Operand> Operand for Option<T> {
-    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
+    fn note(&self, access: Access, name: &'static str, each: &mut Each<'_>) {
         if let Some(operand) = self {
-            operand.note(access, name, uses);
+            operand.note(access, name, each);
         }
     }
 }
 
+impl<T: Operand, U: Operand> Operand for (T, U) {
+    fn note(&self, access: Access, name: &'static str, each: &mut Each<'_>) {
+        self.0.note(access, name, each);
+        self.1.note(access, name, each);
+    }
+}
+
 impl<T: Operand, const N: usize> Operand for [T; N] {
-    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
-        self.iter().for_each(|operand| operand.note(access, name, uses));
+    fn note(&self, access: Access, name: &'static str, each: &mut Each<'_>) {
+        self.iter().for_each(|operand| operand.note(access, name, each));
     }
 }
 

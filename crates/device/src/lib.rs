@@ -22,6 +22,7 @@ mod experts_adapter;
 mod layout;
 pub mod nf4;
 mod op;
+mod operands;
 mod pieces;
 pub mod sizes;
 mod update;

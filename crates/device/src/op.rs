@@ -1,7 +1,7 @@
 //! The operations of the decoder family: one table, from which their names, their operands and the methods of `Device` are
 //! made.
 
-use crate::claims::{Access, Claim, Operand, Uses};
+use crate::claims::{Access, Claim, Each, Operand, Uses};
 use crate::nf4;
 use crate::pieces::portions;
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 use plimsoll_base::Gate;
 use plimsoll_memory::Buf;
 
-/// Declares operations by families. Operands are read or written (`Write` includes reading); `in_place(a => b)` permits the
+/// Declares operations by families. Operands are used as `Access` says (`Write` includes reading); `in_place(a => b)` permits the
 /// output `b` to be exactly the input `a`. The items in the last braces become further methods of `Device`.
 macro_rules! operations {
     (
@@ -47,12 +47,22 @@ macro_rules! operations {
                 }
             }
 
-            fn note(&self, uses: &mut Uses<'_>) {
+            /// Gives each buffer of the operation, how it is used, and its name.
+            pub fn each_buffer(&self, each: &mut Each<'_>) {
                 match *self {
                     $($(Op::$Family($Ops::$Op { $($arg),* }) => {
-                        $($arg.note(Access::$access, stringify!($arg), uses);)*
-                        $($(uses.in_place($input.into(), $output.into(), stringify!($input));)*)?
+                        $($arg.note(Access::$access, stringify!($arg), each);)*
                     })*)*
+                }
+            }
+
+            /// Permits outputs to be the inputs that the table says.
+            fn in_place(&self, uses: &mut Uses<'_>) {
+                match *self {
+                    $($($(Op::$Family($Ops::$Op { $($input, $output,)* .. }) => {
+                        $(uses.in_place($input.into(), $output.into(), stringify!($input));)*
+                    })?)*)*
+                    _ => {}
                 }
             }
         }
@@ -101,11 +111,11 @@ operations! {
         ///
         /// `qkv`: [M, (a + 2k) d] e; `q_out`: [M, a d] e.
         fn rope(
-            qkv: Read Buf<'a>, norms: Read Option<QkNorm<'a>>, rotation: Read Rotation<'a>, batch: Read Batch<'a>, kv: Write Kv<'a>,
+            qkv: Read Buf<'a>, norms: Read Option<QkNorm<'a>>, rotation: Read Rotation<'a>, batch: Read Batch<'a>, kv: WriteAny Kv<'a>,
             q_out: Write Buf<'a>
         ) = Rope;
         /// Copies the first `n` slots of block `src` to block `dst`, for each record. `copies`: [C, 3] u32: src, dst, n.
-        fn copy_kv(kv: Write Kv<'a>, copies: Read Buf<'a>) = CopyKv;
+        fn copy_kv(kv: WriteAny Kv<'a>, copies: Read Buf<'a>) = CopyKv;
         /// Causal attention with scale 1/sqrt(d), of each row over the keys that `scores` says. `q`, `out`: [M, a d] e; `lse`:
         /// [M, a] f32, log-sum-exp of the scores.
         fn attention(
@@ -120,7 +130,7 @@ operations! {
         /// Log-probability of `targets` ([R] u32), log-sum-exp and entropy through the head tile. `x`: [R, h] e;
         /// `tile`: as `sizes::head_tile` says.
         fn head(
-            x: Read Buf<'a>, w: Read Matrix<'a>, targets: Read Buf<'a>, logits: Read Logits, tile: Write Buf<'a>,
+            x: Read Buf<'a>, w: Read Matrix<'a>, targets: Read Buf<'a>, logits: Read Logits, tile: WriteAny Buf<'a>,
             out: Write HeadOut<'a>
         ) = Head;
         /// Draws a token for each row.
@@ -152,7 +162,7 @@ operations! {
         /// grad = dy^T x, or grad += when `add`. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16; `pack`: as
         /// `sizes::pack` says.
         fn matmul_dw(
-            dy: Read Buf<'a>, x: Read Buf<'a>, grad: Write Matrix<'a>, add: Read bool, pack: Write Buf<'a>
+            dy: Read Buf<'a>, x: Read Buf<'a>, grad: Write Matrix<'a>, add: Read bool, pack: WriteAny Buf<'a>
         ) = MatmulDw;
         /// grad[n] = sum over rows of dy, or grad[n] += when `add`. `dy`: [M, N] e; `grad`: [N].
         fn bias_backward(dy: Read Buf<'a>, grad: Write Buf<'a>, add: Read bool) = BiasBackward;
@@ -184,7 +194,7 @@ operations! {
     /// Adds up gradients and changes weights.
     enum Update(UpdateOp) {
         /// dst = src, or dst += src when `add`: one addition in f32, rounded once to dst's dtype. `src`, `dst`: f32 or bf16.
-        fn accumulate(src: Read Buf<'a>, dst: Write Buf<'a>, add: Read bool) = Accumulate;
+        fn accumulate(src: Read Buf<'a>, dst: WriteAny Buf<'a>, add: Read bool) = Accumulate;
         /// dst = the sum of `parts`, or dst += each of them when `add`: one after the other, as by `accumulate`. `parts`: at least one, of
         /// one dtype.
         fn fold(parts: Read &'a [Buf<'a>], dst: Write Buf<'a>, add: Read bool) = Fold;
@@ -192,7 +202,7 @@ operations! {
         /// gradient.
         fn embed_backward_part(
             d: Read Buf<'a>, ids: Read Buf<'a>, k: Read usize, layout: Read MatrixLayout, owned: Read &'a [Owned],
-            shard: Write Buf<'a>
+            shard: WriteAny Buf<'a>
         ) = EmbedBackwardPart;
         /// w <- w (1 - lr decay) - lr m^ / (sqrt(v^) + eps), bias-corrected.
         fn adamw(how: Read AdamW, bufs: Write AdamWBufs<'a>) = AdamW;
@@ -211,7 +221,7 @@ operations! {
         /// The gradient of `gate_heads`.
         fn gate_heads_backward(args: Read GateHeadsBackward<'a>) = GateHeadsBackward;
         /// The gradient of `split_gates`: those of q, k and v go to their places in `dx`. `d_qkv`: [M, (a + 2k) d] e; `dx`: [M, 2 (a + k) d] e.
-        fn join_gates(d_qkv: Read Buf<'a>, heads: Read Heads, dx: Write Buf<'a>) = JoinGates;
+        fn join_gates(d_qkv: Read Buf<'a>, heads: Read Heads, dx: WriteAny Buf<'a>) = JoinGates;
     }
     /// Computes linear attention, and its gradients.
     enum Delta(DeltaOp) {
@@ -301,7 +311,10 @@ operations! {
     {
         /// Claims what the operation uses and runs it.
         fn run(&self, op: Op<'_>) {
-            let claim = self.claims().claim(op.name(), true, |uses| op.note(uses));
+            let claim = self.claims().claim(op.name(), true, |uses| {
+                op.each_buffer(&mut |buf, access, name| uses.note(buf, access, name));
+                op.in_place(uses);
+            });
             self.launch(Checked::new(op, claim));
         }
 
@@ -394,14 +407,14 @@ operations! {
         }
         /// Returns the sum of squares of all elements, in fixed blocks, f64 between blocks; NaN if any element is.
         fn sum_squares(&self, x: Buf<'_>) -> f64 {
-            let note = |uses: &mut Uses<'_>| x.note(Access::Read, "x", uses);
+            let note = |uses: &mut Uses<'_>| uses.note(x, Access::Read, "x");
             self.get_sum_squares(&self.claims().claim("sum_squares", true, note), x)
         }
 
         /// Gives the sum of squares of each run of elements of `x`, f64, in their order; NaN if any element is. The order in which a
         /// run is summed depends on its length alone.
         fn squares_of(&self, x: Buf<'_>, runs: &mut dyn Iterator<Item = Run>, each: &mut dyn FnMut(f64)) {
-            let note = |uses: &mut Uses<'_>| x.note(Access::Read, "x", uses);
+            let note = |uses: &mut Uses<'_>| uses.note(x, Access::Read, "x");
             let runs = &mut runs.inspect(|run| assert!(run.end() <= x.len() as u64, "{run:?} of {}", x.len()));
             self.get_squares_of(&self.claims().claim("squares_of", true, note), x, runs, each);
         }
@@ -428,7 +441,9 @@ fn transfer<'c, B: Backend + ?Sized>(
     with: &dyn Operand,
     access: Access,
 ) -> Claim<'c> {
-    dev.claims().claim(name, false, |uses| with.note(access, "the buffer", uses))
+    dev.claims().claim(name, false, |uses| {
+        with.note(access, "the buffer", &mut |buf, access, name| uses.note(buf, access, name));
+    })
 }
 
 /// Claims both ends of a copy between the arena and offloaded memory, or inside arenas.
@@ -436,8 +451,8 @@ fn offload<'a, 'c, B: Backend + ?Sized>(dev: &'c B, src: Buf<'a>, dst: Buf<'a>) 
     assert_eq!((src.len(), src.dtype()), (dst.len(), dst.dtype()), "a copy keeps length and dtype");
     assert!(!(src.is_offloaded() && dst.is_offloaded()), "one end of a copy is in the arena");
     let _claim = dev.claims().claim("offload", false, |uses| {
-        src.note(Access::Read, "src", uses);
-        dst.note(Access::Write, "dst", uses);
+        uses.note(src, Access::Read, "src");
+        uses.note(dst, Access::Write, "dst");
     });
     Transfer { src, dst, _claim }
 }
