@@ -10,31 +10,34 @@ use super::lanes::{LANES, Lanes, by_dtype, exp_in_place, simd_fn};
 use super::matmul::experts as products;
 use super::{CpuDevice, Real, Shared};
 use plimsoll_arch::{EXPERTS_MAX, Gate};
-use plimsoll_device::{Balance, GluExpertsBackward, Op, RouteBackward, Routes, Routing, SEGMENT_FIELDS};
+use plimsoll_device::{
+    Balance, ExpertsOp, GluExpertsBackward, RouteBackward, Routes, Routing, SEGMENT_FIELDS,
+};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
 /// Runs one of the operations of experts.
-pub(super) fn run(dev: &CpuDevice, op: Op<'_>) {
+pub(super) fn run(dev: &CpuDevice, op: ExpertsOp<'_>) {
     match op {
-        Op::Route { logits, how, to } => route(dev, logits, how, to),
-        Op::MatmulExperts { x, x_has, w, routes, out } => products::forward(dev, x, x_has, w, routes, out),
-        Op::GluExperts { how, gate_up, f, routes, out } => glu(dev, how, gate_up, f, routes, out),
-        Op::Combine { y, routes, resid, out } => combine(dev, y, routes, resid, out),
-        Op::MatmulExpertsDx { dy, dy_has, w, routes, out } => {
+        ExpertsOp::Route { logits, how, to } => route(dev, logits, how, to),
+        ExpertsOp::MatmulExperts { x, x_has, w, routes, out } => {
+            products::forward(dev, x, x_has, w, routes, out)
+        }
+        ExpertsOp::GluExperts { how, gate_up, f, routes, out } => glu(dev, how, gate_up, f, routes, out),
+        ExpertsOp::Combine { y, routes, resid, out } => combine(dev, y, routes, resid, out),
+        ExpertsOp::MatmulExpertsDx { dy, dy_has, w, routes, out } => {
             products::backward_x(dev, dy, dy_has, w, routes, out);
         }
-        Op::MatmulExpertsDw { args } => products::backward_w(dev, args),
-        Op::AdaptExperts { x, x_has, adapter, routes, u, out } => {
+        ExpertsOp::MatmulExpertsDw { args } => products::backward_w(dev, args),
+        ExpertsOp::AdaptExperts { x, x_has, adapter, routes, u, out } => {
             products::adapt(dev, (x, x_has), adapter, routes, u, out);
         }
-        Op::AdaptExpertsDx { dy, dy_has, adapter, routes, du, out } => {
+        ExpertsOp::AdaptExpertsDx { dy, dy_has, adapter, routes, du, out } => {
             products::adapt_dx(dev, (dy, dy_has), adapter, routes, du, out);
         }
-        Op::AdaptExpertsDw { args } => products::adapt_dw(dev, args),
-        Op::GluExpertsBackward { args } => glu_backward(dev, args),
-        Op::RouteBackward { args } => route_backward(dev, args),
-        other => panic!("{} is no operation of experts", other.name()),
+        ExpertsOp::AdaptExpertsDw { args } => products::adapt_dw(dev, args),
+        ExpertsOp::GluExpertsBackward { args } => glu_backward(dev, args),
+        ExpertsOp::RouteBackward { args } => route_backward(dev, args),
     }
 }
 

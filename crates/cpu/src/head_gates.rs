@@ -6,17 +6,16 @@ use super::elementwise::split;
 use super::lanes::{LANES, Lanes, by_dtype, simd_fn};
 use super::norm::{load_any, store_any};
 use super::{CpuDevice, Shared};
-use plimsoll_device::{GateHeadsBackward, Heads, Op};
+use plimsoll_device::{GateHeadsBackward, HeadGatesOp, Heads};
 use plimsoll_memory::Buf;
 
 /// Runs one of the operations of the gates of heads.
-pub(super) fn run(dev: &CpuDevice, op: Op<'_>) {
+pub(super) fn run(dev: &CpuDevice, op: HeadGatesOp<'_>) {
     match op {
-        Op::SplitGates { x, heads, out } => split_gates(dev, x, heads, out),
-        Op::GateHeads { x, heads, attn, out } => gate_heads(dev, x, heads, attn, out),
-        Op::GateHeadsBackward { args } => backward(dev, args),
-        Op::JoinGates { d_qkv, heads, dx } => join_gates(dev, d_qkv, heads, dx),
-        other => panic!("{} is no operation of the gates of heads", other.name()),
+        HeadGatesOp::SplitGates { x, heads, out } => split_gates(dev, x, heads, out),
+        HeadGatesOp::GateHeads { x, heads, attn, out } => gate_heads(dev, x, heads, attn, out),
+        HeadGatesOp::GateHeadsBackward { args } => backward(dev, args),
+        HeadGatesOp::JoinGates { d_qkv, heads, dx } => join_gates(dev, d_qkv, heads, dx),
     }
 }
 

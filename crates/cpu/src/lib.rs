@@ -27,6 +27,7 @@ mod pipeline;
 mod pool;
 mod rope;
 mod sample;
+mod sync;
 mod view;
 
 pub use cpu_device::CpuDevice;

@@ -8,8 +8,8 @@ use crate::{
 use plimsoll_arch::{ModelSpec, ParamKind, Product, products};
 use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::{
-    ADAPTER_BLOCKS_MAX, Backend, Checked, Claim, Claims, Coded, DeviceKind, Matrix, MatrixLayout, Op,
-    Pipeline, Run, Transfer,
+    ADAPTER_BLOCKS_MAX, Backend, BackwardOp, Checked, Claim, Claims, Coded, DeviceKind, ForwardOp, Matrix,
+    MatrixLayout, Op, Pipeline, Run, Transfer, UpdateOp,
 };
 use plimsoll_memory::{Buf, Layout, Pool as HostPool};
 use std::sync::atomic::Ordering;
@@ -95,25 +95,6 @@ fn scratch_elements(spec: &ModelSpec, weights: DType) -> u64 {
     each.fold(experts, u64::max)
 }
 
-/// Runs an operation that some families have: of gated heads, of linear attention, of experts.
-fn run_of_family(dev: &CpuDevice, op: Op<'_>) {
-    match op {
-        Op::SplitGates { .. }
-        | Op::GateHeads { .. }
-        | Op::GateHeadsBackward { .. }
-        | Op::JoinGates { .. } => {
-            head_gates::run(dev, op);
-        }
-        Op::DeltaInputs { .. }
-        | Op::DeltaRule { .. }
-        | Op::NormGated { .. }
-        | Op::NormGatedBackward { .. }
-        | Op::DeltaRuleBackward { .. }
-        | Op::DeltaInputsBackward { .. } => delta::run(dev, op),
-        op => experts::run(dev, op),
-    }
-}
-
 impl Backend for CpuDevice {
     fn kind(&self) -> DeviceKind {
         DeviceKind::Cpu
@@ -139,63 +120,12 @@ impl Backend for CpuDevice {
 
     fn launch(&self, op: Checked<'_, '_>) {
         match op.op() {
-            Op::Embed { table, ids, out } => elementwise::embed(self, table, ids, out),
-            Op::Scale { x, by } => elementwise::scale(self, x, by),
-            Op::RmsNorm { x, norm, out } => norm::rms_norm(self, x, norm, out),
-            Op::RmsNormAdd { x, norm, resid, out } => norm::rms_norm_add(self, x, norm, resid, out),
-            Op::Matmul { x, w, bias, out, add } => matmul::forward(self, x, w, bias, out, add),
-            Op::MatmulAdd { x, w, resid, out } => matmul::forward_add(self, x, w, resid, out),
-            Op::AddBias { x, bias } => elementwise::add_bias(self, x, bias),
-            Op::AdaptDown { x, adapter, u } => matmul::adapt_down(self, x, adapter, u),
-            Op::Adapted { x, of, resid, u, out } => matmul::adapted(self, x, of, resid, u, out),
-            Op::Merge { w, adapter, out } => matmul::merge(self, w, adapter, out),
-            Op::Rope { qkv, norms, rotation, batch, kv, q_out } => {
-                rope::forward(self, qkv, norms, rotation, batch, kv, q_out);
-            }
-            Op::CopyKv { kv, copies } => rope::copy_kv(self, kv, copies),
-            Op::Attention { q, kv, batch, scores, out, lse } => {
-                attention::forward(self, q, kv, (batch, scores), out, lse);
-            }
-            Op::Glu { how, gate_up, f, out } => gate::glu(self, how, gate_up, f, out),
-            Op::Activate { how, x, out } => activation::activate(self, how, x, out),
-            Op::GatherRows { x, rows, out } => elementwise::gather_rows(self, x, rows, out),
-            Op::Head { x, w, targets, logits, tile, out } => {
-                head::forward(self, x, w, targets, logits, tile, out);
-            }
-            Op::Sample { args } => sample::sample(self, args),
-            Op::Advance { batch, window, ids, tokens, keys } => {
-                elementwise::advance(self, (batch, window), ids, tokens, keys);
-            }
-            Op::Dequantize { w, out } => blocks::dequantize(self, w, out),
-            Op::Cast { src, dst } => elementwise::cast(self, src, dst),
-            Op::AdaptBackwardU { dy, adapter, du } => matmul::adapt_backward_u(self, dy, adapter, du),
-            Op::AdaptedDx { dy, of, du, out } => matmul::adapted_dx(self, dy, of, du, out),
-            Op::AdaptBackwardW { args } => matmul::adapt_backward_w(self, args),
-            Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
-            Op::MatmulDw { dy, x, grad, add, pack } => matmul::gradient(self, dy, x, grad, add, pack),
-            Op::BiasBackward { dy, grad, add } => norm::bias_backward(self, dy, grad, add),
-            Op::RmsNormBackward { x, norm, dy, to } => norm::rms_norm_backward(self, x, norm, dy, to),
-            Op::AttentionBackward { args } => attention_backward::backward(self, args),
-            Op::RopeBackward { args } => rope::backward(self, args),
-            Op::GluBackward { how, gate_up, f, dout, d_gate_up, out } => {
-                gate::glu_backward(self, how, gate_up, f, dout, d_gate_up, out);
-            }
-            Op::ActivateBackward { how, y, dy, dx } => activation::activate_backward(self, how, y, dy, dx),
-            Op::ScatterAddRows { src, rows, dst } => elementwise::scatter_add_rows(self, src, rows, dst),
-            Op::HeadBackward { args } => head::backward(self, args),
-            Op::EmbedBackward { d, ids, grad } => elementwise::embed_backward(self, d, ids, grad),
-            Op::Accumulate { src, dst, add } => elementwise::accumulate(self, src, dst, add),
-            Op::Fold { parts, dst, add } => elementwise::fold(self, parts, dst, add),
-            Op::EmbedBackwardPart { d, ids, k, layout, owned, shard } => {
-                elementwise::embed_backward_part(self, d, ids, (k, layout), owned, shard);
-            }
-            Op::AdamW { how, bufs } => match bufs.scales {
-                Some(scales) => adamw8::adamw(self, how, bufs, scales),
-                None => adamw::adamw(self, how, bufs),
-            },
-            Op::WriteCodes { src, dst } => adamw8::write_codes(self, src, dst),
-            Op::Zero { dst } => elementwise::zero(self, dst),
-            op => run_of_family(self, op),
+            Op::Forward(op) => forward(self, op),
+            Op::Backward(op) => backward(self, op),
+            Op::Update(op) => update(self, op),
+            Op::HeadGates(op) => head_gates::run(self, op),
+            Op::Delta(op) => delta::run(self, op),
+            Op::Experts(op) => experts::run(self, op),
         }
     }
 
@@ -258,5 +188,79 @@ impl Backend for CpuDevice {
     }
     fn send_back<'a, 'c>(&self, _slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>) {
         copies.for_each(|copy| elementwise::copy_bytes(self, copy.src, copy.dst));
+    }
+}
+
+/// Runs an operation of the forward pass.
+fn forward(dev: &CpuDevice, op: ForwardOp<'_>) {
+    match op {
+        ForwardOp::Embed { table, ids, out } => elementwise::embed(dev, table, ids, out),
+        ForwardOp::Scale { x, by } => elementwise::scale(dev, x, by),
+        ForwardOp::RmsNorm { x, norm, out } => norm::rms_norm(dev, x, norm, out),
+        ForwardOp::RmsNormAdd { x, norm, resid, out } => norm::rms_norm_add(dev, x, norm, resid, out),
+        ForwardOp::Matmul { x, w, bias, out, add } => matmul::forward(dev, x, w, bias, out, add),
+        ForwardOp::MatmulAdd { x, w, resid, out } => matmul::forward_add(dev, x, w, resid, out),
+        ForwardOp::AddBias { x, bias } => elementwise::add_bias(dev, x, bias),
+        ForwardOp::Adapted { x, of, resid, u, out } => matmul::adapted(dev, x, of, resid, u, out),
+        ForwardOp::AdaptDown { x, adapter, u } => matmul::adapt_down(dev, x, adapter, u),
+        ForwardOp::Merge { w, adapter, out } => matmul::merge(dev, w, adapter, out),
+        ForwardOp::Rope { qkv, norms, rotation, batch, kv, q_out } => {
+            rope::forward(dev, qkv, norms, rotation, batch, kv, q_out);
+        }
+        ForwardOp::CopyKv { kv, copies } => rope::copy_kv(dev, kv, copies),
+        ForwardOp::Attention { q, kv, batch, scores, out, lse } => {
+            attention::forward(dev, q, kv, (batch, scores), out, lse);
+        }
+        ForwardOp::Glu { how, gate_up, f, out } => gate::glu(dev, how, gate_up, f, out),
+        ForwardOp::Activate { how, x, out } => activation::activate(dev, how, x, out),
+        ForwardOp::GatherRows { x, rows, out } => elementwise::gather_rows(dev, x, rows, out),
+        ForwardOp::Head { x, w, targets, logits, tile, out } => {
+            head::forward(dev, x, w, targets, logits, tile, out);
+        }
+        ForwardOp::Sample { args } => sample::sample(dev, args),
+        ForwardOp::Advance { batch, window, ids, tokens, keys } => {
+            elementwise::advance(dev, (batch, window), ids, tokens, keys);
+        }
+        ForwardOp::Dequantize { w, out } => blocks::dequantize(dev, w, out),
+    }
+}
+
+/// Runs an operation of the backward pass.
+fn backward(dev: &CpuDevice, op: BackwardOp<'_>) {
+    match op {
+        BackwardOp::Cast { src, dst } => elementwise::cast(dev, src, dst),
+        BackwardOp::AdaptBackwardU { dy, adapter, du } => matmul::adapt_backward_u(dev, dy, adapter, du),
+        BackwardOp::AdaptedDx { dy, of, du, out } => matmul::adapted_dx(dev, dy, of, du, out),
+        BackwardOp::AdaptBackwardW { args } => matmul::adapt_backward_w(dev, args),
+        BackwardOp::MatmulDx { dy, w, out, add } => matmul::backward_x(dev, dy, w, out, add),
+        BackwardOp::MatmulDw { dy, x, grad, add, pack } => matmul::gradient(dev, dy, x, grad, add, pack),
+        BackwardOp::BiasBackward { dy, grad, add } => norm::bias_backward(dev, dy, grad, add),
+        BackwardOp::RmsNormBackward { x, norm, dy, to } => norm::rms_norm_backward(dev, x, norm, dy, to),
+        BackwardOp::AttentionBackward { args } => attention_backward::backward(dev, args),
+        BackwardOp::RopeBackward { args } => rope::backward(dev, args),
+        BackwardOp::GluBackward { how, gate_up, f, dout, d_gate_up, out } => {
+            gate::glu_backward(dev, how, gate_up, f, dout, d_gate_up, out);
+        }
+        BackwardOp::ActivateBackward { how, y, dy, dx } => activation::activate_backward(dev, how, y, dy, dx),
+        BackwardOp::ScatterAddRows { src, rows, dst } => elementwise::scatter_add_rows(dev, src, rows, dst),
+        BackwardOp::HeadBackward { args } => head::backward(dev, args),
+        BackwardOp::EmbedBackward { d, ids, grad } => elementwise::embed_backward(dev, d, ids, grad),
+    }
+}
+
+/// Runs an operation on gradients or weights.
+fn update(dev: &CpuDevice, op: UpdateOp<'_>) {
+    match op {
+        UpdateOp::Accumulate { src, dst, add } => elementwise::accumulate(dev, src, dst, add),
+        UpdateOp::Fold { parts, dst, add } => elementwise::fold(dev, parts, dst, add),
+        UpdateOp::EmbedBackwardPart { d, ids, k, layout, owned, shard } => {
+            elementwise::embed_backward_part(dev, d, ids, (k, layout), owned, shard);
+        }
+        UpdateOp::AdamW { how, bufs } => match bufs.scales {
+            Some(scales) => adamw8::adamw(dev, how, bufs, scales),
+            None => adamw::adamw(dev, how, bufs),
+        },
+        UpdateOp::WriteCodes { src, dst } => adamw8::write_codes(dev, src, dst),
+        UpdateOp::Zero { dst } => elementwise::zero(dev, dst),
     }
 }

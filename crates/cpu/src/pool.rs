@@ -3,17 +3,20 @@
 //! A waiting thread spins for some microseconds and then sleeps: cores are shared with the workers of environments
 //! and rewards. `run` allocates nothing. It refuses nothing: a `run` inside a task runs its tasks in place.
 
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::thread::{self, JoinHandle, Thread};
+use crate::sync::{Mutex, MutexGuard, UnsafeCell, thread_local};
 use std::any::Any;
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle, Thread};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest time a thread waits with its core busy: about two wake-ups by the system.
-const SPIN: Duration = Duration::from_micros(15);
+/// Longest time a thread waits with its core busy: about two wake-ups by the system. Loom would run every turn of it.
+const SPIN: Duration = Duration::from_micros(if cfg!(loom) { 0 } else { 15 });
+/// Looks at what is waited for between two at the clock.
+const LOOKS: usize = if cfg!(loom) { 0 } else { 32 };
 
 /// A task: its index and the index of the thread that runs it.
 type Task<'a> = dyn Fn(usize, usize) + Sync + 'a;
@@ -53,7 +56,7 @@ unsafe impl Send for Shared {}
 
 thread_local! {
     /// The pool and the index under which this thread runs a task now.
-    static INSIDE_OF: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    static INSIDE_OF: Cell<(usize, usize)> = Cell::default();
 }
 
 impl std::fmt::Debug for Pool {
@@ -89,22 +92,24 @@ impl Pool {
     ///
     /// A panic in a task goes on in the caller, after the running tasks have ended; tasks not begun are dropped.
     pub fn run(&self, num_tasks: usize, task: &Task<'_>) {
-        let (pool, thread) = INSIDE_OF.get();
+        let (pool, thread) = INSIDE_OF.with(Cell::get);
         let is_nested = pool == self.id();
         // Held for a single task too: thread 0 is one caller at a time, so what belongs to a thread has one user.
-        let _gate = (!is_nested).then(|| lock(&self.gate));
+        let gate = (!is_nested).then(|| lock(&self.gate));
         if is_nested || self.workers.is_empty() || num_tasks <= 1 {
             let thread = if is_nested { thread } else { 0 };
-            let outer = INSIDE_OF.replace((self.id(), thread));
+            let outer = INSIDE_OF.with(|inside| inside.replace((self.id(), thread)));
             let result = catch_unwind(AssertUnwindSafe(|| (0..num_tasks).for_each(|i| task(i, thread))));
-            INSIDE_OF.set(outer);
+            INSIDE_OF.with(|inside| inside.set(outer));
             return result.unwrap_or_else(|payload| resume_unwind(payload));
         }
         self.shared.open(num_tasks, task);
         self.workers.iter().take(num_tasks - 1).for_each(|w| w.thread().unpark());
         self.shared.take_tasks(num_tasks, task, 0);
         self.shared.close();
-        if let Some(payload) = lock(&self.shared.panic).take() {
+        let panic = lock(&self.shared.panic).take();
+        drop(gate);
+        if let Some(payload) = panic {
             resume_unwind(payload);
         }
     }
@@ -131,8 +136,9 @@ impl Shared {
         // SAFETY: the reference is used only by threads inside the job, and `close` waits until none is.
         let task: &'static Task<'static> =
             unsafe { std::mem::transmute::<&Task<'_>, &'static Task<'static>>(task) };
+        let job = Job { task: Some(task), num_tasks, caller: Some(thread::current()) };
         // SAFETY: the state is closed and no thread is inside, so none reads `job`.
-        unsafe { *self.job.get() = Job { task: Some(task), num_tasks, caller: Some(thread::current()) } };
+        self.job.with_mut(|place| unsafe { *place = job });
         self.next.store(0, Ordering::Relaxed);
         let epoch = (self.state.load(Ordering::Relaxed) >> 32).wrapping_add(1);
         self.state.store(epoch << 32 | OPEN, Ordering::Release);
@@ -148,13 +154,13 @@ impl Shared {
     fn wait(&self, done: impl Fn() -> bool) {
         let mut start = None;
         loop {
-            for _ in 0..32 {
+            for _ in 0..LOOKS {
                 if done() {
                     return;
                 }
                 spin_loop();
             }
-            if start.get_or_insert_with(Instant::now).elapsed() > SPIN {
+            if start.get_or_insert_with(Instant::now).elapsed() >= SPIN {
                 break;
             }
         }
@@ -178,10 +184,9 @@ impl Shared {
             if let Some(epoch) = self.enter() {
                 last_epoch = epoch;
                 // SAFETY: inside an open job: its caller waits for us before it touches `job` again.
-                let job = unsafe { &*self.job.get() };
-                let task = job.task.expect("an open job has a task");
-                let caller = job.caller.as_ref().expect("an open job has a caller").clone();
-                self.take_tasks(job.num_tasks, task, index);
+                let Job { task, num_tasks, caller } = self.job.with(|job| unsafe { (*job).clone() });
+                let caller = caller.expect("an open job has a caller");
+                self.take_tasks(num_tasks, task.expect("an open job has a task"), index);
                 let before = self.state.fetch_sub(1, Ordering::AcqRel);
                 if before & OPEN == 0 && before & INSIDE == 1 {
                     caller.unpark();
@@ -203,7 +208,7 @@ impl Shared {
     }
 
     fn take_tasks(&self, num_tasks: usize, task: &Task<'_>, thread: usize) {
-        let outer = INSIDE_OF.replace((std::ptr::from_ref(self) as usize, thread));
+        let outer = INSIDE_OF.with(|inside| inside.replace((std::ptr::from_ref(self) as usize, thread)));
         let result = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 let index = self.next.fetch_add(1, Ordering::Relaxed);
@@ -213,7 +218,7 @@ impl Shared {
                 task(index, thread);
             }
         }));
-        INSIDE_OF.set(outer);
+        INSIDE_OF.with(|inside| inside.set(outer));
         if let Err(payload) = result {
             self.next.store(num_tasks, Ordering::Relaxed);
             lock(&self.panic).get_or_insert(payload);
@@ -226,7 +231,87 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Under loom: every order in which threads may see what others write, with some switches between them that none of them waits for.
 #[cfg(test)]
+#[cfg(loom)]
+mod models {
+    use super::*;
+
+    fn check(model: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(model);
+    }
+
+    /// Elements that tasks write without an atomic operation: loom refuses two accesses that nothing puts in an order.
+    fn run_and_read(pool: &Pool, num_tasks: usize) {
+        let elements: Vec<UnsafeCell<usize>> = (0..num_tasks).map(|_| UnsafeCell::new(0)).collect();
+        let elements = Elements(elements);
+        pool.run(num_tasks, &|i, thread| {
+            assert!(thread < pool.threads());
+            // SAFETY: each task has its own element.
+            elements.of(i).with_mut(|element| unsafe { *element += 1 + i });
+        });
+        for i in 0..num_tasks {
+            // SAFETY: no task runs.
+            assert_eq!(elements.of(i).with(|element| unsafe { *element }), 1 + i, "task {i} runs once");
+        }
+    }
+
+    struct Elements(Vec<UnsafeCell<usize>>);
+    // SAFETY: loom watches each access.
+    unsafe impl Sync for Elements {}
+    impl Elements {
+        fn of(&self, i: usize) -> &UnsafeCell<usize> {
+            &self.0[i]
+        }
+    }
+
+    #[test]
+    fn what_tasks_write_is_there_when_run_returns_and_a_pool_ends() {
+        check(|| run_and_read(&Pool::new(2), 2));
+    }
+
+    #[test]
+    fn a_thread_that_comes_late_to_a_job_takes_no_task_of_the_next() {
+        check(|| {
+            let pool = Pool::new(2);
+            run_and_read(&pool, 2);
+            run_and_read(&pool, 3);
+        });
+    }
+
+    #[test]
+    fn three_threads_share_two_tasks() {
+        check(|| run_and_read(&Pool::new(3), 2));
+    }
+
+    #[test]
+    fn callers_take_turns() {
+        check(|| {
+            let pool = Arc::new(Pool::new(2));
+            let other = {
+                let pool = Arc::clone(&pool);
+                thread::spawn(move || run_and_read(&pool, 2))
+            };
+            run_and_read(&pool, 2);
+            other.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_after_all_tasks_have_ended() {
+        check(|| {
+            let pool = Pool::new(2);
+            let run = || pool.run(2, &|i, _| assert!(i != 1, "task {i}"));
+            assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+            run_and_read(&pool, 2);
+        });
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicU32;

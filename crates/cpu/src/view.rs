@@ -122,9 +122,11 @@ impl CpuDevice {
         let start = scratch.offset + (thread * part) as u64 * T::DTYPE.bytes();
         let end = start + part as u64 * T::DTYPE.bytes();
         assert!(thread < self.pool.threads() && end <= self.arena.len() as u64, "scratch of thread {thread}");
-        // SAFETY: inside the mapping by the assertion, aligned as every region is; the part belongs to this thread,
-        // and a thread runs one task at a time.
-        unsafe { std::slice::from_raw_parts_mut(self.arena.base().add(start as usize).cast(), part) }
+        // SAFETY: inside the mapping by the assertion.
+        let ptr: *mut T = unsafe { self.arena.base().add(start as usize).cast() };
+        assert!(ptr.is_aligned(), "scratch of {} at offset {start}", T::DTYPE.name());
+        // SAFETY: inside the mapping and aligned, by the assertions; the part belongs to this thread, and a thread runs one task at a time.
+        unsafe { std::slice::from_raw_parts_mut(ptr, part) }
     }
 
     /// A buffer that the operation reads and does not write: one that is written in place is reached by `write` alone.
@@ -154,8 +156,9 @@ impl CpuDevice {
         };
         let end = buf.offset() + buf.len() as u64 * T::DTYPE.bytes();
         assert!(end <= memory.len() as u64, "a buffer that ends at {end} in a mapping of {}", memory.len());
-        debug_assert_eq!(buf.offset() % T::DTYPE.bytes(), 0, "misaligned buffer");
         // SAFETY: the offset is inside the mapping by the assertion above.
-        unsafe { memory.base().add(buf.offset() as usize).cast() }
+        let ptr: *mut T = unsafe { memory.base().add(buf.offset() as usize).cast() };
+        assert!(ptr.is_aligned(), "a buffer of {} at offset {}", T::DTYPE.name(), buf.offset());
+        ptr
     }
 }

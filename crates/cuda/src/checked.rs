@@ -64,6 +64,9 @@ impl CudaDevice {
             DType::Bf16 => "find_not_finite_bf16",
             _ => return,
         };
+        if buf.is_offloaded() {
+            return; // No kernel reads the host's memory.
+        }
         let how = Launch { grid: [4 * self.multiprocessors(), 1, 1], block: 256, shared: 0 };
         self.launch("checks", kernel, how, &[self.arg(buf), Arg::U64(buf.len() as u64)]);
         if let Some([_, low, high, _]) = self.kernels.take_fault("checks") {

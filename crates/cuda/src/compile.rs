@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub struct Source {
     /// Name of the module and of the file, without `.cu`.
     pub name: &'static str,
-    text: &'static str,
+    pub(crate) text: &'static str,
 }
 
 const COMMON: &str = include_str!("cu/common.cuh");

@@ -2,6 +2,7 @@
 
 use crate::compile::{self, SOURCES};
 use crate::driver::{self, Gpu};
+use crate::parameters::{self, Kind, Parameters};
 use cudarc::driver::{result, sys};
 use plimsoll_base::Result;
 use std::collections::HashMap;
@@ -15,6 +16,7 @@ const SHARED_DEFAULT: u32 = 48 << 10;
 #[derive(Debug)]
 pub(crate) struct Kernels {
     modules: HashMap<&'static str, sys::CUmodule>,
+    parameters: HashMap<&'static str, Parameters>,
     functions: RwLock<HashMap<(&'static str, &'static str), Function>>,
     /// Files that were compiled at this start, and not found in the cache.
     pub(crate) compiled: usize,
@@ -63,15 +65,17 @@ impl Kernels {
                 .map_err(|e| driver::failed(&format!("loading {}.cu", source.name), e))?;
             modules.insert(source.name, module);
         }
-        Ok(Kernels { modules, functions: RwLock::default(), compiled, compiler })
+        let parameters = SOURCES.iter().map(|source| (source.name, parameters::read(source.text))).collect();
+        Ok(Kernels { modules, parameters, functions: RwLock::default(), compiled, compiler })
     }
 
-    /// The function of a kernel, with room for its shared memory.
+    /// The function of a kernel, with room for its shared memory. Panics, on the first launch, if `given` are not its parameters.
     pub(crate) fn function(
         &self,
         module: &'static str,
         kernel: &'static str,
         shared: u32,
+        given: impl Iterator<Item = Kind>,
     ) -> Result<sys::CUfunction> {
         let key = (module, kernel);
         if let Some(f) = self.functions.read().unwrap_or_else(|e| e.into_inner()).get(&key)
@@ -79,6 +83,7 @@ impl Kernels {
         {
             return Ok(f.handle);
         }
+        parameters::check(&self.parameters[module], kernel, given);
         let loaded = *self.modules.get(module).unwrap_or_else(|| panic!("no module {module}"));
         let name = CString::new(kernel).expect("kernel names hold no zero byte");
         // SAFETY: the module is loaded and stays so.

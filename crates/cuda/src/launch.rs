@@ -2,6 +2,7 @@
 
 use super::CudaDevice;
 use super::driver::{self};
+use super::parameters::Kind;
 use cudarc::driver::sys;
 use plimsoll_base::{Error, slugs};
 use plimsoll_memory::{Buf, Home};
@@ -16,6 +17,18 @@ pub(crate) enum Arg {
     F32(f32),
     /// By value.
     Map(TensorMap),
+}
+
+impl Arg {
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Arg::Ptr(_) => Kind::Ptr,
+            Arg::U32(_) => Kind::U32,
+            Arg::U64(_) => Kind::U64,
+            Arg::F32(_) => Kind::F32,
+            Arg::Map(_) => Kind::Map,
+        }
+    }
 }
 
 /// A matrix as the copy engine takes it: the driver's CUtensorMap, a kernel's parameter.
@@ -58,7 +71,7 @@ impl CudaDevice {
         if how.grid.contains(&0) || self.has_failed() {
             return;
         }
-        let function = match self.kernels.function(module, kernel, how.shared) {
+        let function = match self.kernels.function(module, kernel, how.shared, args.iter().map(Arg::kind)) {
             Ok(function) => function,
             Err(error) => return self.fail(error),
         };
@@ -100,7 +113,7 @@ impl CudaDevice {
             attrs: &raw mut overlaps,
             numAttrs: u32::from(self.gpu.overlaps()),
         };
-        // SAFETY: the launcher gives the kernel's own parameters, in order; buffers were checked to lie in the arena.
+        // SAFETY: the arguments are of the kinds that the kernel takes, by its source; buffers were checked to lie in the arena.
         let mut put = || unsafe {
             sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), std::ptr::null_mut())
                 .result()

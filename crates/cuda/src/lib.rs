@@ -44,6 +44,7 @@ mod nf4;
 mod nvml;
 mod operations;
 mod optimizer;
+mod parameters;
 mod peers;
 mod pipeline;
 mod profile;

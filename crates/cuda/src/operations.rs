@@ -13,9 +13,10 @@ use crate::{
 };
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::{DType, Phase, PhaseSet, Result, slugs};
+use plimsoll_device::claims::Access;
 use plimsoll_device::{
-    Aside, Backend, Checked, Claim, Claims, Coded, DeviceKind, HostBytes, Matrix, MatrixLayout, Network, Op,
-    Pipeline, Run, Trade, Transfer,
+    Aside, Backend, BackwardOp, Checked, Claim, Claims, Coded, DeltaOp, DeviceKind, ExpertsOp, ForwardOp,
+    HeadGatesOp, HostBytes, Matrix, MatrixLayout, Network, Op, Pipeline, Run, Trade, Transfer, UpdateOp,
 };
 use plimsoll_memory::{Buf, CardMemory, Layout, Pool};
 use std::sync::atomic::Ordering;
@@ -88,7 +89,10 @@ impl Backend for CudaDevice {
         let op = checked.op();
         self.queue(op);
         if self.checked {
-            inspected(op).into_iter().flatten().for_each(|out| self.inspect(op.name(), out));
+            op.each_buffer(&mut |buf, access, _| match access {
+                Access::Write => self.inspect(op.name(), buf),
+                Access::Read | Access::WriteAny => {}
+            });
         }
     }
 
@@ -209,159 +213,126 @@ impl CudaDevice {
     /// Puts an operation on the stream.
     fn queue(&self, op: Op<'_>) {
         match op {
-            Op::Embed { table, ids, out } => rows::embed(self, table, ids, out),
-            Op::Scale { x, by } => rows::scale(self, x, by),
-            Op::RmsNorm { x, norm, out } => rows::rms_norm(self, x, norm, out),
-            Op::RmsNormAdd { x, norm, resid, out } => rows::rms_norm_add(self, x, norm, resid, out),
-            Op::Matmul { x, w, bias, out, add } => matmul::forward(self, x, w, bias, out, add),
-            Op::MatmulAdd { x, w, resid, out } => matmul::forward_add(self, x, w, resid, out),
-            Op::AddBias { x, bias } => rows::add_bias(self, x, bias),
-            Op::AdaptDown { x, adapter, u } => adapter::down(self, x, adapter, u),
-            Op::Adapted { x, of, resid, u, out } => adapter::forward(self, x, of, resid, u, out),
-            Op::Merge { w, adapter, out } => adapter::merge(self, w, adapter, out),
-            Op::Rope { qkv, norms, rotation, batch, kv, q_out } => {
+            Op::Forward(op) => self.forward(op),
+            Op::Backward(op) => self.backward(op),
+            Op::Update(op) => self.update(op),
+            Op::HeadGates(op) => self.head_gates(op),
+            Op::Delta(op) => self.delta(op),
+            Op::Experts(op) => self.experts(op),
+        }
+    }
+
+    fn forward(&self, op: ForwardOp<'_>) {
+        match op {
+            ForwardOp::Embed { table, ids, out } => rows::embed(self, table, ids, out),
+            ForwardOp::Scale { x, by } => rows::scale(self, x, by),
+            ForwardOp::RmsNorm { x, norm, out } => rows::rms_norm(self, x, norm, out),
+            ForwardOp::RmsNormAdd { x, norm, resid, out } => rows::rms_norm_add(self, x, norm, resid, out),
+            ForwardOp::Matmul { x, w, bias, out, add } => matmul::forward(self, x, w, bias, out, add),
+            ForwardOp::MatmulAdd { x, w, resid, out } => matmul::forward_add(self, x, w, resid, out),
+            ForwardOp::AddBias { x, bias } => rows::add_bias(self, x, bias),
+            ForwardOp::Adapted { x, of, resid, u, out } => adapter::forward(self, x, of, resid, u, out),
+            ForwardOp::AdaptDown { x, adapter, u } => adapter::down(self, x, adapter, u),
+            ForwardOp::Merge { w, adapter, out } => adapter::merge(self, w, adapter, out),
+            ForwardOp::Rope { qkv, norms, rotation, batch, kv, q_out } => {
                 rotation::forward(self, qkv, norms, rotation, batch, kv, q_out);
             }
-            Op::CopyKv { kv, copies } => rotation::copy_kv(self, kv, copies),
-            Op::Attention { q, kv, batch, scores, out, lse } => {
+            ForwardOp::CopyKv { kv, copies } => rotation::copy_kv(self, kv, copies),
+            ForwardOp::Attention { q, kv, batch, scores, out, lse } => {
                 attention::forward(self, q, kv, (batch, scores), out, lse);
             }
-            Op::Glu { how, gate_up, f, out } => rows::glu(self, how, gate_up, f, out),
-            Op::Activate { how, x, out } => rows::activate(self, how, x, out),
-            Op::GatherRows { x, rows, out } => rows::gather_rows(self, x, rows, out),
-            Op::Head { x, w, targets, logits, tile, out } => {
+            ForwardOp::Glu { how, gate_up, f, out } => rows::glu(self, how, gate_up, f, out),
+            ForwardOp::Activate { how, x, out } => rows::activate(self, how, x, out),
+            ForwardOp::GatherRows { x, rows, out } => rows::gather_rows(self, x, rows, out),
+            ForwardOp::Head { x, w, targets, logits, tile, out } => {
                 head::forward(self, x, w, targets, logits, tile, out);
             }
-            Op::Sample { args } => sample::sample(self, args),
-            Op::Advance { batch, window, ids, tokens, keys } => {
+            ForwardOp::Sample { args } => sample::sample(self, args),
+            ForwardOp::Advance { batch, window, ids, tokens, keys } => {
                 pipeline::advance(self, (batch, window), ids, tokens, keys);
             }
-            Op::Dequantize { w, out } => blocks::dequantize(self, w, out),
-            Op::Cast { src, dst } => rows::cast(self, src, dst),
-            Op::AdaptBackwardU { dy, adapter, du } => adapter::backward_u(self, dy, adapter, du),
-            Op::AdaptedDx { dy, of, du, out } => adapter::backward_x(self, dy, of, du, out),
-            Op::AdaptBackwardW { args } => adapter::backward_w(self, args),
-            Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
-            Op::MatmulDw { dy, x, grad, add, pack: _ } => matmul::backward_w(self, dy, x, grad, add),
-            Op::BiasBackward { dy, grad, add } => rows::bias_backward(self, dy, grad, add),
-            Op::RmsNormBackward { x, norm, dy, to } => rows::rms_norm_backward(self, x, norm, dy, to),
-            Op::AttentionBackward { args } => attention_backward::backward(self, args),
-            Op::RopeBackward { args } => rotation::backward(self, args),
-            Op::GluBackward { how, gate_up, f, dout, d_gate_up, out } => {
+            ForwardOp::Dequantize { w, out } => blocks::dequantize(self, w, out),
+        }
+    }
+
+    fn backward(&self, op: BackwardOp<'_>) {
+        match op {
+            BackwardOp::Cast { src, dst } => rows::cast(self, src, dst),
+            BackwardOp::AdaptBackwardU { dy, adapter, du } => adapter::backward_u(self, dy, adapter, du),
+            BackwardOp::AdaptedDx { dy, of, du, out } => adapter::backward_x(self, dy, of, du, out),
+            BackwardOp::AdaptBackwardW { args } => adapter::backward_w(self, args),
+            BackwardOp::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
+            BackwardOp::MatmulDw { dy, x, grad, add, pack: _ } => matmul::backward_w(self, dy, x, grad, add),
+            BackwardOp::BiasBackward { dy, grad, add } => rows::bias_backward(self, dy, grad, add),
+            BackwardOp::RmsNormBackward { x, norm, dy, to } => rows::rms_norm_backward(self, x, norm, dy, to),
+            BackwardOp::AttentionBackward { args } => attention_backward::backward(self, args),
+            BackwardOp::RopeBackward { args } => rotation::backward(self, args),
+            BackwardOp::GluBackward { how, gate_up, f, dout, d_gate_up, out } => {
                 rows::glu_backward(self, how, gate_up, f, dout, d_gate_up, out);
             }
-            Op::ActivateBackward { how, y, dy, dx } => rows::activate_backward(self, how, y, dy, dx),
-            Op::ScatterAddRows { src, rows, dst } => rows::scatter_add_rows(self, src, rows, dst),
-            Op::HeadBackward { args } => head::backward(self, args),
-            Op::EmbedBackward { d, ids, grad } => rows::embed_backward(self, d, ids, grad),
-            Op::Accumulate { src, dst, add } => chain::accumulate(self, src, dst, add),
-            Op::Fold { parts, dst, add } => chain::fold(self, parts, dst, add),
-            Op::EmbedBackwardPart { d, ids, k, layout, owned, shard } => {
+            BackwardOp::ActivateBackward { how, y, dy, dx } => rows::activate_backward(self, how, y, dy, dx),
+            BackwardOp::ScatterAddRows { src, rows, dst } => rows::scatter_add_rows(self, src, rows, dst),
+            BackwardOp::HeadBackward { args } => head::backward(self, args),
+            BackwardOp::EmbedBackward { d, ids, grad } => rows::embed_backward(self, d, ids, grad),
+        }
+    }
+
+    fn update(&self, op: UpdateOp<'_>) {
+        match op {
+            UpdateOp::Accumulate { src, dst, add } => chain::accumulate(self, src, dst, add),
+            UpdateOp::Fold { parts, dst, add } => chain::fold(self, parts, dst, add),
+            UpdateOp::EmbedBackwardPart { d, ids, k, layout, owned, shard } => {
                 chain::embed_backward_part(self, d, ids, (k, layout), owned, shard);
             }
-            Op::AdamW { how, bufs } => optimizer::adamw(self, how, bufs),
-            Op::WriteCodes { src, dst } => memory::write_codes(self, src, dst),
-            Op::Zero { dst } => memory::zero(self, dst),
-            op => self.queue_of_family(op),
+            UpdateOp::AdamW { how, bufs } => optimizer::adamw(self, how, bufs),
+            UpdateOp::WriteCodes { src, dst } => memory::write_codes(self, src, dst),
+            UpdateOp::Zero { dst } => memory::zero(self, dst),
         }
     }
 
-    /// Puts an operation on the stream that some families have: of experts, of gated heads, of linear attention.
-    fn queue_of_family(&self, op: Op<'_>) {
+    fn head_gates(&self, op: HeadGatesOp<'_>) {
         match op {
-            Op::Route { logits, how, to } => route::forward(self, logits, how, to),
-            Op::MatmulExperts { x, x_has, w, routes, out } => {
+            HeadGatesOp::SplitGates { x, heads, out } => head_gates::split(self, x, heads, out),
+            HeadGatesOp::GateHeads { x, heads, attn, out } => head_gates::forward(self, x, heads, attn, out),
+            HeadGatesOp::GateHeadsBackward { args } => head_gates::backward(self, args),
+            HeadGatesOp::JoinGates { d_qkv, heads, dx } => head_gates::join(self, d_qkv, heads, dx),
+        }
+    }
+
+    fn delta(&self, op: DeltaOp<'_>) {
+        match op {
+            DeltaOp::DeltaInputs { args } => delta_rows::inputs(self, args),
+            DeltaOp::DeltaRule { args } => delta::rule(self, args),
+            DeltaOp::NormGated { args } => delta_rows::norm(self, args),
+            DeltaOp::NormGatedBackward { args } => delta_rows::norm_backward(self, args),
+            DeltaOp::DeltaRuleBackward { args } => delta::rule_backward(self, args),
+            DeltaOp::DeltaInputsBackward { args } => delta_rows::inputs_backward(self, args),
+        }
+    }
+
+    fn experts(&self, op: ExpertsOp<'_>) {
+        match op {
+            ExpertsOp::Route { logits, how, to } => route::forward(self, logits, how, to),
+            ExpertsOp::MatmulExperts { x, x_has, w, routes, out } => {
                 experts::forward(self, x, x_has, w, routes, out)
             }
-            Op::GluExperts { how, gate_up: x, f, routes, out } => experts::glu(self, how, x, f, routes, out),
-            Op::Combine { y, routes, resid, out } => experts::combine(self, y, routes, resid, out),
-            Op::MatmulExpertsDx { dy, dy_has, w, routes, out } => {
-                experts::backward_x(self, dy, dy_has, w, routes, out);
-            }
-            Op::MatmulExpertsDw { args } => experts::backward_w(self, args),
-            Op::AdaptExperts { x, x_has, adapter, routes, u, out } => {
+            ExpertsOp::AdaptExperts { x, x_has, adapter, routes, u, out } => {
                 experts_adapter::forward(self, (x, x_has), adapter, routes, u, out);
             }
-            Op::AdaptExpertsDx { dy, dy_has, adapter, routes, du, out } => {
+            ExpertsOp::GluExperts { how, gate_up: x, f, routes, out } => {
+                experts::glu(self, how, x, f, routes, out)
+            }
+            ExpertsOp::Combine { y, routes, resid, out } => experts::combine(self, y, routes, resid, out),
+            ExpertsOp::MatmulExpertsDx { dy, dy_has, w, routes, out } => {
+                experts::backward_x(self, dy, dy_has, w, routes, out);
+            }
+            ExpertsOp::MatmulExpertsDw { args } => experts::backward_w(self, args),
+            ExpertsOp::AdaptExpertsDx { dy, dy_has, adapter, routes, du, out } => {
                 experts_adapter::backward_x(self, (dy, dy_has), adapter, routes, du, out);
             }
-            Op::AdaptExpertsDw { args } => experts_adapter::backward_w(self, args),
-            Op::GluExpertsBackward { args } => experts::glu_backward(self, args),
-            Op::RouteBackward { args } => route::backward(self, args),
-            Op::SplitGates { x, heads, out } => head_gates::split(self, x, heads, out),
-            Op::GateHeads { x, heads, attn, out } => head_gates::forward(self, x, heads, attn, out),
-            Op::GateHeadsBackward { args } => head_gates::backward(self, args),
-            Op::JoinGates { d_qkv, heads, dx } => head_gates::join(self, d_qkv, heads, dx),
-            Op::DeltaInputs { args } => delta_rows::inputs(self, args),
-            Op::DeltaRule { args } => delta::rule(self, args),
-            Op::NormGated { args } => delta_rows::norm(self, args),
-            Op::NormGatedBackward { args } => delta_rows::norm_backward(self, args),
-            Op::DeltaRuleBackward { args } => delta::rule_backward(self, args),
-            Op::DeltaInputsBackward { args } => delta_rows::inputs_backward(self, args),
-            op => panic!("{} is no operation of a family", op.name()),
+            ExpertsOp::AdaptExpertsDw { args } => experts_adapter::backward_w(self, args),
+            ExpertsOp::GluExpertsBackward { args } => experts::glu_backward(self, args),
+            ExpertsOp::RouteBackward { args } => route::backward(self, args),
         }
-    }
-}
-
-/// Outputs that a checked build requires to be finite.
-fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 4] {
-    let two = |first, second| [first, second, None, None];
-    match op {
-        Op::Embed { out, .. }
-        | Op::AddBias { x: out, .. }
-        | Op::RmsNorm { out, .. }
-        | Op::RmsNormAdd { out, .. }
-        | Op::Matmul { out, .. }
-        | Op::MatmulAdd { out, .. }
-        | Op::Rope { q_out: out, .. }
-        | Op::Attention { out, .. }
-        | Op::Glu { out, .. }
-        | Op::Activate { out, .. }
-        | Op::GatherRows { out, .. }
-        | Op::MatmulExperts { out, .. }
-        | Op::GluExperts { out, .. }
-        | Op::Combine { out, .. }
-        | Op::SplitGates { out, .. }
-        | Op::GateHeads { out, .. }
-        | Op::MatmulDx { out, .. }
-        | Op::MatmulExpertsDx { out, .. }
-        | Op::BiasBackward { grad: out, .. }
-        | Op::GluBackward { d_gate_up: out, .. }
-        | Op::ActivateBackward { dx: out, .. } => two(Some(out), None),
-        Op::MatmulDw { grad, .. } | Op::EmbedBackward { grad, .. } => two(Some(grad.buf), None),
-        Op::MatmulExpertsDw { args } => two(Some(args.grad.buf), None),
-        Op::AdaptExperts { u, out, .. } | Op::AdaptExpertsDx { du: u, out, .. } => two(Some(u), out),
-        Op::AdaptExpertsDw { args } => {
-            let [first, second] = args.grads.blocks.map(|block| block.map(|(b, _)| b.buf));
-            [Some(args.grads.a.buf), first, second, None]
-        }
-        Op::GluExpertsBackward { args } => [Some(args.gate_up), Some(args.dout), Some(args.d_weights), None],
-        Op::RouteBackward { args } => two(Some(args.d_logits), args.balance.map(|balance| balance.rows)),
-        Op::Route { to, .. } => two(Some(to.weights), None),
-        Op::AdaptDown { u, .. } => two(Some(u), None),
-        Op::Adapted { u, out, .. } => two(Some(u), Some(out)),
-        Op::AdaptedDx { out, .. } => two(Some(out), None),
-        Op::AdaptBackwardU { du, .. } => two(Some(du), None),
-        Op::Merge { out, .. } | Op::Dequantize { out, .. } => two(Some(out.buf), None),
-        Op::AdaptBackwardW { args } => {
-            let [first, second, third] = args.grads.blocks.map(|block| block.map(|block| block.b.buf));
-            [Some(args.grads.a.buf), first, second, third]
-        }
-        Op::Head { out, .. } => two(Some(out.logprobs), Some(out.entropy)),
-        Op::RmsNormBackward { to, .. } => two(Some(to.dx), to.dw),
-        Op::AttentionBackward { args } => two(Some(args.dq), Some(args.dkv)),
-        Op::RopeBackward { args } => two(Some(args.dqkv), None),
-        Op::GateHeadsBackward { args } => two(Some(args.d), args.out),
-        Op::DeltaInputs { args } => two(Some(args.qkv), Some(args.gates)),
-        Op::DeltaRule { args } => two(Some(args.out), args.rest),
-        Op::NormGated { args } => two(Some(args.y), None),
-        Op::NormGatedBackward { args } => two(Some(args.d), args.dw),
-        Op::DeltaRuleBackward { args } => two(Some(args.d_qkv), Some(args.d_gates)),
-        Op::DeltaInputsBackward { args } => {
-            let [conv, decay, bias] = args.grads.map_or([None; 3], |g| [g.conv, g.decay, g.bias].map(Some));
-            [Some(args.d_qkv), conv, decay, bias]
-        }
-        Op::HeadBackward { args } => two(Some(args.dx), args.grad.map(|grad| grad.buf)),
-        _ => [None; 4],
     }
 }

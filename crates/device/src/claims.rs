@@ -4,11 +4,15 @@
 //! off each other. Claims do, in every build: what an operation writes overlaps nothing else that it or any operation
 //! under way on another thread uses. Everything that a device does goes through `Claims::claim`.
 
+#[cfg(all(loom, test))]
+use loom::sync::{Mutex, MutexGuard};
 use plimsoll_base::Result;
 use plimsoll_memory::{Buf, Home};
 use std::fmt::Debug;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
+#[cfg(not(all(loom, test)))]
+use std::sync::{Mutex, MutexGuard};
 
 /// How memory of ranks on other hosts comes to where an operation reads it.
 pub trait Away: Debug + Send + Sync {
@@ -25,8 +29,10 @@ pub trait Away: Debug + Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
-    /// Written, or read and written.
+    /// Written, or read and written: all its floats are numbers then, which a checked device requires.
     Write,
+    /// Written, and what lies there may be anything: scratch, a cache that fills, a copy, rows that are not finite.
+    WriteAny,
 }
 
 /// Bytes that an operation uses.
@@ -56,7 +62,7 @@ impl Span {
             };
         assert!(access == Access::Read || !matches!(buf.home(), Home::Rank(_)), "{name} is another rank's");
         let end = start + buf.len() as u64 * buf.dtype().bytes();
-        Span { start, end, writes: access == Access::Write, name }
+        Span { start, end, writes: access != Access::Read, name }
     }
 
     /// Returns the bytes as another rank's, if they are.
@@ -125,35 +131,45 @@ fn words(a: (&str, &Span), b: (&str, &Span), when: &str) -> String {
     )
 }
 
+/// Takes the buffers of operands, with their names.
+pub type Each<'e> = dyn FnMut(Buf<'_>, Access, &'static str) + 'e;
+
 /// An operand of an operation: notes the buffers that it consists of. Numbers and options are operands without buffers.
 pub trait Operand {
     /// `access`: that of the whole operand; one that is read in part and written in part knows its own.
-    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>);
+    fn note(&self, access: Access, name: &'static str, each: &mut Each<'_>);
 }
 
 impl Operand for Buf<'_> {
-    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
-        uses.note(*self, access, name);
+    fn note(&self, access: Access, name: &'static str, each: &mut Each<'_>) {
+        each(*self, access, name);
     }
 }
 
 impl Operand for &[Buf<'_>] {
-    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
-        self.iter().for_each(|buf| uses.note(*buf, access, name));
+    fn note(&self, access: Access, name: &'static str, each: &mut Each<'_>) {
+        self.iter().for_each(|buf| each(*buf, access, name));
     }
 }
 
 impl<T: Operand> Operand for Option<T> {
-    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
+    fn note(&self, access: Access, name: &'static str, each: &mut Each<'_>) {
         if let Some(operand) = self {
-            operand.note(access, name, uses);
+            operand.note(access, name, each);
         }
     }
 }
 
+impl<T: Operand, U: Operand> Operand for (T, U) {
+    fn note(&self, access: Access, name: &'static str, each: &mut Each<'_>) {
+        self.0.note(access, name, each);
+        self.1.note(access, name, each);
+    }
+}
+
 impl<T: Operand, const N: usize> Operand for [T; N] {
-    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
-        self.iter().for_each(|operand| operand.note(access, name, uses));
+    fn note(&self, access: Access, name: &'static str, each: &mut Each<'_>) {
+        self.iter().for_each(|operand| operand.note(access, name, each));
     }
 }
 
@@ -285,5 +301,77 @@ impl Drop for Claim<'_> {
             let before = claimed[..last].iter().rposition(|c| c.ticket != self.ticket);
             claimed.drain(before.map_or(0, |i| i + 1)..=last);
         }
+    }
+}
+
+/// Under loom: every order in which threads take and drop claims.
+#[cfg(test)]
+#[cfg(loom)]
+mod models {
+    use super::*;
+    use loom::sync::atomic::{AtomicUsize, Ordering};
+    use plimsoll_base::{DType, PhaseSet};
+    use plimsoll_memory::{Arena, ArenaMap, Layout, Pool};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// More than all readers.
+    const WRITER: usize = 100;
+
+    /// Uses a buffer in a thread for each access, if its claim is granted, and returns how many were.
+    fn used(is_serial: bool, accesses: &'static [Access]) -> usize {
+        let shared = Arc::new((Claims::new(is_serial), AtomicUsize::new(0)));
+        let threads = accesses.iter().map(|&access| {
+            let shared = Arc::clone(&shared);
+            loom::thread::spawn(move || {
+                let mut layout = Layout::new();
+                layout
+                    .arena("all", "test", Pool::Host, PhaseSet::RESIDENT, &[8], DType::F32)
+                    .expect("a small region");
+                let mut arena = Arena::new(ArenaMap::new(&layout, 0));
+                let (resident, _) = arena.split();
+                let (claims, users) = &*shared;
+                let note = |uses: &mut Uses<'_>| uses.note(resident.buf("all"), access, "x");
+                let Ok(claim) = catch_unwind(AssertUnwindSafe(|| claims.claim("an operation", true, note)))
+                else {
+                    return 0;
+                };
+                let own = if access == Access::Read { 1 } else { WRITER };
+                let others = users.fetch_add(own, Ordering::Relaxed);
+                assert!(others == 0 || others.max(own) < WRITER, "{own} and {others} use the bytes");
+                users.fetch_sub(own, Ordering::Relaxed);
+                drop(claim);
+                1
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        let granted = threads.into_iter().map(|thread| thread.join().expect("it caught its panic")).sum();
+        assert!(shared.0.lock().claimed.is_empty(), "claims that were dropped or refused leave nothing");
+        granted
+    }
+
+    #[test]
+    fn bytes_that_one_writes_no_other_uses() {
+        use Access::{Read, Write, WriteAny};
+        for accesses in [&[Write, WriteAny][..], &[Write, Read], &[Read, Read]] {
+            loom::model(move || {
+                let granted = used(false, accesses);
+                assert!(
+                    granted >= 1 && (granted == 2 || accesses != [Read, Read]),
+                    "{granted} of {accesses:?}"
+                );
+            });
+        }
+    }
+
+    #[test]
+    fn a_serial_device_grants_one_operation_at_a_time() {
+        loom::model(|| assert!(used(true, &[Access::Read, Access::Read]) >= 1));
+    }
+
+    #[test]
+    fn three_threads() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.check(|| assert!(used(false, &[Access::Read, Access::Write, Access::Read]) >= 1));
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! Legend: as in `experts.rs`; a product has K inputs and N outputs, and S blocks of rank r.
 
-use crate::claims::{Access, Operand, Uses};
 use crate::{Adapter, AdapterBlock, Experts, Routes, RowsOf};
 use plimsoll_memory::Buf;
 
@@ -69,21 +68,4 @@ pub struct AdaptExpertsBackward<'a> {
     pub add: bool,
     /// As `sizes::pack` says for M rows and each product, e; written.
     pub pack: Buf<'a>,
-}
-
-impl Operand for ExpertsAdapter<'_> {
-    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
-        self.a.note(access, name, uses);
-        self.blocks().for_each(|(_, b, _)| b.note(access, name, uses));
-    }
-}
-
-impl Operand for AdaptExpertsBackward<'_> {
-    fn note(&self, _: Access, _: &'static str, uses: &mut Uses<'_>) {
-        let read = [("x", self.x), ("u", self.u), ("dy", self.dy), ("du", self.du)];
-        read.into_iter().for_each(|(name, buf)| buf.note(Access::Read, name, uses));
-        self.routes.note(Access::Read, "routes", uses);
-        self.pack.note(Access::Write, "pack", uses);
-        self.grads.note(Access::Write, "grads", uses);
-    }
 }

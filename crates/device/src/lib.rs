@@ -22,6 +22,7 @@ mod experts_adapter;
 mod layout;
 pub mod nf4;
 mod op;
+mod operands;
 mod pieces;
 pub mod sizes;
 mod update;
@@ -45,7 +46,7 @@ pub use experts::{
 pub use experts_adapter::{AdaptExpertsBackward, EXPERTS_BLOCKS_MAX, ExpertsAdapter};
 pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, PANEL, matrix_elements};
 pub use nf4::{NF4_BLOCK, Nf4, nf4_elements};
-pub use op::{Device, Op};
+pub use op::{BackwardOp, DeltaOp, Device, ExpertsOp, ForwardOp, HeadGatesOp, Op, UpdateOp};
 pub use pieces::{BUCKET_ELEMENTS_MAX, Owned, PIECES, PORTION_BYTES, Run, portions};
 pub use update::Update;
 

@@ -1,7 +1,7 @@
 //! The operations of the decoder family: one table, from which their names, their operands and the methods of `Device` are
 //! made.
 
-use crate::claims::{Access, Claim, Operand, Uses};
+use crate::claims::{Access, Claim, Each, Operand, Uses};
 use crate::nf4;
 use crate::pieces::portions;
 use crate::{
@@ -15,238 +15,272 @@ use crate::{
 use plimsoll_arch::Gate;
 use plimsoll_memory::Buf;
 
-/// Declares operations. Operands are read or written (`Write` includes reading); `in_place(a => b)` permits the output `b`
-/// to be exactly the input `a`. The items in the last braces become further methods of `Device`.
+/// Declares operations by families. Operands are used as `Access` says (`Write` includes reading); `in_place(a => b)` permits the
+/// output `b` to be exactly the input `a`. The items in the last braces become further methods of `Device`.
 macro_rules! operations {
     (
-        $($(#[$doc:meta])* fn $f:ident($($arg:ident: $access:ident $ty:ty),*) = $Op:ident
-            $(, in_place($($input:ident => $output:ident),*))?;)*
+        $($(#[$about:meta])* enum $Family:ident($Ops:ident) {
+            $($(#[$doc:meta])* fn $f:ident($($arg:ident: $access:ident $ty:ty),*) = $Op:ident
+                $(, in_place($($input:ident => $output:ident),*))?;)*
+        })*
         trait $(#[$device:meta])*
         { $($method:tt)* }
     ) => {
-        /// An operation with its operands; `Device` documents each.
+        /// An operation with its operands; `Device` documents each. A device matches each family without a catch-all, so that one
+        /// without an arm for an operation does not compile.
         #[derive(Clone, Copy, Debug)]
         pub enum Op<'a> {
-            $($Op { $($arg: $ty),* },)*
+            $($(#[$about])* $Family($Ops<'a>),)*
         }
+
+        $($(#[$about])*
+        #[derive(Clone, Copy, Debug)]
+        #[allow(clippy::large_enum_variant)] // An operation is copied once, to its function.
+        pub enum $Ops<'a> {
+            $($Op { $($arg: $ty),* },)*
+        })*
 
         impl Op<'_> {
             pub fn name(&self) -> &'static str {
                 match self {
-                    $(Op::$Op { .. } => stringify!($f),)*
+                    $($(Op::$Family($Ops::$Op { .. }) => stringify!($f),)*)*
                 }
             }
 
-            fn note(&self, uses: &mut Uses<'_>) {
+            /// Gives each buffer of the operation, how it is used, and its name.
+            pub fn each_buffer(&self, each: &mut Each<'_>) {
                 match *self {
-                    $(Op::$Op { $($arg),* } => {
-                        $($arg.note(Access::$access, stringify!($arg), uses);)*
-                        $($(uses.in_place($input.into(), $output.into(), stringify!($input));)*)?
-                    })*
+                    $($(Op::$Family($Ops::$Op { $($arg),* }) => {
+                        $($arg.note(Access::$access, stringify!($arg), each);)*
+                    })*)*
+                }
+            }
+
+            /// Permits outputs to be the inputs that the table says.
+            fn in_place(&self, uses: &mut Uses<'_>) {
+                match *self {
+                    $($($(Op::$Family($Ops::$Op { $($input, $output,)* .. }) => {
+                        $(uses.in_place($input.into(), $output.into(), stringify!($input));)*
+                    })?)*)*
+                    _ => {}
                 }
             }
         }
 
         $(#[$device])*
         pub trait Device: Backend {
-            $($(#[$doc])*
+            $($($(#[$doc])*
             fn $f<'a>(&self, $($arg: $ty),*) {
-                self.run(Op::$Op { $($arg),* });
-            })*
+                self.run(Op::$Family($Ops::$Op { $($arg),* }));
+            })*)*
             $($method)*
         }
     };
 }
 
 operations! {
-    /// out[m] = table row ids[m]. `ids`: [M] u32; `out`: [M, h] f32.
-    fn embed(table: Read Matrix<'a>, ids: Read Buf<'a>, out: Write Buf<'a>) = Embed;
-    /// x = by x. `x`: f32.
-    fn scale(x: Write Buf<'a>, by: Read f32) = Scale;
-    /// out = x / sqrt(mean(x^2) + eps) * w over each row. `x`: [M, h] f32; `w`: [h]; `out`: [M, h] e.
-    fn rms_norm(x: Read Buf<'a>, norm: Read Norm<'a>, out: Write Buf<'a>) = RmsNorm;
-    /// out = resid + the norm of x, as `rms_norm` has it. `x`, `resid`, `out`: [M, h] f32; `out` may be `resid` itself.
-    fn rms_norm_add(x: Read Buf<'a>, norm: Read Norm<'a>, resid: Read Buf<'a>, out: Write Buf<'a>) = RmsNormAdd,
-        in_place(resid => out);
-    /// out = x W^T + bias, or out += when `add` (f32 only). `x`: [M, K] e; `bias`: [N]; `out`: [M, N] e or f32.
-    fn matmul(x: Read Buf<'a>, w: Read Matrix<'a>, bias: Read Option<Buf<'a>>, out: Write Buf<'a>, add: Read bool) = Matmul;
-    /// out = resid + x W^T, in f32; `out` may be `resid` itself. `x`: [M, K] e; `resid`, `out`: [M, N] f32.
-    fn matmul_add(x: Read Buf<'a>, w: Read Matrix<'a>, resid: Read Buf<'a>, out: Write Buf<'a>) = MatmulAdd,
-        in_place(resid => out);
-    /// x[m] += bias. `x`: [M, N] f32; `bias`: [N].
-    fn add_bias(x: Write Buf<'a>, bias: Read Buf<'a>) = AddBias;
-    /// The forward pass of a linear layer with adapters: u = scale x A^T, rounded, and out = x W^T + bias, or resid + x W^T, to which
-    /// u_i B_i^T is added at the outputs of each block. `x`: [M, K] e; `u`: [M, S r] e; `out`: [M, N] e or f32; `resid`, of an f32
-    /// `out` without a bias, may be `out` itself.
-    fn adapted(
-        x: Read Buf<'a>, of: Read Adapted<'a>, resid: Read Option<Buf<'a>>, u: Write Buf<'a>, out: Write Buf<'a>
-    ) = Adapted, in_place(resid => out);
-    /// u of `adapted` alone.
-    fn adapt_down(x: Read Buf<'a>, adapter: Read Adapter<'a>, u: Write Buf<'a>) = AdaptDown;
-    /// out = w + scale B_i A_i at the outputs of each block, w elsewhere: one chain of additions in f32, rounded once. `w`, `out`: [N, K].
-    fn merge(w: Read Matrix<'a>, adapter: Read Adapter<'a>, out: Write Matrix<'a>) = Merge;
-    /// Splits qkv, normalises q and k (if `norms`), rotates them, writes q to `q_out` and k, v to the cache.
-    ///
-    /// `qkv`: [M, (a + 2k) d] e; `q_out`: [M, a d] e.
-    fn rope(
-        qkv: Read Buf<'a>, norms: Read Option<QkNorm<'a>>, rotation: Read Rotation<'a>, batch: Read Batch<'a>, kv: Write Kv<'a>,
-        q_out: Write Buf<'a>
-    ) = Rope;
-    /// Copies the first `n` slots of block `src` to block `dst`, for each record. `copies`: [C, 3] u32: src, dst, n.
-    fn copy_kv(kv: Write Kv<'a>, copies: Read Buf<'a>) = CopyKv;
-    /// Causal attention with scale 1/sqrt(d), of each row over the keys that `scores` says. `q`, `out`: [M, a d] e; `lse`:
-    /// [M, a] f32, log-sum-exp of the scores.
-    fn attention(
-        q: Read Buf<'a>, kv: Read Kv<'a>, batch: Read Batch<'a>, scores: Read Scores, out: Write Buf<'a>, lse: Write Option<Buf<'a>>
-    ) = Attention;
-    /// q, k and v of rows whose queries have gates next to them: `x`: [M, 2 (a + k) d] e, as `GateHeadsBackward` has it; `out`: [M, (a + 2k) d] e.
-    fn split_gates(x: Read Buf<'a>, heads: Read Heads, out: Write Buf<'a>) = SplitGates;
-    /// out = attn times the sigmoid of its gate, element by element. `x`: [M, 2 (a + k) d] e; `attn`, `out`: [M, a d] e.
-    fn gate_heads(x: Read Buf<'a>, heads: Read Heads, attn: Read Buf<'a>, out: Write Buf<'a>) = GateHeads;
-    /// q, k, v, g and beta of linear attention.
-    fn delta_inputs(args: Read DeltaInputs<'a>) = DeltaInputs;
-    /// Linear attention by the gated delta rule.
-    fn delta_rule(args: Read DeltaRule<'a>) = DeltaRule;
-    /// The norm after it, with its gate.
-    fn norm_gated(args: Read NormGated<'a>) = NormGated;
-    /// out = bent gate * up: SwiGLU or GeGLU. `gate_up`: [M, 2f] e, gate first; `out`: [M, f] e.
-    fn glu(how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, out: Write Buf<'a>) = Glu;
-    /// out = f(x), element by element; `out` may be `x` itself. `x`, `out`: e.
-    fn activate(how: Read Activation, x: Read Buf<'a>, out: Write Buf<'a>) = Activate, in_place(x => out);
-    /// Which experts compute each row, and in which order. `logits`: [M, E] f32, finite or not: a row of NaN
-    /// goes to the first experts, with weights of NaN.
-    fn route(logits: Read Buf<'a>, how: Read Routing, to: Write Routes<'a>) = Route;
-    /// out[p] = x W^T of each pair with the matrix of its expert. `x`: [M, K] or [P, K] e, as `x_has` says; `out`: [P, N] e or f32.
-    fn matmul_experts(
-        x: Read Buf<'a>, x_has: Read RowsOf, w: Read Experts<'a>, routes: Read Routes<'a>, out: Write Buf<'a>
-    ) = MatmulExperts;
-    /// u[p] = scale x A^T of each pair with the A of its expert, rounded; then, if there is an `out`, its u_i B_i^T are added to the outputs of each block:
-    /// in f32, each sum rounded once. `x`: as that of `matmul_experts`; `u`: [P, S r] e; `out`: [P, N] e or f32, what `matmul_experts` gave.
-    fn adapt_experts(
-        x: Read Buf<'a>, x_has: Read RowsOf, adapter: Read ExpertsAdapter<'a>, routes: Read Routes<'a>, u: Write Buf<'a>,
-        out: Write Option<Buf<'a>>
-    ) = AdaptExperts;
-    /// out[p] = weight of the pair * bent gate * up, rounded once. `gate_up`: [P, 2f] e, gate first; `out`: [P, f] e.
-    fn glu_experts(
-        how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, routes: Read Routes<'a>, out: Write Buf<'a>
-    ) = GluExperts;
-    /// out[m] = resid[m] + the sum of y over the row's pairs, in the order of their experts: f32, rounded once. `y`: [P, h] f32; `resid`:
-    /// [M, h] f32, zero if none; `out`: [M, h] f32 or e.
-    fn combine(y: Read Buf<'a>, routes: Read Routes<'a>, resid: Read Option<Buf<'a>>, out: Write Buf<'a>) = Combine,
-        in_place(resid => out);
-    /// out[r] = x[rows[r]]. `x`: [M, h] f32; `rows`: [R] u32; `out`: [R, h] f32.
-    fn gather_rows(x: Read Buf<'a>, rows: Read Buf<'a>, out: Write Buf<'a>) = GatherRows;
-    /// Log-probability of `targets` ([R] u32), log-sum-exp and entropy through the head tile. `x`: [R, h] e;
-    /// `tile`: as `sizes::head_tile` says.
-    fn head(
-        x: Read Buf<'a>, w: Read Matrix<'a>, targets: Read Buf<'a>, logits: Read Logits, tile: Write Buf<'a>,
-        out: Write HeadOut<'a>
-    ) = Head;
-    /// Draws a token for each row.
-    fn sample(args: Read Sample<'a>) = Sample;
-    /// Prepares the next pass after `sample` in a pass of one row a sequence: its `ids`, positions, slots, segments and
-    /// `keys`.
-    ///
-    /// Row i is segment i and head row i; `ids` and `tokens`: [M] u32, `keys`: [M, 3]. Tables must reach the new position; `window`
-    /// are those of layers with a cache of their own, which get their slots too.
-    fn advance(
-        batch: Write Batch<'a>, window: Write Option<Slots<'a>>, ids: Write Buf<'a>, tokens: Read Buf<'a>, keys: Write Buf<'a>
-    ) = Advance;
-
-    /// out = w, widened, then rounded to the dtype of `out`. `w`, `out`: [N, K].
-    fn dequantize(w: Read Codes<'a>, out: Write Matrix<'a>) = Dequantize;
-    /// dst = src in dst's dtype. `src`: f32.
-    fn cast(src: Read Buf<'a>, dst: Write Buf<'a>) = Cast;
-    /// The gradient of `adapted` by u: du_i = scale dy_i B_i of each block. `dy`: [M, N] e; `du`: [M, S r] e.
-    fn adapt_backward_u(dy: Read Buf<'a>, adapter: Read Adapter<'a>, du: Write Buf<'a>) = AdaptBackwardU;
-    /// The gradient of `adapted` by x: out = dy W + du A, where `du` is what `adapt_backward_u` gave. `dy`: [M, N] e; `out`: [M, K] e or
-    /// f32.
-    fn adapted_dx(dy: Read Buf<'a>, of: Read Adapted<'a>, du: Read Buf<'a>, out: Write Buf<'a>) = AdaptedDx;
-    /// The gradients of `adapted` by B and A: dy_i^T u_i of each block, and du^T x.
-    fn adapt_backward_w(args: Read AdaptBackward<'a>) = AdaptBackwardW;
-    /// out = dy W, or out += when `add`: one addition in f32, rounded once. `dy`: [M, N] e; `out`: [M, K] e or f32.
-    fn matmul_dx(dy: Read Buf<'a>, w: Read Matrix<'a>, out: Write Buf<'a>, add: Read bool) = MatmulDx;
-    /// grad = dy^T x, or grad += when `add`. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16; `pack`: as
-    /// `sizes::pack` says.
-    fn matmul_dw(
-        dy: Read Buf<'a>, x: Read Buf<'a>, grad: Write Matrix<'a>, add: Read bool, pack: Write Buf<'a>
-    ) = MatmulDw;
-    /// The gradient of `matmul_experts` by x, of each pair: out[p] = dy W. `dy`: [M, N] or [P, N] e, as `dy_has` says; `out`: [P, K] e or
-    /// f32.
-    fn matmul_experts_dx(
-        dy: Read Buf<'a>, dy_has: Read RowsOf, w: Read Experts<'a>, routes: Read Routes<'a>, out: Write Buf<'a>
-    ) = MatmulExpertsDx;
-    /// The gradient of `matmul_experts` by the weights.
-    fn matmul_experts_dw(args: Read ExpertsBackward<'a>) = MatmulExpertsDw;
-    /// The gradients of `adapt_experts` by u and x: du_i = scale dy_i B_i of each block, rounded; then, if there is an `out`, du A is added to it: in
-    /// f32, rounded once. `dy`: as that of `matmul_experts_dx`; `du`: [P, S r] e; `out`: [P, K] e or f32, what `matmul_experts_dx` gave.
-    fn adapt_experts_dx(
-        dy: Read Buf<'a>, dy_has: Read RowsOf, adapter: Read ExpertsAdapter<'a>, routes: Read Routes<'a>, du: Write Buf<'a>,
-        out: Write Option<Buf<'a>>
-    ) = AdaptExpertsDx;
-    /// The gradients of `adapt_experts` by A and B.
-    fn adapt_experts_dw(args: Read AdaptExpertsBackward<'a>) = AdaptExpertsDw;
-    /// The gradient of `glu_experts`.
-    fn glu_experts_backward(args: Read GluExpertsBackward<'a>) = GluExpertsBackward;
-    /// The gradient of `route`.
-    fn route_backward(args: Read RouteBackward<'a>) = RouteBackward;
-    /// grad[n] = sum over rows of dy, or grad[n] += when `add`. `dy`: [M, N] e; `grad`: [N].
-    fn bias_backward(dy: Read Buf<'a>, grad: Write Buf<'a>, add: Read bool) = BiasBackward;
-    /// Gradients through the norm. `x`: [M, h] f32; `w`: [h]; `dy`: [M, h] f32 or e.
-    fn rms_norm_backward(
-        x: Read Buf<'a>, norm: Read Norm<'a>, dy: Read Buf<'a>, to: Write NormGrads<'a>
-    ) = RmsNormBackward;
-    /// The gradient of attention.
-    fn attention_backward(args: Read AttentionBackward<'a>) = AttentionBackward;
-    /// The gradient through rotation and head norms.
-    fn rope_backward(args: Read RopeBackward<'a>) = RopeBackward;
-    /// The gradient of `gate_heads`.
-    fn gate_heads_backward(args: Read GateHeadsBackward<'a>) = GateHeadsBackward;
-    /// The gradient of `split_gates`: those of q, k and v go to their places in `dx`. `d_qkv`: [M, (a + 2k) d] e; `dx`: [M, 2 (a + k) d] e.
-    fn join_gates(d_qkv: Read Buf<'a>, heads: Read Heads, dx: Write Buf<'a>) = JoinGates;
-    /// The gradient of `norm_gated`.
-    fn norm_gated_backward(args: Read NormGatedBackward<'a>) = NormGatedBackward;
-    /// The gradient of `delta_rule`.
-    fn delta_rule_backward(args: Read DeltaRuleBackward<'a>) = DeltaRuleBackward;
-    /// The gradient of `delta_inputs`.
-    fn delta_inputs_backward(args: Read DeltaInputsBackward<'a>) = DeltaInputsBackward;
-    /// `gate_up`: [M, 2f] e of the forward pass; `dout`: [M, f] e; `d_gate_up`: [M, 2f] e, written; it may be `gate_up` itself.
-    /// `out`: [M, f] e, if given, gets what `glu` gave, to the bit; it may be `dout` itself.
-    fn glu_backward(
-        how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, dout: Read Buf<'a>, d_gate_up: Write Buf<'a>, out: Write Option<Buf<'a>>
-    ) = GluBackward, in_place(gate_up => d_gate_up, dout => out);
-    /// dx = dy f'(x), where `y` = f(x) is the forward's output; `dx` may be `dy` itself. All e.
-    fn activate_backward(
-        how: Read Activation, y: Read Buf<'a>, dy: Read Buf<'a>, dx: Write Buf<'a>
-    ) = ActivateBackward, in_place(dy => dx);
-    /// dst[rows[r]] += src[r], r ascending. `src`: [R, h] f32; `dst`: [M, h] f32.
-    fn scatter_add_rows(src: Read Buf<'a>, rows: Read Buf<'a>, dst: Write Buf<'a>) = ScatterAddRows;
-    /// The gradient of the head.
-    fn head_backward(args: Read HeadBackward<'a>) = HeadBackward;
-    /// grad row t += (the sum of d[m] where ids[m] = t, m ascending): one addition to what is there, whatever the rows, as
-    /// for the gradient of any weight. `d`: [M, h] f32.
-    fn embed_backward(d: Read Buf<'a>, ids: Read Buf<'a>, grad: Write Matrix<'a>) = EmbedBackward;
-
-    /// dst = src, or dst += src when `add`: one addition in f32, rounded once to dst's dtype. `src`, `dst`: f32 or bf16.
-    fn accumulate(src: Read Buf<'a>, dst: Write Buf<'a>, add: Read bool) = Accumulate;
-    /// dst = the sum of `parts`, or dst += each of them when `add`: one after the other, as by `accumulate`. `parts`: at least one, of
-    /// one dtype.
-    fn fold(parts: Read &'a [Buf<'a>], dst: Write Buf<'a>, add: Read bool) = Fold;
-    /// `embed_backward` of the elements that `shard` holds of a gradient [V, k]: `owned` says which, by their places in the
-    /// gradient.
-    fn embed_backward_part(
-        d: Read Buf<'a>, ids: Read Buf<'a>, k: Read usize, layout: Read MatrixLayout, owned: Read &'a [Owned],
-        shard: Write Buf<'a>
-    ) = EmbedBackwardPart;
-
-    /// w <- w (1 - lr decay) - lr m^ / (sqrt(v^) + eps), bias-corrected.
-    fn adamw(how: Read AdamW, bufs: Write AdamWBufs<'a>) = AdamW;
-    /// dst = src, element by element: exact for what `read_codes` gave of blocks of the same elements, else to the
-    /// nearest. `src`: f32 or bf16.
-    fn write_codes(src: Read Buf<'a>, dst: Write Coded<'a>) = WriteCodes;
-    /// Sets all bytes to zero.
-    fn zero(dst: Write Buf<'a>) = Zero;
-
+    /// Computes the forward pass.
+    enum Forward(ForwardOp) {
+        /// out[m] = table row ids[m]. `ids`: [M] u32; `out`: [M, h] f32.
+        fn embed(table: Read Matrix<'a>, ids: Read Buf<'a>, out: Write Buf<'a>) = Embed;
+        /// x = by x. `x`: f32.
+        fn scale(x: Write Buf<'a>, by: Read f32) = Scale;
+        /// out = x / sqrt(mean(x^2) + eps) * w over each row. `x`: [M, h] f32; `w`: [h]; `out`: [M, h] e.
+        fn rms_norm(x: Read Buf<'a>, norm: Read Norm<'a>, out: Write Buf<'a>) = RmsNorm;
+        /// out = resid + the norm of x, as `rms_norm` has it. `x`, `resid`, `out`: [M, h] f32; `out` may be `resid` itself.
+        fn rms_norm_add(x: Read Buf<'a>, norm: Read Norm<'a>, resid: Read Buf<'a>, out: Write Buf<'a>) = RmsNormAdd,
+            in_place(resid => out);
+        /// out = x W^T + bias, or out += when `add` (f32 only). `x`: [M, K] e; `bias`: [N]; `out`: [M, N] e or f32.
+        fn matmul(x: Read Buf<'a>, w: Read Matrix<'a>, bias: Read Option<Buf<'a>>, out: Write Buf<'a>, add: Read bool) = Matmul;
+        /// out = resid + x W^T, in f32; `out` may be `resid` itself. `x`: [M, K] e; `resid`, `out`: [M, N] f32.
+        fn matmul_add(x: Read Buf<'a>, w: Read Matrix<'a>, resid: Read Buf<'a>, out: Write Buf<'a>) = MatmulAdd,
+            in_place(resid => out);
+        /// x[m] += bias. `x`: [M, N] f32; `bias`: [N].
+        fn add_bias(x: Write Buf<'a>, bias: Read Buf<'a>) = AddBias;
+        /// The forward pass of a linear layer with adapters: u = scale x A^T, rounded, and out = x W^T + bias, or resid + x W^T, to which
+        /// u_i B_i^T is added at the outputs of each block. `x`: [M, K] e; `u`: [M, S r] e; `out`: [M, N] e or f32; `resid`, of an f32
+        /// `out` without a bias, may be `out` itself.
+        fn adapted(
+            x: Read Buf<'a>, of: Read Adapted<'a>, resid: Read Option<Buf<'a>>, u: Write Buf<'a>, out: Write Buf<'a>
+        ) = Adapted, in_place(resid => out);
+        /// u of `adapted` alone.
+        fn adapt_down(x: Read Buf<'a>, adapter: Read Adapter<'a>, u: Write Buf<'a>) = AdaptDown;
+        /// out = w + scale B_i A_i at the outputs of each block, w elsewhere: one chain of additions in f32, rounded once. `w`, `out`: [N, K].
+        fn merge(w: Read Matrix<'a>, adapter: Read Adapter<'a>, out: Write Matrix<'a>) = Merge;
+        /// Splits qkv, normalises q and k (if `norms`), rotates them, writes q to `q_out` and k, v to the cache.
+        ///
+        /// `qkv`: [M, (a + 2k) d] e; `q_out`: [M, a d] e.
+        fn rope(
+            qkv: Read Buf<'a>, norms: Read Option<QkNorm<'a>>, rotation: Read Rotation<'a>, batch: Read Batch<'a>, kv: WriteAny Kv<'a>,
+            q_out: Write Buf<'a>
+        ) = Rope;
+        /// Copies the first `n` slots of block `src` to block `dst`, for each record. `copies`: [C, 3] u32: src, dst, n.
+        fn copy_kv(kv: WriteAny Kv<'a>, copies: Read Buf<'a>) = CopyKv;
+        /// Causal attention with scale 1/sqrt(d), of each row over the keys that `scores` says. `q`, `out`: [M, a d] e; `lse`:
+        /// [M, a] f32, log-sum-exp of the scores.
+        fn attention(
+            q: Read Buf<'a>, kv: Read Kv<'a>, batch: Read Batch<'a>, scores: Read Scores, out: Write Buf<'a>, lse: Write Option<Buf<'a>>
+        ) = Attention;
+        /// out = bent gate * up: SwiGLU or GeGLU. `gate_up`: [M, 2f] e, gate first; `out`: [M, f] e.
+        fn glu(how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, out: Write Buf<'a>) = Glu;
+        /// out = f(x), element by element; `out` may be `x` itself. `x`, `out`: e.
+        fn activate(how: Read Activation, x: Read Buf<'a>, out: Write Buf<'a>) = Activate, in_place(x => out);
+        /// out[r] = x[rows[r]]. `x`: [M, h] f32; `rows`: [R] u32; `out`: [R, h] f32.
+        fn gather_rows(x: Read Buf<'a>, rows: Read Buf<'a>, out: Write Buf<'a>) = GatherRows;
+        /// Log-probability of `targets` ([R] u32), log-sum-exp and entropy through the head tile. `x`: [R, h] e;
+        /// `tile`: as `sizes::head_tile` says.
+        fn head(
+            x: Read Buf<'a>, w: Read Matrix<'a>, targets: Read Buf<'a>, logits: Read Logits, tile: WriteAny Buf<'a>,
+            out: Write HeadOut<'a>
+        ) = Head;
+        /// Draws a token for each row.
+        fn sample(args: Read Sample<'a>) = Sample;
+        /// Prepares the next pass after `sample` in a pass of one row a sequence: its `ids`, positions, slots, segments and
+        /// `keys`.
+        ///
+        /// Row i is segment i and head row i; `ids` and `tokens`: [M] u32, `keys`: [M, 3]. Tables must reach the new position; `window`
+        /// are those of layers with a cache of their own, which get their slots too.
+        fn advance(
+            batch: Write Batch<'a>, window: Write Option<Slots<'a>>, ids: Write Buf<'a>, tokens: Read Buf<'a>, keys: Write Buf<'a>
+        ) = Advance;
+        /// out = w, widened, then rounded to the dtype of `out`. `w`, `out`: [N, K].
+        fn dequantize(w: Read Codes<'a>, out: Write Matrix<'a>) = Dequantize;
+    }
+    /// Computes the gradients of the forward pass.
+    enum Backward(BackwardOp) {
+        /// dst = src in dst's dtype. `src`: f32.
+        fn cast(src: Read Buf<'a>, dst: Write Buf<'a>) = Cast;
+        /// The gradient of `adapted` by u: du_i = scale dy_i B_i of each block. `dy`: [M, N] e; `du`: [M, S r] e.
+        fn adapt_backward_u(dy: Read Buf<'a>, adapter: Read Adapter<'a>, du: Write Buf<'a>) = AdaptBackwardU;
+        /// The gradient of `adapted` by x: out = dy W + du A, where `du` is what `adapt_backward_u` gave. `dy`: [M, N] e; `out`: [M, K] e or
+        /// f32.
+        fn adapted_dx(dy: Read Buf<'a>, of: Read Adapted<'a>, du: Read Buf<'a>, out: Write Buf<'a>) = AdaptedDx;
+        /// The gradients of `adapted` by B and A: dy_i^T u_i of each block, and du^T x.
+        fn adapt_backward_w(args: Read AdaptBackward<'a>) = AdaptBackwardW;
+        /// out = dy W, or out += when `add`: one addition in f32, rounded once. `dy`: [M, N] e; `out`: [M, K] e or f32.
+        fn matmul_dx(dy: Read Buf<'a>, w: Read Matrix<'a>, out: Write Buf<'a>, add: Read bool) = MatmulDx;
+        /// grad = dy^T x, or grad += when `add`. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16; `pack`: as
+        /// `sizes::pack` says.
+        fn matmul_dw(
+            dy: Read Buf<'a>, x: Read Buf<'a>, grad: Write Matrix<'a>, add: Read bool, pack: WriteAny Buf<'a>
+        ) = MatmulDw;
+        /// grad[n] = sum over rows of dy, or grad[n] += when `add`. `dy`: [M, N] e; `grad`: [N].
+        fn bias_backward(dy: Read Buf<'a>, grad: Write Buf<'a>, add: Read bool) = BiasBackward;
+        /// Gradients through the norm. `x`: [M, h] f32; `w`: [h]; `dy`: [M, h] f32 or e.
+        fn rms_norm_backward(
+            x: Read Buf<'a>, norm: Read Norm<'a>, dy: Read Buf<'a>, to: Write NormGrads<'a>
+        ) = RmsNormBackward;
+        /// The gradient of attention.
+        fn attention_backward(args: Read AttentionBackward<'a>) = AttentionBackward;
+        /// The gradient through rotation and head norms.
+        fn rope_backward(args: Read RopeBackward<'a>) = RopeBackward;
+        /// `gate_up`: [M, 2f] e of the forward pass; `dout`: [M, f] e; `d_gate_up`: [M, 2f] e, written; it may be `gate_up` itself.
+        /// `out`: [M, f] e, if given, gets what `glu` gave, to the bit; it may be `dout` itself.
+        fn glu_backward(
+            how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, dout: Read Buf<'a>, d_gate_up: Write Buf<'a>, out: Write Option<Buf<'a>>
+        ) = GluBackward, in_place(gate_up => d_gate_up, dout => out);
+        /// dx = dy f'(x), where `y` = f(x) is the forward's output; `dx` may be `dy` itself. All e.
+        fn activate_backward(
+            how: Read Activation, y: Read Buf<'a>, dy: Read Buf<'a>, dx: Write Buf<'a>
+        ) = ActivateBackward, in_place(dy => dx);
+        /// dst[rows[r]] += src[r], r ascending. `src`: [R, h] f32; `dst`: [M, h] f32.
+        fn scatter_add_rows(src: Read Buf<'a>, rows: Read Buf<'a>, dst: Write Buf<'a>) = ScatterAddRows;
+        /// The gradient of the head.
+        fn head_backward(args: Read HeadBackward<'a>) = HeadBackward;
+        /// grad row t += (the sum of d[m] where ids[m] = t, m ascending): one addition to what is there, whatever the rows, as
+        /// for the gradient of any weight. `d`: [M, h] f32.
+        fn embed_backward(d: Read Buf<'a>, ids: Read Buf<'a>, grad: Write Matrix<'a>) = EmbedBackward;
+    }
+    /// Adds up gradients and changes weights.
+    enum Update(UpdateOp) {
+        /// dst = src, or dst += src when `add`: one addition in f32, rounded once to dst's dtype. `src`, `dst`: f32 or bf16.
+        fn accumulate(src: Read Buf<'a>, dst: WriteAny Buf<'a>, add: Read bool) = Accumulate;
+        /// dst = the sum of `parts`, or dst += each of them when `add`: one after the other, as by `accumulate`. `parts`: at least one, of
+        /// one dtype.
+        fn fold(parts: Read &'a [Buf<'a>], dst: Write Buf<'a>, add: Read bool) = Fold;
+        /// `embed_backward` of the elements that `shard` holds of a gradient [V, k]: `owned` says which, by their places in the
+        /// gradient.
+        fn embed_backward_part(
+            d: Read Buf<'a>, ids: Read Buf<'a>, k: Read usize, layout: Read MatrixLayout, owned: Read &'a [Owned],
+            shard: WriteAny Buf<'a>
+        ) = EmbedBackwardPart;
+        /// w <- w (1 - lr decay) - lr m^ / (sqrt(v^) + eps), bias-corrected.
+        fn adamw(how: Read AdamW, bufs: Write AdamWBufs<'a>) = AdamW;
+        /// dst = src, element by element: exact for what `read_codes` gave of blocks of the same elements, else to the
+        /// nearest. `src`: f32 or bf16.
+        fn write_codes(src: Read Buf<'a>, dst: Write Coded<'a>) = WriteCodes;
+        /// Sets all bytes to zero.
+        fn zero(dst: Write Buf<'a>) = Zero;
+    }
+    /// Gates the heads of attention, and takes rows with gates apart.
+    enum HeadGates(HeadGatesOp) {
+        /// q, k and v of rows whose queries have gates next to them: `x`: [M, 2 (a + k) d] e, as `GateHeadsBackward` has it; `out`: [M, (a + 2k) d] e.
+        fn split_gates(x: Read Buf<'a>, heads: Read Heads, out: Write Buf<'a>) = SplitGates;
+        /// out = attn times the sigmoid of its gate, element by element. `x`: [M, 2 (a + k) d] e; `attn`, `out`: [M, a d] e.
+        fn gate_heads(x: Read Buf<'a>, heads: Read Heads, attn: Read Buf<'a>, out: Write Buf<'a>) = GateHeads;
+        /// The gradient of `gate_heads`.
+        fn gate_heads_backward(args: Read GateHeadsBackward<'a>) = GateHeadsBackward;
+        /// The gradient of `split_gates`: those of q, k and v go to their places in `dx`. `d_qkv`: [M, (a + 2k) d] e; `dx`: [M, 2 (a + k) d] e.
+        fn join_gates(d_qkv: Read Buf<'a>, heads: Read Heads, dx: WriteAny Buf<'a>) = JoinGates;
+    }
+    /// Computes linear attention, and its gradients.
+    enum Delta(DeltaOp) {
+        /// q, k, v, g and beta of linear attention.
+        fn delta_inputs(args: Read DeltaInputs<'a>) = DeltaInputs;
+        /// Linear attention by the gated delta rule.
+        fn delta_rule(args: Read DeltaRule<'a>) = DeltaRule;
+        /// The norm after it, with its gate.
+        fn norm_gated(args: Read NormGated<'a>) = NormGated;
+        /// The gradient of `norm_gated`.
+        fn norm_gated_backward(args: Read NormGatedBackward<'a>) = NormGatedBackward;
+        /// The gradient of `delta_rule`.
+        fn delta_rule_backward(args: Read DeltaRuleBackward<'a>) = DeltaRuleBackward;
+        /// The gradient of `delta_inputs`.
+        fn delta_inputs_backward(args: Read DeltaInputsBackward<'a>) = DeltaInputsBackward;
+    }
+    /// Computes layers made of experts, and their gradients.
+    enum Experts(ExpertsOp) {
+        /// Which experts compute each row, and in which order. `logits`: [M, E] f32, finite or not: a row of NaN
+        /// goes to the first experts, with weights of NaN.
+        fn route(logits: Read Buf<'a>, how: Read Routing, to: Write Routes<'a>) = Route;
+        /// out[p] = x W^T of each pair with the matrix of its expert. `x`: [M, K] or [P, K] e, as `x_has` says; `out`: [P, N] e or f32.
+        fn matmul_experts(
+            x: Read Buf<'a>, x_has: Read RowsOf, w: Read Experts<'a>, routes: Read Routes<'a>, out: Write Buf<'a>
+        ) = MatmulExperts;
+        /// u[p] = scale x A^T of each pair with the A of its expert, rounded; then, if there is an `out`, its u_i B_i^T are added to the outputs of each block:
+        /// in f32, each sum rounded once. `x`: as that of `matmul_experts`; `u`: [P, S r] e; `out`: [P, N] e or f32, what `matmul_experts` gave.
+        fn adapt_experts(
+            x: Read Buf<'a>, x_has: Read RowsOf, adapter: Read ExpertsAdapter<'a>, routes: Read Routes<'a>, u: Write Buf<'a>,
+            out: Write Option<Buf<'a>>
+        ) = AdaptExperts;
+        /// out[p] = weight of the pair * bent gate * up, rounded once. `gate_up`: [P, 2f] e, gate first; `out`: [P, f] e.
+        fn glu_experts(
+            how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, routes: Read Routes<'a>, out: Write Buf<'a>
+        ) = GluExperts;
+        /// out[m] = resid[m] + the sum of y over the row's pairs, in the order of their experts: f32, rounded once. `y`: [P, h] f32; `resid`:
+        /// [M, h] f32, zero if none; `out`: [M, h] f32 or e.
+        fn combine(y: Read Buf<'a>, routes: Read Routes<'a>, resid: Read Option<Buf<'a>>, out: Write Buf<'a>) = Combine,
+            in_place(resid => out);
+        /// The gradient of `matmul_experts` by x, of each pair: out[p] = dy W. `dy`: [M, N] or [P, N] e, as `dy_has` says; `out`: [P, K] e or
+        /// f32.
+        fn matmul_experts_dx(
+            dy: Read Buf<'a>, dy_has: Read RowsOf, w: Read Experts<'a>, routes: Read Routes<'a>, out: Write Buf<'a>
+        ) = MatmulExpertsDx;
+        /// The gradient of `matmul_experts` by the weights.
+        fn matmul_experts_dw(args: Read ExpertsBackward<'a>) = MatmulExpertsDw;
+        /// The gradients of `adapt_experts` by u and x: du_i = scale dy_i B_i of each block, rounded; then, if there is an `out`, du A is added to it: in
+        /// f32, rounded once. `dy`: as that of `matmul_experts_dx`; `du`: [P, S r] e; `out`: [P, K] e or f32, what `matmul_experts_dx` gave.
+        fn adapt_experts_dx(
+            dy: Read Buf<'a>, dy_has: Read RowsOf, adapter: Read ExpertsAdapter<'a>, routes: Read Routes<'a>, du: Write Buf<'a>,
+            out: Write Option<Buf<'a>>
+        ) = AdaptExpertsDx;
+        /// The gradients of `adapt_experts` by A and B.
+        fn adapt_experts_dw(args: Read AdaptExpertsBackward<'a>) = AdaptExpertsDw;
+        /// The gradient of `glu_experts`.
+        fn glu_experts_backward(args: Read GluExpertsBackward<'a>) = GluExpertsBackward;
+        /// The gradient of `route`.
+        fn route_backward(args: Read RouteBackward<'a>) = RouteBackward;
+    }
     trait
     /// The operations of the decoder family.
     ///
@@ -277,7 +311,10 @@ operations! {
     {
         /// Claims what the operation uses and runs it.
         fn run(&self, op: Op<'_>) {
-            let claim = self.claims().claim(op.name(), true, |uses| op.note(uses));
+            let claim = self.claims().claim(op.name(), true, |uses| {
+                op.each_buffer(&mut |buf, access, name| uses.note(buf, access, name));
+                op.in_place(uses);
+            });
             self.launch(Checked::new(op, claim));
         }
 
@@ -370,14 +407,14 @@ operations! {
         }
         /// Returns the sum of squares of all elements, in fixed blocks, f64 between blocks; NaN if any element is.
         fn sum_squares(&self, x: Buf<'_>) -> f64 {
-            let note = |uses: &mut Uses<'_>| x.note(Access::Read, "x", uses);
+            let note = |uses: &mut Uses<'_>| uses.note(x, Access::Read, "x");
             self.get_sum_squares(&self.claims().claim("sum_squares", true, note), x)
         }
 
         /// Gives the sum of squares of each run of elements of `x`, f64, in their order; NaN if any element is. The order in which a
         /// run is summed depends on its length alone.
         fn squares_of(&self, x: Buf<'_>, runs: &mut dyn Iterator<Item = Run>, each: &mut dyn FnMut(f64)) {
-            let note = |uses: &mut Uses<'_>| x.note(Access::Read, "x", uses);
+            let note = |uses: &mut Uses<'_>| uses.note(x, Access::Read, "x");
             let runs = &mut runs.inspect(|run| assert!(run.end() <= x.len() as u64, "{run:?} of {}", x.len()));
             self.get_squares_of(&self.claims().claim("squares_of", true, note), x, runs, each);
         }
@@ -404,7 +441,9 @@ fn transfer<'c, B: Backend + ?Sized>(
     with: &dyn Operand,
     access: Access,
 ) -> Claim<'c> {
-    dev.claims().claim(name, false, |uses| with.note(access, "the buffer", uses))
+    dev.claims().claim(name, false, |uses| {
+        with.note(access, "the buffer", &mut |buf, access, name| uses.note(buf, access, name));
+    })
 }
 
 /// Claims both ends of a copy between the arena and offloaded memory, or inside arenas.
@@ -412,8 +451,8 @@ fn offload<'a, 'c, B: Backend + ?Sized>(dev: &'c B, src: Buf<'a>, dst: Buf<'a>) 
     assert_eq!((src.len(), src.dtype()), (dst.len(), dst.dtype()), "a copy keeps length and dtype");
     assert!(!(src.is_offloaded() && dst.is_offloaded()), "one end of a copy is in the arena");
     let _claim = dev.claims().claim("offload", false, |uses| {
-        src.note(Access::Read, "src", uses);
-        dst.note(Access::Write, "dst", uses);
+        uses.note(src, Access::Read, "src");
+        uses.note(dst, Access::Write, "dst");
     });
     Transfer { src, dst, _claim }
 }

@@ -12,17 +12,16 @@ mod rule_backward;
 pub(super) mod shared;
 
 use super::CpuDevice;
-use plimsoll_device::Op;
+use plimsoll_device::DeltaOp;
 
 /// Runs one of the operations of linear attention.
-pub(super) fn run(dev: &CpuDevice, op: Op<'_>) {
+pub(super) fn run(dev: &CpuDevice, op: DeltaOp<'_>) {
     match op {
-        Op::DeltaInputs { args } => inputs::forward(dev, args),
-        Op::DeltaRule { args } => rule::forward(dev, args),
-        Op::NormGated { args } => norm::forward(dev, args),
-        Op::NormGatedBackward { args } => norm::backward(dev, args),
-        Op::DeltaRuleBackward { args } => rule_backward::backward(dev, args),
-        Op::DeltaInputsBackward { args } => inputs_backward::backward(dev, args),
-        other => panic!("{} is no operation of linear attention", other.name()),
+        DeltaOp::DeltaInputs { args } => inputs::forward(dev, args),
+        DeltaOp::DeltaRule { args } => rule::forward(dev, args),
+        DeltaOp::NormGated { args } => norm::forward(dev, args),
+        DeltaOp::NormGatedBackward { args } => norm::backward(dev, args),
+        DeltaOp::DeltaRuleBackward { args } => rule_backward::backward(dev, args),
+        DeltaOp::DeltaInputsBackward { args } => inputs_backward::backward(dev, args),
     }
 }

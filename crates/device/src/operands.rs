@@ -1,0 +1,138 @@
+//! Which buffers the arguments of operations consist of, and how each is used.
+
+use crate::claims::{Access, Each, Operand};
+use crate::{
+    Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, AdapterBlock,
+    AttentionBackward, Balance, Batch, Blocks, Coded, Codes, DeltaHeads, DeltaInputs, DeltaInputsBackward,
+    DeltaRule, DeltaRuleBackward, DeltaWeights, Experts, ExpertsAdapter, ExpertsBackward, GateHeadsBackward,
+    GluExpertsBackward, HeadBackward, HeadOut, Heads, Kv, Logits, Matrix, MatrixLayout, Nf4, Norm, NormGated,
+    NormGatedBackward, NormGrads, Owned, Places, QkNorm, QkNormBackward, RopeBackward, Rotation,
+    RouteBackward, Routes, Routing, RowsOf, Sample, Sampling, Scores, Slots,
+};
+use plimsoll_arch::{Gate, QkNorms};
+use plimsoll_base::Encoding;
+
+/// Notes all fields of arguments: with the access of the whole operand (`whole`), or with their own. One that is not named does not
+/// compile.
+macro_rules! operands {
+    (@access $whole:ident whole) => { $whole };
+    (@access $whole:ident $own:ident) => { Access::$own };
+    ($($Ty:ident { $($field:ident: $access:ident),* })*) => {
+        $(impl Operand for $Ty<'_> {
+            fn note(&self, _access: Access, _: &'static str, each: &mut Each<'_>) {
+                let $Ty { $($field),* } = self;
+                $($field.note(operands!(@access _access $access), stringify!($field), each);)*
+            }
+        })*
+    };
+}
+
+operands! {
+    Batch { positions: whole, slots: whole, segments: whole, tables: Read, keys_max: Read }
+    Slots { slots: whole, tables: Read }
+    Kv { keys: whole, values: whole, kv_heads: Read, head_dim: Read }
+    Coded { codes: whole, scales: whole }
+    Nf4 { codes: whole, scales: whole, n: Read, k: Read }
+    Blocks { encoding: Read, words: whole, n: Read, k: Read }
+    HeadOut { logprobs: whole, lse: whole, entropy: whole }
+    Norm { w: whole, eps: Read, offset: Read }
+    QkNorm { q: Read, k: Read, eps: Read, offset: Read, of: Read }
+    Rotation { angles: Read, width: Read, q_scale: Read }
+    NormGrads { dx: Write, rounded: Write, dw: Write, add: Read, rstd: WriteAny }
+    QkNormBackward { norm: Read, qkv: Read, dq_weight: Write, dk_weight: Write }
+    AdamWBufs { weights: Write, grad: Read, m: Write, v: Write, scales: Write, master: Write }
+    Sample { x: Read, w: Read, keys: Read, how: Read, logits: Read, tile: WriteAny, tokens: Write, out: WriteAny }
+    AttentionBackward {
+        q: Read, kv: Read, batch: Read, scores: Read, out: Read, lse: Read, dout: Read, dq: Write, dkv: Write
+    }
+    RopeBackward { dq: Read, dkv: Read, rotation: Read, positions: Read, heads: Read, norms: Read, dqkv: Write }
+    HeadBackward {
+        x: Read, w: Read, targets: Read, logits: Read, head_out: Read, dlogprobs: Read, dentropy: Read,
+        tile: WriteAny, dtile: WriteAny, pack: WriteAny, dx: Write, grad: Write, add: Read
+    }
+    AdapterBlock { b: whole, first: Read }
+    Adapter { a: whole, blocks: whole, scale: Read }
+    AdaptBackward { x: Read, u: Read, dy: Read, du: Read, pack: WriteAny, grads: Write, add: Read }
+    ExpertsAdapter { a: whole, blocks: whole, n: Read, scale: Read }
+    AdaptExpertsBackward {
+        x: Read, x_has: Read, u: Read, dy: Read, dy_has: Read, du: Read, routes: Read, grads: Write, add: Read, pack: WriteAny
+    }
+    Routes { experts: whole, weights: whole, pairs: whole, places: whole, starts: whole }
+    Experts { buf: whole, count: Read, n: Read, k: Read, layout: Read }
+    Balance { segments: Read, factor: Read, rows: Write }
+    RouteBackward { logits: Read, how: Read, routes: Read, d_weights: Read, balance: Write, d_logits: Write }
+    GluExpertsBackward { how: Read, gate_up: Write, f: Read, routes: Read, dout: Write, d_weights: Write }
+    ExpertsBackward {
+        dy: Read, dy_has: Read, x: Read, x_has: Read, routes: Read, grad: Write, add: Read, pack: WriteAny
+    }
+    GateHeadsBackward { heads: Read, x: Read, attn: Read, d: Write, dx: WriteAny, out: Write }
+    Places { places: whole, segments: whole, has_parents: Read }
+    DeltaWeights { conv: whole, decay: whole, bias: whole }
+    DeltaInputs { heads: Read, x: Read, weights: Read, places: Read, tails: WriteAny, qkv: Write, gates: Write }
+    DeltaRule { heads: Read, qkv: Read, gates: Read, places: Read, states: WriteAny, out: Write, rest: Write }
+    NormGated { heads: Read, o: Read, x: Read, w: Read, eps: Read, y: Write }
+    NormGatedBackward {
+        heads: Read, o: Read, x: Read, w: Read, eps: Read, d: Write, dx: WriteAny, dw: Write, add: Read
+    }
+    DeltaRuleBackward {
+        heads: Read, qkv: Read, gates: Read, places: Read, states: Read, rest: Read, dout: Read, d_rest: WriteAny,
+        d_states: WriteAny, d_qkv: Write, d_gates: Write
+    }
+    DeltaInputsBackward {
+        heads: Read, x: Read, weights: Read, segments: Read, d_qkv: Write, d_gates: Read, dx: WriteAny, grads: Write, add: Read
+    }
+}
+
+impl Operand for Adapted<'_> {
+    fn note(&self, access: Access, _: &'static str, each: &mut Each<'_>) {
+        let Adapted { w, codes, bias, adapter } = self;
+        w.note(if codes.is_some() { Access::WriteAny } else { access }, "w", each);
+        codes.note(access, "codes", each);
+        bias.note(access, "bias", each);
+        adapter.note(access, "adapter", each);
+    }
+}
+
+impl Operand for Codes<'_> {
+    fn note(&self, access: Access, name: &'static str, each: &mut Each<'_>) {
+        match self {
+            Codes::Nf4(nf4) => nf4.note(access, name, each),
+            Codes::Blocks(parts) => parts.note(access, name, each),
+        }
+    }
+}
+
+impl Operand for Matrix<'_> {
+    fn note(&self, access: Access, name: &'static str, each: &mut Each<'_>) {
+        let Matrix { buf, n: _, k: _, layout: _ } = self;
+        each(*buf, access, name);
+    }
+}
+
+macro_rules! operands_without_buffers {
+    ($($ty:ty),*) => {
+        $(impl Operand for $ty {
+            fn note(&self, _: Access, _: &'static str, _: &mut Each<'_>) {}
+        })*
+    };
+}
+
+operands_without_buffers!(
+    f32,
+    bool,
+    usize,
+    Scores,
+    Logits,
+    Activation,
+    Gate,
+    AdamW,
+    MatrixLayout,
+    &[Owned],
+    Routing,
+    RowsOf,
+    Heads,
+    DeltaHeads,
+    Sampling,
+    QkNorms,
+    Encoding
+);
