@@ -3,7 +3,8 @@
 //! the verifiers under hostile text: `cargo xtask fuzz`; of two binaries against each other:
 //! `cargo xtask same-bits`; of every key of the run file for an effect: `cargo xtask keys`. `cargo xtask index` writes the list of error pages and of what imports leave out, `cargo xtask pages` the numbers and
 //! pictures of the docs, `cargo xtask book` builds them.
-//! `cargo xtask dist` packs a release. `cargo xtask cycles` and `rooms` print what two of tidy's checks measure.
+//! `cargo xtask dist` packs a release. `cargo xtask cycles` and `rooms` print what two of tidy's checks measure, `touched` how many product files
+//! commits touched.
 
 mod book;
 mod cards;
@@ -22,6 +23,7 @@ mod soak;
 mod soak_command;
 mod source;
 mod tidy;
+mod touched;
 mod tree;
 mod truth;
 mod truth_command;
@@ -40,6 +42,16 @@ fn main() -> ExitCode {
         ["cycles"] => print(|tree| cycles::report(tree, None)),
         ["cycles", name] => print(|tree| cycles::report(tree, Some(name))),
         ["rooms"] => print(rooms::report),
+        ["touched", ..] => match touched::report(&arguments[1..], repository_root()) {
+            Ok(text) => {
+                print!("{text}");
+                ExitCode::SUCCESS
+            }
+            Err(err) => {
+                eprintln!("touched: {err}");
+                ExitCode::from(2)
+            }
+        },
         ["index"] => with_tree("index", |tree| {
             book::index::write(tree, repository_root()).map(|()| cargo(&LOSSES, &[]))
         }),
@@ -115,7 +127,7 @@ const PAGES_RELEASE: [&str; 10] = [
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: cargo xtask tidy | cycles [CRATE] | rooms | index | pages [--release] | book | kernels --check | truth [--runs N] [--seed S] | truth --device cuda [--binary PATH] [--only WORDS] [--out DIR]"
+        "usage: cargo xtask tidy | cycles [CRATE] | rooms | touched [COMMITS] | index | pages [--release] | book | kernels --check | truth [--runs N] [--seed S] | truth --device cuda [--binary PATH] [--only WORDS] [--out DIR]"
     );
     eprintln!(
         "       cargo xtask fuzz [--seconds N] [--seed S] [--seeds COUNT] [--jobs N] [--from N] [--target NAME] [--show] [--out FILE]"

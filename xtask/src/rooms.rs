@@ -10,6 +10,9 @@ use crate::tree::Tree;
 /// Product lines of all crates.
 const PRODUCT_LINES_MAX: usize = 162_000;
 
+/// What names of product files end in.
+const SUFFIXES: [&str; 3] = [".rs", ".cu", ".cuh"];
+
 /// Share of the product that one crate may have, in percent.
 const CRATE_PERCENT_MAX: usize = 16;
 
@@ -66,20 +69,22 @@ pub fn report(tree: &Tree) -> String {
 
 fn rooms(tree: &Tree) -> BTreeMap<&str, Room> {
     let mut rooms: BTreeMap<&str, Room> = BTreeMap::new();
-    for (path, text) in [".rs", ".cu", ".cuh"].into_iter().flat_map(|suffix| tree.texts(suffix)) {
-        let Some((name, file)) = path.strip_prefix("crates/").and_then(|rest| rest.split_once("/src/"))
-        else {
-            continue;
-        };
-        if file.split('/').any(|part| matches!(part, "tests" | "tests.rs")) || file.ends_with("_tests.rs") {
-            continue;
-        }
+    for (path, text) in SUFFIXES.into_iter().flat_map(|suffix| tree.texts(suffix)) {
+        let Some((name, file)) = room_of(path) else { continue };
         let (lines, room) = (product_lines(text), rooms.entry(name).or_default());
         room.lines += lines;
         room.files += 1;
         room.longest = room.longest.clone().max((lines, file.to_string()));
     }
     rooms
+}
+
+/// Returns the crate of a product file, and its path there; `None` of any other file.
+pub fn room_of(path: &str) -> Option<(&str, &str)> {
+    let (name, file) = path.strip_prefix("crates/")?.split_once("/src/")?;
+    let is_test =
+        file.split('/').any(|part| matches!(part, "tests" | "tests.rs")) || file.ends_with("_tests.rs");
+    (!is_test && SUFFIXES.iter().any(|suffix| path.ends_with(suffix))).then_some((name, file))
 }
 
 /// Returns the number of lines without the items that `#[cfg(test)]` marks. Relies on rustfmt's indentation.
