@@ -133,10 +133,12 @@ mod tests {
         let row = |name: &str| table[name].iter().map(String::as_str).collect::<Vec<_>>().join(" ");
         assert_eq!(row("env"), "base");
         assert_eq!(row("collect"), "base env files memory worker");
+        assert_eq!(row("arch"), "base");
         // The command line knows no model and no formula.
         assert!(["algo", "model", "train", "rollout"].iter().all(|name| !table["plimsoll"].contains(*name)));
         // A device is a crate that nothing but the planner's list of devices has to know.
-        assert_eq!((row("cpu"), row("cuda")), ("base device memory".into(), "base device memory".into()));
+        let of_device = "arch base device memory".to_string();
+        assert_eq!((row("cpu"), row("cuda")), (of_device.clone(), of_device));
     }
 
     #[test]
@@ -180,7 +182,7 @@ mod tests {
                 break;
             }
         }
-        let expect = ["base", "collect", "env", "files", "memory", "worker"].map(str::to_string);
+        let expect = ["arch", "base", "collect", "env", "files", "memory", "worker"].map(str::to_string);
         assert_eq!(reached, BTreeSet::from(expect));
     }
 
