@@ -54,9 +54,11 @@ impl Hosts {
         Share { rank: 0, ranks: self.ranks.clamp(1, OWNERS_MAX) }
     }
 
-    /// Returns the ranks of each host, if those of several sum `fold` micro-batches on their own.
+    /// Returns the ranks of each host, if those of several sum `fold` micro-batches on their own. Where one host has as many ranks as own
+    /// something, there is no owner on another one to sum for.
     pub(crate) fn folds(&self, fold: usize) -> Option<usize> {
-        let folds = fold > 1 && self.count > 1 && self.are_even && self.near.is_multiple_of(fold);
+        let has_far_owners = self.count > 1 && self.near < self.share().ranks;
+        let folds = fold > 1 && has_far_owners && self.are_even && self.near.is_multiple_of(fold);
         folds.then_some(self.near)
     }
 
@@ -100,6 +102,10 @@ mod tests {
         assert_eq!((of(1, 4).barriers_s(9.0), of(2, 2).barriers_s(10.0)), (0.0, 1e-3));
         assert_eq!((of(1, 4).socket_bytes(), of(2, 2).socket_bytes()), (Bytes(0), Bytes::mib(64)));
         assert_eq!(of(128, 8).share().ranks, 64);
+        assert_eq!((of(2, 8).folds(8), of(2, 8).folds(4), of(128, 8).folds(8)), (Some(8), Some(8), Some(8)));
+        assert_eq!((of(2, 6).folds(4), of(1, 8).folds(8), of(2, 8).folds(1)), (None, None, None));
+        assert_eq!((of(2, 64).folds(8), of(2, 128).folds(8)), (None, None));
+        assert_eq!(Hosts { are_even: false, ..of(2, 8) }.folds(8), None);
         for text in ["0", "fast"] {
             assert!(Hosts::even(2, 1, Some(text)).is_err(), "{text}");
         }
