@@ -95,11 +95,6 @@ impl LoraTargets {
         self.iter().map(LoraTarget::name).collect()
     }
 
-    /// Returns the names of those that are not in attention.
-    pub fn of_ffn(self) -> Vec<&'static str> {
-        self.iter().filter(|&target| !LoraTargets::ATTENTION.contains(target)).map(LoraTarget::name).collect()
-    }
-
     /// Returns the value of `lora.targets` in a run file.
     pub fn in_toml(self) -> String {
         match self == LoraTargets::ALL {
@@ -199,8 +194,7 @@ mod tests {
         let built = |preset| LoraTargets::built_for(&ModelSpec::preset(preset).unwrap());
         assert_eq!(built("qwen3-0.6b"), LoraTargets::ALL);
         assert_eq!(built("qwen3-30b-a3b"), LoraTargets::ALL);
-        assert_eq!(LoraTargets::ALL.of_ffn(), ["gate_proj", "up_proj", "down_proj"]);
-        assert_eq!((LoraTargets::ATTENTION.count(), LoraTargets::ATTENTION.of_ffn().len()), (4, 0));
+        assert_eq!(LoraTargets::ATTENTION.names(), ["q_proj", "k_proj", "v_proj", "o_proj"]);
         assert_eq!(LoraTarget::of_name("down_proj"), Some(LoraTarget::Down));
         assert_eq!(LoraTarget::of_name("lm_head"), None);
         for target in LoraTarget::ALL {
