@@ -455,11 +455,12 @@ mod tests {
         assert_eq!(Stat::of(pid).fate, None);
         child.kill().expect("it is ours");
         let until = Instant::now() + Duration::from_secs(30);
-        // It is not waited for, so it stays, with the code.
-        while Stat::of(pid).fate != killed && Instant::now() < until {
+        // It is not waited for, so it stays, with the code, which stands there before it is a zombie.
+        let ended = Stat { state: 'Z', fate: killed };
+        while Stat::of(pid) != ended && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(Stat::of(pid), Stat { state: 'Z', fate: killed });
+        assert_eq!(Stat::of(pid), ended);
         child.wait().expect("it is ours");
     }
 
