@@ -26,11 +26,6 @@ pub struct ExpertsSpec {
 }
 
 impl ExpertsSpec {
-    /// Rows of the widest operand of its layers that a row of a pass has: k times the gate and up of an expert.
-    pub fn gate_up_width(&self) -> u32 {
-        2 * self.product_width()
-    }
-
     /// k times what an expert's down reads.
     pub fn product_width(&self) -> u32 {
         self.chosen * self.ffn

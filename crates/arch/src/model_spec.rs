@@ -203,10 +203,9 @@ impl ModelSpec {
         a
     }
 
-    /// Elements of gate and up of a row, in the layer that has most of them.
-    pub fn gate_up_width(&self) -> u32 {
-        let dense = if self.expert_layers() < self.layers { 2 * self.ffn } else { 0 };
-        self.experts.map_or(dense, |experts| dense.max(experts.gate_up_width()))
+    /// Returns what the downs of a layer read of a row.
+    pub fn product_width(&self, layer: u32) -> u32 {
+        self.experts_of(layer).map_or(self.ffn, |experts| experts.product_width())
     }
 
     /// The spec of a preset in `PRESETS`.
@@ -452,7 +451,7 @@ mod tests {
             (mixed.expert_layers(), mixed.experts_of(0), mixed.experts_of(1)),
             (24, None, mixed.experts)
         );
-        assert_eq!((mixed.gate_up_width(), spec.gate_up_width()), (12_288, 12_288));
+        assert_eq!([mixed.product_width(0), mixed.product_width(1)], [6144; 2]);
         let lost = 24 * (128 * 2048 + 3 * 2048 * (128 * 768 - 6144));
         assert_eq!(mixed.parameters(), spec.parameters() - lost);
     }

@@ -1,62 +1,47 @@
 //! What a forward and backward pass keeps, as regions of the plan, and the handles to them.
 //!
 //! One description serves all phases: rollout and score keep one layer's intermediates and overwrite them;
-//! the update keeps what the backward pass reads, by recompute level.
+//! the update keeps what the backward pass reads, by recompute level. Regions that a part of a layer has alone are added by that part.
 //!
-//! Legend: L layers, M rows, R head rows, S segments, B blocks, h hidden, a d query width, k d key width, f feed-forward.
+//! Legend: L layers, M rows, R head rows, S segments, h hidden.
 
 pub(crate) mod bufs;
-mod mode;
-mod slots;
+pub(crate) mod mode;
+pub(crate) mod shape;
 
 use crate::adapters::AdaptBufs;
-use crate::delta::{self, DeltaRegions, Keeps};
-use crate::experts::{self, ExpertRegions};
-use crate::gates::{self, GateRegions};
 use crate::kept::{self, Kept};
-use bufs::{Backward, HeadBufs, LayerBufs, WindowBufs};
+use crate::parts::attention::regions::{self as attention, AttentionRegions};
+use crate::parts::delta::regions::{self as delta, DeltaRegions};
+use crate::parts::experts::regions::{self as experts, ExpertRegions};
+use bufs::{Backward, FfnBufs, HeadBufs, LayerBufs, MixerBufs};
 pub use mode::{Mode, Recompute};
-use plimsoll_arch::{LayerSet, ModelSpec, products};
-use plimsoll_base::{DType, PhaseSet, Result};
-use plimsoll_device::{
-    Batch, DeviceKind, HEAD_TILE, HeadOut, INPUT_SLOTS, KV_BLOCK, Kv, SEGMENT_FIELDS, sizes,
-};
-use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
-pub(crate) use slots::adapter_slots;
-use slots::{
-    adapter_slot, attends, ffn_out_slots, gate_up_before, gate_up_slots, keeps_first, leaving, mixed_before,
-    mixer_slots, slots,
-};
+use plimsoll_arch::{Ffn, Mixer, ModelSpec, products};
+use plimsoll_base::{DType, Result};
+use plimsoll_device::{Batch, DeviceKind, HEAD_TILE, HeadOut, INPUT_SLOTS, SEGMENT_FIELDS, sizes};
+use plimsoll_memory::{Buf, InPhase, Layout, Turn};
+use shape::{Life, PassShape, Regions, Rows};
+pub use shape::{PassLimits, Target};
 
-/// The most of everything that one pass may hold; enforced where batches are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PassLimits {
-    /// M: rows.
-    pub rows: usize,
-    /// R: rows that go through the head.
-    pub head_rows: usize,
-    /// S: segments.
-    pub segments: usize,
-    /// Entries of all block tables.
-    pub table_entries: usize,
-    /// B: blocks of keys and values of one layer.
-    pub blocks: usize,
-    /// Block copies.
-    pub copies: usize,
-    /// Blocks of keys and values of one layer with a window, where these layers have a cache of their own; else 0.
-    pub window_blocks: usize,
-    /// P: places of states of linear attention, of one layer; 0 where no model has any.
-    pub places: usize,
+/// Norms, and what attention adds where a norm comes after it.
+const CHEAP: Rows = Rows { life: Life::Cheap, width: |of, _| of.spec.hidden };
+/// What a feed-forward part adds where a norm comes after it.
+const FFN_OUT: Rows = Rows { life: Life::Always, ..CHEAP };
+/// What a mixer's last product reads.
+const MIXED: Rows = Rows { life: Life::Kept, width: |of, layer| of.spec.mixed_width(layer) };
+const GATE_UP: Rows = Rows { life: Life::Kept, width: |of, layer| 2 * of.spec.product_width(layer) };
+
+/// Returns what first products give: kept if the backward pass reads it, as norms of heads, gates and linear attention do.
+fn first(spec: &ModelSpec) -> Rows {
+    let is_read = spec.qk_norms.is_some() || spec.attention.gated || spec.has_states();
+    let life = if is_read { Life::Kept } else { Life::Layer };
+    Rows { life, width: |of, layer| of.spec.first_width(layer) }
 }
 
-/// The device that a layout is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
-    pub kind: DeviceKind,
-    /// Pool of its arena.
-    pub pool: Pool,
-    /// Threads of a CPU.
-    pub threads: usize,
+/// Returns what down products read. Where there are experts it is made again in any case.
+fn product(spec: &ModelSpec) -> Rows {
+    let life = if spec.has_experts() { Life::Layer } else { Life::Cheap };
+    Rows { life, width: |of, layer| of.spec.product_width(layer) }
 }
 
 /// The regions of a pass. Names begin with `Mode::prefix`.
@@ -69,137 +54,73 @@ pub fn layout(
     mode: Mode,
     limits: PassLimits,
 ) -> Result<Layout> {
-    let (phase, prefix) = (mode.phase(), mode.prefix());
-    let mut regions = Layout::new();
-    let mut add_in = |turn: Turn, name: &str, shape: &[usize], dtype: DType| {
-        let shape: Vec<u64> = shape.iter().map(|&n| n as u64).collect();
-        let (name, phases) = (format!("{prefix}.{name}"), PhaseSet::of(&[phase]));
-        regions.arena_in_turn(&name, "model", target.pool, phases, turn, &shape, dtype)
-    };
-    let (m, r, s) = (limits.rows, limits.head_rows, slots(spec, mode));
-    let whole_kv = s.kv - windowed(spec, &limits).len() as usize;
-    let mut add = |name: &str, shape: &[usize], dtype: DType| add_in(Turn::Whole, name, shape, dtype);
-    let (h, d, gate_up) = (spec.hidden as usize, spec.head_dim as usize, gate_up_slots(spec, s.kept));
-    let (q, [qkv, attn]) = (spec.q_width() as usize, mixer_slots(spec, (s.qkv, s.kept)));
+    let mut to = Regions::new(PassShape { spec, mode, limits }, weights, target);
+    let (m, r, h) = (limits.rows, limits.head_rows, spec.hidden as usize);
     for (name, n) in
         [("ids", m), ("positions", m), ("slots", m), ("tables", limits.table_entries), ("head_rows", r)]
     {
-        add(name, &[n], DType::U32)?;
+        to.add(Life::Pass, name, &[n], DType::U32)?;
     }
-    add("segments", &[limits.segments, SEGMENT_FIELDS], DType::U32)?;
+    to.add(Life::Pass, "segments", &[limits.segments, SEGMENT_FIELDS], DType::U32)?;
     if limits.copies > 0 {
-        add("copies", &[limits.copies, 3], DType::U32)?;
+        to.add(Life::Pass, "copies", &[limits.copies, 3], DType::U32)?;
     }
-    if limits.window_blocks > 0 {
-        add_window(spec, weights, mode, limits, &mut add)?;
+    attention::add_windows(&mut to)?;
+    to.add(Life::Pass, "resid", &[inputs(spec, mode), m, h], DType::F32)?;
+    match mode.recompute() {
+        Some(_) => {
+            to.rows("norm_attn", CHEAP, weights)?;
+            to.rows("norm_ffn", CHEAP, weights)?;
+            attention::add_sums(&mut to)?;
+        }
+        None => to.rows("norm", CHEAP, weights)?,
     }
-    add("resid", &[s.resid, m, h], DType::F32)?;
-    let branches = usize::from(spec.architecture().norms.after.is_some());
-    let kept: &[(&str, usize, &[usize], DType)] = &[
-        ("attn_out", branches * s.cheap, &[m, h], DType::F32),
-        ("ffn_out", branches * ffn_out_slots(spec, mode), &[m, h], DType::F32),
-        ("mid", s.mid, &[m, h], DType::F32),
-        ("qkv", qkv.0, &[m, qkv.1], weights),
-        ("q", s.attends, &[m, q], weights),
-        ("keys", whole_kv, &[limits.blocks, spec.kv_heads as usize, d, KV_BLOCK], weights),
-        ("values", whole_kv, &[limits.blocks, spec.kv_heads as usize, KV_BLOCK, d], weights),
-        ("attn", attn.0, &[m, attn.1], weights),
-        ("gate_up", gate_up.0, &[m, gate_up.1], weights),
-        ("product", s.product, &[m, spec.gate_up_width() as usize / 2], weights),
-    ];
-    let norms: &[(&str, usize, &[usize], DType)] = match mode.recompute() {
-        Some(_) => &[
-            ("norm_attn", s.cheap, &[m, h], weights),
-            ("norm_ffn", s.cheap, &[m, h], weights),
-            ("lse", s.attends, &[m, spec.heads as usize], DType::F32),
-        ],
-        None => &[("norm", 1, &[m, h], weights)],
-    };
-    for (name, slots, shape, dtype) in norms.iter().chain(kept).filter(|t| t.1 > 0) {
-        add_in(turn_of(spec, mode, name), name, &[&[*slots], *shape].concat(), *dtype)?;
+    if spec.architecture().norms.after.is_some() {
+        to.rows("attn_out", CHEAP, DType::F32)?;
+        to.rows("ffn_out", FFN_OUT, DType::F32)?;
     }
-    add_of_family(spec, weights, mode, limits, &mut add_in)?;
-    add_head(spec, weights, target, mode, r, &mut add_in)?;
     if mode.recompute().is_some() {
-        add_backward(spec, weights, target.kind, mode, limits, &mut add_in)?;
+        to.rows("mid", CHEAP, DType::F32)?;
+    }
+    to.rows("qkv", first(spec), weights)?;
+    attention::add_regions(&mut to)?;
+    to.rows("attn", MIXED, weights)?;
+    to.rows("gate_up", GATE_UP, weights)?;
+    to.rows("product", product(spec), weights)?;
+    experts::add_regions(&mut to)?;
+    attention::add_gates(&mut to)?;
+    delta::add_regions(&mut to)?;
+    add_head(&mut to)?;
+    if mode.recompute().is_some() {
+        add_backward(&mut to)?;
     }
     let leaving = leaving(spec, mode);
     if leaving > 0 {
         let shape = [leaving, m, h].map(|n| n as u64);
-        regions.offloaded(&kept::region(&prefix), "model", &shape, DType::F32)?;
+        to.layout.offloaded(&kept::region(&mode.prefix()), "model", &shape, DType::F32)?;
     }
-    Ok(regions)
+    Ok(to.layout)
 }
 
-/// Regions that some families have: of experts, of gates of heads, of linear attention.
-fn add_of_family(
-    spec: &ModelSpec,
-    weights: DType,
-    mode: Mode,
-    limits: PassLimits,
-    add: &mut impl FnMut(Turn, &str, &[usize], DType) -> Result<()>,
-) -> Result<()> {
-    let (m, has_gradients) = (limits.rows, mode.recompute().is_some());
-    let routes = (slots(spec, mode).routes, turn_of(spec, mode, "routes"));
-    experts::add_regions(spec, weights, m, routes, has_gradients, add)?;
-    gates::add_regions(spec, weights, m, has_gradients, add)?;
-    let keeps = match mode {
-        Mode::Rollout { .. } => Keeps::States,
-        _ if has_gradients => Keeps::Gradients,
-        _ => Keeps::Nothing,
-    };
-    delta::add_regions(spec, weights, (m, limits.segments, limits.places), keeps, add)
-}
-
-/// Layers whose cache holds their windows alone.
-fn windowed(spec: &ModelSpec, limits: &PassLimits) -> LayerSet {
-    let window = spec.attention.window.filter(|_| limits.window_blocks > 0);
-    window.map_or(LayerSet::default(), |window| window.layers)
-}
-
-/// Regions of the layers whose cache holds their windows alone.
-fn add_window(
-    spec: &ModelSpec,
-    weights: DType,
-    mode: Mode,
-    limits: PassLimits,
-    add: &mut impl FnMut(&str, &[usize], DType) -> Result<()>,
-) -> Result<()> {
-    assert!(matches!(mode, Mode::Rollout { .. }), "other passes see whole sequences");
-    let (layers, d) = (windowed(spec, &limits).len() as usize, spec.head_dim as usize);
-    let (blocks, heads) = (limits.window_blocks, spec.kv_heads as usize);
-    add("window.slots", &[limits.rows], DType::U32)?;
-    add("window.tables", &[limits.table_entries], DType::U32)?;
-    if limits.copies > 0 {
-        add("window.copies", &[limits.copies, 3], DType::U32)?;
-    }
-    add("window.keys", &[layers, blocks, heads, d, KV_BLOCK], weights)?;
-    add("window.values", &[layers, blocks, heads, KV_BLOCK, d], weights)
-}
-
-/// When a layer's tensor is in use: what the backward pass computes again, or never reads, is free while the head runs.
-fn turn_of(spec: &ModelSpec, mode: Mode, name: &str) -> Turn {
-    match (mode.recompute(), name) {
-        (None, _) | (_, "ffn_out") => Turn::Whole,
-        (Some(Recompute::Layer | Recompute::Offload), _) => Turn::Layers,
-        (Some(_), "product") if spec.experts.is_some() => Turn::Layers,
-        (Some(Recompute::Cheap), "attn_out" | "mid" | "norm_attn" | "norm_ffn" | "product") => Turn::Layers,
-        (Some(_), "qkv") if !keeps_first(spec) => Turn::Layers,
-        (Some(_), _) => Turn::Whole,
+/// Returns how many inputs of layers a pass holds, the last layer's output among them.
+fn inputs(spec: &ModelSpec, mode: Mode) -> usize {
+    match mode.recompute() {
+        None => 1,
+        Some(_) if leaving(spec, mode) > 0 => INPUT_SLOTS,
+        Some(_) => spec.layers as usize + 1,
     }
 }
 
-/// Regions of the head for `r` rows.
-fn add_head(
-    spec: &ModelSpec,
-    weights: DType,
-    target: Target,
-    mode: Mode,
-    r: usize,
-    add_in: &mut impl FnMut(Turn, &str, &[usize], DType) -> Result<()>,
-) -> Result<()> {
-    let h = spec.hidden as usize;
-    let mut add = |name: &str, shape: &[usize], dtype: DType| add_in(Turn::Whole, name, shape, dtype);
+/// Returns how many inputs of layers wait in the host's memory.
+fn leaving(spec: &ModelSpec, mode: Mode) -> usize {
+    if mode.recompute() == Some(Recompute::Offload) { kept::leaving(spec.layers) } else { 0 }
+}
+
+/// Adds the regions of the head.
+fn add_head(to: &mut Regions<'_>) -> Result<()> {
+    let (PassShape { spec, mode, limits }, weights, target) = (to.of, to.weights, to.target);
+    let (r, h) = (limits.head_rows, spec.hidden as usize);
+    let mut add = |name: &str, shape: &[usize], dtype: DType| to.add(Life::Pass, name, shape, dtype);
     add("head.input", &[r, h], DType::F32)?;
     add("head.norm", &[r, h], weights)?;
     if mode.has_values() {
@@ -217,36 +138,25 @@ fn add_head(
     let truncates = matches!(mode, Mode::Rollout { truncates: true });
     let tile = sizes::head_tile(target.kind, target.threads, r, spec.vocab as usize, truncates);
     let turn = if mode.recompute().is_some() { Turn::Head } else { Turn::Whole };
-    add_in(turn, "head.tile", &[tile as usize], DType::F32)
+    to.add_in(turn, "head.tile", &[tile as usize], DType::F32)
 }
 
-fn add_backward(
-    spec: &ModelSpec,
-    weights: DType,
-    kind: DeviceKind,
-    mode: Mode,
-    limits: PassLimits,
-    add: &mut impl FnMut(Turn, &str, &[usize], DType) -> Result<()>,
-) -> Result<()> {
-    let (m, r) = (limits.rows, limits.head_rows);
-    let h = spec.hidden as usize;
-    let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
+/// Adds the regions of the backward pass.
+fn add_backward(to: &mut Regions<'_>) -> Result<()> {
+    let (PassShape { spec, mode, limits }, weights, kind) = (to.of, to.weights, to.target.kind);
+    let (m, r, h) = (limits.rows, limits.head_rows, spec.hidden as usize);
     let (first, mixed) = spec.widest();
-    add(Turn::Whole, "d_resid", &[m, h], DType::F32)?;
-    for (name, width, dtype) in [
-        ("d_norm", h, weights),
-        ("d_out", h, weights),
-        ("d_attn", mixed as usize, weights),
-        ("d_q", q, DType::F32),
-        ("d_kv", 2 * kv, DType::F32),
-        ("d_qkv", first as usize, weights),
-        ("rstd", 1, DType::F32),
-    ]
-    .into_iter()
-    .chain(spec.architecture().norms.after.map(|_| ("d_branch", h, DType::F32)))
-    {
-        add(Turn::Layers, name, &[m, width], dtype)?;
+    to.add(Life::Pass, "d_resid", &[m, h], DType::F32)?;
+    for (name, width) in [("d_norm", h), ("d_out", h), ("d_attn", mixed as usize)] {
+        to.add(Life::Layer, name, &[m, width], weights)?;
     }
+    attention::add_gradients(to)?;
+    to.add(Life::Layer, "d_qkv", &[m, first as usize], weights)?;
+    to.add(Life::Layer, "rstd", &[m, 1], DType::F32)?;
+    if spec.architecture().norms.after.is_some() {
+        to.add(Life::Layer, "d_branch", &[m, h], DType::F32)?;
+    }
+    let mut add = |turn, name: &str, shape: &[usize], dtype| to.add_in(turn, name, shape, dtype);
     if mode.has_values() {
         add(Turn::Whole, "head.d_values", &[r], DType::F32)?;
         add(Turn::Head, "head.d_out", &[r], weights)?;
@@ -260,25 +170,20 @@ fn add_backward(
     add(Turn::Head, "head.d_input", &[r, h], DType::F32)?;
     add(Turn::Head, "head.rstd", &[r], DType::F32)?;
     let outputs = if mode.has_values() { 1 } else { HEAD_TILE.min(spec.vocab as usize) };
-    match largest_pack(spec, weights, kind, limits, outputs) {
+    match largest_pack(&to.of, weights, kind, outputs) {
         0 => Ok(()),
-        pack => add(Turn::Whole, "pack", &[pack as usize], weights),
+        pack => to.add(Life::Pass, "pack", &[pack as usize], weights),
     }
 }
 
 /// Elements of the packing buffer: the largest that any weight gradient of a pass asks for. `outputs`: columns that the
 /// head's gradient takes at a time.
-fn largest_pack(
-    spec: &ModelSpec,
-    weights: DType,
-    kind: DeviceKind,
-    limits: PassLimits,
-    outputs: usize,
-) -> u64 {
+fn largest_pack(of: &PassShape<'_>, weights: DType, kind: DeviceKind, outputs: usize) -> u64 {
+    let PassShape { spec, limits, .. } = *of;
     // Of experts one at a time, which no row goes to twice.
-    let of = |layer| products(spec, layer).into_iter().map(|product| (limits.rows, product.n, product.k));
+    let each = |layer| products(spec, layer).into_iter().map(|product| (limits.rows, product.n, product.k));
     (0..spec.layers)
-        .flat_map(of)
+        .flat_map(each)
         .chain([(limits.head_rows, outputs as u32, spec.hidden)])
         .map(|(m, n, k)| sizes::pack(kind, m as u64, n.into(), k.into(), weights))
         .max()
@@ -305,18 +210,13 @@ pub struct Activations<'p> {
     ffn_out: Option<Buf<'p>>,
     norm_attn: Buf<'p>,
     norm_ffn: Buf<'p>,
-    lse: Option<Buf<'p>>,
     qkv: Buf<'p>,
-    q: Buf<'p>,
-    /// None where every layer has a window and a cache of its own.
-    kv: Option<(Buf<'p>, Buf<'p>)>,
-    pub(crate) window: Option<WindowBufs<'p>>,
     attn: Buf<'p>,
     gate_up: Buf<'p>,
     product: Buf<'p>,
-    pub(crate) experts: Option<ExpertRegions<'p>>,
-    gates: Option<GateRegions<'p>>,
+    pub(crate) attention: Option<AttentionRegions<'p>>,
     pub(crate) delta: Option<DeltaRegions<'p>>,
+    pub(crate) experts: Option<ExpertRegions<'p>>,
     pub(crate) head_input: Buf<'p>,
     pub(crate) head_norm: Buf<'p>,
     pub(crate) head: HeadBufs<'p>,
@@ -359,17 +259,13 @@ impl<'p> Activations<'p> {
             ffn_out: get("ffn_out"),
             norm_attn: norm.unwrap_or_else(|| buf("norm_attn")),
             norm_ffn: norm.unwrap_or_else(|| buf("norm_ffn")),
-            lse: get("lse"),
             qkv: buf("qkv"),
-            q: buf("q"),
-            kv: get("keys").map(|keys| (keys, buf("values"))),
-            window: get("window.keys").map(|keys| WindowBufs::bind(keys, &get, &buf)),
             attn: buf("attn"),
             gate_up: buf("gate_up"),
             product: buf("product"),
-            experts: ExpertRegions::bind(&get),
-            gates: GateRegions::bind(&get),
+            attention: AttentionRegions::bind(&get),
             delta: DeltaRegions::bind(&get),
+            experts: ExpertRegions::bind(&get),
             head_input: buf("head.input"),
             head_norm: buf("head.norm"),
             head: get("head.values").map_or_else(vocabulary, HeadBufs::Values),
@@ -380,101 +276,65 @@ impl<'p> Activations<'p> {
         }
     }
 
-    /// The inputs of layers for `m` rows, where they wait in the host's memory.
+    /// Returns the inputs of layers for `m` rows, where they wait in the host's memory.
     pub(crate) fn kept(&self, m: usize) -> Option<Kept<'p>> {
         let width = self.resid.len() / INPUT_SLOTS / self.limits.rows;
         let each = (self.limits.rows * width, m * width);
         self.kept.map(|host| Kept { slots: self.resid, host, each })
     }
 
-    /// The first `m` rows of layer `layer`'s buffers.
-    pub(crate) fn layer(&self, spec: &ModelSpec, layer: usize, m: usize) -> LayerBufs<'p> {
-        let (s, all) = (slots(spec, self.mode), self.limits.rows);
-        let h = spec.hidden as usize;
-        let (q, index) = (spec.q_width() as usize, layer as u32);
-        let (first, mixed) = (spec.first_width(index) as usize, spec.mixed_width(index) as usize);
-        let attends = attends(spec, layer);
-        // Slot `layer` where every layer has its own, else slot 0.
-        let rows = |buf: Buf<'p>, slots: usize, layer: usize, width: usize| {
-            buf.slice(if slots > 1 { layer * all * width } else { 0 }, m * width)
-        };
-        let rows_after = |buf: Buf<'p>, slots: usize, before: usize, width: usize| {
-            buf.slice(if slots > 1 { all * before } else { 0 }, m * width)
-        };
-        let [first_before, mixed_before] = mixed_before(spec, index);
-        let attn = rows_after(self.attn, s.kept, mixed_before, mixed);
-        let gates = self.gates.filter(|_| spec.delta_of(index).is_none()).map(|gates| gates.rows(spec, m));
-        let of = spec.experts_of(layer as u32);
-        let gate_up = of.map_or(2 * spec.ffn, |experts| experts.gate_up_width()) as usize;
-        let routes = of.map(|experts| {
-            let index = experts.layers.before(layer as u32) as usize;
-            (experts, (index, if s.routes > 1 { index } else { 0 }))
-        });
-        let input = |layer: usize| rows(self.resid, s.resid, layer % s.resid, h);
-        let resid = input(layer);
-        let (mid, next) = match self.mid {
-            Some(mid) => (rows(mid, s.mid, layer, h), input(layer + 1)),
-            None => (resid, resid),
+    /// Returns the first `m` rows of a layer's buffers.
+    pub(crate) fn layer(&self, spec: &ModelSpec, layer: u32, m: usize) -> LayerBufs<'p> {
+        let of = &PassShape { spec, mode: self.mode, limits: self.limits };
+        let rows = |rows: Rows, buf: Buf<'p>| rows.layer(of, buf, layer, m);
+        let resid = self.input(spec, layer, m);
+        let next = if self.mid.is_some() { self.input(spec, layer + 1, m) } else { resid };
+        let (attn, parts) = (rows(MIXED, self.attn), spec.layer(layer));
+        let mixer = match parts.mixer {
+            Mixer::Attention => {
+                let regions = self.attention.expect("regions of attention");
+                MixerBufs::Attention(regions.layer(of, layer, m))
+            }
+            Mixer::Delta(delta) => {
+                let regions = self.delta.expect("regions of linear attention");
+                MixerBufs::Delta(regions.layer(spec, delta, layer, m))
+            }
         };
         LayerBufs {
             resid,
-            mid,
+            mid: self.mid.map_or(resid, |mid| rows(CHEAP, mid)),
             next,
-            attn_out: self.attn_out.map(|buf| rows(buf, s.cheap, layer, h)),
-            ffn_out: self.ffn_out.map(|buf| rows(buf, ffn_out_slots(spec, self.mode), layer, h)),
-            norm_attn: rows(self.norm_attn, s.cheap, layer, h),
-            norm_ffn: rows(self.norm_ffn, s.cheap, layer, h),
-            lse: self.lse.map(|lse| rows(lse, s.attends, attends, spec.heads as usize)),
-            qkv: rows_after(self.qkv, s.qkv, first_before, first),
-            q: rows(self.q, s.attends, attends, q),
-            kv: self.kv(spec, layer),
+            attn_out: self.attn_out.map(|buf| rows(CHEAP, buf)),
+            ffn_out: self.ffn_out.map(|buf| rows(FFN_OUT, buf)),
+            norm_attn: rows(CHEAP, self.norm_attn),
+            norm_ffn: rows(CHEAP, self.norm_ffn),
+            qkv: rows(first(spec), self.qkv),
             attn,
-            mixed: gates.map_or(attn, |gates| gates.out),
-            gates,
-            delta: self.delta.and_then(|delta| delta.layer(spec, index, m)),
-            gate_up: rows_after(self.gate_up, s.kept, gate_up_before(spec, index), gate_up),
-            product: rows(self.product, s.product, layer, gate_up / 2),
-            experts: self
-                .experts
-                .zip(routes)
-                .map(|(regions, (experts, slot))| regions.layer(spec, experts, slot, (all, m))),
-            u: self.adapt.layer(
-                |site| Some((adapter_slots(spec, self.mode, site), adapter_slot(spec, site, index)?)),
-                all,
-                m,
-            ),
+            mixed: mixer.gated().unwrap_or(attn),
+            mixer,
+            gate_up: rows(GATE_UP, self.gate_up),
+            product: rows(product(spec), self.product),
+            ffn: match parts.ffn {
+                Ffn::Dense => FfnBufs::Dense,
+                Ffn::Experts(experts) => {
+                    let regions = self.experts.expect("regions of experts");
+                    FfnBufs::Experts(regions.layer(of, experts, layer, m))
+                }
+            },
+            u: self.adapt.layer(of, layer, m),
             u_once: self.adapt.u_once,
         }
     }
 
-    /// Layer `layer`'s keys and values.
-    pub(crate) fn kv(&self, spec: &ModelSpec, layer: usize) -> Kv<'p> {
-        let of = windowed(spec, &self.limits);
-        let (windows_before, index) = (of.before(layer as u32) as usize, layer as u32);
-        let ((keys, values), blocks, slot) = match self.window {
-            Some(window) if of.contains(index) => {
-                ((window.keys, window.values), self.limits.window_blocks, windows_before)
-            }
-            _ => {
-                let attends = attends(spec, layer) - windows_before;
-                let slot = if slots(spec, self.mode).kv > 1 { attends } else { 0 };
-                (self.kv.expect("a cache for a layer without a window"), self.limits.blocks, slot)
-            }
-        };
-        let elements = blocks * KV_BLOCK * spec.kv_width() as usize;
-        Kv {
-            keys: keys.part(slot, elements),
-            values: values.part(slot, elements),
-            kv_heads: spec.kv_heads as usize,
-            head_dim: spec.head_dim as usize,
-        }
+    /// Returns the first `m` rows of the residual stream before a layer, or after the last one.
+    fn input(&self, spec: &ModelSpec, layer: u32, m: usize) -> Buf<'p> {
+        let (width, slot) = (spec.hidden as usize, layer as usize % inputs(spec, self.mode));
+        self.resid.slice(slot * self.limits.rows * width, m * width)
     }
 
-    /// The residual stream after the last layer.
+    /// Returns the residual stream after the last layer.
     pub(crate) fn last_resid(&self, spec: &ModelSpec, m: usize) -> Buf<'p> {
-        let width = spec.hidden as usize;
-        let slot = spec.layers as usize % slots(spec, self.mode).resid;
-        self.resid.slice(slot * self.limits.rows * width, m * width)
+        self.input(spec, spec.layers, m)
     }
 
     /// The index arrays, cut to what is in use.

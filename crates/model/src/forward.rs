@@ -1,14 +1,13 @@
 //! The forward pass, once for training, scoring, prefill and decode.
 
-use crate::activations::bufs::LayerBufs;
-use crate::activations::{Mode, Recompute};
+use crate::activations::bufs::{FfnBufs, MixerBufs};
 use crate::decoder::Decoder;
-use crate::experts::ExpertLayer;
-use crate::mixer;
+use crate::layer::LayerPass;
+use crate::parts::{attention, delta, dense, experts};
 use crate::pass::{Cache, Pass};
 use crate::weights::LayerParams;
-use plimsoll_arch::{ModelSpec, Site};
-use plimsoll_device::{Batch, Device, HeadOut, Norm, Sample, Sampling, Slots};
+use plimsoll_arch::Site;
+use plimsoll_device::{Batch, Device, HeadOut, Sample, Sampling, Slots};
 use plimsoll_memory::Buf;
 
 /// Embedding and all layers. The residual stream after the last layer is left in the activations.
@@ -31,125 +30,38 @@ pub(crate) fn layers_of<'w>(
     }
     let kept = pass.acts.kept(pass.rows);
     for l in 0..spec.layers as usize {
-        let bufs = pass.acts.layer(spec, l, pass.rows);
+        let bufs = pass.acts.layer(spec, l as u32, pass.rows);
         let w = weights(l);
         kept.inspect(|kept| kept.before_forward(dev, l));
-        layer(dev, decoder, (&w, l as u32), pass, &bufs);
+        layer(&LayerPass { dev, decoder, w: &w, index: l as u32, pass, bufs: &bufs });
         kept.inspect(|kept| kept.after_forward(dev, l));
     }
 }
 
-/// One layer: `bufs.resid` in, `bufs.next` out.
-fn layer(
-    dev: &dyn Device,
-    decoder: &Decoder<'_>,
-    (w, l): (&LayerParams<'_>, u32),
-    pass: &Pass<'_>,
-    bufs: &LayerBufs<'_>,
-) {
-    layer_to_gates(dev, decoder, (w, l), pass, bufs);
-    if let Some(experts) = expert_layer(dev, decoder, (w, l), bufs) {
-        return experts.add_product(bufs.mid, bufs.next);
-    }
-    dev.glu(decoder.spec.architecture().gate, bufs.gate_up, decoder.spec.ffn as usize, bufs.product);
-    let norm = w.ffn_post_norm.map(|norm| decoder.norm(norm)).zip(bufs.ffn_out);
-    add_product(dev, w, Site::Down, bufs, (bufs.product, norm), (bufs.mid, bufs.next));
-}
-
-/// to = from + a product of `x` with its bias, or its norm, if there is one; then `out` keeps the product. The bias is added last: a
-/// library adds biases to outputs of their own dtype only.
-fn add_product(
-    dev: &dyn Device,
-    w: &LayerParams<'_>,
-    site: Site,
-    bufs: &LayerBufs<'_>,
-    (x, norm): (Buf<'_>, Option<(Norm<'_>, Buf<'_>)>),
-    (from, to): (Buf<'_>, Buf<'_>),
-) {
-    let bias = |out| w.bias(site).into_iter().for_each(|bias| dev.add_bias(out, bias));
-    let Some((norm, out)) = norm else {
-        linear(dev, w, site, bufs, (x, None, Some(from)), to);
-        return bias(to);
-    };
-    linear(dev, w, site, bufs, (x, None, None), out);
-    bias(out);
-    dev.rms_norm_add(out, norm, from, to);
-}
-
-/// What the products of a part of a layer read: the residual stream's norm, or the stream itself.
-pub(crate) fn part_input(
-    dev: &dyn Device,
-    decoder: &Decoder<'_>,
-    resid: Buf<'_>,
-    norm: Option<Buf<'_>>,
-    out: Buf<'_>,
-) {
-    match norm {
-        Some(norm) => dev.rms_norm(resid, decoder.norm(norm), out),
-        None => dev.cast(resid, out),
+/// Computes a layer: `bufs.resid` in, `bufs.next` out.
+fn layer(layer: &LayerPass<'_, '_, '_>) {
+    layer_to_gates(layer);
+    match &layer.bufs.ffn {
+        FfnBufs::Dense => dense::add_product(layer),
+        FfnBufs::Experts(of) => experts::add_product(layer, of),
     }
 }
 
-/// out = x W^T + bias, or resid + x W^T, of a product of a layer with its adapters.
-pub(crate) fn linear(
-    dev: &dyn Device,
-    w: &LayerParams<'_>,
-    site: Site,
-    bufs: &LayerBufs<'_>,
-    (x, bias, resid): (Buf<'_>, Option<Buf<'_>>, Option<Buf<'_>>),
-    out: Buf<'_>,
-) {
-    match (w.adapters.added(site), resid) {
-        (Some(adapter), _) => {
-            let u = bufs.u[site as usize].expect("a pass with adapters has their u");
-            dev.adapted(x, w.adapted(site, bias, adapter), resid, u, out);
-        }
-        (None, Some(resid)) => dev.matmul_add(x, w.ready(dev, site), resid, out),
-        (None, None) => dev.matmul(x, w.ready(dev, site), bias, out, false),
+/// Computes a layer up to `bufs.gate_up`, from which the backward pass goes on: it makes the product as it takes its gradient.
+pub(crate) fn layer_to_gates(layer: &LayerPass<'_, '_, '_>) {
+    let LayerPass { w, bufs, .. } = *layer;
+    layer.part_input(bufs.resid, w.attn_norm, bufs.norm_attn);
+    layer.product(Site::Qkv, bufs.norm_attn, bufs.qkv);
+    match &bufs.mixer {
+        MixerBufs::Attention(of) => attention::forward(layer, of),
+        MixerBufs::Delta(of) => delta::forward(layer, of),
     }
-}
-
-/// A layer up to `bufs.gate_up`, from which the backward pass goes on: it makes the product as it takes its gradient.
-pub(crate) fn layer_to_gates(
-    dev: &dyn Device,
-    decoder: &Decoder<'_>,
-    (w, l): (&LayerParams<'_>, u32),
-    pass: &Pass<'_>,
-    bufs: &LayerBufs<'_>,
-) {
-    part_input(dev, decoder, bufs.resid, w.attn_norm, bufs.norm_attn);
-    linear(dev, w, Site::Qkv, bufs, (bufs.norm_attn, w.qkv_bias, None), bufs.qkv);
-    mixer::forward(dev, decoder, (w, l), pass, bufs);
-    attention_output(dev, decoder, w, bufs);
-    part_input(dev, decoder, bufs.mid, w.ffn_norm, bufs.norm_ffn);
-    match expert_layer(dev, decoder, (w, l), bufs) {
-        Some(experts) => experts.to_gates(),
-        None => linear(dev, w, Site::GateUp, bufs, (bufs.norm_ffn, w.gate_up_bias, None), bufs.gate_up),
+    layer.add_output();
+    layer.part_input(bufs.mid, w.ffn_norm, bufs.norm_ffn);
+    match &bufs.ffn {
+        FfnBufs::Dense => dense::to_gates(layer),
+        FfnBufs::Experts(of) => experts::to_gates(layer, of),
     }
-}
-
-/// The feed-forward part of a layer, if it is made of experts.
-pub(crate) fn expert_layer<'x, 'a, 'p>(
-    dev: &'x dyn Device,
-    decoder: &'x Decoder<'_>,
-    (w, l): (&'x LayerParams<'a>, u32),
-    bufs: &LayerBufs<'p>,
-) -> Option<ExpertLayer<'x, 'a, 'p>> {
-    let spec = &decoder.spec;
-    let (experts, of) = spec.experts_of(l).zip(bufs.experts)?;
-    let (input, gate_up, product) = (bufs.norm_ffn, bufs.gate_up, bufs.product);
-    Some(ExpertLayer { dev, spec, experts, w, bufs: of, input, gate_up, product, u: bufs.u_once })
-}
-
-/// The residual after attention.
-pub(crate) fn attention_output(
-    dev: &dyn Device,
-    decoder: &Decoder<'_>,
-    w: &LayerParams<'_>,
-    bufs: &LayerBufs<'_>,
-) {
-    let norm = w.attn_post_norm.map(|norm| decoder.norm(norm)).zip(bufs.attn_out);
-    add_product(dev, w, Site::Output, bufs, (bufs.mixed, norm), (bufs.resid, bufs.mid));
 }
 
 /// Final norm of the head rows.
@@ -242,15 +154,4 @@ pub fn advance(dev: &dyn Device, pass: &Pass<'_>) {
     let (tokens, keys) = (tokens.slice(0, pass.head_rows), keys.slice(0, pass.head_rows * 3));
     let window = pass.window.map(|Cache { batch: Batch { slots, tables, .. }, .. }| Slots { slots, tables });
     dev.advance(pass.batch, window, pass.ids, tokens, keys);
-}
-
-/// True if the backward pass of a layer computes norms and the residual after attention again; whole layers do it as part
-/// of themselves.
-pub(crate) fn recomputes(mode: Mode) -> bool {
-    mode.recompute() == Some(Recompute::Cheap)
-}
-
-/// True if the products of gates and ups are kept.
-pub(crate) fn keeps_product(spec: &ModelSpec, mode: Mode) -> bool {
-    mode.recompute() == Some(Recompute::None) && spec.experts.is_none()
 }

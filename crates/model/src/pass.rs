@@ -1,9 +1,10 @@
 //! A pass: its index arrays, made on the host, and what they are on the device.
 
 use crate::activations::Activations;
-use crate::activations::bufs::{HeadBufs, WindowBufs};
-use crate::delta::{self, PLACE_FIELDS, push_any};
-use crate::experts::ExpertLoad;
+use crate::activations::bufs::HeadBufs;
+use crate::parts::attention::regions::WindowRegions;
+use crate::parts::delta::places::{PLACE_FIELDS, push_any};
+use crate::parts::experts::load::ExpertLoad;
 use plimsoll_device::{ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, NO_PARENT, SEGMENT_FIELDS};
 use plimsoll_memory::Buf;
 
@@ -193,9 +194,7 @@ impl<'p> Pass<'p> {
         dev.write_u32(acts.tables, 0, &index.tables);
         dev.write_u32(acts.head_rows, 0, &index.head_rows);
         if let Some(regions) = acts.delta {
-            let states = delta::places_of_scores(acts.limits.segments, acts.limits.places);
-            assert_eq!(index.places.len(), index.num_segments() * PLACE_FIELDS, "places of every segment");
-            delta::upload(dev, &regions, &index.places, &index.segments, states);
+            regions.upload(dev, &index.places, &index.segments, &acts.limits);
         }
         if let Some(targets) = acts.targets {
             assert_eq!(index.targets.len(), head_rows, "one target a head row");
@@ -208,7 +207,8 @@ impl<'p> Pass<'p> {
         });
         let keys_max = index.positions.iter().max().map_or(0, |&p| p as usize + 1).max(index.keys_max);
         let batch = acts.batch(rows, index.num_segments(), index.tables.len(), keys_max);
-        let window = acts.window.map(|bufs| upload_window(dev, &index.window, bufs, batch));
+        let window = acts.attention.and_then(|regions| regions.window);
+        let window = window.map(|bufs| upload_window(dev, &index.window, bufs, batch));
         Pass { acts, batch, ids: acts.ids.slice(0, rows), copies, window, rows, head_rows, balance: 0.0 }
     }
 
@@ -265,7 +265,7 @@ impl<'p> Pass<'p> {
 fn upload_window<'p>(
     dev: &dyn Device,
     index: &WindowIndex,
-    bufs: WindowBufs<'p>,
+    bufs: WindowRegions<'p>,
     batch: Batch<'p>,
 ) -> Cache<'p> {
     assert_eq!(index.slots.len(), batch.slots.len(), "a place in every cache");

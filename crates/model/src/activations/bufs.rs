@@ -1,36 +1,10 @@
-//! Handles to parts of a pass: of one layer, of the cache of windows, of the head, of the backward pass.
+//! Handles to parts of a pass: of one layer, of the head, of the backward pass.
 
-use crate::delta::DeltaBufs;
-use crate::experts::ExpertBufs;
-use crate::gates::GateRegions;
-use plimsoll_device::{HeadOut, Kv};
+use crate::parts::attention::regions::AttentionBufs;
+use crate::parts::delta::regions::DeltaBufs;
+use crate::parts::experts::regions::ExpertBufs;
+use plimsoll_device::HeadOut;
 use plimsoll_memory::Buf;
-
-/// The cache of the layers with windows, and where rows are in it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WindowBufs<'p> {
-    pub(crate) slots: Buf<'p>,
-    pub(crate) tables: Buf<'p>,
-    pub(crate) copies: Option<Buf<'p>>,
-    pub(super) keys: Buf<'p>,
-    pub(super) values: Buf<'p>,
-}
-
-impl<'p> WindowBufs<'p> {
-    pub(super) fn bind(
-        keys: Buf<'p>,
-        get: &impl Fn(&str) -> Option<Buf<'p>>,
-        buf: &impl Fn(&str) -> Buf<'p>,
-    ) -> WindowBufs<'p> {
-        WindowBufs {
-            slots: buf("window.slots"),
-            tables: buf("window.tables"),
-            copies: get("window.copies"),
-            keys,
-            values: buf("window.values"),
-        }
-    }
-}
 
 /// What the head of a pass writes.
 #[derive(Clone, Copy, Debug)]
@@ -57,8 +31,6 @@ pub(crate) struct Backward<'p> {
     pub(crate) d_norm: Buf<'p>,
     pub(crate) d_out: Buf<'p>,
     pub(crate) d_attn: Buf<'p>,
-    pub(crate) d_q: Buf<'p>,
-    pub(crate) d_kv: Buf<'p>,
     pub(crate) d_qkv: Buf<'p>,
     pub(crate) rstd: Buf<'p>,
     /// Gradient of what a part of a layer adds, before its norm.
@@ -85,26 +57,45 @@ pub(crate) struct LayerBufs<'p> {
     pub(crate) ffn_out: Option<Buf<'p>>,
     pub(crate) norm_attn: Buf<'p>,
     pub(crate) norm_ffn: Buf<'p>,
-    pub(crate) lse: Option<Buf<'p>>,
+    /// What the first product gives.
     pub(crate) qkv: Buf<'p>,
-    pub(crate) q: Buf<'p>,
-    pub(crate) kv: Kv<'p>,
-    /// What attention gives, without its gates.
+    /// What the mixer gives, without gates.
     pub(crate) attn: Buf<'p>,
-    /// What the last product of the layer's attention reads: `attn`, or with its gates.
+    /// What the last product of the mixer reads: `attn`, or with its gates.
     pub(crate) mixed: Buf<'p>,
-    /// Where heads have output gates.
-    pub(crate) gates: Option<GateRegions<'p>>,
-    /// In a layer with linear attention, which has none of `q`, `kv` and `lse`.
-    pub(crate) delta: Option<DeltaBufs<'p>>,
+    pub(crate) mixer: MixerBufs<'p>,
     pub(crate) gate_up: Buf<'p>,
     pub(crate) product: Buf<'p>,
-    /// In a layer with experts.
-    pub(crate) experts: Option<ExpertBufs<'p>>,
+    pub(crate) ffn: FfnBufs<'p>,
     /// By `Site`.
     pub(crate) u: [Option<Buf<'p>>; 4],
     /// For u of one product at a time, of any layer.
     pub(crate) u_once: Option<Buf<'p>>,
+}
+
+/// What a layer's mixer has alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MixerBufs<'p> {
+    Attention(AttentionBufs<'p>),
+    Delta(DeltaBufs<'p>),
+}
+
+impl<'p> MixerBufs<'p> {
+    /// Returns where heads are after their gates, if they have such.
+    pub(super) fn gated(&self) -> Option<Buf<'p>> {
+        match self {
+            MixerBufs::Attention(of) => of.gates.map(|gates| gates.out),
+            MixerBufs::Delta(_) => None,
+        }
+    }
+}
+
+/// What a layer's feed-forward part has alone.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::large_enum_variant)] // One a layer, on the stack.
+pub(crate) enum FfnBufs<'p> {
+    Dense,
+    Experts(ExpertBufs<'p>),
 }
 
 impl<'p> Backward<'p> {
@@ -123,8 +114,6 @@ impl<'p> Backward<'p> {
             d_norm: buf("d_norm"),
             d_out: buf("d_out"),
             d_attn: buf("d_attn"),
-            d_q: buf("d_q"),
-            d_kv: buf("d_kv"),
             d_qkv: buf("d_qkv"),
             rstd: buf("rstd"),
             d_branch: get("d_branch"),

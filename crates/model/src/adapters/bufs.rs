@@ -1,6 +1,7 @@
 //! Handles to the regions that adapters add to those of a pass.
 
-use super::site::region_of;
+use super::site::{layers_with, region_of};
+use crate::activations::shape::PassShape;
 use plimsoll_arch::Site;
 use plimsoll_memory::Buf;
 
@@ -24,18 +25,14 @@ impl<'p> AdaptBufs<'p> {
         }
     }
 
-    /// Returns u of each product for the first `m` of `all` rows of a layer. `slots`: how many layers' worth a product's u holds, and which
-    /// of them is this layer's; none where experts compute the product.
-    pub(crate) fn layer(
-        &self,
-        slots: impl Fn(Site) -> Option<(usize, usize)>,
-        all: usize,
-        m: usize,
-    ) -> [Option<Buf<'p>>; 4] {
+    /// Returns u of each product for the first `m` rows of a layer; none where experts compute the product.
+    pub(crate) fn layer(&self, of: &PassShape<'_>, layer: u32, m: usize) -> [Option<Buf<'p>>; 4] {
         Site::ALL.map(|site| {
-            let ((slots, slot), buf) = (slots(site)?, self.u[site as usize]?);
+            let (buf, layers) = (self.u[site as usize]?, layers_with(site));
+            let has_it = (layers.width)(of, layer) > 0;
+            let (slots, all) = (layers.slots(of).0, of.limits.rows);
             let width = buf.len() / (slots * all);
-            Some(buf.slice(if slots > 1 { slot * all * width } else { 0 }, m * width))
+            has_it.then(|| buf.slice(layers.before(of, layer) * all * width, m * width))
         })
     }
 }

@@ -3,8 +3,8 @@
 //! The frozen weights stay as they are next to it. It is computed from them after each update, so that no rounding adds up.
 
 use super::handles::Adapters;
-use crate::experts;
 use crate::params::ParamTable;
+use crate::parts::experts;
 use crate::weights::Params;
 use plimsoll_arch::{LoraShape, ModelSpec, Site};
 use plimsoll_base::DType;

@@ -1,11 +1,12 @@
 //! The regions that adapters add to those of a pass.
 
-use super::site::region_of;
-use crate::activations::{Mode, PassLimits, Target, adapter_slots};
-use plimsoll_arch::{LoraShape, ModelSpec, Site};
-use plimsoll_base::{DType, PhaseSet, Result};
+use super::site::{layers_with, region_of};
+use crate::activations::mode::Mode;
+use crate::activations::shape::{Life, PassLimits, PassShape, Regions, Target};
+use plimsoll_arch::{Ffn, LayerSpec, LoraShape, ModelSpec, Site};
+use plimsoll_base::{DType, Result};
 use plimsoll_device::sizes;
-use plimsoll_memory::{Layout, Turn};
+use plimsoll_memory::Layout;
 
 /// U of each product, and what the backward pass takes. Merged adapters (`is_merged`) are in the weights of a forward pass.
 ///
@@ -19,13 +20,8 @@ pub fn layout(
     lora: LoraShape,
     is_merged: bool,
 ) -> Result<Layout> {
-    let mut regions = Layout::new();
-    let learns = mode.recompute().is_some();
-    let (prefix, phases, rows) = (mode.prefix(), PhaseSet::of(&[mode.phase()]), limits.rows as u64);
-    let mut add = |turn, name: &str, shape: &[u64]| {
-        let name = format!("{prefix}.{name}");
-        regions.arena_in_turn(&name, "model", target.pool, phases, turn, shape, weights)
-    };
+    let mut to = Regions::new(PassShape { spec, mode, limits }, weights, target);
+    let (learns, rows) = (mode.recompute().is_some(), limits.rows);
     // Elements of a row: of u and its gradient in the product where they are widest, and of a u that is not kept.
     let (mut widest, mut once, mut pack) = (0, 0, 0);
     for site in Site::ALL {
@@ -33,16 +29,19 @@ pub fn layout(
         if width == 0 {
             continue;
         }
-        let slots = adapter_slots(spec, mode, site);
+        let slots = layers_with(site).slots(&to.of).0;
         if !is_merged && slots > 0 {
-            add(Turn::Whole, region_of(site), &[slots as u64, rows, width as u64])?;
+            to.add(Life::Pass, region_of(site), &[slots, rows, width], weights)?;
         }
-        let experts = spec.experts.filter(|_| site.is_of_experts());
-        let of_pairs = experts.map_or(0, |experts| experts.chosen as usize * width);
+        let chosen = |layer: LayerSpec| match layer.ffn {
+            Ffn::Experts(experts) if site.is_of_experts() => experts.chosen as usize,
+            _ => 0,
+        };
+        let of_pairs = width * spec.each_layer().map(chosen).max().unwrap_or(0);
         widest = widest.max(of_pairs).max(if slots > 0 { width } else { 0 });
         once = once.max(if is_merged { 0 } else { of_pairs });
         // One expert at a time, which no row goes to twice.
-        let of = |n: u32, k: u32| sizes::pack(target.kind, rows, n.into(), k.into(), weights);
+        let of = |n: u32, k: u32| sizes::pack(target.kind, rows as u64, n.into(), k.into(), weights);
         for layer in 0..spec.layers {
             pack = pack.max(of(width as u32, site.layers()[0].widths(spec, layer).0));
             for (target, _) in site.targets(spec, lora, layer) {
@@ -52,14 +51,13 @@ pub fn layout(
     }
     let once = if is_merged && learns { widest } else { once };
     if once > 0 {
-        let turn = if learns { Turn::Layers } else { Turn::Whole };
-        add(turn, "adapt.u", &[rows, once as u64])?;
+        to.add(Life::Layer, "adapt.u", &[rows, once], weights)?;
     }
     if learns {
-        add(Turn::Layers, "adapt.d_u", &[rows, widest as u64])?;
+        to.add(Life::Layer, "adapt.d_u", &[rows, widest], weights)?;
         if pack > 0 {
-            add(Turn::Layers, "adapt.pack", &[pack])?;
+            to.add(Life::Layer, "adapt.pack", &[pack as usize], weights)?;
         }
     }
-    Ok(regions)
+    Ok(to.layout)
 }

@@ -1,6 +1,7 @@
-//! Names of the regions in which what adapters compute of a product lies.
+//! The regions in which u of a product's adapters lies: their names, and which layers have them.
 
-use plimsoll_arch::Site;
+use crate::activations::shape::{Life, Rows};
+use plimsoll_arch::{Ffn, Site};
 
 /// Returns the name of a product's region of u.
 pub(super) fn region_of(site: Site) -> &'static str {
@@ -9,5 +10,14 @@ pub(super) fn region_of(site: Site) -> &'static str {
         Site::Output => "adapt.output",
         Site::GateUp => "adapt.gate_up",
         Site::Down => "adapt.down",
+    }
+}
+
+/// Returns one for each layer that computes a product without experts. The last product's u is never computed again.
+pub(super) fn layers_with(site: Site) -> Rows {
+    let life = if site == Site::Down { Life::Always } else { Life::Kept };
+    match site.is_of_experts() {
+        true => Rows { life, width: |of, layer| (of.spec.layer(layer).ffn == Ffn::Dense).into() },
+        false => Rows { life, width: |_, _| 1 },
     }
 }

@@ -1,0 +1,163 @@
+//! What the regions of a pass follow from: its limits, how long it keeps what layers compute, and the rows that each layer has of it.
+
+use super::mode::{Mode, Recompute};
+use plimsoll_arch::ModelSpec;
+use plimsoll_base::{DType, PhaseSet, Result};
+use plimsoll_device::DeviceKind;
+use plimsoll_memory::{Buf, Layout, Pool, Turn};
+
+/// The most of everything that one pass may hold; enforced where batches are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassLimits {
+    /// M: rows.
+    pub rows: usize,
+    /// R: rows that go through the head.
+    pub head_rows: usize,
+    /// S: segments.
+    pub segments: usize,
+    /// Entries of all block tables.
+    pub table_entries: usize,
+    /// B: blocks of keys and values of one layer.
+    pub blocks: usize,
+    /// Block copies.
+    pub copies: usize,
+    /// Blocks of keys and values of one layer with a window, where these layers have a cache of their own; else 0.
+    pub window_blocks: usize,
+    /// P: places of states of linear attention, of one layer; 0 where no model has any.
+    pub places: usize,
+}
+
+/// The device that a layout is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub kind: DeviceKind,
+    /// Pool of its arena.
+    pub pool: Pool,
+    /// Threads of a CPU.
+    pub threads: usize,
+}
+
+/// How long a pass keeps what a layer computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// As long as the pass lasts.
+    Pass,
+    /// As long as the layer lasts: the next one writes over it.
+    Layer,
+    /// Until the backward pass of the layer, unless that computes whole layers again.
+    Kept,
+    /// Until the backward pass of the layer, unless that computes anything again.
+    Cheap,
+    /// Until the backward pass of the layer, which never computes it again.
+    Always,
+    /// From pass to pass of a rollout, and in an update as `Kept`.
+    Cached,
+}
+
+impl Life {
+    /// Returns whether every layer has its own.
+    fn is_kept(self, mode: Mode) -> bool {
+        match (self, mode.recompute()) {
+            (Life::Pass, _) => true,
+            (Life::Layer, _) => false,
+            (Life::Cached, None) => matches!(mode, Mode::Rollout { .. }),
+            (Life::Kept | Life::Cheap | Life::Always, None) => false,
+            (Life::Kept | Life::Cached, Some(recompute)) => !recompute.is_of_layers(),
+            (Life::Cheap, Some(recompute)) => recompute == Recompute::None,
+            (Life::Always, Some(_)) => true,
+        }
+    }
+
+    /// Returns when it is in use: what layers write over each other is free while the head of an update runs.
+    fn turn(self, mode: Mode) -> Turn {
+        if mode.recompute().is_some() && !self.is_kept(mode) { Turn::Layers } else { Turn::Whole }
+    }
+}
+
+/// A pass of a model, of which its regions follow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PassShape<'s> {
+    pub(crate) spec: &'s ModelSpec,
+    pub(crate) mode: Mode,
+    pub(crate) limits: PassLimits,
+}
+
+/// What each layer has in a region: its elements of a row, 0 where it has none, and how long they are kept.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows {
+    pub(crate) life: Life,
+    pub(crate) width: fn(&PassShape<'_>, u32) -> u32,
+}
+
+impl Rows {
+    /// Returns how many layers' worth a pass holds, and their elements of a row: those of all layers together, where some of these are
+    /// wider than others.
+    pub(crate) fn slots(self, of: &PassShape<'_>) -> (usize, usize) {
+        let (mut slots, mut all, mut widest) = (0, 0, 0);
+        for width in (0..of.spec.layers).map(|layer| self.width(of, layer)).filter(|width| *width > 0) {
+            (slots, all, widest) = (slots + 1, all + width, widest.max(width));
+        }
+        match self.life.is_kept(of.mode) {
+            false => (slots.min(1), widest),
+            true if all == slots * widest => (slots, widest),
+            true => (1, all),
+        }
+    }
+
+    /// Returns the elements of a row that lie before those of a layer.
+    pub(crate) fn before(self, of: &PassShape<'_>, layer: u32) -> usize {
+        let own = self.life.is_kept(of.mode);
+        (0..if own { layer } else { 0 }).map(|layer| self.width(of, layer)).sum()
+    }
+
+    /// Returns the first `m` rows of a layer.
+    pub(crate) fn layer<'p>(self, of: &PassShape<'_>, buf: Buf<'p>, layer: u32, m: usize) -> Buf<'p> {
+        buf.slice(self.before(of, layer) * of.limits.rows, m * self.width(of, layer))
+    }
+
+    fn width(self, of: &PassShape<'_>, layer: u32) -> usize {
+        (self.width)(of, layer) as usize
+    }
+}
+
+/// The regions of a pass, as its parts add them.
+pub(crate) struct Regions<'s> {
+    pub(crate) of: PassShape<'s>,
+    /// The dtype of weights, and of what products read.
+    pub(crate) weights: DType,
+    pub(crate) target: Target,
+    pub(crate) layout: Layout,
+}
+
+impl<'s> Regions<'s> {
+    pub(crate) fn new(of: PassShape<'s>, weights: DType, target: Target) -> Regions<'s> {
+        Regions { of, weights, target, layout: Layout::new() }
+    }
+
+    /// Adds a region.
+    ///
+    /// Errors: `size-overflow`.
+    pub(crate) fn add(&mut self, life: Life, name: &str, shape: &[usize], dtype: DType) -> Result<()> {
+        self.add_in(life.turn(self.of.mode), name, shape, dtype)
+    }
+
+    /// Adds a region of rows, if a layer has any.
+    ///
+    /// Errors: `size-overflow`.
+    pub(crate) fn rows(&mut self, name: &str, rows: Rows, dtype: DType) -> Result<()> {
+        match rows.slots(&self.of) {
+            (0, _) => Ok(()),
+            (slots, width) => self.add(rows.life, name, &[slots, self.of.limits.rows, width], dtype),
+        }
+    }
+
+    /// Adds a region of a turn.
+    ///
+    /// Errors: `size-overflow`.
+    pub(crate) fn add_in(&mut self, turn: Turn, name: &str, shape: &[usize], dtype: DType) -> Result<()> {
+        let shape: Vec<u64> = shape.iter().map(|&n| n as u64).collect();
+        let (mode, pool) = (self.of.mode, self.target.pool);
+        let (name, phases) = (format!("{}.{name}", mode.prefix()), PhaseSet::of(&[mode.phase()]));
+        self.layout.arena_in_turn(&name, "model", pool, phases, turn, &shape, dtype)
+    }
+}

@@ -1,0 +1,95 @@
+//! A layer in a pass: what its parts compute with, and its products.
+
+use crate::activations::bufs::LayerBufs;
+use crate::activations::mode::Recompute;
+use crate::decoder::Decoder;
+use crate::pass::Pass;
+use crate::weights::LayerParams;
+use plimsoll_arch::{ModelSpec, Site};
+use plimsoll_device::{Device, Norm};
+use plimsoll_memory::Buf;
+
+/// A layer in a pass.
+#[derive(Clone, Copy)]
+pub(crate) struct LayerPass<'x, 'a, 'p> {
+    pub(crate) dev: &'x dyn Device,
+    pub(crate) decoder: &'x Decoder<'a>,
+    pub(crate) w: &'x LayerParams<'a>,
+    pub(crate) index: u32,
+    pub(crate) pass: &'x Pass<'p>,
+    pub(crate) bufs: &'x LayerBufs<'p>,
+}
+
+impl LayerPass<'_, '_, '_> {
+    pub(crate) fn spec(&self) -> &ModelSpec {
+        &self.decoder.spec
+    }
+
+    /// Returns whether the backward pass computes the whole layer again.
+    pub(crate) fn is_made_again(&self) -> bool {
+        self.pass.acts.mode.recompute().is_some_and(Recompute::is_of_layers)
+    }
+
+    /// Computes what the products of a part read: the residual stream's norm, or the stream itself.
+    pub(crate) fn part_input(&self, resid: Buf<'_>, norm: Option<Buf<'_>>, out: Buf<'_>) {
+        match norm {
+            Some(norm) => self.dev.rms_norm(resid, self.decoder.norm(norm), out),
+            None => self.dev.cast(resid, out),
+        }
+    }
+
+    /// Computes out = x W^T with its bias, of a product with its adapters.
+    pub(crate) fn product(&self, site: Site, x: Buf<'_>, out: Buf<'_>) {
+        self.linear(site, (x, self.w.bias(site), None), out);
+    }
+
+    /// Computes out = x W^T + bias, or resid + x W^T, of a product with its adapters.
+    fn linear(
+        &self,
+        site: Site,
+        (x, bias, resid): (Buf<'_>, Option<Buf<'_>>, Option<Buf<'_>>),
+        out: Buf<'_>,
+    ) {
+        let Self { dev, w, .. } = *self;
+        match (w.adapters.added(site), resid) {
+            (Some(adapter), _) => {
+                let u = self.bufs.u[site as usize].expect("a pass with adapters has their u");
+                dev.adapted(x, w.adapted(site, bias, adapter), resid, u, out);
+            }
+            (None, Some(resid)) => dev.matmul_add(x, w.ready(dev, site), resid, out),
+            (None, None) => dev.matmul(x, w.ready(dev, site), bias, out, false),
+        }
+    }
+
+    /// Computes to = from + a product of `x` with its bias, or its norm, if there is one; then `out` keeps the product. The bias is added
+    /// last: a library adds biases to outputs of their own dtype only.
+    fn add_product(
+        &self,
+        site: Site,
+        (x, norm): (Buf<'_>, Option<(Norm<'_>, Buf<'_>)>),
+        (from, to): (Buf<'_>, Buf<'_>),
+    ) {
+        let bias = |out| self.w.bias(site).into_iter().for_each(|bias| self.dev.add_bias(out, bias));
+        let Some((norm, out)) = norm else {
+            self.linear(site, (x, None, Some(from)), to);
+            return bias(to);
+        };
+        self.linear(site, (x, None, None), out);
+        bias(out);
+        self.dev.rms_norm_add(out, norm, from, to);
+    }
+
+    /// Computes the residual after attention.
+    pub(crate) fn add_output(&self) {
+        let Self { w, bufs, .. } = *self;
+        let norm = w.attn_post_norm.map(|norm| self.decoder.norm(norm)).zip(bufs.attn_out);
+        self.add_product(Site::Output, (bufs.mixed, norm), (bufs.resid, bufs.mid));
+    }
+
+    /// Computes the residual after a feed-forward part without experts.
+    pub(crate) fn add_down(&self) {
+        let Self { w, bufs, .. } = *self;
+        let norm = w.ffn_post_norm.map(|norm| self.decoder.norm(norm)).zip(bufs.ffn_out);
+        self.add_product(Site::Down, (bufs.product, norm), (bufs.mid, bufs.next));
+    }
+}

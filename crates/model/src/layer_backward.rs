@@ -1,0 +1,155 @@
+//! The backward pass of a layer: what its parts compute gradients with, and those of its products and norms.
+
+use crate::activations::bufs::Backward;
+use crate::adapters::LayerAdapters;
+use crate::layer::LayerPass;
+use crate::weights::LayerParams;
+use plimsoll_arch::Site;
+use plimsoll_device::{AdaptBackward, Adapter, NormGrads};
+use plimsoll_memory::Buf;
+
+/// Where the gradients of a layer go.
+#[derive(Clone, Copy)]
+pub(crate) enum LayerGrads<'x, 'a> {
+    Weights(&'x LayerParams<'a>),
+    Adapters(&'x LayerAdapters<'a>),
+}
+
+/// The backward pass of one layer; `d_resid` is the gradient of its output, then of its input, and `d_out` the same as
+/// products read it.
+pub(crate) struct LayerBackward<'x, 'a, 'p> {
+    pub(crate) layer: &'x LayerPass<'x, 'a, 'p>,
+    pub(crate) grads: LayerGrads<'x, 'a>,
+    pub(crate) add: bool,
+    pub(crate) back: &'x Backward<'p>,
+    pub(crate) d_resid: Buf<'p>,
+    pub(crate) d_out: Buf<'p>,
+}
+
+/// A product of a layer: y = x W^T, with the gradient of y.
+#[derive(Clone, Copy)]
+pub(crate) struct Product<'b> {
+    pub(crate) site: Site,
+    pub(crate) x: Buf<'b>,
+    pub(crate) dy: Buf<'b>,
+}
+
+/// What the gradients of a mixer are computed from and to.
+#[derive(Clone, Copy)]
+pub(crate) struct MixerGradients<'b> {
+    /// The last product.
+    pub(crate) output: Product<'b>,
+    /// Written: the gradient of what that product read.
+    pub(crate) d_mixed: Buf<'b>,
+    /// Written: the gradient of what the first product gave.
+    pub(crate) d_first: Buf<'b>,
+}
+
+impl<'x, 'a, 'p> LayerBackward<'x, 'a, 'p> {
+    /// Returns where the gradients of weights go, unless these are frozen.
+    pub(crate) fn weights(&self) -> Option<&'x LayerParams<'a>> {
+        match self.grads {
+            LayerGrads::Weights(grads) => Some(grads),
+            LayerGrads::Adapters(_) => None,
+        }
+    }
+
+    /// Begins a product: the gradient of its bias, if it has one that is trained, and that of u of its adapters, from which the two below
+    /// go on.
+    pub(crate) fn output_gradients(&self, of: Product<'_>) {
+        let dev = self.layer.dev;
+        if let Some((adapter, _, du)) = self.adapter(of.site) {
+            dev.adapt_backward_u(of.dy, adapter, du);
+        }
+        if let Some(bias) = self.weights().and_then(|grads| grads.bias(of.site)) {
+            dev.bias_backward(of.dy, bias, self.add);
+        }
+    }
+
+    /// Computes the gradient of a product's weights, or of its adapters.
+    pub(crate) fn weight_gradient(&self, of: Product<'_>) {
+        let (LayerPass { dev, w, .. }, add) = (*self.layer, self.add);
+        match self.grads {
+            LayerGrads::Weights(grads) => dev.matmul_dw(of.dy, of.x, grads.at(of.site), add, self.back.pack),
+            LayerGrads::Adapters(grads) => {
+                let Some((adapter, u, du)) = self.adapter(of.site) else { return };
+                if w.adapters.are_merged {
+                    dev.adapt_down(of.x, adapter, u);
+                }
+                let (_, pack) = self.room();
+                let grads = grads.at(of.site).expect("adapters have their gradients");
+                dev.adapt_backward_w(AdaptBackward { x: of.x, u, dy: of.dy, du, pack, grads, add });
+            }
+        }
+    }
+
+    /// Computes the gradient of a product's input.
+    pub(crate) fn input_gradient(&self, of: Product<'_>, out: Buf<'_>) {
+        let LayerPass { dev, w, .. } = *self.layer;
+        match self.adapter(of.site).filter(|_| !w.adapters.are_merged) {
+            Some((adapter, _, du)) => dev.adapted_dx(of.dy, w.adapted(of.site, None, adapter), du, out),
+            None => dev.matmul_dx(of.dy, w.ready(dev, of.site), out, false),
+        }
+    }
+
+    /// Returns the adapters of a product, with u and the space for its gradient.
+    fn adapter(&self, site: Site) -> Option<(Adapter<'a>, Buf<'p>, Buf<'p>)> {
+        let LayerPass { w, bufs, pass, .. } = *self.layer;
+        let adapter = w.adapters.at(site)?;
+        let len = pass.rows * adapter.a.n;
+        let once = || bufs.u_once.expect("an update of adapters").slice(0, len);
+        Some((adapter, bufs.u[site as usize].unwrap_or_else(once), self.room().0.slice(0, len)))
+    }
+
+    /// Returns room for the gradient of u, and for packing, of adapters.
+    pub(crate) fn room(&self) -> (Buf<'p>, Buf<'p>) {
+        let of = &self.layer.pass.acts.adapt;
+        let d_u = of.d_u.expect("an update of adapters");
+        (d_u, of.pack.unwrap_or(d_u.slice(0, 0)))
+    }
+
+    /// Adds the gradient of what a part of the layer read to that of the residual stream, which `dy` is the gradient of, or of its
+    /// norm's.
+    pub(crate) fn input_backward(
+        &self,
+        x: Buf<'_>,
+        norm: impl Fn(&LayerParams<'a>) -> Option<Buf<'a>>,
+        dy: Buf<'_>,
+    ) {
+        let (LayerPass { dev, w, .. }, dx, rounded) = (*self.layer, self.d_resid, self.d_out);
+        match norm(w) {
+            Some(_) => self.norm_backward(x, norm, dy, dx),
+            None => {
+                dev.accumulate(dy, dx, true);
+                dev.cast(dx, rounded);
+            }
+        }
+    }
+
+    /// Computes the gradient of what a part of the layer gave, as its last product reads it, where a norm came after it.
+    pub(crate) fn post_norm_backward(
+        &self,
+        x: Option<Buf<'_>>,
+        norm: impl Fn(&LayerParams<'a>) -> Option<Buf<'a>>,
+    ) {
+        let Some(x) = x else { return };
+        let dx = self.back.d_branch.expect("an update of norms after parts").slice(0, x.len());
+        self.layer.dev.zero(dx);
+        self.norm_backward(x, norm, self.d_resid, dx);
+    }
+
+    /// Adds the gradient of a norm's input to `dx`, and leaves it rounded in `d_out`.
+    fn norm_backward(
+        &self,
+        x: Buf<'_>,
+        norm: impl Fn(&LayerParams<'a>) -> Option<Buf<'a>>,
+        dy: Buf<'_>,
+        dx: Buf<'_>,
+    ) {
+        let LayerPass { dev, w, decoder, pass, .. } = *self.layer;
+        let w = norm(w).expect("a norm of the layer");
+        let (dw, rstd) = (self.weights().and_then(norm), self.back.rstd.slice(0, pass.rows));
+        let to = NormGrads { dx, rounded: Some(self.d_out), dw, add: self.add, rstd };
+        dev.rms_norm_backward(x, decoder.norm(w), dy, to);
+    }
+}

@@ -1,0 +1,93 @@
+//! The attention of a layer over keys, with or without output gates: from what its first product gives to what its last one reads, and back.
+
+pub(crate) mod regions;
+
+use crate::layer::LayerPass;
+use crate::layer_backward::{LayerBackward, MixerGradients};
+use crate::pass::Cache;
+use plimsoll_arch::ModelSpec;
+use plimsoll_device::{AttentionBackward, GateHeadsBackward, Heads, QkNorm, QkNormBackward, RopeBackward};
+use plimsoll_memory::Buf;
+use regions::AttentionBufs;
+
+/// Computes what the last product reads.
+pub(crate) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>) {
+    let LayerPass { dev, decoder, index, .. } = *layer;
+    let scores = decoder.scores(index);
+    let Cache { batch, copies } = layer.pass.cache(scores.window);
+    let qkv = qkv(layer, bufs);
+    dev.rope(qkv, qk_norm(layer), decoder.rotation(index), batch, bufs.kv, bufs.q);
+    if let Some(copies) = copies {
+        dev.copy_kv(bufs.kv, copies);
+    }
+    dev.attention(bufs.q, bufs.kv, batch, scores, layer.bufs.attn, bufs.lse);
+    gate(layer, bufs);
+}
+
+/// Returns queries, keys and values next to each other.
+fn qkv<'p>(layer: &LayerPass<'_, '_, 'p>, bufs: &AttentionBufs<'p>) -> Buf<'p> {
+    let Some(gates) = bufs.gates else { return layer.bufs.qkv };
+    layer.dev.split_gates(layer.bufs.qkv, heads(layer.spec()), gates.qkv);
+    gates.qkv
+}
+
+/// Multiplies heads by their gates, where they have such.
+pub(crate) fn gate(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>) {
+    if let Some(gates) = bufs.gates {
+        layer.dev.gate_heads(layer.bufs.qkv, heads(layer.spec()), layer.bufs.attn, gates.out);
+    }
+}
+
+/// Computes the gradient of what the first product gave, and those of weights.
+pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &AttentionBufs<'_>, of: MixerGradients<'_>) {
+    let LayerPass { dev, decoder, index, pass, bufs: layer, .. } = *step.layer;
+    let (heads, batch) = (heads(step.layer.spec()), pass.batch);
+    match bufs.gates {
+        Some(gates) => {
+            step.input_gradient(of.output, of.d_mixed);
+            let (x, attn, d, dx, out) = (layer.qkv, layer.attn, of.d_mixed, of.d_first, Some(gates.out));
+            dev.gate_heads_backward(GateHeadsBackward { heads, x, attn, d, dx, out });
+            step.weight_gradient(of.output);
+        }
+        None => {
+            step.weight_gradient(of.output);
+            step.input_gradient(of.output, of.d_mixed);
+        }
+    }
+    let [dq, dkv] = bufs.gradients.expect("an update");
+    let (q, kv, lse) = (bufs.q, bufs.kv, bufs.lse.expect("the update keeps log-sum-exps"));
+    let (scores, out, dout) = (decoder.scores(index), layer.attn, of.d_mixed);
+    dev.attention_backward(AttentionBackward { q, kv, batch, scores, out, lse, dout, dq, dkv });
+    let (rotation, positions) = (decoder.rotation(index), batch.positions);
+    let (norms, dqkv) = (
+        norm_gradients(step, bufs),
+        bufs.gates.map_or(of.d_first, |gates| gates.d_qkv.expect("an update of gates")),
+    );
+    dev.rope_backward(RopeBackward { dq, dkv, rotation, positions, heads, norms, dqkv });
+    if bufs.gates.is_some() {
+        dev.join_gates(dqkv, heads, of.d_first);
+    }
+}
+
+fn qk_norm<'a>(layer: &LayerPass<'_, 'a, '_>) -> Option<QkNorm<'a>> {
+    let spec = layer.spec();
+    let (of, (q, k)) = spec.qk_norms.zip(layer.w.qk_norm)?;
+    Some(QkNorm { q, k, eps: spec.rms_eps, offset: spec.architecture().norm_offset, of })
+}
+
+/// Returns where the gradients of norms of heads go, and what they read.
+fn norm_gradients<'s>(
+    step: &'s LayerBackward<'_, '_, '_>,
+    bufs: &AttentionBufs<'s>,
+) -> Option<QkNormBackward<'s>> {
+    let norm = qk_norm(step.layer)?;
+    let (dq_weight, dk_weight) = step.weights().and_then(|grads| grads.qk_norm).unzip();
+    if !step.add {
+        [dq_weight, dk_weight].into_iter().flatten().for_each(|grad| step.layer.dev.zero(grad));
+    }
+    Some(QkNormBackward { norm, qkv: qkv(step.layer, bufs), dq_weight, dk_weight })
+}
+
+fn heads(spec: &ModelSpec) -> Heads {
+    Heads { heads: spec.heads as usize, kv_heads: spec.kv_heads as usize, head_dim: spec.head_dim as usize }
+}

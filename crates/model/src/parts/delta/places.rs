@@ -1,0 +1,62 @@
+//! Where the states of linear attention are in a pass: how many places it has, and which of them its segments have.
+
+use plimsoll_device::{NO_STATE, STATE_CHUNK, edges};
+
+/// Words of a segment in the places of a pass.
+pub(crate) const PLACE_FIELDS: usize = 2;
+
+/// Places that a pass over whole sequences has: for segments of a chunk on average. Where they are shorter, a micro-batch ends
+/// before its rows do; a pair of responses with its prompt always fits.
+pub fn places_for(rows: usize, segments: usize) -> usize {
+    let segments = segments.min(rows);
+    (2 * segments + (rows - segments) / STATE_CHUNK).min(2 * rows.div_ceil(STATE_CHUNK) + 6)
+}
+
+/// Places that a pass without gradients has, of segments that would have two of `places` at least: one each.
+pub(crate) fn places_of_scores(segments: usize, places: usize) -> usize {
+    segments.min(places / 2)
+}
+
+/// Adds the places of a segment of `rows` rows, of which none is anybody's: as many as a pass has are given out, then the first again.
+pub(crate) fn push_any(places: &mut Vec<u32>, next: &mut usize, rows: usize, limit: usize) {
+    let first = if *next + edges(rows) <= limit { *next } else { 0 };
+    *next = first + edges(rows);
+    places.extend([NO_STATE, first as u32]);
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Mode, PassLimits, Recompute, Target, activations_layout};
+    use plimsoll_arch::ModelSpec;
+    use plimsoll_base::DType;
+    use plimsoll_device::DeviceKind;
+    use plimsoll_memory::Pool;
+
+    #[test]
+    fn a_pass_without_gradients_has_one_state_of_a_segment_and_no_rest() {
+        let spec = ModelSpec::preset("qwen3.5-0.8b").unwrap();
+        let target = Target { kind: DeviceKind::Cpu, pool: Pool::Host, threads: 1 };
+        let limits = PassLimits {
+            rows: 1024,
+            head_rows: 1024,
+            segments: 9,
+            table_entries: 80,
+            blocks: 80,
+            copies: 8,
+            window_blocks: 0,
+            places: super::places_for(1024, 9),
+        };
+        let layout =
+            |mode| activations_layout(&spec, DType::Bf16, target, mode, limits).expect("a layout that fits");
+        let states = |mode: Mode| {
+            let layout = layout(mode);
+            let of =
+                |name| layout.find(&format!("{}.delta.{name}", mode.prefix())).map(|region| region.shape[0]);
+            (of("states"), of("rest"))
+        };
+        assert_eq!(limits.places, 33);
+        assert_eq!(states(Mode::Update(Recompute::Cheap)), (Some(33), Some(1024)));
+        assert_eq!(states(Mode::Score), (Some(9), None));
+        assert_eq!(states(Mode::Reward(0)), (Some(9), None));
+    }
+}

@@ -1,0 +1,44 @@
+//! The feed-forward part of a layer that computes all rows alike.
+
+use crate::activations::mode::Recompute;
+use crate::layer::LayerPass;
+use crate::layer_backward::{LayerBackward, Product};
+use plimsoll_arch::Site;
+use plimsoll_memory::Buf;
+
+/// Computes gates and ups, from which the backward pass goes on: it makes the product as it takes its gradient.
+pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>) {
+    layer.product(Site::GateUp, layer.bufs.norm_ffn, layer.bufs.gate_up);
+}
+
+/// Computes the residual after it, after `to_gates`.
+pub(crate) fn add_product(layer: &LayerPass<'_, '_, '_>) {
+    let (spec, bufs) = (layer.spec(), layer.bufs);
+    layer.dev.glu(spec.architecture().gate, bufs.gate_up, spec.ffn as usize, bufs.product);
+    layer.add_down();
+}
+
+/// Computes the gradients, after `to_gates` of the same pass.
+pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, d_input: Buf<'_>) {
+    let LayerPass { dev, bufs, .. } = *step.layer;
+    let (spec, recompute) = (step.layer.spec(), step.layer.pass.acts.mode.recompute());
+    let (gate, f) = (spec.architecture().gate, spec.ffn as usize);
+    // In place: gate and up are not read again, and a product and its gradient need each other's memory only where
+    // one of them is done with.
+    let (d_product, d_gate_up) = (bufs.product, bufs.gate_up);
+    let down = Product { site: Site::Down, x: bufs.product, dy: step.d_out };
+    step.output_gradients(down);
+    if recompute == Some(Recompute::None) && !spec.has_experts() {
+        step.weight_gradient(down);
+        step.input_gradient(down, d_product);
+        dev.glu_backward(gate, bufs.gate_up, f, d_product, d_gate_up, None);
+    } else {
+        step.input_gradient(down, d_product);
+        dev.glu_backward(gate, bufs.gate_up, f, d_product, d_gate_up, Some(bufs.product));
+        step.weight_gradient(down);
+    }
+    let gate_up = Product { site: Site::GateUp, x: bufs.norm_ffn, dy: d_gate_up };
+    step.output_gradients(gate_up);
+    step.weight_gradient(gate_up);
+    step.input_gradient(gate_up, d_input);
+}

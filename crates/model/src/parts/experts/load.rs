@@ -1,0 +1,89 @@
+//! What experts got in the passes of an update, and how equally they were loaded.
+
+use super::regions::{ExpertRegions, GradientRegions};
+use plimsoll_arch::{ExpertsSpec, ModelSpec};
+use plimsoll_device::Device;
+
+/// Rows whose balance is read at a time.
+const ROWS_READ: usize = 1024;
+
+/// What the experts of a model got in the passes of an update.
+#[derive(Clone, Debug)]
+pub struct ExpertLoad {
+    experts: ExpertsSpec,
+    /// [L, E] pairs, then of each pass the sum over rows of how unequally they are routed: what ranks exchange.
+    numbers: Vec<f64>,
+    starts: Vec<u32>,
+}
+
+/// How equally experts were loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ExpertUse {
+    /// The loss of balance, with the coefficient 1: E times the mean over layers and rows of the sum over experts of a row's probability
+    /// times the share of its segment's rows. It is k where experts are equally loaded.
+    pub balance: f64,
+    /// Pairs of the expert that got most, over the mean of its layer; of all layers the largest.
+    pub load_max: f64,
+    /// Experts that got no pair, of all layers.
+    pub idle: u32,
+}
+
+impl ExpertLoad {
+    /// Nothing so far; none of a model without experts.
+    pub fn of(spec: &ModelSpec) -> Option<ExpertLoad> {
+        let experts = spec.experts?;
+        let (layers, count) = (experts.layers.len() as usize, experts.count as usize);
+        let (numbers, starts) = (vec![0.0; layers * count], vec![0; layers * (count + 1)]);
+        Some(ExpertLoad { experts, numbers, starts })
+    }
+
+    /// Adds a pass, after its backward pass.
+    pub(crate) fn add(&mut self, dev: &dyn Device, regions: &ExpertRegions<'_>, m: usize) {
+        let GradientRegions { balance, .. } = regions.gradients.expect("only the update runs backward");
+        let (layers, count) = (self.experts.layers.len() as usize, self.experts.count as usize);
+        dev.read_u32(regions.starts, 0, &mut self.starts);
+        for (layer, starts) in self.starts.chunks(count + 1).enumerate() {
+            for (expert, ends) in starts.windows(2).enumerate() {
+                self.numbers[layer * count + expert] += f64::from(ends[1] - ends[0]);
+            }
+        }
+        let (mut sum, mut rows) = (0.0, [0.0; ROWS_READ]);
+        for layer in 0..layers {
+            let of_layer = layer * (balance.len() / layers);
+            let mut of_rows = 0.0;
+            for first in (0..m).step_by(ROWS_READ) {
+                let rows = &mut rows[..ROWS_READ.min(m - first)];
+                dev.read_f32(balance, of_layer + first, rows);
+                rows.iter().for_each(|row| of_rows += f64::from(*row));
+            }
+            sum += of_rows;
+        }
+        self.numbers.push(sum);
+    }
+
+    /// Returns what ranks exchange.
+    pub fn numbers(&self) -> &[f64] {
+        &self.numbers
+    }
+
+    /// Returns the use of experts from the numbers of all ranks, which had the passes of an update in turn.
+    pub fn used(&self, ranks: &[Vec<f64>]) -> ExpertUse {
+        let (layers, count) = (self.experts.layers.len() as usize, self.experts.count as usize);
+        let pairs = |i: usize| ranks.iter().map(|numbers| numbers[i]).sum::<f64>();
+        let pairs: Vec<f64> = (0..layers * count).map(pairs).collect();
+        let total: f64 = pairs.iter().sum();
+        if total == 0.0 {
+            return ExpertUse::default();
+        }
+        let passes = ranks.iter().map(|numbers| numbers.len() - layers * count).max().unwrap_or(0);
+        let in_turn =
+            (0..passes).flat_map(|pass| ranks.iter().filter_map(move |of| of.get(layers * count + pass)));
+        let rows = total / f64::from(self.experts.chosen);
+        let mean = total / (layers * count) as f64;
+        ExpertUse {
+            balance: count as f64 * in_turn.sum::<f64>() / rows,
+            load_max: pairs.iter().fold(0.0, |most, &n| f64::max(most, n)) / mean,
+            idle: pairs.iter().filter(|&&n| n == 0.0).count() as u32,
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The feed-forward part of a layer that is made of experts, to which a router sends rows.
+//!
+//! Legend: M rows, E experts of which each row has k, P = M k pairs, h hidden, f feed-forward width of an expert.
+
+pub(crate) mod load;
+pub(crate) mod regions;
+
+use crate::layer::LayerPass;
+use crate::layer_backward::{LayerBackward, LayerGrads};
+use crate::weights::LayerParams;
+use plimsoll_arch::{ExpertsSpec, Site};
+use plimsoll_device::{
+    AdaptExpertsBackward, Balance, Experts, ExpertsAdapter, ExpertsBackward, GluExpertsBackward, Matrix,
+    RouteBackward, Routing, RowsOf,
+};
+use plimsoll_memory::Buf;
+use regions::{ExpertBufs, GradientRegions};
+
+/// Routes the rows, and computes the gates and ups of their pairs.
+pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
+    let (LayerPass { dev, w, bufs, .. }, x) = (*layer, layer.bufs.norm_ffn);
+    dev.matmul(x, router(w), None, of.logits, false);
+    dev.route(of.logits, routing(of), of.routes);
+    dev.matmul_experts(x, RowsOf::Rows, all(layer, of, Site::GateUp), of.routes, bufs.gate_up);
+    adapt(layer, of, Site::GateUp, (x, RowsOf::Rows), bufs.gate_up);
+}
+
+/// Computes the residual after the part, after `to_gates`.
+pub(crate) fn add_product(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
+    let (LayerPass { dev, bufs, .. }, y) = (*layer, of.out);
+    let gate = layer.spec().architecture().gate;
+    dev.glu_experts(gate, bufs.gate_up, of.experts.ffn as usize, of.routes, bufs.product);
+    dev.matmul_experts(bufs.product, RowsOf::Pairs, all(layer, of, Site::Down), of.routes, y);
+    adapt(layer, of, Site::Down, (bufs.product, RowsOf::Pairs), y);
+    dev.combine(y, of.routes, Some(bufs.mid), bufs.next);
+}
+
+/// Computes the gradients, after `to_gates` of the same pass. The products are made again on the way.
+pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, of: &ExpertBufs<'_>, d_input: Buf<'_>) {
+    let LayerPass { dev, w, bufs, pass, .. } = *step.layer;
+    let (gate_up, product, input) = (bufs.gate_up, bufs.product, bufs.norm_ffn);
+    let ExpertBufs { logits, routes, out, gradients, .. } = *of;
+    let GradientRegions { d_weights, d_logits, balance: rows } =
+        gradients.expect("only the update runs backward");
+    input_gradient(step, of, Site::Down, (step.d_out, RowsOf::Rows), product);
+    let (how, f) = (step.layer.spec().architecture().gate, of.experts.ffn as usize);
+    dev.glu_experts_backward(GluExpertsBackward { how, gate_up, f, routes, dout: product, d_weights });
+    weight_gradient(step, of, Site::Down, (step.d_out, RowsOf::Rows), (product, RowsOf::Pairs));
+    input_gradient(step, of, Site::GateUp, (gate_up, RowsOf::Pairs), out);
+    weight_gradient(step, of, Site::GateUp, (gate_up, RowsOf::Pairs), (input, RowsOf::Rows));
+    dev.combine(out, routes, None, d_input);
+    // The loss of balance is reported where its coefficient is 0 too.
+    let balance = Some(Balance { segments: pass.batch.segments, factor: pass.balance, rows });
+    let how = routing(of);
+    dev.route_backward(RouteBackward { logits, how, routes, d_weights, balance, d_logits });
+    if let Some(grads) = step.weights() {
+        dev.matmul_dw(d_logits, input, router(grads), step.add, step.back.pack);
+    }
+    dev.matmul_dx(d_logits, router(w), d_input, true);
+}
+
+/// Adds what adapters give to a product that is there, unless its weights have them in them.
+fn adapt(
+    layer: &LayerPass<'_, '_, '_>,
+    of: &ExpertBufs<'_>,
+    site: Site,
+    (x, x_has): (Buf<'_>, RowsOf),
+    out: Buf<'_>,
+) {
+    let adapters = layer.w.adapters;
+    if let Some(adapter) = adapters.of_experts(site).filter(|_| !adapters.are_merged) {
+        layer.dev.adapt_experts(x, x_has, adapter, of.routes, u(layer, of, &adapter), Some(out));
+    }
+}
+
+/// Computes the gradient of a product's input, and that of u, from which `weight_gradient` goes on.
+fn input_gradient(
+    step: &LayerBackward<'_, '_, '_>,
+    of: &ExpertBufs<'_>,
+    site: Site,
+    (dy, dy_has): (Buf<'_>, RowsOf),
+    out: Buf<'_>,
+) {
+    let (LayerPass { dev, w, .. }, layer) = (*step.layer, step.layer);
+    dev.matmul_experts_dx(dy, dy_has, all(layer, of, site), of.routes, out);
+    if let (LayerGrads::Adapters(_), Some(adapter)) = (step.grads, w.adapters.of_experts(site)) {
+        let du = step.room().0.slice(0, u(layer, of, &adapter).len());
+        let added = (!w.adapters.are_merged).then_some(out);
+        dev.adapt_experts_dx(dy, dy_has, adapter, of.routes, du, added);
+    }
+}
+
+/// Computes the gradient of a product's weights, or of its adapters, whose u is made again.
+fn weight_gradient(
+    step: &LayerBackward<'_, '_, '_>,
+    of: &ExpertBufs<'_>,
+    site: Site,
+    (dy, dy_has): (Buf<'_>, RowsOf),
+    (x, x_has): (Buf<'_>, RowsOf),
+) {
+    let (LayerPass { dev, w, .. }, routes, add) = (*step.layer, of.routes, step.add);
+    match step.grads {
+        LayerGrads::Weights(grads) => {
+            let (grad, pack) = (cut(grads.at(site), of.experts.count as usize), step.back.pack);
+            dev.matmul_experts_dw(ExpertsBackward { dy, dy_has, x, x_has, routes, grad, add, pack });
+        }
+        LayerGrads::Adapters(grads) => {
+            let Some(adapter) = w.adapters.of_experts(site) else { return };
+            let (u, (d_u, pack)) = (u(step.layer, of, &adapter), step.room());
+            dev.adapt_experts(x, x_has, adapter, routes, u, None);
+            let (du, grads) =
+                (d_u.slice(0, u.len()), grads.of_experts(site).expect("adapters have gradients"));
+            #[rustfmt::skip]
+            dev.adapt_experts_dw(AdaptExpertsBackward { x, x_has, u, dy, dy_has, du, routes, grads, add, pack });
+        }
+    }
+}
+
+/// Returns room for u of a product's adapters: [P, S r].
+fn u<'p>(layer: &LayerPass<'_, '_, 'p>, of: &ExpertBufs<'_>, adapter: &ExpertsAdapter<'_>) -> Buf<'p> {
+    let room = layer.bufs.u_once.expect("a pass with adapters of experts has room for u");
+    room.slice(0, of.routes.pairs() * adapter.a.n)
+}
+
+fn routing(of: &ExpertBufs<'_>) -> Routing {
+    let ExpertsSpec { count, chosen, normalizes, .. } = of.experts;
+    Routing { experts: count as usize, chosen: chosen as usize, normalizes }
+}
+
+fn router<'w>(of: &LayerParams<'w>) -> Matrix<'w> {
+    of.router.expect("a layer with experts has a router")
+}
+
+/// Returns the matrices of all experts, widened if they are stored in codes.
+fn all<'a>(layer: &LayerPass<'_, 'a, '_>, of: &ExpertBufs<'_>, site: Site) -> Experts<'a> {
+    cut(layer.w.ready(layer.dev, site), of.experts.count as usize)
+}
+
+/// Cuts a matrix whose rows are those of all experts.
+pub(crate) fn cut(whole: Matrix<'_>, count: usize) -> Experts<'_> {
+    Experts::new(whole.buf, count, whole.n / count, whole.k, whole.layout)
+}
