@@ -1,7 +1,8 @@
 //! What a forward and backward pass keeps, as regions of the plan, and the handles to them.
 //!
 //! One description serves all phases: rollout and score keep one layer's intermediates and overwrite them;
-//! the update keeps what the backward pass reads, by recompute level. Regions that a part of a layer has alone are added by that part.
+//! the update keeps what the backward pass reads, by recompute level. Regions that a part of a layer has alone are
+//! added by that part.
 //!
 //! Legend: L layers, M rows, R head rows, S segments, h hidden.
 
@@ -31,7 +32,8 @@ const FFN_OUT: Rows = Rows { life: Life::Always, ..CHEAP };
 const MIXED: Rows = Rows { life: Life::Kept, width: |of, layer| of.spec.mixed_width(layer) };
 const GATE_UP: Rows = Rows { life: Life::Kept, width: |of, layer| 2 * of.spec.product_width(layer) };
 
-/// Returns what first products give: kept if the backward pass reads it, as norms of heads, gates and linear attention do.
+/// Returns what first products give: kept if the backward pass reads it, as norms of heads, gates and linear attention
+/// do.
 fn first(spec: &ModelSpec) -> Rows {
     let is_read = spec.qk_norms.is_some() || spec.attention.gated || spec.has_states();
     let life = if is_read { Life::Kept } else { Life::Layer };

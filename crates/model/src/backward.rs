@@ -4,13 +4,13 @@ use crate::activations::Activations;
 use crate::activations::bufs::{Backward, FfnBufs, HeadGradBufs, MixerBufs};
 use crate::activations::mode::Recompute;
 use crate::adapters::Adapters;
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, Layers, Way};
 use crate::forward;
 use crate::layer::LayerPass;
 use crate::layer_backward::{LayerBackward, LayerGrads, MixerGradients, Product};
 use crate::parts::{attention, delta, dense, experts};
 use crate::pass::Pass;
-use crate::weights::{LayerParams, Params};
+use crate::weights::Params;
 use plimsoll_arch::Site;
 use plimsoll_device::{Device, HeadBackward, Matrix, NormGrads, sizes};
 use plimsoll_memory::Buf;
@@ -103,72 +103,42 @@ impl<'p> Activations<'p> {
     }
 }
 
-/// Adds the gradients of a pass to `grads`, after `layers` and the head of the same pass; or writes them, unless `add`: the
-/// first pass of a step need not find zeros. The bits are the same.
+/// Adds the gradients of a pass to `grads`, after `layers` and the head of the same pass; or writes them, unless `add`:
+/// the first pass of a step need not find zeros. The bits are the same.
 pub fn backward<'x, 'a: 'x>(
     dev: &dyn Device,
-    decoder: &Decoder<'_>,
+    from: &dyn Layers<'_>,
     grads: impl Into<Gradients<'x, 'a>>,
     add: bool,
     pass: &Pass<'_>,
     of: Derivatives<'_>,
 ) {
     let grads = grads.into();
-    whole_backward(dev, grads, add, || backward_part(dev, decoder, grads, add, pass, of, &mut |_| {}));
-}
-
-/// `part`, and the gradients of the rows' embeddings.
-pub(crate) fn whole_backward<'p>(
-    dev: &dyn Device,
-    grads: Gradients<'_, '_>,
-    add: bool,
-    part: impl FnOnce() -> RowGradients<'p>,
-) {
     let weights = grads.weights();
     if let Some(weights) = weights.filter(|weights| !add && weights.head.buf != weights.embed.buf) {
         // Rows of tokens are added to; a tied embedding has been written as the head.
         dev.zero(weights.embed.buf);
     }
-    let RowGradients { d_input, ids } = part();
+    let RowGradients { d_input, ids } = backward_part(dev, from, grads, add, pass, of, &mut |_| {});
     if let Some(weights) = weights {
         dev.embed_backward(d_input, ids, weights.embed);
     }
 }
 
-/// `backward` without the gradients of the rows' embeddings, which it returns: until the next pass they lie in its arrays. `after` is
-/// called after the operations of each stage. Where weights are frozen they are of no use to anything, and not computed.
+/// `backward` without the gradients of the rows' embeddings, which it returns: until the next pass they lie in its
+/// arrays. `after` is called after the operations of each stage. Where weights are frozen they are of no use to
+/// anything, and not computed.
 pub fn backward_part<'x, 'a: 'x, 'p>(
     dev: &dyn Device,
-    decoder: &Decoder<'_>,
+    from: &dyn Layers<'_>,
     grads: impl Into<Gradients<'x, 'a>>,
     add: bool,
     pass: &Pass<'p>,
     of: Derivatives<'_>,
     after: &mut dyn FnMut(Stage),
 ) -> RowGradients<'p> {
-    let walk = Walk { weights: &mut |l| decoder.params.layers[l], after };
-    backward_of(dev, decoder, grads.into(), add, pass, of, walk)
-}
-
-/// The way back through the layers.
-pub(crate) struct Walk<'s, 'w> {
-    /// Gives the weights of a layer; the last is asked for first, after the head.
-    pub(crate) weights: &'s mut dyn FnMut(usize) -> LayerParams<'w>,
-    /// Is called after the operations of each stage.
-    pub(crate) after: &'s mut dyn FnMut(Stage),
-}
-
-/// `backward_part` with layers that are asked for one after the other.
-pub(crate) fn backward_of<'p>(
-    dev: &dyn Device,
-    decoder: &Decoder<'_>,
-    grads: Gradients<'_, '_>,
-    add: bool,
-    pass: &Pass<'p>,
-    of: Derivatives<'_>,
-    walk: Walk<'_, '_>,
-) -> RowGradients<'p> {
-    let (spec, Walk { weights, after }) = (&decoder.spec, walk);
+    let (grads, decoder) = (grads.into(), from.decoder());
+    let spec = &decoder.spec;
     let (m, h) = (pass.rows, spec.hidden as usize);
     let back = pass.acts.backward.expect("only the update runs backward");
     let d_resid = back.d_resid.slice(0, m * h);
@@ -182,7 +152,14 @@ pub(crate) fn backward_of<'p>(
     let kept = pass.acts.kept(m);
     for l in (0..spec.layers as usize).rev() {
         let bufs = pass.acts.layer(spec, l as u32, m);
-        let layer = LayerPass { dev, decoder, w: &weights(l), index: l as u32, pass, bufs: &bufs };
+        let layer = LayerPass {
+            dev,
+            decoder,
+            w: &from.layer(dev, l, Way::Backward),
+            index: l as u32,
+            pass,
+            bufs: &bufs,
+        };
         kept.inspect(|kept| kept.before_backward(dev, l));
         if layer.is_made_again() {
             forward::layer_to_gates(&layer);

@@ -1,10 +1,10 @@
-//! A decoder: its shape, its weights, and how its layers compute.
+//! A decoder: its shape, its weights, how its layers compute, and where a pass gets these layers from.
 
 use crate::rope;
-use crate::weights::Params;
+use crate::weights::{LayerParams, Params};
 use plimsoll_arch::{ModelSpec, Multipliers};
 use plimsoll_base::DType;
-use plimsoll_device::{ALL_KEYS, Logits, Norm, Rotation, Scores};
+use plimsoll_device::{ALL_KEYS, Device, Logits, Norm, Rotation, Scores};
 use plimsoll_memory::Buf;
 
 /// A decoder: its shape, one role's weights, and the rotary table.
@@ -18,9 +18,49 @@ pub struct Decoder<'a> {
     pub rope: Buf<'a>,
 }
 
+/// The way of a pass through the layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The first layer first.
+    Forward,
+    /// The last layer first.
+    Backward,
+}
+
+/// Gives a decoder to passes layer by layer, wherever its weights lie.
+pub trait Layers<'a> {
+    /// Returns what is there during the whole pass: the shape, the embedding, the last norm and the head.
+    fn decoder(&self) -> &Decoder<'a>;
+
+    /// Returns the weights of layer `index`. A pass asks for its layers one after the other, each when the operations
+    /// of the one before are under way; these weights are there until it asks for the next.
+    fn layer(&self, dev: &dyn Device, index: usize, way: Way) -> LayerParams<'a>;
+}
+
+impl<'a> Layers<'a> for Decoder<'a> {
+    fn decoder(&self) -> &Decoder<'a> {
+        self
+    }
+
+    fn layer(&self, _: &dyn Device, index: usize, _: Way) -> LayerParams<'a> {
+        self.params.layers[index]
+    }
+}
+
+impl<'a> Layers<'a> for &Decoder<'a> {
+    fn decoder(&self) -> &Decoder<'a> {
+        self
+    }
+
+    fn layer(&self, dev: &dyn Device, index: usize, way: Way) -> LayerParams<'a> {
+        (**self).layer(dev, index, way)
+    }
+}
+
 impl<'a> Decoder<'a> {
-    /// A norm of the residual stream, which here is 1 / `multipliers.residual` of the one that the family's formulas have: what parts
-    /// add is then not multiplied, and a norm of the same weights with an epsilon so much larger gives the same.
+    /// A norm of the residual stream, which here is 1 / `multipliers.residual` of the one that the family's formulas
+    /// have: what parts add is then not multiplied, and a norm of the same weights with an epsilon so much larger gives
+    /// the same.
     pub(crate) fn norm<'w>(&self, w: Buf<'w>) -> Norm<'w> {
         let residual = self.spec.multipliers.residual;
         let eps = self.spec.rms_eps / (residual * residual);

@@ -1,27 +1,17 @@
 //! The forward pass, once for training, scoring, prefill and decode.
 
 use crate::activations::bufs::{FfnBufs, MixerBufs};
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, Layers, Way};
 use crate::layer::LayerPass;
 use crate::parts::{attention, delta, dense, experts};
 use crate::pass::{Cache, Pass};
-use crate::weights::LayerParams;
 use plimsoll_arch::Site;
 use plimsoll_device::{Batch, Device, HeadOut, Sample, Sampling, Slots};
 use plimsoll_memory::Buf;
 
-/// Embedding and all layers. The residual stream after the last layer is left in the activations.
-pub fn layers(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>) {
-    layers_of(dev, decoder, pass, &mut |l| decoder.params.layers[l]);
-}
-
-/// The same with layers that are asked for one after the other.
-pub(crate) fn layers_of<'w>(
-    dev: &dyn Device,
-    decoder: &Decoder<'_>,
-    pass: &Pass<'_>,
-    weights: &mut dyn FnMut(usize) -> LayerParams<'w>,
-) {
+/// Runs the embedding and all layers. The residual stream after the last layer is left in the activations.
+pub fn layers(dev: &dyn Device, from: &dyn Layers<'_>, pass: &Pass<'_>) {
+    let decoder = from.decoder();
     let spec = &decoder.spec;
     let first = pass.acts.layer(spec, 0, pass.rows).resid;
     dev.embed(decoder.params.embed, pass.ids, first);
@@ -31,7 +21,7 @@ pub(crate) fn layers_of<'w>(
     let kept = pass.acts.kept(pass.rows);
     for l in 0..spec.layers as usize {
         let bufs = pass.acts.layer(spec, l as u32, pass.rows);
-        let w = weights(l);
+        let w = from.layer(dev, l, Way::Forward);
         kept.inspect(|kept| kept.before_forward(dev, l));
         layer(&LayerPass { dev, decoder, w: &w, index: l as u32, pass, bufs: &bufs });
         kept.inspect(|kept| kept.after_forward(dev, l));
@@ -47,7 +37,8 @@ fn layer(layer: &LayerPass<'_, '_, '_>) {
     }
 }
 
-/// Computes a layer up to `bufs.gate_up`, from which the backward pass goes on: it makes the product as it takes its gradient.
+/// Computes a layer up to `bufs.gate_up`, from which the backward pass goes on: it makes the product as it takes its
+/// gradient.
 pub(crate) fn layer_to_gates(layer: &LayerPass<'_, '_, '_>) {
     let LayerPass { w, bufs, .. } = *layer;
     layer.part_input(bufs.resid, w.attn_norm, bufs.norm_attn);
@@ -86,7 +77,8 @@ pub fn head(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temper
     dev.head(norm, decoder.params.head, targets, logits, pass.vocabulary().1, pass.head_out());
 }
 
-/// The value of each head row, after `layers` of a critic or a reward model: one product, in f32. `Pass::values` has them.
+/// The value of each head row, after `layers` of a critic or a reward model: one product, in f32. `Pass::values` has
+/// them.
 pub fn values(dev: &dyn Device, critic: &Decoder<'_>, pass: &Pass<'_>) {
     if pass.head_rows > 0 {
         let norm = head_input(dev, critic, pass);

@@ -61,8 +61,8 @@ impl LayerPass<'_, '_, '_> {
         }
     }
 
-    /// Computes to = from + a product of `x` with its bias, or its norm, if there is one; then `out` keeps the product. The bias is added
-    /// last: a library adds biases to outputs of their own dtype only.
+    /// Computes to = from + a product of `x` with its bias, or its norm, if there is one; then `out` keeps the product.
+    /// The bias is added last: a library adds biases to outputs of their own dtype only.
     fn add_product(
         &self,
         site: Site,

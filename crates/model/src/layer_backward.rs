@@ -54,8 +54,8 @@ impl<'x, 'a, 'p> LayerBackward<'x, 'a, 'p> {
         }
     }
 
-    /// Begins a product: the gradient of its bias, if it has one that is trained, and that of u of its adapters, from which the two below
-    /// go on.
+    /// Begins a product: the gradient of its bias, if it has one that is trained, and that of u of its adapters, from
+    /// which the two below go on.
     pub(crate) fn output_gradients(&self, of: Product<'_>) {
         let dev = self.layer.dev;
         if let Some((adapter, _, du)) = self.adapter(of.site) {
@@ -108,8 +108,8 @@ impl<'x, 'a, 'p> LayerBackward<'x, 'a, 'p> {
         (d_u, of.pack.unwrap_or(d_u.slice(0, 0)))
     }
 
-    /// Adds the gradient of what a part of the layer read to that of the residual stream, which `dy` is the gradient of, or of its
-    /// norm's.
+    /// Adds the gradient of what a part of the layer read to that of the residual stream, which `dy` is the gradient
+    /// of, or of its norm's.
     pub(crate) fn input_backward(
         &self,
         x: Buf<'_>,
@@ -126,7 +126,8 @@ impl<'x, 'a, 'p> LayerBackward<'x, 'a, 'p> {
         }
     }
 
-    /// Computes the gradient of what a part of the layer gave, as its last product reads it, where a norm came after it.
+    /// Computes the gradient of what a part of the layer gave, as its last product reads it, where a norm came after
+    /// it.
     pub(crate) fn post_norm_backward(
         &self,
         x: Option<Buf<'_>>,

@@ -1,16 +1,11 @@
-//! A decoder whose weights lie elsewhere, in the device's host memory or in parts on several ranks, and pass through the arena as
-//! they are needed: embedding, last norm and head once a phase, the layers one after the other through two slots, the next
-//! one while one is computed.
+//! A decoder that streams its layers: its weights lie elsewhere, in the device's host memory or in parts on several
+//! ranks, and pass through the arena as they are needed: embedding, last norm and head once a phase, the layers one
+//! after the other through two slots, the next one while one is computed.
 //!
 //! It computes what a resident decoder computes, with the same operations.
 
-use crate::backward::{
-    Derivatives, Gradients, RowGradients, Stage, Walk, backward_of, backward_part, whole_backward,
-};
-use crate::decoder::Decoder;
-use crate::forward::layers_of;
+use crate::decoder::{Decoder, Layers, Way};
 use crate::params::ParamTable;
-use crate::pass::Pass;
 use crate::weights::{LayerParams, Params};
 use plimsoll_arch::{ModelSpec, ParamKind};
 use plimsoll_base::{DType, PhaseSet, Result};
@@ -58,7 +53,7 @@ fn ends(table: &ParamTable) -> [Range<u64>; 2] {
     [0..layer(table, 0).start, last..table.elements]
 }
 
-/// Such a decoder in a phase: its two ends are on the device, its layers come.
+/// A decoder that streams its layers in a phase: its two ends are on the device.
 #[derive(Debug)]
 pub struct Streamed<'p> {
     ends: Decoder<'p>,
@@ -94,60 +89,6 @@ impl<'p> Streamed<'p> {
         Streamed { ends: Decoder { spec, dtype, params, rope }, source, slots, table }
     }
 
-    /// The decoder's two ends, which know no layers.
-    pub fn ends(&self) -> &Decoder<'p> {
-        &self.ends
-    }
-
-    /// As `forward::layers`.
-    pub fn layers(&self, dev: &dyn Device, pass: &Pass<'_>) {
-        let num_layers = self.ends.spec.layers as usize;
-        // The slots may hold what the head's turn left there.
-        dev.offload_begin();
-        self.bring(dev, 0);
-        layers_of(dev, &self.ends, pass, &mut |index| {
-            if index > 0 {
-                // The operations of the layer before are all under way: after them its slot is free.
-                dev.offload_out((index - 1) % LAYER_SLOTS, &mut std::iter::empty());
-            }
-            if index + 1 < num_layers {
-                self.bring(dev, index + 1);
-            }
-            dev.offload_wait(index % LAYER_SLOTS);
-            self.layer_params(index)
-        });
-    }
-
-    /// As `backward_part`.
-    fn backward_part<'x, 'a: 'x, 'q>(
-        &self,
-        dev: &dyn Device,
-        grads: Gradients<'x, 'a>,
-        add: bool,
-        pass: &Pass<'q>,
-        of: Derivatives<'_>,
-        after: &mut dyn FnMut(Stage),
-    ) -> RowGradients<'q> {
-        let last = self.ends.spec.layers as usize - 1;
-        let mut weights = |index: usize| {
-            match index == last {
-                true => {
-                    // The slots may hold what the head's turn left there.
-                    dev.offload_begin();
-                    self.bring(dev, last);
-                }
-                false => dev.offload_out((index + 1) % LAYER_SLOTS, &mut std::iter::empty()),
-            }
-            if index > 0 {
-                self.bring(dev, index - 1);
-            }
-            dev.offload_wait(index % LAYER_SLOTS);
-            self.layer_params(index)
-        };
-        let walk = Walk { weights: &mut weights, after };
-        backward_of(dev, &self.ends, grads, add, pass, of, walk)
-    }
-
     fn slot(&self, index: usize) -> Buf<'p> {
         let len = self.slots.len() / LAYER_SLOTS;
         self.slots.part(index % LAYER_SLOTS, len)
@@ -164,6 +105,30 @@ impl<'p> Streamed<'p> {
         LayerParams::bind(self.table, layout, index as u32, |param| {
             self.slot(index).slice((param.offset - start) as usize, param.elements as usize)
         })
+    }
+}
+
+impl<'p> Layers<'p> for Streamed<'p> {
+    fn decoder(&self) -> &Decoder<'p> {
+        &self.ends
+    }
+
+    fn layer(&self, dev: &dyn Device, index: usize, way: Way) -> LayerParams<'p> {
+        let (below, above) =
+            (index.checked_sub(1), Some(index + 1).filter(|above| *above < self.ends.spec.layers as usize));
+        let (before, next) = if way == Way::Forward { (below, above) } else { (above, below) };
+        match before {
+            // The operations of the layer before are all under way: after them its slot is free.
+            Some(before) => dev.offload_out(before % LAYER_SLOTS, &mut std::iter::empty()),
+            None => {
+                // The slots may hold what the head's turn left there.
+                dev.offload_begin();
+                self.bring(dev, index);
+            }
+        }
+        next.inspect(|next| self.bring(dev, *next));
+        dev.offload_wait(index % LAYER_SLOTS);
+        self.layer_params(index)
     }
 }
 
@@ -188,60 +153,4 @@ fn copies<'p>(
         let len = (end - start) as usize;
         (buf.slice((start - run.start) as usize, len), to.slice((start - part.start) as usize, len))
     })
-}
-
-/// A decoder that makes passes over whole sequences, wherever its weights are.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // One a phase, on the stack.
-pub enum Scorer<'p> {
-    /// In the arena.
-    Resident(&'p Decoder<'p>),
-    /// Elsewhere.
-    Streamed(Streamed<'p>),
-}
-
-impl<'p> Scorer<'p> {
-    /// Embedding and all layers, as `forward::layers`.
-    pub fn layers(&self, dev: &dyn Device, pass: &Pass<'_>) {
-        match self {
-            Scorer::Resident(decoder) => crate::forward::layers(dev, decoder, pass),
-            Scorer::Streamed(streamed) => streamed.layers(dev, pass),
-        }
-    }
-
-    /// As `backward`.
-    pub fn backward<'x, 'a: 'x>(
-        &self,
-        dev: &dyn Device,
-        grads: Gradients<'x, 'a>,
-        add: bool,
-        pass: &Pass<'_>,
-        of: Derivatives<'_>,
-    ) {
-        whole_backward(dev, grads, add, || self.backward_part(dev, grads, add, pass, of, &mut |_| {}));
-    }
-
-    /// As `backward_part`.
-    pub fn backward_part<'x, 'a: 'x, 'q>(
-        &self,
-        dev: &dyn Device,
-        grads: Gradients<'x, 'a>,
-        add: bool,
-        pass: &Pass<'q>,
-        of: Derivatives<'_>,
-        after: &mut dyn FnMut(Stage),
-    ) -> RowGradients<'q> {
-        match self {
-            Scorer::Resident(decoder) => backward_part(dev, decoder, grads, add, pass, of, after),
-            Scorer::Streamed(streamed) => streamed.backward_part(dev, grads, add, pass, of, after),
-        }
-    }
-
-    /// What `head` takes.
-    pub fn decoder(&self) -> &Decoder<'p> {
-        match self {
-            Scorer::Resident(decoder) => decoder,
-            Scorer::Streamed(streamed) => streamed.ends(),
-        }
-    }
 }

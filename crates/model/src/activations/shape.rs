@@ -1,4 +1,5 @@
-//! What the regions of a pass follow from: its limits, how long it keeps what layers compute, and the rows that each layer has of it.
+//! What the regions of a pass follow from: its limits, how long it keeps what layers compute, and the rows that each
+//! layer has of it.
 
 use super::mode::{Mode, Recompute};
 use plimsoll_arch::ModelSpec;
@@ -90,8 +91,8 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Returns how many layers' worth a pass holds, and their elements of a row: those of all layers together, where some of these are
-    /// wider than others.
+    /// Returns how many layers' worth a pass holds, and their elements of a row: those of all layers together, where
+    /// some of these are wider than others.
     pub(crate) fn slots(self, of: &PassShape<'_>) -> (usize, usize) {
         let (mut slots, mut all, mut widest) = (0, 0, 0);
         for width in (0..of.spec.layers).map(|layer| self.width(of, layer)).filter(|width| *width > 0) {

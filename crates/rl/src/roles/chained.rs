@@ -10,7 +10,9 @@ use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Owned, Run};
 use plimsoll_files::Head;
 use plimsoll_memory::{Buf, InPhase};
-use plimsoll_model::{Activations, ExpertLoad, Pass, PassIndex, RowGradients, Scorer, Stage};
+use plimsoll_model::{
+    Activations, ExpertLoad, Layers, Pass, PassIndex, RowGradients, Stage, backward_part, layers,
+};
 use plimsoll_plan::UpdateShape;
 use plimsoll_ranks::Group;
 use plimsoll_train::{Area, Landing, Levels, Links, Packer, Part, Partial, Share, Sum, Units, UpdateOptions};
@@ -23,7 +25,7 @@ struct Chain<'x, 'a, 'p> {
     dev: &'x dyn Device,
     group: &'x Group,
     role: &'x Role<'a>,
-    scorer: Scorer<'x>,
+    layers: Box<dyn Layers<'x> + 'x>,
     acts: Activations<'p>,
     /// Where the partial gradient of this rank's micro-batch goes.
     grads: RoleGradients<'p>,
@@ -69,13 +71,13 @@ impl Role<'_> {
         let share = Share { rank: group.rank(), ranks: group.ranks() };
         let levels = Levels::bind(phase, name, self.learned().0, summing, share.ranks);
         let landing = Landing::bind(phase, name, share, levels);
-        let scorer = self.scorer(dev, phase);
+        let layers = self.layers(dev, phase);
         let partial = self.partial(phase);
         let chain = Chain {
             dev,
             group,
             role: self,
-            scorer,
+            layers,
             acts,
             grads,
             partial,
@@ -244,10 +246,10 @@ impl<'p> Chain<'_, '_, 'p> {
     /// Runs a micro-batch forward. Returns its pass, and for the other ranks its rows, the head's numbers and, after a
     /// vocabulary, the entropies.
     fn forward(&self, index: &PassIndex) -> Result<(Pass<'p>, Vec<f32>)> {
-        let Chain { dev, role, ref scorer, .. } = *self;
+        let Chain { dev, role, layers: ref from, .. } = *self;
         let pass = Pass::upload(dev, self.acts, index).with_balance(self.balance);
-        scorer.layers(dev, &pass);
-        let head = role.head(dev, scorer.decoder(), &pass, self.inv_temperature);
+        layers(dev, &**from, &pass);
+        let head = role.head(dev, from.decoder(), &pass, self.inv_temperature);
         // The card is busy while the ranks meet.
         self.settle()?;
         let heads = index.head_rows.len();
@@ -323,8 +325,8 @@ impl<'p> Chain<'_, '_, 'p> {
 }
 
 /// The backward passes of a round, one on each rank.
-struct Round<'x, 'a, 'p> {
-    chain: &'x Chain<'x, 'a, 'p>,
+struct Round<'r, 'x, 'a, 'p> {
+    chain: &'r Chain<'x, 'a, 'p>,
     /// Ranks that have a micro-batch: the first ones.
     ranks: usize,
     /// The micro-batch of the first of them, of `count`.
@@ -332,10 +334,10 @@ struct Round<'x, 'a, 'p> {
     count: usize,
 }
 
-impl<'p> Round<'_, '_, 'p> {
+impl<'p> Round<'_, '_, '_, 'p> {
     /// Computes the partial gradient of this rank's micro-batch, if it has one. On cards the ranks' are added meanwhile.
     fn backward(&self, buffers: &StepBuffers, own: Option<(&Range<usize>, &Pass<'p>)>) {
-        let Chain { dev, role, ref scorer, inv_temperature, .. } = *self.chain;
+        let Chain { dev, role, layers: ref from, inv_temperature, .. } = *self.chain;
         let Some((own, pass)) = own else {
             return Stage::all(role.shape.spec.layers).for_each(|stage| self.after(stage));
         };
@@ -347,7 +349,7 @@ impl<'p> Round<'_, '_, 'p> {
         let of = role.derivatives(inv_temperature, derivatives);
         let grads = self.chain.grads.to();
         role.trained().begin_gradients(dev, self.chain.partial);
-        scorer.backward_part(dev, grads, false, pass, of, &mut |stage| self.after(stage));
+        backward_part(dev, &**from, grads, false, pass, of, &mut |stage| self.after(stage));
     }
 
     /// Adds what a stage has left on all ranks: on cards next to the stages after it.

@@ -5,7 +5,7 @@ use super::role::Role;
 use super::weights::{Elsewhere, Weights, keep_part, own_source, whole_region};
 use plimsoll_device::{Device, MatrixLayout};
 use plimsoll_memory::{Buf, InPhase, Overlay};
-use plimsoll_model::{Decoder, Params, Scorer, Source, Streamed};
+use plimsoll_model::{Decoder, Layers, Params, Source, Streamed};
 use plimsoll_plan::RoleShape;
 use plimsoll_train::Share;
 use std::borrow::Cow;
@@ -113,16 +113,16 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Returns what runs its forward passes in a phase.
-    pub(super) fn scorer<'p>(&'p self, dev: &dyn Device, phase: &InPhase<'p>) -> Scorer<'p>
+    /// Returns what gives its layers to the passes of a phase.
+    pub(super) fn layers<'p>(&'p self, dev: &dyn Device, phase: &InPhase<'p>) -> Box<dyn Layers<'p> + 'p>
     where
         'a: 'p,
     {
         match &self.weights {
-            Weights::Resident(decoder) => Scorer::Resident(decoder),
+            Weights::Resident(decoder) => Box::<&'p Decoder<'p>>::new(decoder),
             Weights::Streamed(Elsewhere { source, rope, .. }) => {
                 let (spec, name) = (self.shape.spec, self.shape.name.name());
-                Scorer::Streamed(Streamed::begin(dev, spec, &self.table, source, *rope, phase, name))
+                Box::new(Streamed::begin(dev, spec, &self.table, source, *rope, phase, name))
             }
         }
     }

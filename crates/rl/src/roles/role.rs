@@ -14,8 +14,8 @@ use plimsoll_device::Device;
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, Decoder, Derivatives, ExpertLoad, ExpertUse, Gradients, Merged, ParamTable,
-    Params, Pass, PassIndex, backward, head, layers, load, rehearsal_sizes, rope, values,
+    Activations, Adapters, Decoder, Derivatives, ExpertLoad, ExpertUse, Merged, ParamTable, Params, Pass,
+    PassIndex, backward, head, layers, load, rehearsal_sizes, rope, values,
 };
 use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape, WeightsAre};
 use plimsoll_ranks::Group;
@@ -253,13 +253,13 @@ impl<'a> Role<'a> {
         let Passes { dev, overlay, packer, .. } = with;
         let phase = enter(dev, overlay, pass.mode.phase());
         let acts = Activations::bind(&phase, pass.mode, pass.limits);
-        let scorer = self.scorer(dev, &phase);
+        let from = self.layers(dev, &phase);
         let mut first = 0;
         while first < sequences.len() {
             let batch = packer.pack_as(pass.packing, sequences, first)?;
             let pass = Pass::upload(dev, acts, batch.index);
-            scorer.layers(dev, &pass);
-            let buf = self.head(dev, scorer.decoder(), &pass, inv_temperature);
+            layers(dev, &*from, &pass);
+            let buf = self.head(dev, from.decoder(), &pass, inv_temperature);
             first = batch.sequences.end;
             each(batch.sequences, Scores::Here(dev, buf), batch.head.len());
             dev.check()?;
@@ -340,7 +340,7 @@ impl<'a> Role<'a> {
                 Head::Score => [&buffers.critic.d_values[tokens], &[]],
             };
             let add = stats.micro_batches > 0;
-            self.backward(dev, grads.to(), add, &pass, inv_temperature, derivatives);
+            backward(dev, decoder, grads.to(), add, &pass, self.derivatives(inv_temperature, derivatives));
             load.iter_mut().for_each(|load| pass.add_load(dev, load));
             stats.backward_s += started.elapsed().as_secs_f64();
             stats.micro_batches += 1;
@@ -403,22 +403,22 @@ impl<'a> Role<'a> {
         let update = self.shape.update.map(|update| update.pass);
         if let Some(pass) = self.shape.score.filter(|score| update.is_none_or(|u| u.mode != score.mode)) {
             let phase = enter(dev, overlay, pass.mode.phase());
-            let scorer = self.scorer(dev, &phase);
+            let from = self.layers(dev, &phase);
             rehearse_passes(dev, &phase, pass, positions, &mut |pass, _| {
-                scorer.layers(dev, pass);
-                self.head(dev, scorer.decoder(), pass, 1.0);
+                layers(dev, &*from, pass);
+                self.head(dev, from.decoder(), pass, 1.0);
             })?;
         }
         let Some(pass) = update else { return Ok(()) };
         let phase = enter(dev, overlay, pass.mode.phase());
         let (optimizer, grads) = (self.trained(), self.bind_gradients(&phase));
-        let scorer = self.scorer(dev, &phase);
+        let from = self.layers(dev, &phase);
         rehearse_passes(dev, &phase, pass, positions, &mut |pass, heads| {
-            scorer.layers(dev, pass);
-            self.head(dev, scorer.decoder(), pass, 1.0);
+            layers(dev, &*from, pass);
+            self.head(dev, from.decoder(), pass, 1.0);
             // Not zeros: algorithms are compared by the gradients that they compute from these.
             let (ones, zeros) = (vec![1.0; heads], vec![0.0; heads]);
-            scorer.backward(dev, grads.to(), false, pass, self.derivatives(1.0, [&ones, &zeros]));
+            backward(dev, &*from, grads.to(), false, pass, self.derivatives(1.0, [&ones, &zeros]));
         })?;
         let slots = optimizer.slots(&phase, self.shape.name.name());
         let sum = phase.get(&shard_region(&self.shape)).unwrap_or(grads.all());
@@ -468,20 +468,6 @@ impl<'a> Role<'a> {
                 pass.values()
             }
         }
-    }
-
-    /// Runs the backward pass from the derivatives with respect to the head's numbers and to the entropy, [R] f32 each.
-    fn backward(
-        &self,
-        dev: &dyn Device,
-        grads: Gradients<'_, '_>,
-        add: bool,
-        pass: &Pass<'_>,
-        inv_temperature: f32,
-        [d_head, d_entropy]: [&[f32]; 2],
-    ) {
-        let of = self.derivatives(inv_temperature, [d_head, d_entropy]);
-        backward(dev, self.decoder(), grads, add, pass, of);
     }
 
     pub(super) fn derivatives<'d>(

@@ -1,4 +1,5 @@
-//! The attention of a layer over keys, with or without output gates: from what its first product gives to what its last one reads, and back.
+//! The attention of a layer over keys, with or without output gates: from what its first product gives to what its last
+//! one reads, and back.
 
 pub(crate) mod regions;
 

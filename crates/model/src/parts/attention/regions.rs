@@ -1,4 +1,5 @@
-//! The regions of attention over keys in a pass: queries, the cache of keys and values, output gates, and the handles to them.
+//! The regions of attention over keys in a pass: queries, the cache of keys and values, output gates, and the handles
+//! to them.
 
 use crate::activations::shape::{Life, PassShape, Regions, Rows};
 use plimsoll_arch::Mixer;

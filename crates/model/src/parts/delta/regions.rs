@@ -153,7 +153,8 @@ impl<'p> DeltaRegions<'p> {
         }
     }
 
-    /// Sends the places of a pass's segments: those that are given, or one each where no backward pass reads what chunks begin with.
+    /// Sends the places of a pass's segments: those that are given, or one each where no backward pass reads what
+    /// chunks begin with.
     pub(crate) fn upload(&self, dev: &dyn Device, given: &[u32], segments: &[u32], limits: &PassLimits) {
         let segments = segments.as_chunks::<SEGMENT_FIELDS>().0;
         assert_eq!(given.len(), segments.len() * PLACE_FIELDS, "places of every segment");

@@ -19,8 +19,8 @@ pub struct ExpertLoad {
 /// How equally experts were loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ExpertUse {
-    /// The loss of balance, with the coefficient 1: E times the mean over layers and rows of the sum over experts of a row's probability
-    /// times the share of its segment's rows. It is k where experts are equally loaded.
+    /// The loss of balance, with the coefficient 1: E times the mean over layers and rows of the sum over experts of a
+    /// row's probability times the share of its segment's rows. It is k where experts are equally loaded.
     pub balance: f64,
     /// Pairs of the expert that got most, over the mean of its layer; of all layers the largest.
     pub load_max: f64,
