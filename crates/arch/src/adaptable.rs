@@ -81,7 +81,7 @@ impl LoraShape {
     pub fn active_parameters(self, model: &ModelSpec) -> u64 {
         self.sum(model, |target, layer| {
             let has_experts = target.row(model, layer).is_some_and(|row| row.experts.is_some());
-            model.experts_of(layer).filter(|_| has_experts).map_or(1, |experts| experts.chosen.into())
+            model.layer(layer).experts().filter(|_| has_experts).map_or(1, |experts| experts.chosen.into())
         })
     }
 

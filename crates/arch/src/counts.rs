@@ -1,7 +1,7 @@
 //! How many parameters a model has and how much arithmetic a token takes, as folds over its table.
 
 use crate::table::each_row;
-use crate::{ExpertsSpec, Ffn, LayerSpec, Mixer, ModelSpec};
+use crate::{ExpertsSpec, Mixer, ModelSpec};
 
 impl ModelSpec {
     /// Number of parameters; a tied head is counted once.
@@ -22,10 +22,7 @@ impl ModelSpec {
         let (v, h) = (u64::from(self.vocab), u64::from(self.hidden));
         let mut parameters = v * h * if self.tied { 1 } else { 2 } + h;
         for layer in 0..self.layers {
-            let times = match self.layer(layer).ffn {
-                Ffn::Experts(experts) => of_layer(&experts).into(),
-                Ffn::Dense => 1,
-            };
+            let times = self.layer(layer).experts().map_or(1, |experts| of_layer(&experts).into());
             each_row(self, layer, |row| {
                 parameters += row.elements() * if row.experts.is_some() { times } else { 1 };
             });
@@ -37,17 +34,14 @@ impl ModelSpec {
     pub fn layer_flops(&self, context: u64) -> u64 {
         let mut flops = 0;
         for layer in 0..self.layers {
-            let LayerSpec { mixer, ffn } = self.layer(layer);
-            let chosen = match ffn {
-                Ffn::Experts(experts) => experts.chosen.into(),
-                Ffn::Dense => 1,
-            };
+            let of = self.layer(layer);
+            let chosen = of.experts().map_or(1, |experts| experts.chosen.into());
             each_row(self, layer, |row| {
                 if row.kind.is_product() {
                     flops += 2 * row.elements() * if row.experts.is_some() { chosen } else { 1 };
                 }
             });
-            flops += match mixer {
+            flops += match of.mixer {
                 // A state is decayed, read twice and added to.
                 Mixer::Delta(delta) => 8 * u64::from(delta.state()),
                 Mixer::Attention => {

@@ -29,12 +29,32 @@ pub enum Ffn {
     Experts(ExpertsSpec),
 }
 
+impl LayerSpec {
+    /// Returns its linear attention, if it has that.
+    pub fn delta(&self) -> Option<DeltaSpec> {
+        match self.mixer {
+            Mixer::Delta(delta) => Some(delta),
+            Mixer::Attention => None,
+        }
+    }
+
+    /// Returns its experts, if it has any.
+    pub fn experts(&self) -> Option<ExpertsSpec> {
+        match self.ffn {
+            Ffn::Experts(experts) => Some(experts),
+            Ffn::Dense => None,
+        }
+    }
+}
+
 impl ModelSpec {
     /// Returns what a layer consists of.
     pub fn layer(&self, layer: u32) -> LayerSpec {
+        let delta = self.delta.filter(|delta| delta.layers.contains(layer));
+        let experts = self.experts.filter(|experts| experts.layers.contains(layer));
         LayerSpec {
-            mixer: self.delta_of(layer).map_or(Mixer::Attention, Mixer::Delta),
-            ffn: self.experts_of(layer).map_or(Ffn::Dense, Ffn::Experts),
+            mixer: delta.map_or(Mixer::Attention, Mixer::Delta),
+            ffn: experts.map_or(Ffn::Dense, Ffn::Experts),
         }
     }
 
@@ -45,11 +65,11 @@ impl ModelSpec {
 
     /// Returns whether a sequence has a state in some layer.
     pub fn has_states(&self) -> bool {
-        self.each_layer().any(|layer| matches!(layer.mixer, Mixer::Delta(_)))
+        self.each_layer().any(|layer| layer.delta().is_some())
     }
 
     /// Returns whether rows go to experts in some layer.
     pub fn has_experts(&self) -> bool {
-        self.each_layer().any(|layer| matches!(layer.ffn, Ffn::Experts(_)))
+        self.each_layer().any(|layer| layer.experts().is_some())
     }
 }

@@ -132,11 +132,6 @@ impl ModelSpec {
         self.kv_heads * self.head_dim
     }
 
-    /// Returns the linear attention of a layer, if it has that.
-    pub fn delta_of(&self, layer: u32) -> Option<DeltaSpec> {
-        self.delta.filter(|delta| delta.layers.contains(layer))
-    }
-
     /// Returns the number of layers with linear attention.
     pub fn delta_layers(&self) -> u32 {
         self.delta.map_or(0, |delta| delta.layers.len())
@@ -155,20 +150,18 @@ impl ModelSpec {
 
     /// Outputs of a layer's first product.
     pub fn first_width(&self, layer: u32) -> u32 {
-        self.delta_of(layer).map_or(self.qkv_width(), |delta| delta.input_width())
+        self.layer(layer).delta().map_or(self.qkv_width(), |delta| delta.input_width())
     }
 
     /// Inputs of the product that ends a layer's attention.
     pub fn mixed_width(&self, layer: u32) -> u32 {
-        self.delta_of(layer).map_or(self.q_width(), |delta| delta.value_width())
+        self.layer(layer).delta().map_or(self.q_width(), |delta| delta.value_width())
     }
 
-    /// The largest of `first_width`, and of `mixed_width`.
+    /// Returns the largest `first_width`, and the largest `mixed_width`.
     pub fn widest(&self) -> (u32, u32) {
-        let attends = (self.attention_layers() > 0).then_some((self.qkv_width(), self.q_width()));
-        let delta = self.delta.map(|delta| (delta.input_width(), delta.value_width()));
-        let (a, b) = (attends.unwrap_or_default(), delta.unwrap_or_default());
-        (a.0.max(b.0), a.1.max(b.1))
+        let most = |width: fn(&ModelSpec, u32) -> u32| (0..self.layers).map(|layer| width(self, layer)).max();
+        (most(ModelSpec::first_width).unwrap_or(0), most(ModelSpec::mixed_width).unwrap_or(0))
     }
 
     /// Elements of a head that are rotated.
@@ -179,11 +172,6 @@ impl ModelSpec {
     /// The row of the family's table.
     pub const fn architecture(&self) -> &'static Architecture {
         self.family.architecture()
-    }
-
-    /// Returns the experts of a layer, if it has any.
-    pub fn experts_of(&self, layer: u32) -> Option<ExpertsSpec> {
-        self.experts.filter(|experts| experts.layers.contains(layer))
     }
 
     /// Returns the number of layers with experts.
@@ -205,7 +193,7 @@ impl ModelSpec {
 
     /// Returns what the downs of a layer read of a row.
     pub fn product_width(&self, layer: u32) -> u32 {
-        self.experts_of(layer).map_or(self.ffn, |experts| experts.product_width())
+        self.layer(layer).experts().map_or(self.ffn, |experts| experts.product_width())
     }
 
     /// The spec of a preset in `PRESETS`.
@@ -448,7 +436,7 @@ mod tests {
         let mixed =
             ModelSpec { experts: Some(ExpertsSpec { layers: LayerSet::every(2, 48), ..experts }), ..spec };
         assert_eq!(
-            (mixed.expert_layers(), mixed.experts_of(0), mixed.experts_of(1)),
+            (mixed.expert_layers(), mixed.layer(0).experts(), mixed.layer(1).experts()),
             (24, None, mixed.experts)
         );
         assert_eq!([mixed.product_width(0), mixed.product_width(1)], [6144; 2]);

@@ -44,9 +44,8 @@ impl CudaDevice {
                 optimizer::SQUARES_SCRATCH_BYTES,
                 optimizer::RUNS_SCRATCH_BYTES,
             ]);
-        }
-        if let (Some((rows, _)), Some(delta)) = (limits.update, spec.delta) {
-            bytes.push(delta_rows::scratch_bytes(delta, rows as u64));
+            let delta = spec.each_layer().filter_map(|layer| layer.delta());
+            bytes.extend(delta.map(|delta| delta_rows::scratch_bytes(delta, rows)));
         }
         bytes.extend(limits.adapters.map(|lora| adapter_gradients::scratch_bytes(spec, lora)));
         let bytes = bytes.into_iter().max().expect("there are two at least");

@@ -190,6 +190,8 @@ impl Model {
             .attention
             .window
             .map_or((0.0, 0.0), |window| (f64::from(window.layers.len()), f64::from(window.keys)));
+        let states =
+            spec.each_layer().filter_map(|layer| layer.delta()).map(|delta| u64::from(delta.state()));
         Model {
             layers,
             width: f64::from(spec.hidden),
@@ -200,7 +202,7 @@ impl Model {
             parameters: spec.parameters() as f64,
             learns: true,
             weight_bytes: spec.parameters() as f64 * element,
-            experts: spec.experts.map_or((0.0, 0.0), |experts| {
+            experts: spec.each_layer().find_map(|layer| layer.experts()).map_or((0.0, 0.0), |experts| {
                 let share = f64::from(experts.chosen) / f64::from(experts.count);
                 let idle = (spec.parameters() - spec.active_parameters()) as f64 * element;
                 (if share < 1.0 { idle / (1.0 - share) } else { 0.0 }, share)
@@ -208,13 +210,11 @@ impl Model {
             kv_token_bytes: 2.0 * f64::from(spec.kv_width()) * element,
             whole_layers: f64::from(spec.attention_layers()) - windowed.0,
             // Read and written.
-            state_bytes: spec.delta.map_or(0.0, |delta| {
-                2.0 * f64::from(delta.layers.len()) * f64::from(delta.state()) * DType::F32.bytes() as f64
-            }),
+            state_bytes: 2.0 * states.sum::<u64>() as f64 * DType::F32.bytes() as f64,
             windowed,
             // Layers with experts, and those next to them, make their products again at every level.
             cheap_bytes: layers
-                * (2.0 * f64::from(spec.hidden) + spec.experts.map_or(f64::from(spec.ffn), |_| 0.0))
+                * (2.0 * f64::from(spec.hidden) + if spec.has_experts() { 0.0 } else { spec.ffn.into() })
                 * element,
             input_bytes: layers * f64::from(spec.hidden) * DType::F32.bytes() as f64,
             dtype,

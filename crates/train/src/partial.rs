@@ -141,6 +141,7 @@ impl<'p> Partial<'p> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_arch::ExpertsSpec;
     use plimsoll_base::Phase;
     use plimsoll_device::DeviceKind;
     use plimsoll_memory::{Arena, ArenaMap};
@@ -152,9 +153,8 @@ mod tests {
         {
             let mut spec = ModelSpec::preset(name).unwrap();
             // Layers of two sizes.
-            if let Some(experts) = &mut spec.experts {
-                experts.layers = LayerSet::all_but_every(3, spec.layers);
-            }
+            let layers = LayerSet::all_but_every(3, spec.layers);
+            spec.experts = spec.layer(0).experts().map(|experts| ExpertsSpec { layers, ..experts });
             let of = if is_critic { ParamTable::critic } else { ParamTable::new };
             let table = of(&spec, DeviceKind::Cuda, DType::Bf16);
             let phases = PhaseSet::of(&[Phase::Update]);

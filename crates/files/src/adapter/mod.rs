@@ -207,7 +207,7 @@ impl Found<'_> {
             }
             let known = place.2.of_experts(self.model, place.0);
             if !known.into_iter().any(|expert| expert == place.1) {
-                return Err(self.other_base(match self.model.experts_of(place.0) {
+                return Err(self.other_base(match self.model.layer(place.0).experts() {
                     Some(experts) => {
                         format!(
                             "tensor `{}` is of none of the layer's {} experts",

@@ -70,7 +70,7 @@ impl<'a> Adapters<'a> {
             }
             Some(Adapter { a, blocks, scale })
         };
-        let has_experts = |layer, site: Site| spec.experts_of(layer).is_some() && site.is_of_experts();
+        let has_experts = |layer, site: Site| spec.layer(layer).experts().is_some() && site.is_of_experts();
         let each = |kind, layer| {
             let [first, ..] = table.each(kind, layer) else { return None };
             let count = table.each(kind, layer).len();

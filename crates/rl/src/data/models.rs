@@ -242,7 +242,8 @@ fn check_codes(slug: &'static str, key: &str, how: Option<Quantization>, model: 
         }
     }
     let Some(how) = how.filter(|how| !how.takes(spec)) else { return Ok(()) };
-    let (block, delta) = (Quantization::BLOCK, spec.delta.map(|delta| delta.value_width()));
+    let block = Quantization::BLOCK;
+    let delta = spec.each_layer().find_map(|layer| layer.delta()).map(|delta| delta.value_width());
     let widths: Vec<String> =
         [spec.hidden, spec.q_width()].iter().chain(&delta).map(u32::to_string).collect();
     let message = format!(

@@ -353,10 +353,11 @@ impl<'a> Role<'a> {
 
     /// The derivative of the loss by the probability of an expert that all rows of its segment chose: of a mean over layers and tokens.
     pub(super) fn balance_factor(&self, sequences: &[Sequence<'_>], which: &Range<usize>) -> f32 {
-        let Some(experts) = self.shape.spec.experts else { return 0.0 };
+        let mut layers = self.shape.spec.each_layer();
+        let Some(experts) = layers.find_map(|layer| layer.experts()) else { return 0.0 };
         let tokens: usize =
             sequences[which.clone()].iter().map(|of| of.prompt.len() + of.response.len()).sum();
-        let numbers = tokens.max(1) as f64 * f64::from(experts.layers.len());
+        let numbers = tokens.max(1) as f64 * f64::from(self.shape.spec.expert_layers());
         (self.update_shape().balance_coef * f64::from(experts.count) / numbers) as f32
     }
 

@@ -94,7 +94,7 @@ impl Ffn {
         let with = u64::from(spec.expert_layers());
         let without = u64::from(spec.layers) - with;
         let dense = Ffn { layers: without, hidden, width: spec.ffn.into(), experts: None };
-        let experts = spec.experts.map(|experts| Ffn {
+        let experts = spec.each_layer().find_map(|layer| layer.experts()).map(|experts| Ffn {
             layers: with,
             width: experts.ffn.into(),
             experts: Some((experts.count.into(), experts.chosen.into())),

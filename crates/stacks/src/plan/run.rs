@@ -54,9 +54,8 @@ pub fn plan(
     let options = Options::new(stack.table, settings);
     let version = version_of(stack, version, &options)?;
     let has_experts = Cell::new(false);
-    let models = |name: &str| {
-        models(name).inspect(|spec| has_experts.set(has_experts.get() || spec.experts.is_some()))
-    };
+    let models =
+        |name: &str| models(name).inspect(|spec| has_experts.set(has_experts.get() || spec.has_experts()));
     let rows = |options: &Options| (stack.rules)(options, limits::numbers(&version.value), &limits, &models);
     let mut ledger = rows(&options)?;
     if has_experts.get() {
