@@ -3,11 +3,13 @@
 #![allow(dead_code)] // Each test file uses its part.
 
 use plimsoll_arch::ModelSpec;
-use plimsoll_base::{DType, PhaseSet};
+use plimsoll_base::{DType, Phase, PhaseSet};
 use plimsoll_device::{KV_BLOCK, NO_PARENT, NO_STATE, edges};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Layout};
-use plimsoll_model::{Mode, ParamTable, PassIndex, PassLimits, Recompute, activations_layout, rope};
+use plimsoll_model::{
+    Mode, ParamTable, PassIndex, PassLimits, Recompute, activations_layout, rope, streamed_layout,
+};
 
 mod machine;
 
@@ -46,6 +48,10 @@ pub fn fixture(
     for mode in [Mode::Score, Mode::Update(recompute)] {
         layout.extend(activations_layout(&spec, dtype, target, mode, limits).unwrap());
     }
+    // For a decoder that streams its layers in an update.
+    layout.offloaded("offload.actor.weights", "test", &[table.elements], dtype).unwrap();
+    let phases = PhaseSet::of(&[Phase::Update]);
+    layout.extend(streamed_layout("actor", &table, dtype, target.pool, phases).unwrap());
     let mut arena = Arena::new(ArenaMap::new(&layout, 0));
     let dev = machine.open(&mut arena, threads);
     Fixture { model, spec, dtype, table, limits, arena, dev }

@@ -7,5 +7,8 @@ mod experts;
 mod golden;
 mod load;
 mod mlp;
+mod passes;
+mod regions;
 mod save;
 mod smollm2;
+mod tables;
