@@ -65,11 +65,11 @@ impl ModelSpec {
 
     /// Returns whether a sequence has a state in some layer.
     pub fn has_states(&self) -> bool {
-        self.each_layer().any(|layer| layer.delta().is_some())
+        self.delta_layers() > 0
     }
 
     /// Returns whether rows go to experts in some layer.
     pub fn has_experts(&self) -> bool {
-        self.each_layer().any(|layer| layer.experts().is_some())
+        self.expert_layers() > 0
     }
 }
