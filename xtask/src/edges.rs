@@ -27,17 +27,18 @@ pub const ALLOWED: &str = "
     textenv  <- base text worker reward
     ranks    <- base memory
     config   <- base arch algo reward textenv
-    plan     <- base arch memory files device cpu cuda model rollout train reward textenv config
+    devices  <- base arch memory files device cpu cuda ranks
+    plan     <- base arch memory files device devices model rollout train reward textenv config
     run      <- base arch memory files text worker ranks config plan
     serve    <- base arch text device rollout
-    rl       <- base arch memory algo files text reward textenv ranks config plan run device cpu cuda model rollout train serve
-    agent    <- base memory env files worker collect algo device cpu model train config plan run
-    bench    <- base arch memory algo files reward device cpu cuda rollout train config plan run rl
+    rl       <- base arch memory algo files text reward textenv ranks config plan run device devices model rollout train serve
+    agent    <- base memory env files worker collect algo device devices model train config plan run
+    bench    <- base arch memory algo files reward device devices rollout train config plan run rl
     doctor   <- base memory
     stacks   <- base arch
     launch   <- base
     python   <- base memory env worker collect
-    plimsoll <- base arch memory files text env reward collect ranks config plan run cuda doctor stacks launch serve rl agent bench
+    plimsoll <- base arch memory files text env reward collect ranks config plan run device devices doctor stacks launch serve rl agent bench
 ";
 
 type Table = BTreeMap<String, BTreeSet<String>>;

@@ -16,8 +16,8 @@ use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, PolicySums, policy_los
 use plimsoll_algo::value_loss::{ValueBatch, ValueSums, value_loss};
 use plimsoll_base::rng::{Stream, permutation};
 use plimsoll_base::{DType, Phase, PhaseSet, Result};
-use plimsoll_cpu::CpuDevice;
-use plimsoll_device::{AdamW, AdamWBufs, Device, DeviceKind};
+use plimsoll_device::{AdamW, AdamWBufs, Device};
+use plimsoll_devices::{host, scratch_of_matrices};
 use plimsoll_memory::{Buf, Layout, Overlay, Pool, Resident};
 use plimsoll_model::mlp::{MlpHead, MlpParams, MlpPass, MlpSpec, backward, forward};
 use plimsoll_model::{FlatTensors, ParamTable};
@@ -56,14 +56,14 @@ pub struct LearnReport {
 ///
 /// Errors: `size-overflow`.
 pub fn layout(spec: &MlpSpec, rows: usize, threads: usize) -> Result<Layout> {
-    let table = spec.table(DeviceKind::Cpu);
+    let table = spec.table(host().kind);
     let mut layout = Layout::new();
     for (what, owner) in [("weights", "model"), ("grads", "train"), ("adam_m", "train"), ("adam_v", "train")]
     {
         let shape = [table.elements];
         layout.arena(&format!("actor.{what}"), owner, Pool::Host, PhaseSet::RESIDENT, &shape, DType::F32)?;
     }
-    layout.extend(CpuDevice::scratch_of_matrices(&spec.matrices(), threads)?);
+    layout.extend(scratch_of_matrices(&spec.matrices(), threads)?);
     layout.extend(spec.layout("mlp", Pool::Host, PhaseSet::UPDATE, rows as u64, true)?);
     Ok(layout)
 }
@@ -139,7 +139,7 @@ impl Mini {
 
 /// Weights, gradients and states of one actor-critic.
 pub struct Learner<'a> {
-    pub dev: &'a CpuDevice,
+    pub dev: &'a dyn Device,
     pub spec: &'a MlpSpec,
     pub table: ParamTable,
     pub params: MlpParams<'a>,
@@ -154,12 +154,12 @@ pub struct Learner<'a> {
 impl<'a> Learner<'a> {
     /// Binds the regions of `layout`; weights and states are zero.
     pub fn new(
-        dev: &'a CpuDevice,
+        dev: &'a dyn Device,
         spec: &'a MlpSpec,
         (resident, overlay): (Resident<'a>, Overlay<'a>),
         rows: usize,
     ) -> Learner<'a> {
-        let table = spec.table(DeviceKind::Cpu);
+        let table = spec.table(host().kind);
         let [params, grads] =
             ["weights", "grads"].map(|what| MlpParams::bind(&table, resident.buf(&format!("actor.{what}"))));
         let [m, v] = ["adam_m", "adam_v"].map(|what| resident.buf(&format!("actor.{what}")));
@@ -235,7 +235,7 @@ impl<'a> Learner<'a> {
         forward(*dev, &self.params, spec.activation, &pass, rows);
         dev.read_f32(pass.outputs(rows, outputs), 0, &mut mini.outputs[..rows * outputs]);
         dev.read_f32(pass.values(rows), 0, &mut mini.values[..rows]);
-        let log_std = log_std(dev, &self.params);
+        let log_std = log_std(*dev, &self.params);
         losses(&dist(&spec.head, &log_std), how, mini, rows, step, report)?;
         dev.write_f32(pass.d_outputs(rows, outputs), 0, &mini.d_outputs[..rows * outputs]);
         dev.write_f32(pass.d_values(rows), 0, &mini.d_values[..rows]);
@@ -283,7 +283,7 @@ impl<'a> Learner<'a> {
 }
 
 /// Returns the logarithms of the standard deviations; empty for discrete actions.
-pub fn log_std(dev: &CpuDevice, params: &MlpParams<'_>) -> Vec<f32> {
+pub fn log_std(dev: &dyn Device, params: &MlpParams<'_>) -> Vec<f32> {
     let mut log_std = vec![0.0; params.log_std.map_or(0, Buf::len)];
     if let Some(buf) = params.log_std {
         dev.read_f32(buf, 0, &mut log_std);

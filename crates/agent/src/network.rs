@@ -5,7 +5,8 @@ use super::normalise::{Moments, Scales};
 use super::spaces::{ActionWriter, ObservationReader};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::PolicyActivation;
-use plimsoll_device::{Activation, DeviceKind};
+use plimsoll_device::Activation;
+use plimsoll_devices::host;
 use plimsoll_env::{Slot, Spec};
 use plimsoll_model::mlp::{MlpSpec, PolicyFile};
 use serde::Deserialize;
@@ -72,7 +73,7 @@ impl StoredPolicy {
     ///
     /// Errors: `policy-shape-mismatch`.
     pub fn check(&self, network: &Network) -> Result<()> {
-        self.file.check(&network.spec, &network.spec.table(DeviceKind::Cpu))?;
+        self.file.check(&network.spec, &network.spec.table(host().kind))?;
         let inputs = network.reader.width();
         match &self.moments {
             Some(moments) if moments.width() != inputs => {

@@ -8,7 +8,7 @@ use super::policy;
 use super::settings::AgentSettings;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{ByteSize, RunSpec};
-use plimsoll_device::DeviceKind;
+use plimsoll_devices::host;
 use plimsoll_memory::{Layout, Limits, Place, Plan, Pool};
 use plimsoll_model::saved_bytes;
 use plimsoll_plan::environments_image_bytes;
@@ -125,7 +125,7 @@ fn episode_bytes(settings: &AgentSettings) -> u64 {
 
 /// Returns an upper bound of the bytes of one checkpoint on disk.
 pub fn checkpoint_bytes(settings: &AgentSettings) -> Bytes {
-    let table = settings.network.spec.table(DeviceKind::Cpu);
+    let table = settings.network.spec.table(host().kind);
     let tensors = saved_bytes(&table, &[plimsoll_base::DType::F32]) * 3;
     // Actions are written as hexadecimal digits.
     Bytes(tensors + SMALL_FILES_BYTES + 2 * episode_bytes(settings) + 200 * settings.num_envs as u64)

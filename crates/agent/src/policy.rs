@@ -8,8 +8,8 @@ use super::spaces::{ActionWriter, ObservationReader};
 use plimsoll_algo::action::Explore;
 use plimsoll_base::{Bytes, DType, Error, Phase, PhaseSet, PolicyVersion, Result};
 use plimsoll_collect::{ActionBatch, Beyond, Extras, ObservationBatch, Policy};
-use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::{Device, DeviceKind};
+use plimsoll_device::OpenOptions;
+use plimsoll_devices::{BoxedDevice, Opening, host, open};
 use plimsoll_env::{Slot, Spec, seed};
 use plimsoll_memory::{Arena, ArenaMap, Layout, Place, Pool};
 use plimsoll_model::ParamTable;
@@ -56,7 +56,7 @@ impl Board {
 pub struct MlpPolicy {
     spec: MlpSpec,
     table: ParamTable,
-    dev: CpuDevice,
+    dev: BoxedDevice,
     arena: Arena,
     board: Arc<Board>,
     /// Version of the weights in the arena; none at first.
@@ -81,7 +81,7 @@ pub struct MlpPolicy {
 /// Errors: `size-overflow`.
 pub fn layout(spec: &MlpSpec, rows: usize) -> Result<Layout> {
     let mut layout = Layout::new();
-    let elements = [spec.table(DeviceKind::Cpu).elements];
+    let elements = [spec.table(host().kind).elements];
     layout.arena("policy.weights", "model", Pool::Host, PhaseSet::RESIDENT, &elements, DType::F32)?;
     layout.extend(spec.layout("policy", Pool::Host, PhaseSet::ROLLOUT, rows as u64, false)?);
     Ok(layout)
@@ -98,7 +98,7 @@ pub fn of_file(
     lanes: usize,
     explore: Explore,
 ) -> Result<Vec<MlpPolicy>> {
-    let board = Board::new(network.spec.table(DeviceKind::Cpu).elements as usize);
+    let board = Board::new(network.spec.table(host().kind).elements as usize);
     let mut policies = Vec::with_capacity(lanes);
     for _ in 0..lanes {
         let mut policy = MlpPolicy::new(network, board.clone(), run_seed, rows, explore)?;
@@ -107,7 +107,7 @@ pub fn of_file(
     }
     if let Some(MlpPolicy { spec, table, dev, arena, .. }) = policies.first_mut() {
         let params = MlpParams::bind(table, arena.split().0.buf("policy.weights"));
-        stored.file.load(dev, spec, table, &params)?;
+        stored.file.load(&**dev, spec, table, &params)?;
         let version = PolicyVersion::default();
         board.publish(version, stored.scales(), |weights| dev.read_f32(params.all, 0, weights));
     }
@@ -120,7 +120,7 @@ pub fn of_file(
 pub(crate) fn plan_rows(name: &str, spec: &MlpSpec, rows: usize, lanes: usize) -> Result<Layout> {
     let mut layout_of_all = Layout::new();
     let arena = ArenaMap::new(&layout(spec, rows)?, 0).used_bytes();
-    let elements = spec.table(DeviceKind::Cpu).elements;
+    let elements = spec.table(host().kind).elements;
     for (what, owner, bytes) in [
         ("arenas", "model", lanes as u64 * arena),
         ("host", "rl", lanes as u64 * host_bytes(spec, rows)),
@@ -148,12 +148,12 @@ impl MlpPolicy {
         explore: Explore,
     ) -> Result<MlpPolicy> {
         let Network { spec, reader, writer } = network.clone();
-        let arena = Arena::new(ArenaMap::new(&layout(&spec, rows)?, 0));
         // One thread: the collector's own, of which there are several.
-        let dev = CpuDevice::new(Bytes(arena.map().used_bytes()), 1, Isa::detect())?;
+        let opening = Opening::alone(host().kind, 1, OpenOptions::default());
+        let (dev, arena) = open(&layout(&spec, rows)?, &opening)?;
         let outputs = spec.head.outputs() as usize;
         Ok(MlpPolicy {
-            table: spec.table(DeviceKind::Cpu),
+            table: spec.table(host().kind),
             dev,
             arena,
             board,
@@ -180,7 +180,7 @@ impl MlpPolicy {
             let published = self.board.published.read().unwrap_or_else(PoisonError::into_inner);
             let params = MlpParams::bind(&self.table, self.arena.split().0.buf("policy.weights"));
             self.dev.write_f32(params.all, 0, &published.weights);
-            self.log_std = log_std(&self.dev, &params);
+            self.log_std = log_std(&*self.dev, &params);
             self.scales = published.scales.clone();
             self.version = Some(published.version);
         }
@@ -233,9 +233,9 @@ impl Policy for MlpPolicy {
         self.dev.write_f32(pass.input, 0, &self.inputs[..rows * n]);
         // A policy without a critic is never asked for values, nor is one that is evaluated.
         if chosen.values.is_empty() {
-            forward_actor(&self.dev, &params, self.spec.activation, &pass, rows);
+            forward_actor(&*self.dev, &params, self.spec.activation, &pass, rows);
         } else {
-            forward(&self.dev, &params, self.spec.activation, &pass, rows);
+            forward(&*self.dev, &params, self.spec.activation, &pass, rows);
             self.dev.read_f32(pass.values(rows), 0, chosen.values);
         }
         self.dev.read_f32(pass.outputs(rows, outputs), 0, &mut self.outputs[..rows * outputs]);

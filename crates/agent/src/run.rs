@@ -11,13 +11,13 @@ use super::save;
 use super::settings::AgentSettings;
 use super::state::{AgentState, RECENT};
 use plimsoll_algo::action::Explore;
-use plimsoll_base::{Bytes, Error, PolicyVersion, Result};
+use plimsoll_base::{Error, PolicyVersion, Result};
 use plimsoll_collect::{Collector, Mode, OnAbort, Policy, Settings};
 use plimsoll_config::{Loaded, RunSpec};
-use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::Backend;
+use plimsoll_device::{Device, OpenOptions};
+use plimsoll_devices::{Opening, host, open as open_device};
 use plimsoll_files::record_of;
-use plimsoll_memory::{Arena, ArenaMap, Limits};
+use plimsoll_memory::Limits;
 use plimsoll_run::checkpoint::RunState;
 use plimsoll_run::ending::{Summary, ended_by};
 use plimsoll_run::events::{EvalResult, Event, Observer};
@@ -66,16 +66,15 @@ fn train_until_signal(
     plan.warnings.iter().for_each(|words| opening.say(observer, format!("warning: {words}")));
     let begins_anew = opening.replans();
     let opened = opening.directory(&run_file, &plan.to_json(), checkpoint_bytes(&settings))?;
-    let mut arena = Arena::new(ArenaMap::new(&learner_layout(&settings)?, 0));
+    let alone = Opening::alone(host().kind, settings.threads, OpenOptions::default());
+    let device = open_device(&learner_layout(&settings)?, &alone);
+    let (dev, mut arena) = device.inspect_err(|_| opened.dir.discard())?;
     let arena_used = arena.map().used_bytes();
-    let mut dev = CpuDevice::new(Bytes(arena_used), settings.threads, Isa::detect())
-        .inspect_err(|_| opened.dir.discard())?;
-    dev.bind_scratch(arena.split().0.buf("device.scratch"));
-    let fingerprint = fingerprint(&run, &settings, &dev);
+    let fingerprint = fingerprint(&run, &settings, &*dev);
     let opened = opened.take_up(*opening, &run_file, &plan.to_json(), &fingerprint, observer)?;
     let begun = Begun {
         run: &run,
-        title: title(&run, &settings, &dev),
+        title: title(&run, &settings, &*dev),
         run_file,
         plan: &plan.plan,
         fingerprint,
@@ -84,13 +83,13 @@ fn train_until_signal(
         machine: dev.machine_type(),
         card: Box::new(|| None),
     };
-    let mut learner = Learner::new(&dev, &settings.network.spec, arena.split(), settings.learner.mini_batch);
+    let mut learner = Learner::new(&*dev, &settings.network.spec, arena.split(), settings.learner.mini_batch);
     let mut job = AgentRun::new(&run, &settings, &mut learner, begins_anew);
     std::thread::scope(|scope| lead(opened, begun, &mut job, observer, signal, scope))
 }
 
 /// Returns the run in one line.
-fn title(run: &RunSpec, settings: &AgentSettings, dev: &CpuDevice) -> String {
+fn title(run: &RunSpec, settings: &AgentSettings, dev: &dyn Device) -> String {
     let (method, model, env) = (run.method.name(), &run.model, &settings.env.id);
     let parameters = settings.network.spec.parameters();
     format!("{method} on {env}, {model}, {parameters} parameters, f32, {}", dev.machine_type())
@@ -101,7 +100,7 @@ fn learner_layout(settings: &AgentSettings) -> Result<plimsoll_memory::Layout> {
 }
 
 /// Returns what the bits depend on besides the run file: the instruction path and, at the start, the policy's file.
-fn fingerprint(run: &RunSpec, settings: &AgentSettings, dev: &CpuDevice) -> Fingerprint {
+fn fingerprint(run: &RunSpec, settings: &AgentSettings, dev: &dyn Device) -> Fingerprint {
     let file = run.model.trim_start_matches(plimsoll_config::MLP);
     let file = settings.file.as_ref().and_then(|_| record_of(Path::new(file)).ok());
     let inputs = file.map(|record| (run.model.clone(), record.sha256)).into_iter().collect();

@@ -118,11 +118,6 @@ impl CorrectionSums {
     pub fn outside_ratio(&self) -> f64 {
         self.outside / self.units.max(1.0)
     }
-
-    /// Mean of l_roll - l_old over trained tokens.
-    pub fn mean_kl_to_rollout(&self) -> f64 {
-        self.kl_to_rollout / self.tokens.max(1.0)
-    }
 }
 
 /// Writes the factor of each token's loss into `weights`, [N]; exactly 0 where masked.

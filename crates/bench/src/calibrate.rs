@@ -4,10 +4,9 @@
 use crate::{self as bench, BenchOptions};
 use plimsoll_base::Result;
 use plimsoll_config::Auto;
-use plimsoll_cpu::peak::{measure_bandwidth, measure_flops};
-use plimsoll_cpu::{Isa, Pool};
+use plimsoll_devices::{Rates, host};
 use plimsoll_memory::Limits;
-use plimsoll_plan::{plan_sampling, plan_with, predict_step, rates::Rates};
+use plimsoll_plan::{plan_sampling, plan_with, predict_step};
 use serde_json::{Value, json};
 
 /// Sequences, prompt tokens and new tokens of the timed rollout.
@@ -29,12 +28,13 @@ const SECONDS_MIN: f64 = 1e-7;
 pub fn calibrate(options: &BenchOptions) -> Result<Value> {
     let threads = bench::threads(options);
     Rates::check_store(threads)?;
-    let (pool, isa) = (Pool::new(threads), Isa::detect());
-    let mut rates = Rates::built_in(isa.name(), threads);
+    let measured = (host().peak)(threads, bench::PEAK_SECONDS, bench::BANDWIDTH_BYTES);
+    let ([gflops, bandwidth], machine) = (measured.expect("its threads compute"), (host().probe)()?.name);
+    let mut rates = Rates::built_in(&machine, threads);
     let f32_share = rates.flops_f32 / rates.flops_bf16;
-    rates.flops_bf16 = measure_flops(&pool, isa, bench::PEAK_SECONDS) * 1e9;
+    rates.flops_bf16 = gflops * 1e9;
     rates.flops_f32 = rates.flops_bf16 * f32_share;
-    rates.bandwidth = measure_bandwidth(&pool, bench::BANDWIDTH_BYTES) * 1e9;
+    rates.bandwidth = bandwidth * 1e9;
     rates.source = "measured".into();
     // The overhead of a pass comes first: the shares are measured with it.
     let small = BenchOptions { model: SMALL.into(), ..options.clone() };
@@ -48,7 +48,7 @@ pub fn calibrate(options: &BenchOptions) -> Result<Value> {
         1.0 / fit(&train(options, TRAIN)?, &rates, 0.1..1e4, |rates, s| rates.update_share = 1.0 / s);
     let path = rates.store(threads)?;
     Ok(json!({
-        "bench": "calibrate", "path": path, "rates": rates, "model": options.model, "machine": isa.name(),
+        "bench": "calibrate", "path": path, "rates": rates, "model": options.model, "machine": machine,
         "threads": threads,
     }))
 }

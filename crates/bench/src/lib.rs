@@ -12,11 +12,8 @@ mod save;
 use plimsoll_arch::{LoraTargets, ModelSpec};
 use plimsoll_base::Result;
 use plimsoll_base::rng::{Stream, below, philox};
-use plimsoll_config::{
-    Auto, Lora, ModelDtype, OnFull, OptimizerDtype, Recompute, RunDevice, RunFile, RunSpec, Train,
-};
-use plimsoll_cuda::CudaOptions;
-use plimsoll_device::{Device, DeviceKind};
+use plimsoll_config::{Auto, Lora, ModelDtype, OnFull, OptimizerDtype, Recompute, RunFile, RunSpec, Train};
+use plimsoll_device::{Device, OpenOptions};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Limits, Pool, host::Host};
 use plimsoll_plan::{Facts, PlanReport, RoleName, devices, plan_sampling, plan_with};
@@ -27,11 +24,12 @@ use plimsoll_rl::data::models::{check_codes_of_run, open_model, text_model};
 use plimsoll_rl::eval::verb_facts;
 use plimsoll_rl::flops::forward_flops;
 use plimsoll_rl::methods::policy::step;
+use plimsoll_rl::ranks::open;
 use plimsoll_rl::roles::{Sources, Trainer, sampling};
 use plimsoll_rl::rollout::held::Held;
 use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::Sequence;
-use serde_json::{Value, json};
+use serde_json::{Value, from_value, json};
 use std::time::Instant;
 
 pub use methods::{methods, words as methods_words};
@@ -47,7 +45,8 @@ pub struct BenchOptions {
     /// Timed repeats, after one that is not.
     pub repeats: usize,
     pub dtype: ModelDtype,
-    pub device: Auto<RunDevice>,
+    /// As in a run file.
+    pub device: String,
     pub recompute: Auto<Recompute>,
     /// Adapters that are trained, of every linear layer of the model that can have them; the weights are frozen.
     pub lora: Option<Lora>,
@@ -58,8 +57,8 @@ pub struct BenchOptions {
 }
 
 impl BenchOptions {
-    fn cuda(&self) -> CudaOptions {
-        CudaOptions { checked: self.checked, profile: self.profile }
+    fn opening(&self) -> OpenOptions {
+        OpenOptions { checked: self.checked, profile: self.profile }
     }
 }
 
@@ -68,7 +67,7 @@ pub(crate) const PEAK_SECONDS: f64 = 0.3;
 /// Bytes over which the bandwidth is measured: far beyond any cache.
 pub(crate) const BANDWIDTH_BYTES: usize = 512 << 20;
 
-/// Micro-batch of `bench step` on a CPU: products reach their best rate here, and memory stays small.
+/// Micro-batch of `bench step` in the host's memory: products reach their best rate here, and memory stays small.
 const STEP_MICRO_BATCH: usize = 1024;
 
 /// Runs `bench rollout`: `sequences` distinct random prompts, `prompt` + `new` tokens, no end before the limit.
@@ -76,7 +75,7 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
     let mut run = bench_run(options, sequences, 1, new);
     run.choices.sequences_max = Auto::Value(sequences as u32);
     let bench = Bench::open_with(options, &mut run, prompt, plan_sampling)?;
-    let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
+    let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.rehearse(&[sampling(&run.rollout, 0)])?;
     let prompts = random_prompts(&bench.spec(), sequences, prompt);
@@ -110,7 +109,7 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
     let mut run = bench_run(options, batch, 1, seq);
     run.choices.micro_batch_tokens = Auto::Value((batch * seq) as u32);
     let bench = Bench::open(options, &mut run, 1)?;
-    let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
+    let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.rehearse(&[])?;
     // A sequence is a prompt of one token and a response: `seq` rows, each of which predicts a token.
@@ -155,11 +154,11 @@ pub fn whole_step(
     new: usize,
 ) -> Result<Value> {
     let mut run = bench_run(options, prompts, group, new);
-    if devices::kind_of(&run, &Limits::default()) == DeviceKind::Cpu {
+    if !devices::row_of(&run, &Limits::default()).has_own_memory() {
         run.choices.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
     }
     let bench = Bench::open(options, &mut run, prompt)?;
-    let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
+    let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.rehearse(&[sampling(&run.rollout, run.seed)])?;
     let text = text_model(&bench.model, &run.data)?;
@@ -289,7 +288,7 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
         run.choices.kv_blocks = Auto::Value(2 * one as u32);
     }
     let bench = Bench::open(&options, &mut run, longest)?;
-    let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
+    let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.randomise_adapters(1)?;
     let refs: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
@@ -418,7 +417,7 @@ pub(crate) fn run_file(options: &BenchOptions, prompts: usize, group: usize, new
     let mut run = RunFile::of(method, &options.model, train);
     run.train.recompute = options.recompute;
     run.lora = options.lora.clone();
-    run.run.device = options.device;
+    run.run.device = from_value(json!(options.device)).expect("a device or auto");
     run.run.checked = options.checked;
     run.model_options.dtype = options.dtype;
     run.run.threads = Auto::Value(threads(options) as u32);

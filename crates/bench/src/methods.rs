@@ -8,7 +8,6 @@ use super::finish;
 use plimsoll_algo::method::{METHODS, Method, MethodSpec, SamplingSpec};
 use plimsoll_algo::policy_loss::PolicyLoss;
 use plimsoll_base::{Error, Result};
-use plimsoll_cpu::Isa;
 use plimsoll_files::{check_output_folder, output_error, write_atomic};
 use plimsoll_memory::host::Host;
 use serde_json::{Value, json};
@@ -111,7 +110,7 @@ pub fn methods(runs: &Path, only: &[String], out: Option<&Path>) -> Result<Value
     let mut result = json!({ "bench": "methods", "score": SCORE, "rows": rows? });
     let host = Host::this();
     result["peak_bytes"] = json!(host.rss().peak);
-    let result = finish(result, Isa::detect().name(), host.threads());
+    let result = finish(result, &(plimsoll_devices::host().probe)()?.name, host.threads());
     if let Some(out) = out {
         let text = serde_json::to_string_pretty(&result).expect("plain data") + "\n";
         fs::create_dir_all(out).map_err(|err| output_error(out, &err))?;

@@ -3,12 +3,10 @@
 use super::{BANDWIDTH_BYTES, BenchOptions, PEAK_SECONDS, add, finish, spread, threads};
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::rng::{Stream, philox, unit_f32};
-use plimsoll_base::{Bytes, DType, PhaseSet, Result};
-use plimsoll_cpu::peak::{measure_bandwidth, measure_flops};
-use plimsoll_cpu::{self as cpu, Isa};
-use plimsoll_cuda::{CudaDevice, ScratchLimits};
-use plimsoll_device::{Backend, Device, DeviceKind, Matrix, MatrixLayout};
-use plimsoll_memory::{Arena, ArenaMap, Layout, Limits, Pool};
+use plimsoll_base::{DType, PhaseSet, Result};
+use plimsoll_device::{Device, Matrix, MatrixLayout, ScratchLimits};
+use plimsoll_devices::{DeviceRow, Opening, open};
+use plimsoll_memory::{Layout, Limits};
 use plimsoll_plan::devices;
 use serde_json::{Value, json};
 use std::time::Instant;
@@ -21,24 +19,20 @@ const COPY: u64 = 256 << 20;
 /// Runs `bench peak`: products and copies on a card; on a CPU arithmetic in registers and reading from memory, on all threads.
 pub fn peak(options: &BenchOptions) -> Result<Value> {
     let run = super::bench_run(options, 1, 1, 1);
-    match devices::kind_of(&run, &Limits::default()) {
-        DeviceKind::Cpu => Ok(of_cpu(options)),
-        DeviceKind::Cuda => of_card(options),
+    let row = devices::row_of(&run, &Limits::default());
+    let once = |_| (row.peak)(threads(options), PEAK_SECONDS, BANDWIDTH_BYTES);
+    let peaks: Vec<[f64; 2]> = (0..options.repeats).filter_map(once).collect();
+    if peaks.is_empty() {
+        return of_card(options, row);
     }
+    let [gflops, bandwidth] = [0, 1].map(|of| peaks.iter().map(|peak| peak[of]).collect::<Vec<_>>());
+    Ok(finish(result(&gflops, &bandwidth, 1.0), &(row.probe)()?.name, threads(options)))
 }
 
-fn of_cpu(options: &BenchOptions) -> Value {
-    let (pool, isa) = (cpu::Pool::new(threads(options)), Isa::detect());
-    let gflops: Vec<f64> = (0..options.repeats).map(|_| measure_flops(&pool, isa, PEAK_SECONDS)).collect();
-    let bandwidth: Vec<f64> =
-        (0..options.repeats).map(|_| measure_bandwidth(&pool, BANDWIDTH_BYTES)).collect();
-    finish(result(&gflops, &bandwidth, 1.0), isa.name(), pool.threads())
-}
-
-fn of_card(options: &BenchOptions) -> Result<Value> {
+fn of_card(options: &BenchOptions, row: &DeviceRow) -> Result<Value> {
     let mut layout = Layout::new();
     let mut region = |name: &str, shape: &[u64], dtype| {
-        layout.arena(name, "bench", Pool::Device, PhaseSet::RESIDENT, shape, dtype)
+        layout.arena(name, "bench", row.pool, PhaseSet::RESIDENT, shape, dtype)
     };
     for name in ["x", "w", "y"] {
         region(name, &[PRODUCT, PRODUCT], DType::Bf16)?;
@@ -47,12 +41,20 @@ fn of_card(options: &BenchOptions) -> Result<Value> {
     region("to", &[COPY], DType::F32)?;
     // The scratch has the products' workspace for any model.
     let spec = ModelSpec::preset("smollm2-135m").expect("a preset");
-    let nothing = ScratchLimits { decode_rows: 1, keys_max: 1, update: None, adapters: None, ranks: 1 };
-    layout.extend(CudaDevice::scratch_layout(&spec, &nothing)?);
-    let mut arena = Arena::new(ArenaMap::new(&layout, 0));
-    let mut dev = CudaDevice::new(Bytes(arena.map().used_bytes()), options.cuda())?;
+    let nothing = ScratchLimits {
+        weights: DType::Bf16,
+        threads: 1,
+        trains: false,
+        rank_max: None,
+        decode_rows: 1,
+        keys_max: 1,
+        update: None,
+        adapters: None,
+        ranks: 1,
+    };
+    layout.extend((row.scratch)(&spec, &nothing)?);
+    let (dev, mut arena) = open(&layout, &Opening::alone(row.kind, 1, options.opening()))?;
     let (resident, _) = arena.split();
-    dev.bind_scratch(resident.buf("device.scratch"));
     let buf = |name: &str| resident.buf(name);
     dev.zero(buf("from"));
     // Zeros would need less power, and so run at a higher clock than real data.
@@ -67,9 +69,9 @@ fn of_card(options: &BenchOptions) -> Result<Value> {
     let product = || dev.matmul(buf("x"), w, None, buf("y"), false);
     let copy = || dev.cast(buf("from"), buf("to"));
     let flops = 2.0 * (PRODUCT as f64).powi(3) * 1e-9;
-    let gflops: Vec<f64> = (0..options.repeats).map(|_| flops / seconds(&dev, &product)).collect();
+    let gflops: Vec<f64> = (0..options.repeats).map(|_| flops / seconds(&*dev, &product)).collect();
     let moved = 8.0 * COPY as f64 * 1e-9;
-    let bandwidth: Vec<f64> = (0..options.repeats).map(|_| moved / seconds(&dev, &copy)).collect();
+    let bandwidth: Vec<f64> = (0..options.repeats).map(|_| moved / seconds(&*dev, &copy)).collect();
     dev.check()?;
     let most = gflops.iter().copied().fold(0.0, f64::max);
     let share = most / (dev.peak_flops(0.0) * 1e-9);

@@ -177,7 +177,7 @@ pub fn words(found: &Value) -> String {
 mod tests {
     use crate::{Bench, BenchOptions, bench_run, random_prompts};
     use plimsoll_base::{Bytes, Result};
-    use plimsoll_config::{Auto, Lora, ModelDtype, Recompute, RunDevice};
+    use plimsoll_config::{Auto, Lora, ModelDtype, Recompute};
     use plimsoll_files::digest;
     use plimsoll_memory::{Limit, Limits, shared_file};
     use plimsoll_plan::{RoleName, Share, devices, plan_with};
@@ -189,7 +189,7 @@ mod tests {
     /// What is trained, and where.
     #[derive(Clone, Copy)]
     struct Case {
-        device: RunDevice,
+        device: &'static str,
         /// Of adapters; none where all weights are trained.
         lora_rank: Option<u32>,
         /// What ranks share out.
@@ -203,7 +203,7 @@ mod tests {
             threads: 1,
             repeats: 1,
             dtype: ModelDtype::Bf16,
-            device: Auto::Value(case.device),
+            device: case.device.into(),
             recompute: Auto::Value(Recompute::Layer),
             lora: case.lora_rank.map(|rank| Lora { rank, ..Lora::default() }),
             checked: false,
@@ -220,10 +220,7 @@ mod tests {
             plan_with(run, &plimsoll_plan::Facts { share, ..*facts }, &Limits { host, ..Limits::default() })
         })?;
         let shape = &bench.report.shape;
-        let (dev, mut arena) = match group {
-            None => devices::open(shape, options.cuda())?,
-            Some(group) => open(shape, options.cuda(), group)?,
-        };
+        let (dev, mut arena) = open(shape, options.opening(), group)?;
         let mut trainer = Trainer::new(&*dev, &mut arena, shape, Sources::one(&bench.model), 0)?;
         trainer.group = group;
         if let Some(group) = group {
@@ -307,7 +304,7 @@ mod tests {
 
     #[test]
     fn up_to_64_ranks_in_one_process_that_come_at_random_times_train_the_same_weights() {
-        let case = |lora_rank, zero_stage| Case { device: RunDevice::Cpu, lora_rank, zero_stage };
+        let case = |lora_rank, zero_stage| Case { device: "cpu", lora_rank, zero_stage };
         train_equally(case(None, 2), &[2, 5, 64]);
         train_equally(case(None, 3), &[2, 5, 64]);
         train_equally(case(Some(4), 2), &[3, 64]);
@@ -315,11 +312,11 @@ mod tests {
 
     #[test]
     fn ranks_that_share_a_card_in_one_process_train_the_same_weights() {
-        if let Err(error) = devices::check(Auto::Value(RunDevice::Cuda)) {
+        if let Err(error) = devices::check(Some("cuda")) {
             eprintln!("skipped: {error}");
             return;
         }
-        let case = |lora_rank, zero_stage| Case { device: RunDevice::Cuda, lora_rank, zero_stage };
+        let case = |lora_rank, zero_stage| Case { device: "cuda", lora_rank, zero_stage };
         train_equally(case(None, 2), &[2, 3, 8]);
         train_equally(case(None, 3), &[2, 3, 8]);
         train_equally(case(Some(8), 2), &[2, 5]);

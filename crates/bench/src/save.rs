@@ -5,7 +5,7 @@ use super::{Bench, BenchOptions, add, bench_run, finish, median, run_file, sprea
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_files::{check_output_folder, output_error};
 use plimsoll_memory::host::Host;
-use plimsoll_plan::devices;
+use plimsoll_rl::ranks::open;
 use plimsoll_rl::roles::{Sources, Trainer};
 use plimsoll_rl::rollout::held::Held;
 use plimsoll_rl::save::prepare;
@@ -28,7 +28,7 @@ pub fn save(options: &BenchOptions, dir: &Path) -> Result<Value> {
     check_output_folder(dir)?;
     let mut run = bench_run(options, 1, 1, 8);
     let bench = Bench::open(options, &mut run, 8)?;
-    let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
+    let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;
     let trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     let place = dir.join(format!(".plimsoll-bench-save-{}", std::process::id()));
     let unwritable = |err: std::io::Error| output_error(&place, &err);

@@ -92,7 +92,8 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     batches(run, at)
 }
 
-fn workers(environment: &Environment, at: &Provenance) -> Result<()> {
+/// Requires workers, and that each has time and memory.
+pub(crate) fn workers(environment: &Environment, at: &Provenance) -> Result<()> {
     not_zero(environment.num_workers.value(), at, "environment.num_workers")?;
     for (key, value) in [
         ("environment.step_timeout_ms", environment.step_timeout_ms),

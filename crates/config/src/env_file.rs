@@ -242,24 +242,12 @@ fn deny() -> Network {
     Network::Deny
 }
 
-fn two() -> u32 {
-    2
-}
-
-fn step_timeout_ms() -> u32 {
-    60_000
-}
-
-fn reset_timeout_ms() -> u32 {
-    300_000
-}
-
-fn restarts_max() -> u32 {
-    5
-}
-
-fn half() -> f64 {
-    0.5
+defaults! {
+    two: u32 = 2;
+    step_timeout_ms: u32 = 60_000;
+    reset_timeout_ms: u32 = 300_000;
+    restarts_max: u32 = 5;
+    half: f64 = 0.5;
 }
 
 /// An environment file with all its layers, checked.

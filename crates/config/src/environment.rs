@@ -1,5 +1,6 @@
 //! Checks of `[environment]`, alone and together with the other sections.
 
+use super::agent::workers;
 use super::limits::{TOKENS_MAX, bad_value, contradiction, in_range, not_zero};
 use super::provenance::Provenance;
 use super::sections::{Environment, Reward, RunFile};
@@ -53,18 +54,9 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
 fn limits(run: &RunFile, environment: &Environment, at: &Provenance) -> Result<()> {
     not_zero(Some(environment.turns_max), at, "environment.turns_max")?;
     not_zero(Some(environment.turn_tokens_max), at, "environment.turn_tokens_max")?;
-    not_zero(environment.num_workers.value(), at, "environment.num_workers")?;
+    workers(environment, at)?;
     if let Some(workers) = environment.num_workers.value() {
         in_range(f64::from(workers), 1.0, WORKERS_MAX, at, "environment.num_workers")?;
-    }
-    for (key, value) in [
-        ("environment.step_timeout_ms", environment.step_timeout_ms),
-        ("environment.reset_timeout_ms", environment.reset_timeout_ms),
-        ("environment.worker_memory", environment.worker_memory.0.0),
-    ] {
-        if value == 0 {
-            return Err(bad_value(at, key, 0, "a number above 0"));
-        }
     }
     let (turn, whole) = (run.rollout.max_new_tokens, environment.episode_tokens(run.rollout.max_new_tokens));
     match environment.episode_tokens_max {

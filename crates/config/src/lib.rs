@@ -3,6 +3,15 @@
 //! file < environment `PLIMSOLL__SECTION__KEY` < `--set section.key=value`. Every leaf remembers its origin. This crate
 //! opens the run file only: models, data and directories are opened by others.
 
+/// Makes a function of each default that a key's attribute names.
+macro_rules! defaults {
+    ($($name:ident: $of:ty = $value:expr;)+) => {
+        $(fn $name() -> $of {
+            $value
+        })+
+    };
+}
+
 mod agent;
 mod aliases;
 mod data_checks;

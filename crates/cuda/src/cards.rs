@@ -3,21 +3,10 @@
 use super::{driver, nvml};
 use cudarc::driver::{result, sys};
 use plimsoll_base::Bytes;
-
-/// A card that this process could open.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Card {
-    /// `GPU-` and hexadecimal digits: what `CUDA_VISIBLE_DEVICES` takes.
-    pub uuid: String,
-    /// The product.
-    pub name: String,
-    pub total: Bytes,
-    /// Where NVML says.
-    pub free: Option<Bytes>,
-}
+use plimsoll_device::CardInfo;
 
 /// Returns the visible cards in the driver's order; none without a usable driver.
-pub fn cards() -> Vec<Card> {
+pub fn cards() -> Vec<CardInfo> {
     if driver::first_device().is_err() {
         return Vec::new();
     }
@@ -25,11 +14,11 @@ pub fn cards() -> Vec<Card> {
     (0..count).filter_map(|index| card(result::device::get(index).ok()?)).collect()
 }
 
-fn card(device: sys::CUdevice) -> Option<Card> {
+fn card(device: sys::CUdevice) -> Option<CardInfo> {
     // SAFETY: the driver enumerated this device itself.
     let total = unsafe { result::device::total_mem(device) }.ok()? as u64;
     let free = nvml::Monitor::open(device).and_then(|monitor| monitor.memory());
-    Some(Card {
+    Some(CardInfo {
         uuid: nvml::uuid_of(device)?,
         name: result::device::get_name(device).unwrap_or_default(),
         total: Bytes(total),

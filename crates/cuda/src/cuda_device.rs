@@ -12,34 +12,11 @@ use crate::queue::Queue;
 use crate::side::Side;
 use crate::transfers::Transfers;
 use crate::{blas, driver, lt, profile};
-use plimsoll_arch::LoraShape;
 use plimsoll_base::{Bytes, DType, Error, Phase, Result};
-use plimsoll_device::Claims;
+use plimsoll_device::{Claims, OpenOptions};
 use plimsoll_memory::{Buf, CardMemory};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-
-/// How a card is opened.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CudaOptions {
-    /// Wait after every kernel, check indices and values, and name what is wrong.
-    pub checked: bool,
-    /// Time every kernel alone.
-    pub profile: bool,
-}
-
-/// What the scratch depends on besides the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScratchLimits {
-    pub decode_rows: usize,
-    pub keys_max: usize,
-    /// (rows, segments) of a training pass, if there are any.
-    pub update: Option<(usize, usize)>,
-    /// Adapters that are trained.
-    pub adapters: Option<LoraShape>,
-    /// Ranks that train together.
-    pub ranks: usize,
-}
 
 /// Bytes of scratch that cuBLASLt may use at most.
 pub(crate) const WORKSPACE_BYTES: u64 = 8 << 20;
@@ -111,7 +88,7 @@ impl CudaDevice {
     /// Opens the card, loads all kernels, and takes the arena.
     ///
     /// Errors: those of `probe`; `cuda-library-missing`, `cuda-compile-failed`, `cuda-out-of-memory`, `cuda-failed`.
-    pub fn new(arena_bytes: Bytes, options: CudaOptions) -> Result<CudaDevice> {
+    pub fn new(arena_bytes: Bytes, options: OpenOptions) -> Result<CudaDevice> {
         let (gpu, others) = Gpu::open()?;
         let kernels = Kernels::load(&gpu, options.checked)?;
         let blas = blas::Blas::open(&gpu, !options.checked)?;

@@ -5,6 +5,7 @@
 use super::driver::{Gpu, words};
 use cudarc::driver::{result, sys};
 use plimsoll_base::{Error, Result};
+use plimsoll_device::{HandOver, Way};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -14,18 +15,6 @@ const MARK: [u8; 16] = *b"the load line of";
 const PLAIN_BYTES: u64 = 2 << 20;
 /// Bytes of a handle of CUDA IPC.
 const HANDLE_BYTES: usize = 64;
-
-/// What became of one way: nothing, or the words of what refused it.
-pub type Way = std::result::Result<(), String>;
-
-/// How another process fared.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HandOver {
-    /// Plain memory by a handle.
-    pub plain: Way,
-    /// Mapped memory by a file descriptor.
-    pub mapped: Way,
-}
 
 /// Two regions on the card that another process may open while this lives.
 #[derive(Debug)]

@@ -3,20 +3,8 @@
 
 use super::{compile, driver};
 use plimsoll_base::Bytes;
+use plimsoll_device::Held;
 use std::path::{Path, PathBuf};
-
-/// What driver and libraries hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// Of the card, besides the arena and recorded passes: context, modules, cuBLASLt.
-    pub card: Bytes,
-    /// Of the host, anonymous memory.
-    pub host: Bytes,
-    /// Of the host, pages of their files.
-    pub files: Bytes,
-    /// Of the host, memory shared with the card.
-    pub shared: Bytes,
-}
 
 /// Measured on an H100 and an H200, both with driver 580 and 16 cores, and rounded up. The host's numbers are those of a first
 /// start, in which the kernels are compiled: what the compiler took stays with the process.
@@ -81,62 +69,59 @@ pub fn graph_bytes(passes: usize, layers: u32) -> Bytes {
     Bytes((passes as u64).saturating_mul(u64::from(layers)).saturating_mul(GRAPH_BYTES_PER_LAYER))
 }
 
-impl Held {
-    /// Returns what the table has.
-    fn table(modules: Modules) -> Held {
-        Held { card: Bytes(CONTEXT.0 + modules.bytes().0), ..HOST }
-    }
+/// Returns what the table has.
+fn table(modules: Modules) -> Held {
+    Held { card: Bytes(CONTEXT.0 + modules.bytes().0), ..HOST }
+}
 
-    /// Returns what to plan with, and where it is from. The card's is never less than the table's: a run of another shape was noted.
-    pub fn known(modules: Modules) -> (Held, String) {
-        let (table, noted) =
-            (Held::table(modules), file(modules).and_then(|file| Some((Held::read(&file)?, file))));
-        match noted {
-            None => (table, TABLE_SOURCE.to_string()),
-            Some((held, file)) => {
-                let source = format!("measured by runs on this machine, in {}", file.display());
-                let card = Bytes(held.card.0 + CARD_MARGIN).max(table.card);
-                (Held { card, ..held.map(|bytes| Bytes(bytes.0 + MARGIN)) }, source)
-            }
+/// Returns what to plan with, and where it is from. The card's is never less than the table's: a run of another shape was noted.
+pub fn known(modules: Modules) -> (Held, String) {
+    let (table, noted) = (table(modules), file(modules).and_then(|file| Some((read(&file)?, file))));
+    match noted {
+        None => (table, TABLE_SOURCE.to_string()),
+        Some((held, file)) => {
+            let source = format!("measured by runs on this machine, in {}", file.display());
+            let card = Bytes(held.card.0 + CARD_MARGIN).max(table.card);
+            (Held { card, ..map(held, |bytes| Bytes(bytes.0 + MARGIN)) }, source)
         }
     }
+}
 
-    /// Notes a measurement; of two the larger of each number stays. Best effort: without a note the table is taken. Under a
-    /// tool that the driver loads (a sanitizer, a profiler) nothing is noted: it takes gigabytes itself.
-    pub fn note(self, modules: Modules) {
-        let tool = std::env::vars_os().any(|(key, _)| key.to_string_lossy().contains("INJECTION"));
-        if let (Some(file), false) = (file(modules), tool) {
-            let most = Held::read(&file).unwrap_or_default().zip(self, Bytes::max);
-            let _ = compile::write_cached(&file, most.text().as_bytes());
-        }
+/// Notes a measurement; of two the larger of each number stays. Best effort: without a note the table is taken. Under a
+/// tool that the driver loads (a sanitizer, a profiler) nothing is noted: it takes gigabytes itself.
+pub fn note(held: Held, modules: Modules) {
+    let tool = std::env::vars_os().any(|(key, _)| key.to_string_lossy().contains("INJECTION"));
+    if let (Some(file), false) = (file(modules), tool) {
+        let most = zip(read(&file).unwrap_or_default(), held, Bytes::max);
+        let _ = compile::write_cached(&file, text(most).as_bytes());
     }
+}
 
-    fn read(file: &Path) -> Option<Held> {
-        Held::parse(std::str::from_utf8(&compile::read_cached(file)?).ok()?)
-    }
+fn read(file: &Path) -> Option<Held> {
+    parse(std::str::from_utf8(&compile::read_cached(file)?).ok()?)
+}
 
-    fn text(self) -> String {
-        format!("{} {} {} {}\n", self.card.0, self.host.0, self.files.0, self.shared.0)
-    }
+fn text(held: Held) -> String {
+    format!("{} {} {} {}\n", held.card.0, held.host.0, held.files.0, held.shared.0)
+}
 
-    fn parse(text: &str) -> Option<Held> {
-        let mut numbers =
-            text.split_whitespace().map(|word| word.parse().ok().filter(|&n| n < BYTES_MAX).map(Bytes));
-        let mut next = || numbers.next().flatten();
-        Some(Held { card: next()?, host: next()?, files: next()?, shared: next()? })
-    }
+fn parse(text: &str) -> Option<Held> {
+    let mut numbers =
+        text.split_whitespace().map(|word| word.parse().ok().filter(|&n| n < BYTES_MAX).map(Bytes));
+    let mut next = || numbers.next().flatten();
+    Some(Held { card: next()?, host: next()?, files: next()?, shared: next()? })
+}
 
-    fn map(self, f: impl Fn(Bytes) -> Bytes) -> Held {
-        Held { card: f(self.card), host: f(self.host), files: f(self.files), shared: f(self.shared) }
-    }
+fn map(held: Held, f: impl Fn(Bytes) -> Bytes) -> Held {
+    Held { card: f(held.card), host: f(held.host), files: f(held.files), shared: f(held.shared) }
+}
 
-    fn zip(self, other: Held, f: impl Fn(Bytes, Bytes) -> Bytes) -> Held {
-        Held {
-            card: f(self.card, other.card),
-            host: f(self.host, other.host),
-            files: f(self.files, other.files),
-            shared: f(self.shared, other.shared),
-        }
+fn zip(held: Held, other: Held, f: impl Fn(Bytes, Bytes) -> Bytes) -> Held {
+    Held {
+        card: f(held.card, other.card),
+        host: f(held.host, other.host),
+        files: f(held.files, other.files),
+        shared: f(held.shared, other.shared),
     }
 }
 
@@ -153,18 +138,18 @@ mod tests {
 
     #[test]
     fn a_note_is_read_back_and_nonsense_is_not() {
-        let held = Held::table(Modules::Wide).map(|bytes| Bytes(bytes.0 + 1));
-        assert_eq!(Held::parse(&held.text()), Some(held));
+        let held = map(table(Modules::Wide), |bytes| Bytes(bytes.0 + 1));
+        assert_eq!(parse(&text(held)), Some(held));
         for text in ["", "1 2 3", "1 2 3 -4", "1 2 3 99999999999999", "a b c d"] {
-            assert_eq!(Held::parse(text), None, "{text}");
+            assert_eq!(parse(text), None, "{text}");
         }
     }
 
     #[test]
     fn the_larger_of_two_measurements_stays() {
-        let table = Held::table(Modules::Own);
+        let table = table(Modules::Own);
         let other = Held { card: Bytes(1), host: Bytes::mib(900), ..table };
-        let most = table.zip(other, Bytes::max);
+        let most = zip(table, other, Bytes::max);
         assert_eq!(most, Held { host: Bytes::mib(900), ..table });
     }
 
@@ -194,7 +179,7 @@ mod tests {
             (Modules::Own, 0, 24, 531.2),
             (Modules::Own, 1, 24, 527.9),
         ] {
-            let planned = Held::table(modules).card.0 + graph_bytes(passes, layers).0;
+            let planned = table(modules).card.0 + graph_bytes(passes, layers).0;
             let above = planned as f64 / f64::from(1 << 20) - measured;
             assert!((0.0..=16.0).contains(&above), "{modules:?}, {passes} passes: {above:.1} MiB above");
         }

@@ -44,10 +44,8 @@ pub fn nccl_version() -> Result<String> {
     version_of(Nccl::open()?).map(words_of)
 }
 
-/// Returns what NCCL takes of a card and of the host, where there are cards of other hosts.
-pub fn nccl_bytes() -> (Bytes, Bytes) {
-    (CARD_BYTES, HOST_BYTES)
-}
+/// What NCCL takes of a card and of the host, where there are cards of other hosts.
+pub const NCCL_BYTES: (Bytes, Bytes) = (CARD_BYTES, HOST_BYTES);
 
 /// Makes the name under which all ranks meet.
 ///

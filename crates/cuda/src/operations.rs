@@ -3,7 +3,6 @@
 use crate::aside::AsideStream;
 use crate::attention::attention_scratch_bytes;
 use crate::attention_backward::attention_backward_scratch_bytes;
-use crate::cuda_device::ScratchLimits;
 use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
 use crate::driver::Pinned;
 use crate::{
@@ -16,7 +15,8 @@ use plimsoll_base::{DType, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::claims::Access;
 use plimsoll_device::{
     Aside, Backend, BackwardOp, Checked, Claim, Claims, Coded, DeltaOp, DeviceKind, ExpertsOp, ForwardOp,
-    HeadGatesOp, HostBytes, Matrix, MatrixLayout, Network, Op, Pipeline, Run, Trade, Transfer, UpdateOp,
+    HeadGatesOp, HostBytes, Matrix, MatrixLayout, Network, Op, Pipeline, Run, ScratchLimits, Trade, Transfer,
+    UpdateOp,
 };
 use plimsoll_memory::{Buf, CardMemory, Layout, Pool};
 use std::sync::atomic::Ordering;

@@ -13,7 +13,7 @@ const REHEARSED_BYTES: u64 = 1 << 20;
 
 impl CudaDevice {
     /// Connects with the cards of other hosts by NCCL, and exchanges with each of them once. `near`: the ranks of this host. All ranks
-    /// must call it; it takes memory of the card, which `nccl_bytes` bounds.
+    /// must call it; it takes memory of the card, which `NCCL_BYTES` bounds.
     ///
     /// Errors: `cuda-library-missing`, `ranks-nccl`.
     pub fn join_nccl(&mut self, id: NcclId, rank: usize, ranks: usize, near: &[usize]) -> Result<()> {

@@ -20,6 +20,7 @@ mod delta;
 mod experts;
 mod experts_adapter;
 mod layout;
+mod machine;
 pub mod nf4;
 mod op;
 mod operands;
@@ -45,6 +46,7 @@ pub use experts::{
 };
 pub use experts_adapter::{AdaptExpertsBackward, EXPERTS_BLOCKS_MAX, ExpertsAdapter};
 pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, PANEL, matrix_elements};
+pub use machine::{CardInfo, HandOver, Held, OpenOptions, ScratchLimits, Way};
 pub use nf4::{NF4_BLOCK, Nf4, nf4_elements};
 pub use op::{BackwardOp, DeltaOp, Device, ExpertsOp, ForwardOp, HeadGatesOp, Op, UpdateOp};
 pub use pieces::{BUCKET_ELEMENTS_MAX, Owned, PIECES, PORTION_BYTES, Run, portions};

@@ -5,14 +5,13 @@
 //!
 //! Legend: P prompts, G samples each, S = P G sequences, C sequences in flight, M rows of a micro-batch.
 
-use super::rates::Rates;
 use crate::hosts::Hosts;
 use crate::lora::Lora;
 use crate::role_name::RoleName;
 use crate::shape::{RunShape, Training};
 use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization};
 use plimsoll_base::DType;
-use plimsoll_device::DeviceKind;
+use plimsoll_devices::Rates;
 use plimsoll_model::{ParamTable, Recompute};
 use plimsoll_rollout::EngineLimits;
 use serde::Serialize;
@@ -48,9 +47,6 @@ const WAITED: f64 = 0.03;
 /// The share of the gradients' exchange that shows where it is shorter than the update that it is next to.
 const SHOWN: f64 = 0.25;
 
-/// How much longer sampling takes a card with adapters that are added: 1 / 0.96 and 1 / 0.93 on an H200 at rank 32 (docs/lora.md).
-const ADDED_ON_CARDS: f64 = 1.06;
-
 impl Work {
     /// Returns the work as one rank would have it alone.
     pub(crate) fn of_one_rank(self) -> Work {
@@ -67,10 +63,10 @@ impl Work {
         Work { prompts: (self.prompts / self.ranks).ceil(), ..*self }
     }
 
-    /// Returns the factor of sampling with adapters that are added. What a CPU takes longer is their arithmetic, which is counted.
+    /// Returns the factor of sampling with adapters that are added, besides their arithmetic, which is counted.
     fn added(&self, shape: &RunShape) -> f64 {
         let is_added = self.weighs_merge && shape.lora.is_some_and(|lora| !lora.merge);
-        if is_added && shape.target.kind == DeviceKind::Cuda { ADDED_ON_CARDS } else { 1.0 }
+        if is_added { shape.row().added_adapters } else { 1.0 }
     }
 
     /// Returns the seconds of merging adapters after each update: the arithmetic of B A, and weights that are read and written.

@@ -2,77 +2,46 @@
 
 use crate::{PlanReport, shape::RunShape};
 use plimsoll_base::{Bytes, Result};
-use plimsoll_config::{Auto, RunDevice, RunSpec};
-use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_cuda::{self as cuda, CudaDevice, CudaOptions, Held};
-use plimsoll_device::{Device, DeviceKind};
+use plimsoll_config::{Auto, Exchange, RunSpec};
+use plimsoll_device::{Device, Held, OpenOptions};
+use plimsoll_devices::{DeviceRow, Opening};
 use plimsoll_memory::host::{Host, Rss};
-use plimsoll_memory::{Arena, ArenaMap, Limit, Limits, Place};
+use plimsoll_memory::{Limits, Place};
+use plimsoll_model::Target;
 
 /// Host memory that the driver and libraries may still touch after their measurement: pages of code that only a first step runs.
 const SETTLING: u64 = 8 << 20;
 /// Memory of a card, given in pieces of 2 MiB, that the driver may still take: one piece more was seen in 2 of 20 runs.
 const CARD_SETTLING: u64 = 4 << 20;
 
-/// Returns the kind of device that a run file names. `"auto"` is CUDA where a device limit is given or a card is usable.
-pub fn kind_of(run: &RunSpec, limits: &Limits) -> DeviceKind {
+/// Returns the row of the device that a run file names. `"auto"` is the first with a given limit, or that works on this machine.
+pub fn row_of(run: &RunSpec, limits: &Limits) -> &'static DeviceRow {
     match run.choices.device {
-        Auto::Value(RunDevice::Cpu) => DeviceKind::Cpu,
-        Auto::Value(RunDevice::Cuda) => DeviceKind::Cuda,
-        Auto::Auto if limits.device.is_some() || cuda::probe().is_ok() => DeviceKind::Cuda,
-        Auto::Auto => DeviceKind::Cpu,
+        Auto::Value(device) => plimsoll_devices::named(device.name()),
+        Auto::Auto => plimsoll_devices::auto(limits.device.is_some()),
     }
 }
 
-/// True if a run on this machine uses a card.
-pub fn uses_card(run: &RunSpec) -> bool {
-    kind_of(run, &Limits::default()) == DeviceKind::Cuda
-}
-
-/// Requires a usable card where the run file names one, before a model is opened or a file is written.
+/// Requires that the device works that a run file names, before a model is opened or a file is written.
 ///
-/// Errors: those of `cuda::probe`.
-pub fn check(device: Auto<RunDevice>) -> Result<()> {
-    match device {
-        Auto::Value(RunDevice::Cuda) => cuda::probe().map(|_| ()),
-        _ => Ok(()),
-    }
+/// Errors: those of its driver.
+pub fn check(name: Option<&str>) -> Result<()> {
+    name.map_or(Ok(()), |name| (plimsoll_devices::named(name).probe)().map(|_| ()))
 }
 
-/// Returns the device memory that is free on the card now; `None` without a card.
-pub fn device_limit() -> Option<Limit> {
-    let (free, source) = cuda::free_memory()?;
-    Some(Limit { bytes: free, source })
+/// Returns how the device of `shape` is opened, alone.
+pub fn opening(shape: &RunShape, options: OpenOptions) -> Opening<'static> {
+    let by_library = shape.training.as_ref().and_then(|training| match training.exchange {
+        Auto::Value(exchange) => Some(exchange != Exchange::Sockets),
+        Auto::Auto => None,
+    });
+    let grads = shape.training.as_ref().map(|training| training.dtypes.grads);
+    let Target { kind, threads, .. } = shape.target;
+    Opening { grads, by_library, ..Opening::alone(kind, threads, options) }
 }
 
-/// Opens a device with an arena for the regions of `shape`.
-///
-/// Errors: `host-allocation-failed`, `size-overflow`; on CUDA those of `CudaDevice::new`.
-pub fn open(shape: &RunShape, options: CudaOptions) -> Result<(Box<dyn Device>, Arena)> {
-    let mut arena = Arena::new(ArenaMap::new(&shape.layout()?, 0));
-    let (bytes, offloaded) = (Bytes(arena.map().used_bytes()), Bytes(arena.map().offloaded_bytes()));
-    let dev: Box<dyn Device> = match shape.target.kind {
-        DeviceKind::Cpu => {
-            let mut dev = CpuDevice::new(bytes, shape.target.threads, Isa::detect())?;
-            dev.take_offloaded(offloaded)?;
-            if let Some(scratch) = arena.split().0.get("device.scratch") {
-                dev.bind_scratch(scratch);
-            }
-            Box::new(dev)
-        }
-        DeviceKind::Cuda => {
-            let mut dev = CudaDevice::new(bytes, options)?;
-            dev.take_offloaded(offloaded)?;
-            dev.bind_scratch(arena.split().0.buf("device.scratch"));
-            dev.name_regions(arena.map());
-            Box::new(dev)
-        }
-    };
-    Ok((dev, arena))
-}
-
-pub fn options(run: &RunSpec) -> CudaOptions {
-    CudaOptions { checked: run.checked, profile: false }
+pub fn options(run: &RunSpec) -> OpenOptions {
+    OpenOptions { checked: run.checked, profile: false }
 }
 
 /// Returns the plan with the measured memory of the driver and its libraries, once every shape has run: nothing more is
@@ -99,7 +68,7 @@ pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss, note: b
     let of_nccl = nccl.as_ref().map_or(Rss::default(), |nccl| nccl.host);
     let held = held_of(libraries, before, Host::this().rss().since(of_nccl), offloaded);
     if note {
-        held.note(report.shape.modules);
+        (report.shape.row().note)(held, report.shape.are_own, report.shape.spec.hidden);
     }
     for region in &mut report.plan.layout.regions {
         let bytes = match region.name.as_str() {

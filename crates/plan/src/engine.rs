@@ -5,13 +5,8 @@ use crate::search::{Planner, Purpose};
 use plimsoll_arch::{ModelSpec, Window};
 use plimsoll_base::Bytes;
 use plimsoll_config::RunSpec;
-use plimsoll_device::DeviceKind;
 use plimsoll_rollout::{EngineLimits, WindowLimits};
 
-/// Prompt rows of a rollout pass, in addition to the decode rows.
-const PREFILL_ROWS: usize = 1024;
-/// As `PREFILL_ROWS`, on a GPU, whose products reach their best rate there.
-const PREFILL_ROWS_GPU: usize = 4096;
 /// States of one sequence whatever else there is: a prompt's and a response's.
 const STATES_MIN: usize = 2;
 
@@ -24,9 +19,7 @@ impl Planner<'_> {
         let group = if shares_prompts { run.rollout.group_size as usize } else { 1 };
         let enough = EngineLimits::blocks_for(sequences, group, prompt_tokens, new_tokens);
         let one = (prompt_tokens + new_tokens).div_ceil(plimsoll_device::KV_BLOCK) + 1;
-        let gpu = self.kind == DeviceKind::Cuda;
-        let most = if gpu { PREFILL_ROWS_GPU } else { PREFILL_ROWS };
-        let prefill = (sequences * prompt_tokens).next_power_of_two().min(most);
+        let prefill = (sequences * prompt_tokens).next_power_of_two().min(self.row.prefill_rows);
         let limits = EngineLimits {
             sequences,
             rows: prefill.max(sequences),
@@ -34,7 +27,7 @@ impl Planner<'_> {
             samples: self.samples(run),
             prompt_tokens,
             new_tokens,
-            ahead: gpu,
+            ahead: self.row.runs_ahead,
             window: None,
             states: match self.facts.spec.has_states() {
                 true => self.states(run, sequences, group),

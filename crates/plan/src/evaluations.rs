@@ -3,10 +3,10 @@
 use crate::cost;
 use crate::duration::duration;
 use crate::facts::Facts;
-use crate::rates::Rates;
 use crate::shape::RunShape;
 use crate::work::work;
 use plimsoll_config::RunSpec;
+use plimsoll_devices::Rates;
 use serde::Serialize;
 
 /// Evaluations before the first step, after the last, and between.

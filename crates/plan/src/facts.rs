@@ -1,13 +1,12 @@
 //! Facts about a run's model, data and directory that its plan depends on, known before anything is allocated.
 
-use crate::cards::Card;
 use crate::hosts::Hosts;
 use crate::lora::Lora;
 use crate::role_name::PerRole;
 use plimsoll_arch::{LayerEncodings, LoraTargets, ModelSpec};
 use plimsoll_base::{Bytes, DType};
 use plimsoll_config::{Auto, ByteSize, LoraSpec, RunSpec};
-use plimsoll_cuda::Modules;
+use plimsoll_devices::Card;
 use plimsoll_files::OpenModel;
 use plimsoll_memory::host::Host;
 use plimsoll_model::STAGING_BYTES_MIN;
@@ -81,16 +80,15 @@ pub struct DiskFacts {
 }
 
 impl Facts {
-    /// Returns the modules that a run on a card loads. `merge`: adapters are merged into the weights that it computes with.
-    pub(crate) fn modules(&self, run: &RunSpec, merge: bool) -> Modules {
+    /// True if no product that a run computes is a library's. `merge`: adapters are merged into the weights that it computes with.
+    pub(crate) fn are_own(&self, run: &RunSpec, merge: bool) -> bool {
         // The layers without one compute as ever.
         let has_all =
             |lora: &LoraSpec| lora.targets == LoraTargets::ALL && lora.targets.unfit(&self.spec).is_none();
         let adapts = run.lora.as_ref().is_some_and(has_all) && !merge;
         // Each of them computes with weights that have no adapters.
         let others = run.reference || run.critic.is_some() || self.models.values().next().is_some();
-        let is_own = run.model_options.dtype.dtype() == DType::F32 || (adapts && !others);
-        Modules::of(is_own, self.spec.hidden)
+        run.model_options.dtype.dtype() == DType::F32 || (adapts && !others)
     }
 }
 

@@ -10,8 +10,7 @@ use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{
     Auto, ByteSize, Lora, LoraSpec, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute, RunSpec,
 };
-use plimsoll_device::DeviceKind;
-use plimsoll_memory::{Limit, Pool};
+use plimsoll_memory::Limit;
 use std::borrow::Cow;
 
 struct Change {
@@ -38,12 +37,13 @@ const STAGING_SMALL: Bytes = Bytes::mib(1);
 /// speed; the smallest limit last.
 pub(crate) fn of(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
     let base_s = planner.fastest_s(run)?;
-    let moves = match (planner.facts.share.ranks, planner.kind) {
-        (1, DeviceKind::Cpu) => Vec::new(),
-        (1, DeviceKind::Cuda) => offloads(run),
+    let can_wait = planner.row.has_own_memory();
+    let moves = match (planner.facts.share.ranks, can_wait) {
+        (1, false) => Vec::new(),
+        (1, true) => offloads(run),
         _ => spreads(run),
     };
-    let all = changes_of(run).into_iter().chain(levels(run, planner.kind)).chain(moves);
+    let all = changes_of(run).into_iter().chain(levels(run, can_wait)).chain(moves);
     let changes: Vec<Change> = all.filter(|change| change.applies).collect();
     let adapters: Vec<Change> = adapters(planner, run).into_iter().filter(|change| change.applies).collect();
     let mut hints = Vec::new();
@@ -98,7 +98,7 @@ fn verified(planner: &Planner, run: &RunSpec, base_s: f64, changes: &[&Change]) 
     let sets: Vec<&str> = changes.iter().map(|change| &*change.set).collect();
     let mut why = changes.iter().map(|change| change.why).collect::<Vec<_>>().join("; ");
     if changed.lora.is_some() && run.lora.is_none() {
-        let pool = if planner.kind == DeviceKind::Cuda { Pool::Device } else { Pool::Host };
+        let pool = planner.row.pool;
         why += &format!(": {} of {} memory", solution.plan.peak(pool).peak, pool.name());
     }
     Ok(Some(Hint {
@@ -194,8 +194,8 @@ fn spreads(run: &RunSpec) -> Vec<Change> {
     vec![reference, stage_3]
 }
 
-/// Returns the levels of recompute that keep less of the device's memory than the run file's.
-fn levels(run: &RunSpec, kind: DeviceKind) -> [Change; 3] {
+/// Returns the levels of recompute that keep less of the device's memory than the run file's. `can_wait`: bytes can in the host's.
+fn levels(run: &RunSpec, can_wait: bool) -> [Change; 3] {
     use RunRecompute::{Cheap, Layer, None, Offload};
     let level = |applies, set, why, apply| change(applies, set, why, false, apply);
     let now = run.choices.recompute;
@@ -213,7 +213,7 @@ fn levels(run: &RunSpec, kind: DeviceKind) -> [Change; 3] {
             |r| r.choices.recompute = Auto::Value(Layer),
         ),
         level(
-            matches!(now, Auto::Value(None | Cheap | Layer)) && kind == DeviceKind::Cuda,
+            matches!(now, Auto::Value(None | Cheap | Layer)) && can_wait,
             "train.recompute=offload",
             "each layer's input waits in host memory for the backward pass",
             |r| r.choices.recompute = Auto::Value(Offload),

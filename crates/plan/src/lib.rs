@@ -1,6 +1,5 @@
 //! The plan of a whole run: what `"auto"` becomes, whether it fits, and which changes would make it fit.
 
-mod cards;
 mod cost;
 pub mod devices;
 mod disk;
@@ -15,7 +14,6 @@ mod limits;
 mod lora;
 pub mod measured;
 mod planning;
-pub mod rates;
 mod regions;
 pub mod render;
 pub mod rent;
@@ -29,7 +27,6 @@ pub mod svg;
 mod tables;
 mod work;
 
-pub use cards::Card;
 pub use cost::StepCost;
 pub use disk::checkpoint_bytes;
 pub use duration::duration;

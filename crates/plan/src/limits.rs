@@ -1,10 +1,9 @@
 //! The limits that a run is planned against: given ones, those of the run file, or those of this machine.
 
-use crate::cards::Card;
 use crate::{devices, disk::bytes_on_disk};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Auto, ByteSize, RunSpec};
-use plimsoll_device::DeviceKind;
+use plimsoll_devices::Card;
 use plimsoll_memory::{Limit, Limits, host::Host};
 use std::path::Path;
 
@@ -55,9 +54,10 @@ pub fn limits_of(run: &RunSpec, given: &Limits) -> Limits {
         }
         (_, machine) => machine,
     };
-    if devices::kind_of(run, &limits) == DeviceKind::Cuda {
+    let row = devices::row_of(run, &limits);
+    if row.has_own_memory() {
         let card = limits.device.take();
-        let card = if is_elsewhere(given) { card } else { card.or_else(devices::device_limit) };
+        let card = if is_elsewhere(given) { card } else { card.or_else(row.free_memory) };
         limits.device = match (run.choices.device_memory, card) {
             (Auto::Value(ByteSize(bytes)), card) if card.as_ref().is_none_or(|c| bytes <= c.bytes) => {
                 Some(Limit { bytes, source: format!("memory.device {OF_RUN_FILE}") })

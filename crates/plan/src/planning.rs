@@ -4,16 +4,14 @@ use crate::cost::{self, StepCost};
 use crate::evaluations::Evaluations;
 use crate::facts::Facts;
 use crate::limits::{is_elsewhere, limits_of, limits_of_card};
-use crate::rates::Rates;
 use crate::report::{AutoReport, PlanReport, Resolved, Setting, SmallestLimits};
 use crate::search::{Candidate, Planner, Purpose};
 use crate::shape::RunShape;
 use crate::work::work;
-use crate::{cards, devices, hints, tables};
+use crate::{devices, hints, tables};
 use plimsoll_base::{DType, Error, Result};
 use plimsoll_config::{Auto, Positions, RunSpec};
-use plimsoll_cuda::Held;
-use plimsoll_device::DeviceKind;
+use plimsoll_devices::Rates;
 use plimsoll_memory::{Limits, Plan, Pool, host::Host};
 use plimsoll_reward::{RewardMemory, RewardSpec};
 use plimsoll_train::OptimizerDType;
@@ -128,29 +126,22 @@ pub(crate) fn with_planner<T>(
 ) -> Result<T> {
     let cores = Host::this().threads();
     let threads = run.choices.threads.value().map_or(cores, |n| n.max(1) as usize);
-    let kind = devices::kind_of(run, limits);
+    let row = devices::row_of(run, limits);
     // Threads that wait for a core add nothing. Another machine has as many cores as its run file names threads.
     let at_work = if is_elsewhere(limits) { threads } else { threads.min(cores) };
-    let rates = match (kind, facts.card) {
-        (DeviceKind::Cpu, _) => Rates::of_this_machine(at_work),
-        (DeviceKind::Cuda, Some(card)) => card.rates(),
-        (DeviceKind::Cuda, None) => cards::rates_here(),
+    let rates = match facts.card.filter(|_| row.has_own_memory()) {
+        Some(card) => card.rates(),
+        None => (row.rates)(at_work),
     };
     // Ranks on one host share its cores, unless the run file gives each its own.
-    let own_threads = run.choices.threads.is_auto() && kind == DeviceKind::Cpu && facts.hosts.near > 1;
-    let of_rank = own_threads.then(|| Rates::of_this_machine((at_work / facts.hosts.near).max(1)));
+    let own_threads = run.choices.threads.is_auto() && !row.has_own_memory() && facts.hosts.near > 1;
+    let of_rank = own_threads.then(|| (row.rates)((at_work / facts.hosts.near).max(1)));
     let of_rank = of_rank.as_ref().unwrap_or(&rates);
-    let (held, source) = match kind {
-        DeviceKind::Cpu => Default::default(),
-        DeviceKind::Cuda => {
-            let [(apart, source), (merged, _)] =
-                [false, true].map(|merge| Held::known(facts.modules(run, merge)));
-            ([apart, merged], source)
-        }
-    };
-    let (rewards, held) = (reward_memory(run), (held, source.as_str()));
+    let held = |merge| (row.held)(facts.are_own(run, merge), facts.spec.hidden);
+    let [(apart, source), (merged, _)] = [false, true].map(held);
+    let (rewards, held) = (reward_memory(run), ([apart, merged], source.as_str()));
     tables::keeping(|| {
-        work(&Planner { facts, kind, threads, limits, rates: &rates, of_rank, purpose, rewards, held })
+        work(&Planner { facts, row, threads, limits, rates: &rates, of_rank, purpose, rewards, held })
     })
 }
 

@@ -9,9 +9,7 @@ use crate::step_arrays::{StepArrays, step_bytes};
 use plimsoll_arch::{ModelSpec, TensorRow, layer_rows};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Auto, Exchange};
-use plimsoll_cpu::CpuDevice;
-use plimsoll_cuda::{CudaDevice, FAR_BYTES, ScratchLimits, graph_bytes, nccl_bytes};
-use plimsoll_device::{DeviceKind, PORTION_BYTES};
+use plimsoll_device::{PORTION_BYTES, ScratchLimits};
 use plimsoll_files::Head;
 use plimsoll_memory::{Layout, Place, Pool};
 use plimsoll_model::{Mode, PassLimits, adapters_layout, rope};
@@ -90,31 +88,24 @@ impl RunShape {
         for (role, pass) in passes_of(roles.iter().filter(|role| !role.has_own_passes())) {
             layout.extend(role.activations(pass)?);
         }
-        if self.target.kind == DeviceKind::Cuda {
-            layout.outside("device.libraries", "device", Pool::Device, Place::Process, self.held.card);
-            let graphs = graph_bytes(self.recorded, self.spec.layers);
-            if self.head == Head::Vocabulary && graphs > Bytes(0) {
-                layout.outside("device.graphs", "device", Pool::Device, Place::Process, graphs);
-            }
-            let peers = peers_bytes(self.ranks(), layout.arena_bytes());
-            if peers > Bytes(0) {
-                layout.outside("device.peers", "device", Pool::Device, Place::Process, peers);
-            }
-            if self.may_use_nccl() {
-                layout.outside("device.nccl", "device", Pool::Device, Place::Process, nccl_bytes().0);
-            }
+        let passes = if self.head == Head::Vocabulary { self.recorded } else { 0 };
+        let beyond = self.row().beyond;
+        let (ranks, layers, network) = (self.ranks() as u64, self.spec.layers, self.network().is_some());
+        let rows = beyond(ranks, layout.arena_bytes(), passes, layers, network);
+        let libraries = self.row().has_own_memory().then_some(("device.libraries", self.held.card));
+        for (name, bytes) in libraries.into_iter().chain(rows) {
+            layout.outside(name, "device", self.target.pool, Place::Process, bytes);
         }
         self.host_rows(&mut layout);
         self.disk_rows(&mut layout);
         Ok(layout)
     }
 
-    /// Whether cards of different hosts may exchange by NCCL.
-    fn may_use_nccl(&self) -> bool {
-        let of_training = |training: &Training| {
-            training.hosts.count > 1 && training.exchange != Auto::Value(Exchange::Sockets)
-        };
-        self.target.kind == DeviceKind::Cuda && self.training.as_ref().is_some_and(of_training)
+    /// Returns what the device's library takes by which ranks of different hosts may exchange; none where they do not.
+    fn network(&self) -> Option<(Bytes, Bytes)> {
+        let training = self.training.as_ref()?;
+        let may = training.hosts.count > 1 && training.exchange != Auto::Value(Exchange::Sockets);
+        self.row().network.filter(|_| may)
     }
 
     /// Returns the ranks that train: 1 where nothing is trained.
@@ -143,29 +134,18 @@ impl RunShape {
     }
 
     fn scratch_of(&self, spec: &ModelSpec) -> Result<Layout> {
-        match self.target.kind {
-            DeviceKind::Cpu => match self.rank_max() {
-                Some(rank) => {
-                    CpuDevice::scratch_of_adapters(spec, self.weights, self.target.threads, u64::from(rank))
-                }
-                None => CpuDevice::scratch_layout(
-                    spec,
-                    self.weights,
-                    self.target.threads,
-                    self.training.is_some(),
-                ),
-            },
-            DeviceKind::Cuda => {
-                let limits = ScratchLimits {
-                    decode_rows: self.engine.pass().head_rows,
-                    keys_max: self.engine.keys_max(),
-                    update: self.packs().map(|pass| (pass.rows, pass.segments)),
-                    adapters: self.lora.filter(|_| self.training.is_some()).map(|lora| lora.shape),
-                    ranks: self.ranks(),
-                };
-                CudaDevice::scratch_layout(spec, &limits)
-            }
-        }
+        let limits = ScratchLimits {
+            weights: self.weights,
+            threads: self.target.threads,
+            trains: self.training.is_some(),
+            rank_max: self.rank_max(),
+            decode_rows: self.engine.pass().head_rows,
+            keys_max: self.engine.keys_max(),
+            update: self.packs().map(|pass| (pass.rows, pass.segments)),
+            adapters: self.lora.filter(|_| self.training.is_some()).map(|lora| lora.shape),
+            ranks: self.ranks(),
+        };
+        (self.row().scratch)(spec, &limits)
     }
 
     /// Returns the limits of a training pass. Panics without training.
@@ -246,10 +226,10 @@ impl RunShape {
             let rows = update.pass.limits.rows as u64 * (4 * u64::from(role.spec.hidden) + 4);
             Some(elements * (4 + role.weights.bytes()) + states + rows)
         };
-        let others = match self.target.kind {
-            DeviceKind::Cpu => share.ranks as u64 * self.roles().into_iter().filter_map(of).sum::<u64>(),
+        let others = match self.row().reads_ranks_in_place {
+            true => share.ranks as u64 * self.roles().into_iter().filter_map(of).sum::<u64>(),
             // A card reads those of its host without the host's memory, and of the others one portion after the other.
-            DeviceKind::Cuda if hosts.count > 1 => {
+            false if hosts.count > 1 => {
                 let rows = |role: RoleShape| {
                     Some(role.update?.pass.limits.rows as u64 * 4 * u64::from(role.spec.hidden))
                 };
@@ -257,7 +237,7 @@ impl RunShape {
                 // Mapped twice, to be written and to be read: the system counts both.
                 2 * PORTION_BYTES.max(largest) + PAGES_APART
             }
-            DeviceKind::Cuda => 0,
+            false => 0,
         };
         Some(others + share.ranks as u64 * (WINDOW_OF_A_RANK + FAULT_AROUND))
     }
@@ -325,11 +305,9 @@ impl RunShape {
             row("ranks.exchange", "ranks", Place::Heap, copies * self.exchanged_bytes());
             if hosts.count > 1 {
                 row("ranks.sockets", "ranks", Place::Kernel, hosts.socket_bytes().0);
-                if self.target.kind == DeviceKind::Cuda {
-                    row("ranks.staging", "ranks", Place::Process, FAR_BYTES.0);
-                }
-                if self.may_use_nccl() {
-                    row("cuda.nccl", "device", Place::Process, nccl_bytes().1.0);
+                row("ranks.staging", "ranks", Place::Process, self.row().staging.0);
+                if let Some((_, bytes)) = self.network() {
+                    row("cuda.nccl", "device", Place::Process, bytes.0);
                 }
             }
             row("ranks.lengths", "rollout", Place::Heap, Lengths::bytes());
@@ -357,12 +335,6 @@ impl RunShape {
         row("environment.workers", "rl", Place::Workers, self.episodes.workers.0);
         kernel_row(layout, self.target.threads + self.rewards.threads + self.episodes.threads + 1);
     }
-}
-
-/// Returns what a card's driver takes to map the arenas of the other ranks, each as large as this one: tables with 8 bytes for each page of 4
-/// KiB, whatever the pages' size. On four H200 with driver 580 it took 1.9 to 2.0 MiB for each GiB.
-fn peers_bytes(ranks: usize, arena: Bytes) -> Bytes {
-    Bytes((ranks as u64 - 1).saturating_mul(arena.0.div_ceil(PAGES_OF_TABLE_BYTE)))
 }
 
 /// Returns the passes of some roles, each mode once: roles of one mode have one shape and share its regions.
@@ -433,34 +405,4 @@ pub fn process_rows(layout: &mut Layout) {
 pub fn kernel_bytes(threads: usize, mapped: Bytes) -> Bytes {
     let stacks = (threads as u64).saturating_mul(KERNEL_STACK);
     Bytes(KERNEL_BASE.0 + stacks + mapped.0.div_ceil(PAGES_OF_TABLE_BYTE))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_cards_held_with_others_mapped_was_within_a_hundredth_of_the_rows_and_never_above() {
-        // MiB on four H200: ranks, the arena, and the most of a card by NVML after five steps. `bench/results/h200_ranks.md`.
-        let measured = [
-            (1, 25_597.5, 26_174.8),
-            (2, 24_106.7, 24_728.9),
-            (4, 22_570.9, 23_278.9),
-            (1, 62_240.7, 62_822.8),
-            (2, 57_067.3, 57_756.9),
-            (4, 51_889.6, 52_770.9),
-            (1, 83_149.2, 83_722.8),
-            (2, 83_189.3, 83_928.9),
-            (4, 68_696.6, 69_676.9),
-        ];
-        // With what a run of one rank had noted, and a plan's margin; and by the table.
-        for libraries in [577 + 16, 640] {
-            for (ranks, arena, held) in measured {
-                let arena = Bytes((arena * Bytes::MIB as f64) as u64);
-                let planned = (arena + Bytes::mib(libraries) + peers_bytes(ranks, arena)).0 as f64;
-                let share = held * Bytes::MIB as f64 / planned;
-                assert!((0.99..=1.0).contains(&share), "{ranks} ranks, arena {arena}: {share}");
-            }
-        }
-    }
 }

@@ -1,6 +1,5 @@
 //! `plan --rent`: which cards, and how many, a run fits on, and how long each of them takes.
 
-use crate::cards::Card;
 use crate::duration::duration;
 use crate::facts::Facts;
 use crate::hosts::Hosts;
@@ -9,6 +8,7 @@ use crate::planning::plan_without_hints;
 use crate::tables;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::RunSpec;
+use plimsoll_devices::Card;
 use plimsoll_memory::{Limit, Pool};
 use serde::Serialize;
 

@@ -9,7 +9,6 @@ use crate::shape::{RunShape, Scoring, Training};
 use crate::tables::{self, Key, Which};
 use plimsoll_arch::{ModelSpec, Quantization};
 use plimsoll_base::{DType, Phase, PhaseSet, Result};
-use plimsoll_device::DeviceKind;
 use plimsoll_files::Head;
 use plimsoll_memory::Layout;
 use plimsoll_model::{
@@ -199,7 +198,7 @@ impl RoleShape {
             let phase = pass.mode.phase();
             let table = self.trained();
             layout.extend(optimizer_layout(name, &table, dtypes, pool, phase, offloads_states, share.ranks)?);
-            if share.ranks > 1 && self.target.kind == DeviceKind::Cuda {
+            if share.ranks > 1 && !plimsoll_devices::of(self.target.kind).reads_ranks_in_place {
                 let shape = LandingShape {
                     ranks: share.ranks,
                     spread,

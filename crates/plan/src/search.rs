@@ -6,7 +6,6 @@
 //! that takes at least as much on every axis as one that did not fit is never laid out. A new knob is one more axis.
 
 use super::cost::{StepCost, predict};
-use super::rates::Rates;
 use super::report::Resolved;
 use crate::facts::Facts;
 use crate::facts::HostFacts;
@@ -19,8 +18,8 @@ use plimsoll_config::{
     Auto, ByteSize, GradientWire, LearnsFrom, Offload as RunOffload, OnFull as RunOnFull,
     OptimizerDtype as RunOptimizer, Recompute as RunRecompute, RunSpec,
 };
-use plimsoll_cuda::Held;
-use plimsoll_device::DeviceKind;
+use plimsoll_device::Held;
+use plimsoll_devices::{DeviceRow, Rates};
 use plimsoll_files::Head;
 use plimsoll_memory::{Limits, Plan, Pool};
 use plimsoll_model::{Recompute, STAGING_BYTES_MIN, Target};
@@ -49,7 +48,7 @@ pub(crate) enum Purpose {
 #[derive(Clone, Copy)]
 pub(crate) struct Planner<'a> {
     pub(crate) facts: &'a Facts,
-    pub(crate) kind: DeviceKind,
+    pub(crate) row: &'static DeviceRow,
     pub(crate) threads: usize,
     pub(crate) limits: &'a Limits,
     pub(crate) rates: &'a Rates,
@@ -315,8 +314,8 @@ impl Planner<'_> {
             },
             recompute: match run.choices.recompute {
                 Auto::Value(level) => vec![recompute(level)],
-                // On a CPU the inputs of layers would leave memory for the same memory.
-                Auto::Auto if self.kind == DeviceKind::Cpu => {
+                // Without memory of its own the inputs of layers would leave memory for the same memory.
+                Auto::Auto if !self.row.has_own_memory() => {
                     vec![Recompute::None, Recompute::Cheap, Recompute::Layer]
                 }
                 Auto::Auto => vec![Recompute::None, Recompute::Cheap, Recompute::Layer, Recompute::Offload],
@@ -359,7 +358,7 @@ impl Planner<'_> {
         self.facts.share.ranks > 1 || partial_of(run).is_some() || run.choices.fold > 1
     }
 
-    /// Returns what `"auto"` may move to the host's memory: nothing on a CPU, whose memory that is.
+    /// Returns what `"auto"` may move to the host's memory: nothing where that is the device's.
     fn offloads(&self, run: &RunSpec) -> Vec<Offload> {
         let of = |optimizer: bool, reference: bool| Offload { optimizer, reference, weights: false };
         // States of adapters are small and stay where they are, and their reference is the model itself.
@@ -368,17 +367,16 @@ impl Planner<'_> {
         if self.facts.share.ranks > 1 {
             return self.spreads(run, reference);
         }
-        let mut offloads = match (&run.choices.offload, self.kind) {
-            (Auto::Value(list), _) => {
+        let mut offloads = match &run.choices.offload {
+            Auto::Value(list) => {
                 let lies = |what| list.contains(&what);
                 vec![of(states && lies(RunOffload::Optimizer), reference && lies(RunOffload::Reference))]
             }
-            (Auto::Auto, DeviceKind::Cpu) => vec![of(false, false)],
-            (Auto::Auto, DeviceKind::Cuda) if run.lora.is_some() => vec![of(false, false)],
-            (Auto::Auto, DeviceKind::Cuda) if reference => {
+            Auto::Auto if !self.row.has_own_memory() || run.lora.is_some() => vec![of(false, false)],
+            Auto::Auto if reference => {
                 vec![of(false, false), of(false, true), of(true, false), of(true, true)]
             }
-            (Auto::Auto, DeviceKind::Cuda) => vec![of(false, false), of(true, false)],
+            Auto::Auto => vec![of(false, false), of(true, false)],
         };
         offloads.retain(|offload| !offload.optimizer || !self.is_chained(run));
         offloads
@@ -428,8 +426,7 @@ impl Planner<'_> {
     }
 
     fn target(&self) -> Target {
-        let pool = if self.kind == DeviceKind::Cpu { Pool::Host } else { Pool::Device };
-        Target { kind: self.kind, pool, threads: self.threads }
+        Target { kind: self.row.kind, pool: self.row.pool, threads: self.threads }
     }
 
     fn training(&self, run: &RunSpec, weights: DType, knobs: &Knobs) -> Training {
@@ -461,7 +458,7 @@ impl Planner<'_> {
             hosts: self.facts.hosts,
             exchange: run.choices.exchange,
             cut: match run.train.cut_multiple {
-                Auto::Auto => Cut::auto(self.target().kind),
+                Auto::Auto => Cut::auto(self.row.cut_rows),
                 Auto::Value(multiple) => Cut::multiple(multiple as usize),
             },
             recompute: knobs.recompute,
@@ -527,7 +524,7 @@ impl Planner<'_> {
             episodes: crate::facts::episode_memory(run),
             host: HostFacts { staging, ..self.facts.host },
             held: self.held.0[usize::from(knobs.merge)],
-            modules: self.facts.modules(run, knobs.merge),
+            are_own: self.facts.are_own(run, knobs.merge),
             recorded: engine.recorded_sizes().len() * self.ways_of_sampling(run),
         };
         (shape, resolved)

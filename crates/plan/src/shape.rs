@@ -7,7 +7,8 @@ use crate::{facts::HostFacts, step_arrays::StepArrays};
 use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization};
 use plimsoll_base::{Bytes, DType};
 use plimsoll_config::{Auto, Exchange};
-use plimsoll_cuda::{self as cuda};
+use plimsoll_device::Held;
+use plimsoll_devices::{self as devices, DeviceRow};
 use plimsoll_files::Head;
 use plimsoll_model::{Recompute, Target};
 use plimsoll_reward::RewardMemory;
@@ -148,10 +149,17 @@ pub struct RunShape {
     /// Host memory of an environment's episodes.
     pub episodes: EpisodeMemory,
     pub host: HostFacts,
-    /// What a card's driver and libraries hold outside the arena; nothing on the CPU.
-    pub held: cuda::Held,
-    /// Which modules a card loads.
-    pub modules: cuda::Modules,
-    /// Passes that a card records.
+    /// What the device's driver and libraries hold outside the arena.
+    pub held: Held,
+    /// True if no product is a library's.
+    pub are_own: bool,
+    /// Passes that a device records which runs ahead.
     pub recorded: usize,
+}
+
+impl RunShape {
+    /// Returns the row of its device.
+    pub fn row(&self) -> &'static DeviceRow {
+        devices::of(self.target.kind)
+    }
 }

@@ -1,14 +1,13 @@
 //! The machine's limits as `plan` shows them, each with its source.
 
 use plimsoll_memory::host::{Host, Reading};
-use plimsoll_plan::devices::device_limit;
 use serde_json::Value;
 use std::path::Path;
 
 /// Reads the limits of this machine for a run in `dir`.
 pub fn read(dir: &Path) -> Vec<Reading> {
     let mut readings = Host::this().readings(dir);
-    if let Some(card) = device_limit() {
+    if let Some(card) = (plimsoll_devices::card().free_memory)() {
         readings.push(Reading::of_bytes("free device memory", card.bytes, card.source));
     }
     readings

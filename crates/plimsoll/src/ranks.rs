@@ -4,8 +4,8 @@
 use crate::{errors, output, signals, terminal};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Loaded, RunSpec};
-use plimsoll_cuda::{self as cuda, Card};
-use plimsoll_memory::host::Host;
+use plimsoll_device::CardInfo;
+use plimsoll_memory::{Limits, host::Host};
 use plimsoll_plan::devices;
 use plimsoll_ranks::{
     Flags, Found, Hello, LAUNCH_VARIABLE, Launch, Link, RANKS_MAX, Start, Starts, TOKEN_VARIABLE, Token,
@@ -86,11 +86,9 @@ pub fn start(starts: &Starts, quiet: bool) -> Result<u8> {
 /// Returns the card of a rank: the only one that it sees, or the one with its number on this host. None on CPUs.
 ///
 /// Errors: `card-missing`.
-pub fn card_of(launch: &Launch, loaded: &Loaded) -> Result<Option<Card>> {
-    if !devices::uses_card(&RunSpec::new(&loaded.run)) {
-        return Ok(None);
-    }
-    let (mut cards, index) = (cuda::cards(), launch.local_rank as usize);
+pub fn card_of(launch: &Launch, loaded: &Loaded) -> Result<Option<CardInfo>> {
+    let row = devices::row_of(&RunSpec::new(&loaded.run), &Limits::default());
+    let (mut cards, index) = ((row.cards)(), launch.local_rank as usize);
     match cards.len() {
         0 => Ok(None), // The trainer says why.
         1 => Ok(cards.pop()),

@@ -6,7 +6,7 @@
 use crate::data::models::check_trainable;
 use crate::episodes::Episodes;
 use plimsoll_base::{Error, Result, slugs};
-use plimsoll_config::{RunDevice, RunSpec};
+use plimsoll_config::RunSpec;
 use plimsoll_plan::devices;
 use plimsoll_reward::{RewardSpec, Rewards, Words};
 use plimsoll_textenv::{EpisodesOf, Hosts, Kind};
@@ -50,12 +50,12 @@ impl Checks {
     }
 
     fn machine(&mut self, run: &RunSpec) -> Result<()> {
-        let device = run.choices.device;
+        let device = run.choices.device.value().map(|device| device.name());
         match self.before {
-            Before::PlanElsewhere if device.value() == Some(RunDevice::Cuda) => {
-                self.left_out("the CUDA driver")
+            Before::PlanElsewhere => {
+                let needs = device.and_then(|name| plimsoll_devices::named(name).needs);
+                needs.into_iter().for_each(|needs| self.left_out(needs));
             }
-            Before::PlanElsewhere => {}
             Before::Plan => devices::check(device).map_err(|error| {
                 error.hint("--limit device=80GiB,host=64GiB plans for a card of another machine")
             })?,

@@ -5,10 +5,11 @@
 
 use crate::data::models::{open_model, sample_with_adapter, text_model};
 use crate::eval::{keep_within_positions, verb_facts};
+use crate::ranks;
 use crate::roles::{Sources, Trainer, sampling};
 use plimsoll_base::{Bytes, Result};
-use plimsoll_config::{Auto, RunSpec, VerbFile};
-use plimsoll_device::{DeviceKind, Sampling};
+use plimsoll_config::{RunSpec, VerbFile};
+use plimsoll_device::Sampling;
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Limits;
 use plimsoll_plan::{PlanReport, devices, plan_sampling};
@@ -19,9 +20,6 @@ use std::sync::atomic::AtomicI32;
 /// Tokens of a sequence and of its response, of a model that has more positions.
 const CONTEXT_USUAL: u32 = 4096;
 const NEW_TOKENS_USUAL: u32 = 1024;
-/// Responses at one time, on a CPU and on a card.
-const SLOTS_CPU: u32 = 32;
-const SLOTS_CARD: u32 = 256;
 /// Part of the vocabulary is cut off for this way of drawing, which some client may ask for.
 const TRUNCATED: f64 = 0.5;
 
@@ -45,7 +43,7 @@ pub struct Serving<'s> {
 ///
 /// Errors: those of opening and planning, of `listen`, and of the device.
 pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
-    devices::check(verb.run.device)?;
+    devices::check(verb.run.device.value().map(|device| device.name()))?;
     let model = open_model(&verb.model, &verb.model_options)?;
     let text = text_model(&model, &verb.data)?;
     let run = run_of(verb, &model, serving.is_length_open)?;
@@ -58,7 +56,7 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
     let listener = (serving.listen)()?;
-    let (dev, mut arena) = devices::open(&report.shape, devices::options(&run))?;
+    let (dev, mut arena) = ranks::open(&report.shape, devices::options(&run), None)?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, Sources::one(&model), verb.seed)?;
     let usual = sampling(&RunSpec::of_verb(verb).rollout, verb.seed);
     trainer
@@ -87,14 +85,8 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
 /// Returns the run that is planned: as many prompts as responses run at one time, each with the longest prompt.
 fn run_of(verb: &VerbFile, model: &OpenModel, is_length_open: bool) -> Result<RunSpec> {
     let mut run = RunSpec::of_verb(verb);
-    let usual = match devices::kind_of(&run, &Limits::default()) {
-        DeviceKind::Cpu => SLOTS_CPU,
-        DeviceKind::Cuda => SLOTS_CARD,
-    };
-    let slots = match run.choices.sequences_max {
-        Auto::Value(slots) => slots.max(1),
-        Auto::Auto => usual,
-    };
+    let usual = devices::row_of(&run, &Limits::default()).slots;
+    let slots = run.choices.sequences_max.value().map_or(usual, |slots| slots.max(1));
     (run.rollout.prompts_per_step, run.rollout.group_size) = (slots, 1);
     run.rollout.top_p = run.rollout.top_p.min(TRUNCATED);
     let positions = model.spec.max_positions;

@@ -74,10 +74,7 @@ pub fn train(
     };
     let opened = opening.directory(&run_file, &report.to_json(), checkpoint)?;
     let before = Host::this().rss();
-    let device = match group {
-        None => devices::open(&report.shape, devices::options(&run)),
-        Some(group) => ranks::open(&report.shape, devices::options(&run), group),
-    };
+    let device = ranks::open(&report.shape, devices::options(&run), group);
     let (dev, mut arena) = device.inspect_err(|_| opened.dir.discard())?;
     let arena_used = arena.map().used_bytes();
     let fingerprint = Fingerprint::new(dev.machine_type(), &run, &session.model, &report.resolved);

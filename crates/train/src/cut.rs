@@ -6,7 +6,6 @@
 
 use crate::packing::{Need, Packer, Packing, Parts, Sequence, need, unit};
 use plimsoll_base::Result;
-use plimsoll_device::DeviceKind;
 use std::ops::Range;
 
 /// How an update is cut.
@@ -27,13 +26,9 @@ impl Cut {
         Cut { multiple, rows_min: 0 }
     }
 
-    /// A multiple of 8, or less where smaller micro-batches would take longer than one: each reads all weights, and reads and
-    /// writes all gradients.
-    pub fn auto(kind: DeviceKind) -> Cut {
-        let rows_min = match kind {
-            DeviceKind::Cpu => 1024,
-            DeviceKind::Cuda => 16_384,
-        };
+    /// Makes a multiple of 8, or less where micro-batches would have fewer rows than `rows_min`: each reads all weights, and reads
+    /// and writes all gradients.
+    pub fn auto(rows_min: usize) -> Cut {
         Cut { multiple: AUTO_MULTIPLE, rows_min }
     }
 

@@ -455,7 +455,7 @@ mod tests {
         assert_eq!(Stat::of(pid).fate, None);
         child.kill().expect("it is ours");
         let until = Instant::now() + Duration::from_secs(30);
-        // It is not waited for, so it stays, with the code, which stands there before it is a zombie.
+        // It is not waited for, so it stays, with the code, which is there before it is a zombie.
         let ended = Stat { state: 'Z', fate: killed };
         while Stat::of(pid) != ended && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));

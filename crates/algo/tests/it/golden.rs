@@ -336,7 +336,7 @@ fn policy_losses_and_gradients() {
             correction.map(|c| correction_weights(c, packed, &inputs.old, &inputs.rollout, &mut weights));
         if let Some(sums) = corrected {
             close(key, sums.outside_ratio(), expect["is_filter_ratio"].as_f64().expect("a number"));
-            close(key, sums.mean_kl_to_rollout(), expect["vllm_kl"].as_f64().expect("a number"));
+            close(key, sums.kl_to_rollout / sums.tokens, expect["vllm_kl"].as_f64().expect("a number"));
         }
         check_policy(key, &loss, &inputs, &inputs.old, corrected.map(|_| &weights[..]), &agg, expect);
     }

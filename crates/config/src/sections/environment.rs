@@ -108,44 +108,20 @@ fn is_zero(port: &u16) -> bool {
     *port == 0
 }
 
-fn one() -> u32 {
-    1
+defaults! {
+    one: u32 = 1;
+    eight_turns: u32 = 8;
+    turn_tokens: u32 = 128;
+    whole_episode: Credit = Credit::Episode;
+    deny: Network = Network::Deny;
+    one_gib: ByteSize = ByteSize(Bytes::mib(1024));
+    one_minute: u64 = 60_000;
+    five_minutes: u64 = 300_000;
+    five_restarts: u32 = 5;
 }
 
 fn is_one(n: &u32) -> bool {
     *n == 1
-}
-
-fn eight_turns() -> u32 {
-    8
-}
-
-fn turn_tokens() -> u32 {
-    128
-}
-
-fn whole_episode() -> Credit {
-    Credit::Episode
-}
-
-fn deny() -> Network {
-    Network::Deny
-}
-
-fn one_gib() -> ByteSize {
-    ByteSize(Bytes::mib(1024))
-}
-
-fn one_minute() -> u64 {
-    60_000
-}
-
-fn five_minutes() -> u64 {
-    300_000
-}
-
-fn five_restarts() -> u32 {
-    5
 }
 
 impl Environment {

@@ -317,32 +317,14 @@ pub struct Train {
     pub dead_steps_max: u32,
 }
 
-fn dead_steps() -> u32 {
-    50
-}
-
-fn one() -> f64 {
-    1.0
-}
-
-fn one_fold() -> u32 {
-    1
-}
-
-fn one_epoch() -> u32 {
-    1
-}
-
-fn constant() -> Schedule {
-    Schedule::Constant
-}
-
-fn betas() -> [f64; 2] {
-    [0.9, 0.95]
-}
-
-fn adam_epsilon() -> f64 {
-    1e-8
+defaults! {
+    dead_steps: u32 = 50;
+    one: f64 = 1.0;
+    one_fold: u32 = 1;
+    one_epoch: u32 = 1;
+    constant: Schedule = Schedule::Constant;
+    betas: [f64; 2] = [0.9, 0.95];
+    adam_epsilon: f64 = 1e-8;
 }
 
 impl Train {

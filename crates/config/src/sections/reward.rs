@@ -59,30 +59,12 @@ pub struct Reward {
     pub on_error: RewardFailure,
 }
 
-fn one() -> f64 {
-    1.0
-}
-
-fn trl() -> Signature {
-    Signature::Trl
-}
-
-fn ten_seconds() -> u64 {
-    10_000
-}
-
-fn two_gib() -> ByteSize {
-    ByteSize(Bytes::mib(2048))
-}
-
-fn deny() -> Network {
-    Network::Deny
-}
-
-fn one_retry() -> u32 {
-    1
-}
-
-fn stop() -> RewardFailure {
-    RewardFailure::Stop
+defaults! {
+    one: f64 = 1.0;
+    trl: Signature = Signature::Trl;
+    ten_seconds: u64 = 10_000;
+    two_gib: ByteSize = ByteSize(Bytes::mib(2048));
+    deny: Network = Network::Deny;
+    one_retry: u32 = 1;
+    stop: RewardFailure = RewardFailure::Stop;
 }

@@ -3,8 +3,10 @@
 use crate::both::{bend, bits, normal, round};
 use crate::rig::{Card, on_card_with, twin};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
-use plimsoll_cuda::{CudaOptions, attention_backward_scratch_bytes, attention_scratch_bytes};
-use plimsoll_device::{ALL_KEYS, AttentionBackward, Backend, Batch, Device, KV_BLOCK, Kv, NO_PARENT, Scores};
+use plimsoll_cuda::{attention_backward_scratch_bytes, attention_scratch_bytes};
+use plimsoll_device::{
+    ALL_KEYS, AttentionBackward, Backend, Batch, Device, KV_BLOCK, Kv, NO_PARENT, OpenOptions, Scores,
+};
 use plimsoll_memory::Buf;
 
 /// Heads a, key-value heads k, head dimension d, dtype e.
@@ -188,7 +190,7 @@ impl Pass {
     }
 
     /// A card with the inputs; outputs are poisoned.
-    fn gpu(&self, options: CudaOptions) -> Option<Card> {
+    fn gpu(&self, options: OpenOptions) -> Option<Card> {
         let gpu = on_card_with(&self.buffers(), options)?;
         for (name, x) in [("q", &self.q), ("keys", &self.keys), ("values", &self.values)] {
             gpu.set(name, x);
@@ -200,7 +202,7 @@ impl Pass {
 
     /// (out, lse).
     fn forward(&self) -> Option<(Vec<f32>, Vec<f32>)> {
-        let mut gpu = self.gpu(CudaOptions::default())?;
+        let mut gpu = self.gpu(OpenOptions::default())?;
         let b = |name: &str| gpu.buf(name);
         gpu.dev.attention(b("q"), self.kv(&b), self.batch(&b), self.s.scores(), b("out"), Some(b("lse")));
         let got = (gpu.get("out"), gpu.get("lse"));
@@ -210,7 +212,7 @@ impl Pass {
 
     /// (dq, dkv) for the outputs of the forward pass.
     fn backward(&self, dout: &[f32]) -> Option<(Vec<f32>, Vec<f32>)> {
-        let mut gpu = self.gpu(CudaOptions::default())?;
+        let mut gpu = self.gpu(OpenOptions::default())?;
         gpu.set("dout", dout);
         let b = |name: &str| gpu.buf(name);
         let (kv, batch) = (self.kv(&b), self.batch(&b));
@@ -493,7 +495,7 @@ fn a_bad_entry_of_a_block_table_is_named_by_a_checked_build() {
         let mut pass = Pass::new(s, &x, |_| 90, &pieces);
         pass.tables[3] = 1_000_000;
         for backward in [false, true] {
-            let Some(gpu) = pass.gpu(CudaOptions { checked: true, profile: false }) else { return };
+            let Some(gpu) = pass.gpu(OpenOptions { checked: true, profile: false }) else { return };
             let b = |name: &str| gpu.buf(name);
             let (kv, batch, out) = (pass.kv(&b), pass.batch(&b), b("out"));
             if backward {

@@ -2,7 +2,7 @@
 
 use crate::rig::{on_card, on_card_with, twin};
 use plimsoll_base::DType;
-use plimsoll_device::{Backend, Batch, Device, KV_BLOCK, NO_PARENT, Slots};
+use plimsoll_device::{Backend, Batch, Device, KV_BLOCK, NO_PARENT, OpenOptions, Slots};
 use plimsoll_memory::Buf;
 
 const ROWS: usize = 37;
@@ -82,8 +82,7 @@ fn advance_gives_what_the_cpu_gives() {
 
 #[test]
 fn a_position_beyond_the_table_is_named_by_a_checked_build() {
-    let Some(gpu) = on_card_with(&buffers(), plimsoll_cuda::CudaOptions { checked: true, profile: false })
-    else {
+    let Some(gpu) = on_card_with(&buffers(), OpenOptions { checked: true, profile: false }) else {
         return;
     };
     fill(&|name, x| gpu.set_u32(name, x));

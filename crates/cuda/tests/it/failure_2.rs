@@ -4,20 +4,20 @@
 
 use crate::rig::{Card, on_card, on_card_with};
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
-use plimsoll_cuda::{CudaDevice, CudaOptions, probe};
+use plimsoll_cuda::{CudaDevice, probe};
 use plimsoll_device::sizes::cuda::head_tile_elements;
 use plimsoll_device::{
-    ALL_KEYS, Backend, Batch, Device, HeadOut, KV_BLOCK, Kv, Logits, NO_PARENT, Norm, Sample, Sampling,
-    Scores,
+    ALL_KEYS, Backend, Batch, Device, HeadOut, KV_BLOCK, Kv, Logits, NO_PARENT, Norm, OpenOptions, Sample,
+    Sampling, Scores,
 };
 use plimsoll_memory::{Arena, ArenaMap, Layout, Pool};
 
-const CHECKED: CudaOptions = CudaOptions { checked: true, profile: false };
+const CHECKED: OpenOptions = OpenOptions { checked: true, profile: false };
 const WIDTH: usize = 64;
 const ROWS: usize = 4;
 
 /// A card with a resident weight, one region of the rollout, and two of the update over the same bytes.
-fn card(options: CudaOptions) -> Option<(CudaDevice, ArenaMap)> {
+fn card(options: OpenOptions) -> Option<(CudaDevice, ArenaMap)> {
     if let Err(error) = probe() {
         eprintln!("skipped: {error}");
         return None;
@@ -70,7 +70,7 @@ fn failure_2_a_handle_of_a_freed_region_is_named() {
 
 #[test]
 fn failure_2_what_a_freed_region_held_is_named_where_it_is_read() {
-    for options in [CHECKED, CudaOptions::default()] {
+    for options in [CHECKED, OpenOptions::default()] {
         let Some((dev, map)) = card(options) else { return };
         let mut arena = Arena::new(map);
         let (resident, mut overlay) = arena.split();

@@ -2,8 +2,8 @@
 
 use crate::both::{bits, normal};
 use plimsoll_base::{Bytes, DType, PhaseSet};
-use plimsoll_cuda::{CudaDevice, CudaOptions, probe};
-use plimsoll_device::{AdamW, AdamWBufs, Backend, Device, OFFLOAD_SLOTS};
+use plimsoll_cuda::{CudaDevice, probe};
+use plimsoll_device::{AdamW, AdamWBufs, Backend, Device, OFFLOAD_SLOTS, OpenOptions};
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Pool, Resident};
 use std::time::Instant;
 
@@ -85,7 +85,7 @@ fn states_that_pass_through_slots_are_updated_as_resident_ones() {
         return eprintln!("skipped: {error}");
     }
     let mut arena = Arena::new(ArenaMap::new(&layout(), 0));
-    let mut dev = CudaDevice::new(Bytes(arena.map().used_bytes()), CudaOptions::default()).unwrap();
+    let mut dev = CudaDevice::new(Bytes(arena.map().used_bytes()), OpenOptions::default()).unwrap();
     dev.take_offloaded(Bytes(arena.map().offloaded_bytes())).unwrap();
     let r = arena.split().0;
     let mut results = Vec::new();
@@ -131,7 +131,7 @@ fn memory_that_the_host_does_not_have_is_a_named_error() {
     if let Err(error) = probe() {
         return eprintln!("skipped: {error}");
     }
-    let mut dev = CudaDevice::new(Bytes(1 << 20), CudaOptions::default()).unwrap();
+    let mut dev = CudaDevice::new(Bytes(1 << 20), OpenOptions::default()).unwrap();
     let error = dev.take_offloaded(Bytes(1 << 50)).unwrap_err();
     assert_eq!(error.slug, "host-allocation-failed");
     assert!(error.hints.iter().any(|hint| hint.contains("memory.offload")), "{error}");

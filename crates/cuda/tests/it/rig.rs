@@ -3,7 +3,8 @@
 use crate::both::{Machine, Rig, Sized};
 use plimsoll_base::DType;
 use plimsoll_cpu::Isa;
-use plimsoll_cuda::{CudaDevice, CudaOptions, probe};
+use plimsoll_cuda::{CudaDevice, probe};
+use plimsoll_device::OpenOptions;
 use plimsoll_memory::{Buf, Pool};
 
 /// Bytes of a card's scratch in tests.
@@ -25,10 +26,10 @@ impl Machine for CudaDevice {
 
 /// `None`, and a line that says why, without a card.
 pub fn on_card(buffers: &[Sized<'_>]) -> Option<Card> {
-    on_card_with(buffers, CudaOptions::default())
+    on_card_with(buffers, OpenOptions::default())
 }
 
-pub fn on_card_with(buffers: &[Sized<'_>], options: CudaOptions) -> Option<Card> {
+pub fn on_card_with(buffers: &[Sized<'_>], options: OpenOptions) -> Option<Card> {
     if let Err(error) = probe() {
         eprintln!("skipped: {error}");
         return None;

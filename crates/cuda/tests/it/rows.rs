@@ -3,8 +3,7 @@
 use crate::both::{bits, matrix_len, normal};
 use crate::rig::{on_card, on_card_with, twin};
 use plimsoll_base::DType::{Bf16, F32, U32};
-use plimsoll_cuda::CudaOptions;
-use plimsoll_device::{Backend, Device};
+use plimsoll_device::{Backend, Device, OpenOptions};
 
 #[test]
 fn rows_of_tokens_are_looked_up_and_their_gradients_added_in_order() {
@@ -67,7 +66,7 @@ fn a_bias_is_added_to_each_row_as_on_the_cpu() {
 #[test]
 fn a_token_beyond_the_vocabulary_is_named_by_a_checked_build() {
     let sizes = [("table", Bf16, 50 * 64), ("ids", U32, 3), ("out", F32, 3 * 64)];
-    let Some(gpu) = on_card_with(&sizes, CudaOptions { checked: true, profile: false }) else { return };
+    let Some(gpu) = on_card_with(&sizes, OpenOptions { checked: true, profile: false }) else { return };
     gpu.set_u32("ids", &[1, 50, 2]);
     gpu.dev.embed(gpu.rows("table", 50, 64), gpu.buf("ids"), gpu.buf("out"));
     let error = gpu.dev.check().unwrap_err();

@@ -3,8 +3,8 @@
 use plimsoll_arch::{LoraShape, LoraTargets, ModelSpec};
 use plimsoll_base::{Bytes, DType};
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_cuda::{CudaDevice, CudaOptions, ScratchLimits};
-use plimsoll_device::{Device, DeviceKind};
+use plimsoll_cuda::CudaDevice;
+use plimsoll_device::{Device, DeviceKind, OpenOptions, ScratchLimits};
 use plimsoll_memory::{Arena, Layout, Pool};
 use plimsoll_model::{PassLimits, Target};
 use std::path::PathBuf;
@@ -87,7 +87,19 @@ impl Machine {
             Machine::Cuda => {
                 let update = Some((pass.rows, pass.segments));
                 let adapters = Some(LoraShape { rank: 32, targets: LoraTargets::ALL });
-                let limits = ScratchLimits { decode_rows: 64, keys_max: 2048, update, adapters, ranks: 1 };
+                let (weights, trains, rank_max) = (dtype, true, None);
+                let (decode_rows, keys_max, ranks) = (64, 2048, 1);
+                let limits = ScratchLimits {
+                    weights,
+                    threads,
+                    trains,
+                    rank_max,
+                    decode_rows,
+                    keys_max,
+                    update,
+                    adapters,
+                    ranks,
+                };
                 CudaDevice::scratch_layout(spec, &limits).unwrap()
             }
         }
@@ -105,7 +117,7 @@ impl Machine {
                 AnyDevice::Cpu(dev)
             }
             Machine::Cuda => {
-                let mut dev = CudaDevice::new(bytes, CudaOptions::default()).unwrap();
+                let mut dev = CudaDevice::new(bytes, OpenOptions::default()).unwrap();
                 dev.take_offloaded(offloaded.max(Bytes(256))).unwrap();
                 dev.bind_scratch(scratch);
                 AnyDevice::Cuda(dev)

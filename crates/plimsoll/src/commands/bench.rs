@@ -1,12 +1,14 @@
 //! `bench PART`: this machine's peak, how close rollout, training and a whole step come to it, and exactness.
 
 use crate::output;
-use clap::builder::RangedU64ValueParser;
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use plimsoll_arch::Quantization;
 use plimsoll_base::Result;
 use plimsoll_bench::{self as bench, BenchOptions, calibrate::calibrate, ranks::RanksOptions};
-use plimsoll_config::{Auto, Lora, ModelDtype, Recompute, RunDevice};
-use serde_json::Value;
+use plimsoll_config::{Auto, Lora, ModelDtype, Recompute};
+use plimsoll_devices::ROWS;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, from_value};
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
@@ -38,14 +40,14 @@ struct Common {
     #[arg(long, global = true, value_name = "N", default_value = "3", value_parser = counts(10_000))]
     repeats: usize,
     /// Storage of the weights.
-    #[arg(long, global = true, value_enum, default_value = "bf16")]
-    dtype: Dtype,
+    #[arg(long, global = true, default_value = "bf16", value_parser = one_of::<ModelDtype>(["bf16", "f32"]))]
+    dtype: ModelDtype,
     /// Where it runs: a GPU if there is one, else the CPU.
-    #[arg(long, global = true, value_enum, default_value = "auto")]
-    device: Device,
+    #[arg(long, global = true, default_value = "auto", value_parser = devices())]
+    device: String,
     /// What the backward pass recomputes.
-    #[arg(long, global = true, value_enum, default_value = "auto")]
-    recompute: Level,
+    #[arg(long, global = true, default_value = "auto", value_parser = one_of::<Auto<Recompute>>(LEVELS))]
+    recompute: Auto<Recompute>,
     /// Train adapters of this rank on all linear layers instead of the weights.
     #[arg(long, global = true, value_name = "RANK", value_parser = clap::value_parser!(u32).range(1..=256))]
     lora_rank: Option<u32>,
@@ -53,8 +55,8 @@ struct Common {
     #[arg(long, global = true, requires = "lora_rank", conflicts_with = "lora_quantize")]
     lora_merge: bool,
     /// Store the frozen weights in 4 bits, or as the GGUF file has them that the model is.
-    #[arg(long, global = true, requires = "lora_rank", value_enum, value_name = "HOW")]
-    lora_quantize: Option<Codes>,
+    #[arg(long, global = true, requires = "lora_rank", value_name = "HOW", value_parser = one_of::<Quantization>(["nf4", "gguf"]))]
+    lora_quantize: Option<Quantization>,
     /// Wait after every GPU kernel, check indices and values, and name what is wrong.
     #[arg(long, global = true)]
     checked: bool,
@@ -64,34 +66,6 @@ struct Common {
     /// Print one JSON object.
     #[arg(long, global = true)]
     json: bool,
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Device {
-    Auto,
-    Cpu,
-    Cuda,
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Level {
-    Auto,
-    None,
-    Cheap,
-    Layer,
-    Offload,
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Codes {
-    Nf4,
-    Gguf,
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Dtype {
-    Bf16,
-    F32,
 }
 
 #[derive(clap::Subcommand)]
@@ -182,6 +156,21 @@ enum Part {
     },
 }
 
+/// The levels of recompute, as in run files.
+const LEVELS: [&str; 5] = ["auto", "none", "cheap", "layer", "offload"];
+
+/// Returns the words that `--device` takes.
+fn devices() -> PossibleValuesParser {
+    ["auto"].into_iter().chain(ROWS.iter().rev().map(|row| row.name)).into()
+}
+
+/// Reads one of some words as run files do.
+pub fn one_of<T: DeserializeOwned + Clone + Send + Sync + 'static>(
+    words: impl Into<PossibleValuesParser>,
+) -> impl TypedValueParser<Value = T> {
+    words.into().map(|word| from_value(word.into()).expect("a word of run files"))
+}
+
 fn counts(most: u64) -> RangedU64ValueParser<usize> {
     counts_from(1, most)
 }
@@ -192,11 +181,8 @@ fn counts_from(least: u64, most: u64) -> RangedU64ValueParser<usize> {
 
 /// Returns the adapters that are trained.
 fn lora(args: &Common) -> Option<Lora> {
-    let quantize = args.lora_quantize.map(|how| match how {
-        Codes::Nf4 => Quantization::Nf4,
-        Codes::Gguf => Quantization::Gguf,
-    });
-    args.lora_rank.map(|rank| Lora { rank, merge: Auto::Value(args.lora_merge), quantize, ..Lora::default() })
+    let (merge, quantize) = (Auto::Value(args.lora_merge), args.lora_quantize);
+    args.lora_rank.map(|rank| Lora { rank, merge, quantize, ..Lora::default() })
 }
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
@@ -206,22 +192,9 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         model: model.clone(),
         threads: threads.unwrap_or(0),
         repeats: *repeats,
-        dtype: match dtype {
-            Dtype::Bf16 => ModelDtype::Bf16,
-            Dtype::F32 => ModelDtype::F32,
-        },
-        device: match device {
-            Device::Auto => Auto::Auto,
-            Device::Cpu => Auto::Value(RunDevice::Cpu),
-            Device::Cuda => Auto::Value(RunDevice::Cuda),
-        },
-        recompute: match recompute {
-            Level::Auto => Auto::Auto,
-            Level::None => Auto::Value(Recompute::None),
-            Level::Cheap => Auto::Value(Recompute::Cheap),
-            Level::Layer => Auto::Value(Recompute::Layer),
-            Level::Offload => Auto::Value(Recompute::Offload),
-        },
+        dtype: *dtype,
+        device: device.clone(),
+        recompute: *recompute,
         lora: lora(&args.common),
         checked: *checked,
         profile: *profile,

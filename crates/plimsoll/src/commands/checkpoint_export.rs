@@ -1,8 +1,10 @@
 //! `checkpoint export`: a checkpoint, an adapter with its base, or any other model, as a Hugging Face folder or a GGUF file.
 
+use super::bench::one_of;
 use crate::{output, terminal};
 use plimsoll_arch::Quantization;
-use plimsoll_base::{Bytes, DType, Error, Result};
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_config::ModelDtype;
 use plimsoll_files::{ADAPTER_CONFIG, Source, adapter_base_of, adapter_quantization};
 use plimsoll_rl::save::export::export_named;
 use plimsoll_run::checkpoint::Merged;
@@ -32,8 +34,8 @@ pub struct Args {
     #[arg(long, value_name = "MODEL", requires = "merge")]
     base: Option<String>,
     /// How weights are written; unless given as the model has them, and bf16 if its file is quantised.
-    #[arg(long, value_enum)]
-    dtype: Option<Dtype>,
+    #[arg(long, value_parser = one_of::<ModelDtype>(["bf16", "f32"]))]
+    dtype: Option<ModelDtype>,
     /// The seed of the weights of a random: model.
     #[arg(long, default_value_t = 0, value_name = "N")]
     seed: u64,
@@ -43,12 +45,6 @@ pub struct Args {
 enum Format {
     Folder,
     Gguf,
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Dtype {
-    Bf16,
-    F32,
 }
 
 pub fn run(args: &Args, as_json: bool, quiet: bool) -> Result<()> {
@@ -69,10 +65,7 @@ pub fn run(args: &Args, as_json: bool, quiet: bool) -> Result<()> {
         is_gguf: args.format == Format::Gguf,
         merge: args.merge,
         base: args.base.as_deref(),
-        dtype: args.dtype.map(|dtype| match dtype {
-            Dtype::Bf16 => DType::Bf16,
-            Dtype::F32 => DType::F32,
-        }),
+        dtype: args.dtype.map(ModelDtype::dtype),
         progress: &mut progress,
     };
     let found = match is_of_run {

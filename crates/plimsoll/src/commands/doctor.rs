@@ -4,7 +4,8 @@
 use super::{doctor_dir, doctor_ranks, doctor_run, doctor_stacks};
 use crate::{output, pages};
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_cuda as cuda;
+use plimsoll_device::{CardInfo, HandOver as HandedOver};
+use plimsoll_devices::{card, hand_over as hand_card_over, take as take_card};
 use plimsoll_doctor::log::self_test::Confusion;
 use plimsoll_doctor::log::{Diagnosis, Evidence, Input, Limits, diagnose};
 use plimsoll_doctor::machine::{Card, Check, GpuFacts, HandOver, Machine, State, WorkerFacts};
@@ -163,21 +164,18 @@ fn worker_facts() -> WorkerFacts {
     WorkerFacts { filters, answers, landlock, groups, mounts }
 }
 
-/// Asks CUDA about the cards and probes the first.
+/// Asks the driver about the cards and probes the first.
 fn gpu_facts() -> GpuFacts {
-    match cuda::probe() {
-        Ok(info) => {
-            let mut driver =
-                format!("CUDA {}.{}, {}", info.driver / 1000, info.driver % 1000 / 10, info.driver_library);
-            let mut libraries_missing = Vec::new();
-            match cuda::libraries() {
+    match (card().probe)() {
+        Ok(probe) => {
+            let (mut driver, mut libraries_missing) = (probe.driver, Vec::new());
+            match (card().libraries)() {
                 Ok(versions) => driver += &format!(", {versions}"),
                 Err(error) => libraries_missing.push(format!("{}: {}", error.slug, error.message)),
             }
-            let card = |cuda::Card { name, total, free, .. }: cuda::Card| Card { name, total, free };
-            let cards = cuda::cards().into_iter().map(card).collect();
+            let shown = |CardInfo { name, total, free, .. }: CardInfo| Card { name, total, free };
             GpuFacts {
-                cards,
+                cards: (card().cards)().into_iter().map(shown).collect(),
                 driver: Some(driver),
                 libraries_missing,
                 hand_over: hand_over(),
@@ -192,17 +190,13 @@ fn gpu_facts() -> GpuFacts {
 
 /// Hands card memory to a child process, which takes about a second to start.
 fn hand_over() -> HandOver {
-    let offer = match cuda::Offer::new() {
-        Ok(offer) => offer,
-        Err(error) => return HandOver::NotTried(format!("{}: {}", error.slug, error.message)),
-    };
-    match take_in_another_process(&offer.line()).map(|taken| offer.found(taken)) {
-        Ok(cuda::HandOver { plain, mapped }) => HandOver::Tried { plain, mapped },
+    match hand_card_over(take_in_another_process) {
+        Ok(HandedOver { plain, mapped }) => HandOver::Tried { plain, mapped },
         Err(why) => HandOver::NotTried(why),
     }
 }
 
-fn take_in_another_process(line: &str) -> std::result::Result<cuda::HandOver, String> {
+fn take_in_another_process(line: &str) -> std::result::Result<HandedOver, String> {
     let not_started = |err: io::Error| format!("a second process: {err}");
     let program = std::env::current_exe().map_err(not_started)?;
     let mut child = Command::new(program)
@@ -226,7 +220,7 @@ fn take_in_another_process(line: &str) -> std::result::Result<cuda::HandOver, St
     let said: Value = serde_json::from_slice(&answer.stdout)
         .map_err(|_| format!("a second process did not open the card: it ended with {}", answer.status))?;
     let way = |key: &str| said[key].as_str().map_or(Ok(()), |why| Err(why.to_string()));
-    Ok(cuda::HandOver { plain: way("plain"), mapped: way("mapped") })
+    Ok(HandedOver { plain: way("plain"), mapped: way("mapped") })
 }
 
 /// The command of the child process, which opens the card's memory and prints the result as JSON.
@@ -235,7 +229,7 @@ const TAKE_TIME: Duration = Duration::from_secs(10);
 
 /// Runs that command. `line` comes from the offering process.
 pub fn take(line: &str) -> Result<ExitCode> {
-    let taken = cuda::take(line)?;
+    let taken = take_card(line)?;
     output::json(&json!({ "plain": taken.plain.err(), "mapped": taken.mapped.err() }))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,7 +6,7 @@ use crate::survey::{Needs, checks, table};
 use crate::{output, pages, ranks};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Loaded, RunSpec, Trains};
-use plimsoll_cuda as cuda;
+use plimsoll_devices as devices;
 use plimsoll_doctor::machine::{Check, State};
 use plimsoll_memory::Pool;
 use plimsoll_plan::{Hosts, checkpoint_bytes};
@@ -97,7 +97,7 @@ fn one(
     if let Some(card) = card {
         alike.push(("card".into(), format!("{}, {}", card.name, card.total)));
         // Trainers of several hosts refuse another version, but only once all have begun.
-        alike.push(("NCCL".into(), cuda::nccl_version().unwrap_or_else(|_| "none".into())));
+        alike.push(("NCCL".into(), devices::nccl_version().unwrap_or_else(|_| "none".into())));
     }
     let facts = plimsoll_ranks::survey(&met, &folder, alike.into_iter().collect())?;
     let mut checks = checks(&facts, &needs);

@@ -3,7 +3,7 @@
 use crate::output;
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_cuda as cuda;
+use plimsoll_devices::card;
 use plimsoll_memory::host::Host;
 use plimsoll_stacks::{Known, Limits, STACKS, Setting, Stack, find, plan, preset_of, settings};
 use std::fs::File;
@@ -146,7 +146,7 @@ fn kernel(text: &str) -> Option<(u32, u32)> {
 /// What this machine has, each with where it was read.
 fn readings() -> Limits {
     let here = Host::this().limits(Path::new("."));
-    let (cards, card) = (device_files(), cuda::probe().ok());
+    let (cards, card) = (device_files(), (card().probe)().ok());
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok();
     let names = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
     let variable = |name: &str| Some((name.to_string(), read(std::env::var(name).ok()?, "this environment")));

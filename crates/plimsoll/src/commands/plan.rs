@@ -6,11 +6,12 @@ use plimsoll_agent::collecting::{Stop, plan_env};
 use plimsoll_agent::plan::AgentPlan;
 use plimsoll_agent::settings::AgentSettings;
 use plimsoll_base::{Bytes, Error, Result, read_small_text};
-use plimsoll_config::{Auto, Loaded, Offload, RunDevice, RunSpec, Setting, Trains, is_env_file};
+use plimsoll_config::{Loaded, Offload, RunSpec, Setting, Trains, is_env_file};
+use plimsoll_devices::{Card, named};
 use plimsoll_memory::{Limits, Pool};
 use plimsoll_plan::grid::{self, Grid, plan_grid};
 use plimsoll_plan::measured::{Measured, plan_of_run};
-use plimsoll_plan::{Card, Hosts, PlanReport, duration, parse_limits, rent::table as table_of_offers, svg};
+use plimsoll_plan::{Hosts, PlanReport, duration, parse_limits, rent::table as table_of_offers, svg};
 use plimsoll_ranks::RANKS_MAX;
 use plimsoll_rl::data::epochs;
 use plimsoll_rl::data::session::{Machine, plan_run, rent, smallest_limits};
@@ -107,8 +108,9 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     }
     let loaded = loaded.expect("clap asks for a run file, a run directory or a table");
     if args.card.is_some() || args.rent {
-        let kept = (&loaded.run.run.device, loaded.run.trains());
-        if kept.0 == &Auto::Value(RunDevice::Cpu) || kept.1 == Trains::Policy {
+        let device = loaded.run.run.device.value();
+        let is_host = device.is_some_and(|device| !named(device.name()).has_own_memory());
+        if is_host || loaded.run.trains() == Trains::Policy {
             let message = "the run computes on the processor, and a card was asked for";
             return Err(
                 Error::usage("bad-usage", message).hint("add --set run.device=cuda, or leave the card out")

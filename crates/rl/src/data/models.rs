@@ -528,7 +528,7 @@ pub(crate) fn check_trainable(model: &str) -> Result<()> {
 
 fn check_head_dim(model: &OpenModel) -> Result<()> {
     let head_dim = model.spec.head_dim;
-    if plimsoll_cpu::takes_head_dim(head_dim as usize) {
+    if plimsoll_devices::takes_head_dim(head_dim as usize) {
         return Ok(());
     }
     let message =

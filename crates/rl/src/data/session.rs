@@ -14,11 +14,12 @@ use crate::episodes;
 use crate::eval::EvalSet;
 use plimsoll_base::{Bytes, Error, Result, nearest_path};
 use plimsoll_config::{DataSets, Environment, LearnsFrom, LoraSpec, ModelOptions, RunSpec};
+use plimsoll_devices::Card;
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Limit, Limits};
 use plimsoll_plan::rent::{self, Offer, RANKS};
 use plimsoll_plan::{
-    Card, Facts, HostFacts, Hosts, PerRole, PlanReport, Share, SmallestLimits, check_lengths, disk_facts,
+    Facts, HostFacts, Hosts, PerRole, PlanReport, Share, SmallestLimits, check_lengths, disk_facts,
     image_bytes, rows_kept, staging_bytes, tokenizer_bytes,
 };
 use plimsoll_text::file_size;

@@ -3,6 +3,7 @@
 use crate::data::dataset::TextModel;
 use crate::data::models::{open_model, sample_with_adapter, text_model};
 use crate::eval::{keep_within_positions, verb_facts};
+use crate::ranks;
 use crate::roles::{Sources, Trainer, sampling};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{RunSpec, VerbFile};
@@ -67,7 +68,7 @@ impl Streaming<'_> {
 /// Errors: those of opening, planning and sampling; `prompt-empty`.
 pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&str)) -> Result<Value> {
     let started = Instant::now();
-    devices::check(verb.run.device)?;
+    devices::check(verb.run.device.value().map(|device| device.name()))?;
     let model = open_model(&verb.model, &verb.model_options)?;
     let mut text = text_model(&model, &verb.data)?;
     if raw {
@@ -87,7 +88,7 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
     let facts = verb_facts(&run, &model, ids.len(), 1);
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
-    let (dev, mut arena) = devices::open(&report.shape, devices::options(&run))?;
+    let (dev, mut arena) = ranks::open(&report.shape, devices::options(&run), None)?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, Sources::one(&model), verb.seed)?;
     let request = Request {
         prompts: &[&ids],

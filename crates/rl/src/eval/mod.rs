@@ -17,6 +17,7 @@ use crate::data::hub;
 use crate::data::models::{
     encodings_of, open_model, other_models, other_specs, reward_adapters, sample_with_adapter, text_model,
 };
+use crate::ranks;
 use crate::roles::{Sources, Trainer};
 use crate::rollout::dealt::{Asked, sample};
 use crate::rollout::grading::Grading;
@@ -190,7 +191,7 @@ pub(crate) fn add_group(report: &mut EvalReport, group: &[Scored]) {
 /// their pass rates, `responses_to`: one for every response, both as JSON lines and checked before anything is opened.
 pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>) -> Result<Value> {
     [rows_to, responses_to].into_iter().flatten().try_for_each(check_output_file)?;
-    devices::check(verb.run.device)?;
+    devices::check(verb.run.device.value().map(|device| device.name()))?;
     let model = open_model(&verb.model, &verb.model_options)?;
     let text = text_model(&model, &verb.data)?;
     let mut named = verb.data.eval_sets();
@@ -218,7 +219,7 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
         .fold(facts.host.staging, Bytes::max);
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
-    let (dev, mut arena) = devices::open(&report.shape, devices::options(&run))?;
+    let (dev, mut arena) = ranks::open(&report.shape, devices::options(&run), None)?;
     let sources = Sources { model: &model, others: others.each_ref() };
     let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, sources, verb.seed)?;
     let sampling = crate::roles::sampling(&run.rollout, verb.seed);

@@ -6,6 +6,7 @@
 use plimsoll_base::{DType, Error, Result};
 use plimsoll_cpu::Isa;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// Rates of one machine with a number of threads.
@@ -71,12 +72,12 @@ impl Rates {
     }
 
     /// Returns the bytes per second between two ranks of a host, in each direction.
-    pub(crate) fn link(&self) -> f64 {
+    pub fn link(&self) -> f64 {
         self.card.map_or(self.bandwidth / 2.0, |card| card.link)
     }
 
     /// Returns this machine's rates: calibrated for this number of threads, or built in.
-    pub(crate) fn of_this_machine(threads: usize) -> Rates {
+    pub fn of_this_machine(threads: usize) -> Rates {
         let isa = Isa::detect().name();
         calibration_file(isa, threads)
             .and_then(|path| Rates::read(&path))
@@ -107,19 +108,10 @@ impl Rates {
     }
 
     fn read(path: &Path) -> Option<Rates> {
-        let rates: Rates = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
-        let positive = [
-            rates.flops_bf16,
-            rates.flops_f32,
-            rates.bandwidth,
-            rates.rollout_share,
-            rates.update_share,
-            rates.half_rows,
-            rates.pass_s,
-            rates.micro_batch_s,
-        ];
-        let usable = positive.iter().all(|rate| rate.is_finite() && *rate > 0.0);
-        usable.then(|| Rates { source: format!("calibrated, {}", path.display()), ..rates })
+        let stored: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+        let is_usable = stored.as_object()?.values().filter_map(Value::as_f64).all(|rate| rate > 0.0);
+        let rates: Rates = serde_json::from_value(stored).ok()?;
+        is_usable.then(|| Rates { source: format!("calibrated, {}", path.display()), ..rates })
     }
 
     /// Stores the rates for this machine; returns the path.

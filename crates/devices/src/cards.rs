@@ -4,7 +4,7 @@ use crate::rates::{CardRates, Rates};
 use plimsoll_base::{Bytes, Error, Result};
 
 /// A card, by the numbers of its data sheet.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Card {
     pub name: &'static str,
     /// Memory that a process gets: what the driver itself takes is off.
@@ -96,7 +96,7 @@ impl Card {
     }
 
     /// Returns the rates that a run is predicted with.
-    pub(crate) fn rates(&self) -> Rates {
+    pub fn rates(&self) -> Rates {
         let source = match self.name {
             MEASURED => "rates measured on an H200".to_string(),
             GIVEN => "from the numbers given, with the shares that an H200 reaches of its own".to_string(),
@@ -150,15 +150,7 @@ fn given(text: &str) -> Result<Card> {
         Error::usage("card-unknown", format!("--card {text}: {what}"))
             .hint("write --card flops=150e12,bandwidth=900GB,memory=24GiB,link=64GB")
     };
-    let mut card = Card {
-        name: GIVEN,
-        memory: Bytes(0),
-        flops_bf16: 0.0,
-        flops_f32: 0.0,
-        bandwidth: 0.0,
-        link: 0.0,
-        bus: 25e9,
-    };
+    let mut card = Card { name: GIVEN, bus: 25e9, ..Card::default() };
     for part in text.split(',') {
         let (key, value) = part.split_once('=').ok_or_else(|| bad(format!("`{part}` is not KEY=NUMBER")))?;
         let number = match value.trim().parse::<f64>() {

@@ -1,0 +1,53 @@
+//! The table of devices, and finding and opening one of them.
+
+use crate::among::check_layout;
+use crate::cpu::CPU;
+use crate::cuda::CUDA;
+use crate::row::{BoxedDevice, DeviceRow, Opening};
+use plimsoll_base::Result;
+use plimsoll_device::DeviceKind;
+use plimsoll_memory::{Arena, ArenaMap, Layout};
+
+/// Every device, in the order in which `"auto"` tries them. The last is the host's processor, which every machine has.
+pub static ROWS: [&DeviceRow; 2] = [&CUDA, &CPU];
+
+/// Returns the row with a name of run files.
+pub fn named(name: &str) -> &'static DeviceRow {
+    ROWS.iter().find(|row| row.name == name).expect("a run file names a device that has a row")
+}
+
+/// Returns the row of a kind.
+pub fn of(kind: DeviceKind) -> &'static DeviceRow {
+    ROWS.iter().find(|row| row.kind == kind).expect("each kind has a row")
+}
+
+/// Returns the row of the host's processor.
+pub fn host() -> &'static DeviceRow {
+    &CPU
+}
+
+/// Returns what `"auto"` means: the first device that works here. `is_given`: a limit of a device's own memory is.
+pub fn auto(is_given: bool) -> &'static DeviceRow {
+    let is_it = |row: &&&DeviceRow| (is_given && row.has_own_memory()) || (row.probe)().is_ok();
+    ROWS.iter().find(is_it).copied().unwrap_or(host())
+}
+
+/// Returns the first device with memory of its own, of which launchers and the doctor ask.
+pub fn card() -> &'static DeviceRow {
+    ROWS[0]
+}
+
+/// True if every device takes heads of `head_dim` elements.
+pub fn takes_head_dim(head_dim: usize) -> bool {
+    ROWS.iter().all(|row| (row.takes_head_dim)(head_dim))
+}
+
+/// Opens a device with an arena for the regions of `layout`; among ranks all must have the same.
+///
+/// Errors: `size-overflow`, `host-allocation-failed`; those of the device's driver; among ranks `ranks-differ` and those of reaching them.
+pub fn open(layout: &Layout, opening: &Opening<'_>) -> Result<(BoxedDevice, Arena)> {
+    let mut arena = Arena::new(ArenaMap::new(layout, 0));
+    opening.group.map_or(Ok(()), |group| check_layout(group, opening.threads, arena.map()))?;
+    let dev = (of(opening.kind).open)(&mut arena, opening)?;
+    Ok((dev, arena))
+}
