@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Several ranks on one card, each a host of its own: do cards of different hosts leave the bits of one rank, and does NCCL stay within its row?
 
-    bench/one_card_ranks.py BINARY [--models nano,0.5b] [--ranks 2,4] [--exchanges sockets,nccl] [--results FILE]
+    bench/one_card_ranks.py BINARY [--models nano,0.5b] [--ranks 2,4] [--a-host N] [--exchanges sockets,nccl] [--set KEY=VALUE] [--results FILE]
 
-Each rank has its own process namespace (root), its own NCCL_HOSTID, and transports between cards of one host off, so that everything
+Each rank, or with --a-host N each N of them, has its own process namespace (root), its own NCCL_HOSTID, and transports between cards of one host off, so that everything
 passes through sockets of the loopback: bits, memory and faults are those of several hosts, speed is not. What NCCL takes of the card is
 the difference between the most memory in use with it and with our own sockets, a rank."""
 import argparse
@@ -56,23 +56,24 @@ def left(run):
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def train(binary, model, ranks, exchange, folder):
+def train(binary, model, ranks, hosts, exchange, folder, more):
     """Trains three steps. Returns what they leave, the plan's rows, and the card's memory in use."""
     share, sets = MODELS[model]
-    sets = ["run.device=cuda", f"memory.device={share}", "train.steps=3", f"run.dir={folder}", f"run.exchange={exchange}", *sets]
+    sets = ["run.device=cuda", f"memory.device={share}", "train.steps=3", f"run.dir={folder}", f"run.exchange={exchange}", *sets, *more]
     words = [binary, "train", "runs/first.toml", "--quiet", *(word for one in sets for word in ("--set", one))]
     port = random.randrange(20000, 40000)
     with Card() as card:
         started = []
-        for rank in range(ranks):
-            env = dict(os.environ, NCCL_HOSTID=f"host{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1")
-            flags = ["--ranks", ranks, "--hosts", ranks, "--host-rank", rank, "--join", f"127.0.0.1:{port}"]
+        for host in range(hosts):
+            env = dict(os.environ, NCCL_HOSTID=f"host{host}", NCCL_SOCKET_IFNAME="lo", NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1")
+            flags = ["--ranks", ranks, "--hosts", hosts, "--host-rank", host, "--join", f"127.0.0.1:{port}"]
             flags = [str(flag) for flag in flags] if ranks > 1 else []
             env["PLIMSOLL_TOKEN"] = "one-card"
             started.append(subprocess.Popen([*APART, *words, *flags], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         outputs = [one.communicate(timeout=LIMIT_S)[0] for one in started]
     for one, output in zip(started, outputs):
         assert one.returncode == 0, output
+        assert "over-the-line" not in output, output
     norms = [float(norm) for norm in re.findall(r'"grad_norm":([^,}]+)', (folder / "events.jsonl").read_text())]
     assert norms and min(norms) > 0, f"nothing was learned: {norms}"
     plan = json.loads((folder / "plan.json").read_text())
@@ -84,24 +85,29 @@ def main():
     parser.add_argument("binary", type=pathlib.Path)
     parser.add_argument("--models", default="nano,0.5b")
     parser.add_argument("--ranks", default="2,4")
+    parser.add_argument("--a-host", type=int, default=1, help="ranks of a host, which share the card by its own means: with sockets alone")
     parser.add_argument("--exchanges", default="sockets,nccl")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the run file, for one rank and for several")
     parser.add_argument("--results", type=pathlib.Path)
     args = parser.parse_args()
     card = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
     lines = [
         "# Ranks of several hosts on one card", "",
         f"By `bench/one_card_ranks.py`, on {card.stdout.strip()}: three steps of GRPO, every rank a host. Speed is not measured.", "",
+        *([f"{args.a_host} ranks a host; {', '.join(args.set) or 'nothing else set'}.", ""] if args.set or args.a_host > 1 else []),
         "| model | ranks | exchange | tensors that differ from one rank's | most of the card in use | NCCL, a rank | its row |",
         "|---|---|---|---|---|---|---|",
     ]
     for model in args.models.split(","):
         with tempfile.TemporaryDirectory() as folder:
-            alone, _, _ = train(args.binary.resolve(), model, 1, "auto", pathlib.Path(folder) / "one")
+            alone, _, _ = train(args.binary.resolve(), model, 1, 1, "auto", pathlib.Path(folder) / "one", args.set)
         for ranks in map(int, args.ranks.split(",")):
             in_use = {}
             for exchange in args.exchanges.split(","):
                 with tempfile.TemporaryDirectory() as folder:
-                    found, plan, in_use[exchange] = train(args.binary.resolve(), model, ranks, exchange, pathlib.Path(folder) / "run")
+                    hosts = ranks // args.a_host
+                    run = train(args.binary.resolve(), model, ranks, hosts, exchange, pathlib.Path(folder) / "run", args.set)
+                found, plan, in_use[exchange] = run
                 differ = sum(found.get(name) != value for name, value in alone.items())
                 rows = {row["name"]: row["bytes"] for row in plan["regions"]}
                 name = plan.get("libraries_source", "").rpartition(" by ")[2] if exchange == "nccl" else "sockets"

@@ -14,6 +14,13 @@ pub fn cards() -> Vec<CardInfo> {
     (0..count).filter_map(|index| card(result::device::get(index).ok()?)).collect()
 }
 
+/// Returns the visible card with this UUID.
+pub(crate) fn device_of(uuid: &str) -> Option<sys::CUdevice> {
+    let count = result::device::get_count().unwrap_or(0);
+    let devices = (0..count).filter_map(|index| result::device::get(index).ok());
+    devices.into_iter().find(|device| nvml::uuid_of(*device).as_deref() == Some(uuid))
+}
+
 fn card(device: sys::CUdevice) -> Option<CardInfo> {
     // SAFETY: the driver enumerated this device itself.
     let total = unsafe { result::device::total_mem(device) }.ok()? as u64;

@@ -52,6 +52,13 @@ impl Gpu {
     /// Errors: `cuda-driver-missing`, `cuda-driver-too-old`, `cuda-no-device`, `cuda-arch-unsupported`, `cuda-failed`.
     pub(crate) fn open() -> Result<(Gpu, Bytes)> {
         let (device, info) = first_device()?;
+        Gpu::on(device, info)
+    }
+
+    /// Opens the primary context of a card; with it the bytes that others held before.
+    ///
+    /// Errors: `cuda-failed`.
+    pub(crate) fn on(device: sys::CUdevice, info: GpuInfo) -> Result<(Gpu, Bytes)> {
         let monitor = Monitor::open(device);
         // The context itself takes memory: what others hold is asked for before it is made.
         let before = monitor.as_ref().and_then(Monitor::memory);

@@ -7,16 +7,19 @@ use cudarc::driver::{result, sys};
 use plimsoll_base::Result;
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::RwLock;
+use std::sync::{LazyLock, RwLock};
 
 /// Bytes of dynamic shared memory that a function may have without asking.
 const SHARED_DEFAULT: u32 = 48 << 10;
+
+/// What the kernels of each source take, read once a process.
+static PARAMETERS: LazyLock<HashMap<&str, Parameters>> =
+    LazyLock::new(|| SOURCES.iter().map(|source| (source.name, parameters::read(source.text))).collect());
 
 /// All kernels, compiled for this card and loaded.
 #[derive(Debug)]
 pub(crate) struct Kernels {
     modules: HashMap<&'static str, sys::CUmodule>,
-    parameters: HashMap<&'static str, Parameters>,
     functions: RwLock<HashMap<(&'static str, &'static str), Function>>,
     /// Files that were compiled at this start, and not found in the cache.
     pub(crate) compiled: usize,
@@ -65,8 +68,7 @@ impl Kernels {
                 .map_err(|e| driver::failed(&format!("loading {}.cu", source.name), e))?;
             modules.insert(source.name, module);
         }
-        let parameters = SOURCES.iter().map(|source| (source.name, parameters::read(source.text))).collect();
-        Ok(Kernels { modules, parameters, functions: RwLock::default(), compiled, compiler })
+        Ok(Kernels { modules, functions: RwLock::default(), compiled, compiler })
     }
 
     /// The function of a kernel, with room for its shared memory. Panics, on the first launch, if `given` are not its parameters.
@@ -83,7 +85,7 @@ impl Kernels {
         {
             return Ok(f.handle);
         }
-        parameters::check(&self.parameters[module], kernel, given);
+        parameters::check(&PARAMETERS[module], kernel, given);
         let loaded = *self.modules.get(module).unwrap_or_else(|| panic!("no module {module}"));
         let name = CString::new(kernel).expect("kernel names hold no zero byte");
         // SAFETY: the module is loaded and stays so.

@@ -4,7 +4,6 @@ use plimsoll_base::Bytes;
 use plimsoll_doctor::machine::{Check, State};
 use plimsoll_ranks::{Facts, Read};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 
 /// What a run needs of each host.
 #[derive(Clone, Copy, Debug)]
@@ -15,11 +14,13 @@ pub struct Needs {
     pub shm: Option<Bytes>,
     /// One checkpoint, if the run is known.
     pub checkpoint: Option<Bytes>,
+    /// Whether the run file asks for NCCL.
+    pub nccl: bool,
 }
 
 impl Default for Needs {
     fn default() -> Needs {
-        Needs { open_files: 1024, shm: None, checkpoint: None }
+        Needs { open_files: 1024, shm: None, checkpoint: None, nccl: false }
     }
 }
 
@@ -40,7 +41,7 @@ const PATHS_SHOWN: usize = 8;
 /// Judges what each rank knows, by rank.
 pub fn checks(facts: &[Facts], needs: &Needs) -> Vec<Check> {
     let firsts = firsts(facts);
-    vec![
+    let all = [
         differences(facts),
         clocks(&firsts),
         packets(&firsts),
@@ -50,7 +51,8 @@ pub fn checks(facts: &[Facts], needs: &Needs) -> Vec<Check> {
         shared_directory(&firsts),
         directory_speed(&facts[0], needs),
         paths(&firsts),
-    ]
+    ];
+    all.into_iter().chain(cards(&firsts, needs)).collect()
 }
 
 /// Returns the first rank of each host, by host.
@@ -216,34 +218,71 @@ fn directory_speed(first: &Facts, needs: &Needs) -> Check {
     Check { slug: "ranks-directory-slow", state, finding }
 }
 
-/// Returns every measured path, slowest first.
-fn measured<'f>(firsts: &[&'f Facts]) -> Vec<(&'f Facts, Read)> {
+/// Returns every measured path, slowest first. `reads`: what a host measured.
+fn measured<'f>(firsts: &[&'f Facts], reads: fn(&Facts) -> &[Read]) -> Vec<(&'f Facts, Read)> {
     let of = |facts: &&'f Facts| {
         let facts = *facts;
-        facts.network.reads.iter().filter(|read| read.bytes_per_second > 0.0).map(move |read| (facts, *read))
+        reads(facts).iter().filter(|read| read.bytes_per_second > 0.0).map(move |read| (facts, *read))
     };
     let mut all: Vec<(&Facts, Read)> = firsts.iter().flat_map(of).collect();
     all.sort_by(|a, b| a.1.bytes_per_second.total_cmp(&b.1.bytes_per_second));
     all
 }
 
+fn by_hosts(facts: &Facts) -> &[Read] {
+    &facts.network.reads
+}
+
+fn by_cards(facts: &Facts) -> &[Read] {
+    facts.cards.as_ref().map_or(&[], |cards| &cards.reads)
+}
+
 fn paths(firsts: &[&Facts]) -> Check {
-    let all = measured(firsts);
-    let (state, finding) = match (all.first(), all.last()) {
-        (Some((facts, slow)), Some((_, fast))) => {
-            let uneven = slow.bytes_per_second < fast.bytes_per_second * UNEVEN;
-            let words = format!(
-                "from host {} to host {} pass {}/s, over the fastest path {}/s",
-                slow.from_host,
-                facts.host,
-                Bytes(slow.bytes_per_second as u64),
-                Bytes(fast.bytes_per_second as u64)
-            );
-            (if uneven { State::Note } else { State::Fine }, words)
-        }
-        _ => (State::Fine, "all ranks are on one host".into()),
-    };
+    let (state, finding) =
+        extremes(&measured(firsts, by_hosts)).unwrap_or((State::Fine, "all ranks are on one host".into()));
     Check { slug: "ranks-paths-uneven", state, finding }
+}
+
+/// Returns the slowest path and the fastest in words, and whether they are far apart.
+fn extremes(all: &[(&Facts, Read)]) -> Option<(State, String)> {
+    let ((facts, slow), (_, fast)) = (all.first()?, all.last()?);
+    let uneven = slow.bytes_per_second < fast.bytes_per_second * UNEVEN;
+    let words = format!(
+        "from host {} to host {} pass {}/s, over the fastest path {}/s",
+        slow.from_host,
+        facts.host,
+        Bytes(slow.bytes_per_second as u64),
+        Bytes(fast.bytes_per_second as u64)
+    );
+    Some((if uneven { State::Note } else { State::Fine }, words))
+}
+
+/// Judges what cards of different hosts give one another by NCCL, where it was tried.
+fn cards(firsts: &[&Facts], needs: &Needs) -> Option<Check> {
+    let found = firsts[0].cards.as_ref()?;
+    let own = measured(firsts, by_cards);
+    let slower = own.iter().find_map(|(facts, read)| {
+        let sockets = by_hosts(facts).iter().find(|other| other.from_host == read.from_host)?;
+        (read.bytes_per_second < sockets.bytes_per_second * UNEVEN).then_some((facts, read, sockets))
+    });
+    let (state, finding) = match (&found.failed, slower) {
+        // A run does without a library that is nowhere, and ends where it does not connect.
+        (Some(why), _) if found.library.is_empty() && !needs.nccl => {
+            (State::Note, format!("cards of different hosts will exchange over sockets: {why}"))
+        }
+        (Some(why), _) => (State::Problem, why.clone()),
+        (None, Some((facts, read, sockets))) => {
+            let [cards, sockets] = [read, sockets].map(|read| Bytes(read.bytes_per_second as u64));
+            let pair = format!("from host {} to host {}", read.from_host, facts.host);
+            let words = format!("{pair} {} passes {cards}/s, and sockets {sockets}/s", found.library);
+            (State::Note, words)
+        }
+        (None, None) => {
+            let (state, words) = extremes(&own).unwrap_or((State::Unknown, "nothing was measured".into()));
+            (state, format!("{}: {words}", found.library))
+        }
+    };
+    Some(Check { slug: "ranks-nccl", state, finding })
 }
 
 /// Formats the hosts, and what passes between them.
@@ -297,13 +336,23 @@ fn row(first: &Facts, facts: &[Facts]) -> [String; 11] {
     ]
 }
 
-/// Formats what each host reads of each other, or of many hosts the slowest paths.
+/// Formats what each host reads of each other.
 fn network(firsts: &[&Facts]) -> String {
-    let all = measured(firsts);
-    if all.is_empty() {
+    if measured(firsts, by_hosts).is_empty() {
         return String::new();
     }
-    let mut text = format!("\nmeeting takes {:.2} ms\n\n", firsts[0].network.barrier_seconds * 1e3);
+    let barrier = firsts[0].network.barrier_seconds * 1e3;
+    let mut text =
+        format!("\nmeeting takes {barrier:.2} ms\n\n") + &paths_table(firsts, "reads", by_hosts, true);
+    if let Some(found) = firsts[0].cards.as_ref().filter(|found| found.failed.is_none()) {
+        let what = format!("{} reads", found.library);
+        text = text + "\n" + &paths_table(firsts, &what, by_cards, false);
+    }
+    text
+}
+
+/// Formats the paths between hosts as a matrix, or of many hosts the slowest paths. `together`: with a column of what a host reads of all.
+fn paths_table(firsts: &[&Facts], what: &str, reads: fn(&Facts) -> &[Read], together: bool) -> String {
     let cell = |read: &Read| {
         let round_trip = format!("{:.2} ms", read.round_trip_seconds * 1e3);
         match read.bytes_per_second > 0.0 {
@@ -313,27 +362,31 @@ fn network(firsts: &[&Facts]) -> String {
         }
     };
     if firsts.len() > MATRIX_HOSTS_MAX {
-        // Writing to a `String` cannot fail.
-        let _ = writeln!(text, "the slowest of {} paths", all.len());
-        for (facts, read) in all.iter().take(PATHS_SHOWN) {
-            let _ = writeln!(text, "  host {} reads of host {}: {}", facts.host, read.from_host, cell(read));
-        }
-        return text;
+        let all = measured(firsts, reads);
+        let line = |(facts, read): &(&Facts, Read)| {
+            format!("  host {} {what} of host {}: {}\n", facts.host, read.from_host, cell(read))
+        };
+        let lines: String = all.iter().take(PATHS_SHOWN).map(line).collect();
+        return format!("the slowest of {} paths\n{lines}", all.len());
     }
-    let head =
-        ["reads".to_string()].into_iter().chain(firsts.iter().map(|one| format!("of host {}", one.host)));
-    let mut lines = vec![head.chain(["of all at once".to_string()]).collect::<Vec<String>>()];
+    let last = |cell: String| together.then_some(cell);
+    let head = [what.to_string()].into_iter().chain(firsts.iter().map(|one| format!("of host {}", one.host)));
+    let mut lines = vec![head.chain(last("of all at once".into())).collect::<Vec<String>>()];
     for facts in firsts {
         let of = |from: &&Facts| {
-            let reads = facts.network.reads.iter();
-            reads.clone().find(|read| read.from_host == from.host).map_or("-".into(), &cell)
+            reads(facts).iter().find(|read| read.from_host == from.host).map_or("-".into(), &cell)
         };
         let at_once = facts.network.at_once_bytes_per_second;
-        let at_once = at_once.map_or("-".into(), |rate| format!("{}/s", Bytes(rate as u64)));
-        let cells = firsts.iter().map(of).chain([at_once]);
-        lines.push([format!("host {}", facts.host)].into_iter().chain(cells).collect());
+        let at_once = last(at_once.map_or("-".into(), |rate| format!("{}/s", Bytes(rate as u64))));
+        lines.push(
+            [format!("host {}", facts.host)]
+                .into_iter()
+                .chain(firsts.iter().map(of))
+                .chain(at_once)
+                .collect(),
+        );
     }
-    text + &aligned(&lines)
+    aligned(&lines)
 }
 
 fn aligned(lines: &[Vec<String>]) -> String {
@@ -350,164 +403,5 @@ fn aligned(lines: &[Vec<String>]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use plimsoll_ranks::{Directory, Interface, Limits, Network, SharedMemory};
-
-    /// Two hosts with two ranks each, on which nothing is wrong.
-    fn hosts() -> Vec<Facts> {
-        let one = |rank: u32| Facts {
-            rank,
-            host: rank / 2,
-            host_name: ["a", "b"][rank as usize / 2].into(),
-            pid: 100 + rank,
-            address: Some([10, 0, 0, 1 + rank as u8 / 2].into()),
-            interface: Interface { name: Some("eth0".into()), mtu_bytes: Some(1500) },
-            limits: Limits { open_files: Some(4096), processes: None, locked_bytes: Some(8 << 20) },
-            shared_memory: SharedMemory { bytes: Some(1 << 30), free_bytes: Some(1 << 29) },
-            network: Network {
-                clock_seconds: if rank < 2 { 0.0 } else { 0.004 },
-                clock_within_seconds: 0.001,
-                barrier_seconds: 0.0003,
-                reads: match rank {
-                    0 => vec![Read { from_host: 1, round_trip_seconds: 0.0002, bytes_per_second: 1e8 }],
-                    2 => vec![Read { from_host: 0, round_trip_seconds: 0.0002, bytes_per_second: 1.1e8 }],
-                    _ => Vec::new(),
-                },
-                at_once_bytes_per_second: None,
-            },
-            directory: Directory {
-                path: "/runs".into(),
-                is_shared: true,
-                bytes_per_second: (rank == 0).then_some(5e8),
-                refused: None,
-            },
-            alike: [("build".to_string(), "0.1.0 (ab)".to_string())].into(),
-        };
-        (0..4).map(one).collect()
-    }
-
-    const NEEDS: Needs =
-        Needs { open_files: 1024, shm: Some(Bytes(1 << 20)), checkpoint: Some(Bytes(1 << 30)) };
-
-    #[test]
-    fn nothing_is_found_waynothing_is_wrong() {
-        let found = checks(&hosts(), &NEEDS);
-        assert!(found.iter().all(|check| check.state == State::Fine), "{found:?}");
-        let text = table(&hosts());
-        for part in [
-            "\n1     b     2-3    10.0.0.2    eth0, packets 1500",
-            "+4.0 ms",
-            "writes 476.8 MiB/s",
-            "host 0  -",
-        ] {
-            assert!(text.contains(part), "{part:?}: {text}");
-        }
-    }
-
-    /// What is done to the hosts, and what must be found then.
-    type Case = (fn(&mut [Facts]), &'static str, State, &'static str);
-
-    const OF_HOSTS: [Case; 10] = [
-        (
-            |all| drop(all[3].alike.insert("build".into(), "0.1.0 (cd)".into())),
-            "ranks-differ",
-            State::Problem,
-            "build is 0.1.0 (ab) on rank 0 and 0.1.0 (cd) on rank 3",
-        ),
-        (
-            |all| all[2].network.clock_seconds = -86_400.0,
-            "ranks-clocks",
-            State::Note,
-            "the clock of host 1 (b) is 86400.0 s late against that of rank 0's host",
-        ),
-        (
-            |all| all[2].interface.mtu_bytes = Some(9000),
-            "ranks-mtu",
-            State::Note,
-            "1500 on eth0 of host 0 (a), 9000 on eth0 of host 1 (b)",
-        ),
-        (
-            |all| all[3].limits.open_files = Some(256),
-            "machine-open-files",
-            State::Problem,
-            "host 1 (b): ulimit -n 256, and the run may need 1024",
-        ),
-        (
-            |all| all[1].limits.processes = Some(64),
-            "machine-processes",
-            State::Problem,
-            "host 0 (a): ulimit -u 64",
-        ),
-        (
-            |all| all[2].shared_memory.free_bytes = Some(1000),
-            "machine-shared-memory",
-            State::Problem,
-            "host 1 (b): 1000 B free in /dev/shm, and the run plans 1.0 MiB",
-        ),
-        (
-            |all| all[2].directory.is_shared = false,
-            "ranks-directory",
-            State::Note,
-            "/runs of rank 0's host, which writes it, is not seen by host 1",
-        ),
-        (
-            |all| all[0].directory.refused = Some("read-only".into()),
-            "run-dir-unwritable",
-            State::Problem,
-            "/runs on rank 0's host: read-only",
-        ),
-        (
-            |all| all[0].directory.bytes_per_second = Some(1e7),
-            "ranks-directory-slow",
-            State::Note,
-            "107.4 s for a checkpoint of 1.0 GiB",
-        ),
-        (
-            |all| all[2].network.reads[0].bytes_per_second = 2e7,
-            "ranks-paths-uneven",
-            State::Note,
-            "from host 0 to host 1 pass 19.1 MiB/s, over the fastest path 95.4 MiB/s",
-        ),
-    ];
-
-    #[test]
-    fn what_is_wrong_is_found_and_named() {
-        for (break_it, slug, state, words) in OF_HOSTS {
-            let mut all = hosts();
-            break_it(&mut all);
-            let found: Vec<Check> =
-                checks(&all, &NEEDS).into_iter().filter(|check| check.state != State::Fine).collect();
-            assert_eq!(found.len(), 1, "{slug}: {found:?}");
-            assert_eq!((found[0].slug, found[0].state), (slug, state));
-            assert!(found[0].finding.contains(words), "{words:?}: {}", found[0].finding);
-        }
-    }
-
-    #[test]
-    fn a_clock_is_as_exact_as_the_path_to_it() {
-        let mut all = hosts();
-        (all[2].network.clock_seconds, all[2].network.clock_within_seconds) = (1.2, 0.3);
-        assert!(checks(&all, &NEEDS).iter().all(|check| check.state == State::Fine));
-    }
-
-    #[test]
-    fn many_hosts_show_their_slowest_paths() {
-        let mut all = Vec::new();
-        for host in 0..9 {
-            let mut facts = hosts().swap_remove(0);
-            (facts.host, facts.rank) = (host, host);
-            facts.network.reads = vec![Read {
-                from_host: (host + 1) % 9,
-                round_trip_seconds: 0.001,
-                bytes_per_second: 1e8 + f64::from(host),
-            }];
-            all.push(facts);
-        }
-        let text = table(&all);
-        assert!(
-            text.contains("the slowest of 9 paths\n  host 0 reads of host 1: 95.4 MiB/s, 1.00 ms\n"),
-            "{text}"
-        );
-    }
-}
+#[path = "survey_tests.rs"]
+mod tests;

@@ -61,6 +61,9 @@ pub struct Member {
     pub cpus: String,
 }
 
+/// Names, of what is alike on all ranks, what a rank has of a card: ranks for which it is given may share one.
+pub const OF_A_CARD: &str = "run file: memory.device";
+
 impl Hello {
     /// Describes this process. `alike`: what must be equal on all ranks.
     pub fn of_this_process(
@@ -173,8 +176,7 @@ pub(crate) fn admit(joined: &[&Hello], new: &Hello) -> Result<()> {
             .hint("start all ranks of a host in one container")
             .hint("start several hosts with --hosts H --host-rank h --join ADDRESS on each, or with a launcher that counts them"));
     }
-    // What the run file says of a card's memory is a rank's part of it.
-    let of_card = new.alike.get("run file: memory.device");
+    let of_card = new.alike.get(OF_A_CARD);
     let is_divided = of_card.is_some_and(|value| !value.contains("auto"));
     let shares = |other: &&&Hello| !is_divided && other.card.is_some() && other.card == new.card;
     if let Some(other) = joined.iter().find(shares) {

@@ -1,8 +1,8 @@
 //! What ranks that train one model give one another besides their arenas: their limits, their shares of the work, and numbers.
 
 use plimsoll_base::{Bytes, Result};
-use plimsoll_config::RunSpec;
-use plimsoll_device::OpenOptions;
+use plimsoll_config::{Auto, RunSpec};
+use plimsoll_device::{Device, OpenOptions};
 use plimsoll_devices::{BoxedDevice, Opening};
 use plimsoll_memory::{Arena, Limit, Limits};
 use plimsoll_plan::{Hosts, RunShape, devices, machine_limits};
@@ -15,6 +15,15 @@ use std::path::Path;
 /// Errors: those of `plimsoll_devices::open`.
 pub fn open(shape: &RunShape, options: OpenOptions, group: Option<&Group>) -> Result<(BoxedDevice, Arena)> {
     plimsoll_devices::open(&shape.layout()?, &Opening { group, ..devices::opening(shape, options) })
+}
+
+/// Returns a warning where cards of different hosts might exchange by NCCL, and do without because it is not there.
+pub fn without_library(dev: &dyn Device, run: &RunSpec, group: Option<&Group>) -> Option<String> {
+    let several = group.is_some_and(|group| group.near().len() < group.ranks());
+    let wanted = several && run.choices.exchange == Auto::Auto && dev.network().is_none();
+    let row = devices::row_of(run, &Limits::default());
+    let error = row.network.filter(|_| wanted).and_then(|_| plimsoll_devices::nccl_version().err())?;
+    Some(format!("warning: cards of different hosts exchange over sockets: {}", error.message))
 }
 
 /// Returns where the ranks are, for the plan, which is that of the host with the most of them.

@@ -76,6 +76,7 @@ pub fn train(
     let before = Host::this().rss();
     let device = ranks::open(&report.shape, devices::options(&run), group);
     let (dev, mut arena) = device.inspect_err(|_| opened.dir.discard())?;
+    ranks::without_library(&*dev, &run, group).iter().for_each(|words| opening.say(observer, words.clone()));
     let arena_used = arena.map().used_bytes();
     let fingerprint = Fingerprint::new(dev.machine_type(), &run, &session.model, &report.resolved);
     let fingerprint = fingerprint

@@ -1,6 +1,7 @@
 //! `doctor` finds what would end a run on this machine, `doctor RUN_DIR` how a run of this program is, `doctor --log` what ended
 //! the run that wrote some logs, `doctor --run` where another framework's run would fail, `doctor --ranks` what lies between the hosts of a run. `plimsoll-doctor` makes the findings; the pages explain them.
 
+use super::layers::Sets;
 use super::{doctor_dir, doctor_ranks, doctor_run, doctor_stacks};
 use crate::{output, pages};
 use plimsoll_base::{Bytes, Error, Result};
@@ -66,7 +67,9 @@ pub struct Args {
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     if args.ranks.is_meant() {
-        return doctor_ranks::run(&args.ranks, args.run_dir.as_deref(), &args.dir, args.json, quiet);
+        let sets = Sets { sets: args.plan.set.clone() };
+        let run = args.run_dir.as_deref().map(|path| (path, sets));
+        return doctor_ranks::run(&args.ranks, run, &args.dir, args.json, quiet);
     }
     if args.self_test {
         return self_test(args.json);

@@ -5,12 +5,12 @@ use super::layers::Sets;
 use crate::survey::{Needs, checks, table};
 use crate::{output, pages, ranks};
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_config::{Loaded, RunSpec, Trains};
+use plimsoll_config::{Exchange, Loaded, RunSpec, Trains};
 use plimsoll_devices as devices;
 use plimsoll_doctor::machine::{Check, State};
 use plimsoll_memory::Pool;
 use plimsoll_plan::{Hosts, checkpoint_bytes};
-use plimsoll_ranks::{Facts, Found, Hello, Launch, RANKS_MAX, Token, Waiting};
+use plimsoll_ranks::{Facts, Found, Hello, Launch, OF_A_CARD, RANKS_MAX, Token, Waiting};
 use plimsoll_rl::data::session::{Machine, plan_run};
 use plimsoll_run::{ending, several};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ use std::process::ExitCode;
 pub struct RankFlags {
     /// Measure between the hosts of a run before it, started as `train` is: with N, the number of all ranks, or without it by a launcher.
     /// RUN_DIR is then a run file, if it is given.
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0", value_parser = clap::value_parser!(u32).range(0..=i64::from(RANKS_MAX)), conflicts_with_all = ["log", "self_test", "run"])]
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0", value_parser = clap::value_parser!(u32).range(0..=i64::from(RANKS_MAX)), conflicts_with_all = ["log", "self_test", "run"], group = "settable")]
     ranks: Option<u32>,
     /// Hosts, each of which is started with the same command and its --host-rank.
     #[arg(long, value_name = "H", requires = "ranks")]
@@ -54,17 +54,16 @@ impl RankFlags {
     }
 }
 
-/// Measures, as one of the ranks or as the process that starts them. `run`: the run file; `folder`: where a run without one would write.
+/// Measures, as one of the ranks or as the process that starts them. `run`: the run file and what is set of it; `folder`: where a run without one would write.
 /// Exit code 1 if something would refuse the run.
 pub fn run(
     flags: &RankFlags,
-    run: Option<&Path>,
+    run: Option<(&Path, Sets)>,
     folder: &Path,
     as_json: bool,
     quiet: bool,
 ) -> Result<ExitCode> {
-    let sets = Sets { sets: Vec::new() };
-    let load = || run.map(|path| sets.load(path, true)).transpose();
+    let load = || run.map(|(path, sets)| sets.load(path, true)).transpose();
     match ranks::found(&flags.part())? {
         Found::One => Err(Error::usage("bad-usage", "--ranks: one rank has nothing between itself and others")
             .hint("start it as `train`: with --ranks N, with --hosts H --host-rank h --join ADDRESS on each host, or by a launcher")),
@@ -86,7 +85,9 @@ fn one(
     let folder = loaded.map_or(PathBuf::from(folder), ending::run_dir_path);
     let card = loaded.map(|loaded| ranks::card_of(launch, loaded)).transpose()?.flatten();
     // What differs is a finding here; a rank of `train` is refused all the same.
-    let own = [("command".to_string(), "doctor --ranks".to_string())];
+    let mut own = vec![("command".to_string(), "doctor --ranks".to_string())];
+    // By it ranks may share a card.
+    own.extend(loaded.map(several::alike).into_iter().flatten().filter(|(name, _)| name == OF_A_CARD));
     let hello = Hello::of_this_process(launch, card.as_ref().map(|card| card.uuid.clone()), own);
     let token = Token::new(launch, ranks::secret().as_deref());
     let mut say = |words: &str| output::note(false, words);
@@ -94,12 +95,18 @@ fn one(
     let waiting = Waiting { seconds: flags.join_seconds, stopped: &mut || None, say: &mut say };
     let met = plimsoll_ranks::meet(launch, &token, &hello, waiting)?;
     let mut alike = loaded.map_or_else(several::alike_processes, several::alike);
+    let exchange = loaded.and_then(|loaded| loaded.run.run.exchange.value());
+    let mut link = None;
     if let Some(card) = card {
+        // Cards of one host reach one another's memory themselves.
+        if exchange != Some(Exchange::Sockets) {
+            link = Some(devices::card_link(card.uuid));
+        }
         alike.push(("card".into(), format!("{}, {}", card.name, card.total)));
         // Trainers of several hosts refuse another version, but only once all have begun.
         alike.push(("NCCL".into(), devices::nccl_version().unwrap_or_else(|_| "none".into())));
     }
-    let facts = plimsoll_ranks::survey(&met, &folder, alike.into_iter().collect())?;
+    let facts = plimsoll_ranks::survey(&met, &folder, alike.into_iter().collect(), link)?;
     let mut checks = checks(&facts, &needs);
     checks.sort_by_key(|check| std::cmp::Reverse(check.state));
     let has_problem = checks.iter().any(|check| check.state == State::Problem);
@@ -137,5 +144,6 @@ fn needs(loaded: &Loaded, launch: &Launch) -> Result<Needs> {
     let shm = planned.plan.peak(Pool::Shm).peak.0 * u64::from(launch.local_ranks);
     let checkpoint =
         planned.shape.training.as_ref().map(|training| checkpoint_bytes(&planned.shape, training));
-    Ok(Needs { open_files, shm: Some(Bytes(shm)), checkpoint })
+    let nccl = loaded.run.run.exchange.value() == Some(Exchange::Nccl);
+    Ok(Needs { open_files, shm: Some(Bytes(shm)), checkpoint, nccl })
 }

@@ -19,7 +19,7 @@ const GPUS_MAX: u64 = 1024;
 /// The flags of `doctor --run`.
 #[derive(clap::Args)]
 pub struct Flags {
-    #[arg(long, help = run_help(), num_args = 2, value_names = ["STACK", "FILE"], conflicts_with_all = ["log", "self_test"])]
+    #[arg(long, help = run_help(), num_args = 2, value_names = ["STACK", "FILE"], conflicts_with_all = ["log", "self_test"], group = "settable")]
     pub run: Vec<String>,
     /// The framework's version, if the file does not pin it.
     #[arg(long, value_name = "VERSION", requires = "run")]
@@ -28,8 +28,8 @@ pub struct Flags {
     #[arg(long, value_name = "PATH", requires = "run")]
     model_config: Option<String>,
     /// Another value for a setting of the file, or one that it lacks.
-    #[arg(long, value_name = "KEY=VALUE", requires = "run")]
-    set: Vec<String>,
+    #[arg(long, value_name = "KEY=VALUE", requires = "settable")]
+    pub set: Vec<String>,
     /// An environment variable of the trainer.
     #[arg(long, value_name = "NAME=VALUE", requires = "run")]
     env: Vec<String>,

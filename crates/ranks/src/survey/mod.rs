@@ -1,12 +1,15 @@
 //! A survey before a run: its ranks meet as they do in a run, measure what lies between their hosts, and exchange what each knows of its
 //! own. Owns the measuring; what of it is a problem, `plimsoll doctor --ranks` decides.
 //!
-//! Readings of what a process sees are in `facts.rs`, the network is in `network.rs`, the run directory in `directory.rs`. Nothing is left after it.
+//! Readings of what a process sees are in `facts.rs`, the network is in `network.rs`, what cards exchange in
+//! `cards.rs`, the run directory in `directory.rs`. Nothing is left after it.
 
+mod cards;
 mod directory;
 mod facts;
 mod network;
 
+pub use cards::{CardLink, CardPaths};
 pub use directory::Directory;
 pub use facts::{Limits, SharedMemory};
 pub use network::{Network, Read};
@@ -44,15 +47,22 @@ pub struct Facts {
     pub shared_memory: SharedMemory,
     pub network: Network,
     pub directory: Directory,
+    /// Where all ranks have cards of several hosts.
+    pub cards: Option<CardPaths>,
     /// What must be equal on all ranks, by name.
     pub alike: BTreeMap<String, String>,
 }
 
 /// Measures with all ranks of `met`, and returns what each knows, by rank. `folder`: where the run would write. `alike`: what must be
-/// equal on all ranks.
+/// equal on all ranks. `card`: the rank's card, if the run would exchange between cards.
 ///
 /// Errors: `ranks-unreachable`, `rank-lost`, `ranks-window`, `host-allocation-failed`, `thread-not-started`.
-pub fn survey(met: &Meeting, folder: &Path, alike: BTreeMap<String, String>) -> Result<Vec<Facts>> {
+pub fn survey(
+    met: &Meeting,
+    folder: &Path,
+    alike: BTreeMap<String, String>,
+    card: Option<Box<dyn CardLink>>,
+) -> Result<Vec<Facts>> {
     let window = met.place.window.clone();
     let (done, over) = channel::<()>();
     // Ends what waits for a rank that is gone without a word.
@@ -67,7 +77,7 @@ pub fn survey(met: &Meeting, folder: &Path, alike: BTreeMap<String, String>) -> 
     })?;
     let listener = met.listener().map_err(|err| lost(format!("its listener: {err}")))?;
     let group = Group::open_within(&met.place, listener, OPEN_MAX)?;
-    let found = all_of(met, &group, folder, alike).inspect_err(|_| group.fail());
+    let found = all_of(met, &group, folder, (alike, card)).inspect_err(|_| group.fail());
     drop(done);
     let _ = watch.join();
     found
@@ -77,7 +87,7 @@ fn all_of(
     met: &Meeting,
     group: &Group,
     folder: &Path,
-    alike: BTreeMap<String, String>,
+    (alike, card): (BTreeMap<String, String>, Option<Box<dyn CardLink>>),
 ) -> Result<Vec<Facts>> {
     let own = &met.members[met.place.rank as usize];
     let other = met.members.iter().find(|member| member.site != own.site).and_then(|member| member.address);
@@ -92,6 +102,7 @@ fn all_of(
         limits: Limits::of_this_process(),
         shared_memory: SharedMemory::of_this_host(),
         network: network::measure(group, &met.place)?,
+        cards: cards::measure(group, &met.place, card)?,
         directory: directory::try_it(group, folder)?,
         alike,
     };

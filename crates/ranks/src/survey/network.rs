@@ -99,7 +99,7 @@ pub(crate) fn measure(group: &Group, place: &Place) -> Result<Network> {
 }
 
 /// Returns which host reads from which, in turn.
-fn pairs(hosts: usize) -> Vec<(usize, usize)> {
+pub(super) fn pairs(hosts: usize) -> Vec<(usize, usize)> {
     let all = hosts * hosts.saturating_sub(1) <= PAIRS_MAX;
     let last = if all { hosts } else { 2.min(hosts) };
     (1..last).flat_map(|shift| (0..hosts).map(move |to| (to, (to + shift) % hosts))).collect()
@@ -207,7 +207,8 @@ fn no_memory(err: &std::io::Error) -> Error {
         .hint("give the container more memory")
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+/// Returns the middle one of the values; of an even number the greater of two.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
