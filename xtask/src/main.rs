@@ -9,6 +9,7 @@
 mod book;
 mod cards;
 mod cycles;
+mod devices;
 mod dist;
 mod edges;
 mod english;

@@ -2,7 +2,7 @@
 
 use crate::finding::Finding;
 use crate::tree::{FILE_BYTES_MAX, Tree};
-use crate::{book, cycles, edges, english, length, manifest, rooms, slugs, unsafety, words};
+use crate::{book, cycles, devices, edges, english, length, manifest, rooms, slugs, unsafety, words};
 
 /// All findings, by path and line.
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -18,6 +18,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     for source in &sources {
         findings.extend(length::check(source));
         findings.extend(unsafety::check(source));
+        findings.extend(devices::check(source));
     }
     findings.extend(tree.files.iter().filter(|file| file.bytes > FILE_BYTES_MAX).map(|file| {
         Finding::new(&file.path, 1, format!("{} bytes, and the limit is {FILE_BYTES_MAX}", file.bytes))

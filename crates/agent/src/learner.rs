@@ -64,7 +64,7 @@ pub fn layout(spec: &MlpSpec, rows: usize, threads: usize) -> Result<Layout> {
         layout.arena(&format!("actor.{what}"), owner, Pool::Host, PhaseSet::RESIDENT, &shape, DType::F32)?;
     }
     layout.extend(scratch_of_matrices(&spec.matrices(), threads)?);
-    layout.extend(spec.layout("mlp", Pool::Host, PhaseSet::UPDATE, rows as u64, true)?);
+    layout.extend(spec.layout("mlp", host().kind, Pool::Host, PhaseSet::UPDATE, rows as u64, true)?);
     Ok(layout)
 }
 

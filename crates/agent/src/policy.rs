@@ -83,7 +83,7 @@ pub fn layout(spec: &MlpSpec, rows: usize) -> Result<Layout> {
     let mut layout = Layout::new();
     let elements = [spec.table(host().kind).elements];
     layout.arena("policy.weights", "model", Pool::Host, PhaseSet::RESIDENT, &elements, DType::F32)?;
-    layout.extend(spec.layout("policy", Pool::Host, PhaseSet::ROLLOUT, rows as u64, false)?);
+    layout.extend(spec.layout("policy", host().kind, Pool::Host, PhaseSet::ROLLOUT, rows as u64, false)?);
     Ok(layout)
 }
 

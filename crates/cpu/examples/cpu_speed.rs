@@ -7,8 +7,8 @@
 mod rig;
 
 use plimsoll_base::DType::{self, Bf16, F32, U32};
+use plimsoll_cpu::layouts::{head_tile_elements, pack_elements};
 use plimsoll_cpu::{Isa, peak};
-use plimsoll_device::sizes::cpu::{head_tile_elements, pack_elements};
 use plimsoll_device::{Device, HEAD_TILE, HeadBackward, HeadOut, Logits, Sample, Sampling};
 use rig::{Rig, matrix_len};
 use std::time::Instant;

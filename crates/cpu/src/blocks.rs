@@ -6,7 +6,7 @@ use crate::matmul::Operand;
 use crate::nf4;
 use plimsoll_base::Encoding;
 use plimsoll_base::blocks::decode;
-use plimsoll_device::{BLOCK_PARTS_MAX, Blocks, Codes, DeviceKind, Matrix, MatrixLayout, PANEL};
+use plimsoll_device::{BLOCK_PARTS_MAX, Blocks, Codes, Matrix, MatrixLayout, PANEL};
 
 /// Columns that are decoded at a time: whole blocks of every encoding.
 const COLUMNS: usize = 256;
@@ -25,7 +25,7 @@ pub(crate) fn dequantize(dev: &CpuDevice, w: Codes<'_>, out: Matrix<'_>) {
 
 /// `parts`: rows `[n, k]` after each other.
 fn widen_parts(dev: &CpuDevice, parts: [Option<Blocks<'_>>; BLOCK_PARTS_MAX], out: Matrix<'_>) {
-    assert_eq!(out.layout, MatrixLayout::of_weights(DeviceKind::Cpu, out.buf.dtype()));
+    assert_eq!(out.layout, MatrixLayout::of_weights(&crate::LAYOUTS, out.buf.dtype()));
     let stored = parts.map(|part| part.map(|part| (part, bytes(dev.read::<u32>(part.words)))));
     let row = |row: usize| -> Option<Row<'_>> {
         let mut within = row;

@@ -9,8 +9,8 @@ use super::elementwise;
 use super::lanes::{LANES, Lanes, by_dtype, simd_fn};
 use super::matmul::{self, Operand, Packed, Panels};
 use super::{CpuDevice, Isa, Shared};
+use crate::layouts::{BLOCK_ROWS, FULL_ROWS, HeadShape, stats_per_row};
 use plimsoll_base::math;
-use plimsoll_device::sizes::cpu::{BLOCK_ROWS, FULL_ROWS, HeadShape, stats_per_row};
 use plimsoll_device::{HEAD_TILE, HeadBackward, HeadOut, Logits, Matrix, PANEL};
 use plimsoll_memory::Buf;
 

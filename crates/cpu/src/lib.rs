@@ -18,6 +18,7 @@ mod head;
 mod head_gates;
 mod isa;
 mod lanes;
+pub mod layouts;
 mod matmul;
 mod nf4;
 mod norm;
@@ -32,6 +33,7 @@ mod view;
 
 pub use cpu_device::CpuDevice;
 pub use isa::Isa;
+pub use layouts::LAYOUTS;
 pub use operations::takes_head_dim;
 pub use pool::Pool;
 pub(crate) use view::{Element, Real, Shared};

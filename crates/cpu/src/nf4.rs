@@ -4,14 +4,14 @@ use crate::CpuDevice;
 use crate::lanes::{by_dtype, simd_fn};
 use crate::matmul::Operand;
 use plimsoll_device::nf4::{CODES_OF_WORD, NF4, NF4_BLOCK};
-use plimsoll_device::{DeviceKind, Matrix, MatrixLayout, Nf4, PANEL};
+use plimsoll_device::{Matrix, MatrixLayout, Nf4, PANEL};
 
 /// Words of a block.
 const WORDS: usize = NF4_BLOCK / CODES_OF_WORD;
 
 /// out = w, widened, then rounded. `w`, `out`: [N, K].
 pub(crate) fn dequantize(dev: &CpuDevice, w: Nf4<'_>, out: Matrix<'_>) {
-    assert_eq!(out.layout, MatrixLayout::of_weights(DeviceKind::Cpu, out.buf.dtype()));
+    assert_eq!(out.layout, MatrixLayout::of_weights(&crate::LAYOUTS, out.buf.dtype()));
     let (words, scales) = (dev.read::<u32>(w.codes), dev.read::<f32>(w.scales));
     let (row_words, row_scales) = (w.k / CODES_OF_WORD, w.k / NF4_BLOCK);
     by_dtype!(out.buf, E => {

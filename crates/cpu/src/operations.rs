@@ -8,7 +8,7 @@ use crate::{
 use plimsoll_arch::{ModelSpec, ParamKind, Product, products};
 use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::{
-    ADAPTER_BLOCKS_MAX, Backend, BackwardOp, Checked, Claim, Claims, Coded, DeviceKind, ForwardOp, Matrix,
+    ADAPTER_BLOCKS_MAX, Backend, BackwardOp, Checked, Claim, Claims, Coded, ForwardOp, Layouts, Matrix,
     MatrixLayout, Op, Pipeline, Run, Transfer, UpdateOp,
 };
 use plimsoll_memory::{Buf, Layout, Pool as HostPool};
@@ -96,8 +96,8 @@ fn scratch_elements(spec: &ModelSpec, weights: DType) -> u64 {
 }
 
 impl Backend for CpuDevice {
-    fn kind(&self) -> DeviceKind {
-        DeviceKind::Cpu
+    fn kind(&self) -> &'static Layouts {
+        &crate::LAYOUTS
     }
     fn machine_type(&self) -> String {
         self.isa.name().to_string()

@@ -8,8 +8,8 @@ use super::head::{self, Outputs, RowStats, Work};
 use super::lanes::{LANES, by_dtype, exp_in_place, simd_fn};
 use super::matmul::{self, Operand, Panels};
 use super::{CpuDevice, Isa};
+use crate::layouts::FULL_ROWS;
 use plimsoll_base::rng::{self, Stream};
-use plimsoll_device::sizes::cpu::FULL_ROWS;
 use plimsoll_device::{HEAD_TILE, Logits, PANEL, Sample, Sampling};
 use plimsoll_memory::Buf;
 

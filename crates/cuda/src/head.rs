@@ -7,10 +7,8 @@
 
 use super::rows::count;
 use super::{Arg, CudaDevice, Launch, hopper, matmul};
+use crate::layouts::{GRADIENT_TILE, PART, PART_WORDS, ROWS_MAX, TILE, chunk_rows, row_words, width};
 use plimsoll_base::DType;
-use plimsoll_device::sizes::cuda::{
-    GRADIENT_TILE, PART, PART_WORDS, ROWS_MAX, TILE, chunk_rows, row_words, width,
-};
 use plimsoll_device::{HeadBackward, HeadOut, Logits, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 

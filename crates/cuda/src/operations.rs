@@ -14,8 +14,8 @@ use plimsoll_arch::ModelSpec;
 use plimsoll_base::{DType, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::claims::Access;
 use plimsoll_device::{
-    Aside, Backend, BackwardOp, Checked, Claim, Claims, Coded, DeltaOp, DeviceKind, ExpertsOp, ForwardOp,
-    HeadGatesOp, HostBytes, Matrix, MatrixLayout, Network, Op, Pipeline, Run, ScratchLimits, Trade, Transfer,
+    Aside, Backend, BackwardOp, Checked, Claim, Claims, Coded, DeltaOp, ExpertsOp, ForwardOp, HeadGatesOp,
+    HostBytes, Layouts, Matrix, MatrixLayout, Network, Op, Pipeline, Run, ScratchLimits, Trade, Transfer,
     UpdateOp,
 };
 use plimsoll_memory::{Buf, CardMemory, Layout, Pool};
@@ -61,8 +61,8 @@ impl CudaDevice {
 }
 
 impl Backend for CudaDevice {
-    fn kind(&self) -> DeviceKind {
-        DeviceKind::Cuda
+    fn kind(&self) -> &'static Layouts {
+        &crate::LAYOUTS
     }
     fn machine_type(&self) -> String {
         let (major, minor) = self.gpu.info.capability;

@@ -8,7 +8,7 @@
 use super::head::{Head, Inputs, Pick, tiles};
 use super::rows::count;
 use super::{Arg, CudaDevice, Launch};
-use plimsoll_device::sizes::cuda::TILE;
+use crate::layouts::TILE;
 use plimsoll_device::{Sample, Sampling};
 use plimsoll_memory::Buf;
 

@@ -348,7 +348,7 @@ pub struct AdaptBackward<'a> {
     pub dy: Buf<'a>,
     /// [M, S r] e: what `adapt_backward_u` gave.
     pub du: Buf<'a>,
-    /// As `sizes::pack` says for each product, e; written.
+    /// As `Layouts::pack` says for each product, e; written.
     pub pack: Buf<'a>,
     /// Written, or added to when `add`; f32 or bf16. The scale is not read.
     pub grads: Adapter<'a>,
@@ -367,7 +367,7 @@ pub struct Sample<'a> {
     pub how: Sampling,
     /// How they are bent and multiplied, besides the factor of the temperature.
     pub logits: Logits,
-    /// As `sizes::head_tile` says; written.
+    /// As `Layouts::head_tile` says; written.
     pub tile: Buf<'a>,
     /// [R] u32, written; `u32::MAX` where a row's logits are not finite.
     pub tokens: Buf<'a>,
@@ -434,11 +434,11 @@ pub struct HeadBackward<'a> {
     pub dlogprobs: Buf<'a>,
     /// [R] f32: derivatives of the loss by entropies.
     pub dentropy: Buf<'a>,
-    /// As `sizes::head_tile` says; written.
+    /// As `Layouts::head_tile` says; written.
     pub tile: Buf<'a>,
-    /// As `sizes::head_gradient_tile` says, e; written.
+    /// As `Layouts::head_gradient_tile` says, e; written.
     pub dtile: Buf<'a>,
-    /// As `sizes::pack` says, e; written.
+    /// As `Layouts::pack` says, e; written.
     pub pack: Buf<'a>,
     /// [R, K] f32, written.
     pub dx: Buf<'a>,

@@ -1,7 +1,7 @@
 //! What a device crate implements. Callers use `Device`, whose methods claim the bytes of each operation first.
 
 use crate::claims::{Claim, Claims};
-use crate::{Coded, DeviceKind, Matrix, MatrixLayout, Op, Run};
+use crate::{Coded, Layouts, Matrix, MatrixLayout, Op, Run};
 use plimsoll_base::{Bytes, Phase, Result};
 use plimsoll_memory::host::Rss;
 use plimsoll_memory::{Buf, CardMemory};
@@ -37,8 +37,8 @@ pub type HostBytes = Box<dyn DerefMut<Target = [u8]> + Send>;
 
 /// A device. Methods that touch the arena get a `Claim` as proof that nothing else uses the bytes.
 pub trait Backend: Sync {
-    /// Which kind of device; it decides the layout of matrices.
-    fn kind(&self) -> DeviceKind;
+    /// Returns the kind of device, which decides the layout of matrices.
+    fn kind(&self) -> &'static Layouts;
 
     /// Instruction path or compute capability: part of the run's fingerprint.
     fn machine_type(&self) -> String;

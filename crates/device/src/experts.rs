@@ -157,6 +157,6 @@ pub struct ExpertsBackward<'a> {
     /// Written, or added to when `add`: zero, or what was there, for an expert without pairs. f32 or bf16.
     pub grad: Experts<'a>,
     pub add: bool,
-    /// As `sizes::pack` says for M rows, e; written. No expert has more pairs.
+    /// As `Layouts::pack` says for M rows, e; written. No expert has more pairs.
     pub pack: Buf<'a>,
 }

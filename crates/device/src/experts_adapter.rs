@@ -66,6 +66,6 @@ pub struct AdaptExpertsBackward<'a> {
     /// Written, or added to when `add`: zero, or what was there, for an expert without pairs. f32 or bf16. The scale is not read.
     pub grads: ExpertsAdapter<'a>,
     pub add: bool,
-    /// As `sizes::pack` says for M rows and each product, e; written.
+    /// As `Layouts::pack` says for M rows and each product, e; written.
     pub pack: Buf<'a>,
 }

@@ -12,12 +12,32 @@ use plimsoll_memory::Buf;
 /// Rows of a panel.
 pub const PANEL: usize = 16;
 
-/// Kinds of device, as far as layouts depend on them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceKind {
-    Cpu,
-    Cuda,
+/// A kind of device, as far as layouts depend on it: the order of matrices, and the sizes of the buffers that operations ask for
+/// besides their inputs and outputs. Pure functions, which the plan and the arena share. Two are equal if their names are.
+#[derive(Debug)]
+pub struct Layouts {
+    /// The device's name in run files.
+    pub name: &'static str,
+    /// The order of matrices of weights of a dtype.
+    pub order: fn(DType) -> MatrixLayout,
+    /// f32 elements of the `tile` argument of the head's operations, for calls of `rows_max` rows at most. `truncates`: some call
+    /// samples with top-k, top-p or min-p.
+    pub head_tile: fn(threads: usize, rows_max: usize, vocab: usize, truncates: bool) -> u64,
+    /// Elements (e) of the `dtile` argument of `head_backward`.
+    pub head_gradient_tile: fn(rows: usize, vocab: usize) -> u64,
+    /// Elements (e) of the `pack` argument of `matmul_dw` and `head_backward`, for dy [M, N] and x [M, K].
+    pub pack: fn(m: u64, n: u64, k: u64, weights: DType) -> u64,
+    /// The dtype of a micro-batch's gradient that is formed by itself, before it is added to sums of a dtype.
+    pub partial: fn(DType) -> DType,
 }
+
+impl PartialEq for Layouts {
+    fn eq(&self, other: &Layouts) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Layouts {}
 
 /// Element order of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,13 +51,9 @@ pub enum MatrixLayout {
 }
 
 impl MatrixLayout {
-    /// The order for weights of a dtype on a kind of device.
-    pub fn of_weights(kind: DeviceKind, dtype: DType) -> MatrixLayout {
-        match (kind, dtype) {
-            (DeviceKind::Cuda, _) => MatrixLayout::Rows,
-            (DeviceKind::Cpu, DType::Bf16) => MatrixLayout::Pairs,
-            (DeviceKind::Cpu, _) => MatrixLayout::Single,
-        }
+    /// Returns the order for weights of a dtype on a kind of device.
+    pub fn of_weights(kind: &Layouts, dtype: DType) -> MatrixLayout {
+        (kind.order)(dtype)
     }
 
     /// Elements of a matrix `[n, k]`, padding included.
@@ -78,9 +94,9 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Elements of a matrix of weights `[n, k]` of a dtype on a kind of device, padding included.
-pub fn matrix_elements(kind: DeviceKind, n: u64, k: u64, weights: DType) -> u64 {
-    MatrixLayout::of_weights(kind, weights).elements(n, k)
+/// Returns the elements of a matrix of weights `[n, k]` of a dtype on a kind of device, padding included.
+pub fn matrix_elements(kind: &Layouts, n: u64, k: u64, weights: DType) -> u64 {
+    (kind.order)(weights).elements(n, k)
 }
 
 /// One layer's keys and values in blocks of `KV_BLOCK` positions, of the activations' dtype.

@@ -25,7 +25,6 @@ pub mod nf4;
 mod op;
 mod operands;
 mod pieces;
-pub mod sizes;
 mod update;
 
 pub use args::{
@@ -45,7 +44,7 @@ pub use experts::{
     Balance, Experts, ExpertsBackward, GluExpertsBackward, RouteBackward, Routes, Routing, RowsOf,
 };
 pub use experts_adapter::{AdaptExpertsBackward, EXPERTS_BLOCKS_MAX, ExpertsAdapter};
-pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, PANEL, matrix_elements};
+pub use layout::{Kv, Layouts, Matrix, MatrixLayout, PANEL, matrix_elements};
 pub use machine::{CardInfo, HandOver, Held, OpenOptions, ScratchLimits, Way};
 pub use nf4::{NF4_BLOCK, Nf4, nf4_elements};
 pub use op::{BackwardOp, DeltaOp, Device, ExpertsOp, ForwardOp, HeadGatesOp, Op, UpdateOp};

@@ -128,7 +128,7 @@ operations! {
         /// out[r] = x[rows[r]]. `x`: [M, h] f32; `rows`: [R] u32; `out`: [R, h] f32.
         fn gather_rows(x: Read Buf<'a>, rows: Read Buf<'a>, out: Write Buf<'a>) = GatherRows;
         /// Log-probability of `targets` ([R] u32), log-sum-exp and entropy through the head tile. `x`: [R, h] e;
-        /// `tile`: as `sizes::head_tile` says.
+        /// `tile`: as `Layouts::head_tile` says.
         fn head(
             x: Read Buf<'a>, w: Read Matrix<'a>, targets: Read Buf<'a>, logits: Read Logits, tile: WriteAny Buf<'a>,
             out: Write HeadOut<'a>
@@ -160,7 +160,7 @@ operations! {
         /// out = dy W, or out += when `add`: one addition in f32, rounded once. `dy`: [M, N] e; `out`: [M, K] e or f32.
         fn matmul_dx(dy: Read Buf<'a>, w: Read Matrix<'a>, out: Write Buf<'a>, add: Read bool) = MatmulDx;
         /// grad = dy^T x, or grad += when `add`. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16; `pack`: as
-        /// `sizes::pack` says.
+        /// `Layouts::pack` says.
         fn matmul_dw(
             dy: Read Buf<'a>, x: Read Buf<'a>, grad: Write Matrix<'a>, add: Read bool, pack: WriteAny Buf<'a>
         ) = MatmulDw;

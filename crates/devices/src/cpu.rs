@@ -6,7 +6,7 @@ use crate::row::{BoxedDevice, DeviceRow, Opening, Probe};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_cpu::peak::{measure_bandwidth, measure_flops};
 use plimsoll_cpu::{CpuDevice, Isa, Pool as Threads, takes_head_dim};
-use plimsoll_device::{Away, DeviceKind};
+use plimsoll_device::Away;
 use plimsoll_memory::{Arena, Layout, Mapping, Pool, shared_file};
 use plimsoll_ranks::{Group, Memory};
 use std::fs::File;
@@ -15,8 +15,7 @@ use std::sync::Arc;
 
 /// The row of the host's processor.
 pub(crate) static CPU: DeviceRow = DeviceRow {
-    name: "cpu",
-    kind: DeviceKind::Cpu,
+    kind: &plimsoll_cpu::LAYOUTS,
     pool: Pool::Host,
     needs: None,
     runs_ahead: false,

@@ -7,7 +7,7 @@ use plimsoll_base::{Bytes, Result};
 use plimsoll_cuda::held::{Modules, graph_bytes, known, note};
 pub use plimsoll_cuda::take;
 use plimsoll_cuda::{self as cuda, CudaDevice, FAR_BYTES, NCCL_BYTES};
-use plimsoll_device::{DeviceKind, HandOver, PORTION_BYTES};
+use plimsoll_device::{HandOver, PORTION_BYTES};
 use plimsoll_memory::{Arena, Limit, Pool};
 use plimsoll_ranks::{Group, Memory};
 use std::sync::Arc;
@@ -15,8 +15,7 @@ use std::sync::Arc;
 /// The row of NVIDIA's cards. Sampling with adapters that are added takes 1 / 0.96 and 1 / 0.93 longer on an H200 at rank 32
 /// (docs/lora.md); on a processor only their arithmetic does.
 pub(crate) static CUDA: DeviceRow = DeviceRow {
-    name: "cuda",
-    kind: DeviceKind::Cuda,
+    kind: &plimsoll_cuda::LAYOUTS,
     pool: Pool::Device,
     needs: Some("the CUDA driver"),
     runs_ahead: true,

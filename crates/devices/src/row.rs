@@ -3,17 +3,15 @@
 use crate::rates::Rates;
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::{Bytes, DType, Result};
-use plimsoll_device::{CardInfo, Device, DeviceKind, Held, OpenOptions, ScratchLimits};
+use plimsoll_device::{CardInfo, Device, Held, Layouts, OpenOptions, ScratchLimits};
 use plimsoll_memory::{Arena, Layout, Limit, Pool};
 use plimsoll_ranks::Group;
 
 /// A device before it is opened.
 #[derive(Debug)]
 pub struct DeviceRow {
-    /// Its name in run files.
-    pub name: &'static str,
-    /// How it lays out matrices.
-    pub kind: DeviceKind,
+    /// How it lays out matrices, under its name in run files.
+    pub kind: &'static Layouts,
     /// The pool that its arena is in.
     pub pool: Pool,
     /// What must be installed for it, for people; none where nothing must.
@@ -81,7 +79,7 @@ pub struct Probe {
 /// What opening a device depends on besides its arena.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'g> {
-    pub kind: DeviceKind,
+    pub kind: &'static Layouts,
     /// Threads of a processor.
     pub threads: usize,
     pub options: OpenOptions,
@@ -95,7 +93,7 @@ pub struct Opening<'g> {
 
 impl Opening<'_> {
     /// Returns how a device is opened alone, for what has no gradients.
-    pub fn alone(kind: DeviceKind, threads: usize, options: OpenOptions) -> Self {
+    pub fn alone(kind: &'static Layouts, threads: usize, options: OpenOptions) -> Self {
         Opening { kind, threads, options, grads: None, by_library: None, group: None }
     }
 }

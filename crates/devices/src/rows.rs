@@ -5,7 +5,7 @@ use crate::cpu::CPU;
 use crate::cuda::CUDA;
 use crate::row::{BoxedDevice, DeviceRow, Opening};
 use plimsoll_base::Result;
-use plimsoll_device::DeviceKind;
+use plimsoll_device::Layouts;
 use plimsoll_memory::{Arena, ArenaMap, Layout};
 
 /// Every device, in the order in which `"auto"` tries them. The last is the host's processor, which every machine has.
@@ -13,11 +13,11 @@ pub static ROWS: [&DeviceRow; 2] = [&CUDA, &CPU];
 
 /// Returns the row with a name of run files.
 pub fn named(name: &str) -> &'static DeviceRow {
-    ROWS.iter().find(|row| row.name == name).expect("a run file names a device that has a row")
+    ROWS.iter().find(|row| row.kind.name == name).expect("a run file names a device that has a row")
 }
 
 /// Returns the row of a kind.
-pub fn of(kind: DeviceKind) -> &'static DeviceRow {
+pub fn of(kind: &Layouts) -> &'static DeviceRow {
     ROWS.iter().find(|row| row.kind == kind).expect("each kind has a row")
 }
 

@@ -19,7 +19,7 @@ use bufs::{Backward, FfnBufs, HeadBufs, LayerBufs, MixerBufs};
 pub use mode::{Mode, Recompute};
 use plimsoll_arch::{Ffn, Mixer, ModelSpec, products};
 use plimsoll_base::{DType, Result};
-use plimsoll_device::{Batch, DeviceKind, HEAD_TILE, HeadOut, INPUT_SLOTS, SEGMENT_FIELDS, sizes};
+use plimsoll_device::{Batch, HEAD_TILE, HeadOut, INPUT_SLOTS, Layouts, SEGMENT_FIELDS};
 use plimsoll_memory::{Buf, InPhase, Layout, Turn};
 use shape::{Life, PassShape, Regions, Rows};
 pub use shape::{PassLimits, Target};
@@ -138,7 +138,7 @@ fn add_head(to: &mut Regions<'_>) -> Result<()> {
         add("targets", &[r], DType::U32)?;
     }
     let truncates = matches!(mode, Mode::Rollout { truncates: true });
-    let tile = sizes::head_tile(target.kind, target.threads, r, spec.vocab as usize, truncates);
+    let tile = (target.kind.head_tile)(target.threads, r, spec.vocab as usize, truncates);
     let turn = if mode.recompute().is_some() { Turn::Head } else { Turn::Whole };
     to.add_in(turn, "head.tile", &[tile as usize], DType::F32)
 }
@@ -165,7 +165,7 @@ fn add_backward(to: &mut Regions<'_>) -> Result<()> {
     } else {
         add(Turn::Whole, "head.d_logprobs", &[r], DType::F32)?;
         add(Turn::Whole, "head.d_entropy", &[r], DType::F32)?;
-        let tile = sizes::head_gradient_tile(kind, r, spec.vocab as usize);
+        let tile = (kind.head_gradient_tile)(r, spec.vocab as usize);
         add(Turn::Head, "head.d_tile", &[tile as usize], weights)?;
     }
     add(Turn::Head, "head.d_norm", &[r, h], DType::F32)?;
@@ -180,14 +180,14 @@ fn add_backward(to: &mut Regions<'_>) -> Result<()> {
 
 /// Elements of the packing buffer: the largest that any weight gradient of a pass asks for. `outputs`: columns that the
 /// head's gradient takes at a time.
-fn largest_pack(of: &PassShape<'_>, weights: DType, kind: DeviceKind, outputs: usize) -> u64 {
+fn largest_pack(of: &PassShape<'_>, weights: DType, kind: &'static Layouts, outputs: usize) -> u64 {
     let PassShape { spec, limits, .. } = *of;
     // Of experts one at a time, which no row goes to twice.
     let each = |layer| products(spec, layer).into_iter().map(|product| (limits.rows, product.n, product.k));
     (0..spec.layers)
         .flat_map(each)
         .chain([(limits.head_rows, outputs as u32, spec.hidden)])
-        .map(|(m, n, k)| sizes::pack(kind, m as u64, n.into(), k.into(), weights))
+        .map(|(m, n, k)| (kind.pack)(m as u64, n.into(), k.into(), weights))
         .max()
         .unwrap_or(0)
 }

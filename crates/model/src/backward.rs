@@ -12,7 +12,7 @@ use crate::parts::{attention, delta, dense, experts};
 use crate::pass::Pass;
 use crate::weights::Params;
 use plimsoll_arch::Site;
-use plimsoll_device::{Device, HeadBackward, Matrix, NormGrads, sizes};
+use plimsoll_device::{Device, HeadBackward, Matrix, NormGrads};
 use plimsoll_memory::Buf;
 
 /// Derivatives of the loss by the numbers of each head row, [R] each.
@@ -230,7 +230,7 @@ impl HeadPass<'_, '_, '_> {
             assert_eq!(from.len(), r, "one derivative a head row");
             dev.write_f32(to, 0, from);
         }
-        let dtile = sizes::head_gradient_tile(dev.kind(), r, decoder.spec.vocab as usize) as usize;
+        let dtile = (dev.kind().head_gradient_tile)(r, decoder.spec.vocab as usize) as usize;
         dev.head_backward(HeadBackward {
             x,
             w: decoder.params.head,

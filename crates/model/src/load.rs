@@ -7,7 +7,7 @@ use plimsoll_arch::{ModelSpec, ParamKind};
 use plimsoll_base::blocks::{Encoding, decode};
 use plimsoll_base::rng::{Stream, normal_pair, philox, unit_f32};
 use plimsoll_base::{Bytes, DType, Error, Result, slugs};
-use plimsoll_device::{Blocks, Codes, Device, DeviceKind, HostBytes, Matrix, MatrixLayout, Nf4};
+use plimsoll_device::{Blocks, Codes, Device, HostBytes, Layouts, Matrix, MatrixLayout, Nf4};
 use plimsoll_files::{OpenModel, RowOrder};
 use plimsoll_memory::Buf;
 use std::collections::HashMap;
@@ -111,10 +111,9 @@ pub struct RandomWeights {
 }
 
 impl RandomWeights {
-    /// Finds the places of the tensors.
-    pub fn new(spec: &ModelSpec, seed: u64) -> RandomWeights {
-        // A row's values depend on its place among rows alone: any device and dtype will do.
-        let table = ParamTable::new(spec, DeviceKind::Cpu, DType::F32);
+    /// Finds the places of the tensors. A row's values depend on its place among rows alone: any device will do.
+    pub fn new(spec: &ModelSpec, seed: u64, device: &'static Layouts) -> RandomWeights {
+        let table = ParamTable::new(spec, device, DType::F32);
         let mut places = HashMap::with_capacity(table.params.len());
         for (index, param) in table.params.iter().enumerate() {
             let mut above = 0;

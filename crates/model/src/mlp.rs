@@ -14,8 +14,7 @@ pub use file::PolicyFile;
 use crate::params::{Param, ParamTable};
 use plimsoll_arch::ParamKind;
 use plimsoll_base::{DType, PhaseSet, Result};
-use plimsoll_device::sizes::cpu::pack_elements;
-use plimsoll_device::{Activation, Device, DeviceKind, Matrix, MatrixLayout};
+use plimsoll_device::{Activation, Device, Layouts, Matrix, MatrixLayout};
 use plimsoll_memory::{Buf, Layout, Pool};
 
 /// What an action is drawn from.
@@ -79,7 +78,7 @@ impl MlpSpec {
 
     /// Where each parameter lies in the flat buffer, under the name that `torch.nn.Sequential` gives it: activations
     /// count, so linear map i is number 2 i.
-    pub fn table(&self, device: DeviceKind) -> ParamTable {
+    pub fn table(&self, device: &'static Layouts) -> ParamTable {
         let mut table = ParamTable::empty(device);
         for ((name, linear, bias), maps) in STACKS.into_iter().zip(self.stacks()) {
             for (i, (outputs, inputs)) in maps.into_iter().enumerate() {
@@ -118,6 +117,7 @@ impl MlpSpec {
     pub fn layout(
         &self,
         name: &str,
+        device: &Layouts,
         pool: Pool,
         phases: PhaseSet,
         rows: u64,
@@ -136,7 +136,7 @@ impl MlpSpec {
                 let (outputs, _) = maps[maps.len() - 1];
                 let widest = maps.iter().map(|&(_, k)| k).max().expect("a stack has a map");
                 let pack =
-                    maps.iter().map(|&(n, k)| pack_elements(rows, n.into(), k.into(), DType::F32)).max();
+                    maps.iter().map(|&(n, k)| (device.pack)(rows, n.into(), k.into(), DType::F32)).max();
                 add(&format!("{stack}.d_out"), &[rows, outputs.into()])?;
                 add(&format!("{stack}.d"), &[2, rows, widest.into()])?;
                 add(&format!("{stack}.pack"), &[pack.expect("a stack has a map")])?;
@@ -306,7 +306,7 @@ pub fn backward(
         for (i, (map, grad)) in maps.iter().zip(&grads.stacks[stack]).enumerate().rev() {
             let Matrix { n, k, .. } = map.weight;
             let x = if i == 0 { pass.input } else { parts.outputs[i - 1] }.slice(0, rows * k);
-            let pack = pack.slice(0, pack_elements(rows as u64, n as u64, k as u64, DType::F32) as usize);
+            let pack = pack.slice(0, (dev.kind().pack)(rows as u64, n as u64, k as u64, DType::F32) as usize);
             dev.matmul_dw(dy, x, grad.weight, false, pack);
             dev.bias_backward(dy, grad.bias, false);
             if i > 0 {

@@ -6,7 +6,7 @@
 
 use plimsoll_arch::{ModelSpec, ParamKind, TensorRow, layer_tensors};
 use plimsoll_base::{DType, Encoding};
-use plimsoll_device::{CODE_BLOCK, DeviceKind, Run, matrix_elements};
+use plimsoll_device::{CODE_BLOCK, Layouts, Run, matrix_elements};
 
 /// Elements to which each parameter is aligned, so that no block of 8-bit moments holds numbers of two.
 pub(crate) const ALIGN: u64 = CODE_BLOCK as u64;
@@ -74,7 +74,7 @@ impl Param {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamTable {
     /// The kind of device whose element orders it is for.
-    pub device: DeviceKind,
+    pub device: &'static Layouts,
     /// In the order of the flat buffer.
     pub params: Vec<Param>,
     /// Length of the flat buffer.
@@ -85,7 +85,7 @@ pub struct ParamTable {
 
 impl ParamTable {
     /// The table for a spec; pure.
-    pub fn new(spec: &ModelSpec, kind: DeviceKind, weights: DType) -> ParamTable {
+    pub fn new(spec: &ModelSpec, kind: &'static Layouts, weights: DType) -> ParamTable {
         let mut table = ParamTable::body(spec, kind, weights);
         if !spec.tied {
             let parts = vec![("lm_head.weight".into(), spec.vocab)];
@@ -96,18 +96,18 @@ impl ParamTable {
 
     /// The table of a critic or a reward model: the decoder's body, and one linear map to a number instead
     /// of its head. The map has the name that transformers gives it in models for sequence classification.
-    pub fn critic(spec: &ModelSpec, kind: DeviceKind, weights: DType) -> ParamTable {
+    pub fn critic(spec: &ModelSpec, kind: &'static Layouts, weights: DType) -> ParamTable {
         let mut table = ParamTable::body(spec, kind, weights);
         let parts = vec![("score.weight".into(), 1)];
         table.add(kind, weights, ParamKind::ValueHead, 0, spec.hidden, parts);
         table
     }
 
-    pub(crate) fn empty(device: DeviceKind) -> ParamTable {
+    pub(crate) fn empty(device: &'static Layouts) -> ParamTable {
         ParamTable { device, params: Vec::new(), elements: 0, codes: CodesAt { word: 0, scale: 0 } }
     }
 
-    fn body(spec: &ModelSpec, kind: DeviceKind, weights: DType) -> ParamTable {
+    fn body(spec: &ModelSpec, kind: &'static Layouts, weights: DType) -> ParamTable {
         let mut table = ParamTable::empty(kind);
         let (v, h) = (spec.vocab, spec.hidden);
         let mut add = |kind_of: ParamKind, layer: u32, k: u32, parts: Vec<(String, u32)>| {
@@ -131,7 +131,7 @@ impl ParamTable {
 
     pub(crate) fn add(
         &mut self,
-        kind: DeviceKind,
+        kind: &'static Layouts,
         weights: DType,
         param: ParamKind,
         layer: u32,
@@ -196,7 +196,7 @@ mod tests {
     fn the_embedding_the_layers_and_the_head_are_neighbours() {
         let spec = ModelSpec::preset("qwen2.5-7b").unwrap();
         for table in
-            [ParamTable::new, ParamTable::critic].map(|new| new(&spec, DeviceKind::Cuda, DType::Bf16))
+            [ParamTable::new, ParamTable::critic].map(|new| new(&spec, &plimsoll_cuda::LAYOUTS, DType::Bf16))
         {
             let mut next = table.layer_run(0).start;
             assert!(next >= table.params[0].elements, "after the embedding");
@@ -215,7 +215,7 @@ mod tests {
     fn the_table_holds_every_parameter_once() {
         for name in ["smollm2-135m", "qwen2.5-7b", "qwen3-0.6b", "nano", "phi-4-mini", "qwen3-30b-a3b"] {
             let spec = ModelSpec::preset(name).unwrap();
-            let table = ParamTable::new(&spec, DeviceKind::Cpu, DType::Bf16);
+            let table = ParamTable::new(&spec, &plimsoll_cpu::LAYOUTS, DType::Bf16);
             let count: u64 = table.params.iter().map(|p| u64::from(p.n) * u64::from(p.k.max(1))).sum();
             assert_eq!(count, spec.parameters(), "{name}");
             let ends: Vec<u64> = table.params.iter().map(|p| p.offset + p.elements).collect();

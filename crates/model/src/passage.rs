@@ -5,7 +5,7 @@ use crate::load::Staging;
 use crate::params::{Param, ParamTable};
 use crate::save::{check_tensor, for_chunks, open_for_restore, part_shape, tensor_decls};
 use plimsoll_base::{Bytes, DType, PhaseSet, Result};
-use plimsoll_device::{CODE_BLOCK, Coded, Device, DeviceKind, Matrix, MatrixLayout, PANEL, Run};
+use plimsoll_device::{CODE_BLOCK, Coded, Device, Matrix, MatrixLayout, PANEL, Run};
 use plimsoll_files::{FileRecord, SharedWriter, TensorFile};
 use plimsoll_memory::{Buf, Layout, Pool};
 use std::path::Path;
@@ -77,7 +77,7 @@ impl Step {
         // Elements of a row: a panel's over its rows, which counts what pads a row.
         let width = match param.is_vector() {
             true => 1,
-            false if table.device == DeviceKind::Cuda => u64::from(param.k),
+            false if (table.device.order)(DType::F32) == MatrixLayout::Rows => u64::from(param.k),
             false => param.elements / rows,
         };
         let block = CODE_BLOCK as u64;
@@ -296,9 +296,9 @@ mod tests {
         for name in ["nano", "smollm2-135m", "qwen2.5-0.5b", "qwen2.5-7b", "phi-4-mini"] {
             let spec = ModelSpec::preset(name).unwrap();
             for (kind, weights) in [
-                (DeviceKind::Cpu, DType::F32),
-                (DeviceKind::Cpu, DType::Bf16),
-                (DeviceKind::Cuda, DType::Bf16),
+                (&plimsoll_cpu::LAYOUTS, DType::F32),
+                (&plimsoll_cpu::LAYOUTS, DType::Bf16),
+                (&plimsoll_cuda::LAYOUTS, DType::Bf16),
             ] {
                 let table = ParamTable::critic(&spec, kind, weights);
                 let layout = MatrixLayout::of_weights(kind, weights);

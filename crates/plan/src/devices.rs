@@ -115,6 +115,21 @@ fn held_of(card: Bytes, before: Rss, now: Rss, offloaded: Bytes) -> Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_config::RunDevice;
+    use plimsoll_devices::{ROWS, host, named, of};
+
+    #[test]
+    fn every_device_of_run_files_has_a_row_and_every_row_a_name_there() {
+        let mut rows = ROWS.map(|row| row.kind.name);
+        let mut names = RunDevice::ALL.map(RunDevice::name);
+        rows.sort_unstable();
+        names.sort_unstable();
+        assert_eq!(rows, names);
+        for row in ROWS {
+            assert_eq!((named(row.kind.name).kind, of(row.kind).kind), (row.kind, row.kind));
+        }
+        assert!(!host().has_own_memory() && (host().probe)().is_ok(), "every machine has a processor");
+    }
 
     #[test]
     fn offloaded_bytes_are_no_part_of_what_the_driver_holds() {

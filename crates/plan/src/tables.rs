@@ -4,7 +4,7 @@
 use crate::lora::Lora;
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::DType;
-use plimsoll_device::DeviceKind;
+use plimsoll_device::Layouts;
 use plimsoll_files::Head;
 use plimsoll_model::{Coding, ParamTable};
 use std::cell::RefCell;
@@ -24,7 +24,7 @@ pub(crate) struct Key {
     pub(crate) which: Which,
     pub(crate) spec: ModelSpec,
     pub(crate) head: Head,
-    pub(crate) device: DeviceKind,
+    pub(crate) device: &'static Layouts,
     pub(crate) weights: DType,
     /// The adapters of a table that has some.
     pub(crate) lora: Option<Lora>,

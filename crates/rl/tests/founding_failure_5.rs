@@ -4,7 +4,6 @@
 
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
-use plimsoll_device::DeviceKind;
 use plimsoll_memory::{Layout, Limit, Limits, Place, Plan, Pool};
 use plimsoll_model::ParamTable;
 use plimsoll_train::{OptimizerDType, StateDTypes, Summing, optimizer_layout};
@@ -28,7 +27,7 @@ enum Save {
 
 fn plan(optimizer: OptimizerDType, grads: DType, save: Save) -> Plan {
     let spec = ModelSpec::preset("baichuan-13b").expect("a preset");
-    let table = ParamTable::new(&spec, DeviceKind::Cuda, DType::Bf16);
+    let table = ParamTable::new(&spec, plimsoll_devices::named("cuda").kind, DType::Bf16);
     let dtypes = StateDTypes { weights: DType::Bf16, grads, summing: Summing::default(), optimizer };
     let mut layout = Layout::new();
     for (role, processes) in [("actor", ACTOR_PROCESSES), ("critic", CRITIC_PROCESSES)] {

@@ -42,12 +42,11 @@ mod tests {
     use super::*;
     use plimsoll_arch::ModelSpec;
     use plimsoll_base::DType;
-    use plimsoll_device::DeviceKind;
 
     #[test]
     fn padding_is_what_no_number_is_written_to() {
         let spec = ModelSpec::preset("qwen2.5-0.5b").unwrap();
-        let table = ParamTable::new(&spec, DeviceKind::Cuda, DType::Bf16);
+        let table = ParamTable::new(&spec, &plimsoll_cuda::LAYOUTS, DType::Bf16);
         let numbers: u64 = table.params.iter().map(|p| u64::from(p.n) * u64::from(p.k.max(1))).sum();
         let padding = padding(&table);
         assert_eq!(padding.iter().map(|run| run.elements).sum::<u64>(), table.elements - numbers);
@@ -58,7 +57,7 @@ mod tests {
     fn buckets_cover_every_parameter_once_and_are_bounded() {
         for name in ["nano", "smollm2-135m", "qwen2.5-0.5b", "qwen2.5-7b"] {
             let spec = ModelSpec::preset(name).unwrap();
-            for kind in [DeviceKind::Cpu, DeviceKind::Cuda] {
+            for kind in [&plimsoll_cpu::LAYOUTS, &plimsoll_cuda::LAYOUTS] {
                 let table = ParamTable::new(&spec, kind, DType::Bf16);
                 let mut next = 0;
                 for bucket in buckets(&table) {

@@ -7,7 +7,6 @@ use crate::{OptimizerDType, StateDTypes, optimizer_layout};
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::DeviceKind;
 use plimsoll_memory::{Arena, ArenaMap, Layout, Pool};
 
 /// A buffer that goes from one rank to another in a turn: where it lies in the first one's arena.
@@ -17,7 +16,7 @@ type Passed = Vec<(usize, u64, usize)>;
 #[test]
 fn what_a_rank_takes_of_another_is_what_that_gives() {
     let spec = ModelSpec::preset("nano").unwrap();
-    let table = ParamTable::new(&spec, DeviceKind::Cpu, DType::Bf16);
+    let table = ParamTable::new(&spec, &plimsoll_cpu::LAYOUTS, DType::Bf16);
     let update = PhaseSet::of(&[Phase::Update]);
     for (ranks, near, fold) in
         [(3, None, 1), (4, None, 3), (4, Some(2), 2), (8, Some(4), 4), (12, Some(4), 2)]

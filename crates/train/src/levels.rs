@@ -148,12 +148,11 @@ impl<'p> Levels<'p> {
 mod tests {
     use super::*;
     use plimsoll_arch::ModelSpec;
-    use plimsoll_device::DeviceKind;
 
     #[test]
     fn a_rank_s_sums_are_a_part_of_a_layer() {
         let spec = ModelSpec::preset("qwen2.5-0.5b").unwrap();
-        let table = ParamTable::new(&spec, DeviceKind::Cuda, DType::Bf16);
+        let table = ParamTable::new(&spec, &plimsoll_cuda::LAYOUTS, DType::Bf16);
         for (ranks, near, fold) in [(4, 2, 2), (16, 8, 8), (16, 8, 4), (64, 8, 8)] {
             let Sizes { ends, widest } = sizes(&table, ranks, near, fold);
             let of = |elements: u64| elements as f64 / fold as f64 * (ranks - near) as f64 / ranks as f64;

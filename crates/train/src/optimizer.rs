@@ -9,7 +9,7 @@ use plimsoll_algo::update::UpdateOptions;
 use plimsoll_arch::ParamKind;
 use plimsoll_base::{DType, Phase, PhaseSet, Result};
 use plimsoll_device::{
-    AdamW, AdamWBufs, CODE_BLOCK, Coded, Device, DeviceKind, OFFLOAD_SLOTS, Owned, PIECES, Run,
+    AdamW, AdamWBufs, CODE_BLOCK, Coded, Device, Layouts, OFFLOAD_SLOTS, Owned, PIECES, Run,
 };
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Resident, Turn};
 use plimsoll_model::{FlatTensors, Param, ParamTable, Place, SpreadTensors, passage_layout};
@@ -72,9 +72,9 @@ impl StateDTypes {
     }
 
     /// Returns the dtype of a micro-batch's gradient: on one rank that of the sum, to which it is added.
-    pub fn partial_on(self, device: DeviceKind, ranks: usize) -> DType {
-        let is_whole = self.is_chained(ranks) && device == DeviceKind::Cpu;
-        self.summing.partial.unwrap_or(if is_whole { DType::F32 } else { self.grads })
+    pub fn partial_on(self, device: &'static Layouts, ranks: usize) -> DType {
+        let own = if self.is_chained(ranks) { (device.partial)(self.grads) } else { self.grads };
+        self.summing.partial.unwrap_or(own)
     }
 
     /// True if an f32 copy of the weights is kept.

@@ -143,7 +143,6 @@ mod tests {
     use super::*;
     use plimsoll_arch::ExpertsSpec;
     use plimsoll_base::Phase;
-    use plimsoll_device::DeviceKind;
     use plimsoll_memory::{Arena, ArenaMap};
 
     #[test]
@@ -156,7 +155,7 @@ mod tests {
             let layers = LayerSet::all_but_every(3, spec.layers);
             spec.experts = spec.layer(0).experts().map(|experts| ExpertsSpec { layers, ..experts });
             let of = if is_critic { ParamTable::critic } else { ParamTable::new };
-            let table = of(&spec, DeviceKind::Cuda, DType::Bf16);
+            let table = of(&spec, &plimsoll_cuda::LAYOUTS, DType::Bf16);
             let phases = PhaseSet::of(&[Phase::Update]);
             let layout = layout("x", &table, Pool::Device, phases, DType::Bf16).unwrap();
             let mut arena = Arena::new(ArenaMap::new(&layout, 0));

@@ -88,7 +88,6 @@ mod tests {
     use super::*;
     use plimsoll_arch::ModelSpec;
     use plimsoll_base::DType;
-    use plimsoll_device::DeviceKind;
 
     #[test]
     fn at_every_turn_each_rank_is_read_by_one() {
@@ -110,7 +109,7 @@ mod tests {
     fn every_element_belongs_to_one_rank_and_shards_are_even() {
         for name in ["nano", "smollm2-135m", "qwen2.5-0.5b"] {
             let spec = ModelSpec::preset(name).unwrap();
-            let table = ParamTable::new(&spec, DeviceKind::Cpu, DType::Bf16);
+            let table = ParamTable::new(&spec, &plimsoll_cpu::LAYOUTS, DType::Bf16);
             for ranks in [1, 2, 3, 4, 7, 8, 64] {
                 let mut all: Vec<Run> = Vec::new();
                 for rank in 0..ranks {

@@ -9,7 +9,7 @@ use super::tile::{TILE_PANELS, TILE_WIDTH};
 use super::{Target, add_products, pack, rows_by_group};
 use crate::CpuDevice;
 use crate::lanes::{Lanes, by_dtype};
-use plimsoll_device::sizes::cpu::BLOCK_ROWS;
+use crate::layouts::BLOCK_ROWS;
 use plimsoll_device::{
     AdaptExpertsBackward, Experts, ExpertsAdapter, ExpertsBackward, Matrix, Routes, RowsOf,
 };

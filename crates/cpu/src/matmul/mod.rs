@@ -19,8 +19,8 @@ pub(crate) use pack::Packed;
 
 use super::lanes::{LANES, Lanes, by_dtype, simd_fn};
 use super::{CpuDevice, Isa, Real, Shared};
+use crate::layouts::BLOCK_ROWS;
 use plimsoll_base::DType;
-use plimsoll_device::sizes::cpu::BLOCK_ROWS;
 use plimsoll_device::{Matrix, MatrixLayout, PANEL};
 use plimsoll_memory::Buf;
 use tile::{ALayout, Operands, TILE_PANELS, TILE_ROWS, TILE_WIDTH, Tile};

@@ -6,7 +6,7 @@ use super::x86;
 use crate::lanes::{LANES, Lanes, Scalar, simd_fn};
 use crate::{CpuDevice, Isa};
 use half::bf16;
-use plimsoll_device::{DeviceKind, Matrix, MatrixLayout, PANEL};
+use plimsoll_device::{Matrix, MatrixLayout, PANEL};
 
 /// Storage that products are computed from.
 pub(crate) trait Operand: Lanes {
@@ -149,7 +149,7 @@ impl<'a, E: Operand> Panels<'a, E> {
     pub(crate) fn new(dev: &'a CpuDevice, w: Matrix<'a>) -> Panels<'a, E> {
         assert_eq!(
             w.layout,
-            MatrixLayout::of_weights(DeviceKind::Cpu, E::DTYPE),
+            MatrixLayout::of_weights(&crate::LAYOUTS, E::DTYPE),
             "the layout of weights of {}",
             E::DTYPE.name()
         );

@@ -23,7 +23,7 @@ pub(super) type RowsFrom<'f, E> = dyn Fn(usize, usize, usize) -> Rows<'f, E> + S
 impl<'a, E: Operand> Packed<'a, E> {
     /// Over a region of `pack_elements(rows, n, k)` elements at least.
     pub(crate) fn new(pack: Shared<'a, E>, rows: usize, n: usize, k: usize) -> Packed<'a, E> {
-        let needed = plimsoll_device::sizes::cpu::pack_elements(rows as u64, n as u64, k as u64, E::DTYPE);
+        let needed = crate::layouts::pack_elements(rows as u64, n as u64, k as u64, E::DTYPE);
         assert!(pack.len() as u64 >= needed, "a pack of {} elements, {needed} are needed", pack.len());
         Packed { pack, rows, n, k }
     }

@@ -7,7 +7,7 @@ use crate::both::{Rig, Sized, bits, paths, round};
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::DType::{self, Bf16, F32};
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::{Device, DeviceKind};
+use plimsoll_device::Device;
 
 /// A rig with room to transpose, and numbers in its buffers.
 fn open(case: &Case, isa: Isa, threads: usize, types: [DType; 3]) -> Rig {
@@ -16,7 +16,7 @@ fn open(case: &Case, isa: Isa, threads: usize, types: [DType; 3]) -> Rig {
 
 /// With more buffers.
 fn open_with(case: &Case, isa: Isa, threads: usize, [e, out, g]: [DType; 3], more: &[Sized<'static>]) -> Rig {
-    let mut buffers = case.buffers(DeviceKind::Cpu, e, out, g);
+    let mut buffers = case.buffers(&plimsoll_cpu::LAYOUTS, e, out, g);
     buffers.extend(more);
     buffers.push(("scratch", e, threads * 48 * (case.n.max(case.sr()) + 1)));
     let rig = Rig::new(isa, threads, &buffers);

@@ -7,11 +7,10 @@ use crate::both::experts_adapter::{self, Adapted, check_pairs_are_their_own};
 use crate::both::{Rig, bits, paths};
 use plimsoll_base::DType::{self, Bf16, F32};
 use plimsoll_cpu::Isa;
-use plimsoll_device::DeviceKind;
 
 /// A rig with room to gather rows and to transpose.
 fn open(case: &Case, isa: Isa, threads: usize, e: DType, g: DType) -> Rig {
-    let mut buffers = case.buffers(DeviceKind::Cpu, e, g);
+    let mut buffers = case.buffers(&plimsoll_cpu::LAYOUTS, e, g);
     let width = case.h.max(2 * case.f);
     buffers.push(("scratch", e, threads * (32 + 48) * width));
     Rig::new(isa, threads, &buffers)
@@ -77,7 +76,7 @@ fn threads_change_no_bit_of_experts() {
 
 /// As `open`, for adapters.
 fn open_adapted(of: &Adapted<'_>, isa: Isa, threads: usize, e: DType, g: DType) -> Rig {
-    let mut buffers = of.buffers(DeviceKind::Cpu, e, g);
+    let mut buffers = of.buffers(&plimsoll_cpu::LAYOUTS, e, g);
     let width = of.case.h.max(2 * of.case.f).max(3 * of.rank);
     buffers.push(("scratch".into(), e, threads * (32 + 48) * width.next_multiple_of(2)));
     Rig::new(isa, threads, &Adapted::sized(&buffers))

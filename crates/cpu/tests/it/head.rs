@@ -3,7 +3,7 @@
 use crate::both::{Rig, bend, check_close, matrix_len, normal, paths};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_cpu::Isa;
-use plimsoll_device::sizes::cpu::{head_tile_elements, pack_elements};
+use plimsoll_cpu::layouts::{head_tile_elements, pack_elements};
 use plimsoll_device::{Device, HEAD_TILE, HeadBackward, HeadOut, Logits, Matrix, Sample, Sampling};
 
 #[derive(Clone, Copy)]

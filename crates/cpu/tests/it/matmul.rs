@@ -3,9 +3,9 @@
 use crate::both::{Rig, check_close, matrix_len, normal, paths, round};
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::DType::{self, Bf16, F32};
+use plimsoll_cpu::layouts::pack_elements;
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_device::Device;
-use plimsoll_device::sizes::cpu::pack_elements;
 
 /// (M, N, K): tiny, a single output (the value head), odd K, N that fills no panel, several panel groups, and more rows than a block.
 const SHAPES: &[(usize, usize, usize)] = &[

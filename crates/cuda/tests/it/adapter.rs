@@ -6,7 +6,7 @@ use crate::both::adapter::{
 use crate::both::bits;
 use crate::rig::{Card, on_card};
 use plimsoll_base::DType::{self, Bf16, F32};
-use plimsoll_device::{Backend, Device, DeviceKind};
+use plimsoll_device::{Backend, Device};
 
 /// Shapes that cuBLASLt takes: all outputs, blocks with gaps between them, and q, k and v of SmolLM2.
 const WHOLE: &[Case] = &[
@@ -16,7 +16,7 @@ const WHOLE: &[Case] = &[
 ];
 
 fn open(case: &Case, [e, out, g]: [DType; 3]) -> Option<Card> {
-    let card = on_card(&case.buffers(DeviceKind::Cuda, e, out, g))?;
+    let card = on_card(&case.buffers(&plimsoll_cuda::LAYOUTS, e, out, g))?;
     case.fill(&card, e);
     Some(card)
 }
@@ -58,7 +58,7 @@ fn codes_give_the_bits_of_the_widened_matrix() {
     for case in [wide(64, 8), wide(320, 32), wide(896, 40), wide(576, 64), wide(128, 72), gaps, narrow] {
         for [e, out] in [[Bf16, Bf16], [Bf16, F32], [F32, F32]] {
             let buffers =
-                [case.buffers(DeviceKind::Cuda, e, out, F32), case.code_buffers().to_vec()].concat();
+                [case.buffers(&plimsoll_cuda::LAYOUTS, e, out, F32), case.code_buffers().to_vec()].concat();
             let Some(card) = on_card(&buffers) else { return };
             case.fill(&card, e);
             check_codes(&case, &card, e, &[1, 7, 37, 64, 65, 130]);

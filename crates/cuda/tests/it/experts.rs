@@ -8,7 +8,7 @@ use crate::both::experts::{
 use crate::both::experts_adapter::{self, Adapted, check_pairs_are_their_own};
 use crate::rig::{Card, on_card};
 use plimsoll_base::DType::{self, Bf16, F32};
-use plimsoll_device::{Device, DeviceKind, RowsOf};
+use plimsoll_device::{Device, RowsOf};
 
 const fn case(m: usize, h: usize, f: usize, [experts, chosen]: [usize; 2], load: Load) -> Case {
     Case { m, h, f, experts, chosen, normalizes: true, load }
@@ -25,7 +25,7 @@ const WIDE: &[Case] = &[
 ];
 
 fn open(case: &Case, e: DType, g: DType) -> Option<Card> {
-    on_card(&case.buffers(DeviceKind::Cuda, e, g))
+    on_card(&case.buffers(&plimsoll_cuda::LAYOUTS, e, g))
 }
 
 fn each(check: impl Fn(&Case, &mut Card, DType, &str)) {
@@ -134,7 +134,7 @@ fn adapters_of_experts_agree_with_f64() {
     for cases in [CASES, WIDE] {
         experts_adapter::each(cases, |of| {
             for (e, g, add) in [(Bf16, F32, true), (F32, F32, false), (Bf16, Bf16, false)] {
-                let buffers = of.buffers(DeviceKind::Cuda, e, g);
+                let buffers = of.buffers(&plimsoll_cuda::LAYOUTS, e, g);
                 let Some(mut gpu) = on_card(&Adapted::sized(&buffers)) else { return };
                 experts_adapter::check(of, &mut gpu, e, "a card");
                 experts_adapter::check_gradients(of, &mut gpu, e, add, "a card");
@@ -148,7 +148,7 @@ fn bits_of_a_pairs_adapters_do_not_depend_on_what_its_expert_got() {
     for cases in [CASES, WIDE] {
         experts_adapter::each(cases, |of| {
             for e in [Bf16, F32] {
-                let buffers = of.buffers(DeviceKind::Cuda, e, F32);
+                let buffers = of.buffers(&plimsoll_cuda::LAYOUTS, e, F32);
                 let Some(mut gpu) = on_card(&Adapted::sized(&buffers)) else { return };
                 check_pairs_are_their_own(of, &mut gpu, e, "a card");
             }

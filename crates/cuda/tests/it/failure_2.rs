@@ -4,8 +4,8 @@
 
 use crate::rig::{Card, on_card, on_card_with};
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
+use plimsoll_cuda::layouts::head_tile_elements;
 use plimsoll_cuda::{CudaDevice, probe};
-use plimsoll_device::sizes::cuda::head_tile_elements;
 use plimsoll_device::{
     ALL_KEYS, Backend, Batch, Device, HeadOut, KV_BLOCK, Kv, Logits, NO_PARENT, Norm, OpenOptions, Sample,
     Sampling, Scores,

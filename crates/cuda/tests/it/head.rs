@@ -3,7 +3,7 @@
 use crate::both::{bend, bits, normal};
 use crate::rig::{Card, on_card};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
-use plimsoll_device::sizes::cuda::{head_dtile_elements, head_tile_elements};
+use plimsoll_cuda::layouts::{head_dtile_elements, head_tile_elements};
 use plimsoll_device::{Device, HeadBackward, HeadOut, Logits, Matrix, Sample, Sampling};
 
 #[derive(Clone, Copy)]

@@ -4,8 +4,8 @@
 use super::{Machine, Rig, Sized, bits, check_close, normal};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_device::{
-    ADAPTER_BLOCKS_MAX, AdaptBackward, Adapted, Adapter, AdapterBlock, Codes, DeviceKind, Nf4,
-    matrix_elements, nf4_elements, sizes,
+    ADAPTER_BLOCKS_MAX, AdaptBackward, Adapted, Adapter, AdapterBlock, Codes, Layouts, Nf4, matrix_elements,
+    nf4_elements,
 };
 
 /// A layer, and its adapter's blocks: (first, n).
@@ -36,14 +36,14 @@ impl Case {
     }
 
     /// Elements of a matrix of weights.
-    fn matrix(kind: DeviceKind, n: usize, k: usize, e: DType) -> usize {
+    fn matrix(kind: &'static Layouts, n: usize, k: usize, e: DType) -> usize {
         matrix_elements(kind, n as u64, k as u64, e) as usize
     }
 
     /// The buffers; `out` is the dtype of outputs and of the gradient of inputs, `g` that of gradients of weights.
-    pub fn buffers(&self, kind: DeviceKind, e: DType, out: DType, g: DType) -> Vec<Sized<'static>> {
+    pub fn buffers(&self, kind: &'static Layouts, e: DType, out: DType, g: DType) -> Vec<Sized<'static>> {
         let &Case { m, n, k, r, blocks } = self;
-        let pack = |n, k| sizes::pack(kind, m as u64, n as u64, k as u64, e) as usize;
+        let pack = |n, k| (kind.pack)(m as u64, n as u64, k as u64, e) as usize;
         let packs = blocks.iter().map(|&(_, n)| pack(n, r)).chain([pack(self.sr(), k)]);
         let mut buffers = vec![
             ("x", e, m * k),

@@ -6,7 +6,7 @@ use plimsoll_base::DType::{self, U32};
 use plimsoll_base::Encoding::{self, Bf16, F16, F32, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use plimsoll_base::blocks::decode;
 use plimsoll_base::rng::{Stream, philox};
-use plimsoll_device::{BLOCK_PARTS_MAX, Blocks, Codes, DeviceKind, block_words, matrix_elements};
+use plimsoll_device::{BLOCK_PARTS_MAX, Blocks, Codes, Layouts, block_words, matrix_elements};
 
 /// Encodings and rows of the parts, and the length of a row.
 pub type Case = (&'static [(Encoding, usize)], usize);
@@ -47,7 +47,7 @@ fn some_bytes(seed: u64, encoding: Encoding, len: usize) -> Vec<u8> {
     bytes
 }
 
-pub fn buffers(kind: DeviceKind, (parts, k): Case, e: DType) -> Vec<Sized<'static>> {
+pub fn buffers(kind: &'static Layouts, (parts, k): Case, e: DType) -> Vec<Sized<'static>> {
     let names = ["first", "second", "third"];
     let words = |&(encoding, n): &(Encoding, usize)| block_words(encoding, n as u64, k as u64) as usize;
     let mut all: Vec<Sized<'static>> =

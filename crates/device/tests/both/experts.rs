@@ -5,8 +5,8 @@ use super::{Machine, Rig, Sized, bits, check_close, check_norm, f64s, normal, ro
 use plimsoll_arch::Gate;
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_device::{
-    Balance, DeviceKind, Experts, ExpertsBackward, GluExpertsBackward, MatrixLayout, NO_PARENT,
-    RouteBackward, Routes, Routing, RowsOf, SEGMENT_FIELDS, matrix_elements, sizes,
+    Balance, Experts, ExpertsBackward, GluExpertsBackward, Layouts, MatrixLayout, NO_PARENT, RouteBackward,
+    Routes, Routing, RowsOf, SEGMENT_FIELDS, matrix_elements,
 };
 use std::ops::Range;
 
@@ -67,11 +67,11 @@ impl Case {
     }
 
     /// The buffers; `g` is the dtype of the gradients of weights.
-    pub fn buffers(&self, kind: DeviceKind, e: DType, g: DType) -> Vec<Sized<'static>> {
+    pub fn buffers(&self, kind: &'static Layouts, e: DType, g: DType) -> Vec<Sized<'static>> {
         let &Case { m, h, f, experts, .. } = self;
         let p = self.pairs();
         let all = |n: usize, k: usize| experts * matrix_elements(kind, n as u64, k as u64, e) as usize;
-        let pack = |n: usize, k: usize| sizes::pack(kind, m as u64, n as u64, k as u64, e) as usize;
+        let pack = |n: usize, k: usize| (kind.pack)(m as u64, n as u64, k as u64, e) as usize;
         vec![
             ("logits", F32, m * experts),
             ("experts", U32, p),

@@ -5,8 +5,7 @@ use super::experts::Case;
 use super::{Machine, Rig, Sized, bits, check_norm, normal};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_device::{
-    AdaptExpertsBackward, DeviceKind, Experts, ExpertsAdapter, MatrixLayout, Routes, RowsOf, matrix_elements,
-    sizes,
+    AdaptExpertsBackward, Experts, ExpertsAdapter, Layouts, MatrixLayout, Routes, RowsOf, matrix_elements,
 };
 use plimsoll_memory::Buf;
 
@@ -76,13 +75,13 @@ impl Adapted<'_> {
     }
 
     /// The buffers; `g` is the dtype of the gradients of A and B.
-    pub fn buffers(&self, kind: DeviceKind, e: DType, g: DType) -> Vec<(String, DType, usize)> {
+    pub fn buffers(&self, kind: &'static Layouts, e: DType, g: DType) -> Vec<(String, DType, usize)> {
         let &Case { m, experts, .. } = self.case;
         let (p, (n, k)) = (self.case.pairs(), self.widths());
         let sr = self.blocks().len() * self.rank;
         let to = if self.of == Product::Down { [F32, e] } else { [e, F32] };
         let pack =
-            self.matrices("").into_iter().map(|(_, n, k)| sizes::pack(kind, m as u64, n as u64, k as u64, e));
+            self.matrices("").into_iter().map(|(_, n, k)| (kind.pack)(m as u64, n as u64, k as u64, e));
         let pack = pack.max().unwrap_or(0).max(1) as usize;
         let mut all = vec![
             ("logits".to_string(), F32, m * experts),

@@ -4,12 +4,12 @@
 use super::{Machine, Rig, Sized, normal, round};
 use plimsoll_base::DType::{self, F32, U32};
 use plimsoll_device::nf4::{decode, encode};
-use plimsoll_device::{Codes, DeviceKind, Nf4, matrix_elements, nf4_elements};
+use plimsoll_device::{Codes, Layouts, Nf4, matrix_elements, nf4_elements};
 
 /// One block, rows that end no panel, and more words than a block of threads has.
 pub const SHAPES: [(usize, usize); 4] = [(1, 64), (17, 128), (40, 192), (100, 1024)];
 
-pub fn buffers(kind: DeviceKind, (n, k): (usize, usize), e: DType) -> Vec<Sized<'static>> {
+pub fn buffers(kind: &'static Layouts, (n, k): (usize, usize), e: DType) -> Vec<Sized<'static>> {
     let (codes, scales) = nf4_elements(n as u64, k as u64);
     let dense = matrix_elements(kind, n as u64, k as u64, e);
     vec![("codes", U32, codes as usize), ("scales", F32, scales as usize), ("dense", e, dense as usize)]

@@ -4,7 +4,7 @@
 use plimsoll_base::rng::{self, Stream};
 use plimsoll_base::{Bytes, DType, PhaseSet};
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::{Device, DeviceKind, Matrix, MatrixLayout, matrix_elements};
+use plimsoll_device::{Device, Matrix, MatrixLayout, matrix_elements};
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Pool, Resident};
 
 const GUARD: u64 = 256;
@@ -148,7 +148,7 @@ pub fn paths() -> impl Iterator<Item = Isa> {
 
 /// Elements of a matrix of weights on the CPU.
 pub fn matrix_len(n: usize, k: usize, weights: DType) -> usize {
-    matrix_elements(DeviceKind::Cpu, n as u64, k as u64, weights) as usize
+    matrix_elements(&plimsoll_cpu::LAYOUTS, n as u64, k as u64, weights) as usize
 }
 
 /// A buffer's elements as f32, after all operations; panics if one failed.

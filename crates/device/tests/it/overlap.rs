@@ -22,8 +22,8 @@ impl Counter {
 }
 
 impl Backend for Counter {
-    fn kind(&self) -> DeviceKind {
-        DeviceKind::Cpu
+    fn kind(&self) -> &'static Layouts {
+        unreachable!("no operation of these tests asks")
     }
     fn machine_type(&self) -> String {
         "a counter".into()

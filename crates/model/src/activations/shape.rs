@@ -4,7 +4,7 @@
 use super::mode::{Mode, Recompute};
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::{DType, PhaseSet, Result};
-use plimsoll_device::DeviceKind;
+use plimsoll_device::Layouts;
 use plimsoll_memory::{Buf, Layout, Pool, Turn};
 
 /// The most of everything that one pass may hold; enforced where batches are made.
@@ -31,7 +31,7 @@ pub struct PassLimits {
 /// The device that a layout is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    pub kind: DeviceKind,
+    pub kind: &'static Layouts,
     /// Pool of its arena.
     pub pool: Pool,
     /// Threads of a CPU.

@@ -8,12 +8,12 @@ use crate::parts::experts;
 use crate::weights::Params;
 use plimsoll_arch::{LoraShape, ModelSpec, Site};
 use plimsoll_base::DType;
-use plimsoll_device::{Device, DeviceKind, Matrix, MatrixLayout};
+use plimsoll_device::{Device, Layouts, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 
 impl ParamTable {
     /// The table of a decoder's products that have an adapter, as they are with it.
-    pub fn merged(spec: &ModelSpec, kind: DeviceKind, weights: DType, lora: LoraShape) -> ParamTable {
+    pub fn merged(spec: &ModelSpec, kind: &'static Layouts, weights: DType, lora: LoraShape) -> ParamTable {
         let all = ParamTable::new(spec, kind, weights);
         let mut table = ParamTable::empty(kind);
         let has_adapter = |site: Site| site.width(lora) > 0;

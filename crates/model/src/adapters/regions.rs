@@ -5,7 +5,6 @@ use crate::activations::mode::Mode;
 use crate::activations::shape::{Life, PassLimits, PassShape, Regions, Target};
 use plimsoll_arch::{Ffn, LayerSpec, LoraShape, ModelSpec, Site};
 use plimsoll_base::{DType, Result};
-use plimsoll_device::sizes;
 use plimsoll_memory::Layout;
 
 /// U of each product, and what the backward pass takes. Merged adapters (`is_merged`) are in the weights of a forward pass.
@@ -41,7 +40,7 @@ pub fn layout(
         widest = widest.max(of_pairs).max(if slots > 0 { width } else { 0 });
         once = once.max(if is_merged { 0 } else { of_pairs });
         // One expert at a time, which no row goes to twice.
-        let of = |n: u32, k: u32| sizes::pack(target.kind, rows as u64, n.into(), k.into(), weights);
+        let of = |n: u32, k: u32| (target.kind.pack)(rows as u64, n.into(), k.into(), weights);
         for layer in 0..spec.layers {
             pack = pack.max(of(width as u32, site.layers()[0].widths(spec, layer).0));
             for (target, _) in site.targets(spec, lora, layer) {

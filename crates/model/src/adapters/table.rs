@@ -3,13 +3,13 @@
 use crate::params::{Param, ParamTable};
 use plimsoll_arch::{LoraShape, ModelSpec, ParamKind, Site};
 use plimsoll_base::DType;
-use plimsoll_device::DeviceKind;
+use plimsoll_device::Layouts;
 use plimsoll_files::{ADAPTER_SCORE, LoraPart, adapter_tensor_name};
 
 impl ParamTable {
     /// The table of a decoder's adapters, under the names that peft gives them. Those of experts are parameters of their own, all A of a product
     /// one after the other, and all B of a target.
-    pub fn adapters(spec: &ModelSpec, kind: DeviceKind, weights: DType, lora: LoraShape) -> ParamTable {
+    pub fn adapters(spec: &ModelSpec, kind: &'static Layouts, weights: DType, lora: LoraShape) -> ParamTable {
         let mut table = ParamTable::empty(kind);
         for layer in 0..spec.layers {
             for site in Site::ALL.into_iter().filter(|site| site.width(lora) > 0) {
@@ -44,7 +44,7 @@ impl ParamTable {
     /// The same, and after them the head of a critic or of a reward model: all of it is learnt, as peft does.
     pub fn adapters_and_score(
         spec: &ModelSpec,
-        kind: DeviceKind,
+        kind: &'static Layouts,
         weights: DType,
         lora: LoraShape,
     ) -> ParamTable {

@@ -4,7 +4,7 @@ use plimsoll_arch::{LoraShape, LoraTargets, ModelSpec};
 use plimsoll_base::{Bytes, DType};
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_cuda::CudaDevice;
-use plimsoll_device::{Device, DeviceKind, OpenOptions, ScratchLimits};
+use plimsoll_device::{Device, Layouts, OpenOptions, ScratchLimits};
 use plimsoll_memory::{Arena, Layout, Pool};
 use plimsoll_model::{PassLimits, Target};
 use std::path::PathBuf;
@@ -71,8 +71,8 @@ impl Machine {
         }
     }
 
-    pub fn kind(self) -> DeviceKind {
-        if self == Machine::Cuda { DeviceKind::Cuda } else { DeviceKind::Cpu }
+    pub fn kind(self) -> &'static Layouts {
+        if self == Machine::Cuda { &plimsoll_cuda::LAYOUTS } else { &plimsoll_cpu::LAYOUTS }
     }
 
     pub fn target(self, threads: usize) -> Target {

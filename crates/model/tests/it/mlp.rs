@@ -3,7 +3,7 @@
 use plimsoll_base::rng::{Stream, philox, unit_f32};
 use plimsoll_base::{Bytes, Phase, PhaseSet};
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::{Activation, Device, DeviceKind, MatrixLayout};
+use plimsoll_device::{Activation, Device, MatrixLayout};
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Pool};
 use plimsoll_model::mlp::{MlpHead, MlpParams, MlpPass, MlpSpec, PolicyFile, backward, forward};
 use plimsoll_model::{FlatTensors, ParamTable, save};
@@ -20,7 +20,7 @@ struct Rig {
 
 impl Rig {
     fn new(spec: MlpSpec, threads: usize, isa: Isa) -> Rig {
-        let table = spec.table(DeviceKind::Cpu);
+        let table = spec.table(&plimsoll_cpu::LAYOUTS);
         let mut layout = Layout::new();
         for what in ["weights", "grads"] {
             let shape = [table.elements];
@@ -29,7 +29,10 @@ impl Rig {
                 .unwrap();
         }
         layout.extend(CpuDevice::scratch_of_matrices(&spec.matrices(), threads).unwrap());
-        layout.extend(spec.layout("mlp", Pool::Host, PhaseSet::UPDATE, ROWS as u64, true).unwrap());
+        layout.extend(
+            spec.layout("mlp", &plimsoll_cpu::LAYOUTS, Pool::Host, PhaseSet::UPDATE, ROWS as u64, true)
+                .unwrap(),
+        );
         let mut arena = Arena::new(ArenaMap::new(&layout, 0));
         let mut dev = CpuDevice::new(Bytes(arena.map().used_bytes()), threads, isa).unwrap();
         dev.bind_scratch(arena.split().0.buf("device.scratch"));
@@ -261,7 +264,7 @@ fn a_saved_policy_is_loaded_bit_for_bit_and_another_shape_is_refused_by_name() {
         (MlpSpec { head: MlpHead::Gaussian(4), ..odd(Activation::Tanh) }, "`actor.6.weight` is [5, 50]"),
         (MlpSpec { hidden: vec![17, 33, 50, 5], ..odd(Activation::Tanh) }, "no tensor `actor.8.weight`"),
     ] {
-        let error = file.check(&spec, &spec.table(DeviceKind::Cpu)).unwrap_err();
+        let error = file.check(&spec, &spec.table(&plimsoll_cpu::LAYOUTS)).unwrap_err();
         assert!(error.slug == "policy-shape-mismatch" && error.message.contains(words), "{error}");
     }
 }

@@ -2,7 +2,6 @@
 
 use plimsoll_arch::{LoraShape, LoraTargets, ModelSpec, PRESETS};
 use plimsoll_base::{DType, PhaseSet};
-use plimsoll_device::DeviceKind;
 use plimsoll_memory::{Arena, ArenaMap, Layout, Place, Pool, Region, Turn};
 use plimsoll_model::{
     Activations, Mode, ParamTable, PassLimits, Recompute, Target, activations_layout, adapters_layout,
@@ -11,7 +10,7 @@ use plimsoll_model::{
 
 const ROWS: usize = 64;
 const M: u64 = ROWS as u64;
-const TARGET: Target = Target { kind: DeviceKind::Cpu, pool: Pool::Host, threads: 2 };
+const TARGET: Target = Target { kind: &plimsoll_cpu::LAYOUTS, pool: Pool::Host, threads: 2 };
 const LEVELS: [Recompute; 4] = [Recompute::None, Recompute::Cheap, Recompute::Layer, Recompute::Offload];
 const ROLLOUT: Mode = Mode::Rollout { truncates: false };
 
@@ -254,7 +253,7 @@ fn experts_make_u_of_their_adapters_again() {
 #[test]
 fn a_decoder_that_streams_takes_two_layers_and_its_ends() {
     for name in ["smollm2-135m", "qwen2.5-7b", "qwen3.5-0.8b", "qwen3-30b-a3b"] {
-        let table = ParamTable::new(&spec(name), DeviceKind::Cpu, DType::Bf16);
+        let table = ParamTable::new(&spec(name), &plimsoll_cpu::LAYOUTS, DType::Bf16);
         let phases = PhaseSet::of(&[Mode::Score.phase()]);
         let layout = streamed_layout("reference", &table, DType::Bf16, Pool::Host, phases).expect("it fits");
         let largest = (0..spec(name).layers).map(|layer| table.layer_run(layer).elements).max().unwrap();

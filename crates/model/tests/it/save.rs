@@ -2,7 +2,7 @@
 
 use plimsoll_base::{Bytes, DType, PhaseSet};
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::{CODE_BLOCK, Coded, Device, DeviceKind, MatrixLayout, Run};
+use plimsoll_device::{CODE_BLOCK, Coded, Device, MatrixLayout, Run};
 use plimsoll_files::{FileRecord, OpenModel, record_of};
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Pool};
 use plimsoll_model::{
@@ -36,7 +36,7 @@ fn what_is_saved_comes_back_to_the_bit() {
         let source = golden(name);
         let model = OpenModel::open(source.to_str().expect("UTF-8"), None, false).expect("a golden model");
         for weights in [DType::Bf16, DType::F32] {
-            let table = ParamTable::new(&model.spec, DeviceKind::Cpu, weights);
+            let table = ParamTable::new(&model.spec, &plimsoll_cpu::LAYOUTS, weights);
             let mut layout = Layout::new();
             for (buf, dtype) in [("a", weights), ("m", DType::F32), ("b", weights), ("n", DType::F32)] {
                 let n = &[table.elements];
@@ -59,7 +59,7 @@ fn what_is_saved_comes_back_to_the_bit() {
             dev.read_f32(buf("a"), 0, &mut state);
             state.iter_mut().enumerate().for_each(|(i, x)| *x *= 1.0 + (i % 1000) as f32 * 1e-5);
             dev.write_f32(buf("m"), 0, &state);
-            let order = MatrixLayout::of_weights(plimsoll_device::DeviceKind::Cpu, weights);
+            let order = MatrixLayout::of_weights(&plimsoll_cpu::LAYOUTS, weights);
             let coded = |name: &str| Coded { codes: buf(name), scales: buf(&format!("{name}_scales")) };
             dev.write_codes(buf("m"), coded("c"));
             let sets = |a: &'static str, m: &'static str, c: &'static str| {
@@ -166,7 +166,7 @@ impl<'a> States<'a> {
 fn with_states(name: &str, weights: DType, body: impl FnOnce(&States<'_>)) {
     let source = golden(name);
     let model = OpenModel::open(source.to_str().expect("UTF-8"), None, false).expect("a golden model");
-    let table = &ParamTable::new(&model.spec, DeviceKind::Cpu, weights);
+    let table = &ParamTable::new(&model.spec, &plimsoll_cpu::LAYOUTS, weights);
     let mut layout = Layout::new();
     let mut region = |name: &str, n: u64, dtype| {
         layout.arena(name, "test", Pool::Host, PhaseSet::RESIDENT, &[n], dtype).expect("small");
@@ -199,7 +199,7 @@ fn with_states(name: &str, weights: DType, body: impl FnOnce(&States<'_>)) {
     let [full, empty] = ["full", "empty"].map(sets);
     dev.write_f32(full[1].buf, 0, &state);
     dev.write_codes(full[1].buf, Coded { codes: full[2].buf, scales: resident.buf("full.s") });
-    let order = MatrixLayout::of_weights(DeviceKind::Cpu, weights);
+    let order = MatrixLayout::of_weights(&plimsoll_cpu::LAYOUTS, weights);
     let passages = [0, 1, 2].map(|rank| resident.buf(&format!("passage{rank}")));
     body(&States { dev, table, order, full, empty, passages });
 }

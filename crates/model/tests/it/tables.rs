@@ -2,10 +2,10 @@
 
 use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, ModelSpec, PRESETS, ParamKind, products};
 use plimsoll_base::DType;
-use plimsoll_device::{DeviceKind, nf4_elements};
+use plimsoll_device::{Layouts, nf4_elements};
 use plimsoll_model::{Coding, Param, ParamTable};
 
-const KIND: DeviceKind = DeviceKind::Cuda;
+static KIND: &Layouts = &plimsoll_cuda::LAYOUTS;
 const BF16: DType = DType::Bf16;
 
 /// Numbers of a table, without what pads them.
@@ -24,7 +24,7 @@ fn of_kind(table: &ParamTable, kind: ParamKind) -> Vec<&Param> {
 #[test]
 fn a_table_holds_every_parameter_of_every_preset() {
     for (name, spec) in PRESETS {
-        for (kind, weights) in [(DeviceKind::Cpu, DType::F32), (KIND, BF16)] {
+        for (kind, weights) in [(&plimsoll_cpu::LAYOUTS, DType::F32), (KIND, BF16)] {
             let table = ParamTable::new(spec, kind, weights);
             assert_eq!(numbers(&table), spec.parameters(), "{name} {kind:?}");
             assert_eq!(table.is_tied(), spec.tied, "{name}");

@@ -161,7 +161,7 @@ const LEVELS: [&str; 5] = ["auto", "none", "cheap", "layer", "offload"];
 
 /// Returns the words that `--device` takes.
 fn devices() -> PossibleValuesParser {
-    ["auto"].into_iter().chain(ROWS.iter().rev().map(|row| row.name)).into()
+    ["auto"].into_iter().chain(ROWS.iter().rev().map(|row| row.kind.name)).into()
 }
 
 /// Reads one of some words as run files do.

@@ -3,6 +3,7 @@
 use crate::data::models::open_any_model;
 use plimsoll_base::Result;
 use plimsoll_config::ModelOptions;
+use plimsoll_devices::host;
 use plimsoll_model::RandomWeights;
 use plimsoll_run::checkpoint::export::{Ask, Exported, export_model};
 
@@ -12,7 +13,7 @@ use plimsoll_run::checkpoint::export::{Ask, Exported, export_model};
 /// Errors: those of opening; those of `plimsoll_run::checkpoint::export::export_model`.
 pub fn export_named(name: &str, seed: u64, ask: Ask<'_>) -> Result<Exported> {
     let model = open_any_model(name, &ModelOptions::default())?;
-    let random = model.random.then(|| RandomWeights::new(&model.spec, seed));
+    let random = model.random.then(|| RandomWeights::new(&model.spec, seed, host().kind));
     match &random {
         Some(random) => {
             let made = |tensor: &str, first: u64, out: &mut [f32]| random.rows(tensor, first, out);

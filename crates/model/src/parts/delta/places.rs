@@ -30,13 +30,12 @@ mod tests {
     use crate::{Mode, PassLimits, Recompute, Target, activations_layout};
     use plimsoll_arch::ModelSpec;
     use plimsoll_base::DType;
-    use plimsoll_device::DeviceKind;
     use plimsoll_memory::Pool;
 
     #[test]
     fn a_pass_without_gradients_has_one_state_of_a_segment_and_no_rest() {
         let spec = ModelSpec::preset("qwen3.5-0.8b").unwrap();
-        let target = Target { kind: DeviceKind::Cpu, pool: Pool::Host, threads: 1 };
+        let target = Target { kind: &plimsoll_cpu::LAYOUTS, pool: Pool::Host, threads: 1 };
         let limits = PassLimits {
             rows: 1024,
             head_rows: 1024,

@@ -1,8 +1,18 @@
-//! Sizes of the CPU's buffers. Legend: M rows, N outputs, K inputs, R head rows, V vocabulary, T vocabulary tiles of
+//! The CPU's orders of matrices and sizes of buffers. Legend: M rows, N outputs, K inputs, R head rows, V vocabulary, T vocabulary tiles of
 //! `HEAD_TILE` columns.
 
-use crate::{HEAD_TILE, PANEL};
 use plimsoll_base::DType;
+use plimsoll_device::{HEAD_TILE, Layouts, MatrixLayout, PANEL};
+
+/// The CPU's layouts.
+pub static LAYOUTS: Layouts = Layouts {
+    name: "cpu",
+    order: |weights| if weights == DType::Bf16 { MatrixLayout::Pairs } else { MatrixLayout::Single },
+    head_tile: head_tile_elements,
+    head_gradient_tile: |rows, vocab| (rows * HEAD_TILE.min(vocab)) as u64,
+    pack: pack_elements,
+    partial: |_| DType::F32,
+};
 
 /// Rows that a task takes: their part of A stays in the second-level cache while panels stream by.
 pub const BLOCK_ROWS: usize = 64;

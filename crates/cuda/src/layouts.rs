@@ -1,4 +1,16 @@
-//! Sizes of the buffers that an NVIDIA GPU needs. Legend: R head rows, V vocabulary.
+//! Orders of matrices and sizes of the buffers that an NVIDIA GPU needs. Legend: R head rows, V vocabulary.
+
+use plimsoll_device::{Layouts, MatrixLayout};
+
+/// The layouts of an NVIDIA GPU.
+pub static LAYOUTS: Layouts = Layouts {
+    name: "cuda",
+    order: |_| MatrixLayout::Rows,
+    head_tile: |_, rows_max, vocab, truncates| head_tile_elements(rows_max, vocab, truncates),
+    head_gradient_tile: head_dtile_elements,
+    pack: |_, _, _, _| 0,
+    partial: |sums| sums,
+};
 
 /// Vocabulary columns of a tile of logits. A decode step has few rows, so that a tile should be wide: SmolLM2's 49,152
 /// columns are three, Qwen2.5's 151,936 ten.
@@ -15,6 +27,7 @@ pub const FULL_LOGITS: usize = 16 << 20;
 pub const ROWS_MAX: usize = 32_768;
 /// Columns of a tile in the backward pass, which takes all rows: each gradient is rounded once a tile.
 pub const GRADIENT_TILE: usize = 4096;
+
 /// f32 elements of the `tile` argument of the head's operations, for calls of `rows_max` rows at most.
 ///
 /// `truncates`: some call samples with top-k, top-p or min-p.
