@@ -15,7 +15,7 @@ use plimsoll_model::rope;
 use plimsoll_plan::{RoleName, longest_sequence};
 use plimsoll_ranks::Group;
 use plimsoll_reward::Rewards;
-use plimsoll_run::checkpoint::{HELD, HeldState, RunState};
+use plimsoll_run::checkpoint::{BASE, HELD, HeldState, RoleState, RunState};
 use plimsoll_run::ending::Summary;
 use plimsoll_run::lead::{Job, Lead, Save, Saving};
 use plimsoll_run::progress::Progress;
@@ -99,18 +99,6 @@ impl<'r> LanguageRun<'r> {
         }
         Ok(())
     }
-
-    /// Returns those of the reward models that score responses.
-    fn scoring_sums(&self) -> [Option<f64>; RoleName::REWARDS.len()] {
-        // The first role may be a reward model too, which is trained.
-        let first = self.trainer.first().shape.name;
-        RoleName::REWARDS.map(|role| self.frozen_sum(role).filter(|_| role != first))
-    }
-
-    /// Returns a number that identifies the weights of a frozen role.
-    fn frozen_sum(&self, role: RoleName) -> Option<f64> {
-        self.trainer.role(role)?.sum_squares
-    }
 }
 
 impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
@@ -129,21 +117,15 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         state: &RunState,
     ) -> Result<()> {
         self.show_players(lead)?;
-        self.trainer.restore(checkpoint, |role| match role {
-            RoleName::Critic => state.critic_updates.unwrap_or(0),
-            _ => state.policy_version,
-        })?;
-        let what = "what the adapters change";
-        check_same(self.trainer.first().sum_squares, state.base, "`model`", what)?;
-        check_same(self.frozen_sum(RoleName::Critic), state.critic_base, "`critic.model`", what)?;
-        check_same(self.frozen_sum(RoleName::Reference), state.reference, "`model`", "the reference")?;
-        let (whose, what) = ("`distill.teacher`", "what the student learns from");
-        check_same(self.frozen_sum(RoleName::Teacher), state.teacher, whose, what)?;
-        let what = "what scores responses";
-        let began = state.reward.into_iter().chain(state.more_rewards.iter().copied());
-        let mut began = began.map(Some).chain(std::iter::repeat(None));
-        for now in self.scoring_sums() {
-            check_same(now, began.next().flatten(), "the reward model", what)?;
+        let first = self.trainer.first().shape.name;
+        let then = |role: RoleName| {
+            let named = |name| state.roles.get(name).copied();
+            named(role.name()).or_else(|| named(BASE).filter(|_| role == first)).unwrap_or_default()
+        };
+        self.trainer.restore(checkpoint, |role| then(role).updates.unwrap_or(state.policy_version))?;
+        for role in RoleName::ALL {
+            let now = self.trainer.role(role).and_then(|role| role.sum_squares);
+            check_same(now, then(role).frozen, role, role == first)?;
         }
         if let (Some(coef), Some(objective)) = (state.kl_coef, &mut self.objective) {
             objective.set_kl_coef(coef);
@@ -216,18 +198,16 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
 
     fn state(&self, state: &mut RunState) {
         state.policy_version = self.trainer.updates();
-        state.critic_updates = self.trainer.role(RoleName::Critic).map(Role::updates);
         state.data_position = self.cursor.data_position;
         state.next_sample_id = self.cursor.next_sample_id;
         state.held = self.held.state();
         state.kl_coef = self.objective.and_then(|objective| objective.adaptive_kl_coef());
-        state.base = self.trainer.first().sum_squares;
-        state.critic_base = self.frozen_sum(RoleName::Critic);
-        state.reference = self.frozen_sum(RoleName::Reference);
-        state.teacher = self.frozen_sum(RoleName::Teacher);
-        let [first, more @ ..] = self.scoring_sums();
-        state.reward = first;
-        state.more_rewards = more.into_iter().flatten().collect();
+        let of = |role: &Role<'_>| RoleState {
+            updates: role.optimizer.is_some().then(|| role.updates()),
+            frozen: role.sum_squares,
+        };
+        let roles = RoleName::ALL.into_iter().filter_map(|name| Some((name, self.trainer.role(name)?)));
+        state.roles = roles.map(|(name, role)| (name.name().into(), of(role))).collect();
     }
 
     fn score(&self, progress: &Progress) -> Option<f64> {
@@ -281,13 +261,20 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     }
 }
 
-/// Requires that a model that no checkpoint holds is the one that the run began with.
+/// Requires that the weights of a role that do not learn are those that the run began with.
 ///
 /// Errors: `resume-differs`.
-fn check_same(now: Option<f64>, then: Option<f64>, whose: &str, what_for: &str) -> Result<()> {
+fn check_same(now: Option<f64>, then: Option<f64>, role: RoleName, is_first: bool) -> Result<()> {
     if now.map(f64::to_bits) == then.map(f64::to_bits) {
         return Ok(());
     }
+    let (whose, what_for) = match role {
+        _ if is_first => ("`model`", "what the adapters change"),
+        RoleName::Critic => ("`critic.model`", "what the adapters change"),
+        RoleName::Actor | RoleName::Reference => ("`model`", "the reference"),
+        RoleName::Teacher => ("`distill.teacher`", "what the student learns from"),
+        _ => ("the reward model", "what scores responses"),
+    };
     let message = format!("the weights of {whose} are not those that the run began with");
     Err(Error::new("resume-differs", message)
         .fact(format!("they are {what_for}"))

@@ -21,12 +21,12 @@ mod weights;
 
 pub use manifest::{FORMAT, Finding, MANIFEST, Manifest};
 pub use merge::Merged;
-pub use numbers::{exact, exact_list, exact_map, exact_option};
+pub use numbers::{exact, exact_map, exact_option};
 pub use plimsoll_files::ADAPTER_WEIGHTS;
 pub use publish::{Published, published};
 pub use retention::Retention;
 pub use saver::Saver;
-pub use state::{Best, HeldState, RunState};
+pub use state::{BASE, Best, HeldState, RoleState, RunState};
 pub use store::Store;
 pub use weights::{Made, Progress};
 

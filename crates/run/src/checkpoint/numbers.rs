@@ -30,22 +30,6 @@ pub mod exact_option {
     }
 }
 
-/// `#[serde(with = "exact_list")]` on a `Vec<f64>`.
-pub mod exact_list {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[derive(Serialize, Deserialize)]
-    struct Exact(#[serde(with = "super::exact")] f64);
-
-    pub fn serialize<S: Serializer>(list: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(list.iter().map(|&value| Exact(value)))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
-        Ok(Vec::<Exact>::deserialize(deserializer)?.into_iter().map(|Exact(value)| value).collect())
-    }
-}
-
 /// `#[serde(with = "exact_map")]` on a `BTreeMap<u32, f64>`.
 pub mod exact_map {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -1,10 +1,11 @@
 //! The counters of a run: everything except tensors that its next step depends on. Random numbers are counter-based, so
 //! the seed, the next sample and the next prompt are the whole state of every generator.
 
-use super::{STATE_JSON, exact, exact_list, exact_option};
+use super::{STATE_JSON, exact, exact_option};
 use crate::progress::Progress;
 use plimsoll_base::{Error, Result};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -29,13 +30,23 @@ pub struct HeldState {
     pub groups: u64,
 }
 
+/// What a checkpoint says of one of a run's models, besides its tensors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RoleState {
+    /// Updates of its optimizer; none of a model that does not learn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updates: Option<u64>,
+    /// Sum of squares of the weights that no update changes; none where all learn.
+    #[serde(with = "exact_option", default, skip_serializing_if = "Option::is_none")]
+    pub frozen: Option<f64>,
+}
+
 /// The content of `state/state.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunState {
     pub policy_version: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub critic_updates: Option<u64>,
     /// Key of all random numbers.
     pub seed: u64,
     pub data_position: u64,
@@ -55,24 +66,9 @@ pub struct RunState {
     pub plan: String,
     /// SHA-256 of each data file, and of the model's configuration, tokenizer and chat template.
     pub inputs: BTreeMap<String, String>,
-    /// Sum of squares of the weights below adapters.
-    #[serde(with = "exact_option", default, skip_serializing_if = "Option::is_none")]
-    pub base: Option<f64>,
-    /// Sum of squares of the weights below a critic's adapter.
-    #[serde(with = "exact_option", default, skip_serializing_if = "Option::is_none")]
-    pub critic_base: Option<f64>,
-    /// Sum of squares of the reference model's weights.
-    #[serde(with = "exact_option")]
-    pub reference: Option<f64>,
-    /// Sum of squares of the teacher's weights.
-    #[serde(with = "exact_option", default, skip_serializing_if = "Option::is_none")]
-    pub teacher: Option<f64>,
-    /// Sum of squares of the weights of the reward model that scores responses.
-    #[serde(with = "exact_option", default)]
-    pub reward: Option<f64>,
-    /// Those of further reward models, in their order.
-    #[serde(with = "exact_list", default, skip_serializing_if = "Vec::is_empty")]
-    pub more_rewards: Vec<f64>,
+    /// Each of the run's models, by the name of its role.
+    #[serde(default)]
+    pub roles: BTreeMap<String, RoleState>,
 }
 
 impl RunState {
@@ -80,7 +76,6 @@ impl RunState {
     pub fn blank(progress: Progress) -> RunState {
         RunState {
             policy_version: 0,
-            critic_updates: None,
             seed: 0,
             data_position: 0,
             next_sample_id: 0,
@@ -92,12 +87,7 @@ impl RunState {
             build: String::new(),
             plan: String::new(),
             inputs: BTreeMap::new(),
-            base: None,
-            critic_base: None,
-            reference: None,
-            teacher: None,
-            reward: None,
-            more_rewards: Vec::new(),
+            roles: BTreeMap::new(),
         }
     }
 
@@ -105,13 +95,81 @@ impl RunState {
         serde_json::to_string_pretty(self).expect("a state is plain data") + "\n"
     }
 
-    /// Reads the state of a verified checkpoint.
+    /// Reads the state of a verified checkpoint, of this version or of one before.
     ///
     /// Errors: `checkpoint-damaged`.
     pub fn read(checkpoint: &Path) -> Result<RunState> {
         let path = checkpoint.join(STATE_JSON);
         let bad = |what: String| Error::new("checkpoint-damaged", format!("{}: {what}", path.display()));
         let text = std::fs::read_to_string(&path).map_err(|err| bad(err.to_string()))?;
-        serde_json::from_str(&text).map_err(|err| bad(err.to_string()))
+        let mut state: Value = serde_json::from_str(&text).map_err(|err| bad(err.to_string()))?;
+        state.as_object_mut().into_iter().for_each(with_roles);
+        serde_json::from_value(state).map_err(|err| bad(err.to_string()))
+    }
+}
+
+/// The role whose weights are below adapters, in states that name it by nothing else.
+pub const BASE: &str = "base";
+
+/// What states of 0.1 before `roles` had as fields of their own: the field, the role, and what of it.
+const BEFORE_ROLES: [(&str, &str, &str); 6] = [
+    ("critic_updates", "critic", "updates"),
+    ("critic_base", "critic", "frozen"),
+    ("base", BASE, "frozen"),
+    ("reference", "reference", "frozen"),
+    ("teacher", "teacher", "frozen"),
+    ("reward", "reward", "frozen"),
+];
+
+/// Moves what a state of before has of roles to where it is now.
+fn with_roles(state: &mut Map<String, Value>) {
+    let mut found: Vec<(String, &str, Value)> = Vec::new();
+    for (field, role, what) in BEFORE_ROLES {
+        found.extend(state.remove(field).map(|value| (role.to_string(), what, value)));
+    }
+    if let Some(Value::Array(more)) = state.remove("more_rewards") {
+        found.extend((2..).zip(more).map(|(n, value)| (format!("reward{n}"), "frozen", value)));
+    }
+    for (role, what, value) in found.into_iter().filter(|(.., value)| !value.is_null()) {
+        if let Value::Object(roles) = state.entry("roles").or_insert_with(|| json!({}))
+            && let Value::Object(role) = roles.entry(role).or_insert_with(|| json!({}))
+        {
+            role.insert(what.into(), value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_of_before_names_its_roles() {
+        let role = |updates, frozen| RoleState { updates, frozen };
+        let folder = std::env::temp_dir().join(format!("plimsoll-state-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("state")).unwrap();
+        let mut state = RunState::blank(Progress::default());
+        state.roles = [
+            ("base", role(None, Some(0.1))),
+            ("critic", role(Some(7), Some(2.5))),
+            ("reward", role(None, Some(3.0))),
+            ("reward2", role(None, Some(4.0))),
+            ("reward3", role(None, Some(5.0))),
+        ]
+        .map(|(name, role)| (name.to_string(), role))
+        .into();
+        let mut text: Value = serde_json::from_str(&state.to_text()).unwrap();
+        std::fs::write(folder.join(STATE_JSON), text.to_string()).unwrap();
+        assert_eq!(RunState::read(&folder).unwrap(), state);
+        let fields = text.as_object_mut().unwrap();
+        fields.remove("roles");
+        let before = json!({
+            "critic_updates": 7, "base": "0.1", "critic_base": "2.5", "reference": null, "reward": "3.0",
+            "more_rewards": ["4.0", "5.0"],
+        });
+        fields.extend(before.as_object().unwrap().clone());
+        std::fs::write(folder.join(STATE_JSON), text.to_string()).unwrap();
+        assert_eq!(RunState::read(&folder).unwrap(), state);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
