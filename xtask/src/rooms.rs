@@ -7,8 +7,8 @@ use std::fmt::Write;
 use crate::finding::Finding;
 use crate::tree::Tree;
 
-/// Product lines of all crates: raised only with a page in docs/decisions, last by 72.
-const PRODUCT_LINES_MAX: usize = 162_200;
+/// Product lines of all crates: raised only with a page in docs/decisions, last by 73.
+const PRODUCT_LINES_MAX: usize = 162_550;
 
 /// What names of product files end in.
 const SUFFIXES: [&str; 3] = [".rs", ".cu", ".cuh"];

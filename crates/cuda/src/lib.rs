@@ -73,7 +73,7 @@ pub use driver::GpuInfo;
 pub use far::{FAR_BYTES, ShownArena};
 pub use hand_over::{Offer, take};
 pub(crate) use launch::{Arg, Launch};
-pub use link::CardLink;
 pub use layouts::LAYOUTS;
+pub use link::CardLink;
 pub use nccl::{NCCL_BYTES, nccl_id, nccl_version};
 pub use nvml::{card_name, free_memory};
