@@ -131,7 +131,7 @@ fn a_reward_model_s_adapter_goes_on_and_is_dealt_to_ranks_bit_for_bit() {
     assert!(result(&folder, "less") == result(&folder, "bf16-long"));
     // Not over other weights.
     let state = folder.read_json(&format!("coded-short/{LATEST}/state/state.json"));
-    assert!(state["base"].is_string() && state["reward"].is_null(), "{state}");
+    assert!(state["roles"]["reward"]["frozen"].is_string(), "{state}");
 }
 
 #[test]
