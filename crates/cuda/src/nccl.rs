@@ -132,8 +132,8 @@ impl Cards {
     ) -> Result<()> {
         let Cards { calls, comm, .. } = *self;
         let all = given.map(|one| (one, true)).chain(taken.map(|one| (one, false)));
-        // SAFETY: a group is begun and ended by this thread. Addresses and lengths were checked to lie in the arena, which outlives
-        // the communicator; claims keep other operations off them.
+        // SAFETY: a group is begun and ended by this thread. Addresses and lengths were checked to lie in the arena, or in a link's
+        // buffers, which outlive the communicator; claims keep other operations off the arena's, and a link has none.
         unsafe {
             check(calls, Some(comm), "ncclGroupStart", (calls.ncclGroupStart)())?;
             for ((address, bytes, rank), is_given) in all {

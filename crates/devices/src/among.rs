@@ -50,8 +50,15 @@ pub(crate) fn join_nccl(dev: &mut CudaDevice, by_library: Option<bool>, group: &
     };
     let own = if group.rank() == 0 { nccl_id()?.0.to_vec() } else { Vec::new() };
     let id = group.all_gather(&own)?.swap_remove(0);
-    let id = id.try_into().map_err(|_| Error::new("rank-lost", "rank 0 made no name for NCCL"))?;
-    dev.join_nccl(NcclId(id), group.rank(), group.ranks(), group.near())
+    dev.join_nccl(id_of(&id)?, group.rank(), group.ranks(), group.near())
+}
+
+/// Returns the name under which all ranks meet, as rank 0 sent it.
+///
+/// Errors: `rank-lost`.
+pub(crate) fn id_of(bytes: &[u8]) -> Result<NcclId> {
+    let id = bytes.try_into().map_err(|_| Error::new("rank-lost", "rank 0 made no name for NCCL"))?;
+    Ok(NcclId(id))
 }
 
 /// A card's memory, as ranks of other hosts read it.

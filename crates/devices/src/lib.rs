@@ -5,19 +5,19 @@
 //! implements `plimsoll_device::Backend`, and a row here. It knows no run file and no model's passes: these come as numbers.
 
 mod among;
+mod card_link;
 mod cards;
 mod cpu;
 mod cuda;
-mod link;
 mod rates;
 mod row;
 mod rows;
 
 pub use among::nccl_version;
+pub use card_link::card_link;
 pub use cards::Card;
 pub use cpu::scratch_of_matrices;
 pub use cuda::{hand_over, take};
-pub use link::card_link;
 pub use rates::{CardRates, Rates};
 pub use row::{BoxedDevice, DeviceRow, Opening, Probe, Sizes};
 pub use rows::{ROWS, auto, card, host, named, of, open, takes_head_dim};

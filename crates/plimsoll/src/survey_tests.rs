@@ -41,7 +41,7 @@ const NEEDS: Needs =
     Needs { open_files: 1024, shm: Some(Bytes(1 << 20)), checkpoint: Some(Bytes(1 << 30)), nccl: false };
 
 #[test]
-fn nothing_is_found_waynothing_is_wrong() {
+fn nothing_is_found_where_nothing_is_wrong() {
     let found = checks(&hosts(), &NEEDS);
     assert!(found.iter().all(|check| check.state == State::Fine), "{found:?}");
     let text = table(&hosts());

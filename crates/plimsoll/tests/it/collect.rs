@@ -38,13 +38,17 @@ fn ten_thousand_environments_run_in_the_planned_bytes() {
         ["--set", "num_envs=10000", "--set", "frames_per_batch=160000", "--set", "total_frames=640000"];
     let planned = json(&[&["plan", RUN, "--json"], &sets[..]].concat());
     assert_eq!(planned["fits"], true);
-    let found = json(&[&["collect", RUN, "--json"], &sets[..]].concat());
-    let (peak, plan) =
-        (found["rss_peak_bytes"].as_u64().unwrap(), found["rss_planned_bytes"].as_u64().unwrap());
-    assert!(peak <= plan, "{peak} bytes of {plan} planned");
+    // The system maps less of the binary when it is short of memory for files: the largest of three runs counts.
+    let peaks = (0..3).map(|_| {
+        let found = json(&[&["collect", RUN, "--json"], &sets[..]].concat());
+        let [peak, plan] = ["rss_peak_bytes", "rss_planned_bytes"].map(|name| found[name].as_u64().unwrap());
+        assert!(peak <= plan, "{peak} bytes of {plan} planned");
+        (peak, plan)
+    });
+    let (peak, plan) = peaks.max().unwrap();
     // The bound on a host's plan. The binary's row is 19.3 MiB as it is shipped, of which a collector touches half, and
-    // 23.0 MiB as tests build it, of which the system maps less when it is short of memory for files.
-    let larger_image = if cfg!(debug_assertions) { 6 << 20 } else { 0 };
+    // 23.0 MiB as tests build it.
+    let larger_image = if cfg!(debug_assertions) { 4 << 20 } else { 0 };
     assert!(plan - peak <= (plan / 20).max(16 << 20) + larger_image, "{peak} bytes of {plan} planned");
     let batches =
         planned["regions"].as_array().unwrap().iter().find(|r| r["name"] == "collect.batches").unwrap();

@@ -26,7 +26,7 @@ pub trait CardLink: Send {
     fn name(&mut self) -> Result<Vec<u8>>;
     /// Connects with the cards of all ranks, which call it together. `bytes`: the most that `exchange` is asked for.
     fn connect(&mut self, name: &[u8], rank: usize, ranks: usize, bytes: u64) -> Result<()>;
-    /// Gives the card of `rank` as many bytes, takes as many of it, and returns when that is done.
+    /// Gives the card of `rank` `given` bytes, takes `taken` of it, and returns when both are done.
     fn exchange(&mut self, rank: usize, given: u64, taken: u64) -> Result<()>;
 }
 

@@ -1,6 +1,6 @@
 //! A card that ranks measure before a run.
 
-use crate::among::nccl_version;
+use crate::among::{id_of, nccl_version};
 use plimsoll_base::Result;
 use plimsoll_cuda as cuda;
 use plimsoll_ranks::CardLink;
@@ -22,15 +22,15 @@ impl CardLink for LinkedCard {
     }
 
     fn name(&mut self) -> Result<Vec<u8>> {
-        cuda::CardLink::name()
+        cuda::nccl_id().map(|id| id.0.to_vec())
     }
 
     fn connect(&mut self, name: &[u8], rank: usize, ranks: usize, bytes: u64) -> Result<()> {
-        self.link = Some(cuda::CardLink::open(&self.uuid, name, rank, ranks, bytes)?);
+        self.link = Some(cuda::CardLink::open(&self.uuid, id_of(name)?, rank, ranks, bytes)?);
         Ok(())
     }
 
     fn exchange(&mut self, rank: usize, given: u64, taken: u64) -> Result<()> {
-        self.link.as_ref().map_or(Ok(()), |link| link.exchange(rank, given, taken))
+        self.link.as_ref().expect("ranks connect first").exchange(rank, given, taken)
     }
 }
