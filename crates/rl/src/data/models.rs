@@ -261,7 +261,7 @@ fn check_codes(slug: &'static str, key: &str, how: Option<Quantization>, model: 
 
 /// Returns how those of a run's models are stored that are GGUF files.
 pub(crate) fn encodings_of(model: &OpenModel, others: &PerRole<OpenModel>) -> PerRole<LayerEncodings> {
-    let all = RoleName::ALL.into_iter().filter_map(|role| Some((role, others.get(role)?.encodings)));
+    let all = RoleName::all().filter_map(|role| Some((role, others.get(role)?.encodings)));
     all.fold(PerRole::none().with(RoleName::Actor, model.encodings), |all, (role, encodings)| {
         all.with(role, encodings)
     })
