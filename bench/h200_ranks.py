@@ -33,15 +33,18 @@ MODELS = {
 }
 # Other shapes: states in f32 or bf16, adapters, many experts, linear attention, and a model that only several cards hold.
 SMALL = ["train.optimizer_dtype=bf16", "train.recompute=layer"]
+# Of these a checkpoint has tens of gigabytes: samples and metrics of steps under way are compared, which follow from every weight.
+UNDER_WAY = {"is_under_way": True, "bits_steps": 3}
 MODELS.update({
-    "1.5b f32": {**MODELS["1.5b"], "bits": ["train.optimizer_dtype=f32"]},
-    "7b bf16": {**MODELS["7b"], "bits": SMALL},
+    "1.5b f32": {**MODELS["1.5b"], "bits": ["train.optimizer_dtype=f32"], **UNDER_WAY},
+    "7b bf16": {**MODELS["7b"], "bits": SMALL, **UNDER_WAY},
     "0.5b lora": {**MODELS["0.5b"], "sets": ["lora.rank=32"], "bits": ["lora.rank=32"]},
     "7b lora": {**MODELS["7b"], "sets": ["lora.rank=32"], "bits": ["lora.rank=32"]},
-    "qwen3-30b-a3b lora": {"model": "random:qwen3-30b-a3b", "prompts": 16, "sets": ["lora.rank=16"], "bits": ["lora.rank=16"], "bits_steps": 2},
-    "qwen3.5-4b": {"model": "random:qwen3.5-4b", "prompts": 16, "sets": SMALL, "bits": SMALL, "bits_steps": 2},
-    "qwen3-30b-a3b": {"model": "random:qwen3-30b-a3b", "prompts": 16, "sets": SMALL, "bits": SMALL, "bits_steps": 2},
-    "32b": {"model": "random:qwen2.5-32b", "prompts": 16, "sets": SMALL, "bits": SMALL, "bits_steps": 2},
+    "qwen3-30b-a3b lora": {"model": "random:qwen3-30b-a3b", "prompts": 16, "sets": ["lora.rank=16"], "bits": ["lora.rank=16"], **UNDER_WAY},
+    "qwen3.5-4b": {"model": "random:qwen3.5-4b", "prompts": 16, "sets": SMALL, "bits": SMALL, **UNDER_WAY},
+    "qwen3-30b-a3b": {"model": "random:qwen3-30b-a3b", "prompts": 16, "sets": SMALL, "bits": SMALL, **UNDER_WAY},
+    # 70 seconds until its first step, 20 a step.
+    "32b": {"model": "random:qwen2.5-32b", "prompts": 16, "sets": SMALL, "bits": SMALL, **UNDER_WAY},
 })
 # The same at stage 3, where ranks share out the weights too; one rank has them whole.
 MODELS.update({f"{name} stage 3": {**of, **{key: [*of[key], "run.zero_stage=3"] for key in ("sets", "bits")}} for name, of in MODELS.items()})
@@ -96,7 +99,9 @@ class Bench:
 def settings(model, prompts):
     return [
         f"model={model['model']}", f"rollout.prompts_per_step={prompts}", f"rollout.max_new_tokens={model.get('tokens', NEW_TOKENS)}",
-        "train.micro_batch_tokens=16384", "eval.every=100000", "checkpoint.every=100000",
+        "train.micro_batch_tokens=16384", "eval.every=100000", "checkpoint.every=100000", "eval.prompts_max=64",
+        # Random weights earn no reward: their gradient is that of the entropy.
+        "loss.entropy_coef=0.01",
     ]
 
 
@@ -111,15 +116,37 @@ def bits(bench, name, all_ranks):
         if bench.is_over(f"bits of {name} on {ranks}"):
             return
         sets = [*settings(model, model["prompts"]), *model["bits"]]
-        words = ["bench", "ranks", RUN, "--ranks", ranks, "--steps", model["bits_steps"], "--json"]
-        out, error = limited(bench.command(words, sets), bench.limit())
+        if model.get("is_under_way"):
+            found, error = under_way(bench, ranks, sets, model["bits_steps"])
+        else:
+            words = ["bench", "ranks", RUN, "--ranks", ranks, "--steps", model["bits_steps"], "--json"]
+            out, error = limited(bench.command(words, sets), bench.limit())
+            found = {} if error else json.loads(out)["rows"][0]
         if error:
             bench.add({**row, "error": error})
             continue
-        row.update(json.loads(out)["rows"][0], run=str(RUN.relative_to(REPOSITORY)))
+        row.update(found, run=str(RUN.relative_to(REPOSITORY)))
         first = first or row
         row.update(compared_with=first["ranks"], differ=differ(first["sha256"], row["sha256"]), settings=model["bits"])
         bench.add(row)
+
+
+def under_way(bench, ranks, sets, count):
+    """Trains for `count` steps and ends the run in the next. Returns the SHA-256 of the samples and metrics of these steps, and an error."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder) / "run"
+        sets = [*sets, f"run.dir={out}", "train.steps=100", "checkpoint.keep=1"]
+        life = Life(bench.command(["train", RUN, "-q", "--ranks", ranks], sets), out)
+        steps = life.steps(count + 1, bench.limit())[:count]
+        if len(steps) < count or life.run.poll() is not None:
+            life.end()
+            return {}, life.error() or f"{len(steps)} steps within {bench.limit():.0f} s"
+        life.end()
+        bench.cards.wait_idle()
+        norms = [step["metrics"]["grad_norm"] for step in steps]
+        if min(norms) <= 0:
+            return {}, f"nothing was learned: {norms}"
+        return {"sha256": left(out, count), "step_seconds": min(step["metrics"]["step_time"] for step in steps), "grad_norms": norms}, ""
 
 
 def limited(command, limit_s):
@@ -141,8 +168,7 @@ def scale(bench, name, all_ranks):
         row = {"part": "scale", "model": name, "ranks": ranks}
         if bench.is_over(f"scale of {name} on {ranks}"):
             return
-        sets = [*settings(model, model["prompts"] * ranks), *model["sets"], "train.steps=100", "eval.prompts_max=64",
-                "checkpoint.keep=1"]
+        sets = [*settings(model, model["prompts"] * ranks), *model["sets"], "train.steps=100", "checkpoint.keep=1"]
         planned = plan(bench, ranks, sets)
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder) / "run"
@@ -150,6 +176,7 @@ def scale(bench, name, all_ranks):
             steps = life.steps(STEPS, bench.limit())
             if len(steps) < STEPS:
                 life.end()
+                bench.cards.wait_idle()
                 bench.add({**row, "error": life.error() or f"{len(steps)} steps within {bench.limit():.0f} s"})
                 continue
             held = memory(bench, out)
@@ -263,7 +290,8 @@ def nccl(bench, name, all_ranks):
 
 
 def model_of(bench, name):
-    return REHEARSAL if bench.rehearse else MODELS[name]
+    under_way = {key: MODELS[name][key] for key in ("is_under_way",) if key in MODELS.get(name, {})}
+    return {**REHEARSAL, **under_way} if bench.rehearse else MODELS[name]
 
 
 PARTS = {"bits": bits, "scale": scale, "faults": faults, "nccl": nccl}

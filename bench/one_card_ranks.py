@@ -78,7 +78,10 @@ def run(binary, ranks, hosts, exchange, folder, sets, is_apart=False, limit_s=LI
             if is_apart:
                 env["CUDA_VISIBLE_DEVICES"] = str(host)
             started.append(subprocess.Popen([*APART, *words, *flags], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-        outputs = [one.communicate(timeout=limit_s)[0] for one in started]
+        try:
+            outputs = [one.communicate(timeout=limit_s)[0] for one in started]
+        finally:
+            [one.kill() for one in started]
     for one, output in zip(started, outputs):
         assert one.returncode == 0, output
         assert "over-the-line" not in output, output

@@ -139,16 +139,19 @@ def events(out, kind):
     return [event for event in found if event["event"] == kind]
 
 
-def left(out):
-    """Returns the SHA-256 of what a run left and the clock does not change: tensors, samples, and metrics step by step."""
+def left(out, count=None):
+    """Returns the SHA-256 of what a run left and the clock does not change: tensors, samples, and metrics step by step. With `count` only
+    samples and metrics of its first steps."""
     out, found = pathlib.Path(out), {}
     newest = out / "checkpoints" / "latest"
     for folder in [newest, newest / "state", out / "samples"]:
         for path in sorted(folder.iterdir()) if folder.exists() else []:
+            if count is not None and path.stem > f"step-{count:06}":
+                continue
             if path.suffix in (".safetensors", ".jsonl"):
                 found[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
     # A resumed run makes the steps after its checkpoint again: the last one of a number counts.
-    steps = {event["step"]: event["metrics"] for event in events(out, "step")}
+    steps = {event["step"]: event["metrics"] for event in events(out, "step") if count is None or event["step"] <= count}
     is_kept = lambda name: not any(part in name for part in OF_THE_CLOCK)
     metrics = [[step, {name: value for name, value in steps[step].items() if is_kept(name)}] for step in sorted(steps)]
     found["metrics"] = hashlib.sha256(json.dumps(metrics, sort_keys=True).encode()).hexdigest()
