@@ -199,3 +199,7 @@ impl Form for ChatForm {
         self.usage.event(self.delivery, self.chunk(json!([])))
     }
 }
+
+#[cfg(test)]
+#[path = "chat_tests.rs"]
+mod tests;

@@ -24,6 +24,9 @@ mod outbox;
 mod parsed;
 mod refusal;
 mod reply;
+#[cfg(test)]
+#[path = "rig_tests.rs"]
+mod rig;
 mod routes;
 mod server;
 mod state;

@@ -137,3 +137,7 @@ pub fn host_bytes(
     };
     Bytes(Limits::of(&engine, queue).host_bytes().0 + Live::host_bytes(&engine))
 }
+
+#[cfg(test)]
+#[path = "limits_tests.rs"]
+mod tests;

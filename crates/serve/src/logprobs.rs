@@ -91,3 +91,7 @@ impl Logprobs {
         json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": top, "text_offset": offsets })
     }
 }
+
+#[cfg(test)]
+#[path = "logprobs_tests.rs"]
+mod tests;

@@ -108,3 +108,7 @@ fn times(text: &mut String, name: &str, help: &str, times: &Times) {
     let _ = writeln!(text, "{name}_bucket{{le=\"+Inf\"}} {count}");
     let _ = writeln!(text, "{name}_sum {}\n{name}_count {count}", times.micros.get() as f64 / 1e6);
 }
+
+#[cfg(test)]
+#[path = "metrics_tests.rs"]
+mod tests;

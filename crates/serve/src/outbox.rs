@@ -120,3 +120,7 @@ impl Outbox {
         self.state.lock().expect("no holder panics")
     }
 }
+
+#[cfg(test)]
+#[path = "outbox_tests.rs"]
+mod tests;

@@ -84,3 +84,7 @@ impl IntoResponse for Box<Refusal> {
         response
     }
 }
+
+#[cfg(test)]
+#[path = "refusal_tests.rs"]
+mod tests;

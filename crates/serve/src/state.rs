@@ -307,3 +307,7 @@ pub fn seconds_now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;
