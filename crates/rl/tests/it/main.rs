@@ -4,4 +4,5 @@ mod founding_failure_5;
 mod keeping;
 mod pairs;
 mod rig;
+mod roles;
 mod steps;
