@@ -4,11 +4,12 @@
 //! `cargo xtask same-bits`; of every key of the run file for an effect: `cargo xtask keys`. `cargo xtask index` writes the list of error pages and of what imports leave out, `cargo xtask pages` the numbers and
 //! pictures of the docs, `cargo xtask book` builds them.
 //! `cargo xtask dist` packs a release. `cargo xtask cycles` and `rooms` print what two of tidy's checks measure, `touched` how many product files
-//! commits touched.
+//! commits touched. `cargo xtask dependencies` checks licences and sources of all that is locked.
 
 mod book;
 mod cards;
 mod cycles;
+mod dependencies;
 mod devices;
 mod dist;
 mod edges;
@@ -43,6 +44,10 @@ fn main() -> ExitCode {
         ["cycles"] => print(|tree| cycles::report(tree, None)),
         ["cycles", name] => print(|tree| cycles::report(tree, Some(name))),
         ["rooms"] => print(rooms::report),
+        ["dependencies"] => dependencies::run(repository_root()).unwrap_or_else(|err| {
+            eprintln!("dependencies: {err}");
+            ExitCode::from(2)
+        }),
         ["touched", ..] => match touched::report(&arguments[1..], repository_root()) {
             Ok(text) => {
                 print!("{text}");
@@ -128,7 +133,7 @@ const PAGES_RELEASE: [&str; 10] = [
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: cargo xtask tidy | cycles [CRATE] | rooms | touched [COMMITS] | index | pages [--release] | book | kernels --check | truth [--runs N] [--seed S] | truth --device cuda [--binary PATH] [--only WORDS] [--out DIR]"
+        "usage: cargo xtask tidy | cycles [CRATE] | rooms | dependencies | touched [COMMITS] | index | pages [--release] | book | kernels --check | truth [--runs N] [--seed S] | truth --device cuda [--binary PATH] [--only WORDS] [--out DIR]"
     );
     eprintln!(
         "       cargo xtask fuzz [--seconds N] [--seed S] [--seeds COUNT] [--jobs N] [--from N] [--target NAME] [--show] [--out FILE]"

@@ -75,7 +75,6 @@ impl Experience {
         self.rewards.len()
     }
 
-    /// Removes the last rollout.
     pub fn clear(&mut self) {
         let floats = [
             &mut self.inputs,

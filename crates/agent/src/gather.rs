@@ -6,7 +6,6 @@ use super::state::AgentState;
 use plimsoll_collect::{Batch, Row};
 use plimsoll_env::flags;
 
-/// Episodes that ended within a batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ended {
     pub count: usize,

@@ -31,10 +31,8 @@ pub struct LearnerOptions {
     pub value_clip: Option<f64>,
     pub value_coef: f64,
     pub entropy_coef: f64,
-    /// Whitening of advantages over a mini-batch.
     pub whiten: Whiten,
     pub epochs: u32,
-    /// M.
     pub mini_batch: usize,
     /// Key of the order of frames.
     pub seed: u64,

@@ -23,9 +23,7 @@ const POLICY_JSON_BYTES_MAX: u64 = 16 << 20;
 #[derive(Clone, Debug)]
 pub struct Network {
     pub spec: MlpSpec,
-    /// Reads observation slots into rows.
     pub reader: ObservationReader,
-    /// Writes action rows into slots.
     pub writer: ActionWriter,
 }
 

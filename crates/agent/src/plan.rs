@@ -56,16 +56,15 @@ impl AgentPlan {
 
     /// Returns the object that `plan --json` prints, with the members that every plan has.
     pub fn to_json(&self) -> Value {
-        let mut object = json!({
+        json!({
             "fits": self.plan.fits(),
             "pools": pools_json(&self.plan),
             "arena_bytes": self.plan.arena_bytes(),
             "regions": self.plan.layout.regions,
-        });
-        object["resolved"] = json!({ "threads": self.threads[0], "lanes": self.threads[1] });
-        object["hints"] = json!([]);
-        object["warnings"] = json!(self.warnings);
-        object
+            "resolved": { "threads": self.threads[0], "lanes": self.threads[1] },
+            "hints": [],
+            "warnings": self.warnings,
+        })
     }
 
     /// Returns the table that `plan` prints.

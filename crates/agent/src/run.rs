@@ -88,7 +88,6 @@ fn train_until_signal(
     std::thread::scope(|scope| lead(opened, begun, &mut job, observer, signal, scope))
 }
 
-/// Returns the run in one line.
 fn title(run: &RunSpec, settings: &AgentSettings, dev: &dyn Device) -> String {
     let (method, model, env) = (run.method.name(), &run.model, &settings.env.id);
     let parameters = settings.network.spec.parameters();

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// How soon a thread that waits for rows notices a stop.
+/// Longest time until a thread that waits for rows notices a stop.
 pub(crate) const STOP_POLL: Duration = Duration::from_millis(50);
 
 /// Rows of T frames, one per environment in the synchronous modes. Its memory returns to the collector when it is
@@ -15,7 +15,7 @@ pub(crate) const STOP_POLL: Duration = Duration::from_millis(50);
 pub struct Batch {
     /// Counted from 0.
     pub index: u64,
-    /// Where the columns of each row are.
+    /// Byte ranges of the columns of each row.
     pub layout: Arc<RowLayout>,
     /// The oldest and the newest policy version of a delivered frame; `None` without frames.
     pub versions: Option<(u64, u64)>,

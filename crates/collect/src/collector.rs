@@ -45,8 +45,8 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Allocates the batches and starts one thread for each of `steppers`, whose environments are consecutive. Each thread
-    /// has its own policy from `make_policy`.
+    /// Allocates the batches and starts one thread for each of `steppers`, whose environments are consecutive. Each
+    /// thread has its own policy from `make_policy`.
     ///
     /// Errors: `policy-space-mismatch`, `host-allocation-failed`, `thread-not-started`.
     pub fn start(
@@ -58,7 +58,7 @@ impl Collector {
         Collector::start_from(settings, layout, steppers, make_policy, Vec::new())
     }
 
-    /// As `start`, but continues the episodes that an earlier collector was in, one for each environment.
+    /// Starts a collector that continues the episodes of an earlier one, one for each environment.
     ///
     /// Errors: as `start`; `resume-differs`, with the first batch.
     pub fn start_from(
@@ -177,8 +177,8 @@ impl Collector {
         self.newest = self.newest.max(version.0);
     }
 
-    /// In the synchronous modes, begins the next batch with the policy as it is now, unless it has begun; `next` calls it.
-    /// A learner that calls it earlier computes while environments step, with weights that are older by one update.
+    /// In the synchronous modes, begins the next batch with the policy as it is now, unless it has begun; `next` calls
+    /// it. A learner that calls it earlier computes while environments step, with weights that are older by one update.
     ///
     /// Errors: `batches-held` if the learner holds all of them.
     pub fn request(&mut self) -> Result<()> {
@@ -249,7 +249,8 @@ impl Collector {
         Ok(Some(by_lane.into_iter().flatten().collect()))
     }
 
-    /// Returns the error of a thread that ended while no batch was requested. It sends the error before it stops the others.
+    /// Returns the error of a thread that ended while no batch was requested. It sends the error before it stops the
+    /// others.
     fn last_words(&mut self) -> Result<()> {
         while let Ok(Message { rows, report, ended }) = self.messages.try_recv() {
             self.reports[report.lane] = report;

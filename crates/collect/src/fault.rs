@@ -4,7 +4,7 @@ use plimsoll_base::{Error, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How an environment failed.
+/// Names the way in which an environment failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// Its process ended.
@@ -24,9 +24,9 @@ pub enum FaultKind {
 pub struct Fault {
     /// The environment; for a worker, its first one.
     pub env_index: u32,
-    /// How it failed.
+    /// Way in which it failed.
     pub kind: FaultKind,
-    /// What happened, in words.
+    /// Error in words.
     pub error: Error,
 }
 

@@ -9,10 +9,10 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-/// What happens after the last step of an episode.
+/// Says when an environment is reset after the last step of an episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Autoreset {
-    /// The same step resets: its observation is of the new episode, and the last one becomes the final observation.
+    /// The last step resets: its observation is the new episode's, and the old episode's is its final observation.
     #[default]
     SameStep,
     /// The next step resets, ignores its action and is not a frame (`flags::RESET_ROW`).
@@ -21,12 +21,12 @@ pub enum Autoreset {
     Disabled,
 }
 
-/// How a group is stepped.
+/// Holds the limits of a group and the way it is reset.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GroupOptions {
-    /// What happens after the last step of an episode.
+    /// Time of the reset after the last step of an episode.
     pub autoreset: Autoreset,
-    /// Steps after which an episode is truncated, if the environment's own limit is not less; `None` leaves it to its own.
+    /// Steps after which an episode is truncated, if the environment's own limit is not less; none for its own alone.
     pub episode_steps_max: Option<u32>,
     /// Failures of an environment within `RestartLimit::WINDOW` before the run stops.
     pub restarts_max: u32,

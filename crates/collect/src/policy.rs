@@ -40,7 +40,7 @@ pub struct Extras {
     pub values: bool,
 }
 
-/// What to do with a number outside the bounds of its action space.
+/// Says what to do with a number outside the bounds of its action space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Beyond {
     /// The run ends with `action-out-of-range`.

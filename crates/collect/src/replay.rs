@@ -1,8 +1,8 @@
 //! A ring of the last frames of each environment, for off-policy learners: sampled by key, with n-step returns.
 //!
-//! E environments, C frames each. The ring is allocated at start and has one writer, which copies batches into it. Frames
-//! of an environment are in order, so the next entry is the next frame; the observation after an
-//! episode's last frame is stored separately.
+//! E environments, C frames each. The ring is allocated at start and has one writer, which copies batches into it.
+//! Frames of an environment are in order, so the next entry is the next frame; the observation after an episode's last
+//! frame is stored separately.
 
 use crate::{Batch, RowLayout};
 use plimsoll_base::rng::{Stream, below, philox};
@@ -107,7 +107,7 @@ impl Replay {
         self.held
     }
 
-    /// Whether the ring has no frame yet.
+    /// Returns true if the ring has no frame yet.
     pub fn is_empty(&self) -> bool {
         self.held == 0
     }
@@ -157,8 +157,8 @@ impl Replay {
         }
     }
 
-    /// Samples frame number `index` of draw `draw`: uniform over the ring, with the sum of up to `n` rewards from there.
-    /// `None` if the ring is empty.
+    /// Samples frame number `index` of draw `draw`: uniform over the ring, with the sum of up to `n` rewards from
+    /// there. `None` if the ring is empty.
     pub fn sample(
         &self,
         run_seed: u64,

@@ -20,7 +20,7 @@ pub struct RowLayout {
     pub observation: Slot,
     /// Leaves of an action.
     pub action: Slot,
-    /// What the policy gives in addition to actions.
+    /// Numbers that the policy gives in addition to actions.
     pub extras: Extras,
     /// Observation slots, [T + 1]: before each frame, and after the last.
     pub observations: Range<usize>,
@@ -200,7 +200,7 @@ impl Row {
         self.write_observation(layout, 0, observation);
     }
 
-    /// Whether no further frame fits: all are written, or there is no room for another end of an episode.
+    /// Returns true if no further frame fits: all are written, or there is no room for another end of an episode.
     pub(crate) fn is_full(&self, layout: &RowLayout) -> bool {
         self.num_frames == layout.frames || self.num_finals == layout.finals
     }

@@ -1,8 +1,8 @@
-//! What a collector is started with, and the account that it keeps.
+//! Holds the settings of a collector, and the account that it keeps.
 
 use crate::Counters;
 
-/// When a batch ends, and how old its actions may be.
+/// Says when a batch ends, and how old its actions may be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mode {
     /// A batch ends when every environment gave T frames. One version per batch.
@@ -24,11 +24,11 @@ pub enum Mode {
 pub struct Settings {
     /// Every seed follows from it.
     pub run_seed: u64,
-    /// When a batch ends.
+    /// Condition under which a batch ends.
     pub mode: Mode,
     /// Batches in memory: those being filled, and those that a learner holds.
     pub batches_in_flight: usize,
-    /// What to do with an episode whose environment failed.
+    /// Treatment of an episode whose environment failed.
     pub on_abort: OnAbort,
     /// Steps of each environment whose actions are random, at the beginning.
     pub random_steps: u64,
@@ -59,7 +59,7 @@ pub struct Stats {
     pub stalled_seconds: f64,
 }
 
-/// What to do with an episode whose environment failed.
+/// Says what to do with an episode whose environment failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnAbort {
     /// Keeps its frames, the last one cut.

@@ -1,4 +1,4 @@
-//! What the threads of a collector share, and the messages between them.
+//! Holds the state that the threads of a collector share, and the messages between them.
 
 use crate::{Fault, Mode, Row, batch::RowPool, group::Tally};
 use plimsoll_base::Error;

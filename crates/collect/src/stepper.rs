@@ -10,7 +10,7 @@ use plimsoll_env::Spec;
 use plimsoll_worker::Stop;
 use std::ops::Range;
 
-/// What an environment of a group should do.
+/// Tells an environment of a group what to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Ask {
@@ -26,7 +26,7 @@ pub enum Ask {
 /// A request to a group of k environments; every list has one entry per environment.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// What each is to do.
+    /// Order for each environment.
     pub asks: &'a [Ask],
     /// Action slots, [k, action bytes]; within their space. Read where the ask is `Step`.
     pub actions: &'a [u8],

@@ -1,4 +1,4 @@
-//! Whole episodes, collected from the frames of batches.
+//! Collects whole episodes from the frames of batches.
 //!
 //! Partial episodes wait in memory allocated at start, F frames per environment; whole ones are handed out
 //! several at a time. An episode with missing frames, because its beginning or middle was not delivered, is counted
@@ -74,8 +74,8 @@ impl Trajectories {
         })
     }
 
-    /// Returns the bytes of partial episodes and of waiting whole ones: fewer than are handed out at a time, and those that end
-    /// within one batch.
+    /// Returns the bytes of partial episodes and of waiting whole ones: fewer than are handed out at a time, and those
+    /// that end within one batch.
     pub fn bytes(num_envs: u64, episodes_per_batch: u64, frames_max: u64, layout: &RowLayout) -> Bytes {
         let waiting = episodes_per_batch.saturating_mul(frames_max);
         let of_batch = num_envs.saturating_mul(frames_max.saturating_add(layout.frames as u64));

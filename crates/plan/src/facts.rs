@@ -6,7 +6,8 @@ use crate::role_name::PerRole;
 use plimsoll_arch::{LayerEncodings, LoraTargets, ModelSpec};
 use plimsoll_base::{Bytes, DType};
 use plimsoll_config::{Auto, ByteSize, LoraSpec, RunSpec};
-use plimsoll_devices::Card;
+use plimsoll_device::Held;
+use plimsoll_devices::{Card, DeviceRow};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::host::Host;
 use plimsoll_model::STAGING_BYTES_MIN;
@@ -89,6 +90,13 @@ impl Facts {
         // Each of them computes with weights that have no adapters.
         let others = run.reference || run.critic.is_some() || self.models.values().next().is_some();
         run.model_options.dtype.dtype() == DType::F32 || (adapts && !others)
+    }
+
+    /// Returns what a card's driver and libraries hold, with adapters apart and merged, and the origin of the numbers.
+    pub(crate) fn held(&self, row: &DeviceRow, run: &RunSpec) -> ([Held; 2], String) {
+        let held = |merge| (row.held)(self.are_own(run, merge), self.spec.hidden);
+        let [(apart, source), (merged, _)] = [false, true].map(held);
+        ([apart, merged], source)
     }
 }
 

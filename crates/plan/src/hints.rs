@@ -89,7 +89,9 @@ fn verified(planner: &Planner, run: &RunSpec, base_s: f64, changes: &[&Change]) 
         lora.targets = LoraTargets::built_for(&planner.facts.spec);
     }
     let facts = facts_after(planner.facts, &changed);
-    let solution = Planner { facts: &facts, ..*planner }.solve(&changed)?;
+    // A change of dtypes or adapters decides which products are a library's.
+    let held = (facts.held(planner.row, &changed).0, planner.held.1);
+    let solution = Planner { facts: &facts, held, ..*planner }.solve(&changed)?;
     if !solution.fits {
         return Ok(None);
     }

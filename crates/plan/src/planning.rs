@@ -137,9 +137,8 @@ pub(crate) fn with_planner<T>(
     let own_threads = run.choices.threads.is_auto() && !row.has_own_memory() && facts.hosts.near > 1;
     let of_rank = own_threads.then(|| (row.rates)((at_work / facts.hosts.near).max(1)));
     let of_rank = of_rank.as_ref().unwrap_or(&rates);
-    let held = |merge| (row.held)(facts.are_own(run, merge), facts.spec.hidden);
-    let [(apart, source), (merged, _)] = [false, true].map(held);
-    let (rewards, held) = (reward_memory(run), ([apart, merged], source.as_str()));
+    let (held, source) = facts.held(row, run);
+    let (rewards, held) = (reward_memory(run), (held, source.as_str()));
     tables::keeping(|| {
         work(&Planner { facts, row, threads, limits, rates: &rates, of_rank, purpose, rewards, held })
     })

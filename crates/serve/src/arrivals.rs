@@ -1,7 +1,7 @@
-//! Bodies on their way: what has come of all of them is bounded, and each has a time. No permit of the readers is taken for one
-//! that is not there as a whole, so a client that sends slowly keeps no other waiting.
+//! Receives bodies of requests within a bound on the bytes of all of them and a time for each. A body takes a permit of
+//! the readers only once it is complete, so a client that sends slowly keeps no other waiting.
 //!
-//! Only bytes that came count. Where they would be too many, the body that comes at the lowest rate is refused.
+//! Only received bytes count. When they would exceed the bound, the body with the lowest rate is refused.
 
 use crate::connections;
 use crate::limits::BODY_WAIT;
@@ -15,15 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// By how much a buffer grows at least.
 const GROWTH_BYTES_MIN: usize = 4 << 10;
 
-/// The bodies that a server holds.
 pub struct Arrivals {
-    /// Bytes of all of them.
+    /// Most bytes of all bodies together.
     most: usize,
     state: Mutex<State>,
-    /// Wakes who waits for room.
+    /// Wakes readers that wait for room.
     freed: Notify,
 }
 
@@ -42,7 +40,7 @@ struct Body {
     cut: Arc<Notify>,
 }
 
-/// A body that has come. Its bytes count until it is dropped.
+/// Holds a complete body, whose bytes count until it is dropped.
 pub struct Arrived {
     pub bytes: Vec<u8>,
     _place: Place,

@@ -1,9 +1,9 @@
-//! What a server makes of a body, without an engine: for programs that try bodies of all kinds.
+//! Reads bodies as a server does, without an engine: for programs that try bodies of all kinds.
 
 use crate::guard::Guard;
-use crate::house::{House, Settings, Texts, Ticket};
 use crate::limits::Limits;
 use crate::refusal::Reply;
+use crate::state::{QueuedRequest, ServerState, Settings, Texts};
 use crate::{chat, completions, tokens};
 use plimsoll_base::Result;
 use plimsoll_device::Sampling;
@@ -18,10 +18,9 @@ use std::time::Duration;
 const VOCAB: u32 = 260;
 const LIMITS: Limits = Limits { slots: 4, queue: 4, context: 4096, new_tokens: 1024 };
 
-/// A server's readers.
 pub struct Bodies {
-    house: Arc<House>,
-    _inbox: Receiver<Ticket>,
+    state: Arc<ServerState>,
+    _inbox: Receiver<QueuedRequest>,
 }
 
 impl Bodies {
@@ -44,28 +43,28 @@ impl Bodies {
             grace: Duration::ZERO,
             guard: Guard { token: None, hosts: Vec::new() },
         };
-        Bodies { house: Arc::new(House::new(texts, settings, LIMITS, send, None)), _inbox: inbox }
+        Bodies { state: Arc::new(ServerState::new(texts, settings, LIMITS, send, None)), _inbox: inbox }
     }
 
-    /// Reads a body as a request of each kind, and as a response in which calls may be. Returns the prompts' tokens of the
-    /// first kind that takes it.
+    /// Reads a body as a request of each kind, and as a response in which calls may be. Returns the tokens of the
+    /// prompts under the first kind that takes it.
     ///
-    /// Errors: why the last kind does not.
+    /// Errors: those of the last kind if none takes it.
     pub fn read(&self, body: &[u8]) -> Result<usize> {
         self.respond(&String::from_utf8_lossy(body));
         let count = |prompts: Vec<Vec<u32>>| prompts.iter().map(Vec::len).sum();
         let kinds: [Reply<usize>; 3] = [
-            chat::read(body, &self.house, None).map(|asked| count(asked.prompts)),
-            completions::read(body, &self.house, None).map(|asked| count(asked.prompts)),
-            tokens::read(body, &self.house, None).map(|asked| count(asked.prompts)),
+            chat::read(body, &self.state, None).map(|asked| count(asked.prompts)),
+            completions::read(body, &self.state, None).map(|asked| count(asked.prompts)),
+            tokens::read(body, &self.state, None).map(|asked| count(asked.prompts)),
         ];
         let last = kinds.into_iter().reduce(Reply::or).expect("there are kinds");
         last.map_err(|refusal| refusal.error)
     }
 
-    /// Looks for calls in both forms, at once and character by character: what is found is the same.
+    /// Asserts that calls of both forms are found alike at once and character by character.
     fn respond(&self, text: &str) {
-        for template in [self.house.texts.template.as_deref(), None] {
+        for template in [self.state.texts.template.as_deref(), None] {
             let calls =
                 || Calls::new(template, Tool::all(&[serde_json::json!({ "function": { "name": "f" } })]));
             let mut buffer = [0; 4];

@@ -1,46 +1,46 @@
-//! `POST /v1/chat/completions`.
+//! Answers `POST /v1/chat/completions`.
 
-use crate::asked::{Asked, Delivery, delivery, drawing};
-use crate::episodes::{Heard, Seat};
+use crate::episodes::{Heard, Session};
 use crate::fields::Fields;
-use crate::house::House;
 use crate::logprobs::{self, Logprobs};
 use crate::messages::Chat;
 use crate::outbox::{End, Part};
+use crate::parsed::{Delivery, Parsed, delivery, params};
 use crate::refusal::Reply;
 use crate::reply::{Form, Head, Usage, reasons};
+use crate::state::ServerState;
 use plimsoll_text::calls::{Calls, Said};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Reads a body. `seat`: the episode that it is of.
-pub fn read(body: &[u8], house: &Arc<House>, seat: Option<&Seat>) -> Reply<Asked<ChatForm>> {
+/// Reads a body. `session`: the episode that it belongs to, if any.
+pub fn read(body: &[u8], state: &Arc<ServerState>, session: Option<&Session>) -> Reply<Parsed<ChatForm>> {
     let mut fields = Fields::of_body(body)?;
-    house.check_model(fields.take::<String>("model")?.as_deref())?;
-    let drawing = drawing(&mut fields, house)?;
+    state.check_model(fields.take::<String>("model")?.as_deref())?;
+    let params = params(&mut fields, state)?;
     let delivery = delivery(&mut fields)?;
     let logprobs = logprobs::of_chat(&mut fields)?;
-    let chat = Chat::read(&mut fields, house)?;
+    let chat = Chat::read(&mut fields, state)?;
     fields.finish()?;
-    let (prompt, heard) = match seat {
-        None => (house.texts.tokenizer.encode(&chat.render(house)?)?, Heard::default()),
-        Some(seat) => seat.prompt(&chat, house)?,
+    let (prompt, heard) = match session {
+        None => (state.texts.tokenizer.encode(&chat.render(state)?)?, Heard::default()),
+        Some(session) => session.prompt(&chat, state)?,
     };
     let calls = (!chat.tools.is_empty()).then(|| {
-        let calls = Calls::new(house.texts.template.as_deref(), chat.functions());
-        vec![calls; drawing.choices]
+        let calls = Calls::new(state.texts.template.as_deref(), chat.functions());
+        vec![calls; params.choices]
     });
     let form = ChatForm {
-        head: Head::new(house, "chatcmpl-"),
+        head: Head::new(state, "chatcmpl-"),
         usage: Usage { prompt_tokens: prompt.len(), drawn_tokens: 0 },
         prompt_ids: delivery.return_ids.then(|| prompt.clone()),
         delivery,
         logprobs,
         calls,
-        num_calls: vec![0; drawing.choices],
+        num_calls: vec![0; params.choices],
     };
     // What has room: a chat goes on until the model ends it.
-    Ok(Asked { prompts: vec![prompt], drawing, delivery, usual_tokens: usize::MAX, heard, form })
+    Ok(Parsed { prompts: vec![prompt], params, delivery, usual_tokens: usize::MAX, heard, form })
 }
 
 pub struct ChatForm {
@@ -49,21 +49,21 @@ pub struct ChatForm {
     prompt_ids: Option<Vec<u32>>,
     delivery: Delivery,
     logprobs: Option<Logprobs>,
-    /// Of each choice, if functions may be called.
+    /// Parser of calls for each choice, if functions may be called.
     calls: Option<Vec<Calls>>,
     num_calls: Vec<usize>,
 }
 
-/// What is new in a choice.
+/// Holds the new text and the new calls of a choice.
 #[derive(Default)]
 struct New {
     content: String,
-    /// As `tool_calls` has them.
+    /// Calls in the form of `tool_calls`.
     calls: Vec<Value>,
 }
 
 impl ChatForm {
-    /// Takes text out of the calls in it.
+    /// Separates the text of a part from the calls in it.
     fn new_of(&mut self, index: usize, part: &Part) -> New {
         let Some(calls) = &mut self.calls else {
             return New { content: part.text.clone(), calls: Vec::new() };
@@ -99,7 +99,7 @@ impl ChatForm {
     }
 
     fn logprobs_of(&self, part: &Part) -> Value {
-        let tokenizer = &self.head.house.texts.tokenizer;
+        let tokenizer = &self.head.state.texts.tokenizer;
         self.logprobs.map_or(Value::Null, |wanted| wanted.chat(tokenizer, &part.ids, &part.logprobs))
     }
 
@@ -196,11 +196,10 @@ impl Form for ChatForm {
     }
 
     fn end(&mut self) -> Vec<Value> {
-        if !self.delivery.include_usage {
-            return Vec::new();
-        }
-        let mut chunk = self.chunk(json!([]));
-        chunk["usage"] = self.usage.json();
-        vec![chunk]
+        self.usage.event(self.delivery, self.chunk(json!([])))
     }
 }
+
+#[cfg(test)]
+#[path = "chat_tests.rs"]
+mod tests;

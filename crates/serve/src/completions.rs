@@ -1,42 +1,41 @@
-//! `POST /v1/completions`.
+//! Answers `POST /v1/completions`.
 
-use crate::asked::{Asked, Delivery, USUAL_TOKENS, check_ids, delivery, drawing};
-use crate::episodes::{Heard, Seat};
+use crate::episodes::{Heard, Session};
 use crate::fields::Fields;
-use crate::house::House;
 use crate::logprobs::{self, Logprobs};
 use crate::outbox::Part;
+use crate::parsed::{Delivery, Parsed, USUAL_TOKENS, check_ids, delivery, params};
 use crate::refusal::{Refusal, Reply};
 use crate::reply::{Form, Head, Usage, reasons};
+use crate::state::ServerState;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Reads a body.
-pub fn read(body: &[u8], house: &Arc<House>, _: Option<&Seat>) -> Reply<Asked<CompletionForm>> {
+pub fn read(body: &[u8], state: &Arc<ServerState>, _: Option<&Session>) -> Reply<Parsed<CompletionForm>> {
     let mut fields = Fields::of_body(body)?;
-    house.check_model(fields.take::<String>("model")?.as_deref())?;
-    let drawing = drawing(&mut fields, house)?;
+    state.check_model(fields.take::<String>("model")?.as_deref())?;
+    let params = params(&mut fields, state)?;
     let delivery = delivery(&mut fields)?;
     let logprobs = logprobs::of_number(&mut fields)?;
     let prompt = fields.raw("prompt").ok_or_else(|| Refusal::bad("prompt", "prompt is missing"))?;
     fields.finish()?;
-    let prompts = prompts(prompt, house)?;
+    let prompts = prompts(prompt, state)?;
     let form = CompletionForm {
-        head: Head::new(house, "cmpl-"),
+        head: Head::new(state, "cmpl-"),
         usage: Usage { prompt_tokens: prompts.iter().map(Vec::len).sum(), drawn_tokens: 0 },
         prompt_ids: if delivery.return_ids { prompts.clone() } else { Vec::new() },
         delivery,
         logprobs,
-        choices: drawing.choices,
-        offsets: vec![0; prompts.len() * drawing.choices],
-        begun: vec![false; prompts.len() * drawing.choices],
+        choices: params.choices,
+        offsets: vec![0; prompts.len() * params.choices],
+        begun: vec![false; prompts.len() * params.choices],
     };
-    Ok(Asked { prompts, drawing, delivery, usual_tokens: USUAL_TOKENS, heard: Heard::default(), form })
+    Ok(Parsed { prompts, params, delivery, usual_tokens: USUAL_TOKENS, heard: Heard::default(), form })
 }
 
-/// Reads a prompt in any of its forms: a text, several, token ids, or several lists of them. Its first characters tell.
-fn prompts(raw: &RawValue, house: &House) -> Reply<Vec<Vec<u32>>> {
+/// Reads a prompt in any of its forms, which its first characters tell: a text, several, token ids, or lists of them.
+fn prompts(raw: &RawValue, state: &ServerState) -> Reply<Vec<Vec<u32>>> {
     let wrong = |_| {
         Refusal::bad("prompt", "prompt: it can be a string, a list of strings, token ids or lists of them")
     };
@@ -50,11 +49,11 @@ fn prompts(raw: &RawValue, house: &House) -> Reply<Vec<Vec<u32>>> {
                 Some(Some('[')) => serde_json::from_str(text).map_err(wrong)?,
                 _ => vec![serde_json::from_str(text).map_err(wrong)?],
             };
-            lists.iter().try_for_each(|ids| check_ids(ids, "prompt", house))?;
+            lists.iter().try_for_each(|ids| check_ids(ids, "prompt", state))?;
             return Ok(lists);
         }
     };
-    let encode = |text: &String| house.texts.tokenizer.encode(text);
+    let encode = |text: &String| state.texts.tokenizer.encode(text);
     texts
         .iter()
         .map(|text| encode(text).map_err(|error| Refusal { error, param: Some("prompt".into()) }.into()))
@@ -64,7 +63,7 @@ fn prompts(raw: &RawValue, house: &House) -> Reply<Vec<Vec<u32>>> {
 pub struct CompletionForm {
     head: Head,
     usage: Usage,
-    /// Of each prompt, if the request asks for them.
+    /// Token ids of each prompt, if the request asks for them.
     prompt_ids: Vec<Vec<u32>>,
     delivery: Delivery,
     logprobs: Option<Logprobs>,
@@ -78,7 +77,7 @@ pub struct CompletionForm {
 impl CompletionForm {
     fn choice(&mut self, index: usize, part: &Part) -> Value {
         self.usage.drawn_tokens += part.ids.len();
-        let (offset, tokenizer) = (&mut self.offsets[index], &self.head.house.texts.tokenizer);
+        let (offset, tokenizer) = (&mut self.offsets[index], &self.head.state.texts.tokenizer);
         let logprobs = self
             .logprobs
             .map_or(Value::Null, |wanted| wanted.completion(tokenizer, &part.ids, &part.logprobs, offset));
@@ -115,10 +114,6 @@ impl Form for CompletionForm {
         answer
     }
 
-    fn begin(&mut self) -> Vec<Value> {
-        Vec::new()
-    }
-
     fn part(&mut self, index: usize, part: Part) -> Vec<Value> {
         let has_tokens = self.logprobs.is_some() || self.delivery.return_ids;
         if part.text.is_empty() && part.end.is_none() && !has_tokens {
@@ -130,11 +125,6 @@ impl Form for CompletionForm {
     }
 
     fn end(&mut self) -> Vec<Value> {
-        if !self.delivery.include_usage {
-            return Vec::new();
-        }
-        let mut chunk = self.chunk(json!([]));
-        chunk["usage"] = self.usage.json();
-        vec![chunk]
+        self.usage.event(self.delivery, self.chunk(json!([])))
     }
 }

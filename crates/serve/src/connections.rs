@@ -1,5 +1,5 @@
-//! Connections: how many there are, how long a client may take to send a head or to read what it asked for, and who goes when
-//! one more comes (`lines.rs`).
+//! Accepts connections and bounds them: their number, the time a client has to send a head and to read its answer, and
+//! which of them goes when one more comes (`lines.rs`).
 
 use crate::limits::{BUFFER_BYTES, FAREWELL, HEAD_WAIT, WRITE_WAIT};
 use crate::lines::{Busy, Line, Lines};
@@ -26,13 +26,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep};
 
-/// How long to wait when the process has no file for another connection.
+/// Pause when the process has no file descriptor for another connection.
 const NO_FILE_WAIT: Duration = Duration::from_millis(50);
 
-/// Answers at a listener until the process ends, `most` connections at one time. For pages of other commands.
+/// Answers at a listener until the process ends, `most` connections at one time. Used by pages of other commands.
 ///
-/// # Errors
-/// Those of the listener.
+/// Errors: those of the listener.
 pub async fn answer(listener: std::net::TcpListener, app: Router, most: usize) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let (_never, stopping) = watch::channel(false);
@@ -105,12 +104,12 @@ async fn connection(socket: TcpStream, app: Router, line: Line, mut stopping: wa
     }
 }
 
-/// Returns what keeps the connection of a request from being closed, once its body is there.
+/// Returns the guard that keeps a request's connection from being closed, once its body is there.
 pub(crate) fn busy(request: &Request) -> Option<Busy> {
     request.extensions().get::<Busy>().cloned()
 }
 
-/// Waits until somebody else needs the place of this request.
+/// Waits until another client needs the place of this request.
 pub(crate) async fn told_to_end(busy: Option<&Busy>) {
     match busy {
         Some(busy) => busy.told_to_end().await,
@@ -118,7 +117,7 @@ pub(crate) async fn told_to_end(busy: Option<&Busy>) {
     }
 }
 
-/// The body of an answer, whose connection is busy as long as it is there.
+/// Sends the body of an answer, and keeps its connection busy until then.
 struct Kept {
     body: Body,
     _busy: Busy,
@@ -144,7 +143,7 @@ impl hyper::body::Body for Kept {
     }
 }
 
-/// A socket that gives up on a client that does not read, and says when it has nothing to read.
+/// Wraps a socket: gives up on a client that does not read, and says when there is nothing to read.
 struct Patient {
     socket: TcpStream,
     /// Runs while there is something to write and no room for it.

@@ -1,9 +1,9 @@
-//! The thread that drives the engine: between two passes it takes requests, drops those whose clients have gone, and after
-//! each pass it writes what was drawn to the clients' outboxes.
+//! Drives the engine on one thread: takes requests between two passes, drops those whose clients have gone, and writes
+//! the tokens of each pass to the clients' outboxes.
 
-use crate::episodes::{Desk, Place};
-use crate::house::{Drawing, House, Ticket};
+use crate::episodes::{EpisodeTable, Place};
 use crate::outbox::{End, Outbox};
+use crate::state::{QueuedRequest, SamplingParams, ServerState};
 use plimsoll_base::{Error, Result};
 use plimsoll_rollout::{Ask, Finish, Listener, Live, RolloutStats};
 use plimsoll_text::{StopMatcher, StreamDecoder};
@@ -13,29 +13,29 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// How often an idle engine looks whether it was asked to stop.
+/// Longest time that an idle engine waits before it checks for a signal.
 const LOOK: Duration = Duration::from_millis(50);
-/// How often an engine without work looks whether the last episode has ended.
-const LOOK_AT_DESK: Duration = Duration::from_millis(2);
+/// Longest time that an engine without work waits before it checks whether the last episode has ended.
+const LOOK_AT_EPISODES: Duration = Duration::from_millis(2);
 
 /// Serves until `stop` has a signal and the running responses have ended, or their time is over.
 ///
 /// Errors: those of the device, which end every response.
 pub fn drive(
     live: Live<'_, '_, '_>,
-    inbox: &Receiver<Ticket>,
-    house: &House,
+    inbox: &Receiver<QueuedRequest>,
+    state: &ServerState,
     stop: &AtomicI32,
 ) -> Result<()> {
-    let mut driver = Driver::new(live, house);
+    let mut driver = Driver::new(live, state);
     let mut until = None;
     loop {
-        if house.is_abandoned() {
+        if state.is_abandoned() {
             return Ok(());
         }
         if until.is_none() && stop.load(Ordering::SeqCst) != 0 {
-            house.stop();
-            until = Some(Instant::now() + house.settings.grace);
+            state.stop();
+            until = Some(Instant::now() + state.settings.grace);
         }
         if until.is_some_and(|until| Instant::now() >= until) {
             driver.take_all(inbox);
@@ -48,7 +48,7 @@ pub fn drive(
             Ok(false) if driver.wait(inbox, LOOK) => {}
             Ok(false) => return Ok(()),
             Err(error) => {
-                house.stop();
+                state.stop();
                 driver.fail_all(&error);
                 return Err(error);
             }
@@ -56,35 +56,35 @@ pub fn drive(
     }
 }
 
-/// Serves until every episode of the desk has ended. `look` is called between passes, at most every `LOOK`.
+/// Serves until every episode of the rollout has ended. `look` is called between passes, at most every `LOOK`.
 ///
-/// Errors: those of `look` and of the desk; those of the device.
+/// Errors: those of `look`, of the episodes and of the device.
 pub fn play(
     live: Live<'_, '_, '_>,
-    inbox: &Receiver<Ticket>,
-    house: &House,
-    desk: &Desk,
+    inbox: &Receiver<QueuedRequest>,
+    state: &ServerState,
+    episodes: &EpisodeTable,
     look: &mut dyn FnMut() -> Result<()>,
 ) -> Result<RolloutStats> {
-    let mut driver = Driver::new(live, house);
+    let mut driver = Driver::new(live, state);
     let mut looked = Instant::now();
     let played = loop {
-        if desk.is_done() {
+        if episodes.is_done() {
             break Ok(driver.live.stats());
         }
-        if house.is_abandoned() {
+        if state.is_abandoned() {
             break Err(Error::new("internal", "the thread of connections has ended"));
         }
         if looked.elapsed() >= LOOK {
             looked = Instant::now();
-            if let Err(error) = desk.look(looked).and_then(|()| look()) {
+            if let Err(error) = episodes.look(looked).and_then(|()| look()) {
                 break Err(error);
             }
         }
         match driver.turn(inbox) {
             Ok(true) => {}
             Ok(false) => {
-                driver.wait(inbox, LOOK_AT_DESK);
+                driver.wait(inbox, LOOK_AT_EPISODES);
             }
             Err(error) => break Err(error),
         }
@@ -98,86 +98,86 @@ pub fn play(
 
 struct Driver<'h, 'e, 'a, 'p> {
     live: Live<'e, 'a, 'p>,
-    speakers: Speakers<'h>,
-    /// In the order of arrival; the permits of its responses bound it.
-    queue: VecDeque<Ticket>,
-    house: &'h House,
+    streams: ResponseStreams<'h>,
+    /// Requests in the order of arrival; the permits of their responses bound them.
+    queue: VecDeque<QueuedRequest>,
+    state: &'h ServerState,
 }
 
 impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
-    fn new(live: Live<'e, 'a, 'p>, house: &'h House) -> Driver<'h, 'e, 'a, 'p> {
+    fn new(live: Live<'e, 'a, 'p>, state: &'h ServerState) -> Driver<'h, 'e, 'a, 'p> {
         let slots = live.limits().samples;
-        let speakers = Speakers { of_slot: (0..slots).map(|_| None).collect(), house };
-        Driver { live, speakers, queue: VecDeque::with_capacity(house.limits.responses()), house }
+        let streams = ResponseStreams { of_slot: (0..slots).map(|_| None).collect(), state };
+        Driver { live, streams, queue: VecDeque::with_capacity(state.limits.responses()), state }
     }
 
-    /// Takes what has come, and runs one pass. False if there is nothing to run.
-    fn turn(&mut self, inbox: &Receiver<Ticket>) -> Result<bool> {
+    /// Takes the requests that have come and runs one pass. Returns false if there is nothing to run.
+    fn turn(&mut self, inbox: &Receiver<QueuedRequest>) -> Result<bool> {
         self.take_all(inbox);
         self.drop_left();
         self.admit();
         self.pass()
     }
 
-    /// Waits for a request. False if none can come any more.
-    fn wait(&mut self, inbox: &Receiver<Ticket>, longest: Duration) -> bool {
+    /// Waits for a request. Returns false if none can come any more.
+    fn wait(&mut self, inbox: &Receiver<QueuedRequest>, longest: Duration) -> bool {
         match inbox.recv_timeout(longest) {
-            Ok(ticket) => self.queue.push_back(ticket),
+            Ok(request) => self.queue.push_back(request),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return false,
         }
         true
     }
 
-    fn take_all(&mut self, inbox: &Receiver<Ticket>) {
+    fn take_all(&mut self, inbox: &Receiver<QueuedRequest>) {
         self.queue.extend(inbox.try_iter());
     }
 
     /// Drops the responses whose clients have gone; their blocks are free before the next pass.
     fn drop_left(&mut self) {
-        let metrics = &self.house.metrics;
-        for slot in 0..self.speakers.of_slot.len() {
-            let speaker = &mut self.speakers.of_slot[slot];
-            if speaker.as_ref().is_some_and(|speaker| speaker.outbox.is_left()) {
+        let metrics = &self.state.metrics;
+        for slot in 0..self.streams.of_slot.len() {
+            let stream = &mut self.streams.of_slot[slot];
+            if stream.as_ref().is_some_and(|stream| stream.outbox.is_left()) {
                 self.live.cancel(slot);
-                speaker.take().into_iter().for_each(Speaker::leave);
+                stream.take().into_iter().for_each(ResponseStream::leave);
                 metrics.cancelled.add(1);
             }
         }
-        self.queue.retain(|ticket| {
-            let is_left = ticket.outbox.is_left();
+        self.queue.retain(|request| {
+            let is_left = request.outbox.is_left();
             if is_left {
-                ticket.asked.places.iter().for_each(Place::leave);
+                request.prompt.places.iter().for_each(Place::leave);
             }
-            metrics.cancelled.add(if is_left { ticket.asked.sample_ids.len() as u64 } else { 0 });
+            metrics.cancelled.add(if is_left { request.prompt.sample_ids.len() as u64 } else { 0 });
             !is_left
         });
     }
 
     /// Takes requests from the queue as long as they have slots: none passes another.
     fn admit(&mut self) {
-        while let Some(ticket) = self.queue.front() {
+        while let Some(request) = self.queue.front() {
             let ask = Ask {
-                prompt: &ticket.asked.prompt,
-                sample_ids: &ticket.asked.sample_ids,
-                max_new_tokens: ticket.asked.max_new_tokens,
-                sampling: ticket.drawing.sampling,
-                ends: &ticket.drawing.ends,
+                prompt: &request.prompt.token_ids,
+                sample_ids: &request.prompt.sample_ids,
+                max_new_tokens: request.prompt.max_new_tokens,
+                sampling: request.params.sampling,
+                ends: &request.params.ends,
             };
             let Some(slots) = self.live.admit(&ask) else { break };
             for (index, slot) in slots.into_iter().enumerate() {
-                self.speakers.of_slot[slot] = Some(Speaker::new(ticket, index));
+                self.streams.of_slot[slot] = Some(ResponseStream::new(request, index));
             }
             self.queue.pop_front();
         }
     }
 
     fn pass(&mut self) -> Result<bool> {
-        let ran = self.live.step(&mut self.speakers)?;
-        let (metrics, stats) = (&self.house.metrics, self.live.stats());
+        let ran = self.live.step(&mut self.streams)?;
+        let (metrics, stats) = (&self.state.metrics, self.live.stats());
         let running = self.live.num_running();
-        let admitted = self.speakers.of_slot.len() - self.live.free_slots();
-        let queued: usize = self.queue.iter().map(|ticket| ticket.asked.sample_ids.len()).sum();
+        let admitted = self.streams.of_slot.len() - self.live.free_slots();
+        let queued: usize = self.queue.iter().map(|request| request.prompt.sample_ids.len()).sum();
         metrics.running.set(running as u64);
         metrics.waiting.set((admitted - running.min(admitted) + queued) as u64);
         metrics.passes.set(stats.passes);
@@ -192,71 +192,72 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
     fn fail_all(&mut self, error: &Error) {
         let fail = |outbox: &Outbox, index: usize| {
             outbox.write(index, |part| part.end = Some(End::Failed(Box::new(error.clone()))));
-            self.house.metrics.failed.add(1);
+            self.state.metrics.failed.add(1);
         };
-        for (slot, speaker) in self.speakers.of_slot.iter_mut().enumerate() {
-            if let Some(speaker) = speaker.take() {
-                fail(&speaker.outbox, speaker.index);
-                speaker.leave();
+        for (slot, stream) in self.streams.of_slot.iter_mut().enumerate() {
+            if let Some(stream) = stream.take() {
+                fail(&stream.outbox, stream.index);
+                stream.leave();
                 self.live.cancel(slot);
             }
         }
-        for ticket in self.queue.drain(..) {
-            (0..ticket.asked.sample_ids.len()).for_each(|index| fail(&ticket.outbox, ticket.first + index));
-            ticket.asked.places.iter().for_each(Place::leave);
+        for request in self.queue.drain(..) {
+            (0..request.prompt.sample_ids.len())
+                .for_each(|index| fail(&request.outbox, request.first + index));
+            request.prompt.places.iter().for_each(Place::leave);
         }
     }
 }
 
-/// The speakers of the slots.
-struct Speakers<'h> {
-    of_slot: Vec<Option<Speaker>>,
-    house: &'h House,
+/// Holds the response that each slot of the engine works on.
+struct ResponseStreams<'h> {
+    of_slot: Vec<Option<ResponseStream>>,
+    state: &'h ServerState,
 }
 
-impl Listener for Speakers<'_> {
+impl Listener for ResponseStreams<'_> {
     fn drawn(&mut self, slot: usize, token: u32, logprob: f32) -> bool {
-        let speaker = self.of_slot[slot].as_mut().expect("a slot that draws has a speaker");
-        let metrics = &self.house.metrics;
+        let stream = self.of_slot[slot].as_mut().expect("a slot that draws has a stream");
+        let metrics = &self.state.metrics;
         metrics.generated_tokens.add(1);
-        if speaker.num_tokens == 0 {
-            metrics.first_token.add(speaker.arrived.elapsed());
+        if stream.num_tokens == 0 {
+            metrics.first_token.add(stream.arrived.elapsed());
         }
-        speaker.speak(self.house, token, logprob)
+        stream.speak(self.state, token, logprob)
     }
 
     fn ended(&mut self, slot: usize, how: Result<Finish>) {
-        let mut speaker = self.of_slot[slot].take().expect("a slot ends once");
-        let metrics = &self.house.metrics;
+        let mut stream = self.of_slot[slot].take().expect("a slot ends once");
+        let metrics = &self.state.metrics;
         if how.is_ok() {
             metrics.responses.add(1)
         } else {
             metrics.failed.add(1)
         }
-        metrics.whole.add(speaker.arrived.elapsed());
-        speaker.end(self.house, how);
+        metrics.whole.add(stream.arrived.elapsed());
+        stream.end(self.state, how);
     }
 }
 
 /// Turns the tokens of one response into text.
-struct Speaker {
+struct ResponseStream {
     outbox: Arc<Outbox>,
     index: usize,
-    drawing: Arc<Drawing>,
+    params: Arc<SamplingParams>,
     decoder: StreamDecoder,
     matcher: StopMatcher,
-    /// The text of a token, and what of it can no longer belong to a stop string.
+    /// Text of the last token, and the part of it that can no longer belong to a stop string.
     decoded: String,
     said: String,
     last: u32,
     stopped: Option<usize>,
     num_tokens: usize,
     arrived: Instant,
-    /// What an episode keeps of it.
+    /// Tokens that the response's episode will keep, if it belongs to one.
     kept: Option<Kept>,
 }
 
-/// A response of an episode, while it is drawn.
+/// Collects a response of an episode while it is drawn.
 struct Kept {
     place: Place,
     ids: Vec<u32>,
@@ -264,47 +265,47 @@ struct Kept {
     text: String,
 }
 
-impl Speaker {
-    /// For response `index` of a ticket.
-    fn new(ticket: &Ticket, index: usize) -> Speaker {
-        let drawing = ticket.drawing.clone();
+impl ResponseStream {
+    /// Begins response `index` of a request.
+    fn new(request: &QueuedRequest, index: usize) -> ResponseStream {
+        let params = request.params.clone();
         let kept = |place: &Place| Kept {
             place: place.clone(),
-            ids: Vec::with_capacity(ticket.asked.max_new_tokens),
-            logprobs: Vec::with_capacity(ticket.asked.max_new_tokens),
+            ids: Vec::with_capacity(request.prompt.max_new_tokens),
+            logprobs: Vec::with_capacity(request.prompt.max_new_tokens),
             text: String::new(),
         };
-        Speaker {
-            kept: ticket.asked.places.get(index).map(kept),
-            outbox: ticket.outbox.clone(),
-            index: ticket.first + index,
-            decoder: StreamDecoder::new(drawing.skip_special),
-            matcher: StopMatcher::new(&drawing.stops).expect("the stop strings were checked"),
-            drawing,
+        ResponseStream {
+            kept: request.prompt.places.get(index).map(kept),
+            outbox: request.outbox.clone(),
+            index: request.first + index,
+            decoder: StreamDecoder::new(params.skip_special),
+            matcher: StopMatcher::new(&params.stops).expect("the stop strings were checked"),
+            params,
             decoded: String::new(),
             said: String::new(),
             last: 0,
             stopped: None,
             num_tokens: 0,
-            arrived: ticket.arrived,
+            arrived: request.arrived,
         }
     }
 
-    /// Passes a token on. True if a stop string ends with it.
-    fn speak(&mut self, house: &House, token: u32, logprob: f32) -> bool {
+    /// Passes a token on. Returns true if a stop string ends with it.
+    fn speak(&mut self, state: &ServerState, token: u32, logprob: f32) -> bool {
         self.num_tokens += 1;
         self.last = token;
         self.decoded.clear();
         self.said.clear();
         // A token that ends a response is no part of its text, unless the request keeps special tokens.
-        let is_end = self.drawing.ends.contains(&token);
-        if !is_end || !self.drawing.skip_special {
-            self.decoder.push(&house.texts.tokenizer, token, &mut self.decoded);
+        let is_end = self.params.ends.contains(&token);
+        if !is_end || !self.params.skip_special {
+            self.decoder.push(&state.texts.tokenizer, token, &mut self.decoded);
         }
         if let Some(found) = self.matcher.push(&self.decoded, &mut self.said) {
             self.stopped = Some(found.stop_index);
-            if self.drawing.keep_stop {
-                self.said.push_str(&self.drawing.stops[found.stop_index]);
+            if self.params.keep_stop {
+                self.said.push_str(&self.params.stops[found.stop_index]);
             }
         }
         if let Some(kept) = &mut self.kept {
@@ -320,17 +321,17 @@ impl Speaker {
         self.stopped.is_some()
     }
 
-    /// The response does not reach its end.
+    /// Gives up a response that does not reach its end.
     fn leave(self) {
         self.kept.into_iter().for_each(|kept| kept.place.leave());
     }
 
-    /// Passes on the text that was held back, and the end.
-    fn end(&mut self, house: &House, how: Result<Finish>) {
+    /// Passes on the text that was held back for stop strings, and the end.
+    fn end(&mut self, state: &ServerState, how: Result<Finish>) {
         self.said.clear();
         if self.stopped.is_none() {
             self.decoded.clear();
-            self.decoder.finish(&house.texts.tokenizer, &mut self.decoded);
+            self.decoder.finish(&state.texts.tokenizer, &mut self.decoded);
             self.matcher.push(&self.decoded, &mut self.said);
             self.matcher.finish(&mut self.said);
         }
@@ -343,9 +344,9 @@ impl Speaker {
         }
         let end = match (how, self.stopped) {
             (Err(error), _) => End::Failed(Box::new(error)),
-            (Ok(Finish::Eos), _) if self.drawing.stop_ids.contains(&self.last) => End::Token(self.last),
+            (Ok(Finish::Eos), _) if self.params.stop_ids.contains(&self.last) => End::Token(self.last),
             (Ok(Finish::Eos), _) => End::Eos,
-            (Ok(Finish::Stop), Some(stop)) => End::String(self.drawing.stops[stop].clone()),
+            (Ok(Finish::Stop), Some(stop)) => End::String(self.params.stops[stop].clone()),
             (Ok(_), _) => End::Length,
         };
         self.outbox.write(self.index, |part| {

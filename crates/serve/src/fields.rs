@@ -1,4 +1,4 @@
-//! The fields of a request, one by one: each is read as its type, and what is left in the end is refused by name. Values stay
+//! Reads the fields of a request one by one, each as its type, and refuses by name what is left in the end. Values stay
 //! text until they are read, so a body of numbers never becomes a tree.
 
 use crate::refusal::{Refusal, Reply};
@@ -7,9 +7,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-/// Fields that are read and change nothing here: notes of the client to itself.
+/// Fields that are accepted and ignored: notes of the client to itself.
 const NOTES: [&str; 8] = [
     "cache_salt",
     "metadata",
@@ -59,12 +60,12 @@ const NEUTRAL: [(&str, &str); 34] = [
     ("web_search_options", "null"),
 ];
 
-/// The fields of an object that are left to read.
+/// Holds the fields of an object that are left to read.
 pub struct Fields<'b> {
-    /// What the object is in the request: empty, or `sampling_params.`.
+    /// Path of the object in the request: empty, or `sampling_params.`.
     prefix: &'static str,
     rest: BTreeMap<String, &'b RawValue>,
-    /// Names that were asked for, for a misspelt one.
+    /// Names that were asked for, to suggest one for a misspelt name.
     known: Vec<&'static str>,
 }
 
@@ -102,21 +103,14 @@ impl<'b> Fields<'b> {
     }
 
     /// Takes a number within a range.
-    pub fn number(&mut self, name: &'static str, range: RangeInclusive<f64>) -> Reply<Option<f64>> {
-        let value: Option<f64> = self.take(name)?;
-        match value.filter(|value| !range.contains(value)) {
-            Some(value) => Err(self.beyond(name, &value, range.start(), range.end())),
-            None => Ok(value),
-        }
-    }
-
-    /// Takes a whole number within a range.
-    pub fn whole(&mut self, name: &'static str, range: RangeInclusive<i64>) -> Reply<Option<i64>> {
-        let value: Option<i64> = self.take(name)?;
-        match value.filter(|value| !range.contains(value)) {
-            Some(value) => Err(self.beyond(name, &value, range.start(), range.end())),
-            None => Ok(value),
-        }
+    pub fn within<T>(&mut self, name: &'static str, range: RangeInclusive<T>) -> Reply<Option<T>>
+    where
+        T: Deserialize<'b> + PartialOrd + Display,
+    {
+        let value: Option<T> = self.take(name)?;
+        let Some(beyond) = value.as_ref().filter(|value| !range.contains(value)) else { return Ok(value) };
+        let (param, low, high) = (self.param(name), range.start(), range.end());
+        Err(Refusal::bad(param.clone(), format!("{param} = {beyond}: it can be {low} to {high}")))
     }
 
     /// Takes a flag; false if it is absent.
@@ -157,20 +151,9 @@ impl<'b> Fields<'b> {
             None => refusal.hint("leave it out"),
         }
     }
-
-    fn beyond(
-        &self,
-        name: &str,
-        value: &dyn std::fmt::Display,
-        low: &dyn std::fmt::Display,
-        high: &dyn std::fmt::Display,
-    ) -> Box<Refusal> {
-        let param = self.param(name);
-        Refusal::bad(param.clone(), format!("{param} = {value}: it can be {low} to {high}"))
-    }
 }
 
-/// True if two texts are the same value; 0 is 0.0.
+/// Returns true if two texts are the same value; 0 is 0.0.
 fn same(given: &str, nothing: &str) -> bool {
     let read = |text: &str| serde_json::from_str::<Value>(text).ok();
     match (read(given), read(nothing)) {
@@ -179,7 +162,7 @@ fn same(given: &str, nothing: &str) -> bool {
     }
 }
 
-/// The words of a wrong type, without the place in a text that the client has not seen.
+/// Returns the words of a wrong type, without the place in a text that the client has not seen.
 fn words(err: &serde_json::Error) -> String {
     let text = err.to_string();
     text.rsplit_once(" at line ").map_or(text.clone(), |(words, _)| words.to_string())
@@ -192,8 +175,8 @@ mod tests {
     fn refused(body: &str) -> (String, Option<String>) {
         let read = || -> Reply<()> {
             let mut fields = Fields::of_body(body.as_bytes())?;
-            fields.number("temperature", 0.0..=10.0)?;
-            fields.whole("n", 1..=4)?;
+            fields.within("temperature", 0.0..=10.0)?;
+            fields.within("n", 1..=4)?;
             fields.flag("stream")?;
             fields.finish()
         };
@@ -222,7 +205,7 @@ mod tests {
             "{\"n\":null,\"user\":\"me\",\"frequency_penalty\":0.0,\"logit_bias\":{},\"strange\":null}";
         Fields::of_body(body.as_bytes()).and_then(Fields::finish).expect("it asks for nothing");
         let near = Fields::of_body(b"{\"temprature\":1}").and_then(|mut fields| {
-            fields.number("temperature", 0.0..=1.0)?;
+            fields.within("temperature", 0.0..=1.0)?;
             fields.finish()
         });
         assert!(near.unwrap_err().error.hints[0].contains("temperature"));

@@ -1,4 +1,4 @@
-//! Who may ask: the names that a request may use for this machine, and the token.
+//! Checks who may ask: the names that a request may use for this machine, and the token.
 //!
 //! A page of another site in the user's browser can send requests to this machine. It cannot read the answers without
 //! consent, unless its name resolves to this machine; but then `Host` has its name, which is refused.
@@ -10,9 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 const COOKIE: &str = "plimsoll_token";
-/// Shortest token accepted from a file.
 const TOKEN_BYTES_MIN: usize = 16;
-/// Longest file with a token.
 const TOKEN_FILE_BYTES_MAX: u64 = 64 << 10;
 
 #[derive(Clone, Debug)]
@@ -23,17 +21,17 @@ pub struct Guard {
     pub hosts: Vec<String>,
 }
 
-/// How a request showed its token.
+/// Says how a request showed its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     Yes,
-    /// In the address: moved to a cookie, then removed from the address.
+    /// The token is in the address: it moves to a cookie and out of the address.
     ByAddress,
     No,
 }
 
 impl Guard {
-    /// Whether `Host` names this machine: an address, `localhost`, or one of the names.
+    /// Returns true if `Host` names this machine: an address, `localhost`, or one of the names.
     pub fn knows(&self, host: &str) -> bool {
         let (name, port, is_address) = match host.strip_prefix('[') {
             Some(rest) => {
@@ -77,14 +75,15 @@ impl Guard {
     }
 }
 
-/// False where a proxy and this server could read different hosts: several headers, a list in one, or an absolute address.
+/// Returns false where a proxy and this server could read different hosts: several headers, a list in one, or an
+/// absolute address.
 pub fn has_one_host(headers: &HeaderMap, uri: &Uri) -> bool {
     let mut hosts = headers.get_all(header::HOST).iter();
     let is_name = |value: &HeaderValue| !value.as_bytes().iter().any(|byte| b", \t/@".contains(byte));
     hosts.next().is_some_and(is_name) && hosts.next().is_none() && uri.authority().is_none()
 }
 
-/// Compares in a time that does not depend on where the two differ.
+/// Compares two texts in a time that does not depend on where they differ.
 pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
     let differs = a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b));
     std::hint::black_box(differs) == 0 && a.len() == b.len()

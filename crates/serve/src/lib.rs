@@ -1,12 +1,12 @@
-//! The rollout engine over HTTP: OpenAI's completions and chats, vLLM's token endpoint, and what a service needs around
-//! them. It owns the protocol, who is let in, and the thread that drives the engine's slots.
+//! Serves the rollout engine over HTTP: OpenAI's completions and chats, vLLM's token endpoint, health and metrics. It
+//! owns the protocol, who is let in, and the thread that drives the engine's slots.
 //!
-//! It refuses what it does not have by the name of the field, what does not fit by its numbers, and knows no planner, no
-//! file and no weights. Of a training run it serves episodes (`episodes/`). A request goes from `server.rs` through `asked.rs` and one of `chat.rs`, `completions.rs` and
-//! `tokens.rs` to `driver.rs`; what is drawn comes back through `outbox.rs`.
+//! It refuses fields that it does not have by name and requests that do not fit by their numbers, and knows no planner,
+//! no file and no weights. In a training run it serves episodes (`episodes/`). A request goes from `server.rs` through
+//! `parsed.rs` and one of `chat.rs`, `completions.rs` and `tokens.rs` to `driver.rs`; the response comes back through
+//! `outbox.rs`.
 
 mod arrivals;
-mod asked;
 mod bodies;
 mod chat;
 mod completions;
@@ -15,29 +15,33 @@ mod driver;
 pub mod episodes;
 mod fields;
 pub mod guard;
-mod house;
 mod limits;
 mod lines;
 mod logprobs;
 mod messages;
 mod metrics;
 mod outbox;
+mod parsed;
 mod refusal;
 mod reply;
+#[cfg(test)]
+#[path = "rig_tests.rs"]
+mod rig;
 mod routes;
 mod server;
+mod state;
 mod tokens;
 
 pub use bodies::Bodies;
-pub use house::{Settings, Texts};
 pub use limits::{CHOICES_MAX, host_bytes};
+pub use state::{Settings, Texts};
 
-use episodes::{Desk, Played, Round};
-use house::{House, Ticket};
+use episodes::{EpisodeTable, Played, Round};
 use limits::{BODIES_MAX, Limits, RECEIVE_BYTES, SEND_BYTES};
 use plimsoll_base::{Error, Result};
 use plimsoll_rollout::{EngineLimits, Live, RolloutStats};
 use rustix::net::sockopt;
+use state::{QueuedRequest, ServerState};
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -46,16 +50,16 @@ use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use tokio::sync::watch;
 
-/// A server that listens: connections have a thread of their own, and the engine is lent to it.
+/// Listens for clients. Connections have a thread of their own; the engine is lent by the caller.
 pub struct Server {
-    house: Arc<House>,
-    inbox: Receiver<Ticket>,
+    state: Arc<ServerState>,
+    inbox: Receiver<QueuedRequest>,
     ended: watch::Sender<bool>,
     http: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Server {
-    /// Listens for an engine with these limits. `desk`: the episodes of a training run, to which clients then belong.
+    /// Listens for an engine with these limits. `episodes`: those of a training run, which clients then play.
     ///
     /// Errors: `thread-not-started`.
     pub fn start(
@@ -63,13 +67,13 @@ impl Server {
         texts: Texts,
         settings: Settings,
         listener: TcpListener,
-        desk: Option<Arc<Desk>>,
+        episodes: Option<Arc<EpisodeTable>>,
     ) -> Result<Server> {
         let limits = Limits::of(engine, settings.queue);
         let (send, inbox) = std::sync::mpsc::channel();
-        let house = Arc::new(House::new(texts, settings, limits, send, desk));
+        let state = Arc::new(ServerState::new(texts, settings, limits, send, episodes));
         let (ended, stopping) = watch::channel(false);
-        let of = house.clone();
+        let of = state.clone();
         let http = std::thread::Builder::new()
             .name("http".into())
             .spawn(move || {
@@ -79,15 +83,15 @@ impl Server {
                 done
             })
             .map_err(|err| Error::new("thread-not-started", format!("the thread of connections: {err}")))?;
-        Ok(Server { house, inbox, ended, http: Some(http) })
+        Ok(Server { state, inbox, ended, http: Some(http) })
     }
 
-    /// Answers requests until `stop` has a signal; then takes no more, and ends when those that run have ended or their time
-    /// is over. `live` is driven by this thread.
+    /// Answers requests until `stop` has a signal; then takes no more, and ends when those that run have ended or their
+    /// time is over. `live` is driven by this thread.
     ///
     /// Errors: `address-refused`; those of the device.
     pub fn serve(mut self, live: Live<'_, '_, '_>, stop: &AtomicI32) -> Result<()> {
-        let drove = driver::drive(live, &self.inbox, &self.house, stop);
+        let drove = driver::drive(live, &self.inbox, &self.state, stop);
         let served = self.close();
         drove?;
         served
@@ -102,10 +106,10 @@ impl Server {
         round: Round,
         look: &mut dyn FnMut() -> Result<()>,
     ) -> Result<(Vec<Played>, RolloutStats)> {
-        let desk = self.house.desk.as_ref().expect("a server of a run has a desk");
-        desk.begin(round);
-        let stats = driver::play(live, &self.inbox, &self.house, desk, look)?;
-        Ok((desk.take(), stats))
+        let episodes = self.state.episodes.as_ref().expect("a server of a run has episodes");
+        episodes.begin(round);
+        let stats = driver::play(live, &self.inbox, &self.state, episodes, look)?;
+        Ok((episodes.take(), stats))
     }
 
     fn close(&mut self) -> Result<()> {
@@ -119,16 +123,20 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(desk) = &self.house.desk {
-            desk.end();
+        if let Some(episodes) = &self.state.episodes {
+            episodes.end();
         }
-        self.house.stop();
+        self.state.stop();
         // What the listener failed of is of no use any more.
         let _ = self.close();
     }
 }
 
-fn run_http(listener: TcpListener, house: Arc<House>, stopping: watch::Receiver<bool>) -> io::Result<()> {
+fn run_http(
+    listener: TcpListener,
+    state: Arc<ServerState>,
+    stopping: watch::Receiver<bool>,
+) -> io::Result<()> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().max_blocking_threads(BODIES_MAX).build()?;
     runtime.block_on(async {
@@ -137,8 +145,8 @@ fn run_http(listener: TcpListener, house: Arc<House>, stopping: watch::Receiver<
         sockopt::set_socket_send_buffer_size(&listener, SEND_BYTES)?;
         sockopt::set_socket_recv_buffer_size(&listener, RECEIVE_BYTES)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let (most, count) = (house.limits.connections(), house.metrics.connections.clone());
-        connections::accept(listener, routes::router(house), most, count, stopping).await;
+        let (most, count) = (state.limits.connections(), state.metrics.connections.clone());
+        connections::accept(listener, routes::router(state), most, count, stopping).await;
         Ok(())
     })
 }

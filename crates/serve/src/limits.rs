@@ -1,4 +1,4 @@
-//! What the server holds at most, and the bytes of it: known before it listens.
+//! Bounds what the server holds, in numbers and bytes that are known before it listens.
 
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::{Bytes, Error};
@@ -14,7 +14,6 @@ pub const BUFFER_BYTES: usize = 16 << 10;
 /// A socket's buffers, which the kernel doubles.
 pub const SEND_BYTES: usize = 16 << 10;
 pub const RECEIVE_BYTES: usize = 64 << 10;
-/// A connection's task.
 const TASK_BYTES: usize = 8 << 10;
 /// Stacks of a thread, its own and the kernel's: the thread of connections, and those that read bodies.
 const THREAD_BYTES: usize = 512 << 10;
@@ -25,27 +24,26 @@ const BODY_BYTES_PER_TOKEN: usize = 32;
 pub const BODIES_MAX: usize = 4;
 /// Bodies of the largest size that are held while they come and while they wait for a reader.
 const BODIES_HELD: usize = 16;
-/// What a body becomes on its way to tokens: values, text, the tokenizer's pieces.
+/// Bytes per byte of a body while it becomes tokens: values, text, the tokenizer's pieces.
 const BODY_COPIES: usize = 24;
-/// The words that the tokenizer's library keeps for each thread.
+/// Words that the tokenizer's library keeps for each thread.
 const TOKENIZER_BYTES_PER_THREAD: usize = 4 << 20;
-/// A request between arrival and answer, without its tokens.
+/// Bytes of a request between arrival and answer, without its tokens.
 const REQUEST_BYTES: usize = 8 << 10;
-/// A token that was drawn: its id, its log-probability and its text.
+/// Bytes of a drawn token: its id, its log-probability and its text.
 const DRAWN_BYTES: usize = 24;
-/// A token as JSON, with its log-probability, its bytes, and both again among the most likely.
+/// Bytes of a token as JSON, with its log-probability, its bytes, and both again among the most likely.
 const WRITTEN_BYTES: usize = 320;
 
-/// A request's head must come within this time, and an idle connection is closed after it.
+/// Time within which a request's head must come, and after which an idle connection is closed.
 pub const HEAD_WAIT: Duration = Duration::from_secs(20);
-/// A body must come within this time.
+/// Time within which a body must come.
 pub const BODY_WAIT: Duration = Duration::from_secs(30);
-/// A client that reads nothing for this long has gone.
+/// Time after which a client that reads nothing has gone.
 pub const WRITE_WAIT: Duration = Duration::from_secs(60);
-/// After the last response has ended, its client has this long to read it.
+/// Time that the last client has to read its response.
 pub const FAREWELL: Duration = Duration::from_secs(5);
 
-/// What fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Responses that the engine works on at one time.
@@ -63,7 +61,6 @@ impl Limits {
         Limits { slots: engine.samples, queue, context: engine.context(), new_tokens: engine.new_tokens }
     }
 
-    /// Returns the responses that are under way at most.
     pub fn responses(&self) -> usize {
         self.slots + self.queue
     }
@@ -76,7 +73,7 @@ impl Limits {
         BODY_BYTES_LEAST + self.context * BODY_BYTES_PER_TOKEN
     }
 
-    /// Returns the bytes of all bodies that are held at one time.
+    /// Returns the most bytes of bodies that are held at one time.
     pub fn arrivals_bytes(&self) -> usize {
         BODIES_HELD * self.body_bytes()
     }
@@ -140,3 +137,7 @@ pub fn host_bytes(
     };
     Bytes(Limits::of(&engine, queue).host_bytes().0 + Live::host_bytes(&engine))
 }
+
+#[cfg(test)]
+#[path = "limits_tests.rs"]
+mod tests;

@@ -1,6 +1,6 @@
-//! The connections that are open, and which of them goes when one more comes: the one that has been idle for longest. A
-//! connection is idle while its client has a head or a body to send, or waits for an episode; so thousands of silent clients
-//! take places from one another, and from none who asks.
+//! Bounds the open connections: when one more comes, the one that has been idle for longest goes. A connection is idle
+//! while its client has a head or a body to send, or waits for an episode; so thousands of silent clients take places
+//! from one another, and from none who asks.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// A connection that has been idle for less may have bytes on their way.
+/// Idle time below which a connection may have bytes on their way.
 const GRACE: Duration = Duration::from_millis(10);
 
-/// All connections of a listener.
+/// Counts and ranks the connections of a listener.
 #[derive(Clone)]
 pub(crate) struct Lines(Arc<Shared>);
 
 struct Shared {
     most: usize,
     state: Mutex<State>,
-    /// Wakes who waits for a place, when one is free or a connection has become idle.
+    /// Wakes a connection that waits for a place, when one is free or another has become idle.
     changed: Notify,
 }
 
@@ -31,7 +31,7 @@ struct State {
 struct Open {
     stage: Stage,
     since: Instant,
-    /// True while the server waits for bytes of it: in a crowd many have come that were not looked at yet.
+    /// True while the server waits for bytes of it; in a crowd, bytes may have come that were not read yet.
     awaits: Arc<AtomicBool>,
     /// True once it has been told to go.
     is_told: bool,
@@ -42,14 +42,14 @@ struct Open {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Stage {
-    /// It has a head or a body to send.
+    /// Its client has a head or a body to send.
     Silent,
     /// Its request waits for something that may never come, and can be answered without it.
     Parked,
     Busy,
 }
 
-/// An open connection; its place is free when it is dropped.
+/// Holds the place of an open connection until it is dropped.
 pub(crate) struct Line {
     lines: Lines,
     id: u64,
@@ -57,7 +57,7 @@ pub(crate) struct Line {
     awaits: Arc<AtomicBool>,
 }
 
-/// A request of a connection, from its head to the end of its answer.
+/// Marks a connection as busy from a request's head to the end of its answer.
 #[derive(Clone)]
 pub(crate) struct Busy(Arc<OfRequest>);
 
@@ -105,7 +105,6 @@ impl Lines {
         Some(Line { lines: self.clone(), id, go, awaits })
     }
 
-    /// Waits until no connection is open.
     pub(crate) async fn all_gone(&self) {
         loop {
             let changed = self.0.changed.notified();
@@ -156,17 +155,17 @@ impl State {
 }
 
 impl Line {
-    /// Returns what says whether the server waits for bytes of this connection.
+    /// Returns the flag that says whether the server waits for bytes of this connection.
     pub(crate) fn awaits(&self) -> Arc<AtomicBool> {
         self.awaits.clone()
     }
 
-    /// Waits until somebody else needs the place.
+    /// Waits until another client needs the place.
     pub(crate) async fn told_to_go(&self) {
         self.go.notified().await;
     }
 
-    /// Takes note of a request's head.
+    /// Records that a request's head has come.
     pub(crate) fn begin(&self, has_body: bool) -> Busy {
         self.lines.set(self.id, if has_body { Stage::Silent } else { Stage::Busy });
         let end = self.lines.lock().open.get(&self.id).map(|open| open.end.clone()).unwrap_or_default();
@@ -182,17 +181,17 @@ impl Drop for Line {
 }
 
 impl Busy {
-    /// The whole request has come: its connection stays until it is answered.
+    /// Records that the whole request has come: its connection stays until it is answered.
     pub(crate) fn is_there(&self) {
         self.0.lines.set(self.0.id, Stage::Busy);
     }
 
-    /// The request is about to be read.
+    /// Records that the request is about to be read.
     pub(crate) fn comes(&self) {
         self.0.lines.set(self.0.id, Stage::Silent);
     }
 
-    /// The request waits for something that may never come.
+    /// Records that the request waits for something that may never come.
     pub(crate) fn parks(&self) {
         self.0.lines.set(self.0.id, Stage::Parked);
     }
@@ -204,7 +203,7 @@ impl Busy {
 }
 
 impl Drop for OfRequest {
-    /// The answer is on its way, and the next head may come.
+    /// Records that the answer is on its way, and the next head may come.
     fn drop(&mut self) {
         self.lines.set(self.id, Stage::Silent);
     }

@@ -1,22 +1,22 @@
-//! Log-probabilities in the forms of the protocols. They are of the whole distribution at the request's temperature, as a
-//! rollout records them; of each token only the one that was drawn is known.
+//! Writes log-probabilities in the forms of the protocols. They belong to the whole distribution at the request's
+//! temperature, as in a rollout; at each position only that of the drawn token is known.
 
 use crate::fields::Fields;
 use crate::refusal::{Refusal, Reply};
 use plimsoll_text::Tokenizer;
 use serde_json::{Value, json};
 
-/// What is asked for of each token.
+/// Says what a request asks for at each token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Logprobs {
-    /// True if the likeliest tokens are listed: with one place that is the token that was drawn.
+    /// True if the likeliest tokens are listed, with one place: the drawn token.
     pub top: bool,
 }
 
 /// Reads `logprobs` and `top_logprobs` of a chat.
 pub fn of_chat(fields: &mut Fields<'_>) -> Reply<Option<Logprobs>> {
     let wanted = fields.flag("logprobs")?;
-    let top = fields.whole("top_logprobs", 0..=20)?;
+    let top = fields.within("top_logprobs", 0..=20)?;
     if top.is_some_and(|top| top > 0) && !wanted {
         return Err(Refusal::bad("top_logprobs", "top_logprobs without logprobs = true"));
     }
@@ -26,7 +26,7 @@ pub fn of_chat(fields: &mut Fields<'_>) -> Reply<Option<Logprobs>> {
 
 /// Reads `logprobs` where it is a number.
 pub fn of_number(fields: &mut Fields<'_>) -> Reply<Option<Logprobs>> {
-    let Some(top) = fields.whole("logprobs", 0..=20)? else { return Ok(None) };
+    let Some(top) = fields.within("logprobs", 0..=20)? else { return Ok(None) };
     Ok(Some(Logprobs { top: check_top(&fields.param("logprobs"), top)? }))
 }
 
@@ -66,7 +66,7 @@ impl Logprobs {
         json!({ "content": ids.iter().zip(logprobs).map(one).collect::<Vec<Value>>() })
     }
 
-    /// Returns `logprobs` of a completion's choice. `offset`: the characters of text before it, which are counted on.
+    /// Returns `logprobs` of a completion's choice. `offset`: characters before it, increased by its own.
     pub fn completion(
         self,
         tokenizer: &Tokenizer,
@@ -91,3 +91,7 @@ impl Logprobs {
         json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": top, "text_offset": offsets })
     }
 }
+
+#[cfg(test)]
+#[path = "logprobs_tests.rs"]
+mod tests;

@@ -1,8 +1,8 @@
-//! The conversation of a chat: messages as clients write them, made into those that chat templates read.
+//! Reads the conversation of a chat: messages as clients write them become messages that chat templates read.
 
 use crate::fields::Fields;
-use crate::house::House;
 use crate::refusal::{Refusal, Reply};
+use crate::state::ServerState;
 use plimsoll_base::{Error, shown};
 use plimsoll_text::Conversation;
 use plimsoll_text::calls_xml::Tool;
@@ -15,7 +15,7 @@ const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "f
 const KEPT: [&str; 7] =
     ["role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"];
 
-/// What a chat's prompt is made of.
+/// Holds the messages, tools and template variables of a chat.
 pub struct Chat {
     pub messages: Vec<Value>,
     /// The tools that the model may call.
@@ -25,7 +25,7 @@ pub struct Chat {
 
 impl Chat {
     /// Reads `messages`, `tools`, `tool_choice` and `chat_template_kwargs`.
-    pub fn read(fields: &mut Fields<'_>, house: &House) -> Reply<Chat> {
+    pub fn read(fields: &mut Fields<'_>, state: &ServerState) -> Reply<Chat> {
         let given: Vec<Value> =
             fields.take("messages")?.ok_or_else(|| Refusal::bad("messages", "messages is missing"))?;
         if given.is_empty() || given.len() > MESSAGES_MAX {
@@ -37,12 +37,12 @@ impl Chat {
             .enumerate()
             .map(|(i, message)| read_message(i, message))
             .collect::<Reply<_>>()?;
-        if let Some(system) = &house.texts.system_prompt
+        if let Some(system) = &state.texts.system_prompt
             && messages[0]["role"] != "system"
         {
             messages.insert(0, json!({ "role": "system", "content": system }));
         }
-        let tools = tools(fields, house)?;
+        let tools = tools(fields, state)?;
         let variables = fields.take("chat_template_kwargs")?.unwrap_or_default();
         Ok(Chat { messages, tools, variables })
     }
@@ -50,13 +50,13 @@ impl Chat {
     /// Returns the prompt as the model's template writes it.
     ///
     /// Errors: `chat-template-missing`, `chat-template-invalid`.
-    pub fn render(&self, house: &House) -> Reply<String> {
-        self.render_messages(&self.messages, house)
+    pub fn render(&self, state: &ServerState) -> Reply<String> {
+        self.render_messages(&self.messages, state)
     }
 
-    /// As `render`, of other messages with the same tools.
-    pub fn render_messages(&self, messages: &[Value], house: &House) -> Reply<String> {
-        let Some(template) = &house.texts.template else {
+    /// Renders other messages with the tools and variables of this chat.
+    pub fn render_messages(&self, messages: &[Value], state: &ServerState) -> Reply<String> {
+        let Some(template) = &state.texts.template else {
             return Err(Error::new("chat-template-missing", "the model has no chat template")
                 .hint("use /v1/completions, or start the server with --set data.chat_template=FILE")
                 .into());
@@ -73,7 +73,6 @@ impl Chat {
             .map_err(|error| Box::new(Refusal { error, param: Some("messages".into()) }))
     }
 
-    /// Returns the functions that may be called.
     pub fn functions(&self) -> Vec<Tool> {
         Tool::all(&self.tools)
     }
@@ -158,7 +157,7 @@ fn calls(calls: Value, param: &str) -> Reply<Value> {
     Ok(Value::Array(list))
 }
 
-fn tools(fields: &mut Fields<'_>, house: &House) -> Reply<Vec<Value>> {
+fn tools(fields: &mut Fields<'_>, state: &ServerState) -> Reply<Vec<Value>> {
     let tools: Vec<Value> = fields.take("tools")?.unwrap_or_default();
     let choice: Option<Value> = fields.take("tool_choice")?;
     if tools.len() > TOOLS_MAX {
@@ -182,7 +181,7 @@ fn tools(fields: &mut Fields<'_>, house: &House) -> Reply<Vec<Value>> {
             return Err(Refusal::unsupported("tool_choice", message));
         }
     }
-    let takes_tools = house.texts.template.as_ref().is_none_or(|template| template.mentions("tools"));
+    let takes_tools = state.texts.template.as_ref().is_none_or(|template| template.mentions("tools"));
     if !tools.is_empty() && !takes_tools {
         return Err(Refusal::unsupported("tools", "the model's chat template has no place for tools")
             .hint("start the server with --set data.chat_template=FILE"));

@@ -1,4 +1,4 @@
-//! Counters and times of a server, as text for Prometheus.
+//! Counts what a server does, and writes the counts as text for Prometheus.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Upper bounds of the histograms, seconds.
 const BOUNDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0];
 
-/// A number that only this server writes.
+/// Counts something; only this server writes it.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
@@ -30,7 +30,6 @@ impl Count {
     }
 }
 
-/// Times, counted by their upper bounds.
 #[derive(Debug, Default)]
 pub struct Times {
     buckets: [Count; BOUNDS.len()],
@@ -69,7 +68,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Returns all of them in the text format of Prometheus.
+    /// Returns all metrics in the text format of Prometheus.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for (name, kind, help, count) in [
@@ -109,3 +108,7 @@ fn times(text: &mut String, name: &str, help: &str, times: &Times) {
     let _ = writeln!(text, "{name}_bucket{{le=\"+Inf\"}} {count}");
     let _ = writeln!(text, "{name}_sum {}\n{name}_count {count}", times.micros.get() as f64 / 1e6);
 }
+
+#[cfg(test)]
+#[path = "metrics_tests.rs"]
+mod tests;

@@ -1,4 +1,4 @@
-//! What the engine has drawn for a request and its client has not got yet. The engine never waits for a client: what a
+//! Keeps what the engine has drawn for a request until its client reads it. The engine never waits for a client; what a
 //! slow one leaves here is bounded by the tokens that it asked for.
 
 use plimsoll_base::Error;
@@ -6,7 +6,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 
-/// Why a response ended.
 #[derive(Clone, Debug)]
 pub enum End {
     /// The model's own end of text.
@@ -19,7 +18,7 @@ pub enum End {
     Failed(Box<Error>),
 }
 
-/// A part of a response, from where the last part ended.
+/// Holds a part of a response, from the end of the last part.
 #[derive(Clone, Debug, Default)]
 pub struct Part {
     pub text: String,
@@ -34,7 +33,6 @@ impl Part {
     }
 }
 
-/// The responses of a request.
 pub struct Outbox {
     state: Mutex<State>,
     /// True if every token wakes the client's task; otherwise the last end does.
@@ -50,7 +48,7 @@ struct State {
     open: usize,
     /// Responses whose end was not taken.
     left: usize,
-    /// Where the next search begins, so that no response waits for the others.
+    /// Index at which the next search begins, so that no response waits for the others.
     next: usize,
 }
 
@@ -61,7 +59,6 @@ impl Outbox {
         Outbox { state, streams, ready: Notify::new(), gone: AtomicBool::new(false) }
     }
 
-    /// Adds to a response.
     pub fn write(&self, index: usize, write: impl FnOnce(&mut Part)) {
         let is_done = {
             let mut state = self.lock();
@@ -76,7 +73,7 @@ impl Outbox {
         }
     }
 
-    /// Returns the next part of some response, or none when all of them have been taken to their ends.
+    /// Returns the next part of some response; none once all of them have been taken to their ends.
     pub async fn next(&self) -> Option<(usize, Part)> {
         loop {
             {
@@ -115,7 +112,6 @@ impl Outbox {
         self.gone.store(true, Ordering::Relaxed);
     }
 
-    /// True if the client has gone.
     pub fn is_left(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
@@ -124,3 +120,7 @@ impl Outbox {
         self.state.lock().expect("no holder panics")
     }
 }
+
+#[cfg(test)]
+#[path = "outbox_tests.rs"]
+mod tests;

@@ -1,4 +1,4 @@
-//! What a client gets in place of an answer: a status, and a named error in the shape that OpenAI's clients read.
+//! Refuses requests with a status and a named error in the shape that OpenAI's clients read.
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -8,10 +8,9 @@ use serde_json::{Value, json};
 /// Seconds after which a client that found the queue full may try again.
 const RETRY_SECONDS: &str = "1";
 
-/// `Result` with a refusal.
 pub type Reply<T> = std::result::Result<T, Box<Refusal>>;
 
-/// An error with the field of the request that it is about, if it is about one.
+/// Holds an error and the field of the request that it is about, if there is one.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub error: Error,
@@ -85,3 +84,7 @@ impl IntoResponse for Box<Refusal> {
         response
     }
 }
+
+#[cfg(test)]
+#[path = "refusal_tests.rs"]
+mod tests;

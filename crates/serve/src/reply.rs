@@ -1,8 +1,9 @@
-//! How answers are sent: as one object, or as events while they are drawn. The form of each protocol says what they hold.
+//! Sends answers as one object, or as events while they are drawn. The form of each protocol says what they hold.
 
-use crate::house::{House, Listening};
 use crate::outbox::{End, Part};
+use crate::parsed::Delivery;
 use crate::refusal::{Refusal, Reply};
+use crate::state::{RequestOutput, ServerState};
 use axum::http::header;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -12,16 +13,18 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A stream without an event for this long sends a comment, so that nothing between takes it for dead.
+/// Time without an event after which a stream sends a comment, so that no proxy takes it for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// The shape of an answer.
+/// Writes an answer in the form of a protocol.
 pub trait Form: Send + 'static {
     /// Returns the answer as one object.
     fn whole(&mut self, parts: Vec<Part>) -> Value;
 
     /// Returns the events before the first part.
-    fn begin(&mut self) -> Vec<Value>;
+    fn begin(&mut self) -> Vec<Value> {
+        Vec::new()
+    }
 
     /// Returns the events of a part of one response.
     fn part(&mut self, index: usize, part: Part) -> Vec<Value>;
@@ -30,29 +33,27 @@ pub trait Form: Send + 'static {
     fn end(&mut self) -> Vec<Value>;
 }
 
-/// What every object of an answer begins with.
+/// Begins every object of an answer.
 pub struct Head {
-    pub house: Arc<House>,
+    pub state: Arc<ServerState>,
     pub id: String,
     pub created: u64,
 }
 
 impl Head {
-    pub fn new(house: &Arc<House>, prefix: &str) -> Head {
-        let created = crate::house::seconds_now();
-        Head { house: house.clone(), id: format!("{prefix}{:016x}", house.next_id()), created }
+    pub fn new(state: &Arc<ServerState>, prefix: &str) -> Head {
+        let created = crate::state::seconds_now();
+        Head { state: state.clone(), id: format!("{prefix}{:016x}", state.next_id()), created }
     }
 
-    /// Returns the beginning of an object.
     pub fn object(&self, kind: &str) -> Value {
         json!({
-            "id": self.id, "object": kind, "created": self.created, "model": self.house.settings.names[0],
+            "id": self.id, "object": kind, "created": self.created, "model": self.state.settings.names[0],
             "system_fingerprint": concat!("plimsoll-", env!("CARGO_PKG_VERSION")),
         })
     }
 }
 
-/// The counts of an answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     pub prompt_tokens: usize,
@@ -66,9 +67,14 @@ impl Usage {
             "total_tokens": self.prompt_tokens + self.drawn_tokens,
         })
     }
+
+    /// Returns `chunk` with the counts as the last event of a stream, if the request asks for it.
+    pub fn event(self, delivery: Delivery, mut chunk: Value) -> Vec<Value> {
+        chunk["usage"] = self.json();
+        if delivery.include_usage { vec![chunk] } else { Vec::new() }
+    }
 }
 
-/// Returns `finish_reason` and `stop_reason`.
 pub fn reasons(end: &End) -> (&'static str, Value) {
     match end {
         End::Eos => ("stop", Value::Null),
@@ -79,12 +85,11 @@ pub fn reasons(end: &End) -> (&'static str, Value) {
     }
 }
 
-/// Sends the answer.
-pub async fn send(mut form: impl Form, listening: Listening, streams: bool) -> Reply<Response> {
+pub async fn send(mut form: impl Form, output: RequestOutput, streams: bool) -> Reply<Response> {
     if streams {
-        return Ok(events(form, listening));
+        return Ok(events(form, output));
     }
-    let parts = listening.outbox.whole().await;
+    let parts = output.outbox.whole().await;
     for part in &parts {
         if let Some(End::Failed(error)) = &part.end {
             return Err((**error).clone().into());
@@ -97,15 +102,14 @@ pub fn json_response(value: &Value) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
 }
 
-/// What a stream is doing.
 enum Step<F> {
-    Begin(F, Listening),
-    Parts(F, Listening),
+    Begin(F, RequestOutput),
+    Parts(F, RequestOutput),
     Done,
 }
 
-fn events(form: impl Form, listening: Listening) -> Response {
-    let events = stream::unfold(Step::Begin(form, listening), next_events);
+fn events(form: impl Form, output: RequestOutput) -> Response {
+    let events = stream::unfold(Step::Begin(form, output), next_events);
     let events = events.flat_map(|texts| stream::iter(texts.into_iter().map(as_event)));
     Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
@@ -117,13 +121,13 @@ fn as_event(text: String) -> Result<Event, Infallible> {
 async fn next_events<F: Form>(step: Step<F>) -> Option<(Vec<String>, Step<F>)> {
     let texts = |values: Vec<Value>| values.iter().map(Value::to_string).collect::<Vec<_>>();
     match step {
-        Step::Begin(mut form, listening) => Some((texts(form.begin()), Step::Parts(form, listening))),
-        Step::Parts(mut form, listening) => match listening.outbox.next().await {
+        Step::Begin(mut form, output) => Some((texts(form.begin()), Step::Parts(form, output))),
+        Step::Parts(mut form, output) => match output.outbox.next().await {
             Some((_, Part { end: Some(End::Failed(error)), .. })) => {
                 let refusal: Box<Refusal> = (*error).into();
                 Some((texts(vec![refusal.body()]), Step::Done))
             }
-            Some((index, part)) => Some((texts(form.part(index, part)), Step::Parts(form, listening))),
+            Some((index, part)) => Some((texts(form.part(index, part)), Step::Parts(form, output))),
             None => {
                 let mut last = texts(form.end());
                 last.push("[DONE]".into());

@@ -1,7 +1,7 @@
-//! The routes of a server: those for requests of their own, or those of episodes.
+//! Lists the routes of a server: for requests of their own, or for episodes.
 
-use crate::house::House;
 use crate::server::{Shared, answer, guarded, health, metrics, model, models, nothing};
+use crate::state::ServerState;
 use crate::{chat, completions, episodes, tokens};
 use axum::Router;
 use axum::extract::State;
@@ -9,8 +9,8 @@ use axum::middleware;
 use axum::routing::{get, post};
 use std::sync::Arc;
 
-pub fn router(house: Arc<House>) -> Router {
-    let routes = match house.desk {
+pub fn router(state: Arc<ServerState>) -> Router {
+    let routes = match state.episodes {
         // Without an episode nothing is answered: it would not be trained on.
         Some(_) => episodes::router(),
         None => answers(),
@@ -22,22 +22,22 @@ pub fn router(house: Arc<House>) -> Router {
         .route("/metrics", get(metrics))
         .fallback(nothing)
         .method_not_allowed_fallback(nothing)
-        .layer(middleware::from_fn_with_state(house.clone(), guarded))
-        .with_state(house)
+        .layer(middleware::from_fn_with_state(state.clone(), guarded))
+        .with_state(state)
 }
 
-fn answers() -> Router<Arc<House>> {
+fn answers() -> Router<Arc<ServerState>> {
     Router::new()
         .route(
             "/v1/chat/completions",
-            post(|State(house): Shared, request| answer(house, request, chat::read)),
+            post(|State(state): Shared, request| answer(state, request, chat::read)),
         )
         .route(
             "/v1/completions",
-            post(|State(house): Shared, request| answer(house, request, completions::read)),
+            post(|State(state): Shared, request| answer(state, request, completions::read)),
         )
         .route(
             "/inference/v1/generate",
-            post(|State(house): Shared, request| answer(house, request, tokens::read)),
+            post(|State(state): Shared, request| answer(state, request, tokens::read)),
         )
 }

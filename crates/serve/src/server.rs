@@ -1,14 +1,14 @@
-//! What answers requests, and what comes before it: who may ask, and how many bodies are made into tokens at one time.
+//! Answers requests, after checking who asks and bounding the bodies that are tokenized at one time.
 
 use crate::arrivals::collect;
-use crate::asked::Asked;
 use crate::connections;
-use crate::episodes::{self, Seat};
+use crate::episodes::{self, Session};
 use crate::guard::Pass;
-use crate::house::House;
 use crate::lines::Busy;
+use crate::parsed::Parsed;
 use crate::refusal::{Refusal, Reply};
 use crate::reply::{Form, json_response, send};
+use crate::state::ServerState;
 
 use axum::extract::{Path, Request, State};
 use axum::http::header::{self, HeaderName, HeaderValue};
@@ -20,18 +20,18 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::{Mutex, MutexGuard};
 
-pub type Shared = State<Arc<House>>;
+pub type Shared = State<Arc<ServerState>>;
 /// Reads a body into what one route answers, for an episode or for itself.
-type Read<F> = fn(&[u8], &Arc<House>, Option<&Seat>) -> Reply<Asked<F>>;
+type Read<F> = fn(&[u8], &Arc<ServerState>, Option<&Session>) -> Reply<Parsed<F>>;
 
 /// Lets permitted requests through, counts refusals, and sets the headers of every answer.
-pub async fn guarded(State(house): Shared, request: Request, next: Next) -> Response {
-    let mut response = match check(&house, &request) {
+pub async fn guarded(State(state): Shared, request: Request, next: Next) -> Response {
+    let mut response = match check(&state, &request) {
         Err(refusal) => refusal.into_response(),
         Ok(()) => next.run(request).await,
     };
     if response.status().is_client_error() || response.status().is_server_error() {
-        house.metrics.refused.add(1);
+        state.metrics.refused.add(1);
     }
     for (name, value) in [("x-content-type-options", "nosniff"), ("cache-control", "no-store")] {
         response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
@@ -39,9 +39,9 @@ pub async fn guarded(State(house): Shared, request: Request, next: Next) -> Resp
     response
 }
 
-/// A page of another site can make a browser send requests here. It cannot send JSON or a token without consent, and a
-/// name of its own that resolves to this machine is refused.
-fn check(house: &House, request: &Request) -> Reply<()> {
+/// Requires that a request names this server, brings its token and, if it has a body, sends JSON. A page of another
+/// site can make a browser send requests here, but none with JSON or a token, nor under a name of its own.
+fn check(state: &ServerState, request: &Request) -> Reply<()> {
     let text = |name: HeaderName| {
         request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     };
@@ -49,7 +49,7 @@ fn check(house: &House, request: &Request) -> Reply<()> {
         let message = "a request needs one Host header with one name, and an address without a host";
         return Err(Error::new("serve-host-refused", message).into());
     }
-    let guard = &house.settings.guard;
+    let guard = &state.settings.guard;
     let host = text(header::HOST);
     if !guard.knows(host) {
         let message = format!("this server does not go by the name {:?}", shown(host));
@@ -60,8 +60,12 @@ fn check(house: &House, request: &Request) -> Reply<()> {
     // So that a supervisor can ask without the token; it learns nothing else.
     let is_open = request.uri().path() == "/health";
     let authorization = text(header::AUTHORIZATION);
-    match house.desk.as_ref().and_then(|desk| Some((desk, episodes::named_in(request.uri().path())?))) {
-        Some((desk, id)) => desk.check_token(id, authorization, guard)?,
+    match state
+        .episodes
+        .as_ref()
+        .and_then(|episodes| Some((episodes, episodes::named_in(request.uri().path())?)))
+    {
+        Some((episodes, id)) => episodes.check_token(id, authorization, guard)?,
         None if !is_open && guard.pass(authorization, "", "") != Pass::Yes => {
             let error = Error::new("serve-token-wrong", "the request does not bring this server's token")
                 .hint("send the header Authorization: Bearer TOKEN; OpenAI's clients call it the API key");
@@ -78,54 +82,54 @@ fn check(house: &House, request: &Request) -> Reply<()> {
     Ok(())
 }
 
-pub async fn answer<F: Form>(house: Arc<House>, request: Request, read: Read<F>) -> Reply<Response> {
-    answer_in(None, house, request, read).await
+pub async fn answer<F: Form>(state: Arc<ServerState>, request: Request, read: Read<F>) -> Reply<Response> {
+    answer_in(None, state, request, read).await
 }
 
-/// Answers a request of an episode, or one for itself.
+/// Answers a request of an episode, or a request of its own.
 pub async fn answer_in<F: Form>(
-    seat: Option<Seat>,
-    house: Arc<House>,
+    session: Option<Session>,
+    state: Arc<ServerState>,
     request: Request,
     read: Read<F>,
 ) -> Reply<Response> {
-    house.check_open()?;
-    let Asked { prompts, mut drawing, delivery, usual_tokens, heard, form } =
-        receive(&house, request, read, seat.clone()).await?;
-    let listening = match seat {
-        None => house.submit(prompts, drawing, delivery.stream, usual_tokens)?,
-        Some(seat) => {
-            seat.check(&mut drawing, &house)?;
-            house.submit_of_episode(&seat, prompts, drawing, delivery.stream, &heard)?
+    state.check_open()?;
+    let Parsed { prompts, mut params, delivery, usual_tokens, heard, form } =
+        receive(&state, request, read, session.clone()).await?;
+    let output = match session {
+        None => state.submit(prompts, params, delivery.stream, usual_tokens)?,
+        Some(session) => {
+            session.check(&mut params, &state)?;
+            state.submit_of_episode(&session, prompts, params, delivery.stream, &heard)?
         }
     };
-    send(form, listening, delivery.stream).await
+    send(form, output, delivery.stream).await
 }
 
-/// Reads a body, and then makes it into tokens, on a thread that may take its time.
+/// Receives a body, then tokenizes it on a thread that may block.
 async fn receive<F: Form>(
-    house: &Arc<House>,
+    state: &Arc<ServerState>,
     request: Request,
     read: Read<F>,
-    seat: Option<Seat>,
-) -> Reply<Asked<F>> {
+    session: Option<Session>,
+) -> Reply<Parsed<F>> {
     // An episode has one body at a time on its way, so that an agent with many requests leaves the others their turn.
-    let turn = seat.as_ref().map(Seat::turn);
+    let turn = session.as_ref().map(Session::turn);
     let _turn = match &turn {
         Some(turn) => Some(wait_for_turn(turn, connections::busy(&request)).await?),
         None => None,
     };
-    let body = collect(&house.arrivals, request, house.limits.body_bytes()).await?;
+    let body = collect(&state.arrivals, request, state.limits.body_bytes()).await?;
     // Only now, so that none waits for a client that sends slowly.
-    let _permit = house.bodies.acquire().await.expect("it is never closed");
-    let of = house.clone();
-    match tokio::task::spawn_blocking(move || read(&body.bytes, &of, seat.as_ref())).await {
+    let _permit = state.bodies.acquire().await.expect("it is never closed");
+    let of = state.clone();
+    match tokio::task::spawn_blocking(move || read(&body.bytes, &of, session.as_ref())).await {
         Ok(asked) => asked,
         Err(_) => Err(Error::new("internal", "reading the request ended with a fault in plimsoll").into()),
     }
 }
 
-/// Waits until an episode's earlier requests have been read. Where somebody else needs the connection meanwhile, it ends.
+/// Waits until an episode's earlier requests have been read; fails if another client needs the connection meanwhile.
 async fn wait_for_turn(turn: &Mutex<()>, busy: Option<Busy>) -> Reply<MutexGuard<'_, ()>> {
     if let Ok(turn) = turn.try_lock() {
         return Ok(turn);
@@ -144,34 +148,34 @@ async fn wait_for_turn(turn: &Mutex<()>, busy: Option<Busy>) -> Reply<MutexGuard
     }
 }
 
-pub async fn models(State(house): Shared) -> Response {
-    let data: Vec<Value> = house.settings.names.iter().map(|name| model_json(&house, name)).collect();
+pub async fn models(State(state): Shared) -> Response {
+    let data: Vec<Value> = state.settings.names.iter().map(|name| model_json(&state, name)).collect();
     json_response(&json!({ "object": "list", "data": data }))
 }
 
-pub async fn model(State(house): Shared, Path(name): Path<String>) -> Reply<Response> {
-    house.check_model(Some(&name))?;
-    Ok(json_response(&model_json(&house, &name)))
+pub async fn model(State(state): Shared, Path(name): Path<String>) -> Reply<Response> {
+    state.check_model(Some(&name))?;
+    Ok(json_response(&model_json(&state, &name)))
 }
 
-fn model_json(house: &House, name: &str) -> Value {
+fn model_json(state: &ServerState, name: &str) -> Value {
     json!({
-        "id": name, "object": "model", "created": house.created, "owned_by": "plimsoll",
-        "root": house.settings.names[0], "parent": null, "max_model_len": house.limits.context,
+        "id": name, "object": "model", "created": state.created, "owned_by": "plimsoll",
+        "root": state.settings.names[0], "parent": null, "max_model_len": state.limits.context,
     })
 }
 
-pub async fn health(State(house): Shared) -> Reply<Response> {
-    house.check_open()?;
+pub async fn health(State(state): Shared) -> Reply<Response> {
+    state.check_open()?;
     Ok(StatusCode::OK.into_response())
 }
 
-pub async fn metrics(State(house): Shared) -> Response {
+pub async fn metrics(State(state): Shared) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    (kind, house.metrics.text()).into_response()
+    (kind, state.metrics.text()).into_response()
 }
 
-pub async fn nothing(State(house): Shared, request: Request) -> Box<Refusal> {
+pub async fn nothing(State(state): Shared, request: Request) -> Box<Refusal> {
     let message = format!("this server has no {} {}", request.method(), shown(request.uri().path()));
     let error = Error::new("serve-unknown-path", message);
     let error = match request.uri().path().contains("/responses") {
@@ -181,7 +185,7 @@ pub async fn nothing(State(house): Shared, request: Request) -> Box<Refusal> {
         }
     };
     let error = error.hint("it also answers GET /v1/models, /health and /metrics");
-    match house.desk.is_some() {
+    match state.episodes.is_some() {
         true => error.hint("POST /v1/episodes gives an episode with an address of its own").into(),
         false => error.into(),
     }

@@ -1,13 +1,13 @@
-//! `POST /inference/v1/generate`, as vLLM has it: token ids in, token ids and log-probabilities out. No text is made.
+//! Answers `POST /inference/v1/generate`, vLLM's endpoint: token ids in, token ids and log-probabilities out, no text.
 
-use crate::asked::{Asked, Delivery, USUAL_TOKENS, check_ids, delivery, drawing};
-use crate::episodes::{Heard, Seat};
+use crate::episodes::{Heard, Session};
 use crate::fields::Fields;
-use crate::house::House;
 use crate::logprobs::{self, Logprobs};
 use crate::outbox::Part;
+use crate::parsed::{Delivery, Parsed, USUAL_TOKENS, check_ids, delivery, params};
 use crate::refusal::{Refusal, Reply};
 use crate::reply::{Form, Head, Usage, reasons};
+use crate::state::ServerState;
 use plimsoll_base::shown;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -15,10 +15,9 @@ use std::sync::Arc;
 /// Longest id that a client may give its request.
 const REQUEST_ID_BYTES_MAX: usize = 256;
 
-/// Reads a body.
-pub fn read(body: &[u8], house: &Arc<House>, _: Option<&Seat>) -> Reply<Asked<TokensForm>> {
+pub fn read(body: &[u8], state: &Arc<ServerState>, _: Option<&Session>) -> Reply<Parsed<TokensForm>> {
     let mut fields = Fields::of_body(body)?;
-    house.check_model(fields.take::<String>("model")?.as_deref())?;
+    state.check_model(fields.take::<String>("model")?.as_deref())?;
     let delivery = delivery(&mut fields)?;
     let id: Option<String> = fields.take("request_id")?;
     if let Some(id) = id.as_ref().filter(|id| id.len() > REQUEST_ID_BYTES_MAX) {
@@ -27,24 +26,24 @@ pub fn read(body: &[u8], house: &Arc<House>, _: Option<&Seat>) -> Reply<Asked<To
     }
     let prompt: Vec<u32> =
         fields.take("token_ids")?.ok_or_else(|| Refusal::bad("token_ids", "token_ids is missing"))?;
-    check_ids(&prompt, "token_ids", house)?;
-    let params = fields.raw("sampling_params");
+    check_ids(&prompt, "token_ids", state)?;
+    let nested = fields.raw("sampling_params");
     fields.finish()?;
     let empty = serde_json::value::RawValue::from_string("{}".into()).expect("it is JSON");
-    let mut params = Fields::of_object("sampling_params.", params.unwrap_or(&empty))?;
-    let drawing = drawing(&mut params, house)?;
-    let logprobs = logprobs::of_number(&mut params)?;
-    params.finish()?;
-    let head = Head::new(house, "");
+    let mut nested = Fields::of_object("sampling_params.", nested.unwrap_or(&empty))?;
+    let params = params(&mut nested, state)?;
+    let logprobs = logprobs::of_number(&mut nested)?;
+    nested.finish()?;
+    let head = Head::new(state, "");
     let form = TokensForm {
         id: id.unwrap_or_else(|| head.id.clone()),
         usage: Usage { prompt_tokens: prompt.len(), drawn_tokens: 0 },
         delivery,
         logprobs,
     };
-    Ok(Asked {
+    Ok(Parsed {
         prompts: vec![prompt],
-        drawing,
+        params,
         delivery,
         usual_tokens: USUAL_TOKENS,
         heard: Heard::default(),
@@ -78,19 +77,12 @@ impl Form for TokensForm {
         })
     }
 
-    fn begin(&mut self) -> Vec<Value> {
-        Vec::new()
-    }
-
     fn part(&mut self, index: usize, part: Part) -> Vec<Value> {
         let choice = self.choice(index, &part);
         vec![json!({ "request_id": self.id, "choices": [choice] })]
     }
 
     fn end(&mut self) -> Vec<Value> {
-        match self.delivery.include_usage {
-            true => vec![json!({ "request_id": self.id, "choices": [], "usage": self.usage.json() })],
-            false => Vec::new(),
-        }
+        self.usage.event(self.delivery, json!({ "request_id": self.id, "choices": [] }))
     }
 }

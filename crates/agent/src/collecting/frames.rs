@@ -268,7 +268,6 @@ impl Chunk {
         }
     }
 
-    /// Hands everything to the column.
     fn give(&mut self, column: &mut SerializedColumnWriter<'_>) -> Written<()> {
         let levels = |levels: &[i16]| (!levels.is_empty()).then(|| levels.to_vec());
         let (definition, repetition) = (levels(&self.definition), levels(&self.repetition));

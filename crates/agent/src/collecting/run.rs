@@ -36,10 +36,8 @@ pub struct CollectEnd {
     pub signal: Option<i32>,
 }
 
-/// What happened since the last batch.
 #[derive(Clone, Debug, Default)]
 pub struct News {
-    /// What failed and was made again.
     pub faults: Vec<Fault>,
     /// Settings that are allowed but rarely intended.
     pub warnings: Vec<Error>,
@@ -149,7 +147,6 @@ pub fn stalled_share(progress: &CollectProgress) -> f64 {
     (progress.stats.stalled_seconds / (progress.seconds * progress.threads as f64).max(1e-9)).min(1.0)
 }
 
-/// What is kept of batches.
 struct Kept {
     replay: Option<Replay>,
     trajectories: Option<Trajectories>,

@@ -25,7 +25,8 @@ pub(super) fn by_kernel(worker: usize, pid: u32, reason: &str) -> Error {
         .hint("lower `num_workers` or `worker_memory`, or raise the container's limit")
 }
 
-/// Returns the reason if the kernel killed process `pid` for lack of memory: by its group, or by kernel lines and counters.
+/// Returns the reason if the kernel killed process `pid` for lack of memory: by its group, or by kernel lines and
+/// counters.
 pub(super) fn oom_killed(seen: &OomEvidence, by_group: bool, pid: u32, name: &str) -> Option<String> {
     let line = seen.line_about(pid, name);
     if !by_group && line.is_none() && seen.group_kills().is_none_or(|kills| kills == 0) {

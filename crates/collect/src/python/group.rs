@@ -42,12 +42,12 @@ pub(super) struct Group {
     /// Its index among the worker's groups.
     place: u8,
     pub state: State,
-    /// Of the last message.
+    /// Number of the last message.
     operation: u8,
     number: u32,
     /// The collector's request.
     asks: Vec<Ask>,
-    /// What each has yet to do: an `Ask` or `REMAKE`.
+    /// Pending request of each environment: an `Ask` or `REMAKE`.
     codes: Vec<u8>,
     /// Environments that lost their episode since their last answer.
     lost: Vec<bool>,
@@ -130,7 +130,7 @@ impl Group {
         [self.operation, self.place, 0, 0, a, b, c, d]
     }
 
-    /// Whether a message answers the request under way.
+    /// Returns true if a message answers the request under way.
     pub fn is_answered_by(&self, message: &[u8; 8]) -> bool {
         let [operation, _, _, _, number @ ..] = *message;
         self.state == State::Asked && self.operation == operation && self.number == u32::from_ne_bytes(number)

@@ -14,11 +14,11 @@ const GROWTH: Bytes = Bytes::mib(4);
 /// The readings of one worker with its full share of environments, after their first resets.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// What the environments are.
+    /// Spaces and limits of the environments.
     pub spec: Spec,
     /// The limit on the steps of an episode that the environment was registered with.
     pub episode_steps_max: Option<u32>,
-    /// Whether several environments step as one.
+    /// True if several environments step as one.
     pub is_vector: bool,
     /// Environments that step as one: 1 if each steps alone.
     pub unit: u32,

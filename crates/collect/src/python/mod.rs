@@ -1,11 +1,10 @@
 //! Python environments in worker processes: Gymnasium's, or those that a function of the user returns.
 //!
-//! A worker is the user's interpreter running an embedded script (`worker.py`), with several environments. Messages go over
-//! a socket, data through shared memory (`slots.rs`), and a thread watches the workers (`crew.rs`). Each `PythonStepper`
-//! steps a range of them, and may share a processor with its worker (`pairing.rs`). A failing worker is a value and does
-//! not end the run.
+//! A worker is the user's interpreter running an embedded script (`worker.py`), with several environments. Messages go
+//! over a socket, data through shared memory (`slots.rs`), and a thread watches the workers (`supervisor.rs`). Each
+//! `PythonStepper` steps a range of them, and may share a processor with its worker (`pairing.rs`). A failing worker is
+//! a value and does not end the run.
 
-mod crew;
 mod ends;
 mod group;
 mod judge;
@@ -16,6 +15,7 @@ mod run;
 mod slots;
 mod start;
 mod stepper;
+mod supervisor;
 mod words;
 
 pub use measure::{Measured, children_cpu_seconds};
@@ -34,7 +34,7 @@ use std::time::Duration;
 
 /// The script, embedded so that nothing needs to be installed.
 const SCRIPT: &str = include_str!("worker.py");
-/// How soon a stop, a late worker and a silent death are noticed.
+/// Longest time until a stop, a late worker or a silent death is noticed.
 const TICK: Duration = Duration::from_millis(50);
 /// Smallest group that is worth a message.
 const GROUP_ENVS_MIN: usize = 4;
@@ -66,19 +66,19 @@ pub struct PythonEnvs {
     pub workers_alive_min: f64,
     /// First and longest wait before a failed environment or worker is made again; it doubles in between.
     pub backoff: [Duration; 2],
-    /// Whether workers may reach a network.
+    /// Says whether workers may reach a network.
     pub network: Network,
-    /// Whether workers may reach a GPU.
+    /// Says whether workers may reach a GPU.
     pub gpu: Gpu,
     /// Prefixes of the paths of GPU devices.
     pub gpu_devices: Vec<String>,
-    /// Whether each worker gets its own memory cgroup, if groups can be made.
+    /// True if each worker gets its own memory cgroup where groups can be made.
     pub memory_groups: bool,
     /// Steps after which an episode is truncated; `None` leaves it to the environment.
     pub episode_steps_max: Option<u32>,
-    /// Whether each episode has its own seed; otherwise only the first one of an environment has.
+    /// True if each episode has its own seed; otherwise only the first one of an environment has.
     pub reseed: bool,
-    /// Whether a worker steps one half of its environments while the policy acts on the other. Each switch costs both
+    /// True if a worker steps one half of its environments while the policy acts on the other. Each switch costs both
     /// processes a wake-up: it pays if the policy takes time and there are free processors.
     pub overlap: bool,
 }
@@ -121,7 +121,7 @@ pub fn become_env_worker(arguments: &[OsString]) -> ExitCode {
     plimsoll_worker::become_env_worker(arguments, SCRIPT)
 }
 
-/// As `become_env_worker`, without a keeper, for programs too large to be one: becomes the worker.
+/// Becomes the worker itself, without a keeper: for programs that are too large to be one.
 pub fn exec_env_worker(arguments: &[OsString]) -> ExitCode {
     plimsoll_worker::exec_env_worker(arguments, SCRIPT)
 }

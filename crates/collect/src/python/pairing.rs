@@ -15,12 +15,12 @@ const TURNS: usize = 32;
 const SETTLE: usize = 8;
 /// For turns this long the time of a switch does not matter.
 const LONG: Duration = Duration::from_millis(1);
-/// How long a choice holds. Processes that a worker starts meanwhile stay on its processor no longer than this.
+/// Time that a choice holds. Processes that a worker starts meanwhile stay on its processor no longer than this.
 const REST: Duration = Duration::from_secs(2);
 /// Together is kept if its turns take at most this percentage of those apart: it uses less of the machine.
 const KEPT: u32 = 105;
 
-/// What to do after a turn.
+/// Says what to do after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Join,
@@ -89,7 +89,7 @@ impl Choice {
         None
     }
 
-    /// Whether to part within a turn: no choice holds longer than `REST`.
+    /// Returns true if the two part within a turn: no choice holds longer than `REST`.
     fn is_over(&self, now: Instant) -> bool {
         match self.state {
             State::Rest { until, together } => together && now >= until,
@@ -177,8 +177,8 @@ impl Pairing {
         Some(free)
     }
 
-    /// Gives both, and every process below `keeper` that is bound in the same way, all processors again: children of the
-    /// worker, and those it left to its keeper. Processes that chose other processors since keep them.
+    /// Gives both, and every process below `keeper` that is bound in the same way, all processors again: children of
+    /// the worker, and those it left to its keeper. Processes that chose other processors since keep them.
     fn part(&mut self, keeper: Option<u32>) {
         let Some((all, processor)) = self.joined.take() else { return };
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).retain(|&one| one != processor);

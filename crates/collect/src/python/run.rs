@@ -1,4 +1,4 @@
-//! What the crew and the steppers of a run share: the shape, links to workers, orders and news.
+//! Holds the state that the supervisor and the steppers of a run share: the shape, links to workers, orders and news.
 
 use super::{PythonEnvs, Share, slots::SlotMap, words::Known};
 use crate::FaultKind;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What all workers have in common, once the first has described its environment.
+/// Describes all workers' environments, once the first worker has described its own.
 #[derive(Debug)]
 pub(super) struct Shape {
     pub known: Known,
@@ -30,7 +30,7 @@ pub(super) struct Link {
     pub keeper: u32,
 }
 
-/// Orders to the crew. Those for a worker that is already gone do nothing.
+/// Orders to the supervisor. Those for a worker that is already gone do nothing.
 pub(super) enum Order {
     /// Starts a worker at a time.
     Start { worker: usize, at: Instant },
@@ -79,38 +79,38 @@ pub(super) struct Route {
     pub told: Bell,
 }
 
-/// What all steppers of a run share. Workers end when the last stepper is dropped.
+/// Holds the state that all steppers of a run share. Workers end when the last stepper is dropped.
 pub(super) struct Run {
     pub envs: Arc<PythonEnvs>,
     pub shape: Arc<Shape>,
     /// Workers in a crash loop.
     pub looping: AtomicUsize,
-    pub crew: CrewThread,
+    pub supervisor: SupervisorThread,
 }
 
 /// A worker that is ready: number, `life` and link.
 pub(super) type Ready = (usize, u64, Link);
 
 /// The thread that watches workers; dropping it ends them.
-pub(super) struct CrewThread {
+pub(super) struct SupervisorThread {
     pub orders: Sender<Order>,
     pub ordered: Bell,
     pub thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl CrewThread {
+impl SupervisorThread {
     pub fn order(&self, order: Order) {
-        // The crew cannot end before this is dropped.
+        // The supervisor cannot end before this is dropped.
         let _ = self.orders.send(order);
         self.ordered.ring();
     }
 }
 
-impl Drop for CrewThread {
+impl Drop for SupervisorThread {
     fn drop(&mut self) {
         self.order(Order::Close);
         if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            // A crew that panicked has printed it; its workers died with it.
+            // A supervisor that panicked has printed it; its workers died with it.
             let _ = thread.join();
         }
     }

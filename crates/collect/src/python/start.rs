@@ -1,9 +1,9 @@
 //! Starts workers and divides them among threads: all are ready before the first step, and each thread gets a range.
 
-use super::crew::Crew;
 use super::pairing::{Pairing, Taken};
-use super::run::{CrewThread, News, Order, Ready, Route, Run, Shape};
+use super::run::{News, Order, Ready, Route, Run, Shape, SupervisorThread};
 use super::stepper::PythonStepper;
+use super::supervisor::Supervisor;
 use super::{PythonEnvs, TICK};
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_worker::{Bell, Stop, find_python};
@@ -14,15 +14,16 @@ use std::sync::{Arc, Mutex};
 impl PythonStepper {
     /// Starts the workers and makes all environments, for one thread of the caller.
     ///
-    /// Errors: `env-python-missing`, `env-numpy-missing`, `env-gymnasium-missing`, `unknown-environment`, `env-import-failed`,
-    /// `env-not-made`, `env-space-unsupported`, `env-spaces-changed`, `env-vector-size`, `env-shared-memory-full`,
-    /// `env-ulimit-too-low`, and those that keep a worker from its first step; `interrupted` once `stop` is set.
+    /// Errors: `env-python-missing`, `env-numpy-missing`, `env-gymnasium-missing`, `unknown-environment`,
+    /// `env-import-failed`, `env-not-made`, `env-space-unsupported`, `env-spaces-changed`, `env-vector-size`,
+    /// `env-shared-memory-full`, `env-ulimit-too-low`, and those that keep a worker from its first step; `interrupted`
+    /// once `stop` is set.
     pub fn start(envs: PythonEnvs, stop: &Stop) -> Result<PythonStepper> {
         let workers = envs.num_workers.clamp(1, envs.num_envs.max(1));
         Self::start_some(envs, workers as usize, stop)
     }
 
-    /// As `start`, for at most `lanes` threads of a collector: each has its own workers, in the order of their
+    /// Starts steppers for at most `lanes` threads of a collector: each has its own workers, in the order of their
     /// environments. A thread with a single worker may take turns with it on one processor.
     ///
     /// Errors: as `start`.
@@ -37,7 +38,8 @@ impl PythonStepper {
     }
 }
 
-/// Makes the steppers of at most `lanes` threads. `pairs`: the threads belong to a collector and may be bound to processors.
+/// Makes the steppers of at most `lanes` threads. `pairs`: the threads belong to a collector and may be bound to
+/// processors.
 fn start_on(
     envs: PythonEnvs,
     workers: usize,
@@ -45,11 +47,11 @@ fn start_on(
     lanes: usize,
     pairs: bool,
 ) -> Result<Vec<PythonStepper>> {
-    let (envs, crew, news) = start_crew(envs, workers)?;
+    let (envs, supervisor, news) = start_supervisor(envs, workers)?;
     let (shape, workers, warnings) = wait_for_all(&news, stop)?;
     let lanes = lanes.clamp(1, workers.len());
     let (count, taken) = (workers.len(), Taken::default());
-    let run = Arc::new(Run { envs, shape, looping: AtomicUsize::new(0), crew });
+    let run = Arc::new(Run { envs, shape, looping: AtomicUsize::new(0), supervisor });
     let mut workers = workers.into_iter();
     let (mut routes, mut steppers) = (Vec::new(), Vec::new());
     for lane in 0..lanes {
@@ -61,8 +63,8 @@ fn start_on(
         let ready = workers.by_ref().take(last - first).collect();
         steppers.push(PythonStepper::new(run.clone(), ready, (news, told), pairing));
     }
-    run.crew.order(Order::Share(routes));
-    // Passes on the news that arrived before the crew knew the new routes; ends when the crew drops the old one.
+    run.supervisor.order(Order::Share(routes));
+    // Passes on the news that arrived before the supervisor knew the new routes; ends when it drops the old one.
     let early = warnings.into_iter().map(|warning| News::Warning { worker: 0, warning });
     for news in early.chain(news.iter()) {
         let lane = steppers.partition_point(|stepper| stepper.first_worker <= news.worker()) - 1;
@@ -71,7 +73,10 @@ fn start_on(
     Ok(steppers)
 }
 
-fn start_crew(envs: PythonEnvs, workers: usize) -> Result<(Arc<PythonEnvs>, CrewThread, Receiver<News>)> {
+fn start_supervisor(
+    envs: PythonEnvs,
+    workers: usize,
+) -> Result<(Arc<PythonEnvs>, SupervisorThread, Receiver<News>)> {
     envs.check()?;
     let python = find_python(envs.python.as_deref())?;
     let program = match &envs.program {
@@ -83,10 +88,12 @@ fn start_crew(envs: PythonEnvs, workers: usize) -> Result<(Arc<PythonEnvs>, Crew
     let (send, news) = channel();
     let (ordered, told) = (Bell::new().map_err(not_started)?, Bell::new().map_err(not_started)?);
     let route = Route { first_worker: 0, news: send, told };
-    let crew = Crew::new(envs.clone(), python, program, workers, (taken, ordered.clone()), route);
-    let thread =
-        std::thread::Builder::new().name("env-crew".into()).spawn(move || crew.run()).map_err(not_started)?;
-    Ok((envs, CrewThread { orders, ordered, thread: Mutex::new(Some(thread)) }, news))
+    let supervisor = Supervisor::new(envs.clone(), python, program, workers, (taken, ordered.clone()), route);
+    let thread = std::thread::Builder::new()
+        .name("env-supervisor".into())
+        .spawn(move || supervisor.run())
+        .map_err(not_started)?;
+    Ok((envs, SupervisorThread { orders, ordered, thread: Mutex::new(Some(thread)) }, news))
 }
 
 /// Waits for all workers; the first failure is returned.

@@ -1,4 +1,5 @@
-//! The stepper over worker processes: sends requests of groups, takes their answers, and makes failed environments again.
+//! The stepper over worker processes: sends requests of groups, takes their answers, and makes failed environments
+//! again.
 
 use super::TICK;
 use super::group::{Group, PER_ENV_BYTES, REMAKE, State};
@@ -242,16 +243,16 @@ impl PythonStepper {
         }
     }
 
-    /// Orders the crew to end a worker, whose groups wait from now on.
+    /// Orders the supervisor to end a worker, whose groups wait from now on.
     fn end(&mut self, worker: usize, why: Why) {
         let seat = &mut self.seats[worker];
         if !std::mem::replace(&mut seat.ending, true) {
             let life = self.seats[worker].life;
-            self.run.crew.order(Order::End { worker: self.first_worker + worker, life, why });
+            self.run.supervisor.order(Order::End { worker: self.first_worker + worker, life, why });
         }
     }
 
-    /// Sleeps until a worker, the crew or the clock has something, and takes one message of each worker.
+    /// Sleeps until a worker, the supervisor or the clock has something, and takes one message of each worker.
     fn listen(&mut self) -> Result<()> {
         if self.has_only_one_to_hear() {
             // One system call instead of two: they take nearly all of a short turn.
@@ -286,7 +287,8 @@ impl PythonStepper {
         Ok(())
     }
 
-    /// Whether only one worker can send anything: no group waits for the crew, whose news come after the worker's answer.
+    /// Returns true if only one worker can send anything: no group waits for the supervisor, whose news come after the
+    /// worker's answer.
     fn has_only_one_to_hear(&self) -> bool {
         let [Seat { link: Some(_), ending: false, .. }] = self.seats[..] else { return false };
         let mut states = self.groups.iter().map(|group| group.state);
@@ -332,7 +334,7 @@ impl PythonStepper {
         // Its time for the next group begins now.
         seat.moved_at = Instant::now();
         if !std::mem::replace(&mut seat.stepped, true) {
-            self.run.crew.order(Order::Stepped { worker: self.first_worker + worker });
+            self.run.supervisor.order(Order::Stepped { worker: self.first_worker + worker });
         }
         self.complete(group)
     }
@@ -461,7 +463,7 @@ impl PythonStepper {
         let wait = self.seats[worker].failures.wait(now, self.run.envs.backoff);
         self.check_alive(&error)?;
         self.faults.push(Fault { env_index, kind, error });
-        self.run.crew.order(Order::Start { worker: self.first_worker + worker, at: now + wait });
+        self.run.supervisor.order(Order::Start { worker: self.first_worker + worker, at: now + wait });
         Ok(())
     }
 

@@ -31,14 +31,6 @@ def post(address, body, token=TOKEN):
     except urllib.error.HTTPError as refusal:
         return refusal.code, json.loads(refusal.read() or b"null")
 
-def get(address, token):
-    request = urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"})
-    try:
-        with urllib.request.urlopen(request) as answer:
-            return answer.status, json.loads(answer.read())
-    except urllib.error.HTTPError as refusal:
-        return refusal.code, json.loads(refusal.read() or b"null")
-
 def chat(episode, messages, **more):
     return post(episode["base_url"] + "/chat/completions", {"messages": messages, **more}, episode["token"])
 
@@ -86,38 +78,6 @@ def chats(episode):
         messages.append({"role": "tool", "content": f"seen {turn}", "tool_call_id": "x"})
     return float(len(said["content"] or "") % 3)
 
-def checks(episode):
-    ask = [{"role": "user", "content": "123+456="}]
-    _, other = post(URL + "/v1/episodes", {})
-    tell("no token", post(episode["base_url"] + "/chat/completions", {"messages": ask}, "wrong" * 4))
-    tell("run token", post(episode["base_url"] + "/chat/completions", {"messages": ask}))
-    tell("run reports", post(f"{URL}/v1/episodes/{episode['id']}/reward", {"reward": 9.0}))
-    encoded = episode["base_url"].replace(episode["id"], episode["id"].replace("-", "%2D"))
-    tell("run encodes", post(encoded + "/chat/completions", {"messages": ask}))
-    tell("run looks", get(episode["base_url"] + "/models", TOKEN))
-    tell("episode claims", post(URL + "/v1/episodes", {}, episode["token"]))
-    tell("other speaks", post(episode["base_url"] + "/chat/completions", {"messages": ask}, other["token"]))
-    tell("other reports", post(f"{URL}/v1/episodes/{episode['id']}/reward", {"reward": 9.0}, other["token"]))
-    tell("other ends", report(other, {"error": "not played"}))
-    tell("own models", get(episode["base_url"] + "/models", episode["token"]))
-    tell("no episode", post(URL + "/v1/chat/completions", {"messages": ask}))
-    tell("unknown", post(URL + "/episodes/1-999/v1/chat/completions", {"messages": ask}))
-    tell("no number", post(URL + "/episodes/x/v1/chat/completions", {"messages": ask}))
-    tell("temperature", chat(episode, ask, temperature=0.3))
-    tell("seed", chat(episode, ask, seed=1))
-    tell("model", chat(episode, ask, model="gpt-5"))
-    tell("long", chat(episode, [{"role": "user", "content": "1" * 500}]))
-    tell("early", report(episode, {"reward": None}))
-    tell("nan", report(episode, b'{"reward": NaN}'))
-    tell("huge", report(episode, b'{"reward": 1e39}'))
-    tell("text", report(episode, {"reward": "1"}))
-    tell("own name", chat(episode, ask, model="policy", temperature=1.0, max_tokens=1000))
-    tell("first", report(episode, {"reward": 0.25}))
-    tell("second", report(episode, {"reward": 0.5}))
-    tell("late", chat(episode, ask))
-
-checked = threading.Lock()
-
 def work():
     while True:
         status, episode = post(URL + "/v1/episodes", {"agent": os.environ.get("PLIMSOLL_AGENT")})
@@ -125,9 +85,6 @@ def work():
             continue
         if status != 200:
             return
-        if MODE == "checks" and checked.acquire(blocking=False):
-            checks(episode)
-            continue
         if MODE == "silent" and episode["index"] % 3 == 1 and episode["member"] == 0:
             continue
         if MODE == "dies" and episode["index"] % 3 == 1 and episode["member"] == 0:
@@ -346,48 +303,6 @@ fn the_example_with_tools_plays_through_openais_client() {
     assert_eq!(folder.metric("out", "rollout/logprob_mismatch_max"), 0.0);
     assert_eq!(folder.metric("out", "environment/episodes"), 64.0);
     assert_eq!(folder.metric("out", "environment/aborted"), 0.0);
-}
-
-#[test]
-fn requests_that_the_run_cannot_train_on_are_refused_by_name() {
-    let Some(folder) = folder() else { return };
-    check_done(&train(&folder, "out", "checks", &["data.eval=none"]));
-    let log = text(&folder.read("out/agents.log"));
-    for words in [
-        "no token 401 serve-token-wrong",
-        "run token 401 serve-token-wrong",
-        "run reports 401 serve-token-wrong",
-        "run encodes 401 serve-token-wrong",
-        "run looks 401 serve-token-wrong",
-        "episode claims 401 serve-token-wrong",
-        "other speaks 401 serve-token-wrong",
-        "other reports 401 serve-token-wrong",
-        "other ends 200 ok",
-        "own models 200 ok",
-        "no episode 404 serve-unknown-path",
-        "unknown 404 agent-episode-unknown",
-        "no number 404 agent-episode-unknown",
-        "temperature 400 agent-sampling",
-        "seed 400 agent-sampling",
-        "model 404 serve-unknown-model",
-        "long 400 serve-too-long",
-        "early 400 agent-reward-invalid",
-        "nan 400 agent-reward-invalid",
-        "huge 400 agent-reward-invalid",
-        "text 400 agent-reward-invalid",
-        "own name 200 ok",
-        "first 200 ok",
-        "second 400 agent-episode-over",
-        "late 400 agent-episode-over",
-    ] {
-        assert!(log.contains(words), "{words}: {log}");
-    }
-    let rewards: Vec<f64> = folder
-        .read_lines("out/samples/step-000001.jsonl")
-        .iter()
-        .filter_map(|episode| episode["reward"].as_f64())
-        .collect();
-    assert!(rewards.contains(&0.25) && !rewards.contains(&0.5), "{rewards:?}");
 }
 
 #[test]

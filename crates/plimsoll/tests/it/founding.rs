@@ -162,7 +162,7 @@ fn failure_3_host_memory_stays_flat_over_many_rollouts_with_the_cache_kept() {
 fn failure_5_a_run_that_saves_at_every_step_ends_in_a_container_a_fourteenth_above_its_plan() {
     // PPO of a 13B model with Adam on the host: the weights were gathered into copies for a save, in a container that the
     // states had filled, and the kernel killed the actor. Here a save passes through the planned buffer: a container
-    // without room for a copy is enough. `rl/tests/founding_failure_5.rs` has the report's own numbers; `bench/save.py` has the peer's end.
+    // without room for a copy is enough. `rl/tests/it/founding_failure_5.rs` has the report's own numbers; `bench/save.py` has the peer's end.
     let folder = Run::new(SMALL);
     let steps = 6;
     let words = [&*format!("train.steps={steps}"), "checkpoint.every=1", "checkpoint.keep=2", "--json"];

@@ -9,7 +9,9 @@ use plimsoll_base::{Error, Result};
 use plimsoll_config::{Environment, RunSpec};
 use plimsoll_device::Sampling;
 use plimsoll_rollout::{EngineLimits, RolloutStats};
-use plimsoll_serve::episodes::{AgentSequence, Desk, DeskSpec, EpisodeLimits, Played as OfAgent, Round};
+use plimsoll_serve::episodes::{
+    AgentSequence, EpisodeLimits, EpisodeTable, EpisodesSpec, Played as OfAgent, Round,
+};
 use plimsoll_serve::guard::{Guard, new_token};
 use plimsoll_serve::{Server, Settings, Texts};
 use plimsoll_textenv::{Agents, AgentsSpec, Start, Words};
@@ -48,7 +50,7 @@ pub(super) struct AgentPlay {
 }
 
 struct Serving {
-    desk: Arc<Desk>,
+    table: Arc<EpisodeTable>,
     server: Server,
     agents: Option<Agents>,
 }
@@ -140,7 +142,7 @@ impl AgentPlay {
             self.serving = Some(self.start(&trainer.shape.engine, trainer.shape.spec.vocab, asked)?);
         }
         self.words.begin(asked.steps[0]);
-        let Serving { desk, server, agents } = self.serving.as_mut().expect("it was started");
+        let Serving { table, server, agents } = self.serving.as_mut().expect("it was started");
         let starts = asked.starts.iter().flat_map(|start| {
             let told = told(start, asked.group_size);
             (0..asked.group_size).map(move |member| {
@@ -154,7 +156,7 @@ impl AgentPlay {
             first_sample_id: asked.first_sample_id,
             sampling: asked.sampling,
         };
-        let mut deaths = Deaths { most: self.section.restarts_max, count: 0, ended: 0, desk };
+        let mut deaths = Deaths { most: self.section.restarts_max, count: 0, ended: 0, table };
         let mut look = || agents.as_mut().map_or(Ok(()), |agents| deaths.look(agents));
         trainer.live(|live| server.play(live, round, &mut look))
     }
@@ -178,17 +180,17 @@ impl AgentPlay {
             guard: Guard { token: Some(self.token.clone()), hosts: Vec::new() },
         };
         let [step, reset] = [section.step_timeout_ms, section.reset_timeout_ms].map(Duration::from_millis);
-        let spec = DeskSpec {
+        let spec = EpisodesSpec {
             limits: self.limits,
             step_timeout: step,
             claim_timeout: reset,
             starts_agents: !section.command.is_empty(),
         };
         // Agents know the run's token; what the tokens of episodes follow from is known here alone.
-        let desk = Arc::new(Desk::new(spec, &new_token()?));
+        let table = Arc::new(EpisodeTable::new(spec, &new_token()?));
         let listener = self.listener.take().expect("a run serves once");
         let clients = EngineLimits { samples: self.at_once.min(engine.samples), ..*engine };
-        let server = Server::start(&clients, texts, settings, listener, Some(desk.clone()))?;
+        let server = Server::start(&clients, texts, settings, listener, Some(table.clone()))?;
         let agents = match section.command.is_empty() {
             true => None,
             false => Some(Agents::start(AgentsSpec {
@@ -203,7 +205,7 @@ impl AgentPlay {
                 words: self.words.clone(),
             })?),
         };
-        Ok(Serving { desk, server, agents })
+        Ok(Serving { table, server, agents })
     }
 }
 
@@ -222,7 +224,7 @@ struct Deaths<'d> {
     count: u32,
     /// Episodes that account for agents which ended well.
     ended: usize,
-    desk: &'d Desk,
+    table: &'d EpisodeTable,
 }
 
 impl Deaths<'_> {
@@ -231,8 +233,8 @@ impl Deaths<'_> {
     /// Errors: `agent-failing`.
     fn look(&mut self, agents: &mut Agents) -> Result<()> {
         for end in agents.look() {
-            self.desk.agent_died(&end.number.to_string(), &end.error);
-            let ended = self.desk.num_ended();
+            self.table.agent_died(&end.number.to_string(), &end.error);
+            let ended = self.table.num_ended();
             // One that plays an episode and ends is at its work: each such end takes one of the episodes.
             match end.was_well && ended > self.ended {
                 true => self.ended += 1,

@@ -35,3 +35,7 @@ impl Fault {
         error.hint("environment.restarts_max is how many may fail; such episodes are counted and not trained")
     }
 }
+
+#[cfg(test)]
+#[path = "fault_tests.rs"]
+mod tests;

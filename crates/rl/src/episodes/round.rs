@@ -463,3 +463,7 @@ mod tests {
         assert_eq!(buffers.critic.returns, [15.0, 15.0, 0.0, 0.0, 0.0, 14.0, 0.0, 4.0, 4.0]);
     }
 }
+
+#[cfg(test)]
+#[path = "round_tests.rs"]
+mod more_tests;

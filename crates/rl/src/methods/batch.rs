@@ -67,3 +67,7 @@ impl<'b> Batch<'b> {
         finishes.filter(|&(_, finish)| finish == Finish::Length).map(|(i, _)| i)
     }
 }
+
+#[cfg(test)]
+#[path = "batch_tests.rs"]
+mod tests;

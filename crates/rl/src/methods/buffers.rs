@@ -312,3 +312,7 @@ mod tests {
         assert_eq!(poisoned.to_bits(), environment.to_bits());
     }
 }
+
+#[cfg(test)]
+#[path = "buffers_tests.rs"]
+mod more_tests;

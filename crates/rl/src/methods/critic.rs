@@ -196,3 +196,7 @@ mod tests {
         assert!(d_values[3..5].iter().all(|&d| d == 0.0) && d_values[0] != 0.0, "{d_values:?}");
     }
 }
+
+#[cfg(test)]
+#[path = "critic_tests.rs"]
+mod more_tests;

@@ -107,3 +107,7 @@ fn pair_loss(
     }
     sums
 }
+
+#[cfg(test)]
+#[path = "dpo_tests.rs"]
+mod tests;

@@ -188,3 +188,7 @@ pub fn of_pairs(report: &PairReport) -> Metrics {
     }
     metrics
 }
+
+#[cfg(test)]
+#[path = "metrics_tests.rs"]
+mod tests;

@@ -65,3 +65,7 @@ fn pair_loss(items: &[Item], scores: &[f32], total_pairs: f64, d_scores: &mut [f
     }
     sums
 }
+
+#[cfg(test)]
+#[path = "reward_model_tests.rs"]
+mod tests;

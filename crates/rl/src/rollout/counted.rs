@@ -66,3 +66,7 @@ impl Counted {
         CountedByAll { tallies, logged: logged.into_iter().map(mean).collect() }
     }
 }
+
+#[cfg(test)]
+#[path = "counted_tests.rs"]
+mod tests;

@@ -123,3 +123,7 @@ fn message(samples: &Samples, own: Own) -> Dealt {
     };
     Dealt { samples: graded.map(sample).collect(), stats: SentStats::of(&own.stats), counted: own.counted }
 }
+
+#[cfg(test)]
+#[path = "dealt_tests.rs"]
+mod tests;

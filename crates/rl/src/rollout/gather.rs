@@ -315,3 +315,7 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "gather_tests.rs"]
+mod more_tests;

@@ -254,3 +254,7 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "held_tests.rs"]
+mod more_tests;

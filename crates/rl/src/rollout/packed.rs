@@ -397,3 +397,7 @@ mod tests {
         assert!(read(b"{\"Ok\":[]}").expect_err("JSON").starts_with("it begins with [7b, 22, 4f, 6b]"));
     }
 }
+
+#[cfg(test)]
+#[path = "packed_tests.rs"]
+mod more_tests;

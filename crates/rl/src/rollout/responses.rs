@@ -177,3 +177,7 @@ pub(crate) fn response_text(
     }
     out
 }
+
+#[cfg(test)]
+#[path = "responses_tests.rs"]
+mod tests;

@@ -1,13 +1,14 @@
-//! A conversation of an episode as tokens.
+//! Turns a conversation of an episode into tokens.
 //!
-//! What was drawn is never tokenized again. If a conversation goes on after an answer of this episode, as it was given, the
-//! prompt is that answer's tokens and what the chat template writes after them. Without a template, messages follow each other.
+//! Drawn tokens are never tokenized again. If a conversation continues after an answer of this episode, as it was
+//! given, the prompt is that answer's tokens and the chat template's text after them. Without a template, messages
+//! follow each other.
 
-use super::seat::Seat;
+use super::session::Session;
 use super::tree::Heard;
-use crate::house::{Drawing, House};
 use crate::messages::Chat;
 use crate::refusal::{Refusal, Reply};
+use crate::state::{SamplingParams, ServerState};
 use plimsoll_base::Error;
 use plimsoll_rollout::Finish;
 use plimsoll_text::calls::{Calls, Said};
@@ -15,12 +16,12 @@ use plimsoll_text::{Message, written_after};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-impl Seat {
-    /// Requires that a request is drawn as the run trains, and sets how.
+impl Session {
+    /// Requires that a request samples as the run trains, and sets the run's sampling.
     ///
     /// Errors: `agent-sampling`.
-    pub fn check(&self, drawing: &mut Drawing, house: &House) -> Reply<()> {
-        let (own, runs) = (drawing.sampling, house.settings.sampling);
+    pub fn check(&self, params: &mut SamplingParams, state: &ServerState) -> Reply<()> {
+        let (own, runs) = (params.sampling, state.settings.sampling);
         let pairs = [
             ("temperature", own.temperature, runs.temperature),
             ("top_p", own.top_p, runs.top_p),
@@ -34,46 +35,51 @@ impl Seat {
             ));
             return Err(Box::new(Refusal { error, param: Some(name.into()) }));
         }
-        if drawing.seed.is_some() {
+        if params.seed.is_some() {
             let error = Error::new("agent-sampling", "seed: the random numbers of an episode are the run's")
                 .hint("leave seed out of the request");
             return Err(Box::new(Refusal { error, param: Some("seed".into()) }));
         }
-        drawing.sampling = self.desk.sampling();
+        params.sampling = self.episodes.sampling();
         Ok(())
     }
 
     /// Returns the tokens of a conversation.
     ///
     /// Errors: those of the template and the tokenizer.
-    pub fn prompt(&self, chat: &Chat, house: &House) -> Reply<(Vec<u32>, Heard)> {
+    pub fn prompt(&self, chat: &Chat, state: &ServerState) -> Reply<(Vec<u32>, Heard)> {
         let key = Some(chat.key(chat.messages.len()));
         let answers = (0..chat.messages.len()).rev().filter(|&at| chat.messages[at]["role"] == "assistant");
         for at in answers {
-            let Some((tokens, last, finish)) = self.answered(chat, at, house) else { continue };
+            let Some((tokens, last, finish)) = self.answered(chat, at, state) else { continue };
             let said = &chat.messages[at + 1..];
-            let Ok(after) = words_after(chat, at, last.filter(|_| finish == Finish::Eos), house) else {
+            let Ok(after) = words_after(chat, at, last.filter(|_| finish == Finish::Eos), state) else {
                 break;
             };
             let mut ids = tokens;
-            ids.extend(house.texts.tokenizer.encode(&after)?);
+            ids.extend(state.texts.tokenizer.encode(&after)?);
             return Ok((ids, Heard { key, messages: plain(said) }));
         }
-        let whole = match house.texts.template {
-            Some(_) => chat.render(house)?,
+        let whole = match state.texts.template {
+            Some(_) => chat.render(state)?,
             None => joined(&chat.messages),
         };
-        let ids = house.texts.tokenizer.encode(&whole)?;
+        let ids = state.texts.tokenizer.encode(&whole)?;
         Ok((ids, Heard { key, messages: plain(&chat.messages) }))
     }
 
     /// Returns the tokens to the end of the answer that message `at` repeats, its last token and how it ended.
-    fn answered(&self, chat: &Chat, at: usize, house: &House) -> Option<(Vec<u32>, Option<u32>, Finish)> {
+    fn answered(
+        &self,
+        chat: &Chat,
+        at: usize,
+        state: &ServerState,
+    ) -> Option<(Vec<u32>, Option<u32>, Finish)> {
         let key = chat.key(at);
-        self.desk.with_tree(&self.id, |tree| {
+        self.episodes.with_tree(&self.id, |tree| {
             let is_it = |number: &usize| {
                 let response = &tree.responses[*number];
-                let repeats = |text: &str| is_answer(text, &chat.messages[at], chat, house);
+                let repeats = |text: &str| is_answer(text, &chat.messages[at], chat, state);
                 response.key == Some(key) && response.drawn.as_ref().is_some_and(|drawn| repeats(&drawn.text))
             };
             let number = (0..tree.responses.len()).find(is_it)?;
@@ -84,7 +90,7 @@ impl Seat {
 }
 
 impl Chat {
-    /// Returns what identifies the first `count` messages, with the tools and the variables of the template.
+    /// Returns the digest of the first `count` messages, with the tools and the variables of the template.
     fn key(&self, count: usize) -> [u8; 32] {
         let whole = Value::from(vec![
             Value::from(self.messages[..count].to_vec()),
@@ -95,11 +101,11 @@ impl Chat {
     }
 }
 
-/// Whether a message of the assistant repeats an answer, apart from white space around it.
-fn is_answer(answer: &str, message: &Value, chat: &Chat, house: &House) -> bool {
+/// Returns true if a message of the assistant repeats an answer, apart from white space around it.
+fn is_answer(answer: &str, message: &Value, chat: &Chat, state: &ServerState) -> bool {
     let said = match chat.tools.is_empty() {
         true => vec![Said::Text(answer.to_string())],
-        false => Calls::in_response(house.texts.template.as_deref(), chat.functions(), answer),
+        false => Calls::in_response(state.texts.template.as_deref(), chat.functions(), answer),
     };
     let (mut text, mut calls) = (String::new(), Vec::new());
     for one in said {
@@ -122,9 +128,9 @@ fn is_answer(answer: &str, message: &Value, chat: &Chat, house: &House) -> bool 
     message["content"].as_str().unwrap_or_default().trim() == text.trim() && given.eq(calls)
 }
 
-/// Returns what the chat template writes after the assistant's message `at`. `end`: the token that ended it, if one did.
-fn words_after(chat: &Chat, at: usize, end: Option<u32>, house: &House) -> Reply<String> {
-    if house.texts.template.is_none() {
+/// Returns the chat template's text after the assistant's message `at`. `end`: the token that ended it, if one did.
+fn words_after(chat: &Chat, at: usize, end: Option<u32>, state: &ServerState) -> Reply<String> {
+    if state.texts.template.is_none() {
         return Ok(joined(&chat.messages[at + 1..]));
     }
     let mut messages = chat.messages.clone();
@@ -134,9 +140,9 @@ fn words_after(chat: &Chat, at: usize, end: Option<u32>, house: &House) -> Reply
         marked.insert("role".into(), Value::from("assistant"));
         marked.insert("content".into(), Value::from(mark));
         messages[at] = Value::Object(marked);
-        chat.render_messages(&messages, house).map_err(|refusal| refusal.error)
+        chat.render_messages(&messages, state).map_err(|refusal| refusal.error)
     };
-    let end = end.and_then(|end| house.texts.tokenizer.token_text(end));
+    let end = end.and_then(|end| state.texts.tokenizer.token_text(end));
     Ok(written_after(is_in_messages, render, end.as_deref())?)
 }
 

@@ -1,15 +1,15 @@
-//! The addresses of episodes: `POST /v1/episodes` gives one, `POST /v1/episodes/ID/reward` ends it, and the model answers
-//! below `/episodes/ID/v1` as it does below `/v1` elsewhere.
+//! Lists the addresses of episodes: `POST /v1/episodes` gives one, `POST /v1/episodes/ID/reward` ends it, and the model
+//! answers below `/episodes/ID/v1` as it does below `/v1` elsewhere.
 
-use super::desk::{Claim, Desk, offer};
-use super::seat::Seat;
+use super::session::Session;
+use super::table::{Claim, EpisodeTable, offer};
 use crate::arrivals::collect;
 use crate::connections;
 use crate::fields::Fields;
-use crate::house::House;
 use crate::refusal::Reply;
 use crate::reply::json_response;
 use crate::server::{Shared, answer_in, model, models};
+use crate::state::ServerState;
 use crate::{chat, completions, tokens};
 use axum::Router;
 use axum::extract::{Path, Request, State};
@@ -21,57 +21,57 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long an agent waits for an episode before it has to ask again.
+/// Time that an agent waits for an episode before it has to ask again.
 const CLAIM_WAIT: Duration = Duration::from_secs(20);
 /// Largest request that is no conversation.
 const REPORT_BYTES_MAX: usize = 64 << 10;
 /// Longest name of an agent.
 const NAME_BYTES_MAX: usize = 64;
 
-pub fn router() -> Router<Arc<House>> {
+pub fn router() -> Router<Arc<ServerState>> {
     Router::new()
         .route("/v1/episodes", post(claim))
         .route("/v1/episodes/{id}/reward", post(report))
         .route(
             "/episodes/{id}/v1/chat/completions",
-            post(|State(house): Shared, Path(id): Path<String>, request| async move {
-                answer_in(seat(&house, id)?, house, request, chat::read).await
+            post(|State(state): Shared, Path(id): Path<String>, request| async move {
+                answer_in(session(&state, id)?, state, request, chat::read).await
             }),
         )
         .route(
             "/episodes/{id}/v1/completions",
-            post(|State(house): Shared, Path(id): Path<String>, request| async move {
-                answer_in(seat(&house, id)?, house, request, completions::read).await
+            post(|State(state): Shared, Path(id): Path<String>, request| async move {
+                answer_in(session(&state, id)?, state, request, completions::read).await
             }),
         )
         .route(
             "/episodes/{id}/inference/v1/generate",
-            post(|State(house): Shared, Path(id): Path<String>, request| async move {
-                answer_in(seat(&house, id)?, house, request, tokens::read).await
+            post(|State(state): Shared, Path(id): Path<String>, request| async move {
+                answer_in(session(&state, id)?, state, request, tokens::read).await
             }),
         )
-        .route("/episodes/{id}/v1/models", get(|house: Shared, Path(_): Path<String>| models(house)))
+        .route("/episodes/{id}/v1/models", get(|state: Shared, Path(_): Path<String>| models(state)))
         .route(
             "/episodes/{id}/v1/models/{*name}",
-            get(|house: Shared, Path((_, name)): Path<(String, String)>| model(house, Path(name))),
+            get(|state: Shared, Path((_, name)): Path<(String, String)>| model(state, Path(name))),
         )
 }
 
-fn desk(house: &House) -> &Arc<Desk> {
-    house.desk.as_ref().expect("these routes are there with a desk")
+fn episodes(state: &ServerState) -> &Arc<EpisodeTable> {
+    state.episodes.as_ref().expect("these routes are only there with episodes")
 }
 
-fn seat(house: &House, id: String) -> Reply<Option<Seat>> {
-    let desk = desk(house).clone();
-    desk.check_open(&id)?;
-    Ok(Some(Seat { desk, id }))
+fn session(state: &ServerState, id: String) -> Reply<Option<Session>> {
+    let episodes = episodes(state).clone();
+    episodes.check_open(&id)?;
+    Ok(Some(Session { episodes, id }))
 }
 
-async fn claim(State(house): Shared, request: Request) -> Reply<Response> {
+async fn claim(State(state): Shared, request: Request) -> Reply<Response> {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let base = format!("http://{host}");
     let busy = connections::busy(&request);
-    let body = collect(&house.arrivals, request, REPORT_BYTES_MAX).await?;
+    let body = collect(&state.arrivals, request, REPORT_BYTES_MAX).await?;
     let mut fields = Fields::of_body(&body.bytes)?;
     let agent: Option<String> = fields.take("agent")?;
     fields.finish()?;
@@ -85,7 +85,7 @@ async fn claim(State(house): Shared, request: Request) -> Reply<Response> {
     }
     let claimed = tokio::select! {
         biased;
-        claimed = desk(&house).claim(agent.as_deref(), CLAIM_WAIT) => claimed,
+        claimed = episodes(&state).claim(agent.as_deref(), CLAIM_WAIT) => claimed,
         // Somebody else needs the connection.
         () = connections::told_to_end(busy.as_ref()) => {
             return Ok((StatusCode::NO_CONTENT, [(header::CONNECTION, "close")]).into_response());
@@ -93,7 +93,7 @@ async fn claim(State(house): Shared, request: Request) -> Reply<Response> {
     };
     Ok(match claimed {
         Claim::Episode { id, token, start } => {
-            json_response(&offer(&id, &token, start, &base, &house.settings.names[0]))
+            json_response(&offer(&id, &token, start, &base, &state.settings.names[0]))
         }
         Claim::Later => StatusCode::NO_CONTENT.into_response(),
         Claim::Over => StatusCode::GONE.into_response(),
@@ -101,8 +101,8 @@ async fn claim(State(house): Shared, request: Request) -> Reply<Response> {
 }
 
 /// Takes `{"reward": 0.5}`, or `{"error": "why there is none"}`.
-async fn report(State(house): Shared, Path(id): Path<String>, request: Request) -> Reply<Response> {
-    let body = collect(&house.arrivals, request, REPORT_BYTES_MAX).await?;
+async fn report(State(state): Shared, Path(id): Path<String>, request: Request) -> Reply<Response> {
+    let body = collect(&state.arrivals, request, REPORT_BYTES_MAX).await?;
     let wrong = |what: String| {
         Error::new("agent-reward-invalid", what).hint("send {\"reward\": 0.5}, or {\"error\": \"why\"}")
     };
@@ -124,6 +124,6 @@ async fn report(State(house): Shared, Path(id): Path<String>, request: Request) 
             return Err(wrong(format!("the report is {}", shown(&given))).into());
         }
     };
-    desk(&house).report(&id, outcome)?;
+    episodes(&state).report(&id, outcome)?;
     Ok(json_response(&json!({ "id": id })))
 }

@@ -1,5 +1,5 @@
-//! The tokens of episodes: one for each, so that an agent speaks in its own episodes and reports for them, and for no other's.
-//! A token follows from the episode's id and a secret of the run; nothing of it is kept.
+//! Makes the tokens of episodes: one for each, so that an agent speaks in its own episodes, reports for them, and for
+//! no other's. A token follows from the episode's id and a secret of the run; it is not stored.
 
 use crate::guard::same;
 use sha2::{Digest, Sha256};
@@ -18,8 +18,8 @@ impl Tokens {
         Tokens { secret: Sha256::digest(secret.as_bytes()).into() }
     }
 
-    /// Returns the token of an episode: SHA-256 over the secret and, again with the secret, the id, so that no token can be
-    /// continued to that of a longer id.
+    /// Returns the token of an episode: SHA-256 over the secret and, again with the secret, the id, so that no token
+    /// can be extended to that of a longer id.
     pub(super) fn of(&self, id: &str) -> String {
         let inner = Sha256::new().chain_update(self.secret).chain_update(id).finalize();
         let whole: [u8; 32] = Sha256::new().chain_update(self.secret).chain_update(inner).finalize().into();
@@ -29,7 +29,7 @@ impl Tokens {
         })
     }
 
-    /// Whether `given` is the token of an episode, in a time that does not depend on where it differs.
+    /// Returns true if `given` is the token of an episode, in a time that does not depend on where it differs.
     pub(super) fn is_of(&self, id: &str, given: &str) -> bool {
         same(self.of(id).as_bytes(), given.as_bytes())
     }

@@ -1,14 +1,14 @@
-//! The responses of one episode, and the sequences that they make.
+//! Arranges the responses of one episode into sequences.
 //!
-//! A request whose prompt begins with an earlier prompt and its response, token for token, goes on after that response;
-//! any other begins anew. So an episode is a tree: an agent that only adds messages has one path, one that rewrites its
-//! conversation, or asks twice from the same place, has branches. Each response is in one sequence, and the tokens before
-//! it are context.
+//! A request whose prompt begins with an earlier prompt and its response, token for token, continues after that
+//! response; any other begins anew. So an episode is a tree: an agent that only adds messages has one path; one that
+//! rewrites its conversation, or asks twice from the same place, has branches. Each response is in one sequence, and
+//! the tokens before it are context.
 
 use plimsoll_rollout::{Finish, Turn};
 use plimsoll_text::Message;
 
-/// What the tokens of an episode may be.
+/// Bounds the responses and tokens of an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpisodeLimits {
     /// Responses of an episode.
@@ -23,7 +23,7 @@ pub struct EpisodeLimits {
     pub turn_tokens: usize,
 }
 
-/// A response that is drawn, or was.
+/// Holds a response that is being drawn, or was.
 #[derive(Debug)]
 pub(super) struct Response {
     /// The response whose tokens, with those before it, begin the prompt.
@@ -32,40 +32,40 @@ pub(super) struct Response {
     context: Vec<u32>,
     /// True if a sequence begins with it.
     begins: bool,
-    /// What identifies the conversation before it, if it is a chat's.
+    /// Digest of the conversation before it, if it belongs to a chat.
     pub key: Option<[u8; 32]>,
     /// The messages since its parent.
     pub heard: Vec<Message>,
     pub drawn: Option<Drawn>,
 }
 
-/// What the engine drew.
+/// Holds the tokens that the engine drew for a response.
 #[derive(Clone, Debug)]
 pub struct Drawn {
     pub ids: Vec<u32>,
-    /// One for each id.
+    /// Log-probability of each id.
     pub logprobs: Vec<f32>,
     pub finish: Finish,
-    /// As the client got it, with the calls in it.
+    /// Text that the client got, with the calls in it.
     pub text: String,
 }
 
-/// What a chat's prompt is made of, for the next request of its episode.
+/// Holds what a chat's prompt was made from, for the next request of its episode.
 #[derive(Clone, Debug, Default)]
 pub struct Heard {
-    /// What identifies the conversation; none of a request that is no chat.
+    /// Digest of the conversation; none for a request that is no chat.
     pub key: Option<[u8; 32]>,
     /// The messages since the last answer.
     pub messages: Vec<Message>,
 }
 
-/// A sequence to train on.
+/// Holds a sequence to train on.
 #[derive(Clone, Debug, Default)]
 pub struct AgentSequence {
     pub prompt: Vec<u32>,
     /// Tokens after the prompt: those drawn, and context between them.
     pub ids: Vec<u32>,
-    /// One for each of `ids`; NaN where they were not drawn.
+    /// Log-probability of each of `ids`; NaN where it was not drawn.
     pub logprobs: Vec<f32>,
     pub turns: Vec<Turn>,
     /// The responses that its turns are, by their numbers in the episode.
@@ -77,7 +77,7 @@ pub(super) struct Tree {
     pub responses: Vec<Response>,
 }
 
-/// Where a response has a place.
+/// Says where in the tree a response belongs.
 pub(super) struct Place {
     pub parent: Option<usize>,
     pub begins: bool,
@@ -106,7 +106,7 @@ impl Tree {
         Place { parent, begins, room: most.saturating_sub(prompt.len()).min(limits.turn_tokens) }
     }
 
-    /// Takes a response in. Returns its number.
+    /// Adds a response that begins to be drawn. Returns its number.
     pub fn begin(&mut self, place: &Place, prompt: &[u32]) -> usize {
         let before = place.parent.map_or(0, |parent| self.end(parent));
         let (parent, begins, context) = (place.parent, place.begins, prompt[before..].to_vec());
@@ -127,7 +127,7 @@ impl Tree {
         tokens
     }
 
-    /// Returns the sequences, in the order of their first responses. What was not drawn to its end is in none.
+    /// Returns the sequences, in the order of their first responses. A response without an end is in none.
     pub fn sequences(&self, prompt_tokens: usize) -> Vec<AgentSequence> {
         let mut sequences: Vec<AgentSequence> = Vec::new();
         for (number, response) in self.responses.iter().enumerate() {

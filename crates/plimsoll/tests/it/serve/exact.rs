@@ -1,7 +1,7 @@
-//! What is served has the bits of `generate`, `eval` and the engine alone, whatever other clients ask for.
+//! What is served has the bits of `generate` and `eval`.
 
 use super::client::Server;
-use super::{BYTES, GOLDEN, LAST_MESSAGE};
+use super::{BYTES, GOLDEN};
 use crate::common::{Folder, plimsoll, text};
 use crate::run::Run;
 use serde_json::{Value, json};
@@ -26,41 +26,16 @@ fn drawn(choice: &Value) -> (Value, Vec<f32>) {
 }
 
 #[test]
-fn concurrent_clients_get_the_bits_that_generate_prints() {
-    let (seed, tokens) = ("seed=7", "rollout.max_new_tokens=24");
+fn a_client_gets_the_bits_that_generate_prints() {
     let server = Server::start(&[GOLDEN, "--seed", "7", "--set", BYTES, "--sequences", "4"]);
-    let prompts = ["a", "What is 2 + 2?", "The quick brown fox jumps over the lazy dog, twice.", "x=1"];
-    let ways = [("temperature", "0.0"), ("temperature", "1.0"), ("top_p", "0.7"), ("top_k", "5")];
-    let expect: Vec<_> = prompts
-        .iter()
-        .zip(ways)
-        .map(|(prompt, (key, value))| {
-            generated(
-                GOLDEN,
-                prompt,
-                &[BYTES, seed, tokens, "rollout.temperature=1.0", &format!("rollout.{key}={value}")],
-            )
-        })
-        .collect();
-    // More clients than slots, each kind several times, and others in between whose answers are not compared.
-    std::thread::scope(|scope| {
-        let ask = |i: usize| {
-            let (key, value) = ways[i % 4];
-            let mut body = json!({
-                "prompt": prompts[i % 4], "max_tokens": 24, "temperature": 1.0, "seed": 0, "logprobs": 0,
-                "return_token_ids": true, "n": 1 + i % 3,
-            });
-            body[key] = serde_json::from_str(value).expect("a number");
-            let answer = server.post("/v1/completions", &body);
-            assert_eq!(answer.status, 200, "{}", answer.body);
-            drawn(&answer.json()["choices"][0])
-        };
-        let clients: Vec<_> = (0..24).map(|i| scope.spawn(move || ask(i))).collect();
-        for (i, client) in clients.into_iter().enumerate() {
-            assert_eq!(client.join().expect("an answer"), expect[i % 4], "client {i}");
-        }
+    let prompt = "What is 2 + 2?";
+    let sets = [BYTES, "seed=7", "rollout.max_new_tokens=24", "rollout.temperature=1.0", "rollout.top_p=0.7"];
+    let body = json!({
+        "prompt": prompt, "max_tokens": 24, "temperature": 1.0, "top_p": 0.7, "seed": 0, "logprobs": 0,
+        "return_token_ids": true, "n": 3,
     });
-    server.wait_for("kv_blocks_free", |n| n == server.metric("kv_blocks"));
+    let answer = server.post("/v1/completions", &body).json();
+    assert_eq!(drawn(&answer["choices"][0]), generated(GOLDEN, prompt, &sets), "{answer}");
 }
 
 #[test]
@@ -86,43 +61,6 @@ fn a_run_is_served_by_its_directory_with_the_bits_of_its_evaluation() {
         assert_eq!(choice["text"], row["response"], "{answer}");
         assert_eq!(numbers(&choice["logprobs"]["token_logprobs"]), numbers(&row["logprobs"]), "{answer}");
     }
-}
-
-#[test]
-fn a_seed_gives_the_same_tokens_and_no_seed_gives_others() {
-    let server = Server::start(&["builtin:nano", "--set", LAST_MESSAGE]);
-    let ask = |more: Value| {
-        let mut body = json!({
-            "token_ids": [2, 3, 12], "sampling_params": { "max_tokens": 12, "temperature": 3.0, "ignore_eos": true, "n": 3 },
-        });
-        body["sampling_params"]
-            .as_object_mut()
-            .expect("an object")
-            .extend(more.as_object().expect("an object").clone());
-        let answer = server.post("/inference/v1/generate", &body).json();
-        answer["choices"]
-            .as_array()
-            .expect("choices")
-            .iter()
-            .map(|c| c["token_ids"].clone())
-            .collect::<Vec<_>>()
-    };
-    let (one, other) = (ask(json!({ "seed": 5 })), ask(json!({ "seed": -5 })));
-    assert_eq!(one, ask(json!({ "seed": 5 })));
-    assert_ne!(one, other);
-    assert_ne!(one[0], one[1]);
-    assert_ne!(ask(json!({})), ask(json!({})));
-    // A response does not depend on how many others were asked for.
-    assert_eq!(one[..1], ask(json!({ "seed": 5, "n": 1 })));
-    // Another server with the same seed draws the same, without a seed in the request too.
-    let again = Server::start(&["builtin:nano"]);
-    let first = |server: &Server| {
-        let body = json!({ "prompt": "1+", "temperature": 2.0, "return_token_ids": true });
-        server.post("/v1/completions", &body).json()["choices"][0]["token_ids"].clone()
-    };
-    let third = Server::start(&["builtin:nano", "--seed", "1"]);
-    assert_eq!(first(&again), first(&Server::start(&["builtin:nano"])));
-    assert_ne!(first(&third), first(&Server::start(&["builtin:nano"])));
 }
 
 #[test]

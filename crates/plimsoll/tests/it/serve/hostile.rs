@@ -1,25 +1,10 @@
-//! Clients that go, crowd, stall, lie or have no right to ask; and a server that is asked to stop.
+//! A server as a process: its memory under a crowd, its token, its signals, and what it refuses to start with.
 
-use super::client::{Server, answer};
+use super::client::Server;
 use super::{BYTES, GOLDEN, LAST_MESSAGE, user};
 use crate::common::{Folder, check_refused};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::io::{BufRead, BufReader, Read, Write};
-
-/// Tokens that take seconds.
-const LONG: u32 = 6000;
-
-/// A request that runs for seconds, as a stream.
-fn endless() -> Value {
-    json!({ "prompt": "a", "max_tokens": LONG, "ignore_eos": true, "stream": true, "temperature": 1 })
-}
-
-fn golden(more: &[&str]) -> Server {
-    let long = LONG.to_string();
-    let length =
-        ["--set", "model_options.positions=extend", "--prompt-tokens", "56", "--max-new-tokens", &long];
-    Server::start(&[&[GOLDEN, "--set", BYTES], &length[..], more].concat())
-}
 
 /// Reads up to the first event.
 fn first_event(reader: &mut impl BufRead) {
@@ -28,53 +13,6 @@ fn first_event(reader: &mut impl BufRead) {
         line.clear();
         assert!(reader.read_line(&mut line).expect("a line") > 0, "the stream ended");
     }
-}
-
-#[test]
-fn a_client_that_hangs_up_frees_its_slot_and_its_blocks() {
-    let server = golden(&["--sequences", "1", "--queue", "4"]);
-    for _ in 0..5 {
-        let mut reader = BufReader::new(server.begin("/v1/completions", &endless()));
-        first_event(&mut reader);
-        // One that waits in the queue, and one that waits for a whole answer, hang up too.
-        let queued = server.begin("/v1/completions", &endless());
-        let whole = server
-            .begin("/v1/completions", &json!({ "prompt": "a", "max_tokens": LONG, "ignore_eos": true }));
-        server.wait_for("waiting", |n| n >= 1.0);
-        drop((reader, queued, whole));
-        server.wait_for("running", |n| n == 0.0);
-    }
-    let answer = server.post("/v1/completions", &json!({ "prompt": "a", "max_tokens": 4 }));
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    server.wait_for("kv_blocks_free", |n| n == server.metric("kv_blocks"));
-    assert!(server.metric("cancelled_total") >= 5.0);
-}
-
-#[test]
-fn a_crowd_is_refused_with_the_numbers_and_nobody_who_was_taken_is_lost() {
-    let server = golden(&["--sequences", "2", "--queue", "3"]);
-    let answers: Vec<_> = std::thread::scope(|scope| {
-        let ask = || {
-            server.post("/v1/completions", &json!({ "prompt": "a", "max_tokens": 400, "ignore_eos": true }))
-        };
-        let clients: Vec<_> = (0..25).map(|_| scope.spawn(ask)).collect();
-        clients.into_iter().map(|client| client.join().expect("an answer")).collect()
-    });
-    let (taken, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);
-    assert!(taken.len() >= 5 && !refused.is_empty(), "{} taken", taken.len());
-    for answer in &taken {
-        assert_eq!(answer.json()["usage"]["completion_tokens"], 400);
-    }
-    for answer in &refused {
-        assert_eq!((answer.status, answer.error().0.as_str()), (429, "serve-queue-full"));
-        assert!(answer.head.contains("retry-after: 1"), "{}", answer.head);
-        assert!(answer.body.contains("of 5 places are taken, 2 running and 3 waiting"), "{}", answer.body);
-    }
-    // More prompts than there are places can never be taken.
-    let many = server.post("/v1/completions", &json!({ "prompt": vec!["a"; 6], "max_tokens": 1 }));
-    assert_eq!((many.status, many.error()), (400, ("serve-bad-request".to_string(), json!("prompt"))));
-    let several = server.post("/v1/completions", &json!({ "prompt": vec!["a"; 5], "max_tokens": 1 }));
-    assert_eq!(several.json()["choices"].as_array().map(Vec::len), Some(5));
 }
 
 #[test]
@@ -107,99 +45,6 @@ fn the_process_stays_within_its_plan_under_a_crowd() {
     assert!(peak <= planned, "{peak} MiB, planned {planned}");
 }
 
-#[test]
-fn a_body_beyond_the_plan_is_refused_whether_it_says_its_length_or_not() {
-    let server = golden(&[]);
-    let head = |more: &str| {
-        format!(
-            "POST /v1/completions HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n{more}\r\n",
-            server.at
-        )
-    };
-    let told = answer(server.send(head("Content-Length: 104857600\r\nConnection: close\r\n").as_bytes()));
-    assert_eq!((told.status, told.error().0.as_str()), (413, "serve-body-too-large"));
-    assert!(told.body.contains("104857600 bytes"), "{}", told.body);
-    let mut link = server.send(head("Transfer-Encoding: chunked\r\nConnection: close\r\n").as_bytes());
-    let mut sender = link.try_clone().expect("a handle");
-    let flood = std::thread::spawn(move || {
-        let piece = format!("10000\r\n{}\r\n", "x".repeat(1 << 16));
-        // A hundred MB, until it is cut off.
-        (0..1600).take_while(|_| sender.write_all(piece.as_bytes()).is_ok()).count()
-    });
-    let mut bytes = Vec::new();
-    // The rest of the flood may reset the connection after the answer.
-    let _ = link.read_to_end(&mut bytes);
-    assert!(
-        String::from_utf8_lossy(&bytes).contains("413 Payload Too Large"),
-        "{}",
-        String::from_utf8_lossy(&bytes)
-    );
-    assert!(flood.join().expect("it ends") < 1600);
-    assert_eq!(server.get("/health").status, 200);
-}
-
-#[test]
-fn clients_that_stall_do_not_keep_others_waiting() {
-    let server = golden(&["--sequences", "2", "--queue", "40"]);
-    let head =
-        format!("POST /v1/completions HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n", server.at);
-    let half_heads: Vec<_> = (0..20).map(|_| server.send(head.as_bytes())).collect();
-    // They ask for a stream and never read it.
-    let long = json!({ "prompt": "a", "max_tokens": 400, "ignore_eos": true, "stream": true });
-    let deaf: Vec<_> = (0..6).map(|_| server.begin("/v1/completions", &long)).collect();
-    for _ in 0..3 {
-        let answer = server.post("/v1/completions", &json!({ "prompt": "a", "max_tokens": 8 }));
-        assert_eq!(answer.status, 200, "{}", answer.body);
-    }
-    server.wait_for("responses_total", |n| n >= 9.0);
-    server.wait_for("kv_blocks_free", |n| n == server.metric("kv_blocks"));
-    drop((half_heads, deaf));
-}
-
-/// Four half-sent bodies held all permits of the readers, for 30 s each.
-#[test]
-fn r_slow_bodies_kept_everybody_waiting() {
-    let server = golden(&["--sequences", "2", "--queue", "40"]);
-    let head = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
-         Content-Length: 100\r\n\r\n{{",
-        server.at
-    );
-    let slow: Vec<_> = (0..60).map(|_| server.send(head.as_bytes())).collect();
-    let begun = std::time::Instant::now();
-    for _ in 0..3 {
-        let answer = server.post("/v1/completions", &json!({ "prompt": "a", "max_tokens": 4 }));
-        assert_eq!(answer.status, 200, "{}", answer.body);
-    }
-    assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
-    drop(slow);
-}
-
-/// Connections that ask for nothing held all places until their heads were late.
-#[test]
-fn r_silent_clients_took_all_places() {
-    // 36 places.
-    let server = golden(&["--sequences", "2", "--queue", "2"]);
-    let half_head = format!("POST /v1/completions HTTP/1.1\r\nHost: {}\r\n", server.at);
-    let half_body = format!("{half_head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{");
-    let mut silent = Vec::new();
-    let begun = std::time::Instant::now();
-    for _ in 0..10 {
-        for bytes in ["", &half_head, &half_body] {
-            silent.extend((0..12).map(|_| server.send(bytes.as_bytes())));
-        }
-        let answer = server.post("/v1/completions", &json!({ "prompt": "a", "max_tokens": 4 }));
-        assert_eq!(answer.status, 200, "{}", answer.body);
-    }
-    assert!(begun.elapsed().as_secs() < 15, "{:?}", begun.elapsed());
-    // One whose answer is being drawn keeps its place.
-    let mut reader = BufReader::new(server.begin("/v1/completions", &endless()));
-    first_event(&mut reader);
-    silent.extend((0..80).map(|_| server.send(b"")));
-    first_event(&mut reader);
-    drop(silent);
-}
-
 /// What has come of all bodies is bounded. One that comes in the middle of such a flood is read, or refused by name at once.
 #[test]
 fn large_bodies_that_stop_half_way_are_held_within_the_plan() {
@@ -229,33 +74,6 @@ fn large_bodies_that_stop_half_way_are_held_within_the_plan() {
     let peak = server.peak_mib();
     assert!(peak <= planned, "{peak} MiB, planned {planned}");
     drop(links);
-}
-
-#[test]
-fn names_of_other_sites_and_forms_of_other_pages_are_refused() {
-    let server = Server::start(&["builtin:nano", "--host", "gpu7.lab"]);
-    let body = "{\"prompt\":\"1\"}";
-    let json = "Content-Type: application/json\r\n";
-    for (host, kind, status) in [
-        ("Host: evil.example\r\n", json, 421),
-        ("Host: 127.0.0.1.evil.example:80\r\n", json, 421),
-        ("Host: localhost, evil.example\r\n", json, 421),
-        ("Host: [::1]evil.com\r\n", json, 421),
-        ("Host: [::1].evil.com:80\r\n", json, 421),
-        ("Host: [::1]:80\r\n", json, 200),
-        ("Host: localhost\r\nHost: evil.example\r\n", json, 421),
-        ("Host: localhost:9\r\n", json, 200),
-        ("Host: gpu7.lab\r\n", json, 200),
-        // What a page of another site may send without consent.
-        ("Host: localhost\r\n", "Content-Type: text/plain\r\n", 400),
-        ("Host: localhost\r\n", "Content-Type: application/x-www-form-urlencoded\r\n", 400),
-        ("Host: localhost\r\n", "", 400),
-        ("Host: localhost\r\n", "Content-Type: application/json; charset=utf-8\r\n", 200),
-    ] {
-        let answer = server.ask("POST /v1/completions", &format!("{host}{kind}"), body);
-        assert_eq!(answer.status, status, "{host}{kind}: {}", answer.body);
-        assert!(!answer.head.contains("access-control-allow-origin"));
-    }
 }
 
 #[test]
@@ -302,34 +120,28 @@ fn another_address_needs_the_token() {
 }
 
 #[test]
-fn running_responses_end_before_the_server_does() {
+fn a_signal_ends_the_server_with_its_code_when_the_grace_is_over() {
     for (signal, code) in [("TERM", 143), ("INT", 130)] {
-        let mut server = golden(&["--sequences", "1"]);
-        let mut reader = BufReader::new(server.begin("/v1/completions", &endless()));
+        let mut server = Server::start(&[
+            GOLDEN,
+            "--set",
+            BYTES,
+            "--set",
+            "model_options.positions=extend",
+            "--max-new-tokens",
+            "6000",
+            "--grace",
+            "0",
+        ]);
+        let body = json!({ "prompt": "a", "max_tokens": 6000, "ignore_eos": true, "stream": true });
+        let mut reader = BufReader::new(server.begin("/v1/completions", &body));
         first_event(&mut reader);
         server.signal(signal);
         let mut rest = String::new();
-        reader.read_to_string(&mut rest).expect("the stream goes on to its end");
-        assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("data: [DONE]"), "{rest}");
+        reader.read_to_string(&mut rest).expect("the stream ends");
+        assert!(rest.contains("\"code\":\"serve-stopping\""), "{rest}");
         assert_eq!(server.wait().code(), Some(code));
     }
-}
-
-#[test]
-fn a_response_beyond_the_grace_ends_with_an_error() {
-    let mut server = golden(&["--sequences", "1", "--grace", "0"]);
-    let mut reader = BufReader::new(server.begin("/v1/completions", &endless()));
-    first_event(&mut reader);
-    let waiting =
-        server.begin("/v1/completions", &json!({ "prompt": "a", "max_tokens": LONG, "ignore_eos": true }));
-    server.wait_for("waiting", |n| n >= 1.0);
-    server.signal("TERM");
-    let mut rest = String::new();
-    reader.read_to_string(&mut rest).expect("the stream ends");
-    assert!(rest.contains("\"code\":\"serve-stopping\"") && !rest.contains("[DONE]"), "{rest}");
-    let waiting = answer(waiting);
-    assert_eq!((waiting.status, waiting.error().0.as_str()), (503, "serve-stopping"));
-    assert_eq!(server.wait().code(), Some(143));
 }
 
 #[test]

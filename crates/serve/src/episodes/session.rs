@@ -1,32 +1,32 @@
-//! A request's place in its episode: the seat that it asks from, and the responses that it takes.
+//! Finds a request's place in its episode: the session that it asks from, and the responses that it takes.
 
-use super::desk::Desk;
+use super::table::EpisodeTable;
 use super::tree::{Drawn, Heard};
 use crate::refusal::Reply;
 use plimsoll_rollout::Finish;
 use std::sync::Arc;
 
-/// An open episode, as its requests know it.
+/// Identifies an open episode for its requests.
 #[derive(Clone)]
-pub struct Seat {
-    pub(super) desk: Arc<Desk>,
+pub struct Session {
+    pub(super) episodes: Arc<EpisodeTable>,
     pub(super) id: String,
 }
 
-/// A response's place in its episode.
+/// Identifies a response within its episode.
 #[derive(Clone)]
 pub struct Place {
-    seat: Seat,
+    session: Session,
     pub(super) number: usize,
     pub sample_id: u64,
     /// Longest response.
     pub max_new_tokens: usize,
 }
 
-impl Seat {
-    /// Returns what requests of the episode hold one after the other while they are made into tokens.
+impl Session {
+    /// Returns the lock that requests of the episode hold one after the other while they are tokenized.
     pub fn turn(&self) -> Arc<tokio::sync::Mutex<()>> {
-        self.desk.turn(&self.id)
+        self.episodes.turn(&self.id)
     }
 
     /// Takes places for `count` responses to a prompt.
@@ -39,9 +39,9 @@ impl Seat {
         asked: Option<usize>,
         heard: &Heard,
     ) -> Reply<Vec<Place>> {
-        let taken = self.desk.take_places(&self.id, prompt, count, asked, heard)?;
+        let taken = self.episodes.take_places(&self.id, prompt, count, asked, heard)?;
         let place = |(number, sample_id, max_new_tokens)| Place {
-            seat: self.clone(),
+            session: self.clone(),
             number,
             sample_id,
             max_new_tokens,
@@ -51,13 +51,17 @@ impl Seat {
 }
 
 impl Place {
-    /// Keeps what was drawn.
+    /// Records the drawn response in the episode.
     pub fn record(&self, ids: Vec<u32>, logprobs: Vec<f32>, finish: Finish, text: String) {
-        self.seat.desk.record(&self.seat.id, self.number, Some(Drawn { ids, logprobs, finish, text }));
+        self.session.episodes.record(
+            &self.session.id,
+            self.number,
+            Some(Drawn { ids, logprobs, finish, text }),
+        );
     }
 
-    /// The client has gone, or the response failed.
+    /// Gives up the place: the client has gone, or the response failed.
     pub fn leave(&self) {
-        self.seat.desk.record(&self.seat.id, self.number, None);
+        self.session.episodes.record(&self.session.id, self.number, None);
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that watches workers: it starts them, enforces their limits, and reports how they end.
+//! Watches workers on a thread of its own: starts them, enforces their limits, and reports how they end.
 //!
 //! Steps bypass it: they go between the collector's thread and the workers. It reports the end of a worker once;
 //! the receiver decides whether to start it again.
@@ -24,19 +24,18 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// How often memory is read.
+/// Time between two readings of memory.
 const MEMORY_EVERY: Duration = Duration::from_millis(250);
-/// How often the processes of all workers are listed, which reads every process of the machine.
+/// Time between two listings of all workers' processes, each of which reads every process of the machine.
 const LIST_EVERY: Duration = Duration::from_secs(2);
-/// How often workers are checked for GPU use.
+/// Time between two checks of workers for GPU use.
 const GPU_EVERY: Duration = Duration::from_secs(10);
-/// From asking a hanging worker for its stack to ending it.
+/// Time from asking a hanging worker for its stack to ending it.
 const STACK_TIME: Duration = Duration::from_millis(200);
-/// How long a process may take to end after it closed its socket.
+/// Time that a process may take to end after it closed its socket.
 const CLOSED_TIME: Duration = Duration::from_secs(1);
-/// How long a keeper may outlive its interpreter.
+/// Time that a keeper may outlive its interpreter.
 const KEEPER_TIME: Duration = Duration::from_secs(10);
-/// Time for environments to close.
 const CLOSE_TIME: Duration = Duration::from_millis(500);
 /// Lines of stderr in a message.
 const LAST_LINES: usize = 16;
@@ -52,21 +51,21 @@ enum Stage {
     Ready,
 }
 
-struct Post {
+struct WorkerState {
     session: Option<Session>,
     stage: Stage,
     life: u64,
     start_at: Option<Instant>,
-    /// When it must be ready.
+    /// Time by which it must be ready.
     deadline: Instant,
     dying: Option<(Instant, Why)>,
-    /// Its processes, as last listed.
+    /// Processes of the worker at the last listing.
     pids: Vec<u32>,
     look_at_gpu: bool,
     warned: bool,
 }
 
-pub(super) struct Crew {
+pub(super) struct Supervisor {
     envs: Arc<PythonEnvs>,
     python: PathBuf,
     program: PathBuf,
@@ -74,7 +73,7 @@ pub(super) struct Crew {
     ordered: Bell,
     /// Ascending by first worker.
     routes: Vec<Route>,
-    posts: Vec<Post>,
+    workers: Vec<WorkerState>,
     shape: Option<Arc<Shape>>,
     groups: Option<GroupHome>,
     lives: u64,
@@ -84,7 +83,7 @@ pub(super) struct Crew {
     gpu_at: Instant,
 }
 
-impl Crew {
+impl Supervisor {
     pub fn new(
         envs: Arc<PythonEnvs>,
         python: PathBuf,
@@ -92,9 +91,9 @@ impl Crew {
         workers: usize,
         (orders, ordered): (Receiver<Order>, Bell),
         route: Route,
-    ) -> Crew {
+    ) -> Supervisor {
         let now = Instant::now();
-        let post = || Post {
+        let state = || WorkerState {
             session: None,
             stage: Stage::Gone,
             life: 0,
@@ -106,14 +105,14 @@ impl Crew {
             warned: false,
         };
         let groups = envs.memory_groups.then(|| GroupHome::find(&Host::this())).flatten();
-        Crew {
+        Supervisor {
             envs,
             python,
             program,
             orders,
             ordered,
             routes: vec![route],
-            posts: (0..workers).map(|_| post()).collect(),
+            workers: (0..workers).map(|_| state()).collect(),
             shape: None,
             groups,
             lives: 0,
@@ -133,75 +132,76 @@ impl Crew {
                     Ok(Order::Close) | Err(std::sync::mpsc::TryRecvError::Disconnected) => {
                         return self.close();
                     }
-                    Ok(order) => self.obey(order),
+                    Ok(order) => self.execute(order),
                     Err(std::sync::mpsc::TryRecvError::Empty) => break,
                 }
             }
-            for worker in 0..self.posts.len() {
-                self.attend(worker);
+            for worker in 0..self.workers.len() {
+                self.poll_worker(worker);
             }
             self.look_around();
             self.sleep();
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    fn execute(&mut self, order: Order) {
         match order {
-            Order::Start { worker, at } => self.posts[worker].start_at = Some(at),
+            Order::Start { worker, at } => self.workers[worker].start_at = Some(at),
             Order::End { worker, life, why } => {
-                let post = &mut self.posts[worker];
-                if let (Some(session), true, None) = (&post.session, post.life == life, &post.dying) {
+                let state = &mut self.workers[worker];
+                if let (Some(session), true, None) = (&state.session, state.life == life, &state.dying) {
                     let late = matches!(why, Why::Late { .. });
                     if late {
                         session.ask_for_stack();
                     }
-                    post.dying = Some((Instant::now() + if late { STACK_TIME } else { Duration::ZERO }, why));
+                    state.dying =
+                        Some((Instant::now() + if late { STACK_TIME } else { Duration::ZERO }, why));
                 }
             }
-            Order::Stepped { worker } => self.posts[worker].look_at_gpu = true,
+            Order::Stepped { worker } => self.workers[worker].look_at_gpu = true,
             Order::Share(routes) => self.routes = routes,
-            Order::Close => unreachable!("closing ends the loop that obeys"),
+            Order::Close => unreachable!("closing ends the loop that executes orders"),
         }
     }
 
-    /// Starts, hears or ends one worker, as needed.
-    fn attend(&mut self, worker: usize) {
+    /// Starts one worker, reads its messages, or ends it, as needed.
+    fn poll_worker(&mut self, worker: usize) {
         let now = Instant::now();
-        if self.posts[worker].start_at.is_some_and(|at| now >= at) {
-            self.posts[worker].start_at = None;
+        if self.workers[worker].start_at.is_some_and(|at| now >= at) {
+            self.workers[worker].start_at = None;
             if let Err(error) = self.start(worker) {
                 return self.lost(worker, FaultKind::Death, error);
             }
         }
-        if self.posts[worker].session.is_none() {
+        if self.workers[worker].session.is_none() {
             return;
         }
         // In this order, so that its last messages are read before it is reported as dead.
-        let end = self.posts[worker].session.as_mut().and_then(Session::ended);
-        if let Some(session) = &mut self.posts[worker].session {
+        let end = self.workers[worker].session.as_mut().and_then(Session::ended);
+        if let Some(session) = &mut self.workers[worker].session {
             session.listen();
         }
-        if !matches!(self.posts[worker].stage, Stage::Ready) && self.posts[worker].dying.is_none() {
+        if !matches!(self.workers[worker].stage, Stage::Ready) && self.workers[worker].dying.is_none() {
             if let Err((kind, error)) = self.handshake(worker) {
-                return self.bury(worker, Why::Fault(kind, error));
+                return self.end_worker(worker, Why::Fault(kind, error));
             }
-            let post = &mut self.posts[worker];
-            if post.session.is_some() && !matches!(post.stage, Stage::Ready) && now >= post.deadline {
+            let state = &mut self.workers[worker];
+            if state.session.is_some() && !matches!(state.stage, Stage::Ready) && now >= state.deadline {
                 let why = Why::Late { doing: "make", limit: self.envs.reset_timeout };
-                let life = post.life;
-                self.obey(Order::End { worker, life, why });
+                let life = state.life;
+                self.execute(Order::End { worker, life, why });
             }
         }
-        let post = &mut self.posts[worker];
-        if post.dying.as_ref().is_some_and(|(at, _)| now >= *at) {
-            let (_, why) = post.dying.take().expect("it was just seen");
-            self.bury(worker, why);
-        } else if post.session.is_some() && end.is_some() {
-            match post.dying.take() {
-                Some((_, why)) => self.bury(worker, why),
+        let state = &mut self.workers[worker];
+        if state.dying.as_ref().is_some_and(|(at, _)| now >= *at) {
+            let (_, why) = state.dying.take().expect("it was just seen");
+            self.end_worker(worker, why);
+        } else if state.session.is_some() && end.is_some() {
+            match state.dying.take() {
+                Some((_, why)) => self.end_worker(worker, why),
                 None => self.died(worker, end),
             }
-        } else if std::mem::take(&mut post.look_at_gpu) {
+        } else if std::mem::take(&mut state.look_at_gpu) {
             self.list();
             self.look_at_gpu(worker);
         }
@@ -218,27 +218,27 @@ impl Crew {
         let group = self.groups.as_ref().and_then(|home| home.make(self.envs.worker_memory).ok());
         let session = Session::start(&self.program, &confined, &[], group)?;
         self.lives += 1;
-        let post = &mut self.posts[worker];
-        post.pids = vec![session.keeper()];
-        post.session = Some(session);
-        post.stage = Stage::Hello;
-        post.life = self.lives;
-        post.deadline = Instant::now() + self.envs.reset_timeout;
+        let state = &mut self.workers[worker];
+        state.pids = vec![session.keeper()];
+        state.session = Some(session);
+        state.stage = Stage::Hello;
+        state.life = self.lives;
+        state.deadline = Instant::now() + self.envs.reset_timeout;
         Ok(())
     }
 
-    /// Takes the words of a worker until it is ready. From then on only the stepper reads its socket, and may already have
-    /// sent a step.
+    /// Reads the messages of a worker until it is ready. From then on only the stepper reads its socket, and may
+    /// already have sent a step.
     fn handshake(&mut self, worker: usize) -> std::result::Result<(), (FaultKind, Error)> {
         let mut buffer = vec![0u8; MESSAGE_BYTES_MAX];
-        while !matches!(self.posts[worker].stage, Stage::Ready) {
-            let post = &mut self.posts[worker];
-            let Some(session) = &post.session else { return Ok(()) };
+        while !matches!(self.workers[worker].stage, Stage::Ready) {
+            let state = &mut self.workers[worker];
+            let Some(session) = &state.session else { return Ok(()) };
             let length = match message::receive(session.socket(), &mut buffer) {
                 Received::Message(length) => length,
                 Received::Later => return Ok(()),
                 Received::Closed => {
-                    self.bury(worker, Why::Closed);
+                    self.end_worker(worker, Why::Closed);
                     return Ok(());
                 }
             };
@@ -256,11 +256,11 @@ impl Crew {
     }
 
     fn hear(&mut self, worker: usize, word: Word) -> Result<()> {
-        let stage = std::mem::replace(&mut self.posts[worker].stage, Stage::Gone);
+        let stage = std::mem::replace(&mut self.workers[worker].stage, Stage::Gone);
         let next = match (stage, word) {
             (Stage::Hello, Word::Hello(hello)) => {
                 hello.check()?;
-                self.posts[worker].session.as_mut().expect("who speaks is there").introduce(hello.pid);
+                self.workers[worker].session.as_mut().expect("who speaks is there").introduce(hello.pid);
                 let ask = json!({ "spec": { "env": self.envs.env, "kwargs": self.envs.kwargs } });
                 self.say(worker, ask.to_string().as_bytes(), None)?;
                 Stage::Spec
@@ -269,7 +269,7 @@ impl Crew {
                 let shape = self.shape_of(Known::new(*said)?)?;
                 let Some(share) = shape.shares.get(worker) else {
                     // Vector environments are not split: there may be fewer of them than workers.
-                    self.posts[worker].session = None;
+                    self.workers[worker].session = None;
                     return Ok(());
                 };
                 let map = share.map(&shape.known);
@@ -285,12 +285,12 @@ impl Crew {
             }
             (_, word) => return Err(bad(&format!("worker {worker} said {word:?} out of turn"))),
         };
-        self.posts[worker].stage = next;
+        self.workers[worker].stage = next;
         Ok(())
     }
 
     fn say(&self, worker: usize, word: &[u8], fd: Option<OwnedFd>) -> Result<()> {
-        let session = self.posts[worker].session.as_ref().expect("who speaks is there");
+        let session = self.workers[worker].session.as_ref().expect("who speaks is there");
         let sent = match fd {
             Some(fd) => message::send_with(session.socket(), word, fd.as_fd()),
             None => message::send(session.socket(), word),
@@ -318,10 +318,10 @@ impl Crew {
         let largest = shares.iter().map(|share| share.map(&known).bytes as u64).sum();
         super::check_room(Bytes(largest), self.envs.num_envs)?;
         // To measure, only one worker is started.
-        shares.truncate(self.posts.len());
-        // Vector environments are not split: there may be fewer of them than workers, and the other workers are dropped.
-        for post in &mut self.posts[shares.len()..] {
-            (post.session, post.start_at, post.stage, post.dying) = (None, None, Stage::Gone, None);
+        shares.truncate(self.workers.len());
+        // Vector environments are not split: where there are fewer of them than workers, the other workers are dropped.
+        for state in &mut self.workers[shares.len()..] {
+            (state.session, state.start_at, state.stage, state.dying) = (None, None, Stage::Gone, None);
         }
         let memory_held_by = match &self.groups {
             Some(home) => home.describe(),
@@ -338,8 +338,8 @@ impl Crew {
         if envs != share {
             return Err(bad(&format!("worker {worker} made {envs} of its {share} environments")));
         }
-        let post = &mut self.posts[worker];
-        let session = post.session.as_ref().expect("who is ready is there");
+        let state = &mut self.workers[worker];
+        let session = state.session.as_ref().expect("who is ready is there");
         let socket = session.socket_clone().map_err(|err| {
             let message = format!("a second descriptor of worker {worker}'s socket: {err}");
             Error::new("env-worker-not-started", message).hint("raise the limit on open files: `ulimit -n`")
@@ -347,15 +347,15 @@ impl Crew {
         message::limit_waits(socket.as_fd(), TICK)
             .map_err(|err| bad(&format!("the socket of worker {worker} takes no limit on waits: {err}")))?;
         let link = Link { socket, memory, pid: session.pid(), keeper: session.keeper() };
-        post.look_at_gpu = true;
-        let life = post.life;
+        state.look_at_gpu = true;
+        let life = state.life;
         self.tell(News::Ready { worker, life, link, shape });
         Ok(())
     }
 
     /// Ends a worker and reports the reason.
-    fn bury(&mut self, worker: usize, why: Why) {
-        let session = self.posts[worker].session.as_mut().expect("who is buried was there");
+    fn end_worker(&mut self, worker: usize, why: Why) {
+        let session = self.workers[worker].session.as_mut().expect("only a worker that was started is ended");
         session.listen();
         if let Why::Closed = why {
             // A process closes its socket shortly before it can be waited for.
@@ -395,7 +395,7 @@ impl Crew {
 
     /// Reports why a worker died by itself.
     fn died(&mut self, worker: usize, status: Option<ExitStatus>) {
-        let session = self.posts[worker].session.as_mut().expect("who died was there");
+        let session = self.workers[worker].session.as_mut().expect("who died was there");
         let in_group = session.killed_in_group();
         session.kill();
         session.listen();
@@ -410,7 +410,7 @@ impl Crew {
             .then(|| self.oom.evidence())
             .and_then(|seen| oom_killed(&seen, in_group.is_some(), pid, &name));
         self.oom = OomWatch::begin(&Host::this());
-        let session = self.posts[worker].session.as_ref().expect("as above");
+        let session = self.workers[worker].session.as_ref().expect("as above");
         let starved = session.last_words(LAST_LINES).iter().any(|line| {
             let words = ["MemoryError", "Cannot allocate memory", "bad_alloc", OVER_WORDS];
             words.iter().any(|words| line.contains(words))
@@ -438,11 +438,11 @@ impl Crew {
     }
 
     fn lost(&mut self, worker: usize, kind: FaultKind, error: Error) {
-        let post = &mut self.posts[worker];
-        post.session = None;
-        post.stage = Stage::Gone;
-        post.dying = None;
-        post.pids.clear();
+        let state = &mut self.workers[worker];
+        state.session = None;
+        state.stage = Stage::Gone;
+        state.dying = None;
+        state.pids.clear();
         self.tell(News::Lost { worker, kind, error });
     }
 
@@ -462,33 +462,32 @@ impl Crew {
         }
         if now >= self.memory_at {
             self.memory_at = now + MEMORY_EVERY;
-            for worker in 0..self.posts.len() {
+            for worker in 0..self.workers.len() {
                 self.look_at_memory(worker);
             }
         }
         if now >= self.gpu_at {
             self.gpu_at = now + GPU_EVERY;
-            for worker in 0..self.posts.len() {
+            for worker in 0..self.workers.len() {
                 self.look_at_gpu(worker);
             }
         }
     }
 
-    /// Lists the processes of each worker.
     fn list(&mut self) {
         let sessions: Vec<u32> =
-            self.posts.iter().filter_map(|post| post.session.as_ref()).map(Session::keeper).collect();
+            self.workers.iter().filter_map(|state| state.session.as_ref()).map(Session::keeper).collect();
         let found = procs::below(&sessions);
-        for post in &mut self.posts {
-            let Some(session) = &post.session else { continue };
+        for state in &mut self.workers {
+            let Some(session) = &state.session else { continue };
             let own = session.keeper();
-            post.pids = found.iter().filter(|(keeper, _)| *keeper == own).map(|&(_, pid)| pid).collect();
+            state.pids = found.iter().filter(|(keeper, _)| *keeper == own).map(|&(_, pid)| pid).collect();
         }
     }
 
     fn look_at_memory(&mut self, worker: usize) {
-        let post = &mut self.posts[worker];
-        let (Some(session), None) = (&post.session, &post.dying) else { return };
+        let state = &mut self.workers[worker];
+        let (Some(session), None) = (&state.session, &state.dying) else { return };
         if let Some(kill) = session.killed_in_group() {
             // One of its processes is gone, so the others cannot be relied on.
             let pid = session.pid();
@@ -498,18 +497,18 @@ impl Crew {
                 let reason = container_limit(&self.oom.evidence()).unwrap_or_else(out_of_memory);
                 by_kernel(worker, pid, &reason).fact(kill.fact)
             };
-            post.dying = Some((Instant::now(), Why::Fault(FaultKind::OverBudget, error)));
+            state.dying = Some((Instant::now(), Why::Fault(FaultKind::OverBudget, error)));
             return;
         }
         if session.is_grouped() {
             // The group counts shared pages once; the readings below count them once for each process.
             return;
         }
-        let held = procs::anonymous_bytes(&post.pids);
+        let held = procs::anonymous_bytes(&state.pids);
         if held > self.envs.worker_memory {
-            let how = format!("holds {held} in {} processes", post.pids.len());
+            let how = format!("holds {held} in {} processes", state.pids.len());
             let error = over_budget(worker, session.pid(), self.envs.worker_memory, &how);
-            post.dying = Some((Instant::now(), Why::Fault(FaultKind::OverBudget, error)));
+            state.dying = Some((Instant::now(), Why::Fault(FaultKind::OverBudget, error)));
         }
     }
 
@@ -517,24 +516,24 @@ impl Crew {
         if self.envs.gpu == plimsoll_worker::Gpu::Allow {
             return;
         }
-        let post = &mut self.posts[worker];
-        let (Some(session), None) = (&post.session, &post.dying) else { return };
+        let state = &mut self.workers[worker];
+        let (Some(session), None) = (&state.session, &state.dying) else { return };
         let pid = session.pid();
         let mut library = None;
-        for &one in &post.pids {
+        for &one in &state.pids {
             let found = procs::gpu_use(one, &self.envs.gpu_devices);
             if let Some(device) = found.device {
                 let message = format!("worker {worker} (pid {one}) has opened {device} and was killed");
                 let error = Error::new("env-worker-touched-gpu", message)
                     .hint("environments run on the CPU, so that workers take nothing from the card: drop `.cuda()` and `device=\"cuda\"` from them")
                     .hint("an environment that renders on the card needs gpu = \"allow\"");
-                post.dying = Some((Instant::now(), Why::Fault(FaultKind::Death, error)));
+                state.dying = Some((Instant::now(), Why::Fault(FaultKind::Death, error)));
                 return;
             }
             library = library.or(found.library);
         }
-        if let (Some(library), false) = (library, post.warned) {
-            post.warned = true;
+        if let (Some(library), false) = (library, state.warned) {
+            state.warned = true;
             let message = format!("worker {worker} (pid {pid}) has mapped {library}; it has no device open");
             let warning = Error::new("env-worker-maps-cuda", message)
                 .hint("torch does that when it is imported; it costs address space, and no byte on the card");
@@ -545,10 +544,10 @@ impl Crew {
     /// Sleeps until a worker or an order arrives, or a tick has passed.
     fn sleep(&self) {
         let mut fds = vec![PollFd::new(&self.ordered, PollFlags::IN)];
-        for post in &self.posts {
-            let Some(session) = &post.session else { continue };
+        for state in &self.workers {
+            let Some(session) = &state.session else { continue };
             fds.extend(session.errors().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-            if !matches!(post.stage, Stage::Ready) {
+            if !matches!(state.stage, Stage::Ready) {
                 fds.push(PollFd::from_borrowed_fd(session.socket(), PollFlags::IN));
             }
         }
@@ -559,12 +558,12 @@ impl Crew {
 
     /// Gives environments a moment to close, then ends the rest.
     fn close(mut self) {
-        let ready = |post: &&mut Post| matches!(post.stage, Stage::Ready);
+        let ready = |state: &&mut WorkerState| matches!(state.stage, Stage::Ready);
         let deadline = Instant::now() + CLOSE_TIME;
-        for session in self.posts.iter_mut().filter(ready).filter_map(|post| post.session.as_ref()) {
+        for session in self.workers.iter_mut().filter(ready).filter_map(|state| state.session.as_ref()) {
             let _ = message::send(session.socket(), br#"{"close": true}"#);
         }
-        for session in self.posts.iter_mut().filter(ready).filter_map(|post| post.session.as_mut()) {
+        for session in self.workers.iter_mut().filter(ready).filter_map(|state| state.session.as_mut()) {
             session.wait_until(deadline);
         }
     }

@@ -1,11 +1,11 @@
 //! The forms of answers, whole and in parts, and what a request may not ask for.
 
-use super::client::Server;
-use super::{BYTES, GOLDEN, LAST_MESSAGE, ROLES, user};
+use crate::rig::{Options, Running};
+use crate::user;
 use serde_json::{Value, json};
 
-fn golden() -> Server {
-    Server::start(&[GOLDEN, "--set", BYTES, "--set", ROLES, "--max-new-tokens", "64"])
+fn golden() -> Running {
+    Options::default().serve()
 }
 
 /// Joins the content of a stream's choice.
@@ -18,13 +18,13 @@ fn joined(events: &[Value], index: u64, of: fn(&Value) -> Option<&str>) -> Strin
 fn a_chat_is_answered_whole_and_in_parts_alike() {
     let server = golden();
     let mut body = json!({
-        "model": GOLDEN, "messages": user("Hello"), "max_completion_tokens": 40, "seed": 3, "n": 2, "logprobs": true,
+        "model": "tiny", "messages": user("Hello"), "max_completion_tokens": 40, "seed": 3, "n": 2, "logprobs": true,
         "top_logprobs": 1, "return_token_ids": true, "user": "me", "store": false, "temperature": 1,
     });
     let answer = server.post("/v1/chat/completions", &body);
     assert_eq!(answer.status, 200, "{}", answer.body);
     let whole = answer.json();
-    assert_eq!((&whole["object"], &whole["model"]), (&json!("chat.completion"), &json!(GOLDEN)));
+    assert_eq!((&whole["object"], &whole["model"]), (&json!("chat.completion"), &json!("tiny")));
     let prompt = "user: Hello\nassistant:";
     let ids: Vec<u32> = prompt.bytes().map(u32::from).collect();
     assert_eq!(whole["prompt_token_ids"], json!(ids));
@@ -69,62 +69,87 @@ fn a_chat_is_answered_whole_and_in_parts_alike() {
     }
 }
 
+/// The choices of a completion.
+fn choices(server: &Running, body: &Value) -> Value {
+    let answer = server.post("/v1/completions", body);
+    assert_eq!(answer.status, 200, "{body}: {}", answer.body);
+    answer.json()["choices"].clone()
+}
+
+/// Asks for the likeliest tokens after a prompt, and for no end before `tokens` of them.
+fn greedy(prompt: Value, tokens: u32) -> Value {
+    json!({ "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true, "return_token_ids": true })
+}
+
 #[test]
-fn a_completion_takes_texts_and_ids_and_stops_where_it_is_told() {
+fn a_prompt_is_a_text_or_ids_or_several_of_either() {
     let server = golden();
-    let ask = |body: Value| {
-        let answer = server.post("/v1/completions", &body);
-        assert_eq!(answer.status, 200, "{body}: {}", answer.body);
-        answer.json()["choices"].clone()
-    };
-    let greedy = |prompt: Value, tokens: u32| {
-        ask(
-            json!({ "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true, "return_token_ids": true }),
-        )
-    };
-    let both = greedy(json!(["ab", "cd"]), 24);
-    assert_eq!(both[0], greedy(json!("ab"), 24)[0]);
-    assert_eq!(both[1]["token_ids"], greedy(json!([99, 100]), 24)[0]["token_ids"]);
-    assert_eq!(both[1]["text"], greedy(json!([[97, 98], [99, 100]]), 24)[1]["text"]);
+    let ask = |prompt: Value, tokens: u32| choices(&server, &greedy(prompt, tokens));
+    let both = ask(json!(["ab", "cd"]), 24);
+    assert_eq!(both[0], ask(json!("ab"), 24)[0]);
+    assert_eq!(both[1]["token_ids"], ask(json!([99, 100]), 24)[0]["token_ids"]);
+    assert_eq!(both[1]["text"], ask(json!([[97, 98], [99, 100]]), 24)[1]["text"]);
     assert_eq!(both[1]["prompt_token_ids"], json!([99, 100]));
     assert_eq!((&both[0]["finish_reason"], &both[0]["stop_reason"]), (&json!("length"), &Value::Null));
     // Sixteen tokens unless more are asked for.
-    let usual =
-        ask(json!({ "prompt": "ab", "temperature": 0, "ignore_eos": true, "return_token_ids": true }));
-    assert_eq!(usual[0]["token_ids"].as_array().map(Vec::len), Some(16));
-    // A token that ends it, which is part of the ids and not of the text.
-    let ids = both[0]["token_ids"].as_array().expect("ids");
+    let usual = json!({ "prompt": "ab", "temperature": 0, "ignore_eos": true, "return_token_ids": true });
+    assert_eq!(choices(&server, &usual)[0]["token_ids"].as_array().map(Vec::len), Some(16));
+    // Two responses to each of two prompts: those of the first prompt come first.
+    let mut body = greedy(json!(["ab", "cd"]), 5);
+    body["n"] = json!(2);
+    let four = choices(&server, &body);
+    let of = |choice: &Value| choice["prompt_token_ids"].clone();
+    assert_eq!(
+        four.as_array().expect("choices").iter().map(of).collect::<Value>(),
+        json!([[97, 98], [97, 98], [99, 100], [99, 100]])
+    );
+    assert_eq!(
+        (&four[1]["token_ids"], &four[3]["token_ids"]),
+        (&four[0]["token_ids"], &four[2]["token_ids"])
+    );
+}
+
+#[test]
+fn a_response_ends_at_the_tokens_and_strings_that_the_request_names() {
+    let server = golden();
+    let whole = &choices(&server, &greedy(json!("ab"), 24))[0];
+    // A token that ends it is part of the ids and not of the text.
+    let ids = whole["token_ids"].as_array().expect("ids");
     let stop = ids[5].as_u64().expect("an id");
     let first = ids.iter().position(|id| id == stop).expect("it is there");
-    let ended = ask(json!({
-        "prompt": "ab", "max_tokens": 24, "temperature": 0, "ignore_eos": true, "stop_token_ids": [stop],
-        "return_token_ids": true,
-    }));
-    assert_eq!((&ended[0]["finish_reason"], &ended[0]["stop_reason"]), (&json!("stop"), &json!(stop)));
-    assert_eq!(ended[0]["token_ids"], json!(ids[..=first]));
+    let mut body = greedy(json!("ab"), 24);
+    body["stop_token_ids"] = json!([stop]);
+    let ended = &choices(&server, &body)[0];
+    assert_eq!((&ended["finish_reason"], &ended["stop_reason"]), (&json!("stop"), &json!(stop)));
+    assert_eq!(ended["token_ids"], json!(ids[..=first]));
     // A string that ends it, whole or as the end of a text.
-    let whole = both[0]["text"].as_str().expect("text");
+    let whole = whole["text"].as_str().expect("text");
     let stop: String = whole.chars().skip(4).take(2).collect();
     let at = whole.find(&stop).expect("it is there");
     for (keep, end) in [(false, at), (true, at + stop.len())] {
-        let body = json!({
+        let mut body = json!({
             "prompt": "ab", "max_tokens": 24, "temperature": 0, "ignore_eos": true, "stop": [stop, "never this"],
             "include_stop_str_in_output": keep,
         });
-        let ended = ask(body.clone());
-        assert_eq!((&ended[0]["text"], &ended[0]["stop_reason"]), (&json!(whole[..end]), &json!(stop)));
-        let mut body = body;
+        let ended = &choices(&server, &body)[0];
+        assert_eq!((&ended["text"], &ended["stop_reason"]), (&json!(whole[..end]), &json!(stop)));
         body["stream"] = json!(true);
         let events = server.post("/v1/completions", &body).events();
         assert_eq!(joined(&events, 0, |c| c["text"].as_str()), whole[..end]);
     }
+    // Strings of the server's settings hold for requests that name none.
+    let server = Options { stop: vec![stop.clone()], ..Options::default() }.serve();
+    assert_eq!(choices(&server, &greedy(json!("ab"), 24))[0]["text"], json!(whole[..at]));
+    let mut body = greedy(json!("ab"), 24);
+    body["stop"] = json!("never this");
+    assert_eq!(choices(&server, &body)[0]["text"], json!(whole));
 }
 
 #[test]
 fn token_ids_in_are_token_ids_out() {
     let server = golden();
     let mut body = json!({
-        "request_id": "mine", "token_ids": [104, 105], "model": GOLDEN,
+        "request_id": "mine", "token_ids": [104, 105], "model": "tiny",
         "sampling_params": { "max_tokens": 6, "temperature": 0.0, "logprobs": 1, "ignore_eos": true, "detokenize": true },
     });
     let whole = server.post("/inference/v1/generate", &body).json();
@@ -249,40 +274,64 @@ fn what_is_not_done_is_refused_by_the_name_of_its_field() {
 }
 
 #[test]
-fn what_a_service_asks_for_is_there() {
-    let server = Server::start(&["builtin:nano", "--set", LAST_MESSAGE, "--name", "adder"]);
+fn a_service_finds_the_model_its_health_and_its_counts() {
+    let server = golden();
     assert_eq!(server.get("/health").status, 200);
     let models = server.get("/v1/models").json();
-    assert_eq!(
-        (&models["data"][0]["id"], &models["data"][1]["id"]),
-        (&json!("builtin:nano"), &json!("adder"))
-    );
-    assert_eq!(models["data"][0]["max_model_len"], 64);
+    assert_eq!((&models["data"][0]["id"], &models["data"][1]["id"]), (&json!("tiny"), &json!("adder")));
+    assert_eq!(models["data"][0]["max_model_len"], 256);
     assert_eq!(server.get("/v1/models/adder").json()["object"], "model");
     assert_eq!(server.get("/v1/models/other").status, 404);
     assert_eq!(server.get("/v1/chat/completions").status, 404);
-    let chat = json!({ "model": "adder", "messages": user("12+34="), "temperature": 0 });
-    let answer = server.post("/v1/chat/completions", &chat).json();
-    assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
-    assert!(
-        answer["choices"][0]["message"]["content"].as_str().is_some_and(|text| text.parse::<u32>().is_ok())
-    );
-    // A character that the model does not know is the client's to change.
-    let unknown = server.post("/v1/completions", &json!({ "prompt": "what" }));
-    assert_eq!((unknown.status, unknown.error().0.as_str()), (400, "tokenizer-unknown-character"));
+    let body = json!({ "model": "adder", "prompt": "123456", "max_tokens": 3, "ignore_eos": true });
+    // The answer carries the first name, whichever of them a request used.
+    assert_eq!(server.post("/v1/completions", &body).json()["model"], "tiny");
     server.wait_for("running", |n| n == 0.0);
+    let refused = server.metric("refused_total");
+    assert_eq!(server.post("/v1/completions", &json!({})).status, 400);
+    assert_eq!(server.metric("refused_total"), refused + 1.0);
     let metrics = server.get("/metrics").body;
     for line in [
         "# TYPE plimsoll_serve_requests_total counter\nplimsoll_serve_requests_total 1\n",
         "plimsoll_serve_responses_total 1\n",
         "plimsoll_serve_prompt_tokens_total 6\n",
+        "plimsoll_serve_generated_tokens_total 3\n",
         "plimsoll_serve_running 0\n",
         "plimsoll_serve_first_token_seconds_count 1\n",
         "plimsoll_serve_response_seconds_bucket{le=\"+Inf\"} 1\n",
     ] {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
-    let raw = Server::start(&["builtin:nano"]);
+}
+
+#[test]
+fn a_chat_has_the_system_prompt_of_the_server_unless_it_brings_its_own() {
+    let server = Options { system_prompt: Some("Be brief."), ..Options::default() }.serve();
+    let prompt = |messages: Value| {
+        let body = json!({ "messages": messages, "max_tokens": 1, "return_token_ids": true });
+        let answer = server.post("/v1/chat/completions", &body).json();
+        let ids = answer["prompt_token_ids"].as_array().unwrap_or_else(|| panic!("{answer}"));
+        ids.iter().map(|id| char::from(id.as_u64().expect("an id") as u8)).collect::<String>()
+    };
+    assert_eq!(prompt(user("Hi")), "system: Be brief.\nuser: Hi\nassistant:");
+    let own = json!([{ "role": "developer", "content": "Be long." }, { "role": "user", "content": "Hi" }]);
+    assert_eq!(prompt(own), "system: Be long.\nuser: Hi\nassistant:");
+    let raw = Options { template: None, ..Options::default() }.serve();
     let none = raw.post("/v1/chat/completions", &json!({ "messages": user("1+1=") }));
     assert_eq!((none.status, none.error().0.as_str()), (400, "chat-template-missing"));
+}
+
+#[test]
+fn the_longest_prompt_with_the_longest_response_is_just_taken() {
+    let server = golden();
+    let status = |prompt: usize, new: usize| {
+        server.post("/v1/completions", &json!({ "prompt": "1".repeat(prompt), "max_tokens": new })).status
+    };
+    assert_eq!((status(192, 64), status(193, 64), status(191, 65)), (200, 400, 400));
+    // They share the context: a longer prompt leaves room for a shorter response.
+    assert_eq!((status(255, 1), status(256, 1)), (200, 400));
+    // A chat that names no length gets what has room.
+    let body = json!({ "messages": user(&"1".repeat(200)), "ignore_eos": true });
+    let usage = server.post("/v1/chat/completions", &body).json()["usage"].clone();
+    assert_eq!(usage["total_tokens"], 256);
 }

@@ -1,4 +1,4 @@
-//! The episodes of a rollout: which are free, who plays which, and how each ended.
+//! Keeps the episodes of a rollout: which are free, who plays which, and how each ended.
 
 use super::token::Tokens;
 use super::tree::{AgentSequence, Drawn, EpisodeLimits, Heard, Tree};
@@ -12,62 +12,61 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Where the responses of one episode lie apart among the sample ids.
+/// Distance between the sample ids of two responses of an episode, as a power of two.
 const TURN_SHIFT: u32 = 56;
 /// Longest words of an agent about its own failure.
 const FAULT_BYTES_MAX: usize = 1000;
 
-/// The episodes that a rollout asks for.
+/// Says which episodes a rollout asks for.
 #[derive(Clone, Debug)]
 pub struct Round {
-    /// What agents get to know of each, an object.
+    /// Object that the agent of each episode is given.
     pub starts: Vec<Value>,
     /// The first response to episode e draws as sample `first_sample_id` + e.
     pub first_sample_id: u64,
     pub sampling: Sampling,
 }
 
-/// An episode that has ended.
+/// Holds an episode that has ended.
 #[derive(Debug)]
 pub struct Played {
     /// The reward that the agent reported, or why there is none.
     pub outcome: Result<f64>,
     pub sequences: Vec<AgentSequence>,
-    /// By response: the messages since the one before it, and its text.
+    /// For each response: the messages since the one before it, and its text.
     pub said: Vec<(Vec<Message>, String)>,
     /// True if a limit refused a request of it.
     pub was_limited: bool,
 }
 
-/// What a desk is for.
+/// Bounds the episodes of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct DeskSpec {
+pub struct EpisodesSpec {
     pub limits: EpisodeLimits,
     /// Longest time between two requests of an episode.
     pub step_timeout: Duration,
     /// Longest time until some agent takes an episode.
     pub claim_timeout: Duration,
-    /// The run starts the agents; else somebody else does.
+    /// True if the run starts the agents; otherwise the user does.
     pub starts_agents: bool,
 }
 
-pub struct Desk {
-    spec: DeskSpec,
-    /// Those of the episodes.
+pub struct EpisodeTable {
+    spec: EpisodesSpec,
     tokens: Tokens,
     state: Mutex<State>,
-    /// Wakes agents that wait for an episode.
+    /// Wakes the agents that wait for an episode.
     offered: Notify,
 }
 
 struct State {
-    /// Counts rollouts.
+    /// Number of rollouts so far.
     round: u64,
     episodes: Vec<Episode>,
     next: usize,
     first_sample_id: u64,
     sampling: Sampling,
-    /// When something last happened at the desk.
+    /// Time of the last event of any episode.
     last: Instant,
     is_over: bool,
 }
@@ -76,12 +75,12 @@ struct Episode {
     start: Value,
     stage: Stage,
     tree: Tree,
-    /// Responses that are drawn now.
+    /// Responses that are being drawn.
     under_way: usize,
     last: Instant,
     agent: Option<String>,
     was_limited: bool,
-    /// Held while a request of it is made into tokens.
+    /// Lock that is held while a request of the episode is tokenized.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -91,11 +90,11 @@ enum Stage {
     Ended(Result<f64>),
 }
 
-/// What an agent that asks for an episode gets.
+/// Answers an agent that asks for an episode.
 pub enum Claim {
     Episode {
         id: String,
-        /// What its agent shows to speak in it and to report.
+        /// Token that its agent sends to speak in it and to report.
         token: String,
         start: Value,
     },
@@ -105,9 +104,9 @@ pub enum Claim {
     Over,
 }
 
-impl Desk {
-    /// `secret`: random words, from which the tokens of the episodes follow.
-    pub fn new(spec: DeskSpec, secret: &str) -> Desk {
+impl EpisodeTable {
+    /// Makes a table without episodes. `secret`: random words, from which the tokens of the episodes follow.
+    pub fn new(spec: EpisodesSpec, secret: &str) -> EpisodeTable {
         let sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
         let state = State {
             round: 0,
@@ -118,7 +117,7 @@ impl Desk {
             last: Instant::now(),
             is_over: false,
         };
-        Desk { spec, tokens: Tokens::new(secret), state: Mutex::new(state), offered: Notify::new() }
+        EpisodeTable { spec, tokens: Tokens::new(secret), state: Mutex::new(state), offered: Notify::new() }
     }
 
     /// Offers the episodes of a rollout.
@@ -151,7 +150,7 @@ impl Desk {
         episodes.into_iter().map(|episode| episode.played(self.spec.limits.prompt_tokens)).collect()
     }
 
-    /// From now on agents that ask for an episode hear that the run has ended.
+    /// Tells agents that ask for an episode from now on that the run has ended.
     pub fn end(&self) {
         self.lock().is_over = true;
         self.offered.notify_waiters();
@@ -297,7 +296,7 @@ impl Desk {
         .into())
     }
 
-    /// True if an episode of that id was ever given away.
+    /// Returns true if an episode of that id was ever given to an agent.
     fn was_offered(&self, id: &str) -> bool {
         let state = self.lock();
         slot_of(id).is_some_and(|(round, slot)| {
@@ -305,7 +304,7 @@ impl Desk {
         })
     }
 
-    /// Returns what requests of an episode hold one after the other.
+    /// Returns the lock that requests of an episode hold one after the other.
     pub(super) fn turn(&self, id: &str) -> Arc<tokio::sync::Mutex<()>> {
         self.lock().open(id).map(|episode| episode.turn.clone()).unwrap_or_default()
     }
@@ -314,7 +313,7 @@ impl Desk {
         self.lock().sampling
     }
 
-    /// Calls `read` with the responses of an episode; none if it is over.
+    /// Calls `read` with the responses of an episode; returns none if it is over.
     pub(super) fn with_tree<T>(&self, id: &str, read: impl FnOnce(&Tree) -> T) -> Option<T> {
         let mut state = self.lock();
         state.open(id).ok().map(|episode| read(&episode.tree))
@@ -383,7 +382,7 @@ impl Desk {
         Ok(places)
     }
 
-    /// Keeps what was drawn; none if the response did not reach its end.
+    /// Records a drawn response; `drawn` is none if it did not reach its end.
     pub(super) fn record(&self, id: &str, number: usize, drawn: Option<Drawn>) {
         let mut state = self.lock();
         // The episode may have ended before.
@@ -456,13 +455,13 @@ fn slot_of(id: &str) -> Option<(u64, usize)> {
     (id == format!("{}-{}", found.0, found.1)).then_some(found)
 }
 
-/// Returns the episode that a path is of, apart from the one that gives episodes.
+/// Returns the id of the episode that a path names; none for the path that gives episodes.
 pub(crate) fn named_in(path: &str) -> Option<&str> {
     let rest = path.strip_prefix("/episodes/").or_else(|| path.strip_prefix("/v1/episodes/"))?;
     Some(rest.split('/').next().unwrap_or_default())
 }
 
-/// Returns what an agent gets when it takes an episode.
+/// Returns the object that an agent receives when it takes an episode.
 pub(super) fn offer(id: &str, token: &str, start: Value, base: &str, model: &str) -> Value {
     let base_url = format!("{base}/episodes/{id}/v1");
     let mut offer = json!({ "id": id, "token": token, "base_url": base_url, "model": model });
@@ -485,11 +484,11 @@ mod tests {
             let limits =
                 EpisodeLimits { turns: 1, branches: 1, prompt_tokens: 1, response_tokens: 1, turn_tokens: 1 };
             let second = Duration::from_secs(1);
-            let spec = DeskSpec { limits, step_timeout: second, claim_timeout: second, starts_agents };
-            let desk = Desk::new(spec, "s");
-            let sampling = desk.sampling();
-            desk.begin(Round { starts: vec![json!({})], first_sample_id: 0, sampling });
-            let error = desk.look(Instant::now() + 2 * second).unwrap_err().to_string();
+            let spec = EpisodesSpec { limits, step_timeout: second, claim_timeout: second, starts_agents };
+            let episodes = EpisodeTable::new(spec, "s");
+            let sampling = episodes.sampling();
+            episodes.begin(Round { starts: vec![json!({})], first_sample_id: 0, sampling });
+            let error = episodes.look(Instant::now() + 2 * second).unwrap_err().to_string();
             assert!(
                 error.contains("agent-missing") && error.contains(words) && !error.contains(other),
                 "{error}"

@@ -1,41 +1,41 @@
-//! The fields that every kind of request has: how to draw, when to end, and how to deliver.
+//! Reads the fields that every kind of request has: sampling, ends and delivery.
 
 use crate::episodes::Heard;
 use crate::fields::Fields;
-use crate::house::{Drawing, House};
 use crate::limits::CHOICES_MAX;
 use crate::refusal::{Refusal, Reply};
+use crate::state::{SamplingParams, ServerState};
 use plimsoll_device::Sampling;
 use plimsoll_rollout::ENDS_MAX;
 use plimsoll_text::StopMatcher;
 use serde_json::Value;
 
-/// A request that was read: what the engine gets, and the shape of its answer.
-pub struct Asked<F> {
+/// Holds a request that was read: the engine's part, and the form of its answer.
+pub struct Parsed<F> {
     pub prompts: Vec<Vec<u32>>,
-    pub drawing: Drawing,
+    pub params: SamplingParams,
     pub delivery: Delivery,
-    /// Tokens of a response if the request does not say.
+    /// Longest response if the request names none.
     pub usual_tokens: usize,
-    /// What a request of an episode has as its conversation.
+    /// Conversation of a request that belongs to an episode.
     pub heard: Heard,
     pub form: F,
 }
 
-/// Tokens of a response to a request that does not say, as OpenAI's completions and vLLM have it.
+/// Longest response to a completion that names no length, as in OpenAI's protocol and vLLM.
 pub const USUAL_TOKENS: usize = 16;
 
 /// Temperatures above 0.
 const TEMPERATURE_MIN: f64 = 1e-4;
 const TEMPERATURE_MAX: f64 = 1e4;
 
-/// How the answer is sent.
+/// Says in which parts and with which extras an answer is sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery {
     pub stream: bool,
-    /// A last event with the counts.
+    /// True if a last event has the counts of tokens.
     pub include_usage: bool,
-    /// `prompt_token_ids` and `token_ids`.
+    /// True if the answer has `prompt_token_ids` and `token_ids`.
     pub return_ids: bool,
 }
 
@@ -63,23 +63,23 @@ pub fn delivery(fields: &mut Fields<'_>) -> Reply<Delivery> {
     Ok(Delivery { stream, include_usage, return_ids: fields.flag("return_token_ids")? })
 }
 
-/// Reads how tokens are drawn and what ends a response.
-pub fn drawing(fields: &mut Fields<'_>, house: &House) -> Reply<Drawing> {
-    let usual = house.settings.sampling;
+/// Reads the sampling parameters of a request and the tokens and strings that end its responses.
+pub fn params(fields: &mut Fields<'_>, state: &ServerState) -> Reply<SamplingParams> {
+    let usual = state.settings.sampling;
     let sampling = Sampling {
         temperature: temperature(fields)?.unwrap_or(usual.temperature),
         top_p: top_p(fields)?.unwrap_or(usual.top_p),
-        min_p: fields.number("min_p", 0.0..=1.0)?.map_or(usual.min_p, |p| p as f32),
+        min_p: fields.within("min_p", 0.0..=1.0)?.map_or(usual.min_p, |p| p as f32),
         // Other servers write -1 for all.
-        top_k: fields.whole("top_k", -1..=i64::from(u32::MAX))?.map_or(usual.top_k, |k| k.max(0) as u32),
+        top_k: fields.within("top_k", -1..=i64::from(u32::MAX))?.map_or(usual.top_k, |k| k.max(0) as u32),
         seed: usual.seed,
     };
-    let choices = fields.whole("n", 1..=CHOICES_MAX as i64)?.unwrap_or(1) as usize;
+    let choices = fields.within("n", 1..=CHOICES_MAX as i64)?.unwrap_or(1) as usize;
     let max_new_tokens = max_new_tokens(fields)?;
-    let (stops, keep_stop) = stops(fields, house)?;
+    let (stops, keep_stop) = stops(fields, state)?;
     let stop_ids: Vec<u32> = fields.take("stop_token_ids")?.unwrap_or_default();
-    check_ids(&stop_ids, &fields.param("stop_token_ids"), house)?;
-    let mut ends = if fields.flag("ignore_eos")? { Vec::new() } else { house.texts.eos.clone() };
+    check_ids(&stop_ids, &fields.param("stop_token_ids"), state)?;
+    let mut ends = if fields.flag("ignore_eos")? { Vec::new() } else { state.texts.eos.clone() };
     ends.extend(&stop_ids);
     ends.sort_unstable();
     ends.dedup();
@@ -87,7 +87,7 @@ pub fn drawing(fields: &mut Fields<'_>, house: &House) -> Reply<Drawing> {
         let message = format!("{} tokens that end a response, {ENDS_MAX} is the most", ends.len());
         return Err(Refusal::bad(fields.param("stop_token_ids"), message));
     }
-    Ok(Drawing {
+    Ok(SamplingParams {
         choices,
         max_new_tokens,
         sampling,
@@ -101,19 +101,19 @@ pub fn drawing(fields: &mut Fields<'_>, house: &House) -> Reply<Drawing> {
 }
 
 /// Requires that ids are tokens of the model.
-pub fn check_ids(ids: &[u32], param: &str, house: &House) -> Reply<()> {
-    match ids.iter().find(|&&id| id >= house.texts.vocab) {
+pub fn check_ids(ids: &[u32], param: &str, state: &ServerState) -> Reply<()> {
+    match ids.iter().find(|&&id| id >= state.texts.vocab) {
         None => Ok(()),
         Some(id) => {
             let message =
-                format!("{param} has the token {id}, the model's vocabulary has {}", house.texts.vocab);
+                format!("{param} has the token {id}, the model's vocabulary has {}", state.texts.vocab);
             Err(Refusal::bad(param, message))
         }
     }
 }
 
 fn temperature(fields: &mut Fields<'_>) -> Reply<Option<f32>> {
-    let temperature = fields.number("temperature", 0.0..=TEMPERATURE_MAX)?;
+    let temperature = fields.within("temperature", 0.0..=TEMPERATURE_MAX)?;
     match temperature.filter(|&t| t > 0.0 && t < TEMPERATURE_MIN) {
         // Divided by it, a logit would be no number any more.
         Some(t) => {
@@ -126,7 +126,7 @@ fn temperature(fields: &mut Fields<'_>) -> Reply<Option<f32>> {
 }
 
 fn top_p(fields: &mut Fields<'_>) -> Reply<Option<f32>> {
-    let top_p = fields.number("top_p", 0.0..=1.0)?;
+    let top_p = fields.within("top_p", 0.0..=1.0)?;
     match top_p {
         Some(p) if p as f32 == 0.0 => {
             let param = fields.param("top_p");
@@ -137,11 +137,11 @@ fn top_p(fields: &mut Fields<'_>) -> Reply<Option<f32>> {
     }
 }
 
-/// OpenAI gave the field a new name; a request may bring both if they agree.
+/// Reads the longest response under OpenAI's old and new name; a request may bring both if they agree.
 fn max_new_tokens(fields: &mut Fields<'_>) -> Reply<Option<usize>> {
     let range = 1..=i64::from(u32::MAX);
-    let old = fields.whole("max_tokens", range.clone())?;
-    let new = fields.whole("max_completion_tokens", range)?;
+    let old = fields.within("max_tokens", range.clone())?;
+    let new = fields.within("max_completion_tokens", range)?;
     match (old, new) {
         (Some(old), Some(new)) if old != new => {
             let message = format!("max_completion_tokens = {new}, and max_tokens = {old}");
@@ -160,10 +160,10 @@ fn seed(fields: &mut Fields<'_>) -> Reply<Option<u64>> {
     }
 }
 
-fn stops(fields: &mut Fields<'_>, house: &House) -> Reply<(Vec<String>, bool)> {
+fn stops(fields: &mut Fields<'_>, state: &ServerState) -> Reply<(Vec<String>, bool)> {
     let param = fields.param("stop");
     let stops = match fields.take::<Value>("stop")? {
-        None => house.settings.stop.clone(),
+        None => state.settings.stop.clone(),
         Some(Value::String(stop)) => vec![stop],
         Some(list) => {
             let message = "stop: it can be a string or a list of strings";
@@ -174,5 +174,5 @@ fn stops(fields: &mut Fields<'_>, house: &House) -> Reply<(Vec<String>, bool)> {
         return Err(Refusal::bad(&param, format!("{param}: {}", error.message)));
     }
     let keep: Option<bool> = fields.take("include_stop_str_in_output")?;
-    Ok((stops, keep.unwrap_or(house.settings.keep_stop)))
+    Ok((stops, keep.unwrap_or(state.settings.keep_stop)))
 }

@@ -1,8 +1,8 @@
-//! What the requests share: the model's text side, the settings, the permits that bound how many are under way, and the
-//! way to the engine.
+//! Holds the state that all requests share: tokenizer and template, settings, the permits that bound the responses
+//! under way, and the queue to the engine.
 
 use crate::arrivals::Arrivals;
-use crate::episodes::{Desk, Heard, Place, Seat};
+use crate::episodes::{EpisodeTable, Heard, Place, Session};
 use crate::guard::Guard;
 use crate::limits::{BODIES_MAX, Limits};
 use crate::metrics::Metrics;
@@ -18,22 +18,22 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Where the choices of one seed lie apart among the sample ids.
+/// Distance between the sample ids of two choices of one seed, as a power of two.
 const CHOICE_SHIFT: u32 = 56;
 
-/// Strings and tokens of the model.
+/// Holds the model's tokenizer, chat template and ends of text.
 pub struct Texts {
     pub tokenizer: Arc<Tokenizer>,
     pub template: Option<Arc<ChatTemplate>>,
-    /// Put before conversations that have no system message.
+    /// System message of conversations that have none.
     pub system_prompt: Option<String>,
     /// Tokens that end a response.
     pub eos: Vec<u32>,
-    /// Rows of the embedding: ids are below.
+    /// Rows of the embedding; every token id is below.
     pub vocab: u32,
 }
 
-/// What a request gets where it says nothing, and who may send one.
+/// Holds the defaults of requests, and who may send one.
 pub struct Settings {
     /// Names of the model; the first is the one that answers carry.
     pub names: Vec<String>,
@@ -42,14 +42,14 @@ pub struct Settings {
     pub keep_stop: bool,
     /// Responses that may wait for the engine.
     pub queue: usize,
-    /// How long running responses have when the server is asked to stop.
+    /// Time that running responses have to end when the server is asked to stop.
     pub grace: Duration,
     pub guard: Guard,
 }
 
-/// How the responses of a request are drawn, and what ends them.
+/// Says how the responses of a request are drawn, and what ends them.
 #[derive(Clone, Debug)]
-pub struct Drawing {
+pub struct SamplingParams {
     /// Responses of each prompt.
     pub choices: usize,
     pub max_new_tokens: Option<usize>,
@@ -57,76 +57,76 @@ pub struct Drawing {
     pub seed: Option<u64>,
     /// Tokens that end a response.
     pub ends: Arc<[u32]>,
-    /// Those of them that the request names.
+    /// Tokens among `ends` that the request names.
     pub stop_ids: Vec<u32>,
     pub stops: Vec<String>,
     pub keep_stop: bool,
     pub skip_special: bool,
 }
 
-/// A prompt with its responses.
+/// Holds a prompt and the responses that it asks for.
 pub struct Prompt {
-    pub prompt: Vec<u32>,
+    pub token_ids: Vec<u32>,
     pub sample_ids: Vec<u64>,
-    /// The places of its responses in an episode, if it is of one.
+    /// Places of its responses in an episode; empty for a request of its own.
     pub places: Vec<Place>,
     pub max_new_tokens: usize,
 }
 
-/// A prompt on its way to the engine.
-pub struct Ticket {
-    pub asked: Prompt,
-    pub drawing: Arc<Drawing>,
+/// Holds a prompt on its way to the engine.
+pub struct QueuedRequest {
+    pub prompt: Prompt,
+    pub params: Arc<SamplingParams>,
     pub outbox: Arc<Outbox>,
-    /// Where its first response is in the outbox.
+    /// Index of its first response in the outbox.
     pub first: usize,
     pub arrived: Instant,
 }
 
-/// The client's end of a request: when it is dropped, the engine drops the responses.
-pub struct Listening {
+/// Gives a client the responses of its request. When it is dropped, the engine drops the responses too.
+pub struct RequestOutput {
     pub outbox: Arc<Outbox>,
     _places: OwnedSemaphorePermit,
 }
 
-impl Drop for Listening {
+impl Drop for RequestOutput {
     fn drop(&mut self) {
         self.outbox.leave();
     }
 }
 
-pub struct House {
+pub struct ServerState {
     pub texts: Texts,
     pub settings: Settings,
     pub limits: Limits,
     pub metrics: Metrics,
-    /// The episodes of a training run, if it is one that serves.
-    pub desk: Option<Arc<Desk>>,
-    /// The bodies that have come or are coming.
+    /// Episodes of a training run; none for a server of its own.
+    pub episodes: Option<Arc<EpisodeTable>>,
+    /// Bodies that have come or are coming.
     pub arrivals: Arc<Arrivals>,
-    /// One for each body that is being made into tokens.
+    /// Permits of bodies that are being tokenized.
     pub bodies: Semaphore,
-    /// Seconds since 1970 at the start.
+    /// Seconds since 1970 when the server started.
     pub created: u64,
-    /// One for each response that is under way.
+    /// Permits of responses under way.
     places: Arc<Semaphore>,
-    inbox: Sender<Ticket>,
+    inbox: Sender<QueuedRequest>,
     stopping: AtomicBool,
     abandoned: AtomicBool,
     requests: AtomicU64,
     answers: AtomicU64,
 }
 
-impl House {
+impl ServerState {
     pub fn new(
         texts: Texts,
         settings: Settings,
         limits: Limits,
-        inbox: Sender<Ticket>,
-        desk: Option<Arc<Desk>>,
-    ) -> House {
-        House {
-            desk,
+        inbox: Sender<QueuedRequest>,
+        episodes: Option<Arc<EpisodeTable>>,
+    ) -> ServerState {
+        ServerState {
+            episodes,
             texts,
             settings,
             limits,
@@ -147,42 +147,42 @@ impl House {
     pub fn submit(
         &self,
         prompts: Vec<Vec<u32>>,
-        drawing: Drawing,
+        params: SamplingParams,
         streams: bool,
         usual: usize,
-    ) -> Reply<Listening> {
-        let count = prompts.len() * drawing.choices;
+    ) -> Reply<RequestOutput> {
+        let count = prompts.len() * params.choices;
         let lengths: Vec<usize> =
-            prompts.iter().map(|ids| self.new_tokens(ids, &drawing, usual)).collect::<Reply<_>>()?;
-        let permit = self.places(count, drawing.choices)?;
-        let (base, choices) = (self.base(&drawing), drawing.choices);
+            prompts.iter().map(|ids| self.new_tokens(ids, &params, usual)).collect::<Reply<_>>()?;
+        let permit = self.places(count, params.choices)?;
+        let (base, choices) = (self.base(&params), params.choices);
         let ask = |(index, (prompt, max_new_tokens)): (usize, (Vec<u32>, usize))| {
             let first = index * choices;
             let sample_ids = (first..first + choices).map(|i| sample_id(base, i)).collect();
-            Prompt { prompt, sample_ids, places: Vec::new(), max_new_tokens }
+            Prompt { token_ids: prompt, sample_ids, places: Vec::new(), max_new_tokens }
         };
         let asks = prompts.into_iter().zip(lengths).enumerate().map(ask).collect();
-        self.send(asks, drawing, streams, permit)
+        self.send(asks, params, streams, permit)
     }
 
-    /// As `submit`, for a request of an episode, whose responses the episode keeps.
+    /// Sends the prompts of an episode's request to the engine; the episode keeps the responses.
     pub fn submit_of_episode(
         &self,
-        seat: &Seat,
+        session: &Session,
         prompts: Vec<Vec<u32>>,
-        drawing: Drawing,
+        params: SamplingParams,
         streams: bool,
         heard: &Heard,
-    ) -> Reply<Listening> {
+    ) -> Reply<RequestOutput> {
         if prompts.iter().any(Vec::is_empty) {
             return Err(Refusal::bad("prompt", "the prompt has no token"));
         }
-        let permit = self.places(prompts.len() * drawing.choices, drawing.choices)?;
+        let permit = self.places(prompts.len() * params.choices, params.choices)?;
         let mut asks: Vec<Prompt> = Vec::with_capacity(prompts.len());
         for prompt in prompts {
-            match seat.places(&prompt, drawing.choices, drawing.max_new_tokens, heard) {
+            match session.places(&prompt, params.choices, params.max_new_tokens, heard) {
                 Ok(places) => asks.push(Prompt {
-                    prompt,
+                    token_ids: prompt,
                     sample_ids: places.iter().map(|place| place.sample_id).collect(),
                     max_new_tokens: places.iter().map(|place| place.max_new_tokens).min().unwrap_or(1),
                     places,
@@ -193,30 +193,30 @@ impl House {
                 }
             }
         }
-        self.send(asks, drawing, streams, permit)
+        self.send(asks, params, streams, permit)
     }
 
     fn send(
         &self,
         prompts: Vec<Prompt>,
-        drawing: Drawing,
+        params: SamplingParams,
         streams: bool,
         permit: OwnedSemaphorePermit,
-    ) -> Reply<Listening> {
-        let (arrived, choices) = (Instant::now(), drawing.choices);
+    ) -> Reply<RequestOutput> {
+        let (arrived, choices) = (Instant::now(), params.choices);
         let outbox = Arc::new(Outbox::new(prompts.len() * choices, streams));
-        let drawing = Arc::new(drawing);
-        for (index, asked) in prompts.into_iter().enumerate() {
-            self.metrics.prompt_tokens.add(asked.prompt.len() as u64);
-            let (drawing, outbox, first) = (drawing.clone(), outbox.clone(), index * choices);
-            let ticket = Ticket { asked, drawing, outbox, first, arrived };
-            self.inbox.send(ticket).map_err(|_| stopping())?;
+        let params = Arc::new(params);
+        for (index, prompt) in prompts.into_iter().enumerate() {
+            self.metrics.prompt_tokens.add(prompt.token_ids.len() as u64);
+            let (params, outbox, first) = (params.clone(), outbox.clone(), index * choices);
+            let request = QueuedRequest { prompt, params, outbox, first, arrived };
+            self.inbox.send(request).map_err(|_| stopping())?;
         }
         self.metrics.requests.add(1);
-        Ok(Listening { outbox, _places: permit })
+        Ok(RequestOutput { outbox, _places: permit })
     }
 
-    /// Requires that a request means this model.
+    /// Requires that a request names this model, or none.
     pub fn check_model(&self, name: Option<&str>) -> Reply<()> {
         let Some(name) = name.filter(|name| !self.settings.names.iter().any(|known| known == name)) else {
             return Ok(());
@@ -231,12 +231,11 @@ impl House {
         self.created << 24 | self.answers.fetch_add(1, Ordering::Relaxed) & 0xff_ffff
     }
 
-    /// From now on no request is taken.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// No client can be answered any more.
+    /// Records that no client can be answered any more.
     pub fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
     }
@@ -252,13 +251,13 @@ impl House {
         }
     }
 
-    /// Returns the longest response to a prompt: what was asked for, else `usual` tokens or what has room.
-    fn new_tokens(&self, prompt: &[u32], drawing: &Drawing, usual: usize) -> Reply<usize> {
+    /// Returns the longest response to a prompt: as the request asks, else `usual` tokens if they have room.
+    fn new_tokens(&self, prompt: &[u32], params: &SamplingParams, usual: usize) -> Reply<usize> {
         if prompt.is_empty() {
             return Err(Refusal::bad("prompt", "the prompt has no token"));
         }
         let room = self.limits.context.saturating_sub(prompt.len()).min(self.limits.new_tokens);
-        let new = drawing.max_new_tokens.unwrap_or(usual.min(room).max(1));
+        let new = params.max_new_tokens.unwrap_or(usual.min(room).max(1));
         self.limits.check_tokens(prompt.len(), new)?;
         Ok(new)
     }
@@ -285,17 +284,17 @@ impl House {
     }
 
     /// Returns the first sample id of a request: its seed, or a number of its own.
-    fn base(&self, drawing: &Drawing) -> u64 {
+    fn base(&self, params: &SamplingParams) -> u64 {
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        drawing.seed.unwrap_or_else(|| {
+        params.seed.unwrap_or_else(|| {
             let bits = philox(self.settings.sampling.seed, Stream::Request, number, 0);
             u64::from(bits[1]) << 32 | u64::from(bits[0])
         })
     }
 }
 
-/// Returns the number whose random numbers a response draws with. With the server's seed, the first response to seed s is
-/// sample s of a rollout.
+/// Returns the number whose random numbers a response draws with. With the server's seed, the first response to seed s
+/// is sample s of a rollout.
 fn sample_id(base: u64, index: usize) -> u64 {
     base.wrapping_add((index as u64) << CHOICE_SHIFT)
 }
@@ -308,3 +307,7 @@ pub fn seconds_now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

@@ -1,0 +1,33 @@
+//! Log-probabilities as clients index them.
+
+use super::*;
+use plimsoll_files::TokenizerFiles;
+
+fn bytes() -> Tokenizer {
+    Tokenizer::from_files(&TokenizerFiles { bytes: true, ..TokenizerFiles::default() }, 260).unwrap()
+}
+
+#[test]
+fn offsets_go_on_over_the_parts_of_a_stream() {
+    let (tokenizer, logprobs) = (bytes(), Logprobs { top: true });
+    let ids: Vec<u32> = "plimsoll".bytes().map(u32::from).collect();
+    let numbers: Vec<f32> = (0..ids.len()).map(|n| -(n as f32)).collect();
+    let whole = logprobs.completion(&tokenizer, &ids, &numbers, &mut 0);
+    let mut offset = 0;
+    let parts = [0..3, 3..3, 3..8]
+        .map(|range| logprobs.completion(&tokenizer, &ids[range.clone()], &numbers[range], &mut offset));
+    for name in ["tokens", "token_logprobs", "text_offset", "top_logprobs"] {
+        let joined: Vec<&Value> =
+            parts.iter().flat_map(|part| part[name].as_array().expect("a list")).collect();
+        assert_eq!(whole[name], json!(joined), "{name}");
+    }
+    assert_eq!(whole["text_offset"], json!([0, 1, 2, 3, 4, 5, 6, 7]));
+    assert_eq!(whole["top_logprobs"][1], json!({ "l": -1.0 }));
+}
+
+#[test]
+fn half_a_character_has_its_bytes() {
+    let entry = Logprobs { top: false }.chat(&bytes(), &[0xc3], &[-0.5]);
+    assert_eq!(entry["content"][0]["bytes"], json!([0xc3]));
+    assert_eq!(entry["content"][0]["top_logprobs"], json!([]));
+}
