@@ -86,20 +86,6 @@ pub fn values(dev: &dyn Device, critic: &Decoder<'_>, pass: &Pass<'_>) {
     }
 }
 
-/// Draws a token for each head row, after `layers`. `keys`: [R, 3] sample id (low, high) and position.
-///
-/// Returns the tokens' buffer, [R] u32.
-pub fn sample<'p>(
-    dev: &dyn Device,
-    decoder: &Decoder<'_>,
-    pass: &Pass<'p>,
-    keys: &[u32],
-    how: Sampling,
-) -> Buf<'p> {
-    upload_keys(dev, pass, keys);
-    draw(dev, decoder, pass, how)
-}
-
 /// Sends the sampler's keys: [R, 3] sample id (low, high) and position.
 pub fn upload_keys(dev: &dyn Device, pass: &Pass<'_>, keys: &[u32]) {
     let (keys_buf, _) = pass.acts.sampler.expect("only the rollout samples");
@@ -107,7 +93,7 @@ pub fn upload_keys(dev: &dyn Device, pass: &Pass<'_>, keys: &[u32]) {
     dev.write_u32(keys_buf, 0, keys);
 }
 
-/// Draws a token for each head row with the keys on the device. Returns the tokens' buffer, [R] u32.
+/// Draws a token for each head row, after `layers`, with the keys on the device. Returns the tokens' buffer, [R] u32.
 pub fn draw<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>, how: Sampling) -> Buf<'p> {
     draw_runs(dev, decoder, pass, &[(pass.head_rows, how)])
 }

@@ -27,7 +27,7 @@ pub use activations::{Activations, Mode, PassLimits, Recompute, Target, layout a
 pub use adapters::{Adapters, AdaptersFrom, Merged, layout as adapters_layout, load_adapters};
 pub use backward::{Derivatives, Gradients, RowGradients, Stage, backward, backward_part};
 pub use decoder::{Decoder, Layers, Way};
-pub use forward::{advance, draw, draw_runs, head, layers, sample, upload_keys, values};
+pub use forward::{advance, draw, draw_runs, head, layers, upload_keys, values};
 pub use load::{RandomWeights, STAGING_BYTES_MIN, load};
 pub use params::{CodesAt, Param, ParamTable, Part};
 pub use parts::delta::places::places_for;

@@ -6,7 +6,7 @@
 //! write the same bits to the same places; where rows have states, with one that has none.
 
 use crate::Samples;
-use crate::engine::{Engine, Request, RolloutStats, StopCondition};
+use crate::engine::{Engine, Request, RolloutStats, StopCondition, push_key};
 use crate::limits::{PASSES_MAX, bucket};
 use plimsoll_base::Result;
 use plimsoll_device::{ATTENTION_CHUNK, Device, KV_BLOCK, NO_PARENT, NO_STATE, Pipeline, Sampling};
@@ -140,8 +140,7 @@ impl Engine {
         let samples = &self.schedule.head_samples;
         for row in 0..self.index.head_rows.len() {
             let s = *samples.get(row).unwrap_or(&samples[0]);
-            let id = run.request.sample_id(s);
-            self.keys.extend_from_slice(&[id as u32, (id >> 32) as u32, out.ids(s).len() as u32]);
+            push_key(&mut self.keys, run.request.sample_id(s), out.ids(s).len());
         }
         let pass = Pass::upload(run.dev, run.acts, &self.index);
         upload_keys(run.dev, &pass, &self.keys);

@@ -2,11 +2,12 @@
 
 use crate::ahead;
 use crate::limits::{EngineLimits, OnFull};
+use crate::live::Model;
 use crate::samples::{Finish, Samples};
 use crate::schedule::{Next, Schedule};
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Sampling};
-use plimsoll_model::{Activations, Decoder, Pass, PassIndex, layers, sample};
+use plimsoll_model::{Activations, Decoder, Pass, PassIndex, draw_runs, layers, upload_keys};
 
 /// Decides when a response ends, besides end-of-text and length; implemented where there is text.
 pub trait StopCondition {
@@ -180,10 +181,9 @@ impl Engine {
                 }
                 Next::Nothing => break,
             }
-            stats.passes += 1;
-            stats.rows += self.index.ids.len() as u64;
-            self.pass(dev, decoder, acts, request, out);
-            dev.check()?;
+            let (model, runs) =
+                (Model { dev, decoder, acts }, [(self.index.head_rows.len(), request.sampling)]);
+            self.pass(model, &runs, |s| request.sample_id(s), out, &mut stats)?;
             entropy += self.entropy[..self.index.head_rows.len()].iter().map(|&h| f64::from(h)).sum::<f64>();
             for row in 0..self.index.head_rows.len() {
                 self.take_token(row, request, stop, out)?;
@@ -194,27 +194,33 @@ impl Engine {
         Ok(stats)
     }
 
-    /// One pass of the model over the scheduled rows; tokens and log-probs come back to the host.
-    fn pass(
+    /// Runs the model over the scheduled rows. `runs` are head rows that follow each other and are drawn alike; a sample
+    /// draws with the random numbers of `id_of`. Tokens, log-probabilities and entropies come back to the host.
+    ///
+    /// Errors: those of the device.
+    pub(crate) fn pass(
         &mut self,
-        dev: &dyn Device,
-        decoder: &Decoder<'_>,
-        acts: Activations<'_>,
-        request: &Request<'_>,
+        Model { dev, decoder, acts }: Model<'_, '_, '_>,
+        runs: &[(usize, Sampling)],
+        id_of: impl Fn(usize) -> u64,
         out: &Samples,
-    ) {
+        stats: &mut RolloutStats,
+    ) -> Result<()> {
         let pass = Pass::upload(dev, acts, &self.index);
         layers(dev, decoder, &pass);
         self.keys.clear();
         for &s in &self.schedule.head_samples {
-            let id = request.sample_id(s);
-            self.keys.extend_from_slice(&[id as u32, (id >> 32) as u32, out.ids(s).len() as u32]);
+            push_key(&mut self.keys, id_of(s), out.ids(s).len());
         }
-        let tokens = sample(dev, decoder, &pass, &self.keys, request.sampling);
+        upload_keys(dev, &pass, &self.keys);
+        let tokens = draw_runs(dev, decoder, &pass, runs);
         let r = self.index.head_rows.len();
         dev.read_u32(tokens, 0, &mut self.tokens[..r]);
         dev.read_f32(pass.head_out().logprobs, 0, &mut self.logprobs[..r]);
         dev.read_f32(pass.head_out().entropy, 0, &mut self.entropy[..r]);
+        stats.passes += 1;
+        stats.rows += self.index.ids.len() as u64;
+        dev.check()
     }
 
     /// Takes the answers that are there; with `wait` at least one.
@@ -247,21 +253,11 @@ impl Engine {
         stop: &mut dyn StopCondition,
         out: &mut Samples,
     ) -> Result<bool> {
-        let (s, token, logprob) = (self.schedule.head_samples[row], self.tokens[row], self.logprobs[row]);
-        if token == u32::MAX || !logprob.is_finite() {
-            return Err(not_finite(s, out.ids(s).len(), logprob));
-        }
-        out.push(s, token, logprob);
-        let finish = if request.eos.contains(&token) {
-            Some(Finish::Eos)
-        } else if stop.stops(s, out.turn(s)) {
-            Some(Finish::Stop)
-        } else if out.turn(s).len() == request.max_new_tokens || out.ids(s).len() == self.limits.new_tokens {
-            Some(Finish::Length)
-        } else {
-            None
+        let (s, token, _) = self.take_drawn(row, out)?;
+        let ends = (request.eos, request.max_new_tokens);
+        let Some(finish) = self.finish(s, token, ends, out, |turn| stop.stops(s, turn)) else {
+            return Ok(false);
         };
-        let Some(finish) = finish else { return Ok(false) };
         if stop.has_turns() {
             stop.turn_ended(s, out.turn(s), finish);
             self.schedule.pause(s);
@@ -272,6 +268,40 @@ impl Engine {
             self.schedule.end(s);
         }
         Ok(true)
+    }
+
+    /// Adds what was drawn in a head row to its sample. Returns the sample, its token and the log-probability.
+    ///
+    /// Errors: `rollout-not-finite`.
+    pub(crate) fn take_drawn(&self, row: usize, out: &mut Samples) -> Result<(usize, u32, f32)> {
+        let (s, token, logprob) = (self.schedule.head_samples[row], self.tokens[row], self.logprobs[row]);
+        if token == u32::MAX || !logprob.is_finite() {
+            return Err(not_finite(s, out.ids(s).len(), logprob));
+        }
+        out.push(s, token, logprob);
+        Ok((s, token, logprob))
+    }
+
+    /// Returns why the turn of a sample has ended with its last token, if it has: at one of `ends`, where `stops` says
+    /// so of the turn, or for its length.
+    pub(crate) fn finish(
+        &self,
+        s: usize,
+        token: u32,
+        (ends, max_new_tokens): (&[u32], usize),
+        out: &Samples,
+        stops: impl FnOnce(&[u32]) -> bool,
+    ) -> Option<Finish> {
+        let turn = out.turn(s);
+        if ends.contains(&token) {
+            Some(Finish::Eos)
+        } else if stops(turn) {
+            Some(Finish::Stop)
+        } else if turn.len() == max_new_tokens || out.ids(s).len() == self.limits.new_tokens {
+            Some(Finish::Length)
+        } else {
+            None
+        }
     }
 
     fn check(&self, request: &Request<'_>) -> Result<()> {
@@ -298,7 +328,12 @@ impl Engine {
     }
 }
 
-pub(crate) fn not_finite(sample: usize, position: usize, logprob: f32) -> Error {
+/// Adds the key with which a sample draws at a position: its number (low, high) and the position.
+pub(crate) fn push_key(keys: &mut Vec<u32>, id: u64, position: usize) {
+    keys.extend_from_slice(&[id as u32, (id >> 32) as u32, position as u32]);
+}
+
+fn not_finite(sample: usize, position: usize, logprob: f32) -> Error {
     Error::new(
         slugs::ROLLOUT_NOT_FINITE,
         format!("sample {sample}, token {position}: the logits are not finite (log-probability {logprob})"),

@@ -3,14 +3,14 @@
 //!
 //! Rows that are drawn alike go through the sampler together: a pass has one draw for each way of drawing that is in it.
 
-use crate::engine::{Engine, RolloutStats, not_finite};
+use crate::engine::{Engine, RolloutStats};
 use crate::limits::EngineLimits;
 use crate::samples::{Finish, Samples};
 use crate::schedule::slots::Opening;
 use crate::schedule::{Next, Schedule};
 use plimsoll_base::Result;
 use plimsoll_device::{Device, Sampling};
-use plimsoll_model::{Activations, Decoder, Pass, draw_runs, layers, upload_keys};
+use plimsoll_model::{Activations, Decoder};
 
 /// Tokens that may end one request.
 pub const ENDS_MAX: usize = 128;
@@ -59,6 +59,8 @@ pub struct Live<'e, 'a, 'p> {
     runs: Vec<(usize, Sampling)>,
     next_ticket: u64,
     stats: RolloutStats,
+    /// Tokens that were drawn, and the sum of their distributions' entropies.
+    drawn: (u64, f64),
 }
 
 #[derive(Clone, Debug)]
@@ -99,6 +101,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
             runs: Vec::with_capacity(heads),
             next_ticket: 0,
             stats: RolloutStats::default(),
+            drawn: (0, 0.0),
         };
         live.slots.iter_mut().for_each(|slot| slot.ends.reserve_exact(ENDS_MAX));
         live
@@ -165,10 +168,8 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
             return Ok(false);
         }
         self.order_heads();
-        self.pass();
-        self.model.dev.check()?;
-        self.stats.passes += 1;
-        self.stats.rows += self.engine.index.ids.len() as u64;
+        let Live { model, engine, out, slots, runs, stats, .. } = self;
+        engine.pass(*model, runs, |s| slots[s].sample_id, out, stats)?;
         for row in 0..self.heads.len() {
             self.take(row, listener);
         }
@@ -189,9 +190,10 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         self.engine.schedule.blocks()
     }
 
-    /// Returns the counts since the beginning; `mean_entropy` is not measured.
+    /// Returns the counts since the beginning.
     pub fn stats(&self) -> RolloutStats {
-        RolloutStats { preemptions: self.engine.schedule.preemptions, ..self.stats }
+        let mean_entropy = self.drawn.1 / self.drawn.0.max(1) as f64;
+        RolloutStats { preemptions: self.engine.schedule.preemptions, mean_entropy, ..self.stats }
     }
 
     /// Brings rows that are drawn alike together. Nothing that a row becomes depends on its place.
@@ -204,7 +206,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         self.heads.sort_unstable_by_key(|head| (bits(&slots[head.slot].sampling), head.row, head.slot));
         self.runs.clear();
         for (at, head) in self.heads.iter().enumerate() {
-            index.head_rows[at] = head.row;
+            (index.head_rows[at], schedule.head_samples[at]) = (head.row, head.slot);
             let sampling = slots[head.slot].sampling;
             match self.runs.last_mut().filter(|(_, last)| bits(last) == bits(&sampling)) {
                 Some((count, _)) => *count += 1,
@@ -213,44 +215,20 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         }
     }
 
-    fn pass(&mut self) {
-        let Model { dev, decoder, acts } = self.model;
-        let engine = &mut *self.engine;
-        let pass = Pass::upload(dev, acts, &engine.index);
-        layers(dev, decoder, &pass);
-        engine.keys.clear();
-        for head in &self.heads {
-            let id = self.slots[head.slot].sample_id;
-            let position = self.out.ids(head.slot).len() as u32;
-            engine.keys.extend_from_slice(&[id as u32, (id >> 32) as u32, position]);
-        }
-        upload_keys(dev, &pass, &engine.keys);
-        let tokens = draw_runs(dev, decoder, &pass, &self.runs);
-        let r = self.heads.len();
-        dev.read_u32(tokens, 0, &mut engine.tokens[..r]);
-        dev.read_f32(pass.head_out().logprobs, 0, &mut engine.logprobs[..r]);
-    }
-
     fn take(&mut self, row: usize, listener: &mut dyn Listener) {
+        let Live { engine, out, slots, drawn, .. } = self;
         let s = self.heads[row].slot;
-        let (token, logprob) = (self.engine.tokens[row], self.engine.logprobs[row]);
-        let slot = &self.slots[s];
-        let how = if token == u32::MAX || !logprob.is_finite() {
-            Err(not_finite(s, self.out.ids(s).len(), logprob))
-        } else {
-            self.out.push(s, token, logprob);
-            let stops = listener.drawn(s, token, logprob);
-            if slot.ends.contains(&token) {
-                Ok(Finish::Eos)
-            } else if stops {
-                Ok(Finish::Stop)
-            } else if self.out.ids(s).len() == slot.max_new_tokens {
-                Ok(Finish::Length)
-            } else {
-                return;
+        let how = match engine.take_drawn(row, out) {
+            Err(err) => Err(err),
+            Ok((_, token, logprob)) => {
+                *drawn = (drawn.0 + 1, drawn.1 + f64::from(engine.entropy[row]));
+                let (stops, ends) =
+                    (listener.drawn(s, token, logprob), (&*slots[s].ends, slots[s].max_new_tokens));
+                let Some(finish) = engine.finish(s, token, ends, out, |_| stops) else { return };
+                Ok(finish)
             }
         };
-        self.engine.schedule.close(s);
+        engine.schedule.close(s);
         listener.ended(s, how);
     }
 }

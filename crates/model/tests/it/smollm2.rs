@@ -9,8 +9,8 @@ use plimsoll_device::{Device, Sampling};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Layout, Overlay};
 use plimsoll_model::{
-    Activations, Decoder, Mode, ParamTable, Params, Pass, PassLimits, activations_layout, head, layers, load,
-    rope, sample,
+    Activations, Decoder, Mode, ParamTable, Params, Pass, PassLimits, activations_layout, draw, head, layers,
+    load, rope, upload_keys,
 };
 use serde_json::Value;
 
@@ -120,7 +120,8 @@ fn compute_chat(dev: &dyn Device, decoder: &Decoder<'_>, overlay: &mut Overlay<'
     layers(dev, decoder, &pass);
     let how = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
     let mut best = vec![0; index.head_rows.len()];
-    let tokens = sample(dev, decoder, &pass, &vec![0; 3 * best.len()], how);
+    upload_keys(dev, &pass, &vec![0; 3 * best.len()]);
+    let tokens = draw(dev, decoder, &pass, how);
     dev.read_u32(tokens, 0, &mut best);
     Computed { log_probs, best }
 }
