@@ -118,7 +118,6 @@ fn leaving(spec: &ModelSpec, mode: Mode) -> usize {
     if mode.recompute() == Some(Recompute::Offload) { kept::leaving(spec.layers) } else { 0 }
 }
 
-/// Adds the regions of the head.
 fn add_head(to: &mut Regions<'_>) -> Result<()> {
     let (PassShape { spec, mode, limits }, weights, target) = (to.of, to.weights, to.target);
     let (r, h) = (limits.head_rows, spec.hidden as usize);

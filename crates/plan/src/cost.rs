@@ -35,9 +35,7 @@ pub(crate) struct Work {
     pub(crate) critic: (f64, f64),
     /// True if the planner chooses whether adapters are merged: what follows from that alone is counted then.
     pub(crate) weighs_merge: bool,
-    /// Ranks that share it out.
     pub(crate) ranks: f64,
-    /// Where they are.
     pub(crate) hosts: Hosts,
 }
 
@@ -53,7 +51,6 @@ impl Work {
         Work { ranks: 1.0, hosts: Hosts::one(1), ..self }
     }
 
-    /// Returns the work of an evaluation.
     pub(crate) fn of_evaluation(self, prompts: f64, samples: f64, response_tokens: f64) -> Work {
         Work { prompts, group: samples, response_tokens, samples: true, ..self }
     }
@@ -98,7 +95,6 @@ impl StepCost {
     }
 }
 
-/// Returns the seconds that sampling takes.
 pub(crate) fn sampling_s(work: &Work, shape: &RunShape, rates: &Rates) -> f64 {
     let own = shape.encodings.get(RoleName::Actor);
     let model = Model::new(&shape.spec, shape.weights).with(&shape.spec, shape.lora, own);

@@ -44,7 +44,6 @@ pub(crate) enum Purpose {
     Sample,
 }
 
-/// Plans one run on one machine.
 #[derive(Clone, Copy)]
 pub(crate) struct Planner<'a> {
     pub(crate) facts: &'a Facts,

@@ -54,7 +54,6 @@ pub struct Request<'a> {
     pub group_size: usize,
     /// Turns are cut here; a response without an environment is one turn.
     pub max_new_tokens: usize,
-    /// How tokens are drawn.
     pub sampling: Sampling,
     /// Any of these ends a response; empty to run to the limit.
     pub eos: &'a [u32],
@@ -110,7 +109,6 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine with its limits.
     pub fn new(limits: EngineLimits, on_full: OnFull) -> Engine {
         assert!(limits.rows >= limits.sequences && limits.sequences > 0, "{limits:?}");
         assert!(limits.blocks > limits.blocks_per_sequence(), "blocks for one sequence: {limits:?}");

@@ -25,7 +25,6 @@ pub struct EngineLimits {
     pub rows: usize,
     /// KV blocks of each layer.
     pub blocks: usize,
-    /// Samples of one request.
     pub samples: usize,
     pub prompt_tokens: usize,
     pub new_tokens: usize,
@@ -96,7 +95,6 @@ impl EngineLimits {
         self.prompt_tokens + self.new_tokens
     }
 
-    /// Blocks of the longest sequence.
     pub fn blocks_per_sequence(&self) -> usize {
         self.keys().div_ceil(KV_BLOCK)
     }
@@ -209,7 +207,6 @@ impl EngineLimits {
         self.window.filter(|_| self.ahead).map_or(0, |window| window.blocks as u32)
     }
 
-    /// Limits of the engine's passes.
     pub fn pass(&self) -> PassLimits {
         let (sequences, stride, spare) = match self.ahead {
             true => (bucket(self.sequences), self.table_stride(), 1),

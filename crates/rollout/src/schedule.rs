@@ -36,7 +36,6 @@ pub(crate) struct Group {
     seen_from: usize,
     /// Its sequences that have not ended.
     live: usize,
-    /// Its sequences that run.
     running: usize,
 }
 
@@ -64,7 +63,6 @@ pub(crate) enum Next {
 #[derive(Debug)]
 struct Sequence {
     state: State,
-    /// Its group's index.
     group: usize,
     /// Sequences are served in this order.
     ticket: u64,

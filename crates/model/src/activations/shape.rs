@@ -32,9 +32,7 @@ pub struct PassLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     pub kind: &'static Layouts,
-    /// Pool of its arena.
     pub pool: Pool,
-    /// Threads of a CPU.
     pub threads: usize,
 }
 

@@ -4,7 +4,6 @@
 use super::{Group, Schedule, State};
 use crate::limits::EngineLimits;
 
-/// A group that opens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opening {
     pub(crate) prompt_tokens: usize,

@@ -40,7 +40,6 @@ pub(crate) struct GateBufs<'p> {
     pub(crate) d_qkv: Option<Buf<'p>>,
 }
 
-/// One layer's buffers for M rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionBufs<'p> {
     pub(crate) q: Buf<'p>,
@@ -182,7 +181,6 @@ impl<'p> AttentionRegions<'p> {
         }
     }
 
-    /// Returns a layer's keys and values.
     fn kv(&self, of: &PassShape<'_>, layer: u32) -> Kv<'p> {
         let ([keys, values], blocks, rows) = match self.window.filter(|_| is_windowed(of, layer)) {
             Some(window) => (window.kv, of.limits.window_blocks, WINDOWED),

@@ -42,7 +42,6 @@ pub(super) struct GradientRegions<'p> {
     pub(super) d_gates: Buf<'p>,
 }
 
-/// One layer's buffers for M rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeltaBufs<'p> {
     pub(super) heads: DeltaHeads,
