@@ -137,11 +137,6 @@ impl ModelSpec {
         self.delta.map_or(0, |delta| delta.layers.len())
     }
 
-    /// Returns the number of layers whose rows attend to keys.
-    pub fn attention_layers(&self) -> u32 {
-        self.layers - self.delta_layers()
-    }
-
     /// Outputs of the first product of a layer that attends to keys: q, k and v, and the gates of heads where they have such.
     pub const fn qkv_width(&self) -> u32 {
         let gates = if self.attention.gated { self.q_width() } else { 0 };
@@ -181,10 +176,9 @@ impl ModelSpec {
 
     /// A number that the inputs of every down are multiples of: the width, of an expert where all layers have experts, and where some
     /// have, the greatest number that divides both.
-    pub const fn ffn_inputs(&self) -> u32 {
+    pub fn ffn_inputs(&self) -> u32 {
         let Some(experts) = self.experts else { return self.ffn };
-        let (mut a, mut b) =
-            (experts.ffn, if experts.layers.holds_first(self.layers) { 0 } else { self.ffn });
+        let (mut a, mut b) = (experts.ffn, if experts.layers.len() == self.layers { 0 } else { self.ffn });
         while b > 0 {
             (a, b) = (b, a % b);
         }

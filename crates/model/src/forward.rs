@@ -1,10 +1,11 @@
 //! The forward pass, once for training, scoring, prefill and decode.
 
 use crate::activations::bufs::{FfnBufs, MixerBufs};
+use crate::cache_index::Place;
 use crate::decoder::{Decoder, Layers, Way};
 use crate::layer::LayerPass;
 use crate::parts::{attention, delta, dense, experts};
-use crate::pass::{Cache, Pass};
+use crate::pass::Pass;
 use plimsoll_arch::Site;
 use plimsoll_device::{Batch, Device, HeadOut, Sample, Sampling, Slots};
 use plimsoll_memory::Buf;
@@ -130,6 +131,6 @@ pub fn draw_runs<'p>(
 pub fn advance(dev: &dyn Device, pass: &Pass<'_>) {
     let (keys, tokens) = pass.acts.sampler.expect("only the rollout samples");
     let (tokens, keys) = (tokens.slice(0, pass.head_rows), keys.slice(0, pass.head_rows * 3));
-    let window = pass.window.map(|Cache { batch: Batch { slots, tables, .. }, .. }| Slots { slots, tables });
+    let window = pass.window.map(|Place { batch: Batch { slots, tables, .. }, .. }| Slots { slots, tables });
     dev.advance(pass.batch, window, pass.ids, tokens, keys);
 }

@@ -2,7 +2,6 @@
 
 use crate::ahead;
 use crate::limits::{EngineLimits, OnFull};
-use crate::live::Model;
 use crate::samples::{Finish, Samples};
 use crate::schedule::{Next, Schedule};
 use plimsoll_base::{Error, Result, slugs};
@@ -92,6 +91,14 @@ impl RolloutStats {
     }
 }
 
+/// The arithmetic of passes.
+#[derive(Clone, Copy)]
+pub struct Model<'m, 'a, 'p> {
+    pub dev: &'m dyn Device,
+    pub decoder: &'m Decoder<'a>,
+    pub acts: Activations<'p>,
+}
+
 /// The rollout engine. Its vectors are made once and never grow.
 #[derive(Debug)]
 pub struct Engine {
@@ -111,12 +118,7 @@ pub struct Engine {
 impl Engine {
     pub fn new(limits: EngineLimits, on_full: OnFull) -> Engine {
         assert!(limits.rows >= limits.sequences && limits.sequences > 0, "{limits:?}");
-        assert!(limits.blocks > limits.blocks_per_sequence(), "blocks for one sequence: {limits:?}");
-        let windows = limits.window.map_or(0, |window| window.blocks);
-        assert!(
-            limits.window.is_none() || windows >= limits.window_blocks_least(limits.prompt_tokens),
-            "windows of one sequence: {limits:?}"
-        );
+        limits.check(limits.prompt_tokens);
         let rows = limits.pass().head_rows;
         Engine {
             limits,
@@ -156,14 +158,14 @@ impl Engine {
         out.reset(request.prompts.len() * request.group_size);
         self.schedule.begin(request.prompts.iter().map(|p| p.len()), request.group_size);
         let (mut stats, mut entropy) = (RolloutStats::default(), 0.0);
-        let has_turns = stop.has_turns();
+        let (model, has_turns) = (Model { dev, decoder, acts }, stop.has_turns());
         loop {
             if has_turns {
                 self.take_answers(false, stop, out)?;
             }
             let ran = match dev.pipeline() {
                 Some(pipeline) if self.limits.ahead && !has_turns => {
-                    let mut run = ahead::Run { pipeline, dev, decoder, acts, request };
+                    let mut run = ahead::Run { pipeline, model, request };
                     self.run_ahead(&mut run, stop, out, &mut stats, &mut entropy)?
                 }
                 _ => false,
@@ -179,8 +181,7 @@ impl Engine {
                 }
                 Next::Nothing => break,
             }
-            let (model, runs) =
-                (Model { dev, decoder, acts }, [(self.index.head_rows.len(), request.sampling)]);
+            let runs = [(self.index.head_rows.len(), request.sampling)];
             self.pass(model, &runs, |s| request.sample_id(s), out, &mut stats)?;
             entropy += self.entropy[..self.index.head_rows.len()].iter().map(|&h| f64::from(h)).sum::<f64>();
             for row in 0..self.index.head_rows.len() {

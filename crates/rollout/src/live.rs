@@ -3,14 +3,13 @@
 //!
 //! Rows that are drawn alike go through the sampler together: a pass has one draw for each way of drawing that is in it.
 
-use crate::engine::{Engine, RolloutStats};
+use crate::engine::{Engine, Model, RolloutStats};
 use crate::limits::EngineLimits;
 use crate::samples::{Finish, Samples};
 use crate::schedule::slots::Opening;
 use crate::schedule::{Next, Schedule};
 use plimsoll_base::Result;
-use plimsoll_device::{Device, Sampling};
-use plimsoll_model::{Activations, Decoder};
+use plimsoll_device::Sampling;
 
 /// Tokens that may end one request.
 pub const ENDS_MAX: usize = 128;
@@ -38,14 +37,6 @@ pub trait Listener {
     fn ended(&mut self, slot: usize, how: Result<Finish>);
 }
 
-/// The arithmetic of passes.
-#[derive(Clone, Copy)]
-pub struct Model<'m, 'a, 'p> {
-    pub dev: &'m dyn Device,
-    pub decoder: &'m Decoder<'a>,
-    pub acts: Activations<'p>,
-}
-
 /// An engine with slots. Its vectors are made once and never grow.
 pub struct Live<'e, 'a, 'p> {
     model: Model<'e, 'a, 'p>,
@@ -54,7 +45,8 @@ pub struct Live<'e, 'a, 'p> {
     slots: Vec<Slot>,
     /// By group.
     prompts: Vec<Vec<u32>>,
-    heads: Vec<Head>,
+    /// Rows that go through the head, each with its slot.
+    heads: Vec<(u32, usize)>,
     /// Rows that follow each other and are drawn alike.
     runs: Vec<(usize, Sampling)>,
     next_ticket: u64,
@@ -71,13 +63,6 @@ struct Slot {
     ends: Vec<u32>,
 }
 
-/// A row that goes through the head.
-#[derive(Clone, Copy)]
-struct Head {
-    row: u32,
-    slot: usize,
-}
-
 const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
 
 impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
@@ -86,8 +71,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         let limits = engine.limits;
         let heads = limits.pass().head_rows;
         // A prompt may be as long as a sequence.
-        let windows = limits.window.is_none_or(|w| w.blocks >= limits.window_blocks_least(limits.context()));
-        assert!(windows, "windows of one sequence: {limits:?}");
+        limits.check(limits.context());
         engine.schedule.begin_slots();
         out.reset(limits.samples);
         let slot = Slot { sample_id: 0, max_new_tokens: 0, sampling: GREEDY, ends: Vec::new() };
@@ -110,7 +94,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
     /// Heap bytes besides those of the engine and its samples.
     pub fn host_bytes(limits: &EngineLimits) -> u64 {
         let slot = size_of::<Slot>() + ENDS_MAX * 4 + size_of::<Vec<u32>>() + limits.context() * 4;
-        let head = size_of::<Head>() + size_of::<(usize, Sampling)>();
+        let head = size_of::<(u32, usize)>() + size_of::<(usize, Sampling)>();
         let own = limits.samples * slot + limits.pass().head_rows * head;
         own as u64 + Schedule::slots_bytes(limits)
     }
@@ -185,7 +169,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         self.engine.schedule.num_running()
     }
 
-    /// Returns the KV blocks that are free, and all.
+    /// Returns the blocks of all caches that are free, and all.
     pub fn blocks(&self) -> (usize, usize) {
         self.engine.schedule.blocks()
     }
@@ -201,13 +185,13 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         let Engine { index, schedule, .. } = &mut *self.engine;
         self.heads.clear();
         let rows = index.head_rows.iter().zip(&schedule.head_samples);
-        self.heads.extend(rows.map(|(&row, &slot)| Head { row, slot }));
+        self.heads.extend(rows.map(|(&row, &slot)| (row, slot)));
         let slots = &self.slots;
-        self.heads.sort_unstable_by_key(|head| (bits(&slots[head.slot].sampling), head.row, head.slot));
+        self.heads.sort_unstable_by_key(|&(row, slot)| (bits(&slots[slot].sampling), row, slot));
         self.runs.clear();
-        for (at, head) in self.heads.iter().enumerate() {
-            (index.head_rows[at], schedule.head_samples[at]) = (head.row, head.slot);
-            let sampling = slots[head.slot].sampling;
+        for (at, &(row, slot)) in self.heads.iter().enumerate() {
+            (index.head_rows[at], schedule.head_samples[at]) = (row, slot);
+            let sampling = slots[slot].sampling;
             match self.runs.last_mut().filter(|(_, last)| bits(last) == bits(&sampling)) {
                 Some((count, _)) => *count += 1,
                 None => self.runs.push((1, sampling)),
@@ -217,7 +201,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
 
     fn take(&mut self, row: usize, listener: &mut dyn Listener) {
         let Live { engine, out, slots, drawn, .. } = self;
-        let s = self.heads[row].slot;
+        let s = self.heads[row].1;
         let how = match engine.take_drawn(row, out) {
             Err(err) => Err(err),
             Ok((_, token, logprob)) => {

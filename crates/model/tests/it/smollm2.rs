@@ -4,6 +4,7 @@
 //! `PLIMSOLL_REAL_MODEL=1` makes it fetch them. The reference holds the weights rounded to bf16 in both precisions.
 
 use crate::common::{Machine, whole_sequences};
+use plimsoll_arch::Caches;
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::OpenModel;
@@ -22,10 +23,8 @@ const LIMITS: PassLimits = PassLimits {
     head_rows: 112,
     segments: 1,
     table_entries: 7,
-    blocks: 7,
     copies: 0,
-    window_blocks: 0,
-    places: 0,
+    caches: Caches::paged(7),
 };
 
 struct Chat {
