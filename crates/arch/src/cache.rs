@@ -1,7 +1,7 @@
 //! What mixers keep of a sequence from pass to pass, as values: in which units, how many of them a prompt and a response
 //! take, and what sharing a prompt means. A scheduler gives units out and asks; it does not know what is in one.
 
-use crate::{Mixer, ModelSpec};
+use crate::ModelSpec;
 use std::ops::Range;
 
 /// Keys of a block: one 512-bit vector of f32.
@@ -210,19 +210,6 @@ impl ModelSpec {
             }
         }
         all
-    }
-
-    /// Returns what a layer keeps of sequences of up to `keys` keys, and its elements of a token, or of a state.
-    fn cache_of(&self, layer: u32, keys: usize) -> (Cache, u64) {
-        let window =
-            self.attention.window_of(layer).map(|window| window as usize).filter(|window| *window < keys);
-        match self.layer(layer).mixer {
-            Mixer::Delta(delta) => (Cache::State, delta.state().into()),
-            Mixer::Attention => {
-                let cache = window.map_or(Cache::Paged, |keys| Cache::Ring { keys });
-                (cache, 2 * u64::from(self.kv_width()))
-            }
-        }
     }
 }
 

@@ -143,16 +143,6 @@ impl ModelSpec {
         self.q_width() + 2 * self.kv_width() + gates
     }
 
-    /// Outputs of a layer's first product.
-    pub fn first_width(&self, layer: u32) -> u32 {
-        self.layer(layer).delta().map_or(self.qkv_width(), |delta| delta.input_width())
-    }
-
-    /// Inputs of the product that ends a layer's attention.
-    pub fn mixed_width(&self, layer: u32) -> u32 {
-        self.layer(layer).delta().map_or(self.q_width(), |delta| delta.value_width())
-    }
-
     /// Returns the largest `first_width`, and the largest `mixed_width`.
     pub fn widest(&self) -> (u32, u32) {
         let most = |width: fn(&ModelSpec, u32) -> u32| (0..self.layers).map(|layer| width(self, layer)).max();
@@ -189,6 +179,9 @@ impl ModelSpec {
     pub fn product_width(&self, layer: u32) -> u32 {
         self.layer(layer).experts().map_or(self.ffn, |experts| experts.product_width())
     }
+
+    /// A decoder that is plain in all that a file need not say; its sizes are 0.
+    pub const PLAIN: ModelSpec = spec(Family::Llama, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, false, 0);
 
     /// The spec of a preset in `PRESETS`.
     pub fn preset(name: &str) -> Option<ModelSpec> {
