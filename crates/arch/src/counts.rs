@@ -1,7 +1,7 @@
 //! How many parameters a model has and how much arithmetic a token takes, as folds over its table.
 
 use crate::table::each_row;
-use crate::{ExpertsSpec, Mixer, ModelSpec};
+use crate::{ExpertsSpec, ModelSpec};
 
 impl ModelSpec {
     /// Number of parameters; a tied head is counted once.
@@ -34,22 +34,13 @@ impl ModelSpec {
     pub fn layer_flops(&self, context: u64) -> u64 {
         let mut flops = 0;
         for layer in 0..self.layers {
-            let of = self.layer(layer);
-            let chosen = of.experts().map_or(1, |experts| experts.chosen.into());
+            let chosen = self.layer(layer).experts().map_or(1, |experts| experts.chosen.into());
             each_row(self, layer, |row| {
                 if row.kind.is_product() {
                     flops += 2 * row.elements() * if row.experts.is_some() { chosen } else { 1 };
                 }
             });
-            flops += match of.mixer {
-                // A state is decayed, read twice and added to.
-                Mixer::Delta(delta) => 8 * u64::from(delta.state()),
-                Mixer::Attention => {
-                    let window = self.attention.window_of(layer);
-                    let keys = window.map_or(context, |keys| context.min(u64::from(keys)));
-                    4 * u64::from(self.q_width()) * keys
-                }
-            };
+            flops += self.mixer_flops(layer, context);
         }
         flops
     }

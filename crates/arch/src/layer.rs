@@ -1,6 +1,6 @@
 //! A decoder layer as a value: what mixes its rows, and what follows.
 
-use crate::{DeltaSpec, ExpertsSpec, ModelSpec};
+use crate::{Cache, DeltaSpec, ExpertsSpec, ModelSpec};
 
 /// What a decoder layer consists of, besides its norms.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -71,5 +71,41 @@ impl ModelSpec {
     /// Returns whether rows go to experts in some layer.
     pub fn has_experts(&self) -> bool {
         self.expert_layers() > 0
+    }
+
+    /// Outputs of a layer's first product.
+    pub fn first_width(&self, layer: u32) -> u32 {
+        self.layer(layer).delta().map_or(self.qkv_width(), |delta| delta.input_width())
+    }
+
+    /// Inputs of the product that ends a layer's attention.
+    pub fn mixed_width(&self, layer: u32) -> u32 {
+        self.layer(layer).delta().map_or(self.q_width(), |delta| delta.value_width())
+    }
+
+    /// Floating-point operations of a row with `context` keys between these two products.
+    pub(crate) fn mixer_flops(&self, layer: u32, context: u64) -> u64 {
+        match self.layer(layer).mixer {
+            // A state is decayed, read twice and added to.
+            Mixer::Delta(delta) => 8 * u64::from(delta.state()),
+            Mixer::Attention => {
+                let window = self.attention.window_of(layer);
+                let keys = window.map_or(context, |keys| context.min(u64::from(keys)));
+                4 * u64::from(self.q_width()) * keys
+            }
+        }
+    }
+
+    /// Returns what a layer keeps of sequences of up to `keys` keys, and its elements of a token, or of a state.
+    pub(crate) fn cache_of(&self, layer: u32, keys: usize) -> (Cache, u64) {
+        let window =
+            self.attention.window_of(layer).map(|window| window as usize).filter(|window| *window < keys);
+        match self.layer(layer).mixer {
+            Mixer::Delta(delta) => (Cache::State, delta.state().into()),
+            Mixer::Attention => {
+                let cache = window.map_or(Cache::Paged, |keys| Cache::Ring { keys });
+                (cache, 2 * u64::from(self.kv_width()))
+            }
+        }
     }
 }

@@ -44,18 +44,6 @@ impl LayerSet {
         set
     }
 
-    /// True if it has all layers below `layers`.
-    pub const fn holds_first(&self, layers: u32) -> bool {
-        let mut layer = 0;
-        while layer < layers {
-            if self.0[layer as usize / 64] >> (layer % 64) & 1 == 0 {
-                return false;
-            }
-            layer += 1;
-        }
-        true
-    }
-
     /// True if the layer is one of them.
     pub fn contains(&self, layer: u32) -> bool {
         self.0.get(layer as usize / 64).is_some_and(|word| word >> (layer % 64) & 1 == 1)

@@ -7,6 +7,7 @@
 
 mod adaptable;
 mod architecture;
+mod cache;
 mod counts;
 mod delta;
 mod encodings;
@@ -22,6 +23,7 @@ mod table;
 
 pub use adaptable::Unfit;
 pub use architecture::{ARCHITECTURES, Architecture, Family, Gate, Norms, QkNorms, Windows};
+pub use cache::{CACHES, Cache, CacheSpec, Caches, Extent, KV_BLOCK};
 pub use delta::{CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaSpec};
 pub use encodings::LayerEncodings;
 pub use experts::{EXPERTS_CHOSEN_MAX, EXPERTS_MAX, ExpertsSpec};

@@ -158,7 +158,7 @@ impl Quantization {
     pub const BLOCK: u32 = plimsoll_base::nf4::NF4_BLOCK as u32;
 
     /// True if the rows of every linear layer are whole blocks; those of a file are.
-    pub const fn takes(self, model: &ModelSpec) -> bool {
+    pub fn takes(self, model: &ModelSpec) -> bool {
         match self {
             Quantization::Nf4 => {
                 model.hidden.is_multiple_of(Self::BLOCK)

@@ -137,25 +137,10 @@ impl ModelSpec {
         self.delta.map_or(0, |delta| delta.layers.len())
     }
 
-    /// Returns the number of layers whose rows attend to keys.
-    pub fn attention_layers(&self) -> u32 {
-        self.layers - self.delta_layers()
-    }
-
     /// Outputs of the first product of a layer that attends to keys: q, k and v, and the gates of heads where they have such.
     pub const fn qkv_width(&self) -> u32 {
         let gates = if self.attention.gated { self.q_width() } else { 0 };
         self.q_width() + 2 * self.kv_width() + gates
-    }
-
-    /// Outputs of a layer's first product.
-    pub fn first_width(&self, layer: u32) -> u32 {
-        self.layer(layer).delta().map_or(self.qkv_width(), |delta| delta.input_width())
-    }
-
-    /// Inputs of the product that ends a layer's attention.
-    pub fn mixed_width(&self, layer: u32) -> u32 {
-        self.layer(layer).delta().map_or(self.q_width(), |delta| delta.value_width())
     }
 
     /// Returns the largest `first_width`, and the largest `mixed_width`.
@@ -181,10 +166,9 @@ impl ModelSpec {
 
     /// A number that the inputs of every down are multiples of: the width, of an expert where all layers have experts, and where some
     /// have, the greatest number that divides both.
-    pub const fn ffn_inputs(&self) -> u32 {
+    pub fn ffn_inputs(&self) -> u32 {
         let Some(experts) = self.experts else { return self.ffn };
-        let (mut a, mut b) =
-            (experts.ffn, if experts.layers.holds_first(self.layers) { 0 } else { self.ffn });
+        let (mut a, mut b) = (experts.ffn, if experts.layers.len() == self.layers { 0 } else { self.ffn });
         while b > 0 {
             (a, b) = (b, a % b);
         }
@@ -195,6 +179,9 @@ impl ModelSpec {
     pub fn product_width(&self, layer: u32) -> u32 {
         self.layer(layer).experts().map_or(self.ffn, |experts| experts.product_width())
     }
+
+    /// A decoder that is plain in all that a file need not say; its sizes are 0.
+    pub const PLAIN: ModelSpec = spec(Family::Llama, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, false, 0);
 
     /// The spec of a preset in `PRESETS`.
     pub fn preset(name: &str) -> Option<ModelSpec> {

@@ -49,14 +49,13 @@ pub use machine::{CardInfo, HandOver, Held, OpenOptions, ScratchLimits, Way};
 pub use nf4::{NF4_BLOCK, Nf4, nf4_elements};
 pub use op::{BackwardOp, DeltaOp, Device, ExpertsOp, ForwardOp, HeadGatesOp, Op, UpdateOp};
 pub use pieces::{BUCKET_ELEMENTS_MAX, Owned, PIECES, PORTION_BYTES, Run, portions};
+pub use plimsoll_arch::KV_BLOCK;
 pub use update::Update;
 
 /// Slots of the arena through which offloaded weights and states pass.
 pub const OFFLOAD_SLOTS: usize = 3;
 /// Slots through which the inputs of layers pass, after those.
 pub const INPUT_SLOTS: usize = 3;
-/// Keys in a block of the KV cache: one 512-bit vector of f32.
-pub const KV_BLOCK: usize = 16;
 /// Keys in a chunk of attention; chunks start at absolute position 0 and are merged in ascending order.
 pub const ATTENTION_CHUNK: usize = 512;
 /// Vocabulary columns of a head tile; a constant of the build, because the merge order depends on it.

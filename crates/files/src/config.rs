@@ -92,7 +92,7 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
     let layers = config.size("num_hidden_layers", LAYERS_MAX)?;
     let rope = config.rope(architecture, head_dim, max_positions)?;
     let biases = config.biases(architecture)?;
-    let spec = ModelSpec {
+    let plain = ModelSpec {
         family: architecture.family,
         vocab: config.size("vocab_size", VOCAB_MAX)?,
         hidden,
@@ -114,8 +114,9 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
         experts: config.experts(architecture, layers)?,
         multipliers: config.multipliers(architecture)?,
         is_wrapped: text.is_some(),
-        delta: config.delta(architecture, layers)?,
+        ..ModelSpec::PLAIN
     };
+    let spec = ModelSpec { delta: config.delta(architecture, layers)?, ..plain };
     check_spec(&spec, file)?;
     Ok((spec, head))
 }

@@ -11,6 +11,7 @@ pub(crate) mod mode;
 pub(crate) mod shape;
 
 use crate::adapters::AdaptBufs;
+use crate::cache_index::CacheRegions;
 use crate::kept::{self, Kept};
 use crate::parts::attention::regions::{self as attention, AttentionRegions};
 use crate::parts::delta::regions::{self as delta, DeltaRegions};
@@ -19,7 +20,7 @@ use bufs::{Backward, FfnBufs, HeadBufs, LayerBufs, MixerBufs};
 pub use mode::{Mode, Recompute};
 use plimsoll_arch::{Ffn, Mixer, ModelSpec, products};
 use plimsoll_base::{DType, Result};
-use plimsoll_device::{Batch, HEAD_TILE, HeadOut, INPUT_SLOTS, Layouts, SEGMENT_FIELDS};
+use plimsoll_device::{HEAD_TILE, HeadOut, INPUT_SLOTS, Layouts, SEGMENT_FIELDS};
 use plimsoll_memory::{Buf, InPhase, Layout, Turn};
 use shape::{Life, PassShape, Regions, Rows};
 pub use shape::{PassLimits, Target};
@@ -118,7 +119,6 @@ fn leaving(spec: &ModelSpec, mode: Mode) -> usize {
     if mode.recompute() == Some(Recompute::Offload) { kept::leaving(spec.layers) } else { 0 }
 }
 
-/// Adds the regions of the head.
 fn add_head(to: &mut Regions<'_>) -> Result<()> {
     let (PassShape { spec, mode, limits }, weights, target) = (to.of, to.weights, to.target);
     let (r, h) = (limits.head_rows, spec.hidden as usize);
@@ -199,10 +199,8 @@ pub struct Activations<'p> {
     pub(crate) limits: PassLimits,
     pub(crate) ids: Buf<'p>,
     pub(crate) positions: Buf<'p>,
-    pub(crate) kv_slots: Buf<'p>,
     pub(crate) segments: Buf<'p>,
-    pub(crate) tables: Buf<'p>,
-    pub(crate) copies: Option<Buf<'p>>,
+    pub(crate) whole: CacheRegions<'p>,
     pub(crate) head_rows: Buf<'p>,
     resid: Buf<'p>,
     /// The inputs that wait in the host's memory.
@@ -249,10 +247,8 @@ impl<'p> Activations<'p> {
             limits,
             ids: buf("ids"),
             positions: buf("positions"),
-            kv_slots: buf("slots"),
             segments: buf("segments"),
-            tables: buf("tables"),
-            copies: get("copies"),
+            whole: CacheRegions::bind(&get, "").expect("regions of a pass"),
             head_rows: buf("head_rows"),
             resid: buf("resid"),
             kept: phase.offloaded(&kept::region(&name)),
@@ -337,22 +333,5 @@ impl<'p> Activations<'p> {
     /// Returns the residual stream after the last layer.
     pub(crate) fn last_resid(&self, spec: &ModelSpec, m: usize) -> Buf<'p> {
         self.input(spec, spec.layers, m)
-    }
-
-    /// The index arrays, cut to what is in use.
-    pub(crate) fn batch(
-        &self,
-        rows: usize,
-        segments: usize,
-        table_entries: usize,
-        keys_max: usize,
-    ) -> Batch<'p> {
-        Batch {
-            positions: self.positions.slice(0, rows),
-            slots: self.kv_slots.slice(0, rows),
-            segments: self.segments.slice(0, segments * SEGMENT_FIELDS),
-            tables: self.tables.slice(0, table_entries),
-            keys_max,
-        }
     }
 }

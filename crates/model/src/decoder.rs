@@ -85,7 +85,6 @@ impl<'a> Decoder<'a> {
         Logits { factor: 1.0 / logits, cap: logit_cap }
     }
 
-    /// How a layer's heads are rotated.
     pub(crate) fn rotation(&self, layer: u32) -> Rotation<'a> {
         // Attention divides scores by the root of d.
         let q_scale =

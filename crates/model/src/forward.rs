@@ -1,10 +1,11 @@
 //! The forward pass, once for training, scoring, prefill and decode.
 
 use crate::activations::bufs::{FfnBufs, MixerBufs};
+use crate::cache_index::Place;
 use crate::decoder::{Decoder, Layers, Way};
 use crate::layer::LayerPass;
 use crate::parts::{attention, delta, dense, experts};
-use crate::pass::{Cache, Pass};
+use crate::pass::Pass;
 use plimsoll_arch::Site;
 use plimsoll_device::{Batch, Device, HeadOut, Sample, Sampling, Slots};
 use plimsoll_memory::Buf;
@@ -86,20 +87,6 @@ pub fn values(dev: &dyn Device, critic: &Decoder<'_>, pass: &Pass<'_>) {
     }
 }
 
-/// Draws a token for each head row, after `layers`. `keys`: [R, 3] sample id (low, high) and position.
-///
-/// Returns the tokens' buffer, [R] u32.
-pub fn sample<'p>(
-    dev: &dyn Device,
-    decoder: &Decoder<'_>,
-    pass: &Pass<'p>,
-    keys: &[u32],
-    how: Sampling,
-) -> Buf<'p> {
-    upload_keys(dev, pass, keys);
-    draw(dev, decoder, pass, how)
-}
-
 /// Sends the sampler's keys: [R, 3] sample id (low, high) and position.
 pub fn upload_keys(dev: &dyn Device, pass: &Pass<'_>, keys: &[u32]) {
     let (keys_buf, _) = pass.acts.sampler.expect("only the rollout samples");
@@ -107,7 +94,7 @@ pub fn upload_keys(dev: &dyn Device, pass: &Pass<'_>, keys: &[u32]) {
     dev.write_u32(keys_buf, 0, keys);
 }
 
-/// Draws a token for each head row with the keys on the device. Returns the tokens' buffer, [R] u32.
+/// Draws a token for each head row, after `layers`, with the keys on the device. Returns the tokens' buffer, [R] u32.
 pub fn draw<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>, how: Sampling) -> Buf<'p> {
     draw_runs(dev, decoder, pass, &[(pass.head_rows, how)])
 }
@@ -144,6 +131,6 @@ pub fn draw_runs<'p>(
 pub fn advance(dev: &dyn Device, pass: &Pass<'_>) {
     let (keys, tokens) = pass.acts.sampler.expect("only the rollout samples");
     let (tokens, keys) = (tokens.slice(0, pass.head_rows), keys.slice(0, pass.head_rows * 3));
-    let window = pass.window.map(|Cache { batch: Batch { slots, tables, .. }, .. }| Slots { slots, tables });
+    let window = pass.window.map(|Place { batch: Batch { slots, tables, .. }, .. }| Slots { slots, tables });
     dev.advance(pass.batch, window, pass.ids, tokens, keys);
 }

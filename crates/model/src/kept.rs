@@ -17,7 +17,6 @@ pub(crate) fn region(prefix: &str) -> String {
     format!("offload.{prefix}.resid")
 }
 
-/// The inputs of a pass.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kept<'p> {
     /// [3, M, h]: in the arena.

@@ -9,7 +9,6 @@ use plimsoll_arch::{ModelSpec, Site};
 use plimsoll_device::{Device, Norm};
 use plimsoll_memory::Buf;
 
-/// A layer in a pass.
 #[derive(Clone, Copy)]
 pub(crate) struct LayerPass<'x, 'a, 'p> {
     pub(crate) dev: &'x dyn Device,

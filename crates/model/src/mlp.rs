@@ -44,14 +44,12 @@ impl MlpHead {
     }
 }
 
-/// The shape of an actor-critic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MlpSpec {
     /// n: numbers of a flat observation.
     pub inputs: u32,
     /// Widths between the linear maps, the same for actor and critic.
     pub hidden: Vec<u32>,
-    /// What bends them.
     pub activation: Activation,
     /// The actor's last map.
     pub head: MlpHead,
@@ -93,7 +91,6 @@ impl MlpSpec {
         table
     }
 
-    /// Numbers that are trained.
     pub fn parameters(&self) -> u64 {
         let of =
             |maps: &Vec<(u32, u32)>| maps.iter().map(|&(n, k)| u64::from(n) * u64::from(k + 1)).sum::<u64>();
@@ -101,7 +98,6 @@ impl MlpSpec {
         self.stacks().iter().map(of).sum::<u64>() + log_std
     }
 
-    /// Floating-point operations of one row forward.
     pub fn forward_flops(&self) -> u64 {
         self.stacks().iter().flatten().map(|&(n, k)| 2 * u64::from(n) * u64::from(k)).sum()
     }
@@ -185,7 +181,6 @@ impl<'a> MlpParams<'a> {
     }
 }
 
-/// The regions of a pass.
 #[derive(Clone, Debug)]
 pub struct MlpPass<'p> {
     /// [rows, n]: flat observations.

@@ -84,7 +84,6 @@ pub struct ParamTable {
 }
 
 impl ParamTable {
-    /// The table for a spec; pure.
     pub fn new(spec: &ModelSpec, kind: &'static Layouts, weights: DType) -> ParamTable {
         let mut table = ParamTable::body(spec, kind, weights);
         if !spec.tied {

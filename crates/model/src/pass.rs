@@ -2,10 +2,11 @@
 
 use crate::activations::Activations;
 use crate::activations::bufs::HeadBufs;
-use crate::parts::attention::regions::WindowRegions;
+use crate::cache_index::{CacheIndex, Place};
 use crate::parts::delta::places::{PLACE_FIELDS, push_any};
 use crate::parts::experts::load::ExpertLoad;
-use plimsoll_device::{ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, NO_PARENT, SEGMENT_FIELDS};
+use plimsoll_arch::{CACHES, Cache};
+use plimsoll_device::{ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, NO_PARENT, NO_STATE, SEGMENT_FIELDS};
 use plimsoll_memory::Buf;
 
 /// Index arrays of one pass, made on the host with capacity for the limits.
@@ -15,122 +16,84 @@ use plimsoll_memory::Buf;
 pub struct PassIndex {
     pub ids: Vec<u32>,
     pub positions: Vec<u32>,
-    /// [M] block * 16 + slot.
-    pub slots: Vec<u32>,
     /// [S, 5], see `plimsoll_device::Batch`.
     pub segments: Vec<u32>,
-    /// Block tables, one after the other.
-    pub tables: Vec<u32>,
-    /// [C, 3] source block, destination block, slots: copied after the rows' own keys are written.
-    pub copies: Vec<u32>,
     /// [R] rows that go through the head.
     pub head_rows: Vec<u32>,
     /// [R] what they predict; not used by the sampler.
     pub targets: Vec<u32>,
-    /// [S, 2] where the states of linear attention are, see `plimsoll_device::Places`; empty where no layer has any.
-    pub places: Vec<u32>,
-    /// Where rows are in the cache of the layers with windows; empty where these have none of their own.
-    pub window: WindowIndex,
+    /// By kind of cache, see `plimsoll_arch::Cache`; empty where there is none.
+    pub caches: [CacheIndex; CACHES],
     /// Positions stay below it while passes follow without the host; 0 where none do.
     pub keys_max: usize,
-}
-
-/// Where rows are in a second cache. Its tables begin where those of the pass do; entries of keys that no row sees are of any block.
-#[derive(Clone, Debug, Default)]
-pub struct WindowIndex {
-    /// As those of `PassIndex`.
-    pub slots: Vec<u32>,
-    pub tables: Vec<u32>,
-    pub copies: Vec<u32>,
-}
-
-impl WindowIndex {
-    fn with_capacity(limits: &crate::PassLimits) -> WindowIndex {
-        match limits.window_blocks {
-            0 => WindowIndex::default(),
-            _ => WindowIndex {
-                slots: Vec::with_capacity(limits.rows),
-                tables: Vec::with_capacity(limits.table_entries),
-                copies: Vec::with_capacity(limits.copies * 3),
-            },
-        }
-    }
-
-    fn clear(&mut self) {
-        [&mut self.slots, &mut self.tables, &mut self.copies].into_iter().for_each(Vec::clear);
-    }
 }
 
 impl PassIndex {
     /// Empty arrays with room for `limits`, so that filling them never allocates.
     pub fn with_capacity(limits: &crate::PassLimits) -> PassIndex {
-        PassIndex {
+        let mut index = PassIndex {
             ids: Vec::with_capacity(limits.rows),
             positions: Vec::with_capacity(limits.rows),
-            slots: Vec::with_capacity(limits.rows),
             segments: Vec::with_capacity(limits.segments * SEGMENT_FIELDS),
-            tables: Vec::with_capacity(limits.table_entries),
-            copies: Vec::with_capacity(limits.copies * 3),
             head_rows: Vec::with_capacity(limits.head_rows),
             targets: Vec::with_capacity(limits.head_rows),
-            places: Vec::with_capacity(if limits.places > 0 { limits.segments * PLACE_FIELDS } else { 0 }),
-            window: WindowIndex::with_capacity(limits),
-            keys_max: 0,
+            ..PassIndex::default()
+        };
+        for cache in limits.caches.each() {
+            let arrays = index.caches[cache.index()].arrays().into_iter();
+            arrays
+                .zip(CacheIndex::words(cache, limits))
+                .for_each(|(array, words)| array.reserve_exact(words));
         }
+        index
     }
 
     /// Empties the arrays and keeps their room.
     pub fn clear(&mut self) {
-        for array in [
-            &mut self.ids,
-            &mut self.positions,
-            &mut self.slots,
-            &mut self.segments,
-            &mut self.tables,
-            &mut self.copies,
-            &mut self.head_rows,
-            &mut self.targets,
-            &mut self.places,
-        ] {
-            array.clear();
-        }
-        self.window.clear();
+        let own =
+            [&mut self.ids, &mut self.positions, &mut self.segments, &mut self.head_rows, &mut self.targets];
+        own.into_iter().chain(self.caches.iter_mut().flat_map(CacheIndex::arrays)).for_each(Vec::clear);
         self.keys_max = 0;
     }
 
-    /// Fills in a pass of `rows` rows like real ones of that size: sequences of up to `length` tokens, all in one
-    /// block, the first `heads` rows through the head. For running every shape once before it is needed. No pass has more
+    /// Adds where a row is that is a sequence of its own without a state, whose key is in the last block of every cache. Its
+    /// tables have `stride` entries.
+    pub fn push_spare(&mut self, limits: &crate::PassLimits, stride: usize) {
+        for cache in limits.caches.each() {
+            let to = &mut self.caches[cache.index()];
+            if cache.has_blocks() {
+                let block = limits.last(cache);
+                to.slots.push(block * KV_BLOCK as u32);
+                to.tables.resize(to.tables.len() + stride, block);
+            } else {
+                to.slots.extend([NO_STATE; PLACE_FIELDS]);
+            }
+        }
+    }
+
+    /// Fills in a pass of `rows` rows like real ones of that size: sequences of up to `length` tokens, all in the
+    /// last block of every cache, the first `heads` rows through the head. For running every shape once before it is needed. No pass has more
     /// than `limits.segments` times `length` rows.
-    pub fn rehearse(
-        &mut self,
-        limits: &crate::PassLimits,
-        rows: usize,
-        length: usize,
-        heads: usize,
-        block: u32,
-    ) {
+    pub fn rehearse(&mut self, limits: &crate::PassLimits, rows: usize, length: usize, heads: usize) {
         assert!(rows <= limits.segments * length, "{rows} rows in {} sequences of {length}", limits.segments);
         self.clear();
-        let mut place = 0;
-        for row in 0..rows {
-            let position = (row % length) as u32;
-            if position == 0 {
-                let (first, table) = (row as u32, self.tables.len() as u32);
-                let count = length.min(rows - row);
-                self.segments.extend_from_slice(&[first, count as u32, 0, table, NO_PARENT]);
-                self.tables.resize(self.tables.len() + count.div_ceil(KV_BLOCK), block);
-                if limits.places > 0 {
-                    push_any(&mut self.places, &mut place, count, limits.places);
+        let (mut place, mut table) = (0, 0);
+        for first in (0..rows).step_by(length) {
+            let count = length.min(rows - first);
+            self.segments.extend_from_slice(&[first as u32, count as u32, 0, table, NO_PARENT]);
+            self.ids.resize(first + count, 0);
+            self.positions.extend(0..count as u32);
+            table += count.div_ceil(KV_BLOCK) as u32;
+            for cache in limits.caches.each() {
+                let to = &mut self.caches[cache.index()];
+                if cache.has_blocks() {
+                    let block = limits.last(cache);
+                    to.tables.resize(table as usize, block);
+                    to.slots.extend((0..count).map(|p| (block as usize * KV_BLOCK + p % KV_BLOCK) as u32));
+                } else {
+                    push_any(&mut to.slots, &mut place, count, limits.caches.units(cache.index()));
                 }
             }
-            self.ids.push(0);
-            self.positions.push(position);
-            self.slots.push(block * KV_BLOCK as u32 + position % KV_BLOCK as u32);
-        }
-        if let Some(block) = (limits.window_blocks as u32).checked_sub(1) {
-            self.window.tables.resize(self.tables.len(), block);
-            let slot = |&position: &u32| block * KV_BLOCK as u32 + position % KV_BLOCK as u32;
-            self.window.slots.extend(self.positions.iter().map(slot));
         }
         self.head_rows.extend(0..heads as u32);
         self.targets.resize(heads, 0);
@@ -142,15 +105,9 @@ impl PassIndex {
 
     /// Heap bytes of arrays made for `limits`.
     pub fn bytes(limits: &crate::PassLimits) -> u64 {
-        let words = 3 * limits.rows
-            + limits.segments * SEGMENT_FIELDS
-            + limits.table_entries
-            + 3 * limits.copies
-            + 2 * limits.head_rows
-            + if limits.places > 0 { limits.segments * PLACE_FIELDS } else { 0 };
-        let window =
-            if limits.window_blocks > 0 { limits.rows + limits.table_entries + 3 * limits.copies } else { 0 };
-        4 * (words + window) as u64
+        let own = 2 * limits.rows + limits.segments * SEGMENT_FIELDS + 2 * limits.head_rows;
+        let caches = limits.caches.each().flat_map(|cache| CacheIndex::words(cache, limits));
+        4 * (own + caches.sum::<usize>()) as u64
     }
 }
 
@@ -169,18 +126,11 @@ pub struct Pass<'p> {
     pub(crate) ids: Buf<'p>,
     pub(crate) copies: Option<Buf<'p>>,
     /// Of the layers with windows, where they have a cache of their own.
-    pub(crate) window: Option<Cache<'p>>,
+    pub(crate) window: Option<Place<'p>>,
     pub(crate) rows: usize,
     pub(crate) head_rows: usize,
     /// The derivative of the loss by the probability of an expert that all rows of its segment chose.
     pub(crate) balance: f32,
-}
-
-/// A cache as a pass sees it: where its rows are, and what is copied after their keys are written.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cache<'p> {
-    pub(crate) batch: Batch<'p>,
-    pub(crate) copies: Option<Buf<'p>>,
 }
 
 impl<'p> Pass<'p> {
@@ -189,26 +139,30 @@ impl<'p> Pass<'p> {
         let (rows, head_rows) = (index.ids.len(), index.head_rows.len());
         dev.write_u32(acts.ids, 0, &index.ids);
         dev.write_u32(acts.positions, 0, &index.positions);
-        dev.write_u32(acts.kv_slots, 0, &index.slots);
         dev.write_u32(acts.segments, 0, &index.segments);
-        dev.write_u32(acts.tables, 0, &index.tables);
         dev.write_u32(acts.head_rows, 0, &index.head_rows);
         if let Some(regions) = acts.delta {
-            regions.upload(dev, &index.places, &index.segments, &acts.limits);
+            regions.upload(dev, &index.caches[Cache::STATE].slots, &index.segments, &acts.limits);
         }
         if let Some(targets) = acts.targets {
             assert_eq!(index.targets.len(), head_rows, "one target a head row");
             dev.write_u32(targets, 0, &index.targets);
         }
-        let copies = (!index.copies.is_empty()).then(|| {
-            let buf = acts.copies.expect("a layout with copies");
-            dev.write_u32(buf, 0, &index.copies);
-            buf.slice(0, index.copies.len())
-        });
         let keys_max = index.positions.iter().max().map_or(0, |&p| p as usize + 1).max(index.keys_max);
-        let batch = acts.batch(rows, index.num_segments(), index.tables.len(), keys_max);
+        let [whole, ring] = [Cache::PAGED, Cache::RING].map(|kind| &index.caches[kind]);
+        let Place { batch, copies } = acts.whole.upload(dev, whole, |slots, tables| Batch {
+            positions: acts.positions.slice(0, rows),
+            segments: acts.segments.slice(0, index.segments.len()),
+            slots,
+            tables,
+            keys_max,
+        });
         let window = acts.attention.and_then(|regions| regions.window);
-        let window = window.map(|bufs| upload_window(dev, &index.window, bufs, batch));
+        let window = window.map(|of| {
+            assert_eq!(ring.slots.len(), whole.slots.len(), "a place in every cache");
+            assert_eq!(ring.tables.len(), whole.tables.len(), "tables of one length");
+            of.at.upload(dev, ring, |slots, tables| Batch { slots, tables, ..batch })
+        });
         Pass { acts, batch, ids: acts.ids.slice(0, rows), copies, window, rows, head_rows, balance: 0.0 }
     }
 
@@ -223,10 +177,10 @@ impl<'p> Pass<'p> {
         load.add(dev, &regions, self.rows);
     }
 
-    /// The cache of a layer that sees `window` keys.
-    pub(crate) fn cache(&self, window: usize) -> Cache<'p> {
+    /// Returns where it is in the cache of a layer that sees `window` keys.
+    pub(crate) fn place(&self, window: usize) -> Place<'p> {
         let own = self.window.filter(|_| window != ALL_KEYS);
-        own.unwrap_or(Cache { batch: self.batch, copies: self.copies })
+        own.unwrap_or(Place { batch: self.batch, copies: self.copies })
     }
 
     /// [R] u32: what the last `draw` drew.
@@ -259,24 +213,4 @@ impl<'p> Pass<'p> {
             HeadBufs::Values(_) => panic!("this pass ends in values"),
         }
     }
-}
-
-/// Sends the index arrays of the layers with windows.
-fn upload_window<'p>(
-    dev: &dyn Device,
-    index: &WindowIndex,
-    bufs: WindowRegions<'p>,
-    batch: Batch<'p>,
-) -> Cache<'p> {
-    assert_eq!(index.slots.len(), batch.slots.len(), "a place in every cache");
-    assert_eq!(index.tables.len(), batch.tables.len(), "tables of one length");
-    dev.write_u32(bufs.slots, 0, &index.slots);
-    dev.write_u32(bufs.tables, 0, &index.tables);
-    let copies = (!index.copies.is_empty()).then(|| {
-        let buf = bufs.copies.expect("a layout with copies");
-        dev.write_u32(buf, 0, &index.copies);
-        buf.slice(0, index.copies.len())
-    });
-    let (slots, tables) = (bufs.slots.slice(0, index.slots.len()), bufs.tables.slice(0, index.tables.len()));
-    Cache { batch: Batch { slots, tables, ..batch }, copies }
 }

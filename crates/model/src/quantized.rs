@@ -67,7 +67,6 @@ impl ParamTable {
 }
 
 impl<'a> CodeBufs<'a> {
-    /// Returns the codes of a parameter.
     pub(crate) fn at(&self, param: &Param) -> Option<Codes<'a>> {
         let (at, n, k) = (param.codes?, param.n as usize, param.k as usize);
         if param.parts[0].encoding.is_none() {

@@ -55,7 +55,6 @@ pub(crate) fn of_layer<'a>(spec: &ModelSpec, region: Buf<'a>, layer: u32) -> Opt
     Some(region.slice(if is_local { len } else { 0 }, len))
 }
 
-/// Fills the region.
 pub fn fill(dev: &dyn Device, spec: &ModelSpec, region: Buf<'_>) {
     let len = region.len() / tables(spec);
     fill_table(dev, spec, region.slice(0, len));

@@ -19,14 +19,12 @@ pub struct FlatTensors<'a> {
     /// `table.elements` elements. What is f32 or bf16 is stored so; codes are stored as bf16, which holds each of them
     /// exactly and knows no blocks. So nothing is rounded.
     pub buf: Buf<'a>,
-    /// The scales of codes.
     pub scales: Option<Buf<'a>>,
     /// What files hold, if it is not what `buf` has.
     pub stored: Option<DType>,
 }
 
 impl<'a> FlatTensors<'a> {
-    /// Tensors of weights.
     pub fn weights(buf: Buf<'a>) -> FlatTensors<'a> {
         FlatTensors { prefix: "", buf, scales: None, stored: None }
     }
@@ -35,7 +33,6 @@ impl<'a> FlatTensors<'a> {
         format!("{}{part}", self.prefix)
     }
 
-    /// As files hold it.
     pub fn dtype(&self) -> DType {
         let of = if self.scales.is_some() { DType::Bf16 } else { self.buf.dtype() };
         self.stored.unwrap_or(of)

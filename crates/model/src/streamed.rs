@@ -57,7 +57,6 @@ fn ends(table: &ParamTable) -> [Range<u64>; 2] {
 #[derive(Debug)]
 pub struct Streamed<'p> {
     ends: Decoder<'p>,
-    /// All weights.
     source: &'p Source<'p>,
     /// [2, the largest layer's elements].
     slots: Buf<'p>,

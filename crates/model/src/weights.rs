@@ -56,7 +56,6 @@ pub struct LayerDelta<'a> {
     pub norm: Buf<'a>,
 }
 
-/// The buffers of weights in codes.
 #[derive(Clone, Copy, Debug)]
 pub struct CodeBufs<'a> {
     /// `ParamTable::codes.word` u32.
@@ -75,7 +74,6 @@ pub struct Params<'a> {
     pub codes: Option<CodeBufs<'a>>,
     /// [V, h]
     pub embed: Matrix<'a>,
-    /// Each layer's.
     pub layers: Vec<LayerParams<'a>>,
     /// [h]
     pub final_norm: Buf<'a>,
@@ -162,7 +160,6 @@ impl<'a> LayerParams<'a> {
         }
     }
 
-    /// Returns the bias of a product.
     pub(crate) fn bias(&self, site: Site) -> Option<Buf<'a>> {
         match site {
             Site::Qkv => self.qkv_bias,

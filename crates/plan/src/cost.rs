@@ -9,7 +9,7 @@ use crate::hosts::Hosts;
 use crate::lora::Lora;
 use crate::role_name::RoleName;
 use crate::shape::{RunShape, Training};
-use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization};
+use plimsoll_arch::{CacheSpec, LayerEncodings, ModelSpec, Quantization};
 use plimsoll_base::DType;
 use plimsoll_devices::Rates;
 use plimsoll_model::{ParamTable, Recompute};
@@ -35,9 +35,7 @@ pub(crate) struct Work {
     pub(crate) critic: (f64, f64),
     /// True if the planner chooses whether adapters are merged: what follows from that alone is counted then.
     pub(crate) weighs_merge: bool,
-    /// Ranks that share it out.
     pub(crate) ranks: f64,
-    /// Where they are.
     pub(crate) hosts: Hosts,
 }
 
@@ -53,7 +51,6 @@ impl Work {
         Work { ranks: 1.0, hosts: Hosts::one(1), ..self }
     }
 
-    /// Returns the work of an evaluation.
     pub(crate) fn of_evaluation(self, prompts: f64, samples: f64, response_tokens: f64) -> Work {
         Work { prompts, group: samples, response_tokens, samples: true, ..self }
     }
@@ -98,7 +95,6 @@ impl StepCost {
     }
 }
 
-/// Returns the seconds that sampling takes.
 pub(crate) fn sampling_s(work: &Work, shape: &RunShape, rates: &Rates) -> f64 {
     let own = shape.encodings.get(RoleName::Actor);
     let model = Model::new(&shape.spec, shape.weights).with(&shape.spec, shape.lora, own);
@@ -164,14 +160,8 @@ struct Model {
     weight_bytes: f64,
     /// Bytes of experts' weights, and the share of them that a row reads.
     experts: (f64, f64),
-    /// Of the keys and values of one token in a layer.
-    kv_token_bytes: f64,
-    /// Layers that see all keys.
-    whole_layers: f64,
-    /// Bytes of states that a decode row moves.
-    state_bytes: f64,
-    /// Layers with windows, and the keys of one.
-    windowed: (f64, f64),
+    /// What its layers keep of sequences.
+    caches: Vec<CacheSpec>,
     /// Bytes per row that `cheap` computes again: norms and the SwiGLU product of each layer.
     cheap_bytes: f64,
     /// Bytes per row of the inputs of all layers.
@@ -182,12 +172,6 @@ struct Model {
 impl Model {
     fn new(spec: &ModelSpec, dtype: DType) -> Model {
         let (layers, element) = (f64::from(spec.layers), dtype.bytes() as f64);
-        let windowed = spec
-            .attention
-            .window
-            .map_or((0.0, 0.0), |window| (f64::from(window.layers.len()), f64::from(window.keys)));
-        let states =
-            spec.each_layer().filter_map(|layer| layer.delta()).map(|delta| u64::from(delta.state()));
         Model {
             layers,
             width: f64::from(spec.hidden),
@@ -203,11 +187,7 @@ impl Model {
                 let idle = (spec.parameters() - spec.active_parameters()) as f64 * element;
                 (if share < 1.0 { idle / (1.0 - share) } else { 0.0 }, share)
             }),
-            kv_token_bytes: 2.0 * f64::from(spec.kv_width()) * element,
-            whole_layers: f64::from(spec.attention_layers()) - windowed.0,
-            // Read and written.
-            state_bytes: 2.0 * states.sum::<u64>() as f64 * DType::F32.bytes() as f64,
-            windowed,
+            caches: spec.caches(usize::MAX),
             // Layers with experts, and those next to them, make their products again at every level.
             cheap_bytes: layers
                 * (2.0 * f64::from(spec.hidden) + if spec.has_experts() { 0.0 } else { spec.ffn.into() })
@@ -240,10 +220,16 @@ impl Model {
         self.weight_bytes - bytes * (1.0 - share).powf(rows)
     }
 
-    /// Returns the bytes of keys and values that a row with `context` keys reads.
+    /// Returns the bytes that a row with `context` keys reads of caches with blocks.
     fn kv_bytes(&self, context: f64) -> f64 {
-        let (layers, keys) = self.windowed;
-        self.kv_token_bytes * (self.whole_layers * context + layers * context.min(keys))
+        let read = self.caches.iter().map(|of| of.read_elements(context));
+        read.sum::<f64>() * self.dtype.bytes() as f64
+    }
+
+    /// Returns the bytes of other caches that a decode row moves: they are read and written.
+    fn state_bytes(&self) -> f64 {
+        let states = self.caches.iter().filter(|of| !of.cache.has_blocks());
+        2.0 * states.map(|of| of.elements).sum::<u64>() as f64 * DType::F32.bytes() as f64
     }
 
     /// Returns the seconds of an update over `rows` rows between its products: nothing where they hide that.
@@ -265,7 +251,7 @@ fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> 
         let rate = rates.flops(model.dtype) * rates.rollout_share * rows / (rows + rates.half_rows);
         let computed = (rows * model.row(context) + heads * model.head_flops) / rate;
         let (read, states) =
-            (model.read_bytes(rows), rows * model.kv_bytes(context) + heads * model.state_bytes);
+            (model.read_bytes(rows), rows * model.kv_bytes(context) + heads * model.state_bytes());
         rates.pass_s
             + match rates.card {
                 None => computed.max((read + states) / rates.bandwidth),
@@ -460,6 +446,7 @@ fn optimizer_bytes(model: &Model, training: &Training) -> f64 {
 mod tests {
     use super::*;
     use crate::shape::Offload;
+    use plimsoll_arch::{Cache, Caches};
     use plimsoll_train::{OptimizerDType, PackLimits};
 
     fn work() -> Work {
@@ -486,7 +473,8 @@ mod tests {
             summing: plimsoll_train::Summing::default(),
             optimizer: OptimizerDType::Bf16,
         };
-        let pack = PackLimits { micro_batch_tokens, prompt_tokens: 46, segments: 40, has_states: false };
+        let pack =
+            PackLimits { micro_batch_tokens, prompt_tokens: 46, segments: 40, caches: Caches::paged(0) };
         let recompute = Recompute::None;
         let offload = Offload::default();
         Training {
@@ -539,13 +527,11 @@ mod tests {
         let engine = |sequences, blocks| EngineLimits {
             sequences,
             rows: 512,
-            blocks,
             samples: 32,
             prompt_tokens: 46,
             new_tokens: 64,
             ahead: false,
-            window: None,
-            states: 0,
+            caches: Caches::paged(blocks),
         };
         let seconds = |engine| rollout(&work(), &model, &engine, &rates);
         assert!(seconds(engine(8, 1000)) > seconds(engine(32, 1000)));
@@ -554,7 +540,8 @@ mod tests {
         assert!(in_flight(&work(), &engine(32, 40)) < 10.0);
         // States for sequences alone, as agents' are: those of a group lack their prompts'.
         let alone = Work { shares_prompts: false, ..work() };
-        let engine = EngineLimits { states: EngineLimits::states_for(32, 1), ..engine(32, 1000) };
+        let caches = [(Cache::Paged, 1000), (Cache::State, 32)].into_iter().collect();
+        let engine = EngineLimits { caches, ..engine(32, 1000) };
         assert_eq!((in_flight(&alone, &engine), in_flight(&work(), &engine)), (32.0, 24.0));
     }
 }

@@ -161,7 +161,6 @@ fn parts_json(plan: &Plan, pool: Pool) -> Value {
     }
 }
 
-/// Formats one line per region.
 pub fn region_lines(plan: &Plan) -> String {
     let mut text = format!("{:<24} {:>10}  {:<16} {:<6} {}\n", "region", "bytes", "phases", "dtype", "shape");
     for r in &plan.layout.regions {
@@ -223,7 +222,6 @@ fn knobs(setting: &Setting) -> String {
     listed(named(setting))
 }
 
-/// Formats lost speed for people.
 fn speed(lost: f64) -> String {
     match (lost * 100.0).round() {
         percent if percent > 1.0 => format!("{percent} % slower"),

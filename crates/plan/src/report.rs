@@ -24,7 +24,6 @@ pub struct Resolved {
     pub sequences_max: usize,
     /// KV blocks per layer.
     pub kv_blocks: usize,
-    /// Rows of a rollout pass.
     pub rollout_rows: usize,
     pub prompt_tokens_max: usize,
     pub threads: usize,
@@ -60,21 +59,18 @@ pub struct AutoReport {
     pub gave_up: Option<String>,
 }
 
-/// A plan with its verdict.
 #[derive(Clone, Debug)]
 pub struct PlanReport {
     pub plan: Plan,
     /// The numbers that the regions follow from.
     pub shape: RunShape,
     pub resolved: Resolved,
-    /// How the settings were chosen.
     pub auto: AutoReport,
     pub fits: bool,
     /// Verified changes, if the run does not fit.
     pub hints: Vec<Hint>,
     /// Steps of the run; 0 for commands that do not train.
     pub steps: u32,
-    /// The evaluations next to them.
     pub evaluations: Evaluations,
     /// What is assumed where facts are not known, for people.
     pub assumed: Vec<String>,

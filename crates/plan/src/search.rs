@@ -44,7 +44,6 @@ pub(crate) enum Purpose {
     Sample,
 }
 
-/// Plans one run on one machine.
 #[derive(Clone, Copy)]
 pub(crate) struct Planner<'a> {
     pub(crate) facts: &'a Facts,
@@ -448,7 +447,7 @@ impl Planner<'_> {
                 prompt_tokens: self.facts.prompt_tokens,
                 // A pair of any shape fits: its three segments, and the slots lost at the ends of its blocks.
                 segments: if run.needs.learns_from == LearnsFrom::Pairs { segments.max(5) } else { segments },
-                has_states: self.has_states(),
+                caches: self.pass_caches(),
             },
             packing: Packing {
                 heads: if run.needs.scores { Heads::End } else { Heads::Tokens },

@@ -42,20 +42,16 @@ impl Offload {
     }
 }
 
-/// How a run trains its model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Training {
     pub dtypes: StateDTypes,
     pub pack: PackLimits,
-    /// How the update's sequences become micro-batches.
     pub packing: Packing,
     /// Which part of gradients and states this rank has.
     pub share: Share,
-    /// Where the other ranks are.
     pub hosts: Hosts,
     /// How cards of different hosts exchange.
     pub exchange: Auto<Exchange>,
-    /// How updates are cut into micro-batches.
     pub cut: Cut,
     pub recompute: Recompute,
     /// True if a reference model is scored.
@@ -86,7 +82,6 @@ pub struct Training {
 }
 
 impl Training {
-    /// Returns the sequences of one rollout.
     pub(crate) fn rollout_sequences(&self) -> usize {
         self.sequences * (1 + self.policy_lag)
     }
@@ -116,7 +111,6 @@ impl Training {
 /// trained. Their dtype is the actor's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scoring {
-    /// How responses become micro-batches.
     pub pack: PackLimits,
     pub models: PerRole<ModelSpec>,
     /// Of those that are an adapter on frozen weights.
@@ -138,7 +132,6 @@ pub struct RunShape {
     pub engine: EngineLimits,
     /// What the engine does when its blocks run out.
     pub on_full: OnFull,
-    /// True if sampling truncates the vocabulary.
     pub truncates: bool,
     /// Longest sequence: rows of the rotary table.
     pub positions: usize,
@@ -146,7 +139,6 @@ pub struct RunShape {
     /// The reward models among the rewards; none without one.
     pub scoring: Option<Scoring>,
     pub rewards: RewardMemory,
-    /// Host memory of an environment's episodes.
     pub episodes: EpisodeMemory,
     pub host: HostFacts,
     /// What the device's driver and libraries hold outside the arena.
@@ -158,7 +150,6 @@ pub struct RunShape {
 }
 
 impl RunShape {
-    /// Returns the row of its device.
     pub fn row(&self) -> &'static DeviceRow {
         devices::of(self.target.kind)
     }

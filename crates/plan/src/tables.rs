@@ -10,7 +10,6 @@ use plimsoll_model::{Coding, ParamTable};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Which of a role's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
     Weights,
@@ -18,7 +17,6 @@ pub(crate) enum Which {
     Merged,
 }
 
-/// Everything that a table depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Key {
     pub(crate) which: Which,

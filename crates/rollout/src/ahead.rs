@@ -6,18 +6,16 @@
 //! write the same bits to the same places; where rows have states, with one that has none.
 
 use crate::Samples;
-use crate::engine::{Engine, Request, RolloutStats, StopCondition};
+use crate::engine::{Engine, Model, Request, RolloutStats, StopCondition, push_key};
 use crate::limits::{PASSES_MAX, bucket};
 use plimsoll_base::Result;
-use plimsoll_device::{ATTENTION_CHUNK, Device, KV_BLOCK, NO_PARENT, NO_STATE, Pipeline, Sampling};
+use plimsoll_device::{ATTENTION_CHUNK, Device, NO_PARENT, Pipeline, Sampling};
 use plimsoll_model::{Activations, Decoder, Pass, advance, draw, layers, rehearsal_sizes, upload_keys};
 
 /// What a run works on.
 pub(crate) struct Run<'r, 'a, 'p> {
     pub(crate) pipeline: &'r dyn Pipeline,
-    pub(crate) dev: &'r dyn Device,
-    pub(crate) decoder: &'r Decoder<'a>,
-    pub(crate) acts: Activations<'p>,
+    pub(crate) model: Model<'r, 'a, 'p>,
     pub(crate) request: &'r Request<'r>,
 }
 
@@ -73,7 +71,7 @@ impl Engine {
         samplings: &[Sampling],
     ) -> Result<()> {
         let Some(pipeline) = dev.pipeline() else { return Ok(()) };
-        let (limits, block) = (self.limits.pass(), self.limits.spare_block());
+        let limits = self.limits.pass();
         for &sampling in samplings {
             let request = Request {
                 prompts: &[],
@@ -84,10 +82,10 @@ impl Engine {
                 first_sample_id: 0,
                 numbers: &[],
             };
-            let run = Run { pipeline, dev, decoder, acts, request: &request };
+            let run = Run { pipeline, model: Model { dev, decoder, acts }, request: &request };
             for rows in rehearsal_sizes(&limits, self.limits.keys()) {
                 let heads = rows.min(limits.head_rows);
-                self.index.rehearse(&limits, rows, self.limits.keys(), heads, block);
+                self.index.rehearse(&limits, rows, self.limits.keys(), heads);
                 self.keys.clear();
                 self.keys.resize(heads * 3, 0);
                 let pass = Pass::upload(dev, acts, &self.index);
@@ -106,29 +104,20 @@ impl Engine {
 
     /// Runs a pass as it is, records it, and replays it.
     fn rehearse_run(&mut self, run: &Run<'_, '_, '_>, rows: usize, keys_max: usize) {
-        let (stride, block) = (self.limits.table_stride(), self.limits.spare_block());
+        let (stride, limits) = (self.limits.table_stride(), self.limits.pass());
         self.index.clear();
         for row in 0..rows {
             self.index.ids.push(0);
             self.index.positions.push(0);
-            self.index.slots.push(block * KV_BLOCK as u32);
             self.index.segments.extend_from_slice(&[row as u32, 1, 0, (row * stride) as u32, NO_PARENT]);
             self.index.head_rows.push(row as u32);
-        }
-        self.index.tables.resize(rows * stride, block);
-        if self.limits.states > 0 {
-            self.index.places.resize(rows * 2, NO_STATE);
-        }
-        if self.limits.window.is_some() {
-            let block = self.limits.spare_window_block();
-            self.index.window.slots.resize(rows, block * KV_BLOCK as u32);
-            self.index.window.tables.resize(rows * stride, block);
+            self.index.push_spare(&limits, stride);
         }
         self.index.keys_max = keys_max;
         self.keys.clear();
         self.keys.resize(rows * 3, 0);
-        let pass = Pass::upload(run.dev, run.acts, &self.index);
-        upload_keys(run.dev, &pass, &self.keys);
+        let pass = Pass::upload(run.model.dev, run.model.acts, &self.index);
+        upload_keys(run.model.dev, &pass, &self.keys);
         for _ in 0..3 {
             self.put_pass(run, &pass, rows);
         }
@@ -140,11 +129,10 @@ impl Engine {
         let samples = &self.schedule.head_samples;
         for row in 0..self.index.head_rows.len() {
             let s = *samples.get(row).unwrap_or(&samples[0]);
-            let id = run.request.sample_id(s);
-            self.keys.extend_from_slice(&[id as u32, (id >> 32) as u32, out.ids(s).len() as u32]);
+            push_key(&mut self.keys, run.request.sample_id(s), out.ids(s).len());
         }
-        let pass = Pass::upload(run.dev, run.acts, &self.index);
-        upload_keys(run.dev, &pass, &self.keys);
+        let pass = Pass::upload(run.model.dev, run.model.acts, &self.index);
+        upload_keys(run.model.dev, &pass, &self.keys);
         pass
     }
 
@@ -153,9 +141,9 @@ impl Engine {
         let how = run.request.sampling;
         let key = graph_key(rows, self.index.keys_max, how);
         run.pipeline.replay(key, &mut || {
-            layers(run.dev, run.decoder, pass);
-            draw(run.dev, run.decoder, pass, how);
-            advance(run.dev, pass);
+            layers(run.model.dev, run.model.decoder, pass);
+            draw(run.model.dev, run.model.decoder, pass, how);
+            advance(run.model.dev, pass);
         });
         pass.tokens()
     }
@@ -177,7 +165,7 @@ impl Engine {
                 self.entropy[row] = f32::from_bits(words[2 * rows + row]);
             }
         });
-        run.dev.check()?;
+        run.model.dev.check()?;
         let mut ended = 0;
         for row in 0..self.ended.len() {
             if !self.ended[row] {

@@ -6,7 +6,7 @@ use crate::samples::{Finish, Samples};
 use crate::schedule::{Next, Schedule};
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Sampling};
-use plimsoll_model::{Activations, Decoder, Pass, PassIndex, layers, sample};
+use plimsoll_model::{Activations, Decoder, Pass, PassIndex, draw_runs, layers, upload_keys};
 
 /// Decides when a response ends, besides end-of-text and length; implemented where there is text.
 pub trait StopCondition {
@@ -53,7 +53,6 @@ pub struct Request<'a> {
     pub group_size: usize,
     /// Turns are cut here; a response without an environment is one turn.
     pub max_new_tokens: usize,
-    /// How tokens are drawn.
     pub sampling: Sampling,
     /// Any of these ends a response; empty to run to the limit.
     pub eos: &'a [u32],
@@ -92,6 +91,14 @@ impl RolloutStats {
     }
 }
 
+/// The arithmetic of passes.
+#[derive(Clone, Copy)]
+pub struct Model<'m, 'a, 'p> {
+    pub dev: &'m dyn Device,
+    pub decoder: &'m Decoder<'a>,
+    pub acts: Activations<'p>,
+}
+
 /// The rollout engine. Its vectors are made once and never grow.
 #[derive(Debug)]
 pub struct Engine {
@@ -109,15 +116,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine with its limits.
     pub fn new(limits: EngineLimits, on_full: OnFull) -> Engine {
         assert!(limits.rows >= limits.sequences && limits.sequences > 0, "{limits:?}");
-        assert!(limits.blocks > limits.blocks_per_sequence(), "blocks for one sequence: {limits:?}");
-        let windows = limits.window.map_or(0, |window| window.blocks);
-        assert!(
-            limits.window.is_none() || windows >= limits.window_blocks_least(limits.prompt_tokens),
-            "windows of one sequence: {limits:?}"
-        );
+        limits.check(limits.prompt_tokens);
         let rows = limits.pass().head_rows;
         Engine {
             limits,
@@ -157,14 +158,14 @@ impl Engine {
         out.reset(request.prompts.len() * request.group_size);
         self.schedule.begin(request.prompts.iter().map(|p| p.len()), request.group_size);
         let (mut stats, mut entropy) = (RolloutStats::default(), 0.0);
-        let has_turns = stop.has_turns();
+        let (model, has_turns) = (Model { dev, decoder, acts }, stop.has_turns());
         loop {
             if has_turns {
                 self.take_answers(false, stop, out)?;
             }
             let ran = match dev.pipeline() {
                 Some(pipeline) if self.limits.ahead && !has_turns => {
-                    let mut run = ahead::Run { pipeline, dev, decoder, acts, request };
+                    let mut run = ahead::Run { pipeline, model, request };
                     self.run_ahead(&mut run, stop, out, &mut stats, &mut entropy)?
                 }
                 _ => false,
@@ -180,10 +181,8 @@ impl Engine {
                 }
                 Next::Nothing => break,
             }
-            stats.passes += 1;
-            stats.rows += self.index.ids.len() as u64;
-            self.pass(dev, decoder, acts, request, out);
-            dev.check()?;
+            let runs = [(self.index.head_rows.len(), request.sampling)];
+            self.pass(model, &runs, |s| request.sample_id(s), out, &mut stats)?;
             entropy += self.entropy[..self.index.head_rows.len()].iter().map(|&h| f64::from(h)).sum::<f64>();
             for row in 0..self.index.head_rows.len() {
                 self.take_token(row, request, stop, out)?;
@@ -194,27 +193,33 @@ impl Engine {
         Ok(stats)
     }
 
-    /// One pass of the model over the scheduled rows; tokens and log-probs come back to the host.
-    fn pass(
+    /// Runs the model over the scheduled rows. `runs` are head rows that follow each other and are drawn alike; a sample
+    /// draws with the random numbers of `id_of`. Tokens, log-probabilities and entropies come back to the host.
+    ///
+    /// Errors: those of the device.
+    pub(crate) fn pass(
         &mut self,
-        dev: &dyn Device,
-        decoder: &Decoder<'_>,
-        acts: Activations<'_>,
-        request: &Request<'_>,
+        Model { dev, decoder, acts }: Model<'_, '_, '_>,
+        runs: &[(usize, Sampling)],
+        id_of: impl Fn(usize) -> u64,
         out: &Samples,
-    ) {
+        stats: &mut RolloutStats,
+    ) -> Result<()> {
         let pass = Pass::upload(dev, acts, &self.index);
         layers(dev, decoder, &pass);
         self.keys.clear();
         for &s in &self.schedule.head_samples {
-            let id = request.sample_id(s);
-            self.keys.extend_from_slice(&[id as u32, (id >> 32) as u32, out.ids(s).len() as u32]);
+            push_key(&mut self.keys, id_of(s), out.ids(s).len());
         }
-        let tokens = sample(dev, decoder, &pass, &self.keys, request.sampling);
+        upload_keys(dev, &pass, &self.keys);
+        let tokens = draw_runs(dev, decoder, &pass, runs);
         let r = self.index.head_rows.len();
         dev.read_u32(tokens, 0, &mut self.tokens[..r]);
         dev.read_f32(pass.head_out().logprobs, 0, &mut self.logprobs[..r]);
         dev.read_f32(pass.head_out().entropy, 0, &mut self.entropy[..r]);
+        stats.passes += 1;
+        stats.rows += self.index.ids.len() as u64;
+        dev.check()
     }
 
     /// Takes the answers that are there; with `wait` at least one.
@@ -247,21 +252,11 @@ impl Engine {
         stop: &mut dyn StopCondition,
         out: &mut Samples,
     ) -> Result<bool> {
-        let (s, token, logprob) = (self.schedule.head_samples[row], self.tokens[row], self.logprobs[row]);
-        if token == u32::MAX || !logprob.is_finite() {
-            return Err(not_finite(s, out.ids(s).len(), logprob));
-        }
-        out.push(s, token, logprob);
-        let finish = if request.eos.contains(&token) {
-            Some(Finish::Eos)
-        } else if stop.stops(s, out.turn(s)) {
-            Some(Finish::Stop)
-        } else if out.turn(s).len() == request.max_new_tokens || out.ids(s).len() == self.limits.new_tokens {
-            Some(Finish::Length)
-        } else {
-            None
+        let (s, token, _) = self.take_drawn(row, out)?;
+        let ends = (request.eos, request.max_new_tokens);
+        let Some(finish) = self.finish(s, token, ends, out, |turn| stop.stops(s, turn)) else {
+            return Ok(false);
         };
-        let Some(finish) = finish else { return Ok(false) };
         if stop.has_turns() {
             stop.turn_ended(s, out.turn(s), finish);
             self.schedule.pause(s);
@@ -272,6 +267,40 @@ impl Engine {
             self.schedule.end(s);
         }
         Ok(true)
+    }
+
+    /// Adds what was drawn in a head row to its sample. Returns the sample, its token and the log-probability.
+    ///
+    /// Errors: `rollout-not-finite`.
+    pub(crate) fn take_drawn(&self, row: usize, out: &mut Samples) -> Result<(usize, u32, f32)> {
+        let (s, token, logprob) = (self.schedule.head_samples[row], self.tokens[row], self.logprobs[row]);
+        if token == u32::MAX || !logprob.is_finite() {
+            return Err(not_finite(s, out.ids(s).len(), logprob));
+        }
+        out.push(s, token, logprob);
+        Ok((s, token, logprob))
+    }
+
+    /// Returns why the turn of a sample has ended with its last token, if it has: at one of `ends`, where `stops` says
+    /// so of the turn, or for its length.
+    pub(crate) fn finish(
+        &self,
+        s: usize,
+        token: u32,
+        (ends, max_new_tokens): (&[u32], usize),
+        out: &Samples,
+        stops: impl FnOnce(&[u32]) -> bool,
+    ) -> Option<Finish> {
+        let turn = out.turn(s);
+        if ends.contains(&token) {
+            Some(Finish::Eos)
+        } else if stops(turn) {
+            Some(Finish::Stop)
+        } else if turn.len() == max_new_tokens || out.ids(s).len() == self.limits.new_tokens {
+            Some(Finish::Length)
+        } else {
+            None
+        }
     }
 
     fn check(&self, request: &Request<'_>) -> Result<()> {
@@ -298,7 +327,12 @@ impl Engine {
     }
 }
 
-pub(crate) fn not_finite(sample: usize, position: usize, logprob: f32) -> Error {
+/// Adds the key with which a sample draws at a position: its number (low, high) and the position.
+pub(crate) fn push_key(keys: &mut Vec<u32>, id: u64, position: usize) {
+    keys.extend_from_slice(&[id as u32, (id >> 32) as u32, position as u32]);
+}
+
+fn not_finite(sample: usize, position: usize, logprob: f32) -> Error {
     Error::new(
         slugs::ROLLOUT_NOT_FINITE,
         format!("sample {sample}, token {position}: the logits are not finite (log-probability {logprob})"),

@@ -5,7 +5,6 @@
 //! while it runs, but what an environment says between two turns, whose bound is the longest response.
 
 mod ahead;
-mod blocks;
 mod engine;
 mod lengths;
 mod limits;
@@ -13,9 +12,8 @@ mod live;
 mod samples;
 mod schedule;
 
-pub use blocks::BlockPool;
-pub use engine::{Engine, NeverStop, Request, RolloutStats, StopCondition};
+pub use engine::{Engine, Model, NeverStop, Request, RolloutStats, StopCondition};
 pub use lengths::{Lengths, deal};
-pub use limits::{EngineLimits, OnFull, WindowLimits, layout};
-pub use live::{Ask, ENDS_MAX, Listener, Live, Model};
+pub use limits::{EngineLimits, OnFull, layout};
+pub use live::{Ask, ENDS_MAX, Listener, Live};
 pub use samples::{Finish, Samples, Turn};

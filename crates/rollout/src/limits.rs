@@ -1,6 +1,6 @@
 //! What an engine may hold at most, and the regions that follow from it.
 
-use plimsoll_arch::ModelSpec;
+use plimsoll_arch::{CACHES, Cache, Caches, Extent, ModelSpec};
 use plimsoll_base::{DType, Result};
 use plimsoll_device::{ATTENTION_CHUNK, KV_BLOCK};
 use plimsoll_memory::Layout;
@@ -23,67 +23,41 @@ pub struct EngineLimits {
     pub sequences: usize,
     /// Rows of a pass: decode rows and prompt rows together; at least `sequences`.
     pub rows: usize,
-    /// KV blocks of each layer.
-    pub blocks: usize,
-    /// Samples of one request.
     pub samples: usize,
     pub prompt_tokens: usize,
     pub new_tokens: usize,
     /// True if decode passes run ahead of the host, in buckets of rows: where the device has a pipeline.
     pub ahead: bool,
-    /// The cache of the layers with windows; none where every layer's holds whole sequences.
-    pub window: Option<WindowLimits>,
-    /// States of linear attention, of one layer; 0 where no layer has any.
-    pub states: usize,
+    /// What the layers keep of sequences, with its units in a layer.
+    pub caches: Caches,
 }
 
-/// A cache that holds the windows of sequences alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowLimits {
-    /// W: keys that a row sees, its own among them.
-    pub keys: usize,
-    /// KV blocks of each of these layers.
-    pub blocks: usize,
-}
-
-/// Blocks of the cache of whole sequences, of that of windows, and states of linear attention; those that a model has not are 0.
+/// Units of each cache; 0 of those that a model has not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Count {
-    pub(crate) whole: usize,
-    pub(crate) window: usize,
-    pub(crate) states: usize,
-}
+pub(crate) struct Count(pub(crate) [usize; CACHES]);
 
 impl Count {
+    fn with(self, other: Count, of: impl Fn(usize, usize) -> usize) -> Count {
+        Count(std::array::from_fn(|index| of(self.0[index], other.0[index])))
+    }
+
     pub(crate) fn plus(self, more: Count) -> Count {
-        let Count { whole, window, states } = more;
-        Count { whole: self.whole + whole, window: self.window + window, states: self.states + states }
+        self.with(more, |a, b| a + b)
     }
 
     /// Less `fewer` of each, or none.
     pub(crate) fn less(self, fewer: Count) -> Count {
-        Count {
-            whole: self.whole.saturating_sub(fewer.whole),
-            window: self.window.saturating_sub(fewer.window),
-            states: self.states.saturating_sub(fewer.states),
-        }
-    }
-
-    pub(crate) fn times(self, n: usize) -> Count {
-        Count { whole: self.whole * n, window: self.window * n, states: self.states * n }
+        self.with(fewer, usize::saturating_sub)
     }
 
     /// True if `room` has as many of each.
     pub(crate) fn fits(self, room: Count) -> bool {
-        self.whole <= room.whole && self.window <= room.window && self.states <= room.states
+        self.less(room) == Count::default()
     }
 }
 
 /// Passes that run ahead of the host, at most: a sequence that ends early keeps its row so long.
 pub(crate) const PASSES_MAX: usize = 64;
-
-/// Rows of one sequence in a pass, at least, before a window bounds them: what keeps a device busy.
-const WINDOW_STEP_LEAST: usize = 128;
 
 impl EngineLimits {
     /// Keys of the longest sequence. Its last token is drawn and never read, so that one has no key.
@@ -96,84 +70,67 @@ impl EngineLimits {
         self.prompt_tokens + self.new_tokens
     }
 
-    /// Blocks of the longest sequence.
     pub fn blocks_per_sequence(&self) -> usize {
         self.keys().div_ceil(KV_BLOCK)
     }
 
-    /// Rows of one sequence in a pass, at most. A sequence holds its window and the rows of a pass, so that a quarter of
-    /// the window is a bound on what it holds beyond that; rows of other sequences fill up the pass.
+    /// Rows of one sequence in a pass, at most.
     pub(crate) fn step(&self) -> usize {
-        let Some(window) = self.window else { return usize::MAX };
-        let run = if self.ahead { PASSES_MAX } else { 1 };
-        (window.keys / 4).max(WINDOW_STEP_LEAST).min(self.rows.max(run))
+        let rows = self.rows.max(if self.ahead { PASSES_MAX } else { 1 });
+        self.caches.each().map(|cache| cache.step(rows)).min().unwrap_or(usize::MAX)
     }
 
-    /// Blocks of a window and the rows of a pass, wherever they begin; 0 without a cache of windows.
-    pub(crate) fn ring(&self) -> usize {
-        self.window.map_or(0, |window| (window.keys + self.step()).div_ceil(KV_BLOCK) + 1)
+    /// Returns what `of` says of each cache.
+    pub(crate) fn count(&self, of: impl Fn(Cache) -> usize) -> Count {
+        let mut count = Count::default();
+        self.caches.each().for_each(|cache| count.0[cache.index()] = of(cache));
+        count
     }
 
-    /// Blocks that a prompt holds.
-    pub(crate) fn of_prompt(&self, prompt_tokens: usize) -> Count {
-        let whole = prompt_tokens.div_ceil(KV_BLOCK);
-        Count { whole, window: whole.min(self.ring()), states: self.states.min(1) }
+    /// True if units of some cache are of whole sequences.
+    pub(crate) fn has_units(&self) -> bool {
+        !self.caches.each().all(Cache::has_blocks)
     }
 
-    /// Blocks that a response owns at most. One that shares its prompt with no other gives the prompt's blocks back as it
-    /// grows, so that both together are a window, and twice the block in which the prompt ends.
-    pub(crate) fn of_response(&self, prompt_tokens: usize, new_tokens: usize, is_alone: bool) -> Count {
-        let whole = own_blocks(prompt_tokens, new_tokens);
-        let prompt = if is_alone { self.of_prompt(prompt_tokens).window } else { 0 };
-        let most = self.ring() + usize::from(self.window.is_some() && is_alone);
-        let window = whole.min(self.ring()).min(most - prompt);
-        Count { whole, window, states: self.of_own_state(is_alone) }
+    /// Returns how many units are blocks.
+    pub(crate) fn blocks(&self, count: Count) -> usize {
+        self.caches.each().filter(|cache| cache.has_blocks()).map(|cache| count.0[cache.index()]).sum()
     }
 
-    /// States that a response owns: one that shares its prompt with no other goes on in the prompt's.
-    pub(crate) fn of_own_state(&self, is_alone: bool) -> usize {
-        if is_alone { 0 } else { self.states.min(1) }
+    /// Returns a sequence after a prompt as caches see it.
+    pub(crate) fn extent(&self, prompt_tokens: usize, is_alone: bool) -> Extent {
+        Extent { prompt_tokens, is_alone, step: self.step() }
     }
 
-    /// States with which `sequences` sequences in groups of `group` never wait.
-    pub fn states_for(sequences: usize, group: usize) -> usize {
-        if group <= 1 { sequences } else { sequences + groups(sequences, group) }
+    /// Returns the units with which `sequences` of the longest sequences never wait, groups of `group` sharing their prompt.
+    pub fn enough(&self, cache: Cache, sequences: usize, group: usize) -> usize {
+        let of = self.extent(self.prompt_tokens, group <= 1);
+        groups(sequences, group) * cache.of_prompt(of) + sequences * cache.of_response(of, self.new_tokens)
     }
 
-    /// Blocks of each layer with a window with which `sequences` of the longest sequences never wait; as `blocks_for`.
-    pub fn window_blocks_for(&self, sequences: usize, group: usize) -> usize {
-        let prompts = self.of_prompt(self.prompt_tokens).times(groups(sequences, group));
-        let response = self.of_response(self.prompt_tokens, self.new_tokens, group <= 1);
-        prompts.plus(response.times(sequences)).window
+    /// Returns the units that one sequence of up to `context` tokens may take after a prompt of up to `prompt_tokens`, whatever
+    /// else there is.
+    pub fn least(&self, cache: Cache, context: usize, prompt_tokens: usize) -> usize {
+        cache.least(self.extent(prompt_tokens, self.samples == 1), context, self.new_tokens)
     }
 
-    /// Blocks of each layer with a window that one sequence may take after a prompt of up to `prompt_tokens`, whatever else there is:
-    /// more where others wait for its prompt.
-    pub fn window_blocks_least(&self, prompt_tokens: usize) -> usize {
-        let new_tokens = self.new_tokens + KV_BLOCK - 1;
-        let response = self.of_response(prompt_tokens, new_tokens, self.samples == 1);
-        self.of_prompt(prompt_tokens).plus(response).window + 1
+    /// Panics unless every cache holds one sequence after a prompt of up to `prompt_tokens`.
+    pub(crate) fn check(&self, prompt_tokens: usize) {
+        let holds =
+            |cache: Cache| self.caches.units(cache.index()) >= self.least(cache, self.keys(), prompt_tokens);
+        assert!(self.caches.each().all(holds), "units of one sequence: {self:?}");
     }
 
-    /// Blocks of a layer that sees all keys, or of one with a window where there are only such.
+    /// Returns the units of the first cache that a layer of the model has.
     pub fn layer_blocks(&self, spec: &ModelSpec) -> usize {
-        let only =
-            self.window.filter(|_| spec.attention.window.is_some_and(|w| w.layers.len() == spec.layers));
-        only.map_or(self.blocks, |window| window.blocks)
+        let first = spec.caches(self.keys()).into_iter().find(|of| of.elements > 0);
+        self.caches.units(first.map_or(Cache::PAGED, |of| of.cache.index()))
     }
 
-    /// True if `sequences` of the longest sequences in groups of `group` have blocks.
+    /// True if `sequences` of the longest sequences in groups of `group` never wait.
     pub fn holds(&self, sequences: usize, group: usize) -> bool {
-        let whole = EngineLimits::blocks_for(sequences, group, self.prompt_tokens, self.new_tokens);
-        let window = self.window.is_none_or(|w| self.window_blocks_for(sequences, group) <= w.blocks);
-        let states = self.states == 0 || EngineLimits::states_for(sequences, group) <= self.states;
-        whole <= self.blocks && window && states
-    }
-
-    /// Blocks with which `sequences` of the longest sequences never wait, groups of `group` sharing their prompt.
-    pub fn blocks_for(sequences: usize, group: usize, prompt_tokens: usize, new_tokens: usize) -> usize {
-        let own = own_blocks(prompt_tokens, new_tokens);
-        groups(sequences, group) * prompt_tokens.div_ceil(KV_BLOCK) + sequences * own
+        let holds = |cache: Cache| self.enough(cache, sequences, group) <= self.caches.units(cache.index());
+        self.caches.each().all(holds)
     }
 
     /// Returns rows and bounds on keys of all passes that run ahead, each of which is recorded once for a way of sampling.
@@ -199,17 +156,11 @@ impl EngineLimits {
         self.blocks_per_sequence() + 1
     }
 
-    /// The block that rows of ended sequences write to while passes run ahead.
-    pub(crate) fn spare_block(&self) -> u32 {
-        self.blocks as u32
+    /// The block that rows of ended sequences write to while passes run ahead; where they do not any block, which is not written.
+    pub(crate) fn spare(&self, cache: Cache) -> u32 {
+        if self.ahead { self.caches.units(cache.index()) as u32 } else { 0 }
     }
 
-    /// As `spare_block`, in the cache of windows; where passes do not run ahead any block, which is not written.
-    pub(crate) fn spare_window_block(&self) -> u32 {
-        self.window.filter(|_| self.ahead).map_or(0, |window| window.blocks as u32)
-    }
-
-    /// Limits of the engine's passes.
     pub fn pass(&self) -> PassLimits {
         let (sequences, stride, spare) = match self.ahead {
             true => (bucket(self.sequences), self.table_stride(), 1),
@@ -220,10 +171,10 @@ impl EngineLimits {
             head_rows: sequences,
             segments: sequences,
             table_entries: sequences * stride,
-            blocks: self.blocks + spare,
             copies: self.sequences,
-            window_blocks: self.window.map_or(0, |window| window.blocks + spare),
-            places: self.states,
+            caches: self
+                .caches
+                .with(|cache| self.caches.units(cache.index()) + if cache.has_blocks() { spare } else { 0 }),
         }
     }
 }
@@ -246,11 +197,6 @@ pub(crate) fn bucket(sequences: usize) -> usize {
         0..=128 => sequences.next_multiple_of(16).max(16),
         _ => sequences.next_multiple_of(64),
     }
-}
-
-/// Blocks that a response of `new_tokens` owns besides its prompt's: the copied slots and every token but the last.
-pub(crate) fn own_blocks(prompt_tokens: usize, new_tokens: usize) -> usize {
-    (prompt_tokens % KV_BLOCK + new_tokens - 1).div_ceil(KV_BLOCK)
 }
 
 /// The engine's regions: activations of a pass and the KV cache of all layers.

@@ -3,14 +3,13 @@
 //!
 //! Rows that are drawn alike go through the sampler together: a pass has one draw for each way of drawing that is in it.
 
-use crate::engine::{Engine, RolloutStats, not_finite};
+use crate::engine::{Engine, Model, RolloutStats};
 use crate::limits::EngineLimits;
 use crate::samples::{Finish, Samples};
 use crate::schedule::slots::Opening;
 use crate::schedule::{Next, Schedule};
 use plimsoll_base::Result;
-use plimsoll_device::{Device, Sampling};
-use plimsoll_model::{Activations, Decoder, Pass, draw_runs, layers, upload_keys};
+use plimsoll_device::Sampling;
 
 /// Tokens that may end one request.
 pub const ENDS_MAX: usize = 128;
@@ -38,14 +37,6 @@ pub trait Listener {
     fn ended(&mut self, slot: usize, how: Result<Finish>);
 }
 
-/// The arithmetic of passes.
-#[derive(Clone, Copy)]
-pub struct Model<'m, 'a, 'p> {
-    pub dev: &'m dyn Device,
-    pub decoder: &'m Decoder<'a>,
-    pub acts: Activations<'p>,
-}
-
 /// An engine with slots. Its vectors are made once and never grow.
 pub struct Live<'e, 'a, 'p> {
     model: Model<'e, 'a, 'p>,
@@ -54,11 +45,14 @@ pub struct Live<'e, 'a, 'p> {
     slots: Vec<Slot>,
     /// By group.
     prompts: Vec<Vec<u32>>,
-    heads: Vec<Head>,
+    /// Rows that go through the head, each with its slot.
+    heads: Vec<(u32, usize)>,
     /// Rows that follow each other and are drawn alike.
     runs: Vec<(usize, Sampling)>,
     next_ticket: u64,
     stats: RolloutStats,
+    /// Tokens that were drawn, and the sum of their distributions' entropies.
+    drawn: (u64, f64),
 }
 
 #[derive(Clone, Debug)]
@@ -69,13 +63,6 @@ struct Slot {
     ends: Vec<u32>,
 }
 
-/// A row that goes through the head.
-#[derive(Clone, Copy)]
-struct Head {
-    row: u32,
-    slot: usize,
-}
-
 const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
 
 impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
@@ -84,8 +71,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         let limits = engine.limits;
         let heads = limits.pass().head_rows;
         // A prompt may be as long as a sequence.
-        let windows = limits.window.is_none_or(|w| w.blocks >= limits.window_blocks_least(limits.context()));
-        assert!(windows, "windows of one sequence: {limits:?}");
+        limits.check(limits.context());
         engine.schedule.begin_slots();
         out.reset(limits.samples);
         let slot = Slot { sample_id: 0, max_new_tokens: 0, sampling: GREEDY, ends: Vec::new() };
@@ -99,6 +85,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
             runs: Vec::with_capacity(heads),
             next_ticket: 0,
             stats: RolloutStats::default(),
+            drawn: (0, 0.0),
         };
         live.slots.iter_mut().for_each(|slot| slot.ends.reserve_exact(ENDS_MAX));
         live
@@ -107,7 +94,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
     /// Heap bytes besides those of the engine and its samples.
     pub fn host_bytes(limits: &EngineLimits) -> u64 {
         let slot = size_of::<Slot>() + ENDS_MAX * 4 + size_of::<Vec<u32>>() + limits.context() * 4;
-        let head = size_of::<Head>() + size_of::<(usize, Sampling)>();
+        let head = size_of::<(u32, usize)>() + size_of::<(usize, Sampling)>();
         let own = limits.samples * slot + limits.pass().head_rows * head;
         own as u64 + Schedule::slots_bytes(limits)
     }
@@ -165,10 +152,8 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
             return Ok(false);
         }
         self.order_heads();
-        self.pass();
-        self.model.dev.check()?;
-        self.stats.passes += 1;
-        self.stats.rows += self.engine.index.ids.len() as u64;
+        let Live { model, engine, out, slots, runs, stats, .. } = self;
+        engine.pass(*model, runs, |s| slots[s].sample_id, out, stats)?;
         for row in 0..self.heads.len() {
             self.take(row, listener);
         }
@@ -184,14 +169,15 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         self.engine.schedule.num_running()
     }
 
-    /// Returns the KV blocks that are free, and all.
+    /// Returns the blocks of all caches that are free, and all.
     pub fn blocks(&self) -> (usize, usize) {
         self.engine.schedule.blocks()
     }
 
-    /// Returns the counts since the beginning; `mean_entropy` is not measured.
+    /// Returns the counts since the beginning.
     pub fn stats(&self) -> RolloutStats {
-        RolloutStats { preemptions: self.engine.schedule.preemptions, ..self.stats }
+        let mean_entropy = self.drawn.1 / self.drawn.0.max(1) as f64;
+        RolloutStats { preemptions: self.engine.schedule.preemptions, mean_entropy, ..self.stats }
     }
 
     /// Brings rows that are drawn alike together. Nothing that a row becomes depends on its place.
@@ -199,13 +185,13 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         let Engine { index, schedule, .. } = &mut *self.engine;
         self.heads.clear();
         let rows = index.head_rows.iter().zip(&schedule.head_samples);
-        self.heads.extend(rows.map(|(&row, &slot)| Head { row, slot }));
+        self.heads.extend(rows.map(|(&row, &slot)| (row, slot)));
         let slots = &self.slots;
-        self.heads.sort_unstable_by_key(|head| (bits(&slots[head.slot].sampling), head.row, head.slot));
+        self.heads.sort_unstable_by_key(|&(row, slot)| (bits(&slots[slot].sampling), row, slot));
         self.runs.clear();
-        for (at, head) in self.heads.iter().enumerate() {
-            index.head_rows[at] = head.row;
-            let sampling = slots[head.slot].sampling;
+        for (at, &(row, slot)) in self.heads.iter().enumerate() {
+            (index.head_rows[at], schedule.head_samples[at]) = (row, slot);
+            let sampling = slots[slot].sampling;
             match self.runs.last_mut().filter(|(_, last)| bits(last) == bits(&sampling)) {
                 Some((count, _)) => *count += 1,
                 None => self.runs.push((1, sampling)),
@@ -213,44 +199,20 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         }
     }
 
-    fn pass(&mut self) {
-        let Model { dev, decoder, acts } = self.model;
-        let engine = &mut *self.engine;
-        let pass = Pass::upload(dev, acts, &engine.index);
-        layers(dev, decoder, &pass);
-        engine.keys.clear();
-        for head in &self.heads {
-            let id = self.slots[head.slot].sample_id;
-            let position = self.out.ids(head.slot).len() as u32;
-            engine.keys.extend_from_slice(&[id as u32, (id >> 32) as u32, position]);
-        }
-        upload_keys(dev, &pass, &engine.keys);
-        let tokens = draw_runs(dev, decoder, &pass, &self.runs);
-        let r = self.heads.len();
-        dev.read_u32(tokens, 0, &mut engine.tokens[..r]);
-        dev.read_f32(pass.head_out().logprobs, 0, &mut engine.logprobs[..r]);
-    }
-
     fn take(&mut self, row: usize, listener: &mut dyn Listener) {
-        let s = self.heads[row].slot;
-        let (token, logprob) = (self.engine.tokens[row], self.engine.logprobs[row]);
-        let slot = &self.slots[s];
-        let how = if token == u32::MAX || !logprob.is_finite() {
-            Err(not_finite(s, self.out.ids(s).len(), logprob))
-        } else {
-            self.out.push(s, token, logprob);
-            let stops = listener.drawn(s, token, logprob);
-            if slot.ends.contains(&token) {
-                Ok(Finish::Eos)
-            } else if stops {
-                Ok(Finish::Stop)
-            } else if self.out.ids(s).len() == slot.max_new_tokens {
-                Ok(Finish::Length)
-            } else {
-                return;
+        let Live { engine, out, slots, drawn, .. } = self;
+        let s = self.heads[row].1;
+        let how = match engine.take_drawn(row, out) {
+            Err(err) => Err(err),
+            Ok((_, token, logprob)) => {
+                *drawn = (drawn.0 + 1, drawn.1 + f64::from(engine.entropy[row]));
+                let (stops, ends) =
+                    (listener.drawn(s, token, logprob), (&*slots[s].ends, slots[s].max_new_tokens));
+                let Some(finish) = engine.finish(s, token, ends, out, |_| stops) else { return };
+                Ok(finish)
             }
         };
-        self.engine.schedule.close(s);
+        engine.schedule.close(s);
         listener.ended(s, how);
     }
 }

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Why a response ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Finish {
@@ -21,7 +20,6 @@ pub struct Turn {
     pub start: u32,
     /// One past the last token.
     pub end: u32,
-    /// Why it ended.
     pub finish: Finish,
 }
 
@@ -71,13 +69,11 @@ impl Samples {
         }
     }
 
-    /// Heap bytes of that room.
     pub fn bytes(samples: usize, new_tokens: usize, turns_max: usize) -> u64 {
         let turns = (turns_max * size_of::<Turn>()) as u64;
         samples as u64 * (new_tokens as u64 * 8 + turns + 13)
     }
 
-    /// Begins a request of `samples` responses.
     pub(crate) fn reset(&mut self, samples: usize) {
         assert!(
             samples * self.new_tokens <= self.ids.len(),
@@ -119,7 +115,6 @@ impl Samples {
         self.turn_start[sample] = self.lens[sample];
     }
 
-    /// The turn under way has ended.
     pub(crate) fn end_turn(&mut self, sample: usize, finish: Finish) {
         let n = self.num_turns[sample] as usize;
         assert!(n < self.turns_max, "sample {sample} has more than {} turns", self.turns_max);

@@ -7,17 +7,18 @@
 //! A sequence whose turn has ended is paused: it leaves the passes and keeps its blocks until it goes on with the
 //! answer, whose rows are computed after them like those of a prompt. It may be preempted as others may.
 //!
-//! Layers with windows may have a cache of their own. There a prompt and a response hold the blocks that a row may still
-//! see: their first blocks become their last as they grow, and a prompt gives back what no response sees any more.
+//! How many units of which cache a prompt and a response hold, and when a prompt gives some back, `Cache` says; here every
+//! cache is treated alike.
 
 mod held;
 mod room;
 mod runs;
 pub(crate) mod slots;
 
-use crate::limits::{Count, own_blocks};
+use crate::limits::Count;
 use crate::{EngineLimits, OnFull, Samples};
 use held::{Held, Pools, Span};
+use plimsoll_arch::{Cache, Extent};
 use plimsoll_device::{KV_BLOCK, NO_PARENT, NO_STATE};
 use plimsoll_model::PassIndex;
 
@@ -32,12 +33,18 @@ pub(crate) struct Group {
     held: Held,
     /// True if it is the prompt of one sequence.
     is_alone: bool,
-    /// The first key that its sequences may still see of a window, where that is more than none.
-    seen_from: usize,
+    /// The place of the first unit that one of its sequences still needs, of the cache that is looked at.
+    needed_from: usize,
     /// Its sequences that have not ended.
     live: usize,
-    /// Its sequences that run.
     running: usize,
+}
+
+impl Group {
+    /// Its sequences as caches see them.
+    fn extent(&self, limits: &EngineLimits) -> Extent {
+        limits.extent(self.prompt_tokens, self.is_alone)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +71,6 @@ pub(crate) enum Next {
 #[derive(Debug)]
 struct Sequence {
     state: State,
-    /// Its group's index.
     group: usize,
     /// Sequences are served in this order.
     ticket: u64,
@@ -79,10 +85,6 @@ struct Sequence {
 pub(crate) struct Schedule {
     limits: EngineLimits,
     on_full: OnFull,
-    /// Blocks of a window and of a pass; 0 without a cache of windows.
-    ring: usize,
-    /// Rows of one sequence in a pass, at most.
-    step: usize,
     pools: Pools,
     groups: Vec<Group>,
     sequences: Vec<Sequence>,
@@ -93,7 +95,7 @@ pub(crate) struct Schedule {
     running: Vec<usize>,
     num_paused: usize,
     num_ready: usize,
-    /// Blocks promised to running sequences under `OnFull::WorstCase`.
+    /// Units promised to running sequences under `OnFull::WorstCase`.
     promised: Count,
     pub(crate) preemptions: u64,
     /// Sample of each head row of the pass under way.
@@ -115,13 +117,7 @@ impl Schedule {
         Schedule {
             limits,
             on_full,
-            ring: limits.ring(),
-            step: limits.step(),
-            pools: Pools::new(Count {
-                whole: limits.blocks,
-                window: limits.window.map_or(0, |w| w.blocks),
-                states: limits.states,
-            }),
+            pools: Pools::new(limits.count(|cache| limits.caches.units(cache.index()))),
             groups: (0..limits.samples).map(|_| group()).collect(),
             sequences: (0..limits.samples).map(|_| sequence()).collect(),
             num_groups: 0,
@@ -137,10 +133,10 @@ impl Schedule {
 
     /// Heap bytes for limits: what the vectors above hold.
     pub(crate) fn bytes(limits: &EngineLimits) -> u64 {
-        let [per_prompt, own] = held_most(limits).map(|most| (most.whole + most.window) * 4);
-        let each = size_of::<Group>() + size_of::<Sequence>() + per_prompt + own + 40;
-        let blocks = limits.blocks + limits.window.map_or(0, |window| window.blocks) + limits.states;
-        (limits.samples * each + blocks * 4 + limits.sequences * 16) as u64
+        let [per_prompt, own] = held_most(limits).map(|most| 4 * limits.blocks(most));
+        let each = size_of::<Group>() + size_of::<Sequence>() + per_prompt + own + LINE_AND_UNITS;
+        let units: usize = limits.caches.each().map(|cache| limits.caches.units(cache.index())).sum();
+        (limits.samples * each + units * 4 + limits.sequences * 16) as u64
     }
 
     /// Begins a request; every block is free again.
@@ -179,7 +175,7 @@ impl Schedule {
     ) -> Next {
         index.clear();
         self.head_samples.clear();
-        self.drop_unseen();
+        self.drop_unneeded();
         self.admit(samples);
         if self.running.is_empty() {
             let done = |s: &Sequence| s.state == State::Done || s.state == State::Paused;
@@ -217,17 +213,22 @@ impl Schedule {
 
     fn leave_group(&mut self, g: usize) {
         self.groups[g].live -= 1;
-        if self.groups[g].live > 0 || self.groups[g].held.whole.is_empty() {
+        if self.groups[g].live > 0 || !self.groups[g].held.has_begun() {
             return;
         }
         self.groups[g].held.give_back(&mut self.pools);
         if self.on_full == OnFull::WorstCase {
-            self.promised = self.promised.less(self.prompt_blocks(g));
+            self.promised = self.promised.less(self.of_prompt(g));
         }
     }
 
     fn group_of(&self, s: usize) -> &Group {
         &self.groups[self.sequences[s].group]
+    }
+
+    /// A sequence as caches see it.
+    fn extent(&self, s: usize) -> Extent {
+        self.group_of(s).extent(&self.limits)
     }
 
     /// A running sequence waits for an answer; its blocks stay.
@@ -271,73 +272,61 @@ impl Schedule {
 
     /// Rows of a prompt whose keys are missing, at least its last. True when that one is reached.
     fn push_prompt(&mut self, g: usize, prompt: &[u32], index: &mut PassIndex) -> bool {
-        let (ring, room) = (self.ring, self.rows_left(index));
+        let room = self.rows_left(index);
         let group = &mut self.groups[g];
         // A sequence that starts after its prompt was computed needs the last row's output again.
         let first = group.computed.min(prompt.len() - 1);
         let rows = (prompt.len() - first).min(room);
         let segment = Segment { first_position: first, tokens: &prompt[first..first + rows] };
-        let Held { whole, window, state } = &mut group.held;
-        segment.push(index, |position| whole[position / KV_BLOCK]);
-        index.tables.extend_from_slice(whole);
-        if let Some(state) = *state {
-            assert_eq!(first, group.computed, "a row is computed once after a state");
-            index.places.extend([if first == 0 { NO_STATE } else { state }, state]);
-        }
-        if ring > 0 {
-            window.slide((first + rows).div_ceil(KV_BLOCK));
-            segment.push_slots(&mut index.window.slots, window);
-            let filler = self.limits.spare_window_block();
-            window.push_table((0, whole.len()), filler, &mut index.window.tables);
+        segment.push(index);
+        let end = group.held.end();
+        for cache in self.limits.caches.each() {
+            let (span, to) = (group.held.of_mut(cache), &mut index.caches[cache.index()]);
+            if cache.has_blocks() {
+                segment.push_slots(span, &mut to.slots);
+                span.push_table((0, end), self.limits.spare(cache), &mut to.tables);
+            } else if let Some(state) = span.first() {
+                assert_eq!(first, group.computed, "a row is computed once after a state");
+                to.slots.extend([if first == 0 { NO_STATE } else { state }, state]);
+            }
         }
         group.computed = group.computed.max(first + rows);
         first + rows == prompt.len()
     }
 
-    /// Where the state is that a sequence goes on from, if its model has such: its own, or its prompt's.
-    fn place_of_state(&self, s: usize) -> Option<u32> {
-        let (group, sequence) = (self.group_of(s), &self.sequences[s]);
-        if sequence.computed == 0 || group.is_alone { group.held.state } else { sequence.held.state }
-    }
-
     /// Rows that a sequence may have in a pass.
     fn rows_left(&self, index: &PassIndex) -> usize {
-        (self.limits.rows - index.ids.len()).min(self.step)
+        (self.limits.rows - index.ids.len()).min(self.limits.step())
     }
 
     /// Rows of a sequence's own tokens whose keys are missing: one in decode, all of them after a preemption.
     fn push_sequence(&mut self, s: usize, tokens: &[u32], index: &mut PassIndex) {
-        let (ring, room) = (self.ring, self.rows_left(index));
-        let group = &self.groups[self.sequences[s].group];
-        let (shared, tail) = (group.prompt_tokens / KV_BLOCK, group.prompt_tokens % KV_BLOCK);
-        let from = self.place_of_state(s);
+        let room = self.rows_left(index);
         let sequence = &mut self.sequences[s];
-        let Held { whole, window, state } = &mut sequence.held;
-        if let Some(from) = from {
-            index.places.extend([from, state.unwrap_or(from)]);
-        }
-        if tail > 0 && !sequence.has_tail {
-            index.copies.extend_from_slice(&[group.held.whole[shared], whole[0], tail as u32]);
-            if ring > 0 {
-                let copy = [group.held.window.at(shared), window.at(shared), tail as u32];
-                index.window.copies.extend_from_slice(&copy);
-            }
-            sequence.has_tail = true;
-        }
+        let group = &self.groups[sequence.group];
+        let (shared, tail) = (group.prompt_tokens / KV_BLOCK, group.prompt_tokens % KV_BLOCK);
         let first = sequence.computed;
         let rows = (tokens.len() - first).min(room);
         let segment =
             Segment { first_position: group.prompt_tokens + first, tokens: &tokens[first..first + rows] };
-        segment.push(index, |position| whole[position / KV_BLOCK - shared]);
-        index.tables.extend_from_slice(&group.held.whole[..shared]);
-        index.tables.extend_from_slice(whole);
-        if ring > 0 {
-            window.slide((segment.first_position + rows).div_ceil(KV_BLOCK));
-            segment.push_slots(&mut index.window.slots, window);
-            let (filler, end) = (self.limits.spare_window_block(), shared + whole.len());
-            group.held.window.push_table((0, shared), filler, &mut index.window.tables);
-            window.push_table((shared, end), filler, &mut index.window.tables);
+        segment.push(index);
+        let end = sequence.held.end();
+        for cache in self.limits.caches.each() {
+            let to = &mut index.caches[cache.index()];
+            if !cache.has_blocks() {
+                to.slots.extend(state_of(cache, group, sequence).into_iter().flatten());
+                continue;
+            }
+            let (prompt, own) = (group.held.of(cache), sequence.held.of_mut(cache));
+            if tail > 0 && !sequence.has_tail {
+                to.copies.extend_from_slice(&[prompt.at(shared), own.at(shared), tail as u32]);
+            }
+            segment.push_slots(own, &mut to.slots);
+            let filler = self.limits.spare(cache);
+            prompt.push_table((0, shared), filler, &mut to.tables);
+            own.push_table((shared, end), filler, &mut to.tables);
         }
+        sequence.has_tail |= tail > 0;
         sequence.computed = first + rows;
         if first + rows == tokens.len() {
             index.head_rows.push(index.ids.len() as u32 - 1);
@@ -346,10 +335,22 @@ impl Schedule {
     }
 }
 
-/// Blocks that a prompt and a response hold at most.
+/// What a sample takes of the heap besides its group, its sequence and their blocks: a place in the line, 8, and two units
+/// that are no blocks; rounded up.
+const LINE_AND_UNITS: usize = 24;
+
+/// Units that a prompt and a response hold at most.
 fn held_most(limits: &EngineLimits) -> [Count; 2] {
-    let own = own_blocks(KV_BLOCK - 1, limits.new_tokens);
-    [limits.of_prompt(limits.prompt_tokens), Count { whole: own, window: limits.ring(), states: 0 }]
+    let of = limits.extent(limits.prompt_tokens, false);
+    let own = limits.count(|cache| cache.owned_most(limits.new_tokens, of.step));
+    [limits.count(|cache| cache.of_prompt(of)), own]
+}
+
+/// Returns where the state is that a sequence goes on from, its own or its prompt's, and where it leaves it.
+fn state_of(cache: Cache, group: &Group, sequence: &Sequence) -> Option<[u32; 2]> {
+    let (prompt, own) = (group.held.of(cache).first(), sequence.held.of(cache).first());
+    let from = if sequence.computed == 0 || group.is_alone { prompt } else { own }?;
+    Some([from, own.unwrap_or(from)])
 }
 
 /// Consecutive tokens of one sequence.
@@ -359,22 +360,23 @@ struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// Adds the rows and the segment's record; the caller adds the block table after it.
-    fn push(&self, index: &mut PassIndex, block_of: impl Fn(usize) -> u32) {
-        let first_row = index.ids.len() as u32;
-        for (i, &token) in self.tokens.iter().enumerate() {
-            let position = self.first_position + i;
-            index.ids.push(token);
-            index.positions.push(position as u32);
-            index.slots.push(block_of(position) * KV_BLOCK as u32 + (position % KV_BLOCK) as u32);
-        }
-        let (rows, table) = (self.tokens.len() as u32, index.tables.len() as u32);
-        index.segments.extend_from_slice(&[first_row, rows, self.first_position as u32, table, NO_PARENT]);
+    /// Adds the rows and the segment's record; the caller adds where they are in each cache.
+    fn push(&self, index: &mut PassIndex) {
+        let rows = self.tokens.len() as u32;
+        let table = index.caches[Cache::PAGED].tables.len() as u32;
+        let record = [index.ids.len() as u32, rows, self.first_position as u32, table, NO_PARENT];
+        index.segments.extend_from_slice(&record);
+        index.ids.extend_from_slice(self.tokens);
+        index.positions.extend(self.positions().map(|position| position as u32));
     }
 
-    /// Adds where the rows are in a window.
-    fn push_slots(&self, slots: &mut Vec<u32>, window: &Span) {
-        let positions = self.first_position..self.first_position + self.tokens.len();
-        slots.extend(positions.map(|p| window.at(p / KV_BLOCK) * KV_BLOCK as u32 + (p % KV_BLOCK) as u32));
+    fn positions(&self) -> std::ops::Range<usize> {
+        self.first_position..self.first_position + self.tokens.len()
+    }
+
+    /// Moves blocks on to the rows, and adds where these are in them.
+    fn push_slots(&self, span: &mut Span, slots: &mut Vec<u32>) {
+        span.slide(self.positions().end.div_ceil(KV_BLOCK));
+        slots.extend(self.positions().map(|position| span.slot(position)));
     }
 }

@@ -6,9 +6,10 @@ mod common;
 
 use common::harness::{Numbers, Setup};
 use common::{World, sampling};
+use plimsoll_arch::{Cache, Caches};
 use plimsoll_base::{DType, Phase};
 use plimsoll_model::{Activations, Derivatives, Mode, Pass, Recompute, backward, head, layers};
-use plimsoll_rollout::{Engine, EngineLimits, NeverStop, OnFull, Request, Samples, WindowLimits};
+use plimsoll_rollout::{Engine, EngineLimits, NeverStop, OnFull, Request, Samples};
 use plimsoll_train::{Cut, Optimizer, PackLimits, Packer, Packing, Sequence, Share, Units, UpdateOptions};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
@@ -37,15 +38,17 @@ fn main() {
         let limits = EngineLimits {
             sequences: 6,
             rows: 20,
-            blocks: 9,
             samples: 12,
             prompt_tokens: 40,
             new_tokens: 24,
             ahead: false,
-            window: source.ends_with("window").then_some(WindowLimits { keys: 16, blocks: 10 }),
-            states: 0,
+            caches: match source.ends_with("window") {
+                true => Caches::paged(9).and(Cache::Ring { keys: 16 }, 10),
+                false => Caches::paged(9),
+            },
         };
-        let pack = PackLimits { micro_batch_tokens: 128, prompt_tokens: 40, segments: 15, has_states: false };
+        let pack =
+            PackLimits { micro_batch_tokens: 128, prompt_tokens: 40, segments: 15, caches: Caches::paged(0) };
         let recompute = Recompute::Cheap;
         let setup = Setup { threads: 2, recompute, offload, ..Setup::new(source, dtype, pack.pass()) };
         let mut world = World::truncating(setup, limits, true);

@@ -2,7 +2,7 @@
 
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::{Bytes, Error};
-use plimsoll_rollout::{EngineLimits, Live, WindowLimits};
+use plimsoll_rollout::{EngineLimits, Live};
 use std::time::Duration;
 
 /// Responses of one prompt.
@@ -119,21 +119,14 @@ pub fn host_bytes(
     new_tokens: usize,
     spec: &ModelSpec,
 ) -> Bytes {
-    let window = spec
-        .attention
-        .window
-        .map(|window| window.keys as usize)
-        .filter(|keys| prompt_tokens + new_tokens > *keys);
     let engine = EngineLimits {
         sequences: slots,
         rows: slots,
-        blocks: 0,
         samples: slots,
         prompt_tokens,
         new_tokens,
         ahead: true, // Which has the most rows.
-        window: window.map(|keys| WindowLimits { keys, blocks: 0 }),
-        states: if spec.has_states() { EngineLimits::states_for(slots, 1) } else { 0 },
+        caches: spec.caches(prompt_tokens + new_tokens).iter().map(|of| (of.cache, 0)).collect(),
     };
     Bytes(Limits::of(&engine, queue).host_bytes().0 + Live::host_bytes(&engine))
 }

@@ -205,6 +205,7 @@ impl Walk<'_, '_> {
 mod tests {
     use super::*;
     use crate::packing::{Heads, PackLimits};
+    use plimsoll_arch::Caches;
 
     /// Prompts of 20 tokens with responses of these lengths, `group` a prompt.
     fn cut(
@@ -225,7 +226,7 @@ mod tests {
             micro_batch_tokens: tokens,
             prompt_tokens: 20,
             segments: 2 * lengths.len(),
-            has_states: false,
+            caches: Caches::paged(0),
         };
         let mut packer = Packer::new(limits.pass(), lengths.len());
         let how = Packing { heads: Heads::Tokens, whole_groups };

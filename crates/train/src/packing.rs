@@ -6,6 +6,7 @@
 //!
 //! A model that scores whole sequences reads every token: there the last token has a row, the only one with a head.
 
+use plimsoll_arch::{Cache, Caches};
 use plimsoll_base::{Error, Result};
 use plimsoll_device::{KV_BLOCK, NO_PARENT, NO_STATE, edges};
 use plimsoll_model::{PassIndex, PassLimits, places_for};
@@ -54,8 +55,8 @@ pub struct PackLimits {
     pub prompt_tokens: usize,
     /// Segments of a pass: prompts and responses together.
     pub segments: usize,
-    /// True if a model has states of linear attention.
-    pub has_states: bool,
+    /// What the models keep of sequences; the units are not read.
+    pub caches: Caches,
 }
 
 impl PackLimits {
@@ -73,10 +74,11 @@ impl PackLimits {
             head_rows: self.micro_batch_tokens,
             segments: self.segments,
             table_entries: blocks + responses * (self.prompt_tokens / KV_BLOCK),
-            blocks,
             copies: responses,
-            window_blocks: 0,
-            places: if self.has_states { places_for(self.micro_batch_tokens, self.segments) } else { 0 },
+            caches: self.caches.with(|cache| match cache.has_blocks() {
+                true => blocks,
+                false => places_for(self.micro_batch_tokens, self.segments),
+            }),
         }
     }
 
@@ -278,8 +280,8 @@ impl Packer {
             && need.head_rows <= max.head_rows
             && need.segments <= max.segments
             && need.table_entries <= max.table_entries
-            && need.blocks <= max.blocks
-            && (max.places == 0 || need.places <= max.places)
+            && need.blocks <= max.caches.units(Cache::PAGED)
+            && (max.caches.units(Cache::STATE) == 0 || need.places <= max.caches.units(Cache::STATE))
     }
 
     pub(crate) fn too_long(&self, unit: &[Sequence<'_>]) -> Error {
@@ -297,12 +299,12 @@ impl Packer {
 
     /// Adds the places of a segment that begins with the state at `from`; returns that of the state that it leaves.
     fn push_places(&mut self, from: u32, rows: usize) -> u32 {
-        if self.limits.places == 0 {
+        if self.limits.caches.units(Cache::STATE) == 0 {
             return NO_STATE;
         }
         let first = self.next_place;
         self.next_place += edges(rows);
-        self.index.places.extend_from_slice(&[from, first as u32]);
+        self.index.caches[Cache::STATE].slots.extend_from_slice(&[from, first as u32]);
         self.next_place as u32 - 1
     }
 
@@ -311,7 +313,7 @@ impl Packer {
         let blocks = sequence.prompt.len().div_ceil(KV_BLOCK);
         let (row, block) = (self.index.ids.len(), self.take_blocks(blocks));
         self.push_segment(sequence.prompt, 0, block, NO_PARENT);
-        self.index.tables.extend(block as u32..(block + blocks) as u32);
+        self.index.caches[Cache::PAGED].tables.extend(block as u32..(block + blocks) as u32);
         let state = self.push_places(NO_STATE, sequence.prompt.len());
         Root { group: sequence.group, row, block, state }
     }
@@ -327,11 +329,11 @@ impl Packer {
             let block = self.take_blocks(blocks);
             if tail > 0 {
                 let copy = [(root_block + shared) as u32, block as u32, tail as u32];
-                self.index.copies.extend_from_slice(&copy);
+                self.index.caches[Cache::PAGED].copies.extend_from_slice(&copy);
             }
             self.push_segment(&sequence.response[..rows], prompt, block, root_row as u32);
-            self.index.tables.extend(root_block as u32..(root_block + shared) as u32);
-            self.index.tables.extend(block as u32..(block + blocks) as u32);
+            self.index.caches[Cache::PAGED].tables.extend(root_block as u32..(root_block + shared) as u32);
+            self.index.caches[Cache::PAGED].tables.extend(block as u32..(block + blocks) as u32);
             self.push_places(root.state, rows);
         }
         if heads == Heads::End {
@@ -356,7 +358,7 @@ impl Packer {
             index.ids.len() as u32,
             tokens.len() as u32,
             first_position as u32,
-            index.tables.len() as u32,
+            index.caches[Cache::PAGED].tables.len() as u32,
             parent_row,
         ];
         index.segments.extend_from_slice(&record);
@@ -364,7 +366,7 @@ impl Packer {
         for (i, &token) in tokens.iter().enumerate() {
             index.ids.push(token);
             index.positions.push((first_position + i) as u32);
-            index.slots.push((first_slot + i) as u32);
+            index.caches[Cache::PAGED].slots.push((first_slot + i) as u32);
         }
     }
 }
@@ -421,7 +423,8 @@ mod tests {
     use super::*;
 
     fn limits(tokens: usize) -> PassLimits {
-        PackLimits { micro_batch_tokens: tokens, prompt_tokens: 40, segments: 64, has_states: false }.pass()
+        PackLimits { micro_batch_tokens: tokens, prompt_tokens: 40, segments: 64, caches: Caches::paged(0) }
+            .pass()
     }
 
     fn sequences<'a>(prompts: &'a [Vec<u32>], responses: &'a [Vec<u32>], group: usize) -> Vec<Sequence<'a>> {
@@ -457,15 +460,16 @@ mod tests {
         let all = sequences(&prompts, &responses, 5);
         let mut packer = Packer::new(limits(256), 0);
         let batch = packer.pack(&all, 0).unwrap();
-        let mut slots = batch.index.slots.clone();
+        let mut slots = batch.index.caches[Cache::PAGED].slots.clone();
         slots.sort_unstable();
         slots.dedup();
         assert_eq!(slots.len(), batch.index.ids.len());
         for s in batch.index.segments.chunks(5) {
             for i in 0..s[1] {
                 let position = (s[2] + i) as usize;
-                let block = batch.index.tables[s[3] as usize + position / KV_BLOCK] as usize;
-                let slot = batch.index.slots[(s[0] + i) as usize] as usize;
+                let block =
+                    batch.index.caches[Cache::PAGED].tables[s[3] as usize + position / KV_BLOCK] as usize;
+                let slot = batch.index.caches[Cache::PAGED].slots[(s[0] + i) as usize] as usize;
                 assert_eq!(slot, block * KV_BLOCK + position % KV_BLOCK);
             }
         }

@@ -87,7 +87,7 @@ pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
         );
         return Err(Error::new("model-config-invalid", message).hint("fetch the model's config.json again"));
     }
-    for (kind, layers) in [(LINEAR, spec.delta_layers()), (FULL, spec.attention_layers())] {
+    for (kind, layers) in [(LINEAR, spec.delta_layers()), (FULL, spec.layers - spec.delta_layers())] {
         if layers == spec.layers {
             let key = format!("layer_types of all {layers} layers");
             let built = "linear_attention in some layers and full_attention in others";

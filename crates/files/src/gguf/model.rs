@@ -139,15 +139,9 @@ impl Meta<'_> {
             rope_scaling: self.rope_scaling()?,
             tied: self.gguf.tensor(HEAD).is_err(),
             qkv_bias: architecture.qkv_bias,
-            output_bias: false,
-            mlp_bias: false,
             qk_norms: architecture.qk_norms,
             max_positions: self.size(key::CONTEXT)?,
-            attention: Attention::default(),
-            multipliers: Multipliers::default(),
-            is_wrapped: false,
-            experts: None,
-            delta: None,
+            ..ModelSpec::PLAIN
         })
     }
 

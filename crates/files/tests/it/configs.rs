@@ -69,18 +69,9 @@ fn the_golden_configs_give_their_shapes() {
         ffn: 96,
         rms_eps: 1e-5,
         rope_theta: 1e4,
-        rope_scaling: RopeScaling::None,
         tied: true,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norms: None,
         max_positions: 256,
-        attention: Attention::default(),
-        multipliers: Multipliers::default(),
-        is_wrapped: false,
-        experts: None,
-        delta: None,
+        ..ModelSpec::PLAIN
     };
     let scaled = RopeScaling::Llama3 {
         factor: 8.0,

@@ -43,7 +43,6 @@ pub(crate) struct Backward<'p> {
     pub(crate) pack: Buf<'p>,
 }
 
-/// One layer's buffers for `m` rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayerBufs<'p> {
     pub(crate) resid: Buf<'p>,

@@ -23,7 +23,6 @@ impl Recompute {
     }
 }
 
-/// What a phase's passes are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Sampling: keys and values of all layers stay.

@@ -2,7 +2,7 @@
 //! layer has of it.
 
 use super::mode::{Mode, Recompute};
-use plimsoll_arch::ModelSpec;
+use plimsoll_arch::{Cache, Caches, ModelSpec};
 use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::Layouts;
 use plimsoll_memory::{Buf, Layout, Pool, Turn};
@@ -18,23 +18,24 @@ pub struct PassLimits {
     pub segments: usize,
     /// Entries of all block tables.
     pub table_entries: usize,
-    /// B: blocks of keys and values of one layer.
-    pub blocks: usize,
     /// Block copies.
     pub copies: usize,
-    /// Blocks of keys and values of one layer with a window, where these layers have a cache of their own; else 0.
-    pub window_blocks: usize,
-    /// P: places of states of linear attention, of one layer; 0 where no model has any.
-    pub places: usize,
+    /// What layers keep of sequences, with its units in a layer.
+    pub caches: Caches,
+}
+
+impl PassLimits {
+    /// Returns the last unit of a cache.
+    pub(crate) fn last(&self, cache: Cache) -> u32 {
+        self.caches.units(cache.index()) as u32 - 1
+    }
 }
 
 /// The device that a layout is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     pub kind: &'static Layouts,
-    /// Pool of its arena.
     pub pool: Pool,
-    /// Threads of a CPU.
     pub threads: usize,
 }
 

@@ -24,7 +24,6 @@ pub enum AdaptersFrom<'x> {
     },
 }
 
-/// Where a head comes from.
 #[derive(Clone, Copy)]
 enum ScoreFrom<'x> {
     Adapter(&'x AdapterFiles),

@@ -14,10 +14,8 @@ use std::path::{Path, PathBuf};
 const HIDDEN_MAX: usize = 16;
 /// Width of a map, at most; beyond it a file is no small network's.
 const WIDTH_MAX: u64 = 1 << 16;
-/// Bytes that pass through at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// An open policy file.
 #[derive(Debug)]
 pub struct PolicyFile {
     file: TensorFile,
@@ -134,7 +132,6 @@ impl PolicyFile {
         Ok(())
     }
 
-    /// The parameters that it has.
     fn held<'t>(&self, table: &'t ParamTable) -> impl Iterator<Item = &'t Param> + use<'t> {
         let has_critic = self.has_critic;
         let of_critic = |param: &Param| matches!(param.kind, ParamKind::CriticLinear | ParamKind::CriticBias);

@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // Each test file uses its part.
 
-use plimsoll_arch::ModelSpec;
+use plimsoll_arch::{Cache, ModelSpec};
 use plimsoll_base::{DType, Phase, PhaseSet};
 use plimsoll_device::{KV_BLOCK, NO_PARENT, NO_STATE, edges};
 use plimsoll_files::OpenModel;
@@ -62,20 +62,21 @@ pub fn whole_sequences(sequences: &[&[u32]]) -> PassIndex {
     let mut index = PassIndex::default();
     let (mut block, mut place) = (0, 0);
     for ids in sequences {
-        index.places.extend([NO_STATE, place as u32]);
+        index.caches[Cache::STATE].slots.extend([NO_STATE, place as u32]);
         place += edges(ids.len());
         let first_row = index.ids.len() as u32;
-        let record = [first_row, ids.len() as u32, 0, index.tables.len() as u32, NO_PARENT];
+        let record =
+            [first_row, ids.len() as u32, 0, index.caches[Cache::PAGED].tables.len() as u32, NO_PARENT];
         index.segments.extend_from_slice(&record);
         for (i, &id) in ids.iter().enumerate() {
             index.ids.push(id);
             index.positions.push(i as u32);
-            index.slots.push((block * KV_BLOCK + i) as u32);
+            index.caches[Cache::PAGED].slots.push((block * KV_BLOCK + i) as u32);
             index.head_rows.push(first_row + i as u32);
             index.targets.push(ids.get(i + 1).copied().unwrap_or(0));
         }
         let blocks = ids.len().div_ceil(KV_BLOCK);
-        index.tables.extend(block as u32..(block + blocks) as u32);
+        index.caches[Cache::PAGED].tables.extend(block as u32..(block + blocks) as u32);
         block += blocks;
     }
     index

@@ -1,6 +1,7 @@
 //! The loss of balance: its gradient by all weights is the slope of the number that is reported.
 
 use crate::common::{Machine, fixture, golden_dir, whole_sequences};
+use plimsoll_arch::Caches;
 use plimsoll_base::{Bytes, DType, Phase};
 use plimsoll_model::{
     Activations, Decoder, Derivatives, ExpertLoad, Mode, Params, Pass, PassLimits, Recompute, backward, head,
@@ -13,10 +14,8 @@ const LIMITS: PassLimits = PassLimits {
     head_rows: ROWS,
     segments: 2,
     table_entries: 4,
-    blocks: 4,
     copies: 0,
-    window_blocks: 0,
-    places: 0,
+    caches: Caches::paged(4),
 };
 
 #[test]

@@ -5,6 +5,7 @@
 //! direction, so the bounds are about four times these.
 
 use crate::common::{Fixture, GOLDEN, Machine, fixture, golden_dir, whole_sequences};
+use plimsoll_arch::{Cache, Caches};
 use plimsoll_base::{DType, Phase};
 use plimsoll_device::{Device, Matrix};
 use plimsoll_model::{
@@ -18,10 +19,8 @@ const LIMITS: PassLimits = PassLimits {
     head_rows: 320,
     segments: 3,
     table_entries: 24,
-    blocks: 24,
     copies: 0,
-    window_blocks: 0,
-    places: 12,
+    caches: Caches::paged(24).and(Cache::State, 12),
 };
 
 struct Reference(Vec<u8>);

@@ -1,6 +1,7 @@
 //! Passes of tiny models: what moves no bit, what is left where, and in which order.
 
 use crate::common::{Fixture, Machine, fixture, golden_dir, whole_sequences};
+use plimsoll_arch::{Cache, Caches};
 use plimsoll_base::{Bytes, DType, Phase};
 use plimsoll_device::{Device, KV_BLOCK, Run};
 use plimsoll_memory::{Buf, InPhase};
@@ -15,10 +16,8 @@ const LIMITS: PassLimits = PassLimits {
     head_rows: ROWS,
     segments: 3,
     table_entries: 8,
-    blocks: 8,
     copies: 0,
-    window_blocks: 0,
-    places: 12,
+    caches: Caches::paged(8).and(Cache::State, 12),
 };
 const UPDATE: Mode = Mode::Update(Recompute::Cheap);
 /// One of each mixer and feed-forward part.
@@ -230,16 +229,23 @@ fn a_pass_of_half_the_rows_leaves_the_rest_of_the_gradient_to_the_other() {
 #[test]
 fn a_rehearsal_has_the_rows_it_is_asked_for_within_the_limits() {
     for (window_blocks, places) in [(0, 0), (4, 0), (0, 12)] {
-        let limits = PassLimits { window_blocks, places, ..LIMITS };
+        let mut limits = PassLimits { caches: Caches::paged(8), ..LIMITS };
+        if window_blocks > 0 {
+            limits.caches = limits.caches.and(Cache::Ring { keys: 16 }, window_blocks);
+        }
+        if places > 0 {
+            limits.caches = limits.caches.and(Cache::State, places);
+        }
         let mut index = PassIndex::with_capacity(&limits);
         let room = index.ids.capacity();
         for rows in rehearsal_sizes(&limits, 32) {
-            index.rehearse(&limits, rows, 32, rows.min(9), 7);
+            index.rehearse(&limits, rows, 32, rows.min(9));
+            let [whole, ring, states] = &index.caches;
             assert_eq!((index.ids.len(), index.head_rows.len()), (rows, rows.min(9)));
-            assert!(index.num_segments() <= limits.segments && index.tables.len() <= limits.table_entries);
-            assert!(index.slots.iter().all(|slot| *slot / KV_BLOCK as u32 == 7));
-            assert_eq!(index.window.slots.len(), if window_blocks > 0 { rows } else { 0 });
-            assert_eq!(index.places.len(), if places > 0 { 2 * index.num_segments() } else { 0 });
+            assert!(index.num_segments() <= limits.segments && whole.tables.len() <= limits.table_entries);
+            assert!(whole.slots.iter().all(|slot| *slot / KV_BLOCK as u32 == 7));
+            assert_eq!(ring.slots.len(), if window_blocks > 0 { rows } else { 0 });
+            assert_eq!(states.slots.len(), if places > 0 { 2 * index.num_segments() } else { 0 });
         }
         index.clear();
         assert_eq!((index.ids.len(), index.ids.capacity()), (0, room), "its room is kept");

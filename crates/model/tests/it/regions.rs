@@ -1,6 +1,6 @@
 //! The regions of a pass: which layers have their own, of which shape, and when they are in use.
 
-use plimsoll_arch::{LoraShape, LoraTargets, ModelSpec, PRESETS};
+use plimsoll_arch::{Cache, Caches, LoraShape, LoraTargets, ModelSpec, PRESETS};
 use plimsoll_base::{DType, PhaseSet};
 use plimsoll_memory::{Arena, ArenaMap, Layout, Place, Pool, Region, Turn};
 use plimsoll_model::{
@@ -17,16 +17,17 @@ const ROLLOUT: Mode = Mode::Rollout { truncates: false };
 /// Limits of a pass; with blocks for windows if `window_blocks` is not 0.
 fn limits(window_blocks: usize) -> PassLimits {
     let (segments, blocks) = (4, 8);
-    let places = places_for(ROWS, segments);
+    let caches = Caches::paged(blocks).and(Cache::State, places_for(ROWS, segments));
     PassLimits {
         rows: ROWS,
         head_rows: 16,
         segments,
         table_entries: 8,
-        blocks,
         copies: 2,
-        window_blocks,
-        places,
+        caches: match window_blocks {
+            0 => caches,
+            _ => caches.and(Cache::Ring { keys: 16 }, window_blocks),
+        },
     }
 }
 
@@ -211,7 +212,11 @@ fn more_rows_take_no_less_memory() {
     for (name, spec) in PRESETS {
         for mode in [ROLLOUT, Mode::Score, Mode::Update(Recompute::Cheap)] {
             let bytes = |rows| {
-                let limits = PassLimits { rows, places: places_for(rows, 4), ..limits(0) };
+                let limits = PassLimits {
+                    rows,
+                    caches: limits(0).caches.and(Cache::State, places_for(rows, 4)),
+                    ..limits(0)
+                };
                 activations_layout(spec, DType::F32, TARGET, mode, limits).expect("it fits").arena_bytes()
             };
             assert!(bytes(ROWS) < bytes(4 * ROWS), "{name} {mode:?}");

@@ -4,13 +4,14 @@
 //! `PLIMSOLL_REAL_MODEL=1` makes it fetch them. The reference holds the weights rounded to bf16 in both precisions.
 
 use crate::common::{Machine, whole_sequences};
+use plimsoll_arch::Caches;
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Layout, Overlay};
 use plimsoll_model::{
-    Activations, Decoder, Mode, ParamTable, Params, Pass, PassLimits, activations_layout, head, layers, load,
-    rope, sample,
+    Activations, Decoder, Mode, ParamTable, Params, Pass, PassLimits, activations_layout, draw, head, layers,
+    load, rope, upload_keys,
 };
 use serde_json::Value;
 
@@ -22,10 +23,8 @@ const LIMITS: PassLimits = PassLimits {
     head_rows: 112,
     segments: 1,
     table_entries: 7,
-    blocks: 7,
     copies: 0,
-    window_blocks: 0,
-    places: 0,
+    caches: Caches::paged(7),
 };
 
 struct Chat {
@@ -120,7 +119,8 @@ fn compute_chat(dev: &dyn Device, decoder: &Decoder<'_>, overlay: &mut Overlay<'
     layers(dev, decoder, &pass);
     let how = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
     let mut best = vec![0; index.head_rows.len()];
-    let tokens = sample(dev, decoder, &pass, &vec![0; 3 * best.len()], how);
+    upload_keys(dev, &pass, &vec![0; 3 * best.len()]);
+    let tokens = draw(dev, decoder, &pass, how);
     dev.read_u32(tokens, 0, &mut best);
     Computed { log_probs, best }
 }

@@ -445,7 +445,7 @@ fn rehearse_passes(
     let mut index = PassIndex::with_capacity(&limits);
     for rows in rehearsal_sizes(&limits, positions) {
         let heads = rows.min(limits.head_rows);
-        index.rehearse(&limits, rows, positions, heads, limits.blocks as u32 - 1);
+        index.rehearse(&limits, rows, positions, heads);
         run(&Pass::upload(dev, acts, &index), heads);
     }
     dev.sync();

@@ -1,145 +1,177 @@
-//! The blocks that a prompt or a sequence holds: all of its own in the cache of whole sequences, and of those of its
-//! window the ones that a row may still see. Places of blocks are counted from a sequence's first key. And the state of its linear
-//! attention.
+//! The units of each cache that a prompt or a sequence holds. Places of blocks are counted from a sequence's first key.
 
-use crate::BlockPool;
 use crate::limits::Count;
+use plimsoll_arch::{CACHES, Cache, KV_BLOCK};
+use std::ops::Range;
 
-/// Which blocks of both caches are free.
+/// Which units of a cache are free.
 #[derive(Debug)]
-pub(super) struct Pools {
-    whole: BlockPool,
-    window: BlockPool,
-    states: BlockPool,
+struct Pool {
+    free: Vec<u32>,
+    total: usize,
 }
+
+impl Pool {
+    /// All free, and unit 0 taken first.
+    fn new(total: usize) -> Pool {
+        Pool { free: (0..total as u32).rev().collect(), total }
+    }
+
+    /// Gives units back. The one given back last is taken first: it is still in the processor's cache.
+    fn give_back(&mut self, units: &[u32]) {
+        self.free.extend(units.iter().rev());
+        debug_assert!(self.free.len() <= self.total, "a unit was given back twice");
+    }
+}
+
+/// Which units of each cache are free.
+#[derive(Debug)]
+pub(super) struct Pools([Pool; CACHES]);
 
 impl Pools {
     /// All free.
-    pub(super) fn new(blocks: Count) -> Pools {
-        let [whole, window, states] = [blocks.whole, blocks.window, blocks.states].map(BlockPool::new);
-        Pools { whole, window, states }
+    pub(super) fn new(units: Count) -> Pools {
+        Pools(units.0.map(Pool::new))
     }
 
     pub(super) fn free(&self) -> Count {
-        Count { whole: self.whole.free(), window: self.window.free(), states: self.states.free() }
+        Count(self.0.each_ref().map(|pool| pool.free.len()))
     }
 
     pub(super) fn total(&self) -> Count {
-        Count { whole: self.whole.total(), window: self.window.total(), states: self.states.total() }
+        Count(self.0.each_ref().map(|pool| pool.total))
     }
 }
 
-/// Blocks at places that follow each other.
+/// Units at places that follow each other.
 #[derive(Debug, Default)]
 pub(super) struct Span {
-    first: usize,
-    blocks: Vec<u32>,
+    first: u32,
+    len: u32,
+    units: Box<[u32]>,
 }
 
 impl Span {
-    /// Returns the block at a place, which is one of the span's.
+    fn with_capacity(units: usize) -> Span {
+        Span { first: 0, len: 0, units: vec![0; units].into() }
+    }
+
+    fn held(&self) -> &[u32] {
+        &self.units[..self.len as usize]
+    }
+
+    /// Returns the unit at a place, which is one of the span's.
     pub(super) fn at(&self, place: usize) -> u32 {
-        self.blocks[place - self.first]
+        self.held()[place - self.first as usize]
     }
 
-    /// True if it holds the places from `from` up to `end`.
-    pub(super) fn covers(&self, from: usize, end: usize) -> bool {
-        self.first <= from && end <= self.end()
+    /// Returns where the key at a position is, whose block is one of the span's.
+    pub(super) fn slot(&self, position: usize) -> u32 {
+        self.at(position / KV_BLOCK) * KV_BLOCK as u32 + (position % KV_BLOCK) as u32
     }
 
-    fn end(&self) -> usize {
-        self.first + self.blocks.len()
+    /// Returns the first unit, if it has any.
+    pub(super) fn first(&self) -> Option<u32> {
+        self.held().first().copied()
     }
 
-    /// Moves on until it ends at `end`, if it ends before: its first blocks become its last.
+    /// Returns its places.
+    pub(super) fn places(&self) -> Range<usize> {
+        self.first as usize..(self.first + self.len) as usize
+    }
+
+    /// Moves on until it ends at `end`, if it ends before: its first units become its last.
     pub(super) fn slide(&mut self, end: usize) {
-        let places = end.saturating_sub(self.end());
-        assert!(places <= self.blocks.len(), "{places} places further with {} blocks", self.blocks.len());
-        self.blocks.rotate_left(places);
-        self.first += places;
+        let places = end.saturating_sub(self.places().end);
+        let units = &mut self.units[..self.len as usize];
+        assert!(places <= units.len(), "{places} places further with {} units", units.len());
+        units.rotate_left(places);
+        self.first += places as u32;
     }
 
     /// Adds a table of the places up to `end`, from `begin` on; `filler` where it has none.
     pub(super) fn push_table(&self, (begin, end): (usize, usize), filler: u32, tables: &mut Vec<u32>) {
-        let at = tables.len();
+        let (at, places) = (tables.len(), self.places());
         tables.resize(at + end - begin, filler);
-        let (from, upto) = (begin.max(self.first), end.min(self.end()));
+        let (from, upto) = (begin.max(places.start), end.min(places.end));
         if from < upto {
-            let held = &self.blocks[from - self.first..upto - self.first];
+            let held = &self.held()[from - places.start..upto - places.start];
             tables[at + from - begin..][..held.len()].copy_from_slice(held);
         }
     }
-}
 
-/// Blocks of both caches, and a state.
-#[derive(Debug, Default)]
-pub(super) struct Held {
-    pub(super) whole: Vec<u32>,
-    pub(super) window: Span,
-    pub(super) state: Option<u32>,
-}
-
-impl Held {
-    /// Without a block, and with room for some.
-    pub(super) fn with_capacity(blocks: Count) -> Held {
-        let window = Span { first: 0, blocks: Vec::with_capacity(blocks.window) };
-        Held { whole: Vec::with_capacity(blocks.whole), window, state: None }
+    /// Takes units until there are `wanted`. False if they run out; then it keeps what it got.
+    fn take(&mut self, wanted: usize, pool: &mut Pool) -> bool {
+        while (self.len as usize) < wanted {
+            let Some(unit) = pool.free.pop() else { return false };
+            self.units[self.len as usize] = unit;
+            self.len += 1;
+        }
+        true
     }
 
-    /// Makes room for as many blocks.
-    pub(super) fn reserve(&mut self, blocks: Count) {
-        self.whole.reserve(blocks.whole);
-        self.window.blocks.reserve(blocks.window);
+    /// Gives the units back of which all places are before `place`.
+    fn drop_before(&mut self, place: usize, pool: &mut Pool) {
+        let units = place.saturating_sub(self.first as usize).min(self.len as usize);
+        pool.give_back(&self.units[..units]);
+        self.units.copy_within(units..self.len as usize, 0);
+        (self.first, self.len) = (self.first + units as u32, self.len - units as u32);
+    }
+}
+
+/// Units of each cache.
+#[derive(Debug, Default)]
+pub(super) struct Held([Span; CACHES]);
+
+impl Held {
+    /// Without a unit, and with room for some.
+    pub(super) fn with_capacity(units: Count) -> Held {
+        Held(units.0.map(Span::with_capacity))
+    }
+
+    pub(super) fn of(&self, cache: Cache) -> &Span {
+        &self.0[cache.index()]
+    }
+
+    pub(super) fn of_mut(&mut self, cache: Cache) -> &mut Span {
+        &mut self.0[cache.index()]
+    }
+
+    /// Returns the end of the places of whole sequences, 0 where nothing is held.
+    pub(super) fn end(&self) -> usize {
+        self.0[Cache::PAGED].places().end
+    }
+
+    /// Returns whether it has what every sequence has that is in passes.
+    pub(super) fn has_begun(&self) -> bool {
+        self.0[Cache::PAGED].len > 0
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.whole.is_empty() && self.window.blocks.is_empty() && self.state.is_none()
+        self.0.iter().all(|span| span.len == 0)
     }
 
     pub(super) fn count(&self) -> Count {
-        let states = usize::from(self.state.is_some());
-        Count { whole: self.whole.len(), window: self.window.blocks.len(), states }
+        Count(self.0.each_ref().map(|span| span.len as usize))
     }
 
-    /// Says at which place the window's first block will be, if it has none.
-    pub(super) fn begin_window(&mut self, place: usize) {
-        if self.window.blocks.is_empty() {
-            self.window.first = place;
-        }
+    /// Says at which place the first unit of each cache will be of which it has none.
+    pub(super) fn begin(&mut self, place: usize) {
+        self.0.iter_mut().filter(|span| span.len == 0).for_each(|span| span.first = place as u32);
     }
 
-    /// Takes blocks until there are `wanted`. False if they run out; then it keeps what it got.
+    /// Takes units until there are `wanted`. False if they run out; then it keeps what it got.
     pub(super) fn take(&mut self, wanted: Count, pools: &mut Pools) -> bool {
-        if wanted.states > 0 && self.state.is_none() {
-            self.state = pools.states.take();
-        }
-        take(&mut self.whole, wanted.whole, &mut pools.whole)
-            && take(&mut self.window.blocks, wanted.window, &mut pools.window)
-            && (wanted.states == 0 || self.state.is_some())
+        let mut each = self.0.iter_mut().zip(wanted.0).zip(&mut pools.0);
+        each.all(|((span, wanted), pool)| span.take(wanted, pool))
     }
 
     pub(super) fn give_back(&mut self, pools: &mut Pools) {
-        pools.whole.give_back(&mut self.whole);
-        pools.window.give_back(&mut self.window.blocks);
-        self.give_back_state(pools);
+        (self.0.iter_mut().zip(&mut pools.0)).for_each(|(span, pool)| span.drop_before(usize::MAX, pool));
     }
 
-    pub(super) fn give_back_state(&mut self, pools: &mut Pools) {
-        pools.states.give_back_some(self.state.take().into_iter());
+    /// Gives the units of a cache back of which all places are before `place`.
+    pub(super) fn drop_before(&mut self, cache: Cache, place: usize, pools: &mut Pools) {
+        self.of_mut(cache).drop_before(place, &mut pools.0[cache.index()]);
     }
-
-    /// Gives the window's blocks back of which all places are before `place`.
-    pub(super) fn drop_before(&mut self, place: usize, pools: &mut Pools) {
-        let blocks = place.saturating_sub(self.window.first).min(self.window.blocks.len());
-        pools.window.give_back_some(self.window.blocks.drain(..blocks));
-        self.window.first += blocks;
-    }
-}
-
-fn take(blocks: &mut Vec<u32>, wanted: usize, pool: &mut BlockPool) -> bool {
-    while blocks.len() < wanted {
-        let Some(block) = pool.take() else { return false };
-        blocks.push(block);
-    }
-    true
 }

@@ -1,10 +1,10 @@
 //! Sequences that come and go between passes: a group opens with its own longest response, and any of its sequences
 //! may be cancelled. Tickets grow, so who came first is served first and preempted last.
 
+use super::held::Held;
 use super::{Group, Schedule, State};
-use crate::limits::EngineLimits;
+use crate::limits::{Count, EngineLimits};
 
-/// A group that opens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opening {
     pub(crate) prompt_tokens: usize,
@@ -21,16 +21,14 @@ impl Schedule {
         self.begin([].into_iter(), 1);
         self.num_groups = self.groups.len();
         for group in &mut self.groups {
-            let mut kept = std::mem::take(&mut group.held);
-            kept.reserve(self.limits.of_prompt(self.limits.context()));
-            *group = Group { held: kept, ..Group::default() };
+            let held = Held::with_capacity(most_of_prompt(&self.limits));
+            *group = Group { held, ..Group::default() };
         }
     }
 
     /// Heap bytes that `begin_slots` adds: a prompt may be as long as a sequence.
     pub(crate) fn slots_bytes(limits: &EngineLimits) -> u64 {
-        let most = limits.of_prompt(limits.context());
-        (limits.samples * (most.whole + most.window) * 4) as u64
+        (limits.samples * limits.blocks(most_of_prompt(limits)) * 4) as u64
     }
 
     /// Returns the number of sequences that may be opened.
@@ -76,7 +74,12 @@ impl Schedule {
     }
 
     pub(crate) fn blocks(&self) -> (usize, usize) {
-        let (free, total) = (self.pools.free(), self.pools.total());
-        (free.whole + free.window, total.whole + total.window)
+        (self.limits.blocks(self.pools.free()), self.limits.blocks(self.pools.total()))
     }
+}
+
+/// Units of a prompt that is as long as a sequence.
+fn most_of_prompt(limits: &EngineLimits) -> Count {
+    let longest = limits.extent(limits.context(), false);
+    limits.count(|cache| cache.of_prompt(longest))
 }

@@ -5,11 +5,11 @@
 
 use crate::common::harness::{MIXED, Machine, Numbers, Setup, same_bits};
 use crate::common::{World, sampling, sequences};
-use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, Quantization};
+use plimsoll_arch::{Cache, Caches, LoraShape, LoraTarget, LoraTargets, Quantization};
 use plimsoll_base::DType;
 use plimsoll_cpu::Isa;
 use plimsoll_model::{PassLimits, Recompute};
-use plimsoll_rollout::{EngineLimits, OnFull, Request, Samples, WindowLimits};
+use plimsoll_rollout::{EngineLimits, OnFull, Request, Samples};
 use plimsoll_train::PackLimits;
 use proptest::prelude::*;
 
@@ -95,42 +95,43 @@ impl Ask {
             micro_batch_tokens: tokens,
             prompt_tokens: self.prompt_tokens(),
             segments,
-            has_states: self.has_states(),
+            caches: if self.has_states() { Caches::paged(0).and(Cache::State, 0) } else { Caches::paged(0) },
         }
         .pass()
     }
 
     fn engine(&self, sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
-        let (prompt_tokens, new_tokens) = (self.prompt_tokens(), self.new_tokens);
         let limits = EngineLimits {
             sequences,
             rows,
-            blocks,
             samples: self.samples(),
-            prompt_tokens,
-            new_tokens,
+            prompt_tokens: self.prompt_tokens(),
+            new_tokens: self.new_tokens,
             ahead: false,
-            window: None,
-            // As few as a prompt and two responses have, or enough.
-            states: match self.has_states() {
-                true if blocks < self.blocks() => 3,
-                true => EngineLimits::states_for(sequences.min(self.samples()), self.group_size).max(2),
-                false => 0,
-            },
+            caches: Caches::paged(blocks),
         };
+        let with = |cache, units| EngineLimits { caches: limits.caches.and(cache, units), ..limits };
+        let (is_tight, together) = (blocks < self.blocks(), sequences.min(self.samples()));
+        if self.has_states() {
+            // As few as a prompt and two responses have, or enough.
+            let enough = if is_tight { 3 } else { limits.enough(Cache::State, together, self.group_size) };
+            return with(Cache::State, enough.max(2));
+        }
         let Some(keys) = self.window else { return limits };
-        let of = |blocks| EngineLimits { window: Some(WindowLimits { keys, blocks }), ..limits };
-        let ahead = EngineLimits { ahead: true, ..of(0) };
+        let ring = Cache::Ring { keys };
+        let ahead = EngineLimits { ahead: true, ..with(ring, 0) };
         // As few as the other cache has, or enough.
-        let least = ahead.window_blocks_least(self.prompt_tokens());
+        let least = ahead.least(ring, 0, self.prompt_tokens());
         let few = least + blocks.saturating_sub(self.tight_blocks());
-        let enough = ahead.window_blocks_for(sequences.min(self.samples()), self.group_size);
-        of(if blocks < self.blocks() { few } else { enough.max(least) })
+        let enough = ahead.enough(ring, together, self.group_size);
+        with(ring, if is_tight { few } else { enough.max(least) })
     }
 
     /// Blocks with which nothing ever waits.
     fn blocks(&self) -> usize {
-        EngineLimits::blocks_for(self.samples(), self.group_size, self.prompt_tokens(), self.new_tokens) + 64
+        let groups = (self.samples() / self.group_size + 1).min(self.samples());
+        let own = (self.prompt_tokens() % 16 + self.new_tokens - 1).div_ceil(16);
+        groups * self.prompt_tokens().div_ceil(16) + self.samples() * own + 64
     }
 
     fn draw(&self, limits: EngineLimits, on_full: OnFull, threads: usize) -> (Samples, u64) {
@@ -363,13 +364,9 @@ fn windows_in_a_cache_of_their_own() {
         ("gemma3", DType::Bf16),
         ("gemma2", DType::Bf16),
     ] {
-        let spec = Setup::new(
-            source,
-            dtype,
-            PackLimits { micro_batch_tokens: 64, prompt_tokens: 1, segments: 2, has_states: false }.pass(),
-        )
-        .open()
-        .spec;
+        let caches = Caches::paged(0);
+        let pack = PackLimits { micro_batch_tokens: 64, prompt_tokens: 1, segments: 2, caches };
+        let spec = Setup::new(source, dtype, pack.pass()).open().spec;
         let keys = spec.attention.window.unwrap().keys as usize;
         for (lens, group_size) in [(&[1, 16, 39, 305, 330][..], 3), (&[7, 320, 281, 2][..], 1)] {
             // All to the end where prompts are not shared; of many lengths where a prompt waits for its last response.
@@ -381,7 +378,10 @@ fn windows_in_a_cache_of_their_own() {
             assert!(longest > 3 * keys && (group_size > 1 || longest == 200), "beyond windows: {longest}");
             let ask = Ask { window: Some(keys), ..whole.clone() };
             let limits = ask.engine(ask.samples(), 512, ask.blocks());
-            assert!(limits.window.unwrap().blocks * 3 < limits.blocks * 2, "{limits:?}");
+            assert!(
+                limits.caches.units(Cache::RING) * 3 < limits.caches.units(Cache::PAGED) * 2,
+                "{limits:?}"
+            );
             let other = ask.check_everything();
             whole.check_same(&drawn, &other, "every key kept");
         }

@@ -5,9 +5,10 @@
 
 use crate::common::harness::{GOLDEN, Machine, Reference, Setup};
 use crate::common::{World, sampling};
+use plimsoll_arch::{Cache, Caches};
 use plimsoll_base::DType;
 use plimsoll_model::PassLimits;
-use plimsoll_rollout::{EngineLimits, Finish, OnFull, Request, WindowLimits};
+use plimsoll_rollout::{EngineLimits, Finish, OnFull, Request};
 
 const NEW_TOKENS: usize = 20;
 const UPDATE: PassLimits = PassLimits {
@@ -15,10 +16,8 @@ const UPDATE: PassLimits = PassLimits {
     head_rows: 16,
     segments: 2,
     table_entries: 4,
-    blocks: 3,
     copies: 1,
-    window_blocks: 0,
-    places: 0,
+    caches: Caches::paged(3),
 };
 
 #[test]
@@ -30,7 +29,11 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
         let longest = ids.iter().map(Vec::len).max().unwrap();
         // Over the edge of windows, of which the cache holds no more.
         let window = Setup::new(name, DType::F32, UPDATE).open().spec.attention.window;
-        let window = window.map(|window| WindowLimits { keys: window.keys as usize, blocks: 48 });
+        let caches = |blocks| {
+            let caches = Caches::paged(blocks).and(Cache::State, 4);
+            let ring = window.map(|window| Cache::Ring { keys: window.keys as usize });
+            ring.map_or(caches, |ring| caches.and(ring, 48))
+        };
         for machine in Machine::all() {
             for (sequences, rows, ahead) in
                 [(3, 104, false), (1, 64, false), (2, 7, false), (3, 104, true), (1, 64, true), (2, 7, true)]
@@ -38,13 +41,11 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
                 let limits = EngineLimits {
                     sequences,
                     rows,
-                    blocks: 3 * (longest + NEW_TOKENS).div_ceil(16),
                     samples: 3,
                     prompt_tokens: longest,
                     new_tokens: NEW_TOKENS,
                     ahead,
-                    window,
-                    states: 4,
+                    caches: caches(3 * (longest + NEW_TOKENS).div_ceil(16)),
                 };
                 let mut world = World::new(Setup { machine, ..Setup::new(name, DType::F32, UPDATE) }, limits);
                 let request = Request {
@@ -80,13 +81,11 @@ fn recorded_log_probs_are_those_of_transformers() {
             let limits = EngineLimits {
                 sequences: 4,
                 rows: 64,
-                blocks: 4 * (ids.len() + 1).div_ceil(16) + 4,
                 samples: ids.len(),
                 prompt_tokens: ids.len(),
                 new_tokens: 1,
                 ahead: false,
-                window: None,
-                states: 4,
+                caches: Caches::paged(4 * (ids.len() + 1).div_ceil(16) + 4).and(Cache::State, 4),
             };
             let mut world = World::new(Setup { machine, ..Setup::new(name, DType::F32, UPDATE) }, limits);
             let request = Request {

@@ -3,11 +3,11 @@
 
 use crate::common::harness::{Numbers, Setup};
 use crate::common::{KEYS, World, sampling, with_states, with_windows};
-use plimsoll_arch::ModelSpec;
+use plimsoll_arch::{Cache, Caches, ModelSpec};
 use plimsoll_base::{DType, Result};
 use plimsoll_device::Sampling;
 use plimsoll_model::PassLimits;
-use plimsoll_rollout::{Ask, EngineLimits, Finish, Listener, Live, OnFull, Request, WindowLimits};
+use plimsoll_rollout::{Ask, EngineLimits, Finish, Listener, Live, OnFull, Request};
 use plimsoll_train::PackLimits;
 
 const NEW_TOKENS: usize = 20;
@@ -76,22 +76,20 @@ fn clients() -> Vec<Client> {
         .collect()
 }
 
-fn pass(has_states: bool) -> PassLimits {
+fn pass(caches: Caches) -> PassLimits {
     let segments = PackLimits::segments_of(64, 1, 1);
-    PackLimits { micro_batch_tokens: 64, prompt_tokens: PROMPT_TOKENS, segments, has_states }.pass()
+    PackLimits { micro_batch_tokens: 64, prompt_tokens: PROMPT_TOKENS, segments, caches }.pass()
 }
 
 fn limits(sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
     EngineLimits {
         sequences,
         rows,
-        blocks,
         samples: SLOTS,
         prompt_tokens: PROMPT_TOKENS,
         new_tokens: NEW_TOKENS,
         ahead: false,
-        window: None,
-        states: 0,
+        caches: Caches::paged(blocks),
     }
 }
 
@@ -101,9 +99,10 @@ fn world(dtype: DType, limits: EngineLimits, threads: usize) -> World {
 
 fn world_of(spec: Option<ModelSpec>, dtype: DType, limits: EngineLimits, threads: usize) -> World {
     let has_states = spec.is_some_and(|spec| spec.delta.is_some());
-    let setup = Setup { threads, spec, ..Setup::new("random:nano", dtype, pass(has_states)) };
-    let states = if has_states { limits.states.max(1) } else { 0 };
-    World::truncating(setup, EngineLimits { states, ..limits }, true)
+    let of = |caches: Caches, states| if has_states { caches.and(Cache::State, states) } else { caches };
+    let setup = Setup { threads, spec, ..Setup::new("random:nano", dtype, pass(of(Caches::paged(0), 0))) };
+    let caches = of(limits.caches, limits.caches.units(Cache::STATE).max(2));
+    World::truncating(setup, EngineLimits { caches, ..limits }, true)
 }
 
 /// What the engine draws for each response alone.
@@ -164,6 +163,8 @@ fn serve(live: &mut Live<'_, '_, '_>, clients: &[Client]) -> Vec<Vec<Drawn>> {
     assert_eq!((live.free_slots(), live.num_running()), (SLOTS, 0));
     let (free, total) = live.blocks();
     assert_eq!(free, total, "every block is free again");
+    let entropy = live.stats().mean_entropy;
+    assert!(entropy > 0.0 && entropy < f64::from(ModelSpec::preset("nano").unwrap().vocab).ln(), "{entropy}");
     let mut all: Vec<Vec<Drawn>> = clients.iter().map(|c| vec![Drawn::default(); c.ids.len()]).collect();
     for (client, index, drawn) in ears.done {
         all[client][index] = drawn;
@@ -194,16 +195,21 @@ fn a_response_does_not_depend_on_who_else_runs() {
         ] {
             let how = format!("{dtype:?} {sequences} {rows} {blocks} {on_full:?}");
             let limits = limits(sequences, rows, blocks);
-            let of = |blocks| EngineLimits {
-                window: spec
-                    .and_then(|spec| spec.attention.window)
-                    .map(|_| WindowLimits { keys: KEYS as usize, blocks }),
-                // Those of the largest group and its prompt, or enough.
-                states: if blocks < 64 { 1 + most } else { 2 * SLOTS },
-                ..limits
+            let ring = Cache::Ring { keys: KEYS as usize };
+            let of = |units| {
+                let caches = match spec {
+                    Some(spec) if spec.attention.window.is_some() => limits.caches.and(ring, units),
+                    // Those of the largest group and its prompt, or enough.
+                    Some(_) => {
+                        limits.caches.and(Cache::State, if blocks < 64 { 1 + most } else { 2 * SLOTS })
+                    }
+                    None => limits.caches,
+                };
+                EngineLimits { caches, ..limits }
             };
-            let mut world =
-                world_of(spec, dtype, of(of(0).window_blocks_least(limits.context()).max(blocks)), threads);
+            let caches = limits.caches.and(ring, 0);
+            let least = EngineLimits { caches, ..limits }.least(ring, 0, limits.context());
+            let mut world = world_of(spec, dtype, of(least.max(blocks)), threads);
             let (served, count) = world.live(on_full, |mut live| {
                 let served = serve(&mut live, &clients);
                 (served, live.stats().preemptions)

@@ -6,7 +6,7 @@
 
 use crate::common::harness::{Harness, Machine, Numbers, Setup, dtypes, resident_gradients};
 use crate::common::{World, sampling};
-use plimsoll_arch::{Attention, DeltaSpec, ExpertsSpec, Family, LayerSet, ModelSpec, Window, Windows};
+use plimsoll_arch::{Attention, Cache, DeltaSpec, ExpertsSpec, Family, LayerSet, ModelSpec, Window, Windows};
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_device::Sampling;
 use plimsoll_memory::{Binding, Layout};
@@ -14,7 +14,7 @@ use plimsoll_model::{
     Activations, Decoder, Derivatives, Mode, ParamTable, Params, Pass, Recompute, activations_layout,
     backward, head, layers, load, values,
 };
-use plimsoll_rollout::{Engine, EngineLimits, OnFull, Request, Samples, WindowLimits};
+use plimsoll_rollout::{Engine, EngineLimits, OnFull, Request, Samples};
 use plimsoll_train::{Optimizer, PackLimits, Packer, Sequence, Share, UpdateOptions, optimizer_layout};
 
 const PATTERNS: [u8; 2] = [0xA5, 0x3C];
@@ -81,8 +81,8 @@ fn spec(family: Family) -> ModelSpec {
 }
 
 fn pack_limits(family: Family) -> PackLimits {
-    let has_states = family.architecture().has_delta;
-    PackLimits { micro_batch_tokens: ROWS, prompt_tokens: PROMPT, segments: CHILDREN + 1, has_states }
+    let caches = spec(family).caches(0).iter().map(|of| (of.cache, 0)).collect();
+    PackLimits { micro_batch_tokens: ROWS, prompt_tokens: PROMPT, segments: CHILDREN + 1, caches }
 }
 
 fn engine_limits(family: Family) -> EngineLimits {
@@ -91,17 +91,14 @@ fn engine_limits(family: Family) -> EngineLimits {
     EngineLimits {
         sequences: GROUP,
         rows: PROMPT,
-        blocks,
         samples: GROUP,
         prompt_tokens: PROMPT,
         new_tokens: NEW_TOKENS,
         ahead: false,
-        // As many as of the other layers: no block is given back before the last one is taken.
-        window: spec(family)
-            .attention
-            .window
-            .map(|window| WindowLimits { keys: window.keys as usize, blocks }),
-        states: if spec(family).delta.is_some() { GROUP + 1 } else { 0 },
+        // As many of all blocks: none is given back before the last one is taken.
+        caches: (spec(family).caches(usize::MAX).iter())
+            .map(|of| (of.cache, if of.cache.has_blocks() { blocks } else { GROUP + 1 }))
+            .collect(),
     }
 }
 
@@ -180,9 +177,10 @@ fn trained(h: &mut Harness, mode: Mode) {
         let batch = packer.pack(&all, first).unwrap();
         let (index, end) = (batch.index, batch.sequences.end);
         assert_eq!(index.ids.len(), limits.rows);
+        let whole = &index.caches[Cache::PAGED];
         match first {
             0 => assert_eq!(
-                (index.num_segments(), index.tables.len(), index.copies.len() / 3),
+                (index.num_segments(), whole.tables.len(), whole.copies.len() / 3),
                 (limits.segments, limits.table_entries, limits.copies)
             ),
             _ => assert_eq!(index.head_rows.len(), limits.head_rows),

@@ -3,11 +3,11 @@
 
 use crate::common::harness::{Numbers, Setup};
 use crate::common::{KEYS, World, sampling, sequences, with_states, with_windows};
-use plimsoll_arch::ModelSpec;
+use plimsoll_arch::{Cache, Caches, ModelSpec};
 use plimsoll_base::{DType, Result};
 use plimsoll_model::{PassLimits, Recompute};
 use plimsoll_rollout::{
-    Engine, EngineLimits, Finish, OnFull, Request, RolloutStats, Samples, StopCondition, Turn, WindowLimits,
+    Engine, EngineLimits, Finish, OnFull, Request, RolloutStats, Samples, StopCondition, Turn,
 };
 use plimsoll_train::PackLimits;
 use std::collections::VecDeque;
@@ -102,26 +102,26 @@ fn limits(sequences: usize, rows: usize, blocks: usize, new_tokens: usize) -> En
     EngineLimits {
         sequences,
         rows,
-        blocks,
         samples: SAMPLES,
         prompt_tokens,
         new_tokens,
         ahead: false,
-        window: None,
-        states: 0,
+        caches: Caches::paged(blocks),
     }
 }
 
-fn pass(tokens: usize, has_states: bool) -> PassLimits {
+fn pass(tokens: usize, caches: Caches) -> PassLimits {
     let segments = PackLimits::segments_of(tokens, PROMPTS.len(), SAMPLES);
-    PackLimits { micro_batch_tokens: tokens, prompt_tokens: PROMPTS[3], segments, has_states }.pass()
+    PackLimits { micro_batch_tokens: tokens, prompt_tokens: PROMPTS[3], segments, caches }.pass()
 }
 
 /// The weights' dtype, and a shape other than that of `nano`.
 type What = (DType, Option<ModelSpec>);
 
 fn setup((dtype, spec): What, tokens: usize, threads: usize, recompute: Recompute) -> Setup {
-    let pass = pass(tokens, spec.is_some_and(|spec| spec.delta.is_some()));
+    let has_states = spec.is_some_and(|spec| spec.delta.is_some());
+    let caches = if has_states { Caches::paged(0).and(Cache::State, 0) } else { Caches::paged(0) };
+    let pass = pass(tokens, caches);
     Setup { threads, recompute, spec, ..Setup::new("random:nano", dtype, pass) }
 }
 
@@ -132,21 +132,20 @@ fn draw(
     threads: usize,
     order: Order,
 ) -> (Samples, RolloutStats, Script) {
-    let of = |blocks| EngineLimits {
-        window: what
-            .1
-            .and_then(|spec| spec.attention.window)
-            .map(|_| WindowLimits { keys: KEYS as usize, blocks }),
-        // A prompt's and two responses', or enough.
-        states: match what.1.and_then(|spec| spec.delta) {
-            Some(_) if on_full == OnFull::Preempt => 3,
-            Some(_) => SAMPLES + PROMPTS.len(),
-            None => 0,
-        },
-        ..limits
+    let ring = Cache::Ring { keys: KEYS as usize };
+    let of = |units| {
+        let caches = match what.1 {
+            Some(spec) if spec.attention.window.is_some() => limits.caches.and(ring, units),
+            // A prompt's and two responses', or enough.
+            Some(_) if on_full == OnFull::Preempt => limits.caches.and(Cache::State, 3),
+            Some(_) => limits.caches.and(Cache::State, SAMPLES + PROMPTS.len()),
+            None => limits.caches,
+        };
+        EngineLimits { caches, ..limits }
     };
     // As few as the other layers have.
-    let limits = of(limits.blocks.min(of(0).window_blocks_least(PROMPTS[3]) + 2));
+    let least = EngineLimits { caches: limits.caches.and(ring, 0), ..limits }.least(ring, 0, PROMPTS[3]);
+    let limits = of(limits.caches.units(Cache::PAGED).min(least + 2));
     draw_groups(what, limits, (&prompts(), GROUP, ANSWER), on_full, threads, order)
 }
 
@@ -233,7 +232,7 @@ fn responses_that_are_alone_go_on_in_the_states_of_their_prompts() {
     let prompts = prompts();
     let of = |sequences, rows, blocks, states| EngineLimits {
         samples: prompts.len(),
-        states,
+        caches: Caches::paged(blocks).and(Cache::State, states),
         ..limits(sequences, rows, blocks, NEW_TOKENS)
     };
     let draw = |limits, on_full, order| draw_groups(what, limits, (&prompts, 1, ANSWER), on_full, 1, order);
@@ -263,6 +262,7 @@ fn responses_that_are_alone_stay_within_what_windows_promise() {
     const LONG: [usize; 4] = [70, 41, 64, 100];
     const WINDOW: usize = 40;
     const ANSWER: usize = 90;
+    const RING: Cache = Cache::Ring { keys: WINDOW };
     let mut spec = with_windows();
     spec.attention.window.iter_mut().for_each(|window| window.keys = WINDOW as u32);
     let mut numbers = Numbers::new(4);
@@ -270,8 +270,8 @@ fn responses_that_are_alone_stay_within_what_windows_promise() {
     let of = |sequences, rows, blocks| EngineLimits {
         samples: LONG.len(),
         prompt_tokens: LONG[3],
-        window: Some(WindowLimits { keys: WINDOW, blocks }),
-        ..limits(sequences, rows, 24 * SAMPLES, new_tokens(ANSWER))
+        caches: Caches::paged(24 * SAMPLES).and(RING, blocks),
+        ..limits(sequences, rows, 0, new_tokens(ANSWER))
     };
     let run = |limits: EngineLimits, order| {
         draw_groups((DType::F32, Some(spec)), limits, (&prompts, 1, ANSWER), OnFull::WorstCase, 1, order)
@@ -283,7 +283,7 @@ fn responses_that_are_alone_stay_within_what_windows_promise() {
     for sequences in 1..=LONG.len() {
         for rows in [4, 5, 8, 64] {
             let least = of(sequences, rows, 0);
-            let promised = least.window_blocks_for(sequences, 1).max(least.window_blocks_least(LONG[3]));
+            let promised = least.enough(RING, sequences, 1).max(least.least(RING, 0, LONG[3]));
             let limits = of(sequences, rows, promised);
             for order in [Order::First, Order::LastWhenAllWait, Order::After(3)] {
                 let (other, stats, _) = run(limits, order);

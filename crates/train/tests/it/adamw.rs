@@ -1,6 +1,7 @@
 //! One AdamW step against PyTorch's, from the stored gradients and from our own.
 
 use crate::common::{GOLDEN, Harness, Machine, Reference, Setup, dtypes, tensors};
+use plimsoll_arch::{Cache, Caches};
 use plimsoll_base::{Bytes, DType, Phase};
 use plimsoll_device::{Device, Matrix};
 use plimsoll_memory::Layout;
@@ -12,10 +13,8 @@ const PASS: PassLimits = PassLimits {
     head_rows: 320,
     segments: 6,
     table_entries: 64,
-    blocks: 32,
     copies: 3,
-    window_blocks: 0,
-    places: 18,
+    caches: Caches::paged(32).and(Cache::State, 18),
 };
 const HOW: UpdateOptions = UpdateOptions {
     lr: 1e-3,

@@ -6,6 +6,7 @@
 //! are about four times these.
 
 use crate::common::{Harness, Machine, Reference, Setup, golden_dir, read, same_bits};
+use plimsoll_arch::Caches;
 use plimsoll_base::{Bytes, DType};
 use plimsoll_device::Matrix;
 use plimsoll_files::Adapter;
@@ -29,10 +30,8 @@ const PASS: PassLimits = PassLimits {
     head_rows: 154,
     segments: 6,
     table_entries: 32,
-    blocks: 16,
     copies: 3,
-    window_blocks: 0,
-    places: 0,
+    caches: Caches::paged(16),
 };
 const HOW: UpdateOptions = UpdateOptions {
     lr: 1e-3,
@@ -183,9 +182,13 @@ fn recomputation_and_the_first_write_change_no_bit() {
         for (dtype, merge) in
             [(DType::F32, false), (DType::Bf16, false), (DType::F32, true), (DType::Bf16, true)]
         {
-            let pack =
-                PackLimits { micro_batch_tokens: 70, prompt_tokens: 8, segments: 8, has_states: false }
-                    .pass();
+            let pack = PackLimits {
+                micro_batch_tokens: 70,
+                prompt_tokens: 8,
+                segments: 8,
+                caches: Caches::paged(0),
+            }
+            .pass();
             let mut first: Option<Vec<f32>> = None;
             for (recompute, threads, add) in [
                 (Recompute::None, 1, false),

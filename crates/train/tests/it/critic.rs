@@ -2,7 +2,7 @@
 //! may depend on, and bits that neither threads, nor recompute, nor the cut into micro-batches change.
 
 use crate::common::{AnyDevice, Machine, Numbers, Setup, read, resident_gradients, same_bits};
-use plimsoll_arch::ParamKind;
+use plimsoll_arch::{Caches, ParamKind};
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_memory::{Arena, ArenaMap, Layout};
 use plimsoll_model::{
@@ -116,7 +116,8 @@ impl Texts {
 
 fn setup(name: &str, dtype: DType, rows: usize) -> Setup {
     let segments = PackLimits::segments_of(rows, 3, 9);
-    let pass = PackLimits { micro_batch_tokens: rows, prompt_tokens: 64, segments, has_states: false }.pass();
+    let pass =
+        PackLimits { micro_batch_tokens: rows, prompt_tokens: 64, segments, caches: Caches::paged(0) }.pass();
     Setup::new(name, dtype, pass)
 }
 

@@ -2,7 +2,7 @@
 //! differences of the packed loss agree.
 
 use crate::common::{Harness, Machine, Numbers, Open, Parts, Setup, read, same_bits, tensors};
-use plimsoll_arch::ModelSpec;
+use plimsoll_arch::{Caches, ModelSpec};
 use plimsoll_base::{DType, PhaseSet};
 use plimsoll_device::{MatrixLayout, Owned};
 use plimsoll_memory::{Buf, Layout};
@@ -46,7 +46,8 @@ impl Groups {
     fn pass(&self, tokens: usize) -> PassLimits {
         let count = self.responses.iter().map(Vec::len).sum();
         let segments = PackLimits::segments_of(tokens, count, count);
-        PackLimits { micro_batch_tokens: tokens, prompt_tokens: 64, segments, has_states: false }.pass()
+        PackLimits { micro_batch_tokens: tokens, prompt_tokens: 64, segments, caches: Caches::paged(0) }
+            .pass()
     }
 }
 

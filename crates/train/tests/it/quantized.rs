@@ -1,7 +1,7 @@
 //! Products in 4 bits against the same numbers in full: log-probabilities, and gradients of adapters, to the bit.
 
 use crate::common::{Harness, MIXED, Machine, Setup, read, same_bits};
-use plimsoll_arch::{LoraShape, LoraTargets, ParamKind, Quantization};
+use plimsoll_arch::{Caches, LoraShape, LoraTargets, ParamKind, Quantization};
 use plimsoll_base::DType;
 use plimsoll_device::Matrix;
 use plimsoll_device::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
@@ -14,10 +14,8 @@ const PASS: PassLimits = PassLimits {
     head_rows: 104,
     segments: 6,
     table_entries: 32,
-    blocks: 16,
     copies: 3,
-    window_blocks: 0,
-    places: 0,
+    caches: Caches::paged(16),
 };
 const LORA: LoraShape = LoraShape { rank: 8, targets: LoraTargets::ALL };
 const SCALE: f32 = 1.5;

@@ -6,7 +6,7 @@
 //! these.
 
 use crate::common::{AnyDevice, Machine, Reference, Setup, golden_dir, read, resident_gradients, same_bits};
-use plimsoll_arch::LoraShape;
+use plimsoll_arch::{Caches, LoraShape};
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_device::{Matrix, MatrixLayout};
 use plimsoll_files::{Adapter, Head};
@@ -154,7 +154,8 @@ fn reward_model(setup: &Setup) -> ParamTable {
 
 fn setup(name: &str, dtype: DType, rows: usize) -> Setup {
     let pass =
-        PackLimits { micro_batch_tokens: rows, prompt_tokens: 8, segments: 8, has_states: false }.pass();
+        PackLimits { micro_batch_tokens: rows, prompt_tokens: 8, segments: 8, caches: Caches::paged(0) }
+            .pass();
     Setup { threads: 2, ..Setup::new(name, dtype, pass) }
 }
 

@@ -3,9 +3,9 @@
 
 pub(crate) mod regions;
 
+use crate::cache_index::Place;
 use crate::layer::LayerPass;
 use crate::layer_backward::{LayerBackward, MixerGradients};
-use crate::pass::Cache;
 use plimsoll_arch::ModelSpec;
 use plimsoll_device::{AttentionBackward, GateHeadsBackward, Heads, QkNorm, QkNormBackward, RopeBackward};
 use plimsoll_memory::Buf;
@@ -15,7 +15,7 @@ use regions::AttentionBufs;
 pub(crate) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>) {
     let LayerPass { dev, decoder, index, .. } = *layer;
     let scores = decoder.scores(index);
-    let Cache { batch, copies } = layer.pass.cache(scores.window);
+    let Place { batch, copies } = layer.pass.place(scores.window);
     let qkv = qkv(layer, bufs);
     dev.rope(qkv, qk_norm(layer), decoder.rotation(index), batch, bufs.kv, bufs.q);
     if let Some(copies) = copies {

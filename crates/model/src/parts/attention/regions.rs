@@ -2,7 +2,8 @@
 //! to them.
 
 use crate::activations::shape::{Life, PassShape, Regions, Rows};
-use plimsoll_arch::Mixer;
+use crate::cache_index::CacheRegions;
+use plimsoll_arch::{Cache, Mixer};
 use plimsoll_base::{DType, Result};
 use plimsoll_device::{KV_BLOCK, Kv};
 use plimsoll_memory::Buf;
@@ -23,9 +24,7 @@ pub(crate) struct AttentionRegions<'p> {
 /// The cache of the layers with windows, and where rows are in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowRegions<'p> {
-    pub(crate) slots: Buf<'p>,
-    pub(crate) tables: Buf<'p>,
-    pub(crate) copies: Option<Buf<'p>>,
+    pub(crate) at: CacheRegions<'p>,
     kv: [Buf<'p>; 2],
 }
 
@@ -40,7 +39,6 @@ pub(crate) struct GateBufs<'p> {
     pub(crate) d_qkv: Option<Buf<'p>>,
 }
 
-/// One layer's buffers for M rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionBufs<'p> {
     pub(crate) q: Buf<'p>,
@@ -69,7 +67,7 @@ fn attends(of: &PassShape<'_>, layer: u32) -> u32 {
 
 /// Returns whether a layer's cache holds its window alone.
 fn is_windowed(of: &PassShape<'_>, layer: u32) -> bool {
-    of.limits.window_blocks > 0 && of.spec.attention.window_of(layer).is_some()
+    of.limits.caches.units(Cache::RING) > 0 && of.spec.attention.window_of(layer).is_some()
 }
 
 /// Adds where rows are in the cache of windows, and that cache, if these layers have one of their own.
@@ -77,7 +75,8 @@ fn is_windowed(of: &PassShape<'_>, layer: u32) -> bool {
 /// Errors: `size-overflow`.
 pub(crate) fn add_windows(to: &mut Regions<'_>) -> Result<()> {
     let limits = to.of.limits;
-    if limits.window_blocks == 0 {
+    let blocks = limits.caches.units(Cache::RING);
+    if blocks == 0 {
         return Ok(());
     }
     to.add(Life::Pass, "window.slots", &[limits.rows], DType::U32)?;
@@ -85,7 +84,7 @@ pub(crate) fn add_windows(to: &mut Regions<'_>) -> Result<()> {
     if limits.copies > 0 {
         to.add(Life::Pass, "window.copies", &[limits.copies, 3], DType::U32)?;
     }
-    add_cache(to, ["window.keys", "window.values"], WINDOWED, limits.window_blocks)
+    add_cache(to, ["window.keys", "window.values"], WINDOWED, blocks)
 }
 
 /// Adds keys and values of the layers that `of` counts.
@@ -111,7 +110,7 @@ pub(crate) fn add_sums(to: &mut Regions<'_>) -> Result<()> {
 /// Errors: `size-overflow`.
 pub(crate) fn add_regions(to: &mut Regions<'_>) -> Result<()> {
     to.rows("q", Q, to.weights)?;
-    add_cache(to, ["keys", "values"], WHOLE, to.of.limits.blocks)
+    add_cache(to, ["keys", "values"], WHOLE, to.of.limits.caches.units(Cache::PAGED))
 }
 
 /// Adds what heads with output gates take.
@@ -149,18 +148,13 @@ impl<'p> AttentionRegions<'p> {
     /// Resolves the handles, if the pass has such regions.
     pub(crate) fn bind(get: &impl Fn(&str) -> Option<Buf<'p>>) -> Option<AttentionRegions<'p>> {
         let pair = |[a, b]: [&str; 2]| Some([get(a)?, get(b)?]);
-        let window = pair(["window.slots", "window.tables"]).zip(pair(["window.keys", "window.values"]));
+        let window = CacheRegions::bind(get, "window.").zip(pair(["window.keys", "window.values"]));
         let gates = pair(["gates.qkv", "gates.out"]);
         Some(AttentionRegions {
             q: get("q")?,
             lse: get("lse"),
             kv: pair(["keys", "values"]),
-            window: window.map(|([slots, tables], kv)| WindowRegions {
-                slots,
-                tables,
-                copies: get("window.copies"),
-                kv,
-            }),
+            window: window.map(|(at, kv)| WindowRegions { at, kv }),
             gates: gates.map(|[qkv, out]| GateBufs { qkv, out, d_qkv: get("gates.d_qkv") }),
             gradients: pair(["d_q", "d_kv"]),
         })
@@ -182,12 +176,12 @@ impl<'p> AttentionRegions<'p> {
         }
     }
 
-    /// Returns a layer's keys and values.
     fn kv(&self, of: &PassShape<'_>, layer: u32) -> Kv<'p> {
-        let ([keys, values], blocks, rows) = match self.window.filter(|_| is_windowed(of, layer)) {
-            Some(window) => (window.kv, of.limits.window_blocks, WINDOWED),
-            None => (self.kv.expect("a cache for a layer without a window"), of.limits.blocks, WHOLE),
+        let ([keys, values], kind, rows) = match self.window.filter(|_| is_windowed(of, layer)) {
+            Some(window) => (window.kv, Cache::RING, WINDOWED),
+            None => (self.kv.expect("a cache for a layer without a window"), Cache::PAGED, WHOLE),
         };
+        let blocks = of.limits.caches.units(kind);
         let (slot, elements) = (rows.before(of, layer), blocks * KV_BLOCK * of.spec.kv_width() as usize);
         Kv {
             keys: keys.part(slot, elements),

@@ -28,7 +28,7 @@ pub(crate) fn push_any(places: &mut Vec<u32>, next: &mut usize, rows: usize, lim
 #[cfg(test)]
 mod tests {
     use crate::{Mode, PassLimits, Recompute, Target, activations_layout};
-    use plimsoll_arch::ModelSpec;
+    use plimsoll_arch::{Cache, ModelSpec};
     use plimsoll_base::DType;
     use plimsoll_memory::Pool;
 
@@ -41,10 +41,8 @@ mod tests {
             head_rows: 1024,
             segments: 9,
             table_entries: 80,
-            blocks: 80,
             copies: 8,
-            window_blocks: 0,
-            places: super::places_for(1024, 9),
+            caches: [(Cache::Paged, 80), (Cache::State, super::places_for(1024, 9))].into_iter().collect(),
         };
         let layout =
             |mode| activations_layout(&spec, DType::Bf16, target, mode, limits).expect("a layout that fits");
@@ -54,7 +52,7 @@ mod tests {
                 |name| layout.find(&format!("{}.delta.{name}", mode.prefix())).map(|region| region.shape[0]);
             (of("states"), of("rest"))
         };
-        assert_eq!(limits.places, 33);
+        assert_eq!(limits.caches.units(Cache::STATE), 33);
         assert_eq!(states(Mode::Update(Recompute::Cheap)), (Some(33), Some(1024)));
         assert_eq!(states(Mode::Score), (Some(9), None));
         assert_eq!(states(Mode::Reward(0)), (Some(9), None));

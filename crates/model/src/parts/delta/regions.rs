@@ -5,7 +5,7 @@
 use super::places::{PLACE_FIELDS, places_of_scores};
 use crate::activations::mode::Mode;
 use crate::activations::shape::{Life, PassLimits, PassShape, Regions};
-use plimsoll_arch::{DeltaSpec, ModelSpec};
+use plimsoll_arch::{Cache, DeltaSpec, ModelSpec};
 use plimsoll_base::{DType, Result};
 use plimsoll_device::{CONV_TAPS, DeltaHeads, Device, NO_STATE, Places, SEGMENT_FIELDS};
 use plimsoll_memory::Buf;
@@ -42,7 +42,6 @@ pub(super) struct GradientRegions<'p> {
     pub(super) d_gates: Buf<'p>,
 }
 
-/// One layer's buffers for M rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeltaBufs<'p> {
     pub(super) heads: DeltaHeads,
@@ -68,11 +67,8 @@ pub(crate) fn add_regions(to: &mut Regions<'_>) -> Result<()> {
     let DeltaHeads { value_heads, key_dim, value_dim, .. } = heads;
     let (conv, values) = (heads.conv_width(), heads.value_width());
     let (is_rollout, has_gradients) = (matches!(mode, Mode::Rollout { .. }), mode.recompute().is_some());
-    let whole = if is_rollout || has_gradients {
-        limits.places
-    } else {
-        places_of_scores(limits.segments, limits.places)
-    };
+    let places = limits.caches.units(Cache::STATE);
+    let whole = if is_rollout || has_gradients { places } else { places_of_scores(limits.segments, places) };
     let state = [whole, value_heads, key_dim, value_dim];
     to.add(Life::Pass, "delta.places", &[limits.segments, PLACE_FIELDS], DType::U32)?;
     to.add(Life::Layer, "delta.qkv", &[m, conv], weights)?;
@@ -161,7 +157,7 @@ impl<'p> DeltaRegions<'p> {
         if self.tails.is_some() || self.gradients.is_some() {
             return dev.write_u32(self.places, 0, given);
         }
-        let (states, mut sent) = (places_of_scores(limits.segments, limits.places), 0);
+        let (states, mut sent) = (places_of_scores(limits.segments, limits.caches.units(Cache::STATE)), 0);
         for part in segments.chunks(SENT_SEGMENTS) {
             let mut places = [[NO_STATE; PLACE_FIELDS]; SENT_SEGMENTS];
             for (i, (segment, place)) in part.iter().zip(&mut places).enumerate() {

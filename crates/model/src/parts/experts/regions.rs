@@ -45,7 +45,6 @@ pub(super) struct GradientRegions<'p> {
     pub(super) balance: Buf<'p>,
 }
 
-/// One layer's buffers for M rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpertBufs<'p> {
     pub(super) experts: ExpertsSpec,

@@ -1,0 +1,304 @@
+//! What mixers keep of a sequence from pass to pass, as values: in which units, how many of them a prompt and a response
+//! take, and what sharing a prompt means. A scheduler gives units out and asks; it does not know what is in one.
+
+use crate::ModelSpec;
+use std::ops::Range;
+
+/// Keys of a block: one 512-bit vector of f32.
+pub const KV_BLOCK: usize = 16;
+/// Kinds of caches.
+pub const CACHES: usize = 3;
+/// Rows of one sequence in a pass, at least, before a window bounds them: what keeps a device busy.
+const RING_STEP_LEAST: usize = 128;
+
+/// How a cache holds what some layers keep of sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// Blocks of all keys of a sequence. Responses share the full blocks of their prompt.
+    Paged,
+    /// Blocks of the keys that a row may still see: the first ones of a sequence become its last. Responses share those
+    /// of their prompt that they see, and a prompt gives back what none of them sees any more.
+    Ring {
+        /// W: keys that a row sees, its own among them.
+        keys: usize,
+    },
+    /// A state, which each row changes. Responses begin with their prompt's and go on in one of their own; one that
+    /// shares its prompt with no other goes on in the prompt's.
+    State,
+}
+
+/// A sequence, as far as what it takes of a cache depends on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Tokens of its prompt.
+    pub prompt_tokens: usize,
+    /// True if it shares its prompt with no other.
+    pub is_alone: bool,
+    /// Rows of one sequence in a pass, at most.
+    pub step: usize,
+}
+
+impl Cache {
+    /// The index of `Paged` among the kinds.
+    pub const PAGED: usize = 0;
+    /// The index of `Ring`.
+    pub const RING: usize = 1;
+    /// The index of `State`.
+    pub const STATE: usize = 2;
+
+    /// Returns its index among the kinds.
+    pub const fn index(self) -> usize {
+        match self {
+            Cache::Paged => Cache::PAGED,
+            Cache::Ring { .. } => Cache::RING,
+            Cache::State => Cache::STATE,
+        }
+    }
+
+    /// Returns whether a unit is a block of keys. Any other is of a whole sequence, and one that shares its prompt with no
+    /// other goes on in the prompt's.
+    pub fn has_blocks(self) -> bool {
+        self != Cache::State
+    }
+
+    /// Returns whether a prompt gives units back before its responses have ended.
+    pub fn lets_go(self) -> bool {
+        self != Cache::Paged
+    }
+
+    /// Returns the rows of one sequence in a pass of up to `rows`. It holds its window and the rows of a pass, so that a
+    /// quarter of the window is a bound on what it holds beyond that; rows of other sequences fill up the pass.
+    pub fn step(self, rows: usize) -> usize {
+        match self {
+            Cache::Ring { keys } => (keys / 4).max(RING_STEP_LEAST).min(rows),
+            Cache::Paged | Cache::State => usize::MAX,
+        }
+    }
+
+    /// Returns the most units of a sequence at once: blocks of a window and the rows of a pass, wherever they begin.
+    fn most(self, step: usize) -> usize {
+        match self {
+            Cache::Paged => usize::MAX,
+            Cache::Ring { keys } => (keys + step).div_ceil(KV_BLOCK) + 1,
+            Cache::State => 1,
+        }
+    }
+
+    /// Returns the most units that a response of up to `new_tokens` tokens owns, whatever its prompt.
+    pub fn owned_most(self, new_tokens: usize, step: usize) -> usize {
+        if self == Cache::Paged { own_blocks(KV_BLOCK - 1, new_tokens - 1) } else { self.most(step) }
+    }
+
+    /// Returns the units that a prompt holds.
+    pub fn of_prompt(self, of: Extent) -> usize {
+        of.prompt_tokens.div_ceil(KV_BLOCK).min(self.most(of.step))
+    }
+
+    /// Returns the units that a response of `new_tokens` owns at most; its last token has no key. Of a window one that is
+    /// alone gets the prompt's blocks as these are given back, so that both hold a window, and twice the prompt's last block.
+    pub fn of_response(self, of: Extent, new_tokens: usize) -> usize {
+        let (blocks, most) = (own_blocks(of.prompt_tokens, new_tokens - 1), self.most(of.step));
+        match self {
+            Cache::Ring { .. } if of.is_alone => blocks.min(most).min(most + 1 - self.of_prompt(of)),
+            Cache::Paged | Cache::Ring { .. } => blocks.min(most),
+            Cache::State => usize::from(!of.is_alone),
+        }
+    }
+
+    /// Returns the units that a response owns with its first `tokens` tokens, of which `computed` have gone through
+    /// passes. Of windows they are those that its next pass writes: an answer may be longer, and until it is computed the
+    /// prompt's blocks are still seen.
+    pub fn of_tokens(self, of: Extent, tokens: usize, computed: usize) -> usize {
+        match self {
+            _ if tokens == 0 => 0,
+            Cache::Paged => own_blocks(of.prompt_tokens, tokens),
+            Cache::Ring { .. } => {
+                let next = tokens.min(computed.saturating_add(of.step));
+                own_blocks(of.prompt_tokens, next).min(self.most(of.step))
+            }
+            Cache::State => self.of_response(of, tokens),
+        }
+    }
+
+    /// Returns the units that the next token of a response that owns `held` may take.
+    pub fn of_next(self, of: Extent, held: usize) -> usize {
+        if self.has_blocks() { 1 } else { self.of_response(of, 1).saturating_sub(held) }
+    }
+
+    /// Returns the fewest units with which a sequence of up to `context` tokens, of which `new_tokens` are a response's, goes
+    /// on whatever else there is; a window takes more where others wait for its prompt.
+    pub fn least(self, of: Extent, context: usize, new_tokens: usize) -> usize {
+        match self {
+            Cache::Paged => context.div_ceil(KV_BLOCK) + 1,
+            Cache::Ring { .. } => self.of_prompt(of) + self.of_response(of, new_tokens + KV_BLOCK - 1) + 1,
+            Cache::State => 2,
+        }
+    }
+
+    /// Returns the units of a cache where `enough` let no sequence wait and a run file gives a number of blocks.
+    pub fn of_given(self, enough: usize, given: Option<usize>) -> usize {
+        match self {
+            Cache::Paged => given.unwrap_or(enough),
+            Cache::Ring { .. } => enough.min(given.unwrap_or(enough)),
+            Cache::State => enough,
+        }
+    }
+
+    /// Returns the place of the first unit of a prompt that a response still needs which has gone on by `computed` tokens.
+    pub fn needed_from(self, of: Extent, computed: usize, is_running: bool) -> usize {
+        match self {
+            Cache::Ring { keys } => seen_from(of, keys, computed) / KV_BLOCK,
+            Cache::State if !of.is_alone && (!is_running || computed > 0) => usize::MAX,
+            Cache::Paged | Cache::State => 0,
+        }
+    }
+
+    /// Returns whether a response lacks units of its computed prompt, which holds those at places `held`: others no longer
+    /// see them, and this one lost its keys. One that is new has no token, and needs the prompt's last row again.
+    pub fn lacks(self, of: Extent, held: Range<usize>, computed: usize, is_new: bool) -> bool {
+        match self {
+            Cache::Paged => false,
+            Cache::Ring { keys } => {
+                let (seen, end) = (seen_from(of, keys, computed), of.prompt_tokens.div_ceil(KV_BLOCK));
+                seen < of.prompt_tokens && (seen / KV_BLOCK < held.start || held.end < end)
+            }
+            Cache::State => computed == 0 && (held.is_empty() || is_new),
+        }
+    }
+}
+
+/// Returns the first key of a window that a response's next row sees. Without a row of its own that is the prompt's last.
+fn seen_from(of: Extent, keys: usize, computed: usize) -> usize {
+    (of.prompt_tokens + computed + usize::from(computed > 0)).saturating_sub(keys)
+}
+
+/// Returns the blocks that a response owns besides its prompt's for its first `tokens` tokens.
+fn own_blocks(prompt_tokens: usize, tokens: usize) -> usize {
+    (prompt_tokens % KV_BLOCK + tokens).div_ceil(KV_BLOCK)
+}
+
+/// What the layers of a model keep of sequences in one cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheSpec {
+    /// How it is held.
+    pub cache: Cache,
+    /// Elements of a token, or of a state, in all of its layers; 0 of a cache that no layer has.
+    pub elements: u64,
+}
+
+impl CacheSpec {
+    /// Returns the elements that a row with `context` keys reads, of what has blocks.
+    pub fn read_elements(&self, context: f64) -> f64 {
+        let keys = match self.cache {
+            Cache::Paged => context,
+            Cache::Ring { keys } => context.min(keys as f64),
+            Cache::State => 0.0,
+        };
+        self.elements as f64 * keys
+    }
+}
+
+impl ModelSpec {
+    /// Returns the caches of this model for sequences of up to `keys` keys. Layers with windows share that of the others
+    /// where no sequence is longer than a window; every model has that of whole sequences.
+    pub fn caches(&self, keys: usize) -> Vec<CacheSpec> {
+        let mut all = vec![CacheSpec { cache: Cache::Paged, elements: 0 }];
+        for (cache, elements) in (0..self.layers).map(|layer| self.cache_of(layer, keys)) {
+            match all.iter_mut().find(|one| one.cache == cache) {
+                Some(one) => one.elements += elements,
+                None => all.push(CacheSpec { cache, elements }),
+            }
+        }
+        all
+    }
+}
+
+/// The caches of an engine or of a pass, each with its units in a layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caches([Option<(Cache, usize)>; CACHES]);
+
+impl Caches {
+    /// Returns that of whole sequences alone.
+    pub const fn paged(blocks: usize) -> Caches {
+        Caches([Some((Cache::Paged, blocks)), None, None])
+    }
+
+    /// Returns these and another one.
+    pub const fn and(mut self, cache: Cache, units: usize) -> Caches {
+        self.0[cache.index()] = Some((cache, units));
+        self
+    }
+
+    /// Returns each of them.
+    pub fn each(self) -> impl Iterator<Item = Cache> {
+        self.0.into_iter().flatten().map(|(cache, _)| cache)
+    }
+
+    /// Returns the units of a kind in a layer; 0 where there is no such cache.
+    pub fn units(self, index: usize) -> usize {
+        self.0[index].map_or(0, |(_, units)| units)
+    }
+
+    /// Returns the same caches with other units.
+    pub fn with(self, units: impl Fn(Cache) -> usize) -> Caches {
+        self.each().map(|cache| (cache, units(cache))).collect()
+    }
+}
+
+impl FromIterator<(Cache, usize)> for Caches {
+    fn from_iter<I: IntoIterator<Item = (Cache, usize)>>(of: I) -> Caches {
+        of.into_iter().fold(Caches::default(), |all, (cache, units)| all.and(cache, units))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(prompt_tokens: usize, is_alone: bool) -> Extent {
+        Extent { prompt_tokens, is_alone, step: 128 }
+    }
+
+    #[test]
+    fn a_model_has_a_cache_for_each_kind_of_what_its_layers_keep() {
+        let caches = |preset, keys| ModelSpec::preset(preset).unwrap().caches(keys);
+        let of = |cache, elements| CacheSpec { cache, elements };
+        // 26 layers of one head of 256, of which all but every sixth have windows of 512 keys.
+        assert_eq!(caches("gemma-3-1b", 512), [of(Cache::Paged, 26 * 512)]);
+        let ring = of(Cache::Ring { keys: 512 }, 22 * 512);
+        assert_eq!(caches("gemma-3-1b", 513), [of(Cache::Paged, 4 * 512), ring]);
+        // 24 layers, of which every fourth has keys of two heads of 256.
+        let state = of(Cache::State, 18 * 16 * 128 * 128);
+        assert_eq!(caches("qwen3.5-0.8b", 9), [of(Cache::Paged, 6 * 1024), state]);
+    }
+
+    #[test]
+    fn units_of_each_kind_are_shared_as_it_says() {
+        let ring = Cache::Ring { keys: 64 };
+        // (64 + 128) / 16 + 1 blocks hold a window and a pass.
+        let most = 13;
+        for (cache, prompt, response, alone) in
+            [(Cache::Paged, 63, 20, 20), (ring, most, most, 1), (Cache::State, 1, 1, 0)]
+        {
+            let units = |is_alone| cache.of_response(of(1000, is_alone), 300);
+            assert_eq!(
+                (cache.of_prompt(of(1000, false)), units(false), units(true)),
+                (prompt, response, alone)
+            );
+            assert_eq!(cache.of_tokens(of(1000, false), 0, 0), 0, "{cache:?}");
+        }
+        // Sixteen rows after the prompt, a window of 64 keys begins in its block 59.
+        assert_eq!(ring.needed_from(of(1000, false), 16, true), 953 / KV_BLOCK);
+        assert!(
+            !ring.lacks(of(1000, false), 59..63, 16, false) && ring.lacks(of(1000, false), 60..63, 16, false)
+        );
+        assert_eq!(
+            [true, false].map(|runs| Cache::State.needed_from(of(9, false), 0, runs)),
+            [0, usize::MAX]
+        );
+        assert!(
+            Cache::State.lacks(of(9, false), 0..1, 0, true)
+                && !Cache::State.lacks(of(9, false), 0..1, 4, false)
+        );
+    }
+}
