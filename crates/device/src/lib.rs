@@ -51,9 +51,9 @@ pub use op::{BackwardOp, DeltaOp, Device, ExpertsOp, ForwardOp, HeadGatesOp, Op,
 pub use pieces::{BUCKET_ELEMENTS_MAX, Owned, PIECES, PORTION_BYTES, Run, portions};
 pub use update::Update;
 
-/// Slots of the arena through which offloaded weights and states pass.
+/// Arena slots through which offloaded weights and states pass.
 pub const OFFLOAD_SLOTS: usize = 3;
-/// Slots through which the inputs of layers pass, after those.
+/// Arena slots through which inputs of layers pass, after the `OFFLOAD_SLOTS`.
 pub const INPUT_SLOTS: usize = 3;
 /// Keys in a block of the KV cache: one 512-bit vector of f32.
 pub const KV_BLOCK: usize = 16;
