@@ -1,4 +1,4 @@
-//! What bends the layers of a small network: tanh and relu, element by element, and their gradients by their outputs.
+//! Activations of small networks: tanh and relu, element by element, and their gradients by their outputs.
 
 use super::CpuDevice;
 use super::elementwise::split;
@@ -6,7 +6,7 @@ use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use plimsoll_device::Activation;
 use plimsoll_memory::Buf;
 
-/// Elements that a task's range is a multiple of.
+/// Ranges of tasks are multiples of this many elements.
 const GRAIN: usize = 256;
 
 pub(super) fn activate(dev: &CpuDevice, how: Activation, x: Buf<'_>, out: Buf<'_>) {
@@ -41,7 +41,7 @@ pub(super) fn activate_backward(dev: &CpuDevice, how: Activation, y: Buf<'_>, dy
 }
 
 simd_fn! {
-    /// `n` elements; `to` may be `from`.
+    /// Applies the activation to `n` elements; `to` may be `from`.
     fn bend[T: Lanes](s: S, how: Activation, from: *const T, to: *mut T, n: usize) {
         for at in (0..n).step_by(LANES) {
             let here = LANES.min(n - at);
@@ -63,7 +63,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// dx = dy times the slope at output y; `dx` may be `dy`.
+    /// Writes dx = dy times the slope at output y; `dx` may be `dy`.
     fn slope[T: Lanes](s: S, how: Activation, y: &[T], dy: *const T, dx: *mut T) {
         let n = y.len();
         for at in (0..n).step_by(LANES) {
@@ -89,8 +89,8 @@ simd_fn! {
     }
 }
 
-/// tanh x by the quotient of two polynomials of x^2, as Eigen's `ptanh_float`: its largest error is 3e-7, and it is
-/// odd and never beyond 1. No exponential, no branch.
+/// Computes tanh x as a quotient of two polynomials of x^2, as Eigen's `ptanh_float`: its largest error is 3e-7, and it
+/// is odd and never beyond 1. No exponential, no branch.
 #[inline(always)]
 pub(super) fn tanh<S: Simd>(s: S, x: S::F) -> S::F {
     const LIMIT: f32 = 7.905_311; // From here on the quotient is 1 in f32.
@@ -116,13 +116,13 @@ pub(super) fn tanh<S: Simd>(s: S, x: S::F) -> S::F {
     s.div(s.mul(x, p), q)
 }
 
-/// c tanh(x / c).
+/// Returns c tanh(x / c).
 #[inline(always)]
 pub(super) fn capped<S: Simd>(s: S, x: S::F, c: f32) -> S::F {
     s.mul(tanh(s, s.div(x, s.splat(c))), s.splat(c))
 }
 
-/// The slope of `capped` where it gives y: 1 - (y / c)^2.
+/// Returns the slope of `capped` at output y: 1 - (y / c)^2.
 #[inline(always)]
 pub(super) fn capped_slope<S: Simd>(s: S, y: S::F, c: f32) -> S::F {
     let t = s.div(y, s.splat(c));

@@ -1,8 +1,8 @@
 //! AdamW with f32 or bf16 states, and the sum of squares for gradient clipping. It owns stochastic rounding.
 //!
-//! Stochastic rounding adds 16 random bits below the bits that are kept, and truncates: up with the probability of
-//! the fraction cut off. The bits are a hash of (seed, step, index of the element among all parameters), so they do
-//! not depend on how parameters are split into calls or over threads. A finite number stays finite.
+//! Stochastic rounding adds 16 random bits below the kept bits and truncates, so it rounds up with the probability of
+//! the fraction cut off. The bits are a hash of (seed, step, index of the element among all parameters), so they do not
+//! depend on how parameters are split into calls or over threads. A finite number stays finite.
 
 use super::CpuDevice;
 use super::elementwise::split;
@@ -13,9 +13,9 @@ use plimsoll_device::{AdamW, AdamWBufs, Run, Update};
 use plimsoll_memory::Buf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Blocks of `sum_squares`, at most.
+/// Maximum blocks of `sum_squares`.
 const BLOCKS_MAX: usize = 1024;
-/// Elements of a block of `sum_squares`, at least; larger blocks are multiples of it.
+/// Minimum elements of a block of `sum_squares`; larger blocks are multiples of it.
 const BLOCK_ELEMENTS: usize = 4096;
 /// Runs of `squares_of` that threads share at once.
 const RUNS_MAX: usize = 256;
@@ -68,7 +68,7 @@ pub(super) fn squares_of(
 }
 
 simd_fn! {
-    /// Sixteen chains in f64, where the square of an f32 is exact, then a tree.
+    /// Sums squares in sixteen f64 chains, where the square of an f32 is exact, then in a tree.
     fn squares[T: Lanes](_s: S, x: &[T]) -> f64 {
         let mut sums = [0.0f64; LANES];
         let (full, rest) = x.as_chunks::<LANES>();
@@ -134,7 +134,7 @@ simd_fn! {
             let grad = s.mul(load_any(s, &g[here.clone()]), s.splat(how.grad_scale));
             let moments = [load_any(s, &m[here.clone()]), load_any(s, &v[here.clone()])];
             let (mut new, [mut mv, mut vv]) = updated(s, how, old, grad, moments);
-            // What is rounded here is exact in bf16, so the rounding of the store leaves it as it is.
+            // Values rounded here are exact in bf16, so the rounding of the store keeps them.
             let round_weights = W::DTYPE == DType::Bf16 && master.is_none();
             if round_weights || M::DTYPE == DType::Bf16 {
                 let random = random_bits(s, how.keys, first + at as u64);
@@ -156,7 +156,7 @@ simd_fn! {
     }
 }
 
-/// The weight and the moments after an update, in f32. `grad` is scaled.
+/// Returns the weight and the moments after an update, in f32. `grad` is scaled.
 #[inline(always)]
 pub(super) fn updated<S: Simd>(
     s: S,
@@ -172,7 +172,7 @@ pub(super) fn updated<S: Simd>(
     (s.fma(old, s.splat(how.keep), step), [m, v])
 }
 
-/// Three 16-bit numbers, in the low halves, for each of the elements first..first + 16.
+/// Returns three 16-bit numbers, in the low halves, for each of the elements first..first + 16.
 ///
 /// The hash `lowbias32` of the low word of the element's index and the step's key, with the index's high word and the
 /// second key mixed in between, gives 32 bits; one more hash of those gives the third number.
@@ -193,13 +193,13 @@ pub(super) fn random_bits<S: Simd>(s: S, keys: [u32; 2], first: u64) -> [S::U; 3
     [x, s.shift_right_u32(x, 16), s.shift_right_u32(y, 16)]
 }
 
-/// x ^ (x >> n)
+/// Returns x ^ (x >> n).
 #[inline(always)]
 fn fold<S: Simd>(s: S, x: S::U, n: u32) -> S::U {
     s.xor_u32(x, s.shift_right_u32(x, n))
 }
 
-/// `before` for elements whose low word has not overflowed, `after` for the others.
+/// Returns `before` for elements whose low word has not overflowed, `after` for the others.
 #[inline(always)]
 fn mixed_keys<S: Simd>(s: S, first: u64, before: u32, after: u32) -> S::U {
     let left = (u64::from(u32::MAX) + 1 - (first & u64::from(u32::MAX))) as usize;

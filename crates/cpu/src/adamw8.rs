@@ -1,5 +1,5 @@
-//! AdamW with moments of 8 bits: a block at a time is widened, updated in f32, and rounded stochastically under a scale
-//! of its own. There is no master copy. Random numbers are those of bf16 states, so nothing depends on threads or cuts.
+//! AdamW with 8-bit moments: each block is widened, updated in f32, and rounded stochastically under its own scale.
+//! There is no master copy. Random numbers are those of bf16 states, so nothing depends on threads or cuts.
 
 use super::CpuDevice;
 use super::adamw::{random_bits, updated};
@@ -43,7 +43,7 @@ pub(super) fn adamw(dev: &CpuDevice, how: AdamW, bufs: AdamWBufs<'_>, scales: [B
 }
 
 simd_fn! {
-    /// One block, its first element the `first` among all parameters. `m`, `v`: codes and scale.
+    /// Updates one block, whose first element is number `first` among all parameters. `m`, `v`: codes and scale.
     fn update_block[W: Lanes, G: Lanes](
         s: S, how: &Update, first: u64, w: &mut [W], g: &[G], m: (&mut [E4M3], &mut f32), v: (&mut [E5M3], &mut f32),
     ) {
@@ -51,7 +51,7 @@ simd_fn! {
         widen(m.0, *m.1, &mut m_values);
         widen(v.0, *v.1, &mut v_values);
         let (m_parts, v_parts) = (m_values.as_chunks_mut::<LANES>().0, v_values.as_chunks_mut::<LANES>().0);
-        // Lanes beyond the parameter's end have no gradient and no moments, and stay so.
+        // Lanes beyond the parameter's end have zero gradient and moments, and keep them.
         for ((at, m), v) in (0..w.len()).step_by(LANES).zip(m_parts).zip(v_parts) {
             let here = at..(at + LANES).min(w.len());
             let grad = s.mul(load_any(s, &g[here.clone()]), s.splat(how.grad_scale));
@@ -80,7 +80,7 @@ fn widen<C: Code>(codes: &[C], scale: f32, values: &mut [f32; CODE_BLOCK]) {
     }
 }
 
-/// The second and the third number of `random_bits` for one element.
+/// Returns the second and third number of `random_bits` for one element.
 #[inline(always)]
 fn random_of_moments(keys: [u32; 2], element: u64) -> [u32; 2] {
     let fold = |x: u32, n: u32| x ^ (x >> n);

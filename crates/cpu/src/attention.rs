@@ -26,9 +26,9 @@ use tiles::{STRIDE, dot_tile, sum_tile, tile_of};
 const QUERIES_MAX: usize = 24;
 /// Elements from one query's scores to the next; see `STRIDE`.
 const SCORES_STRIDE: usize = ATTENTION_CHUNK + LANES;
-/// Multiply-adds that are worth a task: some 10 us.
+/// Multiply-adds of a task: some 10 us.
 const TASK_WORK: usize = 1 << 18;
-/// Tasks, at most: enough to even out items of different lengths.
+/// Maximum tasks: enough to even out items of different lengths.
 const TASKS_MAX: usize = 96;
 
 /// A record of `Batch::segments`.
@@ -74,7 +74,7 @@ impl Dims {
         Dims { a, k, d }
     }
 
-    /// Query heads of a key-value head.
+    /// Returns the query heads per key-value head.
     pub(super) fn group(self) -> usize {
         self.a / self.k
     }
@@ -129,7 +129,7 @@ pub(super) fn forward(
     });
 }
 
-/// How a segment is cut into items of at most `QUERIES_MAX` queries.
+/// The cut of a segment into items of at most `QUERIES_MAX` queries.
 #[derive(Clone, Copy)]
 struct Cut {
     dims: Dims,
@@ -168,9 +168,9 @@ impl Cut {
 
 struct Call<'a, T> {
     dims: Dims,
-    /// Keys that a row sees, at most.
+    /// Maximum keys that a row sees.
     window: usize,
-    /// What bends scores.
+    /// Soft cap on scores.
     cap: Option<f32>,
     q: &'a [T],
     keys: &'a [T],
@@ -189,7 +189,7 @@ pub(super) struct Blocks<'a, T> {
 }
 
 impl<T> Blocks<'_, T> {
-    /// First element of the block that holds keys 16 i..16 i + 16.
+    /// Returns a pointer to the block that holds keys 16 i..16 i + 16.
     #[inline(always)]
     pub(super) fn at(&self, i: usize) -> *const T {
         let size = self.dims.d * KV_BLOCK;
@@ -198,14 +198,14 @@ impl<T> Blocks<'_, T> {
     }
 }
 
-/// An item's working memory: 150 KiB of stack, of which what the head dimension and the keys need is touched.
+/// An item's working memory: 150 KiB of stack; only what the head dimension and the keys need is touched.
 #[repr(align(64))]
 struct Scratch {
     q: [MaybeUninit<f32>; QUERIES_MAX * STRIDE],
     scores: [MaybeUninit<f32>; QUERIES_MAX * SCORES_STRIDE],
-    /// Of the chunk.
+    /// Sums over values of the chunk.
     out: [MaybeUninit<f32>; QUERIES_MAX * STRIDE],
-    /// Of the chunks so far.
+    /// Sums over values of the chunks so far.
     total: [MaybeUninit<f32>; QUERIES_MAX * STRIDE],
 }
 
@@ -217,7 +217,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Those of the chunk at `chunk`, of a row that sees `keys` keys but for those out of its window.
+    /// Returns the keys of the chunk at `chunk` that a row sees: of its `keys` keys, those in its window.
     fn of(keys: usize, window: usize, chunk: usize) -> Seen {
         let within = |key: usize| key.saturating_sub(chunk).min(ATTENTION_CHUNK);
         Seen { from: within(keys.saturating_sub(window)), upto: within(keys) }
@@ -244,7 +244,7 @@ simd_fn! {
         let scratch = unsafe { scratch.assume_init_mut() };
         let [q, scores] = [scratch.q.as_mut_ptr().cast::<f32>(), scratch.scores.as_mut_ptr().cast::<f32>()];
         let [out, total] = [scratch.out.as_mut_ptr().cast::<f32>(), scratch.total.as_mut_ptr().cast::<f32>()];
-        // Query i is of row i / heads; its place in q and out, in heads of d elements.
+        // Query i is of row i / heads; its place in q and out counts heads of d elements.
         let place = |i: usize| (segment.first_row + item.rows.start + i / heads) * a + item.heads.start + i % heads;
         for i in 0..n {
             // SAFETY: row i of the scratch, which this task borrows mutably.
@@ -255,7 +255,7 @@ simd_fn! {
         let values = Blocks { data: call.values, ..blocks };
         let first_keys = segment.first_position + item.rows.start + 1;
         let keys_max = first_keys + item.rows.len() - 1;
-        // None of a query whose window begins in a later chunk.
+        // `None` for a query whose window begins in a later chunk.
         let mut soft = [None; QUERIES_MAX];
         let first_chunk = first_keys.saturating_sub(call.window) / ATTENTION_CHUNK * ATTENTION_CHUNK;
         for chunk in (first_chunk..keys_max).step_by(ATTENTION_CHUNK) {
@@ -311,7 +311,7 @@ simd_fn! {
     }
 }
 
-/// Scaled scores of the blocks from `first_block` that each query sees, and of some before them.
+/// Computes the scaled scores of the blocks from `first_block` that each query sees, and of some before them.
 ///
 /// # Safety
 /// `q` and `scores` have rows for all queries of `seen`.
@@ -391,7 +391,7 @@ unsafe fn score_tile<S: Simd, T: Lanes, const Q: usize, const B: usize>(
     }
 }
 
-/// Bends the scores that queries see, and the rest of their blocks.
+/// Caps the scores that queries see, and the others of their blocks.
 ///
 /// # Safety
 /// `scores` has rows for all queries of `seen`.
@@ -440,7 +440,7 @@ unsafe fn softmax<S: Simd>(s: S, scores: *mut f32, seen: Seen) -> Softmax {
     }
 }
 
-/// out[query] = sum over the keys that it sees of weight times value.
+/// Sets out[query] to the sum over the keys that it sees of weight times value.
 ///
 /// # Safety
 /// `weights` and `out` have rows for all queries of `seen`.
@@ -503,7 +503,7 @@ unsafe fn value_tile<S: Simd, T: Lanes, const Q: usize, const W: usize>(
 ) {
     let d = blocks.dims.d;
     let mut sums = [[s.splat(0.0); W]; Q];
-    // Keys that only earlier rows see, whole blocks of those that all queries of the tile see, those that only later rows do.
+    // First the keys that only earlier rows see, then whole blocks that all queries see, then keys only later rows see.
     let (first, whole) = (seen[0], seen[Q - 1].from.next_multiple_of(KV_BLOCK));
     let common = if whole < first.upto { whole..first.upto } else { first.from..first.from };
     // SAFETY: the caller promises Q rows of weights, and the table has the blocks of all keys that are seen.
@@ -563,7 +563,7 @@ unsafe fn some_keys<S: Simd, T: Lanes, const Q: usize, const W: usize>(
     }
 }
 
-/// Adds a chunk to what the chunks before gave.
+/// Merges a chunk into the total of the chunks before it.
 ///
 /// # Safety
 /// `total` and `out` have `d` elements.

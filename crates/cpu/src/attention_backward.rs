@@ -1,4 +1,4 @@
-//! Gradient of attention, from the forward pass's log-sum-exp: weights are computed again, never stored.
+//! Gradient of attention, from the forward pass's log-sum-exp: weights are recomputed, never stored.
 //!
 //! One task owns a group of segments (a root and its children) and a key-value head, so a key's gradient is one chain:
 //! segments ascending, rows ascending, heads ascending. A query's gradient is a chain over ascending keys. Neither
@@ -61,13 +61,13 @@ pub(super) fn backward(dev: &CpuDevice, args: AttentionBackward<'_>) {
     });
 }
 
-/// True for a root itself and its children.
+/// True for the root itself and its children.
 fn in_group(segment: &Segment, root: &Segment) -> bool {
     let first = if segment.parent == NO_PARENT { segment.first_row } else { segment.parent as usize };
     first == root.first_row
 }
 
-/// The row that owns the key at a position.
+/// Returns the row that owns the key at a position.
 fn key_row(segment: &Segment, position: usize) -> usize {
     if segment.parent != NO_PARENT && position < segment.first_position {
         segment.parent as usize + position
@@ -89,7 +89,7 @@ struct Call<'a, T> {
     dkv: Shared<'a, f32>,
 }
 
-/// Working memory of a block of rows: 220 KiB of stack, of which what the head dimension needs is touched.
+/// Working memory of a block of rows: 220 KiB of stack; only what the head dimension needs is touched.
 #[repr(align(64))]
 struct Scratch {
     q: [MaybeUninit<f32>; QUERIES_MAX * STRIDE],
@@ -104,7 +104,7 @@ struct Scratch {
     values: [MaybeUninit<f32>; HEAD_DIM_MAX * KV_BLOCK],
 }
 
-/// Where the parts of `Scratch` begin.
+/// Pointers to the parts of `Scratch`.
 #[derive(Clone, Copy)]
 struct Work {
     q: *mut f32,
@@ -151,32 +151,32 @@ impl Queries<'_> {
         self.rows.len() * self.heads.len()
     }
 
-    /// Place of query i, which is of row i / heads, in q: in heads of d elements.
+    /// Returns the index in q, in heads of d elements, of query i, which is of row i / heads.
     #[inline(always)]
     fn place(&self, i: usize) -> usize {
         let (row, head) = (i / self.heads.len(), i % self.heads.len());
         (self.segment.first_row + self.rows.start + row) * self.dims.a + self.heads.start + head
     }
 
-    /// Position of the first row.
+    /// Returns the position of the first row.
     #[inline(always)]
     fn first_position(&self) -> usize {
         self.segment.first_position + self.rows.start
     }
 
-    /// Keys that the last row sees.
+    /// Returns the number of keys up to the last one that the last row sees.
     #[inline(always)]
     fn num_keys(&self) -> usize {
         self.first_position() + self.rows.len()
     }
 
-    /// The first key that the first row sees.
+    /// Returns the first key that the first row sees.
     #[inline(always)]
     fn first_key(&self) -> usize {
         (self.first_position() + 1).saturating_sub(self.scores.window)
     }
 
-    /// The first query that sees a key, or the keys after it.
+    /// Returns the first query that sees a key, or keys after it.
     #[inline(always)]
     fn first_seeing(&self, key: usize) -> usize {
         key.saturating_sub(self.first_position()) * self.heads.len()
@@ -184,7 +184,7 @@ impl Queries<'_> {
 }
 
 simd_fn! {
-    /// All rows of a segment, for one key-value head.
+    /// Computes all rows of a segment, for one key-value head.
     fn backward_segment[T: Lanes](s: S, call: &Call<'_, T>, segment: &Segment, table: &[u32], kv_head: usize) {
         let (dims, group) = (call.dims, call.dims.group());
         let heads_max = group.min(QUERIES_MAX);
@@ -199,7 +199,7 @@ simd_fn! {
     }
 }
 
-/// A block of rows against all their keys.
+/// Computes a block of rows against all their keys.
 #[inline(always)]
 fn backward_rows<S: Simd, T: Lanes>(s: S, call: &Call<'_, T>, table: &[u32], queries: &Queries<'_>) {
     let (d, n) = (call.dims.d, queries.len());
@@ -240,7 +240,7 @@ fn backward_rows<S: Simd, T: Lanes>(s: S, call: &Call<'_, T>, table: &[u32], que
     }
 }
 
-/// Weights of a block's keys and gradients of its scores, for the queries that see any of it.
+/// Computes the weights of a block's keys and the gradients of its scores, for the queries that see any of it.
 ///
 /// # Safety
 /// `work` holds the queries and the block.
@@ -286,7 +286,7 @@ unsafe fn block_weights<S: Simd>(
     }
 }
 
-/// Adds a block's part of the gradients: of its values, of its keys, and of the queries.
+/// Adds a block's part of the gradients of its values, its keys and the queries.
 ///
 /// # Safety
 /// `work` is as `block_weights` left it; no other task touches the gradients of the group's rows and of this head.
@@ -307,7 +307,7 @@ unsafe fn add_gradients<S: Simd>(
         // SAFETY: inside the buffer by the assertion. No slice: other heads' columns lie between.
         *to = unsafe { dkv.as_ptr().add(at) };
     }
-    // SAFETY: `to` points to rows that the assertion found in the buffer, and the caller promises n rows of the scratch.
+    // SAFETY: `to` points to rows that the assertion found in the buffer; the caller promises n rows of the scratch.
     unsafe {
         let from = |key: usize| queries.first_seeing(first_key + key);
         for (shift, weights, rows) in [(k * d, work.weights, work.dout), (0, work.dscores, work.q)] {
@@ -359,17 +359,17 @@ unsafe fn load_block<S: Simd, T: Lanes>(
     }
 }
 
-/// What is known of the queries of a tile, and what bends their scores.
+/// Statistics of a tile's queries, and the soft cap on their scores.
 #[derive(Clone, Copy)]
 struct Softmaxes<'a> {
-    /// Products of outputs and their gradients.
+    /// Dot products of outputs and their gradients.
     deltas: &'a [f32],
     /// Log-sum-exps.
     lses: &'a [f32],
     cap: Option<f32>,
 }
 
-/// Weights e^(score - lse) and gradients of the scores; 0 for keys that a query does not see.
+/// Computes weights e^(score - lse) and gradients of the scores; 0 for keys that a query does not see.
 ///
 /// # Safety
 /// `x` has Q rows of q, dout, weights and dscores, and d vectors of keys and values.
@@ -411,14 +411,14 @@ struct Rows {
     count: usize,
 }
 
-/// Weights of outputs and rows, and the distance of each.
+/// Weights of outputs and rows, with their strides.
 #[derive(Clone, Copy)]
 struct Weights {
     first: *const f32,
     strides: (usize, usize),
 }
 
-/// outs[o][shift..shift + d] += sum over i of weights[o][i] rows[i], i from `first(o)` to `rows.count`.
+/// Adds the sum over i of weights[o][i] rows[i], i from `first(o)` to `rows.count`, to outs[o][shift..shift + d].
 ///
 /// # Safety
 /// `outs` are writable; `weights` and `rows` as `sum_tile` says.

@@ -1,4 +1,4 @@
-//! Weights in the blocks of a file, widened into the panels that products read.
+//! Quantized weights in the blocks of a file, widened into the panels that products read.
 
 use crate::CpuDevice;
 use crate::lanes::{Lanes, by_dtype, simd_fn};
@@ -11,10 +11,10 @@ use plimsoll_device::{BLOCK_PARTS_MAX, Blocks, Codes, Matrix, MatrixLayout, PANE
 /// Columns that are decoded at a time: whole blocks of every encoding.
 const COLUMNS: usize = 256;
 
-/// A row as it is stored.
+/// A row's encoding and bytes.
 type Row<'r> = (Encoding, &'r [u8]);
 
-/// out = w, widened, then rounded. `w`, `out`: [N, K].
+/// Writes out = w, widened, then rounded. `w`, `out`: [N, K].
 pub(crate) fn dequantize(dev: &CpuDevice, w: Codes<'_>, out: Matrix<'_>) {
     assert_eq!(w.shape(), (out.n, out.k), "codes and weights of one shape");
     match w {
@@ -23,7 +23,7 @@ pub(crate) fn dequantize(dev: &CpuDevice, w: Codes<'_>, out: Matrix<'_>) {
     }
 }
 
-/// `parts`: rows `[n, k]` after each other.
+/// Widens `parts`, whose rows `[n, k]` follow each other.
 fn widen_parts(dev: &CpuDevice, parts: [Option<Blocks<'_>>; BLOCK_PARTS_MAX], out: Matrix<'_>) {
     assert_eq!(out.layout, MatrixLayout::of_weights(&crate::LAYOUTS, out.buf.dtype()));
     let stored = parts.map(|part| part.map(|part| (part, bytes(dev.read::<u32>(part.words)))));
@@ -58,7 +58,7 @@ fn bytes(words: &[u32]) -> &[u8] {
 }
 
 simd_fn! {
-    /// One panel of up to 16 rows of `k` elements; rows that it lacks become zeros.
+    /// Widens one panel of up to 16 rows of `k` elements; missing rows become zeros.
     fn widen[E: Operand](s: S, rows: &[Option<Row<'_>>; PANEL], k: usize, to: &mut [E]) {
         let mut values = [[0.0f32; COLUMNS]; PANEL];
         for (index, to) in to.chunks_mut(PANEL * COLUMNS).enumerate() {

@@ -16,9 +16,9 @@ pub(crate) type Slots = [Mutex<Vec<u32>>; 2];
 #[derive(Debug)]
 pub struct CpuDevice {
     pub(crate) arena: Mapping,
-    /// What is offloaded: other bytes of the same memory.
+    /// Offloaded regions: other bytes of the same memory.
     pub(crate) offloaded: Option<Mapping>,
-    /// The arenas of the other ranks, by rank, to be read.
+    /// The arenas of the other ranks, by rank, for reading.
     pub(crate) others: Vec<Option<Mapping>>,
     pub(crate) pool: Pool,
     pub(crate) isa: Isa,
@@ -38,22 +38,22 @@ pub(crate) struct Scratch {
 }
 
 impl CpuDevice {
-    /// Maps and touches `arena_bytes`, and starts `threads - 1` threads, which work next to the caller's.
+    /// Maps and touches `arena_bytes`, and starts `threads - 1` threads in addition to the caller's.
     ///
     /// Errors: `host-allocation-failed`.
     pub fn new(arena_bytes: Bytes, threads: usize, isa: Isa) -> Result<CpuDevice> {
         CpuDevice::over(Mapping::touched(arena_bytes)?, threads, isa)
     }
 
-    /// The same over an arena that other ranks may read: a file in memory, which is made as long as the arena.
+    /// Opens a device over an arena that other ranks may read: a file in memory, extended to the arena's length.
     ///
     /// Errors: `host-allocation-failed`.
     pub fn shared(file: &File, arena_bytes: Bytes, threads: usize, isa: Isa) -> Result<CpuDevice> {
         CpuDevice::over(Mapping::shared(file, arena_bytes)?, threads, isa)
     }
 
-    /// Takes the arenas of the other ranks, by rank; none for this one. They have this one's layout. `away`: what brings parts of those
-    /// that are on other hosts into the mappings given for them.
+    /// Takes the arenas of the other ranks, by rank, in this one's layout; none for this one. `away` brings parts of
+    /// arenas on other hosts into the mappings given for them.
     pub fn join(&mut self, others: Vec<Option<Mapping>>, away: Option<Arc<dyn Away>>) {
         self.others = others;
         if let Some(away) = away {
@@ -62,7 +62,7 @@ impl CpuDevice {
     }
 
     fn over(arena: Mapping, threads: usize, isa: Isa) -> Result<CpuDevice> {
-        // The kernels rely on it: without the instructions they must not be called.
+        // The kernels rely on it: they must not run without the instructions.
         assert!(isa.is_available(), "instruction path {} on a machine without it", isa.name());
         Ok(CpuDevice {
             arena,
@@ -101,13 +101,13 @@ impl CpuDevice {
         self.isa
     }
 
-    /// Fills the whole arena with a byte; for tests that show which bytes are used.
+    /// Fills the whole arena with a byte, for tests that show which bytes are used.
     pub fn fill_raw(&mut self, byte: u8) {
         // SAFETY: the mapping is `len` bytes, and `&mut self` excludes every operation.
         unsafe { std::ptr::write_bytes(self.arena.base(), byte, self.arena.len()) };
     }
 
-    /// The raw bytes at `offset`; for tests that show which bytes are used.
+    /// Returns the raw bytes at `offset`, for tests that show which bytes are used.
     pub fn raw(&mut self, offset: u64, len: u64) -> &[u8] {
         assert!(
             offset + len <= self.arena.len() as u64,

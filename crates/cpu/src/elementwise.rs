@@ -1,5 +1,5 @@
-//! Operations without arithmetic between elements of a row: data in and out, embedding rows, SwiGLU, casts; and the
-//! one way in which this and its neighbour modules split work over threads.
+//! Operations without arithmetic between elements of a row: data in and out, embedding rows, SwiGLU, casts; and the one
+//! way in which this and its neighbour modules split work over threads.
 
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::{CpuDevice, Element, Real, Shared};
@@ -10,9 +10,9 @@ use plimsoll_device::{Batch, KV_BLOCK, Matrix, MatrixLayout, Owned, SEGMENT_FIEL
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
-/// Elements that are worth a task: some microseconds of work.
+/// Minimum elements of a task: some microseconds of work.
 const TASK_ELEMENTS: usize = 8192;
-/// Tasks of an operation: enough to even out threads that are held up.
+/// Maximum tasks of an operation: enough to even out threads that are delayed.
 const TASKS_MAX: usize = 64;
 /// Columns whose sums a task of `embed_backward` holds.
 const SUM_COLUMNS_MAX: usize = 512;
@@ -80,7 +80,7 @@ pub(super) fn read_f32(dev: &CpuDevice, src: Buf<'_>, dst: &mut [f32]) {
     by_dtype!(src, T => convert::<T, f32>(dev.isa(), dev.read::<T>(src), dst));
 }
 
-/// dst = src, of one dtype.
+/// Writes dst = src, of one dtype.
 pub(super) fn copy_bytes(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>) {
     fn copy<T: Element>(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>) {
         let (x, out) = (dev.read::<T>(src), dev.write::<T>(dst));
@@ -96,7 +96,7 @@ pub(super) fn copy_bytes(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>) {
     }
 }
 
-/// Makes a gradient zero to which a sum is added, unless it is to be added to what is there.
+/// Zeroes a gradient before a sum is added to it, unless `add`.
 pub(super) fn begin_sum(dev: &CpuDevice, grad: Buf<'_>, add: bool) {
     if !add {
         zero(dev, grad);
@@ -119,13 +119,13 @@ pub(super) fn zero(dev: &CpuDevice, dst: Buf<'_>) {
 }
 
 simd_fn! {
-    /// out = x in the other dtype.
+    /// Writes out = x in the other dtype.
     pub(super) fn convert[T: Lanes, U: Lanes](s: S, x: &[T], out: &mut [U]) {
         convert_row(s, x, out);
     }
 }
 
-/// out = x in the other dtype.
+/// Writes out = x in the other dtype.
 #[inline(always)]
 pub(super) fn convert_row<S: Simd, T: Lanes, U: Lanes>(s: S, x: &[T], out: &mut [U]) {
     assert_eq!(x.len(), out.len(), "lengths of a conversion");
@@ -184,7 +184,7 @@ pub(super) fn advance(
     }
 }
 
-/// Where a position of a segment is in a cache.
+/// Returns the cache slot of a position of a segment.
 fn slot_of(tables: &[u32], segment: &[u32], position: u32) -> u32 {
     let block = tables[segment[3] as usize + position as usize / KV_BLOCK];
     block * KV_BLOCK as u32 + position % KV_BLOCK as u32
@@ -192,7 +192,7 @@ fn slot_of(tables: &[u32], segment: &[u32], position: u32) -> u32 {
 
 // ---- rows of matrices --------------------------------------------------------------------------------------------
 
-/// Where a matrix row lies in its panel: element c is at `first + c / per * stride + c % per`.
+/// Place of a matrix row in its panel: element c is at `first + c / per * stride + c % per`.
 struct RowIndex {
     first: usize,
     stride: usize,
@@ -214,7 +214,7 @@ fn read_row<T: Real>(x: &[T], at: &RowIndex, out: &mut [f32]) {
     }
 }
 
-/// Elements of one panel.
+/// Returns the elements of one panel.
 pub(super) fn panel_elements(m: Matrix<'_>) -> usize {
     m.buf.len() / m.n.div_ceil(PANEL)
 }
@@ -239,7 +239,7 @@ pub(super) fn write_rows(dev: &CpuDevice, dst: Matrix<'_>, first_row: usize, src
     });
 }
 
-/// Writes those rows of `src` that lie in the panel; rows and columns of padding become zero.
+/// Writes the rows of `src` that are in the panel; padding rows and columns become zero.
 fn write_panel<T: Real>(m: Matrix<'_>, panel_row: usize, out: &mut [T], first_row: usize, src: &[f32]) {
     let per = if m.layout == MatrixLayout::Pairs { 2 } else { 1 };
     let rows = src.len() / m.k;
@@ -297,7 +297,7 @@ pub(super) fn embed_backward(dev: &CpuDevice, d: Buf<'_>, ids: Buf<'_>, grad: Ma
     });
 }
 
-/// The same for the elements that `shard` holds: element (row, column) of a gradient is at `layout.index`.
+/// Runs `embed_backward` for the elements that `shard` holds: element (row, column) is at `layout.index`.
 pub(super) fn embed_backward_part(
     dev: &CpuDevice,
     d: Buf<'_>,
@@ -355,7 +355,7 @@ pub(super) fn accumulate(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>, add: bool)
 }
 
 simd_fn! {
-    /// out += x, each element rounded once.
+    /// Adds x to out, each element rounded once.
     fn add_part[X: Lanes, T: Lanes](s: S, x: &[X], out: &mut [T]) {
         let ((x, x_rest), (out, out_rest)) = (x.as_chunks::<LANES>(), out.as_chunks_mut::<LANES>());
         for (x, out) in x.iter().zip(out) {
@@ -367,7 +367,7 @@ simd_fn! {
     }
 }
 
-/// Gives each id of `ids` with the sum of its rows of `d`, m ascending, in `columns`.
+/// Calls `give` with each id of `ids` and the sum of its rows of `d`, m ascending, in `columns`.
 fn each_sum(ids: &[u32], d: &[f32], h: usize, columns: Range<usize>, mut give: impl FnMut(u32, &[f32])) {
     for (m, &id) in ids.iter().enumerate() {
         // A token's rows are summed at its first row.
@@ -391,7 +391,7 @@ fn each_sum(ids: &[u32], d: &[f32], h: usize, columns: Range<usize>, mut give: i
     }
 }
 
-/// How often `ids` holds `id`; without an early end, so that it runs on vectors.
+/// Counts `id` in `ids`, without an early end, so that it runs on vectors.
 fn num_equal(ids: &[u32], id: u32) -> u32 {
     ids.iter().map(|&x| u32::from(x == id)).sum()
 }
@@ -405,7 +405,7 @@ fn add_to_row<T: Real>(out: &Shared<'_, T>, at: &RowIndex, start: usize, x: &[f3
     }
 }
 
-/// x = by x.
+/// Writes x = by x.
 pub(super) fn scale(dev: &CpuDevice, x: Buf<'_>, by: f32) {
     let x = dev.write::<f32>(x);
     split(dev, x.len().div_ceil(SUM_COLUMNS_MAX), SUM_COLUMNS_MAX, &|part| {
@@ -415,7 +415,7 @@ pub(super) fn scale(dev: &CpuDevice, x: Buf<'_>, by: f32) {
     });
 }
 
-/// x[m] += bias.
+/// Adds the bias to each row.
 pub(super) fn add_bias(dev: &CpuDevice, x: Buf<'_>, bias: Buf<'_>) {
     let n = bias.len();
     assert_eq!(x.len() % n, 0, "rows of {n}");

@@ -1,8 +1,8 @@
-//! Which experts compute each row, what their gates do to their products, and the sums over what they gave. Their matrix products are in
-//! `matmul`.
+//! Routing of rows to experts, the gates of expert products, and the sums over experts' outputs. Their matrix products
+//! are in `matmul`.
 //!
-//! Legend: M rows, E experts of which each row has k, P = M k pairs, f feed-forward width of an expert. What a row or a pair gets is a
-//! function of its own numbers; only the order of pairs is made for all rows together, and it is made of whole numbers.
+//! Legend: M rows, E experts of which each row has k, P = M k pairs, f feed-forward width of an expert. A row or pair
+//! depends on its own numbers only; just the order of pairs is made for all rows together, from integers.
 
 use super::elementwise::split;
 use super::gate::{gated, slopes};
@@ -82,7 +82,7 @@ fn check(how: &Routing, logits: Buf<'_>, routes: &Routes<'_>) -> usize {
     rows
 }
 
-/// The k largest logits, ties by the lower number, in ascending order. NaN is larger than any number, so that it is not lost.
+/// Chooses the k largest logits, ties by the lower number, in ascending order. NaN comes first, so that it is not lost.
 fn choose(logits: &[f32], experts: &mut [u32]) {
     let comes_before = |a: f32, b: f32| a > b || (a.is_nan() && !b.is_nan());
     let mut len = 0;
@@ -98,7 +98,7 @@ fn choose(logits: &[f32], experts: &mut [u32]) {
     experts.sort_unstable();
 }
 
-/// The probabilities of a row's experts, or their shares of the sum of these.
+/// Writes the probabilities of a row's experts, or their shares of the sum of these.
 fn weigh(dev: &CpuDevice, logits: &[f32], experts: &[u32], normalizes: bool, weights: &mut [f32]) {
     let mut all = [0.0; EXPERTS_MAX];
     let probabilities = softmax(dev, logits, &mut all);
@@ -111,7 +111,7 @@ fn weigh(dev: &CpuDevice, logits: &[f32], experts: &[u32], normalizes: bool, wei
     }
 }
 
-/// The softmax of a row, in f32.
+/// Returns the softmax of a row, in f32.
 fn softmax<'p>(dev: &CpuDevice, logits: &[f32], space: &'p mut [f32; EXPERTS_MAX]) -> &'p mut [f32] {
     let largest = logits.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
     let p = &mut space[..logits.len()];
@@ -189,12 +189,12 @@ fn glu_backward(dev: &CpuDevice, args: GluExpertsBackward<'_>) {
 }
 
 simd_fn! {
-    /// Writes the gradient of gate and up over them, what the forward pass gave over `d`, and returns the derivative by the weight.
+    /// Overwrites gate and up by their gradient and `d` by the forward output; returns the derivative by the weight.
     fn glu_backward_row[T: Lanes](s: S, how: Gate, gate_up: &mut [T], d: &mut [T], weight: f32) -> f32 {
         let (gate, up) = gate_up.split_at_mut(d.len());
         let (weight, mut sum) = (s.splat(weight), s.splat(0.0));
         for ((gate, up), d) in gate.chunks_mut(LANES).zip(up.chunks_mut(LANES)).zip(d.chunks_mut(LANES)) {
-            // The lanes beyond the row are 0, and so is what they add.
+            // The lanes beyond the row are 0, and add 0.
             let (g, u, dout) = (T::load_part(s, gate), T::load_part(s, up), T::load_part(s, d));
             let product = gated(s, how, g, u);
             sum = s.fma(dout, product, sum);
@@ -235,7 +235,7 @@ fn combine(dev: &CpuDevice, y: Buf<'_>, routes: Routes<'_>, resid: Option<Buf<'_
 }
 
 simd_fn! {
-    /// out = resid + (the rows of `y` at `places`, one after the other), h elements each; `out` may be `resid`.
+    /// Writes out = resid + (the rows of `y` at `places`, in order), h elements each; `out` may be `resid`.
     fn sum_row[T: Lanes](s: S, y: &[f32], h: usize, places: &[u32], resid: Option<*const f32>, out: *mut T) {
         for at in (0..h).step_by(LANES) {
             let n = LANES.min(h - at);
@@ -290,7 +290,7 @@ struct LogitGradient<'a, T> {
     out: Shared<'a, T>,
 }
 
-/// What the loss of balance needs of the segment that a row is of.
+/// Inputs of the balance loss, for a row's segment.
 #[derive(Clone, Copy)]
 struct Shares<'s> {
     /// [E]: the share of the segment's rows that chose each expert.
@@ -300,7 +300,7 @@ struct Shares<'s> {
 }
 
 impl<T: Real> LogitGradient<'_, T> {
-    /// All rows, a segment a task.
+    /// Computes all rows, one segment per task.
     fn balanced(&self, balance: Balance<'_>) {
         let segments = self.dev.read::<u32>(balance.segments).as_chunks::<SEGMENT_FIELDS>().0;
         let rows = self.dev.write::<f32>(balance.rows);
@@ -322,7 +322,7 @@ impl<T: Real> LogitGradient<'_, T> {
         m * self.how.chosen..(m + 1) * self.how.chosen
     }
 
-    /// Row m, which only this task touches.
+    /// Computes row m, which only this task touches.
     fn row(&self, m: usize, shares: Option<Shares<'_>>) {
         let Routing { experts: count, normalizes, .. } = self.how;
         let chosen = self.chosen(m);

@@ -1,4 +1,4 @@
-//! What gates do to the other half of the feed-forward part: SwiGLU and GeGLU, and their gradients.
+//! Gated activations of the feed-forward layer, SwiGLU and GeGLU, and their gradients.
 
 use super::CpuDevice;
 use super::elementwise::split;
@@ -9,7 +9,7 @@ use plimsoll_memory::Buf;
 /// sqrt(2/pi), and the weight of the cube: Hendrycks and Gimpel's approximation of GELU.
 const ROOT_2_PI: f32 = 0.797_884_6;
 const CUBE: f32 = 0.044_715;
-/// Gates beyond it, and below minus it, are bent by nothing that f32 shows.
+/// Beyond it on either side f32 shows no difference between the activation and a straight line.
 const STRAIGHT: f32 = 20.0;
 
 pub(super) fn glu(dev: &CpuDevice, how: Gate, gate_up: Buf<'_>, f: usize, out: Buf<'_>) {
@@ -68,13 +68,13 @@ pub(super) fn glu_backward(
     });
 }
 
-/// bent(g) u.
+/// Returns activation(g) u.
 #[inline(always)]
 pub(crate) fn gated<S: Simd>(s: S, how: Gate, g: S::F, u: S::F) -> S::F {
     s.mul(s.div(g, s.add(s.splat(1.0), s.exp(s.sub(s.splat(0.0), exponent(s, how, g))))), u)
 }
 
-/// z of the bent gate g / (1 + e^-z): g of silu; 2 sqrt(2/pi) (g + 0.044715 g^3) of gelu, as (1 + tanh x) / 2 is 1 / (1 + e^-2x).
+/// Returns z of activation g / (1 + e^-z): g of silu; 2 sqrt(2/pi) (g + 0.044715 g^3) of gelu by (1 + tanh x) / 2.
 #[inline(always)]
 fn exponent<S: Simd>(s: S, how: Gate, g: S::F) -> S::F {
     match how {
@@ -85,7 +85,7 @@ fn exponent<S: Simd>(s: S, how: Gate, g: S::F) -> S::F {
     }
 }
 
-/// Gradients of gate and up: d bent = sig (1 + g z' (1 - sig)), sig = 1 / (1 + e^-z).
+/// Returns gradients of gate and up: d activation = sig (1 + g z' (1 - sig)), sig = 1 / (1 + e^-z).
 #[inline(always)]
 pub(crate) fn slopes<S: Simd>(s: S, how: Gate, g: S::F, u: S::F, d: S::F) -> (S::F, S::F) {
     let one = s.splat(1.0);
@@ -93,7 +93,7 @@ pub(crate) fn slopes<S: Simd>(s: S, how: Gate, g: S::F, u: S::F, d: S::F) -> (S:
     let grown = match how {
         Gate::Silu => g,
         Gate::GeluTanh => {
-            // Far out the gate is a straight line, and the cube of g may be beyond f32.
+            // Far out the activation is a straight line, and the cube of g may overflow f32.
             let near = s.min(s.max(g, s.splat(-STRAIGHT)), s.splat(STRAIGHT));
             let square = s.mul(near, near);
             s.mul(s.mul(s.splat(2.0 * ROOT_2_PI), near), s.fma(s.splat(3.0 * CUBE), square, one))
@@ -103,7 +103,7 @@ pub(crate) fn slopes<S: Simd>(s: S, how: Gate, g: S::F, u: S::F, d: S::F) -> (S:
     (s.mul(s.mul(d, u), slope), s.mul(d, s.mul(g, sig)))
 }
 
-/// The first `n` of up to 16 elements; the lanes beyond are 0.
+/// Loads the first `n` of up to 16 elements; the lanes beyond are 0.
 ///
 /// # Safety
 /// `n` elements can be read at `p`.
@@ -120,7 +120,7 @@ unsafe fn load_few<S: Simd, T: Lanes>(s: S, p: *const T, n: usize) -> S::F {
     T::load(s, &part)
 }
 
-/// The first `n` of up to 16 elements.
+/// Stores the first `n` of up to 16 elements.
 ///
 /// # Safety
 /// `n` elements can be written at `p`.

@@ -14,7 +14,7 @@ use plimsoll_base::math;
 use plimsoll_device::{HEAD_TILE, HeadBackward, HeadOut, Logits, Matrix, PANEL};
 use plimsoll_memory::Buf;
 
-/// In place of logits beyond the vocabulary: no mass, and finite, so that 0 times it is 0.
+/// Replaces logits beyond the vocabulary: no mass, and finite, so that 0 times it is 0.
 const PADDING: f32 = -1e30;
 /// Below it e^x counts as 0: the smallest normal f32 is e^-87.3.
 const EXP_MIN: f32 = -87.3;
@@ -32,7 +32,7 @@ impl<'a> Work<'a> {
         Work { shape, tile: dev.write::<f32>(tile), stats_start: shape.slots * shape.slot_len() }
     }
 
-    /// As `new`, with room for all logits of `FULL_ROWS` rows instead of tiles: rows of V, padded.
+    /// Returns a `Work` with room for all logits of `FULL_ROWS` rows instead of tiles: rows of V, padded.
     pub(super) fn full(dev: &'a CpuDevice, tile: Buf<'a>, rows: usize, vocab: usize) -> Work<'a> {
         let rows = rows.min(FULL_ROWS);
         let stats_start = rows * vocab.next_multiple_of(PANEL);
@@ -45,7 +45,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Logits of the task at hand.
+    /// Returns the logits of the task at hand.
     ///
     /// # Safety
     /// One task uses a slot at a time: by its own number where there are enough, else by its thread's.
@@ -56,7 +56,7 @@ impl<'a> Work<'a> {
         unsafe { self.tile.range(slot * self.shape.slot_len(), self.shape.slot_len()) }
     }
 
-    /// Statistics of a row of the wave: maxima [T], sums [T], weighted sums [T], the target's logit.
+    /// Returns statistics of a row of the wave: maxima [T], sums [T], weighted sums [T], the target's logit.
     ///
     /// # Safety
     /// No task writes this row's statistics while the slice lives.
@@ -89,7 +89,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// What a row's tiles come to.
+/// A row's statistics, merged over its tiles.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowStats {
     pub(super) max: f32,
@@ -100,7 +100,7 @@ pub(super) struct RowStats {
 }
 
 impl RowStats {
-    /// Of a row with a NaN or an infinity.
+    /// Statistics of a row with a NaN or an infinity.
     pub(super) const NOT_FINITE: RowStats = RowStats { max: f32::NAN, sum: f32::NAN, weighted: f32::NAN };
 
     /// False if some logit is NaN or plus infinity.
@@ -116,13 +116,13 @@ impl RowStats {
         (math::ln(f64::from(self.sum)) - f64::from(self.weighted) / f64::from(self.sum)) as f32
     }
 
-    /// Log-probability of a token of logit `x`.
+    /// Returns the log-probability of a token of logit `x`.
     pub(super) fn logprob(&self, x: f32) -> f32 {
         ((f64::from(x) - f64::from(self.max)) - math::ln(f64::from(self.sum))) as f32
     }
 }
 
-/// Log-probability of `targets`, log-sum-exp and entropy. `x`: [R, K] e.
+/// Computes the log-probability of `targets`, log-sum-exp and entropy. `x`: [R, K] e.
 pub(crate) fn forward(
     dev: &CpuDevice,
     x: Buf<'_>,
@@ -194,7 +194,7 @@ pub(super) fn wave_stats<E: Operand>(
     });
 }
 
-/// Logits of a vocabulary tile as `how` has them, padded to `width`; its number of columns.
+/// Computes the logits of a vocabulary tile, finished as `how` says and padded to `width`; returns its columns.
 pub(super) fn tile_logits<E: Operand>(
     isa: Isa,
     x: &[E],
@@ -216,7 +216,7 @@ pub(super) fn tile_logits<E: Operand>(
 }
 
 simd_fn! {
-    /// Bends and multiplies the first `cols` elements, and pads the others.
+    /// Caps and multiplies the first `cols` elements, and pads the others.
     pub(super) fn finish_and_pad[](s: S, row: &mut [f32], cols: usize, how: Logits) {
         for (i, part) in row.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
             let mut x = f32::load(s, part);
@@ -231,7 +231,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// (max, sum of exp(x - max), sum of (x - max) exp(x - max)) of a padded tile of one row.
+    /// Returns (max, sum of exp(x - max), sum of (x - max) exp(x - max)) of a padded tile of one row.
     pub(super) fn tile_stats[](s: S, logits: &[f32]) -> [f32; 3] {
         let parts = logits.as_chunks::<LANES>().0;
         let mut max = s.splat(PADDING);
@@ -273,7 +273,7 @@ pub(super) fn merge(isa: Isa, stats: &[f32], tiles: usize) -> RowStats {
     row
 }
 
-/// exp(m - max) for up to 16 tiles: the factor of their sums.
+/// Computes exp(m - max) for up to 16 tiles: the factor of their sums.
 pub(super) fn tile_weights(isa: Isa, maxima: &[f32], max: f32, weights: &mut [f32; LANES]) {
     for (to, &m) in weights.iter_mut().zip(maxima) {
         *to = m - max;
@@ -283,12 +283,12 @@ pub(super) fn tile_weights(isa: Isa, maxima: &[f32], max: f32, weights: &mut [f3
 
 /// Runs `f` for every row, on all threads.
 pub(super) fn each_row(dev: &CpuDevice, rows: usize, f: impl Fn(usize) + Sync) {
-    // Some microseconds of work a task.
+    // Some microseconds of work per task.
     const ROWS: usize = 8;
     dev.pool().run(rows.div_ceil(ROWS), &|task, _| (task * ROWS..rows.min(task * ROWS + ROWS)).for_each(&f));
 }
 
-/// `HeadOut`, to write.
+/// `HeadOut`, for writing.
 pub(super) struct Outputs<'a> {
     logprobs: Shared<'a, f32>,
     lse: Shared<'a, f32>,
@@ -320,7 +320,7 @@ impl<'a> Outputs<'a> {
     }
 }
 
-/// dx and grad, tile by tile of the vocabulary: logits are computed again.
+/// Computes dx and grad, tile by tile of the vocabulary: logits are recomputed.
 pub(crate) fn backward(dev: &CpuDevice, args: HeadBackward<'_>) {
     args.grad.into_iter().for_each(|grad| elementwise::begin_sum(dev, grad.buf, args.add));
     let HeadBackward { x, w, head_out, .. } = args;
@@ -337,7 +337,7 @@ pub(crate) fn backward(dev: &CpuDevice, args: HeadBackward<'_>) {
     });
 }
 
-/// Per row of the head's backward pass, [R] each.
+/// Inputs of the head's backward pass for each row, [R] each.
 struct Rows<'a> {
     targets: &'a [u32],
     lse: &'a [f32],
@@ -380,7 +380,7 @@ fn backward_as<E: Operand>(
     }
 }
 
-/// Gradients of a tile's logits, rounded to e: [R, columns].
+/// Computes the gradients of a tile's logits, rounded to e: [R, columns].
 fn tile_gradients<E: Operand>(
     dev: &CpuDevice,
     x: &[E],
@@ -409,7 +409,7 @@ fn tile_gradients<E: Operand>(
 }
 
 simd_fn! {
-    /// factor (dlogp (delta - p) - dH p (ln p + H)) for a row's part of a tile, with ln p = x - lse, times the slope of what bends x.
+    /// Computes factor (dlogp (delta - p) - dH p (ln p + H)), ln p = x - lse, times the cap's slope, for a tile's row.
     fn logit_gradients[E: Lanes](s: S, logits: &[f32], rows: &Rows<'_>, row: usize, target: usize, to: &mut [E]) {
         let (lse, entropy) = (s.splat(rows.lse[row]), s.splat(rows.entropy[row]));
         let dlogp = rows.logits.factor * rows.dlogprobs[row];

@@ -1,4 +1,4 @@
-//! The output gates of attention: each head of a row is multiplied by the sigmoid of a gate of its own, which lies next to its query.
+//! The output gates of attention: each head of a row times the sigmoid of its own gate, stored next to its query.
 //!
 //! Legend: M rows, a heads of queries, k of keys and values, d elements of a head.
 
@@ -9,7 +9,7 @@ use super::{CpuDevice, Shared};
 use plimsoll_device::{GateHeadsBackward, HeadGatesOp, Heads};
 use plimsoll_memory::Buf;
 
-/// Runs one of the operations of the gates of heads.
+/// Runs one of the operations of head gates.
 pub(super) fn run(dev: &CpuDevice, op: HeadGatesOp<'_>) {
     match op {
         HeadGatesOp::SplitGates { x, heads, out } => split_gates(dev, x, heads, out),
@@ -19,7 +19,7 @@ pub(super) fn run(dev: &CpuDevice, op: HeadGatesOp<'_>) {
     }
 }
 
-/// Elements of a row of q, of k and v, and of all with gates.
+/// Elements of a row: of q, of k and v, and of all with gates.
 #[derive(Clone, Copy)]
 struct Widths {
     d: usize,
@@ -29,7 +29,7 @@ struct Widths {
 }
 
 impl Widths {
-    /// Checks the rows of `x`, and returns their number too.
+    /// Checks the rows of `x`; returns their number too.
     fn new(heads: Heads, x: Buf<'_>) -> (Widths, usize) {
         let Heads { heads: a, kv_heads: k, head_dim: d } = heads;
         assert!(a > 0 && k > 0 && d > 0, "{a} heads over {k}, of {d}");
@@ -103,7 +103,7 @@ fn gate_heads(dev: &CpuDevice, x: Buf<'_>, heads: Heads, attn: Buf<'_>, out: Buf
 }
 
 simd_fn! {
-    /// `x`: a query and its gate for each head.
+    /// Gates a row. `x`: a query and its gate for each head.
     fn gate_row[T: Lanes](s: S, d: usize, x: &[T], attn: &[T], out: &mut [T]) {
         let heads = x.chunks_exact(2 * d).zip(attn.chunks_exact(d)).zip(out.chunks_exact_mut(d));
         for ((x, attn), out) in heads {
@@ -145,7 +145,7 @@ struct Call<'a, T> {
 }
 
 simd_fn! {
-    /// Row m, which only this task touches.
+    /// Computes row m, which only this task touches.
     fn backward_row[T: Lanes](s: S, call: &Call<'_, T>, m: usize) {
         let Widths { d, q, x: width, .. } = call.widths;
         for at in (0..q).step_by(d).flat_map(|head| (0..d).step_by(LANES).map(move |at| (head, at))) {

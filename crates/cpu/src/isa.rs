@@ -14,15 +14,15 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// All paths, the fastest first.
+    /// All paths, fastest first.
     pub const ALL: [Isa; 3] = [Isa::Avx512Bf16, Isa::Avx2, Isa::Scalar];
 
-    /// The fastest path that the machine has.
+    /// Returns the fastest path that the machine has.
     pub fn detect() -> Isa {
         Isa::ALL.into_iter().find(|isa| isa.is_available()).unwrap_or(Isa::Scalar)
     }
 
-    /// The path of that name.
+    /// Returns the path with that name.
     ///
     /// Errors: `unknown-isa` for another name, `isa-unavailable` where the machine lacks the instructions.
     pub fn parse(name: &str) -> Result<Isa> {

@@ -1,5 +1,5 @@
-//! Sixteen f32 lanes on every instruction path, and the arithmetic that all operations share: widening and rounding
-//! of storage, sums in a fixed tree, and an exponential of our own.
+//! Sixteen f32 lanes on every instruction path, and the arithmetic that all operations share: widening and rounding of
+//! storage, sums in a fixed tree, and our own exponential.
 //!
 //! A body is written once against [`Simd`] and compiled for each path by [`simd_fn!`]. Lane i of a vector holds
 //! element 16 n + i, so the order of a sum depends on the length alone. Paths differ in one thing: where there is no
@@ -22,10 +22,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     type F: Copy;
     /// Sixteen u32.
     type U: Copy;
-    /// Accumulators that leave registers for operands.
+    /// Accumulators that fit in registers next to operands.
     const ACCUMULATORS: usize;
 
-    /// Sixteen times `x`.
+    /// Returns `x` in all lanes.
     fn splat(self, x: f32) -> Self::F;
     /// # Safety
     /// `p` points to 16 readable f32.
@@ -56,13 +56,13 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
     /// Square root.
     fn sqrt(self, a: Self::F) -> Self::F;
-    /// The first `n` lanes of `x`, the others of `other`; NaN and infinity in what is dropped do not matter.
+    /// Returns the first `n` lanes of `x`, the others of `other`; NaN and infinity in dropped lanes do not matter.
     fn first(self, n: usize, x: Self::F, other: Self::F) -> Self::F;
-    /// x 2^n for integral n in -300..=300, rounded once.
+    /// Returns x 2^n for integral n in -300..=300, rounded once.
     fn scale(self, x: Self::F, n: Self::F) -> Self::F;
-    /// Sum of the lanes: i with i + 8, i + 4, i + 2, i + 1.
+    /// Returns the sum of the lanes: i with i + 8, i + 4, i + 2, i + 1.
     fn sum(self, x: Self::F) -> f32;
-    /// The same tree with `max`.
+    /// Returns the largest lane, by `max` in the tree of `sum`.
     fn largest(self, x: Self::F) -> f32;
 
     /// Lane i of vector j becomes lane j of vector i.
@@ -82,25 +82,25 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         out
     }
 
-    /// The same bits.
+    /// Reinterprets the bits.
     fn bits(self, x: Self::F) -> Self::U;
-    /// Sixteen times `x`.
+    /// Returns `x` in all lanes.
     fn splat_u32(self, x: u32) -> Self::U;
-    /// first, first + 1, .., wrapping.
+    /// Returns first, first + 1, .., wrapping.
     fn count_u32(self, first: u32) -> Self::U;
     /// a + b, wrapping.
     fn add_u32(self, a: Self::U, b: Self::U) -> Self::U;
     /// a xor b.
     fn xor_u32(self, a: Self::U, b: Self::U) -> Self::U;
-    /// Low 32 bits of a b.
+    /// Returns the low 32 bits of a b.
     fn mul_u32(self, a: Self::U, b: Self::U) -> Self::U;
     /// a >> n.
     fn shift_right_u32(self, a: Self::U, n: u32) -> Self::U;
     /// Adds the low 16 bits of `random` below the bits that bf16 keeps, and truncates. A finite number stays finite;
-    /// infinities and NaN stay what they are.
+    /// infinities and NaN do not change.
     fn round_stochastically(self, x: Self::F, random: Self::U) -> Self::F;
 
-    /// e^x to 2 units in the last place; 0 below -104, infinity above 88.72, NaN of NaN.
+    /// Returns e^x to 2 units in the last place; 0 below -104, infinity above 88.72, NaN of NaN.
     #[inline(always)]
     fn exp(self, x: Self::F) -> Self::F {
         // Cephes' expf: x = n ln 2 + r, |r| <= 0.3466; ln 2 in two parts, the first of 10 bits, so n * part is exact.
@@ -236,7 +236,7 @@ macro_rules! by_dtype {
 pub(crate) use by_dtype;
 
 simd_fn! {
-    /// x = e^x, each element.
+    /// Writes x = e^x, each element.
     pub(crate) fn exp_in_place[](s: S, x: &mut [f32]) {
         let (full, rest) = x.as_chunks_mut::<LANES>();
         for part in full {
@@ -248,7 +248,7 @@ simd_fn! {
     }
 }
 
-/// Loops over arrays, which the compiler turns into whatever the target has.
+/// Lanes as arrays, whose loops the compiler vectorises for the target.
 #[derive(Clone, Copy)]
 pub(crate) struct Scalar;
 

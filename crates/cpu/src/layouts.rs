@@ -1,10 +1,9 @@
-//! The CPU's orders of matrices and sizes of buffers. Legend: M rows, N outputs, K inputs, R head rows, V vocabulary, T vocabulary tiles of
-//! `HEAD_TILE` columns.
+//! The CPU's matrix orders and buffer sizes. Legend: M rows, N outputs, K inputs, R head rows, V vocabulary, T
+//! vocabulary tiles of `HEAD_TILE` columns.
 
 use plimsoll_base::DType;
 use plimsoll_device::{HEAD_TILE, Layouts, MatrixLayout, PANEL};
 
-/// The CPU's layouts.
 pub static LAYOUTS: Layouts = Layouts {
     name: "cpu",
     order: |weights| if weights == DType::Bf16 { MatrixLayout::Pairs } else { MatrixLayout::Single },
@@ -14,22 +13,22 @@ pub static LAYOUTS: Layouts = Layouts {
     partial: |_| DType::F32,
 };
 
-/// Rows that a task takes: their part of A stays in the second-level cache while panels stream by.
+/// Rows of a task: their part of A stays in the second-level cache while panels stream by.
 pub const BLOCK_ROWS: usize = 64;
-/// Rows whose logits are held in full by a sampler that truncates.
+/// Rows whose full logits a truncating sampler holds.
 pub const FULL_ROWS: usize = 8;
-/// Blocks of rows of a wave, at least: a vocabulary tile comes from memory once for all of them.
+/// Minimum blocks of rows of a wave: a vocabulary tile is read from memory once for all of them.
 const WAVE_BLOCKS: usize = 4;
-/// Tasks that a thread should find in a wave.
+/// Minimum tasks per thread in a wave.
 const TASKS_PER_THREAD: usize = 4;
 
-/// Elements of `pack` for a weight gradient `[n, k]` over `m` rows: both operands, interleaved in panels.
+/// Returns the elements of `pack` for a weight gradient `[n, k]` over `m` rows: both operands, interleaved in panels.
 pub fn pack_elements(m: u64, n: u64, k: u64, weights: DType) -> u64 {
     let steps = if weights == DType::Bf16 { m.next_multiple_of(2) } else { m };
     (n.next_multiple_of(PANEL as u64) + k.next_multiple_of(PANEL as u64)) * steps
 }
 
-/// f32 elements of the `tile` argument of the head's operations, for calls of `rows_max` rows at most.
+/// Returns the f32 elements of the head operations' `tile`, for calls of at most `rows_max` rows.
 ///
 /// `truncates`: some call samples with top-k, top-p or min-p.
 pub fn head_tile_elements(threads: usize, rows_max: usize, vocab: usize, truncates: bool) -> u64 {
@@ -38,7 +37,7 @@ pub fn head_tile_elements(threads: usize, rows_max: usize, vocab: usize, truncat
     (if truncates { tiled.max(full) } else { tiled }) as u64
 }
 
-/// How a number of rows is cut, and what that needs.
+/// The cut of head rows into blocks and waves, and the buffers it needs.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadShape {
     pub tiles: usize,
@@ -51,7 +50,7 @@ pub struct HeadShape {
     pub slots: usize,
 }
 
-/// Statistics of a row: three for each tile, and the target's logit.
+/// Returns the statistics of a row: three for each tile, and the target's logit.
 pub fn stats_per_row(vocab: usize) -> usize {
     3 * vocab.div_ceil(HEAD_TILE) + 1
 }

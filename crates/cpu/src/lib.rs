@@ -1,4 +1,4 @@
-//! The CPU device: it owns the arena's mapping and a fixed pool of threads; each operation lives in its own module.
+//! The CPU device: it owns the arena's mapping and a fixed pool of threads; each operation has its own module.
 //!
 //! Operations run synchronously. An operation splits its outputs into tasks; which thread takes which task does not
 //! change any bit. Nothing here allocates after construction.

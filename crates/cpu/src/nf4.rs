@@ -9,7 +9,7 @@ use plimsoll_device::{Matrix, MatrixLayout, Nf4, PANEL};
 /// Words of a block.
 const WORDS: usize = NF4_BLOCK / CODES_OF_WORD;
 
-/// out = w, widened, then rounded. `w`, `out`: [N, K].
+/// Writes out = w, widened, then rounded. `w`, `out`: [N, K].
 pub(crate) fn dequantize(dev: &CpuDevice, w: Nf4<'_>, out: Matrix<'_>) {
     assert_eq!(out.layout, MatrixLayout::of_weights(&crate::LAYOUTS, out.buf.dtype()));
     let (words, scales) = (dev.read::<u32>(w.codes), dev.read::<f32>(w.scales));
@@ -27,7 +27,7 @@ pub(crate) fn dequantize(dev: &CpuDevice, w: Nf4<'_>, out: Matrix<'_>) {
 }
 
 simd_fn! {
-    /// One panel of up to 16 rows of `k` elements; rows that it lacks become zeros.
+    /// Widens one panel of up to 16 rows of `k` elements; missing rows become zeros.
     fn widen[E: Operand](_s: S, words: &[u32], scales: &[f32], k: usize, to: &mut [E]) {
         let (row_words, row_scales) = (k / CODES_OF_WORD, k / NF4_BLOCK);
         let rows = scales.len() / row_scales;

@@ -1,4 +1,4 @@
-//! RMS norm and its gradients, and gradients that are sums over rows: of norm weights and of biases.
+//! RMS norm and its gradients, and gradients that are sums over rows: of norm weights and biases.
 //!
 //! Sums along a row have a tree that depends on the row's length. Sums over rows are chains in ascending row order,
 //! in f32, added to the gradient once; columns are split over threads, so bits do not depend on them.
@@ -30,7 +30,7 @@ pub(super) fn rms_norm(dev: &CpuDevice, x: Buf<'_>, norm: Norm<'_>, out: Buf<'_>
     }));
 }
 
-/// The same norm with one chain of additions: a different order, and therefore now and then different bits.
+/// Normalises a row with one chain of additions: a different order, and so now and then different bits.
 fn perturbed_row<W: Lanes, T: Lanes>(x: &[f32], w: &[W], (eps, offset): (f32, f32), out: &mut [T]) {
     let r = 1.0 / (x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32 + eps).sqrt();
     for ((x, w), out) in x.iter().zip(w).zip(out) {
@@ -38,7 +38,7 @@ fn perturbed_row<W: Lanes, T: Lanes>(x: &[f32], w: &[W], (eps, offset): (f32, f3
     }
 }
 
-/// Sum of a b: four vectors of accumulators, added as (0 + 1) + (2 + 3), then the tree of lanes.
+/// Returns the sum of a b: four vectors of accumulators, added as (0 + 1) + (2 + 3), then the tree of lanes.
 #[inline(always)]
 pub(super) fn dot<S: Simd, A: Lanes, B: Lanes>(s: S, a: &[A], b: &[B]) -> f32 {
     let mut sums = [s.splat(0.0); 4];
@@ -58,7 +58,7 @@ pub(super) fn dot<S: Simd, A: Lanes, B: Lanes>(s: S, a: &[A], b: &[B]) -> f32 {
     s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])))
 }
 
-/// 1 / sqrt(mean(x^2) + eps).
+/// Returns 1 / sqrt(mean(x^2) + eps).
 #[inline(always)]
 pub(super) fn reciprocal_rms<S: Simd, T: Lanes>(s: S, x: &[T], eps: f32) -> f32 {
     1.0 / (dot(s, x, x) / x.len() as f32 + eps).sqrt()
@@ -80,7 +80,7 @@ simd_fn! {
     }
 }
 
-/// out = resid + norm(x).
+/// Writes out = resid + norm(x).
 pub(super) fn rms_norm_add(dev: &CpuDevice, x: Buf<'_>, norm: Norm<'_>, resid: Buf<'_>, out: Buf<'_>) {
     let Norm { w, eps, offset } = norm;
     let h = w.len();
@@ -114,7 +114,7 @@ simd_fn! {
     }
 }
 
-/// dx, added to and rounded, and the weight's gradient, if there is one.
+/// Computes dx, added to and rounded, and the weight's gradient, if any.
 pub(super) fn rms_norm_backward(dev: &CpuDevice, x: Buf<'_>, norm: Norm<'_>, dy: Buf<'_>, to: NormGrads<'_>) {
     let Norm { w, eps, offset } = norm;
     let NormGrads { dx, rounded, dw, add, rstd } = to;
@@ -153,7 +153,7 @@ pub(super) fn rms_norm_backward(dev: &CpuDevice, x: Buf<'_>, norm: Norm<'_>, dy:
 }
 
 simd_fn! {
-    /// dx += r (w dy - xhat mean(w dy xhat)), xhat = x r. Returns r.
+    /// Adds r (w dy - xhat mean(w dy xhat)) to dx, xhat = x r. Returns r.
     fn norm_backward_row[W: Lanes, G: Lanes](
         s: S, x: &[f32], w: &[W], of: (f32, f32), dy: &[G], dx: &mut [f32],
     ) -> f32 {
@@ -179,7 +179,7 @@ simd_fn! {
     }
 }
 
-/// Up to 16 elements; the lanes beyond are 0.
+/// Loads up to 16 elements; the lanes beyond are 0.
 #[inline(always)]
 pub(super) fn load_any<S: Simd, T: Lanes>(s: S, x: &[T]) -> S::F {
     match x.first_chunk::<LANES>() {
@@ -188,7 +188,7 @@ pub(super) fn load_any<S: Simd, T: Lanes>(s: S, x: &[T]) -> S::F {
     }
 }
 
-/// Up to 16 elements.
+/// Stores up to 16 elements.
 #[inline(always)]
 pub(super) fn store_any<S: Simd, T: Lanes>(s: S, to: &mut [T], x: S::F) {
     match to.first_chunk_mut::<LANES>() {
@@ -213,7 +213,7 @@ pub(super) fn bias_backward(dev: &CpuDevice, dy: Buf<'_>, grad: Buf<'_>, add: bo
 }
 
 simd_fn! {
-    /// grad[c] += sum over rows of dy[row][start + c], or of dy x rstd[row].
+    /// Adds to grad[c] the sum over rows of dy[row][start + c], or of dy x rstd[row].
     fn scaled_column_sums[T: Lanes, D: Lanes](
         s: S, dy: &[T], x: Option<(&[f32], &[f32])>, width: usize, start: usize, grad: &mut [D],
     ) {

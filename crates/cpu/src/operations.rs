@@ -1,4 +1,4 @@
-//! Which function runs an operation, and the scratch that they need.
+//! Which function runs an operation, and the scratch that operations need.
 
 use crate::cpu_device::CpuDevice;
 use crate::{
@@ -20,10 +20,10 @@ pub fn takes_head_dim(head_dim: usize) -> bool {
 }
 
 impl CpuDevice {
-    /// What the device itself needs in the arena: the resident region `device.scratch`, if the model is trained or has experts.
+    /// Returns the resident region `device.scratch`, which the device needs if the model is trained or has experts.
     ///
-    /// Each thread has room for three panels of the largest transposed matrix, and for some rows that experts gather; independent of
-    /// the number of rows.
+    /// Each thread has room for three panels of the largest transposed matrix, and for some rows that experts gather,
+    /// independent of the number of rows.
     /// Errors: `size-overflow`.
     pub fn scratch_layout(spec: &ModelSpec, weights: DType, threads: usize, update: bool) -> Result<Layout> {
         let mut layout = Layout::new();
@@ -37,7 +37,7 @@ impl CpuDevice {
         Ok(layout)
     }
 
-    /// The same for a model whose adapters of `rank` are trained: their matrices are transposed too.
+    /// Returns the scratch for a model whose adapters of `rank` are trained: their matrices are transposed too.
     ///
     /// Errors: `size-overflow`.
     pub fn scratch_of_adapters(
@@ -60,7 +60,7 @@ impl CpuDevice {
         Ok(layout)
     }
 
-    /// The same for matrices `[n, k]` of f32 weights, whatever they belong to.
+    /// Returns the scratch for matrices `[n, k]` of f32 weights, of any model.
     ///
     /// Errors: `size-overflow`.
     pub fn scratch_of_matrices(matrices: &[(u64, u64)], threads: usize) -> Result<Layout> {
@@ -72,7 +72,7 @@ impl CpuDevice {
     }
 }
 
-/// The shapes [n, k] of the linear layers of all blocks; of experts those of one.
+/// Returns the shapes [n, k] of the linear layers of all blocks; one expert stands for all of a layer.
 fn linear(spec: &ModelSpec) -> impl Iterator<Item = (u64, u64)> {
     all_products(spec).map(|product| (product.n.into(), product.k.into()))
 }
@@ -81,7 +81,7 @@ fn all_products(spec: &ModelSpec) -> impl Iterator<Item = Product> {
     (0..spec.layers).flat_map(|layer| products(spec, layer))
 }
 
-/// Elements of one thread's scratch: the largest transposed group of panels among the model's matrices.
+/// Returns the elements of one thread's scratch: the largest transposed group of panels of the model's matrices.
 fn scratch_elements(spec: &ModelSpec, weights: DType) -> u64 {
     let head = u64::from(spec.vocab).min(plimsoll_device::HEAD_TILE as u64);
     let matrices = linear(spec).chain([(head, u64::from(spec.hidden))]);

@@ -1,10 +1,10 @@
-//! What this machine can do at most: arithmetic in registers, and reading of memory. Shares of peak refer to it.
+//! The peak rates of this machine: arithmetic in registers and reads of memory. Shares of peak refer to them.
 
 use super::{Isa, Pool};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// GFLOP/s of dot products (bf16) or fused multiply-adds (f32) in registers, on all threads, over about `seconds`.
+/// Returns GFLOP/s of bf16 dot products or f32 fused multiply-adds in registers, on all threads, over about `seconds`.
 pub fn measure_flops(pool: &Pool, isa: Isa, seconds: f64) -> f64 {
     // Many short parts, the best of which counts: other processes may share the cores.
     let limit = Duration::from_secs_f64(seconds);
@@ -21,7 +21,7 @@ pub fn measure_flops(pool: &Pool, isa: Isa, seconds: f64) -> f64 {
     best
 }
 
-/// GB/s of reading `bytes` bytes that are in no cache, on all threads.
+/// Returns GB/s of reading `bytes` bytes that are in no cache, on all threads.
 pub fn measure_bandwidth(pool: &Pool, bytes: usize) -> f64 {
     let words: Vec<u64> = vec![1; bytes / 8];
     let mut best = 0.0f64;
@@ -40,9 +40,9 @@ pub fn measure_bandwidth(pool: &Pool, bytes: usize) -> f64 {
 
 /// Rounds of a task: about a tenth of a millisecond.
 const ROUNDS: usize = 1 << 15;
-/// Tasks between two looks at the clock: enough to make the last one's share small, few enough to find a quiet moment.
+/// Tasks between looks at the clock: enough to make the last one's share small, few enough to find a quiet moment.
 const TASKS_PER_THREAD: usize = 32;
-/// Independent sums: more than latency times throughput on any machine known.
+/// Independent sums: more than latency times throughput on any known machine.
 const CHAINS: usize = 12;
 
 fn flops_per_round(isa: Isa) -> usize {

@@ -1,5 +1,5 @@
-//! The CPU's twin of running ahead: operations run at once, and their results are handed out a pass late, so that what is
-//! written for a device with a pipeline can be tested without one.
+//! The CPU's twin of running ahead: operations run at once, and their results come one pass late, so that code for a
+//! device with a pipeline can be tested without one.
 
 use super::cpu_device::{CpuDevice, Slots};
 use plimsoll_base::DType;
@@ -7,7 +7,7 @@ use plimsoll_device::Pipeline;
 use plimsoll_memory::Buf;
 
 impl CpuDevice {
-    /// Makes the device one with a pipeline; it is slower so, and gives the same bits.
+    /// Gives the device a pipeline; it is then slower, and gives the same bits.
     pub fn run_ahead(&mut self) {
         self.slots = Some(Slots::default());
     }

@@ -13,9 +13,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest time a thread waits with its core busy: about two wake-ups by the system. Loom would run every turn of it.
+/// Longest time that a thread waits with its core busy: about two system wake-ups. Loom would run every turn of it.
 const SPIN: Duration = Duration::from_micros(if cfg!(loom) { 0 } else { 15 });
-/// Looks at what is waited for between two at the clock.
+/// Checks of the condition between two looks at the clock.
 const LOOKS: usize = if cfg!(loom) { 0 } else { 32 };
 
 /// A task: its index and the index of the thread that runs it.
@@ -169,7 +169,7 @@ impl Shared {
         }
     }
 
-    /// The life of a worker.
+    /// Runs a worker until the pool stops.
     fn work(&self, index: usize) {
         let mut last_epoch = 0;
         loop {
@@ -195,7 +195,7 @@ impl Shared {
         }
     }
 
-    /// Counts this thread in if the job is still open; its epoch.
+    /// Counts this thread in if the job is still open; returns its epoch.
     fn enter(&self) -> Option<u64> {
         let mut state = self.state.load(Ordering::Acquire);
         while state & OPEN != 0 {
@@ -231,7 +231,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Under loom: every order in which threads may see what others write, with some switches between them that none of them waits for.
+/// Under loom: every order in which threads may see each other's writes, with a bounded number of preemptions.
 #[cfg(test)]
 #[cfg(loom)]
 mod models {

@@ -1,7 +1,7 @@
-//! Rotation of queries and keys by position, head norms, and the writing of the KV cache.
+//! Rotation of queries and keys by position, head norms, and writes to the KV cache.
 //!
-//! A value is rounded to the storage type once, after its rotation. Keys go transposed into their block, so that one
-//! vector load gives 16 keys the same element.
+//! A value is rounded to the storage type once, after its rotation. Keys are stored transposed in their block, so that
+//! one vector load gives 16 keys the same element.
 
 use super::elementwise::split;
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
@@ -66,11 +66,11 @@ pub(super) fn forward(
 struct Angles<'a> {
     table: Option<&'a [f32]>,
     d: usize,
-    /// Elements of a head that are rotated.
+    /// Rotated elements of a head.
     width: usize,
 }
 
-/// Those of one position.
+/// Angles of one position.
 #[derive(Clone, Copy)]
 struct Turn<'a> {
     /// [r/2, 2] cosine and sine.
@@ -78,7 +78,7 @@ struct Turn<'a> {
     d: usize,
 }
 
-/// Of heads that are not rotated: cosines of 1 and sines of 0.
+/// Table for heads that are not rotated: cosines of 1 and sines of 0.
 const NO_ANGLE: [f32; HEAD_DIM_MAX] = {
     let (mut table, mut i) = ([0.0; HEAD_DIM_MAX], 0);
     while i < HEAD_DIM_MAX {
@@ -115,7 +115,7 @@ struct HeadNorm<'a, T> {
 }
 
 impl<'a, T: Lanes> HeadNorm<'a, T> {
-    /// Weights of a head.
+    /// Returns the weights of a head.
     #[inline(always)]
     fn of_head(&self, head: usize, d: usize) -> &'a [T] {
         match self.of {
@@ -124,7 +124,7 @@ impl<'a, T: Lanes> HeadNorm<'a, T> {
         }
     }
 
-    /// Reciprocal of a head's root mean square, or of its row's.
+    /// Returns the reciprocal of a head's root mean square, or of its row's.
     #[inline(always)]
     fn reciprocal<S: Simd>(&self, s: S, head: &[T], row: &[T]) -> f32 {
         match self.of {
@@ -134,7 +134,7 @@ impl<'a, T: Lanes> HeadNorm<'a, T> {
     }
 }
 
-/// The norms of q and k.
+/// Returns the norms of q and k.
 fn head_norms<'a, T: Lanes + Element>(
     dev: &'a CpuDevice,
     norms: Option<QkNorm<'_>>,
@@ -170,8 +170,8 @@ fn write_slot<T: Copy>(
 }
 
 simd_fn! {
-    /// Normalises (if `norm`) and rotates the heads `x` of one row, times `scale`. `row`: all heads of their kind, and the number
-    /// of the first one of `x`. What comes after the rotated elements of a head is normalised and multiplied alone.
+    /// Normalises (if `norm`) and rotates the heads `x` of one row, times `scale`. `row`: all heads of their kind, and
+    /// the number of the first in `x`. Elements after a head's rotated ones are only normalised and multiplied.
     fn rotate_heads[T: Lanes](
         s: S, x: &[T], row: (&[T], usize), norm: Option<HeadNorm<'_, T>>, turn: Turn<'_>, scale: f32, out: &mut [T],
     ) {
@@ -293,7 +293,7 @@ fn deinterleave(table: &[f32]) -> ([f32; HEAD_DIM_MAX / 2], [f32; HEAD_DIM_MAX /
     (cos, sin)
 }
 
-/// The inverse rotation, which is the transposed one, of dy times `scale`. `cos`, `sin`: of the rotated elements' pairs.
+/// Computes the inverse rotation (the transposed one) of dy times `scale`. `cos`, `sin`: of the rotated pairs.
 #[inline(always)]
 fn unrotate<S: Simd>(s: S, dy: &[f32], cos: &[f32], sin: &[f32], scale: S::F, out: &mut [f32]) {
     let half = cos.len();
@@ -312,7 +312,7 @@ fn unrotate<S: Simd>(s: S, dy: &[f32], cos: &[f32], sin: &[f32], scale: S::F, ou
 }
 
 simd_fn! {
-    /// Gradient of one row's heads before norm, rotation and `scale`. `norm`: the heads before the norm, and the norm.
+    /// Computes the gradient of a row's heads before norm, rotation and `scale`. `norm`: the norm, and its input heads.
     fn unrotate_heads[T: Lanes](
         s: S, dy: &[f32], norm: Option<(&[T], HeadNorm<'_, T>)>, turn: Turn<'_>, scale: f32, out: &mut [T],
     ) {
@@ -356,7 +356,7 @@ simd_fn! {
     }
 }
 
-/// grad *= w + offset.
+/// Multiplies grad by w + offset.
 #[inline(always)]
 fn weigh<S: Simd, T: Lanes>(s: S, grad: &mut [f32], w: &[T], offset: f32) {
     let d = grad.len();
@@ -375,14 +375,14 @@ struct HeadRows {
     count: usize,
     x_offset: usize,
     x_width: usize,
-    /// Elements from row to row of the gradients, which have the heads at the start of a row.
+    /// Elements from row to row of the gradients, whose rows begin with the heads.
     dy_width: usize,
     /// Factor on the heads after their rotation.
     scale: f32,
 }
 
 simd_fn! {
-    /// weight += sum over rows, then heads of the same weights, of dy xhat.
+    /// Adds to weight the sum over rows, then over heads of the same weights, of dy xhat.
     fn weight_gradient[T: Lanes, D: Lanes](
         s: S, dy: &[f32], x: &[T], heads: HeadRows, norm: HeadNorm<'_, T>, at: (&[u32], Angles<'_>), weight: &mut [D],
     ) {

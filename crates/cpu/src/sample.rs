@@ -1,8 +1,8 @@
 //! The sampler: one token for each row, drawn by one counter-based uniform number.
 //!
-//! Untruncated sampling picks a vocabulary tile by its mass, then a token of the tile, whose logits are computed
-//! again. Truncation needs all logits of a row, so it takes eight rows at a time. What is recorded (log-probability,
-//! log-sum-exp, entropy) is always of the untruncated policy at temperature and comes from the head's functions.
+//! Untruncated sampling picks a vocabulary tile by its mass, then a token of the tile, whose logits are recomputed.
+//! Truncation needs all logits of a row, so it takes eight rows at a time. The recorded log-probability, log-sum-exp
+//! and entropy are always those of the untruncated policy at temperature, from the head's functions.
 
 use super::head::{self, Outputs, RowStats, Work};
 use super::lanes::{LANES, by_dtype, exp_in_place, simd_fn};
@@ -38,18 +38,18 @@ pub(crate) fn sample(dev: &CpuDevice, args: Sample<'_>) {
     });
 }
 
-/// What is drawn by, and where it goes.
+/// Inputs and outputs of draws.
 struct Draws<'a> {
     keys: &'a [u32],
     how: Sampling,
-    /// How logits are bent and multiplied.
+    /// Soft cap and factor of the logits.
     logits: Logits,
     tokens: super::Shared<'a, u32>,
     out: Outputs<'a>,
 }
 
 impl Draws<'_> {
-    /// The row's uniform number in (0, 1), of 53 bits.
+    /// Returns the row's uniform number in (0, 1), of 53 bits.
     fn uniform(&self, row: usize) -> f64 {
         let key = &self.keys[row * 3..][..3];
         let sample_id = u64::from(key[1]) << 32 | u64::from(key[0]);
@@ -128,7 +128,7 @@ fn draw_untruncated<E: Operand>(
     draws.set(row, tile * HEAD_TILE + at, &merged, logits[at]);
 }
 
-/// The tile in which `uniform` falls, and how far: a mass in units of exp(x - max).
+/// Returns the tile in which `uniform` falls, and how far: a mass in units of exp(x - max).
 fn pick_tile(isa: Isa, stats: &[f32], tiles: usize, max: f32, uniform: f64) -> (usize, f64) {
     let visit = |f: &mut dyn FnMut(usize, f64) -> bool| {
         for first in (0..tiles).step_by(LANES) {
@@ -149,7 +149,7 @@ fn pick_tile(isa: Isa, stats: &[f32], tiles: usize, max: f32, uniform: f64) -> (
     });
     let (wanted, mut before, mut chosen) = (uniform * total, 0.0, (0, 0.0));
     visit(&mut |tile, mass| {
-        // Rounding may leave `wanted` at the very end: then the last tile that has a mass is it.
+        // Rounding may put `wanted` at the very end: then it is the last tile that has a mass.
         if mass > 0.0 {
             chosen = (tile, wanted - before);
         }
@@ -159,7 +159,7 @@ fn pick_tile(isa: Isa, stats: &[f32], tiles: usize, max: f32, uniform: f64) -> (
     chosen
 }
 
-/// The first element at which the running sum exceeds `wanted`, else the last of positive mass.
+/// Returns the first element at which the running sum exceeds `wanted`, else the last of positive mass.
 fn pick(masses: &[f32], wanted: f64) -> usize {
     let (mut sum, mut last) = (0.0, 0);
     for (i, &mass) in masses.iter().enumerate() {
@@ -237,7 +237,7 @@ fn draw_kept(isa: Isa, x: &mut [f32], stats: &[f32], max: f32, how: &Sampling, u
     ids[pick_kept(isa, &mut masses[..count], how, uniform)] as usize
 }
 
-/// Applies top-p and min-p to masses, of which the largest is exp(0) = 1, and draws.
+/// Applies top-p and min-p to masses, the largest of which is exp(0) = 1, and draws.
 fn pick_kept(isa: Isa, masses: &mut [f32], how: &Sampling, uniform: f64) -> usize {
     if how.top_p < 1.0 {
         keep_mass(isa, masses, how.top_p);
@@ -247,10 +247,10 @@ fn pick_kept(isa: Isa, masses: &mut [f32], how: &Sampling, uniform: f64) -> usiz
     pick(masses, uniform * total)
 }
 
-/// Elements that are worth a list of their own.
+/// Maximum elements of a list.
 const SHORT: usize = 1024;
 
-/// Lists the elements of at least `smallest` in order; their number, or `None` if there are more than `SHORT`.
+/// Lists the elements of at least `smallest` in order; returns their number, or `None` if more than `SHORT`.
 fn gather(x: &[f32], smallest: f32, ids: &mut [u32; SHORT], values: &mut [f32; SHORT]) -> Option<usize> {
     let mut count = 0;
     for (start, part) in x.chunks(LANES).enumerate() {
@@ -274,7 +274,7 @@ simd_fn! {
     }
 }
 
-/// The `k`th largest value, k at most the length; `maxima`: of each vocabulary tile.
+/// Returns the `k`th largest value, k at most the length; `maxima`: of each vocabulary tile.
 fn kth_largest(isa: Isa, x: &[f32], maxima: &[f32], k: usize) -> f32 {
     // The k-th largest maximum is a lower bound: usually little lies above it.
     let bound = if k <= maxima.len() { kth_by_bits(isa, maxima, k) } else { f32::NEG_INFINITY };
@@ -285,7 +285,7 @@ fn kth_largest(isa: Isa, x: &[f32], maxima: &[f32], k: usize) -> f32 {
     }
 }
 
-/// The `k`th largest value, found bit by bit, so that nothing is moved.
+/// Returns the `k`th largest value, found bit by bit, so that nothing is moved.
 fn kth_by_bits(isa: Isa, x: &[f32], k: usize) -> f32 {
     let mut key = 0u32;
     for bit in (0..32).rev() {
@@ -298,7 +298,7 @@ fn kth_by_bits(isa: Isa, x: &[f32], k: usize) -> f32 {
 }
 
 simd_fn! {
-    /// Number of elements whose key is at least `key`; keys are ordered as their values.
+    /// Counts elements whose key is at least `key`; keys are ordered as their values.
     fn count_at_least[](_s: S, x: &[f32], key: u32) -> usize {
         let mut count = 0u32;
         for x in x {
@@ -310,7 +310,7 @@ simd_fn! {
     }
 }
 
-/// Zeroes all but the smallest set of masses that reaches `share` of the whole; of equal ones the first stay.
+/// Zeroes all but the smallest set of masses that reaches `share` of the whole; of equal masses the first stay.
 fn keep_mass(isa: Isa, masses: &mut [f32], share: f32) {
     let wanted = f64::from(share.max(f32::MIN_POSITIVE)) * mass_at_least(isa, masses, 0.0);
     let mut bits = 0u32; // Positive floats are ordered as their bits.
@@ -333,7 +333,7 @@ fn keep_mass(isa: Isa, masses: &mut [f32], share: f32) {
 }
 
 simd_fn! {
-    /// Sum of the elements of at least `smallest`, in eight f64.
+    /// Returns the sum of the elements of at least `smallest`, in eight f64.
     fn mass_at_least[](_s: S, masses: &[f32], smallest: f32) -> f64 {
         let mut sums = [0.0f64; 8];
         let (full, rest) = masses.as_chunks::<8>();
@@ -349,7 +349,7 @@ simd_fn! {
     }
 }
 
-/// x = exp(x - max), each element.
+/// Writes x = exp(x - max), each element.
 fn exp_shifted(isa: Isa, x: &mut [f32], max: f32) {
     x.iter_mut().for_each(|x| *x -= max);
     exp_in_place(isa, x);

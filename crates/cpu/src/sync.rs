@@ -1,4 +1,4 @@
-//! What threads are made of: the standard library's, and in a test under `cfg(loom)` what loom runs in every order.
+//! Thread primitives: the standard library's, and in a test under `cfg(loom)` loom's, which runs every order.
 
 #[cfg(all(loom, test))]
 pub(crate) use loom::{
@@ -12,7 +12,7 @@ pub(crate) use std::{
     thread, thread_local,
 };
 
-/// `std::cell::UnsafeCell`, reached as loom reaches its own.
+/// `std::cell::UnsafeCell` with the interface of loom's.
 #[cfg(not(all(loom, test)))]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 

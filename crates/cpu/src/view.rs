@@ -54,7 +54,7 @@ impl Real for bf16 {
     }
     #[inline(always)]
     fn from_f32(x: f32) -> bf16 {
-        // Round to nearest even on the bits; a NaN keeps its sign and becomes quiet. Branch-free, so that loops vectorise.
+        // Rounds to nearest even on the bits; a NaN keeps its sign and becomes quiet. Branch-free, so loops vectorise.
         let bits = x.to_bits();
         let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
         let bits = if x.is_nan() { bits | 0x0040_0000 } else { rounded };
@@ -70,13 +70,13 @@ pub(crate) struct Shared<'a, T> {
     lives: PhantomData<&'a T>,
 }
 
-// SAFETY: elements are reached through unsafe methods only, whose callers promise that no task writes what another uses.
+// SAFETY: elements are reached through unsafe methods only; their callers promise no task writes what another uses.
 unsafe impl<T: Send> Send for Shared<'_, T> {}
-// SAFETY: elements are reached through unsafe methods only, whose callers promise that no task writes what another uses.
+// SAFETY: elements are reached through unsafe methods only; their callers promise no task writes what another uses.
 unsafe impl<T: Send + Sync> Sync for Shared<'_, T> {}
 
 impl<'a, T> Shared<'a, T> {
-    /// A slice, to write by parts.
+    /// Returns a slice to write in parts.
     pub(crate) fn of(slice: &'a mut [T]) -> Shared<'a, T> {
         Shared { ptr: slice.as_mut_ptr(), len: slice.len(), lives: PhantomData }
     }
@@ -89,7 +89,7 @@ impl<'a, T> Shared<'a, T> {
         self.ptr
     }
 
-    /// Elements start..start+len, to read.
+    /// Returns elements start..start+len, to read.
     ///
     /// # Safety
     /// While the slice lives, no task writes any of these elements.
@@ -100,7 +100,7 @@ impl<'a, T> Shared<'a, T> {
         unsafe { std::slice::from_raw_parts(self.ptr.add(start), len) }
     }
 
-    /// Elements start..start+len, to write.
+    /// Returns elements start..start+len, to write.
     ///
     /// # Safety
     /// While the slice lives, no other task reads or writes any of these elements.
@@ -125,19 +125,19 @@ impl CpuDevice {
         // SAFETY: inside the mapping by the assertion.
         let ptr: *mut T = unsafe { self.arena.base().add(start as usize).cast() };
         assert!(ptr.is_aligned(), "scratch of {} at offset {start}", T::DTYPE.name());
-        // SAFETY: inside the mapping and aligned, by the assertions; the part belongs to this thread, and a thread runs one task at a time.
+        // SAFETY: inside the mapping and aligned (asserted); the part is this thread's, which runs one task at a time.
         unsafe { std::slice::from_raw_parts_mut(ptr, part) }
     }
 
-    /// A buffer that the operation reads and does not write: one that is written in place is reached by `write` alone.
+    /// Returns a buffer that the operation only reads; one written in place is reached by `write` alone.
     pub(crate) fn read<T: Element>(&self, buf: Buf<'_>) -> &[T] {
         let ptr = self.checked_ptr::<T>(buf);
-        // SAFETY: inside the mapping and aligned (checked). The operation has claimed the buffer to read it, so no other
-        // writes it, nor does this one through another operand.
+        // SAFETY: inside the mapping and aligned (checked). The operation has claimed the buffer to read it, so no
+        // other writes it, nor does this one through another operand.
         unsafe { std::slice::from_raw_parts(ptr, buf.len()) }
     }
 
-    /// A buffer to write by parts.
+    /// Returns a buffer to write in parts.
     pub(crate) fn write<T: Element>(&self, buf: Buf<'_>) -> Shared<'_, T> {
         Shared { ptr: self.checked_ptr::<T>(buf), len: buf.len(), lives: PhantomData }
     }

@@ -22,27 +22,27 @@ pub struct Batch<'a> {
     pub keys_max: usize,
 }
 
-/// Where a batch's rows are in another cache, whose tables begin where the batch's do.
+/// A batch's slots and block tables in another cache. Offsets into the tables are the same.
 #[derive(Clone, Copy, Debug)]
 pub struct Slots<'a> {
-    /// As `Batch::slots`.
+    /// [M] u32: block * KV_BLOCK + slot of each row in the other cache.
     pub slots: Buf<'a>,
-    /// As `Batch::tables`, and of their length.
+    /// [..] u32: block tables of the other cache, as long as `Batch::tables`.
     pub tables: Buf<'a>,
 }
 
-/// How tokens are drawn.
+/// Sampling parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// Logits are divided by it; 0 takes the largest logit (ties: the lowest token id).
     pub temperature: f32,
-    /// Only the `top_k` largest logits; 0 for all.
+    /// Keeps the `top_k` largest logits; 0 keeps all.
     pub top_k: u32,
-    /// Only the smallest set whose probability reaches `top_p` (after top_k, renormalised); 1 for all.
+    /// Keeps the smallest set whose probability reaches `top_p` (after top_k, renormalised); 1 keeps all.
     pub top_p: f32,
-    /// Only tokens of at least `min_p` times the largest probability; 0 for all.
+    /// Keeps tokens of at least `min_p` times the largest probability; 0 keeps all.
     pub min_p: f32,
-    /// Seed of the counter-based numbers.
+    /// Seed of the counter-based random numbers.
     pub seed: u64,
 }
 
@@ -68,7 +68,7 @@ pub struct AdamW {
     pub weight_decay: f32,
     /// 1 for the first update; bias correction uses it.
     pub step: u64,
-    /// Gradients are multiplied by it first: clipping.
+    /// Gradients are multiplied by it first (clipping).
     pub grad_scale: f32,
     /// Key of stochastic rounding.
     pub seed: u64,
@@ -85,15 +85,15 @@ pub struct AdamWBufs<'a> {
     pub grad: Buf<'a>,
     /// First moment: f32, or with stochastic rounding bf16 or e4m3.
     pub m: Buf<'a>,
-    /// Second moment: as `m`; e5m3 where that is e4m3.
+    /// Second moment: of `m`'s dtype, but e5m3 if `m` is e4m3.
     pub v: Buf<'a>,
-    /// Scales of both moments where they are codes; the parameter then starts at a block's first element.
+    /// Block scales of both moments if they are codes; the parameter then starts at a block's first element.
     pub scales: Option<[Buf<'a>; 2]>,
     /// f32 copy that the update is computed in; `None` updates `weights` itself, bf16 by stochastic rounding.
     pub master: Option<Buf<'a>>,
 }
 
-/// What bends the output of a small network's layer.
+/// Activation function of a small network's layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     Tanh,
@@ -101,25 +101,25 @@ pub enum Activation {
     Relu,
 }
 
-/// The output gates of attention: each head of a row is multiplied by the sigmoid of a gate of its own.
+/// The gradient of the output gates of attention, which multiply each head of a row by the sigmoid of its own gate.
 ///
-/// A row of `x` is that of a query of each head and its gate, one head after the other, then keys and values.
+/// A row of `x` has each head's query followed by its gate, then keys and values.
 #[derive(Clone, Copy, Debug)]
 pub struct GateHeadsBackward<'a> {
     pub heads: Heads,
-    /// [M, 2 (a + k) d] e: the forward's.
+    /// [M, 2 (a + k) d] e: from the forward pass.
     pub x: Buf<'a>,
-    /// [M, a d] e: what attention gave.
+    /// [M, a d] e: output of attention.
     pub attn: Buf<'a>,
-    /// [M, a d] e: gradient of the gated heads; written: of `attn`.
+    /// [M, a d] e: gradient of the gated heads; overwritten by that of `attn`.
     pub d: Buf<'a>,
-    /// [M, 2 (a + k) d] e: those of gates are written, and nothing else.
+    /// [M, 2 (a + k) d] e: gets the gradients of the gates and nothing else.
     pub dx: Buf<'a>,
-    /// [M, a d] e, if given, gets what `gate_heads` gave, to the bit.
+    /// [M, a d] e: if given, gets the bits that `gate_heads` gave.
     pub out: Option<Buf<'a>>,
 }
 
-/// What the head computes for each row.
+/// Outputs of the head for each row.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadOut<'a> {
     /// [R] f32: log-probability of the target (or of the sampled token), of the untruncated policy at temperature.
@@ -151,7 +151,7 @@ pub struct Norm<'a> {
 }
 
 impl<'a> Norm<'a> {
-    /// With weights as they are.
+    /// Returns a norm whose weights have no offset.
     pub fn new(w: Buf<'a>, eps: f32) -> Norm<'a> {
         Norm { w, eps, offset: 0.0 }
     }
@@ -168,28 +168,28 @@ pub struct QkNorm<'a> {
     pub eps: f32,
     /// Added to the weights.
     pub offset: f32,
-    /// What is normalised by itself: each head, or the heads of a row together.
+    /// Whether each head is normalised by itself, or the heads of a row together.
     pub of: QkNorms,
 }
 
-/// How heads are rotated by their positions.
+/// Rotary position embedding of q and k.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation<'a> {
     /// [positions, r/2, 2] f32: cosine and sine, rotating element i with i + r/2. None where heads are not rotated.
     pub angles: Option<Buf<'a>>,
-    /// r: elements of a head that are rotated, the first ones; all d if none.
+    /// r: number of rotated elements, a head's first ones; all d if none.
     pub width: Option<usize>,
     /// Factor on q after its rotation.
     pub q_scale: f32,
 }
 
 impl<'a> Rotation<'a> {
-    /// By a table, and nothing else.
+    /// Returns a rotation of whole heads by `angles`, with q unscaled.
     pub fn new(angles: Buf<'a>) -> Rotation<'a> {
         Rotation { angles: Some(angles), width: None, q_scale: 1.0 }
     }
 
-    /// r, of heads of `d` elements: all of them where there are no angles.
+    /// Returns r for heads of `d` elements; d if there are no angles.
     pub fn width_of(&self, d: usize) -> usize {
         let width = self.width.filter(|_| self.angles.is_some()).unwrap_or(d);
         assert!(width > 0 && width <= d && width.is_multiple_of(2), "{width} of {d} elements are rotated");
@@ -200,72 +200,72 @@ impl<'a> Rotation<'a> {
 /// The window of a layer in which a row sees all keys that come before it.
 pub const ALL_KEYS: usize = usize::MAX;
 
-/// Which scores of a row become weights, and what bends them.
+/// Which keys a row attends to, and the soft cap on their scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scores {
     /// Keys that a row sees, at most.
     pub window: usize,
-    /// c: a score x, which has its scale, becomes c tanh(x / c).
+    /// c: soft cap; a scaled score x becomes c tanh(x / c).
     pub cap: Option<f32>,
 }
 
 impl Scores {
-    /// Of the last keys, as they are.
+    /// Returns uncapped scores of the last `window` keys.
     pub const fn of(window: usize) -> Scores {
         Scores { window, cap: None }
     }
 }
 
-/// What logits become before they are the logarithms of probabilities.
+/// Soft cap and factor on logits before their log-softmax.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Logits {
-    /// On logits, after they are bent.
+    /// Factor on logits, after the cap.
     pub factor: f32,
-    /// c: a logit x becomes c tanh(x / c).
+    /// c: soft cap; a logit x becomes c tanh(x / c).
     pub cap: Option<f32>,
 }
 
 impl Logits {
-    /// Multiplied, and nothing else.
+    /// Returns a factor without a cap.
     pub const fn times(factor: f32) -> Logits {
         Logits { factor, cap: None }
     }
 
-    /// With a further factor.
+    /// Multiplies the factor by another.
     pub fn and_times(self, factor: f32) -> Logits {
         Logits { factor: factor * self.factor, ..self }
     }
 }
 
-/// Where the gradients of a norm go.
+/// Gradients of an RMS norm.
 #[derive(Clone, Copy, Debug)]
 pub struct NormGrads<'a> {
     /// [M, h] f32, added to.
     pub dx: Buf<'a>,
-    /// [M, h] e: the new `dx`, rounded, as the next products read it.
+    /// [M, h] e: the new `dx`, rounded for the products that follow.
     pub rounded: Option<Buf<'a>>,
-    /// [h]: the weight's; none of a frozen one.
+    /// [h]: gradient of the weight; none if it is frozen.
     pub dw: Option<Buf<'a>>,
-    /// Whether `dw` is added to, or written.
+    /// Whether `dw` is added to or overwritten.
     pub add: bool,
     /// [M] f32: scratch.
     pub rstd: Buf<'a>,
 }
 
-/// What the backward pass of the head norms needs.
+/// Inputs and weight gradients of the backward pass of the head norms.
 #[derive(Clone, Copy, Debug)]
 pub struct QkNormBackward<'a> {
     /// Weights and epsilon.
     pub norm: QkNorm<'a>,
-    /// [M, (a + 2k) d] e: before the norms.
+    /// [M, (a + 2k) d] e: input of the norms.
     pub qkv: Buf<'a>,
-    /// Gradient of q's weight, added to; none of a frozen one.
+    /// Gradient of q's weight, added to; none if it is frozen.
     pub dq_weight: Option<Buf<'a>>,
-    /// Gradient of k's weight, added to; there if q's is.
+    /// Gradient of k's weight, added to; given if q's is.
     pub dk_weight: Option<Buf<'a>>,
 }
 
-/// Blocks of an adapter, at most: q, k and v are one linear layer.
+/// Maximum blocks of an adapter: q, k and v are one linear layer.
 pub const ADAPTER_BLOCKS_MAX: usize = 3;
 
 /// Outputs of a linear layer that a low-rank adapter adds to.
@@ -282,7 +282,7 @@ pub struct AdapterBlock<'a> {
 pub struct Adapter<'a> {
     /// [S r, K]: A of each block, one after the other.
     pub a: Matrix<'a>,
-    /// S of them, the first ones, by their outputs.
+    /// S blocks in order of their outputs, then `None`.
     pub blocks: [Option<AdapterBlock<'a>>; ADAPTER_BLOCKS_MAX],
     pub scale: f32,
 }
@@ -293,7 +293,7 @@ impl<'a> Adapter<'a> {
         self.blocks.into_iter().flatten().enumerate()
     }
 
-    /// r.
+    /// Returns r.
     pub fn rank(&self) -> usize {
         self.a.n / self.blocks().count()
     }
@@ -327,10 +327,10 @@ impl<'a> Adapter<'a> {
 /// A linear layer y = x W^T + bias, and the adapters that add to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Adapted<'a> {
-    /// [N, K]. Nothing writes it while passes run, but for `codes`: a device may read it, or them, before the operations that precede this
-    /// one have ended, however many.
+    /// [N, K]. While passes run, only widening `codes` writes it: a device may read it or `codes` before any number of
+    /// preceding operations have ended.
     pub w: Matrix<'a>,
-    /// What W is widened from first, if it is stored in codes. A device may also leave W as it was, and widen what its product reads.
+    /// Codes that W is widened from first. A device may also leave W as it was and widen what its product reads.
     pub codes: Option<Codes<'a>>,
     /// [N].
     pub bias: Option<Buf<'a>>,
@@ -340,15 +340,15 @@ pub struct Adapted<'a> {
 /// The gradients of adapters' A and B.
 #[derive(Clone, Copy, Debug)]
 pub struct AdaptBackward<'a> {
-    /// [M, K] e: the forward's.
+    /// [M, K] e: from the forward pass.
     pub x: Buf<'a>,
-    /// [M, S r] e: the forward's.
+    /// [M, S r] e: from the forward pass.
     pub u: Buf<'a>,
     /// [M, N] e: gradient of the layer's outputs.
     pub dy: Buf<'a>,
-    /// [M, S r] e: what `adapt_backward_u` gave.
+    /// [M, S r] e: result of `adapt_backward_u`.
     pub du: Buf<'a>,
-    /// As `Layouts::pack` says for each product, e; written.
+    /// Scratch (e) sized by `Layouts::pack` for each product; written.
     pub pack: Buf<'a>,
     /// Written, or added to when `add`; f32 or bf16. The scale is not read.
     pub grads: Adapter<'a>,
@@ -365,9 +365,9 @@ pub struct Sample<'a> {
     /// [R, 3] u32: sample id (low, high) and position.
     pub keys: Buf<'a>,
     pub how: Sampling,
-    /// How they are bent and multiplied, besides the factor of the temperature.
+    /// Cap and factor of the logits; the factor of the temperature comes on top.
     pub logits: Logits,
-    /// As `Layouts::head_tile` says; written.
+    /// f32 scratch sized by `Layouts::head_tile`; written.
     pub tile: Buf<'a>,
     /// [R] u32, written; `u32::MAX` where a row's logits are not finite.
     pub tokens: Buf<'a>,
@@ -376,7 +376,7 @@ pub struct Sample<'a> {
 }
 
 impl Sample<'_> {
-    /// How logits are bent and multiplied, as `head` takes it.
+    /// Returns the cap and the factor, temperature included, as `head` takes them.
     pub fn tempered(&self) -> Logits {
         self.logits.and_times(self.how.inv_temperature())
     }
@@ -385,14 +385,14 @@ impl Sample<'_> {
 /// The gradient of attention. Children of a segment are added in their order.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionBackward<'a> {
-    /// [M, a d] e: the forward's.
+    /// [M, a d] e: from the forward pass.
     pub q: Buf<'a>,
     pub kv: Kv<'a>,
     pub batch: Batch<'a>,
     pub scores: Scores,
-    /// [M, a d] e: the forward's.
+    /// [M, a d] e: from the forward pass.
     pub out: Buf<'a>,
-    /// [M, a] f32: the forward's.
+    /// [M, a] f32: from the forward pass.
     pub lse: Buf<'a>,
     /// [M, a d] e: gradient of `out`.
     pub dout: Buf<'a>,
@@ -428,21 +428,21 @@ pub struct HeadBackward<'a> {
     /// [R] u32.
     pub targets: Buf<'a>,
     pub logits: Logits,
-    /// The forward's; `logprobs` is not read.
+    /// Outputs of the forward pass; `logprobs` is not read.
     pub head_out: HeadOut<'a>,
     /// [R] f32: derivatives of the loss by log-probabilities.
     pub dlogprobs: Buf<'a>,
     /// [R] f32: derivatives of the loss by entropies.
     pub dentropy: Buf<'a>,
-    /// As `Layouts::head_tile` says; written.
+    /// f32 scratch sized by `Layouts::head_tile`; written.
     pub tile: Buf<'a>,
-    /// As `Layouts::head_gradient_tile` says, e; written.
+    /// Scratch (e) sized by `Layouts::head_gradient_tile`; written.
     pub dtile: Buf<'a>,
-    /// As `Layouts::pack` says, e; written.
+    /// Scratch (e) sized by `Layouts::pack`; written.
     pub pack: Buf<'a>,
     /// [R, K] f32, written.
     pub dx: Buf<'a>,
-    /// [V, K], written, or added to when `add`; none of a frozen head.
+    /// [V, K], written, or added to when `add`; none if the head is frozen.
     pub grad: Option<Matrix<'a>>,
     pub add: bool,
 }

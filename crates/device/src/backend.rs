@@ -43,20 +43,20 @@ pub trait Backend: Sync {
     /// Instruction path or compute capability: part of the run's fingerprint.
     fn machine_type(&self) -> String;
 
-    /// Threads of the host that operations run on: 1 where they run elsewhere.
+    /// Returns the host threads that operations run on; 1 if they run elsewhere.
     fn threads(&self) -> usize {
         1
     }
 
-    /// FLOP/s of bf16 products that the device reaches: on the CPU measured for about `seconds`, on a card by its kind.
+    /// Returns the bf16 FLOP/s of products: on the CPU measured for about `seconds`, on a card by its kind.
     fn peak_flops(&self, seconds: f64) -> f64;
 
-    /// Who holds the device's own memory; `None` where that is the host's.
+    /// Returns who holds the device's own memory; `None` where that is the host's.
     fn card_memory(&self) -> Option<CardMemory> {
         None
     }
 
-    /// (kernel, launches, seconds) since the last call, the longest first; empty unless opened for profiling.
+    /// Returns (kernel, launches, seconds) since the last call, longest first; empty unless opened for profiling.
     fn take_profile(&self) -> Vec<(String, u64, f64)> {
         Vec::new()
     }
@@ -69,7 +69,7 @@ pub trait Backend: Sync {
     /// Runs an operation, or queues it.
     fn launch(&self, op: Checked<'_, '_>);
 
-    /// Zeroed bytes of the host from which `write_bytes` copies fast: page-locked where the device gains by it.
+    /// Returns zeroed host bytes from which `write_bytes` copies fast: page-locked where that helps the device.
     fn host_bytes(&self, len: usize) -> HostBytes {
         Box::new(vec![0; len])
     }
@@ -108,7 +108,7 @@ pub trait Backend: Sync {
 
     /// Returns the first failure of an operation since the last check. Operations after it did nothing.
     ///
-    /// Errors: those of the device; of the CPU those of reading other hosts' ranks, `rank-lost` and `ranks-unreachable`.
+    /// Errors: those of the device; on the CPU `rank-lost` and `ranks-unreachable`, from reading ranks on other hosts.
     fn check(&self) -> Result<()> {
         Ok(())
     }
@@ -119,18 +119,18 @@ pub trait Backend: Sync {
         b();
     }
 
-    /// How to fetch results while later operations run; `None` where operations have ended when they return.
+    /// Returns the means to fetch results while later operations run; `None` where operations end before they return.
     fn pipeline(&self) -> Option<&dyn Pipeline> {
         None
     }
 
-    /// How to exchange with other ranks while later operations run; `None` where a rank reads others' memory in place, after they
-    /// have ended.
+    /// Returns the means to exchange with other ranks while later operations run; `None` where ranks read each other's
+    /// memory in place, after operations have ended.
     fn aside(&self) -> Option<&dyn Aside> {
         None
     }
 
-    /// How it exchanges with ranks of other hosts, if each gives what others take; `None` where every rank takes what it needs by itself.
+    /// Returns the exchange with ranks of other hosts that both sides call; `None` where a rank reads by itself.
     fn trade(&self) -> Option<&dyn Trade> {
         None
     }
@@ -148,34 +148,35 @@ pub trait Backend: Sync {
     fn send_back<'a, 'c>(&self, slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>);
 }
 
-/// Work next to the operations, on what other ranks have computed. All ranks call the same methods in the same order.
+/// Work in parallel to the operations, on results of other ranks. All ranks call the same methods in the same order.
 pub trait Aside {
-    /// Marks the operations so far, for all ranks; within `run` those that are put aside. A mark may be set again once all ranks have called `run` for the turn after it.
+    /// Marks the operations so far, for all ranks; within `run`, those put aside. A mark may be set again once all
+    /// ranks have called `run` for the next turn.
     fn mark(&self, turn: usize);
-    /// Puts `ops` aside: they start after what came before every rank's mark of this turn, and after what was put aside before.
-    /// Every rank must have set its mark.
+    /// Puts `ops` aside: they start after what came before every rank's mark of this turn, and after what was put aside
+    /// earlier. Every rank must have set its mark.
     fn run(&self, turn: usize, ops: &mut dyn FnMut());
-    /// Makes the operations from here on wait for what all ranks have put aside in a turn. Every rank must have set the mark of the turn after
-    /// it, and that of no turn more than two after it.
+    /// Makes later operations wait for what all ranks put aside in `turn`. Every rank must have set its mark of the
+    /// next turn, and no rank one of a turn after `turn + 2`.
     fn wait(&self, turn: usize);
 }
 
 /// A library by which a device exchanges with other hosts.
 #[derive(Clone, Debug)]
 pub struct Network {
-    /// For people, with its version.
+    /// Name and version, for people.
     pub name: String,
-    /// What it has taken of the card.
+    /// Memory it has taken on the card.
     pub card: Bytes,
-    /// What it has taken of the host, by kinds of pages.
+    /// Memory it has taken on the host, by kind of page.
     pub host: Rss,
 }
 
-/// An exchange in which a rank gives what another takes. All ranks call it alike.
+/// An exchange in which ranks give what others take. All ranks make the same calls.
 pub trait Trade {
-    /// Whether what a rank has comes so.
+    /// True if memory of `rank` comes by this exchange.
     fn is_with(&self, rank: usize) -> bool;
-    /// Copies buffers of other ranks here, and gives each rank what it copies of this one: for two ranks in the same order on both.
+    /// Copies buffers of other ranks here and gives others this rank's. Two ranks list their copies in one order.
     fn trade(&self, claim: &Claim<'_>, taken: &[(Buf<'_>, Buf<'_>)], given: &[(usize, Buf<'_>)]);
 }
 

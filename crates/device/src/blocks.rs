@@ -1,10 +1,10 @@
-//! Matrices in the blocks of a file; `plimsoll_base::blocks` says what they stand for.
+//! Matrices in the quantized blocks of a file; `plimsoll_base::blocks` defines their values.
 
 use crate::Nf4;
 use plimsoll_base::{DType, Encoding};
 use plimsoll_memory::Buf;
 
-/// Matrices of a file, at most, that are one matrix here: queries, keys and values.
+/// Maximum matrices of a file that are one matrix here: queries, keys and values.
 pub const BLOCK_PARTS_MAX: usize = 3;
 
 /// Rows `[n, k]` in blocks of one encoding, one row after the other as in the file on every device; k is whole blocks.
@@ -18,7 +18,7 @@ pub struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    /// Rows over a buffer of exactly the right length.
+    /// Returns rows over a buffer of exactly the right length.
     pub fn new(encoding: Encoding, words: Buf<'a>, n: usize, k: usize) -> Blocks<'a> {
         let (len, expect) = (words.len() as u64, block_words(encoding, n as u64, k as u64));
         assert_eq!((len, words.dtype()), (expect, DType::U32), "[{n}, {k}] in {}", encoding.name());
@@ -41,7 +41,7 @@ pub const fn block_words(encoding: Encoding, n: u64, k: u64) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub enum Codes<'a> {
     Nf4(Nf4<'a>),
-    /// Of some rows after the others, each in an encoding of its own.
+    /// Groups of rows, one after the other, each in its own encoding.
     Blocks([Option<Blocks<'a>>; BLOCK_PARTS_MAX]),
 }
 

@@ -1,7 +1,7 @@
 //! Which bytes are in use: the one place where operations are kept from overlapping.
 //!
-//! `Buf` is `Copy` and operations take `&self`, so neither lifetimes nor borrows keep an output off an input or two threads
-//! off each other. Claims do, in every build: what an operation writes overlaps nothing else that it or any operation
+//! `Buf` is `Copy` and operations take `&self`, so neither lifetimes nor borrows keep an output off an input or two
+//! threads apart. Claims do, in every build: what an operation writes overlaps nothing else that it or any operation
 //! under way on another thread uses. Everything that a device does goes through `Claims::claim`.
 
 #[cfg(all(loom, test))]
@@ -14,12 +14,12 @@ use std::sync::{Arc, PoisonError};
 #[cfg(not(all(loom, test)))]
 use std::sync::{Mutex, MutexGuard};
 
-/// How memory of ranks on other hosts comes to where an operation reads it.
+/// Brings memory of ranks on other hosts to where an operation reads it.
 pub trait Away: Debug + Send + Sync {
-    /// Brings bytes of other ranks' arenas, by rank; of ranks of this host nothing has to come. It fails in silence.
+    /// Brings bytes of other ranks' arenas, by rank; those of this host need nothing. `check` reports failures.
     fn bring(&self, wanted: &[(usize, Range<u64>)]);
 
-    /// Returns what has kept bytes from coming.
+    /// Returns what has kept bytes from arriving.
     ///
     /// Errors: `rank-lost`, `ranks-unreachable`.
     fn check(&self) -> Result<()>;
@@ -29,9 +29,9 @@ pub trait Away: Debug + Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
-    /// Written, or read and written: all its floats are numbers then, which a checked device requires.
+    /// Written, or read and written: a checked device requires that its floats are numbers.
     Write,
-    /// Written, and what lies there may be anything: scratch, a cache that fills, a copy, rows that are not finite.
+    /// Written, with any content: scratch, a cache that fills, a copy, rows that are not finite.
     WriteAny,
 }
 
@@ -49,7 +49,7 @@ struct Span {
 const OFFLOADED: u64 = 1 << 63;
 /// Keeps the addresses of other ranks' arenas apart from this one's and from each other.
 const RANK: u64 = 1 << 48;
-/// Room for the buffers of the operations under way, one operation a thread: it grows where more threads call at once.
+/// Initial room for the buffers of operations under way, one operation per thread; more threads make it grow.
 const SPANS: usize = 80;
 
 impl Span {
@@ -107,7 +107,7 @@ impl Uses<'_> {
         self.claimed.push(Claimed { span, operation: self.operation, ticket: self.ticket });
     }
 
-    /// The first overlap of a span with the scratch, with an operation under way, or with another operand, in words.
+    /// Describes the first overlap of a span with the scratch, an operation under way, or another operand.
     fn overlap(&self, scratch: &[Range<u64>]) -> Option<String> {
         for (i, Claimed { span: a, operation, .. }) in self.claimed.iter().enumerate().skip(self.first) {
             if scratch.iter().any(|scratch| a.start < scratch.end && scratch.start < a.end) {
@@ -131,7 +131,7 @@ fn words(a: (&str, &Span), b: (&str, &Span), when: &str) -> String {
     )
 }
 
-/// Takes the buffers of operands, with their names.
+/// Called with each buffer of an operand, its access and its name.
 pub type Each<'e> = dyn FnMut(Buf<'_>, Access, &'static str) + 'e;
 
 /// An operand of an operation: notes the buffers that it consists of. Numbers and options are operands without buffers.
@@ -179,9 +179,9 @@ pub struct Claims {
     under_way: Mutex<UnderWay>,
     /// The device's own part of the arena, which no operand may touch.
     scratch: Vec<Range<u64>>,
-    /// At most one operation at a time: operations share the scratch.
+    /// True if operations run one at a time, because they share the scratch.
     is_serial: bool,
-    /// If ranks of other hosts are read.
+    /// Brings memory of ranks on other hosts, if there are any.
     away: Option<Arc<dyn Away>>,
 }
 
@@ -190,7 +190,7 @@ pub struct Claims {
 struct UnderWay {
     /// The buffers of one operation are next to each other.
     claimed: Vec<Claimed>,
-    /// Of the last claim.
+    /// Ticket of the last claim.
     ticket: u64,
 }
 
@@ -198,13 +198,13 @@ struct UnderWay {
 struct Claimed {
     span: Span,
     operation: &'static str,
-    /// Of the claim that it is a part of.
+    /// Ticket of its claim.
     ticket: u64,
 }
 
 impl Claims {
-    /// `is_serial`: two operations at once, from two threads, are refused whatever they use; reading from and writing to the
-    /// host is not an operation.
+    /// Returns an empty table. `is_serial` refuses two operations at once, from two threads, whatever they use; copies
+    /// from and to the host are not operations.
     pub fn new(is_serial: bool) -> Claims {
         let under_way = UnderWay { claimed: Vec::with_capacity(SPANS), ticket: 0 };
         Claims { under_way: Mutex::new(under_way), scratch: Vec::new(), is_serial, away: None }
@@ -216,19 +216,19 @@ impl Claims {
         self.scratch.push(span.start..span.end);
     }
 
-    /// From here on brings what operations read of other hosts' ranks, before they run.
+    /// Makes `away` bring what operations read of other hosts' ranks, before they run.
     pub fn read_by(&mut self, away: Arc<dyn Away>) {
         self.away = Some(away);
     }
 
-    /// Brings what of these buffers other hosts' ranks have, at once: an operation brings its own alone.
+    /// Brings all of these buffers that are on ranks of other hosts at once; an operation would bring only its own.
     pub fn prefetch<'a>(&self, bufs: &mut dyn Iterator<Item = Buf<'a>>) {
         let Some(away) = &self.away else { return };
         let span = |buf: Buf<'a>| Span::of(buf, Access::Read, "what is prefetched").of_rank();
         away.bring(&bufs.filter_map(span).collect::<Vec<_>>());
     }
 
-    /// Returns what has kept other ranks' memory from coming.
+    /// Returns what has kept other ranks' memory from arriving.
     ///
     /// Errors: `rank-lost`, `ranks-unreachable`.
     pub fn check(&self) -> Result<()> {

@@ -3,17 +3,17 @@
 //! A code is (sign,) exponent E and mantissa M of three bits: (8 + M) 2^(E-1) scales, or M scales where E is 0: gradual
 //! underflow. There is no infinity and no NaN. The scale is the least power of two under which the block's largest
 //! number does not exceed the largest code, 15 2^14 or 15 2^30 scales, and at least 2^-126. So every number has at most
-//! four significant bits and an exponent of f32, and bf16 holds it exactly; and a value is exact under
-//! each smaller scale that holds the block, so a number that does not move is stored as it was, whatever its block does.
+//! four significant bits and an exponent of f32, and bf16 holds it exactly. A value is exact under each smaller scale
+//! that holds the block, so a number that does not change is stored as it was, whatever its block does.
 
 pub use plimsoll_base::DType;
 use plimsoll_memory::Buf;
 
 /// Elements that share a scale: 1.016 bytes a number.
 pub const CODE_BLOCK: usize = 256;
-/// Bits of a f32's mantissa below those of a code.
+/// Bits of an f32's mantissa below those of a code.
 const CUT: u32 = 20;
-/// "Half" for `Code::encode`, whose `random` has 16 bits.
+/// One half: as `random` (16 bits) of `Code::encode` it rounds to the nearest.
 pub const NEAREST: u32 = 1 << 15;
 
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ pub struct Coded<'a> {
 }
 
 impl<'a> Coded<'a> {
-    /// `len` elements from `start`, which is a block's first.
+    /// Returns `len` elements from `start`, the first of a block.
     pub fn slice(self, start: usize, len: usize) -> Coded<'a> {
         assert_eq!(start % CODE_BLOCK, 0, "a part of codes starts at a block");
         let scales = self.scales.slice(start / CODE_BLOCK, len.div_ceil(CODE_BLOCK));
@@ -43,7 +43,7 @@ impl<'a> Coded<'a> {
 }
 
 pub trait Code: Copy + Default {
-    /// Its sign bit, if it has one.
+    /// The sign bit; 0 without one.
     const SIGN: u32;
     /// The largest exponent E.
     const EXPONENT_MAX: u32;
@@ -51,7 +51,7 @@ pub trait Code: Copy + Default {
     fn of_bits(bits: u8) -> Self;
     fn bits(self) -> u8;
 
-    /// Returns its value.
+    /// Returns the code's value under `scale`.
     #[inline(always)]
     fn decode(self, scale: f32) -> f32 {
         let bits = u32::from(self.bits());
@@ -62,8 +62,8 @@ pub trait Code: Copy + Default {
         f32::from_bits(size.to_bits() | (bits & Self::SIGN) << 24)
     }
 
-    /// The code of `x` under a scale of `scale_of`: up with the probability of what is cut off, by the low 16 bits of
-    /// `random`. A second moment above zero never becomes zero, because it divides.
+    /// Returns the code of `x` under a scale of `scale_of`. Rounds up with the probability of what is cut off, by the
+    /// low 16 bits of `random`. A second moment above zero never becomes zero, because it divides.
     #[inline(always)]
     fn encode(x: f32, scale: f32, random: u32) -> Self {
         let largest = f32::from_bits((Self::EXPONENT_MAX - 1 + 127) << 23) * 15.0;
@@ -78,7 +78,7 @@ pub trait Code: Copy + Default {
         Self::of_bits((code | x.to_bits() >> 24 & Self::SIGN) as u8)
     }
 
-    /// The scale of a block whose largest number has the size that these bits of a f32 say.
+    /// Returns the scale of a block; `largest` has the f32 bits of its largest absolute value.
     #[inline(always)]
     fn scale_of(largest: u32) -> f32 {
         // Rounded up to three bits of mantissa, so that rounding up within the block stays within the codes.
@@ -138,7 +138,7 @@ pub fn encode_blocks<C: Code>(x: &[f32], codes: &mut [C], scales: &mut [f32]) {
     }
 }
 
-/// Bits of the largest size among the numbers.
+/// Returns the f32 bits of the largest absolute value.
 #[inline(always)]
 pub fn largest(x: &[f32]) -> u32 {
     x.iter().fold(0, |most, x| most.max(x.to_bits() & 0x7fff_ffff))

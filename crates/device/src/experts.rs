@@ -1,14 +1,14 @@
-//! Feed-forward layers made of experts: which of them compute each row of a pass, and their products.
+//! Mixture-of-experts layers: which experts compute each row of a pass, and their products.
 //!
-//! A router gives each of M rows k of E experts. That makes P = M k pairs, and experts compute pairs, not rows: buffers of P rows
-//! are in the order of `Routes::pairs`, an expert's pairs one after the other. What a pair gives is a function of its own row alone: it
-//! depends neither on the other rows nor on how many an expert got.
+//! A router gives each of M rows k of E experts, which makes P = M k pairs. Experts compute pairs, not rows: buffers of
+//! P rows are in the order of `Routes::pairs`, expert by expert. A pair's result is a function of its own row alone: it
+//! depends neither on the other rows nor on how many pairs an expert got.
 
 use crate::{Matrix, MatrixLayout};
 use plimsoll_arch::Gate;
 use plimsoll_memory::Buf;
 
-/// How a router chooses: the k largest of E logits, of `EXPERTS_MAX` at most, ties by the lower number, NaN before all numbers, so that it is not lost.
+/// How a router chooses: the k largest of E <= `EXPERTS_MAX` logits, ties by the lower number, NaN first to keep it.
 ///
 /// Weights are the probabilities of a softmax over the E logits, in f32, whatever the dtype of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Routing {
     pub experts: usize,
     /// k.
     pub chosen: usize,
-    /// Whether the weights of a row's experts are divided by their sum.
+    /// Whether a row's weights are divided by their sum.
     pub normalizes: bool,
 }
 
@@ -37,23 +37,23 @@ pub struct Routes<'a> {
 }
 
 impl Routes<'_> {
-    /// E.
+    /// Returns E.
     pub fn count(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// P.
+    /// Returns P.
     pub fn pairs(&self) -> usize {
         self.pairs.len()
     }
 }
 
-/// What an operand of a product of experts has a row for.
+/// Whether an operand of an expert product has a row for each row or for each pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowsOf {
-    /// For each of M rows: a pair reads the row that it is of.
+    /// M rows: a pair reads its own row.
     Rows,
-    /// For each of P pairs, in the order of `Routes::pairs`.
+    /// P rows: one for each pair, in the order of `Routes::pairs`.
     Pairs,
 }
 
@@ -72,14 +72,14 @@ pub struct Experts<'a> {
 }
 
 impl<'a> Experts<'a> {
-    /// The matrices over a buffer of exactly the right length.
+    /// Returns the matrices over a buffer of exactly the right length.
     pub fn new(buf: Buf<'a>, count: usize, n: usize, k: usize, layout: MatrixLayout) -> Experts<'a> {
         let elements = count as u64 * layout.elements(n as u64, k as u64);
         assert_eq!(buf.len() as u64, elements, "{count} matrices [{n}, {k}] {layout:?}");
         Experts { buf, count, n, k, layout }
     }
 
-    /// The same, each matrix followed by elements that belong to none: as many after each.
+    /// Returns the matrices over a longer buffer, with the same gap after each.
     pub fn apart(buf: Buf<'a>, count: usize, n: usize, k: usize, layout: MatrixLayout) -> Experts<'a> {
         let experts = Experts { buf, count, n, k, layout };
         assert!(buf.len().is_multiple_of(count), "{} elements of {count} matrices", buf.len());
@@ -87,13 +87,13 @@ impl<'a> Experts<'a> {
         experts
     }
 
-    /// The matrix of one.
+    /// Returns one expert's matrix.
     pub fn of(&self, expert: usize) -> Matrix<'a> {
         assert!(expert < self.count, "expert {expert} of {}", self.count);
         Matrix::new(self.buf.slice(expert * self.stride(), self.elements()), self.n, self.k, self.layout)
     }
 
-    /// Elements from one matrix to the next.
+    /// Returns the elements from one matrix to the next.
     pub fn stride(&self) -> usize {
         self.buf.len() / self.count
     }
@@ -103,23 +103,23 @@ impl<'a> Experts<'a> {
     }
 }
 
-/// The loss that keeps experts equally loaded: over each segment of a pass, the sum over experts of the mean probability times the share
-/// of rows that chose it. The rows of a parent are in as many sequences as it has children, and count as often: it makes no difference
-/// which of the children of a prompt are in one pass.
+/// The load-balancing loss: over each segment of a pass, the sum over experts of the mean probability times the share
+/// of rows that chose the expert. A parent's rows are in as many sequences as it has children and count as often, so it
+/// makes no difference which children of a prompt are in one pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Balance<'a> {
     /// [S, 5] u32, as `Batch::segments`: every row is in one of them.
     pub segments: Buf<'a>,
-    /// The derivative of the loss by the probability of an expert that all rows of its segment chose, where that is in one sequence.
+    /// Derivative of the loss by the probability of an expert that all rows of a segment of one sequence chose.
     pub factor: f32,
-    /// [M] f32, written: for each row the sum over experts of its probability times the share of its segment's rows that chose the expert.
+    /// [M] f32, written: each row's sum over experts of its probability times the share of its segment's rows there.
     pub rows: Buf<'a>,
 }
 
 /// The gradient of routing by its logits.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteBackward<'a> {
-    /// [M, E] f32: the forward's.
+    /// [M, E] f32: from the forward pass.
     pub logits: Buf<'a>,
     pub how: Routing,
     pub routes: Routes<'a>,
@@ -134,11 +134,11 @@ pub struct RouteBackward<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct GluExpertsBackward<'a> {
     pub how: Gate,
-    /// [P, 2f] e: the forward's; written: its gradient.
+    /// [P, 2f] e: from the forward pass; overwritten by its gradient.
     pub gate_up: Buf<'a>,
     pub f: usize,
     pub routes: Routes<'a>,
-    /// [P, f] e: gradient of the output; written: what `glu_experts` gave, to the bit.
+    /// [P, f] e: gradient of the output; overwritten by the bits that `glu_experts` gave.
     pub dout: Buf<'a>,
     /// [P] f32, written: derivatives by the weights of pairs, each a sum in an order that depends on f alone.
     pub d_weights: Buf<'a>,
@@ -154,9 +154,9 @@ pub struct ExpertsBackward<'a> {
     pub x: Buf<'a>,
     pub x_has: RowsOf,
     pub routes: Routes<'a>,
-    /// Written, or added to when `add`: zero, or what was there, for an expert without pairs. f32 or bf16.
+    /// Written, or added to when `add`; zero, or unchanged, for an expert without pairs. f32 or bf16.
     pub grad: Experts<'a>,
     pub add: bool,
-    /// As `Layouts::pack` says for M rows, e; written. No expert has more pairs.
+    /// Scratch (e) sized by `Layouts::pack` for M rows, the most pairs that an expert gets; written.
     pub pack: Buf<'a>,
 }

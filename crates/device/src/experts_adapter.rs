@@ -5,15 +5,15 @@
 use crate::{Adapter, AdapterBlock, Experts, Routes, RowsOf};
 use plimsoll_memory::Buf;
 
-/// Blocks of an adapter of experts, at most: gate and up.
+/// Maximum blocks of an expert adapter: gate and up.
 pub const EXPERTS_BLOCKS_MAX: usize = 2;
 
-/// Low-rank adapters of a product of experts: each expert has an A, and a B of each block, of its own.
+/// Low-rank adapters of a product of experts: each expert has its own A, and its own B for each block.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertsAdapter<'a> {
     /// [S r, K] of each expert: A of each block, one after the other.
     pub a: Experts<'a>,
-    /// S of them, the first ones, by their outputs: [n, r] of each expert, and the first of the n outputs.
+    /// S blocks in order of their outputs: [n, r] of each expert, and the first of the n outputs.
     pub blocks: [Option<(Experts<'a>, usize)>; EXPERTS_BLOCKS_MAX],
     /// N: outputs of the product.
     pub n: usize,
@@ -26,12 +26,12 @@ impl<'a> ExpertsAdapter<'a> {
         self.blocks.into_iter().flatten().enumerate().map(|(i, (b, first))| (i, b, first))
     }
 
-    /// r.
+    /// Returns r.
     pub fn rank(&self) -> usize {
         self.a.n / self.blocks().count()
     }
 
-    /// The adapter of one.
+    /// Returns one expert's adapter.
     pub fn of(&self, expert: usize) -> Adapter<'a> {
         let mut adapter = Adapter { a: self.a.of(expert), blocks: Default::default(), scale: self.scale };
         for (i, b, first) in self.blocks() {
@@ -49,23 +49,23 @@ impl<'a> ExpertsAdapter<'a> {
     }
 }
 
-/// The gradients of adapters of experts: for each expert dB_i = dy_i^T u_i of each block, and dA = du^T x, over its pairs, rows ascending.
+/// Gradients of expert adapters: dB_i = dy_i^T u_i of each block and dA = du^T x, over an expert's pairs by row.
 #[derive(Clone, Copy, Debug)]
 pub struct AdaptExpertsBackward<'a> {
-    /// [M, K] or [P, K] e: the forward's.
+    /// [M, K] or [P, K] e: from the forward pass.
     pub x: Buf<'a>,
     pub x_has: RowsOf,
-    /// [P, S r] e: the forward's.
+    /// [P, S r] e: from the forward pass.
     pub u: Buf<'a>,
     /// [M, N] or [P, N] e: gradient of the product.
     pub dy: Buf<'a>,
     pub dy_has: RowsOf,
-    /// [P, S r] e: what `adapt_experts_dx` gave.
+    /// [P, S r] e: result of `adapt_experts_dx`.
     pub du: Buf<'a>,
     pub routes: Routes<'a>,
-    /// Written, or added to when `add`: zero, or what was there, for an expert without pairs. f32 or bf16. The scale is not read.
+    /// Written, or added to when `add`; zero, or unchanged, without pairs. f32 or bf16. The scale is not read.
     pub grads: ExpertsAdapter<'a>,
     pub add: bool,
-    /// As `Layouts::pack` says for M rows and each product, e; written.
+    /// Scratch (e) sized by `Layouts::pack` for M rows and each product; written.
     pub pack: Buf<'a>,
 }

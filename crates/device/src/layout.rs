@@ -1,10 +1,10 @@
-//! Element orders of matrices and of the KV cache, and the sizes of the buffers that operations ask for.
+//! Element orders of matrices and of the KV cache, and sizes of the buffers that operations ask for.
 //!
-//! On the CPU a matrix `[N, K]` is stored in panels of 16 rows, so that one vector load gives 16 outputs the same
-//! input element: `Single` is `[N/16][K][16]`; `Pairs`, for bf16, is `[N/16][K/2][16][2]`, the operand of a
-//! dot-product instruction. Gradients and optimizer states use the order of their weights, whatever their dtype,
-//! so the optimizer is element-wise. N is padded to 16 and K to 2; padding is zero and stays zero. On a GPU matrices are
-//! row-major, as cuBLASLt takes them.
+//! On the CPU a matrix `[N, K]` is stored in panels of 16 rows, so that one vector load gives 16 outputs the same input
+//! element: `Single` is `[N/16][K][16]`; `Pairs`, for bf16, is `[N/16][K/2][16][2]`, the operand of a dot-product
+//! instruction. Gradients and optimizer states use the order of their weights, whatever their dtype, so the optimizer
+//! is element-wise. N is padded to 16 and K to 2; padding is zero and stays zero. On a GPU matrices are row-major, as
+//! cuBLASLt takes them.
 
 use plimsoll_base::DType;
 use plimsoll_memory::Buf;
@@ -12,22 +12,22 @@ use plimsoll_memory::Buf;
 /// Rows of a panel.
 pub const PANEL: usize = 16;
 
-/// A kind of device, as far as layouts depend on it: the order of matrices, and the sizes of the buffers that operations ask for
-/// besides their inputs and outputs. Pure functions, which the plan and the arena share. Two are equal if their names are.
+/// Layouts of a kind of device: the order of matrices, and sizes of the buffers that operations need besides inputs and
+/// outputs. The plan and the arena share these pure functions. Two kinds are equal if their names are.
 #[derive(Debug)]
 pub struct Layouts {
     /// The device's name in run files.
     pub name: &'static str,
-    /// The order of matrices of weights of a dtype.
+    /// Order of weight matrices of a dtype.
     pub order: fn(DType) -> MatrixLayout,
-    /// f32 elements of the `tile` argument of the head's operations, for calls of `rows_max` rows at most. `truncates`: some call
+    /// f32 elements of the head operations' `tile`, for calls of at most `rows_max` rows. `truncates`: some call
     /// samples with top-k, top-p or min-p.
     pub head_tile: fn(threads: usize, rows_max: usize, vocab: usize, truncates: bool) -> u64,
     /// Elements (e) of the `dtile` argument of `head_backward`.
     pub head_gradient_tile: fn(rows: usize, vocab: usize) -> u64,
     /// Elements (e) of the `pack` argument of `matmul_dw` and `head_backward`, for dy [M, N] and x [M, K].
     pub pack: fn(m: u64, n: u64, k: u64, weights: DType) -> u64,
-    /// The dtype of a micro-batch's gradient that is formed by itself, before it is added to sums of a dtype.
+    /// Dtype of a micro-batch's gradient that is computed apart, then added to sums of the dtype given.
     pub partial: fn(DType) -> DType,
 }
 
@@ -56,7 +56,7 @@ impl MatrixLayout {
         (kind.order)(dtype)
     }
 
-    /// Elements of a matrix `[n, k]`, padding included.
+    /// Returns the elements of a matrix `[n, k]`, padding included.
     pub fn elements(self, n: u64, k: u64) -> u64 {
         if self == MatrixLayout::Rows {
             return n * k;
@@ -65,7 +65,7 @@ impl MatrixLayout {
         n.next_multiple_of(PANEL as u64) * k
     }
 
-    /// Index of element (row, col) of a matrix with `k` columns.
+    /// Returns the index of element (row, col) of a matrix with `k` columns.
     pub fn index(self, k: usize, row: usize, col: usize) -> usize {
         let (panel, lane) = (row / PANEL, row % PANEL);
         match self {
@@ -87,7 +87,7 @@ pub struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// A matrix over a buffer of exactly the right length.
+    /// Returns a matrix over a buffer of exactly the right length.
     pub fn new(buf: Buf<'a>, n: usize, k: usize, layout: MatrixLayout) -> Matrix<'a> {
         assert_eq!(buf.len() as u64, layout.elements(n as u64, k as u64), "matrix [{n}, {k}] {layout:?}");
         Matrix { buf, n, k, layout }
@@ -101,8 +101,8 @@ pub fn matrix_elements(kind: &Layouts, n: u64, k: u64, weights: DType) -> u64 {
 
 /// One layer's keys and values in blocks of `KV_BLOCK` positions, of the activations' dtype.
 ///
-/// On the CPU keys are `[blocks][k][d][16]` (a vector load gives 16 keys one element) and values `[blocks][k][16][d]`; on
-/// a GPU both are `[blocks][k][16][d]`.
+/// On the CPU keys are `[blocks][k][d][16]` (one vector load gives an element of 16 keys) and values
+/// `[blocks][k][16][d]`; on a GPU both are `[blocks][k][16][d]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv<'a> {
     /// [blocks, k, d, 16].

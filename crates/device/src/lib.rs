@@ -52,9 +52,9 @@ pub use pieces::{BUCKET_ELEMENTS_MAX, Owned, PIECES, PORTION_BYTES, Run, portion
 pub use plimsoll_arch::KV_BLOCK;
 pub use update::Update;
 
-/// Slots of the arena through which offloaded weights and states pass.
+/// Arena slots through which offloaded weights and states pass.
 pub const OFFLOAD_SLOTS: usize = 3;
-/// Slots through which the inputs of layers pass, after those.
+/// Arena slots through which inputs of layers pass, after the `OFFLOAD_SLOTS`.
 pub const INPUT_SLOTS: usize = 3;
 /// Keys in a chunk of attention; chunks start at absolute position 0 and are merged in ascending order.
 pub const ATTENTION_CHUNK: usize = 512;

@@ -1,27 +1,27 @@
-//! What is known of a device before it is opened: how it is to be, and what a machine says of those with memory of their own.
+//! Devices before they are opened: options, and what a machine reports of those with memory of their own.
 
 use plimsoll_arch::LoraShape;
 use plimsoll_base::{Bytes, DType};
 
-/// What a device's driver and libraries hold outside the arena; nothing where the device is the host.
+/// Memory that a device's driver and libraries hold outside the arena; none where the device is the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Of the card, besides the arena and recorded passes: context, modules, libraries of products.
+    /// On the card, besides the arena and recorded passes: context, modules, libraries of products.
     pub card: Bytes,
-    /// Of the host, anonymous memory.
+    /// On the host, anonymous.
     pub host: Bytes,
-    /// Of the host, pages of their files.
+    /// On the host, pages of their files.
     pub files: Bytes,
-    /// Of the host, memory shared with the card.
+    /// On the host, shared with the card.
     pub shared: Bytes,
 }
 
-/// How a device is opened, whatever the run.
+/// Options for opening a device, whatever the run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
-    /// Wait after every kernel, check indices and values, and name what is wrong.
+    /// Waits after every kernel, checks indices and values, and names what is wrong.
     pub checked: bool,
-    /// Time every kernel alone.
+    /// Times every kernel alone.
     pub profile: bool,
 }
 
@@ -31,7 +31,7 @@ pub struct ScratchLimits {
     pub weights: DType,
     pub threads: usize,
     pub trains: bool,
-    /// The highest rank of an adapter, if there is one.
+    /// Highest rank of an adapter, if there is one.
     pub rank_max: Option<u32>,
     pub decode_rows: usize,
     pub keys_max: usize,
@@ -46,23 +46,23 @@ pub struct ScratchLimits {
 /// A card that this process could open.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CardInfo {
-    /// Names this card alone, in the form that the driver's variable of visible cards takes.
+    /// Identifies this card, in the form that the driver's variable of visible cards takes.
     pub uuid: String,
-    /// What the driver calls it.
+    /// Product name, from the driver.
     pub name: String,
     pub total: Bytes,
-    /// Where the driver's monitor says.
+    /// Free memory, if the driver's monitor reports it.
     pub free: Option<Bytes>,
 }
 
-/// What became of one way to hand memory to another process: nothing, or the words of what refused it.
+/// Result of one way to hand memory to another process: nothing, or the words of what refused it.
 pub type Way = std::result::Result<(), String>;
 
-/// How another process fared with a card's memory.
+/// Results of opening a card's memory in another process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandOver {
-    /// Plain memory by a handle.
+    /// Plain memory, by a handle.
     pub plain: Way,
-    /// Mapped memory by a file descriptor.
+    /// Mapped memory, by a file descriptor.
     pub mapped: Way,
 }

@@ -1,4 +1,4 @@
-//! Matrices of 4-bit weights; `plimsoll_base::nf4` says what the codes stand for.
+//! Matrices of 4-bit weights; `plimsoll_base::nf4` defines the codes.
 
 use plimsoll_base::DType;
 pub use plimsoll_base::nf4::{CODES_OF_WORD, NF4, NF4_BLOCK, decode, encode, encode_rows};
@@ -16,7 +16,7 @@ pub struct Nf4<'a> {
 }
 
 impl<'a> Nf4<'a> {
-    /// A matrix over buffers of exactly the right lengths.
+    /// Returns a matrix over buffers of exactly the right lengths.
     pub fn new(codes: Buf<'a>, scales: Buf<'a>, n: usize, k: usize) -> Nf4<'a> {
         let found = (codes.len() as u64, scales.len() as u64);
         assert_eq!(found, nf4_elements(n as u64, k as u64), "codes and scales of [{n}, {k}]");

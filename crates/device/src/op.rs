@@ -1,5 +1,4 @@
-//! The operations of the decoder family: one table, from which their names, their operands and the methods of `Device` are
-//! made.
+//! The operations of the decoder family: one table yields their names, their operands and the methods of `Device`.
 
 use crate::claims::{Access, Claim, Each, Operand, Uses};
 use crate::nf4;
@@ -15,8 +14,8 @@ use crate::{
 use plimsoll_arch::Gate;
 use plimsoll_memory::Buf;
 
-/// Declares operations by families. Operands are used as `Access` says (`Write` includes reading); `in_place(a => b)` permits the
-/// output `b` to be exactly the input `a`. The items in the last braces become further methods of `Device`.
+/// Declares operations by families. `Access` says how operands are used (`Write` includes reading); `in_place(a => b)`
+/// permits output `b` to be exactly input `a`. The items in the last braces become further methods of `Device`.
 macro_rules! operations {
     (
         $($(#[$about:meta])* enum $Family:ident($Ops:ident) {
@@ -26,8 +25,8 @@ macro_rules! operations {
         trait $(#[$device:meta])*
         { $($method:tt)* }
     ) => {
-        /// An operation with its operands; `Device` documents each. A device matches each family without a catch-all, so that one
-        /// without an arm for an operation does not compile.
+        /// An operation with its operands; `Device` documents each. Devices match a family without a catch-all, so a
+        /// missing arm does not compile.
         #[derive(Clone, Copy, Debug)]
         pub enum Op<'a> {
             $($(#[$about])* $Family($Ops<'a>),)*
@@ -47,7 +46,7 @@ macro_rules! operations {
                 }
             }
 
-            /// Gives each buffer of the operation, how it is used, and its name.
+            /// Calls `each` with each buffer of the operation, its access and its name.
             pub fn each_buffer(&self, each: &mut Each<'_>) {
                 match *self {
                     $($(Op::$Family($Ops::$Op { $($arg),* }) => {
@@ -56,7 +55,7 @@ macro_rules! operations {
                 }
             }
 
-            /// Permits outputs to be the inputs that the table says.
+            /// Permits outputs to be inputs where the table says so.
             fn in_place(&self, uses: &mut Uses<'_>) {
                 match *self {
                     $($($(Op::$Family($Ops::$Op { $($input, $output,)* .. }) => {
@@ -87,7 +86,7 @@ operations! {
         fn scale(x: Write Buf<'a>, by: Read f32) = Scale;
         /// out = x / sqrt(mean(x^2) + eps) * w over each row. `x`: [M, h] f32; `w`: [h]; `out`: [M, h] e.
         fn rms_norm(x: Read Buf<'a>, norm: Read Norm<'a>, out: Write Buf<'a>) = RmsNorm;
-        /// out = resid + the norm of x, as `rms_norm` has it. `x`, `resid`, `out`: [M, h] f32; `out` may be `resid` itself.
+        /// out = resid + `rms_norm` of x. `x`, `resid`, `out`: [M, h] f32; `out` may be `resid` itself.
         fn rms_norm_add(x: Read Buf<'a>, norm: Read Norm<'a>, resid: Read Buf<'a>, out: Write Buf<'a>) = RmsNormAdd,
             in_place(resid => out);
         /// out = x W^T + bias, or out += when `add` (f32 only). `x`: [M, K] e; `bias`: [N]; `out`: [M, N] e or f32.
@@ -97,15 +96,15 @@ operations! {
             in_place(resid => out);
         /// x[m] += bias. `x`: [M, N] f32; `bias`: [N].
         fn add_bias(x: Write Buf<'a>, bias: Read Buf<'a>) = AddBias;
-        /// The forward pass of a linear layer with adapters: u = scale x A^T, rounded, and out = x W^T + bias, or resid + x W^T, to which
-        /// u_i B_i^T is added at the outputs of each block. `x`: [M, K] e; `u`: [M, S r] e; `out`: [M, N] e or f32; `resid`, of an f32
-        /// `out` without a bias, may be `out` itself.
+        /// A linear layer with adapters: u = scale x A^T, rounded, and out = x W^T + bias, or resid + x W^T, plus
+        /// u_i B_i^T at the outputs of each block. `x`: [M, K] e; `u`: [M, S r] e; `out`: [M, N] e or f32; `resid`,
+        /// for an f32 `out` without a bias, may be `out` itself.
         fn adapted(
             x: Read Buf<'a>, of: Read Adapted<'a>, resid: Read Option<Buf<'a>>, u: Write Buf<'a>, out: Write Buf<'a>
         ) = Adapted, in_place(resid => out);
-        /// u of `adapted` alone.
+        /// Computes u of `adapted` alone.
         fn adapt_down(x: Read Buf<'a>, adapter: Read Adapter<'a>, u: Write Buf<'a>) = AdaptDown;
-        /// out = w + scale B_i A_i at the outputs of each block, w elsewhere: one chain of additions in f32, rounded once. `w`, `out`: [N, K].
+        /// out = w + scale B_i A_i in each block, w elsewhere: one f32 chain, rounded once. `w`, `out`: [N, K].
         fn merge(w: Read Matrix<'a>, adapter: Read Adapter<'a>, out: Write Matrix<'a>) = Merge;
         /// Splits qkv, normalises q and k (if `norms`), rotates them, writes q to `q_out` and k, v to the cache.
         ///
@@ -114,32 +113,32 @@ operations! {
             qkv: Read Buf<'a>, norms: Read Option<QkNorm<'a>>, rotation: Read Rotation<'a>, batch: Read Batch<'a>, kv: WriteAny Kv<'a>,
             q_out: Write Buf<'a>
         ) = Rope;
-        /// Copies the first `n` slots of block `src` to block `dst`, for each record. `copies`: [C, 3] u32: src, dst, n.
+        /// Copies the first n slots of block src to block dst. `copies`: [C, 3] u32: src, dst, n.
         fn copy_kv(kv: WriteAny Kv<'a>, copies: Read Buf<'a>) = CopyKv;
-        /// Causal attention with scale 1/sqrt(d), of each row over the keys that `scores` says. `q`, `out`: [M, a d] e; `lse`:
+        /// Causal attention with scale 1/sqrt(d) over the keys that `scores` allows. `q`, `out`: [M, a d] e; `lse`:
         /// [M, a] f32, log-sum-exp of the scores.
         fn attention(
             q: Read Buf<'a>, kv: Read Kv<'a>, batch: Read Batch<'a>, scores: Read Scores, out: Write Buf<'a>, lse: Write Option<Buf<'a>>
         ) = Attention;
-        /// out = bent gate * up: SwiGLU or GeGLU. `gate_up`: [M, 2f] e, gate first; `out`: [M, f] e.
+        /// out = activation(gate) * up: SwiGLU or GeGLU. `gate_up`: [M, 2f] e, gate first; `out`: [M, f] e.
         fn glu(how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, out: Write Buf<'a>) = Glu;
         /// out = f(x), element by element; `out` may be `x` itself. `x`, `out`: e.
         fn activate(how: Read Activation, x: Read Buf<'a>, out: Write Buf<'a>) = Activate, in_place(x => out);
         /// out[r] = x[rows[r]]. `x`: [M, h] f32; `rows`: [R] u32; `out`: [R, h] f32.
         fn gather_rows(x: Read Buf<'a>, rows: Read Buf<'a>, out: Write Buf<'a>) = GatherRows;
         /// Log-probability of `targets` ([R] u32), log-sum-exp and entropy through the head tile. `x`: [R, h] e;
-        /// `tile`: as `Layouts::head_tile` says.
+        /// `tile`: sized by `Layouts::head_tile`.
         fn head(
             x: Read Buf<'a>, w: Read Matrix<'a>, targets: Read Buf<'a>, logits: Read Logits, tile: WriteAny Buf<'a>,
             out: Write HeadOut<'a>
         ) = Head;
         /// Draws a token for each row.
         fn sample(args: Read Sample<'a>) = Sample;
-        /// Prepares the next pass after `sample` in a pass of one row a sequence: its `ids`, positions, slots, segments and
-        /// `keys`.
+        /// Prepares the next pass after `sample` in a pass of one row per sequence: ids, positions, slots, segments,
+        /// keys.
         ///
-        /// Row i is segment i and head row i; `ids` and `tokens`: [M] u32, `keys`: [M, 3]. Tables must reach the new position; `window`
-        /// are those of layers with a cache of their own, which get their slots too.
+        /// Row i is segment i and head row i; `ids` and `tokens`: [M] u32, `keys`: [M, 3]. Tables must reach the new
+        /// position. `window` is for layers with a cache of their own, which get their slots too.
         fn advance(
             batch: Write Batch<'a>, window: Write Option<Slots<'a>>, ids: Write Buf<'a>, tokens: Read Buf<'a>, keys: Write Buf<'a>
         ) = Advance;
@@ -152,21 +151,20 @@ operations! {
         fn cast(src: Read Buf<'a>, dst: Write Buf<'a>) = Cast;
         /// The gradient of `adapted` by u: du_i = scale dy_i B_i of each block. `dy`: [M, N] e; `du`: [M, S r] e.
         fn adapt_backward_u(dy: Read Buf<'a>, adapter: Read Adapter<'a>, du: Write Buf<'a>) = AdaptBackwardU;
-        /// The gradient of `adapted` by x: out = dy W + du A, where `du` is what `adapt_backward_u` gave. `dy`: [M, N] e; `out`: [M, K] e or
-        /// f32.
+        /// The gradient of `adapted` by x: out = dy W + du A. `dy`: [M, N] e; `du`: [M, S r] e; `out`: [M, K] e or f32.
         fn adapted_dx(dy: Read Buf<'a>, of: Read Adapted<'a>, du: Read Buf<'a>, out: Write Buf<'a>) = AdaptedDx;
         /// The gradients of `adapted` by B and A: dy_i^T u_i of each block, and du^T x.
         fn adapt_backward_w(args: Read AdaptBackward<'a>) = AdaptBackwardW;
         /// out = dy W, or out += when `add`: one addition in f32, rounded once. `dy`: [M, N] e; `out`: [M, K] e or f32.
         fn matmul_dx(dy: Read Buf<'a>, w: Read Matrix<'a>, out: Write Buf<'a>, add: Read bool) = MatmulDx;
-        /// grad = dy^T x, or grad += when `add`. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16; `pack`: as
-        /// `Layouts::pack` says.
+        /// grad = dy^T x, or grad += when `add`. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16; `pack`: sized by
+        /// `Layouts::pack`.
         fn matmul_dw(
             dy: Read Buf<'a>, x: Read Buf<'a>, grad: Write Matrix<'a>, add: Read bool, pack: WriteAny Buf<'a>
         ) = MatmulDw;
         /// grad[n] = sum over rows of dy, or grad[n] += when `add`. `dy`: [M, N] e; `grad`: [N].
         fn bias_backward(dy: Read Buf<'a>, grad: Write Buf<'a>, add: Read bool) = BiasBackward;
-        /// Gradients through the norm. `x`: [M, h] f32; `w`: [h]; `dy`: [M, h] f32 or e.
+        /// The gradients of `rms_norm`. `x`: [M, h] f32; `w`: [h]; `dy`: [M, h] f32 or e.
         fn rms_norm_backward(
             x: Read Buf<'a>, norm: Read Norm<'a>, dy: Read Buf<'a>, to: Write NormGrads<'a>
         ) = RmsNormBackward;
@@ -174,8 +172,8 @@ operations! {
         fn attention_backward(args: Read AttentionBackward<'a>) = AttentionBackward;
         /// The gradient through rotation and head norms.
         fn rope_backward(args: Read RopeBackward<'a>) = RopeBackward;
-        /// `gate_up`: [M, 2f] e of the forward pass; `dout`: [M, f] e; `d_gate_up`: [M, 2f] e, written; it may be `gate_up` itself.
-        /// `out`: [M, f] e, if given, gets what `glu` gave, to the bit; it may be `dout` itself.
+        /// The gradient of `glu`. `gate_up`: [M, 2f] e of the forward pass; `dout`: [M, f] e; `d_gate_up`: [M, 2f] e,
+        /// written; it may be `gate_up`. `out`: [M, f] e, if given, gets the bits that `glu` gave; it may be `dout`.
         fn glu_backward(
             how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, dout: Read Buf<'a>, d_gate_up: Write Buf<'a>, out: Write Option<Buf<'a>>
         ) = GluBackward, in_place(gate_up => d_gate_up, dout => out);
@@ -187,19 +185,17 @@ operations! {
         fn scatter_add_rows(src: Read Buf<'a>, rows: Read Buf<'a>, dst: Write Buf<'a>) = ScatterAddRows;
         /// The gradient of the head.
         fn head_backward(args: Read HeadBackward<'a>) = HeadBackward;
-        /// grad row t += (the sum of d[m] where ids[m] = t, m ascending): one addition to what is there, whatever the rows, as
-        /// for the gradient of any weight. `d`: [M, h] f32.
+        /// grad row t += (the sum of d[m] where ids[m] = t, m ascending): one addition to what is there, whatever the
+        /// rows, as for any weight's gradient. `d`: [M, h] f32.
         fn embed_backward(d: Read Buf<'a>, ids: Read Buf<'a>, grad: Write Matrix<'a>) = EmbedBackward;
     }
     /// Adds up gradients and changes weights.
     enum Update(UpdateOp) {
-        /// dst = src, or dst += src when `add`: one addition in f32, rounded once to dst's dtype. `src`, `dst`: f32 or bf16.
+        /// dst = src, or dst += src when `add`: one addition in f32, rounded once to dst's dtype. f32 or bf16.
         fn accumulate(src: Read Buf<'a>, dst: WriteAny Buf<'a>, add: Read bool) = Accumulate;
-        /// dst = the sum of `parts`, or dst += each of them when `add`: one after the other, as by `accumulate`. `parts`: at least one, of
-        /// one dtype.
+        /// dst = sum of `parts` (one or more, of one dtype), or dst += each when `add`: in order, as by `accumulate`.
         fn fold(parts: Read &'a [Buf<'a>], dst: Write Buf<'a>, add: Read bool) = Fold;
-        /// `embed_backward` of the elements that `shard` holds of a gradient [V, k]: `owned` says which, by their places in the
-        /// gradient.
+        /// `embed_backward` of the elements that `shard` holds of a gradient [V, k]; `owned`: their places in it.
         fn embed_backward_part(
             d: Read Buf<'a>, ids: Read Buf<'a>, k: Read usize, layout: Read MatrixLayout, owned: Read &'a [Owned],
             shard: WriteAny Buf<'a>
@@ -214,13 +210,13 @@ operations! {
     }
     /// Gates the heads of attention, and takes rows with gates apart.
     enum HeadGates(HeadGatesOp) {
-        /// q, k and v of rows whose queries have gates next to them: `x`: [M, 2 (a + k) d] e, as `GateHeadsBackward` has it; `out`: [M, (a + 2k) d] e.
+        /// Takes q, k, v from `x` of `GateHeadsBackward`. `x`: [M, 2 (a + k) d] e; `out`: [M, (a + 2k) d] e.
         fn split_gates(x: Read Buf<'a>, heads: Read Heads, out: Write Buf<'a>) = SplitGates;
-        /// out = attn times the sigmoid of its gate, element by element. `x`: [M, 2 (a + k) d] e; `attn`, `out`: [M, a d] e.
+        /// out = attn * sigmoid(gate), element by element. `x`: [M, 2 (a + k) d] e; `attn`, `out`: [M, a d] e.
         fn gate_heads(x: Read Buf<'a>, heads: Read Heads, attn: Read Buf<'a>, out: Write Buf<'a>) = GateHeads;
         /// The gradient of `gate_heads`.
         fn gate_heads_backward(args: Read GateHeadsBackward<'a>) = GateHeadsBackward;
-        /// The gradient of `split_gates`: those of q, k and v go to their places in `dx`. `d_qkv`: [M, (a + 2k) d] e; `dx`: [M, 2 (a + k) d] e.
+        /// The gradient of `split_gates`, into q, k, v of `dx`. `d_qkv`: [M, (a + 2k) d] e; `dx`: [M, 2 (a + k) d] e.
         fn join_gates(d_qkv: Read Buf<'a>, heads: Read Heads, dx: WriteAny Buf<'a>) = JoinGates;
     }
     /// Computes linear attention, and its gradients.
@@ -229,7 +225,7 @@ operations! {
         fn delta_inputs(args: Read DeltaInputs<'a>) = DeltaInputs;
         /// Linear attention by the gated delta rule.
         fn delta_rule(args: Read DeltaRule<'a>) = DeltaRule;
-        /// The norm after it, with its gate.
+        /// The gated norm after `delta_rule`.
         fn norm_gated(args: Read NormGated<'a>) = NormGated;
         /// The gradient of `norm_gated`.
         fn norm_gated_backward(args: Read NormGatedBackward<'a>) = NormGatedBackward;
@@ -240,36 +236,36 @@ operations! {
     }
     /// Computes layers made of experts, and their gradients.
     enum Experts(ExpertsOp) {
-        /// Which experts compute each row, and in which order. `logits`: [M, E] f32, finite or not: a row of NaN
+        /// Chooses the experts of each row and orders their pairs. `logits`: [M, E] f32, finite or not: a row of NaN
         /// goes to the first experts, with weights of NaN.
         fn route(logits: Read Buf<'a>, how: Read Routing, to: Write Routes<'a>) = Route;
-        /// out[p] = x W^T of each pair with the matrix of its expert. `x`: [M, K] or [P, K] e, as `x_has` says; `out`: [P, N] e or f32.
+        /// out[p] = x W^T by the pair's expert. `x`: [M, K] or [P, K] e (`x_has`); `out`: [P, N] e or f32.
         fn matmul_experts(
             x: Read Buf<'a>, x_has: Read RowsOf, w: Read Experts<'a>, routes: Read Routes<'a>, out: Write Buf<'a>
         ) = MatmulExperts;
-        /// u[p] = scale x A^T of each pair with the A of its expert, rounded; then, if there is an `out`, its u_i B_i^T are added to the outputs of each block:
-        /// in f32, each sum rounded once. `x`: as that of `matmul_experts`; `u`: [P, S r] e; `out`: [P, N] e or f32, what `matmul_experts` gave.
+        /// u[p] = scale x A^T with the A of the pair's expert, rounded; `out`, if given, += u_i B_i^T in each block, in
+        /// f32, rounded once. `x`: [M, K] or [P, K] e; `u`: [P, S r] e; `out`: [P, N] e or f32, from `matmul_experts`.
         fn adapt_experts(
             x: Read Buf<'a>, x_has: Read RowsOf, adapter: Read ExpertsAdapter<'a>, routes: Read Routes<'a>, u: Write Buf<'a>,
             out: Write Option<Buf<'a>>
         ) = AdaptExperts;
-        /// out[p] = weight of the pair * bent gate * up, rounded once. `gate_up`: [P, 2f] e, gate first; `out`: [P, f] e.
+        /// out[p] = weight * activation(gate) * up, rounded once. `gate_up`: [P, 2f] e, gate first; `out`: [P, f] e.
         fn glu_experts(
             how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, routes: Read Routes<'a>, out: Write Buf<'a>
         ) = GluExperts;
-        /// out[m] = resid[m] + the sum of y over the row's pairs, in the order of their experts: f32, rounded once. `y`: [P, h] f32; `resid`:
-        /// [M, h] f32, zero if none; `out`: [M, h] f32 or e.
+        /// out[m] = resid[m] + the sum of y over the row's pairs, in the order of their experts: in f32, rounded once.
+        /// `y`: [P, h] f32; `resid`: [M, h] f32, zero if none; `out`: [M, h] f32 or e.
         fn combine(y: Read Buf<'a>, routes: Read Routes<'a>, resid: Read Option<Buf<'a>>, out: Write Buf<'a>) = Combine,
             in_place(resid => out);
-        /// The gradient of `matmul_experts` by x, of each pair: out[p] = dy W. `dy`: [M, N] or [P, N] e, as `dy_has` says; `out`: [P, K] e or
-        /// f32.
+        /// The gradient of `matmul_experts` by x: out[p] = dy W. `dy`: [M, N] or [P, N] e (`dy_has`); `out`: [P, K] e
+        /// or f32.
         fn matmul_experts_dx(
             dy: Read Buf<'a>, dy_has: Read RowsOf, w: Read Experts<'a>, routes: Read Routes<'a>, out: Write Buf<'a>
         ) = MatmulExpertsDx;
         /// The gradient of `matmul_experts` by the weights.
         fn matmul_experts_dw(args: Read ExpertsBackward<'a>) = MatmulExpertsDw;
-        /// The gradients of `adapt_experts` by u and x: du_i = scale dy_i B_i of each block, rounded; then, if there is an `out`, du A is added to it: in
-        /// f32, rounded once. `dy`: as that of `matmul_experts_dx`; `du`: [P, S r] e; `out`: [P, K] e or f32, what `matmul_experts_dx` gave.
+        /// The gradients of `adapt_experts`: du_i = scale dy_i B_i per block, rounded; `out` (if given) += du A in f32,
+        /// rounded once. `dy`: [M, N] or [P, N] e; `du`: [P, S r] e; `out`: [P, K] e or f32, from `matmul_experts_dx`.
         fn adapt_experts_dx(
             dy: Read Buf<'a>, dy_has: Read RowsOf, adapter: Read ExpertsAdapter<'a>, routes: Read Routes<'a>, du: Write Buf<'a>,
             out: Write Option<Buf<'a>>
@@ -288,11 +284,11 @@ operations! {
     /// stated lengths. An output may not overlap another operand unless the operation says so: every call asserts it
     /// (`Claims`).
     ///
-    /// Any thread may call. What a call on one thread writes may not overlap what a call under way on another uses, and a
+    /// Any thread may call. What one thread's call writes may not overlap what a call under way on another uses, and a
     /// device with one scratch for all threads (a GPU) runs one operation at a time, but copies from and to the host
     /// meanwhile. That is asserted too.
     ///
-    /// Numbers of the host enter through `write_f32` and its kin alone: a slice of the host's memory is not a buffer.
+    /// Host numbers enter only through `write_f32` and its kin: a slice of host memory is not a buffer.
     ///
     /// ```
     /// # use plimsoll_memory::Buf;
@@ -318,14 +314,14 @@ operations! {
             self.launch(Checked::new(op, claim));
         }
 
-        /// Brings what of these buffers lies in the memory of ranks on other hosts, at once. Operations bring what they read in any case,
-        /// each when it comes.
+        /// Brings all of these buffers that are on ranks of other hosts at once. Without it an operation brings what it
+        /// reads when it runs.
         fn prefetch<'a>(&self, bufs: &mut dyn Iterator<Item = Buf<'a>>) {
             self.claims().prefetch(bufs);
         }
 
-        /// Copies buffers of other ranks here. `given` is what other ranks copy of this one in their calls, with their numbers: for each
-        /// of them in its order. All ranks call it alike, those that copy nothing too.
+        /// Copies buffers of other ranks here. `given`: what each other rank, by its number, copies of this one, in the
+        /// order of its call. All ranks make this call, even to copy nothing.
         fn exchange<'a>(&self, taken: &[(Buf<'a>, Buf<'a>)], given: &[(usize, Buf<'a>)]) {
             let trade = self.trade();
             let is_traded = |rank: usize| trade.is_some_and(|trade| trade.is_with(rank));
@@ -401,7 +397,7 @@ operations! {
                 self.write_bytes(dst.words, (first + words.len()) / 4, &word);
             }
         }
-        /// Widens whole rows (`[rows, k]`) of a matrix of codes from row `first_row`; a vector is `MatrixLayout::Rows`, k = 1.
+        /// Widens whole rows (`[rows, k]`) of codes from row `first_row`; a vector has `MatrixLayout::Rows`, k = 1.
         fn read_codes(&self, src: Coded<'_>, k: usize, layout: MatrixLayout, first_row: usize, dst: &mut [f32]) {
             self.get_codes(&transfer(self, "read_codes", &src, Access::Read), src, (k, layout), first_row, dst);
         }
@@ -411,16 +407,16 @@ operations! {
             self.get_sum_squares(&self.claims().claim("sum_squares", true, note), x)
         }
 
-        /// Gives the sum of squares of each run of elements of `x`, f64, in their order; NaN if any element is. The order in which a
-        /// run is summed depends on its length alone.
+        /// Gives the sum of squares of each run of elements of `x`, f64, in order; NaN if any element is. A run's order
+        /// of summation depends on its length alone.
         fn squares_of(&self, x: Buf<'_>, runs: &mut dyn Iterator<Item = Run>, each: &mut dyn FnMut(f64)) {
             let note = |uses: &mut Uses<'_>| uses.note(x, Access::Read, "x");
             let runs = &mut runs.inspect(|run| assert!(run.end() <= x.len() as u64, "{run:?} of {}", x.len()));
             self.get_squares_of(&self.claims().claim("squares_of", true, note), x, runs, each);
         }
 
-        /// Starts copying each buffer, which is offloaded or in a rank's arena, into a buffer of the arena, which belongs to
-        /// `slot`, once that is free.
+        /// Starts copying each buffer, offloaded or in a rank's arena, into an arena buffer of `slot`, once that is
+        /// free.
         fn offload_in<'a>(&self, slot: usize, copies: &mut dyn Iterator<Item = (Buf<'a>, Buf<'a>)>) {
             self.bring(slot, &mut copies.map(|(src, dst)| offload(self, src, dst)));
         }

@@ -1,12 +1,12 @@
 //! Buckets and pieces: the fixed cut of a flat buffer of gradients by which they are summed and shared out.
 //!
-//! A bucket is at most `BUCKET_ELEMENTS_MAX` elements; it is cut into `PIECES` pieces of whole blocks of 8-bit moments. The cut
-//! depends on the model alone, not on threads, nor on how many processes share the gradients. So a sum of one number a
-//! piece, added in order, has the same bits wherever each piece lies.
+//! A bucket has at most `BUCKET_ELEMENTS_MAX` elements; it is cut into `PIECES` pieces of whole blocks of 8-bit
+//! moments. The cut depends on the model alone, not on threads, nor on how many processes share the gradients. So a sum
+//! of one number per piece, added in order, has the same bits wherever each piece is.
 
 use crate::CODE_BLOCK;
 
-/// Elements of a bucket, at most: 64 MiB of f32.
+/// Maximum elements of a bucket: 64 MiB of f32.
 pub const BUCKET_ELEMENTS_MAX: u64 = 16 << 20;
 /// Pieces of a bucket. Those of a small bucket may be empty.
 pub const PIECES: usize = 64;
@@ -22,14 +22,14 @@ pub struct Run {
 /// Neighbouring elements of a buffer, and where a shard of it holds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owned {
-    /// Where they lie in the whole buffer.
+    /// Their place in the whole buffer.
     pub run: Run,
-    /// Where they begin in the shard; both are whole blocks of 8-bit moments apart.
+    /// Their first element in the shard, whole blocks of 8-bit moments away from `run.start`.
     pub at: u64,
 }
 
 impl Owned {
-    /// Returns the elements of `run` that lie in `within`, if there are any.
+    /// Returns the elements that are in `within`, if there are any.
     pub fn inside(self, within: Run) -> Option<Owned> {
         let (start, end) = (self.run.start.max(within.start), self.run.end().min(within.end()));
         let run = Run { start, elements: end.checked_sub(start).filter(|elements| *elements > 0)? };
@@ -54,10 +54,10 @@ impl Run {
     }
 }
 
-/// Bytes of other hosts' ranks that are brought at once, where they are copied as soon as they have come; one buffer may be larger.
+/// Bytes brought from other hosts' ranks at once and then copied; a single larger buffer exceeds it.
 pub const PORTION_BYTES: u64 = 128 << 20;
 
-/// Splits what is to be brought into portions of at most `PORTION_BYTES`, of one item at least.
+/// Splits items into portions of at most `PORTION_BYTES`, but at least one item.
 pub fn portions<'x, T>(all: &'x [T], bytes: impl Fn(&T) -> u64 + 'x) -> impl Iterator<Item = &'x [T]> {
     let mut rest = all;
     std::iter::from_fn(move || {

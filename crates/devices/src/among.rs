@@ -1,5 +1,5 @@
-//! What opening a device takes where several ranks train one model. Each has an arena of one layout that the others may read: a file in
-//! memory, or a card's memory. What ranks of other hosts have comes over the network, before it is read.
+//! Opening a device among ranks that train one model. Each has an arena of one layout that the others may read: a file
+//! in memory, or a card's memory. Memory of ranks on other hosts comes over the network before it is read.
 
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_cuda::{CudaDevice, NcclId, ShownArena, nccl_id};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub use plimsoll_cuda::nccl_version;
 
-/// Requires that all ranks laid out their arenas alike: one reads another's by the offsets of its own.
+/// Requires that all ranks laid out their arenas alike: a rank reads another's arena by its own offsets.
 ///
 /// Errors: `ranks-differ`, `rank-lost`.
 pub(crate) fn check_layout(group: &Group, threads: usize, map: &ArenaMap) -> Result<()> {
@@ -26,9 +26,9 @@ pub(crate) fn check_layout(group: &Group, threads: usize, map: &ArenaMap) -> Res
     Err(Error::new("ranks-differ", message).hint("set run.threads, and bind ranks to processors alike"))
 }
 
-/// Connects the cards by NCCL, unless the run file says otherwise or none of the ranks has it.
+/// Connects the cards by NCCL, unless the run file says otherwise or no rank has it.
 ///
-/// Errors: `ranks-differ` where ranks have different versions; `ranks-nccl`, `rank-lost`; `cuda-library-missing` where it is asked for.
+/// Errors: `ranks-differ` if versions differ, `ranks-nccl`, `rank-lost`; if asked for NCCL, `cuda-library-missing`.
 pub(crate) fn join_nccl(dev: &mut CudaDevice, by_library: Option<bool>, group: &Group) -> Result<()> {
     if by_library == Some(false) {
         return Ok(());

@@ -1,16 +1,16 @@
-//! A card that ranks measure before a run.
+//! A card whose link ranks measure before a run.
 
 use crate::among::{id_of, nccl_version};
 use plimsoll_base::Result;
 use plimsoll_cuda as cuda;
 use plimsoll_ranks::CardLink;
 
-/// Returns the card with this UUID, which is opened when the ranks connect their cards.
+/// Returns the card with this UUID; it is opened when the ranks connect their cards.
 pub fn card_link(uuid: String) -> Box<dyn CardLink> {
     Box::new(LinkedCard { uuid, link: None })
 }
 
-/// A rank's card, which NCCL connects when all ranks are there.
+/// A rank's card, which NCCL connects once all ranks are there.
 struct LinkedCard {
     uuid: String,
     link: Option<cuda::CardLink>,

@@ -1,4 +1,4 @@
-//! Cards by name: what their data sheets say, and what of that a run reaches, as it was measured on an H200.
+//! Cards by name: the numbers of their data sheets, and the shares of these that a run reached on an H200.
 
 use crate::rates::{CardRates, Rates};
 use plimsoll_base::{Bytes, Error, Result};
@@ -7,7 +7,7 @@ use plimsoll_base::{Bytes, Error, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Card {
     pub name: &'static str,
-    /// Memory that a process gets: what the driver itself takes is off.
+    /// Memory that a process gets, without what the driver takes.
     pub memory: Bytes,
     /// Dense operations per second on bf16 operands with sums in f32.
     pub flops_bf16: f64,
@@ -21,13 +21,13 @@ pub struct Card {
     pub bus: f64,
 }
 
-/// The card that everything was measured on.
+/// The card that all shares were measured on.
 const MEASURED: &str = "h200";
-/// The name of a card whose numbers were given.
+/// Name of a card given by its numbers.
 const GIVEN: &str = "the card given";
 
-/// Name, MiB that a process gets, dense bf16 TFLOP/s, f32 TFLOP/s, GB/s of memory, of the link, of the bus. Where cards
-/// have no link of their own, they exchange over the bus.
+/// Name, MiB that a process gets, dense bf16 TFLOP/s, f32 TFLOP/s, GB/s of memory, of the link, of the bus. Cards
+/// without a link of their own exchange over the bus.
 const TABLE: [(&str, u64, f64, f64, f64, f64, f64); 12] = [
     ("l4", 22_500, 121.0, 30.3, 300.0, 25.0, 25.0),
     ("a10", 22_500, 125.0, 31.2, 600.0, 25.0, 25.0),
@@ -43,14 +43,14 @@ const TABLE: [(&str, u64, f64, f64, f64, f64, f64); 12] = [
     ("b200", 182_500, 2250.0, 75.0, 8000.0, 900.0, 50.0),
 ];
 
-/// Shares of the data sheet's numbers that an H200 reached, fitted to its measured updates and rollouts of five models from
-/// 135M to 7B. `bench/predicted.py` compares what follows with `bench/results/h200_ranks.md`.
+/// Shares of the data sheet that an H200 reached, fitted to its measured updates and rollouts of five models from 135M
+/// to 7B. `bench/predicted.py` compares the predictions with `bench/results/h200_ranks.md`.
 const UPDATE_SHARE: f64 = 0.865;
 const ROLLOUT_SHARE: f64 = 0.93;
 const BANDWIDTH_SHARE: f64 = 0.875;
 /// f32 without tensor cores.
 const F32_SHARE: f64 = 0.13;
-/// Of the link between cards, a copy of many megabytes.
+/// Share of the link between cards that a copy of many megabytes reaches.
 const LINK_SHARE: f64 = 0.8;
 
 impl Card {
@@ -128,7 +128,7 @@ impl Card {
     }
 }
 
-/// Returns the rates of the card at hand; those of an H200, which they say, where it has no row.
+/// Returns the rates of the card at hand; if the table has no row for it, those of an H200, named as such.
 pub(crate) fn rates_here() -> Rates {
     let product = plimsoll_cuda::probe().ok().map(|info| info.name);
     match product.as_deref().map(|product| (product, Card::of_product(product))) {

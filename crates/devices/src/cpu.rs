@@ -1,4 +1,4 @@
-//! The host's processor. Its arena is host memory, which ranks of one host map from a file in memory.
+//! The host's processor. Its arena is host memory; ranks of one host map each other's from files in memory.
 
 use crate::among::{Reached, unseen};
 use crate::rates::Rates;
@@ -70,7 +70,7 @@ fn open(arena: &mut Arena, opening: &Opening<'_>) -> Result<BoxedDevice> {
     Ok(Box::new(dev))
 }
 
-/// Maps the arenas of the ranks of this host, and finds those of others.
+/// Maps the arenas of the ranks of this host, and connects to those of other hosts.
 fn join(dev: &mut CpuDevice, bytes: Bytes, file: &File, group: &Group) -> Result<()> {
     let own = [std::process::id().to_le_bytes(), file.as_raw_fd().to_le_bytes()].concat();
     let all = group.near_gather(&own)?;

@@ -1,4 +1,4 @@
-//! NVIDIA's cards. Their arenas are their own memory, which ranks of one host open by handles.
+//! NVIDIA's cards. Their arenas are card memory; ranks of one host open each other's by handles.
 
 use crate::among::{Reached, ShownCard, join_nccl};
 use crate::cards::rates_here;
@@ -12,7 +12,7 @@ use plimsoll_memory::{Arena, Limit, Pool};
 use plimsoll_ranks::{Group, Memory};
 use std::sync::Arc;
 
-/// The row of NVIDIA's cards. Sampling with adapters that are added takes 1 / 0.96 and 1 / 0.93 longer on an H200 at rank 32
+/// The row of NVIDIA's cards. Sampling with added adapters takes 1 / 0.96 and 1 / 0.93 longer on an H200 at rank 32
 /// (docs/lora.md); on a processor only their arithmetic does.
 pub(crate) static CUDA: DeviceRow = DeviceRow {
     kind: &plimsoll_cuda::LAYOUTS,
@@ -40,7 +40,7 @@ pub(crate) static CUDA: DeviceRow = DeviceRow {
     open,
 };
 
-/// Bytes of a page of which a driver's tables have 8.
+/// Page size for which a driver's tables have 8 bytes.
 const PAGE: u64 = 4096;
 
 fn probe() -> Result<Probe> {
@@ -49,7 +49,7 @@ fn probe() -> Result<Probe> {
     Ok(Probe { name: info.name, driver, total: info.total })
 }
 
-/// Offers a card's memory to another process, which `take` starts with the line of the offer; returns how that one fared.
+/// Offers a card's memory to another process, which `take` starts with the offer's line; returns its results.
 pub fn hand_over(
     take: impl Fn(&str) -> std::result::Result<HandOver, String>,
 ) -> std::result::Result<HandOver, String> {
@@ -64,8 +64,8 @@ fn beyond(ranks: u64, arena: Bytes, passes: usize, layers: u32, network: bool) -
     rows.into_iter().filter(|(_, bytes)| *bytes > Bytes(0)).collect()
 }
 
-/// Returns what a card's driver takes to map the arenas of the other ranks, each as large as this one: tables with 8 bytes for each page of 4
-/// KiB, whatever the pages' size. On four H200 with driver 580 it took 1.9 to 2.0 MiB for each GiB.
+/// Returns what a card's driver takes to map the other ranks' arenas, each as large as this one: 8 bytes for each 4
+/// KiB, whatever the page size. On four H200 with driver 580 it took 1.9 to 2.0 MiB per GiB.
 fn peers_bytes(ranks: u64, arena: Bytes) -> Bytes {
     Bytes((ranks - 1).saturating_mul(arena.0.div_ceil(PAGE / 8)))
 }
@@ -88,7 +88,7 @@ fn open(arena: &mut Arena, opening: &Opening<'_>) -> Result<BoxedDevice> {
     Ok(Box::new(dev))
 }
 
-/// Opens the arenas of the ranks of this host, and reaches those of others.
+/// Opens the arenas of the ranks of this host, and connects to those of other hosts.
 fn join(dev: &mut CudaDevice, bytes: Bytes, by_library: Option<bool>, group: &Group) -> Result<()> {
     let windows = group.near_gather(&dev.window()?)?;
     let mut others = vec![None; group.ranks()];
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn what_cards_held_with_others_mapped_was_within_a_hundredth_of_the_rows_and_never_above() {
-        // MiB on four H200: ranks, the arena, and the most of a card by NVML after five steps. `bench/results/h200_ranks.md`.
+        // MiB on four H200: ranks, arena, and a card's most by NVML after five steps. `bench/results/h200_ranks.md`.
         let measured = [
             (1, 25_597.5, 26_174.8),
             (2, 24_106.7, 24_728.9),

@@ -1,8 +1,8 @@
-//! The devices there are: a row for each (`ROWS`), which says whether this machine has one, what it can do, its memory and its
-//! rates, and which opens it, alone or among ranks.
+//! The table of devices (`ROWS`). A row says whether this machine has the device, what it can do, its memory and its
+//! rates, and opens it, alone or among ranks.
 //!
-//! What differs between devices is asked of a row, by what it can do and never by its name. A new device is a crate that
-//! implements `plimsoll_device::Backend`, and a row here. It knows no run file and no model's passes: these come as numbers.
+//! Callers ask a row what a device can do and never for its name. A new device is a crate that implements
+//! `plimsoll_device::Backend`, and a row here. A row knows no run file and no model's passes: these come as numbers.
 
 mod among;
 mod card_link;

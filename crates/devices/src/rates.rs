@@ -1,4 +1,4 @@
-//! The rates of a machine: a built-in table by machine type, or what `bench calibrate` measured and stored.
+//! The rates of a machine: a built-in table by machine type, or those that `bench calibrate` measured and stored.
 //!
 //! It reads one file, `machine-NAME.json` in the user's cache folder, and writes it only on request. An unreadable file
 //! counts as no calibration: predictions then come from the table, and the plan says so.
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Rates of one machine with a number of threads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// Their origin, for people.
+    /// Where the rates are from, for people.
     pub source: String,
     /// Operations per second in registers on bf16 operands.
     pub flops_bf16: f64,
@@ -23,29 +23,29 @@ pub struct Rates {
     pub rollout_share: f64,
     /// Share of `flops` that forward and backward passes of training reach.
     pub update_share: f64,
-    /// Rows of a rollout pass at which products reach half of that.
+    /// Rows of a rollout pass at which products reach half of their share.
     pub half_rows: f64,
     /// Seconds of a rollout pass outside its arithmetic.
     pub pass_s: f64,
     /// Seconds of a micro-batch outside its arithmetic.
     pub micro_batch_s: f64,
-    /// What only cards have.
+    /// Rates that only cards have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<CardRates>,
 }
 
-/// Rates of a card besides those that every machine has.
+/// Rates that only a card has.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CardRates {
-    /// p of the norm that joins the seconds of arithmetic and of reading weights: 1 is their sum, a large one the longer.
+    /// p of the norm that joins seconds of arithmetic and of reading weights: 1 is their sum, large p the longer.
     pub overlap: f64,
     /// Share of the bandwidth at which weights are read by rollout passes.
     pub read_share: f64,
     /// Seconds of a layer of a rollout pass outside its arithmetic.
     pub layer_s: f64,
-    /// Bytes that are moved for each logit that is drawn from.
+    /// Bytes moved for each logit that is drawn from.
     pub logit_bytes: f64,
-    /// How often a row's width is moved in a layer by a whole update outside the products.
+    /// How many times a whole update moves a row's width in a layer outside the products.
     pub activation_widths: f64,
     /// Bytes per second to another card, in one direction.
     pub link: f64,
@@ -57,11 +57,11 @@ pub struct CardRates {
 /// the same machine with its bf16 path off; the portable path as compiled.
 const TABLE: [(&str, f64, f64, f64); 3] =
     [("avx512bf16", 234.0, 117.0, 17.0), ("avx2", 90.0, 90.0, 17.0), ("scalar", 4.0, 4.0, 10.0)];
-/// On a CPU 87 % at 32 rows and 97 % at 256 were measured.
+/// Measured on a CPU: 87 % at 32 rows and 97 % at 256.
 const HALF_ROWS: f64 = 4.0;
 /// GB/s of a socket: more threads do not read faster.
 const SOCKET_BANDWIDTH: f64 = 200.0;
-/// The most bytes per second that a CPU copies from one part of its memory to another.
+/// Maximum bytes per second that a CPU copies from one part of its memory to another.
 const BUS_BANDWIDTH: f64 = 50e9;
 
 impl Rates {

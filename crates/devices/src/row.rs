@@ -1,4 +1,4 @@
-//! What each device answers.
+//! The row of the device table: what a device answers before it is opened.
 
 use crate::rates::Rates;
 use plimsoll_arch::ModelSpec;
@@ -10,15 +10,15 @@ use plimsoll_ranks::Group;
 /// A device before it is opened.
 #[derive(Debug)]
 pub struct DeviceRow {
-    /// How it lays out matrices, under its name in run files.
+    /// Its matrix layouts, and its name in run files.
     pub kind: &'static Layouts,
-    /// The pool that its arena is in.
+    /// Pool of its arena.
     pub pool: Pool,
-    /// What must be installed for it, for people; none where nothing must.
+    /// What must be installed for it, for people; none if nothing.
     pub needs: Option<&'static str>,
     /// True if passes are recorded once and replayed, while the host runs ahead of them.
     pub runs_ahead: bool,
-    /// True if operations read other ranks' arenas where they are; else what ranks have comes to regions of this one's first.
+    /// True if operations read other ranks' arenas in place; else what they read is first copied to this rank's.
     pub reads_ranks_in_place: bool,
     /// Prompt rows of a rollout pass, in addition to the decode rows, at which its products reach their best rate.
     pub prefill_rows: usize,
@@ -26,49 +26,49 @@ pub struct DeviceRow {
     pub cut_rows: usize,
     /// Responses that a server samples at one time.
     pub slots: u32,
-    /// How much longer sampling takes with adapters that are added, besides their arithmetic.
+    /// Factor on sampling time with added adapters, besides their arithmetic.
     pub added_adapters: f64,
     /// Host memory through which bytes of ranks on other hosts pass.
     pub staging: Bytes,
-    /// Bytes of the (card, host) that a library takes by which ranks of different hosts exchange; none without one.
+    /// Bytes of (card, host) that the library for exchanges between hosts takes; none without one.
     pub network: Option<(Bytes, Bytes)>,
-    /// Requires that this machine has one that works, and takes nothing of it.
+    /// Requires a working device on this machine; takes none of its memory.
     pub probe: fn() -> Result<Probe>,
-    /// Opens the libraries that it computes with; their versions, for people.
+    /// Opens the libraries that it computes with; returns their versions, for people.
     pub libraries: fn() -> Result<String>,
-    /// The cards that this process could open, in the driver's order.
+    /// Cards that this process could open, in the driver's order.
     pub cards: fn() -> Vec<CardInfo>,
-    /// What is free of its own memory now; none without such memory.
+    /// Free part of its own memory; none without such memory.
     pub free_memory: fn() -> Option<Limit>,
-    /// The rates of this machine's, on a number of threads where it computes on those.
+    /// Rates on this machine, for a number of threads if it computes on them.
     pub rates: fn(usize) -> Rates,
-    /// Measures GFLOP/s on bf16 in registers for some seconds, and GB/s over some bytes, on the host's threads; none where others compute.
+    /// Measures bf16 GFLOP/s in registers and GB/s on the host's threads; none if the device computes elsewhere.
     pub peak: fn(threads: usize, seconds: f64, bytes: usize) -> Option<[f64; 2]>,
-    /// True if attention takes heads of a number of elements.
+    /// True if attention takes heads of this many elements.
     pub takes_head_dim: fn(usize) -> bool,
-    /// Regions of the arena that its operations need for themselves.
+    /// Regions of the arena that its operations need as scratch.
     pub scratch: fn(&ModelSpec, &ScratchLimits) -> Result<Layout>,
-    /// What driver and libraries hold outside the arena for a model of a width, and where that is from. `are_own`: no product is a library's.
+    /// Memory of driver and libraries outside the arena, and its source. `are_own`: no product is a library's.
     pub held: fn(are_own: bool, hidden: u32) -> (Held, String),
-    /// Notes what they held in a run, for later plans on this machine.
+    /// Notes what driver and libraries held in a run, for later plans on this machine.
     pub note: fn(Held, are_own: bool, hidden: u32),
-    /// What `ranks` arenas, recorded passes and layers, and perhaps the library of `network` take of its own memory outside the arena, by name.
+    /// Its own memory outside the arena, by name: for `ranks` arenas, recorded passes, and a `network` library.
     pub beyond: fn(ranks: u64, arena: Bytes, passes: usize, layers: u32, network: bool) -> Sizes,
     /// Opens it with a mapped arena. Among ranks, the others' arenas can be read when it returns.
     pub open: fn(&mut Arena, &Opening<'_>) -> Result<BoxedDevice>,
 }
 
 impl DeviceRow {
-    /// True if its arena is apart from the host's memory, in which bytes can then wait.
+    /// True if its arena is not host memory, so that bytes can wait in the latter.
     pub fn has_own_memory(&self) -> bool {
         self.pool == Pool::Device
     }
 }
 
-/// What a machine says of a device.
+/// What a machine reports of a device.
 #[derive(Clone, Debug, Default)]
 pub struct Probe {
-    /// The product, or a processor's instruction path.
+    /// Product name, or a processor's instruction path.
     pub name: String,
     /// The driver, for people.
     pub driver: String,
@@ -83,22 +83,22 @@ pub struct Opening<'g> {
     /// Threads of a processor.
     pub threads: usize,
     pub options: OpenOptions,
-    /// The dtype of gradients, where any are summed.
+    /// Dtype of gradients, if any are summed.
     pub grads: Option<DType>,
     /// Whether ranks of different hosts exchange by the device's library; none: if all have it.
     pub by_library: Option<bool>,
-    /// The ranks that train together; none of one alone.
+    /// Ranks that train together; none for a single rank.
     pub group: Option<&'g Group>,
 }
 
 impl Opening<'_> {
-    /// Returns how a device is opened alone, for what has no gradients.
+    /// Returns options for a device without other ranks or gradients.
     pub fn alone(kind: &'static Layouts, threads: usize, options: OpenOptions) -> Self {
         Opening { kind, threads, options, grads: None, by_library: None, group: None }
     }
 }
 
-/// Regions by name.
+/// Regions and their sizes, by name.
 pub type Sizes = Vec<(&'static str, Bytes)>;
-/// A device that a thread may take along.
+/// A device that may move to another thread.
 pub type BoxedDevice = Box<dyn Device + Send>;

@@ -11,7 +11,7 @@ use plimsoll_memory::{Arena, ArenaMap, Layout};
 /// Every device, in the order in which `"auto"` tries them. The last is the host's processor, which every machine has.
 pub static ROWS: [&DeviceRow; 2] = [&CUDA, &CPU];
 
-/// Returns the row with a name of run files.
+/// Returns the row of a device by its name in run files.
 pub fn named(name: &str) -> &'static DeviceRow {
     ROWS.iter().find(|row| row.kind.name == name).expect("a run file names a device that has a row")
 }
@@ -26,13 +26,13 @@ pub fn host() -> &'static DeviceRow {
     &CPU
 }
 
-/// Returns what `"auto"` means: the first device that works here. `is_given`: a limit of a device's own memory is.
+/// Returns the device of `"auto"`: the first that works here. `is_given`: own memory has a limit in the run file.
 pub fn auto(is_given: bool) -> &'static DeviceRow {
     let is_it = |row: &&&DeviceRow| (is_given && row.has_own_memory()) || (row.probe)().is_ok();
     ROWS.iter().find(is_it).copied().unwrap_or(host())
 }
 
-/// Returns the first device with memory of its own, of which launchers and the doctor ask.
+/// Returns the first device with memory of its own, which launchers and the doctor ask about.
 pub fn card() -> &'static DeviceRow {
     ROWS[0]
 }
@@ -42,9 +42,9 @@ pub fn takes_head_dim(head_dim: usize) -> bool {
     ROWS.iter().all(|row| (row.takes_head_dim)(head_dim))
 }
 
-/// Opens a device with an arena for the regions of `layout`; among ranks all must have the same.
+/// Opens a device with an arena for the regions of `layout`, which must be the same on all ranks.
 ///
-/// Errors: `size-overflow`, `host-allocation-failed`; those of the device's driver; among ranks `ranks-differ` and those of reaching them.
+/// Errors: `size-overflow`, `host-allocation-failed`, the driver's; among ranks `ranks-differ` and connection errors.
 pub fn open(layout: &Layout, opening: &Opening<'_>) -> Result<(BoxedDevice, Arena)> {
     let mut arena = Arena::new(ArenaMap::new(layout, 0));
     opening.group.map_or(Ok(()), |group| check_layout(group, opening.threads, arena.map()))?;

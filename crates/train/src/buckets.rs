@@ -3,7 +3,7 @@
 use plimsoll_device::{BUCKET_ELEMENTS_MAX, CODE_BLOCK, Run};
 use plimsoll_model::ParamTable;
 
-/// Returns buckets that cover the whole buffer, in its order: neighbouring parameters together, a large one in equal parts.
+/// Returns buckets that cover the whole buffer, in order: small neighbours together, a large parameter in equal parts.
 pub(crate) fn buckets(table: &ParamTable) -> Vec<Run> {
     let mut out: Vec<Run> = Vec::new();
     let starts = table.params.iter().map(|param| param.offset);
@@ -24,8 +24,8 @@ fn parts(start: u64, elements: u64) -> impl Iterator<Item = Run> {
     (0..elements).step_by(part as usize).map(of)
 }
 
-/// Returns what a backward pass may leave unwritten: what pads parameters to whole blocks, and matrices that have padding within,
-/// whole. The optimizer and the norm go over it.
+/// Returns what a backward pass may leave unwritten: padding of parameters to whole blocks, and, whole, matrices with
+/// padding within. The optimizer and the norm read it.
 pub(crate) fn padding(table: &ParamTable) -> Vec<Run> {
     let mut out = Vec::new();
     let starts = table.params.iter().map(|param| param.offset);

@@ -1,7 +1,7 @@
 //! The chain: each owner adds the partial gradients of micro-batches in their order, wherever they were computed.
 //!
-//! A partial gradient is what a micro-batch adds to the gradient: of every parameter one sum, but of the embedding the sums of its
-//! tokens' rows, which are added after what it gets as the head. So the chain gives the bits that one process accumulates.
+//! A partial gradient is what a micro-batch adds to the gradient: one sum for each parameter, and for the embedding the
+//! sums of its tokens' rows, added after its sum as the head. So the chain gives the bits that one process accumulates.
 
 use crate::landing::Landing;
 use crate::levels::{Area, Levels};
@@ -17,15 +17,15 @@ use plimsoll_model::{Param, ParamTable};
 /// The partial gradient of a micro-batch, as `backward_part` leaves it in the arena of one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'p> {
-    /// Without the embedding's rows.
+    /// Gradients without the embedding's rows.
     pub grads: Partial<'p>,
-    /// How its matrices lie.
+    /// Layout of its matrices.
     pub layout: MatrixLayout,
     /// [M, h] f32: the gradient of the first layer's input, row by row.
     pub d_input: Buf<'p>,
     /// [M] u32: the token of each row.
     pub ids: Buf<'p>,
-    /// The rank in whose arena it lies; none for this one's.
+    /// Rank whose arena holds it; none for this rank's.
     pub of: Option<usize>,
 }
 
@@ -40,29 +40,29 @@ impl<'p> Part<'p> {
     }
 }
 
-/// The partial gradients of a round of the ranks, and what they are added to.
+/// The partial gradients of one round of all ranks, and the sum they are added to.
 #[derive(Clone, Copy, Debug)]
 pub struct Links<'x, 'p> {
-    /// Of every rank that has one, by rank: the first ranks.
+    /// Parts of the ranks that have one, by rank: the first ranks.
     pub parts: &'x [Part<'p>],
-    /// The micro-batch of the first of them.
+    /// Micro-batch of the first part.
     pub first: usize,
     pub sum: Sum<'p>,
-    /// Where the others' arrive, on a device that copies them before it adds them.
+    /// Where parts of other ranks arrive, on a device that copies before it adds.
     pub landing: Option<Landing<'p>>,
     /// Sums of whole hosts, if hosts fold.
     pub levels: Option<Levels<'p>>,
 }
 
-/// What an owner adds: what is there of some of its elements.
+/// One summand of some elements that an owner adds.
 #[derive(Clone, Copy)]
 struct Addend<'p> {
     there: Buf<'p>,
-    /// The rank of its first micro-batch.
+    /// Rank of its first micro-batch.
     first: usize,
-    /// The rank in whose arena it lies; none for this one's.
+    /// Rank whose arena holds it; none for this rank's.
     of: Option<usize>,
-    /// A sum that other hosts have folded, by its place among those.
+    /// Index among the sums that other hosts have folded, if it is one.
     folded: Option<usize>,
 }
 
@@ -71,7 +71,7 @@ struct Addend<'p> {
 pub(crate) struct Rows<'p> {
     /// [M, h] f32.
     pub d_input: Buf<'p>,
-    /// The token of each, if they were copied.
+    /// The token of each row, if they were copied.
     pub ids: Option<Buf<'p>>,
 }
 
@@ -82,15 +82,15 @@ struct Turn<'p> {
 }
 
 impl Links<'_, '_> {
-    /// Returns whether a rank's gradient itself goes to an owner, not a sum that it is folded into.
+    /// True if an owner takes a rank's gradient itself, not a sum that it is folded into.
     fn is_taken_as_it_is(&self, rank: usize, owner: usize) -> bool {
         self.levels.is_none_or(|levels| levels.are_near(rank, owner))
     }
 }
 
 impl Optimizer<'_> {
-    /// Adds partial gradients to the sum, one after the other: the elements of `within`, without the embedding's. Where hosts fold, all
-    /// ranks must have called `fold_near` of the same elements before.
+    /// Adds partial gradients to the sum, one after the other, for the elements of `within` outside the embedding.
+    /// Where hosts fold, all ranks must have called `fold_near` for these elements before.
     pub fn fold_run(&self, dev: &dyn Device, links: &Links<'_, '_>, at: (Area, Run)) {
         let Links { first, sum, .. } = *links;
         let mine = self.turns(links, at);
@@ -127,7 +127,7 @@ impl Optimizer<'_> {
         }
     }
 
-    /// Returns where what an addend has is copied to; `None` of what is read in place.
+    /// Returns where an addend is copied to; `None` if it is read in place.
     fn slot<'p>(&self, links: &Links<'_, 'p>, addend: &Addend<'p>) -> Option<Buf<'p>> {
         let (landing, rank) = (links.landing?, addend.of?);
         let slot = match (addend.folded, links.levels) {
@@ -137,7 +137,7 @@ impl Optimizer<'_> {
         Some(slot.slice(0, addend.there.len()))
     }
 
-    /// Returns what this rank adds of `within`, a run of its elements after the other.
+    /// Returns what this rank adds of `within`, one run of its elements after the other.
     fn turns<'p>(&self, links: &Links<'_, 'p>, (area, within): (Area, Run)) -> Vec<Turn<'p>> {
         let rank = self.share().rank;
         let own = self.owned_by(rank).iter().filter_map(|owned| owned.inside(within));
@@ -161,7 +161,7 @@ impl Optimizer<'_> {
         turns
     }
 
-    /// Returns what other ranks take of this one in each of their turns; of as many turns as the rank with the most has.
+    /// Returns what other ranks take of this one in each of their turns, up to the longest rank's number of turns.
     fn given_in_turns<'p>(
         &self,
         links: &Links<'_, 'p>,
@@ -188,7 +188,7 @@ impl Optimizer<'_> {
         given
     }
 
-    /// Returns what other ranks take of this rank's part, if it has one and the device is to give it.
+    /// Returns what other ranks take of this rank's part, if it has one and the device must give it.
     fn given<'p>(
         &self,
         dev: &dyn Device,
@@ -202,7 +202,7 @@ impl Optimizer<'_> {
         takers.filter_map(|owner| Some((owner, of(mine, owner)?))).collect()
     }
 
-    /// Returns what a rank adds of a run for owners on other hosts: each owner with elements and their place among the rank's sums.
+    /// Returns what a rank adds of a run for owners on other hosts: each owner, elements, and place among its sums.
     pub(crate) fn added_by(
         &self,
         levels: Levels<'_>,
@@ -224,7 +224,7 @@ impl Optimizer<'_> {
         })
     }
 
-    /// Returns where `adder` has the sums of what this rank owns of a run, in the order of its elements.
+    /// Returns where `adder` has the sums of this rank's elements of a run, in their order.
     pub(crate) fn sums_of<'p>(
         &self,
         levels: Levels<'p>,
@@ -239,9 +239,9 @@ impl Optimizer<'_> {
         of_owner.map(|(_, owned)| place(owned)).collect()
     }
 
-    /// Copies what other ranks' partial gradients have of the embedding's part, once their heads are there, and all ranks' tokens of
-    /// rows, for `fold_embed`; of the ranks that this one takes as they are. Parts have as many rows as fit. Does nothing where others'
-    /// memory is read in place.
+    /// Copies the embedding's part of other ranks' partial gradients, once their heads are done, and all ranks' tokens
+    /// of rows, for `fold_embed`, from the ranks that this one takes directly. Parts have as many rows as fit. Does
+    /// nothing where others' memory is read in place.
     pub fn take_heads(&self, dev: &dyn Device, links: &Links<'_, '_>) {
         let Some(landing) = links.landing else { return };
         let rank = self.share().rank;
@@ -277,8 +277,8 @@ impl Optimizer<'_> {
         }
     }
 
-    /// Adds all partial gradients of the embedding in their order: of each what it gets as the head, if it is one, then its rows. Does
-    /// nothing where that is frozen. Where hosts fold, all ranks must have called `fold_embed_near` before.
+    /// Adds all partial gradients of the embedding in order: for each its sum as the head, if it is one, then its rows.
+    /// Does nothing if it is frozen. Where hosts fold, all ranks must have called `fold_embed_near` before.
     pub fn fold_embed(&self, dev: &dyn Device, table: &ParamTable, links: &Links<'_, '_>) {
         let Some(embed) = table.find(ParamKind::Embed, 0) else { return };
         let Links { parts, first, sum, landing, levels } = *links;
@@ -310,7 +310,7 @@ impl Optimizer<'_> {
         own.for_each(|Owned { run, at }| dev.zero(sum.shard.slice(at as usize, run.elements as usize)));
     }
 
-    /// Adds a sum of the embedding that ranks from `of` on have folded, if they are on another host. They give it meanwhile.
+    /// Adds a sum of the embedding that ranks from `of` on have folded and give, if they are on another host.
     fn exchange_folded_embed(
         &self,
         dev: &dyn Device,
@@ -345,8 +345,8 @@ impl Optimizer<'_> {
         }
     }
 
-    /// Adds a partial gradient of the embedding to what is in `to`, or begins with it unless `add`: what it gets as the head, if it is one,
-    /// then its rows. `owned`: which elements, by their places in `to`. `head`: those, if they were copied, from the first on.
+    /// Adds a partial gradient of the embedding to `to`, or writes it unless `add`: its sum as the head, if it is one,
+    /// then its rows. `owned`: the elements, by their places in `to`. `head`: copied elements, from the first on.
     pub(crate) fn add_embed(
         &self,
         dev: &dyn Device,

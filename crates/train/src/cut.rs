@@ -1,7 +1,7 @@
 //! The cut of an update's sequences into micro-batches.
 //!
-//! The order of gradients' sums follows from it, so it depends on the sequences and the run file alone: not on how many
-//! processes share the work. Their number divides the number of micro-batches where that is a multiple of
+//! The order in which gradients are summed follows from it, so it depends on the sequences and the run file alone, not
+//! on how many processes share the work. Their number divides the number of micro-batches where that is a multiple of
 //! `train.cut_multiple`, and each has about the same work.
 
 use crate::packing::{Need, Packer, Packing, Parts, Sequence, need, unit};
@@ -11,23 +11,23 @@ use std::ops::Range;
 /// How an update is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The number of micro-batches is a multiple of it.
+    /// The number of micro-batches is a multiple of this.
     multiple: usize,
-    /// Rows of a micro-batch, on average, below which the multiple is halved.
+    /// Average rows of a micro-batch below which the multiple is halved.
     rows_min: usize,
 }
 
-/// What `"auto"` makes the number of micro-batches a multiple of: as many as a host commonly has cards.
+/// Multiple that `"auto"` uses for the number of micro-batches: hosts commonly have that many cards.
 const AUTO_MULTIPLE: usize = 8;
 
 impl Cut {
-    /// A multiple whatever the work, if there are that many sequences.
+    /// Returns a cut into this multiple whatever the work, if there are as many sequences.
     pub fn multiple(multiple: usize) -> Cut {
         Cut { multiple, rows_min: 0 }
     }
 
-    /// Makes a multiple of 8, or less where micro-batches would have fewer rows than `rows_min`: each reads all weights, and reads
-    /// and writes all gradients.
+    /// Returns a multiple of 8, or less where micro-batches would have fewer than `rows_min` rows: each reads all
+    /// weights, and reads and writes all gradients.
     pub fn auto(rows_min: usize) -> Cut {
         Cut { multiple: AUTO_MULTIPLE, rows_min }
     }
@@ -41,7 +41,7 @@ impl Cut {
     }
 }
 
-/// What is not cut, and what it costs.
+/// The units that are not cut, and their cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Units {
     pub packing: Packing,
@@ -67,8 +67,8 @@ impl Open {
 }
 
 impl Packer {
-    /// Cuts the sequences `which` into contiguous micro-batches within the limits: the least number that the limits allow,
-    /// rounded up as `cut` says. The costliest is as cheap as can be. `micro_batch` returns them.
+    /// Cuts the sequences `which` into contiguous micro-batches: the least number within the limits, rounded up as
+    /// `cut` says. The costliest is as cheap as can be. `micro_batch` returns them.
     ///
     /// Errors: `sequence-too-long` when not even one sequence, or group, fits.
     pub fn cut(
@@ -102,7 +102,7 @@ impl Packer {
             largest = largest.max(Open::default().with(how, unit).cost);
         });
         let wanted = cut.number(fewest, whole.need.prompt_rows + whole.need.rows);
-        // The least cap that `wanted` parts can keep. With a larger cap no part ends earlier, so there are no more parts.
+        // The least cap that `wanted` parts can keep. With a larger cap no part ends earlier, so no cut has more parts.
         let (mut low, mut high) = (largest.max(whole.cost / wanted.max(1) as u64), u64::MAX);
         let count = |cap: u64| {
             let mut count = 0;
@@ -128,7 +128,7 @@ impl Packer {
     }
 }
 
-/// Goes over sequences in their units.
+/// Iterates over sequences by units.
 struct Walk<'w, 's> {
     packer: &'w Packer,
     how: Units,
@@ -145,7 +145,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Gives the end and the cost of each part when parts are as long as limits and `cap` allow; a unit may exceed the cap alone.
+    /// Gives the end and cost of each part, as long as limits and `cap` allow; a unit alone may exceed the cap.
     fn parts(&self, which: Range<usize>, cap: u64, each: &mut dyn FnMut(usize, u64)) -> Result<()> {
         let mut open = Open::default();
         let mut error = None;
@@ -170,7 +170,7 @@ impl Walk<'_, '_> {
         error.map_or(Ok(()), Err)
     }
 
-    /// Splits the costliest part of more than one unit where its halves are the most even. Returns false if there is none.
+    /// Splits the costliest part of more than one unit into the most even halves. Returns false if there is none.
     fn split_costliest(&self, parts: &mut Parts, first: usize) -> bool {
         let start = |index: usize| if index == 0 { first } else { parts.ends[index - 1] as usize };
         let can_split = |&index: &usize| {

@@ -9,7 +9,7 @@ fn sum_squares(dev: &dyn Device, all: Buf<'_>, param: &Param) -> f64 {
     dev.sum_squares(all.slice(param.offset as usize, param.elements as usize))
 }
 
-/// Adds the tensor that grew most to an error of a divergence.
+/// Adds the tensor with the largest weights to an error of a divergence.
 pub fn name_tensor(dev: &dyn Device, table: &ParamTable, weights: Buf<'_>, error: Error) -> Error {
     let rms = |p: &Param| (sum_squares(dev, weights, p) / p.elements as f64).sqrt();
     let sized = table.params.iter().map(|p| (p, rms(p)));
@@ -29,7 +29,7 @@ pub fn finite_weights(dev: &dyn Device, table: &ParamTable, weights: Buf<'_>) ->
     Err(Error::new(slugs::MODEL_WEIGHT_NOT_FINITE, message).hint("lower train.learning_rate"))
 }
 
-/// Returns the index of the first tensor whose gradient is not finite, in what a rank owns of it. `grads`: what its `owned` elements are.
+/// Returns the first tensor with a gradient that is not finite, among this rank's. `grads`: its `owned` elements.
 pub fn first_not_finite(
     dev: &dyn Device,
     table: &ParamTable,

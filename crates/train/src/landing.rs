@@ -8,32 +8,32 @@ use plimsoll_base::{DType, Phase, PhaseSet, Result};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool};
 use plimsoll_model::ParamTable;
 
-/// Over what ranks are spread: which of them a card reads in place.
+/// How far ranks spread: a card reads those of its host in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// All of one host.
+    /// All ranks are on one host.
     Host,
     Hosts,
 }
 
-/// What the regions of `landing_layout` depend on.
+/// The sizes that the regions of `landing_layout` depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct LandingShape {
     pub ranks: usize,
     pub spread: Spread,
     pub summing: Summing,
-    /// Of partial gradients.
+    /// Dtype of partial gradients.
     pub partial: DType,
-    /// Of sums.
+    /// Dtype of sums.
     pub sums: DType,
-    /// Of a micro-batch, at most.
+    /// Maximum rows of a micro-batch.
     pub rows: u32,
-    /// Numbers of a row.
+    /// Elements of a row.
     pub hidden: u32,
 }
 
-/// The regions of a role for what arrives of other ranks on a card: `ROLE.landing`, `ROLE.heads`, `ROLE.row_ids`, and `ROLE.rows` if
-/// some are on other hosts. Where hosts fold, those are of one host, and `ROLE.landing_folded` is for sums of the others.
+/// Regions for other ranks' data on a card: `ROLE.landing`, `ROLE.heads`, `ROLE.row_ids`, and, with other hosts,
+/// `ROLE.rows`. Where hosts fold, these are of one host, and `ROLE.landing_folded` is for the others' sums.
 ///
 /// Errors: `size-overflow`.
 pub fn landing_layout(
@@ -70,20 +70,20 @@ pub fn landing_layout(
     Ok(layout)
 }
 
-/// Where pieces of other ranks' partial gradients arrive, on a device that copies them before it adds them.
+/// Arrival slots for other ranks' partial gradients, on a device that copies before it adds.
 #[derive(Clone, Copy, Debug)]
 pub struct Landing<'p> {
-    /// A slot for each other rank whose own arrive, by rank, of the largest run that one owns.
+    /// A slot for each rank whose gradients arrive as they are, by rank, of the largest run that one owns.
     slots: Buf<'p>,
-    /// The same for each sum of other hosts.
+    /// A slot for each sum of other hosts, of the largest run too.
     folded: Option<Buf<'p>>,
-    /// What each other rank has of the embedding's part, by rank, where the embedding is the head too: rows are added between them.
+    /// Other ranks' parts of the embedding, by rank, where it is the head too: rows are added between them.
     heads: Option<Buf<'p>>,
-    /// Those ranks' tokens of rows, by rank, this one's too: its next pass writes them while rows are still added.
+    /// Tokens of rows of those ranks and this one, whose next pass rewrites them while rows are still added.
     row_ids: Option<Buf<'p>>,
-    /// The rows of one rank, where some are on other hosts.
+    /// The rows of one rank, if some ranks are on other hosts.
     pub(crate) rows: Option<Buf<'p>>,
-    /// The ranks whose gradients arrive as they are: the first of them, and how many.
+    /// First rank whose gradients arrive as they are, and their number.
     first: usize,
     near: usize,
     rank: usize,
@@ -111,7 +111,7 @@ impl<'p> Landing<'p> {
         self.of_other(self.slots, rank)
     }
 
-    /// Returns where what another rank has of the embedding arrives, if it is the head too.
+    /// Returns where another rank's part of the embedding arrives, if it is the head too.
     pub(crate) fn head(&self, rank: usize) -> Option<Buf<'p>> {
         Some(self.of_other(self.heads?, rank))
     }
@@ -126,7 +126,7 @@ impl<'p> Landing<'p> {
         Some(ids.part(rank - self.first, ids.len() / self.near))
     }
 
-    /// Returns the slot of a sum of other hosts: the `index`th of their sums.
+    /// Returns the slot of the `index`th sum of other hosts.
     pub(crate) fn folded(&self, index: usize, groups: usize) -> Buf<'p> {
         let folded = self.folded.expect("a region for what other hosts fold");
         folded.part(index, folded.len() / groups)

@@ -1,7 +1,7 @@
-//! Sums that ranks of a host form of what they fold, for the owners on other hosts: each of those takes one sum instead of `fold`
-//! gradients, with the bits that it would get from them.
+//! Sums of folds that ranks of a host form for the owners on other hosts. An owner takes one sum instead of `fold`
+//! gradients, with the same bits.
 //!
-//! The micro-batches of a fold are those of neighbouring ranks. Rank i of them adds what owner q needs if q mod `fold` is i.
+//! The micro-batches of a fold are of neighbouring ranks. Rank i of them adds for owner q where q mod `fold` is i.
 
 use crate::share::Share;
 use crate::sums::Summing;
@@ -11,13 +11,13 @@ use plimsoll_device::{Owned, Run};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool};
 use plimsoll_model::ParamTable;
 
-/// Layers whose sums are there at once: one is written while those of the other are taken.
+/// Layers whose sums exist at once: one is written while those of the other are taken.
 const SLOTS: u64 = 2;
 
-/// Where a rank's sums lie.
+/// Where a rank's sums are.
 #[derive(Clone, Copy, Debug)]
 pub struct Levels<'p> {
-    /// [ends + 2 widest] of sums: of the head and then of the embedding; of two layers in turn.
+    /// [ends + 2 widest]: sums of the head and then the embedding; then of two layers in turn.
     sums: Buf<'p>,
     ends: u64,
     widest: u64,
@@ -25,7 +25,7 @@ pub struct Levels<'p> {
     pub(crate) fold: usize,
 }
 
-/// Elements of one rank's sums, at most: of what lies outside of layers, and of a layer.
+/// Maximum elements of one rank's sums: outside of layers, and of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sizes {
     ends: u64,
@@ -52,7 +52,7 @@ pub(crate) fn layout(
     Ok(layout)
 }
 
-/// What is summed at once.
+/// The parameters that are summed at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Area {
     /// The head with the last norm, or the embedding.
@@ -73,7 +73,7 @@ fn sizes(table: &ParamTable, ranks: usize, near: usize, fold: usize) -> Sizes {
     let owned: Vec<Vec<Owned>> = (0..ranks).map(|rank| Share { rank, ranks }.owned(table)).collect();
     let mut sizes = Sizes { ends: 0, widest: 0 };
     for (area, within) in areas(table) {
-        // By who adds it, on which host its owner is.
+        // By the rank that adds it and the host of its owner.
         let mut elements = vec![vec![0; ranks.div_ceil(near)]; fold];
         for (rank, owned) in owned.iter().enumerate() {
             let first = owned.partition_point(|owned| owned.run.end() <= within.start);
@@ -114,22 +114,22 @@ impl<'p> Levels<'p> {
         one / self.near == other / self.near
     }
 
-    /// Returns how many sums of a round other hosts have for each owner of a host, at most.
+    /// Returns the maximum sums of a round that other hosts have for each owner of a host.
     pub(crate) fn folds_elsewhere(&self, share: Share) -> usize {
         (share.ranks - self.near) / self.fold
     }
 
-    /// Returns whether a rank adds for an owner on another host what ranks fold that have `parts` micro-batches.
+    /// True if a rank adds to a fold for an owner on another host, in a round of `parts` micro-batches.
     pub(crate) fn adds(&self, rank: usize, owner: usize, parts: usize) -> bool {
         !self.are_near(rank, owner) && owner % self.fold == rank % self.fold && self.first_of(rank) < parts
     }
 
-    /// Returns the first of the ranks whose micro-batches are folded with that of `rank`.
+    /// Returns the first rank whose micro-batch is folded with that of `rank`.
     pub(crate) fn first_of(&self, rank: usize) -> usize {
         rank / self.fold * self.fold
     }
 
-    /// Returns the rank that adds what those from `first` on have for an owner.
+    /// Returns the rank that adds, for an owner, the parts of the ranks from `first` on.
     pub(crate) fn adder(&self, first: usize, owner: usize) -> usize {
         first + owner % self.fold
     }

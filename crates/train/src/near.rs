@@ -1,4 +1,4 @@
-//! What ranks of a host add for the owners on others; see `levels`.
+//! What ranks of a host add for owners on other hosts; see `levels`.
 
 use crate::chain::{Links, Part, Rows};
 use crate::levels::{Area, Levels};
@@ -14,7 +14,7 @@ impl Optimizer<'_> {
         &links.parts[first..(first + levels.fold).min(links.parts.len())]
     }
 
-    /// Adds what the ranks of a fold have of a layer, or of what lies after the layers, for owners on other hosts. Does nothing unless
+    /// Adds a fold's parts of a layer, or of what follows the layers, for owners on other hosts. Does nothing unless
     /// hosts fold.
     pub fn fold_near(&self, dev: &dyn Device, links: &Links<'_, '_>, (area, within): (Area, Run)) {
         let Some(levels) = links.levels else { return };
@@ -39,8 +39,8 @@ impl Optimizer<'_> {
         }
     }
 
-    /// Adds what the ranks of a fold have of the embedding for owners on other hosts, once `take_heads` was called. Does nothing unless
-    /// hosts fold, or where it is frozen.
+    /// Adds a fold's parts of the embedding for owners on other hosts, after `take_heads`. Does nothing unless hosts
+    /// fold, or if it is frozen.
     pub fn fold_embed_near(&self, dev: &dyn Device, table: &ParamTable, links: &Links<'_, '_>) {
         let (Some(levels), Some(embed)) = (links.levels, table.find(ParamKind::Embed, 0)) else { return };
         let parts = self.folded_here(links, levels);

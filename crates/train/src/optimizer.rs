@@ -23,36 +23,36 @@ pub enum OptimizerDType {
     F32,
     /// bf16 moments and weights, updated by stochastic rounding; no master copy.
     Bf16,
-    /// 8-bit moments with a scale a block, updated by stochastic rounding; no master copy.
+    /// 8-bit moments with block scales, updated by stochastic rounding; no master copy.
     Int8,
 }
 
-/// Storage of everything that one parameter has.
+/// Dtypes of everything stored for a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateDTypes {
     pub weights: DType,
     pub grads: DType,
-    /// How micro-batches' gradients become their sum.
+    /// How micro-batches' gradients are summed.
     pub summing: Summing,
     /// AdamW's moments.
     pub optimizer: OptimizerDType,
 }
 
 impl StateDTypes {
-    /// Dtypes of the states in the order of `Optimizer::states`, as files hold them: bf16 holds each 8-bit moment exactly.
+    /// Returns the dtypes of `Optimizer::states` in files: bf16 holds each 8-bit moment exactly.
     pub fn stored(self) -> Vec<DType> {
         let moment = if self.optimizer == OptimizerDType::F32 { DType::F32 } else { DType::Bf16 };
         let master = self.has_master().then_some(DType::F32);
         [moment, moment].into_iter().chain(master).collect()
     }
 
-    /// Bytes of both moments of a parameter, scales among them.
+    /// Returns the bytes of both moments of a parameter, scales included.
     pub fn moment_bytes(self) -> f64 {
         let scales = if self.has_scales() { 2.0 * 4.0 / CODE_BLOCK as f64 } else { 0.0 };
         self.moments().map(|dtype| dtype.bytes() as f64).iter().sum::<f64>() + scales
     }
 
-    /// Of m and v.
+    /// Returns the dtypes of m and v.
     fn moments(self) -> [DType; 2] {
         match self.optimizer {
             OptimizerDType::F32 => [DType::F32; 2],
@@ -66,7 +66,7 @@ impl StateDTypes {
         self.optimizer == OptimizerDType::Int8
     }
 
-    /// True if each micro-batch's gradient is formed by itself, and then added to the sum.
+    /// True if each micro-batch's gradient is computed apart and then added to the sum.
     pub fn is_chained(self, ranks: usize) -> bool {
         ranks > 1 || self.summing.partial.is_some() || self.summing.fold > 1
     }
@@ -83,26 +83,26 @@ impl StateDTypes {
     }
 }
 
-/// Elements of a slot through which offloaded states pass, at most: 16 MiB of f32, which the bus moves at its full rate.
+/// Maximum elements of a slot through which offloaded states pass: 16 MiB of f32, which the bus moves at full rate.
 const SLOT_ELEMENTS_MAX: u64 = 4 << 20;
-/// Slots of a model's parameters, at least, so that copies and updates of a small one overlap too.
+/// Minimum slots of a model's parameters, so that copies and updates of a small model overlap too.
 const SLOTS_MIN: u64 = 16;
 
-/// Parts of `update_in_parts`, at most: what the first leaves can be copied while seven eighths are still to be updated.
+/// Maximum parts of `update_in_parts`: the first can be copied while seven eighths are still to be updated.
 const UPDATE_PARTS: usize = 8;
 
-/// Elements of a slot: whole blocks of 8-bit moments.
+/// Returns the elements of a slot: whole blocks of 8-bit moments.
 fn slot_elements(table: &ParamTable) -> u64 {
     table.elements.div_ceil(SLOTS_MIN).min(SLOT_ELEMENTS_MAX).next_multiple_of(CODE_BLOCK as u64)
 }
 
-/// Gradients and states of one role, which is updated in `phase`. Gradients exist in that phase alone. States are resident,
-/// or they lie in the device's host memory, as `offload.ROLE.adam_m` and so on, and pass through slots in the phase.
+/// Gradients and states of one role, updated in `phase`. Gradients exist in that phase alone. States are resident, or
+/// in the device's host memory as `offload.ROLE.adam_m` and so on, passing through slots in the phase.
 ///
-/// One of several `ranks` has states for its shard alone. Its gradients are those of a micro-batch, with two layers at a time (`Partial`): in
-/// f32 on a CPU, on a card in the dtype of sums, to which a card rounds each partial gradient. `ROLE.shard` is the sum of what it owns, and
-/// `ROLE.folded` that of the micro-batches that are folded. States pass through
-/// `ROLE.passage` on their way to files. What arrives on a card has regions of its own (`landing_layout`).
+/// One of several `ranks` has states for its shard alone. Its gradients are those of a micro-batch, two layers at a
+/// time (`Partial`): in f32 on a CPU, on a card in the dtype of sums, to which each partial gradient is rounded.
+/// `ROLE.shard` sums what the rank owns, `ROLE.folded` the micro-batches being folded. States pass through
+/// `ROLE.passage` on their way to files. Arrivals on a card have their own regions (`landing_layout`).
 ///
 /// Errors: `size-overflow`.
 pub fn layout(
@@ -160,7 +160,7 @@ pub fn layout(
 pub struct States<'a> {
     m: Buf<'a>,
     v: Buf<'a>,
-    /// Of m and v, where they are codes.
+    /// Scales of m and v, if they are codes.
     scales: Option<[Buf<'a>; 2]>,
     master: Option<Buf<'a>>,
 }
@@ -171,7 +171,7 @@ impl<'a> States<'a> {
         Some(States { m: get("adam_m")?, v: get("adam_v")?, scales, master: get("master") })
     }
 
-    /// `len` elements from `start`, a multiple of `CODE_BLOCK`.
+    /// Returns `len` elements from `start`, a multiple of `CODE_BLOCK`.
     fn slice(self, start: usize, len: usize) -> States<'a> {
         let of = |scales: Buf<'a>| scales.slice(start / CODE_BLOCK, len.div_ceil(CODE_BLOCK));
         States {
@@ -192,20 +192,20 @@ impl<'a> States<'a> {
 pub struct Optimizer<'a> {
     states: States<'a>,
     share: Share,
-    /// What every rank owns, by rank.
+    /// Elements that each rank owns, by rank.
     owned: Vec<OwnedBy>,
     buckets: Vec<Run>,
     padding: Vec<Run>,
-    /// True if the weights too are those of the shard alone.
+    /// True if the weights too are the shard's alone.
     weights_are_shard: bool,
     pub step: u64,
 }
 
-/// What a rank owns.
+/// Elements that a rank owns.
 #[derive(Clone, Debug)]
 struct OwnedBy {
     all: Vec<Owned>,
-    /// Of the embedding, by their places in it.
+    /// Owned elements of the embedding, by their places in it.
     of_embed: Vec<Owned>,
 }
 
@@ -218,8 +218,8 @@ impl OwnedBy {
 }
 
 impl<'a> Optimizer<'a> {
-    /// Resolves the states of `layout`, zeroes them, and copies the weights into the master copy. `weights`: all, or of several ranks
-    /// what this one owns of them, as its states lie.
+    /// Resolves the states of `layout`, zeroes them, and copies the weights into the master copy. `weights`: all, or,
+    /// with several ranks, this one's shard.
     pub fn new(
         dev: &dyn Device,
         table: &ParamTable,
@@ -248,14 +248,14 @@ impl<'a> Optimizer<'a> {
         Optimizer { states, share, owned, buckets, padding, weights_are_shard, step: 0 }
     }
 
-    /// The slots through which offloaded states pass; `None` where states are resident.
+    /// Returns the slots through which offloaded states pass; `None` if states are resident.
     pub fn slots<'p>(&self, phase: &InPhase<'p>, role: &str) -> Option<States<'p>> {
         self.states.m.is_offloaded().then(|| {
             States::bind(|what| phase.get(&format!("{role}.{what}"))).expect("offloaded states have slots")
         })
     }
 
-    /// What must be kept to go on: each state under its name, m and v first.
+    /// Returns the states that a checkpoint needs, by name, m and v first.
     pub fn states(&self) -> Vec<FlatTensors<'a>> {
         let States { m, v, scales, master } = self.states;
         let [m_scales, v_scales] = scales.map_or([None; 2], |scales| scales.map(Some));
@@ -267,7 +267,7 @@ impl<'a> Optimizer<'a> {
         moments.into_iter().chain(master).collect()
     }
 
-    /// The place of the f32 copy of the weights among `states`, if there is one.
+    /// Index of the f32 copy of the weights in `states`, if there is one.
     pub const MASTER: usize = 2;
 
     /// Returns the f32 copy of the weights, if there is one.
@@ -275,13 +275,13 @@ impl<'a> Optimizer<'a> {
         self.states.master
     }
 
-    /// Makes gradients ready for a first backward pass, which writes all but what pads them.
+    /// Prepares gradients for a first backward pass, which writes all but their padding.
     pub fn begin_gradients(&self, dev: &dyn Device, grads: Partial<'_>) {
         let padding = self.padding.iter().filter(|run| !grads.is_repeated(run.start));
         padding.for_each(|run| dev.zero(grads.place(run.start, run.elements)));
     }
 
-    /// Makes the slot of a layer ready for its backward pass, where layers that differ use it in turn. `layer`: its elements.
+    /// Prepares a layer's slot for its backward pass, if layers that differ share it. `layer`: its elements.
     pub fn begin_layer(&self, dev: &dyn Device, grads: Partial<'_>, layer: Run) {
         if grads.layers_differ() {
             let padding =
@@ -290,8 +290,8 @@ impl<'a> Optimizer<'a> {
         }
     }
 
-    /// Returns its states as files hold them, each with where its elements lie: what this rank owns or, of `all`, with what the others
-    /// own in their arenas.
+    /// Returns the states as files hold them, each with where its elements are: those that this rank owns, or, with
+    /// `all`, also those of the others in their arenas.
     pub fn spread_states(&self, table: &ParamTable, all: bool) -> Vec<SpreadTensors<'a>> {
         let of =
             |rank: usize| (Share { rank, ..self.share }).owned(table).into_iter().map(move |own| (rank, own));
@@ -317,7 +317,7 @@ impl<'a> Optimizer<'a> {
         self.states().into_iter().map(spread).collect()
     }
 
-    /// Returns the global norm of the whole gradients; NaN or infinite if any of them is.
+    /// Returns the global norm of the gradients; NaN or infinite if any of them is.
     pub fn grad_norm(&self, dev: &dyn Device, grads: Buf<'_>) -> f64 {
         let mut sum = 0.0;
         let mut pieces = self.buckets.iter().flat_map(|bucket| bucket.pieces());
@@ -325,7 +325,7 @@ impl<'a> Optimizer<'a> {
         sum.sqrt()
     }
 
-    /// Appends the sums of squares of the pieces that the rank owns, bucket by bucket. `sum`: what its `owned` elements are.
+    /// Appends the sums of squares of this rank's pieces, bucket by bucket. `sum`: its `owned` elements.
     pub fn squares(&self, dev: &dyn Device, sum: Buf<'_>, out: &mut Vec<f64>) {
         let mut at = 0;
         let mut pieces = self.buckets.iter().flat_map(|bucket| bucket.pieces().enumerate());
@@ -336,7 +336,7 @@ impl<'a> Optimizer<'a> {
         dev.squares_of(sum, &mut own, &mut |piece| out.push(piece));
     }
 
-    /// Returns the norm from every rank's `squares`: they are added in the order of pieces, so ranks change no bit.
+    /// Returns the norm from every rank's `squares`, added in the order of pieces, so that ranks change no bit.
     pub fn norm_of(&self, squares: &[Vec<f64>]) -> f64 {
         let mut each: Vec<_> = squares.iter().map(|squares| squares.iter()).collect();
         let ranks = each.len();
@@ -346,28 +346,28 @@ impl<'a> Optimizer<'a> {
         sum.sqrt()
     }
 
-    /// The elements that the rank owns.
+    /// Returns the elements that this rank owns.
     pub fn owned(&self) -> &[Owned] {
         self.owned_by(self.share.rank)
     }
 
-    /// The rank whose states it has, among how many.
+    /// Returns this rank among the ranks that share the states.
     pub fn share(&self) -> Share {
         self.share
     }
 
-    /// The elements that a rank owns.
+    /// Returns the elements that a rank owns.
     pub(crate) fn owned_by(&self, rank: usize) -> &[Owned] {
         &self.owned[rank].all
     }
 
-    /// Those of the embedding, by their places in it.
+    /// Returns the elements of the embedding that a rank owns, by their places in it.
     pub(crate) fn owned_of_embed(&self, rank: usize) -> &[Owned] {
         &self.owned[rank].of_embed
     }
 
-    /// Runs the optimizer's operations once on zero gradients with a rate of zero: no weight and no state moves. `grads`: of what the rank
-    /// owns.
+    /// Runs the optimizer's operations once, on zero gradients at rate zero: weights and states stay. `grads`: of the
+    /// shard.
     pub fn rehearse(&self, dev: &dyn Device, weights: Buf<'_>, grads: Buf<'_>, slots: Option<States<'_>>) {
         dev.zero(grads);
         match self.share {
@@ -385,8 +385,8 @@ impl<'a> Optimizer<'a> {
         self.apply(dev, weights, grads, slots, adamw(still, 1.0, 1));
     }
 
-    /// One AdamW step of what the rank owns, with gradients scaled to `grad_clip` where `grad_norm` exceeds it. Bits do not depend on `slots`,
-    /// which are those of `self.slots`.
+    /// Makes one AdamW step for the rank's elements, with gradients scaled to `grad_clip` where `grad_norm` exceeds it.
+    /// `slots` are those of `self.slots` and change no bit.
     pub fn update(
         &mut self,
         dev: &dyn Device,
@@ -400,8 +400,8 @@ impl<'a> Optimizer<'a> {
         self.apply(dev, weights, grads, slots, how);
     }
 
-    /// `update`, with the same bits, of a rank whose states are all in the arena: by parts of the flat buffer, in its order. `done` is called
-    /// after each, on every rank for the same parts.
+    /// Makes the step of `update`, with the same bits, part by part of the flat buffer, for states in the arena. Calls
+    /// `done` after each, on every rank for the same parts.
     pub fn update_in_parts(
         &mut self,
         dev: &dyn Device,
@@ -421,7 +421,7 @@ impl<'a> Optimizer<'a> {
         }
     }
 
-    /// Counts a step. Returns its numbers.
+    /// Counts a step and returns its numbers.
     fn next_step(&mut self, how: UpdateOptions, grad_norm: f64) -> AdamW {
         self.step += 1;
         let clip = f64::from(how.grad_clip);
@@ -429,7 +429,7 @@ impl<'a> Optimizer<'a> {
         adamw(how, grad_scale, self.step)
     }
 
-    /// Updates what the rank owns in `within`; its states are in the arena.
+    /// Updates the rank's elements in `within`; its states are in the arena.
     fn apply_within(&self, dev: &dyn Device, weights: Buf<'_>, grads: Buf<'_>, how: AdamW, within: Run) {
         for Owned { run, at } in self.owned().iter().filter_map(|owned| owned.inside(within)) {
             let (at, len) = (at as usize, run.elements as usize);
@@ -482,7 +482,7 @@ impl<'a> Optimizer<'a> {
     }
 }
 
-/// Returns the elements of a parameter that are among `owned`, by their places in it.
+/// Returns the elements of a parameter that are in `owned`, by their places in it.
 fn owned_of(owned: &[Owned], param: Option<&Param>) -> Vec<Owned> {
     let Some(param) = param else { return Vec::new() };
     let whole = Run { start: param.offset, elements: param.elements };
@@ -497,7 +497,7 @@ fn bufs<'b>(weights: Buf<'b>, grad: Buf<'b>, states: States<'b>) -> AdamWBufs<'b
     AdamWBufs { weights, grad, m, v, scales, master }
 }
 
-/// The update of step `step`, of all parameters.
+/// Returns the AdamW numbers of step `step`, for all parameters.
 fn adamw(how: UpdateOptions, grad_scale: f32, step: u64) -> AdamW {
     AdamW {
         lr: how.lr,
@@ -512,7 +512,7 @@ fn adamw(how: UpdateOptions, grad_scale: f32, step: u64) -> AdamW {
     }
 }
 
-/// dst = src, element by element, through a small host buffer: a start-up cost only.
+/// Copies elements through a small host buffer, converting dtypes: a start-up cost only.
 fn copy_elements(dev: &dyn Device, src: Buf<'_>, dst: Buf<'_>) {
     let mut values = vec![0f32; 1 << 16];
     for start in (0..src.len()).step_by(values.len()) {

@@ -1,4 +1,4 @@
-//! Packing: sequences side by side in micro-batches under hard limits, without padding, a group's prompt once.
+//! Packing: sequences next to each other in micro-batches under hard limits, without padding, a group's prompt once.
 //!
 //! A prompt is a root segment; each response is a child that attends to the prompt's blocks and its own. The last
 //! token of a response is predicted but never read, so it has no row. The row before a token predicts it: the
@@ -15,9 +15,9 @@ use plimsoll_model::{PassIndex, PassLimits, places_for};
 #[derive(Clone, Copy, Debug)]
 pub struct Sequence<'a> {
     pub group: usize,
-    /// Its tokens, at least one.
+    /// Tokens of the prompt, at least one.
     pub prompt: &'a [u32],
-    /// The response's tokens, at least one.
+    /// Tokens of the response, at least one.
     pub response: &'a [u32],
 }
 
@@ -35,7 +35,7 @@ pub enum Heads {
     /// One for each response token: the row that predicts it.
     #[default]
     Tokens,
-    /// One a sequence: that of its last token.
+    /// One for each sequence: the row of its last token.
     End,
 }
 
@@ -47,7 +47,7 @@ pub struct Packing {
     pub whole_groups: bool,
 }
 
-/// What limits a micro-batch, in the words of the run file.
+/// The limits of a micro-batch, in the words of the run file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackLimits {
     /// Rows of a pass, and rows through its head.
@@ -60,7 +60,7 @@ pub struct PackLimits {
 }
 
 impl PackLimits {
-    /// The limits of a pass.
+    /// Returns the limits of a pass.
     ///
     /// Every pass holds a prompt, so at most `segments - 1` responses do. A response copies up to 15 slots of its
     /// prompt; the blocks hold every row and all of these copies, which is enough for one sequence of any shape. Where
@@ -82,7 +82,7 @@ impl PackLimits {
         }
     }
 
-    /// The limits of a pass with these heads: one a sequence needs no more rows than there are responses.
+    /// Returns the limits of a pass with these heads: `End` needs no more head rows than there are responses.
     pub fn pass_of(&self, heads: Heads) -> PassLimits {
         let pass = self.pass();
         match heads {
@@ -91,7 +91,7 @@ impl PackLimits {
         }
     }
 
-    /// Segments that a step of `groups` prompts with `sequences` responses can fill.
+    /// Returns the segments that a step of `groups` prompts with `sequences` responses can fill.
     pub fn segments_of(micro_batch_tokens: usize, groups: usize, sequences: usize) -> usize {
         (groups + sequences).min(micro_batch_tokens).max(2)
     }
@@ -110,15 +110,15 @@ pub struct MicroBatch<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Root {
     group: usize,
-    /// Its first row.
+    /// First row.
     row: usize,
-    /// Its first block.
+    /// First block.
     block: usize,
-    /// The place of the state after its last row.
+    /// Place of the state after the last row.
     state: u32,
 }
 
-/// Makes micro-batches; its vectors are made once.
+/// Makes micro-batches; its vectors are allocated once.
 #[derive(Debug)]
 pub struct Packer {
     limits: PassLimits,
@@ -130,7 +130,7 @@ pub struct Packer {
     pub(crate) parts: Parts,
 }
 
-/// The ends of the micro-batches of a cut, with what each costs; its vectors are made once.
+/// The ends and costs of a cut's micro-batches; its vectors are allocated once.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub ends: Vec<u32>,
@@ -142,13 +142,13 @@ impl Parts {
         Parts { ends: Vec::with_capacity(sequences), costs: Vec::with_capacity(sequences) }
     }
 
-    /// Heap bytes for the most sequences of an update.
+    /// Returns the heap bytes for an update of up to this many sequences.
     fn bytes(sequences: usize) -> u64 {
         sequences as u64 * 12
     }
 }
 
-/// What sequences take.
+/// Resources that sequences take in a pass.
 #[derive(Default)]
 pub(crate) struct Need {
     pub prompt_rows: usize,
@@ -177,15 +177,15 @@ impl Need {
         }
     }
 
-    /// Returns the work, in units of no meaning: a layer multiplies a row by about 12 h^2 weights, and attends to a key with 2 h
-    /// products.
+    /// Returns the work in arbitrary units: a layer multiplies a row by about 12 h^2 weights, and attends to a key with
+    /// 2 h products.
     pub fn cost(&self, hidden: u64) -> u64 {
         (self.prompt_rows + self.rows) as u64 * 6 * hidden + self.keys
     }
 }
 
 impl Packer {
-    /// A packer for passes within `limits` and updates of up to `sequences`.
+    /// Returns a packer for passes within `limits` and updates of up to `sequences`.
     pub fn new(limits: PassLimits, sequences: usize) -> Packer {
         let index = PassIndex::with_capacity(&limits);
         let parts = Parts::with_capacity(sequences);
@@ -199,7 +199,7 @@ impl Packer {
         }
     }
 
-    /// Heap bytes of a packer.
+    /// Returns the heap bytes of a packer.
     pub fn host_bytes(limits: &PassLimits, sequences: usize) -> u64 {
         PassIndex::bytes(limits) + 8 * limits.head_rows as u64 + Parts::bytes(sequences)
     }
@@ -231,14 +231,14 @@ impl Packer {
         Ok(batch)
     }
 
-    /// The micro-batch that begins with sequence `first`: as many as fit, in order.
+    /// Packs the micro-batch that begins with sequence `first`: as many as fit, in order.
     ///
     /// Errors: `sequence-too-long` when not even the first fits.
     pub fn pack(&mut self, sequences: &[Sequence<'_>], first: usize) -> Result<MicroBatch<'_>> {
         self.pack_as(Packing::default(), sequences, first)
     }
 
-    /// The same in another way. With `whole_groups`, `first` begins a group.
+    /// Packs as `how` says. With `whole_groups`, `first` begins a group.
     ///
     /// Errors: `sequence-too-long` when not even the first sequence, or group, fits.
     pub fn pack_as(
@@ -273,7 +273,7 @@ impl Packer {
         Ok(MicroBatch { index: &self.index, head: &self.head, sequences: first..end })
     }
 
-    /// Returns whether one pass holds all of it.
+    /// True if one pass holds it.
     pub(crate) fn holds(&self, need: &Need) -> bool {
         let max = &self.limits;
         need.prompt_rows + need.rows <= max.rows
@@ -297,7 +297,7 @@ impl Packer {
         self.next_block - blocks
     }
 
-    /// Adds the places of a segment that begins with the state at `from`; returns that of the state that it leaves.
+    /// Adds the places of a segment that begins with the state at `from`; returns the place of its last state.
     fn push_places(&mut self, from: u32, rows: usize) -> u32 {
         if self.limits.caches.units(Cache::STATE) == 0 {
             return NO_STATE;
@@ -351,7 +351,7 @@ impl Packer {
         self.head.push(HeadRow { sequence: sequence as u32, token: token as u32 });
     }
 
-    /// Adds rows and the segment's record; the caller adds the table, of which `block` is the first own block.
+    /// Adds rows and a segment's record; the caller adds the table, whose first own block is `block`.
     fn push_segment(&mut self, tokens: &[u32], first_position: usize, block: usize, parent_row: u32) {
         let index = &mut self.index;
         let record = [
@@ -371,7 +371,7 @@ impl Packer {
     }
 }
 
-/// What goes into a micro-batch together: the first sequence, or its whole group.
+/// Returns the sequences that may not be split: the first, or its whole group.
 pub(crate) fn unit<'s, 'a>(how: Packing, sequences: &'s [Sequence<'a>]) -> &'s [Sequence<'a>] {
     let group = sequences[0].group;
     let end = match how.whole_groups {
@@ -381,12 +381,12 @@ pub(crate) fn unit<'s, 'a>(how: Packing, sequences: &'s [Sequence<'a>]) -> &'s [
     &sequences[..end]
 }
 
-/// Rows of a response.
+/// Returns the rows of a response.
 fn own_rows(heads: Heads, sequence: &Sequence<'_>) -> usize {
     sequence.response.len() - usize::from(heads == Heads::Tokens)
 }
 
-/// What sequences of one group take together.
+/// Returns what sequences of one group take together.
 pub(crate) fn need(heads: Heads, unit: &[Sequence<'_>], prompt_is_there: bool) -> Need {
     let prompt = unit[0].prompt.len();
     let mut need = Need::default();
@@ -412,7 +412,7 @@ pub(crate) fn need(heads: Heads, unit: &[Sequence<'_>], prompt_is_there: bool) -
     need
 }
 
-/// Keys that rows at positions from `first` on attend to, each to its own and those before.
+/// Returns the keys that rows at positions from `first` on attend to: each its own and those before.
 fn keys(first: usize, rows: usize) -> u64 {
     let (first, rows) = (first as u64, rows as u64);
     rows * first + rows * (rows + 1) / 2

@@ -1,17 +1,17 @@
-//! Where the partial gradient of a rank's micro-batch lies. Each layer's is summed by its owners while the next one is computed, so layers
-//! use two slots in turn, and only what lies before and after them is there all the time. An embedding that is not the head too has
-//! nothing there: its gradient is the rows of tokens.
+//! Where the partial gradient of a rank's micro-batch is stored. Owners sum a layer's while the next layer is computed,
+//! so layers use two slots in turn, and only what is before and after the layers is always there. An embedding that is
+//! not also the head has no place: its gradient is the rows of tokens.
 
 use plimsoll_arch::{LayerSet, ModelSpec, ParamKind};
 use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool};
 use plimsoll_model::{Param, ParamTable, Params};
 
-/// Slots of layers: one is written while what the other holds is summed.
+/// Slots of layers: one is written while the contents of the other are summed.
 pub const LAYER_SLOTS: usize = 2;
 
-/// The regions of all parameters' gradients for a rank of several: `ROLE.grads` of the last norm and the head, and of an embedding that is
-/// the head or has none like it; and `ROLE.layer_grads`.
+/// The regions of all parameters' gradients for one of several ranks: `ROLE.grads` for the last norm, the head, and an
+/// embedding that is the head or has no head like it; and `ROLE.layer_grads`.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(role: &str, table: &ParamTable, pool: Pool, phases: PhaseSet, dtype: DType) -> Result<Layout> {
@@ -24,21 +24,21 @@ pub fn layout(role: &str, table: &ParamTable, pool: Pool, phases: PhaseSet, dtyp
     Ok(layout)
 }
 
-/// The layers in the flat buffer.
+/// The layers' places in the flat buffer.
 #[derive(Clone, Copy, Debug)]
 struct Layers {
     start: u64,
     end: u64,
-    /// Elements before them that have a place: none where the head has the shape of the embedding.
+    /// Elements before the layers that have a place: none if the head has the shape of the embedding.
     before: u64,
-    /// First of the elements where a head of its own begins.
+    /// First element of a head that is not the embedding.
     head: Option<u64>,
-    /// Elements of the layers that have most of them: those with experts, or all.
+    /// Elements of the largest layers: those with experts, or all.
     widest: u64,
-    /// Elements of the others.
+    /// Elements of the other layers.
     narrow: u64,
     wide: LayerSet,
-    /// True if padding is not at the same places in all.
+    /// True if padding differs between layers.
     differ: bool,
 }
 
@@ -81,10 +81,10 @@ impl Layers {
     }
 }
 
-/// The gradients that a rank computes of a micro-batch, by their places in the flat buffer.
+/// The gradients of a rank's micro-batch, by their places in the flat buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Partial<'p> {
-    /// All of them, or those outside of layers.
+    /// All gradients, or those outside of layers.
     ends: Buf<'p>,
     slots: Option<(Buf<'p>, Layers)>,
 }
@@ -96,12 +96,12 @@ impl<'p> Partial<'p> {
         Partial::over(phase.buf(&ends), phase.get(&slots), table)
     }
 
-    /// The same over regions that are resolved.
+    /// Returns the gradients in regions that are already resolved.
     pub fn over(ends: Buf<'p>, slots: Option<Buf<'p>>, table: &ParamTable) -> Partial<'p> {
         Partial { ends, slots: slots.map(|slots| (slots, Layers::of(table))) }
     }
 
-    /// Returns elements of the flat buffer, of one layer or outside of layers. Where an embedding has no place it is the head's.
+    /// Returns elements of the flat buffer, of one layer or outside. An embedding without a place has the head's.
     pub fn place(&self, start: u64, elements: u64) -> Buf<'p> {
         let slice = |buf: Buf<'p>, start: u64| buf.slice(start as usize, elements as usize);
         let Some((slots, layers @ Layers { start: first, end, before, head, widest, .. })) = self.slots
@@ -120,18 +120,18 @@ impl<'p> Partial<'p> {
         }
     }
 
-    /// True if what is at a place of the flat buffer is another layer's too.
+    /// True if another layer uses the same memory for this element of the flat buffer.
     pub(crate) fn is_repeated(&self, start: u64) -> bool {
         let again = |layers: Layers| layers.start_of(LAYER_SLOTS as u32)..layers.end;
         self.slots.is_some_and(|(_, layers)| again(layers).contains(&start))
     }
 
-    /// True if a layer's slot may hold what another has where this one has padding.
+    /// True if a layer's slot may hold another's values where this one has padding.
     pub(crate) fn layers_differ(&self) -> bool {
         self.slots.is_some_and(|(_, layers)| layers.differ)
     }
 
-    /// Returns them in the shape of the weights.
+    /// Returns the gradients in the shape of the weights.
     pub fn params(&self, spec: &ModelSpec, table: &ParamTable, weights: DType) -> Params<'p> {
         let place = |param: &Param| self.place(param.offset, param.elements);
         Params::bind_where(spec, table, weights, self.ends, place)

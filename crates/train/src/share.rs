@@ -1,8 +1,7 @@
-//! Which part of a model's flat buffer a rank owns: whose gradients it sums, whose optimizer states it holds, and which weights it
-//! updates.
+//! A rank's share of a model's flat buffer: whose gradients it sums, optimizer states it holds, and weights it updates.
 //!
-//! Piece p of each bucket belongs to rank p N div `PIECES`. A rank's pieces of a bucket are neighbours; they lie one after the
-//! other in its shard.
+//! Piece p of each bucket belongs to rank p N div `PIECES`. A rank's pieces of a bucket are neighbours, and are in that
+//! order in its shard.
 
 use crate::buckets::buckets;
 use plimsoll_arch::ParamKind;
@@ -13,22 +12,22 @@ use plimsoll_model::ParamTable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     pub rank: usize,
-    /// At most `PIECES`.
+    /// Number of ranks, at most `PIECES`.
     pub ranks: usize,
 }
 
 impl Share {
-    /// Of a run of one rank.
+    /// The share of a run's only rank.
     pub const WHOLE: Share = Share { rank: 0, ranks: 1 };
 
-    /// Returns the other ranks in the order in which this one copies from them: the one after it first, and round. So no rank is
-    /// read by all others at once.
+    /// Returns the other ranks in the order in which this one copies from them, from the next one round, so that no
+    /// rank is read by all others at once.
     pub fn others(self) -> impl Iterator<Item = usize> {
         let Share { rank, ranks } = self;
         (1..ranks).map(move |step| (rank + step) % ranks)
     }
 
-    /// Returns how many ranks come before another in that order.
+    /// Returns how many places `other` comes after this rank in the order of `others`.
     pub(crate) fn steps_to(self, other: usize) -> usize {
         (other + self.ranks - self.rank) % self.ranks
     }

@@ -1,37 +1,37 @@
-//! How the gradients of an update's micro-batches are added up. Which rank computes one changes no bit: each is added after those before it.
+//! How the gradients of an update's micro-batches are summed: in order, so the ranks that compute them change no bit.
 
 use plimsoll_base::DType;
 use plimsoll_device::Device;
 use plimsoll_memory::Buf;
 
-/// How the gradients of micro-batches are added up. `near` changes no bit.
+/// How the gradients of micro-batches are summed. `near` changes no bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summing {
-    /// To which each is rounded before it is added, wherever it was computed; `None` where one rank adds it as it comes.
+    /// Dtype that each is rounded to before it is added, wherever it is computed; `None` where one rank adds unrounded.
     pub partial: Option<DType>,
-    /// Consecutive micro-batches whose sum is formed first, and then added to the sums before it; at least 1.
+    /// Consecutive micro-batches that are summed first and then added to the sums before them; at least 1.
     pub fold: usize,
-    /// Ranks of each host, where those of several add what is folded on their own, so that other hosts take one sum instead of `fold`
+    /// Ranks per host, if each of several hosts adds folds on its own, so that others take one sum instead of `fold`
     /// gradients.
     pub near: Option<usize>,
 }
 
 impl Default for Summing {
-    /// Each is added as it comes.
+    /// Returns the sum that adds each micro-batch as it comes.
     fn default() -> Summing {
         Summing { partial: None, fold: 1, near: None }
     }
 }
 
-/// The sum of an update's gradients that a rank owns, while it grows.
+/// A rank's share of the sum of an update's gradients, while it grows.
 #[derive(Clone, Copy, Debug)]
 pub struct Sum<'p> {
-    /// What the rank owns, as its optimizer states lie.
+    /// The rank's elements, in the order of its optimizer states.
     pub shard: Buf<'p>,
-    /// As much of the micro-batches that are folded; `None` where each is added to all before it.
+    /// Sum of the micro-batches being folded, of the same length; `None` where each is added to all before it.
     pub folded: Option<Buf<'p>>,
     pub fold: usize,
-    /// Micro-batches of the update.
+    /// Number of micro-batches of the update.
     pub count: usize,
 }
 
@@ -44,7 +44,7 @@ impl<'p> Sum<'p> {
         }
     }
 
-    /// Adds the gradients of some elements, of micro-batches from `first` on. `at`: where the elements are in the shard.
+    /// Adds gradients of some elements, for micro-batches from `first` on. `at`: place of the elements in the shard.
     pub(crate) fn add(&self, dev: &dyn Device, parts: &[Buf<'_>], first: usize, at: u64) {
         let (mut rest, mut index) = (parts, first);
         while let Some(part) = rest.first() {
@@ -57,7 +57,7 @@ impl<'p> Sum<'p> {
         }
     }
 
-    /// Adds what is folded of some elements to the sums before it, if micro-batch `index` is the last of it.
+    /// Adds the fold of some elements to the sums before it, if micro-batch `index` is its last.
     pub(crate) fn close(&self, dev: &dyn Device, index: usize, at: u64, len: usize) {
         let Some(folded) = self.folded else { return };
         if (index + 1).is_multiple_of(self.fold) || index + 1 == self.count {

@@ -12,7 +12,7 @@ use super::super::rope::HEAD_DIM_MAX;
 /// of the cache.
 pub(crate) const STRIDE: usize = HEAD_DIM_MAX + LANES;
 
-/// Sums over t of a[q][t] k[b][t][16 keys].
+/// Returns the sums over t of a[q][t] k[b][t][16 keys].
 ///
 /// # Safety
 /// `a` has Q rows of `STRIDE`, of which `d` are set; each `k` has `d` vectors.
@@ -41,7 +41,7 @@ pub(crate) unsafe fn dot_tile<S: Simd, T: Lanes, const Q: usize, const B: usize>
     sums
 }
 
-/// sums[o][w] += weight[o][i] rows[i][w], i ascending below `count`.
+/// Adds weight[o][i] rows[i][w] to sums[o][w], i ascending below `count`.
 ///
 /// # Safety
 /// `weight` is readable at `o * weight_out + i * weight_in`; `rows` has `count` rows, `stride` apart, of W vectors.
@@ -71,7 +71,7 @@ pub(crate) unsafe fn sum_tile<S: Simd, T: Lanes, const O: usize, const W: usize>
     }
 }
 
-/// The largest tile of `sizes` (descending, ending in 1) that `left` outputs fill.
+/// Returns the largest of `sizes` (descending, ending in 1) that `left` outputs fill.
 #[inline(always)]
 pub(crate) fn tile_of(sizes: &[usize], left: usize) -> usize {
     sizes.iter().copied().find(|&size| size <= left).expect("tiles end in 1")

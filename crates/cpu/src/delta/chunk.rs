@@ -1,7 +1,7 @@
-//! The gradients of q, k, v and the gates of a chunk of rows, from the states at its ends and their gradients.
+//! Gradients of q, k, v and the gates of a chunk of rows, from the states at its ends and their gradients.
 //!
-//! With S the state before the chunk, D the gradient of the state after it, u = beta r, w = beta du, and a(s, t) the product of e^g over the
-//! rows after s up to t (over all up to t where s is before the chunk):
+//! With S the state before the chunk, D the gradient of the state after it, u = beta r, w = beta du, and a(s, t) the
+//! product of e^g over the rows after s up to t (over all up to t where s is before the chunk):
 //!
 //! ```text
 //! dq[t] = a(-, t) S do[t] + sum over s <= t of a(s, t) (u[s] do[t]) k[s]
@@ -10,8 +10,8 @@
 //! dg[t] = dg[t + 1] + q[t] dq[t] - v[t] dv[t], and D times the state after the chunk beyond its last row
 //! ```
 //!
-//! Sums of g are taken over the rows between s and t alone: a difference of sums from the chunk's first row would lose a small one next to a
-//! large one. Sums over dv and over rows are chains; heads of values that share one of keys are added in their order.
+//! Sums of g are taken over the rows between s and t alone: a difference of sums from the chunk's first row would lose
+//! a small one next to a large one. Sums over dv and rows are chains; value heads of a key head are added in order.
 
 #![allow(clippy::needless_range_loop)] // Indices run over several arrays, which stay in registers.
 
@@ -45,14 +45,14 @@ pub(super) struct Call<'a, T> {
 pub(super) struct Chunk {
     pub(super) first_row: usize,
     pub(super) rows: usize,
-    /// The place of the state before it; that after it is the next.
+    /// Place of the state before it; the state after it is at the next place.
     pub(super) place: usize,
     /// True if the state before it is zero.
     pub(super) begins: bool,
 }
 
 impl<T> Call<'_, T> {
-    /// The chunk of that number among those of all segments.
+    /// Returns the chunk with that number among those of all segments.
     pub(super) fn chunk(&self, mut index: usize) -> Chunk {
         for Stay { segment, from, to } in self.all.iter() {
             let chunks = segment.rows.div_ceil(STATE_CHUNK);
@@ -70,7 +70,7 @@ impl<T> Call<'_, T> {
     }
 }
 
-/// Rows of an operand that are turned round at a time: two vectors.
+/// Rows of an operand that are transposed at a time: two vectors.
 const PANEL: usize = 2 * LANES;
 /// Elements from one row of scratch to the next.
 const STRIDE: usize = DELTA_HEAD_MAX;
@@ -79,15 +79,15 @@ const STRIDE: usize = DELTA_HEAD_MAX;
 type Wide = [MaybeUninit<f32>; STATE_CHUNK * STRIDE];
 type Table = [MaybeUninit<f32>; STATE_CHUNK * STATE_CHUNK];
 
-/// Working memory of a chunk and a head of keys: 192 KiB of stack, of which what heads and rows need is touched.
+/// Working memory of a chunk and a key head: 192 KiB of stack; only what heads and rows need is touched.
 #[repr(align(64))]
 struct Scratch {
-    /// q, k, do, and dq of one head of values.
+    /// q, k, do, and dq of one value head.
     q: Wide,
     k: Wide,
     dout: Wide,
     dq: Wide,
-    /// [dv][PANEL]: some rows of a state, or of r, turned round.
+    /// [dv][PANEL]: some rows of a state, or of r, transposed.
     panel: [MaybeUninit<f32>; DELTA_HEAD_MAX * PANEL],
     /// [t][s]: a(s, t); 0 for s > t.
     decays: Table,
@@ -97,7 +97,7 @@ struct Scratch {
     inner: Table,
 }
 
-/// Where the parts of `Scratch` begin.
+/// Pointers to the parts of `Scratch`.
 #[derive(Clone, Copy)]
 struct Work {
     q: *mut f32,
@@ -127,7 +127,7 @@ impl Work {
     }
 }
 
-/// Numbers of each row.
+/// Factors of each row, from its gates.
 struct Gates {
     beta: [f32; STATE_CHUNK],
     /// a(-, t).
@@ -138,12 +138,12 @@ struct Gates {
     until: [f32; STATE_CHUNK],
 }
 
-/// e^g is 0 below it.
+/// Below it e^g is 0.
 const UNDERFLOW: f32 = -104.0;
 /// Factors that are 1.
 const ONES: [f32; STATE_CHUNK] = [1.0; STATE_CHUNK];
 
-/// The gradients of one chunk, of a head of keys and its heads of values.
+/// Computes the gradients of one chunk, of a key head and its value heads.
 pub(super) fn backward<T: Lanes>(isa: Isa, call: &Call<'_, T>, chunk: &Chunk, key_head: usize) {
     let heads = &call.heads;
     let group = heads.value_heads / heads.key_heads;
@@ -163,7 +163,7 @@ pub(super) fn backward<T: Lanes>(isa: Isa, call: &Call<'_, T>, chunk: &Chunk, ke
     }
 }
 
-/// One head of values: adds to dq and dk, and writes dv and the gradients of the gates.
+/// Computes one value head: adds to dq and dk, and writes dv and the gradients of the gates.
 fn of_head<T: Lanes>(isa: Isa, call: &Call<'_, T>, chunk: &Chunk, head: usize, x: Work) {
     let (heads, rows) = (&call.heads, chunk.rows);
     let (keys, dv, width) = (heads.key_dim, heads.value_dim, heads.value_width());
@@ -222,7 +222,7 @@ fn of_head<T: Lanes>(isa: Isa, call: &Call<'_, T>, chunk: &Chunk, head: usize, x
     finish::<T>(isa, call, chunk, head, x, &gates, (d_end, end));
 }
 
-/// Rows that are multiplied: `count` of them, of `width` elements.
+/// Rows to multiply: `count` of them, of `width` elements.
 #[derive(Clone, Copy)]
 struct Rows {
     first: *const f32,
@@ -231,14 +231,14 @@ struct Rows {
     count: usize,
 }
 
-/// Factors of outputs and rows, and their distances for the next of each.
+/// Factors of outputs and rows, with their strides.
 #[derive(Clone, Copy)]
 struct Weights {
     first: *const f32,
     strides: (usize, usize),
 }
 
-/// Where sums go, and whether they are added to what is there.
+/// Where sums go, and whether they are added to the old values.
 #[derive(Clone, Copy)]
 struct Out {
     first: *mut f32,
@@ -252,7 +252,7 @@ impl Out {
     }
 }
 
-/// Which rows are summed for output t: for the others weights are 0.
+/// Rows that are summed for output t; weights of the others are 0.
 #[derive(Clone, Copy)]
 enum Over {
     All,
@@ -263,7 +263,7 @@ enum Over {
 }
 
 impl Over {
-    /// What any of some outputs needs.
+    /// Returns the rows that any of some outputs needs.
     #[inline(always)]
     fn range(self, outs: Range<usize>, count: usize) -> Range<usize> {
         match self {
@@ -275,9 +275,9 @@ impl Over {
 }
 
 simd_fn! {
-    /// out[t] = factors[t] times the sum over s of weights[t][s] rows[s], or out[t] += that, for `outs` outputs.
+    /// Writes out[t] = factors[t] times the sum over s of weights[t][s] rows[s], or adds it, for `outs` outputs.
     ///
-    /// The pointers are good for what their sizes say: callers are in this file.
+    /// Pointers must be valid for the sizes given: callers are in this file.
     fn product[](s: S, outs: usize, over: Over, weights: Weights, rows: Rows, out: Out, factors: &[f32; STATE_CHUNK]) {
         let (sizes, widest): (&[usize], usize) =
             if S::ACCUMULATORS >= 16 { (&[8, 4, 2, 1], 2) } else { (&[4, 2, 1], 1) };
@@ -288,7 +288,7 @@ simd_fn! {
             while at < outs {
                 let size = tile_of(sizes, outs - at);
                 let here = over.range(at..at + size, rows.count);
-                // SAFETY: callers promise outputs at..at + size, rows in `here`, and weights of both; rows have `wide` vectors from `column`.
+                // SAFETY: callers promise outputs at..at + size, rows `here`, their weights, `wide` vectors of `column`.
                 unsafe {
                     let weights = Weights {
                         first: weights.first.add(at * weights.strides.0 + here.start * weights.strides.1),
@@ -316,7 +316,7 @@ simd_fn! {
 }
 
 /// # Safety
-/// `rows` has W vectors each, there is a weight for each of O outputs and of rows, and `out` has O rows of W vectors, the task's.
+/// `rows` has W vectors each, O outputs and all rows have weights, and `out` has O rows of W vectors, the task's.
 #[inline(always)]
 unsafe fn tile<S: Simd, const O: usize, const W: usize>(
     s: S,
@@ -350,7 +350,7 @@ unsafe fn tile<S: Simd, const O: usize, const W: usize>(
 }
 
 simd_fn! {
-    /// Rows of `width` elements, widened, into rows of scratch, which has room for them.
+    /// Widens rows of `width` elements into rows of scratch, which has room for them.
     fn widen_rows[T: Lanes](s: S, from: &[T], of: (usize, usize), width: usize, to: *mut f32) {
         let (rows, stride) = of;
         for t in 0..rows {
@@ -362,7 +362,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// to[j][i] = from[i][j] for `of.0` rows i, `of.1` apart, of `columns` elements j; 0 for further rows of the last vector.
+    /// Transposes: to[j][i] = from[i][j] for `of.0` rows, `of.1` apart, of `columns` elements; 0 up to whole vectors.
     fn turn[](s: S, from: &[f32], of: (usize, usize), columns: usize, to: *mut f32) {
         let (rows, stride) = of;
         for i in (0..rows).step_by(LANES) {
@@ -381,7 +381,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// The decays between rows, and what gates make of them; `gates`: g of the first row and head, 2 `heads` before that of the next row.
+    /// Returns row decays and gate factors. `gates`: from the first row's g; beta is `heads` after g, rows twice that.
     fn gates_of[](s: S, gates: &[f32], heads: usize, rows: usize, decays: *mut f32) -> Gates {
         let mut out = Gates {
             beta: [0.0; STATE_CHUNK],
@@ -389,7 +389,7 @@ simd_fn! {
             written: [0.0; STATE_CHUNK],
             until: [0.0; STATE_CHUNK],
         };
-        // Logarithms, of rows before t; e^-inf = 0 of those after it.
+        // Logarithms, for rows before t; e^-inf = 0 for those after it.
         let (mut between, mut since) = ([f32::NEG_INFINITY; STATE_CHUNK], 0.0);
         for t in 0..rows {
             let (g, beta) = (gates[t * 2 * heads], gates[(t * 2 + 1) * heads]);
@@ -419,14 +419,14 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// Products of rows become the weights of the sums over rows.
+    /// Turns products of rows into the weights of the sums over rows.
     fn weigh[](s: S, rows: usize, beta: &[f32; STATE_CHUNK], x: Work) {
         for t in 0..rows {
             let mut row = [0.0; STATE_CHUNK];
             let minus = s.splat(-beta[t]);
             for at in (0..rows).step_by(LANES) {
                 let here = t * STATE_CHUNK + at;
-                // SAFETY: row t of tables of `STATE_CHUNK` elements, which are written up to the vector with the last row.
+                // SAFETY: row t of tables of `STATE_CHUNK` elements, which are written up to the last row's vector.
                 unsafe {
                     let factor = s.mul(s.load(x.decays.add(here)), load_any(s, &beta[at..at + LANES]));
                     s.store(x.outer.add(here), s.mul(factor, s.load(x.outer.add(here))));
@@ -448,7 +448,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// Adds dq, writes dv and the gradients of the gates.
+    /// Adds dq, and writes dv and the gradients of the gates.
     fn finish[T: Lanes](
         s: S, call: &Call<'_, T>, chunk: &Chunk, head: usize, x: Work, gates: &Gates, ends: (&[f32], &[f32]),
     ) {
@@ -460,7 +460,7 @@ simd_fn! {
             let m = chunk.first_row + t;
             let (qkv, here) = (m * heads.conv_width(), m * heads.value_width() + head * dv);
             let of_v = qkv + 2 * heads.key_width() + head * dv;
-            // SAFETY: scratch has dk elements of row t; of row m this head of values is the task's, and its head of keys.
+            // SAFETY: scratch has dk elements of row t; row m of this value head and its key head is the task's.
             let (q, own, dq, to_v, of_gates, du) = unsafe {
                 (
                     std::slice::from_raw_parts(x.q.add(t * STRIDE).cast_const(), keys),
@@ -481,8 +481,8 @@ simd_fn! {
                 store_any(s, &mut dq[at..at + LANES], sum);
             }
             dg += dot(s, q, own) - dot(s, &call.qkv[of_v..][..dv], to_v);
-            // Where e^g is 0, or what it decays, nothing depends on it: not what rounding left of the sum, which the gradient of the decay
-            // multiplies by g.
+            // Where e^g is 0, or what it decays, nothing depends on it: not even the rounding error of the sum, which
+            // the gradient of the decay multiplies by g.
             if call.gates[m * 2 * h + head] < UNDERFLOW || (t == 0 && chunk.begins) {
                 dg = 0.0;
             }

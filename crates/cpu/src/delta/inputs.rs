@@ -1,6 +1,6 @@
 //! q, k, v, g and beta of rows, and the tails that the next pass reads.
 //!
-//! A task owns a unit, which is a head of q, k or v, of some rows: taps are turned round once for them.
+//! A task owns a unit (a head of q, k or v) of some rows, so that taps are transposed once for them.
 
 #![allow(clippy::needless_range_loop)] // Indices run over several arrays, which stay in registers.
 
@@ -26,11 +26,11 @@ pub(super) const TAIL: usize = CONV_TAPS - 1;
 pub(super) struct Unit {
     pub(super) first: usize,
     pub(super) width: usize,
-    /// What a head of q or k is multiplied by after its norm; none of v.
+    /// Factor on a head of q or k after its norm; none for v.
     pub(super) scale: Option<f32>,
 }
 
-/// How many there are.
+/// Returns the number of units of a row.
 pub(super) fn units(heads: &DeltaHeads) -> usize {
     2 * heads.key_heads + heads.value_heads
 }
@@ -47,7 +47,7 @@ impl Unit {
     }
 }
 
-/// The weights of a unit's convolution, a row of each tap.
+/// The weights of a unit's convolution, one row per tap.
 pub(super) struct Taps([[f32; DELTA_HEAD_MAX]; CONV_TAPS]);
 
 impl Taps {
@@ -62,13 +62,13 @@ impl Taps {
         Taps(taps)
     }
 
-    /// A tap of all channels.
+    /// Returns a tap of all channels.
     #[inline(always)]
     pub(super) fn row(&self, tap: usize) -> &[f32; DELTA_HEAD_MAX] {
         &self.0[tap]
     }
 
-    /// Of 16 channels.
+    /// Returns the taps of 16 channels.
     #[inline(always)]
     pub(super) fn at<S: Simd>(&self, s: S, at: usize) -> [S::F; CONV_TAPS] {
         let mut taps = [s.splat(0.0); CONV_TAPS];
@@ -79,7 +79,7 @@ impl Taps {
     }
 }
 
-/// Where rows find the inputs of the rows before them.
+/// Inputs of rows and of the rows before them.
 pub(super) struct Inputs<'a, T> {
     pub(super) heads: DeltaHeads,
     pub(super) x: &'a [T],
@@ -87,7 +87,7 @@ pub(super) struct Inputs<'a, T> {
 }
 
 impl<T: Lanes> Inputs<'_, T> {
-    /// Inputs of a unit of the row `back` rows before row `i` of a segment; none before the sequence.
+    /// Returns the inputs of a unit, `back` rows before row `i` of a segment; none before the sequence.
     pub(super) fn before(
         &self,
         segment: &Segment,
@@ -114,7 +114,7 @@ impl<T: Lanes> Inputs<'_, T> {
         Some(&self.x[row * width + unit.first..][..unit.width])
     }
 
-    /// Inputs of rows t - 3 to t, for row t = `i` of a segment that begins with the tail at `from`.
+    /// Returns the inputs of rows t - 3 to t, for row t = `i` of a segment that begins with the tail at `from`.
     pub(super) fn window<'w>(
         &'w self,
         segment: &Segment,
@@ -133,7 +133,7 @@ impl<T: Lanes> Inputs<'_, T> {
     }
 }
 
-/// What the convolution gives for 16 channels.
+/// Returns the convolution's output for 16 channels.
 #[inline(always)]
 pub(super) fn convolved<S: Simd, T: Lanes>(s: S, taps: &Taps, window: &[&[T]; CONV_TAPS], at: usize) -> S::F {
     let (taps, mut sum) = (taps.at(s, at), s.splat(0.0));
@@ -143,13 +143,13 @@ pub(super) fn convolved<S: Simd, T: Lanes>(s: S, taps: &Taps, window: &[&[T]; CO
     sum
 }
 
-/// 1 / sqrt(sum of squares + epsilon).
+/// Returns 1 / sqrt(sum of squares + epsilon).
 #[inline(always)]
 pub(super) fn inverse_length<S: Simd>(s: S, x: &[f32]) -> f32 {
     1.0 / (dot(s, x, x) + EPSILON).sqrt()
 }
 
-/// Checks the weights, or their gradients.
+/// Checks the sizes of the weights, or of their gradients.
 pub(super) fn check_weights(heads: &DeltaHeads, weights: &DeltaWeights<'_>) {
     assert_eq!(weights.conv.len(), heads.conv_width() * CONV_TAPS, "taps of {} channels", heads.conv_width());
     for buf in [weights.decay, weights.bias] {
@@ -188,11 +188,11 @@ struct Call<'a, T> {
 }
 
 impl<T: Lanes> Call<'_, T> {
-    /// The rows of segments that are children, or are not.
+    /// Computes the rows of all segments that are children (`wave`), or of those that are not.
     fn run(&self, wave: bool) {
         let (heads, dev) = (&self.inputs.heads, self.dev);
         let (units, blocks) = (units(heads), self.rows.div_ceil(ROWS));
-        // The gates are one unit more.
+        // The gates are one more unit.
         split(dev, (units + 1) * blocks, DELTA_HEAD_MAX * self.rows.min(ROWS), &|part| {
             for item in part {
                 let (index, block) = (item / blocks, item % blocks * ROWS..(item % blocks + 1) * ROWS);
@@ -209,7 +209,7 @@ impl<T: Lanes> Call<'_, T> {
         });
     }
 
-    /// g and beta of rows of a segment.
+    /// Computes g and beta of rows of a segment.
     fn gates(&self, stay: &Stay, rows: Range<usize>) {
         let heads = &self.inputs.heads;
         let h = heads.value_heads;
@@ -227,7 +227,7 @@ impl<T: Lanes> Call<'_, T> {
         }
     }
 
-    /// Leaves the last inputs of segments at the first places that they write.
+    /// Writes the last inputs of segments to the first places that they write.
     fn keep_tails(&self, wave: bool) {
         let (Some(tails), heads) = (&self.inputs.tails, &self.inputs.heads) else { return };
         let width = heads.conv_width();
@@ -237,7 +237,7 @@ impl<T: Lanes> Call<'_, T> {
                 let Some(to) = stay.to else { continue };
                 let last = stay.segment.rows - 1;
                 for j in 0..TAIL {
-                    // Oldest first: where a place is kept, each row is read before it is written.
+                    // Oldest first: if source and place are the same, each row is read before it is written.
                     let whole = Unit { first: 0, width, scale: None };
                     let from = self
                         .inputs
@@ -259,20 +259,20 @@ impl<T: Lanes> Call<'_, T> {
     }
 }
 
-/// Rows of a segment that are among rows of the pass.
+/// Returns the rows of a segment that are in a block of the pass.
 pub(super) fn overlap(segment: &Segment, block: &Range<usize>) -> Range<usize> {
     let first = segment.first_row;
     let end = segment.rows.min(block.end.saturating_sub(first));
     block.start.saturating_sub(first).min(end)..end
 }
 
-/// b and a of a row.
+/// Returns b and a of a row.
 pub(super) fn gate_inputs<'x, T>(heads: &DeltaHeads, x: &'x [T], m: usize) -> (&'x [T], &'x [T]) {
     let first = m * heads.input_width() + heads.conv_width() + heads.value_width();
     x[first..][..2 * heads.value_heads].split_at(heads.value_heads)
 }
 
-/// What gates of 16 heads depend on.
+/// Gate weights of 16 heads.
 pub(super) struct Decay {
     pub(super) decay: [f32; LANES],
     pub(super) bias: [f32; LANES],
@@ -283,7 +283,7 @@ impl Decay {
         Decay { decay: widened(dev, weights.decay, first), bias: widened(dev, weights.bias, first) }
     }
 
-    /// -e^decay, and a + bias.
+    /// Returns -e^decay, and a + bias.
     #[inline(always)]
     pub(super) fn of<S: Simd, T: Lanes>(&self, s: S, a: &[T]) -> (S::F, S::F) {
         let rate = s.sub(s.splat(0.0), s.exp(f32::load(s, &self.decay)));
@@ -300,7 +300,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// A unit of rows of a segment.
+    /// Computes a unit of rows of a segment.
     fn convolve[T: Lanes](s: S, call: &Call<'_, T>, taps: &Taps, unit: Unit, stay: &Stay, rows: Range<usize>) {
         let (zeros, mut space) = ([T::from_f32(0.0); DELTA_HEAD_MAX], [0.0; DELTA_HEAD_MAX]);
         let bent = &mut space[..unit.width];

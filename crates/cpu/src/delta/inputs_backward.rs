@@ -1,7 +1,7 @@
-//! The gradient of `delta_inputs`: back through the norms of heads and silu, then to the inputs that each row read, and to the weights.
+//! The gradient of `delta_inputs`: back through head norms and silu to each row's inputs, and to the weights.
 //!
-//! An input's gradient is one chain: the rows of its segment that read it, ascending, then those of children, in their order. A weight's is
-//! one chain over rows in the order of segments, added to what is there once.
+//! An input's gradient is one chain: the rows of its segment that read it, ascending, then those of children, in order.
+//! A weight's is one chain over rows in the order of segments, added to the old value once.
 
 #![allow(clippy::needless_range_loop)] // Indices run over several arrays, which stay in registers.
 
@@ -72,7 +72,7 @@ impl<T: Lanes> Call<'_, T> {
         segments(self.fields)
     }
 
-    /// The gradient of what the convolution gave, over that of q, k and v.
+    /// Overwrites the gradients of q, k and v with those of the convolution's outputs.
     fn unbend(&self, rows: usize) {
         let heads = &self.inputs.heads;
         let (units, blocks) = (units(heads), rows.div_ceil(ROWS));
@@ -88,11 +88,11 @@ impl<T: Lanes> Call<'_, T> {
         });
     }
 
-    /// dx, but for z.
+    /// Writes dx except for z.
     fn to_inputs(&self, rows: usize) {
         let heads = &self.inputs.heads;
         let (units, blocks) = (units(heads), rows.div_ceil(ROWS));
-        // The gates are one unit more.
+        // The gates are one more unit.
         split(self.dev, (units + 1) * blocks, DELTA_HEAD_MAX * rows.min(ROWS), &|part| {
             for item in part {
                 let (index, block) = (item / blocks, block(item % blocks));
@@ -109,7 +109,7 @@ impl<T: Lanes> Call<'_, T> {
         });
     }
 
-    /// dx of b and a, of rows of a segment.
+    /// Writes dx of b and a, for rows of a segment.
     fn gates(&self, segment: &Segment, rows: Range<usize>) {
         let heads = &self.inputs.heads;
         let h = heads.value_heads;
@@ -127,7 +127,7 @@ impl<T: Lanes> Call<'_, T> {
         }
     }
 
-    /// The gradient of the taps.
+    /// Computes the gradient of the taps.
     fn to_taps(&self, grads: &DeltaWeights<'_>, add: bool) {
         let heads = &self.inputs.heads;
         let (units, rows) = (units(heads), self.inputs.x.len() / heads.input_width());
@@ -150,7 +150,7 @@ impl<T: Lanes> Call<'_, T> {
         });
     }
 
-    /// The gradients of decay and bias.
+    /// Computes the gradients of decay and bias.
     fn to_gate_weights(&self, grads: &DeltaWeights<'_>, add: bool) {
         let heads = &self.inputs.heads;
         let (h, rows) = (heads.value_heads, self.d_gates.len() / (2 * heads.value_heads));
@@ -174,7 +174,7 @@ fn block(index: usize) -> Range<usize> {
 }
 
 simd_fn! {
-    /// A unit of rows of a segment, through the norm and silu.
+    /// Takes a unit of rows of a segment back through the norm and silu.
     fn unbend[T: Lanes](s: S, call: &Call<'_, T>, taps: &Taps, unit: Unit, segment: &Segment, rows: Range<usize>) {
         let (zeros, width) = ([T::from_f32(0.0); DELTA_HEAD_MAX], unit.width);
         let (mut sums, mut bent) = ([0.0; DELTA_HEAD_MAX], [0.0; DELTA_HEAD_MAX]);
@@ -211,7 +211,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// dx of a unit of rows of a segment, from the rows that read them.
+    /// Writes dx of a unit of rows of a segment, from the rows that read them.
     fn spread[T: Lanes](s: S, call: &Call<'_, T>, taps: &Taps, unit: Unit, segment: &Segment, rows: Range<usize>) {
         let heads = &call.inputs.heads;
         let mut sums = [0.0; DELTA_HEAD_MAX];
@@ -240,7 +240,7 @@ simd_fn! {
     }
 }
 
-/// Adds what a row says of the inputs of the row `later` rows before it.
+/// Adds the gradient by a row of its input `later` rows before it.
 #[inline(always)]
 fn read_by<S: Simd, T: Lanes>(
     s: S,
@@ -261,7 +261,7 @@ fn read_by<S: Simd, T: Lanes>(
 }
 
 simd_fn! {
-    /// The gradients of a and b.
+    /// Writes the gradients of a and b.
     fn gates_row[T: Lanes](
         s: S, weights: &Decay, x: (&[T], &[T]), d: (&[f32], &[f32]), to: (&mut [T], &mut [T]),
     ) {
@@ -275,7 +275,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// The gradient of the taps of up to `COLUMNS` channels, over all rows.
+    /// Computes the gradient of the taps of up to `COLUMNS` channels, over all rows.
     fn sum_taps[T: Lanes](s: S, call: &Call<'_, T>, unit: Unit, out: &mut [f32]) {
         let (zeros, width) = ([T::from_f32(0.0); DELTA_HEAD_MAX], call.inputs.heads.conv_width());
         let mut sums = [[s.splat(0.0); CONV_TAPS]; COLUMNS / LANES];
@@ -303,7 +303,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// The gradients of decay and bias of up to 16 heads, over all rows.
+    /// Computes the gradients of decay and bias of up to 16 heads, over all rows.
     fn sum_gates[T: Lanes](
         s: S, call: &Call<'_, T>, weights: &Decay, these: Range<usize>, sums: &mut [[f32; LANES]; 2],
     ) {

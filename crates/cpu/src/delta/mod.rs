@@ -1,7 +1,7 @@
 //! Linear attention by the gated delta rule: which function runs an operation.
 //!
-//! Legend: M rows, S segments, P places of states, H heads of values over G heads of q and k, dk and dv elements of a head, C = 2 G dk + H dv.
-//! A row of the forward pass is a function of its sequence alone: the order of its sums depends on dk and dv.
+//! Legend: M rows, S segments, P places of states, H value heads over G heads of q and k, of dk and dv elements, C = 2
+//! G dk + H dv. A forward row is a function of its sequence alone: the order of its sums depends on dk and dv.
 
 mod chunk;
 mod inputs;

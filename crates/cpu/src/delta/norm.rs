@@ -1,4 +1,4 @@
-//! The norm after the rule, over each head of a row, and its gate.
+//! The gated norm after the rule, over each head of a row.
 
 use super::super::elementwise::split;
 use super::super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
@@ -8,7 +8,7 @@ use super::shared::{add_sums, check_rows, rows_of, sigmoid, widened};
 use plimsoll_device::{DELTA_HEAD_MAX, DeltaHeads, NormGated, NormGatedBackward};
 use std::ops::Range;
 
-/// Runs of rows whose sums of the weight's gradient are chains of their own; they are added in their order.
+/// Runs of rows with separate chains for the weight's gradient; these are added in order.
 const PIECES: usize = 64;
 
 /// A head's weights, and epsilon.
@@ -20,7 +20,7 @@ struct Norm {
 }
 
 impl Norm {
-    /// The gates of a row's heads: z.
+    /// Returns the gates (z) of a row's heads.
     fn gates<'x, T>(&self, x: &'x [T], m: usize) -> &'x [T] {
         &x[m * self.heads.input_width() + self.heads.conv_width()..][..self.heads.value_width()]
     }
@@ -104,7 +104,7 @@ struct Call<'a, T> {
 }
 
 simd_fn! {
-    /// Rows of the gradient; `sums` gets the weight's over them.
+    /// Computes rows of the gradient; `sums` gets the weight's over them.
     fn backward_rows[T: Lanes](s: S, call: &Call<'_, T>, rows: Range<usize>, sums: &mut [f32]) {
         let heads = call.norm.heads;
         let (width, dv) = (heads.value_width(), heads.value_dim);
@@ -124,7 +124,7 @@ simd_fn! {
     }
 }
 
-/// One head of a row: o, z, the gradient of y that becomes that of o, and that of z.
+/// Computes one head of a row from o, z and the gradient of y: overwrites that with o's, and writes z's.
 #[inline(always)]
 fn backward_head<S: Simd, T: Lanes>(
     s: S,
@@ -133,7 +133,7 @@ fn backward_head<S: Simd, T: Lanes>(
     sums: &mut [f32],
 ) {
     let r = reciprocal_rms(s, o, norm.eps);
-    // The gradient of o r, and its product with it.
+    // The gradient of o r, and its dot product with o.
     let (mut inner, mut dot) = ([s.splat(0.0); DELTA_HEAD_MAX / LANES], s.splat(0.0));
     let of = norm.w.as_chunks::<LANES>().0.iter().zip(vectors(s, o)).zip(vectors(s, z)).zip(vectors(s, d));
     let to = dz.as_chunks_mut::<LANES>().0.iter_mut().zip(sums.as_chunks_mut::<LANES>().0).zip(&mut inner);

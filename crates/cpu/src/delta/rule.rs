@@ -1,5 +1,5 @@
-//! The rule, row by row. Columns of a state do not depend on each other: a task owns some columns of a segment and head, and keeps them in
-//! the first cache.
+//! The rule, row by row. Columns of a state do not depend on each other: a task owns some columns of a segment and
+//! head, and keeps them in the first cache.
 //!
 //! Sums over dk have four chains, of elements 4 i, 4 i + 1, .., which are added as (0 + 1) + (2 + 3).
 
@@ -51,7 +51,7 @@ struct Call<'a, T> {
     rest: Option<Shared<'a, f32>>,
 }
 
-/// Columns of a state that are walked through: up to `COLUMNS` of each of dk rows.
+/// Columns of a state in use: up to `COLUMNS` of each of dk rows.
 #[repr(align(64))]
 pub(super) struct Space(MaybeUninit<[f32; DELTA_HEAD_MAX * COLUMNS]>);
 
@@ -60,7 +60,7 @@ impl Space {
         Space(MaybeUninit::uninit())
     }
 
-    /// The columns, `width` of them.
+    /// Returns the columns, `width` of them.
     pub(super) fn block(&mut self, width: usize) -> Block {
         Block { first: self.0.as_mut_ptr().cast(), stride: width }
     }
@@ -74,7 +74,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Columns of a head's state at a place, from `column` on.
+    /// Returns columns of a head's state at a place, from `column` on.
     pub(super) fn at(
         states: &Shared<'_, f32>,
         heads: &DeltaHeads,
@@ -132,7 +132,7 @@ impl Block {
         }
     }
 
-    /// Sums over rows i of this[i] x[i].
+    /// Returns the sums over rows i of this[i] x[i].
     ///
     /// # Safety
     /// As many rows as `x` has, a multiple of 4, of `W` vectors, can be read.
@@ -153,7 +153,7 @@ impl Block {
     }
 }
 
-/// (0 + 1) + (2 + 3).
+/// Returns (0 + 1) + (2 + 3).
 #[inline(always)]
 fn four<S: Simd, const W: usize>(s: S, sums: [[S::F; W]; 4]) -> [S::F; W] {
     let mut out = sums[0];
@@ -163,7 +163,7 @@ fn four<S: Simd, const W: usize>(s: S, sums: [[S::F; W]; 4]) -> [S::F; W] {
     out
 }
 
-/// Walks through the columns of a task, as many at a time as the registers hold: the width changes no bit.
+/// Iterates over the columns of a task, as many at a time as the registers hold: the width changes no bit.
 macro_rules! by_width {
     ($S:ident, $T:ident, ($s:expr, $call:expr, $stay:expr, $head:expr, $column:expr)) => {{
         let (mut space, mut at) = (Space::new(), $column);
@@ -182,13 +182,13 @@ macro_rules! by_width {
 pub(super) use by_width;
 
 simd_fn! {
-    /// The rows of a segment, for the columns of a head's state from `column` on.
+    /// Computes the rows of a segment, for the columns of a head's state from `column` on.
     fn walk[T: Lanes](s: S, call: &Call<'_, T>, stay: &Stay, head: usize, column: usize) {
         by_width!(S, T, (s, call, stay, head, column));
     }
 }
 
-/// The rows of a segment, for W vectors of columns. Returns W.
+/// Computes the rows of a segment, for W vectors of columns. Returns W.
 #[inline(always)]
 fn walk_columns<S: Simd, T: Lanes, const W: usize>(
     s: S,
@@ -202,8 +202,8 @@ fn walk_columns<S: Simd, T: Lanes, const W: usize>(
     let (keys, own) = (heads.key_dim, space.block(W * LANES));
     let place = |place: usize| Block::at(&call.states, heads, place, head, column);
     let keeps_all = call.rest.is_some();
-    // SAFETY: blocks have dk rows of W vectors; no other task has these columns of this head in the places that the segment writes, nor
-    // writes what it begins with: a parent was computed in the wave before.
+    // SAFETY: blocks have dk rows of W vectors; no other task has these columns of this head in the places that the
+    // segment writes, nor writes the one that it begins with: a parent was computed in the wave before.
     unsafe {
         let mut from = match stay.from {
             Some(from) => place(from),
@@ -230,7 +230,7 @@ fn walk_columns<S: Simd, T: Lanes, const W: usize>(
     W
 }
 
-/// One row: reads the state at `from`, and leaves the next at `to`.
+/// Computes one row: reads the state at `from`, and writes the next to `to`.
 ///
 /// # Safety
 /// Both have dk rows of W vectors, which no other task writes; they are the same or apart.
@@ -283,7 +283,7 @@ unsafe fn row<S: Simd, T: Lanes, const W: usize>(
     }
 }
 
-/// Widens the q and k that a head of values reads, of a row of `qkv`.
+/// Widens the q and k that a value head reads, from a row of `qkv`.
 #[inline(always)]
 pub(super) fn queries_and_keys<'f, S: Simd, T: Lanes>(
     s: S,

@@ -1,5 +1,5 @@
-//! The gradient of the rule, in two steps: gradients of states go back row by row, as the forward pass goes forth; then chunks of rows, each
-//! by itself, get the gradients of q, k, v and the gates from the states at their ends.
+//! The gradient of the rule, in two steps: gradients of states go back row by row, in reverse of the forward pass; then
+//! each chunk of rows gets the gradients of q, k, v and the gates from the states at its ends.
 //!
 //! With D the gradient of a state, w = beta du, and a = e^g, the first step is
 //!
@@ -69,13 +69,13 @@ pub(super) fn backward(dev: &CpuDevice, args: DeltaRuleBackward<'_>) {
 }
 
 simd_fn! {
-    /// The rows of a segment from the last to the first, for the columns of a head's state from `column` on.
+    /// Computes the rows of a segment in reverse, for the columns of a head's state from `column` on.
     fn walk_back[T: Lanes](s: S, call: &Call<'_, T>, stay: &Stay, head: usize, column: usize) {
         by_width!(S, T, (s, call, stay, head, column));
     }
 }
 
-/// The same for W vectors of columns. Returns W.
+/// Computes the rows of a segment in reverse, for W vectors of columns. Returns W.
 #[inline(always)]
 fn walk_columns<S: Simd, T: Lanes, const W: usize>(
     s: S,
@@ -89,8 +89,8 @@ fn walk_columns<S: Simd, T: Lanes, const W: usize>(
     let (keys, own) = (heads.key_dim, space.block(W * LANES));
     let first = stay.to.expect("states of all chunks have places");
     let place = |place: usize| Block::at(&call.d_states, heads, place, head, column);
-    // SAFETY: blocks have dk rows of W vectors; no other task has these columns of this head in the segment's places; those of children
-    // were written in the wave before.
+    // SAFETY: blocks have dk rows of W vectors; no other task has these columns of this head in the segment's places;
+    // those of children were written in the wave before.
     unsafe {
         let mut from = place(first + edges(rows) - 1);
         from.clear::<S, W>(s, keys);
@@ -109,7 +109,7 @@ fn walk_columns<S: Simd, T: Lanes, const W: usize>(
     W
 }
 
-/// One row: reads the gradient of the state after it at `from`, and leaves that of the state before it at `to`.
+/// Computes one row: reads the gradient of the state after it at `from`, writes that of the state before it to `to`.
 ///
 /// # Safety
 /// Both have dk rows of W vectors, which no other task writes; they are the same or apart.

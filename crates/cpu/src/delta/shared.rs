@@ -1,4 +1,4 @@
-//! What the operations of linear attention share: checks of operands, segments with the places of their states, and elementary functions.
+//! Shared parts of linear attention: operand checks, segments with the places of their states, elementary functions.
 
 use super::super::CpuDevice;
 use super::super::attention::{Segment, segments};
@@ -40,9 +40,9 @@ pub(super) fn check_rows<const N: usize>(rows: usize, all: [(&str, Buf<'_>, usiz
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stay {
     pub(super) segment: Segment,
-    /// The place of what it begins with.
+    /// Place of the state that it begins with.
     pub(super) from: Option<usize>,
-    /// The first place that it writes.
+    /// First place that it writes.
     pub(super) to: Option<usize>,
 }
 
@@ -74,7 +74,7 @@ impl<'a> Stays<'a> {
         all
     }
 
-    /// S.
+    /// Returns S.
     pub(super) fn len(&self) -> usize {
         self.segments.len() / SEGMENT_FIELDS
     }
@@ -93,13 +93,13 @@ impl<'a> Stays<'a> {
         (0..self.len()).map(move |index| self.at(index))
     }
 
-    /// Whether segments are children, in the order in which they can be computed: parents, and then children.
+    /// Returns the waves to compute in order: segments that are not children (false), then children (true).
     pub(super) fn waves(&self) -> &'static [bool] {
         if self.has_parents { &[false, true] } else { &[false] }
     }
 
-    /// Checks that the places of all segments are among `count`: where each begins, and `written(segment)` of them from the first
-    /// that it writes.
+    /// Checks that the places of all segments are among `count`: the one it begins with, and `written(segment)` places
+    /// from the first that it writes.
     pub(super) fn check_places(&self, count: usize, written: impl Fn(&Segment) -> usize) {
         for stay in self.iter() {
             assert!(stay.from.is_none_or(|from| from < count), "{stay:?} of {count} places");
@@ -112,7 +112,7 @@ impl<'a> Stays<'a> {
     }
 }
 
-/// Checks that segments have rows, and are inside a pass of `rows`; returns the rows that are in one.
+/// Checks that segments have rows and are inside a pass of `rows`; returns the number of rows that are in one.
 pub(super) fn check_segments(fields: &[u32], rows: usize) -> usize {
     segments(fields)
         .map(|segment| {
@@ -123,7 +123,7 @@ pub(super) fn check_segments(fields: &[u32], rows: usize) -> usize {
         .sum()
 }
 
-/// Widens elements from `first` on; there may be fewer.
+/// Widens elements from `first` on; there may be fewer than N.
 pub(super) fn widened<const N: usize>(dev: &CpuDevice, buf: Buf<'_>, first: usize) -> [f32; N] {
     let mut out = [0.0; N];
     by_dtype!(buf, T => {
@@ -133,7 +133,7 @@ pub(super) fn widened<const N: usize>(dev: &CpuDevice, buf: Buf<'_>, first: usiz
     out
 }
 
-/// to = (to if `add`) + sums, rounded once.
+/// Writes to = sums, or to + sums if `add`, rounded once.
 pub(super) fn add_sums(dev: &CpuDevice, to: Buf<'_>, first: usize, sums: &[f32], add: bool) {
     fn all<T: Real + Element>(to: &mut [T], sums: &[f32], add: bool) {
         for (to, sum) in to.iter_mut().zip(sums) {
@@ -147,14 +147,14 @@ pub(super) fn add_sums(dev: &CpuDevice, to: Buf<'_>, first: usize, sums: &[f32],
     });
 }
 
-/// 1 / (1 + e^-x).
+/// Returns 1 / (1 + e^-x).
 #[inline(always)]
 pub(crate) fn sigmoid<S: Simd>(s: S, x: S::F) -> S::F {
     let one = s.splat(1.0);
     s.div(one, s.add(one, s.exp(s.sub(s.splat(0.0), x))))
 }
 
-/// log(1 + e^x), as max(x, 0) + log(1 + e^-|x|).
+/// Returns log(1 + e^x), as max(x, 0) + log(1 + e^-|x|).
 #[inline(always)]
 pub(super) fn softplus<S: Simd>(s: S, x: S::F) -> S::F {
     let zero = s.splat(0.0);
@@ -171,7 +171,7 @@ pub(super) fn softplus<S: Simd>(s: S, x: S::F) -> S::F {
     s.fma(s.mul(s.splat(2.0), z), sum, s.max(zero, x))
 }
 
-/// e^x of one number.
+/// Returns e^x of one number.
 #[inline(always)]
 pub(super) fn exp_of<S: Simd>(s: S, x: f32) -> f32 {
     // Sixteen times the same: its largest lane is any of them.

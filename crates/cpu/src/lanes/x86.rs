@@ -1,11 +1,11 @@
-//! The lanes of x86-64: AVX-512, and AVX2 with fused multiply-add. A value of either type proves that the machine has the
-//! instructions: `new` is unsafe.
+//! The lanes of x86-64: AVX-512, and AVX2 with fused multiply-add. A value of either type proves that the machine has
+//! the instructions: `new` is unsafe.
 
 use super::{LANES, Simd};
 use half::bf16;
 use std::arch::x86_64::*;
 
-/// Methods of a type that proves that instructions are available: of `values`, and of `pointers` that the caller vouches for.
+/// Methods of a type that proves that instructions exist: on `values`, and on `pointers` that the caller vouches for.
 macro_rules! intrinsics {
     (values $(fn $name:ident($self:ident $(, $arg:ident: $ty:ty)*) -> $out:ty $body:block)*) => {$(
         #[inline(always)]
@@ -19,7 +19,7 @@ macro_rules! intrinsics {
         /// The pointer is valid for 16 elements, as in `Simd`.
         #[inline(always)]
         unsafe fn $name($self $(, $arg: $ty)*) $(-> $out)? {
-            // SAFETY: the instructions are there as `self` exists; the caller promises that `p` is valid for 16 elements.
+            // SAFETY: `self` proves that the instructions exist; the caller promises that `p` is valid for 16 elements.
             unsafe { $body }
         }
     )*};

@@ -13,7 +13,7 @@ use crate::lanes::by_dtype;
 use plimsoll_device::{AdaptBackward, Adapted, Adapter, Matrix};
 use plimsoll_memory::Buf;
 
-/// u = scale x A^T, rounded. `x`: [M, K] e; `u`: [M, S r] e.
+/// Computes u = scale x A^T, rounded. `x`: [M, K] e; `u`: [M, S r] e.
 pub(crate) fn adapt_down(dev: &CpuDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_>) {
     if check_inputs(&adapter, x, u) > 0 {
         by_dtype!(x, E => {
@@ -24,7 +24,7 @@ pub(crate) fn adapt_down(dev: &CpuDevice, x: Buf<'_>, adapter: Adapter<'_>, u: B
     }
 }
 
-/// out = x W^T with bias, or resid + x W^T, to which u_i B_i^T is added: u, the layer's own product, rounded, and then the sum.
+/// Computes u, the layer's product out = x W^T with bias, or resid + x W^T, rounded, and then adds u_i B_i^T.
 pub(crate) fn adapted(
     dev: &CpuDevice,
     x: Buf<'_>,
@@ -46,14 +46,14 @@ pub(crate) fn adapted(
     adapt_up(dev, u, adapter, out);
 }
 
-/// out = dy W + du A: the layer's own product, rounded, and then the sum.
+/// Computes out = dy W + du A: the layer's own product, rounded, and then the sum.
 pub(crate) fn adapted_dx(dev: &CpuDevice, dy: Buf<'_>, of: Adapted<'_>, du: Buf<'_>, out: Buf<'_>) {
     of.codes.into_iter().for_each(|codes| blocks::dequantize(dev, codes, of.w));
     super::backward_x(dev, dy, of.w, out, false);
     super::backward_x(dev, du, of.adapter.a, out, true);
 }
 
-/// out += u_i B_i^T at the outputs of each block. `u`: [M, S r] e; `out`: [M, N] e or f32.
+/// Adds u_i B_i^T to the outputs of each block. `u`: [M, S r] e; `out`: [M, N] e or f32.
 fn adapt_up(dev: &CpuDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_>) {
     let (sr, r) = (adapter.a.n, adapter.rank());
     assert_eq!(u.len() % sr, 0, "u of {} elements for S r = {sr}", u.len());
@@ -71,7 +71,7 @@ fn adapt_up(dev: &CpuDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_>) {
     }
 }
 
-/// du_i = scale dy_i B_i of each block. `dy`: [M, N] e; `du`: [M, S r] e.
+/// Computes du_i = scale dy_i B_i of each block. `dy`: [M, N] e; `du`: [M, S r] e.
 pub(crate) fn adapt_backward_u(dev: &CpuDevice, dy: Buf<'_>, adapter: Adapter<'_>, du: Buf<'_>) {
     let (sr, r) = (adapter.a.n, adapter.rank());
     assert_eq!((du.len() % sr, du.dtype()), (0, dy.dtype()), "du of {} elements for S r = {sr}", du.len());
@@ -90,7 +90,7 @@ pub(crate) fn adapt_backward_u(dev: &CpuDevice, dy: Buf<'_>, adapter: Adapter<'_
     });
 }
 
-/// grad B_i = dy_i^T u_i of each block, and grad A = du^T x, or added when `add`.
+/// Writes grad B_i = dy_i^T u_i of each block and grad A = du^T x, or adds them when `add`.
 pub(crate) fn adapt_backward_w(dev: &CpuDevice, args: AdaptBackward<'_>) {
     let AdaptBackward { x, u, dy, du, grads, .. } = args;
     let rows = check_inputs(&grads, x, u);
@@ -113,7 +113,7 @@ pub(crate) fn adapt_backward_w(dev: &CpuDevice, args: AdaptBackward<'_>) {
     });
 }
 
-/// grad += dy^T x over the rows.
+/// Adds dy^T x over the rows to grad.
 fn add_gradient<E: Operand>(
     dev: &CpuDevice,
     pack: Buf<'_>,

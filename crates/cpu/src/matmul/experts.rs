@@ -1,7 +1,7 @@
-//! Products of experts: each pair of a row and an expert with the matrix of its expert, and their gradients.
+//! Products of experts: each pair of a row and an expert times the expert's matrix, and their gradients.
 //!
-//! Legend: M rows, P pairs, N outputs and K inputs of an expert, e the storage of activations. Each product is one chain an element, as
-//! those of a layer: no bit depends on how many pairs an expert got, nor on which.
+//! Legend: M rows, P pairs, N outputs and K inputs of an expert, e the storage of activations. Each product is one
+//! chain per element, as in a layer: no bit depends on how many pairs an expert got, nor on which.
 
 use super::operand::{Operand, Panels, Rows};
 use super::pack::{PACK_ROWS, Packed};
@@ -18,15 +18,15 @@ use std::ops::Range;
 
 /// Rows that a thread gathers at a time.
 const GATHERED_ROWS: usize = PACK_ROWS;
-/// Pairs of a task that transposes panels first, which then costs a few per cent.
+/// Minimum pairs of a task that first transposes panels: then that costs a few per cent.
 const TRANSPOSED_ROWS: usize = 256;
 
-/// Elements of one thread's scratch for rows of `width` that are gathered.
+/// Returns the elements of one thread's scratch for gathered rows of `width`.
 pub(crate) fn gathered_elements(width: u64) -> u64 {
     GATHERED_ROWS as u64 * width
 }
 
-/// out[p] = x W^T of each pair. `x`: [M, K] or [P, K] e; `out`: [P, N] e or f32.
+/// Computes out[p] = x W^T of each pair. `x`: [M, K] or [P, K] e; `out`: [P, N] e or f32.
 pub(crate) fn forward(
     dev: &CpuDevice,
     x: Buf<'_>,
@@ -43,7 +43,7 @@ pub(crate) fn forward(
     }));
 }
 
-/// The rows of pairs times W^T of their experts, to the target.
+/// Writes the rows of pairs times W^T of their experts to the target.
 fn rows_product<E: Operand, O: Lanes>(
     dev: &CpuDevice,
     x: &PairRows<'_, E>,
@@ -61,7 +61,7 @@ fn rows_product<E: Operand, O: Lanes>(
     });
 }
 
-/// out[p] = dy W of each pair. `dy`: [M, N] or [P, N] e; `out`: [P, K] e or f32.
+/// Computes out[p] = dy W of each pair. `dy`: [M, N] or [P, N] e; `out`: [P, K] e or f32.
 pub(crate) fn backward_x(
     dev: &CpuDevice,
     dy: Buf<'_>,
@@ -78,7 +78,7 @@ pub(crate) fn backward_x(
     }));
 }
 
-/// The rows of pairs times W of their experts, to the target.
+/// Writes the rows of pairs times W of their experts to the target.
 fn transposed_product<E: Operand, O: Lanes>(
     dev: &CpuDevice,
     dy: &PairRows<'_, E>,
@@ -98,7 +98,7 @@ fn transposed_product<E: Operand, O: Lanes>(
     });
 }
 
-/// grad = dy^T x over the pairs of each expert, or grad += when `add`.
+/// Writes grad = dy^T x over the pairs of each expert, or grad += when `add`.
 pub(crate) fn backward_w(dev: &CpuDevice, args: ExpertsBackward<'_>) {
     let ExpertsBackward { dy, dy_has, x, x_has, routes, grad, add, pack } = args;
     assert_eq!(dy.dtype(), x.dtype(), "gradients of outputs are stored as activations are");
@@ -132,7 +132,7 @@ fn gradient<E: Operand>(
     }
 }
 
-/// u = scale x A^T of each pair, and out += u_i B_i^T.
+/// Computes u = scale x A^T of each pair, and out += u_i B_i^T.
 pub(crate) fn adapt(
     dev: &CpuDevice,
     (x, x_has): (Buf<'_>, RowsOf),
@@ -165,7 +165,7 @@ pub(crate) fn adapt(
     });
 }
 
-/// du_i = scale dy_i B_i of each pair, and out += du A.
+/// Computes du_i = scale dy_i B_i of each pair, and out += du A.
 pub(crate) fn adapt_dx(
     dev: &CpuDevice,
     (dy, dy_has): (Buf<'_>, RowsOf),
@@ -194,7 +194,7 @@ pub(crate) fn adapt_dx(
     });
 }
 
-/// grad B_i = dy_i^T u_i of each block, and grad A = du^T x, or added when `add`.
+/// Writes grad B_i = dy_i^T u_i of each block and grad A = du^T x, or adds them when `add`.
 pub(crate) fn adapt_dw(dev: &CpuDevice, args: AdaptExpertsBackward<'_>) {
     let AdaptExpertsBackward { x, x_has, u, dy, dy_has, du, routes, grads, add, pack } = args;
     let ExpertsAdapter { a, n, .. } = grads;
@@ -214,7 +214,7 @@ pub(crate) fn adapt_dw(dev: &CpuDevice, args: AdaptExpertsBackward<'_>) {
     });
 }
 
-/// Writes the rows of some pairs of one expert times a group of panels, to the group's columns of their rows of the target.
+/// Writes the rows of some pairs of an expert times a group of panels to the group's columns of their target rows.
 ///
 /// # Safety
 /// No other task uses these rows and columns of the target, nor `scratch`.
@@ -241,7 +241,7 @@ struct Block {
     pairs: Range<usize>,
 }
 
-/// The pairs of each expert in blocks of `rows` at most.
+/// The pairs of each expert in blocks of at most `rows`.
 struct Cut<'a> {
     starts: &'a [u32],
     rows: usize,
@@ -284,7 +284,7 @@ impl Columns {
     }
 }
 
-/// What pairs read: rows of their own, one after the other, or those of M rows, which are gathered; or columns of them.
+/// Rows that pairs read, or columns of them: the pairs' own, or those of M rows, which are gathered.
 struct PairRows<'a, E> {
     data: &'a [E],
     of: Columns,
@@ -309,18 +309,18 @@ impl<'a, E: Operand> PairRows<'a, E> {
         PairRows { data: dev.read(data), of, of_rows }
     }
 
-    /// Elements that a thread gathers at a time.
+    /// Returns the elements that a thread gathers at a time.
     fn gathered(&self) -> usize {
         self.of_rows.map_or(0, |_| GATHERED_ROWS * self.of.len)
     }
 
-    /// What a thread gathers into; nothing where rows lie as pairs read them.
+    /// Returns a thread's space for gathered rows; empty if pairs have their own rows.
     #[allow(clippy::mut_from_ref)] // A thread has one part and runs one task.
     fn scratch<'s>(&self, dev: &'s CpuDevice, thread: usize) -> &'s mut [E] {
         if self.of_rows.is_some() { dev.thread_scratch::<E>(thread) } else { &mut [] }
     }
 
-    /// The rows of neighbouring pairs, `GATHERED_ROWS` at most.
+    /// Returns the rows of neighbouring pairs, at most `GATHERED_ROWS`.
     fn take<'s>(&self, pairs: Range<usize>, scratch: &'s mut [E]) -> Rows<'s, E>
     where
         'a: 's,
@@ -337,7 +337,7 @@ impl<'a, E: Operand> PairRows<'a, E> {
         Rows::whole(to, len)
     }
 
-    /// Rows of an expert's pairs from `first`, `most` of them at most.
+    /// Returns at most `most` rows of an expert's pairs from `first`.
     fn part<'s>(
         &self,
         dev: &'s CpuDevice,

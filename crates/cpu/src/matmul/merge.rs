@@ -9,7 +9,7 @@ use crate::{CpuDevice, Shared};
 use plimsoll_arch::LoraShape;
 use plimsoll_device::{Adapter, AdapterBlock, Matrix, PANEL};
 
-/// out = w + scale B_i A_i at the outputs of each block, w elsewhere: a chain of r additions in f32, rounded once. `w`, `out`: [N, K].
+/// Writes out = w + scale B_i A_i in each block, else w: r additions in f32, rounded once. `w`, `out`: [N, K].
 pub(crate) fn merge(dev: &CpuDevice, w: Matrix<'_>, adapter: Adapter<'_>, out: Matrix<'_>) {
     assert_eq!((w.n, w.k, w.layout), (out.n, out.k, out.layout), "w and out of one shape");
     assert_eq!((adapter.a.k, adapter.a.layout), (w.k, w.layout), "A of as many inputs");
@@ -30,7 +30,7 @@ pub(crate) fn merge(dev: &CpuDevice, w: Matrix<'_>, adapter: Adapter<'_>, out: M
 
 /// scale B A of one block.
 struct Product<'a, E> {
-    /// A of all blocks, of which this one's begins at `first_row`.
+    /// A of all blocks; this block's begins at `first_row`.
     a: &'a [E],
     first_row: usize,
     b: Panels<'a, E>,
@@ -39,7 +39,7 @@ struct Product<'a, E> {
 }
 
 impl<E: Operand> Product<'_, E> {
-    /// Adds the outputs that lie in a panel.
+    /// Adds the block's outputs that are in a panel.
     ///
     /// # Safety
     /// No other task uses the panel.
@@ -47,7 +47,7 @@ impl<E: Operand> Product<'_, E> {
         let Matrix { k, layout, .. } = out;
         let (first, end) = (self.block.first, self.block.first + self.block.b.n);
         let (rank, output) = (self.b.k, |lane: usize| panel * PANEL + lane);
-        // B of the panel's outputs, zero where another block's or none begin: [r][16].
+        // B of the panel's outputs, zero for those of other blocks or none: [r][16].
         let mut b = [[0.0f32; PANEL]; LoraShape::RANK_MAX as usize];
         let b = &mut b[..rank];
         for lane in (0..PANEL).filter(|&lane| (first..end).contains(&output(lane))) {

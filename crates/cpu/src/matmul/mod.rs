@@ -25,16 +25,16 @@ use plimsoll_device::{Matrix, MatrixLayout, PANEL};
 use plimsoll_memory::Buf;
 use tile::{ALayout, Operands, TILE_PANELS, TILE_ROWS, TILE_WIDTH, Tile};
 
-/// Tasks that a thread should find, so that a slow core holds up the others by a few per cent only.
+/// Minimum tasks per thread, so that a slow core delays the others by only a few per cent.
 const TASKS_PER_THREAD: usize = 8;
 
-/// Elements of one thread's scratch for `backward_x` through a matrix `[n, k]`: three panels of its transpose.
+/// Returns the elements of one thread's scratch for `backward_x` through a matrix `[n, k]`: three transposed panels.
 pub(crate) fn transpose_elements(n: u64, k: u64, weights: DType) -> u64 {
     let steps = if weights == DType::Bf16 { n.next_multiple_of(2) } else { n };
     k.next_multiple_of(PANEL as u64).min(TILE_WIDTH as u64) * steps
 }
 
-/// out = resid + x W^T; `out` may be `resid`.
+/// Computes out = resid + x W^T; `out` may be `resid`.
 pub(crate) fn forward_add(dev: &CpuDevice, x: Buf<'_>, w: Matrix<'_>, resid: Buf<'_>, out: Buf<'_>) {
     if out != resid {
         super::elementwise::cast(dev, resid, out);
@@ -42,7 +42,7 @@ pub(crate) fn forward_add(dev: &CpuDevice, x: Buf<'_>, w: Matrix<'_>, resid: Buf
     forward(dev, x, w, None, out, true);
 }
 
-/// out = x W^T + bias, or out += when `add`. `x`: [M, K] e; `out`: [M, N] e or f32.
+/// Computes out = x W^T + bias, or out += when `add`. `x`: [M, K] e; `out`: [M, N] e or f32.
 pub(crate) fn forward(
     dev: &CpuDevice,
     x: Buf<'_>,
@@ -73,11 +73,11 @@ fn forward_as<E: Operand, O: Lanes>(
     product(dev, Rows::whole(x, w.k), &w, &to);
 }
 
-/// Rows `x` [M, K] times all of `w`, to the target.
+/// Writes rows `x` [M, K] times all of `w` to the target.
 fn product<E: Operand, O: Lanes>(dev: &CpuDevice, x: Rows<'_, E>, w: &Panels<'_, E>, to: &Target<'_, O>) {
     let num_rows = x.count();
     let groups = w.n.div_ceil(TILE_WIDTH);
-    // Blocks of rows outside, groups of panels inside: a thread that goes on has its rows in cache.
+    // Blocks of rows outside, groups of panels inside: a thread's next task finds its rows in cache.
     dev.pool().run(num_rows.div_ceil(BLOCK_ROWS) * groups, &|task, _| {
         let (row, group) = (task / groups * BLOCK_ROWS, task % groups);
         // SAFETY: a task writes its own rows and columns.
@@ -85,7 +85,7 @@ fn product<E: Operand, O: Lanes>(dev: &CpuDevice, x: Rows<'_, E>, w: &Panels<'_,
     });
 }
 
-/// All columns of `w` for a few rows, by the calling thread alone: row r goes to `start + r * stride`.
+/// Computes all columns of `w` for a few rows, in the calling thread alone: row r goes to `start + r * stride`.
 ///
 /// # Safety
 /// No other task uses these elements of `out`.
@@ -104,7 +104,7 @@ pub(crate) unsafe fn rows_product<E: Operand>(
     }
 }
 
-/// Writes rows `a` times a group of panels `b`, to the target's rows from `row` and the group's columns.
+/// Writes rows `a` times a group of panels `b` to the target's rows from `row` and the group's columns.
 ///
 /// # Safety
 /// No other task uses these rows and columns of the target.
@@ -131,8 +131,8 @@ unsafe fn rows_by_group<E: Operand, O: Lanes>(
     }
 }
 
-/// out = dy W, or out += when `add`: added in f32, rounded once. `dy`: [M, N] e; `out`: [M, K] e or f32. Reduced over n
-/// ascending, in pairs.
+/// Computes out = dy W, or out += when `add`: added in f32, rounded once. `dy`: [M, N] e; `out`: [M, K] e or f32.
+/// Reduced over n ascending, in pairs.
 pub(crate) fn backward_x(dev: &CpuDevice, dy: Buf<'_>, w: Matrix<'_>, out: Buf<'_>, add: bool) {
     assert_eq!(dy.dtype(), w.buf.dtype(), "gradients of outputs are stored as weights are");
     assert_eq!(dy.len() % w.n, 0, "dy of {} elements for N = {}", dy.len(), w.n);
@@ -142,7 +142,7 @@ pub(crate) fn backward_x(dev: &CpuDevice, dy: Buf<'_>, w: Matrix<'_>, out: Buf<'
     });
 }
 
-/// As `backward_x`, over typed parts.
+/// Runs `backward_x` on typed parts.
 pub(crate) fn backward_x_as<E: Operand, O: Lanes>(
     dev: &CpuDevice,
     dy: &[E],
@@ -156,7 +156,7 @@ pub(crate) fn backward_x_as<E: Operand, O: Lanes>(
     transposed_product(dev, dy, w, &Target { add, ..Target::whole(out, w.k) });
 }
 
-/// Rows `dy` [M, N] times the transpose of `w`, to the target.
+/// Writes rows `dy` [M, N] times the transpose of `w` to the target.
 fn transposed_product<E: Operand, O: Lanes>(
     dev: &CpuDevice,
     dy: Rows<'_, E>,
@@ -177,13 +177,13 @@ fn transposed_product<E: Operand, O: Lanes>(
     });
 }
 
-/// grad = dy^T x, or grad += when `add`: see `backward_w`.
+/// Writes grad = dy^T x, or grad += when `add`: see `backward_w`.
 pub(crate) fn gradient(dev: &CpuDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, add: bool, pack: Buf<'_>) {
     crate::elementwise::begin_sum(dev, grad.buf, add);
     backward_w(dev, dy, x, grad, pack);
 }
 
-/// grad += dy^T x. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16 in the order of its weights; `pack`: e.
+/// Adds dy^T x to grad. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16 in the order of its weights; `pack`: e.
 ///
 /// The sum over all rows is made in f32 and added to the gradient once.
 pub(crate) fn backward_w(dev: &CpuDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, pack: Buf<'_>) {
@@ -198,7 +198,7 @@ pub(crate) fn backward_w(dev: &CpuDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<
     });
 }
 
-/// grad += the product of packed operands. `grad`: panels of `parts.n()` rows.
+/// Adds the product of packed operands to grad. `grad`: panels of `parts.n()` rows.
 pub(crate) fn add_products<E: Operand, G: Lanes>(
     dev: &CpuDevice,
     parts: &Packed<'_, E>,
@@ -275,7 +275,7 @@ simd_fn! {
     }
 }
 
-/// A bias, as it is stored.
+/// A bias in its stored dtype.
 #[derive(Clone, Copy)]
 enum Bias<'a> {
     None,
@@ -292,7 +292,7 @@ impl<'a> Bias<'a> {
         }
     }
 
-    /// Elements `start..start + into.len()`; false if there is no bias.
+    /// Widens elements `start..start + into.len()`; returns false if there is no bias.
     #[inline(always)]
     fn widen(&self, start: usize, into: &mut [f32]) -> bool {
         match self {
@@ -304,34 +304,34 @@ impl<'a> Bias<'a> {
     }
 }
 
-/// Where a product goes.
+/// The output of a product, and how results are stored in it.
 struct Target<'a, O> {
     out: Shared<'a, O>,
-    /// Where the first row begins.
+    /// Index of the first row's first element.
     start: usize,
     /// Elements from row to row.
     stride: usize,
     cols: usize,
-    /// Of the sums, before anything is added.
+    /// Factor on the sums, before anything is added.
     scale: Option<f32>,
     bias: Bias<'a>,
     add: bool,
 }
 
 impl<'a, O> Target<'a, O> {
-    /// All of `out`, rows of `cols`, written.
+    /// Returns a target that overwrites all of `out`, in rows of `cols`.
     fn whole(out: Shared<'a, O>, cols: usize) -> Target<'a, O> {
         Target { out, start: 0, stride: cols, cols, scale: None, bias: Bias::None, add: false }
     }
 
-    /// Columns of a group that begins at `col`.
+    /// Returns the columns of a group that begins at `col`.
     fn cols_from(&self, col: usize) -> usize {
         TILE_WIDTH.min(self.cols - col)
     }
 }
 
 simd_fn! {
-    /// Scale, bias, addition and rounding of a tile's rows.
+    /// Stores a tile's rows: scale, bias, addition and rounding.
     fn store_rows[O: Lanes](s: S, tile: &Tile, rows: usize, to: &Target<'_, O>, row: usize, col: usize) {
         let cols = to.cols_from(col);
         let mut bias = [0.0f32; TILE_WIDTH];
@@ -364,7 +364,7 @@ simd_fn! {
     }
 }
 
-/// A row of a tile in vectors.
+/// Returns a row of a tile in vectors.
 #[inline(always)]
 fn parts(row: &[f32; TILE_WIDTH]) -> &[[f32; LANES]; TILE_PANELS] {
     row.as_chunks::<LANES>().0.try_into().expect("three panels")

@@ -1,4 +1,4 @@
-//! What products are computed from: panels of weights as they are stored, and a kernel for each element type.
+//! Operands of products: panels of weights as stored, and a kernel for each element type.
 
 use super::tile::{Operands, TILE_PANELS, Tile, single, widened};
 #[cfg(target_arch = "x86_64")]
@@ -8,7 +8,7 @@ use crate::{CpuDevice, Isa};
 use half::bf16;
 use plimsoll_device::{Matrix, MatrixLayout, PANEL};
 
-/// Storage that products are computed from.
+/// Element types that products are computed from.
 pub(crate) trait Operand: Lanes {
     /// Elements of the reduced dimension that one step takes.
     const STEP: usize;
@@ -19,10 +19,10 @@ pub(crate) trait Operand: Lanes {
     /// The machine has `isa`; the operands reach over `rows` rows, `panels` panels and `len` elements.
     unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<Self>, out: &mut Tile);
 
-    /// `STEP` rows of at least 16 elements, `cols` apart, as `[16][STEP]`.
+    /// Interleaves `STEP` rows of at least 16 elements, `cols` apart, as `[16][STEP]`.
     fn interleave_rows(from: &[Self], cols: usize, to: &mut [Self]);
 
-    /// A 16 x 16 block of a panel, `[16/STEP][16][STEP]`, with rows and columns exchanged.
+    /// Transposes a 16 x 16 block of a panel, `[16/STEP][16][STEP]`.
     fn transpose_block(isa: Isa, from: &[Self; PANEL * PANEL], to: &mut [Self; PANEL * PANEL]);
 }
 
@@ -86,19 +86,19 @@ impl Operand for f32 {
 /// Rows of activations or of their gradients, or a run of columns of such rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows<'a, E> {
-    /// From the first row's first element on. The last row may end it.
+    /// From the first row's first element on; it may end with the last row.
     data: &'a [E],
     stride: usize,
     len: usize,
 }
 
 impl<'a, E> Rows<'a, E> {
-    /// All of `data`, rows of `len`.
+    /// Returns all of `data`, rows of `len`.
     pub(crate) fn whole(data: &'a [E], len: usize) -> Rows<'a, E> {
         Rows::columns(data, len, 0, len)
     }
 
-    /// Columns `first..first + len` of rows of `stride`.
+    /// Returns columns `first..first + len` of rows of `stride`.
     pub(super) fn columns(data: &'a [E], stride: usize, first: usize, len: usize) -> Rows<'a, E> {
         assert!(first + len <= stride, "columns {first}+{len} of {stride}");
         assert_eq!(data.len() % stride, 0, "{} elements in rows of {stride}", data.len());
@@ -109,34 +109,34 @@ impl<'a, E> Rows<'a, E> {
         self.data.len().div_ceil(self.stride)
     }
 
-    /// Elements of a row.
+    /// Returns the elements of a row.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Elements from row to row.
+    /// Returns the elements from row to row.
     pub(super) fn stride(&self) -> usize {
         self.stride
     }
 
-    /// Rows from `first`, `most` of them at most.
+    /// Returns at most `most` rows from `first`.
     pub(super) fn part(&self, first: usize, most: usize) -> Rows<'a, E> {
         let data = &self.data[first * self.stride..];
         Rows { data: &data[..data.len().min(most * self.stride)], ..*self }
     }
 
-    /// Everything from column `col` of the first row on.
+    /// Returns everything from column `col` of the first row on.
     pub(super) fn beginning_at(&self, col: usize) -> &'a [E] {
         &self.data[col..]
     }
 
-    /// Where a row begins; its `len` elements lie in the data.
+    /// Returns a pointer to a row, of which `len` elements are in the data.
     pub(super) fn row(&self, row: usize) -> *const E {
         self.data[row * self.stride..][..self.len].as_ptr()
     }
 }
 
-/// Panels of weights as they are stored.
+/// Panels of weights as stored.
 #[derive(Clone, Copy)]
 pub(crate) struct Panels<'a, E> {
     pub(super) data: &'a [E],
@@ -145,7 +145,7 @@ pub(crate) struct Panels<'a, E> {
 }
 
 impl<'a, E: Operand> Panels<'a, E> {
-    /// The panels of a matrix whose layout is that of weights of type `E`.
+    /// Returns the panels of a matrix whose layout is that of weights of type `E`.
     pub(crate) fn new(dev: &'a CpuDevice, w: Matrix<'a>) -> Panels<'a, E> {
         assert_eq!(
             w.layout,
@@ -160,12 +160,12 @@ impl<'a, E: Operand> Panels<'a, E> {
         self.k.next_multiple_of(E::STEP) * PANEL
     }
 
-    /// The panels from a group of `TILE_PANELS` on.
+    /// Returns the panels from a group of `TILE_PANELS` on.
     pub(super) fn group(&self, group: usize) -> &'a [E] {
         &self.data[group * TILE_PANELS * self.panel()..]
     }
 
-    /// Rows `first..first + n`; `first` begins a panel.
+    /// Returns rows `first..first + n`; `first` begins a panel.
     pub(crate) fn rows(&self, first: usize, n: usize) -> Panels<'a, E> {
         assert!(first.is_multiple_of(PANEL) && first + n <= self.n, "rows {first}+{n} of {}", self.n);
         let len = n.div_ceil(PANEL) * self.panel();
@@ -181,7 +181,7 @@ impl<'a, E: Operand> Panels<'a, E> {
     }
 }
 
-/// `[8][16][2]` to `[8][16][2]` with rows and columns exchanged, by any path.
+/// Transposes `[8][16][2]` to `[8][16][2]`, on any path.
 fn transpose_pairs(isa: Isa, from: &[bf16; 256], to: &mut [bf16; 256]) {
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::Avx512Bf16 {
@@ -195,7 +195,7 @@ fn transpose_pairs(isa: Isa, from: &[bf16; 256], to: &mut [bf16; 256]) {
     }
 }
 
-/// Quadruples (two rows, two columns) are turned in place, then exchanged as 64-bit elements of an 8 x 8 matrix.
+/// Transposes quadruples (two rows, two columns), then exchanges them as 64-bit elements of an 8 x 8 matrix.
 ///
 /// # Safety
 /// The machine has the features.
@@ -234,7 +234,7 @@ unsafe fn transpose_pairs_avx512(from: &[bf16; 256], to: &mut [bf16; 256]) {
 }
 
 simd_fn! {
-    /// `[16][16]` with rows and columns exchanged.
+    /// Transposes `[16][16]`.
     fn transpose_single[](s: S, from: &[f32; 256], to: &mut [f32; 256]) {
         let from = from.as_chunks::<LANES>().0;
         let mut rows = [s.splat(0.0); LANES];

@@ -6,7 +6,7 @@ use crate::lanes::simd_fn;
 use crate::{CpuDevice, Isa, Shared};
 use plimsoll_device::PANEL;
 
-/// Rows that a task packs: 32 rows of a panel are 1 KiB of bf16, written in one go.
+/// Rows that a task packs: 32 rows of a panel are 1 KiB of bf16, written at once.
 pub(super) const PACK_ROWS: usize = 32;
 
 /// Both operands of a weight gradient: panels of 16 columns, `[M][16]` or `[M/2][16][2]`; x first, then dy.
@@ -17,11 +17,11 @@ pub(crate) struct Packed<'a, E> {
     k: usize,
 }
 
-/// Gives rows: from which on, how many at most, and the thread that reads them.
+/// Returns rows, given the first one, their maximum number, and the thread that reads them.
 pub(super) type RowsFrom<'f, E> = dyn Fn(usize, usize, usize) -> Rows<'f, E> + Sync + 'f;
 
 impl<'a, E: Operand> Packed<'a, E> {
-    /// Over a region of `pack_elements(rows, n, k)` elements at least.
+    /// Returns a pack over a region of at least `pack_elements(rows, n, k)` elements.
     pub(crate) fn new(pack: Shared<'a, E>, rows: usize, n: usize, k: usize) -> Packed<'a, E> {
         let needed = crate::layouts::pack_elements(rows as u64, n as u64, k as u64, E::DTYPE);
         assert!(pack.len() as u64 >= needed, "a pack of {} elements, {needed} are needed", pack.len());
@@ -52,12 +52,12 @@ impl<'a, E: Operand> Packed<'a, E> {
         self.pack_dy_of(dev, dy.len(), &|first, most, _| dy.part(first, most));
     }
 
-    /// Packs x [M, K], whose rows `part` gives.
+    /// Packs x [M, K], whose rows come from `part`.
     pub(super) fn pack_x_of(&mut self, dev: &CpuDevice, part: &RowsFrom<'_, E>) {
         self.pack_columns(dev, self.k, 0, part);
     }
 
-    /// Packs dy [M, n] in the same way.
+    /// Packs dy [M, n], whose rows come from `part`.
     pub(super) fn pack_dy_of(&mut self, dev: &CpuDevice, n: usize, part: &RowsFrom<'_, E>) {
         self.n = n;
         self.pack_columns(dev, n, self.dy_start(), part);
@@ -67,14 +67,14 @@ impl<'a, E: Operand> Packed<'a, E> {
         self.k.next_multiple_of(PANEL) * self.steps()
     }
 
-    /// `panels` panels of dy from `first`, and the elements of one.
+    /// Returns `panels` panels of dy from `first`, and the elements of one.
     pub(super) fn dy_panel(&self, first: usize, panels: usize) -> (&[E], usize) {
         let panel = PANEL * self.steps();
         // SAFETY: packing has ended; nothing is written until `pack_x` or `pack_dy` borrow the region mutably.
         (unsafe { self.pack.seen(self.dy_start() + first * panel, panels * panel) }, panel)
     }
 
-    /// The first element of column `col` of x; the next `cols - 1` columns follow it.
+    /// Returns the first element of column `col` of x; the next `cols - 1` columns follow it.
     pub(super) fn x_column(&self, col: usize, cols: usize) -> *const E {
         assert!(
             col % PANEL + cols <= PANEL && col < self.k.next_multiple_of(E::STEP),
@@ -104,7 +104,7 @@ impl<'a, E: Operand> Packed<'a, E> {
     }
 }
 
-/// Columns `col..col + 16` of rows: `[rows/STEP][16][STEP]`, zero beyond.
+/// Interleaves columns `col..col + 16` of rows: `[rows/STEP][16][STEP]`, zero beyond.
 fn interleave<E: Operand>(isa: Isa, from: Rows<'_, E>, col: usize, to: &mut [E]) {
     let (rows, cols) = (from.count(), from.len());
     let whole = if cols - col >= PANEL { rows / E::STEP } else { 0 };
@@ -120,7 +120,7 @@ fn interleave<E: Operand>(isa: Isa, from: Rows<'_, E>, col: usize, to: &mut [E])
 }
 
 simd_fn! {
-    /// As `interleave`, where all 16 columns and all rows are there; `stride` elements from row to row.
+    /// Interleaves 16 full columns of full steps of rows; `stride` elements from row to row.
     fn interleave_whole[E: Operand](_s: S, from: &[E], stride: usize, to: &mut [E]) {
         for (step, to) in to.chunks_exact_mut(E::STEP * PANEL).enumerate() {
             let start = step * E::STEP * stride;
@@ -129,7 +129,7 @@ simd_fn! {
     }
 }
 
-/// Panels `first..` of the transpose of `w`, three at most: `[K/16][N][16]` or `[K/16][N/2][16][2]`, zero beyond.
+/// Writes at most three panels `first..` of w's transpose: `[K/16][N][16]` or `[K/16][N/2][16][2]`, zero beyond.
 pub(super) fn transpose<'s, E: Operand>(
     isa: Isa,
     w: &Panels<'_, E>,

@@ -26,16 +26,16 @@ impl Tile {
     }
 }
 
-/// How the rows of A lie in memory.
+/// The layout of the rows of A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ALayout {
-    /// Row-major; the number is the distance of rows in elements.
+    /// Row-major; the number is the stride of rows in elements.
     Rows(usize),
     /// Columns of a packed panel: rows of the tile are neighbouring lanes.
     Packed,
 }
 
-/// What a tile multiplies: `a` [rows, len] and panels of `b`, each `[len][16]` or `[len/2][16][2]`.
+/// Operands of a tile: `a` [rows, len] and panels of `b`, each `[len][16]` or `[len/2][16][2]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Operands<E> {
     pub(super) a: *const E,
@@ -43,11 +43,11 @@ pub(crate) struct Operands<E> {
     pub(super) b: *const E,
     /// Elements between panels of B.
     pub(super) b_panel: usize,
-    /// Elements reduced over. Packed A is padded to an even number with zeros, rows are not.
+    /// Elements reduced over. Packed A is padded to an even number with zeros; rows are not.
     pub(super) len: usize,
 }
 
-/// Distance of rows of A, in elements, and of steps.
+/// Returns the strides of A's rows and of steps, in elements.
 #[inline(always)]
 pub(super) fn strides<E, const STEP: usize, const PACKED: bool>(ops: &Operands<E>) -> (usize, usize) {
     match ops.a_layout {
@@ -69,7 +69,7 @@ fn prefetch<T>(p: *const T) {
     let _ = p;
 }
 
-/// Four rows by one panel at a time: what 16 registers of 8 lanes hold.
+/// Computes four rows by one panel at a time: what 16 registers of 8 lanes hold.
 ///
 /// # Safety
 /// As `Operand::tile`.
@@ -106,7 +106,7 @@ pub(super) unsafe fn block_single<S: Simd, const R: usize, const P: usize, const
     let (row, step) = strides::<f32, 1, PACKED>(ops);
     let (mut a, mut b) = (ops.a.wrapping_add(r0 * row), ops.b.wrapping_add(p0 * ops.b_panel));
     let mut acc = [[s.splat(0.0); P]; R];
-    // SAFETY: the caller promises operands that reach over the tile's rows, panels and `len`; a prefetch may point anywhere.
+    // SAFETY: the caller promises operands that span the tile's rows, panels and `len`; a prefetch may point anywhere.
     unsafe {
         for _ in 0..ops.len {
             let mut w = [s.splat(0.0); P];
@@ -132,7 +132,7 @@ pub(super) unsafe fn block_single<S: Simd, const R: usize, const P: usize, const
     }
 }
 
-/// Sixteen pairs, widened: the even elements and the odd ones.
+/// Loads sixteen pairs, widened: the even elements and the odd ones.
 pub(super) trait Pairs: Simd {
     /// # Safety
     /// `p` points to 32 readable bf16.

@@ -25,7 +25,7 @@ macro_rules! by_shape {
     };
 }
 
-/// The tile of pairs.
+/// Computes the tile of pairs.
 ///
 /// # Safety
 /// As `Operand::tile`, with AVX512-BF16.
@@ -40,7 +40,7 @@ pub(super) unsafe fn pairs_avx512(rows: usize, panels: usize, ops: &Operands<bf1
     }
 }
 
-/// The tile of single elements.
+/// Computes the tile of single elements.
 ///
 /// # Safety
 /// As `Operand::tile`, with AVX-512.
@@ -110,7 +110,7 @@ unsafe fn load_pairs_avx512(p: *const bf16) -> __m512bh {
     }
 }
 
-/// A pair in all lanes.
+/// Returns a pair in all lanes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn pair_avx512(pair: i32) -> __m512bh {

@@ -1,4 +1,4 @@
-//! Speeds at the shapes of SmolLM2-135M: `cargo test --release -p plimsoll-cpu --test it -- --ignored --nocapture bench`.
+//! Speeds at SmolLM2-135M's shapes: `cargo test --release -p plimsoll-cpu --test it -- --ignored --nocapture bench`.
 
 use crate::attention::{Sequence, Shape, batch, fill_cache, write};
 use crate::both::{Rig, numbers};

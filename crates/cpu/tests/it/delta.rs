@@ -1,4 +1,4 @@
-//! Linear attention against f64, for every path of the machine, and bits that must not depend on cuts, on other rows or on threads.
+//! Linear attention against f64 on every path of the machine, and bits that no cuts, other rows or threads may change.
 
 use crate::both::delta::checks::{check_backward, check_forward};
 use crate::both::delta::cuts::check_cuts;
@@ -93,7 +93,7 @@ fn fastest(mut f: impl FnMut()) -> f64 {
     best
 }
 
-/// Speeds at the heads of Qwen3.5: `cargo test --release -p plimsoll-cpu --test it -- --ignored --nocapture bench_delta`.
+/// Speeds at Qwen3.5's heads: `cargo test --release -p plimsoll-cpu --test it -- --ignored --nocapture bench_delta`.
 #[test]
 #[ignore = "measures"]
 fn bench_delta() {

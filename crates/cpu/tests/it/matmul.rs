@@ -7,7 +7,7 @@ use plimsoll_cpu::layouts::pack_elements;
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_device::Device;
 
-/// (M, N, K): tiny, a single output (the value head), odd K, N that fills no panel, several panel groups, and more rows than a block.
+/// (M, N, K): tiny, one output (value head), odd K, N that fills no panel, many panel groups, more rows than a block.
 const SHAPES: &[(usize, usize, usize)] = &[
     (1, 1, 1),
     (1, 15, 128),

@@ -18,7 +18,7 @@ pub struct Case {
     pub blocks: &'static [(usize, usize)],
 }
 
-/// Single rows and more rows than a block, odd widths, ranks below, at and above a panel, and outputs that no block has.
+/// Single rows and more rows than a block, odd widths, ranks around a panel, and outputs that no block has.
 pub const CASES: &[Case] = &[
     Case { m: 1, n: 20, k: 7, r: 1, blocks: &[(0, 20)] },
     Case { m: 3, n: 50, k: 33, r: 3, blocks: &[(5, 17)] },
@@ -139,8 +139,8 @@ impl Case {
     }
 }
 
-/// Panics unless each element is `start` plus `scale` times the sum of its `len` terms, within the rounding of a chain and of the
-/// result.
+/// Panics unless each element is `start` plus `scale` times the sum of its `len` terms, within the rounding of a chain
+/// and of the result.
 #[track_caller]
 fn check(
     what: &str,
@@ -156,8 +156,8 @@ fn check(
     });
 }
 
-/// As `check`, of what is rounded twice: a gradient that a card rounds to its dtype before it adds it, or a product before an adapter's
-/// is added.
+/// As `check`, of what is rounded twice: a gradient rounded to its dtype before a card adds it, or a product before an
+/// adapter's is added.
 fn check_twice(
     what: &str,
     got: &[f32],
@@ -197,8 +197,8 @@ fn at(x: &[f32], i: usize) -> f64 {
     x[i].into()
 }
 
-/// Panics unless `adapted` gives what f64 gives, and the bits of the layer alone at the outputs of no block. `how`: the way the device
-/// runs it.
+/// Panics unless `adapted` gives what f64 gives, and the bits of the layer alone at the outputs of no block. `how`: the
+/// way the device runs it.
 pub fn check_outputs<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, how: &str) {
     let &Case { n, k, r, .. } = case;
     let (sr, out) = (case.sr(), rig.buf("out").dtype());
@@ -241,7 +241,7 @@ pub fn check_outputs<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, how: &
     }
 }
 
-/// Panics unless adapters whose B is zero leave every output as it is without them, in every bit: an actor whose training begins is its
+/// Panics unless adapters whose B is zero leave every bit of the outputs: an actor whose training begins is its
 /// reference.
 pub fn check_zeros<D: Machine>(case: &Case, rig: &Rig<D>, e: DType) {
     case.fill(rig, e);
@@ -319,7 +319,7 @@ pub fn check_gradients<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, add:
     rig.check_guards();
 }
 
-/// Panics unless products with weights in codes have the bits of those with the widened matrix. `rows`: of x and dy, the first ones.
+/// Panics unless products with weights in codes have the widened matrix's bits. `rows`: the first ones of x and dy.
 pub fn check_codes<D: Machine>(case: &Case, rig: &Rig<D>, e: DType, rows: &[usize]) {
     let &Case { m, n, k, .. } = case;
     let nf4 = Nf4::new(rig.buf("codes"), rig.buf("scales"), n, k);

@@ -11,7 +11,7 @@ use plimsoll_device::{BLOCK_PARTS_MAX, Blocks, Codes, Layouts, block_words, matr
 /// Encodings and rows of the parts, and the length of a row.
 pub type Case = (&'static [(Encoding, usize)], usize);
 
-/// Each encoding; parts that end inside a panel, next to parts that begin there; and rows of no whole words, panels or blocks of threads.
+/// Each encoding; parts that begin and end inside a panel; rows of no whole words, panels or blocks of threads.
 pub const CASES: [Case; 16] = [
     (&[(Q8_0, 17)], 96),
     (&[(Q4_0, 17)], 96),

@@ -1,4 +1,4 @@
-//! Linear attention over the rows of a pass: shapes, buffers, checks against f64, and bits that must not depend on how sequences are cut.
+//! Linear attention over the rows of a pass: shapes, buffers, checks against f64, and bits that no cut may change.
 #![allow(dead_code)] // Each binary uses its part.
 
 pub mod checks;

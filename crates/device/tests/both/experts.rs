@@ -34,8 +34,8 @@ const fn case(m: usize, h: usize, f: usize, [experts, chosen]: [usize; 2], load:
     Case { m, h, f, experts, chosen, normalizes: true, load }
 }
 
-/// Single rows and more rows than a block, one expert and all of them, widths of half a tile and more than one, and loads of all rows
-/// and of none.
+/// Single rows and more rows than a block, one expert and all of them, widths of half a tile and more than one, and
+/// loads of all rows and of none.
 pub const CASES: &[Case] = &[
     case(1, 32, 16, [4, 2], Load::Even),
     Case { normalizes: false, ..case(7, 64, 48, [6, 2], Load::Skewed) },
@@ -394,7 +394,7 @@ pub fn check_forward<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, how: &
     rig.check_guards();
 }
 
-/// Panics unless a row's bits are its own, and a pair's: whatever other rows there are, and however many its expert got.
+/// Panics unless a row's bits, and a pair's, are its own, whatever the other rows and its expert's load.
 pub fn check_rows_are_their_own<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, how: &str) {
     let &Case { m, h, f, experts, chosen, .. } = case;
     case.fill(rig, e);
@@ -501,7 +501,7 @@ pub fn check_backward<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, add: 
     rig.check_guards();
 }
 
-/// Panics unless the gradient of the weights of all experts is dy^T x over their pairs, added to what was there if `add`.
+/// Panics unless the gradient of all experts' weights is dy^T x over their pairs, added to what was there if `add`.
 fn check_weights<D: Machine>(
     case: &Case,
     rig: &Rig<D>,

@@ -304,7 +304,7 @@ pub fn check_gradients<D: Machine>(of: &Adapted<'_>, rig: &mut Rig<D>, e: DType,
     rig.check_guards();
 }
 
-/// Panics unless a pair's bits are its own, however many rows there are and its expert got, and u the same without a sum.
+/// Panics unless a pair's bits are its own, whatever other rows and its expert's load, and u's without a sum too.
 pub fn check_pairs_are_their_own<D: Machine>(of: &Adapted<'_>, rig: &mut Rig<D>, e: DType, how: &str) {
     let ((n, k), &Case { m, chosen, .. }) = (of.widths(), of.case);
     let sr = of.blocks().len() * of.rank;

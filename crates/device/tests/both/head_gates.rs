@@ -1,4 +1,4 @@
-//! The output gates of attention: each head times the sigmoid of its gate, and the way of queries, keys and values past the gates.
+//! The output gates of attention: heads times the sigmoids of their gates, and q, k and v past the gates.
 #![allow(dead_code)] // Each binary uses its part.
 
 use super::{Machine, Rig, Sized, bits, check_close, normal};

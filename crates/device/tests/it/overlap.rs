@@ -1,4 +1,4 @@
-//! No operation reaches a device while its outputs overlap another operand, the scratch, or an operation of another thread.
+//! No operation runs while its outputs overlap another operand, the scratch, or another thread's operation.
 
 use plimsoll_arch::{Gate, QkNorms};
 use plimsoll_base::{DType, PhaseSet};

@@ -49,7 +49,7 @@ fn write(
     }
 }
 
-/// Checks against `adamw.*`, to `bound` for weights below 4 and in proportion above, over the elements that `keep` takes by their reference gradient.
+/// Checks against `adamw.*` within `bound`, relative above 4, over elements that `keep` takes by reference gradient.
 fn check(
     name: &str,
     ours: &[(String, Vec<f32>)],
@@ -189,8 +189,8 @@ fn moments_of_8_bits_step_as_moments_of_f32() {
     };
     assert!(run(OptimizerDType::Int8, 1) == run(OptimizerDType::F32, 1), "the first step");
     let (ours, exact) = (run(OptimizerDType::Int8, 5), run(OptimizerDType::F32, 5));
-    // Codes are an eighth off each, so a later step is by a tenth: a fifth of a step after four of them. A gradient below
-    // 2^-17 of its block's largest may lose its steps whole.
+    // Codes are an eighth off each, so a later step is by a tenth: a fifth of a step after four of them. A gradient
+    // below 2^-17 of its block's largest may lose its steps whole.
     let squares: f32 = ours.iter().zip(&exact).map(|(a, b)| ((a - b) / HOW.lr).powi(2)).sum();
     let rms = (squares / ours.len() as f32).sqrt();
     assert!(rms > 0.01 && rms < 0.25, "weights differ by {rms} steps");

@@ -1,9 +1,9 @@
-//! Adapters against what peft computes in float32: log-probabilities, gradients of A and B, one AdamW step. And against themselves:
-//! at every recompute level, in other cuts, and with gradients added to what is there.
+//! Adapters against what peft computes in float32: log-probabilities, gradients of A and B, one AdamW step. And against
+//! themselves: at every recompute level, in other cuts, and with gradients added to what is there.
 //!
-//! Tolerances: the same numbers computed in float64 differ from the reference by up to 7.4e-6 in log-probs and 6.8e-7 in
-//! gradients (the README of the golden files has a table); ours may round as much again in the other direction, so the bounds
-//! are about four times these.
+//! Tolerances: the same numbers computed in float64 differ from the reference by up to 7.4e-6 in log-probs and 6.8e-7
+//! in gradients (the README of the golden files has a table); ours may round as much again in the other direction, so
+//! the bounds are about four times these.
 
 use crate::common::{Harness, Machine, Reference, Setup, golden_dir, read, same_bits};
 use plimsoll_arch::Caches;
@@ -173,8 +173,8 @@ fn a_step_from_the_stored_gradients_is_pytorch_s() {
     }
 }
 
-/// What a recompute level computes again has the bits of what it did not keep, in bf16 too, and in any micro-batches that are added
-/// in the same order.
+/// What a recompute level computes again has the bits of what it did not keep, in bf16 too, and in any micro-batches
+/// that are added in the same order.
 #[test]
 fn recomputation_and_the_first_write_change_no_bit() {
     for (name, model) in GOLDEN {

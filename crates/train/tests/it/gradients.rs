@@ -149,8 +149,8 @@ fn the_cut_into_micro_batches_changes_rounding_alone() {
     }
 }
 
-/// What lets ranks share micro-batches: every operation forms its sum first and adds it to the gradient once. So partial
-/// gradients that the owners of elements add in order are the gradient that one process accumulates, and its norm.
+/// What lets ranks share micro-batches: every operation forms its sum first and adds it to the gradient once. So
+/// partial gradients that owners of elements add in order are the gradient, and its norm, of one process.
 #[test]
 fn partial_gradients_added_by_their_owners_are_the_accumulated_gradient() {
     let groups = groups();
@@ -203,7 +203,7 @@ fn partial_gradients_added_by_their_owners_are_the_accumulated_gradient() {
     }
 }
 
-/// Adds the partial gradients of all micro-batches to the shard of an optimizer, stage by stage, as a rank of several does.
+/// Adds the partial gradients of all micro-batches to an optimizer's shard, stage by stage, as a rank of several does.
 fn sum_parts(
     parts: &mut Parts<'_>,
     groups: &Groups,

@@ -1,9 +1,9 @@
-//! Adapters of reward models against what peft computes in float32: scores, gradients of A, B and the head, one AdamW step. The frozen
-//! weights are those of a language model, as a critic shares them with its actor, or of a reward model.
+//! Adapters of reward models against what peft computes in float32: scores, gradients of A, B and the head, one AdamW
+//! step. The frozen weights are a language model's, as a critic shares them with its actor, or a reward model's.
 //!
-//! Tolerances: the same numbers computed in float64 differ from the reference by up to 2.3e-6 in scores and 3.4e-6 in gradients
-//! (the README of the golden files has a table); ours may round as much again in the other direction, so the bounds are about four times
-//! these.
+//! Tolerances: the same numbers computed in float64 differ from the reference by up to 2.3e-6 in scores and 3.4e-6 in
+//! gradients (the README of the golden files has a table); ours may round as much again in the other direction, so the
+//! bounds are about four times these.
 
 use crate::common::{AnyDevice, Machine, Reference, Setup, golden_dir, read, resident_gradients, same_bits};
 use plimsoll_arch::{Caches, LoraShape};

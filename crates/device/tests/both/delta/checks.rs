@@ -6,14 +6,14 @@ use crate::both::{Machine, Rig, bits, check_norm, f64s, normal};
 use plimsoll_base::DType::{self, Bf16, F32};
 use plimsoll_device::{SEGMENT_FIELDS, edges};
 
-/// Of numbers that are rounded once to `dtype`, which is 2^-8 for bf16, and before that are sums of up to some 130 terms in f32, also of
-/// terms that cancel.
+/// Of numbers rounded once to `dtype` (2^-8 for bf16) that are sums of up to some 130 terms in f32, also of terms that
+/// cancel.
 fn tolerance(dtype: DType) -> f64 {
     if dtype == Bf16 { 4e-3 } else { 4e-6 }
 }
 
-/// Panics unless each row's columns `from..from + len` are close to f64's: to a share of their length, and of that of a usual row,
-/// because what cancels in one was as large as in the others.
+/// Panics unless each row's columns `from..from + len` are close to f64's: to a share of their length, and of that of a
+/// usual row, because what cancels in one was as large as in the others.
 #[track_caller]
 fn close_rows(what: &str, got: &[f32], want: &[f64], width: usize, columns: (usize, usize), tolerance: f64) {
     let mut lengths = lengths(want, width, columns);
@@ -217,8 +217,8 @@ fn check_rule_backward<D: Machine>(
     for (name, columns) in gate_columns(case) {
         let (got, width) = (get("d_gates"), 2 * heads.value_heads);
         if name == "g" && rig.dev.kind().name == "cuda" {
-            // A sum of differences over the rows that follow: where those cancel, what is left is off by a share of the largest, of f32
-            // inputs too (3.3e-5 of 4.2e-2 was measured).
+            // A sum of differences over later rows: where those cancel, what is left is off by a share of the largest,
+            // of f32 inputs too (3.3e-5 of 4.2e-2 was measured).
             let largest = lengths(&want.d_gates, width, columns).into_iter().fold(0.0, f64::max);
             close_within(&what("d g"), &got, &want.d_gates, width, columns, tolerance, largest);
         } else {

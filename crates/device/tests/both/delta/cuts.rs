@@ -16,7 +16,7 @@ struct Seen {
 /// The names of what is compared of rows.
 const OF_ROWS: [&str; 4] = ["qkv", "gates", "out", "y"];
 
-/// Panics unless a sequence's numbers are the same to the bit however it is cut into passes, and whatever else is in them.
+/// Panics unless a sequence has the same bits however it is cut into passes, and whatever else is in them.
 pub fn check_cuts<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, how: &str) {
     case.fill(rig, e);
     let x = case.x(e);

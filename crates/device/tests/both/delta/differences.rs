@@ -22,8 +22,8 @@ fn pieces() -> Vec<Piece> {
 
 const ROWS: usize = 72;
 
-/// Panics unless each derivative is a central difference of `loss`, of which the error is some step^2 = 1e-10 of third derivatives, and of
-/// rounding 1e-16 / step = 1e-11 of the loss.
+/// Panics unless each derivative is a central difference of `loss`, whose error is some step^2 = 1e-10 of third
+/// derivatives, and of rounding 1e-16 / step = 1e-11 of the loss.
 fn check(what: &str, x: &[f64], gradient: &[f64], loss: impl Fn(&[f64]) -> f64) {
     assert_eq!(x.len(), gradient.len(), "{what}");
     let mut x = x.to_vec();

@@ -1,4 +1,4 @@
-//! Linear attention in f64, as plainly as it can be written: each row's state is kept, and gradients go back row by row.
+//! Linear attention in f64, as plain as it can be: each row's state is kept, and gradients go back row by row.
 #![allow(clippy::needless_range_loop)] // Indices run over several arrays, as in the formulas.
 
 use plimsoll_device::{CONV_TAPS, DeltaHeads, STATE_CHUNK, edges};
