@@ -1,5 +1,5 @@
-//! What a prompt that is a plain string becomes: text as it is, or one user message of the chat template. The rule is the same
-//! for training, evaluation and generation.
+//! Prompts that are plain strings: used as they are, or as one user message of the chat template. Training, evaluation
+//! and generation share the rule.
 
 use crate::chat::{ChatTemplate, Message};
 

@@ -1,5 +1,5 @@
-//! JSON values of bounded size. A list of zeros takes 32 bytes of memory for two of the file, so what is kept as a value is
-//! counted while it is read.
+//! JSON values of bounded size. A list of zeros takes 32 bytes of memory for 2 of the file, so values are counted
+//! while they are read.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
