@@ -100,8 +100,7 @@ impl ChatTemplate {
         self.template.has_marks
     }
 
-    /// Renders a conversation without a generation prompt. Returns its text and the byte ranges that the template
-    /// marks as the assistant's.
+    /// Renders a conversation without a generation prompt. Returns its text and the ranges marked as the assistant's.
     ///
     /// Errors: those of `render`; a mark whose place in the text is unknown.
     pub(crate) fn render_marked(&self, messages: &[Message]) -> Result<(String, Vec<Range<usize>>)> {

@@ -1,5 +1,4 @@
-//! Prompts that are plain strings: used as they are, or as one user message of the chat template. Training, evaluation
-//! and generation share the rule.
+//! Prompts that are plain strings: text as it is, or one user message of the chat template. All jobs share the rule.
 
 use crate::chat::{ChatTemplate, Message};
 

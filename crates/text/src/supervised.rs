@@ -28,8 +28,7 @@ pub struct SftTokens {
     pub learnt: Vec<Range<u32>>,
 }
 
-/// Reads supervised rows: `{prompt, completion}`, or `{messages}`, which trains the last turn, or with `every_turn`
-/// each assistant turn.
+/// Reads supervised rows: `{prompt, completion}`, or `{messages}`, of which the last turn, or `every_turn`, is trained.
 ///
 /// Errors: those of `each_prompt`.
 pub fn load_sft(path: &Path, every_turn: bool) -> Result<Vec<SftRow>> {

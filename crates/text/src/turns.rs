@@ -1,6 +1,5 @@
-//! Finds what a chat template writes after an assistant's turn. Sampled tokens are never tokenized again, so that text
-//! is needed alone: the conversation is rendered with a mark as the turn's words, and the text after the mark is
-//! taken.
+//! Finds what a chat template writes after an assistant's turn. Sampled tokens are never tokenized again, so it is
+//! needed alone: the conversation is rendered with a mark as the turn's words, and the text after the mark is taken.
 
 use plimsoll_base::{Error, Result};
 

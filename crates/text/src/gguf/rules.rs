@@ -174,8 +174,7 @@ pub(super) fn same_decoder(one: &Value, other: &Value) -> bool {
     canonical::<DecoderWrapper>(one) == canonical::<DecoderWrapper>(other)
 }
 
-/// Returns a part of a `tokenizer.json` with its defaults written out and without what changes no token; `None` if the
-/// library does not know the part.
+/// Returns a part of a `tokenizer.json` with its defaults and without what changes no token; `None` if it is unknown.
 fn canonical<T: serde::de::DeserializeOwned + serde::Serialize>(part: &Value) -> Option<Value> {
     if part.is_null() {
         return Some(Value::Null);

@@ -161,8 +161,8 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Refuses a text that the normalizer and pre-tokenizer would make too long. Measures it in short pieces, and only
-    /// if they could.
+    /// Refuses a text that the normalizer and pre-tokenizer would make too long, measured in short pieces if they
+    /// could.
     fn check_expansion(&self, text: &str) -> Result<()> {
         let limit = grown_bytes_max(text.len());
         if text.len() as f64 * self.expansion <= limit as f64 {
@@ -205,8 +205,7 @@ impl Tokenizer {
         differs(&ours, &theirs).or_else(|| differs(&theirs, &ours))
     }
 
-    /// Names the first character that is in no token. The library's offsets do not show it: they leave out dropped
-    /// characters.
+    /// Names the first character in no token. The library's offsets do not show it: they leave out dropped characters.
     fn unknown_character(&self, text: &str) -> Error {
         let added = self.inner.get_added_tokens_decoder();
         let (mut rest, mut position) = (text, 0);
