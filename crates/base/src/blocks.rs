@@ -1,9 +1,9 @@
-//! How files store the elements of tensors: encodings in blocks, those of GGUF among them, and what the bytes stand for.
+//! Encodings of tensors in files: plain numbers and blocks, GGUF's among them, and how they are decoded.
 //!
-//! Decoding has one function for each encoding, written as the format's description has it, one block at a time. The operations of f32
-//! and their order are those of the description too, so that every device that keeps them gives the same bits.
+//! Each encoding has one decoder, written like the format's description, one block at a time. Its f32 operations and
+//! their order are the description's too, so every device that keeps them gives the same bits.
 
-/// How the elements of a tensor are stored in files: in blocks of neighbours of a row, of which plain numbers are the shortest.
+/// Encoding of a stored tensor: blocks of neighbours in a row. A plain number is a block of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     /// IEEE binary32.
@@ -24,7 +24,7 @@ pub enum Encoding {
     Q5_1,
     /// 256 values in 8 groups, each with a 6-bit scale and minimum, 4 bits a value.
     Q4K,
-    /// As `Q4K` with 5 bits a value.
+    /// 256 values in 8 groups, each with a 6-bit scale and minimum, 5 bits a value.
     Q5K,
     /// 256 values in 16 groups, each with an 8-bit scale, 6 bits a value.
     Q6K,

@@ -2,7 +2,7 @@
 
 /// An exact sum of f64: partial sums that do not overlap, smallest first.
 ///
-/// Source: Shewchuk, "Adaptive precision floating-point arithmetic" (1997); the rounding is that of Python's `math.fsum`.
+/// Source: Shewchuk, "Adaptive precision floating-point arithmetic" (1997); rounds like Python's `math.fsum`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExactSum {
     partials: Vec<f64>,

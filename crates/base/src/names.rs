@@ -2,8 +2,8 @@
 
 /// Declares a closed set of names.
 ///
-/// `names! { /// Doc. Name { /// Doc. Variant = "text", } }` makes a `Copy` enum that serde reads and writes as `text`, with
-/// `ALL`, `name()` and `Display`. The calling crate depends on `serde`. Attributes, such as further derives, pass through.
+/// `names! { /// Doc. Name { /// Doc. Variant = "text", } }` makes a `Copy` enum that serde reads and writes as `text`,
+/// with `ALL`, `name()` and `Display`. The calling crate depends on `serde`. Attributes (further derives) pass through.
 #[macro_export]
 macro_rules! names {
     ($(#[$attr:meta])* $name:ident { $($(#[$variant_attr:meta])* $variant:ident = $text:literal,)+ }) => {

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 const NAMES_MAX: usize = 10_000;
 
 impl Error {
-    /// Adds where a relative `path`, which is not there, was looked for, and the path that it was most likely meant to be, if one is near.
+    /// Adds where a missing relative `path` was looked for, and the path that was probably meant, if one is near.
     pub fn near(self, path: &Path) -> Error {
         let whole = std::path::absolute(path).ok().filter(|_| path.is_relative());
         let error = match whole {
@@ -21,8 +21,7 @@ impl Error {
     }
 }
 
-/// Returns the path that `path`, which is not there, was most likely meant to be: the first of its parts that is missing
-/// is replaced by the nearest name in that folder.
+/// Returns the path probably meant by a missing `path`: its first missing part becomes the nearest name in that folder.
 pub fn nearest_path(path: &Path) -> Option<PathBuf> {
     let mut there = PathBuf::new();
     let mut parts = path.components();

@@ -1,7 +1,7 @@
-//! Weights in 4 bits: NF4, whose sixteen numbers are quantiles of the normal distribution, over the largest size of a block.
+//! 4-bit weights: NF4, sixteen quantiles of the normal distribution, scaled by the largest magnitude in a block.
 //!
-//! Numbers and blocks are those of bitsandbytes: 64 neighbours of a row share a scale in f32, 4.5 bits a weight. Source: QLoRA
-//! (Dettmers et al. 2023), section 3 and appendix E.
+//! Codes and blocks are those of bitsandbytes: 64 neighbours of a row share a scale in f32, 4.5 bits a weight. Source:
+//! QLoRA (Dettmers et al. 2023), section 3 and appendix E.
 
 /// Elements of a row that share a scale.
 pub const NF4_BLOCK: usize = 64;
@@ -29,7 +29,7 @@ pub const NF4: [f32; 16] = [
 /// Elements that `encode` is given at a time, about: its words and scales are a few MiB.
 const PIECE: usize = 4 << 20;
 
-/// Rounds rows of whole blocks to the nearest codes, on all cores; `each` gets the first element of a piece, its words and its scales.
+/// Rounds rows of whole blocks to the nearest codes, on all cores. `each` gets a piece's start, words and scales.
 pub fn encode_rows(x: &[f32], k: usize, mut each: impl FnMut(usize, &[u32], &[f32])) {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let piece = (PIECE / k).max(1) * k;

@@ -12,7 +12,7 @@ pub fn shown(value: &str) -> Cow<'_, str> {
     shown_within(value, VALUE_CHARS_MAX)
 }
 
-/// As `shown`, with a limit of `chars_max` characters.
+/// Returns a value for a message: whole up to `chars_max` characters, else its beginning and its length.
 pub fn shown_within(value: &str, chars_max: usize) -> Cow<'_, str> {
     match value.char_indices().nth(chars_max) {
         None => Cow::Borrowed(value),

@@ -1,5 +1,4 @@
-//! Slugs of the errors that code reacts to: it counts them, rewords them or recovers. Every other slug is written only where
-//! its error is made.
+//! Slugs of errors that code counts, rewords or recovers from. Other slugs are written only where their error is made.
 
 pub const CUDA_FAILED: &str = "cuda-failed";
 pub const INTERRUPTED: &str = "interrupted";

@@ -1,4 +1,4 @@
-//! Forms of keys: how well-known services begin them, tokens of three parts, keys after `Bearer`, blocks of private keys.
+//! Forms of keys: prefixes of well-known services, tokens of three parts, keys after `Bearer`, private key blocks.
 
 use super::values::{WITHHELD, is_mixed};
 
@@ -8,9 +8,9 @@ enum Of {
     /// Letters and digits only.
     Plain,
     Capitals,
-    /// Also `_`, `-`.
+    /// Letters, digits, `_` and `-`.
     Dashes,
-    /// Also `_`, `-`, `.`, `=`.
+    /// Letters, digits, `_`, `-`, `.` and `=`.
     Dots,
 }
 

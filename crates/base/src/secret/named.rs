@@ -1,5 +1,5 @@
-//! Values after names of secrets, however they are written: `api_key="..."`, `"api_key": "..."`, `Authorization: Bearer ...`,
-//! `token: ...`, within other text too.
+//! Finds values after names of secrets in any notation and within other text: `api_key="..."`, `"api_key": "..."`,
+//! `Authorization: Bearer ...`, `token: ...`.
 
 use super::names::is_name_of_secret;
 use super::values::{WITHHELD, is_mixed, is_open};
@@ -43,7 +43,7 @@ pub(super) fn is_of_wandb(name: &str) -> bool {
     name.to_ascii_lowercase().contains("wandb")
 }
 
-/// Returns where the value of `name` begins in what follows it, and its length; `None` if there is none, or nothing secret.
+/// Returns the start in `after` of the value of `name`, and its length; `None` if there is none, or nothing secret.
 fn value_of(name: &str, after: &str) -> Option<(usize, usize)> {
     let is_secret = is_name_of_secret(name);
     if !is_secret && !is_of_wandb(name) {
@@ -75,7 +75,7 @@ fn value_of(name: &str, after: &str) -> Option<(usize, usize)> {
     (is_cut && length > 0).then_some((after.len() - value.len() + opening, length))
 }
 
-/// Returns the length of the quote that opens a value, and that of the value. `has_blank`: it is a line of text, as of a header.
+/// Returns the lengths of a value's opening quote and of the value. `has_blank`: it is a line, as of a header.
 fn extent(name: &str, value: &str, has_blank: bool) -> (usize, usize) {
     // `f"..."` of Python, and `\"...\"` of JSON within a string.
     let bare = value.trim_start_matches(['f', 'r', 'b', 'u', 'F', 'R', 'B']);
@@ -132,7 +132,7 @@ fn closing(text: &str, quote: char, escapes: usize) -> usize {
     text.len()
 }
 
-/// Where a word ends: at white space that no backslash precedes, or at a quote; `(not shown)` has none.
+/// Returns the end of a word: unescaped white space, or a quote; neither ends it within `(not shown)`.
 fn word_end(text: &str) -> usize {
     let (mut is_escaped, mut within) = (false, 0);
     for (at, c) in text.char_indices() {

@@ -1,4 +1,5 @@
-//! Names of what holds a secret: `hub.api_key`, `env.HF_TOKEN`, `--hub-token`, `Authorization`, `apiKey`; not `max_tokens`, `pad_token`.
+//! Names of secrets: `hub.api_key`, `env.HF_TOKEN`, `--hub-token`, `Authorization`, `apiKey`; not `max_tokens`,
+//! `pad_token`.
 
 /// Words of a name that make it one wherever they are.
 const ANYWHERE: [&str; 10] = [

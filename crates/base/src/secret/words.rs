@@ -1,4 +1,4 @@
-//! Words of commands: `--api-key KEY`, `--api-key=KEY`, `API_KEY=KEY`, `-u name:password`; as lists, and as text that is split as a shell does.
+//! Secrets in words, listed or as shell text: `--api-key KEY`, `--api-key=KEY`, `API_KEY=KEY`, `-u name:password`.
 
 use super::keys::without_keys;
 use super::named::{is_call, is_of_wandb, is_wandb_key};
