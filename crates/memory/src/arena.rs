@@ -79,7 +79,7 @@ impl<'a> Buf<'a> {
         self.len as u64 * self.dtype.bytes()
     }
 
-    /// Whether the region is in the device's host memory.
+    /// Returns true if the region is in the device's host memory.
     pub fn is_offloaded(self) -> bool {
         self.home == Home::Offloaded
     }
@@ -92,7 +92,7 @@ impl<'a> Buf<'a> {
         }
     }
 
-    /// Returns the same elements in the arena of another rank. What they hold, and until when, the ranks must have agreed.
+    /// Returns these elements in another rank's arena. The ranks must agree on what they hold, and for how long.
     pub fn of_rank(self, rank: usize) -> Buf<'a> {
         assert!(self.home == Home::Arena, "only arenas are shared");
         Buf { home: Home::Rank(u8::try_from(rank).expect("ranks are few")), ..self }

@@ -55,8 +55,7 @@ pub enum Place {
     File,
 }
 
-/// When a region is in use within its phases. In a training pass the layers and the head take turns, so their
-/// regions share bytes.
+/// When a region is in use within its phases. Layers and head take turns in a training pass, so they share bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Turn {

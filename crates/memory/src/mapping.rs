@@ -1,5 +1,4 @@
-//! Host mappings: large buffers that are unmapped when dropped. They are anonymous, or of a file in memory by which processes share
-//! them.
+//! Host mappings: large buffers, unmapped when dropped. They are anonymous, or of a memory file that processes share.
 
 use plimsoll_base::{Bytes, Error, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -105,7 +104,7 @@ impl Mapping {
 
     fn touch(&self) {
         for offset in (0..self.len).step_by(4096) {
-            // SAFETY: offset is below len, and the address is not shared yet. Volatile, so that the write is not optimised away.
+            // SAFETY: offset is below len, and the address is not shared yet. Volatile, or it would be optimised away.
             unsafe { self.base.add(offset).write_volatile(0) };
         }
     }

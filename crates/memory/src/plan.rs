@@ -92,8 +92,7 @@ impl Plan {
         self.layout.arena_bytes()
     }
 
-    /// Returns the highest resident memory of the process itself, to compare with its RSS: the host pool without
-    /// other processes and the kernel.
+    /// Returns the process's highest planned RSS: the host pool without other processes and the kernel.
     pub fn process_peak(&self) -> Bytes {
         let ours = |r: &crate::Region| {
             let mine = matches!(r.place, Place::Arena | Place::Offloaded | Place::Heap | Place::Process);
@@ -127,7 +126,7 @@ impl Plan {
         }
     }
 
-    /// Whether every pool's peak is within its limit.
+    /// Returns true if every pool's peak is within its limit.
     pub fn fits(&self) -> bool {
         Pool::ALL.into_iter().all(|pool| self.excess(pool) == Bytes(0))
     }

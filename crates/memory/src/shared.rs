@@ -34,8 +34,8 @@ impl SharedWords {
 
     pub fn words(&self) -> &[AtomicU64] {
         let len = self.mapping.len() / 8;
-        // SAFETY: the mapping is `len` words long, aligned to a page, and lives as long as the slice. Every process reaches it
-        // through atomics alone.
+        // SAFETY: the mapping is `len` words long, aligned to a page, and lives as long as the slice. Every process
+        // uses it through atomics alone.
         unsafe { std::slice::from_raw_parts(self.mapping.base().cast(), len) }
     }
 }

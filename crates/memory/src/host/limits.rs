@@ -156,7 +156,7 @@ impl Host {
         Reading::new("overcommit", value, "/proc/sys/vm/overcommit_memory")
     }
 
-    /// Whether this process is in the first process namespace, whose number is fixed.
+    /// Returns true if this process is in the first process namespace, whose number is fixed.
     pub(super) fn is_first_pid_namespace(&self) -> bool {
         let link = std::fs::read_link(self.root.join("proc/self/ns/pid"));
         link.is_ok_and(|name| name.to_str() == Some("pid:[4026531836]"))

@@ -42,9 +42,8 @@ impl Host {
 
     /// Returns the host memory that this run may use, and the source of the number.
     ///
-    /// In a container: the smallest, over the container's group and all above it, of its limit less the anonymous and shared
-    /// memory of processes outside the run. Never more than the machine's free memory, without swap, plus what the
-    /// run already holds.
+    /// In a container: the smallest, over its group and all above it, of the limit less the anonymous and shared memory
+    /// of processes outside the run. At most the machine's free memory, without swap, plus what the run holds.
     pub fn memory_limit(&self) -> Option<Limit> {
         let own = self.run_bytes();
         match (self.container_limit(own), self.free_memory(own)) {
@@ -167,7 +166,7 @@ impl Host {
         Bytes(bytes.sum())
     }
 
-    /// Returns the processors that this process may use: its affinity, limited by the container's CPU quota; at least 1.
+    /// Returns the number of usable CPUs: this process's affinity, limited by the container's CPU quota; at least 1.
     pub fn threads(&self) -> usize {
         let affinity = std::thread::available_parallelism().map_or(1, |n| n.get());
         match self.cpu_quota() {
@@ -223,7 +222,7 @@ pub fn free_disk(path: &Path) -> Option<Bytes> {
     (stat.f_blocks > 0).then(|| Bytes(stat.f_bavail.saturating_mul(stat.f_frsize)))
 }
 
-/// As `disk_free`, at `path` or its nearest existing ancestor. Also returns that folder.
+/// Returns `free_disk` at `path` or its nearest existing ancestor, and that folder.
 pub fn free_disk_above(path: &Path) -> Option<(Bytes, PathBuf)> {
     let absolute = std::path::absolute(path).ok()?;
     absolute.ancestors().find_map(|place| Some((free_disk(place)?, place.to_path_buf())))
