@@ -31,7 +31,7 @@ pub struct Step {
 /// Observations and actions are slots of bytes in the order and alignment of `Slot::of` their space, in the machine's
 /// byte order. A panic in `reset` or `step` ends the episode, not the run: the environment is made again.
 pub trait Environment: Send {
-    /// Its spaces and limits; the same at every call.
+    /// Returns its spaces and limits, equal at every call.
     fn spec(&self) -> Spec;
 
     /// Begins an episode that follows from `seed` alone, and writes its first observation.

@@ -1,7 +1,6 @@
-//! A space flattened to leaves in a slot of fixed bytes: the layout that a worker's shared memory, the input of a policy
-//! and a batch have in common.
+//! A space flattened to leaves in a slot of fixed bytes: the layout of a worker's memory, a policy's input and a batch.
 //!
-//! Leaves stand in the order of the space (names of a Dict sorted), each aligned to its element. A slot is a multiple of
+//! Leaves are in the order of the space (names of a Dict sorted), each aligned to its element. A slot is a multiple of
 //! its largest element, so a row of slots is a strided array of each leaf.
 
 use crate::{ElementType, Space};
@@ -102,9 +101,9 @@ impl fmt::Display for OutOfSpace {
 }
 
 impl Slot {
-    /// The slot of a space.
+    /// Returns the slot of a space.
     ///
-    /// Errors: `env-space-unsupported` for a space without elements, with bounds that do not match it, or beyond limits.
+    /// Errors: `env-space-unsupported` for a space without elements, with bounds that do not match it, or too large.
     pub fn of(space: &Space) -> Result<Slot> {
         let mut slot = Slot { leaves: Vec::new(), bytes: 0 };
         slot.add(space, String::new(), 0)?;

@@ -1,4 +1,4 @@
-//! CartPole-v1: a pole on a cart that is pushed left or right. Barto, Sutton and Anderson 1983; Gymnasium's Euler steps.
+//! CartPole-v1: a cart pushed left or right balances a pole. Barto, Sutton and Anderson 1983; Gymnasium's Euler steps.
 
 use super::numbers::{bounds, choice, write_f32};
 use super::numpy_random::NumpyRandom;

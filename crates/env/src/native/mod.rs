@@ -1,6 +1,6 @@
 //! Native environments, with Gymnasium's dynamics to the bit (1.4.0, on glibc x86-64; elsewhere to 1e-5).
 //!
-//! They are the only code of this project that calls the C library's sine and cosine: parity with Gymnasium counts here.
+//! Only they call the C library's sine and cosine: here parity with Gymnasium counts.
 
 mod acrobot;
 mod cart_pole;

@@ -1,7 +1,7 @@
-//! The generator of Gymnasium's environments: numpy's `SeedSequence` and `PCG64`, so that a seed begins the same episode.
+//! Gymnasium's random generator: numpy's `SeedSequence` and `PCG64`, so a seed begins the same episode.
 //!
-//! Sources: M. E. O'Neill, "PCG: A family of simple fast space-efficient statistically good algorithms" (XSL-RR 128/64),
-//! and the seed sequence of the same author; constants as numpy has them.
+//! Sources: M. E. O'Neill, "PCG: A family of simple fast space-efficient statistically good algorithms" (XSL-RR
+//! 128/64), and the seed sequence of the same author; constants are numpy's.
 
 const INIT_A: u32 = 0x43b0_d7e5;
 const MULTIPLIER_A: u32 = 0x931e_8875;
@@ -53,7 +53,7 @@ impl NumpyRandom {
     }
 }
 
-/// Places of four 32-bit words in 128 bits: two words make a u64, little end first, and the first u64 is the upper half.
+/// Order of four 32-bit words in 128 bits: each u64 is little-endian, and the first u64 is the upper half.
 const ORDER: [u32; 4] = [2, 3, 0, 1];
 
 /// `SeedSequence(seed).generate_state(4, uint64)` as 32-bit words.

@@ -1,5 +1,5 @@
-//! FrozenLake-v1, CliffWalking-v1 and Taxi-v4: environments that are a table of outcomes by state and action. Every step
-//! draws one uniform number, even where the outcome is certain, as Gymnasium's do.
+//! FrozenLake-v1, CliffWalking-v1 and Taxi-v4: environments that are a table of outcomes by state and action. Each step
+//! draws one uniform number, even for a certain outcome, as Gymnasium does.
 
 use super::numbers::choice;
 use super::numpy_random::NumpyRandom;
@@ -14,7 +14,7 @@ pub type Options = Map<String, Value>;
 /// What may come of an action.
 #[derive(Clone, Copy, Debug)]
 struct Outcome {
-    /// Of this outcome and those before it.
+    /// Probability of this outcome or an earlier one.
     cumulative: f64,
     state: u32,
     reward: f32,
