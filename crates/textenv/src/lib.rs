@@ -1,8 +1,8 @@
-//! Text environments: tasks of several turns. A model answers messages, the environment replies, until the episode ends.
+//! Text environments: tasks of several turns. A model answers messages and the environment replies, until it ends.
 //!
-//! A built-in environment is a file here and a row of `ENVIRONMENTS`; others are played by Python in a worker process
-//! (`hosts.rs`): a class in a user's file, a Gymnasium environment, a client of an OpenEnv server. The training crate turns
-//! episodes into tokens.
+//! A built-in environment is a file here and a row of `ENVIRONMENTS`. Worker processes of Python play others
+//! (`hosts.rs`): a user's class, a Gymnasium environment, an OpenEnv server's client. The training crate turns episodes
+//! into tokens.
 
 mod countdown;
 mod environment;
@@ -89,7 +89,7 @@ impl Kind {
         Err(unknown(name, hint))
     }
 
-    /// Whether it gives no reward itself: those of the run grade its episodes.
+    /// Returns true if it gives no reward itself: the run's rewards grade its episodes.
     pub fn is_graded(&self) -> bool {
         matches!(self, Kind::Python(EpisodesOf::Functions))
     }
@@ -98,12 +98,12 @@ impl Kind {
         matches!(self, Kind::Python(_))
     }
 
-    /// Whether programs play it that own their loop.
+    /// Returns true if programs with their own loop play it.
     pub fn is_agents(&self) -> bool {
         matches!(self, Kind::Agents)
     }
 
-    /// Whether its first messages are known only while it is played.
+    /// Returns true if its first messages are known only while it is played.
     pub fn has_no_first_messages(&self) -> bool {
         !matches!(self, Kind::Native(_))
     }

@@ -7,7 +7,7 @@ use plimsoll_base::Bytes;
 const TEXT_BYTES_PER_TOKEN: u64 = 6 * 4;
 /// An episode without its texts: its record, its turns' records, and the state of a built-in environment.
 const EPISODE_BYTES: u64 = 1024;
-/// A token of an agent's episode: as it was asked and drawn, with its log-probability, and in the sequence that it becomes.
+/// A token of an agent's episode: as requested and sampled, its log-probability, and in the resulting sequence.
 const AGENT_BYTES_PER_TOKEN: u64 = 32;
 const TURN_BYTES: u64 = 256;
 /// The most that a thread holds for one turn: its stack, 1 MiB of reply, and the same parsed.
