@@ -37,7 +37,7 @@ pub enum Explore {
 /// Log-probability and entropy of one action.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scored {
-    /// Of all its parts together.
+    /// Log-probability of the whole action: the sum over its parts.
     pub logp: f32,
     /// In nats; of normals the differential entropy.
     pub entropy: f32,
@@ -149,9 +149,9 @@ impl ActionDist<'_> {
 /// d loss / d logp and d loss / d entropy of one action.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slopes {
-    /// Of its log-probability.
+    /// d loss / d log-probability.
     pub logp: f32,
-    /// Of the entropy.
+    /// d loss / d entropy.
     pub entropy: f32,
 }
 

@@ -18,7 +18,7 @@ plimsoll_base::names! {
         SeqMeanTokenMean = "seq_mean_token_mean",
         /// Mean over sequences of the sum over their tokens.
         SeqMeanTokenSum = "seq_mean_token_sum",
-        /// As `SeqMeanTokenSum`, divided by a constant length (Dr.GRPO).
+        /// Mean over sequences of the sum over their tokens, divided by a constant length (Dr.GRPO).
         SeqMeanTokenSumNorm = "seq_mean_token_sum_norm",
         /// sum(l m).
         TokenSum = "token_sum",

@@ -1,5 +1,5 @@
-//! The table of methods. A row has what the method needs of a run, and for a method that samples what it does with rewards,
-//! advantages and tokens unless the run file says otherwise.
+//! The table of methods. A row has what the method needs of a run and, if it samples, how it treats rewards, advantages
+//! and tokens unless the run file overrides it.
 
 use crate::advantage::Whiten;
 use crate::aggregation::AggregationKind;
@@ -244,7 +244,7 @@ impl PolicyLossKind {
 }
 
 impl PolicyLoss {
-    /// The same loss with other clips; `None` keeps the default. SAPO and REINFORCE have none.
+    /// Returns the loss with other clips; `None` keeps the default. SAPO and REINFORCE have none.
     pub fn with_clips(self, low: Option<f64>, high: Option<f64>) -> PolicyLoss {
         let pick = |a: f64, b: f64| (low.unwrap_or(a), high.unwrap_or(b));
         match self {
@@ -264,7 +264,7 @@ impl PolicyLoss {
         }
     }
 
-    /// The same loss with a dual clip; only PPO has one.
+    /// Returns the loss with a dual clip; only PPO has one.
     pub fn with_dual_clip(self, dual_clip: Option<f64>) -> PolicyLoss {
         match self {
             PolicyLoss::Ppo { clip_low, clip_high, .. } => PolicyLoss::Ppo { clip_low, clip_high, dual_clip },

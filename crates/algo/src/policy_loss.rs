@@ -18,7 +18,7 @@ plimsoll_base::names! {
     PolicyLossKind {
         /// The clipped ratio times the advantage.
         Ppo = "ppo",
-        /// As `Ppo`, with the ratio of a whole sequence.
+        /// The clipped ratio of a whole sequence times the advantage.
         Gspo = "gspo",
         /// A clipped and detached ratio times the log-probability.
         Cispo = "cispo",

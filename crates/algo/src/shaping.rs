@@ -1,8 +1,8 @@
 //! From sample rewards to shaped rewards: length penalty, group baseline, clip; and the metrics of a step's rewards.
 //!
-//! P prompts, G samples each; `rewards` is [P * G], the samples of a group next to each other. A reward of `None` leaves
-//! its sample out: it takes no part in its group's statistics, its shaped reward is 0, and the caller masks its tokens.
-//! Order: length penalty, group shaping, clip. The KL is subtracted later, per token (`advantage::token_rewards`).
+//! P prompts, G samples each; `rewards` is [P * G], the samples of a group next to each other. A `None` reward leaves
+//! its sample out of its group's statistics; its shaped reward is 0, and the caller masks its tokens. Order: length
+//! penalty, group shaping, clip. The KL is subtracted later, per token (`advantage::token_rewards`).
 
 use plimsoll_base::{Error, Result};
 
@@ -152,7 +152,7 @@ pub enum GroupFilter {
 }
 
 impl GroupFilter {
-    /// Whether the group with these rewards, before any shaping, is kept. A group without rewards is not.
+    /// Returns true if the group with these rewards, before any shaping, is kept. A group without rewards is not.
     pub fn keeps(self, rewards: &[Option<f32>]) -> bool {
         let stats = group_stats(rewards);
         match self {
