@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// The column of the answer unless a run file names another.
 pub(crate) const ANSWER: &str = "ground_truth";
-/// The same in verl's data.
+/// The column of the answer in verl's data.
 const VERL_ANSWER: &str = "reward_model.ground_truth";
 
 /// A prompt with the rest of its row; the samples of a group share it.
@@ -38,8 +38,8 @@ pub struct Case {
     pub ended: bool,
 }
 
-/// A column by its name. `a.b` is the entry `b` of the column `a`, and the `ground_truth` of data without such a column is
-/// that of `reward_model`, where verl's data has it.
+/// Returns a column by name. `a.b` is the entry `b` of the column `a`. Without a `ground_truth`, that of `reward_model`
+/// is used, where verl's data has it.
 pub fn column<'c>(columns: &'c Map<String, Value>, name: &str) -> Option<&'c Value> {
     let within = |path: &str| {
         let (first, rest) = path.split_once('.')?;

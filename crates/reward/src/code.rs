@@ -1,7 +1,7 @@
 //! `code`: a program that the model wrote, run against tests. 1 if it passes all of them, else 0.
 //!
-//! Each test is a fresh interpreter with a limit on time, address space, output and the size of files, in a folder of its
-//! own, without network and GPU. What the program does wrong is a wrong answer and never an error of the run.
+//! Each test is a fresh interpreter with limits on time, address space, output and file size, in its own folder,
+//! without network or GPU. A program's fault is a wrong answer and never an error of the run.
 
 use crate::case::{Case, last_block};
 use crate::scorer::{Reading, Scorer, Start, answer, bad_answer, plain};
@@ -40,8 +40,8 @@ pub(crate) enum Tests {
 impl Tests {
     /// Reads the answer column, or the JSON text in it.
     ///
-    /// `[{"input", "output"}]` and `{"inputs", "outputs"}`: streams. A list of texts, or a text that is no JSON: statements.
-    /// Errors: what is wrong, in words.
+    /// `[{"input", "output"}]` and `{"inputs", "outputs"}`: streams. A list of texts, or a text that is no JSON:
+    /// statements. Errors: a sentence about what is wrong.
     pub(crate) fn read(answer: &Value) -> std::result::Result<Tests, String> {
         if let Value::String(text) = answer {
             return match serde_json::from_str(text) {
@@ -94,7 +94,7 @@ impl Programs {
         Programs(Code::new(Code::launch(name, python, memory), timeout, stop))
     }
 
-    /// What a program printed, and why it did not come to its end, if so.
+    /// Runs a program. Returns what it printed, and why it did not finish, if so.
     ///
     /// Errors: an interpreter that cannot be started, a folder that cannot be made.
     pub fn run(&self, program: &str) -> Result<(String, Option<String>)> {
@@ -131,7 +131,7 @@ impl Code {
         Code { launch, timeout, stop, workers: Mutex::new(Workers { runner, judge, ids }) }
     }
 
-    /// What starts an interpreter.
+    /// Returns how to launch an interpreter.
     pub(crate) fn launch(name: &str, python: Option<&str>, memory: Bytes) -> Launch {
         Launch {
             name: name.to_string(),
@@ -150,7 +150,7 @@ impl Code {
         }
     }
 
-    /// Whether the program in a response passes the tests; if not, why.
+    /// Runs the tests on the program in a response; the inner error is why it fails.
     ///
     /// Errors: an interpreter that cannot be started, a folder that cannot be made.
     pub(crate) fn grade(&self, response: &str, tests: &Tests) -> Result<std::result::Result<(), String>> {
@@ -175,7 +175,7 @@ impl Code {
         }
     }
 
-    /// Whether a program passes statements that run in another process; `None` if they must run in its own.
+    /// Runs statements on a program from another process; `None` if they must run in the program's own.
     fn judged(&self, program: &str, statements: &str) -> Result<Option<std::result::Result<(), String>>> {
         let (launch, _folder) = self.prepare(&["-c", PROGRAM], program)?;
         let tests = json!({ "tests": statements }).to_string();
@@ -196,7 +196,7 @@ impl Code {
         Ok(Some(Err(why.or(said).unwrap_or_else(|| "out of time".into()))))
     }
 
-    /// Whether a program passes statements that run after it, in its process.
+    /// Runs statements after a program, in its process.
     fn inside(&self, program: &str, statements: &str) -> Result<std::result::Result<(), String>> {
         let token = self.workers().ids.next_id();
         let ran = self.run_with(&["-c", RUN_STATEMENTS], program, &format!("{token}\n{statements}\n"))?;

@@ -1,6 +1,6 @@
 //! `countdown`: an expression over given numbers, each used once, whose value is the target.
 //!
-//! The rule of the countdown game as TinyZero trains it. Values are exact fractions, so that nothing is right by rounding.
+//! The countdown game as in TinyZero. Values are exact fractions, so nothing is right by rounding.
 
 use crate::case::{Case, tagged_answer};
 use crate::scorer::{Row, Verifier, bad_answer, verdict};
@@ -71,12 +71,12 @@ impl Verifier for Countdown {
     }
 }
 
-/// Whether the response's last `<answer>` makes `target` of all `numbers`; if not, why.
+/// Requires that the response's last `<answer>` makes `target` of all `numbers`. The error says why it does not.
 pub fn solves_countdown(response: &str, numbers: &[i64], target: i64) -> Result<(), String> {
     grade_countdown(response, &Puzzle { target, numbers: numbers.to_vec() })
 }
 
-/// Whether the response's last `<answer>` solves the puzzle; if not, why.
+/// Requires that the response's last `<answer>` solves the puzzle. The error says why it does not.
 fn grade_countdown(response: &str, puzzle: &Puzzle) -> Result<(), String> {
     let answer = tagged_answer(response).ok_or("no <answer>…</answer>")?;
     if answer.len() > EXPRESSION_BYTES_MAX {

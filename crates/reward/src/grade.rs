@@ -32,7 +32,7 @@ pub struct GraderAgreement {
     pub cases: usize,
     /// Lines that had `correct` and were not `disputed`.
     pub labelled: usize,
-    /// Of those, how many it decided the same way.
+    /// Labelled lines on which verifier and label agree.
     pub agreed: usize,
     /// Wrong answers that it took for right.
     pub false_accepts: usize,
@@ -69,8 +69,8 @@ const COLUMNS_LISTED: usize = 20;
 
 /// Grades rows one by one.
 ///
-/// A row has a response and an answer, and may have `grader` (else the kind that `new` was given), `correct`, `disputed`
-/// and `id`. Every column goes to the reward; an answer counts as taken for right with a score of at least 0.5.
+/// A row has a response and an answer, and may have `grader` (default: the kind given to `new`), `correct`, `disputed`
+/// and `id`. Every column goes to the reward; a score of at least 0.5 accepts the answer.
 pub struct Grading {
     spec: RewardSpec,
     response_column: String,
@@ -172,8 +172,7 @@ fn last_message(value: &Value) -> String {
     text_of(last.filter(|content| content.is_string()).unwrap_or(value))
 }
 
-/// Returns the error for a row without a column, naming the one that was probably meant. `names`: the column, and what it
-/// is called unless a flag says otherwise.
+/// Returns the error for a row without a column, and the one probably meant. `names`: the column, and its default.
 fn no_column(
     line: usize,
     row: &Map<String, Value>,

@@ -1,7 +1,7 @@
-//! A grader: a thread that owns one scorer and grades the batches it is sent, one after the other.
+//! A grader: a thread that owns one scorer and grades the batches that it is sent, in order.
 //!
-//! Batches come as soon as their samples have ended, so grading and rollout overlap. A grader counts what goes wrong and
-//! tries again as often as its reward says; what it sends back is the outcome.
+//! A batch is sent as soon as its samples have ended, so grading and rollout overlap. A grader counts failures, retries
+//! as often as its reward allows, and returns the outcome.
 
 use crate::case::Case;
 use crate::http::pause_before;

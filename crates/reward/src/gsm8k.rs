@@ -16,7 +16,7 @@ pub fn grade_gsm8k(response: &str, ground_truth: &str) -> bool {
     }
 }
 
-/// What was read of both, in words.
+/// Returns a sentence with the number read in each text.
 pub(crate) fn why(response: &str, ground_truth: &str) -> String {
     let said = |text| match answer_number(text) {
         Some(Decimal { negative, whole, fraction }) => {

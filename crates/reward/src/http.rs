@@ -1,6 +1,6 @@
-//! `http://…` and `https://…`: a reward served at an address, in the form that OpenRLHF's remote reward models have.
+//! `http://…` and `https://…`: a reward served at an address, by the protocol of OpenRLHF's remote reward models.
 //!
-//! `POST {"query": […], "prompts": […], "labels": […]}`, answered by `{"rewards": […]}`; a query is prompt and response.
+//! `POST {"query": […], "prompts": […], "labels": […]}` returns `{"rewards": […]}`; a query is prompt and response.
 
 use crate::case::Case;
 use crate::scorer::{Reading, Scorer, Start, answer, plain};

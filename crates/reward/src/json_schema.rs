@@ -1,8 +1,8 @@
-//! `json-schema`: is the response JSON, and does it have the form that a schema asks for?
+//! `json-schema`: is the response JSON, in the form that a schema requires?
 //!
-//! The part of JSON Schema (draft 2020-12) that says what a value is: types, constants, numbers, texts, arrays, objects and
-//! their combinations, with references inside the schema. A keyword outside that part is refused when the schema is read,
-//! because a rule that is passed over would let wrong answers through.
+//! Implements the part of JSON Schema (draft 2020-12) about a value: types, constants, numbers, texts, arrays, objects
+//! and their combinations, with references inside the schema. Refuses other keywords when the schema is read: an
+//! ignored rule would let wrong answers through.
 
 use crate::case::{Case, last_block};
 use crate::scorer::{Reading, Row, Verifier, verdict};
@@ -110,7 +110,7 @@ impl Schema {
         Ok(schema)
     }
 
-    /// Whether a response is valid; if not, where and why.
+    /// Validates a response. The error says where and why it fails.
     fn grade(&self, response: &str) -> std::result::Result<(), String> {
         let text = last_block(response);
         if text.len() > TEXT_BYTES_MAX {

@@ -247,7 +247,7 @@ impl Kind {
         self.start_within(START_TIMEOUT, name, spec, stop, words)
     }
 
-    /// As `start`, where nothing takes longer than `start_timeout` until it is ready.
+    /// Starts what has to be started; each part must be ready within `start_timeout`.
     pub(crate) fn start_within(
         self,
         start_timeout: Duration,

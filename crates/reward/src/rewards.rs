@@ -76,12 +76,12 @@ impl Rewards {
         Rewards::saying(specs, Words::to_stderr())
     }
 
-    /// As `new`; `words` gets what functions and programs print. Errors: as `new`.
+    /// Starts rewards like `new`, with `words` to get what functions and programs print.
     pub fn saying(specs: &[RewardSpec], words: Words) -> Result<Rewards> {
         Rewards::within(specs, words, START_TIMEOUT)
     }
 
-    /// As `saying`, where nothing takes longer than `start_timeout` to start. Errors: as `new`.
+    /// Starts rewards like `new`, with `words` for printed text, and `start_timeout` as the limit of each start.
     pub fn within(specs: &[RewardSpec], words: Words, start_timeout: Duration) -> Result<Rewards> {
         let opening = Opening { words, start_timeout };
         let stop = Stop::default();
@@ -170,8 +170,7 @@ impl Rewards {
 
     /// The scores of the round, all of whose samples were submitted.
     ///
-    /// Errors: the first failure of a reward whose `on_error` is `Stop`; what is still under way is given up then, and
-    /// nothing more can be scored.
+    /// Errors: the first failure of a reward whose `on_error` is `Stop`; the rest is abandoned, and scoring is over.
     pub fn finish(&mut self) -> Result<Vec<Scored>> {
         let samples = std::mem::take(&mut self.round).cases.len();
         let batches = || self.rewards.iter().map(|reward| &reward.batches.missing);
@@ -209,7 +208,7 @@ impl Rewards {
         self.finish()
     }
 
-    /// What functions and programs print.
+    /// Returns where functions and programs print.
     pub fn words(&self) -> &Words {
         &self.words
     }
@@ -219,7 +218,7 @@ impl Rewards {
         self.rewards.iter().map(|reward| reward.name.as_str()).collect()
     }
 
-    /// What went wrong in the last round, by reward; rewards that cannot fail have no entry.
+    /// Returns the failures of the last round, by reward; rewards that cannot fail have no entry.
     pub fn tallies(&self) -> impl Iterator<Item = (&str, Tally)> {
         self.rewards
             .iter()
@@ -274,8 +273,7 @@ impl Drop for Rewards {
 }
 
 impl Batches {
-    /// Whole groups: as many as make `asked` samples; where that is not said, few, but no more batches than are needed to
-    /// give each grader one.
+    /// Cuts whole groups: enough for `asked` samples; by default few, but no more batches than give each grader one.
     fn cut(samples: usize, group: usize, asked: Option<usize>, graders: usize) -> Batches {
         let groups = samples.div_ceil(group);
         let in_batch = match asked {

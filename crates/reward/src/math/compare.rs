@@ -1,5 +1,5 @@
-//! Two trees, one meaning? Lists entry by entry in any order, tuples by place, relations up to a factor, sets by membership,
-//! the rest by value.
+//! Compares the meaning of two trees: lists entry by entry in any order, tuples by place, relations up to a factor,
+//! sets by membership, the rest by value.
 
 use super::eval::{Fuel, Point, Value};
 use super::expr::{Expr, Rel, has_symbols, imaginary, named};
@@ -187,7 +187,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// The same chain of relations, read from the left or from the right.
+    /// Returns true for one chain of relations, read from the left or from the right.
     fn same_chain(&self, truth: &Expr, response: &Expr, depth: u32) -> bool {
         let (Expr::Relation(a, ops), Expr::Relation(b, others)) = (truth, response) else { return false };
         if a.len() != b.len() {

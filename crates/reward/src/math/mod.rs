@@ -1,10 +1,10 @@
-//! The `math` verifier: is the answer in this response the ground truth, in whatever notation?
+//! The `math` verifier: is the answer in this response the ground truth, in any notation?
 //!
-//! Find the answer (`extract`), spell it one way (`clean`, `words`), cut it (`lex`), parse it (`parse`, `primary`,
-//! `names`, `join`) and compare (`compare`, `region`, `working`, `integers`, with `eval` and `number`). What does not parse is compared as text. Every stage has a bound
-//! on size, depth or steps, so hostile text is wrong within milliseconds; nothing panics. Where two readings are
-//! possible, the stricter is taken: a right answer that is refused costs a sample, a wrong one that is taken is
-//! what the policy will learn.
+//! Finds the answer (`extract`), spells it one way (`clean`, `words`), cuts it (`lex`), parses it (`parse`, `primary`,
+//! `names`, `join`) and compares (`compare`, `region`, `working`, `integers`, with `eval` and `number`). What does not
+//! parse is compared as text. Every stage has a bound on size, depth or steps: hostile text is wrong in milliseconds,
+//! and nothing panics. Of two readings the stricter is taken: refusing a right answer costs a sample, accepting a wrong
+//! one is learned.
 
 mod clean;
 mod compare;
@@ -87,7 +87,7 @@ fn same_choice(truth: &Answer, response: &Answer) -> bool {
     }
 }
 
-/// What was read of both and how far the comparison came, in words.
+/// Returns a sentence with what was read in each text, and how far the comparison came.
 pub(crate) fn why(response: &str, ground_truth: &str) -> String {
     let (Some(answer), Some(truth)) = (read(response), read(ground_truth)) else {
         let which = if read(response).is_none() { "response" } else { "ground truth" };
