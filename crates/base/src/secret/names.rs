@@ -1,4 +1,4 @@
-//! Names of secrets: `hub.api_key`, `env.HF_TOKEN`, `--hub-token`, `Authorization`, `apiKey`; not `max_tokens`,
+//! Secret names: `hub.api_key`, `env.HF_TOKEN`, `--hub-token`, `Authorization`, `apiKey`; not `max_tokens`,
 //! `pad_token`.
 
 /// Words of a name that make it one wherever they are.

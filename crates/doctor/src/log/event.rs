@@ -283,7 +283,7 @@ impl<'w> Moment<'w> {
         })
     }
 
-    /// Returns the traceback before the line, oldest frame first, or the last lines; without other processes' lines.
+    /// Returns the traceback before the line, oldest frame first, else the last lines; skips other processes' lines.
     pub fn before(&self) -> &[String] {
         self.before.get_or_init(|| {
             let (mut lines, mut has_traceback) = (Vec::new(), false);

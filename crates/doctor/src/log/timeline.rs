@@ -179,7 +179,7 @@ fn free_space(found: &Found, events: &[&Event]) -> Option<String> {
     })
 }
 
-/// Decides if a SIGKILL lacked memory, by evidence: counters, then the kernel's line, exit code 137, Ray's own count.
+/// Judges if a SIGKILL was for lack of memory, from counters, the kernel's line, exit code 137, then Ray's own count.
 fn weigh_kill(events: &[&Event], diagnosis: &mut Diagnosis) {
     let texts: Vec<&str> = events.iter().map(|event| event.text.as_str()).collect();
     let has = |words: &[&str]| texts.iter().any(|text| words.iter().any(|word| text.contains(word)));
