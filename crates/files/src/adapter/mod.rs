@@ -130,7 +130,7 @@ pub fn adapter_base_of(folder: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Returns the quantization of the base of the adapter in `folder`; `None` without either.
+/// Returns the quantization of an adapter's base; `None` if it has none, or if `folder` holds no adapter.
 ///
 /// Errors: those of reading its configuration.
 pub fn adapter_quantization(folder: &Path) -> Result<Option<Quantization>> {
