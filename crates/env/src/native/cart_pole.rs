@@ -7,7 +7,7 @@ use crate::{Environment, Space, Spec, Step};
 const GRAVITY: f64 = 9.8;
 const POLE_MASS: f64 = 0.1;
 const TOTAL_MASS: f64 = POLE_MASS + 1.0;
-/// Half the pole.
+/// Half the pole's length.
 const LENGTH: f64 = 0.5;
 const POLE_MASS_LENGTH: f64 = POLE_MASS * LENGTH;
 const FORCE: f64 = 10.0;
