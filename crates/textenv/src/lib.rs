@@ -1,8 +1,7 @@
 //! Text environments: tasks of several turns. A model answers messages and the environment replies, until it ends.
 //!
-//! A built-in environment is a file here and a row of `ENVIRONMENTS`. Worker processes of Python play others
-//! (`hosts.rs`): a user's class, a Gymnasium environment, an OpenEnv server's client. The training crate turns episodes
-//! into tokens.
+//! A built-in environment is a file here and a row of `ENVIRONMENTS`. Python workers play others (`hosts.rs`): a user's
+//! class, a Gymnasium environment, an OpenEnv client. The training crate turns episodes into tokens.
 
 mod countdown;
 mod environment;
@@ -27,16 +26,16 @@ use std::path::Path;
 /// The built-in environments.
 pub const ENVIRONMENTS: &[Row] = &[countdown::ROW, guess::ROW, tool::ROW, second_try::ROW];
 
-/// The name of agents that own their loop.
+/// The name of agents with their own loop.
 pub const HTTP_AGENT: &str = "http-agent";
-/// The name of functions of no class, which `environment.tools` names.
+/// The name of functions outside a class, listed in `environment.tools`.
 pub const TOOLS: &str = "tools";
 
 /// A parsed `environment.env`.
 #[derive(Clone, Debug)]
 pub enum Kind {
     Native(Row),
-    /// What Python plays.
+    /// An environment played by Python.
     Python(EpisodesOf),
     /// Programs that talk to the model over HTTP and report rewards; the training crate serves them.
     Agents,
@@ -108,7 +107,7 @@ impl Kind {
         !matches!(self, Kind::Native(_))
     }
 
-    /// A process answers turns, so that the rollout does not wait for them.
+    /// Returns true if a process answers turns, so that the rollout does not wait for them.
     pub fn has_workers(&self) -> bool {
         match self {
             Kind::Native(row) => row.has_workers,
