@@ -31,7 +31,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// All of them, in the order of their numbers.
+    /// All encodings, in the order of their numbers.
     pub const ALL: [Encoding; 11] = [
         Encoding::F32,
         Encoding::F16,
@@ -46,7 +46,7 @@ impl Encoding {
         Encoding::Q6K,
     ];
 
-    /// Values in one block.
+    /// Returns the number of values in one block.
     pub const fn block_values(self) -> u64 {
         match self {
             Encoding::F32 | Encoding::F16 | Encoding::Bf16 => 1,
@@ -55,7 +55,7 @@ impl Encoding {
         }
     }
 
-    /// Bytes of one block.
+    /// Returns the bytes of one block.
     pub const fn block_bytes(self) -> u64 {
         match self {
             Encoding::F32 => 4,
@@ -71,7 +71,7 @@ impl Encoding {
         }
     }
 
-    /// The name in messages and plans.
+    /// Returns the name in messages and plans.
     pub const fn name(self) -> &'static str {
         match self {
             Encoding::F32 => "f32",
@@ -88,7 +88,7 @@ impl Encoding {
         }
     }
 
-    /// Bytes of a tensor of `shape`; `None` if the product overflows or the last axis does not fill whole blocks.
+    /// Returns the bytes of a tensor; `None` if the product overflows or the last axis does not fill whole blocks.
     pub fn tensor_bytes(self, shape: &[u64]) -> Option<u64> {
         let row = *shape.last()?;
         let outer = shape[..shape.len() - 1].iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
@@ -99,7 +99,7 @@ impl Encoding {
     }
 }
 
-/// Decodes block by block. A macro, because a function that is given another is not surely compiled with it.
+/// Decodes block by block. A macro, because a function passed as an argument may not be inlined.
 macro_rules! each {
     ($bytes:expr, $out:expr, $encoding:expr, $decode:expr) => {{
         let (bytes, values) = ($encoding.block_bytes() as usize, $encoding.block_values() as usize);

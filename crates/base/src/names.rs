@@ -1,4 +1,4 @@
-//! Closed sets of names: an enum, and the spelling of its variants in run files, events and checkpoints.
+//! Closed sets of names: an enum whose variants have one spelling in run files, events and checkpoints.
 
 /// Declares a closed set of names.
 ///
@@ -14,7 +14,7 @@ macro_rules! names {
         }
 
         impl $name {
-            /// All of them, in the order in which messages list them.
+            /// All variants, in the order in which messages list them.
             pub const ALL: [$name; [$($text),+].len()] = [$($name::$variant),+];
 
             /// Returns the name in run files.

@@ -1,9 +1,9 @@
-//! What a misspelt name or path was meant to be. Of the file system it reads the names in one folder.
+//! Suggests the name or path that a misspelt one was meant to be. Reads only the names in one folder.
 
 use crate::Error;
 use std::path::{Component, Path, PathBuf};
 
-/// Most names of a folder that are compared.
+/// Most names of a folder to compare.
 const NAMES_MAX: usize = 10_000;
 
 impl Error {
@@ -41,7 +41,7 @@ pub fn nearest_path(path: &Path) -> Option<PathBuf> {
     None
 }
 
-/// Returns the nearest file name: a third of the letters before the ending may differ, and the ending.
+/// Returns the nearest file name: a third of the letters before the extension may differ, and the extension.
 fn nearest_file<'n>(wanted: &str, names: &'n [String]) -> Option<&'n str> {
     let split = |name: &str| {
         let lower = name.to_lowercase();
