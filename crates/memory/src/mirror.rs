@@ -1,4 +1,4 @@
-//! A copy of parts of another process's memory, where both are on different hosts.
+//! A copy of parts of another process's memory, for processes on different hosts.
 
 use crate::{Mapping, shared_file};
 use plimsoll_base::{Bytes, Error, Result};
@@ -15,7 +15,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Makes one of `bytes` bytes.
+    /// Makes a mirror of `bytes` bytes.
     ///
     /// Errors: `host-allocation-failed`.
     pub fn new(name: &str, bytes: Bytes) -> Result<Mirror> {
@@ -24,14 +24,14 @@ impl Mirror {
         Ok(Mirror { file, bytes, mapping })
     }
 
-    /// Maps it to be read.
+    /// Maps the mirror for reading.
     ///
     /// Errors: `host-allocation-failed`.
     pub fn view(&self) -> Result<Mapping> {
         Mapping::of_another(&self.file, self.bytes)
     }
 
-    /// Gives all its pages back: it holds zeros again.
+    /// Frees all its pages: it holds zeros again.
     ///
     /// Errors: `host-allocation-failed` when the system refuses.
     pub fn clear(&mut self) -> Result<()> {
@@ -41,7 +41,7 @@ impl Mirror {
         })
     }
 
-    /// Returns bytes of it to write copies to. Readers of a view must not read them meanwhile. Panics beyond its end.
+    /// Returns bytes to write copies to. Readers of a view must not read them meanwhile. Panics beyond the end.
     pub fn part(&mut self, range: Range<u64>) -> &mut [u8] {
         let (start, len) = (range.start as usize, (range.end - range.start) as usize);
         assert!(start + len <= self.mapping.len(), "bytes {range:?} of {}", self.bytes);

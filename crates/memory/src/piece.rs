@@ -16,7 +16,7 @@ pub struct Piece {
     len: usize,
 }
 
-/// Types for which every bit pattern is valid, so that bytes may be read as them.
+/// Types for which every bit pattern is valid, so bytes may be read as them.
 pub trait Plain: Copy + sealed::Sealed {}
 
 mod sealed {

@@ -1,4 +1,4 @@
-//! Control groups: the place of this process in the hierarchies of v1 and v2, and the files of each group above it.
+//! Control groups: this process's place in the hierarchies of v1 and v2, and the files of each group above it.
 
 use super::parse::{self, Value};
 use std::fs;
@@ -159,7 +159,7 @@ impl MemoryGroup {
     }
 }
 
-/// Returns the processors' worth of time that the groups allow; `None` without a quota.
+/// Returns the number of CPUs' time that the groups allow; `None` without a quota.
 pub(crate) fn cpu_quota(root: &Path) -> Option<f64> {
     let mut smallest: Option<f64> = None;
     for controller in ["cpu", ""] {

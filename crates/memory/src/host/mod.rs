@@ -1,7 +1,7 @@
 //! The host's limits and readings: /proc, cgroup v1 and v2 of this process and all its ancestors.
 //!
-//! Everything is read below a root directory, so that tests can provide a made-up machine. An unreadable file
-//! is no limit; limits are never guessed.
+//! Everything is read below a root directory, so tests can provide a made-up machine. An unreadable file is no limit;
+//! limits are never guessed.
 
 mod cgroup;
 mod limits;
@@ -26,7 +26,7 @@ pub struct Host {
     root: PathBuf,
 }
 
-/// Processes of a run that are read; more would be thousands of workers.
+/// Most processes of a run to read; more would be thousands of workers.
 const RUN_PIDS_MAX: usize = 4096;
 
 impl Host {
@@ -111,7 +111,7 @@ impl Host {
         pids.extend(self.supervisor());
         let mut next = self.children("self");
         while let Some(pid) = next.pop() {
-            // The process tree changes while it is read; a bound keeps the walk finite.
+            // The process tree changes while it is read; this bounds the walk.
             if pids.len() >= RUN_PIDS_MAX {
                 break;
             }
@@ -175,7 +175,7 @@ impl Host {
         }
     }
 
-    /// Returns the processors' worth of time that the container may use.
+    /// Returns the number of CPUs' time that the container may use.
     pub fn cpu_quota(&self) -> Option<f64> {
         cgroup::cpu_quota(&self.root)
     }
@@ -188,7 +188,7 @@ impl Host {
         })
     }
 
-    /// Returns the tightest of all memory groups, less what other processes use in each.
+    /// Returns the tightest limit of all memory groups, less what other processes use in each.
     fn container_limit(&self, own: u64) -> Option<Limit> {
         let mut best: Option<Limit> = None;
         for group in self.memory_groups() {

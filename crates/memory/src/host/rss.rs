@@ -21,7 +21,7 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// Returns by how much it has grown, kind by kind.
+    /// Returns the growth since `before`, by kind.
     pub fn since(self, before: Rss) -> Rss {
         let grown = |now: Bytes, then: Bytes| Bytes(now.0.saturating_sub(then.0));
         Rss {
