@@ -1,5 +1,5 @@
-//! Types that all of Plimsoll shares: bytes, dtypes, phases, named errors, counter-based random numbers, and elementary
-//! functions with fixed bits.
+//! Shared types: bytes, dtypes, phases, named errors, counter-based random numbers, elementary functions with fixed
+//! bits.
 //!
 //! Nothing here touches a device. Of files it reads small ones, whole.
 

@@ -24,8 +24,7 @@ const DEPTH_MAX: u32 = 4;
 
 /// Returns text with `(not shown)` in place of secrets, and addresses without users, passwords and queries.
 ///
-/// Reads any text as shell words (quotes, escapes, `NAME=value`, `--name value`), then as JSON, YAML, Python and
-/// headers.
+/// Reads text as shell words (quotes, escapes, `NAME=value`, `--name value`), then as JSON, YAML, Python and headers.
 pub fn without_secrets(text: &str) -> String {
     let is_plain = text.len() <= PLAIN_BYTES_MAX && text.chars().all(|c| c.is_ascii_alphanumeric());
     if is_plain { text.to_string() } else { within(text, 0) }

@@ -83,8 +83,7 @@ const OF_WORK: &str = "forward backward first second two one single multi num ma
 
 /// Returns true if a name is that of a secret.
 ///
-/// Words are separated by capitals and by characters other than letters and digits; a dotted name counts by its last
-/// part.
+/// Capitals and characters other than letters and digits separate words; a dotted name counts by its last part.
 pub fn is_name_of_secret(name: &str) -> bool {
     let last = name.trim_end_matches(['.', ':', '=']).rsplit('.').next().unwrap_or_default();
     if matches!(last, "PWD" | "OLDPWD") {
