@@ -47,8 +47,7 @@ pub enum Home {
 }
 
 impl<'a> Buf<'a> {
-    /// Returns the byte offset from the arena's base; for an offloaded region, from the base of the device's host
-    /// memory.
+    /// Returns the byte offset from the base of the arena, or of the device's host memory for an offloaded region.
     pub fn offset(self) -> u64 {
         self.offset
     }

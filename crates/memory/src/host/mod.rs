@@ -1,7 +1,6 @@
 //! The host's limits and readings: /proc, cgroup v1 and v2 of this process and all its ancestors.
 //!
-//! Everything is read below a root directory, so tests can provide a made-up machine. An unreadable file is no limit;
-//! limits are never guessed.
+//! All files are read below a root directory, so tests can provide a made-up machine. An unreadable file is no limit.
 
 mod cgroup;
 mod limits;
