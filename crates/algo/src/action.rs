@@ -1,5 +1,5 @@
-//! The distributions of an environment policy: choices by logits, and independent normals. Log-probs, entropies, draws
-//! and the gradients of the first two, row by row, so that no number depends on who else is in the batch.
+//! Action distributions of an environment policy: choices by logits, and independent normals. Log-probs, entropies,
+//! draws and gradients are computed row by row, so no number depends on the rest of the batch.
 //!
 //! An action is a row of f32: the index of each choice, or the numbers themselves.
 
@@ -9,12 +9,12 @@ use plimsoll_base::rng::{normal_pair, unit_f32};
 /// ln(2 pi) / 2.
 const HALF_LN_TAU: f64 = 0.918_938_533_204_672_7;
 
-/// What a row of actor outputs means.
+/// The distribution that a row of actor outputs parametrizes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ActionDist<'a> {
     /// Logits of several choices, end to end: `sizes[i]` of choice i.
     Categorical {
-        /// How many logits each choice has.
+        /// Number of logits of each choice.
         sizes: &'a [u32],
     },
     /// Means of independent normals.
@@ -24,27 +24,27 @@ pub enum ActionDist<'a> {
     },
 }
 
-/// How actions are chosen.
+/// How to pick an action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Explore {
-    /// Drawn.
+    /// Sampled from the distribution.
     #[default]
     Sample,
-    /// The likeliest: the largest logit (ties: the lowest index), the mean.
+    /// The most likely: the largest logit (ties: the lowest index), or the mean.
     Mode,
 }
 
 /// Log-probability and entropy of one action.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scored {
-    /// Of all its parts together.
+    /// Log-probability of the whole action: the sum over its parts.
     pub logp: f32,
-    /// In nats; of normals the differential entropy.
+    /// In nats; for normals the differential entropy.
     pub entropy: f32,
 }
 
 impl ActionDist<'_> {
-    /// Numbers that `score` leaves for `gradient`, of one action.
+    /// Returns how many numbers `score` keeps for `gradient`, per action.
     pub fn kept(&self) -> usize {
         match self {
             ActionDist::Categorical { sizes } => 2 * sizes.iter().sum::<u32>() as usize,
@@ -52,7 +52,7 @@ impl ActionDist<'_> {
         }
     }
 
-    /// Log-probability of `action` under `outputs`, and the entropy. `kept`: [kept()], written for `gradient`.
+    /// Scores `action` under `outputs`: log-probability and entropy. Fills `kept`, [kept()], for `gradient`.
     pub fn score(&self, outputs: &[f32], action: &[f32], kept: &mut [f64]) -> Scored {
         let (mut logp, mut entropy) = (0.0, 0.0);
         let (first_kept, second_kept) = kept.split_at_mut(outputs.len());
@@ -99,7 +99,7 @@ impl ActionDist<'_> {
                 for (i, ((&mean, &log_std), action)) in outputs.iter().zip(*log_std).zip(action).enumerate() {
                     *action = mean;
                     if how == Explore::Sample {
-                        // Two normals a pair of words, two pairs a block.
+                        // Two normals per pair of words, two pairs per block.
                         let block = noise(i as u32 / 4);
                         let pair = normal_pair(block[i % 4 / 2 * 2], block[i % 4 / 2 * 2 + 1]);
                         let z = f64::from(if i.is_multiple_of(2) { pair.0 } else { pair.1 });
@@ -111,7 +111,7 @@ impl ActionDist<'_> {
     }
 
     /// Writes d loss / d outputs for d loss / d logp and d loss / d entropy of one action, and adds to `d_log_std`, [A]
-    /// (empty for choices). `kept`: of `score` for the same outputs and action.
+    /// (empty for choices). `kept` is what `score` wrote for the same outputs and action.
     pub fn gradient(
         &self,
         action: &[f32],
@@ -149,13 +149,13 @@ impl ActionDist<'_> {
 /// d loss / d logp and d loss / d entropy of one action.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slopes {
-    /// Of its log-probability.
+    /// d loss / d log-probability.
     pub logp: f32,
-    /// Of the entropy.
+    /// d loss / d entropy.
     pub entropy: f32,
 }
 
-/// Probabilities and their logarithms.
+/// Computes probabilities and their logarithms.
 fn softmax(logits: &[f32], p: &mut [f64], log_p: &mut [f64]) {
     let top = f64::from(logits[largest(logits)]);
     let mut sum = 0.0;
@@ -170,7 +170,7 @@ fn softmax(logits: &[f32], p: &mut [f64], log_p: &mut [f64]) {
     }
 }
 
-/// e^(x - top); the largest is 1 without being computed, which halves the work of two choices.
+/// Returns e^(x - top). The largest is 1 without being computed, which halves the work of two choices.
 fn weight(x: f32, top: f64) -> f64 {
     if f64::from(x) == top { 1.0 } else { exp(f64::from(x) - top) }
 }
@@ -185,7 +185,7 @@ fn largest(logits: &[f32]) -> usize {
     best
 }
 
-/// Inverse of the cumulative distribution, for one random word.
+/// Samples by the inverse of the cumulative distribution, from one random word.
 fn drawn(logits: &[f32], word: u32) -> usize {
     let top = f64::from(logits[largest(logits)]);
     let total: f64 = logits.iter().map(|&x| weight(x, top)).sum();

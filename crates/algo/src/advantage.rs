@@ -7,7 +7,7 @@ use crate::packed::{self, Packed};
 use crate::shaping::GroupShaping;
 
 plimsoll_base::names! {
-    /// What a sample's reward is compared with.
+    /// The baseline of a sample's reward.
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     Advantage {
         /// (R - mean of the group) / (std + eps).
@@ -45,7 +45,7 @@ impl Advantage {
 pub struct KlReward<'a> {
     /// The estimator; k1 elsewhere.
     pub estimator: KlEstimator,
-    /// beta.
+    /// The coefficient beta.
     pub coef: f64,
     /// [N], of the policy that made the rollout.
     pub old_logp: &'a [f32],
@@ -90,7 +90,7 @@ pub fn token_rewards(
 
 /// Writes A_t = sum over k >= t of gamma^(k-t) m_k r_k into `returns`, [N].
 ///
-/// Masked positions take a step of time, as in OpenRLHF `get_cumulative_returns`; with gamma = 1 that is no matter.
+/// A masked position is a step of time, as in OpenRLHF `get_cumulative_returns`; with gamma = 1 this changes nothing.
 pub fn discounted_returns(gamma: f64, batch: Packed<'_>, token_rewards: &[f32], returns: &mut [f32]) {
     batch.assert_lengths([token_rewards.len(), returns.len()]);
     for seq in batch.sequences() {
@@ -107,14 +107,14 @@ pub fn discounted_returns(gamma: f64, batch: Packed<'_>, token_rewards: &[f32], 
 }
 
 plimsoll_base::names! {
-    /// What GAE does at masked positions inside a response (tool output, environment turns).
+    /// How GAE treats masked positions inside a response (tool output, environment turns).
     #[derive(Default)]
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     MaskHole {
-        /// The recurrence passes over them, as in verl: the next value is that of the next trained token.
+        /// The recurrence skips them, as in verl: the next value is that of the next trained token.
         #[default]
         Skip = "skip",
-        /// They are steps of value 0 and reward 0, as in OpenRLHF.
+        /// They are steps with value 0 and reward 0, as in OpenRLHF.
         ZeroValue = "zero_value",
     }
 }
@@ -126,7 +126,7 @@ pub struct Gae {
     pub gamma: f64,
     /// lambda; 1 by default.
     pub lambda: f64,
-    /// What masked positions mean.
+    /// How masked positions are treated.
     pub mask_hole: MaskHole,
 }
 
@@ -136,7 +136,7 @@ impl Default for Gae {
     }
 }
 
-/// Generalised advantage estimation: A_t = delta_t + gamma lambda A_{t+1}, delta_t = r_t + gamma V_{t+1} - V_t.
+/// Computes GAE: A_t = delta_t + gamma lambda A_{t+1}, delta_t = r_t + gamma V_{t+1} - V_t.
 ///
 /// `token_rewards`, `values`: [N]. Writes `advantages` and `returns` = A + V, [N].
 /// `bootstrap`: [B], the value after the last token of each sequence: 0 where it ended, V where it was cut; empty

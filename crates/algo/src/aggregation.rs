@@ -1,8 +1,8 @@
-//! How per-token losses become one number: the weight of a token in the loss of an optimizer step.
+//! Averages per-token losses: the weight of a token in the loss of an optimizer step.
 //!
-//! Totals are global over the step and all ranks. That is what makes the gradient independent of how the step is cut
-//! into micro-batches: a token's weight is a function of its own sequence and of the totals, never of its batch mates.
-//! Whole sequences only: a sequence must not be cut between micro-batches.
+//! Totals are global over the step and all ranks, so the gradient does not depend on how the step is cut into
+//! micro-batches: a token's weight is a function of its own sequence and the totals, never of its batch mates. A
+//! sequence must not be cut between micro-batches.
 
 use crate::packed::{self, Packed};
 
@@ -18,7 +18,7 @@ plimsoll_base::names! {
         SeqMeanTokenMean = "seq_mean_token_mean",
         /// Mean over sequences of the sum over their tokens.
         SeqMeanTokenSum = "seq_mean_token_sum",
-        /// As `SeqMeanTokenSum`, divided by a constant length (Dr.GRPO).
+        /// Mean over sequences of the sum over their tokens, divided by a constant length (Dr.GRPO).
         SeqMeanTokenSumNorm = "seq_mean_token_sum_norm",
         /// sum(l m).
         TokenSum = "token_sum",
@@ -28,7 +28,7 @@ plimsoll_base::names! {
 /// An aggregation with its totals, global over the whole optimizer step and all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Aggregation {
-    /// Which average.
+    /// The kind of average.
     pub kind: AggregationKind,
     /// N_tok: the sum of the loss mask over the step.
     pub total_tokens: f64,
@@ -39,13 +39,13 @@ pub struct Aggregation {
 }
 
 impl Aggregation {
-    /// The aggregation of a step that consists of this one batch.
+    /// Returns the aggregation of a step that consists of this one batch.
     pub fn of_batch(kind: AggregationKind, batch: Packed<'_>, length_norm: f64) -> Aggregation {
         let (total_tokens, total_sequences) = (batch.count_tokens(), batch.count_sequences());
         Aggregation { kind, total_tokens, total_sequences, length_norm }
     }
 
-    /// The weight of each trained token of a sequence whose mask is `seq_mask`.
+    /// Returns the weight of each trained token of a sequence with the mask `seq_mask`.
     pub fn token_weight(&self, seq_mask: &[f32]) -> f64 {
         match self.kind {
             AggregationKind::TokenMean => 1.0 / self.total_tokens,

@@ -1,4 +1,4 @@
-//! Correction of rollouts that another policy version or another engine made: w = exp(l_old - l_roll), detached.
+//! Corrects rollouts that another policy version or another engine made: w = exp(l_old - l_roll), detached.
 //!
 //! Off when the policy versions agree: here the rollout's log-probs are those of the trainer, bit for bit, and w is
 //! exactly 1. Sources: fengyao.notion.site/off-policy-rl (TIS); IcePop (Ring-1T report); OpenRLHF 0.11.2 `PolicyLoss`.
@@ -14,17 +14,17 @@ plimsoll_base::names! {
     CorrectionKind {
         /// A token's weight is cut to the band.
         Tis = "tis",
-        /// Tokens whose weight leaves the band are left out.
+        /// Tokens whose weight leaves the band are dropped.
         IcePop = "icepop",
-        /// Sequences whose mean weight leaves the band are left out.
+        /// Sequences whose mean weight leaves the band are dropped.
         SequenceMask = "sequence_mask",
-        /// Sequences whose weight as a whole leaves the band are left out.
+        /// Sequences whose product of weights leaves the band are dropped.
         SequenceMaskSum = "sequence_mask_sum",
     }
 }
 
 impl CorrectionKind {
-    /// Returns the correction to a band.
+    /// Returns the correction with a band.
     pub const fn within(self, [low, high]: [f64; 2]) -> Correction {
         let statistic = match self {
             CorrectionKind::Tis => return Correction::Truncate { low, high },
@@ -36,7 +36,7 @@ impl CorrectionKind {
     }
 }
 
-/// What to do with ratios outside the band.
+/// What happens to ratios outside the band.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Correction {
     /// TIS: w <- clip(w, low, high).
@@ -64,7 +64,7 @@ pub enum Correction {
     },
 }
 
-/// One number for a sequence's ratios.
+/// How a sequence's ratios become one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceRatio {
     /// exp(mean of log w).
@@ -78,7 +78,7 @@ pub enum SequenceRatio {
 pub struct CorrectionSums {
     /// Tokens, or sequences for `DropSequence`, outside the band.
     pub outside: f64,
-    /// Tokens, or sequences, looked at.
+    /// Tokens, or sequences, tested.
     pub units: f64,
     /// Sum of l_roll - l_old over trained tokens.
     pub kl_to_rollout: f64,
@@ -86,7 +86,7 @@ pub struct CorrectionSums {
     pub mismatch_max: f64,
     /// Trained tokens.
     pub tokens: f64,
-    /// Sum of the factors as they are applied.
+    /// Sum of the applied factors.
     pub weights: f64,
     /// Trained tokens whose factor is 0.
     pub masked: f64,
@@ -104,17 +104,17 @@ impl CorrectionSums {
         self.masked += other.masked;
     }
 
-    /// Mean factor of a trained token; the metric `correction/mean`. 1 without tokens.
+    /// Returns the mean factor of trained tokens, the metric `correction/mean`; 1 without tokens.
     pub fn mean_weight(&self) -> f64 {
         if self.tokens > 0.0 { self.weights / self.tokens } else { 1.0 }
     }
 
-    /// Share of trained tokens that the correction leaves out; the metric `correction/masked_share`.
+    /// Returns the share of trained tokens that are dropped, the metric `correction/masked_share`.
     pub fn masked_share(&self) -> f64 {
         self.masked / self.tokens.max(1.0)
     }
 
-    /// Share of units outside the band; the metric `correction/outside_share`.
+    /// Returns the share of units outside the band, the metric `correction/outside_share`.
     pub fn outside_ratio(&self) -> f64 {
         self.outside / self.units.max(1.0)
     }

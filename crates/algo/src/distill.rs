@@ -1,16 +1,16 @@
-//! On-policy distillation: what a teacher makes of each token that the student sampled, as an advantage.
+//! On-policy distillation: a teacher's log-prob of each token that the student sampled becomes an advantage.
 //!
-//! With d = l_old - l_teacher of a sampled token, the mean of d over what the student samples at a position is the reverse
+//! With d = l_old - l_teacher of a sampled token, the mean of d over the student's samples at a position is the reverse
 //! KL, KL(student || teacher), there. So A = -coef d, of this token alone: no baseline, and no later token's d. Since a
 //! probability's gradient sums to 0, the mean of -A grad l is the gradient of coef times that KL.
-//! Sources: Thinking Machines, On-Policy Distillation (2025), discount 0; MiniLLM arXiv 2306.08543; GKD arXiv 2306.13649.
+//! Sources: Thinking Machines, On-Policy Distillation (2025), discount 0; MiniLLM, GKD (arXiv 2306.08543, 2306.13649).
 
 use crate::kl::KlSums;
 use crate::packed::Packed;
 
 /// Adds -coef (l_old - l_teacher) to the advantage of each trained token, [N]; masked positions stay as they are.
 ///
-/// `old_logp`, `teacher_logp`: [N], at the same temperature. The returned sums hold the mean reverse KL; their `loss` is 0,
+/// `old_logp`, `teacher_logp`: [N], at one temperature. The returned sums hold the mean reverse KL; their `loss` is 0,
 /// since the KL is in the advantages.
 pub fn add_teacher_advantages(
     coef: f64,

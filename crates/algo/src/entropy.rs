@@ -1,5 +1,5 @@
-//! The entropy bonus. The entropy of a position is exact over the vocabulary and comes from the head; its gradient with
-//! respect to the logits is the head's as well. Here is only its place in the loss: -coef agg(H).
+//! The entropy bonus, -coef agg(H). The head computes the exact entropy of a position over the vocabulary, and its
+//! gradient with respect to the logits; here is only its place in the loss.
 
 use crate::aggregation::Aggregation;
 use crate::packed::Packed;
@@ -23,7 +23,7 @@ impl EntropySums {
         self.tokens += other.tokens;
     }
 
-    /// Mean over trained tokens; the metric `entropy`.
+    /// Returns the mean over trained tokens, the metric `entropy`.
     pub fn mean_entropy(&self) -> f64 {
         self.entropy / self.tokens.max(1.0)
     }

@@ -17,7 +17,7 @@ pub const KL_VALUE_MAX: f32 = 10.0;
 pub const KL_RATIO_MAX: f64 = 10.0;
 
 plimsoll_base::names! {
-    /// Which estimate of KL(policy || reference) from one sampled token.
+    /// The estimator of KL(policy || reference) from one sampled token.
     #[derive(Default)]
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     KlEstimator {
@@ -38,7 +38,7 @@ pub struct KlLoss {
     pub estimator: KlEstimator,
     /// Its coefficient, beta.
     pub coef: f64,
-    /// Keep the value, replace the gradient by min(rho, 10) d, which is unbiased for each estimator.
+    /// Keeps the value, but replaces the gradient by min(rho, 10) d, which is unbiased for each estimator.
     pub unbiased: bool,
 }
 
@@ -61,18 +61,18 @@ impl KlSums {
         self.tokens += other.tokens;
     }
 
-    /// Mean KL of a trained token; the metric `kl`.
+    /// Returns the mean KL of trained tokens, the metric `kl`.
     pub fn mean_kl(&self) -> f64 {
         self.kl / self.tokens.max(1.0)
     }
 }
 
-/// The value of an estimator.
+/// Returns the value of an estimator.
 pub fn kl_value(estimator: KlEstimator, logp: f32, ref_logp: f32) -> f32 {
     raw_value(estimator, logp - ref_logp).clamp(-KL_VALUE_MAX, KL_VALUE_MAX)
 }
 
-/// d k / d logp; zero where the value is clipped.
+/// Returns d k / d logp; 0 where the value is clipped.
 pub fn kl_gradient(estimator: KlEstimator, logp: f32, ref_logp: f32) -> f64 {
     let d = logp - ref_logp;
     if raw_value(estimator, d).abs() > KL_VALUE_MAX || (estimator == KlEstimator::K3 && d < -KL_VALUE_MAX) {
@@ -85,7 +85,7 @@ pub fn kl_gradient(estimator: KlEstimator, logp: f32, ref_logp: f32) -> f64 {
     }
 }
 
-/// The unbiased gradient, min(rho, 10) d with rho = exp(l - l_old); never clipped.
+/// Returns the unbiased gradient, min(rho, 10) d with rho = exp(l - l_old); never clipped.
 pub fn kl_unbiased_gradient(logp: f32, old_logp: f32, ref_logp: f32) -> f64 {
     let rho = exp(f64::from(logp) - f64::from(old_logp)).min(KL_RATIO_MAX);
     rho * f64::from(logp - ref_logp)
@@ -140,7 +140,7 @@ fn raw_value(estimator: KlEstimator, d: f32) -> f32 {
     }
 }
 
-/// The coefficient of the KL over a run.
+/// The KL coefficient over a run.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KlController {
@@ -151,7 +151,7 @@ pub enum KlController {
     },
     /// Moves the coefficient so that the KL approaches `target` (arXiv 1909.08593, section 2.2).
     Adaptive {
-        /// beta, which `update` changes.
+        /// The current beta, which `update` changes.
         coef: f64,
         /// The KL to hold.
         target: f64,
@@ -161,14 +161,14 @@ pub enum KlController {
 }
 
 impl KlController {
-    /// The coefficient to use now.
+    /// Returns the current coefficient.
     pub fn coef(&self) -> f64 {
         match *self {
             KlController::Fixed { coef } | KlController::Adaptive { coef, .. } => coef,
         }
     }
 
-    /// Takes the KL seen over `num_samples` samples: beta <- beta (1 + clip(KL/target - 1, +-0.2) N / horizon).
+    /// Updates from the KL over `num_samples` samples: beta <- beta (1 + clip(KL/target - 1, +-0.2) N / horizon).
     pub fn update(&mut self, kl: f64, num_samples: usize) {
         if let KlController::Adaptive { coef, target, horizon } = self {
             let error = (kl / *target - 1.0).clamp(-0.2, 0.2);

@@ -1,11 +1,11 @@
 //! The formulas: advantages, losses with their gradients, KL estimators and controllers. Slices in, slices out.
 //!
-//! A packed batch is the concatenation of its sequences' response positions: every per-token slice has `N` entries,
-//! and `packed::Packed` holds the mask and the offsets of the sequences. Masked positions are never read and get exactly 0.
+//! A packed batch concatenates the response positions of its sequences: every per-token slice has `N` entries, and
+//! `packed::Packed` holds the mask and the sequences' offsets. Masked positions are never read and get exactly 0.
 //!
-//! Storage is f32, arithmetic f64 in a fixed order, with `plimsoll_base::math` for `exp` and `ln`, so bits do not depend
-//! on the machine. Nothing here allocates; functions that run per micro-batch write into the caller's slices.
-//! This crate refuses to know of tensors, devices, tokens or text. `docs/methods.md` lists the formulas with sources.
+//! Storage is f32, arithmetic f64 in a fixed order, with `plimsoll_base::math` for `exp` and `ln`, so bits do not
+//! depend on the machine. Nothing here allocates; functions that run per micro-batch write into the caller's slices.
+//! This crate knows nothing of tensors, devices, tokens or text. `docs/methods.md` lists the formulas with sources.
 
 #![warn(missing_docs)]
 
@@ -26,6 +26,6 @@ pub mod supervised;
 pub mod update;
 pub mod value_loss;
 
-/// What OpenRLHF 0.11.2 and Open-Reasoner-Zero give for inputs chosen by hand, as JSON: the numbers that `tests/it/golden.rs` and
-/// `plimsoll bench methods` hold the formulas against.
+/// Results of OpenRLHF 0.11.2 and Open-Reasoner-Zero for hand-chosen inputs, as JSON: `tests/it/golden.rs` and
+/// `plimsoll bench methods` compare the formulas with them.
 pub const GOLDEN: &str = include_str!("../tests/golden/rl_formulas.json");

@@ -1,5 +1,5 @@
-//! The table of methods. A row has what the method needs of a run, and for a method that samples what it does with rewards,
-//! advantages and tokens unless the run file says otherwise.
+//! The table of methods. A row has what the method needs of a run and, if it samples, how it treats rewards, advantages
+//! and tokens unless the run file overrides it.
 
 use crate::advantage::Whiten;
 use crate::aggregation::AggregationKind;
@@ -7,7 +7,7 @@ use crate::policy_loss::{PolicyLoss, PolicyLossKind};
 use crate::shaping::GroupShaping;
 
 plimsoll_base::names! {
-    /// What a run trains with.
+    /// The training method of a run.
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     Method {
         /// GRPO (arXiv 2402.03300), with the token mean that DAPO introduced.
@@ -58,7 +58,7 @@ impl AdvantageKind {
     }
 }
 
-/// What a step learns from.
+/// The data of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LearnsFrom {
     /// Responses that the policy samples, and their rewards.
@@ -69,7 +69,7 @@ pub enum LearnsFrom {
     Pairs,
 }
 
-/// When the weights that the run began with are kept next to those that it trains.
+/// When a run keeps its initial weights as a reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference {
     /// Never.
@@ -83,26 +83,26 @@ pub enum Reference {
 /// What a method needs of a run: data, roles and heads follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// What a step learns from.
+    /// The data of a step.
     pub learns_from: LearnsFrom,
-    /// Whether a critic is trained next to the actor.
+    /// True if a critic is trained next to the actor.
     pub critic: bool,
-    /// Whether a teacher scores what is sampled.
+    /// True if a teacher scores the samples.
     pub teacher: bool,
     /// When there is a reference.
     pub reference: Reference,
-    /// Whether the model that is trained gives a score, and no tokens.
+    /// True if the trained model outputs a score and no tokens.
     pub scores: bool,
 }
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MethodSpec {
-    /// Which method.
+    /// The method.
     pub method: Method,
     /// What it needs of a run.
     pub needs: Needs,
-    /// How it learns from samples; none where it samples nothing.
+    /// How it learns from samples; `None` if it does not sample.
     pub sampling: Option<SamplingSpec>,
 }
 
@@ -150,7 +150,7 @@ const fn data(method: Method, needs: Needs) -> MethodSpec {
     MethodSpec { method, needs, sampling: None }
 }
 
-/// The table, in the order of `Method`; what a row does not name it shares with GRPO.
+/// The table, in the order of `Method`; settings that a row does not name are GRPO's.
 pub const METHODS: [MethodSpec; Method::ALL.len()] = [
     sampling(Method::Grpo, GRPO),
     sampling(
@@ -220,7 +220,7 @@ impl Method {
         &METHODS[self as usize]
     }
 
-    /// Returns what it needs of a run.
+    /// Returns what the method needs of a run.
     pub const fn needs(self) -> Needs {
         self.spec().needs
     }
@@ -244,7 +244,7 @@ impl PolicyLossKind {
 }
 
 impl PolicyLoss {
-    /// The same loss with other clips; `None` keeps the default. SAPO and REINFORCE have none.
+    /// Returns the loss with other clips; `None` keeps the default. SAPO and REINFORCE have none.
     pub fn with_clips(self, low: Option<f64>, high: Option<f64>) -> PolicyLoss {
         let pick = |a: f64, b: f64| (low.unwrap_or(a), high.unwrap_or(b));
         match self {
@@ -264,7 +264,7 @@ impl PolicyLoss {
         }
     }
 
-    /// The same loss with a dual clip; only PPO has one.
+    /// Returns the loss with a dual clip; only PPO has one.
     pub fn with_dual_clip(self, dual_clip: Option<f64>) -> PolicyLoss {
         match self {
             PolicyLoss::Ppo { clip_low, clip_high, .. } => PolicyLoss::Ppo { clip_low, clip_high, dual_clip },

@@ -2,27 +2,27 @@
 
 use std::ops::Range;
 
-/// N response positions of B sequences, laid end to end.
+/// N response positions of B sequences, concatenated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Packed<'a> {
-    /// [N]: 1 on trained tokens, 0 on all others, which nothing reads.
+    /// [N]: 1 for trained tokens, 0 for all others, which are never read.
     pub mask: &'a [f32],
     /// [B + 1]: sequence i is `seq_offsets[i]..seq_offsets[i + 1]`; the first is 0, the last N.
     pub seq_offsets: &'a [usize],
 }
 
 impl<'a> Packed<'a> {
-    /// N_tok of this batch: the sum of its mask.
+    /// Returns N_tok of this batch: the sum of its mask.
     pub fn count_tokens(&self) -> f64 {
         sum(self.mask)
     }
 
-    /// N_seq of this batch: its sequences with at least one trained token.
+    /// Returns N_seq of this batch: its sequences with at least one trained token.
     pub fn count_sequences(&self) -> f64 {
         self.sequences().filter(|seq| self.mask[seq.clone()].iter().any(|&m| m != 0.0)).count() as f64
     }
 
-    /// The ranges of the sequences. Panics where the offsets do not cover the mask exactly.
+    /// Returns the ranges of the sequences. Panics unless the offsets cover the mask exactly.
     pub fn sequences(&self) -> impl ExactSizeIterator<Item = Range<usize>> + Clone + use<'a> {
         assert_eq!(self.seq_offsets.first(), Some(&0), "seq_offsets begin with 0");
         assert_eq!(
@@ -41,7 +41,7 @@ impl<'a> Packed<'a> {
     }
 }
 
-/// The sum of a mask.
+/// Returns the sum of a mask.
 pub(crate) fn sum(mask: &[f32]) -> f64 {
     mask.iter().map(|&m| f64::from(m)).sum()
 }

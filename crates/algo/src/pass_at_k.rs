@@ -1,6 +1,6 @@
 //! pass@k: the chance that one of k responses to a prompt succeeds, estimated from n >= k of them.
 
-/// 1 - C(n - c, k) / C(n, k) for `c` successes among `n` samples: the share of all choices of k of them with a success.
+/// Returns 1 - C(n - c, k) / C(n, k) for `c` successes among `n`: the share of choices of k samples with a success.
 ///
 /// Unbiased for any k <= n, which 1 - (1 - c / n)^k is not. The quotient is the product of 1 - k / i over i in
 /// n - c + 1 ..= n, whose factors lie in 0..1: nothing overflows.
@@ -14,7 +14,7 @@ pub fn pass_at_k(n: u32, c: u32, k: u32) -> f64 {
     1.0 - none
 }
 
-/// The k that are reported for `n` samples a prompt: 1, 2, 4, ... up to n.
+/// Returns the reported k for `n` samples per prompt: 1, 2, 4, ... up to n.
 pub fn powers_up_to(n: u32) -> impl Iterator<Item = u32> {
     std::iter::successors(Some(1u32), |k| k.checked_mul(2)).take_while(move |&k| k <= n)
 }

@@ -1,8 +1,8 @@
 //! Policy losses with their gradients with respect to the log-probs of the sampled tokens.
 //!
-//! With rho = exp(clip(l - l_old, +-20)), advantage A, loss mask m. Each loss overwrites `d_logp` with d loss / d l;
-//! KL and supervised terms are added to it afterwards. Means are taken by `Aggregation`, whose totals are global over
-//! the optimizer step, so neither gradient nor sum depends on the cut into micro-batches.
+//! With rho = exp(clip(l - l_old, +-20)), advantage A, loss mask m. Each loss overwrites `d_logp` with d loss / d l; KL
+//! and supervised terms are added afterwards. `Aggregation` averages with totals over the whole optimizer step, so
+//! neither gradient nor sum depends on the cut into micro-batches.
 
 use plimsoll_base::math::exp;
 
@@ -13,12 +13,12 @@ use crate::packed::{self, Packed};
 pub const LOG_RATIO_MAX: f64 = 20.0;
 
 plimsoll_base::names! {
-    /// Which policy loss; with its clips it is a `PolicyLoss`.
+    /// The kind of policy loss; with its clips it is a `PolicyLoss`.
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     PolicyLossKind {
         /// The clipped ratio times the advantage.
         Ppo = "ppo",
-        /// As `Ppo`, with the ratio of a whole sequence.
+        /// The clipped ratio of a whole sequence times the advantage.
         Gspo = "gspo",
         /// A clipped and detached ratio times the log-probability.
         Cispo = "cispo",
@@ -48,7 +48,7 @@ pub enum PolicyLoss {
         /// c > 1: for A < 0 the loss is at most -c A (arXiv 1912.09729).
         dual_clip: Option<f64>,
     },
-    /// As PPO, with the geometric mean of a sequence's ratios instead of each (arXiv 2507.18071).
+    /// PPO with the geometric mean of a sequence's ratios instead of each (arXiv 2507.18071).
     Gspo {
         /// e_lo, relative to 1.
         clip_low: f64,
@@ -74,7 +74,7 @@ pub enum PolicyLoss {
 }
 
 impl PolicyLoss {
-    /// Returns which loss it is.
+    /// Returns the kind of loss.
     pub const fn kind(&self) -> PolicyLossKind {
         match self {
             PolicyLoss::Ppo { .. } => PolicyLossKind::Ppo,
@@ -93,11 +93,11 @@ pub struct PolicyBatch<'a> {
     pub packed: Packed<'a>,
     /// l, under the current policy.
     pub logp: &'a [f32],
-    /// l_old, when the experience was made.
+    /// l_old, under the policy that made the experience.
     pub old_logp: &'a [f32],
     /// A.
     pub advantages: &'a [f32],
-    /// Factors of `correction::correction_weights`; `None` where the rollout is the policy's own.
+    /// Factors of `correction::correction_weights`; `None` if the current policy made the rollout.
     pub weights: Option<&'a [f32]>,
 }
 
@@ -154,27 +154,27 @@ impl PolicySums {
         self.ratio_max = self.ratio_max.max(other.ratio_max);
     }
 
-    /// The metric `clip_ratio/low_mean`.
+    /// Returns the metric `clip_ratio/low_mean`.
     pub fn clip_ratio_low(&self) -> f64 {
         self.clipped_low / self.tokens.max(1.0)
     }
 
-    /// The metric `clip_ratio/high_mean`.
+    /// Returns the metric `clip_ratio/high_mean`.
     pub fn clip_ratio_high(&self) -> f64 {
         self.clipped_high / self.tokens.max(1.0)
     }
 
-    /// The metric `clip_ratio/region_mean`: clipped on either side.
+    /// Returns the metric `clip_ratio/region_mean`: tokens clipped on either side.
     pub fn clip_ratio(&self) -> f64 {
         (self.clipped_low + self.clipped_high) / self.tokens.max(1.0)
     }
 
-    /// Mean of l_old - l over trained tokens, the k1 estimate of how far the policy has moved.
+    /// Returns the mean of l_old - l over trained tokens, the k1 estimate of how far the policy has moved.
     pub fn mean_kl_to_old(&self) -> f64 {
         self.kl_to_old / self.tokens.max(1.0)
     }
 
-    /// The metric `ratio/mean`; 1 without tokens.
+    /// Returns the metric `ratio/mean`; 1 without tokens.
     pub fn mean_ratio(&self) -> f64 {
         if self.tokens > 0.0 { self.ratios / self.tokens } else { 1.0 }
     }
@@ -222,7 +222,7 @@ pub fn policy_loss(
     sums
 }
 
-/// Which bound held a token's ratio.
+/// The bound that held a token's ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Clip {
     Inside,
@@ -299,7 +299,7 @@ fn token_term(loss: &PolicyLoss, l: f64, log_ratio: f64, a: f64) -> Term {
     }
 }
 
-/// -min(rho A, clip(rho) A); the gradient flows where the unclipped side is the smaller, ties included.
+/// Returns -min(rho A, clip(rho) A); the gradient flows where the unclipped side is the smaller, ties included.
 fn clipped_surrogate(ratio: f64, d_ratio: f64, a: f64, (low, high): (f64, f64)) -> Term {
     let (free, held) = (ratio * a, ratio.max(low).min(high) * a);
     if free <= held {
@@ -309,7 +309,7 @@ fn clipped_surrogate(ratio: f64, d_ratio: f64, a: f64, (low, high): (f64, f64)) 
     Term { loss: -held, gradient: 0.0, ratio, clip, dual: false }
 }
 
-/// GSPO over one sequence: s = exp(mean of l - l_old), and its gradient spreads evenly over the trained tokens.
+/// Computes GSPO over one sequence: s = exp(mean of l - l_old); the gradient spreads evenly over its trained tokens.
 fn sequence_loss(
     range: (f64, f64),
     batch: &PolicyBatch<'_>,

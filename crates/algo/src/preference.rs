@@ -11,7 +11,7 @@ pub enum PreferenceLoss {
     Dpo {
         /// b.
         beta: f64,
-        /// s, the share of labels taken as wrong; 0 is plain DPO.
+        /// Label smoothing s, the share of labels assumed wrong; 0 is plain DPO.
         label_smoothing: f64,
     },
     /// (h - 1/(2b))^2 (arXiv 2310.12036, equation 17).
@@ -41,7 +41,7 @@ pub struct PairSums {
     pub loss: f64,
     /// Pairs.
     pub pairs: f64,
-    /// Pairs whose chosen side is ahead.
+    /// Pairs whose chosen side scores higher.
     pub correct: f64,
     /// Sum of the chosen sides' rewards: b (l_c - lref_c), or the reward model's own.
     pub reward_chosen: f64,
@@ -59,12 +59,12 @@ impl PairSums {
         self.reward_rejected += other.reward_rejected;
     }
 
-    /// Share of pairs whose chosen side is ahead.
+    /// Returns the share of pairs whose chosen side scores higher.
     pub fn accuracy(&self) -> f64 {
         self.correct / self.pairs.max(1.0)
     }
 
-    /// Mean of chosen less rejected reward.
+    /// Returns the mean of chosen less rejected reward.
     pub fn mean_margin(&self) -> f64 {
         (self.reward_chosen - self.reward_rejected) / self.pairs.max(1.0)
     }
@@ -104,7 +104,7 @@ pub fn preference_loss(
     sums
 }
 
-/// (loss, d loss / d h, b).
+/// Returns (loss, d loss / d h, b).
 fn preference_term(loss: PreferenceLoss, h: f64) -> (f64, f64, f64) {
     match loss {
         PreferenceLoss::Dpo { beta, label_smoothing: s } => {
@@ -119,9 +119,9 @@ fn preference_term(loss: PreferenceLoss, h: f64) -> (f64, f64, f64) {
     }
 }
 
-/// The reward model's loss, -log sigma(r_c - r_r - margin), the mean over the step's `total_pairs`.
+/// Computes the reward model's loss, -log sigma(r_c - r_r - margin), the mean over the step's `total_pairs`.
 ///
-/// Without margin it equals log(1 + exp(r_r - r_c)), which other stacks offer as a second form.
+/// Without margin it equals log(1 + exp(r_r - r_c)), a second form in other frameworks.
 /// `margins`: [P] or `None`. Writes d loss / d r_c and d loss / d r_r, [P].
 pub fn reward_model_loss(
     chosen: &[f32],
@@ -149,7 +149,7 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// log(1 + e^x), without overflow, and without losing small results in 1 + e^x.
+/// Returns log(1 + e^x), without overflow, and without losing small results in 1 + e^x.
 fn softplus(x: f64) -> f64 {
     let small = exp(-x.abs());
     // ln(1 + s) = s - s^2/2 + ...: below 1e-5 the next term is under 1e-15.

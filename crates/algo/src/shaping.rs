@@ -1,12 +1,12 @@
 //! From sample rewards to shaped rewards: length penalty, group baseline, clip; and the metrics of a step's rewards.
 //!
-//! P prompts, G samples each; `rewards` is [P * G], the samples of a group next to each other. A reward of `None` leaves
-//! its sample out: it takes no part in its group's statistics, its shaped reward is 0, and the caller masks its tokens.
-//! Order: length penalty, group shaping, clip. The KL is subtracted later, per token (`advantage::token_rewards`).
+//! P prompts, G samples each; `rewards` is [P * G], the samples of a group next to each other. A `None` reward leaves
+//! its sample out of its group's statistics; its shaped reward is 0, and the caller masks its tokens. Order: length
+//! penalty, group shaping, clip. The KL is subtracted later, per token (`advantage::token_rewards`).
 
 use plimsoll_base::{Error, Result};
 
-/// What a group's rewards are compared with.
+/// The baseline of a group's rewards.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum GroupShaping {
     /// The reward itself (GAE, REINFORCE++).
@@ -33,7 +33,7 @@ pub struct Overlong {
     pub factor: f64,
 }
 
-/// All that happens to a reward before it meets tokens.
+/// Options of reward shaping, before rewards become token rewards.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shaping {
     /// Length penalty, if any.
@@ -62,20 +62,20 @@ pub struct RewardMetrics {
     pub reward: f64,
     /// Mean over groups of the unbiased standard deviation; the metric `reward_std`.
     pub reward_std: f64,
-    /// Share of groups without variance, which teach nothing; the metric `frac_reward_zero_std`.
+    /// Share of groups without variance, which train nothing; the metric `frac_reward_zero_std`.
     pub frac_reward_zero_std: f64,
     /// Samples whose reward was `None`.
     pub num_left_out: usize,
 }
 
-/// Below this a standard deviation counts as zero (`torch.isclose` against 0).
+/// A standard deviation below this counts as 0 (`torch.isclose` against 0).
 const ZERO_STD: f64 = 1e-8;
 
 /// Shapes a step's rewards, [P * G], into `shaped`, [P * G].
 ///
 /// `lengths`: [P * G], response tokens; read only for the length penalty.
-/// `group-too-small` when the baseline needs a group and `group_size` is below 2. A sample left alone by `None`s has no
-/// baseline and gets 0.
+/// Errors: `group-too-small` if the baseline needs a group and `group_size` is below 2. A sample whose group is
+/// otherwise `None` has no baseline and gets 0.
 pub fn shape_rewards(
     options: &Shaping,
     rewards: &[Option<f32>],
@@ -112,7 +112,7 @@ pub fn shape_rewards(
     Ok(metrics)
 }
 
-/// Refuses a group that is too small for its baseline; the planner asks this before the run.
+/// Refuses a group too small for its baseline; the planner checks this before the run.
 pub fn check_group_size(group: GroupShaping, group_size: usize) -> Result<()> {
     let at_least = if group == GroupShaping::None { 1 } else { 2 };
     if group_size >= at_least {
@@ -126,23 +126,23 @@ pub fn check_group_size(group: GroupShaping, group_size: usize) -> Result<()> {
     .hint("set rollout.group_size = 8, or method = \"reinforce\", which needs no group"))
 }
 
-/// Statistics of a group's rewards.
+/// Returns the statistics of a group's rewards.
 pub fn group_stats(rewards: &[Option<f32>]) -> GroupStats {
     stats_of(rewards.iter().filter_map(|r| r.map(f64::from)))
 }
 
-/// The overlong penalty of a response, 0 or positive: e = min(len - (L - b), b); if e > 0, (e / b) factor.
+/// Returns the overlong penalty of a response, at least 0: e = min(len - (L - b), b); if e > 0, (e / b) factor.
 pub fn overlong_penalty(options: &Overlong, length: usize) -> f64 {
     let excess = (length + options.buffer).saturating_sub(options.max_new_tokens).min(options.buffer);
     if excess == 0 { 0.0 } else { excess as f64 / options.buffer as f64 * options.factor }
 }
 
-/// Which groups dynamic sampling keeps (DAPO, arXiv 2503.14476, equation 11).
+/// The groups that dynamic sampling keeps (DAPO, arXiv 2503.14476, equation 11).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum GroupFilter {
-    /// Those whose rewards differ, whatever their range (verl's `filter_groups`).
+    /// Groups whose rewards differ, in any range (verl's `filter_groups`).
     Mixed,
-    /// Those with low < mean < high (OpenRLHF's `dynamic_filtering`).
+    /// Groups with low < mean < high (OpenRLHF's `dynamic_filtering`).
     Mean {
         /// Lower bound, not itself kept.
         low: f64,
@@ -152,7 +152,7 @@ pub enum GroupFilter {
 }
 
 impl GroupFilter {
-    /// Whether the group with these rewards, before any shaping, is kept. A group without rewards is not.
+    /// Returns true if the group with these rewards, before any shaping, is kept. A group without rewards is not.
     pub fn keeps(self, rewards: &[Option<f32>]) -> bool {
         let stats = group_stats(rewards);
         match self {

@@ -22,7 +22,7 @@ impl SftSums {
         self.tokens += other.tokens;
     }
 
-    /// Mean of -l over trained tokens, whatever the aggregation.
+    /// Returns the mean of -l over trained tokens, for any aggregation.
     pub fn mean_nll(&self) -> f64 {
         self.nll / self.tokens.max(1.0)
     }

@@ -11,7 +11,7 @@ pub struct UpdateOptions {
     pub epsilon: f32,
     /// Decoupled weight decay.
     pub weight_decay: f32,
-    /// Gradients of a larger norm are scaled down to it; 0 for never.
+    /// Largest gradient norm; larger gradients are scaled down to it; 0 for no limit.
     pub grad_clip: f32,
     /// Key of stochastic rounding.
     pub seed: u64,

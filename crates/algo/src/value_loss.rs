@@ -25,7 +25,7 @@ pub struct ValueSums {
     pub loss: f64,
     /// Trained tokens.
     pub tokens: f64,
-    /// Tokens whose clipped side was the larger.
+    /// Tokens whose clipped error was the larger.
     pub clipped: f64,
     returns: f64,
     returns_squared: f64,
@@ -45,17 +45,17 @@ impl ValueSums {
         self.errors_squared += other.errors_squared;
     }
 
-    /// Share of tokens whose clipped side was the larger.
+    /// Returns the share of tokens whose clipped error was the larger.
     pub fn clip_ratio(&self) -> f64 {
         self.clipped / self.tokens.max(1.0)
     }
 
-    /// 1 - Var(R - v) / Var(R); 0 where the returns do not vary. The metric `value/explained_variance`.
+    /// Returns 1 - Var(R - v) / Var(R), the metric `value/explained_variance`; 0 if the returns do not vary.
     pub fn explained_variance(&self) -> f64 {
         let n = self.tokens.max(1.0);
         let variance = |sum: f64, squares: f64| squares / n - (sum / n) * (sum / n);
         let of_returns = variance(self.returns, self.returns_squared);
-        // 1e-12 of the squares is what rounding leaves of equal returns.
+        // Rounding leaves about 1e-12 of the squares when all returns are equal.
         if of_returns <= 1e-12 * self.returns_squared / n {
             return 0.0;
         }
@@ -107,7 +107,7 @@ impl ValueSums {
     }
 }
 
-/// v held within `bound` of `old`; exactly v inside, which v_old + (v - v_old) need not be.
+/// Returns v clipped to within `bound` of `old`; exactly v inside, which v_old + (v - v_old) need not be.
 fn held_value(v: f64, old: f64, bound: f64) -> f64 {
     if (v - old).abs() <= bound { v } else { old + (v - old).clamp(-bound, bound) }
 }

@@ -1,9 +1,9 @@
-//! How files store the elements of tensors: encodings in blocks, those of GGUF among them, and what the bytes stand for.
+//! Encodings of tensors in files: plain numbers and blocks, GGUF's among them, and how they are decoded.
 //!
-//! Decoding has one function for each encoding, written as the format's description has it, one block at a time. The operations of f32
-//! and their order are those of the description too, so that every device that keeps them gives the same bits.
+//! Each encoding has one decoder, written like the format's description, one block at a time. Its f32 operations and
+//! their order are the description's too, so every device that keeps them gives the same bits.
 
-/// How the elements of a tensor are stored in files: in blocks of neighbours of a row, of which plain numbers are the shortest.
+/// Encoding of a stored tensor: blocks of neighbours in a row. A plain number is a block of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     /// IEEE binary32.
@@ -24,14 +24,14 @@ pub enum Encoding {
     Q5_1,
     /// 256 values in 8 groups, each with a 6-bit scale and minimum, 4 bits a value.
     Q4K,
-    /// As `Q4K` with 5 bits a value.
+    /// 256 values in 8 groups, each with a 6-bit scale and minimum, 5 bits a value.
     Q5K,
     /// 256 values in 16 groups, each with an 8-bit scale, 6 bits a value.
     Q6K,
 }
 
 impl Encoding {
-    /// All of them, in the order of their numbers.
+    /// All encodings, in the order of their numbers.
     pub const ALL: [Encoding; 11] = [
         Encoding::F32,
         Encoding::F16,
@@ -46,7 +46,7 @@ impl Encoding {
         Encoding::Q6K,
     ];
 
-    /// Values in one block.
+    /// Returns the number of values in one block.
     pub const fn block_values(self) -> u64 {
         match self {
             Encoding::F32 | Encoding::F16 | Encoding::Bf16 => 1,
@@ -55,7 +55,7 @@ impl Encoding {
         }
     }
 
-    /// Bytes of one block.
+    /// Returns the bytes of one block.
     pub const fn block_bytes(self) -> u64 {
         match self {
             Encoding::F32 => 4,
@@ -71,7 +71,7 @@ impl Encoding {
         }
     }
 
-    /// The name in messages and plans.
+    /// Returns the name in messages and plans.
     pub const fn name(self) -> &'static str {
         match self {
             Encoding::F32 => "f32",
@@ -88,7 +88,7 @@ impl Encoding {
         }
     }
 
-    /// Bytes of a tensor of `shape`; `None` if the product overflows or the last axis does not fill whole blocks.
+    /// Returns the bytes of a tensor; `None` if the product overflows or the last axis does not fill whole blocks.
     pub fn tensor_bytes(self, shape: &[u64]) -> Option<u64> {
         let row = *shape.last()?;
         let outer = shape[..shape.len() - 1].iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
@@ -99,7 +99,7 @@ impl Encoding {
     }
 }
 
-/// Decodes block by block. A macro, because a function that is given another is not surely compiled with it.
+/// Decodes block by block. A macro, because a function passed as an argument may not be inlined.
 macro_rules! each {
     ($bytes:expr, $out:expr, $encoding:expr, $decode:expr) => {{
         let (bytes, values) = ($encoding.block_bytes() as usize, $encoding.block_values() as usize);

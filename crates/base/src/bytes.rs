@@ -13,15 +13,15 @@ impl Bytes {
     /// One mebibyte.
     pub const MIB: u64 = 1 << 20;
 
-    /// `n` mebibytes.
+    /// Returns `n` mebibytes.
     pub const fn mib(n: u64) -> Bytes {
         Bytes(n << 20)
     }
 
-    /// Product of a count and an element size; an overflow is an error, never a wrap.
+    /// Multiplies counts and an element size; an overflow is an error, never a wrap.
     pub fn checked(counts: &[u64], element_bytes: u64) -> Result<Bytes> {
         let product = counts.iter().try_fold(element_bytes, |acc, &n| acc.checked_mul(n));
-        // Sizes beyond i64 cannot be addressed either, so they are refused together with the overflow.
+        // Sizes beyond i64 cannot be addressed either, so they are refused as an overflow.
         product.filter(|&b| b <= i64::MAX as u64).map(Bytes).ok_or_else(|| {
             Error::new(
                 "size-overflow",

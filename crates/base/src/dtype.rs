@@ -14,14 +14,14 @@ pub enum DType {
     U32,
     /// Bytes: staging buffers, text.
     U8,
-    /// A sign, four bits of exponent, three of mantissa, over a block's scale: first moments.
+    /// A sign, four exponent bits, three mantissa bits, times a block's scale: first moments.
     E4M3,
-    /// Five bits of exponent, three of mantissa, over a block's scale: second moments.
+    /// Five exponent bits, three mantissa bits, times a block's scale: second moments.
     E5M3,
 }
 
 impl DType {
-    /// Bytes of one element.
+    /// Returns the bytes of one element.
     pub const fn bytes(self) -> u64 {
         match self {
             DType::F32 | DType::U32 => 4,
@@ -30,7 +30,7 @@ impl DType {
         }
     }
 
-    /// The name in run files and plans.
+    /// Returns the name in run files and plans.
     pub const fn name(self) -> &'static str {
         match self {
             DType::F32 => "f32",

@@ -1,4 +1,4 @@
-//! Named failures: every error has a slug, says what, where and which numbers, and gives hints.
+//! Named errors: each has a slug, a message with what, where and numbers, and hints.
 //!
 //! One type for all crates, because the edge that prints it needs the same four parts from each of them.
 //! Each slug has a page `docs/errors/<slug>.md`; `cargo xtask tidy` checks both directions.
@@ -10,7 +10,7 @@ use std::fmt;
 /// `Result` with a named error.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The process exit code that an error asks for.
+/// The exit code of the process that reports an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// 1: a named error.
@@ -36,16 +36,16 @@ pub struct Error {
     pub slug: &'static str,
     /// What happened, where, with numbers; lower case, one line, cut if it is very long.
     pub message: String,
-    /// Further lines of fact.
+    /// More facts, one per line.
     pub facts: Vec<String>,
-    /// What to do; each on its own line.
+    /// Remedies, one per line.
     pub hints: Vec<String>,
-    /// Exit code of a process that ends with it.
+    /// Exit code of a process that ends with this error.
     pub exit: Exit,
 }
 
 impl Error {
-    /// A named error with exit code 1.
+    /// Makes a named error with exit code 1.
     pub fn new(slug: &'static str, message: impl Into<String>) -> Error {
         Error {
             slug,
@@ -56,22 +56,22 @@ impl Error {
         }
     }
 
-    /// An error of usage or of the run file, with exit code 2.
+    /// Makes an error of usage or of the run file, with exit code 2.
     pub fn usage(slug: &'static str, message: impl Into<String>) -> Error {
         Error { exit: Exit::Usage, ..Error::new(slug, message) }
     }
 
-    /// A run that does not fit, with exit code 3.
+    /// Makes the error of a run that does not fit, with exit code 3.
     pub fn does_not_fit(slug: &'static str, message: impl Into<String>) -> Error {
         Error { exit: Exit::DoesNotFit, ..Error::new(slug, message) }
     }
 
-    /// An input or output error on `path`, with the system's words.
+    /// Makes an input or output error on `path`, with the system's message.
     pub fn io(slug: &'static str, path: &std::path::Path, err: &std::io::Error) -> Error {
         Error::new(slug, format!("{}: {err}", path.display()))
     }
 
-    /// Adds a line of fact.
+    /// Adds a fact.
     pub fn fact(mut self, fact: impl Into<String>) -> Error {
         self.facts.push(cut_line(fact.into()));
         self
@@ -97,7 +97,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// Text of a part whose further lines cannot be taken for another part: values of others may begin a line with `hint:`.
+/// Indents continuation lines, so values from outside that begin a line with `hint:` are not taken for a hint.
 fn continued(text: &str) -> Cow<'_, str> {
     let begins = |line: &str| ["hint:", "error[", "warning["].iter().any(|start| line.starts_with(start));
     match text.lines().skip(1).any(begins) {

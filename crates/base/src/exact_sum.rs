@@ -1,15 +1,15 @@
-//! Sums whose value does not depend on the order in which they were formed.
+//! Sums that do not depend on the order of their terms.
 
 /// An exact sum of f64: partial sums that do not overlap, smallest first.
 ///
-/// Source: Shewchuk, "Adaptive precision floating-point arithmetic" (1997); the rounding is that of Python's `math.fsum`.
+/// Source: Shewchuk, "Adaptive precision floating-point arithmetic" (1997); rounds like Python's `math.fsum`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExactSum {
     partials: Vec<f64>,
 }
 
 impl ExactSum {
-    /// Returns the sum whose partial sums have these bits.
+    /// Restores a sum from the bits of its partial sums.
     pub fn of_bits(bits: impl IntoIterator<Item = u64>) -> ExactSum {
         let mut sum = ExactSum::default();
         bits.into_iter().for_each(|bits| sum.add(f64::from_bits(bits)));
@@ -55,7 +55,7 @@ impl ExactSum {
                 break;
             }
         }
-        // Half way between two numbers, what is left decides.
+        // Half way between two numbers, the remainder decides.
         let twice = low * 2.0;
         let up = high + twice;
         match rest.next() {

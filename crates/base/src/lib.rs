@@ -1,5 +1,5 @@
-//! The nouns that every part of Plimsoll shares: bytes, dtypes, phases, named errors,
-//! counter-based random numbers, and elementary functions whose bits we own.
+//! Shared types: bytes, dtypes, phases, named errors, counter-based random numbers, elementary functions with fixed
+//! bits.
 //!
 //! Nothing here touches a device. Of files it reads small ones, whole.
 
@@ -35,7 +35,7 @@ pub use shown::{shown, shown_number, shown_within};
 pub use small_file::{read_small, read_small_text};
 pub use visible::{is_hidden, visible, visible_json};
 
-/// How many optimizer updates the weights have seen; recorded with every sample.
+/// Number of optimizer updates that the weights have had; recorded with every sample.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]

@@ -1,6 +1,6 @@
-//! Elementary functions whose bits are ours: plain f64 multiplications and additions in a fixed order.
+//! Elementary functions with fixed bits: plain f64 multiplications and additions in a fixed order.
 //!
-//! The C library picks its `exp` by the machine it runs on; these give the same bits on every x86-64.
+//! The C library picks its `exp` by the machine; these give the same bits on every x86-64.
 //! Errors are below 2 units in the last place of f64 in the ranges that models use.
 
 use std::f64::consts::LOG2_E;
@@ -8,7 +8,7 @@ use std::f64::consts::LOG2_E;
 const LN2_HI: f64 = 6.931_471_803_691_238e-1; // 32 significant bits: k * LN2_HI is exact
 const LN2_LO: f64 = 1.908_214_929_270_587_7e-10;
 
-/// e^x. Overflows to infinity above 709.8, underflows to 0 below -745.
+/// Returns e^x. Overflows to infinity above 709.8, underflows to 0 below -745.
 pub fn exp(x: f64) -> f64 {
     if x.is_nan() {
         return x;
@@ -29,7 +29,7 @@ pub fn exp(x: f64) -> f64 {
     scale_by_power_of_two(p, k as i32)
 }
 
-/// Natural logarithm. `ln(0)` is minus infinity, of negative numbers NaN.
+/// Returns the natural logarithm: minus infinity for 0, NaN for negative numbers.
 pub fn ln(x: f64) -> f64 {
     if x.is_nan() || x < 0.0 {
         return f64::NAN;
@@ -59,7 +59,7 @@ pub fn ln(x: f64) -> f64 {
     k * LN2_HI + (2.0 * s * p + k * LN2_LO)
 }
 
-/// (sin x, cos x) for |x| below 2^25; positions and frequencies stay far inside.
+/// Returns (sin x, cos x) for |x| below 2^25; positions and frequencies stay far inside.
 pub fn sin_cos(x: f64) -> (f64, f64) {
     // pi/2 in three parts of 33 bits (Cody and Waite): k * PART is exact for k below 2^20.
     const P1: f64 = 1.570_796_326_734_125_6;
@@ -84,23 +84,23 @@ pub fn sin_cos(x: f64) -> (f64, f64) {
     }
 }
 
-/// base^exponent for a positive base.
+/// Returns base^exponent for a positive base.
 pub fn pow(base: f64, exponent: f64) -> f64 {
     exp(exponent * ln(base))
 }
 
-/// `exp` of an f32, rounded once from f64.
+/// Returns `exp` of an f32, rounded once from f64.
 pub fn exp_f32(x: f32) -> f32 {
     exp(f64::from(x)) as f32
 }
 
-/// `ln` of an f32, rounded once from f64.
+/// Returns `ln` of an f32, rounded once from f64.
 pub fn ln_f32(x: f32) -> f32 {
     ln(f64::from(x)) as f32
 }
 
 fn scale_by_power_of_two(x: f64, k: i32) -> f64 {
-    // Two steps, so that results in the subnormal range are reached without an intermediate zero.
+    // In two steps, so subnormal results are reached without an intermediate zero.
     let half = k / 2;
     let power = |n: i32| f64::from_bits(((1023 + n) as u64) << 52);
     x * power(half) * power(k - half)

@@ -1,9 +1,9 @@
-//! Closed sets of names: an enum, and the spelling of its variants in run files, events and checkpoints.
+//! Closed sets of names: an enum whose variants have one spelling in run files, events and checkpoints.
 
 /// Declares a closed set of names.
 ///
-/// `names! { /// Doc. Name { /// Doc. Variant = "text", } }` makes a `Copy` enum that serde reads and writes as `text`, with
-/// `ALL`, `name()` and `Display`. The calling crate depends on `serde`. Attributes, such as further derives, pass through.
+/// `names! { /// Doc. Name { /// Doc. Variant = "text", } }` makes a `Copy` enum that serde reads and writes as `text`,
+/// with `ALL`, `name()` and `Display`. The calling crate depends on `serde`. Attributes (further derives) pass through.
 #[macro_export]
 macro_rules! names {
     ($(#[$attr:meta])* $name:ident { $($(#[$variant_attr:meta])* $variant:ident = $text:literal,)+ }) => {
@@ -14,7 +14,7 @@ macro_rules! names {
         }
 
         impl $name {
-            /// All of them, in the order in which messages list them.
+            /// All variants, in the order in which messages list them.
             pub const ALL: [$name; [$($text),+].len()] = [$($name::$variant),+];
 
             /// Returns the name in run files.

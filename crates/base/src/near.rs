@@ -1,13 +1,13 @@
-//! What a misspelt name or path was meant to be. Of the file system it reads the names in one folder.
+//! Suggests the name or path that a misspelt one was meant to be. Reads only the names in one folder.
 
 use crate::Error;
 use std::path::{Component, Path, PathBuf};
 
-/// Most names of a folder that are compared.
+/// Most names of a folder to compare.
 const NAMES_MAX: usize = 10_000;
 
 impl Error {
-    /// Adds where a relative `path`, which is not there, was looked for, and the path that it was most likely meant to be, if one is near.
+    /// Adds where a missing relative `path` was looked for, and the path that was probably meant, if one is near.
     pub fn near(self, path: &Path) -> Error {
         let whole = std::path::absolute(path).ok().filter(|_| path.is_relative());
         let error = match whole {
@@ -21,8 +21,7 @@ impl Error {
     }
 }
 
-/// Returns the path that `path`, which is not there, was most likely meant to be: the first of its parts that is missing
-/// is replaced by the nearest name in that folder.
+/// Returns the path probably meant by a missing `path`: its first missing part becomes the nearest name in that folder.
 pub fn nearest_path(path: &Path) -> Option<PathBuf> {
     let mut there = PathBuf::new();
     let mut parts = path.components();
@@ -42,7 +41,7 @@ pub fn nearest_path(path: &Path) -> Option<PathBuf> {
     None
 }
 
-/// Returns the nearest file name: a third of the letters before the ending may differ, and the ending.
+/// Returns the nearest file name: a third of the letters before the extension may differ, and the extension.
 fn nearest_file<'n>(wanted: &str, names: &'n [String]) -> Option<&'n str> {
     let split = |name: &str| {
         let lower = name.to_lowercase();

@@ -1,13 +1,13 @@
-//! Weights in 4 bits: NF4, whose sixteen numbers are quantiles of the normal distribution, over the largest size of a block.
+//! 4-bit weights: NF4, sixteen quantiles of the normal distribution, scaled by the largest magnitude in a block.
 //!
-//! Numbers and blocks are those of bitsandbytes: 64 neighbours of a row share a scale in f32, 4.5 bits a weight. Source: QLoRA
-//! (Dettmers et al. 2023), section 3 and appendix E.
+//! Codes and blocks are those of bitsandbytes: 64 neighbours of a row share a scale in f32, 4.5 bits a weight. Source:
+//! QLoRA (Dettmers et al. 2023), section 3 and appendix E.
 
 /// Elements of a row that share a scale.
 pub const NF4_BLOCK: usize = 64;
-/// Codes of a word; the first is in the lowest bits.
+/// Codes per word; the first is in the lowest bits.
 pub const CODES_OF_WORD: usize = 8;
-/// What each code stands for.
+/// The value of each code.
 pub const NF4: [f32; 16] = [
     -1.0,
     -0.696_192_8,
@@ -26,10 +26,10 @@ pub const NF4: [f32; 16] = [
     0.722_956_84,
     1.0,
 ];
-/// Elements that `encode` is given at a time, about: its words and scales are a few MiB.
+/// Elements per call of `encode`, about: its words and scales are a few MiB.
 const PIECE: usize = 4 << 20;
 
-/// Rounds rows of whole blocks to the nearest codes, on all cores; `each` gets the first element of a piece, its words and its scales.
+/// Rounds rows of whole blocks to the nearest codes, on all cores. `each` gets a piece's start, words and scales.
 pub fn encode_rows(x: &[f32], k: usize, mut each: impl FnMut(usize, &[u32], &[f32])) {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let piece = (PIECE / k).max(1) * k;
@@ -66,7 +66,7 @@ pub fn encode(x: &[f32], words: &mut [u32], scales: &mut [f32]) {
     }
 }
 
-/// Widens whole blocks.
+/// Decodes whole blocks.
 pub fn decode(words: &[u32], scales: &[f32], out: &mut [f32]) {
     for (index, out) in out.iter_mut().enumerate() {
         let code = words[index / CODES_OF_WORD] >> (4 * (index % CODES_OF_WORD)) & 15;

@@ -5,15 +5,15 @@ use serde::{Serialize, Serializer};
 /// A phase of the step whose memory may use the same bytes as another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
-    /// Sampling responses.
+    /// Samples responses.
     Rollout,
-    /// The reward model: one score for each response.
+    /// Scores each response with the reward model.
     Reward,
-    /// Forward passes without gradients: reference log-probs.
+    /// Runs forward passes without gradients: reference log-probs.
     Score,
-    /// The critic: values of the rollout, then its own forward, backward and optimizer.
+    /// Runs the critic: values of the rollout, then its own forward, backward and optimizer.
     Critic,
-    /// Forward, backward and optimizer.
+    /// Runs forward, backward and optimizer.
     Update,
 }
 
@@ -21,7 +21,7 @@ impl Phase {
     /// All phases, in the order of a step.
     pub const ALL: [Phase; 5] = [Phase::Rollout, Phase::Reward, Phase::Score, Phase::Critic, Phase::Update];
 
-    /// Lower-case name, as in `plan --json`.
+    /// Returns the lower-case name, as in `plan --json`.
     pub const fn name(self) -> &'static str {
         match self {
             Phase::Rollout => "rollout",
@@ -33,12 +33,12 @@ impl Phase {
     }
 }
 
-/// The phases in which a region lives. Resident ones live in all of them: the contents survive phase changes.
+/// The phases in which a region lives. Resident regions live in all: their contents survive phase changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PhaseSet(u8);
 
 impl PhaseSet {
-    /// Lives always.
+    /// Every phase.
     pub const RESIDENT: PhaseSet = PhaseSet(0b1000_0000);
     /// Lives in `Phase::Rollout`.
     pub const ROLLOUT: PhaseSet = PhaseSet::of(&[Phase::Rollout]);
@@ -51,7 +51,7 @@ impl PhaseSet {
     /// Lives in `Phase::Update`.
     pub const UPDATE: PhaseSet = PhaseSet::of(&[Phase::Update]);
 
-    /// The set of some phases; its regions' contents end with each phase.
+    /// Returns a set of phases; its regions' contents end with each phase.
     pub const fn of(phases: &[Phase]) -> PhaseSet {
         let (mut bits, mut i) = (0, 0);
         while i < phases.len() {
@@ -61,17 +61,17 @@ impl PhaseSet {
         PhaseSet(bits)
     }
 
-    /// True for regions that live always.
+    /// Returns true for resident regions.
     pub const fn is_resident(self) -> bool {
         self.0 & Self::RESIDENT.0 != 0
     }
 
-    /// True if the region occupies bytes during `phase`.
+    /// Returns true if the region occupies bytes during `phase`.
     pub const fn contains(self, phase: Phase) -> bool {
         self.is_resident() || self.0 & (1 << phase as u8) != 0
     }
 
-    /// Names for people and JSON: `["resident"]` or the phases.
+    /// Returns names for people and JSON: `["resident"]` or the phases.
     pub fn names(self) -> Vec<&'static str> {
         if self.is_resident() {
             return vec!["resident"];

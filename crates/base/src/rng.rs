@@ -1,5 +1,5 @@
-//! Counter-based random numbers: a number is a pure function of its key and counter, so a sample does not
-//! depend on its slot, its batch, its thread or a preemption.
+//! Counter-based random numbers: a number is a pure function of its key and counter, so a sample does not depend on its
+//! slot, its batch, its thread or a preemption.
 //!
 //! Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
 
@@ -21,19 +21,19 @@ pub enum Stream {
     Bench = 6,
     /// Episodes of text environments: counter = (episode index, draw).
     Episode = 7,
-    /// Sample ids of a server's requests that bring no seed: counter = (request, 0).
+    /// Sample ids of server requests without a seed: counter = (request, 0).
     Request = 8,
     /// Seeds of environments: counter = (environment, episode).
     EnvReset = 20,
     /// Actions drawn by a policy: counter = (environment and episode, step and block of four numbers).
     EnvAct = 21,
-    /// What is drawn from a replay ring: counter = (draw, item).
+    /// Draws from a replay ring: counter = (draw, item).
     Replay = 22,
 }
 
-/// Four independent 32-bit numbers for a counter.
+/// Returns four independent 32-bit numbers for a counter.
 pub fn philox(seed: u64, stream: Stream, a: u64, b: u64) -> [u32; 4] {
-    // The stream is mixed into the key by an odd constant, so streams of one seed do not meet.
+    // An odd constant mixes the stream into the key, so streams of one seed do not meet.
     let key = seed ^ (stream as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let (mut k0, mut k1) = (key as u32, (key >> 32) as u32);
     let mut x = [a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32];
@@ -47,25 +47,25 @@ pub fn philox(seed: u64, stream: Stream, a: u64, b: u64) -> [u32; 4] {
     x
 }
 
-/// A uniform f32 in (0, 1), never 0 or 1.
+/// Returns a uniform f32 in (0, 1), never 0 or 1.
 pub fn unit_f32(bits: u32) -> f32 {
     ((bits >> 9) as f32 + 0.5) * (1.0 / 8_388_608.0)
 }
 
-/// A uniform integer in [0, n), n at least 1; the bias is below n / 2^64.
+/// Returns a uniform integer in [0, n), n at least 1; the bias is below n / 2^64.
 pub fn below(bits_lo: u32, bits_hi: u32, n: u64) -> u64 {
     let wide = (u64::from(bits_hi) << 32) | u64::from(bits_lo);
     ((u128::from(wide) * u128::from(n)) >> 64) as u64
 }
 
-/// Two standard normal numbers from two uniforms (Box and Muller).
+/// Returns two standard normal numbers from two uniforms (Box and Muller).
 pub fn normal_pair(a: u32, b: u32) -> (f32, f32) {
     let radius = (-2.0 * crate::math::ln(f64::from(unit_f32(a)))).sqrt();
     let (s, c) = crate::math::sin_cos(std::f64::consts::TAU * f64::from(unit_f32(b)));
     ((radius * c) as f32, (radius * s) as f32)
 }
 
-/// The order of `n` items in an epoch: a keyed Fisher-Yates shuffle.
+/// Returns the order of `n` items in an epoch: a keyed Fisher-Yates shuffle.
 pub fn permutation(seed: u64, stream: Stream, epoch: u64, n: usize) -> Vec<u32> {
     let mut order: Vec<u32> = (0..n as u32).collect();
     for i in (1..n).rev() {

@@ -1,10 +1,10 @@
-//! Values of other people's files as messages show them: cut, with their length, so that an error stays a line.
+//! Prints values from other people's files in messages: truncated, with their length, so an error stays a line.
 
 use std::borrow::Cow;
 
-/// Characters that a value may have in a message.
+/// Most characters of a value in a message.
 const VALUE_CHARS_MAX: usize = 80;
-/// Characters that a line of an error may have: the longest lines of facts have about 400.
+/// Most characters of an error's line: the longest lines of facts have about 400.
 pub(crate) const LINE_CHARS_MAX: usize = 2000;
 
 /// Returns a value for a message: whole if it is short, else its beginning and its length.
@@ -12,7 +12,7 @@ pub fn shown(value: &str) -> Cow<'_, str> {
     shown_within(value, VALUE_CHARS_MAX)
 }
 
-/// As `shown`, with a limit of `chars_max` characters.
+/// Returns a value for a message: whole up to `chars_max` characters, else its beginning and its length.
 pub fn shown_within(value: &str, chars_max: usize) -> Cow<'_, str> {
     match value.char_indices().nth(chars_max) {
         None => Cow::Borrowed(value),
@@ -20,13 +20,13 @@ pub fn shown_within(value: &str, chars_max: usize) -> Cow<'_, str> {
     }
 }
 
-/// Returns a number for a message: all its digits if they are few, else with a power of ten.
+/// Returns a number for a message: all its digits if they are few, else in scientific notation.
 pub fn shown_number(value: f64) -> String {
     let is_long = value.is_finite() && value != 0.0 && !(1e-6..1e15).contains(&value.abs());
     if is_long { format!("{value:e}") } else { value.to_string() }
 }
 
-/// Cuts the middle out of a line that is too long: what it is about is at its beginning, the reason often at its end.
+/// Cuts the middle out of a line that is too long: its subject is at the start, the reason often at the end.
 pub(crate) fn cut_line(line: String) -> String {
     let count = line.chars().count();
     if count <= LINE_CHARS_MAX {

@@ -1,5 +1,4 @@
-//! Slugs of the errors that code reacts to: it counts them, rewords them or recovers. Every other slug is written only where
-//! its error is made.
+//! Slugs of errors that code counts, rewords or recovers from. Other slugs are written only where their error is made.
 
 pub const CUDA_FAILED: &str = "cuda-failed";
 pub const INTERRUPTED: &str = "interrupted";
@@ -9,13 +8,13 @@ pub const LOSS_NOT_FINITE: &str = "loss-not-finite";
 pub const GRADIENT_NOT_FINITE: &str = "gradient-not-finite";
 pub const ROLLOUT_NOT_FINITE: &str = "rollout-not-finite";
 pub const MODEL_WEIGHT_NOT_FINITE: &str = "model-weight-not-finite";
-/// Errors of a model whose weights have become NaN or infinite.
+/// Errors of a model with NaN or infinite weights.
 pub const DIVERGENCE: [&str; 4] =
     [LOSS_NOT_FINITE, GRADIENT_NOT_FINITE, ROLLOUT_NOT_FINITE, MODEL_WEIGHT_NOT_FINITE];
 
 pub const LOGPROB_MISMATCH: &str = "logprob-mismatch";
 pub const DYNAMIC_SAMPLING_EXHAUSTED: &str = "dynamic-sampling-exhausted";
-/// Errors that every rank of a run meets in the same place, because all compute them from the same numbers.
+/// Errors that every rank of a run meets in the same place, computed from the same numbers.
 pub const OF_ALL_RANKS: [&str; 5] = [
     LOSS_NOT_FINITE,
     GRADIENT_NOT_FINITE,
@@ -26,7 +25,7 @@ pub const OF_ALL_RANKS: [&str; 5] = [
 
 pub const REWARD_MODEL_HEAD_MISSING: &str = "reward-model-head-missing";
 pub const REWARD_MODEL_LABELS: &str = "reward-model-labels";
-/// Errors of a model for sequence classification whose head gives no single score.
+/// Errors of a sequence classification model whose head does not give a single score.
 pub const REWARD_MODEL_HEAD: [&str; 2] = [REWARD_MODEL_HEAD_MISSING, REWARD_MODEL_LABELS];
 
 pub const REWARD_WORKER_CRASHED: &str = "reward-worker-crashed";

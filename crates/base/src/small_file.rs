@@ -1,5 +1,4 @@
-//! Files that are read whole, such as settings that somebody else may have written: never more of one than its limit, and
-//! never a wait for a pipe without a writer.
+//! Reads whole files, such as other people's settings, up to a limit, without waiting for a pipe that has no writer.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result};
@@ -15,8 +14,8 @@ const PIPE_LOOK: Duration = Duration::from_millis(5);
 
 /// Returns the bytes of a file, or of a pipe that is being written.
 ///
-/// Errors: those of the system; `FileTooLarge` beyond `bytes_max`; `InvalidInput` for a pipe without a writer, `TimedOut` for
-/// one whose writer is silent.
+/// Errors: those of the system; `FileTooLarge` beyond `bytes_max`; `InvalidInput` for a pipe without a writer,
+/// `TimedOut` if its writer is silent.
 pub fn read_small(path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
     let file = OpenOptions::new().read(true).custom_flags(NONBLOCK).open(path)?;
     let kind = file.metadata()?.file_type();
@@ -31,9 +30,9 @@ pub fn read_small(path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// As `read_small`, for text in UTF-8.
+/// Returns the text of a file, or of a pipe that is being written.
 ///
-/// Errors: as `read_small`; `InvalidData` for other bytes.
+/// Errors: those of `read_small`; `InvalidData` for bytes that are not UTF-8.
 pub fn read_small_text(path: &Path, bytes_max: u64) -> Result<String> {
     let bytes = read_small(path, bytes_max)?;
     String::from_utf8(bytes).map_err(|err| {

@@ -1,11 +1,11 @@
-//! Text that others wrote, as a terminal may have it: what would move the cursor, change colours or titles, reach the clipboard or turn the
-//! order of letters is written out, `\u{1b}` for an escape character. Letters of all scripts and their joiners stay.
+//! Escapes other people's text for a terminal, as `\u{1b}`: whatever would move the cursor, change colours or titles,
+//! reach the clipboard or reorder letters. Letters of all scripts and their joiners stay.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// True for what a terminal acts on or does not show: control characters other than line feed and tab, marks of direction, separators of
-/// lines and paragraphs, and characters without width, but for the joiners that scripts and emoji need.
+/// Returns true for what a terminal acts on or hides: control characters other than line feed and tab, direction marks,
+/// line and paragraph separators, and zero-width characters other than the joiners of scripts and emoji.
 pub fn is_hidden(c: char) -> bool {
     matches!(
         c,
@@ -30,7 +30,7 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     escaped(text, |out, c| write!(out, "\\u{{{:x}}}", u32::from(c)))
 }
 
-/// Returns JSON in which every hidden character is written as `\u....`: it stands for the same values. Outside strings JSON has none.
+/// Returns JSON with hidden characters as `\u....`, which has the same values: outside strings JSON has none.
 pub fn visible_json(text: &str) -> Cow<'_, str> {
     escaped(text, |out, c| {
         c.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(out, "\\u{unit:04x}"))

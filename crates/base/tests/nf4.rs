@@ -1,6 +1,6 @@
-//! NF4 against bitsandbytes: codes, scales and what they stand for, to the bit. The golden file has eight blocks: small normal numbers,
-//! large ones, an even spread from -1 to 1, and numbers of very different sizes. (Blocks of zeros have no scale there either; their
-//! codes are of no meaning.)
+//! NF4 against bitsandbytes: codes, scales and decoded values, to the bit. The golden file has eight blocks: small
+//! normal numbers, large ones, an even spread from -1 to 1, and numbers of very different sizes. (Blocks of zeros have
+//! no scale there either, and their codes mean nothing.)
 
 use plimsoll_base::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
 use serde_json::Value;

@@ -1,6 +1,6 @@
-//! How fast logs are read: makes a log, reads it several times, and prints bytes a second, least and median, and the memory
-//! that reading took. `run` is a run with progress bars, tracebacks, colours and one death at its end; `steps` are lines of
-//! metrics of many trainers; `dense` are all examples of the self-test in turn, a failure on almost each line.
+//! Measures how fast logs are read: makes a log, reads it several times, and prints bytes a second, least and median,
+//! and the memory used. `run` is a run with progress bars, tracebacks, colours and a death at its end; `steps` are
+//! metric lines of many trainers; `dense` repeats the self-test's examples: a failure on almost each line.
 //!
 //!     cargo run --release -p plimsoll-doctor --example log_speed -- [run|steps|dense] [MIB] [READS] [FOLDER]
 //!     cargo run --release -p plimsoll-doctor --example log_speed -- FILE [READS]

@@ -11,10 +11,10 @@ pub const CUT: u8 = 4;
 /// Not a frame: the step after the end of an episode where the environment resets on the next step (Gymnasium's
 /// `NextStep`). Its action was ignored.
 pub const RESET_ROW: u8 = 8;
-/// The episode was given up because its environment failed. In the results of a step: the step was discarded, and the
+/// The episode was abandoned because its environment failed. In the results of a step: the step was discarded, and the
 /// observation is the first of a new episode.
 pub const ABORTED: u8 = 16;
-/// There is no frame here: the batch ended before it came, or it was given up.
+/// There is no frame here: the batch ended before it came, or it was abandoned.
 pub const INVALID: u8 = 32;
 
 /// The episode is over, in its own terms or from outside.

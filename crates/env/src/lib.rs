@@ -1,8 +1,7 @@
-//! Environments: what they observe and take (spaces, flattened into slots of fixed bytes), how they are reset and
-//! stepped, the seeds of their episodes, and native ones with Gymnasium's exact dynamics.
+//! Environments: their observations and actions (spaces, flattened into slots of fixed bytes), resets and steps, the
+//! seeds of their episodes, and native environments with Gymnasium's exact dynamics.
 //!
-//! An environment is a value that one thread owns. Nothing here starts a thread or a process, and nothing here knows
-//! who steps it: that is `collect`.
+//! An environment is a value that one thread owns. Nothing here starts a thread or a process: `collect` steps it.
 
 #![warn(missing_docs)]
 

@@ -1,20 +1,20 @@
-//! Seeds of episodes and the noise of actions: pure functions of (run seed, environment, episode, step), so that
-//! nothing depends on how environments are shared out among threads and workers.
+//! Episode seeds and action noise: pure functions of (run seed, environment, episode, step), so nothing depends on how
+//! environments are distributed over threads and workers.
 
 use plimsoll_base::rng::{Stream, philox};
 
-/// The seed with which environment `env_index` (counted over the whole run) begins episode `episode_index`.
+/// Returns the seed with which environment `env_index` (counted over the whole run) begins episode `episode_index`.
 pub fn reset_seed(run_seed: u64, env_index: u32, episode_index: u32) -> u64 {
     let [low, high, ..] = philox(run_seed, Stream::EnvReset, env_index.into(), episode_index.into());
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// A seed as Python environments take it: 31 bits, which every library accepts.
+/// Returns a seed for Python environments: 31 bits, which every library accepts.
 pub fn to_31_bits(seed: u64) -> u32 {
     (seed >> 33) as u32
 }
 
-/// Four random numbers for the action of a step; `block` counts further fours of the same action.
+/// Returns four random numbers for the action of a step; `block` counts further fours of the same action.
 pub fn action_noise(run_seed: u64, env_index: u32, episode_index: u32, step: u32, block: u32) -> [u32; 4] {
     let who = u64::from(env_index) << 32 | u64::from(episode_index);
     let when = u64::from(block) << 32 | u64::from(step);

@@ -1,40 +1,39 @@
-//! A space flattened to leaves in a slot of fixed bytes: the layout that a worker's shared memory, the input of a policy
-//! and a batch have in common.
+//! A space flattened to leaves in a slot of fixed bytes: the layout of a worker's memory, a policy's input and a batch.
 //!
-//! Leaves stand in the order of the space (names of a Dict sorted), each aligned to its element. A slot is a multiple of
+//! Leaves are in the order of the space (names of a Dict sorted), each aligned to its element. A slot is a multiple of
 //! its largest element, so a row of slots is a strided array of each leaf.
 
 use crate::{ElementType, Space};
 use plimsoll_base::{Error, Result};
 use std::fmt;
 
-/// Largest slot: an observation beyond this is a file, not an observation.
+/// Largest slot; a larger observation should be a file.
 pub const SLOT_BYTES_MAX: usize = 1 << 30;
-/// Most leaves of a space, and the deepest nesting times leaves that is followed.
+/// Most leaves of a space; also bounds nesting times leaves.
 const LEAVES_MAX: usize = 256;
 /// Deepest nesting.
 const DEPTH_MAX: usize = 16;
 
-/// What the elements of a leaf may be.
+/// The values that a leaf's elements may have.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Domain {
     /// Within bounds: one of each for all elements, or one an element.
     Bounds {
-        /// Least values.
+        /// Lower bounds.
         low: Vec<f64>,
-        /// Largest values.
+        /// Upper bounds.
         high: Vec<f64>,
     },
     /// One of `start .. start + n`.
     Choice {
-        /// How many.
+        /// Number of values.
         n: u64,
-        /// The least.
+        /// The smallest value.
         start: i64,
     },
     /// Element `i` is one of `0 .. nvec[i]`.
     Choices {
-        /// How many of each.
+        /// Number of values of each.
         nvec: Vec<u64>,
     },
     /// 0 or 1.
@@ -48,47 +47,47 @@ pub struct Leaf {
     pub path: String,
     /// Type of an element.
     pub element: ElementType,
-    /// Elements, outermost first; empty for one number.
+    /// Axes, outermost first; empty for one number.
     pub shape: Vec<usize>,
     /// First byte in the slot, a multiple of the element's bytes.
     pub offset: usize,
     /// Number of elements.
     pub num_elements: usize,
-    /// What they may be.
+    /// Their allowed values.
     pub domain: Domain,
 }
 
 impl Leaf {
-    /// Bytes of the leaf in a slot.
+    /// Returns the bytes of the leaf in a slot.
     pub fn bytes(&self) -> usize {
         self.num_elements * self.element.bytes()
     }
 
-    /// The bytes of the leaf in `slot`.
+    /// Returns the leaf's bytes in `slot`.
     pub fn of<'a>(&self, slot: &'a [u8]) -> &'a [u8] {
         &slot[self.offset..self.offset + self.bytes()]
     }
 }
 
-/// The leaves of a space and the bytes they take together.
+/// The leaves of a space and their total bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slot {
-    /// The leaves, by ascending offset.
+    /// Leaves by ascending offset.
     pub leaves: Vec<Leaf>,
     /// Bytes of a slot.
     pub bytes: usize,
 }
 
-/// A value that its space does not hold.
+/// A value outside its space.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutOfSpace {
     /// Path of the leaf.
     pub path: String,
-    /// Which of its elements.
+    /// Index of the element.
     pub element_index: usize,
     /// Its value.
     pub value: f64,
-    /// What it may be, in words.
+    /// The allowed values, as a sentence.
     pub allowed: String,
 }
 
@@ -102,9 +101,9 @@ impl fmt::Display for OutOfSpace {
 }
 
 impl Slot {
-    /// The slot of a space.
+    /// Returns the slot of a space.
     ///
-    /// Errors: `env-space-unsupported` for a space without elements, with bounds that do not match it, or beyond limits.
+    /// Errors: `env-space-unsupported` for a space without elements, with bounds that do not match it, or too large.
     pub fn of(space: &Space) -> Result<Slot> {
         let mut slot = Slot { leaves: Vec::new(), bytes: 0 };
         slot.add(space, String::new(), 0)?;
@@ -121,12 +120,12 @@ impl Slot {
         Ok(slot)
     }
 
-    /// The first value of `slot` that the space does not hold; NaN is held by none.
+    /// Finds the first value of `slot` outside the space; NaN is always outside.
     pub fn check(&self, slot: &[u8]) -> std::result::Result<(), OutOfSpace> {
         self.leaves.iter().try_for_each(|leaf| leaf.check(leaf.of(slot)))
     }
 
-    /// Moves each element of a leaf with bounds into them; NaN stays.
+    /// Clips each element of a leaf with bounds; NaN stays.
     pub fn clip(&self, slot: &mut [u8]) {
         for leaf in &self.leaves {
             let Domain::Bounds { low, high } = &leaf.domain else { continue };
@@ -195,7 +194,7 @@ impl Slot {
 }
 
 impl Leaf {
-    /// The first of the leaf's elements that its domain does not hold. `bytes`: of this leaf alone.
+    /// Finds the first element outside its domain. `bytes` are those of this leaf alone.
     pub fn check(&self, bytes: &[u8]) -> std::result::Result<(), OutOfSpace> {
         let mut elements = bytes.chunks_exact(self.element.bytes()).enumerate();
         let wrong = match &self.domain {
@@ -224,7 +223,7 @@ impl Leaf {
 }
 
 impl Domain {
-    /// Why the domain does not go with that many elements.
+    /// Returns why the domain does not fit that many elements.
     fn matches(&self, num_elements: usize) -> std::result::Result<(), String> {
         match self {
             _ if num_elements == 0 => Err("it has no element".into()),

@@ -1,4 +1,4 @@
-//! Spaces: what an observation or an action may be. The kinds of Gymnasium that have a fixed size.
+//! Spaces: the values of an observation or an action. Gymnasium's kinds of fixed size.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -31,7 +31,7 @@ pub enum ElementType {
 }
 
 impl ElementType {
-    /// Bytes of one element, which are its alignment too.
+    /// Returns the bytes of one element, which are its alignment too.
     pub const fn bytes(self) -> usize {
         match self {
             ElementType::Bool | ElementType::Int8 | ElementType::Uint8 => 1,
@@ -41,7 +41,7 @@ impl ElementType {
         }
     }
 
-    /// numpy's name.
+    /// Returns numpy's name.
     pub const fn name(self) -> &'static str {
         const NAMES: [&str; 11] = [
             "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32",
@@ -50,7 +50,7 @@ impl ElementType {
         NAMES[self as usize]
     }
 
-    /// The element at the beginning of `bytes`, in the machine's byte order.
+    /// Reads the element at the start of `bytes`, in the machine's byte order.
     pub fn read(self, bytes: &[u8]) -> f64 {
         macro_rules! read {
             ($type:ty, $n:literal) => {
@@ -71,7 +71,7 @@ impl ElementType {
         }
     }
 
-    /// Writes `value`, rounded to the type, at the beginning of `bytes`.
+    /// Writes `value`, rounded to the type, at the start of `bytes`.
     pub fn write(self, value: f64, bytes: &mut [u8]) {
         macro_rules! write {
             ($type:ty, $n:literal) => {
@@ -95,7 +95,7 @@ impl ElementType {
     }
 }
 
-/// What an observation or an action may be.
+/// The values of an observation or an action.
 ///
 /// As JSON: an object with `kind` in lower case and the fields below; an infinite bound is `null`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -105,31 +105,31 @@ pub enum Space {
     Box {
         /// Type of an element.
         dtype: ElementType,
-        /// Elements, outermost first; empty for one number.
+        /// Axes, outermost first; empty for one number.
         shape: Vec<usize>,
-        /// Least values: one for all elements, or one for each in the order of memory.
+        /// Lower bounds: one for all elements, or one for each in memory order.
         #[serde(serialize_with = "write_bounds", deserialize_with = "read_low")]
         low: Vec<f64>,
-        /// Largest values, likewise.
+        /// Upper bounds: one for all elements, or one for each in memory order.
         #[serde(serialize_with = "write_bounds", deserialize_with = "read_high")]
         high: Vec<f64>,
     },
     /// One of `start .. start + n`, as int64.
     Discrete {
-        /// How many.
+        /// Number of values.
         n: u64,
-        /// The least.
+        /// The smallest value.
         #[serde(default)]
         start: i64,
     },
     /// Several choices, each of `0 .. nvec[i]`, as int64.
     MultiDiscrete {
-        /// How many of each.
+        /// Number of values of each.
         nvec: Vec<u64>,
     },
     /// An array of 0 and 1, as int8.
     MultiBinary {
-        /// Elements, outermost first.
+        /// Axes, outermost first.
         shape: Vec<usize>,
     },
     /// Named parts, in the order of their sorted names.
@@ -145,7 +145,7 @@ pub enum Space {
 }
 
 impl Space {
-    /// A box of f32 with the same bounds for all elements.
+    /// Makes a box of f32 with the same bounds for all elements.
     pub fn box_f32(shape: &[usize], low: f32, high: f32) -> Space {
         Space::Box {
             dtype: ElementType::Float32,
@@ -155,7 +155,7 @@ impl Space {
         }
     }
 
-    /// `n` choices from 0.
+    /// Makes a space of `n` choices from 0.
     pub fn discrete(n: u64) -> Space {
         Space::Discrete { n, start: 0 }
     }

@@ -12,12 +12,12 @@ use plimsoll_arch::expected_tensors;
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
-/// Rows of a tied head that are compared with the embedding: a head that was trained apart differs in nearly all of them.
+/// Rows of a tied head compared with the embedding; a head trained apart from it differs in nearly all rows.
 const ROWS_COMPARED: u64 = 1024;
 
 /// Requires that the model holds exactly the tensors of its spec, in their shapes.
 ///
-/// A random model has no tensors and passes. Rotary tables, the copy of a tied head, and what predicts further tokens are ignored.
+/// A random model has no tensors and passes. Rotary tables, a tied head's copy and multi-token prediction are ignored.
 pub fn check_against(model: &OpenModel) -> Result<()> {
     if model.random {
         return Ok(());

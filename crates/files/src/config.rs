@@ -1,5 +1,5 @@
-//! Hugging Face's `config.json` to a `ModelSpec` and back. What this project does not compute is refused by key and
-//! value, never ignored: experts or soft-caps of a family that has none, another activation would give wrong numbers without a word.
+//! Converts Hugging Face's `config.json` to a `ModelSpec` and back. Refuses what is not computed here by key and value:
+//! ignoring experts or soft-caps of a family without them, or another activation, would give wrong numbers.
 
 pub(crate) mod defaults;
 mod delta;
@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 const VOCAB_MAX: u64 = 1 << 22;
 
-/// What the gates' activation is called.
+/// Returns the name of the gates' activation.
 fn activation(architecture: &Architecture) -> &'static str {
     match architecture.gate {
         Gate::Silu => "silu",
@@ -69,7 +69,7 @@ pub fn spec_from_config(config: &Value, file: &str) -> Result<ModelSpec> {
     }
 }
 
-/// The same for either kind of head.
+/// Returns the shape and the head, of either kind, for a `config.json`.
 pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec, Head)> {
     let text = wrapped::text_config(config, file)?;
     let config = text.as_ref().unwrap_or(config);
@@ -239,9 +239,9 @@ pub fn generation_config_json(ids: &TokenIds) -> Value {
 
 /// Biases that a file may ask for.
 struct Biases {
-    /// Of q, k, v and o.
+    /// Bias of q, k, v and o.
     attention: bool,
-    /// Of gate, up and down.
+    /// Bias of gate, up and down.
     mlp: bool,
 }
 
@@ -286,7 +286,7 @@ impl Config<'_> {
         })
     }
 
-    /// What has a bias because a file says so.
+    /// Returns which projections have a bias because the file says so.
     fn biases(&self, architecture: &Architecture) -> Result<Biases> {
         let read = |key: &str, is_read: bool| match (is_read, self.present(key)) {
             (true, _) => self.flag(key),

@@ -20,7 +20,7 @@ const READ_BYTES: usize = 1 << 20;
 pub struct Difference {
     pub bytes: u64,
     pub expected_bytes: u64,
-    /// Of the bytes that should be there, as far as they are.
+    /// SHA-256 of the file's first `expected_bytes` bytes, or of all if there are fewer.
     pub sha256: String,
     pub expected_sha256: String,
     /// Where it differs, ascending, the first sixteen; empty where the record has no sums of pieces.

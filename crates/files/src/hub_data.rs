@@ -1,5 +1,5 @@
-//! Data sets of the Hugging Face hub: `hf:org/name`, `hf:org/name/SPLIT`, `hf:org/name/SUBSET/SPLIT` or `hf:org/name/FILE`, with
-//! `@REVISION` after the name. What it means is one JSONL or Parquet file of the repository; several that fit are refused by name.
+//! Data sets of the Hugging Face hub: `hf:org/name`, `hf:org/name/SPLIT`, `hf:org/name/SUBSET/SPLIT` or
+//! `hf:org/name/FILE`, then `@REVISION`. Each resolves to one JSONL or Parquet file; refuses a name with several.
 
 use crate::source::{is_repo, is_revision};
 use plimsoll_base::{Error, Result};
@@ -105,8 +105,8 @@ impl fmt::Display for HubData {
     }
 }
 
-/// Whether a file belongs to a split: `SPLIT.jsonl`, `SPLIT-00000-of-00001.parquet`, `SPLIT/0000.parquet`, in the folder of the
-/// subset if there is one, and else at the top or in `data`, `default` or `main`.
+/// Returns true if a file belongs to a split: `SPLIT.jsonl`, `SPLIT-00000-of-00001.parquet`, `SPLIT/0000.parquet`, in
+/// the subset's folder if there is one, else at the top or in `data`, `default` or `main`.
 fn is_of(file: &str, subset: Option<&str>, split: &str) -> bool {
     let mut folders: Vec<&str> = file.split('/').collect();
     let name = folders.pop().unwrap_or_default();
@@ -123,7 +123,7 @@ fn is_of(file: &str, subset: Option<&str>, split: &str) -> bool {
     }
 }
 
-/// Whether a file is one of several of its split, such as `train-00000-of-00002.parquet`.
+/// Returns true if a file is one of several of its split, such as `train-00000-of-00002.parquet`.
 fn is_shard(file: &str) -> bool {
     let number = file.rsplit_once("-of-").and_then(|(_, rest)| rest.split('.').next()?.parse::<u32>().ok());
     number.is_some_and(|number| number > 1)
@@ -141,7 +141,7 @@ fn is_part(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
 }
 
-/// Whether a path of a listing may become one below the cache.
+/// Returns true if a path of a listing may become one below the cache.
 pub(crate) fn is_path(text: &str) -> bool {
     text.split('/').count() <= DEPTH_MAX && text.split('/').all(is_part)
 }

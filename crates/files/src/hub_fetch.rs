@@ -16,7 +16,7 @@ pub struct HubFile {
     pub commit: String,
 }
 
-/// Finds the file of `data` on this machine, fetching it if `allow_download` says so. `split`: what is meant where the name has none.
+/// Finds the file of `data` locally, or fetches it if `allow_download`. `split` is the default for a name without one.
 ///
 /// Errors: `data-not-local`, `data-hub-file`, `hub-unreachable`, `hub-refused`, and those of writing to the cache.
 pub fn hub_file(data: &HubData, split: &str, allow_download: bool) -> Result<HubFile> {

@@ -1,7 +1,6 @@
-//! Uploads to a repository of the Hugging Face hub, by the protocol of its own library: which files are large (`preupload`), large
-//! ones through Git LFS (`objects/batch`, in one piece or in parts), then one commit that names all of them. What the hub has
-//! already is not sent again, so a push that broke goes on where it was. Files are read as they are sent, never whole.
-//! The token goes to the endpoint only, and never into a message.
+//! Uploads to a repository of the Hugging Face hub by its library's protocol: asks which files are large (`preupload`),
+//! sends those by Git LFS (`objects/batch`, whole or in parts), then makes one commit of all. Skips what the hub has,
+//! so a broken push resumes. Streams files. Sends the token to the endpoint only, and puts it in no message.
 
 use crate::base64::base64;
 use crate::hub::Hub;
@@ -106,7 +105,7 @@ pub fn push_endpoint() -> Result<String> {
     Ok(crate::hub_wire::shown(&Hub::from_env()?.endpoint))
 }
 
-/// Uploads all files of `push` and commits them; `progress` gets the bytes of large files that were sent so far, and all of them.
+/// Uploads the files of `push` and commits them. `progress` gets the bytes of large files sent so far, and their total.
 ///
 /// Errors: `push-refused`, `push-repo-missing`, `push-public`, `push-conflict`, `push-too-large`, `push-rate-limited`,
 /// `push-interrupted`, `push-rejected`, `hub-unreachable`.
@@ -258,7 +257,7 @@ fn batch(wire: &Wire, push: &Push, file: &PushFile) -> Result<Option<Value>> {
     Ok(object.get("actions").filter(|actions| actions["upload"].is_object()).cloned())
 }
 
-/// Sends a file in parts, each to its own address, and then says that all are there. The inner error is what the store answered.
+/// Sends a file in parts, each to its own address, then completes the upload. The inner error is the store's answer.
 fn parts(
     wire: &Wire,
     href: &str,

@@ -1,5 +1,5 @@
-//! Requests to the hub that change something: JSON in and out, files as bodies, repeated a bounded number of times where the
-//! connection breaks, the server fails or says that there were too many.
+//! Requests that change the hub: JSON in and out, files as bodies, retried a bounded number of times if the connection
+//! breaks, the server fails, or the rate limit is reached.
 
 use crate::hub::Hub;
 use plimsoll_base::{Error, Result};
@@ -83,7 +83,7 @@ impl Wire {
         self.post_lfs_to(&(self.endpoint().to_string() + path), body)
     }
 
-    /// The same to an address that the hub gave.
+    /// Posts LFS JSON to an address that the hub gave.
     pub fn post_lfs_to(&self, url: &str, body: &Value) -> Result<Answer> {
         self.post_text(url, LFS, &body.to_string())
     }
@@ -104,8 +104,7 @@ impl Wire {
         Ok(answer(self.answered(url, send)?))
     }
 
-    /// Sends the `bytes` bytes that `open` opens, anew for each attempt, with the headers that the hub gave; returns the etag, or a
-    /// status that is no success.
+    /// Sends `bytes` bytes from `open`, reopened for each attempt. Returns the etag, or a status other than success.
     pub fn put(
         &self,
         url: &str,

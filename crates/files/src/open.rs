@@ -87,7 +87,7 @@ impl OpenModel {
         }
     }
 
-    /// Opens the adapter in `folder` on `base` instead of the model that it names. The base may be fetched: the user named it.
+    /// Opens the adapter in `folder` on `base`, not on the model it names. May fetch the base: the user named it.
     ///
     /// Errors: as `open`; `adapter-damaged` for a base that is an adapter.
     pub fn open_on(folder: &Path, base: &str) -> Result<OpenModel> {
@@ -161,7 +161,7 @@ impl OpenModel {
         Ok(())
     }
 
-    /// Reads whole rows of a matrix as they are stored, which is in `encoding`, into `out`, which has exactly their bytes.
+    /// Reads whole rows of a matrix stored in `encoding`, as they are, into `out`, which has exactly their bytes.
     pub fn read_blocks(
         &self,
         name: &str,
@@ -318,8 +318,7 @@ fn tokenizer_of(dir: &Path) -> Result<TokenizerFiles> {
     })
 }
 
-/// Opens the model that an adapter's folder names. It has to be on this machine: the folder's author named it, not the user, so it is
-/// not fetched.
+/// Opens the base that an adapter's folder names. Never fetches it: the folder's author named it, not the user.
 ///
 /// Errors: those of opening; `model-not-local` for a base that is not here; `adapter-damaged` for another adapter.
 fn base_of_adapter(folder: &Path, base: &str, revision: Option<&str>) -> Result<OpenModel> {

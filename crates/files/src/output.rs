@@ -28,7 +28,7 @@ pub fn check_output_folder(path: &Path) -> Result<()> {
     check_folder(path).map_err(|err| output_error(path, &err))
 }
 
-/// As `check_output_folder`, with the error of the system.
+/// Requires that files can be written below `path`, which need not exist. Returns the system's error.
 pub fn check_folder(path: &Path) -> io::Result<()> {
     let is_there = |place: &&Path| place.symlink_metadata().is_ok();
     let place = path.ancestors().find(is_there).unwrap_or(Path::new("."));
@@ -42,8 +42,7 @@ fn probe(folder: &Path) -> io::Result<()> {
     fs::remove_file(&part)
 }
 
-/// Renames a file or a folder to a name that nothing has; an earlier file stays as it is. On file systems that cannot say so in one
-/// step, the name is looked up first.
+/// Renames a file or a folder to an unused name. Looks it up first on file systems without `RENAME_NOREPLACE`.
 pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Err(Errno::INVAL | Errno::NOSYS) if to.symlink_metadata().is_ok() => {
@@ -54,8 +53,7 @@ pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns the error for an output that cannot be written: `disk-full` where the system reports that, else
-/// `output-unwritable`.
+/// Returns the error for an output that cannot be written: `disk-full` if the system says so, else `output-unwritable`.
 pub fn output_error(path: &Path, err: &io::Error) -> Error {
     match err.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {

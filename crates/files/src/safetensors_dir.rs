@@ -1,5 +1,5 @@
-//! A directory of safetensors: one file, or shards with an index. Only headers are read here.
-//! Every offset, size, shape and dtype is checked against the file's length; tensors fill the file without hole or overlap.
+//! A directory of safetensors: one file, or shards with an index. Reads headers only. Checks every offset, size, shape
+//! and dtype against the file's length; tensors fill the file without hole or overlap.
 
 use crate::storage::{Storage, read_small};
 use crate::tensors::{RowOrder, TensorInfo};
@@ -116,7 +116,7 @@ fn read_index(index: &Path) -> Result<BTreeMap<String, String>> {
 /// A tensor's name and its bytes in the file.
 type Placed = (String, Range<u64>);
 
-/// Reads where the header of a file says that its data begins and its tensors are, in order, though the file may be cut.
+/// Reads where a file's data begins and its tensors, in order, from the header; the data may be truncated.
 ///
 /// Errors: as `read_header`, of the header alone.
 pub(crate) fn tensors_at(path: &Path) -> Result<(u64, Vec<Placed>)> {
@@ -288,7 +288,7 @@ fn axes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Resul
     deserializer.deserialize_seq(Axes)
 }
 
-/// All entries in file order, but the metadata. A map would keep one of two tensors of the same name; both must be seen.
+/// All entries but the metadata, in file order. A map would keep one of two tensors with the same name.
 struct Entries<T>(Vec<(String, T)>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {

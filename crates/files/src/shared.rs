@@ -1,5 +1,5 @@
-//! A safetensors file that several processes of one host write together: each puts bytes in their places, and the sums of the file pass
-//! from one process to the next in the order of the bytes, because SHA-256 has one.
+//! A safetensors file that several processes of one host write together: each writes its bytes in their places, and the
+//! running SHA-256 passes from one process to the next in byte order.
 
 use crate::pieces::FileRecord;
 use crate::stream::{Sums, WINDOW_BYTES, each_stored, forget_pages, write_error};
@@ -67,14 +67,14 @@ impl SharedWriter {
         Ok(SharedWriter { file, path, start, data_bytes, sums, unsettled_bytes: 0, removes: false })
     }
 
-    /// Returns what other processes of this user open the file by as long as this one has it open, whatever folders they see.
+    /// Returns a link to the open file for this user's other processes, whatever folders they see.
     pub fn link(&self) -> String {
         let (id, path) = (identity(&self.file).unwrap_or_default(), self.path.display());
         format!("/proc/{}/fd/{}\n{id}\n{path}", std::process::id(), self.file.as_raw_fd())
     }
 
-    /// Writes values as `dtype` (f32 or bf16, round to nearest even) from a byte of the data on, through `scratch`, which may be small.
-    /// Returns the byte after them.
+    /// Writes values as `dtype` (f32 or bf16, round to nearest even) from data byte `at` on, through `scratch`, which
+    /// may be small. Returns the byte after them.
     ///
     /// Errors: `disk-full`, `write-failed`.
     pub fn put_f32_as(&mut self, at: u64, dtype: DType, values: &[f32], scratch: &mut [u8]) -> Result<u64> {
@@ -117,7 +117,7 @@ impl SharedWriter {
         Ok(())
     }
 
-    /// Puts what this process has written on the disk, if that is much, and gives its pages back. All of it must be summed.
+    /// Flushes this process's bytes to the disk, if they are many, and frees their pages. All must be summed.
     ///
     /// Errors: `disk-full`, `write-failed`.
     pub fn settle(&mut self) -> Result<()> {
@@ -129,8 +129,7 @@ impl SharedWriter {
         Ok(())
     }
 
-    /// Requires that every declared byte was summed, flushes to the disk and says what the file must be. Every process must have
-    /// written what it has.
+    /// Requires that every declared byte was summed, syncs, and returns the file's record. All processes must be done.
     ///
     /// Errors: `disk-full`, `write-failed`.
     pub fn finish(mut self) -> Result<FileRecord> {

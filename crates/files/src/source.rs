@@ -88,10 +88,10 @@ impl Source {
     }
 }
 
-/// Finds the files of `text` on this machine, fetching them if `allow_download` says so.
+/// Finds the files of `text` on this machine, or fetches them if `allow_download`.
 ///
-/// Errors: those of `Source::parse` and `of_run`, `model-not-local`, `hub-unreachable`, `hub-refused`, `pip-failed`, and those of
-/// writing to the cache.
+/// Errors: those of `Source::parse` and `of_run`, `model-not-local`, `hub-unreachable`, `hub-refused`, `pip-failed`,
+/// and those of writing to the cache.
 pub fn resolve(text: &str, revision: Option<&str>, allow_download: bool) -> Result<Local> {
     match Source::parse(text, revision)? {
         Source::Directory(path) => of_run(&path).map(Local::Directory),
@@ -105,9 +105,9 @@ pub fn resolve(text: &str, revision: Option<&str>, allow_download: bool) -> Resu
     }
 }
 
-/// Returns the newest checkpoint of a run if `path` is the directory of one, else `path`.
+/// Returns a run's newest checkpoint if `path` is a run directory, else `path`.
 ///
-/// Errors: `checkpoint-missing` for a run that has saved none; `model-unsupported` for a run that trained no language model.
+/// Errors: `checkpoint-missing` for a run that saved none; `model-unsupported` for one that trained no language model.
 pub(crate) fn of_run(path: &Path) -> Result<PathBuf> {
     let has = |folder: &Path| [CONFIG, ADAPTER_CONFIG].iter().any(|name| folder.join(name).is_file());
     if has(path) || !path.join("run.toml").is_file() {

@@ -35,7 +35,7 @@ impl Storage {
         }
     }
 
-    /// What messages call it.
+    /// Returns the name for messages.
     pub(crate) fn name(&self) -> String {
         match self {
             Storage::File { path, .. } => path.display().to_string(),
@@ -85,7 +85,7 @@ pub(crate) fn read_small(path: &Path, limit_bytes: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// As `read_small`, but a file that is not there is `None`.
+/// Reads a small file; `None` if it does not exist.
 pub(crate) fn read_small_if_present(path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>> {
     match std::fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),

@@ -1,5 +1,5 @@
-//! A large file on its way to the disk: bytes are hashed as they pass, a file that is not finished is removed, and what is
-//! streamed does not stay in the page cache: a save costs its caller's buffer, not the size of its files.
+//! Streams a large file to the disk. Bytes are hashed as they pass, an unfinished file is removed, and written pages
+//! leave the page cache: a save costs its caller's buffer, not the size of its files.
 
 use crate::pieces::{FileRecord, PieceSums, hex};
 use plimsoll_base::{DType, Error, Result};
@@ -157,8 +157,7 @@ fn to_bf16(value: f32) -> u16 {
     if value.is_nan() { nan } else { rounded }
 }
 
-/// Gives back the pages of a file that are on the disk. Where the system does not take the advice they stay, and are
-/// reclaimable.
+/// Drops a file's clean pages from the page cache. If the system ignores the advice they stay, reclaimable.
 pub(crate) fn forget_pages(file: &File) {
     let _ = fadvise(file, 0, None, Advice::DontNeed);
 }

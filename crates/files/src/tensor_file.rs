@@ -1,5 +1,5 @@
-//! One safetensors file that is no model: the states of an optimizer, or an adapter. Its header is checked as a model's is; values
-//! pass through the caller's buffer.
+//! One safetensors file other than a model: optimizer states or an adapter. Its header is checked like a model's;
+//! values pass through the caller's buffer.
 
 use crate::safetensors_dir;
 use crate::storage::Storage;
@@ -25,7 +25,7 @@ impl TensorFile {
         Ok(TensorFile { storage, tensors: tensors.into_iter().map(|t| (t.name.clone(), t)).collect() })
     }
 
-    /// The same tensors under other names.
+    /// Renames the tensors.
     ///
     /// Errors: `model-file-corrupt` for two of one name.
     pub(crate) fn renamed(self, name: impl Fn(&str) -> String) -> Result<TensorFile> {

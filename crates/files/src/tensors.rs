@@ -12,7 +12,7 @@ pub enum RowOrder {
         /// d: rows of one head.
         head_dim: u32,
     },
-    /// GGUF's order of heads of values of linear attention: those that are first of their head of keys, then those that are second, ..
+    /// GGUF's order of linear attention's value heads: the first of each key head, then the second of each, and so on.
     ValueHeads {
         /// Rows before these heads, which lie as the model wants them.
         from: u32,

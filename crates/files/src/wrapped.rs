@@ -1,4 +1,4 @@
-//! Language models inside models of text and images: their part of `config.json`, and their tensors. The other parts are not read.
+//! Language models inside models of text and images: their part of `config.json`, and their tensors. Ignores the rest.
 
 use crate::config::{defaults, unsupported};
 use crate::tensors::TensorInfo;
@@ -27,7 +27,7 @@ fn unwritten(family: Family) -> Map<String, Value> {
 
 /// Prefixes of the language model's tensors: what files have, and what its own files would have.
 const TEXT: [(&str, &str); 2] = [("model.language_model.", "model."), ("language_model.", "")];
-/// Of the other parts: what sees images, and what predicts further tokens.
+/// Prefixes of tensors that are ignored: vision and multi-token prediction.
 const OTHERS: [&str; 7] = [
     "vision_tower.",
     "multi_modal_projector.",

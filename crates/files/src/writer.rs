@@ -1,5 +1,5 @@
-//! Writing what must last: a safetensors file streamed tensor by tensor, and small files that appear whole or not at all.
-//! Every byte is counted against the declaration.
+//! Writes durable files: safetensors streamed tensor by tensor, and small files that appear whole or not at all. Every
+//! byte is counted against the declaration.
 
 use crate::pieces::{FileRecord, hex};
 use crate::stream::{Stream, Sums, each_stored, write_error};
@@ -88,7 +88,7 @@ impl SafetensorsWriter {
         SafetensorsWriter::start(path, tensors_header(tensors, metadata)?)
     }
 
-    /// The same for arrays that are no weights.
+    /// Creates a file of arrays that are not weights.
     ///
     /// Errors: `disk-full`, `write-failed`, `size-overflow`.
     pub fn create_arrays(

@@ -1,5 +1,5 @@
-//! Model files that were made to take the process: each ends in its named error, in bounded memory and time. Peaks are of
-//! resident memory, which the kernel counts, so the cases run one after another in a process without other tests.
+//! Hostile model files: each ends in its named error, in bounded memory and time. Peaks are of the process's resident
+//! memory, which the kernel counts, so the cases run one after another in a process without other tests.
 
 #[path = "it/common.rs"]
 mod common;

@@ -1,8 +1,7 @@
-//! The arena's bookkeeping: the offset of each region, and which handles may be used when.
+//! The arena's bookkeeping: the offset of each region, and the handles that may be used at a time.
 //!
-//! It owns offsets, not memory. Resident regions come first; the regions of each phase start after them and
-//! overlay those of the other phases. `Overlay::enter` borrows the overlay mutably, so handles of two phases
-//! cannot be alive together:
+//! It owns offsets, not memory. Resident regions come first; the regions of each phase start after them and overlay
+//! those of other phases. `Overlay::enter` borrows the overlay mutably, so handles of two phases cannot coexist:
 //!
 //! ```compile_fail
 //! # use plimsoll_memory::*;
@@ -36,7 +35,7 @@ pub struct Buf<'a> {
     lives: PhantomData<&'a ()>,
 }
 
-/// Whose bytes a handle is of.
+/// The memory that a handle points into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Home {
     /// The device's arena.
@@ -48,7 +47,7 @@ pub enum Home {
 }
 
 impl<'a> Buf<'a> {
-    /// Byte offset from the arena's base; for an offloaded region, from the base of the device's host memory.
+    /// Returns the byte offset from the base of the arena, or of the device's host memory for an offloaded region.
     pub fn offset(self) -> u64 {
         self.offset
     }
@@ -65,7 +64,7 @@ impl<'a> Buf<'a> {
         self.dtype
     }
 
-    /// The phase of the handle; `None` for a resident region.
+    /// Returns the phase of the handle; `None` for a resident region.
     pub fn phase(self) -> Option<Phase> {
         self.phase
     }
@@ -74,17 +73,17 @@ impl<'a> Buf<'a> {
         self.home
     }
 
-    /// Returns the bytes that its elements take.
+    /// Returns the bytes of its elements.
     pub fn bytes(self) -> u64 {
         self.len as u64 * self.dtype.bytes()
     }
 
-    /// Whether the region is in the device's host memory.
+    /// Returns true if the region is in the device's host memory.
     pub fn is_offloaded(self) -> bool {
         self.home == Home::Offloaded
     }
 
-    /// Returns the rank in whose arena it lies; none for this one's.
+    /// Returns the rank whose arena it is in; `None` for this rank's.
     pub fn rank(self) -> Option<usize> {
         match self.home {
             Home::Rank(rank) => Some(rank.into()),
@@ -92,7 +91,7 @@ impl<'a> Buf<'a> {
         }
     }
 
-    /// Returns the same elements in the arena of another rank. What they hold, and until when, the ranks must have agreed.
+    /// Returns these elements in another rank's arena. The ranks must agree on what they hold, and for how long.
     pub fn of_rank(self, rank: usize) -> Buf<'a> {
         assert!(self.home == Home::Arena, "only arenas are shared");
         Buf { home: Home::Rank(u8::try_from(rank).expect("ranks are few")), ..self }
@@ -104,7 +103,7 @@ impl<'a> Buf<'a> {
         Buf { offset: self.offset + start as u64 * self.dtype.bytes(), len, ..self }
     }
 
-    /// Returns the `index`th of equal parts of `len` elements: a layer of a `[layers, ...]` region.
+    /// Returns part `index` of equal parts of `len` elements: a layer of a `[layers, ...]` region.
     pub fn part(self, index: usize, len: usize) -> Buf<'a> {
         self.slice(index * len, len)
     }
@@ -137,8 +136,8 @@ pub struct ArenaMap {
 }
 
 impl ArenaMap {
-    /// Binds the arena regions of `layout`. `guard_bytes` follow each region, untouched; 0 outside tests. With them
-    /// regions that take turns share no bytes.
+    /// Binds the arena regions of `layout`. `guard_bytes` follow each region, untouched; 0 outside tests. With guard
+    /// bytes, regions that take turns share no bytes.
     pub fn new(layout: &Layout, guard_bytes: u64) -> ArenaMap {
         assert_eq!(guard_bytes % REGION_ALIGN, 0, "guard bands keep the regions aligned");
         let mut offloaded_end = 0;
@@ -155,7 +154,7 @@ impl ArenaMap {
             let turns_base = next;
             end = end.max(next);
             for turn in Turn::EXCLUSIVE {
-                // With guard bands the turns are apart, so that writes past a region's end are detected.
+                // With guard bytes turns do not overlap, so writes past a region's end are detected.
                 next = if guard_bytes == 0 { turns_base } else { next };
                 bound.extend(bind(layout, &mut next, guard_bytes, |r| here(r) && r.turn == turn));
                 end = end.max(next);
@@ -257,14 +256,14 @@ impl<'a> Resident<'a> {
         find(&self.map.resident, name, None).or_else(offloaded)
     }
 
-    /// Returns the right to read resident regions during Rollout and Score, also from another thread.
+    /// Returns a lease to read resident regions during Rollout and Score, also from another thread.
     pub fn lease(&self) -> ReadLease<'a> {
         *self.readers.lock() += 1;
         ReadLease { readers: self.readers }
     }
 }
 
-/// The number of current leases.
+/// The number of live leases.
 #[derive(Debug, Default)]
 struct Readers {
     count: Mutex<u32>,
@@ -278,7 +277,7 @@ impl Readers {
     }
 }
 
-/// While it lives, resident regions do not change.
+/// Keeps resident regions unchanged while it lives.
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is given back"]
 pub struct ReadLease<'a> {
@@ -300,8 +299,8 @@ pub struct Overlay<'a> {
 }
 
 impl Overlay<'_> {
-    /// Begins a phase. Its handles end with the returned guard. `Critic` and `Update` write resident regions, so
-    /// they wait until all leases on them are dropped.
+    /// Begins a phase. Its handles end with the returned guard. `Critic` and `Update` write resident regions, so they
+    /// wait until all leases are dropped.
     pub fn enter(&mut self, phase: Phase) -> InPhase<'_> {
         if matches!(phase, Phase::Critic | Phase::Update) {
             self.take_back();
@@ -309,7 +308,7 @@ impl Overlay<'_> {
         InPhase { map: self.map, phase }
     }
 
-    /// Begins a phase without waiting for leases. What holds one must not write resident regions meanwhile.
+    /// Begins a phase without waiting for leases. Lease holders must not write resident regions meanwhile.
     pub fn enter_leased(&mut self, phase: Phase) -> InPhase<'_> {
         InPhase { map: self.map, phase }
     }
@@ -330,7 +329,7 @@ impl Overlay<'_> {
     }
 }
 
-/// A phase under way.
+/// A phase in progress.
 #[derive(Debug)]
 pub struct InPhase<'p> {
     map: &'p ArenaMap,

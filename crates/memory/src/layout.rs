@@ -1,4 +1,4 @@
-//! Regions and layouts: the memory that a component needs, as plain data.
+//! Regions and layouts: the memory of a component, as plain data.
 
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet, Result};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use serde::Serialize;
 /// Every arena region starts on a multiple of this: four cache lines on a CPU, one sector group on a GPU.
 pub const REGION_ALIGN: u64 = 256;
 
-/// Where bytes come from.
+/// The memory that bytes come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pool {
@@ -21,7 +21,7 @@ pub enum Pool {
 }
 
 impl Pool {
-    /// In the order of `plan --json`.
+    /// All pools, in the order of `plan --json`.
     pub const ALL: [Pool; 5] = [Pool::Host, Pool::Device, Pool::Pinned, Pool::Shm, Pool::Disk];
 
     pub const fn name(self) -> &'static str {
@@ -41,22 +41,21 @@ impl Pool {
 pub enum Place {
     /// An offset in the device's arena: equal to the plan to the byte.
     Arena,
-    /// An offset in the host memory of a device, page-locked where that is a card: equal to the plan to the byte.
+    /// An offset in a device's host memory, page-locked if the device is a card: equal to the plan to the byte.
     Offloaded,
     /// An ordinary allocation of a size fixed at start.
     Heap,
-    /// The process itself: code, stacks, the tokenizer; a measured upper bound.
+    /// The process itself: code, stacks, tokenizer; a measured upper bound.
     Process,
     /// Other processes of the run: its supervisor, and workers up to their own limits.
     Workers,
-    /// The kernel, for the run: page tables, stacks, files. A container is charged for it, but no process shows it.
+    /// The kernel, for the run: page tables, stacks, files. Charged to a container, but shown by no process.
     Kernel,
     /// A file.
     File,
 }
 
-/// When a region is in use within its phases. In a training pass the layers and the head take turns, so their
-/// regions share bytes.
+/// When a region is in use within its phases. Layers and head take turns in a training pass, so they share bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Turn {
@@ -83,13 +82,13 @@ impl Turn {
 /// One named piece of memory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Region {
-    /// `owner.what`, unique in a layout.
+    /// `owner.part`, unique in a layout.
     pub name: String,
     /// The component that needs it.
     pub owner: &'static str,
     pub pool: Pool,
     pub phases: PhaseSet,
-    /// Elements, outermost first.
+    /// Axes, outermost first.
     pub shape: Vec<u64>,
     pub dtype: DType,
     /// Size, rounded up to `REGION_ALIGN` for arena regions.
@@ -127,7 +126,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Adds an arena region of some phases that is in use in only one turn.
+    /// Adds an arena region that is in use in only one turn of some phases.
     ///
     /// Errors: `size-overflow`.
     #[allow(clippy::too_many_arguments)] // An arena region, and its turn.
@@ -156,7 +155,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Sums the bytes of some regions: of those that take turns, the larger turn counts.
+    /// Sums the bytes of some regions; of regions that take turns, the largest turn counts.
     pub fn sum(&self, keep: impl Fn(&Region) -> bool) -> Bytes {
         let of = |turn: Turn| -> Bytes {
             self.regions.iter().filter(|r| r.turn == turn && keep(r)).map(|r| r.bytes).sum()

@@ -1,8 +1,8 @@
-//! Memory, decided before the run: named regions, the plan that sums them, the arena's bookkeeping that binds
-//! them to addresses, what the host allows, and whether its memory grows.
+//! Memory, decided before the run: named regions, the plan that sums them, the arena's bookkeeping that binds them to
+//! addresses, the host's limits, and a test for growth of its memory.
 //!
-//! The same `Layout` is summed by the planner and bound by the arena, so the plan cannot drift from the run.
-//! This crate never uses a GPU; it knows offsets, not pointers, except for host mappings.
+//! The planner sums and the arena binds the same `Layout`, so the plan cannot drift from the run. This crate never uses
+//! a GPU; it knows offsets, not pointers, except for host mappings.
 
 mod arena;
 mod card;

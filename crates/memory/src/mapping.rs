@@ -1,5 +1,4 @@
-//! Host mappings: large buffers that are unmapped when dropped. They are anonymous, or of a file in memory by which processes share
-//! them.
+//! Host mappings: large buffers, unmapped when dropped. They are anonymous, or of a memory file that processes share.
 
 use plimsoll_base::{Bytes, Error, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -23,8 +22,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `bytes` bytes of zeros, asks for huge pages and touches every page, so that resident memory
-    /// does not depend on the data that comes later.
+    /// Maps `bytes` zeros, asks for huge pages and touches every page, so resident memory does not depend on later
+    /// data.
     ///
     /// Errors: `host-allocation-failed` when the system refuses.
     pub fn touched(bytes: Bytes) -> Result<Mapping> {
@@ -52,7 +51,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps a file in memory, which is made `bytes` long, and touches every page.
+    /// Makes an in-memory file `bytes` long, maps it, and touches every page.
     ///
     /// Errors: `host-allocation-failed` when the system refuses.
     pub fn shared(file: &File, bytes: Bytes) -> Result<Mapping> {
@@ -63,14 +62,14 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps a file in memory that other processes use already: it is made `bytes` long, but nothing in it is touched.
+    /// Maps an in-memory file in use by other processes: makes it `bytes` long, but touches no page.
     pub(crate) fn shared_as_it_is(file: &File, bytes: Bytes) -> Result<Mapping> {
         let len = page_bytes(bytes);
         file.set_len(len as u64).map_err(|err| refused(bytes, &err))?;
         Mapping::of_file(file, len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// Maps another process's shared file of `bytes` bytes to read it. Writing through it would be a fault.
+    /// Maps another process's shared file of `bytes` bytes for reading. A write through it would fault.
     ///
     /// Errors: `host-allocation-failed` when the system refuses, or the file is shorter.
     pub fn of_another(file: &File, bytes: Bytes) -> Result<Mapping> {
@@ -89,7 +88,7 @@ impl Mapping {
         Ok(Mapping { base: raw.cast(), len, raw, raw_len: len })
     }
 
-    /// Returns the first byte, aligned to 2 MiB, of a shared mapping to a page.
+    /// Returns the first byte, aligned to 2 MiB; of a shared mapping, aligned to a page.
     pub fn base(&self) -> *mut u8 {
         self.base
     }
@@ -105,7 +104,7 @@ impl Mapping {
 
     fn touch(&self) {
         for offset in (0..self.len).step_by(4096) {
-            // SAFETY: offset is below len, and the address is not shared yet. Volatile, so that the write is not optimised away.
+            // SAFETY: offset is below len, and the address is not shared yet. Volatile, or it would be optimised away.
             unsafe { self.base.add(offset).write_volatile(0) };
         }
     }

@@ -1,4 +1,4 @@
-//! A copy of parts of another process's memory, where both are on different hosts.
+//! A copy of parts of another process's memory, for processes on different hosts.
 
 use crate::{Mapping, shared_file};
 use plimsoll_base::{Bytes, Error, Result};
@@ -6,8 +6,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
 use std::ops::Range;
 
-/// A file in memory into which parts of another process's memory are copied, each to its place. It has pages only where something
-/// was copied.
+/// An in-memory file into which parts of another process's memory are copied, in place. Only those parts have pages.
 #[derive(Debug)]
 pub struct Mirror {
     file: File,
@@ -16,7 +15,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Makes one of `bytes` bytes.
+    /// Makes a mirror of `bytes` bytes.
     ///
     /// Errors: `host-allocation-failed`.
     pub fn new(name: &str, bytes: Bytes) -> Result<Mirror> {
@@ -25,14 +24,14 @@ impl Mirror {
         Ok(Mirror { file, bytes, mapping })
     }
 
-    /// Maps it to be read.
+    /// Maps the mirror for reading.
     ///
     /// Errors: `host-allocation-failed`.
     pub fn view(&self) -> Result<Mapping> {
         Mapping::of_another(&self.file, self.bytes)
     }
 
-    /// Gives all its pages back: it holds zeros again.
+    /// Frees all its pages: it holds zeros again.
     ///
     /// Errors: `host-allocation-failed` when the system refuses.
     pub fn clear(&mut self) -> Result<()> {
@@ -42,12 +41,12 @@ impl Mirror {
         })
     }
 
-    /// Returns bytes of it, to write what was copied. Who reads a view must not read them meanwhile. Panics beyond its end.
+    /// Returns bytes to write copies to. Readers of a view must not read them meanwhile. Panics beyond the end.
     pub fn part(&mut self, range: Range<u64>) -> &mut [u8] {
         let (start, len) = (range.start as usize, (range.end - range.start) as usize);
         assert!(start + len <= self.mapping.len(), "bytes {range:?} of {}", self.bytes);
-        // SAFETY: inside the mapping by the assertion, and `&mut self` excludes another slice of this mapping. Views are other mappings,
-        // which devices read only where a read has been brought before, and nothing is brought twice while it may be read.
+        // SAFETY: inside the mapping by the assertion, and `&mut self` excludes another slice of it. Views are other
+        // mappings: devices read only what has been brought there, and nothing is brought twice while it may be read.
         unsafe { std::slice::from_raw_parts_mut(self.mapping.base().add(start), len) }
     }
 }

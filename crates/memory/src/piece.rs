@@ -1,5 +1,4 @@
-//! A host mapping divided into rows, each owned by one value: threads fill their own rows without locks, and the owner
-//! of all rows has one array.
+//! A host mapping of rows, each owned by one value: threads fill rows without locks, and their owner has one array.
 
 use crate::Mapping;
 use plimsoll_base::{Bytes, Result};
@@ -17,7 +16,7 @@ pub struct Piece {
     len: usize,
 }
 
-/// Types for which every bit pattern is valid, so that bytes may be read as them.
+/// Types for which every bit pattern is valid, so bytes may be read as them.
 pub trait Plain: Copy + sealed::Sealed {}
 
 mod sealed {
@@ -61,7 +60,7 @@ impl Piece {
         unsafe { std::slice::from_raw_parts(at.cast(), bytes.len() / size) }
     }
 
-    /// As `numbers`, mutable.
+    /// Returns the bytes of `range` as mutable numbers. Panics unless the range is inside the row, aligned and whole.
     pub fn numbers_mut<T: Plain>(&mut self, range: Range<usize>) -> &mut [T] {
         let bytes = &mut self[range];
         let (at, size) = (bytes.as_mut_ptr(), size_of::<T>());
@@ -79,8 +78,8 @@ impl Deref for Piece {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: offset..offset + len is inside the mapping, which lives as long as the Arc and began as zeros; only this
-        // value refers to these bytes, because only `rows` makes pieces, and they are disjoint.
+        // SAFETY: offset..offset + len is inside the mapping, which lives as long as the Arc and began as zeros; only
+        // this value refers to these bytes, because only `rows` makes pieces, and they are disjoint.
         unsafe { std::slice::from_raw_parts(self.mapping.base().add(self.offset), self.len) }
     }
 }

@@ -24,7 +24,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns the limits of one of `ranks` processes, which share the host's memory evenly and have a card each.
+    /// Returns the limits of one of `ranks` processes, which share the host's memory evenly and have one card each.
     pub fn of_each(mut self, ranks: usize) -> Limits {
         if let Some(host) = self.host.as_mut().filter(|_| ranks > 1) {
             host.bytes = Bytes(host.bytes.0 / ranks as u64);
@@ -44,12 +44,12 @@ impl Limits {
     }
 }
 
-/// The highest use of a pool, and its phase.
+/// The peak of a pool, and its phase.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PoolPeak {
     pub pool: Pool,
     pub resident: Bytes,
-    /// Resident bytes and those of the largest phase.
+    /// Resident bytes plus those of the largest phase.
     pub peak: Bytes,
     pub phase: Phase,
 }
@@ -68,7 +68,7 @@ impl Plan {
         self.sum(|r| r.pool == pool && r.phases.contains(phase))
     }
 
-    /// Returns the phases of a step; the critic's only if there is a critic.
+    /// Returns the phases of a step; `Critic` only if there is a critic.
     pub fn phases(&self) -> impl Iterator<Item = Phase> {
         let has_critic = self.layout.regions.iter().any(|r| r.phases == PhaseSet::CRITIC);
         Phase::ALL.into_iter().filter(move |&phase| has_critic || phase != Phase::Critic)
@@ -92,8 +92,7 @@ impl Plan {
         self.layout.arena_bytes()
     }
 
-    /// Returns the highest resident memory of the process itself, to compare with its RSS: the host pool without
-    /// other processes and the kernel.
+    /// Returns the process's highest planned RSS: the host pool without other processes and the kernel.
     pub fn process_peak(&self) -> Bytes {
         let ours = |r: &crate::Region| {
             let mine = matches!(r.place, Place::Arena | Place::Offloaded | Place::Heap | Place::Process);
@@ -103,7 +102,7 @@ impl Plan {
         Phase::ALL.into_iter().map(in_phase).max().unwrap_or_default()
     }
 
-    /// Returns who holds the host's peak, the largest part first; the parts sum to the peak.
+    /// Returns the owners of the host's peak, the largest part first; the parts sum to the peak.
     pub fn host_parts(&self) -> Vec<(&'static str, Bytes)> {
         let phase = self.peak(Pool::Host).phase;
         let of = |holder: &str| {
@@ -127,7 +126,7 @@ impl Plan {
         }
     }
 
-    /// Whether every pool's peak is within its limit.
+    /// Returns true if every pool's peak is within its limit.
     pub fn fits(&self) -> bool {
         Pool::ALL.into_iter().all(|pool| self.excess(pool) == Bytes(0))
     }
@@ -173,7 +172,7 @@ impl Plan {
     }
 }
 
-/// The process that trains, or collects.
+/// The process that trains or collects.
 const TRAINER: &str = "trainer";
 const SUPERVISOR: &str = "supervisor";
 const WORKERS: &str = "workers";
@@ -183,7 +182,7 @@ fn holder_of(region: &crate::Region) -> &'static str {
     match region.place {
         Place::Workers if region.name == "process.supervisor" => SUPERVISOR,
         Place::Workers => WORKERS,
-        // Pages of files are charged to the container and to no process.
+        // File pages are charged to the container and to no process.
         Place::Kernel | Place::File => KERNEL,
         Place::Arena | Place::Offloaded | Place::Heap | Place::Process => TRAINER,
     }

@@ -1,11 +1,11 @@
-//! A small memory that several processes read and write at once, as 64-bit words.
+//! A small memory of 64-bit words that several processes read and write at once.
 
 use crate::Mapping;
 use plimsoll_base::{Bytes, Error, Result};
 use std::fs::File;
 use std::sync::atomic::AtomicU64;
 
-/// Makes a file in memory that other processes of this user may open at `/proc/PID/fd/N`.
+/// Makes an in-memory file that other processes of this user may open at `/proc/PID/fd/N`.
 ///
 /// Errors: `host-allocation-failed`.
 pub fn shared_file(name: &str) -> Result<File> {
@@ -18,14 +18,14 @@ pub fn shared_file(name: &str) -> Result<File> {
     }
 }
 
-/// A shared file in memory as words that are atomic, so that no access is a data race.
+/// A shared in-memory file as atomic words, so no access is a data race.
 #[derive(Debug)]
 pub struct SharedWords {
     mapping: Mapping,
 }
 
 impl SharedWords {
-    /// Maps `words` words of a file in memory, which is made that long. What it held stays.
+    /// Maps `words` words of an in-memory file and makes it that long. Its contents stay.
     ///
     /// Errors: `host-allocation-failed`.
     pub fn map(file: &File, words: usize) -> Result<SharedWords> {
@@ -34,8 +34,8 @@ impl SharedWords {
 
     pub fn words(&self) -> &[AtomicU64] {
         let len = self.mapping.len() / 8;
-        // SAFETY: the mapping is `len` words long, aligned to a page, and lives as long as the slice. Every process reaches it
-        // through atomics alone.
+        // SAFETY: the mapping is `len` words long, aligned to a page, and lives as long as the slice. Every process
+        // uses it through atomics alone.
         unsafe { std::slice::from_raw_parts(self.mapping.base().cast(), len) }
     }
 }

@@ -1,16 +1,16 @@
-//! Tests whether host memory grows, with one reading per step: bounded memory, no alarm on noise, the slope, and the
-//! step at which a limit would be reached.
+//! Tests whether host memory grows, from one reading per step: with bounded memory, no alarm on noise, the slope, and
+//! the step at which it would reach a limit.
 //!
 //! Readings of neighbouring steps are correlated, which makes the plain test raise 15 to 55 times too many alarms. So
-//! the series is pre-whitened first: x[t] - r x[t-1], with r the autocorrelation of what is left after the trend
-//! (Wang and Swail 2001), corrected for the bias of short series. Then Mann-Kendall decides whether it grows, and
-//! Theil-Sen's median of pairwise slopes how fast; both are robust to outliers.
+//! the series is pre-whitened: x[t] - r x[t-1], with r the autocorrelation of the residuals after the trend (Wang and
+//! Swail 2001), corrected for the bias of short series. Then Mann-Kendall decides whether it grows, and Theil-Sen's
+//! median of pairwise slopes how fast; both are robust to outliers.
 
 use serde::Serialize;
 
-/// Points that a series keeps. When it is full, neighbours are averaged and each point covers twice the steps.
+/// Most points of a series. When it is full, neighbours are averaged and each point covers twice the steps.
 const POINTS_MAX: usize = 256;
-/// Least points for a verdict.
+/// Fewest points for a verdict.
 const POINTS_MIN: usize = 30;
 /// Normal quantile of p = 0.001, one-sided: only growth matters.
 const Z_ALARM: f64 = 3.0902;
@@ -26,7 +26,7 @@ pub struct Verdict {
     pub slope_bytes_per_step: f64,
     /// Mann-Kendall's statistic in standard deviations; above 3.09 is p < 0.001.
     pub z: f64,
-    /// Significant and not flat.
+    /// True if the slope is significant and not flat.
     pub grows: bool,
     /// Points tested.
     pub points: usize,
@@ -70,7 +70,7 @@ impl Default for Scratch {
     }
 }
 
-/// Returns the bytes of `series` series and their shared buffers: a row of the plan.
+/// Returns the bytes of `series` series and their shared buffers, a row of the plan.
 pub const fn bytes(series: u64) -> u64 {
     8 * (series * POINTS_MAX as u64 + pairs(POINTS_MAX) as u64 + 2 * POINTS_MAX as u64)
 }
@@ -121,7 +121,7 @@ impl Series {
 }
 
 impl Verdict {
-    /// Returns the steps until `now` bytes reach `limit` at this slope; `None` if it does not grow.
+    /// Returns the steps until `now` bytes reach `limit` at this slope; `None` if memory does not grow.
     pub fn steps_to(&self, now: u64, limit: u64) -> Option<u64> {
         let left = limit.saturating_sub(now) as f64;
         self.grows.then(|| (left / self.slope_bytes_per_step) as u64)

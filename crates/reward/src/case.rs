@@ -1,21 +1,21 @@
-//! What rewards see of a sample.
+//! A sample as rewards see it.
 
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// The column of the answer unless a run file names another.
+/// The default column of the answer.
 pub(crate) const ANSWER: &str = "ground_truth";
-/// The same in verl's data.
+/// The column of the answer in verl's data.
 const VERL_ANSWER: &str = "reward_model.ground_truth";
 
 /// A prompt with the rest of its row; the samples of a group share it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prompt {
-    /// What was asked: the text, or the last message of a conversation.
+    /// The user's text, or the last message of a conversation.
     pub text: String,
-    /// What the model read: the chat template's tokens included.
+    /// The text that the model read, including the chat template's tokens.
     pub rendered: String,
-    /// The conversation, an array of messages, where the data has one.
+    /// The conversation, an array of messages, if the data has one.
     pub messages: Option<Value>,
     /// The row's columns other than the prompt.
     pub columns: Map<String, Value>,
@@ -26,20 +26,20 @@ pub struct Prompt {
 pub struct Case {
     /// Its prompt.
     pub prompt: Arc<Prompt>,
-    /// The response as text, special tokens left out.
+    /// The response as text, without special tokens.
     pub response: String,
-    /// Its messages, where it is a conversation with tools, of which `response` is the last turn.
+    /// The messages of a conversation with tools, of which `response` is the last turn.
     pub completion: Option<Value>,
     /// Its tokens.
     pub response_ids: Vec<u32>,
-    /// The limit that it was sampled under.
+    /// The token limit of its sampling.
     pub max_new_tokens: usize,
     /// False if the limit cut it.
     pub ended: bool,
 }
 
-/// A column by its name. `a.b` is the entry `b` of the column `a`, and the `ground_truth` of data without such a column is
-/// that of `reward_model`, where verl's data has it.
+/// Returns a column by name. `a.b` is the entry `b` of the column `a`. `ground_truth` defaults to verl's
+/// `reward_model.ground_truth`.
 pub fn column<'c>(columns: &'c Map<String, Value>, name: &str) -> Option<&'c Value> {
     let within = |path: &str| {
         let (first, rest) = path.split_once('.')?;
@@ -49,7 +49,7 @@ pub fn column<'c>(columns: &'c Map<String, Value>, name: &str) -> Option<&'c Val
     found.or_else(|| within(VERL_ANSWER).filter(|_| name == ANSWER))
 }
 
-/// A column as the text that a verifier reads: a string as it is, anything else as JSON.
+/// Returns a column as text for a verifier: a string as it is, anything else as JSON.
 pub(crate) fn text_of(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -57,29 +57,29 @@ pub(crate) fn text_of(value: &Value) -> String {
     }
 }
 
-/// The text in the last `<answer>…</answer>`, if that is there.
+/// Returns the text in the last `<answer>…</answer>`, if there is one.
 pub(crate) fn tagged_answer(response: &str) -> Option<&str> {
     let (before, _) = response.rsplit_once("</answer>")?;
     before.rsplit_once("<answer>").map(|(_, answer)| answer.trim())
 }
 
-/// The body of the last fenced block; else what follows the last `</think>`, or all of it.
+/// Returns the body of the last fenced block; without one, the text after the last `</think>`, or all of it.
 pub(crate) fn last_block(response: &str) -> &str {
     let said = response.rsplit_once("</think>").map_or(response, |(_, said)| said);
     fenced_blocks(said).last().unwrap_or(said.trim())
 }
 
-/// The body of the last fenced block, if there is one.
+/// Returns the body of the last fenced block, if there is one.
 pub fn fenced_block(response: &str) -> Option<&str> {
     fenced_blocks(response).last()
 }
 
-/// The bodies of fenced blocks, in order; one that does not close is none.
+/// Returns the bodies of closed fenced blocks, in order.
 fn fenced_blocks(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         let (_, opened) = rest.split_once("```")?;
-        // The word after the marks names a language.
+        // The word after the fence names a language.
         let (_, body) = opened.split_once('\n')?;
         let (body, after) = body.split_once("```")?;
         rest = after;

@@ -1,7 +1,7 @@
 //! `code`: a program that the model wrote, run against tests. 1 if it passes all of them, else 0.
 //!
-//! Each test is a fresh interpreter with a limit on time, address space, output and the size of files, in a folder of its
-//! own, without network and GPU. What the program does wrong is a wrong answer and never an error of the run.
+//! Each test is a fresh interpreter with limits on time, address space, output and file size, in its own folder,
+//! without network or GPU. A program's fault is a wrong answer and never an error of the run.
 
 use crate::case::{Case, last_block};
 use crate::scorer::{Reading, Scorer, Start, answer, bad_answer, plain};
@@ -12,16 +12,16 @@ use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Most tests of a row.
+/// Most tests per row.
 pub(crate) const TESTS_MAX: usize = 256;
 /// Longest program and longest output of a test.
 const PROGRAM_BYTES_MAX: usize = 256 << 10;
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
-/// Runs a program, and does what its tests ask for.
+/// Runs a program, and evaluates what its tests ask for.
 const PROGRAM: &str = concat!(include_str!("judge/values.py"), include_str!("judge/program.py"));
 /// Runs tests of programs that run elsewhere.
 const JUDGE: &str = concat!(include_str!("judge/values.py"), include_str!("judge/judge.py"));
-/// Limit on the memory of the interpreter in which tests run: it holds the tests, and values of a line each.
+/// Memory limit of the interpreter that runs tests: it holds the tests, and values of one line each.
 pub(crate) const JUDGE_BYTES: Bytes = Bytes::mib(128);
 /// Runs a program and then the statements that are its tests.
 const RUN_STATEMENTS: &str = include_str!("judge/inside.py");
@@ -31,7 +31,7 @@ const FILE_BYTES_MAX: Bytes = Bytes::mib(16);
 /// The tests of a row.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Tests {
-    /// What is put in and must come out: (standard input, standard output).
+    /// Standard input and expected standard output.
     Streams(Vec<(String, String)>),
     /// Statements that must not fail; they see what the program defines.
     Statements(String),
@@ -40,8 +40,8 @@ pub(crate) enum Tests {
 impl Tests {
     /// Reads the answer column, or the JSON text in it.
     ///
-    /// `[{"input", "output"}]` and `{"inputs", "outputs"}`: streams. A list of texts, or a text that is no JSON: statements.
-    /// Errors: what is wrong, in words.
+    /// `[{"input", "output"}]` and `{"inputs", "outputs"}`: streams. A list of texts, or a text that is no JSON:
+    /// statements. Errors: a sentence about what is wrong.
     pub(crate) fn read(answer: &Value) -> std::result::Result<Tests, String> {
         if let Value::String(text) = answer {
             return match serde_json::from_str(text) {
@@ -85,16 +85,16 @@ impl Tests {
     }
 }
 
-/// Runs programs that a model wrote, outside of a reward: a tool.
+/// Runs a model's programs as a tool, outside of rewards.
 pub struct Programs(Code);
 
 impl Programs {
-    /// Interpreters of `python` within `memory` of address space, each for `timeout` at most.
+    /// Makes interpreters of `python` with `memory` of address space, each for at most `timeout`.
     pub fn new(name: &str, python: Option<&str>, memory: Bytes, timeout: Duration, stop: Stop) -> Programs {
         Programs(Code::new(Code::launch(name, python, memory), timeout, stop))
     }
 
-    /// What a program printed, and why it did not come to its end, if so.
+    /// Runs a program. Returns what it printed, and why it did not finish, if so.
     ///
     /// Errors: an interpreter that cannot be started, a folder that cannot be made.
     pub fn run(&self, program: &str) -> Result<(String, Option<String>)> {
@@ -110,13 +110,13 @@ impl Programs {
 pub(crate) struct Code {
     /// The interpreter with its limits; the program's file is added for each run.
     launch: Launch,
-    /// For one test.
+    /// Limit of one test.
     timeout: Duration,
     stop: Stop,
     workers: Mutex<Workers>,
 }
 
-/// What programs run in, and their tests.
+/// The processes that run programs and their tests.
 struct Workers {
     runner: Runner,
     judge: Judge,
@@ -131,12 +131,12 @@ impl Code {
         Code { launch, timeout, stop, workers: Mutex::new(Workers { runner, judge, ids }) }
     }
 
-    /// What starts an interpreter.
+    /// Returns how to launch an interpreter.
     pub(crate) fn launch(name: &str, python: Option<&str>, memory: Bytes) -> Launch {
         Launch {
             name: name.to_string(),
             program: python.unwrap_or("python3").to_string(),
-            // Isolated: neither the user's packages nor variables of the environment change what a program does.
+            // Isolated: neither the user's packages nor environment variables affect a program.
             args: vec!["-I".into()],
             env: vec![("PYTHONIOENCODING".into(), "utf-8".into())],
             memory,
@@ -150,7 +150,7 @@ impl Code {
         }
     }
 
-    /// Whether the program in a response passes the tests; if not, why.
+    /// Runs the tests on the program in a response; the inner error is why it fails.
     ///
     /// Errors: an interpreter that cannot be started, a folder that cannot be made.
     pub(crate) fn grade(&self, response: &str, tests: &Tests) -> Result<std::result::Result<(), String>> {
@@ -175,7 +175,7 @@ impl Code {
         }
     }
 
-    /// Whether a program passes statements that run in another process; `None` if they must run in its own.
+    /// Runs statements on a program from another process; `None` if they must run in the program's own.
     fn judged(&self, program: &str, statements: &str) -> Result<Option<std::result::Result<(), String>>> {
         let (launch, _folder) = self.prepare(&["-c", PROGRAM], program)?;
         let tests = json!({ "tests": statements }).to_string();
@@ -189,20 +189,20 @@ impl Code {
         if verdict["holds"] == true {
             return Ok(Some(Ok(())));
         }
-        // Why the program ended says more than that it did.
+        // Why the program ended is more useful than that it ended.
         let ended = judged.program.as_ref().filter(|_| judged.verdict.is_none());
         let why = ended.map(|ran| broke(ran).unwrap_or_else(|| "it ended before the tests had run".into()));
         let said = verdict["why"].as_str().map(str::to_string);
         Ok(Some(Err(why.or(said).unwrap_or_else(|| "out of time".into()))))
     }
 
-    /// Whether a program passes statements that run after it, in its process.
+    /// Runs statements after a program, in its process.
     fn inside(&self, program: &str, statements: &str) -> Result<std::result::Result<(), String>> {
         let token = self.workers().ids.next_id();
         let ran = self.run_with(&["-c", RUN_STATEMENTS], program, &format!("{token}\n{statements}\n"))?;
         let answer: String = token.chars().rev().collect();
         let says = ran.output.trim_ascii_end().ends_with(answer.as_bytes());
-        // A program that ends before the tests have run passes none.
+        // A program that ends before the tests have run fails.
         let early = || (!says).then(|| "it ended before the tests had run".to_string());
         Ok(broke(&ran).or_else(early).map_or(Ok(()), Err))
     }
@@ -211,14 +211,14 @@ impl Code {
         self.run_with(&[], program, input)
     }
 
-    /// Runs a program in a folder of its own.
+    /// Runs a program in its own folder.
     fn run_with(&self, before: &[&str], program: &str, input: &str) -> Result<Ran> {
         let (launch, _folder) = self.prepare(before, program)?;
         let runner = &mut self.workers().runner;
         runner.run(&launch, input.as_bytes(), self.timeout, OUTPUT_BYTES_MAX, &self.stop)
     }
 
-    /// Writes a program to a folder of its own. `before`: arguments of the interpreter before the program's file.
+    /// Writes a program to its own folder. `before` are the interpreter's arguments before the program's file.
     fn prepare(&self, before: &[&str], program: &str) -> Result<(Launch, ProgramFolder)> {
         let folder = ProgramFolder::make().map_err(|err| {
             Error::io("io-error", &std::env::temp_dir(), &err)
@@ -237,7 +237,7 @@ impl Code {
     }
 }
 
-/// Why a program did not come to its end.
+/// Returns why a program did not finish.
 fn broke(ran: &Ran) -> Option<String> {
     let last = ran.last_words.last().map_or(String::new(), |line| format!(": {line:.200}"));
     match ran.end {
@@ -253,7 +253,7 @@ fn broke(ran: &Ran) -> Option<String> {
     }
 }
 
-/// Compares output line by line, white space at the ends of lines and of the whole left out.
+/// Compares output line by line, ignoring white space at the ends of lines and of the whole.
 fn differs(output: &[u8], expect: &str) -> Option<String> {
     let output = String::from_utf8_lossy(output);
     let mut lines = (output.trim_end().lines(), expect.trim_end().lines());
@@ -266,7 +266,7 @@ fn differs(output: &[u8], expect: &str) -> Option<String> {
     }
 }
 
-/// The reward: programs held against the tests of the answer column.
+/// The reward: runs programs against the tests of the answer column.
 struct Graded {
     code: Code,
     name: String,

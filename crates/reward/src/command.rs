@@ -1,4 +1,4 @@
-//! `command:PROGRAM ARGS`: a program of yours that answers each line of JSON with a line.
+//! `command:PROGRAM ARGS`: the user's program, which answers each line of JSON with a line.
 
 use crate::case::Case;
 use crate::scorer::{Reading, Scorer, Start, plain};
@@ -13,7 +13,7 @@ struct Command {
     ids: Ids,
 }
 
-/// Reads `PROGRAM ARGS`; a reward is called after the program, without its folder.
+/// Reads `PROGRAM ARGS`; the reward is named after the program, without its folder.
 pub(crate) fn read(argument: Option<&str>) -> Option<Reading> {
     let mut words = argument?.split_whitespace().map(str::to_string);
     let (program, args) = (words.next()?, words.collect());
@@ -44,14 +44,14 @@ impl Scorer for Command {
         let replies = self.pool.call(&[lines(cases, &ids)]).remove(0)?;
         let scores = read_lines(&replies, &ids, &self.name);
         if scores.is_err() {
-            // What it writes next may belong to lines of this batch.
+            // Its next output may belong to lines of this batch.
             self.pool.discard(0);
         }
         scores.map(plain)
     }
 }
 
-/// A line a case: `{"prompt", "completion", "ended", "columns": {…}, "id"}`.
+/// Writes one line per case: `{"prompt", "completion", "ended", "columns": {…}, "id"}`.
 fn lines(cases: &[Arc<Case>], ids: &[String]) -> Request {
     let mut bytes = Vec::new();
     for (case, id) in cases.iter().zip(ids) {
@@ -65,7 +65,7 @@ fn lines(cases: &[Arc<Case>], ids: &[String]) -> Request {
     Request { bytes, reply_lines: cases.len() }
 }
 
-/// A reply line is a number, `null`, or `{"score": number or null}`, which may repeat the `id` of its line.
+/// Reads reply lines: a number, `null`, or `{"score": number or null}`, which may repeat the `id` of its line.
 fn read_lines(lines: &[String], ids: &[String], name: &str) -> Result<Vec<Option<f64>>> {
     let one = |(line, id): (&String, &String)| {
         let value: Value = serde_json::from_str(line).unwrap_or_else(|_| Value::String(line.clone()));

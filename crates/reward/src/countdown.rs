@@ -1,6 +1,6 @@
 //! `countdown`: an expression over given numbers, each used once, whose value is the target.
 //!
-//! The rule of the countdown game as TinyZero trains it. Values are exact fractions, so that nothing is right by rounding.
+//! The countdown game as in TinyZero. Values are exact fractions, so nothing is right by rounding.
 
 use crate::case::{Case, tagged_answer};
 use crate::scorer::{Row, Verifier, bad_answer, verdict};
@@ -21,7 +21,7 @@ struct Puzzle {
 impl Puzzle {
     /// Reads the answer column: `{"target", "numbers"}`, or a target with a column `numbers` or `nums`.
     ///
-    /// Errors: what is missing, in words.
+    /// Errors: a sentence about what is missing.
     fn read(answer: &Value, columns: &Map<String, Value>) -> Result<Puzzle, String> {
         let parsed: Value;
         let answer = match answer {
@@ -71,18 +71,18 @@ impl Verifier for Countdown {
     }
 }
 
-/// Whether the response's last `<answer>` makes `target` of all `numbers`; if not, why.
+/// Requires that the response's last `<answer>` makes `target` of all `numbers`. The error says why it does not.
 pub fn solves_countdown(response: &str, numbers: &[i64], target: i64) -> Result<(), String> {
     grade_countdown(response, &Puzzle { target, numbers: numbers.to_vec() })
 }
 
-/// Whether the response's last `<answer>` solves the puzzle; if not, why.
+/// Requires that the response's last `<answer>` solves the puzzle. The error says why it does not.
 fn grade_countdown(response: &str, puzzle: &Puzzle) -> Result<(), String> {
     let answer = tagged_answer(response).ok_or("no <answer>…</answer>")?;
     if answer.len() > EXPRESSION_BYTES_MAX {
         return Err(format!("an expression of {} bytes, above {EXPRESSION_BYTES_MAX}", answer.len()));
     }
-    // `1 + 2 = 3` says the value too; what counts is what the left side comes to.
+    // `1 + 2 = 3` states the value too; the left side counts.
     let left = answer.split('=').next().unwrap_or_default();
     let mut parser =
         Parser { chars: left.chars().filter(|c| !c.is_whitespace()).collect(), at: 0, used: Vec::new() };
@@ -115,7 +115,7 @@ impl Fraction {
         Fraction { top: i128::from(value), bottom: 1 }
     }
 
-    /// `None` if the denominator is 0.
+    /// Returns the fraction in lowest terms; `None` if the denominator is 0.
     fn new(top: i128, bottom: i128) -> Option<Fraction> {
         let (mut a, mut b) = (top.unsigned_abs(), bottom.unsigned_abs());
         while b != 0 {
@@ -125,7 +125,7 @@ impl Fraction {
         (bottom != 0).then_some(Fraction { top: top / common, bottom: bottom / common })
     }
 
-    /// `None` on division by 0 and on a value beyond 128 bits, which no puzzle of this size needs.
+    /// Returns the result; `None` on division by 0 and beyond 128 bits, which no puzzle of this size needs.
     fn apply(self, operator: char, other: Fraction) -> Option<Fraction> {
         let cross = |a: i128, b: i128| a.checked_mul(b);
         let bottom = cross(self.bottom, other.bottom)?;

@@ -1,11 +1,11 @@
 //! `exact`: equality after trimming white space.
 
-/// True if both are equal after trimming white space.
+/// Returns true if both texts are equal after trimming white space.
 pub fn grade_exact(response: &str, ground_truth: &str) -> bool {
     response.trim() == ground_truth.trim()
 }
 
-/// Quotes both.
+/// Returns both texts, quoted.
 pub(crate) fn why(response: &str, ground_truth: &str) -> String {
     format!("{:.60?} against {:.60?}", response.trim(), ground_truth.trim())
 }

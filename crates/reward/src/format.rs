@@ -19,7 +19,7 @@ impl Format {
 }
 
 fn think_then_answer(response: &str) -> bool {
-    // A prompt may already hold `<think>`, so that tag alone may be missing.
+    // The prompt may already contain `<think>`, so only that tag may be missing.
     let text = response.trim();
     let text = text.strip_prefix("<think>").unwrap_or(text);
     let once = |tag: &str| text.matches(tag).count() == 1;

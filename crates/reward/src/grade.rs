@@ -1,4 +1,4 @@
-//! `grade`: a verifier over given responses, a row in and a score out.
+//! `grade`: runs a verifier on given responses; a row in, a score out.
 
 use crate::case::{ANSWER, Case, Prompt, column, text_of};
 use crate::kinds;
@@ -9,7 +9,7 @@ use plimsoll_worker::{Stop, Words};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// Most disagreements that are kept with their reasons.
+/// Most disagreements kept with their reasons.
 const DISAGREEMENTS_MAX: usize = 1000;
 
 /// How often each verifier agreed with the `correct` column.
@@ -17,7 +17,7 @@ const DISAGREEMENTS_MAX: usize = 1000;
 pub struct Agreement {
     /// Lines graded.
     pub cases: usize,
-    /// One entry a verifier that was used, in order of first use.
+    /// One entry per verifier, in order of first use.
     pub graders: Vec<GraderAgreement>,
     /// The first thousand lines on which a verifier and `correct` differ.
     pub disagreements: Vec<Disagreement>,
@@ -32,13 +32,13 @@ pub struct GraderAgreement {
     pub cases: usize,
     /// Lines that had `correct` and were not `disputed`.
     pub labelled: usize,
-    /// Of those, how many it decided the same way.
+    /// Labelled lines on which verifier and label agree.
     pub agreed: usize,
-    /// Wrong answers that it took for right.
+    /// Wrong answers that it accepted.
     pub false_accepts: usize,
-    /// Right answers that it took for wrong.
+    /// Right answers that it rejected.
     pub false_rejects: usize,
-    /// Lines with `correct` that were left out because they have `disputed`.
+    /// Lines with `correct` that were skipped because of `disputed`.
     pub disputed: usize,
 }
 
@@ -51,26 +51,26 @@ pub struct Disagreement {
     pub id: Option<String>,
     /// The verifier.
     pub grader: String,
-    /// What the label says.
+    /// The label.
     pub correct: bool,
-    /// Why the verifier decided as it did.
+    /// The verifier's reason.
     pub why: String,
 }
 
-/// The column of the response unless another is named.
+/// The default column of the response.
 pub const RESPONSE: &str = "response";
-/// What other frameworks' files call it.
+/// Its names in other frameworks' files.
 const RESPONSE_NAMES: [&str; 8] =
     ["completion", "completions", "output", "generation", "generated_text", "model_output", "answer", "text"];
-/// What other frameworks' files call the answer.
+/// Names of the answer in other frameworks' files.
 const ANSWER_NAMES: [&str; 6] = ["answer", "solution", "reference_answer", "label", "target", "expected"];
-/// Columns that an error lists.
+/// Most columns to list in an error.
 const COLUMNS_LISTED: usize = 20;
 
 /// Grades rows one by one.
 ///
-/// A row has a response and an answer, and may have `grader` (else the kind that `new` was given), `correct`, `disputed`
-/// and `id`. Every column goes to the reward; an answer counts as taken for right with a score of at least 0.5.
+/// A row has a response and an answer, and may have `grader` (default: the kind given to `new`), `correct`, `disputed`
+/// and `id`. Every column goes to the reward; a score of at least 0.5 accepts the answer.
 pub struct Grading {
     spec: RewardSpec,
     response_column: String,
@@ -107,7 +107,7 @@ impl Grading {
         self.agreement
     }
 
-    /// Returns where the scorer of a kind is.
+    /// Returns the index of a kind's scorer.
     fn grader(&mut self, kind: &str) -> Result<usize> {
         if let Some(at) = self.graders.iter().position(|(known, ..)| known == kind) {
             return Ok(at);
@@ -166,14 +166,13 @@ impl Grading {
     }
 }
 
-/// Returns a text as it is, and of a conversation its last message, which is how TRL writes completions.
+/// Returns a text as it is, or the last message of a conversation, which is how TRL writes completions.
 fn last_message(value: &Value) -> String {
     let last = value.as_array().and_then(|list| list.last()).and_then(|message| message.get("content"));
     text_of(last.filter(|content| content.is_string()).unwrap_or(value))
 }
 
-/// Returns the error for a row without a column, naming the one that was probably meant. `names`: the column, and what it
-/// is called unless a flag says otherwise.
+/// Returns the error for a row without a column, and the one probably meant. `names`: the column, and its default.
 fn no_column(
     line: usize,
     row: &Map<String, Value>,
@@ -196,7 +195,7 @@ fn no_column(
 }
 
 impl Agreement {
-    /// Counts a row; `label`: what `correct` says, and whether that is disputed.
+    /// Counts a row; `label` is the value of `correct`, and true if it is disputed.
     fn count(&mut self, kind: &str, label: Option<(bool, bool)>, right: bool) {
         self.cases += 1;
         let entry = self.entry(kind);

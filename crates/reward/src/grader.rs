@@ -1,7 +1,7 @@
-//! A grader: a thread that owns one scorer and grades the batches it is sent, one after the other.
+//! A grader: a thread that owns one scorer and grades the batches that it is sent, in order.
 //!
-//! Batches come as soon as their samples have ended, so grading and rollout overlap. A grader counts what goes wrong and
-//! tries again as often as its reward says; what it sends back is the outcome.
+//! A batch is sent as soon as its samples have ended, so grading and rollout overlap. A grader counts failures, retries
+//! as often as its reward allows, and returns the outcome.
 
 use crate::case::Case;
 use crate::http::pause_before;
@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What a grader is asked.
+/// A grader's work.
 enum Job {
     Check(Columns, Sender<Result<()>>),
     Score { batch: usize, cases: Arc<[Arc<Case>]>, steps: [u32; 2] },
@@ -27,19 +27,19 @@ enum Job {
 /// How scorers are started.
 #[derive(Clone)]
 pub(crate) struct Opening {
-    /// What functions and programs print goes there.
+    /// The output of functions and programs.
     pub(crate) words: Words,
     /// Longest time from start to ready.
     pub(crate) start_timeout: Duration,
 }
 
-/// What became of a batch.
+/// The outcome of a batch.
 pub(crate) struct Graded {
     /// Index of the reward.
     pub(crate) reward: usize,
     /// Index of the batch.
     pub(crate) batch: usize,
-    /// Its scores; the panic of a verifier, which is a fault of this program, is passed on.
+    /// Its scores. A verifier's panic is a bug in Plimsoll and is passed on.
     pub(crate) outcome: std::result::Result<Result<Scores>, Box<dyn Any + Send>>,
     pub(crate) tally: Tally,
 }
@@ -48,11 +48,11 @@ pub(crate) struct Graded {
 pub(crate) struct Grader {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
-    /// A request that is under way at a server cannot be called back, and there is nothing to clean up after it.
+    /// True for a server: a request in flight cannot be cancelled, and leaves nothing to clean up.
     is_remote: bool,
 }
 
-/// A grader that is on its way: its scorer starts.
+/// A grader whose scorer is starting.
 pub(crate) struct Starting {
     grader: Grader,
     started: Receiver<Result<bool>>,
@@ -88,19 +88,19 @@ impl Grader {
         Ok(Starting { grader, started })
     }
 
-    /// Holds the data's columns against the reward.
+    /// Checks the data's columns against the reward.
     pub(crate) fn check(&self, columns: &Columns) -> Result<()> {
         let (say, checked) = channel();
         self.send(Job::Check(columns.clone(), say));
         checked.recv().expect("a grader answers each check")
     }
 
-    /// Sends a batch; its outcome comes through the channel that `begin` was given.
+    /// Sends a batch; its outcome arrives on the channel given to `begin`.
     pub(crate) fn score(&self, batch: usize, cases: Arc<[Arc<Case>]>, steps: [u32; 2]) {
         self.send(Job::Score { batch, cases, steps });
     }
 
-    /// The queue has no bound of its own: a step sends no more than its batches, whose texts a row of the plan holds.
+    /// Sends a job. The queue needs no bound: a step sends only its batches, whose texts are a row of the plan.
     fn send(&self, job: Job) {
         let jobs = self.jobs.as_ref().expect("the queue is there until the grader is dropped");
         jobs.send(job).expect("a grader lives until its queue is dropped");
@@ -119,7 +119,7 @@ impl Drop for Grader {
     fn drop(&mut self) {
         drop(self.jobs.take());
         if let Some(thread) = self.thread.take().filter(|_| !self.is_remote) {
-            // A panic of its own has been passed on with the outcome.
+            // Its panic has been passed on with the outcome.
             let _ = thread.join();
         }
     }
@@ -154,7 +154,7 @@ impl Worker {
                     let mut tally = Tally::default();
                     let outcome =
                         catch_unwind(AssertUnwindSafe(|| self.grade(batch, &cases, steps, &mut tally)));
-                    // The receiver is gone where the run has ended.
+                    // The receiver is gone if the run has ended.
                     let _ = done.send(Graded { reward: self.reward, batch, outcome, tally });
                 }
             }
@@ -195,7 +195,7 @@ impl Worker {
 
     fn finite(&self, batch: usize, cases: &[Arc<Case>], scores: Scores) -> Result<Scores> {
         for (sample, (case, score)) in cases.iter().zip(&scores.scores).enumerate() {
-            // A score that f32 cannot hold would become infinite in the sum.
+            // A score beyond f32 would become infinite in the sum.
             let largest = f64::from(f32::MAX);
             let Some(score) = score.filter(|s| !s.is_finite() || (s * self.spec.weight).abs() > largest)
             else {

@@ -1,11 +1,11 @@
 //! The grader of grade-school word problems: the number after the last `####`, else the last number.
 
-/// Longest number that is read, in characters; more is no answer.
+/// Longest number in characters; a longer one is no answer.
 const NUMBER_CHARS_MAX: usize = 200;
 /// Most signs, currency marks, asterisks and spaces between the start of a number and its digits.
 const MARKS_MAX: usize = 8;
 
-/// True if the response's number equals the ground truth's.
+/// Returns true if the response's number equals the ground truth's.
 ///
 /// Numbers may carry a sign, a currency mark, thousands separators, a decimal part, a per-cent sign and markup.
 /// They are compared digit by digit, so no rounding ever makes two different numbers equal.
@@ -16,7 +16,7 @@ pub fn grade_gsm8k(response: &str, ground_truth: &str) -> bool {
     }
 }
 
-/// What was read of both, in words.
+/// Returns a sentence with the number read in each text.
 pub(crate) fn why(response: &str, ground_truth: &str) -> String {
     let said = |text| match answer_number(text) {
         Some(Decimal { negative, whole, fraction }) => {
@@ -38,7 +38,7 @@ struct Decimal {
 
 fn answer_number(text: &str) -> Option<Decimal> {
     match text.rfind("####") {
-        // After the marks the first number counts; without one there is no answer.
+        // After the marks the first number counts; without a number there is no answer.
         Some(at) => numbers(&text[at + 4..]).next(),
         None => last_number(text),
     }
@@ -70,13 +70,13 @@ fn number_at(chars: &[char], start: usize) -> Option<(Decimal, usize)> {
     let before = if start == 0 { ' ' } else { chars[start - 1] };
     let negative = matches!(at(i), '-' | '−' | '–');
     if negative {
-        // In `7-2` the mark is a subtraction, not a sign.
+        // In `7-2` the sign is a subtraction.
         if before.is_alphanumeric() || before == ')' {
             return None;
         }
         i += 1;
     }
-    // Bounded, or a megabyte of currency marks would be read once from each of them.
+    // Bounded: each of a megabyte of currency marks would read all those after it.
     while i < start + MARKS_MAX
         && (matches!(at(i), '$' | '€' | '£' | '¥' | '*') || (i > start && at(i) == ' '))
     {

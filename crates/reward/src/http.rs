@@ -1,6 +1,6 @@
-//! `http://…` and `https://…`: a reward served at an address, in the form that OpenRLHF's remote reward models have.
+//! `http://…` and `https://…`: a reward served at an address, by the protocol of OpenRLHF's remote reward models.
 //!
-//! `POST {"query": […], "prompts": […], "labels": […]}`, answered by `{"rewards": […]}`; a query is prompt and response.
+//! `POST {"query": […], "prompts": […], "labels": […]}` returns `{"rewards": […]}`; a query is prompt and response.
 
 use crate::case::Case;
 use crate::scorer::{Reading, Scorer, Start, answer, plain};
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use ureq::Agent;
 
-/// Most bytes of an answer: a score takes about 25, and a reply may log more with them.
+/// Most bytes of a reply: a score takes about 25, and a reply may log more.
 pub(crate) const REPLY_BYTES_MAX: u64 = 4 << 20;
-/// First pause before a request is repeated; each further one is twice as long.
+/// First pause before a retry; each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
@@ -42,7 +42,7 @@ struct Http {
 }
 
 impl Http {
-    /// Makes no connection yet.
+    /// Makes the client; does not connect yet.
     fn new(url: String, Start { name, spec, limits, .. }: Start) -> Http {
         let timeout = limits.timeout;
         let config = Agent::config_builder()
@@ -55,7 +55,7 @@ impl Http {
         Http { answer_column, agent: config.into(), url, name: name.to_string(), timeout }
     }
 
-    /// Asks for the scores of a batch.
+    /// Requests the scores of a batch.
     fn ask(&self, cases: &[Arc<Case>]) -> Result<Vec<Option<f64>>> {
         let answers: Vec<&Value> =
             cases.iter().map(|case| answer(&case.prompt.columns, &self.answer_column)).collect();
@@ -119,7 +119,7 @@ impl Http {
     }
 }
 
-/// The pause before attempt `attempt`, which counts from 1.
+/// Returns the pause before attempt `attempt`, counted from 1.
 pub(crate) fn pause_before(attempt: u32) -> Duration {
     PAUSE.saturating_mul(1 << (attempt - 1).min(16)).min(PAUSE_MAX)
 }

@@ -1,8 +1,8 @@
-//! `json-schema`: is the response JSON, and does it have the form that a schema asks for?
+//! `json-schema`: is the response JSON, in the form that a schema requires?
 //!
-//! The part of JSON Schema (draft 2020-12) that says what a value is: types, constants, numbers, texts, arrays, objects and
-//! their combinations, with references inside the schema. A keyword outside that part is refused when the schema is read,
-//! because a rule that is passed over would let wrong answers through.
+//! Implements the part of JSON Schema (draft 2020-12) about a value: types, constants, numbers, texts, arrays, objects
+//! and their combinations, with references inside the schema. Refuses other keywords when the schema is read: an
+//! ignored rule would let wrong answers through.
 
 use crate::case::{Case, last_block};
 use crate::scorer::{Reading, Row, Verifier, verdict};
@@ -15,12 +15,12 @@ use std::path::Path;
 
 /// Longest response, and longest file with a schema, in bytes.
 const TEXT_BYTES_MAX: usize = 1 << 20;
-/// Steps of one verdict: a reference may be followed again and again.
+/// Most steps of one verdict: a reference may be followed again and again.
 const FUEL: u32 = 200_000;
-/// Deepest nesting of schemas under check; a schema that refers to itself stops here.
+/// Deepest nesting of schemas during validation; a schema that refers to itself stops here.
 const DEPTH_MAX: u32 = 64;
 
-/// Keywords that say nothing about which values are valid.
+/// Keywords that do not affect validity.
 const NOTES: [&str; 13] = [
     "$schema",
     "$id",
@@ -37,7 +37,7 @@ const NOTES: [&str; 13] = [
     "writeOnly",
 ];
 
-/// The schema of all rows; without one, each row's answer is its schema.
+/// The schema of all rows; if `None`, each row's answer is its schema.
 struct JsonSchema(Option<Schema>);
 
 /// Reads `json-schema`, with the file of the key `schema` if it is set.
@@ -90,16 +90,16 @@ fn schema_of(answer: &Value) -> Result<Schema> {
     }
 }
 
-/// A schema that was checked when it was read.
+/// A schema, checked when it was read.
 #[derive(Clone, Debug)]
 struct Schema {
     root: Value,
-    /// The patterns in it, compiled once, by their text.
+    /// Its patterns and their compiled form.
     patterns: Vec<(String, Regex)>,
 }
 
 impl Schema {
-    /// Reads a schema; one that this verifier cannot hold a value against is `reward-bad-schema`.
+    /// Reads a schema; one that this verifier does not implement is `reward-bad-schema`.
     fn new(root: Value) -> Result<Schema> {
         let mut schema = Schema { root: Value::Null, patterns: Vec::new() };
         schema.read(&root, &root, "#", 0).map_err(|why| {
@@ -110,7 +110,7 @@ impl Schema {
         Ok(schema)
     }
 
-    /// Whether a response is valid; if not, where and why.
+    /// Validates a response. The error says where and why it fails.
     fn grade(&self, response: &str) -> std::result::Result<(), String> {
         let text = last_block(response);
         if text.len() > TEXT_BYTES_MAX {
@@ -121,7 +121,7 @@ impl Schema {
         Check { schema: self, fuel: &fuel }.value(&self.root, &value, "$", 0)
     }
 
-    /// Looks at every part of a schema; `at` is its place.
+    /// Checks every part of a schema; `at` is its place.
     fn read(&mut self, part: &Value, root: &Value, at: &str, depth: u32) -> std::result::Result<(), String> {
         let Some(keywords) = part.as_object() else {
             return if part.is_boolean() {
@@ -196,7 +196,7 @@ impl Schema {
     }
 }
 
-/// The part that `#`, `#/a/b` names.
+/// Returns the part that `#` or `#/a/b` refers to.
 fn refer<'s>(root: &'s Value, pointer: &str) -> Option<&'s Value> {
     root.pointer(pointer.strip_prefix('#')?)
 }
@@ -219,7 +219,7 @@ struct Check<'c> {
 }
 
 impl Check<'_> {
-    /// Holds `value`, which is at `at`, against a part of the schema.
+    /// Validates `value`, which is at `at`, against a part of the schema.
     fn value(&self, part: &Value, value: &Value, at: &str, depth: u32) -> Verdict {
         self.fuel.set(self.fuel.get().checked_sub(1).ok_or("the check took too many steps")?);
         if depth >= DEPTH_MAX {
@@ -247,7 +247,7 @@ impl Check<'_> {
         .map_or(Ok(()), |part| self.value(part, value, at, depth + 1))
     }
 
-    /// Keywords that hold for values of every type.
+    /// Validates keywords that apply to values of every type.
     fn general(&self, name: &str, argument: &Value, value: &Value, at: &str, depth: u32) -> Verdict {
         let parts = || argument.as_array().into_iter().flatten();
         let valid = |part: &Value| self.value(part, value, at, depth + 1);
@@ -342,7 +342,7 @@ fn has_type(value: &Value, name: &str) -> bool {
     match value {
         Value::Null => name == "null",
         Value::Bool(_) => name == "boolean",
-        // `1.0` is an integer of the value 1.
+        // `1.0` is an integer with the value 1.
         Value::Number(number) => {
             name == "number"
                 || (name == "integer" && number.as_f64().is_some_and(|number| number.fract() == 0.0))
@@ -353,7 +353,7 @@ fn has_type(value: &Value, name: &str) -> bool {
     }
 }
 
-/// Equality of values: `1` and `1.0` are one number, members have no order.
+/// Compares values: `1` and `1.0` are one number, members have no order.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
@@ -374,7 +374,7 @@ fn number(keywords: &Map<String, Value>, value: f64, at: &str) -> Verdict {
     rule("maximum", |value, limit| value <= limit)?;
     rule("exclusiveMinimum", |value, limit| value > limit)?;
     rule("exclusiveMaximum", |value, limit| value < limit)?;
-    // A multiple of 0.1 is so only to the precision of the division.
+    // Whether a number is a multiple of 0.1 is known only to the precision of the division.
     rule("multipleOf", |value, step| {
         ((value / step).round() * step - value).abs() <= 1e-9 * step.max(value.abs())
     })

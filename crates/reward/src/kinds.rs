@@ -1,4 +1,4 @@
-//! The kinds of rewards: a row for each, with what the planner and the graders need to know of it.
+//! The kinds of rewards: a row for each, with its properties for the planner and the graders.
 //!
 //! A new reward is a file with its code, a row of [`KINDS`] and a row of `docs/rewards.md`.
 
@@ -17,31 +17,31 @@ use std::time::Duration;
 
 /// A kind of reward.
 pub struct RewardKind {
-    /// What `kind` is in a run file, up to the colon.
+    /// The part of `kind` before the colon in a run file.
     names: &'static [&'static str],
-    /// How a run file may write it; the last form is the complete one.
+    /// Its spellings in a run file; the last one is complete.
     pub forms: &'static [&'static str],
     /// A complete `kind` with its argument; empty for a kind without an argument.
     example: &'static str,
-    /// The score, in the words of `docs/rewards.md`.
+    /// The score, as `docs/rewards.md` describes it.
     pub summary: &'static str,
     place: Place,
     /// True if the answer column is read.
     needs_answer: fn(&RewardSpec) -> bool,
-    /// Reads the options and the argument. `None`: the argument is missing or malformed.
+    /// Reads the options and the argument; `None` if the argument is missing or malformed.
     read: fn(&RewardSpec, Option<&str>) -> Result<Option<Reading>>,
 }
 
-/// Where a reward is computed, which decides the memory that it takes and whether a failure is tried again.
+/// Where a reward is computed. This decides its memory, and whether a failure is retried.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// In a thread of this process: cannot fail.
     Process,
-    /// In a fresh process for each test: what fails is the response.
+    /// In a fresh process for each test: a failure is the response's.
     Program,
     /// In a worker that lives as long as the run.
     Worker,
-    /// At an address.
+    /// At a network address.
     Address,
 }
 
@@ -182,11 +182,11 @@ pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(120);
 const WORKERS_MAX: u32 = 256;
 /// Stack of a grader's thread: the `math` verifier's recursion is bounded well below half of it.
 pub(crate) const STACK_BYTES: usize = 1 << 20;
-/// Most that a grader holds for one batch in addition to the texts: 1 MiB of reply, the same as values, and pipes.
+/// Most that a grader holds for one batch besides the texts: 1 MiB of reply, its parsed values, and pipes.
 const GRADER_BYTES: u64 = 3 << 20;
-/// Most that a verifier in this process holds: its stack. It works in the texts themselves.
+/// Most that a verifier in this process holds: its stack. It works on the texts in place.
 const IN_PROCESS_BYTES: u64 = STACK_BYTES as u64;
-/// Most that a connection holds: two copies of the largest reply, and what TLS holds.
+/// Most that a connection holds: two copies of the largest reply, and TLS buffers.
 const HTTP_BYTES: u64 = 2 * http::REPLY_BYTES_MAX + (1 << 20);
 
 /// A kind with its options, read but not started.
@@ -216,27 +216,27 @@ pub(crate) fn read(spec: &RewardSpec) -> Result<Kind> {
 }
 
 impl Kind {
-    /// The name in metrics: the kind, the function of `python:` or the program of `command:`.
+    /// Returns the name in metrics: the kind, the function of `python:` or the program of `command:`.
     pub(crate) fn label(&self) -> &str {
         &self.reading.label
     }
 
-    /// Threads that grade: one per worker or connection, one for what runs in this process.
+    /// Returns the number of grader threads: one per worker or connection, one for a verifier in this process.
     pub(crate) fn graders(&self, spec: &RewardSpec) -> u32 {
         if self.row.place == Place::Process { 1 } else { spec.workers.clamp(1, WORKERS_MAX) }
     }
 
-    /// True if a failure may be tried again and is counted.
+    /// Returns true if a failure may be retried and is counted.
     pub(crate) fn may_retry(&self) -> bool {
         matches!(self.row.place, Place::Worker | Place::Address)
     }
 
-    /// True for a server: tries have a pause between them, and a request under way cannot be called back.
+    /// Returns true for a server: attempts have a pause between them, and a request in flight cannot be cancelled.
     pub(crate) fn is_remote(&self) -> bool {
         self.row.place == Place::Address
     }
 
-    /// Starts what has to be started. `words`: where a worker's prints go.
+    /// Starts its process or connection. `words` receives a worker's output.
     pub(crate) fn start(
         self,
         name: &str,
@@ -247,7 +247,7 @@ impl Kind {
         self.start_within(START_TIMEOUT, name, spec, stop, words)
     }
 
-    /// As `start`, where nothing takes longer than `start_timeout` until it is ready.
+    /// Starts its process or connection, which must be ready within `start_timeout`.
     pub(crate) fn start_within(
         self,
         start_timeout: Duration,
@@ -257,7 +257,7 @@ impl Kind {
         words: Option<Words>,
     ) -> Result<Box<dyn Scorer>> {
         let timeout = Duration::from_millis(spec.timeout_ms);
-        // Tries are counted where the batch is known, so the pool makes one.
+        // Retries are counted per batch, so the pool makes none.
         let limits = Limits { workers: 1, timeout, start_timeout, retries: 0 };
         let needs_answer = self.needs_answer;
         (self.reading.start)(Start { name, spec, needs_answer, limits, stop: stop.clone(), words })
@@ -272,13 +272,13 @@ impl RewardSpec {
         read(self).map(drop)
     }
 
-    /// Returns what the reward takes of the host, at most.
+    /// Returns the most host memory that the reward takes.
     pub fn memory(&self) -> RewardMemory {
         let Ok(kind) = read(self) else { return RewardMemory::default() };
         let graders = u64::from(kind.graders(self));
         let (worker, each) = match kind.row.place {
             Place::Process => (0, IN_PROCESS_BYTES),
-            // The program, and what its tests run in.
+            // The program and the interpreter of its tests.
             Place::Program => (self.worker_memory.0.saturating_add(code::JUDGE_BYTES.0), GRADER_BYTES),
             Place::Worker => (self.worker_memory.0, GRADER_BYTES),
             Place::Address => (0, HTTP_BYTES),
@@ -292,12 +292,12 @@ impl RewardSpec {
     }
 }
 
-/// What rewards take of the host, at most.
+/// The most host memory that rewards take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RewardMemory {
-    /// All worker processes together.
+    /// Memory of all worker processes.
     pub workers: Bytes,
-    /// Requests and replies under way in this process, stacks included.
+    /// Requests and replies in flight in this process, including stacks.
     pub buffers: Bytes,
     /// Threads of this process.
     pub threads: usize,
@@ -310,7 +310,7 @@ impl RewardMemory {
         self.sends
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     pub fn with(self, other: RewardMemory) -> RewardMemory {
         RewardMemory {
             workers: Bytes(self.workers.0.saturating_add(other.workers.0)),

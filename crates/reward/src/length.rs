@@ -1,4 +1,4 @@
-//! `length`: what the tokens of a response cost, from 0 down to -1.
+//! `length`: a penalty on the tokens of a response, from 0 down to -1.
 //!
 //! Without a buffer: -tokens / max_new_tokens. With one: 0 up to `max_new_tokens - buffer`, then linear to -1 at
 //! `max_new_tokens` (soft overlong punishment, arXiv 2503.14476, equation 13).

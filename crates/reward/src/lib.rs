@@ -1,8 +1,8 @@
 //! Verifiers and reward functions: a response and its ground truth in, a number out.
 //!
-//! Built-in verifiers are pure functions with a bound on their work: hostile text costs milliseconds and is wrong.
-//! Other people's code (`python:`, `command:`, `code`) runs in worker processes; a failure of theirs is a named error or a
-//! counted `None`, never a silent 0. This crate never sees a model or a device, and tokens only to pass them on.
+//! Built-in verifiers are pure functions with bounded work: hostile text costs milliseconds and is wrong. Other
+//! people's code (`python:`, `command:`, `code`) runs in worker processes; its failure is a named error or a counted
+//! `None`, never a silent 0. This crate never sees a model or a device, and only passes tokens on.
 
 #![warn(missing_docs)]
 

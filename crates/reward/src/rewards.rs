@@ -1,7 +1,7 @@
 //! The rewards of a run: each scores every sample, and the weighted sum is the sample's reward.
 //!
-//! Samples are handed over as they end and graded in batches of whole groups. Which samples make a batch, which worker
-//! grades it and in which order a worker sees its batches follow from the run alone, so scores do not depend on timing.
+//! Samples are submitted as they end and graded in batches of whole groups. The composition of batches, the worker of
+//! each and their order per worker follow from the run alone, so scores do not depend on timing.
 
 use crate::case::{Case, column};
 use crate::grader::{Graded, Grader, Opening};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// Samples of a batch where the run file does not say, unless one group has more: few, so that grading begins early.
+/// Default samples per batch, unless one group has more: few, so that grading begins early.
 const BATCH_SAMPLES: usize = 8;
 
 /// The scores of one sample.
@@ -26,7 +26,7 @@ const BATCH_SAMPLES: usize = 8;
 pub struct Scored {
     /// Weighted sum over the rewards that gave a score; `None` if none did.
     pub total: Option<f32>,
-    /// One score a reward, unweighted, in the order of the specifications.
+    /// One score per reward, unweighted, in the order of the specifications.
     pub parts: Vec<Option<f32>>,
 }
 
@@ -47,24 +47,24 @@ struct Reward {
     graders: Vec<Grader>,
     /// The batches of the round.
     batches: Batches,
-    /// Since the round began.
+    /// Failures since the round began.
     tally: Tally,
-    /// Sum and count of what the function logged in the round.
+    /// Sum and count of the values that the function logged in the round.
     logged: BTreeMap<String, (ExactSum, u64)>,
 }
 
-/// The samples under way.
+/// The samples in progress.
 #[derive(Default)]
 struct Round {
     steps: [u32; 2],
     cases: Vec<Option<Arc<Case>>>,
 }
 
-/// How a round is cut for one reward: consecutive samples, whole groups.
+/// The batches of a round for one reward: consecutive samples, whole groups.
 #[derive(Default)]
 struct Batches {
     samples: usize,
-    /// Samples that each batch still waits for.
+    /// Number of missing samples per batch.
     missing: Vec<usize>,
 }
 
@@ -76,12 +76,12 @@ impl Rewards {
         Rewards::saying(specs, Words::to_stderr())
     }
 
-    /// As `new`; `words` gets what functions and programs print. Errors: as `new`.
+    /// Starts rewards like `new`, with `words` as the output of functions and programs.
     pub fn saying(specs: &[RewardSpec], words: Words) -> Result<Rewards> {
         Rewards::within(specs, words, START_TIMEOUT)
     }
 
-    /// As `saying`, where nothing takes longer than `start_timeout` to start. Errors: as `new`.
+    /// Starts rewards like `new`, with `words` as their output and `start_timeout` as the limit of each start.
     pub fn within(specs: &[RewardSpec], words: Words, start_timeout: Duration) -> Result<Rewards> {
         let opening = Opening { words, start_timeout };
         let stop = Stop::default();
@@ -124,7 +124,7 @@ impl Rewards {
         Ok(Rewards { rewards, done, stop, words: opening.words, round: Round::default() })
     }
 
-    /// Checks that a row has what the rewards read of it, and that functions can be called with its columns.
+    /// Checks that a row has the columns that the rewards read, and that functions can be called with them.
     ///
     /// Errors: `data-column-missing`, `reward-bad-answer`, `reward-bad-schema`, `reward-function-signature`.
     pub fn check_columns(&self, columns: &Map<String, Value>) -> Result<()> {
@@ -138,7 +138,7 @@ impl Rewards {
         Ok(())
     }
 
-    /// Begins a round of `samples` samples in groups of `group`. `steps`: the step and how many there will be.
+    /// Begins a round of `samples` samples in groups of `group`. `steps` are the step and the number of steps.
     pub fn begin(&mut self, samples: usize, group: usize, steps: [u32; 2]) {
         self.round = Round { steps, cases: vec![None; samples] };
         self.words.begin(steps[0]);
@@ -150,7 +150,7 @@ impl Rewards {
         }
     }
 
-    /// Hands over sample `index` of the round, which has ended. A batch that is whole with it is graded.
+    /// Submits sample `index` of the round, which has ended. Its batch is graded once complete.
     pub fn submit(&mut self, index: usize, case: Case) {
         let round = &mut self.round;
         let before = round.cases[index].replace(Arc::new(case));
@@ -163,15 +163,14 @@ impl Rewards {
             }
             let cases = &round.cases[reward.batches.range(batch, round.cases.len())];
             let cases: Arc<[Arc<Case>]> = cases.iter().flatten().cloned().collect();
-            // By number and not by who is free: a worker sees the same batches in every run.
+            // By number and not by who is idle: a worker sees the same batches in every run.
             reward.graders[batch % reward.graders.len()].score(batch, cases, round.steps);
         }
     }
 
-    /// The scores of the round, all of whose samples were submitted.
+    /// Returns the scores of the round, once all its samples are submitted.
     ///
-    /// Errors: the first failure of a reward whose `on_error` is `Stop`; what is still under way is given up then, and
-    /// nothing more can be scored.
+    /// Errors: the first failure of a reward whose `on_error` is `Stop`; the rest is abandoned, and scoring is over.
     pub fn finish(&mut self) -> Result<Vec<Scored>> {
         let samples = std::mem::take(&mut self.round).cases.len();
         let batches = || self.rewards.iter().map(|reward| &reward.batches.missing);
@@ -198,9 +197,9 @@ impl Rewards {
         Ok(self.sum(samples, outcomes))
     }
 
-    /// Scores all cases at once, each a group of its own.
+    /// Scores all cases at once, each as its own group.
     ///
-    /// Errors: as `finish`.
+    /// Errors: those of `finish`.
     pub fn score(&mut self, cases: Vec<Case>) -> Result<Vec<Scored>> {
         self.begin(cases.len(), 1, [0, 0]);
         for (index, case) in cases.into_iter().enumerate() {
@@ -209,17 +208,17 @@ impl Rewards {
         self.finish()
     }
 
-    /// What functions and programs print.
+    /// Returns the output of functions and programs.
     pub fn words(&self) -> &Words {
         &self.words
     }
 
-    /// The names of the rewards in metrics, in order; equal kinds are numbered.
+    /// Returns the rewards' names in metrics, in order; equal kinds are numbered.
     pub fn names(&self) -> Vec<&str> {
         self.rewards.iter().map(|reward| reward.name.as_str()).collect()
     }
 
-    /// What went wrong in the last round, by reward; rewards that cannot fail have no entry.
+    /// Returns the failures of the last round, by reward; rewards that cannot fail have no entry.
     pub fn tallies(&self) -> impl Iterator<Item = (&str, Tally)> {
         self.rewards
             .iter()
@@ -227,12 +226,12 @@ impl Rewards {
             .map(|reward| (reward.name.as_str(), reward.tally))
     }
 
-    /// Means of what functions logged in the last round with their scores, under `NAME/METRIC`.
+    /// Returns means of the values that functions logged in the last round, under `NAME/METRIC`.
     pub fn logged(&self) -> impl Iterator<Item = (String, f64)> {
         self.logged_sums().map(|(name, sum, count)| (name, sum.value() / count.max(1) as f64))
     }
 
-    /// Returns the same as sums and counts.
+    /// Returns sums and counts of the values that functions logged in the last round.
     pub fn logged_sums(&self) -> impl Iterator<Item = (String, &ExactSum, u64)> {
         self.rewards.iter().flat_map(|reward| {
             let name = |name: &String| format!("{}/{name}", reward.name);
@@ -240,7 +239,7 @@ impl Rewards {
         })
     }
 
-    /// Sums in the order of rewards and batches, so that the bits do not depend on who was done first.
+    /// Sums in the order of rewards and batches, so the bits do not depend on timing.
     fn sum(&mut self, samples: usize, outcomes: Vec<Vec<Option<Scores>>>) -> Vec<Scored> {
         let mut scored = vec![Scored::default(); samples];
         for (reward, batches) in self.rewards.iter_mut().zip(outcomes) {
@@ -274,8 +273,7 @@ impl Drop for Rewards {
 }
 
 impl Batches {
-    /// Whole groups: as many as make `asked` samples; where that is not said, few, but no more batches than are needed to
-    /// give each grader one.
+    /// Cuts whole groups: enough for `asked` samples; by default few, but no more batches than give each grader one.
     fn cut(samples: usize, group: usize, asked: Option<usize>, graders: usize) -> Batches {
         let groups = samples.div_ceil(group);
         let in_batch = match asked {
@@ -288,7 +286,7 @@ impl Batches {
         Batches { samples: in_batch, missing }
     }
 
-    /// The samples of a batch.
+    /// Returns the samples of a batch.
     fn range(&self, batch: usize, samples: usize) -> Range<usize> {
         let first = batch * self.samples;
         first..(first + self.samples).min(samples)

@@ -1,4 +1,4 @@
-//! What scores one batch: a verifier in this process, or one interpreter, program or connection.
+//! Scorers of batches: a verifier in this process, or one interpreter, program or connection.
 
 use crate::case::{Case, column, text_of};
 use crate::spec::RewardSpec;
@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 /// Scores batches, one at a time.
 pub(crate) trait Scorer {
-    /// Refuses columns that cannot be scored, where that can be known before the first batch.
+    /// Refuses columns that cannot be scored, if this is known before the first batch.
     fn check(&mut self, _columns: &Columns) -> Result<()> {
         Ok(())
     }
 
-    /// Scores a batch, which is not empty; one entry per case.
+    /// Scores a nonempty batch; one entry per case.
     fn score(&mut self, cases: &[Arc<Case>], steps: [u32; 2]) -> Result<Scores>;
 
-    /// Says in words why a case has its score, where that is known.
+    /// Explains a case's score, if the reason is known.
     fn why(&self, case: &Case) -> String {
         format!("the response is {:.60?}", case.response)
     }
@@ -41,7 +41,7 @@ pub(crate) trait Verifier {
 
     fn score(&self, row: &Row, case: &Case) -> Result<f64>;
 
-    /// Says in words why a case has its score.
+    /// Explains a case's score.
     fn why(&self, _row: &Row, case: &Case) -> String {
         format!("the response is {:.60?}", case.response)
     }
@@ -54,7 +54,7 @@ impl<F: Fn(&Case) -> f64> Verifier for F {
     }
 }
 
-/// A function of a response and its answer as texts, and another that says why.
+/// A function of a response and its answer as texts, and one that explains the score.
 pub(crate) struct OfTexts {
     pub(crate) grade: fn(&str, &str) -> bool,
     pub(crate) why: fn(&str, &str) -> String,
@@ -70,21 +70,21 @@ impl Verifier for OfTexts {
     }
 }
 
-/// What a scorer is started with.
+/// The arguments to start a scorer.
 pub(crate) struct Start<'s> {
     pub(crate) name: &'s str,
     pub(crate) spec: &'s RewardSpec,
-    /// Whether the spec's kind reads the answer column.
+    /// True if the spec's kind reads the answer column.
     pub(crate) needs_answer: bool,
     pub(crate) limits: Limits,
     pub(crate) stop: Stop,
-    /// Where a worker's prints go.
+    /// The worker's output.
     pub(crate) words: Option<Words>,
 }
 
 type Starts = Box<dyn FnOnce(Start) -> Result<Box<dyn Scorer>>>;
 
-/// A kind that was read and can be started.
+/// A kind that was read, ready to start.
 pub(crate) struct Reading {
     /// The name in metrics, unless an earlier reward has it.
     pub(crate) label: String,
@@ -142,17 +142,17 @@ impl<V: Verifier> Scorer for Here<V> {
     }
 }
 
-/// The answer of a row; `null` if there is none.
+/// Returns the answer of a row; `null` if there is none.
 pub(crate) fn answer<'c>(columns: &'c Columns, name: &str) -> &'c Value {
     column(columns, name).unwrap_or(&Value::Null)
 }
 
-/// Scores with which nothing was logged.
+/// Returns scores with nothing logged.
 pub(crate) fn plain(scores: Vec<Option<f64>>) -> Scores {
     Scores { scores, logged: Vec::new() }
 }
 
-/// A verdict in words.
+/// Returns a verdict as a sentence.
 pub(crate) fn verdict(verdict: std::result::Result<(), String>) -> String {
     verdict.err().unwrap_or_else(|| "it holds".into())
 }

@@ -1,4 +1,4 @@
-//! What a `[[reward]]` table says.
+//! The contents of a `[[reward]]` table.
 
 use plimsoll_base::Bytes;
 use plimsoll_worker::{Network, Signature};
@@ -18,33 +18,33 @@ pub enum OnError {
 pub struct RewardSpec {
     /// A form of one of [`KINDS`](crate::KINDS).
     pub kind: String,
-    /// Factor of its score in the sum.
+    /// Weight of its score in the sum.
     pub weight: f64,
-    /// The column that holds the answer.
+    /// The column of the answer.
     pub answer_column: String,
     /// Longest time for one batch, and of `code` for one test, in milliseconds.
     pub timeout_ms: u64,
     /// Worker processes, or connections of `http:`; each takes its share of the batches.
     pub workers: u32,
-    /// Samples of one call, rounded up to whole groups; none: 8, or fewer where there are many workers.
+    /// Samples per call, rounded up to whole groups; `None` for 8, or fewer with many workers.
     pub batch_size: Option<usize>,
     /// Limit on the address space of one worker.
     pub worker_memory: Bytes,
-    /// Whether a worker may reach a network.
+    /// Network access of a worker.
     pub network: Network,
-    /// How often a batch that failed is tried again, in a fresh worker where it died or hung.
+    /// Retries of a failed batch, in a fresh worker if it died or hung.
     pub retries: u32,
-    /// What a failure does.
+    /// The effect of a failure.
     pub on_error: OnError,
     /// How a `python:` function is called.
     pub signature: Signature,
     /// The Python interpreter of `python:` and `code`; `python3` if none.
     pub python: Option<String>,
-    /// The file with the schema of `json-schema`; without one the answer column has it.
+    /// The schema file of `json-schema`; `None` if the answer column has the schema.
     pub schema: Option<String>,
     /// The regular expression of `regex` and `format`.
     pub pattern: Option<String>,
-    /// For `length`: tokens before `max_new_tokens` from which a response costs; none: every token costs.
+    /// For `length`: tokens before `max_new_tokens` from which a response is penalised; `None`: every token is.
     pub overlong_buffer: Option<usize>,
 }
 
@@ -71,7 +71,7 @@ impl Default for RewardSpec {
 }
 
 impl RewardSpec {
-    /// A reward of `kind` with every option at its default.
+    /// Returns a reward of `kind` with default options.
     pub fn of_kind(kind: impl Into<String>) -> RewardSpec {
         RewardSpec { kind: kind.into(), ..RewardSpec::default() }
     }

@@ -1,4 +1,4 @@
-//! What went wrong with a reward and what became of it, counted by cause.
+//! Failures of a reward and their outcomes, counted by cause.
 
 use plimsoll_base::{Error, slugs};
 use serde::{Deserialize, Serialize};
@@ -12,13 +12,13 @@ pub struct Tally {
     pub timeouts: u64,
     /// Python functions that raised.
     pub exceptions: u64,
-    /// Workers that ran out of their memory.
+    /// Workers that exceeded their memory.
     pub over_budget: u64,
-    /// Answers that were no scores, or no finite ones.
+    /// Replies that were no scores, or not finite.
     pub bad_replies: u64,
     /// Connections that failed, and statuses other than success.
     pub http_errors: u64,
-    /// Batches that were tried again.
+    /// Batches that were retried.
     pub retries: u64,
     /// Samples without a score, because the reward gave none or failed.
     pub none: u64,
@@ -37,7 +37,7 @@ impl Tally {
         } += 1;
     }
 
-    /// Adds what another part of the work counted.
+    /// Adds the counters of another part of the work.
     pub fn add(&mut self, other: &Tally) {
         let mut other = *other;
         for (mine, theirs) in self.fields().into_iter().zip(other.fields()) {
@@ -45,7 +45,7 @@ impl Tally {
         }
     }
 
-    /// Every counter with its name in metrics.
+    /// Returns every counter with its metric's name.
     pub fn named(&self) -> [(&'static str, u64); 8] {
         let mut this = *self;
         let names = [

@@ -1,5 +1,5 @@
-//! What the options of other stacks are where a file says nothing: a table that `bench/import_defaults.py` reads from their packages.
-//! A file that writes an option out at its default says nothing new by it.
+//! Defaults of other stacks' options, in a table that `bench/import_defaults.py` reads from their packages. An option
+//! written out at its default changes nothing.
 
 use crate::setting::{flag, list, number};
 use serde_json::Value;
@@ -10,7 +10,7 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     serde_json::from_str(include_str!("defaults.json")).expect("a test reads the table that is built in")
 });
 
-/// Returns what `key` is in `trainer` of the stack called `stack` where a file does not say it; none if the table does not have it.
+/// Returns the default of `key` in `trainer` of the stack `stack`; `None` if the table does not have it.
 pub(crate) fn default_of(stack: &str, trainer: &str, key: &str) -> Option<&'static str> {
     DEFAULTS.get(stack)?.get("trainers")?.get(trainer)?.get(key)?.as_str()
 }
@@ -22,7 +22,7 @@ pub(crate) fn is_default(stack: &str, key: &str, value: &str) -> bool {
     names.any(|trainer| default_of(stack, trainer, key).is_some_and(|default| is_same(default, value)))
 }
 
-/// Compares two values as launch files write them: `1e-3` and `0.001`, `False` and `false`, lists with and without brackets.
+/// Compares two values of launch files: `1e-3` is `0.001`, `False` is `false`, and a list is the same without brackets.
 fn is_same(one: &str, other: &str) -> bool {
     let numbers = || number(one).is_some_and(|value| Some(value) == number(other));
     let flags = || !other.is_empty() && flag(one).is_some() && flag(one) == flag(other);

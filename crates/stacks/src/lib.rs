@@ -1,7 +1,8 @@
-//! Launch files of other frameworks: read as text, turned into a run file, and planned by those frameworks' own rules.
+//! Reads launch files of other frameworks as text, converts them to a run file, and plans them by those frameworks'
+//! rules.
 //!
-//! A stack is a folder (`openrlhf`, `verl`, ...) and a row of [`STACKS`]. What is known of its options is in one table that
-//! `import` and the plan both read. Nothing is run, nothing is fetched, and no type of a run file is known here: it leaves as text.
+//! A stack is a folder (`openrlhf`, `verl`, ...) and a row of [`STACKS`]. `import` and the plan share one table of its
+//! options. Nothing is run or fetched, and no type of a run file is known here: it leaves as text.
 
 mod defaults;
 mod import;

@@ -13,9 +13,9 @@ pub struct Loss {
     pub options: Vec<&'static str>,
 }
 
-/// Lists what is never carried over from `stack`, refusals first. Empty for a stack that is not imported.
+/// Lists what is never carried over from `stack`, refusals first; empty for a stack without import.
 ///
-/// Values that have no counterpart, and what several options decide together, are not in it: each import says them of its own file.
+/// Leaves out values without a counterpart, and what several options decide together: an import reports them per file.
 pub fn losses(stack: &Stack) -> Vec<Loss> {
     let mut found: Vec<Loss> = Vec::new();
     if stack.imported_file().is_none() {

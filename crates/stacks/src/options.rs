@@ -32,7 +32,7 @@ impl Options {
         Options { table, settings, taken: RefCell::default() }
     }
 
-    /// The same with other values, for a what-if; `None` takes a setting away.
+    /// Returns the options with other values, for a what-if; `None` removes a setting.
     pub fn with(&self, changes: &[(&str, Option<String>)]) -> Options {
         let mut changed = self.clone();
         for (name, value) in changes {
@@ -74,7 +74,7 @@ impl Options {
         Ok(self.readable(name)?.map(|one| one.value.as_str()))
     }
 
-    /// Its words, or the framework's default.
+    /// Returns the setting's text, or the framework's default.
     pub fn text_or(&self, name: &str, default: &'static str) -> Result<&str> {
         Ok(self.or(self.text(name)?, name, default))
     }
@@ -156,7 +156,7 @@ impl Options {
         olds.any(|first| self.settings.iter().any(|one| one.key == first))
     }
 
-    /// What the file pins a package to.
+    /// Returns the version that the file pins a package to.
     pub fn version(&self, package: &str) -> Option<&Setting> {
         let key = format!("version.{package}");
         self.settings.iter().rev().find(|one| one.key == key)

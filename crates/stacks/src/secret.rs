@@ -1,5 +1,5 @@
-//! Keys and passwords in launch files: they are cut out as soon as a file is read, so that nothing after it can repeat them. What no
-//! table knows is not shown at all: its name says too little about what it holds.
+//! Cuts keys and passwords out of launch files as soon as they are read, so nothing later can repeat them. An option
+//! that no table knows is not shown at all: its name says too little about its content.
 
 use crate::defaults::is_default;
 use crate::launch::config::NOT_YAML;

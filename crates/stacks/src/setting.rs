@@ -2,7 +2,7 @@
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// The stack's key without `--`, or one with a prefix that its stack does not have: `env.NAME`, `version.PACKAGE`, `machine.KEY`.
+    /// The stack's key without `--`, or one with a prefix of our own: `env.NAME`, `version.PACKAGE`, `machine.KEY`.
     pub key: String,
     /// Its value without quotes: several words are a list `a, b`, a switch without a word is empty.
     pub value: String,

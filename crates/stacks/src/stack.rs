@@ -1,5 +1,5 @@
-//! What a stack is: one row that says how its launch files are found and read, what its options are, what they become in a
-//! run file, and which rules its memory follows.
+//! A stack is one row: how its launch files are found and read, its options, their counterparts, and its memory's
+//! rules.
 
 use crate::import::draft::Import;
 use crate::launch::source::Source;

@@ -1,5 +1,5 @@
-//! What an option is about, by the words of its name. Of an option that no table knows this alone tells one that changes the job, such
-//! as an adapter or a term of the loss, from one of an engine or a logger.
+//! The subject of an option, from the words of its name. For an option that no table knows, this alone tells one that
+//! changes the job, such as an adapter or a loss term, from one of an engine or a logger.
 
 /// Something that makes a job another one if it is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ pub(crate) enum Memory {
 /// What an option becomes in a run file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Take {
-    /// The same text under our key.
+    /// The text, unchanged, under our key.
     Text(&'static str),
     Integer(&'static str),
     Number(&'static str),
@@ -49,8 +49,8 @@ pub(crate) enum Take {
     Later,
     /// A part of an adapter's description, read together with its other parts.
     Adapter,
-    /// A class whose methods the model plays or calls, or functions that it calls, read by the stack's own function; what the file does not show is not
-    /// built.
+    /// A class whose methods the model plays or calls, or functions that it calls, read by the stack's own function. It
+    /// is not built if the file does not show it.
     Environment,
     /// Another name of the option with this first name; the plan tells the two apart.
     As(&'static str),
@@ -73,7 +73,7 @@ pub(crate) struct Table {
     pub used: &'static str,
     /// Names of the other options that move no memory; `x*` is any name that begins with `x`.
     pub idle: &'static str,
-    /// (reason, parts of names): why an option without a row is left out, such as that of a cluster, an engine or a logger.
+    /// (reason, parts of names): why an option of a cluster, an engine or a logger without a row is left out.
     pub elsewhere: &'static [(&'static str, &'static str)],
     /// Names of options that hold a key or a password, which is shown nowhere.
     pub secrets: &'static str,

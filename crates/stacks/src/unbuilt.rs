@@ -1,5 +1,5 @@
-//! What other stacks build and a run here does not have. A job with it is another job without it, so that it is refused unless the
-//! user asks for the rest of it.
+//! Features of other stacks that a run here lacks. A job without one is a different job, so it is refused unless
+//! forced.
 
 use crate::setting::{Setting, flag, number, one_line};
 use crate::subject::Subject;
@@ -64,7 +64,7 @@ impl Unbuilt {
         )
     }
 
-    /// What a run file without it does.
+    /// Returns what a run file does without it.
     pub fn without(self) -> &'static str {
         match self {
             Unbuilt::Adapters => {
@@ -140,7 +140,7 @@ pub(crate) fn refusal(file: &str, found: &[(Unbuilt, &Setting)]) -> Error {
     )
 }
 
-/// Returns what a model's published name says that is not built: `Mixtral-8x7B` has other experts, `...-AWQ` has 4 bits.
+/// Returns the unbuilt feature in a model's published name: `Mixtral-8x7B` has other experts, `...-AWQ` has 4 bits.
 pub(crate) fn of_model(name: &str) -> Option<Unbuilt> {
     const BUILT: [&str; 4] =
         ["qwen3-30b-a3b", "qwen3-235b-a22b", "qwen3-coder-30b-a3b", "qwen3-coder-480b-a35b"];

@@ -1,7 +1,7 @@
-//! Tool calls in the text of a response. Models write them in one of three forms, which their chat templates teach: Qwen and
-//! Hermes as `<tool_call>{"name": ..., "arguments": ...}</tool_call>`, Qwen3-Coder and Qwen3.5 with tags for the function and
-//! its parameters within `<tool_call>` (`calls_xml`), Llama 3 as the whole response, `{"name": ..., "parameters": ...}`. What
-//! looks like a call and is none stays text.
+//! Parses tool calls in a response. Models write one of three forms, which their chat templates teach: Qwen and Hermes
+//! `<tool_call>{"name": ..., "arguments": ...}</tool_call>`; Qwen3-Coder and Qwen3.5 tags for the function and its
+//! parameters within `<tool_call>` (`calls_xml`); Llama 3 the whole response as `{"name": ..., "parameters": ...}`.
+//! Text that looks like a call but is not one stays text.
 
 use crate::ChatTemplate;
 use crate::calls_xml::{self, Tool};
@@ -261,7 +261,7 @@ mod tests {
     const TAGGED: &str = "{% if tools %}<tool_call>{% endif %}";
     const WHOLE: &str = "{% if tools %}{\"name\": 1, \"parameters\": 2}{% endif %}{{ messages }}";
 
-    /// What a response becomes in pieces of `size` bytes; text is joined.
+    /// Returns what a response parses to in pieces of `size` bytes, with text joined.
     fn parse(template: &str, text: &str, size: usize) -> Vec<Said> {
         let template = ChatTemplate::new(template, &[]).unwrap();
         let mut calls = Calls::new(

@@ -1,5 +1,5 @@
-//! Tool calls as Qwen3-Coder and Qwen3.5 write them: tags for the function and for each parameter, whose text becomes a value by
-//! the function's schema.
+//! Parses tool calls as Qwen3-Coder and Qwen3.5 write them: tags for the function and for each parameter, whose text
+//! is converted to a value by the function's schema.
 //!
 //! ```text
 //! <function=add>

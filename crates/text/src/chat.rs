@@ -1,4 +1,4 @@
-//! Chat templates: Jinja as Hugging Face runs it, by a metered interpreter. A template comes with a model and is not trusted.
+//! Chat templates: Hugging Face's Jinja in a metered interpreter. A template comes with a model and is not trusted.
 
 use crate::jinja::{Context, Messages, SOURCE_BYTES_MAX, Template};
 use plimsoll_base::{Error, Result, shown};
@@ -100,10 +100,9 @@ impl ChatTemplate {
         self.template.has_marks
     }
 
-    /// Renders a conversation without a generation prompt. Returns its text and the bytes that the template marks as the assistant's
-    /// own.
+    /// Renders a conversation without a generation prompt. Returns its text and the ranges marked as the assistant's.
     ///
-    /// Errors: as `render`; also where a mark has no place in the text.
+    /// Errors: those of `render`; a mark whose place in the text is unknown.
     pub(crate) fn render_marked(&self, messages: &[Message]) -> Result<(String, Vec<Range<usize>>)> {
         let messages: Vec<(&str, &str)> = messages.iter().map(|m| (&*m.role, &*m.content)).collect();
         let render = |context: &Context<'_>| self.template.render_marked(context);
@@ -164,8 +163,8 @@ pub(crate) fn special_token(files: &TokenizerFiles, name: &str) -> Option<String
     tables.tokens.get(id as usize).cloned()
 }
 
-/// Returns the text of the template that `data.chat_template` gives. A text without a tag would be the same prompt for every
-/// conversation, so it is a path.
+/// Returns the template text for `data.chat_template`. A setting without a tag is a path: as a template it would give
+/// every conversation the same prompt.
 ///
 /// Errors: `chat-template-invalid`.
 pub fn template_text(setting: &str) -> Result<Cow<'_, str>> {

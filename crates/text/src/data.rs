@@ -52,9 +52,9 @@ impl Part {
     pub const WHOLE: Part = Part { rows: usize::MAX, bytes: usize::MAX };
 }
 
-/// As `each_prompt`, for a part of the file. Returns the number of rows that were read if there may be more.
+/// Calls `visit` with the prompts in a part of the file. Returns the number of rows read if there may be more.
 ///
-/// Errors: as `each_prompt`.
+/// Errors: those of `each_prompt`.
 pub fn first_prompts(
     path: &Path,
     prompt_column: &str,
@@ -245,9 +245,9 @@ pub fn each_row_of(path: &Path, visit: impl FnMut(usize, Map<String, Value>) -> 
     first_rows_of(path, Part::WHOLE, visit).map(drop)
 }
 
-/// As `each_row_of`, for a part of the file. Returns the number of rows that were read if there may be more.
+/// Calls `visit` with the rows in a part of the file. Returns the number of rows read if there may be more.
 ///
-/// Errors: as `each_row_of`.
+/// Errors: those of `each_row_of`.
 pub fn first_rows_of(
     path: &Path,
     part: Part,
@@ -261,7 +261,7 @@ pub fn first_rows_of(
     Ok((!is_whole).then_some(rows))
 }
 
-/// As `each_row_of`, for JSON lines that come from elsewhere, such as stdin; there may be none. Errors call it `name`.
+/// Calls `visit` with each row of JSON lines from `reader`, such as stdin, which may be empty. Errors call it `name`.
 pub fn each_line_of(
     name: &Path,
     reader: impl BufRead,

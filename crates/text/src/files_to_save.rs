@@ -1,5 +1,5 @@
-//! The tokenizer files of a checkpoint, so that transformers opens it: those that came with the model, or equivalent ones
-//! if the model came as a GGUF file or with a tokenizer of plain bytes.
+//! The tokenizer files of a checkpoint, for transformers to open: those that came with the model, or equivalent ones
+//! if the model came as a GGUF file or with a byte tokenizer.
 
 use crate::chat::special_token;
 use crate::tokenizer::tokenizer_json;

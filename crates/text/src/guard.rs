@@ -11,7 +11,7 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true while a panic of this thread will become a named error, so that it is not reported as a fault of Plimsoll.
+/// Returns true while a panic of this thread becomes a named error, so it is not reported as a fault of Plimsoll.
 pub fn panic_becomes_an_error() -> bool {
     GUARDED.get()
 }

@@ -1,6 +1,6 @@
-//! Reads rows of a Parquet file as JSON objects: structs become objects, lists arrays, text strings. One page of each column
-//! is in memory at a time. Files are not trusted: sizes are checked first, and a panic of the decoder ends only its own
-//! thread, with a named error.
+//! Reads rows of a Parquet file as JSON objects: structs become objects, lists arrays, text strings. One page of each
+//! column is in memory at a time. Files are not trusted: sizes are checked first, and a panic of the decoder ends only
+//! its own thread, with a named error.
 
 use crate::parquet_pages::reading_bytes;
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -31,7 +31,7 @@ pub(crate) fn is_parquet(file: &mut File) -> std::io::Result<bool> {
     Ok(read.is_ok() && &start == MAGIC)
 }
 
-/// Calls `visit` with each row and its number, from 1, until it breaks off; a file of more than `rows_max` rows is refused.
+/// Calls `visit` with each row and its number, from 1, until it breaks. Refuses a file of more than `rows_max` rows.
 ///
 /// Errors: `data-bad-parquet`, those of `visit`.
 pub(crate) fn each_row(

@@ -140,7 +140,7 @@ impl<R: Read> Thrift<R> {
         Ok(number)
     }
 
-    /// Reads the head of the next field: stores its id in `id` and returns its type, or `None` at the end of the struct.
+    /// Reads the next field's header: stores its id in `id`, returns its type, or `None` at the end of the struct.
     fn field(&mut self, id: &mut i64) -> Result<Option<u8>, String> {
         let byte = self.byte()?;
         match (byte >> 4, byte & 15) {

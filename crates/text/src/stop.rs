@@ -1,5 +1,5 @@
-//! Stop strings in streamed text. Text that may begin a stop string is held back, at most one byte less than the longest
-//! stop string; the first complete stop string ends the response.
+//! Finds stop strings in streamed text. Text that may begin a stop string is held back, at most one byte less than the
+//! longest stop string; the first complete stop string ends the response.
 
 use plimsoll_base::{Error, Result};
 

@@ -1,5 +1,4 @@
-//! What a prompt that is a plain string becomes: text as it is, or one user message of the chat template. The rule is the same
-//! for training, evaluation and generation.
+//! Prompts that are plain strings: text as it is, or one user message of the chat template. All jobs share the rule.
 
 use crate::chat::{ChatTemplate, Message};
 

@@ -1,5 +1,5 @@
-//! Supervised rows: a prompt with its answer, or a conversation of which every turn of the assistant is learnt. It says which
-//! tokens of a text are learnt, and refuses a conversation of which that cannot be said.
+//! Supervised rows: a prompt with its answer, or a conversation that trains every assistant turn. Finds the tokens to
+//! train on, and refuses a conversation in which they cannot be found.
 
 use crate::data::{bad_prompt, conversation, load, prompt_of, required, take};
 use crate::strings::Strings;
@@ -28,8 +28,7 @@ pub struct SftTokens {
     pub learnt: Vec<Range<u32>>,
 }
 
-/// Reads supervised rows: `{prompt, completion}`, or `{messages}`, of which the last turn is learnt, or each one of the assistant
-/// with `every_turn`.
+/// Reads supervised rows: `{prompt, completion}`, or `{messages}`, of which the last turn, or `every_turn`, is trained.
 ///
 /// Errors: those of `each_prompt`.
 pub fn load_sft(path: &Path, every_turn: bool) -> Result<Vec<SftRow>> {
@@ -67,8 +66,8 @@ pub fn load_sft(path: &Path, every_turn: bool) -> Result<Vec<SftRow>> {
 /// Tokenizes a supervised row.
 ///
 /// `eos` follows plain text; a conversation ends as its template ends the assistant's turn.
-/// Errors: as `tokenize_prompt`; `data-bad-prompt` for an answer without a token; `chat-template-invalid` where the prompt's text does not begin the whole text;
-/// `turns-not-found` where the text does not show which of it is the assistant's.
+/// Errors: those of `tokenize_prompt`; `data-bad-prompt` for an answer without a token; `chat-template-invalid` if the
+/// whole text does not begin with the prompt's; `turns-not-found` if the text does not show the assistant's turns.
 pub fn tokenize_sft(
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
@@ -125,7 +124,7 @@ fn tokens_of(
     }
 }
 
-/// Tokenizes the whole text of a conversation at one time, as transformers does, and finds the assistant's tokens in it.
+/// Tokenizes a whole conversation at once, as transformers does, and finds the assistant's tokens in it.
 fn every_turn(tokenizer: &Tokenizer, template: &ChatTemplate, messages: &[Message]) -> Result<SftTokens> {
     let (text, turns) = match template.has_marks() {
         true => template.render_marked(messages)?,
@@ -154,8 +153,8 @@ fn every_turn(tokenizer: &Tokenizer, template: &ChatTemplate, messages: &[Messag
     Ok(SftTokens { prompt: ids[..from].to_vec(), completion: ids[from..].to_vec(), learnt })
 }
 
-/// Finds the assistant's turns by the texts of the conversation's beginnings: a turn is what a beginning has more with it than with
-/// the generation prompt in its place. So a turn here is what `SftRow::Answer` learns of the same messages.
+/// Finds the assistant's turns from renderings of each prefix of the conversation: a turn is what the prefix with it
+/// has beyond the prefix before it with a generation prompt. `SftRow::Answer` trains the same text.
 fn by_prefixes(template: &ChatTemplate, messages: &[Message]) -> Result<(String, Vec<Range<usize>>)> {
     let whole = template.render(messages, false)?;
     let mut turns = Vec::new();

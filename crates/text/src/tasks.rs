@@ -1,5 +1,5 @@
-//! Tasks that generate their data: an endless training stream by index, and a fixed test set that shares no row with it,
-//! whatever the seed. A row is a pure function of task, seed and index.
+//! Tasks that generate their data: an endless training stream by index, and a fixed test set that shares no row with
+//! it for any seed. A row is a pure function of task, seed and index.
 
 use crate::{Message, PairRow, Prompt, Row, SftRow};
 use plimsoll_base::rng::{Stream, below, philox, unit_f32};

@@ -1,12 +1,10 @@
-//! What a chat template writes after a turn of the assistant.
-//!
-//! Sampled tokens are never tokenized again, so the text that follows them is needed alone. The conversation is rendered
-//! with a mark in place of the turn's words, and what comes after the mark is it.
+//! Finds what a chat template writes after an assistant's turn. Sampled tokens are never tokenized again, so it is
+//! needed alone: the conversation is rendered with a mark as the turn's words, and the text after the mark is taken.
 
 use plimsoll_base::{Error, Result};
 
-/// Returns what follows a turn's words. `is_in_messages`: whether a mark occurs in a message; `render`: the conversation with
-/// the mark as the turn's words; `end`: the text of the token that ended the turn, if one did, which is not written twice.
+/// Returns what follows a turn's words. `is_in_messages` tells if a mark occurs in a message; `render` renders them
+/// with the mark as the turn's words; `end` is the text of the token that ended the turn, which is not written twice.
 ///
 /// Errors: those of `render`; `chat-template-invalid` where the template leaves the turn out.
 pub fn written_after(

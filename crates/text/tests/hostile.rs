@@ -1,5 +1,5 @@
-//! Model files that were made to take the process: each ends in its named error, in bounded memory and time. Peaks are of
-//! resident memory, which the kernel counts, so the cases run one after another in a process without other tests.
+//! Hostile model files: each ends in its named error, in bounded memory and time. Peaks are of the process's resident
+//! memory, which the kernel counts, so the cases run one after another in a process without other tests.
 
 use plimsoll_base::Result;
 use plimsoll_files::{GgufTokenizer, TokenizerFiles};
@@ -207,7 +207,8 @@ fn tokenizers_that_grow() {
     ] {
         refused(name, "tokenizer-invalid", words, || opened(bpe(changes)));
     }
-    // A chain that could be sound is measured with each text. With a rule more the probe takes 5 s, its limit, on slow machines.
+    // A chain that could be sound is measured per text. With one rule more the probe takes its limit, 5 s, on slow
+    // CPUs.
     let measured = opened(bpe(json!({ "normalizer": sequence("normalizers", double, 11) }))).unwrap();
     assert_eq!(measured.encode("x+x=1").unwrap().len(), 4 + 1024);
     refused("11 rules that double", "tokenizer-invalid", "the limit is 1048576", || {

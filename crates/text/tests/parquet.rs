@@ -50,7 +50,7 @@ fn verls_columns_are_objects_in_every_codec() {
         let line = |row: &Row| Value::Object(row.columns.clone()).to_string().len() as u64;
         assert!(size.json.0 > rows.iter().map(line).sum() && size.reading.0 > 1000, "{size:?}");
         assert!(size.longest > plimsoll_base::Bytes(line(&rows[0])) && size.longest < size.json, "{size:?}");
-        // A row, its two messages, and two structs; six columns, two entries of each message, two and four of the structs.
+        // A row, its two messages, two structs; six columns, two entries of each message, two and four of the structs.
         assert_eq!((size.objects, size.entries), (9 * 5, 9 * (6 + 4 + 2 + 4)));
     }
 }

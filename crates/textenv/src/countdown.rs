@@ -1,4 +1,4 @@
-//! `text:countdown`: an expression over given numbers that makes a target; a reply says what is wrong with it.
+//! `text:countdown`: an expression over given numbers that makes a target; the reply to a wrong one says why.
 
 use super::environment::{Row, Said, Start, TextEnvironment};
 use plimsoll_base::{Result, rng::below};
@@ -63,7 +63,7 @@ fn puzzle(start: &Start) -> (Vec<i64>, i64) {
         let mut numbers: Vec<i64> = drawn.iter().map(|&(number, _)| number).collect();
         let target = if draw + 1 == DRAWS_MAX { numbers.iter().sum() } else { target };
         if (1..=100).contains(&target) || draw + 1 == DRAWS_MAX {
-            // Sorted, so that the order gives nothing away.
+            // Sorted, so the order does not reveal the solution.
             numbers.sort_unstable();
             return (numbers, target);
         }

@@ -1,4 +1,4 @@
-//! The trait of a text environment, with the start of an episode and the reply to a turn.
+//! The trait of a text environment, the start of an episode and the reply to a turn.
 
 use plimsoll_base::rng::{Stream, philox};
 use plimsoll_base::{Bytes, Result};
@@ -14,9 +14,9 @@ use std::time::Duration;
 pub struct Start {
     /// The run's seed, or `environment.seed`.
     pub seed: u64,
-    /// Counts episodes; the episodes of a group share it.
+    /// Number of the episode; the episodes of a group share it.
     pub index: u64,
-    /// For evaluation, whose episodes do not depend on the run's seed.
+    /// True for evaluation, whose episodes do not depend on the run's seed.
     pub held_out: bool,
 }
 
@@ -44,9 +44,9 @@ pub struct Said {
     /// Empty when the episode is over.
     pub messages: Vec<Message>,
     pub reward: f64,
-    /// The episode is over.
+    /// True if the episode is over.
     pub done: bool,
-    /// The row of an episode that begins, where rewards of the run grade it.
+    /// The first row of an episode, if the run's rewards grade it.
     pub columns: Map<String, Value>,
 }
 
@@ -74,12 +74,12 @@ pub trait TextEnvironment: Send {
 /// Settings of an environment's workers and programs.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Functions of no class that the model may call.
+    /// Functions outside a class that the model may call.
     pub tools: Vec<ToolFunction>,
-    /// Files of the rows that begin episodes, for training and for evaluation, where there are tools.
+    /// Files of first rows, for training and for evaluation, if there are tools.
     pub rows: Option<PathBuf>,
     pub eval_rows: Option<PathBuf>,
-    /// Their column with the prompt.
+    /// Column of their prompts.
     pub prompt_column: String,
     /// The keys of an OpenEnv server's actions and observations (`plimsoll_worker::EpisodesSpec`).
     pub action: String,
@@ -91,7 +91,7 @@ pub struct Settings {
     /// Limit on the address space of one worker.
     pub worker_memory: Bytes,
     pub network: Network,
-    /// Longest time for the answer to one turn.
+    /// Longest time for the reply to one turn.
     pub step_timeout: Duration,
     /// Longest time to begin an episode, and for a worker to start.
     pub reset_timeout: Duration,
@@ -103,9 +103,9 @@ pub(crate) type Make = Arc<dyn Fn() -> Box<dyn TextEnvironment> + Send + Sync>;
 pub struct Row {
     /// For example `text:countdown`.
     pub name: &'static str,
-    /// A process answers turns, so that the rollout does not wait for them.
+    /// True if a process answers turns, so that the rollout does not wait for them.
     pub has_workers: bool,
-    /// Prepares what its episodes share. Returns a function that makes one.
+    /// Prepares what its episodes share, and returns a constructor of episodes.
     pub(crate) open: fn(&Settings, &Stop) -> Result<Make>,
 }
 

@@ -1,5 +1,5 @@
-//! Steps environments: on the caller's thread if a step costs almost nothing, on separate threads if user
-//! code runs, so that a slow environment delays only the episodes of its worker.
+//! Steps environments: on the caller's thread if a step costs almost nothing; on other threads if it runs user code, so
+//! a slow environment delays only its worker's episodes.
 //!
 //! Slot i always belongs to thread i modulo their number, and a thread takes its jobs in order.
 
@@ -21,15 +21,15 @@ pub(crate) const STACK_BYTES: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub enum Job {
     Reset(Start),
-    /// The model's turn, and the calls of tools in it: objects with `name` and `arguments`.
+    /// The model's turn, with its tool calls: objects with `name` and `arguments`.
     Step(String, Vec<Value>),
-    /// Asks for the reward of the whole episode, where `About::scores_at_end`.
+    /// Asks for the reward of the whole episode, if `About::scores_at_end`.
     End,
 }
 
 pub struct Reply {
     pub slot: usize,
-    /// `None` if the worker that held the episode has ended.
+    /// `None` if the worker of the episode has ended.
     pub outcome: Result<Option<Said>>,
 }
 
@@ -39,11 +39,11 @@ enum Host {
     Python(PythonEpisodes, FirstRows),
 }
 
-/// The rows that begin episodes.
+/// The first rows of episodes.
 #[derive(Clone)]
 struct FirstRows {
     rows: Arc<Rows>,
-    /// Their columns are for rewards of the run, and not for the environment.
+    /// True if their columns are for the run's rewards and not for the environment.
     is_graded: bool,
 }
 
@@ -57,21 +57,21 @@ pub struct Hosts {
     here: Option<(Host, VecDeque<(usize, Job)>)>,
     threads: Vec<HostThread>,
     replies: Receiver<Reply>,
-    /// Jobs without a reply.
+    /// Number of jobs without a reply.
     asked: usize,
     stop: Stop,
     about: About,
 }
 
 impl Hosts {
-    /// Reads the rows, starts the workers of an environment and waits until they are ready. Agents have none here.
+    /// Reads the rows, starts an environment's workers and waits until they are ready. Agents have none here.
     ///
     /// Errors: `thread-not-started`; those of `first_episode_rows` and of starting a worker.
     pub fn start(kind: &Kind, settings: &Settings) -> Result<Hosts> {
         Hosts::with_rows(kind, settings, Rows::open(kind, settings)?)
     }
 
-    /// Starts the workers as `start` does, without the rows, and ends them. Returns true if the environment has tools.
+    /// Starts the workers without the rows, and ends them. Returns true if the environment has tools.
     ///
     /// Errors: `thread-not-started`; those of starting a worker.
     pub fn check(kind: &Kind, settings: &Settings) -> Result<bool> {
@@ -102,12 +102,12 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Returns what the environment offers.
+    /// Returns the properties that the environment reports.
     pub fn about(&self) -> &About {
         &self.about
     }
 
-    /// Gives a job to the episode of a slot.
+    /// Sends a job to the episode of a slot.
     pub fn ask(&mut self, slot: usize, job: Job) {
         self.asked += 1;
         match &mut self.here {
@@ -120,7 +120,7 @@ impl Hosts {
         }
     }
 
-    /// Returns the next reply; with `wait`, one must be under way.
+    /// Returns the next reply; with `wait`, one must be outstanding.
     pub fn take(&mut self, wait: bool) -> Option<Reply> {
         let reply = match &mut self.here {
             Some((host, queue)) => {
@@ -134,7 +134,7 @@ impl Hosts {
         Some(reply)
     }
 
-    /// Waits for the jobs that a failed round left under way.
+    /// Waits for the outstanding jobs of a failed round.
     pub fn drain(&mut self) {
         while self.asked > 0 {
             self.take(true);

@@ -1,8 +1,7 @@
-//! Text environments: tasks of several turns. A model answers messages, the environment replies, until the episode ends.
+//! Text environments: tasks of several turns. A model answers messages and the environment replies, until it ends.
 //!
-//! A built-in environment is a file here and a row of `ENVIRONMENTS`; others are played by Python in a worker process
-//! (`hosts.rs`): a class in a user's file, a Gymnasium environment, a client of an OpenEnv server. The training crate turns
-//! episodes into tokens.
+//! A built-in environment is a file here and a row of `ENVIRONMENTS`. Python workers play others (`hosts.rs`): a user's
+//! class, a Gymnasium environment, an OpenEnv client. The training crate turns episodes into tokens.
 
 mod countdown;
 mod environment;
@@ -27,16 +26,16 @@ use std::path::Path;
 /// The built-in environments.
 pub const ENVIRONMENTS: &[Row] = &[countdown::ROW, guess::ROW, tool::ROW, second_try::ROW];
 
-/// The name of agents that own their loop.
+/// The name of agents with their own loop.
 pub const HTTP_AGENT: &str = "http-agent";
-/// The name of functions of no class, which `environment.tools` names.
+/// The name of functions outside a class, listed in `environment.tools`.
 pub const TOOLS: &str = "tools";
 
 /// A parsed `environment.env`.
 #[derive(Clone, Debug)]
 pub enum Kind {
     Native(Row),
-    /// What Python plays.
+    /// An environment played by Python.
     Python(EpisodesOf),
     /// Programs that talk to the model over HTTP and report rewards; the training crate serves them.
     Agents,
@@ -89,7 +88,7 @@ impl Kind {
         Err(unknown(name, hint))
     }
 
-    /// Whether it gives no reward itself: those of the run grade its episodes.
+    /// Returns true if it gives no reward itself: the run's rewards grade its episodes.
     pub fn is_graded(&self) -> bool {
         matches!(self, Kind::Python(EpisodesOf::Functions))
     }
@@ -98,17 +97,17 @@ impl Kind {
         matches!(self, Kind::Python(_))
     }
 
-    /// Whether programs play it that own their loop.
+    /// Returns true if programs with their own loop play it.
     pub fn is_agents(&self) -> bool {
         matches!(self, Kind::Agents)
     }
 
-    /// Whether its first messages are known only while it is played.
+    /// Returns true if its first messages are known only while it is played.
     pub fn has_no_first_messages(&self) -> bool {
         !matches!(self, Kind::Native(_))
     }
 
-    /// A process answers turns, so that the rollout does not wait for them.
+    /// Returns true if a process answers turns, so that the rollout does not wait for them.
     pub fn has_workers(&self) -> bool {
         match self {
             Kind::Native(row) => row.has_workers,

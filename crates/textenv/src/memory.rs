@@ -3,14 +3,14 @@
 use crate::hosts::STACK_BYTES;
 use plimsoll_base::Bytes;
 
-/// Bytes of a token as text, and the copies of an episode's text: as messages, rendered, and as a request.
+/// Bytes of a token as text, times the copies of an episode's text: messages, rendered, request.
 const TEXT_BYTES_PER_TOKEN: u64 = 6 * 4;
 /// An episode without its texts: its record, its turns' records, and the state of a built-in environment.
 const EPISODE_BYTES: u64 = 1024;
-/// A token of an agent's episode: as it was asked and drawn, with its log-probability, and in the sequence that it becomes.
+/// A token of an agent's episode: as requested and sampled, its log-probability, and in the resulting sequence.
 const AGENT_BYTES_PER_TOKEN: u64 = 32;
 const TURN_BYTES: u64 = 256;
-/// The most that a thread holds for one turn: its stack, 1 MiB of reply, and the same parsed.
+/// Largest memory of a thread for one turn: its stack, 1 MiB of reply, and the parsed reply.
 const THREAD_BYTES: u64 = STACK_BYTES as u64 + (3 << 20);
 
 /// The counts that determine the host memory of episodes.
@@ -18,10 +18,10 @@ const THREAD_BYTES: u64 = STACK_BYTES as u64 + (3 << 20);
 pub struct EpisodeMemory {
     /// Most turns of a response; 1 without an environment.
     pub turns_max: usize,
-    /// All worker processes together.
+    /// Memory of all worker processes.
     pub workers: Bytes,
     pub threads: usize,
-    /// True if programs that own their loop play.
+    /// True if programs with their own loop play.
     pub plays_agents: bool,
     pub is_there: bool,
 }

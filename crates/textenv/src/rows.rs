@@ -1,6 +1,6 @@
-//! The rows that begin episodes of tools: files of `environment.rows`, read as those of `data.prompts` are.
+//! First rows of tool episodes: files of `environment.rows`, read like those of `data.prompts`.
 //!
-//! They are in this process, once. A worker gets a row when its episode begins.
+//! This process holds them once. A worker gets a row when its episode begins.
 
 use crate::{Kind, Settings};
 use plimsoll_base::{Error, Result};
@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     training: Vec<EpisodeRow>,
-    /// Empty if they are those of training.
+    /// Empty if evaluation uses the training rows.
     held_out: Vec<EpisodeRow>,
 }
 
 /// A row that begins an episode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EpisodeRow {
-    /// A string or a list of messages; null where a class gets a row without one.
+    /// A string or a list of messages; null if a class gets a row without a prompt.
     pub prompt: Value,
-    /// For rewards of the run all other columns; for a class all of them, which are the arguments of its `reset`.
+    /// The other columns, for the run's rewards; for a class all columns, which are the arguments of its `reset`.
     pub columns: Map<String, Value>,
 }
 
@@ -59,9 +59,9 @@ pub struct RowsFrom<'a> {
     pub prompt_column: &'a str,
 }
 
-/// Calls `visit` with each row of a part of a file. Returns the number of rows that were read if there may be more.
+/// Calls `visit` with each row of a part of a file. Returns the number of rows read if there may be more.
 ///
-/// Errors: those of `first_prompts`, whose column a class need not have; `prompt-empty`.
+/// Errors: those of `first_prompts`, whose column is optional for a class; `prompt-empty`.
 pub fn first_episode_rows(
     kind: &Kind,
     from: RowsFrom<'_>,
@@ -93,7 +93,7 @@ fn no_prompt(path: &Path, index: usize) -> Error {
     Error::new("prompt-empty", message).hint("give the row a prompt, or take it out of the file")
 }
 
-/// Replaces the hints that are about prompts of a run without an environment.
+/// Replaces hints about prompts of a run without an environment.
 fn of_rows(mut error: Error, key: &str) -> Error {
     let hint = match error.slug {
         "data-missing" => format!(

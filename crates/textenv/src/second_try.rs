@@ -1,5 +1,5 @@
-//! `text:second-try`: the sum of `builtin:addition`, and after a wrong one the same sum once more. It is spelled in
-//! the fifteen characters of `builtin:nano`.
+//! `text:second-try`: the sum of `builtin:addition`, and the same sum again after a wrong one. It is spelled in the
+//! fifteen characters of `builtin:nano`.
 
 use super::environment::{Row, Said, Start, TextEnvironment};
 use plimsoll_base::Result;

@@ -1,4 +1,4 @@
-//! Counters of what environments did.
+//! Counters of environment events.
 
 use plimsoll_base::{Error, slugs};
 use serde::{Deserialize, Serialize};
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvironmentTally {
     pub episodes: u64,
-    /// Episodes that ended because of a fault; they are not trained.
+    /// Episodes that a fault ended; they are not trained.
     pub aborted: u64,
     /// Episodes that a limit on turns or tokens ended.
     pub truncated: u64,
-    /// Turns whose answer was cut to `environment.turn_tokens_max`.
+    /// Turns whose reply was cut to `environment.turn_tokens_max`.
     pub cut: u64,
     pub crashes: u64,
     pub timeouts: u64,
@@ -32,7 +32,7 @@ impl EnvironmentTally {
         } += 1;
     }
 
-    /// Adds what another part of the round counted.
+    /// Adds the counters of another part of the round.
     pub fn add(&mut self, other: &EnvironmentTally) {
         self.episodes += other.episodes;
         self.aborted += other.aborted;
@@ -50,7 +50,7 @@ impl EnvironmentTally {
         self.crashes + self.timeouts + self.exceptions + self.over_budget + self.bad_replies
     }
 
-    /// Returns every counter with its name in metrics.
+    /// Returns every counter with its metric's name.
     pub fn named(&self) -> [(&'static str, u64); 9] {
         [
             ("episodes", self.episodes),

@@ -1,5 +1,5 @@
-//! `text:python-tool`: a problem that is easier with a computer. A fenced block in a turn is run, and its output is
-//! the reply; a turn without one is the model's answer to the problem.
+//! `text:python-tool`: a problem that is easier with a computer. The reply to a fenced block is its output; a turn
+//! without one is the model's answer to the problem.
 
 use super::environment::{Row, Said, Start, TextEnvironment};
 use super::guess::last_number;

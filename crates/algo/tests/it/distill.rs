@@ -1,5 +1,5 @@
-//! Distillation against KLs and gradients by definition (`golden/distill.json`, which `golden/distill.py` writes in f64): a student
-//! of three tokens and two positions, all of whose nine responses are enumerated.
+//! Distillation against KLs and gradients by definition (`golden/distill.json`, which `golden/distill.py` writes in
+//! f64): a student of three tokens and two positions, with all of its nine responses.
 //!
 //! Tolerance: 1e-6, a few units in the last place of the f32 in which log-probs and advantages are stored.
 
@@ -64,7 +64,7 @@ fn advantages_are_those_of_the_definition() {
     }
 }
 
-/// The mean of the loss's gradient over everything that the student may sample is coef times the gradient of the reverse KL at
+/// The mean of the loss's gradient over all that the student may sample is coef times the gradient of the reverse KL at
 /// each position, with prefixes as the student draws them; the mean of d is that KL.
 #[test]
 fn the_expected_gradient_is_that_of_the_reverse_kl() {

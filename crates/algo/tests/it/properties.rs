@@ -147,7 +147,7 @@ proptest! {
         }
     }
 
-    /// With l = l_old every loss has the gradient of REINFORCE, -A w, to the bit; the ratio is exactly 1, nothing clips.
+    /// With l = l_old every loss has REINFORCE's gradient, -A w, to the bit; the ratio is exactly 1, nothing clips.
     #[test]
     fn on_policy_gradients_are_those_of_reinforce(mut step in steps()) {
         step.old = step.logp.clone();

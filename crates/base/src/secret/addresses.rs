@@ -2,14 +2,14 @@
 
 use super::values::WITHHELD;
 
-/// Hosts whose paths are keys, and how such paths begin.
+/// Hosts whose paths are keys, and the prefixes of such paths.
 const HOOKS: [(&str, &str); 4] = [
     ("hooks.slack.com", "/"),
     ("discord.com", "/api/webhooks/"),
     ("discordapp.com", "/api/webhooks/"),
     ("api.telegram.org", "/"),
 ];
-/// What is written before `:` without being a user.
+/// Words before `:` that are not users.
 const NO_USERS: [&str; 13] = [
     "hf",
     "pypi",
@@ -26,7 +26,7 @@ const NO_USERS: [&str; 13] = [
     "http-agent",
 ];
 
-/// Cuts users, passwords and queries of all addresses in a text, those without `http://` included.
+/// Cuts users, passwords and queries of all addresses in a text, also without `http://`.
 pub(super) fn without_users(text: &str) -> String {
     let (mut clean, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(at) = rest.find("://") {
@@ -48,7 +48,7 @@ fn address(text: &str) -> String {
     let end = text.find(['/', '?', '#']).unwrap_or(text.len());
     let at = match text[..end].rfind('@') {
         Some(at) => Some(at),
-        // A password may hold what else ends a host: then what follows the colon is no port.
+        // A password may contain characters that end a host: then the text after the colon is not a port.
         None => text.rfind('@').filter(|_| is_user(&text[..end])),
     };
     let text = at.map_or(text, |at| &text[at + 1..]);
@@ -71,7 +71,7 @@ fn is_user(text: &str) -> bool {
     colon.is_some_and(|(_, port)| !port.is_empty() && !port.chars().all(|c| c.is_ascii_digit()))
 }
 
-/// Cuts `user:password@` before a host, where no scheme says that it is an address.
+/// Cuts `user:password@` before a host without a scheme.
 fn without_pairs(text: &str) -> String {
     let piece = |piece: &str| {
         let found = pair_in(piece);

@@ -1,23 +1,23 @@
-//! Forms of keys: how well-known services begin them, tokens of three parts, keys after `Bearer`, blocks of private keys.
+//! Forms of keys: prefixes of well-known services, tokens of three parts, keys after `Bearer`, private key blocks.
 
 use super::values::{WITHHELD, is_mixed};
 
-/// What a form's keys consist of, besides letters and digits.
+/// The characters of a form's keys.
 #[derive(Clone, Copy)]
 enum Of {
     /// Letters and digits only.
     Plain,
     Capitals,
-    /// Also `_`, `-`.
+    /// Letters, digits, `_` and `-`.
     Dashes,
-    /// Also `_`, `-`, `.`, `=`.
+    /// Letters, digits, `_`, `-`, `.` and `=`.
     Dots,
 }
 
-/// How a key begins, what follows and how many of it at least. `true`: it may begin within a word.
+/// Prefix, characters after it, least number of them; `true` if it may begin within a word.
 type Form = (&'static str, Of, usize, bool);
 
-/// Where few characters are enough, what follows must have a digit or a capital, or be long.
+/// If few characters are enough, they must have a digit or a capital, or be long.
 const FORMS: [Form; 60] = [
     ("sk-", Of::Dashes, 6, false),
     ("sk_live_", Of::Plain, 6, true),
@@ -80,7 +80,7 @@ const FORMS: [Form; 60] = [
     ("lin_api_", Of::Plain, 12, false),
     ("AGE-SECRET-KEY-", Of::Dashes, 6, true),
 ];
-/// How JSON begins in base64url: a token of three parts.
+/// The start of JSON in base64url: a token of three parts.
 const TOKEN_START: &str = "eyJ";
 const TOKEN_CHARS_MIN: usize = 16;
 const BLOCK_STARTS: &str = "-----BEGIN ";
@@ -91,7 +91,7 @@ fn key_at(text: &str) -> Option<usize> {
     form_at(text, false).or_else(|| token_at(text))
 }
 
-/// Returns the length of the key in one of the forms that `text` begins with; `is_inside`: a word.
+/// Returns the length of the key at the start of `text`, if it has one of the forms; `is_inside`: within a word.
 fn form_at(text: &str, is_inside: bool) -> Option<usize> {
     let first = text.as_bytes().first()?;
     let forms = FORMS.iter().filter(|form| form.0.as_bytes()[0] == *first && (form.3 || !is_inside));
@@ -109,12 +109,12 @@ fn following(form: &Form, text: &str) -> Option<usize> {
     };
     let end = more.find(|c| !belongs(c)).unwrap_or(more.len());
     let key = more[..end].trim_end_matches(['-', '.']);
-    // The package for classical models is no key.
+    // The package for classical models is not a key.
     let is_word = start == "sk-" && key.to_ascii_lowercase().starts_with("learn");
     (key.len() >= at_least && is_mixed(key) && !is_word).then_some(key.len())
 }
 
-/// `eyJ...` with further parts after dots, or long enough without.
+/// Matches `eyJ...` with more parts after dots, or long enough without.
 fn token_at(text: &str) -> Option<usize> {
     if !text.starts_with(TOKEN_START) {
         return None;
@@ -124,12 +124,12 @@ fn token_at(text: &str) -> Option<usize> {
     (end >= TOKEN_CHARS_MIN).then_some(end)
 }
 
-/// Cuts keys wherever they begin: at the beginning of a word, and those of unmistakable form within one.
+/// Cuts keys at the start of words, and those of unmistakable form within words.
 pub(super) fn without_keys(text: &str) -> String {
     let (mut clean, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(first) = rest.chars().next() {
         if !first.is_ascii_alphabetic() {
-            // No key begins with it.
+            // No key begins there.
             let end = rest.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(rest.len());
             clean += &rest[..end];
             rest = &rest[end..];
@@ -152,7 +152,7 @@ pub(super) fn without_keys(text: &str) -> String {
     clean
 }
 
-/// `\n`, `\r` or `\t` as it is written in JSON.
+/// Returns true if a text ends with `\n`, `\r` or `\t` in JSON spelling.
 fn ends_with_escape(text: &str) -> bool {
     ["\\n", "\\r", "\\t"].iter().any(|escape| text.ends_with(escape))
 }
@@ -175,7 +175,7 @@ fn scheme_at(text: &str) -> Option<(usize, usize)> {
     is_key.then_some((end + blanks, key.len()))
 }
 
-/// Decodes base64; `None` if it is none, or shorter than one character of a name and one of a password.
+/// Decodes base64; `None` if it is not, or too short for a name and a password of one character each.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=');
     if digits.len() < 4 || digits.len() % 4 == 1 {
@@ -199,7 +199,7 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
             held &= (1 << bits) - 1;
         }
     }
-    // Words of letters decode too, to characters that no keyboard has.
+    // Words of letters decode too, to unprintable characters.
     bytes.iter().all(|byte| (0x20..0x7f).contains(byte)).then_some(bytes)
 }
 

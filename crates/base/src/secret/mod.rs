@@ -1,8 +1,8 @@
-//! What may not leave this machine, nor be shown: keys and passwords. This is the one place that decides it, for run files that are
-//! published or go to trackers, for model cards, and for what `import` and `doctor --run` repeat of a launch file.
+//! Finds keys and passwords, which must not leave this machine or be shown: in run files that are published or sent to
+//! trackers, in model cards, and in what `import` and `doctor --run` repeat of a launch file.
 //!
-//! A secret is known by the name of what holds it (`names`), by its own form (`keys`), or by its place: after an option of a command
-//! (`words`), after a name in any notation (`named`), in an address (`addresses`). What has neither name, form nor place is not known.
+//! A secret is known by its holder's name (`names`), by its form (`keys`), or by its place: after an option of a
+//! command (`words`), after a name in any notation (`named`), in an address (`addresses`). Others are missed.
 
 mod addresses;
 mod keys;
@@ -22,10 +22,9 @@ const PLAIN_BYTES_MAX: usize = 8;
 /// Quotes within quotes that are opened.
 const DEPTH_MAX: u32 = 4;
 
-/// Returns text without secrets: `(not shown)` is written in their place, and addresses lose users, passwords and queries.
+/// Returns text with `(not shown)` in place of secrets, and addresses without users, passwords and queries.
 ///
-/// Text is read as a shell would (quotes, escapes, `NAME=value`, `--name value`), then as JSON, YAML, Python and headers write names and
-/// values, whatever it is.
+/// Reads text as shell words (quotes, escapes, `NAME=value`, `--name value`), then as JSON, YAML, Python and headers.
 pub fn without_secrets(text: &str) -> String {
     let is_plain = text.len() <= PLAIN_BYTES_MAX && text.chars().all(|c| c.is_ascii_alphanumeric());
     if is_plain { text.to_string() } else { within(text, 0) }

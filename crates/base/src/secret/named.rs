@@ -1,15 +1,15 @@
-//! Values after names of secrets, however they are written: `api_key="..."`, `"api_key": "..."`, `Authorization: Bearer ...`,
-//! `token: ...`, within other text too.
+//! Finds values after names of secrets in any notation and within other text: `api_key="..."`, `"api_key": "..."`,
+//! `Authorization: Bearer ...`, `token: ...`.
 
 use super::names::is_name_of_secret;
 use super::values::{WITHHELD, is_mixed, is_open};
 
-/// Names of one word that prose also has before a colon: what follows must look like a key.
+/// Names of one word that prose too has before a colon: the value must look like a key.
 const OF_PROSE: [&str; 9] =
     ["token", "key", "auth", "pass", "pat", "cookie", "bearer", "credential", "credentials"];
-/// How the value of a header begins, before what is secret.
+/// Prefixes of a header's value, before the secret.
 const SCHEMES: [&str; 7] = ["bearer", "basic", "token", "digest", "apikey", "api-key", "negotiate"];
-/// Names whose value may have several words, up to the end of its line.
+/// Names whose value may have several words, up to the end of the line.
 const OF_LINES: [&str; 6] = ["authorization", "cookie", "passw", "passphrase", "passcode", "mnemonic"];
 /// What may follow a value without quotes.
 const CLOSERS: [char; 5] = [',', ';', ')', ']', '}'];
@@ -34,7 +34,7 @@ pub(super) fn without_values(text: &str) -> String {
     clean + rest
 }
 
-/// True if all of a text is in the form of W&B's keys, which commits have too.
+/// Returns true for the form of W&B's keys, which git commits have too.
 pub(super) fn is_wandb_key(text: &str) -> bool {
     text.len() == WANDB_KEY_CHARS && text.chars().all(|c| c.is_ascii_hexdigit())
 }
@@ -43,7 +43,7 @@ pub(super) fn is_of_wandb(name: &str) -> bool {
     name.to_ascii_lowercase().contains("wandb")
 }
 
-/// Returns where the value of `name` begins in what follows it, and its length; `None` if there is none, or nothing secret.
+/// Returns the start in `after` of the value of `name`, and its length; `None` if there is none, or nothing secret.
 fn value_of(name: &str, after: &str) -> Option<(usize, usize)> {
     let is_secret = is_name_of_secret(name);
     if !is_secret && !is_of_wandb(name) {
@@ -62,7 +62,7 @@ fn value_of(name: &str, after: &str) -> Option<(usize, usize)> {
     if is_secret && is_call(value) {
         return None;
     }
-    // A word that is longer than a key of W&B is none, however long it is.
+    // A word longer than a W&B key is not one.
     let end = if is_secret { value.len() } else { value.floor_char_boundary(2 * WANDB_KEY_CHARS) };
     let (opening, length) = extent(name, &value[..end], has_blank);
     let shown = &value[opening..opening + length];
@@ -75,7 +75,7 @@ fn value_of(name: &str, after: &str) -> Option<(usize, usize)> {
     (is_cut && length > 0).then_some((after.len() - value.len() + opening, length))
 }
 
-/// Returns the length of the quote that opens a value, and that of the value. `has_blank`: it is a line of text, as of a header.
+/// Returns the lengths of a value's opening quote and of the value. `has_blank`: it is a line, as of a header.
 fn extent(name: &str, value: &str, has_blank: bool) -> (usize, usize) {
     // `f"..."` of Python, and `\"...\"` of JSON within a string.
     let bare = value.trim_start_matches(['f', 'r', 'b', 'u', 'F', 'R', 'B']);
@@ -117,7 +117,7 @@ fn extent(name: &str, value: &str, has_blank: bool) -> (usize, usize) {
     (0, value[..end].trim_end_matches(CLOSERS).len())
 }
 
-/// The length of the text before the quote that closes it: one with as many backslashes as that which opened it.
+/// Returns the length of the text before its closing quote: one with as many backslashes as the opening one.
 fn closing(text: &str, quote: char, escapes: usize) -> usize {
     let mut backslashes = 0;
     for (at, c) in text.char_indices() {
@@ -132,7 +132,7 @@ fn closing(text: &str, quote: char, escapes: usize) -> usize {
     text.len()
 }
 
-/// Where a word ends: at white space that no backslash precedes, or at a quote; `(not shown)` has none.
+/// Returns the end of a word: unescaped white space, or a quote; neither ends it within `(not shown)`.
 fn word_end(text: &str) -> usize {
     let (mut is_escaped, mut within) = (false, 0);
     for (at, c) in text.char_indices() {
@@ -147,7 +147,7 @@ fn word_end(text: &str) -> usize {
     text.len()
 }
 
-/// True for `os.environ["HF_TOKEN"]`, `getenv('X')` and `get_token()`: what Python reads, not a value.
+/// Returns true for `os.environ["HF_TOKEN"]`, `getenv('X')` and `get_token()`: Python code, not a value.
 pub(super) fn is_call(value: &str) -> bool {
     let end = value.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '.').unwrap_or(value.len());
     let opened = value[end..].strip_prefix(['(', '[']);

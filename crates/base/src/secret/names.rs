@@ -1,6 +1,6 @@
-//! Names of what holds a secret: `hub.api_key`, `env.HF_TOKEN`, `--hub-token`, `Authorization`, `apiKey`; not `max_tokens`, `pad_token`.
+//! Secret names: `hub.api_key`, `HF_TOKEN`, `--hub-token`, `Authorization`, `apiKey`; not `max_tokens`, `pad_token`.
 
-/// Words of a name that make it one wherever they are.
+/// Words that make a name secret anywhere in it.
 const ANYWHERE: [&str; 10] = [
     "bearer",
     "jwt",
@@ -13,11 +13,11 @@ const ANYWHERE: [&str; 10] = [
     "cookie",
     "cookies",
 ];
-/// Words that make it one at its end.
+/// Words that make a name secret at its end.
 const AT_END: [&str; 10] = ["pat", "sas", "pw", "pwd", "psw", "pswd", "pword", "otp", "totp", "mnemonic"];
-/// Two words that make it one, written together or apart.
+/// Two words that make a name secret, joined or apart.
 const TOGETHER: [&str; 6] = ["apikey", "accesskey", "privatekey", "secretkey", "authkey", "signingkey"];
-/// What follows the word itself and changes nothing: `auth_header`, `api_key_2`.
+/// Words that may follow without changing it: `auth_header`, `api_key_2`.
 const AFTERWARDS: [&str; 14] = [
     "header",
     "headers",
@@ -34,13 +34,13 @@ const AFTERWARDS: [&str; 14] = [
     "primary",
     "secondary",
 ];
-/// What is of a service and no secret itself: `auth_type`.
+/// Words about a service that are not secret: `auth_type`.
 const OF_AUTH: [&str; 22] = [
     "type", "mode", "method", "url", "uri", "host", "enabled", "required", "provider", "scheme", "endpoint",
     "timeout", "server", "domain", "audience", "scope", "scopes", "backend", "name", "username", "disabled",
     "plugin",
 ];
-/// Who gives several keys or tokens: `api_keys`; `max_tokens` counts.
+/// Issuers of several keys or tokens: `api_keys`; `max_tokens` is a count.
 const ISSUERS: [&str; 20] = [
     "api",
     "access",
@@ -63,13 +63,13 @@ const ISSUERS: [&str; 20] = [
     "service",
     "bot",
 ];
-/// Tokens that are text: `pad_token`, `cost_per_token`.
+/// Tokens of text: `pad_token`, `cost_per_token`.
 const OF_TEXT: &str = "pad padding eos bos unk unknown sep cls mask masked stop end start begin image img video audio vision speech \
     special extra new next prev previous first last think thinking per prompt response completion input output max min num sub word \
     label target answer reward score separator decoder encoder assistant turn eot eom eod fim prefix suffix middle split sentinel \
     single each every by the a one of text tool action placeholder loss step cost byte control chat template patch register latent \
     draft bonus sampled generated gen block de non newline blank space empty filler count";
-/// Keys that find something: `input_key`, `sort_key`; and words that end like them.
+/// Keys of data: `input_key`, `sort_key`; and words with the same ending.
 const OF_DATA: &str = "input output label prompt response answer reward fn func image images video videos audio audios message \
     messages tool tools chosen rejected column sort cache foreign primary text data dict group index idx target question completion \
     context query score thinking row split id metric monitor public value num hot short config state batch feature features obs \
@@ -78,16 +78,16 @@ const OF_DATA: &str = "input output label prompt response answer reward fn func 
     prefix any each every by per no missing unknown the a of attention q k v rng prng random arrow enter escape tab space delete \
     page major minor turn mon don tur whis hoc joc lac instruction instructions conversation conversations document content \
     embedding vision logprob logprobs weight weights loss advantage return returns mask length";
-/// Passes over something: `forward_pass`.
+/// Words before `pass` in the sense of a run over data: `forward_pass`.
 const OF_WORK: &str = "forward backward first second two one single multi num max per low high band by full update eval prefill";
 
-/// True if something with this name holds a secret.
+/// Returns true if a name is that of a secret.
 ///
-/// Words are told apart by what is no letter and no digit, and by capitals; of a name with dots the last part counts.
+/// Capitals and characters other than letters and digits separate words; a dotted name counts by its last part.
 pub fn is_name_of_secret(name: &str) -> bool {
     let last = name.trim_end_matches(['.', ':', '=']).rsplit('.').next().unwrap_or_default();
     if matches!(last, "PWD" | "OLDPWD") {
-        // The working directory, which every shell has.
+        // The working directory, which every shell sets.
         return false;
     }
     let words = words_of(last);
@@ -125,7 +125,7 @@ fn lists(words: &str, word: &str) -> bool {
     words.split_whitespace().any(|one| one == word)
 }
 
-/// Cuts what follows the word that counts: numbers and what is in `AFTERWARDS`.
+/// Cuts what follows the decisive word: numbers and the words in `AFTERWARDS`.
 fn without_numbering(words: &[String]) -> &[String] {
     let mut words = words;
     while let [before @ .., last] = words
@@ -141,7 +141,7 @@ fn without_numbering(words: &[String]) -> &[String] {
     words
 }
 
-/// `hubToken`, `HFToken`, `HUB_TOKEN` and `hub-token` as words in lower case.
+/// Splits `hubToken`, `HFToken`, `HUB_TOKEN` and `hub-token` into words in lower case.
 fn words_of(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let chars: Vec<char> = name.chars().collect();

@@ -1,11 +1,11 @@
-//! Values: which tell nothing, which only say where a secret is, and which could be a key.
+//! Classes of values: those that reveal nothing, references to a secret, and possible keys.
 
 use super::names::is_name_of_secret;
 
-/// What is written instead of a secret.
+/// The text in place of a secret.
 pub const WITHHELD: &str = "(not shown)";
 
-/// True if a value tells nothing: a switch, nothing at all, or what is already withheld.
+/// Returns true if a value reveals nothing: a switch, an empty one, or one already withheld.
 pub(super) fn is_open(value: &str) -> bool {
     let value = value.trim();
     let switches = ["", "true", "false", "none", "null", "~", "yes", "no", "on", "off"];
@@ -14,7 +14,7 @@ pub(super) fn is_open(value: &str) -> bool {
         || is_reference(value)
 }
 
-/// True for `$HF_TOKEN`, `${HF_TOKEN}`, `{token}`, `{{ token }}` and `<token>`: where a secret is, not the secret.
+/// True for `$HF_TOKEN`, `${HF_TOKEN}`, `{token}`, `{{ token }}` and `<token>`: references to a secret.
 fn is_reference(value: &str) -> bool {
     let is_word = |text: &str| {
         text.starts_with(|c: char| c.is_ascii_alphabetic())

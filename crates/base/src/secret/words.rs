@@ -1,4 +1,4 @@
-//! Words of commands: `--api-key KEY`, `--api-key=KEY`, `API_KEY=KEY`, `-u name:password`; as lists, and as text that is split as a shell does.
+//! Secrets in words, listed or as shell text: `--api-key KEY`, `--api-key=KEY`, `API_KEY=KEY`, `-u name:password`.
 
 use super::keys::without_keys;
 use super::named::{is_call, is_of_wandb, is_wandb_key};
@@ -7,19 +7,19 @@ use super::values::{WITHHELD, is_open};
 use std::mem;
 use std::ops::Range;
 
-/// Options of programs that take `name:password`.
+/// Options that take `name:password`.
 const OF_USERS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
-/// Words after which a key of W&B may be: `wandb login --relogin KEY`.
+/// Words after which a W&B key may follow: `wandb login --relogin KEY`.
 const WORDS_AFTER_WANDB: u32 = 3;
 
-/// Cleans the words of a command in their order.
+/// Removes secrets from the words of a command, in order.
 #[derive(Debug, Default)]
 pub struct CommandWords {
     before: Before,
     after_wandb: u32,
 }
 
-/// What the word before says of the next one.
+/// What a word implies about the next one.
 #[derive(Debug, Default, PartialEq)]
 enum Before {
     #[default]
@@ -39,9 +39,9 @@ impl CommandWords {
         self.before == Before::Secret
     }
 
-    /// Returns what is written instead of a word; `None` if it is no option, value or assignment with a secret.
+    /// Returns the replacement of a word; `None` if it is no option, value or assignment with a secret.
     ///
-    /// `word`: as a shell has understood it. `raw`: as it was written.
+    /// `word` is as a shell reads it, `raw` as it was written.
     pub(super) fn replaced(&mut self, word: &str, raw: &str) -> Option<String> {
         let before = mem::take(&mut self.before);
         let is_near_wandb = self.after_wandb > 0;
@@ -77,7 +77,7 @@ impl CommandWords {
     }
 }
 
-/// `NAME=(not shown)` for `NAME=value`, `--name=value`, `+a.name=value`, `Name: value`; `None` if it is no secret.
+/// Returns `NAME=(not shown)` for `NAME=value`, `--name=value`, `+a.name=value`, `Name: value`; `None` if not secret.
 fn assigned(word: &str) -> Option<String> {
     let at = word.find(['=', ':'])?;
     let (name, value) = (&word[..at], &word[at + 1..]);
@@ -86,7 +86,7 @@ fn assigned(word: &str) -> Option<String> {
     let is_address = word[at..].starts_with("://");
     let is_user = OF_USERS.contains(&name) && value.contains(':');
     let is_secret = is_name && !is_address && !is_open(value) && (is_user || is_name_of_secret(name));
-    // What prose has after a colon is judged with the text around it.
+    // Prose after a colon is judged with the text around it.
     let is_prose = word[at..].starts_with(": ") && value.trim().contains(' ') && !is_header(name);
     (is_secret && !is_prose).then(|| format!("{}{WITHHELD}", &word[..=at]))
 }
@@ -96,7 +96,7 @@ fn is_header(name: &str) -> bool {
     name.ends_with("authorization") || name.ends_with("cookie") || name.starts_with("x-")
 }
 
-/// Cuts the secrets among the words of a text; `clean_quoted`: for what quotes hold.
+/// Cuts the secrets among the words of a text; `clean_quoted` cleans the content of quotes.
 pub(super) fn without_arguments(text: &str, clean_quoted: &dyn Fn(&str) -> String) -> String {
     let (mut clean, mut at) = (String::with_capacity(text.len()), 0);
     let mut words = CommandWords::default();
@@ -114,11 +114,11 @@ pub(super) fn without_arguments(text: &str, clean_quoted: &dyn Fn(&str) -> Strin
     clean + &text[at..]
 }
 
-/// A word whose quotes hold no secrets: what is between them may be a command.
+/// Cleans the content of a word's quotes, which may be a command.
 fn requoted(text: &str, word: &Word, clean_quoted: &dyn Fn(&str) -> String) -> String {
     let whole = without_keys(&word.cooked);
     if whole != word.cooked {
-        // A key of several pieces.
+        // A key in several pieces.
         return quoted(&whole);
     }
     let (mut clean, mut at) = (String::new(), word.start);
@@ -132,7 +132,7 @@ fn requoted(text: &str, word: &Word, clean_quoted: &dyn Fn(&str) -> String) -> S
     clean + &text[at..word.end]
 }
 
-/// Text in quotes of a shell.
+/// Quotes a text for a shell.
 fn quoted(text: &str) -> String {
     match text.contains(['"', '\\', '$', '`']) {
         false => format!("\"{text}\""),
@@ -143,18 +143,18 @@ fn quoted(text: &str) -> String {
 struct Word {
     start: usize,
     end: usize,
-    /// Without quotes and escapes.
+    /// The word without quotes and escapes.
     cooked: String,
     spans: Vec<Span>,
 }
 
-/// A part of a word in quotes, with them in the text, and without them in the word.
+/// A quoted part of a word: its range in the text with quotes, and in the word without them.
 struct Span {
     raw: Range<usize>,
     cooked: Range<usize>,
 }
 
-/// Splits at white space outside quotes, line breaks included: a command may be written over several lines.
+/// Splits at white space outside quotes, including line breaks: a command may span several lines.
 fn split(text: &str) -> Vec<Word> {
     let mut words: Vec<Word> = Vec::new();
     let mut chars = text.char_indices().peekable();

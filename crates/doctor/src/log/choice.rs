@@ -1,7 +1,7 @@
-//! Which event on the timeline is the first cause, and which lines of no class look like a failure.
+//! Picks the first cause on the timeline, and the line of no class that most looks like a failure.
 //!
-//! The first event of level "cause" is the answer. Without one it is the first that the run did not survive, then the first
-//! that follows a death, and a warning only if there is no other sign of a failure.
+//! The first event of level "cause" is the answer. Without one it is the first that the run did not survive, then the
+//! first that follows a death, and a warning only if there is no other sign of a failure.
 
 use super::event::Event;
 use super::signatures::{Level, Signatures};
@@ -54,8 +54,8 @@ impl Choice<'_> {
         }
         match self.first_of(Level::Secondary).map(|first| self.refined(first)) {
             Some(first) => {
-                // The watchdog ends what waits too long by an abort: the abort is what ended the run. So it is where Ray
-                // only lists what may have ended a worker.
+                // The watchdog aborts a process that waits too long, and Ray only lists possible ends of a worker: in
+                // both cases the abort ended the run.
                 let abort = (first..self.events.len()).find(|&index| self.slug(index) == "worker-abort");
                 let is_open = self.slug(first) == "nccl-timeout-secondary" || self.is_hedged(first);
                 let first = abort.filter(|_| is_open).unwrap_or(first);
@@ -111,8 +111,8 @@ impl Choice<'_> {
         })
     }
 
-    /// Returns true if the run died of another fault than of what it may have survived: one long before it, or one after its
-    /// last line that is neither near nor part of the same chain of exceptions.
+    /// Returns true if the run died of another fault than this one, which it may have survived: one long before it, or
+    /// after its last line and neither near nor of its exception chain.
     fn goes_on_without(&self, first: usize) -> bool {
         let chosen = self.events[first];
         let is_alone = self.signatures.classes[chosen.class].is_alone;

@@ -1,5 +1,5 @@
-//! What the watchdogs of a group of ranks report together: which operation waited, how long, which ranks say so and which are
-//! silent, and whether the ranks were out of step.
+//! Combines what the watchdogs of a group of ranks report: the operation that waited, for how long, the ranks that
+//! report it, the silent ranks, and whether the ranks were out of step.
 
 use super::diagnosis::Diagnosis;
 use super::text::regex;

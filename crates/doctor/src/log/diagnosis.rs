@@ -29,8 +29,7 @@ pub struct Follow {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Diagnosis {
-    /// The class, which has a page in docs/errors; `unknown` for a failure that none describes; `None` if no line looks
-    /// like a failure.
+    /// The class, with a page in docs/errors; `unknown` for a failure of no class; `None` if no line looks like one.
     pub slug: Option<String>,
     /// True if no line looks like a failure and a log ends as that of a run that went well. Without either, the logs
     /// prove nothing: a kill leaves no line.

@@ -57,7 +57,7 @@ pub struct Event {
     pub level: Level,
     /// Steps of the file counted before it.
     pub steps: u64,
-    /// Of its line, or 0.
+    /// Shape of its line, or 0.
     pub shape: u64,
     pub verdict: Verdict,
 }
@@ -131,7 +131,7 @@ pub struct Moment<'w> {
     pub line: u64,
     /// Steps of the file counted before it.
     pub steps: u64,
-    /// Of the piece.
+    /// Shape of the piece.
     pub shape: u64,
     /// Cleaned.
     pub text: String,
@@ -145,8 +145,8 @@ pub struct Moment<'w> {
     after: OnceCell<String>,
 }
 
-/// Returns the range of the line around `at`, or the nearest part of it. A carriage return ends a line here: progress bars
-/// write hundreds of states into one line.
+/// Returns the range of the line around `at`, or the nearest part of it. A carriage return ends a line, because
+/// progress bars write hundreds of states into one line.
 pub fn piece_around(bytes: &[u8], at: usize) -> (usize, usize) {
     let first = at.saturating_sub(PIECE_BEFORE);
     let start = memrchr2(b'\n', b'\r', &bytes[first..at]).map_or(first, |found| first + found + 1);
@@ -195,8 +195,8 @@ impl<'w> Moment<'w> {
         *self.is_quiet.get_or_init(|| is_quiet(&self.text))
     }
 
-    /// Returns the message with the lines over which it was broken, joined: without a space where a terminal broke it at its
-    /// width, and with one where words were kept whole.
+    /// Returns the message and its continuation lines, joined: without a space where a terminal broke it at its width,
+    /// with one where words were kept whole.
     pub fn unwrapped(&self) -> &str {
         self.unwrapped.get_or_init(|| {
             let mut lines = vec![self.message().to_string()];
@@ -283,8 +283,7 @@ impl<'w> Moment<'w> {
         })
     }
 
-    /// Returns the traceback before the line, oldest frame first, or the last lines if there is none. Lines that name
-    /// another process are left out.
+    /// Returns the traceback before the line, oldest frame first, else the last lines; skips other processes' lines.
     pub fn before(&self) -> &[String] {
         self.before.get_or_init(|| {
             let (mut lines, mut has_traceback) = (Vec::new(), false);
@@ -319,8 +318,8 @@ impl<'w> Moment<'w> {
         before[before.len().saturating_sub(count)..].join("\n")
     }
 
-    /// Returns true if it is part of a traceback of an exception that Python ignored, as in a destructor, as it ends, or in a
-    /// thread of the tracker wandb, without which the run goes on.
+    /// Returns true in a traceback that the run survives: an exception that Python ignored (in a destructor, at exit),
+    /// or one in a thread of the tracker wandb.
     pub fn is_ignored(&self) -> bool {
         self.before_traceback(1, &IGNORED)
             || self.is_in_thread() && self.before().iter().any(|line| TRACKER.is_match(line))
@@ -332,7 +331,7 @@ impl<'w> Moment<'w> {
         self.before_traceback(1, &IN_THREAD)
     }
 
-    /// Returns true for code that a traceback lists around the line that failed: its strings are messages of other failures.
+    /// Returns true for code that a traceback lists around the failed line: its strings are messages of other failures.
     pub fn is_listed(&self) -> bool {
         let own = self.message();
         if BOXED.is_match(own) {
@@ -349,7 +348,7 @@ impl<'w> Moment<'w> {
         self.before_traceback(3, &[b"During handling of the above", b"was the direct cause of the following"])
     }
 
-    /// Returns true if one of `words` is in the `count` lines before the head of the traceback that this line ends or begins.
+    /// Returns true if one of `words` is in the `count` lines before the head of this line's traceback.
     fn before_traceback(&self, count: usize, words: &[&[u8]]) -> bool {
         let is_near = |raw: &[u8]| {
             memmem::find(raw, b"File \"").is_some() || memmem::find(raw, "\u{2771}".as_bytes()).is_some()
@@ -379,8 +378,8 @@ impl<'w> Moment<'w> {
         self.line.saturating_sub(frames)
     }
 
-    /// Returns the line that ends the traceback which this line begins, and how far down it is: what was raised, whatever its
-    /// name is. What a logger puts before each line is taken off as from the head, if `message` leaves some of it.
+    /// Returns the last line of the traceback that this line begins, and its distance: the exception, whatever its
+    /// name. Strips a logger's prefix as in the head, if `message` leaves some of it.
     pub fn raised(&self) -> Option<(u64, String)> {
         let column = self.text.find(TRACEBACK)?;
         let shape =
@@ -401,8 +400,8 @@ impl<'w> Moment<'w> {
         None
     }
 
-    /// Returns the time of the line, or of the nearest line before it that has one. `known` is the line and the time of the
-    /// last answer: what is before it is not read again.
+    /// Returns the line's time, or that of the nearest earlier line with one. `known` is the last answer's line and
+    /// time: nothing before it is read again.
     pub fn stamp(&self, known: &mut (u64, Option<Stamp>)) -> Option<Stamp> {
         let of = |raw: &[u8]| stamp(&clean(&raw[..raw.len().min(512)]));
         let lines = match known.0 > 0 && known.0 <= self.line {
@@ -470,7 +469,7 @@ impl<'w> Moment<'w> {
             || rule.wraps && self.wrapped(near).is_some_and(|text| regex.is_match(&text))
     }
 
-    /// Returns true if the message, or what may be the rest of it, matches: a terminal that wraps a line repeats no tag.
+    /// Returns true if the message matches, or what may be its rest: a terminal that wraps a line repeats no tag.
     fn says(&self, regex: &Pattern) -> bool {
         let is_rest = |line: &String| tag(line).is_none();
         let rest = || self.lines_ahead().take(LINES_NEAR).filter(is_rest).collect::<Vec<String>>().join("\n");

@@ -1,5 +1,5 @@
-//! What only a whole file shows: whether the run ended well, what it survived, the last words of a log of which no line is
-//! known, and values that were no numbers at the end.
+//! Judges what only a whole file shows: whether the run ended well, what it survived, the last words of a log without a
+//! known line, and values that were not numbers at the end.
 
 use super::choice::is_open;
 use super::diagnosis::Evidence;
@@ -68,7 +68,7 @@ impl Scanner<'_> {
         self.found.collectives.add(state.collectives);
     }
 
-    /// A run that went on and ended well survived whatever it printed before, and what goes away after it is no failure.
+    /// Drops failures of a run that went on and ended well: what it printed before, and peers leaving after the end.
     fn forget_farewells(&mut self, file: usize, end: u64, steps: u64) {
         let classes = &self.signatures.classes;
         let is_warning =
@@ -144,8 +144,7 @@ impl Scanner<'_> {
         })
     }
 
-    /// Drops what would have ended the run if the run went on for long and nothing else happened: a sample, a sandbox or a test
-    /// printed it.
+    /// Drops the deaths if the run outlived all of them by many steps: a sample, a sandbox or a test printed them.
     fn forget_outlived(&mut self, file: usize, steps: u64) {
         let is_death =
             |event: &Event| event.file == file && matches!(event.level, Level::Cause | Level::Secondary);

@@ -1,8 +1,7 @@
-//! Names for what would be `unknown`: the line that most looks like the failure says at least which kind of failure it is. And
-//! where a traceback says that it happened.
+//! Names a failure that would be `unknown`: its kind, from the most suspicious line, and its place in a traceback.
 //!
-//! Classes of level `general` are looked up in that one line, so they cost nothing while a log is read, and never compete
-//! with a class that names the cause.
+//! Classes of level `general` are looked up in that one line, so they cost nothing while a log is read, and never
+//! compete with a class that names the cause.
 
 use super::event::{Moment, is_frame};
 use super::signatures::{General, Read, Signatures};

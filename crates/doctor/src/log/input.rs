@@ -1,7 +1,7 @@
-//! Where logs come from: files, folders (Ray session folders among them), pipes, standard input; plain, gzipped or UTF-16.
+//! Opens logs: files, folders (including Ray session folders), pipes, standard input; plain, gzipped or UTF-16.
 //!
-//! It does not follow links in a folder. It refuses what is no log (weights, other archives) and what has no end: devices and
-//! files of the kernel.
+//! Does not follow links in a folder. Refuses files that are not logs (weights, other archives), and those without an
+//! end: devices and files of the kernel.
 
 use super::limits::Limits;
 use super::unpack::Unpacked;

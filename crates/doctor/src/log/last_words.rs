@@ -1,5 +1,5 @@
-//! The end of a log of which no line is known: the last lines often say that something failed, or are frames of a traceback
-//! whose end was cut off. What a run goes on after is no last word.
+//! The end of a log without a known line: the last lines often report a failure, or are frames of a traceback that was
+//! cut off. Lines after which the run goes on are not last words.
 
 use super::event::{TRACKER, is_frame};
 use super::progress::is_step;
@@ -144,8 +144,7 @@ static DONE: LazyLock<Regex> = LazyLock::new(|| {
 /// Lines at the end of a log that are read for its last step.
 const COUNTED_LINES: usize = 80;
 
-/// Returns the number of lines after the last step of a log, if it is the last of those that were to be made, or after a last
-/// line that says that all is done.
+/// Returns the number of lines after a log's last step, if it was the last one planned, or after a line of success.
 pub fn last_counter(tail: &[u8]) -> Option<usize> {
     let tail = &tail[tail.len().saturating_sub(TAIL)..];
     let tail = tail.strip_suffix(b"\n").unwrap_or(tail);
@@ -185,7 +184,7 @@ fn after_thread(tail: &[u8]) -> Option<usize> {
     TRACKER.is_match(&text).then(|| memchr_iter(b'\n', &ended[at..]).count() + 1)
 }
 
-/// Returns what a line of code raises, as Python would print it: `raise ValueError(f"x of {y}")` is `ValueError: x of {y}")`.
+/// Returns what code raises, as Python prints it: `raise ValueError(f"x of {y}")` is `ValueError: x of {y}")`.
 pub fn raised_by(code: &str) -> Option<String> {
     let (name, rest) = code.strip_prefix("raise ")?.split_once('(')?;
     let text = rest.trim_start_matches(['f', 'r', '"', '\'']);

@@ -1,5 +1,5 @@
-//! How much is read: a log may be a stream without an end, or unpack to one. Only bytes are counted, and no clock: the same
-//! logs give the same answer on an idle machine and on a busy one.
+//! Limits on reading: a log may be a stream without an end, or unpack to one. Counts bytes, not time: the same logs
+//! give the same answer on an idle and on a busy machine.
 
 use plimsoll_base::Bytes;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 pub const LINE_BYTES_MAX: u64 = 1 << 30;
 /// Bytes that are read of a stream of which most is no text.
 pub const BINARY_BYTES_MAX: u64 = 256 << 20;
-/// Of a file that is larger than the limit, its end is read too: one part in eight of what is read.
+/// Share of the limit, one part in 8, kept for the end of a file that is larger than the limit.
 const TAIL_PARTS: u64 = 8;
 
 /// The most that `diagnose` reads. The logs of a week fit; a stream without an end does not.

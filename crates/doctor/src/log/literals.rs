@@ -1,8 +1,8 @@
 //! Finds every occurrence of some hundreds of literals in bytes, faster than an automaton reads them.
 //!
-//! Four bytes at every second place are looked up in a table of bits. For each literal two windows of four bytes are in it, one
-//! for occurrences at even places and one for those at odd ones, so that each occurrence is met exactly once. Windows are
-//! chosen by how rare their bytes are in logs. Where a literal is too short, its window has one byte of any value.
+//! Looks up four bytes at every second place in a table of bits. Each literal has two four-byte windows in it, one for
+//! even and one for odd places, so each occurrence is met exactly once. Windows are chosen by how rare their bytes are
+//! in logs. A literal that is too short has a window with one byte of any value.
 
 /// Bytes of a window.
 const WINDOW: usize = 4;
@@ -62,8 +62,8 @@ impl Literals {
         Literals { literals, bits, places, lists, bytes_max }
     }
 
-    /// Calls `visit` with each (literal, start) that begins in `from..to` and may be an occurrence: its window is there.
-    /// Starts rise, except within the length of a literal. `holds` tells whether it is one.
+    /// Calls `visit` with each (literal, start) in `from..to` whose window is there; `holds` tells if it is an
+    /// occurrence. Starts rise, except within the length of a literal.
     pub fn candidates(&self, bytes: &[u8], from: usize, to: usize, mut visit: impl FnMut(usize, usize)) {
         let end = bytes.len().min(to + self.bytes_max);
         let mut at = from;

@@ -1,8 +1,8 @@
-//! What was learnt of lines of a shape: a log that repeats itself is not judged again and again.
+//! Remembers results by the shape of a line, so a log that repeats itself is not judged again and again.
 //!
-//! Two lines have one shape if they differ in times, fractions and large numbers only. A rule whose expression did not match
-//! the message of a line, whatever is around it, matches no other line of that shape. And what the run survived several times
-//! is put off, and looked at only if it did not go on this time.
+//! Two lines have one shape if they differ in times, fractions and large numbers only. A rule whose expression did not
+//! match a line's message, whatever surrounds it, matches no line of that shape. Failures that the run survived several
+//! times are put off, and looked at only if it did not go on.
 
 /// Shapes remembered. A further one takes the place of another.
 const SLOTS: usize = 1 << 15;

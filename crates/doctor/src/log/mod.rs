@@ -1,8 +1,8 @@
 //! Reads the logs of a run that died as a stream, puts them on one timeline and names the first cause.
 //!
-//! `input` opens files, folders and archives; `scan` finds the lines that matter at the speed of the disk; `judge` reads
-//! numbers and tracebacks where words do not decide; `timeline` orders the events of all files and names the cause.
-//! Signatures are data: `data/signatures/`, with examples in `data/examples/`.
+//! `input` opens files, folders and archives; `scan` finds the lines that matter at the speed of the disk; `judge`
+//! reads numbers and tracebacks where words do not decide; `timeline` orders the events of all files and names the
+//! cause. Signatures are data: `data/signatures/`, with examples in `data/examples/`.
 
 mod choice;
 mod collective;

@@ -1,7 +1,7 @@
-//! Whether a run went on: steps after a line that looked like a failure, the end of a run that went well, and steps with a
-//! value that is not a number.
+//! Tells whether a run went on: steps after a line that looked like a failure, the end of a run that went well, and
+//! steps with a value that is not a number.
 //!
-//! Only the first steps after something suspicious are looked at, because most lines of a log are steps.
+//! Reads only the first steps after something suspicious, because most lines of a log are steps.
 
 use super::text::{regex, shown};
 use regex::Regex;
@@ -18,8 +18,8 @@ const NAN_NORMS: u64 = 2;
 /// Lines that may follow the end of a run that went well.
 const LINES_AFTER_FINISH: u64 = 200;
 
-/// A line that is a step by itself: TRL's dictionary, verl's `step:12 - `, torchtune's `1|25|Loss: 0.8`, rsl_rl's and NeMo-RL's
-/// headings, a row of Stable-Baselines3's table, Keras's bar.
+/// A line that is a step by itself: TRL's dictionary, verl's `step:12 - `, torchtune's `1|25|Loss: 0.8`, headings of
+/// rsl_rl and NeMo-RL, a row of Stable-Baselines3's table, Keras's bar.
 static ALONE: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r#"(?i)^\{['"][^\n]{0,600}['"](?:\w*_)?loss['"]: |^\{['"](?:train_)?(?:actor_|policy_|critic_)?loss['"]: |\bstep: ?\d+ - "#,
@@ -62,7 +62,7 @@ static VALUES: LazyLock<Regex> = LazyLock::new(|| {
         r#"(?i)(?:^|[\s,{|(\[/'"-])([a-z][a-z0-9_/. -]{0,48}?)['"]?\s*[:=|]\s*(?:np\.float\d+\(|tensor\()?['"]?(nan|[+-]?(?:\d|\.\d|inf))\b"#,
     )
 });
-/// Values of a step that are numbers while the run is well: not the deviation of a group of one, or the mean over no episode.
+/// Values that are numbers in a healthy step: not the deviation of a group of one, nor the mean over no episode.
 static NUMBERS: LazyLock<Regex> = LazyLock::new(|| {
     regex(
         r"(?i)loss|norm|logp|logits|chosen|rejected|margin|entropy|advantage|\bkl|_kl|ratio|q_?values?|q1|q2|td_error|grad\b|critic|actor|policy|surrogate",
@@ -130,8 +130,7 @@ impl Progress {
         self.until = self.until.max(self.steps + steps);
     }
 
-    /// Reads a line that may be a step; `is_step` tells whether it is a line of metrics. Returns true if it is one that was not
-    /// seen before.
+    /// Reads a line that may be a step; `is_step` is true for a line of metrics. Returns true if it is a new step.
     pub fn step(&mut self, text: &str, is_step: bool, line: u64) -> bool {
         let is_new = match text.contains("%|").then(|| BAR.captures(text)).flatten() {
             Some(found) => match counts(&found) {
@@ -192,7 +191,7 @@ impl Progress {
         self.finish.filter(|line| lines.saturating_sub(*line) <= LINES_AFTER_FINISH)
     }
 
-    /// Returns the line of what ends also runs that failed, if the file of `lines` lines ends with it and no step follows.
+    /// Returns a farewell that failed runs print too, if the file of `lines` lines ends with it and no step follows.
     pub fn said_goodbye(&self, lines: u64) -> Option<u64> {
         let near = |line: &u64| lines.saturating_sub(*line) <= LINES_AFTER_FINISH && *line >= self.last_line;
         self.goodbye.filter(near)

@@ -1,4 +1,4 @@
-//! Memory readings over a log: whether the card's memory grows at each save, whether the host's stays up after a wake-up;
+//! Memory readings in a log: whether the card's memory grows at each save, whether the host's stays up after a wake-up;
 //! rows of a card's process table; a container's count of kills. The state of a file is bounded.
 
 use super::event::{Event, Verdict};
@@ -11,8 +11,8 @@ use std::sync::LazyLock;
 const SERIES_MAX: usize = 16;
 /// Saves that a series remembers.
 const SAVES_MAX: usize = 64;
-/// The first lines are all read for numbers, later ones one in `LINES_SAMPLED`: runs that print memory in every line would
-/// make reading slow, and a rise shows in samples too.
+/// Lines read for numbers from the start; later only one in `LINES_SAMPLED`. Runs that print memory in every line would
+/// make reading slow, and samples show a rise too.
 const LINES_ALL: u64 = 2_000;
 const LINES_SAMPLED: u64 = 256;
 /// Least growth at each save, and overall, in GiB, to call it a leak.

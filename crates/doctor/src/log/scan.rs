@@ -1,8 +1,7 @@
-//! Reads streams in windows and finds the lines that matter. A line that holds one of the literals is cut out,
-//! cleaned and tried against the rules of that literal; other lines are never decoded.
+//! Reads streams in windows and finds the lines that matter. A line with one of the literals is cut out, cleaned and
+//! tried against that literal's rules; other lines are never decoded.
 //!
-//! Memory does not depend on the input: one window, a bounded number of events, one state a file. A line without an end is
-//! read in pieces.
+//! Memory does not depend on the input: one window, a bounded number of events, one state per file, lines in pieces.
 
 use super::collective::Collectives;
 use super::colours::Colours;
@@ -28,8 +27,7 @@ const CHUNK: usize = 2 << 20;
 const EVENTS_A_RULE: u64 = 8;
 /// Suspicious lines of each rank kept a file: the first may be harmless.
 const SUSPICIONS_A_FILE: u64 = 8;
-/// Lines of a file on which a rule that reads the lines before is tried: a log that repeats one message must not make
-/// reading slow.
+/// Lines of a file on which a rule that reads earlier lines is tried: a log that repeats itself must not be slow.
 const CLOSE_LOOKS_A_RULE: u64 = 512;
 /// Lines put off until the run goes on, or does not; the first ones tell.
 const PUT_OFF_MAX: usize = 64;
@@ -267,8 +265,7 @@ impl<'s> Scanner<'s> {
         }
     }
 
-    /// Looks at the last line of each rule of which the first ones were kept: of a log that survived its like for long, it may
-    /// be the end.
+    /// Looks at the last line of each rule whose first lines were kept: it may be the end of a log that survived many.
     fn look_at_last(&mut self, bytes: &[u8], state: &mut FileState) {
         for index in 0..state.last.len() {
             let Some(PutOff { piece, line, steps, shape, .. }) = state.last[index].take() else { continue };

@@ -1,7 +1,7 @@
 //! Reads each embedded example as a separate log and builds the confusion table of the classes.
 //!
-//! `data/examples/` holds them: `=== CLASS | EXPECTED | name`, then the lines. If EXPECTED is the class, it is a positive
-//! example, otherwise a near miss, which must be named EXPECTED: another class, `unknown` or `none`.
+//! `data/examples/` has them: `=== CLASS | EXPECTED | name`, then the lines. An example with EXPECTED = CLASS is
+//! positive; others are near misses and must be named EXPECTED: another class, `unknown` or `none`.
 
 use super::data::THEMES;
 use super::{Diagnosis, Limits, diagnose, input::Input, signatures::Signatures};

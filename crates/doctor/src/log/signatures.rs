@@ -40,8 +40,7 @@ pub struct Class {
     pub reads: Vec<Read>,
 }
 
-/// A regular expression that is compiled when it is first needed: most logs need few, a compiled one takes 0.2 MiB, and all
-/// of them take a quarter of a second.
+/// A regular expression compiled on first use: most logs need few, each takes 0.2 MiB, and all a quarter of a second.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: String,
@@ -163,7 +162,7 @@ pub struct Suspicious {
 #[derive(Debug)]
 pub struct Rule {
     pub about: About,
-    /// Of its events; a judgement's events have that of their class.
+    /// Level of its events; the events of a judgement have the level of their class.
     pub level: Option<Level>,
     /// Only lines that their logger does not call information or a warning.
     pub is_loud: bool,

@@ -24,7 +24,7 @@ pub struct Suspicion {
     pub is_chained: bool,
     /// True if it ended a thread, and not the program.
     pub is_in_thread: bool,
-    /// Of its line, or 0.
+    /// Shape of its line, or 0.
     pub shape: u64,
     pub at: Evidence,
     /// Its message and the lines after it, bounded.

@@ -42,7 +42,7 @@ static TAG: LazyLock<Regex> = LazyLock::new(|| {
 });
 /// Characters that may be before the bracket.
 const TAG_AT_MOST: usize = 40;
-/// Colours whose escape character was lost in a copy. Without a number, a word may begin there: `[multiproc_executor.py:1]`.
+/// Colours whose escape was lost in a copy. Without a number, a word may begin there: `[multiproc_executor.py:1]`.
 static BARE_COLOUR: LazyLock<Regex> = LazyLock::new(|| {
     regex(
         r"(?:\x1b|\\u001b|\\x1b|\\033)\[(?:\d{1,3}(?:;\d{1,3})*)?m|\[\d{1,3}(?:;\d{1,3})*m|\[m(?P<next>[^a-z_]|$)",
@@ -53,8 +53,8 @@ pub fn regex(pattern: &str) -> Regex {
     Regex::new(&ascii(pattern)).expect("the pattern is valid")
 }
 
-/// Limits `\b`, `\w`, `\d` and `\s` to ASCII. What programs print of failures is, and the tables of Unicode make an expression
-/// ten times larger, and slow on a line that holds anything else.
+/// Limits `\b`, `\w`, `\d` and `\s` to ASCII, which messages of failures are. Unicode tables make an expression ten
+/// times larger, and slow on other lines.
 fn ascii(pattern: &str) -> String {
     let (mut text, mut chars) = (String::with_capacity(2 * pattern.len()), pattern.chars());
     while let Some(char) = chars.next() {

@@ -1,7 +1,7 @@
 //! One timeline over all files, and the first cause on it.
 //!
-//! Within a file, lines are in order. Across files, clocks decide if both files have one, else the order in which the files
-//! were given. `choice` picks the first cause.
+//! Within a file, lines are in order. Across files, clocks decide if both files have one, else the order in which the
+//! files were given. `choice` picks the first cause.
 
 use super::choice::Choice;
 use super::diagnosis::{Diagnosis, Evidence, Follow, UNKNOWN};
@@ -179,8 +179,7 @@ fn free_space(found: &Found, events: &[&Event]) -> Option<String> {
     })
 }
 
-/// A SIGKILL is a kill for lack of memory only by evidence, in this order: counters, the kernel's line, exit code 137,
-/// Ray's own count.
+/// Judges if a SIGKILL was for lack of memory, from counters, the kernel's line, exit code 137, then Ray's own count.
 fn weigh_kill(events: &[&Event], diagnosis: &mut Diagnosis) {
     let texts: Vec<&str> = events.iter().map(|event| event.text.as_str()).collect();
     let has = |words: &[&str]| texts.iter().any(|text| words.iter().any(|word| text.contains(word)));

@@ -35,8 +35,7 @@ pub fn text_of(head: Vec<u8>, read: Box<dyn Read>) -> Box<dyn Read> {
     }
 }
 
-/// Returns whether the text is little-endian UTF-16, by its mark or by zeros in every other byte; `None` if it is not
-/// UTF-16.
+/// Returns true for little-endian UTF-16, by its mark or by zeros in every other byte; `None` if it is not UTF-16.
 fn utf16(head: &[u8]) -> Option<bool> {
     match head {
         [0xff, 0xfe, ..] => return Some(true),

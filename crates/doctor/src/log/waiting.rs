@@ -1,4 +1,4 @@
-//! Reads pipes and terminals, which may have nothing to read for as long as they like, while their pauses are not too long.
+//! Reads pipes and terminals until their end, or until their pauses take too long.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::{File, OpenOptions};

@@ -85,7 +85,7 @@ impl Machine {
         Host::below(&self.root)
     }
 
-    /// Whether this is the running machine, where system calls say more than files.
+    /// Returns true on the running machine, where system calls tell more than files.
     pub(super) fn is_this(&self) -> bool {
         self.root == Path::new("/")
     }
@@ -112,7 +112,7 @@ impl Machine {
         names
     }
 
-    /// Whether the environment turns on PyTorch's expandable segments.
+    /// Returns true if the environment turns on PyTorch's expandable segments.
     pub(super) fn has_expandable_segments(&self) -> bool {
         ALLOCATOR_VARIABLES.iter().any(|name| {
             self.variable(name)

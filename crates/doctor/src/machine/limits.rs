@@ -1,5 +1,4 @@
-//! Limits that look like a lack of memory when they are hit: descriptors, processes, locked memory, address space; and
-//! shares of processors and disks.
+//! Limits that look like a lack of memory: descriptors, processes, locked memory, address space; CPU and disk shares.
 
 use super::facts::{Check, Finding, Machine, State};
 use plimsoll_base::Bytes;

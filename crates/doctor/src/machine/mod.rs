@@ -1,8 +1,8 @@
-//! Checks of this machine: what would end a training run here. Each reads below a root directory, so tests can show a made-up
-//! machine; what cannot be read is reported and is never a problem.
+//! Checks this machine for what would end a training run. Each check reads below a root directory, so tests can use a
+//! made-up machine; what cannot be read is reported and never a problem.
 //!
-//! A check has a slug whose page says why it matters and what to do. Checks change nothing and need no privilege; the only
-//! system calls other than reading are probes on this process itself.
+//! A check has a slug whose page explains why it matters and what to do. Checks change nothing and need no privilege;
+//! their only system calls other than reads are probes on this process itself.
 
 mod environment;
 mod facts;

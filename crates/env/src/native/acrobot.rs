@@ -8,7 +8,7 @@ use std::f64::consts::PI;
 
 const SECONDS: f64 = 0.2;
 const GRAVITY: f64 = 9.8;
-/// To each link's centre of mass; lengths, masses and moments of inertia are 1.
+/// Distance to each link's centre of mass; lengths, masses and moments of inertia are 1.
 const CENTRE: f64 = 0.5;
 const TURN_1_MAX: f64 = 4.0 * PI;
 const TURN_2_MAX: f64 = 9.0 * PI;
@@ -65,7 +65,7 @@ fn runge_kutta(state: [f64; 4], torque: f64) -> [f64; 4] {
     std::array::from_fn(|i| state[i] + SECONDS / 6.0 * (k1[i] + 2.0 * k2[i] + 2.0 * k3[i] + k4[i]))
 }
 
-/// Time derivatives of the state, in Gymnasium's order of operations.
+/// Returns the state's time derivatives, in Gymnasium's order of operations.
 fn slopes([angle_1, angle_2, turn_1, turn_2]: [f64; 4], torque: f64) -> [f64; 4] {
     let (sin_2, cos_2) = (angle_2.sin(), angle_2.cos());
     let squared = CENTRE * CENTRE;

@@ -1,4 +1,4 @@
-//! CartPole-v1: a pole on a cart that is pushed left or right. Barto, Sutton and Anderson 1983; Gymnasium's Euler steps.
+//! CartPole-v1: a cart pushed left or right balances a pole. Barto, Sutton and Anderson 1983; Gymnasium's Euler steps.
 
 use super::numbers::{bounds, choice, write_f32};
 use super::numpy_random::NumpyRandom;
@@ -7,7 +7,7 @@ use crate::{Environment, Space, Spec, Step};
 const GRAVITY: f64 = 9.8;
 const POLE_MASS: f64 = 0.1;
 const TOTAL_MASS: f64 = POLE_MASS + 1.0;
-/// Half the pole.
+/// Half the pole's length.
 const LENGTH: f64 = 0.5;
 const POLE_MASS_LENGTH: f64 = POLE_MASS * LENGTH;
 const FORCE: f64 = 10.0;

@@ -1,6 +1,6 @@
 //! Native environments, with Gymnasium's dynamics to the bit (1.4.0, on glibc x86-64; elsewhere to 1e-5).
 //!
-//! They are the only code of this project that calls the C library's sine and cosine: parity with Gymnasium counts here.
+//! Only they call the C library's sine and cosine: here parity with Gymnasium counts.
 
 mod acrobot;
 mod cart_pole;
@@ -28,7 +28,7 @@ macro_rules! environments {
         /// Names of the native environments.
         pub const IDS: &[&str] = &[$($id,)* $($table_id),*];
 
-        /// Hands the maker of the environment called `id` to `visitor`.
+        /// Passes the constructor of the environment called `id` to `visitor`.
         ///
         /// Errors: `unknown-environment`, `env-bad-option`.
         pub fn visit<V: Visitor>(id: &str, options: &Options, visitor: V) -> Result<V::Output> {
@@ -64,12 +64,12 @@ environments! {
     "Taxi-v4" => |_| Ok(table::taxi()),
 }
 
-/// Work on an environment whose type is known where it is compiled: its step is inlined into the caller's loop.
+/// Work on an environment whose type is known at compile time: its step is inlined into the caller's loop.
 pub trait Visitor {
-    /// What comes of it.
+    /// The visitor's result.
     type Output;
 
-    /// Takes the maker of an environment; each call of `make` makes one.
+    /// Takes the constructor of an environment; each call of `make` makes one.
     fn visit<E: Environment + 'static>(self, make: impl Fn() -> E + Send + 'static) -> Self::Output;
 }
 

@@ -1,4 +1,4 @@
-//! MountainCar-v0 and MountainCarContinuous-v0: a car too weak for the hill, which has to swing. Moore 1990.
+//! MountainCar-v0 and MountainCarContinuous-v0: a car too weak for the hill has to swing up. Moore 1990.
 
 use super::numbers::{bounds, choice, number, write_f32};
 use super::numpy_random::NumpyRandom;
@@ -93,7 +93,7 @@ impl Environment for MountainCarContinuous {
     }
 }
 
-/// The force times the engine's power. A force beyond 1 is replaced by an f64 number, which the product then is too.
+/// Returns the force times the engine's power. Beyond 1 the force is an f64 number, and so is the product.
 fn pushed(action: f32) -> f64 {
     match action {
         action if action > 1.0 => 0.0015,

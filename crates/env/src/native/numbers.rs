@@ -15,18 +15,18 @@ pub(super) fn write_f32<const N: usize>(values: [f32; N], observation: &mut [u8]
     }
 }
 
-/// The choice in the slot of a Discrete.
+/// Reads the choice in the slot of a Discrete.
 pub(super) fn choice(action: &[u8]) -> i64 {
     i64::from_ne_bytes(*action.first_chunk().expect("the slot of a Discrete has 8 bytes"))
 }
 
-/// The number in the slot of a Box of one f32.
+/// Reads the number in the slot of a Box of one f32.
 pub(super) fn number(action: &[u8]) -> f32 {
     f32::from_ne_bytes(*action.first_chunk().expect("the slot of a Box of one f32 has 4 bytes"))
 }
 
-/// numpy's square of an f64 scalar: the C library's `pow`, whose last bit may differ from that of `x * x`.
+/// Squares as numpy squares an f64 scalar: with the C library's `pow`, whose last bit may differ from `x * x`.
 pub(super) fn power_2(x: f64) -> f64 {
-    // Hidden from the compiler, which would multiply.
+    // Hidden from the compiler, which would replace it by a product.
     x.powf(std::hint::black_box(2.0))
 }

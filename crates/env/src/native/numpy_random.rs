@@ -1,7 +1,7 @@
-//! The generator of Gymnasium's environments: numpy's `SeedSequence` and `PCG64`, so that a seed begins the same episode.
+//! Gymnasium's random generator: numpy's `SeedSequence` and `PCG64`, so a seed begins the same episode.
 //!
-//! Sources: M. E. O'Neill, "PCG: A family of simple fast space-efficient statistically good algorithms" (XSL-RR 128/64),
-//! and the seed sequence of the same author; constants as numpy has them.
+//! Sources: M. E. O'Neill, "PCG: A family of simple fast space-efficient statistically good algorithms" (XSL-RR
+//! 128/64), and the seed sequence of the same author; constants are numpy's.
 
 const INIT_A: u32 = 0x43b0_d7e5;
 const MULTIPLIER_A: u32 = 0x931e_8875;
@@ -19,7 +19,7 @@ pub struct NumpyRandom {
 }
 
 impl NumpyRandom {
-    /// The generator of a seed.
+    /// Makes the generator of a seed.
     pub fn new(seed: u64) -> NumpyRandom {
         let words = seed_words(seed);
         let wide =
@@ -31,19 +31,19 @@ impl NumpyRandom {
         random
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.advance();
         let folded = (self.state >> 64) as u64 ^ self.state as u64;
         folded.rotate_right((self.state >> 122) as u32)
     }
 
-    /// Uniform in [0, 1), a multiple of 2^-53.
+    /// Returns a uniform number in [0, 1), a multiple of 2^-53.
     pub fn random(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / 9_007_199_254_740_992.0)
     }
 
-    /// Uniform in [low, high).
+    /// Returns a uniform number in [low, high).
     pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.random()
     }
@@ -53,10 +53,10 @@ impl NumpyRandom {
     }
 }
 
-/// Places of four 32-bit words in 128 bits: two words make a u64, little end first, and the first u64 is the upper half.
+/// Order of four 32-bit words in 128 bits: each u64 is little-endian, and the first u64 is the upper half.
 const ORDER: [u32; 4] = [2, 3, 0, 1];
 
-/// `SeedSequence(seed).generate_state(4, uint64)` as 32-bit words.
+/// Returns `SeedSequence(seed).generate_state(4, uint64)` as 32-bit words.
 fn seed_words(seed: u64) -> [u32; 8] {
     let mut constant = INIT_A;
     let mut hash = |value: u32| {

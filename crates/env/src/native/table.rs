@@ -1,5 +1,5 @@
-//! FrozenLake-v1, CliffWalking-v1 and Taxi-v4: environments that are a table of outcomes by state and action. Every step
-//! draws one uniform number, even where the outcome is certain, as Gymnasium's do.
+//! FrozenLake-v1, CliffWalking-v1 and Taxi-v4: environments that are a table of outcomes by state and action. Each step
+//! draws one uniform number, even for a certain outcome, as Gymnasium does.
 
 use super::numbers::choice;
 use super::numpy_random::NumpyRandom;
@@ -8,13 +8,13 @@ use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// Options of an environment, as Gymnasium's `make` takes them by name.
+/// Options of an environment, by their names in Gymnasium's `make`.
 pub type Options = Map<String, Value>;
 
-/// What may come of an action.
+/// A possible outcome of an action.
 #[derive(Clone, Copy, Debug)]
 struct Outcome {
-    /// Of this outcome and those before it.
+    /// Probability of this outcome or an earlier one.
     cumulative: f64,
     state: u32,
     reward: f32,
@@ -27,11 +27,11 @@ pub struct Table {
     id: &'static str,
     num_actions: usize,
     episode_steps_max: Option<u32>,
-    /// Cumulative probability of beginning in each state.
+    /// Cumulative probability of starting in each state.
     starts: Vec<f64>,
-    /// By state and action: as many for each.
+    /// By state and action, the same number for each.
     outcomes: Vec<Outcome>,
-    /// How many an action has.
+    /// Number of outcomes of an action.
     num_outcomes: usize,
 }
 
@@ -44,7 +44,7 @@ pub struct TableEnvironment {
 }
 
 impl TableEnvironment {
-    /// An environment of a table.
+    /// Makes an environment of a table.
     pub fn new(table: &Arc<Table>) -> TableEnvironment {
         TableEnvironment { table: table.clone(), state: 0, random: NumpyRandom::default() }
     }
@@ -86,7 +86,7 @@ impl Environment for TableEnvironment {
 }
 
 impl Table {
-    /// Fills a table from `outcomes_of(state, action)`: (probability, state, reward, terminated) each.
+    /// Fills a table with (probability, state, reward, terminated) from `outcomes_of(state, action)`.
     fn new(
         id: &'static str,
         num_actions: usize,
@@ -114,7 +114,7 @@ impl Table {
                 cumulative += probability;
                 outcomes.push(Outcome { cumulative, state, reward, terminated });
             }
-            // Fewer than others have: the rest is never reached.
+            // This action has fewer outcomes than others: the rest is never reached.
             let (_, state, reward, terminated) = list[0];
             let rest = Outcome { cumulative: 0.0, state, reward, terminated };
             outcomes.extend(std::iter::repeat_n(rest, num_outcomes - list.len()));
@@ -173,7 +173,7 @@ pub(super) fn frozen_lake(options: &mut Options) -> Result<Arc<Table>> {
         let (straight, aside) = (1.0 / 3.0, (1.0 - 1.0 / 3.0) / 2.0);
         vec![outcome(aside, (action + 3) % 4), outcome(straight, action), outcome(aside, (action + 1) % 4)]
     };
-    // The limit is of the name: FrozenLake-v1 has 100 with either map.
+    // The name decides: FrozenLake-v1 has 100 with either map.
     Ok(Table::new("FrozenLake-v1", 4, Some(100), &starts, outcomes))
 }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 /// peft's `task_type` of a language model, and of a reward model.
 const PREDICTS: &str = "CAUSAL_LM";
 const SCORES: &str = "SEQ_CLS";
-/// What peft saves of a model for sequence classification besides its adapters: names of a head, of which decoders have `score`.
+/// Heads that peft saves with the adapters of a sequence classifier; decoders have `score`.
 const HEADS: [&str; 2] = ["score", "classifier"];
 /// The key of `AdapterConfig::quantize`.
 const QUANTIZATION: &str = "base_quantization";
@@ -34,7 +34,7 @@ pub struct AdapterConfig {
     pub base: Option<String>,
     /// What it ends in: that of a reward model is trained in full and saved with it.
     pub head: Head,
-    /// How that model's weights were stored, if not in full: under our key `base_quantization`, which peft and vLLM ignore.
+    /// Storage of the base model's weights, if quantized: our key `base_quantization`, which peft and vLLM ignore.
     pub quantize: Option<Quantization>,
 }
 

@@ -1,7 +1,8 @@
-//! Low-rank adapters in peft's files: `adapter_config.json` and `adapter_model.safetensors`, read, checked and written.
+//! Reads, checks and writes low-rank adapters in peft's files: `adapter_config.json` and `adapter_model.safetensors`.
 //!
-//! An adapter of a reward model has its head too, whole, as peft saves one for sequence classification. Opening reads headers only; values pass through the caller's buffer. The tensors decide which layers have an adapter, and
-//! the configuration must agree. What would change the model otherwise than by y = W x + scale B (A x) is refused by name.
+//! An adapter of a reward model also holds its whole head, as peft saves one for sequence classification. Opening reads
+//! headers only; values pass through the caller's buffer. The tensors decide which layers have an adapter, and the
+//! configuration must agree. Changes other than y = W x + scale B (A x) are refused by name.
 
 mod config;
 mod names;
@@ -34,7 +35,7 @@ pub struct Adapter {
     file: TensorFile,
 }
 
-/// Requires that each target is a tensor of its own in the base, in every layer: a merge would find no weight to add it to.
+/// Requires that each target is its own tensor in every layer of the base; otherwise a merge has no weight to add to.
 fn check_fused(path: &Path, targets: LoraTargets, model: &ModelSpec) -> Result<()> {
     let (targets, why) = match targets.unfit(model) {
         None => return Ok(()),
@@ -49,7 +50,7 @@ fn check_fused(path: &Path, targets: LoraTargets, model: &ModelSpec) -> Result<(
 type Tensors = BTreeMap<(u32, Option<u32>, LoraTarget, LoraPart), (String, Vec<u64>)>;
 
 impl Adapter {
-    /// Opens the adapter in `folder`, or of the run whose directory that is, which must be one of a model of shape `model`.
+    /// Opens the adapter in `folder`, or of the run in that directory, which must be for a model of shape `model`.
     ///
     /// Errors: `adapter-unsupported` (another kind of adapter), `adapter-damaged` (files that contradict themselves),
     /// `adapter-other-base` (shapes of another model), `model-file-missing` and the errors of `TensorFile::open`.
@@ -91,8 +92,8 @@ impl Adapter {
         Ok(Adapter { config: read.with(targets), file })
     }
 
-    /// Reads `out.len()` values of the tensor called `name` from value `first` on, row by row, as f32. `staging` holds stored bytes
-    /// on their way: four suffice. NaN and infinity pass unchecked.
+    /// Reads `out.len()` values of the tensor `name` from value `first` on, row by row, as f32. `staging` holds stored
+    /// bytes in transit; four suffice. NaN and infinity pass unchecked.
     ///
     /// Errors: `model-file-truncated`, where the file was cut since it was opened.
     pub fn read(&self, name: &str, first: u64, staging: &mut [u8], out: &mut [f32]) -> Result<()> {
@@ -129,8 +130,7 @@ pub fn adapter_base_of(folder: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Returns how the linear layers of the base of an adapter in `folder` are quantized: `None` where they are in full, or where the folder
-/// is no adapter.
+/// Returns the quantization of an adapter's base; `None` if it has none, or if `folder` holds no adapter.
 ///
 /// Errors: those of reading its configuration.
 pub fn adapter_quantization(folder: &Path) -> Result<Option<Quantization>> {
@@ -140,7 +140,7 @@ pub fn adapter_quantization(folder: &Path) -> Result<Option<Quantization>> {
     Ok(config::read(&folder.join(ADAPTER_CONFIG))?.quantize)
 }
 
-/// Returns the name of a model as peft understands it: without the scheme of the hub, and where a folder is from anywhere.
+/// Returns a model's name as peft understands it: without the hub's scheme, and folders as absolute paths.
 pub fn adapter_base(source: &str) -> String {
     if let Some(repo) = source.strip_prefix("hf:") {
         return repo.to_string();

@@ -4,8 +4,7 @@ use crate::safetensors_dir::TENSORS_MAX;
 use plimsoll_arch::{LoraShape, LoraTarget, ModelSpec};
 
 const PREFIX: &str = "base_model.model.";
-/// Before the number of a layer: of a language model, of one inside a model of text and images, and the latter's name until
-/// transformers 4.52.
+/// Prefixes of a layer's number: of a plain model, of one with images, and of the latter before transformers 4.52.
 const LAYERS: [&str; 3] = ["model.layers.", "model.language_model.layers.", "language_model.model.layers."];
 /// The head of a reward model, which is trained in full next to its adapters.
 pub const ADAPTER_SCORE: &str = "base_model.model.score.weight";
@@ -34,10 +33,10 @@ impl LoraPart {
     }
 }
 
-/// Returns the name of a tensor in peft's file: `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight`.
+/// Returns a tensor's name in peft's file: `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight`.
 ///
-/// peft and vLLM open the whole of a model of text and images, and take an adapter of its language model by that name alone.
-/// `expert`: one of the layer's, if the target is a matrix of experts there.
+/// peft and vLLM open a model of text and images whole, and find its language model's adapter by this name alone.
+/// `expert` is the index of the expert, if the target is an expert's matrix.
 pub fn adapter_tensor_name(
     model: &ModelSpec,
     (layer, expert): (u32, Option<u32>),
@@ -80,7 +79,7 @@ pub(super) enum Name {
     Of(Part),
     /// `ADAPTER_SCORE`.
     Score,
-    /// Of another kind of adapter.
+    /// A tensor of an adapter that is not low-rank.
     NotBuilt(&'static str),
     Unknown,
 }

@@ -1,4 +1,4 @@
-//! What a `config.json` leaves out: the defaults of transformers' configuration classes, as `bench/defaults.py` reads them.
+//! Defaults of `config.json`: those of transformers' configuration classes, read by `bench/defaults.py`.
 
 use plimsoll_arch::Architecture;
 use serde_json::{Map, Value};

@@ -114,7 +114,7 @@ pub(crate) fn unsupported_family(file: &str, key: &str, value: &Value, built: &s
     }
 }
 
-/// Returns the family whose name begins as `name` does, in most letters and in three at least: qwen3 of `Qwen3NextForCausalLM`.
+/// Returns the family with the longest prefix in common, at least three letters: qwen3 for `Qwen3NextForCausalLM`.
 fn closest_family(name: &str) -> Option<&'static str> {
     let letters = |name: &str| name.to_ascii_lowercase().replace(['_', '-'], "");
     let wanted = letters(name);

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 const SLIDING: &str = "sliding_attention";
 
 impl Config<'_> {
-    /// How a decoder of `layers` layers attends.
+    /// Reads the attention of a decoder of `layers` layers.
     pub(super) fn attention(
         &self,
         architecture: &Architecture,

@@ -33,7 +33,7 @@ const ORIGINAL: &str = "original_max_position_embeddings";
 const ROTARY_FACTOR: &str = "partial_rotary_factor";
 
 impl Config<'_> {
-    /// Reads it; transformers 5 writes base and stretching into `rope_parameters`, there by the layers' types where they differ.
+    /// Reads RoPE settings. transformers 5 nests them in `rope_parameters`, per layer type if they differ.
     pub(super) fn rope(
         &self,
         architecture: &Architecture,
@@ -158,7 +158,7 @@ impl Config<'_> {
         Ok((theta, scaling))
     }
 
-    /// Source: transformers `modeling_rope_utils.py`, `_compute_longrope_parameters`, and `Phi3Config`, which takes no other keys.
+    /// Source: transformers `modeling_rope_utils.py`, `_compute_longrope_parameters`; `Phi3Config` has no other keys.
     fn longrope(&self, pairs: u32, original_max_position_embeddings: u32) -> Result<RopeScaling> {
         for key in ["attention_factor", "short_mscale", "long_mscale"] {
             if let Some(value) = self.present(key) {

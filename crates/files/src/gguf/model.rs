@@ -190,7 +190,7 @@ impl Meta<'_> {
         Ok(Some(width))
     }
 
-    /// What a file says of how its model attends, by the rules of its architecture.
+    /// Reads a file's attention by the rules of its architecture.
     fn attention(&self, spec: &ModelSpec) -> Result<Attention> {
         let row = spec.architecture();
         let keys = match (self.int(key::WINDOW), row.windows) {
@@ -262,7 +262,7 @@ impl Meta<'_> {
         if let Some(n) = self.int(key::EXPERTS).filter(|n| *n != 0 && !row.has_experts) {
             return Err(unsupported(file, &self.key(key::EXPERTS), &json!(n), "a dense model"));
         }
-        // What other models say of theirs: experts of all tokens, groups, weights that are not a softmax's or not divided by their sum.
+        // Settings of other models: shared experts, expert groups, weights not from softmax or not normalized.
         for (key, built) in [
             ("expert_shared_count", GgufValue::Int(0)),
             ("expert_group_count", GgufValue::Int(0)),

@@ -1,5 +1,4 @@
-//! What things are called in a GGUF file. The reader and the writer use these tables, so that neither knows a name that the
-//! other does not.
+//! Names of keys and tensors in a GGUF file. Reader and writer share these tables, so they know the same names.
 
 use crate::tensors::{RowOrder, ValueHeads};
 use plimsoll_arch::{
@@ -33,7 +32,7 @@ pub(crate) mod key {
     pub(crate) const HIDDEN: &str = "embedding_length";
     pub(crate) const LAYERS: &str = "block_count";
     pub(crate) const FFN: &str = "feed_forward_length";
-    /// Of the experts of a layer: how many, how many compute a token, and their width.
+    /// Experts of a layer: their number, the number that compute a token, and their width.
     pub(crate) const EXPERTS: &str = "expert_count";
     pub(crate) const EXPERTS_USED: &str = "expert_used_count";
     pub(crate) const EXPERT_FFN: &str = "expert_feed_forward_length";
@@ -48,8 +47,8 @@ pub(crate) mod key {
     pub(crate) const ROPE_FACTOR: &str = "rope.scaling.factor";
     /// Parts of a head that are rotated by each axis of a position.
     pub(crate) const ROPE_SECTIONS: &str = "rope.dimension_sections";
-    /// Of linear attention: inputs of the convolution, elements of a head, heads of keys and of values, elements of all heads of values, and
-    /// every how many layers one attends to keys.
+    /// Linear attention: inputs of the convolution, elements of a head, heads of keys and of values, elements of all
+    /// heads of values, and the interval of layers that attend to keys.
     pub(crate) const CONV: &str = "ssm.conv_kernel";
     pub(crate) const STATE: &str = "ssm.state_size";
     pub(crate) const KEY_HEADS: &str = "ssm.group_count";
@@ -123,13 +122,13 @@ pub(crate) struct Stored {
     pub(crate) gguf: String,
     /// Hugging Face names of what it holds: of experts one after the other, else one.
     pub(crate) parts: Vec<String>,
-    /// Of a part, slowest axis first.
+    /// Shape of one part, slowest axis first.
     pub(crate) shape: Vec<u64>,
     pub(crate) kind: ParamKind,
     pub(crate) has_experts: bool,
 }
 
-/// Returns the tensors of a model in the order of a GGUF file: of a layer's experts all gates, then all ups, then all downs.
+/// Returns a model's tensors in the order of a GGUF file: of a layer's experts, all gates, then ups, then downs.
 pub(crate) fn stored(spec: &ModelSpec) -> Vec<Stored> {
     let (v, h) = (u64::from(spec.vocab), u64::from(spec.hidden));
     let end = |kind, gguf: &str, name: &str, shape: &[u64]| {
@@ -165,20 +164,20 @@ pub fn gguf_order(spec: &ModelSpec) -> Vec<(String, Vec<u64>)> {
     stored(spec).into_iter().flat_map(each).collect()
 }
 
-/// Returns the architecture under whose name GGUF files hold a family, if they are read and written: Mistral is stored as Llama.
+/// Returns the architecture whose name a family has in GGUF files, if it is read and written: Llama for Mistral.
 pub(crate) fn stored_as(family: Family) -> Option<&'static Architecture> {
     let name = family.architecture().gguf?;
     ARCHITECTURES.iter().find(|row| row.gguf == Some(name))
 }
 
-/// Returns what a file of the stored family adds to a tensor: norms are whole there, where the model has their distance from 1.
+/// Returns the constant that a file adds to a tensor: 1 for norms that the model stores as their distance from 1.
 pub(crate) fn added(spec: &ModelSpec, name: &str) -> f32 {
     let is_whole = name.ends_with("norm.weight") && !name.ends_with("linear_attn.norm.weight");
     if is_whole { spec.architecture().norm_offset } else { 0.0 }
 }
 
-/// How a decoder attends of which a file says the keys of its windows and little else: llama.cpp has the rest in its code. `spec`: the
-/// shape; `said`: what the file says, with no layers in its window.
+/// Returns a decoder's attention from a file that says little but the keys of its windows; llama.cpp has the rest in
+/// its code. `said` is what the file says, with no layers in its window.
 pub(crate) fn attention(spec: &ModelSpec, said: Attention) -> Attention {
     let windows = spec.architecture().windows;
     let window = said.window.and_then(|window| match windows {

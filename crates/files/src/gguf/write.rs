@@ -1,7 +1,7 @@
-//! Writes a model as one GGUF file, streamed: version 3, little-endian, the keys and tensor names of llama.cpp's converter.
-//! Matrices are stored in the dtype of the checkpoint, vectors as f32; rows of q and k in the order of the stored family.
+//! Writes a model as one GGUF file, streamed: version 3, little-endian, the keys and tensor names of llama.cpp's
+//! converter. Matrices are stored in the checkpoint's dtype, vectors as f32; rows of q and k in the stored family's
+//! order. Refuses a model that would be read back as a different one.
 //!
-//! It refuses what would be another model when it is read again.
 //! Source: convert_hf_to_gguf.py and gguf-py of llama.cpp.
 
 use crate::config::TokenIds;
@@ -59,7 +59,7 @@ pub struct GgufWriter {
     /// The tensor that is due, and its bytes that are written.
     due: usize,
     written_bytes: u64,
-    /// Bytes of the tensor that is due, if its rows have another order than the model's in all of it; at most one tensor.
+    /// Bytes of the due tensor, held if its rows are reordered across the whole of it; at most one tensor.
     held: Vec<u8>,
 }
 

@@ -266,8 +266,8 @@ pub fn coded_gguf(layers: &[[Encoding; 7]]) -> Vec<u8> {
     gguf(&meta, &listed, &data)
 }
 
-/// Qwen3-MoE with the tokens of `builtin:nano`, tied: 3 experts of 256 in each layer, 2 of them for a token, whose gates, ups and downs are
-/// in these encodings.
+/// Qwen3-MoE with the tokens of `builtin:nano`, tied: 3 experts of 256 in each layer, 2 of them for a token, with
+/// gates, ups and downs in these encodings.
 pub fn experts_gguf(layers: &[[Encoding; 3]]) -> Vec<u8> {
     let mut meta = vec![("general.architecture", Meta::Str("qwen3moe"))];
     meta.extend([
@@ -351,7 +351,7 @@ fn blocks(encoding: Encoding, values: u64, state: &mut u32) -> Vec<u8> {
         *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         *state >> 16
     };
-    // Scales and minima with their places; a number of 16 bits that is not below 2^-14 is a f32 without its lowest 13 bits.
+    // Scales and minima with their places; a 16-bit number not below 2^-14 is an f32 without its lowest 13 bits.
     let halves: &[(usize, f32)] = match encoding {
         F32 | F16 | Bf16 => &[],
         Q8_0 => &[(0, 3e-4)],

@@ -251,7 +251,7 @@ fn layers_that_differ_are_read() {
         Multipliers { embedding: 3.0, residual: 0.4, logits: 2.0, logit_cap: None }
     );
     assert_eq!(granite.attention.scale, Some(0.15625));
-    // Without the list the rule of the family holds; a Mistral without the key has the window that transformers gives it.
+    // Without the list the family's rule holds; a Mistral without the key has the window of transformers' default.
     for (name, change) in [
         ("olmo3", json!({ "layer_types": "remove" })),
         ("gemma2", json!({ "layer_types": "remove" })),

@@ -112,7 +112,7 @@ fn every_family_comes_back_bit_for_bit() {
     }
 }
 
-/// Names as gguf-py's `get_tensor_name_map` gives them for the tensors of transformers, and keys as its `Keys` has them.
+/// Names are those of gguf-py's `get_tensor_name_map` for the tensors of transformers, and keys those of its `Keys`.
 #[test]
 fn names_and_keys_are_those_of_llama_cpp() {
     for (name, arch, of_layer, keys) in [
@@ -354,7 +354,7 @@ fn write_made(spec: &ModelSpec, dtype: DType, path: &Path) -> Result<(), plimsol
     writer.finish().map(drop)
 }
 
-/// As `convert_hf_to_gguf.py` has it (Qwen3_5TextModel): heads of values in tiles, norms with 1 added but for that of linear attention, -e^A.
+/// `convert_hf_to_gguf.py` (Qwen3_5TextModel): value heads in tiles, norms + 1 except linear attention's, and -e^A.
 #[test]
 fn linear_attention_lies_as_the_converter_of_llama_cpp_lays_it_and_comes_back() {
     let (spec, dir) = (qwen35(), tempfile::tempdir().unwrap());

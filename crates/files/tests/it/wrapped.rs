@@ -41,7 +41,7 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden").join(name)
 }
 
-/// The file of the golden model with its tensors under other names, and tensors of two elements with the names of `others`.
+/// Returns the golden model's file with its tensors renamed, and tensors of two elements named `others`.
 fn tensors(name: &str, others: &[&str], rename: impl Fn(&str) -> String) -> Vec<u8> {
     let file = std::fs::read(golden(name).join("model.safetensors")).unwrap();
     let (length, rest) = file.split_at(8);
@@ -63,7 +63,7 @@ fn tensors(name: &str, others: &[&str], rename: impl Fn(&str) -> String) -> Vec<
     safetensors(&Value::Object(new).to_string(), &[data, &vec![0; 8 * others.len()]].concat())
 }
 
-/// The golden model with its tensors under other names, and some of other parts, in a folder whose configuration wraps its own.
+/// Returns a folder with the golden model, its tensors renamed, other parts, and a wrapper of its configuration.
 fn wrapped(wrapper: &Wrapper, change: &Value, rename: impl Fn(&str) -> String) -> tempfile::TempDir {
     let text = std::fs::read(golden(wrapper.golden).join("config.json")).unwrap();
     let mut text: Map<String, Value> = serde_json::from_slice(&text).unwrap();

@@ -1,4 +1,4 @@
-//! Control groups: the place of this process in the hierarchies of v1 and v2, and the files of each group above it.
+//! Control groups: this process's place in the hierarchies of v1 and v2, and the files of each group above it.
 
 use super::parse::{self, Value};
 use std::fs;
@@ -123,13 +123,13 @@ impl MemoryGroup {
         }
     }
 
-    /// Returns the processes that the kernel killed for any lack of memory: in this group and, with v2, in those below it.
+    /// Returns the processes that the OOM killer ended, for any cause: in this group and, with v2, in those below it.
     pub fn oom_kills(&self) -> Option<u64> {
         let file = if self.version == 2 { "memory.events" } else { "memory.oom_control" };
         parse::plain_field(&self.read(file)?, "oom_kill")
     }
 
-    /// As `oom_kills`, in this group alone.
+    /// Returns the processes that the OOM killer ended in this group alone.
     pub fn own_oom_kills(&self) -> Option<u64> {
         match self.version {
             2 => parse::plain_field(&self.own_events()?, "oom_kill"),
@@ -159,7 +159,7 @@ impl MemoryGroup {
     }
 }
 
-/// Returns the processors' worth of time that the groups allow; `None` without a quota.
+/// Returns the number of CPUs' time that the groups allow; `None` without a quota.
 pub(crate) fn cpu_quota(root: &Path) -> Option<f64> {
     let mut smallest: Option<f64> = None;
     for controller in ["cpu", ""] {

@@ -1,4 +1,4 @@
-//! Every limit of the machine that can end a run, with its source. It only reads; the plan compares.
+//! The machine's limits that can end a run, with their sources. Only reads; the plan compares.
 
 use super::parse::{self, Value, kib_field};
 use super::{Host, cgroup};
@@ -6,17 +6,17 @@ use plimsoll_base::Bytes;
 use serde_json::{Value as Json, json};
 use std::path::Path;
 
-/// Other processes named.
+/// Most other processes to name.
 const NAMED_MAX: usize = 3;
-/// Processes read for their names.
+/// Most processes to read names of.
 const PROCESSES_MAX: usize = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// What it limits.
+    /// The limited resource.
     pub name: &'static str,
     pub value: Value,
-    /// Where it was read.
+    /// The file or call that it was read from.
     pub source: String,
 }
 
@@ -25,7 +25,7 @@ impl Reading {
         Reading { name, value, source: source.into() }
     }
 
-    /// Makes a reading of bytes from elsewhere.
+    /// Makes a reading of bytes from another source.
     pub fn of_bytes(name: &'static str, bytes: Bytes, source: impl Into<String>) -> Reading {
         Reading::new(name, Value::Bytes(bytes.0), source)
     }
@@ -42,7 +42,7 @@ impl Reading {
         }
     }
 
-    /// Returns an entry of `limits` in `plan --json`: `value` is a number or null; `state` says why.
+    /// Returns an entry of `limits` in `plan --json`: `value` is a number or null, and `state` says why.
     pub fn to_json(&self) -> Json {
         let (value, state) = match &self.value {
             Value::Bytes(bytes) => (json!(bytes), "bytes"),
@@ -107,7 +107,7 @@ impl Host {
                 limits.iter().any(|(_, value)| !matches!(value, Value::NoLimit | Value::Unknown));
             for (file, value) in limits {
                 let path = group.dir.join(file);
-                // Ancestor groups without limits are left out; the process's own is always shown.
+                // Ancestor groups without limits are omitted; the process's own is always shown.
                 if is_limited && value != Value::Unknown || group == &groups[0] {
                     all.push(Reading::new(name_of(file), value, path.display().to_string()));
                 }
@@ -156,7 +156,7 @@ impl Host {
         Reading::new("overcommit", value, "/proc/sys/vm/overcommit_memory")
     }
 
-    /// Whether this process is in the first process namespace, whose number is fixed.
+    /// Returns true if this process is in the first process namespace, whose number is fixed.
     pub(super) fn is_first_pid_namespace(&self) -> bool {
         let link = std::fs::read_link(self.root.join("proc/self/ns/pid"));
         link.is_ok_and(|name| name.to_str() == Some("pid:[4026531836]"))

@@ -1,7 +1,6 @@
 //! The host's limits and readings: /proc, cgroup v1 and v2 of this process and all its ancestors.
 //!
-//! Everything is read below a root directory, so that tests can provide a made-up machine. An unreadable file
-//! is no limit; limits are never guessed.
+//! All files are read below a root directory, so tests can provide a made-up machine. An unreadable file is no limit.
 
 mod cgroup;
 mod limits;
@@ -26,7 +25,7 @@ pub struct Host {
     root: PathBuf,
 }
 
-/// Processes of a run that are read; more would be thousands of workers.
+/// Most processes of a run to read; more would be thousands of workers.
 const RUN_PIDS_MAX: usize = 4096;
 
 impl Host {
@@ -42,9 +41,8 @@ impl Host {
 
     /// Returns the host memory that this run may use, and the source of the number.
     ///
-    /// In a container: the smallest, over the container's group and all above it, of its limit less the anonymous and shared
-    /// memory of processes outside the run. Never more than the machine's free memory, without swap, plus what the
-    /// run already holds.
+    /// In a container: the smallest, over its group and all above it, of the limit less the anonymous and shared memory
+    /// of processes outside the run. At most the machine's free memory, without swap, plus what the run holds.
     pub fn memory_limit(&self) -> Option<Limit> {
         let own = self.run_bytes();
         match (self.container_limit(own), self.free_memory(own)) {
@@ -112,7 +110,7 @@ impl Host {
         pids.extend(self.supervisor());
         let mut next = self.children("self");
         while let Some(pid) = next.pop() {
-            // The process tree changes while it is read; a bound keeps the walk finite.
+            // The process tree changes while it is read; this bounds the walk.
             if pids.len() >= RUN_PIDS_MAX {
                 break;
             }
@@ -167,7 +165,7 @@ impl Host {
         Bytes(bytes.sum())
     }
 
-    /// Returns the processors that this process may use: its affinity, limited by the container's CPU quota; at least 1.
+    /// Returns the number of usable CPUs: this process's affinity, limited by the container's CPU quota; at least 1.
     pub fn threads(&self) -> usize {
         let affinity = std::thread::available_parallelism().map_or(1, |n| n.get());
         match self.cpu_quota() {
@@ -176,7 +174,7 @@ impl Host {
         }
     }
 
-    /// Returns the processors' worth of time that the container may use.
+    /// Returns the number of CPUs' time that the container may use.
     pub fn cpu_quota(&self) -> Option<f64> {
         cgroup::cpu_quota(&self.root)
     }
@@ -189,7 +187,7 @@ impl Host {
         })
     }
 
-    /// Returns the tightest of all memory groups, less what other processes use in each.
+    /// Returns the tightest limit of all memory groups, less what other processes use in each.
     fn container_limit(&self, own: u64) -> Option<Limit> {
         let mut best: Option<Limit> = None;
         for group in self.memory_groups() {
@@ -223,7 +221,7 @@ pub fn free_disk(path: &Path) -> Option<Bytes> {
     (stat.f_blocks > 0).then(|| Bytes(stat.f_bavail.saturating_mul(stat.f_frsize)))
 }
 
-/// As `disk_free`, at `path` or its nearest existing ancestor. Also returns that folder.
+/// Returns `free_disk` at `path` or its nearest existing ancestor, and that folder.
 pub fn free_disk_above(path: &Path) -> Option<(Bytes, PathBuf)> {
     let absolute = std::path::absolute(path).ok()?;
     absolute.ancestors().find_map(|place| Some((free_disk(place)?, place.to_path_buf())))

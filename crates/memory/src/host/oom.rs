@@ -1,5 +1,5 @@
-//! Evidence of kills for lack of memory: the counters of the container and of the kernel before and after, and
-//! the lines that the kernel wrote meanwhile. It only reads; callers judge.
+//! Evidence of out-of-memory kills: the counters of the container and the kernel before and after, and the kernel's log
+//! lines in between. Only reads; callers judge.
 
 use super::Host;
 use super::cgroup::MemoryGroup;
@@ -10,14 +10,14 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
-/// Longest record of /dev/kmsg; a shorter buffer is refused by the kernel.
+/// Longest record of /dev/kmsg; the kernel refuses a shorter buffer.
 const RECORD_BYTES: usize = 8 << 10;
-/// Records read: a kernel that floods its log must not hold the reader.
+/// Most records to read: a kernel that floods its log must not hold up the reader.
 const RECORDS_MAX: usize = 65_536;
-/// Lines of kills kept.
+/// Most kill lines to keep.
 const KILL_LINES_MAX: usize = 64;
 
-/// The counters when the watch began, and the kernel's log from then on.
+/// The counters at the start of the watch, and the kernel's log since.
 #[derive(Debug)]
 pub struct OomWatch {
     host: Host,
@@ -37,15 +37,15 @@ struct Counters {
 /// How one memory group changed during the watch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GroupChange {
-    /// Where its files are.
+    /// The directory of its files.
     pub dir: PathBuf,
     /// 1 or 2.
     pub version: u8,
     /// False if the group has disappeared.
     pub is_there: bool,
-    /// Increase of the processes that the kernel killed in it, not below it; `None` if unreadable.
+    /// Kills by the kernel in the group itself, not below it; `None` if unreadable.
     pub oom_kills: Option<u64>,
-    /// Increase of the times that its limit was hit.
+    /// Times that its limit was hit.
     pub limit_hits: Option<u64>,
     /// Its current limit.
     pub limit: Option<Bytes>,
@@ -58,7 +58,7 @@ pub struct GroupChange {
 /// A kernel line about a process killed for lack of memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KernelLine {
-    /// True if a container's limit was reached, false if the machine had no memory left.
+    /// True if a container's limit was reached, false if the machine ran out of memory.
     pub container: bool,
     /// The process id in the kernel's numbering.
     pub pid: u32,
@@ -69,16 +69,16 @@ pub struct KernelLine {
     pub text: String,
 }
 
-/// What changed between the start of the watch and now.
+/// Changes since the start of the watch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OomEvidence {
     /// The process's own memory group first, then those above it.
     pub groups: Vec<GroupChange>,
-    /// Increase of the machine's count of such kills, from /proc/vmstat.
+    /// Kills by the machine's count in /proc/vmstat.
     pub kernel_kills: Option<u64>,
     /// Kernel lines since the start, oldest first; `None` if its log is unreadable.
     pub kernel_lines: Option<Vec<KernelLine>>,
-    /// Whether the kernel's process ids are those of this process: it is in the first process namespace.
+    /// True if the kernel's process ids are those of this process: it is in the first process namespace.
     pub same_pids: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Pure functions that parse numbers in kernel files. Missing values are `None`; other text is reported.
+//! Parses numbers in kernel files, by pure functions. Missing values are `None`; other text is reported.
 
 /// A number from the kernel, or why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub enum Value {
     NoLimit,
     /// The file is missing or unreadable.
     Unknown,
-    /// The beginning of a file that is not a number of 64 bits.
+    /// The start of a file that is not a 64-bit number.
     Malformed(String),
 }
 

@@ -21,7 +21,7 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// Returns by how much it has grown, kind by kind.
+    /// Returns the growth since `before`, by kind.
     pub fn since(self, before: Rss) -> Rss {
         let grown = |now: Bytes, then: Bytes| Bytes(now.0.saturating_sub(then.0));
         Rss {
@@ -70,8 +70,7 @@ impl RssReader {
         std::str::from_utf8(&self.buffer[..length]).map_or_else(|_| Rss::default(), Rss::parse)
     }
 
-    /// As `read` at a tenth of the cost, given its `last` result: shared memory is assumed unchanged,
-    /// and the peak no lower.
+    /// Reads again at a tenth of the cost: assumes that shared memory is as in `last`, and the peak no lower.
     pub fn read_again(&mut self, last: &Rss) -> Rss {
         let Some(file) = &self.statm else { return self.read() };
         let length = file.read_at(&mut self.buffer, 0).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! One spelling for what writes the same: Unicode signs as LaTeX, delimiters and spacing dropped.
+//! Gives equal notation one spelling: Unicode signs as LaTeX, without delimiters and spacing.
 //!
 //! Every pass is linear in the text.
 
@@ -68,7 +68,7 @@ const SIGNS: [(char, &str); 62] = [
     ('％', "%"),
 ];
 
-/// Rewrites signs of Unicode; full-width forms become ASCII, every white space a plain space or line feed.
+/// Replaces Unicode signs; full-width forms become ASCII, white space a plain space or line feed.
 pub(crate) fn plain_signs(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 16);
     for c in text.chars() {
@@ -85,7 +85,7 @@ pub(crate) fn plain_signs(text: &str) -> String {
     out
 }
 
-/// Undoes doubled backslashes: those of a text that was escaped twice, and those before a command outside a matrix.
+/// Undoes doubled backslashes: of a text escaped twice, and before a command outside a matrix.
 pub(crate) fn single_backslashes(text: &str) -> String {
     if !text.contains("\\\\") {
         return text.to_string();
@@ -113,7 +113,7 @@ pub(crate) fn single_backslashes(text: &str) -> String {
     out
 }
 
-/// The answer without what surrounds it: dollar signs, delimiters, markup, a closing full stop.
+/// Returns the answer without dollar signs, delimiters, markup and a final full stop.
 pub(crate) fn bare(text: &str) -> String {
     let mut text = text.replace("\\\\$", "").replace("\\$", "").replace('$', " ");
     for mark in ["\\(", "\\)", "\\[", "\\]", "**", "```", "`"] {
@@ -121,7 +121,7 @@ pub(crate) fn bare(text: &str) -> String {
             text = text.replace(mark, " ");
         }
     }
-    // `= 8` is the end of a line that says 8.
+    // `= 8` is the end of a line whose value is 8.
     let text = text.trim_start().trim_start_matches('=');
     let trimmed = text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '.' | ',' | ';' | ':'));
     // A point that opens a decimal stays: `.5`.
@@ -130,7 +130,7 @@ pub(crate) fn bare(text: &str) -> String {
     if decimal { format!(".{trimmed}") } else { trimmed.to_string() }
 }
 
-/// The text without white space, but for that between letters or digits: `1 2` is not `12`.
+/// Removes white space, except between letters or digits: `1 2` is not `12`.
 pub(crate) fn spelling(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut space = false;
@@ -148,9 +148,9 @@ pub(crate) fn spelling(text: &str) -> String {
     out
 }
 
-/// The letters of an answer that is made of words; commands of style, braces and spaces dropped.
+/// Returns the letters of an answer made of words, without commands of style, braces and spaces.
 ///
-/// `None` where digits, scripts or other commands mean that it is not: there braces tell `2^{n+1}` from `2^n+1`.
+/// `None` if digits, scripts or other commands show that it is not: there braces distinguish `2^{n+1}` from `2^n+1`.
 pub(crate) fn words(text: &str) -> Option<String> {
     let letters = all_letters(text);
     // Case tells variables apart, not words.
@@ -162,7 +162,7 @@ pub(crate) fn words(text: &str) -> Option<String> {
     (letters.chars().any(char::is_alphabetic) && letters.chars().all(plain)).then_some(letters)
 }
 
-/// The text without commands of style, braces and white space.
+/// Returns the text without commands of style, braces and white space.
 pub(crate) fn all_letters(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -192,7 +192,7 @@ pub(crate) fn all_letters(text: &str) -> String {
                     | "bf"
             );
             if name.is_empty() {
-                // `\,` and its kin are spacing; `\{` and `\%` are themselves.
+                // `\,` and the like are spacing; `\{` and `\%` are themselves.
                 let next = rest[1..].chars().next();
                 if let Some(next) = next.filter(|next| !matches!(next, ',' | ';' | ':' | '!' | ' ' | '>')) {
                     out.push('\\');

@@ -1,5 +1,5 @@
-//! Two trees, one meaning? Lists entry by entry in any order, tuples by place, relations up to a factor, sets by membership,
-//! the rest by value.
+//! Compares the meaning of two trees: lists entry by entry in any order, tuples by place, relations up to a factor,
+//! sets by membership, the rest by value.
 
 use super::eval::{Fuel, Point, Value};
 use super::expr::{Expr, Rel, has_symbols, imaginary, named};
@@ -7,9 +7,9 @@ use super::number::Num;
 use super::region;
 use super::working::{Sides, Working, working};
 
-/// Points at which expressions with symbols are compared; at the first four every symbol is positive.
+/// Points at which expressions with symbols are compared; at the first four all symbols are positive.
 const POINTS: u64 = 12;
-/// Points that must have been compared before expressions with symbols are equal.
+/// Fewest points with a value on both sides for expressions with symbols to be equal.
 const POINTS_MIN: usize = 3;
 /// Most entries of a list or set.
 const ITEMS_MAX: usize = 64;
@@ -23,7 +23,7 @@ pub(crate) struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    /// True if `response` means what `truth` means.
+    /// Returns true if `response` means the same as `truth`.
     pub(crate) fn same(&self, truth: &Expr, response: &Expr) -> bool {
         self.same_at(truth, response, 0)
     }
@@ -49,11 +49,11 @@ impl Comparison<'_> {
         {
             return truths.is_empty() && responses.is_empty();
         }
-        // In any order, but each entry has one of its own on the other side: `1` is not `1,1`.
+        // In any order, but one to one: `1` is not `1,1`.
         if truths.len() == responses.len() {
             return self.pair_off(&truths, &responses, depth);
         }
-        // Where the truth has several entries and repeats none, a response that repeats one says nothing else.
+        // If the truth has several entries and repeats none, repeated entries in the response are ignored.
         truths.len() > 1
             && responses.len() > truths.len()
             && self.different(truths.clone(), depth).len() == truths.len()
@@ -69,7 +69,7 @@ impl Comparison<'_> {
         truths.len() == responses.len() && truths.iter().all(&mut takes_one)
     }
 
-    /// The entries of a list or set. In braces an entry that is written twice counts once.
+    /// Returns the entries of a list or set. In braces a repeated entry counts once.
     fn entries(&self, expr: &Expr, depth: u32) -> Vec<Expr> {
         let entries = items(expr);
         match matches!(expr, Expr::Set(_)) && entries.len() <= ITEMS_MAX {
@@ -78,7 +78,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// Drops entries that are the same as one before them.
+    /// Drops entries equal to an earlier one.
     fn different(&self, entries: Vec<Expr>, depth: u32) -> Vec<Expr> {
         let mut different: Vec<Expr> = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -98,7 +98,7 @@ impl Comparison<'_> {
             }
             (Expr::Relation(..), _) | (_, Expr::Relation(..)) => self.same_relation(truth, response, depth),
             (Expr::Tuple(o, c, a), Expr::Tuple(p, d, b)) => {
-                // Square brackets tell an interval from a pair; longer tuples are written with either.
+                // Square brackets distinguish an interval from a pair; longer tuples have either.
                 let brackets = (o, c) == (p, d)
                     || (a.len() > 2 && o != c && (*o == '(') == (*c == ')') && (*p == '(') == (*d == ')'));
                 brackets && a.len() == b.len() && a.iter().zip(b).all(|(a, b)| self.same_at(a, b, depth + 1))
@@ -145,7 +145,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// `1:2:3` is `2:4:6`: each term is to the first as on the other side.
+    /// Returns true if `1:2:3` is `2:4:6`: each term has the same ratio to the first on both sides.
     fn same_ratios(&self, truth: &[&Expr], response: &[&Expr]) -> bool {
         let product = |a: &Expr, b: &Expr| Expr::Product(vec![a.clone(), b.clone()]);
         truth.len() == response.len()
@@ -156,7 +156,7 @@ impl Comparison<'_> {
                 .all(|(a, b)| self.same_value(&product(a, response[0]), &product(b, truth[0])))
     }
 
-    /// `16 \pmod{11}` is `x \equiv 5 \pmod{11}`.
+    /// Returns true if `16 \pmod{11}` is `x \equiv 5 \pmod{11}`.
     fn same_class(&self, (a, m): (&Expr, &Expr), (b, n): (&Expr, &Expr), depth: u32) -> bool {
         if !self.same_value(m, n) {
             return false;
@@ -176,7 +176,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// Names are the same if nothing tells them apart: the same symbols, or tuples of them.
+    /// Returns true for the same symbols, or tuples of them.
     fn same_name(&self, a: &Expr, b: &Expr) -> bool {
         match (a, b) {
             (Expr::Tuple(_, _, a), Expr::Tuple(_, _, b)) => {
@@ -187,7 +187,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// The same chain of relations, read from the left or from the right.
+    /// Returns true for one chain of relations, read from the left or from the right.
     fn same_chain(&self, truth: &Expr, response: &Expr, depth: u32) -> bool {
         let (Expr::Relation(a, ops), Expr::Relation(b, others)) = (truth, response) else { return false };
         if a.len() != b.len() {
@@ -199,7 +199,7 @@ impl Comparison<'_> {
         forward || (turned && a.iter().zip(b.iter().rev()).all(|(x, y)| self.same_at(x, y, depth + 1)))
     }
 
-    /// `left - right` of one relation is a constant times that of the other; a positive constant between orders.
+    /// Returns true if `left - right` of one relation is a constant times the other's; a positive one between orders.
     fn proportional(&self, truth: &Expr, response: &Expr) -> bool {
         let (Expr::Relation(a, ops), Expr::Relation(b, others)) = (truth, response) else { return false };
         let ([a0, a1], [b0, b1], [op], [other]) =
@@ -231,7 +231,7 @@ impl Comparison<'_> {
         compared >= POINTS_MIN && (has_symbols(&left) || has_symbols(&right))
     }
 
-    /// Equal at every point where both have a value.
+    /// Returns true if both are equal at every point where both have a value.
     pub(crate) fn same_value(&self, truth: &Expr, response: &Expr) -> bool {
         match (truth, response) {
             (Expr::Percent(a), Expr::Percent(b)) => return self.same_value(a, b),
@@ -241,7 +241,7 @@ impl Comparison<'_> {
             _ => {}
         }
         if let (Some(a), Some(b)) = (decimal_of_many_digits(truth), decimal_of_many_digits(response)) {
-            // Two written decimals are what they are.
+            // Two written decimals must be exactly equal.
             return self.equal(a, b);
         }
         self.equal(truth, response) || rounds_to(truth, response, self) || rounds_to(response, truth, self)
@@ -260,7 +260,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// `None` if too few points have a value on both sides.
+    /// Compares at all points; `None` if too few have a value on both sides.
     fn equal_on(&self, truth: &Expr, response: &Expr, complex: bool) -> Option<bool> {
         let symbols = has_symbols(truth) || has_symbols(response);
         let (points, needed) = if symbols { (POINTS, POINTS_MIN) } else { (1, 1) };
@@ -292,7 +292,7 @@ fn same_at_point(a: &Value, b: &Value) -> Option<bool> {
     }
 }
 
-/// The entries of a list or set, `\pm` written out; anything else is its own only entry.
+/// Returns the entries of a list or set, with `\pm` expanded; anything else is its own only entry.
 fn items(expr: &Expr) -> Vec<Expr> {
     match expr {
         Expr::List(items) | Expr::Set(items) => items.iter().take(ITEMS_MAX + 1).flat_map(signs).collect(),
@@ -320,7 +320,7 @@ fn is_ratio(expr: &Expr) -> bool {
     matches!(expr, Expr::Ratio(..))
 }
 
-/// The terms of `a:b:c`.
+/// Returns the terms of `a:b:c`.
 fn ratio_terms(expr: &Expr) -> Vec<&Expr> {
     let (mut terms, mut rest) = (Vec::new(), expr);
     while let Expr::Ratio(left, last) = rest {
@@ -332,7 +332,7 @@ fn ratio_terms(expr: &Expr) -> Vec<&Expr> {
     terms
 }
 
-/// `8:30`, which is no ratio that could be reduced to 4:15.
+/// Returns true for `8:30`, which is not a ratio that reduces to 4:15.
 fn is_time(expr: &Expr) -> bool {
     let Expr::Ratio(hours, minutes) = expr else { return false };
     let (Expr::Number(hours), Expr::Number(minutes)) = (&**hours, &**minutes) else { return false };
@@ -340,7 +340,7 @@ fn is_time(expr: &Expr) -> bool {
     hour && minutes.len() == 2 && minutes.parse::<u32>().is_ok_and(|minute| minute < 60)
 }
 
-/// The values of a list in which every entry is an equation with a different name.
+/// Returns the values of a list in which every entry is an equation with a different name.
 fn named_values(items: &[Expr]) -> Option<Vec<&Expr>> {
     let pairs = items.iter().map(named).collect::<Option<Vec<_>>>()?;
     let different =
@@ -355,7 +355,7 @@ fn plain_equations(a: &Expr, b: &Expr) -> bool {
     plain(a) && plain(b) && free(a) && free(b)
 }
 
-/// Infinities have no value: they equal themselves.
+/// Compares infinities, which have no value and equal only themselves.
 fn infinite(a: &Expr, b: &Expr) -> Option<bool> {
     let infinity = |e: &Expr| match e {
         Expr::Infinity => Some(true),
@@ -368,7 +368,7 @@ fn infinite(a: &Expr, b: &Expr) -> Option<bool> {
     }
 }
 
-/// A decimal literal with ten or more digits, sign included.
+/// Returns a decimal literal with ten or more digits, including its sign.
 fn decimal_of_many_digits(expr: &Expr) -> Option<&Expr> {
     let digits = match expr {
         Expr::Number(text) => text,

@@ -176,8 +176,8 @@ fn unbraced(text: &str, after: usize) -> Option<(usize, usize)> {
     readable.then_some((start, start + token.len()))
 }
 
-/// The part before the first brace that closes nothing here and before the next box; before the first brace if that part
-/// leaves one open. So a box without braces neither holds another nor reaches out of one.
+/// Cuts a token before the first brace that closes nothing in it, and before the next box; before the first brace if
+/// one would stay open. So a box without braces neither holds another nor reaches out of one.
 fn balanced(token: &str) -> &str {
     let (mut depth, mut first_brace) = (0usize, token.len());
     for (at, byte) in token.bytes().enumerate() {

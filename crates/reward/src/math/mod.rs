@@ -1,10 +1,10 @@
-//! The `math` verifier: is the answer in this response the ground truth, in whatever notation?
+//! The `math` verifier: is the answer in this response the ground truth, in any notation?
 //!
-//! Find the answer (`extract`), spell it one way (`clean`, `words`), cut it (`lex`), parse it (`parse`, `primary`,
-//! `names`, `join`) and compare (`compare`, `region`, `working`, `integers`, with `eval` and `number`). What does not parse is compared as text. Every stage has a bound
-//! on size, depth or steps, so hostile text is wrong within milliseconds; nothing panics. Where two readings are
-//! possible, the stricter is taken: a right answer that is refused costs a sample, a wrong one that is taken is
-//! what the policy will learn.
+//! Finds the answer (`extract`), spells it one way (`clean`, `words`), cuts it (`lex`), parses it (`parse`, `primary`,
+//! `names`, `join`) and compares (`compare`, `region`, `working`, `integers`, with `eval` and `number`). What does not
+//! parse is compared as text. Every stage has a bound on size, depth or steps: hostile text is wrong in milliseconds,
+//! and nothing panics. Of two readings the stricter is taken: refusing a right answer costs a sample, accepting a wrong
+//! one is learned.
 
 mod clean;
 mod compare;
@@ -25,14 +25,14 @@ mod working_text;
 
 use extract::Found;
 
-/// Only the end of a longer text is read.
+/// Bytes read at the end of a longer text.
 const TEXT_BYTES_MAX: usize = 256 << 10;
-/// A longer answer is compared as text only.
+/// Longest answer that is parsed; a longer one is compared as text only.
 const ANSWER_BYTES_MAX: usize = 16 << 10;
 /// Steps of evaluation for one verdict; 10 to 50 ms.
 const FUEL: u64 = 100_000;
 
-/// True if the response's answer is the ground truth's.
+/// Returns true if the response's answer is the ground truth's.
 ///
 /// `response`: a whole response; the answer is in the last `\boxed{}`, or announced in words, or the last expression.
 /// `ground_truth`: LaTeX, with or without dollar signs, or a worked solution that holds the answer the same way.
@@ -62,12 +62,12 @@ fn same_answer(truth: &Answer, response: &Answer) -> bool {
             && integers::same(truth, response, &comparison)
                 .unwrap_or_else(|| comparison.same(truth, response))
     };
-    // `1,234` of the ground truth is a number, or where the response shows a list, a list.
+    // `1,234` in the ground truth is a number; if the response shows a list, it may be a list.
     parse::parse(&truth.text, true).is_some_and(|truth| same(&truth))
         || (truth.text.contains(',') && parse::parse(&truth.text, false).is_some_and(|truth| same(&truth)))
 }
 
-/// `(B) 12` for `B` or for `12`: the letters must be the same, and the texts, where both are given.
+/// Compares choices: `(B) 12` matches `B` or `12`. The letters must be equal, and so must the texts if both are given.
 fn same_choice(truth: &Answer, response: &Answer) -> bool {
     if truth.text.len() > ANSWER_BYTES_MAX || response.text.len() > ANSWER_BYTES_MAX {
         return false;
@@ -87,7 +87,7 @@ fn same_choice(truth: &Answer, response: &Answer) -> bool {
     }
 }
 
-/// What was read of both and how far the comparison came, in words.
+/// Returns a sentence with what was read in each text, and how far the comparison came.
 pub(crate) fn why(response: &str, ground_truth: &str) -> String {
     let (Some(answer), Some(truth)) = (read(response), read(ground_truth)) else {
         let which = if read(response).is_none() { "response" } else { "ground truth" };
@@ -108,12 +108,12 @@ pub(crate) fn why(response: &str, ground_truth: &str) -> String {
     format!("read `{:.80}` in the response and `{:.80}` in the ground truth: {how}", answer.text, truth.text)
 }
 
-/// An answer, spelt one way.
+/// An answer in one spelling.
 struct Answer {
     text: String,
-    /// The text without white space that tells nothing apart.
+    /// The text without insignificant white space.
     spelling: String,
-    /// Its letters, where it is made of words.
+    /// Its letters, if it consists of words.
     words: Option<String>,
 }
 

@@ -498,7 +498,7 @@ impl Parser {
         self.unit = self.unit.or(Some(unit));
     }
 
-    /// What follows `^` or `_`: one digit, one letter, a command or a group.
+    /// Parses what follows `^` or `_`: a group, or a number, a letter or a command with its sign.
     pub(super) fn script(&mut self) -> Option<Expr> {
         if self.sign() == '{' {
             return self.brace();

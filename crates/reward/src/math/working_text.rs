@@ -66,7 +66,7 @@ fn taken_before(chars: &[char], end: usize) -> Option<usize> {
     }
 }
 
-/// True if the first side begins at `from`: at the beginning of a line, after a mark, or after a word that is no part of it.
+/// True if the first side begins at `from`: at a line's start, after a mark, or after a word that is not part of it.
 fn begins(chars: &[char], from: usize, whole: bool) -> bool {
     let before: Vec<char> = chars[..from].iter().rev().take(16).copied().collect();
     let Some(&last) = before.first() else { return whole };

@@ -396,7 +396,7 @@ fn a_tight_memory_limit_is_named() {
     assert_eq!(score(spec, &["a"], &Map::new()).unwrap_err().slug, "reward-worker-over-budget");
 }
 
-/// A server for `requests` requests; `answer` sees a request's body and gives status and body, or nothing to stay silent.
+/// A server for `requests` requests; `answer` gets a body and returns status and body, or nothing to stay silent.
 fn serve(requests: usize, answer: fn(usize, Value) -> Option<(u16, String)>) -> String {
     use std::io::{BufRead, BufReader, Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

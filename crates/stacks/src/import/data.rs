@@ -38,8 +38,7 @@ fn data_set(file: &str) -> Set {
     }
 }
 
-/// Writes `data.prompts` and `data.eval`: Parquet and JSON lines as they are, data sets of the hub by name, anything else as a file to
-/// be written as JSON lines.
+/// Writes `data.prompts` and `data.eval`: Parquet, JSON lines and hub data sets; other files as JSON lines to be made.
 pub(crate) fn data(draft: &mut Draft, of: &Of) {
     let subset = of.subset.and_then(|name| draft.take_text(name));
     let splits = of.splits.map(|name| name.and_then(|name| draft.take_text(name)));
@@ -121,10 +120,10 @@ fn shares(draft: &mut Draft, name: &str, sets: &mut [Set]) {
     sets.iter_mut().zip(values).for_each(|(set, value)| set.weight = Some(value));
 }
 
-/// Returns the name here of a data set of the hub; `None` if `text` is none: a file, or a path that `org/name` cannot be.
+/// Returns the name here of a hub data set; `None` if `text` is a file, or a path that `org/name` cannot be.
 ///
-/// `org/name`, `hf://datasets/org/name/FILE`, the address of a file below `/datasets/`, or a name as it is written here. A file of the
-/// hub needs no subset and no split. A subset without a split is of the split that `is_learnt` decides.
+/// `text` is `org/name`, `hf://datasets/org/name/FILE`, the address of a file below `/datasets/`, or a name as it is
+/// here. A hub file needs no subset or split. A subset without a split gets `train` if `is_learnt`, else `test`.
 pub(crate) fn hub_name(
     text: &str,
     subset: Option<&str>,

@@ -153,7 +153,7 @@ impl Draft {
         (self.job.combine)(self)
     }
 
-    /// What happens to an option without a row: one that decides the job refuses it, unless it is off or at its default.
+    /// Decides about an option without a row. One that changes the job refuses it, unless it is off or at its default.
     fn without_row(&self, given: &Setting) -> Fate {
         let (table, key) = (self.table, given.key.as_str());
         let Some(subject) = subject_of(key) else { return Fate::Left(table.why_left(key).into()) };
@@ -180,7 +180,7 @@ impl Draft {
         key.match_indices('.').any(|(at, _)| is_off(&key[..at]))
     }
 
-    /// What a row of the table becomes in this job.
+    /// Returns what a row of the table becomes in this job.
     fn take_of(&self, row: usize) -> Take {
         let (names, _, take) = self.table.rows[row];
         let own = self.job.takes.iter().find(|(name, _)| *name == first_name(names));

@@ -54,7 +54,7 @@ pub(crate) fn adamw(draft: &mut Draft, name: &str) {
     }
 }
 
-/// `train.steps` where it would follow from the size of the data; `epochs` are the settings that say how often it is passed.
+/// Sets `train.steps` to 100 if it follows from an unknown size of the data; `epochs` are the settings of its passes.
 pub(crate) fn unknown_steps(draft: &mut Draft, epochs: &[&str]) {
     draft.set_toml("train.steps", 100, "chosen");
     for name in epochs {

@@ -1,4 +1,4 @@
-//! `[track]`: the trackers of a launch file, their project and the name of the run there. Keys are not carried over: a tracker's own
+//! Writes `[track]`: a launch file's trackers, their project and the run's name. Keys are not carried over: a tracker's
 //! client takes them from the environment.
 
 use super::draft::{Draft, Taken, quoted};
@@ -66,7 +66,7 @@ pub(crate) fn send_to(draft: &mut Draft, to: &[&str], taken: &Taken) {
     }
 }
 
-/// Writes the other keys of `[track]`: from the settings `project` and `name`, or from the variables that the file sets.
+/// Writes the other keys of `[track]`: from the settings `project` and `name`, or the variables that the file sets.
 pub(crate) fn names(draft: &mut Draft, project: Option<&str>, name: &str) {
     let to = list(draft.get("track.to").unwrap_or_default());
     let has = |tracker: &str| to.iter().any(|one| one == tracker);

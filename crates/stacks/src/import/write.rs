@@ -91,8 +91,8 @@ impl Draft {
         }
     }
 
-    /// Lists what is missing, what was changed and what is left out of the job, then what was chosen; options of the engine there and
-    /// those that do nothing are one count, unless `all` are asked for.
+    /// Lists what the job is missing, changed and leaves out, then what was chosen. Options of the engine, and options
+    /// without effect, are counts unless `all`.
     fn remarks(&self, all: bool) -> Vec<String> {
         let mut remarks: Vec<String> = self.missing.iter().map(|what| format!("missing: {what}")).collect();
         let entries = || self.entries.iter().filter(|entry| !entry.is_default);

@@ -1,9 +1,9 @@
-//! Arithmetic on whole numbers as shells write it: `$((1024 * 20 + N))`. Nothing but numbers and names of numbers is read.
+//! Integer arithmetic in shell syntax: `$((1024 * 20 + N))`. Reads numbers and names of numbers only.
 
 /// Deepest nesting of brackets and signs.
 const DEPTH_MAX: usize = 32;
 
-/// Computes `text`, in which `value_of` gives the number of a name; `None` if anything in it is no arithmetic, or leaves i64.
+/// Computes `text` with variables from `value_of`; `None` if any of it is not arithmetic, or overflows i64.
 pub(crate) fn evaluate(text: &str, value_of: &dyn Fn(&str) -> Option<i64>) -> Option<i64> {
     let mut sum = Sum { rest: text, depth: 0, value_of };
     let value = sum.terms()?;

@@ -92,8 +92,8 @@ const FILLED_BYTES_MAX: usize = 16 << 20;
 /// Deepest references that name each other.
 const DEPTH_MAX: usize = 8;
 
-/// Fills in `${path.of.another}`, `${oc.select:path.of.another,default}` and `${oc.env:NAME,default}`, as OmegaConf does; what
-/// names no value of the file remains as it is written, and is listed.
+/// Expands `${path.of.another}`, `${oc.select:path.of.another,default}` and `${oc.env:NAME,default}` as OmegaConf does.
+/// A reference to no value of the file is kept as written, and listed.
 pub(crate) fn interpolate(mut given: Vec<Setting>) -> Vec<Setting> {
     let values: BTreeMap<String, String> =
         given.iter().map(|one| (one.key.clone(), one.value.clone())).collect();

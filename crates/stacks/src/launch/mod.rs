@@ -1,4 +1,4 @@
-//! Launch files: shell scripts, YAML, JSON and Python as settings with their lines. A file is read as text and never run.
+//! Launch files: reads shell scripts, YAML, JSON and Python as text, into settings with their lines. Never runs one.
 
 pub(crate) mod arithmetic;
 pub(crate) mod config;
@@ -18,8 +18,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Most keys of one file, for the same reason.
 pub(crate) const KEYS_MAX: usize = 4096;
 
-/// Reads the settings of the file at `path`, up to 1 MiB, with what it says of its surroundings before them, and this machine's home
-/// where the file has `$HOME`.
+/// Reads the settings of the file at `path`, up to 1 MiB, its surroundings first, with `$HOME` expanded.
 ///
 /// Errors, exit code 2: `import-unreadable`, `import-nothing-found`.
 pub fn settings(stack: &Stack, path: &Path) -> Result<Vec<Setting>> {
@@ -38,7 +37,7 @@ pub fn settings(stack: &Stack, path: &Path) -> Result<Vec<Setting>> {
 /// What a launch file says, keys and passwords included.
 pub(crate) struct Launch {
     pub surroundings: Vec<Setting>,
-    /// Those of the stack.
+    /// The stack's own settings.
     pub settings: Vec<Setting>,
     /// Where a run looks for the functions and classes of a notebook, if settings name some: in a file next to it.
     pub functions: Option<PathBuf>,

@@ -6,5 +6,5 @@ pub(crate) struct Source<'a> {
     pub text: &'a str,
 }
 
-/// The user's home as scripts write it. It is not filled in: the machine that trains may be another one than the machine that imports.
+/// The home directory in scripts. It is not expanded: the training machine may not be the importing one.
 pub(crate) const HOME: &str = "$HOME";

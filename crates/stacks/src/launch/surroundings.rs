@@ -1,5 +1,5 @@
-//! What a launch file says of its surroundings: `env.NAME` (environment variables that it sets), `version.PACKAGE` (where it
-//! pins one) and `machine.KEY` (`gpus`, `host_memory`, `shm`, where it starts a container or asks a scheduler).
+//! Reads a launch file's surroundings: `env.NAME` (variables that it sets), `version.PACKAGE` (versions that it pins)
+//! and `machine.KEY` (`gpus`, `host_memory`, `shm`, of a container or a scheduler job).
 
 use super::config;
 use super::shell::{self, word::Word};

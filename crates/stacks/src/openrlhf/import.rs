@@ -183,7 +183,7 @@ fn rewards(draft: &mut Draft) {
         draft.is_not_built(&taken, Unbuilt::Objective);
     }
     if let Some(taken) = draft.take_text("agent_func_path") {
-        // Its class has reset(states) and step(states), an environment here reset(seed) and step(response): it cannot play.
+        // Its class has reset(states) and step(states), not our reset(seed) and step(response): it cannot play.
         draft.is_not_built(&taken, Unbuilt::Agent);
     }
     parts::no_reward(draft, "remote_rm_url");

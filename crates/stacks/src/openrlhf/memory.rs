@@ -380,7 +380,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// How a Hugging Face copy is written, which changed with the versions.
+    /// Adds the memory of saving a Hugging Face copy, which differs between versions.
     fn save(&mut self, holder: Holder, shape: &Shape) {
         let whole = 2 * u128::from(shape.params);
         let (name, bytes, formula, source) = match (self.zero.stage, self.version) {

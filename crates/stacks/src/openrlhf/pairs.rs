@@ -1,4 +1,4 @@
-//! OpenRLHF's trainers that learn from their data alone: SFT, DPO and the reward model. A step here is one of their updates, of
+//! OpenRLHF's trainers on fixed data: SFT, DPO and the reward model. A step here is one of their updates, of
 //! `train_batch_size` rows or pairs.
 
 use super::import::trackers;

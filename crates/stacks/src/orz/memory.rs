@@ -1,5 +1,5 @@
-//! Open-Reasoner-Zero's memory: every role on every card under ZeRO-3, states asleep between their phases, weights handed to
-//! an engine in the same process by CUDA IPC.
+//! Open-Reasoner-Zero's memory: every role on every card under ZeRO-3, states asleep between their phases, weights
+//! passed by CUDA IPC to an engine in the same process.
 
 use crate::options::{Change, Options, contradiction, set};
 use crate::plan::hazards;

@@ -1,5 +1,5 @@
-//! What ends runs without a byte too many: calls that a kernel lacks, allocators that exclude each other, pools that grow.
-//! And what cannot be judged before a run, with what to switch on.
+//! Hazards that end runs whose bytes fit: calls that a kernel lacks, allocators that exclude each other, growing pools;
+//! and those that only a run can show, with what to switch on.
 
 use super::limits::{Known, Limits};
 

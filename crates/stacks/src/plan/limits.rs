@@ -59,7 +59,7 @@ impl Limits {
         Ok(limits)
     }
 
-    /// What a place in `pool` has.
+    /// Returns the bytes available in `pool`.
     pub(crate) fn of(&self, pool: Pool) -> Option<&Known<Bytes>> {
         match pool {
             Pool::Device => self.gpu_bytes.as_ref(),

@@ -1,8 +1,8 @@
-//! The plan of a run of another framework: what each role holds on its card and on its host in each phase, by that
-//! framework's own rules, and the first phase that does not fit.
+//! The plan of another framework's run: what each role holds on its card and host in each phase, by that framework's
+//! rules, and the first phase that does not fit.
 //!
-//! Each number has a formula and names the framework's file and version that it was read in (`docs/stacks.md` explains them).
-//! What is not known is listed, never guessed: an option without a rule does not affect the plan and is reported.
+//! Each number has a formula, and the framework's version and file it was read in (see `docs/stacks.md`). Unknowns are
+//! listed, never guessed: an option without a rule does not affect the plan and is reported.
 
 pub mod hazards;
 pub mod ledger;

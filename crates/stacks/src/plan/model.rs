@@ -1,4 +1,4 @@
-//! Shapes of models by the names that launch files give them. Nothing is fetched: a name that is no known shape is asked for.
+//! Model shapes by the names in launch files. Nothing is fetched: the user is asked for an unknown name's shape.
 
 use crate::options::Options;
 use plimsoll_arch::ModelSpec;
@@ -103,9 +103,9 @@ impl Ffn {
         [Some(dense), experts].into_iter().flatten().filter(|part| part.layers > 0).collect()
     }
 
-    /// Returns the elements of its tensors. All experts of a layer are two tensors, gate with up and down, in transformers since 5
-    /// (`models/qwen3_moe/modeling_qwen3_moe.py`, `Qwen3MoeExperts`) and in vLLM (`fused_moe/layer.py`, `w13_weight`, `w2_weight`);
-    /// transformers 4 had three tensors an expert, which is less at a time. The router comes last.
+    /// Returns the elements of its tensors, the router last. A layer's experts are two tensors, gate with up and down,
+    /// in transformers since 5 (`models/qwen3_moe/modeling_qwen3_moe.py`, `Qwen3MoeExperts`) and in vLLM
+    /// (`fused_moe/layer.py`, `w13_weight`, `w2_weight`); transformers 4 had three per expert: less at a time.
     pub fn matrices(&self) -> Vec<u64> {
         let one = self.hidden * self.width;
         match self.experts {

@@ -1,5 +1,4 @@
-//! A plan in words and as JSON: the limits with their sources, a table by phase, the verdict with its rows, remedies,
-//! hazards, and what is not known.
+//! A plan in words and as JSON: limits and their sources, a table by phase, the verdict, remedies, hazards, unknowns.
 
 use super::hazards::{Hazard, Verdict};
 use super::ledger::{Item, Phase, shown};

@@ -1,4 +1,4 @@
-//! Plans a run: a stack's rules make rows of its settings, which are held against a machine, and remedies are planned again.
+//! Plans a run: a stack's rules turn settings into rows, which are compared with a machine; plans each remedy again.
 
 use super::hazards::Hazard;
 use super::ledger::{Item, Ledger};

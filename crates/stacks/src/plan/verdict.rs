@@ -1,4 +1,4 @@
-//! The first phase that does not fit, and what would help: each remedy is planned again, so that what it frees is computed.
+//! The first phase that does not fit, and its remedies: each is planned again, so what it frees is computed.
 
 use super::ledger::{Ledger, Phase, Sum};
 use super::limits::Limits;

@@ -1,6 +1,6 @@
-//! DeepSpeed's ZeRO stages: what training a model takes on each rank's card and host, with its hard-wired buckets.
+//! DeepSpeed's ZeRO stages: memory to train a model on each rank's card and host, with hard-wired buckets.
 //!
-//! Legend: P parameters, N ranks. Sizes of buckets are defaults that frameworks leave at "auto", which without the Hugging
+//! Legend: P parameters, N ranks. Bucket sizes are defaults: frameworks leave them at "auto", which without the Hugging
 //! Face Trainer means the default (`runtime/config_utils.py:56`, `runtime/zero/config.py:113-244`, 0.16.0).
 
 use super::torch::pinned;

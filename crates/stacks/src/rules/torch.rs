@@ -1,6 +1,6 @@
-//! What every PyTorch process takes, whatever the framework: context, libraries, pinned rounding, logits, activations.
+//! Memory of every PyTorch process, in any framework: context, libraries, pinned rounding, logits, activations.
 //!
-//! Legend: N tokens of a pass, V vocab, L layers, h hidden, a query heads, k key-value heads, d head dim, f feed-forward.
+//! Legend: N tokens of a pass, V vocab, L layers, h hidden, a query heads, k key-value heads, d head dim, f FFN width.
 
 use crate::plan::ledger::{Holder, Item, Phase, When, shown};
 use crate::plan::model::{Ffn, Shape};
@@ -59,8 +59,8 @@ pub(crate) fn nccl(holder: Holder, ranks: u64) -> Option<Item> {
     (ranks > 1).then(row)
 }
 
-/// Bytes of one layer's saved tensors for a token in bf16: 2 (4h + 2ad + 2kd + 3f) + 8 + 4a. Experts keep their input, gate, up, product
-/// and output for each of the x that a token goes to, and the router's E logits in f32, in place of 3f: 2 x (2h + 3f) + 4E.
+/// Returns a layer's saved bytes for a token in bf16: 2 (4h + 2ad + 2kd + 3f) + 8 + 4a. In place of 3f, experts save
+/// input, gate, up, product and output for each of a token's x experts, and E router logits in f32: 2 x (2h + 3f) + 4E.
 pub(crate) fn layer_token_bytes(spec: &ModelSpec) -> u128 {
     let (h, a) = (u128::from(spec.hidden), u128::from(spec.heads));
     let (q, kv) = (u128::from(spec.q_width()), u128::from(spec.kv_width()));
@@ -83,15 +83,15 @@ pub(crate) struct Logits {
 }
 
 impl Logits {
-    /// Of a model without a head, or whose logits are never whole.
+    /// No logits: a model without a head, or one whose logits are never whole.
     pub const NONE: Logits = Logits { bytes: 0, formula: "", source: "" };
 
-    /// Of a forward and a backward pass that make logits whole, in bf16 and again in f32.
+    /// Returns the logits of a forward and backward pass that makes them whole, in bf16 and again in f32.
     pub const fn trained(source: &'static str) -> Logits {
         Logits { bytes: 10, formula: "(2 B bf16 + 4 B f32 + 4 B gradient)", source }
     }
 
-    /// Of a forward pass alone.
+    /// Returns the logits of a forward pass alone.
     pub const fn scored(source: &'static str) -> Logits {
         Logits { bytes: 6, formula: "(2 B bf16 + 4 B f32)", source }
     }

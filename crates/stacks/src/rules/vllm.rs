@@ -1,4 +1,4 @@
-//! vLLM: its share of a card, what stays when it sleeps, the host copy of its weights, and the swap of its first engine.
+//! vLLM: its share of a card, what stays while it sleeps, the host copy of its weights, and its first engine's swap.
 //!
 //! Legend: L layers, h hidden, k key-value heads, d head dim, f feed-forward, T cards of an engine.
 
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// 40 GiB a card of Qwen2.5-7B at T = 2: a block is 458 752 B, so 93 622 of them; 1.43 GiB a layer in 2 GiB; 56 GiB a card.
+    /// 40 GiB a card of Qwen2.5-7B, T = 2: a block is 458 752 B, so 93 622; 1.43 GiB a layer in 2 GiB; 56 GiB a card.
     #[test]
     fn swap_of_40_gib_is_pinned_as_56() {
         let shape = shape("qwen2.5-7b");

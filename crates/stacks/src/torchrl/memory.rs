@@ -1,5 +1,4 @@
-//! Memory of TorchRL's collectors: a process a worker, each with PyTorch in it, and a context on the card where something
-//! touches it.
+//! Memory of TorchRL's collectors: a process per worker, each with PyTorch, and a CUDA context if something needs it.
 
 use crate::options::{Change, Options, contradiction, invalid, set};
 use crate::plan::hazards::{Hazard, Verdict};

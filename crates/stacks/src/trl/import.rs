@@ -169,7 +169,7 @@ fn environment(draft: &mut Draft, taken: &Taken) {
     episodes(draft);
 }
 
-/// How long episodes are, and the rows that they begin with.
+/// Sets how long episodes are, and the rows that they begin with.
 fn episodes(draft: &mut Draft) {
     match draft.take_count("max_tool_calling_iterations") {
         // The last turn calls nothing.

@@ -39,7 +39,7 @@ pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
 /// Longest script that a command names, as for the file itself.
 const SCRIPT_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads `accelerate launch X.py FLAGS` with X.py next to the file: the script for its trainer, data and rewards, the flags for the rest.
+/// Reads `accelerate launch X.py FLAGS`: trainer, data and rewards from X.py in the same folder, the rest from FLAGS.
 fn command_of_script(source: &Source<'_>) -> Option<Vec<Setting>> {
     let folder = Path::new(source.path).parent()?;
     let find = |word: &Word| {

@@ -1,5 +1,5 @@
-//! TRL's settings in a Python script: the arguments of its trainer and of its configuration, the model and the data that they
-//! name, and reward functions of the same file.
+//! TRL's settings in a Python script: the arguments of its trainer and configuration, the model and the data that they
+//! name, and reward functions in the same file.
 
 use crate::import::data;
 use crate::launch::python::{self, Argument, Call, Outline, Value};
@@ -7,7 +7,7 @@ use crate::launch::source::Source;
 use crate::setting::{Setting, TRAINER};
 use std::path::Path;
 
-/// Trainers, as the command line names them, and how their classes begin. Those without a job are refused by their name.
+/// Trainers by their command-line names, and the prefixes of their classes. Those without a job are refused by name.
 pub(super) const TRAINERS: [(&str, &str); 10] = [
     ("grpo", "GRPO"),
     ("rloo", "RLOO"),
@@ -223,7 +223,7 @@ impl Script<'_> {
         self.given.extend(code);
     }
 
-    /// What `load_dataset` is called with: files, or a data set of the hub by its name here.
+    /// Returns the data of a `load_dataset` call: files, or a hub data set by its name here.
     fn loaded_data(&self, call: &Call, key: &str, steps: &[String]) -> Option<String> {
         let text = |one: Option<&Argument>| self.outline.literal(&one?.value, call.at);
         let name = text(call.positional(0).or(call.argument("path")))?;
@@ -316,7 +316,7 @@ impl Script<'_> {
         self.given.push(Setting::new("reward_funcs", format!("[{}]", names.join(", ")), argument.line));
     }
 
-    /// One reward: a function of this file as `python:FILE:NAME`, an imported one as `module.NAME`, one of TRL's by its name.
+    /// Names one reward: `python:FILE:NAME` for a function of this file, `module.NAME` if imported, TRL's own by name.
     fn reward(&self, item: &Value, source: &str, at: usize) -> String {
         let Value::Name(name) = item else {
             return match item {
@@ -345,7 +345,7 @@ impl Script<'_> {
         }
     }
 
-    /// What the file sets of its configuration after it is made: `config.beta = 0.1`. What a parser makes is `NAME_args`.
+    /// Reads settings made after the configuration, such as `config.beta = 0.1`. A parser's result is `NAME_args`.
     fn attributes(&mut self) {
         let is_configuration = |object: &str, value: &Value| match value {
             Value::Call(call) => call.last_name().ends_with("Config") || object.ends_with("_args"),
@@ -374,7 +374,7 @@ impl Script<'_> {
         }
     }
 
-    /// Calls anywhere that make the model another one, adapters and quantised weights, or that name the run for a tracker.
+    /// Finds calls anywhere that change the model (adapters, quantised weights) or name the run for a tracker.
     fn surroundings(&mut self) {
         let is_of_pictures =
             |name: &str| OF_PICTURES.contains(&name) || name.ends_with("ForConditionalGeneration");

@@ -167,7 +167,7 @@ const DATA: data::Of = data::Of {
     splits: [None, None],
 };
 
-/// Its default, W&B, is not taken: nothing is sent that the file does not name.
+/// Writes the trackers that the file names. The default, W&B, is left out: nothing is sent unasked.
 pub(super) fn trackers(draft: &mut Draft) {
     track::trackers(draft, "trainer.logger");
     track::names(draft, Some("trainer.project_name"), "trainer.experiment_name");
@@ -347,7 +347,7 @@ fn rewards(draft: &mut Draft) {
     }
 }
 
-/// Who calls the scorers there: each reads a row alone, and `dapo` adds the penalty of long responses, which is set above.
+/// Reads the reward manager, which calls the scorers. Each reads one row; `dapo` adds the overlong penalty set above.
 fn manager(draft: &mut Draft) {
     let Some(taken) = draft.take("reward_model.reward_manager") else { return };
     match taken.value.as_str() {

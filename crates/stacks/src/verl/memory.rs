@@ -1,5 +1,5 @@
-//! verl's memory with FSDP and a colocated engine; and that of simpleRL-reason's fork, whose engine takes its cache and its
-//! swap space anew at each rollout.
+//! verl's memory with FSDP and a colocated engine, and that of simpleRL-reason's fork, whose engine allocates its cache
+//! and swap space again at each rollout.
 //!
 //! Legend: P parameters, N ranks of a shard, T cards of an engine, V vocab.
 
@@ -99,7 +99,7 @@ pub(super) fn rules(
         run.trained("critic", &Shape::value(spec))?;
     }
     let by_loss = options.flag_or("actor_rollout_ref.actor.use_kl_loss", false)?;
-    // With adapters the actor without them is the reference: `ref_in_actor` of main_ppo, since the first version with adapters.
+    // With adapters the reference is the actor without them, in every version (`ref_in_actor` of main_ppo).
     let adapts = options.whole("actor_rollout_ref.model.lora_rank")?.unwrap_or(0) > 0;
     if !adapts && (by_loss || options.flag_or("algorithm.use_kl_in_reward", false)?) {
         run.reference(&actor);
@@ -393,7 +393,7 @@ impl Run<'_> {
         }
     }
 
-    /// A rollout batch in Ray's object store: padded rows of ids, mask and positions, and five f32 of each response token.
+    /// Adds a rollout batch in Ray's object store: padded rows of ids, mask, positions; five f32 per response token.
     fn batches(&mut self) -> Result<()> {
         let options = self.options;
         let rows = options

@@ -1,5 +1,5 @@
-//! verl's `main_ppo`, simpleRL-reason's fork of it, and its SFT trainer: overrides of their configuration by their full paths, or
-//! the configuration itself as Hydra writes it.
+//! verl's `main_ppo`, simpleRL-reason's fork of it, and its SFT trainer: configuration overrides by full path, or the
+//! configuration itself as Hydra writes it.
 
 mod import;
 mod memory;

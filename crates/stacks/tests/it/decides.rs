@@ -1,4 +1,4 @@
-//! What decides a job is carried over or refused: an option that no table knows, and a known one whose value cannot be read.
+//! Options that decide a job are carried over or refused: unknown ones, and known ones whose value cannot be read.
 
 use plimsoll_base::{Error, Result};
 use plimsoll_stacks::{Imported, STACKS, Setting, Wishes, find, import, translate};

@@ -1,4 +1,4 @@
-//! Jobs that were another one with exit code 0, or refused for a reason that was not theirs: trainers, classes within functions,
+//! Jobs that became another with exit code 0, or were refused for a wrong reason: trainers, classes within functions,
 //! pictures, options of branches; and the order of the notes.
 
 use plimsoll_base::{Error, Result};

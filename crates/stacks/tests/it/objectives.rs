@@ -1,4 +1,4 @@
-//! The loss of a run file is that of the job there: defaults that a file does not say, losses under other names, and what is refused.
+//! A run file has the loss of the job: defaults that a file leaves out, losses under other names, and refusals.
 
 use plimsoll_base::Result;
 use plimsoll_stacks::{Imported, Wishes, find, import};

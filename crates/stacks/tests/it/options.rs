@@ -33,8 +33,7 @@ fn plan_knows(stack: &'static Stack, key: &str) -> bool {
     }
 }
 
-/// Whether `import` says what `key` became: a line of the run file, a reason why not, a method that is not here, or what is not
-/// built.
+/// True if `import` reports what `key` became: a line of the run file, a reason against it, or what is not built.
 fn import_knows(stack: &'static Stack, key: &str) -> bool {
     let mut settings = base(stack);
     settings.push(Setting::new(key, "1", 2));
@@ -82,7 +81,7 @@ fn r_the_plan_lost_the_dotted_limit_of_a_prompt() {
     }
 }
 
-/// The flags of TRL and a `LoraConfig` of peft describe the same adapter, which has no weights, gradients or states of the model.
+/// TRL's flags and peft's `LoraConfig` describe one adapter, without weights, gradients or states of the model.
 #[test]
 fn a_lora_config_is_planned_as_the_flag_is() {
     let stack = find("trl").expect("a stack");

@@ -1,5 +1,5 @@
-//! What is read of scripts: variables, arithmetic, arrays, branches and here documents of shells; constants, functions and calls of
-//! Python; and that nothing makes reading slow or large.
+//! What is read of scripts: variables, arithmetic, arrays, branches and here documents of shells; constants, functions
+//! and calls of Python. Nothing makes reading slow or large.
 
 use plimsoll_stacks::{Setting, Wishes, find, import, settings};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Tokenizers in GGUF files, in both directions: tables become a `tokenizer.json`, and a `tokenizer.json` becomes tables.
+//! Converts tokenizers between the tables of GGUF files and `tokenizer.json`.
 
 pub(crate) mod read;
 pub(crate) mod rules;

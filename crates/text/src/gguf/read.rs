@@ -1,5 +1,5 @@
-//! Converts a GGUF file's tokenizer tables to a `tokenizer.json`: byte-level BPE with the word rule that `pre` names, and
-//! SentencePiece BPE with byte fallback. Unknown rules are refused, because a similar one would give other tokens.
+//! Converts a GGUF file's tokenizer tables to a `tokenizer.json`: byte-level BPE with the word rule that `pre` names,
+//! and SentencePiece BPE with byte fallback. Refuses unknown rules: a similar rule would give other tokens.
 
 use super::rules::{self, CONTROL, UNKNOWN, UNUSED, USER_DEFINED, byte_of_char, char_of_byte};
 use crate::tokenizer::file::{MERGES_MAX, TOKENS_MAX, VOCABULARY_BYTES_MAX};
@@ -8,8 +8,8 @@ use plimsoll_files::GgufTokenizer;
 use serde_json::{Map, Value, json};
 use std::collections::{HashMap, HashSet};
 
-/// Bytes that are compared to find the merges of SentencePiece: for each token, the squares of their lengths. A vocabulary of
-/// 262,144 takes 3e7; more than this takes seconds.
+/// Most bytes compared to find SentencePiece merges: the sum over tokens of their squared length. A vocabulary of
+/// 262,144 takes 3e7; more than this limit takes seconds.
 const COMPARED_BYTES_MAX: u64 = 1 << 31;
 
 /// Builds the `tokenizer.json` of these tables.

@@ -1,5 +1,5 @@
-//! What the tables of a GGUF file mean: word rules by their names in llama.cpp, types of tokens, how bytes are written, and
-//! SentencePiece's steps. Reading takes a rule by its name, writing finds the name of a rule.
+//! The rules that GGUF tables name: llama.cpp's word rules, token types, the spelling of bytes, and SentencePiece's
+//! steps. Reading looks up a rule by name, writing a name by its rule.
 
 use plimsoll_base::{Error, Result, shown};
 use serde_json::{Value, json};
@@ -169,13 +169,12 @@ pub(super) fn same_normalizer(one: &Value, other: &Value) -> bool {
     canonical::<NormalizerWrapper>(one) == canonical::<NormalizerWrapper>(other)
 }
 
-/// As `same_normalizer`, of decoders.
+/// Returns true if two decoders give the same text.
 pub(super) fn same_decoder(one: &Value, other: &Value) -> bool {
     canonical::<DecoderWrapper>(one) == canonical::<DecoderWrapper>(other)
 }
 
-/// Returns a part of a `tokenizer.json` with its defaults written out and without what changes no token; `None` if the library
-/// does not know it.
+/// Returns a part of a `tokenizer.json` with its defaults and without what changes no token; `None` if it is unknown.
 fn canonical<T: serde::de::DeserializeOwned + serde::Serialize>(part: &Value) -> Option<Value> {
     if part.is_null() {
         return Some(Value::Null);
@@ -191,7 +190,7 @@ fn canonical<T: serde::de::DeserializeOwned + serde::Serialize>(part: &Value) ->
     Some(value)
 }
 
-/// Where in the text a token lies is not asked.
+/// Removes settings that only change the offsets of tokens in the text, which are not used.
 fn without_offsets(step: &mut Value) {
     if let Some(map) = step.as_object_mut() {
         map.remove("trim_offsets");

@@ -1,5 +1,5 @@
-//! Converts a `tokenizer.json` to a GGUF file's tables: byte-level BPE whose word rule has a name, plain bytes and characters,
-//! and SentencePiece BPE with byte fallback. What the tables cannot say is refused, because they would give other tokens.
+//! Converts a `tokenizer.json` to GGUF tables: byte-level BPE whose word rule has a name, plain bytes and characters,
+//! and SentencePiece BPE with byte fallback. Refuses what tables cannot express: they would give other tokens.
 
 use super::read::{is_of_characters, merges_from_scores};
 use super::rules::{self, BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, char_of_byte};
@@ -119,8 +119,8 @@ fn bytes(
     }
     let known: HashSet<&str> = tables.tokens.iter().map(String::as_str).collect();
     let is_absent = |byte: u8| !known.contains(char_of_byte(byte).to_string().as_str());
-    // Without merges, tables that lack an ASCII byte are read as characters. Programs that read tables leave out a byte that is
-    // absent, so there must be nothing to put in its place.
+    // Without merges, tables that lack an ASCII byte are read as characters. Readers of tables drop an absent byte,
+    // which this tokenizer would replace by its unknown token if it has one.
     let must_be_there = |byte: u8| match merges.is_empty() {
         true => byte.is_ascii() || is_in_texts(byte),
         false => flags.unknown.is_some() && is_in_texts(byte),
@@ -137,8 +137,8 @@ fn bytes(
     Ok(tables)
 }
 
-/// True of bytes that UTF-8 texts in use hold: not control characters, nor characters of planes 4 to 11, which have none. SmolLM2
-/// has no tokens for some of those.
+/// Returns true for bytes in UTF-8 texts in use: no control characters, and no planes 4 to 11, which are empty.
+/// SmolLM2 has no tokens for some of the bytes left out.
 fn is_in_texts(byte: u8) -> bool {
     matches!(byte, b'\t' | b'\n' | b'\r' | 0x20..=0x7E | 0x80..=0xBF | 0xC2..=0xF0 | 0xF3 | 0xF4)
 }

@@ -1,5 +1,5 @@
-//! Parses expressions with Jinja's precedence. A tree deeper than `NESTING_MAX` is refused while it grows, so parsing it,
-//! evaluating it and dropping it take a bounded stack.
+//! Parses expressions with Jinja's precedence. Refuses a tree deeper than `NESTING_MAX` while it grows, so parsing,
+//! evaluating and dropping it take a bounded stack.
 
 use super::ast::{Arguments, Binary, Comparison, FilterCall, Kind, Node};
 use super::lexer::Token;

@@ -1,5 +1,5 @@
-//! Cuts a template into tokens by Jinja's rules, with `trim_blocks` and `lstrip_blocks` as Hugging Face sets them: the line
-//! end after a block tag is dropped, and so is the white space between a line's start and a block tag.
+//! Splits a template into tokens by Jinja's rules, with `trim_blocks` and `lstrip_blocks` as Hugging Face sets them:
+//! drops the line end after a block tag, and the white space between a line's start and a block tag.
 
 use super::meter::{Fault, Result, TAGS_MAX};
 

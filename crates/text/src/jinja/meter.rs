@@ -1,5 +1,5 @@
-//! What one template may use. The steps that it takes and their time, the bytes that its values hold at one time, and the depth to which
-//! calls nest are counted before they are spent, so memory, time and stack are bounded whatever the template says.
+//! Limits what one template may use. Steps and their time, live bytes of values, and the depth of calls are counted
+//! before they are spent, so memory, time and stack are bounded for any template.
 
 use plimsoll_base::Bytes;
 use rustix::time::{ClockId, clock_gettime};
@@ -14,12 +14,11 @@ pub(super) const TAGS_MAX: usize = 4096;
 pub(super) const NESTING_MAX: usize = 128;
 /// How deep evaluation may nest, macros that call macros included. Stack: at most 3 KiB a level.
 const DEPTH_MAX: u32 = 300;
-/// A step is one operation, or the handling of `BYTES_PER_STEP` bytes. Steps differ: 20 million take one second or sixteen.
+/// Most steps. A step is one operation, or `BYTES_PER_STEP` bytes of work; 20 million take between 1 and 16 seconds.
 const STEPS_MAX: u64 = 20_000_000;
 const BYTES_PER_STEP: usize = 64;
-/// Longest time on a processor. Published templates take milliseconds for the longest conversations; a server may render one
-/// four times for a request.
-/// Without optimization the same steps take five times as long.
+/// Longest time on a processor. Published templates take milliseconds for the longest conversations; a server may
+/// render one four times for a request. Without optimization the same steps take five times as long.
 const TIME_MAX: Duration = Duration::from_millis(if cfg!(debug_assertions) { 2000 } else { 400 });
 /// Steps between two looks at the clock.
 const STEPS_PER_LOOK: u64 = 1 << 13;

@@ -1,6 +1,6 @@
-//! Jinja as chat templates use it, in bounds: a template of a model is somebody's program. It sees the messages and, of this
-//! machine, only the date. What it may take is counted in [`meter`]: the size of its source, the depth of its expressions and
-//! calls, its steps, and the bytes that its values and its text hold at one time. Tags that read other files do not exist.
+//! Jinja for chat templates, with limits: a model's template is untrusted code. It sees the messages and, of this
+//! machine, only the date. [`meter`] counts the size of its source, the depth of its expressions and calls, its steps,
+//! and the live bytes of its values and text. Tags that read other files do not exist.
 //!
 //! Why it is written here: docs/decisions/0046-chat-templates-are-run-by-a-metered-interpreter.md.
 
@@ -87,8 +87,8 @@ impl Template {
         self.rendered(&meter, context).map(|(text, _)| text).map_err(|fault| words(&fault))
     }
 
-    /// Renders a conversation. Returns the text, and the bytes of it that the template marks as the assistant's own, in their order;
-    /// `None` in place of these if a mark is in a text that is a value (a macro, `{% set %}`), whose place is not known.
+    /// Renders a conversation. Returns the text and the byte ranges that the template marks as the assistant's, in
+    /// order; `None` for the ranges if a mark is in a value (a macro, `{% set %}`), whose place is not known.
     pub(crate) fn render_marked(&self, context: &Context) -> Result<(String, Option<Marks>), String> {
         let meter = Meter::new();
         self.rendered(&meter, context).map_err(|fault| words(&fault))

@@ -96,7 +96,7 @@ fn joined<'r>(value: &Value<'r>, args: &mut Args<'r>, separator: &Value<'r>) -> 
     out.finish()
 }
 
-/// What is compared: the part at a path, in small letters unless case counts.
+/// Returns the key to compare: the part at `path`, in lower case unless case counts.
 fn key<'r>(args: &Args<'r>, value: &Value<'r>, path: Option<&Value<'r>>, by_case: bool) -> Result<Value<'r>> {
     match part(args, value, path)? {
         Value::Text(text) if !by_case => words::changed(args.meter, text.as_str(), str::to_lowercase),

@@ -1,4 +1,4 @@
-//! Parses statements: text, `{{ ... }}`, and the tags that chat templates use. Tags that read other templates do not exist.
+//! Parses statements: text, `{{ ... }}`, and the tags of chat templates. Tags that read other templates do not exist.
 
 use super::ast::{Block, FilterCall, For, Kind, Macro, Node, Statement, Target};
 use super::expressions::Parser;

@@ -1,5 +1,5 @@
-//! Values of a rendering: Python's, as far as templates see them. Text of the template and of the messages is lent; what a
-//! rendering makes is counted, before it is allocated, until it is dropped.
+//! Values of a rendering: Python's, as far as templates see them. Text of the template and the messages is borrowed;
+//! text that a rendering makes is counted from before its allocation until it is dropped.
 
 use super::ast::Macro;
 use super::meter::{Charge, Meter, Result};
@@ -163,8 +163,8 @@ impl<'r> Value<'r> {
         }
     }
 
-    /// Levels of lists and dicts in it. Refuses what may not be put into a list, a dict or a namespace: a value that can
-    /// change could come to hold itself.
+    /// Returns the levels of lists and dicts in it. Refuses values that can change, which could come to hold
+    /// themselves in a list, a dict or a namespace.
     fn depth(&self, meter: &Meter) -> Result<usize> {
         match self {
             Value::List(list) => Ok(list.depth),

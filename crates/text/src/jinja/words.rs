@@ -160,7 +160,7 @@ fn char_length(text: &str, at: usize) -> usize {
     text[at..].chars().next().map_or(0, char::len_utf8)
 }
 
-/// The lines of a text as Python's `splitlines` cuts them: the range of each, without its end, and the length of that end.
+/// Splits a text into lines as Python's `splitlines` does: the range of each without its end, and the end's length.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = (std::ops::Range<usize>, usize)> {
     const ENDS: [char; 10] =
         ['\n', '\r', '\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}', '\u{2029}'];

@@ -1,5 +1,4 @@
-//! Builds the library's tokenizer from a file's parts. Options that make its work unbounded, or its tokens random, are
-//! refused.
+//! Builds the library's tokenizer from a file's parts. Refuses options with unbounded work or random tokens.
 
 use super::file::{File, Model, Vocabulary};
 use serde::de::DeserializeOwned;

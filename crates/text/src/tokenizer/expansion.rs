@@ -1,10 +1,10 @@
-//! How much longer a tokenizer's steps can make a text, by what its configuration says: forty rules that double a text are
-//! 3 KB of JSON. The factors are upper bounds for each kind of step; steps after each other multiply.
+//! Computes how much longer a tokenizer's configured steps can make a text: forty rules that double it are 3 KB of
+//! JSON. Each kind of step has an upper bound; the bounds of a chain multiply.
 
 use serde_json::Value;
 
-/// How many times as long a text may become before the model sees it. Sound chains stay below: compatibility forms (11 times,
-/// of one character), a word mark for each space (3), bytes as characters (2).
+/// Largest growth of a text before the model sees it. Sound chains stay below: compatibility forms (11 times, of one
+/// character), a word mark for each space (3), bytes as characters (2).
 const ENCODED_MAX: f64 = 4096.0;
 /// How many times as long tokens may become when they are decoded. Sound chains stay below 4.
 const DECODED_MAX: f64 = 16.0;
@@ -155,10 +155,10 @@ fn pattern(pattern: &Value) -> Result<Option<f64>, String> {
     }
 }
 
-/// By how much a table of SentencePiece can make a text longer: its longest replacement, for one byte.
+/// Returns how much longer a SentencePiece table can make a text: its longest replacement, for one byte.
 ///
-/// A table is the bytes of its search tree, after their number, then the replacements, each with a zero byte after it. The
-/// library reserves what that number says, so it is compared with the table here.
+/// A table is the byte length of its search tree, the tree, then the replacements, each with a zero byte after it. The
+/// library allocates that length, so it is compared with the table here.
 fn precompiled_growth(step: &Value) -> Result<f64, String> {
     let table = decoded_base64(step["precompiled_charsmap"].as_str().unwrap_or_default());
     let sizes = table.split_first_chunk::<4>().map(|(size, rest)| (u32::from_le_bytes(*size) as usize, rest));

@@ -1,5 +1,5 @@
-//! Reads a `tokenizer.json` in one pass, in bounds: the vocabulary and the merges go straight into the maps of the model, so
-//! nothing holds the file twice, and every count is compared with a limit while it grows.
+//! Reads a `tokenizer.json` in one pass, with limits: vocabulary and merges go straight into the model's maps, so
+//! nothing holds the file twice, and every count is checked while it grows.
 
 use super::small_json::Budget;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -124,7 +124,7 @@ impl<'de> Visitor<'de> for FileVisitor<'_> {
                     file.model = map.next_value_seed(ModelSeed(self.0))?;
                     has_model = true;
                 }
-                // Truncation and padding are not wanted, and a post-processor adds special tokens, which templates write.
+                // Truncation and padding are not used, and a post-processor adds special tokens, which templates write.
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }

@@ -25,7 +25,7 @@ use tokenizers::{Encoding, OffsetReferential, OffsetType, PreTokenizer};
 const INPUT_BYTES_MAX: usize = 16 << 20;
 /// Bytes of the added tokens after normalization: they are kept.
 const ADDED_BYTES_MAX: f64 = (32 << 20) as f64;
-/// Characters of each text that is encoded when a tokenizer is opened, and how long all of them may take. Tokenizers in use
+/// Characters of each text encoded when a tokenizer is opened, and the longest time for all of them. Tokenizers in use
 /// take a millisecond; a regular expression may take minutes.
 const PROBE_CHARS: usize = 2000;
 const PROBE_TIME_MAX: Duration = Duration::from_secs(5);
@@ -102,8 +102,8 @@ impl Tokenizer {
         Ok(self.encoding(text, self.loses_unknown)?.get_ids().to_vec())
     }
 
-    /// Encodes `text` as `encode` does. Returns each token with the bytes of the text that it is made from; none for a token of
-    /// space that the tokenizer's file trims.
+    /// Encodes `text` as `encode` does. Returns each token with the byte range it came from, which is empty for a
+    /// token of space that the tokenizer's file trims.
     ///
     /// Errors: `tokenizer-unknown-character`, `tokenizer-invalid`.
     pub fn encode_with_bytes(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>> {
@@ -161,8 +161,8 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Refuses a text that normalizer and pre-tokenizer would make too long. Only if they could, it is measured, in pieces
-    /// that stay short.
+    /// Refuses a text that the normalizer and pre-tokenizer would make too long, measured in short pieces if they
+    /// could.
     fn check_expansion(&self, text: &str) -> Result<()> {
         let limit = grown_bytes_max(text.len());
         if text.len() as f64 * self.expansion <= limit as f64 {
@@ -205,8 +205,7 @@ impl Tokenizer {
         differs(&ours, &theirs).or_else(|| differs(&theirs, &ours))
     }
 
-    /// Names the first character that is in no token. The library's offsets do not show it, because they leave out dropped
-    /// characters.
+    /// Names the first character in no token. The library's offsets do not show it: they leave out dropped characters.
     fn unknown_character(&self, text: &str) -> Error {
         let added = self.inner.get_added_tokens_decoder();
         let (mut rest, mut position) = (text, 0);

@@ -1,5 +1,4 @@
-//! JSON values of bounded size. A list of zeros takes 32 bytes of memory for two of the file, so what is kept as a value is
-//! counted while it is read.
+//! JSON values counted while they are read: a list of zeros takes 32 bytes of memory for 2 of the file.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};

@@ -1,4 +1,4 @@
-//! Tokenizers, templates and data from outside. `parquet` is a separate target: it counts the allocations of its process.
+//! Tokenizers, templates and data from outside. `parquet` is its own target: it counts its process's allocations.
 
 mod data;
 mod jinja;

@@ -1,4 +1,4 @@
-//! Supervised rows of which every turn of the assistant is learnt: the tokens of transformers' mask, and turns by prefixes.
+//! Supervised rows that train every assistant turn: the tokens of transformers' mask, and turns by prefixes.
 
 use plimsoll_files::TokenizerFiles;
 use plimsoll_text::{

@@ -1,5 +1,5 @@
-//! Out of memory on a card: whose memory, and for what. PyTorch's message holds up to six numbers; the frames before it
-//! show what asked for the memory.
+//! Out of memory on a card: whose memory, and for what. PyTorch's message holds up to six numbers; frames show the
+//! caller.
 
 use crate::log::event::{Moment, Verdict, is_frame};
 use crate::log::signatures::Mark;
@@ -19,8 +19,8 @@ const SIZE_MAX: f64 = (1u64 << 56) as f64;
 /// What a process may hold on top of its tensors (context, NCCL, graphs) before others are suspected.
 const BESIDE_TENSORS: u64 = 3 << 30;
 
-/// From this share of a card on, reserved but unallocated memory is the first reason. A full card always has some tens of
-/// MiB of it, and small requests.
+/// From this share of a card on, reserved but unallocated memory is the first reason. A full card always has some tens
+/// of MiB of it, and small requests.
 const FRAGMENTS_MIN: f64 = 0.05;
 
 /// From this share of a card on, one tensor is too large, whatever else is on the card.
@@ -352,8 +352,7 @@ impl Numbers {
         self.allocated.unwrap_or(0) + self.unallocated.unwrap_or(0)
     }
 
-    /// Returns whether the size may be that of this process: some versions print 17179869184.00 GiB, and a container prints
-    /// 0 bytes.
+    /// Returns true if the size may be this process's: some versions print 17179869184.00 GiB, and containers 0 bytes.
     fn is_own(&self, this: u64) -> bool {
         let most = self.capacity.map_or(u64::MAX, |capacity| capacity + capacity / 10);
         (self.tensors()..=most).contains(&this)

@@ -1,5 +1,5 @@
-//! A fault on the card. The line shows where it surfaced, not where it began, because kernels run asynchronously. A log can
-//! show only whether memory was released under running work.
+//! Judges a fault on the card. Kernels are asynchronous, so its line shows where it surfaced, not where it began. A log
+//! can show only whether memory was released under running work.
 
 use crate::log::event::{Moment, Verdict};
 use crate::log::signatures::Mark;

@@ -43,8 +43,7 @@ pub fn judge(judge: Judge, moment: &Moment, state: &mut FileState) -> Option<Ver
     }
 }
 
-/// Judges an abort in native code, of which Python's handler gives no reason. With expandable segments in a rollout engine
-/// the cause is known.
+/// Judges an abort in native code. Its cause is known only with expandable segments in a rollout engine.
 fn aborted(moment: &Moment, state: &FileState) -> Verdict {
     let cancelled = moment.before().iter().any(|line| line.contains("RuntimeError: cancelled"));
     let expandable = state.mark(Mark::Expandable).is_some();

@@ -39,7 +39,7 @@ pub(crate) fn class_fields(text: &str) -> Vec<Setting> {
     given
 }
 
-/// How many brackets a text opens more than it closes.
+/// Returns the number of brackets that a text opens, less those that it closes.
 fn depth_of(text: &str) -> i64 {
     let brackets = text.chars().map(|c| match c {
         '[' | '(' | '{' => 1,

@@ -1,4 +1,4 @@
-//! Python files, read and never run: arguments of calls with the file's own constants filled in, and fields of configuration classes.
+//! Reads Python without running it: arguments of calls, with constants filled in, and fields of configuration classes.
 
 mod expression;
 mod fields;
@@ -16,7 +16,7 @@ pub(crate) const EXPRESSION: &str = "an expression, which is not run";
 /// Why a class or a function cannot be named that another function makes.
 pub(crate) const NESTED: &str = "it is defined within a function";
 
-/// The arguments of a call: `key=literal`, and `key.inner` for the entries of a dictionary. One without a name has its text as the key.
+/// Returns a call's arguments: `key=literal`, `key.inner` for dictionary entries. A positional one's key is its text.
 pub(crate) fn arguments(outline: &Outline<'_>, call: &Call) -> Vec<Setting> {
     let mut given = Vec::new();
     for argument in &call.arguments {

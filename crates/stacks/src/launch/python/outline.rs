@@ -1,5 +1,5 @@
-//! What a Python file says without being run: its constants, its functions, its imports, and the calls in it. A name means what
-//! was assigned to it last before it is used; one that is assigned in one of several branches means nothing.
+//! The outline of a Python file that is not run: its constants, functions, imports and calls. A name means its last
+//! assignment before its use; a name assigned in one of several branches means nothing.
 
 use super::expression::{Argument, Call, Code, Value};
 use super::tokens::{Kind, tokens};
@@ -186,8 +186,7 @@ impl<'a> Outline<'a> {
         (start..=at).map(|at| self.code.word(at)).collect()
     }
 
-    /// The text of an expression, as it is written; texts in the body of a `lambda` are left out, since they may be anything,
-    /// a password among them.
+    /// Returns an expression as written, less the texts in the body of a `lambda`, which may be passwords.
     pub fn source(&self, range: &Range<usize>) -> String {
         let (mut text, mut from, mut in_lambda) = (String::new(), range.start, false);
         let first = self.code.tokens.partition_point(|token| token.start < range.start);
@@ -207,7 +206,7 @@ impl<'a> Outline<'a> {
         text[..end.unwrap_or(0)].split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
-    /// What was assigned to `name` before the token `at`, or anywhere if nothing was, with the token of the assignment.
+    /// Returns the last assignment to `name` before the token `at`, or its only one, with that assignment's token.
     fn assigned(&self, name: &str, at: usize) -> Option<(Value, usize)> {
         let all = self.assignments.get(name)?;
         let index = match all.partition_point(|one| one.at < at) {
@@ -267,7 +266,7 @@ impl<'a> Outline<'a> {
         self.imports.get(name).map(|(module, name)| (module.as_str(), name.as_str()))
     }
 
-    /// Follows names to what they mean: a value that is no name of this file, and the token before which its own names count.
+    /// Resolves names to a value that is no name of this file, and to the token before which its own names count.
     pub fn meaning(&self, value: &Value, at: usize) -> (Value, usize) {
         let (mut value, mut at) = (value.clone(), at);
         for _ in 0..DEPTH_MAX {
@@ -278,13 +277,13 @@ impl<'a> Outline<'a> {
         (value, at)
     }
 
-    /// Follows names, methods and elements to the call that a value began as: `load_dataset(..)["train"].map(f)` is `load_dataset(..)`.
+    /// Resolves a value to the call that made it: `load_dataset(..)["train"].map(f)` to `load_dataset(..)`.
     pub fn origin(&self, value: &Value, at: usize) -> (Value, usize) {
         let (value, at, _) = self.origin_with_steps(value, at);
         (value, at)
     }
 
-    /// The same with the elements and methods on the way, the last one first: `.map`, `[train]`.
+    /// Resolves a value to the call that made it. Returns its elements and methods too, last first: `.map`, `[train]`.
     pub fn origin_with_steps(&self, value: &Value, at: usize) -> (Value, usize, Vec<String>) {
         let (mut value, mut at, mut steps) = (value.clone(), at, Vec::new());
         for _ in 0..DEPTH_MAX {

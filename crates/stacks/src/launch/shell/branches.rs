@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Branch {
     /// Each name that this arm of it has set, with its value before.
     pub touched: Vec<(String, Option<Vec<Word>>)>,
-    /// Names that earlier arms have set, and the words that they may have added. Names of inner branches are unknown already, and
-    /// only an assignment, which is noted here too, makes one known again.
+    /// Names that earlier arms have set, with the words they may have added. Names set in inner branches are already
+    /// unknown; only an assignment, noted here too, makes one known again.
     others: BTreeMap<String, Arms>,
     pub is_case: bool,
     /// How many arms there are, and whether one of them is run in any case.
@@ -73,8 +73,7 @@ impl Branch {
     }
 }
 
-/// The words of a variable that is one of `all` after a branch: those that it has in any case are known. Nothing if it is no list of
-/// options.
+/// Returns a variable's words after a branch that leaves one of `all`: words in each are known. `None` if not options.
 fn joined(all: &[Vec<Word>]) -> Option<Vec<Word>> {
     let all: Vec<Vec<Word>> = all.iter().map(|words| options(words)).collect();
     if all.windows(2).all(|two| two[0] == two[1]) {

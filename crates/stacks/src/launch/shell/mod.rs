@@ -43,7 +43,7 @@ impl Command {
         &self.words[self.at + 1..]
     }
 
-    /// Returns the flags before the trainer's name, each with at most one word as its value: `accelerate launch --num_processes 8`.
+    /// Returns the flags before the trainer's name, each with one word at most: `accelerate launch --num_processes 8`.
     pub fn launcher(&self) -> Vec<Setting> {
         // A plain name is the argument of a program, as in `trl grpo`, which is no value of the flag before it.
         let is_name = !self.trainer().contains(['.', '/']);
