@@ -14,7 +14,7 @@ const PORT: u16 = 29_500;
 /// The ranks that a process must start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Starts {
-    /// The first of these ranks, and their number.
+    /// The first of these ranks, and how many there are.
     pub first: u32,
     pub count: u32,
     /// Ranks and hosts of the whole run.

@@ -88,8 +88,8 @@ impl Meeting {
 
 /// Waits until all ranks of `launch` have joined.
 ///
-/// Errors: `rank-missing`, `ranks-token`, `ranks-differ`, `ranks-environment`, `ranks-hosts`, `card-shared`, `ranks-port`,
-/// `ranks-window`, `rank-lost`, `interrupted`.
+/// Errors: `rank-missing`, `ranks-token`, `ranks-differ`, `ranks-environment`, `ranks-hosts`, `card-shared`,
+/// `ranks-port`, `ranks-window`, `rank-lost`, `interrupted`.
 pub fn meet(launch: &Launch, token: &Token, hello: &Hello, mut waiting: Waiting<'_>) -> Result<Meeting> {
     match launch.rank {
         0 => gather(&listen(launch)?, token, hello.clone(), &mut waiting),
