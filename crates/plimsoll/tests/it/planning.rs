@@ -1,5 +1,5 @@
-//! `plan` from outside: what `auto` becomes, hints in the order of their cost, the smallest limits and what they are worth
-//! in a real container, the grid, the drawing, sizes that no machine has.
+//! `plan` from outside: what `auto` becomes, hints in the order of their cost, the smallest limits and what they are
+//! worth in a real container, the grid, the drawing, sizes that no machine has.
 
 use crate::common::cgroup::Group;
 use crate::common::{Folder, check_refused, command, plimsoll, text};
@@ -293,7 +293,7 @@ fn a_run_ends_in_a_container_of_its_smallest_size_and_is_refused_below() {
         assert!(!stderr.contains("memory.host="), "{stderr}");
         assert!(!folder.path().join("below").exists(), "a refused run leaves nothing");
     }
-    // With no more than the supervisor alone comes to hold, it is still said: both processes' own pages until then are 7 MiB.
+    // With only what the supervisor comes to hold, it still reports: both processes' pages are 7 MiB by then.
     assert!(below.set_limit(10 << 20));
     let output = run(&below, &["train", FIRST, "--set", &dir("below")]);
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
@@ -347,7 +347,7 @@ fn a_refused_card_is_told_what_to_offload_and_the_rows_move() {
         row(&offloaded, "reference.weights").is_none()
             && row(&offloaded, "offload.reference.weights").is_some()
     );
-    // 494 million parameters: states of 12 bytes and the reference's 2 leave the card; slots share bytes with the passes.
+    // 494 million parameters: 12 bytes of states and the reference's 2 leave the card; slots share the passes' bytes.
     let saved = peak(&resident, "device") - peak(&offloaded, "device");
     assert!(saved > 13 * 494_000_000, "{saved}");
     assert!(peak(&offloaded, "host") - peak(&resident, "host") >= 14 * 494_000_000);
@@ -418,7 +418,7 @@ fn every_recipe_of_a_language_model_plans_without_its_model_and_data() {
     for path in recipes.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file()) {
         let run = path.display().to_string();
         let text = std::fs::read_to_string(&path).expect("a run file");
-        // A wheel has no published shape, `nano` names a file of the repository by a relative path, and policies in environments have no model to fetch.
+        // A wheel has no published shape, `nano` names a relative path, environments fetch no model.
         if run.contains("smollm2") || run.ends_with("/nano.toml") || !text.contains("prompts ") {
             continue;
         }

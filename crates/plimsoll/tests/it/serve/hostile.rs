@@ -200,7 +200,7 @@ fn r_silent_clients_took_all_places() {
     drop(silent);
 }
 
-/// What has come of all bodies is bounded. One that comes in the middle of such a flood is read, or refused by name at once.
+/// What has come of all bodies is bounded. One that comes during such a flood is read, or refused by name at once.
 #[test]
 fn large_bodies_that_stop_half_way_are_held_within_the_plan() {
     let (server, words) =
