@@ -1,5 +1,4 @@
-//! Embeds the pages of `docs/errors/` and the run files of `runs/` into the binary, sorted by name, so that `explain` and
-//! `init` need no files.
+//! Embeds the pages of `docs/errors/` and the run files of `runs/`, sorted by name, for `explain` and `init`.
 
 use std::env;
 use std::fmt::Write as _;
@@ -11,7 +10,7 @@ fn main() {
     embed("runs", "toml", "runs.in");
 }
 
-/// Writes `table` with a row (name, text) for each file of `folder`, a folder of the repository, that ends in `.ending`.
+/// Writes `table` with a row (name, text) for each file of the repository's `folder` that ends in `.ending`.
 fn embed(folder: &str, ending: &str, table: &str) {
     let root = Path::new(&env::var("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("../..");
     let folder = root.join(folder);
@@ -20,7 +19,7 @@ fn embed(folder: &str, ending: &str, table: &str) {
         .unwrap_or_else(|err| panic!("{}: {err}", folder.display()))
         .map(|entry| entry.expect("a readable folder").path())
         .filter(|path| path.extension().is_some_and(|extension| extension == ending))
-        // The list of the pages is no page.
+        // The list of pages is not a page.
         .filter(|path| path.file_name().is_some_and(|name| name != "README.md"))
         .collect();
     // By stem, not by file name: `a.md` sorts after `a-b.md`, but `a` before `a-b`.

@@ -2,15 +2,14 @@
 
 use crate::Job;
 
-/// Returns `plimsoll train RUN ...` without a number of ranks: the launcher tells each rank which one it is.
+/// Returns `plimsoll train RUN ...` without the number of ranks: the launcher tells each rank its own.
 pub(crate) fn of_rank(job: &Job) -> Vec<String> {
     let mut words = vec![job.program.clone(), "train".into(), job.run.clone()];
     words.extend(resuming(job));
     words
 }
 
-/// Returns `plimsoll train RUN --ranks N --hosts H --host-rank h --join ADDRESS ...`. `host_rank` and `join` may be variables of
-/// the launcher.
+/// Returns `plimsoll train RUN --ranks N --hosts H --host-rank h --join ADDRESS ...`; the last two may be variables.
 pub(crate) fn of_host(job: &Job, host_rank: &str, join: &str) -> Vec<String> {
     let mut words = vec![job.program.clone(), "train".into(), job.run.clone()];
     words.extend(["--ranks".into(), job.ranks().to_string()]);
@@ -23,7 +22,7 @@ pub(crate) fn of_host(job: &Job, host_rank: &str, join: &str) -> Vec<String> {
     words
 }
 
-/// A job that comes back goes on from its last checkpoint. Where no run is yet, `--resume` begins at step 0.
+/// Adds `--resume`, unless given: a restarted job resumes from its last checkpoint, or begins at step 0 without a run.
 fn resuming(job: &Job) -> impl Iterator<Item = String> + '_ {
     let own = job.args.iter().any(|word| word == "--resume" || word.starts_with("--resume="));
     let resume = (!own).then(|| "--resume".to_string());

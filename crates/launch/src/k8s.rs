@@ -1,5 +1,5 @@
-//! Kubernetes: a JobSet or a PyTorchJob with one pod a host, and a Secret. A pod starts the ranks of its host itself, so it needs all
-//! of that host's cards in one container, and no other namespace is shared.
+//! Kubernetes: a JobSet or a PyTorchJob with one pod per host, and a Secret. A pod starts its host's ranks itself, so
+//! one container needs all of that host's cards, and no other namespace is shared.
 //!
 //! Sources: kubernetes-sigs/jobset `config/components/crd/bases`, kubeflow/training-operator `manifests/base/crds` and
 //! `pkg/controller.v1/pytorch/envvar.go`.
@@ -16,7 +16,7 @@ pub enum Controller {
 }
 
 impl Controller {
-    /// Returns the name of its resource, as `kubectl get crd` has it.
+    /// Returns the name of the resource, as in `kubectl get crd`.
     pub fn crd(self) -> &'static str {
         match self {
             Controller::JobSet => "jobsets.jobset.x-k8s.io",
@@ -32,23 +32,23 @@ impl Controller {
     }
 }
 
-/// What only Kubernetes asks.
+/// Settings for Kubernetes only.
 #[derive(Clone, Debug)]
 pub struct K8s {
     pub controller: Controller,
     pub image: String,
     pub namespace: Option<String>,
-    /// A claim on a volume that all hosts mount at `workdir`, with the run file and the run's directory.
+    /// Claim on a volume that all hosts mount at `workdir`, with the run file and the run's directory.
     pub claim: Option<String>,
-    /// What the pods of this job share, 32 hexadecimal digits.
+    /// Shared by the pods of this job, 32 hexadecimal digits.
     pub token: String,
 }
 
-/// Where host 0 listens unless the job says otherwise: the port of a PyTorchJob's service.
+/// Default port of host 0: that of a PyTorchJob's service.
 const PORT: u16 = 23_456;
-/// The replicated job of a JobSet, which is a part of the pods' names.
+/// The replicated job of a JobSet; part of the pods' names.
 const HOSTS: &str = "host";
-/// After SIGTERM the ranks finish a step and save.
+/// Time after SIGTERM for the ranks to finish a step and save.
 const GRACE_S: u32 = 300;
 /// The Secret's only key.
 const TOKEN_KEY: &str = "token";
@@ -104,7 +104,7 @@ fn job_set(job: &Job, k8s: &K8s) -> Value {
     let index = json!({ "fieldRef": { "fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']" } });
     let number = json!({ "name": "HOST_RANK", "valueFrom": index });
     let pod = pod(job, k8s, "$(HOST_RANK)", &first, Some(number));
-    // The run file, or memory: another start would end in the same way.
+    // A bad run file or lack of memory: a restart would end the same way.
     let final_codes = json!({ "containerName": "train", "operator": "In", "values": [2, 3] });
     json!({
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -124,7 +124,7 @@ fn job_set(job: &Job, k8s: &K8s) -> Value {
                         "parallelism": job.hosts,
                         "completions": job.hosts,
                         "completionMode": "Indexed",
-                        // A host that fails ends all: the set starts them again together.
+                        // One failing host ends all: the set restarts them together.
                         "backoffLimit": 0,
                         "podFailurePolicy": { "rules": [{ "action": "FailJob", "onExitCodes": final_codes }] },
                         "template": { "spec": with_policy(pod, "Never") },
@@ -154,7 +154,7 @@ fn pytorch_job(job: &Job, k8s: &K8s) -> Value {
         "kind": "PyTorchJob",
         "metadata": metadata(job.name.clone(), k8s),
         "spec": {
-            // It counts restarts of all pods, and they restart together.
+            // It counts restarts of all pods, which restart together.
             "runPolicy": { "backoffLimit": job.restarts * job.hosts, "cleanPodPolicy": "Running" },
             "pytorchReplicaSpecs": specs,
         },
@@ -170,7 +170,7 @@ fn pod(job: &Job, k8s: &K8s, host_rank: &str, first: &str, number: Option<Value>
     let port = job.port.unwrap_or(PORT);
     let (container, port_name) = match k8s.controller {
         Controller::JobSet => ("train", "ranks"),
-        // By these names its controller finds them.
+        // The controller finds them by these names.
         Controller::PyTorchJob => ("pytorch", "pytorchjob-port"),
     };
     let mebibytes = |bytes: Bytes| format!("{}Mi", bytes.0.div_ceil(1 << 20));
@@ -190,7 +190,7 @@ fn pod(job: &Job, k8s: &K8s, host_rank: &str, first: &str, number: Option<Value>
         volumes.push(json!({ "name": "data", "persistentVolumeClaim": { "claimName": claim } }));
         mounts.push(json!({ "name": "data", "mountPath": job.workdir }));
     }
-    // Kubernetes has no limit on open files of its own.
+    // Kubernetes sets no limit on open files.
     let files = job.host.open_files;
     let raise = format!("ulimit -S -n {files} || exit 2; exec \"$@\"");
     json!({
@@ -210,7 +210,7 @@ fn pod(job: &Job, k8s: &K8s, host_rank: &str, first: &str, number: Option<Value>
     })
 }
 
-/// Returns the command of a host. Kubernetes replaces `$(NAME)` in it, and takes `$$` for a dollar sign.
+/// Returns the command of a host. Kubernetes expands `$(NAME)` in it, and reads `$$` as a dollar sign.
 fn arguments(job: &Job, host_rank: &str, join: &str) -> Vec<String> {
     const PLACE: &str = "\0";
     let words = command::of_host(job, PLACE, join);

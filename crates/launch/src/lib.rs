@@ -1,7 +1,8 @@
-//! What one submits to start a run on several hosts: one module a launcher, each a pure function from a job to files.
+//! The files one submits to start a run on several hosts: one module per launcher, each a pure function from a job to
+//! files.
 //!
-//! It owns what a launcher is asked for and how a word is quoted for it. It reads no run file, plans nothing, writes nothing and
-//! starts nothing, and it schedules nothing: that is the launcher's work.
+//! It owns what launchers are asked for, and quoting. It reads no run file, and does not plan, write, start or
+//! schedule.
 
 mod command;
 pub mod k8s;
@@ -16,40 +17,40 @@ pub use name::{NAME_CHARS_MAX, label_of};
 
 use plimsoll_base::{Bytes, Error, Result};
 
-/// Starts after the first one that a launcher may be asked for.
+/// Most restarts that a launcher may be asked for.
 pub const RESTARTS_MAX: u32 = 1000;
 
-/// What is to be started, and what each host gives it.
+/// The run to start, and what each host provides.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// A label of DNS: letters, digits and `-`.
+    /// A DNS label: letters, digits and `-`.
     pub name: String,
-    /// The binary, as the hosts find it.
+    /// Path of the binary on the hosts.
     pub program: String,
-    /// The run file, as the hosts find it from `workdir`.
+    /// Path of the run file on the hosts, from `workdir`.
     pub run: String,
     /// Further arguments of `train`.
     pub args: Vec<String>,
-    /// Where the run starts on each host.
+    /// Working directory on each host.
     pub workdir: String,
     pub hosts: u32,
     pub ranks_per_host: u32,
-    /// Starts after the first one.
+    /// Restarts after the first start.
     pub restarts: u32,
-    /// Where host 0 listens; `None` where the launcher's own number of the job gives one.
+    /// Port of host 0; `None` if the launcher derives one from its job id.
     pub port: Option<u16>,
     pub host: HostNeeds,
 }
 
-/// What the plan says that one host holds, for all of its ranks together.
+/// Planned needs of one host, for all of its ranks together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HostNeeds {
     pub memory: Bytes,
-    /// /dev/shm.
+    /// Bytes in /dev/shm.
     pub shm: Bytes,
-    /// Descriptors of the process that opens the most.
+    /// Open files of the process that has the most.
     pub open_files: u64,
-    /// Cards, one a rank; 0 on CPUs.
+    /// Cards, one per rank; 0 on CPUs.
     pub cards: u32,
     pub cpus: u32,
 }
@@ -66,7 +67,7 @@ pub struct File {
 pub enum Kind {
     Script,
     Data,
-    /// Only its owner may read it.
+    /// Readable only by its owner.
     Secret,
 }
 
@@ -80,11 +81,11 @@ impl Kind {
     }
 }
 
-/// What the launcher's own processes on a host take next to the run: a shell, `train --ranks`, Slurm's step daemon.
+/// Memory of the launcher's own processes on a host: a shell, `train --ranks`, Slurm's step daemon.
 const LAUNCHER_HOLDS: Bytes = Bytes::mib(256);
-/// Memory is asked for in steps of this, so that a small change of the plan does not change what is submitted.
+/// Requested memory is a multiple of this, so that small changes of the plan do not change what is submitted.
 const MEMORY_STEP: u64 = 256 << 20;
-/// The plan is an upper bound of what it knows, measured within a percent: as much again for what the kernel counts otherwise.
+/// The plan bounds what it knows from above, to within a percent; as much again for what only the kernel counts.
 const MARGIN_PERCENT: u64 = 2;
 
 impl Job {
@@ -92,7 +93,7 @@ impl Job {
         self.hosts * self.ranks_per_host
     }
 
-    /// Returns the memory to ask for on each host: what is planned, a margin, what the launcher holds and `more` of its own.
+    /// Returns the memory to request on each host: planned, a margin, the launcher's, and `more` of its own.
     pub fn memory_asked(&self, more: Bytes) -> Bytes {
         let planned = self.host.memory.0 + self.host.memory.0 * MARGIN_PERCENT / 100;
         let all = planned + self.host.shm.0 + LAUNCHER_HOLDS.0 + more.0;
@@ -116,7 +117,7 @@ impl Job {
         Ok(())
     }
 
-    /// Returns one line on what was written, for the top of each file.
+    /// Returns a one-line description for the top of each file.
     fn headline(&self, launcher: &str) -> String {
         let count = |number: u32, what: &str| match number {
             1 => format!("1 {what}"),

@@ -1,18 +1,18 @@
-//! The name of a job, which becomes names of pods, services and files: a label of DNS.
+//! The name of a job, from which pods, services and files are named: a DNS label.
 
 use plimsoll_base::{Error, Result};
 
-/// Pods are called NAME-host-0-31-abcde, and a label has at most 63 characters.
+/// Pods are named NAME-host-0-31-abcde, and a label has at most 63 characters.
 pub const NAME_CHARS_MAX: usize = 40;
 
-/// Returns the name for a run file: its letters and digits in lower case, everything else as `-`.
+/// Returns the name for a run file: its letters and digits in lower case, `-` for everything else.
 pub fn label_of(stem: &str) -> String {
     let one = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let label: String = stem.chars().map(one).take(NAME_CHARS_MAX).collect();
     let label = label.trim_matches('-');
     match label.chars().next() {
         None => "run".into(),
-        // A service's name begins with a letter.
+        // A service's name must begin with a letter.
         Some(first) if first.is_ascii_digit() => {
             format!("run-{label}").chars().take(NAME_CHARS_MAX).collect()
         }
@@ -20,7 +20,7 @@ pub fn label_of(stem: &str) -> String {
     }
 }
 
-/// Errors: `launch-word`.
+/// Checks that a name is a valid label. Errors: `launch-word`.
 pub(crate) fn check(name: &str) -> Result<()> {
     let is_fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let begins = name.starts_with(|c: char| c.is_ascii_lowercase());

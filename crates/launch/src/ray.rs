@@ -3,14 +3,14 @@
 use crate::{File, Job, Kind, sh};
 use plimsoll_base::{Bytes, Result};
 
-/// What only Ray asks.
+/// Settings for Ray only.
 #[derive(Clone, Debug, Default)]
 pub struct Ray {
-    /// Where the job server listens; `RAY_ADDRESS` decides if it is not given.
+    /// Address of the job server; without it, `RAY_ADDRESS` applies.
     pub address: Option<String>,
 }
 
-/// A rank's Python process of Ray, which starts it and passes its output on.
+/// Memory of a rank's Ray process in Python, which starts the rank and forwards its output.
 const WORKER_HOLDS: Bytes = Bytes::mib(256);
 
 /// Returns the script.

@@ -1,6 +1,6 @@
-//! Words and sentences for POSIX shells.
+//! Quoting and lines for POSIX shells.
 
-/// Returns `word` as one word of a shell, whatever it holds.
+/// Returns `word` as one shell word, whatever it contains.
 pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
@@ -9,17 +9,17 @@ pub(crate) fn quoted(word: &str) -> String {
     }
 }
 
-/// Returns `text` as one word of a shell, with its lines as they are.
+/// Quotes `text` as one shell word, keeping its lines.
 pub(crate) fn always_quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Returns a command line.
+/// Returns a command line of quoted words.
 pub(crate) fn line(words: &[String]) -> String {
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns lines that raise the soft limit on open files, and end the script with a sentence where the hard limit is lower.
+/// Returns lines that raise the soft limit on open files, and end the script if the hard limit is lower.
 pub(crate) fn open_files(files: u64) -> String {
     format!(
         "ulimit -S -n {files} || {{\n    echo \"error: the run opens up to {files} files at a time, \
@@ -27,7 +27,7 @@ pub(crate) fn open_files(files: u64) -> String {
     )
 }
 
-/// Returns a line that makes a new secret, which stays in the environment of the run's processes.
+/// A line that makes a new secret, which stays in the environment of the run's processes.
 pub(crate) const TOKEN: &str = r#"PLIMSOLL_TOKEN="$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')""#;
 
 #[cfg(test)]

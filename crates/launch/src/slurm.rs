@@ -1,24 +1,23 @@
-//! Slurm: a batch script with one task a rank. A job that fails is put back into the queue by its own script, and goes on from its
-//! last checkpoint.
+//! Slurm: a batch script, one task per rank. A failed job requeues itself and resumes from its last checkpoint.
 
 use crate::{File, Job, Kind, command, sh};
 use plimsoll_base::{Bytes, Result};
 
-/// What only Slurm asks.
+/// Settings for Slurm only.
 #[derive(Clone, Debug, Default)]
 pub struct Slurm {
     pub partition: Option<String>,
     pub account: Option<String>,
-    /// As sbatch takes it: `4:00:00`.
+    /// In sbatch's form: `4:00:00`.
     pub time: Option<String>,
 }
 
-/// A step's end is asked for this long before the job's time is over: a step and a checkpoint fit in it.
+/// Seconds before the job's end at which a step is asked to end: enough for a step and a checkpoint.
 const WARNING_S: u32 = 300;
-/// Ports by the job's number, so that two jobs on one host seldom try the same.
+/// Ports derived from the job id, so that two jobs on a host seldom try the same one.
 const PORTS: &str = "20000 + SLURM_JOB_ID % 10000";
 
-/// Finds where Slurm itself reaches the first node, because its name need not be known to others.
+/// Finds where Slurm itself reaches the first node, because its name may be unknown to others.
 const FIRST_NODE: &str = r#"first="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
 MASTER_ADDR="$(scontrol show node "$first" --oneliner | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')"
 export MASTER_ADDR
@@ -45,19 +44,19 @@ fn directives(job: &Job, slurm: &Slurm) -> String {
         format!("mem={memory}M"),
     ];
     if job.host.cards > 0 {
-        // Not for each task: ranks of a host open one another's memory, and Slurm may hide other tasks' cards from a task.
+        // Not per task: a host's ranks open each other's memory, and Slurm may hide other tasks' cards.
         lines.push(format!("gpus-per-node={}", job.host.cards));
     }
     let own = [("partition", &slurm.partition), ("account", &slurm.account), ("time", &slurm.time)];
     lines.extend(own.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value.as_ref()?))));
     lines.extend(["requeue", "open-mode=append"].map(String::from));
     lines.push(format!("output={}-%j.log", job.name));
-    // To the ranks, which save after their step and end.
+    // Sent to the ranks, which save after their step and end.
     lines.push(format!("signal=TERM@{WARNING_S}"));
     lines.iter().map(|line| format!("#SBATCH --{}\n", directive(line))).collect()
 }
 
-/// sbatch reads the words of its lines as a shell would, without variables.
+/// Quotes a line. sbatch reads its words as a shell would, without variables.
 fn directive(line: &str) -> String {
     match line.split_once('=') {
         Some((key, value)) => format!("{key}={}", sh::quoted(value)),

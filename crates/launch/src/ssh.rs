@@ -1,21 +1,21 @@
-//! SSH: a script for machines without a scheduler. It starts each host's ranks through a connection, shows what they print with the
-//! host's name, ends all hosts when one ends, and starts again.
+//! SSH: a script for machines without a scheduler. It starts each host's ranks through a connection, prints their
+//! output with the host's name, ends all hosts when one ends, and restarts.
 //!
 //! Nothing outlives it: a host ends its run when its connection does, and the connections end with the script.
 
 use crate::{File, Job, Kind, command, sh};
 use plimsoll_base::{Error, Result};
 
-/// What only SSH asks.
+/// Settings for SSH only.
 #[derive(Clone, Debug, Default)]
 pub struct Ssh {
-    /// Names of the hosts, as `ssh` takes them; none leaves a list to fill in.
+    /// Names of the hosts, as `ssh` takes them; if empty, the list is left to fill in.
     pub hosts: Vec<String>,
 }
 
-/// Where host 0 listens unless the job says otherwise: torchrun's port.
+/// Default port of host 0, which is torchrun's.
 const PORT: u16 = 29_500;
-/// Beginning of a host that is still to be filled in.
+/// Prefix of a host that is still to be filled in.
 const TO_FILL_IN: &str = "HOST-";
 /// After one host has ended, the others end by themselves within 12 seconds.
 const GRACE_S: u32 = 20;
@@ -67,8 +67,7 @@ fn script(job: &Job) -> String {
     values.into_iter().fold(script.to_string(), |text, (name, value)| text.replace(name, &value))
 }
 
-/// The script of a host. Its words are the host's number and host 0's address; its input is a line with the job's secret, and ends
-/// when the run is to end.
+/// Returns a host's script. Arguments: its number, host 0's address. Stdin: the job's secret; its end ends the run.
 fn remote(job: &Job) -> String {
     let port = job.port.unwrap_or(PORT);
     let mut words = command::of_host(job, "\0rank", "\0join");

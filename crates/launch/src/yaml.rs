@@ -1,5 +1,4 @@
-//! Values as YAML in block style, which `kubectl` and people read. What could be read as something else is quoted as JSON quotes
-//! it, which is YAML too.
+//! Values as YAML in block style, for `kubectl` and people. Ambiguous text is quoted as in JSON, which is also YAML.
 
 use serde_json::Value;
 
@@ -52,12 +51,12 @@ fn is_block(value: &Value) -> bool {
     }
 }
 
-/// Words that YAML 1.1 reads as truth values or as nothing.
+/// Words that YAML 1.1 reads as truth values or null.
 const WORDS: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
 
 fn scalar(value: &Value) -> String {
     let Value::String(text) = value else { return value.to_string() };
-    // A dash with a letter after it begins no list: `--ranks`.
+    // A dash followed by a letter begins no list: `--ranks`.
     let begins = text.strip_prefix("--").or(text.strip_prefix('-')).unwrap_or(text);
     let is_plain = begins.starts_with(|c: char| c.is_ascii_alphabetic() || (c == '/' && begins == text))
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "_./-".contains(c))

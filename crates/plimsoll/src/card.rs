@@ -1,4 +1,4 @@
-//! The model card of a checkpoint: what it was trained from, on what, how, and what came of it, as Markdown.
+//! The model card of a checkpoint, as Markdown: its base model, data, training and results.
 
 use crate::sparkline::sparkline;
 use plimsoll_base::{Bytes, without_secrets};
@@ -7,13 +7,13 @@ use plimsoll_run::report::{Curves, Points};
 use serde_json::Value;
 use std::path::Path;
 
-/// Characters of the curve in one line, and rows of its table.
+/// Characters of the one-line curve, and rows of its table.
 const CURVE_CHARS: usize = 40;
 const ROWS_MAX: usize = 10;
-/// Longest JSON file of a run that is read for a card.
+/// Longest JSON file of a run read for a card.
 const JSON_BYTES_MAX: u64 = 16 << 20;
 
-/// Writes the card of a repository called `name`; `with_curves` says that it has a picture of the curves.
+/// Returns the card of a repository called `name`; `with_curves`: it has a picture of the curves.
 pub fn card(published: &Published, name: &str, with_curves: bool) -> String {
     let settings = &published.settings;
     let mut text = front_matter(published);
@@ -86,7 +86,7 @@ fn what_it_is(published: &Published) -> String {
     }
 }
 
-/// The rewards in one line, in a table of a few steps, and as a picture if there is one.
+/// Returns the rewards in one line, a table of a few steps, and a picture if there is one.
 fn reward_curve(points: &[(u32, f64)], with_curves: bool) -> String {
     let mut text = String::new();
     if let [(_, first), .., (_, last)] = points {
@@ -106,7 +106,7 @@ fn reward_curve(points: &[(u32, f64)], with_curves: bool) -> String {
     text
 }
 
-/// The plan's line on memory: peak and limit of each pool.
+/// Returns the plan's line on memory: peak and limit of each pool.
 fn memory(run: &Path) -> Option<String> {
     let plan = read_json(&run.join("plan.json"))?;
     let pool = |name: &str| {
@@ -121,7 +121,7 @@ fn memory(run: &Path) -> Option<String> {
     (!pools.is_empty()).then(|| format!("planned peak: {}", pools.join(", ")))
 }
 
-/// Scores before training and at the newest evaluation up to step `last`.
+/// Returns the scores before training and at the newest evaluation up to step `last`.
 fn evaluation(points: &Points, last: u32) -> Option<String> {
     let (_, before) = points.iter().find(|(step, _)| *step == 0)?;
     match points.iter().rev().find(|(step, _)| *step > 0 && *step <= last) {
@@ -135,14 +135,14 @@ fn read_json(path: &Path) -> Option<Value> {
     is_small.then(|| std::fs::read(path).ok()).flatten().and_then(|bytes| serde_json::from_slice(&bytes).ok())
 }
 
-/// `org/name` in `hf:org/name@revision/path`.
+/// Returns `org/name` of `hf:org/name@revision/path`.
 fn repository(text: &str) -> Option<String> {
     let mut parts = text.strip_prefix("hf:")?.split('/');
     let repo = format!("{}/{}", parts.next()?, parts.next()?.split('@').next()?);
     repo.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c)).then_some(repo)
 }
 
-/// The paths of one set or of several.
+/// Returns the paths of one set or several.
 fn paths(sets: &Value) -> Vec<String> {
     let one = |set: &Value| set.as_str().or(set["path"].as_str()).map(str::to_string);
     match sets {
@@ -165,12 +165,12 @@ fn list(names: &[Vec<String>]) -> Option<String> {
     (!names.is_empty()).then(|| names.join(", "))
 }
 
-/// Text as code in a table, where a bar or a line break would end the cell.
+/// Formats text as code in a table, where a bar or a line break would end the cell.
 fn code(text: &str) -> String {
     format!("`{}`", plain(text))
 }
 
-/// Text of one line, without secrets: whatever reaches a card passes here.
+/// Makes text one line without secrets. All text of a card passes through here.
 fn plain(text: &str) -> String {
     without_secrets(text)
         .chars()

@@ -1,5 +1,5 @@
-//! The summary of a finished run on a terminal: a table of before and after, the curves, and the same prompts before and
-//! after side by side. It is read from the run directory, so it is complete for a resumed run.
+//! The summary of a finished run on a terminal: a table of before and after, the curves, and responses to the same
+//! prompts side by side. Read from the run directory, so it is complete for resumed runs.
 
 use crate::chart::chart;
 use crate::rank_rows;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 const CHART_LINES: usize = 6;
-/// Characters in a line of a chart, without the values at its left.
+/// Characters in a line of a chart, without the values at the left.
 const CHART_WIDTH: usize = 60;
 /// Longest line; longer ones are hard to read.
 const COLUMNS_MAX: usize = 120;
@@ -44,7 +44,7 @@ fn curves(report: &Report) -> [(&'static str, &Points); 3] {
     [("reward", &curves.rewards), ("loss", &curves.losses), ("length", &curves.lengths)]
 }
 
-/// Formats one line for each set and curve: before, after, and the difference.
+/// Formats a line for each set and curve: before, after, difference.
 fn table(report: &Report, summary: &Value) -> String {
     let mut rows: Vec<(String, f64, f64)> = Vec::new();
     for (name, set) in summary["sets"].as_object().into_iter().flatten() {
@@ -103,7 +103,7 @@ fn pair_lines(pair: &Pair, columns: usize) -> String {
     text
 }
 
-/// Wraps text to lines of `width` characters, between words if possible.
+/// Wraps text to `width` characters, between words if possible.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in text.lines() {

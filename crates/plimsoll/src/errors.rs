@@ -11,14 +11,14 @@ pub fn guard(work: impl FnOnce() -> Result<ExitCode> + panic::UnwindSafe) -> Exi
     match panic::catch_unwind(work) {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => print(&error),
-        // The hook has printed it.
+        // The panic hook has printed it.
         Err(_) => ExitCode::from(Exit::Named as u8),
     }
 }
 
 /// Prints `error` on stderr and returns its exit code.
 pub fn print(error: &Error) -> ExitCode {
-    // The supervisor of a trainer that ended for another rank says which one, and why.
+    // The trainer's supervisor reports the rank for which it ended, and why.
     if error.exit == Exit::OtherRank && plimsoll_run::supervise::is_supervised() {
         return ExitCode::from(error.exit as u8);
     }
@@ -26,9 +26,9 @@ pub fn print(error: &Error) -> ExitCode {
     ExitCode::from(error.exit as u8)
 }
 
-/// Formats an error as a terminal may have it. `colour` marks the words `error` and `hint`; an error without a hint points to its page.
+/// Formats an error for a terminal. `colour` marks `error` and `hint`; without hints it points to the error's page.
 pub fn render(error: &Error, colour: bool) -> String {
-    // Before colours, so that the only escape sequences are those of this program.
+    // Before colours, so that all escape sequences are this program's.
     let mut text = format!("{}\n", visible(&error.to_string()));
     if error.hints.is_empty() {
         text += &format!("hint: `plimsoll explain {}` says what to do\n", error.slug);
@@ -41,7 +41,7 @@ pub fn render(error: &Error, colour: bool) -> String {
         .replace("\nhint:", "\n\x1b[1;36mhint\x1b[0m:")
 }
 
-/// Reports panics as bugs of Plimsoll, with a name, the place and a request to report it.
+/// Reports panics as bugs of Plimsoll: a name, the place, and a request to report it.
 pub fn install_panic_hook() {
     panic::set_hook(Box::new(|info| {
         // A library failed on a user's file; its caller names the file.
@@ -70,7 +70,7 @@ pub fn install_panic_hook() {
     }));
 }
 
-/// Prints a message of clap about this command line as an error of Plimsoll; `--help` and `--version` are no errors.
+/// Prints clap's message on this command line as an error of Plimsoll; `--help` and `--version` are not errors.
 pub fn usage(err: &clap::Error, cli: &clap::Command) -> ExitCode {
     if matches!(
         err.kind(),
@@ -96,7 +96,7 @@ pub fn usage(err: &clap::Error, cli: &clap::Command) -> ExitCode {
         }
     }
     if let Some(hint) = known_otherwise(err, cli) {
-        // What it means is known: a name that looks like it is not meant.
+        // The meaning is known, so similar names are not suggested.
         error.hints = vec![hint];
     } else if let Some(key) = key_of_flag(err) {
         error.hints = vec![format!("`{key}` is a key of the run file: --set {key}=VALUE")];
@@ -110,12 +110,12 @@ pub fn usage(err: &clap::Error, cli: &clap::Command) -> ExitCode {
     print(&error)
 }
 
-/// (flags of other launchers, ours).
+/// (flags of other launchers, our counterpart).
 const FLAGS: [(&str, &str); 1] = [(
     "gpus num-gpus n-gpus ngpus gpu nproc nproc-per-node num-processes n-gpus-per-node world-size devices cards tp",
     "--ranks N trains on N cards, one process each",
 )];
-/// (commands of other programs, ours).
+/// (commands of other programs, our counterpart).
 const COMMANDS: [(&str, &str); 8] = [
     ("merge convert save", "`plimsoll checkpoint export RUN --to DIR`, with --merge for an adapter"),
     ("upload publish", "`plimsoll checkpoint push RUN hf:org/name`"),
@@ -130,7 +130,7 @@ const COMMANDS: [(&str, &str); 8] = [
     ("dashboard ui tensorboard", "`plimsoll watch RUN_DIR`"),
 ];
 
-/// Returns what an unknown flag or command is called here, if it has another name or place.
+/// Returns our counterpart of an unknown flag or command, if there is one.
 fn known_otherwise(err: &clap::Error, cli: &clap::Command) -> Option<String> {
     let of = |table: &[(&str, &'static str)], word: &str| -> Option<&'static str> {
         table.iter().find(|(words, _)| words.split(' ').any(|known| known == word)).map(|(_, ours)| *ours)
@@ -153,7 +153,7 @@ fn known_otherwise(err: &clap::Error, cli: &clap::Command) -> Option<String> {
     }
 }
 
-/// Returns the key of run files that an unknown flag such as `--steps` was meant for.
+/// Returns the run file key that an unknown flag such as `--steps` was meant for.
 fn key_of_flag(err: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(flag)) = err.get(ContextKind::InvalidArg) else { return None };
     let name = flag.strip_prefix("--")?.split('=').next()?.replace('-', "_");
@@ -164,7 +164,7 @@ fn colour() -> bool {
     crate::terminal::is_stderr() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Ignores failures: stderr may be closed.
+/// Prints to stderr; ignores failures, because it may be closed.
 fn eprint(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }

@@ -19,7 +19,7 @@ pub fn table(readings: &[Reading]) -> String {
     format!("limits of this machine\n{}\n", readings.iter().map(line).collect::<String>())
 }
 
-/// Returns `limits[]` of `plan --json`.
+/// Returns the limits as `limits[]` of `plan --json`.
 pub fn to_json(readings: &[Reading]) -> Value {
     readings.iter().map(Reading::to_json).collect()
 }

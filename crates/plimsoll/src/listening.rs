@@ -1,13 +1,13 @@
-//! The port that a command listens on, and the errors of opening it.
+//! Opens the port that a command listens on, and names the errors.
 
 use plimsoll_base::{Error, Result};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
-/// Ports tried for the hint if the chosen one is taken.
+/// Ports tried for the hint if the chosen one is in use.
 const PORTS_TRIED: u16 = 50;
 
-/// Opens a port; 0 takes a free one.
+/// Opens a port; 0 picks a free one.
 ///
 /// Errors: `port-in-use`, `address-refused`.
 pub fn listen(address: IpAddr, port: u16) -> Result<TcpListener> {
@@ -25,7 +25,7 @@ pub fn listen(address: IpAddr, port: u16) -> Result<TcpListener> {
     })
 }
 
-/// Returns the error of an address that cannot be listened on.
+/// Returns the error of an address that cannot be bound.
 pub fn refused(address: IpAddr, port: u16, err: &io::Error) -> Error {
     Error::new("address-refused", format!("{}: {err}", SocketAddr::new(address, port)))
         .hint("an address of this machine and a port above 1023: --bind 127.0.0.1 --port 1876")

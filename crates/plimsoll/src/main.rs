@@ -46,7 +46,7 @@ Exit codes: 0 done; 1 a named error; 2 usage or run file; 3 does not fit; 4 the 
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
-    // Before anything else, because this process becomes the keeper of other people's code.
+    // First of all: this process becomes the keeper of other people's code.
     match args.next() {
         Some(verb) if verb == plimsoll_collect::ENV_WORKER => {
             return plimsoll_collect::become_env_worker(&args.collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! A run file that a command makes is written only where there is no file yet.
+//! Writes run files that commands make, but never over an existing file.
 
 use plimsoll_base::{Error, Result};
 use std::fs::File;

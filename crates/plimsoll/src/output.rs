@@ -1,7 +1,6 @@
-//! Stdout, which carries data only, and notes on stderr. If stdout's reader is gone the program ends quietly; other failures are named.
+//! Stdout, for data only, and notes on stderr. A closed stdout ends the program quietly; other failures are named.
 //!
-//! What others wrote passes here as a terminal may have it: words always, JSON with escapes of its own, and data that is kept byte for
-//! byte (`data`) where stdout is a terminal.
+//! Outside text is made safe for terminals here: words always, JSON by its escapes, exact `data` on terminals only.
 
 use plimsoll_base::{Error, Result, visible, visible_json};
 use serde_json::Value;
@@ -21,12 +20,12 @@ impl Write for Out {
     }
 }
 
-/// Prints words for people and flushes.
+/// Prints text for the user and flushes.
 pub fn text(words: &str) -> Result<()> {
     print(&visible(words))
 }
 
-/// Prints data that is kept as it is in a file or a pipe: a response of a model, a run file, a script.
+/// Prints data that stays unchanged in a file or pipe: a model's response, a run file, a script.
 pub fn data(data: &str) -> Result<()> {
     print(&data_for(io::stdout().is_terminal(), data))
 }
@@ -44,12 +43,12 @@ pub fn json(value: &Value) -> Result<()> {
     print(&format!("{}\n", json_text(value)))
 }
 
-/// Returns a value as JSON on one line.
+/// Returns a value as one-line JSON.
 pub fn json_text(value: &impl ToString) -> String {
     visible_json(&value.to_string()).into_owned()
 }
 
-/// Prints `value` if JSON was asked for, else `words` of it.
+/// Prints `value` if JSON was asked for, else its `words`.
 pub fn either(as_json: bool, value: &Value, words: impl FnOnce(&Value) -> String) -> Result<()> {
     if as_json { json(value) } else { text(&words(value)) }
 }
@@ -57,7 +56,7 @@ pub fn either(as_json: bool, value: &Value, words: impl FnOnce(&Value) -> String
 /// Prints a note on stderr, unless `quiet`.
 pub fn note(quiet: bool, words: &str) {
     if !quiet {
-        // Ignored, because stderr may be closed.
+        // Ignored: stderr may be closed.
         let _ = writeln!(io::stderr(), "{}", visible(words));
     }
 }
@@ -66,7 +65,7 @@ fn quiet_on_broken_pipe<T>(result: io::Result<T>) -> io::Result<T> {
     if let Err(err) = &result
         && err.kind() == ErrorKind::BrokenPipe
     {
-        // As in `plimsoll ... | head`.
+        // For example in `plimsoll ... | head`.
         std::process::exit(0);
     }
     result

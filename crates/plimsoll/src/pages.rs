@@ -10,7 +10,7 @@ pub const PAGES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/pages.in"
 pub enum Group {
     /// An error of Plimsoll.
     Error,
-    /// A class that `doctor --log` names.
+    /// A failure class that `doctor --log` names.
     Log,
     /// A check of `doctor`.
     Machine,
@@ -19,7 +19,7 @@ pub enum Group {
 impl Group {
     pub const ALL: [Group; 3] = [Group::Error, Group::Log, Group::Machine];
 
-    /// Returns the group of a page. One that is both an error and a class, as `disk-full` is, shows the error as its
+    /// Returns the group of a page. One that is both an error and a class, such as `disk-full`, has the error as its
     /// example and is listed with the errors.
     pub fn of(slug: &str) -> Group {
         let is_error = page(slug).is_some_and(|page| page.contains(&format!("\nerror[{slug}]")));
@@ -62,7 +62,7 @@ pub fn summary(page: &str) -> String {
     }
 }
 
-/// Returns the reasons, in one line: the section "Why it happens", or "Why it matters" of a check.
+/// Returns the reasons in one line: section "Why it happens", or "Why it matters" of a check.
 pub fn why(page: &str) -> String {
     let lines = section(page, "## Why it ").map(str::trim).filter(|line| !line.is_empty());
     lines.collect::<Vec<&str>>().join(" ")
@@ -85,7 +85,7 @@ pub fn remedies(page: &str) -> Vec<String> {
     steps
 }
 
-/// Formats a check: a problem with its reason and remedy, a note with its remedy, others in one line.
+/// Formats a check: a problem with reason and remedy, a note with its remedy, others in one line.
 pub fn check_row(check: &Check) -> String {
     let mut text = format!("{:<8} {:<28} {}\n", check.state.name(), check.slug, check.finding);
     let page = page(check.slug).unwrap_or_default();
@@ -99,8 +99,8 @@ pub fn check_row(check: &Check) -> String {
     text
 }
 
-/// Returns the steps that help a run of `frameworks`. A step that begins with "In NAME," is for the logs that name it; the
-/// settings of Plimsoll are for its own logs alone. `known` are all frameworks that logs may name.
+/// Returns the steps that help a run of `frameworks`. A step that begins with "In NAME," is for logs that name it,
+/// Plimsoll's settings are only for its own logs. `known`: all frameworks that logs may name.
 pub fn remedies_for(page: &str, known: &[&str], frameworks: &[String]) -> Vec<String> {
     let helps = |step: &String| {
         let name = step.strip_prefix("In ").and_then(|rest| Some(rest.split_once(',')?.0));
@@ -113,7 +113,7 @@ pub fn remedies_for(page: &str, known: &[&str], frameworks: &[String]) -> Vec<St
     remedies(page).into_iter().filter(helps).collect()
 }
 
-/// Returns the lines below the heading that begins with `heading`, up to the next heading of the same level.
+/// Returns the lines under the heading that begins with `heading`, up to the next one of its level.
 fn section<'p>(page: &'p str, heading: &str) -> impl Iterator<Item = &'p str> {
     let lines = page.lines().skip_while(move |line| !line.starts_with(heading)).skip(1);
     lines.take_while(|line| !line.starts_with("## "))

@@ -12,7 +12,7 @@ use std::path::Path;
 
 const CURVE_WIDTH: usize = 60;
 const CURVE_POINTS_MAX: usize = 1024;
-/// Lines that a long run prints in a pipe, between the first and the last.
+/// Lines that a long run prints to a pipe, between the first and the last.
 const PIPE_LINES: u32 = 10;
 
 pub struct Progress {
@@ -24,7 +24,7 @@ pub struct Progress {
     /// (step, score) by set.
     evals: BTreeMap<String, Vec<(u32, f64)>>,
     dir: String,
-    /// A row a rank of the finished run.
+    /// Rows of the finished run's ranks, one each.
     ranks: String,
 }
 
@@ -120,7 +120,7 @@ impl Observer for Progress {
         match event {
             Event::Started(started) => self.started(started),
             Event::Note { text } => self.say(text),
-            // Its notes were printed as they came.
+            // Its notes were printed on arrival.
             Event::Resumed { .. } => self.resumed = true,
             Event::Eval(eval) => self.eval(eval),
             Event::Step(step) => self.step(step),
@@ -163,7 +163,7 @@ impl Drop for Progress {
     }
 }
 
-/// Drops every second value of a curve that is too long to show, except the first and the last.
+/// Drops every second value of a curve too long to show, except the first and the last.
 fn bound<T: Copy>(curve: &mut Vec<T>) {
     if curve.len() > CURVE_POINTS_MAX {
         let last = curve.len() - 1;
@@ -175,13 +175,13 @@ fn bound<T: Copy>(curve: &mut Vec<T>) {
     }
 }
 
-/// Selects the first step, the last, and about ten between them.
+/// Returns true for the first step, the last, and about ten between them.
 fn is_shown(step: u32, steps: u32) -> bool {
     let part = |step: u32| u64::from(step) * u64::from(PIPE_LINES) / u64::from(steps.max(1));
     step <= 1 || step >= steps || part(step) > part(step - 1)
 }
 
-/// Leaves out pass@1 if there is one sample per prompt: it equals the score.
+/// Formats an evaluation, without pass@1 if there is one sample per prompt: it equals the score.
 fn eval_line(eval: &EvalResult) -> String {
     let EvalResult { step, set, score, pass_at_k, pairs, num_samples, num_empty, num_cut, seconds } = eval;
     let faults = EvalReport::fault_words(*num_empty, *num_cut);
@@ -215,7 +215,7 @@ fn step_line(step: &StepResult) -> String {
     parts.join("  ")
 }
 
-/// Formats the numbers of a step that are there; the last three are rates, in `per`.
+/// Formats a step's existing numbers; the last three are rates, in `per`.
 fn numbers(step: &StepResult, names: [&str; 6], per: &str) -> Vec<String> {
     let values = [
         (step.reward, 3, ""),
@@ -231,7 +231,7 @@ fn numbers(step: &StepResult, names: [&str; 6], per: &str) -> Vec<String> {
     names.into_iter().zip(values).filter_map(one).collect()
 }
 
-/// As `step_line`, in about 80 columns; a narrower terminal cuts it.
+/// Formats a step in about 80 columns; a narrower terminal cuts it.
 fn live_line(step: &StepResult) -> String {
     let mut parts = vec![format!("{}/{}", step.step, step.steps)];
     parts.extend(numbers(step, ["reward", "loss", "acc", "frames", "rollout", "update"], "/s"));
@@ -245,7 +245,7 @@ fn live_line(step: &StepResult) -> String {
     parts.join(" ")
 }
 
-/// `42 s`, `3 min 20 s`, `2 h 05 min`.
+/// Formats a duration: `42 s`, `3 min 20 s`, `2 h 05 min`.
 fn duration(seconds: f64) -> String {
     let seconds = if seconds.is_finite() { seconds.max(0.0).round() as u64 } else { 0 };
     match seconds {

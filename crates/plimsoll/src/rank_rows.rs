@@ -1,11 +1,11 @@
-//! Ranks as people see them: one row a rank, in the summary of a run and in `doctor RUN_DIR`.
+//! Tables of ranks, one row per rank: in the summary of a run and in `doctor RUN_DIR`.
 
 use plimsoll_base::Bytes;
 use plimsoll_ranks::slowest;
 use serde_json::Value;
 use std::time::Duration;
 
-/// Returns the rank for which the others waited, and the part of `seconds` that they did so on average; none where all waited as long.
+/// Returns the rank that the others waited for and their average share of `seconds`; `None` if all waited equally.
 pub fn slowest_of(waited: &[f64], seconds: f64) -> Option<(usize, f64)> {
     let slow = slowest(waited.iter().map(|seconds| Duration::from_secs_f64(seconds.max(0.0))))?;
     let others = waited.iter().sum::<f64>() - waited[slow];
@@ -13,7 +13,7 @@ pub fn slowest_of(waited: &[f64], seconds: f64) -> Option<(usize, f64)> {
     Some((slow, share.clamp(0.0, 1.0)))
 }
 
-/// Formats the rows of `summary.json`, and names the slowest rank; empty for a run of one rank.
+/// Formats the ranks of `summary.json` and names the slowest; empty for a run of one rank.
 pub fn of_summary(summary: &Value) -> String {
     let rows = summary["ranks"].as_array().map(Vec::as_slice).unwrap_or_default();
     let seconds = summary["seconds"].as_f64().unwrap_or(0.0);
@@ -38,7 +38,7 @@ pub fn of_summary(summary: &Value) -> String {
     text
 }
 
-/// Formats the rows of `ranks.json`; empty without them.
+/// Formats the rows of `ranks.json`; empty if there are none.
 pub fn of_board(board: &Value) -> String {
     let rows = board["rows"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut lines = vec![["rank", "pid", "does", "phase", "step", "memory", "waited"].map(String::from)];

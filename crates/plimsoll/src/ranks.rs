@@ -1,5 +1,4 @@
-//! `train` as one of several ranks, or as the process that starts them: the environment, signals and words of the crate
-//! `ranks`, for this binary.
+//! `train` as a rank, or as the process that starts ranks: environment, signals and output for the crate `ranks`.
 
 use crate::{errors, output, signals, terminal};
 use plimsoll_base::{Error, Result};
@@ -16,23 +15,24 @@ use std::os::fd::AsFd;
 use std::os::unix::process::parent_id;
 use std::time::Duration;
 
-/// The variable by which a rank's number of threads reaches its trainer's run file.
+/// Passes a rank's number of threads to its trainer's run file.
 const THREADS_VARIABLE: &str = "PLIMSOLL__RUN__THREADS";
-/// The variable that tells the driver which cards to show.
+/// Tells the driver which cards to show.
 const CARDS_VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 
 fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// Which part of a run this process is to start, by its flags.
+/// The part of a run that this process must start, by its flags.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Part {
-    /// Train with N ranks, of all hosts together. Without it a launcher (torchrun, srun, mpirun, Kubernetes) says which rank or host
-    /// this is; without one it is the only rank.
+    /// Train with N ranks, of all hosts together. Without it a launcher (torchrun, srun, mpirun, Kubernetes) says which
+    /// rank or host this is; without one it is the only rank.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(RANKS_MAX)), conflicts_with = "no_supervisor")]
     pub ranks: Option<u32>,
-    /// Train on H hosts: start the same command on each, with its --host-rank, one --join and one secret in PLIMSOLL_TOKEN.
+    /// Train on H hosts: start the same command on each, with its --host-rank, one --join and one secret in
+    /// PLIMSOLL_TOKEN.
     #[arg(long, value_name = "H", conflicts_with = "no_supervisor")]
     pub hosts: Option<u32>,
     /// Which of the hosts this is, from 0.
@@ -53,12 +53,12 @@ pub fn found(part: &Part) -> Result<Found> {
     )
 }
 
-/// Returns the secret that the user or the process that started this one gave the job.
+/// Returns the job's secret, set by the user or by the process that started this one.
 pub fn secret() -> Option<String> {
     variable(TOKEN_VARIABLE)
 }
 
-/// Starts the ranks of this host as processes with this process's arguments. Returns the exit code of the run.
+/// Starts the ranks of this host as processes with the same arguments. Returns the exit code of the run.
 pub fn start(starts: &Starts, quiet: bool) -> Result<u8> {
     let (forward, child_ended) = signals::pipes()?;
     let forward: Vec<_> = forward.iter().map(|pipe| (pipe.signal, pipe.read.as_fd())).collect();
@@ -83,7 +83,7 @@ pub fn start(starts: &Starts, quiet: bool) -> Result<u8> {
     })
 }
 
-/// Returns the card of a rank: the only one that it sees, or the one with its number on this host. None on CPUs.
+/// Returns the card of a rank: the only one it sees, or the one with its number on this host; `None` on CPUs.
 ///
 /// Errors: `card-missing`.
 pub fn card_of(launch: &Launch, loaded: &Loaded) -> Result<Option<CardInfo>> {
@@ -102,7 +102,7 @@ pub fn card_of(launch: &Launch, loaded: &Loaded) -> Result<Option<CardInfo>> {
     }
 }
 
-/// How many seconds ranks wait for others: to come, and for one that does not go on.
+/// Seconds that ranks wait for others: to join, and for one that makes no progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     pub join: u32,
@@ -114,7 +114,7 @@ pub fn join(launch: &Launch, loaded: &Loaded, times: Times) -> Result<u8> {
     plimsoll_ranks::die_with_launcher(launch.launcher)?;
     let (forward, child_ended) = signals::pipes()?;
     let forward: Vec<_> = forward.iter().map(signals::Pipe::as_signal).collect();
-    // Warnings, which `--quiet` leaves in.
+    // Warnings, which `--quiet` does not suppress.
     let mut say = |words: &str| output::note(false, words);
     let token = Token::new(launch, secret().as_deref());
     let card = card_of(launch, loaded)?;
@@ -133,7 +133,7 @@ pub fn join(launch: &Launch, loaded: &Loaded, times: Times) -> Result<u8> {
         let threads = several::share_of_threads(launch.rank, &link.members, host.threads(), host.cpu_quota());
         env.push((THREADS_VARIABLE.into(), threads.to_string()));
     }
-    // The trainer sees its own card alone; the memory of the others it opens by handles.
+    // The trainer sees only its own card; it opens the memory of others by handles.
     env.extend(card.map(|card| (CARDS_VARIABLE.to_string(), card.uuid)));
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     let mut tell = |error: &Error| {

@@ -1,5 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP ask a run to stop after its step; a second one ends it at once. In the supervisor
-//! they become bytes in pipes, which its loop passes on.
+//! SIGINT, SIGTERM and SIGHUP ask a run to stop after its step; a second one ends it at once. In the supervisor they
+//! become bytes in pipes, which its loop forwards.
 
 use crate::{output, terminal};
 use plimsoll_base::{Error, Exit, Result};
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 /// Stack of the thread that waits for signals: it sleeps, stores a number, exits.
 const STACK_BYTES: usize = 64 << 10;
-/// A terminal, a service manager and the supervisor may each send the same request; within this time they count as one.
+/// A terminal, a service manager and the supervisor may each send one request; within this time they count as one.
 const ONE_REQUEST: Duration = Duration::from_secs(1);
 
-/// Handles the signals from now on. The result will hold the number of the first one. `words` are printed at once.
+/// Handles the signals from now on. The result will hold the first one's number. Prints `words` at once.
 pub fn install(words: Option<&'static str>) -> Result<Arc<AtomicI32>> {
     let asked = Arc::new(AtomicI32::new(0));
     let mut signals = Signals::new(wanted()).map_err(|err| refused(&err))?;
@@ -55,7 +55,7 @@ pub struct Pipe {
     pub read: UnixStream,
 }
 
-/// Opens pipes for the signals that a supervisor passes on, and one for SIGCHLD.
+/// Opens pipes for the signals that a supervisor forwards, and one for SIGCHLD.
 pub fn pipes() -> Result<(Vec<Pipe>, Pipe)> {
     let open = |signal: i32| -> std::io::Result<Pipe> {
         let (read, write) = UnixStream::pair()?;

@@ -1,20 +1,20 @@
-//! What a survey of a run's hosts means: the findings of `doctor --ranks`, and its table.
+//! Judges a survey of a run's hosts: the findings of `doctor --ranks`, and its table.
 
 use plimsoll_base::Bytes;
 use plimsoll_doctor::machine::{Check, State};
 use plimsoll_ranks::{Facts, Read};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a run needs of each host.
+/// Needs of a run on each host.
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {
-    /// Descriptors of a process.
+    /// Open files of one process.
     pub open_files: u64,
-    /// In /dev/shm, if the run is known.
+    /// Bytes in /dev/shm, if the run is known.
     pub shm: Option<Bytes>,
-    /// One checkpoint, if the run is known.
+    /// Bytes of a checkpoint, if the run is known.
     pub checkpoint: Option<Bytes>,
-    /// Whether the run file asks for NCCL.
+    /// True if the run file asks for NCCL.
     pub nccl: bool,
 }
 
@@ -24,21 +24,21 @@ impl Default for Needs {
     }
 }
 
-/// Clocks that are further apart make logs of two hosts misleading; nothing else depends on them.
+/// Clocks further apart make the logs of two hosts misleading; nothing else depends on them.
 const CLOCK_SECONDS_MAX: f64 = 1.0;
 /// Threads and workers of a rank.
 const PROCESSES_MIN: u64 = 512;
-/// A checkpoint that takes longer is worth knowing of before the run.
+/// A checkpoint that takes longer is reported before the run.
 const CHECKPOINT_SECONDS_MAX: f64 = 60.0;
-/// A path with less than this part of the fastest one's bytes keeps all ranks waiting.
+/// A path slower than this fraction of the fastest keeps all ranks waiting.
 const UNEVEN: f64 = 1.0 / 3.0;
-/// Of what differs, shown.
+/// Differing values shown.
 const DIFFERENCES_MAX: usize = 4;
 /// With more hosts only the slowest paths are shown.
 const MATRIX_HOSTS_MAX: usize = 8;
 const PATHS_SHOWN: usize = 8;
 
-/// Judges what each rank knows, by rank.
+/// Judges the facts of all ranks.
 pub fn checks(facts: &[Facts], needs: &Needs) -> Vec<Check> {
     let firsts = firsts(facts);
     let all = [
@@ -66,7 +66,7 @@ fn host(facts: &Facts) -> String {
     format!("host {} ({})", facts.host, facts.host_name)
 }
 
-/// Returns a value of a rank, in words.
+/// Returns a value of a rank for messages.
 fn shown<'f>(facts: &'f Facts, name: &str) -> &'f str {
     facts.alike.get(name).map(String::as_str).filter(|text| !text.is_empty()).unwrap_or("nothing")
 }
@@ -218,7 +218,7 @@ fn directory_speed(first: &Facts, needs: &Needs) -> Check {
     Check { slug: "ranks-directory-slow", state, finding }
 }
 
-/// Returns every measured path, slowest first. `reads`: what a host measured.
+/// Returns all measured paths, slowest first. `reads`: what a host measured.
 fn measured<'f>(firsts: &[&'f Facts], reads: fn(&Facts) -> &[Read]) -> Vec<(&'f Facts, Read)> {
     let of = |facts: &&'f Facts| {
         let facts = *facts;
@@ -243,7 +243,7 @@ fn paths(firsts: &[&Facts]) -> Check {
     Check { slug: "ranks-paths-uneven", state, finding }
 }
 
-/// Returns the slowest path and the fastest in words, and whether they are far apart.
+/// Returns the slowest and the fastest path in words, and whether they are far apart.
 fn extremes(all: &[(&Facts, Read)]) -> Option<(State, String)> {
     let ((facts, slow), (_, fast)) = (all.first()?, all.last()?);
     let uneven = slow.bytes_per_second < fast.bytes_per_second * UNEVEN;
@@ -257,7 +257,7 @@ fn extremes(all: &[(&Facts, Read)]) -> Option<(State, String)> {
     Some((if uneven { State::Note } else { State::Fine }, words))
 }
 
-/// Judges what cards of different hosts give one another by NCCL, where it was tried.
+/// Judges exchange between cards of different hosts over NCCL, if it was tried.
 fn cards(firsts: &[&Facts], needs: &Needs) -> Option<Check> {
     let found = firsts[0].cards.as_ref()?;
     let own = measured(firsts, by_cards);
@@ -266,7 +266,7 @@ fn cards(firsts: &[&Facts], needs: &Needs) -> Option<Check> {
         (read.bytes_per_second < sockets.bytes_per_second * UNEVEN).then_some((facts, read, sockets))
     });
     let (state, finding) = match (&found.failed, slower) {
-        // A run does without a library that is nowhere, and ends where it does not connect.
+        // A run works without a library that no host has, but ends if it does not connect.
         (Some(why), _) if found.library.is_empty() && !needs.nccl => {
             (State::Note, format!("cards of different hosts will exchange over sockets: {why}"))
         }
@@ -285,7 +285,7 @@ fn cards(firsts: &[&Facts], needs: &Needs) -> Option<Check> {
     Some(Check { slug: "ranks-nccl", state, finding })
 }
 
-/// Formats the hosts, and what passes between them.
+/// Formats the hosts, and the network between them.
 pub fn table(facts: &[Facts]) -> String {
     let firsts = firsts(facts);
     let head = [
@@ -336,7 +336,7 @@ fn row(first: &Facts, facts: &[Facts]) -> [String; 11] {
     ]
 }
 
-/// Formats what each host reads of each other.
+/// Formats what each host reads from the others.
 fn network(firsts: &[&Facts]) -> String {
     if measured(firsts, by_hosts).is_empty() {
         return String::new();
@@ -351,7 +351,7 @@ fn network(firsts: &[&Facts]) -> String {
     text
 }
 
-/// Formats the paths between hosts as a matrix, or of many hosts the slowest paths. `together`: with a column of what a host reads of all.
+/// Formats paths between hosts as a matrix, or the slowest of many. `together`: adds a column for reads from all.
 fn paths_table(firsts: &[&Facts], what: &str, reads: fn(&Facts) -> &[Read], together: bool) -> String {
     let cell = |read: &Read| {
         let round_trip = format!("{:.2} ms", read.round_trip_seconds * 1e3);

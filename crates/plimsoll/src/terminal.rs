@@ -1,5 +1,5 @@
 //! Whether stderr is a terminal. A trainer's stderr is a pipe to its supervisor, which forwards every byte, so the
-//! supervisor's stderr decides; an environment variable passes this on.
+//! supervisor's stderr decides; an environment variable passes that on.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use plimsoll_base::visible;
@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// "1" for the trainer if the supervisor's stderr is a terminal.
+/// "1" for a trainer whose supervisor's stderr is a terminal.
 const VARIABLE: &str = "PLIMSOLL_TERMINAL";
 const HZ: u8 = 8;
-/// How often a live line looks at what is under way.
+/// How often a live line checks for progress.
 const TICK: Duration = Duration::from_millis(500);
 const TICK_STACK_BYTES: usize = 128 << 10;
 /// Columns of a terminal of unknown width.
@@ -28,10 +28,10 @@ pub fn is_stderr() -> bool {
     io::stderr().is_terminal() || is_piped_to_one()
 }
 
-/// Clears the live line of stderr's terminal, which comes back below what is printed next.
+/// Clears the live line on stderr; it reappears below what is printed next.
 pub fn clear_line() {
     if is_stderr() {
-        // A closed stderr shows nothing that follows either.
+        // A closed stderr will not show what follows either.
         let _ = io::stderr().write_all(b"\r\x1b[2K");
     }
 }
@@ -43,17 +43,17 @@ pub fn stdout_columns() -> Option<usize> {
     stdout.is_terminal().then(|| usize::from(columns().unwrap_or(COLUMNS)))
 }
 
-/// A live line on stderr. What it shows may hold words of others, so all of it passes here as a terminal may have it.
+/// A live line on stderr. It may contain outside text, so all of it is made safe for a terminal here.
 pub struct LiveLine {
     bar: ProgressBar,
-    /// What was shown last, without what is under way.
+    /// What was last shown, without the progress.
     shown: Arc<Mutex<String>>,
-    /// The thread that adds what is under way ends when this goes.
+    /// The thread that adds the progress ends when this is dropped.
     ticks: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
 impl LiveLine {
-    /// Shows how far the part of a step is that is under way, before the rest of the line, until this line ends.
+    /// Shows progress within a part of a step before the rest of the line, until this line ends.
     fn tick(mut self) -> LiveLine {
         let (stop, stopped) = mpsc::channel();
         let (bar, shown) = (self.bar.clone(), Arc::clone(&self.shown));
@@ -71,7 +71,7 @@ impl LiveLine {
                 }
             }
         };
-        // Without the thread the line lacks those words alone.
+        // Without the thread only those words are missing.
         let thread = thread::Builder::new().name("live-line".into()).stack_size(TICK_STACK_BYTES);
         self.ticks = thread.spawn(tick).ok().map(|thread| (stop, thread));
         self
@@ -110,7 +110,7 @@ impl Drop for LiveLine {
     }
 }
 
-/// Returns a live line on stderr; `None` if `quiet` or without a terminal.
+/// Returns a live line on stderr; `None` if `quiet` or not a terminal.
 pub fn live_line(quiet: bool) -> Option<LiveLine> {
     if quiet || !is_stderr() {
         return None;
@@ -132,14 +132,14 @@ fn is_piped_to_one() -> bool {
     is_passed_on && std::env::var_os(VARIABLE).is_some_and(|value| value == "1")
 }
 
-/// The bytes of rank 0 that `train --ranks` started go to that process's stderr, unchanged.
+/// Returns true for rank 0 of `train --ranks`, whose output that process passes to its stderr unchanged.
 fn is_rank_0_of_a_launch() -> bool {
     let launch = std::env::var(plimsoll_ranks::LAUNCH_VARIABLE).unwrap_or_default();
     launch.starts_with("0/")
         && launch.rsplit(':').next() == Some(&std::os::unix::process::parent_id().to_string())
 }
 
-/// A terminal at the far end of a pipe: ANSI sequences go to stderr, the width comes from the terminal itself.
+/// A terminal at the far end of a pipe: ANSI sequences go to stderr, the width comes from the terminal.
 #[derive(Debug)]
 struct PipedTerminal {
     tty: Option<File>,

@@ -22,7 +22,7 @@ pub struct PyCollector {
     collector: Mutex<Option<Collector>>,
 }
 
-/// The settings from Python, without the environments.
+/// Settings from Python, without the environments.
 struct Plan {
     settings: Settings,
     frames_per_batch: u64,
@@ -31,7 +31,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Errors: `bad-value`.
+    /// Parses the settings. Errors: `bad-value`.
     fn read(text: &str) -> Result<Plan> {
         let bad =
             |message: String| Error::usage("bad-value", message).hint("see help(plimsoll_rl.Collector)");
@@ -206,7 +206,7 @@ fn describe(spaces: &str, layout: &RowLayout) -> String {
 /// A batch, whose memory returns to the collector once it and its arrays are dropped.
 #[pyclass(frozen, name = "Batch")]
 pub struct PyBatch {
-    /// The batch, which its arrays share.
+    /// The batch, shared by its arrays.
     pub batch: Arc<Batch>,
 }
 

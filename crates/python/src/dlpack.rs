@@ -43,7 +43,7 @@ struct Versioned {
     tensor: Tensor,
 }
 
-/// `DLManagedTensor`, of consumers older than 1.0.
+/// `DLManagedTensor`, for consumers older than 1.0.
 #[repr(C)]
 struct Unversioned {
     tensor: Tensor,
@@ -54,7 +54,7 @@ struct Unversioned {
 const CPU: i32 = 1;
 const UINT: u8 = 1;
 
-/// What a tensor points into: the batch, whose rows return to the collector when it is dropped, and the extents.
+/// What a tensor points into: the extents, and the batch, whose rows return to the collector on drop.
 struct Context {
     _batch: Arc<Batch>,
     shape: [i64; 2],
@@ -167,11 +167,11 @@ unsafe extern "C" fn delete_versioned(managed: *mut Versioned) {
     }
 }
 
-/// As the versioned form, for older consumers.
+/// Frees an unversioned tensor, for consumers older than 1.0, and drops its batch.
 ///
 /// # Safety
 ///
-/// As `delete_versioned`.
+/// `managed` is from `__dlpack__`, and this is called once.
 unsafe extern "C" fn delete_unversioned(managed: *mut Unversioned) {
     // SAFETY: as in the versioned form, by the same promise of the caller.
     unsafe {
@@ -186,7 +186,7 @@ unsafe extern "C" fn delete_unversioned(managed: *mut Unversioned) {
 ///
 /// `capsule` is from `__dlpack__`; the interpreter calls this as it frees it.
 unsafe extern "C" fn drop_versioned(capsule: *mut pyo3::ffi::PyObject) {
-    // SAFETY: the caller passes a capsule from `__dlpack__`. A consumed one has another name; others still own their tensor.
+    // SAFETY: the caller passes a capsule from `__dlpack__`. A consumed one is renamed; its tensor belongs to others.
     unsafe {
         if pyo3::ffi::PyCapsule_IsValid(capsule, VERSIONED.as_ptr()) == 1 {
             delete_versioned(pyo3::ffi::PyCapsule_GetPointer(capsule, VERSIONED.as_ptr()).cast());
@@ -194,11 +194,11 @@ unsafe extern "C" fn drop_versioned(capsule: *mut pyo3::ffi::PyObject) {
     }
 }
 
-/// As the versioned form, for older consumers.
+/// Frees the tensor of an unversioned capsule that was not consumed.
 ///
 /// # Safety
 ///
-/// As `drop_versioned`.
+/// `capsule` is from `__dlpack__`; the interpreter calls this as it frees it.
 unsafe extern "C" fn drop_unversioned(capsule: *mut pyo3::ffi::PyObject) {
     // SAFETY: as in the versioned form, by the same promise of the caller.
     unsafe {

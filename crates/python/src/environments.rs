@@ -23,7 +23,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Errors: `bad-value`.
+    /// Parses a request. Errors: `bad-value`.
     pub fn read(text: &str) -> Result<Asked> {
         let bad =
             |message: String| Error::usage("bad-value", message).hint("see help(plimsoll_rl.Collector)");
@@ -74,19 +74,19 @@ impl Asked {
         })
     }
 
-    /// E.
+    /// Returns E, the number of environments.
     pub fn num_envs(&self) -> usize {
         self.num_envs as usize
     }
 
-    /// Makes native environments in one group, for a caller that steps them itself.
+    /// Puts native environments in one group, for a caller that steps them itself.
     pub fn on_this_thread(mut self) -> Asked {
         self.threads = 1;
         self
     }
 
     /// Makes the steppers: threads that share native environments; for workers several threads if these are `ours`, a
-    /// collector's that run no Python; otherwise one thread for all workers, with its processors unchanged.
+    /// collector's without Python; otherwise one thread for all workers, its processors unchanged.
     ///
     /// Errors: those of `native_steppers` and `PythonStepper::start`.
     pub fn steppers(&self, ours: bool) -> Result<Vec<Box<dyn Stepper>>> {

@@ -25,7 +25,7 @@ pub struct Called {
     pub beyond: Beyond,
 }
 
-/// Draws random actions without a policy, otherwise calls Python.
+/// Returns a policy: random actions without `call`, otherwise calls to Python.
 pub fn make(
     call: Option<&Arc<Py<PyAny>>>,
     shared: &Shared,

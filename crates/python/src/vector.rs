@@ -23,9 +23,9 @@ struct Inner {
     steppers: Vec<Box<dyn Stepper>>,
     action_bytes: usize,
     run_seed: u64,
-    /// [E]: the current episode of each.
+    /// [E]: the current episode of each environment.
     episodes: Vec<u32>,
-    /// [E]: the seed of each one's next episode.
+    /// [E]: the seed of the next episode of each.
     seeds: Vec<u64>,
     asks: Vec<Ask>,
     no_action: Vec<u8>,

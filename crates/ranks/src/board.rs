@@ -1,34 +1,34 @@
-//! What ranks do: what a supervisor tells the others of its trainer, and the rows, one a rank, that rank 0's supervisor has of all for
-//! those who watch the run. Plain data; the crate `run` writes it into the run directory.
+//! What ranks are doing: the state of a trainer as its supervisor reports it, and one row per rank, kept by rank 0's
+//! supervisor for those who watch the run. Plain data; the crate `run` writes it into the run directory.
 
 use crate::hello::Member;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What a trainer does, as its supervisor reads it.
+/// The state of a trainer, as its supervisor reads it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Beat {
     /// Process id of the trainer; 0 before it is started.
     pub trainer: u32,
-    /// Its state in /proc: `R`, `S`, `D`, `T` stopped, `Z` a zombie, `-` gone.
+    /// State of the trainer in /proc: `R`, `S`, `D`, `T` stopped, `Z` zombie, `-` gone.
     pub state: char,
-    /// For example `in step 7 of 200, phase update`.
+    /// What the trainer does, for example `in step 7 of 200, phase update`.
     pub doing: String,
-    /// Milliseconds since it began to do so.
+    /// Milliseconds since it began to do that.
     pub since_ms: u64,
-    /// The same in parts: of its status page.
+    /// Phase, step and number of steps of `doing`, as on the trainer's status page.
     pub phase: String,
     pub step: u32,
     pub steps: u32,
-    /// Barriers that it has come to.
+    /// Barriers that the trainer has reached.
     pub arrivals: u64,
-    /// Milliseconds for which it has waited for other ranks, in all and at this moment; 0 while it computes.
+    /// Milliseconds spent waiting for other ranks: in all, and now (0 while it computes).
     pub waited_ms: u64,
     pub waiting_ms: u64,
-    /// Memory of the rank's processes, and what its plan has for them.
+    /// Memory of the rank's processes, and what its plan allows them.
     pub held_bytes: u64,
     pub planned_bytes: u64,
-    /// A worker process that its trainer waits for, where that takes long; or empty.
+    /// A worker process that the trainer has waited for unusually long; else empty.
     pub worker: String,
 }
 
@@ -37,32 +37,32 @@ impl Beat {
         self.state == 'T'
     }
 
-    /// True if it is at work, not stopped, and waits for no rank.
+    /// Returns true if it is at work: started, not stopped, and waiting for no rank.
     pub(crate) fn computes(&self) -> bool {
         self.trainer > 0 && self.waiting_ms == 0 && !self.is_stopped()
     }
 }
 
-/// What a rank does.
+/// What a rank is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Its trainer has not said anything yet.
+    /// Its trainer has not reported yet.
     Starts,
     Computes,
     /// It waits for other ranks.
     Waits,
     /// A signal has stopped its trainer.
     Stopped,
-    /// Its supervisor says nothing, or its connection is over.
+    /// Its supervisor is silent, or its connection is closed.
     Lost,
     Finished,
     Interrupted,
-    /// It ended in another way, or for another rank.
+    /// It ended in another way, or because another rank did.
     Ended,
 }
 
-/// A rank.
+/// One rank, as those who watch the run see it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     pub rank: u32,
@@ -74,11 +74,11 @@ pub struct Row {
     pub phase: String,
     pub step: u32,
     pub steps: u32,
-    /// Since the phase began.
+    /// Seconds since the phase began.
     pub seconds_in_phase: f64,
-    /// For other ranks, since the trainer began.
+    /// Seconds spent waiting for other ranks since the trainer began.
     pub seconds_waited: f64,
-    /// Memory of the rank's processes, and the load line that its plan has for them.
+    /// Memory of the rank's processes, and the load line that its plan sets them.
     pub held_bytes: u64,
     pub planned_bytes: u64,
 }
@@ -102,7 +102,7 @@ impl Row {
     }
 }
 
-/// Returns the rank for which the others waited: the one that waited least itself; none if all waited as long.
+/// Returns the rank that the others waited for: the one that waited least. `None` if all waited equally long.
 pub fn slowest(waited: impl IntoIterator<Item = Duration>) -> Option<usize> {
     let waited: Vec<Duration> = waited.into_iter().collect();
     let least = *waited.iter().min()?;

@@ -1,10 +1,10 @@
 //! How a process was started, read from its environment: alone, as one of several ranks, or to start ranks itself.
 //!
-//! A pure function of a lookup, so that each launcher is a row of a table in the tests. It believes no half of a set, no two
-//! sets that disagree and no value that is no number: a wrong rank would wait for others that never come.
+//! A pure function of a lookup, so that each launcher is a row of a table in the tests. It rejects half a set, sets
+//! that disagree and values that are not numbers: a wrong rank would wait for others that never come.
 //!
-//! Sources: torchrun, pytorch `torch/distributed/run.py` and `elastic/agent/server`; srun(1), "OUTPUT ENVIRONMENT VARIABLES";
-//! Open MPI 5 manual, 11.1; MPICH's Hydra. Launchers that count hosts are in `environment_hosts.rs`.
+//! Sources: torchrun, pytorch `torch/distributed/run.py` and `elastic/agent/server`; srun(1), "OUTPUT ENVIRONMENT
+//! VARIABLES"; Open MPI 5 manual, 11.1; MPICH's Hydra. Launchers that count hosts are in `environment_hosts.rs`.
 
 #[path = "environment_hosts.rs"]
 mod hosts;
@@ -13,27 +13,27 @@ pub use hosts::Starts;
 use plimsoll_base::{Error, Result};
 use sha2::{Digest, Sha256};
 
-/// More ranks than this are refused; as many are on one large host.
+/// Most ranks of a run; one large host has as many.
 pub const RANKS_MAX: u32 = 64;
-/// The variable of `train --ranks N` for the ranks that it starts: `RANK/RANKS:FIRST/COUNT:PORT:PID:ADDRESS`, with the ranks of its
-/// host, its own process id, and where rank 0 listens.
+/// The variable that `train --ranks N` sets for its ranks: `RANK/RANKS:FIRST/COUNT:PORT:PID:ADDRESS`: the ranks of this
+/// host, the launcher's process id, and where rank 0 listens.
 pub const LAUNCH_VARIABLE: &str = "PLIMSOLL_LAUNCH";
-/// Ports for launchers that name none: 20000 to 29999, by the job's id.
+/// Ports for launchers that name none: 20000 to 29999, derived from the job's id.
 const PORT_FIRST: u16 = 20_000;
 const PORTS: u16 = 10_000;
 const LOOPBACK: &str = "127.0.0.1";
 
-/// Reads a variable.
+/// Looks up an environment variable.
 type Get<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// What is known besides the environment.
+/// What is known apart from the environment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flags<'a> {
-    /// `--ranks N`: of all hosts together.
+    /// `--ranks N`: ranks of all hosts together.
     pub ranks: Option<u32>,
-    /// `--hosts H`.
+    /// `--hosts H`: number of hosts.
     pub hosts: Option<u32>,
-    /// `--host-rank h`.
+    /// `--host-rank h`: number of this host.
     pub host_rank: Option<u32>,
     /// `--join ADDRESS[:PORT]`: where rank 0 listens.
     pub join: Option<&'a str>,
@@ -43,7 +43,7 @@ pub struct Flags<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
-    /// `train --ranks`, with its process id.
+    /// `train --ranks`, with the launcher's process id.
     Plimsoll(u32),
     Torchrun,
     Slurm,
@@ -63,7 +63,7 @@ impl Launcher {
     }
 }
 
-/// One of several ranks.
+/// A process that is one of several ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     pub rank: u32,
@@ -74,7 +74,7 @@ pub struct Launch {
     pub address: String,
     /// The first port that rank 0 tries.
     pub port: u16,
-    /// Tells this start of this job from others; a part of the token.
+    /// Identifies this start of this job; part of the token.
     pub id: String,
     pub launcher: Launcher,
 }
@@ -90,8 +90,8 @@ pub enum Found {
 
 /// Returns how this process was started.
 ///
-/// Precedence: the variable of `train --ranks`, then torchrun, srun (within a step only), Open MPI, MPICH, then launchers that count
-/// hosts, with the flags before them. A launcher that started one process leaves the flags to decide.
+/// Precedence: the variable of `train --ranks`, then torchrun, srun (only within a step), Open MPI, MPICH, then
+/// launchers that count hosts, where flags override variables. If a launcher started one process, the flags decide.
 /// Errors: `ranks-environment`, `ranks-hosts`.
 pub fn read(get: Get<'_>, flags: &Flags<'_>) -> Result<Found> {
     if let Some(launch) = own(get, flags.parent)? {
@@ -120,10 +120,10 @@ pub fn read(get: Get<'_>, flags: &Flags<'_>) -> Result<Found> {
     Ok(Found::Rank(first.launch.clone()))
 }
 
-/// What one launcher's variables say.
+/// What the variables of one launcher say.
 struct Set {
     launch: Launch,
-    /// The variables as read, for messages.
+    /// The variables as read, for error messages.
     read: String,
 }
 
@@ -157,7 +157,7 @@ impl Set {
     }
 }
 
-/// The set of `train --ranks`. One that names another parent was inherited from a run further up and is not believed.
+/// Reads the set of `train --ranks`. One that names another parent was inherited from an outer run and is ignored.
 fn own(get: Get<'_>, parent: u32) -> Result<Option<Launch>> {
     let Some(text) = get(LAUNCH_VARIABLE).filter(|text| !text.is_empty()) else { return Ok(None) };
     let parsed = || -> Option<([u32; 4], u16, u32, &str)> {
@@ -177,7 +177,7 @@ fn own(get: Get<'_>, parent: u32) -> Result<Option<Launch>> {
     if pid != parent {
         return Ok(None);
     }
-    // Of several hosts each has a process that starts ranks.
+    // With several hosts, each has its own process that starts ranks.
     let id = if local_ranks == ranks { format!("plimsoll:{pid}") } else { "plimsoll".into() };
     let launcher = Launcher::Plimsoll(pid);
     let launch = Launch { rank, ranks, local_rank, local_ranks, address: address.into(), port, id, launcher };
@@ -189,7 +189,7 @@ fn torchrun(get: Get<'_>, _: &Flags<'_>) -> Result<Option<Set>> {
     const NAMES: [&str; 4] = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"];
     let there = NAMES.map(|name| get(name).is_some());
     if let [true, true, false, false] = there {
-        // A PyTorchJob counts its pods in this way.
+        // A PyTorchJob counts its pods in these variables.
         return Ok(None);
     }
     let Some([rank, ranks, local_rank, local_ranks]) = whole(get, Launcher::Torchrun, NAMES)? else {
@@ -210,7 +210,7 @@ fn torchrun(get: Get<'_>, _: &Flags<'_>) -> Result<Option<Set>> {
     Ok(Some(Set { launch, read: shown(get, &NAMES) }))
 }
 
-/// A batch script has SLURM_PROCID = 0 and SLURM_NTASKS = N as well, without being a task: only a step is believed.
+/// Reads srun's set. A batch script has SLURM_PROCID = 0 and SLURM_NTASKS = N too, but only a step is a task.
 fn slurm(get: Get<'_>, _: &Flags<'_>) -> Result<Option<Set>> {
     const NAMES: [&str; 3] = ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"];
     let Some(step) = get("SLURM_STEP_ID") else { return Ok(None) };
@@ -235,7 +235,7 @@ fn slurm(get: Get<'_>, _: &Flags<'_>) -> Result<Option<Set>> {
     Ok(Some(Set { launch, read: shown(get, &[&NAMES[..], &["SLURM_STEP_TASKS_PER_NODE"]].concat()) }))
 }
 
-/// Returns the first of `n[1-3,7],m2`: `n1`, on which rank 0 is.
+/// Returns the first node of a list, where rank 0 is: `n1` of `n[1-3,7],m2`.
 fn first_node(list: &str) -> Option<String> {
     let end = list.find(['[', ',']).unwrap_or(list.len());
     let (name, rest) = list.split_at(end);
@@ -244,14 +244,14 @@ fn first_node(list: &str) -> Option<String> {
     };
     let (ranges, after) = inside.split_once(']')?;
     let number = ranges.split([',', '-']).next().filter(|number| !number.is_empty())?;
-    // A name may go on after the brackets, with further ones: `a[1-2]b[3-4]`.
+    // A name may continue after the brackets, with more brackets: `a[1-2]b[3-4]`.
     match after.split(',').next() {
         None | Some("") => Some(format!("{name}{number}")),
         Some(_) => first_node(after).map(|after| format!("{name}{number}{after}")),
     }
 }
 
-/// Reads `4(x2),3` as 4, 4, 3. The list is bounded by the largest cluster, not by the text.
+/// Reads `4(x2),3` as 4, 4, 3. The largest cluster bounds the list, not the text.
 fn tasks_per_node(text: &str) -> Option<Vec<u32>> {
     const NODES_MAX: usize = 65_536;
     let mut tasks = Vec::new();
@@ -277,14 +277,14 @@ fn open_mpi(get: Get<'_>, flags: &Flags<'_>) -> Result<Option<Set>> {
         "OMPI_COMM_WORLD_LOCAL_SIZE",
     ];
     let Some(numbers) = whole(get, Launcher::OpenMpi, NAMES)? else { return Ok(None) };
-    // Without a name of the job, the process that started all of its ranks on this host tells jobs apart.
+    // Without a job name, the parent of all ranks on this host identifies the job.
     let job = get("PMIX_NAMESPACE").or_else(|| get("OMPI_MCA_ess_base_jobid"));
     let id = format!("openmpi:{}", job.unwrap_or_else(|| flags.parent.to_string()));
     let launch = anywhere(get, Launcher::OpenMpi, numbers, id, None)?;
     Ok(Some(Set { launch, read: shown(get, &NAMES) }))
 }
 
-/// srun with `--mpi=pmi2` sets PMI_RANK too; there srun's own set counts.
+/// Reads MPICH's set. srun with `--mpi=pmi2` sets PMI_RANK too; then srun's own set counts.
 fn mpich(get: Get<'_>, flags: &Flags<'_>) -> Result<Option<Set>> {
     const NAMES: [&str; 4] = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
     let is_local = get("MPI_LOCALRANKID").is_some() || get("MPI_LOCALNRANKS").is_some();
@@ -297,8 +297,8 @@ fn mpich(get: Get<'_>, flags: &Flags<'_>) -> Result<Option<Set>> {
     Ok(Some(Set { launch, read: shown(get, &NAMES) }))
 }
 
-/// A launch by a launcher that names no address: this host if all ranks are on it, else MASTER_ADDR or the host of rank 0 that is
-/// known, and a port by the job's id.
+/// Returns a launch whose launcher names no address: this host if all ranks are on it, else MASTER_ADDR or the known
+/// host of rank 0, and a port derived from the job's id.
 fn anywhere(
     get: Get<'_>,
     launcher: Launcher,
@@ -319,7 +319,7 @@ fn anywhere(
     Ok(Launch { rank, ranks, local_rank, local_ranks, address, port, id, launcher })
 }
 
-/// Returns the port for a job without one.
+/// Returns the port of a job that names none.
 fn port_by(id: &str) -> u16 {
     let sum = Sha256::digest(id.as_bytes());
     PORT_FIRST + u16::from_le_bytes([sum[0], sum[1]]) % PORTS
@@ -366,7 +366,7 @@ fn port_of(get: Get<'_>, name: &str) -> Result<Option<u16>> {
     }
 }
 
-/// Returns `A = 1, B = 2` of those that are set.
+/// Returns `A = 1, B = 2` for the variables that are set.
 fn shown(get: Get<'_>, names: &[&str]) -> String {
     let set = names.iter().filter_map(|name| Some(format!("{name} = {}", get(name)?)));
     set.collect::<Vec<_>>().join(", ")

@@ -1,47 +1,47 @@
-//! Launchers that start one process a host, which starts the ranks of its host: by flags, or by the variables of Kubernetes' jobs,
-//! SkyPilot and dstack.
+//! Launchers that start one process per host, which starts the ranks of its host: by flags, or by the variables of
+//! Kubernetes jobs, SkyPilot and dstack.
 //!
 //! Sources: kubeflow/trainer `pkg/runtime/framework/plugins/torch/torch.go`; kubeflow/training-operator
-//! `pkg/controller.v1/pytorch/envvar.go`; kubernetes-sigs/jobset; kubernetes-sigs/lws `pkg/utils/pod/pod_utils.go`; SkyPilot's and
-//! dstack's documentation of distributed tasks.
+//! `pkg/controller.v1/pytorch/envvar.go`; kubernetes-sigs/jobset; kubernetes-sigs/lws `pkg/utils/pod/pod_utils.go`;
+//! SkyPilot's and dstack's documentation of distributed tasks.
 
 use super::{Flags, Get, LOOPBACK, RANKS_MAX, environment_error, number, port_by, port_of, shown};
 use plimsoll_base::{Error, Result};
 
-/// torchrun's port.
+/// torchrun's default port.
 const PORT: u16 = 29_500;
 
-/// The ranks that a process is to start.
+/// The ranks that a process must start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Starts {
-    /// The first of them, and how many they are.
+    /// The first of these ranks, and how many there are.
     pub first: u32,
     pub count: u32,
-    /// Of all hosts.
+    /// Ranks and hosts of the whole run.
     pub ranks: u32,
     pub hosts: u32,
-    /// Where rank 0 listens; of one host the port is chosen when it starts.
+    /// Where rank 0 listens; on one host the port is chosen when it starts.
     pub address: String,
     pub port: u16,
-    /// Tells this start of the job from others; empty where only a secret of the user does.
+    /// Identifies this start of the job; empty if only the user's secret does.
     pub id: String,
 }
 
-/// What a launcher's variables say.
+/// What the variables of a launcher say.
 #[derive(Clone, Debug, Default)]
 struct Set {
     hosts: u32,
     rank: u32,
-    /// Ranks of a host.
+    /// Ranks per host.
     each: Option<u32>,
     address: Option<String>,
     port: Option<u16>,
     id: String,
-    /// The variables as read, for messages.
+    /// The variables as read, for error messages.
     read: String,
 }
 
-/// Returns the ranks that this process is to start; `None` where the run has one rank.
+/// Returns the ranks that this process must start; `None` if the run has one rank.
 ///
 /// Errors: `ranks-environment`, `ranks-hosts`.
 pub(super) fn read(get: Get<'_>, flags: &Flags<'_>) -> Result<Option<Starts>> {
@@ -95,7 +95,7 @@ pub(super) fn read(get: Get<'_>, flags: &Flags<'_>) -> Result<Option<Starts>> {
     Ok(Some(Starts { first: rank * each, count: each, ranks, hosts: *hosts, address, port, id: id.clone() }))
 }
 
-/// Puts flags before what a launcher says.
+/// Overrides with flags what a launcher says.
 fn by_flags(get: Get<'_>, flags: &Flags<'_>, mut set: Set) -> Result<Set> {
     let Flags { hosts, host_rank, join, .. } = *flags;
     if (hosts, host_rank, join) == (None, None, None) {
@@ -111,7 +111,7 @@ fn by_flags(get: Get<'_>, flags: &Flags<'_>, mut set: Set) -> Result<Set> {
         return Err(environment_error("--hosts 0: a run has one host at least".into()));
     }
     if !is_known && set.hosts > 1 {
-        // A job of Kubernetes counts its pods, and does not say how many they are.
+        // A Kubernetes job numbers its pods but does not say how many there are.
         let index = number(get, "JOB_COMPLETION_INDEX")?;
         let Some(rank) = host_rank.or(index) else {
             return Err(environment_error(format!("{}, without --host-rank h", flag_words(flags))));
@@ -169,7 +169,7 @@ fn text(get: Get<'_>, name: &str) -> Option<String> {
     get(name).filter(|text| !text.is_empty())
 }
 
-/// The first variable counts hosts, the second says which this is: both, or none.
+/// Reads the number of hosts and the number of this one: both, or neither.
 fn pair(get: Get<'_>, hosts: &'static str, rank: &'static str) -> Result<Option<[u32; 2]>> {
     let Some(count) = text(get, hosts) else { return Ok(None) };
     // An elastic job writes a range, `1:4`; a run has one number of ranks.
@@ -190,7 +190,7 @@ fn pair(get: Get<'_>, hosts: &'static str, rank: &'static str) -> Result<Option<
     }
 }
 
-/// Ranks of a host, as torchrun takes them: a number, or a word that stands for one which is not known here.
+/// Reads the ranks per host, as torchrun takes them: a number, or a word for one that is unknown here.
 fn each_of(get: Get<'_>, name: &'static str) -> Result<Option<u32>> {
     match text(get, name) {
         Some(word) if ["auto", "gpu", "cpu"].contains(&&*word) => Ok(None),
@@ -198,7 +198,7 @@ fn each_of(get: Get<'_>, name: &'static str) -> Result<Option<u32>> {
     }
 }
 
-/// Kubeflow's Trainer sets torchrun's own variables.
+/// Reads Kubeflow Trainer's set, which is torchrun's own variables.
 fn trainer(get: Get<'_>) -> Result<Option<Set>> {
     let Some([hosts, rank]) = pair(get, "PET_NNODES", "PET_NODE_RANK")? else { return Ok(None) };
     Ok(Some(Set {
@@ -212,7 +212,7 @@ fn trainer(get: Get<'_>) -> Result<Option<Set>> {
     }))
 }
 
-/// A PyTorchJob counts its pods by torchrun's names, without LOCAL_RANK.
+/// Reads a PyTorchJob's set: it counts its pods in torchrun's variables, without LOCAL_RANK.
 fn pytorch_job(get: Get<'_>) -> Result<Option<Set>> {
     if text(get, "LOCAL_RANK").is_some() || text(get, "PET_NNODES").is_some() {
         return Ok(None);

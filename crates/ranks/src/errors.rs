@@ -1,9 +1,9 @@
-//! Errors as they travel between ranks, so that every rank of a run that cannot begin ends with the same sentence.
+//! Errors as ranks send them to each other, so that every rank of a run that cannot begin ends with the same sentence.
 
 use plimsoll_base::{Error, Exit, slugs};
 use serde::{Deserialize, Serialize};
 
-/// Slugs that one rank may give another. A slug is a literal in its reader too: text from a socket never becomes one.
+/// Slugs that a rank may send. The reader has each as a literal: text from a socket never becomes a slug.
 const SLUGS: [&str; 8] = [
     "ranks-environment",
     "ranks-differ",
@@ -44,7 +44,7 @@ impl Told {
     }
 }
 
-/// The end of a wait for other ranks by a signal.
+/// Returns the error of a wait for other ranks that a signal ended.
 pub(crate) fn interrupted(signal: i32, before: &str) -> Error {
     let (name, exit) = match signal {
         1 => ("SIGHUP", Exit::Terminated),
@@ -55,7 +55,7 @@ pub(crate) fn interrupted(signal: i32, before: &str) -> Error {
     Error { exit, ..error.hint("start the same command again") }
 }
 
-/// The end of a rank that had no reason of its own.
+/// Returns the error of a rank that ended because of others.
 pub(crate) fn lost(message: impl Into<String>) -> Error {
     let error = Error::new("rank-lost", message);
     Error { exit: Exit::OtherRank, ..error }

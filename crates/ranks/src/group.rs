@@ -1,12 +1,12 @@
-//! The group: how trainers exchange bytes of the host, on one host through the window. Never sums: who adds, adds in order.
+//! The group: how trainers exchange bytes of host memory, within a host through the window. It never sums: the caller
+//! adds, in order.
 //!
-//! Of several hosts the first ranks exchange what all of theirs have, and then tell those: two levels, in which every barrier and
-//! every gather consists of those of the hosts.
+//! With several hosts, their first ranks exchange the bytes of their hosts and pass on what they get: two levels.
 //!
-//! The window is words of 64 bits. Word 0 holds the flag by which supervisors end trainers, and the mark of a trainer that
-//! failed. Each rank counts its arrivals in a word of its own, so a barrier is a comparison of counters; a message goes piece by
-//! piece through a mailbox that its rank alone writes. How long a rank has waited is next to its arrivals, where supervisors read
-//! it too: they tell a rank that computes from those that wait for it.
+//! The window is 64-bit words. Word 0 holds the flag by which supervisors end trainers, and the mark of a trainer that
+//! failed. Each rank counts its arrivals in its own word, so a barrier compares counters; a message goes piece by piece
+//! through a mailbox that only its rank writes. Its waiting time is next to its arrivals, where supervisors read it to
+//! tell a computing rank from those that wait for it.
 
 use crate::hosts::{Between, Callers, Door, Letter, Memory, OPEN_MAX, Reach};
 use crate::place::Place;
@@ -20,21 +20,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Words of a rank's mailbox: 256 KiB, so that a step's samples take few rounds.
+/// Words of a rank's mailbox: 256 KiB, so that the samples of a step take few rounds.
 const MAILBOX: usize = 32 << 10;
-/// Words of a rank's counters, on a cache line of their own.
+/// Words of a rank's counters, on their own cache line.
 const STRIDE: usize = 8;
-/// Places in them: arrivals at barriers, bytes of a message, microseconds waited so far, and 1 while it waits.
+/// Indices of counters: arrivals at barriers, bytes of a message, microseconds waited so far, and 1 while it waits.
 const ARRIVALS: usize = 0;
 const LENGTH: usize = 1;
 const WAITED: usize = 2;
 const WAITS: usize = 3;
-/// Looks at a counter until a wait gives its processor away, and until it sleeps.
+/// Polls of a counter before a wait yields its processor, and before it sleeps.
 const SPINS: u32 = 2_000;
 const YIELDS: u32 = SPINS + 200;
 const NAP: Duration = Duration::from_micros(100);
 
-/// The window of this host, by which a thread that waits learns that the run is over.
+/// The window of this host, from which a waiting thread learns that the run is over.
 #[derive(Clone, Debug)]
 pub struct Watch {
     words: Arc<SharedWords>,
@@ -45,7 +45,7 @@ impl Watch {
         self.words.words()
     }
 
-    /// Requires that the run goes on.
+    /// Checks that the run has not ended.
     ///
     /// Errors: `rank-lost`.
     pub fn check(&self) -> Result<()> {
@@ -57,16 +57,16 @@ impl Watch {
     }
 }
 
-/// A rank among the others of its run.
+/// A rank with its connections to the others.
 #[derive(Debug)]
 pub struct Group {
     place: Place,
-    /// The ranks of this host, ascending; the first of them speaks for them.
+    /// The ranks of this host, ascending; the first speaks for all of them.
     near: Vec<usize>,
     window: Watch,
-    /// If there are other hosts.
+    /// `None` if all ranks are on this host.
     far: Option<Far>,
-    /// Of random delays before each barrier; tests show with them that nothing depends on who comes first.
+    /// Seed of random delays before each barrier, with which tests show that the order of arrival does not matter.
     delays: Option<Mutex<u64>>,
 }
 
@@ -74,23 +74,23 @@ pub struct Group {
 #[derive(Debug)]
 struct Far {
     letter: Arc<Letter>,
-    /// Where ranks of other hosts knock; until the door takes it.
+    /// Connections from ranks of other hosts, until the door takes them.
     callers: Mutex<Option<Callers>>,
-    /// At the first rank of a host.
+    /// Only at the first rank of a host.
     between: Option<Mutex<Between>>,
     reach: OnceLock<Arc<Reach>>,
 }
 
 impl Group {
-    /// Maps the window, and at a host's first rank meets those of other hosts. Every rank must call it, and then the same methods in the
-    /// same order. `listener`: the one that `place.away` names, if there are other hosts.
+    /// Maps the window, and at a host's first rank meets those of other hosts. Every rank must call it, and then the
+    /// same methods in the same order. `listener`: the one that `place.away` names, if there are other hosts.
     ///
     /// Errors: `ranks-window`, `host-allocation-failed`, `ranks-unreachable`, `rank-lost`.
     pub fn open(place: &Place, listener: Option<TcpListener>) -> Result<Group> {
         Group::open_within(place, listener, OPEN_MAX)
     }
 
-    /// Does so, and waits for other hosts for at most `longest`.
+    /// Opens the group as `open` does, but waits for other hosts for at most `longest`.
     ///
     /// Errors: as `open`.
     pub(crate) fn open_within(
@@ -111,7 +111,7 @@ impl Group {
             let is_first = group.near[0] == group.rank();
             let open =
                 |callers: &mut Callers| Between::open(place, &letter, callers, longest, &|| group.check());
-            // The others of this host are not to wait for it.
+            // The other ranks of this host must not wait for it.
             let between = is_first.then(|| open(&mut callers)).transpose().inspect_err(|_| group.fail())?;
             let (letter, callers) = (Arc::new(letter), Mutex::new(Some(callers)));
             group.far =
@@ -120,7 +120,7 @@ impl Group {
         Ok(group)
     }
 
-    /// The same over a file in memory, for ranks of one host; for tests.
+    /// Returns the group of a rank whose peers are all on this host, over a file in memory; for tests.
     pub fn on_one_host(rank: usize, ranks: usize, file: &File) -> Result<Group> {
         Group::over(Place::on_one_host(rank as u32, ranks as u32, std::path::PathBuf::new()), file)
     }
@@ -139,12 +139,12 @@ impl Group {
         Ok(Group { place, near, window, far: None, delays: None })
     }
 
-    /// Waits up to 200 microseconds before each barrier, by a seed; for tests.
+    /// Makes each barrier wait up to 200 microseconds first, from a seed; for tests.
     pub fn delayed(self, seed: u64) -> Group {
         Group { delays: Some(Mutex::new(seed)), ..self }
     }
 
-    /// Bytes of the window of a host that has all of `ranks` ranks.
+    /// Returns the bytes of the window of a host that has all `ranks` ranks.
     pub fn window_bytes(ranks: usize) -> u64 {
         words(ranks, ranks) as u64 * 8
     }
@@ -162,19 +162,19 @@ impl Group {
         &self.near
     }
 
-    /// Returns whether all hosts have as many ranks, each with neighbouring numbers.
+    /// Returns true if all hosts have equally many ranks, numbered consecutively.
     pub fn is_even(&self) -> bool {
         let (_, near) = self.hosts();
         self.place.hosts.iter().enumerate().all(|(rank, host)| rank / near == *host as usize)
     }
 
-    /// Returns how many hosts there are, and the most ranks that one of them has.
+    /// Returns the number of hosts, and the most ranks on one of them.
     pub fn hosts(&self) -> (usize, usize) {
         let hosts = self.place.firsts().len();
         (hosts, (0..hosts).map(|host| self.ranks_of(host).count()).max().unwrap_or(1))
     }
 
-    /// Waits until every rank has called it as often. What a rank wrote before, all see after.
+    /// Waits until every rank has called it equally often. Writes before it are visible to all after it.
     ///
     /// Errors: `rank-lost` if the run is ending for another rank, `ranks-unreachable`.
     pub fn barrier(&self) -> Result<()> {
@@ -196,30 +196,30 @@ impl Group {
         self.met(far)
     }
 
-    /// Takes up what the ranks do once they have met.
+    /// Forgets what was read of other hosts, once the ranks have met.
     fn met(&self, far: &Far) -> Result<()> {
         let Some(reach) = far.reach.get() else { return Ok(()) };
         reach.forget();
         reach.check().inspect_err(|_| self.fail())
     }
 
-    /// Exchanges what this host has for what the others have, as its first rank.
+    /// Exchanges this host's bytes for those of the others, as its first rank.
     fn across(&self, between: &Mutex<Between>, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let begun = Instant::now();
         self.counter(self.rank(), WAITS).store(1, Ordering::Relaxed);
         let all = lock(between).exchange(own, &|| self.check());
         self.has_waited(begun);
-        // The others of this host wait for it.
+        // The other ranks of this host wait for it.
         all.inspect_err(|_| self.fail())
     }
 
-    /// The barrier of this host's ranks.
+    /// Waits until all ranks of this host have arrived.
     fn near_barrier(&self) -> Result<()> {
         self.delay();
         let own = self.counter(self.rank(), ARRIVALS);
         let turn = own.load(Ordering::Relaxed) + 1;
         own.store(turn, Ordering::Release);
-        // None while it only spins: that is shorter than reading a clock is worth.
+        // `None` while it only spins: too short to be worth reading a clock.
         let mut since = None;
         let here = |other| self.counter(other, ARRIVALS).load(Ordering::Acquire) >= turn;
         let met = self.near.iter().try_for_each(|other| self.wait(|| here(*other), &mut since));
@@ -229,7 +229,7 @@ impl Group {
         met
     }
 
-    /// Notes that this rank waited for others until now.
+    /// Adds the time since `since` to this rank's waiting time.
     fn has_waited(&self, since: Instant) {
         let waited = self.counter(self.rank(), WAITED);
         let micros = since.elapsed().as_micros() as u64;
@@ -237,7 +237,7 @@ impl Group {
         self.counter(self.rank(), WAITS).store(0, Ordering::Relaxed);
     }
 
-    /// Returns how long each rank has waited for others so far, by rank; of other hosts as of the last barrier.
+    /// Returns how long each rank has waited for others, by rank; for other hosts, as of the last barrier.
     pub fn waited(&self) -> Vec<Duration> {
         let of = |rank| Duration::from_micros(self.counter(rank, WAITED).load(Ordering::Relaxed));
         (0..self.ranks()).map(of).collect()
@@ -285,15 +285,15 @@ impl Group {
             self.near_barrier()?;
         }
         if longest == 0 {
-            // The next length is not written before all have read this one.
+            // The next length must not be written before all have read this one.
             self.near_barrier()?;
         }
         Ok(all)
     }
 
-    /// Opens this rank's memory to ranks of other hosts and theirs to this one. Returns how it is read; `None` where all are on one host.
-    /// Every rank must call it. `memory`: of `bytes` bytes, as many as each rank's. `kept_max`: how much of all ranks may stay in this host's
-    /// memory, if operations copy it as soon as it has come; else it stays until the ranks meet.
+    /// Opens this rank's memory to ranks of other hosts and theirs to it. Returns how to read it; `None` if all are on
+    /// one host. Every rank must call it. `memory`: `bytes` bytes, as many at each rank. `kept_max`: bytes of all ranks
+    /// that may stay in this host's memory, if operations copy them on arrival; else they stay until the ranks meet.
     ///
     /// Errors: `ranks-unreachable`, `rank-lost`, `thread-not-started`, `host-allocation-failed`.
     pub fn reach(&self, memory: Memory, bytes: Bytes, kept_max: Option<Bytes>) -> Result<Option<Arc<Reach>>> {
@@ -303,7 +303,7 @@ impl Group {
         let reach = Reach::open(&self.place, &far.letter, door, (bytes, kept_max), &|| self.check());
         let reach = Arc::new(reach.inspect_err(|_| self.fail())?);
         let _ = far.reach.set(Arc::clone(&reach));
-        // What is asked before all have met would be of memory that is not filled.
+        // A request before all have met would read memory that is not filled yet.
         self.barrier()?;
         Ok(Some(reach))
     }
@@ -312,19 +312,19 @@ impl Group {
         (0..self.ranks()).filter(move |rank| self.place.hosts[*rank] as usize == host)
     }
 
-    /// Returns what tells a thread that waits whether the run goes on.
+    /// Returns what a waiting thread checks to learn that the run is over.
     pub fn watch(&self) -> Watch {
         self.window.clone()
     }
 
-    /// Requires that the run goes on.
+    /// Checks that the run has not ended.
     ///
     /// Errors: `rank-lost`.
     pub fn check(&self) -> Result<()> {
         self.window.check()
     }
 
-    /// Tells the others that this rank's trainer has failed, so that they do not wait for it.
+    /// Tells the other ranks that this trainer has failed, so that they do not wait for it.
     pub fn fail(&self) {
         self.window.words()[0].fetch_or(1, Ordering::Relaxed);
     }
@@ -336,7 +336,7 @@ impl Group {
         std::thread::sleep(Duration::from_micros((*state >> 33) % 200));
     }
 
-    /// Waits until `done`. `since` is when the rank began to wait for longer than it spins.
+    /// Waits until `done`. `since` is set when the wait outlasts spinning.
     fn wait(&self, done: impl Fn() -> bool, since: &mut Option<Instant>) -> Result<()> {
         for look in 0u32.. {
             if done() {
@@ -366,12 +366,12 @@ impl Group {
     }
 }
 
-/// A panic of another thread leaves plain data.
+/// Locks; a panic of another thread leaves plain data.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes several messages one after the other, each after its length.
+/// Concatenates messages, each after its length.
 fn bundle(all: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Vec::with_capacity(all.iter().map(|one| 8 + one.len()).sum());
     for one in all {
@@ -399,7 +399,7 @@ fn unbundle(mut bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// Writes bytes into a mailbox, which they fit.
+/// Writes bytes into a mailbox that is large enough.
 fn put(mailbox: &[AtomicU64], bytes: &[u8]) {
     let (whole, rest) = bytes.as_chunks::<8>();
     let mut last = [0; 8];
@@ -411,7 +411,7 @@ fn put(mailbox: &[AtomicU64], bytes: &[u8]) {
         .for_each(|(word, bytes)| word.store(u64::from_le_bytes(bytes), Ordering::Relaxed));
 }
 
-/// Reads as many bytes of a mailbox, at most all.
+/// Reads `into.len()` bytes of a mailbox.
 fn take(mailbox: &[AtomicU64], into: &mut [u8]) {
     let (whole, rest) = into.as_chunks_mut::<8>();
     let mut words = mailbox.iter().map(|word| word.load(Ordering::Relaxed).to_le_bytes());
@@ -422,18 +422,18 @@ fn take(mailbox: &[AtomicU64], into: &mut [u8]) {
     }
 }
 
-/// What a supervisor reads of how its trainer waits.
+/// How long a trainer has waited, as its supervisor reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// Barriers that it has come to.
+    /// Barriers that the trainer has reached.
     pub arrivals: u64,
     pub waited: Duration,
-    /// True while it waits for others.
+    /// True while the trainer waits for others.
     pub waits_now: bool,
 }
 
 impl Waits {
-    /// Reads them of the trainer at `place`; `None` before a trainer has made the window its size.
+    /// Reads the counters of the trainer at `place`; `None` before a trainer has sized the window.
     pub fn read(place: &Place) -> Option<Waits> {
         let mut bytes = [0; STRIDE * 8];
         let at = STRIDE * 8 * (1 + place.rank as usize);
@@ -445,7 +445,7 @@ impl Waits {
     }
 }
 
-/// `near`: the ranks of the host.
+/// Returns the words of a window. `near`: the ranks of the host.
 fn words(ranks: usize, near: usize) -> usize {
     STRIDE * (1 + ranks) + near * MAILBOX
 }

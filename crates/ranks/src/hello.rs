@@ -1,4 +1,4 @@
-//! What a rank says of itself when it joins, and what rank 0 refuses before a run begins on processes that differ.
+//! What a rank says about itself when it joins, and what rank 0 checks so that no run begins on processes that differ.
 
 use crate::environment::Launch;
 use crate::interface::Interface;
@@ -9,36 +9,35 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Bytes of a value that is compared; longer ones are compared by their beginning and length.
+/// Bytes of a compared value; longer ones are compared by their beginning and length.
 const VALUE_BYTES_MAX: usize = 256;
-/// Values that are compared.
+/// Values that are compared at most.
 const VALUES_MAX: usize = 256;
-/// Bytes of all names and values: with the rest of a hello they fit into a frame.
+/// Bytes of all names and values: with the rest of a hello they fit in a frame.
 const ALIKE_BYTES_MAX: usize = 48 << 10;
 
-/// Clocks that are further apart are named. A hello may take a second to be read.
+/// Clocks further apart get a warning. Reading a hello may take a second.
 const CLOCK_SECONDS_MAX: f64 = 2.0;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
     pub rank: u32,
     pub ranks: u32,
-    /// Ranks that its launcher counts on its host.
+    /// Ranks on its host, as its launcher counts them.
     pub local_ranks: u32,
     pub host: String,
     pub pid: u32,
-    /// What tells hosts apart: the kernel's boot, and the namespaces of processes and of the network. Ranks of one site see
-    /// each other in /proc and share memory.
+    /// Identifies a host by boot, and PID and network namespaces. Its ranks share /proc and memory.
     pub site: String,
     /// Processors that this process may use, as `0-3,8`.
     pub cpus: String,
-    /// UUID of the card; none on CPUs.
+    /// UUID of the card; `None` on CPUs.
     pub card: Option<String>,
     /// The window that its supervisor made.
     pub window: PathBuf,
-    /// Where its trainer listens for those of other hosts, if its launcher counts several.
+    /// Where its trainer listens for other hosts, if its launcher counts several.
     pub address: Option<SocketAddr>,
-    /// The interface by which it reaches rank 0, and its wall clock when it said hello, in microseconds.
+    /// The interface by which it reaches rank 0, and its wall clock at the hello, in microseconds.
     #[serde(default)]
     pub interface: Interface,
     #[serde(default)]
@@ -54,14 +53,14 @@ pub struct Member {
     pub host: String,
     /// The number of its host: hosts count from 0 in the order of their first ranks.
     pub site: u32,
-    /// Where its trainer listens for those of other hosts.
+    /// Where its trainer listens for other hosts.
     pub address: Option<SocketAddr>,
-    /// Of its supervisor.
+    /// Process id of its supervisor.
     pub pid: u32,
     pub cpus: String,
 }
 
-/// Names, of what is alike on all ranks, what a rank has of a card: ranks for which it is given may share one.
+/// Name in `alike` of a card's share: ranks that set it may share a card.
 pub const OF_A_CARD: &str = "run file: memory.device";
 
 impl Hello {
@@ -94,7 +93,7 @@ impl Hello {
         }
     }
 
-    /// Returns what the others learn of it. `site`: the number of its host.
+    /// Returns the part that other ranks learn. `site`: the number of its host.
     pub(crate) fn member(&self, site: u32) -> Member {
         let Hello { rank, host, pid, cpus, address, .. } = self;
         let (host, cpus) = (host.clone(), cpus.clone());
@@ -106,13 +105,13 @@ impl Hello {
         self.member(0).words()
     }
 
-    /// Whether its launcher counts all ranks on one host.
+    /// Returns true if its launcher counts all ranks on one host.
     pub(crate) fn is_of_one_host(&self) -> bool {
         self.local_ranks == self.ranks
     }
 }
 
-/// Returns all ranks as members, and for each the window of its host, which is that of its first rank. `all`: in order of rank.
+/// Returns all ranks, each with the window of its host, which its first rank made. `all`: in order of rank.
 pub(crate) fn members_of(all: &[&Hello]) -> Vec<(Member, PathBuf)> {
     let mut sites: Vec<&Hello> = Vec::new();
     let mut members = Vec::with_capacity(all.len());
@@ -152,7 +151,7 @@ fn bounded(alike: impl Iterator<Item = (String, String)>) -> BTreeMap<String, St
     fits.collect()
 }
 
-/// Refuses a rank that does not belong to those that joined, of whom rank 0 is the first.
+/// Checks that a rank belongs to those that joined, of which rank 0 is the first.
 ///
 /// Errors: `ranks-environment`, `ranks-hosts`, `card-shared`, `ranks-differ`.
 pub(crate) fn admit(joined: &[&Hello], new: &Hello) -> Result<()> {
@@ -192,8 +191,8 @@ pub(crate) fn admit(joined: &[&Hello], new: &Hello) -> Result<()> {
     }
 }
 
-/// Returns warnings about a rank of another host that was let in: its clock against this one, and its packets against those of `interface`,
-/// which leads to it.
+/// Returns warnings about a rank of another host that was let in: its clock differs from this one, or its packet size
+/// from that of `interface`, which leads to it.
 pub(crate) fn oddities(new: &Hello, interface: &Interface, now_micros: u64) -> Vec<String> {
     let (who, mut found) = (new.words(), Vec::new());
     let seconds = (new.clock_micros as f64 - now_micros as f64) * 1e-6;

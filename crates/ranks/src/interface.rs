@@ -13,7 +13,7 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Returns the one that leads to `ip`.
+    /// Returns the interface that leads to `ip`.
     pub(crate) fn towards(ip: IpAddr) -> Interface {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let name = match ip.to_canonical() {
@@ -26,11 +26,11 @@ impl Interface {
     }
 }
 
-/// Returns the interface of the longest prefix of `/proc/net/route` that matches: name, destination, gateway, flags, three counts, mask.
+/// Returns the interface of the longest match in `/proc/net/route`: name, destination, 5 columns, mask.
 fn route(text: &str, to: Ipv4Addr) -> Option<String> {
     let entries = text.lines().skip(1).filter_map(|line| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        // The kernel prints the bytes of an address as one number of its own order.
+        // The kernel prints an address as one number in its own byte order.
         let address = |at: usize| u32::from_str_radix(words.get(at)?, 16).ok().map(u32::to_ne_bytes);
         let (destination, mask) = (address(1)?, address(7)?);
         let matches = (0..4).all(|at| to.octets()[at] & mask[at] == destination[at]);
@@ -39,7 +39,7 @@ fn route(text: &str, to: Ipv4Addr) -> Option<String> {
     longest(entries)
 }
 
-/// Returns the interface of the longest prefix of `/proc/net/ipv6_route`: destination, its length, and the name last.
+/// Returns the interface of the longest match in `/proc/net/ipv6_route`: destination, its length, ..., name.
 fn route_v6(text: &str, to: Ipv6Addr) -> Option<String> {
     let entries = text.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -52,7 +52,7 @@ fn route_v6(text: &str, to: Ipv6Addr) -> Option<String> {
     longest(entries)
 }
 
-/// Returns the name with the longest prefix; of equal ones the first, which the kernel takes too.
+/// Returns the name with the longest prefix; of equal ones the first, as the kernel does.
 fn longest(entries: impl Iterator<Item = (u32, String)>) -> Option<String> {
     let longest = entries.fold(None, |best: Option<(u32, String)>, one| match best {
         Some(best) if best.0 >= one.0 => Some(best),

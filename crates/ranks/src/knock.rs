@@ -1,5 +1,5 @@
-//! How two processes of a job prove to each other that they know its token, before either takes a message of the other: the one
-//! that listens, for which a connection is a stranger until then, and the one that dials.
+//! How two processes of a job prove to each other that they know its token, before either accepts a message: the
+//! listener, to which a connection is a stranger until then, and the one that dials.
 
 use crate::message::Message;
 use crate::token::{NONCE_BYTES, Nonce, PROOF_BYTES, Side, Token, random_bytes};
@@ -7,13 +7,13 @@ use crate::wire::Wire;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// First bytes of both sides: the protocol and its version.
+/// First bytes of both sides: protocol and version.
 pub(crate) const MAGIC: [u8; 16] = *b"plimsoll-ranks/2";
-/// From a connection's start until it has proved that it belongs to the job and said hello.
+/// From the start of a connection until it has proved that it belongs to the job and said hello.
 pub(crate) const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-/// Connections without proof that are held; one more drops the oldest.
+/// Unproved connections that are held; one more drops the oldest.
 pub(crate) const STRANGERS_MAX: usize = 32;
-/// Connections taken per turn of a loop.
+/// Connections accepted per turn of a loop.
 pub(crate) const ACCEPTS_MAX: usize = 16;
 
 /// A connection that has proved nothing yet.
@@ -22,7 +22,7 @@ pub(crate) struct Stranger {
     pub(crate) wire: Wire,
     since: Instant,
     ours: Nonce,
-    /// Its nonce, once it sent it.
+    /// The peer's nonce, once received.
     theirs: Option<Nonce>,
     is_proved: bool,
 }
@@ -39,7 +39,7 @@ impl Stranger {
         Ok(Stranger { wire, since: Instant::now(), ours: random_bytes()?, theirs: None, is_proved: false })
     }
 
-    /// Takes what has come: magic and nonce, then the proof, then the first message.
+    /// Reads what has arrived: magic and nonce, then the proof, then the first message.
     pub(crate) fn step(&mut self, token: &Token) -> Step {
         self.wire.pump();
         let Some(theirs) = self.theirs else {
@@ -72,7 +72,7 @@ impl Stranger {
         }
     }
 
-    /// Whether it spoke the protocol, and did not prove the token.
+    /// Returns true if it spoke the protocol but did not prove the token.
     pub(crate) fn is_unproved(&self) -> bool {
         self.theirs.is_some() && !self.is_proved
     }
@@ -95,14 +95,14 @@ pub(crate) struct Dialled {
 pub(crate) enum Answer {
     /// Nothing so far.
     Wait,
-    /// Nothing that speaks the protocol.
+    /// The peer does not speak the protocol.
     Nothing,
     OtherToken,
     Ours,
 }
 
 impl Dialled {
-    /// Connects within `longest`, and says who speaks.
+    /// Connects within `longest` and sends magic and nonce.
     pub(crate) fn dial(address: SocketAddr, longest: Duration) -> std::io::Result<Dialled> {
         let mut wire = TcpStream::connect_timeout(&address, longest).and_then(Wire::new)?;
         let ours: Nonce = random_bytes()?;
@@ -111,7 +111,7 @@ impl Dialled {
         Ok(Dialled { wire, address, ours })
     }
 
-    /// Takes what has come: magic, nonce and the listener's proof, which is answered.
+    /// Reads what has arrived: magic, nonce and the listener's proof; answers with its own.
     pub(crate) fn step(&mut self, token: &Token) -> Answer {
         self.wire.pump();
         let begin = &self.wire.peek()[..self.wire.peek().len().min(MAGIC.len())];

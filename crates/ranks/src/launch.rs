@@ -1,5 +1,5 @@
-//! `train --ranks N`: starts the ranks of this host as processes of this program, passes signals on, shows what they say, and
-//! ends when they have ended. The ranks find one another as they do under any launcher.
+//! `train --ranks N`: starts the ranks of this host as processes of this program, forwards signals, shows their output,
+//! and ends when they have ended. The ranks find each other as under any launcher.
 //!
 //! Nothing outlives it: a rank dies with it, as a trainer dies with its supervisor.
 
@@ -20,43 +20,43 @@ use std::time::{Duration, Instant};
 
 const TURN_MS: i64 = 250;
 const CHUNK_BYTES: usize = 16 << 10;
-/// What the ranks have to end by themselves after one of them failed; their supervisors take at most 12 seconds.
+/// Time for ranks to end by themselves after one has failed; their supervisors take at most 12 seconds.
 const GRACE: Duration = Duration::from_secs(14);
-/// Then they are asked by SIGTERM, and after this time killed.
+/// They are sent SIGTERM then, and killed after this time.
 const KILL_AFTER: Duration = Duration::from_secs(12);
 
-/// What to start, and by which descriptors this process hears of signals.
+/// The ranks to start, and the descriptors that report signals.
 pub struct Start<'a> {
     pub starts: &'a Starts,
-    /// What the user gave all hosts as the job's secret.
+    /// The job's secret that the user gave all hosts.
     pub secret: Option<&'a str>,
     /// Arguments of this program for each rank.
     pub args: &'a [OsString],
     pub env: &'a [(String, String)],
-    /// Signals to pass on, each with a descriptor that becomes readable when it came.
+    /// Signals to forward, each with a descriptor that becomes readable when it arrives.
     pub forward: &'a [(i32, BorrowedFd<'a>)],
     /// Readable when a child has ended.
     pub child_ended: BorrowedFd<'a>,
 }
 
-/// Starts the ranks and waits for their ends. Returns the exit code of the rank that failed first for a reason of its own,
+/// Starts the ranks and waits for them to end. Returns the exit code of the rank that first failed for its own reason,
 /// else 0.
 ///
-/// Errors: `rank-not-started`; `ranks-token` where several hosts have no secret.
+/// Errors: `rank-not-started`; `ranks-token` if several hosts have no secret.
 pub fn launch(start: &Start<'_>) -> Result<u8> {
     let at = Joining::of(start)?;
     let Starts { first, count, ranks, .. } = *start.starts;
     let lines = Lines::of_ranks(first as usize, count as usize);
     let mut running = Running { ranks: Vec::new(), first, lines, ends: Vec::new() };
     for rank in first..first + count {
-        // Those that were started before die with their handles; see `Drop`.
+        // Those already started die with their handles; see `Drop`.
         running.ranks.push(one(start, (rank, ranks), &at)?);
     }
     running.wait_for_all(start);
     Ok(exit_code(&running.ends))
 }
 
-/// How the ranks find one another, and what keeps strangers out.
+/// How the ranks find each other, and what keeps strangers out.
 struct Joining {
     address: String,
     port: u16,
@@ -68,7 +68,7 @@ impl Joining {
         let Starts { hosts, address, port, id, .. } = start.starts;
         if *hosts == 1 {
             let secret = random_secret().map_err(|err| not_started("the kernel's random numbers", &err))?;
-            // Free at this moment; the rank that finds it taken tries the next ones, and the others find it by the token.
+            // Free for now; a rank 0 that finds it taken tries the next ones, and the others find it by the token.
             let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
             let port = free.map_err(|err| not_started("a port of 127.0.0.1", &err))?.port();
             return Ok(Joining { address: address.clone(), port, secret });
@@ -88,14 +88,14 @@ impl Joining {
     }
 }
 
-/// Makes a rank that `train --ranks` started die with it. Called by each rank when it begins.
+/// Makes a rank die with the `train --ranks` that started it. Each rank calls it when it begins.
 ///
 /// Errors: `rank-not-started` if that process is gone.
 pub fn die_with_launcher(launcher: Launcher) -> Result<()> {
     let Launcher::Plimsoll(pid) = launcher else { return Ok(()) };
     let armed = set_parent_process_death_signal(Some(Signal::KILL));
     armed.map_err(|err| not_started("a signal for the launcher's end", &err.into()))?;
-    // It may have died before the signal was armed; then it would never be sent.
+    // The launcher may have died before the signal was armed; then it would never arrive.
     match getppid() == Pid::from_raw(pid as i32) {
         true => Ok(()),
         false => Err(Error::new("rank-not-started", "the process that started this rank is gone")
@@ -123,7 +123,7 @@ fn one(start: &Start<'_>, (rank, ranks): (u32, u32), at: &Joining) -> Result<Ran
     command.env(LAUNCH_VARIABLE, format!("{rank}/{ranks}:{first}/{count}:{port}:{pid}:{address}"));
     command.env(TOKEN_VARIABLE, secret).stderr(Stdio::piped());
     if rank > 0 {
-        // The summary is rank 0's.
+        // Only rank 0 prints the summary.
         command.stdin(Stdio::null()).stdout(Stdio::null());
     }
     let failed = |err: std::io::Error| not_started(&format!("rank {rank} of {ranks}"), &err);
@@ -138,10 +138,10 @@ fn one(start: &Start<'_>, (rank, ranks): (u32, u32), at: &Joining) -> Result<Ran
 
 struct Running {
     ranks: Vec<Rank>,
-    /// The number of the first.
+    /// Number of the first rank.
     first: u32,
     lines: Lines,
-    /// Codes of the ranks that ended, in that order.
+    /// Exit codes of the ranks that ended, in order of their ends.
     ends: Vec<u8>,
 }
 
@@ -161,7 +161,7 @@ impl Running {
             let now = Instant::now();
             if self.reap() && failed.is_none() {
                 failed = Some(now);
-                // One that a signal has stopped must hear that the run is over.
+                // A stopped rank must learn that the run is over.
                 self.signal(Signal::CONT.as_raw());
             }
             self.pump();
@@ -187,11 +187,11 @@ impl Running {
         let outputs = self.ranks.iter().filter_map(|rank| Some(rank.stderr.as_ref()?.as_fd()));
         let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let mut fds: Vec<PollFd<'_>> = pipes.chain(outputs).map(readable).collect();
-        // An interrupted poll is fine: everything is looked at in any case.
+        // An interrupted poll is fine: everything is checked anyway.
         let _ = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: TURN_MS * 1_000_000 }));
     }
 
-    /// Reads what the ranks wrote. Rank 0's bytes go on unchanged.
+    /// Reads the output of the ranks. Rank 0's bytes pass unchanged.
     fn pump(&mut self) {
         let mut chunk = [0; CHUNK_BYTES];
         for (number, rank) in self.ranks.iter_mut().enumerate() {
@@ -216,7 +216,7 @@ impl Running {
         }
     }
 
-    /// Takes note of ranks that have ended. Returns true if one of them failed.
+    /// Records ranks that have ended. Returns true if one of them failed.
     fn reap(&mut self) -> bool {
         let mut has_failed = false;
         let running = self.ranks.iter_mut().enumerate().filter(|(_, rank)| rank.status.is_none());
@@ -242,7 +242,7 @@ impl Running {
     fn signal(&self, signal: i32) {
         let Some(signal) = Signal::from_named_raw(signal) else { return };
         for rank in self.ranks.iter().filter(|rank| rank.status.is_none()) {
-            // It is not waited for yet, so its pid cannot be reused.
+            // It is not reaped yet, so its pid cannot be reused.
             let _ = kill_process(Pid::from_child(&rank.child), signal);
         }
     }
@@ -257,12 +257,12 @@ impl Drop for Running {
     }
 }
 
-/// Whether a rank ended as it should, or as the user asked.
+/// Returns true for the exit code of a rank that finished, or ended as the user asked.
 fn is_well(code: u8) -> bool {
     [0, Exit::Interrupted as u8, Exit::Terminated as u8].contains(&code)
 }
 
-/// Returns the first code of a rank that failed for a reason of its own; without one, the first that is not 0.
+/// Returns the first code of a rank that failed for its own reason; without one, the first that is not 0.
 fn exit_code(ends: &[u8]) -> u8 {
     let own = ends.iter().find(|&&code| !is_well(code) && code != Exit::OtherRank as u8);
     own.or_else(|| ends.iter().find(|&&code| code != 0)).copied().unwrap_or(0)
@@ -274,7 +274,7 @@ fn print(lines: &[String]) {
     }
 }
 
-/// Empties a signal's pipe. Returns true if the signal came.
+/// Empties a signal's pipe. Returns true if the signal arrived.
 fn drain(pipe: BorrowedFd<'_>) -> bool {
     let mut bytes = [0u8; 64];
     let mut came = false;

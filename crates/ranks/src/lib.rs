@@ -1,10 +1,10 @@
-//! The ranks of a run: processes on one host or several that train one model. Owns how a rank learns its number (`environment.rs`), how
-//! ranks are started (`launch.rs`), find and check one another (`rendezvous.rs`, `hello.rs`, `token.rs`), hear that all live
-//! (`link.rs`), reach those of other hosts (`hosts/`), agree on what ended the run (`verdict.rs`), what a trainer gets of it (`place.rs`), what those who watch the
-//! run see of all ranks (`board.rs`), and what is measured between hosts before a run (`survey/`).
+//! The ranks of a run: processes on one or several hosts that train one model. Owns how ranks are numbered
+//! (`environment.rs`), start (`launch.rs`), meet and check each other (`rendezvous.rs`, `hello.rs`, `token.rs`), stay
+//! in touch (`link.rs`), reach other hosts (`hosts/`) and agree on what ended the run (`verdict.rs`); what trainers
+//! learn of it (`place.rs`) and observers see (`board.rs`); and surveys between hosts (`survey/`).
 //!
-//! Every message is bounded, every wait has a deadline, every failure has a name. Clocks are monotonic and never compared
-//! between processes, but in a survey, which says how far they are apart. It knows no device, file of a model or tensor.
+//! Every message is bounded, every wait has a deadline, every failure has a name. Clocks are monotonic and never
+//! compared between processes, except in a survey. It knows no device, model file or tensor.
 
 mod board;
 mod environment;

@@ -1,21 +1,21 @@
-//! Which lines of a rank's stderr the launcher shows: all of rank 0's, and of the others errors and warnings with their facts
-//! and hints, once each, with the rank in front.
+//! Which lines of a rank's stderr the launcher shows: all of rank 0's; of the others errors and warnings with their
+//! facts and hints, once each, prefixed with the rank.
 //!
-//! A cause is often seen by all ranks. Errors of the others are held for a moment, so that what rank 0 says itself is not
-//! shown twice. Buffers have bounds: a rank that writes without end loses lines, not the launcher's memory.
+//! Often all ranks see one cause. Errors of the others are held for a moment, so that what rank 0 also reports is not
+//! shown twice. Buffers are bounded: a rank that writes without end loses lines, not the launcher's memory.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Longest line; the rest of a longer one is left out.
+/// Longest line; the rest of a longer one is dropped.
 const LINE_BYTES_MAX: usize = 8 << 10;
 /// Lines of an error with its facts and hints.
 const BLOCK_LINES_MAX: usize = 40;
-/// Errors that are held, and first lines that are remembered.
+/// Errors held, and first lines remembered.
 const HELD_MAX: usize = 256;
-/// What ranks say that ended for another one.
+/// Error of ranks that ended because of another one.
 const VERDICT: &str = "error[rank-lost]: ";
-/// How long an error waits for a rank that says the same.
+/// How long an error is held in case another rank reports it too.
 const HOLD_TIME: Duration = Duration::from_secs(3);
 
 /// Splits a stream into plain lines.
@@ -29,7 +29,7 @@ impl Splitter {
         for &byte in bytes {
             match byte {
                 b'\n' => each(plain(&std::mem::take(&mut self.line))),
-                // A line that is drawn again.
+                // The line is being redrawn.
                 b'\r' => self.line.clear(),
                 _ if self.line.len() < LINE_BYTES_MAX => self.line.push(byte),
                 _ => {}
@@ -64,7 +64,7 @@ fn belongs_to_a_head(line: &str) -> bool {
     line.starts_with("  ") || line.starts_with("hint: ")
 }
 
-/// An error or a warning with what belongs to it.
+/// An error or a warning with its facts and hints.
 #[derive(Debug)]
 struct Block {
     rank: usize,
@@ -74,7 +74,7 @@ struct Block {
 
 #[derive(Debug)]
 pub(crate) struct Lines {
-    /// The number of the first rank of this host; ranks are given by their places after it.
+    /// Number of the first rank of this host; ranks are indexed from it.
     first: usize,
     splitters: Vec<Splitter>,
     /// The block that a rank's next line may belong to.
@@ -95,7 +95,7 @@ impl Lines {
         }
     }
 
-    /// Takes what a rank wrote. Rank 0's bytes are shown by the caller as they are.
+    /// Takes output of a rank. The caller shows rank 0's bytes unchanged.
     pub(crate) fn push(&mut self, rank: usize, bytes: &[u8], now: Instant) {
         let mut lines = Vec::new();
         self.splitters[rank].push(bytes, |line| lines.push(line));
@@ -117,10 +117,10 @@ impl Lines {
         }
     }
 
-    /// Returns the lines to show now: warnings, and errors that were held for long enough; all of them `at_end`.
+    /// Returns the lines to show now: warnings, and errors held long enough; all of them if `at_end`.
     pub(crate) fn show(&mut self, now: Instant, at_end: bool) -> Vec<String> {
         for rank in 0..self.open.len() {
-            // Its facts and hints are written with it, so that a moment later it is whole.
+            // Its facts and hints are written with it, so a moment later it is complete.
             let is_whole =
                 |block: &Block| at_end || now.saturating_duration_since(block.since) >= HOLD_TIME / 10;
             if self.open[rank].as_ref().is_some_and(is_whole) {
@@ -129,7 +129,7 @@ impl Lines {
         }
         let mut text = Vec::new();
         for block in std::mem::take(&mut self.held) {
-            // The verdict is the same for all. Rank 0 says it last, because it waits for the others to end.
+            // All ranks print the same verdict. Rank 0 prints it last, because it waits for the others to end.
             let is_verdict = block.lines[0].starts_with(VERDICT);
             let is_due = at_end
                 || !is_error(&block.lines[0])

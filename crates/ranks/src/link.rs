@@ -1,8 +1,8 @@
-//! The link between the supervisors of a run's ranks while its trainers work: heartbeats, requests to end, and the verdict on
-//! what ended the run. Rank 0's supervisor is the hub; the others speak with it alone.
+//! The link between the supervisors of a run's ranks while their trainers work: heartbeats, requests to end, and the
+//! verdict on what ended the run. Rank 0's supervisor is the hub; the others talk only to it.
 //!
-//! One thread in each supervisor, so that a heartbeat waits for nothing that its supervisor does, such as writing to a
-//! terminal. It owns the connections; the supervisor gives it what its trainer does and takes orders.
+//! Each supervisor runs it in a thread, so that heartbeats never wait for other work, such as writing to a terminal.
+//! The thread owns the connections; the supervisor passes it the trainer's state and takes orders.
 
 use crate::board::{Beat, Row};
 use crate::hello::Member;
@@ -23,37 +23,37 @@ use std::time::{Duration, Instant};
 
 const BEAT_EVERY: Duration = Duration::from_millis(500);
 const TURN: Duration = Duration::from_millis(100);
-/// The thread reads small messages; a frame is in the heap.
+/// The thread reads small messages; frames are on the heap.
 const STACK_BYTES: usize = 256 << 10;
-/// A second request within this time is the first one, which came on two ways.
+/// A second request within this time is the first one, arriving by another path.
 const ONE_REQUEST: Duration = Duration::from_secs(1);
-/// Orders that a supervisor has not taken yet; further words are dropped, orders are few.
+/// Orders that a supervisor has not taken yet; orders are few, and more are dropped.
 const ORDERS_MAX: usize = 64;
-/// How long a rank that ended badly waits for the verdict: the hub's own wait, and time for messages.
+/// How long a failed rank waits for the verdict: the hub's own wait, and time for messages.
 const VERDICT_MAX: Duration = Duration::from_secs(5);
-/// How long the hub waits for the others to end after the verdict: as long as their supervisors give their trainers, and a second. With the wait
-/// for the verdict it ends within twelve seconds, also where a trainer cannot be killed.
+/// How long the hub waits for the others to end after the verdict: as long as supervisors give trainers, plus a second.
+/// With the wait for the verdict it ends within twelve seconds, even if a trainer cannot be killed.
 const ENDING_MAX: Duration = Duration::from_secs(11);
-/// For the last messages.
+/// Time for the last messages.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// What an own pause of this thread is; see `verdict.rs`.
+/// A gap of this thread this long is a pause of its own; see `verdict.rs`.
 const OWN_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a supervisor is to do.
+/// An instruction to a supervisor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Order {
-    /// Send the trainer this signal, which a user sent to another rank.
+    /// Forward to the trainer a signal that a user sent to another rank.
     Signal(i32),
     /// End the trainer: the run is over.
     End,
-    /// Tell the user.
+    /// Print a line for the user.
     Say(String),
 }
 
 /// How a run of several ranks ended, as one rank knows it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// None if all ended well.
+    /// `None` if all ended well.
     pub verdict: Option<Verdict>,
 }
 
@@ -68,7 +68,7 @@ pub struct Link {
     /// Wakes the thread.
     wake: UnixStream,
     thread: Option<thread::JoinHandle<()>>,
-    /// Kept for the trainer.
+    /// Kept open for the trainer.
     _mail: Option<Mail>,
 }
 
@@ -79,13 +79,13 @@ struct Shared {
     ending: Option<Ending>,
     orders: VecDeque<Order>,
     verdict: Option<Verdict>,
-    /// What all ranks do; at rank 0.
+    /// State of all ranks; at rank 0 only.
     rows: Vec<Row>,
     is_settled: bool,
     is_dropped: bool,
 }
 
-/// How often the user asked for the end of the run.
+/// How often the user asked the run to end.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
     level: u32,
@@ -94,7 +94,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Takes note of a request that this supervisor got.
+    /// Records a request that this supervisor got.
     fn ask(&mut self, signal: i32, now: Instant) {
         if self.at.is_some_and(|at| now.saturating_duration_since(at) < ONE_REQUEST) {
             return;
@@ -102,7 +102,7 @@ impl Asked {
         *self = Asked { level: self.level.saturating_add(1), signal, at: Some(now) };
     }
 
-    /// Takes note of a request that another rank got. Returns true if it is new here.
+    /// Records a request that another rank got. Returns true if it is new here.
     fn hear(&mut self, level: u32, signal: i32, now: Instant) -> bool {
         let is_new = level > self.level;
         if is_new {
@@ -147,23 +147,23 @@ impl Link {
         Ok(Link { place, members, shared, bell, wake, thread, _mail: mail })
     }
 
-    /// Returns a descriptor that becomes readable when there is an order.
+    /// Returns a descriptor that is readable while there is an order.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Tells the others what the trainer does.
+    /// Tells the others what the trainer is doing.
     pub fn beat(&self, beat: Beat) {
         lock(&self.shared).beat = beat;
     }
 
-    /// Tells the others that a user asked for the end of the run.
+    /// Tells the others that a user asked the run to end.
     pub fn asked(&self, signal: i32) {
         lock(&self.shared).asked.ask(signal, Instant::now());
         self.wake();
     }
 
-    /// Returns what all ranks do, as of at most half a second ago; empty at ranks above 0.
+    /// Returns the state of all ranks, at most half a second old; empty at ranks above 0.
     pub fn rows(&self) -> Vec<Row> {
         lock(&self.shared).rows.clone()
     }
@@ -178,7 +178,7 @@ impl Link {
         lock(&self.shared).orders.drain(..).collect()
     }
 
-    /// Tells the others that the trainer has ended. From then on `outcome` will come.
+    /// Tells the others that the trainer has ended. From then on `outcome` will arrive.
     pub fn ended(&self, ending: Ending) {
         lock(&self.shared).ending.get_or_insert(ending);
         self.wake();
@@ -191,7 +191,7 @@ impl Link {
     }
 
     fn wake(&self) {
-        // A full pipe wakes as well.
+        // A full pipe wakes the thread as well.
         let _ = (&self.wake).write(&[1]);
     }
 }
@@ -206,7 +206,7 @@ impl Drop for Link {
     }
 }
 
-/// A panic of the other side leaves plain data.
+/// Locks; a panic of the other side leaves plain data.
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -222,7 +222,7 @@ struct End {
     ring: UnixStream,
     woken: UnixStream,
     window: std::path::PathBuf,
-    /// The level of requests that the others know.
+    /// The level of requests that the others know of.
     asked: u32,
 }
 
@@ -236,7 +236,7 @@ impl End {
         let _ = (&self.ring).write(&[1]);
     }
 
-    /// Returns a request that the others do not know yet.
+    /// Returns a request that the others do not know of yet.
     fn new_request(&mut self) -> Option<Message> {
         let Asked { level, signal, .. } = lock(&self.shared).asked;
         (level > self.asked).then(|| {
@@ -245,14 +245,14 @@ impl End {
         })
     }
 
-    /// Takes note of another rank's request.
+    /// Records another rank's request.
     fn hear(&mut self, level: u32, signal: i32) {
         if lock(&self.shared).asked.hear(level, signal, Instant::now()) {
             self.order(Order::Signal(signal));
         }
     }
 
-    /// Ends the trainer, if it has not ended, wherever it waits.
+    /// Ends the trainer if it has not ended, wherever it waits.
     fn decide(&self, verdict: Verdict) {
         let mut shared = lock(&self.shared);
         shared.verdict.get_or_insert(verdict);
@@ -286,7 +286,7 @@ struct Hub {
     ranks: Ranks,
     /// Connections to the ranks from 1.
     others: Vec<Wire>,
-    /// Kept open as long as the run lasts.
+    /// Kept open while the run lasts.
     _window: Option<Window>,
 }
 
@@ -351,7 +351,7 @@ impl Hub {
                     Message::Beat(beat) => self.ranks.beat(rank, beat, now),
                     Message::Ended(ending) => self.ranks.ended(rank, ending, now),
                     Message::Ask { level, signal } => self.end.hear(level, signal),
-                    // A rank that says what only rank 0 says is still a rank.
+                    // A rank that sends what only rank 0 sends is still a rank.
                     _ => {}
                 }
             }
@@ -376,7 +376,7 @@ impl Hub {
     }
 }
 
-/// Whether a signal has stopped a process of this host.
+/// Returns true if a signal has stopped a process of this host.
 fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
@@ -393,13 +393,13 @@ fn shown(warning: &Error) -> String {
     format!("warning[{}]: {}{hints}", warning.slug, warning.message)
 }
 
-/// The thread of another rank's supervisor.
+/// The thread of a supervisor other than rank 0's.
 struct Joined {
     end: End,
     wire: Wire,
     hub: Member,
     ranks: u32,
-    /// The window of this host, at its first rank.
+    /// The window of this host; at its first rank only.
     window: Option<Window>,
 }
 
@@ -407,7 +407,7 @@ impl Joined {
     fn run(mut self) {
         let (mut beaten, mut looked) = (Instant::now(), Instant::now());
         let mut heard = looked;
-        // When this rank's end was told, if it was.
+        // When this rank reported its end.
         let mut told: Option<Instant> = None;
         loop {
             wait(&[&self.wire], &[self.end.woken.as_fd()], TURN);
@@ -435,13 +435,13 @@ impl Joined {
             }
             self.wire.pump();
             let is_well = ending.is_some_and(|ending| ending.cause.is_well());
-            // Once this rank has ended well, rank 0 may go as soon as it knows.
+            // Once this rank has ended well, rank 0 may leave as soon as it knows.
             if !is_well {
                 self.look_at_hub(now.saturating_duration_since(heard));
             }
             let has_verdict = lock(&self.end.shared).verdict.is_some();
             let is_late = told.is_some_and(|at| now.saturating_duration_since(at) >= VERDICT_MAX);
-            // Others of this host use the window until the run is over; then rank 0 closes the connection.
+            // Other ranks of this host use the window until the run is over; then rank 0 closes the connection.
             let silent = now.saturating_duration_since(heard) >= SILENCE_MAX;
             let may_go = is_well && (self.window.is_none() || self.wire.over().is_some() || silent);
             if self.end.is_dropped() || told.is_some() && (may_go || has_verdict || !is_well && is_late) {
@@ -452,7 +452,7 @@ impl Joined {
         self.end.settle();
     }
 
-    /// Reads what rank 0 says. Returns true if it spoke.
+    /// Reads the messages of rank 0. Returns true if there was one.
     fn read(&mut self) -> bool {
         let mut spoke = false;
         self.wire.pump();
@@ -467,7 +467,7 @@ impl Joined {
         spoke
     }
 
-    /// Without rank 0's supervisor there is no hub: the run is over.
+    /// Ends the run if rank 0's supervisor, the hub, is gone.
     fn look_at_hub(&mut self, silent: Duration) {
         let silence =
             (silent >= SILENCE_MAX).then(|| format!("its supervisor was silent for {} s", silent.as_secs()));

@@ -1,4 +1,4 @@
-//! What ranks tell one another, one JSON object a message.
+//! Messages between ranks, one JSON object each.
 
 use crate::board::Beat;
 use crate::errors::Told;
@@ -11,33 +11,33 @@ use std::path::PathBuf;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Way {
-    /// For what first ranks of hosts exchange.
+    /// Exchange between the first ranks of hosts.
     Group,
-    /// To read the memory of who is dialled.
+    /// Reads of the listener's memory.
     Read,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Message {
-    /// A joiner's first message.
+    /// First message of a rank that joins.
     Hello(Box<Hello>),
-    /// To those that joined: who is not there yet.
+    /// To ranks that joined: who is still missing.
     Wait { missing: Vec<u32> },
-    /// To each: who they are, and the window of its host.
+    /// To each rank: all members, and the window of its host.
     Welcome { members: Vec<Member>, window: PathBuf },
-    /// The run does not begin.
+    /// The run will not begin.
     Refuse(Told),
-    /// How a trainer does; every half second from each supervisor.
+    /// State of a trainer; every half second from each supervisor.
     Beat(Beat),
-    /// A user asked for the run's end: how often so far, and by which signal.
+    /// A user asked the run to end: how often so far, and by which signal.
     Ask { level: u32, signal: i32 },
     /// A trainer ended.
     Ended(Ending),
-    /// The run ends, and why.
+    /// The run is ending, and why.
     Verdict(Verdict),
-    /// A trainer's first message to one of another host: who it is, and what the connection is for.
+    /// First message of a trainer to one of another host: its rank, and what the connection is for.
     Knock { rank: u32, way: Way },
-    /// The answer to it.
+    /// The answer to `Knock`.
     Open,
 }

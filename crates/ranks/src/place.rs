@@ -1,5 +1,4 @@
-//! What a trainer knows of the other ranks: its number, how many they are, which are on its host, the memory that those share,
-//! and how it reaches the others.
+//! A trainer's place: its rank, their number and hosts, the memory its host shares, and how it reaches other hosts.
 
 use plimsoll_base::{Error, Result};
 use std::fs::File;
@@ -8,11 +7,11 @@ use std::path::PathBuf;
 
 /// `RANK/RANKS`; empty or absent in a run of one rank.
 const RANK: &str = "PLIMSOLL_RANK";
-/// Path of the window.
+/// Path of the window in memory that the ranks of a host share.
 const WINDOW: &str = "PLIMSOLL_WINDOW";
-/// The hosts of all ranks, by rank, as `0 0 1 1`; empty where all are on one.
+/// The host of each rank, by rank, as `0 0 1 1`; empty if all are on one.
 const HOSTS: &str = "PLIMSOLL_RANK_HOSTS";
-/// `NUMBER PATH`: the descriptor at which this trainer listens for those of other hosts, and the path of the letter on them.
+/// `NUMBER PATH`: the descriptor at which this trainer listens for other hosts, and the path of the letter about them.
 const LETTER: &str = "PLIMSOLL_RANK_LETTER";
 
 /// The place of a trainer among the ranks of its run.
@@ -20,28 +19,28 @@ const LETTER: &str = "PLIMSOLL_RANK_LETTER";
 pub struct Place {
     pub rank: u32,
     pub ranks: u32,
-    /// The host of each rank, by rank; they count from 0 in the order of their first ranks.
+    /// The host of each rank, by rank; hosts count from 0 in the order of their first ranks.
     pub hosts: Vec<u32>,
-    /// A file in memory, of one page until a trainer makes it larger: `/proc/PID/fd/N` of the supervisor of this host's first
-    /// rank. Its first four bytes are a `u32` that is not 0 once a supervisor wants all trainers to end.
+    /// A file in memory, one page until a trainer enlarges it: `/proc/PID/fd/N` of the supervisor of this host's first
+    /// rank. Its first four bytes are a `u32`, not 0 once a supervisor wants all trainers to end.
     pub window: PathBuf,
-    /// How it reaches the trainers of other hosts, if there are any.
+    /// How it reaches trainers of other hosts, if there are any.
     pub away: Option<Away>,
 }
 
-/// What a supervisor leaves its trainer, so that it finds those of other hosts.
+/// What a supervisor passes to its trainer, so that it finds those of other hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Away {
-    /// Of the socket at which this trainer listens, which its supervisor opened.
+    /// Descriptor of the socket at which this trainer listens; its supervisor opened it.
     pub listener: i32,
     /// A file in memory with the addresses of all trainers and the job's token; see `hosts::Letter`.
     pub letter: PathBuf,
 }
 
 impl Place {
-    /// Reads what this trainer's supervisor wrote; `None` in a run of one rank.
+    /// Reads the variables that this trainer's supervisor set; `None` in a run of one rank.
     ///
-    /// Errors: `ranks-environment` for values that no supervisor writes.
+    /// Errors: `ranks-environment` for values that no supervisor sets.
     pub fn of_environment() -> Result<Option<Place>> {
         Place::of(&|name| std::env::var(name).ok())
     }
@@ -51,13 +50,13 @@ impl Place {
         Place { rank, ranks, hosts: vec![0; ranks as usize], window, away: None }
     }
 
-    /// Returns the ranks of this rank's host, ascending.
+    /// Returns the ranks of this host, ascending.
     pub fn near(&self) -> Vec<usize> {
         let own = self.hosts[self.rank as usize];
         (0..self.hosts.len()).filter(|&rank| self.hosts[rank] == own).collect()
     }
 
-    /// Whether hosts count from 0 in the order of their first ranks.
+    /// Returns true if hosts count from 0 in the order of their first ranks.
     fn counts_hosts(&self) -> bool {
         let mut next = 0;
         self.hosts.iter().all(|&host| {
@@ -73,7 +72,7 @@ impl Place {
         (0..hosts).filter_map(|host| self.hosts.iter().position(|of| *of as usize == host)).collect()
     }
 
-    /// True once the supervisors have decided that the run is over: what this trainer does is of no use any more.
+    /// Returns true once the supervisors have decided that the run is over: the trainer's work is useless then.
     pub fn is_over(&self) -> bool {
         let mut flag = [0; 4];
         // Without the supervisor of the host's first rank there is no window, and no run.
@@ -109,8 +108,7 @@ impl Place {
         })
     }
 
-    /// Returns the variables by which a supervisor tells its trainer its place; empty values for a run of one rank, so that
-    /// a run within a run does not take its parent's.
+    /// Returns the variables that tell a trainer its place; empty ones for one rank, so that nested runs inherit none.
     pub fn variables(place: Option<&Place>) -> Vec<(String, String)> {
         let mut values = [const { String::new() }; 4];
         if let Some(Place { rank, ranks, hosts, window, away }) = place {

@@ -1,8 +1,8 @@
-//! How the ranks of a run find one another: rank 0 listens, the others dial, both prove that they know the token, and rank 0
-//! checks what each says of itself. Then all have the same list of ranks, or all end with the same error.
+//! How the ranks of a run find each other: rank 0 listens, the others dial, both prove that they know the token, and
+//! rank 0 checks what each says about itself. Then all have the same list of ranks, or all end with the same error.
 //!
-//! A connection that has proved nothing costs one bounded buffer and a few seconds, and only a fixed number of them is held: a
-//! stranger can neither enter nor keep others out. One loop and no thread; nothing in it waits for one peer alone.
+//! An unproved connection costs one bounded buffer and a few seconds, and only a fixed number is held: a stranger can
+//! neither enter nor keep others out. One loop, no thread; nothing in it waits for one peer alone.
 
 use crate::environment::Launch;
 use crate::errors::{Told, interrupted, lost};
@@ -23,32 +23,32 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Ports that rank 0 tries: torchrun's agent may hold the first one itself.
+/// Ports that rank 0 tries: torchrun's agent may hold the first one.
 const PORTS_TRIED: u16 = 9;
-/// Addresses of a name that are tried.
+/// Addresses tried per name.
 const IPS_TRIED: usize = 8;
-/// All interfaces: of both families, or where there is no IPv6 of one.
+/// All interfaces: of both families, or of IPv4 alone if there is no IPv6.
 const EVERYWHERE: [IpAddr; 2] = [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
 const TURN: Duration = Duration::from_millis(100);
-/// How often those that joined hear who is missing.
+/// How often ranks that joined hear who is missing.
 const WAIT_EVERY: Duration = Duration::from_millis(500);
-/// Without a word for longer, rank 0 is lost.
+/// Rank 0 is lost after this silence.
 const LISTENER_SILENCE_MAX: Duration = Duration::from_secs(10);
-/// When the user learns for whom the run waits.
+/// When the user learns which ranks are missing.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a listener with another token may be another job's, which ends soon.
+/// How long a listener with another token may belong to another job, which ends soon.
 const OTHER_JOB_MAX: Duration = Duration::from_secs(30);
 const DIAL_MAX: Duration = Duration::from_secs(1);
 const DIAL_AGAIN: Duration = Duration::from_millis(300);
-/// For the last message before a connection is closed.
+/// Time for the last message before a connection closes.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// How long to wait for the others, and what to do meanwhile.
+/// How long to wait for the other ranks, and what to do meanwhile.
 pub struct Waiting<'a> {
     pub seconds: u32,
-    /// Returns the number of a signal that asked for the end.
+    /// Returns the number of a signal that asked the run to end.
     pub stopped: &'a mut dyn FnMut() -> Option<i32>,
-    /// Gets a line for the user.
+    /// Prints a line for the user.
     pub say: &'a mut dyn FnMut(&str),
 }
 
@@ -59,9 +59,9 @@ pub struct Meeting {
     /// In order of rank.
     pub members: Vec<Member>,
     pub(crate) wires: Wires,
-    /// The window of this host, at its first rank.
+    /// The window of this host; at its first rank only.
     pub(crate) window: Option<Window>,
-    /// What is kept for the trainer as long as it lives.
+    /// Kept open for the trainer while it lives.
     pub(crate) mail: Option<Mail>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) enum Wires {
     Joined(Wire),
 }
 
-/// Where this rank's trainer finds those of other hosts, and they find it.
+/// How this rank's trainer and those of other hosts find each other.
 #[derive(Debug)]
 pub(crate) struct Mail {
     _letter: Posted,
@@ -80,16 +80,16 @@ pub(crate) struct Mail {
 }
 
 impl Meeting {
-    /// Returns another descriptor of the socket at which this rank's trainer listens, if there are several hosts.
+    /// Duplicates the socket at which this rank's trainer listens, if there are several hosts.
     pub(crate) fn listener(&self) -> std::io::Result<Option<TcpListener>> {
         self.mail.as_ref().map(|mail| mail.listener.try_clone()).transpose()
     }
 }
 
-/// Waits until all ranks of `launch` are there.
+/// Waits until all ranks of `launch` have joined.
 ///
-/// Errors: `rank-missing`, `ranks-token`, `ranks-differ`, `ranks-environment`, `ranks-hosts`, `card-shared`, `ranks-port`,
-/// `ranks-window`, `rank-lost`, `interrupted`.
+/// Errors: `rank-missing`, `ranks-token`, `ranks-differ`, `ranks-environment`, `ranks-hosts`, `card-shared`,
+/// `ranks-port`, `ranks-window`, `rank-lost`, `interrupted`.
 pub fn meet(launch: &Launch, token: &Token, hello: &Hello, mut waiting: Waiting<'_>) -> Result<Meeting> {
     match launch.rank {
         0 => gather(&listen(launch)?, token, hello.clone(), &mut waiting),
@@ -97,8 +97,8 @@ pub fn meet(launch: &Launch, token: &Token, hello: &Hello, mut waiting: Waiting<
     }
 }
 
-/// Returns where rank 0 may listen, the first port on all its addresses first: on this host alone if all ranks are on it, so that no
-/// other host can dial.
+/// Returns where rank 0 may listen, the first port on all its addresses first; only on loopback if all ranks are on
+/// this host, so that no other host can dial.
 ///
 /// Errors: `ranks-port`.
 fn addresses(launch: &Launch) -> Result<Vec<SocketAddr>> {
@@ -126,8 +126,8 @@ fn ports(first: u16) -> impl Iterator<Item = u16> {
     first..=first.saturating_add(PORTS_TRIED - 1)
 }
 
-/// Listens where the others look: at the address that they are given if this host has it, else at all of its own, because a name may
-/// stand for another one here, or for none yet.
+/// Listens where the others look: at the address they have if this host owns it, else on all interfaces, because the
+/// name may resolve differently here, or not yet.
 ///
 /// Errors: `ranks-port`.
 fn listen(launch: &Launch) -> Result<TcpListener> {
@@ -161,7 +161,7 @@ fn listen(launch: &Launch) -> Result<TcpListener> {
         .hint("set MASTER_PORT, or the port of --join, to a free one, for all ranks"))
 }
 
-/// Opens the listener of this rank's trainer, on the interface by which its supervisor speaks with the others.
+/// Opens the listener of this rank's trainer, on the interface by which its supervisor reaches the others.
 ///
 /// Errors: `ranks-port`.
 fn listen_for_trainer(ip: Option<IpAddr>) -> Result<TcpListener> {
@@ -170,7 +170,7 @@ fn listen_for_trainer(ip: Option<IpAddr>) -> Result<TcpListener> {
     for ip in known.into_iter().chain(EVERYWHERE) {
         match TcpListener::bind((ip, 0)) {
             Ok(listener) => {
-                // The trainer takes it over.
+                // The trainer inherits it.
                 let kept = rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty());
                 return kept.map(|()| listener).map_err(|err| no_port(&err.to_string()));
             }
@@ -193,8 +193,7 @@ fn shown(addresses: &[SocketAddr]) -> String {
     }
 }
 
-/// Returns a member's address as it is reached from here: one that is no other host's is on that of rank 0, which this rank reaches
-/// at `hub`.
+/// Returns a member's address as reached from here: an unspecified or loopback one is on the host of `hub`, rank 0.
 fn as_seen(address: Option<SocketAddr>, hub: Option<SocketAddr>) -> Option<SocketAddr> {
     let is_bare = |ip: IpAddr| ip.is_unspecified() || ip.is_loopback();
     let address = address?;
@@ -204,7 +203,7 @@ fn as_seen(address: Option<SocketAddr>, hub: Option<SocketAddr>) -> Option<Socke
     )
 }
 
-/// Returns what the trainer of `rank` gets, and what is kept for it. `listener`: where it listens, if there are several hosts.
+/// Returns the trainer's place, and what to keep open for it. `listener`: where it listens, if there are several hosts.
 ///
 /// Errors: `ranks-window`.
 fn settle(
@@ -216,7 +215,7 @@ fn settle(
 ) -> Result<(Place, Option<Mail>)> {
     let hosts: Vec<u32> = members.iter().map(|member| member.site).collect();
     let mut place = Place { rank, ranks: members.len() as u32, hosts, window, away: None };
-    // A launcher may count hosts where processes see each other all the same.
+    // A launcher may count several hosts although processes see each other.
     let has_others = place.hosts.iter().any(|host| *host > 0);
     let Some(listener) = listener.filter(|_| has_others) else { return Ok((place, None)) };
     let letter = Letter::of(members, token).post()?;
@@ -224,15 +223,15 @@ fn settle(
     Ok((place, Some(Mail { _letter: letter, listener })))
 }
 
-/// Rank 0 while it waits.
+/// Rank 0 while it waits for the others.
 struct Gathering<'a> {
     token: &'a Token,
     own: Hello,
     strangers: Vec<Stranger>,
     joined: Vec<(Hello, Wire)>,
-    /// Connections that spoke the protocol and did not prove the token.
+    /// Connections that spoke the protocol but did not prove the token.
     unproved: u32,
-    /// For the user, about those who came.
+    /// Warnings for the user about ranks that joined.
     warnings: Vec<String>,
 }
 
@@ -335,7 +334,7 @@ impl Gathering<'_> {
         let others: Vec<&Hello> =
             [&self.own].into_iter().chain(self.joined.iter().map(|(it, _)| it)).collect();
         let admitted = admit(&others, &hello);
-        // Once for a host.
+        // Once per host.
         let is_first = others.iter().all(|other| other.site != hello.site);
         if let Some(peer) = wire.peer_addr().filter(|_| is_first && admitted.is_ok()) {
             self.warnings.extend(oddities(&hello, &Interface::towards(peer.ip()), clock_micros()));
@@ -379,7 +378,7 @@ impl Gathering<'_> {
     }
 }
 
-/// Requires that a rank which joined neither left nor said something else.
+/// Checks that a rank which joined neither left nor sent anything else.
 fn still_there(hello: &Hello, wire: &mut Wire) -> Result<()> {
     wire.pump();
     let why = match (wire.take(), wire.over()) {
@@ -400,15 +399,15 @@ fn ranks(numbers: &[u32]) -> String {
     text
 }
 
-/// What the addresses had to offer.
+/// What dialling the addresses found.
 #[derive(Default)]
 struct Found {
     ours: Option<Wire>,
-    /// Where a rank 0 with another token is.
+    /// Address of a rank 0 with another token.
     other_token: Option<SocketAddr>,
 }
 
-/// Finds rank 0 at one of the addresses that `look` returns, and waits with it for the others.
+/// Finds rank 0 at an address that `look` returns, then waits with it for the others.
 fn join(
     look: &dyn Fn() -> Result<Vec<SocketAddr>>,
     token: &Token,
@@ -420,7 +419,7 @@ fn join(
     let window = Window::new()?;
     own.window = window.path();
     loop {
-        // A name may get its address later than this rank starts.
+        // A name may get its address after this rank starts.
         let addresses = look();
         let found = dial(addresses.as_deref().unwrap_or_default(), token, started + limit, waiting)?;
         if let Some(address) = found.other_token {
@@ -462,8 +461,8 @@ fn check(waiting: &mut Waiting<'_>, doing: &str) -> Result<()> {
     (waiting.stopped)().map_or(Ok(()), |signal| Err(interrupted(signal, doing)))
 }
 
-/// Dials all addresses at once and exchanges proofs, so that one that is silent keeps no time from the others. It takes as long
-/// as a handshake may, or until `end` if that is sooner.
+/// Dials all addresses at once and exchanges proofs, so that a silent one does not delay the others. Takes as long as a
+/// handshake may, or until `end` if that is sooner.
 fn dial(addresses: &[SocketAddr], token: &Token, end: Instant, waiting: &mut Waiting<'_>) -> Result<Found> {
     let mut dialled = Vec::with_capacity(addresses.len());
     let left = || end.saturating_duration_since(Instant::now());
@@ -501,13 +500,12 @@ fn dial(addresses: &[SocketAddr], token: &Token, end: Instant, waiting: &mut Wai
     Ok(found)
 }
 
-/// Returns the wall clock.
+/// Returns the wall clock in microseconds.
 fn clock_micros() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64
 }
 
-/// Says hello and waits for the welcome; from here rank 0's deadline counts. `None` if rank 0 let this connection go before it
-/// had answered.
+/// Says hello and waits for the welcome, within rank 0's deadline. `None` if rank 0 closes before it answers.
 fn attend(
     mut wire: Wire,
     own: &mut Hello,

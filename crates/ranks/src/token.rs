@@ -1,7 +1,7 @@
 //! The secret of a job: each side of a connection proves that it knows it, without sending it.
 //!
-//! HMAC-SHA256 over both sides' nonces and the side's role, so that no proof can be sent back or used again. A token keeps
-//! other jobs and strangers out; what follows on the connection is not encrypted.
+//! HMAC-SHA256 over both sides' nonces and the side's role, so that no proof can be reflected or replayed. A token
+//! keeps other jobs and strangers out; later traffic is not encrypted.
 
 use crate::environment::Launch;
 use hmac::{Hmac, KeyInit, Mac};
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use std::io::Read;
 
-/// A secret that the user may give all ranks; `train --ranks` makes one.
+/// A secret that the user may give all ranks; `train --ranks` generates one.
 pub const TOKEN_VARIABLE: &str = "PLIMSOLL_TOKEN";
 
 pub(crate) const NONCE_BYTES: usize = 32;
@@ -18,7 +18,7 @@ pub(crate) const PROOF_BYTES: usize = 32;
 pub(crate) type Nonce = [u8; NONCE_BYTES];
 pub(crate) type Proof = [u8; PROOF_BYTES];
 
-/// Who proves.
+/// The side that proves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Side {
     Listener,
@@ -37,7 +37,7 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Returns the token of a launch: `secret` if there is one, with the launcher's name of this start of the job and its port.
+    /// Returns the token of a launch, from `secret` if given, the launcher's id of this start, and its port.
     pub fn new(launch: &Launch, secret: Option<&str>) -> Token {
         let mut sum = Sha256::new();
         for part in ["plimsoll ranks", secret.unwrap_or_default(), &launch.id, &launch.port.to_string()] {
@@ -47,7 +47,7 @@ impl Token {
         Token { key: sum.finalize().into() }
     }
 
-    /// Returns it as 64 hexadecimal digits, for another process of this job.
+    /// Returns the token as 64 hexadecimal digits, for another process of this job.
     pub(crate) fn to_hex(&self) -> String {
         self.key.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -68,7 +68,7 @@ impl Token {
         self.mac(side, joiner, listener).finalize().into_bytes().into()
     }
 
-    /// Compares in constant time.
+    /// Verifies a proof in constant time.
     pub(crate) fn is_proof(&self, proof: &[u8], side: Side, joiner: &Nonce, listener: &Nonce) -> bool {
         self.mac(side, joiner, listener).verify_slice(proof).is_ok()
     }
@@ -85,14 +85,14 @@ impl Token {
     }
 }
 
-/// Returns bytes from the kernel's generator.
+/// Returns random bytes from the kernel.
 pub(crate) fn random_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Returns a new secret, 32 hexadecimal digits.
+/// Returns a new secret of 32 hexadecimal digits.
 pub(crate) fn random_secret() -> std::io::Result<String> {
     Ok(random_bytes::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -1,7 +1,7 @@
-//! What ended a run of several ranks: the signs of all ranks, as rank 0's supervisor sees them, and the one that explains the
-//! others. A state machine without sockets or clocks: it gets the time with each call.
+//! What ended a run of several ranks: collects the signs of all ranks at rank 0's supervisor and picks the one that
+//! explains the others. A state machine without sockets or clocks: each call passes the time.
 //!
-//! A dead rank makes the others fail too, often earlier than its own supervisor has found the evidence. So the first sign
+//! A dead rank makes the others fail too, often before its own supervisor has found the evidence. So the first sign
 //! starts a short wait, and then the strongest evidence decides, not the first message.
 
 use crate::board::{Beat, Row, State};
@@ -11,34 +11,34 @@ use std::time::{Duration, Instant};
 
 /// From the first sign to the verdict.
 const SIGNS_TIME: Duration = Duration::from_millis(500);
-/// A supervisor that is silent for longer is lost; it speaks every half second.
+/// A supervisor silent for longer is lost; it reports every half second.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(2);
-/// A pause of this process itself, for example by Ctrl-Z: what the others said meanwhile is not read yet.
+/// Gap that counts as a pause of this process, for example by Ctrl-Z: messages sent meanwhile are still unread.
 const OWN_PAUSE: Duration = Duration::from_secs(1);
-/// After a pause of this process, ranks that gave it up end within this time: a supervisor gives its trainer ten seconds.
+/// After such a pause, ranks that gave up on it end within this time: a supervisor gives its trainer ten seconds.
 const GIVEN_UP_MAX: Duration = Duration::from_secs(15);
-/// After this time that a trainer is stopped, others say that they wait for it. Its own supervisor says so after the same.
+/// A trainer stopped for this long is reported by the others. Its own supervisor reports it after the same time.
 const STOPPED_TOLD: Duration = Duration::from_secs(2);
-/// After this wait, or half of the longest allowed if that is shorter, users hear which rank the others wait for.
+/// After this wait, or half of the longest allowed if shorter, users learn which rank the others wait for.
 const SLOW_TOLD: Duration = Duration::from_secs(30);
 
-/// Why a trainer ended, the strongest evidence first.
+/// Why a trainer ended, strongest evidence first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
     /// Killed, with evidence of who did it.
     KilledProven,
-    /// Died of a fault in it.
+    /// Died of its own fault signal.
     Crashed,
-    /// Killed; by whom is not proven.
+    /// Killed; by which process is not proven.
     Killed,
     /// Ended with an error.
     Failed,
     /// A signal stopped it, and it was not continued.
     Stopped,
-    /// The others waited for it for too long.
+    /// The others waited for it too long.
     Slow,
-    /// It did not end after another one had ended well.
+    /// It did not end after another rank had ended well.
     Late,
     /// Its supervisor was silent, or its connection closed.
     Silent,
@@ -50,7 +50,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// True if it ended as it should, or as the user asked.
+    /// Returns true if it finished, or ended as the user asked.
     pub fn is_well(self) -> bool {
         matches!(self, Cause::Interrupted | Cause::Finished)
     }
@@ -71,11 +71,11 @@ impl Cause {
     }
 }
 
-/// The end of a trainer, as its supervisor tells it.
+/// The end of a trainer, as its supervisor reports it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ending {
     pub cause: Cause,
-    /// One sentence, with its place in the run.
+    /// One sentence, including the trainer's place in the run.
     pub sentence: String,
     pub exit: u8,
 }
@@ -86,7 +86,7 @@ pub struct Verdict {
     pub member: Member,
     pub cause: Cause,
     pub sentence: String,
-    /// Ranks that ended because of it.
+    /// Number of ranks that ended because of it.
     pub others: u32,
 }
 
@@ -102,14 +102,14 @@ impl Verdict {
     }
 }
 
-/// What the hub tells after a look at all ranks.
+/// What the hub reports after looking at all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum News {
     Verdict(Verdict),
     /// A trainer is stopped, and the others wait.
     Stopped(String),
     Continued(String),
-    /// The others wait for one that computes.
+    /// The others wait for a rank that computes.
     Slow(String),
 }
 
@@ -121,9 +121,9 @@ struct Rank {
     stopped: Option<Instant>,
     stop_is_told: bool,
     ending: Option<Ending>,
-    /// Why its connection is over.
+    /// Why its connection is closed.
     gone: Option<String>,
-    /// The strongest sign so far, and when the first came.
+    /// The strongest sign so far, with the time of the first.
     sign: Option<(Cause, Instant, String)>,
 }
 
@@ -131,32 +131,32 @@ struct Rank {
 #[derive(Debug)]
 pub(crate) struct Ranks {
     ranks: Vec<Rank>,
-    /// How long ranks may wait for one another.
+    /// How long ranks may wait for each other.
     wait_max: Duration,
     looked: Instant,
-    /// The last pause of this process itself: when it ended, and how long it was.
+    /// The last pause of this process: when it ended, and its length.
     own_pause: Option<(Instant, Duration)>,
     well: Option<Instant>,
-    /// Ranks that were named as slow, each with the phase.
+    /// Ranks already named as slow, each with the phase.
     slow_told: Vec<(u32, String)>,
     verdict: bool,
 }
 
-/// What a look at one rank needs of the others.
+/// What judging one rank needs to know of the others.
 #[derive(Clone, Copy, Debug)]
 struct Around {
-    /// When the first ended well.
+    /// When the first rank ended well.
     well: Option<Instant>,
-    /// The longest time for which a rank waits now, and the longest that is allowed.
+    /// The longest current wait of a rank, and the longest allowed.
     waiting: Duration,
     wait_max: Duration,
-    /// Whether any rank computes, and the fewest barriers that one has come to.
+    /// Whether any rank computes, and the fewest barriers that a rank has reached.
     any_computes: bool,
     fewest_arrivals: u64,
 }
 
 impl Ranks {
-    /// `wait_max`: how long ranks may wait for one that is stopped, computes, or goes on after another one ended well.
+    /// `wait_max`: how long ranks may wait for one that is stopped, computes, or runs on after another ended well.
     pub(crate) fn new(members: &[Member], wait_max: Duration, now: Instant) -> Ranks {
         let rank = |member: &Member| Rank {
             member: member.clone(),
@@ -202,7 +202,7 @@ impl Ranks {
         self.ranks[rank].gone.get_or_insert_with(|| why.into());
     }
 
-    /// Returns the signal of the first trainer that was interrupted, by which the others are to end as well.
+    /// Returns the signal of the first interrupted trainer, which the others must get too.
     pub(crate) fn interrupted(&self) -> Option<i32> {
         let ended = self.ranks.iter().filter_map(|rank| rank.ending.as_ref());
         ended
@@ -211,7 +211,7 @@ impl Ranks {
             .next()
     }
 
-    /// True once no other rank than 0 has anything more to say.
+    /// Returns true once no rank other than 0 has more to report.
     pub(crate) fn others_are_over(&self) -> bool {
         let is_lost = |rank: &Rank| matches!(rank.sign, Some((Cause::Silent, ..)));
         self.ranks.iter().skip(1).all(|rank| rank.ending.is_some() || rank.gone.is_some() || is_lost(rank))
@@ -233,7 +233,7 @@ impl Ranks {
         news
     }
 
-    /// Returns one row a rank.
+    /// Returns one row per rank.
     pub(crate) fn rows(&self, now: Instant) -> Vec<Row> {
         let row = |(number, rank): (usize, &Rank)| Row::of(&rank.member, &rank.beat, rank.state(number, now));
         self.ranks.iter().enumerate().map(row).collect()
@@ -250,7 +250,7 @@ impl Ranks {
         }
     }
 
-    /// Names the ranks that the others have waited for, each once in a phase.
+    /// Names the ranks that the others have waited for, each once per phase.
     fn slow(&mut self, around: Around) -> Vec<News> {
         let waiting = around.waiting;
         let has_sign = self.ranks.iter().any(|rank| rank.sign.is_some() || rank.ending.is_some());
@@ -291,7 +291,7 @@ impl Ranks {
         }
         let (rank, (cause, _, sentence)) =
             signs().min_by_key(|(rank, (cause, at, _))| (*cause, *at, rank.member.rank))?;
-        // Ranks that ended for another one, where no other gives a cause: this one was silent, and they gave it up.
+        // Ranks ended for another one, but none gives a cause: this process was silent, and they gave up on it.
         let paused = match (cause, self.own_pause) {
             (Cause::Secondary, Some((end, pause))) if now.saturating_duration_since(end) < GIVEN_UP_MAX => {
                 Some(pause)
@@ -329,14 +329,14 @@ impl Ranks {
 }
 
 impl Around {
-    /// Where none computes, as when one hangs while it waits, all wait for the one that has come to the fewest barriers.
+    /// Returns true if no rank computes and this one has reached the fewest barriers: it hangs in a wait.
     fn is_last(&self, beat: &Beat) -> bool {
         !self.any_computes && !beat.is_stopped() && beat.arrivals == self.fewest_arrivals
     }
 }
 
 impl Rank {
-    /// Takes note of a stronger sign than the one before.
+    /// Records a sign stronger than the last.
     fn look(&mut self, number: usize, around: Around, now: Instant) {
         let Some((cause, sentence)) = self.now(number, around, now) else { return };
         match &mut self.sign {
@@ -346,7 +346,7 @@ impl Rank {
         }
     }
 
-    /// Rank 0 is this process, which is never silent.
+    /// Returns true if its supervisor is lost. Rank 0 is this process, which is never silent.
     fn is_silent(&self, number: usize, now: Instant) -> bool {
         number > 0 && now.saturating_duration_since(self.heard) >= SILENCE_MAX
     }
@@ -364,7 +364,7 @@ impl Rank {
         }
     }
 
-    /// Returns its place in the run, as the end of a sentence.
+    /// Returns its place in the run, to end a sentence.
     fn doing(&self) -> String {
         match self.beat.doing.as_str() {
             "" => String::new(),
@@ -399,7 +399,7 @@ impl Rank {
         is_over(well).then(|| (Cause::Late, format!("another rank had ended well {seconds} s before{doing}")))
     }
 
-    /// Returns what is new about a stop by a signal.
+    /// Returns news about a stop by a signal.
     fn pause(&mut self, now: Instant) -> Option<News> {
         let (who, pid) = (self.member.words(), self.beat.trainer);
         let is_long = self.stopped.is_some_and(|at| now.saturating_duration_since(at) >= STOPPED_TOLD);

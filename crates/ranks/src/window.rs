@@ -1,5 +1,5 @@
-//! The window: a file in memory that all ranks of a host share. The supervisor of the host's first rank makes it, so that it lives
-//! as long as the run there; trainers size and map it. Its first four bytes are the flag by which supervisors end trainers.
+//! The window: a file in memory that all ranks of a host share. The supervisor of its first rank creates it, so it
+//! lives as long as the run there; trainers size and map it. Its first four bytes are the flag that ends trainers.
 
 use plimsoll_base::{Error, Result};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 /// Bytes of a new window: the flag's page.
 const WINDOW_BYTES: u64 = 4096;
 
-/// The end that keeps the window alive.
+/// A handle that keeps the window alive.
 #[derive(Debug)]
 pub(crate) struct Window {
     file: File,
 }
 
 impl Window {
-    /// Errors: `ranks-window`.
+    /// Creates the window. Errors: `ranks-window`.
     pub(crate) fn new() -> Result<Window> {
         memory_file("plimsoll-window", WINDOW_BYTES).map(|file| Window { file })
     }
@@ -29,7 +29,7 @@ impl Window {
     }
 }
 
-/// Makes a file in memory of that many bytes, which other processes of this user may open.
+/// Creates a file in memory of `bytes` bytes, which other processes of this user may open.
 ///
 /// Errors: `ranks-window`.
 pub(crate) fn memory_file(name: &str, bytes: u64) -> Result<File> {

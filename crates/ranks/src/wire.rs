@@ -1,6 +1,6 @@
-//! A connection to another rank: frames of at most `FRAME_BYTES_MAX`, buffers with bounds, and no call that waits.
+//! A connection to another rank: frames of at most `FRAME_BYTES_MAX`, bounded buffers, and no blocking call.
 //!
-//! It reads no more than one buffer ahead: what a peer sends beyond it stays in the kernel's bounded buffer.
+//! It reads at most one buffer ahead: what a peer sends beyond it stays in the kernel's bounded buffer.
 
 use crate::message::Message;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 /// Longest message: a welcome to 64 ranks is about 6 KiB, a hello with its run file about 10.
 pub(crate) const FRAME_BYTES_MAX: usize = 64 << 10;
 const HEAD_BYTES: usize = 4;
-/// Bytes not yet taken; a whole frame fits.
+/// Bytes received and not yet taken; a whole frame fits.
 const INBOX_BYTES_MAX: usize = HEAD_BYTES + FRAME_BYTES_MAX;
-/// Bytes not yet sent. A peer that takes none for longer is lost.
+/// Bytes not yet sent. A peer that accepts none for longer is lost.
 const OUTBOX_BYTES_MAX: usize = 4 * FRAME_BYTES_MAX;
 const CHUNK_BYTES: usize = 4 << 10;
 
@@ -23,7 +23,7 @@ pub(crate) struct Wire {
     stream: TcpStream,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
-    /// Why nothing more comes.
+    /// Why nothing more will arrive.
     over: Option<String>,
 }
 
@@ -34,7 +34,7 @@ impl Wire {
         Ok(Wire { stream, inbox: Vec::new(), outbox: Vec::new(), over: None })
     }
 
-    /// Moves what can be moved now, in both directions.
+    /// Sends and receives what is possible now.
     pub(crate) fn pump(&mut self) {
         while !self.outbox.is_empty() && self.over.is_none() {
             match self.stream.write(&self.outbox) {
@@ -73,19 +73,19 @@ impl Wire {
         self.put_bytes(&text);
     }
 
-    /// Takes `N` bytes once they are there.
+    /// Takes `N` bytes once they have arrived.
     pub(crate) fn take_bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
         let bytes = self.inbox.get(..N)?.try_into().expect("the slice has N bytes");
         self.inbox.drain(..N);
         Some(bytes)
     }
 
-    /// Returns what has come so far without taking it.
+    /// Returns what has arrived without taking it.
     pub(crate) fn peek(&self) -> &[u8] {
         &self.inbox
     }
 
-    /// Takes a message once it is there. A frame that is too long or is no message ends the connection.
+    /// Takes a message once it has arrived. A frame that is too long or not a message ends the connection.
     pub(crate) fn take(&mut self) -> Option<Message> {
         let head = self.inbox.get(..HEAD_BYTES)?.try_into().expect("the slice has four bytes");
         let length = u32::from_le_bytes(head) as usize;
@@ -107,12 +107,12 @@ impl Wire {
         }
     }
 
-    /// Returns why nothing more comes. Messages that came before may still be there to take.
+    /// Returns why nothing more will arrive. Earlier messages may still be waiting to be taken.
     pub(crate) fn over(&self) -> Option<&str> {
         self.over.as_deref()
     }
 
-    /// Sends what is left for at most `limit`.
+    /// Sends what is left, for at most `limit`.
     pub(crate) fn flush(&mut self, limit: Duration) {
         let until = Instant::now() + limit;
         self.pump();
@@ -130,7 +130,7 @@ impl Wire {
         self.stream.peer_addr().ok()
     }
 
-    /// Gives up the protocol for the connection itself, and what came of it after the last message.
+    /// Gives up the protocol: returns the socket, and the bytes received after the last message.
     pub(crate) fn into_parts(self) -> (TcpStream, Vec<u8>) {
         (self.stream, self.inbox)
     }
@@ -149,11 +149,11 @@ impl Wire {
 
 /// Sleeps until one of `wires` or `others` is ready, or `limit` has passed.
 pub(crate) fn wait(wires: &[&Wire], others: &[BorrowedFd<'_>], limit: Duration) {
-    // One whose connection is over would be ready at once, for ever.
+    // A closed connection would always be ready.
     let live = wires.iter().filter(|wire| wire.over.is_none()).map(|wire| wire.interest());
     let others = others.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
     let mut fds: Vec<PollFd<'_>> = live.chain(others).collect();
     let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
-    // An interrupted poll is fine: callers look at everything in any case.
+    // An interrupted poll is fine: callers check everything anyway.
     let _ = rustix::event::poll(&mut fds, Some(&limit));
 }

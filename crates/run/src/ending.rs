@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// The content of `summary.json`.
 pub type Summary = Value;
 
-/// Gives an error of an interrupted wait the exit code of the signal that ended it; returns other errors unchanged.
+/// Gives the error of an interrupted wait the exit code of its signal; returns other errors unchanged.
 pub fn ended_by(error: Error, signal: &AtomicI32) -> Error {
     let exit = match (error.slug, signal.load(Ordering::Relaxed)) {
         (slugs::INTERRUPTED, 1 | 15) => Exit::Terminated,
@@ -19,7 +19,7 @@ pub fn ended_by(error: Error, signal: &AtomicI32) -> Error {
     Error { exit, ..error }
 }
 
-/// Returns the run directory: `run.dir`, or `runs/out/NAME` where the run file sets none.
+/// Returns the run directory: `run.dir`, or `runs/out/NAME` if the run file sets none.
 pub fn run_dir_path(loaded: &Loaded) -> PathBuf {
     match &loaded.run.run.dir {
         Some(dir) => PathBuf::from(dir),
@@ -38,12 +38,12 @@ pub fn interrupted(signal: i32, step: u32, dir: &Path) -> Error {
         .hint("--resume continues from there, bit for bit")
 }
 
-/// True for an error which means that the weights no longer give finite numbers.
+/// Returns true for errors which mean that the weights no longer give finite numbers.
 pub(crate) fn is_divergence(error: &Error) -> bool {
     slugs::DIVERGENCE.contains(&error.slug)
 }
 
-/// Requires a finite loss.
+/// Checks that the loss is finite.
 ///
 /// Errors: `loss-not-finite`.
 pub fn finite_loss(step: u32, loss: f64) -> Result<()> {

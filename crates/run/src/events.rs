@@ -1,4 +1,4 @@
-//! The events of a run, as they are shown to an observer and written to `events.jsonl`. An observer never changes a run.
+//! The events of a run, as shown to an observer and written to `events.jsonl`. Observers never change a run.
 
 use crate::{scores::PairScore, status::Doing};
 use plimsoll_base::Error;
@@ -43,7 +43,7 @@ pub struct Started {
     pub dir: PathBuf,
     /// The load line: the planned peak of host memory, of all processes of the run and of the kernel for them.
     pub planned_bytes: u64,
-    /// Who holds it: `trainer`, `supervisor`, `workers`, `kernel`.
+    /// Its parts: `trainer`, `supervisor`, `workers`, `kernel`.
     pub planned_parts: BTreeMap<String, u64>,
     /// The limit that the plan was made for.
     pub limit_bytes: u64,
@@ -51,7 +51,7 @@ pub struct Started {
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct EvalResult {
-    /// Steps done before it; 0 is before the first.
+    /// Steps done before it; 0 before the first.
     pub step: u32,
     pub set: String,
     /// Null if no response has a score.
@@ -69,7 +69,7 @@ pub struct EvalResult {
 pub struct StepResult {
     pub step: u32,
     pub steps: u32,
-    /// Mean reward of the step's samples; none for supervised steps.
+    /// Mean reward of the step's samples; `None` for supervised steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reward: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -86,7 +86,7 @@ pub struct StepResult {
     pub frames_per_second: Option<f64>,
     /// Resident memory of the trainer.
     pub rss_bytes: u64,
-    /// As `rss_bytes`, of the trainer, its supervisor and its workers together.
+    /// Resident memory of the trainer, its supervisor and its workers together.
     pub held_bytes: u64,
     /// The load line, as when the run started.
     pub planned_bytes: u64,
@@ -110,7 +110,7 @@ pub struct MemoryEvent {
     pub supervisor_planned_bytes: u64,
 }
 
-/// The trainer's memory at the end of a part of a step.
+/// Memory of the trainer at the end of a part of a step.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct PartMemory {
     pub phase: Doing,
@@ -121,7 +121,7 @@ pub struct PartMemory {
     pub shmem_bytes: u64,
     /// Planned bytes of the arena's regions that this part may use.
     pub arena_planned_bytes: u64,
-    /// The arena's highest bound address, less its base.
+    /// Highest bound address of the arena, minus its base.
     pub arena_bytes: u64,
     /// Planned device memory; 0 on the CPU.
     pub device_planned_bytes: u64,

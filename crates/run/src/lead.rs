@@ -1,5 +1,5 @@
-//! The training loop. `lead` owns events, saves, signals, evaluation, last words and the report at the end; what a step
-//! computes is a `Job`. Language models and policies in environments are the two jobs.
+//! The training loop. `lead` owns events, saves, signals, evaluation, last words and the final report; a `Job` computes
+//! the steps. Language models and policies in environments are the two jobs.
 
 use crate::checkpoint::{Best, Retention, RunState, Saver, Store};
 use crate::ending::{Summary, interrupted, is_divergence};
@@ -38,79 +38,79 @@ pub trait Job<'scope> {
         state: &RunState,
     ) -> Result<()>;
 
-    /// Makes a step, which ends with `Lead::step_done`.
+    /// Makes a step and ends it with `Lead::step_done`.
     fn step(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()>;
 
-    /// Evaluates between two steps, where `eval.every` asks for it.
+    /// Evaluates between two steps, when `eval.every` says so.
     fn evaluate(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()>;
 
     fn evaluate_at_end(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>) -> Result<()>;
 
     fn updates(&self) -> u64;
 
-    /// Returns the signal that all ranks of the run end for after the same step: this one's, another's, or 0.
+    /// Returns the signal on which all ranks end after the same step: this one's, another's, or 0.
     ///
     /// Errors: `rank-lost`.
     fn agree_on_signal(&self, own: i32) -> Result<i32> {
         Ok(own)
     }
 
-    /// True if this process has the weights without others: an error that is not met by all ranks may have ended them.
+    /// Returns true if this process alone has all weights: an error of its own may have ended the other ranks.
     fn has_all_weights(&self) -> bool {
         true
     }
 
-    /// Requires that the weights are finite and give finite numbers.
+    /// Checks that the weights are finite and give finite numbers.
     fn prove(&mut self) -> Result<()>;
 
-    /// Restores the weights that the run began with.
+    /// Restores the initial weights of the run.
     fn reload(&mut self) -> Result<()>;
 
-    /// Adds the tensor that grew most to an error of a divergence.
+    /// Adds the tensor that grew most to a divergence error.
     fn name_tensor(&self, error: Error) -> Error;
 
     /// Fills in the counters that only the job knows.
     fn state(&self, state: &mut RunState);
 
-    /// Returns the score of the saved step by which the best checkpoint is chosen; none if it was not evaluated.
+    /// Returns the saved step's score, which picks the best checkpoint; `None` if it was not evaluated.
     fn score(&self, progress: &Progress) -> Option<f64>;
 
-    /// True if the best checkpoint is kept regardless of its age.
+    /// Returns true if the best checkpoint is kept whatever its age.
     fn keeps_best(&self) -> bool;
 
     /// Begins a checkpoint: writes the small files, and the tensors now or later.
     fn save(&mut self, saving: Saving<'_>) -> Result<Save<'scope>>;
 
-    /// Returns the content of `summary.json`: the job's numbers with `Lead::common_summary` among them.
+    /// Returns the content of `summary.json`: the job's numbers and `Lead::common_summary`.
     fn summary(&self, lead: &Lead<'_, '_, 'scope, '_>) -> Summary;
 }
 
 pub struct Saving<'s> {
     pub step: u32,
     pub store: Store,
-    /// Which earlier checkpoints stay.
+    /// Decides which earlier checkpoints stay.
     pub retention: Retention,
-    /// Counters and the resolved run file; none for weights alone, from which a run cannot be resumed.
+    /// Counters and the resolved run file; `None` for weights alone, from which a run cannot resume.
     pub everything: Option<(&'s RunState, &'s str)>,
     pub savers: Savers,
 }
 
-/// Who of several ranks saves.
+/// The ranks that save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Savers {
-    /// Every one takes part.
+    /// Every rank takes part.
     All,
-    /// This one, which has an error of its own: the others wait for it elsewhere. Only rank 0 saves then.
+    /// This rank, which has its own error while the others wait elsewhere. Only rank 0 saves then.
     ThisRank,
 }
 
 pub enum Save<'scope> {
     Done(PathBuf),
-    /// The rest runs next to the following steps.
+    /// The rest runs during the following steps.
     Later(Box<dyn FnOnce() -> Result<PathBuf> + Send + 'scope>),
 }
 
-/// What the job reports of a step; the loop adds the rest. Fields are those of `StepResult`.
+/// A job's results of a step; the loop adds the rest. Fields are those of `StepResult`.
 #[derive(Default)]
 pub struct Stepped {
     pub seconds: f64,
@@ -133,18 +133,18 @@ enum At {
     After(u32),
 }
 
-/// What the loop needs to know of a run before it begins.
+/// What the loop must know of a run before it begins.
 pub struct Begun<'r> {
     pub run: &'r RunSpec,
-    /// The run in one line, for people.
+    /// The run in one line, for the user.
     pub title: String,
-    /// The run file as the planner resolved it, as TOML; checkpoints record it.
+    /// The resolved run file, as TOML; checkpoints record it.
     pub run_file: String,
-    /// The plan that measured memory is compared with.
+    /// The plan to compare measured memory with.
     pub plan: &'r Plan,
     pub fingerprint: Fingerprint,
     pub arena_used: u64,
-    /// FLOP/s that the device reaches.
+    /// FLOP/s that the device achieves.
     pub peak_flops: f64,
     pub machine: String,
     /// Reads the card's memory, if there is a card.
@@ -156,7 +156,7 @@ pub struct Lead<'r, 's, 'scope, 'env> {
     pub dir: RunDir,
     pub progress: Progress,
     begun: Begun<'r>,
-    /// The card's memory after every shape has run once.
+    /// The card's memory after every shape ran once.
     frozen: Option<CardMemory>,
     watch: Watch,
     observer: &'s mut dyn Observer,
@@ -164,15 +164,14 @@ pub struct Lead<'r, 's, 'scope, 'env> {
     saver: Saver<'scope, 'env>,
     tracking: Option<Tracking>,
     at: At,
-    /// True once steps that teach nothing have ended the run, on all ranks.
+    /// True once dead steps have ended the run, on all ranks.
     is_dead: bool,
     started: Instant,
 }
 
 /// Runs `job` from its opening to its summary.
 ///
-/// Errors: those of the job. After an error the last good weights are saved where there are any, and `crash.json`
-/// records the cause.
+/// Errors: those of the job. After one, the last good weights are saved if any, and `crash.json` records the cause.
 pub fn lead<'scope>(
     opened: Opened,
     begun: Begun<'_>,
@@ -235,10 +234,10 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         self.progress = state.progress.clone();
         job.restore(self, &folder, &state)?;
         let step = self.progress.step;
-        // A run whose `train.steps` was raised is evaluated at its new end.
+        // A run with a raised `train.steps` is evaluated at its new end.
         self.progress.evaluated_at_end &= step == self.run.train.steps;
         self.at = At::After(step);
-        // The log was cut back to the instant before this event.
+        // The log was cut back to the point before this event.
         self.say(&Event::Saved { step, path: folder })?;
         self.say(&Event::Resumed { step, notes })
     }
@@ -256,7 +255,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             if every(self.run.checkpoint.every) {
                 self.save(job, Savers::All)?;
             }
-            // After the last step a signal no longer matters: the run is about to end anyway.
+            // After the last step a signal no longer matters: the run ends anyway.
             if step < steps {
                 self.end_if_interrupted(job, step)?;
             }
@@ -274,7 +273,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         Ok(summary)
     }
 
-    /// Saves the run and ends it with an error if a signal came.
+    /// Saves the run and ends it with an error if a signal arrived.
     ///
     /// Errors: `interrupted`; those of saving; `rank-lost` if the signal came because another rank has ended.
     pub fn end_if_interrupted(&mut self, job: &mut dyn Job<'scope>, step: u32) -> Result<()> {
@@ -288,15 +287,15 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         Err(interrupted(number, step, self.dir.path()))
     }
 
-    /// Notes in the load line that a part of a step begins.
+    /// Records in the load line that a part of a step begins.
     pub fn part(&mut self, doing: Doing, step: u32) {
         self.watch.begin(doing, step, || (self.begun.card)());
     }
 
-    /// Records the results of a step. The previous step's checkpoint is complete or has failed by then; this step
+    /// Records the results of a step. By then the previous step's checkpoint is complete or has failed; this step
     /// counts as done and is reported in either case.
     ///
-    /// Errors: those of the save; those of `DeadSteps` once too many steps in a row taught nothing.
+    /// Errors: those of the save; those of `DeadSteps` after too many dead steps in a row.
     pub fn step_done(&mut self, step: u32, updates: u64, mut stepped: Stepped) -> Result<()> {
         self.progress.step = step;
         self.progress.updates = updates;
@@ -340,7 +339,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         }
     }
 
-    /// Lets trackers finish; what goes wrong there changes nothing in how the run ended.
+    /// Lets trackers finish; their failures do not change how the run ended.
     fn end_tracking(&mut self, result: &Result<Summary>) {
         let Some(tracking) = self.tracking.take() else { return };
         let news = match result {
@@ -352,7 +351,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         }
     }
 
-    /// Reports memory over the step. A strict run that exceeded a row of the plan is saved and ends.
+    /// Reports memory over the step. A strict run that exceeded a row of the plan is saved and ended.
     fn watch_step(&mut self, job: &mut dyn Job<'scope>, step: u32) -> Result<()> {
         let steps = self.run.train.steps;
         for event in self.watch.end_step(step, steps, || (self.begun.card)()) {
@@ -365,8 +364,8 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         }
     }
 
-    /// Saves the run after checking that its weights give finite numbers, so every checkpoint is usable. A save may
-    /// continue next to the following rollout; `settle` waits for it.
+    /// Saves the run after checking that its weights give finite numbers, so every checkpoint is usable. The save may
+    /// continue during the following rollout; `settle` waits for it.
     fn save(&mut self, job: &mut dyn Job<'scope>, savers: Savers) -> Result<()> {
         let step = self.progress.step;
         if self.progress.saved_step == Some(step) {
@@ -421,7 +420,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         }
     }
 
-    /// Returns the current counters, after syncing the log to disk.
+    /// Returns the current counters, after syncing the log.
     fn state(&mut self, job: &dyn Job<'scope>, progress: Progress) -> Result<RunState> {
         let Fingerprint { machine, build, plan, inputs } = self.begun.fingerprint.clone();
         let events_bytes = self.dir.events().sync()?;
@@ -439,12 +438,12 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         }
     }
 
-    /// Returns the seconds of the run, including those of earlier processes.
+    /// Returns the seconds of the run, including earlier processes.
     pub fn seconds(&self) -> f64 {
         self.progress.seconds_before + self.started.elapsed().as_secs_f64()
     }
 
-    /// Writes an event to the log and hands it to the observer.
+    /// Writes an event to the log and shows it to the observer.
     pub fn say(&mut self, event: &Event) -> Result<()> {
         let started = Instant::now();
         let mut line = serde_json::to_value(event).expect("events are plain data");
@@ -461,13 +460,13 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
     }
 
     /// Records a failed run: the last good weights, if a step was made, and `crash.json`. Returns the error with the
-    /// step, the tensor that diverged, and the place of those weights.
+    /// step, the tensor that diverged, and the path of those weights.
     fn last_words(&mut self, job: &mut dyn Job<'scope>, error: Error) -> Error {
-        // After the end of another rank there is nothing to keep: its part of the states is gone.
+        // If another rank has ended there is nothing to keep: its part of the states is gone.
         if matches!(error.exit, Exit::Interrupted | Exit::Terminated | Exit::OtherRank) {
             return error;
         }
-        // The save in progress either completes or its error is the one reported here.
+        // The save in progress completes, or its error is the one reported here.
         let _ = self.settle();
         let steps = self.run.train.steps;
         let mut error = match self.at {
@@ -481,11 +480,11 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         let planned = self.begun.plan.process_peak();
         let readings =
             json!({ "rss": Host::this().rss().now, "planned": planned, "seconds": self.seconds() });
-        // An error that not all ranks meet is this one's own, and the others do not know of it yet.
+        // An error that not all ranks meet is this one's own; the others do not know of it yet.
         let is_of_all = self.is_dead || slugs::OF_ALL_RANKS.contains(&error.slug);
         let savers = if is_of_all { Savers::All } else { Savers::ThisRank };
         let can_keep = self.progress.step > 0 && (is_of_all || job.has_all_weights());
-        // The error itself is what the user must see; a second failure while recording it adds nothing.
+        // The user must see this error; a second failure while recording it adds nothing.
         if can_keep && self.keep_good_weights(job, savers).is_ok() {
             let latest = self.dir.path().join("checkpoints/latest");
             error = error.fact(format!("last good weights: {}", latest.display()));
@@ -494,9 +493,8 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         error
     }
 
-    /// Saves the weights if they give finite numbers. Otherwise an earlier checkpoint is the last good one, or, without
-    /// one, the weights that the run began with. A step that failed after an update leaves weights alone: a run cannot
-    /// be resumed from the middle of a step.
+    /// Saves the weights if they give finite numbers. Otherwise the last good ones are an earlier checkpoint or the
+    /// initial weights. A step that failed after an update leaves weights alone: a run cannot resume inside a step.
     fn keep_good_weights(&mut self, job: &mut dyn Job<'scope>, savers: Savers) -> Result<()> {
         let whole_step = job.updates() == self.progress.updates;
         let has_checkpoint = self.progress.saved_step.is_some();
@@ -515,7 +513,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         self.settle()
     }
 
-    /// Returns the share of the device's peak that rollouts and updates reached; null without either.
+    /// Returns the fraction of the device's peak that rollouts and updates achieved; null without either.
     pub fn share_of_peak(&self) -> Value {
         let (p, busy) = (&self.progress, self.progress.rollout_s + self.progress.update_s);
         match busy > 0.0 && p.flops > 0.0 {
@@ -524,7 +522,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         }
     }
 
-    /// Adds to a summary what every run reports: memory, monitoring, exactness and the machine.
+    /// Adds to a summary what all runs report: memory, monitoring, exactness and the machine.
     pub fn common_summary(&self, summary: &mut Value) {
         let (plan, p) = (self.begun.plan, &self.progress);
         for (name, value) in [

@@ -1,7 +1,5 @@
-//! Everything around the training of a run: its directory, checkpoints, events, report, and supervision.
-//!
-//! This crate knows no tensors and no environments. It owns the directory (`run_dir`), checkpoints as files, events,
-//! the load line, the report and the supervisor's verdict on a trainer that died.
+//! Everything around the training of a run: its directory (`run_dir`), checkpoints as files, events, the load line, the
+//! report, and the supervisor's verdict on a trainer that died. It knows no tensors and no environments.
 
 pub mod checkpoint;
 pub mod ending;

@@ -1,5 +1,5 @@
-//! A supervisor's end of the link to those of the other ranks: what it tells them of its trainer, and, at rank 0, the file of the
-//! run directory that shows all ranks to `watch` and `doctor`.
+//! A supervisor's end of the link to the other ranks' supervisors: what it tells them of its trainer, and, at rank 0,
+//! the file that shows all ranks to `watch` and `doctor`.
 
 use crate::supervise::{Death, place, read_note};
 use plimsoll_base::{Error, Exit};
@@ -13,41 +13,41 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The file of a run directory with a row for each rank; a run of one rank has none.
+/// File of a run directory with a row per rank; a run of one rank has none.
 pub const RANKS_FILE: &str = "ranks.json";
-/// How often it is written while the run goes on.
+/// How often the file is written during the run.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
-/// In a part of a step that lasts for longer, a trainer that sleeps waits for a worker.
+/// If a part of a step lasts longer than this, a sleeping trainer is waiting for a worker.
 const WORKER_AFTER: Duration = Duration::from_secs(10);
-/// Processes below a trainer that are looked at to find that worker, and how deep.
+/// Processes below a trainer that are searched for that worker, and how deep.
 const WORKERS_MAX: usize = 64;
 const DEPTH_MAX: usize = 4;
 
-/// The link as the loop of a supervisor uses it.
+/// The link, as a supervisor's loop uses it.
 pub(crate) struct Linked<'a> {
     link: &'a Link,
     seen: RefCell<Seen>,
     user: RefCell<&'a mut User<'a>>,
     watch: RefCell<&'a mut OomWatch>,
-    /// The error of the trainer's death, from when it begins to die. None if that needs what is known only once it has.
+    /// The error of the trainer's death, once it begins to die. `None` if that needs facts known only after it.
     death: RefCell<Option<Error>>,
-    /// Whether the user has heard why the run ends.
+    /// True once the user has heard why the run ends.
     has_told: Cell<bool>,
 }
 
-/// Who starts a rank.
+/// The user who started a rank.
 pub struct User<'a> {
-    /// Takes a line.
+    /// Shows a line.
     pub say: &'a mut dyn FnMut(&str),
-    /// Takes what ended the run, while a trainer still ends.
+    /// Shows what ended the run, while a trainer is still ending.
     pub tell: &'a mut dyn FnMut(&Error),
 }
 
-/// What was seen of the trainer at the last look.
+/// The trainer's state when last checked.
 struct Seen {
-    /// What it does, and since when.
+    /// Its activity, and since when.
     doing: (String, Instant),
-    /// The barrier at which it waits, and since when.
+    /// The barrier it waits at, and since when.
     waits: Option<(u64, Instant)>,
     written: Instant,
 }
@@ -70,12 +70,12 @@ impl<'a> Linked<'a> {
         (self.user.borrow_mut().say)(words);
     }
 
-    /// Returns whether the user has heard why the run ends.
+    /// Returns true if the user has heard why the run ends.
     pub(crate) fn has_told(&self) -> bool {
         self.has_told.get()
     }
 
-    /// Tells the others what the trainer did last.
+    /// Tells the others the trainer's last activity.
     pub(crate) fn tell_last(&self, ended: &Ended) {
         let trainer = Trainer { pid: ended.pid, state: '-', note: ended.note.clone() };
         self.link.beat(self.beat(&trainer, &read_note(trainer.note.as_deref()), Instant::now()));
@@ -92,8 +92,8 @@ impl<'a> Linked<'a> {
         }
     }
 
-    /// Tells the user what ended the run as soon as that is known: the trainer may take seconds more to end. An error with which another
-    /// rank failed waits for the end, because this trainer may still report the same.
+    /// Tells the user what ended the run as soon as that is known: the trainer may take seconds more to end. The error
+    /// of another rank's failure waits for the end, because this trainer may yet report the same.
     fn tell_verdict(&self) {
         let Some(verdict) = self.link.verdict().filter(|_| !self.has_told()) else { return };
         let error = match &*self.death.borrow() {
@@ -107,7 +107,7 @@ impl<'a> Linked<'a> {
         (self.user.borrow_mut().tell)(&error);
     }
 
-    /// Describes the trainer, whose status page says `note`.
+    /// Describes the trainer; `note` is its status page.
     fn beat(&self, trainer: &Trainer, note: &Value, now: Instant) -> Beat {
         let seen = &mut *self.seen.borrow_mut();
         let doing = place(note);
@@ -170,7 +170,7 @@ impl Others for Linked<'_> {
     fn dies(&self, ended: &Ended) {
         self.tell_last(ended);
         let mut evidence = self.watch.borrow_mut().evidence();
-        // What others hold is not known while part of it is this trainer's.
+        // What others hold is unknown while part of it is this trainer's.
         evidence.groups.iter_mut().for_each(|group| group.held = None);
         if let Some((death, error)) = Death::of(ended, &evidence, &Host::this()) {
             self.link.ended(death.ending(&error));
@@ -179,7 +179,7 @@ impl Others for Linked<'_> {
     }
 }
 
-/// Returns the error of a rank that ended because of another one.
+/// Returns the error of a rank that ended because of another.
 pub(crate) fn lost(verdict: &Verdict) -> Error {
     let mut error = Error::new("rank-lost", verdict.words());
     if [Cause::KilledProven, Cause::Crashed, Cause::Killed, Cause::Failed].contains(&verdict.cause) {
@@ -189,25 +189,25 @@ pub(crate) fn lost(verdict: &Verdict) -> Error {
     Error { exit: Exit::OtherRank, ..error }
 }
 
-/// Returns the error of a rank's own death, with the rank and the others that ended for it.
+/// Returns the error of a rank's own death, with the rank and the others that ended because of it.
 pub(crate) fn named(error: &Error, verdict: &Verdict) -> Error {
     Error { message: verdict.words(), ..error.clone() }
 }
 
-/// Writes how all ranks ended. `last`: the last note of the trainer's status page.
+/// Writes how all ranks ended. `last`: the trainer's last status note.
 pub(crate) fn write_last(link: &Link, last: &Value, verdict: Option<&Verdict>) {
     if let Some(dir) = run_dir(link, last) {
         write(&dir, &link.rows(), verdict);
     }
 }
 
-/// Returns the run directory once the trainer holds it; only rank 0 writes into it.
+/// Returns the run directory once the trainer holds it, at rank 0, which alone writes there.
 fn run_dir(link: &Link, note: &Value) -> Option<PathBuf> {
     let dir = note.get("dir").and_then(Value::as_str)?;
     (link.place.rank == 0).then(|| dir.into())
 }
 
-/// Replaces the file. Best effort, and not synced: the run does not depend on it, and a second later there is a new one.
+/// Replaces the file. Best effort, and not synced: the run does not need it, and it is replaced every second.
 fn write(dir: &Path, rows: &[Row], verdict: Option<&Verdict>) {
     if rows.is_empty() {
         return;
@@ -226,7 +226,7 @@ fn write(dir: &Path, rows: &[Row], verdict: Option<&Verdict>) {
     }
 }
 
-/// Returns the process that a trainer waits for: of the last ones below it, one that is not asleep, else the first.
+/// Returns the process that a trainer waits for: among its leaf descendants one that is awake, else the first.
 fn worker_of(trainer: u32) -> Option<String> {
     let mut level = vec![trainer];
     let mut leaves = Vec::new();

@@ -1,7 +1,7 @@
-//! The load line during a run: what each part of a step was planned to hold and what it held, whether memory grows over
-//! the steps, and the note that the supervisor reads if the trainer is killed.
+//! The load line during a run: planned and measured memory of each part of a step, growth over the steps, and the note
+//! that the supervisor reads if the trainer is killed.
 //!
-//! It reads /proc once at each boundary between two parts. Everything it keeps is bounded and has a row in the plan. It
+//! It reads /proc once at each boundary between parts. Everything it keeps is bounded and has a row in the plan. It
 //! measures itself: `spent` is the cost of watching.
 
 use crate::events::{Event, MemoryEvent, PartMemory, TrendEvent, WarningEvent};
@@ -15,19 +15,19 @@ use plimsoll_memory::{Place, Plan, Pool};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Steps between two tests for growth.
+/// Steps between two growth tests.
 const TREND_EVERY: u32 = 50;
-/// Growth is worth a warning if a run as long as this many would meet the limit.
+/// Growth gets a warning if this many equally long runs would reach the limit.
 const RUNS_TO_LIMIT: u64 = 100;
-/// The test drops the first readings: this share of the steps, within bounds.
+/// Fraction of the steps whose readings the test drops, within bounds: 1 / `WARM_UP_SHARE`.
 const WARM_UP_SHARE: u32 = 20;
 const WARM_UP: std::ops::RangeInclusive<u32> = 10..=100;
-/// Time between two readings of a card, which take longer than one of /proc.
+/// Time between two readings of a card, which are slower than those of /proc.
 const CARD_EVERY: Duration = Duration::from_millis(250);
 
 const KINDS: [&str; plimsoll_plan::LOAD_LINE_KINDS] = ["anon", "file", "shmem", "workers"];
 
-/// A row of the plan that readings are compared with.
+/// A row of the plan to compare readings with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Row {
     Card,
@@ -60,11 +60,11 @@ pub struct Watch {
     status: StatusWriter,
     planned: Planned,
     doing: Doing,
-    /// Readings of the step in progress, one per part.
+    /// Readings of the current step, one per part.
     parts: Vec<PartMemory>,
     supervisor: Option<u32>,
     supervisor_bytes: u64,
-    /// True if the run has worker processes, which run other people's code.
+    /// True if the run has workers, which run other people's code.
     has_workers: bool,
     workers_bytes: u64,
     has_read_others: bool,
@@ -72,19 +72,19 @@ pub struct Watch {
     scratch: Scratch,
     verdicts: [Option<Verdict>; KINDS.len()],
     growing: [bool; KINDS.len()],
-    /// Rows that were already reported: each is reported once per run.
+    /// Rows already reported: each is reported once per run.
     over: Vec<Row>,
     strict: Option<Error>,
     is_strict: bool,
     peak: Bytes,
-    /// What the run holds of a card, and when that was read.
+    /// Memory that the run holds on a card, and when that was read.
     card: Option<(Bytes, Instant)>,
     spent: Duration,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Planned {
-    /// The trainer's resident memory in each phase, and the maximum over all phases.
+    /// Resident memory of the trainer in each phase, and the maximum.
     phases: [Bytes; Phase::ALL.len()],
     peak: Bytes,
     arena: [Bytes; Phase::ALL.len()],
@@ -94,14 +94,14 @@ struct Planned {
     workers: Bytes,
     has_env_workers: bool,
     supervisor: Bytes,
-    /// Device memory in each phase, and the maximum over all phases.
+    /// Device memory in each phase, and the maximum.
     card: [Bytes; Phase::ALL.len()],
     card_peak: Bytes,
     limit: Option<Bytes>,
 }
 
 impl Watch {
-    /// Watches a run of `steps` steps under this plan. `strict` makes the first reading over the line an error.
+    /// Watches a run of `steps` steps under this plan. `strict` makes the first excess an error.
     pub fn new(plan: &Plan, steps: u32, strict: bool) -> Watch {
         let mut status = StatusWriter::new();
         status.status.steps = steps;
@@ -140,17 +140,16 @@ impl Watch {
         }
     }
 
-    /// Sets the run directory, in which the supervisor records a crash.
+    /// Sets the run directory, where the supervisor records a crash.
     pub(crate) fn set_dir(&mut self, dir: &Path) {
         self.status.status.dir = std::path::absolute(dir).ok();
         self.status.write();
     }
 
-    /// Notes that `doing` begins: reads memory for the part that ended and compares it with the plan. `card` reads the
-    /// card's memory, if there is one.
+    /// Records that `doing` begins: reads memory of the part that ended, the card's by `card`, and checks the plan.
     pub fn begin(&mut self, doing: Doing, step: u32, card: impl FnOnce() -> Option<CardMemory>) {
         let started = Instant::now();
-        // Between two steps everything is read; within one, only what changes.
+        // Between steps everything is read; within a step, only what changes.
         let rss = match doing {
             Doing::Idle => self.reader.read(),
             _ => self.reader.read_again(&self.status.status.rss),
@@ -203,15 +202,14 @@ impl Watch {
     fn read_others(&mut self) {
         let host = Host::this();
         let held = |pid: u32| host.rss_of(pid).map_or(0, |rss| rss.now.0);
-        // The pages of its binary are those of the trainer's, which have a row: the kernel has them once. How many of them it maps at a time
-        // depends on the file system.
+        // Its binary's pages are the trainer's, which have a row; how many it maps depends on the file system.
         let own = |pid: u32| host.rss_of(pid).map_or(0, |rss| rss.anon.0 + rss.shmem.0);
         self.supervisor_bytes = self.supervisor.map_or(0, own);
         if self.has_workers {
-            // Processes that a worker starts are counted with it.
+            // Processes that a worker starts count with it.
             let ours = [Some(std::process::id()), self.supervisor];
             let workers = host.run_pids().into_iter().filter(|pid| !ours.contains(&Some(*pid)));
-            // Workers of environments share the pages of their interpreter, which have their own row.
+            // Environment workers share the pages of their interpreter, which have their own row.
             let anon = |pid: u32| host.rss_of(pid).map_or(0, |rss| rss.anon.0);
             self.workers_bytes = match self.planned.has_env_workers {
                 true => workers.map(anon).sum(),
@@ -221,7 +219,7 @@ impl Watch {
         self.has_read_others = true;
     }
 
-    /// Returns the memory of the run's processes besides this one, as of the last step.
+    /// Returns the memory of the run's other processes, as of the last step.
     pub fn others_bytes(&mut self) -> u64 {
         if !self.has_read_others {
             self.read_others();
@@ -229,7 +227,7 @@ impl Watch {
         self.supervisor_bytes + self.workers_bytes
     }
 
-    /// Returns the error of a strict run that went over the line, once.
+    /// Returns the error of a strict run that exceeded the line, once.
     pub(crate) fn strict_error(&mut self) -> Option<Error> {
         self.strict.take()
     }
@@ -239,7 +237,7 @@ impl Watch {
         self.peak
     }
 
-    /// Returns the supervisor's resident memory besides the pages of the binary; 0 without one.
+    /// Returns the supervisor's resident memory without the binary's pages; 0 without one.
     pub fn supervisor_bytes(&self) -> u64 {
         self.supervisor_bytes
     }
@@ -249,18 +247,18 @@ impl Watch {
         self.trend_event(self.status.status.step)
     }
 
-    /// Returns the time that watching has taken so far.
+    /// Returns the time spent on watching.
     pub fn spent(&self) -> Duration {
         self.spent
     }
 
-    /// Adds time that was spent on reporting the readings.
+    /// Adds time spent on reporting.
     pub(crate) fn add_spent(&mut self, time: Duration) {
         self.spent += time;
     }
 
     fn end_part(&mut self, rss: &Rss) {
-        // A step has a handful of parts; evaluations and saves between two steps are reported with the next one.
+        // A step has few parts; evaluations and saves between steps are reported with the next one.
         if self.parts.len() < Doing::ALL.len() {
             let (planned, arena, card) = self.planned.of_part(self.doing);
             self.parts.push(PartMemory {
@@ -282,7 +280,7 @@ impl Watch {
         self.card.map_or(Bytes(0), |(bytes, _)| bytes)
     }
 
-    /// Returns a warning for each row that is exceeded for the first time.
+    /// Returns a warning for each row exceeded for the first time.
     fn check_line(&mut self, step: u32, rss: &Rss) -> Vec<Event> {
         let most = self.status.status.phase;
         let highest = self.peak.max(rss.now);
@@ -320,7 +318,7 @@ impl Watch {
         events
     }
 
-    /// Returns the trend of each kind, and a warning for each that has begun to grow towards a limit which is not out of sight.
+    /// Returns the trend of each kind, with a warning for each that has begun to grow towards a limit within reach.
     fn check_trend(&mut self, step: u32, steps: u32, now: [u64; KINDS.len()]) -> Vec<Event> {
         for (verdict, series) in self.verdicts.iter_mut().zip(&self.series) {
             *verdict = series.verdict(&mut self.scratch);
@@ -358,7 +356,7 @@ impl Watch {
 impl Planned {
     fn of(plan: &Plan) -> Planned {
         let sum = |keep: &dyn Fn(&plimsoll_memory::Region) -> bool| -> Bytes { plan.layout.sum(keep) };
-        // The arena on the host is touched before the first step and stays, so it counts whole in every phase.
+        // The host arena is touched before the first step and stays, so it counts in full in every phase.
         let on_host = plan.layout.regions.iter().any(|r| r.place == Place::Arena && r.pool == Pool::Host);
         let arena_bytes = plan.arena_bytes();
         let resident_arena = if on_host { arena_bytes } else { Bytes(0) };
@@ -370,7 +368,7 @@ impl Planned {
             })
         };
         let named = |name: &str| sum(&|r| r.name == name);
-        // The arena of one of several ranks is shared memory.
+        // The arena of one of several ranks is in shared memory.
         let others = named("ranks.others");
         let of_ranks = if others > Bytes(0) { arena_bytes + others } else { Bytes(0) };
         let env_workers = named("env.workers") + named("eval.workers");
@@ -381,7 +379,7 @@ impl Planned {
             arena: Phase::ALL.map(|phase| sum(&|r| r.place == Place::Arena && r.phases.contains(phase))),
             arena_bytes,
             files: named("process.image") + named("cuda.files"),
-            // A driver may give page-locked memory as shared memory.
+            // A driver may allocate page-locked memory as shared memory.
             shmem: sum(&|r| r.pool == Pool::Shm || r.place == Place::Offloaded)
                 + named("cuda.shared")
                 + of_ranks,
@@ -394,7 +392,7 @@ impl Planned {
         }
     }
 
-    /// Returns (the trainer's resident memory, the arena's regions, the card's memory) planned for a part of a step.
+    /// Returns the plan for a part of a step: (the trainer's resident memory, the arena's regions, the card's memory).
     fn of_part(&self, doing: Doing) -> (Bytes, Bytes, Bytes) {
         let phase = match doing {
             Doing::Rollout | Doing::Eval => Phase::Rollout,

@@ -4,7 +4,7 @@ use plimsoll_base::Bytes;
 use plimsoll_memory::host::Rss;
 use std::collections::BTreeMap;
 
-/// Metric name to value; the names are TRL's where TRL has one.
+/// Metric name to value; TRL's names where TRL has them.
 pub type Metrics = BTreeMap<String, f64>;
 
 /// Adds host readings and the time of a step.

@@ -10,7 +10,7 @@ use plimsoll_memory::host::free_disk;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// A run before its plan; nothing has been written yet.
+/// A run before its plan; nothing is written yet.
 pub struct Opening {
     pub path: PathBuf,
     earlier: Option<Box<Earlier>>,
@@ -21,22 +21,21 @@ pub struct Opening {
 /// A run whose directory is locked by this process.
 pub struct Opened {
     pub dir: RunDir,
-    /// The checkpoint to resume from; none starts at step 0.
+    /// Checkpoint to resume from; `None` starts at step 0.
     pub checkpoint: Option<Good>,
-    /// Messages for the user, for the log.
+    /// Messages for the user and the log.
     pub notes: Vec<String>,
 }
 
-/// What a run file and a directory amount to.
+/// The state of a run file and its directory.
 pub enum Origins {
-    /// A run to be started or resumed, with its run file: the given one, or the one that an earlier process resolved,
-    /// with the allowed changes.
+    /// A run to start or resume, with its run file: the given one, or an earlier process's with allowed changes.
     Open(Box<RunFile>, Box<Opening>),
-    /// All steps are done: the content of `summary.json`.
+    /// All steps are done; the content of `summary.json`.
     Finished(Summary),
 }
 
-/// Finds what a run resumes from, and checks the directory of a new one before any work is done for it.
+/// Finds what a run resumes from, and checks the directory of a new one before any work is done.
 ///
 /// Errors: those of `resume::origin` and of `RunDir::check`.
 pub fn open(loaded: &Loaded, start: Start, observer: &mut dyn Observer) -> Result<Origins> {
@@ -73,12 +72,12 @@ impl Opening {
         self.earlier.as_ref().is_some_and(|earlier| earlier.replan)
     }
 
-    /// Shows a line to the user now, and adds it to the log once the run has one.
+    /// Shows a line now, and adds it to the log once there is one.
     pub fn say(&mut self, observer: &mut dyn Observer, text: String) {
         note(observer, &mut self.notes)(text);
     }
 
-    /// Makes the directory of a new run, or keeps that of an earlier process. Its disk must have room for a checkpoint.
+    /// Makes the directory of a new run, or keeps an earlier process's. Its disk must have room for a checkpoint.
     ///
     /// Errors: those of `RunDir::create`; `disk-full`.
     pub fn directory(&mut self, run_file: &str, plan: &Value, checkpoint: Bytes) -> Result<Directory> {
@@ -91,15 +90,15 @@ impl Opening {
     }
 }
 
-/// The directory of a run whose starting point is not settled yet.
+/// The directory of a run whose start is not settled yet.
 pub struct Directory {
     pub dir: RunDir,
-    /// The checkpoint of an earlier process, and whether to plan again.
+    /// The earlier process's checkpoint, and whether to plan again.
     again: Option<(Option<Good>, bool)>,
 }
 
 impl Directory {
-    /// Turns an earlier process's directory into that of this run. A refusal leaves it unchanged.
+    /// Turns an earlier process's directory into this run's. A refusal leaves it unchanged.
     ///
     /// Errors: `resume-differs`; those of the directory.
     pub fn take_up(
@@ -123,7 +122,7 @@ impl Directory {
     }
 }
 
-/// Requires that the disk of `dir` has `needed` bytes free for a checkpoint.
+/// Checks that the disk of `dir` has `needed` bytes free for a checkpoint.
 ///
 /// Errors: `disk-full`.
 pub fn check_space(needed: Bytes, dir: &Path) -> Result<()> {

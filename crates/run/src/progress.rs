@@ -1,4 +1,4 @@
-//! The progress of a run: the numbers of its summary, which a checkpoint carries from one process to the next.
+//! The progress of a run: the numbers of its summary, which checkpoints carry from one process to the next.
 
 use crate::checkpoint::{Best, exact, exact_map, exact_option};
 use crate::scores::{EvalReport, mean_pass_at_k, mean_where_measured};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The numbers of the summary. Every number survives a checkpoint with its bits.
+/// The numbers of the summary. Checkpoints keep the bits of every number.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
@@ -33,7 +33,7 @@ pub struct Progress {
     pub pair_accuracy_after: Option<f64>,
     #[serde(with = "exact_option", default)]
     pub pair_margin_after: Option<f64>,
-    /// True when the evaluation after the last step is done, or there is none to do.
+    /// True once the evaluation after the last step is done, or there is none.
     pub evaluated_at_end: bool,
     #[serde(with = "exact_option")]
     pub last_eval: Option<f64>,
@@ -46,7 +46,7 @@ pub struct Progress {
     pub reward_first: Option<f64>,
     #[serde(with = "exact_option")]
     pub reward_last: Option<f64>,
-    /// Largest difference between a rollout's and the trainer's log-probability.
+    /// Largest difference between log-probabilities of rollout and trainer.
     #[serde(with = "exact")]
     pub mismatch_max: f64,
     pub rollout_tokens: u64,
@@ -60,7 +60,7 @@ pub struct Progress {
     pub flops: f64,
     #[serde(with = "exact")]
     pub step_s: f64,
-    /// Seconds of the earlier processes of this run. Wall clocks are never read: they may go backwards.
+    /// Seconds of this run's earlier processes. Wall clocks are never read: they may go backwards.
     #[serde(with = "exact")]
     pub seconds_before: f64,
     /// Optimizer updates at the end of the last step.

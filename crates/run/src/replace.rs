@@ -1,4 +1,4 @@
-//! Making room for a new run where an earlier one left its files: on request, or where the earlier one made no step.
+//! Makes room for a new run in an earlier run's directory: on request, or if the earlier run made no step.
 
 use crate::linked::RANKS_FILE;
 use crate::track::FOLDER;
@@ -20,24 +20,24 @@ const FILES: [&str; 10] = [
     "rewards.log",
     RANKS_FILE,
 ];
-/// The folder with what ranks above 0 see of the directory when they resume. It goes when they end.
+/// Folder of the views of a resumed run for ranks above 0; removed when they end.
 pub(crate) const VIEWS: &str = ".ranks";
-/// The file without which a directory is no run's.
+/// Marks a directory as a run's.
 const RUN_FILE: &str = "run.toml";
 pub(crate) const CHECKPOINTS: &str = "checkpoints";
 /// Folders of a run directory.
 pub(crate) const FOLDERS: [&str; 4] = ["samples", CHECKPOINTS, FOLDER, VIEWS];
 
-/// Removes an earlier run's files from `path`, whose lock this process holds. Returns false, with nothing removed, where
-/// other files are there too, where no run was, or where a run made steps and `overwrite` is false.
+/// Removes an earlier run's files from `path`, whose lock this process holds. Returns false and removes nothing if
+/// there are other files, there was no run, or a run made steps and `overwrite` is false.
 ///
-/// Errors: the file that cannot be removed, and why.
+/// Errors: the file that cannot be removed, and the reason.
 pub(crate) fn make_room(path: &Path, lock: &str, overwrite: bool) -> Result<bool, (PathBuf, io::Error)> {
     if !has_room(path, lock, overwrite) {
         return Ok(false);
     }
     let names = names(path, lock);
-    // The run file goes last: a directory that is half removed is still a run's.
+    // The run file goes last: a half-removed directory is still a run's.
     for folder in FOLDERS.map(|name| path.join(name)).iter().filter(|folder| folder.exists()) {
         fs::remove_dir_all(folder).map_err(|err| (folder.clone(), err))?;
     }
@@ -49,7 +49,7 @@ pub(crate) fn make_room(path: &Path, lock: &str, overwrite: bool) -> Result<bool
     Ok(true)
 }
 
-/// True if `path` holds an earlier run's files alone, and a new run may replace them.
+/// Returns true if `path` holds only an earlier run's files, which a new run may replace.
 pub(crate) fn has_room(path: &Path, lock: &str, overwrite: bool) -> bool {
     let names = names(path, lock);
     let is_own = |name: &String| {
@@ -71,7 +71,7 @@ fn names(path: &Path, lock: &str) -> Vec<String> {
     names.filter(|name| name != lock).collect()
 }
 
-/// True if the earlier run has no checkpoint and reported no step: it failed before it made anything worth keeping.
+/// Returns true if the earlier run has no checkpoint and reported no step: nothing in it is worth keeping.
 fn made_no_step(path: &Path) -> bool {
     let has_checkpoint =
         fs::read_dir(path.join("checkpoints")).is_ok_and(|mut entries| entries.next().is_some());

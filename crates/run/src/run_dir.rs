@@ -1,8 +1,8 @@
 //! The run directory: one live run owns it, every file in it is complete or absent, and its event log only grows.
 //!
-//! `run.toml`, `plan.json`, `events.jsonl`, `samples/`, `checkpoints/step-N/` with `latest` and `best`, `ranks.json` while there are
-//! several ranks, `summary.json` and `curves.svg` at the end, and `crash.json` after a failure. It refuses a directory that another run is using, one
-//! that another run used unless it is resumed, and a symbolic link in place of a file. It knows no tensors.
+//! `run.toml`, `plan.json`, `events.jsonl`, `samples/`, `checkpoints/step-N/` with `latest` and `best`, `ranks.json`
+//! with several ranks, `summary.json` and `curves.svg` at the end, `crash.json` after a failure. It refuses a directory
+//! in use, one used by another run unless resumed, and a symbolic link in place of a file. It knows no tensors.
 
 use crate::checkpoint::Store;
 use crate::linked::RANKS_FILE;
@@ -17,13 +17,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// For files that are opened as they are: one that has become a link since it was looked at is not followed.
+/// Opens a file without following it if it has become a link since it was checked.
 const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
-/// Longest run file of an earlier process: those that people write are shorter than a MiB.
+/// Longest run file of an earlier process; written by hand they are under 1 MiB.
 const TEXT_BYTES_MAX: u64 = 16 << 20;
 const LOCK: &str = "lock";
 const FOLDERS: [&str; 2] = ["samples", CHECKPOINTS];
-/// How long to wait for the directory of a killed run: a trainer frees its memory only after its supervisor is gone.
+/// Longest wait for the directory of a killed run: a trainer frees its memory only after its supervisor is gone.
 const LEAVING_MAX: Duration = Duration::from_secs(10);
 const LEAVING_LOOK: Duration = Duration::from_millis(10);
 
@@ -36,13 +36,13 @@ pub struct RunDir {
     made: bool,
     /// True if an earlier process of the same run made its contents.
     taken_up: bool,
-    /// Locked as long as it is open.
+    /// Locked while open.
     _lock: File,
 }
 
 impl RunDir {
-    /// Makes `path` the directory of this run, with `run.toml` and `plan.json`. `overwrite` removes the files of an earlier
-    /// run there; those of one that made no step are removed in any case.
+    /// Makes `path` the directory of this run, with `run.toml` and `plan.json`. `overwrite` removes an earlier run's
+    /// files; those of a run that made no step are always removed.
     ///
     /// Errors: `run-dir-locked`, `run-dir-not-empty`, `run-dir-unwritable`, `disk-full`; none leaves a new file.
     pub fn create(path: &Path, run_file: &str, plan: &Value, overwrite: bool) -> Result<RunDir> {
@@ -65,10 +65,9 @@ impl RunDir {
             .inspect_err(|_| empty(path, made))
     }
 
-    /// Requires that `create` can make `path` the directory of a new run, before models are fetched and data is read. Changes
-    /// nothing.
+    /// Checks that `create` can make `path` a new run's directory, before models and data are read. Changes nothing.
     ///
-    /// Errors: as `create`.
+    /// Errors: see `create`.
     pub fn check(path: &Path, overwrite: bool) -> Result<()> {
         check_folder(path).map_err(|err| unwritable(path, &err))?;
         if !path.exists() {
@@ -82,7 +81,7 @@ impl RunDir {
         }
     }
 
-    /// Opens the directory of an earlier process of the same run; `None` if no run got as far as its `plan.json`.
+    /// Opens the directory of an earlier process of this run; `None` if no run got as far as `plan.json`.
     ///
     /// Errors: `run-dir-locked`, `run-dir-not-empty`, `run-dir-unwritable`, `symlink-refused`.
     pub fn take_up(path: &Path) -> Result<Option<RunDir>> {
@@ -120,7 +119,7 @@ impl RunDir {
         Ok(Some(RunDir { path: path.to_path_buf(), events, made: false, taken_up: true, _lock: lock }))
     }
 
-    /// Returns the text of a small file of the directory.
+    /// Returns the text of a small file in the directory.
     ///
     /// Errors: `run-dir-damaged`.
     pub fn read_text(&self, name: &str) -> Result<String> {
@@ -128,7 +127,7 @@ impl RunDir {
         read_small_text(&path, TEXT_BYTES_MAX).map_err(|err| damaged(&path, &err.to_string()))
     }
 
-    /// Prepares the directory for a resumed run: cuts the log back to `events_bytes` and writes the new files.
+    /// Prepares the directory for a resumed run: cuts the log to `events_bytes` and writes the new files.
     ///
     /// Errors: `run-dir-damaged` if the log is shorter; `run-dir-unwritable`, `disk-full`.
     pub fn go_on(&mut self, run_file: &str, plan: &Value, events_bytes: u64) -> Result<()> {
@@ -145,7 +144,7 @@ impl RunDir {
         Ok(())
     }
 
-    /// Removes what `create` made, for a run that ends before it begins. A resumed directory stays.
+    /// Removes what `create` made, if a run ends before it begins. A resumed directory stays.
     pub fn discard(&self) {
         if !self.taken_up {
             empty(&self.path, self.made);
@@ -180,7 +179,7 @@ impl RunDir {
         write_atomic(&self.path.join(name), text.as_bytes())
     }
 
-    /// Writes `plan.json` again, with what has been measured since.
+    /// Rewrites `plan.json` with what has been measured since.
     pub fn write_plan(&self, plan: &Value) -> Result<()> {
         write_json(&self.path.join("plan.json"), plan)
     }
@@ -208,7 +207,7 @@ impl RunDir {
     }
 }
 
-/// Returns what `train` would refuse about its directory without a flag, for people; changes nothing.
+/// Describes why `train` would refuse its directory without a flag; changes nothing.
 pub fn obstacle(path: &Path) -> Option<String> {
     let shown = path.display();
     if !path.exists() {
@@ -238,7 +237,7 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// `how` says whether the file may, must or must not exist.
+    /// Opens the log; `how` says whether the file may, must or must not exist.
     fn open(path: PathBuf, how: &mut OpenOptions) -> Result<EventLog> {
         let file =
             how.append(true).custom_flags(NO_LINK).open(&path).map_err(|err| unwritable(&path, &err))?;
@@ -276,7 +275,7 @@ impl EventLog {
     }
 }
 
-/// Returns for example `step-000010`.
+/// Returns a name such as `step-000010`.
 pub(crate) fn step_name(step: u32) -> String {
     format!("step-{step:06}")
 }
@@ -298,8 +297,8 @@ fn write_json(path: &Path, value: &Value) -> Result<()> {
     write_atomic(path, text.as_bytes())
 }
 
-/// Refuses links and pipes at the names that a run opens, and links in place of `folders` that it writes into or removes.
-/// Through a link it would write somewhere else; a pipe would block it.
+/// Refuses links and pipes at the names a run opens, and links in place of `folders`, which it writes or removes: a
+/// link would redirect writes, a pipe would block them.
 fn refuse_links(path: &Path, folders: &[&str]) -> Result<()> {
     for folder in folders.iter().map(|name| path.join(name)) {
         if folder.symlink_metadata().is_ok_and(|meta| meta.is_symlink()) {
@@ -323,7 +322,7 @@ fn refuse_links(path: &Path, folders: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses folders that cannot be read: they need not be empty, and checkpoints may be on a disk that is not mounted.
+/// Refuses unreadable folders: they may have content, and checkpoints may be on an unmounted disk.
 fn check_folders(path: &Path) -> Result<()> {
     for folder in FOLDERS.map(|name| path.join(name)) {
         if folder.symlink_metadata().is_ok() {
@@ -335,7 +334,7 @@ fn check_folders(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes the temporary names of unfinished files.
+/// Removes temporary names of unfinished files.
 fn remove_parts(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -384,14 +383,14 @@ fn lock(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Returns what the lock file says about its holder.
+/// Returns the holder named in the lock file.
 fn holder(file: &mut File) -> String {
     let mut pid = String::new();
     let _ = file.rewind().and_then(|()| file.read_to_string(&mut pid));
     pid.trim().to_string()
 }
 
-/// True if the process that the user started is dead and its trainer is still exiting.
+/// Returns true if the process that the user started is dead while its trainer is still exiting.
 fn is_gone(pid: &str) -> bool {
     pid.parse::<u32>().is_ok() && Path::new("/proc/self").exists() && !Path::new("/proc").join(pid).exists()
 }
@@ -409,7 +408,7 @@ fn first_entry(path: &Path) -> Result<Option<String>> {
     Ok(names.filter(|name| name != LOCK).min())
 }
 
-/// Returns an entry that cannot come from a run killed as it began. Such a run makes its lock first and `run.toml` last.
+/// Returns an entry that no run killed at its start leaves: it makes its lock first, `run.toml` last.
 fn foreign_entry(path: &Path, was_locked: bool) -> Result<Option<String>> {
     let entries = fs::read_dir(path).map_err(|err| unwritable(path, &err))?;
     let is_ours = |name: &str, bytes: u64| match name {
@@ -442,7 +441,7 @@ fn next_free(path: &Path) -> PathBuf {
         .unwrap_or_else(|| path.with_file_name(format!("{name}-new")))
 }
 
-/// Returns the error for a full disk, or for a path that cannot be written.
+/// Returns the error for a full disk or an unwritable path.
 pub fn unwritable(path: &Path, err: &std::io::Error) -> Error {
     match err.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, Default)]
 pub struct EvalReport {
-    /// Mean reward of the responses that have one; none if no response has.
+    /// Mean reward of the responses that have one; `None` if none has.
     pub score: Option<f64>,
-    /// Mean over prompts of the best sample's reward; none if no response has one.
+    /// Mean over prompts of the best sample's reward; `None` if none has one.
     pub best: Option<f64>,
-    /// Mean over prompts of pass@k, by k: the powers of two up to the number of samples per prompt. A response without
-    /// a score of the first reward counts as a failure.
+    /// Mean over prompts of pass@k, by k: the powers of two up to the samples per prompt. A response without a score of
+    /// the first reward counts as a failure.
     pub pass_at_k: BTreeMap<u32, f64>,
     pub num_samples: usize,
     pub num_unscored: usize,
@@ -23,7 +23,7 @@ pub struct EvalReport {
     /// Seconds of sampling and grading.
     pub seconds: f64,
     pub pairs: Option<PairScore>,
-    /// For each prompt, the share of responses that succeeded.
+    /// Share of responses that succeeded, per prompt.
     pub pass_rates: Vec<f32>,
 }
 
@@ -37,7 +37,7 @@ pub struct PairScore {
 }
 
 impl EvalReport {
-    /// Describes empty and cut responses for people; empty without any.
+    /// Describes empty and cut responses; empty if there are none.
     pub fn fault_words(num_empty: usize, num_cut: usize) -> String {
         let one = |count: usize, what: &str| (count > 0).then(|| format!(", {count} {what}"));
         let words = [one(num_empty, "empty"), one(num_cut, "cut by the length limit")];
@@ -45,25 +45,25 @@ impl EvalReport {
     }
 }
 
-/// Formats pass@k for people: `pass@1 0.2500, pass@2 0.4000`.
+/// Formats pass@k: `pass@1 0.2500, pass@2 0.4000`.
 pub fn pass_words(pass_at_k: &BTreeMap<u32, f64>, digits: usize) -> String {
     let words: Vec<String> = pass_at_k.iter().map(|(k, pass)| format!("pass@{k} {pass:.digits$}")).collect();
     words.join(", ")
 }
 
-/// Returns the mean over sets, each with the same weight whatever its number of prompts.
+/// Returns the mean over sets, each weighted equally whatever its number of prompts.
 pub fn mean_over_sets(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let sets = values.len().max(1) as f64;
     values.sum::<f64>() / sets
 }
 
-/// Returns the mean over the sets that have a value; none without any.
+/// Returns the mean over the sets that have a value; `None` if none has.
 pub fn mean_where_measured(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     let measured: Vec<f64> = values.flatten().collect();
     (!measured.is_empty()).then(|| mean_over_sets(measured.into_iter()))
 }
 
-/// Returns the value of `metric`; `reports` has one entry per set. None if nothing was measured.
+/// Returns the value of `metric`; `reports` has one entry per set. `None` if nothing was measured.
 pub fn metric_value(metric: EvalMetric, reports: &[EvalReport]) -> Option<f64> {
     let one = |report: &EvalReport| match metric.what {
         EvalNumber::Reward => report.score,

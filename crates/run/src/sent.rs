@@ -1,5 +1,5 @@
-//! What hosts that do not see rank 0's run directory get of it, so that a run goes on there too: run file, plan, log, and the checkpoints that
-//! rank 0 would resume from. It goes through the group, piece by piece, and is checked by its hash.
+//! Sends hosts that do not see rank 0's run directory what a resume needs: run file, plan, log, and the checkpoints
+//! that rank 0 would resume from, through the group, piece by piece, checked by hash.
 
 use crate::resume::candidates;
 use crate::run_dir::{step_name, unwritable};
@@ -12,30 +12,30 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Component, Path, PathBuf};
 
-/// What goes at once.
+/// Bytes sent at once.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// A file that is sent.
+/// A file to send.
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
-    /// Below the run directory.
+    /// Path below the run directory.
     name: PathBuf,
     bytes: u64,
     sha256: String,
 }
 
-/// What this rank's host got.
+/// What this rank's host received.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    /// Where it lies; none on hosts that see the run directory.
+    /// Where it is; `None` on hosts that see the run directory.
     pub(crate) path: Option<PathBuf>,
-    /// What rank 0 tells the user.
+    /// A line for rank 0 to show the user.
     pub(crate) note: Option<String>,
-    /// Kept by the rank that wrote it, until all of its host have second names of it.
+    /// Kept by the rank that wrote it, until all ranks of its host have hard links to it.
     _folder: Option<(File, tempfile::TempDir)>,
 }
 
-/// Sends what a run in `of` resumes from to the hosts that see something else there. Every rank must call it.
+/// Sends what a run in `of` resumes from to hosts that see something else there. Every rank must call it.
 ///
 /// Errors: `run-dir-unwritable`, `disk-full`, `checkpoint-damaged`, `rank-lost`.
 pub(crate) fn send(group: &Group, of: &Path, previous_good: bool) -> Result<Sent> {
@@ -57,7 +57,7 @@ pub(crate) fn send(group: &Group, of: &Path, previous_good: bool) -> Result<Sent
     for entry in &entries {
         pass(group, of, to, entry)?;
     }
-    // Those of a host learn where its first rank wrote.
+    // The ranks of a host learn where its first rank wrote.
     let path = to.map_or(String::new(), |path| path.display().to_string());
     let paths = group.near_gather(path.as_bytes())?;
     if is_lacking {
@@ -77,7 +77,7 @@ pub(crate) fn send(group: &Group, of: &Path, previous_good: bool) -> Result<Sent
     Ok(sent)
 }
 
-/// Returns a sum of what a resumed run reads, but for the tensors, of which manifests have the sums.
+/// Returns a checksum of what a resume reads, except tensors, whose sums are in manifests.
 fn sight(of: &Path) -> String {
     let read = |path: PathBuf| fs::read(path).map_or_else(|_| "none".into(), |bytes| digest(&bytes));
     let mut text = read(of.join("run.toml"));
@@ -126,7 +126,7 @@ fn list(of: &Path, folder: &Path, names: &mut Vec<PathBuf>) -> std::io::Result<(
     Ok(())
 }
 
-/// Passes a file of rank 0's `of` to those that give a folder.
+/// Passes a file of rank 0's `of` to the ranks that give a folder.
 fn pass(group: &Group, of: &Path, to: Option<&Path>, entry: &Entry) -> Result<()> {
     let plain = entry.name.components().all(|part| matches!(part, Component::Normal(_)));
     let path = to.filter(|_| plain).map(|to| to.join(&entry.name));

@@ -1,6 +1,6 @@
-//! A rank of several, as its supervisor: what it says of itself to the others, its threads, its trainer's end as they hear of
-//! it, and what it makes of the verdict. What it tells them meanwhile is in `linked.rs`. Only rank 0's supervisor writes into the run
-//! directory.
+//! A rank of several, as its supervisor: what it tells the others at the start, its threads, how they learn of its
+//! trainer's end, and how it acts on the verdict. `linked.rs` has what it tells them meanwhile. Only rank 0's
+//! supervisor writes into the run directory.
 
 use crate::ending::run_dir_path;
 pub use crate::linked::User;
@@ -20,23 +20,23 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How often a supervisor whose trainer has ended looks whether the run has.
+/// How often a supervisor whose trainer has ended checks whether the run has.
 const LOOK: Duration = Duration::from_millis(50);
-/// A request that comes this long after another is not the same one.
+/// A request this long after another is a new one.
 const ONE_REQUEST: Duration = Duration::from_secs(1);
 const OTHER_RANK: u8 = Exit::OtherRank as u8;
 
 /// A trainer's place among several ranks, and where it writes.
 pub struct Joined {
     pub group: Group,
-    /// What a rank other than 0 writes is thrown away: rank 0 writes the same.
+    /// Discards what ranks other than 0 write: rank 0 writes the same.
     view: Option<View>,
-    /// What rank 0 tells the user.
+    /// A line for rank 0 to show the user.
     pub note: Option<String>,
 }
 
 impl Joined {
-    /// Returns an error of this rank in the words that rank 0 has for it, so that it is reported once.
+    /// Returns an error of this rank in rank 0's words, so that it is reported once.
     pub fn of_the_run(&self, error: Error) -> Error {
         match &self.view {
             Some(view) => view.of_the_run(error),
@@ -45,12 +45,12 @@ impl Joined {
     }
 }
 
-/// Takes this trainer's place among the ranks of its run, in whose name rank 0 alone writes; `None` in a run of one.
+/// Joins this trainer to the ranks of its run, for which only rank 0 writes; `None` in a run of one.
 ///
-/// Errors: `ranks-method` for what several ranks cannot do yet; `run-dir-unwritable`.
+/// Errors: `ranks-method` for methods that several ranks do not support yet; `run-dir-unwritable`.
 pub fn join(loaded: &mut Loaded, start: &Start) -> Result<Option<Joined>> {
     let Some(place) = Place::of_environment()? else {
-        // A run that several ranks began may go on with one.
+        // A run begun by several ranks may continue with one.
         sweep(&run_dir_path(loaded));
         return Ok(None);
     };
@@ -89,12 +89,12 @@ pub fn join(loaded: &mut Loaded, start: &Start) -> Result<Option<Joined>> {
         // Rank 0's numbers are those of all.
         loaded.run.track.to.clear();
     }
-    // Rank 0 may change the directory once the others have looked.
+    // Rank 0 may change the directory once the others have read it.
     group.barrier()?;
     Ok(Some(Joined { group, view, note }))
 }
 
-/// Refuses to go on in a trainer whose run another rank has ended: it saves nothing, and its supervisor says why.
+/// Stops a trainer whose run another rank has ended: it saves nothing, and its supervisor says why.
 ///
 /// Errors: `rank-lost`.
 pub fn check_others() -> Result<()> {
@@ -110,8 +110,8 @@ pub fn check_others() -> Result<()> {
     }
 }
 
-/// Returns what must be equal on all ranks: the build, the processor, the card's driver, and every key of the run file but the
-/// number of threads, on which no bit depends.
+/// Returns what must be equal on all ranks: build, processor, the card's driver, and every key of the run file except
+/// the number of threads, on which no bit depends.
 pub fn alike(loaded: &Loaded) -> Vec<(String, String)> {
     let mut alike = alike_processes();
     let keys: Vec<(String, String)> = loaded
@@ -120,7 +120,7 @@ pub fn alike(loaded: &Loaded) -> Vec<(String, String)> {
         .filter(|it| it.key != "run.threads")
         .map(|it| (it.key, it.value))
         .collect();
-    // A long run file is cut; its sum is not. It sorts after the keys, so that a key that differs is named first.
+    // A long run file is cut; its checksum is not. It sorts after the keys, so that a differing key is named first.
     alike.push(("run files (SHA-256)".into(), digest(format!("{keys:?}").as_bytes())));
     alike.extend(keys.into_iter().map(|(key, value)| (format!("run file: {key}"), value)));
     alike
@@ -142,9 +142,9 @@ pub fn alike_processes() -> Vec<(String, String)> {
     ]
 }
 
-/// Returns the threads of a rank whose run file sets none: its part of the processors that it shares with other ranks.
+/// Returns the threads of a rank whose run file sets none: its share of the processors.
 ///
-/// `threads`: what this process may use. Ranks that a launcher bound to processors share with those bound to the same.
+/// `threads`: what this process may use. Ranks bound to processors by a launcher share with those bound to the same.
 pub fn share_of_threads(rank: u32, members: &[Member], threads: usize, quota: Option<f64>) -> usize {
     let Some(own) = members.iter().find(|member| member.rank == rank) else { return threads };
     let near = || members.iter().filter(|member| member.site == own.site);
@@ -153,19 +153,18 @@ pub fn share_of_threads(rank: u32, members: &[Member], threads: usize, quota: Op
     (threads / sharing.max(1)).min(of_quota).max(1)
 }
 
-/// Returns what NCCL reads from the environment of trainers: multicast, which hangs where only some ranks have it, is never used, and
-/// few channels bound its memory.
+/// Returns NCCL's variables: no multicast, which hangs if only some ranks have it; few channels, to bound memory.
 fn nccl_variables() -> Vec<(String, String)> {
     let channels = std::env::var(CHANNELS).unwrap_or_else(|_| "4".into());
     vec![("NCCL_NVLS_ENABLE".into(), "0".into()), (CHANNELS.into(), channels)]
 }
 
-/// NCCL's own variable: channels between two ranks.
+/// NCCL's variable for channels between two ranks.
 const CHANNELS: &str = "NCCL_MAX_P2P_NCHANNELS";
 
-/// Runs this program with `args` as the trainer of one rank, to the end of the run. Returns its exit code.
+/// Runs this program with `args` as one rank's trainer, to the end of the run. Returns its exit code.
 ///
-/// Errors: as `supervise::supervise`; `rank-lost`, with exit code 5, if another rank ended the run.
+/// Errors: those of `supervise::supervise`; `rank-lost`, with exit code 5, if another rank ended the run.
 pub fn supervise_rank(
     args: &[OsString],
     env: &[(String, String)],
@@ -206,7 +205,7 @@ pub fn supervise_rank(
     end.after(verdict, say)
 }
 
-/// Returns a trainer's end as the other ranks hear of it.
+/// Returns a trainer's end in the form that other ranks receive.
 fn ending_of(ended: &Ended, last: &Value, killed: Option<&(Death<'_>, Error)>) -> Ending {
     let at = place(last);
     let of = |cause, sentence: String, exit: u8| Ending { cause, sentence, exit };
@@ -232,8 +231,8 @@ fn ending_of(ended: &Ended, last: &Value, killed: Option<&(Death<'_>, Error)>) -
     }
 }
 
-/// Waits until this rank may end, and still passes requests on; a second one ends the wait. Returns what ended the run, if it
-/// did not end well; `heard` gets it while others still end.
+/// Waits until this rank may end, and forwards requests; a second one ends the wait. Returns what ended the run, unless
+/// it ended well; `heard` gets that early, while others are ending.
 fn wait_for_all(link: &Link, forward: &[SignalPipe<'_>], heard: &mut dyn FnMut(&Verdict)) -> Option<Verdict> {
     let mut asked: Option<Instant> = None;
     loop {
@@ -258,16 +257,16 @@ fn wait_for_all(link: &Link, forward: &[SignalPipe<'_>], heard: &mut dyn FnMut(&
 struct End<'a> {
     rank: u32,
     ending: Ending,
-    /// If a signal ended it that this supervisor did not send.
+    /// Set if a signal ended it that this supervisor did not send.
     killed: Option<(Death<'a>, Error)>,
-    /// The last content of the status page, or null.
+    /// Last content of the status page, or null.
     last: Value,
-    /// Whether the user has heard why the run ended.
+    /// True if the user has heard why the run ended.
     has_told: bool,
 }
 
 impl End<'_> {
-    /// Returns what the user is to hear at once, while other ranks still end.
+    /// Returns what the user must hear at once, while other ranks are still ending.
     fn news(&self, verdict: &Verdict) -> Option<Error> {
         match &self.killed {
             _ if self.has_told => None,
@@ -277,20 +276,20 @@ impl End<'_> {
         }
     }
 
-    /// Reports what this rank has to report once the run is over.
+    /// Reports this rank's outcome once the run is over.
     fn after(mut self, verdict: Option<Verdict>, say: &mut dyn FnMut(&str)) -> Result<u8> {
         if let (Some(verdict), Some((_, error))) = (&verdict, &mut self.killed)
             && verdict.member.rank == self.rank
         {
             *error = named(error, verdict);
         }
-        // A trainer that was ended because the run was over says nothing of its own, also where the verdict is on this rank.
+        // A trainer that was ended because the run was over has nothing to report, even if the verdict is on this rank.
         let is_news =
             |verdict: &Verdict| verdict.member.rank != self.rank || self.ending.cause == Cause::Secondary;
         let others = verdict.filter(is_news);
         let dir = self.last.get("dir").and_then(Value::as_str).filter(|_| self.rank == 0);
         if let Some(dir) = dir.map(Path::new) {
-            // The sentence on the terminal matters most; a second failure while recording it adds nothing.
+            // The terminal's sentence matters most; a second failure while recording it adds nothing.
             let _ = match (&others, &self.killed) {
                 (Some(verdict), _) => write_crash(dir, verdict, &self.last),
                 (None, Some((death, error))) => death.write_crash(dir, error).map(drop),
@@ -308,7 +307,7 @@ impl End<'_> {
             None => own,
             Some(verdict) if self.ending.cause == Cause::Secondary => Err(lost(&verdict)),
             Some(verdict) => {
-                // Its own end has been reported already; a cause that all ranks have is reported once.
+                // Its own end was reported already; a cause that all ranks share is reported once.
                 if !same_error(&verdict.sentence, &self.ending.sentence) {
                     say(&verdict.words());
                 }
@@ -318,13 +317,13 @@ impl End<'_> {
     }
 }
 
-/// Whether two sentences are of one error, apart from the place.
+/// Returns true if two sentences differ at most in the place.
 fn same_error(one: &str, other: &str) -> bool {
     let head = |text: &str| text.rsplit_once(", ").map_or(text.to_string(), |(head, _)| head.to_string());
     one == other || head(one) == head(other)
 }
 
-/// Writes the cause where torchrun reads the errors of its processes, so that it shows this rank as the first to fail.
+/// Writes the cause where torchrun reads the errors of its processes, so that it names this rank as the first to fail.
 /// Source: pytorch `torch/distributed/elastic/multiprocessing/errors/__init__.py`.
 fn tell_torchrun(sentence: &str) {
     let Some(path) = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty()) else {
@@ -333,7 +332,7 @@ fn tell_torchrun(sentence: &str) {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let error =
         json!({ "message": { "message": sentence, "extraInfo": { "timestamp": seconds.to_string() } } });
-    // It is for torchrun's report only; the sentence is on stderr too.
+    // Only for torchrun's report; stderr has the sentence too.
     let _ = std::fs::write(path, error.to_string());
 }
 

@@ -1,10 +1,9 @@
-//! The run file as others may see it, trackers, readers of a repository and of the page of `watch`: without keys and passwords.
+//! The run file without keys and passwords, for trackers, readers of a repository and the page of `watch`.
 
 use plimsoll_base::{CommandWords, WITHHELD, is_name_of_secret, without_secrets};
 use toml::{Table, Value};
 
-/// Returns a run file without `[track]`, in which `(not shown)` is written for every secret that `plimsoll_base::without_secrets` knows; `None`
-/// if it is no TOML.
+/// Returns a run file without `[track]`, secrets (see `plimsoll_base::without_secrets`) replaced; `None` if not TOML.
 pub(crate) fn shareable(run_file: &str) -> Option<Table> {
     let mut table = run_file.parse::<Table>().ok()?;
     table.remove("track");
@@ -12,7 +11,7 @@ pub(crate) fn shareable(run_file: &str) -> Option<Table> {
     Some(table)
 }
 
-/// Returns a run file for a page: without secrets, as it was if it has none.
+/// Returns a run file for a page: without secrets; unchanged if it has none.
 pub fn shown(run_file: &str) -> String {
     let Ok(table) = run_file.parse::<Table>() else { return without_secrets(run_file) };
     let mut clean = table.clone();
@@ -20,7 +19,7 @@ pub fn shown(run_file: &str) -> String {
     if clean == table { run_file.to_string() } else { clean.to_string() }
 }
 
-/// Calls `change` with every text of a table.
+/// Calls `change` on every string of a table.
 pub(crate) fn each_text(table: &mut Table, change: &dyn Fn(&mut String)) {
     fn each(value: &mut Value, change: &dyn Fn(&mut String)) {
         match value {
@@ -33,9 +32,9 @@ pub(crate) fn each_text(table: &mut Table, change: &dyn Fn(&mut String)) {
     table.iter_mut().for_each(|(_, value)| each(value, change));
 }
 
-/// Cleans the values of a table, and the keys that are secrets themselves.
+/// Cleans the values of a table, and keys that are themselves secrets.
 fn clean_table(table: &mut Table) {
-    // `{ name = "Authorization", value = "..." }` says it in two values.
+    // `{ name = "Authorization", value = "..." }` splits it into two values.
     let is_named = ["name", "header", "key"].iter().any(|of| {
         table.get(*of).and_then(Value::as_str).is_some_and(is_name_of_secret) && table.contains_key("value")
     });

@@ -1,4 +1,4 @@
-//! A run that waits for a checkpoint to be written, as on a slow file system that hosts share: after a while it says so.
+//! Reports a run that waits long for a checkpoint to be written, as on a slow shared file system.
 
 use plimsoll_base::Error;
 use std::io::Write;
@@ -6,17 +6,17 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The time that a checkpoint takes of the run.
+/// Time that a run waits for a checkpoint.
 pub(crate) struct Stall {
     step: u32,
     limit: Duration,
     begun: Instant,
-    /// Warns while it lasts; without a thread only the end does.
+    /// Warns during the wait; without a thread only the end does.
     clock: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Stall {
-    /// Begins to count, and warns on standard error once `limit` is over.
+    /// Starts counting, and warns on stderr once `limit` is over.
     pub(crate) fn begin(step: u32, limit: Duration) -> Stall {
         let (over, is_over) = channel::<()>();
         let wait = move || {
@@ -32,7 +32,7 @@ impl Stall {
         Stall { step, limit, begun: Instant::now(), clock: thread.ok().map(|thread| (over, thread)) }
     }
 
-    /// Ends it. Returns a warning if it took longer than the limit.
+    /// Stops counting. Returns a warning if it took longer than the limit.
     pub(crate) fn end(self) -> Option<Error> {
         let took = self.begun.elapsed();
         if let Some((over, thread)) = self.clock {

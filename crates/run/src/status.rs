@@ -1,4 +1,4 @@
-//! What a run is doing, recorded where its supervisor can read it after a death: one page of JSON, written at phase boundaries.
+//! The activity of a run, for its supervisor to read after a death: JSON written at phase boundaries.
 
 use plimsoll_memory::host::Rss;
 use plimsoll_worker::StatusNote;
@@ -43,11 +43,11 @@ pub struct Status {
     pub limit_source: String,
 }
 
-/// Writes the status where a supervisor reads it; without a supervisor it writes nothing.
+/// Writes the status for a supervisor; without one it writes nothing.
 #[derive(Debug, Default)]
 pub struct StatusWriter {
     note: Option<StatusNote>,
-    /// The status that the next `write` writes.
+    /// The content of the next `write`.
     pub status: Status,
 }
 

@@ -1,7 +1,5 @@
-//! The supervisor of the verb `train`: the trainer runs as a child process, and if it is killed, the supervisor names
-//! the cause from evidence.
-//!
-//! A verdict names its evidence; without any it says "unproven". The supervisor never loads a model.
+//! The supervisor of `train`: the trainer runs as a child process, and if it is killed, the supervisor names the cause
+//! with its evidence; without any it says "unproven". The supervisor never loads a model.
 
 use plimsoll_base::{Bytes, Error, Exit, Result};
 use plimsoll_files::write_atomic;
@@ -13,9 +11,9 @@ use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// A limit must exceed what was seen by this share: pages of the kernel and of files cannot be reclaimed at once.
+/// Headroom of a limit over the measured peak, 1/16: kernel and file pages cannot be reclaimed at once.
 const HEADROOM_DIVISOR: u64 = 16;
-/// Length of a process name as the kernel truncates it.
+/// Length to which the kernel truncates process names.
 const COMM_BYTES_MAX: usize = 15;
 
 const SIGINT: i32 = 2;
@@ -25,7 +23,7 @@ const SIGKILL: i32 = 9;
 const SIGSEGV: i32 = 11;
 const SIGXCPU: i32 = 24;
 const SIGXFSZ: i32 = 25;
-/// Signals that end a program because of a fault in it.
+/// Signals by which a program's own fault ends it.
 const CRASHES: [(i32, &str); 7] = [
     (4, "SIGILL"),
     (5, "SIGTRAP"),
@@ -46,9 +44,9 @@ pub fn terminal_columns(terminal: &std::fs::File) -> Option<u16> {
 
 /// Runs this program with `args` as a trainer, to its end. Returns its exit code.
 ///
-/// Errors, with exit code 4: `container-oom-kill`, `kernel-oom-kill`, `trainer-killed`, `trainer-crashed`; then the run directory
-/// has a `crash.json`. A trainer that died of a signal that was forwarded to it gives 128 plus the signal's number.
-/// `say` gets a line for the user when something stops the trainer, and when it goes on.
+/// Errors, with exit code 4: `container-oom-kill`, `kernel-oom-kill`, `trainer-killed`, `trainer-crashed`; then the run
+/// directory has a `crash.json`. A trainer that died of a forwarded signal returns 128 plus the signal's number. `say`
+/// shows the user when something stops the trainer, and when it continues.
 pub fn supervise(
     args: &[OsString],
     env: &[(String, String)],
@@ -66,14 +64,14 @@ pub fn supervise(
     }
     let signal = ended.signal().unwrap_or(SIGKILL);
     if ended.forwarded == Some(signal) {
-        // The forwarded signal ended it before it could handle the signal itself.
+        // The forwarded signal ended it before it could handle it.
         return Ok(128 + signal as u8);
     }
     let evidence = watch.evidence();
     let death = Death { last: read_note(ended.note.as_deref()), ended: &ended, signal, evidence: &evidence };
     let error = death.error(&host);
     if let Some(dir) = death.last.get("dir").and_then(Value::as_str) {
-        // The sentence on the terminal matters most; a second failure while recording it adds nothing.
+        // The terminal's sentence matters most; a second failure while recording it adds nothing.
         let _ = death.write_crash(Path::new(dir), &error);
     }
     Err(error)
@@ -98,13 +96,13 @@ pub enum Cause {
     ContainerOom,
     /// The kernel, because the machine ran out of memory.
     KernelOom,
-    /// A signal from outside.
+    /// An outside signal.
     Killed,
     /// A fault of the program.
     Crashed(&'static str),
 }
 
-/// A cause, and whether there is evidence for it besides the signal.
+/// A cause, and whether evidence other than the signal supports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub cause: Cause,
@@ -114,9 +112,8 @@ pub struct Verdict {
 
 /// Judges a death by `signal` of the process `pid` named `name`.
 ///
-/// The kernel's own line about the process decides. Without a log, an increase of the container's count of kills does:
-/// with a limit that was hit it was the container, without one the machine. A log or a count that was readable and
-/// shows nothing proves a signal from outside.
+/// The kernel's own line about the process decides. Without a log, the container's kill count does: it blames the
+/// container if its limit was hit, else the machine. A readable log or count without the kill proves an outside signal.
 pub fn judge(signal: i32, pid: u32, name: &str, seen: &OomEvidence) -> Verdict {
     if let Some((_, name)) = CRASHES.iter().find(|(number, _)| *number == signal) {
         return Verdict { cause: Cause::Crashed(name), proven: true };
@@ -146,7 +143,7 @@ pub fn judge(signal: i32, pid: u32, name: &str, seen: &OomEvidence) -> Verdict {
 }
 
 impl<'a> Death<'a> {
-    /// Returns the death of one of several ranks' trainers, with its error; `None` if no signal killed it, or one that was passed on.
+    /// Returns the death of one of several trainers, with its error; `None` unless an unforwarded signal killed it.
     pub(crate) fn of(ended: &'a Ended, evidence: &'a OomEvidence, host: &Host) -> Option<(Death<'a>, Error)> {
         let signal = ended.signal().filter(|signal| ended.forwarded != Some(*signal))?;
         let death = Death { last: read_note(ended.note.as_deref()), ended, signal, evidence };
@@ -156,7 +153,7 @@ impl<'a> Death<'a> {
 }
 
 impl Death<'_> {
-    /// Returns the end of the trainer as the other ranks hear of it. `error`: this death's.
+    /// Returns the trainer's end in the form that other ranks receive. `error`: that of this death.
     pub(crate) fn ending(&self, error: &Error) -> Ending {
         let cause = match self.verdict() {
             Verdict { cause: Cause::Crashed(_), .. } => plimsoll_ranks::Cause::Crashed,
@@ -166,7 +163,7 @@ impl Death<'_> {
         Ending { cause, sentence: error.message.clone(), exit: error.exit as u8 }
     }
 
-    /// Whether its error says what others hold, which is known once the memory of this trainer is free.
+    /// Returns true if its error reports what others hold, known only once this trainer's memory is free.
     pub(crate) fn is_for_lack_of_memory(&self) -> bool {
         matches!(self.verdict().cause, Cause::ContainerOom | Cause::KernelOom)
     }
@@ -303,7 +300,7 @@ impl Death<'_> {
         facts
     }
 
-    /// Returns the other processes that hold memory in the container, now that the trainer is gone.
+    /// Returns other processes that hold memory in the container, now that the trainer is gone.
     fn others(&self, host: &Host) -> Option<String> {
         let held = self.others_bytes(host)?;
         (held > Bytes(Bytes::MIB))
@@ -320,7 +317,7 @@ impl Death<'_> {
         self.last.get("planned_bytes").and_then(Value::as_u64).filter(|&bytes| bytes > 0).map(Bytes)
     }
 
-    /// Returns a limit that would have sufficed: the plan, or the measured memory if that was more, and what others hold.
+    /// Returns a limit that would have been enough: the plan, or measured memory if larger, plus what others hold.
     fn enough(&self) -> String {
         let Some(planned) = self.planned() else {
             return "raise the container's limit; `plimsoll plan RUN` says what the run needs".into();
@@ -337,7 +334,7 @@ impl Death<'_> {
     }
 }
 
-/// Returns for example `in step 7 of 200, phase update`, from the content of a status page.
+/// Returns the place from a status page, for example `in step 7 of 200, phase update`.
 pub(crate) fn place(last: &Value) -> String {
     let number = |name: &str| last.get(name).and_then(Value::as_u64).unwrap_or(0);
     match last.get("phase").and_then(Value::as_str) {
@@ -346,7 +343,7 @@ pub(crate) fn place(last: &Value) -> String {
     }
 }
 
-/// A trainer that was stopped, goes on, or has another out-of-memory score.
+/// A trainer that stopped, continued, or got another out-of-memory score.
 pub(crate) struct Pause<'a>(pub(crate) &'a Seen);
 
 impl Pause<'_> {
@@ -377,7 +374,7 @@ impl Pause<'_> {
     }
 }
 
-/// Returns the name of the trainer, which is also the supervisor's: they are one program.
+/// Returns the process name of the trainer and of the supervisor, which are one program.
 fn own_name() -> String {
     let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     name.trim().chars().take(COMM_BYTES_MAX).collect()
@@ -403,7 +400,7 @@ fn kill_hint(signal: i32) -> &'static str {
     }
 }
 
-/// `words`: the last lines of the trainer. A stack that is too small is named by Rust's runtime, or shows as a fault.
+/// Returns a hint. `words`: the trainer's last lines. Rust's runtime names a stack overflow, or it shows as a fault.
 fn crash_hint(signal: i32, words: &[String]) -> &'static str {
     let says = |what: &str| words.iter().any(|line| line.contains(what));
     match signal {

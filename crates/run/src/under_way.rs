@@ -1,5 +1,5 @@
-//! How far the part of a step is that is under way: responses or episodes that have ended, of those that were begun. A
-//! terminal shows it; nothing else reads it. It is one per process, as the device is: a trainer does one part at a time.
+//! Progress of the current part of a step: responses or episodes ended, of those begun. Only a terminal shows it. One
+//! per process: a trainer does one part at a time.
 
 use crate::status::Doing;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -8,24 +8,24 @@ static DOING: AtomicUsize = AtomicUsize::new(0);
 static DONE: AtomicU64 = AtomicU64::new(0);
 static OF: AtomicU64 = AtomicU64::new(0);
 
-/// Begins a part, of which nothing is done.
+/// Begins a part with nothing done.
 pub(crate) fn begin(doing: Doing) {
     DOING.store(Doing::ALL.iter().position(|one| *one == doing).unwrap_or(0), Relaxed);
     DONE.store(0, Relaxed);
     OF.store(0, Relaxed);
 }
 
-/// Notes that `more` are to come, unless as many were announced before.
+/// Adds `more` expected items, unless as many were announced before.
 pub fn expect(more: usize) {
     OF.fetch_max(DONE.load(Relaxed) + more as u64, Relaxed);
 }
 
-/// Notes that one has ended.
+/// Counts one item as ended.
 pub fn ended() {
     DONE.fetch_add(1, Relaxed);
 }
 
-/// Returns `eval 37 of 256`; none where nothing is counted.
+/// Returns `eval 37 of 256`; `None` if nothing is counted.
 pub fn words() -> Option<String> {
     let (done, of) = (DONE.load(Relaxed), OF.load(Relaxed));
     let doing = Doing::ALL[DOING.load(Relaxed).min(Doing::ALL.len() - 1)].name();

@@ -1,8 +1,7 @@
-//! Where ranks above 0 write what is thrown away, because rank 0 writes the same: a folder of their own in the folder for temporary
-//! files, or, for a run that goes on, next to its checkpoints, of which they need second names.
+//! Where ranks above 0 write output to discard, because rank 0 writes the same: each in its own temporary folder, or,
+//! for a resumed run, next to its checkpoints, to which it needs hard links.
 //!
-//! A rank holds its folder by a lock on it for as long as it lives. A rank that was killed leaves its folder, which the next one
-//! that comes there removes, because it can lock it.
+//! A rank locks its folder while it lives. A killed rank's folder is removed by the next rank there, which can lock it.
 
 use crate::replace::VIEWS;
 use crate::run_dir::unwritable;
@@ -11,29 +10,29 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Files of a run directory that a view of it has, besides those of checkpoints.
+/// Files of a run directory that a view has, apart from checkpoints.
 pub(crate) const FILES: [&str; 4] = ["run.toml", "plan.json", "events.jsonl", "summary.json"];
-/// What the name of a rank's folder begins with.
+/// Prefix of the name of a rank's folder.
 const PREFIX: &str = "plimsoll-rank-";
-/// Folders that a rank makes until one is not removed by another run's start.
+/// Attempts to make a folder before another run's start removes it.
 const ATTEMPTS: usize = 16;
-/// Folders of killed ranks that one start removes.
+/// Folders of killed ranks removed by one start.
 const SWEPT_MAX: usize = 1024;
 
 /// A rank's own run directory, and the run's.
 #[derive(Debug)]
 pub(crate) struct View {
     folder: tempfile::TempDir,
-    /// Locked as long as it is open.
+    /// Locked while open.
     _lock: File,
     own: PathBuf,
     of: PathBuf,
-    /// The folder of all views of the run, if it is in the run directory.
+    /// Folder of all views of the run, if it is in the run directory.
     all: Option<PathBuf>,
 }
 
 impl View {
-    /// Makes one; of the run in `of` if that is taken up. `sent`: where that lies if this host does not see it there.
+    /// Makes a view; of the run in `of` if it resumes. `sent`: where that is, if this host does not see it.
     ///
     /// Errors: `run-dir-unwritable`.
     pub(crate) fn make(of: &Path, resumes: bool, sent: Option<&Path>) -> Result<View> {
@@ -56,7 +55,7 @@ impl View {
         &self.own
     }
 
-    /// Returns an error of this rank as it would be of rank 0: users know the run's directory only.
+    /// Returns this rank's error as rank 0 would report it: users only know the run's directory.
     pub(crate) fn of_the_run(&self, error: Error) -> Error {
         let (own, of) = (self.own.display().to_string(), self.of.display().to_string());
         let plain = |text: String| text.replace(&own, &of);
@@ -72,12 +71,12 @@ impl View {
 impl Drop for View {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(self.folder.path());
-        // The last one removes it; for the others it is not empty.
+        // The last view removes it; for earlier ones it is not empty.
         let _ = self.all.as_ref().map(fs::remove_dir);
     }
 }
 
-/// Makes a folder for temporary files, which is removed with it; one of a rank that was killed goes with the next start of any run.
+/// Makes a temporary folder, removed on drop; a killed rank's goes at the next start of any run.
 ///
 /// Errors: `run-dir-unwritable`.
 pub(crate) fn temporary() -> Result<(File, tempfile::TempDir)> {
@@ -85,21 +84,21 @@ pub(crate) fn temporary() -> Result<(File, tempfile::TempDir)> {
     folder_in(&place).map_err(|err| no_temporary(&place, &err))
 }
 
-/// The error for a folder of temporary files that takes none.
+/// Returns the error for an unwritable folder of temporary files.
 fn no_temporary(place: &Path, err: &std::io::Error) -> Error {
     Error::io("run-dir-unwritable", place, err)
         .fact("ranks other than 0 keep what they write in the folder for temporary files")
         .hint("set TMPDIR to a writable folder, for all ranks")
 }
 
-/// Removes what killed ranks left in the run directory `of`, if it is one.
+/// Removes views left by killed ranks in the run directory `of`, if it is one.
 pub(crate) fn sweep(of: &Path) {
     let views = of.join(VIEWS);
     sweep_folder(&views);
     let _ = fs::remove_dir(views);
 }
 
-/// Removes what killed ranks left in the folder for temporary files.
+/// Removes views left by killed ranks in the folder for temporary files.
 pub(crate) fn sweep_temporary() {
     sweep_folder(&std::env::temp_dir());
 }
@@ -111,14 +110,14 @@ fn sweep_folder(place: &Path) {
     for entry in entries.filter(is_one).take(SWEPT_MAX) {
         let path = entry.path();
         let is_ours = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_dir() && meta.uid() == own.uid());
-        // Another user's, or one whose rank lives, stays. It is best effort: the run does not depend on it.
+        // Folders of other users or live ranks stay. Best effort: the run does not depend on it.
         if is_ours && let Ok(_lock) = lock(&path) {
             let _ = fs::remove_dir_all(&path);
         }
     }
 }
 
-/// Makes a folder and locks it. Another run's start may take it for a dead rank's before it is locked: then it makes another.
+/// Makes and locks a folder. If another run's start takes it for a dead rank's before that, makes another.
 fn folder_in(place: &Path) -> std::io::Result<(File, tempfile::TempDir)> {
     for _ in 0..ATTEMPTS {
         let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(place)?;
@@ -131,14 +130,14 @@ fn folder_in(place: &Path) -> std::io::Result<(File, tempfile::TempDir)> {
     Err(std::io::Error::other("other runs remove what this one makes"))
 }
 
-/// Locks a folder, or fails at once where another process has.
+/// Locks a folder, or fails at once if another process has it.
 fn lock(folder: &Path) -> std::io::Result<File> {
     let file = File::open(folder)?;
     file.try_lock()?;
     Ok(file)
 }
 
-/// Makes a run directory of this rank's own from that of the run. The files of its checkpoints are second names of the same files.
+/// Makes this rank's own run directory from the run's. Checkpoint files are hard links.
 fn see(of: &Path, own: &Path) -> std::io::Result<()> {
     fs::create_dir_all(own.join("samples"))?;
     fs::create_dir_all(own.join("checkpoints"))?;

@@ -1,20 +1,20 @@
-//! Steps that teach nothing: no sample has a score or is trained on, all advantages or the gradient are zero, or the loss
-//! exploded. Such steps are named by a warning, and `train.dead_steps_max` of them in a row end the run.
+//! Dead steps, which teach nothing: no sample has a score or is trained on, all advantages or the gradient are zero, or
+//! the loss exploded. A warning names them, and `train.dead_steps_max` of them in a row end the run.
 
 use plimsoll_base::Error;
 use serde::{Deserialize, Serialize};
 
-/// Steps in a row after which a warning is given. One group of equal rewards is ordinary; a step without any score is not.
+/// Dead steps in a row before a warning. One group of equal rewards is ordinary; a step without any score is not.
 const WARN_AFTER: u32 = 3;
-/// A loss has exploded if its magnitude is this multiple of the smallest so far, or of 1 if that is larger.
+/// A loss exploded if its magnitude is this multiple of the smallest so far, or of 1 if that is larger.
 const EXPLODED: f64 = 100.0;
 
-/// What a step shows of whether anything can be learned from it. None where the method has no such number.
+/// Signs in a step of whether anything can be learned; `None` if the method has no such number.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Vitals {
-    /// Samples, and those of them that have a score.
+    /// Number of samples, and of those with a score.
     pub scored: Option<[usize; 2]>,
-    /// True if no sample with a score is trained on.
+    /// True if no scored sample is trained on.
     pub left_out: bool,
     /// Largest magnitude of an advantage.
     pub advantage_max: Option<f32>,
@@ -22,12 +22,12 @@ pub struct Vitals {
     pub taught: bool,
     /// Mean reward, for messages.
     pub reward: Option<f64>,
-    /// Norm of the last update's gradient before it was clipped; none in a step without an update.
+    /// Gradient norm of the last update before clipping; `None` without an update.
     pub grad_norm: Option<f64>,
     pub loss: Option<f64>,
 }
 
-/// Why a step teaches nothing; the first of several causes.
+/// Why a step teaches nothing; the first cause if there are several.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Sign {
     NoScore,
@@ -37,18 +37,18 @@ enum Sign {
     LossExploded { least: f64 },
 }
 
-/// Counts steps that teach nothing. A checkpoint carries it.
+/// Counts dead steps; saved in checkpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeadSteps {
-    /// Steps in a row, up to the last one.
+    /// Dead steps in a row, up to the last.
     in_a_row: u32,
-    /// The smallest magnitude of the loss.
+    /// Smallest magnitude of the loss so far.
     #[serde(with = "crate::checkpoint::exact_option")]
     least_loss: Option<f64>,
 }
 
-/// What follows from a step that teaches nothing.
+/// What follows from a dead step.
 #[derive(Debug)]
 pub enum Verdict {
     Alive,
@@ -58,7 +58,7 @@ pub enum Verdict {
 }
 
 impl DeadSteps {
-    /// Counts a step. `max`: steps in a row that end the run; 0 never ends it.
+    /// Counts a step. `max`: dead steps in a row that end the run; 0 never does.
     pub fn count(&mut self, vitals: &Vitals, max: u32) -> Verdict {
         let sign = self.sign(vitals);
         if let Some(loss) = vitals.loss.map(f64::abs).filter(|loss| loss.is_finite()) {

@@ -1,4 +1,4 @@
-//! Programs that play episodes on their own: a run starts them, keeps what they print, and starts again what ends.
+//! Programs that play episodes on their own: a run starts them, keeps their output, and restarts those that end.
 
 use crate::job::JobEnd;
 use crate::launch::Launch;
@@ -7,20 +7,20 @@ use crate::sandbox::Network;
 use crate::words::{Unfinished, Words};
 use plimsoll_base::{Bytes, Error, Result, slugs};
 
-/// Lines of a program's standard error that its end is reported with.
+/// Lines of a program's stderr that its error quotes.
 const LAST_LINES: usize = 8;
 
-/// What is started, `count` times.
+/// A program to start `count` times.
 #[derive(Clone, Debug)]
 pub struct AgentsSpec {
     /// The program, looked up in PATH, and its arguments.
     pub command: Vec<String>,
     pub count: usize,
-    /// Limit on the memory of one, with all that it starts.
+    /// Memory limit of one, with all that it starts.
     pub memory: Bytes,
     /// Added to the environment of each, which also has its number as `PLIMSOLL_AGENT`.
     pub env: Vec<(String, String)>,
-    /// Where what they print goes.
+    /// Where their output goes.
     pub words: Words,
 }
 
@@ -35,18 +35,18 @@ struct Agent {
     printed: Unfinished,
 }
 
-/// A program that has ended.
+/// How a program ended.
 #[derive(Debug)]
 pub struct AgentEnd {
     /// Its number, as in `PLIMSOLL_AGENT`.
     pub number: usize,
-    /// True if it ended by itself with exit code 0.
+    /// True if it exited by itself with code 0.
     pub was_well: bool,
     pub error: Error,
 }
 
 impl Agents {
-    /// Starts them.
+    /// Starts all programs.
     ///
     /// Errors: `agent-failing`.
     pub fn start(spec: AgentsSpec) -> Result<Agents> {
@@ -55,7 +55,7 @@ impl Agents {
         Ok(agents)
     }
 
-    /// Starts one that has ended.
+    /// Restarts one that has ended.
     ///
     /// Errors: `agent-failing`.
     pub fn restart(&mut self, number: usize) -> Result<()> {
@@ -86,7 +86,7 @@ impl Agents {
         Ok(())
     }
 
-    /// Passes on what they have printed, and returns those that have ended since the last call.
+    /// Forwards their output, and returns those that have ended since the last call.
     pub fn look(&mut self) -> Vec<AgentEnd> {
         let mut ends = Vec::new();
         for (number, running) in self.running.iter_mut().enumerate() {
@@ -105,7 +105,7 @@ impl Agents {
 }
 
 impl Drop for Agents {
-    /// Keeps what they printed last.
+    /// Keeps their last output.
     fn drop(&mut self) {
         for (number, agent) in self.running.iter_mut().enumerate() {
             let Some(agent) = agent else { continue };

@@ -14,13 +14,13 @@ impl Bell {
         Ok(Bell(Arc::new(rustix::event::eventfd(0, flags)?)))
     }
 
-    /// Makes it readable.
+    /// Makes the descriptor readable.
     pub fn ring(&self) {
         // Fails only after 2^64 unheard rings.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
-    /// Makes it unreadable until the next ring. Returns true if it was rung.
+    /// Makes the descriptor unreadable until the next ring. Returns true if it was rung.
     pub fn quiet(&self) -> bool {
         rustix::io::read(&*self.0, &mut [0u8; 8]).is_ok()
     }

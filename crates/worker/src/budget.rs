@@ -1,5 +1,5 @@
-//! What all processes of a worker may hold together: memory, and disk in the folder that goes with it. Where the kernel
-//! does not hold the limit, the keeper counts.
+//! What all processes of a worker may hold together: memory, and disk space in the worker's folder. Where the kernel
+//! does not enforce the limit, the keeper counts.
 
 use crate::folder::{Held, Room};
 use crate::procs;
@@ -10,32 +10,32 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What a model's program may hold on the disk.
+/// Disk space of a model's program.
 pub(crate) const PROGRAM_ROOM: Room = Room { bytes: 64 << 20, files: 4096 };
-/// Processes of a model's program.
+/// Most processes of a model's program.
 pub(crate) const PROGRAM_PROCESSES_MAX: usize = 64;
-/// Files in the temporary folder of the user's code; its bytes are bounded by the worker's memory.
+/// Most files in the temporary folder of the user's code; the worker's memory limit bounds its bytes.
 const FILES_MAX: u64 = 1 << 17;
-/// How often a model's program is looked at, and the user's code.
+/// How often a model's program is checked, and the user's code.
 const PROGRAM_TICK: Duration = Duration::from_millis(20);
 const TICK: Duration = Duration::from_millis(250);
-/// Looking takes at most this share of the time.
+/// Checks take at most 1 / `SHARE` of the time.
 const SHARE: u32 = 10;
 
-/// What a worker held too much of.
+/// A limit that a worker exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Over {
-    /// Bytes of memory: (held, limit). What was held is 0 if the kernel counted.
+    /// Bytes of memory: (held, limit). Held is 0 if the kernel counted.
     Memory(u64, u64),
     /// Bytes on the disk: (held, limit).
     Disk(u64, u64),
-    /// Files: (held, limit); above 64 folders in each other their number is the largest there is.
+    /// Files: (held, limit). Held is the largest number if folders are nested more than 64 deep.
     Files(u64, u64),
 }
 
-/// The limits of one worker, and when it is looked at next.
+/// The limits of one worker, and when it is next checked.
 pub(crate) struct Budget {
-    /// On memory, if the kernel does not hold it.
+    /// Memory limit, unless the kernel enforces it.
     memory: Option<u64>,
     folder: Option<PathBuf>,
     room: Room,
@@ -44,7 +44,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// `memory`: the limit; `is_held`: whether the kernel holds it, by a memory group.
+    /// `memory`: the limit; `is_held`: true if a memory group makes the kernel enforce it.
     pub(crate) fn new(author: Author, folder: Option<PathBuf>, memory: u64, is_held: bool) -> Budget {
         let (room, tick) = match author {
             Author::Model => (PROGRAM_ROOM, PROGRAM_TICK),
@@ -53,12 +53,12 @@ impl Budget {
         Budget { memory: (!is_held).then_some(memory), folder, room, tick, next: Instant::now() + tick }
     }
 
-    /// Returns how long until the next look.
+    /// Returns the time until the next check.
     pub(crate) fn wait(&self) -> Duration {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// Looks, if it is time. Returns what there is too much of.
+    /// Checks if it is time. Returns the limit that is exceeded.
     pub(crate) fn look(&mut self) -> Option<Over> {
         let start = Instant::now();
         if start < self.next {
@@ -71,9 +71,9 @@ impl Budget {
     }
 
     fn memory(&self, pids: &[u32]) -> Option<Over> {
-        // One process is within its own limit, which is the same.
+        // One process alone is under its own limit, which is the same.
         let limit = self.memory.filter(|_| pids.len() > 1)?;
-        // The sum counts pages that a fork shares once for each process, and is quick. The proportions are exact.
+        // This sum is quick but counts shared pages once per process; the proportional sum is exact.
         let exceeds = |held: &Bytes| held.0 > limit;
         let held = Some(procs::own_bytes(pids)).filter(exceeds).map(|_| procs::proportional_bytes(pids));
         held.filter(exceeds).map(|held| Over::Memory(held.0, limit))

@@ -1,6 +1,6 @@
-//! The numbers of the system calls that workers may not make as they like, for each architecture.
+//! System call numbers, per architecture, of calls that workers may not make freely.
 
-/// A number that no call has: of calls that an architecture lacks.
+/// Stands for a call that this architecture lacks.
 pub(crate) const NO_CALL: u32 = u32::MAX;
 
 macro_rules! calls {
@@ -14,7 +14,7 @@ macro_rules! calls {
     };
 }
 
-/// What the kernel calls this architecture; `None` for one whose calls are not in the table.
+/// The kernel's number of this architecture; `None` if the table lacks its calls.
 pub(crate) const MACHINE: Option<u32> = if cfg!(target_arch = "x86_64") {
     Some(0xc000_003e)
 } else if cfg!(target_arch = "aarch64") {
@@ -46,7 +46,7 @@ calls! {
     SCHED_SETATTR 314, 274;
     MIGRATE_PAGES 256, 238;
     MOVE_PAGES 279, 239;
-    // Processes and namespaces of its own.
+    // Its own processes and namespaces.
     CLONE 56, 220;
     FORK 57, NO_CALL;
     VFORK 58, NO_CALL;
@@ -72,7 +72,7 @@ calls! {
     BPF 321, 280;
     USERFAULTFD 323, 282;
     OPEN_BY_HANDLE_AT 304, 265;
-    // What a file is, other than its content.
+    // Attributes of files.
     CHMOD 90, NO_CALL;
     FCHMOD 91, 52;
     FCHMODAT 268, 53;

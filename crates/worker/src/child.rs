@@ -1,6 +1,6 @@
-//! What the first process of a worker does to itself between fork and exec: its session, its limits, its rules.
+//! What the first process of a worker does to itself between fork and exec: session, limits, rules.
 //!
-//! The process that forks is a keeper, which has one thread, so that memory may be allocated here.
+//! A keeper forks, and it has one thread, so memory may be allocated here.
 
 use crate::landlock;
 use crate::message;
@@ -13,9 +13,9 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-/// Workers are killed for lack of memory before their parent.
+/// Out of memory, workers are killed before their parent.
 const OOM_POINTS: i32 = 500;
-/// Files that a model's program may have open at a time.
+/// Most files that a model's program may have open.
 const OPEN_FILES_MAX: u64 = 256;
 /// Where named shared memory is.
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -24,19 +24,19 @@ const SHARED_MEMORY: &str = "/dev/shm";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Bounds {
     pub rules: Rules,
-    /// On memory, in bytes.
+    /// Memory limit in bytes.
     pub memory: u64,
-    /// Whether `memory` bounds private memory (RLIMIT_DATA), not the address space (RLIMIT_AS).
+    /// True if `memory` bounds private memory (RLIMIT_DATA), false for the address space (RLIMIT_AS).
     pub is_private: bool,
-    /// The largest file that it may write, in bytes, if limited (RLIMIT_FSIZE).
+    /// Largest file it may write, in bytes, if limited (RLIMIT_FSIZE).
     pub file: Option<u64>,
-    /// The only place where a model's program may write.
+    /// The only folder in which a model's program may write.
     pub folder: Option<PathBuf>,
 }
 
 impl Bounds {
-    /// Puts this process under the limits. `parent`: dies with it. `questions`: gets the descriptor from which the keeper
-    /// reads what the filter asks; without it there are no answers, and `outside` gets no signals.
+    /// Puts this process under the limits. `parent`: dies with it. `questions`: gets the descriptor from which the
+    /// keeper reads the filter's questions; without it there are no answers, and `outside` gets no signals.
     pub(crate) fn enter(
         &self,
         parent: Option<Pid>,
@@ -45,7 +45,7 @@ impl Bounds {
     ) -> std::io::Result<()> {
         rustix::process::setsid()?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The parent may have died before the signal was armed; then it would never be sent.
+        // The parent may have died before the signal was armed; then it would never arrive.
         if rustix::process::getppid() != parent {
             return Err(rustix::io::Errno::SRCH.into());
         }
@@ -55,10 +55,10 @@ impl Bounds {
         if is_model {
             drop_capabilities()?;
         } else {
-            // Best effort: it takes a privilege. `plimsoll doctor` says whether it is there.
+            // Best effort: it takes a privilege. `plimsoll doctor` reports whether it is granted.
             let _ = own_shared_memory(self.memory);
         }
-        // Without filters nothing can be blocked; a launch that depends on it is refused before.
+        // Without filters nothing can be blocked; launches that depend on it were refused earlier.
         if !sandbox::is_there() {
             return Ok(());
         }
@@ -90,20 +90,20 @@ impl Bounds {
     }
 }
 
-/// Best effort: where it cannot be set, the kernel chooses by size alone.
+/// Raises this process's out-of-memory score. Best effort: without it the kernel chooses by size alone.
 fn raise_oom_score() {
     const PATH: &str = "/proc/self/oom_score_adj";
     let own: i32 = std::fs::read_to_string(PATH).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
     let _ = std::fs::write(PATH, (own + OOM_POINTS).min(1000).to_string());
 }
 
-/// Gives up what root may do, other than reading: mounting, changing owners, loading modules, setting the clock.
+/// Drops root's powers other than reading: mounting, changing owners, loading modules, setting the clock.
 fn drop_capabilities() -> std::io::Result<()> {
     let held = rustix::thread::capabilities(None)?.permitted;
     if held.is_empty() {
         return Ok(());
     }
-    // Or else a program that root starts would get them back.
+    // Otherwise a program that root starts would get them back.
     if held.contains(CapabilitySet::SETPCAP) {
         let bits = CapabilitiesSecureBits::NO_ROOT | CapabilitiesSecureBits::NO_ROOT_LOCKED;
         rustix::thread::set_capabilities_secure_bits(bits)?;
@@ -118,11 +118,11 @@ fn drop_capabilities() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Gives this process and its children a `/dev/shm` of their own, which goes with them.
+/// Gives this process and its children their own `/dev/shm`, which ends with them.
 fn own_shared_memory(bytes: u64) -> std::io::Result<()> {
     // SAFETY: only the table of mounts is unshared; descriptors stay as they are.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?;
-    // Mounts made outside are still seen inside, and not the other way round.
+    // Mounts made outside still show up inside, but not the reverse.
     let below = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", below)?;
     let size = CString::new(format!("size={bytes},mode=1777"))?;

@@ -1,5 +1,5 @@
-//! Where a keeper answers the calls of its worker that the filter could not decide: may this process be signalled, may
-//! there be another process. It compares with the processes below itself, so no process id of a stranger passes.
+//! Where a keeper answers calls of its worker that the filter could not decide: may this process get a signal, may
+//! another process start. It checks against the processes below itself, so no stranger's process id passes.
 
 use crate::calls::*;
 use crate::notify::{Answer, Listener, Question};
@@ -9,9 +9,9 @@ use crate::stand_in;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-/// Questions answered before the keeper looks at anything else again.
+/// Questions answered before the keeper checks anything else again.
 const QUESTIONS_MAX: usize = 64;
-/// The kinds of a target that is one process.
+/// Kinds of target that mean one process.
 const PRIORITY_OF_PROCESS: u64 = 0;
 const IO_PRIORITY_OF_PROCESS: u64 = 1;
 
@@ -23,11 +23,11 @@ pub(crate) struct Desk {
     listener: Listener,
     /// Most processes of a model's program.
     processes_max: Option<usize>,
-    /// The folder in which a model's program may change what files are.
+    /// Folder in which a model's program may change attributes of files.
     folder: Option<PathBuf>,
-    /// What the keeper made for the worker.
+    /// Objects that the keeper made for the worker.
     objects: Objects,
-    /// Whether a process was refused because there were too many.
+    /// True if a process was refused because there were too many.
     pub(crate) was_full: bool,
 }
 
@@ -43,7 +43,7 @@ impl Desk {
         Desk { listener: Listener::new(listener), processes_max, folder, objects, was_full: false }
     }
 
-    /// Answers the questions that wait, a bounded number of them.
+    /// Answers waiting questions, up to a bound.
     pub(crate) fn attend(&mut self) {
         for _ in 0..QUESTIONS_MAX {
             let Some(question) = self.listener.next() else { return };
@@ -90,11 +90,11 @@ impl AsFd for Desk {
     }
 }
 
-/// Whether a process or thread descends from this process.
+/// Returns true if a process or thread descends from this process.
 fn is_below(pid: u32) -> bool {
     let own = std::process::id();
     let mut next = (pid != own).then(|| procs::parent_of(pid)).flatten();
-    // A process starts after its parent, so the walk ends; the bound is for ids that are reused meanwhile.
+    // A process starts after its parent, so the walk ends; the bound is for reused ids.
     for _ in 0..procs::DEPTH_MAX {
         match next {
             Some((parent, _)) if parent == own => return true,
@@ -105,7 +105,7 @@ fn is_below(pid: u32) -> bool {
     false
 }
 
-/// Whether all processes of the group `-group` descend from this process; -1 means all processes there are.
+/// Returns true if all processes of group `-group` descend from this process; -1 means all processes.
 fn is_own_group(group: i32) -> bool {
     group != -1 && procs::of_group(group.unsigned_abs()).into_iter().all(is_below)
 }

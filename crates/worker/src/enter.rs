@@ -1,7 +1,7 @@
 //! The hidden verb `env-worker`: how a process limits itself before it starts the user's interpreter.
 //!
 //! The parent spawns this program without code between fork and exec, which would be unsafe in a process with threads.
-//! Here, with a single thread, it opens a session, joins its memory group, starts the interpreter under its limits
+//! Here, with one thread, it opens a session, joins its memory group, starts the interpreter under its limits
 //! (`child.rs`) on a script in a memfd, and stays as its keeper (`keeper.rs`).
 
 use crate::child::Bounds;
@@ -21,7 +21,7 @@ use std::process::{Command, ExitCode};
 /// The verb with which a binary becomes a worker.
 pub const ENV_WORKER: &str = "env-worker";
 
-/// How a script loads a user's file; every script begins with it.
+/// Loads a user's file; every script begins with it.
 const LOAD: &str = include_str!("load.py");
 /// The descriptor of the socket between script and parent.
 const SOCKET: i32 = 3;
@@ -34,20 +34,20 @@ pub struct Confined {
     pub python: PathBuf,
     /// Limit on private memory (RLIMIT_DATA), which Python reports as MemoryError.
     pub memory: Bytes,
-    /// Whether it may reach a network.
+    /// Network access of the worker.
     pub network: Network,
-    /// Whether it may reach a GPU.
+    /// GPU access of the worker.
     pub gpu: Gpu,
 }
 
 impl Confined {
-    /// On a kernel without filters the parent's scans replace them.
+    /// Returns the limits. On a kernel without filters the parent's scans replace them.
     fn bounds(&self) -> Bounds {
         let rules = Rules { author: Author::User, network: self.network, gpu: self.gpu };
         Bounds { rules, memory: self.memory.0, is_private: true, file: None, folder: None }
     }
 
-    /// Returns the arguments of the binary, verb first, for a child of process `parent` in the group of these paths.
+    /// Returns the arguments of the binary, verb first, for a child of process `parent` in the group at these paths.
     pub(crate) fn arguments(&self, parent: u32, group: Option<[PathBuf; 2]>) -> Vec<OsString> {
         let network = if self.network == Network::Allow { "network" } else { "" };
         let gpu = if self.gpu == Gpu::Allow { "gpu" } else { "" };
@@ -80,7 +80,7 @@ impl Place {
         Some(Place { confined, parent: i32::try_from(number(parent)?).ok()?, group })
     }
 
-    /// Joins the worker's group. The other limits hold without it.
+    /// Joins the worker's group. The other limits hold even if this fails.
     fn join(&self) -> Option<Joined> {
         let [dir, own] = self.group.as_ref()?;
         let joined = Joined::join(dir, own);
@@ -93,8 +93,7 @@ impl Place {
     }
 }
 
-/// Becomes the keeper of a worker that runs `script`, and ends when the worker does. `arguments` are those of the process
-/// after the verb. Errors go to stderr.
+/// Becomes the keeper of a worker that runs `script`. `arguments`: the process's own, after the verb.
 pub fn become_env_worker(arguments: &[OsString], script: &str) -> ExitCode {
     let Some(place) = Place::read(arguments) else { return not_by_hand() };
     inherited::close();
@@ -110,9 +109,9 @@ pub fn become_env_worker(arguments: &[OsString], script: &str) -> ExitCode {
     }
 }
 
-/// Becomes the worker itself, without a keeper, for large programs such as an interpreter with this library
-/// loaded. Processes in other sessions may then outlive a killed parent, until groups are swept, and only this process's
-/// parents are safe from its signals, where the kernel does not keep signals inside.
+/// Becomes the worker itself, without a keeper, for large programs such as an interpreter with this library loaded.
+/// Processes in other sessions may then outlive a killed parent until groups are swept; where the kernel does not
+/// confine signals, only this process's parent is safe from its signals.
 pub fn exec_env_worker(arguments: &[OsString], script: &str) -> ExitCode {
     let Some(place) = Place::read(arguments) else { return not_by_hand() };
     inherited::close();
@@ -130,7 +129,7 @@ fn not_by_hand() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Returns the interpreter's command with its inherited descriptors.
+/// The interpreter's command with the descriptors it inherits.
 struct Ready {
     command: Command,
     _socket: OwnedFd,
@@ -139,7 +138,7 @@ struct Ready {
 
 /// Prepares the descriptors that a worker inherits.
 fn prepare(confined: &Confined, script: &str) -> std::io::Result<Ready> {
-    // The socket came as stdin, because a spawn can pass that.
+    // The socket arrived as stdin, because a spawn can pass that.
     let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), SOCKET)?;
     if socket.as_raw_fd() != SOCKET {
         return Err(std::io::Error::other(format!("descriptor {SOCKET} is taken")));

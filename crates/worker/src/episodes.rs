@@ -1,8 +1,8 @@
-//! A text environment that Python plays, in one interpreter that holds several episodes: a class in the user's file, a
-//! Gymnasium environment of text, or a client of an OpenEnv server. `shapes.py` makes them one.
+//! A text environment that Python plays, several episodes in one interpreter: a class in the user's file, a Gymnasium
+//! text environment, or a client of an OpenEnv server. `shapes.py` gives them one interface.
 //!
 //! Failures are distinguished: it raised, hung, died, exceeded its memory, or returned something that is not a turn. An
-//! episode whose worker has ended since its reset is lost, which is not counted as a second failure.
+//! episode whose worker has ended since its reset is lost, which does not count as a second failure.
 
 use crate::ids::Ids;
 use crate::launch::{Launch, Limits};
@@ -16,28 +16,28 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Serves the class; embedded, so that nothing needs to be installed.
+/// Serves the environment; embedded, so that nothing needs to be installed.
 const SERVE: &str =
     concat!(include_str!("load.py"), include_str!("shapes.py"), include_str!("serve_episodes.py"));
 
-/// What plays episodes.
+/// The environment that plays episodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EpisodesOf {
     Class {
         file: PathBuf,
-        /// The class in it, or a function that makes an environment.
+        /// The class in `file`, or a function that makes an environment.
         class: String,
     },
-    /// Functions of no class as tools, those of `EpisodesSpec::tools`: a row's prompt begins an episode.
+    /// Free functions as tools, `EpisodesSpec::tools`: a row's prompt begins an episode.
     Functions,
-    /// The id of a registered environment, as `gymnasium.make` takes it.
+    /// A registered environment, by the id that `gymnasium.make` takes.
     Gymnasium { id: String },
-    /// The address of a server.
+    /// An OpenEnv server, by its address.
     OpenEnv { url: String },
 }
 
 impl EpisodesOf {
-    /// Returns its name in messages.
+    /// Returns the environment's name for messages.
     fn name(&self) -> &str {
         match self {
             EpisodesOf::Class { class, .. } => class,
@@ -59,26 +59,26 @@ pub struct ToolFunction {
 #[derive(Clone, Debug)]
 pub struct EpisodesSpec {
     pub of: EpisodesOf,
-    /// Functions of no class that the model may call, for `Functions` and for a class whose methods are tools.
+    /// Free functions that the model may call, for `Functions` and for a class whose methods are tools.
     pub tools: Vec<ToolFunction>,
-    /// Episodes begin with rows, whose columns a class gets as the arguments of `reset`, where there are tools.
+    /// True if episodes begin with rows; with tools, `reset` gets their columns as arguments.
     pub has_rows: bool,
-    /// The key of an OpenEnv server's actions that takes the response.
+    /// The key of an OpenEnv server's actions that carries the response.
     pub action: String,
-    /// The key of its observations that is shown; `None` for their only text, else all of them.
+    /// The key of its observations to show; `None` for their only text, or else all of them.
     pub observation: Option<String>,
     /// The interpreter; `None` for `python3`.
     pub python: Option<String>,
     /// Limit on the address space of the interpreter.
     pub memory: Bytes,
     pub network: Network,
-    /// Longest time for the environment to answer one turn.
+    /// Longest time to answer one turn.
     pub step_timeout: Duration,
     /// Longest time to begin an episode, and to start.
     pub reset_timeout: Duration,
 }
 
-/// Messages of an environment: roles with contents.
+/// Messages of an environment: (role, content).
 pub type Messages = Vec<(String, String)>;
 
 /// The answer to a turn.
@@ -91,16 +91,16 @@ pub struct Turn {
     pub done: bool,
 }
 
-/// What an environment offers besides its words.
+/// What an environment offers in addition to its messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct About {
-    /// Functions that the model may call, as JSON schemas; not empty where `step` takes calls.
+    /// Functions that the model may call, as JSON schemas; not empty if `step` takes calls.
     pub tools: Vec<Value>,
-    /// `end` gives the reward, and `step` none.
+    /// True if `end` gives the reward, and `step` none.
     pub scores_at_end: bool,
 }
 
-/// The request to begin an episode. It borrows the row, of which the worker's line is the only copy.
+/// A request to begin an episode. It borrows the row; the only copy is in the worker's line.
 #[derive(Serialize)]
 struct Reset<'a> {
     reset: usize,
@@ -163,8 +163,7 @@ impl PythonEpisodes {
         }
     }
 
-    /// Begins an episode in a slot. `prompt`: of its row, a string or a list of messages, or null. `row`: the columns that a
-    /// class gets.
+    /// Begins an episode in a slot. `prompt`: string, messages or null. `row`: the columns that a class gets.
     ///
     /// Errors: `text-environment-raised`, `-timeout`, `-crashed`, `-over-budget`, `-bad-reply`.
     pub fn reset(
@@ -180,8 +179,8 @@ impl PythonEpisodes {
         messages(&reply?).ok_or_else(|| self.bad_reply("a line that is no answer to `reset`"))
     }
 
-    /// Passes the model's turn to the episode in a slot, with the calls in it: objects with `name` and `arguments`. Returns
-    /// `None` if the worker that held it has ended.
+    /// Passes a turn of the model to the episode in a slot, with its calls: objects with `name` and `arguments`. `None`
+    /// if the worker that held it has ended.
     ///
     /// Errors: as `reset`.
     pub fn step(&mut self, slot: usize, response: &str, calls: &[Value]) -> Result<Option<Turn>> {
@@ -196,7 +195,7 @@ impl PythonEpisodes {
         }
     }
 
-    /// Returns the reward of the whole episode in a slot, which is over; `None` as for `step`.
+    /// Returns the reward of the whole episode in a slot, which is over; `None` if its worker has ended.
     ///
     /// Errors: as `reset`.
     pub fn end(&mut self, slot: usize) -> Result<Option<f64>> {
@@ -245,7 +244,7 @@ impl PythonEpisodes {
 }
 
 impl EpisodesSpec {
-    /// What `open_shape` of `shapes.py` reads.
+    /// Returns the description that `open_shape` of `shapes.py` reads.
     fn to_json(&self) -> Value {
         let mut what = match &self.of {
             EpisodesOf::Class { file, class } => json!({ "file": file, "class": class }),

@@ -1,7 +1,6 @@
-//! A seccomp filter, made from a table of calls: what the kernel does when a worker makes one.
+//! A seccomp filter, built from a table of calls: what the kernel does when a worker makes one.
 //!
-//! Every call that the table does not name is allowed. The machine of the kernel jumps forwards only and returns a
-//! verdict, so a filter ends.
+//! Calls that the table does not name are allowed. The kernel's filter machine only jumps forward, so filters end.
 
 use crate::calls::NO_CALL;
 
@@ -22,11 +21,11 @@ const JUMP_AT_LEAST: u16 = 0x35;
 const JUMP_ANY_BIT: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
-/// Offsets of the call's number, the architecture, and the low word of the first argument.
+/// Offsets of the call number, the architecture, and the low word of the first argument.
 const NUMBER: u32 = 0;
 const MACHINE: u32 = 4;
 const ARGUMENT_0: u32 = 16;
-/// Between two arguments.
+/// Distance between two arguments.
 const ARGUMENT_BYTES: u32 = 8;
 
 const ALLOW: u32 = 0x7fff_0000;
@@ -41,13 +40,13 @@ const X32_CALLS: u32 = 0x4000_0000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Allow,
-    /// It fails with this error number.
+    /// The call fails with this error number.
     Fail(u16),
-    /// The keeper answers it.
+    /// The keeper decides.
     Ask,
 }
 
-/// A condition on one argument of a call, of which the low 32 bits count, and what follows if it holds.
+/// A condition on the low 32 bits of an argument, and the verdict if it holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Check {
     pub argument: u32,
@@ -58,7 +57,7 @@ pub(crate) struct Check {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Condition {
     Is(u32),
-    /// The bits of a mask are this value.
+    /// The bits under a mask have this value.
     Masked(u32, u32),
     AnyBit(u32),
     AtLeast(u32),
@@ -81,7 +80,7 @@ impl Verdict {
 }
 
 impl Filter {
-    /// Begins a filter for one architecture. A call of another one kills the process, because its numbers differ.
+    /// Begins a filter for one architecture. A call of another architecture kills the process: its numbers differ.
     pub(crate) fn new(machine: u32) -> Filter {
         let instructions = vec![
             load(MACHINE),
@@ -94,7 +93,7 @@ impl Filter {
         Filter { instructions }
     }
 
-    /// Sets what happens to the call `number`: the verdict of the first check that holds, else `otherwise`.
+    /// Sets the verdict on call `number`: that of the first check that holds, else `otherwise`.
     pub(crate) fn call(&mut self, number: u32, checks: &[Check], otherwise: Verdict) {
         if number == NO_CALL {
             return;
@@ -119,14 +118,14 @@ impl Filter {
         self.instructions.extend(body);
     }
 
-    /// Sets what happens to each of `numbers`, whatever its arguments are.
+    /// Sets the verdict on each of `numbers`, whatever its arguments.
     pub(crate) fn calls(&mut self, numbers: &[u32], verdict: Verdict) {
         for &number in numbers {
             self.call(number, &[], verdict);
         }
     }
 
-    /// Returns the instructions; the last one allows what no line of the table names.
+    /// Returns the instructions; the last one allows calls that the table does not name.
     pub(crate) fn done(mut self) -> Vec<Instruction> {
         self.instructions.push(give(ALLOW));
         self.instructions
@@ -141,7 +140,7 @@ fn give(operand: u32) -> Instruction {
     Instruction { code: RETURN, jump_true: 0, jump_false: 0, operand }
 }
 
-/// Jumps count instructions from the next one on.
+/// Makes a jump, counted in instructions from the next one.
 fn jump(code: u16, operand: u32, jump_true: u8, jump_false: u8) -> Instruction {
     Instruction { code, jump_true, jump_false, operand }
 }

@@ -1,4 +1,4 @@
-//! A folder that goes with a worker: how much is in it, and how it is removed whatever a program made of it.
+//! A worker's folder: counts what is in it, and removes it whatever a program made of it.
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -10,31 +10,31 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Folders in folders that are counted; deeper ones are too many.
+/// Deepest nesting that is counted; more counts as too many files.
 const DEPTH_MAX: usize = 64;
 /// Bytes of a block in `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
 /// Passes over a folder that changes while it is removed.
 const PASSES_MAX: usize = 8;
 
-/// What a folder may hold.
+/// Limits of a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
     pub bytes: u64,
     pub files: u64,
 }
 
-/// What a folder holds: on the disk, so that holes of files do not count and names of one file count once.
+/// Contents of a folder on the disk: holes in files do not count, and hard links count once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     pub bytes: u64,
     pub files: u64,
-    /// Inodes; a folder is on one file system.
+    /// Inodes counted; a folder is on one file system.
     seen: BTreeSet<u64>,
 }
 
 impl Held {
-    /// Counts what is in `folder`, up to somewhat more than there is `room` for.
+    /// Counts what is in `folder`, stopping soon after `room` is exceeded.
     pub(crate) fn count(folder: &Path, room: Room) -> Held {
         let mut held = Held::default();
         if let Ok(folder) = open(rustix::fs::CWD, folder) {
@@ -43,7 +43,7 @@ impl Held {
         held
     }
 
-    /// Adds files that are gone from `folder` and not from the disk: processes have them open or mapped.
+    /// Adds files removed from `folder` but still on the disk, because processes have them open or mapped.
     pub(crate) fn add_removed(&mut self, folder: &Path, pids: &[u32]) {
         let is_removed = |path: &str| Path::new(path).starts_with(folder) && path.ends_with(" (deleted)");
         for pid in pids {
@@ -65,7 +65,7 @@ impl Held {
         }
     }
 
-    /// Whether this is more than `room`.
+    /// Returns true if this is more than `room`.
     pub(crate) fn exceeds(&self, room: Room) -> bool {
         self.bytes > room.bytes || self.files > room.files
     }
@@ -78,7 +78,7 @@ impl Held {
 
     fn add_folder(&mut self, folder: BorrowedFd<'_>, room: Room, depth: usize) {
         if depth > DEPTH_MAX {
-            // Nothing needs such a folder, and removing it takes long.
+            // No program needs such a folder, and removing it takes long.
             self.files = u64::MAX;
         }
         for (name, kind) in entries(folder) {
@@ -98,22 +98,21 @@ impl Held {
     }
 }
 
-/// Makes an empty folder that only this user may read, where temporary files go.
+/// Makes an empty folder for temporary files that only this user may read.
 pub fn make() -> std::io::Result<PathBuf> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    // By its real path, because that is how the kernel names the files in it.
+    // The real path, because that is how the kernel names the files in it.
     let parent = fs::canonicalize(std::env::temp_dir())?;
     let path = parent.join(format!("plimsoll-worker-{}-{number}", std::process::id()));
-    // What an earlier process of this number left.
+    // An earlier process with this id may have left one.
     remove(&path);
     fs::DirBuilder::new().mode(0o700).create(&path)?;
     Ok(path)
 }
 
-/// Removes `folder` and all that is in it. Folders in folders are first moved up, so that neither their depth nor the
-/// length of their paths matters; what may not be read or changed is made so, where this process owns it. What belongs to
-/// somebody else stays.
+/// Removes `folder` and everything in it. Nested folders are first moved up, so that neither depth nor path length
+/// matters; modes that forbid it are changed, where this process is the owner. Files of other users stay.
 pub fn remove(folder: &Path) {
     for _ in 0..PASSES_MAX {
         let Ok(top) = open(rustix::fs::CWD, folder) else { return };
@@ -124,15 +123,15 @@ pub fn remove(folder: &Path) {
     }
 }
 
-/// Empties `top`: moves every folder below it into it, and removes what is no folder, and then the folders.
+/// Empties `top`: moves every folder below into it, and removes files, then the folders.
 fn empty(top: BorrowedFd<'_>) {
     let mut moved = 0u64;
-    // Each folder is moved once, and then waits in the list.
+    // Each folder is moved once, then waits in the list.
     let mut next: Vec<CString> = unlink_files(top);
     while let Some(name) = next.pop() {
         let Ok(folder) = open(top, name.as_c_str()) else { continue };
         for inner in unlink_files(folder.as_fd()) {
-            // To move a folder is to change it.
+            // Moving a folder changes it.
             let _ = rustix::fs::chmodat(&folder, &inner, Mode::RWXU, AtFlags::empty());
             let fresh = CString::new(format!(".plimsoll-{}-{moved}", std::process::id()));
             let fresh = fresh.expect("digits have no zero byte");
@@ -145,21 +144,21 @@ fn empty(top: BorrowedFd<'_>) {
     }
 }
 
-/// Removes what is no folder; returns the folders.
+/// Removes files; returns the folders.
 fn unlink_files(folder: BorrowedFd<'_>) -> Vec<CString> {
     let mut folders = Vec::new();
     for (name, kind) in entries(folder) {
         if kind == FileType::Directory {
             folders.push(name);
         } else {
-            // What stays is tried again in the next pass.
+            // Files that remain are tried again in the next pass.
             let _ = rustix::fs::unlinkat(folder, &name, AtFlags::empty());
         }
     }
     folders
 }
 
-/// Opens a folder, which is made readable if it is not.
+/// Opens a folder, after making it readable if needed.
 fn open<P: rustix::path::Arg + Copy>(at: impl AsFd + Copy, path: P) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat(at, path, flags, Mode::empty()) {
@@ -171,7 +170,7 @@ fn open<P: rustix::path::Arg + Copy>(at: impl AsFd + Copy, path: P) -> Result<Ow
     }
 }
 
-/// Lists a folder, other than itself and the one above.
+/// Lists a folder, without `.` and `..`.
 fn entries(folder: BorrowedFd<'_>) -> Vec<(CString, FileType)> {
     let Ok(list) = Dir::read_from(folder) else { return Vec::new() };
     let found = list.flatten().filter(|entry| !matches!(entry.file_name().to_bytes(), b"." | b".."));
@@ -179,7 +178,7 @@ fn entries(folder: BorrowedFd<'_>) -> Vec<(CString, FileType)> {
         .map(|entry| {
             let name = entry.file_name().to_owned();
             let kind = match entry.file_type() {
-                // Some file systems do not say.
+                // Some file systems do not report the kind.
                 FileType::Unknown => rustix::fs::statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW)
                     .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
                 kind => kind,

@@ -1,8 +1,8 @@
-//! Memory cgroups of workers: where groups can be made below this process's, each worker has one and the kernel enforces
-//! its limit. It needs no privilege; where groups cannot be made, readings enforce the limit.
+//! Memory cgroups of workers: where groups can be made below this process's, each worker has one and the kernel
+//! enforces its limit. It needs no privilege; where groups cannot be made, readings enforce the limit.
 //!
-//! A group is removed when its worker has ended. If its maker was killed, the worker's keeper removes it; the rest
-//! is removed by the next process that makes groups in the same place.
+//! A group is removed when its worker has ended. If its maker was killed, the worker's keeper removes it; leftovers are
+//! removed by the next process that makes groups in the same place.
 
 use crate::procs;
 use plimsoll_base::Bytes;
@@ -16,48 +16,47 @@ use std::time::{Duration, Instant};
 
 /// The child group that this process moves to in a delegated group, so that it can have siblings.
 const OWN: &str = "plimsoll";
-/// Prefix of group names; process namespace, process and its start follow, then a number.
+/// Prefix of group names; process namespace, process id, its start time and a number follow.
 const PREFIX: &str = "plimsoll-env-";
-/// Charges are made in batches: the peak of a full group may be slightly below its limit.
+/// Charges are batched: the peak of a full group may be slightly below its limit.
 const PEAK_SLACK: u64 = 1 << 20;
-/// How long a group may take to be empty after its last process has ended.
+/// Time for a group to become empty after its last process has ended.
 const REMOVE_TIME: Duration = Duration::from_millis(500);
 const REMOVE_TICK: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Debug)]
 pub struct GroupHome {
     dir: PathBuf,
-    /// This process's group, to which a keeper returns before it removes its group.
+    /// This process's group; a keeper returns to it before it removes its own.
     own: PathBuf,
     version: u8,
 }
 
-/// The group of one worker. Dropping it removes it.
+/// The group of one worker, removed on drop.
 #[derive(Debug)]
 pub struct WorkerGroup {
     group: MemoryGroup,
     own: PathBuf,
 }
 
-/// Kills of processes of a group by the kernel.
+/// Processes of a group that the kernel killed.
 #[derive(Clone, Debug)]
 pub struct GroupKill {
     /// The group's numbers, in words.
     pub fact: String,
-    /// Whether the limit of the group itself was hit, not one above it.
+    /// True if the group's own limit was hit, not one above it.
     pub by_own_limit: bool,
 }
 
-/// A group, for the keeper in it.
+/// A group, as its keeper sees it.
 pub(crate) struct Joined {
     dir: PathBuf,
     own: PathBuf,
 }
 
 impl GroupHome {
-    /// Finds the place for groups on this machine, if a group with a limit can be made there. Removes groups of processes
-    /// that have died. In a version 2 group that systemd delegates to this process alone (`Delegate=yes`), this
-    /// process moves into a child group.
+    /// Finds a place where groups with limits can be made, and removes groups of dead processes. In a version 2 group
+    /// that systemd delegates to this process alone (`Delegate=yes`), moves this process to a child group.
     pub fn find(host: &Host) -> Option<GroupHome> {
         let own = host.memory_groups().into_iter().next()?;
         if own.version == 2 && is_delegated(&own.dir) && processes(&own.dir) == [std::process::id()] {
@@ -69,12 +68,12 @@ impl GroupHome {
             return None;
         }
         home.sweep();
-        // The first group shows whether the kernel accepts one with a limit.
+        // Shows whether the kernel accepts a group with a limit.
         home.make(Bytes::mib(64)).ok()?;
         Some(home)
     }
 
-    /// Whether `find` would look for one here; makes and moves nothing.
+    /// Returns true if `find` would try a place here. Makes and moves nothing.
     pub(crate) fn is_likely(host: &Host) -> bool {
         let groups = host.memory_groups();
         let Some(own) = groups.first() else { return false };
@@ -83,7 +82,7 @@ impl GroupHome {
         dir.is_some_and(|dir| may_write(&dir) && may_write(&dir.join("cgroup.procs")))
     }
 
-    /// Describes it, with its path.
+    /// Describes the place, with its path.
     pub fn describe(&self) -> String {
         format!("memory group (cgroup v{}) below {}", self.version, self.dir.display())
     }
@@ -99,7 +98,7 @@ impl GroupHome {
         let set = |file: &str, value: String| write_to(&made.group.dir.join(file), &value);
         if self.version == 2 {
             set("memory.max", memory.0.to_string())?;
-            // Without swap the limit is on all memory held; a kernel or a machine without swap lacks this file. And a
+            // Without swap the limit covers all memory held; this file is missing without swap in kernel or machine. A
             // worker cannot continue after one of its processes is killed.
             let _ = set("memory.swap.max", "0".into());
             let _ = set("memory.oom.group", "1".into());
@@ -136,7 +135,7 @@ impl WorkerGroup {
         [self.group.dir.clone(), self.own.clone()]
     }
 
-    /// Returns how many processes of it the kernel has killed for lack of memory.
+    /// Returns how many of its processes the kernel has killed for lack of memory.
     pub(crate) fn kills(&self) -> Option<u64> {
         self.group.oom_kills()
     }
@@ -154,14 +153,14 @@ impl WorkerGroup {
         words.extend(self.group.peak().map(|bytes| format!("peak {}", Bytes(bytes))));
         words.push(format!("{kills} processes killed by the kernel"));
         let fact = format!("{}: {}", self.group.dir.display(), words.join(", "));
-        // Not every version 1 kernel counts hits of the limit on memory with swap: the peak shows them.
+        // Some version 1 kernels do not count hits of the limit on memory plus swap: the peak shows them.
         let is_full =
             limit.zip(self.group.peak()).is_some_and(|((_, limit), peak)| peak + PEAK_SLACK >= limit.0);
         let by_own_limit = self.group.limit_hits().is_none_or(|hits| hits > 0) || is_full;
         Some(GroupKill { fact, by_own_limit })
     }
 
-    /// Returns its processes.
+    /// Returns the ids of its processes.
     pub fn processes(&self) -> Vec<u32> {
         processes(&self.group.dir)
     }
@@ -175,13 +174,13 @@ impl Drop for WorkerGroup {
 }
 
 impl Joined {
-    /// Moves this process into the group, which then counts and limits it and all its children.
+    /// Moves this process into the group, which from then on limits it and all its children.
     pub(crate) fn join(dir: &Path, own: &Path) -> std::io::Result<Joined> {
         write_to(&dir.join("cgroup.procs"), "0")?;
         Ok(Joined { dir: dir.to_path_buf(), own: own.to_path_buf() })
     }
 
-    /// Moves back and removes the group. Best effort: the next process that makes groups removes what is left.
+    /// Moves back and removes the group. Best effort: the next process that makes groups removes leftovers.
     pub(crate) fn leave(&self) {
         if write_to(&self.own.join("cgroup.procs"), "0").is_ok() {
             remove(&self.dir);
@@ -189,7 +188,7 @@ impl Joined {
     }
 }
 
-/// Returns where groups might be made: `groups` are this process's and those above it, its own first.
+/// Returns where groups might be made. `groups`: this process's and those above it, its own first.
 fn candidates(groups: &[MemoryGroup]) -> Option<GroupHome> {
     let own = groups.first()?;
     let home =
@@ -197,8 +196,8 @@ fn candidates(groups: &[MemoryGroup]) -> Option<GroupHome> {
     if own.version == 1 || hands_memory_on(&own.dir) {
         return home(&own.dir);
     }
-    // A version 2 group with processes cannot pass controllers on, so new groups can only be siblings. Limits of this
-    // process's group would not bind them, so it must have none.
+    // A version 2 group with processes cannot pass controllers on, so new groups can only be siblings, not bound by
+    // limits of this process's group: it must have none.
     let is_unlimited = own.limits().iter().all(|(_, value)| value.bytes().is_none());
     let above = groups.get(1).filter(|_| is_unlimited)?;
     if !hands_memory_on(&above.dir) && is_delegated(&above.dir) {
@@ -207,8 +206,7 @@ fn candidates(groups: &[MemoryGroup]) -> Option<GroupHome> {
     hands_memory_on(&above.dir).then(|| home(&above.dir)).flatten()
 }
 
-/// Lets a group whose only process is this one pass the memory controller on: it may have no process then, so this one moves
-/// below it.
+/// Lets this process's own group pass the memory controller on: it must be empty, so this process moves below.
 fn make_room(dir: &Path) -> std::io::Result<()> {
     let below = dir.join(OWN);
     fs::create_dir_all(&below)?;
@@ -216,13 +214,13 @@ fn make_room(dir: &Path) -> std::io::Result<()> {
     write_to(&dir.join("cgroup.subtree_control"), "+memory")
 }
 
-/// Whether groups below this version 2 group may limit memory.
+/// Returns true if groups below this version 2 group may limit memory.
 fn hands_memory_on(dir: &Path) -> bool {
     let control = fs::read_to_string(dir.join("cgroup.subtree_control")).unwrap_or_default();
     control.split_ascii_whitespace().any(|name| name == "memory")
 }
 
-/// Whether systemd has delegated this group.
+/// Returns true if systemd has delegated this group.
 fn is_delegated(dir: &Path) -> bool {
     ["user.delegate", "trusted.delegate"].iter().any(|name| {
         let mut value = [0u8; 8];
@@ -230,15 +228,15 @@ fn is_delegated(dir: &Path) -> bool {
     })
 }
 
-/// Returns the number of this process's namespace.
+/// Returns the id of this process's PID namespace.
 fn namespace() -> std::io::Result<u64> {
     Ok(fs::metadata("/proc/self/ns/pid")?.ino())
 }
 
-/// Identifies a process even if its pid is reused: namespace, pid and start.
+/// Identifies a process even if its pid is reused: namespace, pid and start time.
 fn identity(pid: u32) -> std::io::Result<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The 22nd field of the line, counted after the name.
+    // Field 22 of the line, counted after the name.
     let start = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(19));
     let start = start.ok_or_else(|| std::io::Error::other("a process without a start"))?;
     Ok(format!("{}-{pid}-{start}", namespace()?))

@@ -1,10 +1,9 @@
-//! Random names of requests. A reply repeats the name of its request, so that a line which a worker wrote on its own
-//! is never taken for a reply.
+//! Random ids of requests. A reply repeats its request's id, so no line a worker wrote on its own passes for it.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
-/// Makes names that other processes cannot guess: keyed hashes of a counter, with keys from the kernel.
+/// Generates ids that other processes cannot guess: keyed hashes of a counter, with keys from the kernel.
 #[derive(Debug, Default)]
 pub struct Ids {
     keys: [RandomState; 2],
@@ -12,7 +11,7 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// Returns a name that no request had before, 32 hexadecimal digits.
+    /// Returns a new id of 32 hexadecimal digits.
     pub fn next_id(&mut self) -> String {
         self.count += 1;
         let [high, low] = self.keys.each_ref().map(|key| key.hash_one(self.count));

@@ -1,5 +1,5 @@
-//! Descriptors that were left open where a process was started. Other people's code gets none of them: a shell's `exec 3<`, the
-//! jobserver of `make`, a lock. A trainer gets the listener that its supervisor opened for it.
+//! Descriptors that were open where a process was started: a shell's `exec 3<`, the jobserver of `make`, a lock. Other
+//! people's code gets none. A trainer gets the listener that its supervisor opened for it.
 
 use plimsoll_base::{Error, Result};
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -9,12 +9,12 @@ use std::os::fd::{BorrowedFd, FromRawFd};
 use std::os::raw::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the listener was taken: it has one owner.
+/// True once the listener is taken: it has one owner.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Takes the listener that the supervisor left this process at descriptor `number`, once.
+/// Takes the listener that the supervisor left at descriptor `number`, once.
 ///
-/// Errors: `ranks-environment` where none is.
+/// Errors: `ranks-environment` if there is none.
 pub fn inherited_listener(number: i32) -> Result<TcpListener> {
     let refused = || {
         Error::usage(
@@ -26,14 +26,14 @@ pub fn inherited_listener(number: i32) -> Result<TcpListener> {
     if number <= 2 || IS_TAKEN.swap(true, Ordering::Relaxed) {
         return Err(refused());
     }
-    // SAFETY: it is asked about alone; a number without a descriptor is an error of the calls below.
+    // SAFETY: only queried here; a number without a descriptor makes the calls below fail.
     let there = unsafe { BorrowedFd::borrow_raw(number) };
     match socket_acceptconn(there) {
         Ok(true) => {}
         _ => return Err(refused()),
     }
     fcntl_setfd(there, FdFlags::CLOEXEC).map_err(|_| refused())?;
-    // SAFETY: it was open when this process began, as a listener, which no value here owns; the flag above gives it one owner.
+    // SAFETY: open as a listener since this process began, owned by no value; the flag gives it one owner.
     Ok(unsafe { TcpListener::from_raw_fd(number) })
 }
 
@@ -42,14 +42,13 @@ unsafe extern "C" {
     fn syscall(number: i64, ...) -> i64;
 }
 
-/// The same number on every architecture; kernels before 5.9 do not have the call.
+/// Number of `close_range` on every architecture; kernels before 5.9 lack the call.
 const CLOSE_RANGE: i64 = 436;
-/// The first after the standard three.
+/// First descriptor after the standard three.
 const FIRST: usize = 3;
 
-/// Closes all descriptors above stderr. For processes that this program starts with the standard three alone, as their first
-/// act: nothing in them owns another one yet.
+/// Closes all descriptors above stderr. Processes started with only three call it first: no value owns others.
 pub(crate) fn close() {
-    // SAFETY: no value in this process owns a descriptor above stderr. An older kernel refuses, and what is open stays open.
+    // SAFETY: no value in this process owns a descriptor above stderr. An older kernel refuses; then they stay open.
     let _ = unsafe { syscall(CLOSE_RANGE, FIRST, c_int::MAX as usize, 0usize) };
 }

@@ -1,5 +1,4 @@
-//! What a process and its keepers say to each other: one JSON message for each order and each report, over a socket of
-//! whole messages.
+//! Messages between a process and its keepers: JSON orders and reports over a socket of whole messages.
 
 use crate::budget::Over;
 use crate::child::Bounds;
@@ -8,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// An order to a keeper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Starts a worker; standard input, output and error come with the message.
+    /// Starts a worker; its standard input, output and error come with the message.
     Run(Job),
     /// Ends the worker, if there is one.
     End,
@@ -17,10 +16,10 @@ pub(crate) enum Order {
 /// A program and its limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
-    /// Looked up in PATH.
+    /// Path, or a name to look up in PATH.
     pub program: String,
     pub args: Vec<String>,
-    /// Added to the environment.
+    /// Variables added to the environment.
     pub env: Vec<(String, String)>,
     pub bounds: Bounds,
 }
@@ -28,20 +27,20 @@ pub(crate) struct Job {
 /// What a keeper reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// The id of the worker's first process.
+    /// Process id of the worker's first process.
     Started(u32),
-    /// It could not be started, with the system's words.
+    /// It could not be started, in the system's words.
     Refused(String),
     Ended(JobEnd),
 }
 
-/// How a worker ended. Neither a code nor a signal: its keeper was lost.
+/// How a worker ended. If neither a code nor a signal is set, its keeper was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct JobEnd {
     pub code: Option<i32>,
     pub signal: Option<i32>,
-    /// Why the keeper ended it, if it did so by itself.
+    /// The limit for which the keeper ended it, if it did.
     pub over: Option<Over>,
-    /// Whether it was refused a process because it had too many.
+    /// True if a process was refused because it had too many.
     pub was_full: bool,
 }

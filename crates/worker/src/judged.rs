@@ -1,5 +1,5 @@
-//! A program and its tests in two workers that never meet: this process carries a line of the tests to the program and
-//! its answer back, in turns, until the tests have a verdict. What the lines mean is the business of the two scripts.
+//! A program and its tests in two workers that never meet: this process passes lines of the tests to the program and
+//! its answers back, in turns, until the tests reach a verdict. Only the two scripts know what the lines mean.
 
 use crate::launch::Launch;
 use crate::once::{ProgramFolder, Ran, Runner};
@@ -9,16 +9,16 @@ use plimsoll_base::Result;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::time::{Duration, Instant};
 
-/// A verdict begins so, as the answer to tests that must run in the program's own process does.
+/// Beginnings of a verdict, and of the reply to tests that must run in the program's own process.
 const VERDICTS: [&str; 2] = ["{\"holds\":", "{\"inside\":"];
-/// The line that tells the tests of a program's end.
+/// Tells the tests that the program has ended.
 const GONE: &[u8] = b"{\"gone\": true}\n";
-/// How long tests may take to say that their program is gone.
+/// Time for tests to confirm that their program is gone.
 const GONE_TIME: Duration = Duration::from_secs(5);
 /// How soon a stop is noticed.
 const STOP_POLL: Duration = Duration::from_millis(50);
 
-/// The worker in which tests run, one set after the other; it is started with the first.
+/// The worker in which tests run, one set after another; started with the first.
 pub struct Judge {
     launch: Launch,
     tester: Option<Tester>,
@@ -30,26 +30,26 @@ struct Tester {
     _folder: ProgramFolder,
 }
 
-/// What a program and its tests came to.
+/// The result of testing a program.
 #[derive(Clone, Debug)]
 pub struct Judged {
-    /// The last line of the tests: a verdict; `None` if they or the program did not get so far.
+    /// Last line of the tests, a verdict; `None` if they or the program did not get that far.
     pub verdict: Option<String>,
     /// How the program ended; `None` if it was not started.
     pub program: Option<Ran>,
 }
 
-/// Why a line has no answer.
+/// Why a line got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Silence {
     Late,
     Ended,
-    /// More than one line, or a longer one than is allowed.
+    /// More than one line, or a line over the limit.
     TooLong,
 }
 
 impl Judge {
-    /// `launch` starts the interpreter with its script; its folder is made here.
+    /// Makes a judge. `launch` starts the interpreter with its script; its folder is made here.
     pub fn new(launch: Launch) -> Judge {
         Judge { launch, tester: None }
     }
@@ -60,7 +60,7 @@ impl Judge {
         Ok(Tester { process: Process::start(&launch)?, _folder: folder })
     }
 
-    /// Holds a program against tests. `tests`: the line that the tests' script reads.
+    /// Runs tests against a program. `tests`: the line that the tests' script reads.
     ///
     /// Errors: those of starting a worker.
     pub fn judge(
@@ -80,7 +80,7 @@ impl Judge {
         let line = format!("{tests}\n");
         let mut asked = exchange(&mut tester.process, line.as_bytes(), line_bytes_max, deadline, stop);
         if asked == Err(Silence::Ended) {
-            // It died since its last verdict, as tests that exhaust its memory make it.
+            // It died since its last verdict, for example from tests that exhausted its memory.
             tester = self.start()?;
             asked = exchange(&mut tester.process, line.as_bytes(), line_bytes_max, deadline, stop);
         }
@@ -102,7 +102,7 @@ impl Judge {
             };
             let answer = exchange(program, question.as_bytes(), line_bytes_max, deadline, stop);
             let Ok(answer) = answer else {
-                // Tell the tests, so that they are ready for the next program.
+                // Tells the tests, so that they are ready for the next program.
                 let until = Instant::now() + GONE_TIME;
                 let said = exchange(&mut tester.process, GONE, line_bytes_max, until, stop);
                 is_ready = said.is_ok_and(|line| is_verdict(&line));
@@ -112,7 +112,7 @@ impl Judge {
             asked = exchange(&mut tester.process, answer.as_bytes(), line_bytes_max, deadline, stop);
         };
         let late = Instant::now() >= deadline;
-        // Tests that are not ready for the next program are given up.
+        // Tests that are not ready for the next program are dropped.
         self.tester = is_ready.then_some(tester);
         let program = running.map(|program| runner.end(program, late));
         Ok(Judged { verdict, program })
@@ -153,7 +153,7 @@ fn exchange(
     }
 }
 
-/// Sleeps until a pipe is ready, the program has ended, the deadline is reached, or a stop is to be looked for.
+/// Sleeps until a pipe is ready, the program has ended, the deadline passes, or a stop must be checked.
 fn wait(process: &Process, is_sending: bool, deadline: Instant) {
     let input = process.open_input().filter(|_| is_sending);
     let readable = [Some(process.output()), process.errors()].into_iter().flatten();

@@ -1,13 +1,13 @@
-//! The process between this program and other people's code: it owns all processes that the code starts, answers for
-//! them, and ends them.
+//! The process between this program and other people's code: it owns all processes that the code starts, answers their
+//! questions, and ends them.
 //!
 //! The signal at a parent's death reaches children but not grandchildren. So the keeper stays: it adopts orphans of the
-//! worker, ends when the worker or its own parent has ended, and before that kills everything below itself,
-//! including processes in other sessions. It does not hold the worker's pipes, and releases this program's pages once the
-//! worker runs: it costs a megabyte.
+//! worker, ends when the worker or its own parent has ended, and first kills everything below itself, including
+//! processes in other sessions. It does not hold the worker's pipes, and releases this program's pages once the worker
+//! runs: it costs a megabyte.
 //!
-//! Two verbs make a process a keeper. `env-worker` keeps one interpreter and ends as that did (`enter.rs`). `keeper` runs
-//! what it is sent, one program after the other, and reports how each ended.
+//! Two verbs make a process a keeper. `env-worker` keeps one interpreter and ends as it did (`enter.rs`). `keeper` runs
+//! the programs it is sent, one after the other, and reports how each ended.
 
 use crate::budget::Over;
 use crate::groups::Joined;
@@ -29,25 +29,24 @@ use std::time::Duration;
 /// The verb with which a binary becomes the keeper of programs.
 pub const KEEPER: &str = "keeper";
 
-/// The words on standard error of a keeper that ends its interpreter for what it holds.
+/// Begins the stderr line of a keeper that ends its interpreter for exceeding a limit.
 pub const OVER_WORDS: &str = "plimsoll: the worker holds";
 
-/// How soon the parent's end is noticed if its pipe does not show it.
+/// How soon the parent's end is noticed if the pipe does not show it.
 const TICK: Duration = Duration::from_millis(200);
-/// Before the end of a pipe is taken for the end of the parent.
+/// Time before a closed pipe counts as the end of the parent.
 const CLOSED_TICK: Duration = Duration::from_millis(1);
-/// What shells add to a signal's number in exit codes.
+/// Shells add this to a signal's number in exit codes.
 const SIGNALLED: i32 = 128;
 
-/// Becomes a keeper that runs what it is sent on standard input, until that is closed. `arguments` are those of the process
-/// after the verb.
+/// Becomes a keeper that runs the programs sent to stdin. `arguments`: the process's own, after the verb.
 pub fn become_keeper(arguments: &[OsString]) -> ExitCode {
     let [parent, group, own] = arguments else { return not_by_hand() };
     let Some(parent) = parent.to_str().and_then(|pid| pid.parse::<i32>().ok()) else { return not_by_hand() };
     inherited::close();
     let ready = stay(parent).and_then(|()| {
         let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
-        // What is started inherits nothing of it.
+        // Programs must not inherit the socket.
         rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
         Ok(socket)
     });
@@ -66,7 +65,7 @@ fn not_by_hand() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Opens a session, and adopts orphans from now on. Errors: the parent has died already.
+/// Opens a session and becomes the reaper of orphans. Errors: the parent has already died.
 pub(crate) fn stay(parent: i32) -> std::io::Result<()> {
     rustix::process::setsid()?;
     if rustix::process::getppid() != Pid::from_raw(parent) {
@@ -75,8 +74,7 @@ pub(crate) fn stay(parent: i32) -> std::io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
-/// Runs what it is sent, one program at a time, until the socket is closed. `is_held`: whether a group holds the limit on
-/// memory.
+/// Runs the programs it is sent until the socket closes. `is_held`: a group enforces the memory limit.
 fn serve(socket: &OwnedFd, is_held: bool) {
     let mut buffer = vec![0u8; MESSAGE_BYTES_MAX];
     let mut running: Option<Tree> = None;
@@ -136,13 +134,13 @@ fn ended(end: TreeEnd, over: Option<Over>) -> Report {
     Report::Ended(JobEnd { code, signal, over, was_full: end.was_full })
 }
 
-/// A report that cannot be sent has no reader: the socket is closed, which the next receive shows.
+/// Sends a report. If that fails, the socket is closed, which the next receive shows.
 fn say(socket: &OwnedFd, report: &Report) {
     let text = serde_json::to_vec(report).expect("a report has a JSON text");
     let _ = message::send(socket.as_fd(), &text);
 }
 
-/// Keeps one interpreter: waits until it or `parent` has ended, kills what is left, and ends as the interpreter did.
+/// Keeps one interpreter: waits until it or `parent` has ended, kills the rest, and ends as the interpreter did.
 pub(crate) fn keep(mut tree: Tree, parent: i32, group: Option<Joined>) -> ExitCode {
     let parent = Pid::from_raw(parent);
     forget_pages(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default());
@@ -164,8 +162,7 @@ pub(crate) fn keep(mut tree: Tree, parent: i32, group: Option<Joined>) -> ExitCo
     end_as(end)
 }
 
-/// Sleeps until `fd` has what is asked for or is closed, the worker needs something, or `most` has passed. Returns whether
-/// it was the descriptor.
+/// Sleeps until `fd` is ready or closed (then true), the worker needs attention, or `most` has passed.
 fn sleep(fd: BorrowedFd<'_>, asked: PollFlags, tree: Option<&Tree>, most: Duration) -> bool {
     let mut fds = vec![PollFd::from_borrowed_fd(fd, asked)];
     fds.extend(tree.into_iter().flat_map(Tree::wakes));
@@ -177,12 +174,11 @@ fn sleep(fd: BorrowedFd<'_>, asked: PollFlags, tree: Option<&Tree>, most: Durati
     !fds[0].revents().is_empty()
 }
 
-/// Releases mapped file pages that were never written here, by the text of /proc/self/smaps. A page that is needed
-/// again is read from the file.
+/// Releases file pages that were never written here, as /proc/self/smaps lists them. Later uses read the file again.
 fn forget_pages(smaps: &str) {
     for (range, is_clean) in clean_ranges(smaps) {
         if is_clean {
-            // SAFETY: the range only has unwritten pages of a file (none is anonymous), is not writable, and stays mapped until
+            // SAFETY: the range has only unwritten file pages (none anonymous), is not writable, and stays mapped until
             // this process ends, so later reads see the same bytes.
             let _ = unsafe {
                 rustix::mm::madvise(range.start as *mut c_void, range.len(), Advice::LinuxDontNeed)
@@ -191,7 +187,7 @@ fn forget_pages(smaps: &str) {
     }
 }
 
-/// Returns the read-only mappings of files, and whether none of their pages differs from the file.
+/// Returns the read-only file mappings, each with whether all its pages equal the file's.
 fn clean_ranges(smaps: &str) -> Vec<(Range<usize>, bool)> {
     let mut found: Vec<(Range<usize>, bool)> = Vec::new();
     let mut is_open = false;
@@ -222,7 +218,7 @@ fn end_as(end: TreeEnd) -> ExitCode {
         (Some(code), _) => code,
         (None, Some(signal)) => {
             if let Some(signal) = Signal::from_named_raw(signal) {
-                // Twice, because the first signal of a fault only runs a handler that removes itself.
+                // Twice, because the first fault signal only runs a handler that removes itself.
                 for _ in 0..2 {
                     let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
                 }

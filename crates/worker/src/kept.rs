@@ -1,4 +1,4 @@
-//! A keeper, seen from the process that started it: one program at a time, and how it ended.
+//! A keeper, as the process that started it sees it: one program at a time, and how it ended.
 
 use crate::groups::{GroupHome, GroupKill, WorkerGroup};
 use crate::job::{Job, JobEnd, Order, Report};
@@ -16,44 +16,43 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Longest report: the system's words of why a program did not start.
+/// Longest report: the system's words on why a program did not start.
 const REPORT_BYTES_MAX: usize = 4 << 10;
-/// How long a keeper may take to start a program.
+/// Time for a keeper to start a program.
 const START_TIME: Duration = Duration::from_secs(60);
-/// How long a keeper may take to end a program, or itself; longer than it waits for what it kills.
+/// Time for a keeper to end a program, or itself; longer than it waits for what it kills.
 const END_TIME: Duration = Duration::from_secs(8);
-/// Between two checks of a keeper that ends.
+/// Time between two checks of a keeper that is ending.
 const END_TICK: Duration = Duration::from_millis(1);
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// Names the binary that becomes a keeper if it is started with the verb `KEEPER`: this process's own, as a rule. Only the
-/// first call counts.
+/// Sets the binary with the verb `KEEPER`, usually this process's own. Only the first call counts.
 pub fn keep_with(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
 
-/// A running keeper. Dropping it ends its program and all that this started.
+/// A running keeper. Dropping it ends its program and everything that started.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     child: Child,
-    /// `None` once it is asked to end.
+    /// `None` once it was asked to end.
     socket: Option<OwnedFd>,
     group: Option<WorkerGroup>,
-    /// Kills by the kernel in the group before the program that runs.
+    /// Kernel kills in the group before the current program.
     kills_before: u64,
-    /// The first process of the program that runs or ran last.
+    /// First process of the current or last program.
     root: Option<u32>,
     is_busy: bool,
     end: JobEnd,
 }
 
 impl Keeper {
-    /// Starts one, for programs of `memory` each; with `groups` in a memory group, where one can be made.
+    /// Starts a keeper for programs of `memory` each; if `groups`, in a memory group where one can be made.
     pub(crate) fn start(memory: Bytes, groups: bool) -> std::io::Result<Keeper> {
         let program =
             PROGRAM.get().ok_or_else(|| Error::other("no binary with the verb `keeper` is named"))?;
-        // A binary that was replaced is still this process's.
+        // If the binary was replaced, this process still has the old one.
         let replaced = PathBuf::from("/proc/self/exe");
         let program = if program.is_file() { program } else { &replaced };
         let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
@@ -63,7 +62,7 @@ impl Keeper {
         let mut command = Command::new(program);
         command.arg(KEEPER).arg(std::process::id().to_string()).args(paths);
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
-        // Processes of the worker are not trainers under this supervisor.
+        // The worker's processes are not trainers of this supervisor.
         command.env_remove(crate::status::VARIABLE);
         let child = command.spawn()?;
         let (kills_before, end) = (0, JobEnd::default());
@@ -113,7 +112,7 @@ impl Keeper {
         Some(self.end)
     }
 
-    /// Ends the program with all that it started. Returns how it ended.
+    /// Ends the program with everything it started. Returns how it ended.
     pub(crate) fn end(&mut self) -> JobEnd {
         let order = serde_json::to_vec(&Order::End).expect("an order has a JSON text");
         if let (true, Some(socket)) = (self.is_busy, &self.socket) {
@@ -138,12 +137,12 @@ impl Keeper {
         }
     }
 
-    /// Returns the descriptor that is readable when a report is there.
+    /// Returns a descriptor that is readable when there is a report.
     pub(crate) fn reports(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(AsFd::as_fd)
     }
 
-    /// Whether it can run another program.
+    /// Returns true if it can run another program.
     pub(crate) fn is_free(&self) -> bool {
         !self.is_busy && self.socket.is_some()
     }
@@ -157,7 +156,7 @@ impl Keeper {
         self.group.as_ref().and_then(WorkerGroup::kills).unwrap_or(0)
     }
 
-    /// Takes a report. A keeper that says something else, or nothing any more, is lost: then the program has ended.
+    /// Receives a report. A keeper that sends anything else, or nothing more, is lost: its program has ended.
     fn hear(&mut self) -> Option<Report> {
         let mut buffer = [0u8; REPORT_BYTES_MAX];
         let socket = self.socket.as_ref()?;
@@ -172,7 +171,7 @@ impl Keeper {
         }))
     }
 
-    /// Gives up the keeper and kills what it kept.
+    /// Gives up the keeper and kills its processes.
     fn lose(&mut self) {
         self.socket = None;
         let below = procs::below(&[self.child.id()]).into_iter().map(|(_, pid)| pid);
@@ -204,13 +203,13 @@ impl Drop for Keeper {
     }
 }
 
-/// Returns the place for memory groups, which is looked for once.
+/// Returns the place for memory groups, found once.
 fn home() -> Option<&'static GroupHome> {
     static HOME: OnceLock<Option<GroupHome>> = OnceLock::new();
     HOME.get_or_init(|| GroupHome::find(&Host::this())).as_ref()
 }
 
-/// Sleeps until a report is there, at most until `deadline`.
+/// Sleeps until there is a report, at most until `deadline`.
 fn wait(socket: BorrowedFd<'_>, deadline: Instant) {
     let left = deadline.saturating_duration_since(Instant::now());
     let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];

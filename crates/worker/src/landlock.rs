@@ -1,4 +1,4 @@
-//! Landlock: rules that a process puts itself under, about files and about processes outside of it. It needs no privilege.
+//! Landlock: rules on files and on outside processes that a process puts itself under. It needs no privilege.
 
 use rustix::fs::{Mode, OFlags};
 use std::io::Error;
@@ -17,16 +17,16 @@ const RESTRICT_SELF: i64 = 446;
 const RULE_PATH_BENEATH: usize = 1;
 
 const WRITE_FILE: u64 = 1 << 1;
-/// Writing, removing and making files of every kind.
+/// Writing, removing and creating files of every kind.
 const WRITES_1: u64 = WRITE_FILE | 0x1ff0;
-/// Moving between folders, known since version 2; truncating, since 3; requests to devices, since 5.
+/// (Since version, right): moving between folders 2, truncating 3, device ioctls 5.
 const WRITES: [(i64, u64); 3] = [(2, 1 << 13), (3, 1 << 14), (5, 1 << 15)];
-/// The version that knows scopes.
+/// First version with scopes.
 const SCOPES_SINCE: i64 = 6;
 const SCOPE_ABSTRACT_SOCKETS: u64 = 1;
 const SCOPE_SIGNALS: u64 = 2;
 
-/// What a ruleset handles, as the kernel reads it. Older kernels accept it if what they do not know is 0.
+/// Accesses that a ruleset handles, as the kernel reads it. Older kernels accept it if fields unknown to them are 0.
 #[repr(C)]
 #[derive(Default)]
 struct Handled {
@@ -35,26 +35,25 @@ struct Handled {
     scopes: u64,
 }
 
-/// A path of a ruleset and what is allowed below it.
+/// A path of a ruleset, and what is allowed below it.
 #[repr(C, packed)]
 struct Beneath {
     allowed: u64,
     folder: i32,
 }
 
-/// Returns the version that this kernel has; 0 without Landlock.
+/// Returns this kernel's Landlock version; 0 without it.
 pub(crate) fn version() -> i64 {
     // SAFETY: with these arguments the call returns the version and accesses no memory.
     unsafe { syscall(CREATE_RULESET, 0usize, 0usize, 1usize) }.max(0)
 }
 
-/// Whether this kernel keeps signals inside.
+/// Returns true if this kernel can confine signals.
 pub(crate) fn scopes_signals() -> bool {
     version() >= SCOPES_SINCE
 }
 
-/// Returns rules that allow writing files only in `folder`, and signals and connections by name only inside; `None`
-/// without Landlock.
+/// Returns rules that confine file writes to `folder`, and signals and named connections; `None` without Landlock.
 pub(crate) fn writes_in(folder: &Path) -> Option<OwnedFd> {
     let version = version();
     if version < 1 {
@@ -78,8 +77,7 @@ pub(crate) fn writes_in(folder: &Path) -> Option<OwnedFd> {
     Some(rules)
 }
 
-/// Returns rules that keep signals, and access to the memory of other processes, inside; `None` on a kernel without
-/// them, where the keeper's answers remain.
+/// Returns rules that confine signals and memory access; `None` on a kernel without them: the keeper still answers.
 pub(crate) fn signals_inside() -> Option<OwnedFd> {
     if !scopes_signals() {
         return None;
@@ -95,7 +93,7 @@ fn ruleset(handled: &Handled) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(rules) })
 }
 
-/// Puts this process and its children under rules. Only makes system calls.
+/// Puts this process and its children under rules. Makes only system calls.
 pub(crate) fn confine(rules: &OwnedFd) -> std::io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
     // SAFETY: the call takes a descriptor and accesses no memory.

@@ -1,4 +1,4 @@
-//! What a worker is: program, environment and limits.
+//! Describes a worker: program, environment and limits.
 
 use crate::child::Bounds;
 use crate::job::Job;
@@ -8,30 +8,29 @@ use plimsoll_base::{Bytes, Error, Result, slugs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What to start.
+/// The program to start.
 #[derive(Clone, Debug)]
 pub struct Launch {
     /// The reward's name, for messages.
     pub name: String,
-    /// Looked up in PATH.
+    /// Path, or a name to look up in PATH.
     pub program: String,
     pub args: Vec<String>,
-    /// Added to the environment.
+    /// Variables added to the environment.
     pub env: Vec<(String, String)>,
-    /// Limit on the address space of each process (RLIMIT_AS), and on the memory of all of them together.
+    /// Limit on the address space of each process (RLIMIT_AS), and on the memory of all together.
     pub memory: Bytes,
-    /// True if each process may reserve address space beyond that, as programs with many threads do, and is limited in what it holds for
-    /// itself (RLIMIT_DATA).
+    /// True if the limit is on private memory (RLIMIT_DATA): many threads reserve more address space.
     pub is_private: bool,
-    /// Whether the kernel holds that limit by a memory group, if one can be made; otherwise the keeper counts.
+    /// True if a memory group must enforce the limit where one can be made; otherwise the keeper counts.
     pub memory_groups: bool,
     pub network: Network,
-    /// For a program that a model wrote: its working directory, and with Landlock the only place where it may write. It is
-    /// removed when the program has ended. `None` for the user's own code, which works here and writes where it likes.
+    /// For a program that a model wrote: its working directory, and with Landlock the only place where it may write;
+    /// removed when it has ended. `None` for the user's own code, which works here and writes anywhere.
     pub folder: Option<PathBuf>,
-    /// The largest file that it may write (RLIMIT_FSIZE), if limited.
+    /// Largest file it may write (RLIMIT_FSIZE), if limited.
     pub file: Option<Bytes>,
-    /// Where its standard error goes in addition to messages.
+    /// Where its stderr goes in addition to messages.
     pub words: Option<Words>,
     /// Checks the line that the worker sends before its first request, if it sends one: (name, line).
     pub ready: Option<fn(&str, &str) -> Result<()>>,
@@ -49,8 +48,8 @@ pub struct Limits {
 }
 
 impl Launch {
-    /// Returns an embedded script that serves what `args` say, by this name in messages, and first reports whether it could
-    /// be loaded. `python`: the interpreter; `None` for `python3`.
+    /// Returns the launch of an embedded script that serves `args` under a name for messages, and first reports whether
+    /// they could be loaded. `python`: the interpreter; `None` for `python3`.
     pub(crate) fn of_python(
         python: Option<&str>,
         script: &str,
@@ -78,7 +77,7 @@ impl Launch {
     /// Returns the order for a keeper. Errors: `reward-sandbox-missing`.
     pub(crate) fn job(&self) -> Result<Job> {
         self.check_filters()?;
-        // No GPU, also by the filter (`sandbox.rs`). One thread each, so that thread pools use up neither address space nor cores.
+        // Hides GPUs, as the filter does (`sandbox.rs`). One thread each: thread pools take address space and cores.
         let fixed = [("CUDA_VISIBLE_DEVICES", ""), ("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1")];
         let fixed = fixed.map(|(name, value)| (name.to_string(), value.to_string()));
         let author = if self.folder.is_some() { Author::Model } else { Author::User };
@@ -103,7 +102,7 @@ impl Launch {
             .hint("check that the program is installed and in PATH; for Python set `python` in the [[reward]] table")
     }
 
-    /// A kernel without filters can block nothing, so a worker without network access does not start there.
+    /// Refuses a worker without network access on a kernel without filters, which can block nothing.
     fn check_filters(&self) -> Result<()> {
         if sandbox::is_there() || self.network == Network::Allow {
             return Ok(());

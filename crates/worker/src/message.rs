@@ -1,4 +1,4 @@
-//! Whole messages over a socket between processes, with descriptors where they are needed. What they mean is unknown here.
+//! Whole messages over a socket between processes, optionally with descriptors. It does not know what they mean.
 
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Longest message; the kernel's default for a socket is larger.
+/// Longest message; the default buffer of a socket is larger.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors with a message: standard input, output and error.
 const DESCRIPTORS_MAX: usize = 3;
@@ -53,14 +53,13 @@ pub(crate) fn send_with_all(
     Ok(())
 }
 
-/// Takes the descriptor of a message; `None` without a message, or without a descriptor in it.
+/// Receives the descriptor of a message; `None` without a message, or without a descriptor in it.
 pub(crate) fn receive_descriptor(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     let (_, fds) = receive_with_descriptors(socket, &mut [0]).ok()?;
     fds.into_iter().next()
 }
 
-/// Takes one message and the descriptors with it, if there is one now. Returns the message's length, 0 if the other end is
-/// closed. Errors: there is none now, or it does not fit.
+/// Receives a message and its descriptors. Returns length 0 if closed. Errors: no message, or it does not fit.
 pub(crate) fn receive_with_descriptors(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -81,12 +80,12 @@ pub(crate) fn receive_with_descriptors(
     }
 }
 
-/// Takes one message if there is one; a longer one than `buffer` counts as closed, because its rest is lost.
+/// Receives a message if there is one; one longer than `buffer` counts as closed, because its rest is lost.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Received {
     receive_with(socket, buffer, RecvFlags::DONTWAIT)
 }
 
-/// As `receive`, but waits as long as `limit_waits` set.
+/// Receives a message, waiting as long as `limit_waits` set.
 pub fn receive_waiting(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Received {
     receive_with(socket, buffer, RecvFlags::empty())
 }

@@ -1,4 +1,4 @@
-//! What a seccomp filter asks: calls that wait until the owner of the listener has answered.
+//! Questions of a seccomp filter: calls that wait until the owner of the listener answers.
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io::Error;
@@ -9,7 +9,7 @@ unsafe extern "C" {
     fn ioctl(fd: i32, request: u64, argument: usize) -> i32;
 }
 
-// Numbers of the requests: direction, size of the argument, type '!', number.
+// ioctl request numbers: direction, size of the argument, type '!', number.
 const RECEIVE: u64 = 0xc050_2100;
 const SEND: u64 = 0xc018_2101;
 const IS_VALID: u64 = 0x4008_2102;
@@ -20,7 +20,7 @@ const GO_ON: u32 = 1;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Question {
     id: u64,
-    /// The thread that makes the call.
+    /// Thread that makes the call.
     pub thread: u32,
     flags: u32,
     pub number: i32,
@@ -37,18 +37,18 @@ struct Reply {
     flags: u32,
 }
 
-/// What happens to a call.
+/// The answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The kernel carries it out.
+    /// The kernel executes it.
     GoOn,
-    /// It returns this, and the kernel does nothing.
+    /// It returns this value, and the kernel does nothing.
     Value(i64),
     /// It fails with this error number.
     Fail(i32),
 }
 
-/// The end of a filter at which its questions come out.
+/// The end of a filter that delivers its questions.
 #[derive(Debug)]
 pub(crate) struct Listener(OwnedFd);
 
@@ -63,13 +63,12 @@ impl Listener {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         rustix::event::poll(&mut fds, Some(&at_once)).ok().filter(|_| fds[0].revents() == PollFlags::IN)?;
         let mut question = Question::default();
-        // SAFETY: the kernel writes a `Question`, whose layout is that of its `seccomp_notif`, into this one. It fails if
-        // the caller was killed since.
+        // SAFETY: the kernel writes a `Question`, laid out as `seccomp_notif`. It fails if the caller was killed.
         let got = unsafe { ioctl(self.0.as_raw_fd(), RECEIVE, &raw mut question as usize) };
         (got == 0).then_some(question)
     }
 
-    /// Whether the caller still waits, so that its thread id is still its own.
+    /// Returns true if the caller still waits, so its thread id is still its own.
     pub(crate) fn is_valid(&self, question: &Question) -> bool {
         // SAFETY: the kernel reads eight bytes, the id, which outlive the call.
         unsafe { ioctl(self.0.as_raw_fd(), IS_VALID, &raw const question.id as usize) == 0 }
@@ -83,7 +82,7 @@ impl Listener {
             Answer::Fail(error) => (0, -error, 0),
         };
         let reply = Reply { id: question.id, value, error, flags };
-        // SAFETY: the kernel reads a `Reply`, whose layout is that of its `seccomp_notif_resp` and which outlives the call.
+        // SAFETY: the kernel reads a `Reply`, laid out as its `seccomp_notif_resp`, which outlives the call.
         let sent = unsafe { ioctl(self.0.as_raw_fd(), SEND, &raw const reply as usize) };
         if sent == 0 { Ok(()) } else { Err(Error::last_os_error()) }
     }

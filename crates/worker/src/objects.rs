@@ -1,5 +1,5 @@
-//! System V objects of a worker: shared memory, semaphores and message queues. They belong to no process and outlive all,
-//! so the keeper makes them in the worker's stead and removes them when the worker has ended.
+//! System V objects of a worker: shared memory, semaphores and message queues. They belong to no process and outlive
+//! all, so the keeper creates them for the worker and removes them when it has ended.
 
 use crate::notify::Answer;
 use std::io::Error;
@@ -31,11 +31,11 @@ enum Kind {
     Queue,
 }
 
-/// The objects that were made for one worker. Dropping it removes them.
+/// The objects created for one worker, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Objects {
     made: Vec<(Kind, i32)>,
-    /// Bytes of shared memory that may still be made.
+    /// Bytes of shared memory that may still be created.
     bytes_left: usize,
 }
 
@@ -65,7 +65,7 @@ impl Objects {
         self.get(Kind::Queue, key, flags, |flags| made(unsafe { msgget(key, flags) }))
     }
 
-    /// Finds the object of `key`, or makes it as `flags` say, and remembers one that was made.
+    /// Finds the object of `key`, or creates and records it as `flags` say.
     fn get(&mut self, kind: Kind, key: i32, flags: i32, call: impl Fn(i32) -> Result<i32, i32>) -> Answer {
         let is_new = key == PRIVATE || flags & (CREATE | EXCLUSIVE) == CREATE | EXCLUSIVE;
         if !is_new {
@@ -78,7 +78,7 @@ impl Objects {
         if self.made.len() >= OBJECTS_MAX {
             return Answer::Fail(ENOSPC);
         }
-        // Exclusive, so that an object which somebody else makes now is not taken for this worker's.
+        // Exclusive, so that an object another process creates now is not taken for this worker's.
         match call(flags | CREATE | EXCLUSIVE) {
             Ok(id) => {
                 self.made.push((kind, id));

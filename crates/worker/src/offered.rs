@@ -1,26 +1,26 @@
-//! What this kernel offers to keep workers within their bounds.
+//! The kernel's means to confine workers.
 
 use crate::groups::GroupHome;
 use crate::{landlock, sandbox};
 use plimsoll_memory::host::Host;
 use rustix::thread::CapabilitySet;
 
-/// What there is here; what is missing is described in `docs/errors/machine-workers.md`.
+/// What this kernel offers; `docs/errors/machine-workers.md` describes what is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offered {
     /// Seccomp filters: no network, no GPU, no signals to others.
     pub filters: bool,
     /// Filters that ask the keeper (Linux 5.5).
     pub answers: bool,
-    /// The version of Landlock; 0 without it.
+    /// Landlock version; 0 without it.
     pub landlock: i64,
-    /// Memory groups for workers.
+    /// Memory groups for workers can be made.
     pub groups: bool,
-    /// The right to give a worker a `/dev/shm` of its own.
+    /// The privilege to give a worker its own `/dev/shm`.
     pub mounts: bool,
 }
 
-/// Looks, and changes nothing.
+/// Checks what there is, and changes nothing.
 pub fn offered() -> Offered {
     let held = rustix::thread::capabilities(None).map(|sets| sets.effective);
     Offered {

@@ -1,4 +1,4 @@
-//! Programs that are started for one input and gone after it: how programs that a model wrote are run.
+//! Programs started for one input and gone after it: how programs that a model wrote are run.
 
 use crate::budget::Over;
 use crate::folder;
@@ -16,15 +16,15 @@ const SIGKILL: i32 = 9;
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunEnd {
-    /// By itself, with an exit code.
+    /// It exited with this code.
     Code(i32),
-    /// By a signal: a crash, or the limit on file sizes.
+    /// It was killed by this signal: a crash, or the limit on file sizes.
     Signal(i32),
     /// Killed because it did not end in time.
     Late,
     /// Killed because it wrote too much.
     TooLong,
-    /// Killed because its processes held too much together.
+    /// Killed because its processes together exceeded a limit.
     Over(Over),
 }
 
@@ -32,7 +32,7 @@ pub enum RunEnd {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran {
     pub end: RunEnd,
-    /// Whether it was refused a process because it had too many.
+    /// True if a process was refused because it had too many.
     pub was_full: bool,
     /// Its stdout.
     pub output: Vec<u8>,
@@ -68,9 +68,9 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Runs a program to its end with `input` as its stdin, and ends all that it has started.
+    /// Runs a program to its end with `input` as its stdin, and ends everything it started.
     ///
-    /// `output_bytes_max`: more output ends the program. Errors: those of starting it; its failures are results.
+    /// `output_bytes_max`: more output ends the program. Errors: those of starting it; its own failures are results.
     pub fn run(
         &mut self,
         launch: &Launch,
@@ -85,7 +85,7 @@ impl Runner {
         Ok(self.ended(process, early))
     }
 
-    /// Starts a program, which the caller moves input and output for and then hands to `end`.
+    /// Starts a program. The caller moves its input and output, then passes it to `end`.
     pub(crate) fn begin(&mut self, launch: &Launch) -> Result<Process> {
         match self.keeper.take().filter(Keeper::is_free) {
             Some(keeper) => Process::start_in(keeper, launch),
@@ -93,7 +93,7 @@ impl Runner {
         }
     }
 
-    /// Ends a program with all that it has started; `is_late` if it took too long.
+    /// Ends a program with everything it started. `is_late`: it took too long.
     pub(crate) fn end(&mut self, process: Process, is_late: bool) -> Ran {
         self.ended(process, is_late.then_some(RunEnd::Late))
     }
@@ -101,7 +101,7 @@ impl Runner {
     fn ended(&mut self, mut process: Process, early: Option<RunEnd>) -> Ran {
         let end = process.kill();
         process.listen();
-        // What it wrote just before its end.
+        // Output written just before its end.
         let more = process.read();
         let over = process.over(end).map(RunEnd::Over);
         let late = early.or_else(|| (more == Flow::TooLong).then_some(RunEnd::TooLong));
@@ -139,7 +139,7 @@ fn drive(process: &mut Process, input: &[u8], deadline: Instant, stop: &Stop) ->
     }
 }
 
-/// Sleeps until a pipe is ready, the program has ended, the deadline is reached, or 50 ms have passed.
+/// Sleeps until a pipe is ready, the program has ended, the deadline passes, or 50 ms have passed.
 fn wait(process: &Process, flow: Flow, deadline: Instant) {
     // Output closes before the process ends, possibly long before.
     let output = (flow == Flow::Later).then(|| process.output());

@@ -1,25 +1,25 @@
-//! The out-of-memory scores of a run's own processes: whom the kernel kills first. A user's reward has the rights of the user, so
-//! it may write them where no rule about files confines it; what it raises is put back within a second, and told once.
+//! Out-of-memory scores of a run's own processes: which the kernel kills first. A user's reward has the user's rights,
+//! so it may write them where no file rule confines it; a raise is undone within a second, and reported once.
 
 use std::fs;
 
-/// A process whose score is kept.
+/// A process whose score is guarded.
 #[derive(Debug)]
 pub(crate) struct OomScore {
     pid: u32,
     path: String,
-    /// As it was set; `None` where it cannot be read.
+    /// The score as it was set; `None` if it cannot be read.
     points: Option<i32>,
     is_told: bool,
 }
 
-/// A score that somebody raised.
+/// A score that another process raised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Raise {
     pub pid: u32,
     pub from: i32,
     pub to: i32,
-    /// Whether it is as before again.
+    /// True if the score was put back.
     pub is_undone: bool,
 }
 
@@ -29,7 +29,7 @@ impl OomScore {
         OomScore { pid, points: read(&path), path, is_told: false }
     }
 
-    /// Puts a score back that is higher than it was. Returns the first raise.
+    /// Puts back a score that is higher than it was. Returns the first raise.
     pub(crate) fn look(&mut self) -> Option<Raise> {
         let (from, to) = (self.points?, read(&self.path)?);
         if to <= from {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// How soon a waiting pool notices a stop.
 const STOP_POLL: Duration = Duration::from_millis(50);
 
-/// Ends the calls of pools in other threads; clones share it.
+/// Aborts pool calls in other threads; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     is_set: Arc<AtomicBool>,
@@ -22,12 +22,12 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Returns one that is also set once `signal`, the number of an arrived signal, is not 0.
+    /// Returns a stop that is also set once `signal`, the number of an arrived signal, is not 0.
     pub fn on(signal: &Arc<AtomicI32>) -> Stop {
         Stop { is_set: Arc::default(), signal: Some(signal.clone()) }
     }
 
-    /// Ends every call at once with an error, now and later, and kills its workers.
+    /// Aborts every call, current and future, with an error, and kills its workers.
     pub fn set(&self) {
         self.is_set.store(true, Ordering::Relaxed);
     }
@@ -43,7 +43,7 @@ impl Stop {
 pub struct Request {
     /// Whole lines, each ended by a line feed.
     pub bytes: Vec<u8>,
-    /// Lines of the answer; at least 1.
+    /// Lines of the reply; at least 1.
     pub reply_lines: usize,
 }
 
@@ -59,7 +59,7 @@ pub struct Pool {
 }
 
 struct Call {
-    /// Index of worker and request.
+    /// Index of the worker and of the request.
     index: usize,
     sent: usize,
     deadline: Instant,
@@ -77,7 +77,7 @@ impl Pool {
             pool.workers.push(Some(Process::start(&pool.launch)?));
         }
         if pool.launch.ready.is_some() {
-            // No bytes and no reply: a worker is done once it is ready. A failed start is not tried again.
+            // No bytes and no reply: a worker is done once it is ready. A failed start is not retried.
             let none: Vec<Request> = Vec::new();
             let outcomes = pool.drive(&none, true);
             outcomes.into_iter().collect::<Result<Vec<_>>>()?;
@@ -105,7 +105,7 @@ impl Pool {
         self.workers.iter().flatten().map(Process::pid).collect()
     }
 
-    /// Sends request `i` to worker `i` and waits for all answers; at most one request per worker.
+    /// Sends request `i` to worker `i` and waits for all replies; at most one request per worker.
     ///
     /// Each request has its own result. A failed worker is gone; the next call starts another.
     pub fn call(&mut self, requests: &[Request]) -> Vec<Result<Vec<String>>> {
@@ -118,13 +118,13 @@ impl Pool {
         self.drive(requests, false)
     }
 
-    /// Discards a worker that reported running out of memory: its heap is unusable. Returns the error.
+    /// Discards a worker that ran out of memory, because its heap is unusable. Returns the error.
     pub fn over_budget(&mut self, worker: usize) -> Error {
         let mut process = self.workers[worker].take().expect("a worker that just answered runs");
         process.out_of_memory("raised MemoryError")
     }
 
-    /// Gives up a worker whose answer was none: what it writes next may belong to nothing that it was asked.
+    /// Drops a worker whose reply was invalid: its later output may belong to no request.
     pub fn discard(&mut self, worker: usize) {
         self.workers[worker] = None;
     }
@@ -224,7 +224,7 @@ impl Pool {
         if !call.starting {
             let Some(request) = request else { return Ok(Some(Vec::new())) };
             if let Some(lines) = process.take_lines(request.reply_lines) {
-                // Once more, for what came after the last line, and what it printed before. An end shows at the next request.
+                // Reads what came after the last line, and its stderr. If it has ended, the next request shows it.
                 process.read();
                 process.listen();
                 return match (process.unread(), process.killed_in_part()) {
@@ -263,7 +263,7 @@ impl Pool {
     }
 }
 
-/// Makes the error of a worker that writes more than it is asked for: further lines would be taken for later replies.
+/// Returns the error of a worker that writes more than asked: extra lines would pass for later replies.
 fn surplus(name: &str, bytes: usize, when: &str) -> Error {
     Error::new(slugs::REWARD_BAD_REPLY, format!("reward `{name}` wrote {bytes} bytes {when}"))
         .hint("write one line for each that is asked, and everything else to standard error")

@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 
 /// Bytes kept of stderr for messages.
 const STDERR_BYTES_MAX: usize = 8 << 10;
-/// How much longer than its request a reply may be: a score takes about 25 bytes, so more is a runaway.
+/// Most bytes of a reply beyond its request's: a score takes about 25, so more is a runaway.
 const REPLY_BYTES_OVER: usize = 1 << 20;
-/// From the end of a worker's output to its own.
+/// Time from the end of a worker's output to its own end.
 const CLOSED_TIME: Duration = Duration::from_millis(200);
 const SIGKILL: i32 = 9;
 /// Bytes moved per system call.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A running worker and its keeper. Dropping it ends both, with all that the worker started.
+/// A running worker and its keeper. Dropping it ends both, with everything the worker started.
 pub(crate) struct Process {
     keeper: Keeper,
     pid: u32,
@@ -41,7 +41,7 @@ pub(crate) struct Process {
     words: Option<Words>,
     unfinished: Unfinished,
     name: String,
-    /// The program's file name, as the kernel cuts it.
+    /// File name of the program, truncated as the kernel does.
     program: String,
     memory: Bytes,
 }
@@ -53,7 +53,7 @@ pub(crate) enum Flow {
     Later,
     /// The other end is closed.
     Closed,
-    /// More was written than a reply may hold.
+    /// More bytes than a reply may have.
     TooLong,
 }
 
@@ -64,7 +64,7 @@ impl Process {
         Process::start_in(keeper, launch)
     }
 
-    /// Starts a worker in a keeper that is free.
+    /// Starts a worker in a free keeper.
     pub(crate) fn start_in(mut keeper: Keeper, launch: &Launch) -> Result<Process> {
         let job = launch.job()?;
         let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
@@ -113,7 +113,7 @@ impl Process {
         self.stdin = None;
     }
 
-    /// Returns the descriptor that is readable when the keeper has something to report.
+    /// Returns a descriptor that is readable when the keeper has a report.
     pub(crate) fn reports(&self) -> Option<BorrowedFd<'_>> {
         self.keeper.reports()
     }
@@ -128,7 +128,7 @@ impl Process {
         self.stderr_open.then(|| self.stderr.as_fd())
     }
 
-    /// Writes as much of `bytes` as the pipe takes. Returns the number of bytes written.
+    /// Writes as much of `bytes` as the pipe accepts. Returns the number of bytes written.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> (usize, Flow) {
         let mut sent = 0;
         let Some(stdin) = &self.stdin else { return (0, Flow::Closed) };
@@ -144,18 +144,18 @@ impl Process {
         (sent, Flow::Later)
     }
 
-    /// Bounds the reply to a request of this many bytes. Returns the bound.
+    /// Sets the longest reply to a request of this size, and returns it.
     pub(crate) fn expect_reply_to(&mut self, request_bytes: usize) -> usize {
         self.reply_bytes_max = request_bytes + REPLY_BYTES_OVER;
         self.reply_bytes_max
     }
 
-    /// Bounds the bytes to read.
+    /// Sets the longest reply.
     pub(crate) fn bound_reply(&mut self, bytes: usize) {
         self.reply_bytes_max = bytes;
     }
 
-    /// Takes all bytes read.
+    /// Takes all bytes read so far.
     pub(crate) fn take_output(&mut self) -> Vec<u8> {
         self.whole_lines = 0;
         std::mem::take(&mut self.replies)
@@ -166,20 +166,20 @@ impl Process {
         self.keeper.ended()
     }
 
-    /// Returns what it held too much of when it ended, if that is why.
+    /// Returns the limit it exceeded, if that ended it.
     pub(crate) fn over(&self, end: JobEnd) -> Option<Over> {
         let by_kernel = || self.keeper.killed_in_group().filter(|kill| kill.by_own_limit);
         end.over.or_else(|| by_kernel().map(|_| Over::Memory(0, self.memory.0)))
     }
 
-    /// Returns the error of a worker that goes on although the kernel has killed processes of it, which cannot be relied on.
+    /// Returns the error of a worker that continues after the kernel killed processes of it: it cannot be relied on.
     pub(crate) fn killed_in_part(&mut self) -> Option<Error> {
         let kill = self.keeper.killed_in_group().filter(|kill| kill.by_own_limit)?;
         let over = Over::Memory(0, self.memory.0);
         Some(self.over_budget(&format!("held {over}, and was ended")).fact(kill.fact))
     }
 
-    /// Whether it was refused a process because it had too many.
+    /// Returns true if a process was refused because it had too many.
     pub(crate) fn was_full(&mut self) -> bool {
         self.ended().is_some_and(|end| end.was_full)
     }
@@ -189,7 +189,7 @@ impl Process {
         self.last_words.last_lines(lines)
     }
 
-    /// Reads stdout up to now.
+    /// Reads available stdout.
     pub(crate) fn read(&mut self) -> Flow {
         let mut chunk = [0u8; CHUNK_BYTES];
         loop {
@@ -230,12 +230,12 @@ impl Process {
         }
     }
 
-    /// Returns how many bytes were read and not taken.
+    /// Returns how many bytes were read but not taken.
     pub(crate) fn unread(&self) -> usize {
         self.replies.len()
     }
 
-    /// Reads what it wrote last to stderr.
+    /// Reads the end of its stderr.
     pub(crate) fn listen_to_end(&mut self) {
         self.listen();
         if let Some(words) = &self.words {
@@ -243,7 +243,7 @@ impl Process {
         }
     }
 
-    /// Takes `count` whole lines, if there are as many.
+    /// Takes `count` whole lines, if there are that many.
     pub(crate) fn take_lines(&mut self, count: usize) -> Option<Vec<String>> {
         if self.whole_lines < count {
             return None;
@@ -256,12 +256,12 @@ impl Process {
         Some(text.split('\n').map(str::to_string).collect())
     }
 
-    /// Ends the worker with all that it started. Returns how it ended.
+    /// Ends the worker with everything it started. Returns how it ended.
     pub(crate) fn kill(&mut self) -> JobEnd {
         self.keeper.end()
     }
 
-    /// Returns why a worker died, after its output closed. `oom` was begun before the worker died.
+    /// Returns why a worker died, after its output closed. `oom` was begun before that.
     pub(crate) fn death(&mut self, oom: &mut OomWatch) -> Error {
         let end = self.keeper.wait_until(Instant::now() + CLOSED_TIME);
         let had_ended = end.is_some();
@@ -298,8 +298,8 @@ impl Process {
         ))
     }
 
-    /// Returns the error of a worker that the kernel killed, if it did. A worker cannot exceed its own limit, so the cause
-    /// is a shared limit that does not cover all processes, or another process.
+    /// Returns the error of a worker that the kernel killed, if it did. A worker cannot exceed its own limit, so the
+    /// cause is a shared limit that does not cover all processes, or another process.
     fn oom_kill(&self, seen: &OomEvidence) -> Option<Error> {
         let line = seen.line_about(self.pid(), &self.program);
         if line.is_none() && seen.group_kills().is_none_or(|kills| kills == 0) {
@@ -326,7 +326,7 @@ impl Process {
         )
     }
 
-    /// Returns the error of a worker that reached the limit on its address space, and `how` that showed.
+    /// Returns the error of a worker that reached its address space limit; `how` says how that showed.
     pub(crate) fn out_of_memory(&mut self, how: &str) -> Error {
         self.over_budget(&format!("ran out of its {} of address space and {how}", self.memory))
     }

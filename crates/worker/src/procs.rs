@@ -1,4 +1,4 @@
-//! What the processes of a worker's session hold: memory, and GPU devices. Reads /proc and judges nothing.
+//! What the processes of a worker's session hold: memory and GPU devices. Reads /proc, makes no decisions.
 
 use plimsoll_base::Bytes;
 use plimsoll_memory::host::Host;
@@ -9,10 +9,10 @@ use std::fs;
 /// Prefixes of the paths of GPU devices.
 pub const GPU_DEVICES: [&str; 2] = ["/dev/nvidia", "/dev/kfd"];
 
-/// Most generations between a process and an ancestor that is looked for.
+/// Most generations searched for an ancestor.
 pub(crate) const DEPTH_MAX: usize = 4096;
 
-/// What a process holds of a GPU.
+/// A process's use of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuUse {
     /// A device file that it has open or mapped.
@@ -33,7 +33,7 @@ pub fn of_sessions(sessions: &[u32]) -> Vec<(u32, u32)> {
     .collect()
 }
 
-/// Lists the living processes that descend from `roots`, including these: (root, process).
+/// Lists the living processes that descend from `roots`, including the roots: (root, process).
 pub fn below(roots: &[u32]) -> Vec<(u32, u32)> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -71,7 +71,7 @@ pub fn tasks_below(pid: u32) -> Vec<u32> {
     found
 }
 
-/// Lists the processes below this one, dead ones that were not collected included.
+/// Lists the processes below this one, including zombies.
 pub(crate) fn descendants() -> Vec<u32> {
     let own = std::process::id();
     let (mut found, mut next) = (Vec::new(), vec![own]);
@@ -128,7 +128,7 @@ pub fn kill_all(pids: impl IntoIterator<Item = u32>) {
     }
 }
 
-/// Returns the session of a living process, from its /proc/PID/stat; its name may have spaces and brackets.
+/// Returns the session of a living process from its /proc/PID/stat; the name may have spaces and brackets.
 fn session_of(stat: &str) -> Option<u32> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
@@ -141,13 +141,13 @@ pub fn anonymous_bytes(pids: &[u32]) -> Bytes {
     resident_bytes(pids).0
 }
 
-/// Sums the memory of processes that is of no file. Pages that processes share count once for each of them.
+/// Sums the memory of processes that is not file pages. Shared pages count once per process.
 pub(crate) fn own_bytes(pids: &[u32]) -> Bytes {
     let host = Host::this();
     Bytes(pids.iter().filter_map(|&pid| host.rss_of(pid)).map(|rss| rss.anon.0 + rss.shmem.0).sum())
 }
 
-/// As `own_bytes`, but each of n processes that share a page has an nth of it.
+/// Sums like `own_bytes`, but divides each shared page among the processes that share it.
 pub(crate) fn proportional_bytes(pids: &[u32]) -> Bytes {
     let kib = |line: &str| {
         let value = ["Pss_Anon:", "Pss_Shmem:"].iter().find_map(|name| line.strip_prefix(name))?;
@@ -155,14 +155,14 @@ pub(crate) fn proportional_bytes(pids: &[u32]) -> Bytes {
     };
     let one = |pid: &u32| {
         let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-        // Kernels before 5.5 do not tell the kinds apart.
+        // Kernels before 5.5 do not split it by kind.
         let held: Vec<u64> = text.lines().filter_map(kib).collect();
         if held.is_empty() { own_bytes(&[*pid]).0 } else { held.iter().sum::<u64>() << 10 }
     };
     Bytes(pids.iter().map(one).sum())
 }
 
-/// Sums the resident memory of processes: (anonymous, file). Shared file pages count once for each process.
+/// Sums the resident memory of processes: (anonymous, file). Shared file pages count once per process.
 pub fn resident_bytes(pids: &[u32]) -> (Bytes, Bytes) {
     let host = Host::this();
     let all = pids.iter().filter_map(|&pid| host.rss_of(pid));

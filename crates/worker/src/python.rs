@@ -35,10 +35,10 @@ pub enum Signature {
 pub struct Batch {
     /// Prompts as text, or as messages if the data has messages.
     pub prompts: Vec<Value>,
-    /// Prompts as the model read them, with the template's tokens.
+    /// Prompts as the model read them, with template tokens.
     pub rendered: Vec<String>,
     pub responses: Vec<String>,
-    /// The messages of a response that is a conversation; absent, or shorter than `responses`, where it is one message.
+    /// The messages of a response that is a conversation; absent, or shorter than `responses`, if it is one message.
     pub completions: Vec<Option<Value>>,
     pub response_ids: Vec<Vec<u32>>,
     /// The answer column.
@@ -59,16 +59,16 @@ pub struct PythonSpec {
     /// Limit on the address space of one interpreter.
     pub memory: Bytes,
     pub network: Network,
-    /// Where prints and logs of the function go.
+    /// Where output of the function goes.
     pub words: Option<Words>,
 }
 
 /// Scores of a batch and the values that the function logged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scores {
-    /// One entry per sample; `None` where the function gave none, NaN and infinities unchanged.
+    /// One entry per sample; `None` if the function gave none; NaN and infinities unchanged.
     pub scores: Vec<Option<f64>>,
-    /// Name, sum and count.
+    /// Name, sum and count of each value.
     pub logged: Vec<(String, ExactSum, u64)>,
 }
 
@@ -175,7 +175,7 @@ impl PythonFunction {
         }
     }
 
-    /// Reads a line as the reply to request `id`. A worker that wrote something else is given up.
+    /// Parses a line as the reply to request `id`. A worker that wrote anything else is dropped.
     fn reply_to(&mut self, worker: usize, id: &str, line: &str) -> Result<Value> {
         match serde_json::from_str::<Value>(line) {
             Ok(reply) if reply.get("id").and_then(Value::as_str) == Some(id) => Ok(reply),
@@ -226,7 +226,7 @@ impl PythonFunction {
 }
 
 impl Signature {
-    /// Returns the keywords that every call has.
+    /// Returns the keywords of every call.
     fn keywords(self) -> &'static [&'static str] {
         match self {
             Signature::Trl => {

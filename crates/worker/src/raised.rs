@@ -1,29 +1,29 @@
-//! An exception of a user's code, as a script of a worker describes it: its type, its words and its frames come apart, so that
-//! an error is headed by the first line of the words, and nothing that they say looks like a part of the error.
+//! An exception in a user's code, as a worker's script describes it: type, words and frames arrive apart, so that an
+//! error begins with the first line of the words, and nothing in them passes for a part of the error.
 
 use plimsoll_base::Error;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Lines of the frames, and of the words after the first, that an error shows: the last and the first ones.
+/// Lines shown of the frames (the last ones), and of the words after the first (the first ones).
 const FRAMES_SHOWN: usize = 6;
 const WORDS_SHOWN: usize = 6;
 
-/// How Python begins a list of frames.
+/// First line of Python's list of frames.
 const HEADER: &str = "Traceback (most recent call last)";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Raised {
-    /// The name of its type.
+    /// Name of the exception's type.
     kind: String,
     said: String,
-    /// The frames, and what an earlier exception said.
+    /// The frames, and the words of earlier exceptions.
     frames: String,
 }
 
 impl Raised {
-    /// Reads what `described` of `load.py` sends; something else is an exception without words.
+    /// Reads the value that `described` of `load.py` sends; any other is an exception without words.
     pub(crate) fn read(value: &Value) -> Raised {
         serde_json::from_value(value.clone()).unwrap_or_default()
     }
@@ -37,11 +37,11 @@ impl Raised {
         }
     }
 
-    /// Adds the last frames, and what the exception says after its first line.
+    /// Adds the last frames, and the words after the first line.
     pub(crate) fn facts(&self, error: Error) -> Error {
         let frames: Vec<&str> = lines(&self.frames).filter(|line| !line.starts_with(HEADER)).collect();
         let last = &frames[frames.len().saturating_sub(FRAMES_SHOWN)..];
-        // A line of a frame is indented; what is not may be words.
+        // Lines of a frame are indented; others may be words.
         let shown = last.iter().map(|line| match line.starts_with("  ") && !is_of_errors(line) {
             true => (*line).to_string(),
             false => quoted(line),
@@ -61,7 +61,7 @@ fn quoted(line: &str) -> String {
     format!("| {}", line.trim_end())
 }
 
-/// Whether a line begins as those of errors do.
+/// Returns true if a line begins like those of errors.
 fn is_of_errors(line: &str) -> bool {
     ["hint:", "error[", "warning["].iter().any(|word| line.trim_start().starts_with(word))
 }

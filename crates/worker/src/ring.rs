@@ -1,4 +1,4 @@
-//! The last bytes of a stream: a worker's last words.
+//! The last bytes of a stream, for a worker's last words.
 
 /// Keeps the last `capacity` bytes pushed.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
-//! What the kernel refuses a worker: signals and other calls that reach processes outside of it, objects that would
-//! outlive it, sockets that reach beyond this machine's own processes, and the GPU driver. A program that a model wrote
-//! is also refused what changes a file without writing it, and everything that a program for a test does not need.
+//! What the kernel refuses a worker: signals and other calls that reach processes outside it, objects that would
+//! outlive it, sockets beyond this machine's own processes, and the GPU driver. A program that a model wrote is also
+//! refused changes to files other than writing, and everything that a program for a test does not need.
 //!
 //! A seccomp filter, set between fork and exec and inherited by all child processes. It needs no privilege and no
-//! namespace, so it works in containers too. What it cannot decide by numbers alone, the keeper answers (`desk.rs`).
-//! A worker is limited, but not a virtual machine.
+//! namespace, so it works in containers too. What it cannot decide by numbers alone, the keeper answers (`desk.rs`). A
+//! worker is confined, but not a virtual machine.
 
 use crate::calls::{self, *};
 use crate::filter::{Check, Condition, Filter, Instruction, Verdict};
@@ -21,20 +21,20 @@ pub enum Network {
     Allow,
 }
 
-/// Whether a worker may use a GPU.
+/// GPU access of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Gpu {
     /// No call of the NVIDIA driver succeeds.
     #[default]
     Deny,
-    /// As for any process, for environments that render on it.
+    /// Unrestricted, for environments that render on it.
     Allow,
 }
 
 /// Who wrote the code of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Author {
-    /// The user: it may do what the user may, except to processes outside of the worker, and it leaves nothing.
+    /// The user: it has the user's rights, except over processes outside the worker, and leaves nothing.
     User,
     /// A model, to be rewarded for it: it may compute, and write in its folder.
     Model,
@@ -48,11 +48,11 @@ pub(crate) struct Rules {
     pub gpu: Gpu,
 }
 
-/// One that answers what the filter cannot decide.
+/// Who answers what the filter cannot decide.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answers<'a> {
     Keeper,
-    /// Without a keeper, these processes get no signals of the user's code; a model's code reaches only itself.
+    /// No keeper: these processes get no signals from user code; a model's code reaches only itself.
     None(&'a [u32]),
 }
 
@@ -73,10 +73,10 @@ const PR_SET_SECCOMP: i32 = 22;
 const SECCOMP_MODE_FILTER: usize = 2;
 const SET_MODE_FILTER: usize = 1;
 const NEW_LISTENER: usize = 1 << 3;
-/// While the keeper thinks, only a kill interrupts the caller (Linux 5.19).
+/// While the keeper decides, only a kill interrupts the caller (Linux 5.19).
 const WAIT_KILLABLE: usize = 1 << 5;
 
-/// Kernels from this version on carry out a call that the keeper allows.
+/// First kernel version that executes a call the keeper allows.
 const ANSWERS_SINCE: (u32, u32) = (5, 5);
 
 const EPERM: u16 = 1;
@@ -90,20 +90,20 @@ const AF_UNIX: u32 = 1;
 const PTRACE_ATTACHES: [u32; 2] = [16, 0x4206];
 const PRIORITY_OF_USER: u32 = 2;
 const IO_PRIORITY_OF_USER: u32 = 3;
-/// `F_SETOWN` and `F_SETOWN_EX`: the owner of a descriptor gets its signals.
+/// `F_SETOWN` and `F_SETOWN_EX`: signals of a descriptor go to its owner.
 const OWNERS: [u32; 2] = [8, 15];
-/// As `OWNERS` by ioctl, and what types into a terminal or signals its processes.
+/// ioctls that set a descriptor's owner, type into a terminal or signal its processes.
 const OWNERS_AND_TERMINALS: [u32; 5] = [0x8901, 0x8902, 0x5412, 0x541c, 0x4004_5436];
-/// Every call of the NVIDIA driver has this type in its number; without calls there is no context on the card.
+/// Every NVIDIA driver call has this type in its number; without calls no context exists on the card.
 const NVIDIA_TYPE: (u32, u32) = (0xff00, (b'F' as u32) << 8);
-/// What a program asks of its pipes: is it a terminal, how wide, how much is there to read, do not wait, do not inherit.
+/// What a program asks of its pipes: is it a terminal, its width, bytes to read, non-blocking, close on exec.
 const IOCTLS_OF_PIPES: [u32; 6] = [0x5401, 0x5413, 0x541b, 0x5421, 0x5450, 0x5451];
 const CLONE_NAMESPACES: u32 = 0x7e02_0000;
 const CLONE_THREAD: u32 = 0x1_0000;
-/// The first negative number: a group of processes, or all of them.
+/// First negative number: a group of processes, or all of them.
 const NEGATIVE: u32 = 1 << 31;
 
-/// Calls that name a process, and in which argument.
+/// Calls that name a process, and the argument that does.
 const OF_PROCESS: [(u32, u32); 16] = [
     (KILL, 0),
     (TKILL, 0),
@@ -120,18 +120,18 @@ const OF_PROCESS: [(u32, u32); 16] = [
     (MOVE_PAGES, 0),
     (PROCESS_VM_READV, 0),
     (PROCESS_VM_WRITEV, 0),
-    // Below: by kind of target, of which the first is a process.
+    // The calls below name a kind of target first; one kind is a process.
     (SETPRIORITY, 1),
 ];
 
-/// Whether this kernel supports filters.
+/// Returns true if this kernel supports filters.
 pub(crate) fn is_there() -> bool {
     // SAFETY: the filter is at address 0, so the call fails and sets nothing. A kernel without filters returns EINVAL.
     let refused = unsafe { prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0, 0, 0) };
     calls::MACHINE.is_some() && refused == -1 && Error::last_os_error().raw_os_error() == Some(EFAULT)
 }
 
-/// Whether this kernel lets a keeper answer what a filter asks.
+/// Returns true if this kernel lets a keeper answer a filter's questions.
 pub(crate) fn can_ask() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().ok());
@@ -139,10 +139,10 @@ pub(crate) fn can_ask() -> bool {
     is_there() && version.is_some_and(|version| version >= ANSWERS_SINCE)
 }
 
-/// Sets the filter for this process and its children. Returns where its questions come out, if it asks any.
+/// Sets the filter for this process and its children. Returns the listener for its questions, if it asks any.
 pub(crate) fn enter(rules: Rules, answers: Answers<'_>) -> std::io::Result<Option<OwnedFd>> {
     let Some(machine) = calls::MACHINE else { return Ok(None) };
-    // Without it the filter would need a privilege; with it set-user-id programs give none.
+    // Without it the filter would need a privilege; with it set-user-id programs grant none.
     rustix::thread::set_no_new_privs(true)?;
     let own = std::process::id();
     let outside: &[u32] = match answers {
@@ -152,7 +152,7 @@ pub(crate) fn enter(rules: Rules, answers: Answers<'_>) -> std::io::Result<Optio
             if let Ok(Some(listener)) = asking {
                 return Ok(Some(listener));
             }
-            // A filter above this one asks already.
+            // An outer filter asks already.
             &[]
         }
         Answers::Keeper => &[],
@@ -173,10 +173,10 @@ fn set(filter: &[Instruction], flags: usize) -> std::io::Result<Option<OwnedFd>>
     }
 }
 
-/// Returns the filter of process `own`. `outside`: the processes to spare if no keeper answers.
+/// Returns the filter of process `own`. `outside`: processes to spare if no keeper answers.
 fn filter(machine: u32, rules: Rules, own: u32, outside: Option<&[u32]>) -> Vec<Instruction> {
     let is_model = rules.author == Author::Model;
-    // Without answers, a model's program is refused what needs one.
+    // Without answers, a model's program is refused whatever needs one.
     let ask = match (outside, is_model) {
         (None, _) => Verdict::Ask,
         (Some(_), true) => Verdict::Fail(EPERM),
@@ -200,7 +200,7 @@ fn check(argument: u32, condition: Condition, verdict: Verdict) -> Check {
     Check { argument, condition, verdict }
 }
 
-/// Calls that name a process: allowed for the process itself and for 0, which means it or its group.
+/// Filters calls that name a process: allowed for the process itself, and 0, which means it or its group.
 fn processes(filter: &mut Filter, own: u32, outside: &[u32], ask: Verdict) {
     let allowed = |argument| {
         let mut checks: Vec<Check> =
@@ -226,7 +226,7 @@ fn processes(filter: &mut Filter, own: u32, outside: &[u32], ask: Verdict) {
     filter.call(PTRACE, &attaches, Verdict::Allow);
 }
 
-/// What the user's own code is refused in addition.
+/// Adds the refusals for the user's own code.
 fn user(filter: &mut Filter, rules: Rules, ask: Verdict) {
     if rules.network == Network::Deny {
         let local = check(0, Condition::Is(AF_UNIX), Verdict::Allow);
@@ -239,16 +239,16 @@ fn user(filter: &mut Filter, rules: Rules, ask: Verdict) {
         ioctls.push(check(1, Condition::Masked(mask, value), Verdict::Fail(EPERM)));
     }
     filter.call(IOCTL, &ioctls, Verdict::Allow);
-    // The keeper makes these objects, so that it can remove them.
+    // The keeper creates these objects, so that it can remove them.
     filter.calls(&[SHMGET, SEMGET, MSGGET], ask);
 }
 
-/// What a model's program is refused in addition.
+/// Adds the refusals for a model's program.
 fn model(filter: &mut Filter, ask: Verdict) {
     filter.calls(&[SOCKET], Verdict::Fail(EACCES));
     let pipes = IOCTLS_OF_PIPES.map(|request| check(1, Condition::Is(request), Verdict::Allow));
     filter.call(IOCTL, &pipes, Verdict::Fail(ENOTTY));
-    // The keeper counts processes. Threads are bounded by their stacks.
+    // The keeper counts processes. Stacks bound the threads.
     let fork = if ask == Verdict::Ask { ask } else { Verdict::Allow };
     let clones = [
         check(0, Condition::AnyBit(CLONE_NAMESPACES), Verdict::Fail(EPERM)),
@@ -256,14 +256,14 @@ fn model(filter: &mut Filter, ask: Verdict) {
     ];
     filter.call(CLONE, &clones, fork);
     filter.calls(&[FORK, VFORK], fork);
-    // Its flags are in memory, where a filter cannot read them; the C library then uses the older call.
+    // Its flags are in memory, which a filter cannot read; the C library then uses the older call.
     filter.calls(&[CLONE3], Verdict::Fail(ENOSYS));
     filter.calls(&[UNSHARE, SETNS, OPEN_BY_HANDLE_AT], Verdict::Fail(EPERM));
     filter.calls(&[SHMGET, SEMGET, MSGGET, ADD_KEY, REQUEST_KEY, KEYCTL], Verdict::Fail(ENOSYS));
-    // Memory that no limit on the address space counts.
+    // Memory that the address space limit does not count.
     filter.calls(&[MEMFD_CREATE, MEMFD_SECRET], Verdict::Fail(ENOSYS));
     filter.calls(&[PERF_EVENT_OPEN, BPF, USERFAULTFD], Verdict::Fail(ENOSYS));
-    // In its own folder, the keeper does the first ones for it.
+    // The keeper makes changes of modes and times in the program's own folder.
     filter.calls(&[CHMOD, FCHMOD, FCHMODAT, FCHMODAT2, UTIMENSAT], ask);
     filter.calls(&[UTIME, UTIMES, FUTIMESAT], Verdict::Fail(EPERM));
     filter.calls(&[CHOWN, FCHOWN, LCHOWN, FCHOWNAT, FILE_SETATTR], Verdict::Fail(EPERM));

@@ -1,7 +1,6 @@
 //! One worker: an interpreter with its keeper, connected by a socket of whole messages.
 //!
-//! It is started by the verb `env-worker`; a ring keeps the end of its stderr, and it is killed with every
-//! process that it started. The meaning of messages is unknown here.
+//! The verb `env-worker` starts it; a ring keeps the end of its stderr, and all its processes are killed together.
 
 use crate::enter::Confined;
 use crate::groups::{GroupKill, WorkerGroup};
@@ -23,9 +22,9 @@ use std::time::{Duration, Instant};
 pub const LAST_WORDS_BYTES: usize = 64 << 10;
 /// Bytes moved per system call.
 const CHUNK_BYTES: usize = 16 << 10;
-/// How long killed processes may take to end before their keeper is killed too.
+/// Time for killed processes to end before their keeper is killed too.
 const KILL_TIME: Duration = Duration::from_secs(2);
-/// Between two checks of what is left of them.
+/// Time between two checks for remaining processes.
 const KILL_TICK: Duration = Duration::from_millis(1);
 
 /// A running worker. Dropping it kills all of its processes.
@@ -37,7 +36,7 @@ pub struct Session {
     errors_open: bool,
     words: Ring,
     status: Option<ExitStatus>,
-    /// The interpreter, once it has introduced itself.
+    /// Process id of the interpreter, once it has sent it.
     interpreter: Option<u32>,
     group: Option<WorkerGroup>,
     is_grouped: bool,
@@ -75,7 +74,7 @@ impl Session {
         let threads = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"];
         command.envs(threads.map(|name| (name, "1"))).env("PYTHONFAULTHANDLER", "1");
         command.env("PYTHONUNBUFFERED", "1").env("PYTHONIOENCODING", "utf-8:backslashreplace");
-        // Processes of the worker are not trainers under this supervisor.
+        // The worker's processes are not trainers of this supervisor.
         command.env_remove(crate::status::VARIABLE).envs(env.iter().map(|(key, value)| (key, value)));
         let child = command.spawn().map_err(|err| not_started(&err))?;
         let words = Ring::new(LAST_WORDS_BYTES);
@@ -97,18 +96,18 @@ impl Session {
         self.child.id()
     }
 
-    /// Returns the interpreter's process id; the keeper's until it is known.
+    /// Returns the interpreter's process id; the keeper's until that is known.
     pub fn pid(&self) -> u32 {
         self.interpreter.unwrap_or(self.child.id())
     }
 
-    /// Records the process id that the interpreter sent, if that process is below the keeper.
+    /// Records the process id that the interpreter sent, if it is below the keeper.
     pub fn introduce(&mut self, pid: u32) {
         self.interpreter = Some(pid).filter(|&pid| self.is_ours(pid));
         self.is_grouped = self.group.as_ref().is_some_and(|group| group.processes().contains(&pid));
     }
 
-    /// Whether the interpreter is in the worker's group, so that the kernel limits it and its children.
+    /// Returns true if the interpreter is in the worker's group, so that the kernel limits it and its children.
     pub fn is_grouped(&self) -> bool {
         self.is_grouped
     }
@@ -141,7 +140,7 @@ impl Session {
         self.errors_open.then(|| self.errors.as_fd())
     }
 
-    /// Keeps a bounded part of stderr per call.
+    /// Keeps the end of stderr; reads a bounded part per call.
     pub fn listen(&mut self) {
         let mut chunk = [0u8; CHUNK_BYTES];
         for _ in 0..16 {
@@ -170,9 +169,9 @@ impl Session {
         self.status
     }
 
-    /// Asks it for the stacks of its threads, which Python's fault handler writes to stderr.
+    /// Asks for the stacks of its threads, which Python's fault handler writes to stderr.
     pub fn ask_for_stack(&self) {
-        // Below the keeper the pid is surely still the interpreter's, not reused.
+        // Below the keeper the pid is still the interpreter's, not reused.
         let interpreter = self.interpreter.filter(|&pid| self.is_ours(pid));
         if let Some(pid) = interpreter.and_then(|pid| Pid::from_raw(pid as i32)) {
             let _ = rustix::process::kill_process(pid, Signal::USR1);
@@ -182,8 +181,7 @@ impl Session {
     /// Kills every process of the worker and waits for its keeper.
     pub fn kill(&mut self) -> Option<ExitStatus> {
         let (keeper, until) = (self.keeper(), Instant::now() + KILL_TIME);
-        // A keeper without processes removes what they left, and ends. One that has started none yet is killed below, and so
-        // is an interpreter without a keeper.
+        // A keeper without processes cleans up and ends; one that started none, or a lone interpreter, is killed below.
         let mut keeps = self.interpreter.is_some_and(|interpreter| interpreter != keeper);
         // The keeper last: while it lives it adopts orphans and counts their time.
         while self.ended().is_none() && Instant::now() < until {
@@ -205,7 +203,7 @@ impl Session {
         if let Some(interpreter) = self.interpreter {
             procs::kill_all(procs::of_sessions(&[interpreter]).into_iter().map(|(_, pid)| pid));
         }
-        // The rest of its group dies with it.
+        // The group's other processes die with it.
         self.group = None;
         self.status
     }
@@ -225,7 +223,7 @@ impl Drop for Session {
     }
 }
 
-/// Describes an end: `exit code 1`, `signal 9`.
+/// Describes an exit status: `ended with exit code 1`, `was killed by signal 9`.
 pub fn ending(status: Option<ExitStatus>) -> String {
     match status.map(|status| (status.code(), status.signal())) {
         Some((Some(code), _)) => format!("ended with exit code {code}"),

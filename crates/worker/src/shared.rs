@@ -1,7 +1,6 @@
 //! Memory shared by a worker and its parent: a sealed memfd, mapped.
 //!
-//! The other side may write at any time, even out of turn. So no reference into it is lent: bytes are copied
-//! out, and the copy is validated.
+//! The other side may write at any time, so no reference into it is lent: bytes are copied out, then validated.
 
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_memory::host::Host;
@@ -21,11 +20,11 @@ pub struct SharedMemory {
 unsafe impl Send for SharedMemory {}
 
 impl SharedMemory {
-    /// Allocates `bytes` bytes of zeros at once and maps them. The returned descriptor is for the worker.
-    /// Neither side can change the size, so no access can fall past the end.
+    /// Allocates `bytes` bytes of zeros at once and maps them. The returned descriptor is for the worker. Neither side
+    /// can change the size, so no access falls past the end.
     ///
-    /// Errors: `env-shared-memory-full` if the system has no room. The room is checked first: a kernel without room
-    /// does not refuse single pages but kills a process for them.
+    /// Errors: `env-shared-memory-full` if the system has no room. That is checked first: a kernel without room does
+    /// not refuse single pages but kills a process for them.
     pub fn new(bytes: Bytes) -> Result<(SharedMemory, OwnedFd)> {
         let full = |why: String| {
             Error::new("env-shared-memory-full", format!("{bytes} of shared memory for one worker: {why}"))
@@ -50,7 +49,7 @@ impl SharedMemory {
     /// Copies `from` to `offset`.
     pub fn write(&self, offset: usize, from: &[u8]) {
         self.check(offset, from.len());
-        // SAFETY: the range is inside the mapping (asserted), which cannot shrink; `from` is not shared, so they do not overlap.
+        // SAFETY: the range is inside the mapping (asserted), which cannot shrink; `from` is not shared: no overlap.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.base.add(offset), from.len()) };
     }
 

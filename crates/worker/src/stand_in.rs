@@ -1,7 +1,7 @@
-//! Changes of modes and times that a keeper makes in the stead of a model's program, and only in the program's folder.
+//! Changes of modes and times that a keeper makes on behalf of a model's program, only in the program's folder.
 //!
-//! The path is read once from the memory of the program, which waits meanwhile. The file that it leads to is opened here,
-//! judged by where it is, and changed through the same descriptor, so nothing can be swapped in between.
+//! The path is read once from the memory of the program, which waits. The file it names is opened here, judged by its
+//! location, and changed through the same descriptor, so nothing can be swapped in between.
 
 use crate::calls::*;
 use crate::notify::{Answer, Question};
@@ -13,19 +13,19 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Longest path that the kernel takes.
+/// Longest path that the kernel accepts.
 const PATH_BYTES_MAX: usize = 4096;
-/// Paths are read in pieces that cross no page, because the next page may not be there.
+/// Paths are read in pieces that cross no page, because the next page may not be mapped.
 const PAGE_BYTES: u64 = 4096;
 /// `AT_FDCWD`: a path is relative to the working directory.
 const WORKING_DIRECTORY: i32 = -100;
 const NO_FOLLOW: u64 = 0x100;
-/// The bits that a program may set; others make programs of another user.
+/// Mode bits that a program may set; the others make set-user-id programs.
 const MODE_BITS: u32 = 0o777;
-/// What the keeper needs to remove a folder.
+/// Mode that the keeper needs to remove a folder.
 const OWNER_ALL: u32 = 0o700;
 
-/// Carries out the call of a question if its file is in `folder`. `still_waits`: whether the caller is still there.
+/// Executes the call of a question if its file is in `folder`. `still_waits`: returns true while the caller waits.
 pub(crate) fn change(question: &Question, folder: &Path, still_waits: impl Fn() -> bool) -> Answer {
     let done = target(question).and_then(|target| {
         let place = format!("/proc/self/fd/{}", target.as_raw_fd());
@@ -54,7 +54,7 @@ fn apply(question: &Question, place: &str, target: &OwnedFd) -> Result<(), Errno
     rustix::fs::chmodat(CWD, place, mode, AtFlags::empty())
 }
 
-/// Opens the file that a call names, without reading or writing it.
+/// Opens the file that a call names, neither for reading nor for writing.
 fn target(question: &Question) -> Result<OwnedFd, Errno> {
     let [first, second, _, flags, ..] = question.arguments;
     let (folder, path, flags) = match question.number as u32 {
@@ -79,7 +79,7 @@ fn target(question: &Question) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(base, path, open | follow, Mode::empty())
 }
 
-/// Reads a text from the memory of a thread, up to its zero.
+/// Reads a string from the memory of a thread, up to its zero byte.
 fn text(thread: u32, at: u64) -> Result<CString, Errno> {
     let memory = memory(thread)?;
     let mut bytes = Vec::new();
@@ -98,7 +98,7 @@ fn text(thread: u32, at: u64) -> Result<CString, Errno> {
     Err(Errno::NAMETOOLONG)
 }
 
-/// Reads two times of seconds and nanoseconds.
+/// Reads two times, each seconds and nanoseconds.
 fn times(thread: u32, at: u64) -> Result<Timestamps, Errno> {
     let mut bytes = [0u8; 32];
     memory(thread)?.read_exact_at(&mut bytes, at).map_err(|_| Errno::FAULT)?;
@@ -114,7 +114,7 @@ fn memory(thread: u32) -> Result<File, Errno> {
     File::open(format!("/proc/{thread}/mem")).map_err(|_| Errno::PERM)
 }
 
-/// The times that mean the present.
+/// Returns times that mean the present.
 fn now() -> Timestamps {
     let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
     Timestamps { last_access: now, last_modification: now }

@@ -1,4 +1,4 @@
-//! A page that the trainer writes and its supervisor reads: the activity during which the trainer died.
+//! A page that the trainer writes and its supervisor reads: what the trainer was doing when it died.
 //!
 //! The page is a memfd, replaced by one system call within one page, which a kill cannot tear.
 
@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 /// Bytes of the page; longer notes are not written.
 pub const STATUS_BYTES: usize = 4096;
 
-/// The variable for the trainer: the supervisor's pid and the page's descriptor.
+/// Set for the trainer: the supervisor's pid and the page's descriptor.
 pub(crate) const VARIABLE: &str = "PLIMSOLL_SUPERVISED";
 
 pub(crate) struct StatusPage {
@@ -31,7 +31,7 @@ impl StatusPage {
         self.fd.as_fd()
     }
 
-    /// Returns the value of `VARIABLE` without a page.
+    /// Returns the value of `VARIABLE` if there is no page.
     pub(crate) fn none() -> String {
         format!("{}:0", std::process::id())
     }

@@ -1,6 +1,6 @@
-//! The supervisor of a run: starts the trainer as its child, passes signals on, keeps its last words, and reports how it
-//! ended. It holds no model and no thread; one poll loop waits for everything. The crate `run` judges the end, and
-//! in a run of several ranks brings the other supervisors (`Others`).
+//! The supervisor of a run: starts the trainer as its child, forwards signals, keeps its last words, and reports how it
+//! ended. It holds no model and no thread; one poll loop waits for everything. The crate `run` judges the end, and in a
+//! run of several ranks supplies the other supervisors (`Others`).
 
 use crate::oom_scores::{OomScore, Raise};
 use crate::ring::Ring;
@@ -19,25 +19,24 @@ use std::time::{Duration, Instant};
 
 /// Bytes kept of stderr.
 const LAST_WORDS_BYTES: usize = 8 << 10;
-/// Lines quoted of it.
+/// Lines of stderr quoted.
 const LAST_WORDS_LINES: usize = 20;
 /// Bytes moved per system call.
 const CHUNK_BYTES: usize = 16 << 10;
-/// Longest sleep, after which a child is noticed even if the signal of its end was lost.
+/// Longest sleep: finds an ended child even if its signal was lost.
 const POLL_SECONDS: i64 = 1;
-/// The same with other ranks, who are to hear of a trainer's death at once.
+/// Longest sleep with other ranks, which must learn of a trainer's death at once.
 const POLL_NANOSECONDS_OF_RANKS: i64 = 100_000_000;
-/// A flag of a process that has begun to exit. Source: PF_EXITING, linux `include/linux/sched.h`.
+/// Flag of a process that has begun to exit. Source: PF_EXITING, linux `include/linux/sched.h`.
 const EXITING: u64 = 0x4;
-/// How long a trainer may take to end once the run is over; then it is killed.
+/// Time for a trainer to end once the run is over; then it is killed.
 const ENDING_MAX: Duration = Duration::from_secs(10);
-/// How long the trainer must have been stopped before that is reported: a shell that continues a job continues its
-/// processes one after the other.
+/// Time stopped before it is reported: a shell continues the processes of a job one by one.
 const STOPPED_TIME: Duration = Duration::from_secs(2);
-/// The trainer's out-of-memory score, added to the supervisor's old one: of two processes of one
-/// size the trainer is killed first. One point is a thousandth of the memory.
+/// The trainer's out-of-memory score, added to the supervisor's old one: of two equally large processes the trainer is
+/// killed first. One point is a thousandth of the memory.
 const TRAINER_OOM_POINTS: i32 = 10;
-/// The supervisor is never chosen, even if a container kills all of its processes together.
+/// The supervisor is never chosen, even if a container kills all its processes together.
 const NEVER_KILLED: i32 = -1000;
 const OOM_SCORE_ADJ: &std::ffi::CStr = c"/proc/self/oom_score_adj";
 
@@ -45,7 +44,7 @@ const OOM_SCORE_ADJ: &std::ffi::CStr = c"/proc/self/oom_score_adj";
 #[derive(Clone, Copy, Debug)]
 pub struct SignalPipe<'a> {
     pub signal: i32,
-    /// Has one byte for each signal; non-blocking.
+    /// Holds one byte per signal; non-blocking.
     pub pipe: BorrowedFd<'a>,
 }
 
@@ -53,38 +52,38 @@ pub struct SignalPipe<'a> {
 pub struct Ended {
     pub pid: u32,
     pub status: ExitStatus,
-    /// The last signal passed on to it.
+    /// The last signal forwarded to it.
     pub forwarded: Option<i32>,
-    /// True if it was ended because the run of another rank was over.
+    /// True if it was ended because another rank's run was over.
     pub is_for_others: bool,
     /// Its last note on the status page.
     pub note: Option<String>,
-    /// The last lines of its stderr, without cursor movements.
+    /// Last lines of its stderr, without cursor movements.
     pub last_words: Vec<String>,
 }
 
-/// What a supervisor sees of a trainer that has not ended.
+/// What a supervisor observes of a running trainer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// A signal has stopped it; `note` is its last note on the status page.
     Stopped { pid: u32, note: Option<String> },
-    /// It was continued, after this time.
+    /// It was continued, after being stopped for this time.
     Continued { pid: u32, stopped: Duration },
-    /// Something raised the out-of-memory score of the trainer or of the supervisor.
+    /// A process raised the out-of-memory score of the trainer or the supervisor.
     Raised(Raise),
 }
 
-/// What a supervisor sees of its trainer, for the supervisors of other ranks.
+/// State of a trainer, for the supervisors of other ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trainer {
     pub pid: u32,
-    /// Its state in /proc, for example `R`, or `T` if a signal has stopped it; `-` once it is gone.
+    /// Its state in /proc, for example `R`, or `T` if stopped by a signal; `-` once it is gone.
     pub state: char,
     /// Its last note on the status page.
     pub note: Option<String>,
 }
 
-/// What the supervisors of other ranks want.
+/// An order from the supervisors of other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Send the trainer this signal: a user sent it to another rank.
@@ -95,25 +94,25 @@ pub enum Order {
 
 /// The supervisors of a run's other ranks.
 pub trait Others {
-    /// Becomes readable when there is an order.
+    /// Returns a descriptor that is readable when there is an order.
     fn bell(&self) -> BorrowedFd<'_>;
 
-    /// Takes note of a signal that this supervisor got.
+    /// Records a signal that this supervisor got.
     fn asked(&self, signal: i32);
 
-    /// Takes note of what the trainer does. Returns what to do to it.
+    /// Records the state of the trainer. Returns orders for it.
     fn look(&self, trainer: Trainer) -> Vec<Order>;
 
-    /// Takes note that the trainer dies of a signal that no supervisor sent: once, and before it can be waited for. That may take seconds more:
-    /// a driver frees the memory of a card first.
+    /// Records that the trainer is dying of a signal no supervisor sent: once, before it can be reaped. That may take
+    /// seconds more, while a driver frees a card's memory.
     fn dies(&self, ended: &Ended);
 }
 
 /// Runs this program again with `args` and `env` as the trainer, and waits for its end.
 ///
-/// `forward` are signals to pass on; `child_ended` becomes readable on SIGCHLD. Standard input and output are the
-/// supervisor's; stderr comes through a pipe. The trainer dies with the supervisor. `report` gets what else there is to say;
-/// `others` are there in a run of several ranks.
+/// `forward`: signals to forward; `child_ended` becomes readable on SIGCHLD. The trainer shares standard input and
+/// output; its stderr comes through a pipe. It dies with the supervisor. `report` gets observations; `others`: in a run
+/// of several ranks.
 pub fn supervise(
     args: &[OsString],
     env: &[(String, String)],
@@ -180,7 +179,7 @@ impl Ended {
 }
 
 impl SignalPipe<'_> {
-    /// Empties the pipe. Returns true if the signal came.
+    /// Empties the pipe. Returns true if the signal arrived.
     pub fn came(&self) -> bool {
         let mut bytes = [0u8; 64];
         let mut came = false;
@@ -191,7 +190,7 @@ impl SignalPipe<'_> {
     }
 }
 
-/// What was asked of the trainer.
+/// Requests made to the trainer.
 struct Requests {
     pid: Pid,
     forwarded: Option<i32>,
@@ -204,7 +203,7 @@ impl Requests {
         self.forwarded = Some(signal);
         if let Some(signal) = Signal::from_named_raw(signal) {
             self.send(signal);
-            // A stopped process does not see the request until it goes on.
+            // A stopped process does not see the request until it continues.
             self.send(Signal::CONT);
         }
     }
@@ -220,7 +219,7 @@ impl Requests {
         }
     }
 
-    /// Whether it may die of a signal that was sent from here.
+    /// Returns true if it may die of a signal sent from here.
     fn has_sent_any(&self) -> bool {
         self.forwarded.is_some() || self.ending.is_some()
     }
@@ -231,13 +230,13 @@ impl Requests {
         }
     }
 
-    /// The child is not waited for yet, so its pid cannot be reused. A dead child needs no signal.
+    /// Sends a signal. The child is not reaped yet, so its pid cannot be reused. A dead child needs no signal.
     fn send(&self, signal: Signal) {
         let _ = rustix::process::kill_process(self.pid, signal);
     }
 }
 
-/// How long the trainer has been stopped.
+/// Time for which the trainer has been stopped.
 #[derive(Default)]
 struct Pause {
     since: Option<Instant>,
@@ -245,7 +244,7 @@ struct Pause {
 }
 
 impl Pause {
-    /// Returns what is new, given whether the trainer is stopped `now`.
+    /// Returns news, given whether the trainer is stopped `now`.
     fn look(
         &mut self,
         is_stopped: bool,
@@ -265,12 +264,12 @@ impl Pause {
     }
 }
 
-/// What /proc says of a process.
+/// State of a process in /proc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {
-    /// `T` if a signal has stopped it; one that a debugger holds is `t`.
+    /// `T` if stopped by a signal; `t` if held by a debugger.
     state: char,
-    /// The end of a process that a signal has begun to end.
+    /// Exit status of a process that a signal has begun to end.
     fate: Option<ExitStatus>,
 }
 
@@ -280,8 +279,8 @@ impl Stat {
         Stat::parse(&text)
     }
 
-    /// Reads the fields after the name, which may hold anything: 3 is the state, 9 the flags, 52 the exit code, where this user may know it.
-    /// Source: proc_pid_stat(5).
+    /// Parses the fields after the name, which may hold anything: 3 is the state, 9 the flags, 52 the exit code, if
+    /// this user may see it. Source: proc_pid_stat(5).
     fn parse(text: &str) -> Stat {
         let fields: Vec<&str> =
             text.rsplit_once(')').map_or(Vec::new(), |(_, rest)| rest.split_whitespace().collect());
@@ -299,9 +298,9 @@ fn start(args: &[OsString], env: &[(String, String)], page: Option<&StatusPage>)
         fs::read_to_string("/proc/self/oom_score_adj").ok().and_then(|text| text.trim().parse().ok());
     let own_points: i32 = own_points.unwrap_or(0);
     let trainer_points = (own_points + TRAINER_OOM_POINTS).min(1000).to_string();
-    // Needs a privilege that a container may lack; the trainer is the larger one in any case.
+    // Needs a privilege that a container may lack; the trainer is larger anyway.
     let _ = fs::write("/proc/self/oom_score_adj", NEVER_KILLED.to_string());
-    // By its path, because the kernel names a process after the file; a replaced file is missing.
+    // By path, because the kernel names a process after its file; a replaced file is missing.
     let program = std::env::current_exe().ok().filter(|path| path.is_file());
     let mut command = Command::new(program.unwrap_or_else(|| "/proc/self/exe".into()));
     command.args(args).stderr(Stdio::piped());
@@ -316,11 +315,10 @@ fn start(args: &[OsString], env: &[(String, String)], page: Option<&StatusPage>)
     command.spawn().map_err(|err| not_started(&err))
 }
 
-/// Runs in the child before exec: it dies with its parent, keeps the status page, and is the first to be
-/// killed for lack of memory.
+/// Runs in the child before exec: it dies with its parent, keeps the page, and is the first OOM victim.
 fn become_trainer(parent: Pid, keep: Option<i32>, oom_points: &[u8]) -> std::io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The parent may have died before the signal was armed; then it would never be sent.
+    // The parent may have died before the signal was armed; then it would never arrive.
     if rustix::process::getppid() != Some(parent) {
         return Err(std::io::Error::from(rustix::io::Errno::SRCH));
     }
@@ -361,7 +359,7 @@ fn wait(
     let _ = rustix::event::poll(&mut fds, Some(&limit));
 }
 
-/// Passes stderr on and keeps its end. Returns false once it is closed.
+/// Forwards stderr and keeps its end. Returns false once it is closed.
 fn pump(stderr: &mut ChildStderr, words: &mut Ring) -> bool {
     let mut chunk = [0u8; CHUNK_BYTES];
     loop {
@@ -378,7 +376,7 @@ fn pump(stderr: &mut ChildStderr, words: &mut Ring) -> bool {
     }
 }
 
-/// Returns the last lines without escape sequences; of a line that was redrawn, the last drawing.
+/// Returns the last lines without escape sequences; of a redrawn line, the last drawing.
 fn plain_lines(words: &Ring) -> Vec<String> {
     let lines = words.last_lines(LAST_WORDS_LINES).into_iter();
     lines.map(|line| plain(&line)).filter(|line| !line.trim().is_empty()).collect()

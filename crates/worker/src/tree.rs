@@ -1,6 +1,6 @@
-//! The processes of one worker, seen from its keeper: started, counted, answered, and ended together.
+//! The processes of one worker, as its keeper sees them: started, counted, answered, and ended together.
 //!
-//! The keeper adopts orphans, so every process that the worker starts stays below it, whatever session or group it opens.
+//! The keeper adopts orphans, so all processes of the worker stay below it, whatever session they open.
 
 use crate::budget::{Budget, Over, PROGRAM_PROCESSES_MAX};
 use crate::child::Bounds;
@@ -18,13 +18,13 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How long killed processes may take to end; one that waits for a disk is left to the kernel.
+/// Time for killed processes to end; one that waits for a disk is left to the kernel.
 const KILL_TIME: Duration = Duration::from_secs(5);
-/// Between two checks of what is left.
+/// Time between two checks for remaining processes.
 const KILL_TICK: Duration = Duration::from_millis(1);
-/// As the keeper's sleep, on kernels without process descriptors.
+/// Longest sleep of the keeper on kernels without process descriptors.
 const SHORT_TICK: Duration = Duration::from_millis(20);
-/// How long processes that only tidy up after the first one may take, as Python's tracker of shared memory does.
+/// Time for processes that only tidy up after the first, such as Python's tracker of shared memory.
 const TIDY_TIME: Duration = Duration::from_millis(100);
 
 /// A running worker.
@@ -34,7 +34,7 @@ pub(crate) struct Tree {
     /// Readable once `root` has ended; `None` on kernels without process descriptors.
     handle: Option<OwnedFd>,
     end: Option<WaitStatus>,
-    /// Where its questions are answered; `None` where its filter asks none.
+    /// Answers its questions; `None` if its filter asks none.
     desk: Option<Desk>,
     budget: Budget,
     author: Author,
@@ -46,19 +46,19 @@ pub(crate) struct Tree {
 pub(crate) struct TreeEnd {
     /// `None` if its first process could not be collected.
     pub status: Option<WaitStatus>,
-    /// Whether it was refused a process because it had too many.
+    /// True if a process was refused because it had too many.
     pub was_full: bool,
 }
 
 impl Tree {
-    /// Starts `command` below this process, under `bounds`. The folder of its temporary files goes with it: a model's
-    /// program has one already. `is_held`: whether somebody else holds the limit on the memory of all processes together.
+    /// Starts `command` below this process, under `bounds`. A folder for its temporary files is removed with it; a
+    /// model's program has one already. `is_held`: something else enforces the memory limit of all processes together.
     pub(crate) fn start(mut command: Command, bounds: Bounds, is_held: bool) -> std::io::Result<Tree> {
         let (own, author, memory) = (rustix::process::getpid(), bounds.rules.author, bounds.memory);
         let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         let (questions, theirs) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?;
         let place = bounds.folder.clone();
-        // Where no folder can be made, the worker's temporary files are where they would be without a worker.
+        // If no folder can be made, temporary files go where they would without a worker.
         let folder = place.clone().or_else(|| folder::make().ok());
         command.envs(folder.iter().map(|folder| ("TMPDIR", folder)));
         // SAFETY: a keeper has one thread, so that between fork and exec memory and locks are as in any process.
@@ -66,7 +66,7 @@ impl Tree {
         let child =
             command.spawn().inspect_err(|_| folder.iter().for_each(|folder| folder::remove(folder)))?;
         let root = Pid::from_child(&child);
-        // Its end of the pair is closed with the command, so there is an answer either way.
+        // Its end of the pair closes with the command, so there is an answer either way.
         drop(command);
         let most = (author == Author::Model).then_some(PROGRAM_PROCESSES_MAX);
         let desk = message::receive_descriptor(questions.as_fd())
@@ -80,7 +80,7 @@ impl Tree {
         self.root.as_raw_nonzero().get() as u32
     }
 
-    /// Returns what wakes the keeper.
+    /// Returns descriptors that wake the keeper.
     pub(crate) fn wakes(&self) -> impl Iterator<Item = PollFd<'_>> {
         let ended = self.handle.as_ref().map(AsFd::as_fd);
         let asked = self.desk.as_ref().map(AsFd::as_fd);
@@ -93,7 +93,7 @@ impl Tree {
         self.budget.wait().min(most)
     }
 
-    /// Answers its questions and collects its dead. Returns whether its first process has ended.
+    /// Answers its questions and reaps its dead. Returns true if its first process has ended.
     pub(crate) fn attend(&mut self) -> bool {
         if let Some(desk) = &mut self.desk {
             desk.attend();
@@ -106,7 +106,7 @@ impl Tree {
         self.end.is_some()
     }
 
-    /// Returns what it holds too much of, when it is time to look.
+    /// Returns the limit it exceeds, if it is time to check.
     pub(crate) fn look(&mut self) -> Option<Over> {
         self.budget.look()
     }
@@ -120,7 +120,7 @@ impl Tree {
             self.let_tidy();
         }
         let until = Instant::now() + KILL_TIME;
-        // Its questions are answered no more, so that a program which forks for ever waits.
+        // Its questions get no more answers, so a program that forks without end waits.
         while self.reap() && Instant::now() < until {
             procs::kill_all(procs::descendants());
             if self.reap() {
@@ -141,7 +141,7 @@ impl Tree {
         }
     }
 
-    /// Collects children that have ended. Returns false once there are none at all.
+    /// Reaps children that have ended. Returns false once there are none left.
     fn reap(&mut self) -> bool {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {

@@ -1,4 +1,4 @@
-//! What workers print: a log of lines with the step and the worker's name, and the lines of the first step for the terminal.
+//! Output of workers: a log of lines with step and worker name, and the lines of the first step for the terminal.
 
 use plimsoll_base::visible;
 use std::fs::{File, OpenOptions};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Largest log of a run.
 pub const WORDS_BYTES_MAX: u64 = 16 << 20;
-/// Bytes kept until there is a file to write to.
+/// Bytes kept until there is a file.
 const WAITING_BYTES_MAX: u64 = 1 << 20;
 /// Longer lines are cut into pieces of this length.
 const LINE_BYTES_MAX: usize = 4 << 10;
@@ -25,7 +25,7 @@ struct Heard {
     /// Bytes written, or waiting.
     bytes: u64,
     when: When,
-    /// The name of the file.
+    /// Name of the log file.
     file: String,
     shown: Vec<String>,
     /// Lines of the first step beyond those shown.
@@ -35,7 +35,7 @@ struct Heard {
 #[derive(Debug)]
 enum Place {
     Waiting(Vec<u8>),
-    /// Made with the first line.
+    /// The file is created with the first line.
     Path(PathBuf),
     File(File),
     Stderr,
@@ -48,7 +48,7 @@ enum When {
     Step(u32),
 }
 
-/// The last bytes of a worker that do not yet make a line.
+/// The last bytes of a worker that are not a whole line yet.
 #[derive(Debug, Default)]
 pub(crate) struct Unfinished(Vec<u8>);
 
@@ -58,7 +58,7 @@ impl Words {
         Words::to(Place::Waiting(Vec::new()))
     }
 
-    /// Prints lines as they come.
+    /// Prints lines as they arrive.
     pub fn to_stderr() -> Words {
         Words::to(Place::Stderr)
     }
@@ -69,7 +69,7 @@ impl Words {
         Words(Arc::new(Mutex::new(heard)))
     }
 
-    /// Appends to the file at `path` from now on; it is made with the first line.
+    /// Appends to the file at `path` from now on; it is created with the first line.
     pub fn write_to(&self, path: &Path) {
         let mut heard = self.heard();
         let waiting = std::mem::replace(&mut heard.place, Place::Path(path.to_path_buf()));
@@ -82,12 +82,12 @@ impl Words {
         }
     }
 
-    /// Says what the next lines belong to: a step, or with 0 an evaluation.
+    /// Sets what the next lines belong to: a step, or with 0 an evaluation.
     pub fn begin(&self, step: u32) {
         self.heard().when = if step == 0 { When::Evaluation } else { When::Step(step) };
     }
 
-    /// Takes the lines that were printed up to the end of step 1 and not yet taken.
+    /// Takes the lines printed up to the end of step 1 that were not taken yet.
     pub fn first_lines(&self) -> Vec<String> {
         let mut heard = self.heard();
         let mut lines = std::mem::take(&mut heard.shown);
@@ -97,7 +97,7 @@ impl Words {
         lines
     }
 
-    /// Takes what worker `who` wrote.
+    /// Records output of worker `who`.
     pub(crate) fn hear(&self, who: &str, unfinished: &mut Unfinished, bytes: &[u8]) {
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
             unfinished.0.extend_from_slice(piece);
@@ -107,7 +107,7 @@ impl Words {
         }
     }
 
-    /// Takes what a worker that has ended left without a line feed.
+    /// Records what an ended worker left without a line feed.
     pub(crate) fn end_line(&self, who: &str, unfinished: &mut Unfinished) {
         let bytes = std::mem::take(&mut unfinished.0);
         for piece in bytes.chunks(LINE_BYTES_MAX) {
@@ -126,7 +126,7 @@ impl Words {
 
 impl Heard {
     fn line(&mut self, who: &str, text: &str) {
-        // A policy's response may be in it: the log and the terminal get no escape sequences.
+        // It may contain a policy's response: the log and the terminal get no escape sequences.
         let shown = format!("{who}: {}", visible(text));
         if matches!(self.when, When::Start | When::Step(1)) && !matches!(self.place, Place::Stderr) {
             match self.shown.len() < SHOWN_LINES_MAX {
@@ -145,7 +145,7 @@ impl Heard {
         }
     }
 
-    /// A log that is full, or a disk that is, does not end a run.
+    /// Writes to the log. A full log or disk does not end a run.
     fn write(&mut self, lines: &[u8]) {
         if let Place::Path(path) = &self.place {
             let Ok(file) = OpenOptions::new().create(true).append(true).open(path) else { return };

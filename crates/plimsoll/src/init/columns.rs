@@ -1,13 +1,13 @@
-//! Which columns of a data file hold the prompt and the answer: what its first row has.
+//! Guesses the prompt and answer columns of a data file from its first row.
 
 use plimsoll_text::{Part, first_rows_of};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// Names of a prompt's column, the likeliest first.
+/// Names of prompt columns, likeliest first.
 const PROMPTS: [&str; 9] =
     ["prompt", "question", "problem", "messages", "query", "instruction", "input", "conversation", "text"];
-/// Names of an answer's. A column of a column is written `a.b`, as verl's data has it.
+/// Names of answer columns. A nested column is written `a.b`, as in verl's data.
 const ANSWERS: [&str; 9] = [
     "ground_truth",
     "answer",
@@ -20,7 +20,7 @@ const ANSWERS: [&str; 9] = [
     "output",
 ];
 
-/// One row; a longer one than this is no row of a first look.
+/// One row; a longer one is not considered.
 const FIRST: Part = Part { rows: 1, bytes: 1 << 20 };
 
 /// The columns of a file's first row.
@@ -28,12 +28,12 @@ const FIRST: Part = Part { rows: 1, bytes: 1 << 20 };
 pub struct Columns {
     pub prompt: Option<&'static str>,
     pub answer: Option<&'static str>,
-    /// All of them.
+    /// Names of all columns.
     pub names: Vec<String>,
 }
 
 impl Columns {
-    /// Reads the first row of a file that is here; nothing is known of others, and `plan` says what is wrong with one.
+    /// Reads the first row of a local file; `None` for others. `plan` reports what is wrong with a file.
     pub fn of(data: &str) -> Option<Columns> {
         let path = Path::new(data);
         let mut found = None;

@@ -8,7 +8,7 @@ pub const RUNS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/runs.in"))
 
 /// Returns the text of `name` for a file at `output`.
 ///
-/// Its comments name run files as they are in the repository; here they are next to one another.
+/// Its comments name run files by their paths in the repository; here they are in one folder.
 /// Errors: `run-file-unknown`.
 pub fn text(name: &str, output: &Path) -> plimsoll_base::Result<String> {
     let Some((_, text)) = RUNS.iter().find(|(known, _)| *known == name) else { return Err(unknown(name)) };
@@ -18,7 +18,7 @@ pub fn text(name: &str, output: &Path) -> plimsoll_base::Result<String> {
     Ok(RUNS.iter().fold(own, |text, (other, _)| renamed(text, other)))
 }
 
-/// Returns what a run file says of itself: the first sentence of its first comment.
+/// Returns a run file's own description: the first sentence of its first comment.
 pub fn summary(text: &str) -> String {
     let comment: Vec<&str> = text.lines().map_while(|line| line.strip_prefix('#')).map(str::trim).collect();
     let comment = comment.join(" ");
@@ -26,7 +26,7 @@ pub fn summary(text: &str) -> String {
     comment[..end].trim_end_matches('.').to_string()
 }
 
-/// Adds to the error of a missing run file how to write it, if it has the name of one in here.
+/// Adds to a missing run file's error how to write it, if an embedded one has its name.
 pub fn offer(error: Error, path: &Path) -> Error {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     match RUNS.iter().any(|(known, _)| *known == name) {

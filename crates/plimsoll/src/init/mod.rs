@@ -1,5 +1,5 @@
-//! Run files to begin with: those of `runs/`, embedded in the binary, and one made for a model, data and rewards of the
-//! user's own. This module makes texts; `commands/init.rs` writes them.
+//! Run files to start with: those of `runs/`, embedded in the binary, and one made for the user's own model, data and
+//! rewards. This module makes texts; `commands/init.rs` writes them.
 
 pub mod columns;
 pub mod embedded;

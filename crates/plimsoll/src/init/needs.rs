@@ -1,4 +1,4 @@
-//! Which files a run file names that are not there yet.
+//! Finds files that a run file names but that do not exist yet.
 
 use plimsoll_config::Loaded;
 use plimsoll_files::Source;
@@ -20,7 +20,7 @@ pub fn missing(loaded: &Loaded) -> Vec<(&'static str, String)> {
     models.chain(data).chain(rewards).filter(|(_, path)| !Path::new(path).exists()).collect()
 }
 
-/// Returns the path of a model that is on this machine, or should be.
+/// Returns the path of a local model.
 fn local_model(name: &str) -> Option<String> {
     match Source::parse(name, None) {
         Ok(Source::Directory(_) | Source::Gguf(_)) => Some(name.to_string()),

@@ -1,33 +1,33 @@
-//! The run file of `plimsoll init` without a name: every key that most runs set, each with a comment of one line.
+//! The run file of `plimsoll init` without a name: every key that most runs set, each with a one-line comment.
 
 use super::columns::Columns;
 use std::fmt::Write;
 
-/// What the user names.
+/// The user's choices.
 pub struct Own<'a> {
     pub model: &'a str,
     /// `data.prompts`.
     pub data: &'a str,
     /// The `kind` of each reward, at least one.
     pub rewards: &'a [String],
-    /// Where the run file is going to be.
+    /// Where the run file will be.
     pub output: &'a str,
     /// The last part of the run directory.
     pub name: &'a str,
-    /// Those of the data, if it is here.
+    /// Columns of the data, if it is local.
     pub columns: Option<Columns>,
 }
 
-/// Lengths and a learning rate that suit a model.
+/// Lengths and a learning rate for a model.
 struct Scale {
     prompt_tokens_max: u32,
     max_new_tokens: u32,
     learning_rate: &'static str,
 }
 
-/// A model of the hub.
+/// For a model of the hub.
 const LARGE: Scale = Scale { prompt_tokens_max: 512, max_new_tokens: 512, learning_rate: "1e-6" };
-/// The built-in model has 64 positions, and learns within 200 steps at this rate: `runs/first.toml`.
+/// For the built-in model, which has 64 positions and learns within 200 steps at this rate: `runs/first.toml`.
 const BUILTIN: Scale = Scale { prompt_tokens_max: 16, max_new_tokens: 5, learning_rate: "1e-4" };
 
 /// Returns the text of the run file.
@@ -120,12 +120,12 @@ dir    = {dir}
     )
 }
 
-/// Returns the lines of both columns, from what the data has.
+/// Returns the lines of both columns, based on the data.
 fn columns(found: Option<&Columns>) -> String {
     let prompt = found.and_then(|columns| columns.prompt).unwrap_or("prompt");
     let answer = found.and_then(|columns| columns.answer).unwrap_or("ground_truth");
     let has = found.map_or(String::new(), |columns| format!("; the data has {}", columns.names.join(", ")));
-    // A long list, or a name with a line break, is no comment of a line.
+    // A long list, or a name with a line break, does not fit in a one-line comment.
     let has = if has.len() < 90 && !has.contains(char::is_control) { has } else { String::new() };
     let [prompt, answer] = [prompt, answer].map(|name| format!("{:<15}", quoted(name)));
     format!(
@@ -134,7 +134,7 @@ fn columns(found: Option<&Columns>) -> String {
     )
 }
 
-/// Returns a string of TOML. Those of JSON are the same, but for one character.
+/// Returns a TOML string. JSON's strings are the same, except for one character.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }

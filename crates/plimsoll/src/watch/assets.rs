@@ -1,4 +1,4 @@
-//! The page: its files, joined for the server or as one file that opens from disk.
+//! The page: its files, joined for the server or as a single file that opens from disk.
 
 use plimsoll_files::base64;
 use sha2::{Digest, Sha256};
@@ -30,7 +30,7 @@ pub fn page() -> String {
     document(head, "")
 }
 
-/// Returns the page with `data` (JSON) in it, which loads nothing else.
+/// Returns the page with `data` (JSON) embedded, which loads nothing else.
 pub fn whole(data: &str) -> String {
     let csp = format!(
         "default-src 'none'; script-src '{}' '{}'; style-src '{}'; img-src data:; base-uri 'none'; form-action 'none'",

@@ -1,5 +1,5 @@
-//! The small files next to the log: `plan.json`, `crash.json`, `summary.json`, `run.toml`, `ranks.json`, and whether a process holds
-//! the directory. They are read again after a change, and never through a link.
+//! The small files next to the log: `plan.json`, `crash.json`, `summary.json`, `run.toml`, `ranks.json`, and whether a
+//! process holds the directory. They are reread after a change, and never through a link.
 
 use plimsoll_plan::svg;
 use plimsoll_ranks::RANKS_MAX;
@@ -49,11 +49,11 @@ pub struct Files {
     pub plan: Value,
     pub crash: Option<Value>,
     pub summary: Option<Value>,
-    /// Without secrets: a page may be sent to others.
+    /// Without secrets: a page may be shared.
     pub run_file: String,
-    /// A row for each rank; none for a run of one.
+    /// A row for each rank; `None` for a run of one.
     pub ranks: Option<Value>,
-    /// Whether a live process holds the directory; `None` if the kernel does not show it.
+    /// True if a live process holds the directory; `None` if the kernel does not show it.
     pub is_held: Option<bool>,
 }
 
@@ -85,7 +85,7 @@ impl Files {
         other_holder || changed.contains(&true)
     }
 
-    /// Reads what all ranks do, which is written every second. Returns true if it is new.
+    /// Reads the state of all ranks, written every second. Returns true if it is new.
     pub fn look_at_ranks(&mut self, dir: &Path) -> bool {
         let is_new = self.ranks_file.look(&dir.join(RANKS_FILE));
         if is_new {
@@ -96,14 +96,14 @@ impl Files {
     }
 }
 
-/// Returns the rows of ranks, at most as many as there can be.
+/// Returns the rows of ranks, at most the largest number of ranks.
 fn of_ranks(text: Option<Value>) -> Option<Value> {
     let mut ranks = text.filter(|ranks| ranks["rows"].is_array())?;
     ranks["rows"].as_array_mut()?.truncate(RANKS_MAX as usize);
     Some(ranks)
 }
 
-/// Returns what the page draws of a plan: regions of the memory pools with the classes of `plan --svg`.
+/// Returns the part of a plan that the page draws: regions of the memory pools with the classes of `plan --svg`.
 fn condensed(plan: &Value) -> Value {
     let regions = plan["regions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let regions = svg::larger_turn(regions).map(|region| {
@@ -131,11 +131,11 @@ fn condensed(plan: &Value) -> Value {
     json!({ "pools": pools, "regions": regions, "resolved": plan["resolved"] })
 }
 
-/// Reads the kernel's list of locks. Trying to take the lock would be simpler but could keep a run from starting meanwhile.
+/// Reads the kernel's list of locks. Trying to take the lock would be simpler but could keep a run from starting.
 fn is_held(lock: &Path) -> Option<bool> {
     let Ok(meta) = fs::symlink_metadata(lock) else { return Some(false) };
     let locks = fs::read_to_string("/proc/locks").ok()?;
-    // `1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF`; a file system may show another device, so only the inode is compared.
+    // `1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF`; file systems may show other devices: only the inode counts.
     let inode = meta.ino().to_string();
     let is_it = |line: &str| {
         let mut words = line.split_whitespace().skip(1);

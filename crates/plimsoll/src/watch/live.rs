@@ -1,5 +1,4 @@
-//! The thread that reads the runs, and what requests see of them. Each byte of a log is read once, however many
-//! pages show it.
+//! The thread that reads the runs, and what requests see. Each log is read once, however many pages show it.
 
 use super::run::Run;
 use plimsoll_base::{Error, Result};
@@ -90,7 +89,7 @@ impl Runs {
     }
 }
 
-/// Returns the last parts of the paths, as many as needed to distinguish them.
+/// Returns the last parts of the paths, as many as needed to tell them apart.
 fn names(dirs: &[PathBuf]) -> Vec<String> {
     let tail = |dir: &Path, count: usize| {
         let parts: Vec<String> = dir.iter().map(|part| part.to_string_lossy().into_owned()).collect();

@@ -1,8 +1,8 @@
-//! A window on runs: `events.jsonl`, the plan and the samples of run directories as a page, served by a separate
-//! process or written as one file. It only reads: it changes no run and takes no lock.
+//! A view of runs: `events.jsonl`, the plan and the samples of run directories as a page, served by a separate process
+//! or written as one file. It only reads: it changes no run and takes no lock.
 //!
-//! `tail.rs` follows a log, `series.rs` keeps its curves in bounded memory, `run.rs` holds the state of one run; `live.rs`
-//! reads all runs on one thread, and `server.rs` serves them.
+//! `tail.rs` follows a log, `series.rs` keeps its curves in bounded memory, `run.rs` holds the state of one run;
+//! `live.rs` reads all runs on one thread, and `server.rs` serves them.
 
 mod assets;
 mod files;
@@ -21,7 +21,7 @@ use live::Runs;
 use samples::Query;
 use serde_json::{Map, Value, json};
 
-/// Pages of samples of a run that one file holds, the latest ones.
+/// Most pages of a run's samples in one file, the latest ones.
 const STATIC_SAMPLE_PAGES: usize = 10;
 
 /// Returns the page of these runs as one file: what the server would send, with the latest samples.

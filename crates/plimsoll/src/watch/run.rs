@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
-/// Bytes of the log read in one turn, so that a slow disk or a long log delays no other run.
+/// Bytes of the log read per turn, so that a slow disk or a long log does not delay other runs.
 const TURN_BYTES: u64 = 4 << 20;
 /// Events kept. The oldest are dropped first, and counted.
 const NOTABLE_MAX: usize = 400;
@@ -23,11 +23,11 @@ const TEXT_CHARS_MAX: usize = 4000;
 #[derive(Clone, Debug, Default)]
 struct Peak {
     most: Part,
-    /// The trainer, its workers and its supervisor, read at one time.
+    /// Memory of the trainer, its workers and its supervisor, read together.
     all_bytes: u64,
 }
 
-/// The processes that a run started, of which the load line is one part.
+/// Processes that a run started; the load line includes them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Others {
     planned_bytes: u64,
@@ -116,7 +116,7 @@ impl Run {
         read > 0 && self.tail.offset < self.tail.length()
     }
 
-    /// Forgets everything from the log: it was cut, replaced or started again.
+    /// Drops all state from the log, which was cut, replaced or started again.
     fn begin_again(&mut self) {
         let fresh = Run::new(std::mem::take(&mut self.name), &self.dir);
         let old = std::mem::replace(self, fresh);
@@ -255,18 +255,18 @@ impl Run {
         }
     }
 
-    /// Returns the highest reading of the trainer, its workers and its supervisor at one time.
+    /// Returns the highest joint reading of the trainer, its workers and its supervisor.
     fn all_peak_bytes(&self) -> Option<u64> {
         self.peaks.iter().map(|peak| peak.all_bytes).max()
     }
 
-    /// Returns the host memory that the plan has for all of them.
+    /// Returns the planned host memory of all of them.
     fn load_line_bytes(&self) -> Option<u64> {
         let host = self.files.plan["pools"].as_array()?.iter().find(|pool| pool["pool"] == "host")?;
         host["peak_bytes"].as_u64()
     }
 
-    /// Returns what changes with each step, in about a kilobyte, and a third of one for each of several ranks.
+    /// Returns what changes with each step: about a kilobyte, plus a third of one for each of several ranks.
     pub fn brief(&self) -> Value {
         let last = |name: &str| self.series.last(name);
         let evals = self.evals.values().next();
@@ -353,7 +353,7 @@ impl Run {
         slugs
     }
 
-    /// Reads the single steps from `first` to `last` from the log again, up to `bytes_max`, where buckets hold several.
+    /// Rereads single steps from `first` to `last` from the log, up to `bytes_max`, where buckets hold several.
     pub fn zoom(&self, first: u32, last: u32, bytes_max: u64) -> Series {
         let mut near = Series::new(self.series.epoch);
         let mut tail = Tail::new(&self.dir.join("events.jsonl"));

@@ -1,5 +1,4 @@
-//! Samples of a run: the list of files, and the rows that contain some words. Files are read as streams, newest
-//! first; a page of rows tells where the next one begins.
+//! Samples of a run: files, and rows with given words. Files are streamed, newest first; pages name the next start.
 
 use super::tail::{LINE_BYTES_MAX, fill};
 use serde_json::{Value, json};
@@ -110,7 +109,7 @@ fn read(
         if filled == 0 {
             return None;
         }
-        // A row without its end is too long, or half written: it is skipped.
+        // A row without its end is too long or half-written: it is skipped.
         let end = buffer[..filled].iter().rposition(|&b| b == b'\n').map_or(filled, |at| at + 1);
         for line in buffer[..end].split_inclusive(|&b| b == b'\n') {
             if rows.len() == ROWS_MAX || *left == 0 {
@@ -137,7 +136,7 @@ fn holds(row: &Value, words: &str) -> bool {
         || texts.iter().filter_map(|text| text.as_str()).any(|text| text.to_lowercase().contains(words))
 }
 
-/// Returns a row as the page shows it, in bounded size.
+/// Returns a row in the page's form, in bounded size.
 fn shown(file: &str, row: &Value) -> Value {
     let mut out = json!({ "file": file });
     const SHORT: [&str; 9] = [

@@ -3,9 +3,9 @@
 
 use std::fmt::Write as _;
 
-/// Buckets of a run. 100,000 steps have 64 each: more than one a pixel of a wide chart.
+/// Buckets of a run. For 100,000 steps each holds 64: more than one bucket per pixel of a wide chart.
 pub const BUCKETS_MAX: usize = 2048;
-/// Metrics of a run; a reward may add names. Further ones are counted and left out.
+/// Metrics of a run; a reward may add names. More are counted and left out.
 pub const METRICS_MAX: usize = 96;
 /// Longest name of a metric, in bytes.
 const NAME_BYTES_MAX: usize = 120;
@@ -139,7 +139,7 @@ impl Series {
         Some(&mut self.columns[at])
     }
 
-    /// Removes `step` and later ones. A bucket that also holds earlier ones is removed as a whole: sums cannot be split.
+    /// Removes `step` and later ones. A bucket that also holds earlier ones is removed whole: sums cannot be split.
     fn rewind(&mut self, step: u32) {
         let kept = self.buckets.partition_point(|bucket| bucket.last < step);
         self.buckets.truncate(kept);

@@ -1,5 +1,5 @@
-//! The server: its routes, and what a request may do. It answers only GET, serves only the page's files and what
-//! the runs wrote, and takes runs by number and files by names from its lists: no path comes from outside.
+//! The server: its routes, and what a request may do. It answers only GET, serves only the page's files and what the
+//! runs wrote, and takes runs by number and files by listed names: no path comes from outside.
 
 use super::live::Runs;
 use super::samples::{self, Query, Reward};
@@ -27,14 +27,13 @@ use tokio::sync::Semaphore;
 
 /// Pages that can follow changes at the same time.
 const LISTENERS_MAX: usize = 64;
-/// Connections at one time: those of pages that follow, and those of short requests.
+/// Simultaneous connections: those of pages that follow, and those of short requests.
 const CONNECTIONS_MAX: usize = LISTENERS_MAX + 192;
 /// Requests that can read files at the same time.
 const READERS_MAX: usize = 4;
 /// A page gets changes at most this often.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The content policy of the pages: files from this server and nothing else. The charts place their parts by script, which
-/// needs no permission for inline styles.
+/// Content policy: only files from this server. Charts are laid out by script, which needs no inline styles.
 const CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                    base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 /// Bytes of a log read for one request of single steps.
@@ -80,7 +79,7 @@ fn router(runs: Arc<Runs>, guard: Guard) -> Router {
         .with_state(shared)
 }
 
-/// Lets permitted requests through, and sets the headers of every answer.
+/// Passes permitted requests, and sets the headers of every answer.
 async fn guarded(State(shared): State<Shared>, request: Request, next: Next) -> Response {
     let mut response = match refusal(&shared.guard, &request) {
         Some(refusal) => refusal,
@@ -136,7 +135,7 @@ fn set_headers(headers: &mut HeaderMap) {
     }
 }
 
-/// Sends a page each change, with the part that every page shows.
+/// Sends a page every change, with the part that all pages show.
 async fn events(State(shared): State<Shared>) -> Response {
     let Ok(place) = shared.listeners.clone().try_acquire_owned() else {
         let words = format!("{LISTENERS_MAX} pages are open already; close one\n");
@@ -172,7 +171,7 @@ async fn detail(State(shared): State<Shared>, Params(of): Params<OfRun>) -> Resp
     blocking(move || shared.runs.get(of.run).map(|run| run.detail().to_string())).await
 }
 
-/// Returns buckets from an index on, if the page has those before; or single steps.
+/// Selects buckets from an index on, if the page has those before; or single steps.
 #[derive(Deserialize)]
 struct Part {
     run: usize,
@@ -236,7 +235,7 @@ async fn metrics(State(shared): State<Shared>) -> Response {
     (kind, prometheus::text(&shared.runs)).into_response()
 }
 
-/// Runs work that reads files or waits for a run on a blocking thread.
+/// Runs work that reads files or waits for a run, on a blocking thread.
 async fn blocking(work: impl FnOnce() -> Option<String> + Send + 'static) -> Response {
     match tokio::task::spawn_blocking(work).await {
         Ok(Some(text)) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),

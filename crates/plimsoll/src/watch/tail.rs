@@ -1,8 +1,8 @@
 //! Follows an event log by byte offset. It owns the position up to which it read, and checks that the log before it is
 //! unchanged.
 //!
-//! A line is passed on once it has its newline, so a torn last line waits for its end. A log that became shorter, was
-//! replaced, or has other bytes where reading stopped is read again from the beginning. Memory is one buffer.
+//! A line is passed on once its newline is there, so a torn last line waits for its end. A log that became shorter, was
+//! replaced, or has other bytes where reading stopped is reread from the beginning. Memory is one buffer.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -31,7 +31,7 @@ pub enum Look {
 pub struct Tail {
     path: PathBuf,
     file: Option<File>,
-    /// Device and inode, length and time at the last look.
+    /// Device and inode, length and modification time at the last look.
     seen: Option<(u64, u64, u64, Option<SystemTime>)>,
     /// End of the last line passed on.
     pub offset: u64,
@@ -70,7 +70,7 @@ impl Tail {
     }
 
     pub fn look(&mut self) -> Look {
-        // Not through a link, and never a pipe: opening one would wait for its writer.
+        // Not through a link, and never a pipe: opening one would block until there is a writer.
         let Some(meta) = fs::symlink_metadata(&self.path).ok().filter(|meta| meta.is_file()) else {
             self.forget();
             return Look::Gone;

@@ -1,5 +1,5 @@
-//! Event files for TensorBoard: every metric of every step, and evaluations, as scalars. A file is a list of records, each
-//! with its length and two checksums (TFRecord); each record is one `Event` message of protocol buffers.
+//! Event files for TensorBoard: every metric of every step, and evaluations, as scalars. A file is a list of records,
+//! each with its length and two checksums (TFRecord); a record is one protocol buffer message, `Event`.
 
 use super::line::Line;
 use super::tail::{Look, Tail};
@@ -34,7 +34,7 @@ pub fn export(dir: &Path, name: &str, out: &Path) -> Result<(PathBuf, u64)> {
     Ok((path, written))
 }
 
-/// Returns when the run file was written, in seconds since 1970: the log counts from the run's start.
+/// Returns when the run file was written, in seconds since 1970; the log counts from the run's start.
 fn begun_at(dir: &Path) -> f64 {
     let time = fs::metadata(dir.join("run.toml")).and_then(|meta| meta.modified()).ok();
     time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0.0, |since| since.as_secs_f64())

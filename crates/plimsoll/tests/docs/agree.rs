@@ -1,6 +1,6 @@
 //! Whether what a command printed is what its page shows.
 //!
-//! A shown line must be in the output unchanged. `…` within it is any text, `…` alone any lines. Where a block says that
+//! A shown line must be in the output unchanged. `…` within it is any text, `…` alone any lines. In blocks whose
 //! numbers vary, so may sparklines, and other lines may come between the shown ones.
 
 /// What any text and any lines are shown as.
@@ -32,8 +32,8 @@ pub fn first_difference<'a>(shown: &'a [String], output: &str, numbers_are_free:
     None
 }
 
-/// The index of the line that is `shown` but for its numbers. Of several, the first that agrees the longest: `step 20/200`
-/// is not replaced by `step 1/200`.
+/// The index of the line that is `shown` but for its numbers; of several, the first that agrees the longest:
+/// `step 20/200` is not replaced by `step 1/200`.
 pub fn best_match(shown: &str, lines: &[&str]) -> Option<usize> {
     let wanted = shape(shown.trim_end());
     let equal = |line: &str| shown.chars().zip(line.chars()).take_while(|(a, b)| a == b).count();

@@ -1,4 +1,4 @@
-//! Fenced blocks of a page, with what their info strings ask for. CONTRIBUTING.md, "The docs", says the rules to writers.
+//! Fenced blocks of a page, with what their info strings ask for. CONTRIBUTING.md, "The docs", has the rules.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Every command of README.md and docs/ is run, and what it prints is compared with what the page shows. What cannot run
-//! here says why in its fence, is listed, and is parsed. CONTRIBUTING.md, "The docs", has the rules.
+//! Runs every command of README.md and docs/ and compares its output with the page. What cannot run here says why in
+//! its fence, is listed, and is parsed. CONTRIBUTING.md, "The docs", has the rules.
 
 mod agree;
 mod blocks;
@@ -100,8 +100,8 @@ fn with(shown: &Shown, keys: &[String]) -> Result<String, String> {
     }
 }
 
-/// Writes the numbers of this build and machine into the pages, and draws the pictures again: `cargo xtask pages`. Takes
-/// minutes, for runs whose numbers are shown are not shortened.
+/// Writes the numbers of this build and machine into the pages, and redraws the pictures: `cargo xtask pages`. Takes
+/// minutes: runs whose numbers are shown are not shortened.
 #[test]
 #[ignore = "it writes into docs/ and README.md: cargo xtask pages"]
 fn pages_are_written() {

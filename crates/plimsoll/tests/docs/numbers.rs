@@ -1,12 +1,11 @@
-//! Numbers of pages: `cargo xtask pages` writes those that this build prints into the blocks whose numbers vary, and the
-//! test of the commands compares the planned amounts of memory, which hardly depend on the machine.
+//! Numbers of pages: `cargo xtask pages` writes those that this build prints into the blocks whose numbers vary, and
+//! the test of the commands compares the planned amounts of memory, which hardly depend on the machine.
 
 use super::agree::{ANY, best_match};
 use regex::Regex;
 use std::fmt::Write as _;
 
-/// Planned amounts may differ by this much: builds with and without optimisation, and machines, differ in the size of the
-/// binary and in threads.
+/// Planned amounts may differ by this much: the binary's size and the threads depend on build and machine.
 const SLACK_BYTES: f64 = 8.0 * MIB;
 const SLACK_SHARE: f64 = 0.03;
 const MIB: f64 = (1u64 << 20) as f64;
@@ -59,8 +58,8 @@ fn form(part: &str) -> String {
     out + &regex::escape(&part[end..])
 }
 
-/// Returns the code spans of a page that quote an amount of memory from its blocks with other numbers than they have, and
-/// what they should be. `shown`: the output of blocks whose numbers vary.
+/// Returns the code spans of a page that quote an amount of memory from its blocks with other numbers, and what they
+/// should be. `shown`: the output of blocks whose numbers vary.
 pub fn misquoted(page: &str, shown: &[String]) -> Vec<(String, String)> {
     let unit = Regex::new("[0-9] (KiB|MiB|GiB)").expect("it is a pattern");
     let mut found = Vec::new();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
 
-/// A flag that nothing knows: clap reads from left to right, so it complains of this one only if all before it is right.
+/// An unknown flag: clap reads from left to right, so it complains of this one only if all before it is right.
 const UNKNOWN_FLAG: &str = "--no-such-flag";
 
 /// A clone without its sources, and what was run in it.
@@ -54,7 +54,7 @@ impl Shell {
         fs::write(path, text).map_err(|err| format!("{name}: {err}"))
     }
 
-    /// Exit code and output, both streams in the order in which they were written. A command that ran before is not run again.
+    /// Exit code and output, both streams in the order of writing. A command that ran before is not run again.
     pub fn run(&mut self, command: &str) -> (i32, String) {
         let command = command[..end(command, "#")].trim_end();
         if let Some(ran) = self.ran.get(command) {
@@ -112,7 +112,7 @@ impl Shell {
     }
 }
 
-/// Returns the Plimsoll command that `command` begins with, without shell syntax; `cargo run --release --` is the binary.
+/// Returns the leading Plimsoll command, without shell syntax; `cargo run --release --` is the binary.
 pub fn ours(command: &str) -> Option<String> {
     let command = command.trim();
     let rest = match command.strip_prefix("cargo run --release -- ") {

@@ -1,5 +1,4 @@
-//! Hostile code in workers: what a program that a model wrote, or a reward, does to the run that grades it. Nothing: every
-//! other score is there, and nothing is left.
+//! Hostile code in workers does nothing to the run that grades it: all other scores are there, nothing is left.
 
 use crate::common::{Folder, command, text};
 use crate::run::{Run, check_done, number, python_is_there};

@@ -1,4 +1,4 @@
-//! Data from outside: several sets with weights, Parquet, pass rates, evaluation sets, and what a run leaves for people.
+//! Data from outside: weighted sets, Parquet, pass rates, evaluation sets, and what a run leaves for people.
 
 use crate::common::{check_refused, plimsoll, text};
 use crate::run::Run;

@@ -1,4 +1,4 @@
-//! Models with linear attention from outside: every method, any number of ranks, from where they stopped, in less memory; and what is refused.
+//! Linear attention from outside: every method, any number of ranks, resuming, in less memory; what is refused.
 
 use crate::common::{plimsoll, text};
 use crate::made::safetensors;
@@ -99,7 +99,7 @@ fn adapters_of_the_feed_forward_part_are_built_and_others_refused() {
     }
 }
 
-/// What predicts further tokens was trained with the layers as they were, and a checkpoint's config.json has no key of it.
+/// Multi-token prediction was trained with the old layers, and a checkpoint's config.json has no key of it.
 #[test]
 fn a_merged_model_has_nothing_that_predicts_further_tokens_of_other_layers() {
     let folder = run_of_delta();
@@ -126,7 +126,7 @@ fn states_of_a_4b_model_are_planned() {
     let plan =
         folder.plan(&["model=random:qwen3.5-4b", "--limit=host=2TiB,disk=8TiB", "rollout.sequences_max=8"]);
     let bytes = |name: &str| number(region(&plan, name).expect("a row"), "bytes");
-    // Eight responses in groups of four, of which three groups may be in flight: 24 layers of 32 heads of 128 x 128 f32.
+    // Eight responses in groups of four, three groups in flight: 24 layers of 32 heads of 128 x 128 f32.
     assert_eq!(bytes("rollout.delta.states"), 11.0 * 24.0 * 32.0 * 65_536.0);
     // An evaluation with groups of two may have five of them in flight.
     let evaluated = folder.plan(&[

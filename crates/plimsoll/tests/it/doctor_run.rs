@@ -1,5 +1,5 @@
-//! `doctor --run` from outside: the five failures that founded this project, predicted from launch files alone; and files, flags
-//! and numbers that no plan can be made of.
+//! `doctor --run` from outside: the five failures that founded this project, predicted from launch files alone; and
+//! files, flags and numbers that give no plan.
 
 use crate::common::{Folder, check_refused, plimsoll, text};
 use serde_json::Value;
@@ -37,8 +37,8 @@ fn peak(plan: &Value, phase: &str, pool: &str) -> u64 {
     of.max().unwrap_or_else(|| panic!("no {pool} in {phase}"))
 }
 
-/// 13 264 901 120 + 12 937 226 240 parameters: 16 B each, 2 B each accumulated, six gradients of 655 360 000 B in flight and
-/// eight processes of 1700 MiB; the save adds a shard of 5 GB and 2 B x 13 264 901 120 of file pages.
+/// 13 264 901 120 + 12 937 226 240 parameters: 16 B each, 2 B each accumulated, six gradients of 655 360 000 B in
+/// flight and eight processes of 1700 MiB; the save adds a shard of 5 GB and 2 B x 13 264 901 120 of file pages.
 #[test]
 fn founding_13b_with_cpu_adam_runs_out_of_host_memory_while_it_saves() {
     let file = launch_file("openrlhf-13b-cpu-adam.sh");

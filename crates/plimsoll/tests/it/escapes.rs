@@ -1,4 +1,4 @@
-//! What others wrote, at every door to a terminal: no control characters and no marks of direction, which are written out.
+//! Outside text, at every way to a terminal: control characters and marks of direction are written out.
 
 use crate::common::{Folder, command, plimsoll, python_with, text};
 use std::process::Output;

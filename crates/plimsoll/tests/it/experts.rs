@@ -1,5 +1,4 @@
-//! Models with experts from outside: runs on any number of ranks, from where they stopped, with adapters, with weights in codes and
-//! elsewhere; and what is refused.
+//! Experts from outside: any number of ranks, resuming, adapters, quantised or streamed weights; what is refused.
 
 use crate::ranks::left;
 use crate::run::{Run, export, json as json_of, number, object, region};
@@ -86,7 +85,7 @@ fn adapters_of_experts_go_on_and_are_exported_and_merged() {
     assert_eq!(left(&folder, "whole"), left(&folder, "cut"));
     let [adapter, merged] = ["adapter", "whole model"].map(|name| folder.text_path(name));
     export(&folder, "whole", &adapter);
-    // Two layers of 6 experts and a dense one, with three linear layers each, and four of attention in each: an A and a B.
+    // Two layers of 6 experts and a dense one, three linear layers each, plus four of attention: an A and a B each.
     let bytes = folder.read("adapter/adapter_model.safetensors");
     let names = String::from_utf8_lossy(&bytes);
     let name = "base_model.model.model.layers.2.mlp.experts.5.down_proj.lora_B.weight";

@@ -66,8 +66,8 @@ fn failure_1_a_kernel_without_pidfd_does_not_stop_the_weights_from_reaching_the_
 
 #[test]
 fn failure_2_bad_sampling_parameters_are_refused_before_the_launch() {
-    // OpenRLHF with vLLM: an illegal memory access surfaced in the sampler. Parameters that no distribution has never
-    // come so far: they are refused with the run file, on every device. The rest of the failure's tests are the device's.
+    // OpenRLHF with vLLM: an illegal memory access surfaced in the sampler. Parameters of no distribution never come so
+    // far: they are refused with the run file, on every device. The device has the failure's other tests.
     let folder = Run::new(SMALL);
     let run = folder.text_path("x.toml");
     for (set, key) in [
@@ -114,8 +114,8 @@ fn largest_mapping(supervisor: u32) -> (u64, u64) {
 
 #[test]
 fn failure_3_host_memory_stays_flat_over_many_rollouts_with_the_cache_kept() {
-    // simpleRL-reason: host memory grew each time that the engine with the KV cache was freed and built again, and a
-    // monitor killed a worker at the third rollout. Here the cache has its place in the arena, and 300 rollouts are flat.
+    // simpleRL-reason: host memory grew each time the engine with the KV cache was freed and rebuilt, and a monitor
+    // killed a worker at the third rollout. Here the cache is in the arena, and 300 rollouts are flat.
     let folder = Run::new(SMALL);
     let steps = 300;
     let args = folder.train_args("out", &[&format!("train.steps={steps}")]);
@@ -160,9 +160,9 @@ fn failure_3_host_memory_stays_flat_over_many_rollouts_with_the_cache_kept() {
 
 #[test]
 fn failure_5_a_run_that_saves_at_every_step_ends_in_a_container_a_fourteenth_above_its_plan() {
-    // PPO of a 13B model with Adam on the host: the weights were gathered into copies for a save, in a container that the
-    // states had filled, and the kernel killed the actor. Here a save passes through the planned buffer: a container
-    // without room for a copy is enough. `rl/tests/it/founding_failure_5.rs` has the report's own numbers; `bench/save.py` has the peer's end.
+    // PPO of a 13B model with Adam on the host: the weights were gathered into copies for a save, in a container full
+    // of states, and the kernel killed the actor. Here a save passes the planned buffer: a container without room for a
+    // copy is enough. `rl/tests/it/founding_failure_5.rs` has the report's numbers, `bench/save.py` the peer.
     let folder = Run::new(SMALL);
     let steps = 6;
     let words = [&*format!("train.steps={steps}"), "checkpoint.every=1", "checkpoint.keep=2", "--json"];

@@ -1,5 +1,4 @@
-//! Functions of no class as tools, as TRL's `tools`: a model that was taught a call makes it, and the run's rewards grade the
-//! conversation.
+//! Free functions as tools, like TRL's `tools`: a model taught a call makes it, and rewards grade the conversation.
 
 use crate::common::command;
 use crate::run::{Run, check_done, check_train_fails, python_is_there};

@@ -1,5 +1,4 @@
-//! `quantize = "gguf"` from outside: a run over the blocks of a GGUF file has the bits of the run over the same file in full, in the
-//! memory of the file.
+//! `quantize = "gguf"` from outside: a run over GGUF blocks has the bits of one over full weights, in less memory.
 
 use crate::common::{check_refused, plimsoll, text};
 use crate::made::{MIXED, coded_gguf, experts_gguf};

@@ -1,5 +1,4 @@
-//! Runs of several hosts: process namespaces of their own, whose processes neither see each other nor share memory, so that all goes over
-//! the network as between machines.
+//! Runs of several hosts: PID namespaces that do not see each other or share memory, so all takes the network.
 
 use crate::common::command;
 use crate::ranks::{ended, free_port, left};

@@ -180,7 +180,7 @@ fn answer_columns(content: &str) -> Vec<String> {
     sets
 }
 
-/// Plans `run` with another model and other data; what the plan refuses beyond its size fails the test. A key that the run file
+/// Plans `run` with another model and other data; any refusal but for size fails the test. A key that the run file
 /// leaves to the user is refused by its name.
 pub fn check_plans(run: &str) {
     // Recipes of small networks, text environments and collectors need nothing that is not here.

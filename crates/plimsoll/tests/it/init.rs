@@ -1,4 +1,4 @@
-//! `init` from outside: what it writes plans and learns, and no file is ever replaced. `man` writes a page for each command.
+//! `init` from outside: its files plan and learn, and replace no file. `man` writes a page for each command.
 
 use crate::common::{Folder, check_error, check_refused, command, plimsoll, text};
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! `launch` from outside: the examples are what it writes, what it asks for is enough for the plan, the tools that it runs, and what it
-//! refuses by name. Real launchers are tried by `bench/launchers`.
+//! `launch` from outside: the examples are its output, it asks for enough for the plan, the tools that it runs, and
+//! what it refuses by name. `bench/launchers` tries real launchers.
 
 use crate::common::{Folder, check_error, check_refused, command, plimsoll, python_with, text};
 use std::fs;

@@ -69,7 +69,7 @@ fn a_strict_run_that_goes_over_a_row_saves_and_ends() {
         return;
     }
     let folder = Run::new(SMALL);
-    // All processes of the worker are within its limit, because they share the pages of a file. The row counts by process.
+    // Each process of the worker is within its limit: they share the pages of a file. The row counts by process.
     folder.write_bytes("pages", vec![1u8; 100 << 20]);
     let reward = "import mmap, os, time\ndone = []\npages = open(os.path.join(os.path.dirname(__file__), 'pages'), 'rb')\ndef f(completions, **columns):\n    for _ in range(0 if done else 2):\n        done.append(1)\n        r, w = os.pipe()\n        if os.fork() == 0:\n            held = mmap.mmap(pages.fileno(), 0, access=mmap.ACCESS_READ)\n            sum(held[::4096])\n            os.write(w, b'.')\n            time.sleep(600)\n        os.read(r, 1)\n    return [float(len(c)) for c in completions]\n";
     let kind = format!("reward.0.kind=python:{}:f", folder.write("r.py", reward));

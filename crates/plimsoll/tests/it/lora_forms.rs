@@ -1,5 +1,5 @@
-//! The forms of `[lora]` from outside: weights with the adapters in them, and frozen weights of 4 bits. Each learns, goes on and is
-//! dealt to ranks as adapters alone are, and what it has of its own.
+//! The forms of `[lora]` from outside: weights with the adapters in them, and frozen 4-bit weights. Each learns,
+//! resumes and is dealt to ranks as plain adapters are, and has its own properties.
 
 use crate::common::{plimsoll, text};
 use crate::ranks::left;

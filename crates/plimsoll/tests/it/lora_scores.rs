@@ -1,5 +1,4 @@
-//! Adapters of what gives a number: a reward model that is trained, exported and scored with, and PPO's critic over the actor's
-//! frozen weights.
+//! Adapters of scoring models: a reward model trained, exported and used; PPO's critic over the actor's weights.
 
 use crate::common::check_refused;
 use crate::ranks::left;

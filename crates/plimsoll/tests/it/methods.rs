@@ -1,5 +1,5 @@
-//! The methods from outside: parts combine freely, dynamic sampling is bounded, samples of older versions are corrected, and
-//! every key of `[loss]` reaches the loop.
+//! The methods from outside: parts combine freely, dynamic sampling is bounded, samples of older versions are
+//! corrected, and every key of `[loss]` reaches the loop.
 
 use crate::run::{Run, number, region};
 use serde_json::Value;
@@ -144,7 +144,7 @@ fn groups_that_are_not_kept_are_replaced_in_bounded_rounds() {
     // What is kept has a row of the plan.
     let plan = folder.plan(&["loss.dynamic_sampling=true"]);
     let row = region(&plan, "rl.held");
-    // Sixteen responses of five tokens (id and log-prob, whether it is trained), and the record of each one's only turn.
+    // Sixteen responses of five tokens (id, log-prob, whether trained), and the record of each one's only turn.
     assert_eq!(row.expect("a row")["bytes"], 16 * (5 * 8 + 5 + 20));
 }
 
@@ -194,7 +194,7 @@ fn older_samples_are_scored_anew_and_weighted() {
     for (n, m) in metrics.iter().enumerate() {
         let lag = (n % 3) as f64;
         assert_eq!(number(m, "rollout/policy_lag"), lag);
-        // The ratio of the first mini-batch is exactly 1 whatever the age: l_old is of the weights that the step begins with.
+        // The first mini-batch's ratio is exactly 1 at any age: l_old is of the weights that begin the step.
         assert_eq!(number(m, "rollout/logprob_mismatch_max"), 0.0);
         assert_eq!(number(m, "correction/mean") == 1.0, lag == 0.0, "{m}");
         assert_eq!(number(m, "time/rollout") > 0.0, lag == 0.0, "{m}");

@@ -1,5 +1,4 @@
-//! Places for output are checked before anything else is opened: every model and run file here is missing, and the error
-//! is that of the place.
+//! Output places are checked first: models and run files here are missing, but the error is the place's.
 
 use crate::common::{Folder, check_error, check_refused, command};
 

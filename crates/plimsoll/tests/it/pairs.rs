@@ -1,5 +1,5 @@
-//! Preference methods from outside: DPO and reward models learn from pairs, go on bit for bit, a trained reward model scores
-//! in the plan of another run, and what is wrong with pairs or models is named.
+//! Preference methods from outside: DPO and reward models learn from pairs and resume bit for bit, a trained reward
+//! model scores in another run's plan, and what is wrong with pairs or models is named.
 
 use crate::common::check_refused;
 use crate::run::{Run, export, number, region, regions};

@@ -121,7 +121,7 @@ fn a_run_ends_in_a_container_of_its_smallest_size_and_is_refused_below() {
         assert!(!stderr.contains("memory.host="), "{stderr}");
         assert!(!folder.path().join("below").exists(), "a refused run leaves nothing");
     }
-    // With no more than the supervisor alone comes to hold, it is still said: both processes' own pages until then are 7 MiB.
+    // With only what the supervisor comes to hold, it still reports: both processes' pages are 7 MiB by then.
     assert!(below.set_limit(10 << 20));
     let output = run(&below, &["train", FIRST, "--set", &dir("below")]);
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
@@ -148,7 +148,7 @@ fn every_recipe_of_a_language_model_plans_without_its_model_and_data() {
     for path in recipes.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file()) {
         let run = path.display().to_string();
         let text = std::fs::read_to_string(&path).expect("a run file");
-        // A wheel has no published shape, `nano` names a file of the repository by a relative path, and policies in environments have no model to fetch.
+        // A wheel has no published shape, `nano` names a relative path, environments fetch no model.
         if run.contains("smollm2") || run.ends_with("/nano.toml") || !text.contains("prompts ") {
             continue;
         }

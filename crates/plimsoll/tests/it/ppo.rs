@@ -30,7 +30,7 @@ fn golden(name: &str) -> String {
     path.to_str().expect("UTF-8").to_string()
 }
 
-/// Inputs of layers that wait in the host's memory: of actor and critic, on one rank and, with weights in parts too, on two.
+/// Layer inputs that wait in host memory: of actor and critic, on one rank and, also with sharded weights, on two.
 #[test]
 fn inputs_of_layers_wait_elsewhere_and_change_no_bit() {
     let folder = Run::new(RUN);

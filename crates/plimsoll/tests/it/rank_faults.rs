@@ -1,5 +1,4 @@
-//! What users see of the ranks of a run: rows while it runs and after it, a rank that is stopped, a checkpoint that is damaged, and that
-//! nothing is left of ranks that were killed.
+//! What users see of ranks: rows, a stopped rank, a damaged checkpoint, nothing left of killed ones.
 
 use crate::common::{command, plimsoll, text};
 use crate::run::{Run, SMALL, Started, check_done, kill, refs};

@@ -1,5 +1,4 @@
-//! Runs of several ranks, as real processes: started by `--ranks`, by hand with a launcher's variables, and by launchers that
-//! are there.
+//! Several ranks as real processes: by `--ranks`, by hand with a launcher's variables, by installed launchers.
 
 use crate::common::{command, text};
 use crate::run::{Run, SMALL, kill, python_is_there, refs};

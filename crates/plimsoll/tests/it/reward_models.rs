@@ -1,5 +1,5 @@
-//! Reward models from outside: `eval` scores with one as a run does, several score in one run, each a role of its own in
-//! the plan with its name, its weight and its place in a checkpoint.
+//! Reward models from outside: `eval` scores with one as a run does, several score in one run, each a role in the plan
+//! with its name, its weight and its place in a checkpoint.
 
 use crate::common::check_refused;
 use crate::made;

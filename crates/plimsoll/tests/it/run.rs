@@ -28,8 +28,7 @@ steps = 3
 learning_rate = 1e-6
 "#;
 
-/// A folder with a run file. Its methods take words of a command line: `key=value` for `--set`, and flags, which begin with
-/// `--`.
+/// A folder with a run file. Methods take words: `key=value` for `--set`, and flags, which begin with `--`.
 pub struct Run {
     folder: Rc<Folder>,
     file: String,

@@ -1,5 +1,5 @@
-//! The short forms of `cargo xtask soak` and `cargo xtask truth`. The long soak kills hundreds of times and breaks disks,
-//! directories and memory too; the long truth draws many runs.
+//! The short forms of `cargo xtask soak` and `cargo xtask truth`. The long soak kills hundreds of times and also breaks
+//! disks, directories and memory; the long truth draws many runs.
 
 #[path = "../../../../xtask/src/soak/mod.rs"]
 mod soak;

@@ -1,5 +1,5 @@
-//! Nothing fails silently: steps that teach nothing, means of nothing, prompts that reach the model in another form than
-//! the user thinks, sequences beyond the model, and directories of runs that never began.
+//! Nothing fails silently: steps that teach nothing, means of nothing, prompts that reach the model in an unexpected
+//! form, sequences beyond the model, and directories of runs that never began.
 
 use crate::common::{check_refused, plimsoll, text};
 use crate::run::{Run, python_is_there};

@@ -222,7 +222,7 @@ fn a_container_made_too_small_is_named_and_with_more_memory_the_run_goes_on_bit_
 
 /// Resumes the run for three more steps, makes one of that length, and compares weights and states.
 fn check_goes_on(folder: &Run, group: &Group) {
-    // Not `latest`: a trainer that is killed after a checkpoint got its name and before the link was moved leaves it as it was.
+    // Not `latest`: a trainer killed after a checkpoint got its name and before the link moved leaves the old link.
     let names = fs::read_dir(folder.path("out/checkpoints"))
         .expect("a folder")
         .map(|entry| entry.expect("a name").file_name());
@@ -256,7 +256,7 @@ fn a_worker_that_the_kernel_kills_within_its_budget_is_not_to_blame() {
     let kind = format!("reward.0.kind=python:{}:f", folder.write("r.py", &code));
     let sets = [kind.as_str(), "reward.0.worker_memory=420MiB", "reward.0.retries=0", "train.steps=2000"];
     let run = Live::start_in(folder, Some(&group), &sets);
-    // After the plan was made somebody else takes a part of the container; then the reward needs its share, the largest.
+    // After planning, another process takes part of the container; then the reward needs its share, the largest.
     let eats = "import sys\nheld = b'x' * (150 << 20)\nprint('ready', flush=True)\nsys.stdin.read()";
     let mut eater = group.command("python3", &["-c", eats]);
     let mut eater = eater.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3");

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Starts two hosts with the same words but their numbers, each with words of its own before its command. Returns what they left, by host.
+/// Starts two hosts with the same words except their numbers and prefixes. Returns what they left, by host.
 fn survey(words: &[&str], before: [&[&str]; 2]) -> Option<[Output; 2]> {
     let host = as_host()?;
     let join = format!("--join=127.0.0.1:{}", free_port());

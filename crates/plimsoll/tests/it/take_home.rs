@@ -1,5 +1,4 @@
-//! What was trained, and what it was trained from, as models that other programs open: merges over quantised bases, exports of any
-//! model, and run directories as models.
+//! Trained models for other programs: merges over quantised bases, exports of any model, run directories as models.
 
 use crate::common::{check_refused, plimsoll, text};
 use crate::made::{MIXED, coded_gguf};

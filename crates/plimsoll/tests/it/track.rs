@@ -1,5 +1,4 @@
-//! `[track]` from outside: with stand-ins for the clients, which say what they got, fail, die and hang; and with the real ones where
-//! PLIMSOLL_TEST_PYTHON has them.
+//! `[track]` from outside: with stand-in clients that report, fail, die and hang, and PLIMSOLL_TEST_PYTHON's real ones.
 
 use crate::common::{Folder, check_error, command, python_with, text};
 use serde_json::Value;

@@ -335,7 +335,7 @@ fn the_example_of_an_environment_of_ones_own_runs() {
     assert_eq!(folder.metric("out", "environment/aborted"), 0.0);
 }
 
-/// The model knows digits alone and calls nothing, so every episode is one turn; its reward is what `get_reward` says then.
+/// The model knows only digits and calls nothing, so every episode is one turn; its reward is then `get_reward`'s.
 const TOOLS: &str = "\
 class Counted:
     def reset(self, a, b):

@@ -1,4 +1,4 @@
-//! What the first ranks of hosts exchange, each for all ranks of its host: frames over one connection a pair.
+//! Exchange between the first ranks of hosts, each for all ranks of its host: frames over one connection per pair.
 
 use super::dial::{Callers, Target, dial_within};
 use super::stream::{Stream, sleep, unreachable};
@@ -9,18 +9,18 @@ use crate::place::Place;
 use plimsoll_base::Result;
 use std::time::{Duration, Instant};
 
-/// The number of the exchange, and the bytes that follow.
+/// Number of the exchange, then the number of bytes that follow.
 const HEAD_BYTES: usize = 16;
-/// More of one host is refused: no step's samples are as large.
+/// Largest frame; no step's samples come near it.
 const FRAME_BYTES_MAX: u64 = 4 << 30;
-/// What is read at once.
+/// Bytes per read.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// The connections of a host's first rank to those of all other hosts.
 #[derive(Debug)]
 pub(crate) struct Between {
     own: usize,
-    /// By host; none for the own one.
+    /// By host; `None` for this one.
     hosts: Vec<Option<Lane>>,
     turn: u64,
 }
@@ -28,17 +28,17 @@ pub(crate) struct Between {
 #[derive(Debug)]
 struct Lane {
     stream: Stream,
-    /// Bytes sent and received of the exchange under way, heads included.
+    /// Bytes of the current exchange sent and received, heads included.
     sent: usize,
     head: [u8; HEAD_BYTES],
     received: usize,
-    /// Bytes of the frame without its head, once that is known.
+    /// Bytes of the frame without its head, once known.
     length: Option<usize>,
     frame: Vec<u8>,
 }
 
 impl Between {
-    /// Connects the first ranks of all hosts: each dials those of the hosts before its own, for at most `longest`. `check` is asked while it waits.
+    /// Connects the first ranks of all hosts within `longest`; each dials the hosts before it, and polls `check`.
     ///
     /// Errors: `ranks-unreachable`; those of `check`.
     pub(crate) fn open(
@@ -65,7 +65,7 @@ impl Between {
                 return Err(unreachable(&format!("{who} did not reach this rank within {seconds} s")));
             }
             callers.sleep();
-            // Those who come to read must wait for the door.
+            // Ranks that come to read must wait for the door.
             let expects = |rank: u32, way: Way| {
                 let is_later = firsts[own + 1..].contains(&(rank as usize));
                 (is_later && way == Way::Group).then(|| letter.ranks[rank as usize].1.clone())
@@ -78,8 +78,7 @@ impl Between {
         Ok(Between { own, hosts, turn: 0 })
     }
 
-    /// Gives every host's bytes to every host, by host. Returns once all have come to the same exchange; without bytes it is a
-    /// barrier.
+    /// Exchanges bytes with all hosts, returned by host, once all reach this exchange. Without bytes: a barrier.
     ///
     /// Errors: `rank-lost`, `ranks-unreachable`; those of `check`.
     pub(crate) fn exchange(&mut self, own: &[u8], check: &dyn Fn() -> Result<()>) -> Result<Vec<Vec<u8>>> {
@@ -180,7 +179,7 @@ impl Lane {
         self.has_sent(length) && self.has_received()
     }
 
-    /// Takes the frame, for the next exchange.
+    /// Takes the frame and resets for the next exchange.
     fn take(&mut self) -> Vec<u8> {
         (self.sent, self.received, self.length) = (0, 0, None);
         std::mem::take(&mut self.frame)

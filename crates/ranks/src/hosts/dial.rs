@@ -1,4 +1,4 @@
-//! How a trainer finds those of other hosts: it dials them, or they knock. Both prove the job's token first.
+//! How a trainer connects to those of other hosts: it dials, or they do. Both prove the job's token first.
 
 use super::stream::{Stream, sleep, unreachable};
 use crate::knock::{ACCEPTS_MAX, Answer, Dialled, STRANGERS_MAX, Step, Stranger};
@@ -10,32 +10,32 @@ use rustix::event::{PollFd, PollFlags};
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-/// Trainers start together, and open their models first.
+/// Trainers start together, and open their models before they dial.
 pub(crate) const OPEN_MAX: Duration = Duration::from_secs(120);
 const DIAL_MAX: Duration = Duration::from_secs(2);
 const DIAL_AGAIN: Duration = Duration::from_millis(300);
 
-/// Whom to dial.
+/// A rank to dial.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) address: Option<SocketAddr>,
-    /// In words.
+    /// The rank in words, for messages.
     pub(crate) who: String,
 }
 
-/// A dialled connection on its way to be taken.
+/// A connection from dialling to acceptance.
 enum Dialling {
-    /// To be dialled at this time, again or for the first time.
+    /// To be dialled (again) at this time.
     At(Instant),
     Greeting(Dialled),
-    /// Knocked; the listener has not answered.
+    /// Knocked; the listener has not answered yet.
     Knocking(Wire),
     There(Wire),
 }
 
 /// Dials all targets at once until each has let this rank in.
 ///
-/// Errors: `ranks-unreachable`; those of `check`, which is asked while it waits.
+/// Errors: `ranks-unreachable`; those of `check`, which is called while it waits.
 pub(crate) fn dial_all(
     targets: &[Target],
     token: &Token,
@@ -45,7 +45,7 @@ pub(crate) fn dial_all(
     dial_within(targets, token, knock, OPEN_MAX, check)
 }
 
-/// Does so for at most `longest`.
+/// Dials all targets as `dial_all` does, for at most `longest`.
 ///
 /// Errors: as `dial_all`.
 pub(crate) fn dial_within(
@@ -115,13 +115,13 @@ fn step(one: Dialling, target: &Target, token: &Token, (rank, way): (u32, Way)) 
     }
 }
 
-/// Who knocked and was let in.
+/// A rank that knocked and was let in.
 pub(crate) struct Caller {
     pub(crate) rank: u32,
     pub(crate) stream: Stream,
 }
 
-/// A listener with those that have proved nothing yet.
+/// A listener, with the connections that have proved nothing yet.
 #[derive(Debug)]
 pub(crate) struct Callers {
     listener: TcpListener,
@@ -135,13 +135,13 @@ impl Callers {
         Ok(Callers { listener, strangers: Vec::new(), token })
     }
 
-    /// Returns what to sleep on.
+    /// Returns what to poll.
     pub(crate) fn interest(&self) -> impl Iterator<Item = PollFd<'_>> {
         let strangers = self.strangers.iter().map(|stranger| stranger.wire.interest());
         strangers.chain([PollFd::new(&self.listener, PollFlags::IN)])
     }
 
-    /// Takes what has come. Returns those of whom `expects` has words: others are not let in, and may knock again.
+    /// Accepts what has arrived. Returns the ranks for which `expects` returns a name: others may knock again later.
     pub(crate) fn turn(&mut self, expects: &dyn Fn(u32, Way) -> Option<String>) -> Vec<Caller> {
         for _ in 0..ACCEPTS_MAX {
             let Ok((stream, _)) = self.listener.accept() else { break };
@@ -168,7 +168,7 @@ impl Callers {
         callers
     }
 
-    /// Sleeps until something comes or it is time to look whether the run is over.
+    /// Sleeps until something arrives or it is time to check whether the run is over.
     pub(crate) fn sleep(&self) {
         sleep(&mut self.interest().collect::<Vec<_>>());
     }

@@ -1,5 +1,5 @@
-//! A thread that gives the ranks of other hosts what they ask of this rank's memory, of which it knows the length. Of a file in memory
-//! it owns no bytes itself: the kernel sends them. A card's comes through its device.
+//! A thread that serves reads of this rank's memory to ranks of other hosts. The kernel sends a file in memory without
+//! a copy in this process; a card's memory comes through its device.
 
 use super::dial::Callers;
 use super::{Caller, Letter};
@@ -17,19 +17,19 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
 
-/// Of a request: where it begins in the memory, and its bytes.
+/// A request: offset in the memory, then number of bytes.
 const REQUEST_BYTES: usize = 16;
-/// Connections that are answered; more are refused.
+/// Connections served at once; more are refused.
 const GUESTS_MAX: usize = 4096;
-/// Sent for one guest before the next has its turn.
+/// Bytes sent to one guest before the next has its turn.
 const TURN_BYTES: usize = 1 << 20;
 const STACK_BYTES: usize = 256 << 10;
 
-/// A rank's memory that is no file.
+/// A rank's memory that is not a file.
 pub trait Shown: Debug + Send {
-    /// Returns bytes from `at` on, which lie inside: at least one, at most `len`.
+    /// Returns bytes starting at `at`, all within the memory: at least one, at most `len`.
     ///
-    /// Errors: why they can't be read, once the device is gone too.
+    /// Errors: why they cannot be read, also once the device is gone.
     fn read(&mut self, at: u64, len: usize) -> Result<&[u8]>;
 }
 
@@ -41,7 +41,7 @@ pub enum Memory {
     Shown(Box<dyn Shown>),
 }
 
-/// The thread, which ends with it.
+/// A handle that ends the thread when dropped.
 #[derive(Debug)]
 pub(crate) struct Door {
     wake: UnixStream,
@@ -49,7 +49,7 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Starts it over `bytes` bytes of `memory`. `near`: the ranks of this host, who read it themselves.
+    /// Starts the thread over `bytes` bytes of `memory`, which ranks of this host read directly.
     ///
     /// Errors: `thread-not-started`.
     pub(crate) fn open(callers: Callers, letter: Arc<Letter>, memory: Memory, bytes: u64) -> Result<Door> {
@@ -88,7 +88,7 @@ struct Guest {
     stream: super::stream::Stream,
     request: [u8; REQUEST_BYTES],
     received: usize,
-    /// What is left of the request that is answered.
+    /// What is left of the request being answered.
     offset: u64,
     left: usize,
 }
@@ -106,7 +106,7 @@ impl Inside {
                 return;
             }
             let (memory, bytes) = (&mut self.memory, self.bytes);
-            // One that asks for what is not there, or is gone, has no more to be told: its supervisor says why it ended.
+            // A guest that reads out of range or is gone is dropped silently: its supervisor says why it ended.
             self.guests.retain_mut(|guest| guest.serve(memory, bytes).is_ok());
             let letter = &self.letter;
             let is_full = self.guests.len() >= GUESTS_MAX;
@@ -124,7 +124,7 @@ impl Inside {
 }
 
 impl Guest {
-    /// Answers what it has asked, as far as the connection takes it.
+    /// Answers its requests, as far as the connection accepts bytes.
     fn serve(&mut self, memory: &mut Memory, bytes: u64) -> Result<()> {
         let mut room = TURN_BYTES;
         while room > 0 {
@@ -139,7 +139,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Sends at most `len` bytes from its offset on. Returns how many the connection has taken: 0 if it is full.
+    /// Sends at most `len` bytes from its offset. Returns how many the connection accepted: 0 if it is full.
     fn send(&mut self, memory: &mut Memory, len: usize) -> Result<usize> {
         let file = match memory {
             Memory::File(file) => file,
@@ -160,7 +160,7 @@ impl Guest {
         }
     }
 
-    /// Reads the next request. Returns false if it is not there yet.
+    /// Reads the next request. Returns false if it has not arrived yet.
     fn next(&mut self, bytes: u64) -> Result<bool> {
         while self.received < REQUEST_BYTES {
             match self.stream.read(&mut self.request[self.received..])? {

@@ -1,4 +1,4 @@
-//! What a supervisor leaves its trainer in memory, so that it finds the trainers of other hosts.
+//! What a supervisor passes to its trainer in memory, so that it finds the trainers of other hosts.
 
 use crate::hello::Member;
 use crate::place::Away;
@@ -12,17 +12,17 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// A rank takes at most this in a letter.
+/// Largest letter that a rank reads.
 const BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Letter {
-    /// Where each rank's trainer listens, and who it is in words, by rank.
+    /// Where each rank's trainer listens, and its name in words, by rank.
     pub(crate) ranks: Vec<(Option<SocketAddr>, String)>,
     token: String,
 }
 
-/// A letter as a supervisor keeps it.
+/// A letter that a supervisor keeps open for its trainer.
 #[derive(Debug)]
 pub(crate) struct Posted {
     file: File,
@@ -34,7 +34,7 @@ impl Letter {
         Letter { ranks, token: token.to_hex() }
     }
 
-    /// Writes it where only processes of this user can read it.
+    /// Writes the letter where only processes of this user can read it.
     ///
     /// Errors: `ranks-window`.
     pub(crate) fn post(&self) -> Result<Posted> {
@@ -44,7 +44,7 @@ impl Letter {
         Ok(Posted { file })
     }
 
-    /// Reads a supervisor's.
+    /// Reads the letter of a supervisor.
     ///
     /// Errors: `ranks-window`.
     pub(crate) fn read(path: &Path) -> Result<Letter> {
@@ -54,14 +54,14 @@ impl Letter {
         serde_json::from_slice(&text).map_err(|err| unread(&err.to_string()))
     }
 
-    /// Errors: `ranks-window`.
+    /// Returns the job's token. Errors: `ranks-window`.
     pub(crate) fn token(&self) -> Result<Token> {
         Token::of_hex(&self.token).ok_or_else(|| unread("no token"))
     }
 }
 
 impl Posted {
-    /// Returns what the trainer gets. `listener`: where it listens.
+    /// Returns what the trainer gets. `listener`: the descriptor at which it listens.
     pub(crate) fn away(&self, listener: i32) -> Away {
         Away { listener, letter: self.path() }
     }

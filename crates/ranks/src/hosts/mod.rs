@@ -1,9 +1,9 @@
-//! Ranks of several hosts: how their trainers reach one another. Owns what a trainer gets to know of the others (`letter.rs`), how it finds
-//! them (`dial.rs`), what first ranks of hosts exchange for all of theirs (`between.rs`), and how a rank reads the memory of one on
-//! another host: it asks (`reach.rs`), and a thread of that rank's trainer answers (`door.rs`).
+//! How trainers on several hosts reach each other. Owns what a trainer learns of the others (`letter.rs`), how it
+//! connects (`dial.rs`), what first ranks exchange for their hosts (`between.rs`), and how a rank reads memory on
+//! another host: it asks (`reach.rs`), and a thread of the other trainer answers (`door.rs`).
 //!
-//! Bytes alone cross the network, never sums, so that no bit depends on where ranks are. Nothing is encrypted; the token keeps
-//! strangers out.
+//! Only bytes cross the network, never sums, so no bit depends on where ranks are. Nothing is encrypted; the token
+//! keeps strangers out.
 
 mod between;
 mod dial;

@@ -1,8 +1,8 @@
-//! Reading the memory of ranks on other hosts: what an operation is about to read is asked for, and lies in a copy of that rank's memory when it
-//! runs. The copy has pages only where something was read.
+//! Reads memory of ranks on other hosts: bytes that an operation will read are fetched first, into a copy of that
+//! rank's memory. The copy has pages only where something was read.
 //!
-//! What has come stays until the ranks meet: until then no rank writes what others read. Where operations copy it at once, as onto a card, its
-//! pages are given back once there are many.
+//! Fetched bytes stay until the ranks meet: until then no rank writes what others read. If operations copy them at
+//! once, for example onto a card, pages are given back once there are many.
 
 use super::dial::{Target, dial_all};
 use super::stream::{Stream, sleep};
@@ -15,32 +15,32 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Connections to all ranks of other hosts together, and to one of them at most: several, because a long path carries more by several.
+/// Connections to all ranks of other hosts, and to one of them: several, because they carry more over a long path.
 const STREAMS: usize = 16;
 const STREAMS_OF_A_RANK: usize = 4;
-/// One request's; larger reads are cut, so that all connections share them.
+/// Bytes of one request; larger reads are cut, so that all connections share them.
 const REQUEST_MAX: u64 = 1 << 20;
-/// Asked for and not arrived, of all connections together: enough for 10 Gbit/s over 20 ms. A connection has one request's at least. The plan
-/// counts with it: `plan::Hosts`.
+/// Bytes asked for and not arrived, over all connections: enough for 10 Gbit/s over 20 ms. Each connection has at least
+/// one request's. The plan counts them: `plan::Hosts`.
 const UNDER_WAY_MAX: u64 = 32 << 20;
 
 /// The memory of all ranks of other hosts, as this rank reads it.
 #[derive(Debug)]
 pub struct Reach {
     inside: Mutex<Inside>,
-    /// Answers what they ask of this rank.
+    /// Serves their reads of this rank.
     _door: Door,
 }
 
 #[derive(Debug)]
 struct Inside {
-    /// By rank; none for those of this host.
+    /// By rank; `None` for those of this host.
     ranks: Vec<Option<Far>>,
-    /// How much of all ranks may stay, if operations copy it as soon as it has come; one read may be larger.
+    /// Most bytes kept of all ranks, if operations copy them on arrival; one read may be larger.
     kept_max: Option<Bytes>,
-    /// Bytes with pages, of all ranks.
+    /// Bytes that have pages, of all ranks.
     kept: u64,
-    /// What ended the run meanwhile: operations cannot fail, so it is returned where ranks meet.
+    /// What ended the run meanwhile: operations cannot fail, so the next meeting returns it.
     failed: Result<()>,
 }
 
@@ -49,25 +49,25 @@ struct Inside {
 struct Far {
     mirror: Mirror,
     streams: Vec<Asked>,
-    /// Asked for and not arrived, at most, of each.
+    /// Most bytes asked for and not arrived, per connection.
     under_way_max: u64,
-    /// What has come since the ranks met last, sorted, apart from each other.
+    /// Ranges that arrived since the ranks last met, sorted and disjoint.
     brought: Vec<Range<u64>>,
 }
 
-/// A connection with what it was asked.
+/// A connection with its outstanding requests.
 #[derive(Debug)]
 struct Asked {
     stream: Stream,
-    /// Requests, as far as they are not sent yet.
+    /// Bytes of requests that are not sent yet.
     unsent: Vec<u8>,
-    /// Answers that are due, in order, without what has come of the first.
+    /// Ranges still to arrive, in order, without what has arrived of the first.
     due: VecDeque<Range<u64>>,
 }
 
 impl Reach {
-    /// Dials the ranks of other hosts. `door` answers them, and all ranks must have opened theirs. `bytes`: of each rank's memory;
-    /// `kept_max`: as with `Group::reach`.
+    /// Dials the ranks of other hosts. `door` serves them; all ranks must have opened theirs. `bytes`: of each rank's
+    /// memory; `kept_max`: see `Group::reach`.
     ///
     /// Errors: `ranks-unreachable`, `host-allocation-failed`; those of `check`.
     pub(crate) fn open(
@@ -94,20 +94,20 @@ impl Reach {
         Ok(Reach { inside: Mutex::new(Inside { ranks, kept_max, kept: 0, failed: Ok(()) }), _door: door })
     }
 
-    /// Maps the copy of a rank's memory, to read it; `None` for ranks of this host.
+    /// Maps the copy of a rank's memory for reading; `None` for ranks of this host.
     ///
     /// Errors: `host-allocation-failed`.
     pub fn view(&self, rank: usize) -> Result<Option<Mapping>> {
         self.lock().ranks[rank].as_ref().map(|far| far.mirror.view()).transpose()
     }
 
-    /// Returns what has come of a rank's memory.
+    /// Returns what has arrived of a rank's memory.
     #[cfg(test)]
     pub(crate) fn seen(&self, rank: usize, range: Range<u64>) -> Vec<u8> {
         self.lock().ranks[rank].as_mut().expect("of another host").mirror.part(range).to_vec()
     }
 
-    /// Brings bytes of other ranks' memory, by rank, unless they came since the ranks met last. After an error it brings nothing.
+    /// Fetches ranges of other ranks' memory that did not arrive since the ranks last met. Does nothing after an error.
     pub fn bring(&self, wanted: &[(usize, Range<u64>)], check: &dyn Fn() -> Result<()>) {
         let mut inside = self.lock();
         if inside.failed.is_ok() {
@@ -115,26 +115,26 @@ impl Reach {
         }
     }
 
-    /// Returns what has kept bytes from coming.
+    /// Returns the error that stopped fetching, if any.
     ///
     /// Errors: `rank-lost`, `ranks-unreachable`.
     pub fn check(&self) -> Result<()> {
         self.lock().failed.clone()
     }
 
-    /// Forgets what has come: ranks met, and write again.
+    /// Forgets what has arrived: the ranks have met and may write again.
     pub(crate) fn forget(&self) {
         self.lock().ranks.iter_mut().flatten().for_each(|far| far.brought.clear());
     }
 
-    /// Nothing under the lock panics.
+    /// Locks; nothing under the lock panics.
     fn lock(&self) -> MutexGuard<'_, Inside> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inside {
-    /// Gives back what has come before, if with what is missing of `wanted` it would be too much.
+    /// Gives back pages if the missing part of `wanted` would exceed the limit.
     fn give_back(&mut self, wanted: &[(usize, Range<u64>)]) -> Result<()> {
         let lacking = |(rank, range): &(usize, Range<u64>)| {
             self.ranks[*rank].as_ref().map_or(0, |far| lacking(&far.brought, range))
@@ -183,7 +183,7 @@ impl Inside {
 }
 
 impl Far {
-    /// Spreads requests over the connections that have room for them.
+    /// Spreads requests over the connections that have room.
     fn ask(&mut self, missing: &mut VecDeque<Range<u64>>) {
         while let Some(first) = missing.front() {
             let under_way =
@@ -196,7 +196,7 @@ impl Far {
         }
     }
 
-    /// Takes what has come.
+    /// Receives what has arrived.
     fn receive(&mut self) -> Result<()> {
         let Far { mirror, streams, .. } = self;
         for asked in streams {
@@ -227,14 +227,14 @@ impl Asked {
     }
 }
 
-/// Cuts a range.
+/// Cuts a range into requests.
 fn requests(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     (range.start..range.end)
         .step_by(REQUEST_MAX as usize)
         .map(move |start| start..range.end.min(start + REQUEST_MAX))
 }
 
-/// Returns the bytes of a range that sorted ones do not have.
+/// Returns how many bytes of a range the sorted ranges lack.
 fn lacking(all: &[Range<u64>], range: &Range<u64>) -> u64 {
     let first = all.partition_point(|one| one.end <= range.start);
     let overlaps = all[first..].iter().take_while(|one| one.start < range.end);
@@ -242,12 +242,12 @@ fn lacking(all: &[Range<u64>], range: &Range<u64>) -> u64 {
     (range.end - range.start).saturating_sub(had)
 }
 
-/// Adds a range to sorted ones that do not touch. Returns what they did not have of it.
+/// Adds a range to sorted disjoint ones. Returns the parts of it that they lacked.
 fn add(all: &mut Vec<Range<u64>>, range: Range<u64>) -> Vec<Range<u64>> {
     if range.is_empty() {
         return Vec::new();
     }
-    // Those that overlap or touch it.
+    // The ranges that overlap or touch it.
     let first = all.partition_point(|one| one.end < range.start);
     let last = first + all[first..].partition_point(|one| one.start <= range.end);
     let (mut missing, mut at) = (Vec::new(), range.start);

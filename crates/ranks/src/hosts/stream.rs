@@ -1,4 +1,4 @@
-//! A connection between trainers, and what its failures are called.
+//! A connection between trainers, and the names of its failures.
 
 use crate::errors::lost;
 use plimsoll_base::{Error, Result};
@@ -9,20 +9,20 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// What is not taken by the other side for this long ends a connection. Supervisors notice a host that is gone sooner.
+/// A connection whose peer accepts nothing for this long ends. Supervisors notice a lost host sooner.
 const UNTAKEN_MAX: Duration = Duration::from_secs(10);
-/// A connection without traffic is tried after this time, as often, before it counts as ended.
+/// An idle connection is probed after this time, at this interval, before it counts as ended.
 const IDLE: Duration = Duration::from_secs(3);
 const TRIES: u32 = 3;
-/// How long a wait sleeps before it looks whether the run is over.
+/// How long a wait sleeps before it checks whether the run is over.
 const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(crate) struct Stream {
     socket: TcpStream,
-    /// What has come already.
+    /// Bytes that have already arrived.
     ahead: Vec<u8>,
-    /// Whose trainer is at the other end, in words.
+    /// The trainer at the other end, in words.
     pub(crate) who: String,
 }
 
@@ -39,7 +39,7 @@ impl Stream {
         Stream { socket, ahead, who: who.into() }
     }
 
-    /// Reads what is there into `to`. Returns its length; 0 where nothing has come.
+    /// Reads available bytes into `to`. Returns their number; 0 if nothing has arrived.
     ///
     /// Errors: `rank-lost`, `ranks-unreachable`.
     pub(crate) fn read(&mut self, to: &mut [u8]) -> Result<usize> {
@@ -60,7 +60,7 @@ impl Stream {
         }
     }
 
-    /// Writes what fits of `from`. Returns its length.
+    /// Writes as much of `from` as fits. Returns the number of bytes.
     ///
     /// Errors: as `read`.
     pub(crate) fn write(&mut self, from: &[u8]) -> Result<usize> {
@@ -98,16 +98,16 @@ impl Stream {
     }
 }
 
-/// Returns the error of a network that lets through what supervisors say, and not what trainers exchange.
+/// Returns the error for a network that passes the traffic of supervisors but not that of trainers.
 pub(crate) fn unreachable(message: &str) -> Error {
     Error::new("ranks-unreachable", message)
         .hint("trainers exchange gradients over ports that the kernel chooses: hosts of a run must let each other's traffic through")
         .hint("`plimsoll doctor --ranks` tries the paths between hosts before a run")
 }
 
-/// Sleeps until one of `fds` is ready or it is time to look whether the run is over.
+/// Sleeps until one of `fds` is ready or it is time to check whether the run is over.
 pub(crate) fn sleep(fds: &mut [PollFd<'_>]) {
     let look = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
-    // An interrupted poll is fine: callers look at everything in any case.
+    // An interrupted poll is fine: callers check everything anyway.
     let _ = rustix::event::poll(fds, Some(&look));
 }

@@ -221,7 +221,7 @@ const READ_ROUNDS: usize = 9;
 /// As many as a rank has to another.
 const PLAIN_STREAMS: u64 = 4;
 
-/// The reads of a run over loopback, and plain streams in the same process: `bench/sockets.sh` runs it and reads the line that it prints.
+/// Measures reads over loopback next to plain streams; `bench/sockets.sh` reads the line it prints.
 #[test]
 #[ignore = "a measurement: bench/sockets.sh"]
 fn reads_next_to_plain_streams() {

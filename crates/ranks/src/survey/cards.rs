@@ -1,4 +1,4 @@
-//! What the cards of different hosts give one another, by the library that a run would use: it chooses its own way between hosts.
+//! How fast cards of different hosts exchange data, through the library that a run would use: it chooses its own path.
 
 use super::network::{Read, median, pairs};
 use crate::group::Group;
@@ -8,34 +8,34 @@ use serde::{Deserialize, Serialize};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// The most that one card gives another at once.
+/// Most bytes of one exchange.
 const BYTES_MAX: u64 = 64 << 20;
 const FIRST_BYTES: u64 = 1 << 20;
-/// What a read takes about, unless it has the most bytes before.
+/// Target duration of a read, unless it reaches the most bytes first.
 const READ_SECONDS: f64 = 0.4;
 const READS: usize = 3;
 const ROUND_TRIPS: usize = 20;
-/// The library waits for ranks that are gone; a survey does not.
+/// The library waits for lost ranks forever; a survey does not.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
-/// A card that exchanges with the cards of all ranks.
+/// A card that exchanges data with the cards of all ranks.
 pub trait CardLink: Send {
     /// Returns the library and its version, for people.
     fn library(&mut self) -> Result<String>;
-    /// Makes the name under which all ranks meet.
+    /// Creates the name under which all ranks meet.
     fn name(&mut self) -> Result<Vec<u8>>;
-    /// Connects with the cards of all ranks, which call it together. `bytes`: the most that `exchange` is asked for.
+    /// Connects to the cards of all ranks, which call it together. `bytes`: the most that `exchange` will move.
     fn connect(&mut self, name: &[u8], rank: usize, ranks: usize, bytes: u64) -> Result<()>;
-    /// Gives the card of `rank` `given` bytes, takes `taken` of it, and returns when both are done.
+    /// Sends `given` bytes to the card of `rank`, receives `taken`, and returns when both are done.
     fn exchange(&mut self, rank: usize, given: u64, taken: u64) -> Result<()>;
 }
 
-/// What the cards of a host's first rank and of others gave one another.
+/// Measured transfers between the card of a host's first rank and others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CardPaths {
     /// The library and its version.
     pub library: String,
-    /// At the first rank of a host.
+    /// Only at the first rank of a host.
     pub reads: Vec<Read>,
     /// Why nothing was measured.
     pub failed: Option<String>,
@@ -60,11 +60,11 @@ pub(super) fn measure(
     Ok(Some(paths))
 }
 
-/// Why ranks stop to measure.
+/// Why ranks stop measuring.
 enum Stop {
-    /// One cannot go on with its card, and all know of it.
+    /// A card failed, and all ranks know.
     Card(String),
-    /// They do not reach one another any more.
+    /// The ranks no longer reach each other.
     Group(Error),
 }
 
@@ -102,8 +102,7 @@ impl Survey<'_> {
         Ok(())
     }
 
-    /// Measures the seconds of a round trip, and the bytes of a second that the card of rank `to` reads of that of rank `from`. All ranks
-    /// call it and get both.
+    /// Returns the round trip, s, and rate, bytes/s, at which card `to` reads from card `from`. All ranks call it.
     fn read(&self, to: usize, from: usize) -> std::result::Result<[f64; 2], Stop> {
         let other = match self.group.rank() {
             rank if rank == to => Some(from),
@@ -128,7 +127,7 @@ impl Survey<'_> {
         Ok([number(0), number(8)])
     }
 
-    /// Returns what all ranks have, by rank; stops all of them where one has none.
+    /// Returns the bytes of all ranks, by rank; an error at one of them stops all.
     fn agree(&self, own: Result<Vec<u8>>) -> std::result::Result<Vec<Vec<u8>>, Stop> {
         let own = own.map_err(|error| [vec![error.message], error.facts].concat().join("; "));
         let text = serde_json::to_vec(&own).unwrap_or_default();
@@ -142,7 +141,7 @@ impl Survey<'_> {
     }
 }
 
-/// Returns the seconds of a round trip, and the bytes of a second of one short read.
+/// Returns the seconds of a round trip, and the bytes per second of one short read.
 fn short_reads(card: &mut dyn CardLink, other: usize, reads: bool) -> Result<[f64; 2]> {
     let mut times = Vec::with_capacity(ROUND_TRIPS);
     for _ in 0..ROUND_TRIPS {
@@ -152,13 +151,13 @@ fn short_reads(card: &mut dyn CardLink, other: usize, reads: bool) -> Result<[f6
         }
         times.push(begun.elapsed().as_secs_f64());
     }
-    // The first time it may still connect for as many bytes.
+    // The first pass may still connect for this size.
     pass(card, other, !reads, FIRST_BYTES)?;
     let seconds = pass(card, other, !reads, FIRST_BYTES)?;
     Ok([median(times), FIRST_BYTES as f64 / seconds])
 }
 
-/// Returns the bytes of a second of the best of several reads.
+/// Returns the bytes per second of the best of several reads.
 fn long_reads(card: &mut dyn CardLink, other: usize, reads: bool, bytes: u64) -> Result<f64> {
     let mut best = f64::INFINITY;
     for _ in 0..READS {
@@ -176,7 +175,7 @@ fn pass(card: &mut dyn CardLink, other: usize, gives: bool, bytes: u64) -> Resul
 
 type Job = Box<dyn FnOnce(&mut dyn CardLink) + Send>;
 
-/// A card on a thread of its own, which is left behind where the library does not come back.
+/// A card on its own thread, which is abandoned if the library does not return.
 struct Patient(Sender<Job>);
 
 impl Patient {
@@ -195,7 +194,7 @@ impl Patient {
         job: impl FnOnce(&mut dyn CardLink) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (answer, answered) = channel();
-        // Who asks may have left.
+        // The asker may have left.
         let _ = self.0.send(Box::new(move |card| drop(answer.send(job(card)))));
         let late = || Error::new("ranks-nccl", format!("no answer in {} s", ANSWER_MAX.as_secs()));
         answered.recv_timeout(ANSWER_MAX).unwrap_or_else(|_| Err(late()))

@@ -1,4 +1,4 @@
-//! The run directory: whether other hosts see what rank 0's host writes there, and how fast it writes.
+//! The run directory: whether other hosts see what rank 0's host writes there, and how fast that writes.
 
 use crate::group::Group;
 use crate::token::random_secret;
@@ -9,28 +9,28 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What is written for its speed, piece by piece, each with fsync; a slow disk writes less of it.
+/// Bytes written to measure speed, in pieces, each with fsync; a slow disk writes fewer.
 const BYTES: usize = 64 << 20;
 const PIECE_BYTES: usize = 8 << 20;
 const LONG_ENOUGH: Duration = Duration::from_secs(2);
-/// A network's file system may show a new file later.
+/// A network file system may show a new file later.
 const SEEN_WITHIN: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a rank found of it.
+/// What a rank found about the run directory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Directory {
     /// The folder, or its nearest ancestor that exists.
     pub path: PathBuf,
-    /// Whether the rank sees there what rank 0 wrote.
+    /// True if this rank sees there what rank 0 wrote.
     pub is_shared: bool,
-    /// With fsync, by rank 0.
+    /// Write speed with fsync, measured by rank 0.
     pub bytes_per_second: Option<f64>,
     /// Why rank 0 could not write.
     pub refused: Option<String>,
 }
 
-/// Tries it with all ranks, which must call it together. Nothing is left.
+/// Tests the directory with all ranks, which must call it together. Leaves nothing there.
 ///
 /// Errors: `rank-lost`, `ranks-unreachable`.
 pub(crate) fn try_it(group: &Group, folder: &Path) -> Result<Directory> {
@@ -49,10 +49,10 @@ pub(crate) fn try_it(group: &Group, folder: &Path) -> Result<Directory> {
     let said = own.as_ref().map_or(Vec::new(), |probe| probe.name.clone().into_bytes());
     let said = group.all_gather(&said)?.swap_remove(0);
     let name = String::from_utf8(said).unwrap_or_default();
-    // A name alone, so that what another process says leads nowhere else.
+    // Only a plain name, so that another process's message cannot lead elsewhere.
     let is_name = !name.is_empty() && !name.contains('/');
     found.is_shared = is_name && (group.rank() == 0 || sees(&path.join(&name), &name));
-    // It is removed after all have looked.
+    // The file is removed after all have looked.
     group.barrier()?;
     drop(own);
     Ok(found)
@@ -63,7 +63,7 @@ fn nearest(folder: &Path) -> PathBuf {
     absolute.ancestors().find(|place| place.is_dir()).unwrap_or(Path::new("/")).to_path_buf()
 }
 
-/// Looks for a file that begins with its own name.
+/// Waits for a file that begins with its own name.
 fn sees(path: &Path, name: &str) -> bool {
     let begun = Instant::now();
     loop {
@@ -78,7 +78,7 @@ fn sees(path: &Path, name: &str) -> bool {
     }
 }
 
-/// The files of rank 0, which are removed with it.
+/// Files of rank 0, removed on drop.
 struct Probe {
     name: String,
     files: Vec<PathBuf>,

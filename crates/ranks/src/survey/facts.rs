@@ -1,11 +1,11 @@
-//! What a process knows of its host by reading alone: limits, and shared memory.
+//! What a process knows of its host without measuring: limits and shared memory.
 
 use plimsoll_base::Bytes;
 use plimsoll_memory::host::parse::{Value, rlimit};
 use serde::{Deserialize, Serialize};
 use std::fs;
 
-/// The soft limits of a process; `None` where there is no limit, or it cannot be read.
+/// The soft limits of a process; `None` if there is no limit, or it cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     pub open_files: Option<u64>,

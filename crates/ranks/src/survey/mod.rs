@@ -1,8 +1,8 @@
-//! A survey before a run: its ranks meet as they do in a run, measure what lies between their hosts, and exchange what each knows of its
-//! own. Owns the measuring; what of it is a problem, `plimsoll doctor --ranks` decides.
+//! A survey before a run: its ranks meet as in a run, measure what is between their hosts, and exchange what each knows
+//! of its own. Owns the measuring; `plimsoll doctor --ranks` decides what is a problem.
 //!
-//! Readings of what a process sees are in `facts.rs`, the network is in `network.rs`, what cards exchange in
-//! `cards.rs`, the run directory in `directory.rs`. Nothing is left after it.
+//! Facts about the process are in `facts.rs`, the network in `network.rs`, transfers between cards in `cards.rs`, the
+//! run directory in `directory.rs`. A survey leaves nothing on the hosts.
 
 mod cards;
 mod directory;
@@ -27,12 +27,12 @@ use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// All have met, and have no model to open first: hosts that do not reach one another by then never do.
+/// All have met and open no model: hosts that do not connect by then never will.
 const OPEN_MAX: Duration = Duration::from_secs(20);
-/// After this time a survey ends, whatever it waits for.
+/// A survey ends after this time, whatever it waits for.
 const SURVEY_MAX: Duration = Duration::from_secs(240);
 
-/// What a rank knows of its process and its host, and what was measured there.
+/// What a rank knows of its process and host, and what it measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     pub rank: u32,
@@ -40,21 +40,21 @@ pub struct Facts {
     pub host: u32,
     pub host_name: String,
     pub pid: u32,
-    /// By which it speaks with another host; none where all are on one.
+    /// Its address towards another host; `None` if all are on one.
     pub address: Option<IpAddr>,
     pub interface: Interface,
     pub limits: Limits,
     pub shared_memory: SharedMemory,
     pub network: Network,
     pub directory: Directory,
-    /// Where all ranks have cards of several hosts.
+    /// If all ranks have cards, on several hosts.
     pub cards: Option<CardPaths>,
     /// What must be equal on all ranks, by name.
     pub alike: BTreeMap<String, String>,
 }
 
-/// Measures with all ranks of `met`, and returns what each knows, by rank. `folder`: where the run would write. `alike`: what must be
-/// equal on all ranks. `card`: the rank's card, if the run would exchange between cards.
+/// Measures with all ranks of `met` and returns the facts of each, by rank. `folder`: where the run would write.
+/// `alike`: what must be equal on all ranks. `card`: the rank's card, if the run would exchange between cards.
 ///
 /// Errors: `ranks-unreachable`, `rank-lost`, `ranks-window`, `host-allocation-failed`, `thread-not-started`.
 pub fn survey(
@@ -65,7 +65,7 @@ pub fn survey(
 ) -> Result<Vec<Facts>> {
     let window = met.place.window.clone();
     let (done, over) = channel::<()>();
-    // Ends what waits for a rank that is gone without a word.
+    // Ends waits for a rank that vanished.
     let watch = std::thread::Builder::new().name("survey".into()).spawn(move || {
         if over.recv_timeout(SURVEY_MAX) == Err(RecvTimeoutError::Timeout) {
             abort(&window);
@@ -97,7 +97,7 @@ fn all_of(
         host_name: own.host.clone(),
         pid: own.pid,
         address: met.place.away.as_ref().and_then(|_| own_ip(met)),
-        // Rank 0 comes first, so that all but its own host look towards it.
+        // Rank 0 comes first, so that all hosts but its own look towards it.
         interface: Interface::towards(other.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip())),
         limits: Limits::of_this_process(),
         shared_memory: SharedMemory::of_this_host(),
@@ -114,7 +114,7 @@ fn all_of(
     all.iter().map(read).collect()
 }
 
-/// Returns the address of this host on the connection to another one.
+/// Returns this host's address on its connection to another host.
 fn own_ip(met: &Meeting) -> Option<IpAddr> {
     let own = &met.members[met.place.rank as usize];
     let wire = match &met.wires {

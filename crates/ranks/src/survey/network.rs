@@ -1,5 +1,5 @@
-//! What the network between hosts gives: how far their clocks are apart, how long they need to meet, and how fast they read each
-//! other's memory, in the way in which they do in a run.
+//! The network between hosts: how far their clocks are apart, how long a barrier takes, and how fast they read each
+//! other's memory, by the path that a run uses.
 
 use crate::group::Group;
 use crate::hosts::{Memory, Reach};
@@ -12,46 +12,46 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// What a host reads of another.
+/// Bytes that a host reads of another.
 const BYTES: u64 = 64 << 20;
-/// Read first; each further read has twice as many bytes, until one takes long enough to be measured or all are read.
+/// Bytes of the first read; each further one doubles, until one is long enough to measure or all are read.
 const FIRST_BYTES: u64 = 1 << 20;
 const LONG_ENOUGH: Duration = Duration::from_millis(400);
-/// Where all of it comes sooner it is read again, as often: a short read says less, and the first has new pages to fill.
+/// Reads that end sooner are repeated: a short read says less, and the first fills new pages.
 const QUICK: Duration = Duration::from_secs(1);
 const READS_MAX: usize = 3;
-/// Of one read when all read at once.
+/// Least bytes of one read when all hosts read at once.
 const AT_ONCE_MIN: u64 = 256 << 10;
-/// Of all of a host's reads together: they take memory.
+/// Most bytes of all of a host's reads at once: they take memory.
 const AT_ONCE_MAX: u64 = 256 << 20;
 const BARRIERS: usize = 40;
 const CLOCK_READINGS: usize = 7;
 const ROUND_TRIPS: u64 = 20;
 const PAGE_BYTES: u64 = 4096;
-/// Pairs of hosts that are measured in turn; of more hosts each reads from the next one alone.
+/// Pairs of hosts measured in turn; with more, each host reads only from the next one.
 const PAIRS_MAX: usize = 30;
 
-/// How this host read another's memory.
+/// How fast this host read another's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Read {
     pub from_host: u32,
-    /// The median of small reads.
+    /// Median of small reads.
     pub round_trip_seconds: f64,
-    /// While nothing else passed between hosts.
+    /// Measured while nothing else passed between hosts.
     pub bytes_per_second: f64,
 }
 
-/// What the network gave one rank.
+/// What one rank measured on the network.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Network {
-    /// How far this process's clock is before rank 0's, and how exactly that is known.
+    /// How far this process's clock is ahead of rank 0's, and the error bound.
     pub clock_seconds: f64,
     pub clock_within_seconds: f64,
-    /// The median of barriers.
+    /// Median duration of a barrier.
     pub barrier_seconds: f64,
-    /// At the first rank of a host, where there are several.
+    /// Only at the first rank of a host, if there are several.
     pub reads: Vec<Read>,
-    /// From all other hosts together, while all read.
+    /// From all other hosts together, while all hosts read.
     pub at_once_bytes_per_second: Option<f64>,
 }
 
@@ -93,12 +93,12 @@ pub(crate) fn measure(group: &Group, place: &Place) -> Result<Network> {
     if is_first {
         network.at_once_bytes_per_second = Some(reader.at_once(&others, slowest.unwrap_or(0.0))?);
     }
-    // No door closes while another reads.
+    // No door closes while another rank reads.
     group.barrier()?;
     Ok(network)
 }
 
-/// Returns which host reads from which, in turn.
+/// Returns the pairs (reading host, host read), in turn.
 pub(super) fn pairs(hosts: usize) -> Vec<(usize, usize)> {
     let all = hosts * hosts.saturating_sub(1) <= PAIRS_MAX;
     let last = if all { hosts } else { 2.min(hosts) };
@@ -116,7 +116,7 @@ fn barrier(group: &Group) -> Result<f64> {
     Ok(median(times))
 }
 
-/// Returns how far the clock is before rank 0's: both read theirs when they leave a barrier, which is up to half a round trip apart.
+/// Returns how far this clock is ahead of rank 0's: both are read after a barrier, up to half a round trip apart.
 fn clock(group: &Group) -> Result<(f64, f64)> {
     let (mut differences, mut within) = (Vec::new(), Vec::new());
     for _ in 0..CLOCK_READINGS {
@@ -131,7 +131,7 @@ fn clock(group: &Group) -> Result<(f64, f64)> {
     Ok((median(differences), median(within)))
 }
 
-/// Reads a byte of each other host, one after the other.
+/// Measures the median time to read one byte of each other host, one host after the other.
 fn round_trips(reader: &Reader<'_>, firsts: &[usize], own: usize) -> Result<Vec<Read>> {
     let mut reads = Vec::new();
     for (host, first) in firsts.iter().enumerate().filter(|(host, _)| *host != own) {
@@ -159,7 +159,7 @@ impl Reader<'_> {
         self.reach.check().map(|()| taken)
     }
 
-    /// Returns the bytes of a second of the best of several reads; of a slow path of one. All ranks call it, and one of them reads.
+    /// Returns the best rate of several reads (one on a slow path), bytes/s. All ranks call it, one reads.
     fn best_rate(&self, reads: bool, to: usize, from: usize) -> Result<f64> {
         let mut best: f64 = 0.0;
         for round in 0..READS_MAX {
@@ -178,7 +178,7 @@ impl Reader<'_> {
         Ok(best)
     }
 
-    /// Returns the bytes of a second, of the last of reads that become longer.
+    /// Returns the bytes per second of the last of ever longer reads.
     fn rate(&self, from: usize) -> Result<f64> {
         let (mut at, mut bytes) = (0, FIRST_BYTES);
         loop {
@@ -191,7 +191,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads of all `others` together what takes about as long as one of the reads in turn.
+    /// Reads from all `others` at once for about as long as one read in turn takes.
     fn at_once(&self, others: &[usize], rate: f64) -> Result<f64> {
         let each = (rate * LONG_ENOUGH.as_secs_f64() / others.len() as f64) as u64;
         let most = (AT_ONCE_MAX / others.len() as u64).clamp(AT_ONCE_MIN, BYTES);
@@ -207,7 +207,7 @@ fn no_memory(err: &std::io::Error) -> Error {
         .hint("give the container more memory")
 }
 
-/// Returns the middle one of the values; of an even number the greater of two.
+/// Returns the median; of an even number of values the greater of the middle two.
 pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)

@@ -1,5 +1,5 @@
-//! Exports a model as a Hugging Face folder or as one GGUF file: a checkpoint, an adapter added to its base, or any other model that
-//! can be opened. The result gets its name when it is complete.
+//! Exports a model as a Hugging Face folder or one GGUF file: a checkpoint, an adapter merged into its base, or any
+//! other model that can be opened. The result gets its name only when complete.
 
 use super::gguf::{check_name, write_gguf};
 use super::merge::{Merged, is_left_out, merged, nothing_to_merge, open_adapted, tensors_of};
@@ -15,60 +15,59 @@ use plimsoll_text::files_to_save;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Largest run file of a checkpoint that is read.
+/// Largest run file of a checkpoint.
 const RUN_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What is asked of an export.
+/// Options of an export.
 pub struct Ask<'a> {
-    /// The folder or the file that is made.
+    /// The folder or file to write.
     pub to: &'a Path,
     /// True for a GGUF file, whose name ends in .gguf.
     pub is_gguf: bool,
-    /// True to add an adapter to its base model.
+    /// True to merge an adapter into its base model.
     pub merge: bool,
-    /// The model that the adapter was trained on, if it is not where the adapter says.
+    /// The adapter's base model, if it is not where the adapter says.
     pub base: Option<&'a str>,
-    /// How weights are written, f32 or bf16; by default as the model has them.
+    /// Dtype of the written weights, f32 or bf16; by default the model's own.
     pub dtype: Option<DType>,
     pub progress: Progress<'a>,
 }
 
-/// What an export has made.
+/// The result of an export.
 #[derive(Clone, Debug, Serialize)]
 pub struct Exported {
-    /// The checkpoint, the adapter's folder, or the name of the model.
+    /// The checkpoint, the adapter's folder, or the model's name.
     pub from: String,
-    /// How its weights are written.
+    /// Dtype of the written weights.
     pub dtype: &'static str,
-    /// Length and sum of the GGUF file, or of the folder's weights.
+    /// Bytes and SHA-256 of the GGUF file, or of the folder's weights.
     pub bytes: u64,
     pub sha256: String,
-    /// What `merge` did.
+    /// The result of `merge`.
     pub merged: Option<Merged>,
-    /// Tensors that are not written: what predicts further tokens (`mtp.*`).
+    /// Tensors not written: those of multi-token prediction (`mtp.*`).
     pub left_out: usize,
 }
 
-/// True if `path` is a directory that holds a checkpoint or an adapter, or could: a model of another kind has a `config.json` and
-/// no manifest.
+/// Returns true if `path` is or could be a checkpoint or an adapter: other models have `config.json`, no manifest.
 pub fn is_of_run(path: &Path) -> bool {
     path.is_dir() && (path.join(MANIFEST).exists() || !path.join("config.json").is_file())
 }
 
-/// Exports a run's newest checkpoint, or the one at `path`. With `merge` it holds an adapter, which is added to its base model; so does
-/// a folder of peft's.
+/// Exports a run's newest checkpoint, or the one at `path`. With `merge` that is an adapter, also one that peft wrote,
+/// and is merged into its base model.
 ///
-/// Errors: `merge-refused` for an adapter without `merge`, `merge` without an adapter, and a random base; `model-unsupported` and
-/// `tokenizer-unsupported` for what a GGUF file cannot hold; those of `verbs::export` and of opening.
+/// Errors: `merge-refused` for an adapter without `merge`, `merge` without an adapter, and a random base;
+/// `model-unsupported` and `tokenizer-unsupported` for what GGUF cannot hold; those of `verbs::export` and of opening.
 pub fn export(path: &Path, ask: Ask<'_>) -> Result<Exported> {
     check(&ask)?;
     let (from, model) = if ask.merge { open_adapted(path, ask.base)? } else { open_whole(path)? };
     export_opened(&from.display().to_string(), &model, trained_dtype(&from), None, ask)
 }
 
-/// Exports a model that is open. `made` gives the weights of a random one.
+/// Exports an open model. `made` supplies the weights of a random one.
 ///
-/// Errors: as `export`.
+/// Errors: see `export`.
 pub fn export_model(model: &OpenModel, made: Option<Made<'_>>, ask: Ask<'_>) -> Result<Exported> {
     check(&ask)?;
     match (&model.adapter, ask.merge) {
@@ -79,7 +78,7 @@ pub fn export_model(model: &OpenModel, made: Option<Made<'_>>, ask: Ask<'_>) -> 
     export_opened(&model.source, model, None, made, ask)
 }
 
-/// Requires that a name may be given to what is exported, before anything is opened.
+/// Checks that the target's name is valid and free, before anything is opened.
 ///
 /// Errors: `bad-value`, `export-exists`, `output-unwritable`.
 fn check(ask: &Ask<'_>) -> Result<()> {
@@ -112,7 +111,7 @@ fn export_opened(
     })
 }
 
-/// Writes a folder as `save_pretrained` does.
+/// Writes a folder in the layout of `save_pretrained`.
 fn write_folder(
     (model, made): (&OpenModel, Option<Made<'_>>),
     dtypes: Dtypes,
@@ -149,7 +148,7 @@ fn write_folder(
     })
 }
 
-/// Opens a checkpoint of a whole model, after its files were compared with its manifest.
+/// Opens a checkpoint of a whole model, after checking its files against its manifest.
 fn open_whole(path: &Path) -> Result<(PathBuf, OpenModel)> {
     if path.join(ADAPTER_CONFIG).exists() && !path.join(MANIFEST).exists() {
         return Err(needs_merge(&path.display().to_string()));
@@ -163,7 +162,7 @@ fn open_whole(path: &Path) -> Result<(PathBuf, OpenModel)> {
     Ok((folder, model))
 }
 
-/// Returns how the run of a checkpoint stored its weights, if the checkpoint has a run file.
+/// Returns the dtype in which a checkpoint's run stored its weights, if it has a run file.
 fn trained_dtype(checkpoint: &Path) -> Option<DType> {
     debug_assert!(RUN_FILE.starts_with(STATE));
     let text = read_small_text(&checkpoint.join(RUN_FILE), RUN_FILE_BYTES_MAX).ok()?;

@@ -7,9 +7,9 @@ use plimsoll_files::{FileRecord, GgufDecl, GgufWriter, Head, OpenModel, gguf_ord
 use plimsoll_text::gguf_tables;
 use std::path::Path;
 
-/// Writes the GGUF file `to`, which gets its name when it is complete.
+/// Writes the GGUF file `to`, which gets its name only when complete.
 ///
-/// Errors: `model-unsupported` and `tokenizer-unsupported` for what a GGUF file cannot hold; `disk-full`, `write-failed`.
+/// Errors: `model-unsupported` and `tokenizer-unsupported` for what GGUF cannot hold; `disk-full`, `write-failed`.
 pub(super) fn write_gguf(
     (model, made): (&OpenModel, Option<Made<'_>>),
     dtypes: Dtypes,
@@ -35,7 +35,7 @@ pub(super) fn write_gguf(
     })
 }
 
-/// A model is read as GGUF by the end of its name.
+/// Checks that a name ends in `.gguf`, by which a model is read as GGUF.
 ///
 /// Errors: `bad-value`.
 pub(super) fn check_name(to: &Path) -> Result<()> {

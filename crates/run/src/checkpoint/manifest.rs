@@ -1,5 +1,5 @@
-//! The manifest of a checkpoint: its files, with the length and checksum of each. It carries its own checksum, so that
-//! any changed byte of a checkpoint is found, and it is read first.
+//! The manifest of a checkpoint: its files, each with length and checksum. It carries its own checksum, so that any
+//! changed byte of a checkpoint is found, and it is read first.
 
 use plimsoll_base::{Error, Result, shown};
 use plimsoll_files::{Difference, FileRecord, difference, digest};
@@ -10,9 +10,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path};
 
-/// Its file name in a checkpoint.
+/// File name in a checkpoint.
 pub const MANIFEST: &str = "manifest.json";
-/// The newest checkpoint format that this build writes and reads. Format 1 has no sums of pieces.
+/// Newest checkpoint format that this build writes and reads. Format 1 has no sums of pieces.
 pub const FORMAT: u64 = 2;
 /// Longest manifest; a larger file is something else.
 const MANIFEST_BYTES_MAX: u64 = 4 << 20;
@@ -23,23 +23,23 @@ const MANIFEST_BYTES_MAX: u64 = 4 << 20;
 pub struct Manifest {
     pub format: u64,
     pub step: u32,
-    /// False for weights alone, which a run that failed inside a step leaves.
+    /// False for weights alone, left by a run that failed inside a step.
     pub resumable: bool,
     /// The model that the run began with.
     pub source: String,
     pub version: String,
-    /// Files by path in the folder; the manifest itself is not listed.
+    /// Files by path in the folder, without the manifest itself.
     pub files: BTreeMap<String, FileRecord>,
 }
 
-/// A file of a checkpoint that is not what was written.
+/// A file of a checkpoint that differs from what was written.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     /// Its path in the checkpoint.
     pub file: String,
-    /// What is wrong with it: the bytes, the tensors, the sums.
+    /// What is wrong: the bytes, the tensors, the sums.
     pub what: String,
-    /// None where it could not be read.
+    /// `None` if it could not be read.
     pub difference: Option<Difference>,
 }
 
@@ -48,7 +48,7 @@ impl Manifest {
         self.files.values().map(|file| file.bytes).sum()
     }
 
-    /// Returns the file's text: JSON whose last member is the SHA-256 of the rest.
+    /// Returns the text of the file: JSON whose last member is the SHA-256 of the rest.
     pub fn to_text(&self) -> String {
         let mut value = serde_json::to_value(self).expect("a manifest is plain data");
         let pretty =
@@ -59,7 +59,7 @@ impl Manifest {
 
     /// Reads the manifest of a checkpoint.
     ///
-    /// Errors: `checkpoint-damaged` where it is not what was written; `checkpoint-newer`.
+    /// Errors: `checkpoint-damaged` if it differs from what was written; `checkpoint-newer`.
     pub fn read(folder: &Path) -> Result<Manifest> {
         let path = folder.join(MANIFEST);
         refuse_link(folder, "the checkpoint")?;
@@ -90,7 +90,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Reads every file and requires that each is what the manifest says.
+    /// Reads every file and checks it against the manifest.
     ///
     /// Errors: `checkpoint-damaged` names the first such file and lists the others.
     pub fn verify(&self, folder: &Path) -> Result<()> {
@@ -101,7 +101,7 @@ impl Manifest {
         Err(findings.map(line).fold(error, Error::fact))
     }
 
-    /// Reads every file and returns those that are not what the manifest says.
+    /// Reads every file and returns those that differ from the manifest.
     pub fn findings(&self, folder: &Path) -> Vec<Finding> {
         let found = |(name, record): (&String, &FileRecord)| {
             let (what, difference) = check(folder, name, record).err()?;
@@ -111,13 +111,13 @@ impl Manifest {
     }
 }
 
-/// Returns the byte of a place that a JSON error names.
+/// Returns the byte offset of a position in a JSON error.
 fn byte_of(text: &str, line: usize, column: usize) -> usize {
     let before: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     (before + column.saturating_sub(1)).min(text.len())
 }
 
-/// Describes how a manifest differs from what it says of itself.
+/// Describes how a manifest differs from its own checksum.
 fn self_difference(text: &str, manifest: &Manifest, sealed: Option<&Value>) -> String {
     let again = manifest.to_text();
     let first = text.bytes().zip(again.bytes()).position(|(a, b)| a != b);
@@ -133,7 +133,7 @@ fn self_difference(text: &str, manifest: &Manifest, sealed: Option<&Value>) -> S
     }
 }
 
-/// What is wrong with a file: words, and where it differs if it can be read.
+/// What is wrong with a file: words, and where it differs if it is readable.
 type Wrong = (String, Option<Difference>);
 
 fn check(folder: &Path, name: &str, expect: &FileRecord) -> std::result::Result<(), Wrong> {
@@ -173,7 +173,7 @@ fn refuse_link(path: &Path, what: &str) -> Result<fs::Metadata> {
     }
 }
 
-/// Returns the error for a checkpoint that is not what was written.
+/// Returns the error for a checkpoint that differs from what was written.
 fn damaged(path: &Path, what: &str) -> Error {
     Error::new("checkpoint-damaged", format!("{}: {what}", path.display()))
 }

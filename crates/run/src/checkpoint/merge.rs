@@ -1,4 +1,4 @@
-//! Merging: an adapter added to the weights that it was trained on, as a model without adapters.
+//! Merging: adds an adapter to the weights it was trained on, giving a model without adapters.
 
 use super::weights::{Dtypes, Sums, is_packed};
 use super::{MANIFEST, Manifest, STATE, verbs};
@@ -8,37 +8,37 @@ use plimsoll_files::{ADAPTER_CONFIG, Head, OpenModel, SCORE, TensorInfo};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// What a merge has made.
+/// The result of a merge.
 #[derive(Clone, Debug, Serialize)]
 pub struct Merged {
     /// The checkpoint or the adapter's folder.
     pub from: PathBuf,
-    /// The model that it was trained on.
+    /// The model that the adapter was trained on.
     pub base: String,
-    /// How its linear layers were stored then, if not in full: the adapter is added to what their codes mean.
+    /// Quantization of its linear layers in training, if any: the adapter is added to the decoded codes.
     pub quantize: Option<Quantization>,
-    /// The dtype that the base was decoded to, as its run did, if its file is quantised and the run had it in full.
+    /// Dtype the base was decoded to, as its run did, if its file is quantised and the run held it in full.
     pub decoded: Option<&'static str>,
     /// Tensors that the adapter changes.
     pub tensors: usize,
-    /// Elements of those.
+    /// Elements of those tensors.
     pub elements: u64,
-    /// Elements that are the base's again after rounding.
+    /// Elements that rounding returned to the base's value.
     pub undone: u64,
-    /// The largest difference between an element and what it is rounded to.
+    /// Largest rounding error of an element.
     pub rounding_max: f32,
-    /// The largest change of an element by the adapter, before it is rounded.
+    /// Largest change of an element by the adapter, before rounding.
     pub change_max: f32,
-    /// Tensors of the base that are not written: what predicts further tokens (`mtp.*`) reads what layers gave before they changed.
+    /// Tensors of the base not written: multi-token prediction (`mtp.*`) reads outputs of the layers before the merge.
     pub left_out: usize,
 }
 
-/// True of what predicts further tokens, which is not trained, and not merged.
+/// Returns true for multi-token prediction, which is neither trained nor merged.
 pub(super) fn is_left_out(tensor: &TensorInfo) -> bool {
     tensor.name.starts_with("mtp.")
 }
 
-/// Returns names and shapes of what a merge writes. A reward model has its head in place of one over the vocabulary.
+/// Returns names and shapes of the tensors to write. A reward model has its score head in place of the vocabulary's.
 pub(super) fn tensors_of(model: &OpenModel) -> Vec<(String, Vec<u64>)> {
     let is_scored = model.head == Head::Score;
     let is_head = |t: &TensorInfo| is_scored && [SCORE, "lm_head.weight"].contains(&t.name.as_str());
@@ -48,16 +48,16 @@ pub(super) fn tensors_of(model: &OpenModel) -> Vec<(String, Vec<u64>)> {
     body.chain(score).collect()
 }
 
-/// Opens a run's newest checkpoint, a checkpoint, or a folder of peft's, after its files were compared with its manifest, on the base
-/// that it names or on `base`. Returns its folder too.
+/// Opens an adapter: a run's newest checkpoint, the checkpoint at `path`, or a peft folder, after checking its files,
+/// on the base that it names or on `base`. Also returns its folder.
 ///
-/// Errors: `merge-refused` where there is no adapter; those of `export` and of opening.
+/// Errors: `merge-refused` if there is no adapter; those of `export` and of opening.
 pub(super) fn open_adapted(path: &Path, base: Option<&str>) -> Result<(PathBuf, OpenModel)> {
     let folder = match path.join(ADAPTER_CONFIG).exists() {
         true => path.to_path_buf(),
         false => verbs::newest(path)?.path,
     };
-    // A folder of peft's has no manifest; a checkpoint without one fails to read.
+    // A peft folder has no manifest; a checkpoint without one fails to read.
     if folder.join(MANIFEST).exists() || folder.join(STATE).exists() {
         Manifest::read(&folder)?.verify(&folder)?;
     }
@@ -71,7 +71,7 @@ pub(super) fn open_adapted(path: &Path, base: Option<&str>) -> Result<(PathBuf, 
     Err(nothing_to_merge(&folder.display().to_string()))
 }
 
-/// Adds the flag to an error about a base that is not where it was.
+/// Adds the hint at `--base` to an error about a missing base.
 fn or_another_base(error: Error) -> Error {
     match error.slug {
         "model-file-missing" | "model-not-local" | "checkpoint-missing" => {
@@ -81,7 +81,7 @@ fn or_another_base(error: Error) -> Error {
     }
 }
 
-/// Returns what a merge of these has made.
+/// Returns the result of a merge.
 pub(super) fn merged(from: PathBuf, model: &OpenModel, dtypes: Dtypes, sums: Sums) -> Merged {
     let config = model.adapter.as_ref().map(|adapter| &adapter.config);
     let base = config.and_then(|config| config.base.clone()).unwrap_or_default();

@@ -1,10 +1,10 @@
 //! Checkpoints: everything that a run needs to resume bit for bit, in a folder that is complete or absent.
 //!
 //! `step-N/` is a Hugging Face model (weights, configuration, tokenizer) with two additions: `state/`, which holds the
-//! optimizer's states, the critic with its own, samples that wait for their steps, the run file as resolved and every
-//! counter of the run, and `manifest.json` with the length, the SHA-256 and the sums of pieces of each file. Tensors are stored as logical rows
-//! under Hugging Face names, never in a device's element order, so a checkpoint does not depend on the machine; the
-//! bits of later steps do, which is why `state.json` records the machine, build and plan.
+//! optimizer states, the critic with its own, samples waiting for their steps, the resolved run file and every counter
+//! of the run; and `manifest.json`, with length, SHA-256 and sums of pieces of each file. Tensors are stored as logical
+//! rows under Hugging Face names, never in a device's element order, so a checkpoint does not depend on the machine;
+//! the bits of later steps do, so `state.json` records machine, build and plan.
 
 pub mod export;
 mod gguf;
@@ -30,14 +30,14 @@ pub use state::{BASE, Best, HeldState, RoleState, RunState};
 pub use store::Store;
 pub use weights::{Made, Progress};
 
-/// The subfolder of files that transformers does not read.
+/// Subfolder of files that transformers does not read.
 pub const STATE: &str = "state";
 pub const STATE_JSON: &str = "state/state.json";
 pub const OPTIMIZER: &str = "state/optimizer.safetensors";
 pub const CRITIC: &str = "state/critic.safetensors";
 pub const CRITIC_OPTIMIZER: &str = "state/critic_optimizer.safetensors";
-/// Samples that wait for their steps, one line per group.
+/// Samples waiting for their steps, one line per group.
 pub const HELD: &str = "state/held.jsonl";
-/// The run file, as resolved.
+/// The resolved run file.
 pub const RUN_FILE: &str = "state/run.toml";
 pub const WEIGHTS: &str = "model.safetensors";

@@ -1,5 +1,5 @@
-//! Floating-point numbers in JSON that keep their bits: written as their shortest decimal text, which the standard
-//! library reads back exactly. A reader of a JSON number may round it, and JSON has no NaN.
+//! Floating-point numbers in JSON that keep their bits: written as the shortest decimal text that the standard library
+//! reads back exactly. JSON readers may round numbers, and JSON has no NaN.
 
 /// `#[serde(with = "exact")]` on an `f64`.
 pub mod exact {

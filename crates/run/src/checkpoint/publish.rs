@@ -1,5 +1,4 @@
-//! What of a checkpoint others get: the files of the model and the run file without secrets. Optimizer states, samples and the
-//! counters of the run stay here.
+//! The published part of a checkpoint: the model's files and the run file without secrets, but no states or samples.
 
 use super::verbs::{self, Listed};
 use super::{MANIFEST, Manifest, RUN_FILE, STATE};
@@ -10,18 +9,18 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Files of a folder without a manifest; a model has a few dozen.
+/// Most files of a folder without a manifest; a model has a few dozen.
 const FILES_MAX: usize = 1000;
-/// Largest run file that is published.
+/// Largest run file to publish.
 const RUN_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A model that is whole, with what is known of its run.
+/// A complete model, with facts about its run.
 #[derive(Debug)]
 pub struct Published {
     pub folder: PathBuf,
-    /// The files of the model by name, in their order.
+    /// Files of the model by name, in order.
     pub files: Vec<(String, FileRecord)>,
-    /// Steps done; none for a folder without a manifest.
+    /// Steps done; `None` for a folder without a manifest.
     pub step: Option<u32>,
     /// The model that the run began with.
     pub source: Option<String>,
@@ -34,8 +33,7 @@ pub struct Published {
     pub settings: Value,
 }
 
-/// Reads the newest checkpoint of a run, the one at `path`, or a folder that `checkpoint export` made, and verifies every file that
-/// has a sum.
+/// Reads and verifies a run's newest checkpoint, the one at `path`, or a folder that `checkpoint export` made.
 ///
 /// Errors: `checkpoint-missing`, `checkpoint-damaged`, `checkpoint-newer`.
 pub fn published(path: &Path) -> Result<Published> {
@@ -68,7 +66,7 @@ fn of_folder(path: &Path) -> Result<Published> {
     for entry in fs::read_dir(path).map_err(|err| unreadable(&err))?.take(FILES_MAX) {
         let entry = entry.map_err(|err| unreadable(&err))?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // A link may lead anywhere.
+        // A link could lead anywhere.
         if !name.starts_with('.') && entry.file_type().is_ok_and(|kind| kind.is_file()) {
             files.push((name, record_of(&entry.path()).map_err(|err| unreadable(&err))?));
         }
@@ -91,7 +89,7 @@ fn read_text(path: &Path) -> Option<String> {
     if is_small { fs::read_to_string(path).ok() } else { None }
 }
 
-/// Returns a run file without secrets, in which paths below the home folder begin with `~`: as text, and as a value.
+/// Returns a run file without secrets and with `~` for the home folder in paths: as text, and as a value.
 fn shared(run_file: &str) -> (String, Value) {
     let Some(mut table) = shareable(run_file) else { return (String::new(), Value::Null) };
     let home = std::env::var("HOME").ok().filter(|home| home.len() > 1);

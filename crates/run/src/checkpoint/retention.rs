@@ -1,6 +1,6 @@
-//! Which checkpoints are kept: the newest, within a number and a size, and always the newest one and the best one.
+//! Which checkpoints are kept: the newest, up to a number and a size, and always the newest one and the best one.
 
-/// The limits of what a run keeps.
+/// Limits on what a run keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
     /// Number of newest checkpoints to keep; at least 1.

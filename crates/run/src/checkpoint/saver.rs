@@ -5,7 +5,7 @@ use plimsoll_base::{Error, Result};
 use std::path::PathBuf;
 use std::thread::{self, Scope, ScopedJoinHandle};
 
-/// The thread's stack: it copies rows through the staging buffer and hashes them.
+/// Stack of the thread, which copies rows through the staging buffer and hashes them.
 const STACK_BYTES: usize = 256 << 10;
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl<'scope, 'env> Saver<'scope, 'env> {
         Saver { scope, under_way: None }
     }
 
-    /// Starts a job. The previous one must be settled.
+    /// Starts a job. The previous one must have been settled.
     ///
     /// Errors: `thread-not-started`.
     pub fn start(

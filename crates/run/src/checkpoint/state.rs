@@ -1,5 +1,5 @@
 //! The counters of a run: everything except tensors that its next step depends on. Random numbers are counter-based, so
-//! the seed, the next sample and the next prompt are the whole state of every generator.
+//! the seed, the next sample and the next prompt are the full state of every generator.
 
 use super::{STATE_JSON, exact, exact_option};
 use crate::progress::Progress;
@@ -19,7 +19,7 @@ pub struct Best {
     pub score: f64,
 }
 
-/// The rollout whose samples wait: part of `state.json`.
+/// The rollout whose samples are waiting, in `state.json`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeldState {
@@ -30,14 +30,14 @@ pub struct HeldState {
     pub groups: u64,
 }
 
-/// What a checkpoint says of one of a run's models, besides its tensors.
+/// A checkpoint's record of one of the run's models, apart from its tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RoleState {
-    /// Updates of its optimizer; none of a model that does not learn.
+    /// Optimizer updates of the model; `None` if it does not learn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updates: Option<u64>,
-    /// Sum of squares of the weights that no update changes; none where all learn.
+    /// Sum of squares of the frozen weights; `None` if all learn.
     #[serde(with = "exact_option", default, skip_serializing_if = "Option::is_none")]
     pub frozen: Option<f64>,
 }
@@ -51,7 +51,7 @@ pub struct RunState {
     pub seed: u64,
     pub data_position: u64,
     pub next_sample_id: u64,
-    /// Samples of an earlier rollout that wait for their steps.
+    /// Samples of an earlier rollout that are waiting for their steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<HeldState>,
     #[serde(with = "exact_option")]
@@ -66,7 +66,7 @@ pub struct RunState {
     pub plan: String,
     /// SHA-256 of each data file, and of the model's configuration, tokenizer and chat template.
     pub inputs: BTreeMap<String, String>,
-    /// Each of the run's models, by the name of its role.
+    /// State of each of the run's models, by role name.
     #[serde(default)]
     pub roles: BTreeMap<String, RoleState>,
 }
@@ -95,7 +95,7 @@ impl RunState {
         serde_json::to_string_pretty(self).expect("a state is plain data") + "\n"
     }
 
-    /// Reads the state of a verified checkpoint, of this version or of one before.
+    /// Reads the state of a verified checkpoint, of this version or an earlier one.
     ///
     /// Errors: `checkpoint-damaged`.
     pub fn read(checkpoint: &Path) -> Result<RunState> {
@@ -108,10 +108,10 @@ impl RunState {
     }
 }
 
-/// The role whose weights are below adapters, in states that name it by nothing else.
+/// Role of the weights below adapters, in states that do not name it.
 pub const BASE: &str = "base";
 
-/// What states of 0.1 before `roles` had as fields of their own: the field, the role, and what of it.
+/// Fields of states before `roles` (0.1): the field, its role, and the role's field.
 const BEFORE_ROLES: [(&str, &str, &str); 6] = [
     ("critic_updates", "critic", "updates"),
     ("critic_base", "critic", "frozen"),
@@ -121,7 +121,7 @@ const BEFORE_ROLES: [(&str, &str, &str); 6] = [
     ("reward", "reward", "frozen"),
 ];
 
-/// Moves what a state of before has of roles to where it is now.
+/// Moves fields of an earlier state into `roles`.
 fn with_roles(state: &mut Map<String, Value>) {
     let mut found: Vec<(String, &str, Value)> = Vec::new();
     for (field, role, what) in BEFORE_ROLES {

@@ -1,5 +1,5 @@
-//! The folder `checkpoints/`: names, which checkpoints are complete, `latest` and `best`, and removal. A name appears
-//! and disappears by rename, so at any instant every `step-N` in it is a complete checkpoint.
+//! The folder `checkpoints/`: names, complete checkpoints, `latest` and `best`, and removal. Names appear and disappear
+//! by rename, so at any instant every `step-N` in it is a complete checkpoint.
 
 use super::{MANIFEST, Manifest, Retention};
 use crate::run_dir::{step_name, unwritable};
@@ -33,7 +33,7 @@ impl Store {
         self.folder.join(step_name(step))
     }
 
-    /// Returns the steps that have a folder, ascending; empty without a folder `checkpoints`.
+    /// Returns the steps that have a folder, ascending; empty without `checkpoints`.
     pub fn steps(&self) -> Vec<u32> {
         let names = self.names().into_iter();
         let mut steps: Vec<u32> = names.filter_map(|name| step_of(&name)).collect();
@@ -41,7 +41,7 @@ impl Store {
         steps
     }
 
-    /// Makes an empty folder under a temporary name, to be filled and then passed to `finish`.
+    /// Makes an empty folder under a temporary name, to be filled and passed to `finish`.
     pub fn begin(&self, step: u32) -> Result<PathBuf> {
         let part = self.part(step);
         if part.symlink_metadata().is_ok() {
@@ -51,7 +51,7 @@ impl Store {
         Ok(part)
     }
 
-    /// Renames the folder of `begin` to its final name, points `best` at the best and `latest` at it, and removes what
+    /// Renames the folder of `begin` to its final name, updates `best` and `latest`, and removes checkpoints that
     /// `retention` does not keep. Its files must already be synced to disk.
     pub fn finish(&self, step: u32, retention: &Retention) -> Result<PathBuf> {
         let (part, whole) = (self.part(step), self.path(step));
@@ -83,7 +83,7 @@ impl Store {
         Ok(())
     }
 
-    /// Renames a damaged checkpoint; it is removed when a newer one is complete.
+    /// Renames a damaged checkpoint; it is removed once a newer one is complete.
     pub(crate) fn set_aside(&self, step: u32) -> Result<()> {
         let (from, to) = (self.path(step), self.folder.join(format!("{}{DAMAGED}", step_name(step))));
         if to.symlink_metadata().is_ok() {
@@ -97,7 +97,7 @@ impl Store {
         self.point(LATEST, step)
     }
 
-    /// Points `best` at a checkpoint; removes the name where there is no best, or its folder is gone.
+    /// Points `best` at a checkpoint, or removes it if there is no best or its folder is gone.
     pub(crate) fn point_best(&self, step: Option<u32>) -> Result<()> {
         match step.filter(|step| self.path(*step).is_dir()) {
             Some(step) => self.point(BEST, step),
@@ -119,7 +119,7 @@ impl Store {
     }
 
     fn prune(&self, newest: u32, retention: &Retention) -> Result<()> {
-        // A run that resumed from an earlier checkpoint passes its old steps again: the one written last is the newest.
+        // A run resumed from an earlier checkpoint passes its old steps again: the last one written is the newest.
         let bytes = |step: u32| Manifest::read(&self.path(step)).map_or(0, |manifest| manifest.bytes());
         let whole: Vec<(u32, u64)> =
             self.steps().into_iter().filter(|step| *step <= newest).map(|step| (step, bytes(step))).collect();
@@ -134,14 +134,14 @@ impl Store {
         Ok(())
     }
 
-    /// Removes the name first, then the bytes: a half-removed folder never has the name of a complete one.
+    /// Removes the name first, then the bytes: a half-removed folder never has a complete one's name.
     fn remove(&self, name: &str) -> Result<()> {
         let (path, hidden) = (self.folder.join(name), self.folder.join(format!(".{name}.old")));
         let _ = fs::remove_dir_all(&hidden);
         if path.symlink_metadata().is_ok_and(|meta| !meta.is_dir()) {
             return fs::remove_file(&path).map_err(|err| unwritable(&path, &err));
         }
-        // The manifest is removed with the name, so the rest is not mistaken for a checkpoint even where it is copied.
+        // The manifest goes with the name, so the rest is not mistaken for a checkpoint even if copied.
         let gone = fs::rename(&path, &hidden)
             .and_then(|()| match fs::remove_file(hidden.join(MANIFEST)) {
                 Err(err) if err.kind() != std::io::ErrorKind::NotFound => Err(err),

@@ -9,10 +9,10 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A checkpoint, as its manifest and its counters describe it.
+/// A checkpoint, as its manifest and counters describe it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Listed {
-    /// Steps done; none if the manifest is unreadable.
+    /// Steps done; `None` if the manifest is unreadable.
     pub step: Option<u32>,
     pub path: PathBuf,
     pub bytes: u64,
@@ -22,14 +22,14 @@ pub struct Listed {
     /// True if it has the highest evaluation so far.
     pub best: bool,
     pub eval: Option<f64>,
-    /// The error message of its damage.
+    /// Error message about its damage.
     pub damage: Option<String>,
-    /// The files that are not what was written, after `verify`.
+    /// Files that differ from what was written; filled by `verify`.
     pub damaged_files: Vec<Finding>,
 }
 
 impl Listed {
-    /// Returns a line for each damaged file: its path, its bytes and its sums.
+    /// Returns a line for each damaged file: its path, bytes and sums.
     pub fn damaged_lines(&self) -> Vec<String> {
         let line = |found: &Finding| format!("{}: {}", self.path.join(&found.file).display(), found.what);
         match (&self.damage, &self.damaged_files[..]) {
@@ -40,14 +40,14 @@ impl Listed {
     }
 }
 
-/// Lists the checkpoints of a run, ascending, or the one at `path`. Reads manifests, not files.
+/// Lists the checkpoints of a run, ascending, or the one at `path`. Reads only manifests.
 ///
 /// Errors: `checkpoint-missing`.
 pub fn list(path: &Path) -> Result<Vec<Listed>> {
     let (folders, latest) = checkpoints(path)?;
     let mut listed: Vec<Listed> =
         folders.into_iter().map(|folder| entry(folder, latest.as_deref())).collect();
-    // The newest checkpoint knows which one is the best.
+    // The newest checkpoint knows the best one.
     let newest = listed.iter().rev().find(|entry| entry.damage.is_none() && entry.resumable);
     let best = newest.and_then(|entry| RunState::read(&entry.path).ok()?.progress.best);
     for entry in &mut listed {
@@ -74,8 +74,8 @@ pub fn verify(path: &Path) -> Result<Vec<Listed>> {
     Ok(listed)
 }
 
-/// Copies the newest checkpoint of a run, or the one at `path`, as a plain Hugging Face folder, or as peft's folder of an adapter. It
-/// gets its name when it is complete; the place is checked before the checkpoint is read.
+/// Copies the newest checkpoint of a run, or the one at `path`, as a plain Hugging Face folder, or a peft folder for an
+/// adapter. It gets its name only when complete; the target is checked before the checkpoint is read.
 ///
 /// Errors: `checkpoint-missing`, `checkpoint-damaged`, `checkpoint-newer`, `export-exists`, `output-unwritable`,
 /// `disk-full`, `write-failed`.
@@ -105,7 +105,7 @@ pub(super) fn newest(path: &Path) -> Result<Listed> {
     Ok(listed.swap_remove(newest))
 }
 
-/// Requires that a folder or a file can be made.
+/// Checks that the target is free and can be made.
 ///
 /// Errors: `export-exists`, `output-unwritable`.
 pub(super) fn check_target(to: &Path) -> Result<()> {
@@ -120,7 +120,7 @@ pub(super) fn check_target(to: &Path) -> Result<()> {
     check_output_folder(above(to))
 }
 
-/// Requires that the disk of `to` has room for an export.
+/// Checks that the disk of `to` has room for an export.
 ///
 /// Errors: `disk-full`.
 pub(super) fn check_room(to: &Path, needed: Bytes) -> Result<()> {
@@ -134,7 +134,7 @@ pub(super) fn check_room(to: &Path, needed: Bytes) -> Result<()> {
     }
 }
 
-/// Makes the folder `to`: `fill` writes into one of another name, which gets its own when all is there. No partial folder is left.
+/// Makes the folder `to`: `fill` writes it under a temporary name, and it is renamed when complete.
 pub(super) fn fill_folder<T>(to: &Path, fill: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     finish(to, |part| {
         fs::create_dir(part).map_err(|err| output_error(to, &err))?;
@@ -142,12 +142,12 @@ pub(super) fn fill_folder<T>(to: &Path, fill: impl FnOnce(&Path) -> Result<T>) -
     })
 }
 
-/// Makes the file `to`, as `fill_folder` makes a folder. `fill` leaves nothing where it fails.
+/// Makes the file `to`, like `fill_folder`. `fill` leaves nothing if it fails.
 pub(super) fn fill_file<T>(to: &Path, fill: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     finish(to, fill)
 }
 
-/// Calls `fill` with a name next to `to`, and gives what it made the name `to`, unless something has it by now.
+/// Calls `fill` with a name next to `to`, then renames the result to `to`, unless that exists by then.
 fn finish<T>(to: &Path, fill: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     let name = to.file_name().expect("a target that was checked").to_string_lossy();
     let part = above(to).join(format!(".{name}.{}.part", std::process::id()));
@@ -172,7 +172,7 @@ fn copy(from: &Path, to: &Path, file: &str) -> io::Result<()> {
     target.sync_all()
 }
 
-/// Returns the folders that `path` means, and the one that `latest` points at.
+/// Returns the checkpoint folders that `path` denotes, and the one that `latest` points at.
 fn checkpoints(path: &Path) -> Result<(Vec<PathBuf>, Option<PathBuf>)> {
     let missing = || {
         Error::new("checkpoint-missing", format!("{}: there is no checkpoint", path.display()))

@@ -1,6 +1,6 @@
-//! The weights of a model on their way into a file: rows as f32, in bounded memory, with what an adapter adds to them.
-//! W + scale B A is computed in f32 and rounded once, to the dtype of the file. W is what the run computed with: what codes mean, in the
-//! dtype of the run. Rounding may undo small changes, so it is counted.
+//! Streams a model's weights into a file: rows as f32, in bounded memory, with an adapter added. W + scale B A is
+//! computed in f32 and rounded once, to the file's dtype. W is what the run computed with: decoded codes, in the run's
+//! dtype. Rounding may undo small changes, so it is counted.
 
 use plimsoll_arch::{LoraTarget, Quantization};
 use plimsoll_base::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
@@ -11,41 +11,41 @@ use plimsoll_files::{
 };
 use std::ops::Range;
 
-/// Bytes of the buffers between files.
+/// Bytes of buffers between files.
 const BUFFER: Bytes = Bytes::mib(16);
-/// Elements that become codes at a time: whole blocks.
+/// Elements encoded at a time: whole blocks.
 const PIECE: usize = 1 << 12;
 
-/// Says how far an export is: bytes done and bytes in all.
+/// Reports the progress of an export: bytes done, bytes in all.
 pub type Progress<'a> = &'a mut dyn FnMut(Bytes, Bytes);
 
-/// What adding an adapter did.
+/// Statistics of adding an adapter.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
-    /// Tensors that it changes.
+    /// Tensors that the adapter changes.
     pub(super) tensors: usize,
-    /// Elements of those.
+    /// Elements of those tensors.
     pub(super) elements: u64,
-    /// Elements that are the base's again after rounding.
+    /// Elements that rounding returned to the base's value.
     pub(super) undone: u64,
-    /// The largest difference between an element and what it is rounded to.
+    /// Largest rounding error of an element.
     pub(super) rounding_max: f32,
-    /// The largest change of an element by the adapter, before it is rounded.
+    /// Largest change of an element by the adapter, before rounding.
     pub(super) change_max: f32,
 }
 
 /// The dtypes of weights on their way into a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Dtypes {
-    /// What an adapter is added to: the base's own where it is in full, that of the run where it was decoded or packed.
+    /// Dtype an adapter is added in: the base's own if in full; the run's if it was decoded or packed.
     pub(super) base: DType,
-    /// What is written.
+    /// Dtype of the file.
     pub(super) written: DType,
 }
 
 impl Dtypes {
-    /// Returns those of a model. Unless `asked` says otherwise, weights are written in the dtype of the base: bf16 if all of it is;
-    /// that of the run, `trained`, if it was decoded from a quantised file or trained on its blocks; else f32.
+    /// Returns the dtypes for a model. Unless `asked`, the file has the base's dtype, bf16 if all of it is; the run's,
+    /// `trained`, if it decoded a quantised file or trained on its blocks; else f32.
     ///
     /// Errors: `merge-refused` for an adapter of a random base.
     pub(super) fn of(model: &OpenModel, trained: Option<DType>, asked: Option<DType>) -> Result<Dtypes> {
@@ -67,17 +67,17 @@ impl Dtypes {
     }
 }
 
-/// True of a model whose file is quantised: a run decodes it, or trains on its blocks.
+/// Returns true if the model's file is quantised: a run decodes it, or trains on its blocks.
 pub(super) fn is_packed(model: &OpenModel) -> bool {
     let is_full = |t: &TensorInfo| matches!(t.encoding, Encoding::F32 | Encoding::F16 | Encoding::Bf16);
     quantization(model) == Some(Quantization::Gguf) || !model.tensors.iter().all(is_full)
 }
 
-/// Gives rows of a tensor of a `random:` model from a row on.
+/// Fills rows of a tensor of a `random:` model, from a row on.
 pub type Made<'a> = &'a dyn Fn(&str, u64, &mut [f32]);
 
-/// Passes the rows of these tensors to `write`, in order and in whole heads, with what the model's adapter adds to them. `made` gives
-/// those of a random model. `write` gets the name, the values and a buffer for their stored form.
+/// Passes the rows of these tensors to `write`, in order and in whole heads, with the model's adapter added. `made`
+/// supplies those of a random model. `write` gets the name, the values and a buffer for their stored form.
 ///
 /// Errors: those of reading and of `write`.
 pub(super) fn each_rows(
@@ -112,9 +112,9 @@ pub(super) fn each_rows(
             }
             match how.filter(|_| is_linear(name)) {
                 Some(Quantization::Nf4) => through_codes(out, base),
-                // The head of a reward model is the adapter's own.
+                // A reward model's head is the adapter's own.
                 None if name == SCORE => {}
-                // What is read is what blocks stand for, which a run rounds.
+                // Decoded blocks, which a run rounds.
                 _ => round(out, base),
             }
             if let Some(factors) = &factors {
@@ -128,12 +128,12 @@ pub(super) fn each_rows(
     Ok(sums)
 }
 
-/// Returns how the weights were stored that the model's adapter was trained on.
+/// Returns the quantization of the weights that the model's adapter was trained on.
 fn quantization(model: &OpenModel) -> Option<Quantization> {
     model.adapter.as_ref().and_then(|adapter| adapter.config.quantize)
 }
 
-/// Reads rows of a tensor: the head of a reward model from its adapter, if that has it.
+/// Reads rows of a tensor; a reward model's head comes from its adapter, if that has it.
 fn read_rows(
     model: &OpenModel,
     name: &str,
@@ -149,9 +149,9 @@ fn read_rows(
     }
 }
 
-/// True for the weights of a linear layer of a decoder layer, or of one of its experts; a router is none.
+/// Returns true for weights of a linear layer of a decoder layer or an expert, but not of a router.
 fn is_linear(tensor: &str) -> bool {
-    // Several of them in one tensor, as Phi-3 has them.
+    // Several layers in one tensor, as in Phi-3.
     const FUSED: [&str; 2] = ["self_attn.qkv_proj", "mlp.gate_up_proj"];
     const DELTA: [&str; 5] = [
         "linear_attn.in_proj_qkv",
@@ -172,7 +172,7 @@ fn is_linear(tensor: &str) -> bool {
     modules.any(|linear| is_of_layer(linear) || is_of_expert(linear))
 }
 
-/// Makes weights what their codes stand for, as products read them.
+/// Replaces weights by their decoded codes, as products read them.
 fn through_codes(rows: &mut [f32], dtype: DType) {
     let (mut words, mut scales) = ([0; PIECE / CODES_OF_WORD], [0.0; PIECE / NF4_BLOCK]);
     for rows in rows.chunks_mut(PIECE) {
@@ -188,17 +188,17 @@ fn round(values: &mut [f32], dtype: DType) {
     values.iter_mut().for_each(|x| *x = stored(dtype, *x));
 }
 
-/// A and scale B of one linear layer.
+/// The factors A and scale B of one linear layer.
 struct Factors {
     /// [r, K].
     a: Vec<f32>,
-    /// [N, r], times the scale.
+    /// [N, r], multiplied by the scale.
     b: Vec<f32>,
     rank: usize,
 }
 
 impl Factors {
-    /// Reads those of a weight; `None` of one that the adapter does not change.
+    /// Reads the factors of a weight; `None` if the adapter does not change it.
     fn of(model: &OpenModel, adapter: &Adapter, weight: &str) -> Result<Option<Factors>> {
         let AdapterConfig { rank, targets, .. } = adapter.config;
         let place = |target: LoraTarget| {
@@ -228,7 +228,7 @@ impl Factors {
         Ok(Some(Factors { a, b, rank: rank as usize }))
     }
 
-    /// Adds rows `first..` of the product to `rows`, and counts what rounding does to them.
+    /// Adds rows `first..` of the product to `rows`, and counts the effects of rounding.
     fn add(&self, first: usize, rows: &mut [f32], dtype: DType, sums: &mut Sums) {
         let width = self.a.len() / self.rank;
         let mut change = vec![0.0f32; width];

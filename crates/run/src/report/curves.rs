@@ -1,4 +1,4 @@
-//! The curves of a run, read from its event log. A long curve is thinned as it is read, and keeps its ends.
+//! The curves of a run, from its event log. Long curves are thinned while read, and keep their ends.
 
 use plimsoll_base::{Error, Result};
 use serde_json::Value;
@@ -14,7 +14,7 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 /// (step, value) pairs.
 pub type Points = Vec<(u32, f64)>;
 
-/// The curves of a run; each has one point per step unless noted.
+/// The curves of a run, one point per step unless noted.
 #[derive(Clone, Debug, Default)]
 pub struct Curves {
     pub rewards: Points,
@@ -43,7 +43,7 @@ impl Curves {
             if read.map_err(|err| unreadable(&err))? == 0 {
                 return Ok(curves);
             }
-            // A line that is no event, such as a half-written one, is skipped.
+            // A line that is not an event, such as a half-written one, is skipped.
             if let Ok(event) = serde_json::from_slice(&line) {
                 curves.add(&event);
             }

@@ -1,5 +1,5 @@
-//! `curves.svg`: reward and held-out score over the steps, with length next to them. One file without outside
-//! resources, for light and dark backgrounds, that describes its content in words (`title`, `desc`).
+//! `curves.svg`: reward and held-out score over the steps, next to length. One file without external resources, for
+//! light and dark backgrounds, that describes its content in words (`title`, `desc`).
 
 use super::curves::{Curves, Points};
 use plimsoll_plan::svg::{line, text};
@@ -42,7 +42,7 @@ pub(super) fn draw(curves: &Curves, title: &str) -> String {
         .map(|(i, (name, points))| Curve { class: format!("c{}", 1 + i % COLOURS), name, points })
         .collect();
     let mean = |points| vec![Curve { class: "c1".into(), name: "mean", points }];
-    // Small policies have no responses, and in the first steps maybe no episode that ended.
+    // Small policies have no responses, and perhaps no finished episode in the first steps.
     let lengths = match curves.lengths.is_empty() {
         false => ("response length in tokens", mean(&curves.lengths)),
         true => ("episode length in frames", mean(&curves.episode_lengths)),
@@ -108,7 +108,7 @@ fn panel(out: &mut String, left: f64, name: &str, curves: &[Curve]) {
         text(out, left - 8.0, y(value) + 4.0, "soft end", &number(value));
     }
     let last_step = last as u32;
-    // One step has no middle.
+    // A single step has no middle.
     for step in [0, last_step / 2, last_step].into_iter().skip(usize::from(last_step == 1)) {
         text(out, x(step), TOP + PLOT_HEIGHT + 18.0, "soft mid", &step.to_string());
     }
@@ -117,7 +117,7 @@ fn panel(out: &mut String, left: f64, name: &str, curves: &[Curve]) {
         let drawn = curve.points;
         let path: Vec<String> = drawn.iter().map(|&(s, v)| format!("{:.1},{:.1}", x(s), y(v))).collect();
         let _ = writeln!(out, "<polyline class=\"curve {}\" points=\"{}\"/>", curve.class, path.join(" "));
-        // An evaluation has few points, which get a dot each.
+        // Evaluations have few points, so each gets a dot.
         for &(step, value) in drawn.iter().filter(|_| !curve.class.contains("thin") && drawn.len() <= 24) {
             let _ = writeln!(
                 out,
@@ -164,7 +164,7 @@ fn round_step(least: f64) -> f64 {
         .unwrap_or(least)
 }
 
-/// Formats a value with as many digits as its size needs.
+/// Formats a value with the digits that its size needs.
 fn number(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => 0,

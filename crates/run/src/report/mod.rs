@@ -1,5 +1,5 @@
-//! The report of a run for people: `curves.svg`, and responses to the same prompts before and after in
-//! `samples/side_by_side.md`. Both are made from the run directory, so a resumed run has them complete.
+//! The report of a run: `curves.svg`, and responses to the same prompts before and after in `samples/side_by_side.md`.
+//! Both are made from the run directory, so they are complete for resumed runs.
 
 mod curves;
 mod drawing;
@@ -20,7 +20,7 @@ pub struct Report {
     pub curves: Curves,
     /// Responses to the same prompts in the first and the last evaluation, or in the first and the last step.
     pub pairs: Vec<Pair>,
-    /// True if there are samples of before and after, with or without a prompt in common.
+    /// True if samples exist from before and after, with or without a common prompt.
     has_both: bool,
 }
 

@@ -1,5 +1,4 @@
-//! Responses to the same prompts before and after: from evaluations where there were any, otherwise from the first and
-//! the last step, as far as both have a prompt.
+//! Responses to the same prompts before and after: from evaluations, if any, else from the first and last steps.
 
 use plimsoll_base::{Error, Result};
 use serde_json::Value;
@@ -14,7 +13,7 @@ const PAIRS: usize = 3;
 const PROMPTS_MAX: usize = 1 << 14;
 /// Longest text shown, in characters.
 const LETTERS_MAX: usize = 600;
-/// Longest line that is read; only responses beyond 100,000 tokens are longer with their log-probs.
+/// Longest line read; only responses beyond 100,000 tokens exceed it with their log-probs.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// Two responses to one prompt.
@@ -34,7 +33,7 @@ pub struct Shown {
     pub reward: Option<f64>,
 }
 
-/// Returns responses of two files of samples to the first prompts that both have; `None` where a file is missing.
+/// Returns responses from two files of samples to their first common prompts; `None` if a file is missing.
 ///
 /// Errors: `run-dir-unreadable`.
 pub(super) fn pairs(folder: &Path, first: &str, last: &str) -> Result<Option<Vec<Pair>>> {
@@ -66,7 +65,7 @@ pub(super) fn pairs(folder: &Path, first: &str, last: &str) -> Result<Option<Vec
     Ok(Some(both.filter_map(|(before, after)| Some(Pair { before, after: after? })).collect()))
 }
 
-/// Calls `look` with the whole prompt of each row, system prompt included, while it returns true.
+/// Calls `look` with each row and its whole prompt, system prompt included, while it returns true.
 fn each(path: &Path, mut look: impl FnMut(&str, &Value) -> bool) -> Result<()> {
     let unreadable = |err: &std::io::Error| {
         Error::io("run-dir-unreadable", path, err)
@@ -111,7 +110,7 @@ fn cut(text: &str) -> String {
     shown
 }
 
-/// Formats a table per prompt, with both responses side by side, or says that there is no such prompt.
+/// Formats a table per prompt, with both responses side by side, or a note if there is no such prompt.
 pub(super) fn markdown(pairs: &[Pair], title: &str) -> String {
     let mut text = format!("# Before and after\n\n{}\n", cell(title));
     if pairs.is_empty() {

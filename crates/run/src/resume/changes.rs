@@ -1,4 +1,4 @@
-//! Which keys of a run file may change on resume, and the run file that then applies.
+//! Run file keys that may change on resume, and the run file that then applies.
 
 use plimsoll_base::{Error, Result};
 use plimsoll_config::RunFile;
@@ -6,7 +6,7 @@ use plimsoll_files::HubData;
 use std::collections::BTreeMap;
 use toml::Value;
 
-/// Keys that change no bit of what is trained: where and how often files are written, limits, and how work is spread.
+/// Keys that change no bit of training: where and how often files are written, limits, and how work is spread.
 const MAY_CHANGE: &[&str] = &[
     "train.steps",
     "train.dead_steps_max",
@@ -32,14 +32,14 @@ const MAY_CHANGE: &[&str] = &[
     "environment.worker_memory",
     "environment.network",
 ];
-/// Keys that decide how gradients are cut and summed: `--replan` lets them change, and with them the bits.
+/// Keys that decide how gradients are split and summed: `--replan` may change them, and with them the bits.
 const REPLAN: [&str; 4] = ["train.micro_batch_tokens", "train.recompute", "train.grad_dtype", "run.device"];
-/// Optimizer states are stored in this dtype, and the policy is rounded with adapters merged or without: the planner may not choose again.
+/// Fixed by the checkpoint: dtype of stored optimizer states, and whether rounding has adapters merged.
 const STORED: [&str; 2] = ["train.optimizer_dtype", "lora.merge"];
 
-/// Returns the run file to resume with: the recorded one, with those values of `asked` that may change.
+/// Returns the run file to resume with: the recorded one, with values of `asked` that may change.
 ///
-/// Where `asked` says `"auto"`, the recorded value applies; with `replan` the planner chooses again.
+/// If `asked` has `"auto"`, the recorded value applies; with `replan` the planner chooses again.
 /// Errors: `run-file-changed` lists what changed and what may.
 pub fn merge(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<RunFile> {
     let (new, old) = (leaves(asked), leaves(recorded));
@@ -83,14 +83,14 @@ pub fn merge(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<RunFil
         .hint("start a separate run from these weights: model = \"RUN_DIR/checkpoints/latest\" and another run.dir"))
 }
 
-/// True if a data set of the hub is asked for at no commit, and the run began with it at one.
+/// Returns true if a hub data set is asked for without a commit, and the run began with it at one.
 fn is_same_data(asked: Option<&Value>, before: Option<&Value>) -> bool {
     let data = |value: Option<&Value>| HubData::parse(value?.as_str()?)?.ok();
     let (Some(asked), Some(before)) = (data(asked), data(before)) else { return false };
     asked.revision.is_none() && asked == before.unpinned()
 }
 
-/// True if the key changes the length of a run whose learning-rate schedule depends on it.
+/// Returns true if the key changes the length of a run whose learning-rate schedule depends on it.
 fn steps_decide_rates(key: &str, run: &RunFile) -> bool {
     key == "train.steps" && run.train.schedule != plimsoll_config::Schedule::Constant
 }
@@ -114,7 +114,7 @@ fn matches(patterns: &[&str], key: &str) -> bool {
     patterns.iter().any(fits)
 }
 
-/// Returns every key with its value; elements of lists of tables by index.
+/// Returns every key with its value; elements of table lists by index.
 fn leaves(run: &RunFile) -> BTreeMap<String, Value> {
     fn walk(path: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
         let join = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };

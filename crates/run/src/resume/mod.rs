@@ -1,5 +1,5 @@
-//! Resuming a run: which checkpoint, whether its run file still describes the same run, and what would change the bits.
-//! It never silently starts over: what it finds and does is reported.
+//! Resuming a run: finds the checkpoint, and checks that the run file still describes the same run and the bits stay
+//! the same. It never silently starts over: it reports what it finds and does.
 
 use crate::checkpoint::{Manifest, RUN_FILE, RunState, Store};
 use crate::run_dir::{RunDir, step_name};
@@ -24,7 +24,7 @@ pub use changes::merge;
 pub enum Start {
     /// In a new directory.
     New {
-        /// True if the run that is in the directory may be removed.
+        /// True if the run in the directory may be removed.
         overwrite: bool,
     },
     /// Where an earlier process of the run was killed or stopped.
@@ -44,10 +44,10 @@ impl Start {
 
 #[derive(Debug)]
 pub enum Origin {
-    /// Nothing: the directory does not exist yet.
+    /// The directory does not exist yet.
     New,
     Earlier(Box<Earlier>),
-    /// All steps are done: the content of `summary.json`.
+    /// All steps are done; the content of `summary.json`.
     Finished(Value),
 }
 
@@ -55,21 +55,21 @@ pub enum Origin {
 pub struct Earlier {
     /// Locked by this process.
     pub dir: RunDir,
-    /// What was resolved then, with the allowed changes.
+    /// The run file as then resolved, with allowed changes.
     pub run: RunFile,
-    /// The checkpoint to resume from; none starts at step 0.
+    /// Checkpoint to resume from; `None` starts at step 0.
     pub checkpoint: Option<Good>,
     pub replan: bool,
 }
 
-/// A checkpoint that was read to the last byte and is undamaged.
+/// An undamaged checkpoint, read to the last byte.
 #[derive(Debug)]
 pub struct Good {
     pub folder: PathBuf,
     pub state: RunState,
 }
 
-/// Finds what a run resumes from. Messages for the user are passed to `say`.
+/// Finds what a run resumes from. Passes messages for the user to `say`.
 ///
 /// Errors: `checkpoint-damaged`, `checkpoint-newer`, `run-file-changed`, `run-dir-locked`, `run-dir-not-empty`,
 /// `run-dir-damaged`, `symlink-refused`.
@@ -149,7 +149,7 @@ fn newest(dir: &RunDir, previous_good: bool, say: &mut dyn FnMut(String)) -> Res
     Ok(good.map(|(_, good)| good))
 }
 
-/// Returns the steps of the checkpoints that a run in `of` looks at before it resumes: down to the one that it takes.
+/// Returns the steps of checkpoints that a run in `of` examines to resume: down to the one it takes.
 pub(crate) fn candidates(of: &Path, previous_good: bool) -> Vec<u32> {
     let store = Store::of_run(of);
     let mut steps = Vec::new();
@@ -181,7 +181,7 @@ fn read(folder: &Path, step: u32) -> Result<Option<RunState>> {
     }
 }
 
-/// Adds a remedy to the error of a damaged checkpoint: the previous one, if it is good.
+/// Adds a hint to the error of a damaged checkpoint: the previous one, if it is good.
 fn with_way_out(error: Error, dir: &RunDir, damaged: u32) -> Error {
     let store = dir.store();
     let earlier = store.steps().into_iter().rev().filter(|step| *step < damaged);
@@ -201,7 +201,7 @@ fn too_few_steps(done: u32, steps: u32) -> Error {
         .hint(format!("set train.steps to {done} or more"))
 }
 
-/// What the bits of a run depend on besides its run file and its checkpoint.
+/// What the bits of a run depend on apart from its run file and checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fingerprint {
     pub machine: String,
@@ -230,7 +230,7 @@ impl Fingerprint {
                 record_of(Path::new(name)).map_err(|err| Error::io("data-missing", name.as_ref(), &err))?;
             inputs.insert(name.to_string(), record.sha256);
         }
-        // Gradients depend on the cut into micro-batches and on the dtype of the accumulator.
+        // Gradients depend on the split into micro-batches and on the accumulator's dtype.
         let plan = json!([
             resolved.micro_batch_tokens,
             resolved.recompute,
@@ -242,7 +242,7 @@ impl Fingerprint {
 
     /// Returns the fingerprint of this process for a known plan and inputs.
     pub fn of(machine: String, plan: &Value, inputs: BTreeMap<String, String>) -> Fingerprint {
-        // Without /proc the binary is unknown, which counts as a different one.
+        // Without /proc the binary is unknown, which counts as different.
         let build =
             record_of(Path::new("/proc/self/exe")).map_or_else(|_| "unknown".into(), |record| record.sha256);
         Fingerprint { machine, build, plan: digest(plan.to_string().as_bytes()), inputs }
@@ -268,9 +268,9 @@ impl Fingerprint {
         self
     }
 
-    /// Requires that a run resumed from `state` gives the same bits as one that never stopped.
+    /// Checks that a run resumed from `state` gives the same bits as one that never stopped.
     ///
-    /// Errors: `resume-differs`. With `replan` a difference is reported instead. A different build is reported in any case.
+    /// Errors: `resume-differs`; with `replan` it is reported instead. A different build is always reported.
     pub fn check(&self, state: &RunState, replan: bool, say: &mut dyn FnMut(String)) -> Result<()> {
         let mut differences = Vec::new();
         if self.machine != state.machine {
@@ -304,8 +304,8 @@ impl Fingerprint {
     }
 }
 
-/// Returns the SHA-256 of everything that decides how text becomes tokens and which shape they run through, as a
-/// checkpoint holds it: equal contents give equal hashes, whether the files are the model's own or a checkpoint's.
+/// Returns the SHA-256 of everything that decides how text becomes tokens and the shape they run through: equal
+/// contents give equal hashes, for files of the model or of a checkpoint.
 fn text_side(run: &RunSpec, model: &OpenModel) -> Result<BTreeMap<String, String>> {
     let config = config_json(&model.spec, DType::F32, &model.token_ids());
     let mut files =
@@ -316,7 +316,7 @@ fn text_side(run: &RunSpec, model: &OpenModel) -> Result<BTreeMap<String, String
             if name == TOKENIZER_CONFIG { "tokenizer_config.json, with the chat template," } else { name };
         files.insert(format!("{what} of {source}"), digest(&bytes));
     }
-    // A template that the run file holds is compared with it; a file may have changed since.
+    // A template in the run file is compared with it; a file may have changed since.
     if let Some(setting) = run.data.chat_template.as_deref().filter(|setting| *setting != "none")
         && let Cow::Owned(text) = template_text(setting)?
     {

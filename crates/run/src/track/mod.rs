@@ -1,6 +1,6 @@
-//! Trackers of experiments (`[track]`): Weights & Biases, Trackio, MLflow, TensorBoard, each through its own Python client. One worker
-//! process reads `events.jsonl` and passes its numbers on; a thread of the trainer asks it to, and starts it again a bounded
-//! number of times. What happens to it changes nothing in the run: it costs a warning.
+//! Experiment trackers (`[track]`): Weights & Biases, Trackio, MLflow, TensorBoard, each through its own Python client.
+//! One worker process reads `events.jsonl` and passes on its numbers; a thread of the trainer drives it, with bounded
+//! restarts. Its failures cost a warning and never change the run.
 
 mod thread;
 
@@ -15,12 +15,12 @@ use std::time::Duration;
 pub use thread::Tracking;
 
 const SCRIPT: &str = include_str!("track.py");
-/// The folder of the run directory with what trackers write, and with how far each has come.
+/// Folder of the run directory with files of trackers and the position of each.
 pub(crate) const FOLDER: &str = "track";
-/// How long the interpreter may take to start.
+/// Time for the interpreter to start.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// Requires that the interpreter has every client that `[track]` names.
+/// Checks that the interpreter has every client that `[track]` names.
 ///
 /// Errors: `tracker-missing`, `tracker-not-started`.
 pub fn check(track: &Track) -> Result<()> {
@@ -30,7 +30,7 @@ pub fn check(track: &Track) -> Result<()> {
     }
 }
 
-/// Starts the worker and waits until it has said which clients it has.
+/// Starts the worker and waits for its report of the clients it has.
 fn start(track: &Track, stop: Stop) -> Result<Pool> {
     let names: Vec<&str> = track.to.iter().map(|tracker| tracker.name()).collect();
     let launch = Launch {
@@ -73,7 +73,7 @@ fn ready(_: &str, line: &str) -> Result<()> {
         .hint("or name an interpreter that has it: track.python"))
 }
 
-/// Rewords an error of workers, whose words are those of rewards.
+/// Rewords an error of workers, which speak of rewards.
 fn not_started(error: Error) -> Error {
     if error.slug == "tracker-missing" {
         return error;
@@ -86,13 +86,13 @@ fn not_started(error: Error) -> Error {
         .hint("check track.python, and track.worker_memory if it ran out of memory")
 }
 
-/// Returns the message of an error of workers without what is for rewards.
+/// Returns the message of a worker's error without the words about rewards.
 fn own_words(error: &Error) -> String {
     let message = error.message.strip_prefix("reward `track`: ").unwrap_or(&error.message);
     message.replace("took for one batch longer", "took longer")
 }
 
-/// Returns what the worker needs to know of the run. `run_file`: the resolved run file, without secrets.
+/// Returns the worker's description of the run. `run_file`: the resolved run file, without secrets.
 fn spec(track: &Track, dir: &Path, run_file: &str) -> Value {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let own = absolute(&track.dir.as_ref().map_or_else(|| dir.join(FOLDER), Into::into));

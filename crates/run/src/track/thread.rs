@@ -1,4 +1,4 @@
-//! The thread that asks the worker of the trackers to look at the log, once a second and at the end.
+//! The thread that makes the trackers' worker read the log, once a second and at the end.
 
 use super::{own_words, spec, start};
 use plimsoll_base::{Error, Result};
@@ -11,21 +11,21 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often trackers get what is new.
+/// How often trackers get news.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often the worker is started again in one run.
+/// Restarts of the worker in one run.
 const RESTARTS_MAX: u32 = 3;
-/// The wait before it is started again, which doubles.
+/// First wait before a restart; it doubles.
 const WAIT: Duration = Duration::from_secs(2);
-/// How long trackers may take to finish after a failure or a signal, when somebody waits for the end.
+/// Time for trackers to finish after a failure or a signal, when someone waits for the end.
 const FAILED_MAX: Duration = Duration::from_secs(10);
 
-/// The trackers of a run that goes on.
+/// The trackers of a live run.
 pub struct Tracking {
     ends: Sender<Value>,
     warnings: Receiver<Error>,
     stop: Stop,
-    /// How long trackers may take to finish.
+    /// Time for trackers to finish.
     patience: Duration,
     thread: Option<JoinHandle<()>>,
 }
@@ -56,12 +56,12 @@ impl Tracking {
         Some(Tracking { ends, warnings, stop, patience, thread })
     }
 
-    /// Returns what went wrong since the last call.
+    /// Returns warnings since the last call.
     pub fn news(&self) -> Vec<Error> {
         self.warnings.try_iter().collect()
     }
 
-    /// Lets trackers take the rest of the log, and finish their runs. Returns what went wrong.
+    /// Lets trackers read the rest of the log and finish. Returns warnings.
     pub fn finish(mut self, ended_well: bool, summary: &Value) -> Vec<Error> {
         let end = if ended_well { "finished" } else { "failed" };
         let numbers: serde_json::Map<String, Value> = summary
@@ -95,7 +95,7 @@ impl Tracking {
 }
 
 impl Drop for Tracking {
-    /// Ends the worker of a run that fails on its way.
+    /// Ends the worker of a run that fails midway.
     fn drop(&mut self) {
         self.stop.set();
     }
@@ -113,9 +113,9 @@ struct Follower {
     warn: Sender<Error>,
     stop: Stop,
     ids: Ids,
-    /// Trackers that are given up, each reported once.
+    /// Trackers given up, each reported once.
     known: BTreeSet<String>,
-    /// Whether the run has ended, after which nothing is started again.
+    /// True once the run has ended: nothing restarts after that.
     is_over: bool,
 }
 
@@ -127,7 +127,7 @@ impl Follower {
                 && let Ok(_) | Err(RecvTimeoutError::Disconnected) =
                     end.recv_timeout(WAIT * (1 << (restart - 1)))
             {
-                // The run is over, and what is left to pass on is in its log.
+                // The run is over; what is left to pass on is in its log.
                 break;
             }
             match start(&self.track, self.stop.clone()).and_then(|pool| self.follow(pool, end)) {

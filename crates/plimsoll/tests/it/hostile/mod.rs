@@ -1,5 +1,4 @@
-//! Bad input: each case ends with its exit code, its name and a hint, without a panic, without a word on stdout and with
-//! nothing half-written.
+//! Bad input: each case ends with its exit code, name and hint; no panic, no word on stdout, nothing half-written.
 
 mod cuda;
 mod folder;
