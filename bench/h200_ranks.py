@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 
+import one_card_ranks
 from h200_run import Clock
 from machine import commit
 from ranks_life import Cards, Life, differ, events, left
@@ -30,6 +31,18 @@ MODELS = {
            "sets": ["train.optimizer_dtype=bf16", "train.grad_dtype=f32", "train.recompute=layer"],
            "bits": ["train.optimizer_dtype=int8"], "bits_steps": 2},
 }
+# Other shapes: states in f32 or bf16, adapters, many experts, linear attention, and a model that only several cards hold.
+SMALL = ["train.optimizer_dtype=bf16", "train.recompute=layer"]
+MODELS.update({
+    "1.5b f32": {**MODELS["1.5b"], "bits": ["train.optimizer_dtype=f32"]},
+    "7b bf16": {**MODELS["7b"], "bits": SMALL},
+    "0.5b lora": {**MODELS["0.5b"], "sets": ["lora.rank=32"], "bits": ["lora.rank=32"]},
+    "7b lora": {**MODELS["7b"], "sets": ["lora.rank=32"], "bits": ["lora.rank=32"]},
+    "qwen3-30b-a3b lora": {"model": "random:qwen3-30b-a3b", "prompts": 16, "sets": ["lora.rank=16"], "bits": ["lora.rank=16"], "bits_steps": 2},
+    "qwen3.5-4b": {"model": "random:qwen3.5-4b", "prompts": 16, "sets": SMALL, "bits": SMALL, "bits_steps": 2},
+    "qwen3-30b-a3b": {"model": "random:qwen3-30b-a3b", "prompts": 16, "sets": SMALL, "bits": SMALL, "bits_steps": 2},
+    "32b": {"model": "random:qwen2.5-32b", "prompts": 16, "sets": SMALL, "bits": SMALL, "bits_steps": 2},
+})
 # The same at stage 3, where ranks share out the weights too; one rank has them whole.
 MODELS.update({f"{name} stage 3": {**of, **{key: [*of[key], "run.zero_stage=3"] for key in ("sets", "bits")}} for name, of in MODELS.items()})
 REHEARSAL = {"model": "builtin:nano", "prompts": 16, "sets": [], "bits": [], "bits_steps": 3, "tokens": 8}
@@ -74,7 +87,7 @@ class Bench:
     def add(self, row):
         """Keeps a row, which replaces an earlier one of the same on as many cards, and writes the files. Notes, which people add, stay."""
         row = {**row, "commit": self.commit, "cards": len(self.cards.cards)}
-        key = lambda row: (row["part"], row["model"], str(row["ranks"]), row["cards"], row.get("hit", -1))
+        key = lambda row: (row["part"], row["model"], str(row["ranks"]), row["cards"], row.get("hit", -1), row.get("exchange", ""))
         self.rows = sorted([old for old in self.rows if key(old) != key(row)] + [row], key=key)
         write(self.path, {"rows": self.rows, "notes": self.notes}, page)
         self.clock.say(json.dumps({name: value for name, value in row.items() if name not in ("sha256", "steps")}))
@@ -220,11 +233,40 @@ def faults(bench, name, all_ranks):
             bench.add(row)
 
 
+def nccl(bench, name, all_ranks):
+    """Adds a row for each number of ranks and each way of exchange: every card is a host of its own, joined to the others by the
+    loopback's sockets alone; what the ranks leave is compared with what one rank leaves."""
+    model = model_of(bench, name)
+    sets = [*settings(model, model["prompts"]), *model["bits"], "eval.prompts_max=20"]
+    run = lambda ranks, exchange, folder: one_card_ranks.run(
+        bench.binary, ranks, ranks, exchange, pathlib.Path(folder) / "run", sets, is_apart=True, limit_s=bench.limit())
+    with tempfile.TemporaryDirectory() as folder:
+        alone, _, _ = run(1, "auto", folder)
+    for ranks in (count for count in all_ranks if count > 1):
+        for exchange in ["sockets", "nccl"]:
+            row = {"part": "nccl", "model": name, "ranks": ranks, "exchange": exchange}
+            if bench.is_over(f"{name} on {ranks} by {exchange}"):
+                return
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    found, plan, most = run(ranks, exchange, folder)
+                except (AssertionError, subprocess.TimeoutExpired) as error:
+                    bench.add({**row, "error": str(error)[-600:]})
+                    continue
+                steps = events(pathlib.Path(folder) / "run", "step")
+            rows = {region["name"]: region["bytes"] for region in plan["regions"]}
+            bench.add({
+                **row, "differ": differ(alone, found), "compared": len(alone), "card_bytes": most << 20,
+                "nccl_planned_bytes": rows.get("device.nccl", 0), "library": plan.get("libraries_source", "").rpartition(" by ")[2],
+                "update_s": spread([step["metrics"]["time/update"] for step in steps[1:]]),
+            })
+
+
 def model_of(bench, name):
     return REHEARSAL if bench.rehearse else MODELS[name]
 
 
-PARTS = {"bits": bits, "scale": scale, "faults": faults}
+PARTS = {"bits": bits, "scale": scale, "faults": faults, "nccl": nccl}
 
 
 def main():

@@ -57,9 +57,15 @@ def left(run):
 
 
 def train(binary, model, ranks, hosts, exchange, folder, more):
-    """Trains three steps. Returns what they leave, the plan's rows, and the card's memory in use."""
+    """Trains three steps of a model that has a share of the card. Returns as `run` does."""
     share, sets = MODELS[model]
-    sets = ["run.device=cuda", f"memory.device={share}", "train.steps=3", f"run.dir={folder}", f"run.exchange={exchange}", *sets, *more]
+    return run(binary, ranks, hosts, exchange, folder, [f"memory.device={share}", *sets, *more])
+
+
+def run(binary, ranks, hosts, exchange, folder, sets, is_apart=False, limit_s=LIMIT_S):
+    """Trains three steps; each host sees one card of its own if `is_apart`. Returns what they leave, the plan, and the most MiB of the first
+    card in use."""
+    sets = ["run.device=cuda", "train.steps=3", f"run.dir={folder}", f"run.exchange={exchange}", *sets]
     words = [binary, "train", "runs/first.toml", "--quiet", *(word for one in sets for word in ("--set", one))]
     port = random.randrange(20000, 40000)
     with Card() as card:
@@ -69,8 +75,10 @@ def train(binary, model, ranks, hosts, exchange, folder, more):
             flags = ["--ranks", ranks, "--hosts", hosts, "--host-rank", host, "--join", f"127.0.0.1:{port}"]
             flags = [str(flag) for flag in flags] if ranks > 1 else []
             env["PLIMSOLL_TOKEN"] = "one-card"
+            if is_apart:
+                env["CUDA_VISIBLE_DEVICES"] = str(host)
             started.append(subprocess.Popen([*APART, *words, *flags], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-        outputs = [one.communicate(timeout=LIMIT_S)[0] for one in started]
+        outputs = [one.communicate(timeout=limit_s)[0] for one in started]
     for one, output in zip(started, outputs):
         assert one.returncode == 0, output
         assert "over-the-line" not in output, output

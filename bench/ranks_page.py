@@ -10,9 +10,9 @@ FLOORS = {2: {"update_s": 0.98, "step_s": 0.95}, 4: {"update_s": 0.96, "step_s":
 
 
 def page(found):
-    lines = ["# Several ranks, a card each", "", "`bench/h200_ranks.sh BINARY bits`, `... scale` and `... faults`, on one host. A build is the "
+    lines = ["# Several ranks, a card each", "", "`bench/h200_ranks.sh BINARY bits`, `... scale`, `... faults` and `... nccl`, on one host. A build is the "
              "commit of the binary and the number of the host's cards.", ""]
-    for part, section in {"bits": of_bits, "scale": of_scale, "memory": of_memory, "faults": of_faults}.items():
+    for part, section in {"bits": of_bits, "scale": of_scale, "memory": of_memory, "faults": of_faults, "nccl": of_nccl}.items():
         some = [row for row in found["rows"] if row["part"] == part]
         lines += section(some) if some else []
     if found.get("notes"):
@@ -104,6 +104,28 @@ def of_faults(rows):
     words = ("SIGKILL to the trainer of one rank in the middle of a run. All of it must end within 12 s, and say why within 2.5 s. "
              "A run that was resumed leaves the tensors, samples and metrics of a run of one rank that was left alone.")
     return ["## A rank killed", "", words, "", *table(head, strings(cells)), ""]
+
+
+def of_nccl(rows):
+    # Without NCCL, the same run of the same build takes so much less.
+    sockets = {(row["model"], row["ranks"], build(row)): row for row in rows if row["exchange"] == "sockets" and "error" not in row}
+    cells = []
+    for row in rows:
+        first = [row["model"], row["ranks"], row["exchange"]]
+        if "error" in row:
+            cells.append([*first, error(row), "", "", "", "", build(row)])
+            continue
+        same = f"{len(row['differ'])} of {row['compared']}"
+        update = f"{row['update_s']['median']:.2f}"
+        without = sockets.get((row["model"], row["ranks"], build(row)))
+        is_nccl = row["exchange"] == "nccl"
+        took = f"{(row['card_bytes'] - without['card_bytes']) / 2**20:.0f}" if is_nccl and without else ""
+        planned = f"{row['nccl_planned_bytes'] / 2**20:.0f}" if is_nccl else ""
+        cells.append([*first, same, update, took, planned, row["library"] if is_nccl else "", build(row)])
+    head = ["model", "ranks", "exchange", "tensors that differ from one rank's", "update, s", "NCCL takes, MiB", "its row, MiB", "library", "build"]
+    words = ("Each card is a host of its own: NCCL has a host id for each, and transports between cards of one host are off, so that "
+             "all passes through sockets of the loopback. Bits and memory are those of several hosts, speed is not.")
+    return ["## NCCL", "", words, "", *table(head, strings(cells)), ""]
 
 
 def error(row):

@@ -104,7 +104,7 @@ pub fn reward_adapters(others: &PerRole<OpenModel>) -> PerRole<Lora> {
 
 /// Returns how those of a run's models are stored that are GGUF files.
 pub fn encodings_of(model: &OpenModel, others: &PerRole<OpenModel>) -> PerRole<LayerEncodings> {
-    let all = RoleName::ALL.into_iter().filter_map(|role| Some((role, others.get(role)?.encodings)));
+    let all = RoleName::all().filter_map(|role| Some((role, others.get(role)?.encodings)));
     all.fold(PerRole::none().with(RoleName::Actor, model.encodings), |all, (role, encodings)| {
         all.with(role, encodings)
     })

@@ -72,7 +72,7 @@ impl Planner<'_> {
 
     /// True if a model that computes whole sequences has states of linear attention.
     pub(crate) fn has_states(&self) -> bool {
-        let models = RoleName::ALL.iter().filter_map(|&role| self.facts.models.get(role));
+        let models = RoleName::all().filter_map(|role| self.facts.models.get(role));
         models.chain([&self.facts.spec]).any(ModelSpec::has_states)
     }
 }

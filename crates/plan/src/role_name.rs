@@ -2,58 +2,77 @@
 
 use plimsoll_config::REWARD_MODELS_MAX;
 
-plimsoll_base::names! {
-    /// Which role a model has; its name is that in regions of the plan, as in `actor.weights`.
-    RoleName {
-        /// The policy: it is sampled from and trained.
-        Actor = "actor",
-        /// The actor as it was before its first step.
-        Reference = "reference",
-        /// The value function of `ppo`.
-        Critic = "critic",
-        /// What `distill` learns from: it scores what the actor samples.
-        Teacher = "teacher",
-        /// A reward model: trained by `reward_model`, or the first that scores responses as a reward.
-        Reward = "reward",
-        /// Further reward models, in the order of the run file.
-        Reward2 = "reward2",
-        Reward3 = "reward3",
-        Reward4 = "reward4",
-    }
+/// Which role a model has; its name is that in regions of the plan, as in `actor.weights`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoleName {
+    /// The policy: it is sampled from and trained.
+    Actor,
+    /// The actor as it was before its first step.
+    Reference,
+    /// The value function of `ppo`.
+    Critic,
+    /// What `distill` learns from: it scores what the actor samples.
+    Teacher,
+    /// A reward model by its place in the run file, below `REWARD_MODELS_MAX`; `reward_model` trains the first.
+    Reward(u8),
 }
 
+const NAMES: [&str; 4 + REWARD_MODELS_MAX] =
+    ["actor", "reference", "critic", "teacher", "reward", "reward2", "reward3", "reward4"];
+
 impl RoleName {
-    /// The roles of the reward models that score responses, in the order of the run file.
-    pub const REWARDS: [RoleName; REWARD_MODELS_MAX] =
-        [RoleName::Reward, RoleName::Reward2, RoleName::Reward3, RoleName::Reward4];
+    /// Returns all roles, in the order of their names.
+    pub fn all() -> impl Iterator<Item = RoleName> {
+        use RoleName::{Actor, Critic, Reference, Teacher};
+        [Actor, Reference, Critic, Teacher].into_iter().chain(RoleName::rewards())
+    }
+
+    /// Returns the roles of the reward models that score responses, in the order of the run file.
+    pub fn rewards() -> impl Iterator<Item = RoleName> {
+        (0..REWARD_MODELS_MAX as u8).map(RoleName::Reward)
+    }
+
+    pub const fn name(self) -> &'static str {
+        NAMES[self.index()]
+    }
+
+    const fn index(self) -> usize {
+        match self {
+            RoleName::Actor => 0,
+            RoleName::Reference => 1,
+            RoleName::Critic => 2,
+            RoleName::Teacher => 3,
+            RoleName::Reward(place) => 4 + place as usize,
+        }
+    }
 }
 
 /// A value for each role that has one, such as the model that it is read from.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PerRole<T>([Option<T>; RoleName::ALL.len()]);
+pub struct PerRole<T>([Option<T>; NAMES.len()]);
 
 impl<T> PerRole<T> {
     pub const fn none() -> PerRole<T> {
-        PerRole([const { None }; RoleName::ALL.len()])
+        PerRole([const { None }; NAMES.len()])
     }
 
     pub fn with(mut self, role: RoleName, value: Option<T>) -> PerRole<T> {
-        self.0[role as usize] = value;
+        self.0[role.index()] = value;
         self
     }
 
     pub fn get(&self, role: RoleName) -> Option<&T> {
-        self.0[role as usize].as_ref()
+        self.0[role.index()].as_ref()
     }
 
     /// Gives the reward models their values, in the order of the run file.
     pub fn with_rewards(self, values: impl Iterator<Item = T>) -> PerRole<T> {
-        RoleName::REWARDS.into_iter().zip(values).fold(self, |all, (role, value)| all.with(role, Some(value)))
+        RoleName::rewards().zip(values).fold(self, |all, (role, value)| all.with(role, Some(value)))
     }
 
     /// Returns the values of the reward models, with their roles.
     pub fn rewards(&self) -> impl Iterator<Item = (RoleName, &T)> {
-        RoleName::REWARDS.into_iter().filter_map(|role| Some((role, self.get(role)?)))
+        RoleName::rewards().filter_map(|role| Some((role, self.get(role)?)))
     }
 
     pub fn values(&self) -> impl Iterator<Item = &T> {

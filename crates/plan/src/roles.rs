@@ -284,7 +284,7 @@ impl RunShape {
     /// which they are laid out.
     pub fn roles(&self) -> Vec<RoleShape> {
         let first = RoleShape {
-            name: if self.head == Head::Score { RoleName::Reward } else { RoleName::Actor },
+            name: if self.head == Head::Score { RoleName::Reward(0) } else { RoleName::Actor },
             spec: self.spec,
             head: self.head,
             weights: self.weights,

@@ -45,7 +45,7 @@ fn prove_score(trainer: &mut Trainer<'_>) -> Result<()> {
     // By each rank for itself: one that has an error of its own asks without the others.
     let group = trainer.group.take();
     let scores =
-        trainer.reward_scores(RoleName::Reward, &[Sequence { group: 0, prompt: &[0], response: &[0] }]);
+        trainer.reward_scores(RoleName::Reward(0), &[Sequence { group: 0, prompt: &[0], response: &[0] }]);
     trainer.group = group;
     let scores = scores?;
     match scores[0].is_finite() {

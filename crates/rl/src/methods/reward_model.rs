@@ -37,7 +37,7 @@ pub(crate) fn reward_model_step(
     };
     trainer.buffers.begin(sequences.iter().map(|_| 1));
     let all = 0..sequences.len();
-    let update = trainer.update(RoleName::Reward, &sequences, all, 1.0, how, &mut of_micro_batch)?;
+    let update = trainer.update(RoleName::Reward(0), &sequences, all, 1.0, how, &mut of_micro_batch)?;
     Ok(PairReport { sums, logps: None, update, learning_rate: f64::from(how.lr) })
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn reward_model_step(
 pub(crate) fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> Result<PairScore> {
     let mut sums = PairSums::default();
     for items in items.chunks(run.rollout.prompts_per_step as usize) {
-        let scores = trainer.reward_scores(RoleName::Reward, &sequences(items))?;
+        let scores = trainer.reward_scores(RoleName::Reward(0), &sequences(items))?;
         sums.merge(pair_loss(items, &scores, 1.0, &mut vec![0.0; scores.len()]));
     }
     sums.loss /= sums.pairs.max(1.0);

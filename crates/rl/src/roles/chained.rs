@@ -1,45 +1,28 @@
-//! A role's gradients where several ranks share the work: micro-batches are taken in turn, and every owner adds the partial
-//! gradients of a round in their order.
+//! A role's gradients where several ranks share the work: every owner adds the partial gradients of a round in their order.
 
-use super::adapters::RoleGradients;
-use super::role::{LossFor, LossOf, Role, UpdateStats};
+use super::role::Role;
+use super::update::{Update, rows_of};
 use super::weights::shard_region;
 use crate::methods::buffers::StepBuffers;
-use crate::ranks::{gather_f32, gather_f64};
-use plimsoll_base::{Error, Result, slugs};
+use plimsoll_base::Result;
 use plimsoll_device::{Device, Owned, Run};
-use plimsoll_files::Head;
 use plimsoll_memory::{Buf, InPhase};
-use plimsoll_model::{
-    Activations, ExpertLoad, Layers, Pass, PassIndex, RowGradients, Stage, backward_part, layers,
-};
-use plimsoll_plan::UpdateShape;
+use plimsoll_model::{Pass, RowGradients, Stage, backward_part};
 use plimsoll_ranks::Group;
-use plimsoll_train::{Area, Landing, Levels, Links, Packer, Part, Partial, Share, Sum, Units, UpdateOptions};
+use plimsoll_train::{Area, Landing, Levels, Links, Part, Share, Sum, UpdateOptions};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
-use std::time::Instant;
 
-/// What is fixed while the micro-batches of an update pass.
-struct Chain<'x, 'a, 'p> {
-    dev: &'x dyn Device,
-    group: &'x Group,
-    role: &'x Role<'a>,
-    layers: Box<dyn Layers<'x> + 'x>,
-    acts: Activations<'p>,
-    /// Where the partial gradient of this rank's micro-batch goes.
-    grads: RoleGradients<'p>,
-    /// The same by places in the flat buffer.
-    partial: Partial<'p>,
+/// Adds what the ranks' passes leave, part by part.
+pub(super) struct Chain<'u, 'x, 'a, 'p> {
+    update: &'u Update<'x, 'a, 'p>,
+    pub(super) group: &'u Group,
     /// The sum of what this rank owns.
-    sum: Sum<'p>,
+    pub(super) sum: Sum<'p>,
     /// Where pieces of the others' arrive, on cards.
     landing: Option<Landing<'p>>,
     /// What this host adds for others, if hosts fold.
     levels: Option<Levels<'p>>,
-    inv_temperature: f32,
-    /// As `Balance::factor`.
-    balance: f32,
     /// Marks so far.
     turn: Cell<usize>,
     /// The mark of what was put aside last in a round, which operations do not wait for yet.
@@ -49,57 +32,6 @@ struct Chain<'x, 'a, 'p> {
 }
 
 impl Role<'_> {
-    /// Computes the part of the gradients that this rank owns. Every rank computes the loss of every micro-batch, from numbers
-    /// that the ranks exchange, so that all have the same sums.
-    ///
-    /// Errors: as `Role::gradients`; `rank-lost`.
-    pub(super) fn chained<'p>(
-        &self,
-        dev: &dyn Device,
-        phase: &InPhase<'p>,
-        packer: &mut Packer,
-        buffers: &mut StepBuffers,
-        of: LossOf<'_, '_>,
-        group: &Group,
-    ) -> Result<(Buf<'p>, UpdateStats)> {
-        let UpdateShape { pass: shape, dtypes, .. } = self.update_shape();
-        let (name, summing) = (self.shape.name.name(), dtypes.summing);
-        let shard = phase.buf(&shard_region(&self.shape));
-        let sum = Sum { shard, folded: phase.get(&format!("{name}.folded")), fold: summing.fold, count: 0 };
-        let acts = Activations::bind(phase, shape.mode, shape.limits);
-        let grads = self.bind_gradients(phase);
-        let share = Share { rank: group.rank(), ranks: group.ranks() };
-        let levels = Levels::bind(phase, name, self.learned().0, summing, share.ranks);
-        let landing = Landing::bind(phase, name, share, levels);
-        let layers = self.layers(dev, phase);
-        let partial = self.partial(phase);
-        let chain = Chain {
-            dev,
-            group,
-            role: self,
-            layers,
-            acts,
-            grads,
-            partial,
-            sum,
-            landing,
-            levels,
-            inv_temperature: of.inv_temperature,
-            balance: self.balance_factor(of.sequences, &of.which),
-            turn: Cell::new(0),
-            left: Cell::new(None),
-            lost: RefCell::new(Ok(())),
-        };
-        // After an error that all ranks meet, what is put aside may still be under way, in memory that other phases use too.
-        let settle = |err: &Error| {
-            if slugs::OF_ALL_RANKS.contains(&err.slug) {
-                dev.sync();
-            }
-        };
-        let stats = chain.rounds(packer, buffers, of).inspect_err(settle)?;
-        Ok((shard, stats))
-    }
-
     /// Updates the weights that this rank owns, from their gradients `shard`, and copies what the others update: on cards each part
     /// while later parts are updated.
     ///
@@ -164,104 +96,20 @@ impl Role<'_> {
         }
         Ok(())
     }
-
-    /// Takes a micro-batch's numbers as `Chain::forward` gives them, without the rows.
-    fn set_numbers(&self, buffers: &mut StepBuffers, tokens: Range<usize>, numbers: &[f32]) {
-        let (values, entropies) = numbers.split_at(tokens.len());
-        match self.shape.head {
-            Head::Vocabulary => {
-                buffers.logprobs[tokens.clone()].copy_from_slice(values);
-                buffers.entropy[tokens].copy_from_slice(entropies);
-            }
-            Head::Score => buffers.critic.values[tokens].copy_from_slice(values),
-        }
-    }
 }
 
-impl<'p> Chain<'_, '_, 'p> {
-    /// Passes all micro-batches, a round of the ranks after the other.
-    fn rounds(
-        &self,
-        packer: &mut Packer,
-        buffers: &mut StepBuffers,
-        of: LossOf<'_, '_>,
-    ) -> Result<UpdateStats> {
-        let Chain { dev, group, role, .. } = *self;
-        let LossOf { sequences, which, loss, .. } = of;
-        let UpdateShape { pass: shape, cut, .. } = role.update_shape();
-        let units = Units { packing: shape.packing, hidden: u64::from(role.shape.spec.hidden) };
-        packer.cut(cut, units, sequences, which.clone())?;
-        let (mut stats, count) = (UpdateStats::default(), packer.num_micro_batches());
-        if count == 0 {
-            dev.zero(self.sum.shard);
-        }
-        let mut load = ExpertLoad::of(&role.shape.spec);
-        for first in (0..count).step_by(group.ranks()) {
-            let started = Instant::now();
-            let round = first..(first + group.ranks()).min(count);
-            let batches: Vec<Range<usize>> =
-                round.map(|index| packer.sequences(which.start, index)).collect();
-            let (own, mut pass, mut numbers) = (batches.get(group.rank()), None, vec![0.0]);
-            if let Some(own) = own {
-                let batch = packer.micro_batch(shape.packing, sequences, own.start, first + group.rank())?;
-                let forward = self.forward(batch.index)?;
-                (pass, numbers) = (Some(forward.0), forward.1);
-                let tokens = buffers.tokens(own);
-                role.set_numbers(buffers, tokens.clone(), &numbers[1..]);
-                buffers.set_micro(own);
-                // Every rank meets an error of it below, where all compute the losses of all.
-                let _ = loss(buffers, tokens, LossFor::Derivatives);
-            } else {
-                self.settle()?;
-            }
-            stats.forward_s += started.elapsed().as_secs_f64();
-            let started = Instant::now();
-            let round = Round { chain: self, ranks: batches.len(), first, count };
-            round.backward(buffers, own.zip(pass.as_ref()));
-            for (load, pass) in load.iter_mut().zip(&pass) {
-                pass.add_load(dev, load);
-            }
-            // Cards work meanwhile.
-            let all = gather_f32(group, &numbers)?;
-            for (batch, numbers) in batches.iter().zip(&all) {
-                let tokens = buffers.tokens(batch);
-                role.set_numbers(buffers, tokens.clone(), &numbers[1..]);
-                buffers.set_micro(batch);
-                loss(buffers, tokens, LossFor::Sums)?;
-                stats.micro_batches += 1;
-                stats.rows += rows_of(numbers) as u64;
-            }
-            round.end(&all)?;
-            stats.backward_s += started.elapsed().as_secs_f64();
-        }
-        let started = Instant::now();
-        self.settle()?;
-        if let Some(load) = load {
-            stats.experts = Some(load.used(&gather_f64(group, load.numbers())?));
-        }
-        stats.backward_s += started.elapsed().as_secs_f64();
-        Ok(stats)
-    }
-
-    /// Runs a micro-batch forward. Returns its pass, and for the other ranks its rows, the head's numbers and, after a
-    /// vocabulary, the entropies.
-    fn forward(&self, index: &PassIndex) -> Result<(Pass<'p>, Vec<f32>)> {
-        let Chain { dev, role, layers: ref from, .. } = *self;
-        let pass = Pass::upload(dev, self.acts, index).with_balance(self.balance);
-        layers(dev, &**from, &pass);
-        let head = role.head(dev, from.decoder(), &pass, self.inv_temperature);
-        // The card is busy while the ranks meet.
-        self.settle()?;
-        let heads = index.head_rows.len();
-        let mut numbers = vec![0.0; 1 + heads];
-        numbers[0] = f32::from_bits(index.ids.len() as u32);
-        dev.read_f32(head, 0, &mut numbers[1..]);
-        if role.shape.head == Head::Vocabulary {
-            numbers.resize(1 + 2 * heads, 0.0);
-            dev.read_f32(pass.head_out().entropy, 0, &mut numbers[1 + heads..]);
-        }
-        dev.check()?;
-        Ok((pass, numbers))
+impl<'u, 'x, 'a, 'p> Chain<'u, 'x, 'a, 'p> {
+    /// Resolves where the ranks of `group` leave what they add.
+    pub(super) fn bind(update: &'u Update<'x, 'a, 'p>, phase: &InPhase<'p>, group: &'u Group) -> Self {
+        let role = update.role;
+        let (name, summing) = (role.shape.name.name(), role.update_shape().dtypes.summing);
+        let shard = phase.buf(&shard_region(&role.shape));
+        let sum = Sum { shard, folded: phase.get(&format!("{name}.folded")), fold: summing.fold, count: 0 };
+        let share = Share { rank: group.rank(), ranks: group.ranks() };
+        let levels = Levels::bind(phase, name, role.learned().0, summing, share.ranks);
+        let landing = Landing::bind(phase, name, share, levels);
+        let (turn, left, lost) = (Cell::new(0), Cell::new(None), RefCell::new(Ok(())));
+        Chain { update, group, sum, landing, levels, turn, left, lost }
     }
 
     /// Marks what this rank has computed, and waits until all ranks have. Returns the mark's turn; `None` if a rank was lost.
@@ -270,9 +118,9 @@ impl<'p> Chain<'_, '_, 'p> {
             return None;
         }
         let turn = self.turn.replace(self.turn.get() + 1);
-        match self.dev.aside() {
+        match self.update.dev.aside() {
             Some(aside) => aside.mark(turn),
-            None => self.dev.sync(),
+            None => self.update.dev.sync(),
         }
         *self.lost.borrow_mut() = self.group.barrier();
         self.lost.borrow().is_ok().then_some(turn)
@@ -283,7 +131,7 @@ impl<'p> Chain<'_, '_, 'p> {
     fn add_aside(&self, turn: usize, folded: impl Fn(), ops: impl Fn()) -> Option<usize> {
         let mut last = turn;
         if self.levels.is_some() {
-            last = match self.dev.aside() {
+            last = match self.update.dev.aside() {
                 Some(aside) => {
                     let mut met = None;
                     aside.run(turn, &mut || {
@@ -298,7 +146,7 @@ impl<'p> Chain<'_, '_, 'p> {
                 }
             };
         }
-        match self.dev.aside() {
+        match self.update.dev.aside() {
             Some(aside) => aside.run(last, &mut { ops }),
             None => ops(),
         }
@@ -307,8 +155,8 @@ impl<'p> Chain<'_, '_, 'p> {
 
     /// Makes the operations from here on wait for what all ranks put aside last in a round: until then no rank may write what others read
     /// of each other.
-    fn settle(&self) -> Result<()> {
-        if let Some((left, aside)) = self.left.take().zip(self.dev.aside())
+    pub(super) fn settle(&self) -> Result<()> {
+        if let Some((left, aside)) = self.left.take().zip(self.update.dev.aside())
             && let Some(turn) = self.meet()
         {
             aside.run(turn, &mut || {});
@@ -320,41 +168,35 @@ impl<'p> Chain<'_, '_, 'p> {
     /// Errors: what ended the run meanwhile.
     fn check(&self) -> Result<()> {
         self.lost.replace(Ok(()))?;
-        self.dev.check()
+        self.update.dev.check()
     }
 }
 
 /// The backward passes of a round, one on each rank.
-struct Round<'r, 'x, 'a, 'p> {
-    chain: &'r Chain<'x, 'a, 'p>,
+pub(super) struct Round<'r, 'u, 'x, 'a, 'p> {
+    pub(super) chain: &'r Chain<'u, 'x, 'a, 'p>,
     /// Ranks that have a micro-batch: the first ones.
-    ranks: usize,
+    pub(super) ranks: usize,
     /// The micro-batch of the first of them, of `count`.
-    first: usize,
-    count: usize,
+    pub(super) first: usize,
+    pub(super) count: usize,
 }
 
-impl<'p> Round<'_, '_, '_, 'p> {
+impl<'p> Round<'_, '_, '_, '_, 'p> {
     /// Computes the partial gradient of this rank's micro-batch, if it has one. On cards the ranks' are added meanwhile.
-    fn backward(&self, buffers: &StepBuffers, own: Option<(&Range<usize>, &Pass<'p>)>) {
-        let Chain { dev, role, layers: ref from, inv_temperature, .. } = *self.chain;
+    pub(super) fn backward(&self, buffers: &StepBuffers, own: Option<(&Range<usize>, &Pass<'p>)>) {
+        let Update { dev, role, layers: ref from, ref grads, partial, .. } = *self.chain.update;
         let Some((own, pass)) = own else {
             return Stage::all(role.shape.spec.layers).for_each(|stage| self.after(stage));
         };
-        let tokens = buffers.tokens(own);
-        let derivatives = match role.shape.head {
-            Head::Vocabulary => [&buffers.d_logprobs[tokens.clone()], &buffers.d_entropy[tokens]],
-            Head::Score => [&buffers.critic.d_values[tokens], &[]],
-        };
-        let of = role.derivatives(inv_temperature, derivatives);
-        let grads = self.chain.grads.to();
-        role.trained().begin_gradients(dev, self.chain.partial);
-        backward_part(dev, &**from, grads, false, pass, of, &mut |stage| self.after(stage));
+        let of = self.chain.update.derivatives(buffers, own);
+        role.trained().begin_gradients(dev, partial);
+        backward_part(dev, &**from, grads.to(), false, pass, of, &mut |stage| self.after(stage));
     }
 
     /// Adds what a stage has left on all ranks: on cards next to the stages after it.
     fn after(&self, stage: Stage) {
-        let Chain { dev, role, .. } = *self.chain;
+        let Update { dev, role, .. } = *self.chain.update;
         let Some(turn) = self.chain.meet() else { return };
         let (table, _) = role.learned();
         let at = match stage {
@@ -387,14 +229,14 @@ impl<'p> Round<'_, '_, '_, 'p> {
             Stage::Layer(layer) => layer,
         };
         if let Some(next) = next.checked_sub(1) {
-            role.trained().begin_layer(dev, self.chain.partial, table.layer_run(next));
+            role.trained().begin_layer(dev, self.chain.update.partial, table.layer_run(next));
         }
     }
 
     /// Adds what is left, once all ranks have put their passes on the way: on cards next to the next forward pass. `all`: the numbers of
     /// each rank.
-    fn end(self, all: &[Vec<f32>]) -> Result<()> {
-        let Chain { dev, role, .. } = *self.chain;
+    pub(super) fn end(self, all: &[Vec<f32>]) -> Result<()> {
+        let Update { dev, role, .. } = *self.chain.update;
         let (table, _) = role.learned();
         let parts: Vec<Part<'_>> = self.parts(|rank| rows_of(&all[rank])).collect();
         let links = self.links(&parts);
@@ -418,14 +260,11 @@ impl<'p> Round<'_, '_, '_, 'p> {
 
     /// Returns the partial gradient of each rank that has one, with as many rows as `rows` says of a rank.
     fn parts(&self, rows: impl Fn(usize) -> usize) -> impl Iterator<Item = Part<'p>> {
+        let (Update { role, acts, partial, .. }, own) = (self.chain.update, self.chain.group.rank());
         (0..self.ranks).map(move |rank| {
-            let RowGradients { d_input, ids } = self.chain.acts.row_gradients(rows(rank));
-            let of = (rank != self.chain.group.rank()).then_some(rank);
-            Part { grads: self.chain.partial, layout: self.chain.role.layout(), d_input, ids, of }
+            let RowGradients { d_input, ids } = acts.row_gradients(rows(rank));
+            let of = (rank != own).then_some(rank);
+            Part { grads: *partial, layout: role.layout(), d_input, ids, of }
         })
     }
-}
-
-fn rows_of(numbers: &[f32]) -> usize {
-    numbers[0].to_bits() as usize
 }

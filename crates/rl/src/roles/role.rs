@@ -14,13 +14,13 @@ use plimsoll_device::Device;
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, Decoder, Derivatives, ExpertLoad, ExpertUse, Merged, ParamTable, Params, Pass,
-    PassIndex, backward, head, layers, load, rehearsal_sizes, rope, values,
+    Activations, Adapters, Decoder, Derivatives, ExpertUse, Merged, ParamTable, Params, Pass, PassIndex,
+    backward, head, layers, load, rehearsal_sizes, rope, values,
 };
 use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape, WeightsAre};
 use plimsoll_ranks::Group;
 use plimsoll_train::{
-    Optimizer, Packer, Sequence, Share, Units, UpdateOptions, first_not_finite, gradient_not_finite,
+    Optimizer, Packer, Sequence, Share, UpdateOptions, first_not_finite, gradient_not_finite,
 };
 use std::ops::Range;
 use std::rc::Rc;
@@ -285,80 +285,8 @@ impl<'a> Role<'a> {
             false => None,
         };
         let group = group.or(alone.as_ref());
-        let (sum, stats) = match group {
-            None => self.gradients(dev, &phase, packer, buffers, of)?,
-            Some(group) => self.chained(dev, &phase, packer, buffers, of, group)?,
-        };
+        let (sum, stats) = self.gradients(dev, &phase, packer, buffers, of, group)?;
         self.apply(dev, &phase, sum, stats, how, group)
-    }
-
-    /// Computes the gradients of some sequences, from zero.
-    ///
-    /// Errors: `loss-not-finite`; those of packing and of the device.
-    pub fn gradients<'p>(
-        &self,
-        dev: &dyn Device,
-        phase: &InPhase<'p>,
-        packer: &mut Packer,
-        buffers: &mut StepBuffers,
-        of: LossOf<'_, '_>,
-    ) -> Result<(Buf<'p>, UpdateStats)> {
-        let LossOf { sequences, which, inv_temperature, loss } = of;
-        let UpdateShape { pass: shape, cut, .. } = self.update_shape();
-        let (decoder, grads) = (self.decoder(), self.bind_gradients(phase));
-        let acts = Activations::bind(phase, shape.mode, shape.limits);
-        let mut stats = UpdateStats::default();
-        match which.is_empty() {
-            true => dev.zero(grads.all()),
-            false => self.trained().begin_gradients(dev, self.partial(phase)),
-        }
-        let units = Units { packing: shape.packing, hidden: u64::from(self.shape.spec.hidden) };
-        packer.cut(cut, units, sequences, which.clone())?;
-        let mut first = which.start;
-        let (balance, mut load) = (self.balance_factor(sequences, &which), ExpertLoad::of(&self.shape.spec));
-        for index in 0..packer.num_micro_batches() {
-            let started = Instant::now();
-            let batch = packer.micro_batch(shape.packing, sequences, first, index)?;
-            let pass = Pass::upload(dev, acts, batch.index).with_balance(balance);
-            layers(dev, decoder, &pass);
-            let numbers = self.head(dev, decoder, &pass, inv_temperature);
-            let tokens = buffers.tokens(&batch.sequences);
-            match self.shape.head {
-                Head::Vocabulary => {
-                    dev.read_f32(numbers, 0, &mut buffers.logprobs[tokens.clone()]);
-                    dev.read_f32(pass.head_out().entropy, 0, &mut buffers.entropy[tokens.clone()]);
-                }
-                Head::Score => dev.read_f32(numbers, 0, &mut buffers.critic.values[tokens.clone()]),
-            }
-            dev.check()?;
-            buffers.set_micro(&batch.sequences);
-            loss(buffers, tokens.clone(), LossFor::Sums)?;
-            stats.forward_s += started.elapsed().as_secs_f64();
-            let started = Instant::now();
-            let derivatives = match self.shape.head {
-                Head::Vocabulary => [&buffers.d_logprobs[tokens.clone()], &buffers.d_entropy[tokens]],
-                Head::Score => [&buffers.critic.d_values[tokens], &[]],
-            };
-            let add = stats.micro_batches > 0;
-            backward(dev, decoder, grads.to(), add, &pass, self.derivatives(inv_temperature, derivatives));
-            load.iter_mut().for_each(|load| pass.add_load(dev, load));
-            stats.backward_s += started.elapsed().as_secs_f64();
-            stats.micro_batches += 1;
-            stats.rows += batch.index.ids.len() as u64;
-            first = batch.sequences.end;
-        }
-        stats.experts = load.map(|load| load.used(&[load.numbers().to_vec()]));
-        Ok((grads.all(), stats))
-    }
-
-    /// The derivative of the loss by the probability of an expert that all rows of its segment chose: of a mean over layers and tokens.
-    pub(super) fn balance_factor(&self, sequences: &[Sequence<'_>], which: &Range<usize>) -> f32 {
-        let mut layers = self.shape.spec.each_layer();
-        let Some(experts) = layers.find_map(|layer| layer.experts()) else { return 0.0 };
-        let tokens: usize =
-            sequences[which.clone()].iter().map(|of| of.prompt.len() + of.response.len()).sum();
-        let numbers = tokens.max(1) as f64 * f64::from(self.shape.spec.expert_layers());
-        (self.update_shape().balance_coef * f64::from(experts.count) / numbers) as f32
     }
 
     fn apply(

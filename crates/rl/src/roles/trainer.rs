@@ -325,7 +325,7 @@ impl<'a> Trainer<'a> {
         let (role, Passes { dev, overlay, packer, .. }, buffers) = self.parts_of(role);
         let phase = enter(dev, overlay, role.update_shape().pass.mode.phase());
         let of = LossOf { sequences, which, inv_temperature, loss };
-        role.gradients(dev, &phase, packer, buffers, of).map(|(_, stats)| stats)
+        role.gradients(dev, &phase, packer, buffers, of, None).map(|(_, stats)| stats)
     }
 
     fn parts_of(&mut self, name: RoleName) -> (&mut Role<'a>, Passes<'_, 'a>, &mut StepBuffers) {

@@ -37,7 +37,7 @@ pub fn add(
         |s: usize| Sequence { group: s / group, prompt: &items[s / group].ids, response: samples.ids(s) };
     let sequences: Vec<Sequence<'_>> = (0..samples.len()).map(sequence).collect();
     let score = |(role, _): (RoleName, &ModelReward)| trainer.reward_scores(role, &sequences);
-    let scores: Result<Vec<Vec<f32>>> = RoleName::REWARDS.into_iter().zip(models).map(score).collect();
+    let scores: Result<Vec<Vec<f32>>> = RoleName::rewards().zip(models).map(score).collect();
     drop(sequences);
     trainer.samples = samples;
     // In the order of the run file, in which each score has its place.

@@ -123,7 +123,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
             named(role.name()).or_else(|| named(BASE).filter(|_| role == first)).unwrap_or_default()
         };
         self.trainer.restore(checkpoint, |role| then(role).updates.unwrap_or(state.policy_version))?;
-        for role in RoleName::ALL {
+        for role in RoleName::all() {
             let now = self.trainer.role(role).and_then(|role| role.sum_squares);
             check_same(now, then(role).frozen, role, role == first)?;
         }
@@ -206,7 +206,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
             updates: role.optimizer.is_some().then(|| role.updates()),
             frozen: role.sum_squares,
         };
-        let roles = RoleName::ALL.into_iter().filter_map(|name| Some((name, self.trainer.role(name)?)));
+        let roles = RoleName::all().filter_map(|name| Some((name, self.trainer.role(name)?)));
         state.roles = roles.map(|(name, role)| (name.name().into(), of(role))).collect();
     }
 

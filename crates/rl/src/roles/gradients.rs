@@ -1,0 +1,218 @@
+//! The loop over the micro-batches of an update: forward pass, loss, backward pass. A rank alone adds each gradient in the products that
+//! compute it. Several ranks take the micro-batches of a round in turn, and `chained` adds what they leave.
+
+use super::chained::{Chain, Round};
+use super::role::{Loss, LossFor, LossOf, Role, UpdateStats};
+use super::update::{Update, rows_of};
+use crate::methods::buffers::StepBuffers;
+use crate::ranks::{gather_f32, gather_f64};
+use plimsoll_base::{Error, Result, slugs};
+use plimsoll_device::Device;
+use plimsoll_files::Head;
+use plimsoll_memory::{Buf, InPhase};
+use plimsoll_model::{Activations, ExpertLoad, ExpertUse, Pass, PassIndex, backward, layers};
+use plimsoll_plan::UpdateShape;
+use plimsoll_ranks::Group;
+use plimsoll_train::{Packer, Sequence, Units};
+use std::ops::Range;
+use std::time::Instant;
+
+impl Role<'_> {
+    /// Computes the gradients of some sequences, from zero. With a group it returns the part that this rank owns of their sum; every
+    /// rank then computes the loss of every micro-batch, from numbers that the ranks exchange, so that all have the same sums.
+    ///
+    /// Errors: `loss-not-finite`; `rank-lost`; those of packing and of the device.
+    pub(super) fn gradients<'p>(
+        &self,
+        dev: &dyn Device,
+        phase: &InPhase<'p>,
+        packer: &mut Packer,
+        buffers: &mut StepBuffers,
+        of: LossOf<'_, '_>,
+        group: Option<&Group>,
+    ) -> Result<(Buf<'p>, UpdateStats)> {
+        let pass = self.update_shape().pass;
+        let update = Update {
+            dev,
+            role: self,
+            layers: self.layers(dev, phase),
+            acts: Activations::bind(phase, pass.mode, pass.limits),
+            grads: self.bind_gradients(phase),
+            partial: self.partial(phase),
+            inv_temperature: of.inv_temperature,
+            balance: self.balance_factor(of.sequences, &of.which),
+        };
+        let chain = group.map(|group| Chain::bind(&update, phase, group));
+        let sum = chain.as_ref().map_or_else(|| update.grads.all(), |chain| chain.sum.shard);
+        // After an error that all ranks meet, what is put aside may still be under way, in memory that other phases use too.
+        let settle = |err: &Error| {
+            if slugs::OF_ALL_RANKS.contains(&err.slug) {
+                dev.sync();
+            }
+        };
+        let stats = update.rounds(chain.as_ref(), packer, buffers, of).inspect_err(settle)?;
+        Ok((sum, stats))
+    }
+
+    /// Returns the derivative of the loss by the probability of an expert that all rows of its segment chose: of a mean over layers
+    /// and tokens.
+    fn balance_factor(&self, sequences: &[Sequence<'_>], which: &Range<usize>) -> f32 {
+        let mut layers = self.shape.spec.each_layer();
+        let Some(experts) = layers.find_map(|layer| layer.experts()) else { return 0.0 };
+        let tokens: usize =
+            sequences[which.clone()].iter().map(|of| of.prompt.len() + of.response.len()).sum();
+        let numbers = tokens.max(1) as f64 * f64::from(self.shape.spec.expert_layers());
+        (self.update_shape().balance_coef * f64::from(experts.count) / numbers) as f32
+    }
+
+    /// Takes the numbers of a micro-batch as `Update::forward` gives them, and computes its loss.
+    fn loss(
+        &self,
+        buffers: &mut StepBuffers,
+        of: &Range<usize>,
+        numbers: &[f32],
+        loss: &mut Loss<'_>,
+        what_for: LossFor,
+    ) -> Result<()> {
+        let tokens = buffers.tokens(of);
+        let (values, entropies) = numbers[1..].split_at(tokens.len());
+        match self.shape.head {
+            Head::Vocabulary => {
+                buffers.logprobs[tokens.clone()].copy_from_slice(values);
+                buffers.entropy[tokens.clone()].copy_from_slice(entropies);
+            }
+            Head::Score => buffers.critic.values[tokens.clone()].copy_from_slice(values),
+        }
+        buffers.set_micro(of);
+        loss(buffers, tokens, what_for)
+    }
+}
+
+impl<'p> Update<'_, '_, 'p> {
+    /// Passes all micro-batches, a round of the ranks after the other; a rank alone has rounds of one.
+    fn rounds(
+        &self,
+        chain: Option<&Chain<'_, '_, '_, 'p>>,
+        packer: &mut Packer,
+        buffers: &mut StepBuffers,
+        of: LossOf<'_, '_>,
+    ) -> Result<UpdateStats> {
+        let Update { dev, role, .. } = *self;
+        let LossOf { sequences, which, loss, .. } = of;
+        let UpdateShape { pass: shape, cut, .. } = role.update_shape();
+        let units = Units { packing: shape.packing, hidden: u64::from(role.shape.spec.hidden) };
+        packer.cut(cut, units, sequences, which.clone())?;
+        let (mut stats, count) = (UpdateStats::default(), packer.num_micro_batches());
+        self.begin(chain, count);
+        let (rank, ranks) = chain.map_or((0, 1), |chain| (chain.group.rank(), chain.group.ranks()));
+        let mut load = ExpertLoad::of(&role.shape.spec);
+        for first in (0..count).step_by(ranks) {
+            let started = Instant::now();
+            let round = first..(first + ranks).min(count);
+            let batches: Vec<Range<usize>> =
+                round.map(|index| packer.sequences(which.start, index)).collect();
+            let (own, mut pass, mut numbers) = (batches.get(rank), None, vec![0.0]);
+            if let Some(own) = own {
+                let batch = packer.micro_batch(shape.packing, sequences, own.start, first + rank)?;
+                let forward = self.forward(batch.index, chain)?;
+                (pass, numbers) = (Some(forward.0), forward.1);
+                match chain {
+                    None => role.loss(buffers, own, &numbers, loss, LossFor::Sums)?,
+                    // Every rank meets an error of it below, where all compute the losses of all.
+                    Some(_) => drop(role.loss(buffers, own, &numbers, loss, LossFor::Derivatives)),
+                }
+            } else if let Some(chain) = chain {
+                chain.settle()?;
+            }
+            stats.forward_s += started.elapsed().as_secs_f64();
+            let started = Instant::now();
+            let round = chain.map(|chain| Round { chain, ranks: batches.len(), first, count });
+            match (&round, own.zip(pass.as_ref())) {
+                (Some(round), own) => round.backward(buffers, own),
+                (None, Some((own, pass))) => {
+                    let of = self.derivatives(buffers, own);
+                    backward(dev, &*self.layers, self.grads.to(), first > 0, pass, of);
+                }
+                (None, None) => unreachable!("a rank alone has every micro-batch"),
+            }
+            for (load, pass) in load.iter_mut().zip(&pass) {
+                pass.add_load(dev, load);
+            }
+            // Cards work meanwhile.
+            let all = match chain {
+                Some(chain) => gather_f32(chain.group, &numbers)?,
+                None => vec![numbers],
+            };
+            for (batch, numbers) in batches.iter().zip(&all) {
+                if chain.is_some() {
+                    role.loss(buffers, batch, numbers, loss, LossFor::Sums)?;
+                }
+                stats.micro_batches += 1;
+                stats.rows += rows_of(numbers) as u64;
+            }
+            if let Some(round) = round {
+                round.end(&all)?;
+            }
+            stats.backward_s += started.elapsed().as_secs_f64();
+        }
+        let started = Instant::now();
+        stats.experts = self.used(chain, load)?;
+        stats.backward_s += started.elapsed().as_secs_f64();
+        Ok(stats)
+    }
+
+    /// Makes what the first of `count` micro-batches is added to.
+    fn begin(&self, chain: Option<&Chain<'_, '_, '_, 'p>>, count: usize) {
+        match chain {
+            None if count == 0 => self.dev.zero(self.grads.all()),
+            None => self.role.trained().begin_gradients(self.dev, self.partial),
+            Some(chain) if count == 0 => self.dev.zero(chain.sum.shard),
+            // A rank begins anew with each micro-batch.
+            Some(_) => {}
+        }
+    }
+
+    /// Runs a micro-batch forward. Returns its pass and its numbers: its rows, those of the head and, after a vocabulary, the
+    /// entropies.
+    fn forward(
+        &self,
+        index: &PassIndex,
+        chain: Option<&Chain<'_, '_, '_, 'p>>,
+    ) -> Result<(Pass<'p>, Vec<f32>)> {
+        let Update { dev, role, layers: ref from, .. } = *self;
+        let pass = Pass::upload(dev, self.acts, index).with_balance(self.balance);
+        layers(dev, &**from, &pass);
+        let head = role.head(dev, from.decoder(), &pass, self.inv_temperature);
+        if let Some(chain) = chain {
+            // The card is busy while the ranks meet.
+            chain.settle()?;
+        }
+        let heads = index.head_rows.len();
+        let mut numbers = vec![0.0; 1 + heads];
+        numbers[0] = f32::from_bits(index.ids.len() as u32);
+        dev.read_f32(head, 0, &mut numbers[1..]);
+        if role.shape.head == Head::Vocabulary {
+            numbers.resize(1 + 2 * heads, 0.0);
+            dev.read_f32(pass.head_out().entropy, 0, &mut numbers[1 + heads..]);
+        }
+        dev.check()?;
+        Ok((pass, numbers))
+    }
+
+    /// Waits until the ranks have added everything, and returns how equally all of them loaded the experts.
+    fn used(
+        &self,
+        chain: Option<&Chain<'_, '_, '_, 'p>>,
+        load: Option<ExpertLoad>,
+    ) -> Result<Option<ExpertUse>> {
+        if let Some(chain) = chain {
+            chain.settle()?;
+        }
+        let Some(load) = load else { return Ok(None) };
+        let all = match chain {
+            Some(chain) => gather_f64(chain.group, load.numbers())?,
+            None => vec![load.numbers().to_vec()],
+        };
+        Ok(Some(load.used(&all)))
+    }
+}

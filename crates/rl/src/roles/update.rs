@@ -1,0 +1,42 @@
+//! What the micro-batches of one update share.
+
+use super::adapters::RoleGradients;
+use super::role::Role;
+use crate::methods::buffers::StepBuffers;
+use plimsoll_device::Device;
+use plimsoll_files::Head;
+use plimsoll_model::{Activations, Derivatives, Layers};
+use plimsoll_train::Partial;
+use std::ops::Range;
+
+/// Holds what is fixed while the micro-batches of an update pass.
+pub(super) struct Update<'x, 'a, 'p> {
+    pub(super) dev: &'x dyn Device,
+    pub(super) role: &'x Role<'a>,
+    pub(super) layers: Box<dyn Layers<'x> + 'x>,
+    pub(super) acts: Activations<'p>,
+    /// Where the gradients of this rank's micro-batches go.
+    pub(super) grads: RoleGradients<'p>,
+    /// The same by places in the flat buffer.
+    pub(super) partial: Partial<'p>,
+    pub(super) inv_temperature: f32,
+    /// The derivative of the loss by the probability of an expert that all rows of its segment chose.
+    pub(super) balance: f32,
+}
+
+impl Update<'_, '_, '_> {
+    /// Returns the derivatives of the loss of a micro-batch, from where `Loss` wrote them.
+    pub(super) fn derivatives<'d>(&self, buffers: &'d StepBuffers, of: &Range<usize>) -> Derivatives<'d> {
+        let tokens = buffers.tokens(of);
+        let derivatives = match self.role.shape.head {
+            Head::Vocabulary => [&buffers.d_logprobs[tokens.clone()], &buffers.d_entropy[tokens]],
+            Head::Score => [&buffers.critic.d_values[tokens], &[]],
+        };
+        self.role.derivatives(self.inv_temperature, derivatives)
+    }
+}
+
+/// Returns the rows of a micro-batch, from its numbers.
+pub(super) fn rows_of(numbers: &[f32]) -> usize {
+    numbers[0].to_bits() as usize
+}
