@@ -31,9 +31,10 @@ pub const ALLOWED: &str = "
     plan     <- base arch memory files device devices model rollout train reward textenv config
     run      <- base arch memory files text worker ranks config plan
     serve    <- base arch text device rollout
-    rl       <- base arch memory algo files text reward textenv ranks config plan run device devices model rollout train serve
+    infer    <- base arch files text devices config plan
+    rl       <- base arch memory algo files text reward textenv ranks config plan run device devices model rollout train serve infer
     agent    <- base memory env files worker collect algo device devices model train config plan run
-    bench    <- base arch memory algo files reward device devices rollout train config plan run rl
+    bench    <- base arch memory algo files reward device devices rollout train config plan run infer rl
     doctor   <- base memory
     stacks   <- base arch
     launch   <- base

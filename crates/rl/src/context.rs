@@ -1,10 +1,10 @@
 //! The context of a step besides the trainer, for all its parts.
 
-use crate::data::dataset::{Item, TextModel};
 use crate::episodes::Episodes;
 use crate::rollout::held::Held;
 use plimsoll_base::Result;
 use plimsoll_config::{Objective, RunSpec};
+use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_reward::Rewards;
 use plimsoll_run::status::Doing;
 

@@ -3,14 +3,15 @@
 //! Prompts and responses share the plan's context. What is left open follows from the model: its positions, up to a usual
 //! length, of which responses may take a half.
 
-use crate::data::models::{open_model, sample_with_adapter, text_model};
-use crate::eval::{keep_within_positions, verb_facts};
 use crate::ranks;
 use crate::roles::{Sources, Trainer, sampling};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{RunSpec, VerbFile};
 use plimsoll_device::Sampling;
 use plimsoll_files::OpenModel;
+use plimsoll_infer::facts::{keep_within_positions, verb_facts};
+use plimsoll_infer::models::{open_model, sample_with_adapter};
+use plimsoll_infer::text::text_model;
 use plimsoll_memory::Limits;
 use plimsoll_plan::{PlanReport, devices, plan_sampling};
 use plimsoll_serve::{Server, Settings, Texts, host_bytes};

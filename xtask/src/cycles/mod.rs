@@ -47,11 +47,6 @@ const ALLOWED_CYCLES: &[(&str, &[&str], &str)] = &[
         "two regions are equal if their ends are, and an end may be an expression that holds regions",
     ),
     (
-        "rl",
-        &["data/dataset.rs", "data/pairs.rs"],
-        "a data set opens rows of pairs, which are items of a data set",
-    ),
-    (
         "rollout",
         &["ahead.rs", "engine.rs"],
         "the engine runs ahead or in step, and running ahead is a run of the engine",

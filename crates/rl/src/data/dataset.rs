@@ -4,54 +4,12 @@
 use crate::{data::mixture::Mixture, data::pairs};
 use plimsoll_base::rng::{Stream, permutation, philox};
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_config::{
-    Curriculum, Data, DataSet, DataSets, LearnsFrom, Overlong, TrainOn, no_rows_to_filter,
-};
+use plimsoll_config::{Curriculum, Data, DataSet, DataSets, LearnsFrom, TrainOn, no_rows_to_filter};
+use plimsoll_infer::text::{Item, Limit, TextModel, no_rows, prompt_text};
 use plimsoll_reward::column;
-use plimsoll_text::{
-    ChatTemplate, Prompt, Row, SftRow, SftTokens, Strings, Task, Tokenizer, each_prompt, load_sft,
-    tokenize_prompt, tokenize_sft,
-};
+use plimsoll_text::{Row, SftRow, SftTokens, Task, each_prompt, load_sft, tokenize_sft};
 use serde_json::{Map, Value};
-use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
-
-/// Characters of a prompt that are shown as a run begins.
-const SHOWN_CHARS: usize = 240;
-
-/// Converts strings to tokens for one model.
-#[derive(Debug)]
-pub struct TextModel {
-    pub tokenizer: Arc<Tokenizer>,
-    /// The chat template of the model or the run file.
-    pub template: Option<Arc<ChatTemplate>>,
-    /// Put before every conversation.
-    pub system_prompt: Option<String>,
-    /// What a prompt that is a string becomes.
-    pub strings: Strings,
-    /// Ends a supervised completion of plain text.
-    pub eos: Option<u32>,
-}
-
-/// One prompt with what its rewards need.
-#[derive(Clone, Debug, Default)]
-pub struct Item {
-    pub ids: Vec<u32>,
-    /// The prompt as text, for rewards and samples.
-    pub text: String,
-    /// The conversation, where the prompt is one.
-    pub messages: Option<Value>,
-    pub columns: Map<String, Value>,
-    /// The target of a supervised run, or the chosen answer of a pair; otherwise empty.
-    pub completion: Vec<u32>,
-    /// The tokens of `completion` that are learnt; the whole of it if there is none.
-    pub learnt: Vec<Range<u32>>,
-    pub set: usize,
-    pub rejected: Vec<u32>,
-    /// The amount by which the chosen answer should score higher.
-    pub margin: f32,
-}
 
 #[derive(Debug)]
 enum Source {
@@ -123,35 +81,6 @@ impl Dataset {
     /// Returns a data set without rows, for environments that make prompts of up to `prompt_tokens` tokens.
     pub fn none(prompt_tokens: usize) -> Dataset {
         Dataset { sets: Vec::new(), mixture: Mixture::new(&[], 0), prompt_tokens, completion_tokens: 0 }
-    }
-
-    /// Returns the fixed test set of a task, or all rows of a file; at most `max` rows.
-    pub(crate) fn test_items(
-        name: &str,
-        data: &Data,
-        text: &TextModel,
-        max: Option<u32>,
-    ) -> Result<Vec<Item>> {
-        let max = max.map_or(usize::MAX, |n| n as usize);
-        let limit = Limit::of(data);
-        let mut items = Vec::new();
-        let mut add = |i: usize, row: Row| {
-            if i < max {
-                items.extend(limit.apply(text.item(row)?, name, i)?);
-            }
-            Ok(())
-        };
-        match name.starts_with("builtin:") {
-            true => {
-                let mut rows = Task::parse(name)?.test_rows().into_iter().enumerate();
-                rows.try_for_each(|(i, row)| add(i, row))?;
-            }
-            false => each_prompt(Path::new(name), &data.prompt_column, add)?,
-        }
-        match items.is_empty() {
-            true => Err(no_rows(name)),
-            false => Ok(items),
-        }
     }
 
     /// Returns positions `first..first + n` of the data.
@@ -295,7 +224,8 @@ impl Set {
                 let every_turn = data.train_on == TrainOn::Assistant;
                 let mut rows = load_sft(path, every_turn)?.into_iter().enumerate();
                 rows.try_for_each(|(i, row)| {
-                    let item = text.sft_item(&row).map_err(|e| e.fact(format!("row {} of {file}", i + 1)))?;
+                    let item =
+                        sft_item(text, &row).map_err(|e| e.fact(format!("row {} of {file}", i + 1)))?;
                     keep(i, item, None)
                 })?;
             }
@@ -400,68 +330,6 @@ pub(crate) fn is_wanted(rate: Option<f64>, data: &Data) -> bool {
     })
 }
 
-impl TextModel {
-    pub fn item(&self, row: Row) -> Result<Item> {
-        let ids = tokenize_prompt(
-            &self.tokenizer,
-            self.template.as_deref(),
-            &row.prompt,
-            self.system_prompt.as_deref(),
-            &self.strings,
-        )?;
-        let (text, messages) = (prompt_text(&row.prompt), prompt_messages(&row.prompt));
-        Ok(Item { ids, text, messages, columns: row.columns, ..Item::default() })
-    }
-
-    /// Describes what was done to a prompt, and shows it as the model reads it.
-    pub fn first_prompt_words(&self, item: &Item) -> String {
-        let is_chat = item.messages.is_some();
-        let form = match (&self.strings, is_chat || self.system_prompt.is_some()) {
-            (_, true) => "prompts are conversations in the chat template",
-            (Strings::Chat { .. }, false) if self.strings.wraps(&item.text) => {
-                "each prompt is a user message in the chat template (data.chat_template = \"none\" takes it as it is)"
-            }
-            (Strings::Chat { .. }, false) => {
-                "prompts already contain the chat template's marks and are taken as they are"
-            }
-            (Strings::Raw, false) => "prompts are taken as they are",
-        };
-        let shown = self.tokenizer.decode(&item.ids, false);
-        format!("{form}; the first: {:?}", shortened(&shown, SHOWN_CHARS))
-    }
-
-    fn sft_item(&self, row: &SftRow) -> Result<Item> {
-        let SftTokens { prompt: ids, completion, learnt } = tokenize_sft(
-            &self.tokenizer,
-            self.template.as_deref(),
-            row,
-            self.system_prompt.as_deref(),
-            &self.strings,
-            self.eos,
-        )?;
-        let text = match row {
-            SftRow::Answer { prompt, .. } => prompt_text(prompt),
-            // The message before the first that is learnt.
-            SftRow::Turns(messages) => {
-                let first = messages.iter().position(|m| m.role == "assistant").unwrap_or(0);
-                first.checked_sub(1).map_or_else(String::new, |before| messages[before].content.clone())
-            }
-        };
-        Ok(Item { ids, text, completion, learnt, ..Item::default() })
-    }
-}
-
-/// Cuts the middle out of a text of more than `most` characters.
-fn shortened(text: &str, most: usize) -> String {
-    let count = text.chars().count();
-    if count <= most {
-        return text.to_string();
-    }
-    let head: String = text.chars().take(most / 2).collect();
-    let tail: String = text.chars().skip(count - most / 2).collect();
-    format!("{head} ... {tail}")
-}
-
 /// Runs `work` on a thread that ends with it.
 ///
 /// The tokenizer's library keeps the tokens of 10,000 words for each thread and offers no way to keep fewer. Generated
@@ -477,6 +345,27 @@ pub(crate) fn forgetting<T: Send>(work: impl Fn() -> T + Sync) -> T {
         // No thread is available: the result is the same on this one.
         None => work(),
     }
+}
+
+/// Returns a completion as tokens.
+fn sft_item(model: &TextModel, row: &SftRow) -> Result<Item> {
+    let SftTokens { prompt: ids, completion, learnt } = tokenize_sft(
+        &model.tokenizer,
+        model.template.as_deref(),
+        row,
+        model.system_prompt.as_deref(),
+        &model.strings,
+        model.eos,
+    )?;
+    let text = match row {
+        SftRow::Answer { prompt, .. } => prompt_text(prompt),
+        // The message before the first that is learnt.
+        SftRow::Turns(messages) => {
+            let first = messages.iter().position(|m| m.role == "assistant").unwrap_or(0);
+            first.checked_sub(1).map_or_else(String::new, |before| messages[before].content.clone())
+        }
+    };
+    Ok(Item { ids, text, completion, learnt, ..Item::default() })
 }
 
 /// Returns the item at a position of a task. Positions are fixed, so a prompt that is too long cannot be left out.
@@ -498,79 +387,9 @@ fn task_item_within(
 fn task_item(task: &Task, rows: LearnsFrom, text: &TextModel, seed: u64, index: u64) -> Result<Item> {
     match rows {
         LearnsFrom::Samples => text.item(task.train_row(seed, index)),
-        LearnsFrom::Completions => text.sft_item(&task.sft_row(seed, index)),
+        LearnsFrom::Completions => sft_item(text, &task.sft_row(seed, index)),
         LearnsFrom::Pairs => pairs::item(text, task.pair_row(seed, index)),
     }
-}
-
-/// Returns the last message of a conversation, or the text itself: the prompt as a reward function sees it.
-pub(crate) fn prompt_text(prompt: &Prompt) -> String {
-    match prompt {
-        Prompt::Text(text) => text.clone(),
-        Prompt::Messages(messages) => messages.last().map(|m| m.content.clone()).unwrap_or_default(),
-    }
-}
-
-/// Returns a conversation in the form that functions of other stacks take: a list of `{"role", "content"}`.
-pub(crate) fn prompt_messages(prompt: &Prompt) -> Option<Value> {
-    match prompt {
-        Prompt::Text(_) => None,
-        Prompt::Messages(messages) => {
-            let one =
-                |m: &plimsoll_text::Message| serde_json::json!({ "role": m.role, "content": m.content });
-            Some(messages.iter().map(one).collect())
-        }
-    }
-}
-
-/// `data.prompt_tokens_max` and what to do with a longer prompt.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limit {
-    prompt_tokens: Option<usize>,
-    overlong: Overlong,
-}
-
-impl Limit {
-    pub(crate) fn of(data: &Data) -> Limit {
-        Limit { prompt_tokens: data.prompt_tokens_max.map(|n| n as usize), overlong: data.overlong }
-    }
-
-    /// Returns the item within the limit; `None` if it is dropped.
-    pub(crate) fn apply(&self, mut item: Item, name: &str, row: usize) -> Result<Option<Item>> {
-        if item.ids.is_empty() {
-            let message = format!("{name}: row {} has a prompt without a token", row + 1);
-            return Err(
-                Error::new("prompt-empty", message).hint("give the row a prompt, or take it out of the file")
-            );
-        }
-        let length = item.ids.len();
-        let Some(limit) = self.prompt_tokens.filter(|&limit| limit < length) else { return Ok(Some(item)) };
-        match self.overlong {
-            Overlong::Drop => Ok(None),
-            Overlong::TruncateLeft => {
-                item.ids.drain(..length - limit);
-                Ok(Some(item))
-            }
-            Overlong::Error => Err(self.too_long(name, row, length)),
-        }
-    }
-
-    fn too_long(&self, name: &str, row: usize, length: usize) -> Error {
-        let limit = self.prompt_tokens.unwrap_or(0);
-        let message =
-            format!("{name}: row {} has {length} tokens, data.prompt_tokens_max is {limit}", row + 1);
-        let error = Error::new("prompt-too-long", message);
-        match name.starts_with("builtin:") {
-            true => error.hint("raise data.prompt_tokens_max; all rows of a task have about that length"),
-            false => error
-                .hint("raise data.prompt_tokens_max, or set data.overlong = \"drop\" or \"truncate-left\""),
-        }
-    }
-}
-
-pub(crate) fn no_rows(name: &str) -> Error {
-    Error::new("data-empty", format!("{name}: no row is left"))
-        .hint("raise data.prompt_tokens_max, or check the file")
 }
 
 fn nothing_left(name: &str, left_out: LeftOut, data: &Data) -> Error {

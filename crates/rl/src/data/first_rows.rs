@@ -1,9 +1,10 @@
 //! The first rows of a run's data, read as `train` reads them: a plan that need not know every row still refuses those
 //! that `train` would.
 
-use crate::data::dataset::{Limit, TextModel, is_wanted, pass_rate, training_task};
+use crate::data::dataset::{is_wanted, pass_rate, training_task};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
+use plimsoll_infer::text::{Limit, TextModel};
 use plimsoll_text::{Part, Row, Task, first_prompts};
 use plimsoll_textenv::{Kind, RowsFrom, first_episode_rows};
 use serde_json::{Map, Value};

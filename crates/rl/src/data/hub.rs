@@ -3,11 +3,10 @@
 
 use plimsoll_base::Result;
 use plimsoll_config::{DataSets, RunFile, RunSpec};
-use plimsoll_files::{HubData, hub_file};
+use plimsoll_infer::hub::{HELD_OUT, find, localise_sets};
 
 /// What a name means where it says no split.
 const TRAINING: &str = "train";
-const HELD_OUT: &str = "test";
 /// The error for what is not on this machine.
 const NOT_LOCAL: &str = "data-not-local";
 
@@ -61,18 +60,6 @@ pub(crate) fn localised(run: &RunSpec, needs_rows: bool) -> Result<RunSpec> {
     }
 }
 
-/// Replaces the `hf:` names among the paths of evaluation sets (name, path).
-pub(crate) fn localise_sets(sets: &mut [(String, String)], allow_download: bool) -> Result<()> {
-    for (name, path) in sets {
-        let Some(found) = find(path, HELD_OUT, allow_download)? else { continue };
-        if name == path {
-            *name = found.shown;
-        }
-        *path = found.file;
-    }
-    Ok(())
-}
-
 /// Writes the commits into the run file that the run directory keeps.
 pub(crate) fn pin(run: &mut RunFile, pins: &Pins) {
     let sets = [&mut run.data.prompts, &mut run.data.eval].into_iter().flatten();
@@ -83,23 +70,4 @@ pub(crate) fn pin(run: &mut RunFile, pins: &Pins) {
             path.clone_from(pinned);
         }
     }
-}
-
-struct Found {
-    file: String,
-    /// The name at its commit.
-    pinned: String,
-    /// The name without a commit, as users write it.
-    shown: String,
-}
-
-fn find(path: &str, split: &str, allow_download: bool) -> Result<Option<Found>> {
-    let Some(data) = HubData::parse(path).transpose()? else { return Ok(None) };
-    let found = hub_file(&data, split, allow_download)?;
-    let file = found.path.display().to_string();
-    Ok(Some(Found {
-        file,
-        pinned: data.pinned(&found.commit).to_string(),
-        shown: data.unpinned().to_string(),
-    }))
 }

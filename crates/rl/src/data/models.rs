@@ -1,24 +1,19 @@
-//! Opening the models of a run: the trained model, its critic, its teacher and its reward models, each with the tokens that the actor
-//! samples; and the text side of a model.
+//! Opening the models of a run: the trained model, its critic and its teacher, each with the tokens that the actor samples.
 
-use crate::data::dataset::TextModel;
 use plimsoll_arch::{
-    Ffn, LayerEncodings, LoraShape, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Quantization, Unfit,
-    nearest_preset, preset_of,
+    Ffn, LoraShape, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Quantization, Unfit, nearest_preset,
+    preset_of,
 };
-use plimsoll_base::{Error, Result, slugs};
-use plimsoll_config::{Data, LoraSpec, ModelOptions, ModelReward, RunSpec};
-use plimsoll_files::{
-    ADAPTER_TENSORS_MAX, Adapter, AdapterConfig, Head, OpenModel, TokenizerFiles, adapter_tensors,
-};
-use plimsoll_plan::{Lora, PerRole, RoleName};
-use plimsoll_text::{ChatTemplate, Strings, Tokenizer};
+use plimsoll_base::{Error, Result};
+use plimsoll_config::{LoraSpec, ModelOptions, RunSpec};
+use plimsoll_files::{ADAPTER_TENSORS_MAX, Adapter, AdapterConfig, Head, OpenModel, adapter_tensors};
+use plimsoll_infer::models::{open_any_model, open_model, other_tokens, reward_models};
+use plimsoll_plan::{PerRole, RoleName};
 use std::path::Path;
 
 /// Opens the models besides `actor`, the run's own.
 pub(crate) fn other_models(run: &RunSpec, actor: &OpenModel) -> Result<PerRole<OpenModel>> {
-    let rewards = run.model_rewards.iter().map(|reward| reward_model(run, reward, actor));
-    let rewards: Vec<OpenModel> = rewards.collect::<Result<_>>()?;
+    let rewards = reward_models(run, actor)?;
     let teacher =
         run.distill.as_ref().map(|distill| teacher_model(run, &distill.teacher, actor)).transpose()?;
     let critic = critic_model(run, actor)?;
@@ -259,33 +254,6 @@ fn check_codes(slug: &'static str, key: &str, how: Option<Quantization>, model: 
     Err(error.hint(format!("remove {key}")))
 }
 
-/// Returns how those of a run's models are stored that are GGUF files.
-pub(crate) fn encodings_of(model: &OpenModel, others: &PerRole<OpenModel>) -> PerRole<LayerEncodings> {
-    let all = RoleName::all().filter_map(|role| Some((role, others.get(role)?.encodings)));
-    all.fold(PerRole::none().with(RoleName::Actor, model.encodings), |all, (role, encodings)| {
-        all.with(role, encodings)
-    })
-}
-
-/// Samples with the adapter of a model, if it has one, on the weights that it was trained on.
-pub(crate) fn sample_with_adapter(run: &mut RunSpec, model: &OpenModel) {
-    run.lora = model.adapter.as_ref().map(|adapter| {
-        let AdapterConfig { rank, alpha, rslora, targets, quantize, .. } = adapter.config;
-        LoraSpec { rank, alpha, rslora, targets, quantize, adapter: None, of_critic: false }
-    });
-}
-
-/// Returns the adapters of the reward models that score responses, of those that are an adapter on its base.
-pub(crate) fn reward_adapters(others: &PerRole<OpenModel>) -> PerRole<Lora> {
-    let of = |other: &OpenModel| {
-        let config = &other.adapter.as_ref()?.config;
-        let AdapterConfig { alpha, rslora, quantize, .. } = *config;
-        let (shape, scale) = (config.shape(), config.scale() as f32);
-        Some(Lora { shape, scale, alpha, rslora, merge: false, quantize })
-    };
-    others.rewards().fold(PerRole::none(), |all, (role, other)| all.with(role, of(other)))
-}
-
 /// Opens the trained model for a plan, which needs its shape alone: nothing is fetched where the published shape is known.
 /// Also returns what was assumed.
 ///
@@ -338,53 +306,6 @@ fn shape_of_plan(name: &str, options: &ModelOptions) -> Result<Option<(OpenModel
 fn planned_only(preset: &str) -> Option<String> {
     let is_planned_only = PLAN_ONLY.contains(&preset);
     is_planned_only.then(|| format!("{preset} is planned only: this family is not trained here"))
-}
-
-/// Opens a causal language model named in a run file.
-///
-/// Errors: those of opening; `model-unsupported` for a model for sequence classification.
-pub fn open_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
-    let model = open_any_model(name, options);
-    let is_score = match &model {
-        Ok(model) => model.head == Head::Score,
-        // Errors of its head do not matter here.
-        Err(error) => slugs::REWARD_MODEL_HEAD.contains(&error.slug),
-    };
-    if !is_score {
-        return model;
-    }
-    let message =
-        format!("{name} is a reward model (*ForSequenceClassification): it scores, it predicts no tokens");
-    Err(Error::new("model-unsupported", message)
-        .hint("set `model` to a causal language model")
-        .hint("a reward model is named in [[reward]] with kind = \"model\""))
-}
-
-/// Opens a model with either kind of head.
-pub(crate) fn open_any_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
-    let mut model = OpenModel::open(name, options.revision.as_deref(), true)?;
-    match options.tokenizer.as_deref() {
-        None => {}
-        Some("bytes") => model.tokenizer = TokenizerFiles { bytes: true, ..TokenizerFiles::default() },
-        Some(path) => {
-            let path = Path::new(path);
-            if path.is_dir() {
-                // A model's folder also names the tokens that end a text, and the chat template.
-                let other = OpenModel::open(&path.display().to_string(), None, false)?;
-                model.tokenizer = other.tokenizer;
-                model.eos_token_ids = other.eos_token_ids;
-                (model.bos_token_id, model.pad_token_id) = (other.bos_token_id, other.pad_token_id);
-            } else {
-                let json = tokenizer_json(path)?;
-                model.tokenizer = TokenizerFiles { tokenizer_json: Some(json), ..TokenizerFiles::default() };
-            }
-        }
-    }
-    if !model.random {
-        plimsoll_files::check_against(&model)?;
-    }
-    check_head_dim(&model)?;
-    Ok(model)
 }
 
 /// Requires that a model besides the run's own has no adapter: `key` names it in the run file.
@@ -449,47 +370,6 @@ fn teacher_model(run: &RunSpec, name: &str, actor: &OpenModel) -> Result<OpenMod
     }
 }
 
-/// Opens a reward model that scores responses; it must have the actor's tokenizer.
-///
-/// Errors: those of opening; `reward-model-head-missing`, `reward-model-labels`, `reward-tokenizer-mismatch`.
-fn reward_model(run: &RunSpec, reward: &ModelReward, actor: &OpenModel) -> Result<OpenModel> {
-    let name = reward.model.as_str();
-    // A tokenizer that the run file names belongs to both.
-    let options = ModelOptions { revision: None, ..run.model_options.clone() };
-    let model = open_any_model(name, &options)?;
-    if model.head != Head::Score {
-        let message = format!("{name} is a causal language model: it predicts tokens and gives no score");
-        return Err(Error::new(slugs::REWARD_MODEL_HEAD_MISSING, message)
-            .hint("train one with method = \"reward_model\", and name its checkpoint")
-            .hint(
-                "or name a model for sequence classification (*ForSequenceClassification) with one label",
-            ));
-    }
-    match other_tokens(actor, &model)? {
-        None => Ok(model),
-        Some(what) => Err(Error::new("reward-tokenizer-mismatch", format!("reward model {name}: {what}"))
-            .fact(format!("the actor is {}", run.model))
-            .hint("train the reward model from a model of the actor's family")),
-    }
-}
-
-/// Describes how the tokenizer of `other` differs from the actor's, if it does.
-fn other_tokens(actor: &OpenModel, other: &OpenModel) -> Result<Option<String>> {
-    let (ours, theirs) = (actor.spec.vocab, other.spec.vocab);
-    if theirs < ours {
-        return Ok(Some(format!("its embedding has {theirs} rows, the actor may sample {ours} tokens")));
-    }
-    let same_bytes = |a: &TokenizerFiles, b: &TokenizerFiles| {
-        (a.bytes && b.bytes) || (a.tokenizer_json.is_some() && a.tokenizer_json == b.tokenizer_json)
-    };
-    if other.random || same_bytes(&other.tokenizer, &actor.tokenizer) {
-        return Ok(None); // Random weights have learnt no tokens.
-    }
-    let read = |model: &OpenModel| Tokenizer::from_files(&model.tokenizer, model.spec.vocab);
-    let differs = read(actor)?.differs_from(&read(other)?);
-    Ok(differs.map(|token| format!("its tokenizer is not the actor's: they differ in token `{token}`")))
-}
-
 /// Returns the shapes of the models besides the run's own; a critic without a model starts from the actor's body.
 pub(crate) fn other_specs(
     run: &RunSpec,
@@ -499,17 +379,6 @@ pub(crate) fn other_specs(
     let specs = others.each_ref().map(|other| other.spec);
     let critic = run.needs.critic.then(|| specs.get(RoleName::Critic).copied().unwrap_or(model.spec));
     specs.with(RoleName::Critic, critic)
-}
-
-/// Returns the bytes of a `tokenizer.json`. Only regular files are opened: a pipe would block.
-fn tokenizer_json(path: &Path) -> Result<Vec<u8>> {
-    let is_other = std::fs::metadata(path).is_ok_and(|meta| !meta.is_file());
-    let read = if is_other { Err(std::io::ErrorKind::InvalidInput.into()) } else { std::fs::read(path) };
-    read.map_err(|err| {
-        Error::io("tokenizer-missing", path, &err)
-            .near(path)
-            .hint("set model_options.tokenizer to a tokenizer.json, a model's folder, or \"bytes\"")
-    })
 }
 
 /// Refuses presets that exist only for planning.
@@ -524,39 +393,4 @@ pub(crate) fn check_trainable(model: &str) -> Result<()> {
                 .hint("plan it, or train another preset"))
         }
     }
-}
-
-fn check_head_dim(model: &OpenModel) -> Result<()> {
-    let head_dim = model.spec.head_dim;
-    if plimsoll_devices::takes_head_dim(head_dim as usize) {
-        return Ok(());
-    }
-    let message =
-        format!("{}: head_dim = {head_dim}, this build has multiples of 16 up to 256", model.source);
-    Err(Error::new("model-unsupported", message)
-        .hint("choose a model with heads of such a size, 64 and 128 are common"))
-}
-
-pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
-    let tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab)?;
-    let template = match data.chat_template.as_deref() {
-        None => ChatTemplate::from_files(&model.tokenizer)?,
-        Some("none") => None,
-        Some(setting) => Some(ChatTemplate::from_setting(setting)?),
-    };
-    if let (None, Some(name)) = (&template, data.template_args.keys().next()) {
-        let message =
-            format!("data.template_args.{name} has no template to go to: {} has none", model.source);
-        return Err(Error::usage("bad-value", message).hint("set data.chat_template, or remove it"));
-    }
-    let template = template.map(|template| template.with_arguments(&data.template_args));
-    let strings = Strings::of(template.as_ref());
-    let system_prompt = data.system_prompt.clone();
-    Ok(TextModel {
-        tokenizer: tokenizer.into(),
-        template: template.map(Into::into),
-        system_prompt,
-        strings,
-        eos: model.eos_token_ids.first().copied(),
-    })
 }

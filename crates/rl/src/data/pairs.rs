@@ -1,8 +1,8 @@
 //! Pairs of a chosen and a rejected answer: their rows as tokens, and the two sequences of each pair in a step.
 
-use crate::data::dataset::{Item, Limit, TextModel, no_rows, prompt_messages, prompt_text};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Auto, Data, RunSpec};
+use plimsoll_infer::text::{Item, Limit, TextModel, no_rows, prompt_messages, prompt_text};
 use plimsoll_text::{PairRow, Task, load_pairs, tokenize_pair};
 use plimsoll_train::Sequence;
 use std::path::Path;

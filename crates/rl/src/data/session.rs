@@ -2,20 +2,19 @@
 //! those that it needs.
 
 use crate::checks::{Before, Checks};
-use crate::data::dataset::{Dataset, TextModel};
+use crate::data::dataset::Dataset;
 use crate::data::first_rows::{first_rows, first_rows_of_episodes};
 use crate::data::hub;
-use crate::data::models::{
-    encodings_of, model_of_plan, other_models, other_models_of_plan, other_specs, reward_adapters,
-    text_model, trained_model,
-};
+use crate::data::models::{model_of_plan, other_models, other_models_of_plan, other_specs, trained_model};
 use crate::data::pairs;
 use crate::episodes;
-use crate::eval::EvalSet;
 use plimsoll_base::{Bytes, Error, Result, nearest_path};
 use plimsoll_config::{DataSets, Environment, LearnsFrom, LoraSpec, ModelOptions, RunSpec};
 use plimsoll_devices::Card;
 use plimsoll_files::OpenModel;
+use plimsoll_infer::models::{encodings_of, reward_adapters};
+use plimsoll_infer::sets::{EvalSet, ReadItems, test_items};
+use plimsoll_infer::text::{TextModel, text_model};
 use plimsoll_memory::{Limit, Limits};
 use plimsoll_plan::rent::{self, Offer, RANKS};
 use plimsoll_plan::{
@@ -99,14 +98,16 @@ impl Session {
             None => Dataset::open(prompts_of(run)?, &run.data, &text, run.needs.learns_from, run.seed)?,
         };
         let eval = match &run.environment {
-            Some(_) => EvalSet::of_episodes(run.eval_sets.clone()),
-            None => EvalSet::open_all(
-                run.eval_sets.clone(),
-                &run.data,
-                &text,
-                run.eval.prompts_max,
-                run.needs.learns_from == LearnsFrom::Pairs,
-            )?,
+            // Their environment makes the prompts.
+            Some(_) => {
+                let sets = run.eval_sets.iter().cloned();
+                sets.map(|(name, _)| EvalSet { name, items: Vec::new() }).collect()
+            }
+            None => {
+                let has_pairs = run.needs.learns_from == LearnsFrom::Pairs;
+                let read: ReadItems = if has_pairs { pairs::test_items } else { test_items };
+                EvalSet::open_all(run.eval_sets.clone(), &run.data, &text, run.eval.prompts_max, read)?
+            }
         };
         if run.needs.learns_from == LearnsFrom::Pairs {
             let held_out = eval.iter().map(|set| (set.name.as_str(), set.items.as_slice()));

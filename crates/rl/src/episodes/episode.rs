@@ -1,8 +1,8 @@
 //! What is asked for, and the record of one episode.
 
-use crate::data::dataset::TextModel;
 use plimsoll_config::RolloutSpec;
 use plimsoll_device::Sampling;
+use plimsoll_infer::text::TextModel;
 use plimsoll_reward::Scored;
 use plimsoll_text::Message;
 use plimsoll_textenv::Start;

@@ -5,8 +5,8 @@
 //! the turn and the next one, including the environment's messages and the opening of the next turn. A sampled
 //! end-of-text token is the template's own end of the turn, and is not written twice.
 
-use crate::data::dataset::TextModel;
 use plimsoll_base::{Error, Result};
+use plimsoll_infer::text::TextModel;
 use plimsoll_text::calls::{Calls, Said};
 use plimsoll_text::calls_xml::Tool;
 use plimsoll_text::{ChatTemplate, Conversation, Message, written_after};

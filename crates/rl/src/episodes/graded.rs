@@ -4,8 +4,8 @@
 use super::episode::{Asked, PlayedTurn};
 use super::glue::Glue;
 use super::round::Episodes;
-use crate::data::dataset::Item;
 use plimsoll_base::Result;
+use plimsoll_infer::text::Item;
 use plimsoll_reward::{Case, Prompt, Rewards, Scored};
 use plimsoll_rollout::{Finish, Samples};
 use serde_json::{Value, json};

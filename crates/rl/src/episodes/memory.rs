@@ -1,9 +1,10 @@
 //! Host memory of episodes, and the lengths that a plan needs before one is played.
 
 use super::glue::Glue;
-use crate::data::dataset::{TextModel, forgetting};
+use crate::data::dataset::forgetting;
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
+use plimsoll_infer::text::TextModel;
 use plimsoll_textenv::{Hosts, Kind, Start};
 
 /// Number of episodes that show how long an environment's prompts are.

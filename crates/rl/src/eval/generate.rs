@@ -1,12 +1,12 @@
 //! The command `generate`: the rollout engine alone, streaming one prompt's response.
 
-use crate::data::dataset::TextModel;
-use crate::data::models::{open_model, sample_with_adapter, text_model};
-use crate::eval::{keep_within_positions, verb_facts};
 use crate::ranks;
 use crate::roles::{Sources, Trainer, sampling};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{RunSpec, VerbFile};
+use plimsoll_infer::facts::{keep_within_positions, verb_facts};
+use plimsoll_infer::models::{open_model, sample_with_adapter};
+use plimsoll_infer::text::{TextModel, text_model};
 use plimsoll_memory::host::Host;
 use plimsoll_plan::{devices, plan_sampling};
 use plimsoll_rollout::{Finish, Request, StopCondition};

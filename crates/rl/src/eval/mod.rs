@@ -6,17 +6,10 @@
 pub mod generate;
 mod pass_rates;
 mod responses;
-mod sets;
-
-pub use sets::EvalSet;
 
 use responses::Responses;
 
-use crate::data::dataset::{Item, TextModel};
-use crate::data::hub;
-use crate::data::models::{
-    encodings_of, open_model, other_models, other_specs, reward_adapters, sample_with_adapter, text_model,
-};
+use crate::data::models::{other_models, other_specs};
 use crate::ranks;
 use crate::roles::{Sources, Trainer};
 use crate::rollout::dealt::{Asked, sample};
@@ -25,13 +18,16 @@ use crate::rollout::model_reward;
 use crate::rollout::responses::{Kept, KeptSample, Place};
 use plimsoll_algo::pass_at_k::{pass_at_k, powers_up_to};
 use plimsoll_base::{Bytes, Result};
-use plimsoll_config::{DataSets, ModelReward, Positions, RolloutSpec, RunSpec, VerbFile};
+use plimsoll_config::{DataSets, ModelReward, RolloutSpec, RunSpec, VerbFile};
 use plimsoll_device::Sampling;
 use plimsoll_files::check_output_file;
+use plimsoll_infer::facts::{keep_within_positions, verb_facts};
+use plimsoll_infer::hub;
+use plimsoll_infer::models::{encodings_of, open_model, reward_adapters, sample_with_adapter};
+use plimsoll_infer::sets::{EvalSet, test_items};
+use plimsoll_infer::text::{Item, TextModel, text_model};
 use plimsoll_memory::host::Host;
-use plimsoll_plan::{
-    Facts, PerRole, RoleName, check_positions, devices, plan_sampling, samples_kept, staging_bytes,
-};
+use plimsoll_plan::{devices, plan_sampling, samples_kept, staging_bytes};
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::{Finish, Request};
 use plimsoll_run::scores::{EvalReport, mean_pass_at_k, mean_where_measured};
@@ -200,7 +196,7 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
         named = prompts.map(|(name, set)| (name, set.path.clone())).collect();
     }
     hub::localise_sets(&mut named, true)?;
-    let sets = EvalSet::open_all(named, &verb.data, &text, verb.eval.prompts_max, false)?;
+    let sets = EvalSet::open_all(named, &verb.data, &text, verb.eval.prompts_max, test_items)?;
     let mut run = RunSpec::of_verb(verb);
     let mut rewards = Rewards::new(&run.rewards)?;
     sets.iter().try_for_each(|set| rewards.check_columns(&set.items[0].columns))?;
@@ -290,52 +286,6 @@ fn verb_report(
         "tokens": tokens as u64, "seconds": seconds, "tokens_per_second": tokens / seconds,
         "sets": each,
     })
-}
-
-/// Shortens the responses of a command to the positions of the model: the length that a user left at its default may be
-/// beyond a small model.
-///
-/// Errors: `positions-beyond-model` where no token follows the longest prompt.
-pub(crate) fn keep_within_positions(
-    run: &mut RunSpec,
-    model: &plimsoll_files::OpenModel,
-    prompt_tokens: usize,
-) -> Result<()> {
-    let room = (model.spec.max_positions as usize).saturating_sub(prompt_tokens);
-    if run.model_options.positions == Positions::Error && room > 0 {
-        run.rollout.max_new_tokens = run.rollout.max_new_tokens.min(room as u32);
-    }
-    check_positions(run, &verb_facts(run, model, prompt_tokens, 1))
-}
-
-/// Returns the facts of a command whose prompts are already tokens.
-pub fn verb_facts(
-    run: &RunSpec,
-    model: &plimsoll_files::OpenModel,
-    prompt_tokens: usize,
-    prompts: usize,
-) -> Facts {
-    Facts {
-        spec: model.spec,
-        prompt_tokens: prompt_tokens.max(1),
-        completion_tokens: 0,
-        eval_prompts: prompts,
-        share: plimsoll_plan::Share::WHOLE,
-        hosts: plimsoll_plan::Hosts::one(1),
-        card: None,
-        models: PerRole::none(),
-        adapters: PerRole::none(),
-        encodings: PerRole::none().with(RoleName::Actor, model.encodings),
-        host: plimsoll_plan::HostFacts {
-            image: plimsoll_plan::image_bytes(),
-            tokenizer: plimsoll_plan::tokenizer_bytes(model),
-            data: Bytes(0),
-            clients: Bytes(0),
-            staging: plimsoll_plan::staging_bytes(run.choices.staging, model),
-            rows_kept: plimsoll_plan::rows_kept(run),
-            disk: Default::default(),
-        },
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The step of `dpo`: log-probs of both answers under the policy and under the weights that the run began with, and a
 //! loss of how much further apart the policy holds them.
 
-use crate::data::dataset::Item;
 use crate::data::pairs::sequences;
 use crate::methods::buffers::{MicroArrays, StepBuffers};
 use crate::methods::pairs::{PairReport, pair_score};
@@ -9,6 +8,7 @@ use crate::roles::{LossFor, Trainer};
 use plimsoll_algo::preference::{PairBatch, PairSums, PreferenceLoss, preference_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
+use plimsoll_infer::text::Item;
 use plimsoll_plan::RoleName;
 use plimsoll_run::{ending::finite_loss, scores::PairScore};
 use std::ops::Range;

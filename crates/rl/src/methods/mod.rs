@@ -12,10 +12,11 @@ pub mod policy;
 pub mod reward_model;
 pub mod sft;
 
-use crate::{data::dataset::Item, roles::Trainer};
+use crate::roles::Trainer;
 use pairs::PairReport;
 use plimsoll_base::Result;
 use plimsoll_config::{Method, RunSpec};
+use plimsoll_infer::text::Item;
 use plimsoll_run::scores::PairScore;
 
 pub struct PairMethod {

@@ -1,6 +1,5 @@
 //! Training of a reward model: a decoder's body and one linear map, whose value at a text's last token is its score.
 
-use crate::data::dataset::Item;
 use crate::data::pairs::sequences;
 use crate::methods::buffers::StepBuffers;
 use crate::methods::pairs::{PairReport, pair_score};
@@ -8,6 +7,7 @@ use crate::roles::{LossFor, Trainer};
 use plimsoll_algo::preference::{PairSums, reward_model_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
+use plimsoll_infer::text::Item;
 use plimsoll_plan::RoleName;
 use plimsoll_run::{ending::finite_loss, scores::PairScore};
 use std::ops::Range;

@@ -1,11 +1,11 @@
 //! The supervised step: the same packing, forward, backward and optimizer, with the log-likelihood as loss.
 
-use crate::data::dataset::Item;
 use crate::roles::{LossFor, Trainer, UpdateStats};
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::supervised::{SftSums, sft_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
+use plimsoll_infer::text::Item;
 use plimsoll_plan::RoleName;
 use plimsoll_run::ending::finite_loss;
 use plimsoll_train::Sequence;

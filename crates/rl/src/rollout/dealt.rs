@@ -1,7 +1,6 @@
 //! A rollout dealt among ranks: each samples and grades its groups, and then every rank has all of them, in the order of their
 //! prompts. What a sample is depends on its id alone, so it does not matter who drew it.
 
-use crate::data::dataset::{Item, TextModel};
 use crate::roles::Trainer;
 use crate::rollout::counted::{Counted, CountedByAll};
 use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
@@ -9,6 +8,7 @@ use crate::rollout::grading::Grading;
 use crate::rollout::packed::{Kind, packed};
 use plimsoll_base::Result;
 use plimsoll_config::RolloutSpec;
+use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_ranks::Group;
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::{Lengths, Request, RolloutStats, Samples};

@@ -3,7 +3,6 @@
 //! moved to a separate buffer.
 
 use crate::context::StepContext;
-use crate::data::dataset::Item;
 use crate::episodes::{self, Played, RoundReport};
 use crate::flops::forward_flops;
 use crate::roles::{Trainer, sampling};
@@ -14,6 +13,7 @@ use crate::rollout::held::{Branch, HeldGroup};
 use crate::rollout::model_reward;
 use plimsoll_algo::shaping::GroupFilter;
 use plimsoll_base::{Error, Result, slugs};
+use plimsoll_infer::text::Item;
 use plimsoll_plan::SAMPLES_KEPT;
 use plimsoll_ranks::Group;
 use plimsoll_reward::{Scored, Tally};

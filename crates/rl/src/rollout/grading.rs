@@ -1,9 +1,9 @@
 //! Grading while the rollout runs: a response that has ended is decoded and passed to the rewards at once.
 
-use crate::data::dataset::{Item, TextModel};
 use crate::rollout::responses::{TextStop, response_text};
 use plimsoll_base::Result;
 use plimsoll_config::RolloutSpec;
+use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_reward::{Case, Prompt, Rewards};
 use plimsoll_rollout::{Finish, StopCondition};
 use plimsoll_run::under_way;

@@ -3,8 +3,8 @@
 //!
 //! Tokens and log-probs are not here: they are the responses of a `Samples`, group by group.
 
-use crate::data::dataset::Item;
 use plimsoll_base::{Error, Result};
+use plimsoll_infer::text::Item;
 use plimsoll_reward::Scored;
 use plimsoll_rollout::{Finish, Samples};
 use plimsoll_run::checkpoint::HeldState;

@@ -1,9 +1,10 @@
 //! Reward models within the run (`[[reward]] kind = "model"`): their weights are next to the actor's, and they score
 //! prompt and response after each rollout, one after the other, in a separate phase. They are never trained.
 
-use crate::{data::dataset::Item, roles::Trainer};
+use crate::roles::Trainer;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_config::ModelReward;
+use plimsoll_infer::text::Item;
 use plimsoll_plan::RoleName;
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::Samples;

@@ -1,7 +1,7 @@
 //! Responses as text: stop strings during sampling, and the text that rewards and samples read afterwards.
 
-use crate::data::dataset::{Item, TextModel};
 use plimsoll_base::Result;
+use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_reward::{Scored, column};
 use plimsoll_rollout::{Finish, Samples, StopCondition};
 use plimsoll_text::{StopMatcher, StreamDecoder};

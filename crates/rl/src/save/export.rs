@@ -1,9 +1,9 @@
 //! Exports a model that a run file could name, trained or not, as a folder or a GGUF file.
 
-use crate::data::models::open_any_model;
 use plimsoll_base::Result;
 use plimsoll_config::ModelOptions;
 use plimsoll_devices::host;
+use plimsoll_infer::models::open_any_model;
 use plimsoll_model::RandomWeights;
 use plimsoll_run::checkpoint::export::{Ask, Exported, export_model};
 

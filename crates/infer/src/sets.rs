@@ -1,0 +1,59 @@
+//! Evaluation sets of held-out prompts, or of what else has a row a prompt.
+
+use crate::text::{Item, Limit, TextModel, no_rows};
+use plimsoll_base::Result;
+use plimsoll_config::Data;
+use plimsoll_text::{Row, Task, each_prompt};
+use std::path::Path;
+
+/// Held-out prompts with their name.
+#[derive(Clone, Debug, Default)]
+pub struct EvalSet {
+    /// The name in events, samples and metrics.
+    pub name: String,
+    pub items: Vec<Item>,
+}
+
+/// Reads the rows of a set, given by its path: at most some of them, if a number is given.
+pub type ReadItems = fn(&str, &Data, &TextModel, Option<u32>) -> Result<Vec<Item>>;
+
+impl EvalSet {
+    /// Opens sets, each given by name and path; at most `max` rows of each.
+    ///
+    /// Errors: those of `read`.
+    pub fn open_all(
+        sets: Vec<(String, String)>,
+        data: &Data,
+        text: &TextModel,
+        max: Option<u32>,
+        read: ReadItems,
+    ) -> Result<Vec<EvalSet>> {
+        let open =
+            |(name, path): (String, String)| Ok(EvalSet { items: read(&path, data, text, max)?, name });
+        sets.into_iter().map(open).collect()
+    }
+}
+
+/// Returns the fixed test set of a task, or all rows of a file; at most `max` rows.
+pub fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<u32>) -> Result<Vec<Item>> {
+    let max = max.map_or(usize::MAX, |n| n as usize);
+    let limit = Limit::of(data);
+    let mut items = Vec::new();
+    let mut add = |i: usize, row: Row| {
+        if i < max {
+            items.extend(limit.apply(text.item(row)?, name, i)?);
+        }
+        Ok(())
+    };
+    match name.starts_with("builtin:") {
+        true => {
+            let mut rows = Task::parse(name)?.test_rows().into_iter().enumerate();
+            rows.try_for_each(|(i, row)| add(i, row))?;
+        }
+        false => each_prompt(Path::new(name), &data.prompt_column, add)?,
+    }
+    match items.is_empty() {
+        true => Err(no_rows(name)),
+        false => Ok(items),
+    }
+}

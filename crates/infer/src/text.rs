@@ -1,0 +1,186 @@
+//! Text as tokens: the tokenizer and the chat template of a model, and prompts with what their rewards need.
+
+use plimsoll_base::{Error, Result};
+use plimsoll_config::{Data, Overlong};
+use plimsoll_files::OpenModel;
+use plimsoll_text::{ChatTemplate, Prompt, Row, Strings, Tokenizer, tokenize_prompt};
+use serde_json::{Map, Value};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Characters of a prompt that are shown as a run begins.
+const SHOWN_CHARS: usize = 240;
+
+/// Converts strings to tokens for one model.
+#[derive(Debug)]
+pub struct TextModel {
+    pub tokenizer: Arc<Tokenizer>,
+    /// The chat template of the model or the run file.
+    pub template: Option<Arc<ChatTemplate>>,
+    /// Put before every conversation.
+    pub system_prompt: Option<String>,
+    /// What a prompt that is a string becomes.
+    pub strings: Strings,
+    /// Ends a supervised completion of plain text.
+    pub eos: Option<u32>,
+}
+
+/// One prompt with what its rewards need.
+#[derive(Clone, Debug, Default)]
+pub struct Item {
+    pub ids: Vec<u32>,
+    /// The prompt as text, for rewards and samples.
+    pub text: String,
+    /// The conversation, where the prompt is one.
+    pub messages: Option<Value>,
+    pub columns: Map<String, Value>,
+    /// The target of a supervised run, or the chosen answer of a pair; otherwise empty.
+    pub completion: Vec<u32>,
+    /// The tokens of `completion` that are learnt; the whole of it if there is none.
+    pub learnt: Vec<Range<u32>>,
+    pub set: usize,
+    pub rejected: Vec<u32>,
+    /// The amount by which the chosen answer should score higher.
+    pub margin: f32,
+}
+
+/// Opens the tokenizer and the chat template of a model.
+///
+/// Errors: those of reading them; `bad-value`.
+pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
+    let tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab)?;
+    let template = match data.chat_template.as_deref() {
+        None => ChatTemplate::from_files(&model.tokenizer)?,
+        Some("none") => None,
+        Some(setting) => Some(ChatTemplate::from_setting(setting)?),
+    };
+    if let (None, Some(name)) = (&template, data.template_args.keys().next()) {
+        let message =
+            format!("data.template_args.{name} has no template to go to: {} has none", model.source);
+        return Err(Error::usage("bad-value", message).hint("set data.chat_template, or remove it"));
+    }
+    let template = template.map(|template| template.with_arguments(&data.template_args));
+    let strings = Strings::of(template.as_ref());
+    let system_prompt = data.system_prompt.clone();
+    Ok(TextModel {
+        tokenizer: tokenizer.into(),
+        template: template.map(Into::into),
+        system_prompt,
+        strings,
+        eos: model.eos_token_ids.first().copied(),
+    })
+}
+
+impl TextModel {
+    pub fn item(&self, row: Row) -> Result<Item> {
+        let ids = tokenize_prompt(
+            &self.tokenizer,
+            self.template.as_deref(),
+            &row.prompt,
+            self.system_prompt.as_deref(),
+            &self.strings,
+        )?;
+        let (text, messages) = (prompt_text(&row.prompt), prompt_messages(&row.prompt));
+        Ok(Item { ids, text, messages, columns: row.columns, ..Item::default() })
+    }
+
+    /// Describes what was done to a prompt, and shows it as the model reads it.
+    pub fn first_prompt_words(&self, item: &Item) -> String {
+        let is_chat = item.messages.is_some();
+        let form = match (&self.strings, is_chat || self.system_prompt.is_some()) {
+            (_, true) => "prompts are conversations in the chat template",
+            (Strings::Chat { .. }, false) if self.strings.wraps(&item.text) => {
+                "each prompt is a user message in the chat template (data.chat_template = \"none\" takes it as it is)"
+            }
+            (Strings::Chat { .. }, false) => {
+                "prompts already contain the chat template's marks and are taken as they are"
+            }
+            (Strings::Raw, false) => "prompts are taken as they are",
+        };
+        let shown = self.tokenizer.decode(&item.ids, false);
+        format!("{form}; the first: {:?}", shortened(&shown, SHOWN_CHARS))
+    }
+}
+
+/// Cuts the middle out of a text of more than `most` characters.
+fn shortened(text: &str, most: usize) -> String {
+    let count = text.chars().count();
+    if count <= most {
+        return text.to_string();
+    }
+    let head: String = text.chars().take(most / 2).collect();
+    let tail: String = text.chars().skip(count - most / 2).collect();
+    format!("{head} ... {tail}")
+}
+
+/// Returns the last message of a conversation, or the text itself: the prompt as a reward function sees it.
+pub fn prompt_text(prompt: &Prompt) -> String {
+    match prompt {
+        Prompt::Text(text) => text.clone(),
+        Prompt::Messages(messages) => messages.last().map(|m| m.content.clone()).unwrap_or_default(),
+    }
+}
+
+/// Returns a conversation in the form that functions of other stacks take: a list of `{"role", "content"}`.
+pub fn prompt_messages(prompt: &Prompt) -> Option<Value> {
+    match prompt {
+        Prompt::Text(_) => None,
+        Prompt::Messages(messages) => {
+            let one =
+                |m: &plimsoll_text::Message| serde_json::json!({ "role": m.role, "content": m.content });
+            Some(messages.iter().map(one).collect())
+        }
+    }
+}
+
+/// `data.prompt_tokens_max` and what to do with a longer prompt.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    prompt_tokens: Option<usize>,
+    overlong: Overlong,
+}
+
+impl Limit {
+    pub fn of(data: &Data) -> Limit {
+        Limit { prompt_tokens: data.prompt_tokens_max.map(|n| n as usize), overlong: data.overlong }
+    }
+
+    /// Returns the item within the limit; `None` if it is dropped.
+    pub fn apply(&self, mut item: Item, name: &str, row: usize) -> Result<Option<Item>> {
+        if item.ids.is_empty() {
+            let message = format!("{name}: row {} has a prompt without a token", row + 1);
+            return Err(
+                Error::new("prompt-empty", message).hint("give the row a prompt, or take it out of the file")
+            );
+        }
+        let length = item.ids.len();
+        let Some(limit) = self.prompt_tokens.filter(|&limit| limit < length) else { return Ok(Some(item)) };
+        match self.overlong {
+            Overlong::Drop => Ok(None),
+            Overlong::TruncateLeft => {
+                item.ids.drain(..length - limit);
+                Ok(Some(item))
+            }
+            Overlong::Error => Err(self.too_long(name, row, length)),
+        }
+    }
+
+    /// Returns the error for a prompt of `length` tokens.
+    pub fn too_long(&self, name: &str, row: usize, length: usize) -> Error {
+        let limit = self.prompt_tokens.unwrap_or(0);
+        let message =
+            format!("{name}: row {} has {length} tokens, data.prompt_tokens_max is {limit}", row + 1);
+        let error = Error::new("prompt-too-long", message);
+        match name.starts_with("builtin:") {
+            true => error.hint("raise data.prompt_tokens_max; all rows of a task have about that length"),
+            false => error
+                .hint("raise data.prompt_tokens_max, or set data.overlong = \"drop\" or \"truncate-left\""),
+        }
+    }
+}
+
+/// Returns the error for a data set of which no row is left.
+pub fn no_rows(name: &str) -> Error {
+    Error::new("data-empty", format!("{name}: no row is left"))
+        .hint("raise data.prompt_tokens_max, or check the file")
+}
