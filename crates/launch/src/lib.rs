@@ -1,8 +1,7 @@
 //! The files one submits to start a run on several hosts: one module per launcher, each a pure function from a job to
 //! files.
 //!
-//! It owns what launchers are asked for, and quoting. It reads no run file, and does not plan, write, start or
-//! schedule.
+//! It owns launchers' requirements and quoting. It reads no run file, and does not plan, write, start or schedule.
 
 mod command;
 pub mod k8s;
