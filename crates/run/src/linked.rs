@@ -1,5 +1,4 @@
-//! A supervisor's end of the link to the other ranks' supervisors: what it tells them of its trainer, and, at rank 0,
-//! the file that shows all ranks to `watch` and `doctor`.
+//! A supervisor's link to those of other ranks: what it tells them, and, at rank 0, the file for `watch` and `doctor`.
 
 use crate::supervise::{Death, place, read_note};
 use plimsoll_base::{Error, Exit};
