@@ -225,7 +225,7 @@ fn write(dir: &Path, rows: &[Row], verdict: Option<&Verdict>) {
     }
 }
 
-/// Returns the process that a trainer waits for: among its leaf descendants one that is awake, else the first.
+/// Returns the process that a trainer waits for: among its deepest descendants one that is awake, or the first.
 fn worker_of(trainer: u32) -> Option<String> {
     let mut level = vec![trainer];
     let mut leaves = Vec::new();
